@@ -6,11 +6,12 @@ use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use kvant::json::versioned;
 use kvant::summary::{Remark, Section, render};
-use kvant::text::{Table, printable};
+use kvant::text::{Table, printable, shown};
 use kvant::{Error, ErrorKind, spelled};
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::sync::Mutex;
 
 /// Titles of tables.
@@ -95,6 +96,26 @@ impl Printer {
     /// The system's, a full disk for example.
     pub fn data(&self, text: &str) -> Result<(), Error> {
         match writeln!(self.stream(io::stdout()), "{}", spelled(text, option)) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(Error::system(format!("cannot write to stdout: {error}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Paths of what was made, a line each: for a script byte for byte, on a terminal without what would change its state.
+    ///
+    /// # Errors
+    /// As for [`data`](Self::data).
+    pub fn paths<'p>(&self, paths: impl IntoIterator<Item = &'p Path>) -> Result<(), Error> {
+        let mut stdout = io::stdout().lock();
+        let is_terminal = stdout.is_terminal();
+        let line = |path: &Path| match is_terminal {
+            true => format!("{}\n", shown(path)).into_bytes(),
+            false => [path.as_os_str().as_encoded_bytes(), b"\n"].concat(),
+        };
+        let lines: Vec<u8> = paths.into_iter().flat_map(line).collect();
+        match stdout.write_all(&lines).and_then(|()| stdout.flush()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 Err(Error::system(format!("cannot write to stdout: {error}")))
             }

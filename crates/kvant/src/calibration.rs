@@ -3,6 +3,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Resumption, Stage, Unit};
 use crate::job::{Data, Job};
+use crate::text::shown;
 use kvant_checkpoint::blockwise::{self, BlockProgress, BlockwiseReport, Found, Settings, Sources, State};
 use kvant_checkpoint::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
 use kvant_checkpoint::engine::{Output, OutputError};
@@ -148,7 +149,7 @@ impl Calibration<'_> {
         let Resolved { parameters, report } = resolve(&plan, statistics)?;
         if kept.is_none() {
             reporter.refuse_lost()?;
-            let failure = |cause| Error::system(format!("cannot write {}: {cause}", file.path().display()));
+            let failure = |cause| Error::system(format!("cannot write {}: {cause}", shown(file.path())));
             file.write(statistics).map_err(failure)?;
         }
         report.notices().iter().for_each(|notice| reporter.note(notice));
@@ -221,8 +222,8 @@ fn check_length(options: &Options, longest: Option<usize>) -> Result<(), Error> 
 /// Removes what was kept for a run that is now whole.
 pub fn clear_away(target: &Path) -> Result<(), Error> {
     let blocks = State::directory(target);
-    let failure = |cause| Error::system(format!("cannot remove {}: {cause}", blocks.display()));
+    let failure = |cause| Error::system(format!("cannot remove {}: {cause}", shown(&blocks)));
     State::remove(target).map_err(failure)?;
     let file = StatisticsFile::beside(target, String::new());
-    file.remove().map_err(|cause| Error::system(format!("cannot remove {}: {cause}", file.path().display())))
+    file.remove().map_err(|cause| Error::system(format!("cannot remove {}: {cause}", shown(file.path()))))
 }

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::job::{Commit, Sinks};
+use crate::text::shown;
 use kvant_checkpoint::engine::{
     Claim, Committed, CompletePlan, Done, EngineError, Options, Output, OutputPlan, Start, Verify,
 };
@@ -99,6 +100,17 @@ pub fn preflight(plan: &dyn OutputPlan, checkpoint: &Checkpoint, commit: Commit)
     if commit.no_verify { Ok(()) } else { Ok(plan.preflight(checkpoint)?) }
 }
 
+/// Refuses errors of an output that were measured on a source which has changed since the output was made of it.
+///
+/// # Errors
+/// Names the source, and the output, which is complete.
+pub fn refuse_measured_change(checkpoint: &Checkpoint, output: &Path) -> Result<(), Error> {
+    let Some(file) = checkpoint.changed_file().or_else(|| checkpoint.lost_file()) else { return Ok(()) };
+    let message = format!("{} has changed while the errors of {} were measured", shown(file), shown(output));
+    Err(Error::system(message)
+        .with_hint(Some("the output is complete and of the earlier source; its errors are not known".to_owned())))
+}
+
 /// Gives an output its name if `gate` accepts it, or removes what no rerun could use.
 ///
 /// # Errors
@@ -123,9 +135,10 @@ pub fn settle_if(
     let acceptance = if commit.no_verify { Verify::Skip } else { Verify::Run };
     let gate = |made: &Path| {
         gate(made)?;
-        match checkpoint.lost_file() {
-            Some(file) => Err(Error::from(EngineError::SourceLost(file.to_owned()))),
-            None => Ok(()),
+        match (checkpoint.lost_file(), checkpoint.changed_file()) {
+            (Some(file), _) => Err(Error::from(EngineError::SourceLost(file.to_owned()))),
+            (None, Some(file)) => Err(Error::from(EngineError::SourceChanged(file.to_owned()))),
+            (None, None) => Ok(()),
         }
     };
     Ok((output.place_if(plan, checkpoint, durability, acceptance, gate)?, done))

@@ -1,8 +1,9 @@
-//! How a request ends that was stopped, or whose files were lost while it read them. Not the work.
+//! How a request ends that was stopped, or whose files were lost or rewritten while it read them. Not the work.
 
 use crate::error::{Error, ErrorKind};
-use crate::text::printable;
+use crate::text::shown;
 use kvant_container::{LostFile, LostFiles};
+use std::path::Path;
 
 /// What a request leaves when it is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,9 @@ impl Stopped {
 }
 
 /// Carries out a request. One that was stopped says what happens next, which `stopped` is asked for then, and one of which a file was cut short, or its disk failed, ends
-/// with an error that names the file, whatever became of the work: what was read of it in part were zeros.
+/// with an error that names the file, whatever became of the work: what was read of it in part were zeros. Work that failed over a file
+/// that was rewritten meanwhile names that file too. Work that succeeded has looked at its sources before it named its output;
+/// [`concluded_reading`] is for requests that have none.
 ///
 /// # Errors
 /// Those of `work`, and files that were lost.
@@ -38,14 +41,54 @@ pub(crate) fn concluded<T>(
         (None, Err(error)) if error.kind == ErrorKind::Interrupted => {
             Err(Error { message: stopped().words().to_owned(), ..error })
         }
-        (None, Err(error)) => Err(lost.first_shortened().map_or(error, |file| of_lost_file(&file))),
+        (None, Err(error)) => Err(match lost.first_shortened() {
+            Some(file) => of_lost_file(&file),
+            None => blamed_on_change(error, &lost),
+        }),
         (None, result) => result,
     }
 }
 
+/// Carries out a request that only reads: what it found of files that were rewritten meanwhile is of no version of them.
+///
+/// # Errors
+/// As [`concluded`], and files that were rewritten.
+pub(crate) fn concluded_reading<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    concluded(
+        || Stopped::StartsOver,
+        || {
+            let files = LostFiles::from_now_on();
+            let found = work()?;
+            refuse_changed(&files)?;
+            Ok(found)
+        },
+    )
+}
+
+/// Refuses results of files that were rewritten while they were read.
+pub(crate) fn refuse_changed(files: &LostFiles) -> Result<(), Error> {
+    files.first_changed().map_or(Ok(()), |path| Err(of_changed_file(&path)))
+}
+
+/// What is wrong with a model may be that it was being rewritten. What the system refused, or the user asked for, is not.
+fn blamed_on_change(error: Error, files: &LostFiles) -> Error {
+    match error.kind {
+        ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::Internal => {
+            files.first_changed().map_or(error, |path| of_changed_file(&path))
+        }
+        _ => error,
+    }
+}
+
+fn of_changed_file(path: &Path) -> Error {
+    let message = format!("{} has changed while it was read; its results are discarded", shown(path));
+    let hint = "wait until the file is complete, and run the same command again";
+    Error::system(message).with_hint(Some(hint.to_owned()))
+}
+
 /// That a file was lost while it was read.
 pub(crate) fn of_lost_file(file: &LostFile) -> Error {
-    let path = printable(&file.path.to_string_lossy()).to_string();
+    let path = shown(&file.path);
     let (message, hint) = match file.is_shorter {
         true => (
             format!("{path} was cut short while it was read; its results are discarded"),

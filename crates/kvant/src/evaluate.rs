@@ -1,15 +1,15 @@
 //! Measuring how well a model predicts a text, or how far a graph is from its float graph.
 
 use crate::cancel::CancelToken;
-use crate::ending::{Stopped, concluded};
+use crate::ending::concluded_reading;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter, Stage, Unit};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
 use crate::onnx::{read, refuse_idle_library};
 use crate::paths::{MODEL, refuse_directory, refuse_missing};
 use crate::settings::first_given;
-use crate::text::printable;
-use kvant_container::{Checkpoint, Remedy};
+use crate::text::shown;
+use kvant_container::Remedy;
 use kvant_forward::evaluation::{
     Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate, tokenize,
 };
@@ -91,7 +91,7 @@ impl Evaluation {
     /// # Errors
     /// Whatever is wrong with the model, its tokenizer or the data.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<EvaluationReport, Error> {
-        concluded(|| Stopped::StartsOver, || self.carry_out(&Reporter::new(events, cancel)))
+        concluded_reading(|| self.carry_out(&Reporter::new(events, cancel)))
     }
 
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {
@@ -135,13 +135,6 @@ impl Evaluation {
         let work = || evaluate(&decoder, reference.as_ref(), &ops, &tokens, options, watch);
         let found = self.limits.pool()?.install(work)?;
         drop(progress);
-        let changed = [Some(&checkpoint), original.as_ref()].into_iter().flatten().find_map(Checkpoint::changed_file);
-        if let Some(file) = changed {
-            let message = format!("{} has changed while it was read", printable(&file.to_string_lossy()));
-            return Err(
-                Error::system(message).with_hint(Some("run again, and do not change the model meanwhile".to_owned()))
-            );
-        }
         Ok(TextReport { found, activations: decoder.quantized_activations() })
     }
 
@@ -184,7 +177,7 @@ impl Evaluation {
         if !TEXT_ENDINGS.contains(&ending.as_str()) {
             return Ok(());
         }
-        let data = printable(&self.data.to_string_lossy()).to_string();
+        let data = shown(&self.data);
         let message =
             format!("{data} is text, and the perplexity of graphs is not measured, that of decoders included");
         let hint = "evaluate the checkpoint that the graph was made of; or compare the graph with its float graph on arrays \

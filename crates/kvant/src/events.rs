@@ -1,7 +1,7 @@
 //! What a run reports while it works: notes, progress, and where an interrupted run resumes.
 
 use crate::cancel::CancelToken;
-use crate::ending::of_lost_file;
+use crate::ending::{of_lost_file, refuse_changed};
 use crate::error::Error;
 use crate::settings;
 use kvant_checkpoint::engine;
@@ -153,9 +153,10 @@ impl<'e> Reporter<'e> {
         &self.cancel
     }
 
-    /// Refuses to keep or name results of files that were cut short during the run.
+    /// Refuses to keep or name results of files that were cut short or rewritten during the run.
     pub fn refuse_lost(&self) -> Result<(), Error> {
-        self.lost.first().map_or(Ok(()), |file| Err(of_lost_file(&file)))
+        self.lost.first().map_or(Ok(()), |file| Err(of_lost_file(&file)))?;
+        refuse_changed(&self.lost)
     }
 
     pub fn event(&self, event: Event<'_>) {

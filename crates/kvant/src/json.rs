@@ -1,8 +1,10 @@
 //! JSON objects as `--json` prints them: with the name of their schema (`docs/schemas`), and where they have a long list, whole and
 //! still searchable line by line.
 
+use crate::text::shown;
 use serde::Serialize;
 use serde_json::Value;
+use std::path::Path;
 
 /// An object with the schema that it follows.
 #[derive(Clone, Debug, Serialize)]
@@ -19,6 +21,11 @@ pub fn versioned<T: Serialize>(command: &str, object: T) -> Versioned<T> {
 
 /// The version of all schemas: it changes when a key is renamed or removed, not when one is added.
 const VERSION: u32 = 1;
+
+/// A path as a string: one that is not UTF-8 as messages spell it.
+pub(crate) fn path(path: &Path) -> String {
+    path.to_str().map_or_else(|| shown(path), str::to_owned)
+}
 
 /// The object of a command with one more field: an array whose elements have a line each.
 pub fn object(command: &str, head: &Value, field: &str, elements: impl Iterator<Item = Value>) -> String {

@@ -1,5 +1,6 @@
 //! How to load a result: a line to copy for each loader of a format. Which loaders there are is for the format to say.
 
+use crate::text::shell_word;
 use kvant_container::directory_of;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -18,14 +19,14 @@ pub fn json(loaders: &[&'static str], path: &Path) -> Value {
 }
 
 fn line(loader: &str, file: &Path) -> Option<String> {
-    let path = file.display().to_string();
+    let path = shell_word(file);
     match loader {
-        "vLLM" => Some(format!("vllm serve {}", shell(&path))),
-        "SGLang" => Some(format!("python -m sglang.launch_server --model-path {}", shell(&path))),
-        "llama.cpp" => Some(format!("llama-cli -m {}", shell(&path))),
-        "Ollama" => Some(format!("echo FROM {} > Modelfile && ollama create NAME", shell(&path))),
-        "LM Studio" => Some(format!("lms import {}", shell(&path))),
-        "amd-quark" => Some(format!("quark.torch.import_model_from_safetensors(model, {})", python(&path))),
+        "vLLM" => Some(format!("vllm serve {}", path)),
+        "SGLang" => Some(format!("python -m sglang.launch_server --model-path {}", path)),
+        "llama.cpp" => Some(format!("llama-cli -m {}", path)),
+        "Ollama" => Some(format!("echo FROM {} > Modelfile && ollama create NAME", path)),
+        "LM Studio" => Some(format!("lms import {}", path)),
+        "amd-quark" => Some(format!("quark.torch.import_model_from_safetensors(model, {})", python(file))),
         _ if loader.starts_with("transformers") => Some(transformers(file)),
         _ => None,
     }
@@ -35,11 +36,11 @@ fn line(loader: &str, file: &Path) -> Option<String> {
 fn transformers(path: &Path) -> String {
     if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|extension| extension == "gguf")) {
         let directory = directory_of(path);
-        let (directory, name) = (python(&directory.to_string_lossy()), python(&name.to_string_lossy()));
+        let (directory, name) = (python(directory), python(Path::new(name)));
         return format!("AutoModelForCausalLM.from_pretrained({directory}, gguf_file={name})");
     }
     let class = if is_multimodal(path) { "AutoModelForImageTextToText" } else { "AutoModelForCausalLM" };
-    format!("{class}.from_pretrained({})", python(&path.to_string_lossy()))
+    format!("{class}.from_pretrained({})", python(path))
 }
 
 /// Whether config.json names an architecture of more than text.
@@ -50,15 +51,21 @@ fn is_multimodal(directory: &Path) -> bool {
     architecture.ends_with("ForConditionalGeneration") && config["vision_config"].is_object()
 }
 
-/// A word for a shell.
-fn shell(text: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "_-./:@%+=".contains(c);
-    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
-}
-
-/// A string for Python.
-fn python(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+/// A string for Python; of a path that is not UTF-8 the one that Python itself makes of it.
+fn python(path: &Path) -> String {
+    let mut literal = String::new();
+    for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' | '"' => literal.extend(['\\', c]),
+                c if c.is_control() => literal.push_str(&format!("\\u{:04x}", u32::from(c))),
+                c => literal.push(c),
+            }
+        }
+        // What Python's decoder (`surrogateescape`) makes of such a byte.
+        chunk.invalid().iter().for_each(|byte| literal.push_str(&format!("\\udc{byte:02x}")));
+    }
+    format!("\"{literal}\"")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::{self, Job, SourceKind};
 use crate::paths::refuse_directory;
-use crate::text::printable;
+use crate::text::shown;
 use kvant_checkpoint::engine::rejection_report;
 use kvant_container::{Checkpoint, Remedy, write_file};
 use kvant_data::calibration as data;
@@ -29,6 +29,8 @@ pub struct Gate<'a> {
     sequences: Vec<Vec<u32>>,
     /// Where the sequences come from.
     data: String,
+    /// Whether the result has a scheme of GGUF files alone.
+    has_gguf_scheme: bool,
     /// The report of the result once it is measured.
     measured: RefCell<Option<Value>>,
 }
@@ -83,10 +85,17 @@ impl<'a> Gate<'a> {
         }
         let decoder = Decoder::open(source)?;
         let (sequences, data) = match &job.limits.quality.eval {
-            Some(text) => (windows(job, &decoder, text)?, text.display().to_string()),
+            Some(text) => (windows(job, &decoder, text)?, shown(text)),
             None => (held_out(job, source, &decoder, target, calibrates, reporter)?, "held-out sequences".to_owned()),
         };
-        Ok(Some(Gate { job, target, source, sequences, data, measured: RefCell::new(None) }))
+        let (has_gguf_scheme, measured) = (false, RefCell::new(None));
+        Ok(Some(Gate { job, target, source, sequences, data, has_gguf_scheme, measured }))
+    }
+
+    /// The same for a result with a scheme of GGUF files alone, for which other ways lead to less loss.
+    #[must_use]
+    pub fn of_gguf_scheme(self) -> Gate<'a> {
+        Gate { has_gguf_scheme: true, ..self }
     }
 
     /// Measures a result that is whole but for its name.
@@ -108,12 +117,13 @@ impl<'a> Gate<'a> {
         let kept = rejection_report(self.target)?;
         let text = serde_json::to_string_pretty(&report).map_err(|e| Error::internal(e.to_string()))?;
         write_file(&kept, (text + "\n").as_bytes())
-            .map_err(|cause| Error::system(format!("cannot write {}: {cause}", kept.display())))?;
+            .map_err(|cause| Error::system(format!("cannot write {}: {cause}", shown(&kept))))?;
         let message = format!("{}, on {} tokens of {}", exceeded.join("; "), found.tokens, self.data);
         let hint = format!(
-            "{}; the report is {}; run again with looser limits, or without limits, to accept the result",
+            "{}, each with ‹restart› to discard the rejected result; the report is {}; run again with looser limits, or without limits, to \
+             accept the result",
             self.ways(comparison),
-            printable(&kept.to_string_lossy()),
+            shown(&kept),
         );
         Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint)))
     }
@@ -188,18 +198,21 @@ impl<'a> Gate<'a> {
 
     /// What is likely to help.
     fn ways(&self, comparison: &Comparison) -> String {
-        let algorithm = match self.job.recipe.algorithm.is_empty() {
-            true => "try ‹algorithm› gptq with ‹calib› FILE, ",
-            false => "try more calibration data, ",
+        let is_plain = self.job.recipe.algorithm.is_empty() && self.job.recipe.imatrix.is_none();
+        let algorithm = match (is_plain, self.has_gguf_scheme) {
+            (true, false) => "try ‹algorithm› gptq with ‹calib› FILE",
+            (true, true) => "try ‹algorithm› imatrix with ‹calib› FILE",
+            (false, _) => "try more calibration data",
+        };
+        let (scheme, layers) = match self.has_gguf_scheme {
+            true => ("a scheme of more bits, e.g. ‹scheme› Q6_K", "tensors"),
+            false => ("a scheme with smaller groups", "layers"),
         };
         let blocks = comparison.blocks.iter().enumerate().filter(|(_, decibels)| decibels.is_finite());
         let drops = blocks.min_by(|(_, a), (_, b)| a.total_cmp(b));
         let worst =
             drops.map(|(block, decibels)| format!(" (the error is largest after block {block}: {decibels:.1} dB)"));
-        format!(
-            "{algorithm}a scheme with smaller groups, or more bits for some layers with ‹override›{}",
-            worst.unwrap_or_default()
-        )
+        format!("{algorithm}, {scheme}, or more bits for some {layers} with ‹override›{}", worst.unwrap_or_default())
     }
 }
 

@@ -1,9 +1,10 @@
 //! From a job to the settings of its recipe, and the settings that belong to other kinds of models.
 
 use crate::error::{Error, ErrorKind};
-use crate::job::Job;
+use crate::job::{Data, Job};
 use crate::settings::first_given;
 use kvant_checkpoint::recipe::Settings;
+use kvant_container::Remedy;
 use kvant_container::onnx::ExternalData;
 use kvant_formats::format::OutputFormat;
 use kvant_onnx::runtime::RuntimeChoice;
@@ -48,6 +49,37 @@ pub fn refuse_graph_settings(job: &Job) -> Result<(), Error> {
     let Some(option) = graph_setting(job) else { return Ok(()) };
     let failure = Error::new(ErrorKind::Usage, format!("{option} applies only to ONNX graphs"));
     Err(failure.with_hint(Some("leave it out, or name an .onnx file".to_owned())))
+}
+
+/// Refuses to calibrate blocks on something else than the default where no algorithm works block by block.
+///
+/// # Errors
+/// See above.
+pub fn refuse_idle_propagation(job: &Job, works_on_blocks: bool) -> Result<(), Error> {
+    if works_on_blocks || job.data.propagate == Data::default().propagate {
+        return Ok(());
+    }
+    let failure = Error::new(ErrorKind::Usage, "‹propagate› applies only to algorithms that work block by block");
+    Err(failure.with_hint(Some("leave it out, or ask for such an algorithm, e.g. ‹algorithm› gptq".to_owned())))
+}
+
+/// Refuses settings of checkpoints where none is among the outputs: the intermediate one of a GGUF file or a graph is removed.
+///
+/// # Errors
+/// The first that was given.
+pub fn refuse_checkpoint_settings(job: &Job) -> Result<(), Error> {
+    let sinks = &job.sinks;
+    if sinks.formats.is_empty() || !sinks.checkpoints().is_empty() {
+        return Ok(());
+    }
+    let given =
+        [(sinks.max_shard_size.is_some(), "‹max-shard-size›"), (job.recipe.pack_method.is_some(), "‹pack-method›")];
+    let Some(option) = first_given(&given) else { return Ok(()) };
+    let failure = Error::new(ErrorKind::Usage, format!("{option} applies only to checkpoints, and none is written"));
+    Err(failure.with_remedies(vec![
+        Remedy::text("leave it out"),
+        Remedy::UseFormat("write a checkpoint too, e.g. ‹format› quark".to_owned()),
+    ]))
 }
 
 /// The first setting that only ONNX graphs have, of those without a default.

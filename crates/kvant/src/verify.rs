@@ -1,11 +1,13 @@
 //! Checking that a quantized model from any tool is valid and loadable.
 
-use crate::ending::{Stopped, concluded};
+use crate::ending::concluded_reading;
 use crate::error::Error;
 use crate::findings::failing;
 use crate::job::{SourceKind, Verification};
+use crate::json::path as path_json;
 use crate::onnx::{self, verify::GraphVerdict};
 use crate::paths::{MODEL, refuse_missing};
+use crate::text::shown;
 use kvant_formats::verify::{Options, Reads, Reason, Report, Verdict, loaders, verify};
 use serde_json::{Value, json};
 
@@ -31,7 +33,7 @@ impl Verification {
     /// # Errors
     /// Whatever keeps it from being read. A model that does not pass is no error: see [`VerificationReport::passes`].
     pub fn run(&self) -> Result<VerificationReport, Error> {
-        concluded(|| Stopped::StartsOver, || self.carry_out())
+        concluded_reading(|| self.carry_out())
     }
 
     fn carry_out(&self) -> Result<VerificationReport, Error> {
@@ -84,7 +86,7 @@ impl CheckpointVerdict {
     }
 
     fn problem(&self) -> String {
-        let path = self.report.path.display();
+        let path = shown(&self.report.path);
         let asked = self.loader.as_deref().and_then(|id| self.report.verdicts.iter().find(|verdict| verdict.id == id));
         match asked {
             Some(verdict) => format!("{path} does not load in {}: {}", verdict.loader, self.why_not(verdict)),
@@ -103,7 +105,7 @@ impl CheckpointVerdict {
     fn to_json(&self) -> Value {
         let report = &self.report;
         json!({
-            "model": report.path.display().to_string(),
+            "model": path_json(&report.path),
             "passes": report.passes(),
             "family": report.family,
             "method": report.method,

@@ -20,8 +20,8 @@ pub(crate) use verify::refuse_foreseen;
 
 use crate::plan::{CalibratedPlan, Job, KeptTensor, ParameterTensor, Plan, TensorAction};
 use kvant_container::unfinished::{Entry, Written};
-use kvant_container::{shell_word, shown};
 use kvant_container::{Checkpoint, Diagnostic, ErrorKind, Remedy, Writer};
+use kvant_container::{shell_word, shown};
 use kvant_formats::lora;
 use kvant_numeric::simd::Isa;
 use kvant_weights::activation_point::Parameters;

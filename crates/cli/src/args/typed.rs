@@ -1,7 +1,9 @@
 //! The options of a command line by name, as they were typed. A run resumes only the work of a run with the same options.
 
 use clap::{ArgAction, ArgMatches, Command};
+use kvant::text::shown;
 use kvant_checkpoint::engine::Options;
+use std::path::Path;
 
 /// Options on which the bytes of the output do not depend.
 const OF_THE_RUN: &[&str] = &[
@@ -34,7 +36,7 @@ pub fn typed(command: &Command, matches: &ArgMatches) -> Options {
     let typed = options.filter_map(|arg| {
         let name = arg.get_long().map_or_else(|| "the source".to_owned(), |long| format!("--{long}"));
         let values = given.try_get_raw(arg.get_id().as_str()).ok().flatten()?;
-        let values: Vec<_> = values.map(|value| value.to_string_lossy().into_owned()).collect();
+        let values: Vec<_> = values.map(|value| shown(Path::new(value))).collect();
         let is_unset = matches!(arg.get_action(), ArgAction::SetTrue) && values == ["false"];
         (!is_unset).then(|| (name, values.join(",")))
     });

@@ -22,7 +22,7 @@ pub fn run(args: ConvertArgs, printer: &Printer) -> Result<(), Error> {
     printer.summary(&printer.sections(&report.sections()));
     match (report.output(), printer.is_json()) {
         (_, true) => printer.json("convert", &report.to_json()),
-        (Some(output), false) => printer.data(&output.display().to_string()),
+        (Some(output), false) => printer.paths([output]),
         (None, false) => Ok(()),
     }
 }

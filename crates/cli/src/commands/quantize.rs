@@ -34,6 +34,5 @@ fn show(report: &Report, printer: &Printer) -> Result<(), Error> {
     if printer.is_json() {
         return printer.json("quantize", &report.to_json());
     }
-    let outputs: Vec<String> = report.outputs().iter().map(|path| path.display().to_string()).collect();
-    if outputs.is_empty() { Ok(()) } else { printer.data(&outputs.join("\n")) }
+    printer.paths(report.outputs())
 }

@@ -3,7 +3,7 @@
 use crate::args::SensitivityArgs;
 use crate::printer::Printer;
 use crate::progress::Console;
-use kvant::text::printable;
+use kvant::text::shown;
 use kvant::{Error, Sensitivity};
 
 /// Measures a graph.
@@ -21,7 +21,7 @@ pub fn run(args: SensitivityArgs, printer: &Printer) -> Result<(), Error> {
     } else {
         printer.data(&printer.sections(&report.sections()))?;
         let written = analysis.output.as_deref().filter(|_| report.unwritten.is_none());
-        let written = written.map_or_else(String::new, |path| format!("; {}", printable(&path.to_string_lossy())));
+        let written = written.map_or_else(String::new, |path| format!("; {}", shown(path)));
         printer.summary(&format!("{}{written}", report.summary()));
     }
     report.unwritten.map_or(Ok(()), Err)

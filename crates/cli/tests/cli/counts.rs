@@ -27,9 +27,29 @@ fn every_format_has_its_size_and_its_loaders() {
     assert_eq!(run.stderr.lines().filter(|line| line.starts_with("size ")).count(), 4, "{}", run.stderr);
     let json = place.succeed(&[&options[..], &formats, &["--overwrite", "--json"]].concat()).json();
     let outputs = json["outputs"].as_array().unwrap();
-    let bytes = |path: &str| std::fs::metadata(place.path(path)).unwrap().len();
-    assert_eq!(outputs[2]["output_bytes"].as_u64(), Some(bytes("out/gguf/model.gguf")));
+    let inspected = |path: &str| place.succeed(&["inspect", path, "--json"]).json()["bytes"].clone();
+    assert_eq!(outputs[2]["output_bytes"], inspected("out/gguf/model.gguf"));
     assert!(outputs.iter().all(|output| !output["loading"].as_array().unwrap().is_empty()), "{json}");
+}
+
+/// The tokenizer is in the file of a GGUF model and beside the tensors of others: sizes are those of tensors.
+#[test]
+fn sizes_before_and_after_are_counted_alike_for_gguf_files_and_checkpoints() {
+    let place = Place::new();
+    let size = |model: &str| place.succeed(&["inspect", model, "--json"]).json()["bytes"].clone();
+    let of = |args: &[&str]| {
+        let object = place.succeed(&[args, &["--json"]].concat()).json();
+        (object["source_bytes"].clone(), object["output_bytes"].clone())
+    };
+    let first = ["nano_llama", "--scheme", "F16"];
+    let planned = of(&[&["plan"], &first[..]].concat());
+    assert_eq!(of(&[&["quantize"], &first[..], &["-o", "f16.gguf"]].concat()), planned);
+    assert_eq!(planned, (size("nano_llama"), size("f16.gguf")));
+    let second = ["f16.gguf", "--scheme", "Q8_0"];
+    let planned = of(&[&["plan"], &second[..]].concat());
+    assert_eq!(of(&[&["quantize"], &second[..], &["-o", "q8.gguf"]].concat()), planned);
+    assert_eq!(planned, (size("f16.gguf"), size("q8.gguf")));
+    assert_eq!(of(&["convert", "q8.gguf", "--to", "gguf", "-o", "again.gguf"]), (size("q8.gguf"), size("again.gguf")));
 }
 
 #[test]

@@ -307,3 +307,50 @@ fn the_directory_of_a_source_that_is_named_by_its_file_is_its_own() {
     fs::copy(place.path(file), place.path("alone/w.safetensors")).unwrap();
     place.succeed(&["quantize", "alone/w.safetensors", "-s", "int4:g32", "--format", "tensors", "-o", "alone/out"]);
 }
+
+/// A name need not be UTF-8. Messages and lines to copy spell it for a shell, stdout has its bytes, and files of such names are carried
+/// along as any others.
+#[cfg(unix)]
+#[test]
+fn names_that_are_not_utf8_work_and_are_spelled_for_a_shell() {
+    use std::ffi::{OsStr, OsString};
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let place = with_text();
+    let name = |text: &[u8]| OsString::from_vec(text.to_vec());
+    let model = name(b"mod\xe8le");
+    fs::rename(place.path("nano_llama"), place.path("").join(&model)).unwrap();
+    fs::write(place.path("").join(&model).join(name(b"lis\xe9.txt")), "read me").unwrap();
+    let run = |args: &[&OsStr]| place.command(&[]).args(args).output().unwrap();
+    for (scheme, output) in [("int4:g32", &b"r\xe9sultat"[..]), ("Q4_0", b"r\xe9sultat.gguf")] {
+        let output = name(output);
+        let made = run(&["quantize".as_ref(), &model, "-s".as_ref(), scheme.as_ref(), "-o".as_ref(), &output]);
+        let stderr = String::from_utf8(made.stderr).unwrap();
+        assert!(made.status.success(), "{stderr}");
+        assert!(made.stdout.trim_ascii_end().ends_with(output.as_bytes()), "{:?}", made.stdout);
+        assert!(stderr.contains("r\\xe9sultat") && !stderr.contains('\u{fffd}'), "{stderr}");
+        assert!(stderr.contains("\"/") && stderr.contains("\\udce9sultat"), "a string of Python: {stderr}");
+        assert!(run(&["verify".as_ref(), &output]).status.success(), "{output:?}");
+        let json = run(&["inspect".as_ref(), &output, "--json".as_ref()]).stdout;
+        assert!(String::from_utf8(json).unwrap().contains("r\\\\xe9sultat"));
+    }
+    let made = name(b"r\xe9sultat");
+    assert_eq!(fs::read(place.path("").join(&made).join(name(b"lis\xe9.txt"))).unwrap(), b"read me");
+    // All of it is Kvant's, so that it may be replaced.
+    let again = ["quantize".as_ref(), model.as_os_str(), "-s".as_ref(), "int8:channel".as_ref(), "-o".as_ref(), &made];
+    let refused = run(&again);
+    let stderr = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(1) && stderr.contains("$'") && stderr.contains("r\\xe9sultat'"), "{stderr}");
+    let replaced = run(&[&again[..], &["--overwrite".as_ref()]].concat());
+    assert!(replaced.status.success(), "{replaced:?}");
+    let missing = run(&["eval".as_ref(), &name(b"f\xe9"), "--data".as_ref(), "text.txt".as_ref()]);
+    assert!(String::from_utf8(missing.stderr).unwrap().contains("$'f\\xe9': there is no such file"));
+}
+
+#[test]
+fn commands_in_hints_quote_paths_for_a_shell() {
+    let place = Place::empty();
+    fs::create_dir(place.path("two files")).unwrap();
+    fs::write(place.path("two files/a b.gguf"), b"GGUF").unwrap();
+    let refused = place.run(&["verify", "two files"]);
+    assert!(refused.stderr.contains("name the file, e.g. 'two files/a b.gguf'"), "{refused:?}");
+}

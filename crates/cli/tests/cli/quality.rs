@@ -297,3 +297,44 @@ fn weights_that_are_no_numbers_are_named_before_anything_is_computed_with_them()
         }
     }
 }
+
+/// A rejected result is discarded with the option that the hint names, and the ways that it names are open to the scheme.
+#[test]
+fn the_ways_out_of_a_rejected_result_can_be_taken() {
+    let place = place();
+    let strict = ["--eval", "text.txt", "--max-kl", "0.0000001", "-o", "out.gguf"];
+    let line = [&["quantize", "nano_llama", "-s", "Q4_0"], &strict[..]].concat();
+    let rejected = place.run(&line);
+    let told = "try --algorithm imatrix with --calib FILE, a scheme of more bits, e.g. --scheme Q6_K, or more bits for some tensors with \
+                --override";
+    assert!(rejected.code == Some(1) && rejected.stderr.contains(told), "{rejected:?}");
+    assert!(rejected.stderr.contains("each with --restart"), "{rejected:?}");
+    for way in [&["--algorithm", "imatrix", "--calib", "text.txt"][..], &["--override", "*ffn_down*=Q8_0"]] {
+        let again = place.run(&[&line[..], way, &["--restart"]].concat());
+        assert!(again.code == Some(1) && again.stderr.contains("is above --max-kl"), "{way:?}: {again:?}");
+    }
+    // The data are what the result is measured on where the scheme needs none.
+    let measured = ["quantize", "nano_llama", "-s", "Q4_0", "--calib", "text.txt", "--max-kl", "9", "--restart"];
+    place.succeed(&[&measured[..], &["-o", "out.gguf"]].concat());
+}
+
+#[test]
+fn the_hint_for_a_weight_that_a_format_does_not_hold_is_not_to_leave_out_activations_alone() {
+    let place = Place::new();
+    for format in ["gptq", "awq"] {
+        let run = place.run(&["plan", "nano_llama", "-s", "mxfp4", "--format", format, "--format", "quark"]);
+        assert!(run.code == Some(1) && run.stderr.contains("hint: use int"), "{format}: {run:?}");
+        assert!(run.stderr.contains(", and leave activations out with --weights-only"), "{run:?}");
+    }
+    let run = place.run(&["plan", "nano_llama", "-s", "int8:channel+int8:token!dynamic", "--format", "gptq"]);
+    assert!(run.code == Some(1) && run.stderr.contains("hint: leave activations out with --weights-only"), "{run:?}");
+    place.succeed(&[
+        "plan",
+        "nano_llama",
+        "-s",
+        "int8:channel+int8:token!dynamic",
+        "--format",
+        "gptq",
+        "--weights-only",
+    ]);
+}

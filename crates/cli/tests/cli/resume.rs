@@ -185,6 +185,50 @@ fn a_source_that_is_cut_short_while_it_is_read_is_named() {
     }
 }
 
+/// Whatever was read of a file that was rewritten meanwhile may be of both versions: no command reports it as a result.
+#[test]
+fn results_of_a_source_that_is_rewritten_while_it_is_read_are_not_reported() {
+    use std::io::{Seek, SeekFrom, Write};
+    let place = Place::new();
+    let model = MadeModel { layers: 6, hidden: 512, intermediate: 1536, vocabulary: 8192, max_shard_size: u64::MAX };
+    model.write(&place.path("model"));
+    place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(1000));
+    place.succeed(&["quantize", "model", "-s", "int4:g32", "-o", "int4"]);
+    place.succeed(&["quantize", "nano_llama", "-s", "F16", "-o", "f16.gguf"]);
+    let (made, int4) = ("model/model.safetensors", "int4/model.safetensors");
+    let lines: [(&[&str], &str); 6] = [
+        (&["verify", "model"], made),
+        (&["verify", "int4"], int4),
+        (&["convert", "int4", "--to", "float", "-o", "out"], int4),
+        (&["eval", "nano_llama", "--data", "text.txt", "--seq-len", "64"], "nano_llama/model.safetensors"),
+        (&["eval", "f16.gguf", "--data", "text.txt", "--seq-len", "64"], "f16.gguf"),
+        (&["eval", "nano_llama", "--reference", "f16.gguf", "--data", "text.txt", "--seq-len", "64"], "f16.gguf"),
+    ];
+    for (line, file) in lines {
+        let child = place.command(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_map(&child, &place.path(file));
+        signal(&child, "-STOP");
+        // A byte as it was: what is read is right by chance, and nobody can know.
+        let mut rewritten = std::fs::OpenOptions::new().read(true).write(true).open(place.path(file)).unwrap();
+        let mut last = [0];
+        rewritten.seek(SeekFrom::End(-1)).unwrap();
+        std::io::Read::read_exact(&mut rewritten, &mut last).unwrap();
+        rewritten.seek(SeekFrom::End(-1)).unwrap();
+        rewritten.write_all(&last).unwrap();
+        drop(rewritten);
+        signal(&child, "-CONT");
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{line:?}: {:?} {stderr}", output.status);
+        assert!(stderr.contains(&format!("{file} has changed while it was read")), "{line:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{line:?}: a result is printed");
+        assert!(!place.path("out").exists(), "{line:?}");
+        place.succeed(line);
+        let made = place.path("out");
+        let _ = std::fs::remove_dir_all(&made).or_else(|_| std::fs::remove_file(&made));
+    }
+}
+
 /// Waits until a process has mapped a file.
 fn wait_for_map(child: &Child, file: &std::path::Path) {
     let begun = Instant::now();

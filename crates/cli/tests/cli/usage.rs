@@ -203,3 +203,88 @@ fn files_that_are_named_as_directories_are_refused_before_the_work() {
     assert!(run.code == Some(2) && run.stderr.contains("--imatrix nano_llama is a directory"), "{run:?}");
     assert_eq!(names(&place.path("")), ["float.onnx", "nano_llama"]);
 }
+
+#[test]
+fn options_that_mean_nothing_for_a_checkpoint_or_a_gguf_file_are_refused_by_name() {
+    let place = Place::new();
+    place.write("text.txt", &"a text of some words ".repeat(200));
+    place.succeed(&["quantize", "nano_llama", "-s", "F16", "-o", "f16.gguf"]);
+    place.succeed(&["quantize", "nano_llama", "-s", "int4:g32", "-o", "int4"]);
+    let before = names(&place.path(""));
+    let to_checkpoint = "quantize nano_llama -s int4:g32 -o out";
+    let to_gguf = "quantize nano_llama -s Q4_0 -o out.gguf";
+    let from_gguf = "quantize f16.gguf -s Q4_0 -o out.gguf";
+    let codes_to_gguf = "quantize nano_llama -s int4:g32 -f gguf -o out.gguf";
+    let codes_to_graph = "quantize nano_llama -s int4:g32 -f onnx -o out.onnx";
+    let plan = "plan nano_llama -s int4:g32 -f gguf";
+    let measured = "quantize nano_llama -s Q4_0 --algorithm imatrix -o out.gguf --calib text.txt";
+    let eval = "eval f16.gguf --data text.txt --seq-len 64";
+    for (line, option) in [
+        (to_checkpoint, "--propagate float --calib text.txt"),
+        (to_checkpoint, "--imatrix text.txt"),
+        (to_checkpoint, "--save-imatrix out.dat --calib text.txt"),
+        (to_checkpoint, "--external-data always"),
+        (to_checkpoint, "--preprocess size=3"),
+        (to_checkpoint, "--kv-cache-post-rope"),
+        (to_checkpoint, "--min-kv-scale 0.1"),
+        (to_gguf, "--kv-cache fp8"),
+        (to_gguf, "--kv-cache-post-rope"),
+        (to_gguf, "--min-kv-scale 0.1"),
+        (to_gguf, "--attention fp8"),
+        (to_gguf, "--pack-method order"),
+        (to_gguf, "--no-keep-defaults"),
+        (to_gguf, "--weights-only"),
+        (to_gguf, "--max-shard-size 1MB"),
+        (to_gguf, "--calib text.txt"),
+        (to_gguf, "--algorithm gptq"),
+        (measured, "--propagate float"),
+        (from_gguf, "--lora int4"),
+        (from_gguf, "--max-shard-size 1MB"),
+        (from_gguf, "--kv-cache fp8"),
+        (codes_to_gguf, "--max-shard-size 1MB"),
+        (codes_to_gguf, "--pack-method order"),
+        (codes_to_graph, "--max-shard-size 1MB"),
+        (codes_to_graph, "--pack-method order"),
+        (plan, "--max-shard-size 1MB"),
+        (plan, "--pack-method order"),
+        ("plan f16.gguf -s int4:g32", "--imatrix text.txt"),
+        ("convert int4 --to float -o out", "--requantize"),
+        ("convert f16.gguf --to float -o out", "--lora int4"),
+        ("convert int4 --to gguf -o out.gguf", "--max-shard-size 1MB"),
+        ("convert int4 --to gptq -o out", "--dtype bf16"),
+        (eval, "--lora int4"),
+        (eval, "--labels x"),
+        (eval, "--stride 65"),
+    ] {
+        let run = place.run(&line.split(' ').chain(option.split(' ')).collect::<Vec<_>>());
+        let name = option.split(' ').next().unwrap();
+        assert!(run.code == Some(2) && run.stderr.contains(name), "{line} {option}: {run:?}");
+    }
+    assert_eq!(names(&place.path("")), before);
+    // With a checkpoint among the outputs they have a meaning.
+    let both = ["quantize", "nano_llama", "-s", "int4:g32", "-f", "gguf", "-f", "quark", "-o", "both"];
+    place.succeed(&[&both[..], &["--max-shard-size", "1MB", "--pack-method", "order"]].concat());
+}
+
+#[test]
+fn what_is_not_known_is_wrong_usage_for_gguf_files_too() {
+    let place = Place::new();
+    for (options, told) in [
+        (&["-s", "Q9_K"][..], "unknown scheme `Q9_K`"),
+        (&["-s", "Q4_K_M", "--algorithm", "gptp"], "did you mean `gptq`"),
+        (&["-s", "Q4_K_M", "--algorithm", "imatrix,gptp"], "unknown algorithm `gptp`"),
+        (&["-s", "Q4_K_M", "--override", "blk.*=Q9_K"], "`Q9_K` is no type of a tensor"),
+        (&["-s", "Q4_K_M", "--imatrix", "missing.dat"], "missing.dat: there is no such file"),
+        (&["-s", "Q4_K_M", "--algorithm", "imatrix", "--calib", "missing.txt"], "missing.txt: there is no such file"),
+        (&["-s", "Q4_K_M", "--algorithm", "imatrix"], "needs calibration data"),
+    ] {
+        for command in [&["plan", "nano_llama"][..], &["quantize", "nano_llama", "-o", "out.gguf"]] {
+            let run = place.run(&[command, options].concat());
+            // Data may come after the plan.
+            let is_open = command[0] == "plan" && told.starts_with("needs");
+            assert_eq!(run.code, Some(if is_open { 0 } else { 2 }), "{command:?} {options:?}: {run:?}");
+            assert!(run.stderr.contains(told), "{options:?}: {}", run.stderr);
+        }
+    }
+    assert_eq!(names(&place.path("")), ["nano_llama"]);
+}

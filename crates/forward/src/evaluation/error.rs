@@ -88,6 +88,7 @@ impl Diagnostic for EvaluationError {
             EvaluationError::Tokenizer(error) => error.kind(),
             EvaluationError::Read { .. } => ErrorKind::Io,
             EvaluationError::Cancelled => ErrorKind::Cancelled,
+            EvaluationError::Window { .. } | EvaluationError::Stride { .. } => ErrorKind::Usage,
             _ => ErrorKind::Invalid,
         }
     }

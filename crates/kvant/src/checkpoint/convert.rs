@@ -1,12 +1,14 @@
 //! Converts a quantized checkpoint to another checkpoint format.
 
-use crate::delivery::{Delivery, check_output, claim, preflight};
+use crate::delivery::{Delivery, check_output, claim, preflight, refuse_measured_change};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Conversion as Request;
 use crate::job::{self, Limits, Sinks};
+use crate::json::path as path_json;
 use crate::loading;
 use crate::paths::{OutputKind, check_name};
+use crate::text::shown;
 use kvant_checkpoint::conversion::{LayerError, measure};
 use kvant_checkpoint::engine::{self, Claim, Committed, Done};
 use kvant_checkpoint::plan::{CalibratedPlan, Plan};
@@ -58,7 +60,9 @@ pub fn run(
     let errors = match request.requantize {
         true => {
             let made = job::open(&output)?;
-            limits.pool()?.install(|| measure(&planned.plan, &checkpoint, &made))?
+            let errors = limits.pool()?.install(|| measure(&planned.plan, &checkpoint, &made))?;
+            refuse_measured_change(&checkpoint, &output)?;
+            errors
         }
         false => Vec::new(),
     };
@@ -67,6 +71,10 @@ pub fn run(
 
 fn conversion(request: &Request, target: Target) -> Result<Conversion, Error> {
     request.refuse_weights_only()?;
+    if request.requantize && matches!(target, Target::Float(_)) {
+        let error = Error::new(ErrorKind::Usage, "‹requantize› does not apply to ‹to› float");
+        return Err(error.with_hint(Some("leave it out: floats hold every value of the source".to_owned())));
+    }
     let target = match (target, request.dtype) {
         (Target::Float(_), dtype) => Target::Float(dtype),
         (target, None) => target,
@@ -118,7 +126,7 @@ impl CheckpointConversion {
 
     pub(crate) fn to_json(&self) -> Value {
         json!({
-            "output": self.output.as_ref().map(|path| path.display().to_string()),
+            "output": self.output.as_ref().map(|path| path_json(path)),
             "format": self.target.to_string(),
             "architecture": self.plan.architecture,
             "layers": self.kept_codes(),
@@ -170,7 +178,7 @@ pub fn make(
         let made = job::open(placed.path())?;
         let errors = limits.pool()?.install(|| measure(&plan, &checkpoint, &made))?;
         if let Some(worst) = worst(&errors) {
-            let shown = target.display();
+            let shown = shown(target);
             reporter.note(&format!("{shown}: values were quantized once more for it: {}", said(worst)));
         }
     }

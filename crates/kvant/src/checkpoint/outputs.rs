@@ -13,7 +13,7 @@ use crate::job::{self, Format, Job};
 use crate::onnx::decoder::{Graph, Task};
 use crate::onnx::quantize::check_output;
 use crate::paths::{OutputKind, check_name, checkpoint_beside, full_path, record, tell_of_name};
-use crate::text::printable;
+use crate::text::shown;
 use kvant_checkpoint::engine::{self, Claim, Committed, OutputError, OutputPlan, is_recorded, record_files};
 use kvant_checkpoint::gguf::{Accepted, GgufPlan};
 use kvant_checkpoint::plan::{CalibratedPlan, Plan};
@@ -172,8 +172,7 @@ impl<'a> Outputs<'a> {
         if !self.has_folders() || !file.exists() || is_recorded(file) || engine::Output::is_uncommitted(file)? {
             return Ok(());
         }
-        let message =
-            format!("{} was changed since Kvant wrote it, or is not Kvant's", printable(&file.to_string_lossy()));
+        let message = format!("{} was changed since Kvant wrote it, or is not Kvant's", shown(file));
         let output = Remedy::setting("output", "choose another directory with ‹output›");
         Err(Error::new(ErrorKind::Invalid, message).with_remedies(vec![Remedy::text("move it away"), output]))
     }
@@ -290,7 +289,7 @@ impl<'a> Outputs<'a> {
         let made = Output {
             path: placed.path().to_owned(),
             format: OutputFormat::Gguf.name(),
-            bytes: plan.layout.file_len(),
+            bytes: plan.layout.total_size(),
             bits_per_weight: plan.bits_per_weight(),
             loaders: plan.loaders(),
         };
@@ -331,7 +330,7 @@ fn make_directory_of(output: &Path) -> Result<(), OutputError> {
 
 /// The error with a word of the checkpoint that is whole and hidden.
 fn with_kept(error: Error, kept: &Path) -> Error {
-    let kept = format!("the same command resumes from {}, which holds the codes and can be removed", kept.display());
+    let kept = format!("the same command resumes from {}, which holds the codes and can be removed", shown(kept));
     let hint = error.hint.as_ref().map_or_else(|| kept.clone(), |hint| format!("{hint}; {kept}"));
     let remedies = error.remedies().iter().cloned().chain([Remedy::Text(kept)]).collect();
     error.with_ways(Some(hint), remedies)

@@ -7,6 +7,7 @@ use crate::calibration::{self, options};
 use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::{Format, Job};
+use crate::json::path as path_json;
 use crate::{gguf, memory, quality};
 use kvant_checkpoint::gguf::GgufPlan;
 use kvant_checkpoint::plan::{CalibrationCost, CalibrationSize, Plan, PlannedLayer};
@@ -124,7 +125,7 @@ impl CheckpointPlan {
     fn checkpoint_json(&self) -> Value {
         let plan = &self.plan;
         json!({
-            "model": self.checkpoint.path().display().to_string(),
+            "model": path_json(self.checkpoint.path()),
             "architecture": plan.architecture,
             "family": plan.family,
             "recipe": plan.recipe,

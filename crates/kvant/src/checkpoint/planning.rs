@@ -67,7 +67,9 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
         let failure = Error::new(ErrorKind::Usage, format!("‹format› {} is given twice", format.name()));
         return Err(failure.with_hint(Some("name every format once".to_owned())));
     }
+    resolve::refuse_checkpoint_settings(job)?;
     let (checkpoint, plan) = plan_for_all(job, calibrated)?;
+    resolve::refuse_idle_propagation(job, !plan.blocks.is_empty())?;
     let file = job.sinks.wants_gguf().then(|| GgufPlan::of_codes(&checkpoint, &plan, file)).transpose()?;
     if job.sinks.wants_graph() {
         check_graph(&checkpoint, &plan)?;

@@ -8,8 +8,10 @@ use crate::calibration::{Calibration, clear_away};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Job;
+use crate::json::path as path_json;
 use crate::quality::Gate;
 use crate::text::counts;
+use crate::text::{shell_word, shown};
 use crate::{delivery, gguf, loading, paths};
 use kvant_checkpoint::blockwise::BlockwiseReport;
 use kvant_checkpoint::engine::{self, Claim, Committed, Done, EngineError, Output, OutputPlan, Start};
@@ -88,12 +90,12 @@ impl Run<'_, '_> {
             false => plan.without_calibration()?,
         };
         if plan.sites.is_empty() && !self.job.data.files.is_empty() {
-            self.reporter.note(match self.gate {
+            match self.gate {
                 Some(_) if self.job.limits.quality.eval.is_none() => {
-                    "this recipe does not need calibration data: the result is measured on them"
+                    self.reporter.note("this recipe does not need calibration data: the result is measured on them");
                 }
-                _ => "calibration data ignored: this recipe does not need any",
-            });
+                _ => self.reporter.warning("calibration data ignored: this recipe does not need any"),
+            }
         }
         let output = match self.begin(&plan, claim)? {
             Start::Working(output) => output,
@@ -185,8 +187,7 @@ impl CheckpointReport {
         let is_bare = |made: &Made| made.format == OutputFormat::TENSORS.name();
         let is_unloadable = |made: &&Made| self.plan.family.is_some() && made.loaders.is_empty() && !is_bare(made);
         let unloadable = self.delivered.all().filter(is_unloadable).map(|made| {
-            let path = made.path.display();
-            format!("no known loader takes {path}: `kvant verify {path}` says why")
+            format!("no known loader takes {}: `kvant verify {}` says why", shown(&made.path), shell_word(&made.path))
         });
         self.blocks.iter().flat_map(|blocks| warnings::warnings(&self.plan, blocks)).chain(unloadable).collect()
     }
@@ -195,8 +196,8 @@ impl CheckpointReport {
     pub fn to_json(&self) -> Value {
         let made = &self.delivered.main;
         json!({
-            "output": made.path.display().to_string(),
-            "also": self.delivered.also.iter().map(|made| made.path.display().to_string()).collect::<Vec<_>>(),
+            "output": path_json(&made.path),
+            "also": self.delivered.also.iter().map(|made| path_json(&made.path)).collect::<Vec<_>>(),
             "outputs": self.delivered.all().map(output_json).collect::<Vec<_>>(),
             "format": made.format,
             "recipe": self.plan.recipe,
@@ -221,7 +222,7 @@ impl CheckpointReport {
 /// One of the outputs.
 fn output_json(made: &Made) -> Value {
     json!({
-        "output": made.path.display().to_string(),
+        "output": path_json(&made.path),
         "format": made.format,
         "output_bytes": made.bytes,
         "bits_per_weight": made.bits_per_weight,

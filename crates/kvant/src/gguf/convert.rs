@@ -1,10 +1,11 @@
 //! Converts the codes of a quantized checkpoint to a file for llama.cpp.
 
 use super::{file_name, open, work};
-use crate::delivery::{Delivery, check_output, claim, preflight};
+use crate::delivery::{Delivery, check_output, claim, preflight, refuse_measured_change};
 use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::Conversion;
+use crate::json::path as path_json;
 use crate::loading;
 use crate::paths::{OutputKind, check_name, tell_of_name};
 use kvant_checkpoint::conversion::LayerError;
@@ -47,7 +48,11 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     let (output, done) = work(&delivery, claim, limits, reporter)?;
     let output = output.commit()?;
     let errors = match request.requantize {
-        true => limits.pool()?.install(|| measure(plan, &checkpoint, &output))?,
+        true => {
+            let errors = limits.pool()?.install(|| measure(plan, &checkpoint, &output))?;
+            refuse_measured_change(&checkpoint, &output)?;
+            errors
+        }
         false => Vec::new(),
     };
     Ok(GgufConversion { output: Some(output), done, errors, time: Some(begun.elapsed()), ..planned })
@@ -88,7 +93,7 @@ impl GgufConversion {
     pub(crate) fn to_json(&self) -> Value {
         let (taken, anew) = (self.kept_codes(), self.requantized());
         json!({
-            "output": self.output.as_ref().map(|path| path.display().to_string()),
+            "output": self.output.as_ref().map(|path| path_json(path)),
             "format": "gguf",
             "architecture": self.plan.architecture,
             "layers": taken,
@@ -96,7 +101,7 @@ impl GgufConversion {
             "errors": self.errors,
             "kept_tensors": self.plan.tensors.len() - taken - anew,
             "source_bytes": self.plan.source_bytes,
-            "output_bytes": self.plan.layout.file_len(),
+            "output_bytes": self.plan.layout.total_size(),
             "seconds": self.time.map(|time| time.as_secs_f64()),
             "jobs": self.done.jobs,
             "resumed_jobs": self.done.resumed,

@@ -46,6 +46,7 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
         };
     };
     resolve::refuse_graph_settings(job)?;
+    resolve::refuse_idle_propagation(job, false)?;
     if job.sinks.formats.len() > 1 || job.sinks.wants_graph() {
         let mix = recipe.mix();
         let failure =
@@ -70,7 +71,12 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
 
 /// A setting that only a measurement reads.
 fn ignored(job: &Job) -> Option<&'static str> {
-    let given = [(job.sinks.save_imatrix.is_some(), "‹save-imatrix›"), (!job.data.files.is_empty(), "‹calib›")];
+    let quality = &job.limits.quality;
+    let measures_quality = quality.given().is_some() && quality.eval.is_none();
+    let given = [
+        (job.sinks.save_imatrix.is_some(), "‹save-imatrix›"),
+        (!job.data.files.is_empty() && !measures_quality, "‹calib›"),
+    ];
     first_given(&given)
 }
 
@@ -90,6 +96,7 @@ fn open(path: &Path) -> Result<Checkpoint, Error> {
 /// # Errors
 /// Whatever can be refused before weights are read.
 fn plan_for(job: &Job, recipe: GgufRecipe) -> Result<(Checkpoint, GgufPlan), Error> {
+    job.source.refuse_adapters_of_gguf()?;
     let checkpoint = kvant_formats::adapter::open(open(&job.source.model)?, &job.source.adapters)?;
     let plan = GgufPlan::new(&checkpoint, recipe, &file_name(job.sinks.output.as_deref()))?;
     if plan.recipe.needs_importance() {

@@ -5,6 +5,7 @@ use crate::delivery::{check_output, preflight};
 use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::Job;
+use crate::json::path as path_json;
 use crate::paths::{OutputKind, check_name};
 use crate::quality;
 use kvant_checkpoint::gguf::plan::PlannedTensor;
@@ -41,14 +42,14 @@ pub struct GgufFilePlan {
 /// The plan of a file as JSON, without its tensors. Recipe, cost and notices may be those of the codes from which it is written.
 pub fn to_json(plan: &GgufPlan, checkpoint: &Checkpoint, threads: usize) -> Value {
     json!({
-        "model": checkpoint.path().display().to_string(),
+        "model": path_json(checkpoint.path()),
         "family": plan.family,
         "architecture": plan.architecture,
         "recipe": plan.recipe,
         "format": "gguf",
         "loaders": plan.loaders(),
         "source_bytes": plan.source_bytes,
-        "output_bytes": plan.layout.file_len(),
+        "output_bytes": plan.layout.total_size(),
         "quantized_layers": plan.quantized(),
         "bits_per_weight": plan.bits_per_weight(),
         "threads": threads,

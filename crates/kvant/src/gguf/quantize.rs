@@ -6,6 +6,7 @@ use crate::delivery::{Delivery, check_output, claim, preflight};
 use crate::error::Error;
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Job;
+use crate::json::path as path_json;
 use crate::loading;
 use crate::paths::{OutputKind, check_name, no_file, refuse_existing, tell_of_name};
 use crate::quality::Gate;
@@ -44,7 +45,7 @@ pub fn run(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Box
     if !commit.no_verify || measures {
         finite::check_vectors(&checkpoint)?;
     }
-    let gate = Gate::open(job, &checkpoint, target, measures, reporter)?;
+    let gate = Gate::open(job, &checkpoint, target, measures, reporter)?.map(Gate::of_gguf_scheme);
     let plan = if measures { Measurement { job, target, checkpoint: &checkpoint }.run(plan, reporter)? } else { plan };
     reporter.notes(&plan.notices);
     let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: &job.source.model, commit };
@@ -123,7 +124,7 @@ impl GgufReport {
     /// The report as JSON.
     pub fn to_json(&self) -> Value {
         json!({
-            "output": self.output.display().to_string(),
+            "output": path_json(&self.output),
             "format": "gguf",
             "recipe": self.plan.recipe,
             "family": self.plan.family,
@@ -131,7 +132,7 @@ impl GgufReport {
             "quantized_layers": self.plan.quantized(),
             "kept_tensors": self.plan.tensors.len() - self.plan.quantized(),
             "source_bytes": self.plan.source_bytes,
-            "output_bytes": self.plan.layout.file_len(),
+            "output_bytes": self.plan.layout.total_size(),
             "bits_per_weight": self.plan.bits_per_weight(),
             "seconds": self.time.as_secs_f64(),
             "jobs": self.done.jobs,

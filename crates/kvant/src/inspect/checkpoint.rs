@@ -3,6 +3,8 @@
 use super::quantization::{self, Quantization};
 use crate::error::{Error, ErrorKind};
 use crate::job;
+use crate::json::path as path_json;
+use crate::text::shown;
 use kvant_container::{Checkpoint, TensorView};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Notice, TensorMeta};
@@ -89,9 +91,9 @@ impl CheckpointInspection {
         let share =
             |share: &TypeShare| json!({"tensors": share.tensors, "elements": share.elements, "bytes": share.bytes});
         let types: BTreeMap<String, Value> = self.shares().iter().map(|(dtype, s)| (dtype.clone(), share(s))).collect();
-        let files: Vec<_> = self.checkpoint.shards().iter().map(|shard| shard.path().display().to_string()).collect();
+        let files: Vec<_> = self.checkpoint.shards().iter().map(|shard| shown(shard.path())).collect();
         json!({
-            "model": self.checkpoint.path().display().to_string(),
+            "model": path_json(self.checkpoint.path()),
             "architecture": self.architecture(),
             "family": self.family(),
             "tied": self.tied(),
@@ -108,7 +110,7 @@ impl CheckpointInspection {
         self.checkpoint.tensors().map(|tensor: TensorView<'_>| {
             json!({
                 "name": tensor.name(), "dtype": tensor.dtype().to_string(), "shape": tensor.shape(),
-                "bytes": tensor.byte_len(), "file": tensor.file().display().to_string(),
+                "bytes": tensor.byte_len(), "file": path_json(tensor.file()),
             })
         })
     }

@@ -1,6 +1,7 @@
 //! What a GGUF file holds, from its header alone.
 
 use super::checkpoint::TypeShare;
+use crate::json::path as path_json;
 use kvant_container::gguf::{Array, GgufFile, GgufTensor, Value as GgufValue};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -80,7 +81,7 @@ pub(crate) fn to_json(file: &GgufFile) -> Value {
     let share = |share: TypeShare| json!({"tensors": share.tensors, "elements": share.elements, "bytes": share.bytes});
     let types: BTreeMap<&str, Value> = shares(file).into_iter().map(|(kind, all)| (kind, share(all))).collect();
     json!({
-        "model": file.path().display().to_string(),
+        "model": path_json(file.path()),
         "version": file.version(),
         "alignment": file.alignment(),
         "bytes": bytes(file),

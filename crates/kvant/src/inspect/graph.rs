@@ -1,5 +1,6 @@
 //! What an ONNX graph holds.
 
+use crate::json::path as path_json;
 use kvant_container::onnx::{GraphProto, ModelProto, data_type, data_type_name};
 use kvant_onnx::data::{display_axes, inputs, type_of};
 use serde_json::{Value, json};
@@ -51,7 +52,7 @@ pub(crate) fn to_json(path: &Path, model: &ModelProto) -> Value {
     let types =
         types(graph).into_iter().map(|(name, (tensors, bytes))| (name, json!({"tensors": tensors, "bytes": bytes})));
     json!({
-        "model": path.display().to_string(),
+        "model": path_json(path),
         "producer": model.producer_name(),
         "ir_version": model.ir_version(),
         "opsets": opsets,

@@ -2,7 +2,7 @@
 
 use super::{Limits, Sinks, Source, SourceKind};
 use crate::error::{Error, ErrorKind};
-use crate::text::printable;
+use crate::text::shown;
 use kvant_formats::transcode::{FloatType, Target};
 
 /// A conversion of a quantized model, without loss where the target holds its codes.
@@ -54,8 +54,7 @@ impl Conversion {
         if self.source.kind() != SourceKind::Graph {
             return Ok(());
         }
-        let model = self.source.model.to_string_lossy();
-        let message = format!("{} is an ONNX graph, which is not converted", printable(&model));
+        let message = format!("{} is an ONNX graph, which is not converted", shown(&self.source.model));
         let hint = "quantize it with `kvant quantize`; convert the checkpoint that it was made of";
         Err(Error::new(ErrorKind::Unsupported, message).with_hint(Some(hint.to_owned())))
     }

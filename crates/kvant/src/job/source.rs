@@ -1,6 +1,6 @@
 //! What is quantized.
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use kvant_container::Checkpoint;
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,20 @@ impl Source {
 
     /// Opens the model as a checkpoint, with its adapters.
     pub(crate) fn open(&self) -> Result<Checkpoint, Error> {
+        self.refuse_adapters_of_gguf()?;
         Ok(kvant_formats::adapter::open(open(&self.model)?, &self.adapters)?)
+    }
+}
+
+impl Source {
+    /// Refuses adapters beside a GGUF file.
+    pub(crate) fn refuse_adapters_of_gguf(&self) -> Result<(), Error> {
+        if self.adapters.is_empty() || self.kind() != SourceKind::Gguf {
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::Usage, "‹lora› does not apply to a GGUF file");
+        let hint = "merge the adapter into the model that it was trained on, whose weights are safetensors";
+        Err(error.with_hint(Some(hint.to_owned())))
     }
 }
 

@@ -8,7 +8,7 @@ pub use name::{OutputKind, check_name, full_path, tell_of_name};
 pub use rule::{MODEL, Paths, check_job, follow, named, refuse_existing, refuse_missing, refuse_stray_data};
 
 use crate::error::{Error, ErrorKind};
-use crate::text::printable;
+use crate::text::shown;
 use kvant_container::Remedy;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub fn refuse_directory(option: &str, text: &Path) -> Result<(), Error> {
     if !text.is_dir() {
         return Ok(());
     }
-    let message = format!("{option} {} is a directory", printable(&text.to_string_lossy()));
+    let message = format!("{option} {} is a directory", shown(text));
     Err(Error::new(ErrorKind::Usage, message).with_hint(Some("name one text file, in UTF-8".to_owned())))
 }
 

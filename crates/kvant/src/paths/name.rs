@@ -3,7 +3,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
-use crate::text::printable;
+use crate::text::shown;
 use std::path::{Path, PathBuf};
 
 /// What is written under a name.
@@ -46,7 +46,7 @@ pub fn check_name(output: &Path, kind: OutputKind, option: &str) -> Result<(), E
     let ending = output.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let claimed = ENDINGS.iter().find(|(known, claimed, _)| *known == ending && *claimed != Some(kind));
     let Some((ending, _, way)) = claimed else { return Ok(()) };
-    let shown = printable(&output.to_string_lossy()).to_string();
+    let shown = shown(output);
     let failure =
         Error::new(ErrorKind::Usage, format!("the output is {}, and {shown} ends in .{ending}", kind.words()));
     Err(failure.with_hint(Some(format!("choose a name without .{ending}; {option} {way}"))))
@@ -60,7 +60,7 @@ pub fn refuse_slash(output: &Path) -> Result<(), Error> {
     if !output.as_os_str().as_encoded_bytes().ends_with(&[std::path::MAIN_SEPARATOR as u8]) {
         return Ok(());
     }
-    let shown = printable(&output.to_string_lossy()).to_string();
+    let shown = shown(output);
     let failure = Error::new(ErrorKind::Usage, format!("the output is a file, and {shown} ends with a slash"));
     Err(failure.with_hint(Some("leave the slash out, or name a file in the directory".to_owned())))
 }
@@ -73,7 +73,7 @@ pub fn full_path(output: &Path) -> PathBuf {
 /// Notes that the name of a GGUF file does not end in .gguf.
 pub fn tell_of_name(output: &Path, reporter: &Reporter<'_>) {
     if !output.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) {
-        let shown = printable(&output.to_string_lossy()).to_string();
+        let shown = shown(output);
         reporter.note(&format!("{shown} is a GGUF file without .gguf behind its name, which many programs look for"));
     }
 }

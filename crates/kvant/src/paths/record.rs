@@ -3,7 +3,7 @@
 
 use super::rule::refuse_existing;
 use crate::error::{Error, ErrorKind};
-use crate::text::printable;
+use crate::text::shown;
 use kvant_container::{Remedy, write_file};
 use serde_json::Value;
 use std::fs;
@@ -30,7 +30,7 @@ pub fn check(output: &Path, overwrite: bool) -> Result<(), Error> {
     if is_record(&path) {
         return refuse_existing(&path, overwrite);
     }
-    let message = format!("{} exists and is not a record of calibration", printable(&path.to_string_lossy()));
+    let message = format!("{} exists and is not a record of calibration", shown(&path));
     Err(Error::new(ErrorKind::Invalid, message).with_remedies(vec![
         Remedy::text("move it away"),
         Remedy::setting("output", "choose another name with ‹output›"),
@@ -49,7 +49,7 @@ fn is_record(path: &Path) -> bool {
 /// A file that has come to be there since [`check`], unless it is this very record; the system's.
 pub fn keep(checkpoint: &Path, output: &Path, overwrite: bool) -> Result<(), Error> {
     let (from, to) = (checkpoint.join(IN_CHECKPOINT), beside(output));
-    let failed = |cause| Error::system(format!("cannot write {}: {cause}", printable(&to.to_string_lossy())));
+    let failed = |cause| Error::system(format!("cannot write {}: {cause}", shown(&to)));
     let record = match fs::read(&from) {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
         record => record.map_err(failed)?,

@@ -5,7 +5,7 @@
 use super::name::refuse_slash;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Job, SourceKind};
-use crate::text::printable;
+use crate::text::shown;
 use kvant_checkpoint::engine::paths_beside;
 use kvant_container::Remedy;
 use kvant_container::onnx::{external_data_path, external_files};
@@ -131,10 +131,6 @@ pub fn refuse_stray_data(graph: &Path) -> Result<(), Error> {
         Remedy::text(format!("move {} away", shown(&data))),
         Remedy::setting("output", "choose another name with ‹output›"),
     ]))
-}
-
-fn shown(path: &Path) -> String {
-    printable(&path.to_string_lossy()).to_string()
 }
 
 /// What a run reads and writes.

@@ -52,7 +52,7 @@ fn gguf(report: &GgufConversion) -> Section {
         lines.push(("requantized", counts::number(requantized, "tensor")));
     }
     lines.extend(worst(&report.errors).map(|worst| ("largest error", said(worst))));
-    lines.push(counts::sizes(report.plan.source_bytes, report.plan.layout.file_len()));
+    lines.push(counts::sizes(report.plan.source_bytes, report.plan.layout.total_size()));
     lines.extend(report.time.map(|time| ("time", size::duration(time))));
     with_loaders(lines, &report.plan.loaders(), report.place())
 }

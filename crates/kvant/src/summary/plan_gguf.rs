@@ -69,7 +69,7 @@ fn totals(plan: &GgufPlan, codes: Option<&CheckpointPlan>, threads: usize) -> Ve
     let (title, tensors) = counts::tensors(plan);
     let lines = [
         (title, format!("{tensors}; {} of the source left out", plan.dropped.len())),
-        counts::sizes(plan.source_bytes, plan.layout.file_len()),
+        counts::sizes(plan.source_bytes, plan.layout.total_size()),
         counts::bits(plan.bits_per_weight(), "tensors"),
         ("memory", format!("{} at most with {threads} threads", size::bytes(plan.peak_memory(threads)))),
         ("loads with", plan.loaders().join(", ")),

@@ -74,7 +74,7 @@ fn gguf(report: &GgufReport) -> Section {
     let (title, tensors) = counts::tensors(plan);
     let lines = [
         (title, format!("{tensors} ({} was asked for)", plan.recipe.mix())),
-        counts::sizes(plan.source_bytes, plan.layout.file_len()),
+        counts::sizes(plan.source_bytes, plan.layout.total_size()),
         counts::bits(plan.bits_per_weight(), "tensors"),
         ("time", size::duration(report.time)),
     ];

@@ -45,7 +45,7 @@ fn types(count: usize, names: impl Iterator<Item = String>) -> String {
     }
 }
 
-/// Bytes before and after.
+/// Bytes of the tensors before and after; of GGUF files too, whose metadata and tokenizer other models have in files of their own.
 pub fn sizes(before: u64, after: u64) -> Line {
     ("size", format!("{} to {}, {}", size::bytes(before), size::bytes(after), size::ratio(before, after)))
 }

@@ -6,4 +6,5 @@ pub mod size;
 mod table;
 
 pub use escape::printable;
+pub use kvant_container::{shell_word, shown};
 pub use table::{Align, Table};
