@@ -5,6 +5,8 @@ mod boundary;
 mod constants;
 pub mod dynamic;
 pub mod float16;
+#[cfg(test)]
+mod fusible_tests;
 mod matmul_nbits;
 mod operators;
 mod pairs;
