@@ -76,7 +76,7 @@ pub use directory::{directory_of, model_directory};
 pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
 pub use error::{Error, ErrorKind, WriterError, io_hint};
 pub use geometry::{Geometry, OutputFile, Place};
-pub use mmap::{LostFile, LostFiles, MappedFile};
+pub use mmap::{FileState, LostFile, LostFiles, MappedFile};
 pub use new_file::{TEMPORARY, behind_links, new_file_for, write_file};
 pub use path_text::{of_record, recorded_name, shell_word, shown};
 pub use remedy::Remedy;

@@ -1,8 +1,10 @@
 //! Read-only mapped files and advice to the kernel about them. The only unsafe code of the crate; no file syntax.
 #![allow(unsafe_code)]
 
+mod file_state;
 mod lost;
 
+pub use file_state::FileState;
 pub use lost::{LostFile, LostFiles};
 
 use std::fs::File;
@@ -33,19 +35,24 @@ impl MappedFile {
     /// Maps a regular file (or a link to one). An empty file is fine.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let (file, len) = open_regular(path)?;
-        Self::of(&file, len, path)
+        Self::of(&file, len, FileState::of(&file, len, path))
     }
 
-    /// Maps an open file of `len` bytes that need not have a name any more; `path` is for messages.
-    pub(crate) fn of(file: &File, len: u64, path: &Path) -> Result<Self, Error> {
+    /// Maps an open file of `len` bytes that has no name any more; `path` is for messages.
+    pub(crate) fn without_name(file: &File, len: u64, path: &Path) -> Result<Self, Error> {
+        Self::of(file, len, FileState::without_name(len, path))
+    }
+
+    fn of(file: &File, len: u64, state: FileState) -> Result<Self, Error> {
+        let path = state.path().to_owned();
         let map = match len {
             0 => None,
             // SAFETY: the map is read-only. That nobody changes the file while it is mapped is the documented condition of
             // this type, which no program can enforce; all offsets used on the bytes are checked against the mapped length.
-            _ => Some(unsafe { Mmap::map(file) }.map_err(|e| Error::io("map", path, None, e))?),
+            _ => Some(unsafe { Mmap::map(file) }.map_err(|e| Error::io("map", &path, None, e))?),
         };
-        let guard = map.as_ref().map(|map| lost::Guard::over(map, lost::Mapped::of(file, map.len(), path)));
-        Ok(Self { guard, map, owned: Vec::new(), path: path.to_path_buf() })
+        let guard = map.as_ref().map(|map| lost::Guard::over(map, state));
+        Ok(Self { guard, map, owned: Vec::new(), path })
     }
 
     /// Bytes that were made of the file at `path` and are to be read like one. Advice about them does nothing.
@@ -53,10 +60,15 @@ impl MappedFile {
         Self { guard: None, map: None, owned, path: path.to_path_buf() }
     }
 
-    /// Whether the file was written to since it was mapped. One that another file took the place of, or that was removed, was not: its
-    /// bytes are still there. [`LostFiles::first_changed`] reports it too, also after the map is gone.
+    /// Whether the file was written to since it was mapped: see [`FileState::has_changed`]. [`LostFiles::first_changed`] reports it
+    /// too, also after the map is gone.
     pub fn has_changed(&self) -> bool {
-        self.guard.as_ref().is_some_and(lost::Guard::has_changed)
+        self.state().is_some_and(FileState::has_changed)
+    }
+
+    /// What the file was like when it was mapped; none of bytes in memory and of an empty file.
+    pub fn state(&self) -> Option<&FileState> {
+        self.guard.as_ref().map(lost::Guard::file)
     }
 
     /// Whether bytes of the file could not be read since it was mapped, and read as zeros: it was cut short, or its disk failed.

@@ -6,13 +6,11 @@
 //! without it. A file that is rewritten in place raises no signal: its last change is compared with that at the time of the map.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
-use crate::positioned::file_id;
+use super::file_state::FileState;
 
 /// A file that lost bytes while it was mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,12 +48,12 @@ impl LostFiles {
     pub fn first(&self) -> Option<LostFile> {
         let mut registry = registry();
         registry.collect();
-        registry.lost.get(self.read).map(Mapped::describe)
+        registry.lost.get(self.read).map(FileState::as_lost)
     }
 
     /// The first file that was shorter than its map when that was dropped, whether or not such bytes were read.
     pub fn first_shortened(&self) -> Option<LostFile> {
-        registry().shortened.get(self.shortened).map(Mapped::describe)
+        registry().shortened.get(self.shortened).map(FileState::as_lost)
     }
 
     /// The first file that was written to while it was mapped: what was read of it may be of both versions. Asks the file system for
@@ -64,42 +62,7 @@ impl LostFiles {
         let registry = registry();
         let gone = registry.changed.get(self.changed);
         let still_mapped = || registry.files.values().filter(|(map, ..)| *map >= self.map).map(|(.., file)| file);
-        gone.or_else(|| still_mapped().find(|file| file.has_changed())).map(|file| file.path.clone())
-    }
-}
-
-/// A file as it was when it was mapped.
-#[derive(Clone, Debug)]
-pub(super) struct Mapped {
-    path: PathBuf,
-    len: usize,
-    /// Which file it was, and its last change; `None` where the system does not say.
-    version: Option<(Option<(u64, u64)>, SystemTime)>,
-}
-
-impl Mapped {
-    /// An open file that is mapped with `len` bytes.
-    pub(super) fn of(file: &File, len: usize, path: &Path) -> Mapped {
-        let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
-        Mapped { path: path.to_owned(), len, version: modified.map(|modified| (file_id(path), modified)) }
-    }
-
-    /// Whether the file was written to since. One that another file took the place of, or that was removed, was not.
-    pub(super) fn has_changed(&self) -> bool {
-        let (Some((id, then)), Ok(now)) = (&self.version, self.path.metadata()) else { return false };
-        let is_same_file = file_id(&self.path) == *id;
-        is_same_file && (now.len() != self.len as u64 || now.modified().is_ok_and(|now| now != *then))
-    }
-
-    /// Whether the file has lost its end since.
-    fn is_shorter(&self) -> bool {
-        let Some((id, _)) = &self.version else { return false };
-        self.path.metadata().is_ok_and(|now| now.len() < self.len as u64) && file_id(&self.path) == *id
-    }
-
-    fn describe(&self) -> LostFile {
-        let is_shorter = self.path.metadata().is_ok_and(|now| now.len() < self.len as u64);
-        LostFile { path: self.path.clone(), is_shorter }
+        gone.or_else(|| still_mapped().find(|file| file.has_changed())).map(|file| file.path().to_owned())
     }
 }
 
@@ -127,11 +90,11 @@ struct Registry {
     /// How many maps there have been.
     maps: u64,
     /// The files of slots in use, each with the number of its map, by the address of the slot.
-    files: HashMap<usize, (u64, &'static Slot, Mapped)>,
+    files: HashMap<usize, (u64, &'static Slot, FileState)>,
     /// In the order in which it was noticed.
-    lost: Vec<Mapped>,
-    shortened: Vec<Mapped>,
-    changed: Vec<Mapped>,
+    lost: Vec<FileState>,
+    shortened: Vec<FileState>,
+    changed: Vec<FileState>,
 }
 
 fn registry() -> MutexGuard<'static, Registry> {
@@ -179,12 +142,12 @@ impl Slot {
 #[derive(Debug)]
 pub(super) struct Guard {
     slot: &'static Slot,
-    file: Mapped,
+    file: FileState,
 }
 
 impl Guard {
     /// Watches over a map of a file.
-    pub(super) fn over(map: &[u8], file: Mapped) -> Guard {
+    pub(super) fn over(map: &[u8], file: FileState) -> Guard {
         #[cfg(unix)]
         bus_error::install();
         let mut registry = registry();
@@ -202,9 +165,9 @@ impl Guard {
         self.slot.has_lost_bytes()
     }
 
-    /// Whether the file was written to since it was mapped.
-    pub(super) fn has_changed(&self) -> bool {
-        self.file.has_changed()
+    /// What the file was like when it was mapped.
+    pub(super) fn file(&self) -> &FileState {
+        &self.file
     }
 
     /// Notes that the file was written to, or cut short, before its map goes.

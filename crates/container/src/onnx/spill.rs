@@ -62,7 +62,7 @@ impl Spill {
         }
         let mut file = self.file()?;
         file.write_all(&contents).map_err(|e| Error::io("write a temporary file in", &self.beside, None, e))?;
-        let map = MappedFile::of(&file, contents.len() as u64, &self.beside)?;
+        let map = MappedFile::without_name(&file, contents.len() as u64, &self.beside)?;
         Ok(Bytes::from_owner(Kept { map, _file: file }))
     }
 
@@ -101,6 +101,15 @@ mod tests {
         assert_eq!(std::fs::read_dir(beside.path()).unwrap().count(), 0);
         drop(spill);
         assert!(kept.iter().all(|&byte| byte == 7));
+    }
+
+    /// The directory that a file without a name lies in is shorter than the file.
+    #[test]
+    fn kept_contents_are_not_taken_for_a_file_that_was_cut_short() {
+        let beside = tempfile::tempdir().unwrap();
+        let lost = crate::LostFiles::from_now_on();
+        drop(Spill::new(beside.path()).unwrap().keep(vec![7; SPILLED]).unwrap());
+        assert_eq!(lost.first_shortened(), None);
     }
 
     #[test]
