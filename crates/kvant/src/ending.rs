@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::text::shown;
+use kvant_container::onnx::SourceGraph;
 use kvant_container::{LostFile, LostFiles};
 use std::path::Path;
 
@@ -84,6 +85,15 @@ fn of_changed_file(path: &Path) -> Error {
     let message = format!("{} has changed while it was read; its results are discarded", shown(path));
     let hint = "wait until the file is complete, and run the same command again";
     Error::system(message).with_hint(Some(hint.to_owned()))
+}
+
+/// Refuses results of graphs whose files were written to while they were in use.
+///
+/// # Errors
+/// The first such file.
+pub(crate) fn refuse_changed_graphs<'s>(sources: impl IntoIterator<Item = &'s SourceGraph>) -> Result<(), Error> {
+    let changed = sources.into_iter().find_map(SourceGraph::changed_file);
+    changed.map_or(Ok(()), |file| Err(of_changed_file(file)))
 }
 
 /// That a file was lost while it was read.

@@ -1,15 +1,16 @@
 //! Measuring how well a model predicts a text, or how far a graph is from its float graph.
 
 use crate::cancel::CancelToken;
-use crate::ending::concluded_reading;
+use crate::ending::{concluded_reading, refuse_changed_graphs};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter, Stage, Unit};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
-use crate::onnx::{read, refuse_idle_library};
+use crate::onnx::refuse_idle_library;
 use crate::paths::{MODEL, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::text::shown;
 use kvant_container::Remedy;
+use kvant_container::onnx::SourceGraph;
 use kvant_forward::evaluation::{
     Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate, tokenize,
 };
@@ -180,9 +181,13 @@ impl Evaluation {
         let data = shown(&self.data);
         let message =
             format!("{data} is text, and the perplexity of graphs is not measured, that of decoders included");
-        let hint = "evaluate the checkpoint that the graph was made of; or compare the graph with its float graph on arrays \
-                    of inputs, with ‹reference› and ‹data› FILE.npz";
-        Err(Error::new(ErrorKind::Unsupported, message).with_hint(Some(hint.to_owned())))
+        Err(Error::new(ErrorKind::Unsupported, message).with_remedies(vec![
+            Remedy::command(format!("eval CHECKPOINT ‹data› {data}"), "measures the checkpoint that the graph was made of"),
+            Remedy::text(
+                "compare the graph with its float graph (`kvant convert CHECKPOINT ‹to› onnx`) on arrays of inputs, with \
+                 ‹reference› and ‹data› FILE.npz",
+            ),
+        ]))
     }
 
     fn graph(&self, reporter: &Reporter<'_>) -> Result<GraphEvaluation, Error> {
@@ -190,11 +195,24 @@ impl Evaluation {
         self.refuse_text()?;
         let reference = self.reference.as_deref().ok_or_else(no_reference)?;
         refuse_idle_library(&self.limits.engine)?;
-        let (quantized, reference) = (read(&self.source.model)?, read(reference)?);
-        for graph in [&quantized, &reference] {
+        let sources = [SourceGraph::read(&self.source.model)?, SourceGraph::read(reference)?];
+        let found = self.compared(&sources, reporter);
+        // Of an error, too, a file that was rewritten is the cause.
+        refuse_changed_graphs(&sources)?;
+        found
+    }
+
+    /// A quantized graph and its float graph on the data.
+    fn compared(
+        &self,
+        [quantized, reference]: &[SourceGraph; 2],
+        reporter: &Reporter<'_>,
+    ) -> Result<GraphEvaluation, Error> {
+        let (quantized, reference) = (&quantized.model, &reference.model);
+        for graph in [quantized, reference] {
             check(graph).map_err(QuantizeError::from)?;
         }
-        let reference = widened(reference).map_err(QuantizeError::from)?;
+        let reference = widened(reference.clone()).map_err(QuantizeError::from)?;
         let source: Samples = self.data.to_string_lossy().parse().unwrap_or(Samples::Path(self.data.clone()));
         let preprocessing = self.preprocess.as_deref().map(str::parse).transpose()?;
         let labels = self.labels.as_deref().map(|name| source.labels(name)).transpose()?;
@@ -209,7 +227,7 @@ impl Evaluation {
         // Nothing is done yet that could be stopped.
         let _ = watch(0, all);
         let done = &mut |done| watch(done as u64, all);
-        Ok(evaluate_graph(&reference, &quantized, &mut samples, labels.as_deref(), &runtime, done)?)
+        Ok(evaluate_graph(&reference, quantized, &mut samples, labels.as_deref(), &runtime, done)?)
     }
 }
 

@@ -416,7 +416,7 @@ pub use onnx::decoder::{Graph, GraphConversion, MadeGraph};
 pub use onnx::measure::{Measured, Origin, Quality};
 pub use onnx::opening::{Opening, open as open_graph};
 pub use onnx::plan::GraphPlan;
-pub use onnx::quantize::GraphReport;
+pub use onnx::quantize::{GraphReport, QuantizedGraph};
 pub use onnx::verify::GraphVerdict;
 pub use report::Report;
 pub use run::Plan;

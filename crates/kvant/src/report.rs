@@ -23,7 +23,10 @@ impl Report {
         match self {
             Report::Checkpoint(report) => report.delivered.all().map(|output| output.path.as_path()).collect(),
             Report::Gguf(report) => vec![&report.output],
-            Report::Graph(report) => report.output.as_deref().into_iter().collect(),
+            Report::Graph(report) if report.written => {
+                report.graphs.iter().map(|graph| graph.output.as_path()).collect()
+            }
+            Report::Graph(_) => Vec::new(),
         }
     }
 

@@ -98,7 +98,7 @@ fn graph_setting(job: &Job) -> Option<&'static str> {
         (graph.percentile.is_some(), "‹percentile›"),
         (graph.bias.is_some(), "‹bias›"),
         (graph.form.is_some(), "‹op-domain›"),
-        (graph.layout.is_some(), "‹graph-format›"),
+        (!job.sinks.graph_formats.is_empty(), "‹graph-format›"),
         (graph.boundary.is_some(), "‹io-dtype›"),
         (!graph.op_types.is_empty(), "‹op-types›"),
         (!graph.more_op_types.is_empty(), "‹more-op-types›"),

@@ -4,6 +4,7 @@
 use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, TensorProto, data_type_bits, element_count};
 use serde::Serialize;
 
+use crate::algorithm::Stage;
 use crate::count::{ConstantBytes, constants, size};
 use crate::element::Element;
 use crate::graph::{Index, for_each_node, int_attribute, is, is_standard};
@@ -53,6 +54,38 @@ impl Cost {
             memory: values
                 .map(|values| sessions as u64 * session(values) + statistics)
                 .filter(|_| !observed.is_empty()),
+        }
+    }
+}
+
+/// Room on disks that a run needs, as far as it is known before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskCost {
+    /// Bytes of a graph that is written, without what it has besides constants.
+    pub output: u64,
+    /// Bytes beside the outputs while they are made: new weights, and results that are kept for a run that resumes.
+    pub beside: u64,
+    /// Bytes of activations beyond the budget of memory, in the directory of temporary files.
+    pub activations: u64,
+}
+
+impl DiskCost {
+    /// Of a plan that runs over so many samples with a budget of memory, and is written in so many layouts.
+    pub fn of(prepared: &Prepared, samples: usize, budget: u64, layouts: usize) -> Self {
+        let graph = &prepared.model.graph;
+        let output = output_bytes(prepared);
+        let algorithms = &prepared.recipe.algorithms;
+        // Algorithms on floats write all weights anew at most; those that choose codes keep one byte of each.
+        let floats = if algorithms.iter().any(|a| a.stage() == Stage::Float) { constants(graph, size) } else { 0 };
+        let chosen = algorithms.iter().any(|a| a.stage() >= Stage::Rounding && a.needs_data());
+        let kept = if chosen { constants(graph, size) / 4 } else { 0 };
+        let all = graph.node.iter().flat_map(|node| &node.output).filter_map(|name| elements(&prepared.types, name));
+        // What a layer reads and makes, of the float model and of the quantized one.
+        let live = if chosen { all.max().unwrap_or(0).saturating_mul(4 * 4 * samples as u64) } else { 0 };
+        Self {
+            output,
+            beside: output.saturating_mul(layouts as u64).saturating_add(floats).saturating_add(kept),
+            activations: live.saturating_sub(budget),
         }
     }
 }

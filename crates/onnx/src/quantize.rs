@@ -346,11 +346,25 @@ impl Prepared {
 
     /// The same from what was observed, which may be put together of several observations.
     pub fn finish_with(
-        mut self,
+        self,
         observed: &Observed,
         data: Option<&mut Data<'_>>,
         spill: Option<&Spill>,
     ) -> Result<(ModelProto, Report), QuantizeError> {
+        let layout = self.recipe.layout;
+        self.solve(observed, data, spill)?.write(layout, spill)
+    }
+
+    /// Finds scales, and the codes that algorithms choose: all that is common to the layouts of one recipe.
+    ///
+    /// # Errors
+    /// What the data, the engine or the system say, and a user who asks to stop.
+    pub fn solve(
+        mut self,
+        observed: &Observed,
+        data: Option<&mut Data<'_>>,
+        spill: Option<&Spill>,
+    ) -> Result<Solved, QuantizeError> {
         if let Some(tensor) = observed.uneven.first() {
             return Err(QuantizeError::ChannelCount { tensor: tensor.clone() });
         }
@@ -398,32 +412,15 @@ impl Prepared {
         if self.recipe.npu {
             npu::simulate_hardware(&mut self.model, &self.types, &self.placement);
         }
-        self.write(&solution, spill, &mut report)?;
-        report.constants.output_bytes = constants(&self.model.graph, size);
-        report.saturation = Saturation::of(&self.model.graph);
-        sign(&mut self.model);
-        raise_version(&mut self.model);
-        check(&self.model)?;
-        Ok((self.model, report))
+        Ok(Solved { prepared: self, solution, report })
     }
 
-    fn write(&mut self, solution: &Solution, spill: Option<&Spill>, report: &mut Report) -> Result<(), QuantizeError> {
-        match self.recipe.layout {
-            Layout::MatMulNBits { bits, block, accuracy } => {
-                let blocks = Blocks::of(&self.recipe, bits, block, accuracy);
-                write_blocks(&mut self.model, blocks, &self.placement, solution, spill)
-            }
-            Layout::Float(to) => {
-                report.converted(float16::write(&mut self.model, to, spill)?);
-                Ok(())
-            }
-            Layout::Dynamic => dynamic::write(&mut self.model, &self.placement, solution, spill),
-            Layout::Qdq => write_pairs(&mut self.model, &self.recipe, &self.placement, solution, spill),
-            Layout::QOperator => {
-                write_pairs(&mut self.model, &self.recipe, &self.placement, solution, spill)?;
-                fuse(&mut self.model).map(drop)
-            }
-        }
+    /// Refuses a layout in which the model would not be quantized as in this one.
+    ///
+    /// # Errors
+    /// What the layout does not express.
+    pub fn check_layout(&self, layout: Layout) -> Result<(), QuantizeError> {
+        place_all(&self.model, &Recipe { layout, ..self.recipe.clone() }).map(drop)
     }
 
     /// Relu and Clip stay where what they make has no codes after all.
@@ -558,6 +555,44 @@ impl Prepared {
     /// Whether the model has to be run over data: for ranges, or for algorithms.
     pub fn needs_data(&self) -> bool {
         !self.observation().tensors().is_empty() || self.recipe.algorithms.need_data()
+    }
+}
+
+/// A model whose scales and codes are known. Not yet how it is written.
+#[derive(Debug)]
+pub struct Solved {
+    prepared: Prepared,
+    solution: Solution,
+    report: Report,
+}
+
+impl Solved {
+    /// The quantized graph in a layout, which may be another than the recipe's where that is one of pairs too.
+    ///
+    /// # Errors
+    /// What the layout does not express; the system's.
+    pub fn write(&self, layout: Layout, spill: Option<&Spill>) -> Result<(ModelProto, Report), QuantizeError> {
+        let Self { prepared: Prepared { recipe, placement, .. }, solution, report } = self;
+        let (mut model, mut report) = (self.prepared.model.clone(), report.clone());
+        match layout {
+            Layout::MatMulNBits { bits, block, accuracy } => {
+                let blocks = Blocks::of(recipe, bits, block, accuracy);
+                write_blocks(&mut model, blocks, placement, solution, spill)?;
+            }
+            Layout::Float(to) => report.converted(float16::write(&mut model, to, spill)?),
+            Layout::Dynamic => dynamic::write(&mut model, placement, solution, spill)?,
+            Layout::Qdq => write_pairs(&mut model, recipe, placement, solution, spill)?,
+            Layout::QOperator => {
+                write_pairs(&mut model, recipe, placement, solution, spill)?;
+                fuse(&mut model)?;
+            }
+        }
+        report.constants.output_bytes = constants(&model.graph, size);
+        report.saturation = Saturation::of(&model.graph);
+        sign(&mut model);
+        raise_version(&mut model);
+        check(&model)?;
+        Ok((model, report))
     }
 }
 

@@ -2,11 +2,11 @@
 //! end. Nothing appears under the final name before it is whole.
 
 use super::manifest::{self, Look};
-use super::output_check::{check_room, check_source, check_target};
+use super::output_check::{check_source, check_target};
 use super::{CompletePlan, EngineError, Form, OutputPlan, Verify};
 use crate::plan::CalibratedPlan;
 use kvant_container::unfinished::{
-    Claim, Entry, Held, Journal, Options, OutputError, Paths, Written, check_beside, remove, remove_written,
+    Claim, Entry, Held, Journal, Options, OutputError, Paths, Room, Written, check_beside, remove, remove_written,
 };
 use kvant_container::{Checkpoint, Durability, Writer, positioned, python_json};
 use kvant_formats::import::side_files;
@@ -116,7 +116,9 @@ impl Output {
         }
         check_target(&paths.target, &plan.form(), overwrite, look)?;
         check_beside(&paths)?;
-        check_room(&[(plan, paths)], &[])
+        let mut room = Room::default();
+        room.output(&paths, plan.geometry().disk_size());
+        room.check()
     }
 
     /// The same for several outputs of about the plan's size, before any of them is begun. One that an interrupted run has made is
@@ -139,28 +141,32 @@ impl Output {
             }
         }
         let all: Vec<(&dyn OutputPlan, &Path)> = targets.iter().map(|target| (plan, target.as_path())).collect();
-        Self::check_room(&all, &[])
+        Self::check_room(&all, &[], &[])
     }
 
     /// Refuses outputs that a disk has no room for together, besides those that an earlier run has made; `activations` are bytes that
-    /// lie beside outputs while these are made.
+    /// lie beside outputs while these are made, `copied` bytes of files that go into outputs besides tensors.
     ///
     /// # Errors
     /// [`OutputError::NoRoom`], [`OutputError::NoName`].
-    pub fn check_room(outputs: &[(&dyn OutputPlan, &Path)], activations: &[(&Path, u64)]) -> Result<(), OutputError> {
-        let mut missing = Vec::with_capacity(outputs.len());
+    pub fn check_room(
+        outputs: &[(&dyn OutputPlan, &Path)],
+        activations: &[(&Path, u64)],
+        copied: &[(&Path, u64)],
+    ) -> Result<(), OutputError> {
+        let mut room = Room::default();
         for (plan, target) in outputs {
             if !Self::is_uncommitted(target)? {
-                missing.push((*plan, Paths::of(target)?));
+                let copied = copied.iter().filter(|(path, _)| path == target).map(|(_, bytes)| bytes).sum();
+                room.output(&Paths::of(target)?, plan.geometry().disk_size().saturating_add(copied));
             }
         }
-        let mut beside = Vec::with_capacity(activations.len());
         for (target, bytes) in activations {
             if !Self::is_uncommitted(target)? {
-                beside.push((Paths::of(target)?, *bytes));
+                room.beside(&Paths::of(target)?, *bytes);
             }
         }
-        check_room(&missing, &beside)
+        room.check()
     }
 
     /// Whether an earlier run of this very plan has made the output, and was interrupted before it could say so.

@@ -1,11 +1,9 @@
-//! Whether an output can be made where it is wanted: what stands under its name and beside it, and the room on its disk. Changes
-//! nothing.
+//! Whether an output can be made where it is wanted: what stands under its name. Changes nothing.
 
+use super::Form;
 use super::manifest::{self, Look};
-use super::{Form, OutputPlan};
-use kvant_container::unfinished::{OutputError, Paths};
-use kvant_container::{gguf, positioned};
-use std::collections::BTreeMap;
+use kvant_container::gguf;
+use kvant_container::unfinished::OutputError;
 use std::fs;
 use std::path::Path;
 
@@ -47,53 +45,4 @@ fn is_empty_dir(path: &Path) -> bool {
 /// Whether a directory is or holds another path.
 fn holds(target: &Path, source: &Path) -> bool {
     matches!((source.canonicalize(), target.canonicalize()), (Ok(source), Ok(target)) if source.starts_with(&target))
-}
-
-/// Room for outputs, for those together that lie on one disk, and for what lies beside some while they are made.
-pub(super) fn check_room(outputs: &[(&dyn OutputPlan, Paths)], beside: &[(Paths, u64)]) -> Result<(), OutputError> {
-    let mut disks: BTreeMap<Option<u64>, Needed<'_>> = BTreeMap::new();
-    for (plan, paths) in outputs {
-        let needed = disks.entry(positioned::file_system(&paths.target)).or_insert_with(|| Needed::of(&paths.target));
-        // An unfinished output has its room already.
-        needed.outputs =
-            needed.outputs.saturating_add(plan.geometry().disk_size().saturating_sub(size(&paths.staging)));
-        needed.count += 1;
-    }
-    for (paths, bytes) in beside {
-        let needed = disks.entry(positioned::file_system(&paths.target)).or_insert_with(|| Needed::of(&paths.target));
-        needed.beside = needed.beside.saturating_add(bytes.saturating_sub(size(&paths.blocks())));
-    }
-    disks.values().try_for_each(Needed::check)
-}
-
-/// What a disk must have room for.
-struct Needed<'a> {
-    first: &'a Path,
-    count: usize,
-    outputs: u64,
-    beside: u64,
-}
-
-impl Needed<'_> {
-    fn of(first: &Path) -> Needed<'_> {
-        Needed { first, count: 0, outputs: 0, beside: 0 }
-    }
-
-    fn check(&self) -> Result<(), OutputError> {
-        let (path, needed) = (self.first.to_owned(), self.outputs.saturating_add(self.beside));
-        match positioned::available_space(self.first) {
-            Ok(available) if available < needed => {
-                let others = self.count.saturating_sub(1);
-                Err(OutputError::NoRoom { path, others, needed, activations: self.beside, available })
-            }
-            // A system that cannot tell lets the work begin; a full disk is reported then.
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Bytes of the files in a directory.
-fn size(dir: &Path) -> u64 {
-    let entries = fs::read_dir(dir).into_iter().flatten();
-    entries.filter_map(|entry| entry.ok()?.metadata().ok()).map(|metadata| metadata.len()).sum()
 }

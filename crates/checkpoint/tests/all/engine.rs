@@ -444,10 +444,15 @@ fn room_is_asked_for_all_outputs_of_a_disk_together() {
     let large = Large(free / 10 * 6);
     let (one, two) = (dir.path().join("one"), dir.path().join("two"));
     let both: [(&dyn OutputPlan, &Path); 2] = [(&large, &one), (&large, &two)];
-    Output::check_room(&both[..1], &[]).unwrap();
-    let error = Output::check_room(&both[..1], &[(one.as_path(), free / 2)]).unwrap_err();
-    assert!(error.to_string().contains("for activations"), "{error}");
-    let error = Output::check_room(&both, &[]).unwrap_err();
+    Output::check_room(&both[..1], &[], &[]).unwrap();
+    let error = Output::check_room(&both[..1], &[(one.as_path(), free / 2)], &[]).unwrap_err();
+    assert!(error.to_string().contains("for temporary files"), "{error}");
+    let error = Output::check_room(&both[..1], &[], &[(one.as_path(), free / 2)]).unwrap_err();
+    assert!(
+        matches!(error, OutputError::NoRoom { needed, temporary: 0, .. } if needed == large.0 + free / 2),
+        "{error}"
+    );
+    let error = Output::check_room(&both, &[], &[]).unwrap_err();
     assert!(matches!(error, OutputError::NoRoom { others: 1, needed, .. } if needed == large.0 * 2), "{error}");
     // What an earlier run has made needs no more.
     std::fs::write(&one, "whole").unwrap();
@@ -456,7 +461,7 @@ fn room_is_asked_for_all_outputs_of_a_disk_together() {
         "{\"kvant_journal\":1,\"plan\":\"large\"}\n{\"whole\":true}\n",
     )
     .unwrap();
-    Output::check_room(&both, &[]).unwrap();
+    Output::check_room(&both, &[], &[]).unwrap();
 }
 
 /// Begins an output of which one job is done and another torn, as a kill leaves it, and gives it up at once.

@@ -51,8 +51,10 @@ pub struct OnnxArgs {
     #[arg(long = "op-domain", alias = "form", value_name = "DOMAIN")]
     pub form: Option<Form>,
     /// qdq: Q/DQ pairs around float operators; qoperator: integer operators
+    ///
+    /// Repeatable: the output is then a directory with a graph for each format, e.g. qdq.onnx, all from one calibration.
     #[arg(long = "graph-format", alias = "layout", value_name = "FORMAT", hide_possible_values = true, value_parser = one_of([("qdq", PairLayout::Qdq), ("qoperator", PairLayout::Qoperator)]))]
-    pub layout: Option<PairLayout>,
+    pub layout: Vec<PairLayout>,
     /// Inputs and outputs of the graph: pairs (float, quantized inside), float (not quantized) or integer
     #[arg(long = "io-dtype", alias = "boundary", value_name = "KIND")]
     pub boundary: Option<Boundary>,

@@ -101,6 +101,7 @@ const OF_OTHERS: &[&str] = &[
     "save_imatrix",
     "report",
     "external_data",
+    "min_sqnr",
 ];
 
 /// Options of a recipe whose help describes checkpoints too, and their help for graphs.

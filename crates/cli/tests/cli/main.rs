@@ -8,6 +8,8 @@ mod convert;
 mod counts;
 mod errors;
 mod foreseen;
+#[cfg(unix)]
+mod graph_formats;
 mod help;
 mod inspect;
 mod json;

@@ -461,6 +461,89 @@ fn an_sqnr_that_is_asked_for_is_kept_or_nothing_is_written() {
 }
 
 #[test]
+fn outputs_that_are_no_numbers_do_not_get_their_name() {
+    let place = Place::empty();
+    // One over values of which some get the code of zero.
+    let mut model = uneven();
+    let graph = model.graph.as_mut().unwrap();
+    graph.node = vec![
+        node("Conv", "conv", &["x", "v"], &["h"]),
+        node("Abs", "abs", &["h"], &["a"]),
+        node("Div", "divide", &["one", "a"], &["y"]),
+    ];
+    let weights: Vec<u8> = [1f32, -0.5, 0.5, 0.25].iter().flat_map(|weight| weight.to_le_bytes()).collect();
+    graph.initializer[0] = onnx::tensor("v", DataType::FLOAT, &[2, 2, 1, 1], weights);
+    graph.initializer.push(onnx::tensor("one", DataType::FLOAT, &[1], 1f32.to_le_bytes().to_vec()));
+    onnx::write(model, &place.path("float.onnx"), ExternalData::Never).unwrap();
+    let line = [
+        &["quantize", "float.onnx", "--preset", "A8W8", "--more-op-types", "Div", "--io-dtype", "float"][..],
+        &["--data", "random", "--runtime", "rten", "--report", "r.json", "-o", "out.onnx"],
+    ]
+    .concat();
+    let run = place.run(&line);
+    assert!(run.code == Some(1) && run.stdout.is_empty(), "{run:?}");
+    for told in ["output `y` has NaN or infinite values", "damaged most in `", "out.onnx is not written", "--no-verify"]
+    {
+        assert!(run.stderr.contains(told), "{told}: {run:?}");
+    }
+    assert_eq!(names(&place.path("")), ["float.onnx", "r.json"]);
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(place.path("r.json")).unwrap()).unwrap();
+    assert!(report["output"].is_null() && report["quality"]["outputs"][0]["non_finite"].as_u64() > Some(0), "{report}");
+    assert!(run.stderr.contains("with --override 'h=keep' --override 'a=keep'"), "{run:?}");
+    let rest = ["--overwrite", "--override", "h=keep", "--override", "a=keep"];
+    place.succeed(&[&line[..], &rest].concat());
+    place.succeed(&[&line[..], &["--overwrite", "--no-verify"]].concat());
+}
+
+#[test]
+fn activations_that_no_disk_has_room_for_are_refused_before_the_work() {
+    let place = place();
+    let many = ["--num-samples", "4294967295", "--algorithm", "bias-correction", "-o", "out.onnx"];
+    let line = ["quantize", "float.onnx", "--preset", "A8W8", "--data", "random", "--runtime", "rten"];
+    let run = place.run(&[&line[..], &many].concat());
+    assert_eq!(run.code, Some(1), "{run:?}");
+    for told in [" bytes of disk space", "temporary files", " are free in ", "--num-samples"] {
+        assert!(run.stderr.contains(told), "{told}: {run:?}");
+    }
+    assert_eq!(names(&place.path("")), ["calib.npz", "float.onnx"]);
+}
+
+#[test]
+fn names_and_files_that_are_not_there_are_usage_errors() {
+    let place = place();
+    place.succeed(&quantize(&[]));
+    let eval = "eval out.onnx --reference float.onnx --data calib.npz --runtime rten";
+    let sensitivity = "sensitivity float.onnx --preset A8W8 --data calib.npz --runtime rten";
+    for line in [
+        "quantize float.onnx --preset A9W9 --data calib.npz -o a.onnx",
+        "plan float.onnx --preset A9W9",
+        "quantize float.onnx --preset A8W8 --data no.npz -o a.onnx",
+        "quantize float.onnx --preset A8W8 --data calib.npz --calibration-method best -o a.onnx",
+        "quantize float.onnx --preset A8W8 --data calib.npz --weight-method best -o a.onnx",
+        "quantize float.onnx --preset A8W8 --data calib.npz --algorithm best -o a.onnx",
+        "quantize float.onnx --preset A8W8 --data calib.npz --override x=best -o a.onnx",
+        "quantize float.onnx --preset A8W8 --data calib.npz --enable-pass best -o a.onnx",
+        "quantize float.onnx --preset A8W8 --data calib.npz --disable-pass best -o a.onnx",
+        "quantize float.onnx --preset A8W8 --data calib.npz --activation best -o a.onnx",
+        "quantize float.onnx --preset A8W8 --data calib.npz --recipe no.toml -o a.onnx",
+        "quantize no.onnx --preset A8W8 --data calib.npz -o a.onnx",
+        "quantize float.onnx --preset A8W8 -o a.onnx",
+        "eval out.onnx --reference no.onnx --data calib.npz",
+        "eval out.onnx --reference float.onnx --data no.npz",
+        "eval out.onnx --data calib.npz",
+        &format!("{eval} --num-samples 0"),
+        &format!("{sensitivity} --eval no.npz"),
+        &format!("{sensitivity} --candidates best"),
+        "verify no.onnx",
+        "verify float.onnx --for best",
+    ] {
+        let run = place.run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(run.code, Some(2), "{line}: {run:?}");
+    }
+    assert_eq!(names(&place.path("")), ["calib.npz", "float.onnx", "out.onnx"]);
+}
+
+#[test]
 fn a_graph_that_onnxruntime_does_not_open_is_no_success() {
     let place = place();
     let run = place.run(&["verify", "float.onnx", "--for", "onnxruntime"]);
@@ -544,6 +627,32 @@ fn options_that_mean_nothing_for_a_graph_are_refused_by_name() {
         (eval, "--max-memory 2GB"),
         (eval, "--tokenizer float.onnx"),
         (eval, "--lora float.onnx"),
+        (quantize, "--seq-len 64"),
+        (quantize, "--packing document"),
+        (quantize, "--column text"),
+        (quantize, "--shuffle"),
+        (quantize, "--format quark"),
+        (quantize, "--pack-method order"),
+        (quantize, "--no-keep-defaults"),
+        (quantize, "--requantize"),
+        (quantize, "--lora float.onnx"),
+        (quantize, "--max-shard-size 1GB"),
+        (quantize, "--kv-cache fp8"),
+        (quantize, "--kv-cache-post-rope"),
+        (quantize, "--min-kv-scale 0.1"),
+        (quantize, "--attention fp8"),
+        (quantize, "--imatrix float.onnx"),
+        (quantize, "--save-imatrix i.gguf"),
+        (quantize, "--max-kl 1"),
+        (quantize, "--max-perplexity-increase 1"),
+        (quantize, "--eval text.txt"),
+        ("quantize float.onnx --preset A8W8 --data calib.npz -o out.onnx", "--seed 3"),
+        ("plan float.onnx --preset A8W8 --data calib.npz", "--seed 3"),
+        ("sensitivity float.onnx --preset A8W8 --data calib.npz", "--seed 3"),
+        (sensitivity, "--report r.json"),
+        (sensitivity, "--min-sqnr 9"),
+        (sensitivity, "--external-data always"),
+        (sensitivity, "--graph-format qdq --graph-format qoperator"),
         ("verify float.onnx", "--tensor-parallel 2"),
         ("verify float.onnx", "--quick"),
     ] {
@@ -554,6 +663,9 @@ fn options_that_mean_nothing_for_a_graph_are_refused_by_name() {
     assert!(!place.path("out.onnx").exists());
     let run = place.run(&["eval", "float.onnx", "--data", "text.txt"]);
     assert!(run.code == Some(1) && run.stderr.contains("the perplexity of graphs is not measured"), "{run:?}");
+    for way in ["`kvant eval CHECKPOINT --data text.txt`", "`kvant convert CHECKPOINT --to onnx`", "--reference"] {
+        assert!(run.stderr.contains(way), "{way}: {run:?}");
+    }
 }
 
 #[cfg(unix)]

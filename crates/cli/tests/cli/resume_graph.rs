@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// A small CNN and its calibration data.
-fn place() -> Place {
+pub fn place() -> Place {
     let place = Place::empty();
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
     for (from, to) in [("tinycnn.float.onnx", "float.onnx"), ("tinycnn.calib.npz", "calib.npz")] {
@@ -17,14 +17,14 @@ fn place() -> Place {
 }
 
 /// Everything that is kept: ranges, layers that are trained, biases that are corrected.
-const TRAINED: &str = "adaround:num_iterations=6000:early_stop=off,bias-correction";
+pub const TRAINED: &str = "adaround:num_iterations=6000:early_stop=off,bias-correction";
 
-fn args<'a>(out: &'a str, algorithms: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+pub fn args<'a>(out: &'a str, algorithms: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let line = ["quantize", "float.onnx", "--preset", "A8W8", "--data", "calib.npz", "--runtime", "rten", "-o", out];
     [&line[..], &["--algorithm", algorithms, "--external-data", "always"], more].concat()
 }
 
-fn spawn(place: &Place, args: &[&str]) -> Child {
+pub fn spawn(place: &Place, args: &[&str]) -> Child {
     place.command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
@@ -34,7 +34,7 @@ fn kept(place: &Place, out: &str) -> Vec<String> {
 }
 
 /// Waits until a result of `out` is kept.
-fn wait_for(place: &Place, out: &str, name: &str) {
+pub fn wait_for(place: &Place, out: &str, name: &str) {
     let begun = Instant::now();
     while !kept(place, out).iter().any(|kept| kept == name) {
         assert!(begun.elapsed() < Duration::from_secs(60), "{name} of {out} is not kept: {:?}", kept(place, out));

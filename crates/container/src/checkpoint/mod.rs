@@ -9,6 +9,7 @@ mod modules;
 mod sources;
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 
 pub use crate::error::CheckpointError;
@@ -236,6 +237,17 @@ impl Checkpoint {
     /// [`Error::Io`] if the directory cannot be listed.
     pub fn extra_files(&self) -> Result<Vec<PathBuf>, Error> {
         Ok(self.sort_files()?.0)
+    }
+
+    /// The bytes of these files.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the directory cannot be listed.
+    pub fn extra_bytes(&self) -> Result<u64, Error> {
+        let Some(directory) = self.directory.as_deref() else { return Ok(0) };
+        let lengths = self.extra_files()?.into_iter().filter_map(|name| directory.join(name).metadata().ok());
+        Ok(lengths.filter(Metadata::is_file).map(|file| file.len()).sum())
     }
 
     /// The files and directories that a copy does without, sorted, each with the reason.

@@ -10,6 +10,7 @@ mod output_error;
 mod own;
 mod paths;
 mod placing;
+mod room;
 
 pub use claim::{Claim, Held};
 pub use given::state_of;
@@ -19,3 +20,4 @@ pub use output_error::{Differing, OutputError};
 pub use own::{remove_results, remove_written};
 pub use paths::{Paths, blocks_beside, check_beside, paths_beside, rejection_report, remove, statistics_beside};
 pub use placing::Placing;
+pub use room::Room;

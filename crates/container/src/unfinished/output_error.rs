@@ -59,20 +59,23 @@ pub enum OutputError {
     InTheWay(PathBuf),
     /// The disk has no room.
     #[error(
-        "{}{} needs {needed} bytes of disk space{}, and {available} are free",
+        "{}{} needs {needed} bytes of disk space{}, and {available} are free in {}",
         crate::path_text::shown(path),
         beside(*others),
-        of_these(*activations)
+        of_these(*temporary),
+        crate::path_text::shown(directory)
     )]
     NoRoom {
         /// The first output.
         path: PathBuf,
+        /// The directory that it is in.
+        directory: PathBuf,
         /// How many more there are on the same disk.
         others: usize,
         /// Bytes that they take together.
         needed: u64,
-        /// Those of them for activations between blocks, while the first output is made.
-        activations: u64,
+        /// Those of them for temporary files, such as activations between blocks.
+        temporary: u64,
         /// Bytes that are free.
         available: u64,
     },
@@ -178,11 +181,11 @@ impl Diagnostic for OutputError {
                 vec![Remedy::text("repeat the original options to resume"), Remedy::Restart, Remedy::ChooseOutput]
             }
             OutputError::InTheWay(path) => vec![Remedy::text(format!("move {} away", shown(path)))],
-            OutputError::NoRoom { activations, .. } => {
+            OutputError::NoRoom { temporary, .. } => {
                 let mut ways =
                     vec![Remedy::text("free some space"), Remedy::text("choose a directory on another disk")];
-                if *activations > 0 {
-                    ways.push(Remedy::setting("num-samples", "take less data with ‹num-samples› or ‹seq-len›"));
+                if *temporary > 0 {
+                    ways.push(Remedy::setting("num-samples", "take less data with ‹num-samples›"));
                 }
                 ways
             }
@@ -191,9 +194,9 @@ impl Diagnostic for OutputError {
     }
 }
 
-/// What goes to activations, as a part of a sentence.
-fn of_these(activations: u64) -> String {
-    if activations == 0 { String::new() } else { format!(", {activations} of them for activations while it is made") }
+/// What goes to temporary files, as a part of a sentence.
+fn of_these(temporary: u64) -> String {
+    if temporary == 0 { String::new() } else { format!(", {temporary} of them for temporary files while it is made") }
 }
 
 /// How many outputs there are beside the first, as a part of a sentence.

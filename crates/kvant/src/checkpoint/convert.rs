@@ -52,6 +52,8 @@ pub fn run(
         plan,
     };
     let Some(output) = sinks.output.as_deref().filter(|_| writes) else { return Ok(planned) };
+    let copied = [(output, checkpoint.extra_bytes()?)];
+    engine::Output::check_room(&[(&planned.plan, output)], &[], &copied)?;
     reporter.started();
     let claim = claim(output, &sinks.settings, sinks.commit)?;
     let work = Work { checkpoint: &checkpoint, source: &request.source.model, sinks, limits };

@@ -197,12 +197,16 @@ impl<'a> Outputs<'a> {
     /// Asks for room for all outputs and the activations between blocks together; a graph is about as large as the checkpoint.
     fn check_room(&self, planned: &Planned) -> Result<(), Error> {
         let plan: &dyn OutputPlan = &planned.plan;
-        let others = self.others.iter().map(|(_, path)| path).chain(&self.graph);
-        let all = std::iter::once(&self.checkpoint).chain(others).map(|path| (plan, path.as_path()));
+        let others = || self.others.iter().map(|(_, path)| path.as_path());
+        let checkpoints = || std::iter::once(self.checkpoint()).chain(others());
+        let all = checkpoints().chain(self.graph.as_deref()).map(|path| (plan, path));
         let file = self.file().zip(planned.file.as_ref()).map(|(path, codes)| (codes as &dyn OutputPlan, path));
         let cost = Cost::of(self.job, &planned.plan).estimate;
         let activations = [(self.checkpoint.as_path(), cost.map_or(0, |cost| cost.disk))];
-        Ok(engine::Output::check_room(&all.chain(file).collect::<Vec<_>>(), &activations)?)
+        // Tokenizer and other files go along with each checkpoint.
+        let extra = planned.checkpoint.extra_bytes()?;
+        let copied: Vec<(&Path, u64)> = checkpoints().map(|path| (path, extra)).collect();
+        Ok(engine::Output::check_room(&all.chain(file).collect::<Vec<_>>(), &activations, &copied)?)
     }
 
     /// Refuses further outputs that are of another plan, before anything is done for this one: they are made last, so that none
@@ -316,7 +320,8 @@ impl<'a> Outputs<'a> {
         let checkpoint = job::open(made)?;
         let decoder = Decoder::open(&checkpoint)?;
         let weights_only = self.job.recipe.weights_only;
-        let task = Task { output, sinks: &self.job.sinks, limits: &self.job.limits, weights_only };
+        let (sinks, limits) = (&self.job.sinks, &self.job.limits);
+        let task = Task { checkpoint: &checkpoint, output, sinks, limits, weights_only };
         let claim = claim(output, &self.job.sinks.settings, self.job.sinks.commit)?;
         task.make(&decoder, claim, reporter)
     }

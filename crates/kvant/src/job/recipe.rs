@@ -4,7 +4,6 @@ use kvant_checkpoint::recipe::{OverrideText, PackMethod};
 use kvant_onnx::calibration::ObserverRef;
 use kvant_onnx::element::Element;
 use kvant_onnx::recipe::{BiasKind, Boundary, Form, Subgraph};
-use kvant_onnx::settings::PairLayout;
 use std::path::PathBuf;
 
 /// How a model is quantized. What is not set follows from the recipe file, and what that does not set from the scheme.
@@ -69,8 +68,6 @@ pub struct GraphRecipe {
     pub bias: Option<BiasKind>,
     /// The domain of the quantization operators.
     pub form: Option<Form>,
-    /// Q/DQ pairs or integer operators.
-    pub layout: Option<PairLayout>,
     /// The types of the graph's inputs and outputs.
     pub boundary: Option<Boundary>,
     /// The only operators that are quantized.

@@ -5,6 +5,7 @@ use kvant_checkpoint::byte_size::ByteSize;
 use kvant_checkpoint::engine::Options;
 use kvant_container::onnx::ExternalData;
 use kvant_formats::format::OutputFormat;
+use kvant_onnx::settings::PairLayout;
 use std::path::PathBuf;
 
 /// The outputs of a job.
@@ -20,6 +21,9 @@ pub struct Sinks {
     pub commit: Commit,
     /// Where the importance of inputs is written, if it is measured.
     pub save_imatrix: Option<PathBuf>,
+    /// The formats of a graph: Q/DQ pairs, or integer operators. None is the recipe's; with several the output is a directory with a
+    /// graph for each, named after its format.
+    pub graph_formats: Vec<PairLayout>,
     /// Where a report on every tensor of a graph is written.
     pub report: Option<PathBuf>,
     /// When weights of a graph go to a file beside it.

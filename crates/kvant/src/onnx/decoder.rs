@@ -13,9 +13,9 @@ use crate::job::{self, Limits, Sinks};
 use crate::paths::full_path;
 use crate::text::counts;
 use kvant_checkpoint::onnx::{Exported, check, export};
-use kvant_container::directory_of;
 use kvant_container::onnx::{ExternalData, Spill};
-use kvant_container::unfinished::Claim;
+use kvant_container::unfinished::{Claim, Paths, Room};
+use kvant_container::{Checkpoint, directory_of};
 use kvant_forward::forward::Decoder;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,8 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     let output = sinks.output.as_deref().ok_or_else(no_output)?;
     reporter.started();
     let claim = claim(output, &sinks.settings, sinks.commit)?;
-    let graph = Task { output, sinks, limits, weights_only }.make(&decoder, claim, reporter)?;
+    let graph =
+        Task { checkpoint: &checkpoint, output, sinks, limits, weights_only }.make(&decoder, claim, reporter)?;
     Ok(GraphConversion { made: Some(MadeGraph { output: full_path(output), graph, time: begun.elapsed() }) })
 }
 
@@ -84,6 +85,8 @@ impl GraphConversion {
 
 /// How a graph is written.
 pub struct Task<'a> {
+    /// The checkpoint of the decoder.
+    pub checkpoint: &'a Checkpoint,
     /// The file.
     pub output: &'a Path,
     /// How it is written.
@@ -111,26 +114,43 @@ impl Task<'_> {
     /// What has no graph, and a graph that does not pass verification, before anything is written; then what the system says.
     pub fn make(&self, decoder: &Decoder<'_>, claim: Claim, reporter: &Reporter<'_>) -> Result<Graph, Error> {
         let made = self.stage(decoder, &claim, reporter);
-        let ((graph, staged), claim) = made_or_left(claim, made, reporter)?;
+        // Of an error, too, a file that was rewritten is the cause.
+        let unchanged = reporter.refuse_lost();
+        let is_sound = unchanged.is_ok();
+        let ((graph, staged), claim) = made_or_left(claim, unchanged.and(made), is_sound)?;
         staged.place(claim, self.sinks.commit.sync)?;
         Ok(graph)
     }
 
     /// Writes it, all but its name.
     fn stage(&self, decoder: &Decoder<'_>, claim: &Claim, reporter: &Reporter<'_>) -> Result<(Graph, Staged), Error> {
+        self.check_room()?;
         let directory = directory_of(self.output);
         let spill = Spill::new(directory)?.cancelled_by(reporter.cancel().flag().clone());
         let made = self.limits.pool()?.install(|| export(decoder, Some(&spill), self.weights_only))?;
         notes(&made, self.weights_only, reporter);
         let opens = !self.sinks.commit.no_verify && accept(&made.model, self.output)?;
         let nodes = made.model.graph.node.len();
-        let staged = Staged::write(made.model, claim, ExternalData::Auto, reporter.cancel())?;
+        let mut staged = Staged::begin(claim, [self.output])?;
+        let written = staged.write(made.model, self.output, ExternalData::Auto, reporter.cancel())?;
         if opens {
-            opening::accept(staged.path(), &self.limits.engine, reporter.cancel())?;
+            opening::accept(&written, &self.limits.engine, reporter.cancel())?;
         }
         reporter.refuse_lost()?;
         check_output(self.output, self.sinks.commit.overwrite)?;
-        Ok((Graph { nodes, bytes: model_size(staged.path()), widened: made.widened }, staged))
+        Ok((Graph { nodes, bytes: model_size(&written), widened: made.widened }, staged))
+    }
+}
+
+impl Task<'_> {
+    /// Refuses a graph that the disk has no room for: it is about as large as its checkpoint, and so are the weights that are packed
+    /// anew beside it.
+    fn check_room(&self) -> Result<(), Error> {
+        let bytes = self.checkpoint.tensors().map(|tensor| tensor.bytes().len() as u64).sum();
+        let (paths, mut room) = (Paths::of(self.output)?, Room::default());
+        room.output(&paths, bytes);
+        room.beside(&paths, bytes);
+        Ok(room.check()?)
     }
 }
 

@@ -11,8 +11,9 @@ use xxhash_rust::xxh3::xxh3_128;
 pub fn fingerprint(job: &Job, resolved: &Resolved) -> String {
     let (data, engine) = (&job.data, &job.limits.engine);
     let mut text = format!(
-        "{} {resolved:?} {:?} {:?} {} {:?} {:?} {:?}\n",
+        "{} {resolved:?} {:?} {:?} {:?} {} {:?} {:?} {:?}\n",
         env!("CARGO_PKG_VERSION"),
+        job.sinks.graph_formats,
         data.files.len(),
         data.preprocess,
         data.num_samples,

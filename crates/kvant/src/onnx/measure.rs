@@ -1,7 +1,6 @@
 //! How good a quantized graph is: it runs beside its float graph, one sample at a time, before it gets its name.
 
 use super::data::{opened, source};
-use super::read;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Job;
@@ -37,6 +36,8 @@ pub struct Subject<'a> {
     pub elsewhere: bool,
     /// The SQNR that is asked for.
     pub least: Option<f64>,
+    /// The graph that was quantized.
+    pub source: &'a ModelProto,
     pub runtime: &'a RuntimeOptions,
     pub spill: &'a Spill,
 }
@@ -102,7 +103,7 @@ pub fn measure(subject: &Subject<'_>, reporter: &Reporter<'_>) -> Result<Measure
 }
 
 fn quality(subject: &Subject<'_>, source: &Source, reporter: &Reporter<'_>) -> Result<Quality, Error> {
-    let reference = widened(read(&subject.job.source.model)?).map_err(kvant_onnx::error::QuantizeError::from)?;
+    let reference = widened(subject.source.clone()).map_err(kvant_onnx::error::QuantizeError::from)?;
     let (report, origin) = match outputs(subject, &reference, source, reporter) {
         // An engine may not have the types of the source: those of the simplified graph it ran already.
         Err(Unmeasured::Evaluation(error)) if error.is_of_reference() => {
@@ -161,7 +162,9 @@ fn outputs(
     source: &Source,
     reporter: &Reporter<'_>,
 ) -> Result<(Report, Origin), Unmeasured> {
-    let (mut samples, origin) = samples(subject, reference, source).map_err(Unmeasured::Data)?;
+    let used = subject.job.data.num_samples;
+    let most = Most { held_out: LEAST.max(used / 10), given: used };
+    let (mut samples, origin) = samples(subject, reference, source, most).map_err(Unmeasured::Data)?;
     let all = samples.len() as u64;
     let progress = reporter.stage(Stage::Evaluation, Unit::Samples);
     let mut watch = progress.watch();
@@ -177,18 +180,27 @@ fn outputs(
     report.map(|report| (report, origin)).map_err(Unmeasured::Evaluation)
 }
 
+/// How many samples to measure on.
+#[derive(Clone, Copy)]
+struct Most {
+    /// Of those behind the ones that ranges come from.
+    held_out: usize,
+    /// Of the same ones.
+    given: usize,
+}
+
 /// Samples behind those that ranges come from, where there are any; else the same ones.
-fn samples(subject: &Subject<'_>, graph: &ModelProto, source: &Source) -> Result<(Samples, Origin), Error> {
+fn samples(subject: &Subject<'_>, graph: &ModelProto, source: &Source, most: Most) -> Result<(Samples, Origin), Error> {
     let (data, used) = (&subject.job.data, subject.job.data.num_samples);
     let calibrated = subject.recipe.needs_data() || subject.recipe.algorithms.need_data();
     if calibrated && !matches!(source, Source::Random(_)) {
-        let rest = opened(source, data, &graph.graph, None, None)?.behind(used, LEAST.max(used / 10));
+        let rest = opened(source, data, &graph.graph, None, None)?.behind(used, most.held_out);
         if let Some(rest) = rest {
             return Ok((rest, Origin::HeldOut));
         }
     }
     let origin = if calibrated { Origin::Calibration } else { Origin::Given };
-    Ok((opened(source, data, &graph.graph, Some(used), None)?, origin))
+    Ok((opened(source, data, &graph.graph, Some(most.given.min(used)), None)?, origin))
 }
 
 /// Notes in a quantized graph which of its tensors are not those of the source, because an algorithm has scaled their channels.
@@ -199,7 +211,7 @@ pub fn note_channels(quantized: &mut ModelProto, subject: &Channels<'_>) {
         return;
     }
     let found = || -> Result<Vec<String>, Error> {
-        let reference = widened(read(&subject.job.source.model)?).map_err(kvant_onnx::error::QuantizeError::from)?;
+        let reference = widened(subject.source.clone()).map_err(kvant_onnx::error::QuantizeError::from)?;
         let source = source(&subject.job.data)?.unwrap_or(Source::Random(Distribution::Normal));
         let mut samples = opened(&source, &subject.job.data, &reference.graph, Some(1), None)?;
         Ok(scaled_tensors(&reference, subject.float, &mut samples, subject.runtime)?)
@@ -210,16 +222,18 @@ pub fn note_channels(quantized: &mut ModelProto, subject: &Channels<'_>) {
 /// What [`note_channels`] compares.
 pub struct Channels<'a> {
     pub job: &'a Job,
+    /// The graph that was quantized.
+    pub source: &'a ModelProto,
     pub recipe: &'a Recipe,
     pub float: &'a ModelProto,
     pub runtime: &'a RuntimeOptions,
 }
 
-/// The most damaged tensors inside, against the float graph whose channels have the same scales.
+/// The most damaged tensors inside, against the float graph whose channels have the same scales: those that are NaN or infinite first,
+/// in the order of the graph.
 fn worst(subject: &Subject<'_>, source: &Source) -> Vec<TensorReport> {
-    let Ok(mut samples) = opened(source, &subject.job.data, &subject.float.graph, Some(INSIDE), None) else {
-        return Vec::new();
-    };
+    let most = Most { held_out: INSIDE, given: INSIDE };
+    let Ok((mut samples, _)) = samples(subject, subject.float, source, most) else { return Vec::new() };
     // Here they can be compared.
     let mut quantized = subject.quantized.clone();
     note_scaled(&mut quantized, &[]);
@@ -227,7 +241,10 @@ fn worst(subject: &Subject<'_>, source: &Source) -> Vec<TensorReport> {
         evaluate(subject.float, &quantized, &mut samples, None, subject.runtime, &mut |_| ControlFlow::Continue(()));
     let outputs = |name: &str| subject.float.graph.output.iter().any(|value| value.name() == name);
     let tensors = found.map_or_else(|_| Vec::new(), |report| report.tensors);
-    tensors.into_iter().filter(|tensor| !outputs(&tensor.name) && tensor.sqnr_db.is_finite()).take(WORST).collect()
+    let inside = || tensors.iter().filter(|tensor| !outputs(&tensor.name));
+    let broken = inside().filter(|tensor| tensor.non_finite > 0);
+    let damaged = inside().filter(|tensor| tensor.non_finite == 0 && tensor.sqnr_db.is_finite());
+    broken.chain(damaged).take(WORST).cloned().collect()
 }
 
 impl Measured {
@@ -237,6 +254,25 @@ impl Measured {
             Self::Done(quality) => json!(quality),
             Self::Not(reason) => json!({ "not_measured": reason }),
         }
+    }
+
+    /// The most damaged tensors inside, by name.
+    pub fn damaged(&self) -> Vec<&str> {
+        let Self::Done(quality) = self else { return Vec::new() };
+        quality.worst_tensors.iter().map(|tensor| tensor.name.as_str()).collect()
+    }
+
+    /// Whether the outputs are numbers where those of the float model are.
+    ///
+    /// # Errors
+    /// The first output that is not, and the tensors that damage it.
+    pub fn require_numbers(&self) -> Result<(), String> {
+        let Self::Done(quality) = self else { return Ok(()) };
+        let Some(output) = quality.outputs.iter().find(|output| output.non_finite > 0) else { return Ok(()) };
+        let inside: Vec<String> = quality.worst_tensors.iter().map(|tensor| format!("`{}`", tensor.name)).collect();
+        let worst = if inside.is_empty() { String::new() } else { format!(", damaged most in {}", inside.join(", ")) };
+        let name = &output.name;
+        Err(format!("output `{name}` has NaN or infinite values where the float model has numbers{worst}"))
     }
 
     /// Whether the worst output reaches an SQNR.

@@ -5,10 +5,13 @@ pub mod decoder;
 mod fingerprint;
 pub mod measure;
 pub mod opening;
+mod outputs;
 pub mod plan;
 pub mod quantize;
 pub mod recipe;
 pub mod sensitivity;
+#[cfg(test)]
+mod source_tests;
 mod staged;
 pub mod verify;
 

@@ -1,5 +1,6 @@
 //! Plans a graph: what would become of every tensor.
 
+use super::outputs::{layout, refuse_repeated};
 use super::{read, recipe};
 use crate::error::Error;
 use crate::job::Job;
@@ -17,7 +18,9 @@ use std::path::PathBuf;
 /// Whatever [`run`](super::quantize::run) would refuse before it reads data.
 pub fn plan(job: &Job) -> Result<GraphPlan, Error> {
     let Resolved { recipe, passes } = recipe::recipe(job)?;
+    refuse_repeated(&job.sinks.graph_formats)?;
     let prepared = prepare(read(&job.source.model)?, recipe, &passes, None)?;
+    job.sinks.graph_formats.iter().try_for_each(|format| prepared.check_layout(layout(*format)))?;
     let samples = job.data.num_samples;
     let cost = Cost::of(&prepared, sessions(Some(job.limits.threads())).min(samples));
     Ok(GraphPlan { model: job.source.model.clone(), prepared, cost, samples })

@@ -4,27 +4,32 @@ use super::data::calibration;
 use super::fingerprint::fingerprint;
 use super::measure::{Channels, Measured, Subject, measure, note_channels};
 use super::opening::{self, Opening};
+use super::outputs::{GraphOutput, GraphOutputs};
 use super::staged::{Staged, made_or_left};
 use super::verify::accept;
 use super::{read, recipe};
 use crate::cancel::CancelToken;
 use crate::delivery::claim;
+use crate::ending::refuse_changed_graphs;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Resumption, Stage, Unit};
 use crate::job::{Job, SourceKind};
 use crate::json::versioned;
 use crate::paths::{full_path, refuse_existing, refuse_stray_data};
 use crate::text::printable;
-use kvant_container::onnx::{Spill, external_files};
-use kvant_container::unfinished::{Claim, KeptResults};
+use kvant_container::onnx::{ModelProto, SourceGraph, Spill, external_files};
+use kvant_container::unfinished::{Claim, KeptResults, Paths, Room};
 use kvant_container::{Remedy, directory_of};
 use kvant_onnx::algorithm::Data;
 use kvant_onnx::calibration::{Observed, observe};
+use kvant_onnx::cost::DiskCost;
 use kvant_onnx::data::Samples;
-use kvant_onnx::quantize::{Prepared, prepare};
+use kvant_onnx::quantize::{Prepared, Solved, prepare};
+use kvant_onnx::recipe::{Layout, Recipe};
 use kvant_onnx::report::Report;
 use kvant_onnx::runtime::RuntimeChoice;
 use kvant_onnx::settings::Resolved;
+use rayon::ThreadPool;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -37,18 +42,24 @@ use std::time::Instant;
 pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error> {
     let begun = Instant::now();
     let (sinks, commit) = (&job.sinks, job.sinks.commit);
-    let output = sinks.output.as_deref().ok_or_else(no_output)?;
-    check_output(output, commit.overwrite)?;
+    let outputs = GraphOutputs::of(job)?;
+    outputs.check(sinks)?;
     reporter.started();
-    let claim = claim(output, &sinks.settings, commit)?;
+    let claim = claim(&outputs.named, &sinks.settings, commit)?;
     let resolved = recipe::recipe(job)?;
+    // What is kept counts as that of the files as they were before they were read.
     let plan = fingerprint(job, &resolved);
+    let source = SourceGraph::read(&job.source.model)?;
     claim.begin(&plan)?;
     let kept = KeptResults::new(&claim.paths().blocks(), &plan);
-    let made = Run { job, reporter, output, kept, begun }.make(resolved, &claim);
-    let ((made, staged), claim) = made_or_left(claim, made, reporter)?;
+    let run = Run { job, reporter, outputs: &outputs, source: &source.model, kept, begun };
+    let made = run.make(resolved, &claim);
+    // Of an error, too, a file that was rewritten is the cause.
+    let unchanged = refuse_changed_graphs([&source]);
+    let is_sound = unchanged.is_ok() && reporter.refuse_lost().is_ok();
+    let ((made, staged), claim) = made_or_left(claim, unchanged.and(made), is_sound)?;
     match made.rejection {
-        None => staged.place(claim, commit.sync)?,
+        None => staged.place_all(claim, &outputs, commit.sync)?,
         Some(_) => staged.place_report(claim, commit.sync)?,
     }
     Ok(Box::new(made))
@@ -58,26 +69,39 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error
 struct Run<'a, 'e> {
     job: &'a Job,
     reporter: &'a Reporter<'e>,
-    output: &'a Path,
+    outputs: &'a GraphOutputs,
+    /// The graph to quantize.
+    source: &'a ModelProto,
     /// What an interrupted run has found, and this one finds.
     kept: KeptResults,
     begun: Instant,
 }
 
+/// What the graphs of a run are made from.
+struct Common<'a> {
+    recipe: &'a Recipe,
+    /// The float graph: simplified, its channels scaled.
+    float: &'a ModelProto,
+    spill: &'a Spill,
+    pool: &'a ThreadPool,
+}
+
 impl Run<'_, '_> {
     /// Does the work, up to files that only lack their names.
     fn make(&self, resolved: Resolved, claim: &Claim) -> Result<(GraphReport, Staged), Error> {
-        let Run { job, reporter, output, .. } = *self;
-        let (sinks, commit) = (&job.sinks, job.sinks.commit);
-        let cancelled = reporter.cancel().flag();
-        let spill = Spill::new(directory_of(output))?.cancelled_by(cancelled.clone());
-        let least = job.limits.quality.min_sqnr;
+        let Run { job, reporter, outputs, .. } = *self;
+        let sinks = &job.sinks;
+        let spill = Spill::new(directory_of(&outputs.named))?.cancelled_by(reporter.cancel().flag().clone());
         check_measurable(job)?;
         let pool = job.limits.pool()?;
-        let model = read(&job.source.model)?;
-        let mut prepared = pool.install(|| prepare(model, resolved.recipe, &resolved.passes, Some(&spill)))?;
+        let source = self.source.clone();
+        let mut prepared = pool.install(|| prepare(source, resolved.recipe, &resolved.passes, Some(&spill)))?;
+        for output in &outputs.all {
+            prepared.check_layout(output.layout(&prepared.recipe))?;
+        }
         reporter.notes(prepared.notices());
         let mut samples = samples(job, &prepared, reporter)?;
+        self.check_room(&prepared, samples.as_ref())?;
         pool.install(|| prepared.check_weights())?;
         let kept = Observed::kept(&self.kept);
         match (&kept, self.kept.is_empty()) {
@@ -93,7 +117,7 @@ impl Run<'_, '_> {
             Some((observed, engine)) => (observed, Some(engine)),
             None => self.observe(&prepared, seen.as_mut())?,
         };
-        let (mut quantized, report) = {
+        let solved = {
             let progress = reporter.stage(Stage::Algorithms, Unit::Layers);
             let (mut watch, mut is_first) = (progress.watch_resumed(), true);
             let mut watch = |done: u64, total: u64| {
@@ -103,57 +127,104 @@ impl Run<'_, '_> {
                 watch("", done, total);
             };
             let mut seen = self.data(samples.as_mut(), &mut watch);
-            pool.install(|| prepared.finish_with(&observed, seen.as_mut(), Some(&spill)))?
+            pool.install(|| prepared.solve(&observed, seen.as_mut(), Some(&spill)))?
         };
-        let runs = commit.no_verify || accept(&quantized, output)?;
-        let runtime = job.limits.runtime();
-        let channels = Channels { job, recipe: &recipe, float: &float, runtime: &runtime };
-        pool.install(|| note_channels(&mut quantized, &channels));
-        let mut staged = Staged::write(quantized, claim, sinks.external_data, reporter.cancel())?;
-        let opening = open(job, &staged, runs, reporter.cancel())?;
-        let quality = {
-            let quantized = read(staged.path())?;
-            let subject = Subject {
-                job,
-                recipe: &recipe,
-                float: &float,
-                quantized: &quantized,
-                elsewhere: !kvant_onnx::verify::runs(&kvant_onnx::verify::verify(&quantized)),
-                least,
-                runtime: &runtime,
-                spill: &spill,
-            };
-            match commit.no_verify && least.is_none() {
-                true => Measured::Not("‹no-verify› is given".to_owned()),
-                false => pool.install(|| measure(&subject, reporter))?,
-            }
-        };
-        let rejection = least.and_then(|least| quality.require(least).err()).map(|problem| {
-            let message = format!("{problem}: {} is not written", printable(&output.to_string_lossy()));
-            let hint = "try one of the options above, or a lower ‹min-sqnr›";
-            Error::new(ErrorKind::Unfit, message).with_hint(Some(hint.to_owned()))
-        });
+        let common = Common { recipe: &recipe, float: &float, spill: &spill, pool: &pool };
+        let mut staged = Staged::begin(claim, outputs.all.iter().map(|output| output.path.as_path()))?;
+        let graphs = outputs.all.iter().map(|output| self.graph(&solved, output, &common, &mut staged));
+        let graphs = graphs.collect::<Result<Vec<_>, Error>>()?;
+        let rejection = graphs.iter().find_map(|graph| self.rejection(graph));
         let made = GraphReport {
-            output: rejection.is_none().then(|| full_path(output)),
+            written: rejection.is_none(),
             source_bytes: model_size(&job.source.model),
-            output_bytes: model_size(staged.path()),
+            graphs,
             engine,
-            report,
-            opening,
-            quality,
             seconds: self.begun.elapsed().as_secs_f64(),
             rejection,
         };
         reporter.refuse_lost()?;
         if made.rejection.is_none() {
             // Hours may have passed since the first look.
-            check_output(output, commit.overwrite)?;
+            outputs.all.iter().try_for_each(|output| check_output(&output.path, sinks.commit.overwrite))?;
         }
         if let Some(path) = &sinks.report {
-            refuse_existing(path, commit.overwrite)?;
+            refuse_existing(path, sinks.commit.overwrite)?;
             staged.add_report(&made.text(reporter)?, path)?;
         }
         Ok((made, staged))
+    }
+
+    /// Writes one of the graphs, without its name, opens it and measures it.
+    fn graph(
+        &self,
+        solved: &Solved,
+        output: &GraphOutput,
+        common: &Common<'_>,
+        staged: &mut Staged,
+    ) -> Result<QuantizedGraph, Error> {
+        let Run { job, reporter, source, .. } = *self;
+        let Common { recipe, float, spill, pool } = *common;
+        let (no_verify, least) = (job.sinks.commit.no_verify, job.limits.quality.min_sqnr);
+        let layout = output.layout(recipe);
+        let recipe = &Recipe { layout, ..recipe.clone() };
+        let (mut quantized, report) = pool.install(|| solved.write(layout, Some(spill)))?;
+        let runs = no_verify || accept(&quantized, &output.path)?;
+        let runtime = job.limits.runtime();
+        let channels = Channels { job, source, recipe, float, runtime: &runtime };
+        pool.install(|| note_channels(&mut quantized, &channels));
+        let made = staged.write(quantized, &output.path, job.sinks.external_data, reporter.cancel())?;
+        let opening = open(job, &made, runs, reporter.cancel())?;
+        let quality = {
+            let quantized = read(&made)?;
+            let elsewhere = !kvant_onnx::verify::runs(&kvant_onnx::verify::verify(&quantized));
+            let (quantized, runtime) = (&quantized, &runtime);
+            let subject = Subject { job, source, recipe, float, quantized, elsewhere, least, runtime, spill };
+            match no_verify && least.is_none() {
+                true => Measured::Not("‹no-verify› is given".to_owned()),
+                false => pool.install(|| measure(&subject, reporter))?,
+            }
+        };
+        Ok(QuantizedGraph {
+            output: full_path(&output.path),
+            format: format_name(layout),
+            bytes: model_size(&made),
+            report,
+            opening,
+            quality,
+        })
+    }
+
+    /// Why a graph does not get its name: its outputs are no numbers, or worse than is asked for.
+    fn rejection(&self, graph: &QuantizedGraph) -> Option<Error> {
+        let written = |problem: String| {
+            let format = graph.format.filter(|_| self.outputs.has_directory());
+            let format = format.map(|format| format!("{format}: ")).unwrap_or_default();
+            format!("{format}{problem}: {} is not written", printable(&self.outputs.named.to_string_lossy()))
+        };
+        let unfit = |problem: String| Error::new(ErrorKind::Unfit, written(problem));
+        if let (false, Err(problem)) = (self.job.sinks.commit.no_verify, graph.quality.require_numbers()) {
+            let ways = graph.keep().into_iter().chain([Remedy::SkipVerification("write it anyway")]).collect();
+            return Some(unfit(problem).with_remedies(ways));
+        }
+        let problem = graph.quality.require(self.job.limits.quality.min_sqnr?).err()?;
+        Some(unfit(problem).with_hint(Some("try one of the options above, or a lower ‹min-sqnr›".to_owned())))
+    }
+
+    /// Refuses a run that the disks have no room for: the graphs, new weights and kept results beside them, and activations in the
+    /// directory of temporary files.
+    fn check_room(&self, prepared: &Prepared, samples: Option<&Samples>) -> Result<(), Error> {
+        let (outputs, runtime) = (self.outputs, self.job.limits.runtime());
+        let cost = DiskCost::of(prepared, samples.map_or(0, Samples::len), runtime.budget, outputs.all.len());
+        let constants = kvant_onnx::count::constants(&self.source.graph, kvant_onnx::count::size);
+        let rest = model_size(&self.job.source.model).saturating_sub(constants);
+        let mut room = Room::default();
+        let claimed = Paths::of(&outputs.named)?;
+        for output in &outputs.all {
+            room.output(&Paths::of(&output.path)?, cost.output.saturating_add(rest));
+        }
+        room.beside(&claimed, cost.beside);
+        room.temporary(&runtime.scratch.unwrap_or_else(std::env::temp_dir), cost.activations);
+        Ok(room.check()?)
     }
 
     /// What algorithms see, where there are data.
@@ -178,7 +249,8 @@ impl Run<'_, '_> {
         let engine = observe(model, &mut observation, data.samples, runtime, &mut watch, data.cancelled)?;
         let observed = self.job.limits.pool()?.install(|| observation.observed());
         self.reporter.refuse_lost()?;
-        let failed = |cause| Error::system(format!("cannot keep ranges beside {}: {cause}", self.output.display()));
+        let failed =
+            |cause| Error::system(format!("cannot keep ranges beside {}: {cause}", self.outputs.named.display()));
         observed.keep(&engine, &self.kept).map_err(failed)?;
         Ok((observed, Some(engine)))
     }
@@ -197,12 +269,12 @@ fn check_measurable(job: &Job) -> Result<(), Error> {
 ///
 /// # Errors
 /// ONNX Runtime refuses it.
-fn open(job: &Job, staged: &Staged, runs: bool, cancel: &CancelToken) -> Result<Opening, Error> {
+fn open(job: &Job, made: &Path, runs: bool, cancel: &CancelToken) -> Result<Opening, Error> {
     let engine = &job.limits.engine;
     if job.sinks.commit.no_verify || !runs || engine.choice == RuntimeChoice::Rten {
         return Ok(Opening::Unknown);
     }
-    opening::accept(staged.path(), engine, cancel)
+    opening::accept(made, engine, cancel)
 }
 
 pub(super) fn no_output() -> Error {
@@ -241,24 +313,54 @@ fn samples(job: &Job, prepared: &Prepared, reporter: &Reporter<'_>) -> Result<Op
 
 /// What quantizing a graph made.
 pub struct GraphReport {
-    /// The graph; `None` where the result was rejected.
-    pub output: Option<PathBuf>,
+    /// The graphs, in the order in which their formats were asked for. There is at least one.
+    pub graphs: Vec<QuantizedGraph>,
+    /// Whether they are written: none of them is where one was rejected.
+    pub written: bool,
     /// Bytes of the source's files.
     pub source_bytes: u64,
-    /// Bytes of the result's files.
-    pub output_bytes: u64,
     /// What the float model was run with; `None` where no range depends on data.
     pub engine: Option<String>,
-    /// What became of tensors.
-    pub report: Report,
-    /// Whether ONNX Runtime opens the result.
-    pub opening: Opening,
-    /// How good the result is.
-    pub quality: Measured,
     /// How long the run took.
     pub seconds: f64,
     /// Why the result was rejected and is not written.
     pub rejection: Option<Error>,
+}
+
+/// One of the graphs that a run made.
+pub struct QuantizedGraph {
+    /// Its path.
+    pub output: PathBuf,
+    /// Its format, if it is of Q/DQ pairs or integer operators.
+    pub format: Option<&'static str>,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// What became of tensors.
+    pub report: Report,
+    /// Whether ONNX Runtime opens it.
+    pub opening: Opening,
+    /// How good it is.
+    pub quality: Measured,
+}
+
+impl QuantizedGraph {
+    /// How to keep the most damaged tensors in float, as far as they have codes.
+    fn keep(&self) -> Option<Remedy> {
+        let is_coded = |name: &&str| self.report.tensors.iter().any(|t| t.role == "activation" && t.name == **name);
+        let damaged = self.quality.damaged().into_iter().filter(is_coded);
+        let kept: Vec<String> = damaged.map(|name| format!("‹override› '{name}=keep'")).collect();
+        let keep = || format!("keep the most damaged tensors in float with {}", kept.join(" "));
+        (!kept.is_empty()).then(|| Remedy::setting("override", keep()))
+    }
+}
+
+/// The name of a format, as `‹graph-format›` has it.
+fn format_name(layout: Layout) -> Option<&'static str> {
+    match layout {
+        Layout::Qdq => Some("qdq"),
+        Layout::QOperator => Some("qoperator"),
+        _ => None,
+    }
 }
 
 /// Bytes of a model: its file, and those that its tensors lie in.
@@ -270,16 +372,28 @@ pub(super) fn model_size(path: &Path) -> u64 {
 
 impl GraphReport {
     pub(crate) fn to_json(&self) -> Value {
+        let path = |graph: &QuantizedGraph| self.written.then(|| graph.output.to_string_lossy().into_owned());
+        let one = |graph: &QuantizedGraph| {
+            json!({
+                "output": path(graph),
+                "graph_format": graph.format,
+                "output_bytes": graph.bytes,
+                "onnxruntime": graph.opening.object(),
+                "quality": graph.quality.object(),
+            })
+        };
+        let first = self.graphs.first();
         json!({
-            "output": self.output.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            "output": first.and_then(path),
+            "outputs": self.graphs.iter().map(one).collect::<Vec<_>>(),
             "format": "onnx",
             "source_bytes": self.source_bytes,
-            "output_bytes": self.output_bytes,
+            "output_bytes": first.map(|graph| graph.bytes),
             "seconds": self.seconds,
             "engine": self.engine,
-            "report": self.report,
-            "onnxruntime": self.opening.object(),
-            "quality": self.quality.object(),
+            "report": first.map(|graph| &graph.report),
+            "onnxruntime": first.map(|graph| graph.opening.object()),
+            "quality": first.map(|graph| graph.quality.object()),
         })
     }
 

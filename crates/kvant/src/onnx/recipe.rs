@@ -1,11 +1,14 @@
 //! From a job to the recipe of an ONNX graph.
 
+use super::data::source;
 use super::refuse_idle_library;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Job, Limits, Precision};
 use crate::resolve;
 use crate::settings::first_given;
 use kvant_checkpoint::blockwise::Propagate;
+use kvant_container::Remedy;
+use kvant_onnx::data::Source;
 use kvant_onnx::settings::{Resolved, Settings};
 use kvant_quant::recipe::OverrideEntry;
 
@@ -14,7 +17,12 @@ use kvant_quant::recipe::OverrideEntry;
 /// # Errors
 /// A preset or type that does not exist, a file that is none, options that contradict each other or belong to checkpoints.
 pub fn recipe(job: &Job) -> Result<Resolved, Error> {
-    Ok(settings(job)?.resolve()?)
+    let settings = settings(job)?;
+    // What one format does not have is refused before the work on others.
+    for format in job.sinks.graph_formats.iter().skip(1) {
+        Settings { layout: Some(*format), ..settings.clone() }.resolve()?;
+    }
+    Ok(settings.resolve()?)
 }
 
 /// What is said: options, then the file.
@@ -52,11 +60,22 @@ fn refuse_foreign(job: &Job) -> Result<(), Error> {
         (job.data.propagate != Propagate::default(), "‹propagate›"),
         (job.limits.memory != Limits::default().memory, "‹max-memory›"),
     ];
+    refuse_idle_seed(job)?;
     match first_given(&foreign).or_else(|| resolve::gguf_setting(job)) {
         Some(option) => Err(Error::new(ErrorKind::Usage, format!("{option} does not apply to an ONNX graph"))
             .with_hint(Some("`kvant quantize --help` lists what ONNX graphs have".to_owned()))),
         None => Ok(()),
     }
+}
+
+/// Refuses a seed where no data are made up: samples of files are taken in their order.
+fn refuse_idle_seed(job: &Job) -> Result<(), Error> {
+    let is_made_up = matches!(source(&job.data), Ok(Some(Source::Random(_))));
+    if job.data.seed == 0 || is_made_up {
+        return Ok(());
+    }
+    let error = Error::new(ErrorKind::Usage, "‹seed› applies only to made-up data (‹data› random) of an ONNX graph");
+    Err(error.with_remedies(vec![Remedy::leave_out("seed")]))
 }
 
 /// A switch that is on, or nothing said.
@@ -82,7 +101,7 @@ fn options(job: &Job) -> Settings {
         percentile: graph.percentile,
         bias: graph.bias,
         form: graph.form,
-        layout: graph.layout,
+        layout: job.sinks.graph_formats.first().copied(),
         boundary: graph.boundary,
         op_types: graph.op_types.clone(),
         more_op_types: graph.more_op_types.clone(),

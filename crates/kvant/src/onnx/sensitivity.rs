@@ -1,14 +1,15 @@
 //! Measures which layers of a graph quantization hurts, and looks for a mix of types that is good enough.
 
 use super::data::{calibration, opened};
-use super::{read, recipe};
+use super::recipe;
+use crate::ending::refuse_changed_graphs;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::{Sensitivity, SourceKind};
 use crate::paths::refuse_existing;
 use crate::settings::first_given;
 use crate::text::printable;
-use kvant_container::onnx::{ExternalData, GraphProto, Spill};
+use kvant_container::onnx::{ExternalData, GraphProto, SourceGraph, Spill};
 use kvant_container::write_file;
 use kvant_onnx::data::Source;
 use kvant_onnx::sensitivity::{Bench, Candidate, Data, Outcome, Target, candidates, plan, search, sensitivities};
@@ -27,11 +28,32 @@ pub fn run(analysis: &Sensitivity, reporter: &Reporter<'_>) -> Result<(Outcome, 
     let settings = recipe::settings(job)?;
     let tried = tried(analysis, &settings, analysis.target.as_ref())?;
     reporter.started();
+    let source = SourceGraph::read(&job.source.model)?;
+    let outcome = measured(analysis, &source, &settings, tried, reporter);
+    // Of an error, too, a file that was rewritten is the cause.
+    refuse_changed_graphs([&source])?;
+    let outcome = outcome?;
+    reporter.refuse_lost()?;
+    let written = analysis.output.as_deref().map_or(Ok(()), |output| {
+        refuse_existing(output, analysis.overwrite)?;
+        write(output, settings, &outcome)
+    });
+    Ok((outcome, written))
+}
+
+/// Measures the layers of a graph, and looks for a mix.
+fn measured(
+    analysis: &Sensitivity,
+    source: &SourceGraph,
+    settings: &Settings,
+    tried: Vec<Candidate>,
+    reporter: &Reporter<'_>,
+) -> Result<Outcome, Error> {
+    let job = &analysis.job;
     let cancelled = reporter.cancel().flag();
     let spill = Spill::new(&std::env::temp_dir())?.cancelled_by(cancelled.clone());
-    let source = read(&job.source.model)?;
     let pool = job.limits.pool()?;
-    let base = pool.install(|| plan(source, &settings, Some(&spill)))?;
+    let base = pool.install(|| plan(source.model.clone(), settings, Some(&spill)))?;
     reporter.notes(base.notices());
     let data = data(analysis, &base.model.graph, reporter)?;
     let options = job.limits.runtime();
@@ -46,13 +68,7 @@ pub fn run(analysis: &Sensitivity, reporter: &Reporter<'_>) -> Result<(Outcome, 
         let progress = reporter.stage(Stage::Search, Unit::Models);
         Ok(search(&mut bench, rows, analysis.target, &mut progress.watch())?)
     };
-    let outcome = pool.install(work)?;
-    reporter.refuse_lost()?;
-    let written = analysis.output.as_deref().map_or(Ok(()), |output| {
-        refuse_existing(output, analysis.overwrite)?;
-        write(output, settings, &outcome)
-    });
-    Ok((outcome, written))
+    pool.install(work)
 }
 
 /// Refuses what only a written graph has, so that no option is silently without effect.
@@ -60,6 +76,7 @@ fn refuse_unread(analysis: &Sensitivity) -> Result<(), Error> {
     let (sinks, quality) = (&analysis.job.sinks, &analysis.job.limits.quality);
     let given = [
         (sinks.report.is_some(), "‹report›"),
+        (sinks.graph_formats.len() > 1, "more than one ‹graph-format›"),
         (quality.min_sqnr.is_some(), "‹min-sqnr›"),
         (sinks.external_data != ExternalData::Auto, "‹external-data›"),
     ];

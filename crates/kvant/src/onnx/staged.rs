@@ -1,85 +1,105 @@
-//! A graph that is complete and has no name yet: it is opened and measured in the directory where its output is made, and gets its
-//! name, with its external data and a report, as the last step.
+//! Graphs that are complete and have no names yet: they are opened and measured in the directory where the output is made, and get
+//! their names, with their external data and a report, as the last step.
 
+use super::outputs::GraphOutputs;
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind};
-use crate::events::Reporter;
 use kvant_container::onnx::{ExternalData, ModelProto, external_data_path, sync_written, write_unless};
 use kvant_container::unfinished::{Claim, Placing};
 use kvant_container::{Durability, behind_links, write_file};
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The report until it has its name.
 const REPORT: &str = "report.json";
 
-/// A graph and its external data under the names that they will have, in `NAME.partial/`.
+/// Graphs and their external data under the names that they will have, in `NAME.partial/`.
 pub struct Staged {
-    path: PathBuf,
-    output: PathBuf,
+    directory: PathBuf,
+    graphs: Vec<StagedGraph>,
     report: Option<Placing>,
 }
 
+/// A graph that is complete.
+struct StagedGraph {
+    path: PathBuf,
+    output: PathBuf,
+}
+
 impl Staged {
-    /// Writes a graph for an output that this run has claimed.
+    /// Makes a place for the graphs of an output that this run has claimed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn begin<'p>(claim: &Claim, outputs: impl IntoIterator<Item = &'p Path>) -> Result<Staged, Error> {
+        let files = outputs.into_iter().flat_map(|output| [output.to_owned(), external_data_path(output)]);
+        let name = |path: PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let names: BTreeSet<String> = files.chain([REPORT.into()]).map(name).collect();
+        let directory = claim.staging(names)?.to_owned();
+        Ok(Staged { directory, graphs: Vec::new(), report: None })
+    }
+
+    /// Writes a graph, which will be called `output`. Where it is for now.
     ///
     /// # Errors
     /// The system's; a graph that is too large for one file; a user who asks to stop.
     pub fn write(
+        &mut self,
         model: ModelProto,
-        claim: &Claim,
+        output: &Path,
         external: ExternalData,
         cancel: &CancelToken,
-    ) -> Result<Staged, Error> {
-        let output = claim.target().to_owned();
-        let names = [output.clone(), external_data_path(&output), REPORT.into()];
-        let name = |path: PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let directory = claim.staging(names.map(name).into())?;
+    ) -> Result<PathBuf, Error> {
         // External data are found by the name of the graph: both have the names they will have.
-        let path = directory.join(output.file_name().unwrap_or_default());
+        let path = self.directory.join(output.file_name().unwrap_or_default());
         write_unless(model, &path, external, cancel.flag())?;
-        Ok(Staged { path, output, report: None })
+        self.graphs.push(StagedGraph { path: path.clone(), output: output.to_owned() });
+        Ok(path)
     }
 
-    /// Where the graph is for now.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Adds a report, which gets its name with the graph.
+    /// Adds a report, which gets its name with the graphs.
     ///
     /// # Errors
     /// The system's.
     pub fn add_report(&mut self, text: &str, place: &Path) -> Result<(), Error> {
         let failed = |e: std::io::Error| Error::system(format!("cannot write {}: {e}", place.display()));
-        let made = self.path.with_file_name(REPORT);
+        let made = self.directory.join(REPORT);
         write_file(&made, text.as_bytes()).map_err(failed)?;
         // A link stays one.
         self.report = Some(Placing::of(made, &behind_links(place).map_err(failed)?));
         Ok(())
     }
 
-    /// Gives the graph, its external data and the report their names.
+    /// Gives the graphs, their external data and the report their names, all together.
     ///
     /// # Errors
     /// The system's. What was there before is there again then.
     pub fn place(self, claim: Claim, sync: bool) -> Result<(), Error> {
-        let (data, own) = (external_data_path(&self.output), external_data_path(&self.path));
-        let vacated = |place: &Path| Placing { made: None, place: place.to_owned() };
-        // At no moment does a graph refer to the data of another.
-        let mut files: Vec<Placing> = self.output.exists().then(|| vacated(&self.output)).into_iter().collect();
-        match own.exists() {
-            true => files.push(Placing::of(own, &data)),
-            false => files.extend(data.exists().then(|| vacated(&data))),
-        }
-        files.push(Placing::of(self.path.clone(), &self.output));
+        let mut files: Vec<Placing> = self.graphs.iter().flat_map(StagedGraph::files).collect();
         files.extend(self.report);
         if sync {
-            sync_written(&self.path)?;
+            self.graphs.iter().try_for_each(|graph| sync_written(&graph.path))?;
         }
         Ok(claim.place(&files, durability(sync))?)
     }
 
-    /// Gives the report alone its name: the graph was rejected.
+    /// The same in a directory of their own, which is made if it is not there.
+    ///
+    /// # Errors
+    /// As [`place`](Self::place).
+    pub fn place_all(self, claim: Claim, outputs: &GraphOutputs, sync: bool) -> Result<(), Error> {
+        if !outputs.has_directory() || outputs.named.is_dir() {
+            return self.place(claim, sync);
+        }
+        let directory = &outputs.named;
+        let failed = |e| Error::system(format!("cannot create {}: {e}", directory.display()));
+        fs::create_dir(directory).map_err(failed)?;
+        // Nothing of a failed run stays under a final name; what is not empty is somebody else's.
+        self.place(claim, sync).inspect_err(|_| _ = fs::remove_dir(directory))
+    }
+
+    /// Gives the report alone its name: the graphs were rejected.
     ///
     /// # Errors
     /// The system's.
@@ -89,21 +109,34 @@ impl Staged {
     }
 }
 
+impl StagedGraph {
+    /// What gets a name, and what is vacated before: at no moment does a graph refer to the data of another.
+    fn files(&self) -> Vec<Placing> {
+        let (data, own) = (external_data_path(&self.output), external_data_path(&self.path));
+        let vacated = |place: &Path| Placing { made: None, place: place.to_owned() };
+        let mut files: Vec<Placing> = self.output.exists().then(|| vacated(&self.output)).into_iter().collect();
+        match own.exists() {
+            true => files.push(Placing::of(own, &data)),
+            false => files.extend(data.exists().then(|| vacated(&data))),
+        }
+        files.push(Placing::of(self.path.clone(), &self.output));
+        files
+    }
+}
+
 fn durability(sync: bool) -> Durability {
     if sync { Durability::Disk } else { Durability::Process }
 }
 
 /// The claim with what was made. After an error nothing unfinished stays beside the output, but results that a rerun resumes with: where
-/// the user has stopped it, or the system refused something.
+/// the user has stopped it, or the system refused something. Those of a source that was cut short or rewritten are not sound.
 ///
 /// # Errors
 /// That of the work.
-pub fn made_or_left<T>(claim: Claim, made: Result<T, Error>, reporter: &Reporter<'_>) -> Result<(T, Claim), Error> {
+pub fn made_or_left<T>(claim: Claim, made: Result<T, Error>, is_sound: bool) -> Result<(T, Claim), Error> {
     match made {
         Ok(made) => Ok((made, claim)),
         Err(error) => {
-            // The result of a source that was cut short is useless.
-            let is_sound = reporter.refuse_lost().is_ok();
             let resumes = is_sound && matches!(error.kind, ErrorKind::Interrupted | ErrorKind::System);
             // The error of the work is the one to report.
             let _ = claim.leave(resumes);

@@ -2,11 +2,11 @@
 
 use super::Remark;
 use crate::onnx::measure::{Measured, Origin, Quality};
-use crate::onnx::quantize::GraphReport;
+use crate::onnx::quantize::{GraphReport, QuantizedGraph};
 use crate::text::{counts, size};
 use kvant_onnx::algorithm::LayerGain;
 use kvant_onnx::evaluation::{Remedy, TensorReport as EvaluatedTensor};
-use kvant_onnx::report::TensorReport;
+use kvant_onnx::report::{Report, TensorReport};
 use kvant_onnx::verify::SATURATION_HINT;
 use std::collections::BTreeMap;
 
@@ -37,8 +37,22 @@ impl Remarks {
 
 /// Remarks on a graph and on its quality.
 pub fn remarks(made: &GraphReport) -> Vec<Remark> {
-    let report = &made.report;
     let mut remarks = Remarks::default();
+    for (at, graph) in made.graphs.iter().enumerate() {
+        // What is common to all formats is said once.
+        if at == 0 {
+            note_tensors(&graph.report, &mut remarks);
+        }
+        if let Some(format) = graph.format.filter(|_| made.graphs.len() > 1) {
+            remarks.summary(format!("{format}:"));
+        }
+        note_graph(made, graph, &mut remarks);
+    }
+    remarks.0
+}
+
+/// Remarks on what became of tensors.
+fn note_tensors(report: &Report, remarks: &mut Remarks) {
     for (name, count) in &report.limited {
         remarks.detail(format!("`{}`: {} limited", name, counts::number(count, "value")));
     }
@@ -54,8 +68,8 @@ pub fn remarks(made: &GraphReport) -> Vec<Remark> {
         let count = counts::number(count, "tensor");
         remarks.note(format!("the float model computes NaN in {count}, `{first}` for one, on these data"));
     }
-    note_methods(&report.tensors, &mut remarks);
-    note_gains(&report.gains, &mut remarks);
+    note_methods(&report.tensors, remarks);
+    note_gains(&report.gains, remarks);
     for (name, reason) in &report.left_in_float {
         remarks.detail(format!("`{}` stays in float: {reason}", name));
     }
@@ -78,6 +92,11 @@ pub fn remarks(made: &GraphReport) -> Vec<Remark> {
             "{biases} not fit int32 codes with the scale of the product: stored as int16; ‹verbose› lists names"
         ));
     }
+}
+
+/// Remarks on one of the graphs.
+fn note_graph(made: &GraphReport, graph: &QuantizedGraph, remarks: &mut Remarks) {
+    let report = &graph.report;
     if let Some(saturation) = &report.saturation {
         remarks.note(format!("{saturation}: {SATURATION_HINT}"));
     }
@@ -87,14 +106,13 @@ pub fn remarks(made: &GraphReport) -> Vec<Remark> {
         "{}; {} to {}{engine}; {:.1} s",
         report.counts,
         size::bytes(made.source_bytes),
-        size::bytes(made.output_bytes),
+        size::bytes(graph.bytes),
         made.seconds,
     ));
-    match &made.quality {
-        Measured::Done(quality) => note_quality(quality, &mut remarks),
+    match &graph.quality {
+        Measured::Done(quality) => note_quality(quality, remarks),
         Measured::Not(reason) => remarks.note(format!("the quality of the result was not measured: {reason}")),
     }
-    remarks.0
 }
 
 /// The gains of algorithms by layer.
@@ -145,13 +163,20 @@ fn note_quality(quality: &Quality, remarks: &mut Remarks) {
         remarks.warning(warning.clone());
     }
     if !quality.worst_tensors.is_empty() {
-        let worst: Vec<String> =
-            quality.worst_tensors.iter().map(|t| format!("`{}` {:.1} dB", t.name, t.sqnr_db)).collect();
+        let worst: Vec<String> = quality.worst_tensors.iter().map(damaged).collect();
         remarks.warning(format!("the most damaged tensors: {}; `kvant eval` shows more", worst.join(", ")));
     }
     if !quality.suggestions.is_empty() {
         let ways = quality.suggestions.iter().map(|Remedy { option, about }| format!("\n  {option}: {about}"));
         remarks.warning(format!("what may help, the cheapest first:{}", ways.collect::<String>()));
+    }
+}
+
+/// A damaged tensor.
+fn damaged(tensor: &EvaluatedTensor) -> String {
+    match tensor.non_finite {
+        0 => format!("`{}` {:.1} dB", tensor.name, tensor.sqnr_db),
+        _ => format!("`{}` NaN or infinite", tensor.name),
     }
 }
 

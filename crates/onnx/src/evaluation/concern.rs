@@ -20,10 +20,12 @@ pub enum Concern {
     Output {
         /// Its name.
         name: String,
-        /// Its SQNR in dB; not a number where the quantized model computes none.
+        /// Its SQNR in dB; not a number where a model computes none.
         sqnr_db: f64,
         /// The SQNR without graph optimizations, where it is much better, and what takes the rest.
         unoptimized: Option<(f64, Kernels)>,
+        /// Values that are NaN or infinite where the float model has numbers.
+        non_finite: u64,
     },
     /// ONNX Runtime opens it with its graph optimizations and does not run it.
     Fails {
@@ -57,6 +59,7 @@ impl Concern {
             name: output.name.clone(),
             sqnr_db: output.sqnr_db,
             unoptimized: output.much_better_db().map(|db| (db, kernels)),
+            non_finite: output.non_finite,
         });
         let fails = report.optimized_fails.iter().filter(|_| !elsewhere);
         let fails = fails.map(|problem| Self::Fails { problem: problem.clone() });
@@ -68,10 +71,13 @@ impl Concern {
 impl fmt::Display for Concern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Output { name, sqnr_db, unoptimized } => {
-                match sqnr_db.is_nan() {
-                    true => write!(f, "output `{name}` has NaN where the float model has numbers")?,
-                    false => write!(f, "output `{name}` has an SQNR of {sqnr_db:.1} dB, below {LOW_SQNR_DB:.0} dB")?,
+            Self::Output { name, sqnr_db, unoptimized, non_finite } => {
+                match (non_finite, sqnr_db.is_nan()) {
+                    (0, true) => write!(f, "the SQNR of output `{name}` is not known: the float model computes NaN")?,
+                    (0, false) => {
+                        write!(f, "output `{name}` has an SQNR of {sqnr_db:.1} dB, below {LOW_SQNR_DB:.0} dB")?;
+                    }
+                    _ => write!(f, "output `{name}` has NaN or infinite values where the float model has numbers")?,
                 }
                 let Some((better, kernels)) = unoptimized else { return Ok(()) };
                 write!(f, "; without graph optimizations it has {better:.1} dB: ")?;
@@ -101,6 +107,7 @@ mod tests {
             unoptimized_sqnr_db: None,
             cosine: 1.0,
             max_error: 0.0,
+            non_finite: u64::from(sqnr_db == f64::NEG_INFINITY),
         };
         Report {
             engine: String::new(),
@@ -124,8 +131,10 @@ mod tests {
         let of = |report: &Report| Concern::of(report, true, false);
         assert_eq!(of(&report(&[15.0, f64::INFINITY], Some(0.9))), []);
         assert_eq!(of(&report(&[14.9, 20.0], None)).len(), 1);
-        let told: Vec<String> = of(&report(&[f64::NAN], Some(0.75))).iter().map(ToString::to_string).collect();
-        assert!(told[0].contains("NaN") && told[1].contains("25 %"), "{told:?}");
+        let infinite = report(&[f64::NEG_INFINITY, f64::NAN], Some(0.75));
+        let told: Vec<String> = of(&infinite).iter().map(ToString::to_string).collect();
+        assert!(told[0].contains("NaN or infinite") && told[2].contains("25 %"), "{told:?}");
+        assert!(told[1].contains("the float model computes NaN"), "{told:?}");
     }
 
     #[test]

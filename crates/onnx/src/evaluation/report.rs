@@ -68,6 +68,9 @@ pub struct TensorReport {
     pub cosine: f64,
     /// The largest difference.
     pub max_error: f64,
+    /// Values that are NaN or infinite where the float model has numbers.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub non_finite: u64,
 }
 
 impl Report {
@@ -112,6 +115,12 @@ impl Report {
     }
 }
 
+/// Whether nothing is to be reported.
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference.
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// The SQNR, with values that are no numbers as the worst.
 fn damage(tensor: &TensorReport) -> f64 {
     if tensor.sqnr_db.is_nan() { f64::NEG_INFINITY } else { tensor.sqnr_db }
@@ -140,6 +149,7 @@ impl TensorReport {
             unoptimized_sqnr_db: None,
             cosine: statistics.cosine(),
             max_error: statistics.max_error(),
+            non_finite: statistics.non_finite(),
         }
     }
 }

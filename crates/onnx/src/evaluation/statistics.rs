@@ -9,6 +9,7 @@ pub(super) struct Statistics {
     product: f64,
     power: f64,
     max_error: f64,
+    non_finite: u64,
 }
 
 impl Statistics {
@@ -23,6 +24,7 @@ impl Statistics {
                 self.signal += r * r;
                 self.power += q * q;
                 self.product += r * q;
+                self.non_finite += u64::from(!q.is_finite());
             }
         }
         self.count += reference.len() as u64;
@@ -54,6 +56,11 @@ impl Statistics {
     pub fn max_error(&self) -> f64 {
         self.max_error
     }
+
+    /// Quantized values that are NaN or infinite where the reference has a number.
+    pub fn non_finite(&self) -> u64 {
+        self.non_finite
+    }
 }
 
 #[cfg(test)]
@@ -78,6 +85,9 @@ mod tests {
         assert_eq!(statistics.sqnr_db(), f64::INFINITY);
         statistics.add(&[1.0], &[f32::NAN]);
         assert!(statistics.sqnr_db().is_nan() && statistics.max_error().is_nan());
+        assert_eq!(statistics.non_finite(), 1);
+        statistics.add(&[f32::NAN, 2.0, f32::INFINITY], &[f32::NAN, f32::INFINITY, 1.0]);
+        assert_eq!(statistics.non_finite(), 2, "what the reference does not know is not counted");
         let mut silent = Statistics::default();
         silent.add(&[0.0], &[1.0]);
         assert_eq!(silent.sqnr_db(), f64::NEG_INFINITY);

@@ -1,0 +1,109 @@
+//! Whether the disks have room for what a run is going to write. Changes nothing.
+
+use super::output_error::OutputError;
+use super::paths::Paths;
+use crate::directory::directory_of;
+use crate::positioned::{available_space, file_system};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The room that a run needs, on each disk together.
+#[derive(Debug, Default)]
+pub struct Room {
+    disks: BTreeMap<Option<u64>, Needed>,
+}
+
+/// What a disk must have room for.
+#[derive(Debug)]
+struct Needed {
+    /// The first path on it.
+    first: PathBuf,
+    /// How many outputs it holds.
+    count: usize,
+    outputs: u64,
+    temporary: u64,
+}
+
+impl Room {
+    /// Counts an output of so many bytes. An unfinished one has its room already.
+    pub fn output(&mut self, paths: &Paths, bytes: u64) {
+        let needed = self.disk(&paths.target);
+        needed.outputs = needed.outputs.saturating_add(bytes.saturating_sub(size(&paths.staging)));
+        needed.count += 1;
+    }
+
+    /// Counts what lies beside an output while it is made, besides what an interrupted run has kept there.
+    pub fn beside(&mut self, paths: &Paths, bytes: u64) {
+        let missing = bytes.saturating_sub(size(&paths.blocks()));
+        self.temporary(&paths.target, missing);
+    }
+
+    /// Counts temporary files on the disk of a path.
+    pub fn temporary(&mut self, place: &Path, bytes: u64) {
+        let needed = self.disk(place);
+        needed.temporary = needed.temporary.saturating_add(bytes);
+    }
+
+    /// Refuses a run that a disk has no room for.
+    ///
+    /// # Errors
+    /// [`OutputError::NoRoom`] with the first path on that disk.
+    pub fn check(&self) -> Result<(), OutputError> {
+        self.disks.values().filter(|needed| needed.outputs > 0 || needed.temporary > 0).try_for_each(Needed::check)
+    }
+
+    fn disk(&mut self, place: &Path) -> &mut Needed {
+        let first = || Needed { first: place.to_owned(), count: 0, outputs: 0, temporary: 0 };
+        self.disks.entry(file_system(place)).or_insert_with(first)
+    }
+}
+
+impl Needed {
+    fn check(&self) -> Result<(), OutputError> {
+        let needed = self.outputs.saturating_add(self.temporary);
+        match available_space(&self.first) {
+            Ok(available) if available < needed => Err(OutputError::NoRoom {
+                path: self.first.clone(),
+                directory: directory_of(&self.first).to_owned(),
+                others: self.count.saturating_sub(1),
+                needed,
+                temporary: self.temporary,
+                available,
+            }),
+            // A system that cannot tell lets the work begin; a full disk is reported then.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Bytes of the files in a directory.
+fn size(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.metadata().ok()).map(|metadata| metadata.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_and_temporary_files_of_one_disk_are_counted_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let free = available_space(dir.path()).unwrap();
+        let paths = |name: &str| Paths::of(&dir.path().join(name)).unwrap();
+        let mut room = Room::default();
+        room.output(&paths("a"), free / 10 * 4);
+        room.output(&paths("b"), free / 10 * 4);
+        room.check().unwrap();
+        room.beside(&paths("a"), free / 10 * 4);
+        let error = room.check().unwrap_err();
+        let OutputError::NoRoom { directory, others, needed, temporary, .. } = &error else { panic!("{error}") };
+        assert_eq!((directory.as_path(), *others), (dir.path(), 1));
+        assert_eq!((*needed, *temporary), (free / 10 * 12, free / 10 * 4));
+        let told = error.to_string();
+        for part in [format!("needs {needed} bytes"), format!("free in {}", dir.path().display())] {
+            assert!(told.contains(&part), "{told}");
+        }
+    }
+}
