@@ -71,10 +71,10 @@ pub use self::safetensors::{
 pub use checkpoint::{
     AdapterSource, Checkpoint, CheckpointError, CustomCode, LeftOutFile, LeftOutReason, MANIFEST_FILE, MissingCode,
 };
-pub use diagnostic::Diagnostic;
+pub use diagnostic::{Diagnostic, ErrorKind};
 pub use directory::{directory_of, model_directory};
 pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
-pub use error::{Error, ErrorKind, WriterError, io_hint};
+pub use error::{Error, WriterError, io_hint};
 pub use geometry::{Geometry, OutputFile, Place};
 pub use mmap::{FileState, LostFile, LostFiles, MappedFile};
 pub use new_file::{TEMPORARY, behind_links, new_file_for, write_file};

@@ -3,8 +3,8 @@
 use crate::path_text::shell_word;
 use std::path::PathBuf;
 
-use crate::Diagnostic;
-use crate::error::{ErrorKind, Quoted};
+use crate::diagnostic::{Diagnostic, ErrorKind};
+use crate::error::Quoted;
 
 /// Why files do not make a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

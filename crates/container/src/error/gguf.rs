@@ -1,7 +1,7 @@
 //! What is wrong with a GGUF file.
 
-use crate::Diagnostic;
-use crate::error::{ErrorKind, Quoted};
+use crate::diagnostic::{Diagnostic, ErrorKind};
+use crate::error::Quoted;
 
 /// Why a file is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -14,7 +14,7 @@ pub use onnx::OnnxError;
 pub use safetensors::{HeaderError, LayoutError};
 pub use writer::WriterError;
 
-use crate::Diagnostic;
+use crate::diagnostic::{Diagnostic, ErrorKind};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -152,23 +152,6 @@ pub enum Error {
     /// The user asked to stop.
     #[error("stopped")]
     Cancelled,
-}
-
-/// Whose fault an [`Error`] is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
-    /// The system refused: missing file, permissions, full disk.
-    Io,
-    /// The input is wrong and no program should accept it.
-    Invalid,
-    /// The input may be right, but this crate does not handle it.
-    Unsupported,
-    /// The user asked to stop.
-    Cancelled,
-    /// The request contradicts itself, lacks something or names something that does not exist.
-    Usage,
-    /// Kvant or a library that it uses is wrong.
-    Internal,
 }
 
 impl Error {

@@ -1,7 +1,7 @@
 //! What can be wrong with an ONNX file and the data it refers to.
 
-use crate::Diagnostic;
-use crate::error::{ErrorKind, Quoted};
+use crate::diagnostic::{Diagnostic, ErrorKind};
+use crate::error::Quoted;
 
 /// A problem of an ONNX file; the file is named by [`crate::Error::Onnx`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! What can be wrong with a safetensors file, read or written.
 
-use super::{ErrorKind, Quoted};
-use crate::Diagnostic;
+use super::Quoted;
+use crate::diagnostic::{Diagnostic, ErrorKind};
 use crate::dtype::{Dtype, SizeError};
 use crate::limits::{MAX_DIMENSIONS, MAX_HEADER_LEN};
 

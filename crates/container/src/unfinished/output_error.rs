@@ -3,8 +3,8 @@
 use super::given::changed;
 use super::journal::Journal;
 use super::paths::Paths;
-use crate::Diagnostic;
-use crate::error::{ErrorKind, io_hint};
+use crate::diagnostic::{Diagnostic, ErrorKind};
+use crate::error::io_hint;
 use crate::path_text::shown;
 use crate::remedy::Remedy;
 use std::io;
