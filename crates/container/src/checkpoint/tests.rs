@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::dtype::Dtype;
-use crate::error::ErrorKind;
+use crate::ErrorKind;
 use crate::safetensors::{Layout, TensorDeclaration};
 use crate::{Durability, Writer};
 

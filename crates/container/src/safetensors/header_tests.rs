@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dtype::SizeError;
-use crate::error::ErrorKind;
+use crate::ErrorKind;
 use crate::safetensors::{Layout, TensorDeclaration};
 
 /// A file with the given header and so many bytes of data.
