@@ -1,7 +1,7 @@
 //! Whether the recipe's algorithms can be run on a checkpoint: refused here is what would else fail in the middle of a run.
 
 use super::PlannedBlock;
-use super::build::Builder;
+use super::declared::Declared;
 use super::error::{AlgorithmProblem, PlanError};
 use kvant_container::Checkpoint;
 use kvant_formats::algorithm::Algorithms;
@@ -10,10 +10,10 @@ use kvant_model::network::{Consumer, SmoothingPair};
 use kvant_quant::scheme::TensorScheme;
 use std::collections::HashSet;
 
-impl Builder<'_> {
+impl Declared<'_> {
     /// Refuses algorithms where they have no data, or the model, the source or a scheme is not for them.
     pub(super) fn check_algorithms(&self, checkpoint: &Checkpoint, blocks: &[PlannedBlock]) -> Result<(), PlanError> {
-        let algorithms = self.recipe.algorithms();
+        let algorithms = self.source.recipe.algorithms();
         if algorithms.is_plain() {
             return Ok(());
         }
@@ -25,14 +25,16 @@ impl Builder<'_> {
         if !algorithms.need_data() {
             return self.not_for_scheme(algorithms, (0..self.layers.len()).collect()).map_or(Ok(()), refused);
         }
-        if !self.recipe.is_calibrated() {
+        if !self.source.recipe.is_calibrated() {
             return refused(AlgorithmProblem::NoData);
         }
-        if self.network.family().is_none() && checkpoint.config()?.is_none() {
+        if self.source.network.family().is_none() && checkpoint.config()?.is_none() {
             return refused(AlgorithmProblem::NoConfig);
         }
-        if self.network.family().is_none() {
-            return refused(AlgorithmProblem::Undescribed { architecture: super::build::architecture(&self.config) });
+        if self.source.network.family().is_none() {
+            return refused(AlgorithmProblem::Undescribed {
+                architecture: super::build::architecture(&self.source.config),
+            });
         }
         let not_for_scheme = || self.not_for_scheme(algorithms, blocks.iter().flat_map(PlannedBlock::layers).collect());
         let problem = self.without_codes(blocks).or_else(not_for_scheme);
@@ -76,10 +78,10 @@ impl Builder<'_> {
         let modules: HashSet<&str> = self.layers.iter().map(|layer| layer.module.as_str()).collect();
         let positions: HashSet<usize> = self.layers.iter().map(|layer| layer.source.position).collect();
         let is_planned = |consumer: &Consumer| match consumer {
-            Consumer::Linear(id) => modules.contains(self.network.linear(*id).module.as_str()),
+            Consumer::Linear(id) => modules.contains(self.source.network.linear(*id).module.as_str()),
             Consumer::Experts(id) => {
-                let weight = self.network.experts()[id.index()].float_weight();
-                weight.is_some_and(|weight| positions.contains(&self.tensors[weight].position))
+                let weight = self.source.network.experts()[id.index()].float_weight();
+                weight.is_some_and(|weight| positions.contains(&self.source.tensors[weight].position))
             }
         };
         let serves = |link: &SmoothingPair| link.into.iter().any(is_planned);
@@ -101,7 +103,7 @@ impl Builder<'_> {
 
     /// Planned layers that no block has: they are rounded to nearest.
     pub(super) fn outside(&self, blocks: &[PlannedBlock]) -> Vec<usize> {
-        if !self.recipe.algorithms().need_data() {
+        if !self.source.recipe.algorithms().need_data() {
             return Vec::new();
         }
         let inside: HashSet<usize> = blocks.iter().flat_map(PlannedBlock::layers).collect();

@@ -1,13 +1,16 @@
 //! Planning quantized attention: which layers own keys, values and queries, the places to observe, and the tensors for what
 //! is found.
 
-use super::build::Builder;
+use super::draft::{self, Draft};
 use super::error::PlanError;
+use super::recognised::Recognised;
+use super::sites::{Kin, SiteDraft};
 use kvant_model::family::Role;
 use kvant_model::network::{Linear, LinearId};
 use kvant_quant::scheme::{ActivationScheme, AttentionScheme, MinScale, Rotary};
 use kvant_weights::activation_point::Site;
-use kvant_weights::parts::{AttentionSpec, CannotHold, Owner};
+use kvant_weights::parts::{AttentionSpec, CannotHold, Owner, ParameterPart};
+use std::collections::BTreeMap;
 
 /// A block whose attention is quantized, and where the parameters of what is static are found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,23 +32,51 @@ struct Owners {
     value: Linear,
 }
 
-impl Builder<'_> {
-    pub(super) fn plan_attention(&mut self) -> Result<(), PlanError> {
+/// What quantized attention takes.
+#[derive(Default)]
+pub(super) struct AttentionDrafts {
+    pub(super) blocks: Vec<PlannedAttention>,
+    pub(super) parts: Vec<ParameterPart>,
+    /// The places to observe that no layer has.
+    pub(super) sites: Vec<SiteDraft>,
+}
+
+/// The same of one block; places may be those of others.
+struct BlockDraft {
+    planned: PlannedAttention,
+    parts: Vec<ParameterPart>,
+    sites: Vec<SiteDraft>,
+}
+
+impl Recognised<'_> {
+    /// What quantized attention takes besides these layers.
+    pub(super) fn attention(&self, layers: &[Draft]) -> Result<AttentionDrafts, PlanError> {
         let scheme = self.recipe.attention();
         self.check_attention(&scheme)?;
         if scheme.is_empty() {
-            return Ok(());
+            return Ok(AttentionDrafts::default());
         }
-        for block in self.network.blocks().to_vec() {
-            if let Some(owners) = self.owners(block) {
-                self.plan_block(block, &scheme, &owners)?;
+        let of_layers =
+            draft::layers(layers).flat_map(|layer| &layer.activations).filter_map(|draft| draft.site.as_ref());
+        let mut known: BTreeMap<Site, ActivationScheme> =
+            of_layers.map(|planned| (planned.site.clone(), planned.scheme)).collect();
+        let mut drafts = AttentionDrafts::default();
+        for block in self.network.blocks() {
+            let Some(owners) = self.owners(*block) else { continue };
+            let BlockDraft { planned, parts, sites } = self.attention_of_block(*block, &scheme, &owners)?;
+            drafts.parts.extend(parts);
+            for site in sites {
+                if is_new(&mut known, &site)? {
+                    drafts.sites.push(site);
+                }
             }
+            drafts.blocks.push(planned);
         }
-        if self.attention.is_empty() {
+        if drafts.blocks.is_empty() {
             let reason = "its architecture has no description, or no attention that is known";
             return Err(PlanError::Attention { reason: reason.to_owned() });
         }
-        Ok(())
+        Ok(drafts)
     }
 
     fn check_attention(&self, scheme: &AttentionScheme) -> Result<(), PlanError> {
@@ -70,7 +101,12 @@ impl Builder<'_> {
         Some(Owners { query, key: owned(Role::Key)?, value: owned(Role::Value)? })
     }
 
-    fn plan_block(&mut self, block: usize, scheme: &AttentionScheme, owners: &Owners) -> Result<(), PlanError> {
+    fn attention_of_block(
+        &self,
+        block: usize,
+        scheme: &AttentionScheme,
+        owners: &Owners,
+    ) -> Result<BlockDraft, PlanError> {
         let site = |after: Site, owner: &Linear| match scheme.rotary {
             Rotary::Before => Site::Output(owner.module.clone()),
             Rotary::After => after,
@@ -91,56 +127,61 @@ impl Builder<'_> {
             source,
         };
         let parts = self.format.attention_parts(&spec).map_err(|problem| attention_error(&spec, problem))?;
-        self.declare_parameters(parts);
-        self.add_attention_sites(block, &spec, owners)
-    }
-
-    fn add_attention_sites(&mut self, block: usize, spec: &AttentionSpec, owners: &Owners) -> Result<(), PlanError> {
-        let (scheme, arithmetic) = (spec.scheme, spec.source.arithmetic());
-        let none = (None, false, MinScale::default());
-        if let (Some([key, value]), Some(cache)) = (&spec.key_value, scheme.key_value) {
-            // What comes out of two layers gets one scale, as loaders of the layout expect.
-            let shares = scheme.rotary == Rotary::Before && key.site != value.site;
-            let kin = shares.then(|| self.kin_number(format!("key and value {block}")));
-            for (owner, linear) in [(key, &owners.key), (value, &owners.value)] {
-                let more = (kin, shares, cache.min_scale);
-                self.add_attention_site(owner.site.clone(), cache.scheme, arithmetic, linear.out_features, more)?;
-            }
-        }
-        if let (Some(query), Some(scheme)) = (&spec.query, scheme.query) {
-            self.add_attention_site(query.site.clone(), scheme, arithmetic, owners.query.out_features, none)?;
-        }
-        if let (Some(site), Some(scheme)) = (&spec.probabilities, scheme.probabilities) {
-            self.add_attention_site(site.clone(), scheme, arithmetic, 1, none)?;
-        }
-        self.attention.push(PlannedAttention {
+        let sites = attention_sites(block, &spec, owners);
+        let planned = PlannedAttention {
             block,
-            key_value: spec.key_value.clone().map(|owners| owners.map(|owner| owner.site)),
-            query: spec.query.clone().map(|owner| owner.site),
-            probabilities: spec.probabilities.clone(),
-        });
-        Ok(())
+            key_value: spec.key_value.map(|owners| owners.map(|owner| owner.site)),
+            query: spec.query.map(|owner| owner.site),
+            probabilities: spec.probabilities,
+        };
+        Ok(BlockDraft { planned, parts, sites })
     }
+}
 
-    /// Adds a place once: one layer may make queries, keys and values.
-    fn add_attention_site(
-        &mut self,
-        site: Site,
-        scheme: ActivationScheme,
-        arithmetic: kvant_numeric::Arithmetic,
-        features: usize,
-        more: (Option<usize>, bool, MinScale),
-    ) -> Result<(), PlanError> {
-        match self.sites.iter().find(|planned| planned.site == site) {
-            Some(planned) if planned.scheme == scheme => {}
-            Some(planned) => {
-                let reason = format!("{site} would be `{}` and `{scheme}`", planned.scheme);
-                return Err(PlanError::Attention { reason });
-            }
-            None if scheme.needs_calibration() => self.add_site(site, scheme, arithmetic, features, more),
-            None => {}
+/// The places of a block that calibration would observe.
+fn attention_sites(block: usize, spec: &AttentionSpec, owners: &Owners) -> Vec<SiteDraft> {
+    let scheme = spec.scheme;
+    let of_site = |site: &Site, scheme: ActivationScheme, features: usize| SiteDraft {
+        site: site.clone(),
+        scheme,
+        arithmetic: spec.source.arithmetic(),
+        features,
+        kin: None,
+        shares: false,
+        min_scale: MinScale::default(),
+    };
+    let mut sites = Vec::new();
+    if let (Some([key, value]), Some(cache)) = (&spec.key_value, scheme.key_value) {
+        // What comes out of two layers gets one scale, as loaders of the layout expect.
+        let shares = scheme.rotary == Rotary::Before && key.site != value.site;
+        let kin = shares.then_some(Kin::KeyValue(block));
+        sites.extend([(key, &owners.key), (value, &owners.value)].map(|(owner, linear)| SiteDraft {
+            kin: kin.clone(),
+            shares,
+            min_scale: cache.min_scale,
+            ..of_site(&owner.site, cache.scheme, linear.out_features)
+        }));
+    }
+    if let (Some(query), Some(scheme)) = (&spec.query, scheme.query) {
+        sites.push(of_site(&query.site, scheme, owners.query.out_features));
+    }
+    if let (Some(site), Some(scheme)) = (&spec.probabilities, scheme.probabilities) {
+        sites.push(of_site(site, scheme, 1));
+    }
+    sites
+}
+
+/// Whether a place is to be observed that is not known yet: one layer may make queries, keys and values.
+fn is_new(known: &mut BTreeMap<Site, ActivationScheme>, draft: &SiteDraft) -> Result<bool, PlanError> {
+    let SiteDraft { site, scheme, .. } = draft;
+    match known.get(site) {
+        Some(planned) if planned == scheme => Ok(false),
+        Some(planned) => Err(PlanError::Attention { reason: format!("{site} would be `{planned}` and `{scheme}`") }),
+        None if scheme.needs_calibration() => {
+            known.insert(site.clone(), *scheme);
+            Ok(true)
         }
-        Ok(())
+        None => Ok(false),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The blocks of a plan, for algorithms that need calibration: which layers are rounded together, in which order, and
 //! through which links scales may be moved. Derived from roles; decides nothing.
 
-use super::build::Builder;
+use super::declared::Declared;
 use kvant_forward::forward::StopAt;
 use kvant_model::family::Residual;
 use kvant_model::network::expert_module;
@@ -76,7 +76,7 @@ impl PlannedStage {
     }
 }
 
-impl Builder<'_> {
+impl Declared<'_> {
     /// The blocks with the layers that are planned.
     pub(super) fn blocks(&self) -> Vec<PlannedBlock> {
         let planned: HashMap<&str, usize> =
@@ -84,14 +84,14 @@ impl Builder<'_> {
         let block = |(index, number): (usize, &usize)| PlannedBlock {
             index,
             stages: self.stages(*number, &planned),
-            links: self.network.links(*number),
+            links: self.source.network.links(*number),
             work: self.work(*number),
         };
-        self.network.blocks().iter().enumerate().map(block).collect()
+        self.source.network.blocks().iter().enumerate().map(block).collect()
     }
 
     fn stages(&self, block: usize, planned: &HashMap<&str, usize>) -> Vec<PlannedStage> {
-        let stages = self.network.stages(block).into_iter().map(|stage| PlannedStage {
+        let stages = self.source.network.stages(block).into_iter().map(|stage| PlannedStage {
             input: stage.input,
             depth: depth(stage.input),
             layers: self.modules(&stage).iter().filter_map(|module| planned.get(module.as_str()).copied()).collect(),
@@ -102,20 +102,20 @@ impl Builder<'_> {
     }
 
     fn work(&self, block: usize) -> BlockWork {
-        let stages = self.network.stages(block);
+        let stages = self.source.network.stages(block);
         let mut work = BlockWork { routed: self.routed(), resumes: self.resumes(&stages), ..BlockWork::default() };
         for stage in &stages {
             let count = stage.linears.iter().map(|id| self.multiplications(Consumer::Linear(*id)));
             let experts = stage.experts.iter().map(|id| self.multiplications(Consumer::Experts(*id)));
             *work.multiplications.entry(depth(stage.input)).or_default() += count.chain(experts).sum::<u64>();
-            let features = stage.linears.first().map_or(0, |id| self.network.linear(*id).in_features);
+            let features = stage.linears.first().map_or(0, |id| self.source.network.linear(*id).in_features);
             match stage.input {
                 Input::Heads => work.heads = features,
                 Input::Attention => work.width = features,
                 _ => {}
             }
         }
-        for link in self.network.links(block) {
+        for link in self.source.network.links(block) {
             let (attention, trial) = self.trial(&link, &work);
             let total = if attention { &mut work.trial_of_attention } else { &mut work.trial_of_rows };
             *total += trial;
@@ -124,7 +124,7 @@ impl Builder<'_> {
     }
 
     fn resumes(&self, stages: &[Stage]) -> Vec<StopAt> {
-        let residual = self.network.family().map(|family| family.math.residual.resolve(&self.config));
+        let residual = self.source.network.family().map(|family| family.math.residual.resolve(&self.source.config));
         let mixture = stages.iter().any(|stage| matches!(stage.input, Input::Routed(_)));
         match (residual, mixture) {
             (Some(Residual::Parallel), _) => vec![],
@@ -135,7 +135,7 @@ impl Builder<'_> {
 
     /// Experts that a token is sent to, and how many there are.
     fn routed(&self) -> (usize, usize) {
-        let experts = self.config.experts.as_ref();
+        let experts = self.source.config.experts.as_ref();
         experts.map_or((1, 1), |experts| (experts.per_token.unwrap_or(1).min(experts.count), experts.count))
     }
 
@@ -143,11 +143,11 @@ impl Builder<'_> {
     fn weights(&self, layer: Consumer) -> u64 {
         match layer {
             Consumer::Linear(id) => {
-                let linear = self.network.linear(id);
+                let linear = self.source.network.linear(id);
                 linear.in_features as u64 * linear.out_features as u64
             }
             Consumer::Experts(id) => {
-                let all = &self.network.experts()[id.index()];
+                let all = &self.source.network.experts()[id.index()];
                 all.in_features as u64 * all.out_features as u64 * all.experts as u64
             }
         }
@@ -157,7 +157,7 @@ impl Builder<'_> {
     fn multiplications(&self, layer: Consumer) -> u64 {
         let (per_token, count) = self.routed();
         let is_routed = match layer {
-            Consumer::Linear(id) => self.network.linear(id).expert.is_some(),
+            Consumer::Linear(id) => self.source.network.linear(id).expert.is_some(),
             Consumer::Experts(_) => true,
         };
         let weights = self.weights(layer);
@@ -171,7 +171,7 @@ impl Builder<'_> {
             return (false, link.into.iter().map(|consumer| self.weights(*consumer)).sum());
         };
         let first = link.into.first().and_then(|consumer| match consumer {
-            Consumer::Linear(id) => self.network.input(*id),
+            Consumer::Linear(id) => self.source.network.input(*id),
             Consumer::Experts(_) => Some(Input::Routed(None)),
         });
         let feeds_forward = first.map(depth) == Some(StopAt::FeedForward);
@@ -181,8 +181,8 @@ impl Builder<'_> {
 
     /// The modules of a stage, experts of one tensor one by one.
     fn modules(&self, stage: &Stage) -> Vec<String> {
-        let linears = stage.linears.iter().map(|id| self.network.linear(*id).module.clone());
-        let experts = stage.experts.iter().map(|id| &self.network.experts()[id.index()]);
+        let linears = stage.linears.iter().map(|id| self.source.network.linear(*id).module.clone());
+        let experts = stage.experts.iter().map(|id| &self.source.network.experts()[id.index()]);
         let experts = experts.flat_map(|all| (0..all.experts).map(|expert| expert_module(&all.module, expert)));
         linears.chain(experts).collect()
     }

@@ -1,6 +1,6 @@
 //! What the configuration says of a plan: the modules that are not quantized, and how the others are.
 
-use super::build::Builder;
+use super::declared::Declared;
 use super::error::PlanError;
 use super::quantization_config::{Described, with_quantization};
 use super::{PlannedAttention, Site, names};
@@ -14,12 +14,12 @@ use kvant_quant::scheme::{ActivationScheme, LayerScheme};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-impl Builder<'_> {
+impl Declared<'_> {
     /// Modules that are not quantized, for the configuration, since loaders do not infer them: under their names on disk
     /// and under those that transformers gives them in memory.
     pub(super) fn exclude_list(&self) -> Vec<String> {
         let quantized = self.quantized_modules();
-        let kept = self.network.kept_modules().into_iter().filter(|module| !quantized.contains(module));
+        let kept = self.source.network.kept_modules().into_iter().filter(|module| !quantized.contains(module));
         let heads = self.heads(&quantized);
         let on_disk = self.excluded.iter().map(String::as_str).chain(kept).chain(heads.iter().map(String::as_str));
         let patterns = self.modality_patterns();
@@ -28,9 +28,9 @@ impl Builder<'_> {
             let last = module.rsplit('.').next().filter(|last| names::USUAL_HEADS.contains(last));
             last.filter(|_| !patterns.is_empty()).map(str::to_owned)
         };
-        let loader = LoaderNames::of(&self.config);
+        let loader = LoaderNames::of(&self.source.config);
         let both = on_disk.flat_map(|module| {
-            let names = [module.to_owned(), self.in_memory_name(module)].into_iter();
+            let names = [module.to_owned(), self.source.in_memory_name(module)].into_iter();
             names.chain(bare(module)).chain(loader.of_module(module))
         });
         let all: BTreeSet<String> = both.chain(patterns.iter().cloned()).collect();
@@ -45,12 +45,16 @@ impl Builder<'_> {
 
     /// Heads that the checkpoint has no tensor for, or whose part is not known.
     fn heads(&self, quantized: &BTreeSet<&str>) -> Vec<String> {
-        if self.network.family().is_some() {
-            let tied = self.network.is_tied().then(|| names::head(&self.network).to_owned());
+        if self.source.network.family().is_some() {
+            let tied = self.source.network.is_tied().then(|| names::head(&self.source.network).to_owned());
             return tied.into_iter().collect();
         }
-        let embeddings =
-            self.tensors.iter().zip(self.network.places()).filter(|(_, place)| **place == Place::Embedding);
+        let embeddings = self
+            .source
+            .tensors
+            .iter()
+            .zip(self.source.network.places())
+            .filter(|(_, place)| **place == Place::Embedding);
         let embeddings = embeddings.filter_map(|(tensor, _)| tensor.name().strip_suffix(".weight"));
         let usual = names::USUAL_HEADS.iter().copied();
         let all = embeddings.chain(usual).map(str::to_owned).chain(self.tied_modules());
@@ -59,8 +63,8 @@ impl Builder<'_> {
 
     /// Modules that have a bias and no weight, outside of blocks, and their decoders: heads whose weight is the embedding's.
     fn tied_modules(&self) -> Vec<String> {
-        let names: BTreeSet<&str> = self.tensors.iter().map(|tensor| tensor.name()).collect();
-        let modules = self.tensors.iter().filter_map(|tensor| tensor.name().strip_suffix(".bias"));
+        let names: BTreeSet<&str> = self.source.tensors.iter().map(|tensor| tensor.name()).collect();
+        let modules = self.source.tensors.iter().filter_map(|tensor| tensor.name().strip_suffix(".bias"));
         let in_block = |module: &str| module.split('.').any(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
         let tied = modules.filter(|module| !in_block(module) && !names.contains(format!("{module}.weight").as_str()));
         tied.flat_map(|module| [module.to_owned(), format!("{module}.decoder")]).collect()
@@ -68,16 +72,16 @@ impl Builder<'_> {
 
     /// Whether an entry of the list would name a quantized module too.
     fn reaches(&self, entry: &str, quantized: &BTreeSet<&str>) -> bool {
-        let by_part = self.format.capabilities().excluded_names == ExcludedNames::Parts;
+        let by_part = self.source.format.capabilities().excluded_names == ExcludedNames::Parts;
         quantized.contains(entry) || (by_part && quantized.iter().any(|module| module.contains(entry)))
     }
 
     /// Patterns for vision towers and the like, whose prefixes differ between disk and memory.
     fn modality_patterns(&self) -> BTreeSet<String> {
-        let others = self.tensors.iter().zip(self.network.places());
+        let others = self.source.tensors.iter().zip(self.source.network.places());
         let others = others.filter(|(_, place)| **place == Place::Other(Reason::Modality));
         let parts = others.filter_map(|(tensor, _)| modality_part(tensor.name()));
-        let names = self.format.capabilities().excluded_names;
+        let names = self.source.format.capabilities().excluded_names;
         let pattern = |part: &str| match names {
             ExcludedNames::Expressions => format!("re:.*{part}\\..*"),
             ExcludedNames::Parts => part.to_owned(),
@@ -94,17 +98,19 @@ impl Builder<'_> {
             let (layer, scheme) = first.unwrap_or_default();
             PlanError::CannotHold { layer, scheme, problem }
         };
-        let loader = LoaderNames::of(&self.config);
+        let loader = LoaderNames::of(&self.source.config);
         let renamed = self
             .layers
             .iter()
             .flat_map(|layer| loader.of_module(&layer.module).into_iter().map(|name| (name, layer.scheme)));
         let aliases: Vec<_> = renamed.collect();
-        let attention = self.network.family().map(AttentionModules::of).unwrap_or_default();
+        let attention = self.source.network.family().map(AttentionModules::of).unwrap_or_default();
         let described =
             Described { layers: &layers, exclude, aliases: &aliases, attention: &attention, ordered: self.ordered };
-        let mut config = with_quantization(json, self.format, &self.recipe, &described).map_err(error)?;
-        if let Some(fake) = (self.format == OutputFormat::PlainFloats).then(|| self.fake_quantization()).flatten() {
+        let mut config = with_quantization(json, self.source.format, &self.source.recipe, &described).map_err(error)?;
+        if let Some(fake) =
+            (self.source.format == OutputFormat::PlainFloats).then(|| self.fake_quantization()).flatten()
+        {
             fake.insert_into(&mut config);
         }
         Ok(config)
@@ -119,18 +125,12 @@ impl Builder<'_> {
         };
         let layers: Vec<(&str, ModuleScheme)> =
             self.layers.iter().map(|layer| (layer.module.as_str(), scheme(layer.scheme))).collect();
-        FakeQuantization::new(&layers, &self.other_modules(&layers), &self.sites_of_attention())
-    }
-
-    /// The modules of the source's tensors that are none of these layers.
-    pub(super) fn other_modules(&self, layers: &[(&str, ModuleScheme)]) -> Vec<&str> {
-        let quantized: BTreeSet<&str> = layers.iter().map(|(name, _)| *name).collect();
-        let modules = self.tensors.iter().map(|tensor| tensor.name.rsplit_once('.').map_or("", |(module, _)| module));
-        modules.filter(|module| !quantized.contains(module)).collect()
+        let names: Vec<&str> = layers.iter().map(|(name, _)| *name).collect();
+        FakeQuantization::new(&layers, &self.source.modules_besides(&names), &self.sites_of_attention())
     }
 
     fn sites_of_attention(&self) -> Vec<(Site, ActivationScheme)> {
-        let scheme = self.recipe.attention();
+        let scheme = self.source.recipe.attention();
         let of_block = |block: &PlannedAttention| {
             let cache = scheme.key_value.map(|cache| cache.scheme);
             let keys = block.key_value.iter().flatten().zip(std::iter::repeat(cache));

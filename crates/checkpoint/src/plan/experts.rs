@@ -1,11 +1,14 @@
 //! Planning tensors that hold all experts of a block: one layer an expert, or one tensor of simulated values.
 
-use super::build::{Builder, stored_type, values_type};
+use super::convert::ExcludedCodes;
+use super::decisions::Decisions;
+use super::draft::{Draft, Drafts, KeptDraft, OutputDraft, drafted};
 use super::error::PlanError;
-use super::layer::LayerDraft;
+use super::layer::{LayerDraft, stored_type, values_type};
+use super::recognised::Recognised;
 use super::sites::Origin;
 use super::source::SourceTensor;
-use super::{KeptTensor, LayerOutput, Reuse, SourceStorage, SourceWeight, TensorAction};
+use super::{Reuse, SourceStorage, SourceWeight, TensorAction};
 use crate::recipe::Decision;
 use kvant_container::Dtype;
 use kvant_formats::format::OutputFormat;
@@ -15,130 +18,135 @@ use kvant_numeric::kernel::Source;
 use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::Fused;
 
-impl Builder<'_> {
-    pub(super) fn plan_experts(&mut self) -> Result<(), PlanError> {
-        for experts in self.network.experts().to_vec() {
-            let weight = match experts.storage {
-                ExpertsStorage::Float { weight } => weight,
-                ExpertsStorage::Mxfp4 { blocks, .. } => {
-                    let first = self.tensors[blocks].name().to_owned();
-                    return Err(PlanError::AlreadyQuantized { tensors: 2, first, method: Some("mxfp4".to_owned()) });
-                }
-            };
-            let schemes: Vec<_> = (0..experts.experts).map(|expert| self.decide_expert(&experts, expert)).collect();
-            match schemes.iter().find_map(|scheme| scheme.err()) {
-                None => self.plan_fused(&experts, weight, &schemes)?,
-                Some(reason) if self.keep_expert_codes(&experts, weight, reason)? => {}
-                // The tensor is one: if one expert is kept, all are.
-                Some(reason) => {
-                    self.excluded.push(experts.module.clone());
-                    self.copy(weight, reason);
-                }
+impl Decisions<'_, '_> {
+    pub(super) fn draft_experts(
+        &self,
+        experts: &FusedExperts,
+        codes: &ExcludedCodes<'_, '_>,
+    ) -> Result<Drafts, PlanError> {
+        let weight = match experts.storage {
+            ExpertsStorage::Float { weight } => weight,
+            ExpertsStorage::Mxfp4 { blocks, .. } => {
+                let first = self.source.tensors[blocks].name().to_owned();
+                return Err(PlanError::AlreadyQuantized { tensors: 2, first, method: Some("mxfp4".to_owned()) });
             }
+        };
+        match self.decide_experts(experts) {
+            Ok(schemes) => self.quantize_experts(experts, weight, &schemes, codes.ordered()),
+            Err(reason) => match codes.of_experts(self.source, experts, weight, reason)? {
+                Some(kept) => Ok(kept),
+                // The tensor is one: if one expert is kept, all are.
+                None => Ok(Drafts::from(vec![self.source.keep_experts(experts, weight, reason)])),
+            },
         }
-        Ok(())
+    }
+
+    /// The schemes of all experts, or why they are kept.
+    pub(super) fn decide_experts(&self, experts: &FusedExperts) -> Result<Vec<LayerScheme>, &'static str> {
+        (0..experts.experts).map(|expert| self.decide_expert(experts, expert)).collect()
     }
 
     /// The scheme of one expert: what is said of it, else what is said of the tensor of all.
     fn decide_expert(&self, experts: &FusedExperts, expert: usize) -> Result<LayerScheme, &'static str> {
         let own = expert_module(&experts.module, expert);
-        let said_of_it = !matches!(self.recipe.decide(&own), Decision::Default(_));
+        let said_of_it = !matches!(self.source.recipe.decide(&own), Decision::Default(_));
         self.decide(if said_of_it { &own } else { &experts.module }, experts.kept)
     }
 
-    fn plan_fused(
-        &mut self,
+    fn quantize_experts(
+        &self,
         experts: &FusedExperts,
         weight: usize,
-        schemes: &[Result<LayerScheme, &'static str>],
-    ) -> Result<(), PlanError> {
-        self.take(weight);
-        let view = self.tensors[weight].clone();
-        let dtype = self.source_type(weight)?;
+        schemes: &[LayerScheme],
+        ordered: bool,
+    ) -> Result<Drafts, PlanError> {
+        let source = self.source;
+        let view = &source.tensors[weight];
+        let dtype = source.source_type(weight)?;
         let stored = common_values_type(schemes, dtype);
-        let mut shared = None;
-        for (expert, scheme) in schemes.iter().enumerate() {
-            let Ok(scheme) = *scheme else { continue };
+        let draft = |(expert, scheme): (usize, &LayerScheme)| {
             let origin = Origin::of_expert(experts, expert_module(&experts.module, expert));
             let layer = LayerDraft {
-                name: self.output_name(&origin.module),
+                name: source.output_name(&origin.module),
                 module: origin.module.clone(),
                 role: experts.role.name(),
                 rows: experts.out_features,
                 columns: experts.in_features,
-                scheme,
+                scheme: *scheme,
                 source: SourceWeight {
                     tensor: view.stored_name(),
                     position: view.position,
                     expert: Some(expert),
                     input_major: experts.orientation == Orientation::InOut && view.packed().is_none(),
                     dtype,
-                    storage: expert_storage(&view, expert, Reuse::Values),
+                    storage: expert_storage(view, expert, Reuse::Values),
                 },
                 shares_scale: None,
                 is_fused: matches!(experts.role, Role::Gate | Role::Up),
             };
-            if self.format == OutputFormat::PlainFloats {
-                self.add_fused_values(layer, stored, view.shape(), &mut shared);
-            } else if self.format.capabilities().fused_experts_only {
-                self.add_fused_parts(layer, experts, &mut shared)?;
+            if source.format == OutputFormat::PlainFloats {
+                source.fused_values(weight, layer, stored)
+            } else if source.format.capabilities().fused_experts_only {
+                source.fused_parts(weight, layer, experts, ordered)
             } else {
-                self.add_layer(layer, &origin, Vec::new())?;
+                source.layer(weight, layer, &origin, ordered)
             }
-        }
-        let stays_whole = self.format == OutputFormat::PlainFloats || self.format.capabilities().fused_experts_only;
-        if let (Some(bias), false) = (experts.bias, stays_whole) {
-            self.split_bias(experts, bias);
-        }
-        Ok(())
+        };
+        let stays_whole = source.format == OutputFormat::PlainFloats || source.format.capabilities().fused_experts_only;
+        let biases = experts.bias.filter(|_| !stays_whole).map(|bias| Ok(source.split_bias(experts, bias)));
+        Drafts::join(schemes.iter().enumerate().map(draft).chain(biases))
+    }
+}
+
+impl Recognised<'_> {
+    /// All experts of a tensor as they are.
+    pub(super) fn keep_experts(&self, experts: &FusedExperts, weight: usize, reason: &'static str) -> Draft {
+        Draft::Kept(KeptDraft { module: Some(experts.module.clone()), ..self.copy(weight, reason) })
     }
 
     /// The matrix of an expert inside the tensor of all.
-    fn add_fused_values(&mut self, layer: LayerDraft, dtype: Dtype, shape: &[usize], shared: &mut Option<usize>) {
-        if !self.check_layer(&layer) {
-            return;
-        }
-        let tensor = *shared.get_or_insert_with(|| self.declare(layer.source.tensor.clone(), dtype, shape.to_vec()));
-        let matrix = layer.rows * layer.columns * dtype.bitsize() / 8;
-        let offset = (layer.source.expert.unwrap_or(0) * matrix) as u64;
-        self.layers.push(layer.with_output(LayerOutput::Values { tensor, offset, dtype }));
+    fn fused_values(&self, weight: usize, layer: LayerDraft, dtype: Dtype) -> Result<Drafts, PlanError> {
+        drafted(weight, layer, |layer| {
+            let matrix = layer.rows * layer.columns * dtype.bitsize() / 8;
+            let offset = (layer.source.expert.unwrap_or(0) * matrix) as u64;
+            let shape = self.tensors[weight].shape().to_vec();
+            Ok((OutputDraft::Values { dtype, shape, offset }, Vec::new()))
+        })
     }
 
     /// The matrix of an expert inside tensors of all.
-    pub(super) fn add_fused_parts(
-        &mut self,
+    pub(super) fn fused_parts(
+        &self,
+        weight: usize,
         layer: LayerDraft,
         experts: &FusedExperts,
-        shared: &mut Option<usize>,
-    ) -> Result<(), PlanError> {
-        if !self.check_layer(&layer) {
-            return Ok(());
-        }
-        let module = self.output_name(&experts.module);
-        let parts = self.parts(&layer, Some(Fused { module: &module, count: experts.experts }))?;
-        let first = *shared.get_or_insert_with(|| self.declare_all(&parts));
-        let slice = (layer.source.expert.unwrap_or(0), experts.experts);
-        self.layers.push(layer.with_output(LayerOutput::Parts { parts, first, slice }));
-        Ok(())
+        ordered: bool,
+    ) -> Result<Drafts, PlanError> {
+        drafted(weight, layer, |layer| {
+            let module = self.output_name(&experts.module);
+            let parts = self.parts(layer, Some(Fused { module: &module, count: experts.experts }), ordered)?;
+            let slice = (layer.source.expert.unwrap_or(0), experts.experts);
+            Ok((OutputDraft::Parts { parts, slice }, Vec::new()))
+        })
     }
 
     /// The biases of experts that become linear layers of their own.
-    pub(super) fn split_bias(&mut self, experts: &FusedExperts, bias: usize) {
-        let view = self.tensors[bias].clone();
+    pub(super) fn split_bias(&self, experts: &FusedExperts, bias: usize) -> Drafts {
+        let view = &self.tensors[bias];
         let length = view.byte_len() as usize / experts.experts.max(1);
-        for expert in 0..experts.experts {
+        let of_expert = |expert: usize| {
             let module = self.output_name(&expert_module(&experts.module, expert));
-            let tensor = self.declare(format!("{module}.bias"), view.dtype(), vec![experts.out_features]);
-            let treatment = TensorAction::Copy(expert * length..(expert + 1) * length);
-            self.kept.push(KeptTensor {
-                source: view.stored_name(),
-                position: view.position,
-                tensor,
-                treatment,
+            Draft::Kept(KeptDraft {
+                tensor: bias,
+                module: None,
+                name: format!("{module}.bias"),
+                dtype: view.dtype(),
+                shape: vec![experts.out_features],
+                treatment: TensorAction::Copy(expert * length..(expert + 1) * length),
                 reason: "bias",
-            });
-        }
-        self.take(bias);
+            })
+        };
+        Drafts::from(Vec::from_iter((0..experts.experts).map(of_expert)))
     }
 }
 
@@ -152,8 +160,8 @@ pub(super) fn expert_storage(tensor: &SourceTensor<'_>, expert: usize, reuse: Re
 
 /// The type of a tensor that holds simulated values of all experts: the one that all their schemes ask for, else that of
 /// the source.
-fn common_values_type(schemes: &[Result<LayerScheme, &'static str>], source: Source) -> Dtype {
-    let mut types = schemes.iter().flatten().map(|scheme| values_type(scheme.weight, source));
+fn common_values_type(schemes: &[LayerScheme], source: Source) -> Dtype {
+    let mut types = schemes.iter().map(|scheme| values_type(scheme.weight, source));
     let first = types.next();
     first.filter(|first| types.all(|other| other == *first)).unwrap_or_else(|| stored_type(source))
 }

@@ -1,7 +1,7 @@
 //! How much of a model stays in floats although nobody asked for it: a plan that leaves out most of the experts must not look like one
 //! that makes the model small.
 
-use super::build::Builder;
+use super::declared::Declared;
 use crate::recipe::Decision;
 use kvant_model::family::Role;
 use kvant_model::network::{Place, Reason, Slot};
@@ -13,7 +13,7 @@ const WORTH_A_WORD: u64 = 10;
 /// Names that are given.
 const NAMES: usize = 3;
 
-impl Builder<'_> {
+impl Declared<'_> {
     /// A sentence where more than a tenth of the bytes of matrices stays in floats by default. Embeddings, heads, norms and
     /// convolutions are not counted: they are floats everywhere.
     pub(super) fn float_share(&self) -> Option<String> {
@@ -23,7 +23,7 @@ impl Builder<'_> {
         }
         let planned: BTreeSet<usize> = self.layers.iter().map(|layer| layer.source.position).collect();
         let mut kept: BTreeMap<String, u64> = BTreeMap::new();
-        for (position, tensor) in self.tensors.iter().enumerate() {
+        for (position, tensor) in self.source.tensors.iter().enumerate() {
             if !planned.contains(&tensor.position) && self.stays_by_default(position) {
                 *kept.entry(pattern(tensor.name())).or_default() += tensor.byte_len();
             }
@@ -45,16 +45,16 @@ impl Builder<'_> {
 
     /// Whether a tensor is a matrix, or one for each expert, that is carried over although nothing is said of it.
     fn stays_by_default(&self, position: usize) -> bool {
-        let tensor = &self.tensors[position];
+        let tensor = &self.source.tensors[position];
         let is_matrix = matches!(tensor.shape().len(), 2 | 3) && tensor.meta().is_float();
         let module = tensor.name().strip_suffix(".weight").unwrap_or(tensor.name());
-        let counts = match self.network.places()[position] {
-            Place::Linear(id, Slot::Weight) => self.network.linear(id).role != Role::Head,
+        let counts = match self.source.network.places()[position] {
+            Place::Linear(id, Slot::Weight) => self.source.network.linear(id).role != Role::Head,
             Place::Experts(_, Slot::Weight) => true,
             Place::Other(reason) => !matches!(reason, Reason::Buffer | Reason::Quantized),
             _ => false,
         };
-        is_matrix && counts && !matches!(self.recipe.decide(module), Decision::Excluded)
+        is_matrix && counts && !matches!(self.source.recipe.decide(module), Decision::Excluded)
     }
 }
 

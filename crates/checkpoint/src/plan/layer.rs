@@ -3,7 +3,7 @@
 use kvant_container::{Dtype, Layout};
 use kvant_numeric::kernel::Source;
 use kvant_quant::observer::ObserverRef;
-use kvant_quant::scheme::{Granularity, LayerScheme};
+use kvant_quant::scheme::{Cast, Granularity, LayerScheme, TensorScheme};
 use kvant_weights::parts::{Part, band_axis};
 use kvant_weights::weight::{Band, BandAxis, bands};
 
@@ -216,6 +216,29 @@ impl PlannedLayer {
         // Of codes that are taken over there are no values.
         let per_element = if self.is_recoded() { 4 } else { 12 };
         self.bands().iter().map(|band| band.len() as u64 * per_element).max().unwrap_or(0)
+    }
+}
+
+/// Whether block scales stand under one of the tensor, which fused layers share.
+pub(super) fn has_tensor_scale(scheme: TensorScheme) -> bool {
+    matches!(scheme, TensorScheme::Float(float) if float.scale.has_tensor_scale())
+}
+
+/// The type in which simulated values are stored: that of the source, or of the cast.
+pub(super) fn values_type(scheme: TensorScheme, source: Source) -> Dtype {
+    match scheme {
+        TensorScheme::Cast(Cast::F16) => Dtype::F16,
+        TensorScheme::Cast(Cast::Bf16) => Dtype::BF16,
+        _ => stored_type(source),
+    }
+}
+
+/// The type in which floats of the source are stored; fp8 is widened.
+pub(super) fn stored_type(source: Source) -> Dtype {
+    match source {
+        Source::F32 => Dtype::F32,
+        Source::F16 => Dtype::F16,
+        Source::Bf16 | Source::E4m3 | Source::E5m2 => Dtype::BF16,
     }
 }
 

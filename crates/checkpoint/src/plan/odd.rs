@@ -1,8 +1,8 @@
 //! Layers that cannot be what the rest becomes: one of them does not refuse a model. They stay in floats, and the plan says why. Schemes
 //! that do not fit a large part of the model are refused, and so are those that were asked for by name.
 
-use super::build::{Builder, has_tensor_scale};
-use super::layer::LayerDraft;
+use super::layer::{LayerDraft, has_tensor_scale};
+use super::recognised::Recognised;
 use super::{PlanError, SourceWeight};
 use crate::recipe::Decision;
 use kvant_formats::format::OutputFormat;
@@ -28,32 +28,55 @@ const CASTS_TO_WO: &[&str] =
 /// Architectures whose experts transformers takes apart before it loads compressed-tensors.
 const UNFUSES_EXPERTS: &[&str] = &["llama4", "llama4_text"];
 
-impl Builder<'_> {
-    /// Finds the layers that stay in floats although their scheme is the default one.
-    pub(super) fn set_odd_layers_aside(&mut self) -> Result<(), PlanError> {
-        self.refuse_experts_that_do_not_load()?;
-        self.set_casting_layers_aside()?;
+/// The layers that stay in floats although their scheme is the default one, and why; a note for each reason.
+pub(super) struct OddLayers {
+    reasons: BTreeMap<String, &'static str>,
+    notices: Vec<String>,
+}
+
+impl OddLayers {
+    /// Finds them.
+    pub(super) fn of(source: &Recognised<'_>) -> Result<OddLayers, PlanError> {
+        source.refuse_experts_that_do_not_load()?;
+        let casting = source.casting_layers()?;
         let mut problems: BTreeMap<usize, String> = BTreeMap::new();
         let (mut misfits, mut all) = (0, 0);
-        for (index, linear) in self.network.linears().iter().enumerate() {
-            let Some(scheme) = self.by_default(linear) else { continue };
+        for (index, linear) in source.network.linears().iter().enumerate() {
+            let Some(scheme) = source.by_default(&casting, linear) else { continue };
             let elements = linear.out_features.saturating_mul(linear.in_features);
             all += elements;
-            if let Some(problem) = self.problem(linear, scheme) {
+            if let Some(problem) = source.problem(linear, scheme) {
                 misfits += elements;
                 problems.insert(index, problem);
             }
         }
-        if misfits.saturating_mul(TOLERATED_PART) <= all {
-            self.keep_with_siblings(&problems);
-        }
-        Ok(())
+        let is_tolerated = misfits.saturating_mul(TOLERATED_PART) <= all;
+        Ok(if is_tolerated { casting.and(source.misfits_with_siblings(&problems)) } else { casting })
     }
 
+    /// Why a layer stays.
+    pub(super) fn reason(&self, module: &str) -> Option<&'static str> {
+        self.reasons.get(module).copied()
+    }
+
+    /// What the user should know.
+    pub(super) fn into_notices(self) -> Vec<String> {
+        self.notices
+    }
+
+    fn and(self, other: OddLayers) -> OddLayers {
+        OddLayers {
+            reasons: self.reasons.into_iter().chain(other.reasons).collect(),
+            notices: self.notices.into_iter().chain(other.notices).collect(),
+        }
+    }
+}
+
+impl Recognised<'_> {
     /// The scheme of a layer that nothing is said of by name.
-    fn by_default(&self, linear: &Linear) -> Option<LayerScheme> {
+    fn by_default(&self, odd: &OddLayers, linear: &Linear) -> Option<LayerScheme> {
         let unnamed = matches!(self.recipe.decide(&linear.module), Decision::Default(_));
-        self.decide(&linear.module, linear.kept).ok().filter(|_| unnamed)
+        self.decide(odd, &linear.module, linear.kept).ok().filter(|_| unnamed)
     }
 
     /// Why a layer cannot be what its scheme says.
@@ -68,7 +91,7 @@ impl Builder<'_> {
         if self.format == OutputFormat::PlainFloats {
             return None;
         }
-        match self.parts(&self.draft(linear, scheme).ok()?, None) {
+        match self.parts(&self.draft(linear, scheme).ok()?, None, false) {
             Err(PlanError::CannotHold { problem, .. }) => Some(problem.reason),
             _ => None,
         }
@@ -99,7 +122,8 @@ impl Builder<'_> {
     }
 
     /// Loaders fuse siblings, which therefore stay together; a note for each reason.
-    fn keep_with_siblings(&mut self, problems: &BTreeMap<usize, String>) {
+    fn misfits_with_siblings(&self, problems: &BTreeMap<usize, String>) -> OddLayers {
+        let mut reasons = BTreeMap::new();
         let mut notes: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for (index, problem) in problems {
             let linear = &self.network.linears()[*index];
@@ -107,17 +131,17 @@ impl Builder<'_> {
             let members = group.into_iter().flatten().map(|id| self.network.linear(*id).module.clone());
             let together: Vec<String> = members.chain([linear.module.clone()]).collect();
             notes.entry(problem).or_default().push(linear.module.clone());
-            self.odd.extend(together.into_iter().map(|module| (module, DOES_NOT_FIT)));
+            reasons.extend(together.into_iter().map(|module| (module, DOES_NOT_FIT)));
         }
         let notes = notes.into_iter().map(|(problem, modules)| format!("{} in floats: {problem}", stays(&modules)));
-        self.notices.extend(notes);
+        OddLayers { reasons, notices: notes.collect() }
     }
 
     /// In Quark's layout, the layers whose weight a loader reads as a float.
-    fn set_casting_layers_aside(&mut self) -> Result<(), PlanError> {
+    fn casting_layers(&self) -> Result<OddLayers, PlanError> {
         let casts = self.config.model_types.iter().any(|name| CASTS_TO_WO.contains(&name.as_str()));
         if !self.format.capabilities().integer_weight || !casts {
-            return Ok(());
+            return Ok(OddLayers { reasons: BTreeMap::new(), notices: Vec::new() });
         }
         let linears = self.network.linears().iter().filter(|linear| linear.module.ends_with(".wo"));
         let modules: Vec<String> = linears.map(|linear| linear.module.clone()).collect();
@@ -132,14 +156,14 @@ impl Builder<'_> {
                 return Err(PlanError::CannotHold { layer: module.clone(), scheme: scheme.to_string(), problem });
             }
         }
-        if !modules.is_empty() {
-            self.notices.push(format!(
-                "{} in floats: transformers casts activations to the type of this weight; ‹format› compressed-tensors quantizes it",
-                stays(&modules)
-            ));
-        }
-        self.odd.extend(modules.into_iter().map(|module| (module, READ_AS_FLOAT)));
-        Ok(())
+        let notice = (!modules.is_empty()).then(|| format!(
+            "{} in floats: transformers casts activations to the type of this weight; ‹format› compressed-tensors quantizes it",
+            stays(&modules)
+        ));
+        Ok(OddLayers {
+            reasons: modules.into_iter().map(|module| (module, READ_AS_FLOAT)).collect(),
+            notices: notice.into_iter().collect(),
+        })
     }
 
     /// Experts in one tensor that transformers looks for one by one where the rest is in compressed-tensors' layout.

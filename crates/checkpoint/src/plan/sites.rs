@@ -1,16 +1,16 @@
 //! Planning quantized inputs and outputs of layers: the places to observe, and the tensors for what is found.
 
 use super::ParameterTensor;
-use super::build::Builder;
 use super::error::PlanError;
-use super::layer::LayerDraft;
+use super::layer::{LayerDraft, has_tensor_scale};
+use super::recognised::Recognised;
 use kvant_model::family::Role;
 use kvant_model::network::{FusedExperts, Linear};
 use kvant_numeric::Arithmetic;
 use kvant_quant::activation::{self, ActivationStatistic};
 use kvant_quant::scheme::{ActivationScheme, MinScale};
 use kvant_weights::activation_point::Parameters;
-use kvant_weights::activation_point::{PlannedSite, Site};
+use kvant_weights::activation_point::Site;
 use kvant_weights::parts::{ActivationSpec, ParameterPart, Side};
 
 /// What is known of a layer besides its plan.
@@ -18,62 +18,117 @@ use kvant_weights::parts::{ActivationSpec, ParameterPart, Side};
 pub(super) struct Origin {
     /// Its name in the source.
     pub(super) module: String,
-    /// What reads the same activations, or a part of them: a key that all of them have.
-    kin: Option<String>,
+    /// What it reads together with others.
+    reads: Option<Shared>,
+}
+
+/// Activations that several layers read, or a part of them each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Shared {
+    /// The input of layers that loaders fuse.
+    Siblings(usize),
+    /// The tokens of a block that are routed to experts.
+    Routed(usize),
+    /// The hidden activations of a block's experts.
+    Hidden(usize),
+}
+
+/// What places have in common that stand in for one another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kin {
+    /// The same input.
+    Input(Shared),
+    /// Outputs of layers that read the same and have the same name among the experts.
+    Output(Shared, String),
+    /// Keys and values of a block.
+    KeyValue(usize),
 }
 
 impl Origin {
     pub(super) fn of_linear(linear: &Linear) -> Origin {
-        let experts = linear.expert.zip(linear.block).map(|(_, block)| kin_of_expert(block, linear.role));
-        let siblings = || linear.siblings.map(|group| format!("siblings {}", group.index()));
-        Origin { module: linear.module.clone(), kin: experts.or_else(siblings) }
+        let experts = linear.expert.zip(linear.block).map(|(_, block)| read_by_expert(block, linear.role));
+        let siblings = || linear.siblings.map(|group| Shared::Siblings(group.index()));
+        Origin { module: linear.module.clone(), reads: experts.or_else(siblings) }
     }
 
     pub(super) fn of_expert(experts: &FusedExperts, module: String) -> Origin {
-        Origin { module, kin: Some(kin_of_expert(experts.block, experts.role)) }
+        Origin { module, reads: Some(read_by_expert(experts.block, experts.role)) }
+    }
+
+    fn kin(&self, side: Side) -> Option<Kin> {
+        match (side, self.reads?) {
+            (Side::Input, shared) => Some(Kin::Input(shared)),
+            // What the layers put out differs even where they read the same.
+            (Side::Output, Shared::Siblings(_)) => None,
+            (Side::Output, shared) => {
+                let leaf = self.module.rsplit('.').next().unwrap_or_default();
+                Some(Kin::Output(shared, leaf.to_owned()))
+            }
+        }
     }
 }
 
 /// Experts read the tokens that are routed to them, or their hidden activations.
-fn kin_of_expert(block: usize, role: Role) -> String {
-    let input = if role == Role::Down { "hidden" } else { "routed" };
-    format!("experts {block} {input}")
+fn read_by_expert(block: usize, role: Role) -> Shared {
+    if role == Role::Down { Shared::Hidden(block) } else { Shared::Routed(block) }
 }
 
-impl Builder<'_> {
+/// A place to observe, before those that stand in for one another are numbered.
+#[derive(Clone, Debug)]
+pub(super) struct SiteDraft {
+    pub(super) site: Site,
+    pub(super) scheme: ActivationScheme,
+    pub(super) arithmetic: Arithmetic,
+    pub(super) features: usize,
+    pub(super) kin: Option<Kin>,
+    /// Whether all of its kin have one scale.
+    pub(super) shares: bool,
+    pub(super) min_scale: MinScale,
+}
+
+/// What quantizing an input or an output of a layer takes.
+pub(super) struct ActivationDraft {
+    pub(super) parts: Vec<ParameterPart>,
+    pub(super) site: Option<SiteDraft>,
+}
+
+impl Recognised<'_> {
     /// The places and tensors of a layer's inputs and outputs.
-    pub(super) fn plan_activations(&mut self, layer: &LayerDraft, origin: &Origin) -> Result<(), PlanError> {
-        for (side, scheme) in [(Side::Input, layer.scheme.input), (Side::Output, layer.scheme.output)] {
-            let Some(scheme) = scheme else { continue };
-            self.check_activation(&format!("layer `{}`", layer.name), scheme)?;
-            let site = match side {
-                Side::Input => Site::Input(origin.module.clone()),
-                Side::Output => Site::Output(origin.module.clone()),
-            };
-            let features = if side == Side::Input { layer.columns } else { layer.rows };
-            let spec =
-                ActivationSpec { name: &layer.name, side, scheme, features, source: layer.source.dtype, site: &site };
-            let parts = self.format.activation_parts(&spec).map_err(|problem| PlanError::CannotHold {
-                layer: layer.name.clone(),
-                scheme: layer.scheme.to_string(),
-                problem,
-            })?;
-            self.declare_parameters(parts);
-            if scheme.needs_calibration() {
-                // What the layers put out differs even where they read the same.
-                let kin = origin.kin.as_ref().filter(|_| side == Side::Input || origin.is_expert());
-                let kin = kin.map(|key| self.kin_number(format!("{key} {side:?} {}", origin.leaf(side))));
-                let shares = super::build::has_tensor_scale(scheme.scheme);
-                self.add_site(
-                    site,
-                    scheme,
-                    layer.source.dtype.arithmetic(),
-                    features,
-                    (kin, shares, MinScale::default()),
-                );
-            }
-        }
-        Ok(())
+    pub(super) fn activations(&self, layer: &LayerDraft, origin: &Origin) -> Result<Vec<ActivationDraft>, PlanError> {
+        let sides = [(Side::Input, layer.scheme.input), (Side::Output, layer.scheme.output)];
+        let quantized = sides.into_iter().filter_map(|(side, scheme)| Some((side, scheme?)));
+        quantized.map(|(side, scheme)| self.activation(layer, origin, side, scheme)).collect()
+    }
+
+    fn activation(
+        &self,
+        layer: &LayerDraft,
+        origin: &Origin,
+        side: Side,
+        scheme: ActivationScheme,
+    ) -> Result<ActivationDraft, PlanError> {
+        self.check_activation(&format!("layer `{}`", layer.name), scheme)?;
+        let (site, features) = match side {
+            Side::Input => (Site::Input(origin.module.clone()), layer.columns),
+            Side::Output => (Site::Output(origin.module.clone()), layer.rows),
+        };
+        let spec =
+            ActivationSpec { name: &layer.name, side, scheme, features, source: layer.source.dtype, site: &site };
+        let parts = self.format.activation_parts(&spec).map_err(|problem| PlanError::CannotHold {
+            layer: layer.name.clone(),
+            scheme: layer.scheme.to_string(),
+            problem,
+        })?;
+        let site = scheme.needs_calibration().then(|| SiteDraft {
+            site: site.clone(),
+            scheme,
+            arithmetic: layer.source.dtype.arithmetic(),
+            features,
+            kin: origin.kin(side),
+            shares: has_tensor_scale(scheme.scheme),
+            min_scale: MinScale::default(),
+        });
+        Ok(ActivationDraft { parts, site })
     }
 
     /// Refuses schemes that make no sense for activations, and those that need data where there is none.
@@ -87,44 +142,6 @@ impl Builder<'_> {
             return Ok(());
         }
         Err(PlanError::Calibration { place: place.to_owned(), scheme: scheme.to_string() })
-    }
-
-    pub(super) fn declare_parameters(&mut self, parts: Vec<ParameterPart>) {
-        for part in parts {
-            let tensor = self.declare(part.name.clone(), part.dtype, part.shape.clone());
-            self.parameter_tensors.push(ParameterTensor { part, tensor });
-        }
-    }
-
-    /// The number of those that share a key.
-    pub(super) fn kin_number(&mut self, key: String) -> usize {
-        let next = self.kin.len();
-        *self.kin.entry(key).or_insert(next)
-    }
-
-    pub(super) fn add_site(
-        &mut self,
-        site: Site,
-        scheme: ActivationScheme,
-        arithmetic: Arithmetic,
-        features: usize,
-        (kin, shares, min_scale): (Option<usize>, bool, MinScale),
-    ) {
-        self.sites.push(PlannedSite { site, scheme, arithmetic, features, kin, shares, min_scale });
-    }
-}
-
-impl Origin {
-    fn is_expert(&self) -> bool {
-        self.kin.as_ref().is_some_and(|kin| kin.starts_with("experts"))
-    }
-
-    /// Outputs are alike where the layers have the same name among the experts.
-    fn leaf(&self, side: Side) -> &str {
-        match side {
-            Side::Input => "",
-            Side::Output => self.module.rsplit('.').next().unwrap_or_default(),
-        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Reading what the source says of its weights: types, and scales of fp8 weights. Tensors as they are stored, or as what they
 //! stand for.
 
-use super::build::Builder;
 use super::error::PlanError;
 use super::layer::{Reuse, ScalesOfSource, SourceStorage};
+use super::recognised::Recognised;
 use kvant_container::{Checkpoint, Dtype, TensorView};
 use kvant_formats::format::{scale_block, stated_block};
 use kvant_model::network::{Linear, TensorMeta};
@@ -107,7 +107,7 @@ impl<'a> SourceTensor<'a> {
     }
 }
 
-impl Builder<'_> {
+impl Recognised<'_> {
     pub(super) fn source_type(&self, position: usize) -> Result<Source, PlanError> {
         let view = &self.tensors[position];
         match view.dtype() {

@@ -2,9 +2,12 @@
 //! the output holds, or the plan is refused.
 
 use super::{CommonSchemes, Fitted, Task, Usual, some_of};
-use crate::plan::build::Builder;
+use crate::plan::decisions::{Decisions, EXCLUDED};
+use crate::plan::draft::{Drafts, LostCodes};
 use crate::plan::error::PlanError;
+use crate::plan::recognised::Recognised;
 use kvant_formats::format::OutputFormat;
+use kvant_formats::import::Import;
 use kvant_formats::transcode::{Conversion, Target};
 use kvant_model::network::{FusedExperts, Linear};
 use kvant_quant::scheme::ActivationScheme;
@@ -13,100 +16,118 @@ const STATIC: &str = "its activations have static scales, which cannot be combin
 
 const ALGORITHMS: &str = "algorithms choose the codes of all layers of a block";
 
-impl Builder<'_> {
-    /// Whether an excluded weight has codes in the source that plain floats would not have.
-    fn has_codes_to_keep(&self, weight: usize, reason: &str) -> bool {
-        reason == "excluded"
-            && self.format != OutputFormat::PlainFloats
-            && self.import.is_some()
-            && self.tensors[weight].has_codes()
+/// How excluded layers keep the codes that they have in the source, if any do.
+pub(in crate::plan) struct ExcludedCodes<'c, 'a> {
+    /// What a conversion to the output's layout would know.
+    task: Option<Task<'c, 'a>>,
+}
+
+impl<'c, 'a> ExcludedCodes<'c, 'a> {
+    /// Looks for excluded layers with codes. Plain floats have no place for them.
+    pub(in crate::plan) fn of(decisions: &Decisions<'_, '_>, import: Option<&'c Import<'a>>) -> ExcludedCodes<'c, 'a> {
+        ExcludedCodes {
+            task: import.filter(|_| any_excluded(decisions)).and_then(|import| task(decisions.source, import)),
+        }
     }
 
-    /// Keeps the codes of an excluded layer; false where it has none.
-    pub(in crate::plan) fn keep_codes(&mut self, linear: &Linear, reason: &str) -> Result<bool, PlanError> {
-        if !self.has_codes_to_keep(linear.weight, reason) {
-            return Ok(false);
-        }
-        let fitted = self.with_task(|builder, task| builder.fit_linear(task, linear))?;
-        match fitted {
-            Ok(Some(Fitted { layer, .. })) if is_static(layer.scheme.input) || is_static(layer.scheme.output) => {
-                self.lose(linear.weight, STATIC);
+    /// Whether input channels of kept codes are grouped otherwise than as they stand: the layout says so of all layers.
+    pub(in crate::plan) fn ordered(&self) -> bool {
+        self.task.as_ref().is_some_and(|task| task.ordered)
+    }
+
+    /// A task for an excluded weight that has codes.
+    fn task_for(&self, source: &Recognised<'_>, weight: usize, reason: &str) -> Option<&Task<'c, 'a>> {
+        self.task.as_ref().filter(|_| reason == EXCLUDED && source.tensors[weight].has_codes())
+    }
+
+    /// A layer that keeps its codes, or loses them; `None` where it has none to keep.
+    pub(in crate::plan) fn of_linear(
+        &self,
+        source: &Recognised<'_>,
+        linear: &Linear,
+        reason: &str,
+    ) -> Result<Option<Drafts>, PlanError> {
+        let Some(task) = self.task_for(source, linear.weight, reason) else { return Ok(None) };
+        let lost = |reason: &str| Ok(Some(lose(source, linear.weight, reason)));
+        match source.fit_linear(task, linear) {
+            Ok(Some(Fitted { layer, .. })) if is_static(layer.input) || is_static(layer.output) => lost(STATIC),
+            Ok(Some(_)) if !source.recipe.algorithms().is_plain() => lost(ALGORITHMS),
+            Ok(Some(fitted)) => {
+                let kept_codes = vec![fitted.layer.name.clone()];
+                Ok(Some(Drafts { kept_codes, ..source.convert_linear(task, linear, fitted)? }))
             }
-            Ok(Some(_)) if !self.recipe.algorithms().is_plain() => self.lose(linear.weight, ALGORITHMS),
-            Ok(Some(Fitted { layer, fit })) => {
-                self.kept_codes.push(layer.name.clone());
-                self.convert_linear(linear, layer, fit)?;
-            }
-            Ok(None) => return Ok(false),
-            Err(error) => self.lose(linear.weight, &reason_of(&error)),
+            Ok(None) => Ok(None),
+            Err(error) => lost(&reason_of(&error)),
         }
-        self.take(linear.weight);
-        Ok(true)
     }
 
     /// The same of all experts in one tensor.
-    pub(in crate::plan) fn keep_expert_codes(
-        &mut self,
+    pub(in crate::plan) fn of_experts(
+        &self,
+        source: &Recognised<'_>,
         experts: &FusedExperts,
         weight: usize,
         reason: &str,
-    ) -> Result<bool, PlanError> {
-        if !self.has_codes_to_keep(weight, reason) {
-            return Ok(false);
+    ) -> Result<Option<Drafts>, PlanError> {
+        let Some(task) = self.task_for(source, weight, reason) else { return Ok(None) };
+        if !source.recipe.algorithms().is_plain() {
+            return Ok(Some(lose(source, weight, ALGORITHMS)));
         }
-        if !self.recipe.algorithms().is_plain() {
-            self.lose(weight, ALGORITHMS);
-            self.take(weight);
-            return Ok(true);
-        }
-        if let Err(error) = self.with_task(|builder, task| builder.convert_experts(task, experts))? {
-            self.lose(weight, &reason_of(&error));
-        }
-        self.kept_codes.push(experts.module.clone());
-        self.take(weight);
-        Ok(true)
+        Ok(Some(match source.convert_experts(task, experts) {
+            Ok(converted) => Drafts { kept_codes: vec![experts.module.clone()], ..converted },
+            Err(error) => lose(source, weight, &reason_of(&error)),
+        }))
     }
+}
 
-    /// Does something with what a conversion to the output's layout would know.
-    fn with_task<T>(
-        &mut self,
-        work: impl FnOnce(&mut Self, &Task<'_, '_>) -> Result<T, PlanError>,
-    ) -> Result<Result<T, PlanError>, PlanError> {
-        let (Some(import), Some(usual), Some(format)) =
-            (self.import.take(), Usual::of(&self.tensors), self.format.checkpoint())
-        else {
-            return Err(PlanError::NotQuantized);
-        };
-        let (target, max_shard_size) = (Target::Codes(format), self.recipe.max_shard_size());
-        let conversion = Conversion { target, requantize: false, max_shard_size };
-        self.ordered |= usual.ordered && self.format.capabilities().act_order;
-        let task =
-            Task { import: &import, usual, common: CommonSchemes::new(), conversion: &conversion, widens: false };
-        let done = work(self, &task);
-        self.import = Some(import);
-        Ok(done)
-    }
+/// Whether any excluded weight has codes that the output could hold.
+fn any_excluded(decisions: &Decisions<'_, '_>) -> bool {
+    let Recognised { network, tensors, format, .. } = decisions.source;
+    let mut linears = network.linears().iter();
+    let mut experts = network.experts().iter();
+    let is_linear = |linear: &Linear| {
+        tensors[linear.weight].has_codes() && decisions.decide(&linear.module, linear.kept) == Err(EXCLUDED)
+    };
+    let is_experts = |experts: &FusedExperts| {
+        experts.float_weight().is_some_and(|weight| tensors[weight].has_codes())
+            && decisions.decide_experts(experts) == Err(EXCLUDED)
+    };
+    *format != OutputFormat::PlainFloats && (linears.any(is_linear) || experts.any(is_experts))
+}
 
-    fn lose(&mut self, weight: usize, reason: &str) {
-        self.lost_codes.push((self.tensors[weight].name.clone(), reason.to_owned()));
-    }
+/// What a conversion of the source to the output's layout would know.
+fn task<'c, 'a>(source: &Recognised<'_>, import: &'c Import<'a>) -> Option<Task<'c, 'a>> {
+    let (usual, format) = (Usual::of(&source.tensors)?, source.format.checkpoint()?);
+    let max_shard_size = source.recipe.max_shard_size();
+    let conversion = Conversion { target: Target::Codes(format), requantize: false, max_shard_size };
+    let ordered = usual.ordered && source.format.capabilities().act_order;
+    Some(Task { import, usual, common: CommonSchemes::new(), conversion, widens: false, ordered })
+}
 
+fn lose(source: &Recognised<'_>, weight: usize, reason: &str) -> Drafts {
+    let lost = LostCodes { tensor: source.tensors[weight].name.clone(), reason: reason.to_owned() };
+    Drafts { lost_codes: vec![lost], ..Drafts::default() }
+}
+
+impl Recognised<'_> {
     /// Refuses the plan where codes of excluded layers have no place, and says which are kept.
-    pub(in crate::plan) fn settle_codes(&mut self) -> Result<(), PlanError> {
-        if let Some((_, reason)) = self.lost_codes.first() {
-            let layers =
-                self.lost_codes.iter().map(|(name, _)| name.strip_suffix(".weight").unwrap_or(name).to_owned());
-            let (layers, format) = (layers.collect(), self.format.to_string());
-            return Err(PlanError::ExcludedCodes { layers, format, reason: reason.clone() });
+    pub(in crate::plan) fn settle_codes(&self, layers: &Drafts) -> Result<Option<String>, PlanError> {
+        if let Some(LostCodes { reason, .. }) = layers.lost_codes.first() {
+            let module =
+                |LostCodes { tensor, .. }: &LostCodes| tensor.strip_suffix(".weight").unwrap_or(tensor).to_owned();
+            return Err(PlanError::ExcludedCodes {
+                layers: layers.lost_codes.iter().map(module).collect(),
+                format: self.format.to_string(),
+                reason: reason.clone(),
+            });
         }
-        if self.kept_codes.is_empty() {
-            return Ok(());
+        if layers.kept_codes.is_empty() {
+            return Ok(None);
         }
-        let names: Vec<&str> = self.kept_codes.iter().map(String::as_str).collect();
+        let names: Vec<&str> = layers.kept_codes.iter().map(String::as_str).collect();
         let keep = if names.len() == 1 { "keeps the codes that it has" } else { "keep the codes that they have" };
-        let notice = format!("{} {keep} in the source: excluded", some_of(&names));
-        self.notices.push(notice);
-        self.check_fused(true)
+        self.check_fused(&layers.drafts, true)?;
+        Ok(Some(format!("{} {keep} in the source: excluded", some_of(&names))))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a conversion to plain floats keeps of the source's quantized activations, where evaluation shall apply it.
 
 use super::Usual;
-use crate::plan::build::Builder;
+use crate::plan::recognised::Recognised;
 use kvant_formats::format::ModuleScheme;
 use kvant_formats::format::plain_floats::FakeQuantization;
 use kvant_formats::import::{Import, StoredActivation};
@@ -11,7 +11,7 @@ use kvant_quant::scheme::TensorScheme;
 use kvant_weights::activation_point::Site;
 use std::collections::BTreeSet;
 
-impl Builder<'_> {
+impl Recognised<'_> {
     /// How the source quantizes activations, by the names that the output has; `None` where it does not.
     pub(super) fn stored_fake_quantization(&self, import: &Import<'_>, usual: Usual) -> Option<FakeQuantization> {
         let mut parameters: Vec<(Site, StaticParameters)> = Vec::new();
@@ -42,7 +42,8 @@ impl Builder<'_> {
             }
         }
         let layers: Vec<(&str, ModuleScheme)> = layers.iter().map(|(name, scheme)| (name.as_str(), *scheme)).collect();
-        let others: Vec<String> = self.other_modules(&[]).into_iter().map(|module| self.output_name(module)).collect();
+        let others: Vec<String> =
+            self.modules_besides(&[]).into_iter().map(|module| self.output_name(module)).collect();
         let quantized: BTreeSet<&str> = layers.iter().map(|(name, _)| *name).collect();
         let others: Vec<&str> = others.iter().map(String::as_str).filter(|name| !quantized.contains(name)).collect();
         let described = FakeQuantization::new(&layers, &others, &attention)?;

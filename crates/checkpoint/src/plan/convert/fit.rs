@@ -1,11 +1,11 @@
 //! What becomes of a weight: the form of its codes that the target holds, or values that are quantized anew.
 
+use super::coded::CodedLayer;
 use super::{ACCEPT, SMALL_LOSS, Task, way_out};
 use crate::plan::Reuse;
-use crate::plan::build::Builder;
 use crate::plan::error::PlanError;
-use crate::plan::layer::LayerDraft;
 use crate::plan::quantization_config::can_say;
+use crate::plan::recognised::Recognised;
 use kvant_formats::transcode::{Loss, forms, loss_of_scales, nearest};
 use kvant_model::network::Linear;
 use kvant_numeric::simd::Isa;
@@ -20,13 +20,13 @@ pub(super) struct Fit {
     pub(super) loss: Option<Loss>,
 }
 
-/// A layer without its scheme, and what becomes of its weight.
+/// A layer, and what becomes of its weight.
 pub(super) struct Fitted {
-    pub(super) layer: LayerDraft,
+    pub(super) layer: CodedLayer,
     pub(super) fit: Fit,
 }
 
-impl Builder<'_> {
+impl Recognised<'_> {
     /// A layer and what becomes of its weight by itself; `None` for one that stays as it is.
     pub(super) fn fit_linear(&self, task: &Task<'_, '_>, linear: &Linear) -> Result<Option<Fitted>, PlanError> {
         // A GGUF file has codes of what other layouts keep in floats, too.
@@ -37,7 +37,7 @@ impl Builder<'_> {
         let (layer, matrix) = self.draft_of_codes(task, linear)?;
         let common = linear.siblings.and_then(|group| task.common.get(&group)).filter(|_| task.conversion.requantize);
         let fit = match common.filter(|common| task.usual.scheme_of(matrix).as_ref() != Some(*common)) {
-            Some(weight) => self.anew(task, &layer, LayerScheme { weight: *weight, ..layer.scheme }, None, None)?,
+            Some(weight) => self.anew(task, &layer, layer.scheme(*weight), None, None)?,
             None => self.fit(task, matrix, &layer, None)?,
         };
         Ok(Some(Fitted { layer, fit }))
@@ -48,19 +48,19 @@ impl Builder<'_> {
         &self,
         task: &Task<'_, '_>,
         matrix: &PackedMatrix<'_>,
-        layer: &LayerDraft,
+        layer: &CodedLayer,
         fused: Option<Fused<'_>>,
     ) -> Result<Fit, PlanError> {
         let Some(stored) = task.usual.scheme_of(matrix) else {
-            let refusal = self.refusal(&layer.source.tensor, matrix.unlike(), way_out(task.conversion.requantize));
+            let refusal = self.refusal(&layer.tensor, matrix.unlike(), way_out(task.conversion.requantize));
             return match matrix.like().filter(|_| task.conversion.requantize) {
-                Some(weight) => self.anew(task, layer, LayerScheme { weight, ..layer.scheme }, fused, Some(refusal)),
+                Some(weight) => self.anew(task, layer, layer.scheme(weight), fused, Some(refusal)),
                 None => Err(refusal),
             };
         };
         let (mut least, mut refused) = (None::<(LayerScheme, Loss)>, None);
         for weight in forms(stored) {
-            let scheme = LayerScheme { weight, ..layer.scheme };
+            let scheme = layer.scheme(weight);
             let parts = match self.held(task, layer, scheme, fused, matrix.groups().is_some()) {
                 Ok(parts) => parts,
                 Err(error) => {
@@ -77,12 +77,12 @@ impl Builder<'_> {
             }
         }
         match (task.conversion.requantize, least) {
-            (false, Some((_, loss))) => Err(self.refusal(&layer.source.tensor, loss.reason, ACCEPT)),
+            (false, Some((_, loss))) => Err(self.refusal(&layer.tensor, loss.reason, ACCEPT)),
             (false, None) => Err(refused.unwrap_or(PlanError::NotQuantized)),
             (true, Some((scheme, loss))) if loss.relative <= SMALL_LOSS => {
                 Ok(Fit { scheme, reuse: Reuse::Codes, loss: Some(loss) })
             }
-            (true, _) => self.anew(task, layer, LayerScheme { weight: stored, ..layer.scheme }, fused, refused),
+            (true, _) => self.anew(task, layer, layer.scheme(stored), fused, refused),
         }
     }
 
@@ -90,7 +90,7 @@ impl Builder<'_> {
     fn anew(
         &self,
         task: &Task<'_, '_>,
-        layer: &LayerDraft,
+        layer: &CodedLayer,
         stored: LayerScheme,
         fused: Option<Fused<'_>>,
         refused: Option<PlanError>,
@@ -104,7 +104,7 @@ impl Builder<'_> {
     pub(super) fn holds(
         &self,
         task: &Task<'_, '_>,
-        layer: &LayerDraft,
+        layer: &CodedLayer,
         scheme: LayerScheme,
         fused: Option<Fused<'_>>,
     ) -> bool {
@@ -116,7 +116,7 @@ impl Builder<'_> {
     fn held(
         &self,
         task: &Task<'_, '_>,
-        layer: &LayerDraft,
+        layer: &CodedLayer,
         scheme: LayerScheme,
         fused: Option<Fused<'_>>,
         ordered: bool,
@@ -124,13 +124,12 @@ impl Builder<'_> {
         let hint = way_out(task.conversion.requantize);
         if ordered && !self.format.capabilities().act_order {
             let reason = "its input channels are not grouped as they stand, and there is no place for their groups";
-            return Err(self.refusal(&layer.source.tensor, reason, hint));
+            return Err(self.refusal(&layer.tensor, reason, hint));
         }
-        let parts = self.parts(&LayerDraft { scheme, ..layer.clone() }, fused);
+        let parts = self.parts(&layer.draft(scheme, Reuse::Codes), fused, task.ordered);
         let said = |parts| can_say(self.format, &self.recipe, &layer.name, scheme).map(|()| parts);
         // The problem's own hint is for quantizing: it names schemes, which a source has already.
-        let error =
-            |problem: kvant_weights::parts::CannotHold| self.refusal(&layer.source.tensor, problem.reason, hint);
+        let error = |problem: kvant_weights::parts::CannotHold| self.refusal(&layer.tensor, problem.reason, hint);
         match parts {
             Ok(parts) => said(parts).map_err(error),
             Err(PlanError::CannotHold { problem, .. }) => Err(error(problem)),

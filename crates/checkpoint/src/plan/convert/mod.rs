@@ -1,27 +1,31 @@
 //! Planning a conversion: every weight that is quantized in the source gets the form of its codes that the target holds, or is
 //! refused, or, where loss is accepted, quantized anew. All else is carried over.
 
+mod coded;
 mod excluded;
 mod fake;
 mod fit;
 mod siblings;
 
+pub(super) use self::excluded::ExcludedCodes;
+
+use self::coded::CodedLayer;
 use self::fit::{Fit, Fitted};
 use self::siblings::CommonSchemes;
-use super::build::{Builder, float_type, has_tensor_scale, refuse_without_config};
+use super::attention::AttentionDrafts;
+use super::build::{float_type, refuse_without_config};
+use super::declared::{Declared, StatedAs};
+use super::draft::{self, Draft, Drafts};
 use super::error::PlanError;
-use super::experts::expert_storage;
-use super::layer::LayerDraft;
+use super::layer::{LayerDraft, has_tensor_scale};
+use super::layer_drafts::LayerDrafts;
+use super::recognised::Recognised;
 use super::sites::Origin;
 use super::source::SourceTensor;
-use super::{
-    CalibratedPlan, DroppedTensor, ParameterTensor, Plan, PlannedLayer, Reuse, Site, SourceStorage, SourceWeight,
-};
-use crate::plan::quantization_config::without_quantization;
+use super::{CalibratedPlan, ParameterTensor, Plan, Reuse, Site, SourceStorage};
 use crate::recipe::Recipe;
 use kvant_container::Checkpoint;
 use kvant_formats::format::OutputFormat;
-use kvant_formats::format::plain_floats::FakeQuantization;
 use kvant_formats::import::{self, Import, StoredActivation};
 use kvant_formats::transcode::{Conversion, FloatType, Target, loss_of_parameter};
 use kvant_model::family::{ExpertStorage, Role};
@@ -29,11 +33,11 @@ use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{ExpertsStorage, FusedExperts, Linear, expert_module};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::StaticParameters;
-use kvant_quant::scheme::{AttentionScheme, KvCacheScheme, LayerScheme, MinScale, Rotary, TensorScheme};
+use kvant_quant::scheme::{AttentionScheme, KvCacheScheme, MinScale, Rotary, TensorScheme};
 use kvant_weights::activation_point::Parameters;
 use kvant_weights::parts::Fused;
 use kvant_weights::weight::PackedMatrix;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 const ACCEPT: &str = "accept a loss with ‹requantize›, or convert ‹to› float and quantize that";
 
@@ -73,47 +77,34 @@ impl Plan {
             Target::Codes(format) => (format.into(), stored_attention(&import)),
         };
         let recipe = Recipe::carrying(format, attention, conversion.max_shard_size);
-        let mut builder = Builder::new(tensors, config, recipe)?;
-        match conversion.target {
+        let source = Recognised::new(tensors, config, recipe)?;
+        let drafts = match conversion.target {
             Target::Float(_) | Target::Fake => {
-                builder.keep_the_rest()?;
-                builder.note_parted_experts();
-                if coded.is_some() && conversion.target != Target::Float(Some(float)) && float != FloatType::F32 {
-                    builder.note_rounding(float);
-                }
+                let is_stated = conversion.target == Target::Float(Some(float));
+                let is_rounded = coded.is_some() && !is_stated && float != FloatType::F32;
+                source.widened(is_rounded.then_some(float))
             }
             Target::Codes(_) => {
-                builder.ordered = usual.ordered && format.capabilities().act_order;
                 let natural = |matrix: &PackedMatrix<'_>| usual.scheme_of(matrix).or_else(|| matrix.like());
-                let common = builder.common_schemes(natural);
+                let common = source.common_schemes(natural);
+                let ordered = usual.ordered && format.capabilities().act_order;
                 let widens = checkpoint.gguf().is_some();
-                let task = Task { import: &import, usual, common, conversion, widens };
-                builder.convert_all(&task)?;
+                source.converted(&Task { import: &import, usual, common, conversion: *conversion, widens, ordered })?
             }
-        }
-        builder.drop_parts(checkpoint);
-        let parameters = builder.stored_parameters(&import, conversion)?;
-        let fake =
-            (conversion.target == Target::Fake).then(|| builder.stored_fake_quantization(&import, usual)).flatten();
-        let plan = builder.finish(checkpoint, json)?;
-        let plan = match conversion.target {
-            Target::Float(_) | Target::Fake => plan.into_floats(float, fake),
-            Target::Codes(_) => plan,
         };
+        let stated = match conversion.target {
+            Target::Codes(_) => StatedAs::Quantized,
+            Target::Float(_) => StatedAs::Floats { float, fake: None },
+            Target::Fake => StatedAs::Floats { float, fake: source.stored_fake_quantization(&import, usual) },
+        };
+        let declared = Declared::new(source, drafts);
+        let parameters = declared.stored_parameters(&import, conversion)?;
+        let plan = declared.plan(checkpoint, json, stated)?;
         // Nothing is left for calibration to find: parameters are those of the source.
         match plan.sites.is_empty() && plan.parameter_tensors.is_empty() {
             true => plan.without_calibration(),
             false => plan.calibrated(parameters, None),
         }
-    }
-
-    /// Says in config.json that there are floats of a type, and how activations are quantized where that is kept.
-    fn into_floats(self, float: FloatType, fake: Option<FakeQuantization>) -> Plan {
-        let mut config = self.config.map(|config| without_quantization(config, float.config_name()));
-        if let (Some(config), Some(fake)) = (&mut config, fake) {
-            fake.insert_into(config);
-        }
-        Plan { config, ..self }
     }
 }
 
@@ -161,59 +152,65 @@ struct Task<'c, 'a> {
     usual: Usual,
     /// What layers get that engines make one of, where they differ.
     common: CommonSchemes,
-    conversion: &'c Conversion,
+    conversion: Conversion,
     /// Whether codes of embedding and head become floats.
     widens: bool,
+    /// Whether input channels of layers whose codes are taken over are grouped otherwise than as they stand.
+    ordered: bool,
 }
 
-impl Builder<'_> {
-    /// Says that values of codes lose digits in the type of floats that config.json states.
-    fn note_rounding(&mut self, float: FloatType) {
-        let name = float.config_name();
-        self.notices.push(format!("values are rounded to {name}; ‹dtype› f32 keeps all their digits"));
-    }
-
-    /// Says that experts stay apart which the family's class has in one tensor, and does not find.
-    fn note_parted_experts(&mut self) {
-        let first = self.network.family().and_then(|family| family.moe?.experts.first());
-        let is_parted = self.network.linears().iter().any(|linear| linear.expert.is_some());
-        if is_parted && first.is_some_and(|layout| layout.storage == ExpertStorage::Fused) {
-            self.notices.push(
-                "experts stay apart, as codes had them, and transformers looks for one tensor of all: Kvant reads them, \
-                 transformers initializes them at random"
-                    .to_owned(),
-            );
+impl Recognised<'_> {
+    /// All values as floats; `rounded` is the type of those that codes lose digits in.
+    fn widened(&self, rounded: Option<FloatType>) -> LayerDrafts {
+        let all: Vec<usize> = (0..self.tensors.len()).collect();
+        let rounding = rounded.map(|float| {
+            let name = float.config_name();
+            format!("values are rounded to {name}; ‹dtype› f32 keeps all their digits")
+        });
+        LayerDrafts {
+            layers: Vec::new(),
+            attention: AttentionDrafts::default(),
+            rest: self.keep_all(&all),
+            ordered: false,
+            notices: self.parted_experts().into_iter().chain(rounding).collect(),
         }
     }
 
-    fn convert_all(&mut self, task: &Task<'_, '_>) -> Result<(), PlanError> {
-        let linears = self.network.linears().to_vec();
+    /// Says that experts stay apart which the family's class has in one tensor, and does not find.
+    fn parted_experts(&self) -> Option<String> {
+        let first = self.network.family().and_then(|family| family.moe?.experts.first());
+        let is_parted = self.network.linears().iter().any(|linear| linear.expert.is_some());
+        (is_parted && first.is_some_and(|layout| layout.storage == ExpertStorage::Fused)).then(|| {
+            "experts stay apart, as codes had them, and transformers looks for one tensor of all: Kvant reads them, \
+             transformers initializes them at random"
+                .to_owned()
+        })
+    }
+
+    /// The codes of all layers in the form that the target holds.
+    fn converted(&self, task: &Task<'_, '_>) -> Result<LayerDrafts, PlanError> {
+        let linears = self.network.linears();
         let mut fitted = linears.iter().map(|linear| self.fit_linear(task, linear)).collect::<Result<Vec<_>, _>>()?;
         if task.conversion.requantize {
             self.agree(task, &mut fitted);
         }
-        for (linear, fitted) in linears.iter().zip(fitted) {
-            match fitted {
-                Some(Fitted { layer, fit }) => self.convert_linear(linear, layer, fit)?,
-                None => self.keep_linear(linear, "not quantized in the source")?,
-            }
+        let of_linears = linears.iter().zip(fitted).map(|(linear, fitted)| match fitted {
+            Some(fitted) => self.convert_linear(task, linear, fitted),
+            None => self.keep_linear(linear, "not quantized in the source").map(Drafts::from),
+        });
+        let of_experts = self.network.experts().iter().map(|experts| self.convert_experts(task, experts));
+        let layers = Drafts::join(of_linears.chain(of_experts))?.without_misfits()?;
+        let Drafts { drafts, mut notices, .. } = layers;
+        self.check_fused(&drafts, task.conversion.requantize)?;
+        notices.extend(self.losses(task, &drafts));
+        let attention = self.attention(&drafts)?;
+        let rest = draft::without_place(self, &drafts);
+        let with_codes = rest.iter().map(|tensor| &self.tensors[*tensor]).find(|tensor| tensor.has_codes());
+        if let Some(tensor) = with_codes.filter(|_| !task.widens) {
+            return Err(self.refusal(&tensor.name, "it is no linear layer", "convert ‹to› float"));
         }
-        for experts in self.network.experts().to_vec() {
-            self.convert_experts(task, &experts)?;
-        }
-        self.check_fused(task.conversion.requantize)?;
-        self.note_losses(task);
-        self.plan_attention()?;
-        if let Some(tensor) = self.packed_rest().filter(|_| !task.widens) {
-            return Err(self.refusal(&tensor, "it is no linear layer", "convert ‹to› float"));
-        }
-        self.keep_the_rest()
-    }
-
-    /// A weight that is quantized and has found no place.
-    fn packed_rest(&self) -> Option<String> {
-        let rest = (0..self.tensors.len()).filter(|position| !self.taken.contains(position));
-        rest.map(|position| &self.tensors[position]).find(|t| t.has_codes()).map(|t| t.name.clone())
+        let rest = self.keep_all(&rest);
+        Ok(LayerDrafts { layers: drafts, attention, rest, ordered: task.ordered, notices })
     }
 
     fn refusal(&self, tensor: &str, reason: impl Into<String>, hint: &str) -> PlanError {
@@ -230,7 +227,7 @@ impl Builder<'_> {
         &'t self,
         task: &Task<'_, '_>,
         linear: &Linear,
-    ) -> Result<(LayerDraft, &'t PackedMatrix<'t>), PlanError> {
+    ) -> Result<(CodedLayer, &'t PackedMatrix<'t>), PlanError> {
         let tensor = &self.tensors[linear.weight];
         let Some([matrix]) = tensor.packed() else {
             return Err(self.refusal(&tensor.name, "it is several matrices", way_out(task.conversion.requantize)));
@@ -246,97 +243,79 @@ impl Builder<'_> {
         let scheme = |activation: Option<&StoredActivation>| activation.map(|activation| activation.scheme);
         let (input, output) =
             (scheme(stored.and_then(|s| s.input.as_ref())), scheme(stored.and_then(|s| s.output.as_ref())));
-        let layer = LayerDraft {
+        let layer = CodedLayer {
             name: self.output_name(&linear.module),
             module: linear.module.clone(),
             role: linear.role.name(),
             rows: matrix.rows(),
             columns: matrix.columns(),
-            scheme: LayerScheme { weight: PLACEHOLDER, input, output },
-            source: SourceWeight {
-                tensor: tensor.name.clone(),
-                position: tensor.position,
-                expert: None,
-                input_major: false,
-                dtype: self.source_type(linear.weight)?,
-                storage: SourceStorage::Packed { reuse: Reuse::Codes, bytes: matrix.stored_bytes() },
-            },
-            shares_scale: None,
+            input,
+            output,
+            tensor: tensor.name.clone(),
+            position: tensor.position,
+            expert: None,
+            dtype: self.source_type(linear.weight)?,
+            bytes: matrix.stored_bytes(),
             is_fused: linear.siblings.is_some(),
         };
         Ok((layer, matrix))
     }
 
-    fn convert_linear(&mut self, linear: &Linear, layer: LayerDraft, fit: Fit) -> Result<(), PlanError> {
+    fn convert_linear(&self, task: &Task<'_, '_>, linear: &Linear, fitted: Fitted) -> Result<Drafts, PlanError> {
+        let Fitted { layer, fit } = fitted;
         let shares = fit.reuse == Reuse::Values && has_tensor_scale(fit.scheme.weight);
-        let mut layer = self.fitted(layer, fit);
-        layer.shares_scale = linear.siblings.filter(|_| shares).map(|group| group.index());
-        self.take(linear.weight);
-        self.add_layer(layer, &Origin::of_linear(linear), Vec::new())
+        let shares_scale = linear.siblings.filter(|_| shares).map(|group| group.index());
+        let layer = LayerDraft { shares_scale, ..layer.draft(fit.scheme, fit.reuse) };
+        let notices = change_of_values(&layer, fit).into_iter().collect();
+        let drafts = self.layer(linear.weight, layer, &Origin::of_linear(linear), task.ordered)?;
+        Ok(Drafts { notices, ..drafts })
     }
 
-    fn convert_experts(&mut self, task: &Task<'_, '_>, experts: &FusedExperts) -> Result<(), PlanError> {
-        let ExpertsStorage::Float { weight } = experts.storage else { return Ok(()) };
-        let tensor = self.tensors[weight].clone();
+    fn convert_experts(&self, task: &Task<'_, '_>, experts: &FusedExperts) -> Result<Drafts, PlanError> {
+        let ExpertsStorage::Float { weight } = experts.storage else { return Ok(Drafts::default()) };
+        let tensor = &self.tensors[weight];
         let Some(matrices) = tensor.packed().filter(|_| tensor.has_codes()) else {
-            self.excluded.push(experts.module.clone());
-            self.copy(weight, "not quantized in the source");
-            return Ok(());
+            return Ok(Drafts::from(vec![self.keep_experts(experts, weight, "not quantized in the source")]));
         };
-        self.take(weight);
         let of_all = self.output_name(&experts.module);
         let fused =
             self.format.capabilities().fused_experts_only.then_some(Fused { module: &of_all, count: matrices.len() });
-        let (dtype, mut shared) = (self.source_type(weight)?, None);
-        for (expert, matrix) in matrices.iter().enumerate() {
+        let dtype = self.source_type(weight)?;
+        let layers = matrices.iter().enumerate().map(|(expert, matrix)| {
             let origin = Origin::of_expert(experts, expert_module(&experts.module, expert));
-            let layer = LayerDraft {
+            let layer = CodedLayer {
                 name: self.output_name(&origin.module),
                 module: origin.module.clone(),
                 role: experts.role.name(),
                 rows: matrix.rows(),
                 columns: matrix.columns(),
-                scheme: LayerScheme::weight_only(PLACEHOLDER),
-                source: SourceWeight {
-                    tensor: tensor.name.clone(),
-                    position: tensor.position,
-                    expert: Some(expert),
-                    input_major: false,
-                    dtype,
-                    storage: expert_storage(&tensor, expert, Reuse::Codes),
-                },
-                shares_scale: None,
+                input: None,
+                output: None,
+                tensor: tensor.name.clone(),
+                position: tensor.position,
+                expert: Some(expert),
+                dtype,
+                bytes: matrix.stored_bytes(),
                 is_fused: matches!(experts.role, Role::Gate | Role::Up),
             };
             let fit = self.fit(task, matrix, &layer, fused)?;
-            let layer = self.fitted(layer, fit);
-            match fused {
-                Some(_) => self.add_fused_parts(layer, experts, &mut shared)?,
-                None => self.add_layer(layer, &origin, Vec::new())?,
-            }
-        }
-        if let (Some(bias), None) = (experts.bias, fused) {
-            self.split_bias(experts, bias);
-        }
-        Ok(())
-    }
-
-    /// The layer as it will be, with a word to the user where values change.
-    fn fitted(&mut self, mut layer: LayerDraft, fit: Fit) -> LayerDraft {
-        layer.scheme = fit.scheme;
-        if let SourceStorage::Packed { reuse, .. } = &mut layer.source.storage {
-            *reuse = fit.reuse;
-        }
-        if let (Reuse::Codes, Some(loss)) = (fit.reuse, fit.loss) {
-            self.notices.push(format!("`{}`: {}", layer.name, loss.reason));
-        }
-        layer
+            let layer = layer.draft(fit.scheme, fit.reuse);
+            let notices = change_of_values(&layer, fit).into_iter().collect();
+            let drafts = match fused {
+                Some(_) => self.fused_parts(weight, layer, experts, task.ordered)?,
+                None => self.layer(weight, layer, &origin, task.ordered)?,
+            };
+            Ok(Drafts { notices, ..drafts })
+        });
+        let biases = experts.bias.filter(|_| fused.is_none()).map(|bias| Ok(self.split_bias(experts, bias)));
+        Drafts::join(layers.chain(biases))
     }
 
     /// Says which layers are quantized anew, those of a scheme together, and whether activations are left out.
-    fn note_losses(&mut self, task: &Task<'_, '_>) {
+    fn losses(&self, task: &Task<'_, '_>, drafts: &[Draft]) -> Vec<String> {
+        let layers = draft::layers(drafts).map(|drafted| &drafted.layer);
         let mut anew: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-        for layer in &self.layers {
+        for layer in layers.clone() {
             if matches!(layer.source.storage, SourceStorage::Packed { reuse: Reuse::Values, .. }) {
                 anew.entry(layer.scheme.weight.to_string()).or_default().push(&layer.name);
             }
@@ -345,37 +324,31 @@ impl Builder<'_> {
             [one] => format!("`{one}` is requantized to `{scheme}`"),
             all => format!("{} layers are requantized to `{scheme}`: {}", all.len(), some_of(all)),
         };
-        let lines: Vec<String> = anew.into_iter().map(line).collect();
-        self.notices.extend(lines);
-        let has_inputs = |layer: &PlannedLayer| {
+        let has_activations = |layer: &LayerDraft| {
             task.import
                 .activations(&layer.module)
                 .is_some_and(|stored| stored.input.is_some() || stored.output.is_some())
         };
-        if task.conversion.leaves_activations() && self.layers.iter().any(has_inputs) {
-            let reason = "the source quantizes activations, which this layout does not: they stay in floats";
-            self.notices.push(reason.to_owned());
-        }
+        let left_out = (task.conversion.leaves_activations() && layers.clone().any(has_activations))
+            .then(|| "the source quantizes activations, which this layout does not: they stay in floats".to_owned());
+        anew.into_iter().map(line).chain(left_out).collect()
     }
+}
 
-    /// The tensors that codes, scales and zero points were in have no successors.
-    pub(super) fn drop_parts(&mut self, checkpoint: &Checkpoint) {
-        let known: BTreeSet<usize> = self.tensors.iter().map(|tensor| tensor.position).collect();
-        let parts = checkpoint.tensors().enumerate().filter(|(position, _)| !known.contains(position));
-        let part = |(_, view): (usize, kvant_container::TensorView<'_>)| DroppedTensor {
-            name: view.name().to_owned(),
-            reason: "part of a quantized weight, or parameters of activations",
-        };
-        self.dropped.extend(parts.map(part));
-    }
+/// A word to the user where codes are taken over and values change all the same.
+fn change_of_values(layer: &LayerDraft, fit: Fit) -> Option<String> {
+    let loss = fit.loss.filter(|_| fit.reuse == Reuse::Codes)?;
+    Some(format!("`{}`: {}", layer.name, loss.reason))
+}
 
+impl Declared<'_> {
     /// What the source says of activations, for all places of the plan.
     fn stored_parameters(&self, import: &Import<'_>, conversion: &Conversion) -> Result<Parameters, PlanError> {
         let mut found = Vec::new();
         for ParameterTensor { part, .. } in &self.parameter_tensors {
             let Some(parameters) = parameters_of(import, &part.site) else { continue };
             if let (Some(loss), false) = (loss_of_parameter(part, &parameters), conversion.requantize) {
-                return Err(self.refusal(&part.name, loss.reason, ACCEPT));
+                return Err(self.source.refusal(&part.name, loss.reason, ACCEPT));
             }
             found.push((part.site.clone(), parameters));
         }
@@ -397,9 +370,6 @@ fn some_of(names: &[&str]) -> String {
         more => format!("{first} and {more} more"),
     }
 }
-
-/// Stands in a layer until its scheme is found.
-const PLACEHOLDER: TensorScheme = TensorScheme::Cast(kvant_quant::scheme::Cast::Bf16);
 
 fn parameters_of(import: &Import<'_>, site: &Site) -> Option<StaticParameters> {
     let module = |module: &str| import.activations(module);

@@ -2,10 +2,11 @@
 //! GGUF give values more bits than queries and keys), or where the target holds those of some alone. Of the first the widest counts; of the second one that keeps codes, if there is one.
 
 use super::{Fit, Fitted, Task, way_out};
-use crate::plan::build::Builder;
+use crate::plan::Reuse;
+use crate::plan::draft::{self, Draft};
 use crate::plan::error::PlanError;
+use crate::plan::recognised::Recognised;
 use crate::plan::source::SourceTensor;
-use crate::plan::{PlannedLayer, Reuse};
 use kvant_formats::loader_rules::LayerFacts;
 use kvant_model::network::{Linear, Siblings, SiblingsId};
 use kvant_quant::scheme::{IntScheme, LayerScheme, TensorScheme, ZeroPoint};
@@ -15,7 +16,7 @@ use std::collections::HashMap;
 /// The schemes of groups whose layers differ.
 pub(super) type CommonSchemes = HashMap<SiblingsId, TensorScheme>;
 
-impl Builder<'_> {
+impl Recognised<'_> {
     /// The widest scheme of every group whose layers differ in what they are nearest to.
     pub(super) fn common_schemes(
         &self,
@@ -50,7 +51,7 @@ impl Builder<'_> {
             for id in &group.members {
                 let Some(Fitted { layer, fit }) = &mut fitted[id.index()] else { continue };
                 if fit.scheme.weight != weight {
-                    let scheme = LayerScheme { weight, ..layer.scheme };
+                    let scheme = layer.scheme(weight);
                     *fit = Fit { scheme, reuse: Reuse::Values, loss: None };
                 }
             }
@@ -64,20 +65,18 @@ impl Builder<'_> {
             return None;
         }
         members.sort_by_key(|member| member.fit.reuse == Reuse::Values);
-        let holds = |Fitted { layer, .. }: &Fitted, weight| {
-            self.holds(task, layer, LayerScheme { weight, ..layer.scheme }, None)
-        };
+        let holds = |Fitted { layer, .. }: &Fitted, weight| self.holds(task, layer, layer.scheme(weight), None);
         let all_hold = |weight: &TensorScheme| members.iter().all(|member| holds(member, *weight));
         members.iter().map(|member| member.fit.scheme.weight).find(all_hold)
     }
 
     /// Layers that engines make one of must be quantized alike: what verification asks of the output.
-    pub(super) fn check_fused(&self, requantize: bool) -> Result<(), PlanError> {
-        let planned: HashMap<&str, &PlannedLayer> =
-            self.layers.iter().map(|layer| (layer.module.as_str(), layer)).collect();
+    pub(super) fn check_fused(&self, drafts: &[Draft], requantize: bool) -> Result<(), PlanError> {
+        let planned: HashMap<usize, TensorScheme> =
+            draft::layers(drafts).map(|drafted| (drafted.weight, drafted.layer.scheme.weight)).collect();
         let in_words = |linear: &Linear| {
-            let weight = planned.get(linear.module.as_str()).map(|layer| layer.scheme.weight);
-            weight.map_or_else(|| "in floats".to_owned(), |weight| self.weight_facts(weight).to_string())
+            let weight = planned.get(&linear.weight);
+            weight.map_or_else(|| "in floats".to_owned(), |weight| self.weight_facts(*weight).to_string())
         };
         for group in self.network.siblings() {
             let mut members = group.members.iter().map(|id| self.network.linear(*id));

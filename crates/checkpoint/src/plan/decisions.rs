@@ -1,0 +1,163 @@
+//! What a recipe makes of every linear layer of a recognised source: the scheme that it gets, or why it stays.
+
+use super::convert::ExcludedCodes;
+use super::draft::{self, Draft, Drafts, DroppedDraft};
+use super::error::PlanError;
+use super::layer_drafts::LayerDrafts;
+use super::odd::OddLayers;
+use super::recognised::Recognised;
+use super::sites::Origin;
+use crate::recipe::Decision;
+use kvant_formats::format::OutputFormat;
+use kvant_formats::import::Import;
+use kvant_model::network::Linear;
+use kvant_quant::scheme::LayerScheme;
+
+/// Why a layer stays that the recipe names.
+pub(super) const EXCLUDED: &str = "excluded";
+
+/// Why a layer stays that the family keeps.
+const KEPT_BY_DEFAULT: &str = "kept by default";
+
+/// What the recipe decides, and the layers that stay whatever it says by default.
+pub(super) struct Decisions<'s, 'a> {
+    pub(super) source: &'s Recognised<'a>,
+    odd: OddLayers,
+}
+
+impl Recognised<'_> {
+    /// The scheme of a module, or why it is kept.
+    pub(super) fn decide(
+        &self,
+        odd: &OddLayers,
+        module: &str,
+        family_keeps: bool,
+    ) -> Result<LayerScheme, &'static str> {
+        let scheme = match self.recipe.decide(module) {
+            Decision::Excluded => Err(EXCLUDED),
+            Decision::Override(scheme) => Ok(scheme),
+            Decision::Default(_) if family_keeps && self.recipe.keep_defaults() => Err(KEPT_BY_DEFAULT),
+            Decision::Default(scheme) => odd.reason(module).map_or(Ok(scheme), Err),
+        };
+        scheme.map(|scheme| self.recipe.fitted(scheme))
+    }
+
+    /// What the recipe makes of the source. Excluded layers keep the codes of `import`, if they have any.
+    ///
+    /// # Errors
+    /// Whatever can be refused before tensors are numbered.
+    pub(super) fn quantized(&self, import: Option<&Import<'_>>) -> Result<LayerDrafts, PlanError> {
+        let decisions = Decisions { source: self, odd: OddLayers::of(self)? };
+        decisions.check_siblings()?;
+        let codes = ExcludedCodes::of(&decisions, import);
+        let linears = self.network.linears().iter().map(|linear| decisions.draft_linear(linear, &codes));
+        let experts = self.network.experts().iter().map(|experts| decisions.draft_experts(experts, &codes));
+        let layers = Drafts::join(linears.chain(experts))?;
+        let of_codes = self.settle_codes(&layers)?;
+        let attention = self.attention(&layers.drafts)?;
+        let layers = layers.without_misfits()?;
+        self.refuse_tied_head(&layers.drafts)?;
+        if draft::layers(&layers.drafts).next().is_none() {
+            let (reason, hint) = decisions.nothing_left();
+            return Err(PlanError::Nothing { reason, hint });
+        }
+        let rest = self.keep_all(&draft::without_place(self, &layers.drafts));
+        let notices = decisions.odd.into_notices().into_iter().chain(layers.notices).chain(of_codes).collect();
+        Ok(LayerDrafts { layers: layers.drafts, attention, rest, ordered: codes.ordered(), notices })
+    }
+}
+
+impl Recognised<'_> {
+    /// Refuses to quantize a head that is stored, and that no loader reads: config.json says that it is the embedding.
+    fn refuse_tied_head(&self, drafts: &[Draft]) -> Result<(), PlanError> {
+        let head = self.network.head().filter(|_| self.network.is_tied()).map(|head| self.network.linear(head));
+        match head.filter(|head| draft::layers(drafts).any(|drafted| drafted.weight == head.weight)) {
+            Some(head) => Err(PlanError::TiedHead { layer: head.module.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Decisions<'_, '_> {
+    /// The scheme of a module, or why it is kept.
+    pub(super) fn decide(&self, module: &str, family_keeps: bool) -> Result<LayerScheme, &'static str> {
+        self.source.decide(&self.odd, module, family_keeps)
+    }
+
+    fn draft_linear(&self, linear: &Linear, codes: &ExcludedCodes<'_, '_>) -> Result<Drafts, PlanError> {
+        match self.decide(&linear.module, linear.kept) {
+            Ok(_) if self.source.format.capabilities().fused_experts_only => {
+                self.source.keep_linear(linear, "no tensor of all experts").map(Drafts::from)
+            }
+            Ok(scheme) => self.quantize_linear(linear, scheme, codes.ordered()),
+            Err(reason) => match codes.of_linear(self.source, linear, reason)? {
+                Some(kept) => Ok(kept),
+                None => self.source.keep_linear(linear, reason).map(Drafts::from),
+            },
+        }
+    }
+
+    fn quantize_linear(&self, linear: &Linear, scheme: LayerScheme, ordered: bool) -> Result<Drafts, PlanError> {
+        if linear.out_features == 0 || linear.in_features == 0 {
+            return self.source.keep_linear(linear, "empty").map(Drafts::from);
+        }
+        let layer = self.source.draft(linear, scheme)?;
+        let scale = self
+            .source
+            .scale_of(linear)
+            .map(|tensor| Draft::Dropped(DroppedDraft { tensor, reason: "scales of a weight that is requantized" }));
+        let layer = self.source.layer(linear.weight, layer, &Origin::of_linear(linear), ordered);
+        Drafts::join([Ok(Drafts::from(Vec::from_iter(scale))), layer].into_iter())
+    }
+
+    /// Layers that loaders fuse into one must have one scheme, or be kept together.
+    fn check_siblings(&self) -> Result<(), PlanError> {
+        if self.source.format == OutputFormat::PlainFloats {
+            return Ok(());
+        }
+        let network = &self.source.network;
+        for group in network.siblings() {
+            let text = |linear: &Linear| {
+                let scheme = self.decide(&linear.module, linear.kept);
+                scheme.map_or_else(|_| "kept".to_owned(), |scheme| scheme.to_string())
+            };
+            let members: Vec<&Linear> = group.members.iter().map(|id| network.linear(*id)).collect();
+            let first = text(members[0]);
+            if let Some(other) = members.iter().find(|member| text(member) != first) {
+                let (name, scheme) = (other.module.clone(), text(other));
+                return Err(PlanError::Siblings {
+                    first: members[0].module.clone(),
+                    first_scheme: first,
+                    second: name,
+                    second_scheme: scheme,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Why no layer is quantized, and the way out of just that.
+    fn nothing_left(&self) -> (&'static str, &'static str) {
+        let Recognised { network, recipe, format, .. } = self.source;
+        if network.linears().is_empty() && network.experts().is_empty() {
+            let hint = "look at the tensors with `kvant inspect`: weights of linear layers are matrices of floats";
+            return ("no linear layers are found in the checkpoint", hint);
+        }
+        if format.capabilities().fused_experts_only && network.experts().is_empty() {
+            let reason = "there are no experts in one tensor, which are all that this format quantizes";
+            return (reason, "choose another format (`kvant list formats`)");
+        }
+        let mut linears = network.linears().iter().map(|linear| self.decide(&linear.module, linear.kept));
+        let kept_experts = recipe.keep_defaults() && network.experts().iter().any(|experts| experts.kept);
+        let kept = linears.any(|decided| decided == Err(KEPT_BY_DEFAULT)) || kept_experts;
+        match kept {
+            false => {
+                ("the recipe excludes every linear layer", "leave out an ‹exclude›, or an ‹override› that keeps layers")
+            }
+            true => (
+                "every linear layer is excluded or kept by default",
+                "‹no-keep-defaults› quantizes layers that are kept by default, ‹override› gives some of them a scheme",
+            ),
+        }
+    }
+}

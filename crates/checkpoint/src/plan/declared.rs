@@ -1,0 +1,255 @@
+//! The third stage of a plan: the output's tensors are declared, and layers, kept tensors and places know theirs by number. What is
+//! said of the whole is derived from here, and the plan made.
+
+use super::attention::AttentionDrafts;
+use super::build::architecture;
+use super::draft::{Draft, DraftedLayer, OutputDraft};
+use super::error::PlanError;
+use super::fingerprint::{fingerprint, source_bytes};
+use super::layer::stored_type;
+use super::layer_drafts::LayerDrafts;
+use super::quantization_config::without_quantization;
+use super::recognised::Recognised;
+use super::sites::{Kin, SiteDraft};
+use super::{
+    DroppedTensor, KeptTensor, LayerOutput, ParameterTensor, Plan, PlannedAttention, PlannedLayer, PlannedSite, names,
+};
+use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView};
+use kvant_formats::format::plain_floats::FakeQuantization;
+use kvant_formats::format::tensors::{DescribedLayer, METADATA_KEY, description};
+use kvant_formats::loader_rules::ModelTraits;
+use kvant_formats::transcode::FloatType;
+use kvant_model::network::{Linear, Place, Reason};
+use kvant_weights::parts::{ParameterPart, Part};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A source whose output's tensors are declared.
+pub(super) struct Declared<'a> {
+    pub(super) source: Recognised<'a>,
+    pub(super) layers: Vec<PlannedLayer>,
+    pub(super) attention: Vec<PlannedAttention>,
+    pub(super) sites: Vec<PlannedSite>,
+    pub(super) parameter_tensors: Vec<ParameterTensor>,
+    pub(super) kept: Vec<KeptTensor>,
+    pub(super) dropped: Vec<DroppedTensor>,
+    pub(super) declarations: Vec<TensorDeclaration>,
+    /// Modules that loaders must not expect quantized.
+    pub(super) excluded: Vec<String>,
+    /// Whether input channels of layers whose codes are taken over are grouped otherwise than as they stand.
+    pub(super) ordered: bool,
+    /// What the user should know, besides what every plan tells.
+    pub(super) notices: Vec<String>,
+}
+
+/// What the output's config.json says of the weights.
+pub(super) enum StatedAs {
+    /// How they are quantized.
+    Quantized,
+    /// That they are floats of a type, and how activations are quantized where that is kept.
+    Floats { float: FloatType, fake: Option<FakeQuantization> },
+}
+
+/// Numbers for tensors of the output, and for places that stand in for one another.
+#[derive(Default)]
+struct Numbering {
+    declarations: Vec<TensorDeclaration>,
+    /// The first tensor of the matrices of a weight that share them.
+    shared: BTreeMap<usize, usize>,
+    kin: BTreeMap<Kin, usize>,
+    parameter_tensors: Vec<ParameterTensor>,
+    sites: Vec<PlannedSite>,
+}
+
+impl Numbering {
+    fn declare(&mut self, name: String, dtype: Dtype, shape: Vec<usize>) -> usize {
+        self.declarations.push(TensorDeclaration::new(name, dtype, shape));
+        self.declarations.len() - 1
+    }
+
+    /// Declares tensors one after the other, and says where the first is.
+    fn declare_all(&mut self, parts: &[Part]) -> usize {
+        let first = self.declarations.len();
+        self.declarations
+            .extend(parts.iter().map(|p| TensorDeclaration::new(p.name.clone(), p.dtype, p.shape.clone())));
+        first
+    }
+
+    /// The first tensor of a layer, which is declared if no other matrix of the weight has declared it.
+    fn tensors_of(&mut self, drafted: &DraftedLayer) -> usize {
+        match &drafted.output {
+            OutputDraft::Parts { parts, slice: (_, 1) } => self.declare_all(parts),
+            output => match self.shared.get(&drafted.weight) {
+                Some(first) => *first,
+                None => {
+                    let first = match output {
+                        OutputDraft::Parts { parts, .. } => self.declare_all(parts),
+                        OutputDraft::Values { dtype, shape, .. } => {
+                            self.declare(drafted.layer.source.tensor.clone(), *dtype, shape.clone())
+                        }
+                    };
+                    self.shared.insert(drafted.weight, first);
+                    first
+                }
+            },
+        }
+    }
+
+    fn parameters(&mut self, parts: Vec<ParameterPart>) {
+        for part in parts {
+            let tensor = self.declare(part.name.clone(), part.dtype, part.shape.clone());
+            self.parameter_tensors.push(ParameterTensor { part, tensor });
+        }
+    }
+
+    fn site(&mut self, draft: SiteDraft) {
+        let SiteDraft { site, scheme, arithmetic, features, kin, shares, min_scale } = draft;
+        let next = self.kin.len();
+        let kin = kin.map(|kin| *self.kin.entry(kin).or_insert(next));
+        self.sites.push(PlannedSite { site, scheme, arithmetic, features, kin, shares, min_scale });
+    }
+}
+
+impl<'a> Declared<'a> {
+    /// Declares the output's tensors in the order of the drafts.
+    pub(super) fn new(source: Recognised<'a>, drafts: LayerDrafts) -> Declared<'a> {
+        let LayerDrafts { layers: of_layers, attention, rest, ordered, notices } = drafts;
+        let AttentionDrafts { blocks, parts, sites } = attention;
+        let mut numbering = Numbering::default();
+        let (mut layers, mut kept, mut dropped, mut excluded) = (vec![], vec![], vec![], vec![]);
+        let mut place = |numbering: &mut Numbering, draft: Draft| match draft {
+            Draft::Layer(drafted) => {
+                let first = numbering.tensors_of(&drafted);
+                let (layer, activations) = drafted.declared(first);
+                for activation in activations {
+                    numbering.parameters(activation.parts);
+                    activation.site.into_iter().for_each(|site| numbering.site(site));
+                }
+                layers.push(layer);
+            }
+            Draft::Kept(draft) => {
+                let tensor = numbering.declare(draft.name.clone(), draft.dtype, draft.shape.clone());
+                excluded.extend(draft.module.clone());
+                kept.push(draft.declared(&source, tensor));
+            }
+            Draft::Dropped(draft) => dropped.push(draft.named(&source)),
+        };
+        of_layers.into_iter().for_each(|draft| place(&mut numbering, draft));
+        numbering.parameters(parts);
+        sites.into_iter().for_each(|site| numbering.site(site));
+        rest.into_iter().for_each(|draft| place(&mut numbering, draft));
+        let Numbering { declarations, parameter_tensors, sites, .. } = numbering;
+        Declared {
+            source,
+            layers,
+            attention: blocks,
+            sites,
+            parameter_tensors,
+            kept,
+            dropped,
+            declarations,
+            excluded,
+            ordered,
+            notices,
+        }
+    }
+
+    /// The layers with codes, for the metadata of files.
+    fn described(&self) -> impl Iterator<Item = DescribedLayer<'_>> {
+        self.layers.iter().filter_map(|layer| {
+            let LayerOutput::Parts { parts, .. } = &layer.output else { return None };
+            let (shape, scheme) = ((layer.rows, layer.columns), layer.scheme);
+            Some(DescribedLayer { name: &layer.name, shape, scheme, parts })
+        })
+    }
+
+    /// What loaders stumble over.
+    fn traits(&self) -> ModelTraits {
+        let expert = |linear: &Linear| linear.expert.is_some();
+        let quantized: BTreeSet<usize> = self.layers.iter().map(|layer| layer.source.position).collect();
+        let kept =
+            |linear: &&Linear| expert(linear) && !quantized.contains(&self.source.tensors[linear.weight].position);
+        let fused = !self.source.network.experts().is_empty();
+        ModelTraits {
+            family: self.source.network.family().map(|family| family.name),
+            other_modalities: self.source.network.places().contains(&Place::Other(Reason::Modality)),
+            experts: fused || self.source.network.linears().iter().any(expert),
+            fused_experts: fused,
+            kept_experts: self.source.network.linears().iter().any(|linear| kept(&linear)),
+            attention: self.source.recipe.attention(),
+            bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
+        }
+    }
+
+    /// The plan, which nothing changes afterwards.
+    pub(super) fn plan(
+        self,
+        checkpoint: &Checkpoint,
+        json: Option<Value>,
+        stated: StatedAs,
+    ) -> Result<Plan, PlanError> {
+        let (exclude, traits, float_share) = (self.exclude_list(), self.traits(), self.float_share());
+        let blocks = if self.source.recipe.algorithms().need_data() { self.blocks() } else { Vec::new() };
+        self.check_algorithms(checkpoint, &blocks)?;
+        let outside = self.outside(&blocks);
+        let is_described = self.source.format.describes_in_metadata() || json.is_none();
+        let config = json.map(|json| self.quantized_config(json, &exclude)).transpose()?;
+        let mut metadata: BTreeMap<String, String> = checkpoint.metadata();
+        metadata.remove(METADATA_KEY);
+        metadata.extend(is_described.then(|| (METADATA_KEY.to_owned(), description(self.described()).to_string())));
+        metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
+        let dropped = self.dropped.into_iter().chain(parts_of_codes(checkpoint, &self.source)).collect();
+        let Recognised { tensors, network, config: model, recipe, format } = self.source;
+        let layout =
+            Layout::new(self.declarations, recipe.max_shard_size(), metadata).map_err(kvant_container::Error::from)?;
+        let fingerprint = fingerprint(checkpoint, &recipe, &layout, config.as_ref(), &self.layers);
+        let stored: Vec<String> = tensors.iter().map(|tensor| tensor.stored_name()).collect();
+        names::refuse_idle_rules(&network, &recipe, stored.iter().map(String::as_str))?;
+        let of_plan = names::notices(&network, &recipe, &self.layers, &outside, checkpoint);
+        let notices = float_share.iter().cloned().chain(self.notices).chain(of_plan).collect();
+        Ok(Plan {
+            traits,
+            notices,
+            float_share,
+            family: network.family().map(|family| family.name),
+            architecture: architecture(&model),
+            longest: model.max_positions,
+            format,
+            layers: self.layers,
+            blocks,
+            outside,
+            attention: self.attention,
+            sites: self.sites,
+            parameter_tensors: self.parameter_tensors,
+            kept: self.kept,
+            dropped,
+            source_bytes: source_bytes(checkpoint),
+            recipe,
+            layout,
+            config: config.map(|config| stated.of(config)),
+            fingerprint,
+        })
+    }
+}
+
+impl StatedAs {
+    fn of(self, config: Value) -> Value {
+        let StatedAs::Floats { float, fake } = self else { return config };
+        let mut config = without_quantization(config, float.config_name());
+        if let Some(fake) = fake {
+            fake.insert_into(&mut config);
+        }
+        config
+    }
+}
+
+/// The tensors that codes, scales and zero points were in have no successors.
+fn parts_of_codes(checkpoint: &Checkpoint, source: &Recognised<'_>) -> Vec<DroppedTensor> {
+    let known: BTreeSet<usize> = source.tensors.iter().map(|tensor| tensor.position).collect();
+    let parts = checkpoint.tensors().enumerate().filter(|(position, _)| !known.contains(position));
+    let part = |(_, view): (usize, TensorView<'_>)| DroppedTensor {
+        name: view.name().to_owned(),
+        reason: "part of a quantized weight, or parameters of activations",
+    };
+    parts.map(part).collect()
+}

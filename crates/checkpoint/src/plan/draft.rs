@@ -1,0 +1,205 @@
+//! What becomes of a tensor of the source, before the output's tensors are numbered: a layer that is quantized, or a tensor that is carried
+//! over or dropped.
+
+use super::error::PlanError;
+use super::layer::{LayerDraft, LayerOutput, values_type};
+use super::recognised::Recognised;
+use super::sites::{ActivationDraft, Origin};
+use super::{DroppedTensor, KeptTensor, PlannedLayer, TensorAction};
+use kvant_container::Dtype;
+use kvant_formats::format::OutputFormat;
+use kvant_quant::scheme::{LayerScheme, SchemeError};
+use kvant_weights::parts::Part;
+use std::collections::BTreeSet;
+
+/// What becomes of a tensor of the source.
+pub(super) enum Draft {
+    Layer(Box<DraftedLayer>),
+    Kept(KeptDraft),
+    Dropped(DroppedDraft),
+}
+
+/// A layer that is quantized, and what is declared of it.
+pub(super) struct DraftedLayer {
+    /// The index of its weight among the source's tensors.
+    pub(super) weight: usize,
+    pub(super) layer: LayerDraft,
+    pub(super) output: OutputDraft,
+    pub(super) activations: Vec<ActivationDraft>,
+}
+
+/// What a layer becomes: a [`LayerOutput`] without places among the declarations.
+pub(super) enum OutputDraft {
+    /// The tensors of a checkpoint format. Matrices of one weight, of which there is more than one, share them.
+    Parts { parts: Vec<Part>, slice: (usize, usize) },
+    /// Floats in the place of the source's. All matrices of a weight share the tensor.
+    Values { dtype: Dtype, shape: Vec<usize>, offset: u64 },
+}
+
+/// A layer whose shape does not fit its scheme.
+pub(super) struct Misfit {
+    layer: String,
+    scheme: LayerScheme,
+    problem: SchemeError,
+}
+
+/// A tensor that is carried over.
+pub(super) struct KeptDraft {
+    /// Its index among the source's tensors.
+    pub(super) tensor: usize,
+    /// The module that loaders must not expect quantized.
+    pub(super) module: Option<String>,
+    /// Its name in the output.
+    pub(super) name: String,
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
+    pub(super) treatment: TensorAction,
+    pub(super) reason: &'static str,
+}
+
+/// A tensor that has no successor.
+pub(super) struct DroppedDraft {
+    /// Its index among the source's tensors.
+    pub(super) tensor: usize,
+    pub(super) reason: &'static str,
+}
+
+impl Draft {
+    /// The index among the source's tensors of what this is the place of.
+    fn tensor(&self) -> usize {
+        match self {
+            Draft::Layer(layer) => layer.weight,
+            Draft::Kept(kept) => kept.tensor,
+            Draft::Dropped(dropped) => dropped.tensor,
+        }
+    }
+
+    /// The layer that is quantized.
+    pub(super) fn layer(&self) -> Option<&DraftedLayer> {
+        if let Draft::Layer(layer) = self { Some(layer) } else { None }
+    }
+}
+
+impl KeptDraft {
+    /// The tensor with its place among the declarations.
+    pub(super) fn declared(self, source: &Recognised<'_>, tensor: usize) -> KeptTensor {
+        let view = &source.tensors[self.tensor];
+        let KeptDraft { treatment, reason, .. } = self;
+        KeptTensor { source: view.stored_name(), position: view.position, tensor, treatment, reason }
+    }
+}
+
+impl DroppedDraft {
+    pub(super) fn named(&self, source: &Recognised<'_>) -> DroppedTensor {
+        DroppedTensor { name: source.tensors[self.tensor].stored_name(), reason: self.reason }
+    }
+}
+
+impl DraftedLayer {
+    /// The layer whose first tensor is the `first` of the declarations, and what its activations take.
+    pub(super) fn declared(self, first: usize) -> (PlannedLayer, Vec<ActivationDraft>) {
+        let layer = self.layer.with_output(match self.output {
+            OutputDraft::Parts { parts, slice } => LayerOutput::Parts { parts, first, slice },
+            OutputDraft::Values { dtype, offset, .. } => LayerOutput::Values { tensor: first, offset, dtype },
+        });
+        (layer, self.activations)
+    }
+}
+
+/// What becomes of some tensors, in the order in which the output's are declared.
+#[derive(Default)]
+pub(super) struct Drafts {
+    pub(super) drafts: Vec<Draft>,
+    /// Layers whose shapes do not fit their schemes, which are named together later on.
+    pub(super) misfits: Vec<Misfit>,
+    /// What the user should know.
+    pub(super) notices: Vec<String>,
+    /// Excluded layers that keep their codes.
+    pub(super) kept_codes: Vec<String>,
+    /// Excluded weights whose codes have no place.
+    pub(super) lost_codes: Vec<LostCodes>,
+}
+
+/// An excluded weight whose codes have no place, and why.
+pub(super) struct LostCodes {
+    pub(super) tensor: String,
+    pub(super) reason: String,
+}
+
+impl Drafts {
+    /// One after the other, up to the first error.
+    pub(super) fn join(all: impl Iterator<Item = Result<Drafts, PlanError>>) -> Result<Drafts, PlanError> {
+        let mut joined = Drafts::default();
+        for one in all {
+            let Drafts { drafts, misfits, notices, kept_codes, lost_codes } = one?;
+            joined.drafts.extend(drafts);
+            joined.misfits.extend(misfits);
+            joined.notices.extend(notices);
+            joined.kept_codes.extend(kept_codes);
+            joined.lost_codes.extend(lost_codes);
+        }
+        Ok(joined)
+    }
+
+    /// Refuses layers whose shapes do not fit their schemes: all of them together.
+    pub(super) fn without_misfits(self) -> Result<Drafts, PlanError> {
+        let mut misfits = self.misfits.into_iter();
+        let Some(Misfit { layer, scheme, problem }) = misfits.next() else {
+            return Ok(Drafts { misfits: Vec::new(), ..self });
+        };
+        let others = misfits.map(|misfit| misfit.layer).collect();
+        Err(PlanError::Shape { layer, scheme: scheme.to_string(), problem, others })
+    }
+}
+
+impl From<Vec<Draft>> for Drafts {
+    fn from(drafts: Vec<Draft>) -> Drafts {
+        Drafts { drafts, ..Drafts::default() }
+    }
+}
+
+/// The layers among drafts.
+pub(super) fn layers(drafts: &[Draft]) -> impl Iterator<Item = &DraftedLayer> + Clone {
+    drafts.iter().filter_map(Draft::layer)
+}
+
+/// The indices of the source's tensors that have no place yet.
+pub(super) fn without_place(source: &Recognised<'_>, drafts: &[Draft]) -> Vec<usize> {
+    let taken: BTreeSet<usize> = drafts.iter().map(Draft::tensor).collect();
+    (0..source.tensors.len()).filter(|tensor| !taken.contains(tensor)).collect()
+}
+
+impl Recognised<'_> {
+    /// A layer with tensors of its own.
+    pub(super) fn layer(
+        &self,
+        weight: usize,
+        layer: LayerDraft,
+        origin: &Origin,
+        ordered: bool,
+    ) -> Result<Drafts, PlanError> {
+        drafted(weight, layer, |layer| {
+            let output = if self.format == OutputFormat::PlainFloats {
+                let dtype = values_type(layer.scheme.weight, layer.source.dtype);
+                OutputDraft::Values { dtype, shape: self.tensors[weight].shape().to_vec(), offset: 0 }
+            } else {
+                OutputDraft::Parts { parts: self.parts(layer, None, ordered)?, slice: (0, 1) }
+            };
+            Ok((output, self.activations(layer, origin)?))
+        })
+    }
+}
+
+/// A layer with its output, where its shape fits the scheme.
+pub(super) fn drafted(
+    weight: usize,
+    layer: LayerDraft,
+    output: impl FnOnce(&LayerDraft) -> Result<(OutputDraft, Vec<ActivationDraft>), PlanError>,
+) -> Result<Drafts, PlanError> {
+    if let Err(problem) = layer.scheme.weight.check_shape(layer.rows, layer.columns) {
+        let misfit = Misfit { layer: layer.name, scheme: layer.scheme, problem };
+        return Ok(Drafts { misfits: vec![misfit], ..Drafts::default() });
+    }
+    let (output, activations) = output(&layer)?;
+    Ok(Drafts::from(vec![Draft::Layer(Box::new(DraftedLayer { weight, layer, output, activations }))]))
+}

@@ -1,0 +1,103 @@
+//! The first stage of a plan: the source's tensors, the network that they are recognised as, and what is asked of it. What follows from
+//! these alone is asked of this stage; it never changes.
+
+use super::error::PlanError;
+use super::layer::LayerDraft;
+use super::names;
+use super::source::SourceTensor;
+use crate::recipe::Recipe;
+use kvant_formats::format::{ModuleNames, OutputFormat};
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::{Network, Notice, TensorMeta, in_memory_module, on_disk_module};
+use kvant_weights::parts::{Fused, LayerSpec, Part};
+
+/// A source that is recognised, and the recipe for it. Tensors are named by their index among `tensors`.
+pub(super) struct Recognised<'a> {
+    pub(super) tensors: Vec<SourceTensor<'a>>,
+    pub(super) network: Network,
+    pub(super) config: ModelConfig,
+    pub(super) recipe: Recipe,
+    pub(super) format: OutputFormat,
+}
+
+impl<'a> Recognised<'a> {
+    /// Recognises what the tensors are.
+    ///
+    /// # Errors
+    /// [`PlanError::AlreadyQuantized`] for codes that nothing was imported of.
+    pub(super) fn new(
+        tensors: Vec<SourceTensor<'a>>,
+        config: ModelConfig,
+        recipe: Recipe,
+    ) -> Result<Recognised<'a>, PlanError> {
+        let metas: Vec<TensorMeta> = tensors.iter().map(SourceTensor::meta).collect();
+        let network = Network::recognise(&config, &metas);
+        refuse_quantized(&network, &config)?;
+        Ok(Recognised { format: recipe.format(), tensors, network, config, recipe })
+    }
+}
+
+impl Recognised<'_> {
+    /// That the source's weights lie on the grid of other codes.
+    pub(super) fn already_fake(&self) -> PlanError {
+        let linears = || self.network.linears().iter().filter(|linear| !linear.kept);
+        let first = linears().next().map(|linear| linear.module.clone()).unwrap_or_default();
+        PlanError::AlreadyQuantized { tensors: linears().count(), first, method: Some("fake".to_owned()) }
+    }
+
+    /// A module's name in the output.
+    pub(super) fn output_name(&self, module: &str) -> String {
+        match self.network.family() {
+            Some(family) if self.format.capabilities().module_names == ModuleNames::OnDisk => {
+                on_disk_module(family, module)
+            }
+            _ => self.in_memory_name(module),
+        }
+    }
+
+    /// A module's name in a model that transformers has loaded.
+    pub(super) fn in_memory_name(&self, module: &str) -> String {
+        self.network.family().map_or_else(|| module.to_owned(), |family| in_memory_module(family, module))
+    }
+
+    /// The modules of the source's tensors that are none of these.
+    pub(super) fn modules_besides<'s>(&'s self, quantized: &[&str]) -> Vec<&'s str> {
+        let quantized: std::collections::BTreeSet<&str> = quantized.iter().copied().collect();
+        let modules = self.tensors.iter().map(|tensor| tensor.name.rsplit_once('.').map_or("", |(module, _)| module));
+        modules.filter(|module| !quantized.contains(module)).collect()
+    }
+
+    /// The tensors of a layer; `ordered` says that input channels are grouped otherwise than as they stand.
+    pub(super) fn parts(
+        &self,
+        layer: &LayerDraft,
+        fused: Option<Fused<'_>>,
+        ordered: bool,
+    ) -> Result<Vec<Part>, PlanError> {
+        let problem =
+            |problem| PlanError::CannotHold { layer: layer.name.clone(), scheme: layer.scheme.to_string(), problem };
+        if layer.source.input_major && layer.source.expert.is_none() {
+            return Err(problem(names::no_linear_module()));
+        }
+        let spec = LayerSpec {
+            name: &layer.name,
+            rows: layer.rows,
+            columns: layer.columns,
+            scheme: layer.scheme,
+            source: layer.source.dtype,
+            order: self.recipe.nibble_order(),
+            fused,
+            ordered,
+        };
+        self.format.parts(&spec).map_err(problem)
+    }
+}
+
+fn refuse_quantized(network: &Network, config: &ModelConfig) -> Result<(), PlanError> {
+    let found = network.notices().iter().find_map(|notice| match notice {
+        Notice::AlreadyQuantized { tensors, first } => Some((*tensors, first.clone())),
+        _ => None,
+    });
+    let method = config.quantization.as_ref().and_then(|q| q.get("quant_method")?.as_str().map(str::to_owned));
+    found.map_or(Ok(()), |(tensors, first)| Err(PlanError::AlreadyQuantized { tensors, first, method }))
+}
