@@ -70,7 +70,7 @@ pub fn measure(plan: &Plan, source: &Checkpoint, output: &Checkpoint) -> Result<
         }
         Ok(difference(layer.name.clone(), before, after))
     };
-    plan.layers.par_iter().map(error).collect()
+    plan.layers().par_iter().map(error).collect()
 }
 
 type Packed<'a> = HashMap<String, Vec<Arc<PackedMatrix<'a>>>>;

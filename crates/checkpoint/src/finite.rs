@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 /// # Errors
 /// [`EngineError::Weight`] with the tensor and the place in it.
 pub fn check_kept(plan: &Plan, checkpoint: &Checkpoint) -> Result<(), EngineError> {
-    let names: BTreeSet<&str> = plan.kept.iter().map(|kept| kept.source.as_str()).collect();
+    let names: BTreeSet<&str> = plan.kept().iter().map(|kept| kept.source.as_str()).collect();
     check(checkpoint, checkpoint.tensors().filter(|view| names.contains(view.name())))
 }
 

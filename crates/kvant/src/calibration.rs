@@ -88,7 +88,7 @@ impl Calibration<'_> {
             "data": loaded.provenance,
             "precision": self.job.data.precision.name(),
             "carry": self.job.data.propagate.name(),
-            "algorithms": plan.recipe.algorithms().to_string(),
+            "algorithms": plan.recipe().algorithms().to_string(),
             "report": report,
             "layers": blocks.layers,
             "links": blocks.links,
@@ -118,7 +118,7 @@ impl Calibration<'_> {
         let key = loaded.key(self.job.data.precision.name());
         let (memory, propagate) = (self.job.limits.memory.0, self.job.data.propagate);
         let settings = Settings { target: self.target, key: &key, memory, propagate };
-        let blocks = plan.blocks.len();
+        let blocks = plan.blocks().len();
         let resumes = |done: usize| reporter.resumed(Resumption::Blocks { done, total: blocks });
         let work = || blockwise::run(&sources, settings, reporter.cancel().flag(), &watch, &resumes);
         Ok(self.job.limits.pool()?.install(work)?)
@@ -132,7 +132,7 @@ impl Calibration<'_> {
         let decoder = Decoder::open(self.checkpoint)?;
         let Loaded { data, provenance } = self.load(&decoder, 0, reporter)?;
         let precision = self.job.data.precision.name();
-        let file = StatisticsFile::beside(self.target, format!("{} {precision} {provenance}", plan.fingerprint));
+        let file = StatisticsFile::beside(self.target, format!("{} {precision} {provenance}", plan.fingerprint()));
         let kept = file.read();
         let statistics = match &kept {
             Some(statistics) => {

@@ -44,7 +44,7 @@ impl<'a> Blockwise<'_, 'a> {
         }
         if let Some(inputs) = known.inputs.filter(|_| known.is_scarce) {
             let (matrix, context) = self.to_round(work, index)?;
-            let tensor = self.nearest(&self.plan.layers[index], &matrix, context)?;
+            let tensor = self.nearest(&self.plan.layers()[index], &matrix, context)?;
             let loss = Some(self.loss_of_nearest(work, index, &inputs.hessian)?);
             let layer = RoundedLayer { loss, ..RoundedLayer::new(tensor) };
             candidates.push(ChosenCodes { layer, algorithm: "rtn".to_owned(), treatment: "rounded to nearest" });
@@ -72,7 +72,7 @@ impl<'a> Blockwise<'_, 'a> {
         rounding: &AnyRounding,
         inputs: Option<&SharedInputs>,
     ) -> Result<RoundedLayer, BlockwiseError> {
-        let layer = &self.plan.layers[index];
+        let layer = &self.plan.layers()[index];
         let (matrix, context) = self.to_round(work, index)?;
         let from = self.values(&matrix);
         let weight = match work.foldings.folding(&layer.module).is_some_and(|folding| folding.limits.is_some()) {

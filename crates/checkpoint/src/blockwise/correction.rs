@@ -34,8 +34,8 @@ impl<'a> Blockwise<'_, 'a> {
         index: usize,
         tensor: &QuantTensor,
     ) -> Result<Option<&'static str>, BlockwiseError> {
-        let Some(correction) = self.plan.recipe.algorithms().correction else { return Ok(None) };
-        let layer = &self.plan.layers[index];
+        let Some(correction) = self.plan.recipe().algorithms().correction else { return Ok(None) };
+        let layer = &self.plan.layers()[index];
         let Some(bias) = work.foldings.bias(&layer.module) else { return Ok(Some("no bias to correct")) };
         let Some(mean) = work.means.get(&readers.module).filter(|mean| mean.rows() > 0) else {
             return Ok(Some("bias not corrected: no token reached the layer"));

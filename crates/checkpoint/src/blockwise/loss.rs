@@ -79,7 +79,7 @@ impl<'a> Blockwise<'_, 'a> {
         inputs: &Inputs,
         quantized: &WeightMatrix<'a>,
     ) -> Result<f64, BlockwiseError> {
-        let float = self.matrix(&work.float, work.block.index, &self.plan.layers[index])?;
+        let float = self.matrix(&work.float, work.block.index, &self.plan.layers()[index])?;
         let (columns, isa) = (float.columns, self.engine.isa);
         let rows: Vec<usize> = loss_rows(float.rows).collect();
         let of_rows = |rows: &[usize]| {
@@ -122,7 +122,7 @@ impl<'a> Blockwise<'_, 'a> {
         hessian: &Hessian,
         changed: &WeightMatrix<'a>,
     ) -> Result<f64, BlockwiseError> {
-        let float = self.matrix(&work.float, work.block.index, &self.plan.layers[index])?;
+        let float = self.matrix(&work.float, work.block.index, &self.plan.layers()[index])?;
         let (rows, isa): (Vec<usize>, _) = (loss_rows(changed.rows).collect(), self.engine.isa);
         let loss = hessian.loss(&rows_of(isa, &float, &rows), &rows_of(isa, changed, &rows));
         Ok(loss * changed.rows as f64 / rows.len() as f64)
@@ -131,7 +131,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// The source's weight rounded to nearest, with the scales that were moved since: what there would be without any
     /// algorithm, for the same outputs.
     fn unchanged(&self, work: &Work<'_, '_, 'a>, index: usize) -> Result<WeightMatrix<'a>, BlockwiseError> {
-        let (layer, block, none) = (&self.plan.layers[index], work.block.index, WeightOverrides::default());
+        let (layer, block, none) = (&self.plan.layers()[index], work.block.index, WeightOverrides::default());
         let context = self.context(&none, block, index)?;
         let nearest = quantized(&self.nearest(layer, &self.matrix(&none, block, layer)?, context)?);
         Ok(match work.foldings.folding(&layer.module) {

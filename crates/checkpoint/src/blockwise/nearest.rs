@@ -22,7 +22,7 @@ impl<'a> Blockwise<'_, 'a> {
         starved: Option<&(u64, String)>,
     ) -> Result<(), BlockwiseError> {
         self.engine.check_cancelled()?;
-        let layer = &self.plan.layers[index];
+        let layer = &self.plan.layers()[index];
         let (matrix, context) = self.to_round(work, index)?;
         let tensor = self.nearest(layer, &matrix, context)?;
         if let Some((tokens, _)) = starved {

@@ -37,7 +37,7 @@ impl<'a> Blockwise<'_, 'a> {
         let block = work.block;
         for stages in block.stages.chunk_by(|a, b| a.depth == b.depth) {
             let readers: Vec<SharedInputGroup> = stages.iter().flat_map(|stage| self.readers(stage)).collect();
-            match self.plan.recipe.algorithms().see_inputs() {
+            match self.plan.recipe().algorithms().see_inputs() {
                 false => readers.into_iter().try_for_each(|readers| self.round_readers(work, &readers, None))?,
                 true => self.round_at(work, stages[0].depth, readers)?,
             }
@@ -49,7 +49,7 @@ impl<'a> Blockwise<'_, 'a> {
     pub(super) fn readers(&self, stage: &PlannedStage) -> Vec<SharedInputGroup> {
         let mut groups: BTreeMap<Option<usize>, SharedInputGroup> = BTreeMap::new();
         for index in &stage.layers {
-            let layer = &self.plan.layers[*index];
+            let layer = &self.plan.layers()[*index];
             let readers = groups.entry(layer.source.expert).or_insert_with(|| SharedInputGroup {
                 module: layer.module.clone(),
                 features: layer.columns,
@@ -91,7 +91,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// Rounded routers would send tokens elsewhere in the passes of later batches, so that memory decided on codes.
     fn routers_last(&self, mut readers: Vec<SharedInputGroup>) -> Vec<SharedInputGroup> {
         readers.sort_by_key(|readers| {
-            let is_router = |layer: &usize| self.plan.layers[*layer].role == Role::Router.name();
+            let is_router = |layer: &usize| self.plan.layers()[*layer].role == Role::Router.name();
             readers.layers.iter().any(is_router)
         });
         readers
@@ -170,7 +170,7 @@ impl<'a> Blockwise<'_, 'a> {
 
     /// Lets a tap see what the layers of a batch read, and finds the mean of it where biases are corrected by that.
     fn means_tap<'t>(&self, batch: &[SharedInputGroup], beside: &'t dyn ActivationHook) -> MeansTap<'t> {
-        let corrected = batch.iter().filter(|_| self.plan.recipe.algorithms().correction.is_some());
+        let corrected = batch.iter().filter(|_| self.plan.recipe().algorithms().correction.is_some());
         MeansTap::new(corrected.map(|readers| (readers.module.as_str(), readers.features)), beside)
     }
 
@@ -238,7 +238,7 @@ impl<'a> Blockwise<'_, 'a> {
         known: &Known<'_>,
     ) -> Result<(), BlockwiseError> {
         self.engine.check_cancelled()?;
-        let layer = &self.plan.layers[index];
+        let layer = &self.plan.layers()[index];
         let chosen = self.choose_codes(work, readers, index, known)?;
         let hessian = known.inputs.map(|inputs| &inputs.hessian);
         let losses = match (self.losses(work, &readers.module, index, &chosen.layer.tensor)?, hessian) {
@@ -279,7 +279,7 @@ impl<'a> Blockwise<'_, 'a> {
         index: usize,
     ) -> Result<(WeightMatrix<'a>, TensorContext), BlockwiseError> {
         let block = work.block.index;
-        let matrix = self.matrix(&work.clipped, block, &self.plan.layers[index])?;
+        let matrix = self.matrix(&work.clipped, block, &self.plan.layers()[index])?;
         Ok((matrix, self.context(&work.clipped, block, index)?))
     }
 
@@ -320,14 +320,14 @@ impl<'a> Blockwise<'_, 'a> {
         block: usize,
         index: usize,
     ) -> Result<TensorContext, BlockwiseError> {
-        let layer = &self.plan.layers[index];
+        let layer = &self.plan.layers()[index];
         let arithmetic = layer.source.dtype.arithmetic();
         if !layer.scheme.weight.needs_tensor_range() {
             return Ok(TensorContext { arithmetic, range: None });
         }
         let mut range = Range::EMPTY;
         for other in self.jobs.together(index) {
-            let other = &self.plan.layers[*other];
+            let other = &self.plan.layers()[*other];
             range = range.join(self.engine.tensor_range(other, &self.matrix(float, block, other)?)?);
         }
         Ok(TensorContext { arithmetic, range: Some(range) })

@@ -130,7 +130,7 @@ pub fn run(
         held_out_tokens,
         memory: settings.memory,
         cancelled,
-        meter: Meter::new(watch, plan.blocks.len(), tokens),
+        meter: Meter::new(watch, plan.blocks().len(), tokens),
         propagate: settings.propagate,
     };
     let mut found = blockwise.run(settings, resumes)?;
@@ -145,8 +145,8 @@ impl<'r, 'a> Blockwise<'r, 'a> {
             resumes(state.found.blocks);
         }
         let work = self.work_by_blocks();
-        self.meter.begin(work[state.found.blocks], work[self.plan.blocks.len()]);
-        for index in state.found.blocks..self.plan.blocks.len() {
+        self.meter.begin(work[state.found.blocks], work[self.plan.blocks().len()]);
+        for index in state.found.blocks..self.plan.blocks().len() {
             let (next, found) = self.block(index, &state)?;
             refuse_lost(self.engine.checkpoint)?;
             state.commit(next, found).map_err(BlockwiseError::streams("write"))?;
@@ -158,7 +158,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
 
     /// That of an earlier run, if all that it claims is there; else one that begins.
     fn state(&self, settings: Settings<'_>) -> Result<State, BlockwiseError> {
-        let key = format!("{} {} {}", self.plan.fingerprint, settings.key, settings.propagate.name());
+        let key = format!("{} {} {}", self.plan.fingerprint(), settings.key, settings.propagate.name());
         let shape = self.shape(self.decoder.width());
         if let Some(state) = State::resume(settings.target, &key, &shape).filter(|state| self.agrees(state)) {
             return Ok(state);
@@ -177,9 +177,9 @@ impl<'r, 'a> Blockwise<'r, 'a> {
 
     /// Whether the journal has all jobs of the blocks that are said to be done.
     fn agrees(&self, state: &State) -> bool {
-        let done = self.plan.blocks.iter().take(state.found.blocks);
+        let done = self.plan.blocks().iter().take(state.found.blocks);
         let mut layers = done.flat_map(PlannedBlock::layers);
-        state.found.blocks <= self.plan.blocks.len()
+        state.found.blocks <= self.plan.blocks().len()
             && layers.all(|layer| self.engine.is_finished(self.jobs.of_layer(layer)))
             && state.found.changed.iter().all(|job| self.engine.is_finished(*job))
     }
@@ -210,14 +210,14 @@ impl<'r, 'a> Blockwise<'r, 'a> {
 
     /// What chooses codes.
     pub(super) fn rounding(&self) -> &'r AnyRounding {
-        &self.plan.recipe.algorithms().rounding
+        &self.plan.recipe().algorithms().rounding
     }
 
     /// Quantizes a block; gives its outputs, and what is found so far.
     fn block(&self, index: usize, state: &State) -> Result<(StreamFile, Found), BlockwiseError> {
         self.decoder.check_block(index)?;
         let foldings = self.foldings(index);
-        let mut work = Work::new(&self.plan.blocks[index], &state.current, foldings);
+        let mut work = Work::new(&self.plan.blocks()[index], &state.current, foldings);
         self.meter.enter(index, BlockStage::Scales);
         self.transform(&mut work)?;
         self.meter.enter(index, BlockStage::Rounding);
@@ -226,7 +226,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let changed = self.write_changed(&work)?;
         let watcher = ObserverHook::new(state.found.statistics.clone());
         let next = state.next().map_err(BlockwiseError::streams("make room for"))?;
-        if index + 1 < self.plan.blocks.len() || !self.plan.sites.is_empty() {
+        if index + 1 < self.plan.blocks().len() || !self.plan.sites().is_empty() {
             self.meter.enter(index, BlockStage::Outputs);
             self.lead_on(&work, &watcher, &next)?;
         }
@@ -240,19 +240,19 @@ impl<'r, 'a> Blockwise<'r, 'a> {
 
     /// What is not rounded stays in its type, also where scales are moved into it.
     fn foldings(&self, index: usize) -> Foldings<'r, 'a> {
-        let layers = self.plan.blocks[index].layers();
-        let rounded: HashSet<&str> = layers.flat_map(|layer| self.plan.layers[layer].names()).collect();
+        let layers = self.plan.blocks()[index].layers();
+        let rounded: HashSet<&str> = layers.flat_map(|layer| self.plan.layers()[layer].names()).collect();
         let (network, tensors) = (self.decoder.network(), self.decoder.tensors());
         Foldings::new(network, tensors, self.decoder.network().blocks()[index], |module| !rounded.contains(module))
     }
 
     /// That all layers of a block are written: what is left open would be done anew from the source, without its scales.
     fn check_finished(&self, index: usize) -> Result<(), BlockwiseError> {
-        let mut layers = self.plan.blocks[index].layers();
+        let mut layers = self.plan.blocks()[index].layers();
         let open = layers.find(|layer| !self.engine.is_finished(self.jobs.of_layer(*layer)));
         match open {
             None => Ok(()),
-            Some(layer) => Err(BlockwiseError::Unfinished { layer: self.plan.layers[layer].name.clone() }),
+            Some(layer) => Err(BlockwiseError::Unfinished { layer: self.plan.layers()[layer].name.clone() }),
         }
     }
 
@@ -268,7 +268,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
             Propagate::Float => &work.float,
         };
         // What the runs have come to is the quantized model's, and past what a watcher wants to see.
-        let from_start = self.propagate == Propagate::Float || !self.plan.sites.is_empty();
+        let from_start = self.propagate == Propagate::Float || !self.plan.sites().is_empty();
         for chunk in 0..self.chunks.len() {
             let watcher: &dyn ActivationHook = watcher;
             let tap = self.calibration().contains(&chunk).then_some(watcher);
@@ -394,12 +394,12 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     /// Tokens through one pass that no block, the first, the first two and so on cost.
     fn work_by_blocks(&self) -> Vec<u64> {
         let lanes = self.lanes() as u64;
-        let looks = self.plan.recipe.algorithms().see_inputs();
+        let looks = self.plan.recipe().algorithms().see_inputs();
         let of = |block: &PlannedBlock| {
             let stages = if looks { block.stages.len() as u64 * lanes } else { 0 };
             (stages + lanes) * (self.tokens + self.held_out_tokens) + self.search_work(block)
         };
-        let sums = self.plan.blocks.iter().scan(0, |sum, block| {
+        let sums = self.plan.blocks().iter().scan(0, |sum, block| {
             *sum += of(block);
             Some(*sum)
         });

@@ -77,7 +77,7 @@ impl<'a> Blockwise<'_, 'a> {
         planned: &[usize],
         held_out: &HashMap<String, Inputs>,
     ) -> Option<&'static str> {
-        let inputs = planned.iter().filter_map(|layer| self.plan.layers[*layer].scheme.input);
+        let inputs = planned.iter().filter_map(|layer| self.plan.layers()[*layer].scheme.input);
         let is_static = inputs.into_iter().any(|scheme| scheme.needs_calibration());
         let has_tokens = statistic(target, held_out).is_some_and(|known| known.tokens() >= COMPARABLE);
         match (is_static, has_tokens) {
@@ -109,7 +109,7 @@ impl<'a> Blockwise<'_, 'a> {
         index: usize,
         limits: &Limits,
     ) -> Result<bool, BlockwiseError> {
-        let (layer, block) = (&self.plan.layers[index], work.block.index);
+        let (layer, block) = (&self.plan.layers()[index], work.block.index);
         let folding = work.foldings.folding(&layer.module).unwrap_or_default();
         let folding = Folding { limits: Some(limits.clone()), ..folding };
         let source = self.matrix(&WeightOverrides::default(), block, layer)?;

@@ -41,7 +41,7 @@ type AllInputs = HashMap<String, Inputs>;
 impl<'a> Blockwise<'_, 'a> {
     /// Finds and folds what the recipe's transforms ask for, one transform after the other; then limits, where any asks.
     pub(super) fn transform(&self, work: &mut Work<'_, '_, 'a>) -> Result<(), BlockwiseError> {
-        let transforms = &self.plan.recipe.algorithms().transforms;
+        let transforms = &self.plan.recipe().algorithms().transforms;
         let clip = transforms.iter().find_map(|transform| transform.clip());
         let rows = clip.map_or(SAMPLED_TOKENS, |clip| clip.tokens.max(SAMPLED_TOKENS));
         for (index, transform) in transforms.iter().enumerate() {
@@ -243,7 +243,7 @@ impl<'a> Blockwise<'_, 'a> {
         });
         let tokens = statistic(target, inputs).map_or(0, |statistic| statistic.tokens());
         let done = format!("{} by {}", if applied.is_ok() { "scaled" } else { "not scaled" }, transform.name());
-        for layer in self.planned(work, target).into_iter().map(|index| &self.plan.layers[index]) {
+        for layer in self.planned(work, target).into_iter().map(|index| &self.plan.layers()[index]) {
             let scarce = scarce(tokens, layer.columns);
             if let Some(scarce) = scarce {
                 work.starve(layer, tokens, &done);
@@ -263,14 +263,14 @@ impl<'a> Blockwise<'_, 'a> {
 
     /// The layers of a link that are quantized: indices into the plan's layers.
     fn planned(&self, work: &Work<'_, '_, 'a>, target: &Target<'_>) -> Vec<usize> {
-        work.block.layers().filter(|layer| target.modules.contains(&self.plan.layers[*layer].module)).collect()
+        work.block.layers().filter(|layer| target.modules.contains(&self.plan.layers()[*layer].module)).collect()
     }
 
     /// The largest magnitude of each row that a link divides, as a share of the largest of all, where the rows of a layer have one
     /// scale for their codes together and each is read by one column; else none.
     fn shared_rows(&self, work: &Work<'_, '_, 'a>, target: &Target<'_>) -> Result<Vec<f32>, BlockwiseError> {
         let Source::Linear { rows, .. } = &target.link.from else { return Ok(Vec::new()) };
-        let mut planned = work.block.layers().map(|layer| &self.plan.layers[layer]);
+        let mut planned = work.block.layers().map(|layer| &self.plan.layers()[layer]);
         let is_shared = |layer: &&PlannedLayer| {
             layer.module == target.from && layer.scheme.weight.granularity() == Some(Granularity::Tensor)
         };
@@ -287,14 +287,14 @@ impl<'a> Blockwise<'_, 'a> {
 
     /// Of all planned layers of a link together.
     fn weight_statistic(&self, work: &Work<'_, '_, 'a>, planned: &[usize]) -> Result<WeightStatistic, BlockwiseError> {
-        let first = &self.plan.layers[planned[0]];
+        let first = &self.plan.layers()[planned[0]];
         let group = match first.scheme.weight.granularity() {
             Some(granularity @ Granularity::Group { axis: Axis::Columns, .. }) => granularity.tile(1, first.columns).1,
             _ => first.columns,
         };
         let mut statistic = WeightStatistic::new(first.columns, group);
         for layer in planned {
-            let matrix = self.matrix(&work.float, work.block.index, &self.plan.layers[*layer])?;
+            let matrix = self.matrix(&work.float, work.block.index, &self.plan.layers()[*layer])?;
             statistic.update(&self.values(&matrix));
         }
         Ok(statistic)
@@ -306,8 +306,8 @@ impl<'a> Blockwise<'_, 'a> {
             let Some(inputs) = work.inputs.get(&readers.module) else { continue };
             let (tokens, rows) = (inputs.statistic.tokens(), sampled(inputs, clip.tokens));
             let is_scarce = scarce(tokens, readers.features).is_some();
-            for index in readers.layers.iter().copied().filter(|index| is_clipped(self.plan.layers[*index].role)) {
-                let layer = &self.plan.layers[index];
+            for index in readers.layers.iter().copied().filter(|index| is_clipped(self.plan.layers()[*index].role)) {
+                let layer = &self.plan.layers()[index];
                 let limits = match is_scarce {
                     true => self.confirmed_limits(work, &readers.module, index, &rows, clip)?,
                     false => Some(self.limits(work, index, &rows, clip)?),
@@ -349,7 +349,7 @@ impl<'a> Blockwise<'_, 'a> {
         clip: Clip,
     ) -> Result<Limits, BlockwiseError> {
         self.engine.check_cancelled()?;
-        let (layer, block) = (&self.plan.layers[index], work.block.index);
+        let (layer, block) = (&self.plan.layers()[index], work.block.index);
         let context = self.context(&work.float, block, index)?;
         let values = self.values(&self.matrix(&work.float, block, layer)?);
         let failed = |problem: TransformError| -> BlockwiseError {
@@ -370,7 +370,7 @@ impl<'a> Blockwise<'_, 'a> {
     pub(super) fn search_work(&self, block: &PlannedBlock) -> u64 {
         let targets = block.links.iter().map(|link| Target::new(self.decoder.network(), link));
         let rows: u64 = targets.map(|target| self.tried_rows(block, &target)).sum();
-        let transforms = &self.plan.recipe.algorithms().transforms;
+        let transforms = &self.plan.recipe().algorithms().transforms;
         let trials: u64 = transforms.iter().map(|transform| self.tokens + u64::from(transform.trials()) * rows).sum();
         trials + if transforms.is_empty() { 0 } else { self.held_out_tokens }
     }

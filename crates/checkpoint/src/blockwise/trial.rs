@@ -66,7 +66,7 @@ impl<'a> Trial<'_, '_, 'a> {
         let contexts = self.planned.iter().map(|index| self.blockwise.context(&overlay, block, *index));
         let contexts = contexts.collect::<Result<Vec<_>, _>>()?;
         for (index, context) in self.planned.iter().zip(contexts) {
-            let layer = &self.blockwise.plan.layers[*index];
+            let layer = &self.blockwise.plan.layers()[*index];
             let matrix = self.blockwise.matrix(&overlay, block, layer)?;
             let tensor = match self.blockwise.nearest(layer, &matrix, context) {
                 Ok(tensor) => tensor,

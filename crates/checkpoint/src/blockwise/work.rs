@@ -107,7 +107,7 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
         tensor: QuantTensor,
         report: LayerReport,
     ) -> Result<(), EngineError> {
-        let planned = &engine.plan.layers[layer];
+        let planned = &engine.plan.layers()[layer];
         let job = jobs.of_layer(layer);
         if !engine.is_finished(job) {
             let open = self.open.entry(job).or_default();
@@ -141,7 +141,7 @@ impl Jobs {
             match job {
                 Job::Layers(layers) => of_layer.extend(layers.iter().map(|layer| (*layer, index))),
                 Job::Keep(kept) => {
-                    of_kept.entry(plan.kept[*kept].source.clone()).or_insert_with(Vec::new).push(index);
+                    of_kept.entry(plan.kept()[*kept].source.clone()).or_insert_with(Vec::new).push(index);
                 }
                 Job::Parameters => {}
             }

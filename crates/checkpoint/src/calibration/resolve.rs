@@ -88,7 +88,7 @@ impl Diagnostic for ResolveError {
 /// [`ResolveError`], where nothing was seen of a place or all its kin, or the statistics are not of this plan.
 pub fn resolve(plan: &Plan, statistics: &Statistics) -> Result<Resolved, ResolveError> {
     let observed =
-        plan.sites.iter().map(|planned| Observed::new(planned, statistics)).collect::<Result<Vec<_>, _>>()?;
+        plan.sites().iter().map(|planned| Observed::new(planned, statistics)).collect::<Result<Vec<_>, _>>()?;
     let kin = Kin::of(&observed);
     let mut report = Report { tokens: extremes(&observed), ..Report::default() };
     let mut parameters = BTreeMap::new();
@@ -147,7 +147,7 @@ impl<'a> Observed<'a> {
         let is_half = |tensor: &ParameterTensor| {
             tensor.part.site == *site && tensor.part.content == ParameterContent::Scales(ScaleEncoding::F16)
         };
-        let largest = if plan.parameter_tensors.iter().any(is_half) { f32::from(half::f16::MAX) } else { f32::MAX };
+        let largest = if plan.parameter_tensors().iter().any(is_half) { f32::from(half::f16::MAX) } else { f32::MAX };
         match found.scales.iter().find(|scale| **scale > largest || scale.is_nan()) {
             Some(scale) => Err(ResolveError::TooLarge { site: site.clone(), scale: *scale }),
             None => Ok(()),

@@ -49,7 +49,7 @@ impl Statistics {
             let problem = |problem| StatisticsError::Scheme { site: planned.site.clone(), problem };
             Ok((planned.site.clone(), ActivationStatistic::new(planned.scheme).map_err(problem)?))
         };
-        Ok(Statistics { sites: plan.sites.iter().map(of).collect::<Result<_, _>>()? })
+        Ok(Statistics { sites: plan.sites().iter().map(of).collect::<Result<_, _>>()? })
     }
 
     /// The statistic of a place; `None` where the plan asks for nothing.

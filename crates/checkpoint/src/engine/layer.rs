@@ -31,7 +31,7 @@ thread_local! {
 
 /// Quantizes layers that share a scale of the tensor (or one layer), and says what was written.
 pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[usize]) -> Result<Vec<Written>, EngineError> {
-    let layers: Vec<&PlannedLayer> = layers.iter().map(|layer| &engine.plan.layers[*layer]).collect();
+    let layers: Vec<&PlannedLayer> = layers.iter().map(|layer| &engine.plan.layers()[*layer]).collect();
     if let [layer] = layers.as_slice()
         && layer.is_recoded()
     {
@@ -229,7 +229,7 @@ impl Engine<'_> {
             return Err(EngineError::Vanished(layer.name.clone()));
         };
         let tensor = first + index;
-        let length = self.plan.layout.places().get(tensor).map_or(0, |place| place.len);
+        let length = self.plan.layout().places().get(tensor).map_or(0, |place| place.len);
         let start = length / slice.1.max(1) as u64 * slice.0 as u64;
         self.write_bytes(tensor, start + piece.offset, &piece.bytes)
     }
@@ -370,14 +370,14 @@ impl Engine<'_> {
         let is_half = largest == f32::from(half::f16::MAX);
         let kind = if is_half { "f16" } else { "the type of scales" };
         let reason = format!("its values need a scale of {scale:e}, and {kind} holds {largest} at most");
-        let wider = match self.plan.format {
+        let wider = match self.plan.format() {
             _ if !is_half => None,
             format if format.capabilities().scale == Some(ScaleType::F16) => {
                 Some("store scales in a wider type, with ‹format› quark or compressed-tensors".to_owned())
             }
             _ => Some("choose a scheme whose scales have a wider type, without `:f16`".to_owned()),
         };
-        let excluded = (!self.plan.recipe.is_conversion()).then(|| {
+        let excluded = (!self.plan.recipe().is_conversion()).then(|| {
             format!(
                 "leave the layer as it is, and with it those that loaders fuse with it (q, k and v; gate and up): \
                  ‹exclude› '{}'",
@@ -399,7 +399,7 @@ impl Engine<'_> {
 
     pub(crate) fn weight_error(&self, layer: &PlannedLayer, reason: String) -> EngineError {
         let (tensor, file) = self.source_of(layer);
-        let excludable = (!self.plan.recipe.is_conversion()).then(|| layer.name.clone());
+        let excludable = (!self.plan.recipe().is_conversion()).then(|| layer.name.clone());
         EngineError::Weight { tensor, excludable, file, reason }
     }
 }

@@ -322,7 +322,7 @@ impl<'a> Engine<'a> {
         self.check_cancelled()?;
         let pieces = match job {
             Job::Layers(layers) => quantize_layers(self, layers)?,
-            Job::Keep(kept) => self.keep(&self.plan.kept[*kept])?,
+            Job::Keep(kept) => self.keep(&self.plan.kept()[*kept])?,
             Job::Parameters => self.write_parameters()?,
         };
         self.record(index, job, pieces)
@@ -342,16 +342,16 @@ impl<'a> Engine<'a> {
 
     fn name(&self, job: &Job) -> &str {
         match job {
-            Job::Layers(layers) => layers.first().map_or("", |layer| &self.plan.layers[*layer].name),
-            Job::Keep(kept) => &self.plan.kept[*kept].source,
+            Job::Layers(layers) => layers.first().map_or("", |layer| &self.plan.layers()[*layer].name),
+            Job::Keep(kept) => &self.plan.kept()[*kept].source,
             Job::Parameters => "scales of activations",
         }
     }
 
     fn source_bytes(&self, job: &Job) -> u64 {
         match job {
-            Job::Layers(layers) => layers.iter().map(|layer| self.plan.layers[*layer].source_bytes()).sum(),
-            Job::Keep(kept) => match &self.plan.kept[*kept].treatment {
+            Job::Layers(layers) => layers.iter().map(|layer| self.plan.layers()[*layer].source_bytes()).sum(),
+            Job::Keep(kept) => match &self.plan.kept()[*kept].treatment {
                 TensorAction::Copy(range) => range.len() as u64,
                 TensorAction::Widen { shape, .. } => (shape.0 * shape.1) as u64,
                 TensorAction::Dequantize { bytes, .. } => *bytes,
@@ -363,7 +363,7 @@ impl<'a> Engine<'a> {
     /// Writes what calibration found.
     fn write_parameters(&self) -> Result<Vec<Written>, EngineError> {
         let found = self.parameters.ok_or(EngineError::Uncalibrated)?;
-        let tensors = self.plan.parameter_tensors.iter();
+        let tensors = self.plan.parameter_tensors().iter();
         let write = |tensor: &ParameterTensor| {
             let parameters = found.get(&tensor.part.site).ok_or(EngineError::Uncalibrated)?;
             self.write_bytes(tensor.tensor, 0, &tensor.part.bytes(parameters))
@@ -391,8 +391,8 @@ impl<'a> Engine<'a> {
     /// is declared with.
     pub(crate) fn write_changed(&self, job: &Job, values: &[f32]) -> Result<Vec<Written>, EngineError> {
         let Job::Keep(kept) = job else { return Ok(Vec::new()) };
-        let KeptTensor { tensor, treatment, .. } = &self.plan.kept[*kept];
-        let encoding = ScaleEncoding::of_floats(self.plan.layout.declarations()[*tensor].dtype);
+        let KeptTensor { tensor, treatment, .. } = &self.plan.kept()[*kept];
+        let encoding = ScaleEncoding::of_floats(self.plan.layout().declarations()[*tensor].dtype);
         let values = match treatment {
             TensorAction::Copy(range) => &values[range.start / encoding.size()..range.end / encoding.size()],
             TensorAction::Widen { .. } | TensorAction::Dequantize { .. } => values,

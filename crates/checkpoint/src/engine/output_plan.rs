@@ -68,11 +68,11 @@ pub trait CompletePlan: OutputPlan {
 
 impl OutputPlan for Plan {
     fn fingerprint(&self) -> &str {
-        &self.fingerprint
+        self.fingerprint()
     }
 
     fn geometry(&self) -> Geometry {
-        self.layout.clone().into()
+        self.layout().clone().into()
     }
 }
 
@@ -82,7 +82,7 @@ impl OutputPlan for PlanOnData {
     }
 
     fn geometry(&self) -> Geometry {
-        self.layout.clone().into()
+        self.layout().clone().into()
     }
 }
 
@@ -92,7 +92,7 @@ impl OutputPlan for CalibratedPlan {
     }
 
     fn geometry(&self) -> Geometry {
-        self.layout.clone().into()
+        self.layout().clone().into()
     }
 }
 

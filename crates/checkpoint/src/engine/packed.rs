@@ -103,7 +103,7 @@ pub(super) fn dequantize(
     input_major: bool,
 ) -> Result<Vec<Written>, EngineError> {
     let matrices = engine.packed.get(&kept.source).ok_or_else(|| EngineError::Vanished(kept.source.clone()))?;
-    let encoding = ScaleEncoding::of_floats(engine.plan.layout.declarations()[kept.tensor].dtype);
+    let encoding = ScaleEncoding::of_floats(engine.plan.layout().declarations()[kept.tensor].dtype);
     let axis = if input_major { BandAxis::Columns } else { BandAxis::Rows };
     let mut written = Vec::new();
     for (index, matrix) in matrices.iter().enumerate() {
@@ -152,7 +152,7 @@ fn values(
 }
 
 fn not_finite(engine: &Engine<'_>, kept: &KeptTensor, matrix: &PackedMatrix<'_>, value: f32) -> EngineError {
-    let dtype = engine.plan.layout.declarations()[kept.tensor].dtype;
+    let dtype = engine.plan.layout().declarations()[kept.tensor].dtype;
     EngineError::Weight {
         tensor: kept.source.clone(),
         excludable: None,

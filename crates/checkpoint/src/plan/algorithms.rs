@@ -94,7 +94,8 @@ impl Declared<'_> {
         algorithms.correction?;
         let layers = blocks.iter().flat_map(PlannedBlock::layers).map(|index| &self.layers[index]);
         let positions: HashSet<usize> = layers.map(|layer| layer.source.position).collect();
-        let linears = self.source.network.linears().iter().filter(|linear| linear.bias.is_some()).map(|linear| linear.weight);
+        let linears =
+            self.source.network.linears().iter().filter(|linear| linear.bias.is_some()).map(|linear| linear.weight);
         let experts = self.source.network.experts().iter().filter(|experts| experts.bias.is_some());
         let mut biased = linears.chain(experts.filter_map(|experts| experts.float_weight()));
         let some = biased.any(|weight| positions.contains(&self.source.tensors[weight].position));

@@ -54,46 +54,129 @@ use std::collections::{BTreeMap, HashSet};
 /// A plan: everything that a run needs besides the weights and what is found in data. With the latter it is a [`CalibratedPlan`].
 #[derive(Debug)]
 pub struct Plan {
+    recipe: Recipe,
+    family: Option<&'static str>,
+    architecture: String,
+    format: OutputFormat,
+    layers: Vec<PlannedLayer>,
+    blocks: Vec<PlannedBlock>,
+    outside: Vec<usize>,
+    attention: Vec<PlannedAttention>,
+    sites: Vec<PlannedSite>,
+    parameter_tensors: Vec<ParameterTensor>,
+    kept: Vec<KeptTensor>,
+    dropped: Vec<DroppedTensor>,
+    layout: Layout,
+    config: Option<Value>,
+    longest: Option<usize>,
+    traits: ModelTraits,
+    notices: Vec<String>,
+    float_share: Option<String>,
+    source_bytes: u64,
+    fingerprint: String,
+}
+
+/// What it says; nothing changes it afterwards.
+impl Plan {
     /// What the user asked, resolved.
-    pub recipe: Recipe,
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
     /// The family's name; `None` for an architecture that Kvant has no description of.
-    pub family: Option<&'static str>,
+    pub fn family(&self) -> Option<&'static str> {
+        self.family
+    }
+
     /// The first of config.json's `architectures`, or its `model_type`.
-    pub architecture: String,
+    pub fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
     /// The on-disk convention.
-    pub format: OutputFormat,
+    pub fn format(&self) -> OutputFormat {
+        self.format
+    }
+
     /// The layers to quantize, in the order of the source.
-    pub layers: Vec<PlannedLayer>,
+    pub fn layers(&self) -> &[PlannedLayer] {
+        &self.layers
+    }
+
     /// All blocks of the decoder, where algorithms need calibration; else none.
-    pub blocks: Vec<PlannedBlock>,
+    pub fn blocks(&self) -> &[PlannedBlock] {
+        &self.blocks
+    }
+
     /// The layers that no block has where algorithms need calibration: they are rounded to nearest. Indices into the layers.
-    pub outside: Vec<usize>,
+    pub fn outside(&self) -> &[usize] {
+        &self.outside
+    }
+
     /// The blocks whose attention is quantized.
-    pub attention: Vec<PlannedAttention>,
+    pub fn attention(&self) -> &[PlannedAttention] {
+        &self.attention
+    }
+
     /// The places whose activations calibration must observe.
-    pub sites: Vec<PlannedSite>,
+    pub fn sites(&self) -> &[PlannedSite] {
+        &self.sites
+    }
+
     /// The tensors that hold what calibration finds.
-    pub parameter_tensors: Vec<ParameterTensor>,
+    pub fn parameter_tensors(&self) -> &[ParameterTensor] {
+        &self.parameter_tensors
+    }
+
     /// The tensors that are carried over.
-    pub kept: Vec<KeptTensor>,
+    pub fn kept(&self) -> &[KeptTensor] {
+        &self.kept
+    }
+
     /// The tensors that are not.
-    pub dropped: Vec<DroppedTensor>,
+    pub fn dropped(&self) -> &[DroppedTensor] {
+        &self.dropped
+    }
+
     /// Names, types, shapes and places of the output's tensors.
-    pub layout: Layout,
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// The output's config.json, where the source has one.
-    pub config: Option<Value>,
+    pub fn config(&self) -> Option<&Value> {
+        self.config.as_ref()
+    }
+
     /// The longest context that config.json states, in tokens.
-    pub longest: Option<usize>,
+    pub fn longest(&self) -> Option<usize> {
+        self.longest
+    }
+
     /// What loaders stumble over.
-    pub traits: ModelTraits,
+    pub fn traits(&self) -> ModelTraits {
+        self.traits
+    }
+
     /// What the user should know.
-    pub notices: Vec<String>,
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
     /// What stays in floats by default, where that is more than a tenth of the weights; the first of the notices.
-    pub float_share: Option<String>,
+    pub fn float_share(&self) -> Option<&str> {
+        self.float_share.as_deref()
+    }
+
     /// Bytes of all tensors of the source.
-    pub source_bytes: u64,
+    pub fn source_bytes(&self) -> u64 {
+        self.source_bytes
+    }
+
     /// Identifies source, recipe and output layout.
-    pub fingerprint: String,
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
 }
 
 /// A tensor of the output that holds parameters of activations.

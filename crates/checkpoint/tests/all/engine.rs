@@ -35,7 +35,7 @@ fn every_tensor_of_the_source_has_a_line_and_every_scheme_runs() {
                 _ => settings,
             };
         let plan = plan(&source, &settings).unwrap_or_else(|e| panic!("{}: {e}", preset.name));
-        assert_eq!(plan.layers.len() + plan.kept.len() + plan.dropped.len(), 12, "{}", preset.name);
+        assert_eq!(plan.layers().len() + plan.kept().len() + plan.dropped().len(), 12, "{}", preset.name);
         let target = target.with_extension(preset.name);
         quantize(&source, &target, &settings, 2).unwrap_or_else(|e| panic!("{}: {e}", preset.name));
         let written = Checkpoint::open(&target).unwrap();
@@ -155,8 +155,8 @@ fn fp8_sources_are_read_with_their_scales() {
     write(&source, &config, &tensors);
     let settings = Settings { exclude: vec!["*o_proj".to_owned()], ..scheme("mx9") };
     let plan = plan(&source, &settings).unwrap().without_calibration().unwrap();
-    assert!(plan.kept.iter().any(|kept| matches!(kept.treatment, TensorAction::Widen { .. })));
-    assert_eq!(plan.dropped.len(), 4);
+    assert!(plan.kept().iter().any(|kept| matches!(kept.treatment, TensorAction::Widen { .. })));
+    assert_eq!(plan.dropped().len(), 4);
     quantize(&source, &target, &settings, 2).unwrap();
 
     let written = Checkpoint::open(&target).unwrap();

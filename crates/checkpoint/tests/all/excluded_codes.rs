@@ -41,9 +41,9 @@ fn codes_of_excluded_layers_stay_where_the_format_holds_them() {
         let settings = requantized("int4:g32", format);
         let planned = plan(&made, &settings).unwrap();
         assert!(
-            planned.notices.iter().any(|notice| notice.contains(DOWN) && notice.contains("codes")),
+            planned.notices().iter().any(|notice| notice.contains(DOWN) && notice.contains("codes")),
             "{:?}",
-            planned.notices
+            planned.notices()
         );
         quantize(&made, &target, &settings, 2).unwrap();
         let (kept, is_coded) = values(&target, DOWN);

@@ -252,7 +252,7 @@ fn a_tokenizer_that_is_not_understood_is_left_out_with_a_word() {
     let convert = || {
         let conversion = Conversion { target: Target::Float(None), requantize: false, max_shard_size: 1 << 30 };
         let restored = restore::open(&file).unwrap();
-        Plan::convert(&restored, &conversion).unwrap().notices.join("\n")
+        Plan::convert(&restored, &conversion).unwrap().notices().join("\n")
     };
     assert!(!convert().contains("tokenizer"), "{}", convert());
     let mut bytes = std::fs::read(&file).unwrap();

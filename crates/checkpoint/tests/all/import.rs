@@ -190,7 +190,7 @@ fn nano_llama() -> PathBuf {
 fn exported_model(dir: &Path, preset: &str, export: OutputFormat) -> Option<PathBuf> {
     let target = dir.join(format!("{preset}-{export}"));
     let settings = Settings { weights_only: Some(true), format: Some(export), ..scheme(preset) };
-    crate::common::plan(&nano_llama(), &settings).ok().filter(|plan| plan.layers.len() == 28)?;
+    crate::common::plan(&nano_llama(), &settings).ok().filter(|plan| plan.layers().len() == 28)?;
     quantize(&nano_llama(), &target, &settings, 2).unwrap();
     Some(target)
 }

@@ -108,9 +108,9 @@ fn merged_weights_are_those_of_a_merge_by_hand() {
         let (ours, expected) = (path(&format!("ours{at}")), path(&format!("expected{at}")));
         let plan = quantize_with(&path("base"), &adapters, &ours, settings);
         assert!(
-            plan.notices.iter().any(|notice| notice.contains("merged into 2 weights, and 2 other")),
+            plan.notices().iter().any(|notice| notice.contains("merged into 2 weights, and 2 other")),
             "{:?}",
-            plan.notices
+            plan.notices()
         );
         quantize(&path("merged"), &expected, settings, 1).unwrap();
         assert_eq!(files(&ours), files(&expected), "{settings:?}");
@@ -156,7 +156,7 @@ fn a_changed_adapter_is_another_plan() {
         let base = Checkpoint::open(&path("base")).unwrap();
         let checkpoint = adapter::open(base, &[path(&format!("lora{alpha}"))]).unwrap();
         let recipe = Recipe::resolve(&scheme("int4:g32"), &Settings::default()).unwrap();
-        Plan::new(&checkpoint, recipe).unwrap().fingerprint
+        Plan::new(&checkpoint, recipe).unwrap().fingerprint().to_owned()
     };
     assert_ne!(fingerprint(4), fingerprint(8));
 }

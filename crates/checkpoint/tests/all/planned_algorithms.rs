@@ -42,22 +42,23 @@ fn stages_follow_the_forward_pass_and_the_rest_is_outside() {
     )
     .unwrap();
     let names = |stage: &PlannedStage| {
-        let leaf = |index: &usize| plan.layers[*index].module.rsplit('.').next().unwrap().to_owned();
+        let leaf = |index: &usize| plan.layers()[*index].module.rsplit('.').next().unwrap().to_owned();
         stage.layers.iter().map(leaf).collect::<Vec<_>>().join(" ")
     };
-    let stages: Vec<(Input, String)> = plan.blocks[0].stages.iter().map(|stage| (stage.input, names(stage))).collect();
+    let stages: Vec<(Input, String)> =
+        plan.blocks()[0].stages.iter().map(|stage| (stage.input, names(stage))).collect();
     let expected = [
         (Input::Attention, "q_proj k_proj v_proj".to_owned()),
         (Input::FeedForward, "gate_proj up_proj".to_owned()),
         (Input::Hidden, "down_proj".to_owned()),
     ];
     assert_eq!(stages, expected);
-    assert_eq!(plan.blocks[0].links.len(), 4);
-    let outside: Vec<&str> = plan.outside.iter().map(|index| plan.layers[*index].name.as_str()).collect();
+    assert_eq!(plan.blocks()[0].links.len(), 4);
+    let outside: Vec<&str> = plan.outside().iter().map(|index| plan.layers()[*index].name.as_str()).collect();
     assert_eq!(outside, ["lm_head"]);
-    assert!(plan.notices.iter().any(|notice| notice.starts_with("`lm_head`")), "{:?}", plan.notices);
+    assert!(plan.notices().iter().any(|notice| notice.starts_with("`lm_head`")), "{:?}", plan.notices());
     assert!(plan.needs_calibration());
-    let config = plan.config.unwrap();
+    let config = plan.config().unwrap();
     let names: Vec<&Value> =
         config["quantization_config"]["algo_config"].as_array().unwrap().iter().map(|item| &item["name"]).collect();
     assert_eq!(names, [&json!("awq"), &json!("gptq")]);
@@ -66,9 +67,9 @@ fn stages_follow_the_forward_pass_and_the_rest_is_outside() {
 #[test]
 fn plain_recipes_have_neither_blocks_nor_costs() {
     let plan = plan("int4:g32", "rtn");
-    assert!(plan.blocks.is_empty() && plan.outside.is_empty() && !plan.needs_calibration());
+    assert!(plan.blocks().is_empty() && plan.outside().is_empty() && !plan.needs_calibration());
     assert_eq!(plan.calibration_cost(SIZE, 2), None);
-    assert_eq!(plan.config.unwrap()["quantization_config"]["algo_config"], Value::Null);
+    assert_eq!(plan.config().unwrap()["quantization_config"]["algo_config"], Value::Null);
 }
 
 #[test]
@@ -79,7 +80,7 @@ fn what_algorithms_are_asked_for_is_part_of_the_fingerprint() {
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
         let of = |algorithms: &str| {
             let recipe = Recipe::resolve(&with("int4:g32", algorithms), &Settings::default()).unwrap();
-            Plan::new(&checkpoint, recipe.with_calibration(true)).unwrap().fingerprint
+            Plan::new(&checkpoint, recipe.with_calibration(true)).unwrap().fingerprint().to_owned()
         };
         of("gptq") == of(algorithms)
     };
@@ -159,9 +160,9 @@ fn roundings_refuse_schemes_and_settings_that_they_are_not_for() {
 fn hqq_needs_no_data_and_more_memory_than_rounding_to_nearest() {
     let planned = |algorithms: &str| plan_of(&llama_config(), &with("uint4:g32:zp", algorithms), false).unwrap();
     let (nearest, hqq) = (planned("rtn"), planned("hqq"));
-    assert!(hqq.blocks.is_empty() && !hqq.needs_calibration() && hqq.calibration_cost(SIZE, 2).is_none());
-    assert_ne!(hqq.fingerprint, nearest.fingerprint);
-    assert_ne!(hqq.fingerprint, planned("hqq:steps=3").fingerprint);
+    assert!(hqq.blocks().is_empty() && !hqq.needs_calibration() && hqq.calibration_cost(SIZE, 2).is_none());
+    assert_ne!(hqq.fingerprint(), nearest.fingerprint());
+    assert_ne!(hqq.fingerprint(), planned("hqq:steps=3").fingerprint());
     assert!(hqq.peak_memory(2) >= nearest.peak_memory(2));
     assert!(matches!(
         plan_of(&llama_config(), &with("uint4:g32:zp", "awq,hqq"), false),
@@ -194,8 +195,8 @@ fn correcting_biases_takes_the_runs_of_gptq_and_no_hessians() {
         Plan::new(&checkpoint, recipe.with_calibration(true)).unwrap()
     };
     let (plain, gptq, corrected) = (planned("rtn"), planned("gptq"), planned("bias-correction"));
-    assert!(corrected.needs_calibration() && corrected.fingerprint != plain.fingerprint);
-    assert_ne!(corrected.fingerprint, planned("bias-correction:strength=0.5").fingerprint);
+    assert!(corrected.needs_calibration() && corrected.fingerprint() != plain.fingerprint());
+    assert_ne!(corrected.fingerprint(), planned("bias-correction:strength=0.5").fingerprint());
     let cost = |plan: &Plan| plan.calibration_cost(SIZE, 2).unwrap();
     let (gptq, corrected) = (cost(&gptq), cost(&corrected));
     assert_eq!((corrected.passes, corrected.disk), (gptq.passes, gptq.disk));

@@ -31,7 +31,7 @@ fn plan(source: &Path, settings: &Settings) -> Result<Plan, PlanError> {
 /// Statistics in which every place has seen two tokens, with a largest magnitude of its own.
 fn statistics(plan: &Plan) -> Statistics {
     let mut statistics = Statistics::new(plan).unwrap();
-    for (i, planned) in plan.sites.iter().enumerate() {
+    for (i, planned) in plan.sites().iter().enumerate() {
         let mut rows = vec![0.25; 2 * planned.features];
         rows[0] = -(i as f32 + 1.0);
         statistics.update(&planned.site, Isa::best(), &rows, planned.features);
@@ -70,7 +70,7 @@ fn scalar(dir: &Path, name: &str) -> (Dtype, Vec<usize>, f32) {
 
 fn amax(plan: &Plan, site: &str) -> f32 {
     let site: Site = site.parse().unwrap();
-    plan.sites.iter().position(|planned| planned.site == site).unwrap_or_else(|| panic!("no {site}")) as f32 + 1.0
+    plan.sites().iter().position(|planned| planned.site == site).unwrap_or_else(|| panic!("no {site}")) as f32 + 1.0
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn activations_that_are_mostly_nan_are_refused() {
     let planned = plan(&source, &scheme("fp8")).unwrap();
     let with_nan = |every: usize| {
         let mut statistics = statistics(&planned);
-        let site = &planned.sites[0];
+        let site = &planned.sites()[0];
         let mut rows = vec![0.5; 100 * site.features];
         rows.iter_mut().step_by(every * site.features).for_each(|value| *value = f32::NAN);
         statistics.update(&site.site, Isa::best(), &rows, site.features);
@@ -105,7 +105,7 @@ fn every_static_scheme_makes_the_tensors_of_its_layout() {
     ] {
         let (_dir, source, target) = small(Dtype::BF16);
         let planned = plan(&source, &scheme(name)).unwrap();
-        assert_eq!(planned.sites.len(), 7, "{name}");
+        assert_eq!(planned.sites().len(), 7, "{name}");
         made(&source, &target, &scheme(name));
         let found = scalar(&target, &format!("{UP}.{suffix}"));
         // Gate and up share what is global.
@@ -172,8 +172,8 @@ fn attention_in_fp8_stores_queries_and_softmax() {
     let fp8 = || Some("fp8".to_owned());
     let settings = Settings { kv_cache: fp8(), queries: fp8(), probabilities: fp8(), ..scheme("fp8") };
     let planned = plan(&source, &settings).unwrap();
-    assert_eq!(planned.sites.len(), 7 + 4);
-    assert_eq!(planned.attention[0].query, Some(Site::Output("model.layers.0.self_attn.q_proj".to_owned())));
+    assert_eq!(planned.sites().len(), 7 + 4);
+    assert_eq!(planned.attention()[0].query, Some(Site::Output("model.layers.0.self_attn.q_proj".to_owned())));
     made(&source, &target, &settings);
     let written = Checkpoint::open(&target).unwrap();
     for name in ["q_proj.output_scale", "k_proj.output_scale", "v_proj.output_scale", "prob_output_scale"] {
@@ -309,7 +309,7 @@ fn without_data_static_schemes_are_refused_for_floats_too() {
     assert!(matches!(crate::common::plan(&source, &floats).unwrap_err(), PlanError::Calibration { .. }));
     let floats = Settings { weights_only: Some(true), ..floats };
     let planned = crate::common::plan(&source, &floats).unwrap();
-    assert!(planned.sites.is_empty() && planned.notices.is_empty());
+    assert!(planned.sites().is_empty() && planned.notices().is_empty());
     crate::common::quantize(&source, &target, &floats, 1).unwrap();
     let config = Checkpoint::open(&target).unwrap().config().unwrap().unwrap();
     assert_eq!(config, llama_config());
@@ -378,7 +378,7 @@ fn experts_share_global_scales_and_stand_in_for_one_another() {
     for (name, shared) in [("fp8", false), ("nvfp4", true)] {
         let planned = plan(&source, &scheme(name)).unwrap();
         let mut statistics = Statistics::new(&planned).unwrap();
-        for (i, site) in planned.sites.iter().enumerate().filter(|(_, planned)| planned.site != expert(1, "w2")) {
+        for (i, site) in planned.sites().iter().enumerate().filter(|(_, planned)| planned.site != expert(1, "w2")) {
             let row = vec![i as f32 + 1.0; site.features];
             statistics.update(&site.site, Isa::best(), &row, site.features);
         }

@@ -43,7 +43,7 @@ impl Model {
 
     /// The modules that are quantized.
     fn quantized(&self, settings: &Settings) -> Vec<String> {
-        self.plan(settings).layers.iter().map(|layer| layer.module.clone()).collect()
+        self.plan(settings).layers().iter().map(|layer| layer.module.clone()).collect()
     }
 
     /// The configuration of the output, which has passed verification.
@@ -238,9 +238,9 @@ fn experts_that_the_loader_takes_apart_are_refused() {
     let error = plan(&model.source, &settings("int4:g32", OutputFormat::COMPRESSED_TENSORS)).unwrap_err();
     assert!(error.to_string().contains("experts") && error.hint().unwrap().contains("quark"), "{error}");
     let plan = model.plan(&settings("int4:g32", OutputFormat::QUARK));
-    let share = plan.float_share.unwrap();
+    let share = plan.float_share().unwrap();
     assert!(share.starts_with("67 % of the weights") && share.contains("feed_forward.experts.down_proj"), "{share}");
-    assert_eq!(plan.notices.first(), Some(&share));
+    assert_eq!(plan.notices()[0], share);
 }
 
 #[test]
@@ -256,9 +256,9 @@ fn an_odd_layer_stays_in_floats_unless_it_is_asked_for() {
         ],
     );
     let quantized = model.plan(&settings("int4:g32", OutputFormat::QUARK));
-    assert_eq!(quantized.layers.len(), 3);
-    let note = quantized.notices.iter().find(|notice| notice.contains("`layers.0.odd` stays in floats"));
-    assert!(note.is_some_and(|note| note.contains("40")), "{:?}", quantized.notices);
+    assert_eq!(quantized.layers().len(), 3);
+    let note = quantized.notices().iter().find(|notice| notice.contains("`layers.0.odd` stays in floats"));
+    assert!(note.is_some_and(|note| note.contains("40")), "{:?}", quantized.notices());
     let config = model.written(&settings("int4:g32", OutputFormat::QUARK));
     assert!(strings(&config["exclude"]).contains(&"layers.0.odd"));
     let asked =
@@ -285,7 +285,7 @@ fn tables_of_integers_are_copied() {
     ];
     let model = with_tensors(&config, &tables);
     let plan_of = model.plan(&scheme("int4:g32"));
-    assert_eq!((plan_of.layers.len(), plan_of.kept.len()), (1, 3));
+    assert_eq!((plan_of.layers().len(), plan_of.kept().len()), (1, 3));
     model.written(&scheme("int4:g32"));
     // Beside scales they are codes.
     let codes =
@@ -301,10 +301,10 @@ fn a_model_type_and_a_class_of_different_families_are_noticed() {
     config["architectures"] = json!(["Qwen2ForCausalLM"]);
     write(dir.path(), &config, &crate::common::llama(Dtype::BF16));
     let plan = plan(dir.path(), &scheme("int4:g32")).unwrap();
-    let notice = plan.notices.iter().find(|notice| notice.contains("different models"));
+    let notice = plan.notices().iter().find(|notice| notice.contains("different models"));
     assert!(
         notice.is_some_and(|text| text.contains("`llama`") && text.contains("`Qwen2ForCausalLM`")),
         "{:?}",
-        plan.notices
+        plan.notices()
     );
 }

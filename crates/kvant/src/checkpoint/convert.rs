@@ -41,7 +41,7 @@ pub fn run(
     let plan = Plan::convert(&checkpoint, &conversion(request, target)?)?;
     preflight(&plan, &checkpoint, sinks.commit)?;
     check_output(&plan, &request.source.model, sinks)?;
-    reporter.notes(&plan.notices);
+    reporter.notes(plan.notices());
     let planned = CheckpointConversion {
         target,
         output: None,
@@ -113,12 +113,12 @@ pub struct CheckpointConversion {
 impl CheckpointConversion {
     /// How many layers keep their codes.
     pub fn kept_codes(&self) -> usize {
-        self.plan.layers.iter().filter(|layer| layer.is_recoded()).count()
+        self.plan.layers().iter().filter(|layer| layer.is_recoded()).count()
     }
 
     /// How many layers are requantized.
     pub fn requantized(&self) -> usize {
-        self.plan.layers.len() - self.kept_codes()
+        self.plan.layers().len() - self.kept_codes()
     }
 
     /// Where the output is, or would be.
@@ -130,18 +130,18 @@ impl CheckpointConversion {
         json!({
             "output": self.output.as_ref().map(|path| path_json(path)),
             "format": self.target.to_string(),
-            "architecture": self.plan.architecture,
+            "architecture": self.plan.architecture(),
             "layers": self.kept_codes(),
             "layers_quantized_anew": self.requantized(),
             "errors": self.errors,
-            "kept_tensors": self.plan.kept.len(),
-            "source_bytes": self.plan.source_bytes,
-            "output_bytes": self.plan.layout.total_size(),
+            "kept_tensors": self.plan.kept().len(),
+            "source_bytes": self.plan.source_bytes(),
+            "output_bytes": self.plan.layout().total_size(),
             "seconds": self.time.map(|time| time.as_secs_f64()),
             "jobs": self.done.jobs,
             "resumed_jobs": self.done.resumed,
             "loading": loading::json(&self.plan.loaders(), self.place()),
-            "notices": self.plan.notices,
+            "notices": self.plan.notices(),
         })
     }
 }
@@ -172,11 +172,11 @@ pub fn make(
     let checkpoint = job::open(source)?;
     let conversion = Conversion { target: further.target, requantize: true, max_shard_size };
     let plan = Plan::convert(&checkpoint, &conversion)?;
-    reporter.notes(&plan.notices);
+    reporter.notes(plan.notices());
     let claim = claim(target, &sinks.settings, sinks.commit)?;
     let work = Work { checkpoint: &checkpoint, source, sinks, limits };
     let (placed, _) = work.carry_out(&plan, claim, reporter)?;
-    if plan.layers.iter().any(|layer| !layer.is_recoded()) {
+    if plan.layers().iter().any(|layer| !layer.is_recoded()) {
         let made = job::open(placed.path())?;
         let errors = limits.pool()?.install(|| measure(&plan, &checkpoint, &made))?;
         if let Some(worst) = worst(&errors) {

@@ -40,7 +40,7 @@ pub struct Fate<'a> {
 impl Fate<'_> {
     /// Bytes of the output's tensors.
     pub fn output_bytes(&self, plan: &Plan) -> u64 {
-        self.outputs.iter().filter_map(|tensor| plan.layout.places().get(*tensor)).map(|place| place.len).sum()
+        self.outputs.iter().filter_map(|tensor| plan.layout().places().get(*tensor)).map(|place| place.len).sum()
     }
 
     /// In words: `int4:g128`, `kept (norm)`.
@@ -58,7 +58,7 @@ impl Fate<'_> {
 
 /// The fates of all tensors.
 pub fn fates<'a>(plan: &'a Plan, checkpoint: &'a Checkpoint) -> Vec<Fate<'a>> {
-    let dropped: BTreeMap<&str, &'static str> = plan.dropped.iter().map(|d| (d.name.as_str(), d.reason)).collect();
+    let dropped: BTreeMap<&str, &'static str> = plan.dropped().iter().map(|d| (d.name.as_str(), d.reason)).collect();
     let fate = |source: TensorView<'a>| Fate {
         source,
         action: Action::Drop,
@@ -68,14 +68,14 @@ pub fn fates<'a>(plan: &'a Plan, checkpoint: &'a Checkpoint) -> Vec<Fate<'a>> {
         outputs: BTreeSet::new(),
     };
     let mut fates: Vec<Fate<'a>> = checkpoint.tensors().map(fate).collect();
-    for layer in &plan.layers {
+    for layer in plan.layers() {
         if let Some(fate) = fates.get_mut(layer.source.position) {
             add_layer(fate, layer);
         }
     }
-    for kept in &plan.kept {
+    for kept in plan.kept() {
         if let Some(fate) = fates.get_mut(kept.position) {
-            add_kept(fate, kept, plan.layout.declarations()[kept.tensor].dtype);
+            add_kept(fate, kept, plan.layout().declarations()[kept.tensor].dtype);
         }
     }
     fates

@@ -154,7 +154,7 @@ impl<'a> Outputs<'a> {
         let checkpoints = std::iter::once(&self.checkpoint).chain(self.others.iter().map(|(_, path)| path));
         engine::Output::check_all(plan, source, &checkpoints.cloned().collect::<Vec<_>>(), overwrite)?;
         self.check_graph()?;
-        if plan.needs_calibration() || !plan.blocks.is_empty() {
+        if plan.needs_calibration() || !plan.blocks().is_empty() {
             let overwrite = self.job.sinks.commit.overwrite || engine::Output::is_made(plan, &self.checkpoint)?;
             self.single_files().try_for_each(|output| record::check(output, overwrite))?;
         }
@@ -247,8 +247,8 @@ impl<'a> Outputs<'a> {
         self.single_files().try_for_each(|file| self.record(file))?;
         let of_plan = |path: PathBuf, plan: &Plan| Output {
             path,
-            format: plan.format.name(),
-            bytes: plan.layout.total_size(),
+            format: plan.format().name(),
+            bytes: plan.layout().total_size(),
             bits_per_weight: plan.bits_per_weight(),
             loaders: plan.loaders(),
         };

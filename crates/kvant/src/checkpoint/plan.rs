@@ -31,7 +31,7 @@ pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error>
     }
     quality::preflight(job, &planned.checkpoint)?;
     let Planned { checkpoint, plan, file } = planned;
-    calibration::check(&job.data, plan.longest)?;
+    calibration::check(&job.data, plan.longest())?;
     let cost = Cost::of(job, &plan);
     cost.note_shortage(reporter);
     let file = file.filter(|_| job.sinks.formats.len() == 1);
@@ -67,7 +67,7 @@ pub struct Cost {
 impl Cost {
     /// The cost of a job with this plan.
     pub(crate) fn of(job: &Job, plan: &Plan) -> Cost {
-        let options = options(&job.data, plan.longest);
+        let options = options(&job.data, plan.longest());
         let size = CalibrationSize {
             sequences: options.samples as u64,
             held_out: Options::tenth(options.samples) as u64,
@@ -77,7 +77,7 @@ impl Cost {
             precision: job.data.precision.of_pass(),
         };
         let threads = job.limits.threads();
-        let needs_data = plan.needs_calibration() || !plan.blocks.is_empty();
+        let needs_data = plan.needs_calibration() || !plan.blocks().is_empty();
         let estimate = plan.calibration_cost(size, threads);
         Cost { threads, size, estimate, lacks_data: job.data.files.is_empty() && needs_data }
     }
@@ -97,7 +97,7 @@ impl CheckpointPlan {
 
     /// The name of the format that is made.
     pub fn format(&self) -> &'static str {
-        if self.is_graph { Format::ONNX } else { self.plan.format.name() }
+        if self.is_graph { Format::ONNX } else { self.plan.format().name() }
     }
 
     /// Bytes of memory that a run takes at most.
@@ -116,9 +116,9 @@ impl CheckpointPlan {
     /// The file, with the recipe and the cost of the codes that it is made of.
     fn file_json(&self, file: &GgufPlan) -> Value {
         let mut object = gguf::plan::to_json(file, &self.checkpoint, self.cost.threads);
-        object["recipe"] = json!(self.plan.recipe);
+        object["recipe"] = json!(self.plan.recipe());
         object["calibration"] = json!(self.cost.estimate);
-        object["notices"] = json!(self.plan.notices.iter().chain(&file.notices).collect::<Vec<_>>());
+        object["notices"] = json!(self.plan.notices().iter().chain(&file.notices).collect::<Vec<_>>());
         object
     }
 
@@ -126,23 +126,23 @@ impl CheckpointPlan {
         let plan = &self.plan;
         json!({
             "model": path_json(self.checkpoint.path()),
-            "architecture": plan.architecture,
-            "family": plan.family,
-            "recipe": plan.recipe,
+            "architecture": plan.architecture(),
+            "family": plan.family(),
+            "recipe": plan.recipe(),
             "format": self.format(),
             "loaders": if self.is_graph { vec!["onnxruntime"] } else { plan.loaders() },
-            "source_bytes": plan.source_bytes,
-            "output_bytes": plan.layout.total_size(),
-            "files": plan.layout.shards().len(),
-            "quantized_layers": plan.layers.len(),
+            "source_bytes": plan.source_bytes(),
+            "output_bytes": plan.layout().total_size(),
+            "files": plan.layout().shards().len(),
+            "quantized_layers": plan.layers().len(),
             "quantized_parameters": plan.quantized_parameters(),
             "bits_per_weight": plan.bits_per_weight(),
-            "sites": plan.sites.iter().map(site_json).collect::<Vec<_>>(),
+            "sites": plan.sites().iter().map(site_json).collect::<Vec<_>>(),
             "threads": self.cost.threads,
             "peak_memory": self.peak_memory(),
             "calibration": self.cost.estimate,
             "needs_data": self.cost.lacks_data,
-            "notices": plan.notices,
+            "notices": plan.notices(),
         })
     }
 
@@ -161,7 +161,7 @@ impl CheckpointPlan {
                 "scheme": layer.scheme, "shares_scale": layer.shares_scale,
             })
         };
-        let layout = &self.plan.layout;
+        let layout = self.plan.layout();
         let output = |tensor: &usize| {
             let (declaration, place) = (&layout.declarations()[*tensor], &layout.places()[*tensor]);
             json!({

@@ -69,12 +69,12 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
     }
     resolve::refuse_checkpoint_settings(job)?;
     let (checkpoint, plan) = plan_for_all(job, calibrated)?;
-    resolve::refuse_idle_propagation(job, !plan.blocks.is_empty())?;
+    resolve::refuse_idle_propagation(job, !plan.blocks().is_empty())?;
     let file = job.sinks.wants_gguf().then(|| GgufPlan::of_codes(&checkpoint, &plan, file)).transpose()?;
     if job.sinks.wants_graph() {
         check_graph(&checkpoint, &plan)?;
     }
-    if plan.needs_calibration() || !plan.blocks.is_empty() {
+    if plan.needs_calibration() || !plan.blocks().is_empty() {
         // Whether the model runs here is told by its headers.
         Decoder::open(&checkpoint)?;
     }
@@ -83,8 +83,8 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
 
 /// Refuses what a graph of the quantized decoder would not hold: rules of the model, weights and quantized activations.
 fn check_graph(checkpoint: &Checkpoint, plan: &Plan) -> Result<(), Error> {
-    let layers = plan.layers.iter().map(|layer| (layer.name.as_str(), layer.scheme));
-    kvant_checkpoint::onnx::check_schemes(layers, &plan.recipe.attention())?;
+    let layers = plan.layers().iter().map(|layer| (layer.name.as_str(), layer.scheme));
+    kvant_checkpoint::onnx::check_schemes(layers, &plan.recipe().attention())?;
     Ok(kvant_checkpoint::onnx::check(&Decoder::open(checkpoint)?, true)?)
 }
 

@@ -39,11 +39,11 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     }
     outputs.check(&planned)?;
     let Planned { checkpoint, plan, .. } = planned;
-    reporter.notes(&plan.notices);
+    reporter.notes(plan.notices());
     Cost::of(job, &plan).note_shortage(reporter);
     reporter.started();
     let target = outputs.checkpoint();
-    let calibrates = plan.needs_calibration() || !plan.blocks.is_empty();
+    let calibrates = plan.needs_calibration() || !plan.blocks().is_empty();
     if !job.sinks.commit.no_verify || calibrates {
         finite::check_kept(&plan, &checkpoint)?;
     }
@@ -52,7 +52,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let calibration = Calibration { job, checkpoint: &checkpoint, target };
     let run =
         Run { job, target, outputs: &outputs, checkpoint: &checkpoint, calibration, gate: gate.as_ref(), reporter };
-    let work = match plan.blocks.is_empty() {
+    let work = match plan.blocks().is_empty() {
         true => run.band_by_band(plan, claim)?,
         false => run.block_by_block(plan, claim)?,
     };
@@ -89,7 +89,7 @@ impl Run<'_, '_> {
             true => self.calibration.complete(plan, self.reporter)?,
             false => plan.without_calibration()?,
         };
-        if plan.sites.is_empty() && !self.job.data.files.is_empty() {
+        if plan.sites().is_empty() && !self.job.data.files.is_empty() {
             match self.gate {
                 Some(_) if self.job.limits.quality.eval.is_none() => {
                     self.reporter.note("this recipe does not need calibration data: the result is measured on them");
@@ -148,7 +148,7 @@ impl Run<'_, '_> {
         let threads = self.job.limits.threads();
         self.reporter.detail(&format!(
             "{} in {} of work, {threads} threads",
-            counts::number(plan.layers.len(), "layer"),
+            counts::number(plan.layers().len(), "layer"),
             counts::number(plan.jobs().len(), "unit")
         ));
         let progress = self.reporter.stage(Stage::Writing, Unit::Bytes);
@@ -185,7 +185,7 @@ impl CheckpointReport {
     /// What a user must know of the result: layers that the data say too little of, and outputs that no known loader takes.
     pub fn warnings(&self) -> Vec<String> {
         let is_bare = |made: &Made| made.format == OutputFormat::TENSORS.name();
-        let is_unloadable = |made: &&Made| self.plan.family.is_some() && made.loaders.is_empty() && !is_bare(made);
+        let is_unloadable = |made: &&Made| self.plan.family().is_some() && made.loaders.is_empty() && !is_bare(made);
         let unloadable = self.delivered.all().filter(is_unloadable).map(|made| {
             format!("no known loader takes {}: `kvant verify {}` says why", shown(&made.path), shell_word(&made.path))
         });
@@ -200,19 +200,19 @@ impl CheckpointReport {
             "also": self.delivered.also.iter().map(|made| path_json(&made.path)).collect::<Vec<_>>(),
             "outputs": self.delivered.all().map(output_json).collect::<Vec<_>>(),
             "format": made.format,
-            "recipe": self.plan.recipe,
-            "architecture": self.plan.architecture,
-            "family": self.plan.family,
-            "quantized_layers": self.plan.layers.len(),
-            "kept_tensors": self.plan.kept.len(),
-            "source_bytes": self.plan.source_bytes,
+            "recipe": self.plan.recipe(),
+            "architecture": self.plan.architecture(),
+            "family": self.plan.family(),
+            "quantized_layers": self.plan.layers().len(),
+            "kept_tensors": self.plan.kept().len(),
+            "source_bytes": self.plan.source_bytes(),
             "output_bytes": made.bytes,
             "bits_per_weight": made.bits_per_weight,
             "seconds": self.time.as_secs_f64(),
             "jobs": self.done.jobs,
             "resumed_jobs": self.done.resumed,
             "loading": loading::json(&made.loaders, &made.path),
-            "notices": self.plan.notices,
+            "notices": self.plan.notices(),
             "calibration": self.plan.record(),
             "evaluation": self.measured,
         })

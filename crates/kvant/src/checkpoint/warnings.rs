@@ -33,7 +33,7 @@ fn smoothed(plan: &Plan, report: &BlockwiseReport) -> Vec<Smoothed> {
         let tokens = *tokens.get(layer.name.as_str())?;
         Some(Smoothed { layer: layer.name.clone(), tokens, inputs: layer.columns })
     };
-    plan.layers.iter().filter(is_static).filter_map(of_layer).collect()
+    plan.layers().iter().filter(is_static).filter_map(of_layer).collect()
 }
 
 /// That static scales behind moved ones rest on few tokens. What layers lose is measured with inputs in floats, which does not show it.

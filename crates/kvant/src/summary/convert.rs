@@ -39,7 +39,7 @@ fn checkpoint(report: &CheckpointConversion) -> Section {
         lines.push(("requantized", counts::number(requantized, "layer")));
     }
     lines.extend(worst(&report.errors).map(|worst| ("largest error", said(worst))));
-    lines.push(counts::sizes(report.plan.source_bytes, report.plan.layout.total_size()));
+    lines.push(counts::sizes(report.plan.source_bytes(), report.plan.layout().total_size()));
     lines.extend(report.time.map(|time| ("time", size::duration(time))));
     with_loaders(lines, &report.plan.loaders(), report.place())
 }

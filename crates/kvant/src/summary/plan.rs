@@ -31,12 +31,12 @@ impl Plan {
             Plan::Checkpoint(planned) => match &planned.file {
                 Some(file) => {
                     let needs = planned.cost.lacks_data.then(|| format!("the run needs {NEEDS_DATA}"));
-                    needs.into_iter().chain(planned.plan.notices.iter().chain(&file.notices).cloned()).collect()
+                    needs.into_iter().chain(planned.plan.notices().iter().chain(&file.notices).cloned()).collect()
                 }
                 // The share that stays in floats is at the top already.
                 None => {
-                    let share = planned.plan.float_share.as_ref();
-                    planned.plan.notices.iter().filter(|notice| Some(*notice) != share).cloned().collect()
+                    let share = planned.plan.float_share();
+                    planned.plan.notices().iter().filter(|notice| Some(notice.as_str()) != share).cloned().collect()
                 }
             },
         }
@@ -51,10 +51,10 @@ fn checkpoint(planned: &CheckpointPlan, all: bool) -> Vec<Section> {
 /// A line with the model, the scheme and the format, and one about large shares that stay in floats.
 fn title(planned: &CheckpointPlan) -> String {
     let plan = &planned.plan;
-    let family = plan.family.map_or("no family that is known".to_owned(), |family| format!("family {family}"));
-    let share = plan.float_share.as_ref().map(|share| format!("\n{share}")).unwrap_or_default();
-    let (scheme, format) = (plan.recipe.scheme_name(), planned.format());
-    format!("{} ({family}) to {scheme}, format {format}{share}", plan.architecture)
+    let family = plan.family().map_or("no family that is known".to_owned(), |family| format!("family {family}"));
+    let share = plan.float_share().map(|share| format!("\n{share}")).unwrap_or_default();
+    let (scheme, format) = (plan.recipe().scheme_name(), planned.format());
+    format!("{} ({family}) to {scheme}, format {format}{share}", plan.architecture())
 }
 
 fn table(plan: &CheckpointLayers, fates: &[Fate<'_>], all: bool) -> Table {
@@ -101,19 +101,19 @@ fn totals(planned: &CheckpointPlan) -> Vec<Line> {
         counts::layers(plan),
         match planned.is_graph {
             // Weights are most of it, and take about as much room in both.
-            true => counts::about_sizes(plan.source_bytes, plan.layout.total_size()),
-            false => counts::sizes(plan.source_bytes, plan.layout.total_size()),
+            true => counts::about_sizes(plan.source_bytes(), plan.layout().total_size()),
+            false => counts::sizes(plan.source_bytes(), plan.layout().total_size()),
         },
         counts::bits(plan.bits_per_weight(), "layers"),
         ("memory", memory),
         ("loads with", loaders(planned)),
     ];
-    let attention = plan.recipe.attention_words();
-    let observed = format!("{} places of activations are observed", plan.sites.len());
+    let attention = plan.recipe().attention_words();
+    let observed = format!("{} places of activations are observed", plan.sites().len());
     let more = [
         needs,
         (!attention.is_empty()).then(|| ("attention", attention.join(", "))),
-        (!plan.sites.is_empty()).then_some(("calibration", observed)),
+        (!plan.sites().is_empty()).then_some(("calibration", observed)),
     ];
     lines.into_iter().chain(more.into_iter().flatten()).chain(cost_lines(planned)).collect()
 }
@@ -137,7 +137,7 @@ pub(super) fn cost_lines(planned: &CheckpointPlan) -> Vec<Line> {
     let shares: Vec<String> = shares.iter().filter(|(_, operations)| *operations > 0.0).map(share).collect();
     let work = format!("about {}: {}", size::operations(cost.operations()), shares.join(", "));
     let disk = format!("about {} beside the output while it is made", size::bytes(cost.disk));
-    let algorithms = planned.plan.recipe.algorithms().to_string();
+    let algorithms = planned.plan.recipe().algorithms().to_string();
     vec![("algorithms", algorithms), ("calibration", data), ("arithmetic", work), ("disk", disk)]
 }
 
@@ -146,7 +146,7 @@ fn loaders(planned: &CheckpointPlan) -> String {
     if planned.is_graph {
         return "ONNX Runtime".to_owned();
     }
-    if plan.format == OutputFormat::TENSORS {
+    if plan.format() == OutputFormat::TENSORS {
         return "no runtime, as a model: codes and scales of single tensors, described in their files".to_owned();
     }
     let loaders = plan.loaders();

@@ -42,7 +42,7 @@ impl Report {
 
 fn checkpoint(report: &CheckpointReport) -> Vec<Section> {
     let head = [counts::layers(&report.plan)];
-    let is_evaluated = report.plan.layers.iter().any(|layer| layer.scheme.weight.is_for_evaluation_only());
+    let is_evaluated = report.plan.layers().iter().any(|layer| layer.scheme.weight.is_for_evaluation_only());
     let tail = [("time", size::duration(report.time))].into_iter();
     let tail = tail.chain(is_evaluated.then(|| ("use", EVALUATION_ONLY.to_owned())));
     let tail = tail.chain(report.measured.as_ref().map(quality_line));
@@ -61,7 +61,7 @@ fn checkpoint(report: &CheckpointReport) -> Vec<Section> {
 
 /// What differs from output to output.
 fn output_lines(report: &CheckpointReport, made: &Output) -> [Line; 2] {
-    [counts::sizes(report.plan.source_bytes, made.bytes), counts::bits(made.bits_per_weight, "layers")]
+    [counts::sizes(report.plan.source_bytes(), made.bytes), counts::bits(made.bits_per_weight, "layers")]
 }
 
 /// That no runtime loads an output, where that is so.

@@ -13,13 +13,13 @@ pub type Line = (&'static str, String);
 
 /// Layers of a checkpoint by their schemes, and the tensors that are kept.
 pub fn layers(plan: &Plan) -> Line {
-    let default = plan.recipe.default_choice().scheme().map(|scheme| plan.recipe.fitted(scheme));
+    let default = plan.recipe().default_choice().scheme().map(|scheme| plan.recipe().fitted(scheme));
     let name = |layer: &kvant_checkpoint::plan::PlannedLayer| match Some(layer.scheme) == default {
-        true => plan.recipe.scheme_name(),
+        true => plan.recipe().scheme_name(),
         false => layer.scheme.to_string(),
     };
-    let quantized = types(plan.layers.len(), plan.layers.iter().map(name));
-    ("layers", format!("{quantized}, {} kept", number(plan.kept.len(), "tensor")))
+    let quantized = types(plan.layers().len(), plan.layers().iter().map(name));
+    ("layers", format!("{quantized}, {} kept", number(plan.kept().len(), "tensor")))
 }
 
 /// Tensors of a GGUF file by their types, and those that stay in floats. The type that was asked for is not always the one that a

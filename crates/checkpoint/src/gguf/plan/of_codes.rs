@@ -24,7 +24,7 @@ impl GgufPlan {
     /// [`GgufPlanError::NoBlocks`] where no type holds the codes of a layer, or not those of all layers that become one tensor;
     /// [`GgufPlanError::Attention`]; otherwise as [`GgufPlan::new`].
     pub fn of_codes(checkpoint: &Checkpoint, plan: &Plan, file_name: &str) -> Result<GgufPlan, GgufPlanError> {
-        if !plan.recipe.attention().is_empty() {
+        if !plan.recipe().attention().is_empty() {
             return Err(GgufPlanError::Attention);
         }
         let json = checkpoint.config()?.ok_or(GgufPlanError::NoConfig)?;
@@ -43,19 +43,19 @@ impl GgufPlan {
 
 /// The tensors of the checkpoint that a plan makes, as they are read: layers first, then what is carried over.
 fn metas(plan: &Plan) -> Vec<TensorMeta> {
-    let layers = plan.layers.iter();
+    let layers = plan.layers().iter();
     let layers =
         layers.map(|layer| TensorMeta::new(format!("{}.weight", layer.name), vec![layer.rows, layer.columns], "F32"));
-    let declarations = plan.layout.declarations();
-    let kept = plan.kept.iter().filter_map(|kept| declarations.get(kept.tensor));
+    let declarations = plan.layout().declarations();
+    let kept = plan.kept().iter().filter_map(|kept| declarations.get(kept.tensor));
     let kept = kept.map(|kept| TensorMeta::new(kept.name.clone(), kept.shape.clone(), "F32"));
     layers.chain(kept).collect()
 }
 
 /// The types in which tensors are carried over that are none of the plan's layers, in the order of [`metas`].
 fn kept_types(plan: &Plan) -> Vec<TensorType> {
-    let declarations = plan.layout.declarations();
-    let kept = plan.kept.iter().filter_map(|kept| declarations.get(kept.tensor));
+    let declarations = plan.layout().declarations();
+    let kept = plan.kept().iter().filter_map(|kept| declarations.get(kept.tensor));
     kept.map(|kept| type_of_floats(kept.dtype)).collect()
 }
 
@@ -65,10 +65,10 @@ impl Planner<'_> {
         let kept = kept_types(plan);
         let mut fits = Fits::new();
         for (draft, slabs) in self.model.drafts.iter().filter(|draft| !draft.fixed).filter_map(drafts_of) {
-            let fit = match self.codes_of(draft, slabs, &plan.layers)? {
+            let fit = match self.codes_of(draft, slabs, plan.layers())? {
                 Some(carried) => Fit { kind: type_of(carried.coded), carried: Some(carried), loss: None },
                 None => {
-                    let kinds = slabs.iter().filter_map(|slab| kept.get(slab.tensor.checked_sub(plan.layers.len())?));
+                    let kinds = slabs.iter().filter_map(|slab| kept.get(slab.tensor.checked_sub(plan.layers().len())?));
                     Fit { kind: common(kinds.copied()).unwrap_or(TensorType::F32), carried: None, loss: None }
                 }
             };

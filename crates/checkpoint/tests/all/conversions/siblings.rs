@@ -41,7 +41,7 @@ pub fn file_of_model(dir: &Path, stated: Value, tensors: &[Tensor], types: &[&st
 }
 
 fn scheme_of(plan: &Plan, layer: &str) -> String {
-    plan.layers.iter().find(|found| found.name.ends_with(layer)).unwrap().scheme.to_string()
+    plan.layers().iter().find(|found| found.name.ends_with(layer)).unwrap().scheme.to_string()
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn what_engines_fuse_gets_the_scheme_of_the_widest() {
     for layer in ["q_proj", "k_proj", "v_proj"] {
         assert_eq!(scheme_of(&plan, layer), "int8:g32:f16", "{layer}");
     }
-    let kept = |layer: &str| plan.layers.iter().find(|found| found.name.ends_with(layer)).unwrap().is_recoded();
+    let kept = |layer: &str| plan.layers().iter().find(|found| found.name.ends_with(layer)).unwrap().is_recoded();
     assert!(kept("v_proj") && kept("gate_proj") && !kept("q_proj"));
     let errors = measure(&plan, &open(&file), &Checkpoint::open(&out).unwrap()).unwrap();
     let error = |layer: &str| errors.iter().find(|error| error.layer.ends_with(layer)).unwrap().relative;
@@ -84,7 +84,7 @@ fn blocks_without_a_scheme_are_refused_with_their_name_and_a_way_out() {
             other => panic!("{export}: {other:?}"),
         }
         let plan = convert(&file, &out, Target::Codes(export.checkpoint().unwrap()), true, 1).unwrap();
-        assert!(plan.notices.iter().any(|notice| notice.contains("requantized to")), "{:?}", plan.notices);
+        assert!(plan.notices().iter().any(|notice| notice.contains("requantized to")), "{:?}", plan.notices());
     }
 }
 
@@ -117,7 +117,7 @@ fn what_engines_fuse_is_quantized_anew_together() {
     for layer in ["q_proj", "k_proj", "v_proj"] {
         assert_eq!(scheme_of(&plan, layer), "e4m3:channel+e4m3:g128!dynamic", "{layer}");
     }
-    let kept = |layer: &str| plan.layers.iter().find(|found| found.name.ends_with(layer)).unwrap().is_recoded();
+    let kept = |layer: &str| plan.layers().iter().find(|found| found.name.ends_with(layer)).unwrap().is_recoded();
     assert!(kept("o_proj") && kept("gate_proj") && kept("up_proj") && kept("down_proj"));
 
     // A layout of weights alone leaves activations out where a loss is accepted, and layers are told of together.
@@ -125,6 +125,6 @@ fn what_engines_fuse_is_quantized_anew_together() {
     assert!(refused.to_string().contains("weights alone"), "{refused}");
     let plan = convert(&blocks, &dir.path().join("gptq"), Target::Codes(FormatHandle::GPTQ), true, 1).unwrap();
     assert_eq!(scheme_of(&plan, "q_proj"), "int8:g128:f16");
-    let told = |text: &str| plan.notices.iter().any(|notice| notice.contains(text));
-    assert!(told("7 layers are requantized to `int8:g128:f16`: ") && told("stay in floats"), "{:?}", plan.notices);
+    let told = |text: &str| plan.notices().iter().any(|notice| notice.contains(text));
+    assert!(told("7 layers are requantized to `int8:g128:f16`: ") && told("stay in floats"), "{:?}", plan.notices());
 }

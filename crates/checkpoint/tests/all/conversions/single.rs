@@ -99,7 +99,7 @@ fn floats_are_in_the_type_asked_for_and_say_so() {
         let made = Checkpoint::open(&out).unwrap();
         assert_eq!(made.tensor("model.layers.0.mlp.up_proj.weight").unwrap().dtype(), dtype);
         let config = made.config().unwrap().unwrap();
-        assert!(config.get("quantization_config").is_none() && plan.layers.is_empty());
+        assert!(config.get("quantization_config").is_none() && plan.layers().is_empty());
         assert_eq!(FloatType::of_config(config["torch_dtype"].as_str().unwrap()).unwrap().dtype(), dtype);
         assert!(made.tensor("model.layers.0.mlp.up_proj.qweight").is_none() && made.len() == 12);
     }

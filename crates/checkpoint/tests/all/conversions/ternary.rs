@@ -34,7 +34,7 @@ fn ternary_blocks_are_exact_where_two_bits_are_held() {
         {
             let out = dir.path().join(export.to_string());
             let plan = convert(&file, &out, Target::Codes(export.checkpoint().unwrap()), false, 2).unwrap();
-            assert!(plan.layers.iter().all(|layer| layer.scheme.to_string().starts_with("int2:g256")), "{export}");
+            assert!(plan.layers().iter().all(|layer| layer.scheme.to_string().starts_with("int2:g256")), "{export}");
             let errors = measure(&plan, &open(&file), &Checkpoint::open(&out).unwrap()).unwrap();
             assert!(errors.len() == 7 && errors.iter().all(|error| error.max == 0.0), "{kind} to {export}: {errors:?}");
         }
