@@ -5,6 +5,7 @@ use super::error::BlockwiseError;
 use super::rounding::SharedInputGroup;
 use super::run::Blockwise;
 use super::work::Work;
+use crate::plan::LayerId;
 use kvant_quant::reconstruction::{ActivationFunction, Shape};
 use kvant_quant::rounding::{AnyRounding, Grid, LayerProblem, RoundedLayer, SharedInputs};
 use std::borrow::Cow;
@@ -34,7 +35,7 @@ impl<'a> Blockwise<'_, 'a> {
         &self,
         work: &Work<'_, '_, 'a>,
         readers: &SharedInputGroup,
-        index: usize,
+        index: LayerId,
         known: &Known<'_>,
     ) -> Result<ChosenCodes, BlockwiseError> {
         let mut candidates = Vec::new();
@@ -44,7 +45,7 @@ impl<'a> Blockwise<'_, 'a> {
         }
         if let Some(inputs) = known.inputs.filter(|_| known.is_scarce) {
             let (matrix, context) = self.to_round(work, index)?;
-            let tensor = self.nearest(&self.plan.layers()[index], &matrix, context)?;
+            let tensor = self.nearest(self.plan.layer(index), &matrix, context)?;
             let loss = Some(self.loss_of_nearest(work, index, &inputs.hessian)?);
             let layer = RoundedLayer { loss, ..RoundedLayer::new(tensor) };
             candidates.push(ChosenCodes { layer, algorithm: "rtn".to_owned(), treatment: "rounded to nearest" });
@@ -68,11 +69,11 @@ impl<'a> Blockwise<'_, 'a> {
     fn codes(
         &self,
         work: &Work<'_, '_, 'a>,
-        index: usize,
+        index: LayerId,
         rounding: &AnyRounding,
         inputs: Option<&SharedInputs>,
     ) -> Result<RoundedLayer, BlockwiseError> {
-        let layer = &self.plan.layers()[index];
+        let layer = self.plan.layer(index);
         let (matrix, context) = self.to_round(work, index)?;
         let from = self.values(&matrix);
         let weight = match work.foldings.folding(&layer.module).is_some_and(|folding| folding.limits.is_some()) {

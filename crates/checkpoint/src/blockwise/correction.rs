@@ -6,6 +6,7 @@ use super::rounding::SharedInputGroup;
 use super::run::Blockwise;
 use super::work::Work;
 use crate::folding::FoldingError;
+use crate::plan::LayerId;
 use kvant_quant::QuantTensor;
 
 impl<'a> Blockwise<'_, 'a> {
@@ -14,7 +15,7 @@ impl<'a> Blockwise<'_, 'a> {
         &self,
         work: &mut Work<'_, '_, 'a>,
         readers: &SharedInputGroup,
-        index: usize,
+        index: LayerId,
         tensor: QuantTensor,
         mut report: LayerReport,
     ) -> Result<(), BlockwiseError> {
@@ -31,11 +32,11 @@ impl<'a> Blockwise<'_, 'a> {
         &self,
         work: &mut Work<'_, '_, 'a>,
         readers: &SharedInputGroup,
-        index: usize,
+        index: LayerId,
         tensor: &QuantTensor,
     ) -> Result<Option<&'static str>, BlockwiseError> {
         let Some(correction) = self.plan.recipe().algorithms().correction else { return Ok(None) };
-        let layer = &self.plan.layers()[index];
+        let layer = self.plan.layer(index);
         let Some(bias) = work.foldings.bias(&layer.module) else { return Ok(Some("no bias to correct")) };
         let Some(mean) = work.means.get(&readers.module).filter(|mean| mean.rows() > 0) else {
             return Ok(Some("bias not corrected: no token reached the layer"));

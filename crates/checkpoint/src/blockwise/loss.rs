@@ -5,6 +5,7 @@ use super::error::BlockwiseError;
 use super::inputs::Inputs;
 use super::run::Blockwise;
 use super::work::Work;
+use crate::plan::LayerId;
 use kvant_forward::forward::WeightOverrides;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
 use kvant_numeric::simd::Isa;
@@ -47,7 +48,7 @@ impl<'a> Blockwise<'_, 'a> {
         &self,
         work: &Work<'_, '_, 'a>,
         module: &str,
-        index: usize,
+        index: LayerId,
         tensor: &QuantTensor,
     ) -> Result<Option<Losses>, BlockwiseError> {
         let seen = |all: &HashMap<String, Inputs>| all.get(module).is_some_and(|inputs| !inputs.rows.is_empty());
@@ -64,7 +65,7 @@ impl<'a> Blockwise<'_, 'a> {
         &self,
         work: &Work<'_, '_, 'a>,
         module: &str,
-        index: usize,
+        index: LayerId,
         tensor: &QuantTensor,
     ) -> Result<Option<f64>, BlockwiseError> {
         let inputs = work.held_out.get(module).filter(|inputs| !inputs.rows.is_empty());
@@ -75,11 +76,11 @@ impl<'a> Blockwise<'_, 'a> {
     fn loss_on(
         &self,
         work: &Work<'_, '_, 'a>,
-        index: usize,
+        index: LayerId,
         inputs: &Inputs,
         quantized: &WeightMatrix<'a>,
     ) -> Result<f64, BlockwiseError> {
-        let float = self.matrix(&work.float, work.block.index, &self.plan.layers()[index])?;
+        let float = self.matrix(&work.float, work.block.index, self.plan.layer(index))?;
         let (columns, isa) = (float.columns, self.engine.isa);
         let rows: Vec<usize> = loss_rows(float.rows).collect();
         let of_rows = |rows: &[usize]| {
@@ -97,7 +98,7 @@ impl<'a> Blockwise<'_, 'a> {
     pub(super) fn loss_of_nearest(
         &self,
         work: &Work<'_, '_, 'a>,
-        index: usize,
+        index: LayerId,
         hessian: &Hessian,
     ) -> Result<f64, BlockwiseError> {
         let nearest = self.unchanged(work, index)?;
@@ -108,7 +109,7 @@ impl<'a> Blockwise<'_, 'a> {
     pub(super) fn loss_of_codes(
         &self,
         work: &Work<'_, '_, 'a>,
-        index: usize,
+        index: LayerId,
         hessian: &Hessian,
         tensor: &QuantTensor,
     ) -> Result<f64, BlockwiseError> {
@@ -118,11 +119,11 @@ impl<'a> Blockwise<'_, 'a> {
     fn loss_by_rows(
         &self,
         work: &Work<'_, '_, 'a>,
-        index: usize,
+        index: LayerId,
         hessian: &Hessian,
         changed: &WeightMatrix<'a>,
     ) -> Result<f64, BlockwiseError> {
-        let float = self.matrix(&work.float, work.block.index, &self.plan.layers()[index])?;
+        let float = self.matrix(&work.float, work.block.index, self.plan.layer(index))?;
         let (rows, isa): (Vec<usize>, _) = (loss_rows(changed.rows).collect(), self.engine.isa);
         let loss = hessian.loss(&rows_of(isa, &float, &rows), &rows_of(isa, changed, &rows));
         Ok(loss * changed.rows as f64 / rows.len() as f64)
@@ -130,8 +131,8 @@ impl<'a> Blockwise<'_, 'a> {
 
     /// The source's weight rounded to nearest, with the scales that were moved since: what there would be without any
     /// algorithm, for the same outputs.
-    fn unchanged(&self, work: &Work<'_, '_, 'a>, index: usize) -> Result<WeightMatrix<'a>, BlockwiseError> {
-        let (layer, block, none) = (&self.plan.layers()[index], work.block.index, WeightOverrides::default());
+    fn unchanged(&self, work: &Work<'_, '_, 'a>, index: LayerId) -> Result<WeightMatrix<'a>, BlockwiseError> {
+        let (layer, block, none) = (self.plan.layer(index), work.block.index, WeightOverrides::default());
         let context = self.context(&none, block, index)?;
         let nearest = quantized(&self.nearest(layer, &self.matrix(&none, block, layer)?, context)?);
         Ok(match work.foldings.folding(&layer.module) {

@@ -5,6 +5,7 @@ use super::report::LayerReport;
 use super::rounding::{STRIP, SharedInputGroup};
 use super::run::Blockwise;
 use super::work::Work;
+use crate::plan::LayerId;
 use crate::plan::PlannedLayer;
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
@@ -18,11 +19,11 @@ impl<'a> Blockwise<'_, 'a> {
         &self,
         work: &mut Work<'_, '_, 'a>,
         readers: &SharedInputGroup,
-        index: usize,
+        index: LayerId,
         starved: Option<&(u64, String)>,
     ) -> Result<(), BlockwiseError> {
         self.engine.check_cancelled()?;
-        let layer = &self.plan.layers()[index];
+        let layer = self.plan.layer(index);
         let (matrix, context) = self.to_round(work, index)?;
         let tensor = self.nearest(layer, &matrix, context)?;
         if let Some((tokens, _)) = starved {

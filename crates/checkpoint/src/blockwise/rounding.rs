@@ -10,7 +10,7 @@ use super::run::Blockwise;
 use super::scarcity::{UNMEASURABLE, scarce};
 use super::work::Work;
 use crate::engine::EngineError;
-use crate::plan::{PlannedLayer, PlannedStage};
+use crate::plan::{LayerId, PlannedLayer, PlannedStage};
 use kvant_forward::forward::{ActivationHook, ForwardOptions, Routing, StopAt, WeightOverrides};
 use kvant_model::family::Role;
 use kvant_numeric::kernel::Range;
@@ -27,8 +27,8 @@ pub(super) struct SharedInputGroup {
     pub(super) module: String,
     /// Input features.
     pub(super) features: usize,
-    /// Indices into the plan's layers.
-    pub(super) layers: Vec<usize>,
+    /// The layers.
+    pub(super) layers: Vec<LayerId>,
 }
 
 impl<'a> Blockwise<'_, 'a> {
@@ -49,7 +49,7 @@ impl<'a> Blockwise<'_, 'a> {
     pub(super) fn readers(&self, stage: &PlannedStage) -> Vec<SharedInputGroup> {
         let mut groups: BTreeMap<Option<usize>, SharedInputGroup> = BTreeMap::new();
         for index in &stage.layers {
-            let layer = &self.plan.layers()[*index];
+            let layer = self.plan.layer(*index);
             let readers = groups.entry(layer.source.expert).or_insert_with(|| SharedInputGroup {
                 module: layer.module.clone(),
                 features: layer.columns,
@@ -91,7 +91,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// Rounded routers would send tokens elsewhere in the passes of later batches, so that memory decided on codes.
     fn routers_last(&self, mut readers: Vec<SharedInputGroup>) -> Vec<SharedInputGroup> {
         readers.sort_by_key(|readers| {
-            let is_router = |layer: &usize| self.plan.layers()[*layer].role == Role::Router.name();
+            let is_router = |layer: &LayerId| self.plan.layer(*layer).role == Role::Router.name();
             readers.layers.iter().any(is_router)
         });
         readers
@@ -234,11 +234,11 @@ impl<'a> Blockwise<'_, 'a> {
         &self,
         work: &mut Work<'_, '_, 'a>,
         readers: &SharedInputGroup,
-        index: usize,
+        index: LayerId,
         known: &Known<'_>,
     ) -> Result<(), BlockwiseError> {
         self.engine.check_cancelled()?;
-        let layer = &self.plan.layers()[index];
+        let layer = self.plan.layer(index);
         let chosen = self.choose_codes(work, readers, index, known)?;
         let hessian = known.inputs.map(|inputs| &inputs.hessian);
         let losses = match (self.losses(work, &readers.module, index, &chosen.layer.tensor)?, hessian) {
@@ -276,10 +276,10 @@ impl<'a> Blockwise<'_, 'a> {
     pub(super) fn to_round(
         &self,
         work: &Work<'_, '_, 'a>,
-        index: usize,
+        index: LayerId,
     ) -> Result<(WeightMatrix<'a>, TensorContext), BlockwiseError> {
         let block = work.block.index;
-        let matrix = self.matrix(&work.clipped, block, &self.plan.layers()[index])?;
+        let matrix = self.matrix(&work.clipped, block, self.plan.layer(index))?;
         Ok((matrix, self.context(&work.clipped, block, index)?))
     }
 
@@ -318,16 +318,16 @@ impl<'a> Blockwise<'_, 'a> {
         &self,
         float: &WeightOverrides<'a>,
         block: usize,
-        index: usize,
+        index: LayerId,
     ) -> Result<TensorContext, BlockwiseError> {
-        let layer = &self.plan.layers()[index];
+        let layer = self.plan.layer(index);
         let arithmetic = layer.source.dtype.arithmetic();
         if !layer.scheme.weight.needs_tensor_range() {
             return Ok(TensorContext { arithmetic, range: None });
         }
         let mut range = Range::EMPTY;
         for other in self.jobs.together(index) {
-            let other = &self.plan.layers()[*other];
+            let other = self.plan.layer(*other);
             range = range.join(self.engine.tensor_range(other, &self.matrix(float, block, other)?)?);
         }
         Ok(TensorContext { arithmetic, range: Some(range) })

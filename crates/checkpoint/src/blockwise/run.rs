@@ -241,7 +241,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     /// What is not rounded stays in its type, also where scales are moved into it.
     fn foldings(&self, index: usize) -> Foldings<'r, 'a> {
         let layers = self.plan.blocks()[index].layers();
-        let rounded: HashSet<&str> = layers.flat_map(|layer| self.plan.layers()[layer].names()).collect();
+        let rounded: HashSet<&str> = layers.flat_map(|layer| self.plan.layer(layer).names()).collect();
         let (network, tensors) = (self.decoder.network(), self.decoder.tensors());
         Foldings::new(network, tensors, self.decoder.network().blocks()[index], |module| !rounded.contains(module))
     }
@@ -252,7 +252,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let open = layers.find(|layer| !self.engine.is_finished(self.jobs.of_layer(*layer)));
         match open {
             None => Ok(()),
-            Some(layer) => Err(BlockwiseError::Unfinished { layer: self.plan.layers()[layer].name.clone() }),
+            Some(layer) => Err(BlockwiseError::Unfinished { layer: self.plan.layer(layer).name.clone() }),
         }
     }
 

@@ -9,6 +9,7 @@ use super::run::Blockwise;
 use super::target::Target;
 use super::trial::Trial;
 use super::work::Work;
+use crate::plan::LayerId;
 use crate::plan::PlannedBlock;
 use kvant_forward::forward::WeightOverrides;
 use kvant_quant::transform::{ChannelStatistic, Transform};
@@ -74,10 +75,10 @@ impl<'a> Blockwise<'_, 'a> {
     pub(super) fn incomparable(
         &self,
         target: &Target<'_>,
-        planned: &[usize],
+        planned: &[LayerId],
         held_out: &HashMap<String, Inputs>,
     ) -> Option<&'static str> {
-        let inputs = planned.iter().filter_map(|layer| self.plan.layers()[*layer].scheme.input);
+        let inputs = planned.iter().filter_map(|layer| self.plan.layer(*layer).scheme.input);
         let is_static = inputs.into_iter().any(|scheme| scheme.needs_calibration());
         let has_tokens = statistic(target, held_out).is_some_and(|known| known.tokens() >= COMPARABLE);
         match (is_static, has_tokens) {
@@ -106,10 +107,10 @@ impl<'a> Blockwise<'_, 'a> {
         &self,
         work: &Work<'_, '_, 'a>,
         module: &str,
-        index: usize,
+        index: LayerId,
         limits: &Limits,
     ) -> Result<bool, BlockwiseError> {
-        let (layer, block) = (&self.plan.layers()[index], work.block.index);
+        let (layer, block) = (self.plan.layer(index), work.block.index);
         let folding = work.foldings.folding(&layer.module).unwrap_or_default();
         let folding = Folding { limits: Some(limits.clone()), ..folding };
         let source = self.matrix(&WeightOverrides::default(), block, layer)?;

@@ -10,7 +10,7 @@ use super::target::Target;
 use super::trial::{Outputs, Trial};
 use super::work::Work;
 use crate::folding::{FoldingError, Foldings};
-use crate::plan::{HELD_OUT_ROWS, PlannedBlock, PlannedLayer, SEARCH_ROWS, SEARCH_TOKENS};
+use crate::plan::{HELD_OUT_ROWS, LayerId, PlannedBlock, PlannedLayer, SEARCH_ROWS, SEARCH_TOKENS};
 use kvant_forward::forward::blueprint::FeedForward;
 use kvant_forward::forward::{ForwardOptions, StopAt};
 use kvant_model::family::Role;
@@ -243,7 +243,7 @@ impl<'a> Blockwise<'_, 'a> {
         });
         let tokens = statistic(target, inputs).map_or(0, |statistic| statistic.tokens());
         let done = format!("{} by {}", if applied.is_ok() { "scaled" } else { "not scaled" }, transform.name());
-        for layer in self.planned(work, target).into_iter().map(|index| &self.plan.layers()[index]) {
+        for layer in self.planned(work, target).into_iter().map(|index| self.plan.layer(index)) {
             let scarce = scarce(tokens, layer.columns);
             if let Some(scarce) = scarce {
                 work.starve(layer, tokens, &done);
@@ -261,16 +261,16 @@ impl<'a> Blockwise<'_, 'a> {
         work.report.links.push(report);
     }
 
-    /// The layers of a link that are quantized: indices into the plan's layers.
-    fn planned(&self, work: &Work<'_, '_, 'a>, target: &Target<'_>) -> Vec<usize> {
-        work.block.layers().filter(|layer| target.modules.contains(&self.plan.layers()[*layer].module)).collect()
+    /// The layers of a link that are quantized.
+    fn planned(&self, work: &Work<'_, '_, 'a>, target: &Target<'_>) -> Vec<LayerId> {
+        work.block.layers().filter(|layer| target.modules.contains(&self.plan.layer(*layer).module)).collect()
     }
 
     /// The largest magnitude of each row that a link divides, as a share of the largest of all, where the rows of a layer have one
     /// scale for their codes together and each is read by one column; else none.
     fn shared_rows(&self, work: &Work<'_, '_, 'a>, target: &Target<'_>) -> Result<Vec<f32>, BlockwiseError> {
         let Source::Linear { rows, .. } = &target.link.from else { return Ok(Vec::new()) };
-        let mut planned = work.block.layers().map(|layer| &self.plan.layers()[layer]);
+        let mut planned = work.block.layers().map(|layer| self.plan.layer(layer));
         let is_shared = |layer: &&PlannedLayer| {
             layer.module == target.from && layer.scheme.weight.granularity() == Some(Granularity::Tensor)
         };
@@ -286,15 +286,19 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// Of all planned layers of a link together.
-    fn weight_statistic(&self, work: &Work<'_, '_, 'a>, planned: &[usize]) -> Result<WeightStatistic, BlockwiseError> {
-        let first = &self.plan.layers()[planned[0]];
+    fn weight_statistic(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        planned: &[LayerId],
+    ) -> Result<WeightStatistic, BlockwiseError> {
+        let first = self.plan.layer(planned[0]);
         let group = match first.scheme.weight.granularity() {
             Some(granularity @ Granularity::Group { axis: Axis::Columns, .. }) => granularity.tile(1, first.columns).1,
             _ => first.columns,
         };
         let mut statistic = WeightStatistic::new(first.columns, group);
         for layer in planned {
-            let matrix = self.matrix(&work.float, work.block.index, &self.plan.layers()[*layer])?;
+            let matrix = self.matrix(&work.float, work.block.index, self.plan.layer(*layer))?;
             statistic.update(&self.values(&matrix));
         }
         Ok(statistic)
@@ -306,8 +310,8 @@ impl<'a> Blockwise<'_, 'a> {
             let Some(inputs) = work.inputs.get(&readers.module) else { continue };
             let (tokens, rows) = (inputs.statistic.tokens(), sampled(inputs, clip.tokens));
             let is_scarce = scarce(tokens, readers.features).is_some();
-            for index in readers.layers.iter().copied().filter(|index| is_clipped(self.plan.layers()[*index].role)) {
-                let layer = &self.plan.layers()[index];
+            for index in readers.layers.iter().copied().filter(|index| is_clipped(self.plan.layer(*index).role)) {
+                let layer = self.plan.layer(index);
                 let limits = match is_scarce {
                     true => self.confirmed_limits(work, &readers.module, index, &rows, clip)?,
                     false => Some(self.limits(work, index, &rows, clip)?),
@@ -330,7 +334,7 @@ impl<'a> Blockwise<'_, 'a> {
         &self,
         work: &Work<'_, '_, 'a>,
         module: &str,
-        index: usize,
+        index: LayerId,
         rows: &[f32],
         clip: Clip,
     ) -> Result<Option<Limits>, BlockwiseError> {
@@ -344,12 +348,12 @@ impl<'a> Blockwise<'_, 'a> {
     fn limits(
         &self,
         work: &Work<'_, '_, 'a>,
-        index: usize,
+        index: LayerId,
         rows: &[f32],
         clip: Clip,
     ) -> Result<Limits, BlockwiseError> {
         self.engine.check_cancelled()?;
-        let (layer, block) = (&self.plan.layers()[index], work.block.index);
+        let (layer, block) = (self.plan.layer(index), work.block.index);
         let context = self.context(&work.float, block, index)?;
         let values = self.values(&self.matrix(&work.float, block, layer)?);
         let failed = |problem: TransformError| -> BlockwiseError {

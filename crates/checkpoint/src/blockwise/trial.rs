@@ -7,6 +7,7 @@ use super::run::Blockwise;
 use super::target::{Inspected, Target};
 use super::work::Work;
 use crate::engine::EngineError;
+use crate::plan::LayerId;
 use crate::plan::PlannedLayer;
 use kvant_forward::forward::{ForwardOptions, WeightOverrides};
 use kvant_numeric::simd::Isa;
@@ -25,8 +26,8 @@ pub(super) struct Trial<'t, 'r, 'a> {
     pub(super) blockwise: &'t Blockwise<'r, 'a>,
     pub(super) work: &'t Work<'t, 'r, 'a>,
     pub(super) target: &'t Target<'t>,
-    /// The layers that are quantized: indices into the plan's layers.
-    pub(super) planned: &'t [usize],
+    /// The layers that are quantized.
+    pub(super) planned: &'t [LayerId],
     pub(super) inputs: &'t HashMap<String, Inputs>,
 }
 
@@ -66,7 +67,7 @@ impl<'a> Trial<'_, '_, 'a> {
         let contexts = self.planned.iter().map(|index| self.blockwise.context(&overlay, block, *index));
         let contexts = contexts.collect::<Result<Vec<_>, _>>()?;
         for (index, context) in self.planned.iter().zip(contexts) {
-            let layer = &self.blockwise.plan.layers()[*index];
+            let layer = self.blockwise.plan.layer(*index);
             let matrix = self.blockwise.matrix(&overlay, block, layer)?;
             let tensor = match self.blockwise.nearest(layer, &matrix, context) {
                 Ok(tensor) => tensor,

@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, EngineError};
 use crate::folding::Foldings;
-use crate::plan::{Job, PlannedBlock, PlannedLayer};
+use crate::plan::{Job, LayerId, PlannedBlock, PlannedLayer};
 use kvant_container::unfinished::Written;
 use kvant_forward::forward::WeightOverrides;
 use kvant_quant::QuantTensor;
@@ -103,11 +103,11 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
         &mut self,
         engine: &Engine<'_>,
         jobs: &Jobs,
-        layer: usize,
+        layer: LayerId,
         tensor: QuantTensor,
         report: LayerReport,
     ) -> Result<(), EngineError> {
-        let planned = &engine.plan.layers()[layer];
+        let planned = engine.plan.layer(layer);
         let job = jobs.of_layer(layer);
         if !engine.is_finished(job) {
             let open = self.open.entry(job).or_default();
@@ -128,7 +128,8 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
 /// The jobs of a plan, by what they are of.
 pub(super) struct Jobs {
     jobs: Vec<Job>,
-    of_layer: HashMap<usize, usize>,
+    /// By the index of a layer.
+    of_layer: Vec<usize>,
     /// By the name of a tensor of the source.
     of_kept: HashMap<String, Vec<usize>>,
 }
@@ -136,12 +137,12 @@ pub(super) struct Jobs {
 impl Jobs {
     pub(super) fn new(plan: &crate::plan::Plan) -> Jobs {
         let jobs = plan.jobs();
-        let (mut of_layer, mut of_kept) = (HashMap::new(), HashMap::new());
+        let (mut of_layer, mut of_kept) = (vec![0; plan.layers().len()], HashMap::new());
         for (index, job) in jobs.iter().enumerate() {
             match job {
-                Job::Layers(layers) => of_layer.extend(layers.iter().map(|layer| (*layer, index))),
+                Job::Layers(layers) => layers.iter().for_each(|layer| of_layer[layer.index()] = index),
                 Job::Keep(kept) => {
-                    of_kept.entry(plan.kept()[*kept].source.clone()).or_insert_with(Vec::new).push(index);
+                    of_kept.entry(plan.kept_tensor(*kept).source.clone()).or_insert_with(Vec::new).push(index);
                 }
                 Job::Parameters => {}
             }
@@ -153,8 +154,8 @@ impl Jobs {
         &self.jobs[job]
     }
 
-    pub(super) fn of_layer(&self, layer: usize) -> usize {
-        self.of_layer[&layer]
+    pub(super) fn of_layer(&self, layer: LayerId) -> usize {
+        self.of_layer[layer.index()]
     }
 
     /// The jobs that carry a tensor over, whole or in parts.
@@ -163,7 +164,7 @@ impl Jobs {
     }
 
     /// The layers that share a scale with this one, itself included.
-    pub(super) fn together(&self, layer: usize) -> &[usize] {
+    pub(super) fn together(&self, layer: LayerId) -> &[LayerId] {
         match &self.jobs[self.of_layer(layer)] {
             Job::Layers(layers) => layers,
             _ => &[],

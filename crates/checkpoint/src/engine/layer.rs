@@ -2,7 +2,7 @@
 
 use super::packed::recode_layer;
 use super::{Engine, EngineError, file_of};
-use crate::plan::{LayerOutput, PlannedLayer, ScalesOfSource, SourceStorage};
+use crate::plan::{LayerId, LayerOutput, PlannedLayer, ScalesOfSource, SourceStorage};
 use kvant_container::unfinished::Written;
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::kernel::{Elements, Range, Source};
@@ -30,8 +30,8 @@ thread_local! {
 }
 
 /// Quantizes layers that share a scale of the tensor (or one layer), and says what was written.
-pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[usize]) -> Result<Vec<Written>, EngineError> {
-    let layers: Vec<&PlannedLayer> = layers.iter().map(|layer| &engine.plan.layers()[*layer]).collect();
+pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[LayerId]) -> Result<Vec<Written>, EngineError> {
+    let layers: Vec<&PlannedLayer> = layers.iter().map(|layer| engine.plan.layer(*layer)).collect();
     if let [layer] = layers.as_slice()
         && layer.is_recoded()
     {

@@ -322,7 +322,7 @@ impl<'a> Engine<'a> {
         self.check_cancelled()?;
         let pieces = match job {
             Job::Layers(layers) => quantize_layers(self, layers)?,
-            Job::Keep(kept) => self.keep(&self.plan.kept()[*kept])?,
+            Job::Keep(kept) => self.keep(self.plan.kept_tensor(*kept))?,
             Job::Parameters => self.write_parameters()?,
         };
         self.record(index, job, pieces)
@@ -342,16 +342,16 @@ impl<'a> Engine<'a> {
 
     fn name(&self, job: &Job) -> &str {
         match job {
-            Job::Layers(layers) => layers.first().map_or("", |layer| &self.plan.layers()[*layer].name),
-            Job::Keep(kept) => &self.plan.kept()[*kept].source,
+            Job::Layers(layers) => layers.first().map_or("", |layer| &self.plan.layer(*layer).name),
+            Job::Keep(kept) => &self.plan.kept_tensor(*kept).source,
             Job::Parameters => "scales of activations",
         }
     }
 
     fn source_bytes(&self, job: &Job) -> u64 {
         match job {
-            Job::Layers(layers) => layers.iter().map(|layer| self.plan.layers()[*layer].source_bytes()).sum(),
-            Job::Keep(kept) => match &self.plan.kept()[*kept].treatment {
+            Job::Layers(layers) => layers.iter().map(|layer| self.plan.layer(*layer).source_bytes()).sum(),
+            Job::Keep(kept) => match &self.plan.kept_tensor(*kept).treatment {
                 TensorAction::Copy(range) => range.len() as u64,
                 TensorAction::Widen { shape, .. } => (shape.0 * shape.1) as u64,
                 TensorAction::Dequantize { bytes, .. } => *bytes,
@@ -391,7 +391,7 @@ impl<'a> Engine<'a> {
     /// is declared with.
     pub(crate) fn write_changed(&self, job: &Job, values: &[f32]) -> Result<Vec<Written>, EngineError> {
         let Job::Keep(kept) = job else { return Ok(Vec::new()) };
-        let KeptTensor { tensor, treatment, .. } = &self.plan.kept()[*kept];
+        let KeptTensor { tensor, treatment, .. } = self.plan.kept_tensor(*kept);
         let encoding = ScaleEncoding::of_floats(self.plan.layout().declarations()[*tensor].dtype);
         let values = match treatment {
             TensorAction::Copy(range) => &values[range.start / encoding.size()..range.end / encoding.size()],

@@ -1,8 +1,8 @@
 //! Whether the recipe's algorithms can be run on a checkpoint: refused here is what would else fail in the middle of a run.
 
-use super::PlannedBlock;
 use super::declared::Declared;
 use super::error::{AlgorithmProblem, PlanError};
+use super::{LayerId, PlannedBlock};
 use kvant_container::Checkpoint;
 use kvant_formats::algorithm::Algorithms;
 use kvant_forward::forward::Decoder;
@@ -23,7 +23,9 @@ impl Declared<'_> {
             return refused(AlgorithmProblem::Setting { rounding, setting });
         }
         if !algorithms.need_data() {
-            return self.not_for_scheme(algorithms, (0..self.layers.len()).collect()).map_or(Ok(()), refused);
+            return self
+                .not_for_scheme(algorithms, (0..self.layers.len()).map(LayerId).collect())
+                .map_or(Ok(()), refused);
         }
         if !self.source.recipe.is_calibrated() {
             return refused(AlgorithmProblem::NoData);
@@ -48,15 +50,15 @@ impl Declared<'_> {
 
     /// A layer of a block whose scheme only simulates values.
     fn without_codes(&self, blocks: &[PlannedBlock]) -> Option<AlgorithmProblem> {
-        let layers = blocks.iter().flat_map(PlannedBlock::layers).map(|index| &self.layers[index]);
+        let layers = blocks.iter().flat_map(PlannedBlock::layers).map(|index| &self.layers[index.index()]);
         let simulated = |scheme: TensorScheme| matches!(scheme, TensorScheme::Block(_) | TensorScheme::Cast(_));
         let layer = layers.into_iter().find(|layer| simulated(layer.scheme.weight))?;
         Some(AlgorithmProblem::NoCodes { layer: layer.name.clone(), scheme: layer.scheme.weight.to_string() })
     }
 
     /// A layer whose scheme the rounding is not for.
-    fn not_for_scheme(&self, algorithms: &Algorithms, layers: Vec<usize>) -> Option<AlgorithmProblem> {
-        layers.into_iter().map(|index| &self.layers[index]).find_map(|layer| {
+    fn not_for_scheme(&self, algorithms: &Algorithms, layers: Vec<LayerId>) -> Option<AlgorithmProblem> {
+        layers.into_iter().map(|index| &self.layers[index.index()]).find_map(|layer| {
             let scheme = layer.scheme.weight;
             let simulated = matches!(scheme, TensorScheme::Block(_) | TensorScheme::Cast(_));
             if simulated {
@@ -92,7 +94,7 @@ impl Declared<'_> {
     /// Correcting biases has nothing to do where no layer that is quantized has one: a new tensor would be unknown to loaders.
     fn without_biases(&self, algorithms: &Algorithms, blocks: &[PlannedBlock]) -> Option<AlgorithmProblem> {
         algorithms.correction?;
-        let layers = blocks.iter().flat_map(PlannedBlock::layers).map(|index| &self.layers[index]);
+        let layers = blocks.iter().flat_map(PlannedBlock::layers).map(|index| &self.layers[index.index()]);
         let positions: HashSet<usize> = layers.map(|layer| layer.source.position).collect();
         let linears =
             self.source.network.linears().iter().filter(|linear| linear.bias.is_some()).map(|linear| linear.weight);
@@ -103,11 +105,11 @@ impl Declared<'_> {
     }
 
     /// Planned layers that no block has: they are rounded to nearest.
-    pub(super) fn outside(&self, blocks: &[PlannedBlock]) -> Vec<usize> {
+    pub(super) fn outside(&self, blocks: &[PlannedBlock]) -> Vec<LayerId> {
         if !self.source.recipe.algorithms().need_data() {
             return Vec::new();
         }
-        let inside: HashSet<usize> = blocks.iter().flat_map(PlannedBlock::layers).collect();
-        (0..self.layers.len()).filter(|index| !inside.contains(index)).collect()
+        let inside: HashSet<LayerId> = blocks.iter().flat_map(PlannedBlock::layers).collect();
+        (0..self.layers.len()).map(LayerId).filter(|index| !inside.contains(index)).collect()
     }
 }

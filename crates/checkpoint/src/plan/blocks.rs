@@ -1,6 +1,7 @@
 //! The blocks of a plan, for algorithms that need calibration: which layers are rounded together, in which order, and
 //! through which links scales may be moved. Derived from roles; decides nothing.
 
+use super::LayerId;
 use super::declared::Declared;
 use kvant_forward::forward::StopAt;
 use kvant_model::family::Residual;
@@ -22,8 +23,8 @@ pub struct PlannedBlock {
 }
 
 impl PlannedBlock {
-    /// The layers of all stages: indices into the plan's layers.
-    pub fn layers(&self) -> impl Iterator<Item = usize> + '_ {
+    /// The layers of all stages.
+    pub fn layers(&self) -> impl Iterator<Item = LayerId> + '_ {
         self.stages.iter().flat_map(|stage| stage.layers.iter().copied())
     }
 }
@@ -65,8 +66,8 @@ pub struct PlannedStage {
     pub input: Input,
     /// Where in the block that is known.
     pub depth: StopAt,
-    /// Indices into the plan's layers.
-    pub layers: Vec<usize>,
+    /// The layers.
+    pub layers: Vec<LayerId>,
 }
 
 impl PlannedStage {
@@ -79,8 +80,8 @@ impl PlannedStage {
 impl Declared<'_> {
     /// The blocks with the layers that are planned.
     pub(super) fn blocks(&self) -> Vec<PlannedBlock> {
-        let planned: HashMap<&str, usize> =
-            self.layers.iter().enumerate().map(|(index, layer)| (layer.module.as_str(), index)).collect();
+        let planned: HashMap<&str, LayerId> =
+            self.layers.iter().enumerate().map(|(index, layer)| (layer.module.as_str(), LayerId(index))).collect();
         let block = |(index, number): (usize, &usize)| PlannedBlock {
             index,
             stages: self.stages(*number, &planned),
@@ -90,7 +91,7 @@ impl Declared<'_> {
         self.source.network.blocks().iter().enumerate().map(block).collect()
     }
 
-    fn stages(&self, block: usize, planned: &HashMap<&str, usize>) -> Vec<PlannedStage> {
+    fn stages(&self, block: usize, planned: &HashMap<&str, LayerId>) -> Vec<PlannedStage> {
         let stages = self.source.network.stages(block).into_iter().map(|stage| PlannedStage {
             input: stage.input,
             depth: depth(stage.input),

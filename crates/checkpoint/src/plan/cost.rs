@@ -157,7 +157,7 @@ impl Estimate<'_> {
     fn disk(&self) -> u64 {
         let width = self.plan.blocks.iter().map(|block| block.work.width).max().unwrap_or(0);
         let layers = self.plan.blocks.iter().flat_map(PlannedBlock::layers);
-        let widest = layers.map(|layer| self.plan.layers[layer].columns).max().unwrap_or(0);
+        let widest = layers.map(|layer| self.plan.layer(layer).columns).max().unwrap_or(0);
         let reached = if self.sees_inputs() { width + widest } else { 0 };
         self.lanes()
             * self.all_tokens()
@@ -195,7 +195,7 @@ impl Estimate<'_> {
         let (routed, experts) = block.work.routed;
         let share = |stage: &PlannedStage| if stage.is_routed() { routed as f64 / experts.max(1) as f64 } else { 1.0 };
         let of_stage = |stage: &PlannedStage| {
-            let layers = stage.layers.iter().map(|index| &self.plan.layers[*index]);
+            let layers = stage.layers.iter().map(|index| self.plan.layer(*index));
             let mut readers: Vec<(Option<usize>, SharedInputGroup)> = Vec::new();
             for layer in layers {
                 let outputs = layer.rows as f64;
@@ -215,7 +215,7 @@ impl Estimate<'_> {
     /// Codes of the block, the Hessians of a pass and the factors of one, the layer in work, the inputs of a search, and the activations
     /// of a chunk.
     fn memory(&self, block: &PlannedBlock) -> u64 {
-        let layers = || block.layers().map(|index| &self.plan.layers[index]);
+        let layers = || block.layers().map(|index| self.plan.layer(index));
         let weights = |rows: usize, columns: usize| (rows * columns) as u64;
         let codes: u64 = layers().map(|layer| weights(layer.rows, layer.columns)).sum();
         let largest = layers().map(|layer| weights(layer.rows, layer.columns)).max().unwrap_or(0);
@@ -237,7 +237,7 @@ impl Estimate<'_> {
         };
         let bytes: Vec<u64> = readers.iter().map(bytes).collect();
         let largest = bytes.iter().copied().max().unwrap_or(0);
-        let layers = block.layers().map(|index| &self.plan.layers[index]);
+        let layers = block.layers().map(|index| self.plan.layer(index));
         let factors = layers.map(|layer| self.rounding.peak_bytes(layer.columns, layer.rows)).max().unwrap_or(0);
         factors + bytes.iter().sum::<u64>().min(self.size.memory.max(largest))
     }

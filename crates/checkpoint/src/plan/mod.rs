@@ -60,7 +60,7 @@ pub struct Plan {
     format: OutputFormat,
     layers: Vec<PlannedLayer>,
     blocks: Vec<PlannedBlock>,
-    outside: Vec<usize>,
+    outside: Vec<LayerId>,
     attention: Vec<PlannedAttention>,
     sites: Vec<PlannedSite>,
     parameter_tensors: Vec<ParameterTensor>,
@@ -103,13 +103,23 @@ impl Plan {
         &self.layers
     }
 
+    /// A layer to quantize.
+    pub fn layer(&self, id: LayerId) -> &PlannedLayer {
+        &self.layers[id.0]
+    }
+
+    /// A tensor that is carried over.
+    pub fn kept_tensor(&self, id: KeptId) -> &KeptTensor {
+        &self.kept[id.0]
+    }
+
     /// All blocks of the decoder, where algorithms need calibration; else none.
     pub fn blocks(&self) -> &[PlannedBlock] {
         &self.blocks
     }
 
-    /// The layers that no block has where algorithms need calibration: they are rounded to nearest. Indices into the layers.
-    pub fn outside(&self) -> &[usize] {
+    /// The layers that no block has where algorithms need calibration: they are rounded to nearest.
+    pub fn outside(&self) -> &[LayerId] {
         &self.outside
     }
 
@@ -188,13 +198,28 @@ pub struct ParameterTensor {
     pub tensor: usize,
 }
 
+/// A layer of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LayerId(usize);
+
+impl LayerId {
+    /// Its place among [`Plan::layers`].
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// A tensor of a plan that is carried over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeptId(usize);
+
 /// A unit of work that is recorded when it is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// Layers that share a scale of the tensor, or one layer: indices into [`Plan::layers`].
-    Layers(Vec<usize>),
-    /// A tensor that is carried over: an index into [`Plan::kept`].
-    Keep(usize),
+    /// Layers that share a scale of the tensor, or one layer.
+    Layers(Vec<LayerId>),
+    /// A tensor that is carried over.
+    Keep(KeptId),
     /// All of [`Plan::parameter_tensors`].
     Parameters,
 }
@@ -207,14 +232,14 @@ impl Plan {
         for (index, layer) in self.layers.iter().enumerate() {
             let place = layer.shares_scale.and_then(|group| shared.get(&group).copied());
             match place.map(|place| &mut jobs[place].1) {
-                Some(Job::Layers(members)) => members.push(index),
+                Some(Job::Layers(members)) => members.push(LayerId(index)),
                 _ => {
                     layer.shares_scale.map(|group| shared.insert(group, jobs.len()));
-                    jobs.push((layer.source.position, Job::Layers(vec![index])));
+                    jobs.push((layer.source.position, Job::Layers(vec![LayerId(index)])));
                 }
             }
         }
-        jobs.extend(self.kept.iter().enumerate().map(|(index, kept)| (kept.position, Job::Keep(index))));
+        jobs.extend(self.kept.iter().enumerate().map(|(index, kept)| (kept.position, Job::Keep(KeptId(index)))));
         jobs.sort_by_key(|(position, _)| *position);
         let parameters = (!self.parameter_tensors.is_empty()).then_some(Job::Parameters);
         jobs.into_iter().map(|(_, job)| job).chain(parameters).collect()

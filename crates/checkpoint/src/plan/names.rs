@@ -1,6 +1,6 @@
 //! What modules and tensors are called in the output, and words for the plan.
 
-use super::{PlanError, PlannedLayer};
+use super::{LayerId, PlanError, PlannedLayer};
 use crate::recipe::Recipe;
 use kvant_container::Checkpoint;
 use kvant_container::shown;
@@ -98,12 +98,12 @@ pub(super) fn notices(
     network: &Network,
     recipe: &Recipe,
     layers: &[PlannedLayer],
-    outside: &[usize],
+    outside: &[LayerId],
     checkpoint: &Checkpoint,
 ) -> Vec<String> {
     let of_network = network.notices().iter().map(Notice::to_string);
     let mut notices: Vec<String> = recipe.notes().iter().cloned().chain(of_network).collect();
-    if let Some(first) = outside.first().map(|index| &layers[*index].name) {
+    if let Some(first) = outside.first().map(|index| &layers[index.index()].name) {
         let (more, are) = match outside.len() - 1 {
             0 => (String::new(), "is"),
             1 => (" and one more layer".to_owned(), "are"),

@@ -2,7 +2,7 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use crate::common::{llama, llama_config, scheme, weight, write};
-use kvant_checkpoint::plan::{AlgorithmProblem, CalibrationSize, Plan, PlanError, PlannedStage};
+use kvant_checkpoint::plan::{AlgorithmProblem, CalibrationSize, LayerId, Plan, PlanError, PlannedStage};
 use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_container::{Checkpoint, Diagnostic, Dtype, ErrorKind};
 use kvant_forward::forward::cpu::Precision;
@@ -42,7 +42,7 @@ fn stages_follow_the_forward_pass_and_the_rest_is_outside() {
     )
     .unwrap();
     let names = |stage: &PlannedStage| {
-        let leaf = |index: &usize| plan.layers()[*index].module.rsplit('.').next().unwrap().to_owned();
+        let leaf = |layer: &LayerId| plan.layer(*layer).module.rsplit('.').next().unwrap().to_owned();
         stage.layers.iter().map(leaf).collect::<Vec<_>>().join(" ")
     };
     let stages: Vec<(Input, String)> =
@@ -54,7 +54,7 @@ fn stages_follow_the_forward_pass_and_the_rest_is_outside() {
     ];
     assert_eq!(stages, expected);
     assert_eq!(plan.blocks()[0].links.len(), 4);
-    let outside: Vec<&str> = plan.outside().iter().map(|index| plan.layers()[*index].name.as_str()).collect();
+    let outside: Vec<&str> = plan.outside().iter().map(|index| plan.layer(*index).name.as_str()).collect();
     assert_eq!(outside, ["lm_head"]);
     assert!(plan.notices().iter().any(|notice| notice.starts_with("`lm_head`")), "{:?}", plan.notices());
     assert!(plan.needs_calibration());
@@ -125,7 +125,7 @@ fn what_cannot_be_run_is_refused_before_any_work() {
     };
     let llama = llama_config();
     let (message, kind) = refused(&llama, &with("int4:g32", "awq,gptq"), false);
-    assert_eq!((message.as_str(), kind), ("awq,gptq: needs calibration data, and none is given", ErrorKind::Invalid));
+    assert_eq!((message.as_str(), kind), ("awq,gptq: needs calibration data, and none is given", ErrorKind::Usage));
     let (message, kind) = refused(&llama, &with("mx6", "gptq"), true);
     assert!(message.starts_with("gptq: layer `model.layers.0.self_attn.q_proj` would be `mx6`"), "{message}");
     assert_eq!(kind, ErrorKind::Unsupported);
