@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use crate::common::{llama, llama_config, plan, quantize, scheme, write};
+use crate::conversions::sources::shuffle_groups;
 use kvant_checkpoint::recipe::Settings;
 use kvant_container::{Checkpoint, Diagnostic, Dtype};
 use kvant_formats::import;
@@ -67,4 +68,20 @@ fn formats_of_one_scheme_are_refused() {
     assert!(refused.hint().unwrap().contains("‹override›"));
     // Floats on the grid of codes are floats.
     plan(&path("fp8"), &requantized("int4:g32", "fake")).unwrap();
+}
+
+/// config.json says of all layers together whether groups are listed.
+#[test]
+fn kept_codes_in_activation_order_give_all_layers_a_list_of_groups() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    write(&path("base"), &llama_config(), &llama(Dtype::BF16));
+    let gptq = Settings { format: Some("gptq".parse().unwrap()), ..scheme("int4:g32") };
+    quantize(&path("base"), &path("gptq"), &gptq, 1).unwrap();
+    shuffle_groups(&path("gptq"));
+    let planned = plan(&path("gptq"), &requantized("int4:g32", "compressed-tensors")).unwrap();
+    let names: Vec<&str> = planned.layout().declarations().iter().map(|tensor| tensor.name.as_str()).collect();
+    let ending = |end: &str| names.iter().filter(|name| name.ends_with(end)).count();
+    assert!(names.contains(&format!("{DOWN}.weight_g_idx").as_str()), "{names:?}");
+    assert_eq!(ending(".weight_g_idx"), ending(".weight_packed"), "{names:?}");
 }

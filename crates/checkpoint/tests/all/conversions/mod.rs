@@ -9,5 +9,5 @@ mod nvfp4;
 mod resume;
 mod siblings;
 mod single;
-mod sources;
+pub mod sources;
 mod ternary;

@@ -195,7 +195,7 @@ pub fn rewrite(dir: &Path, change: impl Fn(Tensor) -> Tensor, describe: impl Fn(
 }
 
 /// Groups as activation order leaves them: channels of all groups anywhere.
-fn shuffle_groups(dir: &Path) {
+pub fn shuffle_groups(dir: &Path) {
     let turn = |(name, dtype, shape, bytes): Tensor| match name.ends_with("g_idx") {
         true => {
             let groups: Vec<[u8; 4]> = bytes.as_chunks::<4>().0.to_vec();
