@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let threads = std::thread::available_parallelism().ok().map(usize::from);
     let (runtime, cancelled) = (RuntimeOptions { threads, ..RuntimeOptions::default() }, AtomicBool::new(false));
     let passes = recipe.passes();
-    let mut prepared = prepare(read(Path::new(input))?, recipe, &passes, None)?;
+    let prepared = prepare(read(Path::new(input))?, recipe, &passes, None)?;
     if prepared.needs_data() {
         let source = data.ok_or("this preset needs data")?;
         opened = Some(source.open(&inputs(&prepared.model.graph), &DataOptions::default())?);
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let progress = &mut watch;
     let mut data =
         opened.as_mut().map(|samples| Data { samples, runtime, cancelled: &cancelled, progress, kept: None });
-    prepared.transform(data.as_mut(), None)?;
+    let prepared = prepared.transformed(data.as_mut(), None)?;
     let mut observation = prepared.observation();
     if let Some(data) = data.as_mut().filter(|_| !observation.tensors().is_empty()) {
         observe(&prepared.model, &mut observation, data.samples, &data.runtime, &mut |_, _| {}, &cancelled)?;

@@ -1,11 +1,12 @@
 //! The whole run over one graph: prepare, observe, finish. What is done between, with which data and engine, is the caller's.
 //!
-//! [`prepare`] refuses whatever can be refused and touches no data; [`Prepared::observation`] says which tensors need ranges;
-//! [`Prepared::finish`] writes the quantized graph.
+//! [`prepare`] refuses whatever can be refused and touches no data; [`Prepared::transformed`] lets algorithms change floats by what
+//! they compute on data; [`Prepared::observation`] says which tensors need ranges; [`TransformedModel::finish`] writes the quantized graph.
 
 mod reporting;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, PRODUCER, Spill, data_type};
 use kvant_quant::glob::Glob;
@@ -52,14 +53,28 @@ pub struct Prepared {
     pub equalized: Vec<EqualizedPair>,
     /// Streams of channels that were rotated, and those that were not.
     pub rotations: Rotations,
-    /// Tensors whose channels were scaled.
-    pub scaled_inputs: Vec<ScaledInput>,
-    /// Weights that were limited.
-    pub limited_weights: Vec<LimitedWeight>,
-    /// What these weights were before: what the float model computes with.
-    pub(crate) unlimited: Unlimited,
     /// Words of the recipe that name nothing of the graph.
     pub unmatched: Vec<String>,
+}
+
+/// A prepared model whose floats no algorithm changes any more: what is observed, and quantized by what was seen.
+#[derive(Debug)]
+pub struct TransformedModel {
+    prepared: Prepared,
+    /// Tensors whose channels were scaled.
+    pub(crate) scaled_inputs: Vec<ScaledInput>,
+    /// Weights that were limited.
+    pub(crate) limited_weights: Vec<LimitedWeight>,
+    /// What these weights were before: what the float model computes with.
+    pub(crate) unlimited: Unlimited,
+}
+
+impl Deref for TransformedModel {
+    type Target = Prepared;
+
+    fn deref(&self) -> &Prepared {
+        &self.prepared
+    }
 }
 
 /// Checks and simplifies a model and places its quantizers.
@@ -86,19 +101,7 @@ pub fn prepare(
     let Transformed { equalized, rotations } = transform(&mut model, &recipe, spill)?;
     let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph))?;
     let (types, placement) = place_all(&model, &recipe)?;
-    Ok(Prepared {
-        model,
-        recipe,
-        placement,
-        types,
-        passes,
-        equalized,
-        rotations,
-        scaled_inputs: Vec::new(),
-        limited_weights: Vec::new(),
-        unlimited: Unlimited::default(),
-        unmatched,
-    })
+    Ok(Prepared { model, recipe, placement, types, passes, equalized, rotations, unmatched })
 }
 
 /// Raises the opset to what the types of a recipe need.
@@ -229,24 +232,39 @@ impl Prepared {
         &self.model.graph
     }
 
-    /// Runs the algorithms that change the float model by what it computes on data. Before [`Self::observation`].
+    /// Runs the algorithms that change the float model by what it computes on data.
     ///
     /// # Errors
     /// No data where an algorithm needs some; what the data and the engine say.
-    pub fn transform(&mut self, data: Option<&mut Data<'_>>, spill: Option<&Spill>) -> Result<(), QuantizeError> {
+    pub fn transformed(
+        mut self,
+        data: Option<&mut Data<'_>>,
+        spill: Option<&Spill>,
+    ) -> Result<TransformedModel, QuantizeError> {
         let waits = |a: &&Algorithm| a.stage() == algorithm::Stage::Float && a.needs_data();
-        let Some(first) = self.recipe.algorithms.iter().find(waits) else { return Ok(()) };
+        let Some(first) = self.recipe.algorithms.iter().find(waits) else {
+            let unlimited = Unlimited::default();
+            return Ok(TransformedModel {
+                prepared: self,
+                scaled_inputs: Vec::new(),
+                limited_weights: Vec::new(),
+                unlimited,
+            });
+        };
         let data = data.ok_or(AlgorithmError::NoData(first.name().to_owned()))?;
         let wanted = (&self.recipe, &self.placement);
         let done = transform_with_data(&mut self.model, wanted, &self.types, data, spill)?;
-        self.scaled_inputs = done.scaled_inputs;
-        (self.limited_weights, self.unlimited) = (done.limited_weights, done.unlimited);
         // Codes before a Mul that takes the outliers away would be those of the outliers.
-        let multiplied = self.scaled_inputs.iter().filter_map(|input| input.multiplied_by.as_deref());
+        let multiplied = done.scaled_inputs.iter().filter_map(|input| input.multiplied_by.as_deref());
         let excluded = multiplied.map(|name| NodeRule { nodes: Glob::literal(name), excluded: true });
         self.recipe.selection.node_rules.extend(excluded);
         (self.types, self.placement) = place_all(&self.model, &self.recipe)?;
-        Ok(())
+        Ok(TransformedModel {
+            prepared: self,
+            scaled_inputs: done.scaled_inputs,
+            limited_weights: done.limited_weights,
+            unlimited: done.unlimited,
+        })
     }
 
     /// The same simplified model with another recipe, which must not ask for other passes, nor for other algorithms of floats.
@@ -265,9 +283,6 @@ impl Prepared {
             passes,
             equalized,
             rotations: self.rotations.clone(),
-            scaled_inputs: self.scaled_inputs.clone(),
-            limited_weights: self.limited_weights.clone(),
-            unlimited: self.unlimited.clone(),
             unmatched: Vec::new(),
         })
     }
@@ -331,88 +346,6 @@ impl Prepared {
             whole: named().filter_map(|name| range(name).map(|range| (name.clone(), range))).collect(),
             channels: named().filter_map(|name| channels(name).map(|ranges| (name.clone(), ranges))).collect(),
         }
-    }
-
-    /// Solves for scales, runs the algorithms that see activations, and writes the quantized graph. `data` is for those
-    /// algorithms alone.
-    pub fn finish(
-        self,
-        observation: &Observation,
-        data: Option<&mut Data<'_>>,
-        spill: Option<&Spill>,
-    ) -> Result<(ModelProto, Report), QuantizeError> {
-        self.finish_with(&observation.observed(), data, spill)
-    }
-
-    /// The same from what was observed, which may be put together of several observations.
-    pub fn finish_with(
-        self,
-        observed: &Observed,
-        data: Option<&mut Data<'_>>,
-        spill: Option<&Spill>,
-    ) -> Result<(ModelProto, Report), QuantizeError> {
-        let layout = self.recipe.layout;
-        self.solve(observed, data, spill)?.write(layout, spill)
-    }
-
-    /// Finds scales, and the codes that algorithms choose: all that is common to the layouts of one recipe.
-    ///
-    /// # Errors
-    /// What the data, the engine or the system say, and a user who asks to stop.
-    pub fn solve(
-        mut self,
-        observed: &Observed,
-        data: Option<&mut Data<'_>>,
-        spill: Option<&Spill>,
-    ) -> Result<Solved, QuantizeError> {
-        if let Some(tensor) = observed.uneven.first() {
-            return Err(QuantizeError::ChannelCount { tensor: tensor.clone() });
-        }
-        let go_on = || spill.map_or(Ok(()), Spill::check);
-        go_on()?;
-        let huge = self.huge(observed);
-        self.placement.remove(&huge);
-        self.keep_clamps();
-        let ranges = self.ranges(&observed.ranges);
-        let mut solution = solve(self.graph(), &self.placement, &ranges, spill)?;
-        let mut adjusted = self.adjust(&mut solution)?;
-        let mut unfit = BTreeSet::new();
-        // Scales may move where a neighbour has none any more.
-        loop {
-            let found = unfit_pools(self.graph(), &self.types, &self.placement, &solution);
-            let found: BTreeSet<String> = found.into_iter().filter(|name| !unfit.contains(name)).collect();
-            if found.is_empty() {
-                break;
-            }
-            self.placement.remove(&found);
-            self.keep_clamps();
-            solution = solve(self.graph(), &self.placement, &ranges, spill)?;
-            adjusted = self.adjust(&mut solution)?;
-            unfit.extend(found);
-        }
-        let mut tunable = Tunable {
-            model: &mut self.model,
-            recipe: &self.recipe,
-            placement: &self.placement,
-            types: &self.types,
-            unlimited: &self.unlimited,
-        };
-        let gains = tune(&mut tunable, &mut solution, data)?;
-        let wide_biases = self.widen_biases(&solution)?;
-        go_on()?;
-        let mut report = Report::new(&self, &solution, &ranges, observed.samples);
-        report.left_in_float.extend(huge.into_iter().map(|name| (name, "it carries an attention mask".to_owned())));
-        let beyond = "the ratio of the scales around its pooling is beyond what ONNX Runtime's kernel takes";
-        report.left_in_float.extend(unfit.into_iter().map(|name| (name, beyond.to_owned())));
-        report.methods(&self.methods(observed, &ranges));
-        report.adjusted = adjusted;
-        report.wide_biases = wide_biases;
-        report.gains = gains;
-        report.not_numbers = observed.odd.iter().cloned().collect();
-        if self.recipe.npu {
-            npu::simulate_hardware(&mut self.model, &self.types, &self.placement);
-        }
-        Ok(Solved { prepared: self, solution, report })
     }
 
     /// Refuses a layout in which the model would not be quantized as in this one.
@@ -555,6 +488,93 @@ impl Prepared {
     /// Whether the model has to be run over data: for ranges, or for algorithms.
     pub fn needs_data(&self) -> bool {
         !self.observation().tensors().is_empty() || self.recipe.algorithms.need_data()
+    }
+}
+
+impl TransformedModel {
+    /// Solves for scales, runs the algorithms that see activations, and writes the quantized graph. `data` is for those
+    /// algorithms alone.
+    pub fn finish(
+        self,
+        observation: &Observation,
+        data: Option<&mut Data<'_>>,
+        spill: Option<&Spill>,
+    ) -> Result<(ModelProto, Report), QuantizeError> {
+        self.finish_with(&observation.observed(), data, spill)
+    }
+
+    /// The same from what was observed, which may be put together of several observations.
+    pub fn finish_with(
+        self,
+        observed: &Observed,
+        data: Option<&mut Data<'_>>,
+        spill: Option<&Spill>,
+    ) -> Result<(ModelProto, Report), QuantizeError> {
+        let layout = self.recipe.layout;
+        self.solve(observed, data, spill)?.write(layout, spill)
+    }
+
+    /// Finds scales, and the codes that algorithms choose: all that is common to the layouts of one recipe.
+    ///
+    /// # Errors
+    /// What the data, the engine or the system say, and a user who asks to stop.
+    pub fn solve(
+        self,
+        observed: &Observed,
+        data: Option<&mut Data<'_>>,
+        spill: Option<&Spill>,
+    ) -> Result<Solved, QuantizeError> {
+        let Self { mut prepared, scaled_inputs, limited_weights, unlimited } = self;
+        if let Some(tensor) = observed.uneven.first() {
+            return Err(QuantizeError::ChannelCount { tensor: tensor.clone() });
+        }
+        let go_on = || spill.map_or(Ok(()), Spill::check);
+        go_on()?;
+        let huge = prepared.huge(observed);
+        prepared.placement.remove(&huge);
+        prepared.keep_clamps();
+        let ranges = prepared.ranges(&observed.ranges);
+        let mut solution = solve(prepared.graph(), &prepared.placement, &ranges, spill)?;
+        let mut adjusted = prepared.adjust(&mut solution)?;
+        let mut unfit = BTreeSet::new();
+        // Scales may move where a neighbour has none any more.
+        loop {
+            let found = unfit_pools(prepared.graph(), &prepared.types, &prepared.placement, &solution);
+            let found: BTreeSet<String> = found.into_iter().filter(|name| !unfit.contains(name)).collect();
+            if found.is_empty() {
+                break;
+            }
+            prepared.placement.remove(&found);
+            prepared.keep_clamps();
+            solution = solve(prepared.graph(), &prepared.placement, &ranges, spill)?;
+            adjusted = prepared.adjust(&mut solution)?;
+            unfit.extend(found);
+        }
+        let mut tunable = Tunable {
+            model: &mut prepared.model,
+            recipe: &prepared.recipe,
+            placement: &prepared.placement,
+            types: &prepared.types,
+            unlimited: &unlimited,
+        };
+        let gains = tune(&mut tunable, &mut solution, data)?;
+        let wide_biases = prepared.widen_biases(&solution)?;
+        go_on()?;
+        let mut report = Report::new(&prepared, &solution, &ranges, observed.samples);
+        report.left_in_float.extend(huge.into_iter().map(|name| (name, "it carries an attention mask".to_owned())));
+        let beyond = "the ratio of the scales around its pooling is beyond what ONNX Runtime's kernel takes";
+        report.left_in_float.extend(unfit.into_iter().map(|name| (name, beyond.to_owned())));
+        report.scaled_inputs = scaled_inputs;
+        report.limited_weights = limited_weights;
+        report.methods(&prepared.methods(observed, &ranges));
+        report.adjusted = adjusted;
+        report.wide_biases = wide_biases;
+        report.gains = gains;
+        report.not_numbers = observed.odd.iter().cloned().collect();
+        if prepared.recipe.npu {
+            npu::simulate_hardware(&mut prepared.model, &prepared.types, &prepared.placement);
+        }
+        Ok(Solved { prepared, solution, report })
     }
 }
 

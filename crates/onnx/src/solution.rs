@@ -292,7 +292,12 @@ mod tests {
             observed.ranges.whole.insert(name.to_owned(), Range { min: -high, max: high });
         }
         let passes = recipe.passes();
-        prepare(float, recipe, &passes, None).unwrap().finish_with(&observed, None, None).unwrap()
+        prepare(float, recipe, &passes, None)
+            .unwrap()
+            .transformed(None, None)
+            .unwrap()
+            .finish_with(&observed, None, None)
+            .unwrap()
     }
 
     fn recipe(preset: &str, bias: BiasKind) -> Recipe {
@@ -379,7 +384,12 @@ mod tests {
             }
             let recipe = recipe("A8W8", BiasKind::Int32);
             let passes = recipe.passes();
-            prepare(float, recipe, &passes, None).unwrap().finish_with(&observed, None, None).unwrap()
+            prepare(float, recipe, &passes, None)
+                .unwrap()
+                .transformed(None, None)
+                .unwrap()
+                .finish_with(&observed, None, None)
+                .unwrap()
         };
         let quantizes = |model: &ModelProto, name: &str| {
             model.graph.node.iter().any(|node| node.op_type() == "QuantizeLinear" && node.input[0] == name)

@@ -95,7 +95,7 @@ impl Run<'_, '_> {
         check_measurable(job)?;
         let pool = job.limits.pool()?;
         let source = self.source.clone();
-        let mut prepared = pool.install(|| prepare(source, resolved.recipe, &resolved.passes, Some(&spill)))?;
+        let prepared = pool.install(|| prepare(source, resolved.recipe, &resolved.passes, Some(&spill)))?;
         for output in &outputs.all {
             prepared.check_layout(output.layout(&prepared.recipe))?;
         }
@@ -111,7 +111,7 @@ impl Run<'_, '_> {
         }
         let mut quiet = |_, _| {};
         let mut seen = self.data(samples.as_mut(), &mut quiet);
-        pool.install(|| prepared.transform(seen.as_mut(), Some(&spill)))?;
+        let prepared = pool.install(|| prepared.transformed(seen.as_mut(), Some(&spill)))?;
         let (float, recipe) = (prepared.model.clone(), prepared.recipe.clone());
         let (observed, engine) = match kept {
             Some((observed, engine)) => (observed, Some(engine)),

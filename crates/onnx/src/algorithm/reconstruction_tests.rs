@@ -45,7 +45,7 @@ fn quantized(algorithm: &str, threads: usize) -> (ModelProto, Vec<LayerGain>) {
     recipe.weight.element = Element::Int4;
     recipe.algorithms = algorithm.parse().unwrap();
     let passes = recipe.passes();
-    let prepared = prepare(net(), recipe, &passes, None).unwrap();
+    let prepared = prepare(net(), recipe, &passes, None).unwrap().transformed(None, None).unwrap();
     let mut samples =
         Source::Random(Distribution::Normal).open(&inputs(&net().graph), &DataOptions::default()).unwrap();
     let runtime = RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(threads), ..RuntimeOptions::default() };

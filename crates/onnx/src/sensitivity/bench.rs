@@ -194,7 +194,7 @@ impl Bench {
         let quantized = match self.planned(assignment)? {
             Some(prepared) => {
                 let observed = self.observed_of(&prepared, assignment);
-                prepared.finish_with(&observed, None, Some(&spill))?.0
+                prepared.transformed(None, Some(&spill))?.finish_with(&observed, None, Some(&spill))?.0
             }
             None => self.base.model.clone(),
         };

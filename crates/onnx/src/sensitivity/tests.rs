@@ -46,7 +46,7 @@ fn quantized(settings: &Settings) -> (ModelProto, f64) {
     observe(&prepared.model, &mut observation, &mut samples(&prepared.model), &options(), &mut |_, _| (), &stop)
         .unwrap();
     let float = prepared.model.clone();
-    let made = prepared.finish(&observation, None, None).unwrap().0;
+    let made = prepared.transformed(None, None).unwrap().finish(&observation, None, None).unwrap().0;
     let kept = crate::evaluation::KeptOutputs::new(&float, &mut samples(&float), None, &options()).unwrap();
     let quality = kept.measure(&made, &mut samples(&float), &options()).unwrap();
     (made, quality.sqnr_db)

@@ -36,7 +36,7 @@ fn written(preset: &Preset) -> ModelProto {
     let prepared = prepare(float(), recipe.clone(), &recipe.passes(), None).unwrap();
     let mut observation = prepared.observation();
     prepared.observation().tensors().iter().for_each(|name| observation.see(name, &[2], &[-1.0, 1.0]));
-    prepared.finish(&observation, None, None).unwrap().0
+    prepared.transformed(None, None).unwrap().finish(&observation, None, None).unwrap().0
 }
 
 /// Presets of pairs with 8-bit codes for weights, and for activations if these have codes.

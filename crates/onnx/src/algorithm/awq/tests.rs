@@ -11,7 +11,7 @@ use super::*;
 use crate::data::{DataOptions, Samples, Source, inputs};
 use crate::graph::{Index, node};
 use crate::preset::Preset;
-use crate::quantize::{Prepared, prepare};
+use crate::quantize::{Prepared, TransformedModel, prepare};
 use crate::recipe::{Layout, NodeRule};
 use crate::runtime::{RuntimeChoice, RuntimeOptions};
 use crate::solution::values;
@@ -48,22 +48,26 @@ fn samples_of(seed: u64) -> Samples {
     Source::Random(crate::data::Distribution::Normal).open(&inputs(&net().graph), &options).unwrap()
 }
 
-fn transformed(algorithm: &str, threads: usize) -> Prepared {
+fn transformed(algorithm: &str, threads: usize) -> TransformedModel {
     transformed_on(samples(), algorithm, threads, None)
 }
 
-fn transformed_on(mut samples: Samples, algorithm: &str, threads: usize, kept: Option<&KeptResults>) -> Prepared {
+fn transformed_on(
+    mut samples: Samples,
+    algorithm: &str,
+    threads: usize,
+    kept: Option<&KeptResults>,
+) -> TransformedModel {
     let mut recipe = Preset::find("MATMUL_NBITS").unwrap().recipe();
     recipe.layout = Layout::MatMulNBits { bits: 4, block: 16, accuracy: 0 };
     recipe.algorithms = algorithm.parse().unwrap();
     recipe.selection.node_rules.push(NodeRule { nodes: Glob::literal("left"), excluded: true });
     let passes = recipe.passes();
-    let mut prepared = prepare(net(), recipe, &passes, None).unwrap();
+    let prepared = prepare(net(), recipe, &passes, None).unwrap();
     let runtime = RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(threads), ..RuntimeOptions::default() };
     let (cancelled, mut progress) = (AtomicBool::new(false), |_: u64, _: u64| ());
     let mut data = Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress, kept };
-    prepared.transform(Some(&mut data), None).unwrap();
-    prepared
+    prepared.transformed(Some(&mut data), None).unwrap()
 }
 
 fn weight(prepared: &Prepared, name: &str) -> Vec<f32> {

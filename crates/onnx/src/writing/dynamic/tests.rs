@@ -13,7 +13,7 @@ fn quantized(nodes: Vec<NodeProto>, initializers: Vec<TensorProto>, change: fn(&
     let prepared = prepare(model, recipe, &passes, None).unwrap();
     assert!(!prepared.needs_data());
     let observation = prepared.observation();
-    prepared.finish(&observation, None, None).unwrap().0
+    prepared.transformed(None, None).unwrap().finish(&observation, None, None).unwrap().0
 }
 
 fn operators(model: &ModelProto) -> Vec<&str> {

@@ -169,7 +169,7 @@ fn other_floats_are_converted_and_the_type_itself_is_refused() {
         let prepared = prepared(from, to).unwrap();
         let foreseen = crate::cost::Cost::of(&prepared, 1).constants.output_bytes;
         let observation = prepared.observation();
-        let (model, report) = prepared.finish(&observation, None, None).unwrap();
+        let (model, report) = prepared.transformed(None, None).unwrap().finish(&observation, None, None).unwrap();
         assert_eq!(type_of(&model.graph, "w"), made, "{from:?} {to}");
         assert_eq!(foreseen, report.constants.output_bytes, "{from:?} {to}");
         let ends = model.graph.input.iter().chain(&model.graph.output).map(|end| crate::data::type_of(end).0);

@@ -16,7 +16,7 @@ fn quantized(nodes: Vec<NodeProto>, initializers: Vec<TensorProto>, change: fn(&
     assert_ne!(prepared.placement.activations, Placement::default().activations);
     let mut observation = prepared.observation();
     prepared.observation().tensors().iter().for_each(|name| observation.see(name, &[2], &[-1.0, 1.0]));
-    let made = prepared.finish(&observation, None, None).unwrap().0;
+    let made = prepared.transformed(None, None).unwrap().finish(&observation, None, None).unwrap().0;
     assert_eq!(check(&made), Ok(()));
     made
 }
