@@ -10,6 +10,7 @@ use kvant_formats::format::{ModuleNames, OutputFormat};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Notice, TensorMeta, in_memory_module, on_disk_module};
 use kvant_weights::parts::{Fused, LayerSpec, Part};
+use std::collections::BTreeSet;
 
 /// A source that is recognised, and the recipe for it. Tensors are named by their index among `tensors`.
 pub(super) struct Recognised<'a> {
@@ -62,7 +63,7 @@ impl Recognised<'_> {
 
     /// The modules of the source's tensors that are none of these.
     pub(super) fn modules_besides<'s>(&'s self, quantized: &[&str]) -> Vec<&'s str> {
-        let quantized: std::collections::BTreeSet<&str> = quantized.iter().copied().collect();
+        let quantized: BTreeSet<&str> = quantized.iter().copied().collect();
         let modules = self.tensors.iter().map(|tensor| tensor.name.rsplit_once('.').map_or("", |(module, _)| module));
         modules.filter(|module| !quantized.contains(module)).collect()
     }
