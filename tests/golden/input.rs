@@ -1,16 +1,16 @@
 //! The inputs and tensors of the golden files, as `golden_input.py` describes them. Shared by the tests of several crates.
 #![allow(dead_code, clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
-use kvant_numeric::kernel::{Source, widen};
+use kvant_numeric::kernel::{FloatDType, widen};
 use kvant_numeric::simd::Isa;
 use serde_json::Value;
 
 /// The type of that name.
-pub fn source(dtype: &Value) -> Source {
+pub fn source(dtype: &Value) -> FloatDType {
     match dtype.as_str() {
-        Some("bf16") => Source::Bf16,
-        Some("f16") => Source::F16,
-        _ => Source::F32,
+        Some("bf16") => FloatDType::Bf16,
+        Some("f16") => FloatDType::F16,
+        _ => FloatDType::F32,
     }
 }
 

@@ -46,13 +46,13 @@ def calibrated(kvant, model_dir, module_path):
 
 
 @pytest.mark.parametrize("name", QUARK)
-def test_amd_quark_computes_the_same(name, calibrated, model_dir, tmp_path):
+def test_logits_match_amd_quark(name, calibrated, model_dir, tmp_path):
     directory = calibrated("nano_llama", name, QUARK[name])
     assert_same_logits(by_quark(directory), directory, model_dir("nano_llama"), tmp_path)
 
 
 @pytest.mark.parametrize("model", ["nano_qwen3", "nano_mixtral", "nano_opt", "nano_gemma2"])
-def test_folded_norms_biases_and_routers_are_written(model, calibrated, model_dir, tmp_path):
+def test_smoothing_is_folded_into_norms_biases_and_routers(model, calibrated, model_dir, tmp_path):
     """Scales move through every kind of link; a float copy of the result shows whether both ends were written."""
     options = ["-s", "int8:channel", "-a", "smoothquant:alpha=0.8,gptq", "-f", "fake"]
     directory = calibrated(model, "folded", options)
@@ -67,13 +67,13 @@ def test_folded_norms_biases_and_routers_are_written(model, calibrated, model_di
 
 
 @pytest.mark.parametrize("name", COMPRESSED_TENSORS)
-def test_compressed_tensors_computes_the_same(name, calibrated, model_dir, tmp_path):
+def test_logits_match_compressed_tensors(name, calibrated, model_dir, tmp_path):
     directory = calibrated("nano_llama", f"ct_{name}", COMPRESSED_TENSORS[name])
     assert_same_logits(load(directory), directory, model_dir("nano_llama"), tmp_path)
 
 
 @pytest.mark.parametrize("name", QUARK)
-def test_amd_quark_reads_the_algorithms(name, calibrated):
+def test_amd_quark_reads_the_algorithm_config(name, calibrated):
     from quark.torch.quantization.config.config import QConfig
 
     directory = calibrated("nano_llama", name, QUARK[name])

@@ -76,7 +76,7 @@ def expected_conversation(tokenizer, conversation):
 
 
 @pytest.mark.parametrize("name", chat_templates.TEMPLATES)
-def test_conversations_are_rendered_as_transformers_does(name, calibration_data, nano, tmp_path, monkeypatch):
+def test_chat_rendering_matches_transformers(name, calibration_data, nano, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Midnight)
     model = with_tokenizer(nano, tmp_path / "model", chat_templates.TEMPLATES[name])
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
@@ -95,7 +95,7 @@ def text_at_hand():
 
 
 @pytest.mark.parametrize("name", ("nano_llama", "nano_qwen3", "nano_gemma2", "small"))
-def test_a_text_is_cut_into_windows(name, calibration_data, tmp_path):
+def test_text_is_cut_into_windows(name, calibration_data, tmp_path):
     model = models.find_shared(name, REPO, os.environ.get("KVANT_MODELS")) or pytest.skip(f"{name} is not at hand")
     (tmp_path / "a.txt").write_text(text_at_hand())
     tokens = transformers.AutoTokenizer.from_pretrained(model)(text_at_hand()).input_ids
@@ -114,7 +114,7 @@ FRAME = {
 
 @pytest.mark.parametrize("length", (1, 2, 3, 8, 100, 4096))
 @pytest.mark.parametrize("post_processor", (None, FRAME), ids=("bare", "framed"))
-def test_samples_are_truncated_as_transformers_does(length, post_processor, calibration_data, nano, tmp_path):
+def test_truncation_matches_transformers(length, post_processor, calibration_data, nano, tmp_path):
     model = with_tokenizer(nano, tmp_path / "model", post_processor=post_processor)
     texts = [line for line in text_at_hand().splitlines() if line][:200]
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
@@ -155,7 +155,7 @@ def table():
     {}, {"compression": "none"}, {"compression": "gzip"}, {"compression": "zstd", "use_dictionary": False},
     {"data_page_version": "2.0"}, {"row_group_size": 100, "data_page_size": 1000}, {"version": "1.0", "compression": "zstd"},
 ), ids=str)  # fmt: skip
-def test_tables_hold_what_was_written(options, calibration_data, nano, tmp_path):
+def test_parquet_tables_read_back(options, calibration_data, nano, tmp_path):
     parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     written = table()
     parquet.write_table(pyarrow.Table.from_pylist(written), tmp_path / "a.parquet", **options)
@@ -170,7 +170,7 @@ def test_tables_hold_what_was_written(options, calibration_data, nano, tmp_path)
     assert ours["provenance"]["files"][0]["skipped"] == expected["provenance"]["files"][0]["skipped"]
 
 
-def test_compressed_files_hold_what_was_written(calibration_data, nano, tmp_path):
+def test_compressed_files_read_back(calibration_data, nano, tmp_path):
     zstandard = pytest.importorskip("zstandard")
     plain = rows(tmp_path / "a.jsonl", table())
     compressors = [zstandard.ZstdCompressor(level=level, write_checksum=True) for level in (1, 19)]
@@ -183,7 +183,7 @@ def test_compressed_files_hold_what_was_written(calibration_data, nano, tmp_path
 
 
 @pytest.mark.parametrize("dtype", ("int64", "int32", "uint16", "uint32", ">i4"))
-def test_arrays_hold_what_was_written(dtype, calibration_data, nano, tmp_path):
+def test_arrays_read_back(dtype, calibration_data, nano, tmp_path):
     tokens = np.random.default_rng(0).integers(0, 2048, (7, 33)).astype(dtype)
     np.save(tmp_path / "two.npy", tokens)
     np.save(tmp_path / "one.npy", tokens.reshape(-1))

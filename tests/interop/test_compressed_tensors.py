@@ -120,7 +120,7 @@ def test_mixtures_decompress(model, scheme, model_dir, quantized):
 
 @pytest.mark.parametrize("model", ("nano_llama", "nano_opt", "llama_f32"))
 @pytest.mark.parametrize("scheme,twin", SAME_NUMBERS)
-def test_the_same_numbers_as_in_quark(model, scheme, twin, quantized, frozen):
+def test_weights_match_quark(model, scheme, twin, quantized, frozen):
     loaded = decompressed(quantized(model, scheme, "--format", "compressed-tensors"))
     expected = frozen(model, twin)
     assert sorted(loaded) == sorted(expected)

@@ -40,7 +40,7 @@ def tokens(directory):
     return torch.tensor(transformers.AutoTokenizer.from_pretrained(directory)(TEXT).input_ids)
 
 
-def test_strided_perplexity_is_that_of_the_usual_loop(model_dir, evaluated):
+def test_strided_perplexity_matches_transformers(model_dir, evaluated):
     model, ids = load(model_dir("nano_llama")), tokens(model_dir("nano_llama"))
     total, scored, reached = 0.0, 0, 0
     for begin in range(0, len(ids), STRIDE):
@@ -59,7 +59,7 @@ def test_strided_perplexity_is_that_of_the_usual_loop(model_dir, evaluated):
 
 
 @pytest.mark.parametrize("scheme", ["int4_wo_32", "mxfp4_weight_only"])
-def test_distance_from_the_reference_is_that_of_its_definition(scheme, model_dir, quantized, evaluated):
+def test_divergence_from_the_reference_matches_its_definition(scheme, model_dir, quantized, evaluated):
     original, changed = model_dir("nano_llama"), quantized("nano_llama", scheme, "--format", "fake")
     rows = tokens(original)
     rows = rows[: len(rows) // WINDOW * WINDOW].reshape(-1, WINDOW)
@@ -93,6 +93,6 @@ def test_distance_from_the_reference_is_that_of_its_definition(scheme, model_dir
         assert math.isclose(found["blocks"][block]["sqnr_db"], sqnr, abs_tol=0.01)
 
 
-def test_a_reference_of_another_shape_is_refused(kvant, model_dir, text):
+def test_reference_of_another_shape_is_refused(kvant, model_dir, text):
     done = kvant("eval", model_dir("nano_llama"), "--data", text, "--reference", model_dir("nano_mixtral"))
     assert done.returncode == 1 and "reference" in done.stderr and "hint" in done.stderr

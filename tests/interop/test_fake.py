@@ -23,7 +23,7 @@ def changed_modules(source, out):
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("scheme", FAKE_ONLY)
-def test_weights_equal_the_incumbents_fake_quantization(model, scheme, model_dir, quantized):
+def test_weights_match_quark_fake_quantization(model, scheme, model_dir, quantized):
     changed = changed_modules(model_dir(model), quantized(model, scheme))
     assert changed and not [name for name in changed if "embed" in name or "lm_head" in name or "norm" in name]
     expected = expected_weights(model_dir(model), changed, scheme)
@@ -32,12 +32,12 @@ def test_weights_equal_the_incumbents_fake_quantization(model, scheme, model_dir
 
 
 @pytest.mark.parametrize("scheme", ("mx6", "mx9"))
-def test_the_same_modules_as_the_incumbent(scheme, model_dir, quantized, frozen):
+def test_quantized_modules_match_quark(scheme, model_dir, quantized, frozen):
     assert set(changed_modules(model_dir("nano_llama"), quantized("nano_llama", scheme))) == set(frozen("nano_llama", scheme))
 
 
 @pytest.mark.parametrize("scheme", ("mx6", "int4_wo_128"))
-def test_a_fake_checkpoint_loads(scheme, quantized):
+def test_fake_checkpoint_loads(scheme, quantized):
     """As a plain model where it has no quantization_config, else through Quark, the only reader of such a config."""
     out = quantized("nano_llama", scheme, "--format", "fake")
     plain = "quantization_config" not in checkpoint.config(out)
@@ -53,7 +53,7 @@ def test_fake_format_of_a_scheme_with_a_layout(scheme, model_dir, quantized, fro
     assert all(torch.equal(changed[name].float(), expected[name].float()) for name in changed)
 
 
-def test_gpt2_stores_its_weights_transposed(model_dir, quantized):
+def test_gpt2_weights_are_transposed(model_dir, quantized):
     """GPT-2's Conv1D keeps [in, out], and no quantized loader knows it: only the fake form is of use."""
     changed = changed_modules(model_dir("gpt2"), quantized("gpt2", "int4_wo_32", "--format", "fake"))
     assert any(name.endswith("attn.c_attn") for name in changed)

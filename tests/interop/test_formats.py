@@ -63,7 +63,7 @@ def assert_same(theirs, ours):
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("layout,scheme", INTEGERS)
-def test_integers_by_their_description(model, layout, scheme, quantized, floats):
+def test_awq_and_gptq_match_their_description(model, layout, scheme, quantized, floats):
     directory = quantized(model, scheme, "--format", layout)
     config = checkpoint.config(directory)["quantization_config"]
     decode = foreign_layouts.decode_awq if layout == "awq" else foreign_layouts.decode_gptq
@@ -71,7 +71,7 @@ def test_integers_by_their_description(model, layout, scheme, quantized, floats)
 
 
 @pytest.mark.parametrize("layout,scheme", INTEGERS)
-def test_integers_are_the_same_codes_in_compressed_tensors(layout, scheme, quantized, convert, floats):
+def test_integers_have_the_same_codes_in_compressed_tensors(layout, scheme, quantized, convert, floats):
     directory = quantized("nano_llama", scheme, "--format", layout)
     converted = convert(directory, "compressed-tensors")
     ours = floats(directory)
@@ -80,7 +80,7 @@ def test_integers_are_the_same_codes_in_compressed_tensors(layout, scheme, quant
         assert torch.equal(weight, ours[module].to(weight.dtype)), module
 
 
-def test_awq_by_autoawq(quantized, floats):
+def test_awq_matches_autoawq(quantized, floats):
     spec = importlib.util.find_spec("awq")
     if spec is None:
         pytest.skip("AutoAWQ is not installed")
@@ -97,14 +97,14 @@ def test_awq_by_autoawq(quantized, floats):
 
 
 @pytest.mark.parametrize("source,scheme", [("awq", "uint4:g32:zp"), ("gptq", "int4:g32"), ("compressed-tensors", "MXFP4A16")])
-def test_quark_reads_what_is_converted(source, scheme, quantized, convert, floats):
+def test_quark_reads_converted_checkpoints(source, scheme, quantized, convert, floats):
     converted = convert(quantized("nano_llama", scheme, "--format", source), "quark")
     theirs = quark_oracle.dequantized(quark_oracle.load(converted), torch.float32)
     ours = {checkpoint.canonical(f"{name}.weight").removesuffix(".weight"): weight for name, weight in floats(converted).items()}
     assert_same(theirs, ours)
 
 
-def test_fp8_blocks_by_transformers(quantized, floats, monkeypatch):
+def test_fp8_blocks_match_transformers(quantized, floats, monkeypatch):
     # 5.16.1 asks this table for models without experts too, and goes on with None.
     monkeypatch.setitem(FP8Experts._impl_tp_layer_overrides, None, {})
     directory = quantized("nano_llama", "FP8_BLOCK", "--format", "fp8")
@@ -116,7 +116,7 @@ def test_fp8_blocks_by_transformers(quantized, floats, monkeypatch):
 
 
 @pytest.mark.parametrize("scheme", ("FP8_BLOCK", "e4m3:tensor+e4m3:tensor!dynamic"))
-def test_fp8_by_its_description(scheme, quantized, floats):
+def test_fp8_matches_its_description(scheme, quantized, floats):
     directory = quantized("nano_llama", scheme, "--format", "fp8")
 
     def decode(state):
@@ -130,7 +130,7 @@ def test_fp8_by_its_description(scheme, quantized, floats):
     assert_same({m: decode(state) for m, state in layers(directory, marker).items()}, floats(directory))
 
 
-def test_mxfp4_of_gpt_oss_by_transformers(quantized, floats):
+def test_gpt_oss_mxfp4_matches_transformers(quantized, floats):
     directory = quantized("gpt_oss", "mxfp4_weight_only", "--format", "mxfp4")
     config = transformers.Mxfp4Config(dequantize=True)
     model = transformers.AutoModelForCausalLM.from_pretrained(directory, quantization_config=config, dtype=torch.bfloat16)

@@ -57,12 +57,12 @@ def trained(name):
 
 
 @pytest.mark.parametrize("name", forward_models.MODELS)
-def test_logits_of_generated_models(name, logits, tmp_path):
+def test_logits_of_generated_models_match_transformers(name, logits, tmp_path):
     assert_same_logits(logits, forward_models.save(name, tmp_path / name), (2, 96), tmp_path)
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_logits_of_trained_models(name, logits, tmp_path):
+def test_logits_of_trained_models_match_transformers(name, logits, tmp_path):
     # 300 is longer than the sliding window of nano_gemma2 and no multiple of any block.
     assert_same_logits(logits, trained(name), (2, 300), tmp_path)
 
@@ -80,7 +80,7 @@ def expected_perplexity(directory, text):
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_perplexity_equals_that_of_transformers(name, kvant, tmp_path):
+def test_perplexity_matches_transformers(name, kvant, tmp_path):
     directory = trained(name)
     found = pathlib.Path(os.environ.get("KVANT_TEXT", REPO.parent / "shared" / "text" / "evaluation.txt"))
     text = found.read_text()[:60_000] if found.exists() else pytest.skip(f"{found} is not at hand")
@@ -92,7 +92,7 @@ def test_perplexity_equals_that_of_transformers(name, kvant, tmp_path):
     assert ours["perplexity"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_fake_quantized_checkpoint_is_evaluated(kvant, quantized, tmp_path):
+def test_fake_quantized_checkpoint_is_evaluated(kvant, quantized, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("It was the best of times, it was the worst of times. " * 200)
     perplexities = [

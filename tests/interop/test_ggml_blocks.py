@@ -96,7 +96,7 @@ def error(values, back, importance):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-def test_gguf_reads_the_same_values(blocks, kind, weighted):
+def test_values_match_gguf_py(blocks, kind, weighted):
     for name, values in INPUTS.items():
         found = blocks("quantize", kind, values, IMPORTANCE if weighted else None)
         ours = blocks("dequantize", kind, found)
@@ -105,7 +105,7 @@ def test_gguf_reads_the_same_values(blocks, kind, weighted):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "F32"])
-def test_random_blocks_have_the_same_values(blocks, kind):
+def test_random_blocks_match_gguf_py(blocks, kind):
     elements, size = SIZES[gguf.GGMLQuantizationType[kind]]
     random = np.random.default_rng(9).integers(0, 256, (512, size), dtype=np.uint8)
     with np.errstate(all="ignore"):
@@ -118,7 +118,7 @@ def test_random_blocks_have_the_same_values(blocks, kind):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMULAS if kind not in ("F16", "BF16")])
-def test_formulas_make_the_bytes_of_llama_cpp(blocks, kind):
+def test_formula_types_match_llama_cpp_bytes(blocks, kind):
     for name, values in INPUTS.items():
         assert blocks("quantize", kind, values).tobytes() == theirs(kind, values, None).tobytes(), name
         if kind in UNWEIGHTED:
@@ -128,7 +128,7 @@ def test_formulas_make_the_bytes_of_llama_cpp(blocks, kind):
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("kind", [*SEARCHED, "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
-def test_searches_leave_no_more_error_than_llama_cpp(blocks, kind, weighted):
+def test_searched_types_have_no_more_error_than_llama_cpp(blocks, kind, weighted):
     importance = IMPORTANCE if weighted else None
     for name, values in INPUTS.items():
         ours = error(values, dequantized(kind, blocks("quantize", kind, values, importance), values.shape), importance)

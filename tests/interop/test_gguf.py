@@ -136,7 +136,7 @@ def assert_same_values(path, ours):
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_every_mix_is_read_as_it_is_meant(mix, write, wide, our_values):
+def test_every_ftype_reads_back_in_gguf_py(mix, write, wide, our_values):
     path = write(wide, mix)
     reader = assert_same_values(path, our_values(path))
     base = {"MXFP4_MOE": "MXFP4"}.get(mix, mix.removesuffix("_S").removesuffix("_M").removesuffix("_L"))
@@ -147,13 +147,13 @@ def test_every_mix_is_read_as_it_is_meant(mix, write, wide, our_values):
 
 @pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("mix", ("Q4_K_M", "Q6_K", "Q8_0"))
-def test_trained_models_are_read_as_they_are_meant(name, mix, write, our_values):
+def test_trained_models_read_back_in_gguf_py(name, mix, write, our_values):
     path = write(trained(name), mix)
     assert_same_values(path, our_values(path))
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_metadata_are_those_of_the_model(name, write):
+def test_metadata_matches_the_model(name, write):
     directory = trained(name)
     config = json.loads((directory / "config.json").read_text())
     reader = gguf.GGUFReader(write(directory, "BF16"))
@@ -184,7 +184,7 @@ def test_metadata_are_those_of_the_model(name, write):
     assert tokens == tokenizer.convert_ids_to_tokens(range(config["vocab_size"]))
 
 
-def test_norms_are_shifted_and_heads_are_put_side_by_side(write):
+def test_norm_offsets_and_rope_permutation(write):
     llama, gemma = trained("nano_llama"), trained("nano_gemma2")
     source = models_tensor(llama, "model.layers.1.self_attn.k_proj.weight")
     found = tensor_of(write(llama, "F32"), "blk.1.attn_k.weight")
@@ -206,7 +206,7 @@ def tensor_of(path, name):
     return dequantized(found)
 
 
-def test_bytes_do_not_depend_on_threads_and_a_killed_run_goes_on(kvant, wide, tmp_path, write):
+def test_bytes_do_not_depend_on_threads_and_a_killed_run_resumes(kvant, wide, tmp_path, write):
     expected = write(wide, "Q4_K_M").read_bytes()
     for threads in (1, 2, 5):
         out = tmp_path / f"{threads}.gguf"
@@ -225,7 +225,7 @@ def test_overrides_and_exclusions(write, wide):
     assert kinds["blk.0.attn_q.weight"] == "Q4_0"
 
 
-def test_what_has_no_place_is_refused(kvant, wide, tmp_path, family):
+def test_unsupported_gguf_requests_are_refused(kvant, wide, tmp_path, family):
     without = tmp_path / "without"
     shutil.copytree(wide, without)
     (without / "tokenizer.json").unlink()
@@ -239,7 +239,7 @@ def test_what_has_no_place_is_refused(kvant, wide, tmp_path, family):
     assert not list(tmp_path.glob("*.gguf*"))
 
 
-def test_importance_is_that_of_the_inputs(kvant, tmp_path, write):
+def test_importance_is_measured_saved_and_lowers_the_error(kvant, tmp_path, write):
     """Measured, written and read again, the same file is made; weighed errors are smaller than unweighed ones."""
     directory, text = trained("nano_llama"), tmp_path / "text.txt"
     text.write_text("The iterator yields every element of the slice, in order. " * 400)
@@ -285,7 +285,7 @@ def reference_logits(directory, tokens):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_llama_cpp_computes_what_transformers_does(name, llama, family, write):
+def test_llama_cpp_logits_match_transformers(name, llama, family, write):
     if name in UNLOADABLE:
         pytest.skip("llama.cpp's loader takes models of the published sizes alone")
     directory = family(name)
@@ -305,7 +305,7 @@ def perplexity(logits, tokens):
 
 @pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("mix", ("BF16", "Q8_0", "Q4_K_M"))
-def test_llama_cpp_gives_our_perplexity(name, mix, llama, write, kvant, tmp_path):
+def test_llama_cpp_perplexity_matches_kvant(name, mix, llama, write, kvant, tmp_path):
     """The perplexity of what the file stands for: of its values put back into transformers."""
     directory = trained(name)
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
@@ -317,7 +317,7 @@ def test_llama_cpp_gives_our_perplexity(name, mix, llama, write, kvant, tmp_path
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_llama_cpp_cuts_text_into_the_same_tokens(name, llama, write):
+def test_llama_cpp_tokenizes_identically(name, llama, write):
     directory = trained(name)
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = llama.Llama(str(write(directory, "Q8_0")), n_ctx=64, verbose=False)

@@ -43,7 +43,7 @@ def distance(model, directory, file):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_is_named_where_its_logits_are_right(kvant, tmp_path, name):
+def test_transformers_is_listed_where_its_logits_match(kvant, tmp_path, name):
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(MODELS[name]()).float()
     source, out = tmp_path / "source", tmp_path / "model.gguf"

@@ -18,7 +18,7 @@ def fields(reader):
 
 
 @pytest.mark.parametrize(("name", "source"), (("nano_llama", "BF16"), ("nano_llama", "Q8_0"), ("nano_mixtral", "Q8_0")))
-def test_types_and_metadata_are_those_of_llama_quantize(name, source, llama, write, kvant, tmp_path):  # noqa: F811
+def test_types_and_metadata_match_llama_quantize(name, source, llama, write, kvant, tmp_path):  # noqa: F811
     path = write(trained(name), source)
     options = () if source == "BF16" else ("--requantize",)
     for mix, number in MIXES.items():
@@ -38,13 +38,13 @@ def test_types_and_metadata_are_those_of_llama_quantize(name, source, llama, wri
             assert all(np.array_equal(made[n].data, other[n].data) for n, kind in kinds[0].items() if kind == "Q4_0")
 
 
-def test_a_file_converts_to_itself(write, converted):  # noqa: F811
+def test_gguf_converts_to_itself(write, converted):  # noqa: F811
     for mix in ("BF16", "Q4_1", "IQ4_NL", "Q4_K_M"):
         path = write(trained("nano_mixtral"), mix)
         assert converted(path, "gguf").read_bytes() == path.read_bytes(), mix
 
 
-def test_codes_are_not_quantized_again_unless_that_is_accepted(write, kvant, tmp_path):  # noqa: F811
+def test_requantize_is_required_for_quantized_gguf(write, kvant, tmp_path):  # noqa: F811
     done = kvant("quantize", write(trained("nano_llama"), "Q8_0"), "--scheme", "Q4_0", "-o", tmp_path / "out.gguf")
     assert done.returncode == 1 and "--requantize" in done.stderr and "Q8_0 already" in done.stderr, done.stderr
     assert not list(tmp_path.iterdir())
@@ -52,7 +52,7 @@ def test_codes_are_not_quantized_again_unless_that_is_accepted(write, kvant, tmp
 
 @pytest.mark.parametrize(("name", "layout", "options"), (
     ("nano_llama", "quark", ()), ("nano_qwen3", "compressed-tensors", ("--requantize",)), ("nano_mixtral", "quark", ())))  # fmt: skip
-def test_nvfp4_is_that_of_the_checkpoint(name, layout, options, llama, kvant, converted, evaluated, text, tmp_path):  # noqa: F811
+def test_nvfp4_gguf_matches_the_checkpoint(name, layout, options, llama, kvant, converted, evaluated, text, tmp_path):  # noqa: F811
     directory, made = trained(name), tmp_path / "quantized"
     done = kvant("quantize", directory, "--scheme", "e2m1:g16:e4m3:f32", "--format", layout, "-o", made)
     assert done.returncode == 0, done.stderr

@@ -72,7 +72,7 @@ def llama_perplexity(llama, path, windows):
 
 @pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("mix", MIXES)
-def test_perplexity_is_llama_cpps(name, mix, llama, write, evaluated, text):  # noqa: F811
+def test_perplexity_matches_llama_cpp(name, mix, llama, write, evaluated, text):  # noqa: F811
     directory = trained(name)
     path = write(directory, mix)
     found = evaluated(path)
@@ -81,7 +81,7 @@ def test_perplexity_is_llama_cpps(name, mix, llama, write, evaluated, text):  # 
     assert found["perplexity"] == pytest.approx(llama_perplexity(llama, path, all_windows), rel=0.01)
 
 
-def test_a_file_is_compared_with_its_source(write, evaluated):  # noqa: F811
+def test_gguf_is_compared_with_its_source(write, evaluated):  # noqa: F811
     directory = trained("nano_llama")
     found = evaluated(write(directory, "Q8_0"), "--reference", directory)
     assert 0 < found["kl_mean"] < 1e-3 and found["top1_agreement"] > 0.95
@@ -95,7 +95,7 @@ def test_another_tokenizer_can_be_given(write, evaluated, family, kvant, text): 
 
 
 @pytest.mark.parametrize("name", READ)
-def test_floats_are_the_model_that_the_file_was_made_of(name, write, family, converted):  # noqa: F811
+def test_float_conversion_restores_the_source_model(name, write, family, converted):  # noqa: F811
     """Logits are those of the source; windows that the file does not state leave a text of their length as it is."""
     directory = family(name)
     tokens = np.random.default_rng(4).integers(0, 500, 19 if name in OTHERWISE else 48)
@@ -111,7 +111,7 @@ def test_floats_are_the_model_that_the_file_was_made_of(name, write, family, con
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_floats_of_codes_are_what_gguf_py_reads(name, write, converted, evaluated):  # noqa: F811
+def test_float_conversion_of_codes_matches_gguf_py(name, write, converted, evaluated):  # noqa: F811
     path = write(trained(name), "Q4_K_M")
     out = converted(path, "float")
     made = load_file(out / "model.safetensors")
@@ -128,13 +128,13 @@ def test_floats_of_codes_are_what_gguf_py_reads(name, write, converted, evaluate
 
 @pytest.mark.parametrize(("mix", "target"), (("Q4_0", "gptq"), ("Q4_0", "compressed-tensors"), ("Q4_0", "quark"), ("Q8_0", "gptq_v2"),
                                              ("Q8_0", "compressed-tensors")))  # fmt: skip
-def test_codes_are_carried_over(mix, target, write, converted, evaluated):  # noqa: F811
+def test_codes_are_copied(mix, target, write, converted, evaluated):  # noqa: F811
     path = write(trained("nano_llama"), mix)
     found = evaluated(converted(path, target), "--reference", path)
     assert found["kl_mean"] == 0.0
 
 
-def test_codes_of_other_scales_are_refused(write, kvant, tmp_path):  # noqa: F811
+def test_codes_with_inexact_scales_are_refused(write, kvant, tmp_path):  # noqa: F811
     for mix in ("Q4_1", "IQ4_NL"):
         refused = kvant("convert", write(trained("nano_llama"), mix), "--to", "awq", "-o", tmp_path / mix)
         assert refused.returncode == 1 and "--requantize" in refused.stderr and mix in refused.stderr, refused.stderr
@@ -145,7 +145,7 @@ def test_codes_of_other_scales_are_refused(write, kvant, tmp_path):  # noqa: F81
 @pytest.mark.parametrize(("scheme", "source", "options", "kind"), (
     ("int4:g32", "gptq", (), "Q4_0"), ("int4:g64", "compressed-tensors", (), "Q4_0"), ("int8:channel:f16", "quark", (), "Q8_0"),
     ("uint4:g32:zp", "awq", ("--requantize",), "Q4_1")))  # fmt: skip
-def test_files_of_codes_are_loaded(name, scheme, source, options, kind, llama, kvant, converted, evaluated, text, tmp_path):  # noqa: F811
+def test_gguf_files_of_codes_load_in_llama_cpp(name, scheme, source, options, kind, llama, kvant, converted, evaluated, text, tmp_path):  # noqa: F811
     import gguf
 
     directory = trained(name)
@@ -163,7 +163,7 @@ def test_files_of_codes_are_loaded(name, scheme, source, options, kind, llama, k
 
 
 @pytest.mark.parametrize("name", ("granitemoe", "gpt_oss", "mixtral", "deepseek_v2_lite"))
-def test_codes_of_experts_go_to_a_file_in_the_same_run(name, kvant, family, evaluated, tmp_path):  # noqa: F811
+def test_expert_codes_are_written_to_gguf_in_the_same_run(name, kvant, family, evaluated, tmp_path):  # noqa: F811
     """Experts that are one tensor in the source stand apart in the checkpoint, gate and up in one matrix, and are stacked in the file."""
     out = tmp_path / "out"
     done = kvant("quantize", family(name), "--scheme", "int8:g32", "--format", "quark", "--format", "gguf", "-o", out)
@@ -193,7 +193,7 @@ def sentence_pieces(size):
     return state
 
 
-def test_tokenizers_of_pieces_are_read(llama, write, family, converted, tmp_path):  # noqa: F811
+def test_sentencepiece_tokenizers_are_read(llama, write, family, converted, tmp_path):  # noqa: F811
     import shutil
 
     directory = tmp_path / "pieces"
@@ -211,7 +211,7 @@ def test_tokenizers_of_pieces_are_read(llama, write, family, converted, tmp_path
 
 
 @pytest.mark.parametrize("original", (64, 512))
-def test_long_ropes_factors_are_llama_cpps(original, llama, kvant, converted, monkeypatch, tmp_path):  # noqa: F811
+def test_longrope_factors_match_llama_cpp(original, llama, kvant, converted, monkeypatch, tmp_path):  # noqa: F811
     """llama.cpp takes the factors for long texts where its context, of 256 tokens at least, is longer than the original one."""
     kind, arguments = forward_models.MODELS["phi3_longrope"]
     arguments = dict(arguments, original_max_position_embeddings=original, max_position_embeddings=1024)

@@ -75,21 +75,21 @@ def assert_same_logits(ours, model):
 
 
 @pytest.mark.parametrize("model,scheme", CASES)
-def test_quarks_exports(model, scheme, reference, read):
+def test_quark_exports_are_read(model, scheme, reference, read):
     directory = reference(model, scheme)
     assert_same(read(directory)[0], quark_oracle.dequantized(quark_oracle.load(directory), torch.float32))
 
 
 @pytest.mark.parametrize("model", ("nano_llama", "nano_mixtral", "gpt_oss", "gpt_neox"))
 @pytest.mark.parametrize("scheme", ("int4_wo_32", "uint4_wo_32", "mxfp4_weight_only"))
-def test_logits_of_quarks_exports(model, scheme, reference, logits):
+def test_logits_of_quark_exports_match(model, scheme, reference, logits):
     directory = reference(model, scheme)
     assert_same_logits(logits(directory), quark_oracle.load(directory).float())
 
 
 @pytest.mark.parametrize("scheme,key", [("fp8", "input_scale"), ("int8", "input_scale"), ("mxfp4_fp8", "input_scale"),
                                         ("nvfp4", "input_scale_2")])  # fmt: skip
-def test_static_scales_of_quarks_exports(scheme, key, reference, read):
+def test_static_scales_of_quark_exports_are_read(scheme, key, reference, read):
     directory = reference("nano_llama", scheme)
     tensors, said = checkpoint.tensors(directory), read(directory)[1]
     scales = {name.removesuffix(f".{key}"): t.float().item() for name, t in tensors.items() if name.endswith(f".{key}")}
@@ -157,7 +157,7 @@ def compress(weight, layout, scheme):
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
-def test_what_compressed_tensors_compresses(name, model_dir, read, tmp_path):
+def test_compressed_tensors_are_read(name, model_dir, read, tmp_path):
     layout, scheme = COMPRESSED[name]
     modules = {m: compress(w.float() if layout == "pack-quantized" else w, layout, scheme) for m, w in linears(model_dir("nano_llama")).items()}
     config = QuantizationConfig(config_groups={"group_0": scheme}, format=layout, quantization_status="compressed", ignore=["lm_head"])
@@ -181,7 +181,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_layouts_of_others(name, model_dir, read, logits, tmp_path):
+def test_foreign_layouts_are_read(name, model_dir, read, logits, tmp_path):
     made = {module: FOREIGN[name](weight.float()) for module, weight in linears(model_dir("nano_llama")).items()}
     tensors = {f"{m}.{k}": t for m, (state, _, _) in made.items() for k, t in state.items()}
     quantization = next(iter(made.values()))[2]
@@ -195,7 +195,7 @@ def test_layouts_of_others(name, model_dir, read, logits, tmp_path):
     assert_same_logits(logits(directory), model.eval())
 
 
-def test_mxfp4_of_gpt_oss(model_dir, read, logits, tmp_path):
+def test_gpt_oss_mxfp4_is_read(model_dir, read, logits, tmp_path):
     source, out = model_dir("gpt_oss"), tmp_path / "mxfp4"
     tensors = load_file(source / "model.safetensors")
     model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation="eager").eval()

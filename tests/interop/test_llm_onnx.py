@@ -76,21 +76,21 @@ def tokens_for(graph, length, seed=1):
 
 
 @pytest.mark.parametrize("name", forward_models.MODELS)
-def test_generated_floats(name, kvant, logits, tmp_path):  # noqa: F811
+def test_generated_float_graphs_match(name, kvant, logits, tmp_path):  # noqa: F811
     directory = forward_models.save(name, tmp_path / name)
     graph = export(kvant, directory, tmp_path / "model.onnx")
     assert_same(logits, directory, graph, tokens_for(graph, 96), tmp_path)
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_trained_floats(name, kvant, logits, tmp_path):  # noqa: F811
+def test_trained_float_graphs_match(name, kvant, logits, tmp_path):  # noqa: F811
     graph = export(kvant, trained(name), tmp_path / "model.onnx")
     assert_same(logits, trained(name), graph, tokens_for(graph, 200), tmp_path)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", ("nano_llama", "nano_qwen3", "nano_mixtral", "nano_opt", "nano_gemma2"))
-def test_codes(name, scheme, kvant, logits, tmp_path):  # noqa: F811
+def test_quantized_weight_graphs_match(name, scheme, kvant, logits, tmp_path):  # noqa: F811
     quantized = tmp_path / "quantized"
     done = kvant("quantize", trained(name), "--scheme", scheme, "--format", "compressed-tensors", "-o", quantized)
     if done.returncode == 1:
@@ -119,7 +119,7 @@ ACTIVATIONS = {
 
 @pytest.mark.parametrize("scheme", ACTIVATIONS)
 @pytest.mark.parametrize("name", ("nano_llama", "nano_opt", "nano_mixtral"))
-def test_activations(name, scheme, kvant, logits, tmp_path):  # noqa: F811
+def test_quantized_activation_graphs_match(name, scheme, kvant, logits, tmp_path):  # noqa: F811
     quantized, text = tmp_path / "quantized", tmp_path / "text.txt"
     text.write_text("The tower stood where the river turns, and nobody asked who had built it. " * 60)
     data = ("--calib", text, "--num-samples", "8", "--seq-len", "64")
@@ -139,7 +139,7 @@ def test_activations(name, scheme, kvant, logits, tmp_path):  # noqa: F811
     assert error(ours, expected) < 0.2 * error(plain, expected)
 
 
-def test_padding_on_the_left_changes_nothing(kvant, tmp_path):
+def test_left_padding_changes_nothing(kvant, tmp_path):
     graph = export(kvant, trained("nano_llama"), tmp_path / "model.onnx")
     tokens = tokens_for(graph, 12)
     expected, _ = run(graph, tokens)

@@ -82,7 +82,7 @@ def test_every_layer_has_its_weights_after_loading(name, scheme, kvant, source, 
 
 
 @pytest.mark.parametrize("name", [name for name, (*_, on_disk, _) in RENAMED.items() if on_disk])
-def test_names_in_the_loaded_model_are_those_that_verify_expects(name, kvant, source, tmp_path):
+def test_loaded_module_names_match_those_verify_expects(name, kvant, source, tmp_path):
     model_class, directory, _ = source(name)
     on_disk, loaded = RENAMED[name][2:]
     model = model_class(model_class.config_class.from_pretrained(directory))
@@ -106,7 +106,7 @@ BERT = dict(vocab_size=128, hidden_size=64, num_hidden_layers=1, num_attention_h
 
 
 @pytest.mark.parametrize("name,arguments,floats", [("T5ForConditionalGeneration", T5, ["-x", "*.wo"]), ("BertForMaskedLM", BERT, [])])
-def test_encoders_in_quarks_layout_compute_what_their_weights_say(name, arguments, floats, kvant, tmp_path):
+def test_encoders_in_quark_layout_match_their_weights(name, arguments, floats, kvant, tmp_path):
     model_class = getattr(transformers, name)
     model = model_class(model_class.config_class(**arguments)).to(torch.bfloat16)
     fill(model, seed=3)

@@ -22,7 +22,7 @@ def gemma3():
 
 @pytest.mark.parametrize("scheme, most", [("FP8_DYNAMIC", 0.1), ("W4A16", 0.3)])
 @pytest.mark.parametrize("make", [llava, gemma3], ids=lambda make: make.__name__)
-def test_transformers_computes_with_what_was_kept(kvant, tmp_path, make, scheme, most):
+def test_transformers_loads_multimodal_checkpoints(kvant, tmp_path, make, scheme, most):
     torch.manual_seed(0)
     model = make().to(torch.bfloat16).eval()
     model.save_pretrained(tmp_path / "source")

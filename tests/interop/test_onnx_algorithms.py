@@ -70,7 +70,7 @@ GAINS = [
 
 
 @pytest.mark.parametrize(("name", "algorithms", "options", "gain"), GAINS)
-def test_it_helps(nets, quantized, name, algorithms, options, gain):
+def test_algorithm_improves_accuracy(nets, quantized, name, algorithms, options, gain):
     plain = measured(nets, name, quantized(name, "", *options))
     better = measured(nets, name, quantized(name, algorithms, *options))
     print(f"{name} {algorithms} {options}: {plain} to {better}")
@@ -79,7 +79,7 @@ def test_it_helps(nets, quantized, name, algorithms, options, gain):
 
 
 @pytest.mark.parametrize(("algorithms", "gain"), [("gptq", 0.5), ("hqq", -1), ("awq", 5), ("awq,gptq", 5)])
-def test_it_helps_weights_in_blocks(nets, quantized, algorithms, gain):
+def test_algorithm_improves_blockwise_weights(nets, quantized, algorithms, gain):
     # What HQQ lowers is not the squared error.
     plain = measured(nets, "digits_transformer", quantized("digits_transformer", "", preset="MATMUL_NBITS"))
     better = measured(nets, "digits_transformer", quantized("digits_transformer", algorithms, preset="MATMUL_NBITS"))
@@ -87,7 +87,7 @@ def test_it_helps_weights_in_blocks(nets, quantized, algorithms, gain):
     assert better[1] >= plain[1] + gain
 
 
-def test_limits_of_weights_in_blocks_do_no_harm(nets, quantized):
+def test_clipping_blockwise_weights_does_no_harm(nets, quantized):
     # The last token alone is read: limits that were searched on others would do harm.
     without, limited = (measured(nets, "digits_decoder", quantized("digits_decoder", a, preset="MATMUL_NBITS")) for a in ("awq:clip=off", "awq"))
     print(f"awq without limits {without}, with limits {limited}")
@@ -96,7 +96,7 @@ def test_limits_of_weights_in_blocks_do_no_harm(nets, quantized):
 
 
 @pytest.mark.parametrize(("name", "algorithm"), [("digits_mobilenet", "cle"), ("digits_relu6", "bias-correction")])
-def test_it_is_no_worse_than_the_incumbents(nets, quantized, incumbent, name, algorithm):
+def test_algorithm_is_no_worse_than_quark(nets, quantized, incumbent, name, algorithm):
     model, calib, _ = nets(name)
     ours = measured(nets, name, quantized(name, algorithm))
     theirs = measured(nets, name, incumbent("quark", f"A8W8+{algorithm}", model, calib))
@@ -105,7 +105,7 @@ def test_it_is_no_worse_than_the_incumbents(nets, quantized, incumbent, name, al
     assert ours[1] >= theirs[1] - 0.5
 
 
-def test_equalization_wins_back_what_one_scale_loses(nets, quantized):
+def test_equalization_recovers_per_tensor_loss(nets, quantized):
     plain, _ = measured(nets, "digits_mobilenet", quantized("digits_mobilenet", ""))
     equalized, _ = measured(nets, "digits_mobilenet", quantized("digits_mobilenet", "cle"))
     assert plain < 0.5 and equalized > 0.98
@@ -118,7 +118,7 @@ KEEPING = [
 
 
 @pytest.mark.parametrize(("name", "algorithm"), KEEPING)
-def test_the_float_function_stays(kvant, nets, tmp_path, name, algorithm):
+def test_float_function_is_unchanged(kvant, nets, tmp_path, name, algorithm):
     """Weights alone in 32 bits, which floats hardly tell from themselves: what differs is the function."""
     model, calib, test = nets(name)
     options = ["--preset", f"A8W8_{algorithm}", "--weights-only", "--weight", "int32", "--per-channel", "--data", calib]
@@ -130,7 +130,7 @@ def test_the_float_function_stays(kvant, nets, tmp_path, name, algorithm):
         assert np.abs(found[tensor] - values).max() <= 1e-5 * np.abs(values).max()
 
 
-def test_the_bias_of_a_product_whose_shapes_are_open_is_corrected(kvant, tmp_path):
+def test_bias_of_a_product_with_open_shapes_is_corrected(kvant, tmp_path):
     """There MatMul and Add make no Gemm: the bias is the Add's."""
     random = np.random.default_rng(0)
     constants = {name: random.standard_normal(shape).astype("f") for name, shape in (("w0", (16, 32)), ("b0", 32), ("w1", (32, 8)), ("b1", 8))}
@@ -153,7 +153,7 @@ def test_the_bias_of_a_product_whose_shapes_are_open_is_corrected(kvant, tmp_pat
     assert sqnr("--algorithm", "bias-correction") > sqnr() + 2
 
 
-def test_the_report_tells_the_gain_of_each_layer(nets, quantized):
+def test_report_lists_the_gain_of_each_layer(nets, quantized):
     path = quantized("digits_relu6", "gptq", "--weight", "int4", "--per-channel")
     report = json.loads(path.with_suffix(".json").read_text())["report"]
     assert report["algorithms"] == ["gptq"]
@@ -161,7 +161,7 @@ def test_the_report_tells_the_gain_of_each_layer(nets, quantized):
     assert len(losses) == 8 and sum(after for _, after in losses) < sum(before for before, _ in losses)
 
 
-def test_the_report_tells_what_was_rotated(nets, quantized):
+def test_report_lists_rotations(nets, quantized):
     report = json.loads(quantized("digits_decoder", "quarot").with_suffix(".json").read_text())["report"]
     stream, *heads = report["rotated"]
     assert (stream["channels"], stream["normalizations"], stream["rotation"]) == (48, 5, "Hadamard 12 x 2 x 2")
@@ -171,7 +171,7 @@ def test_the_report_tells_what_was_rotated(nets, quantized):
     assert report["not_rotated"] == []
 
 
-def test_suffixes_of_presets_are_algorithms(kvant, nets, tmp_path):
+def test_preset_suffixes_are_algorithms(kvant, nets, tmp_path):
     model, calib, _ = nets("digits_relu6")
     ways = {"a": ["--preset", "A8W8_BIAS_CORRECTION_CLE"], "b": ["--preset", "A8W8", "--algorithm", "bias-correction,cle"]}
     for name, options in ways.items():
@@ -180,7 +180,7 @@ def test_suffixes_of_presets_are_algorithms(kvant, nets, tmp_path):
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
 
-def test_what_goes_wrong_is_said(kvant, nets, tmp_path):
+def test_algorithm_mistakes_are_reported(kvant, nets, tmp_path):
     model, calib, _ = nets("digits_relu6")
     run = lambda *options: kvant("quantize", model, "--data", calib, "-o", tmp_path / "out.onnx", *options)  # noqa: E731
     assert "did you mean `cle`" in run("--preset", "A8W8", "--algorithm", "clee").stderr

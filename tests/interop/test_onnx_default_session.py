@@ -46,7 +46,7 @@ KEEP = ["--override", "b=keep", "--override", "c=keep"]
 
 @pytest.mark.parametrize("options", [[], ["--bias", "float"], ["--bias", "int16"], KEEP, ["--form", "microsoft"], ["--per-channel"]], ids=" ".join)
 @pytest.mark.parametrize("preset", ["A16W16", "INT16_CNN", "A16W8", "S16S8_ASWS", "U16S8_AAWS", "S16S16_MIXED_S8S8", "INT16_TRANSFORMER"])
-def test_biases_with_16_bit_codes(kvant, place, preset, options):
+def test_16_bit_bias_codes_run_in_a_default_session(kvant, place, preset, options):
     model, data, out = place / "biases.onnx", place / "biases.npz", place / f"{preset}{''.join(options)}.onnx".replace("--", "-")
     done = kvant("quantize", model, "--preset", preset, "--data", data, "--num-samples", "32", *options, "-o", out)
     assert done.returncode == 0, done.stderr
@@ -56,7 +56,7 @@ def test_biases_with_16_bit_codes(kvant, place, preset, options):
 
 
 @pytest.mark.parametrize("options", [[], ["--bias", "float"]], ids=" ".join)
-def test_biases_beyond_int32_beside_bytes(kvant, place, options):
+def test_biases_beyond_int32_run_in_a_default_session(kvant, place, options):
     model, data, out = place / "large.onnx", place / "large.npz", place / f"bytes{len(options)}.onnx"
     source = onnx.load(place / "biases.onnx")
     for constant in source.graph.initializer:
@@ -70,7 +70,7 @@ def test_biases_beyond_int32_beside_bytes(kvant, place, options):
     assert sqnr(model, out, np.load(data)["x"]) > 30
 
 
-def test_poolings_that_the_kernel_refuses(kvant, place):
+def test_pools_the_kernel_refuses_run_in_a_default_session(kvant, place):
     model, data, out = place / "pool.onnx", place / "pool.npz", place / "pool.q.onnx"
     done = kvant("quantize", model, "--preset", "A8W8", "--data", data, "--num-samples", "32", "-o", out, "--json", "--min-sqnr", "20")
     assert done.returncode == 0, done.stderr

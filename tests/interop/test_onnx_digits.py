@@ -49,7 +49,7 @@ def quantized(kvant_onnx, digits, module_path):
 
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_accuracy(quantized, incumbent, digits, net, scheme):
+def test_accuracy_is_no_worse_than_other_tools(quantized, incumbent, digits, net, scheme):
     model, test = digits / f"{net}.onnx", digits / "test.npz"
     ours = onnx_oracle.accuracy(quantized(net, scheme), test, LABELS)
     theirs = {f"{t} {p}": onnx_oracle.accuracy(incumbent(t, p, model, digits / "calib.npz"), test, LABELS) for t, p in SCHEMES[scheme][1]}
@@ -59,7 +59,7 @@ def test_accuracy(quantized, incumbent, digits, net, scheme):
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_evaluation_counts_the_same(kvant, quantized, digits, net):
+def test_evaluation_accuracy_matches(kvant, quantized, digits, net):
     path, test = quantized(net, "A8W8"), digits / "test.npz"
     options = ["--reference", digits / f"{net}.onnx", "--data", test, "--labels", LABELS, "--runtime", "ort", "--json"]
     done = kvant("eval", path, *options)

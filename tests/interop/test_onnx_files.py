@@ -123,7 +123,7 @@ def test_external_data_outside_the_folder_is_refused(kvant, four, tmp_path):
     refused(kvant, model, four, tmp_path, "secret.bin")
 
 
-def test_external_data_shorter_than_it_says_is_refused(kvant, four, tmp_path):
+def test_truncated_external_data_is_refused(kvant, four, tmp_path):
     (tmp_path / "short.bin").write_bytes(bytes(8))
     weight = onnx_large.external("w", [4], "short.bin", 0, 16)
     model = relu_model(tmp_path / "short.onnx", [helper.make_node("Add", ["x", "w"], ["y"], "add")], initializers=[weight])

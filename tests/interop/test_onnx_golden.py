@@ -78,7 +78,7 @@ def compare(expected, found, tolerance):
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("preset", PRESETS)
-def test_parameters_are_the_incumbents(quantized, preset, model, runtime):
+def test_parameters_match_quark(quantized, preset, model, runtime):
     expected = onnx_qdq.read(GOLDEN / f"{preset}-{model}.onnx")
     found = onnx_qdq.read(quantized(preset, model, runtime))
     assert len(expected) >= 14  # the reader understood the incumbent's model
@@ -90,7 +90,7 @@ def test_parameters_are_the_incumbents(quantized, preset, model, runtime):
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("preset", PRESETS)
-def test_outputs_are_no_worse(quantized, preset, model):
+def test_sqnr_is_no_worse_than_quark(quantized, preset, model):
     source, data = GOLDEN / f"{model}.float.onnx", GOLDEN / f"{model}.calib.npz"
     theirs = onnx_oracle.sqnr(source, GOLDEN / f"{preset}-{model}.onnx", data, preset in onnx_oracle.FLOAT_PRESETS)
     ours = onnx_oracle.sqnr(source, quantized(preset, model, "ort"), data, preset in onnx_oracle.FLOAT_PRESETS)

@@ -51,7 +51,7 @@ def check(path, model):
 
 @pytest.mark.parametrize("preset", DYNAMIC)
 @pytest.mark.parametrize("name", ["bert", "minilm", "recurrent"])
-def test_dynamic_is_no_further_from_the_float_model_than_onnxruntimes(made, onnx_model, tmp_path, name, preset):
+def test_dynamic_sqnr_is_no_worse_than_onnxruntime(made, onnx_model, tmp_path, name, preset):
     # By default onnxruntime quantizes embeddings as well, which moves the SQNR by chance: the same nodes are compared.
     model, path = onnx_model(name), made(name, preset)
     check(path, model)
@@ -64,7 +64,7 @@ def test_dynamic_is_no_further_from_the_float_model_than_onnxruntimes(made, onnx
 
 
 @pytest.mark.parametrize("name", ["unet", "mobilenet_v2"])
-def test_dynamic_convolutions_are_no_further_either(made, onnx_model, tmp_path, name):
+def test_dynamic_convolution_sqnr_is_no_worse_than_onnxruntime(made, onnx_model, tmp_path, name):
     # A scale for each channel of a convolution: onnxruntime has one for all.
     model, path = onnx_model(name), made(name, "INT8_DYNAMIC_QUANT")
     check(path, model)
@@ -80,7 +80,7 @@ LEAST = {"mobilenet_v2": 45}
 
 
 @pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "unet", "yolo", "bert", "minilm", "decoder", "recurrent"])
-def test_float16_is_near_and_half_the_size(made, onnx_model, name):
+def test_float16_is_close_and_half_the_size(made, onnx_model, name):
     model, path = onnx_model(name), made(name, "FP16_MODEL")
     check(path, model)
     found = onnx_oracle.sqnr(model, path, model.with_suffix(".test.npz"))
@@ -112,14 +112,14 @@ def half(model, out):
     return out
 
 
-def test_a_model_of_the_type_is_refused(kvant, onnx_model, tmp_path):
+def test_model_already_of_the_dtype_is_refused(kvant, onnx_model, tmp_path):
     model = half(onnx_model("unet"), tmp_path / "half.onnx")
     for command in ("plan", "quantize"):
         done = kvant(command, model, "--preset", "FP16_MODEL", *(["-o", tmp_path / "x.onnx"] if command == "quantize" else []))
         assert done.returncode == 1 and "nothing would be converted to float16" in done.stderr, done.stderr
 
 
-def test_a_float16_model_becomes_one_of_bfloat16(kvant, onnx_model, tmp_path):
+def test_float16_model_converts_to_bfloat16(kvant, onnx_model, tmp_path):
     model, out = half(onnx_model("unet"), tmp_path / "half.onnx"), tmp_path / "brain.onnx"
     done = kvant("quantize", model, "--preset", "BF16_MODEL", "-o", out)
     assert done.returncode == 0, done.stderr
@@ -128,7 +128,7 @@ def test_a_float16_model_becomes_one_of_bfloat16(kvant, onnx_model, tmp_path):
     assert large == {TensorProto.BFLOAT16}
 
 
-def test_a_float64_model_becomes_one_of_float16(kvant, tmp_path):
+def test_float64_model_converts_to_float16(kvant, tmp_path):
     rng = np.random.default_rng(0)
     first, second = (numpy_helper.from_array(rng.standard_normal((64, 64)), name) for name in ("w1", "w2"))
     nodes = [helper.make_node("MatMul", ["x", "w1"], ["h"]), helper.make_node("Relu", ["h"], ["r"]), helper.make_node("MatMul", ["r", "w2"], ["y"])]
@@ -147,7 +147,7 @@ def test_a_float64_model_becomes_one_of_float16(kvant, tmp_path):
 
 @pytest.mark.parametrize("activation", ["int4", "uint4"])
 @pytest.mark.parametrize("weight", ["int4", "uint4", "int8", "uint8", "int16"])
-def test_activations_of_4_bits_are_refused_by_the_plan_or_run(kvant, onnx_model, tmp_path, activation, weight):
+def test_int4_activations_are_refused_by_the_plan_or_run(kvant, onnx_model, tmp_path, activation, weight):
     """ONNX Runtime makes QLinearConv of 4-bit data with 8-bit weights and a MaxPool of 4-bit codes, for which it has no kernels."""
     for name in ("unet", "yolo", "bert"):
         model = onnx_model(name)
@@ -161,7 +161,7 @@ def test_activations_of_4_bits_are_refused_by_the_plan_or_run(kvant, onnx_model,
             assert done.returncode == 0, done.stderr
 
 
-def test_types_of_4_bits_raise_the_version_of_the_file(kvant, onnx_model, tmp_path):
+def test_int4_types_raise_the_ir_version(kvant, onnx_model, tmp_path):
     model, out = onnx_model("bert"), tmp_path / "out.onnx"
     options = ["--preset", "A8W4", "--form", "microsoft", "--data", model.with_suffix(".calib.npz"), "--num-samples", 2]
     done = kvant("quantize", model, *options, "-o", out)
@@ -172,7 +172,7 @@ def test_types_of_4_bits_raise_the_version_of_the_file(kvant, onnx_model, tmp_pa
 
 @pytest.mark.parametrize("preset", ["A8W8", "U8S8_AAWS", "U8U8_AAWA"])
 @pytest.mark.parametrize("name", ["unet", "mobilenet_v2", "yolo", "bert", "resnet50"])
-def test_integer_operators_compute_what_their_pairs_do(kvant_onnx, onnx_model, tmp_path, name, preset):
+def test_integer_operators_match_their_pairs(kvant_onnx, onnx_model, tmp_path, name, preset):
     model = onnx_model(name)
     data, test = (model.with_suffix(f".{kind}.npz") for kind in ("calib", "test"))
     pairs = kvant_onnx(model, preset, data, tmp_path / "pairs.onnx")

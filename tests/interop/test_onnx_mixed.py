@@ -46,7 +46,7 @@ def test_mixed_presets_lie_between_the_pure_ones(kvant, kvant_onnx, digits, tmp_
     assert below - 0.1 <= between <= above + 0.1
 
 
-def test_scales_for_each_channel_of_activations(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
+def test_per_channel_activation_scales(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
     model, test = digits / "digits_mobilenet.onnx", digits / "test.npz"
     base = ["--preset", "A8W8", "--per-channel", "--data", digits / "calib.npz"]
     plain = quantize(kvant, model, tmp_path / "plain.onnx", *base)
@@ -69,7 +69,7 @@ def test_scales_for_each_channel_of_activations(kvant, kvant_onnx, digits, tmp_p
 
 @pytest.mark.parametrize("preset", ["A8W8", "A16W8"])
 @pytest.mark.parametrize("name", ["unet", "yolo", "bert"])
-def test_scales_for_each_channel_run_in_onnxruntime(kvant, onnx_model, tmp_path, name, preset):
+def test_per_channel_activation_scales_run_in_onnxruntime(kvant, onnx_model, tmp_path, name, preset):
     """With Concat, LeakyRelu, products of activations: default optimizations open it, and compute what the pairs do."""
     model, out = onnx_model(name), tmp_path / "channels.onnx"
     # Half the codes of weights, so that nothing saturates on any processor.
@@ -80,7 +80,7 @@ def test_scales_for_each_channel_run_in_onnxruntime(kvant, onnx_model, tmp_path,
     assert all(output["sqnr_db"] > output["unoptimized_sqnr_db"] - 1 for output in found), found
 
 
-def test_one_tensor_gets_a_scale_for_each_channel(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
+def test_one_tensor_gets_per_channel_scales(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
     model = digits / "digits_resnet.onnx"
     graph = onnx.load(model).graph
     readers = {name: {n.op_type for n in graph.node if name in n.input} for n in graph.node if n.op_type == "Relu" for name in n.output}
@@ -95,7 +95,7 @@ def test_one_tensor_gets_a_scale_for_each_channel(kvant, kvant_onnx, digits, tmp
     assert f"`{added}` keeps one scale" in idle.stderr
 
 
-def test_the_method_is_chosen_per_tensor(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
+def test_method_is_chosen_per_tensor(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
     model, found = digits / "digits_resnet.onnx", {}
     for method in ("minmax", "percentile", "entropy", "minmse", "auto"):
         out = quantize(kvant, model, tmp_path / f"{method}.onnx", "--preset", "A8W8", "--calibration-method", method, "--data", digits / "calib.npz")
@@ -105,7 +105,7 @@ def test_the_method_is_chosen_per_tensor(kvant, kvant_onnx, digits, tmp_path):  
     assert found["auto"] >= max(found.values()) - 0.5
 
 
-def test_a_mix_keeps_the_accuracy(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
+def test_mixed_precision_keeps_the_accuracy(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
     """The MobileNet is lost at A8W8 with one scale per tensor; layers with other types bring it back."""
     net, preset = "digits_mobilenet", "A8W8"
     model, recipe, calib, test = digits / f"{net}.onnx", tmp_path / "mixed.toml", digits / "calib.npz", digits / "test.npz"
@@ -126,7 +126,7 @@ def test_a_mix_keeps_the_accuracy(kvant, kvant_onnx, digits, tmp_path):  # noqa:
     assert plain_accuracy < 0.5 and accuracy >= float_accuracy - 0.02
 
 
-def test_a_mix_reaches_a_sqnr_and_a_size(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
+def test_mixed_precision_reaches_sqnr_and_size_targets(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
     model, calib, test = digits / "digits_resnet.onnx", digits / "calib.npz", digits / "test.npz"
     base = ["--preset", "A8W4", "--data", calib, "--eval", test, "--eval-samples", 64]
     for option, value in (("--target-sqnr", 25), ("--target-size", "20%")):
@@ -145,7 +145,7 @@ def test_a_mix_reaches_a_sqnr_and_a_size(kvant, kvant_onnx, digits, tmp_path):  
     assert refused.returncode == 1 and "no mix of A8W8 reaches" in refused.stderr
 
 
-def test_saturating_products_are_told(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
+def test_saturating_products_are_reported(kvant, kvant_onnx, digits, tmp_path):  # noqa: F811
     model, data = digits / "digits_resnet.onnx", ["--data", digits / "calib.npz"]
     for number, (options, told) in enumerate([([], True), (["--reduce-range"], False), (["--weight", "uint8"], False)]):
         out = tmp_path / f"{number}.onnx"
@@ -183,7 +183,7 @@ def two_products(data_type):
 
 @pytest.mark.parametrize("runtime", ["ort", "rten"])
 @pytest.mark.parametrize("preset", ["A8W8", "XINT8", "BF16"])
-def test_sources_in_bfloat16_are_calibrated_in_float32(kvant, kvant_onnx, tmp_path, preset, runtime):
+def test_bfloat16_sources_are_calibrated_in_float32(kvant, kvant_onnx, tmp_path, preset, runtime):
     source, twin, data = tmp_path / "bf16.onnx", tmp_path / "f32.onnx", tmp_path / "data.npz"
     onnx.save(two_products(TensorProto.BFLOAT16), source)
     onnx.save(two_products(TensorProto.FLOAT), twin)

@@ -80,7 +80,7 @@ def lead(model, ours, theirs, test):
 
 
 @pytest.mark.parametrize("name,preset", CASES)
-def test_is_a_valid_model(quantized, onnx_model, name, preset):
+def test_quantized_model_is_valid(quantized, onnx_model, name, preset):
     path = quantized(name, preset)
     onnx.checker.check_model(str(path), full_check=True)
     assert onnx_qdq.domains(path) <= STANDARD
@@ -91,7 +91,7 @@ def test_is_a_valid_model(quantized, onnx_model, name, preset):
 
 
 @pytest.mark.parametrize("name,preset", CASES)
-def test_is_no_further_from_the_float_model(quantized, incumbent, onnx_model, name, preset):
+def test_sqnr_is_no_worse_than_other_tools(quantized, incumbent, onnx_model, name, preset):
     model = onnx_model(name)
     data, test = (model.with_suffix(f".{kind}.npz") for kind in ("calib", "test"))
     ours, lines, behind = quantized(name, preset), [], []
@@ -125,7 +125,7 @@ def test_engines_calibrate_alike(quantized, kvant_onnx, onnx_model, tmp_path, na
 
 
 @pytest.mark.parametrize("name,preset", [("mobilenet_v2", "A8W8"), ("yolo", "A8W8"), ("yolo", "A16W8"), ("recurrent", "XINT8")])
-def test_evaluation_says_the_same(kvant, quantized, onnx_model, name, preset):
+def test_evaluation_matches_onnxruntime(kvant, quantized, onnx_model, name, preset):
     """`kvant eval` measures what this test measures, with the same engine."""
     model, path = onnx_model(name), quantized(name, preset)
     test = model.with_suffix(".test.npz")
@@ -135,7 +135,7 @@ def test_evaluation_says_the_same(kvant, quantized, onnx_model, name, preset):
     assert said == pytest.approx(onnx_oracle.sqnr(model, path, test), abs=0.05)
 
 
-def test_same_bytes_at_any_number_of_threads(kvant_onnx, onnx_model, tmp_path):
+def test_bytes_do_not_depend_on_threads(kvant_onnx, onnx_model, tmp_path):
     model = onnx_model("yolo")
     found = [kvant_onnx(model, "A8W8", model.with_suffix(".calib.npz"), tmp_path / f"{n}.onnx", "--threads", n) for n in ("1", "2")]
     assert found[0].read_bytes() == found[1].read_bytes()

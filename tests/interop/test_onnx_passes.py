@@ -121,7 +121,7 @@ def all_passes():
 
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize("selection", ["default", "all"])
-def test_models_keep_their_outputs(simplify, name, selection):
+def test_passes_keep_outputs(simplify, name, selection):
     after, _ = simplify(SHARED[name], *(all_passes() if selection == "all" else []))
     onnx.checker.check_model(str(after), full_check=True)
     assert_same(SHARED[name], after)
@@ -135,7 +135,7 @@ def test_each_pass_alone_keeps_outputs(simplify, name, single):
 
 
 @pytest.mark.parametrize("name", onnx_pass_models.MODELS)
-def test_small_models(simplify, made, name):
+def test_pass_fires_on_its_small_model(simplify, made, name):
     """Each of these has something for the pass it is named after, and only the pass alone must find it."""
     before = made(name)
     single = name.split(".")[0]
@@ -150,7 +150,7 @@ def test_small_models(simplify, made, name):
 
 @pytest.mark.parametrize("name", onnx_pass_models.OLD)
 @pytest.mark.parametrize("opset", [13, 17, 18, 21])
-def test_newer_opsets_mean_the_same(simplify, tmp_path, name, opset):
+def test_newer_opsets_keep_outputs(simplify, tmp_path, name, opset):
     before = tmp_path / "old.onnx"
     old = onnx_pass_models.OLD[name]()
     onnx.save(old, before)
@@ -165,7 +165,7 @@ def test_newer_opsets_mean_the_same(simplify, tmp_path, name, opset):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_models_mean_the_same_in_opset_21(simplify, name):
+def test_opset_21_keeps_outputs(simplify, name):
     after, _ = simplify(SHARED[name], "opset=21")
     onnx.checker.check_model(str(after), full_check=True)
     assert_same(SHARED[name], after)
@@ -200,7 +200,7 @@ def any_model(request, made, tmp_path):
     return tmp_path / "old.onnx"
 
 
-def test_shapes_are_those_of_onnx(simplify, tmp_path, any_model):
+def test_inferred_shapes_match_onnx(simplify, tmp_path, any_model):
     bare = without_types(any_model, tmp_path)
     after, _ = simplify(bare, "none", "+function-inlining", "+shape-inference")
     ours = shapes(onnx.load(after, load_external_data=False))
@@ -228,7 +228,7 @@ def test_shapes_are_those_of_onnx(simplify, tmp_path, any_model):
 
 
 @pytest.mark.parametrize("name", ["tinycnn", "tinytransformer"])
-def test_names_are_those_that_quark_quantizes(simplify, name):
+def test_simplified_names_match_quark(simplify, name):
     """Tensors and constants are called as in AMD Quark's quantized model, and folded weights are the same."""
     golden = REPO.parent / "shared/golden/onnx" / f"A8W8-{name}.onnx"
     if not golden.exists():

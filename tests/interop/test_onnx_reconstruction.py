@@ -48,21 +48,21 @@ def sqnr(digits, model):
 
 @pytest.mark.parametrize("preset", ("A8W8", "A8W4"))
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_held_out_outputs_come_nearer(quantized, digits, preset, algorithm):
+def test_reconstruction_improves_held_out_outputs(quantized, digits, preset, algorithm):
     plain, tuned = sqnr(digits, quantized(preset)), sqnr(digits, quantized(preset, algorithm))
     print(f"{NET} {preset} {algorithm}: {plain:.2f} -> {tuned:.2f} dB")
     assert tuned >= plain + GAINS[preset, algorithm]
 
 
 @pytest.mark.parametrize("option", ("drop_ratio=0.5", "selective_update=on"))
-def test_options_that_see_more_than_a_layer_keep_the_gain(quantized, digits, option):
+def test_model_level_options_keep_the_gain(quantized, digits, option):
     plain, tuned = sqnr(digits, quantized("A8W4")), sqnr(digits, quantized("A8W4", f"adaround:{option}"))
     print(f"{NET} A8W4 adaround:{option}: {plain:.2f} -> {tuned:.2f} dB")
     assert tuned >= plain + GAINS["A8W4", "adaround"]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_no_lower_than_quark(quantized, incumbent, digits, algorithm):
+def test_sqnr_is_no_lower_than_quark(quantized, incumbent, digits, algorithm):
     theirs = sqnr(digits, incumbent("quark", f"A8W8+{algorithm}={ITERATIONS}", digits / f"{NET}.onnx", digits / "calib.npz"))
     ours = sqnr(digits, quantized("A8W8", algorithm))
     print(f"{NET} A8W8 {algorithm}: kvant {ours:.2f}, quark {theirs:.2f} dB")

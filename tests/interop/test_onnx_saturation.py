@@ -30,7 +30,7 @@ def output(path, data):
 
 
 @pytest.mark.parametrize("options", [[], ["--activation", "uint8"], ["--weight", "uint8"], ["--reduce-range"]], ids=lambda o: "-".join(o) or "A8W8")
-def test_eval_gives_what_a_default_session_gives(kvant, place, options):
+def test_eval_matches_a_default_session(kvant, place, options):
     model, data, out = place / "mlp.onnx", place / "data.npz", place / f"q{''.join(options)}.onnx"
     made = kvant("quantize", model, "--preset", "A8W8", "--data", data, *options, "-o", out)
     assert made.returncode == 0, made.stderr
@@ -50,7 +50,7 @@ def test_eval_gives_what_a_default_session_gives(kvant, place, options):
     assert wide or measured > 30
 
 
-def test_quantize_reports_what_a_default_session_gives(kvant, place):
+def test_quantize_reports_match_a_default_session(kvant, place):
     model, data, out = place / "mlp.onnx", place / "data.npz", place / "reported.onnx"
     arguments = ["quantize", model, "--preset", "A8W8", "--data", data, "--num-samples", "32", "-o", out, "--runtime", "ort"]
     done = kvant(*arguments, "--json")

@@ -69,7 +69,7 @@ def test_quantized_models_are_valid_and_close(kvant, place, name, preset, runtim
 
 
 @pytest.mark.parametrize("name", onnx_bodies.BODIES)
-def test_weights_inside_are_quantized_once(kvant, place, name):
+def test_subgraph_weights_are_quantized_once(kvant, place, name):
     out = place / f"{name}.inside.onnx"
     assert kvant("quantize", place / f"{name}.onnx", "--preset", "WEIGHTS_INT8", "-o", out).returncode == 0
     graph = onnx.load(out).graph
@@ -80,14 +80,14 @@ def test_weights_inside_are_quantized_once(kvant, place, name):
     assert products and all(node.input[1] in made for node in products)
 
 
-def test_a_node_with_a_body_can_be_left_alone(kvant, place):
+def test_node_with_a_subgraph_can_be_excluded(kvant, place):
     out = place / "if.excluded.onnx"
     assert kvant("quantize", place / "if.onnx", "--preset", "WEIGHTS_INT8", "-x", "if", "-o", out).returncode == 0
     inside = collections.Counter(n.input[1] for n in nodes(onnx.load(out).graph) if n.op_type == "MatMul" and n.name.startswith("then"))
     assert not any("DequantizeLinear" in name for name in inside if name != "outer_DequantizeLinear_Output"), inside
 
 
-def test_the_ends_become_float32_where_that_is_asked_for(kvant, place):
+def test_graph_ends_become_float32_when_asked(kvant, place):
     out = place / "ends.onnx"
     options = ["--preset", "A8W8", "--data", place / "data.npz", "--enable-pass", "float-ends"]
     assert kvant("quantize", place / "float16.onnx", *options, "-o", out).returncode == 0
@@ -96,7 +96,7 @@ def test_the_ends_become_float32_where_that_is_asked_for(kvant, place):
     assert not [node for node in graph.node if node.op_type == "Cast"]
 
 
-def test_pictures_may_come_with_channels_last(kvant, tmp_path):
+def test_nhwc_input_matches_nchw(kvant, tmp_path):
     model, data = TINYCNN / "tinycnn.float.onnx", dict(np.load(TINYCNN / "tinycnn.calib.npz"))
     np.savez(tmp_path / "nhwc.npz", **{name: np.moveaxis(picture, 1, -1) for name, picture in data.items()})
     plain, turned = tmp_path / "plain.onnx", tmp_path / "turned.onnx"

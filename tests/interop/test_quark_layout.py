@@ -41,18 +41,18 @@ def without_activation_state(tensors):
 
 
 @pytest.mark.parametrize("model,scheme", CASES)
-def test_tensors_equal_the_incumbents(model, scheme, quantized, reference):
+def test_tensors_match_quark(model, scheme, quantized, reference):
     assert_same_tensors(checkpoint.tensors(quantized(model, scheme)), checkpoint.tensors(reference(model, scheme)))
 
 
 @pytest.mark.parametrize("model,scheme", WEIGHTS_ONLY)
-def test_weights_only_tensors_equal_the_incumbents(model, scheme, quantized, reference):
+def test_weights_only_tensors_match_quark(model, scheme, quantized, reference):
     theirs = without_activation_state(checkpoint.tensors(reference(model, scheme)))
     assert_same_tensors(checkpoint.tensors(quantized(model, scheme, "--weights-only")), theirs)
 
 
 @pytest.mark.parametrize("model,scheme", CASES)
-def test_quark_loads_the_incumbents_weights(model, scheme, quantized, reference, frozen):
+def test_quark_loads_weights_matching_its_own(model, scheme, quantized, reference, frozen):
     loaded = quark_oracle.load(quantized(model, scheme))
     ours = quark_oracle.dequantized(loaded)
     # The frozen in-memory weight of a two-stage scheme is not quantized: take the incumbent's export instead.
@@ -69,7 +69,7 @@ def test_quark_loads_the_weights_only_form(model, scheme, quantized, reference):
 
 
 @pytest.mark.parametrize("model,scheme", [(m, s) for m, s in CASES if m not in MIXTURES and s not in TWO_STAGE])
-def test_transformers_loads_the_incumbents_weights(model, scheme, quantized, frozen):
+def test_transformers_loads_weights_matching_quark(model, scheme, quantized, frozen):
     loaded = load_with_transformers(quantized(model, scheme))
     assert_same_weights(quark_oracle.dequantized(loaded), frozen(model, scheme))
     assert loaded(quark_oracle.TOKENS).logits.isfinite().all()
@@ -101,7 +101,7 @@ def test_overrides_and_exclusions_reach_the_loader(quantized, frozen):
 
 
 @pytest.mark.parametrize("scheme", DATA_FREE)
-def test_the_incumbents_config_is_a_recipe(scheme, kvant, model_dir, quantized, reference, tmp_path):
+def test_quark_config_is_a_recipe(scheme, kvant, model_dir, quantized, reference, tmp_path):
     (tmp_path / "quark.json").write_text(json.dumps(checkpoint.config(reference("nano_llama", scheme))["quantization_config"]))
     done = kvant("quantize", model_dir("nano_llama"), "--recipe", tmp_path / "quark.json", "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr

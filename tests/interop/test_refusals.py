@@ -19,20 +19,20 @@ def test_static_activations_need_calibration(scheme, kvant, model_dir, tmp_path)
     assert "--weights-only" in message
 
 
-def test_group_that_does_not_divide(kvant, model_dir, tmp_path):
+def test_group_that_does_not_divide_is_refused(kvant, model_dir, tmp_path):
     assert "128" in refused(kvant, tmp_path, model_dir("odd_llama"), "--scheme", "int4_wo_128")
 
 
-def test_unknown_scheme(kvant, model_dir, tmp_path):
+def test_unknown_scheme_is_refused(kvant, model_dir, tmp_path):
     assert "int4_wo_127" in refused(kvant, tmp_path, model_dir("nano_llama"), "--scheme", "int4_wo_127", status=2)
 
 
 @pytest.mark.parametrize("scheme", ("amdfp4", "uint4_wo_128", "int4_fp8", "mxfp6_e3m2"))
-def test_layout_that_cannot_hold_the_scheme(scheme, kvant, model_dir, tmp_path):
+def test_layout_that_cannot_hold_the_scheme_is_refused(scheme, kvant, model_dir, tmp_path):
     refused(kvant, tmp_path, model_dir("nano_llama"), "--scheme", scheme, "--format", "compressed-tensors")
 
 
-def test_missing_model(kvant, tmp_path):
+def test_missing_model_is_refused(kvant, tmp_path):
     refused(kvant, tmp_path, tmp_path / "nowhere", "--scheme", "int4_wo_128", status=2)
 
 

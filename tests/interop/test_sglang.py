@@ -67,7 +67,7 @@ def answers(kvant, module_path):
 
 
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
-def test_sglang_takes_what_kvant_says_that_it_takes(case, answers):
+def test_sglang_loads_what_kvant_lists(case, answers):
     sglang, kvant = answers.get(case) or pytest.skip("Kvant refuses to write it, or the model is not at hand")
     assert sglang["ok"] == (kvant["loads"] == "yes" and case not in REASONS), (sglang, kvant)
     if case in REASONS:

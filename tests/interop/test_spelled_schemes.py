@@ -16,7 +16,7 @@ CASES = [(m, s) for s, (dtype, _, _, symmetric) in SPELLED.items() for m in MODE
 
 
 @pytest.mark.parametrize("model,spelling", CASES)
-def test_tensors_equal_the_incumbents(model, spelling, model_dir, quantized, tmp_path):
+def test_spelled_scheme_tensors_match_quark(model, spelling, model_dir, quantized, tmp_path):
     theirs = quark_oracle.export_spec(model_dir(model), quark_oracle.weight_spec(*SPELLED[spelling]), tmp_path / "quark")
     ours = quantized(model, spelling, "--format", "quark")
     assert_same_tensors(checkpoint.tensors(ours), checkpoint.tensors(theirs))
@@ -30,7 +30,7 @@ def blockwise(codes, scale, size):
     return codes.float() * spread[: codes.shape[0], : codes.shape[1]]
 
 
-def test_fp8_blocks(quantized):
+def test_quark_reads_fp8_blocks(quantized):
     """Quark writes no such layout but reads it, for dimensions that the block divides."""
     out = quantized("nano_llama", "e4m3:b128x128", "--format", "quark", "--exclude", "*self_attn*")
     stored, weights = checkpoint.tensors(out), quark_oracle.dequantized(quark_oracle.load(out))
@@ -40,7 +40,7 @@ def test_fp8_blocks(quantized):
         assert torch.equal(weight, expected.to(weight.dtype)), name
 
 
-def test_layers_that_fp8_blocks_do_not_divide_stay_in_floats(kvant, model_dir, tmp_path):
+def test_layers_not_divisible_by_fp8_blocks_stay_float(kvant, model_dir, tmp_path):
     done = kvant("quantize", model_dir("nano_llama"), "--scheme", "e4m3:b128x128", "--format", "quark", "-o", tmp_path / "out")
     assert done.returncode == 0 and "`model.layers.0.self_attn.k_proj` and 7 more layers stay in floats" in done.stderr
     with safetensors.safe_open(tmp_path / "out" / "model.safetensors", "pt") as written:

@@ -115,7 +115,7 @@ def assert_same(ours, theirs):
 
 
 @pytest.mark.parametrize("model,case", MODELS)
-def test_exports_with_the_incumbents_ranges_are_the_incumbents(model, case, calibrated, model_dir, tmp_path):
+def test_exports_with_quark_ranges_match_quark(model, case, calibrated, model_dir, tmp_path):
     source = model_dir(model)
     ranges = reference(source, case, tmp_path / "theirs")
     assert ranges
@@ -130,7 +130,7 @@ def test_exports_with_the_incumbents_ranges_are_the_incumbents(model, case, cali
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_quark_loads_them_and_computes_what_it_would_with_its_own(case, calibrated, model_dir, tmp_path):
+def test_quark_logits_match_its_own_export(case, calibrated, model_dir, tmp_path):
     source = model_dir("nano_llama")
     ranges = reference(source, case, tmp_path / "theirs")
     made, _ = calibrated(source, {"scheme": CASES[case][0], **CASES[case][2]}, ranges, tmp_path / "ours")
@@ -139,14 +139,14 @@ def test_quark_loads_them_and_computes_what_it_would_with_its_own(case, calibrat
 
 
 @pytest.mark.parametrize("case", ("int8", "fp8", "mxfp4_fp8", "fp8_kv"))
-def test_transformers_loads_them(case, calibrated, model_dir, tmp_path):
+def test_transformers_loads_static_checkpoints(case, calibrated, model_dir, tmp_path):
     source = model_dir("nano_llama")
     ranges = reference(source, case, tmp_path / "theirs")
     made, _ = calibrated(source, {"scheme": CASES[case][0], **CASES[case][2]}, ranges, tmp_path / "ours")
     assert load_with_transformers(made)(quark_oracle.TOKENS).logits.isfinite().all()
 
 
-def test_experts_that_saw_nothing_have_the_scale_of_the_others(calibrated, model_dir, tmp_path):
+def test_unseen_experts_use_the_scale_of_the_others(calibrated, model_dir, tmp_path):
     source = model_dir("nano_mixtral")
     ranges = reference(source, "fp8", tmp_path / "theirs")
     experts = sorted(name for name in ranges if ".layers.0." in name and name.endswith("experts.1.w1"))
@@ -169,7 +169,7 @@ COMPRESSED = {
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
-def test_compressed_tensors_loads_them(name, calibrated, model_dir, tmp_path):
+def test_compressed_tensors_loads_static_checkpoints(name, calibrated, model_dir, tmp_path):
     case, settings = COMPRESSED[name]
     source = model_dir("nano_llama")
     ranges = reference(source, case, tmp_path / "theirs")

@@ -88,18 +88,18 @@ def by_quark(directory):
 
 
 @pytest.mark.parametrize("name", QUARK)
-def test_quarks_layout(name, calibrated, model_dir, tmp_path):
+def test_static_logits_match_quark(name, calibrated, model_dir, tmp_path):
     directory = calibrated("nano_llama", name, QUARK[name])
     assert_same_logits(by_quark(directory), directory, model_dir("nano_llama"), tmp_path)
 
 
 @pytest.mark.parametrize("name", COMPRESSED_TENSORS)
-def test_compressed_tensors(name, calibrated, model_dir, tmp_path):
+def test_static_logits_match_compressed_tensors(name, calibrated, model_dir, tmp_path):
     directory = calibrated("nano_llama", name, COMPRESSED_TENSORS[name])
     assert_same_logits(load(directory), directory, model_dir("nano_llama"), tmp_path)
 
 
-def test_the_record_tells_of_the_data(calibrated):
+def test_calibration_record_describes_the_data(calibrated):
     record = json.loads((calibrated("nano_mixtral", "fp8", ["-s", "fp8"]) / "calibration.json").read_text())
     data, report = record["data"], record["report"]
     assert data["samples"] == 8 and data["tokens"] == 8 * 64 and len(data["files"][0]["xxh3_128"]) == 32

@@ -51,7 +51,7 @@ def verdict(found, loader):
 
 
 @pytest.mark.parametrize("scheme", WRITTEN)
-def test_what_kvant_writes_passes_and_loads(verify, quantized, scheme):
+def test_written_checkpoints_pass_and_load(verify, quantized, scheme):
     out = quantized("nano_llama", scheme)
     code, found = verify(out)
     assert code == 0 and not [f for f in found["findings"] if f["severity"] == "error"], found["findings"]
@@ -97,7 +97,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("breaking", BROKEN)
-def test_what_is_broken_is_found_and_does_not_load(verify, quantized, copy, breaking):
+def test_broken_checkpoints_fail_and_do_not_load(verify, quantized, copy, breaking):
     directory = copy(quantized("nano_llama", "W4A16"))
     BROKEN[breaking](directory)
     code, found = verify(directory)
@@ -106,7 +106,7 @@ def test_what_is_broken_is_found_and_does_not_load(verify, quantized, copy, brea
 
 
 @pytest.mark.parametrize("made", ["awq", "gptq", "gptq v2", "gptq act order", "fp8 block"])
-def test_checkpoints_in_the_layouts_of_others(verify, model_dir, tmp_path, made, monkeypatch):
+def test_foreign_layouts_pass(verify, model_dir, tmp_path, made, monkeypatch):
     # 5.16.1 asks this table for models without experts too, and goes on with None.
     monkeypatch.setitem(FP8Experts._impl_tp_layer_overrides, None, {})
     """Layers made from the layouts' descriptions, in a whole model."""
@@ -138,7 +138,7 @@ def test_checkpoints_in_the_layouts_of_others(verify, model_dir, tmp_path, made,
     assert verify(out)[0] == 1
 
 
-def test_exports_of_amd_quark(verify, reference, model_dir):
+def test_amd_quark_exports_pass(verify, reference, model_dir):
     """What amd-quark saves itself; its own names are known."""
     out = pathlib.Path(reference("nano_llama", "int4_wo_128"))
     for file in ("tokenizer.json", "tokenizer_config.json"):
@@ -147,7 +147,7 @@ def test_exports_of_amd_quark(verify, reference, model_dir):
     assert code == 0, found["findings"]
 
 
-def test_the_small_models(verify):
+def test_small_models_pass(verify):
     for name in models.SHARED:
         found = models.find_shared(name, REPO, None)
         if found:

@@ -89,7 +89,7 @@ def answers(kvant, module_path):
 
 
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
-def test_vllm_takes_what_kvant_says_that_it_takes(case, answers):
+def test_vllm_loads_what_kvant_lists(case, answers):
     vllm, kvant = answers.get(case) or pytest.skip("Kvant refuses to write it, or the model is not at hand")
     assert vllm["ok"] == (kvant["loads"] == "yes" or case in UNSAID), (vllm, kvant)
 

@@ -28,7 +28,7 @@ const UNITS: &[(&str, u64)] = &[
     ("B", 1),
 ];
 
-/// The text is no number of bytes.
+/// The text is not a number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is not a size in bytes above zero, such as 5GB, 500MB or 2GiB", .0.escape_debug())]
 pub struct InvalidByteSize(pub String);
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read() {
+    fn byte_sizes_are_read() {
         let bytes = |text: &str| text.parse::<ByteSize>().map(|size| size.0).ok();
         assert_eq!(bytes("5GB"), Some(5_000_000_000));
         assert_eq!(bytes("500MB"), Some(500_000_000));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn invalid_byte_sizes_are_refused() {
         for text in [
             "",
             "GB",
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn display_is_exact_and_reads_back() {
+    fn byte_size_display_is_exact_and_reads_back() {
         for (bytes, text) in
             [(5_000_000_000, "5GB"), (1 << 30, "1GiB"), (1_500_000, "1500KB"), (1001, "1001B"), (1, "1B")]
         {

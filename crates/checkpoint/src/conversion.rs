@@ -1,5 +1,5 @@
-//! How far the weights of a converted checkpoint are from those of its source: both are read as values, band by band. The exact
-//! conversions have no error; this is for those that quantize anew, and for tests.
+//! The distance of the weights of a converted checkpoint from those of its source: both are dequantized, band by band. Exact
+//! conversions have no error; this is for conversions that requantize, and for tests.
 
 use crate::plan::{LayerOutput, Plan, PlannedLayer};
 use kvant_container::{Checkpoint, Diagnostic, ErrorKind};
@@ -24,7 +24,7 @@ pub struct LayerError {
     pub relative: f64,
 }
 
-/// What keeps errors from being found.
+/// Failures of a comparison.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
     /// One of the checkpoints cannot be read.
@@ -111,7 +111,7 @@ fn difference(layer: String, before: &PackedMatrix<'_>, after: &PackedMatrix<'_>
         };
         for (old, new) in read(before, &band).into_iter().zip(read(after, &band)) {
             let error = if old == new { 0.0 } else { (new - old).abs() };
-            // Where one of them is no number, nothing is known of the other.
+            // If one of them is NaN, the other is meaningless.
             let error = if error.is_nan() { f32::INFINITY } else { error };
             max = max.max(error);
             squares += f64::from(error) * f64::from(error);

@@ -1,10 +1,10 @@
-//! Whether the floats of a source are finite: found before they are computed with, so that the error names the tensor and
-//! not what became of it elsewhere.
+//! Checks that the floats of a source are finite before computing with them, so that the error names the tensor and
+//! not a later result.
 
 use crate::engine::{EngineError, file_of};
 use crate::plan::Plan;
 use kvant_container::{Checkpoint, Dtype, TensorView};
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 use kvant_weights::weight::{first_not_finite, place};
 use std::collections::BTreeSet;
 
@@ -31,9 +31,9 @@ fn check<'a>(checkpoint: &Checkpoint, tensors: impl Iterator<Item = TensorView<'
     tensors.sort_by_key(TensorView::byte_len);
     for view in tensors {
         let source = match view.dtype() {
-            Dtype::F32 => Source::F32,
-            Dtype::F16 => Source::F16,
-            Dtype::BF16 => Source::Bf16,
+            Dtype::F32 => FloatDType::F32,
+            Dtype::F16 => FloatDType::F16,
+            Dtype::BF16 => FloatDType::Bf16,
             _ => continue,
         };
         if let Some((index, value)) = first_not_finite(view.bytes(), source) {

@@ -1,10 +1,10 @@
 //! Quantize Hugging Face checkpoints: planning and execution.
 //!
-//! The flow, in about the order in which modules depend on each other, which is one way only:
+//! The flow, roughly in the order of module dependencies, which are acyclic:
 //!
-//! * [`recipe`]: what the user asks,
-//! * [`plan`]: what will happen to every tensor; whatever can be refused is refused here,
-//! * [`calibration`]: what must be found in data before the doing, if anything,
+//! * [`recipe`]: the user's request,
+//! * [`plan`]: the action on every tensor; invalid requests are refused here,
+//! * [`calibration`]: statistics of data that are needed before execution, if any,
 //! * [`engine`]: the doing, in parallel, in bounded memory, resumable; [`blockwise`]: one decoder block after the other, with
 //!   [`folding`] of the scales that transforms find,
 //! * [`conversion`]: from one format to another,

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 static LAST: Mutex<Option<String>> = Mutex::new(None);
 
-/// Runs `work`; a panic in it, on whatever thread, is an internal error.
+/// Runs `work`; a panic in it, on any thread, is an internal error.
 ///
 /// # Errors
 /// Those of `work`, and the panic.
@@ -40,7 +40,7 @@ mod tests {
     use kvant::ErrorKind;
 
     #[test]
-    fn panics_are_internal_errors() {
+    fn panics_become_internal_errors() {
         let failure = catch::<()>(|| panic!("on purpose")).unwrap_err();
         assert_eq!(failure.kind, ErrorKind::Internal);
         assert!(failure.message.starts_with("internal error: on purpose at "), "{}", failure.message);

@@ -1,4 +1,4 @@
-//! Errors at the command line: exit codes, and hints for the command at hand.
+//! Errors at the command line: exit codes, and hints for the current command.
 
 use crate::printer::option;
 use crate::{hint, interrupt};
@@ -14,7 +14,7 @@ pub fn exit_code(kind: ErrorKind) -> u8 {
     }
 }
 
-/// The error with those ways out alone that the command has options for.
+/// The error with only those remedies that the command has options for.
 pub fn for_command(error: Error, command: &str) -> Error {
     let of_command = |text: &str| hint::of_command(&spelled(text, option), command);
     let hint = error.hint.as_deref().and_then(of_command);
@@ -23,7 +23,7 @@ pub fn for_command(error: Error, command: &str) -> Error {
     error.with_ways(hint, remedies)
 }
 
-/// Wrong usage, and the way out.
+/// A usage error with its remedy.
 pub fn usage(message: &str, hint: &str) -> Error {
     Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned()))
 }

@@ -25,7 +25,7 @@ fn without_or(text: &str) -> &str {
     ["or ", "else "].iter().find_map(|word| text.strip_prefix(word)).unwrap_or(text)
 }
 
-/// Whether a command of Kvant is quoted that is not the one at hand.
+/// Returns whether another Kvant command is quoted.
 fn names_another_command(way: &str, command: &str) -> bool {
     way.split("`kvant ").skip(1).any(|rest| rest.split([' ', '`']).next().is_some_and(|name| name != command))
 }
@@ -37,7 +37,7 @@ fn options(text: &str) -> impl Iterator<Item = &str> {
     words.filter_map(move |word| word.split(is_end).next()).filter(|name| !name.is_empty())
 }
 
-/// Whether other commands have this option, and the one at hand does not.
+/// Returns whether other commands have this option but the current one does not.
 fn is_foreign(cli: &Command, command: &str, option: &str) -> bool {
     let has = |owner: &Command| owner.get_arguments().any(|arg| !arg.is_hide_set() && is_called(arg, option));
     let here = cli.find_subcommand(command).is_some_and(has) || has(cli);
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_without_an_option_are_left_out() {
+    fn hints_without_an_available_option_are_omitted() {
         let of = |hint: &str, command: &str| of_command(hint, command);
         let hint = "look at config.json; --no-verify writes it all the same";
         assert_eq!(of(hint, "quantize").as_deref(), Some(hint));
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_other_commands_and_programs_may_be_named() {
+    fn hints_may_name_options_of_other_commands_and_programs() {
         for hint in [
             "`kvant convert --to float` makes one",
             "llama.cpp does it (--cache-type-k)",
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_options_are_none() {
+    fn hidden_options_are_not_hinted() {
         assert_eq!(of_command("leave it out with --seq-len 4", "sensitivity"), None);
         assert_eq!(
             of_command("give samples with --data FILE", "sensitivity").as_deref(),

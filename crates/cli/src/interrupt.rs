@@ -44,7 +44,7 @@ fn on_signal(mut came: impl FnMut() + Send + 'static) {
     use signal_hook::iterator::Signals;
     let ignored = ignored_signals();
     let handled = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
-    // Without a handler a signal kills at once: a run resumes from its journal all the same, and a graph's temporary files have
+    // Without a handler a signal kills at once: a run still resumes from its journal, and a graph's temporary files have
     // no names.
     let Ok(mut signals) = Signals::new(handled) else { return };
     let handle = signals.handle();
@@ -67,7 +67,7 @@ fn ignored_signals() -> u64 {
     mask.unwrap_or(0)
 }
 
-/// The same; where one of the signals is ignored, none is handled, since they cannot be told apart beforehand.
+/// The same; if one of the signals is ignored, none is handled, since they cannot be distinguished beforehand.
 #[cfg(not(target_os = "linux"))]
 fn on_signal(came: impl FnMut() + Send + 'static) {
     if ctrlc::try_set_handler(came).is_ok() {
@@ -75,12 +75,12 @@ fn on_signal(came: impl FnMut() + Send + 'static) {
     }
 }
 
-/// Notes which signal it was, before the handler above is told that there was one.
+/// Records the signal before the handler above is called.
 #[cfg(all(unix, not(target_os = "linux")))]
 fn tell_signals_apart() {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     for signal in [SIGHUP, SIGINT, SIGTERM] {
-        // A signal that cannot be told apart counts as Ctrl-C.
+        // An unidentified signal counts as Ctrl-C.
         let _ = signal_hook::flag::register_usize(signal, SIGNAL.clone(), usize::try_from(signal).unwrap_or(0));
     }
 }

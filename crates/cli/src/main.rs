@@ -22,7 +22,7 @@ use kvant::{Error, ErrorKind};
 use printer::Printer;
 use std::process::ExitCode;
 
-/// The system's allocator keeps more of what is freed between what is not: a fifth of a calibrated run's memory.
+/// The system's allocator retains more freed memory between live blocks: a fifth of a calibrated run's memory.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -94,7 +94,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     exit_code(ErrorKind::Usage).into()
 }
 
-/// What `--color` says in a command line that could not be read as a whole.
+/// The value of `--color` in a command line that failed to parse.
 fn typed_color(args: impl Iterator<Item = String>) -> ColorWhen {
     let args: Vec<String> = args.collect();
     let behind = args.windows(2).filter(|pair| pair[0] == "--color").map(|pair| pair[1].as_str());

@@ -24,7 +24,7 @@ const HINT: Style = AnsiColor::Cyan.on_default().bold();
 /// The width of tables that go to a file or a pipe.
 const NO_TERMINAL: usize = 100;
 
-/// How much is said on stderr.
+/// The verbosity of stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verbosity {
     Quiet,
@@ -74,12 +74,12 @@ impl Printer {
         }
     }
 
-    /// Whether data is JSON.
+    /// Returns whether data is JSON.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// The characters in a line of a table: as `COLUMNS` says, or as the terminal has; where there is none, as [`NO_TERMINAL`].
+    /// The width of a table in characters: `COLUMNS`, or the terminal's; [`NO_TERMINAL`] without one.
     pub fn width(&self) -> usize {
         if self.wide {
             return usize::MAX;
@@ -90,7 +90,7 @@ impl Printer {
         said.or_else(|| terminal().map(|(width, _)| usize::from(width.0))).unwrap_or(NO_TERMINAL)
     }
 
-    /// Data: text on stdout, and a line break. A reader that has gone away (`| head`) is no error.
+    /// Prints data on stdout with a line break. A closed pipe (`| head`) is not an error.
     ///
     /// # Errors
     /// The system's, a full disk for example.
@@ -161,19 +161,19 @@ impl Printer {
         }
     }
 
-    /// What the user should know, without it being an error.
+    /// Prints a notice.
     pub fn note(&self, text: &str) {
         if self.verbosity >= Verbosity::Normal {
             self.message(&format!("{NOTE}note:{NOTE:#} {}", printable(text)));
         }
     }
 
-    /// What the user has to know, with `--quiet` too: the result may be worse than it looks.
+    /// Prints a warning, with `--quiet` too: the result may be worse than it looks.
     pub fn warning(&self, text: &str) {
         self.message(&format!("{WARNING}warning:{WARNING:#} {}", printable(text)));
     }
 
-    /// What only the curious want to see.
+    /// Prints details, with `--verbose`.
     pub fn detail(&self, text: &str) {
         if self.verbosity >= Verbosity::Verbose {
             self.message(&printable(text));
@@ -191,7 +191,7 @@ impl Printer {
         if let Some(hint) = &failure.hint {
             self.message(&format!("{HINT}hint:{HINT:#} {}", printable(hint)));
         }
-        // What does not pass has been told in the object that says so.
+        // Failed checks are already in the printed object.
         if failure.kind != ErrorKind::Unfit {
             self.error_object(failure);
         }
@@ -201,7 +201,7 @@ impl Printer {
     pub fn error_object(&self, failure: &Error) {
         if self.json {
             let Error { kind, message, hint, .. } = failure;
-            // There is nobody left to tell.
+            // Nothing can be reported any more.
             let remedies = failure.remedies_json();
             let error = json!({ "kind": kind, "message": message, "hint": hint, "remedies": remedies });
             let _ = self.json("error", &json!({ "error": error }));
@@ -212,7 +212,7 @@ impl Printer {
     pub fn message(&self, text: &str) {
         let text = spelled(text, option);
         let print = || {
-            // Where stderr is closed there is nobody to tell.
+            // With stderr closed, nothing can be reported.
             let _ = writeln!(self.stream(io::stderr()), "{text}");
         };
         match self.bar.lock().ok().and_then(|bar| bar.clone()) {

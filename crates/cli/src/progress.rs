@@ -1,4 +1,4 @@
-//! How far a run is: a bar on a terminal, lines elsewhere. What else a run reports goes to the printer.
+//! Progress of a run: a bar on a terminal, lines elsewhere. Other reports go to the printer.
 
 use crate::interrupt;
 use crate::printer::{Printer, ProgressTarget, option};
@@ -21,7 +21,7 @@ impl Console<'_> {
         Console { printer, cancel: CancelToken::new(), view: View::Hidden }
     }
 
-    /// What a signal cancels.
+    /// The token that a signal cancels.
     pub fn cancel(&self) -> CancelToken {
         self.cancel.clone()
     }
@@ -109,7 +109,7 @@ fn resumed(resumption: Resumption) -> String {
     }
 }
 
-/// How a bar looks.
+/// The template of a bar.
 fn style(unit: Unit) -> ProgressStyle {
     let template = "{bar:32} {percent:>3} %  {part}  {rate}  {eta} left  {wide_msg}";
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -123,7 +123,7 @@ fn style(unit: Unit) -> ProgressStyle {
     style.with_key("part", part).with_key("rate", rate)
 }
 
-/// What is counted, in the plural; bytes have units of their own.
+/// The counted items, in the plural; bytes have their own units.
 fn noun(unit: Unit) -> Option<&'static str> {
     match unit {
         Unit::Bytes => None,
@@ -152,7 +152,7 @@ fn rate_of(unit: Unit, rate: f64) -> String {
     }
 }
 
-/// How often a line is printed.
+/// The interval between lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(3);
 
 enum View {
@@ -161,12 +161,12 @@ enum View {
     Lines(Lines),
 }
 
-/// What the next line depends on.
+/// The state of the next line.
 struct Lines {
     unit: Unit,
     begun: Instant,
     next: Instant,
-    /// What an interrupted run had done.
+    /// The progress of an interrupted run.
     resumed: u64,
     done: u64,
     total: u64,
@@ -179,7 +179,7 @@ impl Lines {
         Lines { unit, begun, next, resumed: 0, done: 0, total: 0 }
     }
 
-    /// Adds to what is done, and gives the line if it is time for one.
+    /// Adds progress, and returns a line if it is time for one.
     fn advance(&mut self, place: &str, bytes: u64, now: Instant) -> Option<String> {
         self.done += bytes;
         if now < self.next {
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_at_most_every_few_seconds() {
+    fn progress_lines_are_rate_limited() {
         let mut lines = Lines::new(Unit::Bytes, false);
         (lines.total, lines.resumed) = (2_000_000, 500_000);
         let at = |seconds| lines.begun + Duration::from_secs(seconds);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_rates_are_no_zeros() {
+    fn slow_rates_keep_decimals() {
         let mut lines = Lines::new(Unit::Layers, false);
         lines.total = 13;
         let later = lines.begun + Duration::from_secs(8);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_told_with_the_block_the_stage_and_whole_rates() {
+    fn token_progress_shows_block_stage_and_rate() {
         let mut lines = Lines::new(Unit::Tokens, false);
         lines.total = 8192;
         let later = lines.begun + Duration::from_secs(3);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_do_is_no_division_by_zero() {
+    fn empty_progress_does_not_divide_by_zero() {
         let mut lines = Lines::new(Unit::Bytes, true);
         let begun = lines.begun;
         assert_eq!(lines.advance("", 0, begun).as_deref(), Some("0 %  0 B of 0 B"));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Where the files of a model lie that is named by its directory or by one of them.
+/// The directory of a model that is named by its directory or by one of its files.
 pub fn model_directory(model: &Path) -> &Path {
     if model.is_file() { directory_of(model) } else { model }
 }
@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_alone_lies_here() {
+    fn directory_of_bare_file_name_is_dot() {
         let of = |path: &str| directory_of(Path::new(path)).to_str().unwrap().to_owned();
         assert_eq!(["model.onnx", "out/model.onnx", "/model.onnx"].map(of), [".", "out", "/"]);
     }

@@ -9,7 +9,7 @@ use serde::de::value::{Error as ValueError, StrDeserializer};
 /// `bitsize()` is the width of an element in bits; `F4`, `F6_E2M3` and `F6_E3M2` are narrower than a byte and packed.
 pub use ::safetensors::Dtype;
 
-/// Why a tensor has no byte length.
+/// The reason that a tensor has no byte length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// The number of bits does not fit 64 bits.
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_round_trips() {
+    fn dtype_spellings_round_trip() {
         let names =
             "BOOL F4 F6_E2M3 F6_E3M2 U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64";
         for name in names.split(' ') {
@@ -59,20 +59,20 @@ mod tests {
     }
 
     #[test]
-    fn foreign_spellings_are_unknown() {
+    fn unknown_dtype_spellings_are_refused() {
         for name in ["", "f32", "float32", "F32 ", "F7"] {
             assert_eq!(parse_dtype(name), None, "{name}");
         }
     }
 
     #[test]
-    fn alignments_are_the_element_sizes() {
+    fn alignment_is_the_element_size() {
         let dtypes = [Dtype::F4, Dtype::F6_E3M2, Dtype::F8_E8M0, Dtype::BF16, Dtype::F32, Dtype::I64];
         assert_eq!(dtypes.map(alignment), [1, 1, 1, 2, 4, 8]);
     }
 
     #[test]
-    fn lengths() {
+    fn byte_length_of_shapes() {
         assert_eq!(byte_len(Dtype::F32, &[]), Ok(4));
         assert_eq!(byte_len(Dtype::F4, &[3, 2]), Ok(3));
         assert_eq!(byte_len(Dtype::F6_E2M3, &[4]), Ok(3));

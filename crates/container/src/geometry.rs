@@ -1,9 +1,9 @@
-//! Where the bytes of declared tensors lie in the files of an output, whatever the format: what a [`Writer`] needs to know.
+//! Positions of declared tensors in the files of an output, independent of the format. A [`Writer`] needs nothing else.
 //! No formats here; those make it.
 //!
 //! [`Writer`]: crate::Writer
 
-/// Where a declared tensor goes.
+/// The position of a declared tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The number of its file.

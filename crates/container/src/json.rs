@@ -52,7 +52,7 @@ pub(crate) fn read_python_json(path: &Path, limit: u64) -> Result<Value, Error> 
     python_json::parse(&bytes).map_err(|e| Error::Json { file: path.to_path_buf(), message: shorten(&e.to_string()) })
 }
 
-/// Reads a regular file, refusing more than `limit` bytes whatever its length claims to be.
+/// Reads a regular file, refusing more than `limit` bytes regardless of the length it reports.
 fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
     let (file, len) = open_regular(path)?;
     let mut bytes = Vec::new();
@@ -68,13 +68,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn duplicate_keys_are_kept() {
+    fn duplicate_json_keys_are_kept() {
         let Pairs(pairs) = serde_json::from_str::<Pairs<u8>>(r#"{"a": 1, "b": 2, "a": 3}"#).unwrap();
         assert_eq!(pairs, [("a".into(), 1), ("b".into(), 2), ("a".into(), 3)]);
     }
 
     #[test]
-    fn a_file_over_the_limit_is_refused() {
+    fn json_file_over_the_limit_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), b"[1, 2]").unwrap();
         assert_eq!(read_json::<Vec<u8>>(file.path(), 6).unwrap(), [1, 2]);

@@ -5,10 +5,10 @@
 //! * **in**: [`Checkpoint::open`] finds the shards of a Hugging Face directory (or takes one `.safetensors` file), checks
 //!   every header before it trusts a byte of it, and hands out [`TensorView`]s that borrow from the mapped files;
 //! * **out**: a [`Layout`] turns declared names, dtypes and shapes into shards with their headers, and a [`Writer`] puts the
-//!   tensors' bytes at their places, from any thread and in any order, so memory stays bounded whatever the model's size.
+//!   tensors' bytes at their places, from any thread and in any order, so memory stays bounded for models of any size.
 //!
 //! Every file is hostile until proven otherwise: see [`Header::parse`] for what is refused. [`Error::kind`] distinguishes
-//! wrong input ([`ErrorKind::Invalid`]) from input this crate does not handle ([`ErrorKind::Unsupported`]), and [`Error::hint`]
+//! invalid input ([`ErrorKind::Invalid`]) from input this crate does not handle ([`ErrorKind::Unsupported`]), and [`Error::hint`]
 //! says what to do about it.
 //!
 //! # Example

@@ -1,4 +1,4 @@
-//! What formats of files allow at most, and what loaders do: the readers refuse more, and the errors say so.
+//! Upper limits of file formats and loaders. Readers refuse anything beyond them with an error that states the limit.
 
 /// The longest header that is read, in bytes: the limit of the reference implementation.
 pub const MAX_HEADER_LEN: u64 = 100_000_000;

@@ -18,7 +18,7 @@ use crate::positioned::open_regular;
 
 /// A whole file mapped read-only, or bytes in memory that stand for one; dereferences to its bytes.
 ///
-/// The bytes come from the page cache and are no private memory of the process. The file must not be changed by anyone
+/// The bytes come from the page cache and are not private memory of the process. The file must not be changed by anyone
 /// while it is mapped. If it is cut short nevertheless, or its disk fails, bytes that are gone read as zeros on Unix, and
 /// [`has_lost_bytes`](Self::has_lost_bytes) and [`LostFiles`] report it; elsewhere the system refuses to cut a mapped file.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct MappedFile {
     // Dropped before the map: its range is another's then.
     guard: Option<lost::Guard>,
     map: Option<Mmap>,
-    /// What is not mapped: nothing, unless the file exists in memory only.
+    /// Bytes that are not mapped: empty, unless the file exists in memory only.
     owned: Vec<u8>,
     path: PathBuf,
 }
@@ -55,7 +55,7 @@ impl MappedFile {
         Ok(Self { guard, map, owned: Vec::new(), path })
     }
 
-    /// Bytes that were made of the file at `path` and are to be read like one. Advice about them does nothing.
+    /// Bytes derived from the file at `path`, to be read like a file. Advice about them does nothing.
     pub(crate) fn in_memory(owned: Vec<u8>, path: &Path) -> Self {
         Self { guard: None, map: None, owned, path: path.to_path_buf() }
     }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_an_empty_slice() {
+    fn empty_file_maps_to_an_empty_slice() {
         let (_dir, file) = mapped(&[]);
         assert_eq!(&file[..], &[] as &[u8]);
         file.will_need(0..10);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn released_bytes_can_be_read_again() {
+    fn released_pages_can_be_read_again() {
         let bytes: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
         let (_dir, file) = mapped(&bytes);
         file.will_need(0..usize::MAX);
@@ -167,7 +167,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn bytes_that_are_cut_off_read_as_zeros_and_are_reported() {
+    fn truncated_mapping_reads_zeros_and_is_reported() {
         let bytes = vec![7u8; 1 << 20];
         let (dir, file) = mapped(&bytes);
         let (_other_dir, other) = mapped(&bytes);
@@ -191,7 +191,7 @@ mod tests {
         assert!(lost.first().is_some(), "it is known after the map is gone");
         let lost = LostFiles::from_now_on();
         assert!(lost.first().is_none());
-        // What only the kernel reads raises no signal: the map is looked at when it goes.
+        // Reads by the kernel raise no signal, so the map is checked when it is dropped.
         let (_dir, file) = mapped(&[7; 9000]);
         std::fs::OpenOptions::new().write(true).open(file.path()).unwrap().set_len(10).unwrap();
         drop(file);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_and_missing_files_are_refused() {
+    fn mapping_directories_and_missing_files_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(MappedFile::open(dir.path()), Err(Error::NotAFile { .. })));
         let missing = MappedFile::open(&dir.path().join("no")).unwrap_err();

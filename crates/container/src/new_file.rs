@@ -11,14 +11,14 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::directory::directory_of;
 use crate::removal::or_gone;
 
-/// What names of temporary files begin with.
+/// The prefix of temporary file names.
 pub const TEMPORARY: &str = ".kvant-";
 
 /// A file without its final name yet, in the directory of `path`; it goes away where it is dropped. Files that killed processes left
 /// for the same path are removed.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn new_file_for(path: &Path) -> io::Result<NamedTempFile> {
     remove_left(path)?;
     let prefix = format!("{}{}-", of_path(path), std::process::id());
@@ -62,11 +62,11 @@ fn is_running(process: u32) -> bool {
     process == std::process::id() || Path::new("/proc").join(process.to_string()).exists()
 }
 
-/// Writes a file that appears when it is complete, and takes the place of one that is there. What is no regular file, such as a pipe
-/// or a device, is written to as it is; a link stays one.
+/// Writes a file that appears when it is complete, replacing an existing one. Anything but a regular file, such as a pipe
+/// or a device, is written to directly; links are kept.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let path = &behind_links(path)?;
     if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
@@ -83,7 +83,7 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// [`io::ErrorKind::NotFound`] where the link leads to nothing; the system's.
 pub fn behind_links(path: &Path) -> io::Result<PathBuf> {
     match path.is_symlink().then(|| path.canonicalize()) {
-        // What has no path, such as the pipe behind /dev/stdout, can be opened by the link alone.
+        // Files without a path, such as the pipe behind /dev/stdout, can only be opened through the link.
         Some(Err(_)) if path.exists() => Ok(path.to_path_buf()),
         Some(behind) => behind,
         None => Ok(path.to_path_buf()),
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_whole_or_not_there_and_replaces_one() {
+    fn write_file_is_atomic_and_replaces() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("report.json");
         write_file(&path, b"one").unwrap();
@@ -134,7 +134,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn permissions_are_those_of_any_new_file_and_links_are_followed() {
+    fn write_file_keeps_default_permissions_and_follows_links() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let mode = |name: &str| fs::metadata(dir.path().join(name)).unwrap().permissions().mode();

@@ -31,7 +31,7 @@ pub fn reserve(file: &File, len: u64) -> io::Result<()> {
     }
 }
 
-/// Whether the answer to an allocation means "not on this file system" and not "no".
+/// Returns whether the answer to an allocation means "not on this file system" and not "no".
 fn cannot_allocate(error: &io::Error) -> bool {
     // EINVAL is the answer of some FUSE file systems.
     matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput)
@@ -84,7 +84,7 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a regular file (or a link to one) for reading and tells its length. Opening anything else could block (a FIFO) or
+/// Opens a regular file (or a link to one) for reading and returns its length. Opening anything else could block (a FIFO) or
 /// have effects (a device), so it is not even tried.
 pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), Error> {
     let wrap = |e| Error::io("open", path, None, e);
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_land_where_they_belong() {
+    fn positioned_writes_and_reads_use_their_offsets() {
         for (write, read) in [
             (
                 system::write_all_at as fn(&File, &[u8], u64) -> _,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn reserving_sets_the_exact_length_and_keeps_the_bytes() {
+    fn reserve_sets_the_exact_length_and_keeps_bytes() {
         let file = tempfile::tempfile().unwrap();
         for len in [0, 100_000, 100_001, 10] {
             reserve(&file, len).unwrap();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn reserving_more_than_any_disk_has_fails() {
+    fn reserving_an_impossible_size_fails() {
         let file = tempfile::tempfile().unwrap();
         assert!(reserve(&file, 1 << 62).is_err());
         assert_eq!(file.metadata().unwrap().len(), 0);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn space_is_known_for_paths_to_come() {
+    fn available_space_of_paths_not_created_yet() {
         let dir = tempfile::tempdir().unwrap();
         assert!(available_space(&dir.path().join("a/b/c")).unwrap() > 0);
         assert!(available_space(Path::new("not/there/yet")).is_ok());

@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-/// What is wrong with the bytes of a message.
+/// A defect in the bytes of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// They end within a field, or a field does not end where they do.
@@ -20,7 +20,7 @@ pub enum WireError {
     /// A number outside of the field's type.
     #[error("Value too large for i32: {0}")]
     TooLarge(i64),
-    /// Text that is no UTF-8.
+    /// Text that is not UTF-8.
     #[error("UTF-8 decode error")]
     Utf8,
     /// Messages in messages, deeper than is read.
@@ -28,7 +28,7 @@ pub enum WireError {
     Depth,
 }
 
-/// How many bytes a value takes.
+/// The encoded size of a value in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Up to ten, of seven bits each.
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back() {
+    fn varints_round_trip() {
         for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX >> 1, u64::MAX] {
             let mut bytes = Vec::new();
             write_varint(value, &mut bytes).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_left_out_and_broken_fields_are_noticed() {
+    fn protobuf_groups_are_skipped_and_broken_fields_refused() {
         // Field 1 is a group that holds a number and a group; field 2 is a number.
         let bytes = [0x0b, 0x10, 5, 0x1b, 0x1c, 0x0c, 0x10, 7];
         let mut fields = Fields(&bytes);

@@ -6,7 +6,7 @@ use serde_json::Value;
 /// Stands before the name of a number in the string that holds its place. In JSON text it appears escaped.
 const MARK: &str = "\\u0000kvant:";
 
-/// Numbers that are no JSON.
+/// Numbers that JSON does not allow.
 const NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 /// Parses a document.
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_python_survive() {
+    fn python_infinity_and_nan_survive() {
         let text = "\u{feff}{\"limit\": [0.0, Infinity, -Infinity], \"eps\": NaN, \"text\": \"a \\\" NaN Infinity\"}";
         let document = parse(text.as_bytes()).unwrap();
         assert_eq!(document["text"], "a \" NaN Infinity");
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_stays_wrong() {
+    fn invalid_python_json_is_refused() {
         for text in ["{\"a\": Infinit}", "{\"a\": NaN", "", "{\"a\": +NaN}"] {
             assert!(parse(text.as_bytes()).is_err(), "{text}");
         }

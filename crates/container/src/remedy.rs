@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A way out of an error. As text it is a part of a sentence, in which settings are in single angle quotes: `use ‹restart› to ...`.
+/// A remedy for an error. Its text is part of a sentence, with settings in single angle quotes: `use ‹restart› to ...`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
@@ -32,7 +32,7 @@ pub enum Remedy {
     LeaveOut {
         /// Its name.
         setting: &'static str,
-        /// What comes of it, as the rest of the sentence; may be empty.
+        /// The effect, as the rest of the sentence; may be empty.
         effect: &'static str,
     },
     /// Give a setting a value.
@@ -50,7 +50,7 @@ pub enum Remedy {
     Command {
         /// The command and its arguments, without the program: `inspect MODEL`.
         command: String,
-        /// What it does.
+        /// Its effect.
         effect: &'static str,
     },
     /// Anything else, in words.
@@ -140,7 +140,7 @@ impl Remedy {
         }
     }
 
-    /// All of them as one hint: `a, b, or c`. None where there are none.
+    /// All remedies as one hint: `a, b, or c`; `None` if there are none.
     pub fn hint(remedies: &[Remedy]) -> Option<String> {
         let texts: Vec<String> = remedies.iter().map(Remedy::to_string).collect();
         match texts.as_slice() {
@@ -158,7 +158,7 @@ impl fmt::Display for Remedy {
             Remedy::GiveSamples => f.write_str(
                 "give samples with ‹data›: an .npz with one array for each input, a folder of .npy or images; or `‹data› random`",
             ),
-            Remedy::QuantizeWeightsOnly => f.write_str("quantize the weights alone with ‹weights-only›"),
+            Remedy::QuantizeWeightsOnly => f.write_str("quantize only the weights with ‹weights-only›"),
             Remedy::ExcludeLayer(name) => write!(f, "keep the layer with ‹exclude› '{name}'"),
             Remedy::UseScheme(words) | Remedy::UseFormat(words) => f.write_str(words),
             Remedy::ChooseOutput => f.write_str("choose another output with ‹output›"),
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_ways_are_one_sentence() {
+    fn several_remedies_form_one_sentence() {
         let [data, weights] = [Remedy::GiveCalibrationData, Remedy::QuantizeWeightsOnly];
         assert_eq!(Remedy::hint(&[]), None);
         assert_eq!(Remedy::hint(std::slice::from_ref(&data)).as_deref(), Some("give a text with ‹calib› FILE"));
@@ -189,14 +189,14 @@ mod tests {
         assert_eq!(
             Remedy::hint(&all).as_deref(),
             Some(
-                "give a text with ‹calib› FILE, quantize the weights alone with ‹weights-only›, or leave ‹algorithm› out to \
+                "give a text with ‹calib› FILE, quantize only the weights with ‹weights-only›, or leave ‹algorithm› out to \
                  round to nearest"
             )
         );
     }
 
     #[test]
-    fn a_remedy_names_the_setting_of_its_text() {
+    fn remedy_names_the_setting_in_its_text() {
         let all = [
             Remedy::GiveCalibrationData,
             Remedy::GiveSamples,

@@ -1,4 +1,4 @@
-//! What is removed may be gone already.
+//! Removal that tolerates missing files.
 
 use std::io;
 
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_gone_is_removed() {
+    fn removing_a_missing_file_succeeds() {
         let dir = tempfile::tempdir().unwrap();
         assert!(or_gone(std::fs::remove_file(dir.path().join("none"))).is_ok());
         std::fs::create_dir(dir.path().join("full")).unwrap();

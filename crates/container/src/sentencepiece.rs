@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::mmap::MappedFile;
 use crate::protobuf::{Fields, Wire, WireError};
 
-/// What a piece is.
+/// The kind of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PieceKind {
     /// Text.
@@ -33,7 +33,7 @@ pub struct Piece {
     pub text: String,
     /// Its logarithmic probability, or minus its rank.
     pub score: f32,
-    /// What it is.
+    /// Its kind.
     pub kind: PieceKind,
 }
 
@@ -41,7 +41,7 @@ pub struct Piece {
 ///
 /// # Errors
 ///
-/// [`Error::Io`], [`Error::NotAFile`], [`Error::SentencePiece`] for what is no such model.
+/// [`Error::Io`], [`Error::NotAFile`], [`Error::SentencePiece`] for anything but such a model.
 pub fn read_pieces(path: &Path) -> Result<Vec<Piece>, Error> {
     let map = MappedFile::open(path)?;
     let damaged = |e: WireError| Error::SentencePiece { file: path.to_path_buf(), reason: e.to_string() };
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_read_and_the_rest_is_skipped() {
+    fn pieces_are_read_and_trainer_settings_skipped() {
         let trainer = [0x12, 0x03, 1, 2, 3];
         let bytes = [encoded("<unk>", 0.0, 2), trainer.to_vec(), encoded("▁the", -3.5, 1), encoded("<0x0A>", 0.0, 6)];
         let pieces = parse(&bytes.concat()).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_models_are_refused() {
+    fn damaged_sentencepiece_models_are_refused() {
         let whole = encoded("piece", 1.0, 1);
         for len in 1..whole.len() {
             assert!(parse(&whole[..len]).is_err(), "{len}");

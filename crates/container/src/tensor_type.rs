@@ -22,7 +22,7 @@ macro_rules! tensor_types {
                 match self { $(Self::$variant => $id),* }
             }
 
-            /// The name by which llama.cpp calls it.
+            /// Its name in llama.cpp.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant)),* }
             }
@@ -117,7 +117,7 @@ impl TensorType {
         Self::ALL.iter().copied().find(|kind| kind.id() == id)
     }
 
-    /// The bytes of a tensor with these dimensions, the slowest first; `None` where the fastest is no whole number of
+    /// The bytes of a tensor with these dimensions, the slowest first; `None` where the fastest is not a whole number of
     /// blocks, or the size does not exist.
     pub fn byte_len(self, shape: &[usize]) -> Option<u64> {
         let columns = shape.last().copied().unwrap_or(1);

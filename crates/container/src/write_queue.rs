@@ -21,14 +21,14 @@ pub(crate) struct WriteQueue {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether a thread is writing, which will write what waits before it goes.
+    /// Whether a thread is writing; it writes all queued pieces before it returns.
     busy: bool,
     waiting: Vec<(u64, Vec<u8>)>,
     waiting_bytes: usize,
     /// Pieces that were handed in, and those of them that are in the file: they are written in their order.
     taken: u64,
     written: u64,
-    /// What went wrong, perhaps with bytes of a thread that has gone on.
+    /// The first failure, possibly with bytes of a thread that has already returned.
     failed: Option<(io::ErrorKind, String)>,
 }
 
@@ -79,7 +79,7 @@ impl WriteQueue {
         written
     }
 
-    /// What waits; none, and the file is free, where nothing does or writing so many pieces failed.
+    /// The waiting pieces; none, and the file is free, if nothing waits or writing the pieces failed.
     fn next(&self, written: &io::Result<()>, pieces: u64) -> Option<Vec<(u64, Vec<u8>)>> {
         let mut state = self.lock();
         state.written += pieces;
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_of_many_threads_are_all_in_the_file() {
+    fn pieces_of_all_threads_are_in_the_file() {
         let queue = WriteQueue::new(tempfile::tempfile().unwrap());
         let piece = |i: u8| vec![i; 1000 + usize::from(i)];
         let offset = |i: u8| (0..i).map(|before| piece(before).len() as u64).sum::<u64>();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_to_all_who_come_after() {
+    fn write_failure_is_returned_by_later_calls() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, b"x").unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_wait_while_there_is_room() {
+    fn writes_are_queued_while_there_is_room() {
         let queue = WriteQueue::new(tempfile::tempfile().unwrap());
         queue.lock().busy = true;
         queue.write(3, b"def").unwrap();

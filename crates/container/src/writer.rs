@@ -11,7 +11,7 @@ use crate::geometry::{Geometry, OutputFile, Place};
 use crate::positioned::{read_exact_at, reserve, sync_dir, write_all_at};
 use crate::write_queue::WriteQueue;
 
-/// How sure [`Writer::finish`] makes that the bytes stay.
+/// The durability that [`Writer::finish`] guarantees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Durability {
     /// They survive the end of the process, but perhaps not a power cut: the system writes them to disk when it likes.
@@ -105,7 +105,7 @@ impl Writer {
         result.map_err(|e| Error::io("read", &self.path_of(place.shard), Some(self.name_of(tensor)), e))
     }
 
-    /// Says that so many bytes of a tensor are in the files already, from the run that [`Self::reopen`] continues.
+    /// Records that so many bytes of a tensor are already in the files, from the run that [`Self::reopen`] continues.
     ///
     /// # Errors
     ///

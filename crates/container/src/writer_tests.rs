@@ -27,7 +27,7 @@ fn written(dir: &TempDir) -> Vec<u8> {
 }
 
 #[test]
-fn the_reference_implementation_reads_what_was_written() {
+fn reference_implementation_reads_written_files() {
     let dir = tempfile::tempdir().unwrap();
     let writer = Writer::create(&dir.path().join("new/dir"), small_layout(100)).unwrap();
     deliver(&writer);
@@ -40,7 +40,7 @@ fn the_reference_implementation_reads_what_was_written() {
 }
 
 #[test]
-fn what_the_reference_implementation_writes_is_read() {
+fn files_of_the_reference_implementation_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.safetensors");
     let view = |dtype, data| ::safetensors::tensor::TensorView::new(dtype, vec![2], data).unwrap();
@@ -52,7 +52,7 @@ fn what_the_reference_implementation_writes_is_read() {
 }
 
 #[test]
-fn views_give_their_pages_back() {
+fn views_release_their_pages() {
     let dir = tempfile::tempdir().unwrap();
     let writer = Writer::create(dir.path(), small_layout(100)).unwrap();
     deliver(&writer);
@@ -66,7 +66,7 @@ fn views_give_their_pages_back() {
 }
 
 #[test]
-fn a_thousand_tensors_from_two_threads() {
+fn thousand_tensors_are_written_from_two_threads() {
     let size = |i: usize| 1 + (i * 37) % 300;
     let byte = |i: usize, at: usize| (i * 31 + at * 7) as u8;
     let content = |i: usize| (0..size(i)).map(|at| byte(i, at)).collect::<Vec<u8>>();
@@ -113,7 +113,7 @@ fn resumed_files_equal_uninterrupted_ones() {
 }
 
 #[test]
-fn files_of_another_run_are_not_resumed() {
+fn files_of_another_layout_are_not_resumed() {
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(Writer::reopen(dir.path(), small_layout(100)), Err(Error::Io { .. })));
     drop(Writer::create(dir.path(), small_layout(100)).unwrap());
@@ -152,7 +152,7 @@ fn bytes_outside_a_tensor_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn undelivered_tensors_are_not_finished() {
+fn incomplete_tensors_fail_to_finish() {
     let dir = tempfile::tempdir().unwrap();
     let writer = Writer::create(dir.path(), small_layout(4)).unwrap();
     writer.write_at(0, 0, &[1, 2, 3]).unwrap();
@@ -166,7 +166,7 @@ fn undelivered_tensors_are_not_finished() {
 }
 
 #[test]
-fn an_unwritable_directory_is_reported_with_its_name() {
+fn unwritable_directory_is_named_in_the_error() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();

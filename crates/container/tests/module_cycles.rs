@@ -482,7 +482,7 @@ fn comments_strings_and_tests_are_no_dependencies() {
 }
 
 #[test]
-fn re_exports_stand_for_the_module_that_defines_them() {
+fn re_exports_resolve_to_the_defining_module() {
     let modules = BTreeSet::from(["plan".to_owned(), "export".to_owned()]);
     let text = "pub use plan::{A, inner::B as C}; pub use self::export::D; pub use other_crate::E;";
     let exports = re_exports(&tokens_of(text), &modules);

@@ -8,7 +8,7 @@ use kvant_weights::import_error::ImportError;
 use std::path::{Path, PathBuf};
 use tokenizers::{Encoding, Tokenizer, TruncationDirection};
 
-/// What keeps a tokenizer from being used.
+/// Reasons that a tokenizer cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// The checkpoint has no tokenizer.
@@ -25,7 +25,7 @@ pub enum TokenizerError {
     Unusable {
         /// The tokenizer's file.
         file: PathBuf,
-        /// What it says.
+        /// Its text.
         message: String,
     },
 }
@@ -55,11 +55,11 @@ pub struct ModelTokenizer {
 }
 
 impl ModelTokenizer {
-    /// Loads tokenizer.json of the checkpoint in `model`, or what stands for it in a GGUF file.
+    /// Loads tokenizer.json of the checkpoint in `model`, or its equivalent in a GGUF file.
     ///
     /// # Errors
     ///
-    /// Files that are missing or not understood.
+    /// Missing or unsupported files.
     pub fn open(model: &Path) -> Result<ModelTokenizer, TokenizerError> {
         if gguf::is_gguf(model) {
             let json = tokenizer_json(&GgufFile::open(model).map_err(ImportError::from)?)?;
@@ -88,7 +88,7 @@ impl ModelTokenizer {
         Ok(self.encoding(text, true)?.get_ids().to_vec())
     }
 
-    /// The tokens of a text that holds its special tokens already, as what a chat template renders does.
+    /// The tokens of a text that already contains its special tokens, such as a rendered chat template.
     ///
     /// # Errors
     ///

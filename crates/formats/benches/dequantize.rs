@@ -12,7 +12,7 @@ use kvant_formats::format::OutputFormat;
 use kvant_formats::format::compressed_tensors;
 use kvant_formats::format::quark::{self, WeightFormat};
 use kvant_formats::import;
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_numeric::simd::Isa;
 use kvant_quant::scheme::LayerScheme;
@@ -64,7 +64,7 @@ fn least(isa: Isa, matrix: &WeightMatrix<'_>) -> f64 {
 /// A layer of the scheme in the export's layout, of bytes that are all alike.
 fn checkpoint(export: OutputFormat, text: &str) -> (tempfile::TempDir, Checkpoint) {
     let scheme: LayerScheme = text.parse().unwrap();
-    let source = Source::Bf16;
+    let source = FloatDType::Bf16;
     let layer = LayerSpec {
         name: "m.up",
         rows: ROWS,
@@ -73,7 +73,7 @@ fn checkpoint(export: OutputFormat, text: &str) -> (tempfile::TempDir, Checkpoin
         source,
         order: NibbleOrder::Awq,
         fused: None,
-        ordered: false,
+        act_order: false,
     };
     let tensors = export.parts(&layer).unwrap().into_iter().map(|part| {
         let length = part.shape.iter().product::<usize>() * part.dtype.bitsize() / 8;
@@ -99,7 +99,7 @@ fn checkpoint(export: OutputFormat, text: &str) -> (tempfile::TempDir, Checkpoin
 fn main() {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     let plain: Vec<u8> = (0..ROWS * COLUMNS * 2).map(|i| (i * 7 % 60) as u8).collect();
-    let plain = WeightMatrix::plain(&plain, Source::Bf16, (ROWS, COLUMNS), false);
+    let plain = WeightMatrix::plain(&plain, FloatDType::Bf16, (ROWS, COLUMNS), false);
     for (export, text) in CASES.iter().filter(|(_, text)| text.contains(&filter)) {
         let (_dir, checkpoint) = checkpoint(*export, text);
         let tensors = import::open(&checkpoint).unwrap().into_tensors();

@@ -1,4 +1,4 @@
-//! Writes what a quantized checkpoint stands for, for comparison with other loaders.
+//! Writes the values of a quantized checkpoint, for comparison with other loaders.
 //!
 //! ```text
 //! dequantize MODEL OUT

@@ -19,7 +19,7 @@ pub fn size(precision: Precision) -> usize {
 /// Writes numbers of this precision from byte `offset` on.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn write(file: &File, precision: Precision, offset: u64, data: &[f32]) -> io::Result<()> {
     let size = size(precision);
     data.par_chunks(PIECE).enumerate().try_for_each_init(Vec::new, |bytes, (index, piece)| {
@@ -38,10 +38,10 @@ fn encode<const N: usize>(values: &[f32], bytes: &mut [u8], encode: impl Fn(f32)
     bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(bytes, value)| *bytes = encode(*value));
 }
 
-/// Reads so many numbers from byte `offset` on, in the memory of `data`, whose numbers are forgotten.
+/// Reads numbers from byte `offset` on into `data`, reusing its memory.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn read(
     file: &File,
     precision: Precision,

@@ -1,4 +1,4 @@
-//! Writes what the tensors of a GGUF file stand for, for comparison with other readers.
+//! Writes the values of a GGUF file's tensors, for comparison with other readers.
 //!
 //! ```text
 //! gguf_values MODEL.gguf OUT

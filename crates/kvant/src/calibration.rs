@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Resumption, Stage, Unit};
 use crate::job::{Data, Job};
 use crate::text::shown;
-use kvant_checkpoint::blockwise::{self, BlockProgress, BlockwiseReport, Found, Settings, Sources, State};
+use kvant_checkpoint::blockwise::{self, BlockProgress, BlockResults, BlockwiseReport, Settings, Sources, State};
 use kvant_checkpoint::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
 use kvant_checkpoint::engine::{Output, OutputError};
 use kvant_checkpoint::plan::{CalibratedPlan, Plan, PlanOnData};
@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 /// The tokens of a sequence unless said otherwise, where the model can take them.
 const SEQUENCE: usize = 512;
 
-/// What calibration needs besides the plan.
+/// Inputs of calibration besides the plan.
 pub struct Calibration<'a> {
     /// The job.
     pub job: &'a Job,
@@ -45,17 +45,17 @@ impl Loaded {
         &self.data.held_out
     }
 
-    /// What the output depends on besides the plan.
+    /// Everything besides the plan that the output depends on.
     pub fn key(&self, precision: &str) -> String {
         format!("{precision} {}", self.provenance)
     }
 }
 
 impl Calibration<'_> {
-    /// Reads the data, and as many sequences more, where there are so many, to be held out.
+    /// Reads the data, and further sequences, if available, to hold out.
     ///
     /// # Errors
-    /// Whatever is wrong with the data or the tokenizer.
+    /// Errors of the data or the tokenizer.
     pub fn load(&self, decoder: &Decoder<'_>, held_out: usize, reporter: &Reporter<'_>) -> Result<Loaded, Error> {
         let data = self.data(decoder, held_out)?;
         data.provenance.warnings().iter().for_each(|warning| reporter.warning(&warning.to_string()));
@@ -81,7 +81,8 @@ impl Calibration<'_> {
         output: &Output,
         reporter: &Reporter<'_>,
     ) -> Result<(CalibratedPlan, BlockwiseReport), Error> {
-        let Found { statistics, report: blocks, .. } = self.run_blocks(decoder, loaded, &plan, output, reporter)?;
+        let BlockResults { statistics, report: blocks, .. } =
+            self.run_blocks(decoder, loaded, &plan, output, reporter)?;
         let Resolved { parameters, report } = resolve(&plan, &statistics)?;
         report.notices().iter().for_each(|notice| reporter.note(notice));
         let record = json!({
@@ -105,7 +106,7 @@ impl Calibration<'_> {
         plan: &Plan,
         output: &Output,
         reporter: &Reporter<'_>,
-    ) -> Result<Found, Error> {
+    ) -> Result<BlockResults, Error> {
         let progress = reporter.stage(Stage::Algorithms, Unit::Tokens);
         let watch = Mutex::new(progress.watch_resumed());
         let watch = |at: BlockProgress| {
@@ -184,7 +185,7 @@ impl Calibration<'_> {
     }
 }
 
-/// What is asked of the data of a model that takes sequences of `longest` tokens, if that is known.
+/// The options for data of a model with a context of `longest` tokens, if known.
 pub fn options(data: &Data, longest: Option<usize>) -> Options {
     let length = data.seq_len.unwrap_or(SEQUENCE.min(longest.unwrap_or(SEQUENCE)));
     Options {
@@ -196,10 +197,10 @@ pub fn options(data: &Data, longest: Option<usize>) -> Options {
     }
 }
 
-/// Refuses data, where any are named, that are too long for the model or not there, without reading them.
+/// Refuses data that are missing or too long for the model, without reading them.
 ///
 /// # Errors
-/// What loading them would report.
+/// Those of loading them.
 pub fn check(data: &Data, longest: Option<usize>) -> Result<(), Error> {
     if data.files.is_empty() {
         return Ok(());
@@ -219,7 +220,7 @@ fn check_length(options: &Options, longest: Option<usize>) -> Result<(), Error> 
         .with_remedies(vec![Remedy::setting("seq-len", "give a smaller ‹seq-len›")]))
 }
 
-/// Removes what was kept for a run that is now whole.
+/// Removes the work files of a completed run.
 pub fn clear_away(target: &Path) -> Result<(), Error> {
     let blocks = State::directory(target);
     let failure = |cause| Error::system(format!("cannot remove {}: {cause}", shown(&blocks)));

@@ -20,7 +20,7 @@ impl CancelToken {
         self.flag.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether the run was asked to stop.
+    /// Returns whether the run was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.flag.load(Ordering::Relaxed)
     }

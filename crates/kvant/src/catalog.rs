@@ -37,7 +37,7 @@ pub struct Column {
 pub struct Topic {
     /// Its name.
     pub name: &'static str,
-    /// What it lists.
+    /// Its entries.
     pub about: &'static str,
     list: fn() -> Table,
 }
@@ -222,7 +222,7 @@ fn scheme_row(preset: &Preset) -> Vec<Value> {
     vec![json!(preset.name), json!(preset.spelling), format, json!(needs_data), json!(about)]
 }
 
-/// A description, and that no loader supports what it describes.
+/// A description with the remark that no loader supports the scheme.
 fn about(text: &str, is_for_evaluation_only: bool) -> String {
     if is_for_evaluation_only { format!("{text}; {EVALUATION_ONLY}") } else { text.to_owned() }
 }
@@ -265,7 +265,7 @@ fn algorithms() -> Table {
     Table { columns, rows: of_checkpoints.chain([importance_row()]).chain(of_graphs).collect() }
 }
 
-/// What GGUF files have in place of algorithms that choose codes.
+/// The counterpart of rounding algorithms for GGUF files.
 fn importance_row() -> Vec<Value> {
     let about = "errors of GGUF's own types weigh as much as the mean square of the input they meet";
     [
@@ -354,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schemes_are_those_that_the_loader_takes() {
+    fn listed_schemes_are_those_the_loader_reads() {
         let names = |loader: &str| -> Vec<String> {
             let rows = schemes_for(loader).rows;
             rows.iter().filter_map(|row| row[0].as_str().map(str::to_owned)).collect()
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_fill_their_columns() {
+    fn catalog_rows_fill_their_columns() {
         for topic in TOPICS {
             let table = topic.table();
             let is_full = table.rows.iter().all(|row| row.len() == table.columns.len());

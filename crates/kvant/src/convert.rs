@@ -11,7 +11,7 @@ use crate::onnx::{self, GraphConversion};
 use crate::paths::{self, MODEL, Paths, refuse_missing};
 use serde_json::Value;
 
-/// What a conversion made or would make.
+/// The result of a conversion, real or planned.
 pub enum ConversionReport {
     /// A checkpoint.
     Checkpoint(Box<CheckpointConversion>),
@@ -36,7 +36,7 @@ impl Conversion {
     /// Converts the model. An interrupted run resumes when the same conversion runs again.
     ///
     /// # Errors
-    /// What the target does not hold, before anything is written; then what the weights or the system say.
+    /// Conversions that the target does not support, before anything is written; then errors of the weights or the system.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<ConversionReport, Error> {
         let stopped = if self.to == ConvertTo::Onnx { Stopped::StartsOver } else { Stopped::Resumes };
         concluded(|| stopped, || self.carry_out(&Reporter::new(events, cancel), true))
@@ -45,7 +45,7 @@ impl Conversion {
     /// Checks the conversion and writes nothing.
     ///
     /// # Errors
-    /// What [`run`](Self::run) would refuse before its work.
+    /// The requests that [`run`](Self::run) refuses before its work.
     pub fn plan(&self, events: &mut dyn Events) -> Result<ConversionReport, Error> {
         self.carry_out(&Reporter::new(events, &CancelToken::new()), false)
     }

@@ -17,7 +17,7 @@ pub struct Delivery<'a, P: CompletePlan> {
     pub checkpoint: &'a Checkpoint,
     /// Its path.
     pub source: &'a Path,
-    /// How it gets its name.
+    /// The way it gets its name.
     pub commit: Commit,
 }
 
@@ -36,7 +36,7 @@ impl<P: CompletePlan> Delivery<'_, P> {
         self.make_if(claim, jobs, work, |_| Ok(()))
     }
 
-    /// The same where `gate` accepts what was made.
+    /// The same, if `gate` accepts the result.
     ///
     /// # Errors
     /// As [`make`](Self::make), and those of the gate.
@@ -57,7 +57,7 @@ impl<P: CompletePlan> Delivery<'_, P> {
     }
 }
 
-/// Refuses outputs that another run is writing, or on which a run with other options has done work, unless that is to be discarded.
+/// Refuses outputs that another run is writing, or with unfinished work of a run with other options, unless that is to be discarded.
 ///
 /// # Errors
 /// Names the run, or the options.
@@ -71,7 +71,7 @@ pub fn check_runs<'p>(
     Ok(targets.into_iter().try_for_each(|target| Claim::check(target, options))?)
 }
 
-/// Refuses an output that cannot be written: one of another run, or one whose place is taken. Jobs without an output pass.
+/// Refuses an output that cannot be written: one of another run, or one whose path is occupied. Jobs without an output pass.
 ///
 /// # Errors
 /// Those of [`check_runs`], and files in the way, by name.
@@ -81,7 +81,7 @@ pub fn check_output(plan: &dyn OutputPlan, source: &Path, sinks: &Sinks) -> Resu
     Ok(Output::check(plan, source, output, sinks.commit.overwrite)?)
 }
 
-/// Takes hold of an output before the work, without what an unfinished run has left where that is to be discarded.
+/// Claims an output before the work, discarding unfinished work if requested.
 ///
 /// # Errors
 /// As [`check_runs`], and the system's.
@@ -92,10 +92,10 @@ pub fn claim(target: &Path, options: &Options, commit: Commit) -> Result<Claim, 
     Ok(Claim::take(target, options)?)
 }
 
-/// Refuses what would not pass verification when it is made, unless nobody looks.
+/// Refuses output that would not pass verification, unless verification is skipped.
 ///
 /// # Errors
-/// What is wrong with the source or its name.
+/// Problems of the source or its name.
 pub fn preflight(plan: &dyn OutputPlan, checkpoint: &Checkpoint, commit: Commit) -> Result<(), Error> {
     if commit.no_verify { Ok(()) } else { Ok(plan.preflight(checkpoint)?) }
 }
@@ -111,10 +111,10 @@ pub fn refuse_measured_change(checkpoint: &Checkpoint, output: &Path) -> Result<
         .with_hint(Some("the output is complete and of the earlier source; its errors are not known".to_owned())))
 }
 
-/// Gives an output its name if `gate` accepts it, or removes what no rerun could use.
+/// Commits an output if `gate` accepts it, or removes unusable work.
 ///
 /// # Errors
-/// What the work ended with; those of the gate; a check that the output does not pass; the system's.
+/// Errors of the work and of the gate; failed checks of the output; system errors.
 pub fn settle_if(
     output: Output,
     work: Result<Done, EngineError>,

@@ -6,7 +6,7 @@ use kvant_container::onnx::SourceGraph;
 use kvant_container::{LostFile, LostFiles};
 use std::path::Path;
 
-/// What a request leaves when it is stopped.
+/// The state that a request leaves when it is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
     /// Work that the same request resumes.
@@ -24,8 +24,8 @@ impl Stopped {
     }
 }
 
-/// Carries out a request. One that was stopped says what happens next, which `stopped` is asked for then, and one of which a file was cut short, or its disk failed, ends
-/// with an error that names the file, whatever became of the work: what was read of it in part were zeros. Work that failed over a file
+/// Carries out a request. A stopped request reports what happens next, as given by `stopped`; one whose source was truncated, or whose disk failed, ends
+/// with an error that names the file, regardless of the work's result: part of the data read were zeros. Work that failed over a file
 /// that was rewritten meanwhile names that file too. Work that succeeded has looked at its sources before it named its output;
 /// [`concluded_reading`] is for requests that have none.
 ///
@@ -96,7 +96,7 @@ pub(crate) fn refuse_changed_graphs<'s>(sources: impl IntoIterator<Item = &'s So
     changed.map_or(Ok(()), |file| Err(of_changed_file(file)))
 }
 
-/// That a file was lost while it was read.
+/// The error for a file that was lost while it was read.
 pub(crate) fn of_lost_file(file: &LostFile) -> Error {
     let path = shown(&file.path);
     let (message, hint) = match file.is_shorter {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happens_next_is_said_of_what_was_stopped() {
+    fn interruption_message_states_what_happens_next() {
         let stop = || Err::<(), _>(Error::new(ErrorKind::Interrupted, "stopped"));
         let of = |stopped| concluded(|| stopped, stop).unwrap_err();
         assert!(of(Stopped::Resumes).message.ends_with("to resume."));
@@ -127,7 +127,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn zeros_in_place_of_a_file_are_an_error_that_names_it() {
+    fn truncated_source_is_an_error_that_names_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("weights");
         std::fs::write(&path, vec![7; 100_000]).unwrap();

@@ -1,4 +1,4 @@
-//! Errors as users meet them: a kind, a message, a hint. What the crates below report is turned into one here and nowhere else.
+//! Errors as users meet them: a kind, a message, a hint. Errors of the crates below are converted here and nowhere else.
 
 use crate::settings;
 use kvant_container::{Diagnostic, ErrorKind as FileErrorKind, Remedy};
@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt;
 
-/// What kind of error it is.
+/// The kind of the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ErrorKind {
@@ -18,7 +18,7 @@ pub enum ErrorKind {
     System,
     /// The command line is wrong.
     Usage,
-    /// The model does not pass; what is wrong with it has been told as data.
+    /// The model does not pass; the findings were already returned as data.
     Unfit,
     /// Kvant is wrong.
     Internal,
@@ -29,11 +29,11 @@ pub enum ErrorKind {
 /// An error for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// What kind it is.
+    /// Its kind.
     pub kind: ErrorKind,
-    /// What is wrong, naming the file, tensor or layer. Settings in it are to be spelled (see [`spelled`](crate::spelled)).
+    /// The problem, naming the file, tensor or layer. Settings in it must be spelled (see [`spelled`](crate::spelled)).
     pub message: String,
-    /// The ways out as a text, separated by semicolons. Settings in it are to be spelled.
+    /// The remedies as text, separated by semicolons. Settings in it must be spelled.
     pub hint: Option<String>,
     /// The same as values.
     pub(crate) remedies: Vec<Remedy>,
@@ -65,23 +65,23 @@ impl Error {
             .with_hint(Some(report.to_owned()))
     }
 
-    /// The same with a way out in words.
+    /// The same with a remedy in words.
     pub fn with_hint(self, hint: Option<String>) -> Error {
         let remedies = Remedy::of_hint(hint.clone());
         self.with_ways(hint, remedies)
     }
 
-    /// The same with ways out, of which the hint is made.
+    /// The same with remedies, which form the hint.
     pub fn with_remedies(self, remedies: Vec<Remedy>) -> Error {
         self.with_ways(Remedy::hint(&remedies), remedies)
     }
 
-    /// The same with ways out, and the words for all of them.
+    /// The same with remedies and an explicit hint.
     pub fn with_ways(self, hint: Option<String>, remedies: Vec<Remedy>) -> Error {
         Error { hint, remedies, ..self }
     }
 
-    /// The ways out: what a front end shows as options or arguments. [`hint`](Self::hint) is the text of them.
+    /// The remedies, which a front end shows as options or arguments. [`hint`](Self::hint) is their text.
     ///
     /// ```
     /// use kvant::{CancelToken, Job, Remedy};

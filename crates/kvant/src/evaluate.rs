@@ -15,7 +15,7 @@ use kvant_forward::evaluation::{
     Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate, tokenize,
 };
 use kvant_forward::forward::Decoder;
-use kvant_onnx::data::{DataOptions, Source as Samples, inputs};
+use kvant_onnx::data::{DataOptions, SampleSource as Samples, inputs};
 use kvant_onnx::error::QuantizeError;
 use kvant_onnx::evaluation::{Report as GraphEvaluation, evaluate as evaluate_graph, widened};
 use kvant_onnx::graph::check;
@@ -30,9 +30,9 @@ pub struct Evaluation {
     pub source: Source,
     /// A text; for graphs arrays, images, or `random`.
     pub data: PathBuf,
-    /// The model that this one was made of, to compare with. Graphs need one.
+    /// The source of this model, to compare with. Required for graphs.
     pub reference: Option<PathBuf>,
-    /// Where the tokenizer is; `None` is the model.
+    /// The path of the tokenizer; `None` is the model.
     pub tokenizer: Option<PathBuf>,
     /// Tokens of a window; `None` is 2048, or as many as the model takes if these are fewer.
     pub seq_len: Option<usize>,
@@ -44,16 +44,16 @@ pub struct Evaluation {
     pub labels: Option<String>,
     /// Samples of a graph's data to take; `None` is all.
     pub num_samples: Option<usize>,
-    /// How images become inputs of a graph.
+    /// The preprocessing of images for a graph.
     pub preprocess: Option<String>,
     /// Resources.
     pub limits: Limits,
 }
 
-/// How files of text end.
+/// Extensions of text files.
 const TEXT_ENDINGS: [&str; 5] = ["txt", "md", "json", "jsonl", "parquet"];
 
-/// What was measured.
+/// The measurement.
 pub enum EvaluationReport {
     /// Of a language model.
     Text(Box<TextReport>),
@@ -61,7 +61,7 @@ pub enum EvaluationReport {
     Graph(Box<GraphEvaluation>),
 }
 
-/// How well a language model predicts a text.
+/// Perplexity of a language model on a text.
 pub struct TextReport {
     /// The perplexity, and how far the model is from its reference.
     pub found: TextEvaluation,

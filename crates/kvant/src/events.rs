@@ -1,4 +1,4 @@
-//! What a run reports while it works: notes, progress, and where an interrupted run resumes.
+//! Reports of a run in progress: notes, progress, and the point where an interrupted run resumes.
 
 use crate::cancel::CancelToken;
 use crate::ending::{of_lost_file, refuse_changed};
@@ -28,7 +28,7 @@ pub trait Events: Send {
     /// Called for each event.
     fn event(&mut self, event: Event<'_>);
 
-    /// How a setting is spelled in texts (see [`spelled`](crate::spelled)).
+    /// The spelling of a setting in texts (see [`spelled`](crate::spelled)).
     fn spell(&self, setting: &str) -> String {
         settings::plain(setting)
     }
@@ -54,27 +54,27 @@ pub enum Event<'a> {
     Resumed(Resumption),
     /// A stage of the run begins; the next [`Event::Progress`] belong to it.
     StageStarted {
-        /// What is done.
+        /// The stage.
         stage: Stage,
-        /// What is counted.
+        /// The name of the counted items.
         unit: Unit,
-        /// How many units there are.
+        /// The number of units.
         total: u64,
-        /// How many an interrupted run has done.
+        /// The number done by an interrupted run.
         done: u64,
     },
     /// Some more units of the stage are done.
     Progress {
         /// The tensor, layer or block that was worked on; may be empty.
         place: &'a str,
-        /// How many more units are done.
+        /// The number of further units done.
         units: u64,
     },
     /// The stage ends, finished or not.
     StageEnded,
 }
 
-/// Where an interrupted run resumes.
+/// The point at which an interrupted run resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resumption {
     /// Some of the output is there already.
@@ -104,7 +104,7 @@ pub enum Resumption {
     },
 }
 
-/// What a run does at a time.
+/// A stage of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Runs data through the float model and observes activations.
@@ -119,7 +119,7 @@ pub enum Stage {
     Search,
 }
 
-/// What progress counts.
+/// The unit of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes of the source.
@@ -148,7 +148,7 @@ impl<'e> Reporter<'e> {
         Reporter { events: Mutex::new(events), cancel: cancel.clone(), lost: LostFiles::from_now_on() }
     }
 
-    /// What stops the run.
+    /// The token that cancels the run.
     pub fn cancel(&self) -> &CancelToken {
         &self.cancel
     }
@@ -234,7 +234,7 @@ impl Progress<'_, '_> {
     }
 
     fn watch_after(&self, resumed: impl Fn(u64) -> u64 + Send) -> impl FnMut(&str, u64, u64) + Send {
-        // What was reported, and how many units there are: as was said at first, since an estimate may grow.
+        // The reported progress and the total as first reported, since an estimate may grow.
         let mut reported = None;
         move |place: &str, done: u64, all: u64| {
             let (earlier, total) = reported.unwrap_or_else(|| {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn estimates_that_grow_do_not_exceed_the_total() {
+    fn growing_estimates_do_not_exceed_the_total() {
         let mut sum = Sum::default();
         {
             let reporter = Reporter::new(&mut sum, &CancelToken::new());

@@ -2,7 +2,7 @@
 
 use kvant_quant::finding::{Finding, Severity};
 
-/// That a model does not pass.
+/// The error for a model that does not pass.
 pub fn failing(path: &str, findings: &[Finding]) -> String {
     let errors: Vec<&Finding> = findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
     match errors.as_slice() {

@@ -42,7 +42,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn objects_are_whole_and_elements_have_lines() {
+    fn json_output_is_one_object_with_a_line_per_element() {
         let elements = || [json!({"name": "a\nb"}), json!(2)].into_iter();
         let text = object("plan", &json!({"head": {"nested": {}}}), "rows", elements());
         assert_eq!(text.lines().count(), 4);

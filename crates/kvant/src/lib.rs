@@ -1,13 +1,13 @@
 //! Kvant quantizes deep-learning models: from a checkpoint, a GGUF file or an ONNX graph to a smaller one that loads.
 //!
-//! [`Job`] is the entry point: a source, a recipe, calibration data, sinks and limits. [`Job::plan`] says what would be done, and
+//! [`Job`] is the entry point: a source, a recipe, calibration data, sinks and limits. [`Job::plan`] describes the run, and
 //! [`Job::run`] does it. [`Conversion`], [`Evaluation`], [`Verification`], [`Sensitivity`] and [`inspect()`] are the other things that
-//! the `kvant` command does. All of them are owned values that can be sent to another thread; what happens while they run is
-//! received by an [`Events`], and a [`CancelToken`] stops them.
+//! the `kvant` command does. All of them are owned values that can be sent to another thread; their progress is
+//! reported to an [`Events`], and a [`CancelToken`] stops them.
 //!
 //! # Examples
 //!
-//! Quantize a checkpoint, after looking at what would become of it:
+//! Plan and quantize a checkpoint:
 //!
 //! ```
 //! use kvant::{CancelToken, Job, Plan};
@@ -27,7 +27,7 @@
 //! # }
 //! ```
 //!
-//! Quantize a graph. This preset needs calibration data, which are made up here:
+//! Quantize a graph. This preset needs calibration data, which are random here:
 //!
 //! ```
 //! use kvant::{CancelToken, GraphEngine, Job};
@@ -48,7 +48,7 @@
 //! # }
 //! ```
 //!
-//! Quantize with an observer of your own, here one that covers four standard deviations, in a checkpoint and in a graph:
+//! Quantize with a custom observer, here one that covers four standard deviations, in a checkpoint and in a graph:
 //!
 //! ```
 //! use kvant::{CancelToken, GraphEngine, Job};
@@ -112,7 +112,7 @@
 //! # }
 //! ```
 //!
-//! Measure the perplexity of a model, and how far a quantized model is from it:
+//! Measure the perplexity of a model:
 //!
 //! ```
 //! use kvant::{CancelToken, Evaluation, EvaluationReport, Source};
@@ -130,8 +130,8 @@
 //! # }
 //! ```
 //!
-//! Add a checkpoint format: which tensors a layer becomes, what config.json says of them, and how they are read. It is then one of
-//! `‹format›`, and checkpoints with its `quant_method` are sources like others:
+//! Add a checkpoint format: the tensors of a layer, its config.json, and how both are read. It is then a value of
+//! `‹format›`, and checkpoints with its `quant_method` can be sources:
 //!
 //! ```
 //! use kvant::{CancelToken, Job};
@@ -219,7 +219,7 @@
 //! # }
 //! ```
 //!
-//! Register a rounding of your own, and ask for it by name. It runs on checkpoints and on graphs; its name and settings are
+//! Register a custom rounding, and select it by name. It runs on checkpoints and on graphs; its name and settings are
 //! part of a run's identity, so that an interrupted run resumes only with the same ones:
 //!
 //! ```
@@ -396,7 +396,7 @@ mod verify;
 
 pub use cancel::CancelToken;
 pub use checkpoint::CheckpointConversion;
-pub use checkpoint::fate::{Action, Fate};
+pub use checkpoint::fate::{Action, TensorSummary};
 pub use checkpoint::outputs::{Delivered, Output};
 pub use checkpoint::plan::{CheckpointPlan, Cost};
 pub use checkpoint::quantize::CheckpointReport;
@@ -413,7 +413,7 @@ pub use job::{
 };
 pub use kvant_container::Remedy;
 pub use onnx::decoder::{Graph, GraphConversion, MadeGraph};
-pub use onnx::measure::{Measured, Origin, Quality};
+pub use onnx::measure::{Measured, Quality, SampleOrigin};
 pub use onnx::opening::{Opening, open as open_graph};
 pub use onnx::plan::GraphPlan;
 pub use onnx::quantize::{GraphReport, QuantizedGraph};

@@ -1,14 +1,14 @@
-//! How to load a result: a line to copy for each loader of a format. Which loaders there are is for the format to say.
+//! How to load a result: a line to copy for each loader of a format. The format lists its loaders.
 
 use crate::text::shell_word;
 use kvant_container::directory_of;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// What loads tensors that belong to no model.
+/// The loader of tensors without a model.
 pub const NO_RUNTIME: &str = "no runtime loads it as a model: its files describe codes and scales of single tensors";
 
-/// Each loader, and the line that loads the checkpoint at `path`, where there is one.
+/// Each loader, and the line that loads the checkpoint at `path`, if there is one.
 pub fn lines(loaders: &[&'static str], path: &Path) -> Vec<(&'static str, Option<String>)> {
     loaders.iter().map(|loader| (*loader, line(loader, path))).collect()
 }
@@ -43,7 +43,7 @@ fn transformers(path: &Path) -> String {
     format!("{class}.from_pretrained({})", python(path))
 }
 
-/// Whether config.json names an architecture of more than text.
+/// Returns whether config.json names an architecture of more than text.
 fn is_multimodal(directory: &Path) -> bool {
     let config = std::fs::read(directory.join("config.json")).unwrap_or_default();
     let config: Value = serde_json::from_slice(&config).unwrap_or_default();
@@ -74,7 +74,7 @@ mod tests {
     use kvant_formats::format::OutputFormat;
 
     #[test]
-    fn formats_with_codes_have_a_line_for_every_loader() {
+    fn every_format_has_a_load_line_for_every_loader() {
         for format in OutputFormat::all().filter(|format| *format != OutputFormat::PlainFloats) {
             assert!(
                 lines(&format.loaders(), Path::new("out")).iter().all(|(_, line)| line.is_some()),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn transformers_takes_files_and_other_modalities_by_calls_of_their_own() {
+    fn transformers_load_lines_handle_gguf_and_modalities() {
         let call = |path: &Path| line("transformers", path).unwrap();
         let files = [("m.gguf", "."), ("out/m.gguf", "out")];
         for (path, directory) in files {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_paths_are_quoted() {
+    fn unusual_paths_are_quoted() {
         let path = Path::new("my model's \"x\"");
         let lines = lines(&["vLLM", "transformers"], path);
         assert_eq!(lines[0].1.as_deref().unwrap(), "vllm serve 'my model'\\''s \"x\"'");

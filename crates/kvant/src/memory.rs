@@ -16,7 +16,7 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
-/// What to say before a calibrated run that may take `needed` bytes.
+/// The note before a calibrated run that may take `needed` bytes.
 pub fn shortage(needed: u64, available: Option<u64>) -> Option<String> {
     let available = available.filter(|available| needed > *available)?;
     Some(format!(
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_s_lines_are_read() {
+    fn meminfo_lines_are_parsed() {
         let text = "MemTotal:       24689412 kB\nMemAvailable:   22000000 kB\n";
         assert_eq!(kilobytes(text, "MemAvailable:"), Some(22_000_000));
         assert_eq!(kilobytes("MemAvailable: much", "MemAvailable:"), None);
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_shortage_is_told() {
+    fn only_a_memory_shortage_is_reported() {
         assert_eq!(shortage(10, Some(10)), None);
         assert_eq!(shortage(10, None), None);
         assert!(shortage(3_000_000_000, Some(2_000_000_000)).unwrap().starts_with("this may take 3.0 GB"));

@@ -1,4 +1,4 @@
-//! Whether a language model that was made is near enough to its source to get its name: both are run on text that no
+//! Quality limits: decides whether a quantized language model is close enough to its source to be committed. Both are run on text that no
 //! algorithm has seen.
 
 use crate::calibration::Calibration;
@@ -18,16 +18,16 @@ use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::path::Path;
 
-/// Tokens below which a measurement is uncertain enough to say so.
+/// Below this number of tokens, a measurement is reported as uncertain.
 const FEW_TOKENS: usize = 1024;
 
-/// The limits of a run, and what they are measured on.
+/// The limits of a run, and their evaluation data.
 pub struct Gate<'a> {
     job: &'a Job,
     target: &'a Path,
     source: &'a Checkpoint,
     sequences: Vec<Vec<u32>>,
-    /// Where the sequences come from.
+    /// The source of the sequences.
     data: String,
     /// Whether the result has a scheme of GGUF files alone.
     has_gguf_scheme: bool,
@@ -68,11 +68,11 @@ pub fn preflight(job: &Job, source: &Checkpoint) -> Result<(), Error> {
 }
 
 impl<'a> Gate<'a> {
-    /// Reads what the result will be measured on; nothing where nobody asks. `calibrates` says whether the run takes the
-    /// calibration data for itself, so that only what is held out is left.
+    /// Reads the evaluation data; `None` without limits. `calibrates` says whether the run uses the
+    /// calibration data itself, so that only held-out sequences remain.
     ///
     /// # Errors
-    /// Whatever is wrong with the source, the text or the tokenizer; data that have nothing to hold out.
+    /// Errors of the source, the text or the tokenizer; data without held-out sequences.
     pub fn open(
         job: &'a Job,
         source: &'a Checkpoint,
@@ -98,10 +98,10 @@ impl<'a> Gate<'a> {
         Gate { has_gguf_scheme: true, ..self }
     }
 
-    /// Measures a result that is whole but for its name.
+    /// Measures a complete result before it is committed.
     ///
     /// # Errors
-    /// Limits that it does not keep; whatever keeps it from being run.
+    /// Limits that it exceeds; failures to run it.
     pub fn judge(&self, made: &Path, reporter: &Reporter<'_>) -> Result<(), Error> {
         let found = self.measure(made, reporter)?;
         let Some(comparison) = &found.comparison else { return Ok(()) };
@@ -128,7 +128,7 @@ impl<'a> Gate<'a> {
         Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint)))
     }
 
-    /// What was measured, for the report of the run.
+    /// The measurement, for the report of the run.
     pub fn measured(&self) -> Option<Value> {
         self.measured.borrow().clone()
     }
@@ -144,7 +144,7 @@ impl<'a> Gate<'a> {
         Ok(self.job.limits.pool()?.install(work)?)
     }
 
-    /// That a limit is held against a measurement on few tokens, with its standard error.
+    /// The warning that a limit is checked on few tokens, with the standard error.
     fn uncertainty(&self, found: &Evaluation, comparison: &Comparison) -> Option<String> {
         let quality = &self.job.limits.quality;
         let has_limit = quality.max_kl.is_some() || quality.max_perplexity_increase.is_some();
@@ -196,7 +196,7 @@ impl<'a> Gate<'a> {
         })
     }
 
-    /// What is likely to help.
+    /// The likely remedy.
     fn ways(&self, comparison: &Comparison) -> String {
         let is_plain = self.job.recipe.algorithm.is_empty() && self.job.recipe.imatrix.is_none();
         let algorithm = match (is_plain, self.has_gguf_scheme) {
@@ -231,7 +231,7 @@ fn windows(job: &Job, decoder: &Decoder<'_>, text: &Path) -> Result<Vec<Vec<u32>
     Ok(tokens.chunks_exact(window).map(<[u32]>::to_vec).collect())
 }
 
-/// What calibration leaves of its data.
+/// The held-out part of the calibration data.
 fn held_out(
     job: &Job,
     source: &Checkpoint,

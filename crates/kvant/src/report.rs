@@ -1,4 +1,4 @@
-//! What a run made, as values and as JSON.
+//! The result of a run, as values and as JSON.
 
 use crate::checkpoint::quantize::CheckpointReport;
 use crate::error::Error;
@@ -7,9 +7,9 @@ use crate::onnx::quantize::GraphReport;
 use serde_json::Value;
 use std::path::Path;
 
-/// What a job made.
+/// The result of a job.
 pub enum Report {
-    /// A checkpoint, or outputs that were made of one.
+    /// A checkpoint, or outputs derived from one.
     Checkpoint(Box<CheckpointReport>),
     /// A GGUF file.
     Gguf(Box<GgufReport>),
@@ -30,7 +30,7 @@ impl Report {
         }
     }
 
-    /// Why the result was rejected: it was measured and does not have the quality that was asked for. Nothing is written then.
+    /// The reason of a rejection: the measured quality is below the requested limit. Nothing is written then.
     pub fn rejection(&self) -> Option<&Error> {
         match self {
             Report::Graph(report) => report.rejection.as_ref(),

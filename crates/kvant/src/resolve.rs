@@ -12,7 +12,7 @@ use kvant_onnx::runtime::RuntimeChoice;
 /// The settings of a job and those of its recipe file, for one of the formats that were asked for.
 ///
 /// # Errors
-/// Where the file cannot be read.
+/// If the file cannot be read.
 pub fn settings(job: &Job, format: Option<OutputFormat>, also: &[OutputFormat]) -> Result<(Settings, Settings), Error> {
     let file = match &job.recipe.file {
         // Formats at the command line take the place of that in the file.

@@ -14,9 +14,9 @@ use kvant_container::unfinished::blocks_beside;
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// What a job would do.
+/// The plan of a job.
 pub enum Plan {
-    /// A checkpoint, or outputs that are made of one.
+    /// A checkpoint, or outputs derived from one.
     Checkpoint(Box<CheckpointPlan>),
     /// A GGUF file.
     Gguf(Box<GgufFilePlan>),

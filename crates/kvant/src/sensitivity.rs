@@ -9,11 +9,11 @@ use crate::onnx;
 use crate::paths::{self, Paths};
 use kvant_onnx::sensitivity::Outcome;
 
-/// What an analysis found.
+/// The result of an analysis.
 pub struct SensitivityReport {
     /// The layers, and the mix.
     pub outcome: Outcome,
-    /// Why the recipe was not written, where that failed.
+    /// The reason that the recipe was not written, if that failed.
     pub unwritten: Option<Error>,
 }
 
@@ -21,7 +21,7 @@ impl Sensitivity {
     /// Measures the layers, and searches for a mix if there is a target.
     ///
     /// # Errors
-    /// A model that is no graph; whatever is wrong with the graph, the recipe or the data; a target that no mix reaches.
+    /// A model that is not a graph; errors of the graph, the recipe or the data; a target that no mix reaches.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<SensitivityReport, Error> {
         concluded(|| Stopped::StartsOver, || self.carry_out(&Reporter::new(events, cancel)))
     }

@@ -36,7 +36,7 @@ pub fn settings(text: &str) -> Vec<&str> {
     candidates.map(|(name, _)| name).filter(|name| is_setting(name)).collect()
 }
 
-/// The spelling of a setting where no front end has one of its own: that of the fields of a job.
+/// The spelling of a setting without a front end's own: that of the fields of a job.
 pub(crate) fn plain(setting: &str) -> String {
     setting.replace('-', "_")
 }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_angle_quotes_stay() {
+    fn other_angle_quotes_are_kept() {
         let dashes = |setting: &str| format!("--{setting}");
         assert_eq!(spelled("‹a-b›, ‹Ab› and ‹", dashes), "--a-b, ‹Ab› and ‹");
         assert_eq!(spelled("‹‹x›", dashes), "‹--x");

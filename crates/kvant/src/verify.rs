@@ -8,10 +8,10 @@ use crate::json::path as path_json;
 use crate::onnx::{self, verify::GraphVerdict};
 use crate::paths::{MODEL, refuse_missing};
 use crate::text::shown;
-use kvant_formats::verify::{Options, Reads, Reason, Report, Verdict, loaders, verify};
+use kvant_formats::verify::{LoaderSupport, Options, Reads, Reason, Report, loaders, verify};
 use serde_json::{Value, json};
 
-/// What was found of a model.
+/// The findings of a model.
 pub enum VerificationReport {
     /// A checkpoint or a GGUF file.
     Checkpoint(Box<CheckpointVerdict>),
@@ -19,7 +19,7 @@ pub enum VerificationReport {
     Graph(Box<GraphVerdict>),
 }
 
-/// What was found of a checkpoint or a GGUF file.
+/// The findings of a checkpoint or a GGUF file.
 pub struct CheckpointVerdict {
     /// Findings, and what each loader says.
     pub report: Report,
@@ -31,7 +31,7 @@ impl Verification {
     /// Checks the model.
     ///
     /// # Errors
-    /// Whatever keeps it from being read. A model that does not pass is no error: see [`VerificationReport::passes`].
+    /// Errors of reading it. A model that does not pass is not an error: see [`VerificationReport::passes`].
     pub fn run(&self) -> Result<VerificationReport, Error> {
         concluded_reading(|| self.carry_out())
     }
@@ -54,7 +54,7 @@ impl Verification {
 }
 
 impl VerificationReport {
-    /// Whether the model passes: all checks, or where one loader alone is asked for, that loader.
+    /// Returns whether the model passes: all checks, or the requested loader alone.
     pub fn passes(&self) -> bool {
         match self {
             VerificationReport::Checkpoint(verdict) => verdict.report.passes(),
@@ -62,7 +62,7 @@ impl VerificationReport {
         }
     }
 
-    /// Why the model does not pass.
+    /// The reason that the model does not pass.
     pub fn problem(&self) -> String {
         match self {
             VerificationReport::Checkpoint(verdict) => verdict.problem(),
@@ -80,7 +80,7 @@ impl VerificationReport {
 }
 
 impl CheckpointVerdict {
-    /// The loader that was asked for, by its id.
+    /// The requested loader, by its id.
     pub fn loader(&self) -> Option<&str> {
         self.loader.as_deref()
     }
@@ -94,7 +94,7 @@ impl CheckpointVerdict {
         }
     }
 
-    fn why_not(&self, verdict: &Verdict) -> String {
+    fn why_not(&self, verdict: &LoaderSupport) -> String {
         match (verdict.reasons.first(), self.tensor_parallel) {
             (Some(reason), _) => in_words(reason),
             (None, Some(ways)) => format!("it cannot be split across {ways} devices"),

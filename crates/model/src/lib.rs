@@ -5,7 +5,7 @@
 //! * [`network`]: a checkpoint seen as a model: layers, norms and experts with their roles, the groups that share an input, and
 //!   the smoothing pairs between them.
 //!
-//! Nothing here reads a tensor, and no algorithm lists models or layers of its own: both follow from the roles.
+//! Nothing here reads a tensor, and no algorithm keeps its own lists of models or layers: both follow from the roles.
 
 pub mod family;
 pub mod model_config;

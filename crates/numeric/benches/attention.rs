@@ -1,4 +1,4 @@
-//! Speed of causal attention on one thread in both precisions, in one run whose rounds alternate: what is counted are the
+//! Speed of causal attention on one thread in both precisions, in one run with alternating rounds. Counted are the
 //! products of a full lower triangle, and the ratio of the two.
 //!
 //! `cargo bench -p kvant-numeric --bench attention [-- LENGTH]`

@@ -4,7 +4,7 @@
 //! `cargo bench -p kvant-numeric --bench linear [-- TOKENS THREADS ROWS COLUMNS]`
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
-use kvant_numeric::kernel::{Elements, Source};
+use kvant_numeric::kernel::{Elements, FloatDType};
 use kvant_numeric::linalg::{Matrix, MatrixMut, Precision, Weight, linear};
 use std::hint::black_box;
 use std::time::Instant;
@@ -23,7 +23,7 @@ fn main() {
     for (rows, columns) in asked.unwrap_or(SHAPES.to_vec()) {
         let (x, values) = (values(tokens * columns), values(rows * columns));
         let bytes: Vec<u8> = values.iter().flat_map(|v| ((v.to_bits() >> 16) as u16).to_le_bytes()).collect();
-        let stored = Elements::stored(Source::Bf16, &bytes).unwrap();
+        let stored = Elements::stored(FloatDType::Bf16, &bytes).unwrap();
         let mut out = vec![0.0; tokens * rows];
         let cases = [(Elements::Values(&values), Precision::F32), (stored, Precision::F32), (stored, Precision::Bf16)];
         let mut seconds = [const { Vec::new() }; 3];

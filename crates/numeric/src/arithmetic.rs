@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 /// The precision to which every intermediate result of scale arithmetic is rounded.
 ///
 /// A PyTorch tool that computes scales on a bf16 model rounds after every operation. To obtain the same bytes we do the
-/// same; with [`Arithmetic::F32`] nothing is rounded.
+/// same; with [`ComputeDType::F32`] nothing is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Arithmetic {
+pub enum ComputeDType {
     /// No rounding beyond `f32` itself.
     F32,
     /// Rounded to IEEE binary16 after every operation.
@@ -18,14 +18,14 @@ pub enum Arithmetic {
     Bf16,
 }
 
-impl Arithmetic {
+impl ComputeDType {
     /// Rounds `value` to this precision, ties to even.
     #[inline(always)]
     pub fn round(self, value: f32) -> f32 {
         match self {
-            Arithmetic::F32 => value,
-            Arithmetic::F16 => round_to_f16(value),
-            Arithmetic::Bf16 => round_to_bf16(value),
+            ComputeDType::F32 => value,
+            ComputeDType::F16 => round_to_f16(value),
+            ComputeDType::Bf16 => round_to_bf16(value),
         }
     }
 }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn widening_is_that_of_the_half_crate_for_every_pattern() {
+    fn widening_matches_the_half_crate_for_every_pattern() {
         for bits in 0..=u16::MAX {
             assert!(same(f16_to_f32(bits), half::f16::from_bits(bits).to_f32()), "f16 {bits:#06x}");
             assert!(same(bf16_to_f32(bits), half::bf16::from_bits(bits).to_f32()), "bf16 {bits:#06x}");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn rounding_is_that_of_the_half_crate() {
+    fn rounding_matches_the_half_crate() {
         // A stride that is coprime to 2^32 walks through all exponents, signs and mantissa tails.
         let mut bits = 0u32;
         for _ in 0..2_000_000 {

@@ -25,5 +25,5 @@ pub mod linalg;
 pub mod pack;
 pub mod simd;
 
-pub use arithmetic::Arithmetic;
+pub use arithmetic::ComputeDType;
 pub use format::DType;

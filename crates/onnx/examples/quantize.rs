@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use kvant_container::onnx::{ExternalData, read, write};
 use kvant_onnx::algorithm::Data;
 use kvant_onnx::calibration::observe;
-use kvant_onnx::data::{DataOptions, Source, inputs};
+use kvant_onnx::data::{DataOptions, SampleSource, inputs};
 use kvant_onnx::element::Element;
 use kvant_onnx::preset::Preset;
 use kvant_onnx::quantize::prepare;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "int4" => (recipe.weight.element, recipe.weight.symmetric) = (Element::Int4, true),
             "channels" => recipe.weight.per_channel = true,
             text if text.starts_with('+') => recipe.algorithms.extend(&text[1..].parse()?)?,
-            path => data = Some(Source::Path(path.into())),
+            path => data = Some(SampleSource::Path(path.into())),
         }
     }
     let threads = std::thread::available_parallelism().ok().map(usize::from);

@@ -1,10 +1,10 @@
-//! Where the blocks of weights lie that are stored in blocks, as MatMulNBits has them. Not their parameters.
+//! The positions of blocks in weights stored as for MatMulNBits. Not their parameters.
 
 use kvant_container::onnx::NodeProto;
 
 use crate::graph::{float_attribute, int_attribute};
 
-/// Where the blocks of a weight lie: along its inputs, in rows of `[inputs, outputs]` or of `[outputs, inputs]`.
+/// The positions of a weight's blocks: along its inputs, in rows of `[inputs, outputs]` or of `[outputs, inputs]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockMap {
     /// Inputs of the product.

@@ -1,5 +1,5 @@
-//! What a run will make and take, from the plan alone: bytes of the output, arithmetic and memory of calibration. Estimates, since
-//! shapes may be open and engines have buffers of their own.
+//! The output size and cost of a run, from the plan alone: bytes of the output, arithmetic and memory of calibration. Estimates, since
+//! shapes may be open and engines have their own buffers.
 
 use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, TensorProto, data_type_bits, element_count};
 use serde::Serialize;
@@ -18,7 +18,7 @@ use crate::writing::{Blocks, Dialect, Operators, block_placement, float16};
 /// Bytes of a histogram as it usually is: some thousand counts and edges.
 const HISTOGRAM: u64 = 64 << 10;
 
-/// What a run will make and take.
+/// The output size and cost of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cost {
     /// Bytes of constants.
@@ -34,7 +34,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Of a plan, where as many samples are in work at a time as there are sessions.
+    /// The cost of a plan with one sample in progress per session.
     pub fn of(prepared: &Prepared, sessions: usize) -> Self {
         let graph = &prepared.model.graph;
         let observed = prepared.observation().tensors();
@@ -105,7 +105,7 @@ fn output_bytes(prepared: &Prepared) -> u64 {
         Layout::MatMulNBits { bits, block, accuracy } => {
             block_placement::constant_bytes(&model.graph, placement, Blocks::of(recipe, bits, block, accuracy))
         }
-        // That it can be converted was found when it was placed.
+        // It was found to be convertible during placement.
         Layout::Float(to) => float16::constant_bytes(model, to).unwrap_or_default(),
         Layout::Dynamic => constants(&model.graph, |tensor| after(prepared, tensor.name(), tensor)),
         Layout::Qdq | Layout::QOperator if recipe.npu => {
@@ -171,7 +171,7 @@ fn after(prepared: &Prepared, name: &str, tensor: &TensorProto) -> u64 {
     }
 }
 
-/// Whether a constant is the weight of a convolution, whose integer operator takes one zero point.
+/// Returns whether a constant is the weight of a convolution, whose integer operator takes one zero point.
 fn is_convolved(model: &ModelProto, name: &str) -> bool {
     let mut found = false;
     for_each_node(&model.graph, &mut |node| found |= is(node, "Conv") && node.input.get(1).is_some_and(|w| w == name));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_arithmetic_follow_from_shapes() {
+    fn costs_follow_from_shapes() {
         let int8 = cost("A8W8");
         // A weight and two activations, each with a scale and a zero point.
         assert_eq!(int8.constants, ConstantBytes { source_bytes: 8192, output_bytes: 2048 + 3 * 5 });

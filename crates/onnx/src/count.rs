@@ -1,4 +1,4 @@
-//! How nodes, tensors and bytes of a graph are counted: one method for plans, runs and reports.
+//! Counts of nodes, tensors and bytes of a graph: one method for plans, runs and reports.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::graph::for_each_node;
 
-/// How much of a graph is quantized.
+/// The quantized part of a graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Nodes of the simplified model, those inside of If, Loop and Scan included.
@@ -45,7 +45,7 @@ pub fn nodes(graph: &GraphProto) -> usize {
     count
 }
 
-/// Bytes of the constants of a graph, each by what `size` says of it.
+/// Bytes of the constants of a graph, each as given by `size`.
 pub fn constants(graph: &GraphProto, size: impl Fn(&TensorProto) -> u64) -> u64 {
     let mut seen = BTreeSet::new();
     graph.initializer.iter().filter(|tensor| seen.insert(tensor.name())).map(size).sum()

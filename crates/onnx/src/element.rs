@@ -8,7 +8,7 @@ use kvant_numeric::DType;
 use kvant_numeric::format::{Int, MiniFloat};
 use kvant_quant::graph_grid::CodeRange;
 
-/// What a tensor's elements become.
+/// The element type of a quantized tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are those of the types")]
 pub enum Element {
@@ -43,7 +43,7 @@ pub enum Block {
     MxInt8,
 }
 
-/// How an element is spelled, stored and described.
+/// The spelling, storage and description of an element type.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
     /// The element.
@@ -96,7 +96,7 @@ impl Element {
         self.row().data_type
     }
 
-    /// The dtype of its codes; `None` of blocks, whose values have no codes under one scale.
+    /// The dtype of its codes; `None` for blocks, whose values have no codes under one scale.
     pub fn dtype(self) -> Option<DType> {
         use Element::*;
         Some(match self {
@@ -129,17 +129,17 @@ impl Element {
         self.int().map(Int::bits)
     }
 
-    /// Whether the codes have a sign.
+    /// Returns whether the codes are signed.
     pub fn is_signed(self) -> bool {
         self.int().is_none_or(Int::is_signed)
     }
 
-    /// Whether values map to codes by a scale and a zero point.
+    /// Returns whether values map to codes by a scale and a zero point.
     pub fn is_integer(self) -> bool {
         self.int().is_some()
     }
 
-    /// Whether it is one of the two 8-bit floats.
+    /// Returns whether it is one of the two 8-bit floats.
     pub fn is_float8(self) -> bool {
         matches!(self.dtype(), Some(DType::MiniFloat(_)))
     }
@@ -149,7 +149,7 @@ impl Element {
         self.int().map(CodeRange::full)
     }
 
-    /// The codes that a scale is made for: the full range, without the lowest code where a signed type is symmetric.
+    /// The code range of a scale: the full range, without the lowest code if a signed type is symmetric.
     pub fn range(self, symmetric: bool) -> Option<CodeRange> {
         self.int().map(|int| CodeRange::of(int, symmetric))
     }
@@ -166,9 +166,9 @@ impl fmt::Display for Element {
     }
 }
 
-/// A name that is no element type.
+/// An unknown element type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no element type of ONNX quantization; there are {names}", names = names())]
+#[error("`{0}` is not an element type of ONNX quantization; choose from {names}", names = names())]
 pub struct UnknownElement(pub String);
 
 fn names() -> String {
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_element_is_in_the_table_once_and_reads_back() {
+    fn every_element_is_listed_once_and_reads_back() {
         for row in ELEMENTS {
             assert_eq!(row.element.row().name, row.name);
             assert_eq!(row.name.parse::<Element>().unwrap(), row.element);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_those_of_the_types() {
+    fn code_ranges_match_their_types() {
         let range = |min, max| Some(CodeRange { min, max });
         assert_eq!(Element::Int8.range(true), range(-127, 127));
         assert_eq!(Element::Int8.range(false), range(-128, 127));

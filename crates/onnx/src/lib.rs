@@ -2,15 +2,15 @@
 //!
 //! The flow is `graph -> pass* -> placement -> calibration -> quantize -> write`:
 //!
-//! * [`graph`] reads a graph's structure: who makes a tensor, who reads it, what is constant;
+//! * [`graph`] reads a graph's structure: producers, consumers and constants;
 //! * [`pass`] simplifies and rewrites the float model, every rewrite keeping its outputs; [`shape`] finds types and shapes;
 //! * [`placement`] decides from a table of rules which tensors are quantized, [`calibration`] finds their ranges as a model
 //!   runs over data, [`solution`] their scales and zero points; [`npu`] adjusts both to hardware;
-//! * [`algorithm`] wins back what rounding loses: before calibration, when codes are chosen, and after; `algorithm_settings` and
-//!   `calibration_method` are what can be asked for, which recipes name;
+//! * [`algorithm`] recovers accuracy lost by rounding: before calibration, when codes are chosen, and after; `algorithm_settings` and
+//!   `calibration_method` are the options that recipes name;
 //! * [`data`] lends samples from files, [`runtime`] runs the float model on them;
 //! * [`writing`] writes the quantized graph; [`quantize`] is the whole run, [`preset`] the recipes with names, [`cost`] what a
-//!   run will take;
+//!   run will cost;
 //! * [`evaluation`] compares it with the float model, [`kernel`] computes the operators that no engine has.
 //!
 //! Nothing here knows of Hugging Face checkpoints; file syntax lives in `kvant-container`.

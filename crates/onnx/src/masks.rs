@@ -1,4 +1,4 @@
-//! Tensors that carry attention masks: a huge negative number stands for "do not look". Codes for both it and the values beside
+//! Tensors that carry attention masks: a huge negative number masks a position. Codes for both it and the values beside
 //! it do not exist, so such tensors stay in float.
 
 use std::collections::HashSet;
@@ -13,10 +13,10 @@ pub const HUGE: f32 = 1e30;
 /// Constants larger than this are weights, not masks: they are not searched.
 const LARGEST_SEARCHED: usize = 1 << 24;
 
-/// A constant at least so far below zero is a mask where what it is added to goes into a Softmax.
+/// A constant at least this far below zero is a mask if the sum goes into a Softmax.
 const FAR: f32 = -9e3;
 
-/// Whether a constant that is added may be a mask: no pass makes a bias of it, whose product could not be quantized then.
+/// Whether an added constant may be a mask: no pass turns it into a bias, because its product could not be quantized then.
 pub fn may_mask(values: impl IntoIterator<Item = f64>) -> bool {
     values.into_iter().any(|value| value.abs() >= f64::from(HUGE) || value <= f64::from(FAR))
 }
@@ -52,7 +52,7 @@ fn before_softmax(graph: &GraphProto) -> HashSet<String> {
     before
 }
 
-/// Operators whose output has the mask of an input. Softmax ends it; Clip's bounds and Pad's filling are no masks.
+/// Operators whose output has the mask of an input. Softmax ends it; Clip's bounds and Pad's filling are not masks.
 fn passes_on(node: &NodeProto) -> bool {
     const PASSING: &[&str] = &[
         "Add",
@@ -86,7 +86,7 @@ fn makes(node: &NodeProto) -> bool {
     node.op_type() == "ConstantOfShape" && value.is_some_and(|tensor| is_any(tensor, |v| v.abs() >= HUGE))
 }
 
-/// Whether any value of a float constant is what is asked.
+/// Returns whether any value of a float constant satisfies a predicate.
 fn is_any(tensor: &TensorProto, wanted: impl Fn(f32) -> bool) -> bool {
     if data_type(tensor) != DataType::FLOAT {
         return false;

@@ -16,7 +16,7 @@ pub struct Preset {
     pub name: &'static str,
     /// Other names of the same recipe.
     pub aliases: &'static [&'static str],
-    /// What it is, in a line.
+    /// Its description, in one line.
     pub about: &'static str,
     make: fn() -> Recipe,
 }
@@ -27,11 +27,11 @@ impl Preset {
         (self.make)()
     }
 
-    /// The recipe of a name: that of a preset, with the algorithms whose names stand behind it in any order: `A8W8_CLE`,
+    /// The recipe of a name: that of a preset, with algorithm suffixes in any order: `A8W8_CLE`,
     /// `XINT8_ADAROUND_CLE`.
     ///
     /// # Errors
-    /// Algorithms that do not go together, or stand there twice.
+    /// Algorithms that cannot be combined, or are repeated.
     pub fn resolve(name: &str) -> Result<Option<Recipe>, SpellingError> {
         let upper = name.trim().to_ascii_uppercase().replace('-', "_");
         let mut rest = upper.strip_suffix("_QCONFIG").unwrap_or(&upper);
@@ -375,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_found() {
+    fn preset_names_are_unique_and_found() {
         let names: Vec<&str> = PRESETS.iter().flat_map(|p| p.aliases.iter().copied().chain([p.name])).collect();
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
         assert!(names.iter().all(|name| Preset::find(&name.to_lowercase()).is_some()));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn algorithms_stand_behind_the_name_in_any_order() {
+    fn algorithm_suffixes_follow_the_preset_name_in_any_order() {
         let algorithms = |name: &str| Preset::resolve(name).unwrap().map(|recipe| recipe.algorithms.to_string());
         assert_eq!(algorithms("xint8_cle").as_deref(), Some("cle"));
         assert_eq!(algorithms("A8W8_BIAS_CORRECTION_CLE_QCONFIG").as_deref(), Some("cle,bias-correction"));
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_per_channel_are_integers_and_recipes_hold_together() {
+    fn preset_recipes_are_consistent() {
         for preset in PRESETS {
             let recipe = preset.recipe();
             let activations_are_integers = recipe.activation.is_none_or(|a| a.element.is_integer());

@@ -1,4 +1,4 @@
-//! The whole run over one graph: prepare, observe, finish. What is done between, with which data and engine, is the caller's.
+//! The whole run over one graph: prepare, observe, finish. The caller supplies data and engine between the steps.
 //!
 //! [`prepare`] refuses whatever can be refused and touches no data; [`Prepared::transformed`] lets algorithms change floats by what
 //! they compute on data; [`Prepared::observation`] says which tensors need ranges; [`TransformedModel::finish`] writes the quantized graph.
@@ -45,7 +45,7 @@ pub struct Prepared {
     pub recipe: Recipe,
     /// The tensors that are quantized.
     pub placement: Placement,
-    /// Types and shapes, as far as they follow.
+    /// Types and shapes, as far as they can be inferred.
     pub types: Types,
     /// Rewrites by each pass.
     pub passes: Vec<(&'static str, usize)>,
@@ -65,7 +65,7 @@ pub struct TransformedModel {
     pub(crate) scaled_inputs: Vec<ScaledInput>,
     /// Weights that were limited.
     pub(crate) limited_weights: Vec<LimitedWeight>,
-    /// What these weights were before: what the float model computes with.
+    /// The original values of these weights, with which the float model computes.
     pub(crate) unlimited: Unlimited,
 }
 
@@ -79,7 +79,7 @@ impl Deref for TransformedModel {
 
 /// Checks and simplifies a model and places its quantizers.
 ///
-/// Errors: a wrong graph, a recipe that the graph has nothing for or whose types have no operators.
+/// Errors: an invalid graph, a recipe that matches nothing in the graph or whose types have no operators.
 pub fn prepare(
     mut model: ModelProto,
     recipe: Recipe,
@@ -150,7 +150,7 @@ fn kept_type(recipe: &Recipe) -> Option<DataType> {
     }
 }
 
-/// Why nodes that a recipe means stay in float, as the rest of a sentence: the most frequent reason.
+/// The reason that nodes selected by a recipe stay in float, as the rest of a sentence: the most frequent one.
 fn left(skipped: &[Skipped]) -> String {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     skipped.iter().for_each(|skipped| reasons.entry(skipped.reason).or_default().push(&skipped.node));
@@ -185,7 +185,7 @@ fn refuse_quantized(model: &ModelProto) -> Result<(), QuantizeError> {
     quantized.map_or(Ok(()), |node| Err(QuantizeError::AlreadyQuantized { operator: node.op_type().to_owned() }))
 }
 
-/// The lowest standard opset whose operators can hold what the recipe asks for.
+/// The lowest standard opset that supports the recipe's types.
 fn lowest_opset(recipe: &Recipe) -> i64 {
     match recipe.layout {
         Layout::Dynamic | Layout::MatMulNBits { .. } => return 11,
@@ -235,7 +235,7 @@ impl Prepared {
     /// Runs the algorithms that change the float model by what it computes on data.
     ///
     /// # Errors
-    /// No data where an algorithm needs some; what the data and the engine say.
+    /// Missing data for an algorithm; errors of the data and the engine.
     pub fn transformed(
         mut self,
         data: Option<&mut Data<'_>>,
@@ -287,7 +287,7 @@ impl Prepared {
         })
     }
 
-    /// Statistics for the tensors whose ranges are needed. None where nothing depends on data.
+    /// Statistics for the tensors whose ranges are needed; `None` if nothing depends on data.
     pub fn observation(&self) -> Observation {
         let index = Index::new(self.graph());
         let needed = self.placement.activations.iter().filter(|(_, a)| a.provider.is_none() && a.range.is_none());
@@ -302,8 +302,8 @@ impl Prepared {
         }))
     }
 
-    /// The tensor whose values a tensor's range is taken from: what goes only into Relu, Clip or the Min of a bound needs codes
-    /// for what comes out.
+    /// The tensor that determines a tensor's range: one that only Relu, Clip or the Min of a bound read needs codes
+    /// for their output.
     pub(crate) fn observed(&self, index: &Index, tensor: &str) -> String {
         let behind = |tensor: &str, clamps: &dyn Fn(&NodeProto) -> bool| {
             let reader = index.only_consumer(tensor).map(|i| &self.graph().node[i]);
@@ -316,7 +316,7 @@ impl Prepared {
         behind(&tensor, &|node| is(node, "Min") && node.input.iter().any(constant)).unwrap_or(tensor)
     }
 
-    /// The methods that found ranges, of tensors whose method was looked for and whose range is what was observed.
+    /// The methods that found ranges, for tensors with automatic methods and observed ranges.
     fn methods(&self, observed: &Observed, ranges: &Ranges) -> BTreeMap<String, &'static str> {
         let index = Index::new(self.graph());
         let method = |name: &String| {
@@ -356,7 +356,7 @@ impl Prepared {
         place_all(&self.model, &Recipe { layout, ..self.recipe.clone() }).map(drop)
     }
 
-    /// Relu and Clip stay where what they make has no codes after all.
+    /// Relu and Clip are kept if their output has no codes after all.
     fn keep_clamps(&mut self) {
         let Placement { dropped, activations, .. } = &mut self.placement;
         let nodes = &self.model.graph.node;
@@ -364,10 +364,10 @@ impl Prepared {
     }
 
     /// Quantized tensors whose values turned out to carry masks.
-    fn huge(&self, observed: &Observed) -> BTreeSet<String> {
+    fn mask_like(&self, observed: &Observed) -> BTreeSet<String> {
         let index = Index::new(self.graph());
-        let huge = |name: &&String| observed.huge.contains(&self.observed(&index, name));
-        self.placement.activations.keys().filter(huge).cloned().collect()
+        let mask_like = |name: &&String| observed.mask_like.contains(&self.observed(&index, name));
+        self.placement.activations.keys().filter(mask_like).cloned().collect()
     }
 
     fn adjust(&self, solution: &mut Solution) -> Result<Vec<String>, QuantizeError> {
@@ -383,8 +383,8 @@ impl Prepared {
         Ok(adjusted)
     }
 
-    /// Gives biases that int32 cannot hold with the scale of their product int16 codes with a scale of their own. In float they
-    /// would be cut: ONNX Runtime makes int32 codes of them.
+    /// Gives biases that int32 cannot hold with the scale of their product int16 codes with their own scale. In float they
+    /// would be clipped: ONNX Runtime converts them to int32 codes.
     fn widen_biases(&mut self, solution: &Solution) -> Result<Vec<String>, QuantizeError> {
         let wide = solution.wide_biases(&self.model.graph, &self.placement)?;
         let Placement { biases, float_biases, .. } = &mut self.placement;
@@ -406,12 +406,12 @@ impl Prepared {
         let more =
             if kept.len() > 1 { format!(" and {} more tensors keep", kept.len() - 1) } else { " keeps".to_owned() };
         Some(format!(
-            "‹override› {}: `{first}`{more} one scale: an operator that reads or makes it takes no more, or its channels are not known",
+            "‹override› {}: `{first}`{more} one scale: an operator that reads or writes it supports only one, or its channels are unknown",
             said.tensors.pattern().escape_debug()
         ))
     }
 
-    /// What a user should know before the work begins.
+    /// Notices for the user before the work.
     pub fn notices(&self) -> Vec<String> {
         let blocks = |scheme: &crate::recipe::TensorScheme| matches!(scheme.element, Element::Block(_));
         let products = self.recipe.products.iter().flat_map(|products| [&products.activation, &products.weight]);
@@ -447,14 +447,15 @@ impl Prepared {
         }
         if self.recipe.layout == Layout::Float(FloatType::BFloat16) {
             notices.push(
-                "ONNX Runtime's CPU kernels know no bfloat16: the model will run on other devices only".to_owned(),
+                "ONNX Runtime's CPU kernels do not support bfloat16: the model will run on other devices only"
+                    .to_owned(),
             );
         }
         notices
     }
 
-    /// Refuses weights that are no numbers or infinite, which would otherwise be found after the data were run. One of a product that
-    /// is infinite has no codes, and is refused all the same.
+    /// Refuses NaN or infinite weights, which would otherwise be found only after running the data. A value of a product that
+    /// is infinite has no codes, and is refused too.
     ///
     /// # Errors
     /// The first such weight.
@@ -478,14 +479,14 @@ impl Prepared {
         })
     }
 
-    /// Whether counts and sizes of the result are known only when it is made: algorithms insert nodes where data ask for them, and
-    /// integer operators are made of the pairs that have some.
+    /// Whether counts and sizes of the result are known only afterwards: algorithms insert nodes depending on data, and
+    /// integer operators replace only some pairs.
     pub fn is_estimate(&self) -> bool {
         let inserts = |a: &Algorithm| a.stage() == algorithm::Stage::Float && a.needs_data();
         self.recipe.algorithms.iter().any(inserts) || self.recipe.layout == Layout::QOperator
     }
 
-    /// Whether the model has to be run over data: for ranges, or for algorithms.
+    /// Returns whether the model has to be run over data: for ranges, or for algorithms.
     pub fn needs_data(&self) -> bool {
         !self.observation().tensors().is_empty() || self.recipe.algorithms.need_data()
     }
@@ -503,7 +504,7 @@ impl TransformedModel {
         self.finish_with(&observation.observed(), data, spill)
     }
 
-    /// The same from what was observed, which may be put together of several observations.
+    /// The same from observations, which may be combined from several passes.
     pub fn finish_with(
         self,
         observed: &Observed,
@@ -525,19 +526,19 @@ impl TransformedModel {
         spill: Option<&Spill>,
     ) -> Result<Solved, QuantizeError> {
         let Self { mut prepared, scaled_inputs, limited_weights, unlimited } = self;
-        if let Some(tensor) = observed.uneven.first() {
+        if let Some(tensor) = observed.varying_channels.first() {
             return Err(QuantizeError::ChannelCount { tensor: tensor.clone() });
         }
-        let go_on = || spill.map_or(Ok(()), Spill::check);
-        go_on()?;
-        let huge = prepared.huge(observed);
-        prepared.placement.remove(&huge);
+        let check_cancelled = || spill.map_or(Ok(()), Spill::check);
+        check_cancelled()?;
+        let mask_like = prepared.mask_like(observed);
+        prepared.placement.remove(&mask_like);
         prepared.keep_clamps();
         let ranges = prepared.ranges(&observed.ranges);
         let mut solution = solve(prepared.graph(), &prepared.placement, &ranges, spill)?;
         let mut adjusted = prepared.adjust(&mut solution)?;
         let mut unfit = BTreeSet::new();
-        // Scales may move where a neighbour has none any more.
+        // Scales may change if a neighbour no longer has one.
         loop {
             let found = unfit_pools(prepared.graph(), &prepared.types, &prepared.placement, &solution);
             let found: BTreeSet<String> = found.into_iter().filter(|name| !unfit.contains(name)).collect();
@@ -559,9 +560,11 @@ impl TransformedModel {
         };
         let gains = tune(&mut tunable, &mut solution, data)?;
         let wide_biases = prepared.widen_biases(&solution)?;
-        go_on()?;
+        check_cancelled()?;
         let mut report = Report::new(&prepared, &solution, &ranges, observed.samples);
-        report.left_in_float.extend(huge.into_iter().map(|name| (name, "it carries an attention mask".to_owned())));
+        report
+            .left_in_float
+            .extend(mask_like.into_iter().map(|name| (name, "it carries an attention mask".to_owned())));
         let beyond = "the ratio of the scales around its pooling is beyond what ONNX Runtime's kernel takes";
         report.left_in_float.extend(unfit.into_iter().map(|name| (name, beyond.to_owned())));
         report.scaled_inputs = scaled_inputs;
@@ -570,7 +573,7 @@ impl TransformedModel {
         report.adjusted = adjusted;
         report.wide_biases = wide_biases;
         report.gains = gains;
-        report.not_numbers = observed.odd.iter().cloned().collect();
+        report.not_numbers = observed.non_finite.iter().cloned().collect();
         if prepared.recipe.npu {
             npu::simulate_hardware(&mut prepared.model, &prepared.types, &prepared.placement);
         }

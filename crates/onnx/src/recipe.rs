@@ -1,4 +1,4 @@
-//! What is asked of a run: types, scales, methods, which nodes, and the form of the result. No graph is looked at here.
+//! The recipe of a run: types, scales, methods, nodes, and the form of the result. Does not access a graph.
 
 use kvant_quant::glob::Glob;
 
@@ -8,16 +8,16 @@ use crate::pass;
 use crate::quantization::ScaleKind;
 use kvant_quant::observer::ObserverRef;
 
-/// How a kind of tensor is quantized.
+/// The quantization of a kind of tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TensorScheme {
     /// The element type.
     pub element: Element,
     /// Whether the codes are symmetric about zero.
     pub symmetric: bool,
-    /// Which scales are allowed.
+    /// The allowed scales.
     pub scale: ScaleKind,
-    /// How the range is found.
+    /// The observer of the range.
     pub method: ObserverRef,
     /// Whether each channel has its own scale.
     pub per_channel: bool,
@@ -25,14 +25,14 @@ pub struct TensorScheme {
     pub reduce_range: bool,
 }
 
-/// What becomes of the biases of convolutions and matrix products.
+/// The quantization of biases of convolutions and matrix products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BiasKind {
     /// int32 with the scale of the product, `s_input * s_weight`: what integer kernels add.
     Int32,
     /// int16 with the scale of the product; opset 21.
     Int16,
-    /// Quantized like a weight, with a scale of its own.
+    /// Quantized like a weight, with its own scale.
     LikeWeight,
     /// Left as it is.
     Float,
@@ -52,7 +52,7 @@ pub enum RuleSet {
 /// In which operators the result is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Form {
-    /// Standard operators wherever there is one, raising the opset where a type needs it: any loader takes it.
+    /// Standard operators where they exist, raising the opset if a type needs it: every loader supports them.
     #[default]
     Standard,
     /// `com.microsoft` Q/DQ: 16-bit types below opset 21.
@@ -66,7 +66,7 @@ pub enum Form {
 pub enum Layout {
     /// QuantizeLinear and DequantizeLinear around float operators.
     Qdq,
-    /// Integer operators: QLinearConv, QLinearMatMul and kin.
+    /// Integer operators: QLinearConv, QLinearMatMul and similar ones.
     QOperator,
     /// Integer products of weights with activations that are quantized as they come.
     Dynamic,
@@ -76,7 +76,7 @@ pub enum Layout {
         bits: u8,
         /// Weights that share a scale, along the reduced axis.
         block: usize,
-        /// What the kernel may compute in: 0 unset, 1 f32, 2 f16, 3 bf16, 4 int8.
+        /// The accuracy level of the kernel: 0 unset, 1 f32, 2 f16, 3 bf16, 4 int8.
         accuracy: u8,
     },
     /// All floats of the model become another float type; inputs and outputs stay f32 in either [`Boundary`] of floats.
@@ -101,7 +101,7 @@ impl FloatType {
     }
 }
 
-/// What the graph's inputs and outputs become.
+/// The dtype of the graph's inputs and outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Boundary {
     /// Floats, quantized inside.
@@ -125,7 +125,7 @@ pub struct Align {
     pub elementwise: bool,
 }
 
-/// Which nodes are quantized.
+/// The quantized nodes.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
     /// Only these operators, if any are named.
@@ -179,12 +179,12 @@ impl std::str::FromStr for Subgraph {
     }
 }
 
-/// Something else for the tensors whose name matches.
+/// An override for the tensors whose name matches.
 #[derive(Debug, Clone)]
 pub struct Override {
     /// The tensors, or the nodes that read them.
     pub tensors: Glob,
-    /// Whether the pattern is one of nodes, whose constants are meant.
+    /// Whether the pattern matches nodes and applies to their constants.
     pub of_layers: bool,
     /// Another element type.
     pub element: Option<Element>,
@@ -225,14 +225,14 @@ pub struct Products {
     pub weight: TensorScheme,
 }
 
-/// Everything that is asked of a run.
+/// The complete recipe of a run.
 #[derive(Debug, Clone)]
 pub struct Recipe {
     /// Activations; `None` leaves them in float.
     pub activation: Option<TensorScheme>,
     /// Weights.
     pub weight: TensorScheme,
-    /// What products read, where that differs from the rest.
+    /// The inputs of products, where they differ from the rest.
     pub products: Option<Products>,
     /// Biases.
     pub bias: BiasKind,
@@ -248,24 +248,24 @@ pub struct Recipe {
     pub layout: Layout,
     /// Inputs and outputs of the graph.
     pub boundary: Boundary,
-    /// Scales that are made equal.
+    /// Groups of tensors with equal scales.
     pub align: Align,
-    /// Whether Relu and Clip are dropped where the codes' range does their work: asymmetric activations only.
+    /// Whether Relu and Clip are dropped if the range of codes replaces them: asymmetric activations only.
     pub drop_activations: bool,
     /// The power-of-two rules of an NPU: shift limits, aligned scales, simulated operators.
     pub npu: bool,
     /// Percent of an activation's values inside its range, for the percentile method.
     pub percentile: f64,
-    /// What is done to lose less: [`crate::algorithm`].
+    /// The accuracy algorithms: [`crate::algorithm`].
     pub algorithms: Algorithms,
     /// How blocks of [`crate::element::Block::Bfp16`] round halves: 0 away from zero, 1 up, 2 to even.
     pub block_rounding: u8,
-    /// What the user should know of how a file was read.
+    /// Notes for the user about how a file was read.
     pub notes: Vec<String>,
 }
 
 impl Recipe {
-    /// Whether ranges of activations have to be found with data.
+    /// Returns whether ranges of activations have to be found with data.
     pub fn needs_data(&self) -> bool {
         let ranged = |element: Element| element.is_integer() || element.is_float8();
         self.layout != Layout::Dynamic && self.activation.is_some_and(|a| ranged(a.element))
@@ -307,9 +307,9 @@ impl Recipe {
     }
 }
 
-/// A word that is none of those that were asked for.
+/// An unknown word.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{word}` is none of {choices}")]
+#[error("`{word}` is not one of {choices}")]
 pub struct UnknownWord {
     word: String,
     choices: &'static str,

@@ -1,4 +1,4 @@
-//! What a run did, tensor by tensor: for people as a table, for machines as JSON.
+//! The report of a run, tensor by tensor: as a table and as JSON.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub struct TensorReport {
     pub scale: Option<f32>,
     /// The first zero point.
     pub zero_point: Option<i64>,
-    /// Number of scales; none of a bias, whose scales are those of its product.
+    /// Number of scales; none for a bias, whose scales are those of its product.
     pub scales: usize,
     /// The range the scale was made from.
     #[serde(serialize_with = "low_and_high")]
@@ -45,7 +45,7 @@ pub struct TensorReport {
     pub shares: Option<String>,
 }
 
-/// What a run did.
+/// The result of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// How much is quantized.
@@ -67,9 +67,9 @@ pub struct Report {
     pub not_rotated: Vec<LeftStream>,
     /// Tensors whose channels were scaled.
     pub scaled_inputs: Vec<ScaledInput>,
-    /// Weights whose largest values an algorithm has cut off.
+    /// Weights that an algorithm has clipped.
     pub limited_weights: Vec<LimitedWeight>,
-    /// What algorithms gained for each layer whose codes or biases they chose.
+    /// The gain of algorithms for each layer whose codes or biases they chose.
     pub gains: Vec<LayerGain>,
     /// Tensors and nodes that are left in float, and why.
     pub left_in_float: Vec<(String, String)>,
@@ -88,7 +88,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Takes in by which methods the ranges of activations were found.
+    /// Adds the methods by which ranges of activations were found.
     pub fn methods(&mut self, methods: &BTreeMap<String, &'static str>) {
         let activations =
             self.tensors.iter_mut().filter(|tensor| tensor.role == "activation" && tensor.shares.is_none());

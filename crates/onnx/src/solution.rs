@@ -55,13 +55,13 @@ pub fn values(tensor: &TensorProto) -> Result<Vec<f32>, QuantizeError> {
     Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
 }
 
-/// What a Gemm multiplies its product by over what it multiplies its bias by: codes of both are added.
+/// The ratio of a Gemm's factors of its product and its bias: codes of both are added.
 pub fn unit(product: &kvant_container::onnx::NodeProto) -> f32 {
     let factor = |name: &str| crate::graph::float_attribute(product, name).filter(|&f| f != 0.0).unwrap_or(1.0).abs();
     if product.op_type() == "Gemm" { factor("alpha") / factor("beta") } else { 1.0 }
 }
 
-/// Whether a bias is that of a product whose data have 8 bits.
+/// Returns whether a bias is that of a product whose data have 8 bits.
 fn reads_bytes(placement: &Placement, bias: &Bias) -> bool {
     let activation = placement.activations.get(&bias.input).map(|a| a.scheme.element);
     let element = activation.or_else(|| placement.weights.get(&bias.input).map(|w| w.scheme.element));
@@ -70,7 +70,7 @@ fn reads_bytes(placement: &Placement, bias: &Bias) -> bool {
 
 /// Solves for all tensors.
 ///
-/// `ranges` holds what calibration observed; `spill` tells whether to go on. Errors: a tensor that must have a range and has
+/// `ranges` holds the observed ranges; `spill` checks for cancellation. Errors: a tensor that must have a range and has
 /// none, NaN in a weight.
 pub fn solve(
     graph: &GraphProto,
@@ -103,12 +103,12 @@ pub fn solve(
     Ok(solution)
 }
 
-/// Refuses a weight that holds what is no number.
+/// Refuses a weight with NaN.
 pub(crate) fn refuse_nan(name: &str, values: &[f32]) -> Result<(), QuantizeError> {
     refuse(name, values, f32::is_nan)
 }
 
-/// Refuses a weight that holds what is no number, or infinite.
+/// Refuses a weight with NaN or infinite values.
 pub(crate) fn refuse_not_finite(name: &str, values: &[f32]) -> Result<(), QuantizeError> {
     refuse(name, values, |value| !value.is_finite())
 }
@@ -134,8 +134,8 @@ fn solve_weight(name: &str, tensor: &TensorProto, weight: &Weight) -> Result<Vec
     Ok(weight_parameters(&values, &shape, weight.axis, weight.method()))
 }
 
-/// How often larger the scale of a weight may become for a bias where the product reads more than 8 bits. Beyond it the bias
-/// has codes of its own. Where a product reads 8 bits there is no limit: the step of the weight stays far below that of the
+/// The maximum factor by which a weight's scale is raised for a bias if the product reads more than 8 bits. Beyond it the bias
+/// has its own codes. If a product reads 8 bits there is no limit: the step of the weight stays far below that of the
 /// data, and integer kernels take no other bias.
 const LARGEST_RAISE: f64 = 4.0;
 
@@ -147,7 +147,7 @@ impl Solution {
     /// `bias / (s_input * s_weight)` leaves int32. The weight's codes are computed from the raised scale. Biases that stay in
     /// float count as well, because ONNX Runtime makes such codes of them.
     ///
-    /// Returns the weights whose scale was raised. What still does not fit: [`Self::wide_biases`].
+    /// Returns the weights whose scale was raised. Biases that still do not fit: [`Self::wide_biases`].
     pub fn make_room_for_biases(
         &mut self,
         graph: &GraphProto,
@@ -308,7 +308,7 @@ mod tests {
         values(Index::new(&model.graph).constant(&model.graph, name).unwrap()).unwrap()
     }
 
-    /// The type of a bias's codes and the values that they stand for.
+    /// The type of a bias's codes and their values.
     fn bias(model: &ModelProto) -> (DataType, Vec<f64>) {
         let codes = Index::new(&model.graph).constant(&model.graph, "b_quantized").unwrap().clone();
         let scales = numbers(model, "b_quantized_scale");
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn biases_that_int32_cannot_hold_have_codes_of_16_bits() {
+    fn biases_beyond_int32_get_16_bit_codes() {
         let kept = Override { float: true, ..Override::of(Glob::literal("b")) };
         for preset in ["A16W16", "INT16_CNN"] {
             for (kind, overrides) in
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn biases_that_nearly_fit_raise_a_scale_and_those_that_fit_nothing() {
+    fn nearly_fitting_biases_raise_a_scale() {
         let (made_, report) = made(recipe("A16W16", BiasKind::Int32), [0.15, 0.1]);
         let (element, found) = bias(&made_);
         assert_eq!((element, &report.adjusted[..]), (DataType::INT32, &["w".to_owned()][..]));
@@ -355,18 +355,18 @@ mod tests {
     }
 
     #[test]
-    fn bytes_raise_a_scale_whatever_it_takes() {
+    fn byte_activations_raise_a_scale_for_any_bias() {
         for kind in [BiasKind::Int32, BiasKind::Float] {
             let (made, report) = made(recipe("A8W8", kind), [9e4, 1.0]);
             assert_eq!((&report.adjusted[..], report.wide_biases.len()), (&["w".to_owned()][..], 0));
-            // What ONNX Runtime multiplies, whatever is written.
+            // The product that ONNX Runtime computes, regardless of the graph.
             let product = f64::from(numbers(&made, "x_scale")[0]) * f64::from(numbers(&made, "w_scale")[0]);
             assert!(9e4 / product < f64::from(i32::MAX), "{kind:?}: {product:e}");
         }
     }
 
     #[test]
-    fn poolings_with_scales_that_no_kernel_takes_stay_in_float() {
+    fn pools_with_unsupported_scale_ratios_stay_float() {
         let made = |high: f32| {
             let nodes = vec![
                 node("Relu", "relu", &["x"], &["r"]),

@@ -4,7 +4,7 @@
 //! `cargo bench -p kvant-quant --bench activations [-- FILTER]`
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::simd::{Isa, Loop, dispatch};
 use kvant_quant::activation::{ActivationQuantizer, ActivationStatistic, StaticParameters};
 use std::hint::black_box;
@@ -53,7 +53,7 @@ fn main() {
     let mut values = source.clone();
     for isa in Isa::available() {
         for text in SCHEMES.iter().filter(|text| text.contains(&filter)) {
-            for arithmetic in [Arithmetic::F32, Arithmetic::Bf16] {
+            for arithmetic in [ComputeDType::F32, ComputeDType::Bf16] {
                 let quantizer = quantizer(text);
                 let memory = least(|| dispatch(isa, Multiply(black_box(&mut values))));
                 values.copy_from_slice(&source);

@@ -1,11 +1,11 @@
-//! The parts of GPTQ on two threads, beside plain products of matrices with as much arithmetic in the same run: the
+//! The parts of GPTQ on two threads, beside plain matrix products of equal cost in the same run: the
 //! ratio means something on a shared machine, the time alone does not.
 //!
 //! `cargo bench -p kvant-quant --bench gptq [-- FILTER]`
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use cpu_time::ProcessTime;
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Precision, Threads, multiply};
 use kvant_quant::hessian::Hessian;
 use kvant_quant::rounding::{Gptq, TensorContext};
@@ -53,7 +53,7 @@ fn weight(filter: &str, rows: usize, columns: usize) {
     });
     let feedback = Gptq::GPTQ.prepare(&hessian).unwrap();
     for scheme in ["uint4:g128:zp", "int4:g128", "int3:channel", "e4m3:channel", "e2m1:g32:e8m0", "e2m1:g16:e4m3:f32"] {
-        let context = TensorContext::new(Arithmetic::F32);
+        let context = TensorContext::new(ComputeDType::F32);
         report(scheme, rows * columns * columns, &mut || {
             black_box(feedback.round(&weights, rows, scheme.parse().unwrap(), context).unwrap());
         });

@@ -1,13 +1,13 @@
 //! Throughput of bf16 bytes to packed codes on two threads, as a share of memcpy's on the same bytes in the same run: the
 //! ratio means something on a shared machine, the time alone does not. Two ratios are given: of the wall times, and of the
-//! CPU times of both threads, which suffers less from what else runs.
+//! CPU times of both threads, which depends less on other load.
 //!
 //! `cargo bench -p kvant-quant --bench throughput [-- FILTER]`
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use cpu_time::ProcessTime;
-use kvant_numeric::Arithmetic;
-use kvant_numeric::kernel::{Elements, Range, Source};
+use kvant_numeric::ComputeDType;
+use kvant_numeric::kernel::{Elements, FloatDType, Range};
 use kvant_numeric::pack::{NibbleOrder, Word, pack_bits, pack_rows_transposed, packed_len};
 use kvant_numeric::simd::Isa;
 use kvant_quant::rounding::{Rtn, Scratch, TensorContext, Weights};
@@ -113,7 +113,7 @@ fn copy(source: &[u8], out: &mut [u8]) {
 
 fn rtn(scheme: TensorScheme, isa: Isa) -> Rtn {
     let range = Some(Range { min: -1.0, max: 1.0 });
-    Rtn::new(scheme, TensorContext { arithmetic: Arithmetic::Bf16, range }).unwrap().on(isa)
+    Rtn::new(scheme, TensorContext { arithmetic: ComputeDType::Bf16, range }).unwrap().on(isa)
 }
 
 /// Codes in rows, packed to bits.
@@ -125,7 +125,7 @@ fn quantize(source: &[u8], scheme: TensorScheme, isa: Isa, out: &mut [u8]) {
         || (Scratch::default(), rtn.empty(COLUMNS)),
         |(scratch, tensor), (bytes, piece)| {
             tensor.clear();
-            let weights = Weights::new(Elements::stored(Source::Bf16, bytes).unwrap(), COLUMNS);
+            let weights = Weights::new(Elements::stored(FloatDType::Bf16, bytes).unwrap(), COLUMNS);
             rtn.round_onto(weights, scratch, tensor).unwrap();
             let codes = tensor.code_bytes().unwrap();
             pack_bits(isa, codes, bits, &mut piece[..packed_len(codes.len(), bits)]);
@@ -137,7 +137,7 @@ fn quantize(source: &[u8], scheme: TensorScheme, isa: Isa, out: &mut [u8]) {
 /// AMD Quark's layout: `[in, out / 8]` words, a band of input channels at a time.
 fn quantize_transposed(source: &[u8], isa: Isa, out: &mut [u8]) {
     let rtn = rtn("int4:g128".parse().unwrap(), isa);
-    let weights = Weights::new(Elements::stored(Source::Bf16, source).unwrap(), COLUMNS);
+    let weights = Weights::new(Elements::stored(FloatDType::Bf16, source).unwrap(), COLUMNS);
     let pieces = out.par_chunks_mut(BAND_COLUMNS * ROWS / 2);
     pieces.take(COLUMNS / BAND_COLUMNS).enumerate().for_each_init(
         || (Scratch::default(), rtn.empty(BAND_COLUMNS), vec![Word::default(); BAND_COLUMNS * ROWS / 8]),

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_found_by_its_names_and_reads_back_its_settings() {
+    fn transform_rows_are_found_by_names_and_read_back_settings() {
         for row in rows() {
             match row {
                 AnyRow::Transform(row) => check_row(&row, row.default.settings()),

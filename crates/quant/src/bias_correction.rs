@@ -17,7 +17,7 @@ pub const NAME: &str = "bias-correction";
 /// The settings.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct BiasCorrection {
-    /// The share of the mean error that is made up for.
+    /// The share of the mean error that is compensated.
     pub strength: f32,
 }
 
@@ -37,7 +37,7 @@ impl BiasCorrection {
     }
 }
 
-/// What can be set.
+/// Its options.
 const OPTIONS: &[OptionRow] =
     &[OptionRow { name: "strength", values: Values::SHARE, about: "the share of the mean error that is made up for" }];
 

@@ -21,7 +21,7 @@ mod tests {
     use super::{number, number_are};
 
     #[test]
-    fn one_is_not_plural() {
+    fn counts_use_singular_for_one() {
         assert_eq!([0, 1, 2].map(|count| number(count, "layer")), ["0 layers", "1 layer", "2 layers"]);
         assert_eq!([1, 10].map(|count| number_are(count, "value")), ["1 value is", "10 values are"]);
     }

@@ -8,7 +8,7 @@ use kvant_numeric::kernel::{CodeKind, RowScales, dequantize_row};
 use kvant_numeric::simd::Isa;
 use std::ops::Range;
 
-/// How a tensor's codes are read by the kernels.
+/// The way kernels read a tensor's codes.
 struct Kernel<'t> {
     kind: CodeKind,
     codes: &'t [u8],
@@ -36,7 +36,7 @@ impl QuantTensor {
         }
     }
 
-    /// `None` where the kernels do not compute the same: for codes of more than a byte, and zero points between numbers,
+    /// `None` where the kernels compute something else: for codes of more than a byte, and fractional zero points,
     /// whose differences from codes are those of f64.
     fn kernel(&self, rows: Range<usize>) -> Option<Kernel<'_>> {
         let Codes::Bytes(codes) = &self.codes else { return None };
@@ -46,8 +46,8 @@ impl QuantTensor {
         let whole = zero_points.iter().all(|zero_point| *zero_point == f64::from(*zero_point as i32));
         let (kind, of_scales, of_values) = match self.scheme {
             TensorScheme::Int(scheme) if whole => (bytes_of(scheme.format), None, None),
-            TensorScheme::Progressive { second, .. } if whole => (bytes_of(second.format), None, self.tensor_scale),
-            TensorScheme::Float(scheme) => (CodeKind::Float(scheme.format), self.tensor_scale, None),
+            TensorScheme::Progressive { second, .. } if whole => (bytes_of(second.format), None, self.global_scale),
+            TensorScheme::Float(scheme) => (CodeKind::Float(scheme.format), self.global_scale, None),
             _ => return None,
         };
         Some(Kernel { kind, codes, of_scales, of_values })
@@ -88,7 +88,7 @@ fn bytes_of(format: Int) -> CodeKind {
 mod tests {
     use super::*;
     use crate::rounding::{Rtn, TensorContext};
-    use kvant_numeric::Arithmetic;
+    use kvant_numeric::ComputeDType;
 
     const SHAPE: (usize, usize) = (12, 96);
 
@@ -96,12 +96,12 @@ mod tests {
         let (rows, columns) = SHAPE;
         let value = |i: usize| (((i * 2_654_435_769) >> 7) % 1999) as f32 / 500.0 - 1.5 + (i % columns) as f32 / 50.0;
         let values: Vec<f32> = (0..rows * columns).map(value).collect();
-        let rtn = Rtn::new(scheme.parse().unwrap(), TensorContext::new(Arithmetic::F32)).unwrap();
+        let rtn = Rtn::new(scheme.parse().unwrap(), TensorContext::new(ComputeDType::F32)).unwrap();
         rtn.round(&values, rows, columns).unwrap()
     }
 
     #[test]
-    fn every_part_has_the_values_of_the_whole_bit_for_bit() {
+    fn partial_dequantize_matches_the_whole_bit_for_bit() {
         let schemes = [
             "int4:g32",
             "uint4:g32:zp",

@@ -1,4 +1,4 @@
-//! Fake quantization: values rounded to what their codes stand for, kept as floats. Covers every scheme, those without
+//! Fake quantization: values rounded to the values of their codes, kept as floats. Covers every scheme, those without
 //! codes included.
 
 use crate::rounding::{RoundingError, Rtn, TensorContext};
@@ -6,7 +6,7 @@ use crate::scheme::{BlockFormat, TensorScheme};
 use kvant_numeric::format::{
     BFP16_BLOCK, BlockElement, MicroExponent, ScaleRule, fake_quantize_bfp16, fake_quantize_mxint8, shared_scale,
 };
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 use kvant_numeric::simd::Isa;
 
 /// The values of a row-major `rows x columns` matrix after quantization. `source` is the type the weights came in.
@@ -16,7 +16,7 @@ use kvant_numeric::simd::Isa;
 pub fn fake_quantize(
     scheme: TensorScheme,
     context: TensorContext,
-    source: Source,
+    source: FloatDType,
     values: &[f32],
     rows: usize,
     columns: usize,

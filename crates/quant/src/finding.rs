@@ -1,16 +1,16 @@
-//! What a check of a finished model has to say: which check, how bad, about what, why, and the way out. Not the checks:
-//! those of checkpoints and of graphs stand where either is known.
+//! A finding of a check: the check, its severity, the object, the reason and a remedy. Not the checks:
+//! those of checkpoints and of graphs are in their crates.
 
 use serde::Serialize;
 use std::fmt;
 
-/// How bad it is.
+/// The severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// The model does not load, or computes something else than it should.
     Error,
-    /// Some loaders stumble, or precision is lost.
+    /// Some loaders fail, or precision is lost.
     Warning,
     /// Worth knowing.
     Note,
@@ -31,17 +31,17 @@ impl fmt::Display for Severity {
 pub struct Finding {
     /// The name of the check.
     pub check: &'static str,
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
     /// The tensor, layer, file or field.
     pub place: String,
-    /// What is wrong with it.
+    /// The problem.
     pub reason: String,
-    /// The way out, where one is known.
+    /// The remedy, if one is known.
     pub hint: Option<String>,
 }
 
-/// Findings in the making, all of one check.
+/// Collects the findings of one check.
 #[derive(Debug)]
 pub struct Findings {
     check: &'static str,
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_come_before_warnings_and_notes() {
+    fn findings_sort_errors_before_warnings_and_notes() {
         let mut findings = Findings::of("scales");
         findings.note("a", "is odd", "");
         findings.error("b", "is NaN", "download it again");

@@ -9,7 +9,7 @@ use fancy_regex::Regex;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What a pattern begins with that is a regular expression.
+/// The prefix of a regular expression.
 const REGEX: &str = "re:";
 
 /// A compiled pattern.
@@ -25,18 +25,18 @@ const REGEX: &str = "re:";
 #[derive(Clone, Debug)]
 pub struct Glob {
     pattern: String,
-    form: Form,
+    form: PatternForm,
 }
 
 #[derive(Clone, Debug)]
-enum Form {
+enum PatternForm {
     Tokens(Vec<Token>),
     Regex(Box<Regex>),
     /// A regular expression with a mistake: it matches nothing.
     Broken(String),
 }
 
-/// What is written decides.
+/// The variant follows from the spelling.
 impl PartialEq for Glob {
     fn eq(&self, other: &Glob) -> bool {
         self.pattern == other.pattern
@@ -54,13 +54,15 @@ enum Token {
 }
 
 impl Glob {
-    /// Compiles a pattern. Every string is one; a `[` without its `]` stands for itself, and a regular expression with a mistake
+    /// Compiles a pattern. Every string is one; a `[` without its `]` is literal, and an invalid regular expression
     /// matches nothing: see [`problem`](Self::problem).
     pub fn new(pattern: &str) -> Glob {
         let form = match pattern.strip_prefix(REGEX) {
-            Some(regex) => Regex::new(&format!("^(?:{regex})"))
-                .map_or_else(|error| Form::Broken(error.to_string()), |regex| Form::Regex(Box::new(regex))),
-            None => Form::Tokens(Glob::tokens(pattern)),
+            Some(regex) => Regex::new(&format!("^(?:{regex})")).map_or_else(
+                |error| PatternForm::Broken(error.to_string()),
+                |regex| PatternForm::Regex(Box::new(regex)),
+            ),
+            None => PatternForm::Tokens(Glob::tokens(pattern)),
         };
         Glob { pattern: pattern.to_owned(), form }
     }
@@ -79,20 +81,20 @@ impl Glob {
         tokens
     }
 
-    /// What is wrong with a regular expression.
+    /// The error of a regular expression.
     pub fn problem(&self) -> Option<&str> {
         match &self.form {
-            Form::Broken(problem) => Some(problem),
-            Form::Tokens(_) | Form::Regex(_) => None,
+            PatternForm::Broken(problem) => Some(problem),
+            PatternForm::Tokens(_) | PatternForm::Regex(_) => None,
         }
     }
 
-    /// A pattern that matches one name and no other, whatever characters it has.
+    /// A pattern that matches exactly one name, with any characters.
     pub fn literal(name: &str) -> Glob {
         Glob::new(&Glob::escape(name))
     }
 
-    /// The pattern that a name alone matches: `*`, `?` and `[` stand in sets of their own.
+    /// The pattern that matches only this name: `*`, `?` and `[` become sets.
     pub fn escape(name: &str) -> String {
         let one = |c: char| if matches!(c, '*' | '?' | '[') { format!("[{c}]") } else { c.to_string() };
         let escaped: String = name.chars().map(one).collect();
@@ -107,21 +109,21 @@ impl Glob {
         &self.pattern
     }
 
-    /// Whether the pattern contains a wildcard, so that it can match more than one name.
+    /// Returns whether the pattern contains a wildcard, so that it can match more than one name.
     pub fn has_wildcard(&self) -> bool {
         match &self.form {
-            Form::Tokens(tokens) => tokens.iter().any(|token| !matches!(token, Token::Literal(_))),
-            Form::Regex(_) | Form::Broken(_) => true,
+            PatternForm::Tokens(tokens) => tokens.iter().any(|token| !matches!(token, Token::Literal(_))),
+            PatternForm::Regex(_) | PatternForm::Broken(_) => true,
         }
     }
 
     /// Whether the pattern matches: the whole of `name`, in time `O(len(pattern) * len(name))` at worst; a regular expression
-    /// what it begins with, as far as the steps suffice that are allowed.
+    /// a prefix of it, within the allowed number of steps.
     pub fn matches(&self, name: &str) -> bool {
         match &self.form {
-            Form::Tokens(tokens) => matches(tokens, name),
-            Form::Regex(regex) => regex.is_match(name).unwrap_or(false),
-            Form::Broken(_) => false,
+            PatternForm::Tokens(tokens) => matches(tokens, name),
+            PatternForm::Regex(regex) => regex.is_match(name).unwrap_or(false),
+            PatternForm::Broken(_) => false,
         }
     }
 }
@@ -129,7 +131,7 @@ impl Glob {
 fn matches(tokens: &[Token], name: &str) -> bool {
     let name: Vec<char> = name.chars().collect();
     let (mut token, mut at) = (0, 0);
-    // Where the last `*` stands, and how far into the name it reaches: the only point worth returning to.
+    // The position of the last `*` and how far it reaches into the name: the only point worth backtracking to.
     let mut star: Option<(usize, usize)> = None;
     while at < name.len() {
         match tokens.get(token) {
@@ -177,7 +179,7 @@ impl fmt::Display for Glob {
 }
 
 impl Token {
-    /// Whether this token, being one character wide, accepts `c`.
+    /// Returns whether this token, being one character wide, accepts `c`.
     fn accepts(&self, c: char) -> bool {
         match self {
             Token::Literal(literal) => *literal == c,
@@ -198,7 +200,7 @@ fn parse_token(chars: &[char], at: usize) -> (Token, usize) {
     }
 }
 
-/// The set whose first character is at `start`, and where the pattern goes on after its `]`.
+/// The set whose first character is at `start`, and the position after its `]`.
 fn parse_set(chars: &[char], start: usize) -> Option<(Token, usize)> {
     let negated = chars.get(start) == Some(&'!');
     let first = start + usize::from(negated);
@@ -226,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_escaped_name_is_matched_by_itself_alone() {
+    fn escaped_name_matches_only_itself() {
         for name in ["/conv1/Conv_output_0", "a[0]*?", "[x]", "é]"] {
             assert!(Glob::new(&Glob::escape(name)).matches(name), "{name}");
         }
@@ -271,7 +273,7 @@ mod tests {
     ];
 
     #[test]
-    fn regular_expressions_match_beginnings_as_those_of_python_do() {
+    fn regular_expressions_match_from_the_start_like_python() {
         for (pattern, name, expected) in [
             ("re:.*lm_head", "model.lm_head", true),
             ("re:.*lm_head", "lm_heads", true),
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn names_like_a_misspelt_pattern_are_found() {
+    fn names_similar_to_a_misspelt_pattern_are_found() {
         let names = ["model.layers.0.mlp.down_proj", "model.layers.0.mlp.up_proj", "lm_head"];
         let nearest = |pattern: &str| nearest_names(&Glob::new(pattern), names);
         assert_eq!(nearest("*.down_porj")[0], "down_proj");
@@ -300,20 +302,20 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_python() {
+    fn glob_agrees_with_python_fnmatch() {
         for &(pattern, name, expected) in PYTHON {
             assert_eq!(Glob::new(pattern).matches(name), expected, "{pattern:?} on {name:?}");
         }
     }
 
     #[test]
-    fn many_stars_do_not_explode() {
+    fn many_stars_match_in_bounded_time() {
         let glob = Glob::new(&"*a".repeat(60));
         assert!(!glob.matches(&format!("{}b", "a".repeat(4000))));
     }
 
     #[test]
-    fn wildcards_are_told_from_names() {
+    fn wildcards_are_recognised() {
         assert!(!Glob::new("model.layers.0").has_wildcard());
         assert!(Glob::new("*.gate").has_wildcard());
         assert!(!Glob::new("a[b").has_wildcard());

@@ -1,9 +1,9 @@
-//! What calibration knows of a layer's inputs, and the error of its outputs that follows. Not the roundings that use it.
+//! Input statistics of a layer from calibration, and the output error that follows. Not the roundings that use them.
 
 use kvant_numeric::linalg::{CrossGram, Gram, Matrix, MatrixMut, Precision, Threads, multiply};
 use rayon::prelude::*;
 
-/// The Hessian of a layer's output error in its weights, and, for algorithms that make up for the error of earlier layers,
+/// The Hessian of a layer's output error in its weights, and, for algorithms that compensate for the error of earlier layers,
 /// the mismatch between these inputs and those of the float model. Layers that read the same inputs share it.
 ///
 /// With tokens as rows, `X` the inputs that the layer sees in the quantized model and `X'` those of the float model:
@@ -15,7 +15,7 @@ pub struct Hessian {
     mismatch: Option<CrossGram>,
 }
 
-/// What keeps a Hessian from being used.
+/// Reasons that a Hessian cannot be used.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum HessianError {
     /// No input was different from zero (*invalid*: the calibration did not reach the layer).
@@ -33,7 +33,7 @@ pub enum HessianError {
         features: usize,
     },
     /// The algorithm needs the inputs of the float model too (*invalid*).
-    #[error("the algorithm needs the inputs of the float model beside those of the quantized one")]
+    #[error("the algorithm needs the inputs of the float model in addition to those of the quantized one")]
     NoMismatch,
     /// Scales from elsewhere do not go with scales that are found while a weight is rounded (*unsupported*).
     #[error("scales of clipped weights cannot be combined with scales of each group")]
@@ -41,13 +41,13 @@ pub enum HessianError {
     /// Not positive definite at any damping that was tried (*invalid*).
     #[error("its calibration inputs leave no positive definite Hessian, even with {tries} times more damping")]
     NotPositiveDefinite {
-        /// How often damping was added.
+        /// The number of times damping was added.
         tries: u32,
     },
 }
 
 impl HessianError {
-    /// The way out.
+    /// The remedy.
     pub fn hint(&self) -> &'static str {
         match self {
             HessianError::NoData => "give more calibration text, or round this layer to nearest with ‹override›",
@@ -99,7 +99,7 @@ impl Hessian {
     /// Adds inputs: rows of `features` elements. Where a mismatch is kept, these inputs have none.
     ///
     /// # Panics
-    /// If the last row is not whole.
+    /// If the last row is incomplete.
     pub fn add(&mut self, inputs: &[f32]) {
         self.gram.add(inputs);
     }
@@ -154,7 +154,7 @@ impl Hessian {
         self.mismatch.as_ref()
     }
 
-    /// Whether the sums are numbers, and there is any input that is not zero.
+    /// Checks that the sums are finite and some input is not zero.
     ///
     /// # Errors
     /// [`HessianError::NotFinite`] and [`HessianError::NoData`].
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loss_is_the_error_of_the_outputs() {
+    fn hessian_loss_is_the_output_error() {
         for (rows, features, tokens) in [(3, 5, 7), (130, 40, 64), (9, 700, 20)] {
             let (x, w, q) = (values(tokens * features, 1), values(rows * features, 2), values(rows * features, 3));
             let mut hessian = Hessian::new(features);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn precisions_differ_by_the_rounding_of_inputs() {
+    fn precisions_differ_by_input_rounding() {
         let (x, float) = (values(60 * 40, 1), values(60 * 40, 2));
         let [exact, bf16] = [Precision::F32, Precision::Bf16].map(|precision| {
             let mut hessian = Hessian::with_mismatch_in(40, precision);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mismatch_is_the_difference_times_the_inputs_and_merges() {
+    fn input_mismatch_matches_its_definition_and_merges() {
         let (x, float) = (values(6 * 4, 1), values(6 * 4, 2));
         let mut whole = Hessian::with_mismatch(4);
         whole.add_with_float(&x, &mut float.clone());

@@ -4,12 +4,12 @@
 //! ```
 //! use kvant_quant::scheme::TensorScheme;
 //! use kvant_quant::rounding::{Rtn, TensorContext};
-//! use kvant_numeric::Arithmetic;
+//! use kvant_numeric::ComputeDType;
 //!
 //! // Two rows of four weights, int4 in groups of two.
 //! let weights = [0.1, -0.7, 3.0, 1.5, 0.0, 0.0, -2.0, 0.4];
 //! let scheme: TensorScheme = "int4:g2".parse()?;
-//! let quantized = Rtn::new(scheme, TensorContext::new(Arithmetic::F32))?.round(&weights, 2, 4)?;
+//! let quantized = Rtn::new(scheme, TensorContext::new(ComputeDType::F32))?.round(&weights, 2, 4)?;
 //!
 //! assert_eq!(quantized.scale_shape(), (2, 2));
 //! let restored = quantized.dequantize();

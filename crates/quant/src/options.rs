@@ -1,7 +1,7 @@
-//! Settings of algorithms as text: `gptq:damping=0.05:order=stored`. One grammar for all algorithms of all kinds of models. Not
-//! what a setting does, and not which algorithms exist.
+//! Settings of algorithms as text: `gptq:damping=0.05:order=stored`. One grammar for the algorithms of all model kinds. Not
+//! the meaning of settings, and not the list of algorithms.
 //!
-//! The settings of an algorithm are a struct with `serde`, and beside it a table of [`OptionRow`]s, which says what a user may
+//! The settings of an algorithm are a struct with `serde`, and with a table of [`OptionRow`]s, which lists what a user may
 //! write. Recipes that hold tables in place of text read the same struct.
 
 use serde::Serialize;
@@ -50,12 +50,12 @@ impl Values {
     pub const RATE: Values = Values { text: "a number from 0 to 10", accepts: |text| is_number(text, 0.0, 10.0) };
 }
 
-/// Whether a text is a number within bounds.
+/// Returns whether a text is a number within bounds.
 pub fn is_number(text: &str, least: f64, most: f64) -> bool {
     text.parse().is_ok_and(|number: f64| number >= least && number <= most)
 }
 
-/// What keeps a text from being the settings of an algorithm; always *invalid*.
+/// Errors of a settings text; always *invalid*.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum OptionError {
     /// The algorithm has no such option.
@@ -87,7 +87,7 @@ pub enum OptionError {
         values: &'static str,
     },
     /// The option does not take the value.
-    #[error("{} is no value of `{algorithm}:{option}`", quoted(value))]
+    #[error("{} is not a value of `{algorithm}:{option}`", quoted(value))]
     WrongValue {
         /// The algorithm.
         algorithm: String,
@@ -101,7 +101,7 @@ pub enum OptionError {
 }
 
 impl OptionError {
-    /// Whether it is about an option.
+    /// Returns whether it is about an option.
     pub fn is_of(&self, name: &str) -> bool {
         match self {
             OptionError::NoOption { option, .. } | OptionError::Twice { option, .. } => option == name,
@@ -109,7 +109,7 @@ impl OptionError {
         }
     }
 
-    /// The way out.
+    /// The remedy.
     pub fn hint(&self) -> String {
         match self {
             OptionError::NoOption { algorithm, known, .. } => match known.first() {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_read_back_as_they_are_shown() {
+    fn option_values_round_trip() {
         let all = of("example:rate=1e-5:steps=7:eager=on:way=down:limit=3").unwrap();
         assert_eq!(all, Example { rate: 1e-5, steps: 7, eager: true, way: Way::Down, limit: Some(3) });
         let text: Vec<String> = shown(&all).into_iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -278,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_a_way_out() {
+    fn option_mistakes_are_named_with_a_hint() {
         let message = |text: &str| of(text).unwrap_err().to_string();
         assert_eq!(message("example:size=3"), "`example` has no option `size`");
         assert_eq!(
             of("example:size=3").unwrap_err().hint(),
             "it has rate, steps, eager, way, limit: write them as in example:rate=..."
         );
-        assert_eq!(message("example:steps=0"), "`0` is no value of `example:steps`");
+        assert_eq!(message("example:steps=0"), "`0` is not a value of `example:steps`");
         assert_eq!(message("example:eager"), "`example:eager` has no value");
         assert_eq!(message("example:way=up:way=up"), "`example` has the option `way` twice");
         for nonsense in ["x", "nan", "inf", "-1", "1e99", "ON"] {

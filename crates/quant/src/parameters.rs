@@ -2,7 +2,7 @@
 
 pub use crate::affine::Affine;
 use crate::scheme::{FloatScale, FloatScheme, Granularity, IntScheme, ScaleType, ZeroPoint};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::format::{Int, MiniFloat, shared_scale};
 use kvant_numeric::kernel::Range;
 
@@ -10,7 +10,7 @@ use kvant_numeric::kernel::Range;
 pub const EPSILON: f32 = f32::EPSILON;
 
 impl IntScheme {
-    /// Whether zero points are stored: the code of zero can differ from 0.
+    /// Returns whether zero points are stored: the code of zero can differ from 0.
     pub fn has_zero_points(&self) -> bool {
         self.zero_point != ZeroPoint::Zero || !self.format.is_signed()
     }
@@ -25,13 +25,13 @@ impl IntScheme {
     /// Scales are at least [`EPSILON`]. The quotient for the zero point of a whole tensor is not rounded to the model's
     /// type: PyTorch keeps a scalar scale in f32.
     #[inline(always)]
-    pub fn parameters(&self, range: Range, arithmetic: Arithmetic) -> Affine {
+    pub fn parameters(&self, range: Range, arithmetic: ComputeDType) -> Affine {
         let arithmetic = self.scale.arithmetic(arithmetic);
         let affine = match (self.scale, self.zero_point) {
             (ScaleType::PowerOfTwo, _) => return power_of_two(self.format, self.zero_point, range),
             (_, ZeroPoint::Zero) => symmetric(self.format, range, arithmetic),
             (_, ZeroPoint::Integer) => {
-                let quotient = if self.granularity == Granularity::Tensor { Arithmetic::F32 } else { arithmetic };
+                let quotient = if self.granularity == Granularity::Tensor { ComputeDType::F32 } else { arithmetic };
                 asymmetric(self.format, range, arithmetic, quotient)
             }
             (_, ZeroPoint::Float) => float_zero_point(self.format, range, arithmetic),
@@ -60,8 +60,8 @@ impl IntScheme {
 impl ScaleType {
     /// The precision of scale arithmetic.
     #[inline(always)]
-    pub(crate) fn arithmetic(self, model: Arithmetic) -> Arithmetic {
-        if self == ScaleType::Model { model } else { Arithmetic::F32 }
+    pub(crate) fn arithmetic(self, model: ComputeDType) -> ComputeDType {
+        if self == ScaleType::Model { model } else { ComputeDType::F32 }
     }
 
     /// The scale as it is stored, at least the smallest number of the type: one of zero could not be divided by. A scale that the
@@ -70,10 +70,10 @@ impl ScaleType {
     pub(crate) fn stored(self, scale: f32) -> f32 {
         match self {
             ScaleType::F16 => {
-                let rounded = Arithmetic::F16.round(scale).max(5.960_464_5e-8);
+                let rounded = ComputeDType::F16.round(scale).max(5.960_464_5e-8);
                 if rounded <= self.largest() { rounded } else { scale }
             }
-            ScaleType::Bf16 => Arithmetic::Bf16.round(scale),
+            ScaleType::Bf16 => ComputeDType::Bf16.round(scale),
             ScaleType::Model | ScaleType::F32 | ScaleType::PowerOfTwo => scale,
         }
     }
@@ -105,20 +105,20 @@ fn including_zero(range: Range) -> Range {
 }
 
 #[inline(always)]
-fn symmetric(format: Int, range: Range, arithmetic: Arithmetic) -> Affine {
+fn symmetric(format: Int, range: Range, arithmetic: ComputeDType) -> Affine {
     let amax = including_zero(range).abs_max();
     let scale = arithmetic.round(amax / (format.steps() as f32 / 2.0)).max(EPSILON);
     Affine { scale, zero_point: middle(format) }
 }
 
-/// The code that stands for zero in a symmetric scheme.
+/// The code of zero in a symmetric scheme.
 #[inline(always)]
 fn middle(format: Int) -> f64 {
     if format.is_signed() { 0.0 } else { (format.max() / 2 + 1) as f64 }
 }
 
 #[inline(always)]
-fn asymmetric(format: Int, range: Range, arithmetic: Arithmetic, quotient: Arithmetic) -> Affine {
+fn asymmetric(format: Int, range: Range, arithmetic: ComputeDType, quotient: ComputeDType) -> Affine {
     let range = including_zero(range);
     let scale = step(format, range, arithmetic).max(EPSILON);
     let below_zero = quotient.round(range.min / scale).round_ties_even();
@@ -128,7 +128,7 @@ fn asymmetric(format: Int, range: Range, arithmetic: Arithmetic, quotient: Arith
 
 /// `(max - min) / N`. A width that overflows the type is taken in f64: the step itself fits.
 #[inline(always)]
-fn step(format: Int, range: Range, arithmetic: Arithmetic) -> f32 {
+fn step(format: Int, range: Range, arithmetic: ComputeDType) -> f32 {
     let width = arithmetic.round(range.max - range.min);
     if width.is_finite() {
         return arithmetic.round(width / format.steps() as f32);
@@ -138,7 +138,7 @@ fn step(format: Int, range: Range, arithmetic: Arithmetic) -> f32 {
 }
 
 #[inline(always)]
-fn float_zero_point(format: Int, range: Range, arithmetic: Arithmetic) -> Affine {
+fn float_zero_point(format: Int, range: Range, arithmetic: ComputeDType) -> Affine {
     let scale = step(format, range, arithmetic);
     let scale = if scale <= EPSILON { 1.0 } else { scale };
     let below_zero = arithmetic.round(-range.min / scale);
@@ -163,15 +163,15 @@ fn power_of_two(format: Int, zero_point: ZeroPoint, range: Range) -> Affine {
 }
 
 impl FloatScheme {
-    /// The scale of elements whose largest magnitude is `amax`, as it is stored; `tensor_scale` is that of the whole
-    /// tensor where the scheme has one ([`tensor_scale`](Self::tensor_scale)).
+    /// The scale of elements whose largest magnitude is `amax`, as it is stored; `global_scale` is that of the whole
+    /// tensor where the scheme has one ([`global_scale`](Self::tensor_scale)).
     ///
     /// * plain: `amax / max`, [`EPSILON`] for zeros,
     /// * e8m0: [`shared_scale`],
     /// * e5m3: `amax / max` rounded to e5m3,
-    /// * of the tensor: `amax / (tensor_scale * max)` rounded to the block scale's format; 1 where that is zero.
+    /// * of the tensor: `amax / (global_scale * max)` rounded to the block scale's format; 1 where that is zero.
     #[inline(always)]
-    pub fn scale(&self, amax: f32, arithmetic: Arithmetic, tensor_scale: f32) -> f32 {
+    pub fn scale(&self, amax: f32, arithmetic: ComputeDType, global_scale: f32) -> f32 {
         match self.scale {
             FloatScale::Plain(scale) => {
                 let exact = scale.arithmetic(arithmetic).round(amax / self.format.max());
@@ -179,23 +179,23 @@ impl FloatScheme {
             }
             FloatScale::E8m0(rule) => shared_scale(rule, self.format, amax),
             FloatScale::E5m3 => rounded_to(MiniFloat::E5M3, arithmetic.round(amax / self.format.max())),
-            FloatScale::E4m3OfTensor => self.block_scale(MiniFloat::E4M3, amax, tensor_scale),
-            FloatScale::E5m3OfTensor => self.block_scale(MiniFloat::E5M3, amax, tensor_scale),
+            FloatScale::E4m3WithGlobal => self.block_scale(MiniFloat::E4M3, amax, global_scale),
+            FloatScale::E5m3WithGlobal => self.block_scale(MiniFloat::E5M3, amax, global_scale),
         }
     }
 
     #[inline(always)]
-    fn block_scale(&self, format: MiniFloat, amax: f32, tensor_scale: f32) -> f32 {
-        let scale = rounded_to(format, amax / (tensor_scale * self.format.max()));
+    fn block_scale(&self, format: MiniFloat, amax: f32, global_scale: f32) -> f32 {
+        let scale = rounded_to(format, amax / (global_scale * self.format.max()));
         if scale == 0.0 { 1.0 } else { scale }
     }
 
     /// The f32 scale of the whole tensor, `amax / (max of block scales * max of elements)`, [`EPSILON`] for zeros; `None`
     /// where the scheme has no such level.
-    pub fn tensor_scale(&self, amax: f32) -> Option<f32> {
+    pub fn global_scale(&self, amax: f32) -> Option<f32> {
         let block_max = match self.scale {
-            FloatScale::E4m3OfTensor => MiniFloat::E4M3.max(),
-            FloatScale::E5m3OfTensor => MiniFloat::E5M3.max(),
+            FloatScale::E4m3WithGlobal => MiniFloat::E4M3.max(),
+            FloatScale::E5m3WithGlobal => MiniFloat::E5M3.max(),
             _ => return None,
         };
         let scale = amax / (block_max * self.format.max());
@@ -225,41 +225,41 @@ mod tests {
     }
 
     #[test]
-    fn symmetric_divides_by_half_the_steps() {
-        let affine = int("int4:tensor").parameters(range(-3.0, 7.5), Arithmetic::F32);
+    fn symmetric_scale_divides_by_half_the_steps() {
+        let affine = int("int4:tensor").parameters(range(-3.0, 7.5), ComputeDType::F32);
         assert_eq!((affine.scale, affine.zero_point), (1.0, 0.0));
     }
 
     #[test]
-    fn unsigned_symmetric_keeps_negative_numbers() {
+    fn unsigned_symmetric_keeps_negative_values() {
         let scheme = int("uint8:tensor");
-        let affine = scheme.parameters(range(-1.0, 1.0), Arithmetic::F32);
+        let affine = scheme.parameters(range(-1.0, 1.0), ComputeDType::F32);
         assert_eq!(affine.zero_point, 128.0);
         assert!(scheme.squared_error(&[-0.9, 0.9], affine) < 1e-4);
     }
 
     #[test]
-    fn asymmetric_includes_zero() {
-        let affine = int("uint4:tensor:zp").parameters(range(3.0, 15.0), Arithmetic::F32);
+    fn asymmetric_range_includes_zero() {
+        let affine = int("uint4:tensor:zp").parameters(range(3.0, 15.0), ComputeDType::F32);
         assert_eq!((affine.scale, affine.zero_point), (1.0, 0.0));
-        let affine = int("int8:tensor:zp").parameters(range(-1.0, 254.0), Arithmetic::F32);
+        let affine = int("int8:tensor:zp").parameters(range(-1.0, 254.0), ComputeDType::F32);
         assert_eq!((affine.scale, affine.zero_point), (1.0, -127.0));
     }
 
     #[test]
-    fn float_zero_points_hold_for_signed_integers_too() {
+    fn float_zero_points_work_for_signed_integers() {
         let scheme = int("int4:tensor:fzp");
         let values = [5.0, 5.5, 6.1, 7.0];
-        let affine = scheme.parameters(range(5.0, 7.0), Arithmetic::F32);
+        let affine = scheme.parameters(range(5.0, 7.0), ComputeDType::F32);
         assert!(scheme.squared_error(&values, affine) < 0.02);
     }
 
     #[test]
-    fn powers_of_two_are_powers_and_search_is_no_worse() {
+    fn power_of_two_scales_are_exact_and_search_is_no_worse() {
         let scheme = int("int8:tensor:pow2");
         let values: Vec<f32> = (0..100).map(|i| (i as f32 * 0.9).sin() * 3.3).collect();
         let range = range(-3.3, 3.3);
-        let (plain, best) = (scheme.parameters(range, Arithmetic::F32), scheme.best_power_of_two(&values, range));
+        let (plain, best) = (scheme.parameters(range, ComputeDType::F32), scheme.best_power_of_two(&values, range));
         assert_eq!((plain.scale, plain.zero_point), (1.0 / 32.0, 0.0));
         assert!(scheme.squared_error(&values, best) <= scheme.squared_error(&values, plain));
     }
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn zeros_have_positive_scales() {
         for text in ["int4:tensor", "uint8:tensor:zp", "int8:tensor:pow2", "uint4:tensor:fzp", "int8:tensor:f16"] {
-            assert!(int(text).parameters(range(0.0, 0.0), Arithmetic::Bf16).scale > 0.0, "{text}");
+            assert!(int(text).parameters(range(0.0, 0.0), ComputeDType::Bf16).scale > 0.0, "{text}");
         }
     }
 }

@@ -26,7 +26,7 @@ impl Codes {
         }
     }
 
-    /// Whether there are no codes.
+    /// Returns whether there are no codes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -50,7 +50,7 @@ pub struct QuantTensor {
     pub(crate) codes: Codes,
     pub(crate) scales: Vec<f32>,
     pub(crate) zero_points: Vec<f64>,
-    pub(crate) tensor_scale: Option<f32>,
+    pub(crate) global_scale: Option<f32>,
     pub(crate) scale_shape: (usize, usize),
 }
 
@@ -62,7 +62,7 @@ pub struct Parameters<'a> {
     scale_shape: (usize, usize),
     scales: &'a [f32],
     zero_points: &'a [f64],
-    tensor_scale: Option<f32>,
+    global_scale: Option<f32>,
 }
 
 impl<'a> Parameters<'a> {
@@ -75,7 +75,7 @@ impl<'a> Parameters<'a> {
         scheme: TensorScheme,
         shape: (usize, usize),
         (scales, zero_points): (&'a [f32], &'a [f64]),
-        tensor_scale: Option<f32>,
+        global_scale: Option<f32>,
     ) -> Result<Parameters<'a>, SchemeError> {
         let granularity = scheme.granularity().ok_or_else(|| misfit(scheme))?;
         let scale_shape = granularity.scale_shape(shape.0, shape.1)?;
@@ -83,7 +83,7 @@ impl<'a> Parameters<'a> {
         if scales.len() != count || !(zero_points.is_empty() || zero_points.len() == count) {
             return Err(misfit(scheme));
         }
-        Ok(Parameters { scheme, shape, scale_shape, scales, zero_points, tensor_scale })
+        Ok(Parameters { scheme, shape, scale_shape, scales, zero_points, global_scale })
     }
 
     /// The scheme of the codes.
@@ -111,9 +111,9 @@ impl<'a> Parameters<'a> {
         self.zero_points
     }
 
-    /// The scale of the whole tensor: see [`QuantTensor::tensor_scale`].
-    pub fn tensor_scale(&self) -> Option<f32> {
-        self.tensor_scale
+    /// The scale of the whole tensor: see [`QuantTensor::global_scale`].
+    pub fn global_scale(&self) -> Option<f32> {
+        self.global_scale
     }
 }
 
@@ -127,7 +127,7 @@ pub struct QuantParts {
     /// The zero points, one for each scale, or none.
     pub zero_points: Vec<f64>,
     /// The scale of the whole tensor, where the scheme has one.
-    pub tensor_scale: Option<f32>,
+    pub global_scale: Option<f32>,
 }
 
 impl QuantTensor {
@@ -142,20 +142,20 @@ impl QuantTensor {
         columns: usize,
         parts: QuantParts,
     ) -> Result<QuantTensor, SchemeError> {
-        let QuantParts { codes, scales, zero_points, tensor_scale } = parts;
-        let parameters = Parameters::new(scheme, (rows, columns), (&scales, &zero_points), tensor_scale)?;
+        let QuantParts { codes, scales, zero_points, global_scale } = parts;
+        let parameters = Parameters::new(scheme, (rows, columns), (&scales, &zero_points), global_scale)?;
         let scale_shape = parameters.scale_shape();
         if codes.len() != rows * columns || matches!(codes, Codes::Bytes(_)) != (scheme.format().bits() <= 8) {
             return Err(misfit(scheme));
         }
-        Ok(QuantTensor { scheme, rows, columns, codes, scales, zero_points, tensor_scale, scale_shape })
+        Ok(QuantTensor { scheme, rows, columns, codes, scales, zero_points, global_scale, scale_shape })
     }
 
     /// A tensor without rows.
     pub(crate) fn empty(scheme: TensorScheme, columns: usize) -> QuantTensor {
         let codes = if scheme.format().bits() <= 8 { Codes::Bytes(Vec::new()) } else { Codes::Wide(Vec::new()) };
         let (scales, zero_points) = (Vec::new(), Vec::new());
-        QuantTensor { scheme, rows: 0, columns, codes, scales, zero_points, tensor_scale: None, scale_shape: (0, 0) }
+        QuantTensor { scheme, rows: 0, columns, codes, scales, zero_points, global_scale: None, scale_shape: (0, 0) }
     }
 
     /// Takes all rows away and keeps the memory.
@@ -166,10 +166,10 @@ impl QuantTensor {
         }
         self.scales.clear();
         self.zero_points.clear();
-        (self.rows, self.tensor_scale, self.scale_shape) = (0, None, (0, 0));
+        (self.rows, self.global_scale, self.scale_shape) = (0, None, (0, 0));
     }
 
-    /// Counts more rows, and the scales that belong to them; what they hold is appended by the rounding.
+    /// Adds rows and their scales; the rounding appends their contents.
     pub(crate) fn grow(&mut self, rows: usize) -> Result<(), SchemeError> {
         let granularity = self.scheme.granularity().unwrap_or(Granularity::Tensor);
         let (scale_rows, scale_columns) = granularity.scale_shape(rows, self.columns)?;
@@ -222,7 +222,7 @@ impl QuantTensor {
             scale_shape: self.scale_shape,
             scales: &self.scales,
             zero_points: &self.zero_points,
-            tensor_scale: self.tensor_scale,
+            global_scale: self.global_scale,
         }
     }
 
@@ -231,7 +231,7 @@ impl QuantTensor {
         &self.codes
     }
 
-    /// The codes themselves, the tensor taken apart.
+    /// The codes, consuming the tensor.
     pub fn into_codes(self) -> Codes {
         self.codes
     }
@@ -244,7 +244,7 @@ impl QuantTensor {
         }
     }
 
-    /// Scales as they are stored: for two-level schemes the block scales, which [`tensor_scale`](Self::tensor_scale)
+    /// Scales as they are stored: for two-level schemes the block scales, which [`global_scale`](Self::tensor_scale)
     /// multiplies.
     pub fn scales(&self) -> &[f32] {
         &self.scales
@@ -256,11 +256,11 @@ impl QuantTensor {
     }
 
     /// The scale of the whole tensor, of the first stage in progressive schemes.
-    pub fn tensor_scale(&self) -> Option<f32> {
-        self.tensor_scale
+    pub fn global_scale(&self) -> Option<f32> {
+        self.global_scale
     }
 
-    /// The values that the codes stand for, row-major:
+    /// The values of the codes, row-major:
     /// `(code - zero_point) * scale` for integers, `code * scale` for floats, where a block scale is first multiplied by
     /// the tensor's; progressive codes are multiplied by both in turn.
     pub fn dequantize(&self) -> Vec<f32> {
@@ -280,7 +280,7 @@ impl QuantTensor {
             TensorScheme::Int(scheme) => self.integer_value(scheme, index, scale_index),
             TensorScheme::Float(scheme) => self.float_value(scheme, index, scale_index),
             TensorScheme::Progressive { second, .. } => {
-                self.integer_value(second, index, scale_index) * self.tensor_scale.unwrap_or(1.0)
+                self.integer_value(second, index, scale_index) * self.global_scale.unwrap_or(1.0)
             }
             // No rounding makes a quantized tensor of these.
             TensorScheme::Block(_) | TensorScheme::Cast(_) => f32::NAN,
@@ -294,7 +294,7 @@ impl QuantTensor {
     }
 
     fn float_value(&self, scheme: FloatScheme, index: usize, scale_index: usize) -> f32 {
-        let scale = self.tensor_scale.map_or(self.scales[scale_index], |g| self.scales[scale_index] * g);
+        let scale = self.global_scale.map_or(self.scales[scale_index], |g| self.scales[scale_index] * g);
         scheme.format.decode(self.codes.integer(index, false) as u8) * scale
     }
 

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounded_numbers_reach_every_value_evenly() {
+    fn bounded_random_numbers_are_uniform() {
         let (mut random, mut seen) = (SplitMix64::new(7), [0; 6]);
         (0..6000).for_each(|_| seen[random.below(6) as usize] += 1);
         assert!(seen.iter().all(|&n| (800..1200).contains(&n)), "{seen:?}");
@@ -67,13 +67,13 @@ mod tests {
     }
 
     #[test]
-    fn places_in_an_order_depend_on_everything() {
+    fn mix_depends_on_every_argument() {
         let all = [mix(0, [0, 0, 0]), mix(1, [0, 0, 0]), mix(0, [1, 0, 0]), mix(0, [0, 1, 0]), mix(0, [0, 0, 1])];
         assert!((0..5).all(|i| (0..i).all(|j| all[i] != all[j])), "{all:?}");
     }
 
     #[test]
-    fn the_numbers_are_those_of_the_paper() {
+    fn splitmix64_matches_the_reference() {
         // The first numbers of the reference implementation (Vigna, splitmix64.c) with this seed.
         let mut random = SplitMix64::new(1_234_567);
         assert_eq!(random.draw(), 6_457_827_717_110_365_317);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shuffle_keeps_all_elements() {
+    fn shuffle_keeps_all_elements() {
         let mut elements: Vec<u32> = (0..50).collect();
         SplitMix64::new(3).shuffle(&mut elements);
         assert_ne!(elements, (0..50).collect::<Vec<_>>());

@@ -22,7 +22,7 @@ pub trait Row: Clone {
     }
 }
 
-/// Rows in a fixed order: those that are built in, then those that were added, in the order in which that was done.
+/// Rows in a fixed order: those that are built in, then registered ones, in order of registration.
 pub struct Registry<R> {
     rows: RwLock<Vec<R>>,
     reserved: &'static [&'static str],
@@ -120,18 +120,18 @@ pub enum RegisterError {
 /// Makes an algorithm of the options that are given for it.
 type Read<A> = Arc<dyn Fn(&[(&str, &str)]) -> Result<A, OptionError> + Send + Sync>;
 
-/// An algorithm that can be asked for by name.
+/// An algorithm that can be selected by name.
 #[derive(Clone)]
 pub struct AlgorithmRow<A> {
     /// The spelling in commands, recipes and reports.
     pub name: Cow<'static, str>,
     /// Other spellings that are understood.
     pub aliases: &'static [&'static str],
-    /// Where it is from.
+    /// Its origin.
     pub paper: Option<Cow<'static, str>>,
     /// One line that explains it.
     pub about: Cow<'static, str>,
-    /// What can be set.
+    /// Its options.
     pub options: Cow<'static, [OptionRow]>,
     /// The algorithm with its default settings.
     pub default: A,
@@ -189,7 +189,7 @@ impl<A> AlgorithmRow<A> {
     /// The algorithm with options and their values, as they are spelled.
     ///
     /// # Errors
-    /// Where an option does not exist, is given twice, or does not take its value.
+    /// If an option does not exist, is given twice, or does not accept its value.
     pub fn read(&self, given: &[(&str, &str)]) -> Result<A, OptionError> {
         (self.read)(given)
     }
@@ -216,7 +216,7 @@ impl<A> AlgorithmRow<A> {
         std::iter::once(self.name.as_ref()).chain(self.aliases.iter().copied())
     }
 
-    /// Whether it goes by that name: in any case of letters, with `-` or `_`.
+    /// Returns whether it has that name, ignoring case and the difference between `-` and `_`.
     pub fn is_named(&self, name: &str) -> bool {
         self.names().any(|own| canonical(own) == canonical(name))
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a scheme.
+//! Errors of a scheme.
 
 use crate::observer::ObserverRef;
 use kvant_numeric::format::UnknownDType;
@@ -6,7 +6,7 @@ use kvant_numeric::format::UnknownDType;
 /// A scheme that cannot be read or does not fit. All of these are the input's fault: *invalid*, except where stated.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SchemeError {
-    /// The first part is no dtype.
+    /// The first part is not a dtype.
     #[error(transparent)]
     DType(#[from] UnknownDType),
     /// A part is unknown, or given twice.
@@ -30,7 +30,7 @@ pub enum SchemeError {
         observer: ObserverRef,
         /// The scheme.
         scheme: Box<str>,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
     /// A group size does not divide the axis.
@@ -43,13 +43,13 @@ pub enum SchemeError {
         /// `input` or `output`.
         axis: &'static str,
     },
-    /// The least scale is no scale.
+    /// The minimum scale is not a valid scale.
     #[error("the least scale must be a finite number that is not negative")]
     MinScale,
 }
 
 impl SchemeError {
-    /// The way out.
+    /// The remedy.
     pub fn hint(&self) -> &'static str {
         match self {
             SchemeError::DType(_) => "`kvant list dtypes` shows all dtypes",

@@ -1,9 +1,9 @@
-//! The memory that a plan foretells for rounding, against what the process takes. Alone in its process, whose high-water
-//! mark it reads where Linux tells it.
+//! The planned memory of rounding against the memory that the process takes. Alone in its process, whose high-water
+//! mark it reads from Linux.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_quant::hessian::Hessian;
 use kvant_quant::rounding::{Gptq, TensorContext};
 
@@ -15,7 +15,7 @@ fn status(name: &str) -> f64 {
 }
 
 #[test]
-fn the_foretold_memory_is_about_what_is_taken() {
+fn estimated_memory_is_close_to_actual_use() {
     let (features, rows) = (2048, 512);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     pool.install(|| {
@@ -25,7 +25,7 @@ fn the_foretold_memory_is_about_what_is_taken() {
         let before = status("VmRSS");
         let feedback = Gptq::GPTQ.prepare(&hessian).unwrap();
         let scheme = "int4:g128".parse().unwrap();
-        feedback.round(&weights, rows, scheme, TensorContext::new(Arithmetic::F32)).unwrap();
+        feedback.round(&weights, rows, scheme, TensorContext::new(ComputeDType::F32)).unwrap();
         let taken = status("VmHWM") - before;
         let foretold = Gptq::GPTQ.peak_bytes(features, rows) as f64;
         assert!((0.5..2.0).contains(&(taken / foretold)), "taken {taken:e}, foretold {foretold:e}");

@@ -1,7 +1,7 @@
-//! Places of the forward pass whose activations are quantized with parameters that calibration finds. Not the finding: see
+//! Points of the forward pass whose activations are quantized with calibrated parameters. Not the calibration: see
 //! `kvant_checkpoint::calibration`.
 
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_quant::activation::StaticParameters;
 use kvant_quant::scheme::{ActivationScheme, MinScale};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Spelled `input:model.layers.0.mlp.up_proj`, `key:0`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Site {
+pub enum ActivationPoint {
     /// The input of a linear layer.
     Input(String),
     /// The output of a linear layer.
@@ -31,72 +31,72 @@ pub enum Site {
     Probabilities(usize),
 }
 
-impl fmt::Display for Site {
+impl fmt::Display for ActivationPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Site::Input(module) => write!(f, "input:{module}"),
-            Site::Output(module) => write!(f, "output:{module}"),
-            Site::Key(block) => write!(f, "key:{block}"),
-            Site::Value(block) => write!(f, "value:{block}"),
-            Site::Query(block) => write!(f, "query:{block}"),
-            Site::Probabilities(block) => write!(f, "probabilities:{block}"),
+            ActivationPoint::Input(module) => write!(f, "input:{module}"),
+            ActivationPoint::Output(module) => write!(f, "output:{module}"),
+            ActivationPoint::Key(block) => write!(f, "key:{block}"),
+            ActivationPoint::Value(block) => write!(f, "value:{block}"),
+            ActivationPoint::Query(block) => write!(f, "query:{block}"),
+            ActivationPoint::Probabilities(block) => write!(f, "probabilities:{block}"),
         }
     }
 }
 
 /// The text names no place.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("`{0}` is no place of activations")]
-pub struct UnknownSite(pub String);
+#[error("`{0}` is not an activation point")]
+pub struct UnknownActivationPoint(pub String);
 
-impl FromStr for Site {
-    type Err = UnknownSite;
+impl FromStr for ActivationPoint {
+    type Err = UnknownActivationPoint;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let unknown = || UnknownSite(text.to_owned());
+        let unknown = || UnknownActivationPoint(text.to_owned());
         let (kind, rest) = text.split_once(':').ok_or_else(unknown)?;
         let block = || rest.parse().map_err(|_| unknown());
         Ok(match kind {
-            "input" => Site::Input(rest.to_owned()),
-            "output" => Site::Output(rest.to_owned()),
-            "key" => Site::Key(block()?),
-            "value" => Site::Value(block()?),
-            "query" => Site::Query(block()?),
-            "probabilities" => Site::Probabilities(block()?),
+            "input" => ActivationPoint::Input(rest.to_owned()),
+            "output" => ActivationPoint::Output(rest.to_owned()),
+            "key" => ActivationPoint::Key(block()?),
+            "value" => ActivationPoint::Value(block()?),
+            "query" => ActivationPoint::Query(block()?),
+            "probabilities" => ActivationPoint::Probabilities(block()?),
             _ => return Err(unknown()),
         })
     }
 }
 
-impl TryFrom<String> for Site {
-    type Error = UnknownSite;
+impl TryFrom<String> for ActivationPoint {
+    type Error = UnknownActivationPoint;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         text.parse()
     }
 }
 
-impl From<Site> for String {
-    fn from(site: Site) -> String {
+impl From<ActivationPoint> for String {
+    fn from(site: ActivationPoint) -> String {
         site.to_string()
     }
 }
 
 /// A place, and what must be found there.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PlannedSite {
+pub struct PlannedActivationPoint {
     /// The place.
-    pub site: Site,
-    /// How its activations are quantized; the observer is part of it.
+    pub site: ActivationPoint,
+    /// The scheme of its activations, including the observer.
     pub scheme: ActivationScheme,
     /// The precision of the model there, in which scales are computed.
-    pub arithmetic: Arithmetic,
+    pub arithmetic: ComputeDType,
     /// Features of a row.
     pub features: usize,
-    /// Places with the same number read the same activations, or a part of them each: one of which nothing was seen takes
+    /// Points with the same number read the same activations, or parts of them: an unobserved point takes
     /// the range of the others.
-    pub kin: Option<usize>,
-    /// Whether all of its kin have one scale, that of the joined ranges.
+    pub scale_group: Option<usize>,
+    /// Whether its whole group has one scale, that of the joined ranges.
     pub shares: bool,
     /// The least scale.
     pub min_scale: MinScale,
@@ -105,22 +105,22 @@ pub struct PlannedSite {
 /// The parameters of all places of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
-    sites: BTreeMap<Site, StaticParameters>,
+    sites: BTreeMap<ActivationPoint, StaticParameters>,
 }
 
 impl Parameters {
     /// The parameters of these places.
-    pub fn new(sites: impl IntoIterator<Item = (Site, StaticParameters)>) -> Parameters {
+    pub fn new(sites: impl IntoIterator<Item = (ActivationPoint, StaticParameters)>) -> Parameters {
         Parameters { sites: sites.into_iter().collect() }
     }
 
-    /// Those of a place.
-    pub fn get(&self, site: &Site) -> Option<&StaticParameters> {
+    /// The parameters of a point.
+    pub fn get(&self, site: &ActivationPoint) -> Option<&StaticParameters> {
         self.sites.get(site)
     }
 
     /// All places with their parameters.
-    pub fn iter(&self) -> impl Iterator<Item = (&Site, &StaticParameters)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&ActivationPoint, &StaticParameters)> {
         self.sites.iter()
     }
 
@@ -143,16 +143,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_round_trip() {
+    fn activation_point_spellings_round_trip() {
         for text in
             ["input:model.layers.0.mlp.up_proj", "output:a:b", "key:0", "value:17", "query:3", "probabilities:1"]
         {
-            assert_eq!(text.parse::<Site>().unwrap().to_string(), text);
-            let json = serde_json::to_string(&text.parse::<Site>().unwrap()).unwrap();
-            assert_eq!(serde_json::from_str::<Site>(&json).unwrap().to_string(), text);
+            assert_eq!(text.parse::<ActivationPoint>().unwrap().to_string(), text);
+            let json = serde_json::to_string(&text.parse::<ActivationPoint>().unwrap()).unwrap();
+            assert_eq!(serde_json::from_str::<ActivationPoint>(&json).unwrap().to_string(), text);
         }
         for text in ["", "key", "key:-1", "keys:0", "module"] {
-            assert!(text.parse::<Site>().is_err(), "{text}");
+            assert!(text.parse::<ActivationPoint>().is_err(), "{text}");
         }
     }
 }

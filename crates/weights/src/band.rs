@@ -17,14 +17,14 @@ impl Band {
         self.rows.len() * self.columns.len()
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 /// Splits a matrix along one axis into bands of about `target` elements, each but the last a multiple of `unit` long. A matrix without
-/// elements has none, whatever its other dimension.
+/// elements does not have one, regardless of its other dimension.
 pub fn bands(rows: usize, columns: usize, axis: BandAxis, unit: usize, target: usize) -> Vec<Band> {
     let whole = Band { rows: 0..rows, columns: 0..columns };
     if whole.is_empty() {
@@ -44,7 +44,7 @@ pub fn bands(rows: usize, columns: usize, axis: BandAxis, unit: usize, target: u
     }
 }
 
-/// Along which axis a matrix is cut into bands, so that every tensor made of a band is one run of bytes.
+/// The axis along which a matrix is cut into bands, so that every tensor of a band is one run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BandAxis {
     /// Some rows, all columns.

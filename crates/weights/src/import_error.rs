@@ -1,4 +1,4 @@
-//! What keeps a quantized checkpoint from being read.
+//! Reasons that a quantized checkpoint cannot be read.
 
 use crate::parts::CannotHold;
 use crate::recipe_error::RecipeError;
@@ -14,12 +14,12 @@ const DAMAGED_ADAPTER: &str = "the adapter is damaged, its two files are not of 
 /// An error of reading a quantized checkpoint. Names the tensor, module or field.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// What the checkpoint holds contradicts what it says of itself.
+    /// The contents of the checkpoint contradict its configuration.
     #[error("{place}: {reason}")]
     Invalid {
         /// The tensor, module or field.
         place: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// An adapter contradicts itself, or the model.
@@ -27,7 +27,7 @@ pub enum ImportError {
     Adapter {
         /// The adapter, or the tensor and its file.
         place: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// Something that is not read here.
@@ -35,9 +35,9 @@ pub enum ImportError {
     Unsupported {
         /// The tensor, module or field.
         place: String,
-        /// What is not read.
+        /// The unsupported feature.
         reason: String,
-        /// The way out.
+        /// The remedy.
         hint: String,
     },
     /// A file is wrong.
@@ -46,7 +46,7 @@ pub enum ImportError {
 }
 
 impl ImportError {
-    /// What the checkpoint holds contradicts what it says of itself.
+    /// The contents of the checkpoint contradict its configuration.
     pub fn invalid(place: impl Into<String>, reason: impl Into<String>) -> ImportError {
         ImportError::Invalid { place: place.into(), reason: reason.into() }
     }
@@ -61,7 +61,7 @@ impl ImportError {
         ImportError::Unsupported { place: place.into(), reason: reason.into(), hint: hint.into() }
     }
 
-    /// That a tensor is not there.
+    /// The error for a missing tensor.
     pub fn missing(tensor: impl Into<String>, whose: &str) -> ImportError {
         ImportError::invalid(tensor, format!("is missing, and {whose} needs it"))
     }
@@ -91,7 +91,7 @@ impl Diagnostic for ImportError {
     }
 }
 
-/// A configuration read as a description of what is there, not as a recipe: only the hint differs.
+/// A configuration read as a description of the checkpoint, not as a recipe: only the hint differs.
 impl From<RecipeError> for ImportError {
     fn from(error: RecipeError) -> ImportError {
         match error {

@@ -1,4 +1,4 @@
-//! What can be wrong with a recipe, wherever it was written: command line, TOML file, a configuration of Quark.
+//! Errors of a recipe from the command line, a TOML file or a configuration of Quark.
 
 use kvant_container::{Diagnostic, ErrorKind};
 use kvant_quant::recipe::RecipeFileError;
@@ -28,14 +28,14 @@ pub enum RecipeError {
     },
 }
 
-/// Where something is wrong, what, and what to do about it.
+/// The location, the problem and the hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The option, file or field.
     pub place: String,
-    /// What is wrong there.
+    /// The problem.
     pub reason: String,
-    /// The way out.
+    /// The remedy.
     pub hint: String,
 }
 
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn places_nest() {
+    fn error_location_is_prefixed() {
         let error = RecipeError::invalid("seed", "no number", "give one").within("recipe.toml");
         assert_eq!(
             (error.to_string().as_str(), error.hint().as_deref()),

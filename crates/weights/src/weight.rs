@@ -17,7 +17,7 @@ pub use crate::band::{Band, BandAxis, bands};
 pub use blocks::{BlockMatrix, BlockPiece};
 pub use code_matrix::{CodeMatrix, Factor, StoredScales, ZeroPoints, decode_scales};
 pub use codes::StoredCodes;
-pub use folding::{Folding, Limits};
+pub use folding::{ClippingThresholds, WeightTransform};
 pub use imported::{ImportedTensor, Stored};
 pub use merged::{LowRank, MergedBase, MergedMatrix};
 pub use not_finite::{first_not_finite, place};
@@ -25,7 +25,7 @@ pub use packed::PackedMatrix;
 pub use recode::{RecodedParameters, integers};
 pub use row_map::RowMap;
 
-use kvant_numeric::kernel::{Elements, Range, Source, element_ranges, group_ranges, widen};
+use kvant_numeric::kernel::{Elements, FloatDType, Range, element_ranges, group_ranges, widen};
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
@@ -42,12 +42,12 @@ pub struct WeightMatrix<'a> {
     storage: Storage<'a>,
 }
 
-/// How the elements are stored.
+/// The storage of the elements.
 #[derive(Clone, Debug)]
 enum Storage<'a> {
     /// Floats. Where they are input-major, element `(row, column)` stands at `column * rows + row` (GPT-2's Conv1D, fused
     /// experts).
-    Plain { bytes: &'a [u8], source: Source, input_major: bool },
+    Plain { bytes: &'a [u8], source: FloatDType, is_transposed: bool },
     /// Codes and scales, from a row of the whole matrix on.
     Packed { matrix: Arc<PackedMatrix<'a>>, first_row: usize },
     /// Floats in memory, row by row, from an element on.
@@ -55,18 +55,18 @@ enum Storage<'a> {
     /// Codes in memory, from a row of the whole tensor on.
     Quantized { tensor: Arc<QuantTensor>, first_row: usize },
     /// Another matrix, folded; from a row of the whole on.
-    Folded { matrix: Box<WeightMatrix<'a>>, folding: Arc<Folding>, first_row: usize },
+    Folded { matrix: Box<WeightMatrix<'a>>, folding: Arc<WeightTransform>, first_row: usize },
 }
 
 impl<'a> WeightMatrix<'a> {
-    /// A matrix of floats: `rows * columns` elements in `bytes`, by columns where it is `input_major`.
+    /// A matrix of floats: `rows * columns` elements in `bytes`, by columns where it is `is_transposed`.
     pub fn plain(
         bytes: &'a [u8],
-        source: Source,
+        source: FloatDType,
         (rows, columns): (usize, usize),
-        input_major: bool,
+        is_transposed: bool,
     ) -> WeightMatrix<'a> {
-        WeightMatrix { rows, columns, storage: Storage::Plain { bytes, source, input_major } }
+        WeightMatrix { rows, columns, storage: Storage::Plain { bytes, source, is_transposed } }
     }
 
     /// A quantized matrix.
@@ -96,22 +96,22 @@ impl<'a> WeightMatrix<'a> {
     /// # Panics
     ///
     /// If the folding is of another size.
-    pub fn folded(self, folding: Arc<Folding>) -> WeightMatrix<'a> {
+    pub fn folded(self, folding: Arc<WeightTransform>) -> WeightMatrix<'a> {
         let (rows, columns) = (self.rows, self.columns);
         assert!(folding.fits(rows, columns), "the folding is not of a {rows}x{columns} matrix");
         WeightMatrix { rows, columns, storage: Storage::Folded { matrix: Box::new(self), folding, first_row: 0 } }
     }
 
-    /// Some rows. Of a matrix stored by columns, whose rows are no run of bytes, all.
+    /// Some rows; all rows of a matrix stored by columns, whose rows are not contiguous.
     pub fn slice_rows(&self, rows: ops::Range<usize>) -> WeightMatrix<'a> {
         let storage = match &self.storage {
-            Storage::Plain { input_major: true, .. } => return self.clone(),
-            Storage::Plain { bytes, source, input_major } => {
+            Storage::Plain { is_transposed: true, .. } => return self.clone(),
+            Storage::Plain { bytes, source, is_transposed } => {
                 let row = self.columns * source.size();
                 Storage::Plain {
                     bytes: &bytes[rows.start * row..rows.end * row],
                     source: *source,
-                    input_major: *input_major,
+                    is_transposed: *is_transposed,
                 }
             }
             Storage::Packed { matrix, first_row } => {
@@ -134,7 +134,7 @@ impl<'a> WeightMatrix<'a> {
     /// The elements as they are stored, where those are the values, row by row.
     pub fn elements(&self) -> Option<Elements<'_>> {
         match &self.storage {
-            Storage::Plain { bytes, source, input_major: false } => Elements::stored(*source, bytes),
+            Storage::Plain { bytes, source, is_transposed: false } => Elements::stored(*source, bytes),
             Storage::Values { values, first } => Some(Elements::Values(&values[*first..][..self.rows * self.columns])),
             _ => None,
         }
@@ -148,10 +148,10 @@ impl<'a> WeightMatrix<'a> {
             columns: band.columns.clone(),
         };
         match &self.storage {
-            Storage::Plain { bytes, source, input_major } => {
+            Storage::Plain { bytes, source, is_transposed } => {
                 out.resize(start + band.len(), 0.0);
                 let out = &mut out[start..];
-                match input_major {
+                match is_transposed {
                     true => self.read_transposed(isa, bytes, *source, band, out),
                     false => self.read_rows(isa, bytes, *source, band, out),
                 }
@@ -186,7 +186,7 @@ impl<'a> WeightMatrix<'a> {
         range[0]
     }
 
-    fn read_rows(&self, isa: Isa, bytes: &[u8], source: Source, band: &Band, out: &mut [f32]) {
+    fn read_rows(&self, isa: Isa, bytes: &[u8], source: FloatDType, band: &Band, out: &mut [f32]) {
         let size = source.size();
         if band.columns.len() == self.columns {
             // Whole rows are one run.
@@ -199,7 +199,7 @@ impl<'a> WeightMatrix<'a> {
         }
     }
 
-    fn read_transposed(&self, isa: Isa, bytes: &[u8], source: Source, band: &Band, out: &mut [f32]) {
+    fn read_transposed(&self, isa: Isa, bytes: &[u8], source: FloatDType, band: &Band, out: &mut [f32]) {
         let size = source.size();
         let mut by_columns = vec![0.0; out.len()];
         for (column, line) in band.columns.clone().zip(by_columns.chunks_mut(band.rows.len().max(1))) {
@@ -214,8 +214,8 @@ impl<'a> WeightMatrix<'a> {
 mod tests {
     use super::*;
 
-    fn matrix(bytes: &[u8], input_major: bool) -> WeightMatrix<'_> {
-        WeightMatrix::plain(bytes, Source::F32, (3, 5), input_major)
+    fn matrix(bytes: &[u8], is_transposed: bool) -> WeightMatrix<'_> {
+        WeightMatrix::plain(bytes, FloatDType::F32, (3, 5), is_transposed)
     }
 
     fn bytes(values: impl Iterator<Item = f32>) -> Vec<u8> {
@@ -239,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_a_matrix_are_a_matrix() {
+    fn row_slices_of_a_matrix_read_correctly() {
         let plain = bytes((0..15).map(|i| i as f32));
         let mut out = vec![];
         matrix(&plain, false).slice_rows(1..3).read(Isa::best(), &Band { rows: 1..2, columns: 3..5 }, &mut out);
         assert_eq!(out, [13.0, 14.0]);
     }
 
-    /// The band and some rows of it, read as a matrix of their own.
+    /// The band and some rows of it, read as a separate matrix.
     fn read(matrix: &WeightMatrix<'_>, band: Band) -> Vec<f32> {
         let (mut whole, mut sliced) = (vec![], vec![]);
         matrix.read(Isa::best(), &band, &mut whole);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_in_memory_are_read_as_they_are() {
+    fn in_memory_floats_are_read_unchanged() {
         assert_eq!(read(&values(), Band { rows: 1..3, columns: 3..5 }), [1.0, 2.0, 6.0, 7.0]);
         let rows = values().slice_rows(2..3);
         assert!(matches!(rows.elements(), Some(Elements::Values(&[3.0, 4.0, 5.0, 6.0, 7.0]))));
@@ -269,9 +269,9 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_read_as_their_values() {
+    fn codes_are_dequantized_when_read() {
         let weights: Vec<f32> = (0..6 * 64).map(|i| (i % 37) as f32 - 11.0).collect();
-        let context = kvant_quant::rounding::TensorContext::new(kvant_numeric::Arithmetic::F32);
+        let context = kvant_quant::rounding::TensorContext::new(kvant_numeric::ComputeDType::F32);
         let rtn = kvant_quant::rounding::Rtn::new("uint4:g16:zp".parse().unwrap(), context).unwrap();
         let tensor = Arc::new(rtn.round(&weights, 6, 64).unwrap());
         let matrix = WeightMatrix::quantized(Arc::clone(&tensor));
@@ -281,9 +281,10 @@ mod tests {
     }
 
     #[test]
-    fn a_folded_matrix_is_multiplied_and_clipped_when_it_is_read() {
-        let limits = Limits { group: 2, values: vec![f32::INFINITY, 9.0, 0.5, 2.0, 0.0, 1.0, 3.0, 100.0, 4.0] };
-        let folding = Folding {
+    fn folded_matrix_is_scaled_and_clipped_when_read() {
+        let limits =
+            ClippingThresholds { group: 2, values: vec![f32::INFINITY, 9.0, 0.5, 2.0, 0.0, 1.0, 3.0, 100.0, 4.0] };
+        let folding = WeightTransform {
             rows: Some(vec![2.0, 1.0, -0.5]),
             columns: Some(vec![1.0, 2.0, 3.0, 0.5, 1.5]),
             limits: Some(limits),
@@ -301,21 +302,21 @@ mod tests {
                 );
             }
         }
-        let twice = values().folded(Arc::new(folding.clone())).folded(Arc::new(Folding::default()));
+        let twice = values().folded(Arc::new(folding.clone())).folded(Arc::new(WeightTransform::default()));
         assert_eq!(read(&twice, Band { rows: 0..3, columns: 0..5 }), whole);
     }
 
     #[test]
-    fn foldings_leave_nan_to_be_found() {
-        let limits = Limits { group: 1, values: vec![1.0] };
-        let folding = Arc::new(Folding { limits: Some(limits), ..Folding::default() });
+    fn folding_keeps_nan_visible() {
+        let limits = ClippingThresholds { group: 1, values: vec![1.0] };
+        let folding = Arc::new(WeightTransform { limits: Some(limits), ..WeightTransform::default() });
         let matrix = WeightMatrix::values(Arc::new(vec![f32::NAN]), 1, 1).folded(folding);
         assert!(read(&matrix, Band { rows: 0..1, columns: 0..1 })[0].is_nan());
     }
 
     #[test]
     #[should_panic(expected = "not of a 3x5 matrix")]
-    fn a_folding_of_another_size_is_refused() {
-        let _ = values().folded(Arc::new(Folding { rows: Some(vec![1.0; 4]), ..Folding::default() }));
+    fn folding_of_another_size_panics() {
+        let _ = values().folded(Arc::new(WeightTransform { rows: Some(vec![1.0; 4]), ..WeightTransform::default() }));
     }
 }

@@ -1,7 +1,7 @@
 //! Taps that gather what roundings need of the inputs of layers: Hessians, and rows to pair with those of another run; and what the
 //! correction of biases needs, their means.
 
-use kvant_forward::forward::{ActivationHook, Rows, Site};
+use kvant_forward::forward::{ActivationHook, ActivationPoint, Rows};
 use kvant_numeric::linalg::Precision;
 use kvant_quant::bias_correction::MeanInput;
 use kvant_quant::hessian::Hessian;
@@ -21,19 +21,19 @@ impl HessianTap {
         HessianTap { sums: modules.map(|(module, features)| (module.to_owned(), empty(features))).collect() }
     }
 
-    /// What was gathered.
+    /// The gathered inputs.
     pub fn into_hessians(self) -> HashMap<String, Hessian> {
         self.sums.into_iter().map(|(module, sum)| (module, into_inner(sum))).collect()
     }
 }
 
 impl ActivationHook for HessianTap {
-    fn wants(&self, site: Site<'_>) -> bool {
-        matches!(site, Site::Input(module) if self.sums.contains_key(module))
+    fn wants(&self, site: ActivationPoint<'_>) -> bool {
+        matches!(site, ActivationPoint::Input(module) if self.sums.contains_key(module))
     }
 
-    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
-        let Site::Input(module) = site else { return };
+    fn see(&self, site: ActivationPoint<'_>, rows: Rows<'_>) {
+        let ActivationPoint::Input(module) = site else { return };
         let Some(sum) = self.sums.get(module) else { return };
         sum.lock().unwrap_or_else(PoisonError::into_inner).add(rows.data);
     }
@@ -51,7 +51,7 @@ impl RowsTap {
         RowsTap { rows: modules.map(|module| (module.to_owned(), Mutex::default())).collect() }
     }
 
-    /// What a module read since this was last asked.
+    /// The inputs of a module since the last call.
     pub fn take(&self, module: &str) -> Vec<f32> {
         let rows = self.rows.get(module).map(|rows| rows.lock().unwrap_or_else(PoisonError::into_inner));
         rows.map(|mut rows| std::mem::take(&mut *rows)).unwrap_or_default()
@@ -59,12 +59,12 @@ impl RowsTap {
 }
 
 impl ActivationHook for RowsTap {
-    fn wants(&self, site: Site<'_>) -> bool {
-        matches!(site, Site::Input(module) if self.rows.contains_key(module))
+    fn wants(&self, site: ActivationPoint<'_>) -> bool {
+        matches!(site, ActivationPoint::Input(module) if self.rows.contains_key(module))
     }
 
-    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
-        let Site::Input(module) = site else { return };
+    fn see(&self, site: ActivationPoint<'_>, rows: Rows<'_>) {
+        let ActivationPoint::Input(module) = site else { return };
         let Some(kept) = self.rows.get(module) else { return };
         kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(rows.data);
     }
@@ -83,19 +83,19 @@ impl<'t> MeansTap<'t> {
         MeansTap { means: modules.map(|(module, features)| (module.to_owned(), empty(features))).collect(), beside }
     }
 
-    /// What was found.
+    /// The results.
     pub fn into_means(self) -> impl Iterator<Item = (String, MeanInput)> {
         self.means.into_iter().map(|(module, mean)| (module, into_inner(mean)))
     }
 }
 
 impl ActivationHook for MeansTap<'_> {
-    fn wants(&self, site: Site<'_>) -> bool {
-        self.beside.wants(site) || matches!(site, Site::Input(module) if self.means.contains_key(module))
+    fn wants(&self, site: ActivationPoint<'_>) -> bool {
+        self.beside.wants(site) || matches!(site, ActivationPoint::Input(module) if self.means.contains_key(module))
     }
 
-    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
-        if let Site::Input(module) = site
+    fn see(&self, site: ActivationPoint<'_>, rows: Rows<'_>) {
+        if let ActivationPoint::Input(module) = site
             && let Some(mean) = self.means.get(module)
         {
             mean.lock().unwrap_or_else(PoisonError::into_inner).add(rows.data);

@@ -1,5 +1,5 @@
-//! The codes of one layer, chosen by the recipe's rounding; where few tokens have reached it, beside those of safer settings. How
-//! a layer of a decoder becomes a [`LayerProblem`].
+//! The codes of one layer, chosen by the recipe's rounding; if few tokens reached it, compared with safer settings. Converts
+//! a layer of a decoder to a [`LayerProblem`].
 
 use super::error::BlockwiseError;
 use super::rounding::SharedInputGroup;
@@ -10,11 +10,11 @@ use kvant_quant::reconstruction::{ActivationFunction, Shape};
 use kvant_quant::rounding::{AnyRounding, Grid, LayerProblem, RoundedLayer, SharedInputs};
 use std::borrow::Cow;
 
-/// What layers that read the same have in common.
+/// Data shared by layers with the same input.
 pub(super) struct Known<'h> {
     /// Sums over their inputs, where the rounding needs any.
     pub(super) inputs: Option<&'h SharedInputs>,
-    /// The rounding that was asked for, and where there are few tokens a safer one.
+    /// The requested rounding, and with few tokens a safer one.
     pub(super) roundings: &'h [AnyRounding],
     /// Whether there are fewer tokens than inputs.
     pub(super) is_scarce: bool,
@@ -29,8 +29,8 @@ pub(super) struct ChosenCodes {
 }
 
 impl<'a> Blockwise<'_, 'a> {
-    /// The codes that the rounding gives; where there are few tokens, those of it, of a safer one and of rounding to nearest
-    /// that lose least on what is held out.
+    /// The codes of the rounding; with few tokens, the best of its codes, those of a safer one and of rounding to nearest
+    /// on held-out data.
     pub(super) fn choose_codes(
         &self,
         work: &Work<'_, '_, 'a>,

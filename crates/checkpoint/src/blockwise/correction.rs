@@ -5,7 +5,7 @@ use super::report::LayerReport;
 use super::rounding::SharedInputGroup;
 use super::run::Blockwise;
 use super::work::Work;
-use crate::folding::FoldingError;
+use crate::folding::ScaleFusionError;
 use crate::plan::LayerId;
 use kvant_quant::QuantTensor;
 
@@ -43,7 +43,7 @@ impl<'a> Blockwise<'_, 'a> {
         };
         let weight = self.values(&self.matrix(&work.float, work.block.index, layer)?);
         let corrected = correction.corrected(&bias, &mean.errors(&weight, &tensor.dequantize()), 1.0);
-        let failed = |problem: FoldingError| self.engine.weight_error(layer, problem.to_string());
+        let failed = |problem: ScaleFusionError| self.engine.weight_error(layer, problem.to_string());
         let stored = work.foldings.set_bias(&layer.module, &corrected).map_err(failed)?;
         work.rounded.set_bias(&layer.module, stored);
         Ok(None)

@@ -1,4 +1,4 @@
-//! What keeps a calibrated run from finishing.
+//! Failures of a calibrated run.
 
 use crate::engine::EngineError;
 use kvant_container::{Diagnostic, ErrorKind, Remedy};
@@ -15,7 +15,7 @@ pub enum BlockwiseError {
     /// A weight cannot be quantized, the output cannot be written, or the user asked to stop.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// What a layer reads is NaN or infinite (*invalid*: the model).
+    /// The input of a layer is NaN or infinite (*invalid*: the model).
     #[error("block {block}: what `{layer}` reads holds NaN or infinite values")]
     NotFinite {
         /// The block.
@@ -34,7 +34,7 @@ pub enum BlockwiseError {
     /// The files between blocks.
     #[error("cannot {action} the activations between blocks: {cause}")]
     Streams {
-        /// What was attempted, as a verb.
+        /// The attempted operation, as a verb.
         action: &'static str,
         /// The system's answer.
         cause: io::Error,
@@ -71,7 +71,7 @@ impl Diagnostic for BlockwiseError {
     fn hint(&self) -> Option<String> {
         match self {
             BlockwiseError::Forward(error) => error.hint(),
-            // An excluded layer runs all the same, and later layers read what it puts out.
+            // An excluded layer still runs, and later layers read its output.
             BlockwiseError::Engine(EngineError::Weight { .. }) => Some(
                 "download the file again, or make it again from the original model; without an algorithm the layer can be left \
                  as it is with ‹exclude›"
@@ -90,7 +90,7 @@ impl Diagnostic for BlockwiseError {
                 Some("layers that share a scale must be in one block: ‹exclude› them".to_owned())
             }
             BlockwiseError::Streams { .. } => {
-                Some("they lie beside the output: free some space there, or calibrate with less data".to_owned())
+                Some("they are stored next to the output: free some space there, or calibrate with less data".to_owned())
             }
         }
     }

@@ -1,6 +1,6 @@
-//! What transforms need of the inputs of a block: magnitudes channel by channel over all data, and some of the rows.
+//! Input statistics of a block for transforms: magnitudes per channel over all data, and a sample of the rows.
 
-use kvant_forward::forward::{ActivationHook, Rows, Site};
+use kvant_forward::forward::{ActivationHook, ActivationPoint, Rows};
 use kvant_quant::transform::ChannelStatistic;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,13 +8,13 @@ use std::sync::{Mutex, PoisonError};
 /// Which rows are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// Every so many rows one.
+    /// Keeps one of every n rows.
     Rows(usize),
-    /// Every so many sequences one.
+    /// Keeps one of every n sequences.
     Sequences(usize),
 }
 
-/// What is kept of the inputs of one module.
+/// The kept inputs of one module.
 #[derive(Clone, Debug)]
 pub(super) struct Inputs {
     pub(super) statistic: ChannelStatistic,
@@ -33,7 +33,7 @@ impl Inputs {
         Inputs { statistic: ChannelStatistic::new(columns), columns, keep, seen: 0, rows, lengths }
     }
 
-    /// Divides the rows that are kept, channel by channel; the statistic stays that of what was seen.
+    /// Divides the kept rows per channel; the statistic remains that of the original inputs.
     pub(super) fn divide(&mut self, scales: &[f32]) {
         for row in self.rows.chunks_mut(self.columns.max(1)) {
             row.iter_mut().zip(scales).for_each(|(x, scale)| *x /= scale);
@@ -77,7 +77,7 @@ impl InputsTap {
         InputsTap { inputs: inputs.map(|(module, inputs)| (module, Mutex::new(inputs))).collect() }
     }
 
-    /// What was seen.
+    /// The observed inputs.
     pub(super) fn into_inputs(self) -> HashMap<String, Inputs> {
         let inner = |inputs: Mutex<Inputs>| inputs.into_inner().unwrap_or_else(PoisonError::into_inner);
         self.inputs.into_iter().map(|(module, inputs)| (module, inner(inputs))).collect()
@@ -85,12 +85,12 @@ impl InputsTap {
 }
 
 impl ActivationHook for InputsTap {
-    fn wants(&self, site: Site<'_>) -> bool {
-        matches!(site, Site::Input(module) if self.inputs.contains_key(module))
+    fn wants(&self, site: ActivationPoint<'_>) -> bool {
+        matches!(site, ActivationPoint::Input(module) if self.inputs.contains_key(module))
     }
 
-    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
-        let Site::Input(module) = site else { return };
+    fn see(&self, site: ActivationPoint<'_>, rows: Rows<'_>) {
+        let ActivationPoint::Input(module) = site else { return };
         let Some(inputs) = self.inputs.get(module) else { return };
         inputs.lock().unwrap_or_else(PoisonError::into_inner).add(rows);
     }
@@ -113,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_kept_at_even_distances_however_they_come() {
+    fn rows_are_sampled_evenly_regardless_of_chunks() {
         let whole = kept(Keep::Rows(3), &[20], Spans::Even(4));
         assert_eq!(whole, (vec![0.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0], vec![], 20));
         assert_eq!(whole, kept(Keep::Rows(3), &[1, 1, 3, 0, 7, 8], Spans::Even(1)));
     }
 
     #[test]
-    fn rows_are_divided_by_channel() {
+    fn input_rows_are_divided_by_channel() {
         let mut inputs = Inputs::new(2, Keep::Rows(1));
         inputs.add(Rows { data: &[1.0, 2.0, 3.0, 4.0], columns: 2, spans: Spans::Even(2) });
         inputs.divide(&[1.0, 0.5]);

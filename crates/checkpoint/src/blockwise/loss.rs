@@ -1,5 +1,5 @@
-//! How far the outputs of a layer are from those of its float weights: with the codes that were chosen, and with those of
-//! rounding to nearest. Measured on sequences that no algorithm has seen, where there are any.
+//! The output error of a layer relative to its float weights: with the chosen codes, and with those of
+//! rounding to nearest. Measured on held-out sequences, if there are any.
 
 use super::error::BlockwiseError;
 use super::inputs::Inputs;
@@ -11,7 +11,7 @@ use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
 use kvant_quant::hessian::Hessian;
-use kvant_weights::weight::{Band, Folding, WeightMatrix};
+use kvant_weights::weight::{Band, WeightMatrix, WeightTransform};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct Losses {
     pub(super) held_out: Option<u64>,
 }
 
-/// Rows, at least, whose losses stand for all, where a weight has as many.
+/// The minimum number of rows that represent all rows of a larger weight.
 const LOSS_ROWS: usize = 512;
 
 /// Rows of weights that one thread takes at a time.
@@ -37,13 +37,13 @@ const BAND: usize = 64;
 pub(super) const COMPARABLE: u64 = 8;
 
 impl<'a> Blockwise<'_, 'a> {
-    /// Whether enough of what is held out has reached a module to tell codes of its layers apart.
+    /// Returns whether enough held-out tokens reached a module to compare codes of its layers.
     pub(super) fn is_measurable(work: &Work<'_, '_, 'a>, module: &str) -> bool {
         work.held_out.get(module).is_some_and(|inputs| inputs.statistic.tokens() >= COMPARABLE)
     }
 
-    /// The losses of a layer that reads what `module` does, as rows of its inputs tell: of sequences that are held out, else of
-    /// what transforms have looked at, if any has.
+    /// The losses of a layer with the input of `module`, estimated on rows of its inputs: of held-out sequences, otherwise of
+    /// rows sampled for transforms, if any.
     pub(super) fn losses(
         &self,
         work: &Work<'_, '_, 'a>,
@@ -60,7 +60,7 @@ impl<'a> Blockwise<'_, 'a> {
         Ok(Some(Losses { nearest, chosen, held_out }))
     }
 
-    /// The loss of codes on what is held out, if any of it has reached the layer.
+    /// The loss of codes on held-out tokens, if any reached the layer.
     pub(super) fn held_out_loss(
         &self,
         work: &Work<'_, '_, 'a>,
@@ -136,7 +136,7 @@ impl<'a> Blockwise<'_, 'a> {
         let context = self.context(&none, block, index)?;
         let nearest = quantized(&self.nearest(layer, &self.matrix(&none, block, layer)?, context)?);
         Ok(match work.foldings.folding(&layer.module) {
-            Some(folding) => nearest.folded(Arc::new(Folding { limits: None, ..folding })),
+            Some(folding) => nearest.folded(Arc::new(WeightTransform { limits: None, ..folding })),
             None => nearest,
         })
     }
@@ -173,7 +173,7 @@ mod tests {
     use super::error_of_outputs;
 
     #[test]
-    fn errors_of_outputs_are_squared_and_summed() {
+    fn output_errors_are_squared_and_summed() {
         // Two rows of errors, three tokens, two inputs.
         assert_eq!(error_of_outputs(&[1.0, 0.0, 1.0, -1.0], &[1.0, 2.0, 3.0, 3.0, 0.0, 1.0], 2), 12.0);
     }

@@ -1,9 +1,9 @@
-//! How far a run has come, for whoever watches.
+//! Progress of a run, for observers.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
-/// What is done with a block.
+/// The stage of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlockStage {
     /// Scales of links and limits of weights are searched for.
@@ -26,14 +26,14 @@ impl BlockStage {
     }
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockProgress {
     /// The block in work, from 0 on.
     pub block: usize,
-    /// How many there are.
+    /// Their number.
     pub blocks: usize,
-    /// What is done with it.
+    /// The current stage.
     pub stage: BlockStage,
     /// Calibration tokens that are through, as if each passed the whole run at once.
     pub tokens: u64,
@@ -64,7 +64,7 @@ impl<'m> Meter<'m> {
         self.change(|count| (count.done, count.total) = (done, total));
     }
 
-    /// What follows is of this block and stage.
+    /// Starts a block and stage.
     pub(super) fn enter(&self, block: usize, stage: BlockStage) {
         self.change(|count| (count.at.block, count.at.stage) = (block, stage));
     }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_counted_once_however_often_they_pass() {
+    fn progress_counts_tokens_once_per_pass() {
         let seen = Mutex::new(Vec::new());
         let watch = |at: BlockProgress| seen.lock().unwrap().push((at.block, at.stage, at.tokens));
         let meter = Meter::new(&watch, 2, 100);

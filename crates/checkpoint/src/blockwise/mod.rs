@@ -1,9 +1,9 @@
-//! Quantizing with calibration data, one decoder block after the other: scales are moved through the block's links
-//! (`search`), its layers are rounded stage by stage (`rounding`), and what the quantized block puts out is what the next
-//! one reads. One block's weights are in use at a time; the activations between two blocks lie on disk, where a run that
-//! was killed finds them ([`State`]).
+//! Quantizing with calibration data, one decoder block after the other: scales are moved through the block's smoothing pairs
+//! (`search`), its layers are rounded subset by subset (`rounding`), and the output of the quantized block is the input of the next
+//! one. One block's weights are in use at a time; the activations between two blocks are on disk, from which a killed run
+//! resumes ([`State`]).
 //!
-//! Weights are not copied to be changed: what a transform does is folded in when they are read. Not the formulas, which are
+//! Weights are not modified in memory: transforms are applied when they are read. Not the formulas, which are
 //! in `kvant_quant`, nor the choice of what is quantized, which is the plan's.
 
 mod capture;
@@ -30,5 +30,5 @@ pub use error::BlockwiseError;
 pub use meter::{BlockProgress, BlockStage};
 pub use report::{BlockwiseReport, InsufficientCalibration, LayerReport, LinkReport};
 pub use run::{Propagate, Settings, Sources, run};
-pub use state::{Found, State};
+pub use state::{BlockResults, State};
 pub(crate) use streams::StreamShape;

@@ -1,4 +1,4 @@
-//! Rounding layers of a block to nearest: where nothing else is asked for, and where an algorithm has too little to go by.
+//! Rounds layers of a block to nearest: where nothing else is requested, and where an algorithm has too little data.
 
 use super::error::BlockwiseError;
 use super::report::LayerReport;

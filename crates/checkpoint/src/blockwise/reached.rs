@@ -1,36 +1,36 @@
-//! How far the runs of a block have come whose weights are final up to there: what the runs of later stages go on from
-//! ([`Resume`]), so that each layer is computed once. In files without names, for the time of the block.
+//! The point in a block up to which weights are final, with its activations, from which runs of later subsets continue
+//! ([`StartFrom`]), so that each layer is computed once. In files without names, for the time of the block.
 
 use super::error::BlockwiseError;
 use super::streams::{StreamFile, StreamShape};
 use kvant_forward::forward::blueprint::Block;
-use kvant_forward::forward::{ActivationHook, Resume, Rows, Site, StopAt};
+use kvant_forward::forward::{ActivationHook, ActivationPoint, Rows, StartFrom, StopAt};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a run up to some depth has left.
+/// The state after a partial run.
 #[derive(Debug)]
-pub(super) struct Reached {
+pub(super) struct PartialForward {
     depth: StopAt,
     /// The stream behind attention; before it, that which the block reads is used.
     stream: Option<Arc<StreamFile>>,
-    /// Whether the stream is still to be written.
+    /// Whether the stream is not yet written.
     is_new: bool,
-    /// What the layers of this depth read, by the module that does.
+    /// The inputs of the layers of this depth, by module.
     inputs: Option<(String, StreamFile)>,
 }
 
-impl Reached {
-    /// Room for what runs up to `depth` will leave that go on from `before`, chunks having so many `tokens`; `None` where
-    /// nothing can go on from there.
+impl PartialForward {
+    /// Files for the results of runs up to `depth` that continue from `before`, for chunks of `tokens`; `None` if
+    /// no run can continue from there.
     pub(super) fn begin(
         dir: &Path,
         (block, width): (&Block, usize),
         depth: StopAt,
-        before: Option<&Reached>,
+        before: Option<&PartialForward>,
         tokens: &StreamShape,
-    ) -> Result<Option<Reached>, BlockwiseError> {
+    ) -> Result<Option<PartialForward>, BlockwiseError> {
         if !block.resumes_at(depth) || before.is_some_and(|before| before.depth >= depth) {
             return Ok(None);
         }
@@ -46,7 +46,7 @@ impl Reached {
             Some(layer) => Some((layer.module.clone(), file(layer.columns)?)),
             None => None,
         };
-        Ok(Some(Reached { depth, stream, is_new, inputs }))
+        Ok(Some(PartialForward { depth, stream, is_new, inputs }))
     }
 
     /// The stream, where it is not that which the block reads.
@@ -54,25 +54,25 @@ impl Reached {
         self.stream.as_deref()
     }
 
-    /// Where the inputs are of the layers of this depth.
+    /// The file of the inputs of the layers of this depth.
     pub(super) fn inputs(&self) -> Option<&StreamFile> {
         self.inputs.as_ref().map(|(_, file)| file)
     }
 
-    /// Where to go on, with these inputs.
-    pub(super) fn resume<'v>(&self, inputs: &'v [f32]) -> Option<Resume<'v>> {
+    /// The point to continue from, with these inputs.
+    pub(super) fn resume<'v>(&self, inputs: &'v [f32]) -> Option<StartFrom<'v>> {
         match self.depth {
-            StopAt::Heads => Some(Resume::Heads(inputs)),
-            StopAt::FeedForward => Some(Resume::FeedForward),
-            StopAt::Hidden => Some(Resume::Hidden(inputs)),
+            StopAt::Heads => Some(StartFrom::Heads(inputs)),
+            StopAt::FeedForward => Some(StartFrom::FeedForward),
+            StopAt::Hidden => Some(StartFrom::Hidden(inputs)),
             StopAt::AttentionInput | StopAt::QueryLatent | StopAt::KeyValueLatent => None,
         }
     }
 }
 
-/// Keeps what passes while a chunk of a lane runs, beside another who looks.
+/// Records activations while a chunk of a stream runs, together with another hook.
 pub(super) struct Recording<'t> {
-    reached: &'t Reached,
+    reached: &'t PartialForward,
     lane: usize,
     chunk: usize,
     tap: Option<&'t dyn ActivationHook>,
@@ -81,7 +81,7 @@ pub(super) struct Recording<'t> {
 
 impl<'t> Recording<'t> {
     pub(super) fn new(
-        reached: &'t Reached,
+        reached: &'t PartialForward,
         lane: usize,
         chunk: usize,
         tap: Option<&'t dyn ActivationHook>,
@@ -98,18 +98,18 @@ impl<'t> Recording<'t> {
         }
     }
 
-    fn file(&self, site: Site<'_>) -> Option<&StreamFile> {
+    fn file(&self, site: ActivationPoint<'_>) -> Option<&StreamFile> {
         let inputs = self.reached.inputs.as_ref();
-        inputs.filter(|(module, _)| site == Site::Input(module)).map(|(_, file)| file)
+        inputs.filter(|(module, _)| site == ActivationPoint::Input(module)).map(|(_, file)| file)
     }
 }
 
 impl ActivationHook for Recording<'_> {
-    fn wants(&self, site: Site<'_>) -> bool {
+    fn wants(&self, site: ActivationPoint<'_>) -> bool {
         self.file(site).is_some() || self.tap.is_some_and(|tap| tap.wants(site))
     }
 
-    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
+    fn see(&self, site: ActivationPoint<'_>, rows: Rows<'_>) {
         if let Some(file) = self.file(site) {
             let written = file.write(self.lane, self.chunk, rows.data);
             let mut all = self.written.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,32 +1,32 @@
-//! What a calibrated run tells of every layer and link: part of `calibration.json` beside the checkpoint, and of the table
+//! The report of a calibrated run on every layer and smoothing pair: part of `calibration.json` beside the checkpoint, and of the table
 //! at the end of a run. Computes nothing but totals.
 
 use kvant_data::calibration::HeldOut;
 use serde::{Deserialize, Serialize};
 
-/// What became of one layer. Losses are squared errors of the layer's outputs over all tokens that are held out, or over all
-/// calibration tokens where none are, `tr((W - Q) H (W - Q)^T)`.
+/// The result for one layer. Losses are squared errors of the layer's outputs over all held-out tokens, or over all
+/// calibration tokens without any, `tr((W - Q) H (W - Q)^T)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerReport {
     /// Its name in the output.
     pub layer: String,
-    /// How it was rounded: `gptq`, `rtn`.
+    /// The rounding used: `gptq`, `rtn`.
     pub algorithm: String,
     /// Calibration tokens that reached it.
     pub tokens: u64,
     /// Held-out tokens that reached it, over which the losses are taken; none where they are those of calibration tokens, which
     /// say little of other text.
     pub held_out: Option<u64>,
-    /// The loss of what there would be without any algorithm: the source's weights rounded to nearest, scales moved afterwards,
-    /// for the same outputs. Of weights with more than a thousand rows, as every second, third, ... of them tells.
+    /// The loss without any algorithm: the source's weights rounded to nearest, scales moved afterwards,
+    /// for the same outputs. For weights with more than a thousand rows, estimated on a subset of rows.
     pub loss_rtn: Option<f64>,
     /// The loss of the codes that were written.
     pub loss: Option<f64>,
-    /// What was added to the diagonal of the Hessian.
+    /// The damping added to the diagonal of the Hessian.
     pub damping: Option<f64>,
     /// Inputs that were zero in all tokens.
     pub dead_columns: usize,
-    /// What was done otherwise than asked, and why.
+    /// Deviations from the request, with reasons.
     pub note: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl LayerReport {
     }
 }
 
-/// What a transform did to one link.
+/// The effect of a transform on one smoothing pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkReport {
     /// The block.
@@ -57,11 +57,11 @@ pub struct LinkReport {
     pub loss_after: Option<f64>,
     /// The largest scale.
     pub largest_scale: Option<f32>,
-    /// Why nothing was done, or on how few tokens it rests.
+    /// The reason that nothing was done, or the low number of tokens.
     pub note: Option<String>,
 }
 
-/// A layer that too few tokens reached, and what was done.
+/// A layer reached by too few tokens, and its treatment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InsufficientCalibration {
     /// Its name in the output.
@@ -70,18 +70,18 @@ pub struct InsufficientCalibration {
     pub tokens: u64,
     /// Its inputs: with fewer tokens than these an algorithm knows less than it decides.
     pub inputs: usize,
-    /// What was done: by each transform and by the rounding, joined by `and`.
+    /// The treatment by each transform and by the rounding, joined by `and`.
     pub treatment: String,
 }
 
 impl InsufficientCalibration {
-    /// What is noted of the layer.
+    /// The note on the layer.
     pub(super) fn words(&self) -> String {
         format!("few calibration tokens ({} for {} inputs): {}", self.tokens, self.inputs, self.treatment)
     }
 }
 
-/// What a calibrated run tells, in the order of its work.
+/// The report of a calibrated run, in the order of its work.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockwiseReport {
     /// The layers.
@@ -103,7 +103,7 @@ impl BlockwiseReport {
         self.starved.extend(later.starved);
     }
 
-    /// Tells of a layer that too few tokens reached; what was done to one that is told of already is added to that.
+    /// Reports a layer reached by too few tokens; a further treatment is added to an existing entry.
     pub(super) fn starve(&mut self, starved: InsufficientCalibration) {
         match self.starved.iter_mut().find(|known| known.layer == starved.layer) {
             Some(known) => {
@@ -114,7 +114,7 @@ impl BlockwiseReport {
         }
     }
 
-    /// What is noted of a layer, if too few tokens reached it.
+    /// The note on a layer, if too few tokens reached it.
     pub(super) fn scarcity(&self, layer: &str) -> Option<String> {
         self.starved.iter().find(|starved| starved.layer == layer).map(InsufficientCalibration::words)
     }
@@ -146,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_known_losses_only() {
+    fn share_is_known_only_for_known_losses() {
         let shares = [(Some(4.0), Some(1.0)), (Some(0.0), Some(0.0)), (None, Some(1.0)), (Some(1.0), None)];
         let shares: Vec<_> = shares.map(|(nearest, loss)| layer(nearest, loss).share()).to_vec();
         assert_eq!(shares, [Some(0.25), None, None, None]);
     }
 
     #[test]
-    fn a_layer_is_told_of_once_with_all_that_was_done() {
+    fn insufficient_calibration_is_reported_once_per_layer() {
         let starved = |layer: &str, tokens, treatment: &str| InsufficientCalibration {
             layer: layer.to_owned(),
             tokens,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_add_up_and_read_back() {
+    fn blockwise_reports_add_up_and_read_back() {
         let mut report = BlockwiseReport { layers: vec![layer(Some(4.0), Some(1.0))], ..BlockwiseReport::default() };
         assert_eq!(BlockwiseReport::default().mean_share(), None);
         let treatment = "rounded to nearest".to_owned();

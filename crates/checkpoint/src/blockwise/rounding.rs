@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Layers that read the same rows: they share a Hessian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SharedInputGroup {
-    /// The module whose input is looked at.
+    /// The module whose input is observed.
     pub(super) module: String,
     /// Input features.
     pub(super) features: usize,
@@ -60,7 +60,7 @@ impl<'a> Blockwise<'_, 'a> {
         groups.into_values().collect()
     }
 
-    /// Rounds what reads at one depth, as many groups of layers at a time as there is memory for their Hessians.
+    /// Rounds the layers of one subset, as many groups at a time as there is memory for their Hessians.
     fn round_at(
         &self,
         work: &mut Work<'_, '_, 'a>,
@@ -111,12 +111,12 @@ impl<'a> Blockwise<'_, 'a> {
         let variation =
             ForwardOptions { overlay: Some(&work.rounded), tap: Some(&means), until, ..ForwardOptions::default() };
         for chunk in self.calibration() {
-            self.runner.give(self.go_on(work, variation, (0, chunk), next.as_ref())?);
+            self.runner.give(self.run_partial(work, variation, (0, chunk), next.as_ref())?);
         }
         let held_out = self.held_out_tap(work, batch);
         let variation = ForwardOptions { tap: Some(&held_out), ..variation };
         for chunk in self.held_out() {
-            self.runner.give(self.go_on(work, variation, (0, chunk), next.as_ref())?);
+            self.runner.give(self.run_partial(work, variation, (0, chunk), next.as_ref())?);
         }
         self.runner.rest();
         work.held_out.extend(held_out.into_inputs());
@@ -151,12 +151,12 @@ impl<'a> Blockwise<'_, 'a> {
                 routing: Some(&routing),
                 ..ForwardOptions::default()
             };
-            self.runner.give(self.go_on(work, variation, (0, chunk), next.as_ref())?);
+            self.runner.give(self.run_partial(work, variation, (0, chunk), next.as_ref())?);
             let (routing, overlay) = (routing.replay(), Some(&work.float));
             let looks = is_seen.then_some(&float_tap as &dyn ActivationHook);
             let variation =
                 ForwardOptions { overlay, tap: looks, until, routing: Some(&routing), ..ForwardOptions::default() };
-            self.runner.give(self.go_on(work, variation, (1, chunk), next.as_ref())?);
+            self.runner.give(self.run_partial(work, variation, (1, chunk), next.as_ref())?);
             for (module, hessian) in &mut hessians {
                 hessian.add_with_float(&tap.take(module), &mut float_tap.take(module));
             }
@@ -218,7 +218,7 @@ impl<'a> Blockwise<'_, 'a> {
         readers.layers.iter().try_for_each(|layer| self.round_layer(work, readers, *layer, &known))
     }
 
-    /// Rounds layers to nearest whose inputs say too little.
+    /// Rounds layers with too little input data to nearest.
     fn starved(
         &self,
         work: &mut Work<'_, '_, 'a>,
@@ -272,7 +272,7 @@ impl<'a> Blockwise<'_, 'a> {
         self.finish(work, readers, index, chosen.layer.tensor, report)
     }
 
-    /// The weight that a rounding finds its scales from, and what it must know of the tensor.
+    /// The weight from which a rounding computes scales, and facts about the tensor.
     pub(super) fn to_round(
         &self,
         work: &Work<'_, '_, 'a>,
@@ -294,7 +294,7 @@ impl<'a> Blockwise<'_, 'a> {
             return Ok(matrix.clone());
         }
         let projection = self.decoder.layer(block, &layer.module);
-        let vanished = || EngineError::Vanished(layer.source.tensor.clone());
+        let vanished = || EngineError::TensorVanished(layer.source.tensor.clone());
         Ok(projection.map(|projection| self.decoder.weight(projection)).ok_or_else(vanished)?)
     }
 
@@ -313,7 +313,7 @@ impl<'a> Blockwise<'_, 'a> {
         values
     }
 
-    /// What a rounding must know of the tensor, and of those that share its scale.
+    /// Facts about the tensor, and about those that share its scale, for a rounding.
     pub(super) fn context(
         &self,
         float: &WeightOverrides<'a>,
@@ -337,7 +337,7 @@ impl<'a> Blockwise<'_, 'a> {
 /// Elements that one thread reads at a time.
 pub(super) const STRIP: usize = 256 << 10;
 
-/// Groups in their order, as many at a time as `memory` bytes hold what is gathered of; at least one.
+/// Groups in order, as many at a time as fit in `memory` bytes; at least one.
 fn batches(
     groups: Vec<SharedInputGroup>,
     memory: u64,
@@ -362,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_hessians_are_summed_at_a_time_as_fit() {
+    fn hessian_batches_fit_the_memory_budget() {
         let readers = |features| SharedInputGroup { module: String::new(), features, layers: vec![] };
         let sizes = |memory| {
             let groups = [64, 64, 128, 64].map(readers).to_vec();

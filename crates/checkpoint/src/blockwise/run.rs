@@ -1,14 +1,14 @@
-//! The way through the blocks: input from one file, output into another, what was found made durable after each.
+//! The loop over blocks: input from one file, output to another, results made durable after each.
 
 use super::error::BlockwiseError;
 use super::meter::{BlockProgress, BlockStage, Meter};
-use super::reached::{Reached, Recording};
-use super::state::{Found, State};
+use super::reached::{PartialForward, Recording};
+use super::state::{BlockResults, State};
 use super::streams::{StreamFile, StreamShape};
 use super::work::{Jobs, Work};
 use crate::calibration::{ObserverHook, Statistics};
 use crate::engine::{Engine, Output, Silent, refuse_lost};
-use crate::folding::Foldings;
+use crate::folding::ScaleFusion;
 use crate::plan::{Plan, PlannedBlock};
 use kvant_container::Checkpoint;
 use kvant_data::calibration::HeldOut;
@@ -21,10 +21,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-/// What becomes the input of the next block.
+/// The activations that the next block receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Propagate {
-    /// The output of the quantized block: later blocks make up for the errors of earlier ones.
+    /// The output of the quantized block: later blocks compensate for the errors of earlier ones.
     #[default]
     Quantized,
     /// The output of the float block.
@@ -49,33 +49,33 @@ impl Propagate {
 pub struct Settings<'s> {
     /// The output, beside which the state is kept.
     pub target: &'s Path,
-    /// What the state depends on besides the plan: the data.
+    /// The state's other dependency besides the plan: the data.
     pub key: &'s str,
     /// Bytes that the Hessians of one pass may take; one Hessian is held in any case.
     pub memory: u64,
-    /// What the next block reads.
+    /// The input of the next block.
     pub propagate: Propagate,
 }
 
-/// What a run needs.
+/// The inputs of a run.
 pub struct Sources<'r, 'a> {
-    /// What is to be done.
+    /// The plan.
     pub plan: &'r Plan,
     /// The source.
     pub checkpoint: &'r Checkpoint,
     /// The model in it.
     pub decoder: &'r Decoder<'a>,
-    /// What computes.
+    /// The compute backend.
     pub ops: &'r dyn Ops,
     /// The calibration data.
     pub sequences: &'r [Vec<u32>],
     /// Further sequences, on which losses are measured: no algorithm sees them.
     pub held_out: &'r [Vec<u32>],
-    /// The output that was begun.
+    /// The started output.
     pub output: &'r Output,
 }
 
-/// What all blocks have in common.
+/// Data shared by all blocks.
 pub(super) struct Blockwise<'r, 'a> {
     pub(super) plan: &'r Plan,
     pub(super) decoder: &'r Decoder<'a>,
@@ -83,7 +83,7 @@ pub(super) struct Blockwise<'r, 'a> {
     pub(super) runner: Runner<'r, 'a>,
     pub(super) engine: Engine<'r>,
     pub(super) jobs: Jobs,
-    /// The calibration data, and behind them what is held out.
+    /// The calibration data, followed by the held-out data.
     pub(super) chunks: Vec<Chunk>,
     /// How many of the chunks are calibration data.
     calibration_chunks: usize,
@@ -97,11 +97,11 @@ pub(super) struct Blockwise<'r, 'a> {
     propagate: Propagate,
 }
 
-/// Rounds all blocks of a plan, and says what was found. Layers and tensors outside the blocks are left to
+/// Rounds all blocks of a plan, and returns the results. Layers and tensors outside the blocks are left to
 /// [`engine::run`](crate::engine::run) with the same output; so is the rest of a run that was killed after the last block.
 ///
-/// After an error, a cancellation or a kill the same call goes on with the block in which it stopped, and gives the same
-/// bytes: `resumes` is told how many blocks are done then. `watch` is told where the run is.
+/// After an error, a cancellation or a kill the same call resumes at the block in which it stopped, with identical
+/// bytes: `resumes` receives the number of finished blocks then. `watch` receives the progress.
 ///
 /// # Errors
 /// See [`BlockwiseError`].
@@ -111,7 +111,7 @@ pub fn run(
     cancelled: &AtomicBool,
     watch: &(dyn Fn(BlockProgress) + Sync),
     resumes: &(dyn Fn(usize) + Sync),
-) -> Result<Found, BlockwiseError> {
+) -> Result<BlockResults, BlockwiseError> {
     let Sources { plan, checkpoint, decoder, ops, sequences, held_out, output } = *sources;
     let [mut all, behind] = [sequences, held_out].map(|data| chunks(decoder, data.iter().map(Vec::as_slice)));
     let [tokens, held_out_tokens] = [&all, &behind].map(|chunks| chunks.iter().map(|c| c.tokens.len() as u64).sum());
@@ -139,7 +139,7 @@ pub fn run(
 }
 
 impl<'r, 'a> Blockwise<'r, 'a> {
-    fn run(&self, settings: Settings<'_>, resumes: &dyn Fn(usize)) -> Result<Found, BlockwiseError> {
+    fn run(&self, settings: Settings<'_>, resumes: &dyn Fn(usize)) -> Result<BlockResults, BlockwiseError> {
         let mut state = self.state(settings)?;
         if state.found.blocks > 0 {
             resumes(state.found.blocks);
@@ -156,26 +156,27 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         Ok(state.found)
     }
 
-    /// That of an earlier run, if all that it claims is there; else one that begins.
+    /// The state of an earlier run, if complete; otherwise a new one.
     fn state(&self, settings: Settings<'_>) -> Result<State, BlockwiseError> {
         let key = format!("{} {} {}", self.plan.fingerprint(), settings.key, settings.propagate.name());
         let shape = self.shape(self.decoder.width());
         if let Some(state) = State::resume(settings.target, &key, &shape).filter(|state| self.agrees(state)) {
             return Ok(state);
         }
-        let none = Found { statistics: Statistics::new(self.plan).unwrap_or_default(), ..Found::default() };
+        let none =
+            BlockResults { statistics: Statistics::new(self.plan).unwrap_or_default(), ..BlockResults::default() };
         let state = State::begin(settings.target, &key, &shape, none);
         let state = state.map_err(BlockwiseError::streams("make room for"))?;
         for (index, chunk) in self.chunks.iter().enumerate() {
             let x = self.runner.embed(ForwardOptions::default(), &chunk.tokens, chunk.length)?;
-            for lane in 0..self.lanes() {
+            for lane in 0..self.streams() {
                 state.current.write(lane, index, &x).map_err(BlockwiseError::streams("write"))?;
             }
         }
         Ok(state)
     }
 
-    /// Whether the journal has all jobs of the blocks that are said to be done.
+    /// Returns whether the journal has all jobs of the blocks recorded as done.
     fn agrees(&self, state: &State) -> bool {
         let done = self.plan.blocks().iter().take(state.found.blocks);
         let mut layers = done.flat_map(PlannedBlock::layers);
@@ -184,37 +185,37 @@ impl<'r, 'a> Blockwise<'r, 'a> {
             && state.found.changed.iter().all(|job| self.engine.is_finished(*job))
     }
 
-    /// What algorithms see.
+    /// The data of algorithms.
     pub(super) fn calibration(&self) -> Range<usize> {
         0..self.calibration_chunks
     }
 
-    /// What losses are measured on.
+    /// The data of losses.
     pub(super) fn held_out(&self) -> Range<usize> {
         self.calibration_chunks..self.chunks.len()
     }
 
-    fn lanes(&self) -> usize {
+    fn streams(&self) -> usize {
         if self.needs() >= Needs::InputMismatch { 2 } else { 1 }
     }
 
     /// Of files with rows of so many columns.
     fn shape(&self, columns: usize) -> StreamShape {
         let sizes = self.chunks.iter().map(|chunk| chunk.tokens.len() * columns).collect();
-        StreamShape { sizes, lanes: self.lanes(), precision: self.precision() }
+        StreamShape { sizes, streams: self.streams(), precision: self.precision() }
     }
 
     fn needs(&self) -> Needs {
         self.rounding().needs()
     }
 
-    /// What chooses codes.
+    /// The rounding.
     pub(super) fn rounding(&self) -> &'r AnyRounding {
         &self.plan.recipe().algorithms().rounding
     }
 
-    /// Quantizes a block; gives its outputs, and what is found so far.
-    fn block(&self, index: usize, state: &State) -> Result<(StreamFile, Found), BlockwiseError> {
+    /// Quantizes a block; returns its outputs and the results so far.
+    fn block(&self, index: usize, state: &State) -> Result<(StreamFile, BlockResults), BlockwiseError> {
         self.decoder.check_block(index)?;
         let foldings = self.foldings(index);
         let mut work = Work::new(&self.plan.blocks()[index], &state.current, foldings);
@@ -228,7 +229,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let next = state.next().map_err(BlockwiseError::streams("make room for"))?;
         if index + 1 < self.plan.blocks().len() || !self.plan.sites().is_empty() {
             self.meter.enter(index, BlockStage::Outputs);
-            self.lead_on(&work, &watcher, &next)?;
+            self.propagate_block(&work, &watcher, &next)?;
         }
         let mut found = state.found.clone();
         found.blocks = index + 1;
@@ -238,15 +239,15 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         Ok((next, found))
     }
 
-    /// What is not rounded stays in its type, also where scales are moved into it.
-    fn foldings(&self, index: usize) -> Foldings<'r, 'a> {
+    /// Unrounded modules keep their type, even where scales are moved into them.
+    fn foldings(&self, index: usize) -> ScaleFusion<'r, 'a> {
         let layers = self.plan.blocks()[index].layers();
         let rounded: HashSet<&str> = layers.flat_map(|layer| self.plan.layer(layer).names()).collect();
         let (network, tensors) = (self.decoder.network(), self.decoder.tensors());
-        Foldings::new(network, tensors, self.decoder.network().blocks()[index], |module| !rounded.contains(module))
+        ScaleFusion::new(network, tensors, self.decoder.network().blocks()[index], |module| !rounded.contains(module))
     }
 
-    /// That all layers of a block are written: what is left open would be done anew from the source, without its scales.
+    /// Checks that all layers of a block are written: missing ones would be quantized from the source again, without their scales.
     fn check_finished(&self, index: usize) -> Result<(), BlockwiseError> {
         let mut layers = self.plan.blocks()[index].layers();
         let open = layers.find(|layer| !self.engine.is_finished(self.jobs.of_layer(*layer)));
@@ -257,7 +258,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     }
 
     /// One more pass of the block, as it is now, gives what the next one reads.
-    fn lead_on(
+    fn propagate_block(
         &self,
         work: &Work<'_, '_, 'a>,
         watcher: &ObserverHook,
@@ -267,7 +268,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
             Propagate::Quantized => &work.rounded,
             Propagate::Float => &work.float,
         };
-        // What the runs have come to is the quantized model's, and past what a watcher wants to see.
+        // The partial forward is that of the quantized model, and past the points that a hook wants to see.
         let from_start = self.propagate == Propagate::Float || !self.plan.sites().is_empty();
         for chunk in 0..self.chunks.len() {
             let watcher: &dyn ActivationHook = watcher;
@@ -275,13 +276,13 @@ impl<'r, 'a> Blockwise<'r, 'a> {
             let variation = ForwardOptions { overlay: Some(carried), tap, ..ForwardOptions::default() };
             let x = match from_start {
                 true => self.run_chunk(work, variation, 0, chunk)?,
-                false => self.go_on(work, variation, (0, chunk), None)?,
+                false => self.run_partial(work, variation, (0, chunk), None)?,
             };
             next.write(0, chunk, &x).map_err(BlockwiseError::streams("write"))?;
             self.runner.give(x);
-            if self.lanes() == 2 {
+            if self.streams() == 2 {
                 let variation = ForwardOptions { overlay: Some(&work.float), ..ForwardOptions::default() };
-                let x = self.go_on(work, variation, (1, chunk), None)?;
+                let x = self.run_partial(work, variation, (1, chunk), None)?;
                 next.write(1, chunk, &x).map_err(BlockwiseError::streams("write"))?;
                 self.runner.give(x);
             }
@@ -290,7 +291,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         Ok(())
     }
 
-    /// Leads one chunk of a lane through the block, or as far as the variation says.
+    /// Runs one chunk of a stream through the block, or as far as the options say.
     pub(super) fn run_chunk(
         &self,
         work: &Work<'_, '_, 'a>,
@@ -309,17 +310,17 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     }
 
     /// The same from where earlier runs have come to; what this one comes to is kept in `next`.
-    pub(super) fn go_on(
+    pub(super) fn run_partial(
         &self,
         work: &Work<'_, '_, 'a>,
         variation: ForwardOptions<'_, 'a>,
         (lane, chunk): (usize, usize),
-        next: Option<&Reached>,
+        next: Option<&PartialForward>,
     ) -> Result<Vec<f32>, BlockwiseError> {
         let reached = work.reached.as_ref();
-        let stream = reached.and_then(Reached::stream).unwrap_or(work.input);
+        let stream = reached.and_then(PartialForward::stream).unwrap_or(work.input);
         let x = self.read(stream, lane, chunk)?;
-        let inputs = reached.and_then(Reached::inputs).map(|file| self.read(file, lane, chunk));
+        let inputs = reached.and_then(PartialForward::inputs).map(|file| self.read(file, lane, chunk));
         let inputs = inputs.transpose()?.unwrap_or_default();
         let variation = ForwardOptions { from: reached.and_then(|reached| reached.resume(&inputs)), ..variation };
         let x = match next {
@@ -344,17 +345,21 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     ) -> Result<Vec<f32>, BlockwiseError> {
         self.engine.check_cancelled()?;
         let Chunk { tokens, length } = &self.chunks[chunk];
-        // Where the run ends early, the tap has seen what it wanted.
+        // If the run ends early, the hook has seen its inputs.
         let _ = self.runner.block(variation, work.block.index, *length, &mut x);
         self.meter.advance(tokens.len() as u64);
         Ok(x)
     }
 
     /// Room for what runs of a block up to `depth` will leave.
-    pub(super) fn room(&self, work: &Work<'_, '_, 'a>, depth: StopAt) -> Result<Option<Reached>, BlockwiseError> {
+    pub(super) fn room(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        depth: StopAt,
+    ) -> Result<Option<PartialForward>, BlockwiseError> {
         let block = (&self.decoder.blueprint().blocks[work.block.index], self.decoder.width());
         let dir = work.input.path().parent().unwrap_or(work.input.path());
-        Reached::begin(dir, block, depth, work.reached.as_ref(), &self.shape(1))
+        PartialForward::begin(dir, block, depth, work.reached.as_ref(), &self.shape(1))
     }
 
     /// Writes norms, biases and layers that are kept, where transforms have changed them. The jobs that did it.
@@ -372,11 +377,11 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         Ok(jobs)
     }
 
-    /// What static scales of the head's input are found from.
+    /// The statistics for static scales of the head's input.
     fn head(&self, state: &mut State) -> Result<(), BlockwiseError> {
         let watcher = ObserverHook::new(state.found.statistics.clone());
         let head = &self.decoder.blueprint().head.module;
-        if watcher.wants(kvant_forward::forward::Site::Input(head)) {
+        if watcher.wants(kvant_forward::forward::ActivationPoint::Input(head)) {
             for (index, chunk) in self.chunks[self.calibration()].iter().enumerate() {
                 let x = self.read(&state.current, 0, index)?;
                 self.runner.hidden(
@@ -393,11 +398,11 @@ impl<'r, 'a> Blockwise<'r, 'a> {
 
     /// Tokens through one pass that no block, the first, the first two and so on cost.
     fn work_by_blocks(&self) -> Vec<u64> {
-        let lanes = self.lanes() as u64;
+        let streams = self.streams() as u64;
         let looks = self.plan.recipe().algorithms().see_inputs();
         let of = |block: &PlannedBlock| {
-            let stages = if looks { block.stages.len() as u64 * lanes } else { 0 };
-            (stages + lanes) * (self.tokens + self.held_out_tokens) + self.search_work(block)
+            let stages = if looks { block.stages.len() as u64 * streams } else { 0 };
+            (stages + streams) * (self.tokens + self.held_out_tokens) + self.search_work(block)
         };
         let sums = self.plan.blocks().iter().scan(0, |sum, block| {
             *sum += of(block);

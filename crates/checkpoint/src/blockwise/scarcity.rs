@@ -6,40 +6,40 @@ use super::error::BlockwiseError;
 use super::inputs::{Inputs, Keep};
 use super::loss::COMPARABLE;
 use super::run::Blockwise;
-use super::target::Target;
-use super::trial::Trial;
+use super::target::ResolvedPair;
+use super::trial::PairTrial;
 use super::work::Work;
 use crate::plan::LayerId;
 use crate::plan::PlannedBlock;
 use kvant_forward::forward::WeightOverrides;
 use kvant_quant::transform::{ChannelStatistic, Transform};
-use kvant_weights::weight::{Folding, Limits};
+use kvant_weights::weight::{ClippingThresholds, WeightTransform};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// What is to be said where an algorithm decides more than so many tokens can tell it.
+/// Messages about algorithms that have more parameters than the tokens support.
 pub(super) fn scarce(tokens: u64, inputs: usize) -> Option<String> {
     (tokens < inputs as u64).then(|| format!("few calibration tokens ({tokens} for {inputs} inputs)"))
 }
 
-/// Why what few tokens give is not used at all, in words.
+/// The reason that results from few tokens are not used, in words.
 pub(super) const UNMEASURABLE: &str = "too few held out to measure by";
 const STATIC: &str = "static scales of inputs need their extremes";
 
-/// What is known of the inputs that a link scales.
-pub(super) fn statistic(target: &Target<'_>, inputs: &HashMap<String, Inputs>) -> Option<ChannelStatistic> {
+/// Statistics of the inputs that a smoothing pair scales.
+pub(super) fn statistic(target: &ResolvedPair<'_>, inputs: &HashMap<String, Inputs>) -> Option<ChannelStatistic> {
     let mut all = target.sites().iter().filter_map(|site| inputs.get(site)).map(|inputs| inputs.statistic.clone());
     let mut first = all.next()?;
     all.for_each(|other| first.merge(&other));
     Some(first)
 }
 
-/// Whether a link scales more inputs than there are tokens.
-fn is_scarce(target: &Target<'_>, inputs: &HashMap<String, Inputs>) -> bool {
+/// Returns whether a link scales more inputs than there are tokens.
+fn is_scarce(target: &ResolvedPair<'_>, inputs: &HashMap<String, Inputs>) -> bool {
     statistic(target, inputs).is_some_and(|known| scarce(known.tokens(), known.channels()).is_some())
 }
 
-/// Whether so many rows of held-out inputs show that one loss is less than another: that of `n` rows is known to about one part
+/// Whether this number of held-out rows shows that one loss is less than another: a loss over `n` rows is known to about one part
 /// in the root of `n`.
 pub(super) fn is_shown(less: f64, than: f64, rows: usize) -> bool {
     less < than * (1.0 - 1.0 / (rows as f64).sqrt())
@@ -52,29 +52,31 @@ pub(super) struct Comparison {
 }
 
 impl<'a> Blockwise<'_, 'a> {
-    /// Where one looks at what is held out to judge the scales of links that few calibration tokens reach.
+    /// The modules at which held-out data are observed to judge smoothing pairs that few calibration tokens reach.
     pub(super) fn scarce_sites(
         &self,
         block: &PlannedBlock,
-        targets: &[Target<'_>],
+        targets: &[ResolvedPair<'_>],
         inputs: &HashMap<String, Inputs>,
     ) -> BTreeMap<String, Keep> {
         let scarce = targets.iter().filter(|target| is_scarce(target, inputs));
         let sites = scarce.flat_map(|target| target.sites().iter().map(move |site| (target, site)));
-        let keep =
-            |target: &Target<'_>, site: &str| match (target.inspects_attention(), self.held_out_rows(block, site)) {
-                (true, Keep::Rows(step)) => Keep::Sequences(step),
-                (_, keep) => keep,
-            };
+        let keep = |target: &ResolvedPair<'_>, site: &str| match (
+            target.inspects_attention(),
+            self.held_out_rows(block, site),
+        ) {
+            (true, Keep::Rows(step)) => Keep::Sequences(step),
+            (_, keep) => keep,
+        };
         sites.map(|(target, site)| (site.clone(), keep(target, site))).collect()
     }
 
-    /// What keeps scales that few tokens speak for from being compared with none, in words. Static scales of inputs are found
-    /// from the same few tokens: how much of other text lies beyond them depends on rare extremes, of which a few tokens more
-    /// that are held out show nothing.
+    /// The reason that scales from few tokens cannot be compared with no scaling, in words. Static scales of inputs are found
+    /// from the same few tokens: how much of other text exceeds them depends on rare extremes, of which a few more held-out tokens
+    /// show nothing.
     pub(super) fn incomparable(
         &self,
-        target: &Target<'_>,
+        target: &ResolvedPair<'_>,
         planned: &[LayerId],
         held_out: &HashMap<String, Inputs>,
     ) -> Option<&'static str> {
@@ -88,10 +90,10 @@ impl<'a> Blockwise<'_, 'a> {
         }
     }
 
-    /// What some scales of a transform lose over the inputs of a trial, beside none; in words, why they cannot be tried.
+    /// The loss of a transform's scales over the inputs of a trial, compared with no scaling; an error says why they cannot be tried.
     pub(super) fn compare(
         &self,
-        trial: &Trial<'_, '_, 'a>,
+        trial: &PairTrial<'_, '_, 'a>,
         transform: &dyn Transform,
         scales: &[f32],
     ) -> Result<Result<Comparison, String>, BlockwiseError> {
@@ -108,11 +110,11 @@ impl<'a> Blockwise<'_, 'a> {
         work: &Work<'_, '_, 'a>,
         module: &str,
         index: LayerId,
-        limits: &Limits,
+        limits: &ClippingThresholds,
     ) -> Result<bool, BlockwiseError> {
         let (layer, block) = (self.plan.layer(index), work.block.index);
         let folding = work.foldings.folding(&layer.module).unwrap_or_default();
-        let folding = Folding { limits: Some(limits.clone()), ..folding };
+        let folding = WeightTransform { limits: Some(limits.clone()), ..folding };
         let source = self.matrix(&WeightOverrides::default(), block, layer)?;
         let mut limited = work.float.clone();
         limited.set_weight(&layer.module, source.folded(Arc::new(folding)));
@@ -134,13 +136,13 @@ mod tests {
     use super::{is_shown, scarce};
 
     #[test]
-    fn fewer_tokens_than_inputs_are_few() {
+    fn fewer_tokens_than_inputs_are_scarce() {
         assert_eq!(scarce(8, 9).unwrap(), "few calibration tokens (8 for 9 inputs)");
         assert_eq!(scarce(9, 9), None);
     }
 
     #[test]
-    fn the_fewer_rows_the_more_must_be_gained() {
+    fn fewer_rows_require_a_larger_gain() {
         assert!(is_shown(0.74, 1.0, 16) && !is_shown(0.76, 1.0, 16));
         assert!(is_shown(0.98, 1.0, 10_000) && !is_shown(1.0, 1.0, 10_000));
         assert!(!is_shown(f64::NAN, 1.0, 100) && !is_shown(0.0, 0.0, 100) && !is_shown(0.1, 1.0, 0));

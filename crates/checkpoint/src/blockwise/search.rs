@@ -1,36 +1,36 @@
-//! Finding the scales of the links of a block, and the limits of its weights. The formulas are in
-//! [`kvant_quant::transform`], the moving of scales in [`crate::folding`], what is compared in `trial.rs`.
+//! Searches the scales of a block's smoothing pairs, and the clipping thresholds of its weights. The formulas are in
+//! [`kvant_quant::transform`], the moving of scales in [`crate::folding`], the comparison in `trial.rs`.
 
 use super::error::BlockwiseError;
 use super::inputs::{Inputs, InputsTap, Keep};
 use super::report::LinkReport;
 use super::run::Blockwise;
 use super::scarcity::{Comparison, is_shown, scarce, statistic};
-use super::target::Target;
-use super::trial::{Outputs, Trial};
+use super::target::ResolvedPair;
+use super::trial::{Outputs, PairTrial};
 use super::work::Work;
-use crate::folding::{FoldingError, Foldings};
+use crate::folding::{ScaleFusion, ScaleFusionError};
 use crate::plan::{HELD_OUT_ROWS, LayerId, PlannedBlock, PlannedLayer, SEARCH_ROWS, SEARCH_TOKENS};
 use kvant_forward::forward::blueprint::FeedForward;
 use kvant_forward::forward::{ForwardOptions, StopAt};
 use kvant_model::family::Role;
-use kvant_model::network::Source;
+use kvant_model::network::ScaleSource;
 use kvant_numeric::kernel::group_abs_max;
 use kvant_quant::rounding::RoundingError;
 use kvant_quant::scheme::{Axis, Granularity};
 use kvant_quant::transform::{
     ChannelStatistic, Clip, Measure, PairError, PairProblem, PairScales, Transform, TransformError, WeightStatistic,
 };
-use kvant_weights::weight::Limits;
+use kvant_weights::weight::ClippingThresholds;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 /// Rows of inputs, about, on which losses are taken, and limits searched unless more are asked for.
 const SAMPLED_TOKENS: usize = 512;
 
-/// What is seen of the inputs of links: of calibration data, and of what is held out where those are few.
+/// Inputs of smoothing pairs: of calibration data, and of held-out data where those are few.
 #[derive(Clone, Copy)]
-struct Seen<'s> {
+struct MagnitudeStatistics<'s> {
     inputs: &'s AllInputs,
     held_out: &'s AllInputs,
 }
@@ -48,7 +48,8 @@ impl<'a> Blockwise<'_, 'a> {
             work.fold();
             let before = work.foldings.clone();
             let links = &work.block.links;
-            let targets: Vec<Target<'_>> = links.iter().map(|link| Target::new(self.decoder.network(), link)).collect();
+            let targets: Vec<ResolvedPair<'_>> =
+                links.iter().map(|link| ResolvedPair::new(self.decoder.network(), link)).collect();
             let is_last = index + 1 == transforms.len();
             let read = if is_last { self.read_by_layers(work.block, rows) } else { BTreeMap::new() };
             let held_out = read.keys().map(|module| (module.clone(), self.held_out_rows(work.block, module)));
@@ -56,7 +57,7 @@ impl<'a> Blockwise<'_, 'a> {
             let [inputs, read] = self.look(work, [self.sites(work.block, &targets), read], self.calibration())?;
             held_out.extend(self.scarce_sites(work.block, &targets, &inputs));
             let [held_out, _] = self.look(work, [held_out, BTreeMap::new()], self.held_out())?;
-            let seen = Seen { inputs: &inputs, held_out: &held_out };
+            let seen = MagnitudeStatistics { inputs: &inputs, held_out: &held_out };
             let found = targets.iter().map(|target| self.choose(work, target, &**transform, seen));
             let found = found.collect::<Result<Vec<_>, BlockwiseError>>()?;
             for (target, found) in targets.iter().zip(found) {
@@ -70,9 +71,9 @@ impl<'a> Blockwise<'_, 'a> {
         clip.map_or(Ok(()), |clip| self.clip(work, clip))
     }
 
-    /// Where one looks to judge links, and what is kept of what is seen.
-    fn sites(&self, block: &PlannedBlock, targets: &[Target<'_>]) -> BTreeMap<String, Keep> {
-        let keep = |target: &Target<'_>, site: &str| match target.inspects_attention() {
+    /// The modules observed to judge smoothing pairs, and the kept inputs.
+    fn sites(&self, block: &PlannedBlock, targets: &[ResolvedPair<'_>]) -> BTreeMap<String, Keep> {
+        let keep = |target: &ResolvedPair<'_>, site: &str| match target.inspects_attention() {
             true => Keep::Sequences((self.tokens as usize).div_ceil(SEARCH_TOKENS)),
             false => self.rows(block, site, SEARCH_ROWS),
         };
@@ -80,7 +81,7 @@ impl<'a> Blockwise<'_, 'a> {
         sites.map(|(target, site)| (site.clone(), keep(target, site))).collect()
     }
 
-    /// What planned layers read, some of it.
+    /// A sample of the inputs of planned layers.
     fn read_by_layers(&self, block: &PlannedBlock, rows: usize) -> BTreeMap<String, Keep> {
         let readers = block.stages.iter().flat_map(|stage| self.readers(stage));
         readers.map(|readers| (readers.module.clone(), self.rows(block, &readers.module, rows))).collect()
@@ -91,7 +92,7 @@ impl<'a> Blockwise<'_, 'a> {
         Keep::Rows((self.expected(block, module, self.tokens) / tokens).max(1))
     }
 
-    /// The same of what is held out.
+    /// The same of held-out data.
     pub(super) fn held_out_rows(&self, block: &PlannedBlock, module: &str) -> Keep {
         Keep::Rows((self.expected(block, module, self.held_out_tokens) / HELD_OUT_ROWS as usize).max(1))
     }
@@ -102,7 +103,7 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// The rows on which a link's scales are tried, about.
-    fn tried_rows(&self, block: &PlannedBlock, target: &Target<'_>) -> u64 {
+    fn tried_rows(&self, block: &PlannedBlock, target: &ResolvedPair<'_>) -> u64 {
         if target.inspects_attention() {
             return self.tokens.min(SEARCH_TOKENS as u64);
         }
@@ -154,16 +155,16 @@ impl<'a> Blockwise<'_, 'a> {
         if of_expert { tokens * mixture.per_token / mixture.experts.len().max(1) } else { tokens }
     }
 
-    /// The scales of a link; what keeps it from having any is an error in words. Of scales that few tokens speak for, what is held
-    /// out must show that they lose less than none.
+    /// The scales of a smoothing pair, or the reason that there are none. For scales from few tokens, held-out data
+    /// must show that they lose less than no scaling.
     fn choose(
         &self,
         work: &Work<'_, '_, 'a>,
-        target: &Target<'_>,
+        target: &ResolvedPair<'_>,
         transform: &dyn Transform,
-        seen: Seen<'_>,
+        seen: MagnitudeStatistics<'_>,
     ) -> Result<Result<PairScales, String>, BlockwiseError> {
-        let Seen { inputs, held_out } = seen;
+        let MagnitudeStatistics { inputs, held_out } = seen;
         let planned = self.planned(work, target);
         if planned.is_empty() {
             return Ok(Err("none of the layers that read it is quantized".to_owned()));
@@ -177,11 +178,11 @@ impl<'a> Blockwise<'_, 'a> {
         {
             return Ok(Err(format!("{scarce}, and {reason}")));
         }
-        let trial = Trial { blockwise: self, work, target, planned: &planned, inputs };
+        let trial = PairTrial { blockwise: self, work, target, planned: &planned, inputs };
         let found = self.find(&trial, transform, &statistic)?;
         match (scarce, found) {
             (Some(scarce), Ok(chosen)) => {
-                self.confirm(&Trial { inputs: held_out, ..trial }, transform, chosen, &scarce)
+                self.confirm(&PairTrial { inputs: held_out, ..trial }, transform, chosen, &scarce)
             }
             (_, found) => Ok(found),
         }
@@ -190,7 +191,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// The scales that a transform finds in calibration data.
     fn find(
         &self,
-        trial: &Trial<'_, '_, 'a>,
+        trial: &PairTrial<'_, '_, 'a>,
         transform: &dyn Transform,
         statistic: &ChannelStatistic,
     ) -> Result<Result<PairScales, String>, BlockwiseError> {
@@ -205,7 +206,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// The same scales, if the inputs of a trial show that they lose less than none.
     fn confirm(
         &self,
-        trial: &Trial<'_, '_, 'a>,
+        trial: &PairTrial<'_, '_, 'a>,
         transform: &dyn Transform,
         chosen: PairScales,
         scarce: &str,
@@ -217,11 +218,11 @@ impl<'a> Blockwise<'_, 'a> {
         }))
     }
 
-    /// Folds what was found, or says why nothing was; in any case, which layers few tokens have reached.
+    /// Applies the scales found, or reports why there are none; in any case reports layers that few tokens reached.
     fn apply(
         &self,
         work: &mut Work<'_, '_, 'a>,
-        target: &Target<'_>,
+        target: &ResolvedPair<'_>,
         transform: &dyn Transform,
         inputs: &AllInputs,
         found: Result<PairScales, String>,
@@ -262,14 +263,14 @@ impl<'a> Blockwise<'_, 'a> {
     }
 
     /// The layers of a link that are quantized.
-    fn planned(&self, work: &Work<'_, '_, 'a>, target: &Target<'_>) -> Vec<LayerId> {
+    fn planned(&self, work: &Work<'_, '_, 'a>, target: &ResolvedPair<'_>) -> Vec<LayerId> {
         work.block.layers().filter(|layer| target.modules.contains(&self.plan.layer(*layer).module)).collect()
     }
 
     /// The largest magnitude of each row that a link divides, as a share of the largest of all, where the rows of a layer have one
     /// scale for their codes together and each is read by one column; else none.
-    fn shared_rows(&self, work: &Work<'_, '_, 'a>, target: &Target<'_>) -> Result<Vec<f32>, BlockwiseError> {
-        let Source::Linear { rows, .. } = &target.link.from else { return Ok(Vec::new()) };
+    fn shared_rows(&self, work: &Work<'_, '_, 'a>, target: &ResolvedPair<'_>) -> Result<Vec<f32>, BlockwiseError> {
+        let ScaleSource::Linear { rows, .. } = &target.link.from else { return Ok(Vec::new()) };
         let mut planned = work.block.layers().map(|layer| self.plan.layer(layer));
         let is_shared = |layer: &&PlannedLayer| {
             layer.module == target.from && layer.scheme.weight.granularity() == Some(Granularity::Tensor)
@@ -320,7 +321,7 @@ impl<'a> Blockwise<'_, 'a> {
                     work.starve(layer, tokens, if limits.is_some() { "clipped" } else { "not clipped" });
                 }
                 if let Some(limits) = limits {
-                    let weight_error = |problem: FoldingError| self.engine.weight_error(layer, problem.to_string());
+                    let weight_error = |problem: ScaleFusionError| self.engine.weight_error(layer, problem.to_string());
                     work.foldings.clip(&layer.module, limits).map_err(weight_error)?;
                 }
             }
@@ -329,7 +330,7 @@ impl<'a> Blockwise<'_, 'a> {
         Ok(())
     }
 
-    /// Limits that few tokens speak for, if what is held out shows that the layer loses less with them.
+    /// Thresholds from few tokens, if held-out data show that the layer loses less with them.
     fn confirmed_limits(
         &self,
         work: &Work<'_, '_, 'a>,
@@ -337,7 +338,7 @@ impl<'a> Blockwise<'_, 'a> {
         index: LayerId,
         rows: &[f32],
         clip: Clip,
-    ) -> Result<Option<Limits>, BlockwiseError> {
+    ) -> Result<Option<ClippingThresholds>, BlockwiseError> {
         if rows.is_empty() || !Self::is_measurable(work, module) {
             return Ok(None);
         }
@@ -351,7 +352,7 @@ impl<'a> Blockwise<'_, 'a> {
         index: LayerId,
         rows: &[f32],
         clip: Clip,
-    ) -> Result<Limits, BlockwiseError> {
+    ) -> Result<ClippingThresholds, BlockwiseError> {
         self.engine.check_cancelled()?;
         let (layer, block) = (self.plan.layer(index), work.block.index);
         let context = self.context(&work.float, block, index)?;
@@ -367,12 +368,12 @@ impl<'a> Blockwise<'_, 'a> {
         };
         let clipping = clip.prepare(rows, layer.columns, layer.scheme.weight).map_err(failed)?;
         let limits = clipping.limits(&values, context).map_err(failed)?;
-        Ok(Limits { group: clipping.group(), values: limits })
+        Ok(ClippingThresholds { group: clipping.group(), values: limits })
     }
 
     /// Tokens through one pass that the searches of a block cost, about.
     pub(super) fn search_work(&self, block: &PlannedBlock) -> u64 {
-        let targets = block.links.iter().map(|link| Target::new(self.decoder.network(), link));
+        let targets = block.links.iter().map(|link| ResolvedPair::new(self.decoder.network(), link));
         let rows: u64 = targets.map(|target| self.tried_rows(block, &target)).sum();
         let transforms = &self.plan.recipe().algorithms().transforms;
         let trials: u64 = transforms.iter().map(|transform| self.tokens + u64::from(transform.trials()) * rows).sum();
@@ -381,9 +382,9 @@ impl<'a> Blockwise<'_, 'a> {
 }
 
 /// Inputs that were seen before scales were moved, as layers read them since.
-fn rescaled(mut inputs: AllInputs, before: &Foldings<'_, '_>, after: &Foldings<'_, '_>) -> AllInputs {
+fn rescaled(mut inputs: AllInputs, before: &ScaleFusion<'_, '_>, after: &ScaleFusion<'_, '_>) -> AllInputs {
     for (module, inputs) in &mut inputs {
-        let columns = |foldings: &Foldings<'_, '_>| foldings.folding(module).and_then(|folding| folding.columns);
+        let columns = |foldings: &ScaleFusion<'_, '_>| foldings.folding(module).and_then(|folding| folding.columns);
         let ones = vec![1.0; inputs.columns];
         let (before, after) = (columns(before).unwrap_or_else(|| ones.clone()), columns(after).unwrap_or(ones));
         let moved: Vec<f32> = after.iter().zip(before).map(|(after, before)| after / before).collect();
@@ -394,7 +395,7 @@ fn rescaled(mut inputs: AllInputs, before: &Foldings<'_, '_>, after: &Foldings<'
 
 /// A link as transforms see it.
 struct Pair<'p, 't, 'r, 'a> {
-    trial: &'p Trial<'t, 'r, 'a>,
+    trial: &'p PairTrial<'t, 'r, 'a>,
     statistic: &'p ChannelStatistic,
     /// The outputs of the float model, once they were asked for.
     reference: Option<Outputs>,
@@ -417,12 +418,12 @@ impl PairProblem for Pair<'_, '_, '_, '_> {
     }
 
     fn weights(&mut self) -> Result<WeightStatistic, PairError> {
-        let Trial { blockwise, work, planned, .. } = *self.trial;
+        let PairTrial { blockwise, work, planned, .. } = *self.trial;
         blockwise.weight_statistic(work, planned).map_err(|failure| self.stop(failure))
     }
 
     fn within_rows(&mut self, scales: Vec<f32>) -> Result<Vec<f32>, PairError> {
-        let Trial { blockwise, work, target, .. } = *self.trial;
+        let PairTrial { blockwise, work, target, .. } = *self.trial;
         let rows = match self.rows.take() {
             Some(rows) => rows,
             None => blockwise.shared_rows(work, target).map_err(|failure| self.stop(failure))?,
@@ -433,7 +434,7 @@ impl PairProblem for Pair<'_, '_, '_, '_> {
     }
 
     fn loss(&mut self, scales: &[f32], measure: Measure) -> Result<f64, PairError> {
-        let Trial { blockwise, .. } = *self.trial;
+        let PairTrial { blockwise, .. } = *self.trial;
         blockwise.engine.check_cancelled().map_err(|failure| self.stop(failure.into()))?;
         let reference = self.reference.take().unwrap_or_else(|| self.trial.reference());
         let loss = self.trial.loss(scales, &reference, measure);
@@ -463,7 +464,7 @@ fn sampled(inputs: &Inputs, tokens: usize) -> Vec<f32> {
     inputs.rows.chunks(columns).step_by(step).flatten().copied().collect()
 }
 
-/// Whether limits are found for layers of this role.
+/// Returns whether limits are found for layers of this role.
 fn is_clipped(role: &str) -> bool {
     const ROLES: [Role; 7] = [
         Role::Query,
@@ -482,7 +483,7 @@ mod tests {
     use super::within;
 
     #[test]
-    fn a_silent_channel_makes_no_row_larger_than_the_largest() {
+    fn silent_channel_scale_is_bounded_by_the_largest_row() {
         // Of mean 1: the first row would be a thousand times the largest.
         let scales = within(vec![1e-3, 1e3, 1.0, 1.0], &[0.5, 1.0, 0.25, 0.0]);
         assert_eq!(scales, [0.5, 1e3, 1.0, 1.0]);

@@ -1,5 +1,5 @@
-//! How far a run has come, beside the unfinished output: `name.partial.blocks/`. What it claims is checked before it is
-//! believed. Not the tensors, which the journal records.
+//! The state of a run beside the unfinished output: `name.partial.blocks/`. It is verified before it is
+//! used. Not the tensors, which the journal records.
 
 use super::report::BlockwiseReport;
 use super::streams::{StreamFile, StreamShape};
@@ -11,34 +11,34 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The activations and what is known after some blocks.
+/// The activations and results after some blocks.
 #[derive(Debug)]
-pub struct State<F = Found> {
+pub struct State<F = BlockResults> {
     dir: PathBuf,
     key: String,
     shape: StreamShape,
     /// The activations that the next block reads.
     pub current: StreamFile,
-    /// What was found so far.
+    /// The results so far.
     pub found: F,
 }
 
-/// What the blocks so far have given besides tensors.
+/// Results of the finished blocks besides tensors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Found {
+pub struct BlockResults {
     /// Blocks that are done.
     pub blocks: usize,
     /// Of activations that static scales are for.
     pub statistics: Statistics,
     /// Layer by layer.
     pub report: BlockwiseReport,
-    /// Jobs of the plan that wrote what transforms have changed of tensors that are carried over.
+    /// Jobs of the plan that wrote copied tensors changed by transforms.
     pub changed: Vec<usize>,
 }
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Serialize, Deserialize)]
-struct Stored<T> {
+struct StoredState<T> {
     /// The plan, the data and how they are run.
     key: String,
     /// Which of the two files holds the activations, and the hash of its bytes.
@@ -53,26 +53,26 @@ impl State {
         blocks_beside(target)
     }
 
-    /// Whether what is kept beside an output is of another key: a run with this one begins anew in its place.
+    /// Returns whether the state beside an output has another key: a run with this key replaces it.
     pub fn is_of_another(target: &Path, key: &str) -> bool {
         let bytes = fs::read(Self::directory(target).join(STATE)).unwrap_or_default();
-        serde_json::from_slice::<Stored<IgnoredAny>>(&bytes).is_ok_and(|stored| stored.key != key)
+        serde_json::from_slice::<StoredState<IgnoredAny>>(&bytes).is_ok_and(|stored| stored.key != key)
     }
 
-    /// Removes what was kept beside an output that is whole, if anything.
+    /// Removes the state beside a complete output, if any.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn remove(target: &Path) -> io::Result<()> {
         remove_results(&Self::directory(target))
     }
 }
 
 impl<F: Serialize + DeserializeOwned> State<F> {
-    /// What an earlier run with this key has left in files of this shape, if it is whole.
+    /// The state of an earlier run with this key and shape, if complete.
     pub fn resume(target: &Path, key: &str, shape: &StreamShape) -> Option<State<F>> {
         let dir = State::directory(target);
-        let stored: Stored<F> = serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()?;
+        let stored: StoredState<F> = serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()?;
         let current = StreamFile::open(dir.join(FILES.get(stored.file)?).as_path(), shape)?;
         let whole = stored.key == key && current.hash().ok()? == stored.hash;
         let found = stored.found;
@@ -103,22 +103,22 @@ impl<F: Serialize + DeserializeOwned> State<F> {
         usize::from(self.current.path().ends_with(FILES[1]))
     }
 
-    /// A block is done: its activations are whole in `next`, and this was found. What an interrupted run goes on from.
+    /// Commits a block: its activations are complete in `next`, with these results. An interrupted run resumes from it.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn commit(&mut self, next: StreamFile, found: F) -> io::Result<()> {
         let hash = next.hash()?;
         let before = std::mem::replace(&mut self.current, next);
         self.found = found;
-        let stored = Stored { key: self.key.clone(), file: self.file(), hash, found: &self.found };
+        let stored = StoredState { key: self.key.clone(), file: self.file(), hash, found: &self.found };
         let unfinished = self.dir.join("state.unfinished");
         fs::write(&unfinished, serde_json::to_vec(&stored)?)?;
         fs::rename(&unfinished, self.dir.join(STATE))?;
         before.remove()
     }
 
-    /// A file of other things that were found, beside the activations of a file that [`State::next`] gave, or of the current ones.
+    /// A file of further results, beside the activations of a file from [`State::next`], or of the current ones.
     pub fn beside(&self, streams: &StreamFile) -> PathBuf {
         streams.path().with_extension(if streams.path().ends_with(FILES[1]) { "1.found" } else { "0.found" })
     }
@@ -133,18 +133,18 @@ mod tests {
     use kvant_numeric::linalg::Precision;
 
     #[test]
-    fn what_is_committed_is_resumed_unless_it_is_damaged() {
+    fn committed_state_is_resumed_unless_damaged() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("model");
-        let shape = StreamShape { sizes: vec![5, 3], lanes: 1, precision: Precision::F32 };
-        let mut state = State::begin(&target, "key", &shape, Found::default()).unwrap();
+        let shape = StreamShape { sizes: vec![5, 3], streams: 1, precision: Precision::F32 };
+        let mut state = State::begin(&target, "key", &shape, BlockResults::default()).unwrap();
         state.current.write(0, 0, &[1.0; 5]).unwrap();
-        let resume = |key: &str, shape| State::<Found>::resume(&target, key, shape);
+        let resume = |key: &str, shape| State::<BlockResults>::resume(&target, key, shape);
         assert!(resume("key", &shape).is_none());
         for blocks in 1..4 {
             let next = state.next().unwrap();
             next.write(0, 0, &[blocks as f32; 5]).unwrap();
-            let found = Found { blocks, ..Found::default() };
+            let found = BlockResults { blocks, ..BlockResults::default() };
             state.commit(next, found.clone()).unwrap();
             let resumed = resume("key", &shape).unwrap();
             assert_eq!(resumed.found, found);
@@ -153,7 +153,7 @@ mod tests {
         assert!(resume("other key", &shape).is_none());
         assert!(State::is_of_another(&target, "other key") && !State::is_of_another(&target, "key"));
         let longer = StreamShape { sizes: vec![5, 4], ..shape.clone() };
-        assert!(State::<Found>::resume(&target, "key", &longer).is_none());
+        assert!(State::<BlockResults>::resume(&target, "key", &longer).is_none());
         state.current.write(0, 1, &[9.0; 3]).unwrap();
         assert!(resume("key", &shape).is_none());
         State::remove(&target).unwrap();

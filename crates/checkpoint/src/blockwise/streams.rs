@@ -9,27 +9,27 @@ use std::io;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
-/// What a file of activations has room for.
+/// The shape of a file of activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamShape {
     /// Elements of each chunk.
     pub sizes: Vec<usize>,
-    /// That of the quantized model, and that of the float model where an algorithm compares the two.
-    pub lanes: usize,
+    /// The quantized stream, and the float stream if an algorithm compares the two.
+    pub streams: usize,
     /// In which the elements are, and are kept.
     pub precision: Precision,
 }
 
 impl StreamShape {
     /// Bytes of so many lanes of some chunks.
-    fn bytes(&self, sizes: &[usize], lanes: usize) -> u64 {
+    fn bytes(&self, sizes: &[usize], streams: usize) -> u64 {
         let elements: u64 = sizes.iter().map(|size| *size as u64).sum();
-        elements * lanes as u64 * float_file::size(self.precision) as u64
+        elements * streams as u64 * float_file::size(self.precision) as u64
     }
 
     /// Bytes of all.
     fn len(&self) -> u64 {
-        self.bytes(&self.sizes, self.lanes)
+        self.bytes(&self.sizes, self.streams)
     }
 
     fn offset(&self, lane: usize, chunk: usize) -> u64 {
@@ -81,7 +81,7 @@ impl StreamFile {
     /// The rows of a chunk, in the memory of `buffer`.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn read(&self, lane: usize, chunk: usize, buffer: Vec<f32>) -> io::Result<Vec<f32>> {
         let shape = &self.shape;
         float_file::read(&self.file, shape.precision, shape.offset(lane, chunk), self.elements(chunk), buffer)
@@ -90,7 +90,7 @@ impl StreamFile {
     /// Keeps the rows of a chunk.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn write(&self, lane: usize, chunk: usize, data: &[f32]) -> io::Result<()> {
         float_file::write(&self.file, self.shape.precision, self.shape.offset(lane, chunk), data)
     }
@@ -98,7 +98,7 @@ impl StreamFile {
     /// A hash of all bytes.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn hash(&self) -> io::Result<u64> {
         let (mut hasher, mut bytes) = (Xxh3::new(), vec![0; 4 * PIECE]);
         let (mut offset, length) = (0, self.shape.len());
@@ -111,7 +111,7 @@ impl StreamFile {
         Ok(hasher.digest())
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -119,7 +119,7 @@ impl StreamFile {
     /// Lets the file go, and its bytes with it.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn remove(self) -> io::Result<()> {
         drop(self.file);
         fs::remove_file(&self.path)
@@ -131,11 +131,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_lane_keeps_every_chunk() {
+    fn every_stream_keeps_every_chunk() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("streams");
         for precision in [Precision::F32, Precision::Bf16] {
-            check(&path, StreamShape { sizes: vec![1000, PIECE + 7, 3], lanes: 2, precision });
+            check(&path, StreamShape { sizes: vec![1000, PIECE + 7, 3], streams: 2, precision });
         }
     }
 
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(again.hash().unwrap(), hash);
         again.write(1, 2, &[0.0; 3]).unwrap();
         assert_ne!(again.hash().unwrap(), hash);
-        assert!(StreamFile::open(path, &StreamShape { lanes: 1, ..shape }).is_none());
+        assert!(StreamFile::open(path, &StreamShape { streams: 1, ..shape }).is_none());
         again.remove().unwrap();
         assert!(!path.exists());
     }

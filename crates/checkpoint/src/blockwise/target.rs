@@ -1,10 +1,10 @@
-//! A link of the network with the modules behind its ids, and what is looked at to judge its scales. Finds no scales.
+//! A smoothing pair of the network with the modules behind its ids, and the modules inspected to judge its scales. Finds no scales.
 
 use kvant_model::family::Role;
 use kvant_model::network::expert_module;
-use kvant_model::network::{Consumer, Input, Network, SmoothingPair, Source};
+use kvant_model::network::{Consumer, Input, Network, ScaleSource, SmoothingPair};
 
-/// What is compared to judge the scales of a link.
+/// The outputs compared to judge the scales of a smoothing pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inspected {
     /// The branches of a block that read a norm.
@@ -15,7 +15,7 @@ pub(super) enum Inspected {
 
 /// A link with the modules behind its ids.
 #[derive(Clone, Debug)]
-pub(super) struct Target<'l> {
+pub(super) struct ResolvedPair<'l> {
     pub(super) link: &'l SmoothingPair,
     /// The module or norm whose outputs are divided.
     pub(super) from: String,
@@ -24,27 +24,27 @@ pub(super) struct Target<'l> {
     pub(super) inspected: Inspected,
 }
 
-impl<'l> Target<'l> {
-    pub(super) fn new(network: &Network, link: &'l SmoothingPair) -> Target<'l> {
+impl<'l> ResolvedPair<'l> {
+    pub(super) fn new(network: &Network, link: &'l SmoothingPair) -> ResolvedPair<'l> {
         let modules: Vec<String> = link.into.iter().flat_map(|consumer| modules_of(network, *consumer)).collect();
         let from = match &link.from {
-            Source::Norm(id) => network.norm(*id).module.clone(),
-            Source::Linear { linear, .. } => network.linear(*linear).module.clone(),
-            Source::Experts { experts, .. } => network.experts()[experts.index()].module.clone(),
+            ScaleSource::Norm(id) => network.norm(*id).module.clone(),
+            ScaleSource::Linear { linear, .. } => network.linear(*linear).module.clone(),
+            ScaleSource::Experts { experts, .. } => network.experts()[experts.index()].module.clone(),
         };
         let inspected = match link.from {
-            Source::Norm(_) => branches(network, link),
+            ScaleSource::Norm(_) => branches(network, link),
             _ => Inspected::Layers,
         };
-        Target { link, from, modules, inspected }
+        ResolvedPair { link, from, modules, inspected }
     }
 
-    /// Whether what is compared depends on whole sequences.
+    /// Returns whether the compared outputs depend on whole sequences.
     pub(super) fn inspects_attention(&self) -> bool {
         matches!(self.inspected, Inspected::Branches { attention: true, .. })
     }
 
-    /// The modules at whose inputs one looks: one, or each expert's.
+    /// The modules whose inputs are observed: one, or each expert's.
     pub(super) fn sites(&self) -> &[String] {
         match self.inspected {
             Inspected::Branches { .. } => &self.modules[..self.modules.len().min(1)],

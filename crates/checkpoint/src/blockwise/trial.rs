@@ -1,10 +1,10 @@
-//! Trying scales on a link: the outputs of what reads it, with quantized weights, beside those of the float model. Chooses
+//! Tries scales on a smoothing pair: the outputs of its consumers with quantized weights, compared with those of the float model. Chooses
 //! nothing.
 
 use super::error::BlockwiseError;
 use super::inputs::{Inputs, Keep};
 use super::run::Blockwise;
-use super::target::{Inspected, Target};
+use super::target::{Inspected, ResolvedPair};
 use super::work::Work;
 use crate::engine::EngineError;
 use crate::plan::LayerId;
@@ -22,10 +22,10 @@ use std::sync::Arc;
 const TOGETHER: usize = 2048;
 
 /// A link under trial.
-pub(super) struct Trial<'t, 'r, 'a> {
+pub(super) struct PairTrial<'t, 'r, 'a> {
     pub(super) blockwise: &'t Blockwise<'r, 'a>,
     pub(super) work: &'t Work<'t, 'r, 'a>,
-    pub(super) target: &'t Target<'t>,
+    pub(super) target: &'t ResolvedPair<'t>,
     /// The layers that are quantized.
     pub(super) planned: &'t [LayerId],
     pub(super) inputs: &'t HashMap<String, Inputs>,
@@ -34,7 +34,7 @@ pub(super) struct Trial<'t, 'r, 'a> {
 /// Outputs, site by site.
 pub(super) type Outputs = Vec<Vec<f32>>;
 
-impl<'a> Trial<'_, '_, 'a> {
+impl<'a> PairTrial<'_, '_, 'a> {
     /// Tokens that a trial runs.
     pub(super) fn tokens(&self) -> usize {
         self.sites().map(|(_, inputs)| inputs.rows.len() / inputs.columns.max(1)).sum()
@@ -49,7 +49,7 @@ impl<'a> Trial<'_, '_, 'a> {
         self.outputs(&self.work.float, None)
     }
 
-    /// How far the outputs with these scales are from `reference`, a mean over elements; in words, why they cannot be tried.
+    /// The mean distance of the outputs with these scales from `reference`; an error says why they cannot be tried.
     pub(super) fn loss(
         &self,
         scales: &[f32],
@@ -105,7 +105,7 @@ impl<'a> Trial<'_, '_, 'a> {
         ActivationQuantizer::new(scheme, Some(parameters)).ok()
     }
 
-    /// The outputs of what is inspected, of inputs that are divided by `scales`.
+    /// The outputs of the inspected modules for inputs divided by `scales`.
     fn outputs(&self, overlay: &WeightOverrides<'a>, scales: Option<&[f32]>) -> Outputs {
         match self.target.inspected {
             Inspected::Layers => {
@@ -129,7 +129,7 @@ impl<'a> Trial<'_, '_, 'a> {
         }
     }
 
-    /// What `run` gives for rows that are divided by `scales`, if there are any.
+    /// The result of `run` for rows divided by `scales`, if there are any.
     fn on_divided<R>(&self, rows: &[f32], scales: Option<&[f32]>, run: impl FnOnce(&[f32]) -> R) -> R {
         let Some(scales) = scales else { return run(rows) };
         let runner = &self.blockwise.runner;

@@ -1,7 +1,7 @@
-//! One block in the making: its weights as they are so far, and what was written of them.
+//! A block being quantized: the state of its weights, and the written parts.
 
 use crate::engine::{Engine, EngineError};
-use crate::folding::Foldings;
+use crate::folding::ScaleFusion;
 use crate::plan::{Job, LayerId, PlannedBlock, PlannedLayer};
 use kvant_container::unfinished::Written;
 use kvant_forward::forward::WeightOverrides;
@@ -12,22 +12,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::inputs::Inputs;
-use super::reached::Reached;
+use super::reached::PartialForward;
 use super::report::{BlockwiseReport, InsufficientCalibration, LayerReport};
 use super::streams::StreamFile;
 
-/// A block in the making. Its weights stay in the mapped file; here is what has become of them.
+/// A block being quantized. Its weights stay in the mapped file; this is their current state.
 pub(super) struct Work<'w, 'n, 'a> {
     pub(super) block: &'w PlannedBlock,
-    /// What the block reads.
+    /// The input of the block.
     pub(super) input: &'w StreamFile,
-    /// What transforms have moved.
-    pub(super) foldings: Foldings<'n, 'a>,
-    /// The block in floats: what it computes is what the model computes.
+    /// The scales moved by transforms.
+    pub(super) foldings: ScaleFusion<'n, 'a>,
+    /// The float block, which computes the same function as the model.
     pub(super) float: WeightOverrides<'a>,
     /// The same with limits on weights: what scales are found from.
     pub(super) clipped: WeightOverrides<'a>,
-    /// What layers read once all scales are moved, by module; empty where there are no transforms.
+    /// The inputs of layers after all scales are moved, by module; empty without transforms.
     pub(super) inputs: HashMap<String, Inputs>,
     /// Some of what layers read of the sequences that are held out, by module: in floats where scales are moved, and as the
     /// layers that are rounded so far leave it where columns are rounded one by one.
@@ -36,11 +36,11 @@ pub(super) struct Work<'w, 'n, 'a> {
     pub(super) means: HashMap<String, MeanInput>,
     /// The block with the layers that are rounded so far.
     pub(super) rounded: WeightOverrides<'a>,
-    /// How far its runs have come.
-    pub(super) reached: Option<Reached>,
-    /// What is to be told.
+    /// The progress of its runs.
+    pub(super) reached: Option<PartialForward>,
+    /// The pending report.
     pub(super) report: BlockwiseReport,
-    /// What was written of jobs that are not complete.
+    /// The written parts of incomplete jobs.
     open: HashMap<usize, Open>,
 }
 
@@ -52,7 +52,11 @@ struct Open {
 }
 
 impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
-    pub(super) fn new(block: &'w PlannedBlock, input: &'w StreamFile, foldings: Foldings<'n, 'a>) -> Work<'w, 'n, 'a> {
+    pub(super) fn new(
+        block: &'w PlannedBlock,
+        input: &'w StreamFile,
+        foldings: ScaleFusion<'n, 'a>,
+    ) -> Work<'w, 'n, 'a> {
         Work {
             block,
             input,
@@ -87,12 +91,12 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
         overlay
     }
 
-    /// The runs of later stages go on from there, if they can.
-    pub(super) fn reach(&mut self, next: Option<Reached>) {
+    /// Runs of later subsets continue from there, if they can.
+    pub(super) fn reach(&mut self, next: Option<PartialForward>) {
         self.reached = next.or(self.reached.take());
     }
 
-    /// Too few tokens reached a layer: tells what was done.
+    /// Reports the treatment of a layer that too few tokens reached.
     pub(super) fn starve(&mut self, layer: &PlannedLayer, tokens: u64, treatment: &str) {
         let (name, treatment) = (layer.name.clone(), treatment.to_owned());
         self.report.starve(InsufficientCalibration { layer: name, tokens, inputs: layer.columns, treatment });
@@ -125,7 +129,7 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
     }
 }
 
-/// The jobs of a plan, by what they are of.
+/// The jobs of a plan, by their layers and tensors.
 pub(super) struct Jobs {
     jobs: Vec<Job>,
     /// By the index of a layer.

@@ -6,12 +6,12 @@ use kvant_forward::forward::ops::Ops;
 use kvant_forward::forward::{self, ActivationHook, Decoder, ForwardError, Pass, Rows, chunks};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationStatistic;
-use kvant_weights::activation_point::Site;
+use kvant_weights::activation_point::ActivationPoint;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What keeps statistics from being gathered.
+/// Failures of observation.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
     /// The model cannot be run, or not on these data.
@@ -37,7 +37,7 @@ impl Diagnostic for ObserveError {
     fn hint(&self) -> Option<String> {
         match self {
             ObserveError::Forward(error) => error.hint(),
-            ObserveError::Head(head) => Some(format!("leave its output alone: ‹override› '{head}=SCHEME'")),
+            ObserveError::Head(head) => Some(format!("leave its output unquantized: ‹override› '{head}=SCHEME'")),
             ObserveError::Cancelled => None,
         }
     }
@@ -45,8 +45,8 @@ impl Diagnostic for ObserveError {
 
 /// Statistics of `sequences`, added to `statistics` in their order: the same at any number of threads.
 ///
-/// Activations that exceed `memory` bytes are kept in a temporary file. `watch` is told of the block, of tokens done and of
-/// tokens in all; a token in one of `n` blocks is `1 / n` done.
+/// Activations that exceed `memory` bytes are kept in a temporary file. `watch` receives the block, the tokens done and
+/// the total; a token in one of `n` blocks counts as `1 / n`.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ pub fn observe(
     let tokens: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
     let watcher = ObserverHook::new(statistics);
     let head = &decoder.blueprint().head.module;
-    if watcher.wants(forward::Site::Output(head)) {
+    if watcher.wants(forward::ActivationPoint::Output(head)) {
         return Err(ObserveError::Head(head.clone()));
     }
     let mut pass = Pass::begin(decoder, ops, &chunks, memory, Some(&watcher))?;
@@ -81,7 +81,7 @@ pub fn observe(
             watch(block, (done / blocks) as u64, tokens as u64);
         }
     }
-    if watcher.wants(forward::Site::Input(head)) {
+    if watcher.wants(forward::ActivationPoint::Input(head)) {
         (0..chunks.len()).try_for_each(|chunk| pass.hidden(chunk).map(drop))?;
     }
     drop(pass);
@@ -90,7 +90,7 @@ pub fn observe(
 
 /// Takes in what passes.
 pub(crate) struct ObserverHook {
-    sites: BTreeMap<Site, Mutex<ActivationStatistic>>,
+    sites: BTreeMap<ActivationPoint, Mutex<ActivationStatistic>>,
 }
 
 impl ObserverHook {
@@ -99,7 +99,7 @@ impl ObserverHook {
         ObserverHook { sites: sites.collect() }
     }
 
-    /// The statistics with what was seen.
+    /// The statistics with the new observations.
     pub(crate) fn statistics(self) -> Statistics {
         let mut statistics = Statistics::default();
         for (site, statistic) in self.sites {
@@ -110,11 +110,11 @@ impl ObserverHook {
 }
 
 impl ActivationHook for ObserverHook {
-    fn wants(&self, site: forward::Site<'_>) -> bool {
+    fn wants(&self, site: forward::ActivationPoint<'_>) -> bool {
         self.sites.contains_key(&site.into())
     }
 
-    fn see(&self, site: forward::Site<'_>, rows: Rows<'_>) {
+    fn see(&self, site: forward::ActivationPoint<'_>, rows: Rows<'_>) {
         let Some(statistic) = self.sites.get(&site.into()) else { return };
         let mut statistic = statistic.lock().unwrap_or_else(PoisonError::into_inner);
         for sequence in rows.sequences() {

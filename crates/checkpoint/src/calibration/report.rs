@@ -1,30 +1,30 @@
-//! What calibration has to say besides parameters. Not printed here.
+//! The calibration report. Not printed here.
 
-use kvant_weights::activation_point::Site;
+use kvant_weights::activation_point::ActivationPoint;
 use serde::Serialize;
 
-/// A place of which nothing was seen, and the parameters of which come from its kin.
+/// An unobserved point whose parameters come from its group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Filled {
     /// The place.
-    pub site: Site,
-    /// Places of its kin of which something was seen.
+    pub site: ActivationPoint,
+    /// Observed points of its group.
     pub from: usize,
     /// Tokens that those saw together.
     pub tokens: u64,
 }
 
-/// What a user should know of the calibration.
+/// Notes on the calibration for the user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Tokens that each place saw, at least and at most.
     pub tokens: (u64, u64),
-    /// Places of which nothing was seen: experts that no token was routed to.
+    /// Unobserved points: experts that no token was routed to.
     pub filled: Vec<Filled>,
     /// Places where the least scale took the place of a smaller one.
-    pub raised: Vec<Site>,
+    pub raised: Vec<ActivationPoint>,
     /// Places with values that were NaN or infinite, which were left out, and how many.
-    pub not_finite: Vec<(Site, u64)>,
+    pub not_finite: Vec<(ActivationPoint, u64)>,
 }
 
 impl Report {
@@ -34,7 +34,7 @@ impl Report {
         if let Some(first) = self.filled.first() {
             let names: Vec<String> = self.filled.iter().map(|filled| filled.site.to_string()).collect();
             notices.push(format!(
-                "no token reached {} places (the first is {}); their scales are those of the block's other experts: {}",
+                "no token reached {} activation points (the first is {}); their scales are those of the block's other experts: {}",
                 self.filled.len(),
                 first.site,
                 names.join(", ")

@@ -7,46 +7,46 @@ use kvant_container::{Diagnostic, ErrorKind};
 use kvant_numeric::kernel::Range;
 use kvant_quant::activation::StaticParameters;
 use kvant_weights::activation_point::Parameters;
-use kvant_weights::activation_point::{PlannedSite, Site};
+use kvant_weights::activation_point::{ActivationPoint, PlannedActivationPoint};
 use kvant_weights::parts::{ParameterContent, ScaleEncoding};
 use std::collections::BTreeMap;
 
-/// What calibration found.
+/// The result of calibration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
-    /// What is stored.
+    /// The stored parameters.
     pub parameters: Parameters,
-    /// What the user should know.
+    /// Notices for the user.
     pub report: Report,
 }
 
-/// Why there are no parameters.
+/// The reason that there are no parameters.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum ResolveError {
-    /// Nothing was seen of a place, nor of its kin (*invalid*: the data).
+    /// Neither a point nor its group was observed (*invalid*: the data).
     #[error("no activations of {0} were seen")]
-    Skip(Site),
+    Skip(ActivationPoint),
     /// Too many activations of a place were NaN or infinite for a range (*invalid*: the model).
     #[error("{count} activations of {site}, over {tokens} tokens, are NaN or infinite")]
     NotFinite {
         /// The place.
-        site: Site,
-        /// How many there were.
+        site: ActivationPoint,
+        /// Their number.
         count: u64,
         /// Tokens that the place saw.
         tokens: u64,
     },
-    /// A place needs a scale that the type in which it is stored does not hold (*unsupported* by the format).
+    /// A point needs a scale beyond the range of its stored type (*unsupported* by the format).
     #[error("the activations of {site} need a scale of {scale:e}, beyond what its type in the output holds")]
     TooLarge {
         /// The place.
-        site: Site,
+        site: ActivationPoint,
         /// The scale.
         scale: f32,
     },
     /// The statistics lack a place of the plan (*invalid*).
     #[error("the statistics have nothing of {0}")]
-    Missing(Site),
+    Missing(ActivationPoint),
 }
 
 impl Diagnostic for ResolveError {
@@ -64,7 +64,7 @@ impl Diagnostic for ResolveError {
                 "the checkpoint may be damaged: `kvant eval` shows whether it computes anything"
             }
             ResolveError::TooLarge { .. } => {
-                "quantize these activations with scales of another type, or leave them in floats"
+                "quantize these activations with another scale type, or keep them in float"
             }
             ResolveError::Missing(_) => "calibrate again: the statistics are of another plan",
         };
@@ -77,26 +77,26 @@ impl Diagnostic for ResolveError {
 /// * Places that share a scale (the inputs of layers that loaders fuse under one global scale, of all experts of a block
 ///   under such a scale, keys and values before the rotary embedding) get that of their joined ranges: for symmetric
 ///   schemes the largest.
-/// * A place of which nothing was seen, an expert that no token was routed to, gets that of the joined ranges of its kin:
-///   the same projection of the block's other experts, and what reads the same input. The report names it.
-/// * Scales are at least the least scale of their place.
+/// * An unobserved point, such as an expert that no token was routed to, gets the joined ranges of its group:
+///   the same projection of the block's other experts, and modules with the same input. The report names it.
+/// * Scales are at least the minimum scale of their point.
 ///
 /// * Values that are NaN or infinite are left out and reported, up to one for every ten tokens: beyond that the model computes
-///   nothing with these activations, whatever their scale.
+///   nothing with these activations at any scale.
 ///
 /// # Errors
-/// [`ResolveError`], where nothing was seen of a place or all its kin, or the statistics are not of this plan.
+/// [`ResolveError`], where neither a point nor its group was observed, or the statistics are not of this plan.
 pub fn resolve(plan: &Plan, statistics: &Statistics) -> Result<Resolved, ResolveError> {
     let observed =
         plan.sites().iter().map(|planned| Observed::new(planned, statistics)).collect::<Result<Vec<_>, _>>()?;
-    let kin = Kin::of(&observed);
+    let scale_group = ScaleGroups::of(&observed);
     let mut report = Report { tokens: extremes(&observed), ..Report::default() };
     let mut parameters = BTreeMap::new();
     for place in &observed {
         if place.not_finite > place.tokens / 10 {
             return Err(place.unseen());
         }
-        let ranges = kin.ranges(place, &mut report).ok_or_else(|| place.unseen())?;
+        let ranges = scale_group.ranges(place, &mut report).ok_or_else(|| place.unseen())?;
         let found = place.parameters(&ranges, &mut report);
         place.check_scales(plan, &found)?;
         parameters.insert(place.planned.site.clone(), found);
@@ -112,9 +112,9 @@ fn extremes(observed: &[Observed<'_>]) -> (u64, u64) {
     (tokens().min().unwrap_or(0), tokens().max().unwrap_or(0))
 }
 
-/// A place with what was seen of it.
+/// A point with its observations.
 struct Observed<'a> {
-    planned: &'a PlannedSite,
+    planned: &'a PlannedActivationPoint,
     /// The ranges to cover; none where nothing was seen.
     ranges: Option<Vec<Range>>,
     tokens: u64,
@@ -122,7 +122,7 @@ struct Observed<'a> {
 }
 
 impl<'a> Observed<'a> {
-    /// Why there is no range.
+    /// The reason that there is no range.
     fn unseen(&self) -> ResolveError {
         let site = self.planned.site.clone();
         match self.not_finite {
@@ -131,7 +131,7 @@ impl<'a> Observed<'a> {
         }
     }
 
-    fn new(planned: &'a PlannedSite, statistics: &Statistics) -> Result<Observed<'a>, ResolveError> {
+    fn new(planned: &'a PlannedActivationPoint, statistics: &Statistics) -> Result<Observed<'a>, ResolveError> {
         let statistic = statistics.get(&planned.site).ok_or_else(|| ResolveError::Missing(planned.site.clone()))?;
         Ok(Observed {
             planned,
@@ -155,7 +155,7 @@ impl<'a> Observed<'a> {
     }
 
     fn parameters(&self, ranges: &[Range], report: &mut Report) -> StaticParameters {
-        let PlannedSite { scheme, arithmetic, min_scale, site, .. } = self.planned;
+        let PlannedActivationPoint { scheme, arithmetic, min_scale, site, .. } = self.planned;
         let mut parameters = StaticParameters::of_ranges(scheme.scheme, ranges, *arithmetic);
         let least = arithmetic.round(min_scale.value());
         if parameters.scales.iter().any(|scale| *scale < least) {
@@ -166,29 +166,29 @@ impl<'a> Observed<'a> {
     }
 }
 
-/// The joined ranges of places that stand in for one another.
-struct Kin<'a> {
+/// The joined ranges of points that substitute for one another.
+struct ScaleGroups<'a> {
     groups: BTreeMap<usize, Vec<&'a Observed<'a>>>,
 }
 
-impl<'a> Kin<'a> {
-    fn of(observed: &'a [Observed<'a>]) -> Kin<'a> {
+impl<'a> ScaleGroups<'a> {
+    fn of(observed: &'a [Observed<'a>]) -> ScaleGroups<'a> {
         let mut groups: BTreeMap<usize, Vec<&Observed<'_>>> = BTreeMap::new();
         for place in observed {
-            if let Some(kin) = place.planned.kin {
-                groups.entry(kin).or_default().push(place);
+            if let Some(scale_group) = place.planned.scale_group {
+                groups.entry(scale_group).or_default().push(place);
             }
         }
-        Kin { groups }
+        ScaleGroups { groups }
     }
 
-    /// The ranges that a place shall cover.
+    /// The ranges that a point must cover.
     fn ranges(&self, place: &Observed<'_>, report: &mut Report) -> Option<Vec<Range>> {
         let own = place.ranges.clone();
         if own.is_some() && !place.planned.shares {
             return own;
         }
-        let Some(members) = place.planned.kin.and_then(|kin| self.groups.get(&kin)) else {
+        let Some(members) = place.planned.scale_group.and_then(|scale_group| self.groups.get(&scale_group)) else {
             return own;
         };
         let length = own.as_ref().map(Vec::len);

@@ -5,14 +5,14 @@ use crate::plan::Plan;
 use kvant_container::{Diagnostic, ErrorKind};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::{ActivationError, ActivationStatistic};
-use kvant_weights::activation_point::Site;
+use kvant_weights::activation_point::ActivationPoint;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What is known of the activations at every place of a plan.
+/// Statistics of the activations at every point of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
-    sites: BTreeMap<Site, ActivationStatistic>,
+    sites: BTreeMap<ActivationPoint, ActivationStatistic>,
 }
 
 /// Statistics cannot be made.
@@ -22,8 +22,8 @@ pub enum StatisticsError {
     #[error("{site}: {problem}")]
     Scheme {
         /// The place.
-        site: Site,
-        /// Why.
+        site: ActivationPoint,
+        /// The reason.
         problem: ActivationError,
     },
 }
@@ -40,37 +40,37 @@ impl Diagnostic for StatisticsError {
 }
 
 impl Statistics {
-    /// Statistics that have seen nothing, of all places that the plan asks for.
+    /// Empty statistics of all points of a plan.
     ///
     /// # Errors
     /// [`StatisticsError::Scheme`]; none for places that [`Plan::new`] has let through.
     pub fn new(plan: &Plan) -> Result<Statistics, StatisticsError> {
-        let of = |planned: &kvant_weights::activation_point::PlannedSite| {
+        let of = |planned: &kvant_weights::activation_point::PlannedActivationPoint| {
             let problem = |problem| StatisticsError::Scheme { site: planned.site.clone(), problem };
             Ok((planned.site.clone(), ActivationStatistic::new(planned.scheme).map_err(problem)?))
         };
         Ok(Statistics { sites: plan.sites().iter().map(of).collect::<Result<_, _>>()? })
     }
 
-    /// The statistic of a place; `None` where the plan asks for nothing.
-    pub fn get(&self, site: &Site) -> Option<&ActivationStatistic> {
+    /// The statistic of a point; `None` if the plan does not need one.
+    pub fn get(&self, site: &ActivationPoint) -> Option<&ActivationStatistic> {
         self.sites.get(site)
     }
 
     /// Takes in a batch of rows that passed a place; places that the plan does not ask for are passed over.
-    pub fn update(&mut self, site: &Site, isa: Isa, rows: &[f32], columns: usize) {
+    pub fn update(&mut self, site: &ActivationPoint, isa: Isa, rows: &[f32], columns: usize) {
         if let Some(statistic) = self.sites.get_mut(site) {
             statistic.update(isa, rows, columns);
         }
     }
 
     /// Puts the statistic of a place in.
-    pub fn insert(&mut self, site: Site, statistic: ActivationStatistic) {
+    pub fn insert(&mut self, site: ActivationPoint, statistic: ActivationStatistic) {
         self.sites.insert(site, statistic);
     }
 
     /// All places with their statistics.
-    pub fn iter(&self) -> impl Iterator<Item = (&Site, &ActivationStatistic)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&ActivationPoint, &ActivationStatistic)> {
         self.sites.iter()
     }
 }

@@ -1,4 +1,4 @@
-//! Statistics kept beside an unfinished output, so that a run that was stopped does not gather them again.
+//! Statistics kept beside an unfinished output, so that a resumed run does not gather them again.
 
 use super::statistics::Statistics;
 use kvant_container::or_gone;
@@ -15,10 +15,10 @@ pub struct StatisticsFile {
     key: String,
 }
 
-/// What the file holds.
+/// The contents of the file.
 #[derive(Serialize, Deserialize)]
-struct Stored<T> {
-    /// What the statistics are of: another plan or other data have another key.
+struct StoredStatistics<T> {
+    /// The identity of the statistics: another plan or other data have another key.
     key: String,
     statistics: T,
 }
@@ -34,12 +34,12 @@ impl StatisticsFile {
         self.stored().filter(|stored| stored.key == self.key).map(|stored| stored.statistics)
     }
 
-    /// Whether there are statistics of another key, whose place [`write`](Self::write) takes.
+    /// Returns whether there are statistics of another key, which [`write`](Self::write) replaces.
     pub fn is_of_another(&self) -> bool {
         self.stored().is_some_and(|stored| stored.key != self.key)
     }
 
-    fn stored(&self) -> Option<Stored<Statistics>> {
+    fn stored(&self) -> Option<StoredStatistics<Statistics>> {
         serde_json::from_slice(&fs::read(&self.path).ok()?).ok()
     }
 
@@ -47,9 +47,9 @@ impl StatisticsFile {
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// System errors.
     pub fn write(&self, statistics: &Statistics) -> io::Result<()> {
-        let bytes = serde_json::to_vec(&Stored { key: self.key.clone(), statistics })?;
+        let bytes = serde_json::to_vec(&StoredStatistics { key: self.key.clone(), statistics })?;
         let unfinished = self.unfinished();
         if let Some(parent) = self.path.parent() {
             fs::create_dir_all(parent)?;
@@ -62,7 +62,7 @@ impl StatisticsFile {
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// System errors.
     pub fn remove(&self) -> io::Result<()> {
         // A run that was killed while it wrote leaves the second.
         [&self.path, &self.unfinished()].into_iter().try_for_each(|path| or_gone(fs::remove_file(path)))
@@ -72,7 +72,7 @@ impl StatisticsFile {
         self.path.with_extension("unfinished")
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statistics_come_back_under_their_own_key_alone() {
+    fn statistics_are_read_only_with_their_key() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("model");
         let file = StatisticsFile::beside(&target, "plan and data".to_owned());

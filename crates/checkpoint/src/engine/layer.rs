@@ -5,7 +5,7 @@ use super::{Engine, EngineError, file_of};
 use crate::plan::{LayerId, LayerOutput, PlannedLayer, ScalesOfSource, SourceStorage};
 use kvant_container::unfinished::Written;
 use kvant_container::{Dtype, TensorView};
-use kvant_numeric::kernel::{Elements, Range, Source};
+use kvant_numeric::kernel::{Elements, FloatDType, Range};
 use kvant_numeric::pack::transpose;
 use kvant_quant::fake::fake_quantize;
 use kvant_quant::reconstruction::{ActivationFunction, Shape};
@@ -23,13 +23,13 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 thread_local! {
-    /// What rounding works in, kept from band to band.
+    /// The buffers of rounding, kept from band to band.
     static SCRATCH: RefCell<(Scratch, Vec<f32>)> = RefCell::default();
-    /// What packing works in.
+    /// The buffers of packing.
     static PACKER: RefCell<Packer> = RefCell::default();
 }
 
-/// Quantizes layers that share a scale of the tensor (or one layer), and says what was written.
+/// Quantizes layers that share a global scale (or one layer), and returns the written parts.
 pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[LayerId]) -> Result<Vec<Written>, EngineError> {
     let layers: Vec<&PlannedLayer> = layers.iter().map(|layer| engine.plan.layer(*layer)).collect();
     if let [layer] = layers.as_slice()
@@ -67,7 +67,7 @@ fn nan_keeping_join(a: Range, b: Range) -> Range {
     if broken { Range { min: f32::NAN, max: f32::NAN } } else { a.join(b) }
 }
 
-/// Says where the first value is that is no number.
+/// Locates the first non-finite value.
 fn not_finite(engine: &Engine<'_>, layer: &PlannedLayer, matrix: &WeightMatrix<'_>) -> String {
     let find = |band: &Band| {
         let mut values = Vec::new();
@@ -106,8 +106,8 @@ impl LayerTask<'_> {
         }
     }
 
-    /// The band's codes by the recipe's rounding. Codes that follow from what layers read are chosen block by block instead:
-    /// what is left to the engine is outside of the blocks, and rounded to nearest.
+    /// The band's codes by the recipe's rounding. Codes that depend on layer inputs are chosen block by block instead:
+    /// the engine only processes layers outside of the blocks, which are rounded to nearest.
     fn round(&self, band: &Band) -> Result<QuantTensor, EngineError> {
         match self.engine.plan.rounding_without_data() {
             Some(rounding) => self.round_by(rounding, band),
@@ -173,7 +173,7 @@ impl LayerTask<'_> {
 /// A band's values as they are stored.
 fn stored_values(layer: &PlannedLayer, band: &Band, mut values: Vec<f32>, offset: u64, dtype: Dtype) -> Piece<'static> {
     let mut start = band.rows.start * layer.columns;
-    if layer.source.input_major {
+    if layer.source.is_transposed {
         let mut turned = vec![0.0; values.len()];
         transpose(&values, band.rows.len(), band.columns.len(), &mut turned);
         values = turned;
@@ -226,7 +226,7 @@ impl Engine<'_> {
     /// Writes into one of a layer's tensors, or its part of one that holds the matrices of several.
     fn write_part(&self, layer: &PlannedLayer, index: usize, piece: &Piece<'_>) -> Result<Written, EngineError> {
         let LayerOutput::Parts { first, slice, .. } = &layer.output else {
-            return Err(EngineError::Vanished(layer.name.clone()));
+            return Err(EngineError::TensorVanished(layer.name.clone()));
         };
         let tensor = first + index;
         let length = self.plan.layout().places().get(tensor).map_or(0, |place| place.len);
@@ -234,7 +234,7 @@ impl Engine<'_> {
         self.write_bytes(tensor, start + piece.offset, &piece.bytes)
     }
 
-    /// Refuses scales that binary16 does not hold: codes would stand for other values.
+    /// Refuses scales beyond binary16: codes would have other values.
     fn check_scales(&self, layer: &PlannedLayer, parts: &[Part], tensor: &Parameters<'_>) -> Result<(), EngineError> {
         let is_half = |part: &Part| matches!(part.content, Content::Scales { encoding: ScaleEncoding::F16, .. });
         let fits = |scale: &f32| scale.abs() <= f32::from(half::f16::MAX);
@@ -244,7 +244,7 @@ impl Engine<'_> {
 
     /// Refuses values that would be stored as infinity.
     fn check_values(&self, layer: &PlannedLayer, values: &[f32], dtype: Dtype) -> Result<(), EngineError> {
-        // What is half a step or more beyond the largest number of a type is rounded to infinity.
+        // Values half a step or more beyond the largest number of a type are rounded to infinity.
         let (kind, first_beyond) = match dtype {
             Dtype::F16 => ("F16", 65_520.0),
             Dtype::BF16 => ("BF16", 3.396_177_5e38),
@@ -266,7 +266,7 @@ impl Engine<'_> {
 
     /// A tensor of the source.
     pub(super) fn tensor(&self, name: &str) -> Result<TensorView<'_>, EngineError> {
-        self.checkpoint.tensor(name).ok_or_else(|| EngineError::Vanished(name.to_owned()))
+        self.checkpoint.tensor(name).ok_or_else(|| EngineError::TensorVanished(name.to_owned()))
     }
 
     /// The weight of a layer in the source.
@@ -281,7 +281,7 @@ impl Engine<'_> {
             SourceStorage::Scaled(scales) => Some(scales),
             SourceStorage::Plain => None,
         };
-        self.matrix(&source.tensor, source.dtype, shape, source.expert, source.input_major, scales)
+        self.matrix(&source.tensor, source.dtype, shape, source.expert, source.is_transposed, scales)
     }
 
     /// Gives the pages of a layer's weight back to the system.
@@ -301,27 +301,27 @@ impl Engine<'_> {
     pub(super) fn matrix(
         &self,
         tensor: &str,
-        source: Source,
+        source: FloatDType,
         (rows, columns): (usize, usize),
         expert: Option<usize>,
-        input_major: bool,
+        is_transposed: bool,
         scales: Option<&ScalesOfSource>,
     ) -> Result<WeightMatrix<'_>, EngineError> {
         let length = rows * columns * source.size();
         let start = expert.unwrap_or(0) * length;
         let bytes = self.tensor(tensor)?.bytes();
-        let bytes = bytes.get(start..start + length).ok_or_else(|| EngineError::Vanished(tensor.to_owned()))?;
+        let bytes = bytes.get(start..start + length).ok_or_else(|| EngineError::TensorVanished(tensor.to_owned()))?;
         let Some(scales) = scales else {
-            return Ok(WeightMatrix::plain(bytes, source, (rows, columns), input_major));
+            return Ok(WeightMatrix::plain(bytes, source, (rows, columns), is_transposed));
         };
         let scales_view = self.tensor(&scales.tensor)?;
-        let matrix = CodeMatrix::fp8((bytes, source), (rows, columns), input_major, scales_view, scales.block);
+        let matrix = CodeMatrix::fp8((bytes, source), (rows, columns), is_transposed, scales_view, scales.block);
         matrix
             .map(|matrix| WeightMatrix::packed(Arc::new(PackedMatrix::Apart(matrix))))
-            .ok_or_else(|| EngineError::Vanished(tensor.to_owned()))
+            .ok_or_else(|| EngineError::TensorVanished(tensor.to_owned()))
     }
 
-    /// The range of a weight, all of which must be numbers.
+    /// The range of a weight, all of which must be finite.
     pub(crate) fn tensor_range(&self, layer: &PlannedLayer, matrix: &WeightMatrix<'_>) -> Result<Range, EngineError> {
         let ranges = layer.bands().par_iter().map(|band| matrix.range(self.isa, band)).collect::<Vec<_>>();
         let range = ranges.into_iter().fold(Range::EMPTY, nan_keeping_join);
@@ -331,7 +331,7 @@ impl Engine<'_> {
         Err(self.weight_error(layer, not_finite(self, layer, matrix)))
     }
 
-    /// What kept a weight from being rounded; of one that is no number, where it stands.
+    /// The error of rounding a weight; for a non-finite value, with its position.
     pub(crate) fn rounding_error(
         &self,
         layer: &PlannedLayer,
@@ -346,7 +346,7 @@ impl Engine<'_> {
         self.weight_error(layer, reason)
     }
 
-    /// What has kept a rounding from choosing codes.
+    /// The error of a rounding.
     pub(crate) fn layer_error(
         &self,
         layer: &PlannedLayer,
@@ -365,7 +365,7 @@ impl Engine<'_> {
         }
     }
 
-    /// That a layer needs a scale that the type of its scales does not hold.
+    /// The error for a layer that needs a scale beyond the type of its scales.
     pub(crate) fn scale_error(&self, layer: &PlannedLayer, scale: f32, largest: f32) -> EngineError {
         let is_half = largest == f32::from(half::f16::MAX);
         let kind = if is_half { "f16" } else { "the type of scales" };
@@ -389,7 +389,7 @@ impl Engine<'_> {
         EngineError::TooLarge { tensor, file, reason, way_out: ways.join("; or ") }
     }
 
-    /// The tensor that a layer is made of, and its file.
+    /// The source tensor of a layer, and its file.
     fn source_of(&self, layer: &PlannedLayer) -> (String, String) {
         let tensor = layer.source.tensor.clone();
         let part = self.packed(&tensor, 0).ok().and_then(|packed| packed.tensor_name());

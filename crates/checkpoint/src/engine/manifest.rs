@@ -1,5 +1,5 @@
-//! What Kvant wrote into a directory: `kvant_manifest.json`, with the size and the hash of every file. By it an output that is
-//! replaced is told from what somebody else has put there.
+//! The manifest of a directory written by Kvant: `kvant_manifest.json`, with the size and the hash of every file. It distinguishes
+//! output files from foreign ones when an output is replaced.
 
 use kvant_container::unfinished::OutputError;
 use kvant_container::{
@@ -19,7 +19,7 @@ const VERSION: u32 = 1;
 /// Bytes that are hashed at a time: the hash of a file is that of the hashes of such pieces.
 const PIECE: u64 = 4 << 20;
 
-/// Names that a message tells before it counts.
+/// The number of names that a message lists before it counts.
 const TOLD: usize = 5;
 
 #[derive(Serialize, Deserialize)]
@@ -35,7 +35,7 @@ struct Recorded {
     xxh3_of_4mib: String,
 }
 
-/// How closely a directory is looked at.
+/// The depth of checking a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     /// Names and sizes.
@@ -53,7 +53,7 @@ pub(super) fn write(dir: &Path, durability: Durability) -> Result<(), OutputErro
 /// Writes the manifest of files in a directory that Kvant chose for them, so that a later run may replace them.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn record_files<'p>(
     dir: &Path,
     files: impl IntoIterator<Item = &'p Path>,
@@ -63,7 +63,7 @@ pub fn record_files<'p>(
     write_for(dir, names, durability)
 }
 
-/// Whether a file is as the manifest beside it says. Reads all of it.
+/// Returns whether a file is as the manifest beside it says. Reads all of it.
 pub fn is_recorded(file: &Path) -> bool {
     let (dir, name) = (directory_of(file), recorded_name(Path::new(file.file_name().unwrap_or_default())));
     let recorded = read(dir).and_then(|mut manifest| manifest.files.remove(&name));
@@ -111,7 +111,7 @@ pub(super) fn refuse_others(dir: &Path, written: impl IntoIterator<Item = PathBu
     Ok(())
 }
 
-/// What of a directory is not as Kvant wrote it, in words; nothing where all of it is.
+/// The differences of a directory from what Kvant wrote, in words; `None` if there are none.
 pub(super) fn strangers(dir: &Path, look: Look) -> io::Result<Option<String>> {
     let found = names(dir)?;
     let Some(manifest) = read(dir) else {
@@ -147,7 +147,7 @@ fn told(strangers: &[(String, bool)]) -> String {
 }
 
 fn is_unchanged(file: &Path, expected: &Recorded, look: Look) -> io::Result<bool> {
-    // A link is somebody else's, whatever it leads to.
+    // A link is foreign, regardless of its target.
     let found = file.symlink_metadata()?;
     if !found.is_file() || found.len() != expected.bytes {
         return Ok(false);
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_changed_or_added_is_told() {
+    fn changed_or_added_files_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         let look = |look| strangers(dir.path(), look).unwrap();
@@ -227,7 +227,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_link_in_place_of_a_file_is_a_stranger() {
+    fn link_in_place_of_a_file_is_foreign() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         fs::write(path("a"), "same").unwrap();

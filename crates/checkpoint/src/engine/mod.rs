@@ -36,9 +36,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Told how the work goes. Called from all threads.
 pub trait Progress: Sync {
-    /// So many jobs with so many bytes of the source are to be done, of which some are done already.
+    /// Announces the jobs and bytes of the source to process, and those already done.
     fn begin(&self, total_bytes: u64, done_bytes: u64);
-    /// A job with so many bytes of the source is done.
+    /// A job with this number of bytes of the source is done.
     fn advance(&self, name: &str, bytes: u64);
 }
 
@@ -50,7 +50,7 @@ impl Progress for Silent {
     fn advance(&self, _name: &str, _bytes: u64) {}
 }
 
-/// What keeps a run from finishing.
+/// Failures of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// A file of the source or the output.
@@ -71,7 +71,7 @@ pub enum EngineError {
         excludable: Option<String>,
         /// Its file.
         file: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A rounding could not choose the codes of a layer (*unsupported*).
@@ -81,7 +81,7 @@ pub enum EngineError {
         algorithm: String,
         /// The layer.
         layer: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A file of the source was written to while it was read.
@@ -90,7 +90,7 @@ pub enum EngineError {
     /// Bytes of the source were gone when they were read: the file was cut short, or its disk failed.
     #[error("{} could not be read to its end", kvant_container::shown(.0))]
     SourceLost(PathBuf),
-    /// A number that the type in which it is stored does not hold is needed for a weight (*unsupported* by the format).
+    /// A weight needs a value beyond the range of its stored type (*unsupported* by the format).
     #[error("tensor `{tensor}` in {file}: {reason}")]
     TooLarge {
         /// The tensor.
@@ -99,37 +99,37 @@ pub enum EngineError {
         file: String,
         /// Which number.
         reason: String,
-        /// What to do about it.
+        /// The hint.
         way_out: String,
     },
     /// The source is not what the plan was made from.
     #[error("tensor `{0}` has gone from the source since the plan was made")]
-    Vanished(String),
-    /// The plan asks for parameters of activations, and has not been given any.
+    TensorVanished(String),
+    /// The plan needs parameters of activations, but was given none.
     #[error("the scales of activations have not been calibrated")]
     Uncalibrated,
     /// The output is whole, and does not pass verification (*invalid*).
     #[error("{} does not pass verification: {place}: {reason}{}", kvant_container::shown(output), more(*errors))]
-    Unfit {
+    VerificationFailed {
         /// The output, which keeps its preliminary name.
         output: PathBuf,
-        /// Where the first error is.
+        /// The location of the first error.
         place: String,
-        /// What it is.
+        /// Its kind.
         reason: String,
-        /// How many errors there are.
+        /// The number of errors.
         errors: usize,
     },
-    /// The output would not pass verification: headers and config.json tell before anything is made (*invalid*).
+    /// The output would not pass verification, as headers and config.json show before the work (*invalid*).
     #[error("the result would not pass verification: {place}: {reason}{}", more(*errors))]
-    Foreseen {
-        /// Where the first error would be.
+    PreflightFailed {
+        /// The location of the first error.
         place: String,
-        /// What it is.
+        /// Its kind.
         reason: String,
-        /// What to do about it, where that is known.
+        /// The hint, if one is known.
         way_out: Option<String>,
-        /// How many errors there are.
+        /// The number of errors.
         errors: usize,
     },
     /// The threads could not be started.
@@ -141,7 +141,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Whether what was begun is of no use to a later run: with such a weight none could finish it.
+    /// Returns whether the unfinished work is useless to a later run: with such a weight none could finish it.
     pub fn is_final(&self) -> bool {
         matches!(self, EngineError::Weight { .. } | EngineError::TooLarge { .. } | EngineError::SourceChanged(_))
     }
@@ -156,11 +156,11 @@ impl Diagnostic for EngineError {
             EngineError::TooLarge { .. } | EngineError::Rounding { .. } => ErrorKind::Unsupported,
             EngineError::Weight { .. }
             | EngineError::Uncalibrated
-            | EngineError::Unfit { .. }
-            | EngineError::Foreseen { .. } => ErrorKind::Invalid,
+            | EngineError::VerificationFailed { .. }
+            | EngineError::PreflightFailed { .. } => ErrorKind::Invalid,
             EngineError::SourceChanged(_)
             | EngineError::SourceLost(_)
-            | EngineError::Vanished(_)
+            | EngineError::TensorVanished(_)
             | EngineError::Threads(_) => ErrorKind::Io,
             EngineError::Cancelled => ErrorKind::Cancelled,
         }
@@ -174,11 +174,11 @@ impl Diagnostic for EngineError {
                 Remedy::ExcludeLayer(layer.clone()),
                 Remedy::SkipVerification("keep the layer as it is, NaN included"),
             ],
-            EngineError::Unfit { output, .. } => vec![
+            EngineError::VerificationFailed { output, .. } => vec![
                 Remedy::command(format!("verify {}", shell_word(output)), "lists all findings"),
                 Remedy::SkipVerification("keep the output anyway"),
             ],
-            EngineError::Foreseen { way_out, .. } => {
+            EngineError::PreflightFailed { way_out, .. } => {
                 let ways = way_out.iter().cloned().map(Remedy::Text);
                 ways.chain([Remedy::SkipVerification("continue anyway")]).collect()
             }
@@ -200,17 +200,17 @@ impl Diagnostic for EngineError {
                 "download the file again, or make it again from the original model; ‹exclude› '{layer}' with ‹no-verify› keeps \
                  the layer as it is, NaN included (exclude the layers that loaders fuse with it too: q, k and v; gate and up)"
             )),
-            EngineError::SourceChanged(_) | EngineError::SourceLost(_) | EngineError::Vanished(_) => {
+            EngineError::SourceChanged(_) | EngineError::SourceLost(_) | EngineError::TensorVanished(_) => {
                 Some("run again, and do not change the source while it is read".to_owned())
             }
             EngineError::TooLarge { way_out, .. } => Some(way_out.clone()),
             EngineError::Rounding { .. } => Some("leave ‹algorithm› out to round to nearest".to_owned()),
             EngineError::Uncalibrated => Some("give a text to calibrate with".to_owned()),
-            EngineError::Unfit { output, .. } => Some(format!(
+            EngineError::VerificationFailed { output, .. } => Some(format!(
                 "`kvant verify {}` lists all findings; use ‹no-verify› to keep the output anyway",
                 shell_word(output)
             )),
-            EngineError::Foreseen { way_out, .. } => {
+            EngineError::PreflightFailed { way_out, .. } => {
                 let way_out = way_out.iter().map(String::as_str);
                 let ways: Vec<&str> = way_out.chain(["use ‹no-verify› to continue anyway"]).collect();
                 Some(ways.join("; "))
@@ -221,7 +221,7 @@ impl Diagnostic for EngineError {
     }
 }
 
-/// How many errors there are beside the first.
+/// The number of further errors.
 fn more(errors: usize) -> String {
     match errors {
         0 | 1 => String::new(),
@@ -230,7 +230,7 @@ fn more(errors: usize) -> String {
     }
 }
 
-/// What a run did.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     /// Units of work in the plan.
@@ -239,10 +239,10 @@ pub struct Done {
     pub resumed: usize,
 }
 
-/// Carries out a plan into an output that has been begun.
+/// Executes a plan into a started output.
 ///
 /// # Errors
-/// See [`EngineError`]. After an error, a cancellation or a kill the same call goes on with what is left.
+/// See [`EngineError`]. After an error, a cancellation or a kill the same call resumes with the remaining jobs.
 pub fn run(
     plan: &CalibratedPlan,
     checkpoint: &Checkpoint,
@@ -291,14 +291,14 @@ pub(crate) fn refuse_changed(checkpoint: &Checkpoint) -> Result<(), EngineError>
     }
 }
 
-/// What every job needs.
+/// Data shared by all jobs.
 pub(crate) struct Engine<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) checkpoint: &'a Checkpoint,
     output: &'a Output,
     cancelled: &'a AtomicBool,
     progress: &'a dyn Progress,
-    /// What calibration has found, once it has.
+    /// The calibrated parameters, once known.
     parameters: Option<&'a Parameters>,
     /// The weights that are quantized in the source.
     packed: Packed<'a>,
@@ -351,7 +351,7 @@ impl<'a> Engine<'a> {
     fn source_bytes(&self, job: &Job) -> u64 {
         match job {
             Job::Layers(layers) => layers.iter().map(|layer| self.plan.layer(*layer).source_bytes()).sum(),
-            Job::Keep(kept) => match &self.plan.kept_tensor(*kept).treatment {
+            Job::Keep(kept) => match &self.plan.kept_tensor(*kept).action {
                 TensorAction::Copy(range) => range.len() as u64,
                 TensorAction::Widen { shape, .. } => (shape.0 * shape.1) as u64,
                 TensorAction::Dequantize { bytes, .. } => *bytes,
@@ -372,9 +372,9 @@ impl<'a> Engine<'a> {
     }
 
     fn keep(&self, kept: &KeptTensor) -> Result<Vec<Written>, EngineError> {
-        match &kept.treatment {
+        match &kept.action {
             TensorAction::Copy(range) => self.copy(kept, range.clone()),
-            TensorAction::Dequantize { input_major, .. } => dequantize(self, kept, *input_major),
+            TensorAction::Dequantize { is_transposed, .. } => dequantize(self, kept, *is_transposed),
             TensorAction::Widen { dtype, shape, scales } => {
                 let matrix = self.matrix(&kept.source, *dtype, *shape, None, false, Some(scales))?;
                 let mut written = Vec::new();
@@ -387,13 +387,13 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Writes a tensor that is carried over with other values, or the part of it that the job carries, in the type that it
+    /// Writes a copied tensor with changed values, or the part of it that belongs to the job, in the type that it
     /// is declared with.
     pub(crate) fn write_changed(&self, job: &Job, values: &[f32]) -> Result<Vec<Written>, EngineError> {
         let Job::Keep(kept) = job else { return Ok(Vec::new()) };
-        let KeptTensor { tensor, treatment, .. } = self.plan.kept_tensor(*kept);
+        let KeptTensor { tensor, action, .. } = self.plan.kept_tensor(*kept);
         let encoding = ScaleEncoding::of_floats(self.plan.layout().declarations()[*tensor].dtype);
-        let values = match treatment {
+        let values = match action {
             TensorAction::Copy(range) => &values[range.start / encoding.size()..range.end / encoding.size()],
             TensorAction::Widen { .. } | TensorAction::Dequantize { .. } => values,
         };
@@ -405,7 +405,7 @@ impl<'a> Engine<'a> {
         pieces.map(write).collect()
     }
 
-    /// Whether a job is done.
+    /// Returns whether a job is done.
     pub(crate) fn is_finished(&self, job: usize) -> bool {
         self.output.is_finished(job)
     }
@@ -466,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_cannot_exclude_a_layer_is_not_told_to() {
+    fn exclude_hint_is_given_only_for_excludable_layers() {
         let error = |excludable: Option<String>| {
             let (tensor, file, reason) = ("t".to_owned(), "f".to_owned(), "it is NaN".to_owned());
             EngineError::Weight { tensor, excludable, file, reason }

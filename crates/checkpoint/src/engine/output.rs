@@ -17,16 +17,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How an output begins.
+/// The start of an output.
 #[derive(Debug)]
 pub enum Start {
     /// There is work to do.
     Working(Box<Output>),
-    /// An earlier run of the same plan did it all, and was killed before it could say so.
+    /// An earlier run of the same plan finished the work, and was killed before it could report it.
     Finished(Committed),
 }
 
-/// An output under its name, of which the journal still says so: a rerun of the same plan finds it done. That is wanted as
+/// An output under its name that its journal still records: a rerun of the same plan finds it done. That is needed as
 /// long as there is more to do than this output.
 #[derive(Debug)]
 pub struct Committed {
@@ -44,7 +44,7 @@ impl Committed {
     /// Takes the output away, which was needed for something else, and its journal last.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn remove(self) -> Result<(), OutputError> {
         // Half of it under its name would be taken for the whole.
         let Paths { target, replaced, .. } = &self.paths;
@@ -53,7 +53,7 @@ impl Committed {
         self.paths.clear_away()
     }
 
-    /// Asks `gate` about an output that an earlier run made. One that it rejects loses its name and becomes unfinished again.
+    /// Passes an output of an earlier run to `gate`. A rejected one loses its name and becomes unfinished again.
     ///
     /// # Errors
     /// Those of the gate; the system's.
@@ -74,14 +74,14 @@ impl Committed {
     /// Ends it: a rerun finds an output that is in its way.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn commit(self) -> Result<PathBuf, OutputError> {
         self.paths.clear_away()?;
         Ok(self.paths.target)
     }
 }
 
-/// An output in the making. Dropped before [`finish`](Self::finish), it stays for the next run to go on with.
+/// An unfinished output. Dropped before [`finish`](Self::finish), it is kept for the next run to resume.
 #[derive(Debug)]
 pub struct Output {
     paths: Paths,
@@ -121,8 +121,8 @@ impl Output {
         room.check()
     }
 
-    /// The same for several outputs of about the plan's size, before any of them is begun. One that an interrupted run has made is
-    /// not in the way here: whether it is the plan's, [`begin`](Self::begin) finds.
+    /// The same for several outputs of about the plan's size, before any of them is started. One written by an interrupted run is
+    /// accepted here: [`begin`](Self::begin) checks whether it is the plan's.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -169,7 +169,7 @@ impl Output {
         room.check()
     }
 
-    /// Whether an earlier run of this very plan has made the output, and was interrupted before it could say so.
+    /// Whether an earlier run of this plan has written the output, and was interrupted before it could report it.
     ///
     /// # Errors
     /// [`OutputError::NoName`].
@@ -177,7 +177,7 @@ impl Output {
         Ok(is_placed(plan, &Paths::of(target)?))
     }
 
-    /// The same of whatever plan.
+    /// The same for any plan.
     ///
     /// # Errors
     /// [`OutputError::NoName`].
@@ -186,7 +186,7 @@ impl Output {
         Ok(paths.target.exists() && Journal::peek(&paths.journal).whole)
     }
 
-    /// Begins an output, or goes on with one that was interrupted: what its journal records is believed where the bytes
+    /// Starts an output, or resumes an interrupted one: entries of its journal are trusted if the bytes
     /// in the files have the recorded hashes.
     ///
     /// # Errors
@@ -217,7 +217,7 @@ impl Output {
         let failed = |cause| OutputError::Io { action: "write", path: paths.journal.clone(), cause };
         let (writer, adopted) = match Writer::reopen(&paths.staging, plan.geometry()) {
             Ok(writer) if !found.entries.is_empty() => {
-                journal.go_on(&found).map_err(failed)?;
+                journal.resume(&found).map_err(failed)?;
                 let adopted = adopt(&writer, &found.entries)?;
                 (writer, adopted)
             }
@@ -232,12 +232,12 @@ impl Output {
         Ok(Start::Working(Box::new(Output { paths, journal, writer, finished, adopted, overwrite })))
     }
 
-    /// Whether the job is done, in this run or an earlier one.
+    /// Returns whether the job is done, in this run or an earlier one.
     pub fn is_finished(&self, job: usize) -> bool {
         self.finished.lock().unwrap_or_else(PoisonError::into_inner).contains(&job)
     }
 
-    /// Whether an earlier run has done the job.
+    /// Returns whether an earlier run has done the job.
     pub fn is_adopted(&self, job: usize) -> bool {
         self.adopted.contains(&job)
     }
@@ -245,7 +245,7 @@ impl Output {
     /// Records a finished job, once its bytes are in the files.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn record(&self, entry: &Entry) -> Result<(), EngineError> {
         self.writer.settle()?;
         self.journal.record(entry).map_err(OutputError::io("write", &self.paths.journal))?;
@@ -253,15 +253,15 @@ impl Output {
         Ok(())
     }
 
-    /// Where the tensors go.
+    /// The writer of the tensors.
     pub fn writer(&self) -> &Writer {
         &self.writer
     }
 
-    /// Gives up: removes what was made so far, which no later run could use, and nothing else.
+    /// Gives up: removes the unfinished work, which no later run could use, and nothing else.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn discard(self) -> Result<(), OutputError> {
         let Output { paths, writer, .. } = self;
         drop(writer);
@@ -282,8 +282,8 @@ impl Output {
         Ok(self.place(plan, checkpoint, durability, Verify::Skip)?.commit()?)
     }
 
-    /// The same, with the end still to be acknowledged, and verified before where that is asked. What does not pass stays for
-    /// the user to look at, and a rerun comes to the same point at once.
+    /// The same, without the final commit, and verified before if requested. An output that does not pass is kept for
+    /// inspection, and a rerun reaches the same point at once.
     ///
     /// # Errors
     /// As [`finish`](Self::finish), and [`EngineError::Unfit`].
@@ -297,7 +297,7 @@ impl Output {
         self.place_if(plan, checkpoint, durability, acceptance, |_| Ok(()))
     }
 
-    /// The same where `gate` accepts what was made, which it is given the path of.
+    /// The same if `gate` accepts the output at the path it receives.
     ///
     /// # Errors
     /// As [`place`](Self::place), and those of the gate.
@@ -315,7 +315,7 @@ impl Output {
         Ok(complete.give_name(plan, durability)?)
     }
 
-    /// Writes what is beside the tensors, and verifies the whole where that is asked.
+    /// Writes the files beside the tensors, and verifies the output if requested.
     fn complete(
         self,
         plan: &dyn CompletePlan,
@@ -359,7 +359,7 @@ impl Complete {
     }
 }
 
-/// Whether an earlier run of the plan did everything but clear away its journal.
+/// Returns whether an earlier run of the plan did everything but clear away its journal.
 fn is_placed(plan: &dyn OutputPlan, paths: &Paths) -> bool {
     let placed = match plan.form() {
         Form::Directory => paths.target.is_dir() && !paths.staging.exists(),
@@ -380,7 +380,7 @@ fn names(files: &[PathBuf]) -> BTreeSet<String> {
     files.iter().map(|file| manifest::text(file.clone())).collect()
 }
 
-/// Takes over the jobs of an earlier run whose bytes are as it says. One that had to be done again is recorded twice.
+/// Accepts the jobs of an earlier run whose bytes match its records. A repeated job is recorded twice.
 fn adopt(writer: &Writer, entries: &[Entry]) -> Result<BTreeSet<usize>, EngineError> {
     let mut adopted = BTreeSet::new();
     for entry in entries {
@@ -410,9 +410,9 @@ pub(super) fn files_beside(
     checkpoint: &Checkpoint,
     journal: &Path,
 ) -> Result<Vec<PathBuf>, EngineError> {
-    // Where the output lies inside the source, its journal is no file of the model.
+    // If the output is inside the source, its journal is not a file of the model.
     let own = |name: &Path| journal.file_name() == name.file_name();
-    // What these say of the source's quantization holds no longer.
+    // Files that describe the source's quantization, which no longer applies.
     let stale = |name: &Path| side_files().any(|(file, ..)| name == Path::new(file));
     let mut files: Vec<PathBuf> =
         checkpoint.extra_files()?.into_iter().filter(|name| !own(name) && !stale(name)).collect();
@@ -464,7 +464,7 @@ fn copy_anew(from: &Path, to: &Path) -> io::Result<()> {
     io::copy(&mut fs::File::open(from)?, &mut fs::File::create(to)?).map(drop)
 }
 
-/// What will be renamed.
+/// The pending renames.
 fn made(paths: &Paths, form: &Form) -> PathBuf {
     match form {
         Form::Directory => paths.staging.clone(),
@@ -472,8 +472,8 @@ fn made(paths: &Paths, form: &Form) -> PathBuf {
     }
 }
 
-/// Gives what was made its final name: the staging directory, or the one file in it. What was there is set aside first, and
-/// removed when that is done.
+/// Renames the output to its final name: the staging directory, or the single file in it. An existing output is set aside first, and
+/// removed afterwards.
 fn put_in_place(paths: &Paths, form: &Form, overwrite: bool) -> Result<(), OutputError> {
     let made = made(paths, form);
     check_target(&paths.target, form, overwrite, Look::Bytes)?;
@@ -483,7 +483,7 @@ fn put_in_place(paths: &Paths, form: &Form, overwrite: bool) -> Result<(), Outpu
     }
     let placed = fs::rename(&made, &paths.target);
     if placed.is_err() && paths.target.symlink_metadata().is_err() {
-        // What was there is there again.
+        // The previous output is restored.
         let _ = fs::rename(&paths.replaced, &paths.target);
     }
     placed.map_err(OutputError::io("rename", &made))

@@ -7,7 +7,7 @@ use kvant_container::unfinished::OutputError;
 use std::fs;
 use std::path::Path;
 
-/// What stands under the output's name: nothing, an empty directory, or what Kvant wrote and may replace.
+/// The existing output: nothing, an empty directory, or one that Kvant wrote and may replace.
 pub(super) fn check_target(target: &Path, form: &Form, overwrite: bool, look: Look) -> Result<(), OutputError> {
     if target.symlink_metadata().is_err() || *form == Form::Directory && is_empty_dir(target) {
         return Ok(());
@@ -19,10 +19,10 @@ pub(super) fn check_target(target: &Path, form: &Form, overwrite: bool, look: Lo
     if overwrite { Ok(()) } else { Err(OutputError::Exists(target.to_owned())) }
 }
 
-/// Why what stands under the output's name is not to be replaced; nothing where Kvant wrote all of it.
+/// The reason that an existing output must not be replaced; `None` if Kvant wrote all of it.
 fn reason_to_keep(target: &Path, form: &Form, look: Look) -> Result<Option<String>, OutputError> {
     if let Form::File(_) = form {
-        return Ok((!gguf::is_gguf(target)).then(|| "it is no GGUF file".to_owned()));
+        return Ok((!gguf::is_gguf(target)).then(|| "it is not a GGUF file".to_owned()));
     }
     if !target.is_dir() {
         return Ok(Some("it is not a directory".to_owned()));
@@ -42,7 +42,7 @@ fn is_empty_dir(path: &Path) -> bool {
     fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Whether a directory is or holds another path.
+/// Returns whether a directory is or holds another path.
 fn holds(target: &Path, source: &Path) -> bool {
     matches!((source.canonicalize(), target.canonicalize()), (Ok(source), Ok(target)) if source.starts_with(&target))
 }

@@ -1,4 +1,4 @@
-//! What an output must know of a plan: which files there will be, and how runs of the same plan are told from others.
+//! The interface of a plan to an output: its files, and the identity of the plan.
 
 use super::EngineError;
 use super::output::{files_beside, write_files};
@@ -8,7 +8,7 @@ use kvant_container::{Checkpoint, Geometry};
 use kvant_formats::verify;
 use std::path::{Path, PathBuf};
 
-/// What the output is.
+/// The kind of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A directory with all files of the plan's geometry and more beside them.
@@ -17,7 +17,7 @@ pub enum Form {
     File(String),
 }
 
-/// A plan that an [`Output`](super::Output) can be made of.
+/// A plan that an [`Output`](super::Output) can be created from.
 pub trait OutputPlan {
     /// Identifies all that decides the output's bytes.
     fn fingerprint(&self) -> &str;
@@ -25,15 +25,15 @@ pub trait OutputPlan {
     /// Files and places of the tensors.
     fn geometry(&self) -> Geometry;
 
-    /// What the output is.
+    /// The kind of output.
     fn form(&self) -> Form {
         Form::Directory
     }
 
-    /// Looks for what verification would find of the output and headers tell already, before anything is made.
+    /// Runs the checks of verification that need only headers, before anything is written.
     ///
     /// # Errors
-    /// [`EngineError::Foreseen`] with the first error.
+    /// [`EngineError::PreflightFailed`] with the first error.
     fn preflight(&self, checkpoint: &Checkpoint) -> Result<(), EngineError> {
         refuse_foreseen(&verify::inherited(checkpoint))
     }
@@ -44,7 +44,7 @@ pub trait CompletePlan: OutputPlan {
     /// The names of the files beside the tensors; `journal` lies where the source may too.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     fn files_beside(&self, _checkpoint: &Checkpoint, _journal: &Path) -> Result<Vec<PathBuf>, EngineError> {
         Ok(Vec::new())
     }
@@ -52,7 +52,7 @@ pub trait CompletePlan: OutputPlan {
     /// Writes these files into the directory that is being made.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     fn write_files(&self, _checkpoint: &Checkpoint, _files: &[PathBuf], _staging: &Path) -> Result<(), EngineError> {
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Weights that are quantized in the source: their codes in another form, or their values, band by band. Not quantizing them
-//! anew, which works as for floats.
+//! Weights that are quantized in the source: their codes in another form, or their values, band by band. Not requantizing them,
+//! which works as for floats.
 
 use super::{COPY_BYTES, Engine, EngineError, file_of};
 use crate::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer};
@@ -42,7 +42,7 @@ pub(super) fn open<'a>(plan: &Plan, checkpoint: &'a Checkpoint) -> Result<Packed
 pub(super) fn recode_layer(engine: &Engine<'_>, layer: &PlannedLayer) -> Result<Vec<Written>, EngineError> {
     let matrix = engine.packed(&layer.source.tensor, layer.source.expert.unwrap_or(0))?;
     let LayerOutput::Parts { parts, .. } = &layer.output else {
-        return Err(EngineError::Vanished(layer.source.tensor.clone()));
+        return Err(EngineError::TensorVanished(layer.source.tensor.clone()));
     };
     let bands = layer.bands();
     let pieces = bands.par_iter().map(|band| recode_band(engine, layer, parts, matrix, band));
@@ -66,7 +66,7 @@ fn recode_band(
     if let Some((matrix, codes)) = words_between(matrix, parts, band) {
         let RecodedParameters { scales, zero_points } = matrix.parameters(engine.isa, band, scheme);
         let size = (band.rows.len(), band.columns.len());
-        let parameters = Parameters::new(scheme, size, (&scales, &zero_points), matrix.tensor_scale());
+        let parameters = Parameters::new(scheme, size, (&scales, &zero_points), matrix.global_scale());
         let coded = Coded { codes, parameters: parameters.map_err(wrong)? };
         return engine.write_parts(layer, parts, coded, band, &whole);
     }
@@ -96,15 +96,15 @@ fn words_between<'m>(
     parts.iter().all(takes).then_some((matrix, BandCodes::Words { words, twos_complement }))
 }
 
-/// Writes the values of a weight that is carried over, in the type that is declared.
+/// Writes the values of a copied weight, in the declared type.
 pub(super) fn dequantize(
     engine: &Engine<'_>,
     kept: &KeptTensor,
-    input_major: bool,
+    is_transposed: bool,
 ) -> Result<Vec<Written>, EngineError> {
-    let matrices = engine.packed.get(&kept.source).ok_or_else(|| EngineError::Vanished(kept.source.clone()))?;
+    let matrices = engine.packed.get(&kept.source).ok_or_else(|| EngineError::TensorVanished(kept.source.clone()))?;
     let encoding = ScaleEncoding::of_floats(engine.plan.layout().declarations()[kept.tensor].dtype);
-    let axis = if input_major { BandAxis::Columns } else { BandAxis::Rows };
+    let axis = if is_transposed { BandAxis::Columns } else { BandAxis::Rows };
     let mut written = Vec::new();
     for (index, matrix) in matrices.iter().enumerate() {
         let (rows, columns) = (matrix.rows(), matrix.columns());
@@ -112,7 +112,7 @@ pub(super) fn dequantize(
         let bands = bands(rows, columns, axis, 32, COPY_BYTES / 8);
         let write = |band: &Band| {
             engine.check_cancelled()?;
-            let piece = values(engine, matrix, band, input_major, encoding);
+            let piece = values(engine, matrix, band, is_transposed, encoding);
             let piece = piece.map_err(|value| not_finite(engine, kept, matrix, value))?;
             engine.write_bytes(kept.tensor, start as u64 + piece.offset, &piece.bytes)
         };
@@ -127,7 +127,7 @@ fn values(
     engine: &Engine<'_>,
     matrix: &PackedMatrix<'_>,
     band: &Band,
-    input_major: bool,
+    is_transposed: bool,
     encoding: ScaleEncoding,
 ) -> Result<Piece<'static>, f32> {
     let mut values = Vec::new();
@@ -142,7 +142,7 @@ fn values(
         return Err(*value);
     }
     let mut start = band.rows.start * matrix.columns();
-    if input_major {
+    if is_transposed {
         let mut turned = vec![0.0; values.len()];
         transpose(&values, band.rows.len(), band.columns.len(), &mut turned);
         values = turned;
@@ -165,6 +165,6 @@ impl<'a> Engine<'a> {
     /// A packed matrix of the source.
     pub(super) fn packed(&self, tensor: &str, index: usize) -> Result<&Arc<PackedMatrix<'a>>, EngineError> {
         let found = self.packed.get(tensor).and_then(|matrices| matrices.get(index));
-        found.ok_or_else(|| EngineError::Vanished(tensor.to_owned()))
+        found.ok_or_else(|| EngineError::TensorVanished(tensor.to_owned()))
     }
 }

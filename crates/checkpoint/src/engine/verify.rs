@@ -1,4 +1,4 @@
-//! Whether a complete output may have its name: what `kvant verify` finds of it without reading codes again. The checks
+//! Decides whether a complete output is committed: runs `kvant verify` on it without reading codes again. The checks
 //! are those of [`kvant_formats::verify`].
 
 use super::EngineError;
@@ -6,7 +6,7 @@ use kvant_formats::verify::{Options, Reads, verify};
 use kvant_quant::finding::Finding;
 use std::path::Path;
 
-/// Whether a complete output is looked at before it gets its name.
+/// Whether a complete output is verified before it is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
     /// It is verified, and keeps its preliminary name where it does not pass.
@@ -24,7 +24,7 @@ pub(super) fn accept(output: &Path) -> Result<(), EngineError> {
     let errors: Vec<_> = report.errors().collect();
     match errors.first() {
         None => Ok(()),
-        Some(first) => Err(EngineError::Unfit {
+        Some(first) => Err(EngineError::VerificationFailed {
             output: output.to_owned(),
             place: first.place.clone(),
             reason: first.reason.clone(),
@@ -33,14 +33,14 @@ pub(super) fn accept(output: &Path) -> Result<(), EngineError> {
     }
 }
 
-/// Refuses what would not pass when it is made.
+/// Refuses outputs that would not pass verification.
 ///
 /// # Errors
-/// [`EngineError::Foreseen`] with the first of the errors.
+/// [`EngineError::PreflightFailed`] with the first of the errors.
 pub(crate) fn refuse_foreseen(errors: &[Finding]) -> Result<(), EngineError> {
     match errors.first() {
         None => Ok(()),
-        Some(first) => Err(EngineError::Foreseen {
+        Some(first) => Err(EngineError::PreflightFailed {
             place: first.place.clone(),
             reason: first.reason.clone(),
             way_out: first.hint.clone(),

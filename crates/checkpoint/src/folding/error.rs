@@ -1,15 +1,15 @@
-//! Why scales cannot be moved through a link.
+//! The reason that scales cannot be moved through a smoothing pair.
 
-/// Why scales cannot be moved through a link, or limits be set. Nothing has been changed then, so that a caller may pass the
-/// link over.
+/// The reason that scales cannot be moved through a smoothing pair, or thresholds be set. Nothing has been changed then, so that a caller may skip the
+/// pair.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
-pub enum FoldingError {
-    /// Scales that are no positive numbers, or not one for each input of the consumers (*invalid*).
+pub enum ScaleFusionError {
+    /// Scales that are not positive, or not one for each input of the consumers (*invalid*).
     #[error("the scales between {place} and what reads it {reason}")]
     Scales {
         /// The source's module.
         place: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A module's values cannot be written (*unsupported*).
@@ -17,7 +17,7 @@ pub enum FoldingError {
     Fixed {
         /// The module.
         module: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A value is beyond the type that it is stored in (*invalid*).
@@ -28,19 +28,21 @@ pub enum FoldingError {
     },
     /// Limits of another size than the weight's, or of a weight that is not rounded (*invalid*).
     #[error("{module} has no weight that these limits fit")]
-    Limits {
+    ClippingThresholds {
         /// The module.
         module: String,
     },
 }
 
-impl FoldingError {
-    /// The way out.
+impl ScaleFusionError {
+    /// The remedy.
     pub fn hint(&self) -> &'static str {
         match self {
-            FoldingError::Scales { .. } | FoldingError::Limits { .. } => "find them from the statistics of this layer",
-            FoldingError::Fixed { .. } => "leave this pair unscaled, or quantize the layer as well",
-            FoldingError::Overflow { .. } => "leave this pair unscaled, or start from the checkpoint in bfloat16",
+            ScaleFusionError::Scales { .. } | ScaleFusionError::ClippingThresholds { .. } => {
+                "find them from the statistics of this layer"
+            }
+            ScaleFusionError::Fixed { .. } => "leave this pair unscaled, or quantize the layer as well",
+            ScaleFusionError::Overflow { .. } => "leave this pair unscaled, or start from the checkpoint in bfloat16",
         }
     }
 }

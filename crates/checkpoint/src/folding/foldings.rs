@@ -1,20 +1,20 @@
-//! The scales moved through the links of one block so far.
+//! The scales moved through the smoothing pairs of one block so far.
 
 use super::changed::{ChangedTensor, scale};
-use super::error::FoldingError;
+use super::error::ScaleFusionError;
 use super::modules::{self, Module, Place};
 use super::{norm, scales};
 use kvant_forward::forward::{Tensors, Vector, WeightOverrides};
 use kvant_model::family::Orientation;
-use kvant_model::network::{Consumer, Network, Norm, SmoothingPair, Source};
-use kvant_weights::weight::{Folding, Limits, WeightMatrix};
+use kvant_model::network::{Consumer, Network, Norm, ScaleSource, SmoothingPair};
+use kvant_weights::weight::{ClippingThresholds, WeightMatrix, WeightTransform};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What all rows and columns of a weight's matrices are multiplied by.
+/// The factors of all rows and columns of a weight's matrices.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Factors {
+pub(super) struct ScaleFactors {
     pub(super) rows: Option<Vec<f32>>,
     pub(super) columns: Option<Vec<f32>>,
 }
@@ -22,57 +22,57 @@ pub(super) struct Factors {
 /// The scales moved through the links of a block so far, as foldings of weights and new values of norms and biases. Links
 /// may be applied again, and touch the same modules: factors multiply.
 #[derive(Clone, Debug)]
-pub struct Foldings<'n, 'a> {
+pub struct ScaleFusion<'n, 'a> {
     network: &'n Network,
     tensors: &'n Tensors<'a>,
     modules: BTreeMap<String, Module>,
     /// Weight tensors of modules that are not rounded.
     kept: HashSet<usize>,
     /// By the tensor of the weight.
-    factors: BTreeMap<usize, Factors>,
+    factors: BTreeMap<usize, ScaleFactors>,
     /// New values of norms and biases, by tensor.
     vectors: BTreeMap<usize, (Vector, Vec<f32>)>,
     /// By module.
-    limits: BTreeMap<String, Limits>,
+    limits: BTreeMap<String, ClippingThresholds>,
 }
 
-/// What a link does, found before anything is changed.
-struct Change {
+/// The changes of a smoothing pair, found before anything is modified.
+struct PairFusion {
     applied: Vec<f32>,
     /// Factors on the rows of a weight tensor.
     rows: Option<(usize, Vec<f32>)>,
     vectors: Vec<(usize, Vector, Vec<f32>)>,
 }
 
-impl<'n, 'a> Foldings<'n, 'a> {
-    /// No scales yet. `tensors` are those that the network was recognised from; `is_kept` tells of a module (of all experts
+impl<'n, 'a> ScaleFusion<'n, 'a> {
+    /// No scales yet. `tensors` are those that the network was recognised from; `is_kept` says of a module (of all experts
     /// in one tensor: theirs) whether it stays in its type instead of being rounded.
     pub fn new(
         network: &'n Network,
         tensors: &'n Tensors<'a>,
         block: usize,
         is_kept: impl Fn(&str) -> bool,
-    ) -> Foldings<'n, 'a> {
+    ) -> ScaleFusion<'n, 'a> {
         let kept = modules::places(network, block).filter(|place| is_kept(place.module));
         let kept = kept.map(|place| place.weight).collect();
         let modules = modules::of_block(network, tensors, block);
         let (factors, vectors, limits) = Default::default();
-        Foldings { network, tensors, modules, kept, factors, vectors, limits }
+        ScaleFusion { network, tensors, modules, kept, factors, vectors, limits }
     }
 
-    /// How many scales a link takes: one for each input of its consumers.
+    /// The number of scales of a smoothing pair: one for each input of its consumers.
     pub fn width(&self, link: &SmoothingPair) -> usize {
         let places = link.into.iter().filter_map(|consumer| Place::of(self.network, *consumer));
         places.map(|place| place.columns).next().unwrap_or(0)
     }
 
     /// Divides the link's source by `scales`, one for each input column of its consumers, and multiplies these columns.
-    /// Returns the scales as applied: equal for the query heads that share values, and made up for what a norm loses where
+    /// Returns the scales as applied: equal for the query heads that share values, and corrected for what a norm loses where
     /// its weight is rounded to its type.
     ///
     /// # Errors
-    /// [`FoldingError`], with nothing changed: scales that are no positive numbers, modules that cannot be changed.
-    pub fn apply(&mut self, link: &SmoothingPair, scales: &[f32]) -> Result<Vec<f32>, FoldingError> {
+    /// [`ScaleFusionError`], with nothing changed: scales that are not positive, modules that cannot be changed.
+    pub fn apply(&mut self, link: &SmoothingPair, scales: &[f32]) -> Result<Vec<f32>, ScaleFusionError> {
         let change = self.change(link, scales)?;
         if let Some((tensor, factors)) = change.rows {
             multiply(&mut self.factors.entry(tensor).or_default().rows, &factors);
@@ -88,12 +88,12 @@ impl<'n, 'a> Foldings<'n, 'a> {
     /// Clips the weight of a module that is rounded, with all factors that it has then.
     ///
     /// # Errors
-    /// [`FoldingError::Limits`].
-    pub fn clip(&mut self, module: &str, limits: Limits) -> Result<(), FoldingError> {
+    /// [`ScaleFusionError::ClippingThresholds`].
+    pub fn clip(&mut self, module: &str, limits: ClippingThresholds) -> Result<(), ScaleFusionError> {
         let known = self.modules.get(module).filter(|known| !self.kept.contains(&known.weight));
-        let folding = Folding { limits: Some(limits), ..Folding::default() };
+        let folding = WeightTransform { limits: Some(limits), ..WeightTransform::default() };
         if !known.is_some_and(|known| folding.fits(known.layer.rows, known.layer.columns)) {
-            return Err(FoldingError::Limits { module: module.to_owned() });
+            return Err(ScaleFusionError::ClippingThresholds { module: module.to_owned() });
         }
         self.limits.extend(folding.limits.map(|limits| (module.to_owned(), limits)));
         Ok(())
@@ -110,9 +110,9 @@ impl<'n, 'a> Foldings<'n, 'a> {
     /// Gives a module another bias, as its type stores it, which is returned.
     ///
     /// # Errors
-    /// [`FoldingError`] where it has no bias of as many values, or the type cannot hold one of them; nothing is changed then.
-    pub fn set_bias(&mut self, module: &str, bias: &[f32]) -> Result<Vec<f32>, FoldingError> {
-        let fixed = || FoldingError::Fixed { module: module.to_owned(), reason: "it has no such bias".to_owned() };
+    /// [`ScaleFusionError`] where it has no bias of as many values, or the type cannot hold one of them; nothing is changed then.
+    pub fn set_bias(&mut self, module: &str, bias: &[f32]) -> Result<Vec<f32>, ScaleFusionError> {
+        let fixed = || ScaleFusionError::Fixed { module: module.to_owned(), reason: "it has no such bias".to_owned() };
         let known = self.modules.get(module).filter(|known| known.layer.rows == bias.len()).ok_or_else(fixed)?;
         let (tensor, first) = known.bias.ok_or_else(fixed)?;
         let (vector, mut values) = self.vector(tensor, module)?;
@@ -125,15 +125,15 @@ impl<'n, 'a> Foldings<'n, 'a> {
         Ok(bias)
     }
 
-    /// What is done to the weight of a module, a single expert's included; `None` where that is nothing.
-    pub fn folding(&self, module: &str) -> Option<Folding> {
+    /// The transform of a module's weight, including single experts; `None` if there is none.
+    pub fn folding(&self, module: &str) -> Option<WeightTransform> {
         let factors = self.modules.get(module).and_then(|known| self.factors.get(&known.weight));
         let limits = self.limits.get(module).cloned();
         if factors.is_none() && limits.is_none() {
             return None;
         }
-        let Factors { rows, columns } = factors.cloned().unwrap_or_default();
-        Some(Folding { rows, columns, limits })
+        let ScaleFactors { rows, columns } = factors.cloned().unwrap_or_default();
+        Some(WeightTransform { rows, columns, limits })
     }
 
     /// The weight of a module, a single expert's included, as it is now; `None` for modules that are not of this block or
@@ -146,7 +146,7 @@ impl<'n, 'a> Foldings<'n, 'a> {
         })
     }
 
-    /// Puts all that is changed in place of the checkpoint's tensors.
+    /// Overrides the checkpoint's tensors with the changed ones.
     pub fn add_to(&self, overlay: &mut WeightOverrides<'a>) {
         for (name, module) in &self.modules {
             if let Some(weight) = self.weight(name).filter(|_| self.folding(name).is_some()) {
@@ -174,11 +174,11 @@ impl<'n, 'a> Foldings<'n, 'a> {
         let kept = self.network.linears().iter().filter(|linear| self.kept.contains(&linear.weight));
         let weights = kept.filter_map(move |linear| {
             let factors = self.factors.get(&linear.weight)?;
-            // That it can be read was found when the factors were set.
+            // It is known to be readable since the factors were set.
             let vector = self.tensors.vector(linear.weight, None).ok()?;
             let mut values = self.tensors.values(&vector);
-            let input_major = linear.orientation == Orientation::InOut;
-            scale(&mut values, factors, (linear.out_features, linear.in_features), input_major);
+            let is_transposed = linear.orientation == Orientation::InOut;
+            scale(&mut values, factors, (linear.out_features, linear.in_features), is_transposed);
             let stored = vector.source().arithmetic();
             values.iter_mut().for_each(|value| *value = stored.round(*value));
             Some(ChangedTensor { tensor: linear.weight, name: name(linear.weight), dtype: vector.source(), values })
@@ -186,9 +186,9 @@ impl<'n, 'a> Foldings<'n, 'a> {
         vectors.chain(weights)
     }
 
-    fn change(&self, link: &SmoothingPair, wanted: &[f32]) -> Result<Change, FoldingError> {
+    fn change(&self, link: &SmoothingPair, wanted: &[f32]) -> Result<PairFusion, ScaleFusionError> {
         if let Some(reason) = scales::fault(wanted, self.width(link)) {
-            return Err(FoldingError::Scales { place: self.source_name(link).to_owned(), reason });
+            return Err(ScaleFusionError::Scales { place: self.source_name(link).to_owned(), reason });
         }
         for consumer in &link.into {
             self.check(*consumer)?;
@@ -196,9 +196,11 @@ impl<'n, 'a> Foldings<'n, 'a> {
         let passable = scales::passable(link.through, wanted);
         let divisors = scales::of_source(link.through, &passable);
         match &link.from {
-            Source::Norm(id) => self.divide_norm(self.network.norm(*id), &passable),
-            Source::Linear { linear, rows } => self.divide_rows(Consumer::Linear(*linear), rows, &divisors, passable),
-            Source::Experts { experts, rows } => {
+            ScaleSource::Norm(id) => self.divide_norm(self.network.norm(*id), &passable),
+            ScaleSource::Linear { linear, rows } => {
+                self.divide_rows(Consumer::Linear(*linear), rows, &divisors, passable)
+            }
+            ScaleSource::Experts { experts, rows } => {
                 self.divide_rows(Consumer::Experts(*experts), rows, &divisors, passable)
             }
         }
@@ -206,19 +208,19 @@ impl<'n, 'a> Foldings<'n, 'a> {
 
     fn source_name(&self, link: &SmoothingPair) -> &str {
         match &link.from {
-            Source::Norm(id) => &self.network.norm(*id).module,
-            Source::Linear { linear, .. } => &self.network.linear(*linear).module,
-            Source::Experts { experts, .. } => &self.network.experts()[experts.index()].module,
+            ScaleSource::Norm(id) => &self.network.norm(*id).module,
+            ScaleSource::Linear { linear, .. } => &self.network.linear(*linear).module,
+            ScaleSource::Experts { experts, .. } => &self.network.experts()[experts.index()].module,
         }
     }
 
-    /// That the weights of a layer, or of experts, can be changed.
-    fn check(&self, consumer: Consumer) -> Result<Place<'n>, FoldingError> {
+    /// Checks that the weights of a layer, or of experts, can be changed.
+    fn check(&self, consumer: Consumer) -> Result<Place<'n>, ScaleFusionError> {
         let module = match consumer {
             Consumer::Linear(id) => &self.network.linear(id).module,
             Consumer::Experts(id) => &self.network.experts()[id.index()].module,
         };
-        let fixed = |reason: &str| FoldingError::Fixed { module: module.clone(), reason: reason.to_owned() };
+        let fixed = |reason: &str| ScaleFusionError::Fixed { module: module.clone(), reason: reason.to_owned() };
         let place = Place::of(self.network, consumer).ok_or_else(|| fixed("its experts are stored as codes"))?;
         let readable = self.modules.values().filter(|module| module.weight == place.weight).count();
         match (readable == place.count, self.kept.contains(&place.weight)) {
@@ -231,11 +233,11 @@ impl<'n, 'a> Foldings<'n, 'a> {
         }
     }
 
-    fn divide_norm(&self, norm: &Norm, wanted: &[f32]) -> Result<Change, FoldingError> {
+    fn divide_norm(&self, norm: &Norm, wanted: &[f32]) -> Result<PairFusion, ScaleFusionError> {
         let (vector, weight) = self.vector(norm.weight, &norm.module)?;
         if weight.len() != wanted.len() {
             let reason = format!("it has {} channels, what reads it {}", weight.len(), wanted.len());
-            return Err(FoldingError::Fixed { module: norm.module.clone(), reason });
+            return Err(ScaleFusionError::Fixed { module: norm.module.clone(), reason });
         }
         let stored = vector.source().arithmetic();
         let divided = norm::divide(&weight, wanted, norm.kind.offset(), stored);
@@ -247,7 +249,7 @@ impl<'n, 'a> Foldings<'n, 'a> {
             vectors.push((tensor, vector, bias));
         }
         finite(&norm.module, &vectors)?;
-        Ok(Change { applied: divided.scales, rows: None, vectors })
+        Ok(PairFusion { applied: divided.scales, rows: None, vectors })
     }
 
     fn divide_rows(
@@ -256,7 +258,7 @@ impl<'n, 'a> Foldings<'n, 'a> {
         rows: &[Range<usize>],
         divisors: &[f32],
         applied: Vec<f32>,
-    ) -> Result<Change, FoldingError> {
+    ) -> Result<PairFusion, ScaleFusionError> {
         let place = self.check(source)?;
         let mut factors = vec![1.0; place.rows];
         for (row, divisor) in rows.iter().cloned().flatten().zip(divisors) {
@@ -271,16 +273,16 @@ impl<'n, 'a> Foldings<'n, 'a> {
             vectors.push((tensor, vector, bias));
         }
         finite(place.module, &vectors)?;
-        Ok(Change { applied, rows: Some((place.weight, factors)), vectors })
+        Ok(PairFusion { applied, rows: Some((place.weight, factors)), vectors })
     }
 
     /// The values that a norm or bias has now.
-    fn vector(&self, tensor: usize, module: &str) -> Result<(Vector, Vec<f32>), FoldingError> {
+    fn vector(&self, tensor: usize, module: &str) -> Result<(Vector, Vec<f32>), ScaleFusionError> {
         if let Some((vector, values)) = self.vectors.get(&tensor) {
             return Ok((vector.clone(), values.clone()));
         }
         let vector = self.tensors.vector(tensor, None);
-        let fixed = |error: kvant_forward::forward::ForwardError| FoldingError::Fixed {
+        let fixed = |error: kvant_forward::forward::ForwardError| ScaleFusionError::Fixed {
             module: module.to_owned(),
             reason: error.to_string(),
         };
@@ -298,10 +300,10 @@ fn multiply(factors: &mut Option<Vec<f32>>, more: &[f32]) {
 }
 
 /// # Errors
-/// [`FoldingError::Overflow`] where a value is no number.
-fn finite(module: &str, vectors: &[(usize, Vector, Vec<f32>)]) -> Result<(), FoldingError> {
+/// [`ScaleFusionError::Overflow`] where a value is no number.
+fn finite(module: &str, vectors: &[(usize, Vector, Vec<f32>)]) -> Result<(), ScaleFusionError> {
     match vectors.iter().all(|(_, _, values)| values.iter().all(|value| value.is_finite())) {
         true => Ok(()),
-        false => Err(FoldingError::Overflow { module: module.to_owned() }),
+        false => Err(ScaleFusionError::Overflow { module: module.to_owned() }),
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! ```
 //! use kvant_container::Checkpoint;
-//! use kvant_checkpoint::folding::Foldings;
+//! use kvant_checkpoint::folding::ScaleFusion;
 //! use kvant_forward::forward::{Tensors, WeightOverrides};
 //! use kvant_formats::import;
 //! use kvant_model::model_config::ModelConfig;
@@ -16,7 +16,7 @@
 //! let config = ModelConfig::from_json(&checkpoint.config()?.ok_or("no config.json")?)?;
 //! let network = Network::recognise(&config, tensors.meta());
 //!
-//! let mut foldings = Foldings::new(&network, &tensors, 0, |module| module.ends_with("lm_head"));
+//! let mut foldings = ScaleFusion::new(&network, &tensors, 0, |module| module.ends_with("lm_head"));
 //! let link = &network.links(0)[0];
 //! let scales = vec![2.0; foldings.width(link)];
 //! let applied = foldings.apply(link, &scales)?;
@@ -36,5 +36,5 @@ mod norm;
 mod scales;
 
 pub use changed::ChangedTensor;
-pub use error::FoldingError;
-pub use foldings::Foldings;
+pub use error::ScaleFusionError;
+pub use foldings::ScaleFusion;

@@ -81,8 +81,8 @@ fn expert_of(
     expert: usize,
 ) -> Result<(String, Module), ForwardError> {
     let size = (place.rows, place.columns);
-    let input_major = all.orientation == Orientation::InOut;
-    let layer = tensors.slice(&all.module, (place.weight, all.bias), (expert, place.count), size, input_major)?;
+    let is_transposed = all.orientation == Orientation::InOut;
+    let layer = tensors.slice(&all.module, (place.weight, all.bias), (expert, place.count), size, is_transposed)?;
     let bias = all.bias.map(|bias| (bias, expert * place.rows));
     Ok((expert_module(&all.module, expert), Module { weight: place.weight, bias, layer }))
 }

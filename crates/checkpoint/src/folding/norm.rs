@@ -1,6 +1,6 @@
 //! Dividing a norm by scales, in the type that its values are stored in.
 
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 
 /// A norm's new weight, and the scales that it was divided by in effect.
 pub(super) struct Divided {
@@ -9,14 +9,14 @@ pub(super) struct Divided {
 }
 
 /// Divides what a norm multiplies by, `offset + w`: the new weight is rounded to the type of the old one, and the scales are
-/// the quotients of what was and what is, so that what rounding does here is made up for by whoever reads the norm. Channels
+/// the quotients of the old and the new values, so that consumers of the norm compensate for its rounding. Channels
 /// that are zero, or would become zero, keep their weight.
-pub(super) fn divide(weight: &[f32], scales: &[f32], offset: f32, stored: Arithmetic) -> Divided {
+pub(super) fn divide(weight: &[f32], scales: &[f32], offset: f32, stored: ComputeDType) -> Divided {
     let (weight, scales) = weight.iter().zip(scales).map(|(w, s)| divided(*w, *s, offset, stored)).unzip();
     Divided { weight, scales }
 }
 
-fn divided(weight: f32, scale: f32, offset: f32, stored: Arithmetic) -> (f32, f32) {
+fn divided(weight: f32, scale: f32, offset: f32, stored: ComputeDType) -> (f32, f32) {
     let before = offset + weight;
     let divided = stored.round(before / scale - offset);
     let effective = before / (offset + divided);
@@ -30,11 +30,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_product_with_the_effective_scale_is_the_old_weight() {
+    fn folded_norm_times_scale_is_the_old_weight() {
         let weight = [1.0, -0.75, 0.3125, 0.0, 2.5e-3, -1.0];
         let scales = [3.0, 0.7, 1.9, 5.0, 250.0, 0.01];
         for (offset, stored) in
-            [(0.0, Arithmetic::Bf16), (1.0, Arithmetic::Bf16), (0.0, Arithmetic::F32), (1.0, Arithmetic::F16)]
+            [(0.0, ComputeDType::Bf16), (1.0, ComputeDType::Bf16), (0.0, ComputeDType::F32), (1.0, ComputeDType::F16)]
         {
             let Divided { weight: new, scales: effective } = divide(&weight, &scales, offset, stored);
             for j in 0..weight.len() {
@@ -46,10 +46,10 @@ mod tests {
     }
 
     #[test]
-    fn zeros_stay_and_are_not_scaled() {
-        let Divided { weight, scales } = divide(&[0.0, 1e-7], &[4.0, 1e4], 0.0, Arithmetic::F16);
+    fn zero_norm_weights_stay_unscaled() {
+        let Divided { weight, scales } = divide(&[0.0, 1e-7], &[4.0, 1e4], 0.0, ComputeDType::F16);
         assert_eq!((weight, scales), (vec![0.0, 1e-7], vec![1.0, 1.0]));
-        let Divided { weight, scales } = divide(&[-1.0, 0.0], &[4.0, 1e6], 1.0, Arithmetic::Bf16);
+        let Divided { weight, scales } = divide(&[-1.0, 0.0], &[4.0, 1e6], 1.0, ComputeDType::Bf16);
         assert_eq!((weight, scales), (vec![-1.0, 0.0], vec![1.0, 1.0]));
     }
 }

@@ -1,8 +1,8 @@
-//! Scales as they pass through what lies between two layers. Not what is done with them.
+//! Scales as they pass through the operation between two layers. Not their application.
 
-use kvant_model::network::Through;
+use kvant_model::network::PairPath;
 
-/// What keeps `scales` from being used for `width` inputs, if anything.
+/// The reason that `scales` cannot be used for `width` inputs, if any.
 pub(super) fn fault(scales: &[f32], width: usize) -> Option<String> {
     if scales.len() != width {
         return Some(format!("are {} for {width} channels", scales.len()));
@@ -10,19 +10,19 @@ pub(super) fn fault(scales: &[f32], width: usize) -> Option<String> {
     // Reciprocals are used too.
     let usable = |scale: &f32| *scale > 0.0 && scale.is_normal() && scale.recip().is_normal();
     let channel = scales.iter().position(|scale| !usable(scale))?;
-    Some(format!("are no positive numbers: that of channel {channel} is {}", scales[channel]))
+    Some(format!("are not positive numbers: channel {channel} has {}", scales[channel]))
 }
 
 /// The scales that can be moved: those of the query heads that read one key/value head are made equal, to their maximum.
-pub(super) fn passable(through: Through, scales: &[f32]) -> Vec<f32> {
-    let Through::Heads { head_dim, repeat } = through else { return scales.to_vec() };
+pub(super) fn passable(through: PairPath, scales: &[f32]) -> Vec<f32> {
+    let PairPath::Heads { head_dim, repeat } = through else { return scales.to_vec() };
     let of_values = of_source(through, scales);
     (0..scales.len()).map(|at| of_values[at / (head_dim * repeat) * head_dim + at % head_dim]).collect()
 }
 
 /// The scale of each channel of the source: with heads, the maximum over those that read it.
-pub(super) fn of_source(through: Through, scales: &[f32]) -> Vec<f32> {
-    let Through::Heads { head_dim, repeat } = through else { return scales.to_vec() };
+pub(super) fn of_source(through: PairPath, scales: &[f32]) -> Vec<f32> {
+    let PairPath::Heads { head_dim, repeat } = through else { return scales.to_vec() };
     let shared = scales.chunks((head_dim * repeat).max(1));
     shared.flat_map(|heads| (0..head_dim).map(|j| largest(heads.iter().skip(j).step_by(head_dim)))).collect()
 }
@@ -36,18 +36,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_that_share_values_share_scales() {
-        let heads = Through::Heads { head_dim: 2, repeat: 3 };
+    fn heads_sharing_values_share_scales() {
+        let heads = PairPath::Heads { head_dim: 2, repeat: 3 };
         let scales = [1.0, 8.0, 3.0, 2.0, 2.0, 5.0, 9.0, 1.0, 1.0, 1.0, 4.0, 6.0];
         assert_eq!(of_source(heads, &scales), [3.0, 8.0, 9.0, 6.0]);
         let even = passable(heads, &scales);
         assert_eq!(even, [3.0, 8.0, 3.0, 8.0, 3.0, 8.0, 9.0, 6.0, 9.0, 6.0, 9.0, 6.0]);
         assert_eq!(passable(heads, &even), even);
-        assert_eq!(passable(Through::Norm, &scales), scales);
+        assert_eq!(passable(PairPath::Norm, &scales), scales);
     }
 
     #[test]
-    fn only_positive_numbers_are_scales() {
+    fn scales_must_be_positive_and_finite() {
         assert_eq!(fault(&[1.0, 0.5], 2), None);
         assert!(fault(&[1.0], 2).unwrap().contains("1 for 2"));
         for bad in [0.0, -1.0, f32::NAN, f32::INFINITY, 1e-45] {

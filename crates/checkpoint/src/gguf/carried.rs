@@ -17,7 +17,7 @@ use kvant_weights::parts::{ScaleEncoding, encode};
 use kvant_weights::weight::Band;
 use kvant_weights::weight::PackedMatrix;
 
-/// How codes become blocks: the type, and the scheme that describes the codes with signed integers.
+/// The conversion of codes to blocks: the type, and the scheme that describes the codes with signed integers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Carried {
     /// The type.
@@ -26,41 +26,41 @@ pub struct Carried {
     pub scheme: TensorScheme,
 }
 
-/// What becomes of a weight that is quantized in the source.
+/// The conversion of a weight that is quantized in the source.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fit {
     pub kind: TensorType,
-    /// How its codes are taken over; `None` where values are quantized anew.
+    /// The conversion of its codes; `None` if values are requantized.
     pub carried: Option<Carried>,
-    /// What is lost, in words.
+    /// The loss, in words.
     pub loss: Option<String>,
 }
 
-/// What a file of codes that are there already may lose.
+/// The loss that is accepted in a file of existing codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Accepted {
     /// Nothing.
     Nothing,
     /// Digits of scales and minima beyond those of binary16.
     Rounding,
-    /// The codes: values are quantized anew where no type holds them.
+    /// Requantizing values that no type holds.
     Requantizing,
 }
 
 impl Accepted {
-    /// What `--requantize` accepts.
+    /// The loss that `--requantize` accepts.
     pub fn requantizing(asked: bool) -> Accepted {
         if asked { Accepted::Requantizing } else { Accepted::Nothing }
     }
 }
 
-/// The largest relative error of a scale with which codes are still taken over: half a unit in the last place of binary16.
+/// The largest relative error of a scale for which codes are still copied: half a unit in the last place of binary16.
 const SMALL_LOSS: f64 = 1.0 / 2048.0;
 
 /// The type that holds the codes of these matrices, which are rows of one tensor.
 ///
 /// # Errors
-/// Why none does, or what would be lost and is not accepted.
+/// The reason that none does, or the loss that is not accepted.
 pub(super) fn fit(isa: Isa, matrices: &[&PackedMatrix<'_>], accepted: Accepted) -> Result<Fit, String> {
     let columns = matrices.first().map_or(1, |matrix| matrix.columns());
     match held(isa, matrices) {
@@ -79,10 +79,10 @@ pub(super) fn type_of(coded: Coded) -> TensorType {
     TensorType::from_id(coded.kind().id()).unwrap_or(TensorType::F32)
 }
 
-/// The type to which values are quantized anew, in rows of `columns`: as wide as the codes, about.
+/// The type to which values are requantized, in rows of `columns`: about as wide as the codes.
 ///
 /// # Errors
-/// The reason, where that is not accepted.
+/// The reason, if that is not accepted.
 pub(super) fn anew(
     matrices: &[&PackedMatrix<'_>],
     columns: usize,
@@ -104,18 +104,16 @@ pub(super) fn anew(
     Ok(Fit { kind, carried: None, loss: Some(format!("it is requantized to {kind}")) })
 }
 
-/// What is lost in words, and the largest relative error.
+/// A description of the loss, and the largest relative error.
 type Loss = Option<(String, f64)>;
 
-/// How the codes of all matrices are held, and what is lost of their scales.
+/// The type of the codes of all matrices, and the loss of their scales.
 fn held(isa: Isa, matrices: &[&PackedMatrix<'_>]) -> Result<(Carried, Loss), String> {
     let symmetric = matrices.iter().all(|matrix| matrix.is_symmetric(isa));
     let (mut found, mut loss): (Option<Carried>, Loss) = (None, None);
     for matrix in matrices {
         if matrix.groups().is_some() {
-            return Err(
-                "its input channels are not grouped as they stand, and there is no place for their groups".into()
-            );
+            return Err("its input channels are not grouped in storage order, and the layout has no group index".into());
         }
         let scheme = matrix.scheme(symmetric, None).ok_or_else(|| matrix.unlike())?;
         let carried = Carried { coded: coded(scheme, matrix.columns())?, scheme };
@@ -132,7 +130,7 @@ fn held(isa: Isa, matrices: &[&PackedMatrix<'_>]) -> Result<(Carried, Loss), Str
 /// The type that holds codes of a scheme.
 ///
 /// # Errors
-/// Why none does.
+/// The reason that none does.
 pub(super) fn coded(scheme: TensorScheme, columns: usize) -> Result<Coded, String> {
     let no_such = || Err(format!("GGUF has no blocks of `{scheme}`"));
     let granularity = match scheme {
@@ -146,14 +144,14 @@ pub(super) fn coded(scheme: TensorScheme, columns: usize) -> Result<Coded, Strin
         Granularity::Channel(Axis::Rows) | Granularity::Tensor => columns,
         _ => return no_such(),
     };
-    if let TensorScheme::Float(FloatScheme { format: MiniFloat::E2M1, scale: FloatScale::E4m3OfTensor, .. }) = scheme
+    if let TensorScheme::Float(FloatScheme { format: MiniFloat::E2M1, scale: FloatScale::E4m3WithGlobal, .. }) = scheme
         && group == 16
     {
         let whole = columns.is_multiple_of(Coded::Nvfp4.kind().block_elements());
-        return if whole { Ok(Coded::Nvfp4) } else { Err(format!("rows of {columns} are no whole blocks of 64")) };
+        return if whole { Ok(Coded::Nvfp4) } else { Err(format!("rows of {columns} are not a multiple of 64")) };
     }
     if !group.is_multiple_of(32) {
-        return Err(format!("groups of {group} are no whole blocks of 32"));
+        return Err(format!("groups of {group} are not a multiple of 32"));
     }
     match scheme {
         TensorScheme::Int(int) => match (int.zero_point, int.format.bits()) {
@@ -172,7 +170,7 @@ pub(super) fn coded(scheme: TensorScheme, columns: usize) -> Result<Coded, Strin
     }
 }
 
-/// What storing scales, and minima made of zero points, as binary16 loses.
+/// The loss of storing scales, and minima derived from zero points, as binary16.
 fn loss_of(isa: Isa, matrix: &PackedMatrix<'_>, coded: Coded) -> Loss {
     match coded {
         Coded::Mxfp4 => return None,
@@ -191,11 +189,11 @@ fn loss_of(isa: Isa, matrix: &PackedMatrix<'_>, coded: Coded) -> Loss {
     worst.map(|(what, exact, relative)| (format!("the {what} {exact:e} is not exact in F16"), relative))
 }
 
-/// What storing the scales of groups without sign loses, and a factor on them where the source has a divisor.
+/// The loss of storing unsigned group scales, and a factor on them if the source has a divisor.
 fn loss_of_nvfp4(isa: Isa, matrix: &PackedMatrix<'_>) -> Loss {
     let unheld = matrix.scales(isa).into_iter().find(|scale| scale.is_sign_negative() || !scale.is_finite());
     if let Some(scale) = unheld {
-        return Some((format!("the scale {scale:e} is no positive number"), f64::INFINITY));
+        return Some((format!("the scale {scale:e} is not a positive number"), f64::INFINITY));
     }
     loss_of_tensor_scale(matrix).map(|loss| (loss.reason, f64::from(loss.relative)))
 }

@@ -1,4 +1,4 @@
-//! How far the tensors of a file are from the source that it was made of: both are read as values, band by band.
+//! The distance of a file's tensors from its source: both are dequantized, band by band.
 
 use super::plan::{GgufPlan, PlannedTensor};
 use super::source::{SourceTensors, read};
@@ -43,7 +43,7 @@ pub fn measure(plan: &GgufPlan, source: &Checkpoint, output: &Path) -> Result<Ve
     found.par_iter().map(error).collect()
 }
 
-/// The error of a tensor whose bytes are taken over: none, or it is not the tensor.
+/// The error of a tensor whose bytes are copied: zero, or it is another tensor.
 fn taken(source: &Checkpoint, position: usize, made: GgufTensor<'_>) -> Option<LayerError> {
     let before = source.gguf()?.tensors().nth(position)?;
     let is_same = (before.kind(), before.bytes()) == (made.kind(), made.bytes());

@@ -1,10 +1,10 @@
-//! GGUF files, as llama.cpp loads them: the whole model, with its tokenizer, in one file.
+//! GGUF files for llama.cpp: the whole model, with its tokenizer, in one file.
 //!
 //! The flow, in the order of the modules:
 //!
-//! * [`recipe`]: a mix and types of tensors by name,
-//! * [`plan`]: what the file will hold: metadata, tensors, types, places; whatever can be refused is refused here,
-//! * [`run`]: the doing, in parallel, in bounded memory, resumable through the same [`Output`](crate::engine::Output),
+//! * [`recipe`]: an ftype, and tensor types by name,
+//! * [`plan`]: the contents of the file: metadata, tensors, types, offsets; invalid requests are refused here,
+//! * [`run`]: the execution, in parallel, in bounded memory, resumable through the same [`Output`](crate::engine::Output),
 //! * [`restore`](kvant_gguf::model::restore): files read back, as the checkpoints that they were made of,
 //! * [`imatrix`]: the importance of inputs, measured or read from llama.cpp's files.
 //!

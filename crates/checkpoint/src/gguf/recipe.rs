@@ -1,4 +1,4 @@
-//! What the user asked for where the output is a GGUF file: a mix, and types of tensors by name.
+//! The user's request for a GGUF file: an ftype, and tensor types by name.
 
 use super::imatrix::Importance;
 use crate::recipe::{NamedScheme, Settings, glob};
@@ -13,19 +13,19 @@ use kvant_weights::recipe_error::{RecipeError, quoted};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// What is said of tensors by name.
+/// A rule for tensors by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) tensors: Glob,
     /// The type, or `None` to keep that of the source.
     pub(super) kind: Option<TensorType>,
-    /// Whether there need be none of them: another tool has listed what it keeps of many models.
+    /// Whether it may match nothing: another tool has listed what it keeps of many models.
     pub(super) may_be_idle: bool,
 }
 
-/// What is known of the importance of inputs.
+/// The importance of inputs.
 #[derive(Clone, Debug, Default)]
-enum Weighing {
+enum ImatrixUse {
     /// All weigh the same.
     #[default]
     Uniform,
@@ -35,20 +35,20 @@ enum Weighing {
     Known(Arc<Importance>),
 }
 
-/// What the user asked for, complete.
+/// The complete request of the user.
 #[derive(Clone, Debug)]
 pub struct GgufRecipe {
-    mix: Ftype,
+    ftype: Ftype,
     rules: Vec<Rule>,
-    weighing: Weighing,
+    imatrix: ImatrixUse,
     /// Whether values of a source that is quantized already may be quantized again.
     requantizes: bool,
     notes: Vec<String>,
 }
 
-/// What a recipe says of a tensor.
+/// The type that a recipe gives a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum TypeChoice {
     /// Nothing: the mix decides.
     Nothing,
     /// It keeps the type of the source.
@@ -75,23 +75,25 @@ struct ShownRule {
 }
 
 impl GgufRecipe {
-    /// The recipe that command line and file make together; `None` where they ask for another format. The name of a mix
-    /// asks for GGUF unless a format is given.
+    /// The recipe from the command line and the file; `None` if they request another format. The name of an ftype
+    /// requests GGUF unless a format is given.
     ///
     /// # Errors
-    /// *Invalid* for what is no mix or type, *unsupported* for settings that have no meaning here.
+    /// *Invalid* for unknown ftypes and types, *unsupported* for settings without meaning here.
     pub fn of(line: &Settings, file: &Settings) -> Result<Option<GgufRecipe>, RecipeError> {
         let scheme = line.scheme.as_ref().or(file.scheme.as_ref());
-        let mix = scheme.map(|text| text.parse::<Ftype>());
+        let ftype = scheme.map(|text| text.parse::<Ftype>());
         let is_asked = match line.format.or(file.format) {
             Some(format) => format == OutputFormat::Gguf,
-            None => matches!((&mix, scheme), (Some(Ok(_)), Some(text)) if NamedScheme::find("‹scheme›", text).is_err()),
+            None => {
+                matches!((&ftype, scheme), (Some(Ok(_)), Some(text)) if NamedScheme::find("‹scheme›", text).is_err())
+            }
         };
         if !is_asked {
             return Ok(None);
         }
-        let mix = match mix {
-            Some(Ok(mix)) => mix,
+        let ftype = match ftype {
+            Some(Ok(ftype)) => ftype,
             // Codes of a scheme are made in a checkpoint, which becomes a file.
             Some(Err(_)) if scheme.is_some_and(|text| NamedScheme::find("‹scheme›", text).is_ok()) => {
                 return Ok(None);
@@ -106,65 +108,65 @@ impl GgufRecipe {
         refuse_others(file)?;
         let mut rules = rules(file, "override")?;
         rules.extend(self::rules(line, "‹override›")?);
-        let weighing = if asks_for_imatrix(line, file)? { Weighing::Asked } else { Weighing::Uniform };
+        let imatrix = if asks_for_imatrix(line, file)? { ImatrixUse::Asked } else { ImatrixUse::Uniform };
         let requantizes = line.requantize.or(file.requantize).unwrap_or(false);
         let notes = line.notes.iter().chain(&file.notes).cloned().collect();
-        Ok(Some(GgufRecipe { mix, rules, weighing, requantizes, notes }))
+        Ok(Some(GgufRecipe { ftype, rules, imatrix, requantizes, notes }))
     }
 
     /// The recipe of a mix alone.
-    pub fn plain(mix: Ftype) -> GgufRecipe {
-        GgufRecipe { mix, rules: Vec::new(), weighing: Weighing::Uniform, requantizes: false, notes: Vec::new() }
+    pub fn plain(ftype: Ftype) -> GgufRecipe {
+        GgufRecipe { ftype, rules: Vec::new(), imatrix: ImatrixUse::Uniform, requantizes: false, notes: Vec::new() }
     }
 
     /// The mix.
-    pub fn mix(&self) -> Ftype {
-        self.mix
+    pub fn ftype(&self) -> Ftype {
+        self.ftype
     }
 
-    /// Whether values of a source that is quantized already may be quantized again.
+    /// Returns whether values of a source that is quantized already may be quantized again.
     pub fn requantizes(&self) -> bool {
         self.requantizes
     }
 
-    /// What the user should know of how it was read.
+    /// Notes for the user about how it was read.
     pub(super) fn notes(&self) -> &[String] {
         &self.notes
     }
 
     /// The same with the importance of inputs known.
     pub fn with_importance(self, importance: Arc<Importance>) -> GgufRecipe {
-        GgufRecipe { weighing: Weighing::Known(importance), ..self }
+        GgufRecipe { imatrix: ImatrixUse::Known(importance), ..self }
     }
 
-    /// Whether the importance of inputs is to be measured, and is not known yet.
+    /// Returns whether the importance of inputs is to be measured, and is not known yet.
     pub fn needs_importance(&self) -> bool {
-        matches!(self.weighing, Weighing::Asked)
+        matches!(self.imatrix, ImatrixUse::Asked)
     }
 
-    /// Whether inputs are weighed.
+    /// Returns whether inputs are weighted by importance.
     pub fn has_importance(&self) -> bool {
-        !matches!(self.weighing, Weighing::Uniform)
+        !matches!(self.imatrix, ImatrixUse::Uniform)
     }
 
     /// The importance of inputs, where it is known.
     pub fn importance(&self) -> Option<&Arc<Importance>> {
-        match &self.weighing {
-            Weighing::Known(importance) => Some(importance),
+        match &self.imatrix {
+            ImatrixUse::Known(importance) => Some(importance),
             _ => None,
         }
     }
 
-    /// What is said of a tensor, by its name in the file or those of the modules it is made of; the last rule wins.
-    pub fn said_of(&self, name: &str, modules: &[String]) -> Said {
+    /// The type given to a tensor, by its name in the file or those of its modules; the last rule wins.
+    pub fn type_choice(&self, name: &str, modules: &[String]) -> TypeChoice {
         let stem = name.strip_suffix(".weight").unwrap_or(name);
         let matches = |rule: &&Rule| {
             [name, stem].iter().any(|name| rule.tensors.matches(name))
                 || modules.iter().any(|module| rule.tensors.matches(module))
         };
         match self.rules.iter().rev().find(matches) {
-            None => Said::Nothing,
-            Some(rule) => rule.kind.map_or(Said::Keep, Said::Type),
+            None => TypeChoice::Nothing,
+            Some(rule) => rule.kind.map_or(TypeChoice::Keep, TypeChoice::Type),
         }
     }
 
@@ -189,12 +191,12 @@ impl Serialize for GgufRecipe {
         };
         let overrides = self.rules.iter().map(rule).collect();
         let importance = self.has_importance();
-        Shown { scheme: self.mix.row().name, format: "gguf", overrides, importance }.serialize(serializer)
+        Shown { scheme: self.ftype.row().name, format: "gguf", overrides, importance }.serialize(serializer)
     }
 }
 
 fn unknown(scheme: &str) -> RecipeError {
-    RecipeError::invalid("‹scheme›", format!("{} is no type of GGUF", quoted(scheme)), hint())
+    RecipeError::invalid("‹scheme›", format!("{} is not a GGUF type", quoted(scheme)), hint())
 }
 
 fn hint() -> String {
@@ -209,7 +211,7 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
         (
             settings.queries.is_some() || settings.probabilities.is_some(),
             "‹attention›",
-            "llama.cpp computes it in floats",
+            "llama.cpp computes it in float",
         ),
         (settings.pack_method.is_some(), "‹pack-method›", "the layout of blocks is fixed"),
         (settings.max_shard_size.is_some(), "‹max-shard-size›", "it is written as one file"),
@@ -251,12 +253,12 @@ fn type_of(place: &str, text: &str) -> Result<Option<TensorType>, RecipeError> {
         Some(kind) => Ok(Some(kind)),
         None => {
             let hint = format!("a tensor can be one of {}, or `keep`", names());
-            Err(RecipeError::invalid(place, format!("{} is no type of a tensor", quoted(text)), hint))
+            Err(RecipeError::invalid(place, format!("{} is not a tensor type", quoted(text)), hint))
         }
     }
 }
 
-/// Whether the importance of inputs is to be measured. No other algorithm works on blocks of llama.cpp's types.
+/// Returns whether the importance of inputs is to be measured. No other algorithm works on blocks of llama.cpp's types.
 fn asks_for_imatrix(line: &Settings, file: &Settings) -> Result<bool, RecipeError> {
     let asked = line.algorithm.as_ref().or(file.algorithm.as_ref());
     match asked.map_or(&[][..], Vec::as_slice) {
@@ -288,37 +290,37 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_mix_asks_for_gguf() {
-        assert_eq!(recipe(&line("Q4_K_M")).unwrap().unwrap().mix(), Ftype::Q4_K_M);
+    fn ftype_name_as_scheme_selects_gguf() {
+        assert_eq!(recipe(&line("Q4_K_M")).unwrap().unwrap().ftype(), Ftype::Q4_K_M);
         assert!(recipe(&line("int4_wo_128")).unwrap().is_none());
         assert!(recipe(&Settings { format: Some(OutputFormat::QUARK), ..line("Q8_0") }).unwrap().is_none());
         let asked = Settings { format: Some(OutputFormat::Gguf), ..line("Q9_9") };
-        assert_eq!(recipe(&asked).unwrap_err().to_string(), "‹scheme›: `Q9_9` is no type of GGUF");
+        assert_eq!(recipe(&asked).unwrap_err().to_string(), "‹scheme›: `Q9_9` is not a GGUF type");
         let misspelt = Settings { format: Some(OutputFormat::Gguf), ..line("int4:g3x") };
         let error = recipe(&misspelt).unwrap_err();
-        assert!(error.to_string().contains("g3x") && !error.to_string().contains("no type"), "{error}");
+        assert!(error.to_string().contains("g3x") && !error.to_string().contains("GGUF type"), "{error}");
         let codes = Settings { format: Some(OutputFormat::Gguf), ..line("int4:g32") };
         assert!(recipe(&codes).unwrap().is_none());
         let asked = Settings { format: Some(OutputFormat::Gguf), ..line("bf16") };
-        assert_eq!(recipe(&asked).unwrap().unwrap().mix(), Ftype::BF16);
+        assert_eq!(recipe(&asked).unwrap().unwrap().ftype(), Ftype::BF16);
     }
 
     #[test]
-    fn the_last_rule_wins_by_any_name() {
+    fn last_matching_rule_wins_for_gguf_and_module_names() {
         let overrides = vec!["blk.0.*=q8_0".parse().unwrap(), "*down_proj=F16".parse().unwrap()];
         let settings = Settings { exclude: vec!["output".into()], overrides, ..line("Q4_0") };
         let recipe = recipe(&settings).unwrap().unwrap();
-        let said = |name: &str, module: &str| recipe.said_of(name, &[module.to_owned()]);
-        assert_eq!(said("blk.0.ffn_down.weight", "model.layers.0.mlp.down_proj"), Said::Type(TensorType::F16));
-        assert_eq!(said("blk.0.ffn_up.weight", "model.layers.0.mlp.up_proj"), Said::Type(TensorType::Q8_0));
-        assert_eq!(said("output.weight", "lm_head"), Said::Keep);
-        assert_eq!(said("blk.1.ffn_up.weight", "model.layers.1.mlp.up_proj"), Said::Nothing);
+        let said = |name: &str, module: &str| recipe.type_choice(name, &[module.to_owned()]);
+        assert_eq!(said("blk.0.ffn_down.weight", "model.layers.0.mlp.down_proj"), TypeChoice::Type(TensorType::F16));
+        assert_eq!(said("blk.0.ffn_up.weight", "model.layers.0.mlp.up_proj"), TypeChoice::Type(TensorType::Q8_0));
+        assert_eq!(said("output.weight", "lm_head"), TypeChoice::Keep);
+        assert_eq!(said("blk.1.ffn_up.weight", "model.layers.1.mlp.up_proj"), TypeChoice::Nothing);
         let idle = recipe.idle_rules(&[vec!["output"], vec!["blk.0.x"]]);
         assert_eq!(idle.iter().map(|rule| rule.tensors.pattern()).collect::<Vec<_>>(), ["*down_proj"]);
     }
 
     #[test]
-    fn what_has_no_meaning_is_refused() {
+    fn settings_without_effect_in_gguf_are_refused() {
         let with = |change: fn(&mut Settings)| {
             let mut settings = line("Q4_0");
             change(&mut settings);
@@ -326,7 +328,7 @@ mod tests {
         };
         assert!(with(|s| s.kv_cache = Some("fp8".into())).starts_with("‹kv-cache›: does not apply"));
         assert!(with(|s| s.algorithm = Some(vec!["gptq".into()])).contains("does not make blocks"));
-        assert!(with(|s| s.overrides = vec!["*=int4".parse().unwrap()]).contains("no type of a tensor"));
+        assert!(with(|s| s.overrides = vec!["*=int4".parse().unwrap()]).contains("not a tensor type"));
         let settings = Settings { algorithm: Some(vec![IMATRIX.to_owned()]), ..line("Q4_0") };
         assert!(recipe(&settings).unwrap().unwrap().needs_importance());
     }

@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes that are taken over at a time.
+/// Bytes that are copied at a time.
 const PIECE: usize = 4 << 20;
 
 thread_local! {
@@ -26,10 +26,10 @@ thread_local! {
     static SCRATCH: RefCell<(Vec<f32>, Vec<u8>)> = RefCell::default();
 }
 
-/// Carries out a plan into an output that has been begun.
+/// Executes a plan into a started output.
 ///
 /// # Errors
-/// See [`EngineError`]. After an error, a cancellation or a kill the same call goes on with what is left.
+/// See [`EngineError`]. After an error, a cancellation or a kill the same call resumes with the remaining jobs.
 pub fn run(
     plan: &GgufPlan,
     checkpoint: &Checkpoint,
@@ -45,7 +45,7 @@ pub fn run(
     let done = bytes(&mut jobs.iter().copied().filter(|job| output.is_adopted(*job)));
     progress.begin(done + bytes(&mut left.iter().copied()), done);
     let tensors = SourceTensors::open(checkpoint)?;
-    let work = Work { plan, checkpoint, output, cancelled, tensors, isa: Isa::best() };
+    let work = TensorWork { plan, checkpoint, output, cancelled, tensors, isa: Isa::best() };
     let finished = take_turns(threads, &left, |job| {
         let pieces = work.tensor(job)?;
         refuse_lost(checkpoint)?;
@@ -60,7 +60,7 @@ pub fn run(
 }
 
 fn vanished(what: &str) -> EngineError {
-    EngineError::Vanished(what.to_owned())
+    EngineError::TensorVanished(what.to_owned())
 }
 
 /// A weight that cannot be stored, in words.
@@ -70,8 +70,8 @@ fn weight_in_words(task: &TensorSliceTask<'_>, band: &Band, values: &[f32], at: 
     format!("the weight of output {row}, input {column} is {:e}", values[at])
 }
 
-/// What every tensor needs.
-struct Work<'a> {
+/// Data shared by all tensors.
+struct TensorWork<'a> {
     plan: &'a GgufPlan,
     checkpoint: &'a Checkpoint,
     output: &'a Output,
@@ -89,12 +89,12 @@ struct TensorSliceTask<'t> {
     kind: GgmlType,
     /// Bytes of a row.
     row_bytes: usize,
-    /// Where in the tensor it begins.
+    /// Its offset in the tensor.
     offset: usize,
     importance: Option<&'t [f32]>,
 }
 
-impl Work<'_> {
+impl TensorWork<'_> {
     fn tensor(&self, index: usize) -> Result<Vec<Written>, EngineError> {
         let tensor = &self.plan.tensors[index];
         let slabs = match &tensor.content {
@@ -138,7 +138,7 @@ impl Work<'_> {
         tensor.bytes().par_chunks(PIECE).enumerate().map(piece).collect()
     }
 
-    /// The importance of a slab's inputs; nothing where the slab is turned over.
+    /// The importance of a slice's inputs; `None` if the slice is transposed.
     fn importance(&self, tensor: &PlannedTensor, number: usize, slab: &TensorSlice) -> Option<&[f32]> {
         let importance = self.plan.recipe.importance().filter(|_| !slab.transposed)?;
         importance.of_matrix(&tensor.name, number, slab.out_columns())
@@ -164,7 +164,7 @@ impl Work<'_> {
         })
     }
 
-    /// Writes a band whose codes the source has.
+    /// Writes a band from the source's codes.
     fn carried(
         &self,
         task: &TensorSliceTask<'_>,
@@ -178,7 +178,7 @@ impl Work<'_> {
         self.write(task.index, task.offset + band.rows.start * task.row_bytes, &bytes)
     }
 
-    /// The largest magnitude of values. Those that are no numbers have no code, and are refused.
+    /// The largest magnitude of values. Non-finite values have no code, and are refused.
     fn magnitude(&self, task: &TensorSliceTask<'_>, band: &Band, values: &[f32]) -> Result<f32, EngineError> {
         // Without its sign a float's bits rise with its size, infinity and NaN last: a maximum of integers vectorises.
         const MAGNITUDE: u32 = 0x7fff_ffff;
@@ -216,7 +216,7 @@ impl Work<'_> {
         Err(EngineError::TooLarge { tensor, file, reason, way_out })
     }
 
-    /// The tensor that a slab is made of, and its file.
+    /// The source tensor of a slice, and its file.
     fn source_of(&self, task: &TensorSliceTask<'_>) -> (String, String) {
         let tensor = self.tensors.name(task.slab).to_owned();
         let part = self.tensors.packed(task.slab).and_then(PackedMatrix::tensor_name);

@@ -1,4 +1,4 @@
-//! Reading the rows of the source that a tensor is made of. Not their order: see [`RowMap`].
+//! Reads the source rows of a tensor. Not their order: see [`RowMap`].
 
 use kvant_container::gguf::{GgufTensor, TensorType};
 use kvant_container::{Checkpoint, Dtype};
@@ -7,7 +7,7 @@ use kvant_gguf::model::TensorSlice;
 use kvant_gguf::model::codec;
 use kvant_model::network::TensorMeta;
 use kvant_numeric::ggml::GgmlType;
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::Isa;
 use kvant_weights::import_error::ImportError;
@@ -17,13 +17,13 @@ use kvant_weights::weight::{BlockMatrix, BlockPiece, ImportedTensor, PackedMatri
 use std::sync::Arc;
 
 /// The type of the elements of a weight; `None` where it is not read.
-pub(super) fn source_type(dtype: Dtype) -> Option<Source> {
+pub(super) fn source_type(dtype: Dtype) -> Option<FloatDType> {
     match dtype {
-        Dtype::F32 => Some(Source::F32),
-        Dtype::F16 => Some(Source::F16),
-        Dtype::BF16 => Some(Source::Bf16),
-        Dtype::F8_E4M3 => Some(Source::E4m3),
-        Dtype::F8_E5M2 => Some(Source::E5m2),
+        Dtype::F32 => Some(FloatDType::F32),
+        Dtype::F16 => Some(FloatDType::F16),
+        Dtype::BF16 => Some(FloatDType::Bf16),
+        Dtype::F8_E4M3 => Some(FloatDType::E4m3),
+        Dtype::F8_E5M2 => Some(FloatDType::E5m2),
         _ => None,
     }
 }
@@ -49,7 +49,7 @@ pub(super) fn stored_type(tensor: &ImportedTensor<'_>) -> TensorType {
     }
 }
 
-/// The type in which slabs are kept that become one tensor.
+/// The type in which slices of one tensor are kept.
 pub(super) fn kept_type(tensors: &[ImportedTensor<'_>], slabs: &[TensorSlice]) -> TensorType {
     let kinds = slabs.iter().filter_map(|slab| tensors.get(slab.tensor)).map(stored_type);
     common(kinds).unwrap_or(TensorType::F32)
@@ -65,10 +65,10 @@ pub(super) fn common(mut kinds: impl Iterator<Item = TensorType>) -> Option<Tens
 pub(super) struct SourceTensors<'a>(pub Vec<ImportedTensor<'a>>);
 
 impl<'a> SourceTensors<'a> {
-    /// Those of a checkpoint, as if nothing were quantized; those of a GGUF file as they stand in it.
+    /// The tensors of a checkpoint, as if nothing were quantized; those of a GGUF file unchanged.
     ///
     /// # Errors
-    /// Where the checkpoint's own quantization is not understood.
+    /// If the checkpoint's own quantization is not supported.
     pub fn open(checkpoint: &'a Checkpoint) -> Result<SourceTensors<'a>, ImportError> {
         match checkpoint.gguf() {
             Some(file) => Ok(SourceTensors(file.tensors().map(as_it_stands).collect())),
@@ -84,7 +84,7 @@ impl<'a> SourceTensors<'a> {
                 let source = source_type(view.dtype())?;
                 let step = slab.size.0 * slab.size.1 * source.size();
                 let bytes = view.bytes().get(slab.matrix * step..(slab.matrix + 1) * step)?;
-                Some(WeightMatrix::plain(bytes, source, slab.size, slab.input_major))
+                Some(WeightMatrix::plain(bytes, source, slab.size, slab.is_transposed))
             }
         }
     }
@@ -101,7 +101,7 @@ impl<'a> SourceTensors<'a> {
     pub fn release(&self, slab: &TensorSlice) {
         match self.0.get(slab.tensor).map(|tensor| &tensor.stored) {
             Some(Stored::Plain(view)) => {
-                let size = source_type(view.dtype()).map_or(0, Source::size);
+                let size = source_type(view.dtype()).map_or(0, FloatDType::size);
                 let step = slab.size.0 * slab.size.1 * size;
                 view.release_part(slab.matrix * step..(slab.matrix + 1) * step);
             }
@@ -116,7 +116,7 @@ impl<'a> SourceTensors<'a> {
     }
 }
 
-/// A tensor of a file, whose last two dimensions are a matrix; no matrices where its type has no codec.
+/// A tensor of a file, whose last two dimensions are a matrix; no matrices if its type has no codec.
 fn as_it_stands(tensor: GgufTensor<'_>) -> ImportedTensor<'_> {
     let meta = TensorMeta::new(tensor.name(), tensor.shape(), tensor.kind().name());
     let matrices = matrices(tensor).unwrap_or_default();
@@ -147,7 +147,7 @@ pub(super) fn read(isa: Isa, matrix: &WeightMatrix<'_>, slab: &TensorSlice, band
         matrix.read(isa, &Band { rows, columns: 0..slab.size.1 }, out);
     }
     if slab.transposed {
-        // Bands of what is turned over are whole.
+        // Transposed slices have a single band.
         let mut turned = vec![0.0; out.len()];
         transpose(out, slab.rows.count(), slab.size.1, &mut turned);
         *out = turned;
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_of_several_types_is_kept_in_one_that_holds_all() {
+    fn mixed_float_types_widen_to_f32() {
         use TensorType::{BF16, F16, F32};
         assert_eq!(common([F16, F16].into_iter()), Some(F16));
         assert_eq!((common([BF16, F16].into_iter()), common([F16, F16, F32].into_iter())), (Some(F32), Some(F32)));

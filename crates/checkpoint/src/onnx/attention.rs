@@ -57,8 +57,8 @@ impl Writer<'_, '_> {
         let before = norms.filter(|norms| norms.rule != QueryKeyNorm::PerHeadAfterRotary);
         self.norm_heads(before, &mut queries, &mut keys);
         if let Some(rotary) = layer.rotary {
-            queries.value = self.turned(rotary, &queries);
-            keys.value = self.turned(rotary, &keys);
+            queries.value = self.rotated(rotary, &queries);
+            keys.value = self.rotated(rotary, &keys);
         }
         self.norm_heads(after, &mut queries, &mut keys);
         Ok([queries, keys, values])

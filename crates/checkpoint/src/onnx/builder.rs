@@ -10,7 +10,7 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Value(String);
 
-/// What an attribute holds.
+/// The value of an attribute.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Attribute<'a> {
     Int(i64),
@@ -38,7 +38,7 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// What names of nodes begin with from now on.
+    /// The prefix of names of nodes from now on.
     pub(super) fn enter(&mut self, scope: impl Into<String>) {
         self.scope = scope.into();
     }

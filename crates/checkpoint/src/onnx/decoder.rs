@@ -16,7 +16,7 @@ use std::collections::HashMap;
 const OPSET: i64 = 21;
 const IR_VERSION: i64 = 10;
 
-/// What an export made.
+/// The results of an export.
 #[derive(Debug)]
 pub struct Exported {
     /// The graph.
@@ -67,7 +67,7 @@ pub fn export(decoder: &Decoder<'_>, spill: Option<&Spill>, weights_only: bool) 
     write(decoder, spill, false, weights_only)
 }
 
-/// Whether [`export`] has a graph for every rule of a decoder; reads no weight.
+/// Returns whether [`export`] has a graph for every rule of a decoder; reads no weight.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What keeps a decoder from becoming an ONNX graph.
+//! The reasons that a decoder cannot become an ONNX graph.
 
 use kvant_container::{Diagnostic, ErrorKind};
 use kvant_forward::forward::ForwardError;
@@ -18,11 +18,11 @@ pub enum OnnxExportError {
     Codes {
         /// The layer.
         layer: String,
-        /// Why.
+        /// The reason.
         cause: SchemeError,
     },
     /// A weight or a scale is no number.
-    #[error("layer `{layer}`: {what} is no finite number")]
+    #[error("layer `{layer}`: {what} is not finite")]
     NotFinite {
         /// The layer.
         layer: String,

@@ -51,7 +51,7 @@ impl Writer<'_, '_> {
     }
 
     /// The first `dim` components of each head, turned by the angles of rotary embedding `rotary`.
-    pub(super) fn turned(&mut self, (rotary, pairing): (usize, Pairing), heads: &HeadsOf) -> Value {
+    pub(super) fn rotated(&mut self, (rotary, pairing): (usize, Pairing), heads: &HeadsOf) -> Value {
         let angles = self.rotaries[rotary].clone();
         let half = angles.dim / 2;
         let builder = &mut self.builder;
@@ -67,7 +67,7 @@ impl Writer<'_, '_> {
             builder.binary(operator, &a, &b)
         };
         let (left, right) = (turn("Sub", &first, &second), turn("Add", &second, &first));
-        let turned = match pairing {
+        let rotated = match pairing {
             Pairing::Halves => builder.concat(&[&left, &right], -1),
             Pairing::Neighbours => {
                 let (left, right) = (builder.unsqueeze(&left, &[-1]), builder.unsqueeze(&right, &[-1]));
@@ -76,9 +76,9 @@ impl Writer<'_, '_> {
             }
         };
         if angles.dim == heads.width {
-            return turned;
+            return rotated;
         }
         let rest = builder.slice(&heads.value, -1, angles.dim, heads.width, 1);
-        builder.concat(&[&turned, &rest], -1)
+        builder.concat(&[&rotated, &rest], -1)
     }
 }

@@ -46,7 +46,7 @@ impl Writer<'_, '_> {
 
     fn maybe_turned(&mut self, layer: &AttentionLayer, heads: &HeadsOf) -> Value {
         match layer.rotary {
-            Some(rotary) => self.turned(rotary, heads),
+            Some(rotary) => self.rotated(rotary, heads),
             None => heads.value.clone(),
         }
     }

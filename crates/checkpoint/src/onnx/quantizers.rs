@@ -88,7 +88,7 @@ fn nodes_of(layer: &str, side: &'static str, scheme: ActivationScheme) -> Result
 }
 
 impl Writer<'_, '_> {
-    /// Whether a layer of the graph reads or gives fp8.
+    /// Returns whether a layer of the graph reads or gives fp8.
     pub(super) fn quantizes_to_fp8(&self) -> bool {
         let is_fp8 = |quantizer: &ActivationQuantizer| matches!(quantizer.scheme().scheme, TensorScheme::Float(_));
         let mut layers = self.decoder.blueprint().blocks.iter().flat_map(Block::layers);
@@ -129,7 +129,7 @@ impl Writer<'_, '_> {
         self.input_quantizer(layer).is_some_and(is_byte) && self.output_quantizer(layer).is_none()
     }
 
-    /// Whether a layer's input or output is quantized.
+    /// Returns whether a layer's input or output is quantized.
     pub(super) fn has_quantizers(&self, layer: &Projection) -> bool {
         self.input_quantizer(layer).is_some() || self.output_quantizer(layer).is_some()
     }
@@ -193,7 +193,7 @@ mod tests {
     use kvant_container::Diagnostic;
 
     #[test]
-    fn schemes_without_nodes_are_refused_by_name() {
+    fn schemes_without_onnx_nodes_are_refused_by_name() {
         let nodes = |text: &str| Nodes::of(text.parse().unwrap());
         for (text, codes) in [
             ("int8:tensor!static", DataType::UINT8),

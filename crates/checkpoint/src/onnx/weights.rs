@@ -16,7 +16,7 @@ use super::error::OnnxExportError;
 use kvant_container::onnx::{DataType, keep};
 use kvant_forward::forward::Projection;
 use kvant_numeric::format::MiniFloat;
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 use kvant_numeric::pack::{packed_bits, transpose};
 use kvant_quant::QuantTensor;
 use kvant_quant::scheme::{Axis, FloatScale, FloatScheme, Granularity, IntScheme, TensorScheme};
@@ -117,12 +117,12 @@ impl Writer<'_, '_> {
         matrix.read(self.isa, &Band { rows: 0..rows, columns: 0..columns }, &mut values);
         check_finite(layer, "a weight", &values)?;
         let (encoding, data_type) = match self.decoder.tensors().float_source(layer) {
-            Some(Source::F16) => (ScaleEncoding::F16, DataType::FLOAT16),
-            Some(Source::Bf16) => (ScaleEncoding::Bf16, DataType::BFLOAT16),
+            Some(FloatDType::F16) => (ScaleEncoding::F16, DataType::FLOAT16),
+            Some(FloatDType::Bf16) => (ScaleEncoding::Bf16, DataType::BFLOAT16),
             _ => (ScaleEncoding::F32, DataType::FLOAT),
         };
         let shape = if transposed { [columns, rows] } else { [rows, columns] };
-        let values = if transposed { turned(&values, rows, columns) } else { values };
+        let values = if transposed { transposed_matrix(&values, rows, columns) } else { values };
         let contents = keep(self.spill, encode(encoding, &values))?;
         Ok((self.builder.initializer(&name, data_type, &shape, contents), data_type))
     }
@@ -210,7 +210,7 @@ impl Writer<'_, '_> {
         int: IntScheme,
     ) -> Result<Weight, OnnxExportError> {
         let tensor = self.recoded(layer, matrix, TensorScheme::Int(int))?;
-        let codes = turned(tensor.code_bytes().unwrap_or_default(), layer.rows, layer.columns);
+        let codes = transposed_matrix(tensor.code_bytes().unwrap_or_default(), layer.rows, layer.columns);
         let data_type = match int.format.bits() {
             4 => DataType::INT4,
             8 if self.multiplies_codes(layer) => DataType::UINT8,
@@ -227,7 +227,7 @@ impl Writer<'_, '_> {
         if data_type == DataType::UINT8 {
             points.resize(scale_rows * scale_columns, 0);
         }
-        let points = (!points.is_empty()).then(|| store(turned(&points, scale_rows, scale_columns)));
+        let points = (!points.is_empty()).then(|| store(transposed_matrix(&points, scale_rows, scale_columns)));
         self.behind_dequantize(layer, (data_type, store(codes)), &tensor, int.granularity, points)
     }
 
@@ -238,7 +238,7 @@ impl Writer<'_, '_> {
         float: FloatScheme,
     ) -> Result<Weight, OnnxExportError> {
         let tensor = self.recoded(layer, matrix, TensorScheme::Float(float))?;
-        let codes = turned(tensor.code_bytes().unwrap_or_default(), layer.rows, layer.columns);
+        let codes = transposed_matrix(tensor.code_bytes().unwrap_or_default(), layer.rows, layer.columns);
         if self.has_quantizers(layer) {
             return self.cast_fp8(layer, codes, tensor.scales());
         }
@@ -275,7 +275,7 @@ impl Writer<'_, '_> {
         };
         let name = |what: &str| format!("{}.{what}", layer.module);
         let contents = keep(self.spill, codes)?;
-        let scales = turned(tensor.scales(), rows, columns);
+        let scales = transposed_matrix(tensor.scales(), rows, columns);
         let mut inputs = vec![
             self.builder.initializer(&name("weight_codes"), data_type, &[layer.columns, layer.rows], contents),
             self.scales(&name("weight_scale"), &scales, &shape)?,
@@ -324,7 +324,7 @@ fn packed_row(codes: &[u8], bits: u32, length: usize) -> Vec<u8> {
 }
 
 /// The transpose of a matrix.
-fn turned<T: Copy + Default>(values: &[T], rows: usize, columns: usize) -> Vec<T> {
+fn transposed_matrix<T: Copy + Default>(values: &[T], rows: usize, columns: usize) -> Vec<T> {
     let mut out = vec![T::default(); values.len()];
     transpose(values, rows, columns, &mut out);
     out
@@ -335,14 +335,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_packed_low_half_first_and_filled_up() {
+    fn int4_rows_are_packed_low_nibble_first_with_padding() {
         assert_eq!(packed_row(&[1, 2, 3], 4, 6), [0x21, 3, 0]);
         assert_eq!(packed_row(&[1, 2, 3], 8, 4), [1, 2, 3, 0]);
         assert_eq!(packed_row(&[0xff, 0xfe, 0x07], 4, 3), [0xef, 0x07]);
     }
 
     #[test]
-    fn a_matrix_is_turned() {
-        assert_eq!(turned(&[1, 2, 3, 4, 5, 6], 2, 3), [1, 4, 2, 5, 3, 6]);
+    fn matrix_is_transposed() {
+        assert_eq!(transposed_matrix(&[1, 2, 3, 4, 5, 6], 2, 3), [1, 4, 2, 5, 3, 6]);
     }
 }

@@ -1,14 +1,14 @@
 //! Planning quantized attention: which layers own keys, values and queries, the places to observe, and the tensors for what
 //! is found.
 
+use super::activation_points::{Kin, SiteDraft};
 use super::draft::{self, Draft};
 use super::error::PlanError;
 use super::recognised::Recognised;
-use super::sites::{Kin, SiteDraft};
 use kvant_model::family::Role;
 use kvant_model::network::{Linear, LinearId};
 use kvant_quant::scheme::{ActivationScheme, AttentionScheme, MinScale, Rotary};
-use kvant_weights::activation_point::Site;
+use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::parts::{AttentionSpec, CannotHold, Owner, ParameterPart};
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ pub struct PlannedAttention {
     /// The block.
     pub block: usize,
     /// Keys and values; the same place where one layer's output is both.
-    pub key_value: Option<[Site; 2]>,
+    pub key_value: Option<[ActivationPoint; 2]>,
     /// Queries.
-    pub query: Option<Site>,
+    pub query: Option<ActivationPoint>,
     /// The output of the softmax.
-    pub probabilities: Option<Site>,
+    pub probabilities: Option<ActivationPoint>,
 }
 
 /// The layers of a block that make queries, keys and values.
@@ -58,7 +58,7 @@ impl Recognised<'_> {
         }
         let of_layers =
             draft::layers(layers).flat_map(|layer| &layer.activations).filter_map(|draft| draft.site.as_ref());
-        let mut known: BTreeMap<Site, ActivationScheme> =
+        let mut known: BTreeMap<ActivationPoint, ActivationScheme> =
             of_layers.map(|planned| (planned.site.clone(), planned.scheme)).collect();
         let mut drafts = AttentionDrafts::default();
         for block in self.network.blocks() {
@@ -107,15 +107,15 @@ impl Recognised<'_> {
         scheme: &AttentionScheme,
         owners: &Owners,
     ) -> Result<BlockDraft, PlanError> {
-        let site = |after: Site, owner: &Linear| match scheme.rotary {
-            Rotary::Before => Site::Output(owner.module.clone()),
+        let site = |after: ActivationPoint, owner: &Linear| match scheme.rotary {
+            Rotary::Before => ActivationPoint::Output(owner.module.clone()),
             Rotary::After => after,
         };
-        let [key, value] = [(Site::Key(block), &owners.key), (Site::Value(block), &owners.value)]
+        let [key, value] = [(ActivationPoint::Key(block), &owners.key), (ActivationPoint::Value(block), &owners.value)]
             .map(|(after, owner)| Owner { name: self.output_name(&owner.module), site: site(after, owner) });
         // Quark quantizes queries as their layer gives them, wherever keys are.
         let query = &owners.query.module;
-        let query = Owner { name: self.output_name(query), site: Site::Output(query.clone()) };
+        let query = Owner { name: self.output_name(query), site: ActivationPoint::Output(query.clone()) };
         let source = self.source_type(owners.key.weight)?;
         let module = key.name.rsplit_once('.').map_or("", |(module, _)| module).to_owned();
         let spec = AttentionSpec {
@@ -123,7 +123,7 @@ impl Recognised<'_> {
             scheme: *scheme,
             key_value: scheme.key_value.map(|_| [key, value]),
             query: scheme.query.map(|_| query),
-            probabilities: scheme.probabilities.map(|_| Site::Probabilities(block)),
+            probabilities: scheme.probabilities.map(|_| ActivationPoint::Probabilities(block)),
             source,
         };
         let parts = self.format.attention_parts(&spec).map_err(|problem| attention_error(&spec, problem))?;
@@ -141,12 +141,12 @@ impl Recognised<'_> {
 /// The places of a block that calibration would observe.
 fn attention_sites(block: usize, spec: &AttentionSpec, owners: &Owners) -> Vec<SiteDraft> {
     let scheme = spec.scheme;
-    let of_site = |site: &Site, scheme: ActivationScheme, features: usize| SiteDraft {
+    let of_site = |site: &ActivationPoint, scheme: ActivationScheme, features: usize| SiteDraft {
         site: site.clone(),
         scheme,
         arithmetic: spec.source.arithmetic(),
         features,
-        kin: None,
+        scale_group: None,
         shares: false,
         min_scale: MinScale::default(),
     };
@@ -154,9 +154,9 @@ fn attention_sites(block: usize, spec: &AttentionSpec, owners: &Owners) -> Vec<S
     if let (Some([key, value]), Some(cache)) = (&spec.key_value, scheme.key_value) {
         // What comes out of two layers gets one scale, as loaders of the layout expect.
         let shares = scheme.rotary == Rotary::Before && key.site != value.site;
-        let kin = shares.then_some(Kin::KeyValue(block));
+        let scale_group = shares.then_some(Kin::KeyValue(block));
         sites.extend([(key, &owners.key), (value, &owners.value)].map(|(owner, linear)| SiteDraft {
-            kin: kin.clone(),
+            scale_group: scale_group.clone(),
             shares,
             min_scale: cache.min_scale,
             ..of_site(&owner.site, cache.scheme, linear.out_features)
@@ -171,8 +171,8 @@ fn attention_sites(block: usize, spec: &AttentionSpec, owners: &Owners) -> Vec<S
     sites
 }
 
-/// Whether a place is to be observed that is not known yet: one layer may make queries, keys and values.
-fn is_new(known: &mut BTreeMap<Site, ActivationScheme>, draft: &SiteDraft) -> Result<bool, PlanError> {
+/// Returns whether a place is to be observed that is not known yet: one layer may make queries, keys and values.
+fn is_new(known: &mut BTreeMap<ActivationPoint, ActivationScheme>, draft: &SiteDraft) -> Result<bool, PlanError> {
     let SiteDraft { site, scheme, .. } = draft;
     match known.get(site) {
         Some(planned) if planned == scheme => Ok(false),

@@ -6,7 +6,7 @@ use super::declared::Declared;
 use kvant_forward::forward::StopAt;
 use kvant_model::family::Residual;
 use kvant_model::network::expert_module;
-use kvant_model::network::{Consumer, Input, SmoothingPair, Source, Stage};
+use kvant_model::network::{Consumer, Input, ScaleSource, SmoothingPair, Subset};
 use std::collections::{BTreeMap, HashMap};
 
 /// A decoder block.
@@ -18,7 +18,7 @@ pub struct PlannedBlock {
     pub stages: Vec<PlannedStage>,
     /// The pairs through which scales may be moved, kept layers among their consumers included.
     pub links: Vec<SmoothingPair>,
-    /// What running it takes.
+    /// The cost of running it.
     pub work: BlockWork,
 }
 
@@ -62,7 +62,7 @@ impl BlockWork {
 /// Layers of a block that read the same activation; experts read their own rows of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedStage {
-    /// What they read.
+    /// Their input.
     pub input: Input,
     /// Where in the block that is known.
     pub depth: StopAt,
@@ -71,7 +71,7 @@ pub struct PlannedStage {
 }
 
 impl PlannedStage {
-    /// Whether only some tokens get here.
+    /// Returns whether only some tokens get here.
     pub fn is_routed(&self) -> bool {
         matches!(self.input, Input::Routed(_) | Input::RoutedHidden(_))
     }
@@ -124,7 +124,7 @@ impl Declared<'_> {
         work
     }
 
-    fn resumes(&self, stages: &[Stage]) -> Vec<StopAt> {
+    fn resumes(&self, stages: &[Subset]) -> Vec<StopAt> {
         let residual = self.source.network.family().map(|family| family.math.residual.resolve(&self.source.config));
         let mixture = stages.iter().any(|stage| matches!(stage.input, Input::Routed(_)));
         match (residual, mixture) {
@@ -168,7 +168,7 @@ impl Declared<'_> {
     /// Multiplications of a trial of scales: of all that is behind a norm up to the end of its branch, or of the layers
     /// themselves, each expert on rows of its own; and whether that is attention.
     fn trial(&self, link: &SmoothingPair, work: &BlockWork) -> (bool, u64) {
-        let Source::Norm(_) = link.from else {
+        let ScaleSource::Norm(_) = link.from else {
             return (false, link.into.iter().map(|consumer| self.weights(*consumer)).sum());
         };
         let first = link.into.first().and_then(|consumer| match consumer {
@@ -181,7 +181,7 @@ impl Declared<'_> {
     }
 
     /// The modules of a stage, experts of one tensor one by one.
-    fn modules(&self, stage: &Stage) -> Vec<String> {
+    fn modules(&self, stage: &Subset) -> Vec<String> {
         let linears = stage.linears.iter().map(|id| self.source.network.linear(*id).module.clone());
         let experts = stage.experts.iter().map(|id| &self.source.network.experts()[id.index()]);
         let experts = experts.flat_map(|all| (0..all.experts).map(|expert| expert_module(&all.module, expert)));

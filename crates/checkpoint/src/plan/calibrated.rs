@@ -1,6 +1,6 @@
 //! Plans that can be carried out: what calibration has found is beside them. Not how it is found.
 
-use super::{Plan, PlanError, fingerprint, sites};
+use super::{Plan, PlanError, activation_points, fingerprint};
 use kvant_formats::format::plain_floats;
 use kvant_weights::activation_point::Parameters;
 use serde_json::Value;
@@ -42,7 +42,7 @@ impl Plan {
     /// # Errors
     /// [`PlanError::Parameters`] where a place of the plan has none, or not as many as its tensors hold.
     pub fn calibrated(self, parameters: Parameters, record: Option<Value>) -> Result<CalibratedPlan, PlanError> {
-        sites::check_parameters(&self.parameter_tensors, &parameters)?;
+        activation_points::check_parameters(&self.parameter_tensors, &parameters)?;
         let fingerprint = fingerprint::with_parameters(&self.fingerprint, &parameters);
         Ok(CalibratedPlan { plan: self, parameters, record, fingerprint })
     }
@@ -65,7 +65,7 @@ impl PlanOnData {
     /// # Errors
     /// As [`Plan::calibrated`].
     pub fn calibrated(self, parameters: Parameters, record: Value) -> Result<CalibratedPlan, PlanError> {
-        sites::check_parameters(&self.plan.parameter_tensors, &parameters)?;
+        activation_points::check_parameters(&self.plan.parameter_tensors, &parameters)?;
         Ok(CalibratedPlan { plan: self.plan, parameters, record: Some(record), fingerprint: self.fingerprint })
     }
 
@@ -81,12 +81,12 @@ impl PlanOnData {
 }
 
 impl CalibratedPlan {
-    /// What calibration has found.
+    /// The results of calibration.
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// Where the parameters come from.
+    /// The origin of the parameters.
     pub fn record(&self) -> Option<&Value> {
         self.record.as_ref()
     }

@@ -1,9 +1,9 @@
-//! What the configuration says of a plan: the modules that are not quantized, and how the others are.
+//! The configuration's view of a plan: the unquantized modules, and the schemes of the others.
 
 use super::declared::Declared;
 use super::error::PlanError;
 use super::quantization_config::{Described, with_quantization};
-use super::{PlannedAttention, Site, names};
+use super::{ActivationPoint, PlannedAttention, names};
 use kvant_formats::format::ModuleScheme;
 use kvant_formats::format::plain_floats::FakeQuantization;
 use kvant_formats::format::quark::AttentionModules;
@@ -70,7 +70,7 @@ impl Declared<'_> {
         tied.flat_map(|module| [module.to_owned(), format!("{module}.decoder")]).collect()
     }
 
-    /// Whether an entry of the list would name a quantized module too.
+    /// Returns whether an entry of the list would name a quantized module too.
     fn reaches(&self, entry: &str, quantized: &BTreeSet<&str>) -> bool {
         let by_part = self.source.format.capabilities().excluded_names == ExcludedNames::Parts;
         quantized.contains(entry) || (by_part && quantized.iter().any(|module| module.contains(entry)))
@@ -106,7 +106,7 @@ impl Declared<'_> {
         let aliases: Vec<_> = renamed.collect();
         let attention = self.source.network.family().map(AttentionModules::of).unwrap_or_default();
         let described =
-            Described { layers: &layers, exclude, aliases: &aliases, attention: &attention, ordered: self.ordered };
+            Described { layers: &layers, exclude, aliases: &aliases, attention: &attention, act_order: self.act_order };
         let mut config = with_quantization(json, self.source.format, &self.source.recipe, &described).map_err(error)?;
         if let Some(fake) =
             (self.source.format == OutputFormat::PlainFloats).then(|| self.fake_quantization()).flatten()
@@ -129,7 +129,7 @@ impl Declared<'_> {
         FakeQuantization::new(&layers, &self.source.modules_besides(&names), &self.sites_of_attention())
     }
 
-    fn sites_of_attention(&self) -> Vec<(Site, ActivationScheme)> {
+    fn sites_of_attention(&self) -> Vec<(ActivationPoint, ActivationScheme)> {
         let scheme = self.source.recipe.attention();
         let of_block = |block: &PlannedAttention| {
             let cache = scheme.key_value.map(|cache| cache.scheme);

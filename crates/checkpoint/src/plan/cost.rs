@@ -69,7 +69,7 @@ impl CalibrationCost {
 }
 
 impl Plan {
-    /// What running the recipe's algorithms takes; `None` where there are none that need calibration.
+    /// The cost of running the recipe's algorithms; `None` if none needs calibration.
     pub fn calibration_cost(&self, size: CalibrationSize, threads: usize) -> Option<CalibrationCost> {
         if self.blocks.is_empty() {
             return None;
@@ -119,7 +119,7 @@ impl Estimate<'_> {
         if self.needs >= Needs::InputMismatch { 2 } else { 1 }
     }
 
-    /// Whether there are runs up to each stage.
+    /// Returns whether there are runs up to each stage.
     fn sees_inputs(&self) -> bool {
         self.plan.recipe.algorithms().see_inputs()
     }

@@ -1,13 +1,13 @@
 //! What a recipe makes of every linear layer of a recognised source: the scheme that it gets, or why it stays.
 
+use super::activation_points::LayerOrigin;
 use super::convert::ExcludedCodes;
 use super::draft::{self, Draft, Drafts, DroppedDraft};
 use super::error::PlanError;
 use super::layer_drafts::LayerDrafts;
-use super::odd::OddLayers;
+use super::misfits::OddLayers;
 use super::recognised::Recognised;
-use super::sites::Origin;
-use crate::recipe::Decision;
+use crate::recipe::RuleMatch;
 use kvant_formats::format::OutputFormat;
 use kvant_formats::import::Import;
 use kvant_model::network::Linear;
@@ -16,7 +16,7 @@ use kvant_quant::scheme::LayerScheme;
 /// Why a layer stays that the recipe names.
 pub(super) const EXCLUDED: &str = "excluded";
 
-/// Why a layer stays that the family keeps.
+/// The reason that a layer that the family keeps stays unquantized.
 const KEPT_BY_DEFAULT: &str = "kept by default";
 
 /// What the recipe decides, and the layers that stay whatever it says by default.
@@ -34,10 +34,10 @@ impl Recognised<'_> {
         family_keeps: bool,
     ) -> Result<LayerScheme, &'static str> {
         let scheme = match self.recipe.decide(module) {
-            Decision::Excluded => Err(EXCLUDED),
-            Decision::Override(scheme) => Ok(scheme),
-            Decision::Default(_) if family_keeps && self.recipe.keep_defaults() => Err(KEPT_BY_DEFAULT),
-            Decision::Default(scheme) => odd.reason(module).map_or(Ok(scheme), Err),
+            RuleMatch::Excluded => Err(EXCLUDED),
+            RuleMatch::Override(scheme) => Ok(scheme),
+            RuleMatch::Default(_) if family_keeps && self.recipe.keep_defaults() => Err(KEPT_BY_DEFAULT),
+            RuleMatch::Default(scheme) => odd.reason(module).map_or(Ok(scheme), Err),
         };
         scheme.map(|scheme| self.recipe.fitted(scheme))
     }
@@ -63,7 +63,7 @@ impl Recognised<'_> {
         }
         let rest = self.keep_all(&draft::without_place(self, &layers.drafts));
         let notices = decisions.odd.into_notices().into_iter().chain(layers.notices).chain(of_codes).collect();
-        Ok(LayerDrafts { layers: layers.drafts, attention, rest, ordered: codes.ordered(), notices })
+        Ok(LayerDrafts { layers: layers.drafts, attention, rest, act_order: codes.act_order(), notices })
     }
 }
 
@@ -89,7 +89,7 @@ impl Decisions<'_, '_> {
             Ok(_) if self.source.format.capabilities().fused_experts_only => {
                 self.source.keep_linear(linear, "no tensor of all experts").map(Drafts::from)
             }
-            Ok(scheme) => self.quantize_linear(linear, scheme, codes.ordered()),
+            Ok(scheme) => self.quantize_linear(linear, scheme, codes.act_order()),
             Err(reason) => match codes.of_linear(self.source, linear, reason)? {
                 Some(kept) => Ok(kept),
                 None => self.source.keep_linear(linear, reason).map(Drafts::from),
@@ -97,7 +97,7 @@ impl Decisions<'_, '_> {
         }
     }
 
-    fn quantize_linear(&self, linear: &Linear, scheme: LayerScheme, ordered: bool) -> Result<Drafts, PlanError> {
+    fn quantize_linear(&self, linear: &Linear, scheme: LayerScheme, act_order: bool) -> Result<Drafts, PlanError> {
         if linear.out_features == 0 || linear.in_features == 0 {
             return self.source.keep_linear(linear, "empty").map(Drafts::from);
         }
@@ -106,7 +106,7 @@ impl Decisions<'_, '_> {
             .source
             .scale_of(linear)
             .map(|tensor| Draft::Dropped(DroppedDraft { tensor, reason: "scales of a weight that is requantized" }));
-        let layer = self.source.layer(linear.weight, layer, &Origin::of_linear(linear), ordered);
+        let layer = self.source.layer(linear.weight, layer, &LayerOrigin::of_linear(linear), act_order);
         Drafts::join([Ok(Drafts::from(Vec::from_iter(scale))), layer].into_iter())
     }
 
@@ -136,7 +136,7 @@ impl Decisions<'_, '_> {
         Ok(())
     }
 
-    /// Why no layer is quantized, and the way out of just that.
+    /// The reason that no layer is quantized, and the remedy for it.
     fn nothing_left(&self) -> (&'static str, &'static str) {
         let Recognised { network, recipe, format, .. } = self.source;
         if network.linears().is_empty() && network.experts().is_empty() {
@@ -144,7 +144,7 @@ impl Decisions<'_, '_> {
             return ("no linear layers are found in the checkpoint", hint);
         }
         if format.capabilities().fused_experts_only && network.experts().is_empty() {
-            let reason = "there are no experts in one tensor, which are all that this format quantizes";
+            let reason = "there are no fused expert tensors, and this format quantizes nothing else";
             return (reason, "choose another format (`kvant list formats`)");
         }
         let mut linears = network.linears().iter().map(|linear| self.decide(&linear.module, linear.kept));

@@ -1,6 +1,7 @@
 //! The third stage of a plan: the output's tensors are declared, and layers, kept tensors and places know theirs by number. What is
 //! said of the whole is derived from here, and the plan made.
 
+use super::activation_points::{Kin, SiteDraft};
 use super::attention::AttentionDrafts;
 use super::build::architecture;
 use super::draft::{Draft, DraftedLayer, OutputDraft};
@@ -10,9 +11,9 @@ use super::layer::stored_type;
 use super::layer_drafts::LayerDrafts;
 use super::quantization_config::without_quantization;
 use super::recognised::Recognised;
-use super::sites::{Kin, SiteDraft};
 use super::{
-    DroppedTensor, KeptTensor, LayerOutput, ParameterTensor, Plan, PlannedAttention, PlannedLayer, PlannedSite, names,
+    DroppedTensor, KeptTensor, LayerOutput, ParameterTensor, Plan, PlannedActivationPoint, PlannedAttention,
+    PlannedLayer, names,
 };
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView};
 use kvant_formats::format::plain_floats::FakeQuantization;
@@ -29,7 +30,7 @@ pub(super) struct Declared<'a> {
     pub(super) source: Recognised<'a>,
     pub(super) layers: Vec<PlannedLayer>,
     pub(super) attention: Vec<PlannedAttention>,
-    pub(super) sites: Vec<PlannedSite>,
+    pub(super) sites: Vec<PlannedActivationPoint>,
     pub(super) parameter_tensors: Vec<ParameterTensor>,
     pub(super) kept: Vec<KeptTensor>,
     pub(super) dropped: Vec<DroppedTensor>,
@@ -37,8 +38,8 @@ pub(super) struct Declared<'a> {
     /// Modules that loaders must not expect quantized.
     pub(super) excluded: Vec<String>,
     /// Whether input channels of layers whose codes are taken over are grouped otherwise than as they stand.
-    pub(super) ordered: bool,
-    /// What the user should know, besides what every plan tells.
+    pub(super) act_order: bool,
+    /// Notices for the user, besides those of every plan.
     pub(super) notices: Vec<String>,
 }
 
@@ -56,9 +57,9 @@ struct Numbering {
     declarations: Vec<TensorDeclaration>,
     /// The first tensor of the matrices of a weight that share them.
     shared: BTreeMap<usize, usize>,
-    kin: BTreeMap<Kin, usize>,
+    scale_group: BTreeMap<Kin, usize>,
     parameter_tensors: Vec<ParameterTensor>,
-    sites: Vec<PlannedSite>,
+    sites: Vec<PlannedActivationPoint>,
 }
 
 impl Numbering {
@@ -103,17 +104,17 @@ impl Numbering {
     }
 
     fn site(&mut self, draft: SiteDraft) {
-        let SiteDraft { site, scheme, arithmetic, features, kin, shares, min_scale } = draft;
-        let next = self.kin.len();
-        let kin = kin.map(|kin| *self.kin.entry(kin).or_insert(next));
-        self.sites.push(PlannedSite { site, scheme, arithmetic, features, kin, shares, min_scale });
+        let SiteDraft { site, scheme, arithmetic, features, scale_group, shares, min_scale } = draft;
+        let next = self.scale_group.len();
+        let scale_group = scale_group.map(|scale_group| *self.scale_group.entry(scale_group).or_insert(next));
+        self.sites.push(PlannedActivationPoint { site, scheme, arithmetic, features, scale_group, shares, min_scale });
     }
 }
 
 impl<'a> Declared<'a> {
     /// Declares the output's tensors in the order of the drafts.
     pub(super) fn new(source: Recognised<'a>, drafts: LayerDrafts) -> Declared<'a> {
-        let LayerDrafts { layers: of_layers, attention, rest, ordered, notices } = drafts;
+        let LayerDrafts { layers: of_layers, attention, rest, act_order, notices } = drafts;
         let AttentionDrafts { blocks, parts, sites } = attention;
         let mut numbering = Numbering::default();
         let (mut layers, mut kept, mut dropped, mut excluded) = (vec![], vec![], vec![], vec![]);
@@ -149,7 +150,7 @@ impl<'a> Declared<'a> {
             dropped,
             declarations,
             excluded,
-            ordered,
+            act_order,
             notices,
         }
     }
@@ -163,7 +164,7 @@ impl<'a> Declared<'a> {
         })
     }
 
-    /// What loaders stumble over.
+    /// Known problems of loaders.
     fn traits(&self) -> ModelTraits {
         let expert = |linear: &Linear| linear.expert.is_some();
         let quantized: BTreeSet<usize> = self.layers.iter().map(|layer| layer.source.position).collect();

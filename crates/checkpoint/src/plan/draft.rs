@@ -1,10 +1,10 @@
 //! What becomes of a tensor of the source, before the output's tensors are numbered: a layer that is quantized, or a tensor that is carried
 //! over or dropped.
 
+use super::activation_points::{ActivationDraft, LayerOrigin};
 use super::error::PlanError;
 use super::layer::{LayerDraft, LayerOutput, values_type};
 use super::recognised::Recognised;
-use super::sites::{ActivationDraft, Origin};
 use super::{DroppedTensor, KeptTensor, PlannedLayer, TensorAction};
 use kvant_container::Dtype;
 use kvant_formats::format::OutputFormat;
@@ -53,7 +53,7 @@ pub(super) struct KeptDraft {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
-    pub(super) treatment: TensorAction,
+    pub(super) action: TensorAction,
     pub(super) reason: &'static str,
 }
 
@@ -84,8 +84,8 @@ impl KeptDraft {
     /// The tensor with its place among the declarations.
     pub(super) fn declared(self, source: &Recognised<'_>, tensor: usize) -> KeptTensor {
         let view = &source.tensors[self.tensor];
-        let KeptDraft { treatment, reason, .. } = self;
-        KeptTensor { source: view.stored_name(), position: view.position, tensor, treatment, reason }
+        let KeptDraft { action, reason, .. } = self;
+        KeptTensor { source: view.stored_name(), position: view.position, tensor, action, reason }
     }
 }
 
@@ -112,7 +112,7 @@ pub(super) struct Drafts {
     pub(super) drafts: Vec<Draft>,
     /// Layers whose shapes do not fit their schemes, which are named together later on.
     pub(super) misfits: Vec<Misfit>,
-    /// What the user should know.
+    /// Notices for the user.
     pub(super) notices: Vec<String>,
     /// Excluded layers that keep their codes.
     pub(super) kept_codes: Vec<String>,
@@ -175,15 +175,15 @@ impl Recognised<'_> {
         &self,
         weight: usize,
         layer: LayerDraft,
-        origin: &Origin,
-        ordered: bool,
+        origin: &LayerOrigin,
+        act_order: bool,
     ) -> Result<Drafts, PlanError> {
         drafted(weight, layer, |layer| {
             let output = if self.format == OutputFormat::PlainFloats {
                 let dtype = values_type(layer.scheme.weight, layer.source.dtype);
                 OutputDraft::Values { dtype, shape: self.tensors[weight].shape().to_vec(), offset: 0 }
             } else {
-                OutputDraft::Parts { parts: self.parts(layer, None, ordered)?, slice: (0, 1) }
+                OutputDraft::Parts { parts: self.parts(layer, None, act_order)?, slice: (0, 1) }
             };
             Ok((output, self.activations(layer, origin)?))
         })

@@ -1,16 +1,16 @@
-//! What is refused before the work starts.
+//! Requests that are refused before the work starts.
 
 use kvant_container::{Diagnostic, ErrorKind, Remedy};
 use kvant_forward::forward::ForwardError;
 use kvant_model::model_config::ConfigError;
 use kvant_quant::activation::ActivationError;
 use kvant_quant::scheme::SchemeError;
-use kvant_weights::activation_point::Site;
+use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::CannotHold;
 use std::collections::BTreeSet;
 
-/// Why there is no plan.
+/// The reason that there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// A file of the source (*io*, *invalid* or *unsupported*).
@@ -29,9 +29,9 @@ pub enum PlanError {
         tensor: String,
         /// The target.
         target: String,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// The way out.
+        /// The remedy.
         hint: String,
     },
     /// There is nothing to convert (*invalid*).
@@ -55,7 +55,7 @@ pub enum PlanError {
         layers: Vec<String>,
         /// The format.
         format: String,
-        /// Why, of the first.
+        /// The reason for the first one.
         reason: String,
     },
     /// Something is said of layers that there are none of (*invalid*).
@@ -67,7 +67,7 @@ pub enum PlanError {
         excludes: bool,
         /// Names that are like it.
         nearest: Vec<String>,
-        /// What the names of layers end in.
+        /// The suffixes of layer names.
         ends: Vec<String>,
     },
     /// The scheme does not fit the layer's shape (*invalid*).
@@ -77,7 +77,7 @@ pub enum PlanError {
         layer: String,
         /// Its scheme.
         scheme: String,
-        /// What does not fit.
+        /// The mismatch.
         problem: SchemeError,
         /// The other layers that do not fit their schemes.
         others: Vec<String>,
@@ -89,11 +89,11 @@ pub enum PlanError {
         layer: String,
         /// Its scheme.
         scheme: String,
-        /// Why.
+        /// The reason.
         problem: CannotHold,
     },
     /// Activations have static scales, and there is no data to find them (*invalid*).
-    #[error("{place}: the scales of `{scheme}` are found with calibration data, and none is given")]
+    #[error("{place}: the scales of `{scheme}` need calibration data, and none is given")]
     Calibration {
         /// The first such place.
         place: String,
@@ -108,7 +108,7 @@ pub enum PlanError {
     Algorithm {
         /// As they are spelled.
         algorithms: String,
-        /// What keeps them from it.
+        /// The obstacle.
         problem: AlgorithmProblem,
     },
     /// A scheme makes no sense for activations, or is not here (*unsupported*).
@@ -116,20 +116,20 @@ pub enum PlanError {
     Activation {
         /// The first such place.
         place: String,
-        /// What is wrong.
+        /// The problem.
         problem: ActivationError,
     },
     /// Attention cannot be quantized as asked (*unsupported*).
     #[error("attention cannot be quantized so: {reason}")]
     Attention {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// What calibration found does not fit the plan (*invalid*).
+    /// The results of calibration do not fit the plan (*invalid*).
     #[error("{site} wants {expected} scales, and {found} are given")]
     Parameters {
         /// The place.
-        site: Site,
+        site: ActivationPoint,
         /// Scales that its tensors hold.
         expected: usize,
         /// Scales that are there.
@@ -150,7 +150,7 @@ pub enum PlanError {
     /// The source is quantized already (*unsupported*).
     #[error("{tensors} tensors of the source are quantized already{}; the first is `{first}`", method_text(.method))]
     AlreadyQuantized {
-        /// How many.
+        /// Their number.
         tensors: usize,
         /// The first.
         first: String,
@@ -190,14 +190,14 @@ pub enum PlanError {
     /// Nothing is left to quantize (*invalid*).
     #[error("no layer is left to quantize: {reason}")]
     Nothing {
-        /// Why.
+        /// The reason.
         reason: &'static str,
-        /// The way out.
+        /// The remedy.
         hint: &'static str,
     },
 }
 
-/// What keeps algorithms from being run.
+/// The reason that algorithms cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum AlgorithmProblem {
     /// There is no calibration data (*invalid*).
@@ -237,7 +237,7 @@ pub enum AlgorithmProblem {
         layer: String,
         /// Its scheme.
         scheme: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
     /// No scale can be moved (*unsupported*).
@@ -274,7 +274,7 @@ impl Diagnostic for AlgorithmProblem {
         match self {
             AlgorithmProblem::NoData => vec![Remedy::GiveCalibrationData, without],
             AlgorithmProblem::NoConfig => {
-                vec![Remedy::text("put the model's config.json beside its weights"), without]
+                vec![Remedy::text("put the model's config.json next to its weights"), without]
             }
             AlgorithmProblem::NoCodes { .. } => {
                 vec![Remedy::setting("exclude", "keep the layer with ‹exclude›"), without]
@@ -360,13 +360,13 @@ impl Diagnostic for PlanError {
             PlanError::ExcludedCodes { .. } => vec![
                 Remedy::setting("override", "give them a scheme with ‹override›"),
                 Remedy::UseFormat("choose a format that holds several schemes (quark, compressed-tensors)".to_owned()),
-                Remedy::command("convert ‹to› float", "first has them in floats: quantize the result"),
+                Remedy::command("convert ‹to› float", "first provides them as floats: quantize the result"),
             ],
             PlanError::IdleOverride { nearest, .. } if !nearest.is_empty() => {
                 vec![Remedy::ChooseOneOf(nearest.clone()), Remedy::command("inspect MODEL", "shows all")]
             }
             PlanError::NeedsConfig { .. } => vec![
-                Remedy::text("put the model's config.json beside its weights"),
+                Remedy::text("put the model's config.json next to its weights"),
                 Remedy::LeaveOut {
                     setting: "format",
                     effect: ": codes are then written with ‹format› tensors, which describes them in the files themselves",
@@ -414,9 +414,9 @@ impl Diagnostic for PlanError {
                 Some(format!("did you mean {}? `kvant inspect MODEL` shows all", nearest.join(" or ")))
             }
             PlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
-            PlanError::Unsaid => Some("put the config.json beside it that it was written with".to_owned()),
+            PlanError::Unsaid => Some("put its original config.json next to it".to_owned()),
             PlanError::NeedsConfig { .. } => Some(
-                "put the model's config.json beside its weights, or leave ‹format› out: codes are then written with ‹format› \
+                "put the model's config.json next to its weights, or leave ‹format› out: codes are then written with ‹format› \
                  tensors, which describes them in the files themselves"
                     .to_owned(),
             ),

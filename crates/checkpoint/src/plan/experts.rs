@@ -1,20 +1,20 @@
 //! Planning tensors that hold all experts of a block: one layer an expert, or one tensor of simulated values.
 
+use super::activation_points::LayerOrigin;
 use super::convert::ExcludedCodes;
 use super::decisions::Decisions;
 use super::draft::{Draft, Drafts, KeptDraft, OutputDraft, drafted};
 use super::error::PlanError;
 use super::layer::{LayerDraft, stored_type, values_type};
 use super::recognised::Recognised;
-use super::sites::Origin;
 use super::source::SourceTensor;
-use super::{Reuse, SourceStorage, SourceWeight, TensorAction};
-use crate::recipe::Decision;
+use super::{PackedUse, SourceStorage, SourceWeight, TensorAction};
+use crate::recipe::RuleMatch;
 use kvant_container::Dtype;
 use kvant_formats::format::OutputFormat;
 use kvant_model::family::{Orientation, Role};
 use kvant_model::network::{ExpertsStorage, FusedExperts, expert_module};
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::Fused;
 
@@ -32,7 +32,7 @@ impl Decisions<'_, '_> {
             }
         };
         match self.decide_experts(experts) {
-            Ok(schemes) => self.quantize_experts(experts, weight, &schemes, codes.ordered()),
+            Ok(schemes) => self.quantize_experts(experts, weight, &schemes, codes.act_order()),
             Err(reason) => match codes.of_experts(self.source, experts, weight, reason)? {
                 Some(kept) => Ok(kept),
                 // The tensor is one: if one expert is kept, all are.
@@ -49,7 +49,7 @@ impl Decisions<'_, '_> {
     /// The scheme of one expert: what is said of it, else what is said of the tensor of all.
     fn decide_expert(&self, experts: &FusedExperts, expert: usize) -> Result<LayerScheme, &'static str> {
         let own = expert_module(&experts.module, expert);
-        let said_of_it = !matches!(self.source.recipe.decide(&own), Decision::Default(_));
+        let said_of_it = !matches!(self.source.recipe.decide(&own), RuleMatch::Default(_));
         self.decide(if said_of_it { &own } else { &experts.module }, experts.kept)
     }
 
@@ -58,14 +58,14 @@ impl Decisions<'_, '_> {
         experts: &FusedExperts,
         weight: usize,
         schemes: &[LayerScheme],
-        ordered: bool,
+        act_order: bool,
     ) -> Result<Drafts, PlanError> {
         let source = self.source;
         let view = &source.tensors[weight];
         let dtype = source.source_type(weight)?;
         let stored = common_values_type(schemes, dtype);
         let draft = |(expert, scheme): (usize, &LayerScheme)| {
-            let origin = Origin::of_expert(experts, expert_module(&experts.module, expert));
+            let origin = LayerOrigin::of_expert(experts, expert_module(&experts.module, expert));
             let layer = LayerDraft {
                 name: source.output_name(&origin.module),
                 module: origin.module.clone(),
@@ -77,9 +77,9 @@ impl Decisions<'_, '_> {
                     tensor: view.stored_name(),
                     position: view.position,
                     expert: Some(expert),
-                    input_major: experts.orientation == Orientation::InOut && view.packed().is_none(),
+                    is_transposed: experts.orientation == Orientation::InOut && view.packed().is_none(),
                     dtype,
-                    storage: expert_storage(view, expert, Reuse::Values),
+                    storage: expert_storage(view, expert, PackedUse::Values),
                 },
                 shares_scale: None,
                 is_fused: matches!(experts.role, Role::Gate | Role::Up),
@@ -87,9 +87,9 @@ impl Decisions<'_, '_> {
             if source.format == OutputFormat::PlainFloats {
                 source.fused_values(weight, layer, stored)
             } else if source.format.capabilities().fused_experts_only {
-                source.fused_parts(weight, layer, experts, ordered)
+                source.fused_parts(weight, layer, experts, act_order)
             } else {
-                source.layer(weight, layer, &origin, ordered)
+                source.layer(weight, layer, &origin, act_order)
             }
         };
         let stays_whole = source.format == OutputFormat::PlainFloats || source.format.capabilities().fused_experts_only;
@@ -120,11 +120,11 @@ impl Recognised<'_> {
         weight: usize,
         layer: LayerDraft,
         experts: &FusedExperts,
-        ordered: bool,
+        act_order: bool,
     ) -> Result<Drafts, PlanError> {
         drafted(weight, layer, |layer| {
             let module = self.output_name(&experts.module);
-            let parts = self.parts(layer, Some(Fused { module: &module, count: experts.experts }), ordered)?;
+            let parts = self.parts(layer, Some(Fused { module: &module, count: experts.experts }), act_order)?;
             let slice = (layer.source.expert.unwrap_or(0), experts.experts);
             Ok((OutputDraft::Parts { parts, slice }, Vec::new()))
         })
@@ -142,7 +142,7 @@ impl Recognised<'_> {
                 name: format!("{module}.bias"),
                 dtype: view.dtype(),
                 shape: vec![experts.out_features],
-                treatment: TensorAction::Copy(expert * length..(expert + 1) * length),
+                action: TensorAction::Copy(expert * length..(expert + 1) * length),
                 reason: "bias",
             })
         };
@@ -151,16 +151,16 @@ impl Recognised<'_> {
 }
 
 /// How the matrix of an expert is stored.
-pub(super) fn expert_storage(tensor: &SourceTensor<'_>, expert: usize, reuse: Reuse) -> SourceStorage {
+pub(super) fn expert_storage(tensor: &SourceTensor<'_>, expert: usize, packed_use: PackedUse) -> SourceStorage {
     match tensor.packed().map(|matrices| matrices.get(expert).map_or(0, |matrix| matrix.stored_bytes())) {
-        Some(bytes) => SourceStorage::Packed { reuse, bytes },
+        Some(bytes) => SourceStorage::Packed { packed_use, bytes },
         None => SourceStorage::Plain,
     }
 }
 
 /// The type of a tensor that holds simulated values of all experts: the one that all their schemes ask for, else that of
 /// the source.
-fn common_values_type(schemes: &[LayerScheme], source: Source) -> Dtype {
+fn common_values_type(schemes: &[LayerScheme], source: FloatDType) -> Dtype {
     let mut types = schemes.iter().map(|scheme| values_type(scheme.weight, source));
     let first = types.next();
     first.filter(|first| types.all(|other| other == *first)).unwrap_or_else(|| stored_type(source))

@@ -1,4 +1,4 @@
-//! What identifies a plan: a journal of another plan is not continued.
+//! The identity of a plan: a journal of another plan is not continued.
 
 use super::PlannedLayer;
 use crate::recipe::Recipe;

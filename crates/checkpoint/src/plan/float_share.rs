@@ -2,7 +2,7 @@
 //! that makes the model small.
 
 use super::declared::Declared;
-use crate::recipe::Decision;
+use crate::recipe::RuleMatch;
 use kvant_model::family::Role;
 use kvant_model::network::{Place, Reason, Slot};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ impl Declared<'_> {
         let name = |(name, bytes): &(&String, &u64)| format!("`{name}` ({} %)", percent(**bytes));
         let named: Vec<String> = largest.iter().take(NAMES).map(name).collect();
         let more = if largest.len() > NAMES { format!(" and {} more", largest.len() - NAMES) } else { String::new() };
-        Some(format!("{} % of the weights stay in floats by default: {}{more}", percent(bytes), named.join(", ")))
+        Some(format!("{} % of the weights stay in float by default: {}{more}", percent(bytes), named.join(", ")))
     }
 
     /// Whether a tensor is a matrix, or one for each expert, that is carried over although nothing is said of it.
@@ -54,7 +54,7 @@ impl Declared<'_> {
             Place::Other(reason) => !matches!(reason, Reason::Buffer | Reason::Quantized),
             _ => false,
         };
-        is_matrix && counts && !matches!(self.source.recipe.decide(module), Decision::Excluded)
+        is_matrix && counts && !matches!(self.source.recipe.decide(module), RuleMatch::Excluded)
     }
 }
 

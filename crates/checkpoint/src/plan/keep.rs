@@ -23,7 +23,7 @@ impl Recognised<'_> {
             name: format!("{}.weight", self.output_name(&linear.module)),
             dtype: Dtype::BF16,
             shape: vec![shape.0, shape.1],
-            treatment: TensorAction::Widen { dtype: self.source_type(linear.weight)?, shape, scales },
+            action: TensorAction::Widen { dtype: self.source_type(linear.weight)?, shape, scales },
             reason,
         };
         let dropped = DroppedDraft { tensor: scale, reason: "scales of a weight that is widened to bf16" };
@@ -33,9 +33,9 @@ impl Recognised<'_> {
     /// A tensor that stays as it is, or of whose codes the values stay.
     pub(super) fn copy(&self, tensor: usize, reason: &'static str) -> KeptDraft {
         let view = &self.tensors[tensor];
-        let treatment = match view.packed() {
+        let action = match view.packed() {
             None => TensorAction::Copy(0..view.byte_len() as usize),
-            Some(_) => TensorAction::Dequantize { input_major: self.is_input_major(tensor), bytes: view.byte_len() },
+            Some(_) => TensorAction::Dequantize { is_transposed: self.is_input_major(tensor), bytes: view.byte_len() },
         };
         KeptDraft {
             tensor,
@@ -43,12 +43,12 @@ impl Recognised<'_> {
             name: names::of_tensor(view.name(), |module| self.output_name(module)),
             dtype: view.dtype(),
             shape: view.shape().to_vec(),
-            treatment,
+            action,
             reason,
         }
     }
 
-    /// Whether the matrices of a tensor stand as `[in, out]` in the float model.
+    /// Returns whether the matrices of a tensor stand as `[in, out]` in the float model.
     fn is_input_major(&self, position: usize) -> bool {
         let orientation = match self.network.places()[position] {
             Place::Linear(id, _) => self.network.linear(id).orientation,

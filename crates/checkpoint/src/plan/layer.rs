@@ -1,13 +1,13 @@
 //! A layer of the plan: where its weight comes from, how it is quantized, what it becomes.
 
 use kvant_container::{Dtype, Layout};
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 use kvant_quant::observer::ObserverRef;
 use kvant_quant::scheme::{Cast, Granularity, LayerScheme, TensorScheme};
 use kvant_weights::parts::{Part, band_axis};
 use kvant_weights::weight::{Band, BandAxis, bands};
 
-/// Where a weight comes from.
+/// The origin of a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceWeight {
     /// The tensor's name in the source.
@@ -17,10 +17,10 @@ pub struct SourceWeight {
     /// Which matrix of a 3-D tensor.
     pub expert: Option<usize>,
     /// Whether the matrix is stored as `[in, out]`.
-    pub input_major: bool,
+    pub is_transposed: bool,
     /// The type of its elements.
-    pub dtype: Source,
-    /// How it is stored.
+    pub dtype: FloatDType,
+    /// Its storage.
     pub storage: SourceStorage,
 }
 
@@ -34,15 +34,15 @@ pub enum SourceStorage {
     /// Codes and scales in a layout that is imported. The type is then that of the model's floats.
     Packed {
         /// What is made of them.
-        reuse: Reuse,
+        packed_use: PackedUse,
         /// Their bytes.
         bytes: u64,
     },
 }
 
-/// What becomes of a weight that is quantized already.
+/// The action on a weight that is already quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reuse {
+pub enum PackedUse {
     /// Its codes are taken over in the form of the layer's scheme.
     Codes,
     /// Its values are quantized anew.
@@ -58,7 +58,7 @@ pub struct ScalesOfSource {
     pub block: (usize, usize),
 }
 
-/// What a layer becomes.
+/// The action on a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LayerOutput {
     /// The tensors of a checkpoint format, declared one after the other from `first` on.
@@ -74,7 +74,7 @@ pub enum LayerOutput {
     Values {
         /// The index of the tensor among the declarations.
         tensor: usize,
-        /// Where in it the matrix begins, in bytes.
+        /// The offset of the matrix in it, in bytes.
         offset: u64,
         /// The type of the floats.
         dtype: Dtype,
@@ -110,15 +110,15 @@ pub struct PlannedLayer {
     pub name: String,
     /// Its name in the source; experts that are one tensor there are named one by one.
     pub module: String,
-    /// What it does.
+    /// Its effect.
     pub role: &'static str,
     /// Output channels.
     pub rows: usize,
     /// Input channels.
     pub columns: usize,
-    /// How it is quantized.
+    /// The recipe.
     pub scheme: LayerScheme,
-    /// Where the weight comes from.
+    /// The origin of the weight.
     pub source: SourceWeight,
     /// Layers with the same number share the scale of the tensor.
     pub shares_scale: Option<usize>,
@@ -141,9 +141,9 @@ impl PlannedLayer {
         bands(self.rows, self.columns, self.band_axis(), self.band_unit(), elements)
     }
 
-    /// Whether the codes of the source are taken over.
+    /// Returns whether the codes of the source are taken over.
     pub fn is_recoded(&self) -> bool {
-        matches!(self.source.storage, SourceStorage::Packed { reuse: Reuse::Codes, .. })
+        matches!(self.source.storage, SourceStorage::Packed { packed_use: PackedUse::Codes, .. })
     }
 
     fn band_axis(&self) -> BandAxis {
@@ -151,13 +151,13 @@ impl PlannedLayer {
             return BandAxis::Whole;
         }
         match &self.output {
-            LayerOutput::Values { .. } if self.source.input_major => BandAxis::Columns,
+            LayerOutput::Values { .. } if self.source.is_transposed => BandAxis::Columns,
             LayerOutput::Values { .. } => BandAxis::Rows,
             LayerOutput::Parts { parts, .. } => band_axis(parts, self.scale_shape()),
         }
     }
 
-    /// Whether the range of the whole tensor is searched for, with all of it in memory.
+    /// Returns whether the range of the whole tensor is searched for, with all of it in memory.
     pub fn is_searched_whole(&self) -> bool {
         let is_searched = self.scheme.weight.observer() != ObserverRef::MIN_MAX;
         is_searched && self.scheme.weight.granularity() == Some(Granularity::Tensor)
@@ -219,13 +219,13 @@ impl PlannedLayer {
     }
 }
 
-/// Whether block scales stand under one of the tensor, which fused layers share.
-pub(super) fn has_tensor_scale(scheme: TensorScheme) -> bool {
-    matches!(scheme, TensorScheme::Float(float) if float.scale.has_tensor_scale())
+/// Returns whether block scales stand under one of the tensor, which fused layers share.
+pub(super) fn has_global_scale(scheme: TensorScheme) -> bool {
+    matches!(scheme, TensorScheme::Float(float) if float.scale.has_global_scale())
 }
 
 /// The type in which simulated values are stored: that of the source, or of the cast.
-pub(super) fn values_type(scheme: TensorScheme, source: Source) -> Dtype {
+pub(super) fn values_type(scheme: TensorScheme, source: FloatDType) -> Dtype {
     match scheme {
         TensorScheme::Cast(Cast::F16) => Dtype::F16,
         TensorScheme::Cast(Cast::Bf16) => Dtype::BF16,
@@ -234,11 +234,11 @@ pub(super) fn values_type(scheme: TensorScheme, source: Source) -> Dtype {
 }
 
 /// The type in which floats of the source are stored; fp8 is widened.
-pub(super) fn stored_type(source: Source) -> Dtype {
+pub(super) fn stored_type(source: FloatDType) -> Dtype {
     match source {
-        Source::F32 => Dtype::F32,
-        Source::F16 => Dtype::F16,
-        Source::Bf16 | Source::E4m3 | Source::E5m2 => Dtype::BF16,
+        FloatDType::F32 => Dtype::F32,
+        FloatDType::F16 => Dtype::F16,
+        FloatDType::Bf16 | FloatDType::E4m3 | FloatDType::E5m2 => Dtype::BF16,
     }
 }
 
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn multiples() {
+    fn least_common_multiples() {
         assert_eq!(
             (least_common_multiple(128, 32), least_common_multiple(5, 32), least_common_multiple(1, 32)),
             (128, 160, 32)

@@ -12,7 +12,7 @@ pub(super) struct LayerDrafts {
     /// All other tensors.
     pub(super) rest: Vec<Draft>,
     /// Whether input channels of layers whose codes are taken over are grouped otherwise than as they stand.
-    pub(super) ordered: bool,
-    /// What the user should know, besides what every plan tells.
+    pub(super) act_order: bool,
+    /// Notices for the user, besides those of every plan.
     pub(super) notices: Vec<String>,
 }

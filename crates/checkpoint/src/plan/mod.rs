@@ -1,6 +1,7 @@
 //! What will happen: every tensor of the source has its line, every tensor of the output its place. Pure: made from
-//! headers, config.json and the recipe, never from weights. Whatever can be refused is refused while it is made.
+//! headers, config.json and the recipe, never from weights. Invalid requests are refused while it is made.
 
+mod activation_points;
 mod algorithms;
 mod attention;
 mod blocks;
@@ -19,11 +20,10 @@ mod float_share;
 mod keep;
 mod layer;
 mod layer_drafts;
+mod misfits;
 mod names;
-mod odd;
 mod quantization_config;
 mod recognised;
-mod sites;
 mod source;
 mod tensor;
 
@@ -35,8 +35,8 @@ pub(crate) use cost::{HELD_OUT_ROWS, SEARCH_ROWS, SEARCH_TOKENS};
 pub use error::{AlgorithmProblem, PlanError};
 pub(crate) use fingerprint::{source_bytes, source_text};
 use kvant_model::network::DroppedTensor;
-use kvant_weights::activation_point::{PlannedSite, Site};
-pub use layer::{LayerOutput, PlannedLayer, Reuse, ScalesOfSource, SourceStorage, SourceWeight};
+use kvant_weights::activation_point::{ActivationPoint, PlannedActivationPoint};
+pub use layer::{LayerOutput, PackedUse, PlannedLayer, ScalesOfSource, SourceStorage, SourceWeight};
 pub use tensor::{KeptTensor, TensorAction};
 
 use crate::recipe::Recipe;
@@ -62,7 +62,7 @@ pub struct Plan {
     blocks: Vec<PlannedBlock>,
     outside: Vec<LayerId>,
     attention: Vec<PlannedAttention>,
-    sites: Vec<PlannedSite>,
+    sites: Vec<PlannedActivationPoint>,
     parameter_tensors: Vec<ParameterTensor>,
     kept: Vec<KeptTensor>,
     dropped: Vec<DroppedTensor>,
@@ -78,7 +78,7 @@ pub struct Plan {
 
 /// What it says; nothing changes it afterwards.
 impl Plan {
-    /// What the user asked, resolved.
+    /// The resolved request of the user.
     pub fn recipe(&self) -> &Recipe {
         &self.recipe
     }
@@ -129,7 +129,7 @@ impl Plan {
     }
 
     /// The places whose activations calibration must observe.
-    pub fn sites(&self) -> &[PlannedSite] {
+    pub fn sites(&self) -> &[PlannedActivationPoint] {
         &self.sites
     }
 
@@ -163,17 +163,17 @@ impl Plan {
         self.longest
     }
 
-    /// What loaders stumble over.
+    /// Known problems of loaders.
     pub fn traits(&self) -> ModelTraits {
         self.traits
     }
 
-    /// What the user should know.
+    /// Notices for the user.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
 
-    /// What stays in floats by default, where that is more than a tenth of the weights; the first of the notices.
+    /// The weights that stay in float by default, if more than a tenth; the first of the notices.
     pub fn float_share(&self) -> Option<&str> {
         self.float_share.as_deref()
     }
@@ -250,10 +250,10 @@ impl Plan {
         !self.sites.is_empty() || !self.blocks.is_empty()
     }
 
-    /// Whether weights are read that are quantized in the source.
+    /// Returns whether weights are read that are quantized in the source.
     pub fn reads_codes(&self) -> bool {
         let packed = |layer: &PlannedLayer| matches!(layer.source.storage, SourceStorage::Packed { .. });
-        let widened = |kept: &KeptTensor| matches!(kept.treatment, TensorAction::Dequantize { .. });
+        let widened = |kept: &KeptTensor| matches!(kept.action, TensorAction::Dequantize { .. });
         self.layers.iter().any(packed) || self.kept.iter().any(widened)
     }
 
@@ -268,7 +268,7 @@ impl Plan {
         bytes as f64 * 8.0 / (self.quantized_parameters().max(1)) as f64
     }
 
-    /// What is known to load the result.
+    /// The loaders known to load the result.
     pub fn loaders(&self) -> Vec<&'static str> {
         let extent = |layer: &PlannedLayer| {
             let PlannedLayer { rows, columns, is_fused, .. } = *layer;

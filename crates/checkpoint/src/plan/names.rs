@@ -1,4 +1,4 @@
-//! What modules and tensors are called in the output, and words for the plan.
+//! Names of modules and tensors in the output, and wording for the plan.
 
 use super::{LayerId, PlanError, PlannedLayer};
 use crate::recipe::Recipe;
@@ -33,11 +33,11 @@ pub(super) fn head(network: &Network) -> &'static str {
 pub(super) fn no_linear_module() -> CannotHold {
     CannotHold {
         reason: "its weight is stored as [in, out] (a Conv1D), whose codes no loader reads".to_owned(),
-        hint: "write a GGUF file with a scheme of its own, e.g. ‹scheme› Q8_0, or floats with ‹format› fake".to_owned(),
+        hint: "write a GGUF file with a GGUF scheme, e.g. ‹scheme› Q8_0, or floats with ‹format› fake".to_owned(),
     }
 }
 
-/// Why a tensor is carried over, in the words of the plan.
+/// The plan's reason for copying a tensor.
 pub(super) fn reason(place: Place) -> &'static str {
     match place {
         Place::Linear(_, Slot::Bias) | Place::Experts(_, Slot::Bias) => "bias",
@@ -93,7 +93,7 @@ pub(super) fn refuse_idle_rules<'t>(
     })
 }
 
-/// What the user should know.
+/// Notices for the user.
 pub(super) fn notices(
     network: &Network,
     recipe: &Recipe,
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_of_another_kind_have_a_way_out_whatever_the_layout() {
+    fn non_linear_layer_kinds_get_a_hint_for_every_format() {
         let refusal = no_linear_module();
         assert!(refusal.reason.contains("Conv1D") && !refusal.reason.contains("quark"));
         assert!(refusal.hint.contains("‹scheme› Q8_0") && refusal.hint.contains("‹format› fake"));

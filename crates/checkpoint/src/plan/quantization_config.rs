@@ -19,7 +19,7 @@ pub struct Described<'a> {
     /// The modules that make queries, keys and values.
     pub attention: &'a AttentionModules,
     /// Whether input channels are grouped otherwise than as they stand.
-    pub ordered: bool,
+    pub act_order: bool,
 }
 
 /// A model's config.json with the `quantization_config` that the format wants, in place of what the source said of itself.
@@ -41,7 +41,7 @@ pub fn with_quantization(
     Ok(config)
 }
 
-/// What a format says of itself; nothing for plain floats.
+/// A format's description of itself; empty for plain floats.
 fn quantization_config(
     format: OutputFormat,
     recipe: &Recipe,
@@ -59,7 +59,7 @@ fn quantization_config(
         aliases: &borrowed(described.aliases),
         attention: recipe.attention(),
         attention_modules: described.attention,
-        act_order: described.ordered,
+        act_order: described.act_order,
         nibble_order: recipe.nibble_order(),
         algorithms: recipe.algorithms(),
     };
@@ -80,7 +80,7 @@ pub(crate) fn without_quantization(mut config: Value, dtype: &str) -> Value {
     config
 }
 
-/// Whether a format has words for a layer of this scheme.
+/// Returns whether a format has words for a layer of this scheme.
 ///
 /// # Errors
 /// [`CannotHold`] where it has none.
@@ -95,7 +95,7 @@ pub(crate) fn can_say(
         exclude: &[],
         aliases: &[],
         attention: &AttentionModules::default(),
-        ordered: false,
+        act_order: false,
     };
     quantization_config(format, recipe, &described).map(|_| ())
 }
@@ -132,12 +132,12 @@ mod tests {
         let layers = [("model.fc".to_owned(), "int4:g128".parse().unwrap())];
         let (exclude, attention) = (["lm_head".to_owned()], AttentionModules::default());
         let described =
-            Described { layers: &layers, exclude: &exclude, aliases: &[], attention: &attention, ordered: false };
+            Described { layers: &layers, exclude: &exclude, aliases: &[], attention: &attention, act_order: false };
         with_quantization(config, recipe.format(), &recipe, &described).unwrap()
     }
 
     #[test]
-    fn the_export_decides_what_is_said() {
+    fn output_format_decides_the_quantization_config() {
         let config = quantized("quark");
         assert_eq!(config["quantization_config"]["quant_method"], "quark");
         assert_eq!(config["quantization_config"]["export"]["pack_method"], "order");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_source_said_is_gone_and_the_rest_is_as_it_was() {
+    fn source_quantization_config_is_removed_and_the_rest_unchanged() {
         let config = json!({"model_type": "llama", "text_config": {"hidden_size": 8}, "vocab_size": 5});
         assert_eq!(quantized("fake"), config);
     }

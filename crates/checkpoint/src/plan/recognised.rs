@@ -68,16 +68,16 @@ impl Recognised<'_> {
         modules.filter(|module| !quantized.contains(module)).collect()
     }
 
-    /// The tensors of a layer; `ordered` says that input channels are grouped otherwise than as they stand.
+    /// The tensors of a layer; `act_order` says that input channels are grouped otherwise than as they stand.
     pub(super) fn parts(
         &self,
         layer: &LayerDraft,
         fused: Option<Fused<'_>>,
-        ordered: bool,
+        act_order: bool,
     ) -> Result<Vec<Part>, PlanError> {
         let problem =
             |problem| PlanError::CannotHold { layer: layer.name.clone(), scheme: layer.scheme.to_string(), problem };
-        if layer.source.input_major && layer.source.expert.is_none() {
+        if layer.source.is_transposed && layer.source.expert.is_none() {
             return Err(problem(names::no_linear_module()));
         }
         let spec = LayerSpec {
@@ -88,7 +88,7 @@ impl Recognised<'_> {
             source: layer.source.dtype,
             order: self.recipe.nibble_order(),
             fused,
-            ordered,
+            act_order,
         };
         self.format.parts(&spec).map_err(problem)
     }

@@ -2,12 +2,12 @@
 //! stand for.
 
 use super::error::PlanError;
-use super::layer::{Reuse, ScalesOfSource, SourceStorage};
+use super::layer::{PackedUse, ScalesOfSource, SourceStorage};
 use super::recognised::Recognised;
 use kvant_container::{Checkpoint, Dtype, TensorView};
 use kvant_formats::format::{scale_block, stated_block};
 use kvant_model::network::{Linear, TensorMeta};
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl<'a> SourceTensor<'a> {
         }
     }
 
-    /// Whether it is quantized.
+    /// Returns whether it is quantized.
     pub(super) fn has_codes(&self) -> bool {
         self.packed().is_some_and(|matrices| matrices.iter().any(|matrix| !matrix.is_float()))
     }
@@ -108,14 +108,14 @@ impl<'a> SourceTensor<'a> {
 }
 
 impl Recognised<'_> {
-    pub(super) fn source_type(&self, position: usize) -> Result<Source, PlanError> {
+    pub(super) fn source_type(&self, position: usize) -> Result<FloatDType, PlanError> {
         let view = &self.tensors[position];
         match view.dtype() {
-            Dtype::F32 => Ok(Source::F32),
-            Dtype::F16 => Ok(Source::F16),
-            Dtype::BF16 => Ok(Source::Bf16),
-            Dtype::F8_E4M3 => Ok(Source::E4m3),
-            Dtype::F8_E5M2 => Ok(Source::E5m2),
+            Dtype::F32 => Ok(FloatDType::F32),
+            Dtype::F16 => Ok(FloatDType::F16),
+            Dtype::BF16 => Ok(FloatDType::Bf16),
+            Dtype::F8_E4M3 => Ok(FloatDType::E4m3),
+            Dtype::F8_E5M2 => Ok(FloatDType::E5m2),
             dtype => Err(PlanError::SourceType { tensor: view.name().to_owned(), dtype: dtype.to_string() }),
         }
     }
@@ -131,7 +131,7 @@ impl Recognised<'_> {
         match self.tensors[linear.weight].packed() {
             Some(matrices) => {
                 let bytes = matrices.iter().map(|matrix| matrix.stored_bytes()).sum();
-                Ok(SourceStorage::Packed { reuse: Reuse::Values, bytes })
+                Ok(SourceStorage::Packed { packed_use: PackedUse::Values, bytes })
             }
             None => Ok(self.scales(linear)?.map_or(SourceStorage::Plain, SourceStorage::Scaled)),
         }

@@ -1,7 +1,7 @@
 //! Tensors that are carried over, and tensors that are not.
 
 use super::layer::ScalesOfSource;
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 
 /// A tensor of the output that comes from the source without quantization.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,8 +13,8 @@ pub struct KeptTensor {
     /// The index among the declarations.
     pub tensor: usize,
     /// How it is carried over.
-    pub treatment: TensorAction,
-    /// Why it is not quantized.
+    pub action: TensorAction,
+    /// The reason that it is not quantized.
     pub reason: &'static str,
 }
 
@@ -26,7 +26,7 @@ pub enum TensorAction {
     /// An fp8 weight of a layer that is kept, as bfloat16: its scales mean nothing to a loader of the output.
     Widen {
         /// The type of the source's elements.
-        dtype: Source,
+        dtype: FloatDType,
         /// The shape of the matrix.
         shape: (usize, usize),
         /// Its scales.
@@ -35,7 +35,7 @@ pub enum TensorAction {
     /// The values of a weight that is quantized in the source, in the type that is declared.
     Dequantize {
         /// Whether each matrix is stored as `[in, out]`.
-        input_major: bool,
+        is_transposed: bool,
         /// The bytes of its codes and scales.
         bytes: u64,
     },

@@ -1,4 +1,4 @@
-//! What the settings say of attention, as a scheme.
+//! The attention settings, as a scheme.
 
 use super::Settings;
 use kvant_quant::scheme::{ActivationScheme, AttentionScheme, KvCacheScheme, MinScale, Rotary};

@@ -61,53 +61,53 @@ impl fmt::Display for NamedScheme {
     }
 }
 
-/// What becomes of a layer.
+/// The scheme of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum SchemeChoice {
     /// It is quantized.
     Scheme(NamedScheme),
     /// It stays as it is.
     Keep,
 }
 
-impl Choice {
+impl SchemeChoice {
     /// A preset's name, a spelling, or `keep` (or `none`).
     ///
     /// # Errors
     /// Those of [`NamedScheme::find`].
-    pub fn find(place: &str, text: &str) -> Result<Choice, RecipeError> {
+    pub fn find(place: &str, text: &str) -> Result<SchemeChoice, RecipeError> {
         match text {
-            "keep" | "none" => Ok(Choice::Keep),
-            _ => NamedScheme::find(place, text).map(Choice::Scheme),
+            "keep" | "none" => Ok(SchemeChoice::Keep),
+            _ => NamedScheme::find(place, text).map(SchemeChoice::Scheme),
         }
     }
 
     /// The scheme, if there is one.
     pub fn scheme(self) -> Option<LayerScheme> {
         match self {
-            Choice::Scheme(named) => Some(named.scheme),
-            Choice::Keep => None,
+            SchemeChoice::Scheme(named) => Some(named.scheme),
+            SchemeChoice::Keep => None,
         }
     }
 
-    /// The text that [`Choice::find`] reads as this.
+    /// The text that [`SchemeChoice::find`] reads as this.
     pub fn spelling(self) -> String {
         self.scheme().map_or("keep".to_owned(), |scheme| scheme.to_string())
     }
 
-    pub(super) fn weights_only(self) -> Choice {
+    pub(super) fn weights_only(self) -> SchemeChoice {
         match self {
-            Choice::Scheme(named) => Choice::Scheme(named.weights_only()),
-            Choice::Keep => Choice::Keep,
+            SchemeChoice::Scheme(named) => SchemeChoice::Scheme(named.weights_only()),
+            SchemeChoice::Keep => SchemeChoice::Keep,
         }
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for SchemeChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Choice::Scheme(named) => named.fmt(f),
-            Choice::Keep => f.write_str("keep"),
+            SchemeChoice::Scheme(named) => named.fmt(f),
+            SchemeChoice::Keep => f.write_str("keep"),
         }
     }
 }
@@ -121,8 +121,9 @@ fn explain(place: &str, text: &str, error: SchemeError) -> RecipeError {
         return RecipeError::invalid(place, error.to_string(), error.hint());
     }
     if text.parse::<Ftype>().is_ok() {
-        let hint = "write a GGUF file alone, with ‹scheme› of its own, or use another scheme, e.g. int4_wo_128 (`kvant list schemes`)";
-        return RecipeError::invalid(place, format!("{} is a scheme of GGUF files alone", quoted(text)), hint);
+        let hint =
+            "write only a GGUF file with this ‹scheme›, or use another scheme, e.g. int4_wo_128 (`kvant list schemes`)";
+        return RecipeError::invalid(place, format!("{} is a scheme for GGUF files only", quoted(text)), hint);
     }
     let commands = "`kvant list schemes` lists all names and spellings, `kvant list schemes ‹for› vllm` those that a loader reads, \
                     and `kvant plan MODEL ‹scheme› NAME` previews one";
@@ -138,7 +139,7 @@ fn explain_algorithm(place: &str, text: &str) -> Option<RecipeError> {
     let name = text.to_ascii_lowercase();
     let reason = format!("{} is an algorithm, not a scheme", quoted(text));
     if Algorithm::exists(&name) {
-        let hint = format!("ask for it beside a scheme, e.g. ‹scheme› int4_wo_128 ‹algorithm› {name}");
+        let hint = format!("combine it with a scheme, e.g. ‹scheme› int4_wo_128 ‹algorithm› {name}");
         return Some(RecipeError::invalid(place, reason, hint));
     }
     let hint = "`kvant list algorithms` shows those that are supported";
@@ -162,24 +163,24 @@ mod tests {
     use super::*;
     use kvant_container::Diagnostic;
 
-    fn find(text: &str) -> Result<Choice, RecipeError> {
-        Choice::find("‹scheme›", text)
+    fn find(text: &str) -> Result<SchemeChoice, RecipeError> {
+        SchemeChoice::find("‹scheme›", text)
     }
 
     #[test]
-    fn names_and_spellings_and_keep() {
+    fn scheme_names_spellings_and_keep_are_found() {
         let by_name = find("int4_wo_128").unwrap();
         assert_eq!(by_name, find("int4:g128").unwrap());
         assert_eq!(by_name, find("w4a16").unwrap());
         assert_eq!(by_name.spelling(), "int4:g128");
-        let Choice::Scheme(named) = by_name else { panic!("{by_name:?}") };
+        let SchemeChoice::Scheme(named) = by_name else { panic!("{by_name:?}") };
         assert_eq!(named.to_string(), "int4_wo_128 (int4:g128)");
-        assert_eq!((find("keep").unwrap(), find("none").unwrap()), (Choice::Keep, Choice::Keep));
+        assert_eq!((find("keep").unwrap(), find("none").unwrap()), (SchemeChoice::Keep, SchemeChoice::Keep));
         assert_eq!(find("keep").unwrap().spelling(), "keep");
     }
 
     #[test]
-    fn a_misspelt_name_gets_a_suggestion() {
+    fn misspelt_scheme_name_gets_a_suggestion() {
         for (text, name) in [
             ("int4_wo_12", "int4_wo_128"),
             ("int4-wo-128", "int4_wo_128"),
@@ -204,14 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_spelling_is_explained_by_its_parts() {
+    fn invalid_spelling_is_explained_by_its_part() {
         let error = find("int4:g128:what").unwrap_err();
         assert_eq!(error.to_string(), "‹scheme›: `what` in the scheme `int4:g128:what` is unknown or given twice");
         assert!(error.hint().unwrap().contains("format[:granularity]"));
     }
 
     #[test]
-    fn algorithms_are_no_schemes() {
+    fn algorithm_as_scheme_is_refused() {
         let error = find("GPTQ").unwrap_err();
         assert_eq!(error.to_string(), "‹scheme›: `GPTQ` is an algorithm, not a scheme");
         assert!(error.hint().unwrap().ends_with("‹algorithm› gptq"));

@@ -22,7 +22,7 @@ const LANGUAGES: &str =
 /// Reads a recipe file.
 ///
 /// # Errors
-/// Where the file cannot be read, and those of [`read_text`].
+/// If the file cannot be read, and those of [`read_text`].
 pub fn read_file(file: &Path) -> Result<RecipeFile, RecipeError> {
     let text = read_bounded(file).map_err(|cause| RecipeError::Read { file: file.to_owned(), cause })?;
     read_text(&shown(file), &text)
@@ -40,15 +40,16 @@ pub fn read_text(name: &str, text: &str) -> Result<RecipeFile, RecipeError> {
     }
     match RecipeFile::from_toml(name, text) {
         Err(_) if looks_like_yaml(text) => {
-            let value = yaml::read(text)
-                .map_err(|problem| RecipeError::invalid(format!("{name}, {problem}"), "this is no YAML", LANGUAGES))?;
+            let value = yaml::read(text).map_err(|problem| {
+                RecipeError::invalid(format!("{name}, {problem}"), "this is not valid YAML", LANGUAGES)
+            })?;
             of_value(name, value)
         }
         read => Ok(read?),
     }
 }
 
-/// Whether the first line with a key separates it from its value by a colon.
+/// Returns whether the first line with a key separates it from its value by a colon.
 fn looks_like_yaml(text: &str) -> bool {
     let lines = text.lines().map(str::trim);
     let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with("---"));
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_content_decides_on_the_language() {
+    fn recipe_language_is_detected_from_content() {
         for text in ["a: 1", "# x = 1\n---\n\nquant_stage:\n  a: b=c", "a: [x = 1]"] {
             assert!(looks_like_yaml(text), "{text}");
         }

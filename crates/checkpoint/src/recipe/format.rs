@@ -1,26 +1,26 @@
 //! The format that is chosen when none is asked for. Not what formats can hold: that is theirs to say.
 
-use super::Choice;
+use super::SchemeChoice;
 use kvant_formats::format::OutputFormat;
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{ActivationScheme, Axis, Dialect, Granularity, LayerScheme};
-use kvant_weights::activation_point::Site;
+use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::parts::{ActivationSpec, LayerSpec, Side};
 
 /// The same for tensors that no config.json makes a model of.
-pub(super) fn fitting_without_config(choices: impl Iterator<Item = Choice> + Clone) -> OutputFormat {
+pub(super) fn fitting_without_config(choices: impl Iterator<Item = SchemeChoice> + Clone) -> OutputFormat {
     let holds_all =
-        |format: &OutputFormat| choices.clone().filter_map(Choice::scheme).all(|scheme| holds(*format, scheme));
+        |format: &OutputFormat| choices.clone().filter_map(SchemeChoice::scheme).all(|scheme| holds(*format, scheme));
     [OutputFormat::TENSORS, OutputFormat::PlainFloats].into_iter().find(holds_all).unwrap_or(OutputFormat::TENSORS)
 }
 
 /// The first format that holds all schemes, beginning with that of the tool by whose name the first was asked for. If none
 /// does, that one: the plan will say what it cannot hold.
-pub(super) fn fitting(choices: impl Iterator<Item = Choice> + Clone) -> OutputFormat {
+pub(super) fn fitting(choices: impl Iterator<Item = SchemeChoice> + Clone) -> OutputFormat {
     let first = choices.clone().find_map(|choice| match choice {
-        Choice::Scheme(named) => Some(named),
-        Choice::Keep => None,
+        SchemeChoice::Scheme(named) => Some(named),
+        SchemeChoice::Keep => None,
     });
     let order = match first.and_then(|named| named.dialect()) {
         Some(Dialect::CompressedTensors) => {
@@ -29,11 +29,11 @@ pub(super) fn fitting(choices: impl Iterator<Item = Choice> + Clone) -> OutputFo
         _ => [OutputFormat::QUARK, OutputFormat::COMPRESSED_TENSORS, OutputFormat::PlainFloats],
     };
     let holds_all =
-        |format: &OutputFormat| choices.clone().filter_map(Choice::scheme).all(|scheme| holds(*format, scheme));
+        |format: &OutputFormat| choices.clone().filter_map(SchemeChoice::scheme).all(|scheme| holds(*format, scheme));
     order.into_iter().find(holds_all).unwrap_or(order[0])
 }
 
-/// Whether the format holds a layer of this scheme, if its shape suits it.
+/// Returns whether the format holds a layer of this scheme, if its shape suits it.
 fn holds(format: OutputFormat, scheme: LayerScheme) -> bool {
     let whole_units = 8 * group_size(scheme) as usize;
     let layer = LayerSpec {
@@ -41,13 +41,13 @@ fn holds(format: OutputFormat, scheme: LayerScheme) -> bool {
         rows: whole_units,
         columns: whole_units,
         scheme,
-        source: Source::Bf16,
+        source: FloatDType::Bf16,
         order: NibbleOrder::default(),
         fused: None,
-        ordered: false,
+        act_order: false,
     };
     let holds_activations = |side: Side, scheme: ActivationScheme| {
-        let site = Site::Input(String::new());
+        let site = ActivationPoint::Input(String::new());
         let spec = ActivationSpec { name: "", side, scheme, features: whole_units, source: layer.source, site: &site };
         format.activation_parts(&spec).is_ok()
     };

@@ -11,7 +11,7 @@ mod settings;
 mod tests;
 mod yaml;
 
-pub use choice::{Choice, NamedScheme};
+pub use choice::{NamedScheme, SchemeChoice};
 pub use file::{read_file, read_text};
 use kvant_formats::algorithm::{Algorithm, Algorithms};
 pub use kvant_quant::recipe::VERSION;
@@ -29,18 +29,18 @@ use serde::{Serialize, Serializer};
 /// The default of [`Recipe::max_shard_size`].
 pub const MAX_SHARD_SIZE: ByteSize = ByteSize(5_000_000_000);
 
-/// Layers by name, and what becomes of them.
+/// Layers by name, and their scheme.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Matches full module names.
     pub layers: Glob,
-    /// What becomes of them.
-    pub choice: Choice,
-    /// Whether there need be none of them: another tool has listed what it keeps of many models.
+    /// Their scheme.
+    pub choice: SchemeChoice,
+    /// Whether it may match nothing: another tool has listed what it keeps of many models.
     pub may_be_idle: bool,
 }
 
-/// What the user asked for, complete and checked as far as it can be without a model.
+/// The complete request of the user, checked as far as possible without a model.
 ///
 /// A module's scheme is that of the last rule that matches it. Rules come in this order:
 ///
@@ -53,7 +53,7 @@ pub struct Rule {
 /// It serializes as [`Settings`] with names resolved to spellings: see [`Recipe::canonical`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
-    default: Choice,
+    default: SchemeChoice,
     rules: Vec<Rule>,
     asked_format: Option<OutputFormat>,
     also: Vec<OutputFormat>,
@@ -69,9 +69,9 @@ pub struct Recipe {
     notes: Vec<String>,
 }
 
-/// What a recipe says of a module.
+/// The decision of a recipe on a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum RuleMatch {
     /// It stays as it is, whatever its family says.
     Excluded,
     /// It is quantized so, whatever its family says.
@@ -88,7 +88,7 @@ impl Recipe {
     /// algorithms that only others have. Messages name the option or field.
     ///
     /// ```
-    /// use kvant_checkpoint::recipe::{Decision, Recipe, Settings};
+    /// use kvant_checkpoint::recipe::{RuleMatch, Recipe, Settings};
     ///
     /// let line = Settings {
     ///     scheme: Some("int4_wo_128".to_owned()),
@@ -97,21 +97,25 @@ impl Recipe {
     ///     ..Settings::default()
     /// };
     /// let recipe = Recipe::resolve(&line, &Settings::default())?;
-    /// assert_eq!(recipe.decide("model.layers.1.mlp.up_proj"), Decision::Default("int4:g128".parse()?));
-    /// assert_eq!(recipe.decide("model.layers.1.mlp.down_proj"), Decision::Override("int8:channel".parse()?));
-    /// assert_eq!(recipe.decide("model.layers.0.mlp.down_proj"), Decision::Excluded);
+    /// assert_eq!(recipe.decide("model.layers.1.mlp.up_proj"), RuleMatch::Default("int4:g128".parse()?));
+    /// assert_eq!(recipe.decide("model.layers.1.mlp.down_proj"), RuleMatch::Override("int8:channel".parse()?));
+    /// assert_eq!(recipe.decide("model.layers.0.mlp.down_proj"), RuleMatch::Excluded);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn resolve(line: &Settings, file: &Settings) -> Result<Recipe, RecipeError> {
         let weights_only = line.weights_only.or(file.weights_only).unwrap_or(false);
-        let drop_inputs = |choice: Choice| if weights_only { choice.weights_only() } else { choice };
+        let drop_inputs = |choice: SchemeChoice| if weights_only { choice.weights_only() } else { choice };
         let default = drop_inputs(default_choice(line, file)?);
         let mut rules = rules(file, "override")?;
         rules.extend(self::rules(line, "‹override›")?);
         rules.iter_mut().for_each(|rule| rule.choice = drop_inputs(rule.choice));
         let choices = || std::iter::once(default).chain(rules.iter().map(|rule| rule.choice));
-        if choices().all(|choice| choice == Choice::Keep) {
-            return Err(RecipeError::invalid("‹scheme›", "nothing is to be quantized", "give a scheme or an override"));
+        if choices().all(|choice| choice == SchemeChoice::Keep) {
+            return Err(RecipeError::invalid(
+                "‹scheme›",
+                "nothing is selected for quantization",
+                "give a scheme or an override",
+            ));
         }
         let recipe = Recipe {
             default,
@@ -137,7 +141,7 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// Whether some of the output has a choice of the order of 4-bit codes in words.
+    /// Returns whether some of the output has a choice of the order of 4-bit codes in words.
     fn has_nibble_orders(&self) -> bool {
         [self.format()].iter().chain(&self.also).any(|format| format.capabilities().nibble_orders)
     }
@@ -146,7 +150,7 @@ impl Recipe {
     /// are the source's.
     pub(crate) fn carrying(format: OutputFormat, attention: AttentionScheme, max_shard_size: u64) -> Recipe {
         Recipe {
-            default: Choice::Keep,
+            default: SchemeChoice::Keep,
             rules: Vec::new(),
             asked_format: Some(format),
             also: Vec::new(),
@@ -163,12 +167,12 @@ impl Recipe {
         }
     }
 
-    /// Whether it is that of a conversion, which nobody says anything about layers in.
+    /// Returns whether it is that of a conversion, which nobody says anything about layers in.
     pub(crate) fn is_conversion(&self) -> bool {
-        self.default == Choice::Keep && self.rules.is_empty()
+        self.default == SchemeChoice::Keep && self.rules.is_empty()
     }
 
-    /// Whether sources are read that are quantized already.
+    /// Returns whether sources are read that are quantized already.
     pub fn requantizes(&self) -> bool {
         self.requantize
     }
@@ -179,22 +183,22 @@ impl Recipe {
         Recipe { calibrated, ..self }
     }
 
-    /// Whether there is calibration data.
+    /// Returns whether there is calibration data.
     pub fn is_calibrated(&self) -> bool {
         self.calibrated
     }
 
-    /// What is done to weights before they are rounded, and how they are.
+    /// The transforms of weights, and their rounding.
     pub fn algorithms(&self) -> &Algorithms {
         &self.algorithms
     }
 
-    /// What the user should know of how it was read.
+    /// Notes for the user about how it was read.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// How queries, keys, values and the softmax are quantized.
+    /// The quantization of queries, keys, values and the softmax.
     pub fn attention(&self) -> AttentionScheme {
         self.attention
     }
@@ -204,16 +208,16 @@ impl Recipe {
         attention::words(&self.attention)
     }
 
-    /// What becomes of a linear layer, by its full module name.
-    pub fn decide(&self, module: &str) -> Decision {
+    /// The action on a linear layer, by its full module name.
+    pub fn decide(&self, module: &str) -> RuleMatch {
         match self.rules.iter().rev().find(|rule| rule.layers.matches(module)) {
-            Some(rule) => rule.choice.scheme().map_or(Decision::Excluded, Decision::Override),
-            None => self.default.scheme().map_or(Decision::Excluded, Decision::Default),
+            Some(rule) => rule.choice.scheme().map_or(RuleMatch::Excluded, RuleMatch::Override),
+            None => self.default.scheme().map_or(RuleMatch::Excluded, RuleMatch::Default),
         }
     }
 
-    /// What becomes of layers that nothing else is said of.
-    pub fn default_choice(&self) -> Choice {
+    /// The default for layers without a rule.
+    pub fn default_choice(&self) -> SchemeChoice {
         self.default
     }
 
@@ -249,12 +253,12 @@ impl Recipe {
         self.pack_method.nibbles()
     }
 
-    /// Whether the layers that the family keeps by default (heads, routers) are kept.
+    /// Returns whether the layers that the family keeps by default (heads, routers) are kept.
     pub fn keep_defaults(&self) -> bool {
         self.keep_defaults
     }
 
-    /// Whether inputs were dropped from all schemes.
+    /// Returns whether inputs were dropped from all schemes.
     pub fn weights_only(&self) -> bool {
         self.weights_only
     }
@@ -269,7 +273,7 @@ impl Recipe {
         self.seed
     }
 
-    fn choices(&self) -> impl Iterator<Item = Choice> + Clone {
+    fn choices(&self) -> impl Iterator<Item = SchemeChoice> + Clone {
         std::iter::once(self.default).chain(self.rules.iter().map(|rule| rule.choice))
     }
 
@@ -286,7 +290,7 @@ impl Recipe {
 
     /// Every scheme that is asked for, the default's first.
     pub fn schemes(&self) -> impl Iterator<Item = LayerScheme> {
-        self.choices().filter_map(Choice::scheme)
+        self.choices().filter_map(SchemeChoice::scheme)
     }
 }
 
@@ -320,10 +324,10 @@ impl Serialize for Recipe {
     }
 }
 
-fn default_choice(line: &Settings, file: &Settings) -> Result<Choice, RecipeError> {
+fn default_choice(line: &Settings, file: &Settings) -> Result<SchemeChoice, RecipeError> {
     match (&line.scheme, &file.scheme) {
-        (Some(text), _) => Choice::find("‹scheme›", text),
-        (None, Some(text)) => Choice::find("scheme", text),
+        (Some(text), _) => SchemeChoice::find("‹scheme›", text),
+        (None, Some(text)) => SchemeChoice::find("scheme", text),
         (None, None) => Err(RecipeError::invalid(
             "‹scheme›",
             "no scheme is given",
@@ -346,11 +350,15 @@ fn rules(settings: &Settings, option: &str) -> Result<Vec<Rule>, RecipeError> {
     let mut rules = Vec::with_capacity(settings.overrides.len() + settings.exclude.len());
     let may_be_idle = settings.foreign;
     for OverrideText { layers, scheme } in &settings.overrides {
-        let choice = Choice::find(&format!("{option} {}", quoted(layers)), scheme)?;
-        rules.push(Rule { layers: glob(option, layers)?, choice, may_be_idle: may_be_idle && choice == Choice::Keep });
+        let choice = SchemeChoice::find(&format!("{option} {}", quoted(layers)), scheme)?;
+        rules.push(Rule {
+            layers: glob(option, layers)?,
+            choice,
+            may_be_idle: may_be_idle && choice == SchemeChoice::Keep,
+        });
     }
     for pattern in &settings.exclude {
-        rules.push(Rule { layers: glob("exclude", pattern)?, choice: Choice::Keep, may_be_idle });
+        rules.push(Rule { layers: glob("exclude", pattern)?, choice: SchemeChoice::Keep, may_be_idle });
     }
     Ok(rules)
 }
@@ -361,8 +369,8 @@ pub(crate) fn glob(option: &str, pattern: &str) -> Result<Glob, RecipeError> {
     match glob.problem() {
         None => Ok(glob),
         Some(problem) => {
-            let reason = format!("{} is no regular expression: {problem}", quoted(pattern));
-            Err(RecipeError::invalid(option, reason, "what stands behind re: is a regular expression as in Python"))
+            let reason = format!("{} is not a regular expression: {problem}", quoted(pattern));
+            Err(RecipeError::invalid(option, reason, "the text after re: is a Python regular expression"))
         }
     }
 }

@@ -80,7 +80,7 @@ pub struct Settings {
     pub version: Option<u32>,
     /// The scheme of layers that nothing else is said of.
     pub scheme: Option<String>,
-    /// What is written.
+    /// The written file.
     pub format: Option<OutputFormat>,
     /// Further formats, to which the result is converted: their scales decide too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -118,7 +118,7 @@ pub struct Settings {
     /// Whether sources are read that are quantized already, and lose a second time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requantize: Option<bool>,
-    /// What the user should know of how this was read; not part of files.
+    /// Notices about reading this recipe; not part of files.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
@@ -136,7 +136,7 @@ impl Settings {
     /// one of its objects. None leave it to the recipe.
     ///
     /// # Errors
-    /// Where a file cannot be read, is no JSON, or asks for what is not here.
+    /// If a file cannot be read, is not JSON, or requests something unsupported.
     pub fn with_algorithms(mut self, list: &[String]) -> Result<Settings, RecipeError> {
         let mut spellings = Vec::new();
         for item in list {
@@ -191,7 +191,7 @@ impl Settings {
     }
 }
 
-/// What a file says of checkpoints and GGUF files.
+/// The keys of a file for checkpoints and GGUF files.
 impl TryFrom<RecipeFile> for Settings {
     type Error = RecipeError;
 

@@ -40,7 +40,7 @@ scheme = "keep"
 "#;
 
 #[test]
-fn a_file_says_all() {
+fn recipe_file_sets_everything() {
     let recipe = Recipe::resolve(&Settings::default(), &toml(FILE).unwrap()).unwrap();
     assert_eq!(recipe.default_choice().scheme(), Some(layer_scheme("uint4:g32:zp")));
     assert_eq!((recipe.format(), recipe.nibble_order()), (OutputFormat::QUARK, NibbleOrder::Natural));
@@ -53,14 +53,14 @@ fn a_file_says_all() {
 }
 
 #[test]
-fn the_last_match_wins_the_command_line_is_behind_the_file_and_exclusions_are_last() {
+fn rule_order_is_file_command_line_exclusions() {
     let of = |overrides: &[&str]| overrides.iter().map(|text| text.parse().unwrap()).collect::<Vec<OverrideText>>();
     let overrides = of(&["*=int8:tensor", "*.up=int4:g64"]);
     let file = Settings { overrides, exclude: vec!["*.gate".into()], ..scheme("int4:g32") };
     let line = Settings { overrides: of(&["x.*=int4:g128", "x.down=keep"]), ..Settings::default() };
     let recipe = Recipe::resolve(&line, &file).unwrap();
     let said = |module: &str| match recipe.decide(module) {
-        Decision::Override(scheme) => scheme.to_string(),
+        RuleMatch::Override(scheme) => scheme.to_string(),
         other => format!("{other:?}"),
     };
     assert_eq!([said("y.down"), said("y.up"), said("y.gate")], ["int8:tensor", "int4:g64", "Excluded"]);
@@ -68,7 +68,7 @@ fn the_last_match_wins_the_command_line_is_behind_the_file_and_exclusions_are_la
 }
 
 #[test]
-fn one_algorithm_needs_no_list() {
+fn single_algorithm_needs_no_list() {
     let read = |text: &str| {
         toml(&format!("version = 1\nscheme = \"int4:g32\"\nalgorithm = {text}")).map(|file| file.algorithm)
     };
@@ -78,7 +78,7 @@ fn one_algorithm_needs_no_list() {
 }
 
 #[test]
-fn the_documented_recipe_is_one_and_every_field_is_told_of() {
+fn documented_recipe_parses_and_covers_every_field() {
     let page = include_str!("../../../../docs/reference/recipes.md");
     let example: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("    ")).collect();
     let recipe = Recipe::resolve(&Settings::default(), &toml(&example.join("\n")).unwrap()).unwrap();
@@ -93,7 +93,7 @@ fn the_documented_recipe_is_one_and_every_field_is_told_of() {
 }
 
 #[test]
-fn an_order_of_codes_is_refused_where_the_layout_has_one() {
+fn pack_method_is_refused_where_the_layout_fixes_it() {
     let asked = |format: &str, also: Vec<OutputFormat>| {
         let format = Some(format.parse().unwrap());
         resolve(&Settings { format, also, pack_method: Some(PackMethod::Order), ..scheme("int4:g32") })
@@ -104,7 +104,7 @@ fn an_order_of_codes_is_refused_where_the_layout_has_one() {
 }
 
 #[test]
-fn the_command_line_wins() {
+fn command_line_wins_over_the_file() {
     let line = Settings {
         scheme: Some("mxfp4".to_owned()),
         overrides: vec!["*.gate=int8:channel".parse().unwrap()],
@@ -115,12 +115,12 @@ fn the_command_line_wins() {
         ..Settings::default()
     };
     let recipe = Recipe::resolve(&line, &toml(FILE).unwrap()).unwrap();
-    assert_eq!(recipe.decide("m.up_proj"), Decision::Default(layer_scheme("e2m1:g32:e8m0+e2m1:g32:e8m0!dynamic")));
+    assert_eq!(recipe.decide("m.up_proj"), RuleMatch::Default(layer_scheme("e2m1:g32:e8m0+e2m1:g32:e8m0!dynamic")));
     // Excluded by the file, quantized by the command line.
-    assert_eq!(recipe.decide("m.gate"), Decision::Override(layer_scheme("int8:channel")));
+    assert_eq!(recipe.decide("m.gate"), RuleMatch::Override(layer_scheme("int8:channel")));
     // Quantized by the file, excluded by the command line.
-    assert_eq!(recipe.decide("m.0.down_proj"), Decision::Excluded);
-    assert_eq!(recipe.decide("m.1.down_proj"), Decision::Override(layer_scheme("int8:tensor+int8:tensor!static")));
+    assert_eq!(recipe.decide("m.0.down_proj"), RuleMatch::Excluded);
+    assert_eq!(recipe.decide("m.1.down_proj"), RuleMatch::Override(layer_scheme("int8:tensor+int8:tensor!static")));
     assert_eq!((recipe.keep_defaults(), recipe.seed(), recipe.max_shard_size()), (true, 1, 500_000_000));
 }
 
@@ -132,9 +132,9 @@ fn exclusions_win_over_overrides_and_the_last_match_wins() {
         ..scheme("int4:g128")
     };
     let recipe = resolve(&line).unwrap();
-    assert_eq!(recipe.decide("x.a"), Decision::Excluded);
-    assert_eq!(recipe.decide("y.a"), Decision::Override(layer_scheme("int8:channel")));
-    assert_eq!(recipe.decide("y.b"), Decision::Override(layer_scheme("int2:g32")));
+    assert_eq!(recipe.decide("x.a"), RuleMatch::Excluded);
+    assert_eq!(recipe.decide("y.a"), RuleMatch::Override(layer_scheme("int8:channel")));
+    assert_eq!(recipe.decide("y.b"), RuleMatch::Override(layer_scheme("int2:g32")));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn weights_only_drops_all_inputs() {
 }
 
 #[test]
-fn attention_is_said_by_names_and_spellings() {
+fn attention_schemes_are_set_by_name_or_spelling() {
     let line = Settings {
         kv_cache: Some("fp8".to_owned()),
         min_kv_scale: Some(0.25),
@@ -182,7 +182,7 @@ fn attention_is_said_by_names_and_spellings() {
 }
 
 #[test]
-fn attention_that_makes_no_sense_is_named() {
+fn invalid_attention_settings_are_named() {
     for (line, part) in [
         (Settings { kv_cache: Some("fp9".to_owned()), ..scheme("int4:g128") }, "‹kv-cache›"),
         (Settings { queries: Some("x".to_owned()), ..scheme("int4:g128") }, "‹attention›"),
@@ -194,7 +194,7 @@ fn attention_that_makes_no_sense_is_named() {
 }
 
 #[test]
-fn the_name_of_a_scheme_chooses_the_export() {
+fn scheme_name_selects_the_format() {
     let format = |text: &str| resolve(&scheme(text)).unwrap().format();
     for preset in PRESETS {
         let expected = match preset.name {
@@ -212,17 +212,17 @@ fn the_name_of_a_scheme_chooses_the_export() {
 }
 
 #[test]
-fn keep_as_the_scheme_quantizes_only_what_overrides_say() {
+fn keep_as_scheme_quantizes_only_overrides() {
     let line = Settings { overrides: vec!["*.a=int8:channel".parse().unwrap()], ..scheme("keep") };
     let recipe = resolve(&line).unwrap();
-    assert_eq!(recipe.decide("x.b"), Decision::Excluded);
-    assert_eq!(recipe.decide("x.a"), Decision::Override(layer_scheme("int8:channel")));
-    assert!(resolve(&scheme("keep")).unwrap_err().to_string().contains("nothing is to be quantized"));
+    assert_eq!(recipe.decide("x.b"), RuleMatch::Excluded);
+    assert_eq!(recipe.decide("x.a"), RuleMatch::Override(layer_scheme("int8:channel")));
+    assert!(resolve(&scheme("keep")).unwrap_err().to_string().contains("nothing is selected for quantization"));
     assert!(resolve(&Settings::default()).unwrap_err().to_string().contains("no scheme is given"));
 }
 
 #[test]
-fn canonical_text_is_the_same_for_the_same_and_reads_back() {
+fn canonical_text_is_stable_and_reads_back() {
     let canonical = |text: &str| resolve(&scheme(text)).unwrap().canonical();
     assert_eq!(canonical("int4_wo_128"), canonical("int4:g128"));
     assert_ne!(canonical("int4_wo_128"), canonical("int4_wo_64"));
@@ -238,7 +238,7 @@ fn canonical_text_is_the_same_for_the_same_and_reads_back() {
 }
 
 #[test]
-fn algorithms_are_of_the_command_line_or_else_of_the_file() {
+fn algorithms_of_the_command_line_replace_those_of_the_file() {
     let file = toml("version = 2\nscheme = \"int4:g128\"\nalgorithm = [\"awq:clip=off\", \"gptq\"]").unwrap();
     let recipe = Recipe::resolve(&Settings::default(), &file).unwrap();
     assert_eq!(recipe.algorithms().to_string(), "awq:clip=off,gptq");
@@ -256,7 +256,7 @@ fn algorithms_are_of_the_command_line_or_else_of_the_file() {
 }
 
 #[test]
-fn algorithms_are_read_from_files_of_quark() {
+fn quark_algorithm_files_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("algorithms.json");
     let name = file.display().to_string();
@@ -275,7 +275,7 @@ fn algorithms_are_read_from_files_of_quark() {
 }
 
 #[test]
-fn mistakes_in_a_file_name_the_line() {
+fn recipe_mistakes_name_their_line() {
     let message = |text: &str| toml(text).unwrap_err().to_string();
     assert!(message("version = 1\nscheme = 3").starts_with("recipe.toml, line 2: "));
     assert!(message("version = 1\nschema = \"int4\"").contains("line 2: unknown key `schema`"));
@@ -289,7 +289,7 @@ fn mistakes_in_a_file_name_the_line() {
 }
 
 #[test]
-fn keys_of_graphs_and_overrides_of_tensors_are_refused_by_name() {
+fn graph_keys_and_tensor_overrides_are_refused_by_name() {
     let message = |text: &str| toml(&format!("version = 2\nscheme = \"int4\"\n{text}")).unwrap_err().to_string();
     assert_eq!(message("io_dtype = \"float\""), "recipe.toml: `io_dtype` does not apply to checkpoints and GGUF files");
     assert_eq!(
@@ -307,18 +307,19 @@ fn broad_exclusion(version: &str) -> Recipe {
 }
 
 #[test]
-fn in_version_2_an_override_wins_over_an_exclusion_and_in_version_1_it_does_not() {
-    let wide = Decision::Override(layer_scheme("int8:channel"));
-    for (version, expected) in [("version = 2", wide), ("version = 1", Decision::Excluded), ("", Decision::Excluded)] {
+fn overrides_win_over_exclusions_in_version_2_only() {
+    let wide = RuleMatch::Override(layer_scheme("int8:channel"));
+    for (version, expected) in [("version = 2", wide), ("version = 1", RuleMatch::Excluded), ("", RuleMatch::Excluded)]
+    {
         let recipe = broad_exclusion(version);
         assert_eq!(recipe.decide("a.down"), expected, "{version}");
-        assert_eq!((recipe.decide("a.up"), recipe.decide("b.down")), (wide, Decision::Excluded), "{version}");
+        assert_eq!((recipe.decide("a.up"), recipe.decide("b.down")), (wide, RuleMatch::Excluded), "{version}");
         assert_eq!(recipe.notes().len(), usize::from(version != "version = 2"));
     }
 }
 
 #[test]
-fn the_record_of_a_recipe_of_version_1_means_the_same() {
+fn version_1_recipe_is_recorded_with_the_same_meaning() {
     let old = broad_exclusion("version = 1");
     let again = Settings::from_json("recipe.json", &old.canonical()).unwrap();
     assert_eq!(again.version, Some(VERSION));
@@ -327,7 +328,7 @@ fn the_record_of_a_recipe_of_version_1_means_the_same() {
 }
 
 #[test]
-fn overrides_of_the_command_line_need_both_sides() {
+fn override_text_needs_both_sides() {
     for text in ["", "=", "a=", "=int4", "int4"] {
         assert!(text.parse::<OverrideText>().is_err(), "{text}");
     }
@@ -337,7 +338,7 @@ fn overrides_of_the_command_line_need_both_sides() {
 }
 
 #[test]
-fn files_are_read_by_their_content() {
+fn recipe_files_are_read_by_content_not_name() {
     let folder = std::env::temp_dir().join(format!("kvant-recipe-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let write = |name: &str, text: &str| {

@@ -20,7 +20,7 @@ pub(super) fn read(text: &str) -> Result<Value, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("line 1: longer than {MAX_BYTES} bytes"));
     }
-    let mut reader = Reader { open: Vec::new(), anchors: HashMap::new(), values: 0, document: None };
+    let mut reader = YamlReader { open: Vec::new(), anchors: HashMap::new(), values: 0, document: None };
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| at(error.marker().line(), error.info()))?;
         reader.take(event, span)?;
@@ -38,14 +38,14 @@ enum Open {
     Mapping { anchor: usize, fields: Map<String, Value>, key: Option<String> },
 }
 
-struct Reader {
+struct YamlReader {
     open: Vec<Open>,
     anchors: HashMap<usize, Value>,
     values: usize,
     document: Option<Value>,
 }
 
-impl Reader {
+impl YamlReader {
     fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), String> {
         let line = span.start.line();
         match event {
@@ -151,7 +151,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn blocks_flows_and_scalars_are_values() {
+    fn yaml_blocks_flows_and_scalars_are_read() {
         let text = "quant_stage:\n  quant_modifiers:\n    GPTQModifier:\n      ignore: [lm_head, 're:.*x']\n      \
                     weights: {num_bits: 4, symmetric: False, observer: null, rate: 1e-3, text: \"4\"}\n      \
                     mappings:\n      - - [a, b]\n        - c\n";
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_files_are_refused() {
+    fn hostile_yaml_is_refused() {
         let bomb: String = (1..30).map(|i| format!("a{i}: &a{i} [*a{0}, *a{0}, *a{0}]\n", i - 1)).collect();
         assert!(read(&format!("a0: &a0 [x]\n{bomb}")).unwrap_err().contains("aliases"));
         assert!(read(&"[".repeat(10_000)).is_err());

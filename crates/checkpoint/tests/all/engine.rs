@@ -24,7 +24,7 @@ fn bytes(dir: &Path, tensor: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_tensor_of_the_source_has_a_line_and_every_scheme_runs() {
+fn every_scheme_runs_and_accounts_for_every_tensor() {
     let (_dir, source, target) = small(Dtype::BF16);
     for preset in kvant_quant::scheme::PRESETS {
         let settings = Settings { weights_only: Some(true), ..scheme(preset.name) };
@@ -44,7 +44,7 @@ fn every_tensor_of_the_source_has_a_line_and_every_scheme_runs() {
 }
 
 #[test]
-fn bytes_do_not_depend_on_threads() {
+fn output_bytes_do_not_depend_on_threads() {
     let (_dir, source, target) = small(Dtype::F16);
     for text in ["int4:g32", "e2m1:g16:e4m3:f32", "int8:tensor", "int4:channel/e4m3:tensor:f32", "mx9"] {
         let (one, many) = (
@@ -58,7 +58,7 @@ fn bytes_do_not_depend_on_threads() {
 }
 
 #[test]
-fn fused_siblings_share_the_scale_of_the_tensor() {
+fn fused_siblings_share_the_global_scale() {
     let (_dir, source, target) = small(Dtype::BF16);
     quantize(&source, &target, &scheme("e2m1:g16:e4m3:f32"), 2).unwrap();
     let scale = |module: &str| bytes(&target, &format!("model.layers.0.{module}.weight_scale_2"));
@@ -84,7 +84,7 @@ fn fused_siblings_with_two_schemes_are_refused() {
 }
 
 #[test]
-fn what_cannot_succeed_is_refused_with_a_way_out() {
+fn impossible_requests_are_refused_with_a_hint() {
     let (_dir, source, _target) = small(Dtype::BF16);
     let refused = |text: &str, format: Option<&str>| {
         let settings = Settings { format: format.map(|f| f.parse().unwrap()), ..scheme(text) };
@@ -102,7 +102,7 @@ fn what_cannot_succeed_is_refused_with_a_way_out() {
 }
 
 #[test]
-fn weights_that_are_no_numbers_are_named() {
+fn non_finite_weights_are_named() {
     let (_dir, source, target) = small(Dtype::BF16);
     let mut tensors = llama(Dtype::F32);
     let up = tensors.iter_mut().find(|t| t.0.contains("up_proj")).unwrap();
@@ -119,7 +119,7 @@ fn weights_that_are_no_numbers_are_named() {
 }
 
 #[test]
-fn a_norm_that_is_no_number_does_not_get_the_output_s_name() {
+fn non_finite_norm_fails_verification() {
     let (_dir, source, target) = small(Dtype::BF16);
     let mut tensors = llama(Dtype::F32);
     let norm = tensors.iter_mut().find(|t| t.0.contains("input_layernorm")).unwrap();
@@ -132,7 +132,10 @@ fn a_norm_that_is_no_number_does_not_get_the_output_s_name() {
     let Start::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
     engine::run(&plan, &checkpoint, &output, 1, &AtomicBool::new(false), &Silent).unwrap();
     let error = output.place(&plan, &checkpoint, Durability::Process, Verify::Run).unwrap_err();
-    assert!(matches!(error, EngineError::Unfit { .. }) && error.to_string().contains("input_layernorm"), "{error}");
+    assert!(
+        matches!(error, EngineError::VerificationFailed { .. }) && error.to_string().contains("input_layernorm"),
+        "{error}"
+    );
     assert!(!target.exists());
 }
 
@@ -155,7 +158,7 @@ fn fp8_sources_are_read_with_their_scales() {
     write(&source, &config, &tensors);
     let settings = Settings { exclude: vec!["*o_proj".to_owned()], ..scheme("mx9") };
     let plan = plan(&source, &settings).unwrap().without_calibration().unwrap();
-    assert!(plan.kept().iter().any(|kept| matches!(kept.treatment, TensorAction::Widen { .. })));
+    assert!(plan.kept().iter().any(|kept| matches!(kept.action, TensorAction::Widen { .. })));
     assert_eq!(plan.dropped().len(), 4);
     quantize(&source, &target, &settings, 2).unwrap();
 
@@ -175,7 +178,7 @@ fn fp8_sources_are_read_with_their_scales() {
 }
 
 #[test]
-fn what_is_named_like_scales_beside_other_weights_is_left_alone() {
+fn unrelated_scale_tensors_are_copied() {
     let (_dir, source, target) = small(Dtype::BF16);
     let mut tensors = llama(Dtype::BF16);
     let name = "model.layers.0.mlp.down_proj.weight_scale";
@@ -224,7 +227,7 @@ fn experts_of_one_tensor_may_have_several_schemes() {
 }
 
 #[test]
-fn conv1d_and_fused_experts_are_simulated_in_their_own_orientation() {
+fn conv1d_and_fused_experts_are_simulated_in_their_orientation() {
     let dir = tempfile::tempdir().unwrap();
     let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     let config = serde_json::json!({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32, "n_head": 2, "n_layer": 1, "vocab_size": 8});
@@ -278,7 +281,7 @@ fn stop_after(jobs: usize, plan: &CalibratedPlan, source: &Path, target: &Path) 
 }
 
 #[test]
-fn an_interrupted_run_is_continued_with_the_same_bytes() {
+fn interrupted_run_resumes_with_identical_output() {
     let (dir, source, target) = small(Dtype::BF16);
     let whole = dir.path().join("whole");
     let settings = Settings { max_shard_size: Some("20KB".parse().unwrap()), ..scheme("int4:g32") };
@@ -294,7 +297,7 @@ fn an_interrupted_run_is_continued_with_the_same_bytes() {
 }
 
 #[test]
-fn damage_in_the_unfinished_output_is_found_and_mended() {
+fn damage_in_unfinished_output_is_repaired() {
     let (dir, source, target) = small(Dtype::BF16);
     let whole = dir.path().join("whole");
     quantize(&source, &whole, &scheme("int4:g32"), 2).unwrap();
@@ -311,7 +314,7 @@ fn damage_in_the_unfinished_output_is_found_and_mended() {
 }
 
 #[test]
-fn work_of_another_plan_is_not_continued() {
+fn work_of_another_plan_is_not_resumed() {
     let (dir, source, target) = small(Dtype::BF16);
     let whole = dir.path().join("whole");
     quantize(&source, &whole, &scheme("int4:g64"), 2).unwrap();
@@ -325,7 +328,7 @@ fn work_of_another_plan_is_not_continued() {
 }
 
 #[test]
-fn a_run_killed_after_the_last_rename_counts_as_done() {
+fn run_killed_after_the_last_rename_is_complete() {
     let (dir, source, target) = small(Dtype::BF16);
     quantize(&source, &target, &scheme("int4:g32"), 2).unwrap();
     let (plan, journal) = (
@@ -344,7 +347,7 @@ fn a_run_killed_after_the_last_rename_counts_as_done() {
 }
 
 #[test]
-fn an_output_of_several_is_found_done_until_it_is_acknowledged() {
+fn one_of_several_outputs_is_found_complete_until_committed() {
     let (dir, source, target) = small(Dtype::BF16);
     let (plan, other) =
         (plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap(), dir.path().join("other"));
@@ -368,7 +371,7 @@ fn an_output_of_several_is_found_done_until_it_is_acknowledged() {
 }
 
 #[test]
-fn a_finished_output_that_a_gate_rejects_is_unfinished_again() {
+fn rejected_output_becomes_unfinished_again() {
     let (dir, source, target) = small(Dtype::BF16);
     let plan = plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap();
     let checkpoint = Checkpoint::open(&source).unwrap();
@@ -392,7 +395,7 @@ fn a_finished_output_that_a_gate_rejects_is_unfinished_again() {
 }
 
 #[test]
-fn existing_outputs_and_strangers_are_left_alone() {
+fn existing_outputs_and_foreign_files_are_kept() {
     let (dir, source, target) = small(Dtype::BF16);
     std::fs::create_dir(&target).unwrap();
     std::fs::write(target.join("thesis.txt"), "mine").unwrap();
@@ -438,7 +441,7 @@ impl OutputPlan for Large {
 }
 
 #[test]
-fn room_is_asked_for_all_outputs_of_a_disk_together() {
+fn free_space_is_checked_for_all_outputs_of_a_disk() {
     let dir = tempfile::tempdir().unwrap();
     let free = kvant_container::positioned::available_space(dir.path()).unwrap();
     let large = Large(free / 10 * 6);
@@ -466,7 +469,7 @@ fn room_is_asked_for_all_outputs_of_a_disk_together() {
 
 /// Begins an output of which one job is done and another torn, as a kill leaves it, and gives it up at once.
 #[test]
-fn a_run_that_is_killed_when_it_begins_loses_no_work() {
+fn run_killed_at_start_loses_no_work() {
     let (_dir, source, target) = small(Dtype::BF16);
     let checkpoint = Checkpoint::open(&source).unwrap();
     let plan = plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap();
@@ -493,14 +496,14 @@ fn a_run_that_is_killed_when_it_begins_loses_no_work() {
 }
 
 #[test]
-fn an_output_that_does_not_pass_does_not_get_its_name() {
+fn output_failing_verification_gets_no_name() {
     let (_dir, source, target) = small(Dtype::BF16);
     let mut config = llama_config();
     config["vocab_size"] = 7.into();
     std::fs::write(source.join("config.json"), config.to_string()).unwrap();
     let checkpoint = Checkpoint::open(&source).unwrap();
     let plan = plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap();
-    assert!(matches!(plan.preflight(&checkpoint), Err(EngineError::Foreseen { .. })));
+    assert!(matches!(plan.preflight(&checkpoint), Err(EngineError::PreflightFailed { .. })));
     // Whoever does not ask before finds it in the end; a rerun comes to the same point, and past it where nobody looks.
     for (run, acceptance) in [Verify::Run, Verify::Run, Verify::Skip].into_iter().enumerate() {
         let Start::Working(output) = Output::begin(&plan, &source, &target, false).unwrap() else { panic!() };
@@ -509,7 +512,7 @@ fn an_output_that_does_not_pass_does_not_get_its_name() {
         let placed = output.place(&plan, &checkpoint, Durability::Process, acceptance);
         match acceptance {
             Verify::Run => {
-                assert!(matches!(placed, Err(EngineError::Unfit { .. })), "{placed:?}");
+                assert!(matches!(placed, Err(EngineError::VerificationFailed { .. })), "{placed:?}");
                 assert!(!target.exists() && target.with_file_name("target.partial").is_dir());
             }
             Verify::Skip => assert_eq!(placed.unwrap().commit().unwrap(), target),

@@ -31,7 +31,7 @@ fn values(model: &Path, layer: &str) -> (Vec<u32>, bool) {
 }
 
 #[test]
-fn codes_of_excluded_layers_stay_where_the_format_holds_them() {
+fn excluded_layers_keep_their_codes_where_the_format_allows() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     write(&path("base"), &llama_config(), &llama(Dtype::BF16));
@@ -57,7 +57,7 @@ fn codes_of_excluded_layers_stay_where_the_format_holds_them() {
 }
 
 #[test]
-fn formats_of_one_scheme_are_refused() {
+fn single_scheme_formats_refuse_excluded_quantized_layers() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     write(&path("base"), &llama_config(), &llama(Dtype::BF16));

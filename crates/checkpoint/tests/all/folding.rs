@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, outside `#[test]` functions.
 
 use crate::common::Tensor;
-use kvant_checkpoint::folding::{FoldingError, Foldings};
+use kvant_checkpoint::folding::{ScaleFusion, ScaleFusionError};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_formats::import;
 use kvant_forward::forward::cpu::Cpu;
@@ -11,7 +11,7 @@ use kvant_forward::forward::{Decoder, ForwardOptions, Runner, Tensors, WeightOve
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{FusedExperts, Network, SmoothingPair};
 use kvant_numeric::simd::Isa;
-use kvant_weights::weight::{Band, Limits, WeightMatrix};
+use kvant_weights::weight::{Band, ClippingThresholds, WeightMatrix};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tempfile::TempDir;
@@ -88,7 +88,7 @@ fn logits_of_overlay(dir: &Path) -> Vec<f32> {
     let network = Network::recognise(&config, tensors.meta());
     let mut noise = Noise(9);
     for block in network.blocks() {
-        let mut foldings = Foldings::new(&network, tensors, *block, |_| false);
+        let mut foldings = ScaleFusion::new(&network, tensors, *block, |_| false);
         network.links(*block).iter().for_each(|link| drop(scaled(&mut foldings, link, &mut noise)));
         foldings.add_to(&mut overlay);
     }
@@ -123,7 +123,7 @@ fn values(matrix: &WeightMatrix<'_>) -> Vec<f32> {
 }
 
 /// The folded matrices of all experts as they are stored.
-fn fused(foldings: &Foldings<'_, '_>, all: &FusedExperts) -> Vec<f32> {
+fn fused(foldings: &ScaleFusion<'_, '_>, all: &FusedExperts) -> Vec<f32> {
     let (parent, leaf) = all.module.rsplit_once('.').unwrap();
     let matrix = |expert: usize| foldings.weight(&format!("{parent}.{expert}.{leaf}")).unwrap();
     let stored = |matrix: WeightMatrix<'_>| match all.orientation {
@@ -138,7 +138,7 @@ fn fused(foldings: &Foldings<'_, '_>, all: &FusedExperts) -> Vec<f32> {
     (0..all.experts).map(matrix).flat_map(stored).collect()
 }
 
-fn scaled(foldings: &mut Foldings<'_, '_>, link: &SmoothingPair, noise: &mut Noise) -> Vec<f32> {
+fn scaled(foldings: &mut ScaleFusion<'_, '_>, link: &SmoothingPair, noise: &mut Noise) -> Vec<f32> {
     let scales: Vec<f32> = (0..foldings.width(link)).map(|_| noise.scale()).collect();
     foldings.apply(link, &scales).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -149,7 +149,7 @@ fn folded(dir: &Path) -> (BTreeMap<String, Vec<f32>>, usize) {
         let (mut changed, mut links, mut noise) = (BTreeMap::new(), 0, Noise(5));
         for block in network.blocks() {
             let is_fused = |module: &str| network.experts().iter().any(|all| all.module == module);
-            let mut foldings = Foldings::new(network, tensors, *block, |module| !is_fused(module));
+            let mut foldings = ScaleFusion::new(network, tensors, *block, |module| !is_fused(module));
             for _ in 0..2 {
                 for link in network.links(*block) {
                     scaled(&mut foldings, &link, &mut noise);
@@ -182,7 +182,7 @@ fn logits_of_changed(dir: &Path, config: &serde_json::Value, tensors: Vec<Tensor
 }
 
 #[test]
-fn logits_of_every_family_stay() {
+fn folding_keeps_the_logits_of_every_family() {
     for fixture in crate::support::names() {
         let (config, tensors) = model(&fixture, Dtype::F32);
         let dir = written(&config, &tensors);
@@ -194,7 +194,7 @@ fn logits_of_every_family_stay() {
 }
 
 #[test]
-fn what_rounding_does_to_norms_is_made_up_for() {
+fn norm_rounding_is_compensated_in_the_weights() {
     for fixture in ["llama", "gemma2", "qwen3_moe", "deepseek_v2"] {
         for dtype in [Dtype::BF16, Dtype::F16] {
             let (config, tensors) = model(fixture, dtype);
@@ -206,18 +206,18 @@ fn what_rounding_does_to_norms_is_made_up_for() {
 }
 
 #[test]
-fn scales_and_limits_are_in_the_weights_that_are_read() {
+fn scales_and_thresholds_are_applied_to_weights_when_read() {
     let (config, tensors) = model("llama", Dtype::F32);
     let dir = written(&config, &tensors);
     with_network(dir.path(), |network, tensors| {
-        let mut foldings = Foldings::new(network, tensors, 1, |_| false);
+        let mut foldings = ScaleFusion::new(network, tensors, 1, |_| false);
         let (up, down) = ("model.layers.1.mlp.up_proj", "model.layers.1.mlp.down_proj");
         let (old_up, old_down) = (values(&foldings.weight(up).unwrap()), values(&foldings.weight(down).unwrap()));
         assert_eq!(foldings.folding(up), None);
         let links = network.links(1);
         let scales: Vec<f32> = (0..96).map(|at| 2.0f32.powi(at % 3)).collect();
         assert_eq!(foldings.apply(&links[3], &scales).unwrap(), scales);
-        let limits = Limits { group: 96, values: vec![0.25; 64] };
+        let limits = ClippingThresholds { group: 96, values: vec![0.25; 64] };
         foldings.clip(down, limits).unwrap();
         let scale = |at: usize| scales[at];
         let (new_up, new_down) = (values(&foldings.weight(up).unwrap()), values(&foldings.weight(down).unwrap()));
@@ -236,13 +236,13 @@ fn a_new_bias_is_what_its_type_stores_and_other_modules_keep_theirs() {
     let (config, tensors) = model("qwen2", Dtype::BF16);
     let dir = written(&config, &tensors);
     with_network(dir.path(), |network, tensors| {
-        let mut foldings = Foldings::new(network, tensors, 0, |_| false);
+        let mut foldings = ScaleFusion::new(network, tensors, 0, |_| false);
         let (query, key, output) =
             ("model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj", "model.layers.0.self_attn.o_proj");
         let (before, of_key) = (foldings.bias(query).unwrap(), foldings.bias(key).unwrap());
         let wanted: Vec<f32> = before.iter().map(|value| value + 0.123_456_7).collect();
         let stored = foldings.set_bias(query, &wanted).unwrap();
-        let rounded = |value: &f32| kvant_numeric::Arithmetic::Bf16.round(*value);
+        let rounded = |value: &f32| kvant_numeric::ComputeDType::Bf16.round(*value);
         assert_eq!(stored, wanted.iter().map(rounded).collect::<Vec<_>>());
         assert_ne!(stored, wanted);
         assert_eq!((foldings.bias(query).unwrap(), foldings.bias(key).unwrap()), (stored.clone(), of_key));
@@ -259,30 +259,33 @@ fn a_new_bias_is_what_its_type_stores_and_other_modules_keep_theirs() {
 }
 
 #[test]
-fn what_cannot_be_scaled_is_left_alone() {
+fn unscalable_pairs_are_left_unchanged() {
     let refuse = |fixture: &str, dtype: Dtype, link: usize, kept: bool, scale: f32| {
         let (config, tensors) = model(fixture, dtype);
         let dir = written(&config, &tensors);
         with_network(dir.path(), |network, tensors| {
-            let mut foldings = Foldings::new(network, tensors, 0, |_| kept);
+            let mut foldings = ScaleFusion::new(network, tensors, 0, |_| kept);
             let link = &network.links(0)[link];
             let error = foldings.apply(link, &vec![scale; foldings.width(link)]).unwrap_err();
             assert!(foldings.changed_tensors().next().is_none() && !error.hint().is_empty());
             error
         })
     };
-    assert!(matches!(refuse("llama", Dtype::F32, 0, false, -1.0), FoldingError::Scales { .. }));
-    assert!(matches!(refuse("llama", Dtype::F16, 0, false, 1e-6), FoldingError::Overflow { .. }));
+    assert!(matches!(refuse("llama", Dtype::F32, 0, false, -1.0), ScaleFusionError::Scales { .. }));
+    assert!(matches!(refuse("llama", Dtype::F16, 0, false, 1e-6), ScaleFusionError::Overflow { .. }));
     let fused = refuse("granitemoe", Dtype::BF16, 2, true, 2.0);
     assert!(fused.to_string().contains("in one tensor"), "{fused}");
     let (config, tensors) = model("llama", Dtype::F32);
     let dir = written(&config, &tensors);
     with_network(dir.path(), |network, tensors| {
-        let mut foldings = Foldings::new(network, tensors, 0, |module| module.ends_with("o_proj"));
-        let limits = Limits { group: 32, values: vec![1.0; 64 * 2] };
+        let mut foldings = ScaleFusion::new(network, tensors, 0, |module| module.ends_with("o_proj"));
+        let limits = ClippingThresholds { group: 32, values: vec![1.0; 64 * 2] };
         for module in ["model.layers.0.self_attn.o_proj", "model.layers.0.mlp.down_proj", "model.layers.1.mlp.up_proj"]
         {
-            assert!(matches!(foldings.clip(module, limits.clone()), Err(FoldingError::Limits { .. })), "{module}");
+            assert!(
+                matches!(foldings.clip(module, limits.clone()), Err(ScaleFusionError::ClippingThresholds { .. })),
+                "{module}"
+            );
         }
     });
 }

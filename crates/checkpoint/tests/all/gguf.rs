@@ -12,7 +12,7 @@ use kvant_checkpoint::recipe::Settings;
 use kvant_container::gguf::{GgufFile, TensorType, Value};
 use kvant_container::{Checkpoint, Diagnostic, Dtype, Durability, ErrorKind};
 use kvant_formats::format::FormatHandle;
-use kvant_formats::transcode::{Conversion, Target};
+use kvant_formats::transcode::{Conversion, ConversionTarget};
 use kvant_formats::verify::{Loads, Options, verify};
 use kvant_forward::forward::Decoder;
 use kvant_forward::forward::cpu::Cpu;
@@ -76,8 +76,8 @@ fn carry_out(
     Ok(done)
 }
 
-fn quantize(source: &Path, target: &Path, mix: Ftype, threads: usize) -> Result<Done, EngineError> {
-    let plan = plan_of(source, GgufRecipe::plain(mix)).unwrap();
+fn quantize(source: &Path, target: &Path, ftype: Ftype, threads: usize) -> Result<Done, EngineError> {
+    let plan = plan_of(source, GgufRecipe::plain(ftype)).unwrap();
     carry_out(source, target, &plan, threads, &AtomicBool::new(false), &Silent)
 }
 
@@ -94,7 +94,7 @@ fn source_values(source: &Path, tensor: &str) -> Vec<f32> {
 }
 
 #[test]
-fn floats_are_carried_over_with_rows_in_the_order_of_the_graph() {
+fn float_tensors_are_stored_in_the_row_order_of_the_graph() {
     let (_dir, source, target) = small(Dtype::F32);
     quantize(&source, &target, Ftype::F32, 2).unwrap();
     for (name, tensor) in [
@@ -123,7 +123,7 @@ fn floats_are_carried_over_with_rows_in_the_order_of_the_graph() {
 }
 
 #[test]
-fn bytes_do_not_depend_on_threads_and_nothing_is_left_beside() {
+fn gguf_bytes_do_not_depend_on_threads_and_no_file_is_left() {
     let (dir, source, target) = small(Dtype::BF16);
     quantize(&source, &target, Ftype::Q8_0, 1).unwrap();
     let expected = std::fs::read(&target).unwrap();
@@ -153,7 +153,7 @@ impl Progress for Stop<'_> {
 }
 
 #[test]
-fn a_run_that_was_stopped_goes_on_to_the_same_bytes() {
+fn interrupted_gguf_run_resumes_with_identical_output() {
     let (dir, source, target) = small(Dtype::BF16);
     let whole = dir.path().join("whole.gguf");
     quantize(&source, &whole, Ftype::Q4_0, 2).unwrap();
@@ -184,7 +184,7 @@ fn only_gguf_files_are_replaced() {
 }
 
 #[test]
-fn types_follow_the_mix_the_columns_and_what_is_said() {
+fn tensor_types_follow_ftype_columns_and_overrides() {
     let (_dir, source, _) = small(Dtype::BF16);
     let overrides = vec!["*.v_proj=F16".parse().unwrap()];
     let settings = Settings {
@@ -240,7 +240,7 @@ fn mixtral(fused: bool) -> (Json, Vec<Tensor>) {
 }
 
 #[test]
-fn experts_are_stacked_however_they_are_stored() {
+fn experts_are_stacked_from_either_storage() {
     let mut found = Vec::new();
     for fused in [false, true] {
         let (config, tensors) = mixtral(fused);
@@ -259,7 +259,7 @@ fn experts_are_stacked_however_they_are_stored() {
 }
 
 #[test]
-fn importance_reaches_the_blocks_and_must_fit() {
+fn importance_reaches_the_blocks_and_must_match_in_size() {
     let (dir, source, target) = small(Dtype::F32);
     let sums = |columns: usize| {
         let mut sums = InputSums::new(columns, 1);
@@ -283,7 +283,7 @@ fn importance_reaches_the_blocks_and_must_fit() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_the_work() {
+fn impossible_gguf_requests_are_refused_first() {
     let refused = |config: &Json, tensors: &[Tensor]| {
         let (_dir, source, _) = made(config, tensors);
         plan_of(&source, GgufRecipe::plain(Ftype::Q8_0)).unwrap_err()
@@ -321,7 +321,7 @@ fn what_cannot_be_is_refused_before_the_work() {
 }
 
 #[test]
-fn a_weight_that_is_no_number_is_named() {
+fn non_finite_weight_is_named() {
     let mut tensors = llama(Dtype::F32);
     let mut values = vec![0.5f32; 64 * 64];
     values[65] = f32::NAN;
@@ -339,7 +339,7 @@ fn failing(path: &Path) -> Vec<&'static str> {
 }
 
 #[test]
-fn what_is_written_verifies_and_damage_is_found() {
+fn written_gguf_verifies_and_damage_is_found() {
     let (_dir, source, target) = small(Dtype::F32);
     quantize(&source, &target, Ftype::Q8_0, 2).unwrap();
     assert_eq!(failing(&target), [""; 0]);
@@ -364,7 +364,7 @@ fn what_is_written_verifies_and_damage_is_found() {
 }
 
 #[test]
-fn headers_that_llama_cpp_stops_at() {
+fn headers_llama_cpp_refuses_are_reported() {
     let (_dir, source, target) = small(Dtype::F32);
     quantize(&source, &target, Ftype::Q8_0, 2).unwrap();
     let whole = std::fs::read(&target).unwrap();
@@ -400,15 +400,18 @@ fn headers_that_llama_cpp_stops_at() {
 }
 
 #[test]
-fn fused_layers_of_several_types_are_refused_before_the_work() {
+fn fused_layers_of_several_types_are_refused_first() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama");
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("model.gguf");
     quantize(&source, &target, Ftype::Q4_K_M, 2).unwrap();
     let checkpoint = kvant_gguf::model::restore::open(&target).unwrap();
     let plan = |requantize| {
-        let conversion =
-            Conversion { target: Target::Codes(FormatHandle::COMPRESSED_TENSORS), requantize, max_shard_size: 1 << 30 };
+        let conversion = Conversion {
+            target: ConversionTarget::Codes(FormatHandle::COMPRESSED_TENSORS),
+            requantize,
+            max_shard_size: 1 << 30,
+        };
         Plan::convert(&checkpoint, &conversion)
     };
     let error = plan(false).unwrap_err();
@@ -418,7 +421,7 @@ fn fused_layers_of_several_types_are_refused_before_the_work() {
 }
 
 #[test]
-fn a_measurement_goes_on_where_it_was_stopped() {
+fn interrupted_imatrix_resumes_with_identical_sums() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama");
     let checkpoint = Checkpoint::open(&source).unwrap();
     let plan = GgufPlan::new(&checkpoint, GgufRecipe::plain(Ftype::Q4_0), "model.gguf").unwrap();

@@ -75,20 +75,20 @@ fn carry_out(plan: &GgufPlan, checkpoint: &Checkpoint, source: &Path, target: &P
 }
 
 /// A file of the model in a mix.
-fn file_of(dir: &TempDir, mix: Ftype) -> PathBuf {
-    let (source, target) = (dir.path().join("source"), dir.path().join(format!("{mix}.gguf")));
+fn file_of(dir: &TempDir, ftype: Ftype) -> PathBuf {
+    let (source, target) = (dir.path().join("source"), dir.path().join(format!("{ftype}.gguf")));
     if target.exists() {
         return target;
     }
     let source = if source.exists() { source } else { model(dir.path()) };
     let checkpoint = Checkpoint::open(&source).unwrap();
-    let plan = GgufPlan::new(&checkpoint, GgufRecipe::plain(mix), "model.gguf").unwrap();
+    let plan = GgufPlan::new(&checkpoint, GgufRecipe::plain(ftype), "model.gguf").unwrap();
     carry_out(&plan, &checkpoint, &source, &target);
     target
 }
 
-fn settings(mix: &str, requantize: bool) -> Settings {
-    Settings { scheme: Some(mix.to_owned()), requantize: Some(requantize), ..Settings::default() }
+fn settings(ftype: &str, requantize: bool) -> Settings {
+    Settings { scheme: Some(ftype.to_owned()), requantize: Some(requantize), ..Settings::default() }
 }
 
 fn plan_of(checkpoint: &Checkpoint, settings: &Settings) -> Result<GgufPlan, GgufPlanError> {
@@ -111,26 +111,26 @@ fn read(path: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_of_any_mix_converts_to_itself() {
+fn gguf_of_any_ftype_converts_to_itself() {
     let dir = tempfile::tempdir().unwrap();
     for row in FTYPES {
-        let (source, target) = (file_of(&dir, row.mix), dir.path().join("same.gguf"));
+        let (source, target) = (file_of(&dir, row.ftype), dir.path().join("same.gguf"));
         let checkpoint = restore::open_any(&source).unwrap();
         let plan = GgufPlan::convert(&checkpoint, Accepted::Nothing, "same.gguf").unwrap();
         carry_out(&plan, &checkpoint, &source, &target);
         assert!(read(&source) == read(&target), "{}", row.name);
         let errors = measure(&plan, &checkpoint, &target).unwrap();
         assert!(errors.iter().all(|error| error.relative == 0.0), "{}", row.name);
-        assert_eq!(errors.is_empty(), row.mix.is_float(), "{}", row.name);
+        assert_eq!(errors.is_empty(), row.ftype.is_float(), "{}", row.name);
         std::fs::remove_file(target).unwrap();
     }
 }
 
 #[test]
-fn a_file_of_floats_becomes_what_its_model_becomes() {
+fn float_gguf_quantizes_like_its_model() {
     let dir = tempfile::tempdir().unwrap();
     let floats = file_of(&dir, Ftype::F32);
-    for mix in [
+    for ftype in [
         Ftype::Q4_K_M,
         Ftype::Q2_K,
         Ftype::Q8_0,
@@ -140,8 +140,8 @@ fn a_file_of_floats_becomes_what_its_model_becomes() {
         Ftype::BF16,
         Ftype::F32,
     ] {
-        let (target, _) = made(&dir, &floats, &settings(mix.row().name, false));
-        assert!(read(&target) == read(&file_of(&dir, mix)), "{mix}");
+        let (target, _) = made(&dir, &floats, &settings(ftype.row().name, false));
+        assert!(read(&target) == read(&file_of(&dir, ftype)), "{ftype}");
     }
     let named = ["*layers.0.self_attn.q_proj=Q6_K", "blk.0.attn_k=F16"].map(|text| text.parse().unwrap());
     let (target, plan) = made(&dir, &floats, &Settings { overrides: named.to_vec(), ..settings("Q8_0", false) });
@@ -152,7 +152,7 @@ fn a_file_of_floats_becomes_what_its_model_becomes() {
 }
 
 #[test]
-fn codes_are_quantized_again_where_that_is_accepted_and_kept_where_their_type_is_kept() {
+fn gguf_codes_need_requantize_unless_their_type_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let source = file_of(&dir, Ftype::Q8_0);
     let checkpoint = restore::open_any(&source).unwrap();
@@ -192,7 +192,7 @@ fn codes_are_quantized_again_where_that_is_accepted_and_kept_where_their_type_is
 }
 
 #[test]
-fn metadata_of_the_file_stay_but_for_what_the_mix_changes() {
+fn gguf_metadata_is_kept_except_the_ftype() {
     let dir = tempfile::tempdir().unwrap();
     let (source, target) = (file_of(&dir, Ftype::F16), dir.path().join("Q4_0.gguf"));
     let checkpoint = restore::open_any(&source).unwrap();
@@ -236,7 +236,7 @@ fn foreign(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn architectures_and_types_that_are_not_read_are_taken_over() {
+fn unknown_architectures_and_types_are_copied() {
     let dir = tempfile::tempdir().unwrap();
     let source = foreign(dir.path());
     let checkpoint = restore::open_any(&source).unwrap();

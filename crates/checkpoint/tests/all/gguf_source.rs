@@ -10,7 +10,7 @@ use kvant_container::gguf::is_gguf;
 use kvant_container::{Checkpoint, Diagnostic, Dtype, Durability, ErrorKind};
 use kvant_data::tokenizer::ModelTokenizer;
 use kvant_formats::import;
-use kvant_formats::transcode::{Conversion, Target};
+use kvant_formats::transcode::{Conversion, ConversionTarget};
 use kvant_forward::forward::Decoder;
 use kvant_forward::forward::cpu::Cpu;
 use kvant_gguf::ftype::Ftype;
@@ -33,17 +33,17 @@ fn tokenizer(tokens: usize) -> Value {
 }
 
 /// A checkpoint, and the file that is made of it.
-fn made(dir: &Path, config: &Value, tensors: &[Tensor], mix: Ftype) -> (PathBuf, PathBuf) {
+fn made(dir: &Path, config: &Value, tensors: &[Tensor], ftype: Ftype) -> (PathBuf, PathBuf) {
     let (source, target) = (dir.join("source"), dir.join("model.gguf"));
     write(&source, config, tensors);
     std::fs::write(source.join("tokenizer.json"), tokenizer(30).to_string()).unwrap();
-    write_file(&source, &target, mix);
+    write_file(&source, &target, ftype);
     (source, target)
 }
 
-fn write_file(source: &Path, target: &Path, mix: Ftype) {
+fn write_file(source: &Path, target: &Path, ftype: Ftype) {
     let checkpoint = Checkpoint::open(source).unwrap();
-    let plan = GgufPlan::new(&checkpoint, GgufRecipe::plain(mix), "model.gguf").unwrap();
+    let plan = GgufPlan::new(&checkpoint, GgufRecipe::plain(ftype), "model.gguf").unwrap();
     let Start::Working(output) = Output::begin(&plan, source, target, false).unwrap() else { panic!("finished") };
     run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
     output.finish(&plan, &checkpoint, Durability::Process).unwrap();
@@ -97,7 +97,7 @@ fn assert_restored(config: &Value, tensors: &[Tensor]) -> Checkpoint {
 }
 
 #[test]
-fn a_llama_is_found_again_with_its_configuration_and_tokenizer() {
+fn llama_is_restored_with_config_and_tokenizer() {
     let scaling = json!({"rope_scaling": {"rope_type": "linear", "factor": 4.0}, "rope_theta": 5000.0});
     let restored = assert_restored(&config(scaling.clone()), &llama(Dtype::F32));
     let json = restored.config().unwrap().unwrap();
@@ -113,7 +113,7 @@ fn a_llama_is_found_again_with_its_configuration_and_tokenizer() {
 }
 
 #[test]
-fn tied_heads_biases_and_experts_are_found_again() {
+fn tied_heads_biases_and_experts_are_restored() {
     let mut tied: Vec<Tensor> = llama(Dtype::F32).into_iter().filter(|(name, ..)| name != "lm_head.weight").collect();
     tied.push(weight("model.layers.0.self_attn.q_proj.bias", Dtype::F32, &[64]));
     tied.push(weight("model.layers.0.self_attn.o_proj.bias", Dtype::F32, &[64]));
@@ -137,7 +137,7 @@ fn tied_heads_biases_and_experts_are_found_again() {
 }
 
 #[test]
-fn matrices_of_several_projections_and_offsets_of_norms_are_found_again() {
+fn fused_projections_and_norm_offsets_are_restored() {
     let block = |name: &str, shape: &[usize]| weight(&format!("gpt_neox.layers.0.{name}"), Dtype::F32, shape);
     let neox = vec![
         weight("gpt_neox.embed_in.weight", Dtype::F32, &[32, 64]),
@@ -192,7 +192,7 @@ fn phi3() -> (Value, Vec<Tensor>) {
 }
 
 #[test]
-fn long_ropes_factors_are_found_again() {
+fn longrope_factors_are_restored() {
     let (config, tensors) = phi3();
     let json = assert_restored(&config, &tensors).config().unwrap().unwrap();
     let (found, stated) = (ModelConfig::from_json(&json).unwrap(), ModelConfig::from_json(&config).unwrap());
@@ -202,7 +202,7 @@ fn long_ropes_factors_are_found_again() {
 }
 
 #[test]
-fn a_quantized_file_is_run_and_its_tokens_are_those_of_the_model() {
+fn quantized_gguf_runs_with_the_tokens_of_its_model() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama");
     let dir = tempfile::tempdir().unwrap();
     // Named like anything: files are known by how they begin.
@@ -224,7 +224,7 @@ fn a_quantized_file_is_run_and_its_tokens_are_those_of_the_model() {
 }
 
 #[test]
-fn what_is_not_read_is_refused_by_name() {
+fn unsupported_gguf_files_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let (_, file) = made(dir.path(), &config(json!({})), &llama(Dtype::F32), Ftype::F32);
     let bytes = std::fs::read(&file).unwrap();
@@ -246,11 +246,12 @@ fn what_is_not_read_is_refused_by_name() {
 }
 
 #[test]
-fn a_tokenizer_that_is_not_understood_is_left_out_with_a_word() {
+fn unsupported_tokenizer_is_omitted_with_a_notice() {
     let dir = tempfile::tempdir().unwrap();
     let (_, file) = made(dir.path(), &config(json!({})), &llama(Dtype::F32), Ftype::F32);
     let convert = || {
-        let conversion = Conversion { target: Target::Float(None), requantize: false, max_shard_size: 1 << 30 };
+        let conversion =
+            Conversion { target: ConversionTarget::Float(None), requantize: false, max_shard_size: 1 << 30 };
         let restored = restore::open(&file).unwrap();
         Plan::convert(&restored, &conversion).unwrap().notices().join("\n")
     };

@@ -11,7 +11,7 @@ use kvant_formats::import;
 use kvant_forward::evaluation::{Options, evaluate};
 use kvant_forward::forward::Decoder;
 use kvant_forward::forward::cpu::Cpu;
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_numeric::simd::Isa;
 use kvant_quant::scheme::{LayerScheme, PRESETS, TensorScheme};
@@ -60,7 +60,7 @@ fn random(scheme: TensorScheme) -> QuantTensor {
     let zero_points = points.map(|i| (least + i as i64 % (1 << bits)) as f64).collect();
     let two = text.contains("e4m3:f32") || text.contains('/');
     let scales = (0..rows * columns).map(scale).collect();
-    let parts = QuantParts { codes: Codes::Bytes(codes), scales, zero_points, tensor_scale: two.then_some(0.125) };
+    let parts = QuantParts { codes: Codes::Bytes(codes), scales, zero_points, global_scale: two.then_some(0.125) };
     QuantTensor::new(scheme, ROWS, COLUMNS, parts).unwrap()
 }
 
@@ -72,10 +72,10 @@ fn exported(export: OutputFormat, order: NibbleOrder, tensor: &QuantTensor) -> V
         rows: ROWS,
         columns: COLUMNS,
         scheme,
-        source: Source::F32,
+        source: FloatDType::F32,
         order,
         fused: None,
-        ordered: false,
+        act_order: false,
     };
     let whole = Band { rows: 0..ROWS, columns: 0..COLUMNS };
     let parts = export.parts(&layer).unwrap();
@@ -141,7 +141,7 @@ fn assert_inverse(export: OutputFormat, order: NibbleOrder, text: &str) {
 }
 
 #[test]
-fn what_quark_packs_is_read_back_in_every_band() {
+fn quark_packing_is_read_back_in_every_band() {
     for order in [NibbleOrder::Awq, NibbleOrder::Natural] {
         for text in [
             "int4:g32",
@@ -173,7 +173,7 @@ fn what_quark_packs_is_read_back_in_every_band() {
 }
 
 #[test]
-fn what_compressed_tensors_packs_is_read_back_in_every_band() {
+fn compressed_tensors_packing_is_read_back_in_every_band() {
     let packed =
         (2..=8).flat_map(|bits| ["g32", "g32:zp", "channel", "channel:zp"].map(|rest| format!("int{bits}:{rest}")));
     let floats = ["e4m3:tensor", "e4m3:channel", "e4m3:b32x32", "e4m3:g32:e8m0", "e2m1:g32:e8m0", "e2m3:g32:e8m0"];
@@ -203,7 +203,7 @@ fn values(checkpoint: &Checkpoint) -> Vec<(String, Vec<f32>)> {
         let matrix = match &tensor.stored {
             Stored::Packed(matrices) => WeightMatrix::packed(Arc::clone(&matrices[0])),
             Stored::Plain(view) => {
-                let source = if view.dtype() == Dtype::F32 { Source::F32 } else { Source::Bf16 };
+                let source = if view.dtype() == Dtype::F32 { FloatDType::F32 } else { FloatDType::Bf16 };
                 WeightMatrix::plain(view.bytes(), source, (rows, columns), false)
             }
         };
@@ -216,7 +216,7 @@ fn values(checkpoint: &Checkpoint) -> Vec<(String, Vec<f32>)> {
 
 /// Our export and the simulated one stand for the same numbers, once rounded to the type of the model.
 #[test]
-fn every_preset_is_read_as_it_is_simulated() {
+fn every_preset_reads_back_as_simulated() {
     let dir = tempfile::tempdir().unwrap();
     let mut compared = 0;
     for preset in PRESETS.iter().map(|preset| preset.name) {
@@ -290,7 +290,7 @@ fn fused_experts() -> (Value, Vec<Tensor>) {
 }
 
 #[test]
-fn experts_that_were_one_tensor_run_from_modules_of_their_own() {
+fn split_experts_run_like_the_fused_tensor() {
     let dir = tempfile::tempdir().unwrap();
     let (config, tensors) = fused_experts();
     let source = dir.path().join("source");
@@ -322,7 +322,7 @@ fn refusal(change: impl Fn(&mut Vec<Tensor>, &mut Value)) -> String {
 }
 
 #[test]
-fn hostile_files_are_refused_and_the_tensor_named() {
+fn hostile_checkpoints_are_refused_naming_the_tensor() {
     let position = |tensors: &[Tensor], end: &str| tensors.iter().position(|(name, ..)| name.ends_with(end)).unwrap();
     for end in ["weight_scale", "weight_zero_point", "weight_shape"] {
         let gone = refusal(|tensors, _| drop(tensors.remove(position(tensors, end))));

@@ -79,7 +79,7 @@ fn quantize_with(source: &Path, adapters: &[PathBuf], target: &Path, settings: &
 }
 
 #[test]
-fn merged_weights_are_those_of_a_merge_by_hand() {
+fn merged_weights_match_a_manual_merge() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let base = llama(Dtype::BF16);
@@ -124,7 +124,7 @@ fn merged_weights_are_those_of_a_merge_by_hand() {
 }
 
 #[test]
-fn embeddings_are_merged_transposed() {
+fn embedding_adapters_are_merged_transposed() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let mut tensors = llama(Dtype::F32);
@@ -147,7 +147,7 @@ fn embeddings_are_merged_transposed() {
 }
 
 #[test]
-fn a_changed_adapter_is_another_plan() {
+fn changed_adapter_changes_the_plan_fingerprint() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     write(&path("base"), &llama_config(), &llama(Dtype::BF16));
@@ -162,7 +162,7 @@ fn a_changed_adapter_is_another_plan() {
 }
 
 #[test]
-fn what_does_not_fit_is_named() {
+fn mismatched_adapters_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     write(&path("base"), &llama_config(), &llama(Dtype::BF16));
@@ -208,7 +208,7 @@ fn what_does_not_fit_is_named() {
 }
 
 #[test]
-fn a_configuration_of_another_adapter_is_refused() {
+fn config_of_another_adapter_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().join("base");
     write(&base, &llama_config(), &llama(Dtype::BF16));
@@ -244,7 +244,7 @@ fn a_configuration_of_another_adapter_is_refused() {
 }
 
 #[test]
-fn values_that_are_no_numbers_are_the_adapters() {
+fn non_finite_adapter_values_name_the_adapter() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     write(&path("base"), &llama_config(), &llama(Dtype::F16));
@@ -285,7 +285,7 @@ fn values_that_are_no_numbers_are_the_adapters() {
 }
 
 #[test]
-fn layers_of_gpt2_stand_the_other_way_round() {
+fn gpt2_adapters_are_merged_transposed() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let config = json!({
@@ -342,7 +342,7 @@ fn layers_of_gpt2_stand_the_other_way_round() {
 }
 
 #[test]
-fn gguf_files_are_made_of_merged_weights() {
+fn gguf_files_contain_merged_weights() {
     let dir = tempfile::tempdir().unwrap();
     // The file holds the name of the model's directory.
     let path = |name: &str| dir.path().join(name).join("model");

@@ -34,7 +34,7 @@ fn plan(scheme_name: &str, algorithms: &str) -> Plan {
 }
 
 #[test]
-fn stages_follow_the_forward_pass_and_the_rest_is_outside() {
+fn subsets_follow_the_forward_pass_and_other_layers_are_outside() {
     let plan = plan_of(
         &llama_config(),
         &Settings { exclude: vec!["*.o_proj".to_owned()], keep_defaults: Some(false), ..with("int4:g32", "awq,gptq") },
@@ -65,7 +65,7 @@ fn stages_follow_the_forward_pass_and_the_rest_is_outside() {
 }
 
 #[test]
-fn plain_recipes_have_neither_blocks_nor_costs() {
+fn rtn_recipes_have_no_blocks_and_no_cost() {
     let plan = plan("int4:g32", "rtn");
     assert!(plan.blocks().is_empty() && plan.outside().is_empty() && !plan.needs_calibration());
     assert_eq!(plan.calibration_cost(SIZE, 2), None);
@@ -73,7 +73,7 @@ fn plain_recipes_have_neither_blocks_nor_costs() {
 }
 
 #[test]
-fn what_algorithms_are_asked_for_is_part_of_the_fingerprint() {
+fn algorithms_are_part_of_the_fingerprint() {
     let fingerprint = |algorithms: &str| {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &llama_config(), &llama(Dtype::BF16));
@@ -89,7 +89,7 @@ fn what_algorithms_are_asked_for_is_part_of_the_fingerprint() {
 }
 
 #[test]
-fn the_estimate_counts_the_large_terms() {
+fn cost_estimate_counts_the_large_terms() {
     let cost = plan("int4:g32", "gptq").calibration_cost(SIZE, 2).unwrap();
     // Multiplications for each token: q, k and v 8192, attention 1024, o 4096, gate and up 16384, down 8192.
     // Each once, as a run goes on where the one before it has ended.
@@ -103,7 +103,7 @@ fn the_estimate_counts_the_large_terms() {
 }
 
 #[test]
-fn more_algorithms_take_more() {
+fn more_algorithms_cost_more() {
     let cost = |algorithms: &str| plan("int4:g32", algorithms).calibration_cost(SIZE, 2).unwrap();
     let (gptq, gptaq, awq, both) = (cost("gptq"), cost("gptaq"), cost("awq"), cost("awq,gptq"));
     assert_eq!(gptaq.disk, 2 * gptq.disk);
@@ -117,7 +117,7 @@ fn more_algorithms_take_more() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_before_any_work() {
+fn impossible_algorithms_are_refused_first() {
     let refused = |config: &Value, settings: &Settings, calibrated: bool| {
         let error = plan_of(config, settings, calibrated).unwrap_err();
         assert!(error.hint().is_some(), "{error}");
@@ -139,7 +139,7 @@ fn what_cannot_be_run_is_refused_before_any_work() {
 }
 
 #[test]
-fn roundings_refuse_schemes_and_settings_that_they_are_not_for() {
+fn roundings_refuse_unsuitable_schemes_and_settings() {
     let refused = |scheme: &str, algorithms: &str| {
         let error = plan_of(&llama_config(), &with(scheme, algorithms), true).unwrap_err();
         assert_eq!((error.kind(), error.hint().is_some()), (ErrorKind::Unsupported, true), "{error}");
@@ -157,7 +157,7 @@ fn roundings_refuse_schemes_and_settings_that_they_are_not_for() {
 }
 
 #[test]
-fn hqq_needs_no_data_and_more_memory_than_rounding_to_nearest() {
+fn hqq_needs_no_data_and_more_memory_than_rtn() {
     let planned = |algorithms: &str| plan_of(&llama_config(), &with("uint4:g32:zp", algorithms), false).unwrap();
     let (nearest, hqq) = (planned("rtn"), planned("hqq"));
     assert!(hqq.blocks().is_empty() && !hqq.needs_calibration() && hqq.calibration_cost(SIZE, 2).is_none());
@@ -171,7 +171,7 @@ fn hqq_needs_no_data_and_more_memory_than_rounding_to_nearest() {
 }
 
 #[test]
-fn training_costs_a_product_with_the_hessian_for_each_step() {
+fn training_costs_a_hessian_product_per_step() {
     let cost = |algorithms: &str| plan("int4:g32", algorithms).calibration_cost(SIZE, 2).unwrap();
     let (gptaq, ada_round) = (cost("gptaq"), cost("adaround"));
     assert_eq!((ada_round.passes, ada_round.hessians, ada_round.disk), (gptaq.passes, gptaq.hessians, gptaq.disk));
@@ -212,7 +212,7 @@ fn correcting_biases_is_refused_where_no_quantized_layer_has_one() {
 }
 
 #[test]
-fn a_transform_without_pairs_is_refused() {
+fn transform_without_smoothing_pairs_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     // A tensor that is not understood may read what the norms put out.
     let mut tensors = llama(Dtype::BF16);

@@ -3,7 +3,7 @@
 // Helpers outside of test functions may fail a test too.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use kvant_checkpoint::recipe::{Decision, Recipe, Settings};
+use kvant_checkpoint::recipe::{Recipe, RuleMatch, Settings};
 use kvant_container::Diagnostic;
 use kvant_formats::format::quark::{
     AttentionModules, QuarkConfig, WeightFormat, describe_attention, layer_config, quantization_config,
@@ -27,7 +27,7 @@ fn scheme(text: &str) -> LayerScheme {
 }
 
 #[test]
-fn observed_configurations_are_read_and_written_back() {
+fn observed_quark_configs_round_trip() {
     let mut schemes = 0;
     for case in observed() {
         let (name, Some(spelled)) = (text(&case, "name").unwrap(), text(&case, "scheme")) else { continue };
@@ -45,7 +45,7 @@ fn observed_configurations_are_read_and_written_back() {
 }
 
 #[test]
-fn every_scheme_of_quark_was_observed() {
+fn every_quark_scheme_was_observed() {
     let names: Vec<String> = observed().iter().filter_map(|case| text(case, "name").map(str::to_owned)).collect();
     let quark = PRESETS.iter().filter(|preset| preset.name.starts_with(char::is_lowercase));
     assert!(quark.clone().count() == 28 && quark.clone().all(|preset| names.contains(&preset.name.to_owned())));
@@ -58,7 +58,7 @@ fn llama_modules() -> Vec<String> {
 }
 
 #[test]
-fn quantized_attention_is_read_and_written_back() {
+fn quantized_attention_round_trips() {
     let llama = AttentionModules::of(kvant_model::family::by_name("llama").unwrap());
     for (name, rotary, query) in [
         ("fp8_kv", Rotary::Before, false),
@@ -83,7 +83,7 @@ fn quantized_attention_is_read_and_written_back() {
 }
 
 #[test]
-fn owners_of_the_cache_with_several_schemes_are_refused() {
+fn cache_owners_with_several_schemes_are_refused() {
     let llama = AttentionModules::of(kvant_model::family::by_name("llama").unwrap());
     let settings = Settings { scheme: Some("fp8".to_owned()), kv_cache: Some("fp8".to_owned()), ..Settings::default() };
     let attention = Recipe::resolve(&settings, &Settings::default()).unwrap().attention();
@@ -99,7 +99,7 @@ fn owners_of_the_cache_with_several_schemes_are_refused() {
 }
 
 #[test]
-fn algorithms_are_read_and_what_is_not_here_is_unsupported_and_not_invalid() {
+fn algorithms_are_read_and_unknown_ones_are_unsupported() {
     let attention = ["fp8_kv", "fp8_kv_attn", "fp8_kv_post_rope"];
     let refused = observed().into_iter().filter(|case| case["refused"] == true);
     let refused: Vec<Value> = refused.filter(|case| !attention.contains(&case["name"].as_str().unwrap())).collect();
@@ -122,32 +122,32 @@ fn algorithms_are_read_and_what_is_not_here_is_unsupported_and_not_invalid() {
 }
 
 #[test]
-fn overrides_become_rules_of_a_recipe() {
+fn layer_overrides_become_recipe_rules() {
     let case = observed().into_iter().find(|case| case["name"] == "int4_wo_layer_override").unwrap();
     let whole = json!({"model_type": "llama", "quantization_config": case["config"]}).to_string();
     let settings = Settings::from_json("config.json", &whole).unwrap();
     let recipe = Recipe::resolve(&Settings::default(), &settings).unwrap();
     let fp8 = scheme("fp8");
-    assert_eq!(recipe.decide("model.layers.0.mlp.up_proj"), Decision::Default(scheme("int4:g128")));
-    assert_eq!(recipe.decide("model.layers.0.mlp.down_proj"), Decision::Override(fp8));
-    assert_eq!(recipe.decide("model.layers.1.self_attn.o_proj"), Decision::Excluded);
+    assert_eq!(recipe.decide("model.layers.0.mlp.up_proj"), RuleMatch::Default(scheme("int4:g128")));
+    assert_eq!(recipe.decide("model.layers.0.mlp.down_proj"), RuleMatch::Override(fp8));
+    assert_eq!(recipe.decide("model.layers.1.self_attn.o_proj"), RuleMatch::Excluded);
     assert_eq!(layer_config(&fp8).unwrap(), case["config"]["layer_quant_config"]["*down_proj"]);
 }
 
 #[test]
-fn full_names_come_before_patterns() {
+fn full_names_win_over_patterns() {
     let config = |scheme: &str| layer_config(&scheme.parse().unwrap()).unwrap();
     let layers = json!({"*.up": config("int8:channel"), "b.up": config("int4:g32"), "a.*": {"weight": null}});
     let whole = json!({"global_quant_config": config("int4:g128"), "layer_quant_config": layers}).to_string();
     let settings = Settings::from_json("config.json", &whole).unwrap();
     let recipe = Recipe::resolve(&Settings::default(), &settings).unwrap();
-    assert_eq!(recipe.decide("b.up"), Decision::Override(scheme("int4:g32")));
-    assert_eq!(recipe.decide("a.up"), Decision::Override(scheme("int8:channel")));
-    assert_eq!(recipe.decide("a.down"), Decision::Excluded);
+    assert_eq!(recipe.decide("b.up"), RuleMatch::Override(scheme("int4:g32")));
+    assert_eq!(recipe.decide("a.up"), RuleMatch::Override(scheme("int8:channel")));
+    assert_eq!(recipe.decide("a.down"), RuleMatch::Excluded);
 }
 
 #[test]
-fn the_commonest_scheme_is_global_and_the_others_are_patterns() {
+fn commonest_scheme_is_global_and_others_are_patterns() {
     let (int4, int8) = (scheme("int4:g128"), scheme("int8:channel"));
     let layers = [("m.0.down", int8), ("m.0.up", int4), ("m.1.down", int8), ("m.1.up", int4), ("m.2.up", int4)];
     let written = quantization_config(&layers, &["lm_head"], NibbleOrder::Natural, WeightFormat::Real).unwrap();
@@ -161,7 +161,7 @@ fn the_commonest_scheme_is_global_and_the_others_are_patterns() {
 
 /// Schemes that no observed configuration has.
 #[test]
-fn what_is_written_is_read_back() {
+fn written_quark_schemes_read_back() {
     for text in [
         "int16:tensor",
         "uint8:g-1:f16:zp",
@@ -191,7 +191,7 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn schemes_without_words_are_refused() {
+fn inexpressible_quark_schemes_are_refused() {
     for text in
         ["int5:g128", "int6:channel", "int7:channel", "uint32:tensor", "int8:channel+e2m1:g32:e8m0-rceil!dynamic"]
     {
@@ -235,7 +235,7 @@ fn hostile_fields_are_refused_by_name() {
 }
 
 #[test]
-fn what_is_meant_and_not_done_is_unsupported() {
+fn unimplemented_fields_are_unsupported_not_invalid() {
     for (pointer, value) in [
         ("/global_quant_config/weight/dtype", json!("int5x")),
         ("/global_quant_config/weight/group_size", json!(0)),
@@ -264,7 +264,7 @@ fn what_is_meant_and_not_done_is_unsupported() {
 }
 
 #[test]
-fn the_type_linear_is_the_default() {
+fn layer_type_linear_is_the_default_scheme() {
     let int8 = json!({"Linear": layer_config(&scheme("int8:channel")).unwrap()});
     assert_eq!(changed("/layer_type_quant_config", int8).unwrap().default, Some(scheme("int8:channel")));
 }

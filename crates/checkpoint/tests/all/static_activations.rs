@@ -9,8 +9,8 @@ use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_container::{Checkpoint, Diagnostic, Dtype, Durability};
 use kvant_formats::verify::{Options, verify};
 use kvant_numeric::simd::Isa;
+use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::activation_point::Parameters;
-use kvant_weights::activation_point::Site;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -69,12 +69,12 @@ fn scalar(dir: &Path, name: &str) -> (Dtype, Vec<usize>, f32) {
 }
 
 fn amax(plan: &Plan, site: &str) -> f32 {
-    let site: Site = site.parse().unwrap();
+    let site: ActivationPoint = site.parse().unwrap();
     plan.sites().iter().position(|planned| planned.site == site).unwrap_or_else(|| panic!("no {site}")) as f32 + 1.0
 }
 
 #[test]
-fn activations_that_are_mostly_nan_are_refused() {
+fn mostly_nan_activations_are_refused() {
     let (_dir, source, _) = small(Dtype::BF16);
     let planned = plan(&source, &scheme("fp8")).unwrap();
     let with_nan = |every: usize| {
@@ -93,7 +93,7 @@ fn activations_that_are_mostly_nan_are_refused() {
 const UP: &str = "model.layers.0.mlp.up_proj";
 
 #[test]
-fn every_static_scheme_makes_the_tensors_of_its_layout() {
+fn every_static_scheme_writes_the_tensors_of_its_layout() {
     for (name, suffix, dtype, shape, divisor) in [
         ("int8", "input_scale", Dtype::F32, vec![], 127.5),
         ("fp8", "input_scale", Dtype::BF16, vec![], 448.0),
@@ -120,7 +120,7 @@ fn every_static_scheme_makes_the_tensors_of_its_layout() {
 }
 
 #[test]
-fn zero_points_and_scales_of_features_are_stored() {
+fn zero_points_and_per_channel_scales_are_stored() {
     let (_dir, source, target) = small(Dtype::BF16);
     made(&source, &target, &scheme("int8:tensor+uint8:channel@1:zp!static"));
     let checkpoint = Checkpoint::open(&target).unwrap();
@@ -137,7 +137,7 @@ fn zero_points_and_scales_of_features_are_stored() {
 }
 
 #[test]
-fn keys_and_values_share_a_scale_before_the_rotary_embedding_and_not_after() {
+fn keys_and_values_share_a_scale_only_before_rope() {
     let cached = |after, least| Settings {
         kv_cache: Some("fp8".to_owned()),
         kv_cache_post_rope: Some(after),
@@ -156,7 +156,7 @@ fn keys_and_values_share_a_scale_before_the_rotary_embedding_and_not_after() {
     let resolved = made(&source, &least, &cached(true, 0.003));
     assert_eq!(
         (resolved.report.raised, output(&least, "k_proj")),
-        (vec![Site::Key(0)], half::bf16::from_f32(0.003).to_f32())
+        (vec![ActivationPoint::Key(0)], half::bf16::from_f32(0.003).to_f32())
     );
     let packed = target.with_extension("packed");
     let settings = Settings { format: Some("compressed-tensors".parse().unwrap()), ..cached(true, 0.0) };
@@ -167,13 +167,16 @@ fn keys_and_values_share_a_scale_before_the_rotary_embedding_and_not_after() {
 }
 
 #[test]
-fn attention_in_fp8_stores_queries_and_softmax() {
+fn fp8_attention_stores_query_and_softmax_scales() {
     let (_dir, source, target) = small(Dtype::F16);
     let fp8 = || Some("fp8".to_owned());
     let settings = Settings { kv_cache: fp8(), queries: fp8(), probabilities: fp8(), ..scheme("fp8") };
     let planned = plan(&source, &settings).unwrap();
     assert_eq!(planned.sites().len(), 7 + 4);
-    assert_eq!(planned.attention()[0].query, Some(Site::Output("model.layers.0.self_attn.q_proj".to_owned())));
+    assert_eq!(
+        planned.attention()[0].query,
+        Some(ActivationPoint::Output("model.layers.0.self_attn.q_proj".to_owned()))
+    );
     made(&source, &target, &settings);
     let written = Checkpoint::open(&target).unwrap();
     for name in ["q_proj.output_scale", "k_proj.output_scale", "v_proj.output_scale", "prob_output_scale"] {
@@ -185,7 +188,7 @@ fn attention_in_fp8_stores_queries_and_softmax() {
 }
 
 #[test]
-fn kept_layers_may_own_the_cache() {
+fn excluded_layers_may_own_the_cache() {
     let (_dir, source, target) = small(Dtype::BF16);
     let exclude = vec!["*.self_attn.*".to_owned()];
     made(&source, &target, &Settings { kv_cache: Some("int8".to_owned()), exclude, ..scheme("int4:g32") });
@@ -194,7 +197,7 @@ fn kept_layers_may_own_the_cache() {
 }
 
 #[test]
-fn static_outputs_are_stored_beside_quantized_layers_alone() {
+fn static_outputs_are_stored_only_for_quantized_layers() {
     let (_dir, source, target) = small(Dtype::BF16);
     made(&source, &target, &scheme("int8:tensor+int8:tensor!static+int8:tensor!static"));
     let checkpoint = Checkpoint::open(&target).unwrap();
@@ -242,7 +245,7 @@ fn layouts_without_output_scales_refuse_them() {
 }
 
 #[test]
-fn fake_quantization_records_the_static_scales_of_activations() {
+fn fake_quantization_records_static_activation_scales() {
     let (_dir, source, target) = small(Dtype::BF16);
     let settings = |format: &str, after| Settings {
         format: Some(format.parse().unwrap()),
@@ -269,7 +272,7 @@ fn fake_quantization_records_the_static_scales_of_activations() {
 }
 
 #[test]
-fn damaged_records_of_fake_quantization_are_found() {
+fn damaged_fake_quantization_records_are_found() {
     let (_dir, source, target) = small(Dtype::BF16);
     made(&source, &target, &Settings { format: Some("fake".parse().unwrap()), ..scheme("int8") });
     let intact: serde_json::Value =
@@ -293,7 +296,7 @@ fn damaged_records_of_fake_quantization_are_found() {
 }
 
 #[test]
-fn without_data_static_schemes_are_refused_for_floats_too() {
+fn static_schemes_without_data_are_refused_for_every_format() {
     let (_dir, source, target) = small(Dtype::BF16);
     let cached = Settings { kv_cache: Some("fp8".to_owned()), ..scheme("int4:g32") };
     for settings in [scheme("int8"), scheme("nvfp4"), scheme("int4:g32+-+e4m3:tensor!static"), cached] {
@@ -316,7 +319,7 @@ fn without_data_static_schemes_are_refused_for_floats_too() {
 }
 
 #[test]
-fn a_plan_runs_with_the_parameters_that_it_wants_and_no_others() {
+fn plan_requires_exactly_its_parameters() {
     let (_dir, source, _) = small(Dtype::BF16);
     let planned = plan(&source, &scheme("fp8")).unwrap();
     assert!(planned.needs_calibration());
@@ -327,12 +330,12 @@ fn a_plan_runs_with_the_parameters_that_it_wants_and_no_others() {
 }
 
 #[test]
-fn another_calibration_begins_anew_and_the_same_gives_the_same_bytes() {
+fn changed_calibration_restarts_and_the_same_gives_identical_bytes() {
     let (_dir, source, target) = small(Dtype::BF16);
     let calibrated = |more: f32| {
         let planned = plan(&source, &scheme("fp8")).unwrap();
         let mut statistics = statistics(&planned);
-        let site = Site::Input(UP.to_owned());
+        let site = ActivationPoint::Input(UP.to_owned());
         statistics.update(&site, Isa::best(), &[more; 64], 64);
         // As a resumed calibration does it.
         let stored = serde_json::to_string(&statistics).unwrap();
@@ -370,11 +373,12 @@ fn mixtral(source: &Path) {
 }
 
 #[test]
-fn experts_share_global_scales_and_stand_in_for_one_another() {
+fn experts_share_global_scales_and_fill_in_for_each_other() {
     let (_dir, source, target) = small(Dtype::BF16);
     mixtral(&source);
-    let expert =
-        |number: usize, leaf: &str| Site::Input(format!("model.layers.0.block_sparse_moe.experts.{number}.{leaf}"));
+    let expert = |number: usize, leaf: &str| {
+        ActivationPoint::Input(format!("model.layers.0.block_sparse_moe.experts.{number}.{leaf}"))
+    };
     for (name, shared) in [("fp8", false), ("nvfp4", true)] {
         let planned = plan(&source, &scheme(name)).unwrap();
         let mut statistics = Statistics::new(&planned).unwrap();
@@ -383,8 +387,8 @@ fn experts_share_global_scales_and_stand_in_for_one_another() {
             statistics.update(&site.site, Isa::best(), &row, site.features);
         }
         let resolved = resolve(&planned, &statistics).unwrap();
-        let scale = |site: Site| resolved.parameters.get(&site).unwrap().scales[0];
-        let filled: Vec<&Site> = resolved.report.filled.iter().map(|filled| &filled.site).collect();
+        let scale = |site: ActivationPoint| resolved.parameters.get(&site).unwrap().scales[0];
+        let filled: Vec<&ActivationPoint> = resolved.report.filled.iter().map(|filled| &filled.site).collect();
         assert_eq!(filled, [&expert(1, "w2")], "{name}");
         assert_eq!((resolved.report.filled[0].from, resolved.report.filled[0].tokens), (2, 2));
         assert_eq!(scale(expert(1, "w2")), scale(expert(0, "w2")).max(scale(expert(2, "w2"))), "{name}");
@@ -396,7 +400,7 @@ fn experts_share_global_scales_and_stand_in_for_one_another() {
 }
 
 #[test]
-fn what_is_not_seen_at_all_is_named() {
+fn unobserved_activations_are_named() {
     let (_dir, source, _target) = small(Dtype::BF16);
     let planned = plan(&source, &scheme("fp8")).unwrap();
     let statistics = Statistics::new(&planned).unwrap();
@@ -405,7 +409,7 @@ fn what_is_not_seen_at_all_is_named() {
 }
 
 #[test]
-fn architectures_without_a_description_have_no_attention_to_quantize() {
+fn undescribed_architectures_cannot_quantize_attention() {
     let dir = tempfile::tempdir().unwrap();
     let config = serde_json::json!({"model_type": "unheard-of"});
     write(dir.path(), &config, &[weight("blocks.0.q_proj.weight", Dtype::F32, &[32, 32])]);

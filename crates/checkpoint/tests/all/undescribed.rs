@@ -52,7 +52,7 @@ impl Model {
         Checkpoint::open(&self.target).unwrap().config().unwrap().unwrap()["quantization_config"].clone()
     }
 
-    /// What verification of the output finds wrong.
+    /// The errors that verification of the output finds.
     fn errors(&self) -> Vec<String> {
         let findings = verify(&self.target, &Options::default()).unwrap().findings;
         let errors = findings.into_iter().filter(|finding| finding.severity == Severity::Error);
@@ -81,7 +81,7 @@ fn nemotron() -> Model {
 }
 
 #[test]
-fn compressed_tensors_name_modules_as_transformers_does_after_loading() {
+fn ignore_lists_use_names_of_transformers_after_loading() {
     let model = nemotron();
     let config = model.written(&settings("int4:g32", OutputFormat::COMPRESSED_TENSORS));
     assert_eq!(config["config_groups"]["group_0"]["targets"], json!(["Linear"]));
@@ -118,7 +118,7 @@ fn several_schemes_are_targeted_under_both_names() {
 }
 
 #[test]
-fn heads_are_kept_and_never_listed_where_they_are_quantized() {
+fn heads_are_kept_and_not_listed_where_quantized() {
     let config = json!({"_class_name": "FluxTransformer2DModel"});
     let model = model(
         &config,
@@ -138,7 +138,7 @@ fn heads_are_kept_and_never_listed_where_they_are_quantized() {
 }
 
 #[test]
-fn a_tower_that_is_the_model_is_quantized() {
+fn tower_that_is_the_whole_model_is_quantized() {
     let shapes: [(&str, &[usize]); 3] = [
         ("vit.encoder.layer.0.attention.attention.query", &[64, 64]),
         ("vit.encoder.layer.0.intermediate.dense", &[128, 64]),
@@ -155,7 +155,7 @@ fn a_tower_that_is_the_model_is_quantized() {
 }
 
 #[test]
-fn tables_routers_gates_and_predictions_stay_in_floats() {
+fn embeddings_routers_gates_and_predictions_stay_float() {
     let config = json!({"model_type": "strange", "num_attention_heads": 16, "n_routed_experts": 6, "vocab_size": 999});
     let model = model(
         &config,
@@ -212,7 +212,7 @@ impl Model {
 }
 
 #[test]
-fn weights_that_a_loader_reads_as_floats_stay_floats() {
+fn weights_that_a_loader_reads_as_float_stay_float() {
     let config = json!({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 32});
     let (wi, wo) = ("encoder.block.0.layer.1.DenseReluDense.wi", "encoder.block.0.layer.1.DenseReluDense.wo");
     let model = model(&config, &[("shared", &[32, 64]), (wi, &[128, 64]), (wo, &[64, 128])]);
@@ -228,7 +228,7 @@ fn weights_that_a_loader_reads_as_floats_stay_floats() {
 }
 
 #[test]
-fn experts_that_the_loader_takes_apart_are_refused() {
+fn experts_split_by_the_loader_are_refused() {
     let config = json!({"model_type": "llama4_text", "architectures": ["Llama4ForCausalLM"], "vocab_size": 32});
     let tensors = [
         weight("model.layers.0.self_attn.q_proj.weight", Dtype::BF16, &[64, 64]),
@@ -244,7 +244,7 @@ fn experts_that_the_loader_takes_apart_are_refused() {
 }
 
 #[test]
-fn an_odd_layer_stays_in_floats_unless_it_is_asked_for() {
+fn layer_not_divisible_by_groups_stays_float_unless_overridden() {
     let config = json!({"model_type": "strange", "architectures": ["StrangeModel"]});
     let model = model(
         &config,
@@ -272,7 +272,7 @@ fn an_odd_layer_stays_in_floats_unless_it_is_asked_for() {
 }
 
 #[test]
-fn tables_of_integers_are_copied() {
+fn integer_tables_are_copied() {
     let config = json!({"model_type": "strange", "architectures": ["StrangeModel"]});
     let integers =
         |name: &str, dtype: Dtype, size: usize| -> Tensor { (name.to_owned(), dtype, vec![4], vec![1; 4 * size]) };
@@ -295,7 +295,7 @@ fn tables_of_integers_are_copied() {
 }
 
 #[test]
-fn a_model_type_and_a_class_of_different_families_are_noticed() {
+fn model_type_and_class_of_different_families_give_a_notice() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = crate::common::llama_config();
     config["architectures"] = json!(["Qwen2ForCausalLM"]);

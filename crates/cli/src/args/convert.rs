@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use kvant::{ConvertTo, Format};
 use kvant_checkpoint::engine::Options;
-use kvant_formats::transcode::{FloatType, Target};
+use kvant_formats::transcode::{ConversionTarget, FloatType};
 use std::path::PathBuf;
 
 const CONVERT: &str = "\
@@ -54,7 +54,7 @@ pub struct ConvertArgs {
     /// Quantize weights only; activations stay in float
     #[arg(long)]
     pub weights_only: bool,
-    /// How large its files are.
+    /// The sizes of its files.
     #[command(flatten)]
     pub shards: ShardArgs,
     /// The output.
@@ -63,7 +63,7 @@ pub struct ConvertArgs {
     /// The options by name.
     #[arg(skip)]
     pub typed: Options,
-    /// How the output is committed.
+    /// The commit of the output.
     #[command(flatten)]
     pub finish: FinishArgs,
     /// How the command runs.
@@ -72,10 +72,10 @@ pub struct ConvertArgs {
 }
 
 fn target_parser() -> impl TypedValueParser<Value = ConvertTo> {
-    let names: Vec<&'static str> = Target::names().chain([Format::ONNX, GGUF]).collect();
+    let names: Vec<&'static str> = ConversionTarget::names().chain([Format::ONNX, GGUF]).collect();
     PossibleValuesParser::new(names).try_map(|name| match name.as_str() {
         Format::ONNX => Ok(ConvertTo::Onnx),
         GGUF => Ok(ConvertTo::Gguf),
-        name => name.parse::<Target>().map(ConvertTo::Checkpoint),
+        name => name.parse::<ConversionTarget>().map(ConvertTo::Checkpoint),
     })
 }

@@ -212,13 +212,13 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn clap_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
     /// The terminal's width decides where lines end: a paragraph that is broken in the text as well has short lines among the long.
     #[test]
-    fn closing_paragraphs_are_broken_once() {
+    fn closing_paragraphs_are_wrapped_once() {
         for command in Cli::command().get_subcommands() {
             let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();

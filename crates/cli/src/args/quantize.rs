@@ -61,7 +61,7 @@ pub struct QuantizeArgs {
     /// Limits on the quality of the result.
     #[command(flatten)]
     pub gate: GateArgs,
-    /// How the output is committed.
+    /// The commit of the output.
     #[command(flatten)]
     pub finish: FinishArgs,
     /// How the command runs.

@@ -79,7 +79,7 @@ pub struct RecipeArgs {
     /// Adapters.
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// How large its files are.
+    /// The sizes of its files.
     #[command(flatten)]
     pub shards: ShardArgs,
     /// Calibration data.

@@ -50,7 +50,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn options_are_told_by_name_with_the_values_that_hold() {
+    fn given_options_are_recorded_with_effective_values() {
         let typed = |more: &[&str]| {
             let mut command = Cli::command();
             let line = ["kvant", "quantize", "model", "-s", "int4:g32", "-o", "out", "--data", "a.txt", "--json"];

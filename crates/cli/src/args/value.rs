@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_out_of_bounds_are_refused() {
+    fn out_of_range_numbers_are_refused() {
         assert_eq!((decibels("-3.5"), percent("0.5"), least_scale("0")), (Ok(-3.5), Ok(0.5), Ok(0.0)));
         for text in ["nan", "inf", "-inf", "1e999", "", "x"] {
             assert!(decibels(text).is_err() && percent(text).is_err() && least_scale(text).is_err(), "{text}");

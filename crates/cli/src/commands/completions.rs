@@ -8,7 +8,7 @@ use kvant::Error;
 /// Prints the script for a shell.
 ///
 /// # Errors
-/// When stdout cannot be written.
+/// If stdout cannot be written.
 pub fn run(args: &CompletionsArgs, printer: &Printer) -> Result<(), Error> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "kvant", &mut script);

@@ -8,7 +8,7 @@ use kvant::{Conversion, Error};
 /// Converts a model: the path on stdout, or one object; the summary on stderr.
 ///
 /// # Errors
-/// What the target does not hold, before anything is written; then what the system or the weights say.
+/// Conversions that the target does not support, before anything is written; then errors of the system or the weights.
 pub fn run(args: ConvertArgs, printer: &Printer) -> Result<(), Error> {
     let is_dry_run = args.output.dry_run;
     let conversion = Conversion::from(args);

@@ -8,7 +8,7 @@ use kvant::{Error, Inspection, inspect, json};
 /// Inspects a model; reads headers and configurations only.
 ///
 /// # Errors
-/// Whatever is wrong with the files.
+/// Errors of the files.
 pub fn run(args: &InspectArgs, printer: &Printer) -> Result<(), Error> {
     interrupt::exit_on_signal();
     let inspection = inspect(&args.model)?;

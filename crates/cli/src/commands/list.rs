@@ -10,7 +10,7 @@ use serde_json::json;
 /// Prints a table.
 ///
 /// # Errors
-/// When stdout cannot be written.
+/// If stdout cannot be written.
 pub fn run(args: &ListArgs, printer: &Printer) -> Result<(), Error> {
     let list = match &args.loader {
         None => args.topic.table(),

@@ -7,7 +7,7 @@ use kvant::{Error, open_graph};
 /// Opens a graph and says what came of it.
 ///
 /// # Errors
-/// When stdout cannot be written.
+/// If stdout cannot be written.
 pub fn run(args: &OpenGraphArgs, printer: &Printer) -> Result<(), Error> {
     printer.json("open-graph", &open_graph(&args.model, args.runtime_library.as_deref()).object())
 }

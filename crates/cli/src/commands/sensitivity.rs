@@ -9,7 +9,7 @@ use kvant::{Error, Sensitivity};
 /// Measures a graph.
 ///
 /// # Errors
-/// A model that is no ONNX graph; whatever is wrong with the graph, the recipe or the data; a target that no mix reaches.
+/// A model that is not an ONNX graph; errors of the graph, the recipe or the data; a target that no mix reaches.
 pub fn run(args: SensitivityArgs, printer: &Printer) -> Result<(), Error> {
     let analysis = Sensitivity::try_from(args)?;
     let mut console = Console::new(printer);

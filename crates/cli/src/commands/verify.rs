@@ -8,7 +8,7 @@ use kvant::{Error, ErrorKind, Verification};
 /// Verifies and prints the findings.
 ///
 /// # Errors
-/// [`ErrorKind::Unfit`] for a model that does not pass; whatever keeps it from being read.
+/// [`ErrorKind::Unfit`] for a model that does not pass; errors of reading it.
 pub fn run(args: &VerifyArgs, printer: &Printer) -> Result<(), Error> {
     interrupt::exit_on_signal();
     let report = Verification::from(args).run()?;

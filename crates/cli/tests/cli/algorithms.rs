@@ -1,4 +1,4 @@
-//! `kvant quantize --algorithm`: what calibrated algorithms write, whatever the threads, the memory and the interruptions.
+//! `kvant quantize --algorithm`: the output of calibrated algorithms for any number of threads, memory limit and interruption.
 
 use crate::kvant::{Place, contents, names};
 
@@ -17,7 +17,7 @@ fn quantize<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn every_algorithm_is_whole_and_evaluates() {
+fn every_algorithm_completes_and_evaluates() {
     let place = place();
     let runs = [
         ("gptq", "uint4_wo_32", "gptq"),
@@ -48,7 +48,7 @@ fn every_algorithm_is_whole_and_evaluates() {
 }
 
 #[test]
-fn rounding_by_columns_loses_less_than_to_nearest() {
+fn gptq_loses_less_than_rtn() {
     let place = place();
     place.succeed(&quantize(&["-s", "int3:g128", "--algorithm", "gptq", "-o", "gptq"]));
     place.succeed(&["quantize", "nano_llama", "-s", "int3:g128", "-o", "rtn"]);
@@ -62,7 +62,7 @@ fn rounding_by_columns_loses_less_than_to_nearest() {
 }
 
 #[test]
-fn trained_roundings_lose_less_than_to_nearest() {
+fn trained_roundings_lose_less_than_rtn() {
     let place = place();
     place.succeed(&["quantize", "nano_llama", "-s", "int3:g128", "-o", "rtn"]);
     let nearest = place.divergence("rtn");
@@ -81,7 +81,7 @@ fn trained_roundings_lose_less_than_to_nearest() {
 }
 
 #[test]
-fn hqq_needs_no_data_and_changes_zero_points_only() {
+fn hqq_needs_no_data_and_changes_only_zero_points() {
     let place = place();
     place.succeed(&["quantize", "nano_llama", "-s", "uint2:g64:zp", "-o", "rtn"]);
     place.succeed(&["quantize", "nano_llama", "-s", "uint2:g64:zp", "--algorithm", "hqq", "-o", "hqq"]);
@@ -203,7 +203,7 @@ fn a_model_without_biases_is_refused_before_the_work() {
 }
 
 #[test]
-fn layers_that_share_a_scale_and_limits_go_with_their_scales() {
+fn algorithms_combine_with_shared_scales_and_clipping() {
     let place = place();
     let run = |out: &str, scheme: &str, algorithm: &str| {
         place.succeed(&quantize(&["-s", scheme, "--algorithm", algorithm, "-o", out]));
@@ -224,7 +224,7 @@ fn layers_that_share_a_scale_and_limits_go_with_their_scales() {
 }
 
 #[test]
-fn the_bytes_do_not_depend_on_threads_or_memory() {
+fn algorithm_output_does_not_depend_on_threads_or_memory() {
     let place = place();
     for (name, scheme, algorithm) in [
         ("a", "uint4_wo_128", "awq,gptaq"),
@@ -244,7 +244,7 @@ fn the_bytes_do_not_depend_on_threads_or_memory() {
 }
 
 #[test]
-fn algorithms_without_data_are_refused_before_anything_is_written() {
+fn algorithms_without_data_are_refused_first() {
     let place = place();
     let run = place.run(&["quantize", "nano_llama", "-s", "int4_wo_128", "--algorithm", "gptq", "-o", "out"]);
     assert_eq!(run.code, Some(2), "{run:?}");
@@ -252,10 +252,10 @@ fn algorithms_without_data_are_refused_before_anything_is_written() {
     assert!(!names(&place.path("")).iter().any(|name| name.starts_with("out")));
 }
 
-/// What the process takes is looked at while it runs, where the system tells it.
+/// The memory use of the process is sampled while it runs, where the system reports it.
 #[cfg(target_os = "linux")]
 #[test]
-fn no_more_memory_is_taken_than_the_plan_tells() {
+fn memory_stays_within_the_planned_figure() {
     use std::process::Stdio;
     let place = place();
     let of_process = |id: u32| {
@@ -279,7 +279,7 @@ fn no_more_memory_is_taken_than_the_plan_tells() {
 
 #[cfg(unix)]
 #[test]
-fn a_killed_run_goes_on_with_the_block_to_the_same_bytes() {
+fn killed_blockwise_run_resumes_with_identical_output() {
     use std::process::Stdio;
     use std::time::{Duration, Instant};
     let place = place();

@@ -16,7 +16,7 @@ fn quantize<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn every_static_scheme_is_whole_and_evaluates() {
+fn every_static_scheme_completes_and_evaluates() {
     let place = place();
     for (name, options) in [
         ("int8", &["-s", "int8"][..]),
@@ -68,7 +68,7 @@ fn fake_quantization_keeps_activations_for_evaluation() {
     assert!(eval("mx6", &[]).stdout.contains(&format!("quantized activations: {inputs}")));
     let refused = place.run(&["quantize", "mx6", "-s", "int4:g32", "-o", "again"]);
     assert!(refused.code == Some(1) && refused.stderr.contains("--requantize"), "{refused:?}");
-    // What the key says is what makes the difference.
+    // Only the key differs.
     let config = std::fs::read_to_string(place.path("mx6/config.json")).unwrap();
     let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
     assert!(config.as_object_mut().unwrap().remove("kvant_fake_quantization").is_some());
@@ -77,7 +77,7 @@ fn fake_quantization_keeps_activations_for_evaluation() {
 }
 
 #[test]
-fn the_bytes_do_not_depend_on_threads_or_memory() {
+fn calibrated_output_does_not_depend_on_threads_or_memory() {
     let place = place();
     let run = |out: &str, options: &[&str]| {
         place.succeed(&quantize(&[&["-s", "nvfp4", "--kv-cache", "fp8", "-o", out], options].concat()));
@@ -90,7 +90,7 @@ fn the_bytes_do_not_depend_on_threads_or_memory() {
 
 #[cfg(unix)]
 #[test]
-fn a_run_that_was_stopped_goes_on_with_its_statistics() {
+fn stopped_run_resumes_with_its_statistics() {
     let place = place();
     let args = quantize(&["-s", "fp8", "-o", "out"]);
     place.succeed(&args);
@@ -115,7 +115,7 @@ fn a_run_that_was_stopped_goes_on_with_its_statistics() {
 }
 
 #[test]
-fn what_cannot_succeed_is_refused_before_anything_is_written() {
+fn impossible_calibrations_are_refused_first() {
     let place = place();
     place.write("empty.txt", "");
     place.write("broken.jsonl", "{\"text\": \n[]\n");
@@ -137,7 +137,7 @@ fn what_cannot_succeed_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn evaluations_that_make_no_sense_are_refused() {
+fn impossible_evaluations_are_refused() {
     let place = place();
     for (options, words) in [
         (&["--seq-len", "1"][..], "--seq-len"),

@@ -1,4 +1,4 @@
-//! `kvant convert` at the command line: options that mean nothing, and what else may stand where an output is to go.
+//! `kvant convert` at the command line: options without effect, and existing files at the output path.
 
 use crate::kvant::{Place, names};
 use std::fs;
@@ -11,7 +11,7 @@ fn place() -> Place {
 }
 
 #[test]
-fn options_without_a_meaning_for_one_file_are_refused_and_sync_has_one() {
+fn file_conversion_refuses_checkpoint_options_but_accepts_sync() {
     let place = place();
     for (target, file) in [("gguf", "out.gguf"), ("onnx", "out.onnx")] {
         for option in [&["--max-shard-size", "1GB"][..], &["--dtype", "bf16"]] {
@@ -26,7 +26,7 @@ fn options_without_a_meaning_for_one_file_are_refused_and_sync_has_one() {
 }
 
 #[test]
-fn codes_go_to_gguf_alone_or_beside_checkpoints() {
+fn codes_are_written_to_gguf_alone_or_beside_checkpoints() {
     let place = Place::new();
     place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(200));
     let scheme = ["quantize", "nano_llama", "--scheme", "int4:g32", "--algorithm", "awq,gptq"];
@@ -46,12 +46,12 @@ fn codes_go_to_gguf_alone_or_beside_checkpoints() {
 }
 
 #[test]
-fn codes_that_no_block_holds_are_refused_before_anything_is_written() {
+fn codes_without_gguf_blocks_are_refused_first() {
     let place = Place::new();
     for (scheme, options, reason) in [
-        ("int8:g16", &[][..], "no whole blocks"),
+        ("int8:g16", &[][..], "not a multiple of 32"),
         ("fp8", &["--weights-only"][..], "no blocks of"),
-        ("Q4_K_M", &["--format", "awq"][..], "GGUF alone"),
+        ("Q4_K_M", &["--format", "awq"][..], "only to GGUF"),
     ] {
         let line =
             [&["quantize", "nano_llama", "--scheme", scheme, "--format", "gguf", "-o", "out"][..], options].concat();
@@ -68,7 +68,7 @@ fn whole(place: &Place, journal: &str) {
 }
 
 #[test]
-fn further_outputs_of_another_recipe_are_in_the_way_before_the_first_is_made() {
+fn conflicting_further_outputs_are_refused_first() {
     let place = place();
     fs::create_dir(place.path("out")).unwrap();
     fs::rename(place.path("int4"), place.path("out/awq")).unwrap();
@@ -84,7 +84,7 @@ fn further_outputs_of_another_recipe_are_in_the_way_before_the_first_is_made() {
 }
 
 #[test]
-fn a_graph_from_elsewhere_is_kept_whatever_an_interrupted_run_left() {
+fn foreign_graph_is_kept_despite_interrupted_work() {
     let place = place();
     fs::rename(place.path("int4"), place.path(".model.onnx.kvant-checkpoint")).unwrap();
     whole(&place, ".model.onnx.kvant-checkpoint.partial.journal");

@@ -1,4 +1,4 @@
-//! What plans announce and summaries report: the same counts, of what is really written.
+//! Plans and summaries report the same counts, which match the written files.
 
 use crate::kvant::{Place, Run};
 use std::path::Path;
@@ -14,7 +14,7 @@ fn line<'a>(text: &'a str, title: &str) -> &'a str {
 }
 
 #[test]
-fn every_format_has_its_size_and_its_loaders() {
+fn every_format_has_its_size_and_loaders() {
     let place = Place::new();
     let formats = ["--format", "awq", "--format", "compressed-tensors", "--format", "gguf", "--format", "onnx"];
     let options = ["quantize", "nano_llama", "--scheme", "int4:g32", "-o", "out"];
@@ -53,7 +53,7 @@ fn sizes_before_and_after_are_counted_alike_for_gguf_files_and_checkpoints() {
 }
 
 #[test]
-fn types_are_named_that_tensors_really_have() {
+fn only_tensor_types_in_use_are_named() {
     let place = Place::new();
     let options = ["nano_llama", "--scheme", "Q4_K_M"];
     let plan = place.succeed(&[&["plan"], &options[..]].concat());
@@ -69,7 +69,7 @@ fn types_are_named_that_tensors_really_have() {
 }
 
 #[test]
-fn plan_and_run_of_a_graph_count_alike() {
+fn plan_and_run_of_a_graph_give_equal_counts() {
     let place = Place::empty();
     for (preset, model, more) in
         [("MATMUL_NBITS", "tinytransformer.float.onnx", "Gather"), ("FP16_MODEL", "tinycnn.float.onnx", "Conv")]
@@ -95,7 +95,7 @@ fn plan_and_run_of_a_graph_count_alike() {
 }
 
 #[test]
-fn the_plan_of_a_graph_has_the_bytes_that_are_written() {
+fn planned_graph_size_is_the_written_size() {
     let recipes: [&[&str]; 12] = [
         &["A8W8"],
         &["A8W4"],
@@ -128,7 +128,7 @@ fn the_plan_of_a_graph_has_the_bytes_that_are_written() {
 }
 
 #[test]
-fn sizes_include_external_data_and_one_sample_is_no_plural() {
+fn sizes_include_external_data_and_counts_use_singular() {
     let place = Place::empty();
     std::fs::copy(graph_data("tinycnn.float.onnx"), place.path("float.onnx")).unwrap();
     std::fs::copy(graph_data("tinycnn.calib.npz"), place.path("calib.npz")).unwrap();
@@ -142,7 +142,7 @@ fn sizes_include_external_data_and_one_sample_is_no_plural() {
         "-o",
         "half.onnx",
     ]);
-    // Files are found by what the tensors name, whatever that is.
+    // Files are found by the names that tensors refer to.
     std::fs::rename(place.path("half.onnx"), place.path("renamed.onnx")).unwrap();
     let run = place.succeed(&[
         "quantize",

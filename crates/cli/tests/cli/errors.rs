@@ -3,7 +3,7 @@
 use crate::kvant::{Place, names};
 
 #[test]
-fn messages() {
+fn error_messages() {
     let place = Place::new();
     place.write("model.onnx", "");
     place.write("short.safetensors", "\u{8}");
@@ -33,7 +33,7 @@ fn messages() {
 }
 
 #[test]
-fn wrong_usage() {
+fn usage_errors() {
     let place = Place::new();
     for (name, args) in [
         ("no_scheme", &["quantize", "nano_llama", "-o", "out"][..]),
@@ -63,7 +63,7 @@ fn wrong_usage() {
 }
 
 #[test]
-fn ways_out_are_those_of_the_command() {
+fn hints_name_options_of_the_command() {
     let place = Place::new();
     place.write("notes.txt", "no model");
     place.write("graph.onnx", "");
@@ -73,9 +73,9 @@ fn ways_out_are_those_of_the_command() {
     for (code, args, told, untold) in [
         (1, ["convert", "notes.txt", "--to", "gguf", "-o", "out"].to_vec(), ".safetensors or .gguf file", "damaged"),
         (1, ["convert", "graph.onnx", "--to", "float", "-o", "out"].to_vec(), "is an ONNX graph", "damaged"),
-        (2, quantize(&["--scheme", "Q4_K_M", "--format", "awq"]), "scheme of GGUF files alone", "unknown"),
-        (2, quantize(&["--scheme", "int4:g3x", "--format", "gguf"]), "g3x", "no type of GGUF"),
-        (2, quantize(&["--scheme", "Q4_K_X", "--format", "gguf"]), "no type of GGUF", "unknown scheme"),
+        (2, quantize(&["--scheme", "Q4_K_M", "--format", "awq"]), "scheme for GGUF files only", "unknown"),
+        (2, quantize(&["--scheme", "int4:g3x", "--format", "gguf"]), "g3x", "not a GGUF type"),
+        (2, quantize(&["--scheme", "Q4_K_X", "--format", "gguf"]), "not a GGUF type", "unknown scheme"),
         (1, quantize(&["--scheme", "Q4_0", "--override", "*.dawn=Q8_0"]), "ffn_down", "note"),
     ] {
         let run = place.run(&args);
@@ -88,7 +88,7 @@ fn ways_out_are_those_of_the_command() {
 }
 
 #[test]
-fn a_weight_of_a_gguf_file_that_is_no_number_is_told_with_its_file() {
+fn non_finite_gguf_weight_is_reported_with_its_file() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama", "--scheme", "F32", "-o", "floats.gguf"]);
     let mut bytes = std::fs::read(place.path("floats.gguf")).unwrap();
@@ -108,7 +108,7 @@ fn a_weight_of_a_gguf_file_that_is_no_number_is_told_with_its_file() {
 }
 
 #[test]
-fn json_errors_are_objects_on_stdout_too() {
+fn json_errors_are_objects_on_stdout() {
     let place = Place::new();
     for (args, code, kind) in [
         (&["plan", "nano_llama", "--scheme", "int4_wo_12", "--json"][..], 2, "usage"),
@@ -127,7 +127,7 @@ fn json_errors_are_objects_on_stdout_too() {
 }
 
 #[test]
-fn patterns_that_match_nothing_are_refused_with_the_nearest_names() {
+fn unmatched_patterns_are_refused_with_nearest_names() {
     let place = Place::new();
     place.write("recipe.toml", "version = 2\nscheme = \"int4:g32\"\nexclude = [\"*.down_porj\"]\n");
     let int4 = ["--scheme", "int4:g32"];
@@ -146,7 +146,7 @@ fn patterns_that_match_nothing_are_refused_with_the_nearest_names() {
         assert!(!place.path("out").exists());
     }
     let run = place.run(&[&["plan", "nano_llama", "-x", "re:(q|k"][..], &int4].concat());
-    assert!(run.code == Some(2) && run.stderr.contains("no regular expression"), "{run:?}");
+    assert!(run.code == Some(2) && run.stderr.contains("not a regular expression"), "{run:?}");
     // What is never quantized can be named, and regular expressions take layers out.
     for (pattern, kept) in [("lm_head", 0), ("model.norm", 0), ("re:.*(gate|up|down)_proj$", 12), ("*.o_proj", 4)] {
         let plan = place.succeed(&[&["plan", "nano_llama", "--json", "-x", pattern][..], &int4].concat()).json();
@@ -155,7 +155,7 @@ fn patterns_that_match_nothing_are_refused_with_the_nearest_names() {
 }
 
 #[test]
-fn remedies_are_data_with_the_settings_of_the_command() {
+fn remedies_are_data_with_settings_of_the_command() {
     let place = Place::new();
     let run = place.run(&["quantize", "nano_llama", "-s", "fp8", "-o", "out", "--json"]);
     let error = &run.json()["error"];

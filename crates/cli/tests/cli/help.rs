@@ -22,13 +22,13 @@ fn help_texts() {
 }
 
 #[test]
-fn version_is_data() {
+fn version_is_printed_to_stdout() {
     let run = Place::empty().succeed(&["--version"]);
     assert_eq!((run.stdout.as_str(), run.stderr.as_str()), (concat!("kvant ", env!("CARGO_PKG_VERSION"), "\n"), ""));
 }
 
 #[test]
-fn nothing_at_all_is_wrong_usage() {
+fn no_arguments_is_a_usage_error() {
     let run = Place::empty().run(&[]);
     assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""));
     assert!(run.stderr.contains("Usage: kvant"));
@@ -39,7 +39,7 @@ fn nothing_at_all_is_wrong_usage() {
 }
 
 #[test]
-fn an_unknown_scheme_points_to_the_first_commands() {
+fn unknown_scheme_names_the_list_commands() {
     let run = Place::new().run(&["plan", "nano_llama", "--scheme", "foo"]);
     assert_eq!(run.code, Some(2));
     for command in ["`kvant list schemes`", "`kvant list schemes --for vllm`", "`kvant plan"] {
@@ -48,7 +48,7 @@ fn an_unknown_scheme_points_to_the_first_commands() {
 }
 
 #[test]
-fn completions_know_the_options() {
+fn completions_contain_the_options() {
     let place = Place::empty();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = place.succeed(&["completions", shell]).stdout;
@@ -57,7 +57,7 @@ fn completions_know_the_options() {
 }
 
 #[test]
-fn help_comes_at_once() {
+fn help_takes_under_20_milliseconds() {
     let place = Place::empty();
     let time = |_| {
         let begun = Instant::now();

@@ -3,7 +3,7 @@
 use crate::kvant::Place;
 
 #[test]
-fn tables() {
+fn inspect_tables() {
     let place = Place::new();
     insta::assert_snapshot!("inspect", place.show(&["inspect", "nano_llama"]));
     insta::assert_snapshot!("inspect_file", place.show(&["inspect", "nano_llama/model.safetensors", "--all"]));
@@ -32,14 +32,14 @@ fn quantization_is_found_in_every_format() {
 }
 
 #[test]
-fn an_unquantized_model_has_none() {
+fn unquantized_model_has_null_quantization() {
     let found = Place::new().succeed(&["inspect", "nano_llama", "--json"]).json();
     assert_eq!((&found["quantization"], &found["tied"]), (&serde_json::Value::Null, &false.into()));
     assert_eq!((found["family"].as_str(), found["bytes"].as_u64()), (Some("llama"), Some(2_623_744)));
 }
 
 #[test]
-fn names_cannot_garble_the_terminal() {
+fn control_characters_in_names_are_escaped() {
     let place = Place::empty();
     let header = r#"{"a\u001b[2Jb":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
     let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[7]].concat();

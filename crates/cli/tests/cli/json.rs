@@ -13,7 +13,7 @@ fn schema(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))).unwrap()
 }
 
-/// Where a value is not what a schema says; nothing where it is. The schemas `true` and `false` take everything and nothing.
+/// The path at which a value violates a schema; `None` if it conforms. The schemas `true` and `false` take everything and nothing.
 fn problem(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
     if let Value::Bool(takes) = schema {
         return (!takes).then(|| format!("{at}: is not documented"));
@@ -66,7 +66,7 @@ fn problem(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<Stri
     })
 }
 
-/// What a reference refers to.
+/// The target of a reference.
 fn target<'a>(root: &'a Value, reference: &Value) -> &'a Value {
     root.pointer(reference.as_str().unwrap().trim_start_matches('#')).unwrap()
 }
@@ -139,7 +139,7 @@ fn check(place: &Place, name: &str, args: &[&str]) -> Value {
     value
 }
 
-/// Whether there is something in an array.
+/// Returns whether there is something in an array.
 fn has(value: &Value) -> bool {
     value.as_array().is_some_and(|items| !items.is_empty())
 }
@@ -158,7 +158,7 @@ fn place() -> Place {
 }
 
 #[test]
-fn plans_of_checkpoints_and_gguf_files() {
+fn plan_json_matches_its_schema() {
     let place = place();
     let plan = |args: &[&str]| check(&place, "plan", &[&["plan"], args].concat());
     let kept = plan(&[&INT4[..], &["--override", "*.down_proj=int8:channel", "-x", "*.layers.0.*"]].concat());
@@ -181,7 +181,7 @@ fn plans_of_checkpoints_and_gguf_files() {
 }
 
 #[test]
-fn checkpoints_and_gguf_files() {
+fn quantize_and_convert_json_match_their_schemas() {
     let place = place();
     check(&place, "quantize", &[&["quantize"], &INT4[..], &["-o", "int4"]].concat());
     let all = ["--format", "awq", "--format", "gguf", "--format", "onnx", "-o", "all"];
@@ -206,7 +206,7 @@ fn checkpoints_and_gguf_files() {
 }
 
 #[test]
-fn calibrated_checkpoints() {
+fn calibrated_json_matches_its_schema() {
     let place = place();
     let useless = "{\"nothing\": 1}\nno JSON\n{\"text\": \"\"}\n";
     place.write("rows.jsonl", &format!("{{\"text\": \"{SENTENCE}\"}}\n{useless}"));
@@ -233,7 +233,7 @@ fn calibrated_checkpoints() {
 }
 
 #[test]
-fn results_that_are_compared_with_their_source() {
+fn evaluated_json_matches_its_schema() {
     let place = place();
     place.write("short.txt", &SENTENCE.repeat(12));
     let quantize = |name: &str, args: &[&str]| {
@@ -276,7 +276,7 @@ const CNN: [&str; 3] = ["tinycnn.float.onnx", "--preset", "A8W8"];
 const SAMPLES: [&str; 4] = ["--data", "tinycnn.calib.npz", "--runtime", "rten"];
 
 #[test]
-fn graphs_and_searches() {
+fn graph_json_matches_its_schemas() {
     let place = graphs();
     check(&place, "plan", &[&["plan"], &CNN[..]].concat());
     check(&place, "plan", &["plan", "tinycnn.float.onnx", "--preset", "FP16_MODEL"]);
@@ -312,7 +312,7 @@ fn graphs_and_searches() {
 }
 
 #[test]
-fn graphs_of_transformers() {
+fn transformer_graph_json_matches_its_schema() {
     let place = graphs();
     let quantize = |preset: &str, more: &[&str]| {
         let model = ["quantize", "tinytransformer.float.onnx", "--preset", preset, "--overwrite", "-o", "q.onnx"];
@@ -327,7 +327,7 @@ fn graphs_of_transformers() {
 }
 
 #[test]
-fn lists_and_errors() {
+fn list_and_error_json_match_their_schemas() {
     let place = Place::empty();
     let unknown = check(&place, "error", &["list", "nothing"]);
     let message = unknown["error"]["message"].as_str().unwrap();
@@ -341,7 +341,7 @@ fn lists_and_errors() {
 }
 
 #[test]
-fn schemas_are_documented_and_other_objects_do_not_fit() {
+fn schemas_are_documented_and_reject_other_objects() {
     let page =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/json.md")).unwrap();
     for name in SCHEMAS {
@@ -362,7 +362,7 @@ fn inner(schema: &Value) -> Vec<(String, &Value)> {
     keyed.chain(listed).chain(single.map(|schema| ("[]".to_owned(), schema))).collect()
 }
 
-/// Where a schema leaves open what is printed: keys without a description, objects that take any key, arrays of anything.
+/// Gaps of a schema: keys without a description, objects that accept any key, arrays of anything.
 fn gaps(root: &Value, schema: &Value, at: &str) -> Vec<String> {
     let mut found = Vec::new();
     let is_told = |schema: &Value| schema["description"].is_string();
@@ -383,7 +383,7 @@ fn gaps(root: &Value, schema: &Value, at: &str) -> Vec<String> {
 }
 
 #[test]
-fn schemas_leave_nothing_open() {
+fn schemas_define_every_key() {
     let mut shared: BTreeMap<String, Value> = BTreeMap::new();
     for name in SCHEMAS {
         let schema = schema(name);

@@ -8,7 +8,7 @@ pub struct Place {
     dir: tempfile::TempDir,
 }
 
-/// What a run left.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Run {
     pub code: Option<i32>,
@@ -58,14 +58,14 @@ impl Place {
         }
     }
 
-    /// Runs what is known to work.
+    /// Runs a command that must succeed.
     pub fn succeed(&self, args: &[&str]) -> Run {
         let run = self.run(args);
         assert_eq!(run.code, Some(0), "{args:?}: {run:?}");
         run
     }
 
-    /// What calibration found, as it is kept in a checkpoint.
+    /// The calibration record of a checkpoint.
     pub fn record(&self, out: &str) -> serde_json::Value {
         serde_json::from_slice(&std::fs::read(self.path(out).join("calibration.json")).unwrap()).unwrap()
     }

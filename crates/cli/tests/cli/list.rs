@@ -21,7 +21,7 @@ const TOPICS: [&str; 13] = [
 ];
 
 #[test]
-fn tables() {
+fn list_tables() {
     let place = Place::empty();
     for topic in TOPICS {
         insta::assert_snapshot!(format!("list_{topic}"), place.show(&["list", topic]));
@@ -29,7 +29,7 @@ fn tables() {
 }
 
 #[test]
-fn json_has_the_rows_of_the_table() {
+fn list_json_has_the_rows_of_the_table() {
     let place = Place::empty();
     for topic in TOPICS {
         let table = place.succeed(&["list", topic, "--wide"]).stdout;
@@ -64,7 +64,7 @@ fn schemes_are_listed_for_every_loader() {
 }
 
 #[test]
-fn all_schemes_of_quark_are_listed() {
+fn all_quark_schemes_are_listed() {
     let json = Place::empty().succeed(&["list", "schemes", "--json"]).json();
     let rows: Vec<&Value> = json["rows"].as_array().unwrap().iter().collect();
     let calibrated = rows.iter().filter(|row| row["calibrated"] == true).count();
@@ -72,7 +72,7 @@ fn all_schemes_of_quark_are_listed() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn closed_stdout_pipe_is_not_an_error() {
     let place = Place::empty();
     let mut child = place.command(&["list", "families"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -82,7 +82,7 @@ fn a_reader_that_goes_away_is_no_error() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_under_stdout_is_an_error() {
+fn full_disk_on_stdout_is_an_error() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let output = Place::empty().command(&["list", "families"]).stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -27,7 +27,7 @@ fn adapter(place: &Place, name: &str) {
 }
 
 #[test]
-fn an_adapter_is_merged_and_is_no_model() {
+fn adapter_is_merged_but_is_not_a_model() {
     let place = Place::new();
     adapter(&place, "lora");
     let refused = place.run(&["quantize", "lora", "--scheme", "int4:g128", "-o", "out"]);
@@ -56,7 +56,7 @@ fn an_adapter_is_merged_and_is_no_model() {
 }
 
 #[test]
-fn values_of_an_adapter_that_are_no_numbers_are_not_blamed_on_the_model() {
+fn non_finite_adapter_values_do_not_blame_the_model() {
     let place = Place::new();
     adapter(&place, "lora");
     let weights = place.path("lora/adapter_model.safetensors");

@@ -7,7 +7,6 @@ mod calibrate;
 mod convert;
 mod counts;
 mod errors;
-mod foreseen;
 #[cfg(unix)]
 mod graph_formats;
 mod help;
@@ -21,6 +20,7 @@ mod many_outputs;
 mod onnx;
 mod paths;
 mod plan;
+mod preflight;
 mod quality;
 mod quantize;
 #[cfg(unix)]

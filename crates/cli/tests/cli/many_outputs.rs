@@ -1,4 +1,4 @@
-//! Outputs beside a checkpoint, or in place of one: what is planned, replaced, kept and told of them.
+//! Outputs beside a checkpoint, or instead of one: planning, replacement, records and reports.
 
 use crate::kvant::{Place, names};
 use kvant_container::onnx;
@@ -8,7 +8,7 @@ use std::process::Stdio;
 const CODES: [&str; 3] = ["nano_llama", "--scheme", "int4:g32"];
 
 #[test]
-fn the_plan_of_a_file_of_codes_is_that_of_the_file() {
+fn plan_of_gguf_codes_matches_the_file() {
     let place = Place::new();
     for scheme in ["int4:g32", "nvfp4"] {
         let options = ["nano_llama", "--scheme", scheme, "--weights-only", "--format", "gguf", "--json"];
@@ -31,7 +31,7 @@ fn the_plan_of_a_file_of_codes_is_that_of_the_file() {
 }
 
 #[test]
-fn a_recipe_file_asks_for_gguf_by_itself() {
+fn recipe_file_can_request_gguf() {
     let place = Place::new();
     place.write("recipe.toml", "version = 2\nscheme = \"int4:g32\"\nformat = \"gguf\"\n");
     place.succeed(&["quantize", "nano_llama", "--recipe", "recipe.toml", "-o", "by_file.gguf"]);
@@ -43,7 +43,7 @@ fn a_recipe_file_asks_for_gguf_by_itself() {
 }
 
 #[test]
-fn graphs_quantize_activations_or_are_refused_before_the_work() {
+fn graphs_quantize_activations_or_are_refused_first() {
     let place = Place::new();
     place.write("text.txt", &"The tower stood where the river turns, and nobody asked who had built it. ".repeat(40));
     let data = ["--calib", "text.txt", "--num-samples", "4", "--seq-len", "64"];
@@ -88,7 +88,7 @@ fn graphs_quantize_activations_or_are_refused_before_the_work() {
 }
 
 #[test]
-fn files_of_the_user_in_folders_of_formats_are_not_replaced() {
+fn user_files_in_format_folders_are_not_replaced() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama", "-s", "F16", "-o", "mine.gguf"]);
     place.succeed(&["convert", "nano_llama", "--to", "onnx", "-o", "mine.onnx"]);
@@ -117,7 +117,7 @@ fn files_of_the_user_in_folders_of_formats_are_not_replaced() {
 }
 
 #[test]
-fn what_calibration_found_stands_beside_a_file_and_a_graph() {
+fn calibration_record_is_written_beside_gguf_and_graph() {
     let place = Place::new();
     place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(200));
     let data = ["--algorithm", "gptq", "--calib", "text.txt", "--num-samples", "4", "--seq-len", "32"];
@@ -136,7 +136,7 @@ fn what_calibration_found_stands_beside_a_file_and_a_graph() {
 }
 
 #[test]
-fn a_checkpoint_that_is_left_behind_is_named() {
+fn leftover_intermediate_checkpoint_is_named() {
     let place = Place::new();
     place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(200));
     let data = ["--algorithm", "gptq", "--calib", "text.txt", "--num-samples", "16", "--seq-len", "64"];
@@ -160,7 +160,7 @@ fn a_checkpoint_that_is_left_behind_is_named() {
 }
 
 #[test]
-fn unfinished_work_with_other_options_is_kept_until_it_is_discarded() {
+fn unfinished_work_with_other_options_is_kept_until_restart() {
     let place = Place::new();
     place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(40));
     let journal = "{\"kvant_journal\":1,\"plan\":\"another\",\"options\":{\"--num-samples\":\"64\",\"--scheme\":\"int4:g32\"}}\n\
@@ -193,7 +193,7 @@ fn unfinished_work_with_other_options_is_kept_until_it_is_discarded() {
 }
 
 #[test]
-fn two_runs_do_not_write_one_graph() {
+fn concurrent_conversions_to_one_graph_are_refused() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama", "-s", "int4:g32", "-o", "codes"]);
     let line = ["convert", "codes", "--to", "onnx", "-o", "out.onnx"];
@@ -207,7 +207,7 @@ fn two_runs_do_not_write_one_graph() {
 }
 
 #[test]
-fn a_gguf_file_beside_a_checkpoint_has_the_record_of_the_calibration() {
+fn gguf_beside_a_checkpoint_has_the_calibration_record() {
     let place = Place::new();
     place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(200));
     let line = [

@@ -26,7 +26,7 @@ fn quantize<'a>(options: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn external_data_of_an_output_before_go_with_it() {
+fn overwriting_removes_old_external_data() {
     let place = place();
     place.succeed(&quantize(&["--external-data", "always"]));
     assert_eq!(names(&place.path("")), ["calib.npz", "float.onnx", "out.onnx", "out.onnx.data"]);
@@ -35,7 +35,7 @@ fn external_data_of_an_output_before_go_with_it() {
 }
 
 #[test]
-fn the_weights_of_the_source_are_never_replaced() {
+fn external_data_of_the_source_is_never_replaced() {
     let place = place();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data/tinytransformer.float.onnx");
     let float16 = ["--preset", "FP16_MODEL", "--external-data", "always", "-o", "out.onnx"];
@@ -48,7 +48,7 @@ fn the_weights_of_the_source_are_never_replaced() {
 }
 
 #[test]
-fn patterns_without_effect_are_told() {
+fn patterns_without_effect_are_reported() {
     for (options, told) in [
         (["--exclude-op-types", "Conw"], "--exclude-op-types Conw names no operator of the model"),
         (["--more-op-types", "Cnov"], "--more-op-types Cnov names no operator of the model"),
@@ -66,7 +66,7 @@ fn patterns_without_effect_are_told() {
 }
 
 #[test]
-fn options_that_nothing_reads_are_refused() {
+fn options_without_effect_are_refused() {
     let place = place();
     for (options, told) in [
         (
@@ -90,7 +90,7 @@ fn options_that_nothing_reads_are_refused() {
 }
 
 #[test]
-fn infinite_weights_are_found_before_the_work() {
+fn infinite_weights_are_refused_first() {
     let place = place();
     let mut model = onnx::read(&place.path("float.onnx")).unwrap();
     let graph = model.graph.as_mut().unwrap();
@@ -107,7 +107,7 @@ fn infinite_weights_are_found_before_the_work() {
 }
 
 #[test]
-fn types_of_4_bits_raise_the_version_of_the_file() {
+fn int4_types_raise_the_ir_version() {
     let place = place();
     let mut model = onnx::read(&place.path("float.onnx")).unwrap();
     model.ir_version = Some(8);
@@ -117,7 +117,7 @@ fn types_of_4_bits_raise_the_version_of_the_file() {
 }
 
 #[test]
-fn what_stays_in_float_is_said_where_nothing_is_left() {
+fn nothing_quantized_is_an_error_with_reasons() {
     let place = place();
     let ops = ["--op-types", "Relu", "--exclude-op-types", "Relu"];
     let run = place.run(&quantize(&ops));
@@ -144,7 +144,7 @@ fn what_stays_in_float_is_said_where_nothing_is_left() {
 }
 
 #[test]
-fn the_name_of_a_recipe_is_not_that_of_a_graph() {
+fn recipe_named_like_a_graph_is_refused() {
     let place = place();
     let run = place.run(&[&SENSITIVITY[..], &["--target-sqnr", "20", "-o", "mixed.onnx"]].concat());
     assert!(run.code == Some(2) && run.stderr.contains("mixed.onnx") && run.stderr.contains(".toml"), "{run:?}");
@@ -152,11 +152,11 @@ fn the_name_of_a_recipe_is_not_that_of_a_graph() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_report_that_cannot_be_written_leaves_no_graph() {
+fn unwritable_report_leaves_no_graph() {
     let place = place();
     let run = place.run(&quantize(&["--report", "/dev/full"]));
     assert!(run.code == Some(1) && run.stderr.contains("/dev/full"), "{run:?}");
-    // What was found stays for a run with another report.
+    // Results are kept for a run with another report.
     let left = ["calib.npz", "float.onnx", "out.onnx.partial.blocks", "out.onnx.partial.journal"];
     assert_eq!(names(&place.path("")), left);
     let run = place.succeed(&quantize(&["--report", "r.json"]));
@@ -165,7 +165,7 @@ fn a_report_that_cannot_be_written_leaves_no_graph() {
 }
 
 #[test]
-fn files_that_are_no_graphs_and_no_data_are_told_with_a_way_out() {
+fn invalid_graphs_and_data_are_refused_with_hints() {
     let place = place();
     let cut = |name: &str, to: &str| {
         let bytes = std::fs::read(place.path(name)).unwrap();
@@ -187,7 +187,7 @@ fn files_that_are_no_graphs_and_no_data_are_told_with_a_way_out() {
 }
 
 #[test]
-fn arrays_that_are_missing_are_called_what_they_are_for() {
+fn missing_arrays_are_named_with_their_purpose() {
     let place = place();
     place.succeed(&quantize(&[]));
     let eval = ["eval", "out.onnx", "--reference", "float.onnx", "--data", "calib.npz", "--labels", "nope"];
@@ -197,7 +197,7 @@ fn arrays_that_are_missing_are_called_what_they_are_for() {
 }
 
 #[test]
-fn the_method_that_auto_took_is_told() {
+fn method_chosen_by_auto_is_reported() {
     let run = place().succeed(&quantize(&["--calibration-method", "auto", "--json"]));
     let tensors = run.json()["report"]["tensors"].as_array().unwrap().clone();
     let own = tensors.iter().filter(|t| t["role"] == "activation" && t["shares"].is_null());
@@ -209,7 +209,7 @@ fn the_method_that_auto_took_is_told() {
 }
 
 #[test]
-fn integers_at_the_ends_are_evaluated_by_their_scales() {
+fn integer_io_is_evaluated_with_its_scales() {
     let place = place();
     place.succeed(&quantize(&[]));
     let sqnr = |name: &str| {
@@ -225,7 +225,7 @@ const SENSITIVITY: [&str; 8] =
     ["sensitivity", "float.onnx", "--preset", "A8W4", "--data", "calib.npz", "--runtime", "rten"];
 
 #[test]
-fn a_mix_of_types_is_found_and_made_again() {
+fn mixed_precision_recipe_is_found_and_reproduced() {
     let place = place();
     let plain = place.succeed(&[&SENSITIVITY[..], &["--json"]].concat()).json();
     assert!(plain["mix"].is_null() && plain["layers"].as_array().unwrap().len() > 4, "{plain}");
@@ -246,13 +246,13 @@ fn a_mix_of_types_is_found_and_made_again() {
 }
 
 #[test]
-fn searches_that_make_no_sense_are_refused() {
+fn impossible_searches_are_refused() {
     let place = place();
     for (options, told) in [
         (&["-o", "mixed.toml"][..], "a recipe is written for a target only"),
         (&["--max-drop", "1"], "--max-drop needs the classes"),
-        (&["--target-size", "12"], "is no size"),
-        (&["--candidates", "A9W9"], "is no candidate"),
+        (&["--target-size", "12"], "is not a size"),
+        (&["--candidates", "A9W9"], "is not a candidate"),
         (&["--target-sqnr", "20", "--max-drop", "1"], "cannot be used with"),
     ] {
         let run = place.run(&[&SENSITIVITY[..], options].concat());
@@ -264,7 +264,7 @@ fn searches_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_recipe_of_a_graph_says_what_options_say() {
+fn graph_recipe_equals_options() {
     let place = place();
     std::fs::write(place.path("r.toml"), "version = 1\npreset = \"A8W8\"\nper_channel = true\n").unwrap();
     let rest = ["--data", "calib.npz", "--runtime", "rten", "--overwrite", "-o", "out.onnx"];
@@ -289,7 +289,7 @@ fn a_recipe_of_a_graph_says_what_options_say() {
 }
 
 #[test]
-fn one_recipe_serves_a_checkpoint_and_a_graph_and_the_last_match_wins_in_both() {
+fn one_recipe_means_the_same_for_checkpoint_and_graph() {
     let place = Place::new();
     let graph = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data/tinytransformer.float.onnx");
     std::fs::copy(graph, place.path("float.onnx")).unwrap();
@@ -338,7 +338,7 @@ fn ignores_signals() -> bool {
 
 #[cfg(unix)]
 #[test]
-fn signals_leave_nothing() {
+fn signals_leave_no_files() {
     use std::process::{Command, Stdio};
     if ignores_signals() {
         return;
@@ -377,7 +377,7 @@ fn names_of_tensors(path: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn tensors_that_have_the_names_of_what_is_written_stay() {
+fn existing_tensor_names_are_not_reused() {
     let layouts: [&[&str]; 4] = [
         &["--preset", "A8W8", "--data", "calib.npz"],
         &["--preset", "U8S8_AAWS", "--layout", "qoperator", "--data", "calib.npz"],
@@ -414,7 +414,7 @@ fn tensors_that_have_the_names_of_what_is_written_stay() {
 }
 
 #[test]
-fn results_are_measured_before_they_get_their_name() {
+fn results_are_measured_before_they_are_placed() {
     let place = place();
     let run = place.succeed(&quantize(&["--num-samples", "3", "--report", "r.json"]));
     assert!(run.stderr.contains("measured on 1 held-out sample,"), "{run:?}");
@@ -435,7 +435,7 @@ fn results_are_measured_before_they_get_their_name() {
 }
 
 #[test]
-fn bad_results_are_warned_of_with_ways_out() {
+fn poor_results_give_a_warning_with_remedies() {
     let place = place();
     // Half of all values are cut.
     let run = place.succeed(&quantize(&["--weight", "int4", "--percentile", "50", "--quiet"]));
@@ -447,7 +447,7 @@ fn bad_results_are_warned_of_with_ways_out() {
 }
 
 #[test]
-fn an_sqnr_that_is_asked_for_is_kept_or_nothing_is_written() {
+fn result_below_min_sqnr_is_not_written() {
     let place = place();
     let run = place.run(&quantize(&["--min-sqnr", "90", "--report", "r.json"]));
     assert_eq!(run.code, Some(1), "{run:?}");
@@ -544,7 +544,7 @@ fn names_and_files_that_are_not_there_are_usage_errors() {
 }
 
 #[test]
-fn a_graph_that_onnxruntime_does_not_open_is_no_success() {
+fn graph_onnxruntime_cannot_open_fails_verification() {
     let place = place();
     let run = place.run(&["verify", "float.onnx", "--for", "onnxruntime"]);
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -589,7 +589,7 @@ fn typed(name: &str, shape: &[usize]) -> ValueInfoProto {
 }
 
 #[test]
-fn tensors_whose_channels_were_scaled_are_not_taken_for_damaged() {
+fn scaled_channels_are_not_reported_as_damaged() {
     let place = Place::empty();
     onnx::write(uneven(), &place.path("float.onnx"), ExternalData::Never).unwrap();
     let damaged = |options: &[&str]| {
@@ -607,7 +607,7 @@ fn tensors_whose_channels_were_scaled_are_not_taken_for_damaged() {
 }
 
 #[test]
-fn options_that_mean_nothing_for_a_graph_are_refused_by_name() {
+fn inapplicable_graph_options_are_refused_by_name() {
     let place = place();
     place.write("text.txt", "a text");
     let quantize = "quantize float.onnx --preset A8W8 --data random -o out.onnx";
@@ -670,7 +670,7 @@ fn options_that_mean_nothing_for_a_graph_are_refused_by_name() {
 
 #[cfg(unix)]
 #[test]
-fn an_evaluation_of_a_graph_can_be_interrupted() {
+fn graph_evaluation_can_be_interrupted() {
     let place = place();
     let line =
         "eval float.onnx --reference float.onnx --data random --num-samples 5000000 --runtime rten --progress always";

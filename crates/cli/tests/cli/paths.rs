@@ -1,4 +1,4 @@
-//! No file of the user's is lost, whatever the paths: what a run reads, writes and replaces.
+//! No user file is lost for any combination of paths that a run reads, writes and replaces.
 
 use crate::kvant::{Place, Run, contents, names};
 use kvant_container::onnx;
@@ -39,7 +39,7 @@ fn refused(place: &Place, line: &[&str], code: i32, told: &str) -> Run {
 }
 
 #[test]
-fn nothing_is_written_over_or_into_what_is_read_or_written_otherwise() {
+fn inputs_and_other_outputs_are_never_overwritten() {
     let place = with_text();
     place.write("here ü.txt", &TEXT.repeat(40));
     #[cfg(unix)]
@@ -90,7 +90,7 @@ fn nothing_is_written_over_or_into_what_is_read_or_written_otherwise() {
 /// As in the cache of a hub, whose models are links to files elsewhere.
 #[cfg(unix)]
 #[test]
-fn outputs_that_hold_what_links_of_the_source_lead_to_are_refused() {
+fn outputs_containing_link_targets_of_the_source_are_refused() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama", "-s", "int4:g32", "-o", "codes"]);
     place.succeed(&["convert", "codes", "--to", "float", "-o", "files"]);
@@ -110,7 +110,7 @@ fn outputs_that_hold_what_links_of_the_source_lead_to_are_refused() {
 }
 
 #[test]
-fn files_that_exist_are_replaced_when_asked_and_before_the_work() {
+fn existing_files_are_replaced_only_when_asked() {
     let place = with_text();
     place.write("kept.gguf", "mine");
     let line = [&IMATRIX[..], &["-o", "o.gguf", "--save-imatrix", "kept.gguf"]].concat();
@@ -123,7 +123,7 @@ fn files_that_exist_are_replaced_when_asked_and_before_the_work() {
 }
 
 #[test]
-fn a_file_under_the_name_of_a_rejection_report_is_kept() {
+fn user_file_named_like_a_rejection_report_is_kept() {
     let place = with_text();
     place.write("out.partial.report.json", "mine");
     place.write("o.gguf.partial.report.json", "mine");
@@ -141,7 +141,7 @@ fn a_file_under_the_name_of_a_rejection_report_is_kept() {
 }
 
 #[test]
-fn only_what_kvant_wrote_is_removed() {
+fn overwrite_removes_only_files_kvant_wrote() {
     let place = Place::new();
     let quantize = |out: &str, more: &[&str]| {
         place.run(&[&["quantize", "nano_llama", "-s", "int4:g32", "-o", out], more].concat())
@@ -167,7 +167,7 @@ fn only_what_kvant_wrote_is_removed() {
 }
 
 #[test]
-fn the_manifest_of_a_source_does_not_go_along() {
+fn manifest_of_the_source_is_not_copied() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama", "-s", "int4:g32", "-o", "codes"]);
     place.succeed(&["convert", "codes", "--to", "float", "-o", "floats"]);
@@ -191,7 +191,7 @@ fn with_graph() -> Place {
 }
 
 #[test]
-fn reports_of_graphs_replace_nothing_unasked() {
+fn graph_reports_replace_no_file_unasked() {
     let place = with_graph();
     place.write("report.json", "mine");
     place.write("stray.onnx.data", "mine");
@@ -276,7 +276,7 @@ fn permissions_follow_the_umask() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_to_a_directory_stays_and_leads_to_the_output() {
+fn link_to_a_directory_is_kept_as_output() {
     let place = Place::new();
     fs::create_dir_all(place.path("disk/empty")).unwrap();
     std::os::unix::fs::symlink("disk/empty", place.path("out put")).unwrap();
@@ -290,7 +290,7 @@ fn a_link_to_a_directory_stays_and_leads_to_the_output() {
 }
 
 #[test]
-fn the_directory_of_a_source_that_is_named_by_its_file_is_its_own() {
+fn directory_of_a_source_file_is_protected() {
     let place = Place::new();
     let file = "nano_llama/model.safetensors";
     let before = names(&place.path("nano_llama"));

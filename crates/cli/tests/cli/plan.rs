@@ -4,7 +4,7 @@ use crate::kvant::{Place, names};
 use serde_json::Value;
 
 #[test]
-fn tables() {
+fn plan_tables() {
     let place = Place::new();
     let plan = |more: &[&str]| place.show(&[&["plan", "nano_llama", "--threads", "2"], more].concat());
     insta::assert_snapshot!("plan", plan(&["--scheme", "int4_wo_128"]));
@@ -16,7 +16,7 @@ fn tables() {
 }
 
 #[test]
-fn tables_fit_the_terminal_unless_they_are_to_be_wide() {
+fn plan_tables_fit_the_terminal_unless_wide() {
     let place = Place::new();
     let widest = |columns: &str, more: &[&str]| {
         let args = [&["plan", "nano_llama", "--scheme", "FP8_DYNAMIC"], more].concat();
@@ -32,7 +32,7 @@ fn tables_fit_the_terminal_unless_they_are_to_be_wide() {
 }
 
 #[test]
-fn algorithms_cost_what_is_estimated() {
+fn plan_shows_the_cost_of_algorithms() {
     let place = Place::new();
     place.write("text.txt", "A text.");
     let args = ["--scheme", "uint4_wo_128", "--algorithm", "awq,gptq", "--calib", "text.txt", "--threads", "2"];
@@ -51,7 +51,7 @@ fn algorithms_cost_what_is_estimated() {
 }
 
 #[test]
-fn data_that_cannot_be_are_refused_by_plans_too() {
+fn plan_refuses_invalid_calibration_data() {
     let place = Place::new();
     place.write("text.txt", "A text.");
     for (data, length, word, code) in
@@ -64,7 +64,7 @@ fn data_that_cannot_be_are_refused_by_plans_too() {
 }
 
 #[test]
-fn what_runs_would_refuse_plans_refuse() {
+fn plan_refuses_what_a_run_would_refuse() {
     let place = Place::new();
     place.write("text.txt", "A text, of a few words.");
     place.write("empty.txt", "");
@@ -106,7 +106,7 @@ fn what_runs_would_refuse_plans_refuse() {
 /// Not for root, who may write everywhere.
 #[cfg(unix)]
 #[test]
-fn a_place_that_cannot_be_written_is_refused_by_plans_too() {
+fn plan_refuses_an_unwritable_output() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new();
     std::fs::create_dir(place.path("locked")).unwrap();
@@ -119,7 +119,7 @@ fn a_place_that_cannot_be_written_is_refused_by_plans_too() {
 }
 
 #[test]
-fn the_plan_of_a_graph_is_one_of_a_graph() {
+fn plan_of_a_graph_output_describes_a_graph() {
     let place = Place::new();
     let options = ["plan", "nano_llama", "-s", "int8:channel", "-f", "onnx"];
     let plan = place.succeed(&[&options[..], &["--json"]].concat()).json();
@@ -135,7 +135,7 @@ fn the_plan_of_a_graph_is_one_of_a_graph() {
 }
 
 #[test]
-fn no_tip_tells_to_put_options_behind_dashes() {
+fn usage_errors_have_no_tip_about_dashes() {
     let place = Place::new();
     for options in [&["--num-samples", "-1"][..], &["--max-kl", "1"]] {
         let run = place.run(&[&["plan", "nano_llama", "-s", "int8"], options].concat());
@@ -144,7 +144,7 @@ fn no_tip_tells_to_put_options_behind_dashes() {
 }
 
 #[test]
-fn json_has_every_tensor_once_and_on_its_line() {
+fn plan_json_lists_every_tensor_once_per_line() {
     let place = Place::new();
     let run = place.succeed(&["plan", "nano_llama", "--scheme", "int4_wo_128", "--json"]);
     let plan = run.json();
@@ -169,7 +169,7 @@ fn sum(tensor: &Value, key: &str) -> u64 {
 }
 
 #[test]
-fn a_dry_run_is_the_plan_and_writes_nothing() {
+fn dry_run_prints_the_plan_and_writes_nothing() {
     let place = Place::new();
     let options = ["nano_llama", "--scheme", "mxfp4", "--threads", "3"];
     let plan = place.succeed(&[&["plan"], &options[..]].concat());
@@ -179,7 +179,7 @@ fn a_dry_run_is_the_plan_and_writes_nothing() {
 }
 
 #[test]
-fn the_output_has_the_planned_size() {
+fn output_has_the_planned_size() {
     let place = Place::new();
     let plan = place.succeed(&["plan", "nano_llama", "--scheme", "uint4_wo_32", "--json"]).json();
     let done = place.succeed(&["quantize", "nano_llama", "--scheme", "uint4_wo_32", "--json", "-o", "out"]).json();
@@ -190,7 +190,7 @@ fn the_output_has_the_planned_size() {
 }
 
 #[test]
-fn plans_need_no_data_and_tell_that_the_run_does() {
+fn plan_needs_no_data_and_says_that_the_run_does() {
     let place = Place::new();
     for options in [
         &["--scheme", "fp8"][..],

@@ -1,4 +1,4 @@
-//! How good a result is said to be, and what it has to be: held-out losses, few tokens, limits, weights that are no numbers.
+//! Reported and required quality: held-out losses, few tokens, limits, non-finite weights.
 
 use crate::kvant::{Place, copy_dir, names};
 use serde_json::Value;
@@ -14,7 +14,7 @@ fn place() -> Place {
 }
 
 #[test]
-fn gptq_of_three_tokens_is_no_worse_than_rounding_to_nearest_and_says_so() {
+fn gptq_on_three_tokens_falls_back_to_rtn_with_a_warning() {
     let place = place();
     place.succeed(&["quantize", "nano_llama", "-s", "int3:g64", "-o", "rtn"]);
     let few = ["--calib", "text.txt", "--num-samples", "1", "--seq-len", "3", "-q"];
@@ -44,7 +44,7 @@ fn beside_nearest(place: &Place, scheme: &str, algorithm: &str, data: &[&str]) -
 }
 
 #[test]
-fn a_sentence_moves_no_scales_and_the_run_says_so() {
+fn one_sentence_moves_no_scales_with_a_warning() {
     let place = place();
     place.write("hello.txt", "Hello, how are you?");
     for (scheme, algorithm, treatment) in [
@@ -70,7 +70,7 @@ fn a_sentence_moves_no_scales_and_the_run_says_so() {
 }
 
 #[test]
-fn scales_of_few_tokens_need_held_out_ones_that_speak_for_them() {
+fn scales_from_few_tokens_need_held_out_evidence() {
     let place = place();
     for (scheme, algorithm, samples, length) in [
         ("int8", "smoothquant", "2", "24"),
@@ -147,7 +147,7 @@ fn write_mixture(place: &Place) {
 }
 
 #[test]
-fn experts_that_few_tokens_reach_are_told_of() {
+fn experts_with_few_tokens_are_reported() {
     let place = place();
     write_mixture(&place);
     let data = ["--calib", "text.txt", "--num-samples", "3", "--seq-len", "64", "-q"];
@@ -171,7 +171,7 @@ fn experts_that_few_tokens_reach_are_told_of() {
 }
 
 #[test]
-fn losses_are_of_sequences_that_no_algorithm_has_seen() {
+fn losses_are_measured_on_held_out_sequences() {
     let place = place();
     let run = |out: &str, algorithm: &str, samples: &str| {
         let args = ["-s", "int3:g64", "--algorithm", algorithm, "-o", out, "--calib", "text.txt", "--seq-len", "64"];
@@ -193,7 +193,7 @@ fn losses_are_of_sequences_that_no_algorithm_has_seen() {
 }
 
 #[test]
-fn one_sentence_is_calibration_data_with_a_warning() {
+fn single_sentence_is_accepted_with_a_warning() {
     let place = Place::new();
     place.write("hello.txt", "Hello, how are you?");
     let run =
@@ -206,7 +206,7 @@ fn one_sentence_is_calibration_data_with_a_warning() {
 }
 
 #[test]
-fn a_result_beyond_its_limits_gets_no_name() {
+fn result_beyond_quality_limits_is_not_written() {
     let place = place();
     let gptq = ["--algorithm", "gptq", "--calib", "text.txt", "--num-samples", "6", "--seq-len", "64"];
     for (out, options) in [
@@ -235,7 +235,7 @@ fn a_result_beyond_its_limits_gets_no_name() {
 }
 
 #[test]
-fn limits_that_are_checked_on_few_tokens_come_with_their_error() {
+fn limits_on_few_tokens_report_their_error() {
     let place = place();
     place.write("short.txt", &TEXT.repeat(4));
     for (text, is_short) in [("short.txt", true), ("text.txt", false)] {
@@ -247,7 +247,7 @@ fn limits_that_are_checked_on_few_tokens_come_with_their_error() {
 }
 
 #[test]
-fn limits_that_nothing_can_be_measured_on_are_refused_first() {
+fn quality_limit_without_evaluation_data_is_refused() {
     let place = place();
     let run = place.run(&["quantize", "nano_llama", "-s", "int4:g64", "--max-kl", "0.1", "-o", "out"]);
     assert!(run.code == Some(2) && run.stderr.contains("--eval"), "{run:?}");
@@ -272,7 +272,7 @@ fn damage(place: &Place, tensor: &str, element: usize) {
 }
 
 #[test]
-fn weights_that_are_no_numbers_are_named_before_anything_is_computed_with_them() {
+fn non_finite_weights_are_named_before_calibration() {
     let data = ["--calib", "text.txt", "--num-samples", "2", "--seq-len", "32", "-o", "out"];
     let flows = [
         &["-s", "int8"][..],

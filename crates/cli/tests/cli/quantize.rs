@@ -16,7 +16,7 @@ const FILES: [&str; 6] = [
 ];
 
 #[test]
-fn the_whole_dialogue() {
+fn quantize_and_overwrite_dialogue() {
     let place = Place::new();
     let args = ["quantize", "nano_llama", "--scheme", "int4_wo_128", "-o", "out"];
     insta::assert_snapshot!("quantize", place.show(&args));
@@ -30,7 +30,7 @@ fn the_whole_dialogue() {
 }
 
 #[test]
-fn evaluation_only_schemes_are_described_in_the_same_words_everywhere() {
+fn evaluation_only_schemes_are_described_consistently() {
     let words = &kvant::spelled(EVALUATION_ONLY, |setting| format!("--{setting}"));
     let place = Place::new();
     let said = |args: &[&str]| {
@@ -58,7 +58,7 @@ fn evaluation_only_schemes_are_described_in_the_same_words_everywhere() {
 }
 
 #[test]
-fn one_scale_for_a_whole_weight_of_few_bits_is_pointed_out() {
+fn low_bit_per_tensor_scheme_gives_a_warning() {
     let place = Place::new();
     for (scheme, finer) in
         [("int4", "int4:g128"), ("uint4:tensor:zp", "uint4:g128:zp"), ("e2m1:tensor", "e2m1:g32:e8m0")]
@@ -75,7 +75,7 @@ fn one_scale_for_a_whole_weight_of_few_bits_is_pointed_out() {
 }
 
 #[test]
-fn every_scheme_ends_well_or_is_refused_for_want_of_data() {
+fn every_scheme_succeeds_or_needs_data() {
     let place = Place::new();
     let schemes = place.succeed(&["list", "schemes", "--json"]).json();
     for row in schemes["rows"].as_array().unwrap() {
@@ -104,7 +104,7 @@ fn every_scheme_ends_well_or_is_refused_for_want_of_data() {
 }
 
 #[test]
-fn the_bytes_do_not_depend_on_threads() {
+fn output_bytes_do_not_depend_on_threads() {
     let place = Place::empty();
     let model = MadeModel { layers: 2, hidden: 256, intermediate: 512, vocabulary: 300, max_shard_size: 1_000_000 };
     model.write(&place.path("model"));
@@ -120,7 +120,7 @@ fn the_bytes_do_not_depend_on_threads() {
 }
 
 #[test]
-fn an_output_is_replaced_only_when_asked() {
+fn output_is_replaced_only_when_asked() {
     let place = Place::new();
     let quantize = |more: &[&str]| place.run(&[&["quantize", "nano_llama", "-o", "out", "--scheme"], more].concat());
     assert_eq!(quantize(&["mxfp4"]).code, Some(0));
@@ -135,7 +135,7 @@ fn an_output_is_replaced_only_when_asked() {
 }
 
 #[test]
-fn missing_parents_are_made() {
+fn missing_parent_directories_are_created() {
     let place = Place::new();
     let run = place.succeed(&["quantize", "nano_llama", "--scheme", "mxfp4", "-o", "a/b/out"]);
     assert!(run.stdout.trim_end().ends_with("a/b/out"));
@@ -143,7 +143,7 @@ fn missing_parents_are_made() {
 }
 
 #[test]
-fn a_file_in_place_of_a_parent_is_reported() {
+fn file_in_place_of_a_parent_is_reported() {
     let place = Place::new();
     place.write("file", "");
     let run = place.run(&["quantize", "nano_llama", "--scheme", "mxfp4", "-o", "file/out"]);
@@ -153,7 +153,7 @@ fn a_file_in_place_of_a_parent_is_reported() {
 
 #[cfg(unix)]
 #[test]
-fn a_directory_without_permission_is_reported() {
+fn unwritable_parent_is_reported() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new();
     let parent = place.path("parent");
@@ -168,7 +168,7 @@ fn a_directory_without_permission_is_reported() {
 }
 
 #[test]
-fn shards_are_no_larger_than_asked() {
+fn shards_respect_the_maximum_size() {
     let place = Place::new();
     let args = ["quantize", "nano_llama", "--scheme", "int8:channel", "--max-shard-size", "600kB", "-o", "out"];
     place.succeed(&args);
@@ -184,7 +184,7 @@ fn shards_are_no_larger_than_asked() {
 }
 
 #[test]
-fn a_recipe_file_says_the_same_as_options() {
+fn recipe_file_equals_options() {
     let place = Place::new();
     let recipe = "version = 1\nscheme = \"ptpc_fp8\"\nexclude = [\"*.layers.3.*\"]\n\n\
                   [[override]]\nlayers = \"*.down_proj\"\nscheme = \"int8:channel\"\n";
@@ -207,7 +207,7 @@ fn a_recipe_file_says_the_same_as_options() {
 }
 
 #[test]
-fn recipes_of_other_tools_give_the_bytes_of_the_same_command_line() {
+fn recipes_of_other_tools_give_identical_output() {
     let place = Place::new();
     let options =
         ["-s", "int4:g64", "--override", "re:.*down_proj$=int8:channel", "-x", "lm_head", "-x", "*.layers.0.*"];
@@ -234,7 +234,7 @@ fn recipes_of_other_tools_give_the_bytes_of_the_same_command_line() {
 }
 
 #[test]
-fn the_configuration_of_an_output_is_a_recipe() {
+fn config_of_an_output_is_a_recipe() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama", "--scheme", "uint4_wo_64", "--exclude", "*.layers.1.*", "-o", "first"]);
     place.succeed(&["quantize", "nano_llama", "--recipe", "first/config.json", "-o", "again"]);
@@ -242,7 +242,7 @@ fn the_configuration_of_an_output_is_a_recipe() {
 }
 
 #[test]
-fn a_single_file_is_quantized_with_the_files_beside_it() {
+fn single_file_is_quantized_with_its_neighbouring_files() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama/model.safetensors", "--scheme", "W4A16", "-o", "out", "--quiet"]);
     place.succeed(&["quantize", "nano_llama", "--scheme", "W4A16", "-o", "of_directory", "--quiet"]);
@@ -251,7 +251,7 @@ fn a_single_file_is_quantized_with_the_files_beside_it() {
 }
 
 #[test]
-fn tensors_without_a_configuration_are_no_model() {
+fn weights_without_config_are_not_a_model() {
     let place = Place::new();
     std::fs::rename(place.path("nano_llama/model.safetensors"), place.path("bare.safetensors")).unwrap();
     let refused = place.run(&["quantize", "bare.safetensors", "--scheme", "W4A16", "--format", "quark", "-o", "out"]);
@@ -280,7 +280,7 @@ fn tensors_without_a_configuration_are_no_model() {
 }
 
 #[test]
-fn code_that_configurations_name_goes_along() {
+fn auto_map_code_is_copied() {
     let place = Place::new();
     let map = "\"auto_map\": {\"AutoModelForCausalLM\": \"modeling_x.X\"}, \"vocab_size\": 2048";
     replace(&place, "nano_llama/config.json", "\"vocab_size\": 2048", map);
@@ -310,7 +310,7 @@ fn code_that_configurations_name_goes_along() {
 }
 
 #[test]
-fn quiet_and_json() {
+fn quiet_and_json_output() {
     let place = Place::new();
     let quiet = place.succeed(&["quantize", "nano_llama", "--scheme", "mxfp4", "-o", "out", "--quiet"]);
     assert_eq!((quiet.stdout.lines().count(), quiet.stderr.as_str()), (1, ""));
@@ -323,7 +323,7 @@ fn quiet_and_json() {
 }
 
 #[test]
-fn progress_in_lines_when_asked() {
+fn progress_lines_when_asked() {
     let place = Place::new();
     let quantize = |when: &str| {
         let args = ["quantize", "nano_llama", "-s", "mxfp4", "-o", "out", "--overwrite", "-q", "--progress", when];
@@ -334,7 +334,7 @@ fn progress_in_lines_when_asked() {
 }
 
 #[test]
-fn weights_that_are_no_numbers_are_refused_by_name() {
+fn non_finite_weights_are_refused_by_name() {
     let place = Place::new();
     let path = place.path("nano_llama/model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
@@ -351,7 +351,7 @@ fn weights_that_are_no_numbers_are_refused_by_name() {
 }
 
 #[test]
-fn scales_that_f16_does_not_hold_are_refused() {
+fn scales_beyond_f16_are_refused() {
     let place = Place::new();
     let path = place.path("nano_llama/model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
@@ -391,7 +391,7 @@ fn scales_that_f16_does_not_hold_are_refused() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn paths_need_not_be_text() {
+fn paths_need_not_be_utf8() {
     use std::os::unix::ffi::OsStrExt;
     let place = Place::new();
     let odd = std::ffi::OsStr::from_bytes(b"odd\xff");

@@ -1,4 +1,4 @@
-//! Runs that are killed or stopped, and go on.
+//! Runs that are killed or stopped, and resume.
 
 use crate::kvant::{Place, contents, names};
 use crate::made_model::MadeModel;
@@ -60,7 +60,7 @@ fn random() -> impl FnMut() -> f64 {
 }
 
 #[test]
-fn a_killed_run_goes_on_to_the_same_bytes() {
+fn killed_run_resumes_with_identical_output() {
     let place = place();
     let begun = Instant::now();
     place.succeed(&args("whole"));
@@ -95,7 +95,7 @@ fn a_killed_run_goes_on_to_the_same_bytes() {
 }
 
 #[test]
-fn unfinished_work_of_another_recipe_is_not_mixed_in() {
+fn unfinished_work_of_another_recipe_is_refused() {
     let place = place();
     kill_at_work(&place, "out");
     let other = |out: &'static str, more: &[&'static str]| {
@@ -119,7 +119,7 @@ fn unfinished_work_of_another_recipe_is_not_mixed_in() {
 }
 
 #[test]
-fn files_of_the_user_among_unfinished_work_are_not_taken_for_kvants() {
+fn user_files_in_unfinished_work_are_refused() {
     let place = place();
     kill_at_work(&place, "out");
     place.write("out.partial/mine.txt", "mine");
@@ -133,7 +133,7 @@ fn files_of_the_user_among_unfinished_work_are_not_taken_for_kvants() {
 }
 
 #[test]
-fn a_source_that_is_written_to_while_it_is_read_is_noticed() {
+fn source_modified_during_the_run_is_detected() {
     use std::io::{Seek, SeekFrom, Write};
     let place = place();
     let child = place.command(&args("out")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -154,7 +154,7 @@ fn a_source_that_is_written_to_while_it_is_read_is_noticed() {
 
 /// A mapped file that is cut short ends a process that does not expect it with a bus error.
 #[test]
-fn a_source_that_is_cut_short_while_it_is_read_is_named() {
+fn source_truncated_during_the_run_is_named() {
     let place = Place::new();
     let model = MadeModel { layers: 6, hidden: 512, intermediate: 1536, vocabulary: 8192, max_shard_size: 16_000_000 };
     model.write(&place.path("model"));
@@ -239,7 +239,7 @@ fn wait_for_map(child: &Child, file: &std::path::Path) {
 }
 
 #[test]
-fn files_of_the_user_among_unfinished_work_survive_a_restart() {
+fn user_files_in_unfinished_work_survive_restart() {
     let place = place();
     kill_at_work(&place, "out");
     place.write("out.partial/mine.txt", "mine");
@@ -252,7 +252,7 @@ fn files_of_the_user_among_unfinished_work_survive_a_restart() {
 }
 
 #[test]
-fn a_killed_run_goes_on_from_another_directory_and_not_with_another_source() {
+fn killed_run_resumes_from_another_directory_but_not_another_source() {
     let place = place();
     kill_at_work(&place, "out");
     std::fs::create_dir(place.path("elsewhere")).unwrap();
@@ -278,7 +278,7 @@ fn a_killed_run_goes_on_from_another_directory_and_not_with_another_source() {
 }
 
 #[test]
-fn two_runs_do_not_write_one_output() {
+fn concurrent_runs_to_one_output_are_refused() {
     let place = place();
     let mut child = spawn(&place, "out");
     wait_for_work(&place, "out");
@@ -316,7 +316,7 @@ fn ctrl_c_stops_cleanly() {
 /// Under `nohup` the hang-up is ignored, and stays so; Ctrl-C works as ever.
 #[cfg(target_os = "linux")]
 #[test]
-fn ctrl_c_stops_cleanly_where_the_hang_up_is_ignored() {
+fn ctrl_c_stops_cleanly_with_sighup_ignored() {
     if interrupts_are_ignored() {
         return;
     }
@@ -339,7 +339,7 @@ fn ctrl_c_stops_cleanly_where_the_hang_up_is_ignored() {
 /// Commands that only read have nothing to put away.
 #[cfg(target_os = "linux")]
 #[test]
-fn ctrl_c_ends_a_verification_with_its_exit_code() {
+fn ctrl_c_during_verification_has_its_exit_code() {
     if interrupts_are_ignored() {
         return;
     }

@@ -69,7 +69,7 @@ fn signal(child: &Child, name: &str) {
 }
 
 #[test]
-fn a_killed_run_resumes_at_its_layer_with_the_same_bytes() {
+fn killed_graph_run_resumes_at_its_layer_with_identical_output() {
     let place = place();
     let line = args("out.onnx", TRAINED, &[]);
     let expected = made(&place, &line);
@@ -84,7 +84,7 @@ fn a_killed_run_resumes_at_its_layer_with_the_same_bytes() {
 }
 
 #[test]
-fn runs_that_are_killed_at_any_moment_make_the_same_bytes() {
+fn graph_run_killed_anywhere_gives_identical_output() {
     let place = place();
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
     std::fs::copy(data.join("tinytransformer.float.onnx"), place.path("transformer.onnx")).unwrap();
@@ -120,7 +120,7 @@ fn runs_that_are_killed_at_any_moment_make_the_same_bytes() {
 }
 
 #[test]
-fn damaged_results_are_found_again() {
+fn damaged_kept_results_are_recomputed() {
     let place = place();
     let line = args("out.onnx", TRAINED, &[]);
     let expected = made(&place, &line);
@@ -135,7 +135,7 @@ fn damaged_results_are_found_again() {
 }
 
 #[test]
-fn unfinished_work_with_other_settings_or_data_is_refused() {
+fn unfinished_graph_work_with_other_settings_is_refused() {
     let place = place();
     kill_at_work(&place, "out.onnx");
     let before = kept(&place, "out.onnx");
@@ -153,7 +153,7 @@ fn unfinished_work_with_other_settings_or_data_is_refused() {
 }
 
 #[test]
-fn two_runs_do_not_write_one_graph() {
+fn concurrent_runs_to_one_graph_are_refused() {
     let place = place();
     let line = args("out.onnx", TRAINED, &[]);
     let mut child = spawn(&place, &line);
@@ -168,7 +168,7 @@ fn two_runs_do_not_write_one_graph() {
 }
 
 #[test]
-fn a_run_that_is_stopped_says_that_it_resumes() {
+fn interrupted_graph_run_says_it_resumes() {
     if crate::resume::interrupts_are_ignored() {
         return;
     }

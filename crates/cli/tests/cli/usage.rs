@@ -1,10 +1,10 @@
-//! Command lines that say two things at once, or a number that is none; what is told of colours, names and paths.
+//! Contradictory command lines, invalid numbers, and messages about colours, names and paths.
 
 use crate::kvant::{Place, names};
 use std::path::Path;
 
 #[test]
-fn a_name_of_another_kind_of_output_is_refused() {
+fn output_name_of_another_kind_is_refused() {
     let place = Place::new();
     let lines: [(&[&str], &str); 7] = [
         (&["quantize", "nano_llama", "-s", "int8:channel", "-o", "l2.gguf"], "is a directory"),
@@ -26,7 +26,7 @@ fn a_name_of_another_kind_of_output_is_refused() {
 }
 
 #[test]
-fn numbers_that_are_none_are_wrong_usage() {
+fn non_finite_numbers_are_usage_errors() {
     let place = Place::empty();
     let search = ["sensitivity", "a.onnx", "--preset", "A8W8", "--data", "c.npz"];
     let eval = ["eval", "model", "--data", "text.txt"];
@@ -50,7 +50,7 @@ fn numbers_that_are_none_are_wrong_usage() {
 }
 
 #[test]
-fn colours_are_as_asked_for_in_wrong_usage_too() {
+fn colours_of_usage_errors_follow_the_option() {
     let place = Place::empty();
     let painted = |args: &[&str]| place.run(args).stderr.contains('\u{1b}');
     assert!(painted(&["quantize", "--color", "always"]) && painted(&["quantize", "--color=always"]));
@@ -58,7 +58,7 @@ fn colours_are_as_asked_for_in_wrong_usage_too() {
 }
 
 #[test]
-fn the_help_of_sensitivity_has_what_graphs_have() {
+fn sensitivity_help_has_only_graph_options() {
     let help = Place::empty().succeed(&["sensitivity", "--help"]).stdout;
     for foreign in ["Hugging Face", "--format", "--kv-cache", "--seq-len", "--imatrix", "--carry", "--report"] {
         assert!(!help.contains(foreign), "{foreign}");
@@ -73,7 +73,7 @@ fn the_help_of_sensitivity_has_what_graphs_have() {
 }
 
 #[test]
-fn names_of_nothing_are_wrong_usage() {
+fn unknown_names_are_usage_errors() {
     let place = Place::new();
     let quantize = |more: &[&'static str]| [&["quantize", "nano_llama", "-o", "out"], more].concat();
     for line in [
@@ -96,7 +96,7 @@ fn names_of_nothing_are_wrong_usage() {
 }
 
 #[test]
-fn values_that_lose_digits_are_told_of() {
+fn lossy_float_conversion_is_reported() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama", "-s", "int4:g32", "-o", "codes"]);
     let run = place.succeed(&["convert", "codes", "--to", "float", "-o", "floats"]);
@@ -106,7 +106,7 @@ fn values_that_lose_digits_are_told_of() {
 }
 
 #[test]
-fn graphs_are_told_with_their_whole_path_and_are_not_their_own_source() {
+fn graph_output_prints_its_path_and_cannot_be_its_source() {
     let place = Place::empty();
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
     std::fs::copy(data.join("tinycnn.float.onnx"), place.path("float.onnx")).unwrap();
@@ -124,7 +124,7 @@ fn graphs_are_told_with_their_whole_path_and_are_not_their_own_source() {
 }
 
 #[test]
-fn an_index_beyond_a_table_is_told_with_its_sample() {
+fn index_outside_a_table_is_reported_with_its_sample() {
     let place = Place::empty();
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
     std::fs::copy(data.join("tinytransformer.float.onnx"), place.path("float.onnx")).unwrap();
@@ -143,7 +143,7 @@ fn an_index_beyond_a_table_is_told_with_its_sample() {
 
 /// A path that is named and leads to nothing is wrong usage, whichever option or command names it.
 #[test]
-fn paths_that_lead_to_nothing_are_wrong_usage() {
+fn missing_paths_are_usage_errors() {
     let place = Place::new();
     place.write("text.txt", "a text");
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
@@ -186,7 +186,7 @@ fn paths_that_lead_to_nothing_are_wrong_usage() {
 }
 
 #[test]
-fn files_that_are_named_as_directories_are_refused_before_the_work() {
+fn file_outputs_named_like_directories_are_refused_first() {
     let place = Place::new();
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
     std::fs::copy(data.join("tinycnn.float.onnx"), place.path("float.onnx")).unwrap();
@@ -273,7 +273,7 @@ fn what_is_not_known_is_wrong_usage_for_gguf_files_too() {
         (&["-s", "Q9_K"][..], "unknown scheme `Q9_K`"),
         (&["-s", "Q4_K_M", "--algorithm", "gptp"], "did you mean `gptq`"),
         (&["-s", "Q4_K_M", "--algorithm", "imatrix,gptp"], "unknown algorithm `gptp`"),
-        (&["-s", "Q4_K_M", "--override", "blk.*=Q9_K"], "`Q9_K` is no type of a tensor"),
+        (&["-s", "Q4_K_M", "--override", "blk.*=Q9_K"], "`Q9_K` is not a tensor type"),
         (&["-s", "Q4_K_M", "--imatrix", "missing.dat"], "missing.dat: there is no such file"),
         (&["-s", "Q4_K_M", "--algorithm", "imatrix", "--calib", "missing.txt"], "missing.txt: there is no such file"),
         (&["-s", "Q4_K_M", "--algorithm", "imatrix"], "needs calibration data"),

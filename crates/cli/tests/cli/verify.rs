@@ -28,7 +28,7 @@ fn quantized(scheme: &str) -> Place {
 }
 
 #[test]
-fn tables() {
+fn verify_tables() {
     let place = quantized("W4A16");
     insta::assert_snapshot!("verify_float", place.show(&["verify", "nano_llama"]));
     insta::assert_snapshot!("verify", place.show(&["verify", "out"]));
@@ -39,7 +39,7 @@ fn tables() {
 }
 
 #[test]
-fn a_loader_decides() {
+fn verify_for_loader_decides_the_exit_code() {
     let place = quantized("int3:channel");
     insta::assert_snapshot!("verify_for", place.show(&["verify", "out", "--for", "vllm"]));
     let code = |loader: &str| place.run(&["verify", "out", "--for", loader]).code;
@@ -49,7 +49,7 @@ fn a_loader_decides() {
 }
 
 #[test]
-fn one_object() {
+fn verify_json_is_one_object() {
     let place = quantized("int4_wo_128");
     let object = place.succeed(&["verify", "out", "--json"]).json();
     assert_eq!(
@@ -72,7 +72,7 @@ fn one_object() {
 }
 
 #[test]
-fn what_is_no_model_is_refused() {
+fn verify_refuses_what_is_not_a_model() {
     let place = Place::new();
     place.write("notes.txt", "");
     for (path, code) in [("nowhere", 2), ("notes.txt", 1)] {
@@ -82,7 +82,7 @@ fn what_is_no_model_is_refused() {
 }
 
 #[test]
-fn an_output_that_would_not_pass_is_not_made_unless_nobody_looks() {
+fn output_failing_preflight_needs_no_verify() {
     let place = Place::new();
     replace(&place, "nano_llama/config.json", "\"vocab_size\": 2048", "\"vocab_size\": 2000");
     let args = ["quantize", "nano_llama", "--scheme", "int4_wo_128", "-o", "out"];
@@ -96,7 +96,7 @@ fn an_output_that_would_not_pass_is_not_made_unless_nobody_looks() {
 }
 
 #[test]
-fn tensors_without_a_configuration_are_judged_by_what_describes_them() {
+fn weights_without_config_are_verified_by_their_metadata() {
     let place = Place::new();
     std::fs::remove_file(place.path("nano_llama/config.json")).unwrap();
     place.succeed(&["quantize", "nano_llama", "--scheme", "int4:g128:bf16", "-o", "out"]);
@@ -108,7 +108,7 @@ fn tensors_without_a_configuration_are_judged_by_what_describes_them() {
 }
 
 #[test]
-fn a_directory_of_gguf_files_is_told_to_name_one() {
+fn directory_of_gguf_files_gets_a_hint_to_name_one() {
     let place = Place::new();
     fs::create_dir(place.path("files")).unwrap();
     for name in ["files/a.gguf", "files/b.gguf"] {

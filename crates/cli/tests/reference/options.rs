@@ -141,7 +141,7 @@ const OF_GRAPHS: &[&str] = &["scheme", "recipe", "exclude", "algorithm", "overri
 const AMBIGUOUS: &[&str] = &["data"];
 
 #[test]
-fn an_option_has_the_same_meaning_in_all_commands() {
+fn option_has_the_same_meaning_in_all_commands() {
     let mut known: BTreeMap<String, (String, String, Option<char>, String)> = BTreeMap::new();
     for command in visible() {
         for arg in options(&command) {
@@ -167,7 +167,7 @@ fn an_option_has_the_same_meaning_in_all_commands() {
 }
 
 #[test]
-fn a_meaning_has_the_same_name_in_all_commands() {
+fn meaning_has_the_same_option_name_in_all_commands() {
     let (mut names, mut helps, mut shorts) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for command in visible() {
         for arg in options(&command) {
@@ -232,7 +232,7 @@ fn command_lines(page: &str) -> Vec<&str> {
 }
 
 #[test]
-fn documented_command_lines_are_understood() {
+fn documented_command_lines_parse() {
     let mut count = 0;
     for page in super::pages(&super::docs()).into_iter().chain([super::docs().join("../README.md")]) {
         let text = std::fs::read_to_string(&page).unwrap();

@@ -16,7 +16,7 @@ fn is_placeholder(value: &str) -> bool {
 }
 
 #[test]
-fn schemes_of_examples_are_schemes() {
+fn documented_schemes_parse() {
     let known: Vec<String> = ["schemes", "presets"]
         .iter()
         .flat_map(|name| kvant::catalog::TOPICS.iter().filter(move |topic| topic.name == *name))
@@ -46,7 +46,7 @@ fn first_cells<'a>(text: &'a str, heading: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn the_grammar_of_schemes_is_that_of_the_parser() {
+fn documented_scheme_grammar_matches_the_parser() {
     let text = fs::read_to_string(docs().join("reference/schemes.md")).unwrap();
     let examples = first_cells(&text, "| example | meaning |");
     assert!(examples.len() >= 6);

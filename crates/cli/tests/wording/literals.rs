@@ -59,7 +59,7 @@ fn raw(bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn comments_characters_and_tests_are_no_literals() {
+fn comments_characters_and_tests_are_not_literals() {
     let source = "// \"a\"\nlet quote = '\"'; let b = \"b\\\"\";\nr#\"c\"d\"#\n#[cfg(test)]\nmod tests { \"e\" }";
     let found: Vec<(usize, String)> = literals(source).into_iter().map(|found| (found.line, found.text)).collect();
     assert_eq!(found, [(2, "\"b\\\"\"".to_owned()), (3, "r#\"c\"d\"#".to_owned())]);

@@ -213,7 +213,7 @@ fn documentation(source: &str) -> Vec<Literal> {
     source.lines().enumerate().filter_map(line).collect()
 }
 
-/// Whether a text has these words, whole, one behind the other.
+/// Returns whether a text has these words, whole, one behind the other.
 fn has_words(text: &str, words: &str) -> bool {
     let is_inside = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '-');
     text.match_indices(words).any(|(at, _)| {

@@ -1,4 +1,4 @@
-//! An adapter: a folder with what was trained on top of a model. Which tensors there are and what its configuration says; what
+//! An adapter: a folder with weights trained on top of a model. Lists its tensors and configuration; what
 //! they mean is not known here.
 
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ impl AdapterSource {
     /// Opens the folder of an adapter, or its file of weights.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] where there is none or where its weights are a pickle; whatever is wrong with its files.
+    /// [`Error::Checkpoint`] if there is none or its weights are a pickle; errors of its files.
     pub fn open(path: &Path) -> Result<AdapterSource, Error> {
         let directory = model_directory(path);
         let wrong = |problem| Error::Checkpoint { path: path.to_path_buf(), problem };
@@ -99,8 +99,8 @@ impl Checkpoint {
     }
 }
 
-/// Refuses files that are an adapter alone: codes of what was added to a model are no model. Models that hold adapters beside their
-/// weights are left.
+/// Refuses files that contain only an adapter: quantized adapter weights are not a model. Models that hold adapters beside their
+/// weights are accepted.
 pub(super) fn refuse_alone(path: &Path, shards: &[SafetensorsFile]) -> Result<(), Error> {
     let is_mark = |name: &str| MARKS.iter().any(|mark| name.contains(mark));
     let names = || shards.iter().flat_map(SafetensorsFile::tensors).map(|tensor| tensor.name());

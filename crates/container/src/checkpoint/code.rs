@@ -27,7 +27,7 @@ const CONFIG_FILES: &[&str] = &[
 /// The most bytes of a file of code that are read.
 const MAX_CODE_LEN: u64 = 16 << 20;
 
-/// How deep configurations and packages nest at most.
+/// The maximum nesting depth of configurations and packages.
 const MAX_DEPTH: usize = 16;
 
 /// The code of a model.
@@ -35,7 +35,7 @@ const MAX_DEPTH: usize = 16;
 pub struct CustomCode {
     /// The files that go along with a copy, relative to the directory and sorted; none where no configuration names code.
     pub files: Vec<PathBuf>,
-    /// What is named and is not there.
+    /// Named but missing code.
     pub missing: Vec<MissingCode>,
 }
 
@@ -44,7 +44,7 @@ pub struct CustomCode {
 pub struct MissingCode {
     /// The file.
     pub file: String,
-    /// What names it: a configuration, or other code.
+    /// The configuration or code that names it.
     pub named_by: String,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn find(dir: &Path) -> CustomCode {
     }
     search.follow_imports();
     if named {
-        // Code finds other files beside it in more ways than can be told from its text.
+        // Code can find other files in more ways than its text shows.
         let names = list_dir(dir).unwrap_or_default().into_iter().filter(|name| !is_hidden(name));
         let top_level = names.map(PathBuf::from).filter(|name| is_code(name) && dir.join(name).is_file());
         search.found.extend(top_level);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn named_code_goes_along_with_what_it_imports() {
+    fn auto_map_code_and_its_imports_are_copied() {
         let config = r#"{"auto_map": {"AutoConfig": "configuration_x.XConfig", "AutoModel": "org/other--modeling_y.Y"},
             "text_config": {"auto_map": {"AutoModel": "modeling_x.XModel"}}}"#;
         let tokenizer = r#"{"auto_map": {"AutoTokenizer": ["tokenization_x.XTokenizer", null]}}"#;
@@ -244,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn code_that_no_configuration_names_stays() {
+    fn code_not_named_in_auto_map_is_not_copied() {
         let dir = dir_with(&[("config.json", r#"{"auto_map": {"AutoModel": "a/b--c.D"}}"#), ("train.py", "")]);
         assert_eq!(find(dir.path()), CustomCode::default());
     }
 
     #[test]
-    fn imports_are_followed_as_deep_as_they_lead() {
+    fn import_chain_of_10000_files_is_followed() {
         const FILES: usize = 10_000;
         let dir = dir_with(&[("config.json", r#"{"auto_map": {"AutoModel": "m0.X"}}"#)]);
         for file in 0..FILES {
@@ -267,7 +267,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn links_to_folders_above_are_not_followed_round_and_round() {
+    fn symlink_cycles_in_imports_terminate() {
         let dir = dir_with(&[
             ("config.json", r#"{"auto_map": {"AutoConfig": "m.X", "AutoModel": "package.X"}}"#),
             ("m.py", "from .a.m import X\nfrom .b.m import X\nfrom .c.m import X\n"),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_not_leave_the_directory() {
+    fn code_outside_the_directory_is_reported_missing() {
         let dir = dir_with(&[("in/config.json", r#"{"auto_map": {"A": "../out.X", "B": "gone.X"}}"#), ("out.py", "")]);
         let code = find(&dir.path().join("in"));
         assert!(code.files.is_empty(), "{code:?}");

@@ -20,16 +20,16 @@ pub const MANIFEST_FILE: &str = "kvant_manifest.json";
 /// Weights in formats of other frameworks.
 const FOREIGN_EXTENSIONS: &[&str] = &["h5", "msgpack", "gguf", "onnx", "ot"];
 
-/// A file or directory beside a checkpoint that a copy does without.
+/// A file or directory beside a checkpoint that is not copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOutFile {
     /// Its name in the checkpoint's directory.
     pub name: PathBuf,
-    /// Why it stays behind.
+    /// The reason that it is not copied.
     pub reason: LeftOutReason,
 }
 
-/// Why a file stays behind.
+/// The reason that a file is not copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LeftOutReason {
     /// Its name begins with a dot.
@@ -74,12 +74,12 @@ pub(super) fn list_dir(dir: &Path) -> Result<Vec<OsString>, Error> {
     Ok(names)
 }
 
-/// Whether the name of a file or folder begins with a dot.
+/// Returns whether the name of a file or folder begins with a dot.
 pub(super) fn is_hidden(name: &OsStr) -> bool {
     name.to_string_lossy().starts_with('.')
 }
 
-/// Whether a name ends in a dot and one of the extensions, in whatever case.
+/// Returns whether a name ends in a dot and one of the extensions, ignoring case.
 pub(super) fn has_extension(name: &str, extensions: &[&str]) -> bool {
     name.rsplit_once('.').is_some_and(|(_, end)| extensions.iter().any(|e| end.eq_ignore_ascii_case(e)))
 }
@@ -88,7 +88,7 @@ pub(super) fn has_extension(name: &str, extensions: &[&str]) -> bool {
 /// `config.json` are neither, and neither is a manifest.
 pub(super) fn sort_files(dir: &Path, own: &[&Path]) -> Result<(Vec<PathBuf>, Vec<LeftOutFile>), Error> {
     let (mut extra, mut left_out) = (vec![], vec![]);
-    // A file that was given by its name alone lies in `.`.
+    // A bare file name means a file in `.`.
     let own: HashSet<PathBuf> = own.iter().map(|own| dir.join(own.strip_prefix(dir).unwrap_or(own))).collect();
     let named: BTreeSet<PathBuf> = code::find(dir).files.into_iter().chain(modules::find(dir)).collect();
     let folders: HashSet<&OsStr> = named.iter().filter_map(|file| file.iter().next()).collect();
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_by_name() {
+    fn left_out_reason_by_file_name() {
         use LeftOutReason::*;
         let cases = [
             ("tokenizer.json", None),

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_paths() {
+    fn index_accepts_plain_relative_paths_only() {
         for path in ["model.safetensors", "a/b.safetensors", "..a", "a.."] {
             assert!(is_plain_path(path), "{path}");
         }

@@ -32,7 +32,7 @@ const MAX_CONFIG_LEN: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
-    /// Where the files beside the tensors lie, config.json among them; `None` for tensors alone.
+    /// The directory of the other files, config.json among them; `None` for tensors alone.
     directory: Option<PathBuf>,
     index: Option<PathBuf>,
     shards: Vec<SafetensorsFile>,
@@ -44,7 +44,7 @@ pub struct Checkpoint {
     replaced: Option<Replaced>,
 }
 
-/// A GGUF file behind a checkpoint, and what was made of it.
+/// A GGUF file behind a checkpoint, and the tensors and files derived from it.
 #[derive(Debug)]
 struct GgufSource {
     file: GgufFile,
@@ -84,8 +84,8 @@ impl Checkpoint {
         })
     }
 
-    /// A GGUF file seen as a checkpoint. What its tensors and metadata mean is not known here: `small` holds tensors that were
-    /// made of it, and `files` what a directory would have beside them, config.json among them.
+    /// A GGUF file seen as a checkpoint. What its tensors and metadata mean is not known here: `small` holds tensors that are
+    /// derived from it, and `files` the other files of a directory, config.json among them.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Checkpoint {
         self.gguf.as_ref().map(|source| &source.file)
     }
 
-    /// The files that were made of a GGUF file's metadata, by name; none of other checkpoints.
+    /// The files derived from a GGUF file's metadata, by name; empty for other checkpoints.
     pub fn made_files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let files = self.gguf.iter().flat_map(|source| &source.files);
         files.map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
@@ -129,7 +129,7 @@ impl Checkpoint {
         &self.path
     }
 
-    /// Where config.json, tokenizer and the like lie: the directory that was opened, or that of a single file with a config.json
+    /// The directory of config.json, the tokenizer and similar files: the one that was opened, or that of a single file with a config.json
     /// beside it. `None` for tensors alone.
     pub fn directory(&self) -> Option<&Path> {
         self.directory.as_deref()
@@ -145,7 +145,7 @@ impl Checkpoint {
         self.maps().find(|file| file.has_changed()).map(MappedFile::path)
     }
 
-    /// The first file of which bytes were read that were gone by then: they read as zeros. Asks no file system.
+    /// The first file that lost bytes before they were read: they read as zeros. Does not access the file system.
     pub fn lost_file(&self) -> Option<&Path> {
         self.maps().find(|file| file.has_lost_bytes()).map(MappedFile::path)
     }
@@ -163,7 +163,7 @@ impl Checkpoint {
         tensors.map(|tensor| self.replaced(tensor.name()).unwrap_or(tensor))
     }
 
-    /// What takes the place of a tensor.
+    /// The replacement of a tensor.
     fn replaced(&self, name: &str) -> Option<TensorView<'_>> {
         self.replaced.as_ref()?.tensor(name)
     }
@@ -177,12 +177,12 @@ impl Checkpoint {
         self.shards.get(shard)?.get(position)
     }
 
-    /// How many tensors there are.
+    /// The number of tensors.
     pub fn len(&self) -> usize {
         self.positions.len()
     }
 
-    /// Whether there is no tensor at all.
+    /// Returns whether there are no tensors.
     pub fn is_empty(&self) -> bool {
         self.positions.is_empty()
     }
@@ -271,7 +271,7 @@ impl Checkpoint {
     }
 }
 
-/// Where every tensor is, once it is sure that no two shards hold the same.
+/// The position of every tensor, after checking that no two shards hold the same tensor.
 fn unique_positions(path: &Path, shards: &[SafetensorsFile]) -> Result<HashMap<String, (usize, usize)>, Error> {
     let mut positions: HashMap<String, (usize, usize)> = HashMap::new();
     for (s, shard) in shards.iter().enumerate() {

@@ -18,7 +18,7 @@ pub(super) fn find(dir: &Path) -> Vec<PathBuf> {
     let modules = if path.is_file() { read_python_json(&path, MAX_CONFIG_LEN).ok() } else { None };
     let modules = modules.as_ref().and_then(Value::as_array).into_iter().flatten();
     let folders = modules.filter_map(|module| folder(module.get("path")?.as_str()?));
-    // A folder goes along once, however often it is named and whatever links lead to it: a file may name it a million times.
+    // A folder is copied once, however often it is named and regardless of links to it: a file may name it a million times.
     let mut seen = HashSet::new();
     let folders = folders.filter(|folder| dir.join(folder).canonicalize().is_ok_and(|real| seen.insert(real)));
     let mut files: Vec<PathBuf> = folders.flat_map(|folder| files_in(dir, &folder)).collect();
@@ -46,7 +46,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn folders_that_are_named_go_along_and_no_others() {
+    fn module_folders_are_copied_and_others_are_not() {
         let dir = tempfile::tempdir().unwrap();
         for name in [
             "1_Pooling/config.json",

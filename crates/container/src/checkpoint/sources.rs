@@ -16,13 +16,13 @@ const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
-/// What PyTorch writes with pickle.
+/// Files that PyTorch writes with pickle.
 pub(super) const PICKLE_EXTENSIONS: &[&str] = &["bin", "pt", "pth", "ckpt", "pkl"];
 
 /// The files of a checkpoint, found but not opened.
 #[derive(Debug)]
 pub(super) struct Sources {
-    /// Where the files beside the shards lie; `None` for a single file without a model around it.
+    /// The directory of the other files; `None` for a single file without a model.
     pub directory: Option<PathBuf>,
     pub index: Option<ShardIndex>,
     /// The shards, sorted by name.
@@ -119,7 +119,7 @@ fn directory_around(file: &Path) -> Option<PathBuf> {
     (is_model && !is_one_of_several(directory, file)).then(|| directory.to_path_buf())
 }
 
-/// Whether an index in the directory names the file beside others. One that cannot be read says nothing.
+/// Returns whether an index in the directory names the file together with others. An unreadable index is ignored.
 fn is_one_of_several(directory: &Path, file: &Path) -> bool {
     let names = list_dir(directory).unwrap_or_default();
     let indices = names.iter().map(|name| directory.join(name)).filter(|path| is_index(path));
@@ -179,7 +179,7 @@ fn choose_index(dir: &Path, files: &[PathBuf]) -> Result<Option<PathBuf>, Error>
     }
 }
 
-/// Hidden files are no shards: some systems leave `._model.safetensors` beside a copied `model.safetensors`.
+/// Hidden files are not shards: some systems leave `._model.safetensors` beside a copied `model.safetensors`.
 fn is_visible_shard(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     !name.starts_with('.') && has_extension(&name, &["safetensors"])

@@ -6,8 +6,8 @@ use std::fs;
 use tempfile::TempDir;
 
 use super::*;
-use crate::dtype::Dtype;
 use crate::ErrorKind;
+use crate::dtype::Dtype;
 use crate::safetensors::{Layout, TensorDeclaration};
 use crate::{Durability, Writer};
 
@@ -51,7 +51,7 @@ fn names(checkpoint: &Checkpoint) -> Vec<&str> {
 }
 
 #[test]
-fn an_index_leads_to_its_shards() {
+fn index_maps_tensors_to_shards() {
     let dir = dir_with(&[("config.json", r#"{"model_type":"llama"}"#)]);
     shard(&dir, "b.safetensors", &["z", "y"]);
     shard(&dir, "sub/a.safetensors", &["x"]);
@@ -70,7 +70,7 @@ fn an_index_leads_to_its_shards() {
 }
 
 #[test]
-fn tensors_outside_the_index_are_kept_and_reported() {
+fn unindexed_tensors_are_kept_and_reported() {
     let dir = dir_with(&[]);
     shard(&dir, "a.safetensors", &["x", "w", "v"]);
     index(&dir, r#"{"x":"a.safetensors"}"#);
@@ -80,7 +80,7 @@ fn tensors_outside_the_index_are_kept_and_reported() {
 }
 
 #[test]
-fn without_an_index_the_usual_name_comes_first_then_all_files() {
+fn without_index_default_name_wins_over_all_files() {
     let dir = dir_with(&[]);
     shard(&dir, "b.safetensors", &["b"]);
     shard(&dir, "a.safetensors", &["a"]);
@@ -91,7 +91,7 @@ fn without_an_index_the_usual_name_comes_first_then_all_files() {
 }
 
 #[test]
-fn an_index_with_another_name_is_found_if_it_is_the_only_one() {
+fn single_index_of_another_name_is_used() {
     let dir = dir_with(&[("other.safetensors.index.json", r#"{"weight_map":{"x":"a.safetensors"}}"#)]);
     shard(&dir, "a.safetensors", &["x"]);
     shard(&dir, "b.safetensors", &["y"]);
@@ -101,7 +101,7 @@ fn an_index_with_another_name_is_found_if_it_is_the_only_one() {
 }
 
 #[test]
-fn a_single_file_has_the_files_beside_it_where_they_make_a_model() {
+fn single_file_uses_neighbouring_files_when_they_form_a_model() {
     let dir = dir_with(&[("tokenizer.json", "{}")]);
     shard(&dir, "x.safetensors", &["x"]);
     let open = || Checkpoint::open(&dir.path().join("x.safetensors")).unwrap();
@@ -123,7 +123,7 @@ fn a_single_file_has_the_files_beside_it_where_they_make_a_model() {
 }
 
 #[test]
-fn paths_out_of_the_directory_are_refused() {
+fn index_paths_outside_the_directory_are_refused() {
     let dir = dir_with(&[]);
     shard(&dir, "in/a.safetensors", &["x"]);
     shard(&dir, "a.safetensors", &["x"]);
@@ -143,7 +143,7 @@ fn paths_out_of_the_directory_are_refused() {
 }
 
 #[test]
-fn an_index_that_does_not_fit_its_shards() {
+fn index_that_does_not_match_its_shards_is_refused() {
     let dir = dir_with(&[]);
     shard(&dir, "a.safetensors", &["x"]);
     shard(&dir, "b.safetensors", &["y"]);
@@ -165,7 +165,7 @@ fn an_index_that_does_not_fit_its_shards() {
 }
 
 #[test]
-fn malformed_indices() {
+fn malformed_index_is_refused() {
     let dir = dir_with(&[]);
     shard(&dir, "a.safetensors", &["x"]);
     for weight_map in ["[]", r#"{"x":1}"#, "{", &"[".repeat(100_000)] {
@@ -177,7 +177,7 @@ fn malformed_indices() {
 }
 
 #[test]
-fn the_same_tensor_in_two_shards() {
+fn duplicate_tensor_in_two_shards_is_refused() {
     let dir = dir_with(&[]);
     shard(&dir, "a.safetensors", &["x"]);
     shard(&dir, "b.safetensors", &["y", "x"]);
@@ -191,7 +191,7 @@ fn the_same_tensor_in_two_shards() {
 }
 
 #[test]
-fn a_truncated_shard_names_file_and_tensor() {
+fn truncated_shard_error_names_file_and_tensor() {
     let dir = dir_with(&[]);
     shard(&dir, "a.safetensors", &["x", "y"]);
     let path = dir.path().join("a.safetensors");
@@ -207,7 +207,7 @@ fn a_truncated_shard_names_file_and_tensor() {
 }
 
 #[test]
-fn weights_that_are_not_read() {
+fn pickle_weights_are_unsupported() {
     let pickle = dir_with(&[("config.json", "{}"), ("pytorch_model.bin", "x")]);
     let error = problem(pickle.path());
     assert!(matches!(error, CheckpointError::Pickle { .. }));
@@ -222,7 +222,7 @@ fn weights_that_are_not_read() {
 }
 
 #[test]
-fn extra_files_go_along_and_the_rest_is_reported() {
+fn extra_files_are_copied_and_others_reported() {
     let dir = dir_with(&[
         ("config.json", "{}"),
         ("tokenizer.json", "{}"),
@@ -249,7 +249,7 @@ fn extra_files_go_along_and_the_rest_is_reported() {
 }
 
 #[test]
-fn config_errors() {
+fn malformed_config_is_an_error() {
     let dir = dir_with(&[]);
     shard(&dir, "model.safetensors", &["x"]);
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
@@ -263,7 +263,7 @@ fn config_errors() {
 
 #[cfg(unix)]
 #[test]
-fn links_are_followed_as_in_download_caches() {
+fn symlinks_of_download_caches_are_followed() {
     let blobs = dir_with(&[("t", "{}")]);
     shard(&blobs, "blob", &["x"]);
     let snapshot = dir_with(&[]);
@@ -279,7 +279,7 @@ fn links_are_followed_as_in_download_caches() {
 }
 
 #[test]
-fn an_adapter_alone_is_no_model() {
+fn adapter_without_model_is_refused() {
     let dir = dir_with(&[]);
     shard(&dir, "adapter_model.safetensors", &["a.lora_A.weight", "a.lora_B.weight"]);
     assert!(matches!(problem(dir.path()), CheckpointError::Adapter { base: None }));

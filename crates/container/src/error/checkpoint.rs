@@ -1,4 +1,4 @@
-//! What can be wrong between the files of a checkpoint. What is wrong inside one safetensors file is a `HeaderError`.
+//! Errors between the files of a checkpoint. Errors inside one safetensors file are a `HeaderError`.
 
 use crate::path_text::shell_word;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::diagnostic::{Diagnostic, ErrorKind};
 use crate::error::Quoted;
 
-/// Why files do not make a checkpoint.
+/// The reason that files do not form a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
     /// There is nothing at the path.
@@ -24,7 +24,7 @@ pub enum CheckpointError {
     /// The index names no tensor.
     #[error("the index names no tensor: its `weight_map` is empty")]
     EmptyIndex,
-    /// A file was given that is no `.safetensors` file.
+    /// The given file is not a `.safetensors` file.
     #[error("this is neither a directory nor a .safetensors or .gguf file")]
     NotSafetensors,
     /// There are only pickled weights. Reading a pickle can run any code.
@@ -38,7 +38,7 @@ pub enum CheckpointError {
     Gguf {
         /// The first of the files.
         file: PathBuf,
-        /// How many there are.
+        /// Their number.
         count: usize,
     },
     /// The tensors are those of an adapter.
@@ -47,7 +47,7 @@ pub enum CheckpointError {
         /// The model that it was trained on, as it says.
         base: Option<String>,
     },
-    /// A folder is none of an adapter.
+    /// The folder does not contain an adapter.
     #[error("there is no {missing} here, which every adapter has")]
     NoAdapter {
         /// The file.
@@ -71,7 +71,7 @@ pub enum CheckpointError {
         /// The tensor.
         tensor: String,
     },
-    /// The index names a file that is no plain path below its directory.
+    /// The index names a file that is not a plain path below its directory.
     #[error(
         "the index puts tensor {} into {}, which is not a plain path inside the checkpoint",
         Quoted(tensor),
@@ -119,7 +119,7 @@ pub enum CheckpointError {
         tensor: String,
         /// The path as the index has it.
         shard: String,
-        /// Where it is.
+        /// Its path.
         found: PathBuf,
     },
     /// Two shards hold the same tensor.
@@ -176,7 +176,7 @@ impl Diagnostic for CheckpointError {
     }
 }
 
-/// How many GGUF files there are, as a part of a sentence.
+/// The number of GGUF files, as part of a sentence.
 fn gguf_files(count: usize) -> String {
     if count == 1 { "a GGUF file".to_owned() } else { format!("{count} GGUF files") }
 }

@@ -1,9 +1,9 @@
-//! What is wrong with a GGUF file.
+//! A defect of a GGUF file.
 
 use crate::diagnostic::{Diagnostic, ErrorKind};
 use crate::error::Quoted;
 
-/// Why a file is refused.
+/// The reason that a file is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GgufError {
     /// It does not begin with `GGUF` (*invalid*).
@@ -24,7 +24,7 @@ pub enum GgufError {
     /// It ends before as many things as it counts could be there (*invalid*).
     #[error("it ends early: {what} is {found}, for which the {left} bytes behind it are too few")]
     CutShort {
-        /// What is counted.
+        /// The name of the counted items.
         what: &'static str,
         /// The number.
         found: u64,
@@ -36,7 +36,7 @@ pub enum GgufError {
     Impossible {
         /// Of what.
         what: String,
-        /// What it is.
+        /// Its kind.
         found: u64,
     },
     /// The metadata take more bytes than are read (*unsupported*).
@@ -45,7 +45,7 @@ pub enum GgufError {
         /// The most that is read.
         limit: u64,
     },
-    /// A name or key is no text (*invalid*).
+    /// A name or key is not text (*invalid*).
     #[error("{what} is not UTF-8")]
     NotText {
         /// Which.
@@ -62,7 +62,7 @@ pub enum GgufError {
     Tensor {
         /// The tensor.
         tensor: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A tensor is of a type that is not known (*unsupported*).
@@ -94,7 +94,7 @@ impl Diagnostic for GgufError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Version(_) => Some("convert it again with a current llama.cpp, or look for a newer file"),
-            Self::BigEndian => Some("gguf-py's gguf_convert_endian.py makes a little-endian file of it"),
+            Self::BigEndian => Some("gguf-py's gguf_convert_endian.py converts it to little-endian"),
             Self::TensorType { .. } => Some("the file was made by a fork or a newer version of llama.cpp"),
             _ => None,
         };

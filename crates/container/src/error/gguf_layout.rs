@@ -4,7 +4,7 @@ use super::Quoted;
 use crate::limits::{DEFAULT_ALIGNMENT, MAX_NAME};
 use crate::tensor_type::TensorType;
 
-/// Why tensors cannot be laid out.
+/// The reason that tensors cannot be laid out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GgufLayoutError {
     /// Two declarations have the same name.

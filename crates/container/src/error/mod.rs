@@ -19,10 +19,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What to do about a file that is not what it should be.
+/// The hint for a file that is not what it should be.
 const DAMAGED: &str = "the file is damaged, or not what its name says: download it again";
 
-/// What to do about the more usual answers of a system.
+/// Hints for common system errors.
 pub fn io_hint(cause: &io::Error) -> Option<&'static str> {
     match cause.kind() {
         io::ErrorKind::NotFound => Some("check the path"),
@@ -44,13 +44,13 @@ pub fn io_hint(cause: &io::Error) -> Option<&'static str> {
 /// Longest name or foreign message quoted in an error, in characters.
 const MAX_QUOTED: usize = 200;
 
-/// What went wrong with a file. Messages are one line and safe to print: names from files are escaped and shortened.
+/// An error of a file. Messages are one line and safe to print: names from files are escaped and shortened.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused an operation.
     #[error("cannot {action} {}{}: {cause}", crate::path_text::shown(file), OfTensor(tensor.as_deref()))]
     Io {
-        /// What was attempted, as a verb: "open", "read", "write".
+        /// The attempted operation, as a verb: "open", "read", "write".
         action: &'static str,
         /// The file or directory it was attempted on.
         file: PathBuf,
@@ -62,7 +62,7 @@ pub enum Error {
     /// The file system (or the user's quota on it) is full.
     #[error("no space left to {action} {}{}: {cause}", crate::path_text::shown(file), OfTensor(tensor.as_deref()))]
     DiskFull {
-        /// What was attempted, as a verb.
+        /// The attempted operation, as a verb.
         action: &'static str,
         /// The file that could not grow.
         file: PathBuf,
@@ -87,7 +87,7 @@ pub enum Error {
         /// The most that is read.
         limit: u64,
     },
-    /// A JSON file does not parse, or not to what it should hold.
+    /// A JSON file does not parse, or does not hold the expected value.
     #[error("{}: {message}", crate::path_text::shown(file))]
     Json {
         /// The file.
@@ -100,7 +100,7 @@ pub enum Error {
     Header {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: HeaderError,
     },
     /// The files of a checkpoint do not make one.
@@ -108,23 +108,23 @@ pub enum Error {
     Checkpoint {
         /// The checkpoint's directory, index or file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: CheckpointError,
     },
-    /// A file is no ONNX model, or its data are not where and what it says.
+    /// A file is not an ONNX model, or its data are not where the model says.
     #[error("{}: {problem}", crate::path_text::shown(file))]
     Onnx {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: OnnxError,
     },
-    /// A file is no GGUF, or its tensors are not where and what it says.
+    /// A file is not GGUF, or its tensors are not where the header says.
     #[error("{}: {problem}", crate::path_text::shown(file))]
     Gguf {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: GgufError,
     },
     /// A SentencePiece model is damaged.
@@ -132,7 +132,7 @@ pub enum Error {
     SentencePiece {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// The tensors declared for writing cannot be laid out.
@@ -141,12 +141,12 @@ pub enum Error {
     /// The tensors declared for a GGUF file cannot be laid out.
     #[error("{0}")]
     GgufLayout(#[from] GgufLayoutError),
-    /// The output written so far does not fit what is asked of it.
+    /// The output written so far does not match the request.
     #[error("{}: {problem}", crate::path_text::shown(file))]
     Writer {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: WriterError,
     },
     /// The user asked to stop.
@@ -155,7 +155,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps the system's answer, telling a full disk from the rest.
+    /// Wraps a system error, distinguishing a full disk from other failures.
     pub(crate) fn io(action: &'static str, file: &Path, tensor: Option<&str>, cause: io::Error) -> Self {
         let (file, tensor) = (file.to_path_buf(), tensor.map(str::to_owned));
         match cause.kind() {
@@ -200,7 +200,7 @@ impl Diagnostic for Error {
             }
             Self::NotAFile { .. } => Some("name the directory of a checkpoint, or one .safetensors file".into()),
             Self::TooLarge { .. } => {
-                Some("such a file is no description of a model: look at where it came from".into())
+                Some("such a file is not a description of a model: look at where it came from".into())
             }
             Self::Json { .. } | Self::SentencePiece { .. } => Some(DAMAGED.into()),
             Self::Cancelled => None,
@@ -249,13 +249,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quoted_names_are_harmless() {
+    fn quoted_names_are_escaped_and_shortened() {
         assert_eq!(Quoted("a\u{1b}[2J\n").to_string(), "`a\\u{1b}[2J\\n`");
         assert!(Quoted(&"x".repeat(1_000_000)).to_string().len() < 300);
     }
 
     #[test]
-    fn a_full_disk_is_its_own_error() {
+    fn full_disk_has_its_own_error() {
         let cause = io::Error::from(io::ErrorKind::StorageFull);
         let error = Error::io("write", Path::new("out/model.safetensors"), Some("w"), cause);
         assert!(matches!(error, Error::DiskFull { .. }));

@@ -1,4 +1,4 @@
-//! What can be wrong with an ONNX file and the data it refers to.
+//! Errors of an ONNX file and of the data it refers to.
 
 use crate::diagnostic::{Diagnostic, ErrorKind};
 use crate::error::Quoted;
@@ -6,7 +6,7 @@ use crate::error::Quoted;
 /// A problem of an ONNX file; the file is named by [`crate::Error::Onnx`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OnnxError {
-    /// The bytes are no protobuf message of an ONNX model.
+    /// The bytes are not a protobuf message of an ONNX model.
     #[error("not an ONNX model")]
     NotAModel,
     /// A model that cannot be written as a protobuf message.
@@ -31,7 +31,7 @@ pub enum OnnxError {
     ExternalData {
         /// The tensor.
         tensor: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The external file cannot be read.
@@ -49,7 +49,7 @@ pub enum OnnxError {
     Tensor {
         /// The tensor.
         tensor: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The model is larger than one protobuf message can be.

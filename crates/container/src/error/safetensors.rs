@@ -1,11 +1,11 @@
-//! What can be wrong with a safetensors file, read or written.
+//! Errors of a safetensors file, read or written.
 
 use super::Quoted;
 use crate::diagnostic::{Diagnostic, ErrorKind};
 use crate::dtype::{Dtype, SizeError};
 use crate::limits::{MAX_DIMENSIONS, MAX_HEADER_LEN};
 
-/// What is wrong with a safetensors header.
+/// A defect of a safetensors header.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum HeaderError {
     /// The file is the stand-in of a large file in a Git repository.
@@ -18,7 +18,7 @@ pub enum HeaderError {
         len: u64,
     },
     /// The header claims to be longer than [`MAX_HEADER_LEN`].
-    #[error("a header of {len} bytes is over the limit of {MAX_HEADER_LEN}; probably this is no safetensors file")]
+    #[error("a header of {len} bytes is over the limit of {MAX_HEADER_LEN}; this is probably not a safetensors file")]
     TooLong {
         /// Claimed length in bytes.
         len: u64,
@@ -28,11 +28,11 @@ pub enum HeaderError {
     HeaderTruncated {
         /// Claimed length of the header in bytes.
         len: u64,
-        /// How much of it is not there, in bytes.
+        /// The number of missing bytes.
         missing: u64,
     },
     /// The header does not begin with `{`.
-    #[error("the header is not a JSON object; probably this is no safetensors file")]
+    #[error("the header is not a JSON object; this is probably not a safetensors file")]
     NotAnObject,
     /// The header does not parse, or its values have the wrong types.
     #[error("the header is invalid: {0}")]
@@ -49,7 +49,7 @@ pub enum HeaderError {
         /// Key of the entry.
         key: String,
     },
-    /// The element type is none this crate knows.
+    /// The element type is unknown to this crate.
     #[error("tensor {}: unknown dtype {}", Quoted(tensor), Quoted(dtype))]
     UnknownDtype {
         /// Name of the tensor.
@@ -74,7 +74,7 @@ pub enum HeaderError {
         dtype: Dtype,
         /// Its dimensions.
         shape: Vec<usize>,
-        /// Why there is no byte length.
+        /// The reason that there is no byte length.
         problem: SizeError,
     },
     /// The range ends before it begins.
@@ -151,7 +151,7 @@ impl Diagnostic for HeaderError {
     }
 }
 
-/// Why tensors cannot be laid out.
+/// The reason that tensors cannot be laid out.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LayoutError {
     /// Two declarations have the same name.
@@ -172,7 +172,7 @@ pub enum LayoutError {
         dtype: Dtype,
         /// Its dimensions.
         shape: Vec<usize>,
-        /// Why there is no byte length.
+        /// The reason that there is no byte length.
         problem: SizeError,
     },
     /// All tensors together do not fit 64 bits.
@@ -192,7 +192,7 @@ pub enum LayoutError {
 }
 
 impl LayoutError {
-    /// What the user can do about it, where that is known.
+    /// A hint for the user, if one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::HeaderTooLong { .. } => {

@@ -1,8 +1,8 @@
-//! What can be wrong with what is written.
+//! Errors of a writer.
 
 use super::Quoted;
 
-/// What does not fit between the output and what is asked of it.
+/// A mismatch between the output and a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriterError {
     /// The index is not one of a declared tensor.
@@ -10,7 +10,7 @@ pub enum WriterError {
     NoSuchTensor {
         /// The index asked for.
         index: usize,
-        /// How many there are.
+        /// Their number.
         count: usize,
     },
     /// The bytes do not lie inside the tensor.
@@ -30,10 +30,10 @@ pub enum WriterError {
     Incomplete {
         /// The tensor.
         tensor: String,
-        /// How many bytes are missing.
+        /// The number of missing bytes.
         missing: u64,
     },
-    /// A file to go on with has the wrong length.
+    /// A file to resume has the wrong length.
     #[error("cannot resume this file: it has {found} bytes, not {expected}")]
     OtherLength {
         /// Its length in bytes.
@@ -41,13 +41,13 @@ pub enum WriterError {
         /// The length by the layout.
         expected: u64,
     },
-    /// A file to go on with has another header.
+    /// A file to resume has another header.
     #[error("cannot resume this file: its header is that of another run")]
     OtherHeader,
 }
 
 impl WriterError {
-    /// What the user can do about it, where that is known.
+    /// A hint for the user, if one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::OtherLength { .. } | Self::OtherHeader => Some("remove the unfinished output and start over".into()),

@@ -35,12 +35,12 @@ impl<'a> Cursor<'a> {
         Cursor { bytes, position: 0 }
     }
 
-    /// How many bytes were read.
+    /// The number of bytes read.
     pub(super) fn position(&self) -> usize {
         self.position
     }
 
-    /// How many are left.
+    /// The number of bytes left.
     pub(super) fn left(&self) -> usize {
         self.bytes.len() - self.position
     }

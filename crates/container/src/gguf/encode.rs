@@ -4,7 +4,7 @@ use super::layout::GgufDeclaration;
 use super::value::{Array, Text, Value, ValueType, each_array};
 use super::{MAGIC, Metadata, VERSION};
 
-/// Something that stands in a header.
+/// A value in a header.
 trait Encode {
     fn encode(&self, out: &mut Vec<u8>);
 }

@@ -15,7 +15,7 @@ use crate::mmap::MappedFile;
 pub struct GgufFile {
     map: MappedFile,
     header: Header,
-    /// Where in the header the tensor of a name is.
+    /// The position of the named tensor in the header.
     positions: HashMap<String, usize>,
 }
 
@@ -24,7 +24,7 @@ impl GgufFile {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`], [`Error::NotAFile`], and [`Error::Gguf`] for whatever is wrong: counts and lengths that do not fit the
+    /// [`Error::Io`], [`Error::NotAFile`], and [`Error::Gguf`] for defects: counts and lengths that do not fit the
     /// file, nesting, duplicate keys or names, unknown types, tensors that are unaligned, overlap or leave the file.
     pub fn open(path: &Path) -> Result<GgufFile, Error> {
         let map = MappedFile::open(path)?;
@@ -55,12 +55,12 @@ impl GgufFile {
         &self.header.metadata
     }
 
-    /// How many tensors there are.
+    /// The number of tensors.
     pub fn len(&self) -> usize {
         self.header.tensors.len()
     }
 
-    /// Whether there is no tensor.
+    /// Returns whether there are no tensors.
     pub fn is_empty(&self) -> bool {
         self.header.tensors.is_empty()
     }

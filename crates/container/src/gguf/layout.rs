@@ -1,4 +1,4 @@
-//! Where every declared tensor of a file will be, before any byte of a tensor exists.
+//! The position of every declared tensor of a file, before any byte of a tensor exists.
 
 use std::collections::HashSet;
 

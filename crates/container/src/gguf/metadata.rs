@@ -45,7 +45,7 @@ impl Metadata {
         &self.entries
     }
 
-    /// What `general.alignment` states.
+    /// The value of `general.alignment`.
     pub(super) fn stated_alignment(&self) -> Option<&Value> {
         self.get(ALIGNMENT_KEY)
     }

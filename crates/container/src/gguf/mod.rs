@@ -1,5 +1,5 @@
 //! GGUF, the file format of llama.cpp and what is built on it: typed metadata, a list of tensors, their bytes. Versions 2
-//! and 3, little-endian. No model families, no quantization: what the blocks of a type mean is not known here.
+//! and 3, little-endian. No model families, no quantization: the contents of blocks are not interpreted here.
 //!
 //! A file is, in this order and little-endian:
 //!
@@ -42,17 +42,17 @@ const VERSION: u32 = 3;
 /// The key of the alignment.
 pub const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// Whether a file begins as a GGUF does.
+/// Returns whether a file starts with the GGUF magic.
 pub fn begins_as_gguf(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
-/// Whether a path means a GGUF file: by how the file begins, or by its name.
+/// Returns whether a path is a GGUF file, by its magic or its name.
 pub fn means_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) || is_gguf(path)
 }
 
-/// Whether a path is a file that begins as a GGUF does.
+/// Returns whether a path is a file that starts with the GGUF magic.
 pub fn is_gguf(path: &Path) -> bool {
     path.is_file() && MappedFile::open(path).is_ok_and(|map| begins_as_gguf(&map))
 }

@@ -25,7 +25,7 @@ const LEAST_INFO: usize = 24;
 /// The fewest bytes of an entry of metadata: key, type and a byte.
 const LEAST_ENTRY: usize = 13;
 
-/// What a header says.
+/// The parsed header.
 #[derive(Debug)]
 pub(super) struct Header {
     pub version: u32,
@@ -59,7 +59,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Header, GgufError> {
     let cursor = &mut Cursor::new(&bytes[..bytes.len().min(MAX_HEADER)]);
     let parsed = parse_within(cursor, bytes.len());
     match parsed {
-        // What seems cut short may only be longer than what is read.
+        // A file that seems truncated may just be longer than the part that was read.
         Err(GgufError::Truncated { .. } | GgufError::CutShort { .. } | GgufError::Impossible { .. })
             if bytes.len() > MAX_HEADER =>
         {
@@ -203,7 +203,9 @@ fn describe(cursor: &mut Cursor<'_>) -> Result<Described, GgufError> {
     let id = cursor.number(WHAT)?;
     let kind = TensorType::from_id(id).ok_or_else(|| GgufError::TensorType { tensor: name.clone(), id })?;
     let len = kind.byte_len(&shape);
-    let len = len.ok_or_else(|| GgufError::tensor(&name, format!("shape {shape:?} is not whole blocks of {kind}")))?;
+    let len = len.ok_or_else(|| {
+        GgufError::tensor(&name, format!("shape {shape:?} is not a multiple of the block size of {kind}"))
+    })?;
     let offset = cursor.number(WHAT)?;
     Ok(Described { name, kind, shape, offset, len })
 }
@@ -218,7 +220,7 @@ fn refuse_same_names(tensors: &[Described]) -> Result<(), GgufError> {
 fn place(tensor: Described, data: u64, alignment: u64, file_len: u64) -> Result<Entry, GgufError> {
     let Described { name, kind, shape, offset, len } = tensor;
     if offset % alignment != 0 {
-        return Err(GgufError::tensor(&name, format!("its offset {offset} is no multiple of {alignment}")));
+        return Err(GgufError::tensor(&name, format!("its offset {offset} is not a multiple of {alignment}")));
     }
     let begin = data.checked_add(offset);
     let end = begin.and_then(|begin| begin.checked_add(len)).filter(|end| *end <= file_len);

@@ -66,7 +66,7 @@ fn small_file() -> Vec<u8> {
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn gguf_round_trip() {
     let dir = tempfile::tempdir().unwrap();
     let declarations = vec![
         declared("scalar", TensorType::F32, &[]),
@@ -103,7 +103,7 @@ fn what_was_written_is_read() {
 }
 
 #[test]
-fn the_geometry_is_that_of_the_layout() {
+fn geometry_matches_the_layout() {
     let layout = layout(vec![declared("a", TensorType::F32, &[3])]).unwrap();
     let geometry = Geometry::from(layout.clone());
     assert_eq!((geometry.disk_size(), &geometry.places[..]), (layout.file_len(), layout.places()));
@@ -111,7 +111,7 @@ fn the_geometry_is_that_of_the_layout() {
 }
 
 #[test]
-fn types_have_their_own_numbers_and_names() {
+fn tensor_types_have_ids_and_names() {
     for kind in TensorType::ALL {
         assert_eq!(TensorType::from_id(kind.id()), Some(*kind));
         assert_eq!(kind.to_string().len(), kind.name().len());
@@ -126,7 +126,7 @@ fn types_have_their_own_numbers_and_names() {
 }
 
 #[test]
-fn impossible_declarations_are_refused() {
+fn invalid_gguf_declarations_are_refused() {
     let twice = vec![declared("a", TensorType::F32, &[1]), declared("a", TensorType::F32, &[1])];
     assert!(matches!(layout(twice), Err(GgufLayoutError::DuplicateName { .. })));
     let long = vec![declared(&"x".repeat(64), TensorType::F32, &[1])];
@@ -144,7 +144,7 @@ fn impossible_declarations_are_refused() {
 }
 
 #[test]
-fn every_shorter_file_is_refused() {
+fn every_truncated_gguf_file_is_refused() {
     let whole = small_file();
     assert!(parse(&whole).is_ok());
     // The last block is padded to 32 bytes.
@@ -177,7 +177,7 @@ fn refusal(bytes: &[u8]) -> GgufError {
 }
 
 #[test]
-fn hostile_heads_are_refused() {
+fn hostile_gguf_headers_are_refused() {
     assert_eq!(refusal(b""), GgufError::NotGguf);
     assert_eq!(refusal(b"GGML1234"), GgufError::NotGguf);
     let with_version = |version: u32| [b"GGUF", &version.to_le_bytes()[..], &[0; 64]].concat();
@@ -194,7 +194,7 @@ fn hostile_heads_are_refused() {
 }
 
 #[test]
-fn hostile_metadata_are_refused() {
+fn hostile_gguf_metadata_is_refused() {
     let entry = |kind: u32, value: &[u8]| made(&[&string("key")[..], &kind.to_le_bytes(), value].concat(), &[]);
     assert!(matches!(refusal(&entry(13, &[])), GgufError::Impossible { .. }));
     assert!(matches!(refusal(&entry(7, &[2])), GgufError::Impossible { .. }));
@@ -216,13 +216,13 @@ fn hostile_metadata_are_refused() {
 }
 
 #[test]
-fn hostile_tensors_are_refused() {
+fn hostile_gguf_tensors_are_refused() {
     assert!(parse(&made(&[], &tensor(&[32, 2], 8, 0))).is_ok());
     for (bytes, word) in [
         (tensor(&[1, 1, 1, 1, 1], 0, 0), "dimensions"),
-        (tensor(&[33], 8, 0), "whole blocks"),
-        (tensor(&[1 << 40, 1 << 40], 0, 0), "whole blocks"),
-        (tensor(&[8], 0, 16), "no multiple"),
+        (tensor(&[33], 8, 0), "block size"),
+        (tensor(&[1 << 40, 1 << 40], 0, 0), "block size"),
+        (tensor(&[8], 0, 16), "not a multiple"),
         (tensor(&[8], 0, 1 << 63), "not in the file"),
         (tensor(&[8], 0, u64::MAX - 31), "not in the file"),
         (tensor(&[1 << 20], 0, 0), "not in the file"),
@@ -244,7 +244,7 @@ fn hostile_tensors_are_refused() {
 
 proptest! {
     #[test]
-    fn no_damage_makes_it_panic(position in 0usize..2000, byte: u8, len in 0usize..4096) {
+    fn damaged_gguf_never_panics(position in 0usize..2000, byte: u8, len in 0usize..4096) {
         let mut bytes = small_file();
         let position = position % bytes.len();
         bytes[position] = byte;

@@ -18,12 +18,12 @@ impl Text {
         &self.0
     }
 
-    /// It as a string, unless it is none.
+    /// The value as a string, if it is one.
     pub fn as_str(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }
 
-    /// It as a string, with replacement characters for what is none.
+    /// The value as a string, with replacement characters for invalid UTF-8.
     pub fn to_lossy(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
     }
@@ -188,7 +188,7 @@ impl Value {
         }
     }
 
-    /// It as a number from 0 on, whatever integer type it has.
+    /// The value as a non-negative integer of any integer type.
     pub fn as_u64(&self) -> Option<u64> {
         match *self {
             Value::U8(n) => Some(n.into()),
@@ -203,7 +203,7 @@ impl Value {
         }
     }
 
-    /// It as a floating-point number, whatever number it is; f32 as the shortest decimal that stands for it.
+    /// The value as a floating-point number of any numeric type; f32 as its shortest decimal representation.
     pub fn as_f64(&self) -> Option<f64> {
         match *self {
             Value::F32(x) => x.to_string().parse().ok(),
@@ -282,12 +282,12 @@ impl Array {
         }
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         each_array!(self, values => values.len())
     }
 
-    /// Whether it is empty.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

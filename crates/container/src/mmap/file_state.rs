@@ -40,7 +40,7 @@ impl FileState {
         now.len() != self.len || now.modified().is_ok_and(|now| now != *then)
     }
 
-    /// Whether the file has lost its end since.
+    /// Returns whether the file has lost its end since.
     pub(super) fn is_shorter(&self) -> bool {
         self.now().is_some_and(|now| now.len() < self.len)
     }

@@ -17,7 +17,7 @@ use super::file_state::FileState;
 pub struct LostFile {
     /// The file.
     pub path: PathBuf,
-    /// Whether it is shorter now; else its disk, or the network, failed.
+    /// Whether it is shorter now; otherwise its disk or the network failed.
     pub is_shorter: bool,
 }
 
@@ -44,7 +44,7 @@ impl LostFiles {
         }
     }
 
-    /// The first file of which bytes were read that were gone: they read as zeros.
+    /// The first file that lost bytes before they were read: they read as zeros.
     pub fn first(&self) -> Option<LostFile> {
         let mut registry = registry();
         registry.collect();
@@ -66,7 +66,7 @@ impl LostFiles {
     }
 }
 
-/// What the handler knows of a map. Slots are never freed, but used again.
+/// A map known to the handler. Slots are never freed, but reused.
 #[derive(Debug)]
 struct Slot {
     /// Odd while the range changes: whoever sees that, or another number after reading the range, leaves the slot alone.
@@ -83,7 +83,7 @@ static FIRST: AtomicPtr<Slot> = AtomicPtr::new(std::ptr::null_mut());
 
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 
-/// What is known of maps outside the handler.
+/// Data about maps that the handler does not need.
 #[derive(Default)]
 struct Registry {
     free: Vec<&'static Slot>,
@@ -214,7 +214,7 @@ mod bus_error {
     use std::sync::Once;
     use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-    /// What handled the signal before, for what is not about our maps.
+    /// The previous signal handler, for faults outside our maps.
     static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
     static PAGE: AtomicUsize = AtomicUsize::new(4096);
 

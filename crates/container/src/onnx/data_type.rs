@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_of_packed_types_round_up() {
+    fn packed_sizes_round_up() {
         assert_eq!(byte_len(DataType::INT4, 3), Some(2));
         assert_eq!(byte_len(DataType::UINT2, 5), Some(2));
         assert_eq!(byte_len(DataType::BFLOAT16, 3), Some(6));
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_documents() {
+    fn data_type_names_match_the_onnx_documentation() {
         assert_eq!(data_type_name(DataType::FLOAT8E4M3FN), "float8e4m3fn");
         assert_eq!(data_type_name(DataType::FLOAT), "float");
     }

@@ -1,4 +1,4 @@
-//! Where a tensor's external data lie, checked before anything is opened.
+//! The location of a tensor's external data, checked before anything is opened.
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
@@ -27,7 +27,7 @@ impl<'a> ExternalFiles<'a> {
 
     /// The tensor's external bytes, as a slice of the mapped file.
     pub(super) fn contents(&mut self, tensor: &TensorProto) -> Result<Bytes, OnnxError> {
-        let place = Place::of(tensor)?;
+        let place = ExternalRange::of(tensor)?;
         let file = self.file(tensor, &place.location)?;
         let length = match place.length {
             Some(length) => length,
@@ -80,13 +80,13 @@ impl<'a> ExternalFiles<'a> {
 }
 
 /// The entries of `external_data`.
-struct Place {
+struct ExternalRange {
     location: String,
     offset: usize,
     length: Option<usize>,
 }
 
-impl Place {
+impl ExternalRange {
     fn of(tensor: &TensorProto) -> Result<Self, OnnxError> {
         let entry = |key| tensor.external_data.iter().find(|e| e.key() == key).map(|e| e.value());
         let number = |key| match entry(key) {

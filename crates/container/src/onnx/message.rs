@@ -12,10 +12,10 @@ use crate::protobuf::{Fields, Kind, Wire, WireError, tag_size, varint_size, writ
 /// Messages within messages that are read.
 const DEEPEST: u32 = 100;
 
-/// Where a message is read from.
+/// The source of a message.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
-    /// What its bytes are a part of: contents are shared with it.
+    /// The buffer that contains its bytes, with which contents are shared.
     whole: &'a Bytes,
     depth: u32,
 }
@@ -26,7 +26,7 @@ pub trait Message: Default + 'static {
     fn empty() -> &'static Self;
     /// Takes a field, or says that it knows none of that number and kind.
     fn take(&mut self, number: u32, wire: Wire<'_>, source: Source<'_>) -> Result<bool, WireError>;
-    /// Where fields go that it does not know.
+    /// Storage for unknown fields.
     fn unknown(&mut self) -> &mut Unknown;
     /// Bytes of the message.
     fn message_size(&self) -> u64;
@@ -97,7 +97,7 @@ impl Unknown {
 
 /// What a field holds, or several times.
 pub trait Value: Sized {
-    /// How it is stored.
+    /// Its storage.
     const KIND: Kind;
     /// Reads it; `None` where it is of another kind.
     fn read(wire: Wire<'_>, source: Source<'_>) -> Result<Option<Self>, WireError>;
@@ -107,7 +107,7 @@ pub trait Value: Sized {
     fn write(&self, out: &mut dyn Write) -> io::Result<()>;
 }
 
-/// A value that is a number or bytes: how it is made of what stands in a message, and the other way.
+/// A number or bytes, converted from and to its encoding in a message.
 macro_rules! value {
     ($type:ty $(where $enum:ident)?, $kind:ident, $read:expr, $wire:expr) => {
         impl $(<$enum: Enum>)? Value for $type {
@@ -179,11 +179,11 @@ impl<M: Message> Value for M {
 
 /// A field.
 pub trait Field {
-    /// What is seen of it.
+    /// Its borrowed form.
     type Seen<'a>
     where
         Self: 'a;
-    /// The value, or what stands for an absent one.
+    /// The value, or the default of an absent one.
     fn seen(&self) -> Self::Seen<'_>;
     /// Takes a value, or says that it is of another kind.
     fn take(&mut self, wire: Wire<'_>, source: Source<'_>) -> Result<bool, WireError>;
@@ -193,7 +193,7 @@ pub trait Field {
     fn write(&self, number: u32, packed: bool, out: &mut dyn Write) -> io::Result<()>;
 }
 
-/// How a value is seen that may be absent.
+/// The borrowed form of a value that may be absent.
 pub trait Optional: Value {
     /// The value, or a borrow of it.
     type Seen<'a>
@@ -365,12 +365,12 @@ impl<T> MessageField<T> {
         MessageField(None)
     }
 
-    /// Whether there is one.
+    /// Returns whether there is one.
     pub fn is_some(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_none(&self) -> bool {
         self.0.is_none()
     }
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_one_by_one_or_packed_and_written_as_specified() {
+    fn repeated_numbers_are_read_packed_or_single_and_written_as_specified() {
         // `dims = 1` is written one by one, `int32_data = 5` packed.
         let single = [0x08, 3, 0x08, 0xac, 0x02, 0x28, 7, 0x28, 1];
         let packed = [0x0a, 3, 3, 0xac, 0x02, 0x2a, 2, 7, 1];
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn negative_numbers_take_ten_bytes() {
+    fn negative_varints_take_ten_bytes() {
         let attribute = AttributeProto { i: Some(-2), f: Some(-0.5), ints: vec![-1, 1], ..AttributeProto::default() };
         let bytes = written(&attribute);
         assert_eq!(bytes.len(), 5 + 11 + 11 + 2);
@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_written_behind_the_rest() {
+    fn unknown_fields_are_written_after_known_ones() {
         // Number 100 twice, and a `name = 3` that is a number.
         let unknown = [0xa2, 0x06, 2, b'a', b'b', 0x18, 5, 0xa5, 0x06, 1, 2, 3, 4];
         let known = [0x1a, 1, b'n'];
@@ -667,14 +667,14 @@ mod tests {
     }
 
     #[test]
-    fn of_several_fields_the_last_one_counts() {
+    fn last_of_repeated_oneof_fields_wins() {
         let dimension: Dimension = read(&[0x08, 4, 0x12, 1, b'n', 0x1a, 1, b'd']).unwrap();
         assert_eq!(dimension.value, Some(DimensionValue::DimParam("n".to_owned())));
         assert_eq!(written(&dimension), [0x1a, 1, b'd', 0x12, 1, b'n'], "behind the others");
     }
 
     #[test]
-    fn enumerations_keep_numbers_that_they_do_not_know() {
+    fn unknown_enum_numbers_are_kept() {
         let attribute: AttributeProto = read(&[0xa0, 0x01, 99]).unwrap();
         assert_eq!(attribute.type_(), AttributeType::UNDEFINED);
         assert_eq!(attribute.type_.unwrap().enum_value(), Err(99));
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_not_read_deeper_than_a_stack_holds() {
+    fn deeply_nested_messages_are_refused() {
         // A graph in an attribute of a node of a graph, `g = 6`, `attribute = 5`, `node = 1`.
         let nested = |levels: usize| {
             (0..levels).fold(Vec::new(), |inner: Vec<u8>, level| {

@@ -1,6 +1,6 @@
 //! ONNX models as files: protobuf read from mapped bytes and written back without loss, external data in and out.
 //!
-//! No graph logic: what a node means, whether tensors are connected and of what shape is no business of this module.
+//! No graph logic: what a node means, whether tensors are connected and of what shape is outside this module.
 //!
 //! [`read`] maps the file and its external data; every tensor's `raw_data` is then a slice of a map, copied nowhere, and no
 //! tensor is external any more. [`write()`] puts large tensors back beside the model where that is asked for or needed.
@@ -26,7 +26,7 @@ pub use proto::{
     OperatorSetIdProto, SparseTensorProto, StringStringEntryProto, TensorProto, TensorShapeProto, TensorTypeProto,
     TypeProto, TypeValue, ValueInfoProto,
 };
-/// What Kvant calls itself in the graphs that it writes.
+/// The producer name in written graphs.
 pub const PRODUCER: &str = "kvant";
 
 pub use read::{SourceGraph, external_files, parse, read};

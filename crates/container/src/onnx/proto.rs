@@ -1,5 +1,5 @@
 //! The messages of `onnx-ml.proto` (ONNX 1.22, Apache-2.0): names, types and numbers of their fields, in the order of the
-//! specification, in which they are also written. How, is [`message`](super::message)'s.
+//! specification, in which they are also written. [`message`](super::message) encodes them.
 
 use std::io::{self, Write};
 

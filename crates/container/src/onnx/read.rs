@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 /// Reads a model and maps all of its data. Nothing of a tensor's contents is copied.
 ///
-/// Errors: a file that cannot be read or is no model with a graph, external data outside of the directory or missing or
+/// Errors: a file that cannot be read or is not a model with a graph, external data outside of the directory or missing or
 /// shorter than their tensor.
 pub fn read(path: &Path) -> Result<ModelProto, Error> {
     Ok(SourceGraph::read(path)?.model)
@@ -53,7 +53,7 @@ impl SourceGraph {
 
 /// The files that hold a model's external data, as the model names them. They are not opened.
 ///
-/// Errors: a file that cannot be read or is no model with a graph.
+/// Errors: a file that cannot be read or is not a model with a graph.
 pub fn external_files(path: &Path) -> Result<BTreeSet<PathBuf>, Error> {
     let named = |problem| Error::Onnx { file: path.to_path_buf(), problem };
     let mut model = parse(&Bytes::from_owner(MappedFile::open(path)?)).map_err(named)?;
@@ -80,7 +80,7 @@ pub fn parse(bytes: &Bytes) -> Result<ModelProto, OnnxError> {
     }
 }
 
-/// Whether bytes begin as a model does, with fields that it has and their types, and end within one of them.
+/// Returns whether bytes begin as a model does, with fields that it has and their types, and end within one of them.
 fn cut_short(bytes: &[u8]) -> bool {
     /// The largest number of a field of [`ModelProto`].
     const LAST_FIELD: u64 = 26;
@@ -117,7 +117,7 @@ fn bring_in(tensor: &mut TensorProto, files: &mut ExternalFiles<'_>) -> Result<(
     Ok(())
 }
 
-/// What is done with each tensor.
+/// The operation on each tensor.
 pub(super) type Visit<'a> = dyn FnMut(&mut TensorProto) -> Result<(), OnnxError> + 'a;
 
 /// Visits every tensor of a model: initializers, sparse ones, attributes, those of subgraphs and functions.
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_through_a_graph_is_noticed() {
+    fn every_truncated_graph_is_refused() {
         let node = NodeProto { name: Some("n".to_owned()), input: vec!["x".to_owned()], ..NodeProto::default() };
         let graph = GraphProto { node: vec![node], name: Some("g".to_owned()), ..GraphProto::default() };
         let model = ModelProto { graph: super::super::MessageField::some(graph), ..ModelProto::default() };

@@ -14,7 +14,7 @@ use crate::mmap::MappedFile;
 /// Contents from this size on go to disk; below it they stay in memory.
 const SPILLED: usize = 1 << 20;
 
-/// Temporary files beside the output, one per large tensor. They have no names: whatever ends the process, nothing is left.
+/// Temporary files beside the output, one per large tensor. They have no names, so nothing is left however the process ends.
 ///
 /// The bytes handed back are mapped files, so that a model's new weights are no private memory of the process. All work
 /// that makes new weights passes here, so this is also where it checks for cancellation.
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_contents_come_back_from_disk() {
+    fn large_contents_are_spilled_and_read_back() {
         let beside = tempfile::tempdir().unwrap();
         let spill = Spill::new(beside.path()).unwrap();
         let large: Vec<u8> = (0..SPILLED * 2).map(|i| i as u8).collect();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_a_name_while_it_is_kept() {
+    fn spilled_files_have_no_name() {
         let beside = tempfile::tempdir().unwrap();
         let spill = Spill::new(beside.path()).unwrap();
         let kept = spill.keep(vec![7; SPILLED]).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn work_stops_where_it_keeps_something() {
+    fn cancellation_stops_spilling() {
         let beside = tempfile::tempdir().unwrap();
         let cancelled = Arc::new(AtomicBool::new(false));
         let spill = Spill::new(beside.path()).unwrap().cancelled_by(cancelled.clone());

@@ -65,7 +65,7 @@ pub fn tensor_bytes(tensor: &TensorProto) -> Result<Cow<'_, [u8]>, OnnxError> {
     }
 }
 
-/// The bytes of the typed fields (`float_data` and its kin), by the specification's rules on which type lies in which.
+/// The bytes of the typed fields (`float_data` and the like), by the specification's mapping from types to fields.
 fn typed_bytes(tensor: &TensorProto, data_type: DataType) -> Vec<u8> {
     use DataType::*;
     match data_type {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_do_not_fit_are_refused() {
+    fn mismatched_tensor_sizes_are_refused() {
         let short = tensor("t", DataType::FLOAT, &[2], vec![0; 4]);
         assert!(tensor_bytes(&short).unwrap_err().to_string().contains("needs 8 bytes and has 4"));
         let mut negative = short.clone();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scalar_has_one_element() {
+    fn scalar_has_one_element() {
         assert_eq!(&*tensor_bytes(&tensor("s", DataType::UINT8, &[], vec![7])).unwrap(), [7]);
     }
 }

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn external_data_of_the_model_before_go_with_it() {
+    fn rewriting_removes_old_external_data() {
         let directory = tempfile::tempdir().unwrap();
         let (path, data) = (directory.path().join("m.onnx"), directory.path().join("m.onnx.data"));
         write(model(), &path, ExternalData::Always).unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_cannot_be_on_disk() {
+    fn syncing_a_missing_file_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("m.onnx");
         assert!(sync_written(&path).unwrap_err().to_string().contains("cannot sync"));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_stopped_leaves_nothing() {
+    fn cancelled_write_leaves_no_files() {
         for external in [ExternalData::Always, ExternalData::Never] {
             let directory = tempfile::tempdir().unwrap();
             let stopped = write_unless(model(), &directory.path().join("m.onnx"), external, &AtomicBool::new(true));

@@ -1,4 +1,4 @@
-//! What every system can do: seek, then move the bytes, one thread at a time. Space on disk stays unknown.
+//! The portable version: seek, then copy, one thread at a time. Free disk space is unknown.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};

@@ -25,7 +25,7 @@ pub(super) struct EncodedTensor<'a> {
 ///
 /// # Errors
 ///
-/// None that these types can cause; passed on from the JSON writer all the same.
+/// Only those of the JSON writer, which these types cannot cause.
 pub(super) fn encode_header(
     metadata: &BTreeMap<String, String>,
     tensors: &[EncodedTensor<'_>],

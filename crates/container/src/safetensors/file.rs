@@ -58,12 +58,12 @@ impl SafetensorsFile {
         self.header.metadata()
     }
 
-    /// How many tensors there are.
+    /// The number of tensors.
     pub fn len(&self) -> usize {
         self.header.tensors().len()
     }
 
-    /// Whether there is no tensor.
+    /// Returns whether there are no tensors.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

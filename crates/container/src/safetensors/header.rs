@@ -15,7 +15,7 @@ use crate::error::{HeaderError, Quoted, shorten};
 use crate::json::Pairs;
 use crate::limits::{MAX_DIMENSIONS, MAX_HEADER_LEN};
 
-/// How a Git LFS pointer begins: what a clone without Git LFS leaves in the place of a large file.
+/// The first bytes of a Git LFS pointer, which a clone without Git LFS leaves in place of a large file.
 const LFS_POINTER: &[u8] = b"version https://git-lfs";
 
 /// A checked header: the tensors in file order, with byte ranges that lie inside the file and do not overlap.
@@ -51,7 +51,7 @@ impl TensorEntry {
         &self.shape
     }
 
-    /// Where its bytes are, counted from the start of the file.
+    /// The range of its bytes in the file.
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
     }
@@ -61,7 +61,7 @@ impl Header {
     /// Parses the header at the start of `bytes`, which may be the whole file or just its beginning; `file_len` is the
     /// length of the whole file.
     ///
-    /// Beyond malformed JSON it refuses what other readers let pass or stumble over: a name given twice, overlapping or
+    /// Beyond malformed JSON it refuses what other readers accept or crash on: a duplicate name, overlapping or
     /// reversed ranges, ranges that do not match dtype and shape, sizes that overflow, tensors past the end of the file,
     /// metadata that is not a string. Gaps between tensors are allowed.
     ///
@@ -92,7 +92,7 @@ impl Header {
         &self.metadata
     }
 
-    /// Where the header ends and the tensors begin, counted from the start of the file.
+    /// The offset at which the header ends and the tensors begin.
     pub fn data_start(&self) -> u64 {
         self.data_start
     }

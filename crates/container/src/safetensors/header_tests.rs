@@ -4,8 +4,8 @@ use crate::Diagnostic;
 use proptest::prelude::*;
 
 use super::*;
-use crate::dtype::SizeError;
 use crate::ErrorKind;
+use crate::dtype::SizeError;
 use crate::safetensors::{Layout, TensorDeclaration};
 
 /// A file with the given header and so many bytes of data.
@@ -30,7 +30,7 @@ fn tensor(name: &str, dtype: &str, shape: &str, begin: u64, end: u64) -> String 
 }
 
 #[test]
-fn tensors_come_in_file_order_with_absolute_ranges() {
+fn tensors_are_in_file_order_with_absolute_ranges() {
     let json = format!(
         r#"{{"__metadata__":{{"format":"pt"}},{},{}}}   "#,
         tensor("b", "F16", "[2,2]", 4, 12),
@@ -48,7 +48,7 @@ fn tensors_come_in_file_order_with_absolute_ranges() {
 }
 
 #[test]
-fn gaps_trailing_bytes_scalars_and_empty_tensors_are_fine() {
+fn gaps_trailing_bytes_scalars_and_empty_tensors_are_accepted() {
     let scalar = tensor("s", "F32", "[]", 8, 12);
     let empty = tensor("e", "F32", "[0,3]", 10, 10);
     let header = parse(&format!("{{{scalar},{empty}}}"), 20).unwrap();
@@ -57,7 +57,7 @@ fn gaps_trailing_bytes_scalars_and_empty_tensors_are_fine() {
 }
 
 #[test]
-fn the_beginning_of_a_file_is_enough() {
+fn header_parses_from_the_first_bytes_of_a_file() {
     let json = format!("{{{}}}", tensor("a", "U8", "[1000000]", 0, 1_000_000));
     let bytes = file_with(&json, 0);
     let file_len = bytes.len() as u64 + 1_000_000;
@@ -67,7 +67,7 @@ fn the_beginning_of_a_file_is_enough() {
 }
 
 #[test]
-fn files_too_short_for_a_header() {
+fn file_too_short_for_a_header_is_refused() {
     assert_eq!(Header::parse(&[1; 7], 7), Err(HeaderError::TooShort { len: 7 }));
     let bytes = file_with("{}", 0);
     assert_eq!(Header::parse(&bytes[..9], 9), Err(HeaderError::HeaderTruncated { len: 2, missing: 1 }));
@@ -75,7 +75,7 @@ fn files_too_short_for_a_header() {
 }
 
 #[test]
-fn absurd_header_lengths() {
+fn absurd_header_length_is_refused() {
     for len in [MAX_HEADER_LEN + 1, u64::MAX] {
         assert_eq!(Header::parse(&len.to_le_bytes(), 8), Err(HeaderError::TooLong { len }));
     }
@@ -84,7 +84,7 @@ fn absurd_header_lengths() {
 }
 
 #[test]
-fn a_git_lfs_pointer_is_recognised() {
+fn git_lfs_pointer_is_recognised() {
     let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
     let error = Header::parse(pointer, pointer.len() as u64).unwrap_err();
     assert_eq!(error, HeaderError::LfsPointer);
@@ -92,7 +92,7 @@ fn a_git_lfs_pointer_is_recognised() {
 }
 
 #[test]
-fn malformed_json() {
+fn malformed_header_json_is_refused() {
     let nested = format!(r#"{{"a":{}"#, "[".repeat(200_000));
     let ignored = format!(r#"{{"a":{{"x":{}"#, "[".repeat(200_000));
     let objects = r#"{"a":"#.repeat(100_000);
@@ -118,7 +118,7 @@ fn malformed_json() {
 }
 
 #[test]
-fn values_of_wrong_types_name_the_tensor() {
+fn values_of_wrong_type_name_the_tensor() {
     let shapes = ["[-1]", "[1.5]", "[1e3]", r#"["1"]"#, "null", "[18446744073709551616]", "[[[1]]]"];
     let mut cases: Vec<String> = shapes.map(|shape| tensor("w.x", "U8", shape, 0, 1)).into();
     cases.push(r#""w.x":{"dtype":"U8","shape":[1],"data_offsets":[0]}"#.into());
@@ -143,7 +143,7 @@ fn metadata_must_be_unique_strings() {
 }
 
 #[test]
-fn duplicate_names() {
+fn duplicate_tensor_names_are_refused() {
     let json = format!("{{{},{}}}", tensor("a", "U8", "[1]", 0, 1), tensor("a", "U8", "[1]", 1, 2));
     assert_eq!(refused(&json, 2), HeaderError::DuplicateTensor { tensor: "a".into() });
     let escaped = format!("{{{},{}}}", tensor("a", "U8", "[1]", 0, 1), tensor("\\u0061", "U8", "[1]", 1, 2));
@@ -158,7 +158,7 @@ fn unknown_dtypes_are_unsupported_not_invalid() {
 }
 
 #[test]
-fn sizes_that_overflow_or_split_a_byte() {
+fn shape_overflow_and_partial_bytes_are_refused() {
     let half = u64::MAX / 2;
     for shape in [format!("[{half},4]"), format!("[{half},4,0]"), format!("[{}]", u64::MAX)] {
         let error = refused(&format!("{{{}}}", tensor("a", "F32", &shape, 0, 8)), 8);
@@ -172,7 +172,7 @@ fn sizes_that_overflow_or_split_a_byte() {
 }
 
 #[test]
-fn offsets_that_lie() {
+fn inconsistent_offsets_are_refused() {
     let one = |dtype, shape, begin, end| refused(&format!("{{{}}}", tensor("a", dtype, shape, begin, end)), 8);
     assert!(matches!(one("U8", "[4]", 4, 0), HeaderError::ReversedOffsets { begin: 4, end: 0, .. }));
     assert!(matches!(one("F16", "[4]", 0, 4), HeaderError::SizeMismatch { expected: 8, found: 4, .. }));
@@ -183,7 +183,7 @@ fn offsets_that_lie() {
 }
 
 #[test]
-fn overlaps() {
+fn overlapping_tensors_are_refused() {
     let pair = |b, c| {
         let inner = tensor("in", "U8", &format!("[{}]", c - b), b, c);
         refused(&format!("{{{},{inner}}}", tensor("out", "U8", "[8]", 0, 8)), 12)
@@ -196,7 +196,7 @@ fn overlaps() {
 }
 
 #[test]
-fn truncation_names_the_first_tensor_and_counts_to_the_last() {
+fn truncation_names_the_first_tensor_and_counts_all_missing_bytes() {
     let json = format!("{{{},{}}}", tensor("a", "U8", "[8]", 0, 8), tensor("b", "U8", "[8]", 8, 16));
     let error = refused(&json, 5);
     assert!(matches!(&error, HeaderError::Truncated { tensor, missing: 11, .. } if tensor == "a"), "{error}");
@@ -218,7 +218,7 @@ fn sample() -> Vec<u8> {
     bytes
 }
 
-/// What every reader of a header relies on.
+/// Properties that every reader of a header relies on.
 fn assert_sound(header: &Header, file_len: u64) {
     let mut end = header.data_start();
     for tensor in header.tensors() {
@@ -238,7 +238,7 @@ fn check_mutant(bytes: &[u8]) {
 }
 
 #[test]
-fn every_truncation_of_a_valid_file_is_refused() {
+fn every_truncated_safetensors_file_is_refused() {
     let bytes = sample();
     assert!(Header::parse(&bytes, bytes.len() as u64).is_ok());
     for len in 0..bytes.len() {

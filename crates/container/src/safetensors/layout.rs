@@ -1,4 +1,4 @@
-//! Where every declared tensor will be: shards, headers and offsets, before any byte of a tensor exists. No files here.
+//! The position of every declared tensor: shards, headers and offsets, before any byte of a tensor exists. Does not access files.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -69,7 +69,7 @@ pub struct Layout {
     total_size: u64,
 }
 
-/// The file that tells which shard holds which tensor.
+/// The file that maps tensors to shards.
 const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// Its contents.

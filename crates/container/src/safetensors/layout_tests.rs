@@ -23,7 +23,7 @@ fn names(layout: &Layout) -> Vec<&str> {
 }
 
 #[test]
-fn the_header_is_spelled_as_the_format_says() {
+fn header_is_written_as_the_format_specifies() {
     let declarations = vec![declare("a\"", Dtype::U8, &[3]), declare("b", Dtype::F32, &[])];
     let layout = Layout::new(declarations, 100, [("format".into(), "pt".into())].into()).unwrap();
     let json = concat!(
@@ -38,7 +38,7 @@ fn the_header_is_spelled_as_the_format_says() {
 }
 
 #[test]
-fn one_shard_has_the_plain_name_and_no_index() {
+fn single_shard_has_plain_name_and_no_index() {
     for declarations in [vec![], bytes_named(&[3, 4])] {
         let layout = layout(declarations, 7);
         assert_eq!(names(&layout), ["model.safetensors"]);
@@ -64,7 +64,7 @@ fn shards_are_filled_in_order_up_to_the_limit() {
 }
 
 #[test]
-fn the_index_is_sorted_by_name() {
+fn index_is_sorted_by_name() {
     let declarations = vec![declare("z", Dtype::U8, &[2]), declare("a", Dtype::U8, &[2])];
     let index = layout(declarations, 2).index().unwrap();
     let expected = r#"{
@@ -81,7 +81,7 @@ fn the_index_is_sorted_by_name() {
 }
 
 #[test]
-fn what_cannot_be_laid_out() {
+fn invalid_declarations_are_refused() {
     let refused = |declarations| Layout::new(declarations, 10, BTreeMap::new()).unwrap_err();
     let twice = vec![declare("a", Dtype::U8, &[1]), declare("a", Dtype::U8, &[2])];
     assert_eq!(refused(twice), LayoutError::DuplicateName { tensor: "a".into() });
@@ -94,7 +94,7 @@ fn what_cannot_be_laid_out() {
 }
 
 #[test]
-fn a_header_over_the_limit_is_refused_with_a_hint() {
+fn header_over_the_limit_is_refused_with_a_hint() {
     let name = "x".repeat(MAX_HEADER_LEN as usize);
     let error = Layout::new(vec![declare(&name, Dtype::U8, &[1])], 10, BTreeMap::new()).unwrap_err();
     assert!(matches!(error, LayoutError::HeaderTooLong { .. }));
@@ -107,7 +107,7 @@ fn any_dtype() -> impl Strategy<Value = Dtype> {
 
 proptest! {
     #[test]
-    fn layouts_parse_back_aligned_whole_and_within_limits(
+    fn layouts_parse_back_aligned_complete_and_within_limits(
         tensors in proptest::collection::vec((any_dtype(), proptest::collection::vec(0..5usize, 0..3)), 0..40),
         max_shard_size in 0..200u64,
     ) {

@@ -27,16 +27,16 @@ pub struct Claim {
 #[derive(Debug)]
 struct Guard(Option<Paths>);
 
-/// What a claim holds, for whoever makes the output.
+/// The contents of a claim, for the code that writes the output.
 #[derive(Debug)]
 pub struct Held {
-    /// Where the output and what is beside it are.
+    /// The paths of the output and its work files.
     pub paths: Paths,
     /// The record of the work, locked.
     pub journal: Journal,
-    /// What the record said when the output was claimed.
+    /// The journal's contents when the output was claimed.
     pub found: Found,
-    /// What this run was given.
+    /// The inputs and options of this run.
     pub given: Given,
 }
 
@@ -87,12 +87,12 @@ impl Claim {
         &self.held.paths.target
     }
 
-    /// Where the output and what is beside it are.
+    /// The paths of the output and its work files.
     pub fn paths(&self) -> &Paths {
         &self.held.paths
     }
 
-    /// Whether files of an interrupted run have final names that are to be taken away from them, which [`take`](Self::take) does.
+    /// Returns whether files of an interrupted run already have final names, which [`take`](Self::take) reverts.
     pub fn is_half_placed(target: &Path) -> bool {
         Paths::of(target).is_ok_and(|paths| !Journal::peek(&paths.journal).placing.is_empty())
     }
@@ -111,10 +111,10 @@ impl Claim {
         journal.begin(plan, given).map_err(OutputError::io("write", &paths.journal))
     }
 
-    /// An empty directory for files of these names, in which the output is made. Somebody else's files in it stay.
+    /// An empty directory for files of these names, in which the output is written. Foreign files in it are kept.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn staging(&self, names: BTreeSet<String>) -> Result<&Path, OutputError> {
         let Held { paths, journal, .. } = &self.held;
         journal.record_files(names.clone()).map_err(OutputError::io("write", &paths.journal))?;
@@ -123,10 +123,10 @@ impl Claim {
         Ok(&paths.staging)
     }
 
-    /// Gives files their names together, and ends the run: what was kept beside the output goes.
+    /// Renames the files together and ends the run: work files beside the output are removed.
     ///
     /// # Errors
-    /// The system's. What was there before is there again then, and results that were kept stay.
+    /// System errors. The previous files are restored then, and kept results remain.
     pub fn place(self, files: &[Placing], durability: Durability) -> Result<(), OutputError> {
         let Held { paths, journal, .. } = self.into_held();
         refuse_strangers(&paths, &Journal::peek(&paths.journal).files)?;
@@ -134,7 +134,7 @@ impl Claim {
         journal.record_placing(planned.clone()).map_err(OutputError::io("write", &paths.journal))?;
         if let Err(error) = place_all(&paths, files) {
             undo(&paths, &planned)?;
-            journal.go_on(&Journal::peek(&paths.journal)).map_err(OutputError::io("write", &paths.journal))?;
+            journal.resume(&Journal::peek(&paths.journal)).map_err(OutputError::io("write", &paths.journal))?;
             leave(&paths, true)?;
             return Err(error);
         }
@@ -149,7 +149,7 @@ impl Claim {
     /// Removes the unfinished files of this run; results that were kept stay for the next one where it `resumes`.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn leave(self, resumes: bool) -> Result<(), OutputError> {
         leave(&self.into_held().paths, resumes)
     }
@@ -168,7 +168,7 @@ impl Claim {
     pub fn refuse_other_plan(&self, plan: &str, overwrite: bool) -> Result<(), OutputError> {
         let Held { paths, found, .. } = &self.held;
         let is_other = found.plan.as_deref().is_some_and(|other| !other.is_empty() && other != plan);
-        // What is whole under its name is replaced as any other output is.
+        // A complete output under its name is replaced like any other.
         let is_replaced = overwrite && found.whole && paths.target.exists() && !paths.staging.exists();
         if is_other && !is_replaced && has_output(paths, found) {
             Err(OutputError::OtherRun { path: paths.target.clone(), changed: changed(&found.given) })
@@ -243,12 +243,12 @@ fn open(paths: &Paths) -> Result<(Journal, Found), OutputError> {
     })
 }
 
-/// Whether there is anything that a run could go on with.
+/// Returns whether there is anything a run could resume from.
 fn has_work(paths: &Paths, found: &Found) -> bool {
     has_output(paths, found) || paths.blocks().exists() || paths.statistics().exists()
 }
 
-/// Whether the output holds results of a plan, complete or not.
+/// Returns whether the output holds results of a plan, complete or not.
 fn has_output(paths: &Paths, found: &Found) -> bool {
     !found.entries.is_empty() && paths.staging.exists()
         || found.whole && (paths.staging.exists() || paths.target.exists())
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn work_with_other_options_is_kept_until_it_is_discarded() {
+    fn unfinished_work_with_other_options_is_kept_until_discarded() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("new/out");
         drop(Claim::take(&target, &options("64")).unwrap());
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_kvants_is_in_the_way() {
+    fn foreign_files_at_work_paths_are_refused() {
         for (name, is_dir) in [
             ("out.partial", true),
             ("out.partial.blocks", true),
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn files_get_their_names_together() {
+    fn output_files_are_renamed_together() {
         let dir = tempfile::tempdir().unwrap();
         let (claim, files) = two_files(dir.path());
         claim.place(&files, Durability::Disk).unwrap();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_a_killed_run_gave_are_taken_back() {
+    fn interrupted_placement_is_undone() {
         let before = [pair("out.onnx.data", "old data"), pair("r.json", "old report")];
         for placed in 0..=3 {
             for discards in [false, true] {
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_has_put_under_a_name_since_is_kept() {
+    fn user_file_placed_after_a_killed_run_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let (claim, files) = two_files(dir.path());
         let Held { paths, journal, .. } = claim.into_held();
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_others_among_unfinished_work_are_never_removed() {
+    fn foreign_files_in_unfinished_work_are_never_removed() {
         for (folder, name) in
             [("out.partial", "mine.txt"), ("out.partial", "inner/mine"), ("out.partial.blocks", "mine")]
         {
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_aside_comes_back() {
+    fn output_set_aside_is_restored() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("out");
         let claim = Claim::take(&target, &options("1")).unwrap();

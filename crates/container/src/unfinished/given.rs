@@ -14,10 +14,10 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The most files of a folder that are looked at.
 const MOST_FILES: usize = 10_000;
 
-/// Parts of the names of what Kvant keeps beside an output while it is made, which may be beside the source too.
+/// Name parts of work files beside an output, which may be beside the source too.
 const UNFINISHED: &str = ".partial";
 
-/// What this run is given.
+/// The inputs and options of this run.
 pub(super) fn given(options: &Options) -> Given {
     given_in(options, &here())
 }
@@ -38,7 +38,7 @@ fn given_in(options: &Options, directory: &Path) -> Given {
     }
 }
 
-/// The options in which this run differs from an earlier one; none where one of them states none.
+/// The options in which this run differs from an earlier one; empty if either states none.
 pub(super) fn differing(then: &Given, now: &Options) -> Vec<Differing> {
     differing_in(then, now, &here())
 }
@@ -73,7 +73,7 @@ fn here() -> PathBuf {
     std::env::current_dir().unwrap_or_default()
 }
 
-/// Where an earlier run was; runs of versions that did not say are taken to have been here.
+/// The working directory of an earlier run; the current one for runs of versions that did not record it.
 fn directory_of(given: &Given) -> PathBuf {
     if given.directory.is_empty() { here() } else { of_record(&given.directory) }
 }
@@ -92,10 +92,10 @@ fn files(value: &str, directory: &Path) -> Vec<PathBuf> {
     paths(value, directory).into_iter().map(|(path, real)| real.unwrap_or_else(|| PathBuf::from(path))).collect()
 }
 
-/// What a file or folder is like now: another text where it has changed.
+/// A fingerprint of a file or folder, which differs after a change.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn state_of(path: &Path) -> io::Result<String> {
     state(path)
 }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_the_same_from_whatever_directory() {
+    fn recorded_paths_do_not_depend_on_the_directory() {
         let dir = tempfile::tempdir().unwrap();
         let (one, other) = (dir.path().join("one"), dir.path().join("other"));
         fs::create_dir_all(one.join("model")).unwrap();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_that_have_changed_are_told_and_no_others() {
+    fn only_changed_inputs_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("model")).unwrap();
         let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
@@ -165,7 +165,7 @@ mod tests {
             options(&[("the source", "model"), ("‹calib›", "a.txt,hub"), ("‹recipe›", "recipe.toml"), ("‹seed›", "1")]);
         let then = given_in(&given, dir.path());
         assert_eq!(then.inputs.len(), 3);
-        // What is made of a model may be made beside it.
+        // Outputs may be written beside their source.
         write("model/out.partial.journal", "work");
         assert_eq!(changed(&then), Vec::<String>::new());
         write("a.txt", "other");

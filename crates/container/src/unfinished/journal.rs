@@ -34,7 +34,7 @@ pub struct Input {
     pub option: String,
     /// Its path as it was given.
     pub path: String,
-    /// Its size and the time of its last change, in whatever form.
+    /// Its size and modification time, in an opaque form.
     pub state: String,
 }
 
@@ -55,7 +55,7 @@ const VERSION: u32 = 1;
 pub struct Entry {
     /// The job's index in the plan.
     pub job: usize,
-    /// What was written.
+    /// The written output.
     pub pieces: Vec<Written>,
 }
 
@@ -64,7 +64,7 @@ pub struct Entry {
 pub struct Written {
     /// The tensor's index among the declarations.
     pub tensor: usize,
-    /// Where in the tensor it begins.
+    /// Its offset in the tensor.
     pub offset: u64,
     /// Its length.
     pub length: u64,
@@ -99,12 +99,12 @@ enum Line {
     },
 }
 
-/// What an existing journal says.
+/// The contents of an existing journal.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// The plan that it is of; none where the journal is new, or cannot be read.
     pub plan: Option<String>,
-    /// What the run was given.
+    /// The inputs and options of the run.
     pub given: Given,
     /// The process that had it open last.
     pub process: Option<u32>,
@@ -112,7 +112,7 @@ pub struct Found {
     pub entries: Vec<Entry>,
     /// The files that Kvant writes among the unfinished work; all others there are somebody else's.
     pub files: BTreeSet<String>,
-    /// Whether the output was whole: only its naming may be missing.
+    /// Whether the output was complete: only the final rename may be missing.
     pub whole: bool,
     /// The files that were about to get their names together, if it is of several.
     pub(super) placing: Vec<Planned>,
@@ -123,12 +123,12 @@ pub struct Found {
 }
 
 impl Found {
-    /// Forgets that the output was whole, which it is no longer.
+    /// Clears the mark that the output was complete.
     pub(super) fn forget_placing(&mut self) {
         (self.whole, self.placing, self.whole_end) = (false, Vec::new(), self.end);
     }
 
-    /// Whether the output of this very plan was whole.
+    /// Returns whether the output of this plan was complete.
     pub fn is_whole(&self, plan: &str) -> bool {
         self.whole && self.plan.as_deref() == Some(plan)
     }
@@ -143,7 +143,7 @@ impl Journal {
         loop {
             let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
             file.try_lock().map_err(io::Error::from)?;
-            // Who had it before may have removed it meanwhile, and its name may be another journal's.
+            // Its previous owner may have removed it meanwhile, and the name may belong to another journal.
             if is_named(&file, path) {
                 let found = read(&file)?;
                 return Ok((Journal { file: Mutex::new(file) }, found));
@@ -151,12 +151,12 @@ impl Journal {
         }
     }
 
-    /// What the journal at `path` says, without opening it for writing; nothing where there is none.
+    /// The contents of the journal at `path`, without opening it for writing; empty if there is none.
     pub fn peek(path: &Path) -> Found {
         File::open(path).and_then(|file| read(&file)).unwrap_or_default()
     }
 
-    /// Whether there is a file at `path` that is no journal: neither empty nor with the first line of one.
+    /// Returns whether the file at `path` is not a journal: neither empty nor starting with a journal's first line.
     pub fn is_foreign(path: &Path) -> bool {
         let is_empty = path.metadata().is_ok_and(|found| found.is_file() && found.len() == 0);
         path.exists() && !is_empty && Journal::peek(path).plan.is_none()
@@ -165,7 +165,7 @@ impl Journal {
     /// Forgets everything and begins the record of a plan.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn begin(&self, plan: &str, given: &Given) -> io::Result<()> {
         let head = Head { kvant_journal: VERSION, plan: plan.to_owned(), given: given.clone() };
         let mut file = self.lock()?;
@@ -177,7 +177,7 @@ impl Journal {
     /// Holds on to all that was found, without a change to what it says.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn hold(&self, found: &Found) -> io::Result<()> {
         self.cut(found.whole_end)
     }
@@ -185,8 +185,8 @@ impl Journal {
     /// Resumes a journal: further jobs are appended, and nothing that counts is removed, so that a run killed here loses nothing.
     ///
     /// # Errors
-    /// The system's.
-    pub fn go_on(&self, found: &Found) -> io::Result<()> {
+    /// System errors.
+    pub fn resume(&self, found: &Found) -> io::Result<()> {
         self.cut(found.end)
     }
 
@@ -199,7 +199,7 @@ impl Journal {
     /// Records a finished job. The line is with the system when this returns: it survives the end of the process.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn record(&self, entry: &Entry) -> io::Result<()> {
         write_line(&mut *self.lock()?, entry)
     }
@@ -207,7 +207,7 @@ impl Journal {
     /// Records files before they are written among the unfinished work, by their names there.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn record_files(&self, files: BTreeSet<String>) -> io::Result<()> {
         write_line(&mut *self.lock()?, &Line::Files { files })
     }
@@ -215,7 +215,7 @@ impl Journal {
     /// Records that the output is whole.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn record_whole(&self) -> io::Result<()> {
         write_line(&mut *self.lock()?, &Line::Whole { whole: true, placing: Vec::new() })
     }
@@ -237,7 +237,7 @@ fn write_line(file: &mut File, value: &impl Serialize) -> io::Result<()> {
     file.write_all(&line)
 }
 
-/// Whether a file that is open still has its name.
+/// Returns whether a file that is open still has its name.
 fn is_named(file: &File, path: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn records_survive_and_a_torn_line_does_not_count() {
+    fn journal_round_trips_and_ignores_a_torn_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let (journal, found) = Journal::open(&path).unwrap();
@@ -323,14 +323,14 @@ mod tests {
         let (journal, found) = Journal::open(&path).unwrap();
         assert_eq!((&found.entries[..], found.whole), (&[entry(1), entry(2)][..], false));
         assert_eq!((found.plan.as_deref(), &found.given, found.process), (Some("p"), &given, Some(std::process::id())));
-        journal.go_on(&found).unwrap();
+        journal.resume(&found).unwrap();
         assert_eq!(Journal::peek(&path).entries, found.entries, "nothing is lost by a run that begins");
         journal.record(&entry(4)).unwrap();
         assert_eq!(Journal::peek(&path).entries, [entry(1), entry(2), entry(4)], "the torn line is gone");
     }
 
     #[test]
-    fn a_whole_output_is_told_by_its_last_line() {
+    fn complete_output_is_known_by_its_last_record() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         assert_eq!(Journal::peek(&path), Found::default());
@@ -342,12 +342,12 @@ mod tests {
         assert_eq!((&found.entries[..], found.is_whole("p"), found.is_whole("q")), (&[entry(1)][..], true, false));
         journal.hold(&found).unwrap();
         assert!(Journal::peek(&path).whole);
-        journal.go_on(&found).unwrap();
+        journal.resume(&found).unwrap();
         assert!(!Journal::peek(&path).whole, "who goes on has more to do");
     }
 
     #[test]
-    fn journals_of_versions_that_said_less_are_read() {
+    fn journals_of_older_versions_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         std::fs::write(&path, "{\"kvant_journal\":1,\"plan\":\"p\"}\n").unwrap();
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_run_is_kept_out() {
+    fn second_run_is_locked_out() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let _first = Journal::open(&path).unwrap();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_no_journals() {
+    fn foreign_file_is_not_a_journal() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         assert!(!Journal::is_foreign(&path));

@@ -1,5 +1,5 @@
-//! Results of expensive stages, kept beside an unfinished output so that an interrupted run does not find them again. What the
-//! results are is the business of those who keep them.
+//! Results of expensive stages, kept beside an unfinished output so that a resumed run does not recompute them. What the
+//! results are is up to the callers.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ impl KeptResults {
         KeptResults { directory: directory.to_owned(), plan: plan.to_owned() }
     }
 
-    /// Whether there are none, of this plan or another.
+    /// Returns whether there are none, of this plan or another.
     pub fn is_empty(&self) -> bool {
         fs::read_dir(&self.directory).map_or(true, |mut entries| entries.next().is_none())
     }
@@ -55,11 +55,11 @@ impl KeptResults {
         Some((serde_json::from_slice(&rest).ok()?, codes))
     }
 
-    /// Keeps a result, which appears under its name when it is complete. Floats in `value` are to be given as their bits: not all of
+    /// Keeps a result, which appears under its name when it is complete. Floats in `value` must be given as their bits: not all of
     /// them are JSON numbers.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn put(&self, name: &str, value: &impl Serialize, codes: &[u8]) -> io::Result<()> {
         let mut rest = serde_json::to_vec(value)?;
         let length = rest.len();
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_believed_where_plan_name_and_hash_agree() {
+    fn kept_results_require_matching_plan_name_and_hash() {
         let dir = tempfile::tempdir().unwrap();
         let kept = KeptResults::new(&dir.path().join("kept"), "plan");
         assert!(kept.get::<Vec<u32>>("a").is_none());

@@ -1,4 +1,4 @@
-//! What keeps an output from being made.
+//! Reasons that an output cannot be written.
 
 use super::given::changed;
 use super::journal::Journal;
@@ -10,18 +10,18 @@ use crate::remedy::Remedy;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What keeps an output from being made.
+/// Reasons that an output cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     /// The directory is there already (*invalid*).
     #[error("{} exists already", crate::path_text::shown(.0))]
     Exists(PathBuf),
-    /// What would be replaced does not look like a model (*invalid*).
+    /// The existing output does not look like a model (*invalid*).
     #[error("{} exists already and cannot be replaced: {reason}", crate::path_text::shown(path))]
     NotReplaceable {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// Its kind.
         reason: String,
     },
     /// The output would overwrite its own source (*invalid*).
@@ -51,7 +51,7 @@ pub enum OutputError {
     OtherRun {
         /// The output.
         path: PathBuf,
-        /// What has changed since it began, where that is known.
+        /// The changes since it began, where known.
         changed: Vec<String>,
     },
     /// The staging directory is not of Kvant's making (*invalid*).
@@ -82,7 +82,7 @@ pub enum OutputError {
     /// The system.
     #[error("cannot {action} {}: {cause}", crate::path_text::shown(path))]
     Io {
-        /// What was attempted, as a verb.
+        /// The attempted operation, as a verb.
         action: &'static str,
         /// On what.
         path: PathBuf,
@@ -113,7 +113,7 @@ fn told(differing: &[Differing]) -> String {
     differing.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// What an unfinished run is of, as a part of a sentence.
+/// The kind of an unfinished run, as part of a sentence.
 fn of_other(changed: &[String]) -> String {
     match changed {
         [] => "of another source, recipe file, data or version of Kvant".to_owned(),
@@ -124,7 +124,7 @@ fn of_other(changed: &[String]) -> String {
     }
 }
 
-/// Who it is, as a part of a sentence.
+/// The process, as part of a sentence.
 fn by(process: Option<u32>) -> String {
     process.map_or_else(String::new, |process| format!(" (process {process})"))
 }
@@ -199,7 +199,7 @@ fn of_these(temporary: u64) -> String {
     if temporary == 0 { String::new() } else { format!(", {temporary} of them for temporary files while it is made") }
 }
 
-/// How many outputs there are beside the first, as a part of a sentence.
+/// The number of further outputs, as part of a sentence.
 fn beside(others: usize) -> String {
     if others == 0 { String::new() } else { format!(", with {others} more beside it,") }
 }

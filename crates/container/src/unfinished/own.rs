@@ -1,5 +1,5 @@
-//! Which files beside an unfinished output are Kvant's. All others are somebody else's: they are neither removed with the work nor
-//! taken for a part of it.
+//! Determines which files beside an unfinished output are Kvant's. All others are foreign: they are neither removed with the work nor
+//! treated as part of it.
 
 use super::output_error::OutputError;
 use super::paths::Paths;
@@ -33,7 +33,7 @@ pub(super) fn refuse_strangers(paths: &Paths, written: &BTreeSet<String>) -> Res
 /// Removes the files of a directory that Kvant has written, and the directory if nothing else is in it.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn remove_written(dir: &Path, written: &BTreeSet<String>) -> Result<(), OutputError> {
     let found = names(dir).map_err(OutputError::io("read", dir))?;
     let own = found.into_iter().filter(|name| is_temporary(name) || name == MANIFEST_FILE || written.contains(name));
@@ -49,7 +49,7 @@ pub fn remove_written(dir: &Path, written: &BTreeSet<String>) -> Result<(), Outp
 /// Removes the results of a calibrated run so far from their directory, and the directory if nothing else is in it.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn remove_results(dir: &Path) -> io::Result<()> {
     let mut results = names(dir)?.into_iter().map(|name| dir.join(of_record(&name))).filter(|path| is_result(path));
     results.try_for_each(|path| or_gone(fs::remove_file(path)))?;
@@ -67,7 +67,7 @@ fn is_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY)
 }
 
-/// Whether a file is a result of a calibrated run: by its name, or by its first bytes.
+/// Returns whether a file is a result of a calibrated run: by its name, or by its first bytes.
 fn is_result(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_named = ["state.", "streams.", TEMPORARY].iter().any(|own| name.starts_with(own));

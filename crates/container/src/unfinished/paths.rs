@@ -1,4 +1,4 @@
-//! The paths of an output and of what is kept beside it while it is made.
+//! The paths of an output and of its work files.
 
 use super::journal::Journal;
 use super::output_error::OutputError;
@@ -8,12 +8,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Every path beside an output that is in use while it is made. What else lies there under one of these names is in the way.
+/// Every work path of an output. Foreign files under one of these names are refused.
 pub fn paths_beside(target: &Path) -> Vec<PathBuf> {
     Paths::of(target).map(|paths| paths.beside().to_vec()).unwrap_or_default()
 }
 
-/// Where a run reports why it does not give an output its name. The report stays until the output gets its name or is discarded.
+/// The file in which a run reports why it rejected an output. The report stays until the output gets its name or is discarded.
 ///
 /// # Errors
 /// [`OutputError::NoName`].
@@ -41,18 +41,18 @@ pub fn statistics_beside(target: &Path) -> PathBuf {
 pub struct Paths {
     /// The output.
     pub target: PathBuf,
-    /// Where it is made.
+    /// The directory in which it is written.
     pub staging: PathBuf,
     /// The record of the work.
     pub journal: PathBuf,
-    /// What stood under its name.
+    /// The previous output of that name.
     pub replaced: PathBuf,
-    /// Why it was rejected.
+    /// The report of its rejection.
     pub report: PathBuf,
 }
 
 impl Paths {
-    /// Those of an output.
+    /// The paths of an output.
     ///
     /// # Errors
     /// [`OutputError::NoName`].
@@ -81,12 +81,12 @@ impl Paths {
         [staging, replaced, report, self.blocks(), self.statistics(), self.journal.clone()]
     }
 
-    /// Where the activations between blocks are kept.
+    /// The directory of activations between blocks.
     pub fn blocks(&self) -> PathBuf {
         blocks_beside(&self.target)
     }
 
-    /// Where the statistics of calibration are kept.
+    /// The file of calibration statistics.
     pub fn statistics(&self) -> PathBuf {
         statistics_beside(&self.target)
     }
@@ -97,10 +97,10 @@ impl Paths {
         [file.clone(), file.with_extension("unfinished")]
     }
 
-    /// Removes what was replaced, what the output was made in, and why it had no name before.
+    /// Removes the replaced output, the work directory and the rejection report.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn clear_beside(&self) -> Result<(), OutputError> {
         remove(&self.replaced)?;
         remove(&self.staging)?;
@@ -110,14 +110,14 @@ impl Paths {
     /// The same, and at last the journal.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn clear_away(&self) -> Result<(), OutputError> {
         self.clear_beside()?;
         fs::remove_file(&self.journal).map_err(OutputError::io("remove", &self.journal))
     }
 }
 
-/// Refuses what is in the way: without a journal it is not ours to remove.
+/// Refuses foreign files: without a journal they are not ours to remove.
 ///
 /// # Errors
 /// [`OutputError::InTheWay`].
@@ -135,7 +135,7 @@ pub fn check_beside(paths: &Paths) -> Result<(), OutputError> {
 /// Removes a directory with all that is in it, or a file; what is gone already is removed.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn remove(path: &Path) -> Result<(), OutputError> {
     let removed = match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

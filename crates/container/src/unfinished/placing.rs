@@ -41,8 +41,8 @@ impl Placing {
         Planned { made: made.map(text), place: text(&self.place), stamp: made.and_then(stamp) }
     }
 
-    /// Gives the file its name. What is there is moved to `aside`; what is no regular file, such as a pipe or a device, is written to
-    /// as it is.
+    /// Renames the file. An existing file is moved to `aside`; anything but a regular file, such as a pipe or a device, is written to
+    /// directly.
     fn place(&self, aside: &Path) -> Result<(), OutputError> {
         let Placing { made, place } = self;
         let is_special = fs::metadata(place).is_ok_and(|found| !found.is_file() && !found.is_dir());
@@ -78,7 +78,7 @@ pub(super) fn undo(paths: &Paths, files: &[Planned]) -> Result<(), OutputError> 
             move_file(&aside, place)?;
         }
     }
-    // What is still in there was replaced by the user since.
+    // Files still in there were replaced by the user since.
     remove(&paths.replaced)
 }
 

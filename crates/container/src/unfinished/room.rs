@@ -14,7 +14,7 @@ pub struct Room {
     disks: BTreeMap<Option<u64>, Needed>,
 }
 
-/// What a disk must have room for.
+/// The space that a disk needs.
 #[derive(Debug)]
 struct Needed {
     /// The first path on it.
@@ -71,7 +71,7 @@ impl Needed {
                 temporary: self.temporary,
                 available,
             }),
-            // A system that cannot tell lets the work begin; a full disk is reported then.
+            // If the free space is unknown, the work starts; a full disk is reported then.
             _ => Ok(()),
         }
     }

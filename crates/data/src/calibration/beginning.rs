@@ -9,12 +9,12 @@ use std::ops::ControlFlow;
 
 /// Bytes of a text that are looked at.
 const TEXT: u64 = 64 << 10;
-/// Rows that are looked at: data in which so many are of no use may have others further on.
+/// The number of rows inspected: data with only unusable rows up to here may have usable ones later.
 const ROWS: u64 = 1000;
 /// Files that are read as a whole are not looked into where they are larger.
 const WHOLE: u64 = 16 << 20;
 
-/// Refuses data that loading would refuse, as far as their beginning tells.
+/// Refuses data that loading would refuse, as far as their beginning shows.
 pub(super) fn check(options: &Options) -> Result<(), CalibrationDataError> {
     let (mut rows, mut reasons) = (0, BTreeMap::new());
     for file in options.resolve()? {
@@ -43,7 +43,7 @@ pub(super) fn check(options: &Options) -> Result<(), CalibrationDataError> {
     Err(loader::no_sample(options, rows, &reasons, None))
 }
 
-/// Why a document gives no tokens, whatever the tokenizer is.
+/// The reason that a document gives no tokens with any tokenizer.
 fn skip_of(document: &Document) -> Option<super::Skip> {
     let is_empty = match document {
         Document::Text(text) => text.is_empty(),

@@ -3,7 +3,7 @@
 use super::document::{Document, Skip};
 use serde_json::{Map, Value, json};
 
-/// Roles of ShareGPT and its kin, and what chat templates call them. Others stay as they are.
+/// Roles of ShareGPT and similar formats, and their names in chat templates. Others are kept.
 const ROLES: &[(&str, &str)] = &[
     ("human", "user"),
     ("gpt", "assistant"),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn sharegpt_becomes_roles() {
+    fn sharegpt_roles_are_mapped() {
         let shared =
             json!([{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}, {"from": "critic", "value": "c"}]);
         let expected = vec![message("user", "q"), message("assistant", "a"), message("critic", "c")];
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_in_parts_are_joined() {
+    fn multipart_contents_are_joined() {
         let parts =
             json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}, "c"]}]);
         assert_eq!(read_all(parts), Ok(Document::Conversation(vec![message("user", "a\nb\nc")])));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_text_comes_first_once() {
+    fn system_prompt_is_prepended_once() {
         let list = [message("user", "q")];
         let with = Document::Conversation(vec![message("system", "s"), message("user", "q")]);
         assert_eq!(read(&list, Some("s")), Ok(with));
@@ -100,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_tools_are_kept_and_nulls_dropped() {
+    fn tool_calls_are_kept_and_nulls_dropped() {
         let call = json!([{"role": "assistant", "content": null, "tool_calls": [1], "name": null}]);
         let expected = json!({"role": "assistant", "content": null, "tool_calls": [1]});
         assert_eq!(read_all(call), Ok(Document::Conversation(vec![expected])));
     }
 
     #[test]
-    fn what_is_no_conversation_is_told() {
+    fn malformed_conversations_are_skipped() {
         for list in
             [json!([1]), json!(["a"]), json!([{"role": "user"}]), json!([{"content": "a"}]), json!([{"role": 1}])]
         {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fmt;
 use std::ops::ControlFlow;
 
-/// What becomes tokens together.
+/// A unit of text that is tokenized together.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Document {
     /// Plain text.
@@ -17,10 +17,10 @@ pub(super) enum Document {
     Tokens(Vec<i64>),
 }
 
-/// What a file hands out.
+/// An item read from a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Row {
-    /// The file as one document; `cut` tells that the file goes on, beyond what is needed.
+    /// The file as one document; `cut` says that the file continues beyond the needed part.
     Whole {
         /// The document.
         document: Document,
@@ -42,7 +42,7 @@ impl From<Result<Document, Skip>> for Row {
 /// Takes rows until it has enough.
 pub(super) type Sink<'a> = dyn FnMut(Row) -> Result<ControlFlow<()>, CalibrationDataError> + 'a;
 
-/// Why a row is of no use.
+/// The reason that a row is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Skip {
@@ -58,14 +58,14 @@ pub enum Skip {
     NotAConversation,
     /// The chat template refuses the conversation.
     Refused,
-    /// There is no token in it.
+    /// It has no token.
     Empty,
     /// A document does not fill a window.
     TooShort,
 }
 
 impl Skip {
-    /// The way out where this is what ails most rows.
+    /// The remedy if most rows have this problem.
     pub(super) fn hint(self) -> &'static str {
         match self {
             Skip::NotUtf8 => "give text in UTF-8",

@@ -1,4 +1,4 @@
-//! Documents turned into tokens, with the checkpoint's tokenizer and chat template, and checked against its vocabulary.
+//! Tokenizes documents with the checkpoint's tokenizer and chat template, and checks them against its vocabulary.
 
 use super::chat_template::{ChatTemplate, Rendered};
 use super::document::{Document, Skip};
@@ -16,11 +16,11 @@ pub(super) struct Encoder {
     pub templated: u64,
     /// Conversations joined without one.
     pub untemplated: u64,
-    /// What the chat template said where it first refused a conversation.
+    /// The message of the chat template's first refusal.
     pub refusal: Option<String>,
 }
 
-/// What text needs.
+/// The requirements of text.
 struct Tools {
     tokenizer: ModelTokenizer,
     model: PathBuf,
@@ -37,7 +37,7 @@ impl Tools {
     }
 }
 
-/// Why a document has no tokens.
+/// The reason that a document has no tokens.
 pub(super) enum Unusable {
     /// It is of no use.
     Skip(Skip),
@@ -60,7 +60,7 @@ impl From<TokenizerError> for Unusable {
 }
 
 impl Encoder {
-    /// An encoder for a model of `vocabulary` tokens. `is_text` tells whether there is anything to tokenize: tokens alone
+    /// An encoder for a model of `vocabulary` tokens. `is_text` says whether there is text to tokenize: token data
     /// need no tokenizer.
     pub(super) fn new(
         model: &Path,
@@ -138,7 +138,7 @@ impl Encoder {
     }
 }
 
-/// A conversation as plain text, for models without a chat template: what is said, with blank lines between.
+/// A conversation as plain text, for models without a chat template: the messages, separated by blank lines.
 fn joined(messages: &[Value]) -> String {
     messages.iter().filter_map(|message| message["content"].as_str()).collect::<Vec<_>>().join("\n\n")
 }

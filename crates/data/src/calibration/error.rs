@@ -1,4 +1,4 @@
-//! What keeps calibration data from being read.
+//! Reasons that calibration data cannot be read.
 
 use super::Skip;
 use crate::tokenizer::TokenizerError;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 /// An error of reading calibration data.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationDataError {
-    /// Nothing is asked for.
+    /// The request is empty.
     #[error("{what}")]
     Options {
-        /// What is wrong.
+        /// The problem.
         what: &'static str,
     },
     /// A file cannot be read.
@@ -23,7 +23,7 @@ pub enum CalibrationDataError {
         /// The system's answer.
         cause: io::Error,
     },
-    /// A file cannot be mapped, or is no safetensors file.
+    /// A file cannot be mapped, or is not a safetensors file.
     #[error(transparent)]
     File(#[from] kvant_container::Error),
     /// The tokenizer cannot be used.
@@ -34,10 +34,10 @@ pub enum CalibrationDataError {
     Template {
         /// The file that holds it.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         message: String,
     },
-    /// A format that is none of those that are read.
+    /// An unsupported format.
     #[error("{}: its name does not end in a format that Kvant reads", kvant_container::shown(file))]
     UnknownFormat {
         /// The file.
@@ -54,7 +54,7 @@ pub enum CalibrationDataError {
     Damaged {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         message: String,
     },
     /// A file may be right, but is not handled.
@@ -62,7 +62,7 @@ pub enum CalibrationDataError {
     Unsupported {
         /// The file.
         file: PathBuf,
-        /// What is not handled.
+        /// The unsupported feature.
         what: String,
     },
     /// A file whose reader was left out of the build.
@@ -82,7 +82,7 @@ pub enum CalibrationDataError {
         columns: String,
     },
     /// A field is named, and no file has fields.
-    #[error("{} has no fields, and `{column}` is to be one", kvant_container::shown(file))]
+    #[error("{} has no fields, but `{column}` is required", kvant_container::shown(file))]
     NoFields {
         /// The first file.
         file: PathBuf,
@@ -94,7 +94,7 @@ pub enum CalibrationDataError {
     NotText {
         /// The file.
         file: PathBuf,
-        /// Where the first byte stands that is none.
+        /// The position of the first invalid byte.
         position: usize,
     },
     /// A file holds more than is read.
@@ -120,13 +120,13 @@ pub enum CalibrationDataError {
     /// Nothing of all that was read can be used.
     #[error("the calibration data gives no sample of {length} tokens{}", reason(why))]
     NoSample {
-        /// The longest length asked for, or the length of a window.
+        /// The requested maximum length, or the length of a window.
         length: usize,
-        /// Why its rows cannot be used.
+        /// The reason that its rows are unusable.
         why: String,
-        /// What ails most of them.
+        /// The problem of most rows.
         most: Option<Skip>,
-        /// The field that rows were asked for.
+        /// The requested field.
         column: Option<String>,
     },
 }

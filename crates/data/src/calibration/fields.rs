@@ -1,16 +1,16 @@
-//! Which fields of a row hold its text: the one table of names, and a row turned into a document by it.
+//! The fields of a row that hold its text: a table of names, and the conversion of a row to a document.
 
 use super::conversation;
 use super::document::{Document, Skip};
 use serde_json::{Map, Value};
 
-/// How fields of a row become a document.
+/// The conversion of a row's fields to a document.
 enum Rule {
     /// A field with a text, a conversation or tokens.
     Whole(&'static str),
     /// A text and its continuation, joined as they are; or two parts of a conversation.
     Joined(&'static str, &'static str),
-    /// What a user asks and an assistant answers.
+    /// A user's question and an assistant's answer.
     Turn(&'static str, &'static str),
 }
 
@@ -39,7 +39,7 @@ const ADDED: &[&str] = &["input", "context", "system", MASK];
 /// Which tokens of `input_ids` count.
 const MASK: &str = "attention_mask";
 
-/// Whether a field can matter to [`document`].
+/// Returns whether a field can matter to [`document`].
 pub(super) fn is_relevant(name: &str, column: Option<&str>) -> bool {
     match column {
         Some(column) => name == column || ADDED.contains(&name),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_found_by_name() {
+    fn text_fields_are_found_by_name() {
         assert_eq!(text(json!("bare")), "bare");
         assert_eq!(text(json!({"id": 1, "text": "a", "content": "b"})), "a");
         assert_eq!(text(json!({"text": null, "content": "b"})), "b");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_and_answers_are_conversations() {
+    fn question_and_answer_fields_become_conversations() {
         let asked = pairs(&[("user", "q"), ("assistant", "a")]);
         assert_eq!(turns(json!({"question": "q", "answer": "a"})), asked);
         assert_eq!(turns(json!({"prompt": "q", "chosen": "a", "rejected": "b"})), asked);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_conversations() {
+    fn message_lists_become_conversations() {
         let list = json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]);
         let asked = pairs(&[("user", "q"), ("assistant", "a")]);
         for row in [json!({"messages": list, "prompt": "q"}), json!({"chosen": list, "prompt": "q"}), list.clone()] {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_taken_without_their_padding() {
+    fn tokens_are_taken_without_padding() {
         let row = json!({"input_ids": [5, 6, 0, 0], "attention_mask": [1, 1, 0, 0]});
         assert_eq!(document(&row, None), Ok(Document::Tokens(vec![5, 6])));
         assert_eq!(document(&json!([5, -6]), None), Ok(Document::Tokens(vec![5, -6])));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_column_wins() {
+    fn named_column_wins() {
         let row = json!({"text": "a", "body": "b", "talk": [{"role": "user", "content": "q"}]});
         assert_eq!(document(&row, Some("body")), Ok(Document::Text("b".into())));
         assert!(matches!(document(&row, Some("talk")), Ok(Document::Conversation(_))));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_text_are_told() {
+    fn rows_without_text_are_skipped_with_a_reason() {
         for row in [json!({"a": 1}), json!(7), json!(null), json!({"text": {"x": 1}}), json!({"question": "q"})] {
             assert_eq!(document(&row, None), Err(Skip::NoText), "{row}");
         }

@@ -1,4 +1,4 @@
-//! Which files are read and as what: the one table of formats, told by the names of files. No reading.
+//! The data formats and their file extensions. Does not read files.
 
 use super::CalibrationDataError;
 use super::document::Sink;
@@ -10,13 +10,13 @@ type Read = fn(&DataFile, &Reading<'_>, &mut Sink<'_>) -> Result<(), Calibration
 
 /// A format of files.
 pub(super) struct Format {
-    /// The ending of its files' names, by which it is also called.
+    /// Its file extension, which is also its name.
     ending: &'static str,
     /// Whether it may stand in a compressed stream.
     compressible: bool,
     /// Whether its documents are to be tokenized.
     pub is_text: bool,
-    /// How it is read.
+    /// The function that reads it.
     pub read: Read,
 }
 
@@ -31,7 +31,7 @@ static FORMATS: [Format; 7] = [
     Format { ending: "safetensors", compressible: false, is_text: false, read: tensors::read },
 ];
 
-/// How a file is compressed as a whole.
+/// The compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compression {
     /// Not at all.
@@ -45,7 +45,7 @@ pub(super) enum Compression {
 /// The endings of compressed files.
 const COMPRESSIONS: [(&str, Compression); 2] = [("gz", Compression::Gzip), ("zst", Compression::Zstandard)];
 
-/// How much is read, and which field of a row.
+/// The amount to read, and the field of a row.
 pub(super) struct Reading<'a> {
     /// The most bytes of the file, decompressed.
     pub max_bytes: u64,
@@ -57,16 +57,16 @@ pub(super) struct Reading<'a> {
 
 /// A file to be read.
 pub(super) struct DataFile {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What it is.
+    /// Its kind.
     pub format: &'static Format,
-    /// How it is compressed.
+    /// Its compression.
     pub compression: Compression,
 }
 
 impl DataFile {
-    /// The file by its name; `None` where that tells no format.
+    /// The file by its name; `None` for an unknown extension.
     fn of(path: PathBuf) -> Option<DataFile> {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         let (stem, last) = name.rsplit_once('.')?;
@@ -77,19 +77,19 @@ impl DataFile {
         Some(DataFile { path, format, compression: compression.unwrap_or(Compression::None) })
     }
 
-    /// The bytes of a text that is one document, of which compression leaves open how many there are; none of other files.
+    /// The size of a text that is one document; `None` if compressed, or for other files.
     pub(super) fn text_bytes(&self) -> Option<u64> {
         let size = || std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
         let is_compressed = self.compression != Compression::None;
         (self.format.ending == "txt").then(|| if is_compressed { u64::MAX } else { size() })
     }
 
-    /// Whether its rows have fields, or it has tensors with names.
+    /// Returns whether its rows have fields, or it has tensors with names.
     pub(super) fn has_fields(&self) -> bool {
         !["txt", "npy"].contains(&self.format.ending)
     }
 
-    /// Whether more than the beginning may be read of it to hand out the first row.
+    /// Returns whether reading the first row may require more than the beginning.
     pub(super) fn is_read_whole(&self) -> bool {
         let rows = ["txt", "jsonl", "ndjson", "parquet"];
         !rows.contains(&self.format.ending)
@@ -107,7 +107,7 @@ impl DataFile {
     }
 }
 
-/// The files that are meant: each one named, and those of the directories named whose names tell a format, by name. Files in
+/// The resolved files: each given file, and those of given directories with a known extension, by name. Files in
 /// deeper directories and hidden ones are left out.
 pub(super) fn resolve(paths: &[PathBuf]) -> Result<Vec<DataFile>, CalibrationDataError> {
     let mut files = Vec::new();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_formats() {
+    fn data_format_follows_the_file_name() {
         let known = ["a/b.txt", "b.TXT", "c.jsonl.zst", "d.ndjson.gz", "e.json", "f.v1.parquet", "g.npy"];
         let formats = ["txt", "txt", "jsonl.zst", "ndjson.gz", "json", "parquet", "npy"];
         assert_eq!(known.map(|path| name_of(path).unwrap()), formats);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_give_their_files_by_name() {
+    fn directories_list_their_files_by_name() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["b.txt", "a.jsonl", ".hidden.txt", "README.md"] {
             std::fs::write(dir.path().join(name), "x").unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_before_anything_is() {
+    fn unreadable_data_files_are_refused_first() {
         let dir = tempfile::tempdir().unwrap();
         let error = |path: PathBuf| resolve(&[path]).err().unwrap();
         assert!(matches!(error(dir.path().join("no.txt")), CalibrationDataError::Read { .. }));

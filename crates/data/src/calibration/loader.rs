@@ -3,7 +3,7 @@
 use super::document::{Document, Row, Skip};
 use super::encoder::{Encoder, Unusable};
 use super::files::{DataFile, Reading};
-use super::selection::{Origin, Selection};
+use super::selection::{RowOrigin, Selection};
 use super::{CalibrationData, CalibrationDataError, FileProvenance, HeldOut, Options, Packing, Provenance, stream};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -39,8 +39,8 @@ struct Loader<'a> {
     options: &'a Options,
     encoder: Encoder,
     selection: Selection,
-    /// Documents that fill no window, as many as could be used: where none does, they are used as they are.
-    short: Vec<(Origin, Vec<u32>)>,
+    /// Documents shorter than a window, as many as could be used: if none fills one, they are used whole.
+    short: Vec<(RowOrigin, Vec<u32>)>,
     files: Vec<FileProvenance>,
     watch: &'a mut dyn FnMut(usize, usize),
 }
@@ -57,7 +57,7 @@ impl Loader<'_> {
             self.short.retain(|(origin, _)| origin.file < self.files.len());
             self.read_up_to(file, record, most)?;
         }
-        // What comes behind the samples that were asked for would not have been taken.
+        // Rows after the requested samples would not have been taken.
         let is_cut = self.options.is_drawn() || (!self.selection.has_samples() && is_short(self));
         if let Some(record) = self.files.last_mut() {
             record.cut &= is_cut;
@@ -92,7 +92,7 @@ impl Loader<'_> {
         };
         let packing = options.packing.unwrap_or(natural);
         record.packing = Some(packing);
-        let origin = Origin { file: index, row: at, window: 0 };
+        let origin = RowOrigin { file: index, row: at, window: 0 };
         match self.take(document, packing, origin) {
             Ok(()) => Ok(self.flow()),
             Err(Unusable::Skip(skip)) => Ok(self.skip(skip)),
@@ -105,7 +105,7 @@ impl Loader<'_> {
     }
 
     /// Encodes a document, if it is wanted, and offers its tokens to the selection.
-    fn take(&mut self, document: Document, packing: Packing, origin: Origin) -> Result<(), Unusable> {
+    fn take(&mut self, document: Document, packing: Packing, origin: RowOrigin) -> Result<(), Unusable> {
         // Which of a document's windows are wanted is known only when it is encoded.
         if packing != Packing::Document && !self.selection.wants(origin) {
             return Ok(());
@@ -123,7 +123,7 @@ impl Loader<'_> {
             return Err(Unusable::Skip(Skip::TooShort));
         }
         for (window, tokens) in (0..).zip(tokens.chunks_exact(length)) {
-            let origin = Origin { window, ..origin };
+            let origin = RowOrigin { window, ..origin };
             if self.selection.wants(origin) {
                 self.selection.put(origin, tokens.to_vec());
             }
@@ -186,7 +186,7 @@ impl Loader<'_> {
     }
 }
 
-/// The record of a file of which nothing is read yet.
+/// The record of an unread file.
 fn record_of(file: &DataFile) -> Result<FileProvenance, CalibrationDataError> {
     let (xxh3_128, bytes) = stream::hash(&file.path)?;
     Ok(FileProvenance {
@@ -202,7 +202,7 @@ fn record_of(file: &DataFile) -> Result<FileProvenance, CalibrationDataError> {
     })
 }
 
-/// How many rows there are for each reason to leave them out.
+/// The number of skipped rows for each reason.
 fn reasons(files: &[FileProvenance]) -> BTreeMap<Skip, u64> {
     let mut reasons = BTreeMap::new();
     for (&skip, &count) in files.iter().flat_map(|file| &file.skipped) {
@@ -211,7 +211,7 @@ fn reasons(files: &[FileProvenance]) -> BTreeMap<Skip, u64> {
     reasons
 }
 
-/// That none of the rows is of use: how many there are for each reason, and what the chat template said.
+/// The error for data without usable rows: the number for each reason, and the message of the chat template.
 pub(super) fn no_sample(
     options: &Options,
     rows: u64,

@@ -2,7 +2,7 @@
 //!
 //! A file is read in one of the formats of `files`, chosen by its name, and hands out rows; a row becomes a document (text, a
 //! conversation or tokens) by the rules of `fields`; documents become tokens with the checkpoint's own tokenizer and chat
-//! template, and tokens become sequences as [`Packing`] says. What was read, and what was of no use, is in the
+//! template, and tokens become sequences as [`Packing`] says. The used and skipped rows are recorded in the
 //! [`Provenance`].
 //!
 //! The same files, options and model give the same sequences. Files are hostile: bytes are counted after decompression, rows
@@ -35,7 +35,7 @@ use std::path::Path;
 pub struct CalibrationData {
     /// The sequences, none of them empty.
     pub sequences: Vec<Vec<u32>>,
-    /// Further sequences, which are not among the first: at most as many as were to be held out, none where the data have no more.
+    /// Held-out sequences, which are not among the first: at most as many as requested, none if the data have no more.
     pub held_out: Vec<Vec<u32>>,
     /// Where they come from.
     pub provenance: Provenance,
@@ -43,13 +43,13 @@ pub struct CalibrationData {
 
 impl CalibrationData {
     /// Reads calibration data for the checkpoint in the directory `model`, whose tokenizer and chat template are used, and
-    /// whose vocabulary has `vocabulary` tokens. `watch` is told how many samples there are and how many are asked for.
+    /// whose vocabulary has `vocabulary` tokens. `watch` receives the number of samples so far and the requested number.
     ///
     /// # Errors
     ///
     /// Files that are missing, unknown, damaged or too large, tokenizers and templates that cannot be used, tokens outside
-    /// of the vocabulary, and data of which nothing can be used. Fewer samples than asked for, and rows that are of no use
-    /// among others that are, are no errors but [`Provenance::warnings`].
+    /// of the vocabulary, and data without usable rows. Fewer samples than requested, and unusable rows
+    /// among usable ones, are not errors but [`Provenance::warnings`].
     pub fn load(
         options: &Options,
         model: &Path,

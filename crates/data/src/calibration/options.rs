@@ -1,4 +1,4 @@
-//! What the user asks of calibration data: where it is, how much of it, and how it becomes sequences.
+//! Options of calibration data: files, amount, and packing into sequences.
 
 use super::files::{self, DataFile};
 use super::{CalibrationDataError, beginning};
@@ -14,7 +14,7 @@ const BYTES_PER_TOKEN: u64 = 8;
 /// Bytes that tokenizers take for each byte of a text.
 const MEMORY_PER_BYTE: u64 = 160;
 
-/// How documents become sequences.
+/// The packing of documents into sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
     /// Each document is tokenized whole and cut into consecutive windows from its start; a shorter tail is dropped. The
@@ -24,7 +24,7 @@ pub enum Packing {
     Sample,
     /// The tokens of all rows, joined and cut into windows; what the authors of AWQ do.
     Concatenate,
-    /// Windows at random places of the joined tokens; what the authors of GPTQ do. They are drawn from the first 2^26
+    /// Windows at random positions of the joined tokens, as the authors of GPTQ do. They are drawn from the first 2^26
     /// tokens, or four times what is asked for if that is more.
     Random,
 }
@@ -50,23 +50,23 @@ impl Serialize for Packing {
     }
 }
 
-/// What is read, and how.
+/// The data to read, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Files, and directories whose files are taken in the order of their names.
     pub files: Vec<PathBuf>,
-    /// How many sequences are asked for; at least 1.
+    /// The requested number of sequences; at least 1.
     pub samples: usize,
-    /// How many further sequences are held out, where the data have them: for measuring what the others have led to.
+    /// The number of further sequences to hold out, if available: for measuring results.
     pub held_out: usize,
     /// The longest sequence in tokens, and the length of every window; at least 1. Whether a model can take that many is
     /// for the caller to check.
     pub sequence_length: usize,
-    /// What [`Packing::Random`] and [`Self::shuffle`] draw from.
+    /// The seed of [`Packing::Random`] and [`Self::shuffle`].
     pub seed: u64,
     /// Rows in an order that the seed decides, instead of the first ones.
     pub shuffle: bool,
-    /// How documents become sequences; by default what suits the format.
+    /// The packing of documents; by default that of the format.
     pub packing: Option<Packing>,
     /// The field of a row that holds its text, conversation or tokens; found by its name by default.
     pub column: Option<String>,
@@ -100,7 +100,7 @@ impl Options {
         (if self.is_drawn() { most } else { usual.max(MIN_DOCUMENT) }, most)
     }
 
-    /// Whether samples come from all over a text, and not from its beginning.
+    /// Returns whether samples come from all over a text, and not from its beginning.
     pub(super) fn is_drawn(&self) -> bool {
         self.shuffle || self.packing == Some(Packing::Random)
     }
@@ -110,8 +110,8 @@ impl Options {
         samples.div_ceil(10)
     }
 
-    /// Refuses what cannot be asked for, files that are not there or of no known format, and those whose beginning shows that they
-    /// hold nothing of the kind that their names say.
+    /// Refuses invalid options, missing files, unknown formats, and files whose beginning shows that they
+    /// do not match their extension.
     ///
     /// # Errors
     /// See above: all of them are errors of loading too.
@@ -119,12 +119,12 @@ impl Options {
         beginning::check(self)
     }
 
-    /// The files that are meant, of something that can be asked for.
+    /// The resolved files of valid options.
     pub(super) fn resolve(&self) -> Result<Vec<DataFile>, CalibrationDataError> {
         let what = match self {
             Options { files, .. } if files.is_empty() => "no file of calibration data is named",
-            Options { samples: 0, .. } => "no sample is asked for",
-            Options { sequence_length: 0, .. } => "sequences of no token are asked for",
+            Options { samples: 0, .. } => "zero samples are requested",
+            Options { sequence_length: 0, .. } => "sequences of zero tokens are requested",
             _ => {
                 let files = files::resolve(&self.files)?;
                 return match (&self.column, files.first()) {

@@ -1,5 +1,5 @@
-//! Where calibration data come from and what became of them: enough to tell whether two runs saw the same, and what to warn
-//! of.
+//! The origin and use of calibration data: enough to compare the data of two runs, and to derive warnings.
+//! See [`Provenance::warnings`].
 
 use super::{Packing, Skip};
 use kvant_quant::counts::number;
@@ -10,7 +10,7 @@ use std::fmt;
 /// Fewer tokens than this, one sequence of the usual length, are warned of.
 const FEW_TOKENS: usize = 512;
 
-/// What calibration data were made of; for the metadata of an output.
+/// The provenance of calibration data, for the metadata of an output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Provenance {
     /// The files of which something was read, in their order.
@@ -21,7 +21,7 @@ pub struct Provenance {
     pub samples_asked: usize,
     /// Tokens in all sequences.
     pub tokens: usize,
-    /// What is held out beside them, if anything.
+    /// Held-out sequences, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out: Option<HeldOut>,
     /// Sequences that are shorter than a window, where no document fills one.
@@ -29,9 +29,9 @@ pub struct Provenance {
     pub short_documents: usize,
     /// The longest sequence allowed, and the length of windows.
     pub sequence_length: usize,
-    /// What the order of shuffled rows and random windows were drawn from.
+    /// The seed of shuffled rows and random windows.
     pub seed: u64,
-    /// Whether the order of rows was drawn.
+    /// Whether rows were shuffled.
     pub shuffled: bool,
     /// The XXH3 hash of the chat template, where one was applied.
     pub chat_template: Option<String>,
@@ -42,14 +42,14 @@ pub struct Provenance {
 /// Sequences on which what the others have led to is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldOut {
-    /// How many there are.
+    /// Their number.
     pub samples: usize,
     /// Tokens in all of them.
     pub tokens: usize,
 }
 
 impl HeldOut {
-    /// That of sequences, if there are any.
+    /// The packing of sequences, if there are any.
     pub fn of(sequences: &[Vec<u32>]) -> Option<HeldOut> {
         let tokens = sequences.iter().map(Vec::len).sum();
         (!sequences.is_empty()).then_some(HeldOut { samples: sequences.len(), tokens })
@@ -67,7 +67,7 @@ pub struct FileProvenance {
     pub xxh3_128: String,
     /// Its format and compression, such as `jsonl.zst`.
     pub format: String,
-    /// How its documents became sequences; none where it has none.
+    /// The packing of its documents; `None` without any.
     pub packing: Option<Packing>,
     /// Rows that were read until there were enough; a whole text is one.
     pub rows_read: u64,
@@ -84,14 +84,14 @@ pub struct FileProvenance {
 pub enum Warning {
     /// There are fewer samples than were asked for.
     Fewer {
-        /// How many there are.
+        /// Their number.
         found: usize,
-        /// How many were asked for.
+        /// The requested number.
         asked: usize,
     },
     /// No document fills a window: they are used as they are.
     Short {
-        /// How many there are.
+        /// Their number.
         documents: usize,
         /// Tokens in all of them.
         tokens: usize,
@@ -100,16 +100,16 @@ pub enum Warning {
     },
     /// There are so few tokens that statistics say little.
     Scarce {
-        /// How many there are.
+        /// Their number.
         tokens: usize,
     },
     /// Rows were of no use.
     Skipped {
         /// The file's name.
         file: String,
-        /// How many.
+        /// Their number.
         rows: u64,
-        /// Why.
+        /// The reason.
         why: Skip,
     },
     /// Only the beginning of a text was read.
@@ -119,7 +119,7 @@ pub enum Warning {
     },
     /// Conversations were joined by blank lines, because the model has no chat template.
     NoTemplate {
-        /// How many.
+        /// Their number.
         conversations: u64,
     },
 }
@@ -127,7 +127,7 @@ pub enum Warning {
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Warning::Fewer { found, asked } => write!(f, "{found} calibration samples, where {asked} were asked for"),
+            Warning::Fewer { found, asked } => write!(f, "{found} calibration samples, but {asked} were requested"),
             Warning::Short { documents, tokens, length } => {
                 write!(
                     f,
@@ -153,7 +153,7 @@ impl fmt::Display for Warning {
 }
 
 impl Provenance {
-    /// What a user should know.
+    /// Warnings for the user.
     pub fn warnings(&self) -> Vec<Warning> {
         let (found, asked, conversations) = (self.samples, self.samples_asked, self.conversations_without_template);
         let (documents, tokens, length) = (self.short_documents, self.tokens, self.sequence_length);

@@ -1,5 +1,5 @@
-//! Which documents are taken, and the sequences made of them: the first ones, or those that come first in the order of a seed,
-//! never more than are needed.
+//! Selects documents and packs them into sequences: the first ones, or the first in the order of a seed,
+//! never more than needed.
 
 use super::Packing;
 use kvant_quant::random::{SplitMix64, mix};
@@ -8,9 +8,9 @@ use std::collections::{BTreeSet, BinaryHeap};
 /// Random windows are drawn from so many tokens, which take a quarter of a gigabyte, or four times what is asked for.
 const MOST_JOINED: u64 = 1 << 26;
 
-/// Where tokens come from: the number of the file, of the row in it, of the window in that.
+/// The origin of tokens: file, row and window numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Origin {
+pub(super) struct RowOrigin {
     pub file: usize,
     pub row: u64,
     pub window: u64,
@@ -19,7 +19,7 @@ pub(super) struct Origin {
 /// Tokens that may be taken, ordered by when they are.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Unit {
-    key: (u64, Origin),
+    key: (u64, RowOrigin),
     tokens: Vec<u32>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Selection {
     seed: u64,
     shuffle: bool,
     units: BinaryHeap<Unit>,
-    /// What is joined in the end: nothing, where units are sequences.
+    /// Whether units are joined at the end.
     joining: Option<Joining>,
     /// How much there is of what [`Self::needed`] counts.
     have: u64,
@@ -56,7 +56,7 @@ impl Selection {
         Selection { samples, held_out, length, seed, shuffle, units: BinaryHeap::new(), joining, have: 0 }
     }
 
-    /// How much is needed: sequences, or tokens where they are joined.
+    /// The needed amount: sequences, or tokens if they are joined.
     fn needed(&self) -> u64 {
         match self.joining {
             None => self.all() as u64,
@@ -66,7 +66,7 @@ impl Selection {
         }
     }
 
-    /// Sequences that are asked for, with those that are held out.
+    /// Requested sequences, including held-out ones.
     fn all(&self) -> usize {
         self.samples.saturating_add(self.held_out)
     }
@@ -79,23 +79,23 @@ impl Selection {
         if self.joining.is_none() { 1 } else { tokens.len() as u64 }
     }
 
-    fn key(&self, origin: Origin) -> (u64, Origin) {
-        let Origin { file, row, window } = origin;
+    fn key(&self, origin: RowOrigin) -> (u64, RowOrigin) {
+        let RowOrigin { file, row, window } = origin;
         (if self.shuffle { mix(self.seed, [file as u64, row, window]) } else { 0 }, origin)
     }
 
-    /// Whether no unit that is still to come would be taken.
+    /// Returns whether no later unit would be taken.
     pub(super) fn is_full(&self) -> bool {
         !self.shuffle && self.have >= self.needed()
     }
 
-    /// Whether a unit from there would be taken.
-    pub(super) fn wants(&self, origin: Origin) -> bool {
+    /// Returns whether a unit of this origin would be taken.
+    pub(super) fn wants(&self, origin: RowOrigin) -> bool {
         self.have < self.needed() || self.units.peek().is_some_and(|last| self.key(origin) < last.key)
     }
 
     /// Takes a unit, and lets go of those that it makes superfluous.
-    pub(super) fn put(&mut self, origin: Origin, tokens: Vec<u32>) {
+    pub(super) fn put(&mut self, origin: RowOrigin, tokens: Vec<u32>) {
         if !self.wants(origin) {
             return;
         }
@@ -135,7 +135,7 @@ impl Selection {
         }
     }
 
-    /// Whether there are all sequences that are asked for, with or without those that are held out.
+    /// Returns whether there are all sequences that are asked for, with or without those that are held out.
     pub(super) fn has_samples(&self) -> bool {
         !self.shuffle && self.filled() >= self.samples
     }
@@ -193,12 +193,12 @@ mod tests {
         Selection::new(&Options { packing: Some(packing), ..Options::new(["x"], samples, length) })
     }
 
-    fn origin(row: u64) -> Origin {
-        Origin { file: 0, row, window: 0 }
+    fn origin(row: u64) -> RowOrigin {
+        RowOrigin { file: 0, row, window: 0 }
     }
 
     #[test]
-    fn the_first_samples_are_taken() {
+    fn first_samples_are_taken() {
         let mut taken = selection(Packing::Sample, 2, 9);
         for row in 0..4 {
             assert_eq!((taken.is_full(), taken.wants(origin(row))), (row >= 2, row < 2));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn held_out_sequences_come_after_the_same_samples() {
+    fn held_out_sequences_follow_the_samples() {
         let rows = |packing, held_out, shuffle, available: u64| {
             let options = Options { packing: Some(packing), held_out, shuffle, ..Options::new(["x"], 3, 2) };
             let mut taken = Selection::new(&options);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn shuffling_holds_only_what_it_needs_and_knows_no_order_of_arrival() {
+    fn shuffling_is_bounded_and_independent_of_arrival_order() {
         let shuffled = |rows: &mut dyn Iterator<Item = u64>, seed| {
             let mut taken = selection(Packing::Sample, 3, 9);
             (taken.shuffle, taken.seed) = (true, seed);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn shuffled_rows_are_joined_as_far_as_needed() {
+    fn shuffled_rows_are_joined_only_as_far_as_needed() {
         let mut taken = selection(Packing::Concatenate, 2, 3);
         taken.shuffle = true;
         (0..100).for_each(|row| taken.put(origin(row), vec![row as u32; 1 + row as usize % 4]));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn random_windows_lie_anywhere() {
+    fn random_windows_start_anywhere() {
         let tokens: Vec<u32> = (0..10).collect();
         let random_windows = |samples, length| {
             let [windows, _] = random_windows(&tokens, [samples, 0], length, 3);

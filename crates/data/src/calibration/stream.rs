@@ -22,7 +22,7 @@ pub(super) fn open(file: &DataFile, limit: u64) -> Result<impl BufRead + use<>, 
     Ok(BufReader::with_capacity(BUFFER, Limited { plain, left: limit }))
 }
 
-/// What an error of reading means: too much, damaged, or a system's refusal.
+/// Classifies a read error: too large, damaged, or a system error.
 pub(super) fn failure(file: &DataFile, limit: u64, cause: io::Error) -> CalibrationDataError {
     let path = file.path.clone();
     if cause.get_ref().is_some_and(|inner| inner.is::<Exhausted>()) {
@@ -67,7 +67,7 @@ fn open_raw(path: &Path) -> Result<File, CalibrationDataError> {
     File::open(path).map_err(unreadable)
 }
 
-/// That a stream goes on beyond its limit.
+/// The error for a stream beyond its limit.
 #[derive(Debug, thiserror::Error)]
 #[error("there is more than the limit")]
 struct Exhausted;
@@ -117,7 +117,7 @@ impl<R: BufRead> Frames<R> {
         Frames { source, frame: FrameDecoder::new(), reading: false }
     }
 
-    /// Begins the next frame; `false` where there is none.
+    /// Begins the next frame; `false` at the end.
     fn begin(&mut self) -> io::Result<bool> {
         while !self.source.fill_buf()?.is_empty() {
             match self.frame.reset(&mut self.source) {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_in_pieces_are_joined() {
+    fn concatenated_streams_are_joined() {
         let skippable = [&0x184D_2A50_u32.to_le_bytes()[..], &3_u32.to_le_bytes(), b"xyz"].concat();
         assert_eq!(read("a.txt", b"one two", 99).unwrap(), "one two");
         assert_eq!(read("a.txt.gz", &[gzip(b"one "), gzip(b"two")].concat(), 99).unwrap(), "one two");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_are_refused() {
+    fn decompression_bombs_are_refused() {
         let zeros = vec![b'0'; 3_000_000];
         for (name, bomb) in [("a.txt.gz", gzip(&zeros)), ("a.txt.zst", zstandard(&zeros)), ("a.txt", zeros.clone())] {
             assert_eq!(read(name, &bomb, 3_000_000).unwrap().len(), zeros.len());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told() {
+    fn damaged_streams_are_errors() {
         let text: Vec<u8> = (0..9999_u32).flat_map(u32::to_le_bytes).map(|byte| byte % 64 + 32).collect();
         for (name, whole) in [("a.txt.gz", gzip(&text)), ("a.txt.zst", zstandard(&text))] {
             for damaged in [&whole[..whole.len() - 9], b"no such stream"] {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_those_of_the_file() {
+    fn hash_is_that_of_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.txt");
         std::fs::write(&path, b"abc").unwrap();

@@ -1,4 +1,4 @@
-//! Which algorithms are asked for, in which order, and with which settings: `awq:clip=off,gptq:damping=0.05`. Not how they
+//! The requested algorithms, their order and settings: `awq:clip=off,gptq:damping=0.05`. Not how they
 //! work: see [`kvant_quant::transform`], [`kvant_quant::rounding`] and [`kvant_quant::bias_correction`].
 
 mod one;
@@ -24,9 +24,9 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Algorithms {
-    /// What changes weights before they are rounded; no two of a kind.
+    /// The transforms before rounding; no two of a kind.
     pub transforms: Vec<AnyTransform>,
-    /// What chooses codes.
+    /// The rounding.
     pub rounding: AnyRounding,
     /// Whether biases make up for the mean error of codes, and how.
     pub correction: Option<BiasCorrection>,
@@ -43,7 +43,7 @@ impl Algorithms {
     /// The algorithms of a list, each item of which may be a list with commas.
     ///
     /// # Errors
-    /// *Invalid* for unknown names and options, wrong values, and lists that make no sense; *unsupported* for algorithms
+    /// *Invalid* for unknown names and options, wrong values, and invalid lists; *unsupported* for algorithms
     /// that others have. Messages begin with `place`.
     pub fn of_list<S: AsRef<str>>(place: &str, list: &[S]) -> Result<Algorithms, RecipeError> {
         let mut algorithms = List { place, items: Vec::new() };
@@ -53,17 +53,17 @@ impl Algorithms {
         Ok(algorithms.finish())
     }
 
-    /// Whether weights are only rounded to nearest.
+    /// Returns whether weights are only rounded to nearest.
     pub fn is_plain(&self) -> bool {
         self.transforms.is_empty() && self.rounding.is_nearest() && self.correction.is_none()
     }
 
-    /// Whether one of them must know what layers read, so that the model is run block by block.
+    /// Returns whether one of them needs layer inputs, so that the model is run block by block.
     pub fn need_data(&self) -> bool {
         !self.transforms.is_empty() || self.see_inputs()
     }
 
-    /// Whether what follows the transforms must know what layers read in the quantized model.
+    /// Returns whether what follows the transforms must know what layers read in the quantized model.
     pub fn see_inputs(&self) -> bool {
         self.rounding.needs() > Needs::Nothing || self.correction.is_some()
     }
@@ -97,7 +97,7 @@ impl FromStr for Algorithms {
     }
 }
 
-/// A list in the making.
+/// A list being built.
 struct List<'a> {
     place: &'a str,
     items: Vec<Algorithm>,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_round_trip() {
+    fn algorithm_list_spellings_round_trip() {
         for text in [
             "rtn",
             "awq",
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_usual_goes_without_saying() {
+    fn default_options_are_omitted() {
         let same = |text: &str| text.parse::<Algorithms>().unwrap().to_string();
         assert_eq!(same("smooth, gptq:order=activation:damping=1e-2"), "smoothquant,gptq");
         assert_eq!(same("awq:clip=on,rtn"), "awq");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_that_make_no_sense_are_explained() {
+    fn invalid_algorithm_orders_are_explained() {
         let message = |text: &str| error(text).to_string();
         assert_eq!(
             message("gptq,qronos"),

@@ -21,14 +21,14 @@ pub enum Algorithm {
     Correction(BiasCorrection),
 }
 
-/// An algorithm that can be asked for.
+/// An algorithm that can be selected.
 #[derive(Clone, Debug)]
 pub struct AlgorithmRow {
     /// The spelling without options.
     pub name: String,
     /// The algorithm with its default settings.
     pub algorithm: Algorithm,
-    /// Where it is from.
+    /// Its origin.
     pub paper: Option<String>,
     /// One line that explains it.
     pub about: String,
@@ -80,10 +80,10 @@ impl Algorithm {
         transforms.chain(roundings).chain([correction]).collect()
     }
 
-    /// The algorithm of a name with options and their values. `None` where there is none of that name.
+    /// The algorithm of a name with options and their values; `None` for an unknown name.
     ///
     /// # Errors
-    /// Where an option does not exist, is given twice, or does not take its value.
+    /// If an option does not exist, is given twice, or does not accept its value.
     pub fn named(name: &str, given: &[(&str, &str)]) -> Option<Result<Algorithm, OptionError>> {
         Some(match algorithm::named(name)? {
             AnyRow::Transform(row) => row.read(given).map(Algorithm::Transform),
@@ -92,12 +92,12 @@ impl Algorithm {
         })
     }
 
-    /// Whether there is an algorithm of that name.
+    /// Returns whether there is an algorithm of that name.
     pub fn exists(name: &str) -> bool {
         algorithm::named(name).is_some()
     }
 
-    /// Whether it is an algorithm that others have and that is not here.
+    /// Returns whether it is an algorithm of other tools that Kvant lacks.
     pub fn is_elsewhere(name: &str) -> bool {
         ELSEWHERE.contains(&name.to_ascii_lowercase().as_str())
     }
@@ -105,7 +105,7 @@ impl Algorithm {
     /// The algorithm that `text` spells: a name, then options, `:NAME=VALUE` each.
     ///
     /// # Errors
-    /// *Invalid* for what is no algorithm, no option of it or no value of the option; *unsupported* for algorithms that
+    /// *Invalid* for unknown algorithms, options or values; *unsupported* for algorithms that
     /// others have. Messages begin with `place`.
     pub fn find(place: &str, text: &str) -> Result<Algorithm, RecipeError> {
         let (name, given) = options::split(text);
@@ -135,7 +135,7 @@ impl Algorithm {
         }
     }
 
-    /// What it must know of a layer's inputs, in words.
+    /// The input statistics that it needs, in words.
     pub fn needs(&self) -> &'static str {
         match self {
             Algorithm::Transform(transform) => match transform.needs() {
@@ -152,7 +152,7 @@ impl Algorithm {
         }
     }
 
-    /// What it costs besides a run of the calibration data through every block, in words.
+    /// Its cost besides a run of the calibration data through every block, in words.
     pub fn cost(&self) -> &'static str {
         match self {
             Algorithm::Transform(transform) => match transform.needs() {
@@ -193,7 +193,7 @@ fn unknown(place: &str, name: &str) -> RecipeError {
         let hint = "ask for a GGUF file: ‹format› gguf, or a scheme such as Q4_K_M";
         return RecipeError::invalid(
             place,
-            format!("the algorithm {} is of GGUF files alone", quoted(name)),
+            format!("the algorithm {} applies only to GGUF files", quoted(name)),
             hint.to_owned(),
         );
     }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_found_and_spelled_by_its_name() {
+    fn algorithm_rows_are_found_and_spelled_by_name() {
         for row in Algorithm::table() {
             assert_eq!(find(&row.name).unwrap(), row.algorithm);
             assert_eq!(row.algorithm.to_string(), row.name);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn algorithm_mistakes_are_named() {
         let message = |text: &str| find(text).unwrap_err().to_string();
         assert_eq!(message("gptp"), "‹algorithm›: unknown algorithm `gptp`");
         assert!(find("gptp").unwrap_err().hint().unwrap().starts_with("did you mean `gptq`?"));
@@ -239,16 +239,16 @@ mod tests {
             "it has damping, order, groups, block: write them as in gptq:damping=..."
         );
         assert_eq!(find("rtn:order=stored").unwrap_err().hint().unwrap(), "it has no options");
-        assert_eq!(message("gptq:damping=2"), "‹algorithm›: `2` is no value of `gptq:damping`");
+        assert_eq!(message("gptq:damping=2"), "‹algorithm›: `2` is not a value of `gptq:damping`");
         assert_eq!(message("gptq:damping"), "‹algorithm›: `gptq:damping` has no value");
         assert_eq!(message(""), "‹algorithm›: an algorithm without a name");
         assert!(message("gptq:order=stored:order=stored").contains("twice"));
-        assert_eq!(message("gptq:groups=dynamic"), "‹algorithm›: `dynamic` is no value of `gptq:groups`");
+        assert_eq!(message("gptq:groups=dynamic"), "‹algorithm›: `dynamic` is not a value of `gptq:groups`");
         assert!(message(&"z".repeat(100_000)).len() < 250);
     }
 
     #[test]
-    fn algorithms_of_others_are_unsupported_and_not_invalid() {
+    fn algorithms_of_other_tools_are_unsupported_not_invalid() {
         assert!(matches!(find("AutoRound").unwrap_err(), RecipeError::Unsupported(_)));
     }
 }

@@ -73,8 +73,8 @@ fn check(layer: &LayerSpec<'_>, scheme: IntScheme) -> Result<(), CannotHold> {
         let reason = format!("AWQ has codes of 4 bits, not of {}", scheme.format.bits());
         return Err(CannotHold::new(reason, "use uint4 (`uint4:g128:zp`), or ‹format› gptq or compressed-tensors"));
     }
-    if layer.ordered {
-        let reason = "AWQ has no list of groups, and these channels are not grouped as they stand";
+    if layer.act_order {
+        let reason = "AWQ has no group index, and these channels are not grouped in storage order";
         return Err(CannotHold::new(reason, "use ‹format› gptq or compressed-tensors"));
     }
     if !layer.rows.is_multiple_of(WORD) {
@@ -116,7 +116,7 @@ pub(super) fn reader(config: &Value) -> Result<Box<dyn ModuleReader>, ImportErro
     }
     let version = config.get("version").and_then(Value::as_str).unwrap_or("gemm");
     match version.eq_ignore_ascii_case("gemm") {
-        true => Ok(Box::new(Reader)),
+        true => Ok(Box::new(AwqReader)),
         false => {
             let reason = format!("the layout {} of AWQ is not read", kvant_weights::recipe_error::quoted(version));
             Err(ImportError::unsupported(place("version"), reason, HINT))
@@ -128,9 +128,9 @@ const HINT: &str = "use a checkpoint with 4 bits in the gemm layout";
 
 /// Reads the gemm layout.
 #[derive(Debug)]
-struct Reader;
+struct AwqReader;
 
-impl ModuleReader for Reader {
+impl ModuleReader for AwqReader {
     fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError> {
         if module.tensor("qweight").is_none() {
             return Ok(Vec::new());
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_group_size_is_said_for_all() {
+    fn awq_config_has_one_group_size() {
         let scheme = |text: &str| text.parse::<LayerScheme>().unwrap();
         let same = [("a", scheme("uint4:g64:zp")), ("b", scheme("int4:g64"))];
         let config = quantization_config(&same, &["lm_head"]).unwrap();

@@ -1,8 +1,8 @@
-//! What a checkpoint format can store and describe, as data.
+//! The capabilities of a checkpoint format, as data.
 
 use kvant_quant::scheme::{FloatScale, FloatScheme, IntScheme, LayerScheme, ScaleType, TensorScheme};
 
-/// What a checkpoint format can store and describe.
+/// The capabilities of a checkpoint format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The `quant_method` that it writes into config.json, by which the rules of loaders know it.
@@ -30,17 +30,17 @@ pub struct Capabilities {
     pub nibble_orders: bool,
     /// Whether signed integers are stored with half of their range added, so that loaders see unsigned ones.
     pub offset_codes: bool,
-    /// Whether packed integers have the name `weight`, so that code that asks for the type of a weight finds integers.
+    /// Whether packed integers have the name `weight`, so that code that queries the type of a weight finds integers.
     pub integer_weight: bool,
     /// Whether transformers takes fused experts of some architectures apart before it loads the format.
     pub unfuses_experts: bool,
     /// By which names the configuration calls modules.
     pub module_names: ModuleNames,
-    /// How the configuration names modules that stay as they are.
+    /// The names of unquantized modules in the configuration.
     pub excluded_names: ExcludedNames,
     /// The fields of the configuration that list these modules.
     pub excluded_fields: &'static [&'static str],
-    /// Whether loaders look at the tensors to find out which layers are quantized, not at the configuration.
+    /// Whether loaders infer quantized layers from the tensors, not from the configuration.
     pub found_by_tensors: bool,
 }
 
@@ -53,7 +53,7 @@ pub enum ModuleNames {
     InMemory,
 }
 
-/// How a configuration names modules that stay as they are.
+/// The names of unquantized modules in a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExcludedNames {
     /// Names, and patterns of a shell.
@@ -89,7 +89,7 @@ impl Capabilities {
         }
     }
 
-    /// The scheme that is quantized to where this one is asked for: scales that would have the model's type get the format's before
+    /// The scheme used when this one is requested: scales that would have the model's type get the format's before
     /// codes are made, so that codes fit the scales that are stored.
     pub fn fitted(&self, scheme: LayerScheme) -> LayerScheme {
         let Some(scale) = self.scale else { return scheme };

@@ -4,8 +4,8 @@
 //! that no config.json mentions, or that other formats leave alone.
 
 use super::stored::{
-    CodeType, ModuleReader, ModuleTensors, ModuleWeight, ParameterNames, StoredActivations, StoredAttention,
-    TensorScaleName, WeightLayout,
+    CodeType, GlobalScaleName, ModuleReader, ModuleTensors, ModuleWeight, ParameterNames, StoredActivations,
+    StoredAttention, WeightLayout,
 };
 use super::{Capabilities, CheckpointFormat, ExcludedNames, ModelDescription};
 use kvant_container::Dtype;
@@ -13,7 +13,7 @@ use kvant_numeric::format::MiniFloat;
 use kvant_quant::scheme::{
     ActivationScheme, Axis, FloatScale, FloatScheme, Granularity, LayerScheme, ScaleType, TensorScheme, Timing,
 };
-use kvant_weights::activation_point::Site;
+use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{
     ActivationSpec, AttentionSpec, CannotHold, Content, LayerSpec, Owner, Packing, ParameterPart, Part, ScaleEncoding,
@@ -131,7 +131,7 @@ fn attention_parts(spec: &AttentionSpec) -> Result<Vec<ParameterPart>, CannotHol
     Ok(vec![scale("k_scale", key), scale("v_scale", value)])
 }
 
-fn scalar(name: String, site: &Site) -> ParameterPart {
+fn scalar(name: String, site: &ActivationPoint) -> ParameterPart {
     ParameterPart::scales(name, ScaleEncoding::F32, vec![], site)
 }
 
@@ -169,7 +169,7 @@ fn quantization_config(layers: &[(&str, LayerScheme)], exclude: &[&str]) -> Resu
     }))
 }
 
-/// How inputs are quantized: with one static scale, one scale a token, or, beside blocks, one for as many features as a
+/// The quantization of inputs: with one static scale, one scale per token, or, beside blocks, one for as many features as a
 /// block is wide.
 fn activation_scheme(scheme: &LayerScheme, block: Option<[u32; 2]>) -> Result<&'static str, CannotHold> {
     let refuse = |reason: String| {
@@ -189,7 +189,7 @@ fn activation_scheme(scheme: &LayerScheme, block: Option<[u32; 2]>) -> Result<&'
         (Timing::Static, Some(Granularity::Tensor), None) => Ok("static"),
         (Timing::Dynamic, Some(Granularity::Tensor | Granularity::Channel(Axis::Rows)), None) => Ok("dynamic"),
         (Timing::Dynamic, _, Some([_, columns])) if group == Some(columns) => Ok("dynamic"),
-        _ => refuse(format!("fp8's layout has no inputs `{input}` beside such weights")),
+        _ => refuse(format!("the fp8 layout does not combine `{input}` inputs with such weights")),
     }
 }
 
@@ -198,49 +198,49 @@ const SCALES: [&str; 2] = [BLOCK_SCALES, TENSOR_SCALE];
 
 pub(super) fn reader(config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
     let inputs = match config.get("activation_scheme").and_then(Value::as_str) {
-        Some("static") => Inputs::Static,
-        Some("dynamic") => Inputs::Dynamic,
-        None => Inputs::Float,
+        Some("static") => InputScales::Static,
+        Some("dynamic") => InputScales::Dynamic,
+        None => InputScales::Float,
         Some(other) => {
             let reason = format!("{} is not read", kvant_weights::recipe_error::quoted(other));
             let hint = "use a checkpoint with static or dynamic scales of activations";
             return Err(ImportError::unsupported("quantization_config.activation_scheme", reason, hint));
         }
     };
-    Ok(Box::new(Reader { block: stated_block(config), inputs }))
+    Ok(Box::new(Fp8Reader { block: stated_block(config), inputs }))
 }
 
 /// fbgemm's weights have a scale an output channel, its inputs one a token. The upper bound of the latter only matters for
 /// tokens beyond a thousand times what models have.
 fn fbgemm_reader(_config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
-    Ok(Box::new(Reader { block: None, inputs: Inputs::Dynamic }))
+    Ok(Box::new(Fp8Reader { block: None, inputs: InputScales::Dynamic }))
 }
 
 /// Reads weights of all these names.
 #[derive(Debug)]
-struct Reader {
+struct Fp8Reader {
     /// Rows and columns that share a scale.
     block: Option<(usize, usize)>,
-    inputs: Inputs,
+    inputs: InputScales,
 }
 
-/// How inputs are quantized.
+/// The quantization of inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Inputs {
+enum InputScales {
     Float,
     Static,
     Dynamic,
 }
 
-impl Reader {
-    /// Whether a weight is cut into blocks along its input channels, be it into one.
+impl Fp8Reader {
+    /// Returns whether a weight is cut into blocks along its input channels, be it into one.
     fn is_in_blocks(&self, layout: &WeightLayout) -> bool {
         let stated = self.block.is_some() && layout.tile.1 == layout.columns;
         stated || layout.tile.1 < layout.columns
     }
 }
 
-impl ModuleReader for Reader {
+impl ModuleReader for Fp8Reader {
     fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError> {
         Ok(layout(module, self.block)?.map(|layout| ModuleWeight::of(module, layout)).into_iter().collect())
     }
@@ -248,14 +248,14 @@ impl ModuleReader for Reader {
     fn activations(&self, module: &ModuleTensors<'_, '_>) -> Result<StoredActivations, ImportError> {
         let Some(layout) = layout(module, self.block)? else { return Ok(StoredActivations::default()) };
         let scheme = match self.inputs {
-            Inputs::Float => None,
-            Inputs::Static => Some(e4m3(Granularity::Tensor, Timing::Static)),
+            InputScales::Float => None,
+            InputScales::Static => Some(e4m3(Granularity::Tensor, Timing::Static)),
             // Blocks of weights go with groups of inputs as wide, other weights with one scale a token.
-            Inputs::Dynamic if self.is_in_blocks(&layout) => {
+            InputScales::Dynamic if self.is_in_blocks(&layout) => {
                 let group = u32::try_from(layout.tile.1).ok().and_then(NonZeroU32::new);
                 Some(e4m3(Granularity::Group { axis: Axis::Columns, size: group }, Timing::Dynamic))
             }
-            Inputs::Dynamic => Some(e4m3(Granularity::Channel(Axis::Rows), Timing::Dynamic)),
+            InputScales::Dynamic => Some(e4m3(Granularity::Channel(Axis::Rows), Timing::Dynamic)),
         };
         let input = scheme.map(|scheme| INPUT.read(module, scheme)).transpose()?;
         Ok(StoredActivations { input, output: None })
@@ -269,7 +269,7 @@ impl ModuleReader for Reader {
 pub(super) const INPUT: ParameterNames = ParameterNames {
     scale: "input_scale",
     zero_point: "input_zero_point",
-    tensor_scale: TensorScaleName::Multiplier("input_scale"),
+    global_scale: GlobalScaleName::Multiplier("input_scale"),
 };
 
 /// The scales of an fp8 cache, in the module of attention or in those that make keys and values; older tools wrote one
@@ -290,7 +290,7 @@ fn e4m3(granularity: Granularity, timing: Timing) -> ActivationScheme {
     ActivationScheme { scheme: TensorScheme::Float(scheme), timing }
 }
 
-/// How the weight of a module is stored, if it is an fp8 matrix with scales.
+/// The storage of a module's weight, if it is an fp8 matrix with scales.
 pub(super) fn layout(
     module: &ModuleTensors<'_, '_>,
     stated: Option<(usize, usize)>,
@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inputs_decide_what_is_said() {
+    fn input_scheme_decides_the_fp8_config() {
         let config = |text: &str| quantization_config(&[("a", text.parse().unwrap())], &["lm_head"]);
         let block = config("e4m3:b128x128:f32+e4m3:g128!dynamic").unwrap();
         assert_eq!((&block["activation_scheme"], &block["weight_block_size"]), (&json!("dynamic"), &json!([128, 128])));
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_never_empty() {
+    fn scale_blocks_are_never_empty() {
         assert_eq!(scale_block(&[1], 0, 64, None), Some((1, 64)));
         assert_eq!(scale_block(&[2, 3], 32, 40, Some((16, 16))), Some((16, 16)));
         assert_eq!(scale_block(&[2, 3], 32, 40, None), Some((16, 14)));

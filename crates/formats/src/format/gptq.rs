@@ -97,7 +97,7 @@ fn check(version: Gptq, layer: &LayerSpec<'_>, bits: u32) -> Result<(), CannotHo
     match odd.into_iter().find(|(_, length)| !(length * bits as usize).is_multiple_of(32)) {
         None => Ok(()),
         Some((axis, length)) => Err(CannotHold::new(
-            format!("GPTQ fills whole words, which {length} {axis} channels of {bits} bits do not"),
+            format!("GPTQ packs whole words, but {length} {axis} channels of {bits} bits do not fill them"),
             "use ‹format› compressed-tensors, or keep the layer with ‹exclude›",
         )),
     }
@@ -107,23 +107,23 @@ fn check(version: Gptq, layer: &LayerSpec<'_>, bits: u32) -> Result<(), CannotHo
 const FUSED: &[(&str, &[&str])] =
     &[("qkv_proj", &["q_proj", "k_proj", "v_proj"]), ("gate_up_proj", &["gate_proj", "up_proj"])];
 
-/// The whole object. The commonest of the layers' groupings is said for all; `dynamic` has the others, and, behind `-:`, the
-/// modules that stay as they are. `ordered` says that channels are grouped otherwise than as they stand.
+/// The whole object. The commonest grouping of the layers is the default; `dynamic` has the others, and, after `-:`, the
+/// modules that stay as they are. `act_order` says that channels are grouped otherwise than as they stand.
 ///
 /// # Errors
-/// [`CannotHold`] for layers that are no integers in groups.
+/// [`CannotHold`] for layers other than grouped integers.
 fn quantization_config(
     layers: &[(&str, LayerScheme)],
     exclude: &[&str],
     checkpoint_format: &str,
-    ordered: bool,
+    act_order: bool,
 ) -> Result<Value, CannotHold> {
     let groupings: Vec<(&str, Grouping)> = layers.iter().filter_map(|(n, s)| Some((*n, Grouping::of(s)?))).collect();
     let usual = commonest(&groupings).ok_or_else(|| CannotHold::new("GPTQ has no such codes", "use int4:g128"))?;
     Ok(json!({
         "bits": usual.bits,
         "checkpoint_format": checkpoint_format,
-        "desc_act": ordered,
+        "desc_act": act_order,
         "dynamic": dynamic(&groupings, exclude, usual),
         "group_size": usual.size_number(),
         "lm_head": layers.iter().any(|(name, _)| *name == "lm_head"),
@@ -134,7 +134,7 @@ fn quantization_config(
     }))
 }
 
-/// What differs from the usual, by regular expressions that are matched from the start of a module's name.
+/// The deviations from the default, by regular expressions that match from the start of a module's name.
 fn dynamic(groupings: &[(&str, Grouping)], exclude: &[&str], usual: Grouping) -> Map<String, Value> {
     let others = select(groupings, exclude).into_iter().filter(|(grouping, _)| *grouping != usual);
     let mut rules = Map::new();
@@ -188,7 +188,7 @@ fn reader(config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
         }
     };
     let number = |key: &str| config.get(key).and_then(Value::as_u64).and_then(|number| usize::try_from(number).ok());
-    Ok(Box::new(Reader { bits: number("bits").unwrap_or(4), group: number("group_size"), less_one }))
+    Ok(Box::new(GptqReader { bits: number("bits").unwrap_or(4), group: number("group_size"), less_one }))
 }
 
 /// AutoRound's files, where they are laid out as one of the others are.
@@ -205,7 +205,7 @@ fn auto_round_reader(config: &Value) -> Result<Box<dyn ModuleReader>, ImportErro
 
 /// Reads both versions.
 #[derive(Debug)]
-struct Reader {
+struct GptqReader {
     /// Bits of a code, where no list gives the number of input channels.
     bits: usize,
     /// Input channels of a group.
@@ -214,7 +214,7 @@ struct Reader {
     less_one: bool,
 }
 
-impl ModuleReader for Reader {
+impl ModuleReader for GptqReader {
     fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError> {
         match module.tensor("qweight") {
             Some(_) => Ok(vec![ModuleWeight::of(module, self.layout(module)?)]),
@@ -223,7 +223,7 @@ impl ModuleReader for Reader {
     }
 }
 
-impl Reader {
+impl GptqReader {
     fn layout(&self, module: &ModuleTensors<'_, '_>) -> Result<WeightLayout, ImportError> {
         let (words, rows) = module.matrix_shape("qweight")?;
         let (groups, _) = module.matrix_shape("scales")?;
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_commonest_is_said_and_the_others_override_it() {
+    fn commonest_scheme_is_the_default_and_others_are_overrides() {
         let layers = [
             ("m.0.q_proj", scheme("int4:g128")),
             ("m.0.up_proj", scheme("int4:g128")),

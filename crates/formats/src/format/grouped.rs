@@ -1,4 +1,4 @@
-//! What configurations of weight-only integers say of a layer: bits, group size, symmetry.
+//! The description of a layer in configurations of weight-only integers: bits, group size, symmetry.
 
 use kvant_numeric::DType;
 use kvant_quant::scheme::{Axis, Granularity, LayerScheme, TensorScheme, ZeroPoint};
@@ -15,7 +15,7 @@ pub(super) struct Grouping {
 }
 
 impl Grouping {
-    /// That of a layer; `None` for what is no such.
+    /// The grouping of a layer; `None` for other schemes.
     pub fn of(scheme: &LayerScheme) -> Option<Grouping> {
         let TensorScheme::Int(int) = scheme.weight else { return None };
         let size = match int.granularity {
@@ -27,7 +27,7 @@ impl Grouping {
         Some(Grouping { bits, size, symmetric: int.zero_point == ZeroPoint::Zero })
     }
 
-    /// The number that stands for the size: -1 for all input channels.
+    /// The size as a number: -1 for all input channels.
     pub fn size_number(self) -> i64 {
         self.size.map_or(-1, i64::from)
     }

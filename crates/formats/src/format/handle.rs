@@ -53,7 +53,7 @@ const BUILT_IN: &[FormatHandle] = &[
     FormatHandle::TENSORS,
 ];
 
-/// Names of outputs and of targets of conversions that are no checkpoint formats.
+/// Names of outputs and of conversion targets other than checkpoint formats.
 const OTHER_NAMES: &[&str] = &["fake", "float", "gguf", "onnx"];
 
 static FORMATS: LazyLock<Registry<FormatHandle>> =
@@ -115,7 +115,7 @@ impl FormatHandle {
         self.0.about()
     }
 
-    /// What it can store and describe.
+    /// Its capabilities.
     pub fn capabilities(self) -> Capabilities {
         self.0.capabilities()
     }
@@ -148,7 +148,7 @@ impl FormatHandle {
         self.0.attention_parts(spec)
     }
 
-    /// What scales of weights are called, where loaders need a certain name for them.
+    /// The name of weight scales, if loaders need a certain one.
     pub fn scale_name(self, in_blocks: bool) -> Option<&'static str> {
         self.0.scale_name(in_blocks)
     }
@@ -161,7 +161,7 @@ impl FormatHandle {
         self.0.config(model)
     }
 
-    /// Reads what a `quantization_config` with this `quant_method` says of a checkpoint.
+    /// Reads a `quantization_config` with this `quant_method`.
     pub(crate) fn reader(self, method: &str, config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
         self.0.reader(method, config)
     }

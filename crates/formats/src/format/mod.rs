@@ -1,9 +1,9 @@
-//! Checkpoint formats: which tensors a quantized layer becomes, what config.json says of it, and how such a checkpoint is read. One file
+//! Checkpoint formats: the tensors of a quantized layer, its config.json, and how both are read. One file
 //! or folder for each, with an implementation of [`CheckpointFormat`] and a row of the table in `handle.rs`. The bytes are made by one
 //! packer for all: see [`kvant_weights::parts`].
 //!
 //! A format from outside of this crate is [registered](register) and then chosen by its name, like those in the table.
-//! Plain floats and GGUF files are no checkpoint formats; [`OutputFormat`] has all three.
+//! Plain floats and GGUF files are not checkpoint formats; [`OutputFormat`] has all three.
 
 mod awq;
 mod capabilities;
@@ -47,7 +47,7 @@ pub trait CheckpointFormat: Send + Sync {
     /// One line for lists.
     fn about(&self) -> &'static str;
 
-    /// What it can store and describe, and which configurations it reads.
+    /// Its capabilities, and the configurations that it reads.
     fn capabilities(&self) -> Capabilities;
 
     /// The tensors that a layer becomes.
@@ -74,7 +74,7 @@ pub trait CheckpointFormat: Send + Sync {
         Err(weights_alone(self.name()))
     }
 
-    /// What scales of weights are called, where loaders need a certain name for them. `in_blocks` says that each belongs to a block
+    /// The name of weight scales, if loaders need a certain one. `in_blocks` says that each belongs to a block
     /// of rows and columns.
     fn scale_name(&self, in_blocks: bool) -> Option<&'static str> {
         let _ = in_blocks;
@@ -87,7 +87,7 @@ pub trait CheckpointFormat: Send + Sync {
     /// [`CannotHold`] for schemes that it cannot describe.
     fn config(&self, model: &ModelDescription<'_>) -> Result<Value, CannotHold>;
 
-    /// Reads what a `quantization_config` with this `quant_method`, one of [`Capabilities::reads`], says of a checkpoint.
+    /// Reads a `quantization_config` with this `quant_method`, one of [`Capabilities::reads`].
     ///
     /// # Errors
     /// *Invalid* where it contradicts itself, *unsupported* where it describes something that is not read.
@@ -103,7 +103,7 @@ pub struct ModelDescription<'a> {
     pub exclude: &'a [&'a str],
     /// The quantized modules whose names in a model that transformers has loaded differ, under those names.
     pub aliases: &'a [(&'a str, LayerScheme)],
-    /// How attention is quantized.
+    /// The quantization of attention.
     pub attention: AttentionScheme,
     /// The modules that make queries, keys and values.
     pub attention_modules: &'a AttentionModules,
@@ -117,7 +117,7 @@ pub struct ModelDescription<'a> {
 
 fn weights_alone(format: &str) -> CannotHold {
     CannotHold::new(
-        format!("{format} quantizes weights alone"),
+        format!("{format} quantizes only weights"),
         "leave activations out with ‹weights-only›, or use ‹format› quark or compressed-tensors",
     )
 }

@@ -1,8 +1,8 @@
-//! NVIDIA ModelOpt's layouts: fp8 with a scale of the tensor, and NVFP4, which is stored as AMD Quark's. Which a layer has
-//! is told by its tensors. They are read only.
+//! NVIDIA ModelOpt's layouts: fp8 with one scale, and NVFP4, which is stored like AMD Quark's. The layout of a layer
+//! follows from its tensors. They are read only.
 
 use super::stored::{
-    ModuleReader, ModuleTensors, ModuleWeight, ParameterNames, StoredActivations, StoredAttention, TensorScaleName,
+    GlobalScaleName, ModuleReader, ModuleTensors, ModuleWeight, ParameterNames, StoredActivations, StoredAttention,
     WeightLayout,
 };
 use super::{Capabilities, CheckpointFormat, FormatHandle, ModelDescription, fp8};
@@ -60,7 +60,7 @@ fn reader(config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
     let config = config.get("quantization").unwrap_or(config);
     let algorithm = config.get("quant_algo").and_then(Value::as_str).unwrap_or_default();
     match algorithm {
-        "FP8" | "NVFP4" | "W4A16_NVFP4" | "MIXED_PRECISION" => Ok(Box::new(Reader)),
+        "FP8" | "NVFP4" | "W4A16_NVFP4" | "MIXED_PRECISION" => Ok(Box::new(ModeloptReader)),
         other => {
             let reason = format!("{} is not read; FP8 and NVFP4 are", kvant_weights::recipe_error::quoted(other));
             let hint = "dequantize the checkpoint with the tool that made it";
@@ -71,9 +71,9 @@ fn reader(config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
 
 /// Reads both, by the tensors of each layer.
 #[derive(Debug)]
-struct Reader;
+struct ModeloptReader;
 
-impl ModuleReader for Reader {
+impl ModuleReader for ModeloptReader {
     fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError> {
         let layout = match module.tensor("weight_scale_2") {
             Some(_) => Some(nvfp4(module)?),
@@ -97,10 +97,10 @@ impl ModuleReader for Reader {
     }
 }
 
-const INPUT: ParameterNames = ParameterNames { tensor_scale: TensorScaleName::Multiplier("input_scale"), ..fp8::INPUT };
+const INPUT: ParameterNames = ParameterNames { global_scale: GlobalScaleName::Multiplier("input_scale"), ..fp8::INPUT };
 
 fn parsed(module: &ModuleTensors<'_, '_>, text: &str) -> Result<TensorScheme, ImportError> {
-    text.parse().map_err(|_| ImportError::invalid(module.name, format!("`{text}` is no scheme")))
+    text.parse().map_err(|_| ImportError::invalid(module.name, format!("`{text}` is not a scheme")))
 }
 
 fn nvfp4(module: &ModuleTensors<'_, '_>) -> Result<WeightLayout, ImportError> {

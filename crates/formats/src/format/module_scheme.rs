@@ -1,8 +1,8 @@
-//! How the tensors of one module are quantized, as a configuration says.
+//! The schemes of one module's tensors in a configuration.
 
 use kvant_quant::scheme::{ActivationScheme, TensorScheme};
 
-/// What a checkpoint says of the tensors of a module that is quantized already.
+/// The schemes of a module that is already quantized in a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ModuleScheme {
     /// The weight.

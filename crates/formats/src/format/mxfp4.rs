@@ -36,13 +36,13 @@ impl CheckpointFormat for Mxfp4 {
         parts(layer)
     }
 
-    /// Experts are quantized, so only what is not is named.
+    /// Experts are quantized, so only the others are named.
     fn config(&self, model: &ModelDescription<'_>) -> Result<Value, CannotHold> {
         Ok(json!({"modules_to_not_convert": model.exclude, "quant_method": "mxfp4"}))
     }
 
     fn reader(&self, _method: &str, _config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
-        Ok(Box::new(Reader))
+        Ok(Box::new(Mxfp4Reader))
     }
 }
 
@@ -82,9 +82,9 @@ fn is_mxfp4(layer: &LayerSpec<'_>) -> bool {
 
 /// Reads blocks of experts.
 #[derive(Debug)]
-struct Reader;
+struct Mxfp4Reader;
 
-impl ModuleReader for Reader {
+impl ModuleReader for Mxfp4Reader {
     fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError> {
         let blocks = module.suffixes().filter_map(|suffix| suffix.strip_suffix("_blocks"));
         blocks.map(|name| weight(module, name)).collect()

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// What a quantized model is written as.
+/// The format of a quantized model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutputFormat {
     /// Codes and scales in a checkpoint.
@@ -19,7 +19,7 @@ pub enum OutputFormat {
     Gguf,
 }
 
-/// Of plain floats config.json tells evaluation alone how activations are quantized.
+/// For plain floats, config.json describes quantized activations for evaluation only.
 const PLAIN_FLOATS: Capabilities = Capabilities {
     needs_config: false,
     is_conversion_target: false,
@@ -83,7 +83,7 @@ impl OutputFormat {
         }
     }
 
-    /// What it can store and describe.
+    /// Its capabilities.
     pub fn capabilities(self) -> Capabilities {
         match self {
             OutputFormat::Checkpoint(format) => format.capabilities(),
@@ -92,17 +92,17 @@ impl OutputFormat {
         }
     }
 
-    /// What the rules of loaders call it; `None` for plain floats.
+    /// Its name in loader rules; `None` for plain floats.
     pub(crate) fn method(self) -> Option<&'static str> {
         if self == OutputFormat::PlainFloats { None } else { Some(self.capabilities().method) }
     }
 
-    /// Whether weights are described in the metadata of their files, which no runtime reads.
+    /// Returns whether weights are described in the metadata of their files, which no runtime reads.
     pub fn describes_in_metadata(self) -> bool {
         self.checkpoint().is_some_and(|format| !format.capabilities().needs_config)
     }
 
-    /// The scheme that is quantized to where this one is asked for: see [`Capabilities::fitted`].
+    /// The scheme used when this one is requested: see [`Capabilities::fitted`].
     pub fn fitted(self, scheme: LayerScheme) -> LayerScheme {
         self.capabilities().fitted(scheme)
     }
@@ -146,7 +146,7 @@ impl OutputFormat {
     }
 }
 
-/// That schemes of checkpoints are not written into GGUF files by this plan.
+/// The error that this plan does not write checkpoint schemes into GGUF files.
 pub fn gguf_has_its_own() -> CannotHold {
     CannotHold::new(
         "GGUF has its own types",
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_round_trip() {
+    fn format_names_round_trip() {
         for format in OutputFormat::all() {
             assert_eq!(format.name().parse(), Ok(format));
             assert_eq!(serde_json::from_value::<OutputFormat>(serde_json::json!(format.name())).unwrap(), format);

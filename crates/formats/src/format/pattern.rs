@@ -34,7 +34,7 @@ impl Pattern {
         built.map(|regex| Pattern::Regex(Box::new(regex))).map_err(refused)
     }
 
-    /// Whether it names this module; an expression that takes too long does not.
+    /// Returns whether it names this module; an expression that takes too long does not.
     pub fn matches(&self, module: &str) -> bool {
         match self {
             Pattern::Glob(glob) => glob.matches(module),
@@ -42,7 +42,7 @@ impl Pattern {
         }
     }
 
-    /// Whether it can name more than one module.
+    /// Returns whether it can name more than one module.
     pub fn has_wildcard(&self) -> bool {
         match self {
             Pattern::Glob(glob) => glob.has_wildcard(),
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_that_explodes_matches_nothing() {
+    fn exponential_expression_matches_nothing() {
         let pattern = Pattern::new("ignore", r"re:(?=(a+)+$)b?(a+)+\1b").unwrap();
         assert!(!pattern.matches(&"a".repeat(64)));
     }

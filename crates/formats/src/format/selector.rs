@@ -1,11 +1,11 @@
-//! Short lists of patterns for long lists of modules, so that config.json stays small whatever the number of layers and
+//! Short lists of patterns for long lists of modules, so that config.json stays small for any number of layers and
 //! experts. Not the patterns of users: see [`kvant_quant::glob`].
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::hash::Hash;
 
-/// What names one module, or all modules with the same last name.
+/// A selector of one module, or of all modules with the same last name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Selector {
     /// Every module whose name ends in a dot and this.
@@ -95,7 +95,7 @@ mod tests {
     use kvant_quant::glob::Glob;
 
     #[test]
-    fn last_names_stand_for_modules_of_one_key() {
+    fn common_last_names_become_patterns() {
         let modules = [("m.0.up", 1), ("m.0.down", 2), ("m.1.up", 1), ("m.1.down", 1), ("lm_head", 1), ("m.2.up", 1)];
         let groups = select(&modules, &[]);
         let text = |group: usize| groups[group].1.iter().map(Selector::glob).collect::<Vec<_>>();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_a_dot_makes_no_pattern() {
+    fn name_without_a_dot_becomes_no_pattern() {
         // `*.head` would miss the first.
         let groups = select(&[("head", 1), ("a.head", 1)], &[]);
         let globs: Vec<_> = groups[0].1.iter().map(|s| Glob::new(&s.glob())).collect();

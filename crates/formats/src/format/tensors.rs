@@ -53,7 +53,7 @@ impl CheckpointFormat for Tensors {
     fn attention_parts(&self, _spec: &AttentionSpec) -> Result<Vec<ParameterPart>, CannotHold> {
         Err(CannotHold::new(
             "the format tensors describes single weights, not attention",
-            "leave ‹kv-cache› and ‹attention› out, or put config.json beside the weights for another format",
+            "leave ‹kv-cache› and ‹attention› out, or put config.json next to the weights for another format",
         ))
     }
 
@@ -104,8 +104,8 @@ fn float_parts(layer: &LayerSpec<'_>, scheme: FloatScheme) -> Result<Vec<Part>, 
     let encoding = match scheme.scale {
         FloatScale::Plain(scale) => layer.encoding(scale),
         FloatScale::E8m0(_) => ScaleEncoding::E8m0,
-        FloatScale::E5m3 | FloatScale::E5m3OfTensor => ScaleEncoding::E5m3,
-        FloatScale::E4m3OfTensor => ScaleEncoding::E4m3,
+        FloatScale::E5m3 | FloatScale::E5m3WithGlobal => ScaleEncoding::E5m3,
+        FloatScale::E4m3WithGlobal => ScaleEncoding::E4m3,
     };
     let dtype = match scheme.format {
         MiniFloat::E4M3 => Dtype::F8_E4M3,
@@ -114,8 +114,8 @@ fn float_parts(layer: &LayerSpec<'_>, scheme: FloatScheme) -> Result<Vec<Part>, 
     };
     let mut parts =
         vec![codes(layer, packing_of(scheme.format.bits()), dtype), scales(layer, scheme.granularity, encoding)?];
-    if scheme.scale.has_tensor_scale() {
-        parts.push(layer.part("weight_scale_2", Dtype::F32, [], Content::TensorScale));
+    if scheme.scale.has_global_scale() {
+        parts.push(layer.part("weight_scale_2", Dtype::F32, [], Content::GlobalScale));
     }
     Ok(parts)
 }
@@ -150,7 +150,7 @@ fn scale_shape(layer: &LayerSpec<'_>, granularity: Granularity) -> Result<Vec<us
     }
 }
 
-/// What the metadata of a checkpoint's files says of codes that belong to no model.
+/// The description of codes without a model in the metadata of a checkpoint's files.
 pub fn described(checkpoint: &Checkpoint) -> Option<Value> {
     let text = checkpoint.metadata().remove(METADATA_KEY)?;
     // A text that cannot be parsed describes nothing.
@@ -170,13 +170,13 @@ pub struct DescribedLayer<'a> {
     pub name: &'a str,
     /// Output and input channels.
     pub shape: (usize, usize),
-    /// How it is quantized.
+    /// The recipe.
     pub scheme: LayerScheme,
     /// Its tensors.
     pub parts: &'a [Part],
 }
 
-/// What config.json says where there is one: the rest stands in the metadata.
+/// The config.json, if any: everything else is in the metadata.
 fn reference() -> Value {
     json!({ "quant_method": TENSORS_METHOD, "version": VERSION, "described_in": METADATA_KEY })
 }
@@ -201,7 +201,7 @@ fn of_layer(layer: &DescribedLayer<'_>) -> Value {
     })
 }
 
-/// How codes become bytes, in words.
+/// The packing of codes, in words.
 fn packing(part: &Part) -> Option<String> {
     let Content::Codes { packing, .. } = part.content else { return None };
     Some(match packing {
@@ -219,16 +219,16 @@ pub(crate) fn reader(config: &Value) -> Result<Box<dyn ModuleReader>, ImportErro
     let layers = config.get("layers").and_then(Value::as_object);
     let layers = layers.ok_or_else(|| ImportError::invalid(METADATA_KEY, "does not describe any layers"))?;
     let layers = layers.iter().map(|(name, stated)| Ok((name.clone(), Described::read(name, stated)?)));
-    Ok(Box::new(Reader { layers: layers.collect::<Result<_, ImportError>>()? }))
+    Ok(Box::new(TensorReader { layers: layers.collect::<Result<_, ImportError>>()? }))
 }
 
 /// Reads the description.
 #[derive(Debug)]
-struct Reader {
+struct TensorReader {
     layers: HashMap<String, Described>,
 }
 
-/// What is said of a layer.
+/// The description of a layer.
 #[derive(Debug)]
 struct Described {
     scheme: LayerScheme,
@@ -249,7 +249,7 @@ impl Described {
     }
 }
 
-impl ModuleReader for Reader {
+impl ModuleReader for TensorReader {
     fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError> {
         let Some(layer) = self.layers.get(module.name) else { return Ok(Vec::new()) };
         let scheme = layer.scheme.weight;

@@ -1,8 +1,8 @@
-//! Checkpoints that are quantized already, whoever made them, seen as if their weights were floats: which tensors there
-//! would be, and how to make values of those that are packed. Reads headers, config.json and scalars; weights are read
+//! Quantized checkpoints of any tool, presented as if their weights were floats: the tensors there
+//! would be, and the dequantization of packed ones. Reads headers, config.json and scalars; weights are read
 //! band by band through [`PackedMatrix`]. Runs nothing.
 //!
-//! How a format is read is said beside how it is written, in [`crate::format`]: the layout of a weight is the list of parts that would be
+//! Readers of formats are beside their writers, in [`crate::format`]: the layout of a weight is the list of parts that would be
 //! written, so that one unpacker inverts one packer.
 
 pub(crate) mod survey;
@@ -21,7 +21,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Files in which tools wrote, or write, what config.json does not say, with the format and the `quant_method` that they mean.
+/// Files with quantization configurations of tools outside of config.json, with their format and `quant_method`.
 pub fn side_files() -> impl Iterator<Item = (&'static str, FormatHandle, &'static str)> {
     FormatHandle::all().into_iter().flat_map(|format| {
         let capabilities = format.capabilities();
@@ -30,7 +30,7 @@ pub fn side_files() -> impl Iterator<Item = (&'static str, FormatHandle, &'stati
     })
 }
 
-/// Suffixes of parameters that are no weights, in any layout: what describes activations.
+/// Suffixes of parameters of activations, in any layout.
 const PARAMETERS: &[&str] = &[
     "input_scale",
     "input_scale_2",
@@ -60,12 +60,12 @@ impl<'a> Import<'a> {
         &self.tensors
     }
 
-    /// How the activations of a module are quantized; `None` where they are not.
+    /// The quantization of a module's activations; `None` if there is none.
     pub fn activations(&self, module: &str) -> Option<&StoredActivations> {
         self.activations.get(module)
     }
 
-    /// Whether anything but weights is quantized.
+    /// Returns whether anything but weights is quantized.
     pub fn quantizes_activations(&self) -> bool {
         !self.activations.is_empty() || !self.attention.is_empty()
     }
@@ -75,12 +75,12 @@ impl<'a> Import<'a> {
         self.quantizes_cache || self.attention.values().any(|found| found.key.is_some() || found.value.is_some())
     }
 
-    /// What the attention of a decoder block quantizes; `None` where it does not.
+    /// The quantization of a decoder block's attention; `None` if there is none.
     pub fn attention(&self, block: usize) -> Option<&StoredAttention> {
         self.attention.get(&block)
     }
 
-    /// What the first block whose attention is quantized does.
+    /// The quantization of the first block with quantized attention.
     pub fn first_attention(&self) -> Option<&StoredAttention> {
         let first = self.attention.keys().min()?;
         self.attention.get(first)
@@ -106,7 +106,7 @@ pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
     let config = checkpoint.config()?;
     let stated = config.as_ref().and_then(|config| config.get("quantization_config"));
     if stated.is_some_and(|stated| !stated.is_object() && !stated.is_null()) {
-        return Err(ImportError::invalid("config.json", "its quantization_config is no object"));
+        return Err(ImportError::invalid("config.json", "its quantization_config is not an object"));
     }
     let reader = method_of(checkpoint, config.as_ref())?;
     let builder = Builder { catalog: &catalog, reader: &*reader, parts: HashMap::new(), import: Import::default() };
@@ -132,7 +132,7 @@ fn method_of(checkpoint: &Checkpoint, config: Option<&Value>) -> Result<Box<dyn 
     }
 }
 
-/// What the metadata of files says of codes that belong to no model: where there is no config.json, or one that refers to it.
+/// The description of codes without a model in the metadata of files: if there is no config.json, or one that refers to it.
 fn described_tensors(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<Value> {
     let stated = config.and_then(quantization_config).and_then(|stated| stated.get("quant_method")?.as_str());
     if config.is_some() && stated != Some(TENSORS_METHOD) {
@@ -141,7 +141,7 @@ fn described_tensors(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<
     described(checkpoint)
 }
 
-/// The reader that a file beside config.json asks for. Where there is none, there may still be fp8 weights with scales.
+/// The reader for a file beside config.json. Without one, there may still be fp8 weights with scales.
 fn side_method(checkpoint: &Checkpoint) -> Result<Box<dyn ModuleReader>, ImportError> {
     for (file, format, method) in side_files() {
         if let Some(stated) = checkpoint.json(file)? {
@@ -151,7 +151,7 @@ fn side_method(checkpoint: &Checkpoint) -> Result<Box<dyn ModuleReader>, ImportE
     FormatHandle::FP8.reader("fp8", &Value::Null)
 }
 
-/// What a checkpoint says of its quantization, and the method: in config.json, or in a file beside it.
+/// The quantization configuration of a checkpoint, and its method: in config.json, or in a file beside it.
 pub(crate) fn stated(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<(String, Value)> {
     if let Some(described) = described_tensors(checkpoint, config) {
         return Some((TENSORS_METHOD.to_owned(), described));

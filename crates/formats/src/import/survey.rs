@@ -18,7 +18,7 @@ use kvant_weights::parts::{Content, ScaleEncoding};
 use serde_json::Value;
 use std::collections::HashSet;
 
-/// What a checkpoint holds, and what is wrong with it.
+/// The contents of a quantized checkpoint, and their defects.
 #[derive(Debug, Default)]
 pub(crate) struct Survey<'a> {
     /// The tensors as if nothing were quantized, in the order of the checkpoint.
@@ -29,20 +29,20 @@ pub(crate) struct Survey<'a> {
     pub plain: Vec<(String, TensorView<'a>)>,
     /// The tensors that describe activations.
     pub parameters: Vec<(String, TensorView<'a>)>,
-    /// What is said of the activations of each module.
+    /// The described activations of each module.
     pub activations: Vec<(String, StoredActivations)>,
     /// Modules that quantize what attention works on.
     pub attention: Vec<(String, StoredAttention)>,
-    /// What could not be understood, with the module.
+    /// Unsupported parts, with the module.
     pub problems: Vec<Problem>,
 }
 
-/// What an error is about.
+/// The subject of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Subject {
+pub(crate) enum ProblemKind {
     /// The `quantization_config` as a whole.
     Configuration,
-    /// How a weight is stored.
+    /// The storage of a weight.
     Weight,
     /// Static parameters of inputs and outputs.
     Activations,
@@ -53,7 +53,7 @@ pub(crate) enum Subject {
 /// Something that could not be understood.
 #[derive(Debug)]
 pub(crate) struct Problem {
-    pub subject: Subject,
+    pub subject: ProblemKind,
     /// The module; empty for the configuration.
     pub module: String,
     pub error: ImportError,
@@ -74,16 +74,16 @@ pub(crate) struct StoredWeight<'a> {
     pub bits: u32,
     /// Rows and columns that share a scale.
     pub tile: (usize, usize),
-    /// How config.json says that scales are shared, where it says it of the layer.
+    /// The granularity of scales according to config.json, if stated for the layer.
     pub granularity: Option<Granularity>,
     /// Whether the tensor's scale multiplies values of a first stage, not scales.
     pub two_stages: bool,
     /// Whether zero points may differ from that of a symmetric type.
     pub zero_points: bool,
-    /// How scales are stored; `None` where that cannot be told.
+    /// The storage of scales; `None` if unknown.
     pub scales: Option<ScaleEncoding>,
     /// Whether there is a scale of the whole tensor over them.
-    pub tensor_scale: bool,
+    pub global_scale: bool,
     /// Matrices in each tensor: the experts.
     pub matrices: usize,
     /// Whether GPTQ's first version took 1 away from zero points.
@@ -92,12 +92,12 @@ pub(crate) struct StoredWeight<'a> {
     pub parts: Vec<(Content, TensorView<'a>)>,
     /// The tensor with the group of every input channel.
     pub groups: Option<TensorView<'a>>,
-    /// Whether its groups are no runs of input channels.
+    /// Whether its groups are not runs of input channels.
     pub is_reordered: bool,
 }
 
 impl StoredWeight<'_> {
-    /// How many scales stand side by side along the input channels.
+    /// The number of scales along the input channels.
     pub fn groups_across(&self) -> usize {
         self.columns.div_ceil(self.tile.1.max(1))
     }
@@ -109,11 +109,11 @@ pub(crate) fn survey<'a>(checkpoint: &'a Checkpoint, config: Option<&Value>) -> 
     let mut surveyor = Surveyor { catalog: &catalog, survey: Survey::default(), taken: HashSet::new() };
     match super::method_of(checkpoint, config) {
         Ok(method) => surveyor.modules(&*method),
-        Err(error) => surveyor.problem(Subject::Configuration, "", error),
+        Err(error) => surveyor.problem(ProblemKind::Configuration, "", error),
     }
     surveyor.rest();
     if let Err(error) = plain_floats::activations(config, surveyor.survey.tensors.iter()) {
-        surveyor.problem(Subject::Activations, "", error);
+        surveyor.problem(ProblemKind::Activations, "", error);
     }
     surveyor.survey
 }
@@ -137,13 +137,13 @@ impl<'a> Surveyor<'_, 'a> {
                 Err(error) => {
                     self.take_all(&module);
                     self.survey.tensors.extend(unread_weight(&module));
-                    self.problem(Subject::Weight, name, error);
+                    self.problem(ProblemKind::Weight, name, error);
                 }
             }
         }
     }
 
-    fn problem(&mut self, subject: Subject, module: &str, error: ImportError) {
+    fn problem(&mut self, subject: ProblemKind, module: &str, error: ImportError) {
         self.survey.problems.push(Problem { subject, module: module.to_owned(), error });
     }
 
@@ -151,12 +151,12 @@ impl<'a> Surveyor<'_, 'a> {
         match method.activations(module) {
             Ok(found) if found.is_empty() => {}
             Ok(found) => self.survey.activations.push((module.name.to_owned(), found)),
-            Err(error) => self.problem(Subject::Activations, module.name, error),
+            Err(error) => self.problem(ProblemKind::Activations, module.name, error),
         }
         match method.attention(module) {
             Ok(found) if found.is_empty() => {}
             Ok(found) => self.survey.attention.push((module.name.to_owned(), found)),
-            Err(error) => self.problem(Subject::Attention, module.name, error),
+            Err(error) => self.problem(ProblemKind::Attention, module.name, error),
         }
     }
 
@@ -171,7 +171,7 @@ impl<'a> Surveyor<'_, 'a> {
         let Some(layout) = weight.matrices.into_iter().next() else { return };
         self.taken.extend(layout.parts.iter().map(|part| part.name.clone()).chain(layout.groups.clone()));
         if let Err(error) = layout.bind(self.catalog) {
-            self.problem(Subject::Weight, module.name, error);
+            self.problem(ProblemKind::Weight, module.name, error);
         }
         let stored = self.stored(name.strip_suffix(".weight").unwrap_or(&name), &layout, matrices);
         self.survey.weights.push(stored);
@@ -198,7 +198,7 @@ impl<'a> Surveyor<'_, 'a> {
             two_stages: layout.two_stages,
             zero_points: has(|content| matches!(content, Content::ZeroPoints { .. })) && !layout.zero_points_optional,
             scales,
-            tensor_scale: has(|content| matches!(content, Content::TensorScale | Content::TensorScaleReciprocal)),
+            global_scale: has(|content| matches!(content, Content::GlobalScale | Content::GlobalScaleReciprocal)),
             matrices,
             less_one: has(|content| matches!(content, Content::ZeroPoints { less_one: true, .. })),
             parts,
@@ -207,7 +207,7 @@ impl<'a> Surveyor<'_, 'a> {
         }
     }
 
-    /// The tensors that no weight is made of.
+    /// The tensors that belong to no weight.
     fn rest(&mut self) {
         for (name, view) in self.catalog.tensors().iter().filter(|(name, _)| !self.taken.contains(name)) {
             let suffix = name.rsplit('.').next().unwrap_or(name);
@@ -221,7 +221,7 @@ impl<'a> Surveyor<'_, 'a> {
     }
 }
 
-/// Whether some input channel is in another group than those beside it.
+/// Returns whether some input channel is in another group than those beside it.
 fn is_reordered(groups: TensorView<'_>, size: usize) -> bool {
     let stated = integers(groups).unwrap_or_default();
     stated.iter().enumerate().any(|(column, group)| (column / size.max(1)) as i64 != *group)
@@ -231,7 +231,7 @@ fn module_of(tensor: &str) -> &str {
     tensor.rsplit_once('.').map_or("", |(module, _)| module)
 }
 
-/// A weight that is there, however it is stored: its shape is not known.
+/// An existing weight of unknown storage and shape.
 fn unread_weight(module: &ModuleTensors<'_, '_>) -> Option<TensorMeta> {
     let suffixes = ["weight", "qweight", "weight_packed"];
     suffixes.iter().find(|suffix| module.tensor(suffix).is_some())?;

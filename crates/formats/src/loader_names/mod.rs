@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn every_expression_of_the_data_is_understood() {
+    fn every_renaming_expression_is_supported() {
         let all = RENAMINGS.as_object().unwrap();
         assert!(all.len() > 200);
         for (name, rules) in all {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_have_the_names_that_transformers_gives_them() {
+    fn modules_have_the_names_transformers_gives_them() {
         let nemotron = json!({"model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"]});
         assert_eq!(names(&nemotron, "backbone.layers.0.mixer.in_proj"), ["model.layers.0.mixer.in_proj"]);
         assert!(names(&nemotron, "lm_head").is_empty());

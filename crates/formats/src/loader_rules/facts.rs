@@ -1,5 +1,5 @@
-//! What rules of loaders speak of: how a layer is quantized, and what of a model makes loaders stumble. Made from the
-//! schemes of a plan, or from what a checkpoint holds.
+//! Facts for loader rules: the quantization of a layer, and properties of a model that affect loaders. Derived from the
+//! schemes of a plan, or from a checkpoint.
 
 use super::written::ModelTraits;
 use crate::format::OutputFormat;
@@ -12,7 +12,7 @@ use kvant_quant::scheme::{
 use serde::Deserialize;
 use std::fmt;
 
-/// How scales are stored.
+/// The encoding of scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Scale {
@@ -21,14 +21,14 @@ pub(crate) enum Scale {
     /// Powers of two in bytes.
     PowerOfTwo,
     /// fp8 e4m3 under an f32 scale of the tensor.
-    E4m3OfTensor,
+    E4m3WithGlobal,
     /// fp8 e5m3.
     E5m3,
     /// fp8 e5m3 under an f32 scale of the tensor.
-    E5m3OfTensor,
-    /// Scales of codes, and one of the values that those stand for.
+    E5m3WithGlobal,
+    /// Scales of codes, and one of their values.
     TwoStage,
-    /// There are none beside the codes.
+    /// No separate scales.
     None,
 }
 
@@ -38,9 +38,9 @@ pub(crate) enum Scale {
 pub(crate) enum Sharing {
     /// All.
     Tensor,
-    /// Those of an output channel.
+    /// All values of an output channel.
     Channel,
-    /// Those of an input channel.
+    /// All values of an input channel.
     InputChannel,
     /// Input channels of a row.
     Group,
@@ -60,11 +60,11 @@ pub(crate) enum When {
     Static,
     /// For every token.
     Dynamic,
-    /// That of the tensor in advance, those of blocks anew.
+    /// A static global scale with dynamic block scales.
     Local,
 }
 
-/// How queries, keys, values and the softmax are quantized.
+/// The quantization of queries, keys, values and the softmax.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Attention {
@@ -77,7 +77,7 @@ pub(crate) enum Attention {
     Other,
 }
 
-/// How a layer is quantized.
+/// The quantization of a layer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LayerFacts {
     /// The format of codes.
@@ -96,11 +96,11 @@ pub struct LayerFacts {
     pub(crate) output: bool,
     /// Whether groups are not runs of input channels.
     pub(crate) act_order: bool,
-    /// The suffix of the tensor of scales, where there is one already.
+    /// The suffix of the tensor of scales, if it exists already.
     pub(crate) scale_name: Option<String>,
 }
 
-/// What of a model makes loaders stumble, whatever the scheme.
+/// Properties of a model that affect loaders for every scheme.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModelFacts {
     pub described: bool,
@@ -133,7 +133,7 @@ impl From<Timing> for When {
 }
 
 impl Attention {
-    /// What these schemes are together.
+    /// The union of these schemes.
     pub fn of(schemes: impl IntoIterator<Item = ActivationScheme>) -> Attention {
         let is_fp8 = |scheme: ActivationScheme| {
             let fp8 = scheme.scheme.format() == DType::MiniFloat(MiniFloat::E4M3);
@@ -147,7 +147,7 @@ impl Attention {
 }
 
 impl LayerFacts {
-    /// Those of a scheme that is to be written.
+    /// The facts of a scheme to write.
     pub fn of_scheme(scheme: LayerScheme) -> LayerFacts {
         let (sharing, group, block) = sharing_of(scheme.weight.granularity());
         LayerFacts {
@@ -174,7 +174,7 @@ impl LayerFacts {
         LayerFacts { element, scale_name: scale_name.or(self.scale_name), ..self }
     }
 
-    /// With the activations that a checkpoint tells of.
+    /// With the activations of a checkpoint.
     pub fn with_activations(self, input: Option<&StoredActivation>, output: Option<&StoredActivation>) -> LayerFacts {
         let input_group = input.and_then(|input| group_of(input.scheme));
         let input = input.map(|input| (input.scheme.scheme.format().to_string(), input.scheme.timing.into()));
@@ -194,9 +194,9 @@ impl fmt::Display for LayerFacts {
         }
         f.write_str(match self.scale {
             Scale::PowerOfTwo => ", scales powers of two",
-            Scale::E4m3OfTensor => ", e4m3 scales under one of the tensor",
+            Scale::E4m3WithGlobal => ", e4m3 scales with a global scale",
             Scale::E5m3 => ", e5m3 scales",
-            Scale::E5m3OfTensor => ", e5m3 scales under one of the tensor",
+            Scale::E5m3WithGlobal => ", e5m3 scales with a global scale",
             Scale::TwoStage => ", in two stages",
             Scale::Plain | Scale::None => "",
         })?;
@@ -209,7 +209,7 @@ impl fmt::Display for LayerFacts {
 }
 
 impl ModelFacts {
-    /// Those of a model that is to be written.
+    /// The facts of a model to write.
     pub fn of_traits(traits: ModelTraits) -> ModelFacts {
         let attention = traits.attention;
         let key_value = attention.key_value.map(|cache| cache.scheme);
@@ -235,8 +235,8 @@ fn scale(scheme: TensorScheme) -> Scale {
             FloatScale::Plain(_) => Scale::Plain,
             FloatScale::E8m0(_) => Scale::PowerOfTwo,
             FloatScale::E5m3 => Scale::E5m3,
-            FloatScale::E4m3OfTensor => Scale::E4m3OfTensor,
-            FloatScale::E5m3OfTensor => Scale::E5m3OfTensor,
+            FloatScale::E4m3WithGlobal => Scale::E4m3WithGlobal,
+            FloatScale::E5m3WithGlobal => Scale::E5m3WithGlobal,
         },
         TensorScheme::Progressive { .. } => Scale::TwoStage,
         TensorScheme::Block(_) | TensorScheme::Cast(_) => Scale::None,
@@ -265,7 +265,7 @@ fn group_of(input: ActivationScheme) -> Option<usize> {
     sharing_of(input.scheme.granularity()).1
 }
 
-/// A group of all channels has no size of its own.
+/// A group of all channels has no explicit size.
 fn size_of(group: usize) -> Option<usize> {
     Some(group).filter(|size| *size != usize::MAX)
 }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn schemes_become_facts() {
+    fn schemes_become_loader_facts() {
         let int4 = facts("uint4:g32:zp");
         assert_eq!((int4.element.as_str(), int4.sharing, int4.group), ("uint4", Sharing::Group, Some(32)));
         assert!(int4.zero_points && int4.input.is_none());
@@ -294,13 +294,13 @@ mod tests {
         assert_eq!((fp8.sharing, fp8.block), (Sharing::Block, Some((128, 128))));
         assert_eq!(fp8.input, Some(("e4m3".to_owned(), When::Dynamic)));
         assert_eq!((fp8.input_group, int4.input_group), (Some(128), None));
-        assert_eq!(facts("e2m1:g16:e4m3:f32").scale, Scale::E4m3OfTensor);
+        assert_eq!(facts("e2m1:g16:e4m3:f32").scale, Scale::E4m3WithGlobal);
         assert_eq!(facts("int4:channel:f32/e4m3:tensor:f32").scale, Scale::TwoStage);
         assert_eq!(facts("mx9").scale, Scale::None);
     }
 
     #[test]
-    fn formats_store_codes_and_name_scales_in_their_way() {
+    fn formats_decide_stored_codes_and_scale_names() {
         assert_eq!(facts("int4:g32").stored_in(OutputFormat::GPTQ).element, "uint4");
         assert_eq!(facts("int4:g32").stored_in(OutputFormat::QUARK).element, "int4");
         let name = |text: &str| facts(text).stored_in(OutputFormat::FP8).scale_name;
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_have_words() {
+    fn loader_facts_are_displayed() {
         assert_eq!(facts("uint4:g32:zp").to_string(), "uint4 in groups of 32, zero points");
         assert_eq!(
             facts("int8:channel+int8:tensor!static").to_string(),

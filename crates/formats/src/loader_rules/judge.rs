@@ -8,11 +8,11 @@ use kvant_quant::finding::Finding;
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// Whether a loader takes a model.
+/// Whether a loader supports a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Loads {
-    /// It does, as far as is known.
+    /// It does, as far as known.
     Yes,
     /// It does not.
     No,
@@ -20,40 +20,40 @@ pub enum Loads {
     Unknown,
 }
 
-/// Why a loader does not take a model, or takes it with regret.
+/// The reason that a loader does not support a model, or a caveat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reason {
     /// The tensor, layer, file or field.
     pub place: String,
-    /// How many more places it holds for.
+    /// The number of further places to which it applies.
     pub more: usize,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// What a loader makes of a model.
+/// A loader's support of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Verdict {
+pub struct LoaderSupport {
     /// The loader's name in `--for`.
     pub id: &'static str,
     /// Its name.
     pub loader: &'static str,
     /// The version that the rules are of.
     pub version: &'static str,
-    /// Whether it takes the model.
+    /// Whether it supports the model.
     pub loads: Loads,
-    /// What must be installed beside it.
+    /// Packages that must be installed with it.
     pub needs: Option<&'static str>,
-    /// Why not.
+    /// The reasons against.
     pub reasons: Vec<Reason>,
-    /// What it takes, but is slow with.
+    /// Supported but slow parts.
     pub slow: Vec<Reason>,
-    /// Over how many devices it can share the model out, of those that were asked for.
+    /// The requested device counts over which it can split the model.
     pub tensor_parallel: Vec<usize>,
 }
 
-/// What is judged.
-pub(crate) struct Case<'a> {
+/// A query for loader support.
+pub(crate) struct LoaderQuery<'a> {
     /// `quant_method`, or `float`, `gguf`, `onnx`.
     pub method: &'a str,
     pub model: ModelFacts,
@@ -61,19 +61,19 @@ pub(crate) struct Case<'a> {
     pub layers: Vec<(&'a str, LayerFacts)>,
     /// Routers and heads in floats that config.json does not name.
     pub unnamed_routers: Vec<String>,
-    /// What no loader gets past.
+    /// Problems for every loader.
     pub stops: Vec<&'a Finding>,
     pub sharding: &'a Sharding,
     /// Numbers of devices.
     pub ways: Vec<usize>,
 }
 
-/// What every loader makes of it.
-pub(crate) fn judge(case: &Case<'_>) -> Vec<Verdict> {
+/// The support of every loader.
+pub(crate) fn judge(case: &LoaderQuery<'_>) -> Vec<LoaderSupport> {
     loaders().iter().map(|loader| verdict(loader, case)).collect()
 }
 
-/// Why a loader of a layout does not take a layer of a model.
+/// The reason that a loader does not support a layer in a layout.
 pub(crate) fn refusal(layout: &Layout, layer: &LayerFacts, model: &ModelFacts) -> Option<String> {
     refused(
         layout,
@@ -82,26 +82,26 @@ pub(crate) fn refusal(layout: &Layout, layer: &LayerFacts, model: &ModelFacts) -
     )
 }
 
-/// What of a layer falls to a device.
+/// The shard of a layer on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShardShape {
     /// Output channels.
     pub rows: usize,
     /// Input channels.
     pub columns: usize,
-    /// Whether engines make one layer of it and its siblings.
+    /// Whether engines fuse it with its siblings.
     pub is_fused: bool,
     /// Whether it is a part of the layer.
     pub is_cut: bool,
 }
 
-/// Why a loader of a layout does not take a whole layer of these sizes.
+/// The reason that a loader does not support a layer of these sizes in a layout.
 pub(crate) fn size_refusal(layout: &Layout, layer: &LayerFacts, extent: ShardShape) -> Option<String> {
     let hard = layout.limit.iter().filter(|limit| limit.hard && limit.is_for(layer));
     hard.into_iter().find_map(|limit| Some(format!("{}: {}", outside(limit, layer, extent)?, limit.reason)))
 }
 
-/// Why a loader of a layout does not take a file whose layers are not looked at one by one.
+/// The reason that a loader does not support a file, regardless of its layers.
 pub(crate) fn file_refusal(layout: &Layout, model: &ModelFacts) -> Option<String> {
     refused(
         layout,
@@ -110,7 +110,7 @@ pub(crate) fn file_refusal(layout: &Layout, model: &ModelFacts) -> Option<String
     )
 }
 
-/// Why a layout is refused for that of which conditions hold; `unknown` says that it is none of what is taken.
+/// The reason that a layout is refused, by its conditions; `unknown` says that it is not among the accepted ones.
 fn refused(
     layout: &Layout,
     holds: impl Fn(&Condition) -> bool,
@@ -123,7 +123,7 @@ fn refused(
     Some(refusal.reason.clone())
 }
 
-fn verdict(loader: &'static Loader, case: &Case<'_>) -> Verdict {
+fn verdict(loader: &'static Loader, case: &LoaderQuery<'_>) -> LoaderSupport {
     let layout = loader.layout.iter().find(|layout| layout.method == case.method);
     let mut reasons = Reasons::default();
     case.stops.iter().for_each(|finding| reasons.add(&finding.place, finding.reason.clone()));
@@ -142,7 +142,7 @@ fn verdict(loader: &'static Loader, case: &Case<'_>) -> Verdict {
         (true, true) => Loads::Yes,
     };
     let fits = |ways: &usize| loads != Loads::No && is_shardable(limits, case, *ways);
-    Verdict {
+    LoaderSupport {
         id: &loader.id,
         loader: &loader.name,
         version: &loader.version,
@@ -154,7 +154,7 @@ fn verdict(loader: &'static Loader, case: &Case<'_>) -> Verdict {
     }
 }
 
-/// Why a loader that has no rules for a layout does not take a model, and where that is stated.
+/// The reason that a loader without rules for a layout does not support a model, and its source.
 fn unread(method: &str) -> (&'static str, String) {
     match method {
         "float" => ("weights", "it does not read checkpoints of plain floats".to_owned()),
@@ -164,7 +164,7 @@ fn unread(method: &str) -> (&'static str, String) {
     }
 }
 
-fn refusals(layout: &Layout, case: &Case<'_>, reasons: &mut Reasons) {
+fn refusals(layout: &Layout, case: &LoaderQuery<'_>, reasons: &mut Reasons) {
     if let (Some(architecture), Some(reason)) = (case.model.architecture, file_refusal(layout, &case.model)) {
         reasons.add(architecture, reason);
     }
@@ -174,11 +174,11 @@ fn refusals(layout: &Layout, case: &Case<'_>, reasons: &mut Reasons) {
         }
     }
     for router in case.unnamed_routers.iter().filter(|_| layout.names_routers) {
-        reasons.add(router, "is in floats, and config.json does not name it among what is not quantized".to_owned());
+        reasons.add(router, "is stored as floats, but config.json does not list it as unquantized".to_owned());
     }
 }
 
-fn hard_limits(limits: &[Limit], case: &Case<'_>, ways: usize, reasons: &mut Reasons) {
+fn hard_limits(limits: &[Limit], case: &LoaderQuery<'_>, ways: usize, reasons: &mut Reasons) {
     for (limit, (layer, facts)) in pairs(limits, case).filter(|(limit, _)| limit.hard) {
         if let Some(sizes) = extent(case, layer, ways).and_then(|extent| outside(limit, facts, extent)) {
             reasons.add(layer, format!("{sizes}: {}", limit.reason));
@@ -186,13 +186,13 @@ fn hard_limits(limits: &[Limit], case: &Case<'_>, ways: usize, reasons: &mut Rea
     }
 }
 
-fn is_shardable(limits: &[Limit], case: &Case<'_>, ways: usize) -> bool {
+fn is_shardable(limits: &[Limit], case: &LoaderQuery<'_>, ways: usize) -> bool {
     let mut reasons = Reasons::default();
     hard_limits(limits, case, ways, &mut reasons);
     reasons.list.is_empty() && case.sharding.problems(ways).next().is_none()
 }
 
-fn slow(limits: &[Limit], case: &Case<'_>) -> Vec<Reason> {
+fn slow(limits: &[Limit], case: &LoaderQuery<'_>) -> Vec<Reason> {
     let mut reasons = Reasons::default();
     for (limit, (layer, facts)) in pairs(limits, case).filter(|(limit, _)| !limit.hard) {
         if extent(case, layer, 1).and_then(|extent| outside(limit, facts, extent)).is_some() {
@@ -205,15 +205,15 @@ fn slow(limits: &[Limit], case: &Case<'_>) -> Vec<Reason> {
 type Pair<'c, 'a> = (&'c Limit, (&'a str, &'c LayerFacts));
 
 /// Every limit with the layers that it is for.
-fn pairs<'c, 'a>(limits: &'c [Limit], case: &'c Case<'a>) -> impl Iterator<Item = Pair<'c, 'a>> {
+fn pairs<'c, 'a>(limits: &'c [Limit], case: &'c LoaderQuery<'a>) -> impl Iterator<Item = Pair<'c, 'a>> {
     limits.iter().flat_map(move |limit| {
         let layers = case.layers.iter().map(|(name, facts)| (*name, facts));
         layers.filter(move |(_, facts)| limit.is_for(facts)).map(move |layer| (limit, layer))
     })
 }
 
-/// The part of a layer that falls to each of so many devices; `None` where it cannot be cut evenly, or is not known.
-fn extent(case: &Case<'_>, layer: &str, ways: usize) -> Option<ShardShape> {
+/// The shard of a layer on each device; `None` if it cannot be split evenly, or is unknown.
+fn extent(case: &LoaderQuery<'_>, layer: &str, ways: usize) -> Option<ShardShape> {
     let layer = case.sharding.layer(layer)?;
     let (rows, columns) = layer.shard(ways)?;
     Some(ShardShape { rows, columns, is_fused: layer.is_fused, is_cut: ways > 1 })
@@ -230,8 +230,8 @@ fn outside(limit: &Limit, facts: &LayerFacts, extent: ShardShape) -> Option<Stri
     let out = is_off(rows, limit.out_multiple.or(out_block));
     let inner = [limit.in_multiple, in_block, in_group].into_iter().find_map(|multiple| is_off(columns, multiple));
     match (out, inner) {
-        (Some(multiple), _) => Some(format!("{rows} output channels are no multiple of {multiple}")),
-        (_, Some(multiple)) => Some(format!("{columns} input channels are no multiple of {multiple}")),
+        (Some(multiple), _) => Some(format!("{rows} output channels are not a multiple of {multiple}")),
+        (_, Some(multiple)) => Some(format!("{columns} input channels are not a multiple of {multiple}")),
         _ => None,
     }
 }

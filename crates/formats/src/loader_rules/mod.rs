@@ -1,5 +1,5 @@
-//! What loaders take. The rules are data, `loader_rules.toml`; here is their reading, the facts of a layer and a model that
-//! they speak of, and the judgement.
+//! Loader support. The rules are data, `loader_rules.toml`; this module reads them, defines the facts of a layer and a model that
+//! they refer to, and evaluates them.
 
 mod facts;
 mod judge;
@@ -9,8 +9,8 @@ mod written;
 
 pub use facts::LayerFacts;
 pub(crate) use facts::{Attention, ModelFacts, Scale, Sharing, sharing_of};
-pub(crate) use judge::{Case, file_refusal, judge, refusal, size_refusal};
-pub use judge::{Loads, Reason, ShardShape, Verdict};
+pub(crate) use judge::{LoaderQuery, file_refusal, judge, refusal, size_refusal};
+pub use judge::{LoaderSupport, Loads, Reason, ShardShape};
 pub(crate) use parallel::Sharding;
 pub use rules::{Loader, loaders};
 pub use written::ModelTraits;

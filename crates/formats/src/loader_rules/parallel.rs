@@ -11,7 +11,7 @@ use kvant_quant::scheme::{Axis, Granularity};
 use kvant_weights::parts::{Content, Packing};
 use std::collections::HashMap;
 
-/// How the layers of a model are cut.
+/// The sharding of a model's layers.
 #[derive(Debug, Default)]
 pub(crate) struct Sharding {
     layers: Vec<Sharded>,
@@ -20,14 +20,14 @@ pub(crate) struct Sharding {
     key_value_heads: Option<usize>,
 }
 
-/// How a layer is cut.
+/// The sharding of a layer.
 #[derive(Debug)]
 pub(crate) struct Sharded {
     pub module: String,
     rows: usize,
     columns: usize,
     cut: Cut,
-    /// Whether engines make one layer of it and its siblings.
+    /// Whether engines fuse it with its siblings.
     pub is_fused: bool,
     /// Rows and columns that must stay together, and why.
     units: Vec<Unit>,
@@ -36,13 +36,13 @@ pub(crate) struct Sharded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     Rows,
-    /// The rows of keys and values, which are repeated where there are fewer heads than devices.
+    /// The rows of keys and values, which are repeated if there are fewer heads than devices.
     KeyValueRows,
     Columns,
     Nowhere,
 }
 
-/// What a cut must not fall into.
+/// A unit that must not be split.
 #[derive(Debug)]
 struct Unit {
     rows: usize,
@@ -75,7 +75,7 @@ impl Cut {
 }
 
 impl Sharding {
-    /// That of a checkpoint.
+    /// The sharding of a checkpoint.
     pub fn new(config: &ModelConfig, network: &Network, weights: &[StoredWeight<'_>]) -> Sharding {
         let stored: HashMap<&str, &StoredWeight<'_>> = weights.iter().map(|weight| (&*weight.module, weight)).collect();
         let known = network.linears().iter().filter(|linear| linear.out_features > 0 && linear.in_features > 0);
@@ -96,7 +96,7 @@ impl Sharding {
         self.by_module.get(module).map(|at| &self.layers[*at])
     }
 
-    /// What keeps the model from being shared out over so many devices: place and reason.
+    /// The obstacles to splitting the model over a number of devices: place and reason.
     pub fn problems(&self, ways: usize) -> impl Iterator<Item = (String, String)> {
         let layers = self.layers.iter().flat_map(move |layer| layer.problems(ways, self.key_value_heads));
         self.head_problems(ways).into_iter().chain(layers)
@@ -187,7 +187,7 @@ fn units(weight: &StoredWeight<'_>) -> Vec<Unit> {
     let words = weight.parts.iter().filter_map(|(content, _)| match content {
         Content::Codes { packing, transposed } | Content::ZeroPoints { packing, transposed, .. } => {
             let codes = codes_in_unit(*packing)?;
-            // Zero points have no input channels of their own.
+            // Zero points have no separate input channels.
             let is_zero_points = matches!(content, Content::ZeroPoints { .. });
             let along_rows = *transposed != matches!(packing, Packing::OffsetWordsDown(_));
             let (rows, columns) = if along_rows { (codes, 1) } else { (1, if is_zero_points { 1 } else { codes }) };
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_must_not_fall_into_groups_blocks_and_words() {
+    fn shards_must_not_split_groups_blocks_or_words() {
         let group = || vec![Unit { rows: 1, columns: 128, name: "groups" }];
         assert!(layer(Cut::Rows, group()).problems(4, None).is_empty());
         let found = layer(Cut::Columns, group()).problems(2, None);
@@ -237,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_values_are_repeated() {
+    fn key_value_heads_are_repeated_across_shards() {
         let words = || vec![Unit { rows: 8, columns: 1, name: "words" }];
         assert!(layer(Cut::KeyValueRows, words()).problems(8, Some(2)).is_empty());
         assert!(!layer(Cut::KeyValueRows, words()).problems(8, Some(8)).is_empty());
     }
 
     #[test]
-    fn units_of_packings() {
+    fn codes_per_packing_unit() {
         assert_eq!(codes_in_unit(Packing::Words(NibbleOrder::Awq)), Some(8));
         assert_eq!(codes_in_unit(Packing::OffsetWords(3)), Some(32));
         assert_eq!(codes_in_unit(Packing::OffsetWords(8)), Some(4));

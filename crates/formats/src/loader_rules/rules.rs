@@ -1,4 +1,4 @@
-//! The table of loaders as it is written in `loader_rules.toml`, and its conditions. Not what is judged by them.
+//! The table of loaders in `loader_rules.toml`, and its conditions. Not their evaluation.
 
 use super::facts::{Attention, LayerFacts, ModelFacts, Scale, Sharing, When};
 use serde::Deserialize;
@@ -33,14 +33,14 @@ pub struct Loader {
     pub name: String,
     /// The version that the rules were read from.
     pub version: String,
-    /// Where they were read, or tried.
+    /// The source of the rules.
     pub source: String,
-    /// What it reads.
+    /// Its input.
     pub layout: Vec<Layout>,
 }
 
 impl Loader {
-    /// What plans call it as the loader of a layout, and the rules; `None` where it does not read that.
+    /// Its name in plans as loader of a layout, and the rules; `None` if it does not read the layout.
     pub(crate) fn of_method(&self, method: &str) -> Option<(&str, &Layout)> {
         let layout = self.layout.iter().find(|layout| layout.method == method)?;
         Some((layout.name.as_deref().unwrap_or(&self.name), layout))
@@ -53,10 +53,10 @@ impl Loader {
 pub struct Layout {
     /// `quant_method` of config.json; `float` without one, `gguf` and `onnx` for such files.
     pub method: String,
-    /// What plans call the loader of this layout.
+    /// The name of the loader of this layout in plans.
     #[serde(default)]
     pub(super) name: Option<String>,
-    /// What must be installed beside the loader.
+    /// Packages that must be installed with the loader.
     #[serde(default)]
     pub needs: Option<String>,
     /// The schemes that are taken, in words.
@@ -68,7 +68,7 @@ pub struct Layout {
     /// A layer or a model must be none of these.
     #[serde(default)]
     pub(super) refuse: Vec<Refusal>,
-    /// Whether routers and heads must be named among what is not quantized.
+    /// Whether routers and heads must be listed as not quantized.
     #[serde(default)]
     pub(super) names_routers: bool,
     /// Sizes of shards.
@@ -77,14 +77,14 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Why layers and models are refused.
+    /// The reasons to refuse layers and models.
     pub fn refusals(&self) -> impl Iterator<Item = &str> {
         let limits = self.limit.iter().filter(|limit| limit.hard).map(|limit| limit.reason.as_str());
         self.refuse.iter().map(|refusal| refusal.reason.as_str()).chain(limits)
     }
 }
 
-/// What a layer or a model must not be.
+/// A condition under which a layer or a model is refused.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Refusal {
@@ -123,7 +123,7 @@ fn yes() -> bool {
 }
 
 impl Limit {
-    /// Whether it is for this layer.
+    /// Returns whether it is for this layer.
     pub fn is_for(&self, layer: &LayerFacts) -> bool {
         self.when.holds_for_layer(layer)
     }
@@ -158,7 +158,7 @@ pub(super) struct Condition {
 }
 
 impl Condition {
-    /// Whether it holds for a layer of a model.
+    /// Returns whether it holds for a layer of a model.
     pub fn holds(&self, layer: &LayerFacts, model: &ModelFacts) -> bool {
         self.holds_for_layer(layer) && self.holds_for_model(model)
     }
@@ -178,7 +178,7 @@ impl Condition {
             && is(self.act_order, layer.act_order)
     }
 
-    /// Whether what it says of a model holds.
+    /// Returns whether what it says of a model holds.
     pub fn holds_for_model(&self, model: &ModelFacts) -> bool {
         let (architecture, family) = (model.architecture.map(str::to_owned), model.family.map(str::to_owned));
         one_of(&self.attention, Some(&model.attention))
@@ -195,7 +195,7 @@ impl Condition {
     }
 }
 
-/// Whether a value is one of those that are asked for; any is where none is.
+/// Returns whether a value is among the requested ones; an empty list accepts any.
 fn one_of<T: PartialEq>(wanted: &[T], found: Option<&T>) -> bool {
     wanted.is_empty() || found.is_some_and(|found| wanted.contains(found))
 }
@@ -211,7 +211,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn the_table_is_sound() {
+    fn loader_rules_are_consistent() {
         let rules = parse(TEXT).unwrap();
         let ids: HashSet<&str> = rules.loader.iter().map(|loader| loader.id.as_str()).collect();
         assert_eq!(ids.len(), rules.loader.len());
@@ -220,21 +220,21 @@ mod tests {
             let methods: HashSet<&str> = loader.layout.iter().map(|layout| layout.method.as_str()).collect();
             assert_eq!(methods.len(), loader.layout.len(), "{}", loader.id);
             for layout in &loader.layout {
-                // What is refused for being none of a list must be told what is on the list.
+                // The message of a refused value must list the accepted ones.
                 assert!(layout.take.is_empty() || layout.knows.is_some(), "{} {}", loader.id, layout.method);
             }
         }
     }
 
     #[test]
-    fn formats_are_spelled_as_formats_are() {
+    fn format_names_in_rules_are_known() {
         let rules = parse(TEXT).unwrap();
         let layouts = rules.loader.iter().flat_map(|loader| &loader.layout);
         let conditions = layouts.flat_map(|layout| {
             let refused = layout.refuse.iter().map(|refusal| &refusal.when);
             refused.chain(&layout.take).chain(layout.limit.iter().map(|limit| &limit.when))
         });
-        // GPTQ has formats that no scheme of ours is made of.
+        // GPTQ has formats that no scheme of Kvant covers.
         let is_known = |name: &String| name == "uint3" || name.parse::<DType>().is_ok();
         for condition in conditions {
             assert!(condition.weight.iter().chain(&condition.input).all(is_known), "{condition:?}");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_those_that_are_described() {
+    fn families_in_rules_are_described() {
         let rules = parse(TEXT).unwrap();
         let layouts = rules.loader.iter().flat_map(|loader| &loader.layout);
         let refused = layouts.flat_map(|layout| layout.refuse.iter().flat_map(|refusal| &refusal.when.family));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_conditions_are_refused() {
+    fn misspelt_rule_conditions_are_refused() {
         let text = |condition: &str| {
             format!(
                 "[[loader]]\nid='x'\nname='x'\nversion='1'\nsource='y'\n[[loader.layout]]\nmethod='m'\ntake=[{{ {condition} }}]"

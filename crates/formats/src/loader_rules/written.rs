@@ -5,7 +5,7 @@ use super::{LayerFacts, ModelFacts, ShardShape, loaders as known_loaders, refusa
 use crate::format::OutputFormat;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
 
-/// What of a model makes loaders stumble, whatever the scheme.
+/// Properties of a model that affect loaders for every scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelTraits {
     /// The name of the architecture's description; of those without one it is not known which modules loaders take for linear layers.
@@ -20,12 +20,12 @@ pub struct ModelTraits {
     pub kept_experts: bool,
     /// All weights are stored as bf16 (or fp8).
     pub bf16: bool,
-    /// How attention is quantized.
+    /// The quantization of attention.
     pub attention: AttentionScheme,
 }
 
-/// What loads plain floats.
-const OF_FLOATS: &str = "whatever loads the source";
+/// The loaders of plain floats.
+const OF_FLOATS: &str = "all loaders of the source";
 
 /// A language model that no loader stumbles over.
 const DENSE: ModelTraits = ModelTraits {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_count_as_they_do_for_finished_checkpoints() {
+    fn shard_sizes_count_as_for_finished_checkpoints() {
         let fp8 = |extent: ShardShape| {
             let scheme = "e4m3:b128x128+e4m3:g128!dynamic".parse().unwrap();
             loaders(OutputFormat::COMPRESSED_TENSORS, DENSE, [(scheme, extent)].into_iter())
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn every_preset_loads_somewhere_but_the_one_that_nobody_reads() {
+    fn every_preset_loads_somewhere_except_the_unreadable_one() {
         for preset in kvant_quant::scheme::PRESETS {
             let scheme = preset.scheme().unwrap();
             let format = match preset.dialect {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_know_fp8_caches_and_no_quantized_outputs() {
+    fn engines_read_fp8_caches_but_no_quantized_outputs() {
         let cached = |text: &str| {
             let key_value = Some(KvCacheScheme { scheme: text.parse().unwrap(), min_scale: MinScale::default() });
             ModelTraits { attention: AttentionScheme { key_value, ..AttentionScheme::default() }, ..DENSE }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn loaders_that_would_be_silently_wrong_are_not_named() {
+    fn silently_wrong_loaders_are_not_listed() {
         let quark = |text, model| found(OutputFormat::QUARK, text, model);
         assert!(!quark("e2m1:g16:e4m3:f32", DENSE).contains(&"transformers with amd-quark"));
         assert!(!quark("int4:g128", EXPERTS).contains(&"transformers with amd-quark"));

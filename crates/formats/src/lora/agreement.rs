@@ -12,7 +12,7 @@ const FILE: &str = "adapter_config.json";
 /// The most patterns that are compiled: more than models have layers.
 const MOST_PATTERNS: usize = 10_000;
 
-/// What the configuration states of the tensors.
+/// The configuration's statements about the tensors.
 #[derive(Debug)]
 pub(super) struct Agreement {
     /// `r`, where it is stated.
@@ -80,7 +80,7 @@ impl Agreement {
     ) -> Result<(), ImportError> {
         match self.saved.iter().find(|module| !is_saved(module) && is_of_model(module)) {
             Some(module) => {
-                let reason = format!("modules_to_save names `{module}`, and {weights} has no tensor of it");
+                let reason = format!("modules_to_save names `{module}`, but {weights} has no tensor for it");
                 Err(ImportError::adapter(FILE, reason))
             }
             None => Ok(()),
@@ -109,7 +109,7 @@ impl Targets {
     }
 }
 
-/// Whether a module has this name, or one that ends with it, as PEFT compares them.
+/// Returns whether a module has this name, or one that ends with it, as PEFT compares them.
 pub(super) fn is_named(module: &str, name: &str) -> bool {
     module.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
@@ -137,7 +137,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn modules_are_named_as_peft_names_them() {
+    fn target_modules_match_like_peft() {
         let names = |stated: Value, module: &str| targets(&stated).is_none_or(|targets| targets.name(module));
         let q = "model.layers.0.self_attn.q_proj";
         assert!(names(json!(["q_proj"]), q) && names(json!(["self_attn.q_proj"]), q) && names(json!([q]), q));

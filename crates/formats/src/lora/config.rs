@@ -13,7 +13,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("use_qalora", "QALoRA"),
     ("use_bdlora", "BD-LoRA"),
     ("lora_bias", "a bias of the LoRA itself"),
-    ("target_parameters", "LoRA on parameters that are no linear layers"),
+    ("target_parameters", "LoRA on parameters that are not linear layers"),
     ("trainable_token_indices", "trainable tokens"),
     ("layer_replication", "replicated layers"),
     ("alora_invocation_tokens", "activated LoRA"),
@@ -26,7 +26,7 @@ const MOST_PATTERNS: usize = 10_000;
 /// Initializations that change the weights of the model too, unless the adapter was converted when it was saved.
 const CHANGED_BASES: &[&str] = &["pissa", "olora", "corda", "loftq", "lora_ga"];
 
-/// What is read of it.
+/// The fields that are read.
 #[derive(Debug)]
 pub(super) struct LoraConfig {
     alpha: f64,
@@ -70,7 +70,7 @@ impl LoraConfig {
         })
     }
 
-    /// What the product of a module's factors of a rank is multiplied by.
+    /// The multiplier of the product of a module's factors.
     pub fn scale(&self, module: &str, rank: usize) -> f32 {
         let own = self.alphas.iter().find(|(pattern, _)| pattern.matches(module)).map(|(_, alpha)| *alpha);
         let divisor = if self.rank_stabilized { (rank as f64).sqrt() } else { rank as f64 };
@@ -101,7 +101,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn scales_follow_alpha_rank_and_patterns() {
+    fn lora_scale_follows_alpha_rank_and_patterns() {
         let scale = |config: Value, module: &str, rank| LoraConfig::read(&config).unwrap().scale(module, rank);
         let plain = json!({"peft_type": "LORA", "lora_alpha": 16, "alpha_pattern": {"layers.1.*q_proj": 4}});
         assert_eq!(scale(plain.clone(), "model.layers.0.self_attn.q_proj", 8), 2.0);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn other_adapters_are_refused_by_name() {
+    fn unsupported_adapters_are_refused_by_name() {
         let refused = |config: Value| LoraConfig::read(&config).unwrap_err().to_string();
         assert!(refused(json!({"peft_type": "IA3"})).contains("IA3"));
         assert!(refused(json!({"lora_alpha": 1, "use_dora": true})).contains("DoRA"));

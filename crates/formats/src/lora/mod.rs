@@ -10,7 +10,7 @@ use kvant_container::shown;
 use kvant_container::{AdapterSource, Checkpoint, Dtype, Layout, SafetensorsFile, TensorDeclaration, TensorView};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, TensorMeta};
-use kvant_numeric::kernel::{Source, widen};
+use kvant_numeric::kernel::{FloatDType, widen};
 use kvant_numeric::simd::Isa;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::weight::{ImportedTensor, LowRank, MergedBase, MergedMatrix, PackedMatrix, Stored};
@@ -38,19 +38,19 @@ pub(crate) fn checked(
 pub(crate) fn merge<'a>(checkpoint: &'a Checkpoint, tensors: &mut [ImportedTensor<'a>]) -> Result<(), ImportError> {
     let resolved = resolve_all(checkpoint, checkpoint.adapters(), tensors)?;
     let mut merged: BTreeMap<usize, MergedMatrix<'a>> = BTreeMap::new();
-    for Resolved { tensor, input_major, change, .. } in resolved {
+    for Resolved { tensor, is_transposed, change, .. } in resolved {
         match change {
             Change::Vector(_) => {}
             Change::Matrix(view) => {
-                let base = base_of(&tensors[tensor], input_major)?;
-                let matrix = matrix_of(view, (base.matrix.rows, base.matrix.columns), input_major)?;
+                let base = base_of(&tensors[tensor], is_transposed)?;
+                let matrix = matrix_of(view, (base.matrix.rows, base.matrix.columns), is_transposed)?;
                 merged.insert(tensor, MergedMatrix::new(MergedBase { matrix, ..base }));
             }
             Change::Product(factors) => {
                 let product = product(&factors)?;
                 let entry = match merged.remove(&tensor) {
                     Some(entry) => entry,
-                    None => MergedMatrix::new(base_of(&tensors[tensor], input_major)?),
+                    None => MergedMatrix::new(base_of(&tensors[tensor], is_transposed)?),
                 };
                 merged.entry(tensor).or_insert(entry).add(product);
             }
@@ -100,7 +100,7 @@ pub fn notices(checkpoint: &Checkpoint) -> impl Iterator<Item = String> {
     })
 }
 
-/// What becomes of every tensor of adapters.
+/// The action on every tensor of adapters.
 fn resolve_all<'a>(
     checkpoint: &Checkpoint,
     adapters: &'a [AdapterSource],
@@ -148,7 +148,7 @@ fn cast(view: TensorView<'_>, dtype: Dtype) -> Result<Vec<u8>, ImportError> {
     let encoding =
         encoding.ok_or_else(|| wrong(view, format!("would replace a tensor of type {dtype}, which is not a float")))?;
     let encoded = kvant_weights::parts::encode(encoding, &values);
-    let source = source_of(dtype).unwrap_or(Source::F32);
+    let source = source_of(dtype).unwrap_or(FloatDType::F32);
     match first_not_finite(&encoded, source) {
         Some((index, _)) => Err(wrong(view, format!("{} is beyond what {dtype} holds", values[index]))),
         None => Ok(encoded),
@@ -156,11 +156,11 @@ fn cast(view: TensorView<'_>, dtype: Dtype) -> Result<Vec<u8>, ImportError> {
 }
 
 /// The weight that an adapter changes, as a matrix of output and input channels.
-fn base_of<'a>(tensor: &ImportedTensor<'a>, input_major: bool) -> Result<MergedBase<'a>, ImportError> {
+fn base_of<'a>(tensor: &ImportedTensor<'a>, is_transposed: bool) -> Result<MergedBase<'a>, ImportError> {
     let name = &tensor.meta.name;
     match &tensor.stored {
         Stored::Plain(view) => {
-            let matrix = matrix_of(*view, shape_of(&tensor.meta.shape, input_major), input_major)?;
+            let matrix = matrix_of(*view, shape_of(&tensor.meta.shape, is_transposed), is_transposed)?;
             let (dtype, bytes) = (view.dtype(), view.byte_len());
             Ok(MergedBase { matrix, view: Some(*view), name: Some(view.name()), is_float: true, dtype, bytes })
         }
@@ -186,8 +186,8 @@ fn base_of<'a>(tensor: &ImportedTensor<'a>, input_major: bool) -> Result<MergedB
 }
 
 /// Output and input channels of a tensor of this shape.
-fn shape_of(shape: &[usize], input_major: bool) -> (usize, usize) {
-    match (shape, input_major) {
+fn shape_of(shape: &[usize], is_transposed: bool) -> (usize, usize) {
+    match (shape, is_transposed) {
         (&[columns, rows], true) => (rows, columns),
         (&[rows, columns], false) => (rows, columns),
         _ => (0, 0),
@@ -206,28 +206,28 @@ fn product<'a>(factors: &Factors<'a>) -> Result<LowRank<'a>, ImportError> {
 fn matrix_of<'a>(
     view: TensorView<'a>,
     (rows, columns): (usize, usize),
-    input_major: bool,
+    is_transposed: bool,
 ) -> Result<WeightMatrix<'a>, ImportError> {
     let source = float_source(view)?;
     let length = rows.checked_mul(columns).and_then(|count| count.checked_mul(source.size()));
     if length != Some(view.bytes().len()) {
         return Err(wrong(view, format!("shape {:?} is not {rows} x {columns}", view.shape())));
     }
-    Ok(WeightMatrix::plain(view.bytes(), source, (rows, columns), input_major))
+    Ok(WeightMatrix::plain(view.bytes(), source, (rows, columns), is_transposed))
 }
 
-fn float_source(view: TensorView<'_>) -> Result<Source, ImportError> {
+fn float_source(view: TensorView<'_>) -> Result<FloatDType, ImportError> {
     source_of(view.dtype()).ok_or_else(|| {
         let hint = "adapters are merged in F32, F16 and BF16: convert the weights to one of these";
         ImportError::unsupported(view.name(), format!("is {}", view.dtype()), hint)
     })
 }
 
-fn source_of(dtype: Dtype) -> Option<Source> {
+fn source_of(dtype: Dtype) -> Option<FloatDType> {
     match dtype {
-        Dtype::F32 => Some(Source::F32),
-        Dtype::F16 => Some(Source::F16),
-        Dtype::BF16 => Some(Source::Bf16),
+        Dtype::F32 => Some(FloatDType::F32),
+        Dtype::F16 => Some(FloatDType::F16),
+        Dtype::BF16 => Some(FloatDType::Bf16),
         _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! Names of an adapter's tensors: which module each belongs to and what it is of it.
 
-/// What a tensor of an adapter is.
+/// The role of an adapter's tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// `lora_A`: rank x input channels.
@@ -50,12 +50,12 @@ pub(super) fn parse(name: &str) -> Option<(String, Part)> {
     Some((module.join("."), Part::Whole((*leaf).to_owned())))
 }
 
-/// Whether a tensor is a factor of a product.
+/// Returns whether a tensor is a factor of a product.
 pub(super) fn is_factor(name: &str) -> bool {
     matches!(parse(name), Some((_, Part::Left | Part::Right | Part::EmbeddingLeft | Part::EmbeddingRight)))
 }
 
-/// Whether it is the left one, of which every product has one.
+/// Returns whether it is the left one, of which every product has one.
 pub(super) fn is_left_factor(name: &str) -> bool {
     matches!(parse(name), Some((_, Part::Left | Part::EmbeddingLeft)))
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_peft_writes() {
+    fn peft_tensor_names_are_parsed() {
         let cases = [
             ("base_model.model.a.b.lora_A.weight", "a.b", Part::Right),
             ("base_model.model.a.b.lora_B.default.weight", "a.b", Part::Left),

@@ -12,13 +12,13 @@ use kvant_model::network::{Network, Place, Slot, TensorMeta};
 use kvant_weights::import_error::ImportError;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// What an adapter does to a tensor of the model.
+/// The effect of an adapter on a tensor of the model.
 #[derive(Debug)]
 pub(super) struct Resolved<'a> {
     /// The tensor of the model.
     pub tensor: usize,
     /// Whether its matrix stands as `[in, out]`.
-    pub input_major: bool,
+    pub is_transposed: bool,
     pub change: Change<'a>,
     /// A tensor of the adapter that the change is made of, for messages.
     view: TensorView<'a>,
@@ -50,15 +50,15 @@ pub(super) struct Factors<'a> {
 
 /// The factors of a module that have been found.
 #[derive(Default)]
-struct Pair<'a> {
+struct FactorPair<'a> {
     left: Option<TensorView<'a>>,
     right: Option<TensorView<'a>>,
 }
 
 /// Factors by module, those that are named as an embedding's apart from others.
-type Pairs<'a> = BTreeMap<(String, bool), Pair<'a>>;
+type Pairs<'a> = BTreeMap<(String, bool), FactorPair<'a>>;
 
-/// What an adapter does to the tensors of a model.
+/// The effect of an adapter on the tensors of a model.
 pub(super) fn resolve<'a>(
     adapter: &'a AdapterSource,
     tensors: &[TensorMeta],
@@ -185,14 +185,14 @@ impl<'m> Model<'m> {
                 return Err(ImportError::unsupported(view.name(), "is no matrix", hint));
             }
         };
-        Ok(Resolved { tensor, input_major: self.is_input_major(tensor), change, view })
+        Ok(Resolved { tensor, is_transposed: self.is_input_major(tensor), change, view })
     }
 
     fn product<'a>(
         &self,
         module: &str,
         embedding: bool,
-        pair: &Pair<'a>,
+        pair: &FactorPair<'a>,
         config: &LoraConfig,
     ) -> Result<Resolved<'a>, ImportError> {
         let (left, right) = match (pair.left, pair.right) {
@@ -204,9 +204,9 @@ impl<'m> Model<'m> {
         };
         let tensor = self.find(&format!("{module}.weight"), left)?;
         let stored = &self.tensors[tensor].shape;
-        let input_major = self.is_input_major(tensor);
+        let is_transposed = self.is_input_major(tensor);
         // `(B A)^T = A^T B^T`: a weight that stands as `[in, out]`, and is not known to, is read as it stands.
-        let turned = !embedding && !input_major && !self.is_layer(tensor) && config.fan_in_fan_out;
+        let turned = !embedding && !is_transposed && !self.is_layer(tensor) && config.fan_in_fan_out;
         let (left, right) = if turned { (right, left) } else { (left, right) };
         // Both factors of an embedding are stored transposed.
         let transposed = embedding || turned;
@@ -218,7 +218,7 @@ impl<'m> Model<'m> {
             }
             (a, b, _) => return Err(wrong(left, format!("{a:?} and {b:?} do not make a product"))),
         };
-        let expected = if input_major { [columns, rows] } else { [rows, columns] };
+        let expected = if is_transposed { [columns, rows] } else { [rows, columns] };
         if stored.as_slice() != expected {
             let reason =
                 format!("makes {expected:?} with its partner, and `{module}.weight` of the model is {stored:?}");
@@ -232,15 +232,15 @@ impl<'m> Model<'m> {
             ));
         }
         let factors = Factors { left, right, transposed, rank, shape: (rows, columns), scale };
-        Ok(Resolved { tensor, input_major, change: Change::Product(factors), view: left })
+        Ok(Resolved { tensor, is_transposed, change: Change::Product(factors), view: left })
     }
 
-    /// Whether a tensor is the weight of a layer that the network knows.
+    /// Returns whether a tensor is the weight of a layer that the network knows.
     fn is_layer(&self, tensor: usize) -> bool {
         matches!(self.network.places().get(tensor), Some(Place::Linear(_, Slot::Weight)))
     }
 
-    /// Whether a weight stands as `[in, out]`, and is read the other way round.
+    /// Returns whether a weight stands as `[in, out]`, and is read the other way round.
     fn is_input_major(&self, tensor: usize) -> bool {
         match self.network.places().get(tensor) {
             Some(Place::Linear(id, Slot::Weight)) => self.network.linear(*id).orientation == Orientation::InOut,

@@ -6,7 +6,7 @@ use kvant_quant::activation::StaticParameters;
 use kvant_weights::parts::{Content, ParameterContent, ParameterPart, Part, ScaleEncoding, encode};
 use kvant_weights::weight::{PackedMatrix, decode_scales};
 
-/// What encoding scales anew loses.
+/// The loss of re-encoding scales.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loss {
     /// In words.
@@ -18,12 +18,12 @@ pub struct Loss {
 /// Numbers that are encoded at a time.
 const CHUNK: usize = 1 << 16;
 
-/// What the parts of a target lose of a matrix's scales; `None` where nothing.
+/// The loss of a matrix's scales in the target's parts; `None` if they lose nothing.
 pub fn loss_of_scales(isa: Isa, matrix: &PackedMatrix<'_>, parts: &[Part]) -> Option<Loss> {
     let losses = parts.iter().filter_map(|part| match part.content {
         Content::Scales { encoding, .. } => loss_of_matrix(isa, matrix, encoding),
-        Content::TensorScale => loss_of_tensor_scale(matrix),
-        Content::TensorScaleReciprocal if matrix.divisor().is_none() => matrix.tensor_scale().and_then(loss_of_divisor),
+        Content::GlobalScale => loss_of_tensor_scale(matrix),
+        Content::GlobalScaleReciprocal if matrix.divisor().is_none() => matrix.global_scale().and_then(loss_of_divisor),
         _ => None,
     });
     losses.max_by(|a, b| a.relative.total_cmp(&b.relative))
@@ -85,7 +85,7 @@ fn block_scales_differ(one: impl Fn(f32) -> f32, other: impl Fn(f32) -> f32) -> 
     scales.filter(|scale| scale.is_finite()).any(|scale| one(scale).to_bits() != other(scale).to_bits())
 }
 
-/// What a tensor of parameters of activations loses of them; `None` where nothing.
+/// The loss of activation parameters in a tensor; `None` if nothing is lost.
 pub fn loss_of_parameter(part: &ParameterPart, parameters: &StaticParameters) -> Option<Loss> {
     let back = |scale: f32| match part.content {
         ParameterContent::Scales(encoding) => {
@@ -109,13 +109,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reciprocals_are_exact_for_powers_of_two_alone() {
+    fn reciprocals_are_exact_only_for_powers_of_two() {
         assert_eq!((loss_of_divisor(0.25), loss_of_multiplier(64.0)), (None, None));
         assert!(loss_of_divisor(0.1).is_some() && loss_of_multiplier(3.0).is_some());
     }
 
     #[test]
-    fn relative_errors_of_what_is_lost_are_infinite_or_one() {
+    fn relative_error_of_lost_values_is_one_or_infinite() {
         assert_eq!(relative_error(1e-30, 0.0), 1.0);
         assert_eq!(relative_error(1e30, f32::INFINITY), f32::INFINITY);
         assert_eq!(relative_error(f32::NAN, f32::NAN), f32::INFINITY);

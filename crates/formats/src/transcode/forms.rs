@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_stand_for_the_same_values() {
+    fn equivalent_scheme_forms_are_listed() {
         assert_eq!(
             spelled("int4:g128:f16"),
             [

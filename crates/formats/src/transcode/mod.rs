@@ -16,7 +16,7 @@ use std::str::FromStr;
 
 /// What a checkpoint is converted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum ConversionTarget {
     /// Plain floats; in the type that config.json states where none is given.
     Float(Option<FloatType>),
     /// The same floats in the type of config.json, with what the source says of activations: `--format fake` beside other formats.
@@ -64,11 +64,11 @@ impl FloatType {
     }
 }
 
-/// What a user asks of a conversion.
+/// A user's options for a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conversion {
     /// The layout.
-    pub target: Target,
+    pub target: ConversionTarget,
     /// Whether values may change where the target does not hold the codes.
     pub requantize: bool,
     /// The most bytes of a file of the output.
@@ -76,9 +76,9 @@ pub struct Conversion {
 }
 
 impl Conversion {
-    /// Whether quantized activations are left out: where loss is accepted, in a layout of weights alone.
+    /// Returns whether quantized activations are left out: where loss is accepted, in a layout of weights alone.
     pub fn leaves_activations(&self) -> bool {
-        matches!(self.target, Target::Codes(format) if self.requantize && !format.capabilities().activations)
+        matches!(self.target, ConversionTarget::Codes(format) if self.requantize && !format.capabilities().activations)
     }
 }
 
@@ -87,7 +87,7 @@ impl Conversion {
 #[error("unknown target `{0}`")]
 pub struct UnknownTarget(pub String);
 
-impl Target {
+impl ConversionTarget {
     /// Every name on the command line.
     pub fn names() -> impl Iterator<Item = &'static str> {
         FormatHandle::written().filter(is_target).map(FormatHandle::name).chain([FLOAT])
@@ -100,24 +100,24 @@ fn is_target(format: &FormatHandle) -> bool {
     format.capabilities().is_conversion_target
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ConversionTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::Float(_) => f.write_str(FLOAT),
-            Target::Fake => OutputFormat::PlainFloats.fmt(f),
-            Target::Codes(format) => format.fmt(f),
+            ConversionTarget::Float(_) => f.write_str(FLOAT),
+            ConversionTarget::Fake => OutputFormat::PlainFloats.fmt(f),
+            ConversionTarget::Codes(format) => format.fmt(f),
         }
     }
 }
 
-impl FromStr for Target {
+impl FromStr for ConversionTarget {
     type Err = UnknownTarget;
 
-    fn from_str(text: &str) -> Result<Target, UnknownTarget> {
+    fn from_str(text: &str) -> Result<ConversionTarget, UnknownTarget> {
         let format = || text.parse::<FormatHandle>().ok().filter(is_target);
         match text {
-            FLOAT => Ok(Target::Float(None)),
-            _ => format().map(Target::Codes).ok_or_else(|| UnknownTarget(text.to_owned())),
+            FLOAT => Ok(ConversionTarget::Float(None)),
+            _ => format().map(ConversionTarget::Codes).ok_or_else(|| UnknownTarget(text.to_owned())),
         }
     }
 }
@@ -127,10 +127,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_round_trip() {
-        for name in Target::names() {
-            assert_eq!(name.parse::<Target>().unwrap().to_string(), name);
+    fn conversion_target_names_round_trip() {
+        for name in ConversionTarget::names() {
+            assert_eq!(name.parse::<ConversionTarget>().unwrap().to_string(), name);
         }
-        assert!("fake".parse::<Target>().is_err() && "gguf2".parse::<Target>().is_err());
+        assert!("fake".parse::<ConversionTarget>().is_err() && "gguf2".parse::<ConversionTarget>().is_err());
     }
 }

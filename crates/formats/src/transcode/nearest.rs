@@ -5,7 +5,7 @@ use super::forms;
 use crate::format::OutputFormat;
 use kvant_quant::scheme::{FloatScale, FloatScheme, IntScheme, LayerScheme, ScaleType, TensorScheme};
 
-/// What is tried after the stored scheme itself: usual schemes of all layouts.
+/// The candidates after the stored scheme itself: common schemes of all layouts.
 const DEFAULTS: &[&str] = &[
     "int8:g128",
     "int8:g32",
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stored_scheme_comes_first_then_the_width() {
+    fn nearest_scheme_prefers_the_stored_one_then_the_width() {
         assert_eq!(found(OutputFormat::QUARK, "int4:g64:f16", |_| true).as_deref(), Some("int4:g64"));
         assert_eq!(found(OutputFormat::AWQ, "int4:g64:bf16", |_| true).as_deref(), Some("int4:g64:f16"));
         assert_eq!(

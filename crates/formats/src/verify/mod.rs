@@ -19,19 +19,19 @@ mod scan;
 mod statement;
 mod subject;
 
-pub use crate::loader_rules::{Loader, Loads, Reason, Verdict, loaders};
+pub use crate::loader_rules::{Loader, LoaderSupport, Loads, Reason, loaders};
 pub use check::{CHECKS, Check, Reads};
 pub use gguf::loaders as gguf_loaders;
 pub use gguf::{Declared as DeclaredInGguf, GGUF_CHECKS, GgufCheck, foreseen as foreseen_of_gguf};
 
-use crate::loader_rules::{Attention, Case, ModelFacts, Sharding, judge};
+use crate::loader_rules::{Attention, LoaderQuery, ModelFacts, Sharding, judge};
 use check::opening;
 use kvant_container::Checkpoint;
 use kvant_container::gguf::means_gguf;
 use kvant_quant::finding::{Finding, Findings, Severity};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use subject::Subject;
+use subject::CheckpointView;
 
 /// How closely is looked, and at what.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ impl Default for Options {
     }
 }
 
-/// What was found.
+/// The results.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The directory or file.
@@ -63,10 +63,10 @@ pub struct Report {
     pub quantized_layers: usize,
     /// All tensors.
     pub tensors: usize,
-    /// What the checks have found, the worst first.
+    /// The findings of the checks, the worst first.
     pub findings: Vec<Finding>,
-    /// What loaders make of it.
-    pub verdicts: Vec<Verdict>,
+    /// The verdicts of the loaders.
+    pub verdicts: Vec<LoaderSupport>,
     /// The loader that decides alone.
     loader: Option<&'static str>,
     tensor_parallel: Option<usize>,
@@ -82,7 +82,7 @@ impl Report {
         }
     }
 
-    fn is_taken(&self, verdict: &Verdict) -> bool {
+    fn is_taken(&self, verdict: &LoaderSupport) -> bool {
         let fits = self.tensor_parallel.is_none_or(|ways| verdict.tensor_parallel.contains(&ways));
         verdict.loads != Loads::No && fits
     }
@@ -102,7 +102,7 @@ pub fn verify(path: &Path, options: &Options) -> Result<Report, kvant_container:
         return gguf::verify(path, options);
     }
     match Checkpoint::open(path) {
-        Ok(checkpoint) => Ok(report(path, &Subject::new(&checkpoint), options)),
+        Ok(checkpoint) => Ok(report(path, &CheckpointView::new(&checkpoint), options)),
         Err(error) => Ok(unopened(path, opening(error)?, options)),
     }
 }
@@ -110,15 +110,15 @@ pub fn verify(path: &Path, options: &Options) -> Result<Report, kvant_container:
 /// What verification of any output would find that is wrong with its source already: config.json against names and shapes. No
 /// weight is read, and nothing is said of GGUF files, whose configuration is made of what they hold.
 pub fn inherited(checkpoint: &Checkpoint) -> Vec<Finding> {
-    if checkpoint.gguf().is_some() { Vec::new() } else { check::inherited(&Subject::new(checkpoint)) }
+    if checkpoint.gguf().is_some() { Vec::new() } else { check::inherited(&CheckpointView::new(checkpoint)) }
 }
 
-fn report(path: &Path, subject: &Subject<'_>, options: &Options) -> Report {
+fn report(path: &Path, subject: &CheckpointView<'_>, options: &Options) -> Report {
     let checks = CHECKS.iter().filter(|check| check.reads <= options.reads);
     let found = checks.flat_map(|check| check.findings(subject)).chain(asked_ways(subject, options));
     let mut findings = without_repetitions(found.collect());
     findings.sort_by_key(|finding| finding.severity);
-    let case = Case {
+    let case = LoaderQuery {
         method: subject.method(),
         model: subject.model_facts(),
         layers: subject.layers(),
@@ -146,7 +146,8 @@ fn unopened(path: &Path, finding: Finding, options: &Options) -> Report {
     let (findings, sharding) = (vec![finding], Sharding::default());
     let (model, layers) = (ModelFacts { attention: Attention::None, ..ModelFacts::default() }, Vec::new());
     let (unnamed_routers, stops, ways) = (Vec::new(), stops(&findings), ways(options));
-    let verdicts = judge(&Case { method: "float", model, layers, unnamed_routers, stops, sharding: &sharding, ways });
+    let verdicts =
+        judge(&LoaderQuery { method: "float", model, layers, unnamed_routers, stops, sharding: &sharding, ways });
     Report {
         path: path.to_owned(),
         family: None,
@@ -160,7 +161,7 @@ fn unopened(path: &Path, finding: Finding, options: &Options) -> Report {
     }
 }
 
-/// What no loader gets past.
+/// Problems for every loader.
 fn stops(findings: &[Finding]) -> Vec<&Finding> {
     let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
     errors.filter(|finding| CHECKS.iter().any(|check| check.id == finding.check && check.stops)).collect()
@@ -174,7 +175,7 @@ fn ways(options: &Options) -> Vec<usize> {
 }
 
 /// What keeps the model from being shared out over the number of devices that was asked for.
-fn asked_ways(subject: &Subject<'_>, options: &Options) -> Vec<Finding> {
+fn asked_ways(subject: &CheckpointView<'_>, options: &Options) -> Vec<Finding> {
     let mut findings = Findings::of("tensor-parallel");
     let problems = options.tensor_parallel.into_iter().flat_map(|ways| subject.sharding.problems(ways));
     for (place, reason) in problems {
@@ -193,7 +194,7 @@ fn without_repetitions(findings: Vec<Finding>) -> Vec<Finding> {
 }
 
 /// Routers and heads in floats that config.json does not name.
-fn unnamed_routers(subject: &Subject<'_>) -> Vec<String> {
+fn unnamed_routers(subject: &CheckpointView<'_>) -> Vec<String> {
     let Some(statement) = &subject.statement else { return Vec::new() };
     let apart = subject.float_linears().filter(|linear| linear.role.is_kept_by_default());
     apart.filter(|linear| statement.quantizes(&linear.module)).map(|linear| linear.module.clone()).collect()

@@ -8,7 +8,7 @@ use kvant_weights::weight::decode_scales;
 /// Bytes that are looked at before their pages are given back.
 const PIECE: usize = 8 << 20;
 
-/// What was counted among scales.
+/// The counts of scales.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Scales {
     pub count: usize,
@@ -75,7 +75,7 @@ fn smallest_normal(encoding: ScaleEncoding) -> f32 {
     }
 }
 
-/// What was found among floats.
+/// The findings among floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Floats {
     /// Some of them are not finite.
@@ -83,7 +83,7 @@ pub(crate) enum Floats {
     /// All are 0.
     Zero,
     /// Neither.
-    Usual,
+    Finite,
 }
 
 /// Looks at floats; `None` for other types.
@@ -97,7 +97,7 @@ pub(crate) fn floats(view: TensorView<'_>) -> Option<Floats> {
     };
     Some(match found {
         (0, true) if view.byte_len() > 0 => Floats::Zero,
-        (0, _) => Floats::Usual,
+        (0, _) => Floats::Finite,
         (not_finite, _) => Floats::NotFinite(not_finite),
     })
 }
@@ -144,13 +144,13 @@ pub(crate) fn codes_of_no_number(view: TensorView<'_>, least: u8) -> usize {
     pieces(view, count).0
 }
 
-/// Whether all bytes of a tensor are the same; stops at the first that is not.
+/// Returns whether all bytes of a tensor are the same; stops at the first that is not.
 pub(crate) fn is_constant(view: TensorView<'_>) -> bool {
     let bytes = view.bytes();
     bytes.first().is_some_and(|first| bytes.iter().all(|byte| byte == first))
 }
 
-/// Whether all bytes are this.
+/// Returns whether all bytes are this.
 pub(crate) fn is_all(view: TensorView<'_>, byte: u8) -> bool {
     view.bytes().iter().all(|found| *found == byte)
 }
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_are_none_are_counted() {
+    fn non_finite_values_are_counted() {
         let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
         assert_eq!(count32(&bytes(&[0.0, -0.0])), (0, true));
         assert_eq!(count32(&bytes(&[1.0, f32::NAN, f32::INFINITY])), (2, false));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spread_is_from_the_median_up() {
+    fn scale_spread_is_measured_above_the_median() {
         let mut found = Scales { exponents: vec![0; 256], ..Scales::default() };
         [1.0, 1.5, 1.25, 0.001, 4096.0, 0.0, -1.0, f32::NAN].iter().for_each(|value| found.add(*value, 0.01));
         assert_eq!((found.spread(), found.largest), (12, 4096.0));

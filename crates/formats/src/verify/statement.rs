@@ -64,7 +64,7 @@ impl QuantConfig {
         Some(QuantConfig { method, config, listed, rule: rule.unwrap_or(Rule::Others), symmetries })
     }
 
-    /// Whether it says that the weight of a linear layer is quantized.
+    /// Returns whether it says that the weight of a linear layer is quantized.
     pub fn quantizes(&self, module: &str) -> bool {
         match &self.rule {
             Rule::Reader(reader) => reader.quantizes(module).unwrap_or_else(|| !self.lists(module)),
@@ -82,17 +82,17 @@ impl QuantConfig {
         described.into_iter().flatten().map(String::as_str)
     }
 
-    /// Whether a module is among those that stay as they are.
+    /// Returns whether a module is among those that stay as they are.
     pub fn lists(&self, module: &str) -> bool {
         self.listed.iter().any(|listed| listed.matches(module))
     }
 
-    /// Whether loaders take its word for what is quantized, instead of looking at the tensors.
+    /// Returns whether loaders take its word for what is quantized, instead of looking at the tensors.
     pub fn decides_alone(&self) -> bool {
         !FormatHandle::reading(&self.method).is_some_and(|format| format.capabilities().found_by_tensors)
     }
 
-    /// Whether it says that the codes of a module are symmetric, so that kernels ignore zero points.
+    /// Returns whether it says that the codes of a module are symmetric, so that kernels ignore zero points.
     pub fn is_symmetric(&self, module: &str) -> bool {
         if let Some((_, symmetric)) = self.symmetries.iter().find(|(pattern, _)| pattern.matches(module)) {
             return *symmetric;
@@ -101,7 +101,7 @@ impl QuantConfig {
         flag("sym") == Some(true) || flag("zero_point") == Some(false)
     }
 
-    /// Whether other numbers hold for some modules. Rules with `-:` leave modules in floats.
+    /// Returns whether other numbers hold for some modules. Rules with `-:` leave modules in floats.
     fn has_exceptions(&self) -> bool {
         let rules = self.config.get("dynamic").and_then(Value::as_object);
         rules.is_some_and(|rules| rules.keys().any(|pattern| !pattern.starts_with("-:")))
@@ -120,7 +120,7 @@ impl QuantConfig {
         keys.iter().find_map(|key| self.config.get(*key)?.as_u64()).filter(|_| !self.has_exceptions())
     }
 
-    /// Whether it promises static scales of keys and values.
+    /// Returns whether it promises static scales of keys and values.
     pub fn promises_cache(&self) -> bool {
         let is_static = |spec: &Value| spec.get("dynamic").or(spec.get("is_dynamic")) != Some(&Value::Bool(true));
         let stated = self.config.get("kv_cache_scheme").filter(|spec| spec.is_object());

@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 
 /// Everything that checks look at.
 #[derive(Debug)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct CheckpointView<'a> {
     pub checkpoint: &'a Checkpoint,
     /// config.json as it is; `None` where there is none or it cannot be parsed.
     pub json: Option<Value>,
@@ -31,8 +31,8 @@ pub(crate) struct Subject<'a> {
     failed: HashSet<String>,
 }
 
-impl<'a> Subject<'a> {
-    pub fn new(checkpoint: &'a Checkpoint) -> Subject<'a> {
+impl<'a> CheckpointView<'a> {
+    pub fn new(checkpoint: &'a Checkpoint) -> CheckpointView<'a> {
         let (json, error) = match checkpoint.config() {
             Ok(json) => (json, None),
             Err(error) => (None, Some(error.to_string())),
@@ -49,7 +49,7 @@ impl<'a> Subject<'a> {
         let failed = survey.problems.iter().map(|problem| problem.module.clone()).collect();
         let statement = QuantConfig::find(checkpoint, json.as_ref());
         let config_error = error.or(unread);
-        Subject { checkpoint, json, config_error, config, network, survey, statement, sharding, weights, failed }
+        CheckpointView { checkpoint, json, config_error, config, network, survey, statement, sharding, weights, failed }
     }
 
     /// The quantized weight of a module.
@@ -57,7 +57,7 @@ impl<'a> Subject<'a> {
         self.weights.get(module).map(|at| &self.survey.weights[*at])
     }
 
-    /// Whether the weight of a module could not be understood.
+    /// Returns whether the weight of a module could not be understood.
     pub fn is_unread(&self, module: &str) -> bool {
         self.failed.contains(module)
     }
@@ -121,7 +121,7 @@ impl<'a> Subject<'a> {
         (weight.tile == block).then_some((Sharing::Block, None, Some(block)))
     }
 
-    /// What of the model makes loaders stumble.
+    /// The model's properties that cause problems in loaders.
     pub fn model_facts(&self) -> ModelFacts {
         let experts = || self.network.linears().iter().filter(|linear| linear.expert.is_some());
         let fused = !self.network.experts().is_empty();
@@ -141,7 +141,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Whether loaders know the experts of the family as one tensor only.
+    /// Returns whether loaders know the experts of the family as one tensor only.
     fn has_only_fused_experts(&self) -> bool {
         let layouts = self.network.family().and_then(|family| family.moe).map(|moe| moe.experts);
         layouts.is_some_and(|layouts| layouts.iter().all(|layout| layout.storage == ExpertStorage::Fused))
@@ -163,11 +163,11 @@ impl<'a> Subject<'a> {
 }
 
 fn scale(weight: &StoredWeight<'_>) -> Scale {
-    match (weight.scales, weight.tensor_scale) {
+    match (weight.scales, weight.global_scale) {
         _ if weight.two_stages => Scale::TwoStage,
         (Some(ScaleEncoding::E8m0), _) => Scale::PowerOfTwo,
-        (Some(ScaleEncoding::E4m3), _) => Scale::E4m3OfTensor,
-        (Some(ScaleEncoding::E5m3), true) => Scale::E5m3OfTensor,
+        (Some(ScaleEncoding::E4m3), _) => Scale::E4m3WithGlobal,
+        (Some(ScaleEncoding::E5m3), true) => Scale::E5m3WithGlobal,
         (Some(ScaleEncoding::E5m3), false) => Scale::E5m3,
         _ => Scale::Plain,
     }

@@ -12,7 +12,7 @@ fn scheme(text: &str) -> LayerScheme {
 }
 
 #[test]
-fn observed_configurations_are_written() {
+fn written_configs_match_observed_ones() {
     let observed: Vec<Value> = serde_json::from_str(include_str!("../data/compressed_tensors_configs.json")).unwrap();
     assert_eq!(observed.len(), 26);
     for case in observed {
@@ -57,7 +57,7 @@ fn schemes_without_a_layout_are_refused_with_a_hint() {
 }
 
 #[test]
-fn one_scheme_targets_the_class_and_several_name_modules_as_loaders_do_too() {
+fn single_scheme_targets_the_class_and_several_use_loader_names() {
     let (int4, int8) = (scheme("W4A16"), scheme("int8:channel"));
     let (layers, aliases) =
         ([("net.0.up", int4), ("net.0.proj", int8)], [("model.0.up", int4), ("model.0.proj", int8)]);

@@ -54,7 +54,7 @@ fn quantized(case: &Value, scheme: TensorScheme, rows: usize, columns: usize) ->
         codes: Codes::Bytes(codes),
         scales: scales(&tensors["weight_scale"]),
         zero_points: points.iter().map(|point| f64::from(*point as i8)).collect(),
-        tensor_scale: tensors.get("weight_global_scale").map(|global| 1.0 / input::floats(global)[0]),
+        global_scale: tensors.get("weight_global_scale").map(|global| 1.0 / input::floats(global)[0]),
     };
     QuantTensor::new(scheme, rows, columns, parts).unwrap()
 }
@@ -74,7 +74,7 @@ fn differences(case: &Value) -> Vec<String> {
     let scheme: LayerScheme = scheme(case).parse().unwrap();
     let source = input::source(&case["input"]["dtype"]);
     let layer =
-        LayerSpec { name: "up", rows, columns, scheme, source, order: NibbleOrder::Awq, fused: None, ordered: false };
+        LayerSpec { name: "up", rows, columns, scheme, source, order: NibbleOrder::Awq, fused: None, act_order: false };
     let tensor = quantized(case, scheme.weight, rows, columns);
     let parts = OutputFormat::COMPRESSED_TENSORS.parts(&layer).unwrap();
     let whole = Band { rows: 0..rows, columns: 0..columns };
@@ -85,7 +85,7 @@ fn differences(case: &Value) -> Vec<String> {
         let tensor = &expected[part.name.strip_prefix("up.").unwrap()];
         let shape: Vec<usize> = serde_json::from_value(tensor["shape"].clone()).unwrap();
         // The reciprocal of a reciprocal may be off by one unit in the last place.
-        let same = written.bytes == input::bytes(tensor) || part.content == Content::TensorScaleReciprocal;
+        let same = written.bytes == input::bytes(tensor) || part.content == Content::GlobalScaleReciprocal;
         let fits = (part.shape.as_slice(), part.dtype.to_string()) == (&shape, dtype_name(tensor));
         (!same || !fits || written.offset != 0).then(|| format!("{} {:?} {}", part.name, part.shape, part.dtype))
     };
@@ -101,7 +101,7 @@ fn dtype_name(tensor: &Value) -> String {
 }
 
 #[test]
-fn tensors_of_compressed_tensors() {
+fn compressed_tensors_tensors_match_golden_values() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/compressed_tensors.json");
     let cases: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let sound: Vec<&Value> = cases.iter().filter(|case| case["sound"] == Value::Bool(true)).collect();

@@ -1,4 +1,4 @@
-//! What quantized checkpoints say of activations, the KV cache and attention.
+//! Quantization of activations, the KV cache and attention as stated by quantized checkpoints.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use crate::common::{Tensor, encoded, write};
@@ -52,7 +52,7 @@ fn input(import: &Import<'_>, module: &str) -> Option<(String, Vec<f32>, Vec<f32
 }
 
 #[test]
-fn static_inputs_come_with_their_scales() {
+fn static_inputs_are_imported_with_scales() {
     let scales = [K_PROJ, Q_PROJ].map(|module| scalar(&format!("{module}.input_scale"), Dtype::BF16, 0.25));
     let (_dir, checkpoint) = checkpoint(quark_config("e4m3:tensor+e4m3:tensor!static", |_| ()), &scales);
     let import = import::open(&checkpoint).unwrap();
@@ -65,7 +65,7 @@ fn static_inputs_come_with_their_scales() {
 }
 
 #[test]
-fn zero_points_are_kept_where_the_scheme_has_them_or_one_is_not_zero() {
+fn zero_points_are_kept_if_the_scheme_has_them_or_one_is_nonzero() {
     let one = |scheme: &str, point: u8| {
         let scales = [K_PROJ, Q_PROJ].map(|module| scalar(&format!("{module}.input_scale"), Dtype::F32, 0.25));
         let points =
@@ -80,7 +80,7 @@ fn zero_points_are_kept_where_the_scheme_has_them_or_one_is_not_zero() {
 }
 
 #[test]
-fn a_static_scale_that_is_missing_or_no_scale_is_named() {
+fn missing_or_invalid_static_scale_is_named() {
     let open = |tensors: &[Tensor]| {
         let (_dir, checkpoint) = checkpoint(quark_config("e4m3:tensor+e4m3:tensor!static", |_| ()), tensors);
         import::open(&checkpoint).unwrap_err().to_string()
@@ -107,7 +107,7 @@ fn with_cache(post_rope: bool) -> Value {
 }
 
 #[test]
-fn quarks_cache_is_quantized_where_keys_are_made_or_behind_the_rotary_embedding() {
+fn quark_cache_is_quantized_before_or_after_rope() {
     let tensors = [
         scalar(&format!("{K_PROJ}.output_scale"), Dtype::BF16, 0.125),
         scalar(&format!("{Q_PROJ}.output_scale"), Dtype::BF16, 0.5),
@@ -128,7 +128,7 @@ fn quarks_cache_is_quantized_where_keys_are_made_or_behind_the_rotary_embedding(
 }
 
 #[test]
-fn the_cache_of_compressed_tensors_and_its_reciprocal_scales() {
+fn compressed_tensors_cache_and_reciprocal_scales_are_imported() {
     let scheme: LayerScheme = "e4m3:tensor+e2m1:g16:e4m3:f32!local".parse().unwrap();
     let layers = [(K_PROJ, scheme), (Q_PROJ, scheme)];
     let mut config = compressed_tensors::quantization_config(&layers, &[], &[], false).unwrap();
@@ -150,7 +150,7 @@ fn the_cache_of_compressed_tensors_and_its_reciprocal_scales() {
 }
 
 #[test]
-fn names_that_quark_forgot_to_translate_are_known() {
+fn untranslated_quark_names_are_imported() {
     let mut tensors = layers();
     for (name, ..) in &mut tensors {
         *name = name.replace(".weight_scale", ".weight_quantizer.scale");
@@ -167,7 +167,7 @@ fn names_that_quark_forgot_to_translate_are_known() {
 }
 
 #[test]
-fn fp8_layers_of_the_source_that_were_left_alone_are_read() {
+fn excluded_fp8_source_layers_are_imported() {
     let exclude = |config: &mut Value| config["exclude"] = json!(["*"]);
     let mut tensors = layers();
     tensors[1].0 = tensors[1].0.replace("weight_scale", "weight_scale_inv");

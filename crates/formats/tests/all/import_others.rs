@@ -87,7 +87,7 @@ fn weight() -> String {
 }
 
 #[test]
-fn awq() {
+fn awq_codes_are_imported() {
     const GROUP: usize = 32;
     const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
     let groups = COLUMNS / GROUP;
@@ -153,7 +153,7 @@ fn gptq(bits: usize, v2: bool, group_of: Option<&dyn Fn(usize) -> usize>) {
 }
 
 #[test]
-fn gptq_of_all_bits_and_versions() {
+fn gptq_of_all_bit_widths_and_versions_is_imported() {
     for bits in [2, 3, 4, 8] {
         for v2 in [false, true] {
             gptq(bits, v2, None);
@@ -164,7 +164,7 @@ fn gptq_of_all_bits_and_versions() {
 }
 
 #[test]
-fn a_group_that_is_none_is_refused() {
+fn g_idx_out_of_range_is_refused() {
     let broken = std::panic::catch_unwind(|| gptq(4, true, Some(&|column| column)));
     let message = *broken.unwrap_err().downcast::<String>().unwrap();
     assert!(message.contains("g_idx") && message.contains("below 3"), "{message}");
@@ -182,7 +182,7 @@ fn fp8_weight() -> Tensor {
 }
 
 #[test]
-fn fp8_with_scales_of_every_granularity() {
+fn fp8_scales_of_every_granularity_are_imported() {
     let config =
         |block: Value| json!({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": block});
     let cases = [
@@ -210,7 +210,7 @@ fn fp8_with_scales_of_every_granularity() {
 }
 
 #[test]
-fn fp8_with_static_inputs_and_cache_and_without_a_word() {
+fn fp8_static_inputs_and_cache_are_imported() {
     let one = |name: &str, value: f32| (name.to_owned(), Dtype::F32, vec![], encoded(Dtype::F32, &[value]));
     let mut tensors =
         vec![fp8_weight(), one(&format!("{UP}.weight_scale"), 0.5), one(&format!("{UP}.input_scale"), 0.25)];
@@ -244,7 +244,7 @@ fn fp8_with_static_inputs_and_cache_and_without_a_word() {
 }
 
 #[test]
-fn nvfp4_of_modelopt() {
+fn modelopt_nvfp4_is_imported() {
     let codes = (0..ROWS * COLUMNS / 2).map(|i| (number(i, 0, 16) | number(i, 1, 16) << 4) as u8).collect();
     let block = |row: usize, group: usize| 0x30 + number(row, group, 24) as u8;
     let blocks = (0..ROWS * COLUMNS / 16).map(|i| block(i / (COLUMNS / 16), i % (COLUMNS / 16))).collect();
@@ -269,7 +269,7 @@ fn nvfp4_of_modelopt() {
 }
 
 #[test]
-fn mxfp4_experts() {
+fn mxfp4_experts_are_imported() {
     const EXPERTS: usize = 3;
     let (name, groups) = ("model.layers.0.mlp.experts.gate_up_proj", COLUMNS / 32);
     let code = |expert, row, column| number(row + 777 * expert, column, 16) as u8;
@@ -293,7 +293,7 @@ fn mxfp4_experts() {
 }
 
 #[test]
-fn layouts_that_are_not_read_are_refused_with_a_hint() {
+fn unsupported_layouts_are_refused_with_a_hint() {
     for config in [
         json!({"quant_method": "awq", "bits": 8}),
         json!({"quant_method": "awq", "bits": 4, "version": "gemv"}),

@@ -1,6 +1,6 @@
-//! How far a model is from the one that it was made from.
+//! Comparison of a model with its source.
 
-use super::score::Pair;
+use super::score::ScorePair;
 
 /// Two models on the same text, token by token and block by block.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,10 +21,10 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    pub(super) fn new(reference_perplexity: f64, pairs: &[Pair], errors: &[BlockErrors]) -> Comparison {
-        let mut divergences: Vec<f64> = pairs.iter().map(Pair::divergence).collect();
+    pub(super) fn new(reference_perplexity: f64, pairs: &[ScorePair], errors: &[BlockErrors]) -> Comparison {
+        let mut divergences: Vec<f64> = pairs.iter().map(ScorePair::divergence).collect();
         let count = divergences.len() as f64;
-        let losses: Vec<f64> = pairs.iter().map(Pair::loss).collect();
+        let losses: Vec<f64> = pairs.iter().map(ScorePair::loss).collect();
         Comparison {
             reference_perplexity,
             perplexity_ratio: Mean::of(&losses).exp(),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn means_tell_their_standard_error() {
+    fn means_have_a_standard_error() {
         let mean = Mean::of(&[1.0, 2.0, 3.0, 4.0]);
         assert_eq!(mean.value, 2.5);
         assert!((mean.error - (5.0f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenth_of_the_amplitude_is_twenty_decibels() {
+    fn tenth_of_the_amplitude_is_twenty_decibels() {
         let mut errors = BlockErrors::default();
         errors.add(&[1.1, -2.2], &[1.0, -2.0]);
         assert!((errors.decibels() - 20.0).abs() < 1e-5);

@@ -1,4 +1,4 @@
-//! What keeps a model from being evaluated.
+//! Reasons that a model cannot be evaluated.
 
 use crate::forward::ForwardError;
 use kvant_container::{Diagnostic, ErrorKind};
@@ -23,7 +23,7 @@ pub enum EvaluationError {
         cause: std::io::Error,
     },
     /// The file holds text in another form.
-    #[error("{} is no plain text", kvant_container::shown(file))]
+    #[error("{} is not plain text", kvant_container::shown(file))]
     OtherForm {
         /// The file.
         file: PathBuf,
@@ -33,7 +33,7 @@ pub enum EvaluationError {
     NotText {
         /// The file.
         file: PathBuf,
-        /// Where the first byte stands that is none.
+        /// The position of the first invalid byte.
         position: usize,
     },
     /// The tokenizer cannot be used.
@@ -42,18 +42,18 @@ pub enum EvaluationError {
     /// There are fewer tokens than one window needs.
     #[error("{tokens} tokens do not fill a window of {window}")]
     TooShort {
-        /// How many there are.
+        /// Their number.
         tokens: usize,
         /// The window.
         window: usize,
     },
-    /// A window in which nothing is predicted.
+    /// A window without predictions.
     #[error("a window of {window} predicts nothing")]
     Window {
         /// Its length.
         window: usize,
     },
-    /// A stride that is none, or leaves gaps.
+    /// A stride of zero, or one that leaves gaps.
     #[error("windows of {window} tokens cannot begin {stride} apart")]
     Stride {
         /// The stride.
@@ -64,14 +64,14 @@ pub enum EvaluationError {
     /// The reference is another model.
     #[error("the {what} of the model is {model}, that of the reference {reference}")]
     Reference {
-        /// What differs.
+        /// The difference.
         what: &'static str,
         /// In the model.
         model: usize,
         /// In the reference.
         reference: usize,
     },
-    /// The model gave no number.
+    /// The model's output is NaN.
     #[error("the likelihood of token {token} of window {at} is not a number")]
     NotANumber {
         /// The window.

@@ -3,7 +3,7 @@
 
 use super::EvaluationError;
 use super::comparison::{BlockErrors, Comparison};
-use super::score::{Pair, Score};
+use super::score::{Score, ScorePair};
 use super::windows::{Window, windows};
 use crate::forward::ops::Ops;
 use crate::forward::{Chunk, Decoder, Pass, chunks};
@@ -21,12 +21,12 @@ const PIECE: usize = 4096;
 /// Bytes of activations that are kept in memory unless said otherwise.
 pub const DEFAULT_MEMORY: u64 = 1 << 30;
 
-/// How to evaluate.
+/// Options of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Tokens of a window.
     pub window: usize,
-    /// From the start of one window to that of the next, where they shall overlap.
+    /// The distance between the starts of overlapping windows.
     pub stride: Option<usize>,
     /// Bytes of activations that are kept in memory; more go to a temporary file.
     pub memory: u64,
@@ -39,7 +39,7 @@ impl Options {
     }
 }
 
-/// How well a model predicts a text.
+/// The measured prediction of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluation {
     /// `exp(-mean(ln p))` over the scored tokens.
@@ -54,7 +54,7 @@ pub struct Evaluation {
     pub passed: usize,
     /// Time taken, without tokenization.
     pub seconds: f64,
-    /// How far the model is from the reference, where there is one.
+    /// How far the model is from the reference, if there is one.
     pub comparison: Option<Comparison>,
 }
 
@@ -158,7 +158,7 @@ fn evaluate_windows(
     })
 }
 
-/// Whether both models can be compared token by token and block by block.
+/// Returns whether both models can be compared token by token and block by block.
 fn fit(decoder: &Decoder<'_>, reference: &Decoder<'_>) -> Result<(), EvaluationError> {
     let pairs = [
         ("vocabulary", decoder.vocabulary(), reference.vocabulary()),
@@ -185,7 +185,7 @@ pub(super) fn perplexity(log_likelihoods: &[f64], windows: &[Window]) -> Result<
 }
 
 /// Called when a chunk has passed a block or the head.
-type Step<'s> = &'s mut dyn FnMut(&Chunk) -> Result<(), EvaluationError>;
+type ScoreStep<'s> = &'s mut dyn FnMut(&Chunk) -> Result<(), EvaluationError>;
 
 /// Logarithms of the likelihoods of all scored tokens.
 fn alone(
@@ -194,7 +194,7 @@ fn alone(
     chunks: &[Chunk],
     windows: &[Window],
     memory: u64,
-    step: Step<'_>,
+    step: ScoreStep<'_>,
 ) -> Result<Vec<f64>, EvaluationError> {
     let mut pass = Pass::begin(decoder, ops, chunks, memory, None)?;
     for block in 0..decoder.blueprint().blocks.len() {
@@ -222,7 +222,7 @@ fn alone(
 struct Beside<'b> {
     chunks: &'b [Chunk],
     windows: &'b [Window],
-    step: Step<'b>,
+    step: ScoreStep<'b>,
 }
 
 impl Beside<'_> {
@@ -265,12 +265,12 @@ impl Beside<'_> {
         model: &mut Pass<'_, '_>,
         reference: &mut Pass<'_, '_>,
         vocabulary: usize,
-    ) -> Result<Vec<Pair>, EvaluationError> {
+    ) -> Result<Vec<ScorePair>, EvaluationError> {
         let mut all = Vec::new();
         for (index, predicted) in predicted(self.chunks, self.windows).into_iter().enumerate() {
             let model_rows = predicted.rows(&model.hidden(index)?);
             let reference_rows = predicted.rows(&reference.hidden(index)?);
-            let mut pairs = vec![Pair::default(); predicted.targets.len()];
+            let mut pairs = vec![ScorePair::default(); predicted.targets.len()];
             for (start, piece) in pieces(vocabulary, pairs.len()) {
                 let ours = model.logits(&model_rows, start..start + piece);
                 let theirs = reference.logits(&reference_rows, start..start + piece);

@@ -1,4 +1,4 @@
-//! How good a model is: measured on text, with the forward pass of [`crate::forward`].
+//! Quality of a model, measured on text with the forward pass of [`crate::forward`].
 
 mod comparison;
 mod error;

@@ -1,10 +1,10 @@
-//! What a row of logits says of the token that follows, and how far it is from the row of another model. Rows come in
+//! The score of the next token in a row of logits, and the distance from another model's row. Rows come in
 //! pieces of the vocabulary, so that they never exist whole.
 
 use kvant_numeric::linalg::{exp, sum_of_exponentials};
 use kvant_numeric::simd::{Isa, Loop, dispatch};
 
-/// A softmax in the making.
+/// A running softmax.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Score {
     largest: f64,
@@ -49,16 +49,16 @@ impl Score {
     }
 }
 
-/// Two models' scores of one token, and the divergence of their distributions in the making.
+/// Two models' scores of one token, and the running divergence of their distributions.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pair {
+pub(super) struct ScorePair {
     pub(super) model: Score,
     pub(super) reference: Score,
     /// The sum of `e^(r - largest r) (r - z)` over the vocabulary, `r` being the reference's logits.
     difference: f64,
 }
 
-impl Pair {
+impl ScorePair {
     /// Takes in both models' logits of the tokens from `start` on.
     pub(super) fn add(&mut self, isa: Isa, (model, reference): (&[f32], &[f32]), start: usize, target: usize) {
         let before = self.reference.largest;
@@ -78,12 +78,12 @@ impl Pair {
         (mean - self.reference.log_sum() + self.model.log_sum()).max(0.0)
     }
 
-    /// How much less likely the model finds the token than the reference does: `ln p_r(target) - ln p(target)`.
+    /// The log-likelihood lost relative to the reference: `ln p_r(target) - ln p(target)`.
     pub(super) fn loss(&self) -> f64 {
         self.reference.log_likelihood() - self.model.log_likelihood()
     }
 
-    /// Whether both models would say the same token.
+    /// Returns whether both models predict the same token.
     pub(super) fn agrees(&self) -> bool {
         self.model.best == self.reference.best
     }
@@ -130,13 +130,13 @@ mod tests {
     }
 
     #[test]
-    fn scores_and_divergence_in_pieces_equal_their_formulas() {
+    fn piecewise_scores_and_divergence_match_their_formulas() {
         let (model, reference, target) = (logits(5000, 0.1), logits(5000, 0.13), 3210);
         let (p, q) = (probabilities(&reference), probabilities(&model));
         let divergence: f64 = p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum();
         for isa in Isa::available() {
             for piece in [5000, 777, 1] {
-                let mut pair = Pair::default();
+                let mut pair = ScorePair::default();
                 for start in (0..5000).step_by(piece) {
                     let range = start..(start + piece).min(5000);
                     pair.add(isa, (&model[range.clone()], &reference[range]), start, target);
@@ -150,15 +150,15 @@ mod tests {
     }
 
     #[test]
-    fn equal_models_do_not_diverge() {
+    fn equal_models_have_no_divergence() {
         let row = logits(333, 2.0);
-        let mut pair = Pair::default();
+        let mut pair = ScorePair::default();
         pair.add(Isa::best(), (&row, &row), 0, 5);
         assert!(pair.agrees() && pair.divergence() < 1e-6);
     }
 
     #[test]
-    fn what_is_not_a_number_is_seen() {
+    fn nan_logits_give_nan_likelihood() {
         let mut score = Score::default();
         score.add(Isa::best(), &[1.0, f32::NAN], 0, 1);
         assert!(score.log_likelihood().is_nan());

@@ -1,4 +1,4 @@
-//! How a text is cut into windows, and which of their tokens are scored.
+//! The windows of a text, and the scored tokens in them.
 
 use super::EvaluationError;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::ops::Range;
 pub struct Window {
     /// Its tokens.
     pub tokens: Range<usize>,
-    /// How many of them, at its end, are scored. The first of a window never is: nothing stands before it.
+    /// The number of scored tokens, at its end. The first of a window is never scored: nothing precedes it.
     pub scored: usize,
 }
 
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn strided_windows_score_every_token_but_the_first_once() {
+    fn strided_windows_score_every_token_except_the_first_once() {
         for (tokens, length, stride) in [(11, 4, 2), (100, 10, 3), (50, 7, 6), (8, 8, 1), (9, 8, 8)] {
             let found = windows(tokens, length, Some(stride)).unwrap();
             let scored: Vec<usize> = found.iter().flat_map(|w| w.tokens.end - w.scored..w.tokens.end).collect();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_cut_is_refused() {
+    fn impossible_windows_are_refused() {
         assert!(matches!(windows(10, 1, None), Err(EvaluationError::Window { .. })));
         assert!(matches!(windows(10, 11, None), Err(EvaluationError::TooShort { .. })));
         for stride in [0, 5] {

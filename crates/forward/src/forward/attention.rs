@@ -2,7 +2,7 @@
 
 use super::blueprint::{AttentionLayer, HeadNorms, LatentProjections, NormLayer, Projections, QueryLatent};
 use super::heads::{HeadLayout, Heads};
-use super::hook::{Rows, Site};
+use super::hook::{ActivationPoint, Rows};
 use super::ops::Attention;
 use super::options::{Flow, StopAt};
 use super::quantizers::quantize_heads;
@@ -36,7 +36,7 @@ impl Run<'_, '_> {
     /// The attention branch on normed rows `x`.
     pub(super) fn attention(&self, block: usize, layer: &AttentionLayer, x: &[f32]) -> Flow<Vec<f32>> {
         let mut projected = self.projected(layer, x)?;
-        let sites = [Site::Query(block), Site::Key(block), Site::Value(block)];
+        let sites = [ActivationPoint::Query(block), ActivationPoint::Key(block), ActivationPoint::Value(block)];
         sites.into_iter().enumerate().for_each(|(which, site)| self.show_heads(site, &projected.view(which)));
         self.quantize_heads(block, &mut projected);
         let sinks = self.vector(layer.sinks.as_ref());
@@ -57,7 +57,7 @@ impl Run<'_, '_> {
         out
     }
 
-    /// What the heads' outputs become.
+    /// The output projection of the heads.
     pub(super) fn attention_output(&self, layer: &AttentionLayer, heads: &[f32]) -> Flow<Vec<f32>> {
         self.enter(StopAt::Heads, &[&layer.output], heads, Spans::Even(self.length))?;
         ControlFlow::Continue(self.linear(&layer.output, heads))
@@ -66,7 +66,7 @@ impl Run<'_, '_> {
     /// Fused attention, unless somebody wants its weights.
     fn attend(&self, block: usize, attention: &Attention<'_>) -> Vec<f32> {
         let quantizer = self.decoder.quantizers.attention(block).and_then(|all| all.probabilities.as_ref());
-        let site = Site::Probabilities(block);
+        let site = ActivationPoint::Probabilities(block);
         let tap = self.with.tap.filter(|tap| tap.wants(site));
         if quantizer.is_none() && tap.is_none() {
             let mut heads = Vec::new();
@@ -85,8 +85,8 @@ impl Run<'_, '_> {
         })
     }
 
-    /// Shows heads as rows of their own, which those of fused projections are not.
-    fn show_heads(&self, site: Site<'_>, heads: &Heads<'_>) {
+    /// Shows heads as separate rows, also those of fused projections.
+    fn show_heads(&self, site: ActivationPoint<'_>, heads: &Heads<'_>) {
         if self.with.tap.is_some_and(|tap| tap.wants(site)) {
             let HeadLayout { width, count, .. } = heads.layout;
             self.show(site, &heads.gather(), width * count, Spans::Even(self.length));

@@ -1,5 +1,5 @@
-//! Buffers of activations that are used again. Those of a block are as large as those of the block before, and memory
-//! that is new to the process costs the system more than what is written to it.
+//! Reusable buffers of activations. Those of a block are as large as those of the block before, and memory
+//! that is new to the process costs more than the data written to it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(super) struct Buffers(Mutex<Vec<Vec<f32>>>);
 
 impl Buffers {
-    /// A buffer for so many elements, which holds whatever was in it; empty where none is large enough.
+    /// A buffer of at least this size, with arbitrary contents; empty if none is large enough.
     pub(super) fn take(&self, elements: usize) -> Vec<f32> {
         let mut free = self.free();
         let fitting = |buffer: &&(usize, usize)| buffer.1 >= elements;
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smallest_buffer_that_fits_is_taken() {
+    fn smallest_fitting_buffer_is_taken() {
         let buffers = Buffers::default();
         [4, 1, 2].into_iter().for_each(|size| buffers.give(vec![size as f32; size * LEAST]));
         buffers.give(vec![0.0; LEAST - 1]);

@@ -1,4 +1,4 @@
-//! What keeps a checkpoint from running, or a run from ending.
+//! Failures of opening or running a checkpoint.
 
 use kvant_container::{Diagnostic, ErrorKind};
 use kvant_model::model_config::ConfigError;
@@ -31,7 +31,7 @@ pub enum ForwardError {
     Missing {
         /// The block, or the model.
         place: String,
-        /// What is not there.
+        /// The missing object.
         what: String,
     },
     /// A tensor is not what config.json implies.
@@ -41,7 +41,7 @@ pub enum ForwardError {
         tensor: String,
         /// Its dimensions.
         found: Vec<usize>,
-        /// What was expected, and where that comes from.
+        /// The expected value, and its source.
         expected: String,
     },
     /// A weight is NaN or infinite.
@@ -55,7 +55,7 @@ pub enum ForwardError {
         output: usize,
         /// The input.
         input: usize,
-        /// What it is.
+        /// Its kind.
         value: f32,
     },
     /// A token is not in the vocabulary.
@@ -69,7 +69,7 @@ pub enum ForwardError {
     /// A sequence is longer than the table of positions.
     #[error("a sequence of {length} tokens is longer than the {longest} positions that the model has learned")]
     TooLong {
-        /// The length asked for.
+        /// The requested length.
         length: usize,
         /// The longest possible.
         longest: usize,
@@ -79,7 +79,7 @@ pub enum ForwardError {
     Activation {
         /// The layer or block, and what of it.
         place: String,
-        /// Why.
+        /// The reason.
         cause: ActivationError,
     },
     /// Activations cannot be kept in a temporary file.
@@ -88,12 +88,12 @@ pub enum ForwardError {
 }
 
 impl ForwardError {
-    /// That a rule is not supported.
+    /// The error for an unsupported rule.
     pub(super) fn unsupported(rule: impl Into<String>) -> ForwardError {
         ForwardError::Unsupported { rule: rule.into() }
     }
 
-    /// That something is not there.
+    /// The error for a missing object.
     pub(super) fn missing(place: impl Into<String>, what: impl Into<String>) -> ForwardError {
         ForwardError::Missing { place: place.into(), what: what.into() }
     }

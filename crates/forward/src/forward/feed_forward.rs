@@ -29,7 +29,7 @@ impl Run<'_, '_> {
         out
     }
 
-    /// What hidden activations become.
+    /// The down projection of hidden activations.
     pub(super) fn mlp_output(&self, mlp: &Mlp, hidden: &[f32], spans: Spans<'_>) -> Flow<Vec<f32>> {
         self.enter(StopAt::Hidden, &[&mlp.down], hidden, spans)?;
         ControlFlow::Continue(self.linear_of(&mlp.down, hidden, spans))

@@ -1,4 +1,4 @@
-//! Where heads stand in the rows of a buffer, so that fused projections are used in place.
+//! The positions of heads in the rows of a buffer, so that fused projections are used in place.
 
 /// Heads in each row of a buffer: head `h` is the `width` elements from `start + h * step` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Heads<'a> {
     pub data: &'a [f32],
     /// Elements of a row.
     pub row_width: usize,
-    /// Where the heads stand in a row.
+    /// The positions of the heads in a row.
     pub layout: HeadLayout,
 }
 

@@ -1,19 +1,19 @@
-//! Looking at a pass while it runs: where activations can be seen, and by whom. What is seen is in floats, before
-//! anything is quantized there.
+//! Observing a pass while it runs: the points at which activations can be seen, and the hooks. Activations are floats, before
+//! quantization.
 
 use super::spans::Spans;
 use kvant_weights::activation_point;
 
 /// A place in the model where activations pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Site<'a> {
-    /// What the linear layer of this name reads.
+pub enum ActivationPoint<'a> {
+    /// The input of the linear layer of this name.
     Input(&'a str),
-    /// What it gives.
+    /// Its output.
     Output(&'a str),
     /// The queries of a block as they meet the keys.
     Query(usize),
-    /// The keys of a block as they are cached, turned.
+    /// The keys of a block as they are cached, after rotary embedding.
     Key(usize),
     /// The values of a block as they are cached.
     Value(usize),
@@ -21,15 +21,15 @@ pub enum Site<'a> {
     Probabilities(usize),
 }
 
-impl From<Site<'_>> for activation_point::Site {
-    fn from(site: Site<'_>) -> activation_point::Site {
+impl From<ActivationPoint<'_>> for activation_point::ActivationPoint {
+    fn from(site: ActivationPoint<'_>) -> activation_point::ActivationPoint {
         match site {
-            Site::Input(module) => activation_point::Site::Input(module.to_owned()),
-            Site::Output(module) => activation_point::Site::Output(module.to_owned()),
-            Site::Query(block) => activation_point::Site::Query(block),
-            Site::Key(block) => activation_point::Site::Key(block),
-            Site::Value(block) => activation_point::Site::Value(block),
-            Site::Probabilities(block) => activation_point::Site::Probabilities(block),
+            ActivationPoint::Input(module) => activation_point::ActivationPoint::Input(module.to_owned()),
+            ActivationPoint::Output(module) => activation_point::ActivationPoint::Output(module.to_owned()),
+            ActivationPoint::Query(block) => activation_point::ActivationPoint::Query(block),
+            ActivationPoint::Key(block) => activation_point::ActivationPoint::Key(block),
+            ActivationPoint::Value(block) => activation_point::ActivationPoint::Value(block),
+            ActivationPoint::Probabilities(block) => activation_point::ActivationPoint::Probabilities(block),
         }
     }
 }
@@ -58,22 +58,22 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Who looks.
+/// The hook.
 pub trait ActivationHook: Sync {
-    /// Whether [`ActivationHook::see`] shall be called for a site: what nobody wants need not be gathered.
-    fn wants(&self, site: Site<'_>) -> bool;
+    /// Returns whether [`ActivationHook::see`] is to be called for a point: unwanted activations need not be gathered.
+    fn wants(&self, site: ActivationPoint<'_>) -> bool;
 
-    /// Takes the rows in. Experts of a block call from several threads, each with a site of its own.
-    fn see(&self, site: Site<'_>, rows: Rows<'_>);
+    /// Receives the rows. Experts of a block call from several threads, each with its own point.
+    fn see(&self, site: ActivationPoint<'_>, rows: Rows<'_>);
 }
 
 /// Several who look.
 impl<H: ActivationHook, const N: usize> ActivationHook for [H; N] {
-    fn wants(&self, site: Site<'_>) -> bool {
+    fn wants(&self, site: ActivationPoint<'_>) -> bool {
         self.iter().any(|hook| hook.wants(site))
     }
 
-    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
+    fn see(&self, site: ActivationPoint<'_>, rows: Rows<'_>) {
         self.iter().for_each(|hook| hook.see(site, rows));
     }
 }

@@ -1,8 +1,8 @@
 //! The forward pass of a decoder, built from its family's description. Activations are `f32` rows, one per token; weights
 //! stay in the mapped file and are widened piece by piece, so memory is that of the activations of one block.
 //!
-//! [`blueprint`] spells the pass out for a checkpoint, [`Pass`] leads sequences through it block by block, [`Runner`] runs
-//! single blocks, also otherwise than the checkpoint says ([`ForwardOptions`]), [`ops`] is the seam behind which all arithmetic is done, [`cpu`] does it. A [`ActivationHook`] sees activations pass.
+//! [`blueprint`] specifies the pass for a checkpoint, [`Pass`] runs sequences through it block by block, [`Runner`] runs
+//! single blocks, optionally with [`ForwardOptions`], [`ops`] is the interface of all arithmetic, [`cpu`] implements it. An [`ActivationHook`] observes activations.
 //!
 //! ```
 //! use kvant_container::Checkpoint;
@@ -41,8 +41,8 @@ mod weight_overrides;
 
 pub use error::ForwardError;
 pub use heads::{HeadLayout, Heads};
-pub use hook::{ActivationHook, Rows, Site};
-pub use options::{ForwardOptions, Resume, StopAt};
+pub use hook::{ActivationHook, ActivationPoint, Rows};
+pub use options::{ForwardOptions, StartFrom, StopAt};
 pub use pass::LONG;
 pub use pass::{Chunk, Pass, WIDE, chunks};
 pub use quantizers::{AttentionQuantizers, LayerQuantizers, Quantizers};
@@ -76,7 +76,7 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     ///
-    /// [`ForwardError::Unsupported`] for rules that are not computed here, and whatever is missing or does not fit.
+    /// [`ForwardError::Unsupported`] for unsupported rules; errors for anything missing or inconsistent.
     pub fn open(checkpoint: &'a Checkpoint) -> Result<Decoder<'a>, ForwardError> {
         let config = checkpoint.config()?.ok_or(ForwardError::NoConfig)?;
         let import = import::open(checkpoint)?;
@@ -87,7 +87,7 @@ impl<'a> Decoder<'a> {
         Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache: import.quantizes_cache() })
     }
 
-    /// What the tensors are.
+    /// The tensors of the model.
     pub fn network(&self) -> &Network {
         &self.network
     }
@@ -102,7 +102,7 @@ impl<'a> Decoder<'a> {
         self.blueprint.blocks.get(block)?.layers().into_iter().find(|layer| layer.module == module)
     }
 
-    /// Refuses a block of which a weight holds NaN or infinite values, before anything is computed with it.
+    /// Refuses a block with NaN or infinite weights, before computing with it.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl<'a> Decoder<'a> {
         self.blueprint.longest
     }
 
-    /// Whether the checkpoint quantizes activations.
+    /// Returns whether the checkpoint quantizes activations.
     pub fn quantizes_activations(&self) -> bool {
         !self.quantizers.is_empty()
     }
@@ -142,7 +142,7 @@ impl<'a> Decoder<'a> {
         self.quantizers.summary()
     }
 
-    /// Whether the checkpoint quantizes what attention works on, the KV cache included.
+    /// Returns whether the checkpoint quantizes activations of attention, including the KV cache.
     pub fn quantizes_attention(&self) -> bool {
         self.quantizes_cache || (0..self.blueprint.blocks.len()).any(|block| self.quantizers.attention(block).is_some())
     }
@@ -157,7 +157,7 @@ impl<'a> Decoder<'a> {
         &self.tensors
     }
 
-    /// What the pass does.
+    /// The blueprint of the pass.
     pub fn blueprint(&self) -> &Blueprint {
         &self.blueprint
     }

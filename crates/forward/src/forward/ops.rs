@@ -4,7 +4,7 @@
 use super::heads::{HeadLayout, Heads};
 use super::rope::Angles;
 use kvant_model::family::{Activation, NormKind, Pairing};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::linalg::Precision;
 use kvant_weights::weight::WeightMatrix;
 
@@ -13,7 +13,7 @@ use kvant_weights::weight::WeightMatrix;
 pub struct NormWeights {
     /// The formula.
     pub kind: NormKind,
-    /// The weight; empty where the formula has none. It may be as long as one head, or as all heads of a row.
+    /// The weight; empty if the formula does not use one. It may be as long as one head, or as all heads of a row.
     pub weight: Vec<f32>,
     /// The bias; empty if there is none.
     pub bias: Vec<f32>,
@@ -36,7 +36,7 @@ pub struct Attention<'a> {
     pub scale: f32,
     /// `c` of the soft-cap `c tanh(s / c)` on scores.
     pub cap: Option<f32>,
-    /// How many positions a token sees, itself included; `None` for all before it.
+    /// The number of positions a token sees, including itself; `None` for all before it.
     pub window: Option<usize>,
     /// A further score per query head; empty if there are none.
     pub sinks: &'a [f32],
@@ -65,13 +65,13 @@ pub enum Hidden<'a> {
     Alternating(&'a [f32]),
 }
 
-/// What computes a decoder.
+/// The compute backend of a decoder.
 pub trait Ops: Sync {
     /// The precision of activations, to which every operation rounds its result.
     fn precision(&self) -> Precision;
 
     /// The same as the arithmetic that values are quantized in.
-    fn arithmetic(&self) -> Arithmetic {
+    fn arithmetic(&self) -> ComputeDType {
         self.precision().arithmetic()
     }
 

@@ -57,20 +57,20 @@ impl<'p, 'a> Pass<'p, 'a> {
         Ok(pass)
     }
 
-    /// Leads one chunk through block `block`, and shows what comes out.
+    /// Runs one chunk through block `block`, and shows the output.
     ///
     /// # Errors
     ///
     /// Those of the temporary file.
     pub fn block(&mut self, block: usize, chunk: usize, mut watch: impl FnMut(&[f32])) -> Result<(), ForwardError> {
         let mut x = self.streams.take(chunk)?;
-        // Without an end of its own, a run comes to that of the block.
+        // Without an explicit end, a run continues to that of the block.
         let _ = self.runner.block(self.with, block, self.chunks[chunk].length, &mut x);
         watch(&x);
         self.streams.put(chunk, x)
     }
 
-    /// What lies between two blocks of one chunk, which stays.
+    /// The stream of one chunk between two blocks, which is kept.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl<'p, 'a> Pass<'p, 'a> {
         Ok(seen)
     }
 
-    /// Puts another stream in the place of a chunk's, of the same size.
+    /// Replaces the stream of a chunk by another one of the same size.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl<'p, 'a> Pass<'p, 'a> {
         self.streams.put(chunk, x)
     }
 
-    /// What the head reads of one chunk, a row per token: the stream after the last norm. The chunk ends here.
+    /// The input of the head for one chunk, a row per token: the stream after the last norm. The chunk ends here.
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@ use super::error::ForwardError;
 use super::heads::{HeadLayout, Heads};
 use super::spans::Spans;
 use kvant_formats::import::{Import, StoredActivation};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationQuantizer;
 use kvant_quant::counts::number;
@@ -28,9 +28,9 @@ pub struct Quantizers {
 /// The quantizers of a linear layer.
 #[derive(Clone, Debug, Default)]
 pub struct LayerQuantizers {
-    /// Of what it reads.
+    /// The quantizer of its input.
     pub input: Option<ActivationQuantizer>,
-    /// Of what it gives. For layers that give keys and values, the KV cache before the rotary embedding.
+    /// The quantizer of its output. For layers that compute keys and values, that of the KV cache before the rotary embedding.
     pub output: Option<ActivationQuantizer>,
 }
 
@@ -39,7 +39,7 @@ pub struct LayerQuantizers {
 pub struct AttentionQuantizers {
     /// Of queries as they meet the keys.
     pub query: Option<ActivationQuantizer>,
-    /// Of keys as they are cached, turned.
+    /// The quantizer of cached keys, after the rotary embedding.
     pub key: Option<ActivationQuantizer>,
     /// Of values as they are cached.
     pub value: Option<ActivationQuantizer>,
@@ -48,7 +48,7 @@ pub struct AttentionQuantizers {
 }
 
 impl Quantizers {
-    /// Those that a checkpoint tells of.
+    /// The quantizers of a checkpoint.
     ///
     /// # Errors
     ///
@@ -80,17 +80,17 @@ impl Quantizers {
         Ok(quantizers)
     }
 
-    /// Those of the layer of this name.
+    /// The quantizers of the layer of this name.
     pub fn layer(&self, module: &str) -> Option<&LayerQuantizers> {
         self.layers.get(module)
     }
 
-    /// Those of a block's attention.
+    /// The quantizers of a block's attention.
     pub fn attention(&self, block: usize) -> Option<&AttentionQuantizers> {
         self.blocks.get(&block)
     }
 
-    /// What is quantized, a line for each kind of place and scheme: `inputs of 28 layers: int8:tensor!static`.
+    /// The quantized activations, a line for each kind of point and scheme: `inputs of 28 layers: int8:tensor!static`.
     pub fn summary(&self) -> Vec<String> {
         let mut counts: BTreeMap<(usize, String), usize> = BTreeMap::new();
         let mut count = |kind: usize, quantizer: &Option<ActivationQuantizer>| {
@@ -115,7 +115,7 @@ impl Quantizers {
         counts.into_iter().map(line).collect()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty() && self.blocks.is_empty()
     }
@@ -142,11 +142,11 @@ fn quantizer(
     }
 }
 
-/// Quantizes rows in place; what is found per tensor is found per sequence.
+/// Quantizes rows in place; per-tensor parameters are found per sequence.
 pub(super) fn quantize(
     quantizer: &ActivationQuantizer,
     isa: Isa,
-    arithmetic: Arithmetic,
+    arithmetic: ComputeDType,
     data: &mut [f32],
     columns: usize,
     spans: Spans<'_>,
@@ -178,7 +178,7 @@ pub(super) fn scatter(gathered: &[f32], layout: HeadLayout, data: &mut [f32], ro
 /// Quantizes heads in place, each row's side by side.
 pub(super) fn quantize_heads(
     quantizer: &ActivationQuantizer,
-    (isa, arithmetic): (Isa, Arithmetic),
+    (isa, arithmetic): (Isa, ComputeDType),
     (data, row_width): (&mut [f32], usize),
     layout: HeadLayout,
     spans: Spans<'_>,
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_gathered_goes_back_to_its_place() {
+    fn gathered_heads_are_scattered_back() {
         let layout = HeadLayout { start: 1, step: 4, width: 2, count: 2 };
         let data: Vec<f32> = (0..20).map(|i| i as f32).collect();
         let heads = Heads { data: &data, row_width: 10, layout };

@@ -8,7 +8,7 @@ use std::f64::consts::PI;
 /// Cosines and sines per position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Angles {
-    /// Components that turn; a position has half as many angles.
+    /// The number of rotated components; a position has half as many angles.
     pub dim: usize,
     /// Tokens of a sequence; row `r` of a buffer has position `r % length`.
     pub length: usize,
@@ -63,7 +63,7 @@ enum Scaling {
 }
 
 impl Rotary {
-    /// The rule of a checkpoint for heads of which `dim` components turn.
+    /// The rule of a checkpoint for heads with `dim` rotated components.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl Rotary {
         if dim == 0 || !dim.is_multiple_of(2) {
             return Err(ForwardError::unsupported(format!("rotary embeddings of {dim} components")));
         }
-        let scaling = Reader { parameters, longest }.scaling(dim)?;
+        let scaling = RopeReader { parameters, longest }.scaling(dim)?;
         Ok(Rotary { dim, theta: parameters.theta.unwrap_or(10_000.0), scaling })
     }
 
@@ -172,12 +172,12 @@ fn yarn_factor(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
 }
 
-struct Reader<'a> {
+struct RopeReader<'a> {
     parameters: &'a RopeParameters,
     longest: Option<usize>,
 }
 
-impl Reader<'_> {
+impl RopeReader<'_> {
     fn scaling(&self, dim: usize) -> Result<Scaling, ForwardError> {
         // Text has the same position on all axes of multimodal rotary embeddings.
         match self.parameters.kind.as_deref().unwrap_or("default") {

@@ -28,7 +28,7 @@ impl Routing {
         Routing { replays: false, blocks: Mutex::default() }
     }
 
-    /// Replays what was recorded. Blocks that were not run, or not with as many rows, are routed by their routers.
+    /// Replays the recorded routing. Blocks that were not run, or with another number of rows, use their routers.
     pub fn replay(self) -> Routing {
         Routing { replays: true, ..self }
     }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_recorded_is_replayed_where_it_fits() {
+    fn recorded_routing_is_replayed_where_it_fits() {
         let chosen = |weight| shares_of([vec![(1, weight)], vec![(0, weight), (1, weight)]], 3);
         assert_eq!(chosen(0.5), [vec![(1, 0.5)], vec![(0, 0.5), (1, 0.5)], vec![]]);
         let routing = Routing::record();

@@ -3,7 +3,7 @@
 
 use kvant_model::family::Routing;
 
-/// What a rule depends on besides the scores.
+/// The parameters of a rule besides the scores.
 #[derive(Clone, Copy, Debug)]
 pub struct RoutingRule<'a> {
     /// The rule.
@@ -16,7 +16,7 @@ pub struct RoutingRule<'a> {
     pub scale: f32,
     /// Groups of experts, and how many a token may use.
     pub groups: (usize, usize),
-    /// What is added to scores for the choice; empty if there is nothing.
+    /// The correction of scores for the choice; empty if there is none.
     pub correction: &'a [f32],
     /// SparseMixer's threshold.
     pub jitter: f32,
@@ -79,7 +79,7 @@ impl RoutingRule<'_> {
         chosen
     }
 
-    /// The scores, with `outside` in place of those in groups that are not among the best.
+    /// The scores, with `outside` replacing those of groups that are not among the best.
     fn in_best_groups(&self, scores: &[f32], outside: f32, rank: impl Fn(&[f32]) -> f32) -> Vec<f32> {
         let (groups, used) = self.groups;
         let width = scores.len() / groups.max(1);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn top_of_softmax_and_softmax_of_top_agree_when_divided() {
+    fn top_k_of_softmax_equals_softmax_of_top_k_when_normalised() {
         let logits = [0.5, 2.0, -1.0, 1.0];
         let (a, b) = (rule(Routing::SoftmaxThenTop).choose(&logits), rule(Routing::TopThenSoftmax).choose(&logits));
         assert_eq!(experts(&a), [1, 3]);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_shut_out_the_second_best() {
+    fn group_routing_can_exclude_the_second_best_expert() {
         let logits = [3.0, 0.0, 2.9, 2.8];
         let grouped = RoutingRule { groups: (2, 1), scale: 2.0, ..rule(Routing::SoftmaxGroups) };
         let chosen = grouped.choose(&logits);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_correction_changes_the_choice_but_not_the_weights() {
+    fn correction_changes_the_choice_but_not_the_weights() {
         let corrected = RoutingRule { correction: &[0.0, 0.0, 5.0], ..rule(Routing::SigmoidTop) };
         let chosen = corrected.choose(&[1.0, 0.5, -1.0]);
         assert_eq!(experts(&chosen), [2, 0]);

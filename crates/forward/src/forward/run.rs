@@ -5,9 +5,9 @@ use super::blueprint::{Block, Blueprint, FeedForward, NormLayer};
 use super::buffers::Buffers;
 use super::error::ForwardError;
 use super::heads::HeadLayout;
-use super::hook::{Rows, Site};
+use super::hook::{ActivationPoint, Rows};
 use super::ops::{NormWeights, Ops};
-use super::options::{Flow, ForwardOptions, Resume, StopAt};
+use super::options::{Flow, ForwardOptions, StartFrom, StopAt};
 use super::quantizers::quantize;
 use super::rope::Angles;
 use super::spans::Spans;
@@ -78,7 +78,7 @@ impl<'a> Run<'_, 'a> {
 
     /// The layer on rows `x`.
     pub(super) fn linear_of(&self, layer: &Projection, x: &[f32], spans: Spans<'_>) -> Vec<f32> {
-        self.show(Site::Input(&layer.module), x, layer.columns, spans);
+        self.show(ActivationPoint::Input(&layer.module), x, layer.columns, spans);
         let x = match self.input_quantizer(layer) {
             Some(input) => Cow::Owned(self.quantized(input, x.to_vec(), layer.columns, spans)),
             None => Cow::Borrowed(x),
@@ -86,7 +86,7 @@ impl<'a> Run<'_, 'a> {
         let mut out = self.buffers.take(x.len() / layer.columns.max(1) * layer.rows);
         self.ops.linear(&x, &self.weight(layer), self.bias(layer).as_deref(), &mut out);
         self.tensors().release(layer);
-        self.show(Site::Output(&layer.module), &out, layer.rows, spans);
+        self.show(ActivationPoint::Output(&layer.module), &out, layer.rows, spans);
         match self.output_quantizer(layer) {
             Some(output) => self.quantized(output, out, layer.rows, spans),
             None => out,
@@ -98,7 +98,7 @@ impl<'a> Run<'_, 'a> {
     pub(super) fn enter(&self, depth: StopAt, layers: &[&Projection], x: &[f32], spans: Spans<'_>) -> Flow<()> {
         let order = self.with.until.map_or(Ordering::Less, |until| depth.cmp(&until));
         if order == Ordering::Equal {
-            layers.iter().for_each(|layer| self.show(Site::Input(&layer.module), x, layer.columns, spans));
+            layers.iter().for_each(|layer| self.show(ActivationPoint::Input(&layer.module), x, layer.columns, spans));
         }
         if order == Ordering::Less { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
@@ -120,7 +120,7 @@ impl<'a> Run<'_, 'a> {
     }
 
     /// Shows rows to whoever looks.
-    pub(super) fn show(&self, site: Site<'_>, data: &[f32], columns: usize, spans: Spans<'_>) {
+    pub(super) fn show(&self, site: ActivationPoint<'_>, data: &[f32], columns: usize, spans: Spans<'_>) {
         if let Some(tap) = self.with.tap.filter(|tap| tap.wants(site)) {
             tap.see(site, Rows { data, columns, spans });
         }
@@ -212,15 +212,15 @@ impl<'a> Run<'_, 'a> {
                 self.buffers.give(x);
                 Some(out)
             }
-            Some(Resume::Heads(heads)) => Some(self.attention_output(&block.attention, heads)?),
-            Some(Resume::FeedForward | Resume::Hidden(_)) => None,
+            Some(StartFrom::Heads(heads)) => Some(self.attention_output(&block.attention, heads)?),
+            Some(StartFrom::FeedForward | StartFrom::Hidden(_)) => None,
         })
     }
 
     /// The feed-forward network of what `read` gives, from where the run begins.
     fn feed_forward_branch(&self, index: usize, block: &Block, read: impl FnOnce() -> Vec<f32>) -> Flow<Vec<f32>> {
         match (self.with.from, &block.feed_forward) {
-            (Some(Resume::Hidden(hidden)), FeedForward::Dense(mlp)) => {
+            (Some(StartFrom::Hidden(hidden)), FeedForward::Dense(mlp)) => {
                 self.mlp_output(mlp, hidden, Spans::Even(self.length))
             }
             (_, network) => {
@@ -245,7 +245,7 @@ impl<'a> Run<'_, 'a> {
         ControlFlow::Continue(())
     }
 
-    /// Whether the run ends at the input that both branches share.
+    /// Returns whether the run ends at the input that both branches share.
     fn enter_both(&self, index: usize, block: &Block, normed: &[f32]) -> Flow<()> {
         if self.with.until != Some(StopAt::AttentionInput) {
             return ControlFlow::Continue(());
@@ -275,14 +275,14 @@ impl<'a> Run<'_, 'a> {
         self.buffers.give(branch);
     }
 
-    /// What the head reads: the stream after the last norm.
+    /// The input of the head: the stream after the last norm.
     pub(super) fn finish(&self, x: &[f32]) -> Vec<f32> {
         let mut x = self.normed(self.blueprint().final_norm.as_ref(), x);
         if let Some(layer) = &self.blueprint().project_out {
             x = self.linear(layer, &x);
         }
         let (head, spans) = (&self.blueprint().head, Spans::Even(self.length));
-        self.show(Site::Input(&head.module), &x, head.columns, spans);
+        self.show(ActivationPoint::Input(&head.module), &x, head.columns, spans);
         match self.input_quantizer(head) {
             Some(input) => self.quantized(input, x, head.columns, spans),
             None => x,

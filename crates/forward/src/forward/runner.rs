@@ -68,7 +68,7 @@ impl<'r, 'a> Runner<'r, 'a> {
         self.run(v, 1).linear_of(layer, x, Spans::Even(x.len() / layer.columns.max(1)))
     }
 
-    /// What the head reads: the stream `x` after the last norm.
+    /// The input of the head: the stream `x` after the last norm.
     pub fn hidden(&self, v: ForwardOptions<'_, 'a>, length: usize, x: &[f32]) -> Vec<f32> {
         self.run(v, length).finish(x)
     }
@@ -107,7 +107,7 @@ impl<'r, 'a> Runner<'r, 'a> {
     }
 }
 
-/// What a run without an end before its own gives.
+/// The result of a run to its end.
 fn whole(flow: Flow<Vec<f32>>) -> Vec<f32> {
     match flow {
         ControlFlow::Continue(out) => out,

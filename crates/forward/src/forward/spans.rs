@@ -1,4 +1,4 @@
-//! Which rows of a buffer belong to one sequence: what is found per tensor is found per sequence, as if each had passed
+//! The rows of a buffer that belong to one sequence: per-tensor parameters are found per sequence, as if each had passed
 //! the model alone.
 
 /// Rows of sequences, one sequence after the other.

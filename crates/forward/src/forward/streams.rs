@@ -9,13 +9,13 @@ use std::fs::File;
 /// Buffers of rows, by number.
 #[derive(Debug)]
 pub struct Streams {
-    places: Vec<Place>,
+    places: Vec<StreamPlace>,
     file: Option<File>,
 }
 
-/// Where a buffer is kept.
+/// The storage of a buffer.
 #[derive(Debug)]
-enum Place {
+enum StreamPlace {
     Memory(Vec<f32>),
     /// Elements from this byte of the file on.
     File(u64, usize),
@@ -34,9 +34,9 @@ impl Streams {
             let bytes = *elements as u64 * 4;
             if held + bytes <= budget {
                 held += bytes;
-                places.push(Place::Memory(Vec::new()));
+                places.push(StreamPlace::Memory(Vec::new()));
             } else {
-                places.push(Place::File(spilled, *elements));
+                places.push(StreamPlace::File(spilled, *elements));
                 spilled += bytes;
             }
         }
@@ -48,14 +48,14 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// System errors.
     pub fn put(&mut self, index: usize, data: Vec<f32>) -> Result<(), ForwardError> {
         match (&mut self.places[index], &self.file) {
-            (Place::File(start, _), Some(file)) => {
+            (StreamPlace::File(start, _), Some(file)) => {
                 write(file, Precision::F32, *start, &data).map_err(ForwardError::Spill)
             }
             (place, _) => {
-                *place = Place::Memory(data);
+                *place = StreamPlace::Memory(data);
                 Ok(())
             }
         }
@@ -65,14 +65,14 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// System errors.
     pub fn take(&mut self, index: usize) -> Result<Vec<f32>, ForwardError> {
         match (&mut self.places[index], &self.file) {
-            (Place::File(start, elements), Some(file)) => {
+            (StreamPlace::File(start, elements), Some(file)) => {
                 read(file, Precision::F32, *start, *elements, Vec::new()).map_err(ForwardError::Spill)
             }
-            (Place::Memory(data), _) => Ok(std::mem::take(data)),
-            (Place::File(..), None) => Ok(Vec::new()),
+            (StreamPlace::Memory(data), _) => Ok(std::mem::take(data)),
+            (StreamPlace::File(..), None) => Ok(Vec::new()),
         }
     }
 }
@@ -90,7 +90,7 @@ mod tests {
     use crate::float_file::PIECE;
 
     #[test]
-    fn what_is_put_is_what_is_taken_on_either_side_of_the_budget() {
+    fn streams_read_back_within_and_beyond_the_budget() {
         let sizes = [1000, PIECE + 7, 3, 2 * PIECE];
         for budget in [0, 4012, u64::MAX] {
             let mut streams = Streams::new(&sizes, budget).unwrap();

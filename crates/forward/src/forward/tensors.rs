@@ -4,7 +4,7 @@
 use super::error::ForwardError;
 use kvant_container::{Dtype, TensorView};
 use kvant_model::network::{Linear, TensorMeta};
-use kvant_numeric::kernel::{Source, widen};
+use kvant_numeric::kernel::{FloatDType, widen};
 use kvant_numeric::simd::Isa;
 use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
 use kvant_weights::weight::{WeightMatrix, first_not_finite};
@@ -26,11 +26,11 @@ pub struct Projection {
     bias: Option<Vector>,
 }
 
-/// Where a matrix stands in its tensor.
+/// The position of a matrix in its tensor.
 #[derive(Clone, Debug, PartialEq)]
 enum MatrixPlace {
     /// Floats at these bytes.
-    Plain { bytes: Range<usize>, source: Source, input_major: bool },
+    Plain { bytes: Range<usize>, source: FloatDType, is_transposed: bool },
     /// The packed matrix of this number.
     Packed(usize),
 }
@@ -40,14 +40,14 @@ enum MatrixPlace {
 pub struct Vector {
     tensor: usize,
     bytes: Range<usize>,
-    source: Source,
+    source: FloatDType,
     /// The number of elements.
     pub length: usize,
 }
 
 impl Vector {
     /// The type that its elements are stored in.
-    pub fn source(&self) -> Source {
+    pub fn source(&self) -> FloatDType {
         self.source
     }
 }
@@ -80,11 +80,11 @@ impl<'a> Tensors<'a> {
         if linear.scale.is_some() {
             return Err(ForwardError::unsupported(format!("{}, whose weight is quantized already", linear.module)));
         }
-        let input_major = linear.orientation == kvant_model::family::Orientation::InOut;
+        let is_transposed = linear.orientation == kvant_model::family::Orientation::InOut;
         let size = (linear.out_features, linear.in_features);
         let bias = linear.bias.map(|bias| self.vector(bias, Some(linear.out_features))).transpose()?;
         let module = linear.module.clone();
-        Ok(Projection { module, bias, ..self.matrix_at(linear.weight, 0, 1, size, input_major)? })
+        Ok(Projection { module, bias, ..self.matrix_at(linear.weight, 0, 1, size, is_transposed)? })
     }
 
     /// A whole tensor `[rows, columns]`, such as an embedding.
@@ -110,7 +110,7 @@ impl<'a> Tensors<'a> {
         (tensor, bias): (usize, Option<usize>),
         (index, count): (usize, usize),
         size: (usize, usize),
-        input_major: bool,
+        is_transposed: bool,
     ) -> Result<Projection, ForwardError> {
         let bias = bias.map(|bias| {
             let all = self.vector(bias, Some(count * size.0))?;
@@ -119,7 +119,7 @@ impl<'a> Tensors<'a> {
             Ok::<_, ForwardError>(Vector { bytes: start..start + step, length: size.0, ..all })
         });
         let module = kvant_model::network::expert_module(module, index);
-        Ok(Projection { module, bias: bias.transpose()?, ..self.matrix_at(tensor, index, count, size, input_major)? })
+        Ok(Projection { module, bias: bias.transpose()?, ..self.matrix_at(tensor, index, count, size, is_transposed)? })
     }
 
     fn matrix_at(
@@ -128,7 +128,7 @@ impl<'a> Tensors<'a> {
         index: usize,
         count: usize,
         (rows, columns): (usize, usize),
-        input_major: bool,
+        is_transposed: bool,
     ) -> Result<Projection, ForwardError> {
         let misfit = || self.shape_error(tensor, &format!("{count} matrices of {rows} outputs and {columns} inputs"));
         let place = match &self.stored[tensor] {
@@ -143,7 +143,7 @@ impl<'a> Tensors<'a> {
                 if step.checked_mul(count) != Some(view.bytes().len()) || rows == 0 || columns == 0 {
                     return Err(misfit());
                 }
-                MatrixPlace::Plain { bytes: index * step..(index + 1) * step, source, input_major }
+                MatrixPlace::Plain { bytes: index * step..(index + 1) * step, source, is_transposed }
             }
         };
         let name = &self.meta[tensor].name;
@@ -177,15 +177,15 @@ impl<'a> Tensors<'a> {
     /// The weight of a layer, where it is mapped.
     pub fn weight(&self, layer: &Projection) -> WeightMatrix<'a> {
         match (&layer.place, &self.stored[layer.tensor]) {
-            (MatrixPlace::Plain { bytes, source, input_major }, Stored::Plain(view)) => {
+            (MatrixPlace::Plain { bytes, source, is_transposed }, Stored::Plain(view)) => {
                 let bytes = &view.bytes()[bytes.clone()];
-                WeightMatrix::plain(bytes, *source, (layer.rows, layer.columns), *input_major)
+                WeightMatrix::plain(bytes, *source, (layer.rows, layer.columns), *is_transposed)
             }
             (MatrixPlace::Packed(index), Stored::Packed(matrices)) => {
                 WeightMatrix::packed(Arc::clone(&matrices[*index]))
             }
             // A layer's place is that of its tensor.
-            _ => WeightMatrix::plain(&[], Source::F32, (0, layer.columns), false),
+            _ => WeightMatrix::plain(&[], FloatDType::F32, (0, layer.columns), false),
         }
     }
 
@@ -198,7 +198,7 @@ impl<'a> Tensors<'a> {
     }
 
     /// The type that a layer's floats are stored in.
-    pub fn float_source(&self, layer: &Projection) -> Option<Source> {
+    pub fn float_source(&self, layer: &Projection) -> Option<FloatDType> {
         match layer.place {
             MatrixPlace::Plain { source, .. } => Some(source),
             MatrixPlace::Packed(_) => None,
@@ -208,13 +208,13 @@ impl<'a> Tensors<'a> {
     /// The first element of a layer's weight that is NaN or infinite: the tensor, output and input, and the value. Weights that
     /// are quantized are looked at by who reads them.
     pub fn first_not_finite(&self, layer: &Projection) -> Option<(&str, [usize; 2], f32)> {
-        let (MatrixPlace::Plain { bytes, source, input_major }, Stored::Plain(view)) =
+        let (MatrixPlace::Plain { bytes, source, is_transposed }, Stored::Plain(view)) =
             (&layer.place, &self.stored[layer.tensor])
         else {
             return None;
         };
         let (index, value) = first_not_finite(&view.bytes()[bytes.clone()], *source)?;
-        let place = match input_major {
+        let place = match is_transposed {
             true => [index % layer.rows, index / layer.rows],
             false => [index / layer.columns, index % layer.columns],
         };
@@ -245,11 +245,11 @@ impl<'a> Tensors<'a> {
     }
 }
 
-fn source(view: TensorView<'_>) -> Result<Source, ForwardError> {
+fn source(view: TensorView<'_>) -> Result<FloatDType, ForwardError> {
     match view.dtype() {
-        Dtype::F32 => Ok(Source::F32),
-        Dtype::F16 => Ok(Source::F16),
-        Dtype::BF16 => Ok(Source::Bf16),
+        Dtype::F32 => Ok(FloatDType::F32),
+        Dtype::F16 => Ok(FloatDType::F16),
+        Dtype::BF16 => Ok(FloatDType::Bf16),
         dtype => Err(ForwardError::unsupported(format!("{}, which is {dtype}", view.name()))),
     }
 }

@@ -1,5 +1,5 @@
-//! Attention whose weights are seen or quantized on the way: they exist, block of rows by block of rows, where fused
-//! attention never has them. Slower, and used only where a quantizer or a tap asks for it.
+//! Attention with observable or quantized probabilities: they exist, block of rows by block of rows, where fused
+//! attention never has them. Slower, and used only if a quantizer or a hook requires it.
 
 use super::ops::Attention;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Precision, Threads, multiply, softmax};
@@ -24,7 +24,7 @@ pub(super) fn attend(
         rows.par_chunks_mut(BLOCK * width).enumerate().for_each_init(Vec::new, |scores, (block, out)| {
             let start = block * BLOCK;
             let rows = start..start + out.len() / width;
-            let task = Task { isa, precision, attention, weights, first: sequence * attention.length, rows };
+            let task = AttentionTask { isa, precision, attention, weights, first: sequence * attention.length, rows };
             (0..attention.queries.layout.count).for_each(|head| task.head(head, scores, out));
             out.iter_mut().for_each(|value| *value = precision.round(*value));
         });
@@ -33,7 +33,7 @@ pub(super) fn attend(
 }
 
 /// Some rows of a sequence whose first row is `first`.
-struct Task<'a> {
+struct AttentionTask<'a> {
     isa: Isa,
     precision: Precision,
     attention: &'a Attention<'a>,
@@ -42,7 +42,7 @@ struct Task<'a> {
     rows: Range<usize>,
 }
 
-impl Task<'_> {
+impl AttentionTask<'_> {
     fn head(&self, head: usize, scores: &mut Vec<f32>, out: &mut [f32]) {
         let Attention { queries, keys, values, scale, .. } = self.attention;
         let seen = self.seen_from(self.rows.start)..self.rows.end;
@@ -87,7 +87,7 @@ mod tests {
     use crate::forward::{HeadLayout, Heads};
 
     #[test]
-    fn weights_left_alone_give_what_fused_attention_gives() {
+    fn unquantized_probabilities_match_fused_attention() {
         let data =
             |seed: usize| (0..2 * 100 * 32).map(|i| ((i * 37 + seed) % 23) as f32 * 0.1 - 1.1).collect::<Vec<_>>();
         let (q, k, v) = (data(1), data(2), data(3));

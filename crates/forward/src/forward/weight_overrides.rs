@@ -1,4 +1,4 @@
-//! What a pass uses instead of a checkpoint's tensors: weights as they will be stored, with scales moved through the links
+//! Replacements of a checkpoint's tensors in a pass: weights as they will be stored, with scales moved through the smoothing pairs
 //! of a block, or both. The checkpoint itself is never changed.
 
 use super::tensors::Vector;
@@ -6,7 +6,7 @@ use kvant_quant::activation::ActivationQuantizer;
 use kvant_weights::weight::WeightMatrix;
 use std::collections::HashMap;
 
-/// What stands in for a checkpoint's tensors, and for its quantizers of inputs, during a pass. Modules go by their full
+/// Replacements of a checkpoint's tensors and input quantizers during a pass. Modules go by their full
 /// names, those of single experts included; a tied head goes by the name of the embedding.
 #[derive(Clone, Debug, Default)]
 pub struct WeightOverrides<'a> {
@@ -37,7 +37,7 @@ impl<'a> WeightOverrides<'a> {
         self.inputs.insert(module.to_owned(), quantizer);
     }
 
-    /// The weight that stands in for that of a module.
+    /// The replacement of a module's weight.
     pub fn weight(&self, module: &str) -> Option<&WeightMatrix<'a>> {
         self.weights.get(module)
     }
@@ -47,7 +47,7 @@ impl<'a> WeightOverrides<'a> {
         self.biases.get(module).map(Vec::as_slice)
     }
 
-    /// What stands in for a vector.
+    /// The replacement of a vector.
     pub fn vector(&self, vector: &Vector) -> Option<&[f32]> {
         self.vectors.get(vector).map(Vec::as_slice)
     }

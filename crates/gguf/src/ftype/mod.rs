@@ -1,5 +1,5 @@
-//! The named mixes of llama.cpp: which type a tensor gets, by its role and its depth. One row a mix in [`FTYPES`]; what it
-//! changes of its base type is in [`rules`]. No bytes.
+//! The ftypes of llama.cpp: the type of a tensor by its role and depth. One row per ftype in [`FTYPES`]; how it
+//! deviates from its base type is in [`rules`]. No bytes.
 //!
 //! Source: `llama_tensor_get_type_impl` and `tensor_type_fallback` of llama.cpp's `src/llama-quant.cpp`, `enum llama_ftype`.
 
@@ -48,7 +48,7 @@ pub enum Ftype {
 /// A row of the table of mixes.
 pub struct FtypeRow {
     /// The mix.
-    pub mix: Ftype,
+    pub ftype: Ftype,
     /// Its name in `--scheme`, and llama-quantize's.
     pub name: &'static str,
     /// Another name that llama-quantize takes.
@@ -61,8 +61,8 @@ pub struct FtypeRow {
     pub about: &'static str,
 }
 
-const fn row(mix: Ftype, name: &'static str, file_type: u32, base: TensorType, about: &'static str) -> FtypeRow {
-    FtypeRow { mix, name, alias: None, file_type, base, about }
+const fn row(ftype: Ftype, name: &'static str, file_type: u32, base: TensorType, about: &'static str) -> FtypeRow {
+    FtypeRow { ftype, name, alias: None, file_type, base, about }
 }
 
 /// Every mix.
@@ -116,10 +116,10 @@ pub static FTYPES: &[FtypeRow] = &[
 impl Ftype {
     /// The row of the table.
     pub fn row(self) -> &'static FtypeRow {
-        FTYPES.iter().find(|row| row.mix == self).unwrap_or(&FTYPES[0])
+        FTYPES.iter().find(|row| row.ftype == self).unwrap_or(&FTYPES[0])
     }
 
-    /// Whether tensors are stored as floats.
+    /// Returns whether tensors are stored as floats.
     pub fn is_float(self) -> bool {
         matches!(self, Ftype::F32 | Ftype::F16 | Ftype::BF16)
     }
@@ -131,23 +131,23 @@ impl fmt::Display for Ftype {
     }
 }
 
-/// The name is none of the table's.
+/// The name is not in the table.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("unknown mix `{0}`")]
-pub struct UnknownMix(pub String);
+pub struct UnknownFtype(pub String);
 
 impl FromStr for Ftype {
-    type Err = UnknownMix;
+    type Err = UnknownFtype;
 
     /// Takes names in any case, as llama-quantize does.
-    fn from_str(text: &str) -> Result<Ftype, UnknownMix> {
+    fn from_str(text: &str) -> Result<Ftype, UnknownFtype> {
         let is = |name: &str| name.eq_ignore_ascii_case(text);
         let row = FTYPES.iter().find(|row| is(row.name) || row.alias.is_some_and(is));
-        row.map(|row| row.mix).ok_or_else(|| UnknownMix(text.to_owned()))
+        row.map(|row| row.ftype).ok_or_else(|| UnknownFtype(text.to_owned()))
     }
 }
 
-/// What kind of tensor the rules see.
+/// The kind of a tensor for the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Category {
     /// The embedding.
@@ -213,17 +213,17 @@ impl Category {
     }
 }
 
-/// Whether a model is of the shape that llama.cpp calls 70B.
+/// Returns whether a model is of the shape that llama.cpp calls 70B.
 pub fn is_70b(architecture: &str, blocks: usize, heads: usize, groups: usize) -> bool {
     blocks == 80 && matches!(architecture, "llama" | "qwen2") && heads != groups
 }
 
-/// What the rules know of the model.
+/// Facts about the model for the rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     /// Decoder blocks.
     pub blocks: usize,
-    /// Routed experts of a block; 0 where there are none.
+    /// Routed experts of a block; 0 if there are none.
     pub experts: usize,
     /// Query heads for each key/value head.
     pub heads_per_group: usize,
@@ -237,10 +237,10 @@ pub struct Model {
     pub has_importance: bool,
 }
 
-/// What the rules know of a tensor.
+/// Facts about a tensor for the rules.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject {
-    /// What it is.
+pub struct RuledTensor {
+    /// Its kind.
     pub category: Category,
     /// Its position among tensors of the category [`Category::Value`].
     pub value: usize,
@@ -274,15 +274,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_round_trip_in_any_case() {
+    fn ftype_names_round_trip_in_any_case() {
         for row in FTYPES {
-            assert_eq!(row.name.parse(), Ok(row.mix));
-            assert_eq!(row.name.to_lowercase().parse(), Ok(row.mix));
-            assert_eq!((row.mix.to_string().as_str(), row.mix.row().file_type), (row.name, row.file_type));
-            assert_eq!(row.mix.is_float(), row.base.block_elements() == 1);
+            assert_eq!(row.name.parse(), Ok(row.ftype));
+            assert_eq!(row.name.to_lowercase().parse(), Ok(row.ftype));
+            assert_eq!((row.ftype.to_string().as_str(), row.ftype.row().file_type), (row.name, row.file_type));
+            assert_eq!(row.ftype.is_float(), row.base.block_elements() == 1);
         }
         assert_eq!("q4_k".parse(), Ok(Ftype::Q4_K_M));
-        assert_eq!("Q9".parse::<Ftype>(), Err(UnknownMix("Q9".into())));
+        assert_eq!("Q9".parse::<Ftype>(), Err(UnknownFtype("Q9".into())));
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_no_block_divides_get_another_type() {
+    fn columns_not_divisible_by_a_block_use_another_type() {
         assert_eq!(fitting(TensorType::Q4_K, 512), TensorType::Q4_K);
         assert_eq!(fitting(TensorType::Q4_K, 384), TensorType::Q5_0);
         assert_eq!(fitting(TensorType::Q5_K, 384), TensorType::Q5_1);

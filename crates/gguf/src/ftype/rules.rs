@@ -1,13 +1,13 @@
-//! What mixes change of their base type: more bits for values, down projections and the head, for the first and last blocks
-//! most of all.
+//! Deviations of ftypes from their base type: more bits for values, down projections and the head, for the first and last blocks
+//! above all.
 
-use super::{Category, Ftype, Model, Subject};
+use super::{Category, Ftype, Model, RuledTensor};
 use kvant_container::gguf::TensorType::{self, MXFP4, Q3_K, Q4_1, Q4_K, Q5_1, Q5_K, Q6_K, Q8_0};
 
-/// The type that a mix gives to a tensor, before it is asked whether it divides its columns.
-pub fn choose(mix: Ftype, model: &Model, subject: &Subject) -> TensorType {
-    let base = mix.row().base;
-    if mix.is_float() {
+/// The type that an ftype gives to a tensor, before checking whether its blocks divide the columns.
+pub fn choose(ftype: Ftype, model: &Model, subject: &RuledTensor) -> TensorType {
+    let base = ftype.row().base;
+    if ftype.is_float() {
         return base;
     }
     let is_head = match subject.category {
@@ -16,28 +16,28 @@ pub fn choose(mix: Ftype, model: &Model, subject: &Subject) -> TensorType {
         _ => false,
     };
     match subject.category {
-        _ if is_head => head(mix, subject.columns),
-        _ if mix == Ftype::MXFP4_MOE => {
+        _ if is_head => head(ftype, subject.columns),
+        _ if ftype == Ftype::MXFP4_MOE => {
             if subject.experts {
                 MXFP4
             } else {
                 Q8_0
             }
         }
-        Category::Embedding if matches!(mix, Ftype::TQ1_0 | Ftype::TQ2_0) => Q4_K,
-        Category::Value { fused } => value(mix, model, subject, fused),
+        Category::Embedding if matches!(ftype, Ftype::TQ1_0 | Ftype::TQ2_0) => Q4_K,
+        Category::Value { fused } => value(ftype, model, subject, fused),
         Category::Key if model.experts == 8 => Q8_0,
-        Category::Down => down(mix, model, subject.block),
-        Category::AttentionOutput => attention_output(mix, model),
+        Category::Down => down(ftype, model, subject.block),
+        Category::AttentionOutput => attention_output(ftype, model),
         _ => base,
     }
 }
 
 /// The head decides over all tokens at once: 6 bits at least.
-fn head(mix: Ftype, columns: usize) -> TensorType {
-    let base = mix.row().base;
+fn head(ftype: Ftype, columns: usize) -> TensorType {
+    let base = ftype.row().base;
     let fits = columns.is_multiple_of(base.block_elements());
-    if mix == Ftype::MXFP4_MOE || !fits || base == Q8_0 { Q8_0 } else { Q6_K }
+    if ftype == Ftype::MXFP4_MOE || !fits || base == Q8_0 { Q8_0 } else { Q6_K }
 }
 
 /// Blocks at either end, and every third between them.
@@ -46,9 +46,9 @@ fn more_bits(block: usize, blocks: usize) -> bool {
     block < eighth || block >= 7 * blocks / 8 || (block - eighth) % 3 == 2
 }
 
-fn value(mix: Ftype, model: &Model, subject: &Subject, fused: bool) -> TensorType {
+fn value(ftype: Ftype, model: &Model, subject: &RuledTensor, fused: bool) -> TensorType {
     let (at, shared) = (subject.value, model.heads_per_group >= 4);
-    let by_mix = match mix {
+    let by_ftype = match ftype {
         Ftype::Q2_K if shared => Q4_K,
         Ftype::Q2_K => Q3_K,
         Ftype::Q2_K_S if shared => Q4_K,
@@ -58,20 +58,20 @@ fn value(mix: Ftype, model: &Model, subject: &Subject, fused: bool) -> TensorTyp
         Ftype::IQ4_NL | Ftype::IQ4_XS if shared => Q5_K,
         Ftype::Q4_K_M | Ftype::Q5_K_M if more_bits(at, model.values) => Q6_K,
         Ftype::Q4_K_S if at < 4 => Q5_K,
-        _ => mix.row().base,
+        _ => ftype.row().base,
     };
-    // What eight heads share is small, and so is one matrix beside eight experts.
-    match by_mix {
+    // Matrices shared by eight heads are small, and so is one matrix beside eight experts.
+    match by_ftype {
         _ if model.experts == 8 => Q8_0,
         Q3_K | Q4_K if model.is_70b && !fused => Q5_K,
         kind => kind,
     }
 }
 
-fn down(mix: Ftype, model: &Model, block: usize) -> TensorType {
-    let (blocks, base) = (model.blocks, mix.row().base);
+fn down(ftype: Ftype, model: &Model, block: usize) -> TensorType {
+    let (blocks, base) = (model.blocks, ftype.row().base);
     let first_eighth = block < blocks / 8;
-    match mix {
+    match ftype {
         Ftype::Q2_K => Q3_K,
         Ftype::Q2_K_S if first_eighth => Q4_K,
         Ftype::Q3_K_M if block < blocks / 16 => Q5_K,
@@ -86,18 +86,18 @@ fn down(mix: Ftype, model: &Model, block: usize) -> TensorType {
     }
 }
 
-fn attention_output(mix: Ftype, model: &Model) -> TensorType {
-    match mix {
+fn attention_output(ftype: Ftype, model: &Model) -> TensorType {
+    match ftype {
         Ftype::Q2_K | Ftype::Q3_K_S | Ftype::Q3_K_M | Ftype::Q4_K_S | Ftype::Q4_K_M | Ftype::IQ4_NL | Ftype::IQ4_XS
             if model.experts == 8 =>
         {
             Q5_K
         }
-        _ if model.experts == 8 => mix.row().base,
+        _ if model.experts == 8 => ftype.row().base,
         Ftype::Q2_K => Q3_K,
         Ftype::Q3_K_M => Q4_K,
         Ftype::Q3_K_L => Q5_K,
-        _ => mix.row().base,
+        _ => ftype.row().base,
     }
 }
 
@@ -118,18 +118,18 @@ mod tests {
         }
     }
 
-    fn subject(category: Category, block: usize) -> Subject {
-        Subject { category, value: block, block, experts: false, columns: 4096 }
+    fn subject(category: Category, block: usize) -> RuledTensor {
+        RuledTensor { category, value: block, block, experts: false, columns: 4096 }
     }
 
-    fn chosen(mix: Ftype, model: Model, category: Category) -> Vec<TensorType> {
-        (0..model.blocks).map(|block| choose(mix, &model, &subject(category, block))).collect()
+    fn chosen(ftype: Ftype, model: Model, category: Category) -> Vec<TensorType> {
+        (0..model.blocks).map(|block| choose(ftype, &model, &subject(category, block))).collect()
     }
 
     const VALUE: Category = Category::Value { fused: false };
 
     #[test]
-    fn the_medium_mix_gives_more_bits_to_half_of_the_blocks() {
+    fn medium_ftype_gives_more_bits_to_half_of_the_blocks() {
         // What llama-quantize does to Llama 2 7B, which has 32 blocks.
         let six: Vec<usize> = (0..32).filter(|block| more_bits(*block, 32)).collect();
         assert_eq!(six, [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]);
@@ -143,9 +143,10 @@ mod tests {
     }
 
     #[test]
-    fn heads_get_six_bits_or_eight() {
-        let choose_for =
-            |mix, category, model: Model, columns| choose(mix, &model, &Subject { columns, ..subject(category, 0) });
+    fn output_head_gets_six_or_eight_bits() {
+        let choose_for = |ftype, category, model: Model, columns| {
+            choose(ftype, &model, &RuledTensor { columns, ..subject(category, 0) })
+        };
         let tied = Model { tied: true, ..model(4) };
         assert_eq!(choose_for(Ftype::Q4_K_M, Category::Head, model(4), 4096), Q6_K);
         assert_eq!(choose_for(Ftype::Q4_0, Category::Head, model(4), 128), Q6_K);
@@ -164,13 +165,13 @@ mod tests {
             assert!(chosen(Ftype::Q2_K, mixtral, category).iter().all(|kind| *kind == Q8_0));
         }
         assert!(chosen(Ftype::Q4_K_M, mixtral, Category::AttentionOutput).iter().all(|kind| *kind == Q5_K));
-        let all = Subject { experts: true, ..subject(Category::Up, 0) };
+        let all = RuledTensor { experts: true, ..subject(Category::Up, 0) };
         assert_eq!(choose(Ftype::MXFP4_MOE, &mixtral, &all), MXFP4);
         assert_eq!(choose(Ftype::MXFP4_MOE, &mixtral, &subject(Category::Query, 0)), Q8_0);
     }
 
     #[test]
-    fn importance_and_sharing_move_the_rules() {
+    fn importance_and_shared_heads_change_the_type() {
         let shared = Model { heads_per_group: 4, ..model(32) };
         assert!(chosen(Ftype::Q2_K_S, shared, VALUE).iter().all(|kind| *kind == Q4_K));
         assert!(chosen(Ftype::Q2_K_S, model(32), VALUE).iter().all(|kind| *kind == Q2_K));

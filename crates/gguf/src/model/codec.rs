@@ -13,7 +13,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_crates_agree_on_blocks() {
+    fn container_and_numeric_agree_on_block_types() {
         for row in GgmlType::ALL {
             let kind = TensorType::from_id(row.id).unwrap();
             assert_eq!(

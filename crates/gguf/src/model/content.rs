@@ -1,8 +1,8 @@
-//! What a tensor of a GGUF file is made of.
+//! The source of a tensor of a GGUF file.
 
 use kvant_weights::weight::RowMap;
 
-/// What a tensor holds.
+/// The contents of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     /// Rows of tensors of the source, one slab after the other.
@@ -23,12 +23,12 @@ pub struct TensorSlice {
     /// Rows and columns of a matrix, as output and input channels.
     pub size: (usize, usize),
     /// Whether a matrix is stored as `[columns, rows]`.
-    pub input_major: bool,
+    pub is_transposed: bool,
     /// The rows that are taken.
     pub rows: RowMap,
     /// Whether they become columns.
     pub transposed: bool,
-    /// What is added to every element.
+    /// The offset added to every element.
     pub offset: f32,
 }
 

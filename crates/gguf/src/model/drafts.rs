@@ -1,4 +1,4 @@
-//! The tensors of a GGUF file that a model becomes, without their types: each with the rows of the source that it is made of.
+//! The tensors of a model's GGUF file, without their types: each with its source rows.
 
 use super::content::{Content, TensorSlice};
 use super::{GgufPlanError, names, rope};
@@ -10,7 +10,7 @@ use kvant_model::network::{DroppedTensor, Network, TensorMeta};
 use kvant_weights::weight::RowMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A draft with the rows of the source that it is made of, if it is.
+/// A draft with its source rows, if any.
 pub fn drafts_of(draft: &Draft) -> Option<(&Draft, &[TensorSlice])> {
     match &draft.content {
         Content::Slabs(slabs) => Some((draft, slabs)),
@@ -18,11 +18,11 @@ pub fn drafts_of(draft: &Draft) -> Option<(&Draft, &[TensorSlice])> {
     }
 }
 
-/// The tensors of the file that these tensors of a model become, without their types: what is read to find a file's tensors
-/// in a model, too.
+/// The file tensors for these tensors of a model, without their types; also used to find a file's tensors
+/// in a model.
 ///
 /// # Errors
-/// [`GgufPlanError`] where the family or a tensor has no place in such files.
+/// [`GgufPlanError`] where the family or a tensor is unsupported in such files.
 pub(crate) fn drafts(config: &ModelConfig, metas: &[TensorMeta]) -> Result<Vec<Draft>, GgufPlanError> {
     let network = Network::recognise(config, metas);
     Ok(Builder::of_network(config, metas, &network)?.drafts)
@@ -54,7 +54,7 @@ pub struct Draft {
     pub block: Option<usize>,
     /// What the rules that choose types take it for.
     pub category: Category,
-    /// The modules of the source that it is made of.
+    /// Its source modules.
     pub modules: Vec<String>,
     /// Whether loaders take it as F32 only.
     pub fixed: bool,
@@ -75,7 +75,7 @@ impl Draft {
     }
 }
 
-/// A plan in the making.
+/// A plan being built.
 pub struct Builder<'a> {
     /// The tensors of the source.
     pub tensors: &'a [TensorMeta],
@@ -96,10 +96,10 @@ pub struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// All tensors of a model whose family is known, with their places.
+    /// All tensors of a model of a known family, with their positions.
     ///
     /// # Errors
-    /// [`GgufPlanError`] where the family or a tensor has no place in such files.
+    /// [`GgufPlanError`] where the family or a tensor is unsupported in such files.
     pub fn of_network(
         config: &'a ModelConfig,
         tensors: &'a [TensorMeta],
@@ -130,7 +130,7 @@ impl<'a> Builder<'a> {
             return Err(self.shape_error(tensor, reason));
         }
         self.taken.insert(tensor);
-        Ok(TensorSlice { tensor, matrix, size, input_major: false, rows, transposed: false, offset: 0.0 })
+        Ok(TensorSlice { tensor, matrix, size, is_transposed: false, rows, transposed: false, offset: 0.0 })
     }
 
     pub(crate) fn shape_error(&self, tensor: usize, reason: impl Into<String>) -> GgufPlanError {
@@ -142,7 +142,7 @@ impl<'a> Builder<'a> {
     pub(crate) fn matrix_shape(&self, tensor: usize) -> Result<(usize, usize), GgufPlanError> {
         match *self.tensors[tensor].shape.as_slice() {
             [rows, columns] if rows > 0 && columns > 0 => Ok((rows, columns)),
-            _ => Err(self.shape_error(tensor, "it is no matrix")),
+            _ => Err(self.shape_error(tensor, "it is not a matrix")),
         }
     }
 

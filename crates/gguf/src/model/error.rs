@@ -1,4 +1,4 @@
-//! What keeps a GGUF file from being planned: whatever can be refused before a weight is read.
+//! Errors of planning a GGUF file: requests that are refused before a weight is read.
 
 use crate::ftype::Ftype;
 use crate::model::tokenizer::TokenizerProblem;
@@ -7,7 +7,7 @@ use kvant_container::{Diagnostic, ErrorKind};
 use kvant_model::model_config::ConfigError;
 use kvant_weights::import_error::ImportError;
 
-/// Why there is no plan.
+/// The reason that there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufPlanError {
     /// A file of the checkpoint.
@@ -23,14 +23,14 @@ pub enum GgufPlanError {
     #[error(transparent)]
     Tokenizer(#[from] TokenizerProblem),
     /// There is no config.json (*invalid*).
-    #[error("there is no config.json, and a GGUF file holds what it says")]
+    #[error("there is no config.json, which provides the metadata of a GGUF file")]
     NoConfig,
-    /// There is no way to write the family (*unsupported*).
+    /// The family cannot be written (*unsupported*).
     #[error("{architecture} cannot be written as GGUF; these families can: {families}")]
     Family {
         /// The architecture as config.json calls it.
         architecture: String,
-        /// Those that can.
+        /// The supported ones.
         families: String,
     },
     /// The source is quantized already (*unsupported*).
@@ -64,27 +64,27 @@ pub enum GgufPlanError {
     Conversion {
         /// The first such tensor.
         tensor: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// No type holds the codes that a scheme makes (*unsupported*).
-    #[error("‹format› gguf: the codes of `{layer}` have no place in it: {reason}")]
+    #[error("‹format› gguf: it cannot store the codes of `{layer}`: {reason}")]
     NoBlocks {
         /// The first such layer.
         layer: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Attention is quantized too, for which the file has no place (*unsupported*).
-    #[error("‹format› gguf: the cache of keys and values and what attention computes cannot be quantized in it")]
+    #[error("‹format› gguf: it cannot quantize the KV cache and attention")]
     Attention,
     /// No weight has rows of whole blocks (*unsupported*).
-    #[error("‹scheme› {mix}: no weight can be quantized, their rows are no whole blocks")]
+    #[error("‹scheme› {ftype}: no weight can be quantized: their rows are not multiples of the block size")]
     NothingFits {
         /// The mix.
-        mix: Ftype,
+        ftype: Ftype,
     },
-    /// There are no codes to take over (*invalid*).
+    /// There are no codes to convert (*invalid*).
     #[error("no weight of the source is quantized")]
     NotQuantized,
     /// The architecture has no place for a tensor (*unsupported*).
@@ -102,7 +102,7 @@ pub enum GgufPlanError {
         tensor: String,
         /// Its shape.
         shape: Vec<usize>,
-        /// What does not fit.
+        /// The mismatch.
         reason: String,
     },
     /// A weight is of a type that is not read (*unsupported*).
@@ -124,8 +124,8 @@ pub enum GgufPlanError {
         /// The type.
         kind: TensorType,
     },
-    /// A type was asked for that does not divide a tensor's columns (*invalid*).
-    #[error("tensor `{tensor}` has {columns} columns, which are no whole blocks of {kind}")]
+    /// The blocks of a requested type do not divide a tensor's columns (*invalid*).
+    #[error("tensor `{tensor}` has {columns} columns, which is not a multiple of the block size of {kind}")]
     Columns {
         /// The tensor.
         tensor: String,
@@ -134,16 +134,16 @@ pub enum GgufPlanError {
         /// The type.
         kind: TensorType,
     },
-    /// Something is said of tensors that there are none of (*invalid*).
+    /// An override matches no tensors (*invalid*).
     #[error("no tensor matches `{pattern}`, given with {}", if *excludes { "‹exclude›" } else { "‹override›" })]
     IdleOverride {
         /// The pattern.
         pattern: String,
-        /// Whether they are to be kept, and not of a type of their own.
+        /// Whether they are to be kept, not given another type.
         excludes: bool,
         /// Names that are like it.
         nearest: Vec<String>,
-        /// What the names of tensors, and of the modules that they are made of, end in.
+        /// The last parts of names of tensors and modules.
         ends: Vec<String>,
     },
     /// The importance of inputs does not fit the model (*invalid*).
@@ -215,7 +215,7 @@ impl Diagnostic for GgufPlanError {
             GgufPlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
             GgufPlanError::Shape { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
             GgufPlanError::SourceType { .. } => Some("weights may be F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),
-            GgufPlanError::Type { .. } => Some("`kvant list schemes` shows what is".to_owned()),
+            GgufPlanError::Type { .. } => Some("`kvant list schemes` lists the supported ones".to_owned()),
             GgufPlanError::Columns { .. } => {
                 Some("ask for a type with smaller blocks, such as Q8_0, or F16".to_owned())
             }

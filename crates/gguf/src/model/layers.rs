@@ -9,7 +9,7 @@ use kvant_model::family::{NormSite, Orientation, Part, Role, RowOrder};
 use kvant_model::network::{ExpertsStorage, FusedExperts, Linear, Norm};
 use kvant_weights::weight::RowMap;
 
-/// A projection of a layer: what it computes, and which rows of the matrix are its own.
+/// A projection of a layer: its role and its rows of the matrix.
 type Projection = (Role, RowMap);
 
 impl Builder<'_> {
@@ -33,7 +33,7 @@ impl Builder<'_> {
         for (role, rows) in self.projections(linear)? {
             let size = (linear.out_features, linear.in_features);
             let slab = self.slab(linear.weight, (0, 1), size, rows)?;
-            let slab = TensorSlice { input_major: linear.orientation == Orientation::InOut, ..slab };
+            let slab = TensorSlice { is_transposed: linear.orientation == Orientation::InOut, ..slab };
             let stem = names::of_role(role, linear.part).ok_or_else(|| self.no_place(linear.weight))?;
             // The gate on the shared expert is one row, and a vector in the file.
             let shape = if role == Role::SharedGate { vec![size.1] } else { vec![rows.count(), size.1] };
@@ -65,12 +65,14 @@ impl Builder<'_> {
                 let width =
                     self.config.head_dim().filter(|width| width.is_multiple_of(2) && rows.is_multiple_of(*width));
                 let width = width.filter(|width| *width > 0);
-                let width = width.ok_or_else(|| self.shape_error(linear.weight, "its rows are no whole heads"))?;
+                let width = width
+                    .ok_or_else(|| self.shape_error(linear.weight, "its rows are not a multiple of the head size"))?;
                 Ok(vec![(linear.role, RowMap::Neighbours { width, count: rows })])
             }
             Role::QueryKeyValue if linear.rows == RowOrder::PerHead => {
                 let heads = self.config.num_heads.filter(|heads| *heads > 0 && rows.is_multiple_of(3 * heads));
-                let heads = heads.ok_or_else(|| self.shape_error(linear.weight, "its rows are no whole heads"))?;
+                let heads = heads
+                    .ok_or_else(|| self.shape_error(linear.weight, "its rows are not a multiple of the head size"))?;
                 Ok(vec![(linear.role, RowMap::Unfolded { heads, parts: 3, width: rows / (3 * heads) })])
             }
             Role::GateUp if linear.part != Part::Mlp => Ok(gate_and_up(linear.rows, rows).to_vec()),
@@ -79,13 +81,13 @@ impl Builder<'_> {
     }
 
     /// The up projection of latent attention, per head `[k; v]`. The graph folds keys into queries and values into outputs:
-    /// the key part of each head is wanted turned over.
+    /// the key part of each head must be transposed.
     fn add_latent(&mut self, linear: &Linear) -> Result<(), GgufPlanError> {
         let latent = self.config.latent.as_ref().ok_or_else(|| self.no_place(linear.weight))?;
         let (nope, value, rank) = (latent.nope_dim, latent.value_dim, linear.in_features);
         let heads = self.config.num_heads.unwrap_or(0);
         if heads == 0 || linear.out_features != heads * (nope + value) {
-            return Err(self.shape_error(linear.weight, "its rows are no whole heads"));
+            return Err(self.shape_error(linear.weight, "its rows are not a multiple of the head size"));
         }
         let size = (linear.out_features, linear.in_features);
         let parts = [("attn_k_b", 0, nope, true), ("attn_v_b", nope, value, false)];
@@ -178,7 +180,7 @@ impl Builder<'_> {
             let mut slabs = Vec::with_capacity(count);
             for expert in 0..count {
                 let slab = self.slab(weight, (expert, count), size, rows)?;
-                slabs.push(TensorSlice { input_major: fused.orientation == Orientation::InOut, ..slab });
+                slabs.push(TensorSlice { is_transposed: fused.orientation == Orientation::InOut, ..slab });
             }
             self.push_experts(block, role, vec![fused.module.clone()], (count, rows.count(), size.1), slabs);
             if let Some(bias) = fused.bias {
@@ -256,7 +258,7 @@ fn gate_and_up(order: RowOrder, rows: usize) -> [Projection; 2] {
     }
 }
 
-/// The number of the head that a norm is for: the last of its name, where there is one.
+/// The number of the head that a norm is for: the last of its name, if there is one.
 fn head_of(module: &str) -> usize {
     module.rsplit('.').find_map(|part| part.parse().ok()).unwrap_or(0)
 }

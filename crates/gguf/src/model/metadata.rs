@@ -12,7 +12,7 @@ use kvant_model::model_config::{ConfigError, ModelConfig};
 /// The version of the block formats (`GGML_QNT_VERSION`).
 pub const QUANTIZATION_VERSION: u32 = 2;
 
-/// What is known of a model when its metadata are written.
+/// Facts about a model for writing its metadata.
 pub struct Facts<'a> {
     /// config.json.
     pub config: &'a ModelConfig,
@@ -90,7 +90,7 @@ pub(crate) fn count(size: usize) -> Value {
     Value::U32(u32::try_from(size).unwrap_or(u32::MAX))
 }
 
-/// What every model has: `general.*` and the sizes of the architecture.
+/// Metadata of every model: `general.*` and the sizes of the architecture.
 ///
 /// # Errors
 /// Where config.json lacks what loaders need.

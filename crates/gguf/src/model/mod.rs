@@ -1,5 +1,5 @@
-//! A model as a GGUF file holds it, and the way back: names, metadata and tokenizer, the tensors that llama.cpp's graphs expect with the
-//! rows that each is made of, and files seen as the checkpoints that they were made of ([`restore`]). Not which types tensors get.
+//! Conversion of a model to the contents of a GGUF file, and back: names, metadata and tokenizer, the tensors that llama.cpp's graphs expect with the
+//! source rows of each, and files restored as checkpoints ([`restore`]). Not the types of tensors.
 
 pub mod architecture;
 pub mod codec;

@@ -1,4 +1,4 @@
-//! What roles and sites are called in files: derived from what a tensor does, not from its name in the source.
+//! Names of roles and norms in files: derived from a tensor's role, not from its name in the source.
 //!
 //! Source: `TENSOR_NAMES` of gguf-py's `constants.py`.
 
@@ -17,7 +17,7 @@ pub(crate) fn of_role(role: Role, part: Part) -> Option<String> {
         Role::KeyValueDown => "attn_kv_a_mqa",
         Role::Output => "attn_output",
         Role::Gate => "ffn_gate",
-        // Where gate and up are one matrix, loaders look for it under the name of up.
+        // If gate and up are one matrix, loaders look for it under the name of up.
         Role::Up | Role::GateUp => "ffn_up",
         Role::Down => "ffn_down",
         Role::Router => "ffn_gate_inp",

@@ -1,4 +1,4 @@
-//! What stands outside of linear layers and norms: embedding, positions, small parameters, and what files do not hold.
+//! Tensors other than linear layers and norms: embedding, positions, small parameters, and omitted ones.
 
 use super::drafts::{Builder, Draft};
 use super::{Content, GgufPlanError};
@@ -37,7 +37,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// What is no layer and no norm: positions, small parameters, and what files do not hold.
+    /// Tensors other than layers and norms: positions, small parameters, and omitted ones.
     pub(crate) fn add_rest(&mut self) -> Result<(), GgufPlanError> {
         for tensor in 0..self.tensors.len() {
             if self.taken.contains(&tensor) {

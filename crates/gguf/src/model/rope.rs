@@ -47,7 +47,7 @@ fn yarn(facts: &Facts<'_>, rope: &RopeParameters, factor: f64, metadata: &mut Me
     Ok(())
 }
 
-/// Whether config.json asks for a scaling that the format has no words for, or does not say all of it. The factors of
+/// Whether config.json requests a scaling that the format cannot express, or states it incompletely. The factors of
 /// LongRoPE are read by the graphs of Phi alone.
 pub(crate) fn unknown_scaling<'r>(rope: &'r RopeParameters, architecture: &str) -> Option<&'r str> {
     let kind = rope.kind.as_deref()?;
@@ -125,7 +125,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn factors_of_llama_3() {
+    fn llama3_rope_factors_match_llama_cpp() {
         let config = ModelConfig::from_json(&json!({
             "model_type": "llama", "head_dim": 128, "rope_theta": 500000.0,
             "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_contexts_are_read_louder() {
+    fn long_contexts_have_a_larger_attention_factor() {
         assert_eq!(long_attention_factor(4096, 4096), 1.0);
         assert!((long_attention_factor(131_072, 4096) - 1.190_238).abs() < 1e-6);
     }

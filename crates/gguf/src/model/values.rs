@@ -1,4 +1,4 @@
-//! The values that a tensor of a GGUF file stands for.
+//! The values of a tensor of a GGUF file.
 
 use super::codec;
 use kvant_container::gguf::GgufTensor;

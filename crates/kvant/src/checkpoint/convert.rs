@@ -14,27 +14,27 @@ use kvant_checkpoint::engine::{self, Claim, Committed, Done};
 use kvant_checkpoint::plan::{CalibratedPlan, Plan};
 use kvant_checkpoint::recipe::MAX_SHARD_SIZE;
 use kvant_container::{Checkpoint, Remedy};
-use kvant_formats::transcode::{Conversion, Target};
+use kvant_formats::transcode::{Conversion, ConversionTarget};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Converts a checkpoint, or checks that it can be if nothing is to be written.
+/// Converts a checkpoint, or checks that this is possible if nothing is to be written.
 ///
 /// # Errors
-/// What the target does not hold, before anything is written; then what the system or the weights say.
+/// Conversions that the target does not support, before anything is written; then errors of the system or the weights.
 pub fn run(
     request: &Request,
-    target: Target,
+    target: ConversionTarget,
     reporter: &Reporter<'_>,
     writes: bool,
 ) -> Result<CheckpointConversion, Error> {
     let (sinks, limits) = (&request.sinks, &request.limits);
     sinks.output.as_deref().map_or(Ok(()), |output| check_name(output, OutputKind::Directory, "‹to›"))?;
     let begun = Instant::now();
-    if !request.source.adapters.is_empty() && !matches!(target, Target::Float(_)) {
+    if !request.source.adapters.is_empty() && !matches!(target, ConversionTarget::Float(_)) {
         let error = Error::new(ErrorKind::Usage, "‹lora› applies only to ‹to› float");
-        let hint = "an adapter changes values, so that codes no longer stand for them: quantize the model with ‹lora›";
+        let hint = "an adapter changes values, so the codes no longer match: quantize the model with ‹lora›";
         return Err(error.with_hint(Some(hint.to_owned())));
     }
     let checkpoint = request.source.open()?;
@@ -56,7 +56,7 @@ pub fn run(
     engine::Output::check_room(&[(&planned.plan, output)], &[], &copied)?;
     reporter.started();
     let claim = claim(output, &sinks.settings, sinks.commit)?;
-    let work = Work { checkpoint: &checkpoint, source: &request.source.model, sinks, limits };
+    let work = ConversionWork { checkpoint: &checkpoint, source: &request.source.model, sinks, limits };
     let (output, done) = work.carry_out(&planned.plan, claim, reporter)?;
     let output = output.commit()?;
     let errors = match request.requantize {
@@ -71,14 +71,14 @@ pub fn run(
     Ok(CheckpointConversion { output: Some(output), done, errors, time: Some(begun.elapsed()), ..planned })
 }
 
-fn conversion(request: &Request, target: Target) -> Result<Conversion, Error> {
+fn conversion(request: &Request, target: ConversionTarget) -> Result<Conversion, Error> {
     request.refuse_weights_only()?;
-    if request.requantize && matches!(target, Target::Float(_)) {
+    if request.requantize && matches!(target, ConversionTarget::Float(_)) {
         let error = Error::new(ErrorKind::Usage, "‹requantize› does not apply to ‹to› float");
         return Err(error.with_hint(Some("leave it out: floats hold every value of the source".to_owned())));
     }
     let target = match (target, request.dtype) {
-        (Target::Float(_), dtype) => Target::Float(dtype),
+        (ConversionTarget::Float(_), dtype) => ConversionTarget::Float(dtype),
         (target, None) => target,
         (_, Some(_)) => {
             let error = Error::new(ErrorKind::Usage, "‹dtype› applies only to ‹to› float");
@@ -92,36 +92,36 @@ fn conversion(request: &Request, target: Target) -> Result<Conversion, Error> {
     Ok(Conversion { target, requantize: request.requantize, max_shard_size })
 }
 
-/// What converting a checkpoint made, or would make.
+/// The result of converting a checkpoint, real or planned.
 pub struct CheckpointConversion {
-    /// The format that was asked for.
-    pub target: Target,
+    /// The requested format.
+    pub target: ConversionTarget,
     /// The plan.
     pub plan: CalibratedPlan,
     /// The output; `None` where nothing was written.
     pub output: Option<PathBuf>,
-    /// The path that was asked for.
+    /// The requested path.
     pub intended: Option<PathBuf>,
-    /// How many jobs there were, and how many an interrupted run had done.
+    /// The number of jobs, and those done by an interrupted run.
     pub done: Done,
     /// The errors of layers that were requantized.
     pub errors: Vec<LayerError>,
-    /// How long the run took; `None` where nothing was written.
+    /// The duration of the run; `None` if nothing was written.
     pub time: Option<Duration>,
 }
 
 impl CheckpointConversion {
-    /// How many layers keep their codes.
+    /// The number of layers that keep their codes.
     pub fn kept_codes(&self) -> usize {
         self.plan.layers().iter().filter(|layer| layer.is_recoded()).count()
     }
 
-    /// How many layers are requantized.
+    /// The number of requantized layers.
     pub fn requantized(&self) -> usize {
         self.plan.layers().len() - self.kept_codes()
     }
 
-    /// Where the output is, or would be.
+    /// The path of the output.
     pub fn place(&self) -> &Path {
         self.output.as_deref().or(self.intended.as_deref()).unwrap_or_else(|| Path::new("OUT"))
     }
@@ -148,17 +148,17 @@ impl CheckpointConversion {
 
 /// A conversion of a checkpoint that was just made.
 pub struct Further<'a> {
-    /// What to.
-    pub target: Target,
+    /// The target.
+    pub target: ConversionTarget,
     /// The most bytes of a file.
     pub max_shard_size: u64,
-    /// How it is written.
+    /// The way it is written.
     pub sinks: &'a Sinks,
     /// Resources.
     pub limits: &'a Limits,
 }
 
-/// Converts a checkpoint that was just made. What the target does not hold exactly is requantized to what is nearest, with a note.
+/// Converts a checkpoint that was just written. Weights that the target does not hold exactly are requantized to the nearest scheme, with a note.
 ///
 /// # Errors
 /// As [`run`].
@@ -174,35 +174,35 @@ pub fn make(
     let plan = Plan::convert(&checkpoint, &conversion)?;
     reporter.notes(plan.notices());
     let claim = claim(target, &sinks.settings, sinks.commit)?;
-    let work = Work { checkpoint: &checkpoint, source, sinks, limits };
+    let work = ConversionWork { checkpoint: &checkpoint, source, sinks, limits };
     let (placed, _) = work.carry_out(&plan, claim, reporter)?;
     if plan.layers().iter().any(|layer| !layer.is_recoded()) {
         let made = job::open(placed.path())?;
         let errors = limits.pool()?.install(|| measure(&plan, &checkpoint, &made))?;
         if let Some(worst) = worst(&errors) {
             let shown = shown(target);
-            reporter.note(&format!("{shown}: values were quantized once more for it: {}", said(worst)));
+            reporter.note(&format!("{shown}: values were requantized for it: {}", said(worst)));
         }
     }
     Ok((placed, plan))
 }
 
-/// What a run needs besides its plan.
-struct Work<'a> {
+/// Inputs of a run besides its plan.
+struct ConversionWork<'a> {
     checkpoint: &'a Checkpoint,
     source: &'a Path,
     sinks: &'a Sinks,
     limits: &'a Limits,
 }
 
-impl Work<'_> {
+impl ConversionWork<'_> {
     fn carry_out(
         &self,
         plan: &CalibratedPlan,
         claim: Claim,
         reporter: &Reporter<'_>,
     ) -> Result<(Committed, Done), Error> {
-        let Work { checkpoint, source, .. } = *self;
+        let ConversionWork { checkpoint, source, .. } = *self;
         Delivery { plan, checkpoint, source, commit: self.sinks.commit }.make(claim, plan.jobs().len(), |output| {
             let progress = reporter.stage(Stage::Writing, Unit::Bytes);
             engine::run(plan, checkpoint, output, self.limits.threads(), reporter.cancel().flag(), &progress)
@@ -210,7 +210,7 @@ impl Work<'_> {
     }
 }
 
-/// The layer with the largest relative error, where there is any error.
+/// The layer with the largest relative error, if any.
 pub fn worst(errors: &[LayerError]) -> Option<&LayerError> {
     errors.iter().max_by(|a, b| a.relative.total_cmp(&b.relative)).filter(|error| error.relative > 0.0)
 }

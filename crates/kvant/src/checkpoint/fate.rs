@@ -1,4 +1,4 @@
-//! What a plan makes of each tensor of the source: one entry for every tensor, in the order of the source. A view of the
+//! The planned action for each tensor of the source: one entry for every tensor, in the order of the source. A view of the
 //! plan for printing.
 
 use kvant_checkpoint::plan::{KeptTensor, LayerOutput, Plan, PlannedLayer, TensorAction};
@@ -6,13 +6,13 @@ use kvant_container::{Checkpoint, Dtype, TensorView};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What happens to a tensor.
+/// The action on a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
     /// It becomes codes and scales, or floats on their grid.
     Quantize,
-    /// It is carried over as it is.
+    /// It is copied unchanged.
     Keep,
     /// Its fp8 codes and scales become bfloat16.
     Widen,
@@ -20,16 +20,16 @@ pub enum Action {
     Drop,
 }
 
-/// What becomes of a tensor.
+/// A tensor of the source with its action.
 #[derive(Clone, Debug)]
-pub struct Fate<'a> {
+pub struct TensorSummary<'a> {
     /// The tensor.
     pub source: TensorView<'a>,
-    /// What happens to it.
+    /// Its action.
     pub action: Action,
     /// The spellings of the schemes, more than one where experts in one tensor differ; empty if it is not quantized.
     pub schemes: BTreeSet<String>,
-    /// Why it is not quantized.
+    /// The reason that it is not quantized.
     pub reason: Option<&'static str>,
     /// The layers that it becomes.
     pub layers: Vec<&'a PlannedLayer>,
@@ -37,7 +37,7 @@ pub struct Fate<'a> {
     pub outputs: BTreeSet<usize>,
 }
 
-impl Fate<'_> {
+impl TensorSummary<'_> {
     /// Bytes of the output's tensors.
     pub fn output_bytes(&self, plan: &Plan) -> u64 {
         self.outputs.iter().filter_map(|tensor| plan.layout().places().get(*tensor)).map(|place| place.len).sum()
@@ -57,9 +57,9 @@ impl Fate<'_> {
 }
 
 /// The fates of all tensors.
-pub fn fates<'a>(plan: &'a Plan, checkpoint: &'a Checkpoint) -> Vec<Fate<'a>> {
+pub fn fates<'a>(plan: &'a Plan, checkpoint: &'a Checkpoint) -> Vec<TensorSummary<'a>> {
     let dropped: BTreeMap<&str, &'static str> = plan.dropped().iter().map(|d| (d.name.as_str(), d.reason)).collect();
-    let fate = |source: TensorView<'a>| Fate {
+    let fate = |source: TensorView<'a>| TensorSummary {
         source,
         action: Action::Drop,
         schemes: BTreeSet::new(),
@@ -67,7 +67,7 @@ pub fn fates<'a>(plan: &'a Plan, checkpoint: &'a Checkpoint) -> Vec<Fate<'a>> {
         layers: Vec::new(),
         outputs: BTreeSet::new(),
     };
-    let mut fates: Vec<Fate<'a>> = checkpoint.tensors().map(fate).collect();
+    let mut fates: Vec<TensorSummary<'a>> = checkpoint.tensors().map(fate).collect();
     for layer in plan.layers() {
         if let Some(fate) = fates.get_mut(layer.source.position) {
             add_layer(fate, layer);
@@ -81,7 +81,7 @@ pub fn fates<'a>(plan: &'a Plan, checkpoint: &'a Checkpoint) -> Vec<Fate<'a>> {
     fates
 }
 
-fn add_layer<'a>(fate: &mut Fate<'a>, layer: &'a PlannedLayer) {
+fn add_layer<'a>(fate: &mut TensorSummary<'a>, layer: &'a PlannedLayer) {
     fate.action = Action::Quantize;
     let kept = if layer.is_recoded() { " (codes of the source)" } else { "" };
     fate.schemes.insert(format!("{}{kept}", layer.scheme));
@@ -92,8 +92,8 @@ fn add_layer<'a>(fate: &mut Fate<'a>, layer: &'a PlannedLayer) {
     }
 }
 
-fn add_kept(fate: &mut Fate<'_>, kept: &KeptTensor, dtype: Dtype) {
-    fate.action = match kept.treatment {
+fn add_kept(fate: &mut TensorSummary<'_>, kept: &KeptTensor, dtype: Dtype) {
+    fate.action = match kept.action {
         TensorAction::Copy(_) => Action::Keep,
         // Floats into which an adapter is merged keep their type.
         TensorAction::Dequantize { .. } if fate.source.dtype() == dtype => Action::Keep,

@@ -1,6 +1,6 @@
-//! Where the outputs of one quantization go: a checkpoint, checkpoints in further layouts that are made of its codes, a GGUF file
-//! of them, a graph.
-//! Not how each is made.
+//! The outputs of one quantization: a checkpoint, checkpoints in further formats converted from it, a GGUF file
+//! of its codes, a graph.
+//! Not how each is written.
 
 use super::convert::{self, Further};
 use super::plan::Cost;
@@ -21,7 +21,7 @@ use kvant_checkpoint::recipe::MAX_SHARD_SIZE;
 use kvant_container::onnx::external_data_path;
 use kvant_container::{Durability, Remedy, directory_of};
 use kvant_formats::format::OutputFormat;
-use kvant_formats::transcode::Target;
+use kvant_formats::transcode::ConversionTarget;
 use kvant_forward::forward::Decoder;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,20 +29,20 @@ use std::path::{Path, PathBuf};
 /// Every output of a run.
 pub struct Outputs<'a> {
     job: &'a Job,
-    /// What the user has named, and what is written there.
+    /// The path given by the user, and the kind of output there.
     output: PathBuf,
     kind: OutputKind,
-    /// What is quantized.
+    /// The source.
     checkpoint: PathBuf,
-    /// What is converted from it.
+    /// The outputs converted from it.
     others: Vec<(OutputFormat, PathBuf)>,
     /// A GGUF file of its codes.
     file: Option<PathBuf>,
-    /// A graph that is made of it.
+    /// A graph written from it.
     graph: Option<PathBuf>,
 }
 
-/// What a run made.
+/// The result of a run.
 pub struct Delivered {
     /// The first output.
     pub main: Output,
@@ -65,15 +65,15 @@ pub struct Output {
     pub format: &'static str,
     /// Its bytes.
     pub bytes: u64,
-    /// Bits that a weight takes on average where there are codes.
+    /// Average bits per weight of quantized weights.
     pub bits_per_weight: f64,
-    /// Who loads it.
+    /// Its loaders.
     pub loaders: Vec<&'static str>,
 }
 
 impl<'a> Outputs<'a> {
-    /// One output, or one for each format in a directory. Files and graphs without a checkpoint among the formats are made of one
-    /// beside them, which does not stay.
+    /// One output, or one for each format in a directory. Files and graphs without a checkpoint among the formats are converted from one
+    /// beside them, which is removed at the end.
     pub fn of(job: &'a Job, output: &Path) -> Outputs<'a> {
         let sinks = &job.sinks;
         let alone = sinks.formats.len() < 2;
@@ -96,28 +96,28 @@ impl<'a> Outputs<'a> {
         Outputs { job, output: output.to_owned(), kind, checkpoint, others, file, graph }
     }
 
-    /// Where the checkpoint goes that all others are made of.
+    /// The path of the checkpoint that all others are converted from.
     pub fn checkpoint(&self) -> &Path {
         &self.checkpoint
     }
 
-    /// Where a GGUF file goes.
+    /// The path of a GGUF file.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// Whether nobody asked for the checkpoint.
+    /// Returns whether the checkpoint is intermediate.
     fn is_passing(&self) -> bool {
         (self.file.is_some() || self.graph.is_some()) && self.job.sinks.checkpoints().is_empty()
     }
 
-    /// Every output, with the checkpoint that all others are made of first.
+    /// Every output, starting with the checkpoint that all others are converted from.
     fn targets(&self) -> impl Iterator<Item = &Path> {
         let others = self.others.iter().map(|(_, path)| path.as_path());
         std::iter::once(self.checkpoint.as_path()).chain(others).chain(self.single_files())
     }
 
-    /// Takes hold of the checkpoint before the work. Where unfinished work is to be discarded, that of all outputs is.
+    /// Claims the checkpoint before the work. If unfinished work is to be discarded, that of all outputs is.
     ///
     /// # Errors
     /// Another run's work; the system's.
@@ -134,17 +134,17 @@ impl<'a> Outputs<'a> {
         self.file.iter().chain(&self.graph).map(PathBuf::as_path)
     }
 
-    /// Refuses what cannot become an output, without touching anything.
+    /// Refuses impossible outputs, without touching anything.
     ///
     /// # Errors
-    /// What is in the way.
+    /// The files in the way.
     pub fn check(&self, planned: &Planned) -> Result<(), Error> {
         check_name(&self.output, self.kind, "‹format›")?;
         check_runs(self.targets(), &self.job.sinks.settings, self.job.sinks.commit)?;
         let (source, overwrite, plan) =
             (self.job.source.model.as_path(), self.job.sinks.commit.overwrite, &planned.plan);
         if let Some((file, codes)) = self.file.as_ref().zip(planned.file.as_ref()) {
-            // It is made last: before the checkpoint is whole none that is there can be its own.
+            // It is written last: before the checkpoint is complete, an existing one cannot be its own.
             match engine::Output::is_made(plan, &self.checkpoint)? {
                 true => engine::Output::check_all(codes, source, std::slice::from_ref(file), overwrite)?,
                 false => engine::Output::check(codes, source, file, overwrite)?,
@@ -177,7 +177,7 @@ impl<'a> Outputs<'a> {
         Err(Error::new(ErrorKind::Invalid, message).with_remedies(vec![Remedy::text("move it away"), output]))
     }
 
-    /// Whether the output is a directory with a folder for each of several formats.
+    /// Returns whether the output is a directory with a folder for each of several formats.
     fn has_folders(&self) -> bool {
         self.job.sinks.formats.len() > 1
     }
@@ -209,11 +209,11 @@ impl<'a> Outputs<'a> {
         Ok(engine::Output::check_room(&all.chain(file).collect::<Vec<_>>(), &activations, &copied)?)
     }
 
-    /// Refuses further outputs that are of another plan, before anything is done for this one: they are made last, so that none
-    /// can be its own unless the first is whole.
+    /// Refuses further outputs of another plan before any work: they are written last, so that none
+    /// can be its own unless the first is complete.
     ///
     /// # Errors
-    /// What is in the way.
+    /// The files in the way.
     pub fn check_others(&self, plan: &dyn OutputPlan) -> Result<(), Error> {
         if engine::Output::is_made(plan, &self.checkpoint)? {
             return Ok(());
@@ -254,7 +254,7 @@ impl<'a> Outputs<'a> {
         };
         let file = file.map(|(placed, file)| placed.commit().map(|_| file)).transpose()?;
         let mut made = Vec::new();
-        // What nobody asked for goes last: a run that is killed before finds it whole.
+        // The intermediate checkpoint is removed last: a run that is killed before finds it complete.
         match self.is_passing() {
             true => first.remove()?,
             false => made.push(of_plan(first.commit()?, plan)),
@@ -307,7 +307,7 @@ impl<'a> Outputs<'a> {
         output: &Path,
         reporter: &Reporter<'_>,
     ) -> Result<(Committed, CalibratedPlan), Error> {
-        let target = format.checkpoint().map_or(Target::Fake, Target::Codes);
+        let target = format.checkpoint().map_or(ConversionTarget::Fake, ConversionTarget::Codes);
         let max_shard_size = self.job.sinks.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;
         let further = Further { target, max_shard_size, sinks: &self.job.sinks, limits: &self.job.limits };
         convert::make(made, output, &further, reporter)

@@ -1,6 +1,6 @@
 //! Plans a checkpoint: what would become of every tensor, and what that would cost.
 
-use super::fate::{Fate, fates};
+use super::fate::{TensorSummary, fates};
 use super::outputs::Outputs;
 use super::planning::{self, Planned};
 use crate::calibration::{self, options};
@@ -13,7 +13,7 @@ use kvant_checkpoint::gguf::GgufPlan;
 use kvant_checkpoint::plan::{CalibrationCost, CalibrationSize, Plan, PlannedLayer};
 use kvant_container::Checkpoint;
 use kvant_data::calibration::Options;
-use kvant_weights::activation_point::PlannedSite;
+use kvant_weights::activation_point::PlannedActivationPoint;
 use serde_json::{Value, json};
 
 /// Plans a job, and notes where this machine may lack memory for it.
@@ -38,29 +38,29 @@ pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error>
     Ok(CheckpointPlan { checkpoint, plan, file, cost, is_graph: job.sinks.formats == [Format::Onnx] })
 }
 
-/// What quantizing a checkpoint would do.
+/// The plan of quantizing a checkpoint.
 pub struct CheckpointPlan {
     /// The source.
     pub checkpoint: Checkpoint,
     /// The checkpoint to make.
     pub plan: Plan,
-    /// The GGUF file to make of its codes, where that alone is asked for.
+    /// The GGUF file to write from its codes, if only that is requested.
     pub file: Option<GgufPlan>,
-    /// What the run would take.
+    /// The cost of the run.
     pub cost: Cost,
     /// Whether the output is an ONNX graph, for which the checkpoint is intermediate.
     pub is_graph: bool,
 }
 
-/// What running a plan takes.
+/// The cost of running a plan.
 pub struct Cost {
     /// Threads to work with.
     pub threads: usize,
-    /// How much calibration data there is, unless they run out.
+    /// The amount of calibration data, if there is enough.
     pub size: CalibrationSize,
-    /// What calibration and algorithms take; `None` where there are none.
+    /// The cost of calibration and algorithms; `None` without any.
     pub estimate: Option<CalibrationCost>,
-    /// Whether the run needs data and none are named.
+    /// Whether the run needs data but none were given.
     pub lacks_data: bool,
 }
 
@@ -90,12 +90,12 @@ impl Cost {
 }
 
 impl CheckpointPlan {
-    /// What becomes of each tensor of the source.
-    pub fn fates(&self) -> Vec<Fate<'_>> {
+    /// The action on each tensor of the source.
+    pub fn fates(&self) -> Vec<TensorSummary<'_>> {
         fates(&self.plan, &self.checkpoint)
     }
 
-    /// The name of the format that is made.
+    /// The name of the output format.
     pub fn format(&self) -> &'static str {
         if self.is_graph { Format::ONNX } else { self.plan.format().name() }
     }
@@ -113,7 +113,7 @@ impl CheckpointPlan {
         }
     }
 
-    /// The file, with the recipe and the cost of the codes that it is made of.
+    /// The file, with the recipe and the cost of its codes.
     fn file_json(&self, file: &GgufPlan) -> Value {
         let mut object = gguf::plan::to_json(file, &self.checkpoint, self.cost.threads);
         object["recipe"] = json!(self.plan.recipe());
@@ -154,7 +154,7 @@ impl CheckpointPlan {
         self.fates().iter().map(|fate| self.fate_json(fate)).collect()
     }
 
-    fn fate_json(&self, fate: &Fate<'_>) -> Value {
+    fn fate_json(&self, fate: &TensorSummary<'_>) -> Value {
         let layer = |layer: &&PlannedLayer| {
             json!({
                 "name": layer.name, "role": layer.role, "rows": layer.rows, "columns": layer.columns,
@@ -182,7 +182,7 @@ impl CheckpointPlan {
     }
 }
 
-/// A place whose activations are observed.
-fn site_json(planned: &PlannedSite) -> Value {
+/// A point whose activations are observed.
+fn site_json(planned: &PlannedActivationPoint) -> Value {
     json!({ "site": planned.site, "scheme": planned.scheme, "features": planned.features })
 }

@@ -11,11 +11,11 @@ use kvant_container::Checkpoint;
 use kvant_formats::format::OutputFormat;
 use kvant_forward::forward::Decoder;
 
-/// Takes over the format of the recipe file where that decides which flow it is: one that is no checkpoint counts as if the job
+/// Applies the format of the recipe file where it decides the flow: a format other than a checkpoint counts as if the job
 /// itself had named it.
 ///
 /// # Errors
-/// Where the file cannot be read.
+/// If the file cannot be read.
 pub fn complete(job: &mut Job) -> Result<(), Error> {
     let Some(path) = job.recipe.file.as_ref().filter(|_| job.sinks.formats.is_empty()) else { return Ok(()) };
     if job.source.kind() != SourceKind::Graph && Settings::read(path)?.format == Some(OutputFormat::Gguf) {
@@ -24,7 +24,7 @@ pub fn complete(job: &mut Job) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a job makes of a checkpoint.
+/// The plan of a job for a checkpoint.
 pub struct Planned {
     /// The source.
     pub checkpoint: Checkpoint,
@@ -35,10 +35,10 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Refuses what would not pass verification.
+    /// Refuses output that would not pass verification.
     ///
     /// # Errors
-    /// What is wrong with the source or its name.
+    /// Problems of the source or its name.
     pub fn preflight(&self) -> Result<(), Error> {
         self.plan.preflight(&self.checkpoint)?;
         Ok(self.file.as_ref().map_or(Ok(()), |file| file.preflight(&self.checkpoint))?)
@@ -75,7 +75,7 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
         check_graph(&checkpoint, &plan)?;
     }
     if plan.needs_calibration() || !plan.blocks().is_empty() {
-        // Whether the model runs here is told by its headers.
+        // The headers show whether the model runs here.
         Decoder::open(&checkpoint)?;
     }
     Ok(Planned { checkpoint, plan, file })
@@ -93,12 +93,12 @@ fn plan_for_all(job: &Job, calibrated: bool) -> Result<(Checkpoint, Plan), Error
     let formats = job.sinks.checkpoints();
     if formats == [OutputFormat::PlainFloats] && (job.sinks.wants_gguf() || job.sinks.wants_graph()) {
         let failure = Error::new(ErrorKind::Usage, "‹format› fake has no codes, of which the other formats are made");
-        return Err(failure.with_hint(Some("write it in a run of its own, or name a format of codes too".to_owned())));
+        return Err(failure.with_hint(Some("write it in a separate run, or add a format that stores codes".to_owned())));
     }
     let file = job.sinks.wants_gguf().then_some(OutputFormat::Gguf);
     let [first, others @ ..] = formats.as_slice() else { return plan_for(job, None, file.as_slice(), calibrated) };
     let all = || formats.iter().copied().chain(file);
-    // What another format does not hold is refused now, not when the first is made.
+    // Conversions that a further format does not support are refused now, not after the first is written.
     for format in others {
         plan_for(job, Some(*format), &all().filter(|other| other != format).collect::<Vec<_>>(), calibrated)?;
     }

@@ -56,22 +56,22 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
         true => run.band_by_band(plan, claim)?,
         false => run.block_by_block(plan, claim)?,
     };
-    let Work { plan, output, done, blocks } = work;
+    let QuantizeWork { plan, output, done, blocks } = work;
     let delivered = outputs.deliver(&plan, output, reporter)?;
     let measured = gate.and_then(|gate| gate.measured());
     Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, measured, time: begun.elapsed() }))
 }
 
-/// The work on the checkpoint that all outputs are made of.
-struct Work {
+/// Writing the checkpoint that all outputs are converted from.
+struct QuantizeWork {
     plan: CalibratedPlan,
     output: Committed,
     done: Done,
-    /// What became of layers, where that depended on data.
+    /// Results of layers that depended on data.
     blocks: Option<BlockwiseReport>,
 }
 
-/// What a run needs besides its plan.
+/// Inputs of a run besides its plan.
 struct Run<'a, 'e> {
     job: &'a Job,
     target: &'a Path,
@@ -84,7 +84,7 @@ struct Run<'a, 'e> {
 
 impl Run<'_, '_> {
     /// Rounds to nearest; where activations have static scales, those are found before.
-    fn band_by_band(&self, plan: Plan, claim: Claim) -> Result<Work, Error> {
+    fn band_by_band(&self, plan: Plan, claim: Claim) -> Result<QuantizeWork, Error> {
         let plan = match plan.needs_calibration() {
             true => self.calibration.complete(plan, self.reporter)?,
             false => plan.without_calibration()?,
@@ -104,8 +104,8 @@ impl Run<'_, '_> {
         self.rest(plan, *output, None)
     }
 
-    /// Runs the recipe's algorithms block by block, then does what is left.
-    fn block_by_block(&self, plan: Plan, claim: Claim) -> Result<Work, Error> {
+    /// Runs the recipe's algorithms block by block, then the remaining work.
+    fn block_by_block(&self, plan: Plan, claim: Claim) -> Result<QuantizeWork, Error> {
         let decoder = Decoder::open(self.checkpoint)?;
         let held_out = Options::tenth(self.job.data.num_samples);
         let loaded = self.calibration.load(&decoder, held_out, self.reporter)?;
@@ -117,7 +117,7 @@ impl Run<'_, '_> {
         match self.calibration.quantize_blocks(&decoder, &loaded, plan, &output, self.reporter) {
             Ok((plan, blocks)) => self.rest(plan, *output, Some(blocks)),
             Err(error) => {
-                // With such a model no rerun could finish what was begun; zeros in place of lost bytes are not the model's.
+                // No rerun could finish with such a model; but zeros from lost bytes are not the model's.
                 if error.kind == ErrorKind::Invalid && self.reporter.refuse_lost().is_ok() {
                     output.discard()?;
                     clear_away(self.target)?;
@@ -132,19 +132,24 @@ impl Run<'_, '_> {
         Ok(Output::begin_claimed(plan, &self.job.source.model, claim, self.job.sinks.commit.overwrite)?)
     }
 
-    fn finished(&self, plan: CalibratedPlan, output: Committed) -> Result<Work, Error> {
+    fn finished(&self, plan: CalibratedPlan, output: Committed) -> Result<QuantizeWork, Error> {
         let output = output.keep_if(&plan.form(), |made| self.judge(made))?;
         clear_away(self.target)?;
         let jobs = plan.jobs().len();
-        Ok(Work { plan, output, done: Done { jobs, resumed: jobs }, blocks: None })
+        Ok(QuantizeWork { plan, output, done: Done { jobs, resumed: jobs }, blocks: None })
     }
 
     fn judge(&self, made: &Path) -> Result<(), Error> {
         self.gate.map_or(Ok(()), |gate| gate.judge(made, self.reporter))
     }
 
-    /// Does what is left of a plan, and gives the output its name.
-    fn rest(&self, plan: CalibratedPlan, output: Output, blocks: Option<BlockwiseReport>) -> Result<Work, Error> {
+    /// Does the remaining work of a plan, and commits the output.
+    fn rest(
+        &self,
+        plan: CalibratedPlan,
+        output: Output,
+        blocks: Option<BlockwiseReport>,
+    ) -> Result<QuantizeWork, Error> {
         let threads = self.job.limits.threads();
         self.reporter.detail(&format!(
             "{} in {} of work, {threads} threads",
@@ -161,28 +166,28 @@ impl Run<'_, '_> {
             clear_away(self.target)?;
         }
         let (output, done) = settled?;
-        Ok(Work { plan, output, done, blocks })
+        Ok(QuantizeWork { plan, output, done, blocks })
     }
 }
 
-/// What quantizing a checkpoint made.
+/// The result of quantizing a checkpoint.
 pub struct CheckpointReport {
-    /// The plan of the checkpoint that all outputs are made of.
+    /// The plan of the checkpoint that all outputs are converted from.
     pub plan: CalibratedPlan,
     /// The outputs.
     pub delivered: Delivered,
-    /// How many jobs there were, and how many an interrupted run had done.
+    /// The number of jobs, and those done by an interrupted run.
     pub done: Done,
-    /// What algorithms did, layer by layer.
+    /// The results of algorithms, layer by layer.
     pub blocks: Option<BlockwiseReport>,
-    /// How far the output is from its source, if that was measured.
+    /// The measured distance of the output from its source, if any.
     pub measured: Option<Value>,
-    /// How long the run took.
+    /// The duration of the run.
     pub time: Duration,
 }
 
 impl CheckpointReport {
-    /// What a user must know of the result: layers that the data say too little of, and outputs that no known loader takes.
+    /// Warnings about the result: layers with too little data, and outputs that no known loader reads.
     pub fn warnings(&self) -> Vec<String> {
         let is_bare = |made: &Made| made.format == OutputFormat::TENSORS.name();
         let is_unloadable = |made: &&Made| self.plan.family().is_some() && made.loaders.is_empty() && !is_bare(made);

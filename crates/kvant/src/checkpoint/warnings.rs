@@ -1,4 +1,4 @@
-//! What a user must know of a calibrated result.
+//! Warnings about a calibrated result.
 
 use kvant_checkpoint::blockwise::{BlockwiseReport, LinkReport};
 use kvant_checkpoint::plan::{Plan, PlannedLayer};
@@ -36,7 +36,7 @@ fn smoothed(plan: &Plan, report: &BlockwiseReport) -> Vec<Smoothed> {
     plan.layers().iter().filter(is_static).filter_map(of_layer).collect()
 }
 
-/// That static scales behind moved ones rest on few tokens. What layers lose is measured with inputs in floats, which does not show it.
+/// The warning that static scales after smoothing rest on few tokens. Layer losses are measured with float inputs, which do not show it.
 fn uncertain(smoothed: &[Smoothed]) -> Option<String> {
     let few: Vec<&Smoothed> = smoothed.iter().filter(|layer| layer.tokens < ENOUGH * layer.inputs as u64).collect();
     let least = few.iter().min_by_key(|layer| layer.tokens / layer.inputs.max(1) as u64)?;
@@ -68,7 +68,7 @@ fn worse(report: &BlockwiseReport) -> Option<String> {
     ))
 }
 
-/// Layers of which the data say too little.
+/// Layers with too little data.
 fn starved(report: &BlockwiseReport) -> Option<String> {
     let (first, count) = (report.starved.first()?, report.starved.len());
     let mut treatments: BTreeMap<&str, usize> = BTreeMap::new();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_worse_than_rounding_to_nearest_are_counted() {
+    fn layers_worse_than_rtn_are_counted() {
         let layers = vec![layer(0, 1.0), layer(1, 6.0), layer(2, 12.0)];
         let warning = worse(&BlockwiseReport { layers, ..BlockwiseReport::default() }).unwrap();
         let expected = "2 of 3 layers lose more than rounded to nearest on calibration data, `model.layers.2.fc`";
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn smoothed_layers_with_few_tokens_for_their_inputs_are_named() {
+    fn smoothed_layers_with_few_tokens_are_named() {
         let of = |tokens| {
             let layer = |layer: &str, tokens| Smoothed { layer: layer.to_owned(), tokens, inputs: 100 };
             uncertain(&[layer("a", 500), layer("b", tokens), layer("c", 480)])

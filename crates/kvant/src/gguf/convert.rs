@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Writes a GGUF file of codes that are there already, or checks that it can be if nothing is to be written.
+/// Writes a GGUF file from existing codes, or checks that this is possible if nothing is to be written.
 ///
 /// # Errors
-/// What no type holds, before anything is written; then what the system or the weights say.
+/// Codes that no type holds, before anything is written; then errors of the system or the weights.
 pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Result<GgufConversion, Error> {
     let (sinks, limits) = (&request.sinks, &request.limits);
     request.refuse_for_one_file()?;
@@ -58,34 +58,34 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     Ok(GgufConversion { output: Some(output), done, errors, time: Some(begun.elapsed()), ..planned })
 }
 
-/// What converting to a GGUF file made, or would make.
+/// The result of converting to a GGUF file, real or planned.
 pub struct GgufConversion {
     /// The plan.
     pub plan: GgufPlan,
     /// The file; `None` where nothing was written.
     pub output: Option<PathBuf>,
-    /// The path that was asked for.
+    /// The requested path.
     pub intended: Option<PathBuf>,
-    /// How many jobs there were, and how many an interrupted run had done.
+    /// The number of jobs, and those done by an interrupted run.
     pub done: Done,
     /// The errors of tensors that were requantized.
     pub errors: Vec<LayerError>,
-    /// How long the run took; `None` where nothing was written.
+    /// The duration of the run; `None` if nothing was written.
     pub time: Option<Duration>,
 }
 
 impl GgufConversion {
-    /// How many tensors keep their codes.
+    /// The number of tensors that keep their codes.
     pub fn kept_codes(&self) -> usize {
         self.plan.tensors.iter().filter(|tensor| tensor.keeps_codes()).count()
     }
 
-    /// How many tensors are requantized.
+    /// The number of requantized tensors.
     pub fn requantized(&self) -> usize {
         self.plan.quantized() - self.kept_codes()
     }
 
-    /// Where the output is, or would be.
+    /// The path of the output.
     pub fn place(&self) -> &Path {
         self.output.as_deref().or(self.intended.as_deref()).unwrap_or_else(|| Path::new("OUT.gguf"))
     }

@@ -27,10 +27,10 @@ use std::sync::Arc;
 /// The name of a file that is planned and not written.
 const UNNAMED: &str = "model.gguf";
 
-/// The recipe for a GGUF file, where the job asks for one.
+/// The recipe for a GGUF file, if the job requests one.
 ///
 /// # Errors
-/// Whatever is wrong with the recipe, or with the file of importance.
+/// Errors of the recipe or the imatrix file.
 pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
     let asked =
         if job.sinks.wants_gguf() { Some(OutputFormat::Gguf) } else { job.sinks.checkpoints().first().copied() };
@@ -48,10 +48,12 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
     resolve::refuse_graph_settings(job)?;
     resolve::refuse_idle_propagation(job, false)?;
     if job.sinks.formats.len() > 1 || job.sinks.wants_graph() {
-        let mix = recipe.mix();
-        let failure =
-            Error::new(ErrorKind::Usage, format!("‹scheme› {mix} is of GGUF alone, and other formats are asked for"));
-        let hint = "use a scheme whose codes all of them hold, e.g. int4:g32, or write the file in a run of its own";
+        let mix = recipe.ftype();
+        let failure = Error::new(
+            ErrorKind::Usage,
+            format!("‹scheme› {mix} applies only to GGUF, but other formats are requested"),
+        );
+        let hint = "use a scheme that all of them can store, e.g. int4:g32, or write the file in a separate run";
         return Err(failure.with_hint(Some(hint.to_owned())));
     }
     if let (Some(option), false) = (ignored(job), recipe.needs_importance()) {
@@ -83,7 +85,7 @@ fn ignored(job: &Job) -> Option<&'static str> {
 /// A checkpoint, or a file of which another one is made.
 ///
 /// # Errors
-/// Whatever is wrong with the files.
+/// Errors of the files.
 fn open(path: &Path) -> Result<Checkpoint, Error> {
     match SourceKind::of(path) {
         SourceKind::Gguf => Ok(restore::open_any(path)?),
@@ -105,7 +107,7 @@ fn plan_for(job: &Job, recipe: GgufRecipe) -> Result<(Checkpoint, GgufPlan), Err
     Ok((checkpoint, plan))
 }
 
-/// Whether the run needs calibration data of which none are named.
+/// Returns whether the run needs calibration data but none were given.
 fn lacks_data(job: &Job, recipe: &GgufRecipe) -> bool {
     recipe.needs_importance() && job.data.files.is_empty()
 }
@@ -134,7 +136,7 @@ fn note_data(job: &Job, recipe: &GgufRecipe, reporter: &Reporter<'_>) {
 /// Carries out a plan.
 ///
 /// # Errors
-/// What the system or the weights say.
+/// Errors of the system or the weights.
 pub fn work(
     delivery: &Delivery<'_, GgufPlan>,
     claim: Claim,

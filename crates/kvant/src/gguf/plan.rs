@@ -29,7 +29,7 @@ pub fn plan(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Gg
     Ok(GgufFilePlan { checkpoint, plan, threads: job.limits.threads() })
 }
 
-/// What writing a GGUF file would do.
+/// The plan of writing a GGUF file.
 pub struct GgufFilePlan {
     /// The source.
     pub checkpoint: Checkpoint,

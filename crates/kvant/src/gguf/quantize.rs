@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The time of a measurement that a killed run may lose, besides that of a block.
+/// The measurement time that a killed run may lose, besides one block.
 const KEPT_EVERY: Duration = Duration::from_secs(20);
 
 /// Writes a GGUF file.
@@ -106,17 +106,17 @@ impl Measurement<'_> {
     }
 }
 
-/// What quantizing to a GGUF file made.
+/// The result of quantizing to a GGUF file.
 pub struct GgufReport {
     /// The plan of the file.
     pub plan: GgufPlan,
     /// The file.
     pub output: PathBuf,
-    /// How many jobs there were, and how many an interrupted run had done.
+    /// The number of jobs, and those done by an interrupted run.
     pub done: Done,
-    /// How far the file is from its source, if that was measured.
+    /// The measured distance of the file from its source, if any.
     pub measured: Option<Value>,
-    /// How long the run took.
+    /// The duration of the run.
     pub time: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What a checkpoint holds: architecture, tensors, sizes and quantization, from its headers and config.json alone.
+//! The contents of a checkpoint: architecture, tensors, sizes and quantization, from headers and config.json alone.
 
 use super::quantization::{self, Quantization};
 use crate::error::{Error, ErrorKind};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What is known of a checkpoint.
+/// Facts about a checkpoint.
 pub struct CheckpointInspection {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
@@ -27,7 +27,7 @@ pub struct CheckpointInspection {
 /// Tensors of one type.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TypeShare {
-    /// How many there are.
+    /// Their number.
     pub tensors: usize,
     /// Their elements.
     pub elements: u64,
@@ -59,7 +59,7 @@ impl CheckpointInspection {
         self.network.family().map(|family| family.name)
     }
 
-    /// Whether head and embedding share a weight; not known without a configuration.
+    /// Returns whether head and embedding share a weight; not known without a configuration.
     pub fn tied(&self) -> Option<bool> {
         self.config.as_ref().map(|_| self.network.is_tied())
     }

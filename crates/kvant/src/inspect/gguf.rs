@@ -1,4 +1,4 @@
-//! What a GGUF file holds, from its header alone.
+//! The contents of a GGUF file, from its header alone.
 
 use super::checkpoint::TypeShare;
 use crate::json::path as path_json;

@@ -1,4 +1,4 @@
-//! What an ONNX graph holds.
+//! The contents of an ONNX graph.
 
 use crate::json::path as path_json;
 use kvant_container::onnx::{GraphProto, ModelProto, data_type, data_type_name};

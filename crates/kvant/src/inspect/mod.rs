@@ -1,4 +1,4 @@
-//! Looking at models: what they hold, from headers and configurations alone.
+//! Inspection of models: their contents, from headers and configurations alone.
 
 mod checkpoint;
 pub mod gguf;
@@ -18,7 +18,7 @@ use kvant_container::onnx::ModelProto;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// What a model holds.
+/// The contents of a model.
 pub enum Inspection {
     /// A checkpoint.
     Checkpoint(Box<CheckpointInspection>),
@@ -28,13 +28,13 @@ pub enum Inspection {
     Graph(Box<GraphInspection>),
 }
 
-/// What is known of a graph.
+/// Facts about a graph.
 pub struct GraphInspection {
     /// Its path.
     pub path: PathBuf,
     /// The graph.
     pub model: ModelProto,
-    /// Why Kvant would not quantize it.
+    /// The reason that Kvant would not quantize it.
     pub problem: Option<String>,
 }
 

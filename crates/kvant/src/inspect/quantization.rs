@@ -1,5 +1,5 @@
-//! What quantization a checkpoint has already: as its config.json says, and as its tensors' names and types show. Only
-//! for showing; whether such a source can be quantized again is the plan's to say.
+//! The existing quantization of a checkpoint: as stated in config.json, and as shown by tensor names and types. Only
+//! for display; the plan decides whether such a source can be quantized again.
 
 use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_container::{Checkpoint, Dtype};
@@ -9,14 +9,14 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What was found.
+/// The results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quantization {
     /// The method: config.json's `quant_method`, else the one that the tensors' names are usual for.
     pub method: String,
     /// The rest in words.
     pub details: Vec<String>,
-    /// How many tensors are named or typed in ways that only quantized checkpoints have.
+    /// The number of tensors with names or types that only quantized checkpoints have.
     pub evidence: BTreeMap<&'static str, usize>,
     /// `quantization_config` as it is.
     pub config: Option<Value>,
@@ -118,7 +118,7 @@ fn group_details(config: &Value) -> Vec<String> {
     format.into_iter().chain(groups.into_iter().flatten().map(group)).chain(cache).collect()
 }
 
-/// How many layers the metadata of files describes for each scheme.
+/// The number of layers per scheme in the file metadata.
 fn tensor_details(config: &Value) -> Vec<String> {
     let layers = config.get("layers").and_then(Value::as_object).into_iter().flatten();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -155,7 +155,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn compressed_tensors_in_words() {
+    fn compressed_tensors_config_is_described() {
         let weights = json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "dynamic": false});
         let inputs = json!({"num_bits": 8, "type": "float", "strategy": "token", "group_size": null, "dynamic": true});
         let group = json!({"targets": ["Linear"], "weights": weights, "input_activations": inputs});
@@ -165,13 +165,13 @@ mod tests {
     }
 
     #[test]
-    fn others_show_their_plain_values() {
+    fn unknown_configs_show_their_plain_values() {
         let config = json!({"quant_method": "awq", "bits": 4, "zero_point": true, "modules_to_not_convert": null});
         assert_eq!(details("awq", &config), ["bits 4", "zero_point true"]);
     }
 
     #[test]
-    fn a_nested_configuration_is_found() {
+    fn nested_quantization_config_is_found() {
         let config = json!({"text_config": {"quantization_config": {"quant_method": "fp8"}}});
         assert_eq!(quantization_config(&config).unwrap()["quant_method"], "fp8");
         assert_eq!(quantization_config(&json!({"quantization_config": 3})), None);

@@ -3,14 +3,14 @@
 use super::{Limits, Sinks, Source, SourceKind};
 use crate::error::{Error, ErrorKind};
 use crate::text::shown;
-use kvant_formats::transcode::{FloatType, Target};
+use kvant_formats::transcode::{ConversionTarget, FloatType};
 
 /// A conversion of a quantized model, without loss where the target holds its codes.
 #[derive(Clone, Debug)]
 pub struct Conversion {
-    /// What is converted.
+    /// The source.
     pub source: Source,
-    /// What it is converted to.
+    /// The target.
     pub to: ConvertTo,
     /// The type of floats; `None` is the one that config.json states. For plain floats only.
     pub dtype: Option<FloatType>,
@@ -18,17 +18,17 @@ pub struct Conversion {
     pub requantize: bool,
     /// Whether quantized activations are left in float. For graphs only.
     pub weights_only: bool,
-    /// What is written; its formats are ignored.
+    /// The output; its formats are ignored.
     pub sinks: Sinks,
     /// Resources.
     pub limits: Limits,
 }
 
-/// What a model is converted to.
+/// The target of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvertTo {
     /// A checkpoint.
-    Checkpoint(Target),
+    Checkpoint(ConversionTarget),
     /// An ONNX graph.
     Onnx,
     /// A GGUF file.

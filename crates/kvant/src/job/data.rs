@@ -1,4 +1,4 @@
-//! What a model is calibrated on.
+//! Calibration data.
 
 use kvant_checkpoint::blockwise::Propagate;
 use kvant_data::calibration::Packing;
@@ -14,7 +14,7 @@ pub struct Data {
     pub num_samples: usize,
     /// Tokens of the longest sequence; `None` is 512, or as many as the model takes if these are fewer.
     pub seq_len: Option<usize>,
-    /// How documents become sequences; `None` is what suits the file.
+    /// The packing of documents into sequences; `None` depends on the file.
     pub packing: Option<Packing>,
     /// The field with the text, conversation or tokens; `None` is found by its name.
     pub column: Option<String>,
@@ -24,9 +24,9 @@ pub struct Data {
     pub seed: u64,
     /// The precision of activations.
     pub precision: Precision,
-    /// What the next block is calibrated on.
+    /// The inputs that the next block is calibrated on.
     pub propagate: Propagate,
-    /// How images become inputs of a graph.
+    /// The preprocessing of images for a graph.
     pub preprocess: Option<String>,
 }
 

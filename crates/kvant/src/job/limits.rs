@@ -1,4 +1,4 @@
-//! What a run may take, and what its result must measure up to.
+//! Resource limits of a run, and quality limits of its result.
 
 use crate::error::Error;
 use kvant_checkpoint::byte_size::ByteSize;
@@ -13,13 +13,13 @@ pub struct Limits {
     pub threads: Option<u16>,
     /// Activations and Hessians kept in memory; the result does not depend on it.
     pub memory: ByteSize,
-    /// What runs ONNX graphs.
+    /// The engine for ONNX graphs.
     pub engine: GraphEngine,
     /// The quality that the result must have.
     pub quality: QualityLimits,
 }
 
-/// What runs ONNX graphs.
+/// The engine for ONNX graphs.
 #[derive(Clone, Debug, Default)]
 pub struct GraphEngine {
     /// The engine.
@@ -27,7 +27,7 @@ pub struct GraphEngine {
     /// ONNX Runtime's library; `None` is looked for.
     pub library: Option<PathBuf>,
     /// A program that opens a graph in a process of its own (`PROGRAM open-graph GRAPH [LIBRARY]`), because ONNX Runtime may crash over a
-    /// graph. The `kvant` binary is one. Without it nobody asks ONNX Runtime whether it opens a graph.
+    /// graph. The `kvant` binary is one. Without it, Kvant does not check whether ONNX Runtime opens a graph.
     pub prober: Option<PathBuf>,
 }
 
@@ -56,7 +56,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// How many threads to work with.
+    /// The number of threads.
     pub fn threads(&self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.threads.map_or_else(processors, usize::from)
@@ -70,7 +70,7 @@ impl Limits {
         pool.map_err(|error| Error::system(format!("cannot start threads: {error}")))
     }
 
-    /// How graphs are run.
+    /// The engine for graphs.
     pub(crate) fn runtime(&self) -> RuntimeOptions {
         RuntimeOptions {
             choice: self.engine.choice,

@@ -1,4 +1,4 @@
-//! A quantization as a value: what is quantized, how, on which data, to which outputs, within which limits.
+//! A quantization as a value: source, recipe, data, outputs and limits.
 
 mod conversion;
 mod data;
@@ -40,13 +40,13 @@ pub use verification::Verification;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What is quantized.
+    /// The source.
     pub source: Source,
-    /// How it is quantized.
+    /// The recipe.
     pub recipe: Recipe,
-    /// What it is calibrated on.
+    /// The calibration data.
     pub data: Data,
-    /// What is written, and how.
+    /// The outputs.
     pub sinks: Sinks,
     /// Resources, and the quality that the result must have.
     pub limits: Limits,

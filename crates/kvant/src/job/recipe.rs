@@ -1,4 +1,4 @@
-//! How a model is quantized.
+//! The recipe of a quantization.
 
 use kvant_checkpoint::recipe::{OverrideText, PackMethod};
 use kvant_onnx::calibration::ObserverRef;
@@ -6,7 +6,7 @@ use kvant_onnx::element::Element;
 use kvant_onnx::recipe::{BiasKind, Boundary, Form, Subgraph};
 use std::path::PathBuf;
 
-/// How a model is quantized. What is not set follows from the recipe file, and what that does not set from the scheme.
+/// The recipe of a quantization. Unset fields follow from the recipe file, and then from the scheme.
 #[derive(Clone, Debug, Default)]
 pub struct Recipe {
     /// A named scheme, a spelling such as `int4:g128`, or for graphs a preset.
@@ -58,13 +58,13 @@ pub struct GraphRecipe {
     pub equalize: bool,
     /// Seven bits of weights only.
     pub reduce_range: bool,
-    /// How ranges of activations are found.
+    /// The observer of activations.
     pub calibration_method: Option<ObserverRef>,
-    /// How ranges of weights are found.
+    /// The observer of weights.
     pub weight_method: Option<ObserverRef>,
     /// The percentage of values inside the range, for percentile calibration.
     pub percentile: Option<f64>,
-    /// What becomes of biases.
+    /// The quantization of biases.
     pub bias: Option<BiasKind>,
     /// The domain of the quantization operators.
     pub form: Option<Form>,

@@ -11,13 +11,13 @@ pub struct Sensitivity {
     pub job: Job,
     /// Samples to measure models on; `None` is the calibration data.
     pub test: Option<PathBuf>,
-    /// How many of them.
+    /// Their number.
     pub test_samples: usize,
     /// The array of the test data with the class of each sample.
     pub labels: Option<String>,
     /// Types to choose from; empty is what suits the recipe.
     pub candidates: Vec<Candidate>,
-    /// What the mix must reach; without one no mix is looked for.
+    /// The target of the search; without one there is no search.
     pub target: Option<Target>,
     /// Whether all layers but one are measured too.
     pub leave_one_out: bool,

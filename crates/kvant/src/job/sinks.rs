@@ -1,4 +1,4 @@
-//! What is written, and how it gets its name.
+//! The outputs of a run, and how they get their names.
 
 use super::format::Format;
 use kvant_checkpoint::byte_size::ByteSize;
@@ -17,23 +17,23 @@ pub struct Sinks {
     pub formats: Vec<Format>,
     /// The most bytes of tensors in one file; `None` is 5 GB.
     pub max_shard_size: Option<ByteSize>,
-    /// How outputs get their names.
+    /// The way outputs get their names.
     pub commit: Commit,
-    /// Where the importance of inputs is written, if it is measured.
+    /// The path for the measured importance of inputs.
     pub save_imatrix: Option<PathBuf>,
     /// The formats of a graph: Q/DQ pairs, or integer operators. None is the recipe's; with several the output is a directory with a
     /// graph for each, named after its format.
     pub graph_formats: Vec<PairLayout>,
-    /// Where a report on every tensor of a graph is written.
+    /// The path for a report on every tensor of a graph.
     pub report: Option<PathBuf>,
-    /// When weights of a graph go to a file beside it.
+    /// When weights of a graph are stored in a separate file.
     pub external_data: ExternalData,
     /// The settings of this job by name, as the user gave them. A run refuses to resume the work of a job with other settings, and
     /// names those that differ.
     pub settings: Options,
 }
 
-/// How outputs get their names.
+/// The way outputs get their names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
     /// Replace existing files, and directories that contain only Kvant's output.
@@ -47,7 +47,7 @@ pub struct Commit {
 }
 
 impl Sinks {
-    /// The formats that are checkpoints. Plain floats come last, since codes cannot be made of them.
+    /// The checkpoint formats. Plain floats come last, since they contain no codes.
     pub fn checkpoints(&self) -> Vec<OutputFormat> {
         let format = |format: &Format| match format {
             Format::Onnx | Format::Model(OutputFormat::Gguf) => None,
@@ -58,12 +58,12 @@ impl Sinks {
         formats
     }
 
-    /// Whether a GGUF file is one of the formats.
+    /// Returns whether a GGUF file is one of the formats.
     pub fn wants_gguf(&self) -> bool {
         self.formats.contains(&Format::Model(OutputFormat::Gguf))
     }
 
-    /// Whether an ONNX graph is one of the formats.
+    /// Returns whether an ONNX graph is one of the formats.
     pub fn wants_graph(&self) -> bool {
         self.formats.contains(&Format::Onnx)
     }

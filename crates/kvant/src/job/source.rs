@@ -1,4 +1,4 @@
-//! What is quantized.
+//! The source.
 
 use crate::error::{Error, ErrorKind};
 use kvant_container::Checkpoint;
@@ -13,7 +13,7 @@ pub struct Source {
     pub adapters: Vec<PathBuf>,
 }
 
-/// What kind of model a path means.
+/// The kind of model at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceKind {
     /// A checkpoint of safetensors.
@@ -55,7 +55,7 @@ impl Source {
 }
 
 impl SourceKind {
-    /// Which kind of file a name promises, whatever is there; `None` for directories and other files.
+    /// The kind of file implied by a name; `None` for directories and other files.
     pub(crate) fn named(path: &Path) -> Option<SourceKind> {
         let ends = |ending: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending));
         match () {
@@ -65,7 +65,7 @@ impl SourceKind {
         }
     }
 
-    /// Which kind of model a path means. A file that claims to be a GGUF file counts as one: its reader says what is wrong with it.
+    /// The kind of model at a path. A file that claims to be GGUF counts as one: its reader reports any defect.
     pub fn of(model: &Path) -> SourceKind {
         let ends = |ending: &str| model.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending));
         match () {

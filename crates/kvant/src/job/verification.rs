@@ -14,7 +14,7 @@ pub struct Verification {
     pub tensor_parallel: Option<u16>,
     /// Whether headers and configurations alone are read.
     pub quick: bool,
-    /// What opens graphs.
+    /// The engine that opens graphs.
     pub engine: GraphEngine,
 }
 

@@ -5,14 +5,14 @@ use crate::events::Reporter;
 use crate::job::{Data, Job};
 use kvant_container::Remedy;
 use kvant_container::onnx::GraphProto;
-use kvant_onnx::data::{DataOptions, Samples, Source, inputs};
+use kvant_onnx::data::{DataOptions, SampleSource, Samples, inputs};
 use std::path::{Path, PathBuf};
 
 /// The calibration data, and where they are from.
 ///
 /// # Errors
 /// No data, or such as do not fit the graph.
-pub fn calibration(job: &Job, graph: &GraphProto, reporter: &Reporter<'_>) -> Result<(Samples, Source), Error> {
+pub fn calibration(job: &Job, graph: &GraphProto, reporter: &Reporter<'_>) -> Result<(Samples, SampleSource), Error> {
     let source = source(&job.data)?.ok_or_else(no_data)?;
     let samples = opened(&source, &job.data, graph, Some(job.data.num_samples), None)?;
     if samples.random() {
@@ -21,13 +21,13 @@ pub fn calibration(job: &Job, graph: &GraphProto, reporter: &Reporter<'_>) -> Re
     Ok((samples, source))
 }
 
-/// Where the data are; `None` where there are none.
+/// The path of the data; `None` without data.
 ///
 /// # Errors
 /// Several of them.
-pub fn source(data: &Data) -> Result<Option<Source>, Error> {
+pub fn source(data: &Data) -> Result<Option<SampleSource>, Error> {
     let path = one_source(&data.files)?;
-    Ok(path.map(|path| path.to_string_lossy().parse().unwrap_or(Source::Path(path.to_path_buf()))))
+    Ok(path.map(|path| path.to_string_lossy().parse().unwrap_or(SampleSource::Path(path.to_path_buf()))))
 }
 
 /// Opens data for the inputs of a graph; `labels` is the array among them that is for none.
@@ -35,7 +35,7 @@ pub fn source(data: &Data) -> Result<Option<Source>, Error> {
 /// # Errors
 /// Data that do not fit the graph.
 pub fn opened(
-    source: &Source,
+    source: &SampleSource,
     data: &Data,
     graph: &GraphProto,
     num_samples: Option<usize>,

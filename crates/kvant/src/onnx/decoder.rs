@@ -21,10 +21,10 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Writes the graph, or checks that it can be written.
+/// Writes the graph, or checks that this is possible.
 ///
 /// # Errors
-/// What has no graph, before anything is written; then what the system or the weights say.
+/// Models without a graph, before anything is written; then errors of the system or the weights.
 pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Result<GraphConversion, Error> {
     let (sinks, limits, weights_only) = (&request.sinks, &request.limits, request.weights_only);
     request.refuse_for_one_file()?;
@@ -53,7 +53,7 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     Ok(GraphConversion { made: Some(MadeGraph { output: full_path(output), graph, time: begun.elapsed() }) })
 }
 
-/// What converting to a graph made, or would make.
+/// The result of converting to a graph, real or planned.
 pub struct GraphConversion {
     /// `None` where nothing was written.
     pub made: Option<MadeGraph>,
@@ -63,9 +63,9 @@ pub struct GraphConversion {
 pub struct MadeGraph {
     /// Its path.
     pub output: PathBuf,
-    /// What it holds.
+    /// The value it has.
     pub graph: Graph,
-    /// How long the run took.
+    /// The duration of the run.
     pub time: Duration,
 }
 
@@ -83,13 +83,13 @@ impl GraphConversion {
     }
 }
 
-/// How a graph is written.
+/// The options of writing a graph.
 pub struct Task<'a> {
     /// The checkpoint of the decoder.
     pub checkpoint: &'a Checkpoint,
     /// The file.
     pub output: &'a Path,
-    /// How it is written.
+    /// The way it is written.
     pub sinks: &'a Sinks,
     /// Resources.
     pub limits: &'a Limits,
@@ -97,7 +97,7 @@ pub struct Task<'a> {
     pub weights_only: bool,
 }
 
-/// What was written.
+/// The written output.
 pub struct Graph {
     /// Its nodes.
     pub nodes: usize,
@@ -111,7 +111,7 @@ impl Task<'_> {
     /// Writes the graph of a decoder.
     ///
     /// # Errors
-    /// What has no graph, and a graph that does not pass verification, before anything is written; then what the system says.
+    /// Models without a graph, and graphs that do not pass verification, before anything is written; then system errors.
     pub fn make(&self, decoder: &Decoder<'_>, claim: Claim, reporter: &Reporter<'_>) -> Result<Graph, Error> {
         let made = self.stage(decoder, &claim, reporter);
         // Of an error, too, a file that was rewritten is the cause.
@@ -158,11 +158,11 @@ fn notes(made: &Exported, weights_only: bool, reporter: &Reporter<'_>) {
     if let Some(first) = made.widened.first() {
         let count = made.widened.len();
         reporter.note(&format!(
-            "stored as the floats that they stand for, since no ONNX operator has their codes: {} ({first} ...)",
+            "stored as dequantized floats, since no ONNX operator supports their codes: {} ({first} ...)",
             counts::number(count, "quantized layer")
         ));
     }
     if made.float_activations || weights_only {
-        reporter.note("activations stay in float: the graph holds the quantized weights alone");
+        reporter.note("activations stay in float: only the weights of the graph are quantized");
     }
 }

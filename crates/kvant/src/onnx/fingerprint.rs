@@ -1,4 +1,4 @@
-//! What decides the results of a graph's expensive stages: a run that differs in any of it does not resume with those of another.
+//! Everything that determines the results of a graph's expensive stages: a run that differs in any of it does not resume from another's.
 
 use crate::job::Job;
 use kvant_container::onnx::external_files;
@@ -24,7 +24,7 @@ pub fn fingerprint(job: &Job, resolved: &Resolved) -> String {
     let external = external_files(&job.source.model).unwrap_or_default();
     let files = std::iter::once(job.source.model.as_path()).chain(external.iter().map(|file| file.as_path()));
     for file in files.chain(data.files.iter().map(|file| file.as_path())) {
-        // Data that are made up are no file.
+        // Random data have no file.
         text.push_str(&state_of(file).unwrap_or_else(|_| named(file)));
         text.push('\n');
     }

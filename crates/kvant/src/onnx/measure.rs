@@ -1,4 +1,4 @@
-//! How good a quantized graph is: it runs beside its float graph, one sample at a time, before it gets its name.
+//! Quality of a quantized graph: it runs beside its float graph, one sample at a time, before it is committed.
 
 use super::data::{opened, source};
 use crate::error::{Error, ErrorKind};
@@ -6,7 +6,7 @@ use crate::events::{Reporter, Stage, Unit};
 use crate::job::Job;
 use kvant_container::onnx::{ModelProto, Spill};
 use kvant_onnx::algorithm::{Algorithm, Stage as AlgorithmStage};
-use kvant_onnx::data::{Distribution, Samples, Source};
+use kvant_onnx::data::{Distribution, SampleSource, Samples};
 use kvant_onnx::evaluation::{
     Concern, EvaluationError, Loss, Remedy, Report, TensorReport, evaluate, evaluate_outputs, note_scaled, remedies,
     scaled_tensors, widened,
@@ -18,23 +18,23 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 
-/// A tenth as many samples are measured on as were calibrated on, but at least so many, if the data have them.
+/// A tenth of the number of calibration samples is used for measuring, but at least this many, if available.
 const LEAST: usize = 32;
 /// Samples on which tensors inside are compared, where outputs are bad.
 const INSIDE: usize = 8;
 /// The worst tensors that are named.
 const WORST: usize = 3;
 
-/// What is measured.
+/// The graph to measure.
 pub struct Subject<'a> {
     pub job: &'a Job,
     pub recipe: &'a Recipe,
     /// The float graph as it was quantized: simplified, its channels scaled.
     pub float: &'a ModelProto,
     pub quantized: &'a ModelProto,
-    /// Whether it is known that ONNX Runtime does not run it on CPUs: it is meant for others.
+    /// Whether ONNX Runtime is known not to run it on CPUs: it is meant for other hardware.
     pub elsewhere: bool,
-    /// The SQNR that is asked for.
+    /// The requested SQNR.
     pub least: Option<f64>,
     /// The graph that was quantized.
     pub source: &'a ModelProto,
@@ -42,10 +42,10 @@ pub struct Subject<'a> {
     pub spill: &'a Spill,
 }
 
-/// Where the samples are from that a graph was measured on.
+/// The origin of the samples that a graph was measured on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Origin {
+pub enum SampleOrigin {
     /// Behind those that it was calibrated on.
     HeldOut,
     /// The same: the data have no others.
@@ -54,38 +54,38 @@ pub enum Origin {
     Given,
 }
 
-/// How good a graph is.
+/// The measured quality of a graph.
 #[derive(Debug, Serialize)]
 pub struct Quality {
     /// Samples that it was measured on.
     pub samples: usize,
-    /// Where they are from.
-    pub samples_from: Origin,
-    /// What ran it.
+    /// Their origin.
+    pub samples_from: SampleOrigin,
+    /// The engine that ran it.
     pub engine: String,
-    /// Each output beside that of the float graph.
+    /// Each output compared with that of the float graph.
     pub outputs: Vec<TensorReport>,
-    /// How often both have the same top class.
+    /// The share of samples with the same top class.
     pub top1_agreement: Option<f64>,
-    /// Why ONNX Runtime does not run it with its graph optimizations.
+    /// The reason that ONNX Runtime does not run it with its graph optimizations.
     pub optimized_fails: Option<String>,
-    /// Whether nothing else was to run it.
+    /// Whether no other engine was requested.
     #[serde(skip)]
     pub is_useless: bool,
-    /// What is wrong with it.
+    /// The problem.
     pub warnings: Vec<String>,
     /// The most damaged tensors inside, where there are warnings.
     pub worst_tensors: Vec<TensorReport>,
-    /// What may help.
+    /// Possible remedies.
     pub suggestions: Vec<Remedy>,
 }
 
-/// What came of measuring.
+/// The outcome of measuring.
 #[derive(Debug)]
 pub enum Measured {
     /// The result.
     Done(Box<Quality>),
-    /// Why there is nothing to tell.
+    /// The reason that there is no result.
     Not(String),
 }
 
@@ -102,7 +102,7 @@ pub fn measure(subject: &Subject<'_>, reporter: &Reporter<'_>) -> Result<Measure
     }
 }
 
-fn quality(subject: &Subject<'_>, source: &Source, reporter: &Reporter<'_>) -> Result<Quality, Error> {
+fn quality(subject: &Subject<'_>, source: &SampleSource, reporter: &Reporter<'_>) -> Result<Quality, Error> {
     let reference = widened(subject.source.clone()).map_err(kvant_onnx::error::QuantizeError::from)?;
     let (report, origin) = match outputs(subject, &reference, source, reporter) {
         // An engine may not have the types of the source: those of the simplified graph it ran already.
@@ -141,7 +141,7 @@ fn quality(subject: &Subject<'_>, source: &Source, reporter: &Reporter<'_>) -> R
     })
 }
 
-/// Why outputs were not compared.
+/// The reason that outputs were not compared.
 enum Unmeasured {
     Evaluation(EvaluationError),
     Data(Error),
@@ -159,9 +159,9 @@ impl From<Unmeasured> for Error {
 fn outputs(
     subject: &Subject<'_>,
     reference: &ModelProto,
-    source: &Source,
+    source: &SampleSource,
     reporter: &Reporter<'_>,
-) -> Result<(Report, Origin), Unmeasured> {
+) -> Result<(Report, SampleOrigin), Unmeasured> {
     let used = subject.job.data.num_samples;
     let most = Most { held_out: LEAST.max(used / 10), given: used };
     let (mut samples, origin) = samples(subject, reference, source, most).map_err(Unmeasured::Data)?;
@@ -189,17 +189,22 @@ struct Most {
     given: usize,
 }
 
-/// Samples behind those that ranges come from, where there are any; else the same ones.
-fn samples(subject: &Subject<'_>, graph: &ModelProto, source: &Source, most: Most) -> Result<(Samples, Origin), Error> {
+/// Samples after those used for ranges, if any; otherwise the same ones.
+fn samples(
+    subject: &Subject<'_>,
+    graph: &ModelProto,
+    source: &SampleSource,
+    most: Most,
+) -> Result<(Samples, SampleOrigin), Error> {
     let (data, used) = (&subject.job.data, subject.job.data.num_samples);
     let calibrated = subject.recipe.needs_data() || subject.recipe.algorithms.need_data();
-    if calibrated && !matches!(source, Source::Random(_)) {
+    if calibrated && !matches!(source, SampleSource::Random(_)) {
         let rest = opened(source, data, &graph.graph, None, None)?.behind(used, most.held_out);
         if let Some(rest) = rest {
-            return Ok((rest, Origin::HeldOut));
+            return Ok((rest, SampleOrigin::HeldOut));
         }
     }
-    let origin = if calibrated { Origin::Calibration } else { Origin::Given };
+    let origin = if calibrated { SampleOrigin::Calibration } else { SampleOrigin::Given };
     Ok((opened(source, data, &graph.graph, Some(most.given.min(used)), None)?, origin))
 }
 
@@ -212,14 +217,14 @@ pub fn note_channels(quantized: &mut ModelProto, subject: &Channels<'_>) {
     }
     let found = || -> Result<Vec<String>, Error> {
         let reference = widened(subject.source.clone()).map_err(kvant_onnx::error::QuantizeError::from)?;
-        let source = source(&subject.job.data)?.unwrap_or(Source::Random(Distribution::Normal));
+        let source = source(&subject.job.data)?.unwrap_or(SampleSource::Random(Distribution::Normal));
         let mut samples = opened(&source, &subject.job.data, &reference.graph, Some(1), None)?;
         Ok(scaled_tensors(&reference, subject.float, &mut samples, subject.runtime)?)
     };
     note_scaled(quantized, &found().unwrap_or_default());
 }
 
-/// What [`note_channels`] compares.
+/// The input of [`note_channels`].
 pub struct Channels<'a> {
     pub job: &'a Job,
     /// The graph that was quantized.
@@ -231,7 +236,7 @@ pub struct Channels<'a> {
 
 /// The most damaged tensors inside, against the float graph whose channels have the same scales: those that are NaN or infinite first,
 /// in the order of the graph.
-fn worst(subject: &Subject<'_>, source: &Source) -> Vec<TensorReport> {
+fn worst(subject: &Subject<'_>, source: &SampleSource) -> Vec<TensorReport> {
     let most = Most { held_out: INSIDE, given: INSIDE };
     let Ok((mut samples, _)) = samples(subject, subject.float, source, most) else { return Vec::new() };
     // Here they can be compared.
@@ -262,7 +267,7 @@ impl Measured {
         quality.worst_tensors.iter().map(|tensor| tensor.name.as_str()).collect()
     }
 
-    /// Whether the outputs are numbers where those of the float model are.
+    /// Returns whether the outputs are numbers where those of the float model are.
     ///
     /// # Errors
     /// The first output that is not, and the tensors that damage it.
@@ -275,10 +280,10 @@ impl Measured {
         Err(format!("output `{name}` has NaN or infinite values where the float model has numbers{worst}"))
     }
 
-    /// Whether the worst output reaches an SQNR.
+    /// Returns whether the worst output reaches an SQNR.
     ///
     /// # Errors
-    /// It does not, or nobody knows.
+    /// It does not, or this is unknown.
     pub fn require(&self, least: f64) -> Result<(), String> {
         let Self::Done(quality) = self else {
             return Err(format!("‹min-sqnr› {least}: the SQNR of the outputs is not known"));
@@ -302,7 +307,7 @@ impl Measured {
     }
 }
 
-/// Whether an output does not reach an SQNR.
+/// Returns whether an output does not reach an SQNR.
 fn is_below(output: &TensorReport, least: f64) -> bool {
     output.sqnr_db.is_nan() || output.sqnr_db < least
 }

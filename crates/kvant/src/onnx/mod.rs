@@ -42,7 +42,7 @@ pub fn read(path: &Path) -> Result<ModelProto, Error> {
     Ok(kvant_container::onnx::read(path)?)
 }
 
-/// Refuses a library of an engine that is not asked for.
+/// Refuses a library of an engine that is not requested.
 pub fn refuse_idle_library(engine: &GraphEngine) -> Result<(), Error> {
     if engine.choice != RuntimeChoice::Rten || engine.library.is_none() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Whether ONNX Runtime opens a graph as programs open it, with its graph optimizations: asked in a process of its own, because
+//! Checks whether ONNX Runtime opens a graph as programs do, with its graph optimizations: in a separate process, because
 //! the library may crash over a graph, and would take Kvant with it.
 
 use crate::cancel::CancelToken;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// What ONNX Runtime says to a graph.
+/// The answer of ONNX Runtime to a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opening {
     /// It opens it; its name and version.
@@ -19,17 +19,17 @@ pub enum Opening {
     Refuses {
         /// Its name and version.
         engine: String,
-        /// What it says, or how it ended.
+        /// Its answer, or its exit status.
         problem: String,
-        /// Whether it ended the process and said nothing.
+        /// Whether it ended the process without an answer.
         is_crash: bool,
     },
     /// It could not be asked: the library was not found, or is not wanted.
     Unknown,
 }
 
-/// The way out where ONNX Runtime crashes over a graph. Measured with 1.31.1 on a vision transformer in float16: of its levels of
-/// optimization the highest alone, which moves convolutions to channels last, does.
+/// The remedy if ONNX Runtime crashes on a graph. Measured with 1.31.1 on a vision transformer in float16: of its levels of
+/// optimization only the highest, which moves convolutions to channels last, crashes.
 const AFTER_CRASH: &str = "write it anyway, and open it with fewer optimizations: sessions with graph_optimization_level ORT_ENABLE_EXTENDED, or ORT_DISABLE_ALL, may take it";
 
 impl Opening {
@@ -54,7 +54,7 @@ pub fn ask(model: &Path, engine: &GraphEngine) -> Opening {
     }
 }
 
-/// What the process said; one that said nothing has crashed.
+/// The answer of the process; one without an answer has crashed.
 fn answer(output: &Output) -> Opening {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let said: Option<Value> = serde_json::from_slice(&output.stdout).ok();
@@ -106,7 +106,7 @@ mod tests {
     use std::process::ExitStatus;
 
     #[test]
-    fn a_process_that_says_nothing_has_crashed() {
+    fn silent_probe_process_counts_as_crashed() {
         let said = |text: &str| answer(&Output { status: ExitStatus::default(), stdout: text.into(), stderr: vec![] });
         for opening in [
             Opening::Opens("onnxruntime 1.31".to_owned()),

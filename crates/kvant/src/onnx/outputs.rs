@@ -74,7 +74,7 @@ impl GraphOutputs {
         Ok(GraphOutputs { named, all })
     }
 
-    /// Whether the output is a directory with a file for each of several formats.
+    /// Returns whether the output is a directory with a file for each of several formats.
     pub fn has_directory(&self) -> bool {
         self.all.len() > 1
     }

@@ -26,15 +26,15 @@ pub fn plan(job: &Job) -> Result<GraphPlan, Error> {
     Ok(GraphPlan { model: job.source.model.clone(), prepared, cost, samples })
 }
 
-/// What quantizing a graph would do.
+/// The plan of quantizing a graph.
 pub struct GraphPlan {
     /// The source.
     pub model: PathBuf,
     /// The graph with its passes run and its pairs placed.
     pub prepared: Prepared,
-    /// What the run would take.
+    /// The cost of the run.
     pub cost: Cost,
-    /// Samples to calibrate on, if there are as many.
+    /// Calibration samples, if available.
     pub samples: usize,
 }
 

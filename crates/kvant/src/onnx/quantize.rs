@@ -37,7 +37,7 @@ use std::time::Instant;
 /// Quantizes a graph. An interrupted run resumes with what it has found of ranges, transforms and layers.
 ///
 /// # Errors
-/// Whatever can be refused, before data are read; then what the data, the engine or the system say, and a result that is rejected
+/// Invalid requests, before data are read; then errors of the data, the engine or the system, and a rejected result, which
 /// is reported and not written.
 pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error> {
     let begun = Instant::now();
@@ -72,7 +72,7 @@ struct Run<'a, 'e> {
     outputs: &'a GraphOutputs,
     /// The graph to quantize.
     source: &'a ModelProto,
-    /// What an interrupted run has found, and this one finds.
+    /// Results of an interrupted run and of this one.
     kept: KeptResults,
     begun: Instant,
 }
@@ -227,7 +227,7 @@ impl Run<'_, '_> {
         Ok(room.check()?)
     }
 
-    /// What algorithms see, where there are data.
+    /// The inputs of algorithms, if there are data.
     fn data<'a>(
         &'a self,
         samples: Option<&'a mut Samples>,
@@ -250,13 +250,13 @@ impl Run<'_, '_> {
         let observed = self.job.limits.pool()?.install(|| observation.observed());
         self.reporter.refuse_lost()?;
         let failed =
-            |cause| Error::system(format!("cannot keep ranges beside {}: {cause}", self.outputs.named.display()));
+            |cause| Error::system(format!("cannot store ranges next to {}: {cause}", self.outputs.named.display()));
         observed.keep(&engine, &self.kept).map_err(failed)?;
         Ok((observed, Some(engine)))
     }
 }
 
-/// Refuses to promise an SQNR of which nothing would be known.
+/// Refuses an SQNR limit that could not be measured.
 fn check_measurable(job: &Job) -> Result<(), Error> {
     if job.limits.quality.min_sqnr.is_none() || !job.data.files.is_empty() {
         return Ok(());
@@ -282,18 +282,18 @@ pub(super) fn no_output() -> Error {
         .with_remedies(vec![Remedy::setting("output", "give one with ‹output›, e.g. ‹output› model.int8.onnx")])
 }
 
-/// Refuses an output that exists, or that is no file to be.
+/// Refuses an output that exists, or that cannot be a file.
 pub fn check_output(output: &Path, overwrite: bool) -> Result<(), Error> {
     let shown = printable(&output.to_string_lossy());
     let usage = |message: String, hint: &str| Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned()));
     if SourceKind::of(output) != SourceKind::Graph {
-        return Err(usage(format!("{shown} is no name of an ONNX graph"), "end it with .onnx"));
+        return Err(usage(format!("{shown} is not the name of an ONNX graph"), "end it with .onnx"));
     }
     if output.is_dir() {
         return Err(usage(format!("{shown} is a directory"), "name a file in it"));
     }
     if output.exists() && !output.is_file() {
-        return Err(usage(format!("{shown} is no regular file"), "choose another name with ‹output›"));
+        return Err(usage(format!("{shown} is not a regular file"), "choose another name with ‹output›"));
     }
     refuse_existing(output, overwrite)?;
     refuse_stray_data(output)
@@ -311,7 +311,7 @@ fn samples(job: &Job, prepared: &Prepared, reporter: &Reporter<'_>) -> Result<Op
     Ok(Some(samples))
 }
 
-/// What quantizing a graph made.
+/// The result of quantizing a graph.
 pub struct GraphReport {
     /// The graphs, in the order in which their formats were asked for. There is at least one.
     pub graphs: Vec<QuantizedGraph>,
@@ -319,11 +319,11 @@ pub struct GraphReport {
     pub written: bool,
     /// Bytes of the source's files.
     pub source_bytes: u64,
-    /// What the float model was run with; `None` where no range depends on data.
+    /// The engine of the float model; `None` if no range depends on data.
     pub engine: Option<String>,
-    /// How long the run took.
+    /// The duration of the run.
     pub seconds: f64,
-    /// Why the result was rejected and is not written.
+    /// The reason that the result was rejected.
     pub rejection: Option<Error>,
 }
 
@@ -335,7 +335,7 @@ pub struct QuantizedGraph {
     pub format: Option<&'static str>,
     /// Bytes of its files.
     pub bytes: u64,
-    /// What became of tensors.
+    /// Results for tensors.
     pub report: Report,
     /// Whether ONNX Runtime opens it.
     pub opening: Opening,
@@ -363,7 +363,7 @@ fn format_name(layout: Layout) -> Option<&'static str> {
     }
 }
 
-/// Bytes of a model: its file, and those that its tensors lie in.
+/// Bytes of a model: its file and its external data.
 pub(super) fn model_size(path: &Path) -> u64 {
     let external = external_files(path).unwrap_or_default();
     let files = std::iter::once(path).chain(external.iter().map(PathBuf::as_path));

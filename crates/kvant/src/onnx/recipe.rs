@@ -8,14 +8,14 @@ use crate::resolve;
 use crate::settings::first_given;
 use kvant_checkpoint::blockwise::Propagate;
 use kvant_container::Remedy;
-use kvant_onnx::data::Source;
+use kvant_onnx::data::SampleSource;
 use kvant_onnx::settings::{Resolved, Settings};
 use kvant_quant::recipe::OverrideEntry;
 
-/// The recipe that a preset, a file and options make together, and the passes that go with it.
+/// The recipe from a preset, a file and options, with its passes.
 ///
 /// # Errors
-/// A preset or type that does not exist, a file that is none, options that contradict each other or belong to checkpoints.
+/// An unknown preset or type, an invalid file, options that contradict each other or belong to checkpoints.
 pub fn recipe(job: &Job) -> Result<Resolved, Error> {
     let settings = settings(job)?;
     // What one format does not have is refused before the work on others.
@@ -25,10 +25,10 @@ pub fn recipe(job: &Job) -> Result<Resolved, Error> {
     Ok(settings.resolve()?)
 }
 
-/// What is said: options, then the file.
+/// The settings: options, then the file.
 ///
 /// # Errors
-/// Options that belong to checkpoints, a file that is no recipe.
+/// Options that belong to checkpoints, a file that is not a recipe.
 pub fn settings(job: &Job) -> Result<Settings, Error> {
     refuse_foreign(job)?;
     refuse_idle_library(&job.limits.engine)?;
@@ -70,7 +70,7 @@ fn refuse_foreign(job: &Job) -> Result<(), Error> {
 
 /// Refuses a seed where no data are made up: samples of files are taken in their order.
 fn refuse_idle_seed(job: &Job) -> Result<(), Error> {
-    let is_made_up = matches!(source(&job.data), Ok(Some(Source::Random(_))));
+    let is_made_up = matches!(source(&job.data), Ok(Some(SampleSource::Random(_))));
     if job.data.seed == 0 || is_made_up {
         return Ok(());
     }

@@ -11,7 +11,7 @@ use crate::settings::first_given;
 use crate::text::printable;
 use kvant_container::onnx::{ExternalData, GraphProto, SourceGraph, Spill};
 use kvant_container::write_file;
-use kvant_onnx::data::Source;
+use kvant_onnx::data::SampleSource;
 use kvant_onnx::sensitivity::{Bench, Candidate, Data, Outcome, Target, candidates, plan, search, sensitivities};
 use kvant_onnx::settings::Settings;
 use std::path::Path;
@@ -113,7 +113,7 @@ fn tried(analysis: &Sensitivity, settings: &Settings, target: Option<&Target>) -
 fn data(analysis: &Sensitivity, graph: &GraphProto, reporter: &Reporter<'_>) -> Result<Data, Error> {
     let (calibration, source) = calibration(&analysis.job, graph, reporter)?;
     let held_out = match &analysis.test {
-        Some(path) => Source::Path(path.clone()),
+        Some(path) => SampleSource::Path(path.clone()),
         None => {
             reporter.note("models are measured on the calibration data; ‹eval› names other samples");
             source

@@ -31,7 +31,7 @@ impl Staged {
     /// Makes a place for the graphs of an output that this run has claimed.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn begin<'p>(claim: &Claim, outputs: impl IntoIterator<Item = &'p Path>) -> Result<Staged, Error> {
         let files = outputs.into_iter().flat_map(|output| [output.to_owned(), external_data_path(output)]);
         let name = |path: PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -61,7 +61,7 @@ impl Staged {
     /// Adds a report, which gets its name with the graphs.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn add_report(&mut self, text: &str, place: &Path) -> Result<(), Error> {
         let failed = |e: std::io::Error| Error::system(format!("cannot write {}: {e}", place.display()));
         let made = self.directory.join(REPORT);
@@ -102,7 +102,7 @@ impl Staged {
     /// Gives the report alone its name: the graphs were rejected.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn place_report(self, claim: Claim, sync: bool) -> Result<(), Error> {
         let files: Vec<Placing> = self.report.into_iter().collect();
         Ok(claim.place(&files, durability(sync))?)
@@ -128,11 +128,11 @@ fn durability(sync: bool) -> Durability {
     if sync { Durability::Disk } else { Durability::Process }
 }
 
-/// The claim with what was made. After an error nothing unfinished stays beside the output, but results that a rerun resumes with: where
-/// the user has stopped it, or the system refused something. Those of a source that was cut short or rewritten are not sound.
+/// Returns the claim. After an error no unfinished files are left beside the output, except results that a rerun resumes from: if
+/// the user stopped it, or a system call failed. Those of a source that was cut short or rewritten are not sound.
 ///
 /// # Errors
-/// That of the work.
+/// The error of the work.
 pub fn made_or_left<T>(claim: Claim, made: Result<T, Error>, is_sound: bool) -> Result<(T, Claim), Error> {
     match made {
         Ok(made) => Ok((made, claim)),

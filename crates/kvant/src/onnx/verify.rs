@@ -1,4 +1,4 @@
-//! Whether a graph runs, and whether its quantization is sane.
+//! Checks that a graph runs and that its quantization is valid.
 
 use super::opening::{self, Opening};
 use crate::ending::refuse_changed_graphs;
@@ -26,7 +26,7 @@ pub fn run(request: &Verification) -> Result<GraphVerdict, Error> {
     if let Some(setting) = first_given(&foreign) {
         let failure = Error::new(ErrorKind::Usage, format!("{setting} does not apply to an ONNX graph"));
         return Err(
-            failure.with_hint(Some("leave it out: a graph is read as a whole, and runs on one device".to_owned()))
+            failure.with_hint(Some("leave it out: a graph is read completely and runs on one device".to_owned()))
         );
     }
     let source = SourceGraph::read(&request.model);
@@ -52,23 +52,23 @@ pub fn run(request: &Verification) -> Result<GraphVerdict, Error> {
     Ok(GraphVerdict { model: request.model.clone(), nodes, findings, opening, runs, loader })
 }
 
-/// What was found of a graph.
+/// The findings of a graph.
 pub struct GraphVerdict {
     /// The graph.
     pub model: PathBuf,
     /// Its nodes.
     pub nodes: usize,
-    /// What the checks found.
+    /// The findings of the checks.
     pub findings: Vec<Finding>,
-    /// What ONNX Runtime says.
+    /// The answer of ONNX Runtime.
     pub opening: Opening,
-    /// Whether ONNX Runtime runs it, as far as is known.
+    /// Whether ONNX Runtime runs it, if known.
     pub runs: bool,
     loader: Option<&'static Loader>,
 }
 
 impl GraphVerdict {
-    /// Whether it passes: all checks, or where one loader alone is asked for, that loader.
+    /// Returns whether it passes: all checks, or the requested loader alone.
     pub fn passes(&self) -> bool {
         match self.loader {
             Some(loader) => reads_graphs(loader) && self.runs,
@@ -76,7 +76,7 @@ impl GraphVerdict {
         }
     }
 
-    /// Why it does not pass.
+    /// The reason that it does not pass.
     pub fn problem(&self) -> String {
         let path = self.model.display().to_string();
         match self.loader {
@@ -102,7 +102,7 @@ impl GraphVerdict {
     }
 }
 
-/// What ONNX Runtime says to a graph, or the rules where it is not there.
+/// The answer of ONNX Runtime to a graph, or of the rules without it.
 fn runs(opening: &Opening, findings: &[Finding]) -> bool {
     match opening {
         Opening::Opens(_) => true,
@@ -111,7 +111,7 @@ fn runs(opening: &Opening, findings: &[Finding]) -> bool {
     }
 }
 
-/// Adds what ONNX Runtime refuses and no rule has found. What the rules explain may run elsewhere, and is told once.
+/// Adds failures of ONNX Runtime that no rule explains. Explained ones may run elsewhere, and are reported once.
 fn refusal(opening: &Opening, model: &Path, findings: &mut Vec<Finding>) {
     let Opening::Refuses { engine, problem, .. } = opening else { return };
     if !kvant_onnx::verify::runs(findings) {
@@ -122,7 +122,7 @@ fn refusal(opening: &Opening, model: &Path, findings: &mut Vec<Finding>) {
     findings.insert(0, Finding { check: "opening", severity: Severity::Error, place, reason, hint });
 }
 
-/// Refuses to commit a graph that does not pass. Returns whether ONNX Runtime runs it, as far as is known.
+/// Refuses to commit a graph that does not pass. Returns whether ONNX Runtime runs it, if known.
 ///
 /// # Errors
 /// The first finding, and the option that skips verification.

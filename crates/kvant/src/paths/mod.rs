@@ -1,4 +1,4 @@
-//! The paths that a run reads and writes: their names, the rule that keeps them apart, and what lies beside an output.
+//! The paths that a run reads and writes: their names, the rule that keeps them apart, and records beside an output.
 
 mod name;
 pub mod record;
@@ -12,7 +12,7 @@ use crate::text::shown;
 use kvant_container::Remedy;
 use std::path::{Path, PathBuf};
 
-/// Refuses a directory where one text is to be named.
+/// Refuses a directory where a single text is required.
 ///
 /// # Errors
 /// Names the option.
@@ -32,13 +32,13 @@ pub fn checkpoint_beside(output: &Path) -> PathBuf {
     output.with_file_name(name)
 }
 
-/// That a job names no directory to write.
+/// The error for a job without an output directory.
 pub fn no_directory() -> Error {
     Error::new(ErrorKind::Usage, "no output directory is given")
         .with_remedies(vec![Remedy::setting("output", "give one with ‹output›")])
 }
 
-/// That a job names no file to write.
+/// The error for a job without an output file.
 pub fn no_file() -> Error {
     Error::new(ErrorKind::Usage, "no output file is given")
         .with_remedies(vec![Remedy::setting("output", "give one with ‹output›")])

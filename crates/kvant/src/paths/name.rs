@@ -6,7 +6,7 @@ use crate::events::Reporter;
 use crate::text::shown;
 use std::path::{Path, PathBuf};
 
-/// What is written under a name.
+/// The kind of output under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputKind {
     /// A directory: a checkpoint, or one folder for each of several formats.
@@ -17,7 +17,7 @@ pub enum OutputKind {
     Graph,
 }
 
-/// Endings, what they are the names of, and the way to what they promise behind `--format` or `--to`.
+/// File extensions, the outputs they imply, and the value of `--format` or `--to` for these.
 const ENDINGS: &[(&str, Option<OutputKind>, &str)] = &[
     ("gguf", Some(OutputKind::Gguf), "gguf writes a GGUF file, as its own schemes do, e.g. Q4_K_M"),
     ("onnx", Some(OutputKind::Graph), "onnx writes a graph"),
@@ -38,7 +38,7 @@ impl OutputKind {
 /// `--to`.
 ///
 /// # Errors
-/// Names the output, what it would be, and the way out.
+/// Names the output, its actual kind, and a remedy.
 pub fn check_name(output: &Path, kind: OutputKind, option: &str) -> Result<(), Error> {
     if kind != OutputKind::Directory {
         refuse_slash(output)?;
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_another_kind_are_refused() {
+    fn output_names_of_another_kind_are_refused() {
         use OutputKind::{Directory, Gguf, Graph};
         for (name, kind) in [("out", Directory), ("v1.5", Directory), ("a.GGUF", Gguf), ("a", Gguf), ("a.onnx", Graph)]
         {

@@ -1,4 +1,4 @@
-//! What calibration found, kept beside a file or a graph that has no directory of its own: `model.gguf` has
+//! The calibration record, kept beside a file or a graph without its own directory: `model.gguf` has
 //! `model.calibration.json`. A checkpoint holds it as `calibration.json`.
 
 use super::rule::refuse_existing;
@@ -18,7 +18,7 @@ pub fn beside(output: &Path) -> PathBuf {
     output.with_extension(IN_CHECKPOINT)
 }
 
-/// Refuses a file of another kind in its place, and a record where nothing is to be replaced.
+/// Refuses a file of another kind in its place, and an existing record unless it may be replaced.
 ///
 /// # Errors
 /// Names the file.
@@ -43,10 +43,10 @@ fn is_record(path: &Path) -> bool {
         .is_ok_and(|record| record["data"].is_object() && record["report"].is_object())
 }
 
-/// Copies the record of a checkpoint, if it has one, to where it stands beside an output that was made of it.
+/// Copies the record of a checkpoint, if it has one, to its place beside an output converted from it.
 ///
 /// # Errors
-/// A file that has come to be there since [`check`], unless it is this very record; the system's.
+/// A file that appeared since [`check`], unless it is the same record; system errors.
 pub fn keep(checkpoint: &Path, output: &Path, overwrite: bool) -> Result<(), Error> {
     let (from, to) = (checkpoint.join(IN_CHECKPOINT), beside(output));
     let failed = |cause| Error::system(format!("cannot write {}: {cause}", shown(&to)));
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_takes_the_place_of_a_record_alone() {
+    fn calibration_record_replaces_only_a_record() {
         let dir = tempfile::tempdir().unwrap();
         let (checkpoint, output) = (dir.path().join("checkpoint"), dir.path().join("model.gguf"));
         fs::create_dir(&checkpoint).unwrap();

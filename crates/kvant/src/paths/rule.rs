@@ -44,7 +44,7 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
 /// The first that is missing.
 pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Path)>) -> Result<(), Error> {
     let is_made_up = |path: &Path| path.to_string_lossy().split(':').next() == Some("random");
-    // What may not be looked at is there: its reader says why it cannot be read.
+    // Inaccessible paths count as existing: their reader reports the reason.
     let is_missing = |path: &Path| path.try_exists().is_ok_and(|exists| !exists);
     let missing = files.into_iter().find(|(_, path)| is_missing(path) && !is_made_up(path));
     let Some((option, path)) = missing else { return Ok(()) };
@@ -57,7 +57,7 @@ pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Pat
     Err(failure.with_hint(Some(format!("check the path behind {option}"))))
 }
 
-/// What a model is called where settings are named: it is none.
+/// The name of the model in place of a setting.
 pub const MODEL: &str = "the model";
 
 /// The files that a job reads, with the settings that name them.
@@ -75,7 +75,7 @@ fn is_graph(path: &Path) -> bool {
     SourceKind::of(path) == SourceKind::Graph
 }
 
-/// The path behind a link that was given as an output: what is made goes to where the link leads.
+/// The path behind a link given as an output: the output is written to the link's target.
 ///
 /// # Errors
 /// A link that leads nowhere.
@@ -102,8 +102,8 @@ pub fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), Error> {
     Err(failure.with_remedies(vec![Remedy::text("name another file"), Remedy::Overwrite]))
 }
 
-/// Refuses to replace external data that the graph in their place does not use, or that another graph beside it uses too: only those of
-/// a graph that is replaced go with it.
+/// Refuses to replace external data that the replaced graph does not use, or that another graph beside it uses too: only those of
+/// a replaced graph are removed with it.
 ///
 /// # Errors
 /// Names the file, and the graph.
@@ -133,7 +133,7 @@ pub fn refuse_stray_data(graph: &Path) -> Result<(), Error> {
     ]))
 }
 
-/// What a run reads and writes.
+/// The paths that a run reads and writes.
 pub struct Paths {
     overwrite: bool,
     tries: bool,
@@ -141,7 +141,7 @@ pub struct Paths {
     written: Vec<Written>,
 }
 
-/// A path, and what it is to the run.
+/// A path and its role in the run.
 struct Place {
     what: String,
     path: PathBuf,
@@ -151,9 +151,9 @@ struct Place {
 struct Written {
     option: &'static str,
     path: PathBuf,
-    /// Names beside it that are in use while it is made, or belong to it.
+    /// Names beside it that are in use during the run, or belong to it.
     beside: Vec<PathBuf>,
-    /// Whether it is the model: its parents are made, and whether it can be replaced the engine tells.
+    /// Whether it is the model: its parents are created, and the engine decides whether it can be replaced.
     is_model: bool,
 }
 
@@ -235,7 +235,7 @@ impl Paths {
 }
 
 impl Written {
-    /// The path and the names beside it, each with what it is to others.
+    /// The path and the names beside it, each with its role.
     fn places(&self) -> Vec<Place> {
         let own = Place { what: format!("{} {}", self.option, shown(&self.path)), path: self.path.clone() };
         let reserved = format!("a path reserved for {}", own.what);
@@ -281,7 +281,7 @@ impl Written {
         refuse_existing(&self.path, overwrite)
     }
 
-    /// Refuses a model below what is no directory, and a file that is named as a directory.
+    /// Refuses a model below a file, and a file named like a directory.
     fn refuse_unreachable(&self) -> Result<(), Error> {
         let is_file = is_graph(&self.path) || SourceKind::named(&self.path) == Some(SourceKind::Gguf);
         if is_file {
@@ -324,15 +324,15 @@ impl Written {
         Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned()))
     }
 
-    /// Makes and removes a file where this one will be: permissions alone do not tell, since the owner, the file system and the device
-    /// have a say too.
+    /// Creates and removes a file at this path: permissions alone are not conclusive, since the owner, the file system and the device
+    /// matter too.
     fn try_writing(&self, overwrite: bool) -> Result<(), Error> {
         let failed = |cause: io::Error| self.failed(&cause);
         let is_special = fs::metadata(&self.path).is_ok_and(|found| !found.is_file() && !found.is_dir());
         if is_special && !self.is_model {
             return Ok(());
         }
-        // What is in a directory that is replaced is removed at the end.
+        // The contents of a replaced directory are removed at the end.
         let directory =
             if overwrite && self.path.is_dir() { self.path.clone() } else { existing_directory(&self.path) };
         let probe = directory.join(format!(".kvant.{}.probe", std::process::id()));
@@ -352,7 +352,7 @@ fn existing_directory(path: &Path) -> PathBuf {
     found.unwrap_or(Path::new(".")).to_owned()
 }
 
-/// How a path that is written lies to another, links and second names of files seen through; nothing where they are apart.
+/// The relation of a written path to another, resolving links and hard links; `None` if they are unrelated.
 fn relation(written: &Path, other: &Path) -> Option<&'static str> {
     let (here, there) = (real(written), real(other));
     if here == there || file_id(&here).is_some_and(|id| file_id(&there) == Some(id)) {
@@ -367,7 +367,7 @@ fn relation(written: &Path, other: &Path) -> Option<&'static str> {
     is_file_in(&here, &there).then_some("is also a file of")
 }
 
-/// Whether a file has a second name in a directory, as links of both kinds give it.
+/// Returns whether a file has a second name in a directory, through symbolic or hard links.
 fn is_file_in(file: &Path, directory: &Path) -> bool {
     let Some(id) = file_id(file).filter(|_| file.is_file() && directory.is_dir()) else { return false };
     let mut left = vec![directory.to_owned()];
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_refused() {
+    fn unwritable_paths_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let check = |name: &str| {
             let written = written(&folder.path().join(name));
@@ -427,7 +427,7 @@ mod tests {
     /// Not even its owner, with all permissions, makes files there.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_directory_that_only_looks_writable_is_refused() {
+    fn seemingly_writable_directory_is_refused() {
         let directory = Path::new("/sys/kernel");
         if directory.is_dir() {
             let failure = written(&directory.join("report.json")).try_writing(false).unwrap_err();
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_compared_as_what_they_are() {
+    fn paths_are_compared_by_identity() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::create_dir_all(path("model/inner")).unwrap();

@@ -1,10 +1,10 @@
-//! Findings of checks as they are shown: alike ones together, the worst first.
+//! Findings of checks as displayed: similar ones together, the worst first.
 
 use super::pattern;
 use crate::text::{Align, Table};
 use kvant_quant::finding::{Finding, Severity};
 
-/// All findings; those that differ in the numbers of their places only in one line, unless `all` are asked for.
+/// All findings; those that differ only in the indices of their places share a line, unless `all` are requested.
 pub fn table(findings: &[Finding], all: bool) -> Table {
     let titles = ["", "check", "where", "what", "way out"].map(|title| (title, Align::Left));
     let mut table = Table::new(&titles);
@@ -33,7 +33,7 @@ pub fn table(findings: &[Finding], all: bool) -> Table {
     table
 }
 
-/// A reason without the numbers in which those of alike findings differ: indices of blocks, sizes and scales, but not digits of
+/// A reason without the numbers in which similar findings differ: indices of blocks, sizes and scales, but not digits of
 /// words such as `int4`.
 fn without_numbers(reason: &str) -> String {
     let mut masked = String::new();
@@ -55,13 +55,13 @@ fn without_numbers(reason: &str) -> String {
     masked
 }
 
-/// Whether a character belongs to the number that stands before it: `0.25`, `1e-5`.
+/// Returns whether a character belongs to the number that stands before it: `0.25`, `1e-5`.
 fn continues_number(last: char, next: char) -> bool {
     let is_inside = last.is_ascii_digit() && matches!(next, '.' | 'e');
     next.is_ascii_digit() || is_inside || (last == 'e' && next == '-')
 }
 
-/// How many there are of each kind.
+/// The number of each kind.
 pub fn count(findings: &[Finding]) -> String {
     let of = |severity: Severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let words = |count: usize, word: &str| match count {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alike_findings_of_all_blocks_are_one_row() {
+    fn similar_findings_of_all_blocks_form_one_row() {
         let finding = |block: usize| Finding {
             check: "fused-scales",
             severity: Severity::Note,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_of_words_are_not_numbers() {
+    fn digits_within_words_are_kept() {
         assert_eq!(
             without_numbers("int4 in `model.layers.10.q` is 1.5e-3, 2 devices. 3"),
             "int4 in `model.layers.#q` is #, # devices. #"

@@ -55,7 +55,7 @@ fn linears(found: &CheckpointInspection) -> String {
     let linears = found.network.linears().len();
     match (found.network.experts().len(), &found.quantization) {
         (0, None) => linears.to_string(),
-        (0, Some(_)) => format!("{linears} with weights in floats"),
+        (0, Some(_)) => format!("{linears} with float weights"),
         (experts, _) => format!("{linears}, and {experts} tensors of experts"),
     }
 }

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_for_each_token_and_what_is_not_known_is_a_dash() {
+    fn losses_are_per_token_and_unknown_ones_are_dashes() {
         let layers = vec![layer(0, Some(1.0)), LayerReport { held_out: Some(50), ..layer(1, None) }];
         let report = BlockwiseReport { layers, ..BlockwiseReport::default() };
         let expected = [
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn long_tables_end_in_where_the_rest_is_and_empty_ones_are_none() {
+    fn long_layer_tables_name_their_file_and_empty_ones_are_omitted() {
         let layers = (0..MOST + 7).map(|index| layer(index, Some(1.0))).collect();
         let report = BlockwiseReport { layers, ..BlockwiseReport::default() };
         assert!(plain(&report).contains("\nfurther layers   7: see calibration.json\n"));

@@ -14,9 +14,9 @@ struct Template(Vec<Option<String>>);
 pub struct Group<K> {
     template: Template,
     numbers: Vec<BTreeSet<u64>>,
-    /// What all members have in common.
+    /// The shared key of all members.
     pub key: K,
-    /// How many members there are.
+    /// The number of members.
     pub count: usize,
     /// The sum over the members.
     pub bytes: u64,
@@ -111,25 +111,25 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_gathered() {
+    fn indices_are_collected_into_ranges() {
         let names = ["h.0.w", "h.1.w", "h.10.w", "h.2.w", "h.12.w", "h.13.w", "head.w"].map(|name| (name, 0));
         assert_eq!(patterns(&names), [("h.{0..2,10,12,13}.w".to_owned(), 6), ("head.w".to_owned(), 1)]);
     }
 
     #[test]
-    fn different_keys_are_different_groups() {
+    fn different_keys_form_different_groups() {
         let names = [("h.0.w", 1), ("h.1.w", 0), ("h.2.w", 0)];
         assert_eq!(patterns(&names), [("h.0.w".to_owned(), 1), ("h.{1,2}.w".to_owned(), 2)]);
     }
 
     #[test]
-    fn several_numbers_in_a_name() {
+    fn several_indices_in_a_name_are_collected() {
         let names = ["l.0.e.0.w", "l.0.e.1.w", "l.1.e.0.w", "l.1.e.1.w"].map(|name| (name, 0));
         assert_eq!(patterns(&names), [("l.{0,1}.e.{0,1}.w".to_owned(), 4)]);
     }
 
     #[test]
-    fn odd_names_survive() {
+    fn unusual_names_are_unchanged() {
         for name in ["", ".", "a..b", "007.w", "+1.w", "99999999999999999999.w", "1x.2"] {
             assert_eq!(patterns(&[(name, 0)])[0].0, name);
         }

@@ -2,7 +2,7 @@
 
 use super::pattern;
 use super::{Section, plan_gguf, plan_graph};
-use crate::checkpoint::fate::Fate;
+use crate::checkpoint::fate::TensorSummary;
 use crate::checkpoint::plan::{CheckpointPlan, Cost};
 use crate::run::Plan;
 use crate::text::counts::{self, Line};
@@ -57,11 +57,11 @@ fn title(planned: &CheckpointPlan) -> String {
     format!("{} ({family}) to {scheme}, format {format}{share}", plan.architecture())
 }
 
-fn table(plan: &CheckpointLayers, fates: &[Fate<'_>], all: bool) -> Table {
+fn table(plan: &CheckpointLayers, fates: &[TensorSummary<'_>], all: bool) -> Table {
     if all { table_of_all(plan, fates) } else { table_of_groups(plan, fates) }
 }
 
-fn table_of_all(plan: &CheckpointLayers, fates: &[Fate<'_>]) -> Table {
+fn table_of_all(plan: &CheckpointLayers, fates: &[TensorSummary<'_>]) -> Table {
     use Align::{Left, Right};
     let mut table = Table::new(&[("tensor", Left), ("source", Left), ("becomes", Left), ("bytes", Right)]);
     for fate in fates {
@@ -71,12 +71,13 @@ fn table_of_all(plan: &CheckpointLayers, fates: &[Fate<'_>]) -> Table {
     table
 }
 
-fn table_of_groups(plan: &CheckpointLayers, fates: &[Fate<'_>]) -> Table {
+fn table_of_groups(plan: &CheckpointLayers, fates: &[TensorSummary<'_>]) -> Table {
     use Align::{Left, Right};
     let mut table =
         Table::new(&[("tensors", Left), ("n", Right), ("source", Left), ("becomes", Left), ("bytes", Right)]);
-    let item =
-        |fate: &Fate<'_>| (fate.source.name().to_owned(), (shape_of(fate), fate.becomes()), fate.output_bytes(plan));
+    let item = |fate: &TensorSummary<'_>| {
+        (fate.source.name().to_owned(), (shape_of(fate), fate.becomes()), fate.output_bytes(plan))
+    };
     for group in pattern::group(fates.iter().map(item)) {
         let (source, becomes) = &group.key;
         table.push([&group.to_string(), &group.count.to_string(), source, becomes, &size::bytes(group.bytes)]);
@@ -85,7 +86,7 @@ fn table_of_groups(plan: &CheckpointLayers, fates: &[Fate<'_>]) -> Table {
 }
 
 /// Type and shape of the source: `BF16 384x128`.
-fn shape_of(fate: &Fate<'_>) -> String {
+fn shape_of(fate: &TensorSummary<'_>) -> String {
     format!("{} {}", fate.source.dtype(), size::shape(fate.source.shape()))
 }
 
@@ -109,7 +110,7 @@ fn totals(planned: &CheckpointPlan) -> Vec<Line> {
         ("loads with", loaders(planned)),
     ];
     let attention = plan.recipe().attention_words();
-    let observed = format!("{} places of activations are observed", plan.sites().len());
+    let observed = format!("{} activation points are observed", plan.sites().len());
     let more = [
         needs,
         (!attention.is_empty()).then(|| ("attention", attention.join(", "))),
@@ -136,7 +137,7 @@ pub(super) fn cost_lines(planned: &CheckpointPlan) -> Vec<Line> {
     let share = |(name, operations): &(&str, f64)| format!("{name} {:.0} %", 100.0 * operations / cost.operations());
     let shares: Vec<String> = shares.iter().filter(|(_, operations)| *operations > 0.0).map(share).collect();
     let work = format!("about {}: {}", size::operations(cost.operations()), shares.join(", "));
-    let disk = format!("about {} beside the output while it is made", size::bytes(cost.disk));
+    let disk = format!("about {} next to the output during the run", size::bytes(cost.disk));
     let algorithms = planned.plan.recipe().algorithms().to_string();
     vec![("algorithms", algorithms), ("calibration", data), ("arithmetic", work), ("disk", disk)]
 }

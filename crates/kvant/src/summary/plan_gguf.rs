@@ -12,7 +12,7 @@ use kvant_checkpoint::gguf::plan::PlannedTensor;
 pub fn sections(plan: &GgufPlan, codes: Option<&CheckpointPlan>, threads: usize, all: bool) -> Vec<Section> {
     let table = if all { table_of_all(plan) } else { table_of_groups(plan) };
     let family = plan.family.unwrap_or("unknown");
-    let scheme = codes.map_or_else(|| plan.recipe.mix().to_string(), |codes| codes.plan.recipe().scheme_name());
+    let scheme = codes.map_or_else(|| plan.recipe.ftype().to_string(), |codes| codes.plan.recipe().scheme_name());
     let title = format!("family {family} to {scheme}, format gguf ({})", plan.architecture);
     vec![Section::Text(title), Section::Table(table), Section::Lines(totals(plan, codes, threads))]
 }

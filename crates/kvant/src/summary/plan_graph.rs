@@ -44,7 +44,7 @@ fn totals(cost: &Cost, samples: usize, is_estimate: bool) -> String {
     )
 }
 
-/// How many nodes stay in float although a recipe means them, by the reason.
+/// The number of nodes that stay in float although a recipe selects them, by reason.
 fn left_in_float(skipped: &[Skipped]) -> String {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     skipped.iter().for_each(|skipped| reasons.entry(skipped.reason).or_default().push(&skipped.node));

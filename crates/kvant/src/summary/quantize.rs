@@ -59,12 +59,12 @@ fn checkpoint(report: &CheckpointReport) -> Vec<Section> {
     std::iter::once(head).chain(outputs).collect()
 }
 
-/// What differs from output to output.
+/// The parts that differ between outputs.
 fn output_lines(report: &CheckpointReport, made: &Output) -> [Line; 2] {
     [counts::sizes(report.plan.source_bytes(), made.bytes), counts::bits(made.bits_per_weight, "layers")]
 }
 
-/// That no runtime loads an output, where that is so.
+/// The remark that no runtime loads an output, if so.
 fn bare(made: &Output) -> Option<Line> {
     (made.format == OutputFormat::TENSORS.name()).then(|| ("load it with", loading::NO_RUNTIME.to_owned()))
 }
@@ -73,7 +73,7 @@ fn gguf(report: &GgufReport) -> Section {
     let plan = &report.plan;
     let (title, tensors) = counts::tensors(plan);
     let lines = [
-        (title, format!("{tensors} ({} was asked for)", plan.recipe.mix())),
+        (title, format!("{tensors} ({} was asked for)", plan.recipe.ftype())),
         counts::sizes(plan.source_bytes, plan.layout.total_size()),
         counts::bits(plan.bits_per_weight(), "tensors"),
         ("time", size::duration(report.time)),
@@ -82,7 +82,7 @@ fn gguf(report: &GgufReport) -> Section {
     with_loaders(lines, &plan.loaders(), &report.output)
 }
 
-/// How far a result is from its source.
+/// The distance of a result from its source.
 fn quality_line(measured: &Value) -> Line {
     let number = |key: &str| measured[key].as_f64().unwrap_or(f64::NAN);
     let text = format!(

@@ -1,7 +1,7 @@
 //! Reports of quantized ONNX graphs in words: what became of the graph, and how good it is.
 
 use super::Remark;
-use crate::onnx::measure::{Measured, Origin, Quality};
+use crate::onnx::measure::{Measured, Quality, SampleOrigin};
 use crate::onnx::quantize::{GraphReport, QuantizedGraph};
 use crate::text::{counts, size};
 use kvant_onnx::algorithm::LayerGain;
@@ -192,12 +192,14 @@ fn spelled(output: &EvaluatedTensor) -> String {
         }
     }
 }
-/// How many samples a graph was measured on, and which.
+/// The number and origin of the samples that a graph was measured on.
 fn samples_of(quality: &Quality) -> String {
     let count = quality.samples;
     match quality.samples_from {
-        Origin::HeldOut => counts::number(count, "held-out sample"),
-        Origin::Calibration => format!("{} of calibration (no others available)", counts::number(count, "sample")),
-        Origin::Given => counts::number(count, "sample"),
+        SampleOrigin::HeldOut => counts::number(count, "held-out sample"),
+        SampleOrigin::Calibration => {
+            format!("{} of calibration (no others available)", counts::number(count, "sample"))
+        }
+        SampleOrigin::Given => counts::number(count, "sample"),
     }
 }

@@ -5,7 +5,7 @@ use crate::onnx::opening::Opening;
 use crate::onnx::verify::GraphVerdict;
 use crate::text::{Align, Table, counts};
 use crate::verify::{CheckpointVerdict, VerificationReport, in_words};
-use kvant_formats::verify::{Loads, Report, Verdict};
+use kvant_formats::verify::{LoaderSupport, Loads, Report};
 
 impl VerificationReport {
     /// The report in sections; `all` lists each finding instead of one for those that differ only in numbers.
@@ -37,7 +37,7 @@ fn head(report: &Report) -> String {
     format!("{tensors}: {}", findings::count(&report.findings))
 }
 
-/// Every loader, or the one that was asked for.
+/// Every loader, or the requested one.
 fn table_of_loaders(report: &Report, asked: Option<&str>) -> Table {
     let titles = ["loader", "version", "loads", "devices", "why"].map(|title| (title, Align::Left));
     let mut table = Table::new(&titles);
@@ -53,8 +53,8 @@ fn table_of_loaders(report: &Report, asked: Option<&str>) -> Table {
     table
 }
 
-/// Why not, or under which conditions.
-fn why(verdict: &Verdict) -> String {
+/// The reason or the conditions.
+fn why(verdict: &LoaderSupport) -> String {
     let more = verdict.reasons.len().saturating_sub(1);
     let first = verdict.reasons.first().map(in_words);
     match (first, verdict.needs) {

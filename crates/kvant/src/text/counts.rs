@@ -8,7 +8,7 @@ use kvant_checkpoint::gguf::GgufPlan;
 use kvant_checkpoint::plan::Plan;
 use std::collections::BTreeMap;
 
-/// A line of a summary: its title and what it says.
+/// A line of a summary: its title and text.
 pub type Line = (&'static str, String);
 
 /// Layers of a checkpoint by their schemes, and the tensors that are kept.
@@ -22,7 +22,7 @@ pub fn layers(plan: &Plan) -> Line {
     ("layers", format!("{quantized}, {} kept", number(plan.kept().len(), "tensor")))
 }
 
-/// Tensors of a GGUF file by their types, and those that stay in floats. The type that was asked for is not always the one that a
+/// Tensors of a GGUF file by their types, and those that stay in floats. The requested type is not always the one that a
 /// tensor gets.
 pub fn tensors(plan: &GgufPlan) -> Line {
     let quantized = plan.tensors.iter().filter(|tensor| tensor.is_quantized());
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_type_is_counted() {
+    fn tensor_types_are_counted() {
         let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>().into_iter();
         assert_eq!(types(2, names(&["Q8_0", "Q8_0"])), "2 to Q8_0");
         assert_eq!(types(3, names(&["Q4_K", "Q6_K", "Q6_K"])), "3 quantized: 2 to Q6_K, 1 to Q4_K");

@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escape_sequences_are_shown_and_not_sent() {
+    fn escape_sequences_are_shown_not_sent() {
         assert_eq!(printable("a\u{1b}[2Jb\r\nc é"), "a\\u{1b}[2Jb\\r\nc é");
     }
 }

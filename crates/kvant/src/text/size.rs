@@ -9,7 +9,7 @@ const UNITS: &[&str] = &["B", "kB", "MB", "GB", "TB", "PB", "EB"];
 pub fn bytes(count: u64) -> String {
     let mut unit = 0;
     let mut value = count as f64;
-    // What would be rounded to 1000 belongs to the next unit.
+    // Values that would be rounded to 1000 use the next unit.
     while value >= if unit == 0 { 1000.0 } else { 999.5 } && unit + 1 < UNITS.len() {
         value /= 1000.0;
         unit += 1;
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_are_short() {
+    fn operations_are_abbreviated() {
         let cases = [(0.0, "0.0 FLOP"), (1500.0, "1.5 kFLOP"), (2.34e13, "23.4 TFLOP"), (5e20, "500 EFLOP")];
         for (count, text) in cases {
             assert_eq!(operations(count), text);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_short() {
+    fn sizes_are_abbreviated() {
         let cases = [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2_627_912, "2.6 MB"), (99_949_999, "99.9 MB")];
         for (count, text) in cases.into_iter().chain([(99_950_000, "100 MB"), (999_600_000, "1.0 GB")]) {
             assert_eq!(bytes(count), text);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_short() {
+    fn durations_are_abbreviated() {
         let text = |ms| duration(Duration::from_millis(ms));
         assert_eq!(
             [text(240), text(12_600), text(200_000), text(7_500_000)],

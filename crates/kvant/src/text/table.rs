@@ -9,7 +9,7 @@ const PROSE: usize = 24;
 /// Between two columns.
 const GAP: &str = "  ";
 
-/// What stands before a cell that goes below its row.
+/// The prefix of a cell that goes below its row.
 const INDENT: &str = "    ";
 
 /// Which edge the cells of a column touch.
@@ -28,9 +28,9 @@ pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// Where a column stands, and how wide it is.
+/// The position and width of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum CellPlace {
     /// Beside the others.
     Beside(usize),
     /// Below the row.
@@ -74,7 +74,7 @@ impl Table {
         (natural, word.max(PROSE.min(natural)))
     }
 
-    fn places(&self, width: usize) -> Vec<Place> {
+    fn places(&self, width: usize) -> Vec<CellPlace> {
         let widths: Vec<(usize, usize)> = (0..self.titles.len()).map(|column| self.widths(column)).collect();
         let is_text = |column: usize| self.titles[column].1 == Align::Left;
         let least = |column: usize| if is_text(column) { widths[column].1 } else { widths[column].0 };
@@ -89,26 +89,26 @@ impl Table {
             };
             beside.retain(|&column| column != folded);
         }
-        let mut places = vec![Place::Below; widths.len()];
-        beside.iter().for_each(|&column| places[column] = Place::Beside(least(column)));
+        let mut places = vec![CellPlace::Below; widths.len()];
+        beside.iter().for_each(|&column| places[column] = CellPlace::Beside(least(column)));
         let mut room = width.saturating_sub(total(beside.iter().map(|&column| least(column))));
-        // What room there is goes to the columns that lack least, so that as few cells as possible are wrapped.
+        // Free space goes to the columns that lack least, so that as few cells as possible are wrapped.
         beside.sort_by_key(|&column| widths[column].0 - least(column));
         for column in beside {
             let more = room.min(widths[column].0 - least(column));
-            places[column] = Place::Beside(least(column) + more);
+            places[column] = CellPlace::Beside(least(column) + more);
             room -= more;
         }
         places
     }
 
     /// A row's cells beside each other, wrapped to the widths.
-    fn lines(&self, cells: &[String], places: &[Place], lines: &mut Vec<String>) {
+    fn lines(&self, cells: &[String], places: &[CellPlace], lines: &mut Vec<String>) {
         let columns = cells.iter().zip(places).zip(&self.titles);
         let wrapped: Vec<(Vec<String>, usize, Align)> = columns
             .filter_map(|((cell, place), (_, align))| match place {
-                Place::Beside(width) => Some((wrap(cell, *width), *width, *align)),
-                Place::Below => None,
+                CellPlace::Beside(width) => Some((wrap(cell, *width), *width, *align)),
+                CellPlace::Below => None,
             })
             .collect();
         let height = wrapped.iter().map(|(cell, ..)| cell.len()).max().unwrap_or(0);
@@ -121,12 +121,12 @@ impl Table {
     }
 
     /// The cells that do not fit beside the others, each behind its title.
-    fn lines_below(&self, cells: &[String], places: &[Place], width: usize, lines: &mut Vec<String>) {
+    fn lines_below(&self, cells: &[String], places: &[CellPlace], width: usize, lines: &mut Vec<String>) {
         let below = cells
             .iter()
             .zip(places)
             .zip(&self.titles)
-            .filter(|((cell, place), _)| **place == Place::Below && !cell.is_empty());
+            .filter(|((cell, place), _)| **place == CellPlace::Below && !cell.is_empty());
         for ((cell, _), (title, _)) in below {
             let text = if title.is_empty() { cell.clone() } else { format!("{title}: {cell}") };
             let wrapped = wrap(&text, width.saturating_sub(INDENT.len()).max(PROSE));
@@ -154,12 +154,12 @@ fn padded(cell: &str, width: usize, align: Align) -> String {
     }
 }
 
-/// What no line is broken within: words, and the parts of schemes such as `int8+int8:token`.
+/// Unbreakable units: words, and the parts of schemes such as `int8+int8:token`.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive([' ', '+'])
 }
 
-/// Lines of at most so many characters, broken at spaces and within schemes.
+/// Lines of at most `width` characters, broken at spaces and within schemes.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     if length(text) <= width {
         return vec![text.to_owned()];
@@ -199,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn schemes_are_broken_between_their_parts() {
+    fn schemes_wrap_between_their_parts() {
         assert_eq!(wrap("e4m3:channel+e4m3:token!dynamic", 24), ["e4m3:channel+", "e4m3:token!dynamic"]);
         assert_eq!(wrap("a + b", 3), ["a +", "b"]);
         assert_eq!(wrap("long_name", 3), ["long_name"]);
     }
 
     #[test]
-    fn prose_is_wrapped_and_folded_and_names_stay_whole() {
+    fn prose_is_wrapped_and_names_stay_whole() {
         let mut table = Table::new(&["where", "what", "way out"].map(|title| (title, Align::Left)));
         let (place, what) = ("model.layers.0.mlp.down_proj", "groups of 128 input channels straddle shards of 48");
         table.push([place, what, "take fewer devices, or quantize with smaller groups"]);

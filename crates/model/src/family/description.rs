@@ -5,11 +5,11 @@
 use super::math::{Math, Routing};
 use super::role::{NormKind, NormSite, Orientation, Role, RowOrder};
 
-/// Linear layers by role. A name is the module's path inside its container (a block or the trunk); `{}` stands for
+/// Linear layers by role. A name is the module's path inside its container (a block or the trunk); `{}` is
 /// the index of an expert.
 pub type Linears = &'static [(Role, &'static str)];
 
-/// Norms by where they stand; `{}` in a name stands for the index of a head.
+/// Norms by position; `{}` in a name is the index of a head.
 pub type Norms = &'static [(NormSite, &'static str)];
 
 /// A model family: all that Kvant knows of an architecture.
@@ -23,7 +23,7 @@ pub struct Family {
     pub model_types: &'static [&'static str],
     /// The values of `architectures` that mean it when `model_type` says nothing.
     pub architectures: &'static [&'static str],
-    /// What stands around the blocks.
+    /// The modules around the blocks.
     pub trunk: Trunk,
     /// The linear layers of attention, q before k before v, and the output last.
     pub attention: Linears,
@@ -71,7 +71,7 @@ pub struct Trunk {
 /// A mixture of experts.
 #[derive(Clone, Copy, Debug)]
 pub struct Moe {
-    /// The router, and the gate on the shared expert where there is one.
+    /// The router, and the gate of the shared expert if there is one.
     pub routing: Linears,
     /// The layouts in which checkpoints of the family store the routed experts.
     pub experts: &'static [ExpertLayout],
@@ -127,7 +127,7 @@ impl Family {
     }
 }
 
-/// Whether a layer of this role writes what the KV cache stores.
+/// Returns whether a layer of this role writes what the KV cache stores.
 pub fn owns_kv(role: Role) -> bool {
     matches!(role, Role::Key | Role::Value | Role::QueryKeyValue | Role::KeyValueUp)
 }

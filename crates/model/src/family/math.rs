@@ -1,6 +1,6 @@
 //! What a family computes between its linear layers: activation, residual wiring, positions, attention window, scales
 //! and routing. Values that differ per checkpoint (sizes, epsilons, soft-caps, window lengths) are read from
-//! `config.json` by [`crate::model_config`]; here stands which rule uses them.
+//! `config.json` by [`crate::model_config`]; the rules that use them are here.
 
 use crate::model_config::ModelConfig;
 
@@ -82,18 +82,18 @@ impl Activation {
         self == Activation::Relu
     }
 
-    /// Whether a gated network with this activation is linear in its up projection.
+    /// Returns whether a gated network with this activation is linear in its up projection.
     pub fn is_linear_in_up(self) -> bool {
         self != Activation::ClampedSwiglu
     }
 }
 
-/// Where the activation comes from.
+/// The origin of the activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActivationRule {
     /// The one that config.json names, else this one.
     Config(Activation),
-    /// This one, whatever config.json says.
+    /// This one, regardless of config.json.
     Fixed(Activation),
 }
 
@@ -116,9 +116,9 @@ pub enum Residual {
     Parallel,
     /// `x = norm(x + attention(x)); x = norm(x + mlp(x))`.
     PostNorm,
-    /// Parallel if this boolean of config.json is true, else sequential; the second value stands for an absent key.
+    /// Parallel if this boolean of config.json is true, otherwise sequential; the second value is the default.
     ParallelIf(&'static str, bool),
-    /// Sequential if this boolean of config.json is true, else post-norm; the second value stands for an absent key.
+    /// Sequential if this boolean of config.json is true, otherwise post-norm; the second value is the default.
     PreNormIf(&'static str, bool),
 }
 
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn config_names_the_activation_unless_it_is_fixed() {
+    fn activation_comes_from_config_unless_fixed() {
         let relu = config(json!({"activation_function": "relu"}));
         let rule = ActivationRule::Config(Activation::Silu);
         assert_eq!(rule.resolve(&relu), Activation::Relu);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn residual_follows_the_flag_and_its_default() {
+    fn residual_follows_its_config_flag_and_default() {
         let parallel = Residual::ParallelIf("use_parallel_residual", true);
         assert_eq!(parallel.resolve(&config(json!({}))), Residual::Parallel);
         let off = config(json!({"use_parallel_residual": false}));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn only_relu_lets_a_scale_through() {
+    fn only_relu_passes_a_scale_through() {
         assert!(Activation::Relu.is_positively_homogeneous());
         for name in ["silu", "gelu", "gelu_new", "relu2", "quick_gelu", "softplus"] {
             let activation = Activation::from_config_name(name);

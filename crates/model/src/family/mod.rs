@@ -1,5 +1,5 @@
 //! Model families: one declarative description per file, all listed in [`FAMILIES`]. Descriptions are data; nothing
-//! here reads a tensor, and no algorithm lists layers of its own.
+//! here reads a tensor, and no algorithm keeps its own list of layers.
 
 pub mod description;
 pub mod math;
@@ -116,7 +116,7 @@ pub fn of_config(config: &ModelConfig) -> Option<&'static Family> {
     })
 }
 
-/// A `model_type` and one of `architectures` that name different families. Families without architectures of their own share those
+/// A `model_type` and one of `architectures` that name different families. Families without their own architectures share those
 /// of another.
 pub fn conflict(config: &ModelConfig) -> Option<(&str, &str)> {
     let mut types = config.model_types.iter();

@@ -1,9 +1,9 @@
-//! The vocabulary of a decoder: what a linear layer does, where it sits, where a norm stands and in which order a
+//! The vocabulary of a decoder: the role of a linear layer, its position, the position of a norm and the order in which a
 //! weight is stored. Names of tensors are not here; they are data of the families.
 
 use std::fmt;
 
-/// What a linear layer computes inside a decoder.
+/// The role of a linear layer inside a decoder.
 ///
 /// In the names below `x` is the residual stream after its norm, `c` a latent of multi-head latent attention (MLA,
 /// arXiv 2405.04434) and `h` the hidden activation of a feed-forward network.
@@ -99,7 +99,7 @@ impl Role {
     }
 
     /// Whether layers of this role stay in the source's precision unless the user asks otherwise: the output head,
-    /// and whatever decides where tokens go. They are small, and errors there cost most.
+    /// and layers that route tokens. They are small, and errors there cost most.
     pub fn is_kept_by_default(self) -> bool {
         matches!(self, Role::Head | Role::Router | Role::SharedGate)
     }
@@ -122,7 +122,7 @@ pub enum Part {
     Experts,
     /// The experts that every token passes.
     SharedExperts,
-    /// What chooses among the experts.
+    /// The router, which chooses among the experts.
     Routing,
     /// Outside the decoder blocks.
     Trunk,
@@ -150,7 +150,7 @@ pub enum RowOrder {
     Interleaved,
 }
 
-/// Where a norm stands.
+/// The position of a norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NormSite {
     /// On the embeddings, before the first block.
@@ -191,7 +191,7 @@ pub enum NormKind {
 }
 
 impl NormKind {
-    /// What is added to the stored weight before it multiplies, 0 or 1.
+    /// The offset added to the stored weight before multiplication, 0 or 1.
     pub fn offset(self) -> f32 {
         match self {
             NormKind::RmsUnitOffset | NormKind::LayerNormUnitOffset => 1.0,
@@ -199,12 +199,12 @@ impl NormKind {
         }
     }
 
-    /// Whether the mean is subtracted.
+    /// Returns whether the mean is subtracted.
     pub fn subtracts_mean(self) -> bool {
         !matches!(self, NormKind::Rms | NormKind::RmsUnitOffset)
     }
 
-    /// Whether the norm has a weight tensor.
+    /// Returns whether the norm has a weight tensor.
     pub fn has_weight(self) -> bool {
         self != NormKind::LayerNormPlain
     }
@@ -216,15 +216,15 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn all_lists_every_role_once_with_its_own_name() {
+    fn all_roles_are_listed_once_with_unique_names() {
         let names: HashSet<_> = Role::ALL.iter().map(|role| role.name()).collect();
         assert_eq!(names.len(), Role::ALL.len());
-        // The last variant's position tells whether one was forgotten.
+        // The last variant's position shows whether one was forgotten.
         assert_eq!(Role::Unknown as usize + 1, Role::ALL.len());
     }
 
     #[test]
-    fn offsets_follow_the_formula() {
+    fn norm_offsets_match_their_formulas() {
         assert_eq!(NormKind::RmsUnitOffset.offset(), 1.0);
         assert_eq!(NormKind::Rms.offset(), 0.0);
         assert!(NormKind::LayerNormUnitOffset.subtracts_mean());

@@ -5,7 +5,7 @@ use serde_json::json;
 use std::collections::HashSet;
 
 #[test]
-fn the_table_is_sorted_and_names_are_unique() {
+fn family_table_is_sorted_with_unique_names() {
     let names: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
     assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
     let types: Vec<_> = FAMILIES.iter().flat_map(|family| family.model_types).collect();
@@ -15,7 +15,7 @@ fn the_table_is_sorted_and_names_are_unique() {
 }
 
 #[test]
-fn every_description_is_complete() {
+fn every_family_description_is_complete() {
     for family in FAMILIES {
         let name = family.name;
         assert!(!family.model_types.is_empty() && !family.summary.is_empty(), "{name}");
@@ -32,7 +32,7 @@ fn every_description_is_complete() {
 }
 
 #[test]
-fn a_name_has_one_meaning_in_its_family() {
+fn module_name_has_one_role_per_family() {
     for family in FAMILIES {
         let linears: Vec<_> = family.linears().collect();
         for (role, path) in &linears {
@@ -45,7 +45,7 @@ fn a_name_has_one_meaning_in_its_family() {
 }
 
 #[test]
-fn experts_are_indexed_exactly_where_they_are_separate() {
+fn only_separate_experts_are_indexed() {
     for layout in FAMILIES.iter().filter_map(|family| family.moe).flat_map(|moe| moe.experts) {
         for (_, path) in layout.linears {
             let indices = path.split('.').filter(|part| *part == "{}").count();
@@ -55,7 +55,7 @@ fn experts_are_indexed_exactly_where_they_are_separate() {
 }
 
 #[test]
-fn model_type_comes_before_the_class_name() {
+fn model_type_wins_over_class_name() {
     let of = |value| of_config(&ModelConfig::from_json(&value).unwrap()).map(|family| family.name);
     assert_eq!(of(json!({"model_type": "qwen2"})), Some("qwen2"));
     assert_eq!(of(json!({"model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]})), Some("kimi_k2"));
@@ -67,7 +67,7 @@ fn model_type_comes_before_the_class_name() {
 
 /// `kv_layers_name` of AMD Quark's templates.
 #[test]
-fn owners_of_the_kv_cache_agree_with_quark() {
+fn kv_cache_owners_match_quark() {
     let split: &[&str] = &["*k_proj", "*v_proj"];
     let expected: &[(&str, &[&str])] =
         &[("deepseek_v2", &["*kv_b_proj"]), ("deepseek_v3", &["*kv_b_proj"]), ("phi3", &["*qkv_proj"])];
@@ -102,7 +102,7 @@ fn owners_of_the_kv_cache_agree_with_quark() {
 
 /// `exclude` of AMD Quark's templates.
 #[test]
-fn kept_modules_agree_with_quark() {
+fn modules_kept_in_float_match_quark() {
     let expected: &[(&str, &[&str])] = &[
         ("cohere", &["lm_head"]),
         ("deepseek_v2", &["lm_head", "*self_attn*", "*mlp.gate"]),

@@ -1,6 +1,6 @@
-//! Architectures without a description whose names are known well enough to say which modules to keep: the defaults
-//! of AMD Quark's templates. Their linear layers are recognised by shape and name; a description moves a row into a
-//! file of its own.
+//! Architectures without a description whose module names are known well enough to list the modules to keep: the defaults
+//! of AMD Quark's templates. Their linear layers are recognised by shape and name; adding a description moves a row into
+//! its own file.
 
 /// Model type, and globs on full module names.
 const KEPT: &[(&str, &[&str])] = &[
@@ -162,7 +162,7 @@ mod tests {
     use crate::family::FAMILIES;
 
     #[test]
-    fn a_language_model_alone_keeps_what_it_keeps_beside_other_modalities() {
+    fn text_only_variant_keeps_the_same_modules() {
         for (alone, whole) in
             [("qwen3_5_moe_text", "qwen3_5_moe"), ("minimax_m3_vl_text", "minimax_m3_vl"), ("lfm2_moe", "lfm2")]
         {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_sorted_and_has_no_described_family() {
+    fn kept_table_is_sorted_and_excludes_described_families() {
         assert!(KEPT.is_sorted_by(|a, b| a.0 < b.0));
         let described = |name: &str| FAMILIES.iter().any(|family| family.model_types.contains(&name));
         let both: Vec<_> = KEPT.iter().filter(|(name, _)| described(name)).collect();

@@ -1,5 +1,5 @@
 //! A typed view of config.json: what planning and the forward pass need, under one name each, whatever the
-//! architecture calls it. Tolerant of what is absent, strict about what is there: a number that is negative, huge or
+//! architecture calls it. Absent keys are tolerated, present ones are checked: a number that is negative, huge or
 //! of the wrong type is an error that names its key. Rules that hold for a whole family are not here but in
 //! [`crate::family`].
 
@@ -19,13 +19,13 @@ pub use rope::{RopeConfig, RopeParameters};
 /// Keys under which multimodal checkpoints nest the language model, from the outside in.
 const NESTS: &[&str] = &["thinker_config", "text_config", "language_config", "llm_config"];
 
-/// What is wrong with a config.json.
+/// A defect of config.json.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The file holds something else than an object.
     #[error("config.json must be a JSON object, found {found}")]
     NotAnObject {
-        /// What it holds.
+        /// The value it has.
         found: String,
     },
     /// A value has the wrong type or is out of range.
@@ -33,9 +33,9 @@ pub enum ConfigError {
     Invalid {
         /// The path of the key, e.g. `text_config.hidden_size`.
         key: String,
-        /// What it should be.
+        /// The expected value.
         expected: String,
-        /// What it is, cut short.
+        /// The value, shortened.
         found: String,
     },
     /// A value that is needed is not there.
@@ -43,7 +43,7 @@ pub enum ConfigError {
     Missing {
         /// The key.
         key: String,
-        /// What it is needed for.
+        /// The purpose of the value.
         hint: String,
     },
 }
@@ -56,7 +56,7 @@ impl ConfigError {
 
 /// A value as a message shows it.
 fn brief(value: &Value) -> String {
-    // Numbers that are no JSON have a place holder in the value.
+    // Numbers that JSON does not allow have a placeholder in the value.
     let text = python_json::to_text(value).unwrap_or_else(|_| value.to_string());
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match text.char_indices().nth(60) {
@@ -100,7 +100,7 @@ pub struct ModelConfig {
     pub vocab_size: Option<usize>,
     /// Longest context.
     pub max_positions: Option<usize>,
-    /// Whether the head shares the embedding's weight; silent configs mean the default of their class.
+    /// Whether the head shares the embedding's weight; if the key is absent, the default of the class applies.
     pub tie_word_embeddings: Option<bool>,
     /// The type of the weights, e.g. `bfloat16`, without a `torch.` in front.
     pub dtype: Option<String>,
@@ -145,7 +145,7 @@ impl ModelConfig {
         read(Fields::new(&inside_out), Fields::new(&outside_in), merged(outer, inner))
     }
 
-    /// Number of key/value heads: as stated, else as many as query heads.
+    /// Number of key/value heads: as stated, otherwise as many as query heads.
     pub fn num_kv_heads(&self) -> Option<usize> {
         self.stated_kv_heads.or(self.num_heads)
     }
@@ -186,13 +186,13 @@ impl ModelConfig {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Missing`] naming `key`, with `hint` saying what it is needed for.
+    /// [`ConfigError::Missing`] naming `key`, with `hint` stating its purpose.
     pub fn need<T>(&self, value: Option<T>, key: &str, hint: &str) -> Result<T, ConfigError> {
         value.ok_or_else(|| ConfigError::Missing { key: key.to_owned(), hint: hint.to_owned() })
     }
 }
 
-/// Whether a parsed config.json describes its language model in an object of its own.
+/// Returns whether a parsed config.json describes its language model in a nested object.
 pub fn is_multimodal(config: &Value) -> bool {
     NESTS.iter().any(|nest| config.get(nest).is_some_and(Value::is_object))
 }

@@ -7,9 +7,9 @@ use super::fields::{Fields, Section};
 /// The parameters of the rotary embeddings of a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RopeConfig {
-    /// Those of ordinary layers.
+    /// Parameters of ordinary layers.
     pub main: RopeParameters,
-    /// Those of layers with sliding-window attention, where they differ (Gemma 3).
+    /// Parameters of layers with sliding-window attention, where they differ (Gemma 3).
     pub sliding: Option<RopeParameters>,
 }
 
@@ -24,7 +24,7 @@ pub struct RopeParameters {
     pub partial: Option<f64>,
     /// The number of components that turn, where it is stated as such (GPT-J, MiniMax).
     pub dim: Option<usize>,
-    /// How many times longer the context is than the one the model was trained on.
+    /// The ratio of the context length to the one the model was trained on.
     pub factor: Option<f64>,
     /// The context length before scaling.
     pub original_max_positions: Option<usize>,
@@ -73,7 +73,7 @@ impl RopeConfig {
     }
 }
 
-/// Gemma 3 before `rope_parameters`: sliding layers have a base of their own and are not scaled.
+/// Gemma 3 before `rope_parameters`: sliding layers have their own base and are not scaled.
 fn local_base(fields: Fields<'_, '_>, main: &RopeParameters) -> Result<Option<RopeParameters>, ConfigError> {
     let local = fields.positive(&["rope_local_base_freq"])?;
     Ok(local.map(|theta| RopeParameters { theta: Some(theta), ..main.clone() }))

@@ -12,7 +12,7 @@ fn error_of(value: Value) -> ConfigError {
 }
 
 #[test]
-fn sizes_have_one_name_whatever_the_architecture_calls_them() {
+fn sizes_are_read_under_every_architectures_key() {
     let llama = read_json(json!({
         "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192,
@@ -33,7 +33,7 @@ fn sizes_have_one_name_whatever_the_architecture_calls_them() {
 }
 
 #[test]
-fn a_nested_language_model_gives_the_sizes_and_the_whole_model_the_rest() {
+fn nested_text_config_gives_sizes_and_outer_config_the_rest() {
     let config = read_json(json!({
         "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "tie_word_embeddings": true,
         "hidden_size": 1, "dtype": "bfloat16", "quantization_config": {"quant_method": "fp8"},
@@ -48,7 +48,7 @@ fn a_nested_language_model_gives_the_sizes_and_the_whole_model_the_rest() {
 }
 
 #[test]
-fn nesting_two_deep_is_followed() {
+fn two_levels_of_nested_config_are_followed() {
     let config = read_json(json!({"thinker_config": {"text_config": {"hidden_size": 8}}}));
     assert_eq!(config.hidden_size, Some(8));
     let error = error_of(json!({"thinker_config": {"text_config": {"hidden_size": -8}}}));
@@ -56,7 +56,7 @@ fn nesting_two_deep_is_followed() {
 }
 
 #[test]
-fn impossible_values_are_errors_that_name_their_key() {
+fn impossible_values_name_their_key() {
     let cases = [
         (json!({"hidden_size": -5}), "`hidden_size`"),
         (json!({"hidden_size": 0}), "`hidden_size`"),
@@ -88,7 +88,7 @@ fn impossible_values_are_errors_that_name_their_key() {
 }
 
 #[test]
-fn what_is_no_object_is_refused_and_long_values_are_cut() {
+fn non_object_config_is_refused_and_long_values_are_cut() {
     assert!(matches!(error_of(json!([1])), ConfigError::NotAnObject { .. }));
     let message = error_of(json!({"model_type": vec!["é"; 500]})).to_string();
     assert!(message.ends_with("..."), "{message}");
@@ -96,7 +96,7 @@ fn what_is_no_object_is_refused_and_long_values_are_cut() {
 }
 
 #[test]
-fn an_empty_object_is_a_config_that_states_nothing() {
+fn empty_config_has_all_defaults() {
     assert_eq!(read_json(json!({})), ModelConfig::default());
     let nulls = read_json(json!({"hidden_size": null, "text_config": null, "rope_scaling": null}));
     assert_eq!(nulls.hidden_size, None);
@@ -110,7 +110,7 @@ fn lists_of_sizes_are_per_layer() {
 }
 
 #[test]
-fn old_and_new_spelling_of_rotary_parameters_mean_the_same() {
+fn old_and_new_rope_spellings_are_equivalent() {
     let old = read_json(json!({
         "rope_theta": 500000.0,
         "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -127,7 +127,7 @@ fn old_and_new_spelling_of_rotary_parameters_mean_the_same() {
 }
 
 #[test]
-fn sliding_layers_have_parameters_of_their_own_in_both_spellings() {
+fn sliding_layers_have_their_own_rope_parameters() {
     let old = read_json(json!({
         "rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
     }));
@@ -144,7 +144,7 @@ fn sliding_layers_have_parameters_of_their_own_in_both_spellings() {
 }
 
 #[test]
-fn partial_rotation_has_three_spellings() {
+fn partial_rotary_factor_has_three_spellings() {
     for json in [json!({"partial_rotary_factor": 0.25}), json!({"rotary_pct": 0.25})] {
         assert_eq!(read_json(json).rope.main.partial, Some(0.25));
     }
@@ -154,7 +154,7 @@ fn partial_rotation_has_three_spellings() {
 }
 
 #[test]
-fn experts_are_counted_and_dense_blocks_before_them_known() {
+fn expert_counts_and_dense_prefix_are_read() {
     let qwen = read_json(json!({
         "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": true,
     }));
@@ -176,7 +176,7 @@ fn experts_are_counted_and_dense_blocks_before_them_known() {
 }
 
 #[test]
-fn a_needed_value_that_is_missing_is_named() {
+fn missing_required_value_is_named() {
     let config = read_json(json!({}));
     let error = config.need(config.hidden_size, "hidden_size", "the forward pass needs it").unwrap_err();
     assert_eq!(error.to_string(), "config.json has no `hidden_size`\nhint: the forward pass needs it");

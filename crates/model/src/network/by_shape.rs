@@ -43,7 +43,7 @@ const HEADS: &[&str] = &[
     "proj_out",
 ];
 
-/// Parts of names under which a head stands: what is deeper is a layer of the model.
+/// Name parts of an output head: deeper modules are layers of the model.
 const ABOVE_HEADS: &[&str] = &["model", "language_model", "transformer", "thinker"];
 
 /// Last words of the names of what makes classes, boxes or scores out of the last hidden state.
@@ -142,7 +142,7 @@ fn linear(at: usize, module: &str, out_features: usize, in_features: usize, conf
     }
 }
 
-/// Marks the layers to keep: by role, by what is known of the architecture, and those that decide much with few weights.
+/// Marks the layers to keep: by role, by known names of the architecture, and small layers that decide routing or gating.
 fn keep(linears: &mut [Linear], config: &ModelConfig) {
     let known = config.model_types.iter().find_map(|name| kept_by_default(name));
     let globs: Vec<Glob> = known.unwrap_or_default().iter().map(|glob| Glob::new(glob)).collect();

@@ -1,10 +1,10 @@
 //! Tensors that are not in the output.
 
-/// A tensor of the source that has no successor of its own.
+/// A tensor of the source without its own counterpart in the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DroppedTensor {
     /// Its name.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub reason: &'static str,
 }

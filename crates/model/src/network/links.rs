@@ -1,4 +1,4 @@
-//! What follows from roles: which linear layers share an input, in which order they are rounded, through which pairs
+//! Facts derived from roles: which linear layers share an input, in which order they are rounded, through which pairs
 //! a scale per channel may be moved, and which layers own the KV cache. Derived, so that no algorithm lists layers
 //! per family. Applies nothing.
 
@@ -26,7 +26,7 @@ pub enum Input {
     Hidden,
     /// The hidden activation of the shared experts.
     SharedHidden,
-    /// Those rows of [`Input::FeedForward`] that are routed to an expert; `None` stands for each expert of a fused
+    /// Those rows of [`Input::FeedForward`] that are routed to an expert; `None` means each expert of a fused
     /// tensor.
     Routed(Option<usize>),
     /// The hidden activation of an expert.
@@ -35,8 +35,8 @@ pub enum Input {
 
 /// Layers that read the same activation: they share a Hessian, and are rounded before those that depend on them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stage {
-    /// What they read.
+pub struct Subset {
+    /// Their input.
     pub input: Input,
     /// Linear layers, routers included.
     pub linears: Vec<LinearId>,
@@ -46,7 +46,7 @@ pub struct Stage {
 
 /// Whose output channels a link divides.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ScaleSource {
     /// The weight and bias of a norm; with a unit offset `w := (1 + w) / s - 1`.
     Norm(NormId),
     /// Rows of a linear layer's output (and of its bias), in the order of the consumers' input columns.
@@ -65,7 +65,7 @@ pub enum Source {
     },
 }
 
-/// A layer whose input columns a link multiplies.
+/// A layer whose input columns a pair multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consumer {
     /// A linear layer.
@@ -74,9 +74,9 @@ pub enum Consumer {
     Experts(ExpertsId),
 }
 
-/// What lies between source and consumers.
+/// The operation between source and consumers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Through {
+pub enum PairPath {
     /// Nothing: consumers read the norm's output.
     Norm,
     /// Attention. Input column `h * head_dim + j` of the consumer reads row `(h / repeat) * head_dim + j` of the
@@ -98,15 +98,15 @@ pub enum Through {
 /// holds *all* that read the source, routers included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmoothingPair {
-    /// Where `1/s` goes.
-    pub from: Source,
-    /// Where `s` goes.
+    /// The module divided by `s`.
+    pub from: ScaleSource,
+    /// The layers multiplied by `s`.
     pub into: Vec<Consumer>,
-    /// What lies between.
-    pub through: Through,
+    /// The operation between them.
+    pub through: PairPath,
 }
 
-/// What the links of a checkpoint depend on besides roles. Empty for unknown architectures.
+/// Facts besides roles that the smoothing pairs depend on. Empty for unknown architectures.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     activation: Option<Activation>,
@@ -186,7 +186,7 @@ impl Heads {
 }
 
 impl Network {
-    /// What a linear layer reads; `None` outside the blocks, and for layers of unknown role.
+    /// The input of a linear layer; `None` outside the blocks and for layers of unknown role.
     pub fn input(&self, id: LinearId) -> Option<Input> {
         let linear = self.linear(id);
         let input = input_of(linear.part, linear.role, linear.expert)?;
@@ -194,18 +194,18 @@ impl Network {
         Some(if merged { Input::Attention } else { input })
     }
 
-    /// The layers of a block grouped by what they read, in the order of the forward pass: the order of GPTQ, and the
+    /// The layers of a block grouped by input, in the order of the forward pass: the order of GPTQ, and the
     /// layers that share a Hessian.
-    pub fn stages(&self, block: usize) -> Vec<Stage> {
-        let mut stages: BTreeMap<Input, Stage> = BTreeMap::new();
+    pub fn stages(&self, block: usize) -> Vec<Subset> {
+        let mut stages: BTreeMap<Input, Subset> = BTreeMap::new();
         for (id, _) in self.linears_of(block) {
             if let Some(input) = self.input(id) {
-                stages.entry(input).or_insert_with(|| Stage::new(input)).linears.push(id);
+                stages.entry(input).or_insert_with(|| Subset::new(input)).linears.push(id);
             }
         }
         for id in self.experts_of(block) {
             if let Some(input) = input_of(Part::Experts, self.experts[id.0].role, None) {
-                stages.entry(input).or_insert_with(|| Stage::new(input)).experts.push(id);
+                stages.entry(input).or_insert_with(|| Subset::new(input)).experts.push(id);
             }
         }
         stages.into_values().collect()
@@ -247,7 +247,7 @@ impl Network {
         all.filter(move |(_, experts)| experts.block == block).map(|(at, _)| ExpertsId(at))
     }
 
-    /// Whether one norm feeds attention and the feed-forward network.
+    /// Returns whether one norm feeds attention and the feed-forward network.
     fn shares_norm(&self, block: usize) -> bool {
         let has_second = || {
             let mut norms = self.norms.iter().filter(|norm| norm.block == Some(block));
@@ -260,7 +260,7 @@ impl Network {
         let norms = self.norms.iter().enumerate().filter(|(_, norm)| norm.block == Some(block));
         let links = norms.filter_map(|(at, norm)| {
             let into = self.readers(block, norm.site);
-            let link = SmoothingPair { from: Source::Norm(NormId(at)), into, through: Through::Norm };
+            let link = SmoothingPair { from: ScaleSource::Norm(NormId(at)), into, through: PairPath::Norm };
             (!link.into.is_empty()).then_some(link)
         });
         links.collect()
@@ -277,7 +277,7 @@ impl Network {
             _ => false,
         };
         let stages = self.stages(block).into_iter().filter(|stage| reads(stage.input));
-        stages.flat_map(Stage::into_consumers).collect()
+        stages.flat_map(Subset::into_consumers).collect()
     }
 
     /// Values to the output projection, through attention.
@@ -290,9 +290,9 @@ impl Network {
         let (head_dim, repeat) = (heads.value_dim, heads.repeat()?);
         let widths_agree = heads.query.checked_mul(head_dim) == Some(layer.in_features);
         widths_agree.then(|| SmoothingPair {
-            from: Source::Linear { linear, rows },
+            from: ScaleSource::Linear { linear, rows },
             into: vec![Consumer::Linear(output)],
-            through: Through::Heads { head_dim, repeat },
+            through: PairPath::Heads { head_dim, repeat },
         })
     }
 
@@ -317,7 +317,7 @@ impl Network {
         let width: usize = rows.iter().map(ExactSizeIterator::len).sum();
         let through = self.through_activation(gated)?;
         (width == self.linear(down).in_features).then(|| SmoothingPair {
-            from: Source::Linear { linear: up, rows },
+            from: ScaleSource::Linear { linear: up, rows },
             into: vec![Consumer::Linear(down)],
             through,
         })
@@ -331,18 +331,18 @@ impl Network {
         let tensor = &self.experts[up.0];
         let gated = tensor.role == Role::GateUp || find(|role| role == Role::Gate).is_some();
         Some(SmoothingPair {
-            from: Source::Experts { experts: up, rows: up_rows(tensor.role, tensor.rows, tensor.out_features)? },
+            from: ScaleSource::Experts { experts: up, rows: up_rows(tensor.role, tensor.rows, tensor.out_features)? },
             into: vec![Consumer::Experts(down)],
             through: self.through_activation(gated)?,
         })
     }
 
     /// How a scale passes from the up projection to the down projection, if it does.
-    fn through_activation(&self, gated: bool) -> Option<Through> {
+    fn through_activation(&self, gated: bool) -> Option<PairPath> {
         let activation = self.facts.activation?;
         match gated {
-            true => activation.is_linear_in_up().then_some(Through::Product),
-            false => activation.is_positively_homogeneous().then_some(Through::Relu),
+            true => activation.is_linear_in_up().then_some(PairPath::Product),
+            false => activation.is_positively_homogeneous().then_some(PairPath::Relu),
         }
     }
 
@@ -354,9 +354,9 @@ impl Network {
     }
 }
 
-impl Stage {
-    fn new(input: Input) -> Stage {
-        Stage { input, linears: Vec::new(), experts: Vec::new() }
+impl Subset {
+    fn new(input: Input) -> Subset {
+        Subset { input, linears: Vec::new(), experts: Vec::new() }
     }
 
     fn into_consumers(self) -> impl Iterator<Item = Consumer> {
@@ -365,7 +365,7 @@ impl Stage {
     }
 }
 
-/// What a layer of this role reads inside a block.
+/// The input of a layer of this role inside a block.
 fn input_of(part: Part, role: Role, expert: Option<usize>) -> Option<Input> {
     match role {
         Role::Query | Role::Key | Role::Value | Role::QueryKeyValue => Some(Input::Attention),

@@ -19,7 +19,7 @@ use crate::family::{Family, NormKind, NormSite, Orientation, Part, Role, RowOrde
 use crate::model_config::ModelConfig;
 
 pub use dropped::DroppedTensor;
-pub use links::{Consumer, Input, SmoothingPair, Source, Stage, Through};
+pub use links::{Consumer, Input, PairPath, ScaleSource, SmoothingPair, Subset};
 pub use module_names::{expert_module, in_memory_module, on_disk_module};
 pub use names::modality_part;
 pub use notice::Notice;
@@ -43,7 +43,7 @@ impl TensorMeta {
         TensorMeta { name: name.into(), shape: shape.into(), dtype: dtype.into() }
     }
 
-    /// Whether each element is a floating-point number. Packed formats (`U8`, `I32`, ...) are not.
+    /// Returns whether each element is a floating-point number. Packed formats (`U8`, `I32`, ...) are not.
     pub fn is_float(&self) -> bool {
         matches!(self.dtype.as_str(), "F64" | "F32" | "F16" | "BF16") || self.dtype.starts_with("F8_")
     }
@@ -87,9 +87,9 @@ index_type!(
 pub struct Linear {
     /// Full module name: the weight's name without `.weight`.
     pub module: String,
-    /// What the layer computes.
+    /// The role of the layer.
     pub role: Role,
-    /// Where it sits.
+    /// Its position.
     pub part: Part,
     /// The decoder block, if it is in one.
     pub block: Option<usize>,
@@ -176,7 +176,7 @@ pub enum ExpertsStorage {
 pub struct Norm {
     /// Full module name.
     pub module: String,
-    /// Where it stands.
+    /// Its position.
     pub site: NormSite,
     /// Its formula.
     pub kind: NormKind,
@@ -202,7 +202,7 @@ pub enum Slot {
 /// The place of a tensor in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Part of a linear layer; routers and the head are linear layers with roles of their own.
+    /// Part of a linear layer; routers and the head are linear layers with their own roles.
     Linear(LinearId, Slot),
     /// Part of a tensor with all experts.
     Experts(ExpertsId, Slot),
@@ -218,7 +218,7 @@ pub enum Place {
     Other(Reason),
 }
 
-/// Why a tensor is copied through.
+/// The reason that a tensor is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// A buffer that loaders recompute: rotary frequencies, causal masks, position ids.
@@ -255,11 +255,11 @@ pub struct Network {
 }
 
 impl Network {
-    /// Finds the place of every tensor. Never fails: what is not understood is copied through, and a [`Notice`] says
+    /// Finds the place of every tensor. Never fails: unknown tensors are copied, and a [`Notice`] says
     /// so.
     ///
     /// With a known family names decide; otherwise, or if the family's names do not occur, 2-D weights whose names
-    /// speak of neither embedding, norm, head nor router are taken for linear layers.
+    /// do not indicate an embedding, norm, head or router are treated as linear layers.
     pub fn recognise(config: &ModelConfig, tensors: &[TensorMeta]) -> Network {
         let family = crate::family::of_config(config);
         let named = family.and_then(|family| by_name::recognise(family, config, tensors));
@@ -329,12 +329,12 @@ impl Network {
         head.map(LinearId)
     }
 
-    /// Whether the head shares the embedding's weight: config.json says so, or there is no tensor for it.
+    /// Returns whether the head shares the embedding's weight: config.json says so, or there is no tensor for it.
     pub fn is_tied(&self) -> bool {
         self.tied
     }
 
-    /// What the user should know.
+    /// Notices for the user.
     pub fn notices(&self) -> &[Notice] {
         &self.notices
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::{Slot, TensorMeta};
 use crate::family::{ExpertStorage, Family, NormSite, Orientation, Part, Role, RowOrder, Trunk};
 
-/// What a module is.
+/// The kind of a module.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Entry {
     Linear { part: Part, role: Role, orientation: Orientation, rows: RowOrder },
@@ -98,7 +98,7 @@ impl Names {
         candidates.into_iter().rev().max_by_key(|(hits, _)| *hits).map(|(_, path)| path)
     }
 
-    /// What the tensor called `name` is, given the trunk's path.
+    /// The kind of the tensor `name`, given the trunk's path.
     pub(super) fn understand(&self, trunk: &str, name: &str) -> Option<Named> {
         self.block_tensor(trunk, name).or_else(|| self.trunk_tensor(trunk, name)).or_else(|| self.head_tensor(name))
     }
@@ -240,7 +240,7 @@ fn look_up(entries: &HashMap<Cow<'static, str>, Entry>, name: &str) -> Option<(E
     })
 }
 
-/// Where checkpoints keep the trunk: as in the causal language model; without the first part (base models); behind or
+/// Paths of the trunk in checkpoints: as in the causal language model; without the first part (base models); after or
 /// before `language_model` (multimodal models of transformers 4 and 5).
 fn trunk_paths(trunk: &Trunk) -> Vec<String> {
     let full = trunk.path;
@@ -312,7 +312,7 @@ fn is_modality(part: &str) -> bool {
     part == "vit" || part.starts_with("mm_") || words.iter().any(|word| part.contains(word))
 }
 
-/// Whether the name is that of a scale, zero point or packed weight.
+/// Returns whether the name is that of a scale, zero point or packed weight.
 pub(super) fn is_quantization_parameter(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or_default();
     QUANTIZATION_PARAMETERS.contains(&last) || last.ends_with("_scales") || last.ends_with("_blocks")
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_become_placeholders() {
+    fn indices_become_placeholders() {
         let (pattern, first) = generalise("mlp.experts.12.w1.weight");
         assert_eq!((pattern.as_str(), first), ("mlp.experts.{}.w1.weight", Some(12)));
         assert_eq!(generalise("self_attn.q_proj"), ("self_attn.q_proj".to_owned(), None));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_of_a_head_is_not_an_expert() {
+    fn head_index_is_not_an_expert_index() {
         let norm = named("stablelm", "model", "model.layers.1.self_attn.q_layernorm.norms.3.weight").unwrap();
         assert_eq!((norm.block, norm.expert), (Some(1), None));
         let expert = named("mixtral", "model", "model.layers.1.block_sparse_moe.experts.3.w1.weight").unwrap();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn names_near_the_known_ones_are_not_mistaken_for_them() {
+    fn names_similar_to_known_modules_are_not_matched() {
         for name in [
             "model.layers.0.self_attn.q_proj",
             "model.layers.0.self_attn.q_proj.lora_A.weight",

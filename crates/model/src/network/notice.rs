@@ -11,7 +11,7 @@ pub enum Notice {
     NoArchitecture,
     /// The architecture has no description.
     UnknownArchitecture {
-        /// What config.json calls it.
+        /// Its name in config.json.
         name: String,
     },
     /// The family is known, but its names do not occur in the checkpoint.

@@ -34,7 +34,7 @@ pub(super) fn assign(linears: &mut [Linear]) -> Vec<Siblings> {
     groups
 }
 
-/// Layers of one parent whose roles stand in one row of [`FUSED`], in order of first appearance.
+/// Layers of one parent whose roles are in one row of [`FUSED`], in order of first appearance.
 fn candidates(linears: &[Linear]) -> Vec<Siblings> {
     let mut index: HashMap<String, usize> = HashMap::new();
     let mut groups: Vec<Siblings> = Vec::new();

@@ -1,4 +1,4 @@
-//! Why a tensor that is part of no layer is copied through: by its name and type, and by what stands beside it.
+//! Determines why a tensor outside all layers is copied, from its name, its type and neighbouring tensors.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use super::names::{is_buffer, is_quantization_parameter, modality_part, parse_in
 use super::{Reason, TensorMeta};
 use crate::model_config::ModelConfig;
 
-/// What the tensors of a checkpoint say together, and none of them alone.
+/// Facts that follow from all tensors of a checkpoint together.
 #[derive(Debug, Default)]
 pub(super) struct Surroundings {
     /// Modules that have scales or other parameters of quantization.
@@ -23,7 +23,7 @@ impl Surroundings {
         Surroundings { scaled, one_modality: !has_text_model(config, tensors) }
     }
 
-    /// Why a tensor that no description accounts for is copied through.
+    /// The reason that a tensor outside all descriptions is copied.
     pub(super) fn reason(&self, tensor: &TensorMeta) -> Reason {
         let name = &tensor.name;
         if is_buffer(tensor) {
@@ -41,8 +41,8 @@ impl Surroundings {
         }
     }
 
-    /// Whether integers are codes: matrices named as weights are, and whatever has scales beside it. Tables of indices and counters
-    /// are neither.
+    /// Whether integers are codes: matrices named like weights are, and tensors with scales beside them. Tables of indices and counters
+    /// are not.
     fn has_codes(&self, tensor: &TensorMeta) -> bool {
         let is_index = matches!(tensor.dtype.as_str(), "I64" | "U64" | "I16" | "U16" | "BOOL");
         let module = tensor.name.rsplit_once('.').map_or(tensor.name.as_str(), |(module, _)| module);

@@ -1,8 +1,8 @@
-//! Embeddings by their names: tables whose rows are looked up are no linear layers, though they are matrices.
+//! Recognises embeddings by name: tables whose rows are looked up are not linear layers, although they are matrices.
 
 use super::names::parse_index;
 
-/// Words of names that say that a module is a table of which rows are looked up.
+/// Name words that mark a module as a lookup table.
 const TABLES: [&str; 12] = [
     "codebook",
     "embd",
@@ -18,7 +18,7 @@ const TABLES: [&str; 12] = [
     "wte",
 ];
 
-/// Last words of names of linear layers that work on what was looked up.
+/// Last name words of linear layers that process looked-up rows.
 const WORKS_ON_TABLES: [&str; 10] =
     ["dense", "fc", "in", "layer", "layers", "linear", "mapping", "proj", "project", "projection"];
 
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_the_last_part_tell_embeddings_from_layers() {
+    fn last_name_part_separates_embeddings_from_layers() {
         for table in [
             "model.embed_tokens",
             "embeddings.word_embeddings",

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, outside `#[test]` functions.
 
 use crate::support::Checkpoint;
-use kvant_model::network::{Consumer, Input, LinearId, Network, SmoothingPair, Source, Through};
+use kvant_model::network::{Consumer, Input, LinearId, Network, PairPath, ScaleSource, SmoothingPair};
 use serde_json::json;
 
 /// The path inside block `block`.
@@ -15,9 +15,9 @@ fn inside(module: &str, block: usize) -> &str {
 
 fn source_name<'n>(network: &'n Network, link: &SmoothingPair) -> &'n str {
     match &link.from {
-        Source::Norm(id) => &network.norm(*id).module,
-        Source::Linear { linear, .. } => &network.linear(*linear).module,
-        Source::Experts { experts, .. } => &network.experts()[experts.index()].module,
+        ScaleSource::Norm(id) => &network.norm(*id).module,
+        ScaleSource::Linear { linear, .. } => &network.linear(*linear).module,
+        ScaleSource::Experts { experts, .. } => &network.experts()[experts.index()].module,
     }
 }
 
@@ -50,14 +50,14 @@ const LLAMA: &[&str] = &[
 ];
 
 #[test]
-fn llama_and_its_kin() {
+fn llama_like_families_have_four_smoothing_pairs() {
     for fixture in ["llama", "mistral", "mistral3", "qwen2", "qwen3", "gemma", "granite", "smollm3", "stablelm"] {
         assert_links(fixture, 1, LLAMA);
     }
 }
 
 #[test]
-fn sandwich_norms_feed_from_the_inner_one() {
+fn sandwich_norms_pair_from_the_inner_norm() {
     let gemma = [LLAMA[0], LLAMA[1], "pre_feedforward_layernorm -> mlp.gate_proj mlp.up_proj", LLAMA[3]];
     for fixture in ["gemma2", "gemma3", "gemma3_text"] {
         assert_links(fixture, 0, &gemma);
@@ -67,7 +67,7 @@ fn sandwich_norms_feed_from_the_inner_one() {
 }
 
 #[test]
-fn fused_matrices_are_sources_by_their_rows() {
+fn fused_matrices_are_smoothed_by_their_rows() {
     let phi3 = [
         "input_layernorm -> self_attn.qkv_proj",
         "self_attn.qkv_proj -> self_attn.o_proj",
@@ -79,23 +79,23 @@ fn fused_matrices_are_sources_by_their_rows() {
     let links = network.links(0);
     // 4 query heads and 2 key/value heads of 16: values are the last 32 of 128 rows.
     let values = vec![96..112, 112..128];
-    assert!(matches!(&links[1].from, Source::Linear { rows, .. } if *rows == values), "{:?}", links[1]);
-    assert_eq!(links[1].through, Through::Heads { head_dim: 16, repeat: 2 });
-    let Source::Linear { rows, .. } = &links[3].from else { panic!("{links:?}") };
+    assert!(matches!(&links[1].from, ScaleSource::Linear { rows, .. } if *rows == values), "{:?}", links[1]);
+    assert_eq!(links[1].through, PairPath::Heads { head_dim: 16, repeat: 2 });
+    let ScaleSource::Linear { rows, .. } = &links[3].from else { panic!("{links:?}") };
     assert_eq!((rows.len(), &rows[0]), (1, &(96..192)));
-    assert_eq!(links[3].through, Through::Product);
+    assert_eq!(links[3].through, PairPath::Product);
 }
 
 #[test]
-fn per_head_order_picks_every_third_stretch() {
+fn per_head_order_selects_every_third_row_range() {
     let network = Checkpoint::read("gpt_neox").network();
     let link = &network.links(0)[1];
     let values = vec![32..48, 80..96, 128..144, 176..192];
-    assert!(matches!(&link.from, Source::Linear { rows, .. } if *rows == values), "{link:?}");
+    assert!(matches!(&link.from, ScaleSource::Linear { rows, .. } if *rows == values), "{link:?}");
 }
 
 #[test]
-fn a_scale_passes_relu_but_not_gelu() {
+fn scale_passes_relu_but_not_gelu() {
     let opt = [
         "self_attn_layer_norm -> self_attn.k_proj self_attn.q_proj self_attn.v_proj",
         "self_attn.v_proj -> self_attn.out_proj",
@@ -103,7 +103,7 @@ fn a_scale_passes_relu_but_not_gelu() {
         "fc1 -> fc2",
     ];
     assert_links("opt", 0, &opt);
-    assert_eq!(Checkpoint::read("opt").network().links(0)[3].through, Through::Relu);
+    assert_eq!(Checkpoint::read("opt").network().links(0)[3].through, PairPath::Relu);
     let gelu = Checkpoint::read("opt").with_config("activation_function", json!("gelu"));
     assert_eq!(links_of(&gelu.network(), 0), opt[..3]);
     let gpt2 = ["ln_1 -> attn.c_attn", "attn.c_attn -> attn.c_proj", "ln_2 -> mlp.c_fc"];
@@ -113,18 +113,18 @@ fn a_scale_passes_relu_but_not_gelu() {
 }
 
 #[test]
-fn norms_that_the_residual_stream_reads_are_no_sources() {
+fn norms_read_by_the_residual_stream_are_not_smoothed() {
     assert_links("opt_350m", 0, &["self_attn.v_proj -> self_attn.out_proj", "fc1 -> fc2"]);
     assert_links("olmo2", 0, &[LLAMA[1], LLAMA[3]]);
 }
 
 #[test]
-fn norms_without_weights_are_no_sources() {
+fn norms_without_weights_are_not_smoothed() {
     assert_links("olmo", 0, &[LLAMA[1], LLAMA[3]]);
 }
 
 #[test]
-fn one_norm_feeds_both_branches_of_a_parallel_block() {
+fn one_norm_balances_both_branches_of_a_parallel_block() {
     let cohere = "input_layernorm -> mlp.gate_proj mlp.up_proj self_attn.k_proj self_attn.q_proj self_attn.v_proj";
     for fixture in ["cohere", "cohere2", "stablelm_parallel"] {
         assert_links(fixture, 0, &[cohere, LLAMA[1], LLAMA[3]]);
@@ -140,7 +140,7 @@ fn one_norm_feeds_both_branches_of_a_parallel_block() {
 }
 
 #[test]
-fn routers_and_all_experts_read_the_norm() {
+fn routers_and_all_experts_are_balanced_with_the_norm() {
     let found = links_of(&Checkpoint::read("mixtral").network(), 1);
     let norm = found.iter().find(|link| link.starts_with("post_attention_layernorm")).unwrap();
     assert!(norm.contains("-> block_sparse_moe.gate "), "{norm}");
@@ -153,7 +153,7 @@ fn routers_and_all_experts_read_the_norm() {
 }
 
 #[test]
-fn shared_experts_and_their_gate_read_the_norm() {
+fn shared_experts_and_their_gate_are_balanced_with_the_norm() {
     let found = links_of(&Checkpoint::read("qwen2_moe").network(), 0);
     let norm = found.iter().find(|link| link.starts_with("post_attention_layernorm")).unwrap();
     for reader in ["mlp.gate", "mlp.shared_expert_gate", "mlp.shared_expert.up_proj", "mlp.experts.3.gate_proj"] {
@@ -163,7 +163,7 @@ fn shared_experts_and_their_gate_read_the_norm() {
 }
 
 #[test]
-fn latent_attention_has_norms_of_its_own() {
+fn latent_attention_pairs_through_its_own_norms() {
     let expected = [
         "input_layernorm -> self_attn.kv_a_proj_with_mqa self_attn.q_a_proj",
         "self_attn.q_a_layernorm -> self_attn.q_b_proj",
@@ -177,12 +177,12 @@ fn latent_attention_has_norms_of_its_own() {
     let link = &network.links(0)[3];
     // Per head 16 rows of keys, then 12 of values.
     let values = vec![16..28, 44..56, 72..84, 100..112];
-    assert!(matches!(&link.from, Source::Linear { rows, .. } if *rows == values), "{link:?}");
-    assert_eq!(link.through, Through::Heads { head_dim: 12, repeat: 1 });
+    assert!(matches!(&link.from, ScaleSource::Linear { rows, .. } if *rows == values), "{link:?}");
+    assert_eq!(link.through, PairPath::Heads { head_dim: 12, repeat: 1 });
 }
 
 #[test]
-fn fused_experts_link_only_where_the_activation_is_linear_in_up() {
+fn fused_experts_pair_only_where_the_activation_is_linear_in_up() {
     let granite = links_of(&Checkpoint::read("granitemoe").network(), 0);
     assert!(granite.contains(&"block_sparse_moe.input_linear -> block_sparse_moe.output_linear".to_owned()));
     let gpt_oss = links_of(&Checkpoint::read("gpt_oss").network(), 0);
@@ -191,13 +191,13 @@ fn fused_experts_link_only_where_the_activation_is_linear_in_up() {
 }
 
 #[test]
-fn clipped_values_are_no_source() {
+fn clipped_values_are_not_smoothed() {
     let clipped = Checkpoint::read("olmo").with_config("clip_qkv", json!(8.0)).network();
     assert_eq!(links_of(&clipped, 0), [LLAMA[3]]);
 }
 
 #[test]
-fn a_block_with_readers_that_are_not_understood_has_no_links() {
+fn block_with_unknown_tensors_has_no_smoothing_pairs() {
     let adapted =
         Checkpoint::read("llama").with("model.layers.0.mlp.gate_proj.lora_A.weight", &[8, 64], "BF16").network();
     assert!(adapted.links(0).is_empty());
@@ -207,13 +207,13 @@ fn a_block_with_readers_that_are_not_understood_has_no_links() {
 }
 
 #[test]
-fn widths_of_source_and_consumers_agree() {
+fn smoothing_pairs_have_matching_widths() {
     for name in crate::support::names() {
         let network = Checkpoint::read(&name).network();
         for link in network.blocks().iter().flat_map(|block| network.links(*block)) {
             let Consumer::Linear(first) = link.into[0] else { continue };
-            let repeat = if let Through::Heads { repeat, .. } = link.through { repeat } else { 1 };
-            if let Source::Linear { rows, .. } = &link.from {
+            let repeat = if let PairPath::Heads { repeat, .. } = link.through { repeat } else { 1 };
+            if let ScaleSource::Linear { rows, .. } = &link.from {
                 let width: usize = rows.iter().map(ExactSizeIterator::len).sum();
                 assert_eq!(width * repeat, network.linear(first).in_features, "{name}: {link:?}");
             }
@@ -222,7 +222,7 @@ fn widths_of_source_and_consumers_agree() {
 }
 
 #[test]
-fn every_layer_of_a_block_is_in_one_stage() {
+fn every_layer_of_a_block_is_in_one_subset() {
     for name in crate::support::names() {
         let network = Checkpoint::read(&name).network();
         for &block in network.blocks() {
@@ -239,7 +239,7 @@ fn every_layer_of_a_block_is_in_one_stage() {
 }
 
 #[test]
-fn stages_follow_the_forward_pass() {
+fn subsets_follow_the_forward_pass() {
     let stages_of = |fixture: &str, block: usize| {
         let network = Checkpoint::read(fixture).network();
         let stages = network.stages(block).into_iter();
@@ -273,7 +273,7 @@ fn stages_follow_the_forward_pass() {
 }
 
 #[test]
-fn the_kv_cache_has_owners_in_every_block() {
+fn every_block_has_kv_cache_owners() {
     let owners = |fixture: &str| {
         let network = Checkpoint::read(fixture).network();
         let ids = network.kv_owners(1).into_iter();

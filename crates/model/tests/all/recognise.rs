@@ -78,7 +78,7 @@ fn reason_of(checkpoint: &Checkpoint, name: &str) -> Option<Reason> {
 }
 
 #[test]
-fn counts_are_those_of_the_architecture() {
+fn layer_counts_match_the_architecture() {
     for &(fixture, family, linears, kept, siblings, experts, norms, tied) in EXPECTED {
         let network = Checkpoint::read(fixture).network();
         assert_eq!(network.family().map(|family| family.name), Some(family), "{fixture}");
@@ -94,7 +94,7 @@ fn counts_are_those_of_the_architecture() {
 }
 
 #[test]
-fn every_fixture_has_its_expectation_and_every_family_its_fixture() {
+fn every_fixture_is_expected_and_every_family_has_one() {
     let expected: Vec<_> = EXPECTED.iter().map(|row| row.0.to_owned()).collect();
     assert_eq!(crate::support::names(), expected);
     let covered: HashSet<_> = EXPECTED.iter().map(|row| row.1).collect();
@@ -104,7 +104,7 @@ fn every_fixture_has_its_expectation_and_every_family_its_fixture() {
 }
 
 #[test]
-fn nothing_but_other_modalities_is_left_over() {
+fn only_other_modalities_are_left_unrecognised() {
     for name in crate::support::names() {
         let checkpoint = Checkpoint::read(&name);
         let network = checkpoint.network();
@@ -117,7 +117,7 @@ fn nothing_but_other_modalities_is_left_over() {
 }
 
 #[test]
-fn places_layers_and_tensors_agree() {
+fn tensor_places_and_layers_agree() {
     for name in crate::support::names() {
         let checkpoint = Checkpoint::read(&name);
         let network = checkpoint.network();
@@ -139,7 +139,7 @@ fn places_layers_and_tensors_agree() {
 }
 
 #[test]
-fn a_linear_layer_knows_its_sizes_role_and_place() {
+fn linear_layers_know_size_role_and_position() {
     let network = Checkpoint::read("mixtral").network();
     let down = linear(&network, "model.layers.1.block_sparse_moe.experts.3.w2");
     assert_eq!((down.role, down.part), (Role::Down, Part::Experts));
@@ -151,7 +151,7 @@ fn a_linear_layer_knows_its_sizes_role_and_place() {
 }
 
 #[test]
-fn gpt2_is_stored_transposed() {
+fn gpt2_weights_are_transposed() {
     let network = Checkpoint::read("gpt2").network();
     let fused = linear(&network, "transformer.h.0.attn.c_attn");
     assert_eq!((fused.role, fused.orientation), (Role::QueryKeyValue, Orientation::InOut));
@@ -160,7 +160,7 @@ fn gpt2_is_stored_transposed() {
 }
 
 #[test]
-fn gpt_oss_experts_are_one_tensor_stored_transposed() {
+fn gpt_oss_experts_are_one_transposed_tensor() {
     let network = Checkpoint::read("gpt_oss").network();
     let module = "model.layers.0.mlp.experts.gate_up_proj";
     let gate_up = network.experts().iter().find(|experts| experts.module == module).unwrap();
@@ -172,7 +172,7 @@ fn gpt_oss_experts_are_one_tensor_stored_transposed() {
 }
 
 #[test]
-fn granite_experts_are_one_tensor_with_the_suffix_weight() {
+fn granite_experts_are_one_tensor_with_suffix_weight() {
     let network = Checkpoint::read("granitemoe").network();
     let gate_up = &network.experts()[0];
     assert_eq!(gate_up.module, "model.layers.0.block_sparse_moe.input_linear");
@@ -197,7 +197,7 @@ fn published_gpt_oss_experts_are_mxfp4() {
 }
 
 #[test]
-fn fused_siblings_are_named_after_what_engines_make_of_them() {
+fn fused_siblings_have_the_fused_name_of_engines() {
     let network = Checkpoint::read("deepseek_v2").network();
     let groups: Vec<_> = network.siblings().iter().map(|group| (group.fused.as_str(), group.members.len())).collect();
     for fused in ["model.layers.0.self_attn.fused_qkv_a_proj", "model.layers.0.mlp.gate_up_proj"] {
@@ -215,7 +215,7 @@ fn fused_siblings_are_named_after_what_engines_make_of_them() {
 }
 
 #[test]
-fn norms_have_their_site_and_formula() {
+fn norms_know_their_position_and_kind() {
     let network = Checkpoint::read("gemma2").network();
     let sites: Vec<_> = network.norms().iter().filter(|norm| norm.block == Some(0)).map(|norm| norm.site).collect();
     let expected =
@@ -226,7 +226,7 @@ fn norms_have_their_site_and_formula() {
 }
 
 #[test]
-fn kept_modules_include_those_of_other_modalities() {
+fn kept_modules_include_other_modalities() {
     let network = Checkpoint::read("mistral3").network();
     let kept = network.kept_modules();
     assert!(kept.contains(&"vision_tower.transformer.layers.0.attention.q_proj"), "{kept:?}");
@@ -240,7 +240,7 @@ fn kept_modules_include_those_of_other_modalities() {
 }
 
 #[test]
-fn base_model_checkpoints_lack_the_first_part_of_the_path() {
+fn base_model_checkpoints_lack_the_path_prefix() {
     for (fixture, prefix, trunk) in [
         ("llama", "model.", ""),
         ("gpt2", "transformer.", ""),
@@ -263,7 +263,7 @@ fn base_model_checkpoints_lack_the_first_part_of_the_path() {
 }
 
 #[test]
-fn multimodal_checkpoints_wrap_the_language_model_in_several_ways() {
+fn multimodal_checkpoints_nest_the_language_model_variously() {
     let old = Checkpoint::read("gemma3").network();
     let new = Checkpoint::read("gemma3").renamed(|name| {
         let name = name.replace("language_model.model.", "model.language_model.");
@@ -294,7 +294,7 @@ fn buffers_of_old_checkpoints_are_copied() {
 }
 
 #[test]
-fn layers_past_the_last_block_are_kept_with_a_notice() {
+fn layers_after_the_last_block_are_kept_with_a_notice() {
     let checkpoint = Checkpoint::read("deepseek_v3")
         .with("model.layers.2.eh_proj.weight", &[64, 128], "BF16")
         .with("model.layers.2.self_attn.o_proj.weight", &[64, 48], "BF16")
@@ -308,7 +308,7 @@ fn layers_past_the_last_block_are_kept_with_a_notice() {
 }
 
 #[test]
-fn fp8_weights_know_their_scales() {
+fn fp8_weights_are_linked_to_their_scales() {
     let mut checkpoint =
         Checkpoint::read("deepseek_v3").with("model.layers.0.mlp.up_proj.weight_scale_inv", &[1, 1], "F32");
     for tensor in &mut checkpoint.tensors {
@@ -336,14 +336,14 @@ fn packed_modules_are_kept_with_a_notice() {
 }
 
 #[test]
-fn a_tied_head_may_still_have_a_tensor() {
+fn tied_head_may_still_have_a_tensor() {
     let network = Checkpoint::read("llama").with_config("tie_word_embeddings", json!(true)).network();
     assert!(network.is_tied());
     assert!(network.head().is_some());
 }
 
 #[test]
-fn what_the_family_does_not_know_is_kept_with_a_notice() {
+fn modules_unknown_to_the_family_are_kept_with_a_notice() {
     let checkpoint = Checkpoint::read("llama")
         .with("model.layers.0.self_attn.q_proj.lora_A.weight", &[8, 64], "BF16")
         .with("score.weight", &[2, 64], "BF16");
@@ -354,7 +354,7 @@ fn what_the_family_does_not_know_is_kept_with_a_notice() {
 }
 
 #[test]
-fn a_weight_of_the_wrong_rank_is_no_linear_layer() {
+fn weight_of_wrong_rank_is_not_a_linear_layer() {
     let checkpoint = Checkpoint::read("llama")
         .renamed(|name| (name != "model.layers.0.mlp.up_proj.weight").then(|| name.to_owned()))
         .with("model.layers.0.mlp.up_proj.weight", &[96, 64, 1], "BF16");
@@ -363,13 +363,13 @@ fn a_weight_of_the_wrong_rank_is_no_linear_layer() {
 }
 
 #[test]
-fn a_missing_block_is_noticed() {
+fn missing_blocks_give_a_notice() {
     let network = Checkpoint::read("llama").with_config("num_hidden_layers", json!(32)).network();
     assert_eq!(network.notices(), [Notice::BlockCount { found: 2, stated: 32 }]);
 }
 
 #[test]
-fn tensors_without_elements_are_no_layers() {
+fn empty_tensors_are_not_layers() {
     const MANY: usize = 4_000_000_000;
     for fixture in ["gpt_oss", "granitemoe", "llama"] {
         let mut checkpoint = Checkpoint::read(fixture);
@@ -389,7 +389,7 @@ fn tensors_without_elements_are_no_layers() {
 }
 
 #[test]
-fn an_unknown_architecture_is_recognised_by_shape_and_name() {
+fn unknown_architecture_is_recognised_by_shape_and_name() {
     for fixture in ["llama", "qwen2_moe", "mixtral", "deepseek_v2", "opt", "phi3", "gemma3_text"] {
         let known = Checkpoint::read(fixture).network();
         let strange = Checkpoint::read(fixture)
@@ -414,7 +414,7 @@ fn an_unknown_architecture_is_recognised_by_shape_and_name() {
 }
 
 #[test]
-fn an_unknown_architecture_keeps_what_is_known_of_it() {
+fn unknown_architecture_keeps_known_modules() {
     let network = Checkpoint::read("deepseek_v3")
         .with_config("model_type", json!("deepseek_v32"))
         .with_config("architectures", json!([]))
@@ -428,7 +428,7 @@ fn an_unknown_architecture_keeps_what_is_known_of_it() {
 }
 
 #[test]
-fn an_unknown_architecture_with_fused_experts_says_so() {
+fn unknown_architecture_with_fused_experts_gives_a_notice() {
     let network = Checkpoint::read("gpt_oss")
         .with_config("model_type", json!("strange"))
         .with_config("architectures", json!([]))
@@ -438,7 +438,7 @@ fn an_unknown_architecture_with_fused_experts_says_so() {
 }
 
 #[test]
-fn a_known_type_with_foreign_names_is_recognised_by_shape() {
+fn known_model_type_with_foreign_names_is_recognised_by_shape() {
     let network = Checkpoint::read("gpt2").with_config("model_type", json!("llama")).network();
     assert_eq!(network.notices()[0], Notice::ForeignNames { family: "llama" });
     assert_eq!(network.linears().len(), 8);
@@ -446,7 +446,7 @@ fn a_known_type_with_foreign_names_is_recognised_by_shape() {
 }
 
 #[test]
-fn strange_names_and_shapes_do_no_harm() {
+fn strange_names_and_shapes_do_not_panic() {
     let names =
         ["", ".", "..", "a", "model.layers.", "model.layers.0", "model.layers.0.", "model.layers.99999999999.x.weight"];
     let more =

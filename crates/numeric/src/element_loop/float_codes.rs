@@ -1,7 +1,7 @@
 //! The loop of codes of small floats.
 
 use super::{Element, ElementLoop};
-use crate::arithmetic::{Arithmetic, round_to_bf16, round_to_f16};
+use crate::arithmetic::{ComputeDType, round_to_bf16, round_to_f16};
 use crate::format::{Encoder, MiniFloat};
 
 /// How a value is brought to its scale before it is encoded.
@@ -10,7 +10,7 @@ pub enum Scaling {
     /// `value * (1 / scale)`, exact for powers of two: what MX formats need, and faster.
     PowerOfTwo,
     /// `value / scale`, and the quotient rounded to the given precision, as a tool does that divides in the model's type.
-    Divide(Arithmetic),
+    Divide(ComputeDType),
 }
 
 /// The loop of [`encode_elements`](crate::kernel::encode_elements).
@@ -27,11 +27,11 @@ impl ElementLoop for FloatCodes<'_> {
     fn run<E: Element>(self, elements: &[E::Stored]) {
         match self.scaling {
             Scaling::PowerOfTwo => self.each::<E>(elements, |value, _, inverse| value * inverse),
-            Scaling::Divide(Arithmetic::F32) => self.each::<E>(elements, |value, scale, _| value / scale),
-            Scaling::Divide(Arithmetic::Bf16) => {
+            Scaling::Divide(ComputeDType::F32) => self.each::<E>(elements, |value, scale, _| value / scale),
+            Scaling::Divide(ComputeDType::Bf16) => {
                 self.each::<E>(elements, |value, scale, _| round_to_bf16(value / scale));
             }
-            Scaling::Divide(Arithmetic::F16) => {
+            Scaling::Divide(ComputeDType::F16) => {
                 self.each::<E>(elements, |value, scale, _| round_to_f16(value / scale));
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{Element, ElementLoop};
 
-/// What turns a value into a code: `clamp(rne(value * inverse_scale) + zero_point, min, max)`.
+/// Converts a value to a code: `clamp(rne(value * inverse_scale) + zero_point, min, max)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AffineStep {
     /// `1 / scale`.
@@ -20,7 +20,7 @@ pub(crate) struct IntCodes<'a> {
     pub(crate) codes: &'a mut [u8],
 }
 
-/// 1.5 * 2^23: adding it to a number of magnitude below 2^22 rounds to an integer, half to even, which then stands in the
+/// 1.5 * 2^23: adding it to a number of magnitude below 2^22 rounds to an integer, half to even, which is then in the
 /// low bits of the mantissa.
 const TO_INTEGER: f32 = 12_582_912.0;
 

@@ -1,5 +1,5 @@
-//! Loops over elements of any stored type, and what they compute: the safe code, which kernels compile for each instruction set and
-//! which loops by hand leave the rest to.
+//! Loops over elements of any stored type: the safe code, which kernels compile for each instruction set and
+//! to which hand-written loops leave the remainder.
 
 mod float_codes;
 mod int_codes;
@@ -138,7 +138,7 @@ impl Element for Brain {
     }
 }
 
-/// A loop over elements of any type, as [`Loop`](crate::simd::Loop) is one over what it holds.
+/// A loop over elements of any type, like [`Loop`](crate::simd::Loop) over its own data.
 pub(crate) trait ElementLoop {
     fn run<E: Element>(self, elements: &[E::Stored]);
 }

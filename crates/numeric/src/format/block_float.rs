@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_step_doubles_where_the_largest_would_round_out() {
+    fn bfp16_step_doubles_where_the_largest_would_overflow() {
         let mut block = [0.0f32; 8];
         block[0] = 1.9999; // 127.99 steps of 2^-6 would round to 128
         assert_eq!(bfp16_exponent(&block), Some(-5));
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn values_land_on_multiples_of_the_step() {
+    fn values_round_to_multiples_of_the_step() {
         let mut block = [1.0, 0.01, -0.01, 0.5, 0.0, 0.0, 0.0, 0.0];
         fake_quantize_bfp16(&mut block);
         assert_eq!(block[..4], [1.0, 0.015625, -0.015625, 0.5]);

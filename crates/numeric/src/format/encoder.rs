@@ -14,7 +14,7 @@ pub(crate) struct Encoder {
     pub(crate) largest: u32,
     /// The exponent of `f32` less that of the format, at the place of the code.
     pub(crate) rebias: u32,
-    /// How far right the sign of `f32` goes to become that of the code.
+    /// The right shift that moves the sign of `f32` to that of the code.
     pub(crate) sign_shift: u32,
     /// The sign bit, 0 for an unsigned format.
     pub(crate) sign: u32,
@@ -48,7 +48,7 @@ impl Encoder {
         (if code | self.negative_zero == 0 { 0 } else { code | sign }) as u8
     }
 
-    /// The number that the code of `value` stands for.
+    /// The value that the code of `value` represents.
     #[inline(always)]
     pub(crate) fn round(self, value: f32) -> f32 {
         let magnitude = self.saturated(value);

@@ -51,7 +51,7 @@ impl Int {
         self.bits as u32
     }
 
-    /// Whether codes are two's complement.
+    /// Returns whether codes are two's complement.
     pub const fn is_signed(self) -> bool {
         self.signed
     }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges() {
+    fn integer_ranges() {
         assert_eq!((Int::INT8.min(), Int::INT8.max(), Int::INT8.steps()), (-128, 127, 255));
         assert_eq!((Int::UINT4.min(), Int::UINT4.max(), Int::UINT4.steps()), (0, 15, 15));
         assert_eq!((Int::INT32.min(), Int::INT32.max()), (i64::from(i32::MIN), i64::from(i32::MAX)));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_half_to_even_and_saturates() {
+    fn int_rounds_half_to_even_and_saturates() {
         let codes: Vec<i64> =
             [0.5, 1.5, -0.5, -1.5, 100.0, -100.0].iter().map(|&x| Int::INT4.quantize(x, 1.0, 0)).collect();
         assert_eq!(codes, [0, 2, 0, -2, 7, -8]);

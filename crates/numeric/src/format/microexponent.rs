@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_pair_gets_a_finer_step() {
+    fn small_pair_gets_a_finer_step() {
         let mut block = vec![0.0f32; 16];
         block[0] = 1.0; // shared exponent 0: step 2^-3, and 2^-4 where a pair is smaller
         block[1] = 0.07;
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn mx9_is_finer_than_mx6_and_saturates_symmetrically() {
+    fn mx9_saturates_symmetrically() {
         let mut block = [-1.999f32; 16];
         MicroExponent::MX9.fake_quantize(&mut block, f32::MIN_POSITIVE);
         assert_eq!(block[0], -127.0 / 64.0);

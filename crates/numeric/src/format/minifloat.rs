@@ -55,7 +55,7 @@ impl MiniFloat {
         self.mantissa_bits as u32
     }
 
-    /// Whether there is a sign bit.
+    /// Returns whether there is a sign bit.
     pub const fn is_signed(self) -> bool {
         self.signed
     }
@@ -71,7 +71,7 @@ impl MiniFloat {
     }
 
     /// Whether `-0.0`, and negative numbers that round to it, keep the sign bit (as casts to fp8 do and casts to fp4 and
-    /// fp6 in the incumbents do not).
+    /// fp6 in other tools do not).
     pub const fn keeps_negative_zero(self) -> bool {
         self.keeps_negative_zero
     }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn encoding_is_what_the_search_finds() {
+    fn encoding_matches_search_at_boundaries() {
         for format in ALL {
             let grid: Vec<f32> = (0..=format.max_code()).map(|code| format.decode(code)).collect();
             let middles = grid.windows(2).map(|w| w[0] + (w[1] - w[0]) / 2.0);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn encoding_is_what_the_search_finds_everywhere() {
+    fn encoding_matches_search_for_sampled_bit_patterns() {
         // A stride that is coprime to 2^32 walks through all exponents, signs and mantissa tails.
         let mut bits = 0u32;
         for i in 0..300_000 {
@@ -199,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn largest_values_and_exponents_are_those_of_the_specifications() {
+    fn largest_values_and_exponents_match_the_specifications() {
         assert_eq!(ALL.map(MiniFloat::max), [6.0, 7.5, 28.0, 448.0, 57344.0, 114_688.0]);
         assert_eq!(ALL.map(MiniFloat::max_exponent), [2, 2, 4, 8, 15, 16]);
         assert_eq!(ALL.map(MiniFloat::bits), [4, 6, 6, 8, 8, 8]);
     }
 
     #[test]
-    fn every_code_in_use_survives_a_round_trip() {
+    fn every_code_round_trips() {
         for format in ALL {
             for code in 0..=format.max_code() {
                 assert_eq!(format.encode(format.decode(code)), code, "{format:?}");

@@ -120,7 +120,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// The name is none of the table's.
+/// The name is not in the table.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("unknown dtype `{0}`")]
 pub struct UnknownDType(pub String);
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_spelled_and_parsed_alike() {
+    fn dtype_names_round_trip() {
         for row in DTYPES {
             assert_eq!(row.dtype.to_string(), row.name);
             assert_eq!(row.name.parse::<DType>(), Ok(row.dtype));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_lead_to_rows() {
+    fn aliases_parse_to_known_dtypes() {
         for (alias, name) in ALIASES {
             assert_eq!(alias.parse::<DType>(), name.parse::<DType>());
         }

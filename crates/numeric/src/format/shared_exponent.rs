@@ -4,7 +4,7 @@
 use super::minifloat::{MiniFloat, pow2};
 use serde::{Deserialize, Serialize};
 
-/// How the shared exponent follows from the block's largest magnitude.
+/// The rule by which the shared exponent follows from the block's largest magnitude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScaleRule {
@@ -36,10 +36,10 @@ impl ScaleRule {
 
 /// 2^-127, the least value of e8m0; a subnormal of `f32`.
 const E8M0_MIN: f32 = f32::from_bits(0x0040_0000);
-/// What the floor and ceil rules give a block of zeros.
+/// The scale of a block of zeros under the floor and ceil rules.
 const ZERO_BLOCK_SCALE: f32 = f32::EPSILON;
 
-/// What the rules must know of a block's elements.
+/// The properties of a block's elements that the rules need.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockElement {
     /// Mantissa bits to which the even rule rounds the largest magnitude.
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn even_rounds_the_largest_magnitude_up_from_seven_quarters() {
+    fn even_rule_rounds_up_from_seven_quarters() {
         let scale = |amax| shared_scale(ScaleRule::Even, MiniFloat::E2M1, amax);
         assert_eq!((scale(1.74), scale(1.75), scale(6.9), scale(7.0)), (0.25, 0.5, 1.0, 2.0));
         assert_eq!(scale(0.0), E8M0_MIN);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_scales_agree() {
+    fn e8m0_bytes_and_scales_round_trip() {
         for byte in 0..=254 {
             assert_eq!(e8m0_encode(e8m0_decode(byte)), byte);
         }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn subnormal_magnitudes_are_exact() {
+    fn log2_of_subnormals_is_exact() {
         assert_eq!(
             (floor_log2(f32::from_bits(1)), floor_log2(E8M0_MIN), ceil_log2(f32::from_bits(3))),
             (-149, -127, -147)

@@ -8,7 +8,7 @@
 //! Byte `j` of the nibbles has element `j` below and element `j + 16` above. `w = d * q + m`.
 //!
 //! Without importance: `m = min`, `d = (max - min) / levels`, `q = floor((w - m) / d + 0.5)`, neither yet rounded:
-//! llama.cpp's `quantize_row_q4_1_ref` and `quantize_row_q5_1_ref`, but that what is beyond binary16 saturates. With
+//! as in llama.cpp's `quantize_row_q4_1_ref` and `quantize_row_q5_1_ref`, except that values beyond binary16 saturate. With
 //! importance, scales and minima are searched for ([`super::affine_fit`]).
 
 use super::affine_fit::AffineSearch;

@@ -8,7 +8,7 @@
 use super::lanes::Lanes;
 use super::tile::Tile;
 
-/// What is searched.
+/// The search space.
 #[derive(Clone, Copy)]
 pub(super) struct AffineSearch {
     /// The greatest code.
@@ -17,9 +17,9 @@ pub(super) struct AffineSearch {
     pub first: f32,
     /// From one factor to the next.
     pub step: f32,
-    /// How many factors are tried.
+    /// The number of factors tried.
     pub trials: usize,
-    /// How often the best line is refined.
+    /// The number of refinements of the best line.
     pub refinements: usize,
     /// Whether minima are stored without a sign, so that code 0 is 0 or less.
     pub covers_zero: bool,
@@ -33,7 +33,7 @@ pub(super) struct Affine<const L: usize> {
 }
 
 impl AffineSearch {
-    /// The best of what was tried, for each group.
+    /// The best candidate for each group.
     #[inline(always)]
     pub fn fit<const K: usize, const L: usize>(self, tile: &Tile<K, L>) -> Affine<L> {
         let (low, high) = self.bounds(tile);

@@ -1,10 +1,10 @@
-//! Scales and minima of groups as they are stored: each a binary16 of its own (Q4_1, Q5_1), or small integers that share
+//! Scales and minima of groups as they are stored: each its own binary16 (Q4_1, Q5_1), or small integers that share
 //! two of them, `w` being about `d * scale * q - dmin * minimum` (Q2_K, Q4_K, Q5_K). Not how the integers are packed.
 //!
 //! From the fit of each group ([`super::affine_fit`]) follow `d` and `dmin`, the largest scale and minimum over the greatest
 //! integer. For each group the integers around the nearest ones are tried, all pairs of them, with the codes rounded to
-//! what is stored. Then `d` and `dmin` are fitted again by least squares to these integers and codes, and all of it is
-//! kept where the whole error is less.
+//! the stored values. Then `d` and `dmin` are refitted by least squares to these integers and codes, and the result is
+//! kept if the total error is lower.
 
 use super::affine_fit::{Affine, AffineSearch};
 use super::lanes::Lanes;
@@ -40,7 +40,7 @@ pub(super) struct AffineBlock<const K: usize, const L: usize> {
     pub codes: [[u8; K]; L],
 }
 
-/// How often `d` and `dmin` are fitted again.
+/// The number of refits of `d` and `dmin`.
 const REFITS: usize = 2;
 
 /// The block of `values`; scales and minima are integers from 0 to `greatest`.
@@ -74,7 +74,7 @@ struct Storing<'a, const K: usize, const L: usize> {
     greatest: Lanes<L>,
 }
 
-/// What was chosen.
+/// The choice made.
 #[derive(Clone, Copy)]
 struct Choice<const L: usize> {
     factors: [u16; 2],

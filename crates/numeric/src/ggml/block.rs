@@ -1,4 +1,4 @@
-//! What a block format is to the table, and the loops over blocks that all of them share. Not the formats.
+//! The interface of block formats to the table, and their shared loops over blocks. Not the formats.
 
 use crate::simd::{Isa, Loop, dispatch, dispatch_256};
 use std::marker::PhantomData;
@@ -28,21 +28,21 @@ pub(super) struct Rows<'a> {
     pub importance: Option<&'a [f32]>,
 }
 
-/// How blocks of `B` bytes become `N` values. Methods of this trait and of those below must be `#[inline(always)]`, so that
+/// Converts blocks of `B` bytes to `N` values. Methods of this trait and of those below must be `#[inline(always)]`, so that
 /// they are compiled for each instruction set.
 pub(super) trait Decode<const N: usize, const B: usize> {
     /// The values of a block.
     fn decode(block: &[u8; B], out: &mut [f32; N]);
 }
 
-/// How `N` values become a block of `B` bytes, where weights make no difference.
+/// Converts `N` values to a block of `B` bytes, ignoring weights.
 pub(super) trait Encode<const N: usize, const B: usize> {
     /// The block of finite values.
     fn encode(values: &[f32; N], block: &mut [u8; B]);
 }
 
-/// How `N` values of as many columns become a block of `B` bytes. `N` may be several blocks' worth: the end of a row is then
-/// filled up with zeros, and what they become is dropped.
+/// Converts `N` values of as many columns to a block of `B` bytes. `N` may be several blocks' worth: the end of a row is then
+/// filled up with zeros, whose codes are dropped.
 pub(super) trait EncodeWeighted<const N: usize, const B: usize>: Layout {
     /// The block of finite values and the importance of their columns.
     fn encode(values: &[f32; N], importance: Option<&[f32; N]>, block: &mut [u8; B]);

@@ -1,4 +1,4 @@
-//! Blocks of codes and scales that exist already, and such blocks taken apart: what exact conversions between layouts need.
+//! Splits blocks into existing codes and scales and reassembles them, for exact conversions between layouts.
 //! Nothing is rounded here; types whose scales are scaled themselves (Q2_K to Q6_K, IQ4_XS) are not among them.
 
 use super::GgmlType;
@@ -38,7 +38,7 @@ pub struct Parts<'a> {
     pub minima: &'a [u16],
 }
 
-/// Where codes and scales go; see [`Parts`].
+/// The destination of codes and scales; see [`Parts`].
 #[derive(Debug, Default)]
 pub struct PartsMut<'a> {
     /// One byte an element.
@@ -87,7 +87,7 @@ impl Coded {
         }
     }
 
-    /// Whether a number is added to every group.
+    /// Returns whether a number is added to every group.
     pub fn has_minima(self) -> bool {
         matches!(self, Coded::Q4_1 | Coded::Q5_1)
     }
@@ -194,7 +194,7 @@ mod tests {
     use crate::ggml::tests::{blocks_of, values, values_of};
 
     #[test]
-    fn blocks_are_taken_apart_and_put_together_again() {
+    fn block_codes_round_trip() {
         let data = values(1024, 15);
         for coded in Coded::ALL {
             let bytes = blocks_of(Isa::best(), coded.kind(), &data, None);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_and_scales_stand_for_what_the_layout_says() {
+    fn codes_and_scales_decode_as_the_layout_defines() {
         let one = 0x3C00;
         type Case = (Coded, u16, u16, &'static [u8], &'static [f32]);
         let cases: [Case; 9] = [

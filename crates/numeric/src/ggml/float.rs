@@ -2,7 +2,7 @@
 
 use super::block::{Encode, Layout, Rows, encode_blocks};
 use super::scale::f16_bits;
-use crate::kernel::{Source, narrow_to_bf16, widen};
+use crate::kernel::{FloatDType, narrow_to_bf16, widen};
 use crate::simd::Isa;
 
 pub(super) struct F32;
@@ -18,11 +18,11 @@ impl Layout for F32 {
     }
 
     fn dequantize(isa: Isa, bytes: &[u8], out: &mut [f32]) {
-        widen(isa, Source::F32, bytes, out);
+        widen(isa, FloatDType::F32, bytes, out);
     }
 }
 
-/// Ties to even; what is beyond 65504 saturates.
+/// Ties to even; values beyond 65504 saturate.
 impl Layout for F16 {
     const ELEMENTS: usize = 1;
     const BYTES: usize = 2;
@@ -32,7 +32,7 @@ impl Layout for F16 {
     }
 
     fn dequantize(isa: Isa, bytes: &[u8], out: &mut [f32]) {
-        widen(isa, Source::F16, bytes, out);
+        widen(isa, FloatDType::F16, bytes, out);
     }
 }
 
@@ -46,7 +46,7 @@ impl Layout for Bf16 {
     }
 
     fn dequantize(isa: Isa, bytes: &[u8], out: &mut [f32]) {
-        widen(isa, Source::Bf16, bytes, out);
+        widen(isa, FloatDType::Bf16, bytes, out);
     }
 }
 

@@ -5,7 +5,7 @@
 //! | MXFP4 | 32 | 17 | e8m0 scale; 16 bytes of nibbles: byte `j` has element `j` below, `j + 16` above |
 //! | NVFP4 | 64 | 36 | four e4m3 scales without sign; four times eight bytes of nibbles, one for 16 elements: byte `j` has element `j` below, `j + 8` above |
 //!
-//! `w = scale * value`. NVFP4's further scale of a whole tensor is no part of the blocks: values are to be divided by
+//! `w = scale * value`. NVFP4's global scale is not part of the blocks: values must be divided by
 //! it before they are quantized.
 //!
 //! The scales are those of llama.cpp (`2^(floor(log2 amax) - 2)`, and `amax / 6` rounded to e4m3) or one of their neighbours,

@@ -1,4 +1,4 @@
-//! The values that codes of a symmetric type stand for before they are scaled. Not the scales.
+//! The unscaled values of the codes of a symmetric type. Not the scales.
 
 use super::lanes::Lanes;
 
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_level_has_its_code() {
+    fn iq4_nearest_level_has_its_code() {
         for step in -1400..1400 {
             let number = step as f32 / 10.0 + 0.03;
             let nearest = Iq4.nearest(Lanes([number])).0[0];
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_end_where_they_end() {
+    fn integer_grid_clamps_at_its_ends() {
         let grid = Integers { half: 4.0 };
         let levels = grid.nearest(Lanes([-9.0, -1.6, 2.4, 9.0]));
         assert_eq!(levels.0, [-4.0, -2.0, 2.0, 3.0]);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_have_the_codes_of_e2m1() {
+    fn float_grid_matches_e2m1() {
         use crate::format::MiniFloat;
         for step in -80..80 {
             let number = step as f32 / 10.0 + 0.01;

@@ -1,4 +1,4 @@
-//! IQ4_NL and IQ4_XS: codes of four bits that stand for 16 uneven levels ([`super::grid::IQ4_LEVELS`]).
+//! IQ4_NL and IQ4_XS: four-bit codes for 16 unevenly spaced levels ([`super::grid::IQ4_LEVELS`]).
 //!
 //! | type | elements | bytes | fields |
 //! |---|---|---|---|

@@ -4,7 +4,7 @@
 //!
 //! Layouts are those of `ggml-common.h`, values those of the dequantizers in `gguf-py` (`gguf/quants.py`), bit for bit.
 //! Where llama.cpp defines the blocks of a type by a closed formula (`quantize_row_*_ref` of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0,
-//! TQ1_0, TQ2_0), the same bytes are made of the same values; where it searches for scales, so do we, in our own way.
+//! TQ1_0, TQ2_0), the bytes are identical; where llama.cpp searches for scales, Kvant has its own search.
 //!
 //! To add a type, write its file with an implementation of `Layout`, and add a variant and a row here.
 
@@ -72,7 +72,7 @@ pub struct GgmlRow {
     pub kind: GgmlType,
     /// The name as llama.cpp spells it.
     pub name: &'static str,
-    /// The number that stands for it in files.
+    /// Its id in files.
     pub id: u32,
     /// Elements of a block.
     pub block_elements: usize,
@@ -128,7 +128,7 @@ impl GgmlType {
         self.row().name
     }
 
-    /// The number that stands for it in files.
+    /// Its id in files.
     pub fn id(self) -> u32 {
         self.row().id
     }
@@ -148,7 +148,7 @@ impl GgmlType {
         self.row().block_bytes
     }
 
-    /// Bytes of a row; none where `columns` is no whole number of blocks, or too large for memory.
+    /// Bytes of a row; `None` if `columns` is not a whole number of blocks or too large for memory.
     pub fn row_bytes(self, columns: usize) -> Option<usize> {
         let whole = columns.is_multiple_of(self.block_elements());
         (columns / self.block_elements()).checked_mul(self.block_bytes()).filter(|_| whole)
@@ -161,9 +161,9 @@ impl fmt::Display for GgmlType {
     }
 }
 
-/// The name is none of the table's.
+/// The name is not in the table.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("unknown tensor type `{0}`; known are those of GgmlType::ALL, such as Q4_0, Q8_0 and Q4_K")]
+#[error("unknown tensor type `{0}`; the known ones are in GgmlType::ALL, such as Q4_0, Q8_0 and Q4_K")]
 pub struct UnknownGgmlType(pub String);
 
 impl FromStr for GgmlType {
@@ -177,8 +177,8 @@ impl FromStr for GgmlType {
 }
 
 /// Blocks of whole rows. `values` are rows of `columns` finite elements, a whole number of blocks each; `out` has
-/// [`GgmlType::row_bytes`] for each row, and is filled as far as it goes. Values that are not finite give blocks that stand
-/// for finite ones, but for F32 and BF16.
+/// [`GgmlType::row_bytes`] for each row, and is filled as far as it goes. Non-finite values give blocks that represent
+/// finite ones, except for F32 and BF16.
 ///
 /// `importance` has a weight for each column, not negative: the mean squared activation of an imatrix. Types whose scales
 /// are searched for minimise the sum of `importance * (value - dequantized)^2`, unlike llama.cpp, which multiplies the weights
@@ -192,7 +192,7 @@ pub fn quantize(isa: Isa, kind: GgmlType, columns: usize, values: &[f32], import
     (kind.row().quantize)(isa, Rows { columns, values, importance }, out);
 }
 
-/// The values of whole blocks; what is beyond the shorter of the two is left.
+/// The values of whole blocks, up to the shorter of the two.
 pub fn dequantize(isa: Isa, kind: GgmlType, bytes: &[u8], out: &mut [f32]) {
     (kind.row().dequantize)(isa, bytes, out);
 }

@@ -1,4 +1,4 @@
-//! Where llama.cpp's blocks put codes, which are cut into planes of one, two and four bits. Not the dense streams of
+//! The positions of codes in llama.cpp's blocks, split into planes of one, two and four bits. Not the dense streams of
 //! [`crate::pack`].
 
 /// `codes` is two halves; byte `j` has element `j` of the first half in its low nibble, of the second in its high one.
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_share_bytes_and_come_back() {
+    fn nibbles_and_fifth_bits_round_trip() {
         let codes: [u8; 32] = std::array::from_fn(|j| (j * 7 % 32) as u8);
         let (mut bytes, mut back) = ([0; 16], [0; 32]);
         put_nibbles(&codes, &mut bytes);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn planes_of_runs_come_back() {
+    fn bit_planes_round_trip() {
         let codes: [u8; 256] = std::array::from_fn(|j| (j * 37 % 8) as u8);
         let (mut low, mut high, mut back) = ([0; 64], [0; 32], [0; 256]);
         for (half, bytes) in low.chunks_exact_mut(32).enumerate() {

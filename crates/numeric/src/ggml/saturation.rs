@@ -1,9 +1,9 @@
-//! Whether blocks hold the values that they were made of, or a scale would have to be larger than its type allows.
+//! Detects blocks whose scale would have to be larger than its type allows.
 
 use super::GgmlType;
 use super::scale::F16_MAX;
 
-/// What of a block may saturate.
+/// The parts of a block that may saturate.
 enum Limit {
     /// Nothing.
     None,
@@ -70,7 +70,7 @@ mod tests {
     use crate::simd::Isa;
 
     #[test]
-    fn saturated_blocks_are_found_and_no_others() {
+    fn only_saturated_blocks_are_found() {
         let isa = Isa::best();
         for kind in GgmlType::ALL.iter().map(|row| row.kind) {
             let mut data = values(2048, 7);

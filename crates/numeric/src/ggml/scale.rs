@@ -5,7 +5,7 @@ use crate::arithmetic::round_to_f16;
 /// The largest finite binary16.
 pub(super) const F16_MAX: f32 = 65_504.0;
 
-/// The bits of the nearest finite binary16, ties to even: what is larger saturates, NaN becomes 0.
+/// The bits of the nearest finite binary16, ties to even: larger values saturate, NaN becomes 0.
 #[inline(always)]
 pub(super) fn f16_bits(value: f32) -> u16 {
     let rounded = round_to_f16(if value.is_nan() { 0.0 } else { value.clamp(-F16_MAX, F16_MAX) });
@@ -24,11 +24,11 @@ pub(super) fn inverse(scale: f32) -> f32 {
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
-/// 1.5 * 2^23: adding it to a number of magnitude below 2^22 rounds to an integer, half to even, which then stands in the
+/// 1.5 * 2^23: adding it to a number of magnitude below 2^22 rounds to an integer, half to even, which is then in the
 /// low bits of the mantissa. Unlike a cast, that is vectors on every instruction set.
 pub(super) const TO_INTEGER: f32 = 12_582_912.0;
 
-/// Where magnitudes end that the functions below round; what is larger saturates.
+/// The largest magnitude that the functions below round; larger values saturate.
 const LARGEST: f32 = 65_536.0;
 
 /// The nearest integer, half to even, and how much it is less than `value`.
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_those_of_the_half_crate_where_it_is_finite() {
+    fn f16_bits_match_the_half_crate_for_finite_values() {
         let mut bits = 0u32;
         for _ in 0..1_000_000 {
             bits = bits.wrapping_add(2_654_435_769);
@@ -73,19 +73,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_saturates() {
+    fn non_finite_f16_saturates() {
         assert_eq!([1e9, f32::INFINITY, 65_520.0].map(f16_bits), [0x7BFF; 3]);
         assert_eq!([-1e9, f32::NEG_INFINITY].map(f16_bits), [0xFBFF; 2]);
         assert_eq!([f32::NAN, 0.0, -0.0].map(f16_bits), [0, 0, 0x8000]);
     }
 
     #[test]
-    fn nothing_is_divided_by_zero() {
+    fn inverse_of_zero_is_zero() {
         assert_eq!([0.0, -0.0, 1e-40, f32::INFINITY, 4.0].map(inverse), [0.0, 0.0, 0.0, 0.0, 0.25]);
     }
 
     #[test]
-    fn rounding_is_that_of_the_standard_library() {
+    fn rounding_matches_the_standard_library() {
         for step in -4096..4096 {
             let exact = step as f32 / 16.0;
             for value in [exact, exact.next_up(), exact.next_down()] {

@@ -9,7 +9,7 @@
 //!
 //! Without importance: `d = max / -half`, `max` being the first element of the largest magnitude with its sign, and
 //! `q = floor(w / d + half + 0.5)`, at most `2 half - 1`, `d` not yet rounded: llama.cpp's `quantize_row_q4_0_ref` and
-//! `quantize_row_q5_0_ref`, but that a scale beyond binary16 saturates. With importance, scales are searched for
+//! `quantize_row_q5_0_ref`, except that a scale beyond binary16 saturates. With importance, scales are searched for
 //! ([`super::symmetric_fit`]).
 
 use super::block::{Decode, Encode, EncodeWeighted, Layout, Rows, decode_blocks, encode_blocks, encode_weighted};

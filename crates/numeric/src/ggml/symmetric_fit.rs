@@ -18,17 +18,17 @@ pub(super) struct Trials {
     pub count: usize,
 }
 
-/// What is searched.
+/// The search space.
 #[derive(Clone, Copy)]
 pub(super) struct SymmetricSearch<G> {
     pub grid: G,
     /// With the largest magnitude at the negative end of the levels, and at the positive one.
     pub ends: [Trials; 2],
-    /// How often the best scale is refined.
+    /// The number of refinements of the best scale.
     pub refinements: usize,
 }
 
-/// A scale of unit elements, and what it takes off the error.
+/// A scale of unit elements, and the error that it removes.
 #[derive(Clone, Copy)]
 struct Slope<const L: usize> {
     slope: Lanes<L>,

@@ -1,9 +1,9 @@
-//! Scales of groups as they are stored: each a binary16 of its own (Q4_0, Q5_0, IQ4_NL), or small signed integers that
+//! Scales of groups as they are stored: each its own binary16 (Q4_0, Q5_0, IQ4_NL), or small signed integers that
 //! share one, `w` being about `d * scale * level` (Q3_K, Q6_K, IQ4_XS). Not how the integers are packed.
 //!
 //! From the fit of each group ([`super::symmetric_fit`]) follows `d`, which brings the scale of the largest magnitude onto the
 //! least integer. For each group the integers around the nearest one are tried, with levels rounded to what is stored. Then
-//! `d` is fitted again by least squares to these integers and levels, and all of it is kept where the whole error is less.
+//! `d` is fitted again by least squares to these integers and levels, and all of it is kept if the total error is lower.
 
 use super::grid::Grid;
 use super::lanes::Lanes;
@@ -37,7 +37,7 @@ pub(super) struct SymmetricBlock<const K: usize, const L: usize> {
     pub codes: [[u8; K]; L],
 }
 
-/// How often `d` is fitted again.
+/// The number of refits of `d`.
 const REFITS: usize = 2;
 
 /// The block of `values`; scales are integers from `-half` to `half - 1`.
@@ -77,7 +77,7 @@ struct Storing<'a, G, const K: usize, const L: usize> {
     half: f32,
 }
 
-/// What was chosen.
+/// The choice made.
 #[derive(Clone, Copy)]
 struct Choice<const L: usize> {
     factor: u16,
@@ -93,7 +93,7 @@ impl<G: Grid, const K: usize, const L: usize> Storing<'_, G, K, L> {
         let (factor, d) = self.tile.stored(d);
         let nearest = (self.fit * Lanes::splat(d).inverse()).round();
         let mut best = Choice { factor, d, scale: nearest, error: Lanes::splat(f32::INFINITY) };
-        // The nearest one first: it stays where others are no better.
+        // The nearest one first: it is kept if others are no better.
         for step in [0_i8, 1, -1] {
             let within = (nearest + Lanes::splat(f32::from(step))).max(Lanes::splat(-self.half));
             let scale = within.min(Lanes::splat(self.half - 1.0));

@@ -136,7 +136,7 @@ impl CodedBlock<256, 66, 1> for Tq2_0 {
     }
 }
 
-/// The digit of a code of two bits; -2 has none, and becomes -1.
+/// The digit of a two-bit code; -2 has no digit and becomes -1.
 #[inline(always)]
 fn digit_of(code: u8) -> u8 {
     (code & 3).saturating_sub(ZERO_BEYOND_DIGIT)

@@ -1,5 +1,5 @@
-//! What holds for every type of the table: agreement with gguf-py, with itself on every instruction set, and what becomes
-//! of values at the edges.
+//! Properties of every type of the table: agreement with gguf-py, identical results on every instruction set, and the handling
+//! of extreme values.
 
 use super::*;
 
@@ -54,7 +54,7 @@ fn golden(verb: &str) -> impl Iterator<Item = Vec<&'static str>> {
 }
 
 #[test]
-fn blocks_have_the_values_that_gguf_py_gives_them() {
+fn dequantized_blocks_match_gguf_py() {
     for words in golden("dequantize") {
         let kind: GgmlType = words[1].parse().unwrap();
         let (bytes, expected) = (from_hex(words[2]), floats(&from_hex(words[3])));
@@ -66,7 +66,7 @@ fn blocks_have_the_values_that_gguf_py_gives_them() {
 }
 
 #[test]
-fn reference_formulas_make_the_bytes_that_gguf_py_makes() {
+fn quantized_bytes_match_gguf_py() {
     let data = floats(&from_hex(golden("values").next().unwrap()[1]));
     for words in golden("quantize") {
         let kind: GgmlType = words[1].parse().unwrap();
@@ -79,7 +79,7 @@ fn reference_formulas_make_the_bytes_that_gguf_py_makes() {
 }
 
 #[test]
-fn rows_stand_in_the_order_of_the_variants_and_names_and_ids_are_unique() {
+fn ggml_rows_follow_variants_with_unique_names_and_ids() {
     for (i, row) in GgmlType::ALL.iter().enumerate() {
         assert_eq!(row.kind as usize, i);
         assert_eq!(row.name.parse(), Ok(row.kind));
@@ -93,7 +93,7 @@ fn rows_stand_in_the_order_of_the_variants_and_names_and_ids_are_unique() {
 }
 
 #[test]
-fn rows_are_whole_blocks() {
+fn rows_must_be_whole_blocks() {
     for row in GgmlType::ALL {
         assert_eq!(row.kind.row_bytes(row.block_elements * 3), Some(row.block_bytes * 3));
         assert_eq!(row.kind.row_bytes(0), Some(0));
@@ -105,7 +105,7 @@ fn rows_are_whole_blocks() {
 }
 
 #[test]
-fn every_isa_makes_the_same_bytes_and_values() {
+fn every_isa_gives_the_same_bytes_and_values() {
     let data = values(3 * 1024, 7);
     let importance: Vec<f32> = values(1024, 8).iter().map(|v| v * v).collect();
     for kind in all_kinds() {
@@ -127,7 +127,7 @@ fn relative_error(values: &[f32], back: &[f32], weights: impl Fn(usize) -> f32) 
     (error / sum(&|i| weights(i) * values[i].powi(2))).sqrt()
 }
 
-/// What normal weights lose at most, in the order of the table.
+/// The maximum relative error of normally distributed weights, in the order of the table.
 const ERROR_BOUNDS: [(GgmlType, f64); 19] = [
     (GgmlType::F32, 0.0),
     (GgmlType::F16, 0.0003),
@@ -151,7 +151,7 @@ const ERROR_BOUNDS: [(GgmlType, f64); 19] = [
 ];
 
 #[test]
-fn errors_are_bounded_and_importance_moves_them() {
+fn errors_are_bounded_and_follow_importance() {
     let data = values(8 * 1024, 3);
     let importance: Vec<f32> = (0..1024).map(|column| if column % 7 == 0 { 50.0 } else { 0.5 }).collect();
     for (row, (kind, bound)) in GgmlType::ALL.iter().zip(ERROR_BOUNDS) {
@@ -169,8 +169,8 @@ fn errors_are_bounded_and_importance_moves_them() {
 }
 
 #[test]
-fn blocks_that_are_on_the_grid_come_back() {
-    // Values that blocks stand for; with the sign and the scale of each group as quantizing chooses them.
+fn values_on_the_grid_round_trip() {
+    // Values that blocks represent exactly, with the sign and the scale that quantizing chooses for each group.
     for kind in all_kinds() {
         let data: Vec<f32> = (0..1024).map(|i| [-8.0, 0.0, 8.0, 0.0][i % 4]).collect();
         let back = round_trip(kind, &data, None);
@@ -201,7 +201,7 @@ fn zeros_stay_zeros() {
 }
 
 #[test]
-fn no_importance_and_none_at_all_weigh_the_same() {
+fn constant_or_invalid_importance_is_ignored() {
     let data = values(2048, 5);
     for kind in all_kinds() {
         let weighted = |weight: f32| blocks_of(Isa::best(), kind, &data, Some(&[weight; 1024]));
@@ -213,7 +213,7 @@ fn no_importance_and_none_at_all_weigh_the_same() {
 }
 
 #[test]
-fn unseen_columns_among_seen_ones_are_rounded_sensibly() {
+fn unseen_columns_among_seen_ones_stay_within_error_bounds() {
     let data = values(1024, 6);
     let importance: Vec<f32> = (0..1024).map(|column| if column / 32 % 2 == 0 { 0.0 } else { 1.0 }).collect();
     for (kind, bound) in ERROR_BOUNDS {
@@ -241,7 +241,7 @@ fn every_magnitude_gives_finite_values_within_the_scale() {
 }
 
 #[test]
-fn scales_beyond_binary16_saturate() {
+fn scales_beyond_f16_saturate() {
     let data: Vec<f32> = values(1024, 10).iter().map(|value| value * 1e30).collect();
     for kind in [GgmlType::Q4_0, GgmlType::Q4_1, GgmlType::Q8_0, GgmlType::Q4K, GgmlType::Q6K, GgmlType::Iq4Nl] {
         let back = round_trip(kind, &data, None);
@@ -250,7 +250,7 @@ fn scales_beyond_binary16_saturate() {
 }
 
 #[test]
-fn what_is_not_finite_neither_panics_nor_spreads_beyond_its_block() {
+fn non_finite_values_do_not_panic_or_leave_their_block() {
     for kind in all_kinds().filter(|kind| kind.block_elements() > 1) {
         for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for importance in [None, Some(&[1.0; 1024][..])] {
@@ -265,7 +265,7 @@ fn what_is_not_finite_neither_panics_nor_spreads_beyond_its_block() {
 }
 
 #[test]
-fn constant_blocks_of_either_sign() {
+fn constant_blocks_of_either_sign_stay_close() {
     for kind in all_kinds() {
         for value in [0.75, -0.75] {
             let back = round_trip(kind, &[value; 1024], None);
@@ -275,7 +275,7 @@ fn constant_blocks_of_either_sign() {
 }
 
 #[test]
-fn rows_are_apart_and_tails_of_rows_too() {
+fn rows_and_row_tails_are_quantized_independently() {
     // 96 columns: three blocks of 32, which a search takes up to eight of at a time.
     let (data, importance) = (values(5 * 96, 12), values(96, 13).iter().map(|v| v * v).collect::<Vec<_>>());
     for kind in all_kinds().filter(|kind| kind.row_bytes(96).is_some()) {
@@ -293,7 +293,7 @@ fn rows_are_apart_and_tails_of_rows_too() {
 }
 
 #[test]
-fn short_outputs_and_inputs_are_filled_as_far_as_they_go() {
+fn short_buffers_are_filled_as_far_as_they_go() {
     let data = values(1024, 14);
     for kind in all_kinds() {
         let whole = blocks_of(Isa::best(), kind, &data, None);

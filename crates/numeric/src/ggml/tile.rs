@@ -1,4 +1,4 @@
-//! What a search for scales works on: values and weights of several groups, transposed to lanes and brought to a common
+//! The input of a scale search: values and weights of several groups, transposed to lanes and normalised to a common
 //! magnitude. Not the searches.
 
 use super::grid::Grid;

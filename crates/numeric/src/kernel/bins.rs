@@ -37,7 +37,7 @@ const ROUNDING: f64 = 1.0 / 16_777_216.0;
 /// `1.5 * 2^23`: f32 numbers about it are whole, so that adding it rounds, and the low bits of the sum are the number.
 const WHOLE: f32 = 12_582_912.0;
 
-/// Bins in the arithmetic of the kernel, f32: twice as many at a time as f64, and as exact where it is sure of itself.
+/// Bins in f32, the arithmetic of the kernel: twice as many at a time as f64, and exact wherever the result is certain.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     /// The least and the largest value between the edges.
@@ -91,7 +91,7 @@ fn rounded_up(value: f64) -> f32 {
 }
 
 impl Bins {
-    /// The bin of a value; `None` for zero, for what is outside of the edges, NaN, and for what lies within the margin of an
+    /// The bin of a value; `None` for zero, NaN, values outside the edges, and values within the margin of an
     /// inner edge, or is so close to it that f32 does not decide. This specifies the kernel.
     pub fn bin(&self, value: f32) -> Option<u32> {
         let (bin, sure) = Line::new(self).bin(value);
@@ -99,7 +99,7 @@ impl Bins {
     }
 }
 
-/// Counts the values, of which magnitudes are taken where `absolute`; those that [`Bins::bin`] gives no bin, zeros left out, are
+/// Counts the values, or their magnitudes if `absolute`; non-zero values without a bin are
 /// appended to `unsure`.
 pub fn count_in_bins(isa: Isa, values: &[f32], absolute: bool, bins: &Bins, unsure: &mut Vec<f32>) -> Counted {
     let number = bins.number as usize;
@@ -107,7 +107,7 @@ pub fn count_in_bins(isa: Isa, values: &[f32], absolute: bool, bins: &Bins, unsu
         return Counted::default();
     }
     let mut counted = Counted { bins: vec![0; number], zeros: 0 };
-    // Two more than there are bins: what is unsure, and zeros.
+    // Two more than the number of bins: unsure values, and zeros.
     let mut counters = vec![[0u32; LANES]; number + 2];
     for run in values.chunks(RUN) {
         dispatch(isa, Count { values: run, absolute, bins, counters: &mut counters, unsure });
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_isa_counts_as_one_value_says() {
+    fn bin_counts_equal_the_scalar_definition_on_every_isa() {
         for bins in [
             Bins { first: -1.0, last: 1.0, number: 37, margin: 1e-6 },
             Bins { first: 0.0, last: 1.5, number: 2048, margin: 1e-3 },
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bin_that_is_told_is_the_one_between_whose_edges_the_value_lies() {
+    fn reported_bin_contains_the_value() {
         for bins in [
             Bins { first: -0.999_999_999, last: 1.000_000_001, number: 70_001, margin: 1e-6 },
             Bins { first: 0.3, last: 1.1, number: 2048, margin: 1e-6 },
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bins_count_nothing() {
+    fn zero_bins_count_nothing() {
         let bins = Bins { first: 0.0, last: 0.0, number: 0, margin: 0.0 };
         assert_eq!(count_in_bins(Isa::best(), &[1.0], false, &bins, &mut Vec::new()), Counted::default());
     }

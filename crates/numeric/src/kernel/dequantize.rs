@@ -3,7 +3,7 @@
 use crate::format::MiniFloat;
 use crate::simd::{Isa, Loop, dispatch};
 
-/// What a code of at most eight bits stands for before it is scaled.
+/// The unscaled value of a code of at most eight bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeKind {
     /// An integer of this many bits, in two's complement where it is signed. Higher bits of the byte must be 0 or, where
@@ -89,7 +89,7 @@ impl Offset {
         }
     }
 
-    /// Exact but for zero points that are no integers.
+    /// Exact except for non-integer zero points.
     #[inline(always)]
     fn value(self, code: u8, zero_point: f32) -> f32 {
         (f32::from(code ^ self.flip) - self.offset) - zero_point
@@ -157,9 +157,9 @@ struct Decoder {
     /// Codes from here on are NaN, but for an infinity.
     special_from: u32,
     infinity: u32,
-    /// How far the fields of an `f32` stand higher.
+    /// The left shift of the fields of an `f32`.
     shift: u32,
-    /// What is added to the exponent field.
+    /// The offset of the exponent field.
     rebias: u32,
     /// The value of the least bit of a subnormal.
     step: f32,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn every_float_code_is_decoded_as_specified_on_every_isa() {
+    fn float_codes_decode_as_specified_on_every_isa() {
         let codes: Vec<u8> = (0..=255).collect();
         for isa in Isa::available() {
             for format in FLOATS {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn integers() {
+    fn integer_codes_decode_as_specified() {
         let value = |kind: CodeKind, code| kind.value(code, 3.0);
         assert_eq!(value(CodeKind::Integer { bits: 4, signed: true }, 0xF), -4.0);
         assert_eq!(value(CodeKind::Integer { bits: 4, signed: false }, 0xF), 12.0);
@@ -256,7 +256,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn loops_are_the_specification(codes in prop::collection::vec(any::<u8>(), 1..300), group in 1usize..70, first in 1usize..70) {
+        fn dequantize_loops_match_the_specification(codes in prop::collection::vec(any::<u8>(), 1..300), group in 1usize..70, first in 1usize..70) {
             let first = first.min(group).min(codes.len());
             let count = 1 + (codes.len() - first).div_ceil(group);
             let scales: Vec<f32> = (0..count).map(|i| 0.37 + i as f32 * 0.11).collect();

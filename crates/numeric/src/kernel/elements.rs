@@ -1,7 +1,7 @@
 //! Elements as they come: numbers in memory, or the bytes of a checkpoint. Kernels take them without a pass that widens.
 //! Not fp8, which comes with scales and is widened first.
 
-use super::Source;
+use super::FloatDType;
 use crate::element_loop::{Brain, Element, ElementLoop, Half, Single, Value};
 use crate::simd::{Isa, Loop, dispatch, prefetch};
 use std::ops;
@@ -21,12 +21,12 @@ pub enum Elements<'a> {
 
 impl<'a> Elements<'a> {
     /// The elements in bytes of a checkpoint, bytes of an unfinished last one left out; `None` for fp8.
-    pub fn stored(source: Source, bytes: &'a [u8]) -> Option<Elements<'a>> {
+    pub fn stored(source: FloatDType, bytes: &'a [u8]) -> Option<Elements<'a>> {
         match source {
-            Source::F32 => Some(Elements::F32(bytes.as_chunks().0)),
-            Source::F16 => Some(Elements::F16(bytes.as_chunks().0)),
-            Source::Bf16 => Some(Elements::Bf16(bytes.as_chunks().0)),
-            Source::E4m3 | Source::E5m2 => None,
+            FloatDType::F32 => Some(Elements::F32(bytes.as_chunks().0)),
+            FloatDType::F16 => Some(Elements::F16(bytes.as_chunks().0)),
+            FloatDType::Bf16 => Some(Elements::Bf16(bytes.as_chunks().0)),
+            FloatDType::E4m3 | FloatDType::E5m2 => None,
         }
     }
 
@@ -39,7 +39,7 @@ impl<'a> Elements<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -108,7 +108,7 @@ impl<E: Element, L: ElementLoop> Loop for Typed<'_, E, L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Arithmetic;
+    use crate::ComputeDType;
     use crate::format::{Int, MiniFloat};
     use crate::kernel::{
         AffineStep, Range, Scaling, element_abs_max, element_codes, element_ranges, encode_elements, widen_elements,
@@ -117,7 +117,7 @@ mod tests {
     const GROUPS: [usize; 8] = [1, 16, 32, 48, 64, 100, 128, 333];
 
     /// Finite values of all exponents, subnormals and zeros among them, as bytes of a type, after one byte too many.
-    fn bytes(source: Source, count: usize) -> Vec<u8> {
+    fn bytes(source: FloatDType, count: usize) -> Vec<u8> {
         let mut state = 7u32;
         let mut word = move || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -131,10 +131,10 @@ mod tests {
         };
         let unaligned = std::iter::once(0);
         match source {
-            Source::F32 => {
+            FloatDType::F32 => {
                 unaligned.chain((0..count).flat_map(|i| bits(i, 0x7F80_0000, 1 << 31).to_le_bytes())).collect()
             }
-            Source::F16 => {
+            FloatDType::F16 => {
                 unaligned.chain((0..count).flat_map(|i| (bits(i, 0x7C00, 1 << 15) as u16).to_le_bytes())).collect()
             }
             _ => unaligned.chain((0..count).flat_map(|i| (bits(i, 0x7F80, 1 << 15) as u16).to_le_bytes())).collect(),
@@ -144,7 +144,7 @@ mod tests {
     /// Every instruction set with elements of every type, and their values.
     fn each_kind(mut check: impl FnMut(Isa, Elements<'_>, &[f32])) {
         for isa in Isa::available() {
-            for source in [Source::F32, Source::F16, Source::Bf16] {
+            for source in [FloatDType::F32, FloatDType::F16, FloatDType::Bf16] {
                 for count in [0, 1, 31, 64, 96, 333, 1024, 1111] {
                     let bytes = bytes(source, count);
                     let elements = Elements::stored(source, &bytes[1..]).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_those_of_the_values() {
+    fn element_ranges_match_their_values() {
         each_kind(|isa, elements, values| {
             for group in GROUPS {
                 let count = values.len().div_ceil(group);
@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_shows_in_every_position() {
+    fn non_finite_elements_are_seen_at_every_position() {
         for isa in Isa::available() {
             for (bad, group) in [(0x7F80u16, 16), (0xFF80, 32), (0x7FC1, 128), (0xFFC1, 16)] {
                 for position in 0..640 {
                     let mut bytes: Vec<u8> = [0x80, 0x3F].repeat(640);
                     bytes[2 * position..][..2].copy_from_slice(&bad.to_le_bytes());
-                    let elements = Elements::stored(Source::Bf16, &bytes).unwrap();
+                    let elements = Elements::stored(FloatDType::Bf16, &bytes).unwrap();
                     let (mut amaxes, mut ranges) = (vec![0.0; 640 / group], vec![Range::EMPTY; 640 / group]);
                     element_abs_max(isa, elements, group, &mut amaxes);
                     element_ranges(isa, elements, group, &mut ranges);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn integer_codes_are_those_of_the_specification() {
+    fn integer_codes_match_the_specification() {
         each_kind(|isa, elements, values| {
             for (format, group) in
                 [Int::INT4, Int::UINT4, Int::INT8, Int::UINT8, Int::INT3].into_iter().zip(GROUPS.repeat(2))
@@ -223,10 +223,10 @@ mod tests {
     }
 
     #[test]
-    fn float_codes_are_those_of_the_specification() {
+    fn float_codes_match_the_specification() {
         const FORMATS: [MiniFloat; 6] =
             [MiniFloat::E2M1, MiniFloat::E2M3, MiniFloat::E3M2, MiniFloat::E4M3, MiniFloat::E5M2, MiniFloat::E5M3];
-        let divisions = [Arithmetic::F32, Arithmetic::Bf16, Arithmetic::F16].map(Scaling::Divide);
+        let divisions = [ComputeDType::F32, ComputeDType::Bf16, ComputeDType::F16].map(Scaling::Divide);
         each_kind(|isa, elements, values| {
             for (i, group) in GROUPS.into_iter().enumerate() {
                 for scaling in [Scaling::PowerOfTwo, divisions[0], divisions[1], divisions[2]] {
@@ -248,9 +248,9 @@ mod tests {
     }
 
     #[test]
-    fn every_bfloat16_has_its_mxfp4_code_at_every_scale() {
+    fn every_bf16_has_its_mxfp4_code_at_every_scale() {
         let bytes: Vec<u8> = (0..=u16::MAX).filter(|w| w & 0x7F80 != 0x7F80).flat_map(u16::to_le_bytes).collect();
-        let elements = Elements::stored(Source::Bf16, &bytes).unwrap();
+        let elements = Elements::stored(FloatDType::Bf16, &bytes).unwrap();
         let mut values = vec![0.0; elements.len()];
         widen_elements(Isa::BASELINE, elements, &mut values);
         for isa in Isa::available() {

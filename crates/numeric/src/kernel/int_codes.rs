@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_isa_equals_the_specification() {
+    fn int_codes_match_the_specification_on_every_isa() {
         let formats = [Int::INT2, Int::INT3, Int::INT4, Int::INT5, Int::INT8, Int::UINT2, Int::UINT4, Int::UINT8];
         let values: Vec<f32> = (0..531).map(|i| ((i as f32) * 1.7).sin() * 0.5 * i as f32 / 8.0).collect();
         for isa in Isa::available() {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_and_extremes() {
+    fn int_code_ties_and_extremes() {
         let values = [0.5, 1.5, 2.5, -0.5, -2.5, 3e38, -3e38, 1e-40, -0.0];
         for isa in Isa::available() {
             let mut codes = [0; 9];

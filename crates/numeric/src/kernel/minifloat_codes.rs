@@ -41,7 +41,7 @@ pub fn encode_elements(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Arithmetic;
+    use crate::ComputeDType;
 
     const ALL: [MiniFloat; 6] =
         [MiniFloat::E2M1, MiniFloat::E2M3, MiniFloat::E3M2, MiniFloat::E4M3, MiniFloat::E5M2, MiniFloat::E5M3];
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn every_isa_equals_the_specification_on_every_boundary() {
+    fn minifloat_codes_match_the_specification_at_every_boundary() {
         for isa in Isa::available() {
             for format in ALL {
                 let values = probes(format);
@@ -75,7 +75,7 @@ mod tests {
         let values: Vec<f32> = (0..203).map(|i| (i as f32 * 0.37).cos() * i as f32).collect();
         let scales: Vec<f32> = (0..7).map(|g| 0.3 + g as f32).collect();
         for isa in Isa::available() {
-            for arithmetic in [Arithmetic::F32, Arithmetic::Bf16, Arithmetic::F16] {
+            for arithmetic in [ComputeDType::F32, ComputeDType::Bf16, ComputeDType::F16] {
                 let mut codes = vec![0; values.len()];
                 encode_minifloat(isa, MiniFloat::E4M3, Scaling::Divide(arithmetic), &values, 32, &scales, &mut codes);
                 for (i, code) in codes.iter().enumerate() {

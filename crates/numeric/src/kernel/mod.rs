@@ -17,4 +17,4 @@ pub use int_codes::{AffineStep, element_codes, quantize_int};
 pub use minifloat_codes::{Scaling, encode_elements, encode_minifloat};
 pub use narrow::{narrow_to_bf16, narrow_to_f16};
 pub use range::{Range, element_abs_max, element_ranges, group_abs_max, group_ranges};
-pub use widen::{Source, widen, widen_elements};
+pub use widen::{FloatDType, widen, widen_elements};

@@ -33,22 +33,22 @@ impl<F: Fn(f32) -> u16> Loop for Narrow<'_, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{Source, widen};
+    use crate::kernel::{FloatDType, widen};
 
     #[test]
-    fn what_is_narrowed_is_the_rounded_number_on_every_isa() {
+    fn narrowing_to_bf16_rounds_on_every_isa() {
         let values: Vec<f32> = (0..1000_u32).map(|i| f32::from_bits(i.wrapping_mul(4_294_007))).collect();
         for isa in Isa::available() {
             let (mut bytes, mut back) = (vec![[0; 2]; 1000], vec![0.0; 1000]);
             narrow_to_bf16(isa, &values, &mut bytes);
-            widen(isa, Source::Bf16, bytes.as_flattened(), &mut back);
+            widen(isa, FloatDType::Bf16, bytes.as_flattened(), &mut back);
             let same = |(value, back): (&f32, &f32)| round_to_bf16(*value).to_bits() == back.to_bits() || back.is_nan();
             assert!(values.iter().zip(&back).all(same), "{}", isa.name());
         }
     }
 
     #[test]
-    fn all_of_binary16_and_what_lies_between_is_narrowed_as_defined() {
+    fn narrowing_covers_every_f16_and_midpoint() {
         // Every number of binary16, what lies half way to the next, and the f32 on either side of that.
         let half_ways = (0..=u16::MAX).map(|bits| half::f16::from_bits(bits).to_f32().to_bits());
         let values = half_ways.flat_map(|bits| [0, 0xFFF, 0x1000, 0x1001].map(|more| f32::from_bits(bits | more)));

@@ -130,7 +130,7 @@ impl ElementLoop for MinMax<'_> {
 
 /// With its sign bit flipped, a number without a sign is greater than every one with one, and orders as it does; as it is,
 /// a number with a sign is greater than every one without one, and the greater the less it is. So the two maxima are
-/// the greatest and the least number where both signs occur; where one is missing the least pattern stands in.
+/// the greatest and the least number where both signs occur; a missing sign is represented by the least pattern.
 #[inline(always)]
 fn min_max<E: Element>(elements: &[E::Stored]) -> Range {
     let (mut flipped, mut greatest, mut least) = (E::Bits::default(), E::Bits::default(), E::Bits::ONES);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn every_isa_gives_the_bounds_of_every_group_and_tail() {
+    fn group_bounds_match_on_every_isa_and_tail() {
         for isa in Isa::available() {
             for (length, group) in [(0, 4), (1, 4), (128, 32), (130, 32), (96, 16), (1000, 128), (37, 37), (48, 5)] {
                 let data = values(length);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_shows() {
+    fn non_finite_values_are_seen_in_group_bounds() {
         for isa in Isa::available() {
             for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 for position in 0..33 {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_of_zero_do_not_matter_to_the_maximum() {
+    fn sign_of_zero_does_not_change_the_maximum() {
         let (mut abs, mut ranges) = ([1.0], [Range::EMPTY]);
         group_abs_max(Isa::best(), &[-0.0, 0.0], 2, &mut abs);
         group_ranges(Isa::best(), &[-0.0, 0.0], 2, &mut ranges);

@@ -2,14 +2,14 @@
 //! have integers that nobody quantizes.
 
 use super::elements::{Elements, dispatch_elements};
-use crate::arithmetic::Arithmetic;
+use crate::arithmetic::ComputeDType;
 use crate::element_loop::{Element, ElementLoop};
 use crate::format::MiniFloat;
 use crate::simd::Isa;
 
 /// An element type that weights come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum FloatDType {
     /// IEEE binary32.
     F32,
     /// IEEE binary16.
@@ -22,39 +22,39 @@ pub enum Source {
     E5m2,
 }
 
-impl Source {
+impl FloatDType {
     /// Bytes of one element.
     pub fn size(self) -> usize {
         match self {
-            Source::F32 => 4,
-            Source::F16 | Source::Bf16 => 2,
-            Source::E4m3 | Source::E5m2 => 1,
+            FloatDType::F32 => 4,
+            FloatDType::F16 | FloatDType::Bf16 => 2,
+            FloatDType::E4m3 | FloatDType::E5m2 => 1,
         }
     }
 
     /// The precision in which tools that keep the model's type compute scales.
-    pub fn arithmetic(self) -> Arithmetic {
+    pub fn arithmetic(self) -> ComputeDType {
         match self {
-            Source::F32 => Arithmetic::F32,
-            Source::F16 => Arithmetic::F16,
-            Source::Bf16 | Source::E4m3 | Source::E5m2 => Arithmetic::Bf16,
+            FloatDType::F32 => ComputeDType::F32,
+            FloatDType::F16 => ComputeDType::F16,
+            FloatDType::Bf16 | FloatDType::E4m3 | FloatDType::E5m2 => ComputeDType::Bf16,
         }
     }
 
     /// The least positive normal number of the type.
     pub fn smallest_normal(self) -> f32 {
         match self {
-            Source::F16 => 6.103_515_6e-5,
+            FloatDType::F16 => 6.103_515_6e-5,
             _ => f32::MIN_POSITIVE,
         }
     }
 }
 
 /// Widens little-endian elements to `f32`. `bytes` needs no alignment; elements beyond the shorter of the two are left.
-pub fn widen(isa: Isa, source: Source, bytes: &[u8], out: &mut [f32]) {
+pub fn widen(isa: Isa, source: FloatDType, bytes: &[u8], out: &mut [f32]) {
     match Elements::stored(source, bytes) {
         Some(elements) => widen_elements(isa, elements, out),
-        None if source == Source::E5m2 => look_up(MiniFloat::E5M2, bytes, out),
+        None if source == FloatDType::E5m2 => look_up(MiniFloat::E5M2, bytes, out),
         None => look_up(MiniFloat::E4M3, bytes, out),
     }
 }
@@ -94,10 +94,10 @@ mod tests {
     }
 
     #[test]
-    fn every_half_pattern_on_every_isa_and_unaligned() {
+    fn every_half_pattern_widens_on_every_isa_unaligned() {
         let bytes: Vec<u8> = std::iter::once(0).chain((0..=u16::MAX).flat_map(u16::to_le_bytes)).collect();
         for isa in Isa::available() {
-            for (source, scalar) in [(Source::F16, f16_to_f32 as fn(u16) -> f32), (Source::Bf16, bf16_to_f32)] {
+            for (source, scalar) in [(FloatDType::F16, f16_to_f32 as fn(u16) -> f32), (FloatDType::Bf16, bf16_to_f32)] {
                 let mut out = vec![0.0; 65_536];
                 widen(isa, source, &bytes[1..], &mut out);
                 let expected: Vec<f32> = (0..=u16::MAX).map(scalar).collect();
@@ -107,18 +107,18 @@ mod tests {
     }
 
     #[test]
-    fn words_and_fp8_are_decoded_and_tails_kept() {
+    fn f32_and_fp8_widen_and_keep_tails() {
         for isa in Isa::available() {
             for length in 0..40 {
                 let values: Vec<f32> = (0..length).map(|i| i as f32 * -1.25).collect();
                 let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
                 let mut out = vec![7.0; length + 1];
-                widen(isa, Source::F32, &bytes, &mut out);
+                widen(isa, FloatDType::F32, &bytes, &mut out);
                 assert_eq!((&out[..length], out[length]), (values.as_slice(), 7.0));
             }
         }
         let mut out = [0.0; 2];
-        widen(Isa::best(), Source::E4m3, &[0x7E, 0x80], &mut out);
+        widen(Isa::best(), FloatDType::E4m3, &[0x7E, 0x80], &mut out);
         assert_eq!(bits(&out), bits(&[448.0, -0.0]));
     }
 }

@@ -11,7 +11,7 @@ use std::ops::Range;
 const SIDE: usize = 256;
 /// Depth of a product: deep enough to run at full speed, and not too deep for the cache.
 const DEPTH: usize = 1024;
-/// Rows that are written at a time when panels are turned.
+/// Rows written at a time when panels are transposed.
 const TURNED: usize = 16;
 /// Rows of a square that are factored together.
 const STRIP: usize = 32;
@@ -85,7 +85,7 @@ impl Cholesky {
         let inverses: Vec<f64> = (0..size).map(|i| 1.0 / self.pivot(i)).collect();
         let mut blocks = LowerBlocks::zeros(size, side);
         let mut columns: Vec<&mut [f32]> = blocks.rows_mut().into_iter().rev().collect();
-        // A panel is given back as soon as it was turned.
+        // A panel is released as soon as it is transposed.
         for (index, panel) in self.panels.into_iter().enumerate() {
             let rows = panel_rows(index, size);
             columns[..rows.end].par_chunks_mut(TURNED).enumerate().for_each(|(chunk, columns)| {
@@ -102,11 +102,11 @@ impl Cholesky {
     /// Solves `L X = B` in place, on the calling thread: columns of `size` elements follow one another.
     ///
     /// # Panics
-    /// If the last column is not whole.
+    /// If the last column is incomplete.
     pub fn solve_lower(&self, columns: &mut [f64]) {
         let size = self.size;
         let count = columns.len().checked_div(size).unwrap_or(0);
-        assert_eq!(columns.len(), count * size, "the last column is not whole");
+        assert_eq!(columns.len(), count * size, "the last column is incomplete");
         // A row of the panel's unknowns for each of its rows, an element for each column.
         let mut unknowns = vec![0.0; SIDE.min(size) * count];
         for (index, panel) in self.panels.iter().enumerate() {
@@ -140,10 +140,10 @@ fn factor_panel(
     let mut square = columns_of(panel, rows.end, rows.clone());
     let before = Matrix::new(&*panel, side, rows.start, rows.end);
     let first = rows.end.div_ceil(SIDE);
-    // What a panel below has in these columns, turned: its rows are columns of the panel.
+    // These columns of a panel below, transposed: its rows are columns of the panel.
     let tile_of = |(index, below): (usize, &mut Vec<f64>)| {
         let below_rows = panel_rows(first + index, size);
-        let mut tile = turned(below, below_rows.end, rows.clone());
+        let mut tile = transposed(below, below_rows.end, rows.clone());
         subtract(&mut tile, before, Matrix::new(below, below_rows.len(), rows.start, below_rows.end).transposed());
         write_turned(below, below_rows.end, rows.clone(), &tile);
     };
@@ -155,7 +155,7 @@ fn factor_panel(
     rayon::join(of_square, of_others).0?;
     below.par_iter_mut().enumerate().for_each(|(index, below)| {
         let below_rows = panel_rows(first + index, size);
-        let mut tile = turned(below, below_rows.end, rows.clone());
+        let mut tile = transposed(below, below_rows.end, rows.clone());
         solve(Triangle { elements: &square, step: side }, &mut tile, side, below_rows.len());
         write_turned(below, below_rows.end, rows.clone(), &tile);
     });
@@ -172,16 +172,16 @@ fn columns_of(rows: &[f64], width: usize, columns: Range<usize>) -> Vec<f64> {
 }
 
 /// Some columns of rows of `width` elements, column by column.
-fn turned(rows: &[f64], width: usize, columns: Range<usize>) -> Vec<f64> {
+fn transposed(rows: &[f64], width: usize, columns: Range<usize>) -> Vec<f64> {
     columns.flat_map(|column| rows.iter().skip(column).step_by(width)).copied().collect()
 }
 
-/// Writes back what [`turned`] gave.
-fn write_turned(rows: &mut [f64], width: usize, columns: Range<usize>, turned: &[f64]) {
+/// Writes back what [`transposed`] gave.
+fn write_turned(rows: &mut [f64], width: usize, columns: Range<usize>, transposed: &[f64]) {
     let count = rows.len() / width;
     for (index, row) in rows.chunks_mut(width).enumerate() {
-        for (element, turned) in row[columns.clone()].iter_mut().zip(turned.iter().skip(index).step_by(count)) {
-            *element = *turned;
+        for (element, transposed) in row[columns.clone()].iter_mut().zip(transposed.iter().skip(index).step_by(count)) {
+            *element = *transposed;
         }
     }
 }
@@ -196,7 +196,7 @@ fn subtract(out: &mut [f64], a: Matrix<'_, f64>, b: Matrix<'_, f64>) {
     }
 }
 
-/// A lower triangular matrix whose rows are `step` apart; what is above the diagonal means nothing.
+/// A lower triangular matrix whose rows are `step` apart; elements above the diagonal are ignored.
 #[derive(Clone, Copy)]
 struct Triangle<'a> {
     elements: &'a [f64],
@@ -230,14 +230,14 @@ fn solve_singly(lower: Triangle<'_>, x: &mut [f64], count: usize) {
     }
 }
 
-/// Factors a square on the diagonal, of which the lower half is read. Gives the row whose pivot is not a positive number
-/// where there is one.
+/// Factors a square on the diagonal, reading its lower half. Returns the row whose pivot is not positive,
+/// if there is one.
 fn factor_square(square: &mut [f64], side: usize) -> Result<(), usize> {
     for start in (0..side).step_by(STRIP) {
         let count = STRIP.min(side - start);
         let (done, strip) = square.split_at_mut(start * side);
         let strip = &mut strip[..count * side];
-        let mut left = turned(strip, side, 0..start);
+        let mut left = transposed(strip, side, 0..start);
         solve(Triangle { elements: done, step: side }, &mut left, start, count);
         write_turned(strip, side, 0..start, &left);
         let mut corner = columns_of(strip, side, start..start + count);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_factor_times_itself_is_the_matrix() {
+    fn cholesky_factor_times_itself_is_the_matrix() {
         for size in [1, 2, 17, 255, 256, 300, 530] {
             let matrix = positive(size);
             let factor = factor(&matrix, size).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn reversed_columns_are_columns_divided_by_their_pivots() {
+    fn reversed_columns_are_divided_by_their_pivots() {
         for (size, side) in [(1, 128), (300, 128), (530, 100)] {
             let factor = factor(&positive(size), size).unwrap();
             let blocks = factor.clone().into_reversed_columns(side);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_positive_definite_is_said() {
+    fn non_positive_definite_matrix_names_its_pivot() {
         for (size, pivot) in [(20, 7), (300, 7), (300, 290)] {
             for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
                 let mut matrix = positive(size);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_threads_changes_no_bit() {
+    fn factor_does_not_depend_on_the_number_of_threads() {
         let size = 1000;
         let matrix: Vec<f64> = (0..size * size)
             .map(|e| if e / size == e % size { 500.0 } else { (((e / size) * (e % size)) as f64).sin() })

@@ -22,7 +22,7 @@ impl CrossGram {
         CrossGram::with_precision(features, Precision::F32)
     }
 
-    /// The sum of no rows, which are to be taken in `precision`.
+    /// An empty sum whose rows will be taken in `precision`.
     pub fn with_precision(features: usize, precision: Precision) -> CrossGram {
         CrossGram { features, sums: vec![0.0; features * features], precision }
     }
@@ -38,7 +38,7 @@ impl CrossGram {
     /// the sum does not depend on their number.
     ///
     /// # Panics
-    /// If there are not as many rows of both, or a last row is not whole.
+    /// If the numbers of rows differ, or the last row is incomplete.
     pub fn add(&mut self, x: &[f32], y: &[f32]) {
         assert_eq!(x.len(), y.len(), "rows come in pairs");
         match (self.precision, TileUnit::get()) {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn cross_sums_equal_the_definition() {
+    fn cross_sums_match_the_definition() {
         for (tokens, features) in [(1, 1), (7, 5), (9, 600)] {
             let (x, y) = (rows(tokens * features, 1), rows(tokens * features, 2));
             let mut cross = CrossGram::new(features);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn cross_sums_merge_and_come_back_from_their_elements() {
+    fn cross_sums_merge_and_round_trip() {
         let (x, y) = (rows(9 * 20, 1), rows(9 * 20, 2));
         let (mut whole, mut first, mut second) = (CrossGram::new(20), CrossGram::new(20), CrossGram::new(20));
         whole.add(&x, &y);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn precisions_agree_on_what_is_exact_in_both() {
+    fn precisions_agree_on_exact_values() {
         for (tokens, features) in [(1, 1), (7, 5), (600, 200)] {
             let (x, y) = (rows(tokens * features, 1), rows(tokens * features, 2));
             let mut plain = CrossGram::new(features);

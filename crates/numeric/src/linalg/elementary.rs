@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exponential_is_close() {
+    fn exp_is_accurate() {
         for x in arguments() {
             let exact = f64::from(x).exp();
             assert!(((f64::from(exp(x)) - exact) / exact).abs() < 4e-7, "{x}");
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_power_of_two_is_close() {
+    fn exp2_is_accurate() {
         for x in (-125_999..127_000).map(|i| i as f32 * 0.001) {
             let exact = f64::from(x).exp2();
             assert!(((f64::from(exp2(x)) - exact) / exact).abs() < 3e-7, "{x}");
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_logarithm_is_close() {
+    fn ln_is_accurate() {
         for x in (-8000..8000).map(|i| (i as f32 * 0.0108).exp()).chain((5000..20000).map(|i| i as f32 * 1e-4)) {
             let exact = f64::from(x).ln();
             assert!((f64::from(ln(x)) - exact).abs() < 3e-7 * exact.abs().max(1.0), "{x}");
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_others_are_close() {
+    fn tanh_sigmoid_and_erf_are_accurate() {
         for x in arguments() {
             let exact = f64::from(x);
             assert!((f64::from(tanh(x)) - exact.tanh()).abs() < 3e-7, "tanh {x}");

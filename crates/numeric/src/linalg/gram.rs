@@ -38,7 +38,7 @@ impl Gram {
         Gram::with_precision(features, Precision::F32)
     }
 
-    /// The sum of no rows, which are to be taken in `precision`.
+    /// An empty sum whose rows will be taken in `precision`.
     pub fn with_precision(features: usize, precision: Precision) -> Gram {
         Gram { sums: LowerBlocks::zeros(features, SIDE), tokens: 0, precision }
     }
@@ -58,7 +58,7 @@ impl Gram {
     /// does not depend on their number.
     ///
     /// # Panics
-    /// If the last row is not whole.
+    /// If the last row is incomplete.
     pub fn add(&mut self, rows: &[f32]) {
         let tokens = whole_rows(rows, self.features());
         match (self.precision, TileUnit::get()) {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_equal_the_definition_at_odd_sizes() {
+    fn gram_sums_match_the_definition_at_odd_sizes() {
         for (tokens, features) in [(0, 3), (1, 1), (7, 5), (33, 513), (20, 1100)] {
             let x = rows(tokens * features, 1);
             let mut gram = Gram::new(features);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_merge_into_the_whole_and_come_back_from_their_elements() {
+    fn gram_parts_merge_and_round_trip() {
         let x = rows(30 * 600, 3);
         let (mut whole, mut first, mut second) = (Gram::new(600), Gram::new(600), Gram::new(600));
         whole.add(&x);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_in_bf16_equal_the_definition_at_odd_sizes() {
+    fn bf16_gram_sums_match_the_definition_at_odd_sizes() {
         for (tokens, features) in [(0, 3), (1, 1), (7, 5), (33, 513), (20, 1100), (1100, 70)] {
             let x = rows(tokens * features, 1);
             for gram in in_bf16(&x, features) {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_rounded_to_bf16_and_the_sums_mirror_one_another() {
+    fn bf16_gram_rounds_rows_and_is_symmetric() {
         let (features, tokens) = (70, 1000);
         let x: Vec<f32> = (0..features * tokens).map(|i| (i as f32 * 0.7).sin()).collect();
         let exact: Vec<f64> = rounded(&x).into_iter().map(f64::from).collect();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_threads_changes_no_bit() {
+    fn gram_does_not_depend_on_the_number_of_threads() {
         let x: Vec<f32> = (0..70 * 700).map(|i| (i as f32 * 0.37).sin()).collect();
         for precision in [Precision::F32, Precision::Bf16] {
             let sums = [1, 2, 5].map(|threads| {
@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    /// By how much a sum of 16384 rows, given so many at a time, is off at most, relative to the exact one.
+    /// The maximum relative error of a sum of 16384 rows, added in chunks of this size.
     fn error(precision: Precision, at_once: usize) -> f64 {
         let (features, tokens) = (4, 16384);
         let x: Vec<f32> = (0..features * tokens).map(|i| precision.round(1.0 + (i as f32 * 0.7).sin())).collect();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_many_rows_stay_near_the_exact_one() {
+    fn sums_of_many_rows_stay_accurate() {
         for precision in [Precision::F32, Precision::Bf16] {
             for at_once in [64, 512, 2048, 16384] {
                 assert!(error(precision, at_once) < 2e-6, "{precision:?} {at_once}");
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "rows of 3 features")]
-    fn a_broken_row_is_refused() {
+    fn partial_row_is_refused() {
         Gram::new(3).add(&[0.0; 5]);
     }
 }

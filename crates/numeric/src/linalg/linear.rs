@@ -26,7 +26,7 @@ pub struct Weight<'a> {
 /// Appends the elements of some rows.
 type ReadRows<'a> = dyn Fn(Range<usize>, &mut Vec<f32>) + Sync + 'a;
 
-/// Where elements come from.
+/// The source of elements.
 #[derive(Clone, Copy)]
 enum Content<'a> {
     Stored(Elements<'a>),
@@ -110,13 +110,13 @@ pub(super) struct Layer<'a> {
 }
 
 impl<'a> Layer<'a> {
-    /// What is done with the sums of some output features.
+    /// The operation on the sums of some output features.
     pub(super) fn finish(self, features: Range<usize>) -> Finish<'a> {
         Finish { bias: self.bias.map(|bias| &bias[features]), precision: self.precision }
     }
 }
 
-/// What is done with sums before they are a result.
+/// The operation that turns sums into results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Finish<'a> {
     bias: Option<&'a [f32]>,
@@ -124,7 +124,7 @@ pub(super) struct Finish<'a> {
 }
 
 impl Finish<'_> {
-    /// Whether sums are results.
+    /// Returns whether sums are results.
     fn is_nothing(self) -> bool {
         self.bias.is_none() && self.precision == Precision::F32
     }
@@ -214,7 +214,7 @@ impl Loop for FinishRows<'_> {
 mod tests {
     use super::*;
     use crate::arithmetic::round_to_bf16;
-    use crate::kernel::Source;
+    use crate::kernel::FloatDType;
 
     const SHAPES: [(usize, usize, usize); 8] =
         [(1, 1, 1), (1, 40, 64), (33, 17, 31), (64, 64, 96), (100, 70, 33), (5, 200, 300), (2, 3, 0), (65, 1, 1000)];
@@ -246,7 +246,7 @@ mod tests {
         }
 
         fn layer(&self, precision: Precision) -> Layer<'_> {
-            let elements = Elements::stored(Source::Bf16, &self.bytes).unwrap();
+            let elements = Elements::stored(FloatDType::Bf16, &self.bytes).unwrap();
             Layer { weight: Weight::new(elements, self.shape.1, self.shape.2), bias: Some(&self.bias), precision }
         }
 
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn both_paths_are_within_their_bounds_of_the_exact_product() {
+    fn both_paths_stay_within_error_bounds() {
         for case in SHAPES.map(Case::new) {
             for precision in [Precision::F32, Precision::Bf16] {
                 let layer = case.layer(precision);
@@ -301,11 +301,11 @@ mod tests {
     }
 
     #[test]
-    fn weights_of_every_type_are_rounded_to_bfloat16() {
+    fn weights_of_every_type_are_rounded_to_bf16() {
         let case = Case::new((40, 35, 50));
         let exact = values(35 * 50, 2);
         let bytes: Vec<u8> = exact.iter().flat_map(|w| w.to_le_bytes()).collect();
-        for elements in [Elements::Values(&exact), Elements::stored(Source::F32, &bytes).unwrap()] {
+        for elements in [Elements::Values(&exact), Elements::stored(FloatDType::F32, &bytes).unwrap()] {
             let layer = Layer { weight: Weight::new(elements, 35, 50), ..case.layer(Precision::Bf16) };
             case.check(Precision::Bf16, &case.run(|out, x| widened(out, x, layer)), "widened");
             let weight = layer.weight;
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_threads_changes_no_bit() {
+    fn linear_does_not_depend_on_the_number_of_threads() {
         let case = Case::new((300, 70, 129));
         for precision in [Precision::F32, Precision::Bf16] {
             let weight = case.layer(precision).weight;
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "are not 2x3")]
-    fn a_weight_of_another_size_is_refused() {
+    fn weight_of_wrong_size_is_refused() {
         Weight::new(Elements::Values(&[0.0; 5]), 2, 3);
     }
 }

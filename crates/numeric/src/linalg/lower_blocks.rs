@@ -5,8 +5,8 @@ use std::ops::Range;
 
 /// The lower half of a `size x size` matrix, cut into blocks of `side`. Block row `b` holds the matrix rows from
 /// `b * side` up to the next block row and all columns up to the end of the block on the diagonal, as one row-major
-/// matrix whose rows are `columns` apart; block rows follow one another. What lies above the diagonal within the blocks
-/// on it is stored too, and has the value that its owner gives it.
+/// matrix whose rows are `columns` apart; block rows follow one another. Elements above the diagonal within the blocks
+/// on it are stored too, with values set by their owner.
 ///
 /// It takes `size * (size + side) / 2` elements where `side` divides `size`, little more than half the matrix, and every
 /// block row is a matrix that a product takes as it is.
@@ -80,7 +80,7 @@ impl LowerBlocks {
         split
     }
 
-    /// All elements, block row after block row: what is kept of the matrix on disk.
+    /// All elements, block row after block row, as stored on disk.
     pub fn elements(&self) -> &[f32] {
         &self.elements
     }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_element_has_a_place_of_its_own() {
+    fn every_element_has_its_own_position() {
         for (size, side) in [(0, 4), (1, 4), (8, 4), (11, 4), (3, 1), (7, 100)] {
             let mut blocks = LowerBlocks::zeros(size, side);
             for row in 0..size {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn block_rows_are_matrices_that_follow_one_another() {
+    fn block_rows_are_contiguous_matrices() {
         let mut blocks = LowerBlocks::zeros(11, 4);
         for row in 0..11 {
             blocks.row_mut(row).fill(row as f32 + 1.0);

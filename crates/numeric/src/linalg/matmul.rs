@@ -5,7 +5,7 @@
 use gemm_common::Parallelism;
 use std::ops::Range;
 
-/// A number that products are made of: `f32`, and `f64` where factors need it.
+/// The element type of products: `f32`, or `f64` where factors need it.
 pub trait Element: Copy + std::fmt::Debug + Send + Sync + 'static {
     /// 0.
     const ZERO: Self;
@@ -106,7 +106,7 @@ fn fits(length: usize, rows: usize, columns: usize, row_step: usize) -> bool {
     rows == 0 || columns == 0 || last.is_some_and(|end| end <= length)
 }
 
-/// Who computes a product.
+/// The threads that compute a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
     /// The calling thread alone.
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn products_equal_the_definition_at_odd_sizes() {
+    fn products_match_the_definition_at_odd_sizes() {
         for shape @ (m, n, k) in [(1, 1, 1), (1, 17, 5), (3, 33, 64), (65, 7, 19), (50, 130, 70), (5, 4, 0)] {
             let (x, w) = (values(m * k, 1), values(n * k, 2));
             let expected = naive(&x, &w, shape, 0.5);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn products_are_added_to_what_is_there() {
+    fn multiply_add_adds_to_the_output() {
         let (m, n, k) = (33, 20, 17);
         let (x, w, before) = (values(m * k, 1), values(n * k, 2), values(m * n, 3));
         let mut out = before.clone();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_rows_is_left_alone() {
+    fn gaps_between_rows_are_untouched() {
         let mut out = vec![7.0; 12];
         let a = values(6, 3);
         multiply(
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "does not fit")]
-    fn a_view_outside_its_slice_is_refused() {
+    fn view_outside_its_slice_is_refused() {
         Matrix::new(&[0.0; 5], 2, 3, 3);
     }
 }

@@ -1,6 +1,6 @@
 //! In what precision a forward pass computes.
 
-use crate::arithmetic::{Arithmetic, round_to_bf16};
+use crate::arithmetic::{ComputeDType, round_to_bf16};
 
 /// The precision of activations and of results computed from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -15,10 +15,10 @@ pub enum Precision {
 
 impl Precision {
     /// The arithmetic that tools use on values of this precision.
-    pub fn arithmetic(self) -> Arithmetic {
+    pub fn arithmetic(self) -> ComputeDType {
         match self {
-            Precision::F32 => Arithmetic::F32,
-            Precision::Bf16 => Arithmetic::Bf16,
+            Precision::F32 => ComputeDType::F32,
+            Precision::Bf16 => ComputeDType::Bf16,
         }
     }
 

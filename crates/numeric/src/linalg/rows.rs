@@ -52,7 +52,7 @@ impl Loop for RmsNorm<'_> {
 }
 
 /// LayerNorm in place: `(x - mean(x)) / sqrt(var(x) + eps) * (w + offset) + b` (arXiv 1607.06450). An empty weight
-/// stands for ones, an empty bias for zeros. In bfloat16 the result is rounded.
+/// means ones, an empty bias zeros. In bfloat16 the result is rounded.
 pub fn layer_norm(
     isa: Isa,
     row: &mut [f32],
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn norms_equal_their_formulas_on_every_isa() {
+    fn norms_match_their_formulas_on_every_isa() {
         for isa in Isa::available() {
             for length in [1, 5, 16, 37, 256] {
                 let x: Vec<f64> = row(length).into_iter().map(f64::from).collect();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn in_bfloat16_norms_are_rounded_where_frameworks_round() {
+    fn bf16_norms_round_like_frameworks() {
         use crate::arithmetic::round_to_bf16 as round;
         let x: Vec<f32> = row(37).into_iter().map(round).collect();
         let weight: Vec<f32> = row(37).iter().map(|w| round(w + 1.3)).collect();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn softmax_with_cap_and_sink_equals_its_formula_on_every_isa() {
+    fn softmax_with_cap_and_sink_matches_its_formula() {
         for isa in Isa::available() {
             for (length, cap, sink) in [(1, None, None), (40, Some(3.0), None), (33, None, Some(1.5))] {
                 let capped = |x: f32| cap.map_or(f64::from(x), |c| f64::from(c) * (f64::from(x) / f64::from(c)).tanh());
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn every_isa_gives_the_same_bits() {
+    fn rows_give_the_same_bits_on_every_isa() {
         let results = Isa::available().into_iter().map(|isa| {
             let mut x = row(100);
             softmax(isa, &mut x, Some(20.0), None);

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn published_examples() {
+    fn packing_matches_published_examples() {
         // fp4 [0.5, 1, -6, 1.5] and fp6 e2m3 [0.125, 1, -7.5, 2]
         assert_eq!(packed(Isa::BASELINE, &[1, 2, 15, 3], 4), [0x21, 0x3F]);
         assert_eq!(packed(Isa::BASELINE, &[1, 8, 63, 16], 6), [1, 242, 67]);
@@ -257,7 +257,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn streams_round_trip_on_every_isa(codes in prop::collection::vec(any::<u8>(), 0..200), bits in 1u32..=8) {
+        fn bit_streams_round_trip_on_every_isa(codes in prop::collection::vec(any::<u8>(), 0..200), bits in 1u32..=8) {
             let masked: Vec<u8> = codes.iter().map(|c| c & ((1u16 << bits) - 1) as u8).collect();
             let mut plain = vec![0; packed_len(codes.len(), bits)];
             pack_any(&codes, bits, &mut plain);
@@ -271,7 +271,7 @@ mod tests {
         }
 
         #[test]
-        fn flipped_codes_are_half_of_the_range_more(codes in prop::collection::vec(any::<u8>(), 0..200), bits in 1u32..=8) {
+        fn flipping_the_highest_bit_adds_half_the_range(codes in prop::collection::vec(any::<u8>(), 0..200), bits in 1u32..=8) {
             let more: Vec<u8> = codes.iter().map(|code| code.wrapping_add(1 << (bits - 1))).collect();
             for isa in Isa::available() {
                 let mut bytes = packed(isa, &codes, bits);
@@ -281,7 +281,7 @@ mod tests {
         }
 
         #[test]
-        fn crumbs_round_trip(codes in prop::collection::vec(0u8..4, 0..50)) {
+        fn two_bit_codes_round_trip_first_high(codes in prop::collection::vec(0u8..4, 0..50)) {
             let mut bytes = vec![0xFF; codes.len().div_ceil(4)];
             pack_crumbs_first_high(&codes, &mut bytes);
             let mut back = vec![0; codes.len()];

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn odd_sizes() {
+    fn transpose_handles_odd_sizes() {
         for (rows, columns) in [(0, 5), (1, 7), (33, 65), (100, 3), (64, 64)] {
             let matrix: Vec<u32> = (0..(rows * columns) as u32).collect();
             let mut out = vec![0; matrix.len()];
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_leave_what_is_around_them() {
+    fn transpose_part_leaves_the_rest_untouched() {
         let matrix: Vec<u32> = (0..40 * 50).collect();
         let mut out = vec![u32::MAX; 60 * 70];
         transpose_part((&matrix[2 * 50 + 3..], 50), (35, 37), (&mut out[4 * 70 + 5..], 70));

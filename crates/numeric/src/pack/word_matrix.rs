@@ -1,5 +1,5 @@
-//! Matrices of 4-bit codes, eight to a 32-bit word, from one arrangement of words to another: words are moved, and blocks of
-//! eight by eight codes turned, without a byte for each code on the way. Not packing codes, which is in [`super::words`].
+//! Converts matrices of 4-bit codes, eight to a 32-bit word, between word layouts: words are moved, and blocks of
+//! eight by eight codes transposed, without expanding codes to bytes. Not packing codes, which is in [`super::words`].
 
 use super::words::{NibbleOrder, Word};
 use crate::simd::{Isa, Loop, dispatch};
@@ -97,7 +97,7 @@ fn lines_and_words(axis: WordAxis, (rows, columns): (usize, usize)) -> (usize, u
     }
 }
 
-/// Where the first word of a block stands.
+/// The position of the first word of a block.
 fn start(layout: WordLayout, stride: usize, (top, left): (usize, usize)) -> usize {
     let (line, word) = lines_and_words(layout.axis, (top, left));
     if layout.lines_are_runs() { line * stride + word } else { word * stride + line }
@@ -216,7 +216,7 @@ mod tests {
         AXES.into_iter().flat_map(of).collect()
     }
 
-    /// Where a code stands: word and shift. The definition.
+    /// The position of a code: word and shift. This is the definition.
     fn place(layout: WordLayout, stride: usize, row: usize, column: usize) -> (usize, u32) {
         let (row, column, code) = match layout.axis {
             WordAxis::Rows => (row / 8, column, row % 8),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_stands_where_the_other_layout_has_it() {
+    fn codes_keep_their_positions_between_layouts() {
         for isa in Isa::available() {
             for from in layouts() {
                 for target in layouts() {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_no_word_crosses_may_be_of_any_number() {
+    fn rows_not_crossed_by_words_may_have_any_count() {
         for column_major in [false, true] {
             let layout =
                 |column_major| WordLayout { axis: WordAxis::Columns, order: NibbleOrder::Natural, column_major };

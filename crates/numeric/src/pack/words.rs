@@ -26,7 +26,7 @@ impl NibbleOrder {
         4 * nibble as u32
     }
 
-    /// The code of eight that stands in a nibble.
+    /// The index of the code in a nibble.
     pub(super) const fn code(self, nibble: usize) -> usize {
         match self {
             NibbleOrder::Natural => nibble,
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn awq_order_is_that_of_the_gemm_kernels() {
+    fn awq_nibble_order_matches_gemm_kernels() {
         let mut words = [Word::default()];
         pack_words(NibbleOrder::Awq, &[0, 1, 2, 3, 4, 5, 6, 7], &mut words);
         assert_eq!(words, [0x7531_6420_u32.to_le_bytes()]);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trip_with_tails() {
+    fn word_packing_round_trips_with_tails() {
         for order in [NibbleOrder::Natural, NibbleOrder::Awq] {
             for count in 0..30usize {
                 let codes: Vec<u8> = (0..count).map(|i| (i * 7 % 16) as u8).collect();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_the_rows_make_the_same_words() {
+    fn partial_rows_give_the_same_words() {
         let (rows, columns) = (301usize, 70);
         let codes: Vec<u8> = (0..rows * columns).map(|i| (i * i % 253) as u8).collect();
         for isa in Isa::available() {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn transposed_packing_is_packing_the_transpose() {
+    fn transposed_packing_equals_packing_the_transpose() {
         for isa in Isa::available() {
             for (rows, columns) in
                 [(8usize, 3usize), (16, 128), (24, 33), (13, 5), (1, 40), (264, 200), (131, 64), (0, 4), (4, 0)]

@@ -6,7 +6,7 @@ use super::isa::{Isa, Level};
 /// A loop to be compiled for every instruction set. `run` and all that it calls must be `#[inline(always)]`: code that is
 /// not inlined is compiled for the baseline only.
 pub trait Loop {
-    /// What the loop gives back.
+    /// The result of the loop.
     type Output;
 
     /// The body: plain safe Rust in a shape that the compiler turns into vectors.

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-/// An instruction set. A value other than [`Isa::BASELINE`] exists only where the CPU has been asked for it, so holding
-/// one is the proof that its instructions may be executed.
+/// An instruction set. A value other than [`Isa::BASELINE`] exists only after the CPU was checked for it, so holding
+/// one proves that its instructions may be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isa(Level);
 
@@ -17,7 +17,7 @@ pub(super) enum Level {
 }
 
 impl Isa {
-    /// What every CPU of the architecture has: SSE2 on x86-64, NEON on aarch64.
+    /// The baseline of the architecture: SSE2 on x86-64, NEON on aarch64.
     pub const BASELINE: Isa = Isa(Level::Baseline);
 
     /// The best instruction set of this CPU, found once.
@@ -69,7 +69,7 @@ fn detect() -> Vec<Isa> {
     Vec::new()
 }
 
-/// Whether a variable of the environment says that something is not to be used.
+/// Returns whether an environment variable disables a feature.
 pub(super) fn is_switched_off(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty() && value != "0")
 }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_baseline_comes_first_and_the_best_last() {
+    fn baseline_isa_comes_first_and_best_last() {
         let available = Isa::available();
         assert_eq!(available.first(), Some(&Isa::BASELINE));
         assert_eq!(available.last(), Some(&Isa::best()));

@@ -1,4 +1,4 @@
-//! The weights whose outputs meet in the scores of an attention: those of queries and keys. No values.
+//! The weights of queries and keys, whose outputs meet in attention scores. Not those of values.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -9,7 +9,7 @@ use crate::graph::{Index, is};
 /// Operators that are a whole attention, and read queries and keys first.
 const ATTENTIONS: &[&str] = &["Attention", "GroupQueryAttention", "MultiHeadAttention"];
 
-/// What stands between products as far as scores go.
+/// The operators allowed between products of scores.
 const ENDS: &[&str] = &["MatMul", "Gemm", "Conv", "ConvTranspose", "Softmax"];
 
 /// The constants that are multiplied to make queries and keys: behind both inputs of a product of two computed tensors that a
@@ -71,7 +71,7 @@ mod tests {
     use crate::graph::node;
 
     #[test]
-    fn queries_and_keys_are_found_and_values_are_not() {
+    fn queries_and_keys_are_found_but_not_values() {
         let weight = |name: &str| tensor(name, DataType::FLOAT, &[1, 1], vec![0u8; 4]);
         let graph = GraphProto {
             node: vec![
@@ -85,7 +85,7 @@ mod tests {
                 node("Softmax", "", &["masked"], &["shares"]),
                 node("MatMul", "", &["shares", "v"], &["mixed"]),
                 node("MatMul", "", &["mixed", "w_o"], &["y"]),
-                // Classes are no scores.
+                // Classes are not scores.
                 node("MatMul", "", &["y", "w_c"], &["classes"]),
                 node("Softmax", "", &["classes"], &["z"]),
                 node("MatMul", "", &["y", "w_q2"], &["q2"]),

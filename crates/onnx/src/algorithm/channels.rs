@@ -1,4 +1,4 @@
-//! Where the channels of a layer's inputs and outputs lie in its weight.
+//! The positions of a layer's input and output channels in its weight.
 
 use kvant_container::onnx::NodeProto;
 
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_convolutions() {
+    fn channels_of_grouped_convolutions() {
         // Four outputs, two groups of two inputs each.
         let grouped = layer("Conv", 2);
         let map = ChannelMap::inputs(&grouped, &[4, 2, 1, 1]).unwrap();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn transposed_convolutions_have_their_inputs_first() {
+    fn channels_of_transposed_convolutions() {
         let map = ChannelMap::outputs(&layer("ConvTranspose", 2), &[4, 2, 1]).unwrap();
         assert_eq!((map.channels, all(map, 8)), (4, vec![0, 1, 0, 1, 2, 3, 2, 3]));
         let map = ChannelMap::inputs(&layer("ConvTranspose", 2), &[4, 2, 1]).unwrap();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn products_have_their_inputs_along_the_rows() {
+    fn channels_of_matrix_products() {
         let product = node("MatMul", "", &["x", "w"], &["y"]);
         assert_eq!(all(ChannelMap::inputs(&product, &[2, 3]).unwrap(), 6), [0, 0, 0, 1, 1, 1]);
         assert_eq!(all(ChannelMap::outputs(&product, &[2, 3]).unwrap(), 6), [0, 1, 2, 0, 1, 2]);

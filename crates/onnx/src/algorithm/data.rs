@@ -1,4 +1,4 @@
-//! What algorithms run models with: the samples, an engine, and somebody who watches. No results.
+//! The environment of algorithms: samples, an engine, and progress. No results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,13 +14,13 @@ use crate::runtime::RuntimeOptions;
 pub struct Data<'a> {
     /// The samples.
     pub samples: &'a mut Samples,
-    /// The engine. Its budget is that of the activations kept in memory; what is more is kept in a temporary file.
+    /// The engine. Its budget limits the activations kept in memory; more are kept in a temporary file.
     pub runtime: RuntimeOptions,
     /// Whether to stop.
     pub cancelled: &'a AtomicBool,
     /// Told how many layers are done, and how many there are.
     pub progress: &'a mut (dyn FnMut(u64, u64) + Send),
-    /// Where results are kept for a run that resumes; none where a run that ends early begins anew.
+    /// The store of results for resuming; `None` if an interrupted run starts over.
     pub kept: Option<&'a KeptResults>,
 }
 
@@ -36,7 +36,7 @@ impl Data<'_> {
     }
 
     /// Fails where the user asked to stop.
-    pub fn go_on(&self) -> Result<(), AlgorithmError> {
+    pub fn check_cancelled(&self) -> Result<(), AlgorithmError> {
         if self.cancelled.load(Ordering::Relaxed) { Err(AlgorithmError::Cancelled) } else { Ok(()) }
     }
 }

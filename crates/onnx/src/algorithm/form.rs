@@ -14,11 +14,11 @@ use crate::graph::{float_attribute, int_attribute, ints_attribute, string_attrib
 pub(super) struct Form {
     /// The sizes.
     pub shape: Shape,
-    /// What it does with its input.
+    /// Its kind.
     pub kind: Kind,
 }
 
-/// What a layer does with its input.
+/// The kind of a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind {
     /// Conv or ConvTranspose.
@@ -39,11 +39,11 @@ pub(super) struct Convolution {
     padding: Padding,
 }
 
-/// What is put before the first input of each axis.
+/// The padding before the first input of each axis.
 #[derive(Debug, Clone, PartialEq)]
 enum Padding {
     Explicit(Vec<i64>),
-    /// As much as the output's size asks for, the odd one behind, or before.
+    /// As much as the output's size requires, the odd one after or before.
     Automatic {
         before: bool,
         extra: Vec<i64>,
@@ -57,7 +57,7 @@ pub(super) struct Product {
     pub transposed: bool,
     /// Whether the weight is stored output by output.
     pub by_output: bool,
-    /// What the product is multiplied by.
+    /// The factor of the product.
     pub factor: f32,
 }
 
@@ -82,7 +82,7 @@ impl Form {
         form.filter(|form| form.shape.weights() == layer.weight.len() && form.shape.weights() > 0)
     }
 
-    /// Where a weight of an output is stored.
+    /// The position of an output's weight.
     pub fn place(&self, output: usize, feature: usize) -> usize {
         let Shape { groups, outputs, features } = self.shape;
         match &self.kind {

@@ -17,12 +17,12 @@ use crate::graph::{Index, Names, SortError, is_standard, node, positional_input,
 use crate::shape::Types;
 use crate::solution::values;
 
-/// Normalizations whose scale, and bias where there is one, multiply the last axis.
+/// Normalizations whose scale, and bias if any, multiply the last axis.
 const NORMALIZATIONS: &[&str] = &["LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"];
 
 /// Products that read one tensor.
 #[derive(Debug, Clone)]
-pub(super) struct Readers {
+pub(super) struct SharedInputGroup {
     /// The tensor.
     pub tensor: String,
     /// The weights, each with its inputs along the rows or the columns.
@@ -54,7 +54,7 @@ pub struct ScaledInput {
 }
 
 /// All tensors that products with constants read along their last axis.
-pub(super) fn readers(graph: &GraphProto, types: &Types) -> Vec<Readers> {
+pub(super) fn readers(graph: &GraphProto, types: &Types) -> Vec<SharedInputGroup> {
     let finder = Finder { graph, index: Index::new(graph), types };
     let origins: BTreeSet<(usize, String)> = (0..graph.node.len()).filter_map(|i| finder.origin(i)).collect();
     origins.into_iter().filter_map(|(_, tensor)| finder.readers(tensor)).collect()
@@ -84,14 +84,14 @@ impl Finder<'_> {
         self.index.constant_shape(self.graph, name)
     }
 
-    /// Whether a node gives its last axis on as it is.
+    /// Returns whether a node passes its last axis through.
     fn passes(&self, node: &NodeProto) -> bool {
         let last = |name: Option<&String>| self.types.get(name?)?.shape.as_ref()?.last().and_then(|d| d.known());
         let same = || last(node.input.first()).is_some() && last(node.input.first()) == last(node.output.first());
         is_standard(node) && (node.op_type() == "Identity" || node.op_type() == "Reshape" && same())
     }
 
-    /// Where a product's data come from, and the position of what makes them.
+    /// The data input of a product, and the position of its producer.
     fn origin(&self, position: usize) -> Option<(usize, String)> {
         self.product(position)?;
         let mut tensor = self.graph.node[position].input.first()?;
@@ -119,7 +119,7 @@ impl Finder<'_> {
         next.collect::<Option<Vec<_>>>().map(|all| all.concat())
     }
 
-    fn readers(&self, tensor: String) -> Option<Readers> {
+    fn readers(&self, tensor: String) -> Option<SharedInputGroup> {
         /// Reshapes between a tensor and a product, at most.
         const DEEPEST: usize = 8;
         let consumers = self.index.consumers(&tensor);
@@ -130,7 +130,7 @@ impl Finder<'_> {
         let alone = edges.len() == consumers.len() && !self.index.is_output(&tensor);
         let folded = if alone { self.fold(&tensor, channels, DEEPEST) } else { None };
         let alike = weights.iter().all(|weight| weight.map.channels == channels);
-        alike.then_some(Readers { tensor, weights, edges, folded, channels })
+        alike.then_some(SharedInputGroup { tensor, weights, edges, folded, channels })
     }
 
     /// The constants that a factor on each channel of a tensor can go into.
@@ -169,11 +169,11 @@ impl Finder<'_> {
     }
 }
 
-/// Multiplies the weights of the readers by `scales`, one for each channel, and divides what they read. A Mul that this takes stands
+/// Multiplies the weights of the readers by `scales`, one for each channel, and divides their input. A Mul needed for this is placed
 /// at the end of the graph, which has to be [sorted](crate::graph::sort) when all is done.
 pub(super) fn apply(
     model: &mut ModelProto,
-    readers: &Readers,
+    readers: &SharedInputGroup,
     scales: &[f32],
     spill: Option<&Spill>,
 ) -> Result<ScaledInput, QuantizeError> {
@@ -213,7 +213,7 @@ fn rescale(
 }
 
 /// Puts a Mul behind the tensor, for these readers. Returns its name.
-fn multiply(graph: &mut GraphProto, readers: &Readers, scales: &[f32]) -> String {
+fn multiply(graph: &mut GraphProto, readers: &SharedInputGroup, scales: &[f32]) -> String {
     let mut names = Names::of(graph);
     let output = names.fresh(&format!("{}_smooth", readers.tensor));
     let name = names.fresh(&format!("{output}_Mul"));

@@ -16,14 +16,14 @@ pub struct Grid {
     pub element: Element,
     /// The codes that may be used: the symmetric ones, as everywhere.
     pub codes: CodeRange,
-    /// The axis of the weight whose entries each have a scale; `None` where there is one for all.
+    /// The axis of the weight whose entries have their own scales; `None` if there is one for all.
     pub axis: Option<usize>,
     /// One for each channel, or one for all.
     pub parameters: Vec<Affine>,
     scales: Scales,
 }
 
-/// Which elements of a weight share a scale.
+/// The elements of a weight that share a scale.
 #[derive(Debug, Clone, PartialEq)]
 enum Scales {
     Channels(Channels),
@@ -71,7 +71,7 @@ impl Grid {
         values.iter().enumerate().map(code).collect()
     }
 
-    /// What codes stand for.
+    /// The values of codes.
     pub fn values(&self, codes: &[i32]) -> Vec<f32> {
         let value = |(i, &code): (usize, &i32)| {
             let Affine { scale, zero_point } = self.affine(i);
@@ -92,7 +92,7 @@ pub struct Layer {
     pub weight: Vec<f32>,
     /// The codes it can take.
     pub grid: Grid,
-    /// The bias, where the layer has one of its own.
+    /// The bias, if the layer has its own.
     pub bias: Option<Vec<f32>>,
     /// The function behind the layer.
     pub function: ActivationFunction,
@@ -108,7 +108,7 @@ impl Layer {
     }
 }
 
-/// What was chosen for a layer.
+/// The choice for a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rounded {
     /// A code for each element of the weight, in [`Grid::codes`].
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_of_channels_have_their_own_scales() {
+    fn per_channel_codes_use_their_own_scales() {
         let parameters = [0.5, 2.0].map(|scale| Affine { scale, zero_point: 1 }).to_vec();
         let grid = Grid::new(Element::Int8, Element::Int8.range(true).unwrap(), &[2, 2], Some(1), parameters);
         assert_eq!(grid.nearest(&[1.0, 1.0, -100.0, 6.1]), [3, 1, -127, 4]);

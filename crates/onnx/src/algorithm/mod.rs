@@ -1,26 +1,28 @@
-//! The algorithms that win back what plain static quantization loses: one row of [`algorithms`] each. Their settings and the table are
+//! The algorithms that recover accuracy lost by plain static quantization: one row of [`algorithms`] each. Their settings and the table are
 //! `algorithm_settings`; roundings are those of [`kvant_quant::rounding`], for which `rounding` states the problems.
 //!
-//! They run in the order of the table, whatever the order in which they are asked for:
+//! They run in the order of the table, regardless of the requested order:
 //!
 //! 1. [`Stage::Float`] changes the float model without changing its function, before ranges are observed;
 //! 2. [`Stage::Rounding`] chooses the codes of weights whose scales are known, layer by layer;
 //! 3. [`Stage::Correction`] changes the biases of layers whose codes are chosen.
 //!
-//! The last two see activations: `tune` walks the float model and the quantized one side by side, the layers done so far as
-//! they have become. No graph is written here.
+//! The last two see activations: `tune` runs the float model and the quantized one side by side, with the finished layers
+//! quantized. No graph is written here.
 //!
 //! Adding one: a file here, and one with its settings, a variant and a row of the table there.
 
 mod attention_scores;
 mod awq;
-mod captured;
 mod channels;
 mod cross_layer_equalization;
 mod data;
 mod form;
+mod im2col;
+mod incremental_executor;
 mod input_scaling;
 mod layer;
+mod layer_io;
 mod mix;
 mod normalization;
 mod outcome;
@@ -37,8 +39,6 @@ mod target;
 mod transform;
 mod trial;
 mod tuning;
-mod unfold;
-mod walk;
 
 pub use crate::algorithm_settings::{
     Algorithm, AlgorithmRow, Algorithms, BiasCorrection, ClipRule, Equalization, QuarotSettings, SmoothQuantSettings,
@@ -47,12 +47,12 @@ pub use crate::algorithm_settings::{
 pub use crate::error::AlgorithmError;
 pub use awq::LimitedWeight;
 pub(crate) use awq::Unlimited;
-pub use captured::{Captured, Pair};
 pub use cross_layer_equalization::{EqualizedPair, equalize};
 pub use data::Data;
 pub use input_scaling::ScaledInput;
 pub use kvant_quant::reconstruction::ActivationFunction;
 pub use layer::{Grid, Layer, Rounded};
+pub use layer_io::{LayerIo, Pair};
 pub use quarot::{LeftStream, RotatedStream, Rotations, rotate};
 pub(crate) use simulation::Tunable;
 pub(crate) use transform::{Transformed, check, transform, transform_with_data};
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_rows_stand_in_the_order_of_stages() {
+    fn algorithm_names_are_unique_and_rows_follow_stages() {
         let rows = algorithms();
         let names: Vec<&str> = rows.iter().flat_map(|r| r.aliases.iter().copied().chain([&*r.name])).collect();
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());

@@ -1,4 +1,4 @@
-//! The gain of a normalization as the weight of a product: each channel has a group of its own with one input, the normalized
+//! The gain of a normalization as the weight of a product: each channel has its own group with one input, the normalized
 //! value. `y[c] = gain[c] * (x[c] - mean) / sqrt(variance + epsilon) + bias[c]`, as ONNX defines LayerNormalization and
 //! InstanceNormalization. Statistics are in f64.
 
@@ -11,7 +11,7 @@ use crate::graph::{float_attribute, int_attribute};
 /// A normalization.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Normalization {
-    /// What a mean and a variance are of.
+    /// The axes of a mean and a variance.
     pub over: Over,
     epsilon: f64,
 }

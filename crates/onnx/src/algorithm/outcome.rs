@@ -1,32 +1,32 @@
-//! What became of a layer, kept for a run that resumes: all that decides what the rest of the walk and the written model get of it.
+//! The outcome of a layer, kept for resuming: everything that the rest of the run and the written model need.
 //! Floats are kept as their bits.
 
 use serde::{Deserialize, Serialize};
 
 use super::data::Data;
-use super::target::Target;
+use super::target::LayerRef;
 use super::tuning::LayerGain;
 use crate::error::AlgorithmError;
 
-/// What became of a layer.
+/// The outcome of a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Outcome {
     /// Its codes, where an algorithm chose them.
     pub codes: Option<Vec<i32>>,
     /// Its bias.
     pub bias: Option<Vec<f32>>,
-    /// Whether the bias was corrected, and has a scale of its new values.
+    /// Whether the bias was corrected, with a scale for its new values.
     pub is_corrected: bool,
     /// The bias that an Add behind it holds, where that was corrected.
     pub added: Option<Vec<f32>>,
-    /// How near the quantized model is to the float model, where codes are selected by that.
+    /// The distance of the quantized model from the float model, if codes are selected by it.
     pub distance: Option<f64>,
     /// For the report.
     pub gain: LayerGain,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredLayerOutcome {
     weight: String,
     /// None where the quantized model has no such layer.
     outcome: Option<StoredOutcome>,
@@ -92,19 +92,19 @@ fn name(number: usize) -> String {
 /// Keeps what became of a layer.
 pub(super) fn keep_layer(
     number: usize,
-    target: &Target,
+    target: &LayerRef,
     outcome: Option<&Outcome>,
     data: &Data<'_>,
 ) -> Result<(), AlgorithmError> {
-    let stored = Stored { weight: target.weight.clone(), outcome: outcome.map(Outcome::stored) };
+    let stored = StoredLayerOutcome { weight: target.weight.clone(), outcome: outcome.map(Outcome::stored) };
     let codes = outcome.and_then(|outcome| outcome.codes.as_deref()).unwrap_or_default();
     data.keep(&name(number), &stored, bytemuck::cast_slice(codes))
 }
 
-/// What became of the first layers in an interrupted run, as far as all of them were kept.
-pub(super) fn kept_layers(targets: &[Target], data: &Data<'_>) -> Vec<Option<Outcome>> {
-    let layer = |(number, target): (usize, &Target)| {
-        let (stored, bytes): (Stored, _) = data.kept(&name(number))?;
+/// The outcomes of the first layers of an interrupted run, as far as they were kept.
+pub(super) fn kept_layers(targets: &[LayerRef], data: &Data<'_>) -> Vec<Option<Outcome>> {
+    let layer = |(number, target): (usize, &LayerRef)| {
+        let (stored, bytes): (StoredLayerOutcome, _) = data.kept(&name(number))?;
         let codes = bytes.chunks_exact(4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect();
         let outcome = stored.outcome.map(|outcome| Outcome::of(outcome, codes));
         (stored.weight == target.weight).then_some(outcome)

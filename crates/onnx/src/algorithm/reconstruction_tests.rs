@@ -1,4 +1,4 @@
-//! Roundings on a graph: the options of AdaRound and AdaQuant that see more than a layer, and roundings that make up for the errors of
+//! Roundings on a graph: model-level options of AdaRound and AdaQuant, and roundings that compensate for the errors of
 //! earlier layers.
 
 use std::sync::atomic::AtomicBool;
@@ -8,7 +8,7 @@ use kvant_quant::random::SplitMix64;
 
 use crate::algorithm::{Data, LayerGain};
 use crate::calibration::observe;
-use crate::data::{DataOptions, Distribution, Source, inputs};
+use crate::data::{DataOptions, Distribution, SampleSource, inputs};
 use crate::element::Element;
 use crate::graph::node;
 use crate::preset::Preset;
@@ -18,7 +18,7 @@ use crate::test_models::{floats, model, typed};
 
 const SIZE: usize = 12;
 
-/// Three products, of which the model does nothing with the second.
+/// Three products, of which the second is unused.
 fn net() -> ModelProto {
     let mut random = SplitMix64::new(3);
     let mut weight = |name: &str| {
@@ -39,7 +39,7 @@ fn net() -> ModelProto {
     made
 }
 
-/// The quantized model, and what was gained for each layer.
+/// The quantized model, and the gain of each layer.
 fn quantized(algorithm: &str, threads: usize) -> (ModelProto, Vec<LayerGain>) {
     let mut recipe = Preset::find("A8W8").unwrap().recipe();
     recipe.weight.element = Element::Int4;
@@ -47,7 +47,7 @@ fn quantized(algorithm: &str, threads: usize) -> (ModelProto, Vec<LayerGain>) {
     let passes = recipe.passes();
     let prepared = prepare(net(), recipe, &passes, None).unwrap().transformed(None, None).unwrap();
     let mut samples =
-        Source::Random(Distribution::Normal).open(&inputs(&net().graph), &DataOptions::default()).unwrap();
+        SampleSource::Random(Distribution::Normal).open(&inputs(&net().graph), &DataOptions::default()).unwrap();
     let runtime = RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(threads), ..RuntimeOptions::default() };
     let (cancelled, mut progress) = (AtomicBool::new(false), |_: u64, _: u64| ());
     let mut observation = prepared.observation();
@@ -64,7 +64,7 @@ fn has_gained(gains: &[LayerGain], layer: &str) -> bool {
 }
 
 #[test]
-fn a_layer_keeps_what_was_found_only_where_the_model_gains() {
+fn selective_update_keeps_layers_only_where_the_model_gains() {
     for algorithm in ["adaround:num_iterations=200", "adaquant:num_iterations=200:learning_rate=0.001"] {
         let (_, all) = quantized(algorithm, 1);
         assert!(["idle", "last"].iter().all(|layer| has_gained(&all, layer)), "{all:?}");
@@ -75,7 +75,7 @@ fn a_layer_keeps_what_was_found_only_where_the_model_gains() {
 }
 
 #[test]
-fn inputs_of_the_float_model_are_mixed_in_by_the_seed() {
+fn float_inputs_are_mixed_in_by_ratio_and_seed() {
     let with = |ratio: &str, threads| quantized(&format!("adaround:num_iterations=60:drop_ratio={ratio}"), threads).0;
     let (whole, half) = (with("1", 1), with("0.5", 1));
     assert!(whole == quantized("adaround:num_iterations=60", 1).0);
@@ -86,7 +86,7 @@ fn inputs_of_the_float_model_are_mixed_in_by_the_seed() {
 }
 
 #[test]
-fn codes_make_up_for_the_errors_of_earlier_layers() {
+fn codes_compensate_errors_of_earlier_layers() {
     let loss = |algorithm: &str| {
         let (_, gains) = quantized(algorithm, 1);
         gains.iter().find(|gain| gain.layer == "last").unwrap().loss_after

@@ -1,8 +1,8 @@
-//! How a layer of a graph becomes a [`LayerProblem`] for the roundings of [`kvant_quant::rounding`], and what they choose becomes
-//! its codes.
+//! Converts a layer of a graph to a [`LayerProblem`] for the roundings of [`kvant_quant::rounding`], and their choice to
+//! codes.
 //!
 //! Roundings that need inputs and float outputs see the layer whole, as a product of its weight with patches of its input. Others
-//! see the rows of a matrix: convolutions by the patches of their inputs, each group with a Hessian of its own. All calibration
+//! see the rows of a matrix: convolutions by the patches of their inputs, each group with its own Hessian. All calibration
 //! samples count. Scales and zero points stay those that the weight's method found.
 
 use std::num::NonZeroU32;
@@ -17,29 +17,29 @@ use kvant_quant::rounding::{
 use kvant_quant::scheme::{Axis, Granularity, IntScheme, ScaleType, SchemeError, TensorScheme, ZeroPoint};
 use kvant_quant::{Codes, QuantParts, QuantTensor};
 
-use super::captured::{Captured, Pair};
 use super::form::Form;
+use super::im2col::Unfolding;
 use super::layer::{Layer, Rounded};
+use super::layer_io::{LayerIo, Pair};
 use super::samples::PatchedSamples;
 use super::target::bias_factor;
-use super::unfold::Unfolding;
 use crate::element::Element;
 use crate::error::AlgorithmError;
 
 /// Chooses the codes of a layer. Where a rounding has nothing to go by, they are the nearest.
-pub(super) fn round(rounding: &AnyRounding, layer: &Layer, captured: &Captured<'_>) -> Result<Rounded, AlgorithmError> {
+pub(super) fn round(rounding: &AnyRounding, layer: &Layer, captured: &LayerIo<'_>) -> Result<Rounded, AlgorithmError> {
     match rounding.needs() {
         Needs::Outputs => round_whole(rounding, layer, captured),
         Needs::Nothing | Needs::Hessian | Needs::InputMismatch => round_by_groups(rounding, layer, captured),
     }
 }
 
-/// Whether a rounding asks for what a layer reads in the float model.
+/// Returns whether a rounding needs the float model's inputs of a layer.
 pub(super) fn reads_float_inputs(rounding: &AnyRounding) -> bool {
     rounding.mixes_inputs() || rounding.needs() == Needs::InputMismatch
 }
 
-fn round_whole(rounding: &AnyRounding, layer: &Layer, captured: &Captured<'_>) -> Result<Rounded, AlgorithmError> {
+fn round_whole(rounding: &AnyRounding, layer: &Layer, captured: &LayerIo<'_>) -> Result<Rounded, AlgorithmError> {
     let nearest = || Rounded { codes: layer.grid.nearest(&layer.weight), bias: None };
     let Some(form) = Form::of(layer) else { return Ok(nearest()) };
     let shape = form.shape;
@@ -71,7 +71,7 @@ fn round_whole(rounding: &AnyRounding, layer: &Layer, captured: &Captured<'_>) -
     Ok(Rounded { codes, bias: rounded.bias.and_then(unscaled) })
 }
 
-fn round_by_groups(rounding: &AnyRounding, layer: &Layer, captured: &Captured<'_>) -> Result<Rounded, AlgorithmError> {
+fn round_by_groups(rounding: &AnyRounding, layer: &Layer, captured: &LayerIo<'_>) -> Result<Rounded, AlgorithmError> {
     let mut codes = layer.grid.nearest(&layer.weight);
     let Some(unfolding) = Unfolding::of(&layer.node, &layer.shape) else {
         return Ok(Rounded { codes, bias: None });
@@ -82,7 +82,7 @@ fn round_by_groups(rounding: &AnyRounding, layer: &Layer, captured: &Captured<'_
     };
     let (rows, columns) = (unfolding.rows, unfolding.columns);
     for (group, inputs) in inputs.into_iter().enumerate() {
-        captured.go_on()?;
+        captured.check_cancelled()?;
         let inputs = inputs.map(SharedInputs::new);
         let matrix = Matrix { layer, rows, columns, place: &|row, column| unfolding.place(group, row, column) };
         let Some(parameters) = matrix.parameters()? else { continue };
@@ -109,7 +109,7 @@ fn round_by_groups(rounding: &AnyRounding, layer: &Layer, captured: &Captured<'_
     Ok(Rounded { codes, bias: None })
 }
 
-/// What was chosen; `None` where nothing came by, or what tells nothing: the nearest codes are as good as any then.
+/// The choice; `None` without usable inputs: the nearest codes are as good as any then.
 fn usable(layer: &Layer, chosen: Result<RoundedLayer, LayerError>) -> Result<Option<RoundedLayer>, AlgorithmError> {
     use HessianError::{NoData, NotFinite, NotPositiveDefinite};
     let error = match chosen {
@@ -127,21 +127,21 @@ fn usable(layer: &Layer, chosen: Result<RoundedLayer, LayerError>) -> Result<Opt
     Err(AlgorithmError::Layer { layer: layer.name().to_owned(), problem: error.to_string() })
 }
 
-/// Sums of the products of each group's inputs over all samples; with how far they are from those of the float model, where
-/// `mismatch` asks for it.
+/// Sums of the products of each group's inputs over all samples; with the mismatch to the float model, if
+/// `mismatch` is set.
 fn hessians(
     layer: &Layer,
     unfolding: &Unfolding,
-    captured: &Captured<'_>,
+    captured: &LayerIo<'_>,
     mismatch: bool,
 ) -> Result<Vec<Option<Hessian>>, AlgorithmError> {
     let empty = if mismatch { Hessian::with_mismatch } else { Hessian::new };
     let mut hessians = vec![empty(unfolding.columns); unfolding.groups];
     for sample in 0..captured.len() {
-        captured.go_on()?;
+        captured.check_cancelled()?;
         let Pair { input, output } = captured.pair(sample)?;
         let Some(seen) = unfolding.seen(&layer.node, input.shape(), output.shape()) else { continue };
-        // What the model reads is the same in both, and is not kept twice.
+        // The inputs of the model are the same in both, and are not kept twice.
         let float = if mismatch { captured.float_input(sample)? } else { None };
         let float = float.filter(|float| float.shape() == input.shape());
         for (group, hessian) in hessians.iter_mut().enumerate() {
@@ -160,7 +160,7 @@ struct Matrix<'a> {
     layer: &'a Layer,
     rows: usize,
     columns: usize,
-    /// Where an element lies in the weight.
+    /// The position of an element in the weight.
     place: &'a dyn Fn(usize, usize) -> usize,
 }
 
@@ -174,7 +174,7 @@ impl Matrix<'_> {
         Grid::Fixed { parameters, codes: (self.layer.grid.codes.min, self.layer.grid.codes.max) }
     }
 
-    /// Scales and zero points, with codes that do not count. `None` for types that are no integers, and where the scales are not
+    /// Scales and zero points, with unused codes. `None` for non-integer types, and if the scales are not
     /// those of rows.
     fn parameters(&self) -> Result<Option<QuantTensor>, AlgorithmError> {
         let (rows, columns, grid) = (self.rows, self.columns, &self.layer.grid);
@@ -204,7 +204,7 @@ impl Matrix<'_> {
         let codes = if format.bits() > 8 { Codes::Wide(vec![0; count]) } else { Codes::Bytes(vec![0; count]) };
         let scales = parameters.iter().map(|affine| affine.scale).collect();
         let zero_points = parameters.iter().map(|affine| affine.zero_point as f64).collect();
-        let parts = QuantParts { codes, scales, zero_points, tensor_scale: None };
+        let parts = QuantParts { codes, scales, zero_points, global_scale: None };
         let made = QuantTensor::new(TensorScheme::Int(scheme), rows, columns, parts);
         let wrong = |problem: SchemeError| {
             let (layer, problem) = (self.layer.name().to_owned(), problem.to_string());
@@ -213,7 +213,7 @@ impl Matrix<'_> {
         made.map(Some).map_err(wrong)
     }
 
-    /// Puts codes where they lie in the weight. The code below the symmetric ones becomes its neighbour.
+    /// Puts codes at their positions in the weight. The code below the symmetric ones becomes its neighbour.
     fn put(&self, rounded: &QuantTensor, codes: &mut [i32]) {
         let (signed, range) = (self.layer.grid.element.is_signed(), self.layer.grid.codes);
         for i in 0..self.rows * self.columns {

@@ -1,31 +1,31 @@
-//! What was captured for a layer, as patches and targets: made once and kept as far as memory allows, made again where it does
+//! Captured inputs and outputs of a layer, as patches and targets: computed once and kept as far as memory allows, otherwise recomputed.
 //! not.
 
 use std::sync::Arc;
 
-use kvant_quant::reconstruction::{Mix, Sample, Samples};
+use kvant_quant::reconstruction::{InputMix, Sample, Samples};
 use kvant_quant::rounding::SampleError;
 
-use super::captured::Captured;
 use super::form::{Convolution, Form, Kind, Product};
 use super::layer::Layer;
+use super::layer_io::LayerIo;
 use super::mix::mixed;
 use super::normalization::{Normalization, Over};
 use crate::data::Array;
 use crate::error::AlgorithmError;
 
-/// What is never asked for.
+/// Unused data.
 const EMPTY: Sample<'static> = Sample { patches: &[], targets: &[], positions: 0 };
 
 /// Samples of a layer.
 pub(super) struct PatchedSamples<'a> {
     form: &'a Form,
     layer: &'a Layer,
-    captured: &'a Captured<'a>,
+    captured: &'a LayerIo<'a>,
     kept: Vec<Patched>,
     /// The one beyond those that was used last.
     other: Option<(usize, Patched)>,
-    /// What the last step has seen, where inputs are mixed.
+    /// The input of the last step, if inputs are mixed.
     mixed: Option<Patched>,
 }
 
@@ -52,12 +52,12 @@ impl Values {
 }
 
 impl<'a> PatchedSamples<'a> {
-    /// Makes as many samples as are to be kept. `None` where what was captured is not what the layer's form reads and makes.
-    pub fn new(form: &'a Form, layer: &'a Layer, captured: &'a Captured<'a>) -> Result<Option<Self>, AlgorithmError> {
+    /// Prepares the samples to keep. `None` if the captured data do not match the layer's form.
+    pub fn new(form: &'a Form, layer: &'a Layer, captured: &'a LayerIo<'a>) -> Result<Option<Self>, AlgorithmError> {
         let mut samples = Self { form, layer, captured, kept: Vec::new(), other: None, mixed: None };
         let mut room = captured.runtime().budget / 2;
         for index in 0..captured.len() {
-            captured.go_on()?;
+            captured.check_cancelled()?;
             let Some(sample) = samples.make(index)? else { return Ok(None) };
             let bytes = 4 * (sample.patches.slice().len() + sample.targets.slice().len()) as u64;
             if bytes > room {
@@ -74,8 +74,8 @@ impl<'a> PatchedSamples<'a> {
         Ok(patched(self.form, pair.input, pair.output))
     }
 
-    /// The mixed sample of a draw; `None` where nothing is to be mixed, or cannot be.
-    fn mixture(&self, index: usize, mix: Mix, draw: u64) -> Result<Option<Patched>, AlgorithmError> {
+    /// The mixed sample of a draw; `None` if nothing is mixed, or mixing is impossible.
+    fn mixture(&self, index: usize, mix: InputMix, draw: u64) -> Result<Option<Patched>, AlgorithmError> {
         let Some(float) = self.captured.float_input(index)? else { return Ok(None) };
         let pair = self.captured.pair(index)?;
         let input = mixed(mix, &pair.input, &float, draw);
@@ -108,7 +108,7 @@ impl Samples for PatchedSamples<'_> {
         Ok(found.map_or(EMPTY, Patched::sample))
     }
 
-    fn mixed(&mut self, index: usize, mix: Mix, draw: u64) -> Result<Sample<'_>, SampleError> {
+    fn mixed(&mut self, index: usize, mix: InputMix, draw: u64) -> Result<Sample<'_>, SampleError> {
         self.mixed = self.mixture(index, mix, draw)?;
         if self.mixed.is_none() {
             return self.sample(index);
@@ -116,12 +116,12 @@ impl Samples for PatchedSamples<'_> {
         Ok(self.mixed.as_ref().map_or(EMPTY, Patched::sample))
     }
 
-    fn go_on(&self) -> Result<(), SampleError> {
-        Ok(self.captured.go_on()?)
+    fn check_cancelled(&self) -> Result<(), SampleError> {
+        Ok(self.captured.check_cancelled()?)
     }
 }
 
-/// What a layer reads and makes, in its form; `None` where it is not what the form reads and makes.
+/// The input and output of a layer, in its form; `None` if they do not match the form.
 fn patched(form: &Form, input: Arc<Array<'static>>, output: Arc<Array<'static>>) -> Option<Patched> {
     match &form.kind {
         Kind::Convolution(convolution) => convolved(form, convolution, input, output),
@@ -153,11 +153,11 @@ fn convolved(
     let mut matrix = vec![0.0; rows * one * batch];
     let size = channels * patches.inputs();
     match batch {
-        1 => patches.unfold(channels, signal, &mut matrix),
+        1 => patches.im2col(channels, signal, &mut matrix),
         _ => {
             let mut own = vec![0.0; rows * one];
             for (number, signal) in signal.chunks(size.max(1)).enumerate() {
-                patches.unfold(channels, signal, &mut own);
+                patches.im2col(channels, signal, &mut own);
                 interleave(&own, one, number, batch, &mut matrix);
             }
         }

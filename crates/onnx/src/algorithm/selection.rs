@@ -1,33 +1,37 @@
-//! Whether a layer's new codes bring the outputs of the whole model nearer to the float model's, which a smaller error of the layer
-//! does not promise. What comes behind the layer is run for it, over all samples.
+//! Decides whether a layer's new codes bring the outputs of the whole model nearer to the float model's, which a smaller error of the layer
+//! does not guarantee. The rest of the model is run for it, over all samples.
 
 use std::sync::{Mutex, PoisonError};
 
 use kvant_container::onnx::ModelProto;
 
 use super::data::Data;
-use super::walk::Walk;
+use super::incremental_executor::IncrementalExecutor;
 use crate::data::Array;
 use crate::error::AlgorithmError;
 
 /// The outputs of the float model, and how near to them the quantized one has come.
 pub(super) struct Selection {
-    float: Walk,
+    float: IncrementalExecutor,
     distance: f64,
 }
 
 impl Selection {
     /// Runs both models to their ends.
-    pub fn new(float: ModelProto, quantized: &Walk, data: &mut Data<'_>) -> Result<Self, AlgorithmError> {
+    pub fn new(
+        float: ModelProto,
+        quantized: &IncrementalExecutor,
+        data: &mut Data<'_>,
+    ) -> Result<Self, AlgorithmError> {
         let nodes = float.graph.node.len();
-        let mut float = Walk::new(float, data)?.keeping_outputs();
+        let mut float = IncrementalExecutor::new(float, data)?.keeping_outputs();
         float.advance(nodes, &[], data)?;
         let mut made = Self { float, distance: f64::INFINITY };
         made.distance = made.distance(quantized, &[], data)?;
         Ok(made)
     }
 
-    /// How near the quantized model is with what was taken so far.
+    /// The distance of the quantized model with the accepted constants.
     pub fn distance_so_far(&self) -> f64 {
         self.distance
     }
@@ -37,10 +41,10 @@ impl Selection {
         self.distance = distance;
     }
 
-    /// Whether the quantized model is nearer with these constants. If so, that is what the next ones are compared with.
+    /// Returns whether the quantized model is nearer with these constants. If so, the next ones are compared with this.
     pub fn takes(
         &mut self,
-        quantized: &Walk,
+        quantized: &IncrementalExecutor,
         constants: &[(&str, &[f32])],
         data: &Data<'_>,
     ) -> Result<bool, AlgorithmError> {
@@ -53,7 +57,12 @@ impl Selection {
     }
 
     /// The mean over samples and outputs of `|float - quantized|`, the root of the sum of squares.
-    fn distance(&self, quantized: &Walk, constants: &[(&str, &[f32])], data: &Data<'_>) -> Result<f64, AlgorithmError> {
+    fn distance(
+        &self,
+        quantized: &IncrementalExecutor,
+        constants: &[(&str, &[f32])],
+        data: &Data<'_>,
+    ) -> Result<f64, AlgorithmError> {
         let found = Mutex::new(Vec::new());
         let show = |name: &str, sample: usize, array: &Array<'_>| -> Result<(), AlgorithmError> {
             let wanted = self.float.tensor(name, sample)?;
@@ -79,7 +88,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::data::{DataOptions, Distribution, Source, inputs};
+    use crate::data::{DataOptions, Distribution, SampleSource, inputs};
     use crate::graph::node;
     use crate::runtime::{RuntimeChoice, RuntimeOptions};
     use crate::test_models::{floats, model, typed};
@@ -93,16 +102,16 @@ mod tests {
     }
 
     #[test]
-    fn what_brings_the_outputs_nearer_is_taken_and_nothing_else() {
+    fn selection_keeps_only_changes_that_bring_outputs_nearer() {
         let mut samples =
-            Source::Random(Distribution::Normal).open(&inputs(&net(1.0).graph), &DataOptions::default()).unwrap();
+            SampleSource::Random(Distribution::Normal).open(&inputs(&net(1.0).graph), &DataOptions::default()).unwrap();
         for threads in [1, 3] {
             let runtime =
                 RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(threads), ..RuntimeOptions::default() };
             let (cancelled, mut progress) = (AtomicBool::new(false), |_: u64, _: u64| ());
             let mut data =
                 Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress, kept: None };
-            let mut quantized = Walk::new(net(1.5), &mut data).unwrap().keeping_outputs();
+            let mut quantized = IncrementalExecutor::new(net(1.5), &mut data).unwrap().keeping_outputs();
             let mut selection = Selection::new(net(1.0), &quantized, &mut data).unwrap();
             let first = selection.distance;
             quantized.advance(1, &[], &data).unwrap();

@@ -1,4 +1,4 @@
-//! The quantized model as algorithms see it: weights as the floats that their codes stand for, so that one can be replaced while
+//! The quantized model as algorithms see it: weights as dequantized floats, so that one can be replaced while
 //! the rest stays; activations behind QuantizeLinear and DequantizeLinear. It is never written to a file.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub(crate) struct Tunable<'a> {
     pub recipe: &'a Recipe,
     pub placement: &'a Placement,
     pub types: &'a Types,
-    /// What weights were before they were limited.
+    /// The weights before clipping.
     pub unlimited: &'a Unlimited,
 }
 
@@ -84,7 +84,7 @@ fn rounded(
     Ok(made)
 }
 
-/// What is left to write: activations, each with parameters of its own, and weights that have no codes.
+/// The rest to write: activations, each with its own parameters, and weights without codes.
 fn without_integers(placement: &Placement) -> Placement {
     let mut left = placement.clone();
     left.weights.retain(|_, weight| !weight.scheme.element.is_integer());

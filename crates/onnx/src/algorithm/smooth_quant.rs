@@ -10,7 +10,7 @@ use kvant_container::onnx::{GraphProto, ModelProto, Spill};
 use kvant_quant::transform::{ChannelStatistic, SmoothQuant};
 
 use super::data::Data;
-use super::input_scaling::{Readers, Scaled, ScaledInput, apply, readers, sorted};
+use super::input_scaling::{Scaled, ScaledInput, SharedInputGroup, apply, readers, sorted};
 use crate::algorithm_settings::SmoothQuantSettings;
 use crate::calibration::{Watch, watch};
 use crate::data::Array;
@@ -33,7 +33,7 @@ impl SmoothQuantSettings {
         let maxima = maxima(model, &readers, data)?;
         let mut done = Vec::with_capacity(readers.len());
         for readers in &readers {
-            data.go_on()?;
+            data.check_cancelled()?;
             let Some(inputs) = maxima.get(&readers.tensor) else { continue };
             let weights = weight_maxima(&model.graph, readers)?;
             let core = SmoothQuant { alpha: self.alpha, ..SmoothQuant::DEFAULTS };
@@ -47,13 +47,13 @@ impl SmoothQuantSettings {
     }
 }
 
-/// The name of what is kept for a run that resumes.
+/// The name of the result kept for resuming.
 const KEPT: &str = "smooth-quant";
 
 /// The largest magnitude of each channel of the tensors that samples had: of an interrupted run, else of this one.
 fn maxima(
     model: &ModelProto,
-    readers: &[Readers],
+    readers: &[SharedInputGroup],
     data: &mut Data<'_>,
 ) -> Result<BTreeMap<String, Vec<f32>>, AlgorithmError> {
     if let Some((found, _)) = data.kept::<BTreeMap<String, Vec<u32>>>(KEPT) {
@@ -73,7 +73,7 @@ fn maxima(
 struct Maxima(BTreeMap<String, ChannelStatistic>);
 
 impl Maxima {
-    fn observed(model: &ModelProto, readers: &[Readers], data: &mut Data<'_>) -> Result<Self, AlgorithmError> {
+    fn observed(model: &ModelProto, readers: &[SharedInputGroup], data: &mut Data<'_>) -> Result<Self, AlgorithmError> {
         let empty = readers.iter().map(|r| (r.tensor.clone(), ChannelStatistic::new(r.channels)));
         let mut maxima = Self(empty.collect());
         let wanted: Vec<String> = maxima.0.keys().cloned().collect();
@@ -84,7 +84,7 @@ impl Maxima {
     }
 
     /// `None` where no sample had the channels.
-    fn of(&self, readers: &Readers) -> Option<Vec<f32>> {
+    fn of(&self, readers: &SharedInputGroup) -> Option<Vec<f32>> {
         self.0.get(&readers.tensor).filter(|statistic| statistic.tokens() > 0).map(ChannelStatistic::abs_max)
     }
 }
@@ -99,7 +99,7 @@ impl Watch for Maxima {
 }
 
 /// The largest magnitude of each input channel over all weights.
-fn weight_maxima(graph: &GraphProto, readers: &Readers) -> Result<Vec<f32>, QuantizeError> {
+fn weight_maxima(graph: &GraphProto, readers: &SharedInputGroup) -> Result<Vec<f32>, QuantizeError> {
     let index = Index::new(graph);
     let mut maxima = vec![0f32; readers.channels];
     for Scaled { name, map } in &readers.weights {

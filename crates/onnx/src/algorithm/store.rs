@@ -18,7 +18,7 @@ pub(super) struct Store {
 
 #[derive(Default)]
 struct Held {
-    entries: HashMap<(String, usize), Entry>,
+    entries: HashMap<(String, usize), StoreEntry>,
     /// Bytes in memory.
     bytes: u64,
     /// Floats beyond the budget. It has no name, and is gone when it is closed.
@@ -28,7 +28,7 @@ struct Held {
     free: Vec<(u64, u64)>,
 }
 
-enum Entry {
+enum StoreEntry {
     Memory(Arc<Array<'static>>),
     File { shape: Vec<usize>, offset: u64 },
 }
@@ -39,7 +39,7 @@ fn bytes(array: &Array<'_>) -> u64 {
 }
 
 impl Store {
-    /// An empty store. The file, where one is needed, is made in `directory`.
+    /// An empty store. The file, if needed, is created in `directory`.
     pub fn new(budget: u64, directory: PathBuf) -> Self {
         Self { budget, directory, held: Mutex::default() }
     }
@@ -59,18 +59,18 @@ impl Store {
         let entry = match array.f32s().filter(|_| held.bytes + size > self.budget) {
             Some(values) => {
                 let offset = held.write(bytemuck::cast_slice(values), &self.directory)?;
-                Entry::File { shape: array.shape().to_vec(), offset }
+                StoreEntry::File { shape: array.shape().to_vec(), offset }
             }
             None => {
                 held.bytes += size;
-                Entry::Memory(Arc::new(array))
+                StoreEntry::Memory(Arc::new(array))
             }
         };
         held.entries.insert((name.to_owned(), sample), entry);
         Ok(())
     }
 
-    /// An array that was put; `None` where there is none.
+    /// A stored array; `None` if there is none.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -78,8 +78,8 @@ impl Store {
         let held = self.held();
         let (shape, offset) = match held.entries.get(&(name.to_owned(), sample)) {
             None => return Ok(None),
-            Some(Entry::Memory(array)) => return Ok(Some(array.clone())),
-            Some(Entry::File { shape, offset }) => (shape.clone(), *offset),
+            Some(StoreEntry::Memory(array)) => return Ok(Some(array.clone())),
+            Some(StoreEntry::File { shape, offset }) => (shape.clone(), *offset),
         };
         let file = held.file.clone();
         // Sessions read side by side.
@@ -96,8 +96,8 @@ impl Store {
         let mut held = self.held();
         for sample in 0..samples {
             match held.entries.remove(&(name.to_owned(), sample)) {
-                Some(Entry::Memory(array)) => held.bytes -= bytes(&array),
-                Some(Entry::File { shape, offset }) => {
+                Some(StoreEntry::Memory(array)) => held.bytes -= bytes(&array),
+                Some(StoreEntry::File { shape, offset }) => {
                     held.free.push((offset, shape.iter().product::<usize>() as u64 * 4));
                 }
                 None => {}
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_budget_comes_back_from_a_file_whose_places_are_used_again() {
+    fn values_beyond_the_budget_come_back_from_a_reused_file() {
         let store = Store::new(16, std::env::temp_dir());
         (0..3).for_each(|sample| store.put("a", sample, array(sample as f32)).unwrap());
         store.put("b", 0, array(9.0)).unwrap();

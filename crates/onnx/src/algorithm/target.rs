@@ -1,4 +1,4 @@
-//! The layers of a graph whose codes or biases algorithms choose, and what belongs to each. No values.
+//! The layers of a graph whose codes or biases algorithms choose, and their constants. No values.
 
 use kvant_container::onnx::{DataType, GraphProto, NodeProto, data_type, shape};
 use kvant_quant::reconstruction::ActivationFunction;
@@ -9,21 +9,21 @@ use crate::solution::values;
 
 /// A layer of a graph, by its node.
 #[derive(Debug, Clone)]
-pub(super) struct Target {
+pub(super) struct LayerRef {
     /// The position of its node.
     pub position: usize,
     /// The constant it alone reads.
     pub weight: String,
     /// The bias that it alone reads, with an element for each output channel.
     pub bias: Option<String>,
-    /// What an Add behind a MatMul adds to each output channel, which nothing else reads.
+    /// The constant that an Add after a MatMul adds to each output channel, which nothing else reads.
     pub added: Option<String>,
-    /// What the layer's output goes through before it is quantized.
+    /// The activation function between the layer and its quantizer.
     pub function: ActivationFunction,
 }
 
 /// The layers with an integer weight, in the order of the graph; with `normalizations` those whose gain is one too.
-pub(super) fn targets(graph: &GraphProto, placement: &Placement, normalizations: bool) -> Vec<Target> {
+pub(super) fn targets(graph: &GraphProto, placement: &Placement, normalizations: bool) -> Vec<LayerRef> {
     let index = Index::new(graph);
     let coded = |name: &str| placement.weights.get(name).is_some_and(|w| w.scheme.element.is_integer());
     let target = |position: usize| {
@@ -32,12 +32,12 @@ pub(super) fn targets(graph: &GraphProto, placement: &Placement, normalizations:
         let weight = weight_of(node).or(gain).filter(|name| coded(name) && index.only_consumer(name).is_some())?;
         let function = function(graph, &index, node);
         let bias = bias_of(graph, &index, node);
-        // What else is added to the output cannot be run apart from the graph.
+        // Other added tensors cannot be run apart from the graph.
         if positional_input(node, 2).is_some() != bias.is_some() {
             return None;
         }
         let bias = bias.map(str::to_owned);
-        Some(Target { position, weight: weight.to_owned(), bias, added: added(graph, &index, node), function })
+        Some(LayerRef { position, weight: weight.to_owned(), bias, added: added(graph, &index, node), function })
     };
     (0..graph.node.len()).filter_map(target).collect()
 }
@@ -135,7 +135,7 @@ fn slopes(graph: &GraphProto, index: &Index, layer: &NodeProto, node: &NodeProto
     (fits || slope.iter().all(|&d| d == 1)).then(|| values(slopes).ok()).flatten()
 }
 
-/// What a layer multiplies its product and its bias by.
+/// The factors of a layer's product and bias.
 pub(super) fn bias_factor(node: &NodeProto) -> f32 {
     if is(node, "Gemm") { float_attribute(node, "beta").unwrap_or(1.0) } else { 1.0 }
 }

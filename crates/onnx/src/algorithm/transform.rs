@@ -16,7 +16,7 @@ use crate::placement::Placement;
 use crate::recipe::{Layout, Recipe};
 use crate::shape::Types;
 
-/// Refuses algorithms whose results the recipe's layout cannot hold, and those that have no codes to choose.
+/// Refuses algorithms whose results the recipe's layout cannot express, and those without codes to choose.
 pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
     let is_codes = recipe.weight.element.is_integer();
     let refused = |algorithm: &Algorithm, reason| {
@@ -33,7 +33,7 @@ pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
     }
     let reason = match recipe.layout {
         Layout::MatMulNBits { .. } => return Ok(()),
-        Layout::Qdq | Layout::QOperator => "zero points between codes are those of MatMulNBits alone",
+        Layout::Qdq | Layout::QOperator => "only MatMulNBits has zero points between codes",
         Layout::Dynamic => "activations are quantized as they come, not by stored scales",
         Layout::Float(_) => "there are no codes",
     };
@@ -50,7 +50,7 @@ fn is_awq(algorithm: &Algorithm) -> bool {
     matches!(algorithm, Algorithm::Awq(_))
 }
 
-/// What was done to the float model without data.
+/// The changes of the float model without data.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Transformed {
     /// Pairs of layers that were equalized.
@@ -83,7 +83,7 @@ pub(crate) fn transform(
     Ok(done)
 }
 
-/// What was done to the float model by what it computes on data.
+/// The changes of the float model based on data.
 #[derive(Debug, Default)]
 pub(crate) struct TransformedByData {
     /// Tensors whose channels were scaled.
@@ -94,7 +94,7 @@ pub(crate) struct TransformedByData {
     pub unlimited: Unlimited,
 }
 
-/// Changes the float model by what it computes on data, for what a placement quantizes of it.
+/// Changes the float model based on data, for the tensors that a placement quantizes.
 pub(crate) fn transform_with_data(
     model: &mut ModelProto,
     (recipe, placement): (&Recipe, &Placement),
@@ -117,7 +117,7 @@ pub(crate) fn transform_with_data(
     Ok(done)
 }
 
-/// Gives the layers that could have a bias, and have none, one of zeros.
+/// Adds a bias of zeros to layers that could have one.
 fn add_biases(model: &mut ModelProto) {
     let Some(graph) = model.graph.as_mut() else { return };
     let index = Index::new(graph);

@@ -1,12 +1,12 @@
-//! One layer run alone on what was captured for it, with other weights, and how far its outputs are from the float model's.
+//! Runs one layer alone on its captured inputs, with other weights, and measures the distance of its outputs from the float model's.
 
 use std::ops::ControlFlow;
 
 use kvant_container::onnx::{Bytes, DataType, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, tensor};
 use kvant_quant::bias_correction::mean_error;
 
-use super::captured::Captured;
 use super::layer::Layer;
+use super::layer_io::LayerIo;
 use crate::calibration::{CalibrationError, sessions};
 use crate::data::Array;
 use crate::error::AlgorithmError;
@@ -40,7 +40,7 @@ impl Difference {
         mean_error(&self.drift, self.elements as f64 / self.drift.len().max(1) as f64)
     }
 
-    /// What it becomes when a constant is added to each channel of the quantized layer's output; for layers with no activation
+    /// The difference when a constant is added to each channel of the quantized layer's output; for layers with no activation
     /// function. With `e` the differences of a channel and `s` the constant: `sum (e - s)^2 = sum e^2 - 2 s sum e + n s^2`.
     pub fn shifted(&self, shift: &[f64]) -> Self {
         let each = self.elements as f64 / self.drift.len().max(1) as f64;
@@ -67,7 +67,7 @@ pub(super) fn difference(
     weight: &[f32],
     bias: Option<&[f32]>,
     opsets: &[OperatorSetIdProto],
-    captured: &Captured<'_>,
+    captured: &LayerIo<'_>,
 ) -> Result<Difference, AlgorithmError> {
     let first = captured.pair(0)?;
     let model = model(layer, weight, bias, &first.input, opsets);
@@ -78,7 +78,7 @@ pub(super) fn difference(
         let mut session = open(&model, &wanted, &options)?;
         let mut made = Vec::new();
         for sample in (start..captured.len()).step_by(count) {
-            captured.go_on()?;
+            captured.check_cancelled()?;
             let pair = captured.pair(sample)?;
             made.push((sample, one(layer, &mut *session, &wanted, &pair.input, &pair.output)?));
         }
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shift_is_what_running_again_with_it_would_find() {
+    fn estimated_shift_equals_a_second_run() {
         let (wanted, made) = ([1.0, 2.0, 3.0, 5.0, -1.0, 0.5], [0.5, 2.5, 2.0, 4.0, -2.0, 0.0]);
         let shift = [0.25, 0.75];
         let found = |made: &[f64]| {

@@ -4,16 +4,16 @@
 use kvant_container::onnx::{Bytes, ModelProto, OperatorSetIdProto, set_contents, shape};
 use serde::Serialize;
 
-use super::captured::Captured;
 use super::data::Data;
+use super::incremental_executor::IncrementalExecutor;
 use super::layer::Layer;
+use super::layer_io::LayerIo;
 use super::outcome::{Outcome, keep_layer, kept_layers};
 use super::rounding::{reads_float_inputs, round};
 use super::selection::Selection;
 use super::simulation::{Tunable, grid, simulation, sorted};
-use super::target::{Target, bias_factor, targets};
+use super::target::{LayerRef, bias_factor, targets};
 use super::trial::{Difference, difference};
-use super::walk::Walk;
 use super::{Algorithm, Algorithms, Stage, Unlimited};
 use crate::calibration_method::weight_parameters;
 use crate::error::AlgorithmError;
@@ -23,8 +23,8 @@ use crate::recipe::{Layout, Recipe};
 use crate::solution::{Solution, values};
 use crate::writing::{BlockMap, Blocks, block_parameters};
 
-/// What algorithms gained for a layer: its outputs beside those of the float model, behind the activation function, on what
-/// the quantized model gives it.
+/// The gain of algorithms for a layer: its outputs compared with those of the float model, after the activation function, on the inputs that
+/// the quantized model produces.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LayerGain {
     /// The node.
@@ -58,23 +58,23 @@ pub(crate) fn tune(
     lift_limits(&mut model, prepared.unlimited);
     let opsets = model.opset_import.clone();
     let index = Index::new(&model.graph);
-    let quantized = Walk::new(simulation(prepared, solution)?, data)?.keeping_outputs();
+    let quantized = IncrementalExecutor::new(simulation(prepared, solution)?, data)?.keeping_outputs();
     let kept = kept_layers(&targets, data);
     let runs = kept.len() < targets.len();
     let is_selective = algorithms.iter().filter_map(Algorithm::rounding).any(|rounding| rounding.is_selective());
     let selective = runs && is_selective;
     let selection = selective.then(|| Selection::new(model.clone(), &quantized, data)).transpose()?;
-    let float = Walk::new(model, data)?;
+    let float = IncrementalExecutor::new(model, data)?;
     let mut tuning = Tuning { prepared, solution, algorithms, opsets, float, index, quantized, selection };
     let (mut gains, all) = (Vec::with_capacity(targets.len()), targets.len() as u64);
     (data.progress)(kept.len() as u64, all);
     let resumed = kept.len();
     for (target, outcome) in targets.iter().zip(kept) {
-        data.go_on()?;
+        data.check_cancelled()?;
         gains.extend(tuning.resume(target, outcome, runs, data)?);
     }
     for (done, target) in targets.iter().enumerate().skip(resumed) {
-        data.go_on()?;
+        data.check_cancelled()?;
         let outcome = tuning.layer(target, data)?;
         keep_layer(done, target, outcome.as_ref(), data)?;
         gains.extend(outcome.map(|outcome| outcome.gain));
@@ -86,7 +86,7 @@ pub(crate) fn tune(
 /// Gives the weights that are stored in blocks the parameters of their blocks.
 fn solve_blocks(
     model: &ModelProto,
-    targets: &[Target],
+    targets: &[LayerRef],
     recipe: &Recipe,
     solution: &mut Solution,
 ) -> Result<(), QuantizeError> {
@@ -121,7 +121,7 @@ struct Placed {
     /// The position of its node in the quantized model, and what that reads.
     position: usize,
     input: String,
-    /// What it reads in the float model, where the algorithm asks for it.
+    /// Its input in the float model, if the algorithm needs it.
     float_input: Option<String>,
 }
 
@@ -130,16 +130,16 @@ struct Tuning<'a, 'p> {
     solution: &'a mut Solution,
     algorithms: Algorithms,
     opsets: Vec<OperatorSetIdProto>,
-    float: Walk,
+    float: IncrementalExecutor,
     /// Of the float model, which stays as it is.
     index: Index,
-    quantized: Walk,
+    quantized: IncrementalExecutor,
     selection: Option<Selection>,
 }
 
 impl Tuning<'_, '_> {
     /// A layer, and where it is in the quantized model. `None` where that has no such node.
-    fn place(&self, target: &Target) -> Result<Option<Placed>, QuantizeError> {
+    fn place(&self, target: &LayerRef) -> Result<Option<Placed>, QuantizeError> {
         let Some(layer) = self.read(target)? else { return Ok(None) };
         let Some(output) = layer.node.output.first().cloned() else { return Ok(None) };
         let Some(position) = self.position(&output) else { return Ok(None) };
@@ -149,17 +149,17 @@ impl Tuning<'_, '_> {
     }
 
     /// Runs both models up to a layer.
-    fn advance(&mut self, target: &Target, placed: &Placed, data: &Data<'_>) -> Result<(), AlgorithmError> {
+    fn advance(&mut self, target: &LayerRef, placed: &Placed, data: &Data<'_>) -> Result<(), AlgorithmError> {
         let kept: Vec<&str> = [placed.output.as_str()].into_iter().chain(placed.float_input.as_deref()).collect();
         self.float.advance(target.position + 1, &kept, data)?;
         self.quantized.advance(placed.position, &[], data)
     }
 
-    /// Lets a layer become what an interrupted run found for it. Models run up to it in the same pieces as in that run, whose sums
-    /// depend on them, if they `run` at all: where all layers are done, nothing asks for activations.
+    /// Applies the result of an interrupted run to a layer. Models run up to it in the same pieces as in that run, whose sums
+    /// depend on them, if they `run` at all: if all layers are done, no activations are needed.
     fn resume(
         &mut self,
-        target: &Target,
+        target: &LayerRef,
         outcome: Option<Outcome>,
         runs: bool,
         data: &mut Data<'_>,
@@ -194,12 +194,12 @@ impl Tuning<'_, '_> {
     }
 
     /// Does a layer. `None` where the quantized model has no such node.
-    fn layer(&mut self, target: &Target, data: &mut Data<'_>) -> Result<Option<Outcome>, QuantizeError> {
+    fn layer(&mut self, target: &LayerRef, data: &mut Data<'_>) -> Result<Option<Outcome>, QuantizeError> {
         let Some(placed) = self.place(target)? else { return Ok(None) };
         self.advance(target, &placed, data)?;
         let Placed { mut layer, output, input, float_input: read, .. } = placed;
         let (mut is_chosen, mut is_corrected) = (false, false);
-        let captured = Captured {
+        let captured = LayerIo {
             quantized: &self.quantized,
             float: &self.float,
             input: &input,
@@ -250,14 +250,14 @@ impl Tuning<'_, '_> {
         Ok(Some(Outcome { codes: is_chosen.then_some(codes), bias: layer.bias, is_corrected, added, distance, gain }))
     }
 
-    /// The layer's data in the float model, where the algorithm asks for it.
+    /// The layer's data in the float model, if the algorithm needs it.
     fn float_input(&self, layer: &Layer) -> Option<String> {
         let mut rounding = self.algorithms.iter().filter_map(Algorithm::rounding);
         rounding.any(reads_float_inputs).then(|| layer.node.input.first().cloned()).flatten()
     }
 
     /// The layer as it was solved, with the codes it can take.
-    fn read(&self, target: &Target) -> Result<Option<Layer>, QuantizeError> {
+    fn read(&self, target: &LayerRef) -> Result<Option<Layer>, QuantizeError> {
         let (graph, index) = (self.float.graph(), &self.index);
         let node = graph.node[target.position].clone();
         let Some(tensor) = index.constant(graph, &target.weight) else { return Ok(None) };
@@ -286,15 +286,15 @@ impl Tuning<'_, '_> {
         &self,
         layer: &Layer,
         codes: &[i32],
-        target: &Target,
-        captured: &Captured<'_>,
+        target: &LayerRef,
+        captured: &LayerIo<'_>,
     ) -> Result<Difference, QuantizeError> {
         let bias = self.stored_bias(target, layer.bias.as_deref());
         Ok(difference(layer, &layer.grid.values(codes), bias.as_deref(), &self.opsets, captured)?)
     }
 
     /// A bias as the quantized model will have it. int32 is as good as float.
-    fn stored_bias(&self, target: &Target, bias: Option<&[f32]>) -> Option<Vec<f32>> {
+    fn stored_bias(&self, target: &LayerRef, bias: Option<&[f32]>) -> Option<Vec<f32>> {
         Some(self.stored(target.bias.as_ref()?, bias?))
     }
 
@@ -304,10 +304,10 @@ impl Tuning<'_, '_> {
         grid.map_or_else(|| bias.to_vec(), |grid| grid.values(&grid.nearest(bias)))
     }
 
-    /// Corrects the bias that an Add behind a MatMul holds; `None` where there is none, or nothing is gained.
+    /// Corrects the bias of an Add after a MatMul; `None` if there is none, or nothing is gained.
     fn correct_added(
         &mut self,
-        target: &Target,
+        target: &LayerRef,
         found: &Difference,
     ) -> Result<Option<(Vec<f32>, Difference)>, QuantizeError> {
         let (Some(correction), Some(name)) = (self.correction(), &target.added) else { return Ok(None) };
@@ -317,7 +317,7 @@ impl Tuning<'_, '_> {
         let corrected = correction.corrected(&bias, &found.mean_drift(), 1.0);
         fit_bias(self.prepared, self.solution, name, &corrected);
         let after = self.stored(name, &corrected);
-        // What is stored is not what the float model adds, before as after.
+        // The stored values differ from those of the float model, before and after.
         let off = |stored: &[f32]| -> Vec<f64> {
             stored.iter().zip(&bias).map(|(stored, bias)| f64::from(*stored) - f64::from(*bias)).collect()
         };
@@ -332,7 +332,7 @@ impl Tuning<'_, '_> {
     }
 
     /// Lets the rest of the walk, and the model that is written, have the layer as it has become.
-    fn settle(&mut self, target: &Target, layer: &Layer, codes: &[i32]) -> Result<(), QuantizeError> {
+    fn settle(&mut self, target: &LayerRef, layer: &Layer, codes: &[i32]) -> Result<(), QuantizeError> {
         self.quantized.set_constant(&target.weight, &layer.grid.values(codes));
         let (Some(name), Some(bias)) = (&target.bias, &layer.bias) else { return Ok(()) };
         if let Some(stored) = self.stored_bias(target, Some(bias)) {
@@ -351,10 +351,10 @@ fn fit_bias(prepared: &Tunable<'_>, solution: &mut Solution, name: &str, bias: &
     solution.weights.insert(name.to_owned(), parameters);
 }
 
-/// Whether the whole model comes nearer with these constants; it does where nobody asks.
+/// Returns whether the whole model comes nearer with these constants; true if this is not checked.
 fn selected(
     selection: &mut Option<Selection>,
-    quantized: &Walk,
+    quantized: &IncrementalExecutor,
     constants: &[(&str, &[f32])],
     data: &Data<'_>,
 ) -> Result<bool, AlgorithmError> {

@@ -16,7 +16,7 @@ pub(super) fn row() -> AlgorithmRow {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn thresholds_are_searched_unless_they_are_switched_off() {
+    fn clip_is_searched_unless_switched_off() {
         let same = |text: &str| text.parse::<crate::algorithm::Algorithm>().map(|algorithm| algorithm.to_string());
         assert_eq!(same("awq:clip=on").unwrap(), "awq");
         assert_eq!(same("awq:clip=off:duo=on").unwrap(), "awq:duo=on:clip=off");

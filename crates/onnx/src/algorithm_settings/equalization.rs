@@ -10,7 +10,7 @@ pub struct Equalization {
     pub steps: u32,
     /// Whether biases count among the weights of their channel.
     pub bias: bool,
-    /// What becomes of a Clip between two layers.
+    /// The handling of a Clip between two layers.
     pub clip: ClipRule,
 }
 
@@ -19,7 +19,7 @@ impl Equalization {
     pub const DEFAULTS: Self = Self { steps: 20, bias: true, clip: ClipRule::Min };
 }
 
-/// What can be set.
+/// Its options.
 pub(super) const OPTIONS: &[OptionRow] = &[
     OptionRow { name: "steps", values: Values::COUNT, about: "rounds over all pairs of layers, at most" },
     OptionRow {
@@ -34,7 +34,7 @@ pub(super) const OPTIONS: &[OptionRow] = &[
     },
 ];
 
-/// What becomes of a Clip between two layers.
+/// The handling of a Clip between two layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClipRule {

@@ -1,4 +1,4 @@
-//! Which algorithms a recipe asks for: no two of a kind, in the order in which they run.
+//! The algorithms of a recipe: no two of a kind, in the order in which they run.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,12 +16,12 @@ impl Algorithms {
         self.0.iter()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether one of them runs the model over data.
+    /// Returns whether one of them runs the model over data.
     pub fn need_data(&self) -> bool {
         self.0.iter().any(|algorithm| algorithm.needs_data())
     }
@@ -34,7 +34,7 @@ impl Algorithms {
     /// The algorithms of a list, each item of which may be a list with commas.
     ///
     /// # Errors
-    /// What is no algorithm, one that stands twice, two that choose codes.
+    /// Unknown or repeated algorithms, or two that choose codes.
     pub fn of_list<S: AsRef<str>>(list: &[S]) -> Result<Self, SpellingError> {
         let mut made = Self::default();
         for text in list.iter().flat_map(|item| item.as_ref().split(',')) {
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_is_that_of_the_table() {
+    fn algorithms_are_ordered_by_the_table() {
         let list: Algorithms = "bias-correction, cle:steps=2".parse().unwrap();
         assert_eq!(list.to_string(), "cle:steps=2,bias-correction");
         assert!(list.need_data() && !Algorithms::default().need_data());
@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn settings_given_later_win() {
+    fn later_settings_win() {
         let mut list: Algorithms = "cle".parse().unwrap();
         list.extend(&"cle:steps=7".parse().unwrap()).unwrap();
         assert_eq!(list.to_string(), "cle:steps=7");
     }
 
     #[test]
-    fn names_of_presets_end_in_algorithms() {
+    fn preset_suffixes_become_algorithms() {
         let (rest, algorithm) = split_name("A8W8_BIAS_CORRECTION").unwrap();
         assert_eq!((rest, algorithm.name()), ("A8W8", "bias-correction"));
         assert_eq!(split_name("A8W8_CLE_BC").unwrap().0, "A8W8_CLE");

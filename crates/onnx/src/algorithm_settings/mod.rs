@@ -1,4 +1,4 @@
-//! The algorithms that may be asked for, one row each: how they are spelled and what can be set. What they do is
+//! The available algorithms, one row each: their spelling and options. Their implementation is
 //! [`crate::algorithm`]; roundings, and what can be set of them, are those of [`kvant_quant::rounding`].
 
 mod awq;
@@ -40,7 +40,7 @@ pub enum Algorithm {
     Awq(Awq),
     /// Codes that are not the nearest ones.
     Rounding(AnyRounding),
-    /// Biases that make up for the mean error of a layer.
+    /// Biases that compensate for the mean error of a layer.
     BiasCorrection(BiasCorrection),
 }
 
@@ -55,7 +55,7 @@ pub enum Stage {
     Correction,
 }
 
-/// An algorithm that can be asked for by name.
+/// An algorithm that can be selected by name.
 pub type AlgorithmRow = registry::AlgorithmRow<Algorithm>;
 
 /// Every algorithm, in the order in which they run.
@@ -150,7 +150,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it runs the model over calibration data, beyond those that ranges need.
+    /// Returns whether it runs the model over calibration data, beyond those that ranges need.
     pub fn needs_data(&self) -> bool {
         match self {
             Self::Equalization(_) | Self::Quarot(_) => false,
@@ -159,7 +159,7 @@ impl Algorithm {
         }
     }
 
-    /// What it must know of the model's activations, in words.
+    /// The statistics of activations that it needs, in words.
     pub fn needs(&self) -> &'static str {
         match (self.needs_data(), self.stage()) {
             (false, _) => "nothing",
@@ -168,7 +168,7 @@ impl Algorithm {
         }
     }
 
-    /// What it costs besides, in words.
+    /// Its further cost, in words.
     pub fn cost(&self) -> &'static str {
         match self {
             Self::Equalization(_) | Self::Quarot(_) => "little",
@@ -176,7 +176,7 @@ impl Algorithm {
             Self::Awq(_) => "a run of the float model, inputs^2 for each of its tokens",
             Self::Rounding(rounding) => match rounding.needs() {
                 Needs::Nothing => "twenty rounds over the weights",
-                Needs::Hessian => "inputs^2 for each place of a layer's output",
+                Needs::Hessian => "inputs^2 for each position of a layer's output",
                 Needs::InputMismatch => "three times that of gptq",
                 Needs::Outputs => "minutes: many runs of each layer, forward and backward",
             },
@@ -197,7 +197,7 @@ impl Algorithm {
         if let Self::Rounding(rounding) = self { rounding.downcast().copied() } else { None }
     }
 
-    /// Whether layers without a bias must get one for it, of zeros.
+    /// Returns whether layers without a bias must get one for it, of zeros.
     pub(crate) fn needs_biases(&self) -> bool {
         match self {
             Self::BiasCorrection(_) => true,
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_belong_to_their_algorithm_read_back_and_refuse_nonsense() {
+    fn algorithm_options_read_back_and_refuse_nonsense() {
         for row in algorithms() {
             let settings = row.default.settings();
             let given: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (&**name, &**value)).collect();

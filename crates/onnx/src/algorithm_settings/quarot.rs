@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuarotSettings {
-    /// What the matrices are drawn from.
+    /// The seed of the matrices.
     pub seed: u32,
     /// Whether the values of attentions are rotated in their heads.
     pub heads: bool,
@@ -17,7 +17,7 @@ impl QuarotSettings {
     pub const DEFAULTS: Self = Self { seed: 1, heads: true };
 }
 
-/// What can be set.
+/// Its options.
 pub(super) const OPTIONS: &[OptionRow] = &[
     OptionRow { name: "seed", values: Values::COUNT, about: "what the rotations are drawn from" },
     OptionRow {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The settings.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SmoothQuantSettings {
-    /// How much of the difficulty goes from inputs into weights.
+    /// The share of the difficulty moved from inputs to weights.
     pub alpha: f32,
 }
 
@@ -15,7 +15,7 @@ impl SmoothQuantSettings {
     pub const DEFAULTS: Self = Self { alpha: 0.5 };
 }
 
-/// What can be set.
+/// Its options.
 pub(super) const OPTIONS: &[OptionRow] = &[OptionRow {
     name: "alpha",
     values: Values::SHARE,

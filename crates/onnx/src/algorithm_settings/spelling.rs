@@ -8,11 +8,11 @@ use kvant_quant::options::{self, OptionError};
 
 use super::{Algorithm, algorithms, named};
 
-/// Why a text is no algorithm, or algorithms do not go together. Always *invalid*.
+/// Errors of an algorithm text or an invalid combination. Always *invalid*.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpellingError {
     /// No algorithm has the name.
-    #[error("`{name}` is no algorithm of ONNX graphs{suggestion}")]
+    #[error("`{name}` is not an algorithm for ONNX graphs{suggestion}")]
     Unknown {
         /// The name.
         name: String,
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_left_out() {
+    fn default_options_are_omitted() {
         let same = |text: &str| text.parse::<Algorithm>().unwrap().to_string();
         assert_eq!(same("CLE"), "cle");
         assert_eq!(same("bias_correction"), "bias-correction");
@@ -91,11 +91,11 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_a_way_out() {
+    fn spelling_mistakes_are_named_with_a_hint() {
         let error = |text: &str| text.parse::<Algorithm>().unwrap_err();
-        assert_eq!(error("clee").to_string(), "`clee` is no algorithm of ONNX graphs; did you mean `cle`?");
+        assert_eq!(error("clee").to_string(), "`clee` is not an algorithm for ONNX graphs; did you mean `cle`?");
         assert!(error("cle:x=1").hint().unwrap().starts_with("it has steps"));
-        assert_eq!(error("cle:steps=no").to_string(), "`no` is no value of `cle:steps`");
+        assert_eq!(error("cle:steps=no").to_string(), "`no` is not a value of `cle:steps`");
         assert_eq!(error("cle:steps=1:steps=2").to_string(), "`cle` has the option `steps` twice");
     }
 }

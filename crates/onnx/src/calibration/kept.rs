@@ -1,4 +1,4 @@
-//! What calibration found, kept for a run that resumes. Floats are kept as their bits: a resumed run makes the same bytes.
+//! Results of calibration, kept for resuming. Floats are kept as their bits: a resumed run gives identical output.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,7 +18,7 @@ const NAME: &str = "observation";
 type Bits = [u32; 2];
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredObservation {
     engine: String,
     samples: usize,
     whole: BTreeMap<String, Bits>,
@@ -41,25 +41,25 @@ impl Observed {
     /// Keeps it, with the name of the engine that ran the model.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn keep(&self, engine: &str, kept: &KeptResults) -> io::Result<()> {
         let channels = self.ranges.channels.iter();
-        let stored = Stored {
+        let stored = StoredObservation {
             engine: engine.to_owned(),
             samples: self.samples,
             whole: self.ranges.whole.iter().map(|(name, range)| (name.clone(), bits(range))).collect(),
             channels: channels.map(|(name, all)| (name.clone(), all.iter().map(bits).collect())).collect(),
-            huge: self.huge.clone(),
-            odd: self.odd.clone(),
-            uneven: self.uneven.clone(),
+            huge: self.mask_like.clone(),
+            odd: self.non_finite.clone(),
+            uneven: self.varying_channels.clone(),
             methods: self.methods.iter().map(|(name, method)| (name.clone(), (*method).to_owned())).collect(),
         };
         kept.put(NAME, &stored, &[])
     }
 
-    /// What an interrupted run has kept, and the name of its engine.
+    /// The results kept by an interrupted run, and the name of its engine.
     pub fn kept(kept: &KeptResults) -> Option<(Observed, String)> {
-        let (stored, _): (Stored, _) = kept.get(NAME)?;
+        let (stored, _): (StoredObservation, _) = kept.get(NAME)?;
         let whole = stored.whole.into_iter().map(|(name, bits)| (name, range(bits))).collect();
         let channels = stored.channels.into_iter();
         let channels = channels.map(|(name, all)| (name, all.into_iter().map(range).collect())).collect();
@@ -68,9 +68,9 @@ impl Observed {
         let methods = stored.methods.into_iter().map(|(name, method)| Some((name, named(method)?)));
         let observed = Observed {
             ranges: Ranges { whole, channels },
-            huge: stored.huge,
-            odd: stored.odd,
-            uneven: stored.uneven,
+            mask_like: stored.huge,
+            non_finite: stored.odd,
+            varying_channels: stored.uneven,
             methods: methods.collect::<Option<_>>()?,
             samples: stored.samples,
         };
@@ -84,7 +84,7 @@ mod tests {
     use kvant_quant::observer::OBSERVERS;
 
     #[test]
-    fn what_was_observed_comes_back_bit_by_bit() {
+    fn kept_observations_round_trip_bit_for_bit() {
         let dir = tempfile::tempdir().unwrap();
         let kept = KeptResults::new(dir.path(), "plan");
         assert!(Observed::kept(&kept).is_none());
@@ -95,7 +95,7 @@ mod tests {
             observed.ranges.whole.insert(row.name.to_owned(), range);
             observed.ranges.channels.insert(row.name.to_owned(), vec![range; at]);
         }
-        observed.huge.insert("mask".to_owned());
+        observed.mask_like.insert("mask".to_owned());
         observed.keep("rten", &kept).unwrap();
         let (found, engine) = Observed::kept(&kept).unwrap();
         assert_eq!((format!("{found:?}"), engine.as_str()), (format!("{observed:?}"), "rten"));

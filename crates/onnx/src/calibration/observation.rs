@@ -9,10 +9,10 @@ use crate::quantization::{Range, ZERO};
 use crate::solution::Ranges;
 use kvant_quant::observer::{GraphStatistic, SampleView};
 
-/// How a tensor is observed.
+/// The observation of a tensor.
 #[derive(Debug, Clone, Copy)]
 pub struct Watched {
-    /// What becomes of its values.
+    /// The quantization of its values.
     pub settings: Settings,
     /// The channels that each have a range.
     pub channels: Option<Channels>,
@@ -24,18 +24,18 @@ impl From<Settings> for Watched {
     }
 }
 
-/// What a pass over the data found.
+/// The result of a pass over the data.
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
     /// The ranges.
     pub ranges: Ranges,
-    /// The tensors that had values no code can stand for beside the others: attention masks. They must stay in float.
-    pub huge: BTreeSet<String>,
-    /// The tensors that had values which are no numbers: the float model computes NaN in them.
-    pub odd: BTreeSet<String>,
-    /// The tensors that had another number of channels than was said.
-    pub uneven: BTreeSet<String>,
-    /// The observers that were found to lose least, of tensors whose method was to be found.
+    /// The tensors with values that no code can represent beside the others: attention masks. They must stay in float.
+    pub mask_like: BTreeSet<String>,
+    /// The tensors with NaN values, which the float model computes in them.
+    pub non_finite: BTreeSet<String>,
+    /// The tensors whose number of channels varied.
+    pub varying_channels: BTreeSet<String>,
+    /// The observers that lose least, for tensors with automatic methods.
     pub methods: BTreeMap<String, &'static str>,
     /// Samples seen.
     pub samples: usize,
@@ -44,9 +44,9 @@ pub struct Observed {
 /// A statistic for each tensor that needs a range.
 pub struct Observation {
     statistics: BTreeMap<String, Watch>,
-    huge: BTreeSet<String>,
-    odd: BTreeSet<String>,
-    uneven: BTreeSet<String>,
+    mask_like: BTreeSet<String>,
+    non_finite: BTreeSet<String>,
+    varying_channels: BTreeSet<String>,
     samples: usize,
 }
 
@@ -113,8 +113,8 @@ impl Observation {
     /// For the given tensors.
     pub fn new<W: Into<Watched>>(wanted: impl IntoIterator<Item = (String, W)>) -> Self {
         let statistics = wanted.into_iter().map(|(name, watched)| (name, Watch::start(watched.into()))).collect();
-        let (huge, odd, uneven) = Default::default();
-        Self { statistics, huge, odd, uneven, samples: 0 }
+        let (mask_like, non_finite, varying_channels) = Default::default();
+        Self { statistics, mask_like, non_finite, varying_channels, samples: 0 }
     }
 
     /// The tensors observed, in order.
@@ -130,15 +130,15 @@ impl Observation {
             Watch::Whole(statistic) => statistic.observe(&seen),
             Watch::Each(channels, statistics) => {
                 if !each(*channels, statistics, shape, values) {
-                    self.uneven.insert(tensor.to_owned());
+                    self.varying_channels.insert(tensor.to_owned());
                 }
             }
         }
         if seen.magnitude().is_some_and(|magnitude| magnitude >= HUGE) {
-            self.huge.insert(tensor.to_owned());
+            self.mask_like.insert(tensor.to_owned());
         }
         if seen.has_nan() {
-            self.odd.insert(tensor.to_owned());
+            self.non_finite.insert(tensor.to_owned());
         }
     }
 
@@ -162,9 +162,9 @@ impl Observation {
         Observed {
             methods,
             ranges: Ranges { whole, channels },
-            huge: self.huge.clone(),
-            odd: self.odd.clone(),
-            uneven: self.uneven.clone(),
+            mask_like: self.mask_like.clone(),
+            non_finite: self.non_finite.clone(),
+            varying_channels: self.varying_channels.clone(),
             samples: self.samples,
         }
     }
@@ -191,7 +191,7 @@ mod tests {
     use kvant_quant::observer::ObserverRef;
 
     #[test]
-    fn each_channel_has_the_range_of_its_values() {
+    fn channel_ranges_are_observed_separately() {
         let settings = Settings::new(ObserverRef::MIN_MAX, Element::Int8, true, ScaleKind::Float);
         let channels = Some(Channels { axis: 1, number: 3 });
         let mut observation = Observation::new([("x".to_owned(), Watched { settings, channels })]);
@@ -199,8 +199,8 @@ mod tests {
         let found = observation.observed();
         let range = |min, max| Range { min, max };
         assert_eq!(found.ranges.channels["x"], [range(0.5, 5.0), range(-4.0, 7.0), range(1.0, 9.0)]);
-        assert_eq!((found.ranges.whole["x"], found.uneven.len()), (range(-4.0, 9.0), 0));
+        assert_eq!((found.ranges.whole["x"], found.varying_channels.len()), (range(-4.0, 9.0), 0));
         observation.see("x", &[1, 2, 2], &[1.0; 4]);
-        assert_eq!(observation.observed().uneven.len(), 1);
+        assert_eq!(observation.observed().varying_channels.len(), 1);
     }
 }

@@ -14,8 +14,8 @@ use crate::data::{Array, Samples};
 use crate::error::CalibrationError;
 use crate::runtime::{Program, RuntimeError, RuntimeOptions, Session};
 
-/// Who sees tensors while a model runs over samples: those of one name in the order of the samples, whatever is seen of other
-/// names between.
+/// Receives tensors while a model runs over samples: those of one name in the order of the samples, independent of other
+/// names.
 pub trait Watch: Send {
     /// Takes in a tensor of a sample.
     fn see(&mut self, tensor: &str, array: &Array<'_>);
@@ -70,7 +70,7 @@ pub fn watch(
 ) -> Result<String, CalibrationError> {
     let all = samples.len();
     let sessions = sessions(options.threads).min(all.max(1));
-    // A tensor that is asked for twice is seen once.
+    // A tensor that is requested twice is seen once.
     let wanted: Vec<String> = wanted.iter().collect::<BTreeSet<_>>().into_iter().cloned().collect();
     let wanted = &wanted[..];
     let options = RuntimeOptions { threads: Some(1), ..options.clone() };
@@ -109,20 +109,20 @@ pub fn watch(
     })
 }
 
-/// What an engine says of a sample, with what may be the reason in it.
+/// The error of an engine for a sample, with a possible reason.
 fn of_sample(sample: usize, inputs: &[(&str, Array<'_>)], cause: RuntimeError) -> CalibrationError {
     let RuntimeError::Run { .. } = cause else { return cause.into() };
     let largest = |(name, array): &(&str, Array<'_>)| Some(format!("`{name}` up to {}", array.largest_integer()?));
     CalibrationError::Sample { sample, largest: inputs.iter().filter_map(largest).collect(), cause: Box::new(cause) }
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn text(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
 }
 
-/// What the threads of a run share.
+/// Data shared by the threads of a run.
 struct Run<'a> {
     all: usize,
     turns: Mutex<Turns<'a>>,
@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
     use crate::calibration::{ObserverRef, Settings};
-    use crate::data::{DataOptions, Source, inputs};
+    use crate::data::{DataOptions, SampleSource, inputs};
     use crate::element::Element;
     use crate::quantization::ScaleKind;
     use crate::runtime::{RuntimeChoice, Visit};
@@ -222,7 +222,7 @@ mod tests {
     ) -> (Result<String, CalibrationError>, Observation) {
         let file = |name: &str| format!("{}/tests/data/tinycnn.{name}", env!("CARGO_MANIFEST_DIR"));
         let model = parse(&Bytes::from(std::fs::read(file("float.onnx")).unwrap())).unwrap();
-        let source = Source::Path(file("calib.npz").into());
+        let source = SampleSource::Path(file("calib.npz").into());
         let mut samples = source.open(&inputs(&model.graph), &DataOptions::default()).unwrap();
         let settings = Settings::new(ObserverRef::MIN_MAX, Element::Int8, true, ScaleKind::Float);
         let mut observation = Observation::new(model.graph.output.iter().map(|v| (v.name().to_owned(), settings)));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_on_one_thread_ends_the_others() {
+    fn panic_on_one_thread_stops_the_others() {
         let mut progress = |done: u64, _: u64| assert!(done < 2, "on purpose");
         let (result, _) = run(&mut progress, &AtomicBool::new(false));
         assert!(matches!(&result, Err(CalibrationError::Panicked(text)) if text.contains("on purpose")), "{result:?}");
@@ -271,10 +271,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_runs_while_another_is_between_two_tensors() {
+    fn samples_run_concurrently() {
         let file = |name: &str| format!("{}/tests/data/tinycnn.{name}", env!("CARGO_MANIFEST_DIR"));
         let model = parse(&Bytes::from(std::fs::read(file("float.onnx")).unwrap())).unwrap();
-        let source = Source::Path(file("calib.npz").into());
+        let source = SampleSource::Path(file("calib.npz").into());
         let mut samples = source.open(&inputs(&model.graph), &DataOptions::default()).unwrap();
         let (mut log, mut progress, cancelled) = (Log::default(), |_: u64, _: u64| (), AtomicBool::new(false));
         let run = Run::new(2, &mut log, &mut progress, &mut samples, &cancelled);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn all_samples_are_seen_unless_it_is_stopped() {
+    fn all_samples_are_observed_unless_cancelled() {
         let (result, observation) = run(&mut |_, _| (), &AtomicBool::new(false));
         assert_eq!((result.is_ok(), observation.samples()), (true, 4));
         let (result, observation) = run(&mut |_, _| (), &AtomicBool::new(true));

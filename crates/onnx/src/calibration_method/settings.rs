@@ -4,16 +4,16 @@ use crate::element::Element;
 use crate::quantization::{ScaleKind, grid};
 use kvant_quant::observer::{GraphStatistic, ObserverRef};
 
-/// How the range of a tensor is found.
+/// The method of finding a tensor's range.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
     /// The observer.
     pub method: ObserverRef,
-    /// What the tensor will be quantized to.
+    /// The element type of the quantized tensor.
     pub element: Element,
     /// Whether its codes will be symmetric about zero.
     pub symmetric: bool,
-    /// Which scales are allowed.
+    /// The allowed scales.
     pub scale: ScaleKind,
     /// Percent of the values inside the range, for observers that read it.
     pub percentile: f64,

@@ -9,7 +9,7 @@ use crate::quantization::{
 };
 use kvant_quant::observer::{ObserverRef, SampleView, scale_candidates};
 
-/// How a weight's scale is found.
+/// The method of finding a weight's scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WeightMethod {
     /// The element type.
@@ -17,9 +17,9 @@ pub struct WeightMethod {
     /// Whether the scale is made for codes symmetric about zero. Codes are always limited to the symmetric ones, so that
     /// the kernels of 8-bit products may rely on it.
     pub symmetric: bool,
-    /// Which scales are allowed.
+    /// The allowed scales.
     pub scale: ScaleKind,
-    /// How the range is found.
+    /// The observer of the range.
     pub method: ObserverRef,
     /// Half of the codes only.
     pub reduce_range: bool,
@@ -135,7 +135,7 @@ fn squared_error(values: &[f32], affine: Affine, codes: CodeRange) -> f64 {
     sum
 }
 
-/// Whether codes are numbers of 32 bits with a sign, as those that are made many at once.
+/// Returns whether codes are numbers of 32 bits with a sign, as those that are made many at once.
 fn fits(codes: CodeRange) -> bool {
     codes.min >= i32::MIN.into() && codes.max <= i32::MAX.into()
 }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_in_the_middle_have_their_own_scales() {
+    fn middle_axis_channels_have_their_own_scales() {
         let values = [1.0, -2.0, 10.0, 20.0, 0.5, 1.0, -5.0, 4.0];
         let made = weight(&values, &[2, 2, 2], Some(1), int8(true, ObserverRef::MIN_MAX, ScaleKind::Float));
         let scales: Vec<f32> = made.parameters.iter().map(|p| p.scale).collect();
@@ -204,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn asymmetric_codes_stay_symmetric() {
+    fn asymmetric_weights_use_symmetric_code_range() {
         let made = weight(&[-1.0, 3.0], &[2], None, int8(false, ObserverRef::MIN_MAX, ScaleKind::Float));
         assert_eq!(made.codes.iter().map(|&c| c as i8).collect::<Vec<_>>(), [-127, 127]);
         assert_ne!(made.parameters[0].zero_point, 0);
     }
 
     #[test]
-    fn the_least_error_is_no_larger_than_that_of_the_whole_range() {
+    fn mse_is_no_larger_than_minmax() {
         let values: Vec<f32> = (0..1000).map(|i| ((i * 37) % 101) as f32 / 101.0 - 0.5).chain([3.0]).collect();
         let codes = Element::Int8.range(true).unwrap();
         for kind in [ScaleKind::Float, ScaleKind::PowerOfTwo] {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_numbers_of_four_bit_codes_pack_across_pieces() {
+    fn odd_counts_of_int4_codes_pack_across_pieces() {
         let values = vec![1.0f32; PIECE + 3];
         let method = WeightMethod { element: Element::Int4, ..int8(true, ObserverRef::MIN_MAX, ScaleKind::Float) };
         let made = weight(&values, &[values.len()], None, method);

@@ -32,7 +32,7 @@ impl Call<'_> {
 
 type Operator = fn(&Call<'_>) -> Option<Value>;
 
-/// What the node makes; `None` where the operator is not in the table, or an input it needs is not known, or the result
+/// The outputs of the node; `None` if the operator is not in the table, or a needed input is unknown, or the result
 /// would be too large or is not defined.
 pub fn evaluate(call: &Call<'_>) -> Option<Vec<Value>> {
     if !is_standard(call.node) {
@@ -44,7 +44,7 @@ pub fn evaluate(call: &Call<'_>) -> Option<Vec<Value>> {
     }
 }
 
-/// Whether the operator is in the table.
+/// Returns whether the operator is in the table.
 pub fn is_known(node: &NodeProto) -> bool {
     is_standard(node) && (node.op_type() == "Split" || find(node.op_type()).is_some())
 }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_computed() {
+    fn integer_arithmetic_is_evaluated() {
         assert_eq!(one("Add", vec![ints(&[1, 2]), ints(&[10])]), Some(vec![11, 12]));
         assert_eq!(one("Div", vec![ints(&[-7, 7]), ints(&[2])]), Some(vec![-3, 3]));
         assert_eq!(one("Div", vec![ints(&[1]), ints(&[0])]), None);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_change_by_attributes_and_by_inputs() {
+    fn shape_operators_are_evaluated_from_attributes_and_inputs() {
         let grid = || Value::integers(&[2, 3], &[0, 1, 2, 3, 4, 5]);
         let shape = |op, inputs| run(&node(op, "", &["x", "a"], &["y"]), inputs).map(|v| v[0].shape().to_vec());
         assert_eq!(shape("Reshape", vec![grid(), ints(&[0, -1, 1])]), Some(vec![2, 3, 1]));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_go_both_ways_and_stop_at_the_ends() {
+    fn slices_work_in_both_directions_and_clamp() {
         let x = || ints(&[0, 1, 2, 3, 4]);
         let run = |start: i64, end: i64, step: i64| {
             let inputs = vec![x(), ints(&[start]), ints(&[end]), ints(&[0]), ints(&[step])];
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn split_without_lengths_leaves_the_rest_to_the_last() {
+    fn split_without_lengths_gives_the_rest_to_the_last() {
         let made = run(&node("Split", "", &["x"], &["a", "b"]), vec![ints(&[1, 2, 3])]).unwrap();
         assert_eq!((made[0].as_integers().unwrap(), made[1].as_integers().unwrap()), (vec![1, 2], vec![3]));
     }

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_move_as_they_should() {
+    fn elements_move_as_onnx_specifies() {
         assert_eq!(parts(grid().transposed(&[1, 0])), (vec![3, 2], vec![0, 3, 1, 4, 2, 5]));
         assert_eq!(parts(grid().sliced(1, 2, -1, 3)), (vec![2, 3], vec![2, 1, 0, 5, 4, 3]));
         assert_eq!(parts(grid().gathered(1, &[-1, 0], &[2], 1000)), (vec![2, 2], vec![2, 0, 5, 3]));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_shapes_and_sizes_beyond_the_limit_are_refused() {
+    fn invalid_shapes_and_oversized_results_are_refused() {
         assert!(grid().transposed(&[0, 0]).is_none());
         assert!(grid().gathered(1, &[3], &[1], 1000).is_none());
         assert!(grid().expanded(&[4, 3], 1000).is_none());

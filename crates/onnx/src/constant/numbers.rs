@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_survive_their_own_type() {
+    fn numbers_round_trip_in_their_own_type() {
         for data_type in [DataType::FLOAT, DataType::DOUBLE, DataType::FLOAT16, DataType::BFLOAT16] {
             let numbers = Numbers::Floats(vec![-1.5, 0.0, 2.0]);
             let value = numbers.clone().into_value(data_type, &[3]).unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn casts_truncate_and_refuse_what_is_not_defined() {
+    fn casts_truncate_and_refuse_undefined_values() {
         let floats = Numbers::Floats(vec![-1.9, 2.7]);
         assert_eq!(floats.clone().cast(DataType::INT8), Some(Numbers::Integers(vec![-1, 2])));
         assert_eq!(floats.cast(DataType::UINT8), None);

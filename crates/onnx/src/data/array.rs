@@ -48,7 +48,7 @@ macro_rules! each_type {
 }
 pub(crate) use each_type;
 
-/// An array: a shape and as many values as it has places.
+/// An array: a shape and as many values as its elements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Array<'a> {
     shape: Vec<usize>,
@@ -87,7 +87,7 @@ impl<'a> Array<'a> {
         self.values.len()
     }
 
-    /// Whether there are no values.
+    /// Returns whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -119,7 +119,7 @@ impl<'a> Array<'a> {
         each_type!(&self.values, v => Array::of(shape, (0..v.len()).map(|place| v[from(place)]).collect::<Vec<_>>()))
     }
 
-    /// Position and name of the first value that is no finite number: NaN or an infinity.
+    /// Position and name of the first non-finite value.
     pub fn first_not_finite(&self) -> Option<(usize, &'static str)> {
         let name = |v: f64| match v {
             v if v.is_nan() => "NaN",
@@ -130,7 +130,7 @@ impl<'a> Array<'a> {
         found.map(|(position, value)| (position, name(value)))
     }
 
-    /// The largest value where they are integers; `None` for other types, and where there are none.
+    /// The largest value of integers; `None` for other types, and without values.
     pub fn largest_integer(&self) -> Option<i128> {
         each_type!(&self.values, v => v.iter().filter_map(|x| x.to_integer()).max())
     }
@@ -177,7 +177,7 @@ impl Values<'_> {
         each_type!(self, v => v.len())
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shape_holds_as_many_values_as_it_has_places() {
+    fn shape_must_match_the_number_of_values() {
         assert!(Array::of(vec![2, 3], vec![0.0f32; 6]).is_some());
         assert!(Array::of(vec![], vec![0u8; 1]).is_some());
         assert!(Array::of(vec![2, 3], vec![0.0f32; 5]).is_none());
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_found() {
+    fn first_non_finite_value_is_found() {
         let array = |v: Vec<f32>| Array::of(vec![v.len()], v).unwrap();
         assert_eq!(array(vec![1.0, f32::MAX, -0.0]).first_not_finite(), None);
         assert_eq!(array(vec![1.0, f32::NEG_INFINITY, f32::NAN]).first_not_finite(), Some((1, "minus infinity")));

@@ -18,7 +18,7 @@ pub(super) trait Column: Send {
     /// The values of one sample, of a shape the input takes. In order this is cheapest.
     fn sample(&mut self, index: usize) -> Result<Array<'_>, DataError>;
 
-    /// The file that a sample comes from, with the array in it where there is one.
+    /// The file that a sample comes from, with the array in it if there is one.
     fn place(&self, index: usize) -> PathBuf;
 }
 
@@ -81,7 +81,7 @@ impl Part {
         let cut = cut(input.axes.as_deref(), &stored.shape);
         let (samples, shape) = cut.ok_or_else(|| {
             let axes = input.axes.as_deref().map(display_axes).unwrap_or_default();
-            wrong(format!("an array of shape {:?} is no sequence of samples of shape {axes}", stored.shape))
+            wrong(format!("an array of shape {:?} is not a sequence of samples of shape {axes}", stored.shape))
         })?;
         match samples {
             0 => Err(wrong(format!("an array of shape {:?} has not one sample", stored.shape))),
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrays_are_cut_by_the_model_s_axes() {
+    fn arrays_are_split_by_the_models_axes() {
         let open = || Axis::Open(None);
         let image = [open(), Axis::Fixed(3), Axis::Fixed(8)];
         assert_eq!(cut(Some(&image), &[5, 3, 8]), Some((5, vec![1, 3, 8])));

@@ -1,4 +1,4 @@
-//! What can be wrong with calibration or evaluation data.
+//! Errors of calibration or evaluation data.
 
 use std::path::PathBuf;
 
@@ -18,17 +18,17 @@ pub enum DataError {
     /// A file that is not of the format its name or first bytes say.
     #[error("{}: {problem}", file.display())]
     Invalid {
-        /// The file, with the entry in it where there is one.
+        /// The file, with the entry in it if there is one.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A file that may be fine but is not handled.
     #[error("{}: {problem}", file.display())]
     Unsupported {
-        /// The file, with the entry in it where there is one.
+        /// The file, with the entry in it if there is one.
         file: PathBuf,
-        /// What is not handled.
+        /// The unsupported feature.
         problem: String,
     },
     /// A file whose reader was left out of the build.
@@ -44,7 +44,7 @@ pub enum DataError {
     MissingInput {
         /// The input.
         input: String,
-        /// What is there.
+        /// The available names.
         found: Vec<String>,
     },
     /// The source holds no labels of this name.
@@ -52,7 +52,7 @@ pub enum DataError {
     MissingLabels {
         /// The name.
         labels: String,
-        /// What is there.
+        /// The available names.
         found: Vec<String>,
     },
     /// An array does not fit the input it is for.
@@ -60,13 +60,13 @@ pub enum DataError {
     Mismatch {
         /// The input.
         input: String,
-        /// What does not fit.
+        /// The mismatch.
         problem: String,
     },
     /// A value that no range can hold.
     #[error("{}: sample {sample} for input `{input}` has {value} at {position:?}", file.display())]
     NotFinite {
-        /// The file, with the array in it where there is one.
+        /// The file, with the array in it if there is one.
         file: PathBuf,
         /// The input.
         input: String,
@@ -74,7 +74,7 @@ pub enum DataError {
         sample: usize,
         /// `NaN`, `infinity` or `minus infinity`.
         value: &'static str,
-        /// Where in the sample: an index for each axis.
+        /// The position in the sample: an index for each axis.
         position: Vec<usize>,
     },
     /// The model needs data of a kind that cannot be made up.
@@ -82,16 +82,16 @@ pub enum DataError {
     NoRandom {
         /// The input.
         input: String,
-        /// Why not.
+        /// The reasons against.
         problem: String,
     },
     /// A text that describes no preprocessing.
     #[error("preprocessing: {0}")]
     Preprocessing(String),
-    /// Steps for images, and data that are none.
-    #[error("‹preprocess› and ‹data› {data} exclude each other: there are no images")]
+    /// Image preprocessing for data other than images.
+    #[error("‹preprocess› and ‹data› {data} exclude each other: the data are not images")]
     IdlePreprocessing {
-        /// What the data are.
+        /// The kind of the data.
         data: String,
     },
     /// No sample at all.
@@ -134,7 +134,7 @@ impl Diagnostic for DataError {
                 "the first axis of an array holds the samples, the others have the shape the model's input has after its batch axis",
             ),
             Self::NotFinite { .. } => Some(
-                "mend or leave out the sample; where it is an attention mask, write the type's lowest number in place of minus infinity",
+                "fix or omit the sample; where it is an attention mask, write the type's lowest number in place of minus infinity",
             ),
             Self::NoRandom { .. } => Some("give real data: random values say little about ranges anyway"),
             Self::IdlePreprocessing { .. } => {

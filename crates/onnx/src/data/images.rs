@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_centres_the_image_with_the_odd_pixel_behind() {
+    fn padding_centres_with_the_odd_pixel_last() {
         let image = gradient(4, 3);
         let steps = steps("pad=6x9,fill=1:2:3");
         let made = padded(image.clone(), steps.pad, steps.filling()).unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letterbox_keeps_the_proportion_and_fills_with_grey() {
+    fn letterbox_keeps_the_aspect_ratio_and_fills_with_grey() {
         // 40x20 in 32x32: min(32/40, 32/20) = 0.8, so 32x16 with 8 rows above and below.
         let flat = RgbImage::from_pixel(40, 20, Rgb([10, 20, 30]));
         let made = resized(flat, &steps("letterbox=32")).unwrap();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn interpolation_follows_the_kernels() {
+    fn interpolation_matches_its_kernels() {
         let row = [10.0, 200.0, 30.0, 90.0, 255.0, 0.0, 60.0, 120.0];
         let image = RgbImage::from_fn(8, 1, |x, _| Rgb([row[x as usize] as u8; 3]));
         let sinc = |x: f64| {
@@ -313,12 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn padding_beyond_memory_is_refused() {
+    fn oversized_padding_is_refused() {
         assert!(padded(gradient(2, 2), Some((16_384, 16_384)), [0; 3]).unwrap_err().contains("too much memory"));
     }
 
     #[test]
-    fn resizing_beyond_memory_is_refused() {
+    fn oversized_resizing_is_refused() {
         let line = || RgbImage::new(1, LONGEST_SIDE);
         assert!(resized(line(), &steps("size=256")).unwrap_err().contains("becomes too large at 8388608x256"));
         assert!(

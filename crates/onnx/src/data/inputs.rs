@@ -1,4 +1,4 @@
-//! What a model takes: its inputs with their types and shapes, read from its graph.
+//! The inputs of a model with their types and shapes, read from its graph.
 
 use kvant_container::onnx::{DataType, DimensionValue, EnumOrUnknown, GraphProto, TypeValue, ValueInfoProto};
 
@@ -52,7 +52,7 @@ fn axis(value: Option<&DimensionValue>) -> Axis {
 }
 
 impl Axis {
-    /// Whether a size fits.
+    /// Returns whether a size fits.
     pub fn fits(&self, size: usize) -> bool {
         match self {
             Axis::Fixed(fixed) => *fixed == size,

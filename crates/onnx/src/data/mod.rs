@@ -1,6 +1,6 @@
 //! Data a model is run on: arrays from files and folders, matched to the model's inputs, one sample at a time.
 //!
-//! [`inputs`] says what a model takes, [`Source::open`] finds and checks it, [`Samples::sample`] lends one sample. Memory does
+//! [`inputs`] says what a model takes, [`SampleSource::open`] finds and checks it, [`Samples::sample`] lends one sample. Memory does
 //! not grow with the number of samples: files are mapped, or read a sample at a time. Nothing here runs a model.
 
 mod array;
@@ -33,7 +33,7 @@ pub use inputs::{Axis, Input, display_axes, inputs, type_of};
 pub use preprocessing::{Channels, Interpolation, Layout, Preprocessing, Resize};
 pub use random::Distribution;
 pub use samples::{Sample, Samples};
-pub use source::{DataOptions, Source};
+pub use source::{DataOptions, SampleSource};
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! What stands in for folders of images in a build without their decoders: they are refused.
+//! Replaces folders of images in builds without decoders: they are refused.
 
 use std::path::PathBuf;
 

@@ -9,7 +9,7 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// Numpy writes headers of 128 bytes; structured types, which are refused, have longer ones.
 const LONGEST_HEADER: usize = 1 << 16;
 
-/// What a header says.
+/// The parsed header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NpyHeader {
     /// Bytes before the values.
@@ -22,7 +22,7 @@ pub(super) struct NpyHeader {
     pub size: usize,
 }
 
-/// Why a header was refused.
+/// The reason that a header was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NpyProblem {
     Invalid(String),
@@ -49,7 +49,7 @@ impl NpyHeader {
     pub fn parse(bytes: &[u8]) -> Result<Self, NpyProblem> {
         let prefix = if bytes.get(MAGIC.len()) == Some(&1) { 10 } else { 12 };
         let text = bytes.get(prefix..).and_then(|b| std::str::from_utf8(b).ok());
-        let text = text.ok_or_else(|| NpyProblem::Invalid("a header that is no text".to_owned()))?;
+        let text = text.ok_or_else(|| NpyProblem::Invalid("a header that is not text".to_owned()))?;
         let data_type = element_type(value_of(text, "descr")?)?;
         let column_major = match value_of(text, "fortran_order")? {
             order if order.starts_with("False") => false,
@@ -101,7 +101,9 @@ fn shape(value: &str) -> Result<Vec<usize>, NpyProblem> {
         let parts = inside.split(',').map(str::trim).filter(|part| !part.is_empty());
         parts.map(|part| part.parse().ok()).collect::<Option<Vec<usize>>>()
     });
-    sizes.filter(|s| s.len() <= 32).ok_or_else(|| NpyProblem::Invalid("a shape that is no tuple of sizes".to_owned()))
+    sizes
+        .filter(|s| s.len() <= 32)
+        .ok_or_else(|| NpyProblem::Invalid("a shape that is not a tuple of sizes".to_owned()))
 }
 
 #[cfg(test)]
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn numpy_s_own_headers_are_read() {
+    fn numpy_headers_are_parsed() {
         let header = parsed("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }   \n").unwrap();
         assert_eq!((header.data_type, &header.shape[..], header.size), (DataType::FLOAT, &[2, 3][..], 24));
         let scalar = parsed("{'descr': '|b1', 'fortran_order': False, 'shape': (), }").unwrap();
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
+    fn unsupported_npy_arrays_are_refused() {
         let unsupported = [
             "{'descr': '|O', 'fortran_order': False, 'shape': (2,), }",
             "{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }",

@@ -24,7 +24,7 @@ const LONGEST_COMMENT: usize = 0xffff;
 const MOST_ENTRIES: u64 = 1 << 20;
 
 /// An entry of the archive's directory.
-struct Entry {
+struct ZipEntry {
     name: String,
     encrypted: bool,
     method: u16,
@@ -50,10 +50,10 @@ pub(super) fn open(path: &Path) -> Result<Vec<Stored>, DataError> {
     Ok(arrays)
 }
 
-fn array(path: &Path, bytes: &Bytes, found: Entry) -> Result<Stored, DataError> {
+fn array(path: &Path, bytes: &Bytes, found: ZipEntry) -> Result<Stored, DataError> {
     let place = entry(path, &found.name);
     let Some(name) = found.name.strip_suffix(".npy") else {
-        return Err(DataError::unsupported(place, "an entry that is no .npy file"));
+        return Err(DataError::unsupported(place, "an entry that is not an .npy file"));
     };
     let name = name.to_owned();
     if found.encrypted {
@@ -84,7 +84,7 @@ fn directory(bytes: &[u8]) -> Option<(usize, u64)> {
 }
 
 /// The directory's entry at a place, and the place after it.
-fn central(bytes: &[u8], at: usize) -> Option<(Entry, usize)> {
+fn central(bytes: &[u8], at: usize) -> Option<(ZipEntry, usize)> {
     let head = bytes.get(at..at.checked_add(CENTRAL_LEN)?)?;
     head.starts_with(&CENTRAL).then_some(())?;
     let lens = [28, 30, 32].map(|field| u16_at(head, field).map(usize::from));
@@ -94,7 +94,7 @@ fn central(bytes: &[u8], at: usize) -> Option<(Entry, usize)> {
     let next = extra_at.checked_add(extra_len)?;
     let name = String::from_utf8_lossy(bytes.get(name_at..extra_at)?).into_owned();
     let mut wide = Wide64::find(bytes.get(extra_at..next)?);
-    let entry = Entry {
+    let entry = ZipEntry {
         name,
         encrypted: u16_at(head, 8)? & 1 != 0,
         method: u16_at(head, 10)?,
@@ -131,7 +131,7 @@ impl<'b> Wide64<'b> {
     }
 }
 
-fn contents(bytes: &Bytes, entry: &Entry) -> Option<Bytes> {
+fn contents(bytes: &Bytes, entry: &ZipEntry) -> Option<Bytes> {
     let at = usize::try_from(entry.offset).ok()?;
     let head = bytes.get(at..at.checked_add(LOCAL_LEN)?)?;
     head.starts_with(&LOCAL).then_some(())?;

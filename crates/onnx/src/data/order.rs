@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_come_in_the_order_of_rows() {
+    fn fortran_order_elements_are_read_by_rows() {
         // [[0, 1, 2], [3, 4, 5]] and a cube of 2 by 3 by 2, column by column.
         let matrix = [0u8, 3, 1, 4, 2, 5];
         assert_eq!(row_major(&matrix, 1, &[2, 3], 0, 6).unwrap(), [0, 1, 2, 3, 4, 5]);

@@ -61,7 +61,7 @@ pub enum Interpolation {
 pub struct Preprocessing {
     /// Resize first.
     pub resize: Option<Resize>,
-    /// How resizing interpolates.
+    /// The interpolation of resizing.
     pub interpolation: Interpolation,
     /// Then cut height and width from the centre.
     pub crop: Option<(u32, u32)>,
@@ -119,7 +119,7 @@ impl FromStr for Preprocessing {
 }
 
 impl Preprocessing {
-    /// Whether values stay those of the pixels: whole numbers of 0..=255.
+    /// Returns whether values stay those of the pixels: whole numbers of 0..=255.
     #[cfg(feature = "images")]
     pub(super) fn keep_values(&self) -> bool {
         self.scale == 1.0 && self.mean == [0.0; 3] && self.std == [1.0; 3]
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_spelling_says_each_step() {
+    fn preprocessing_spelling_sets_each_step() {
         let text = "size=256,crop=224, mean=0.485:0.456:0.406,std=0.5,scale=1/255,layout=NHWC,channels=bgr";
         let steps: Preprocessing = text.parse().unwrap();
         assert_eq!((steps.resize, steps.crop), (Some(Resize::Shorter(256)), Some((224, 224))));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictory_steps_are_refused() {
+    fn contradictory_preprocessing_steps_are_refused() {
         for text in [
             "size=256,letterbox=640",
             "letterbox=640,crop=224",
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn invalid_preprocessing_values_are_refused() {
         for text in ["size", "size=0", "size=99999999", "std=0", "mean=1:2", "crop=224x", "size=32,crop=64", "depth=3"]
         {
             assert!(text.parse::<Preprocessing>().is_err(), "{text}");

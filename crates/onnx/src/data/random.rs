@@ -9,7 +9,7 @@ use super::column::Column;
 use super::error::DataError;
 use super::inputs::{Axis, Input};
 
-/// What floats are drawn from. Integers are 0 or 1, which any table of embeddings and any mask has.
+/// The distribution of floats. Integers are 0 or 1, which any embedding table and any mask accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Distribution {
     /// Mean 0, variance 1.
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn values_depend_on_seed_and_sample_only() {
+    fn random_values_depend_only_on_seed_and_sample() {
         let input = input(vec![Axis::Open(None), Axis::Fixed(5000)], DataType::FLOAT);
         let mut column = RandomColumn::new(&input, Distribution::Normal, 7, 3).unwrap();
         let second = column.sample(1).unwrap().into_owned();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_bits_and_open_axes_are_refused() {
+    fn random_integers_are_bits_and_open_axes_are_refused() {
         let ids = input(vec![Axis::Fixed(1), Axis::Fixed(64)], DataType::INT64);
         let mut column = RandomColumn::new(&ids, Distribution::Normal, 7, 3).unwrap();
         assert!(column.sample(0).unwrap().to_f32s().iter().all(|&v| v == 0.0 || v == 1.0));

@@ -8,7 +8,7 @@ use super::inputs::Input;
 /// The arrays of one sample, with the names of the inputs they are for.
 pub type Sample<'a> = Vec<(&'a str, Array<'a>)>;
 
-/// All samples. What is in memory is one of them, whatever their number.
+/// All samples, of which one is in memory at a time.
 pub struct Samples {
     columns: Vec<(Input, Box<dyn Column>)>,
     /// The place of the first of them in the data.
@@ -52,7 +52,7 @@ impl Samples {
         false
     }
 
-    /// Whether the values are made up, which a user should be warned of.
+    /// Returns whether the values are random, which the user is warned of.
     pub fn random(&self) -> bool {
         self.random
     }

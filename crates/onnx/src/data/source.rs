@@ -1,4 +1,4 @@
-//! Where samples come from: files by their extension, folders, or thin air.
+//! Sources of samples: files by extension, folders, or random values.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -20,19 +20,19 @@ use super::stored::{Stored, map};
 
 /// Folders in folders are looked through to this depth.
 const DEEPEST: usize = 8;
-/// Made-up samples where no number was asked for.
+/// The default number of random samples.
 const RANDOM_SAMPLES: usize = 16;
 
-/// Where samples come from. Spelled as a path, or `random`, `random:normal` or `random:uniform`.
+/// The source of samples. Spelled as a path, or `random`, `random:normal` or `random:uniform`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum SampleSource {
     /// An `.npz`, `.npy` or `.safetensors` file, or a folder of such files or of images.
     Path(PathBuf),
     /// Made-up values.
     Random(Distribution),
 }
 
-impl FromStr for Source {
+impl FromStr for SampleSource {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -44,20 +44,20 @@ impl FromStr for Source {
     }
 }
 
-/// How data are read.
+/// The options of reading data.
 #[derive(Debug, Clone, Default)]
 pub struct DataOptions {
-    /// Use at most so many samples, the first ones.
+    /// Use at most this number of samples, the first ones.
     pub num_samples: Option<usize>,
     /// The steps from an image to the model's input.
     pub preprocessing: Option<Preprocessing>,
-    /// Where made-up values start.
+    /// The seed of random values.
     pub seed: u64,
     /// The name of an array that holds labels and is for no input.
     pub labels: Option<String>,
 }
 
-impl Source {
+impl SampleSource {
     /// Opens the data for a model's inputs. Names, shapes and numbers of samples are checked here; values are read later.
     pub fn open(&self, inputs: &[Input], options: &DataOptions) -> Result<Samples, DataError> {
         let (columns, random) = match self {
@@ -81,7 +81,7 @@ impl Source {
             let place = stored.place.clone();
             let count = stored.shape.iter().product();
             let values = stored.read(0, vec![count])?.cast(DataType::INT64);
-            let values = values.ok_or_else(|| DataError::invalid(place, "labels that are no integers"))?;
+            let values = values.ok_or_else(|| DataError::invalid(place, "labels that are not integers"))?;
             labels.extend(integers(&values));
         }
         if labels.is_empty() { Err(missing(names)) } else { Ok(labels) }
@@ -135,7 +135,7 @@ fn array_column(input: &Input, inputs: &[Input], arrays: &mut Vec<Stored>) -> Re
     }
 }
 
-/// Whether an array is an input's: by its name, or by its name and a number, `x_0`, `x_1`.
+/// Returns whether an array is an input's: by its name, or by its name and a number, `x_0`, `x_1`.
 fn belongs(array: &str, input: &Input, inputs: &[Input]) -> bool {
     if let Some(named) = inputs.iter().find(|other| other.name == array) {
         return named.name == input.name;
@@ -144,13 +144,13 @@ fn belongs(array: &str, input: &Input, inputs: &[Input]) -> bool {
     number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Whether arrays can only be those of one input: all of one name, or files of their own.
+/// Returns whether arrays can only be those of one input: all of one name, or files of their own.
 fn of_one_name(arrays: &[Stored]) -> bool {
     let files = arrays.iter().all(|stored| stored.place.extension().is_some_and(|e| e == "npy"));
     files || names(arrays).len() == 1
 }
 
-/// Whether the name is that of an image.
+/// Returns whether the name is that of an image.
 fn is_image(path: &Path) -> bool {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     ["jpg", "jpeg", "png"].iter().any(|known| known.eq_ignore_ascii_case(extension))

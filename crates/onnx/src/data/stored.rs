@@ -1,4 +1,4 @@
-//! Arrays in files: where their values lie and how a run of them is read. What they mean to a model is no business here.
+//! Arrays in files: the position of their values and reading a run of them. Not their meaning to a model.
 
 use std::borrow::Cow;
 use std::io::{Cursor, Read};
@@ -40,11 +40,11 @@ enum Content {
     /// The values in column-major order, mapped.
     ColumnMajor(Bytes),
     /// A compressed `.npy` file, inflated from its start as far as it is read.
-    Deflated { compressed: Bytes, reader: Option<Reader> },
+    Deflated { compressed: Bytes, reader: Option<ArrayReader> },
 }
 
 #[derive(Debug)]
-struct Reader {
+struct ArrayReader {
     inflate: DeflateDecoder<Cursor<Bytes>>,
     /// Number of the next value's byte.
     position: usize,
@@ -97,7 +97,7 @@ impl Stored {
                 inflate.read_exact(&mut bytes).map_err(broken)?;
                 Content::ColumnMajor(Bytes::from(bytes))
             }
-            false => Content::Deflated { compressed, reader: Some(Reader { inflate, position: 0 }) },
+            false => Content::Deflated { compressed, reader: Some(ArrayReader { inflate, position: 0 }) },
         };
         Ok(Self { place, name, data_type: header.data_type, shape: header.shape, content })
     }
@@ -161,7 +161,7 @@ impl Stored {
     }
 }
 
-/// Values that no longer lend from what they were read from.
+/// Values that no longer borrow from their source.
 fn owned(values: Values<'_>) -> Values<'static> {
     each_type!(values, v => Element::values(Cow::Owned(v.into_owned())))
 }
@@ -179,10 +179,15 @@ impl AsRef<[u8]> for Tensor {
 }
 
 /// Bytes `start..start + count` of the values of a compressed array.
-fn inflated(compressed: &Bytes, reader: &mut Option<Reader>, start: usize, count: usize) -> std::io::Result<Vec<u8>> {
+fn inflated(
+    compressed: &Bytes,
+    reader: &mut Option<ArrayReader>,
+    start: usize,
+    count: usize,
+) -> std::io::Result<Vec<u8>> {
     let mut current = match reader.take() {
         Some(current) if current.position <= start => current,
-        _ => Reader::new(compressed)?,
+        _ => ArrayReader::new(compressed)?,
     };
     current.skip(start - current.position)?;
     let mut bytes = vec![0; count];
@@ -192,7 +197,7 @@ fn inflated(compressed: &Bytes, reader: &mut Option<Reader>, start: usize, count
     Ok(bytes)
 }
 
-impl Reader {
+impl ArrayReader {
     fn new(compressed: &Bytes) -> std::io::Result<Self> {
         let mut inflate = DeflateDecoder::new(Cursor::new(compressed.clone()));
         let mut start = [0; 12];

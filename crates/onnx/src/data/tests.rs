@@ -83,7 +83,7 @@ fn write(directory: &Path, name: &str, contents: &[u8]) -> PathBuf {
 }
 
 fn open(path: &Path, inputs: &[Input]) -> Result<Samples, DataError> {
-    Source::Path(path.to_path_buf()).open(inputs, &DataOptions::default())
+    SampleSource::Path(path.to_path_buf()).open(inputs, &DataOptions::default())
 }
 
 fn values(samples: &mut Samples, index: usize) -> Vec<Vec<f32>> {
@@ -91,7 +91,7 @@ fn values(samples: &mut Samples, index: usize) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn archives_stored_and_deflated_give_their_rows() {
+fn stored_and_deflated_npz_entries_give_their_rows() {
     let directory = tempfile::tempdir().unwrap();
     let ids: Vec<u8> = (0..6i64).flat_map(i64::to_le_bytes).collect();
     let entries = [
@@ -107,12 +107,12 @@ fn archives_stored_and_deflated_give_their_rows() {
     assert_eq!((first[0].0, first[0].1.shape(), first[0].1.data_type()), ("ids", &[1, 2][..], DataType::INT32));
     assert_eq!(values(&mut samples, 2), [vec![4.0, 5.0], vec![2.0, 2.5]]);
     let options = DataOptions { num_samples: Some(2), ..DataOptions::default() };
-    assert_eq!(Source::Path(path.clone()).open(&inputs, &options).unwrap().len(), 2);
-    assert_eq!(Source::Path(path).labels("ids").unwrap(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(SampleSource::Path(path.clone()).open(&inputs, &options).unwrap().len(), 2);
+    assert_eq!(SampleSource::Path(path).labels("ids").unwrap(), [0, 1, 2, 3, 4, 5]);
 }
 
 #[test]
-fn arrays_in_column_major_order_are_read_in_that_of_rows() {
+fn fortran_order_npy_is_read_by_rows() {
     let directory = tempfile::tempdir().unwrap();
     // Rows 0 1, 2 3, 4 5.
     let columns = npy("<f4", &[3, 2], &f32s([0.0, 2.0, 4.0, 1.0, 3.0, 5.0]));
@@ -130,7 +130,7 @@ fn arrays_in_column_major_order_are_read_in_that_of_rows() {
 }
 
 #[test]
-fn numbered_arrays_are_samples_in_the_order_of_their_numbers() {
+fn numbered_arrays_are_samples_in_numeric_order() {
     let directory = tempfile::tempdir().unwrap();
     let one = |name, value: f32| Entry(name, npy("<f4", &[1, 1], &f32s([value])), false, None);
     let path = write(directory.path(), "c.npz", &npz(&[one("x_10", 10.0), one("x_9", 9.0), one("x_0", 0.0)]));
@@ -139,7 +139,7 @@ fn numbered_arrays_are_samples_in_the_order_of_their_numbers() {
 }
 
 #[test]
-fn folders_of_arrays_are_samples_or_inputs() {
+fn npy_folders_are_samples_or_inputs() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "b.npy", &npy("<f4", &[2], &f32s([3.0, 4.0])));
     write(directory.path(), "a.npy", &npy("<f4", &[1, 2], &f32s([1.0, 2.0])));
@@ -151,7 +151,7 @@ fn folders_of_arrays_are_samples_or_inputs() {
 }
 
 #[test]
-fn what_does_not_fit_the_model_is_told_before_anything_runs() {
+fn data_that_do_not_fit_the_model_are_refused_first() {
     let directory = tempfile::tempdir().unwrap();
     let path =
         write(directory.path(), "x.npz", &npz(&[Entry("x", npy("<f4", &[4, 3], &f32s([0.5; 12])), false, None)]));
@@ -167,7 +167,7 @@ fn what_does_not_fit_the_model_is_told_before_anything_runs() {
 }
 
 #[test]
-fn what_is_no_number_is_an_error_that_tells_where() {
+fn non_finite_data_name_their_position() {
     let directory = tempfile::tempdir().unwrap();
     for (bad, name) in [(f32::NAN, "NaN"), (f32::INFINITY, "infinity"), (f32::NEG_INFINITY, "minus infinity")] {
         let rows = f32s([0.0, 1.0, 2.0, 3.0, 4.0, bad]);
@@ -204,7 +204,7 @@ fn hostile_archives_are_refused() {
         refused("cut.npz", &whole[..end]);
     }
     for place in 0..whole.len() {
-        // Whatever becomes of a flipped byte, it is no panic.
+        // A flipped byte never causes a panic.
         let mut flipped = whole.clone();
         flipped[place] ^= 0xff;
         let path = write(directory.path(), "flipped.npz", &flipped);
@@ -217,7 +217,7 @@ fn hostile_archives_are_refused() {
 }
 
 #[test]
-fn broken_compressed_data_are_an_error_of_the_sample() {
+fn corrupt_compressed_data_fail_at_their_sample() {
     let directory = tempfile::tempdir().unwrap();
     let values = (0..300_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 16) as f32);
     let mut bytes = npz(&[Entry("x", npy("<f4", &[100_000, 3], &f32s(values)), true, None)]);
@@ -233,7 +233,7 @@ fn broken_compressed_data_are_an_error_of_the_sample() {
 
 #[cfg(feature = "images")]
 #[test]
-fn images_go_through_the_declared_steps() {
+fn images_are_preprocessed_as_declared() {
     let directory = tempfile::tempdir().unwrap();
     let image = image::RgbImage::from_fn(6, 4, |x, y| image::Rgb([x as u8 * 10, y as u8 * 10, 200]));
     std::fs::create_dir(directory.path().join("class")).unwrap();
@@ -241,7 +241,7 @@ fn images_go_through_the_declared_steps() {
     let run = |steps: &str, input: Input| {
         let preprocessing = Some(steps.parse().unwrap());
         let options = DataOptions { preprocessing, ..DataOptions::default() };
-        let mut samples = Source::Path(directory.path().to_path_buf()).open(&[input], &options)?;
+        let mut samples = SampleSource::Path(directory.path().to_path_buf()).open(&[input], &options)?;
         let shape = samples.sample(0)?[0].1.shape().to_vec();
         Ok::<_, DataError>((shape, values(&mut samples, 0).remove(0)))
     };
@@ -252,7 +252,7 @@ fn images_go_through_the_declared_steps() {
     let (shape, values) = run(bgr, input("x", DataType::FLOAT, &[0, 1, 1, 3])).unwrap();
     assert_eq!((shape, values), (vec![1, 1, 1, 3], vec![9.5, 0.0, -0.5]));
     let (shape, _) = run("size=2", input("x", DataType::UINT8, &[1, 3, 2, 3])).unwrap_or((vec![], vec![]));
-    assert_eq!(shape, [0usize; 0], "scaled values are no integers");
+    assert_eq!(shape, [0usize; 0], "scaled values are not integers");
     assert_eq!(run("size=2,scale=1", input("x", DataType::UINT8, &[1, 3, 2, 3])).unwrap().0, [1, 3, 2, 3]);
     assert!(run("size=2", input("x", DataType::FLOAT, &[1, 3, 5, 5])).is_err());
     let (shape, values) = run("pad=6x8,fill=9,scale=1", input("x", DataType::FLOAT, &[0, 3, 6, 8])).unwrap();
@@ -265,7 +265,7 @@ fn images_go_through_the_declared_steps() {
 }
 
 #[test]
-fn channels_go_behind_the_pixels() {
+fn channels_are_moved_last() {
     let image = Array::of(vec![2, 2, 1, 3], (0..12).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
     let turned = image.channels_last().unwrap();
     assert_eq!(turned.shape(), [2, 1, 3, 2]);

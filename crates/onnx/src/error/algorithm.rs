@@ -1,4 +1,4 @@
-//! Why an algorithm could not do its work.
+//! Failures of an algorithm.
 
 use kvant_container::{Diagnostic, ErrorKind, Remedy};
 
@@ -22,7 +22,7 @@ pub enum AlgorithmError {
     #[error("cannot keep activations in a temporary file: {0}")]
     Store(#[from] std::io::Error),
     /// A result could not be kept for a run that resumes.
-    #[error("cannot keep results beside the output: {0}")]
+    #[error("cannot store results next to the output: {0}")]
     Keep(std::io::Error),
     /// The algorithm needs data, and there are none (*invalid*).
     #[error("the algorithm {0} needs calibration data")]
@@ -32,7 +32,7 @@ pub enum AlgorithmError {
     NotInLayout {
         /// The algorithm.
         algorithm: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
     /// A layer cannot be worked on (*invalid*).
@@ -40,7 +40,7 @@ pub enum AlgorithmError {
     Layer {
         /// The node.
         layer: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The user asked to stop.

@@ -1,11 +1,11 @@
-//! Why calibration did not end.
+//! Failures of calibration.
 
 use kvant_container::{Diagnostic, ErrorKind};
 
 use crate::data::DataError;
 use crate::runtime::RuntimeError;
 
-/// Why calibration did not end.
+/// Failures of calibration.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
     /// The data.
@@ -21,7 +21,7 @@ pub enum CalibrationError {
         sample: usize,
         /// The largest values of its integer inputs, each in words.
         largest: Vec<String>,
-        /// What the engine says.
+        /// The error of the engine.
         cause: Box<RuntimeError>,
     },
     /// A fault of this program, or of a library in it.

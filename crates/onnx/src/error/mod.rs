@@ -1,4 +1,4 @@
-//! Why a graph cannot be quantized as asked.
+//! Reasons that a graph cannot be quantized as requested.
 
 mod algorithm;
 mod calibration;
@@ -15,7 +15,7 @@ pub enum QuantizeError {
     /// The file is wrong.
     #[error("{0}")]
     Model(#[from] OnnxError),
-    /// A weight that is no finite number.
+    /// A non-finite weight.
     #[error("the weight `{tensor}` has {value} at element {position}")]
     NotFinite {
         /// The weight.
@@ -31,7 +31,7 @@ pub enum QuantizeError {
         /// The tensor.
         tensor: String,
     },
-    /// An element type cannot be written in the form that is asked for.
+    /// An element type cannot be written in the requested form.
     #[error("{element} activations have no {form} operator")]
     NoOperator {
         /// The element type.
@@ -53,7 +53,7 @@ pub enum QuantizeError {
     },
     /// ONNX Runtime makes an integer operator of a product that has no kernel for its types.
     #[error(
-        "the {operator} `{node}` would have {types}: ONNX Runtime makes an integer operator of it that it has no kernel for, and does not open the model"
+        "the {operator} `{node}` would have {types}: ONNX Runtime fuses it into an integer operator that it has no kernel for, and does not open the model"
     )]
     NoKernel {
         /// The operator.
@@ -68,7 +68,7 @@ pub enum QuantizeError {
     /// Activations cannot have a scale for each channel.
     #[error("activations cannot have a scale for each channel here: {because}")]
     ChannelActivations {
-        /// Why.
+        /// The reason.
         because: &'static str,
     },
     /// A tensor has not the channels that its shape says.
@@ -79,7 +79,7 @@ pub enum QuantizeError {
     },
     /// The layout has no integers at the graph's inputs and outputs.
     #[error(
-        "inputs and outputs can be integers only where QuantizeLinear and DequantizeLinear stand behind and before them"
+        "inputs and outputs can be integers only where they are followed by DequantizeLinear or preceded by QuantizeLinear"
     )]
     NoIntegerBoundary,
     /// A node must stay in f32, and nothing tells which of its tensors are floats.
@@ -99,7 +99,7 @@ pub enum QuantizeError {
     /// Nothing in the graph is quantized by the recipe.
     #[error("no node of the model is quantized by this recipe{left}")]
     NothingToDo {
-        /// Why nodes stay in float that the recipe means, as the rest of the sentence.
+        /// The reason that nodes selected by the recipe stay in float, as the rest of the sentence.
         left: String,
     },
     /// Nothing in the graph can be converted to another float type.
@@ -108,7 +108,7 @@ pub enum QuantizeError {
         /// The type.
         to: &'static str,
     },
-    /// A type is asked for tensors that there are none of.
+    /// A type is requested for tensors that do not exist.
     #[error("{word}")]
     IdleOverride {
         /// What is said, and of what it names nothing.

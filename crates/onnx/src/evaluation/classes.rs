@@ -1,6 +1,6 @@
 //! Classification: whether the classes a model finds most likely are those of the labels, or of another model.
 
-/// How many of the largest are looked at.
+/// The number of largest values considered.
 const FIRST: usize = 5;
 
 /// Counts over the rows of an output of shape `[rows, classes]`.
@@ -33,17 +33,17 @@ impl Classes {
         }
     }
 
-    /// How often the reference's first class is the quantized model's first, or among its first five.
+    /// The share of rows whose reference class is the quantized model's first, or among its first five.
     pub fn agreement(&self) -> Shares {
         self.shares(&self.agree, true)
     }
 
-    /// How often the label is the reference's first class, or among its first five.
+    /// The share of rows whose label is the reference's first class, or among its first five.
     pub fn reference_accuracy(&self) -> Shares {
         self.shares(&self.reference, self.labelled)
     }
 
-    /// How often the label is the quantized model's first class, or among its first five.
+    /// The share of rows whose label is the quantized model's first class, or among its first five.
     pub fn accuracy(&self) -> Shares {
         self.shares(&self.quantized, self.labelled)
     }
@@ -78,13 +78,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_come_first_and_ties_by_place() {
+    fn top_five_are_sorted_with_ties_by_index() {
         assert_eq!(largest(&[1.0, 5.0, 3.0, 5.0, 0.0, 4.0, 2.0]), [1, 3, 5, 2, 6]);
         assert_eq!(largest(&[0.0, 1.0]), [1, 0]);
     }
 
     #[test]
-    fn agreement_and_accuracy_are_shares_of_rows() {
+    fn agreement_and_accuracy_are_row_shares() {
         let mut classes = Classes::default();
         let first = [9.0, 8.0, 7.0, 6.0, 5.0, 4.0];
         let sixth = [4.0, 5.0, 6.0, 7.0, 8.0, 9.0];

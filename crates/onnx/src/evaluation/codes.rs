@@ -16,23 +16,23 @@ const MOVING: &[&str] =
 
 /// The codes of a tensor at an end of a graph.
 #[derive(Debug, Clone)]
-struct Codes {
+struct CodeTracer {
     data_type: DataType,
     scale: Array<'static>,
     zero_point: Option<Array<'static>>,
     axis: i64,
 }
 
-impl Codes {
+impl CodeTracer {
     fn parameters(&self) -> Parameters<'_> {
         let zero_point = self.zero_point.as_ref().map(Array::view);
         Parameters { scale: self.scale.view(), zero_point, axis: self.axis, block: 0 }
     }
 }
 
-/// The codes at all ends of a graph that are integers and whose scale is found.
+/// The integer inputs and outputs of a graph with a known scale.
 #[derive(Debug, Default)]
-pub(super) struct EndCodes(HashMap<String, Codes>);
+pub(super) struct EndCodes(HashMap<String, CodeTracer>);
 
 impl EndCodes {
     /// Reads a graph.
@@ -49,7 +49,7 @@ impl EndCodes {
         let codes = inputs.chain(outputs).filter_map(|(name, data_type, (node, at))| {
             let array = |at: usize| constant(index.constant(graph, positional_input(node, at)?)?);
             let axis = int_attribute(node, "axis").unwrap_or(1);
-            Some((name.to_owned(), Codes { data_type, scale: array(at)?, zero_point: array(at + 1), axis }))
+            Some((name.to_owned(), CodeTracer { data_type, scale: array(at)?, zero_point: array(at + 1), axis }))
         });
         Self(codes.collect())
     }
@@ -60,7 +60,7 @@ impl EndCodes {
         Some(quantize(values, &codes.parameters(), codes.data_type))
     }
 
-    /// The floats that an output's codes stand for; `None` where they are not known to be codes.
+    /// The dequantized values of an output; `None` if it is not known to hold codes.
     pub fn dequantized(&self, output: &str, values: &Array<'_>) -> Option<Result<Array<'static>, KernelError>> {
         Some(dequantize(values, &self.0.get(output)?.parameters()))
     }
@@ -113,7 +113,7 @@ mod tests {
     use crate::test_models::floats;
 
     #[test]
-    fn codes_are_found_behind_what_moves_them() {
+    fn codes_are_found_through_moving_operators() {
         let value = |name: &str| ValueType::new(DataType::UINT8, vec![Dim::Known(2)]).to_proto(name).unwrap();
         let graph = GraphProto {
             node: vec![

@@ -1,4 +1,4 @@
-//! What of an evaluation a user should be warned of.
+//! Warnings about an evaluation.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use super::report::Report;
 /// An output below it has lost so much that few uses survive.
 pub const LOW_SQNR_DB: f64 = 15.0;
 
-/// What takes the rest where sums can saturate.
+/// The remark if sums can saturate.
 const SATURATED: &str = "sums of products with int8 weights saturate in onnxruntime's kernels on this processor";
 
-/// Share of samples whose top class may change before that is told.
+/// Share of samples whose top class may change without a warning.
 const MOST_CHANGED: f64 = 0.1;
 
 /// A reason to doubt a quantized model.
@@ -29,7 +29,7 @@ pub enum Concern {
     },
     /// ONNX Runtime opens it with its graph optimizations and does not run it.
     Fails {
-        /// What ONNX Runtime says.
+        /// The answer of ONNX Runtime.
         problem: String,
     },
     /// The class that scores highest changed often.
@@ -39,7 +39,7 @@ pub enum Concern {
     },
 }
 
-/// Why a session with graph optimizations is worse than one without.
+/// The reason that a session with graph optimizations is worse than one without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernels {
     /// Sums of products saturate on this processor.
@@ -49,8 +49,8 @@ pub enum Kernels {
 }
 
 impl Concern {
-    /// What is to be doubted of an evaluation of a model that ONNX Runtime should run, or that others should (`elsewhere`).
-    /// `saturates` tells whether the model has products that can saturate.
+    /// Concerns about an evaluation of a model meant for ONNX Runtime, or for other runtimes (`elsewhere`).
+    /// `saturates` says whether the model has products that can saturate.
     pub fn of(report: &Report, saturates: bool, elsewhere: bool) -> Vec<Self> {
         let low = |sqnr_db: f64| sqnr_db.is_nan() || sqnr_db < LOW_SQNR_DB;
         let outputs = report.outputs.iter().filter(|output| low(output.sqnr_db));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn low_outputs_numbers_that_are_none_and_changed_classes_are_told() {
+    fn low_sqnr_non_finite_and_changed_classes_are_concerns() {
         let of = |report: &Report| Concern::of(report, true, false);
         assert_eq!(of(&report(&[15.0, f64::INFINITY], Some(0.9))), []);
         assert_eq!(of(&report(&[14.9, 20.0], None)).len(), 1);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kernels_lose_is_told_apart() {
+    fn kernel_losses_are_reported_separately() {
         let mut saturated = report(&[11.0], None);
         saturated.outputs[0].unoptimized_sqnr_db = Some(37.0);
         let told = |saturates| Concern::of(&saturated, saturates, false)[0].to_string();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_fails_is_a_concern_where_it_should_not() {
+    fn unexpected_run_failure_is_a_concern() {
         let mut failed = report(&[40.0], None);
         failed.optimized_fails = Some("out of computation range".to_owned());
         let told: Vec<String> = Concern::of(&failed, false, false).iter().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! What can go wrong when a quantized model is compared with its float model.
+//! Errors of comparing a quantized model with its float model.
 
 use kvant_container::{Diagnostic, ErrorKind};
 
@@ -28,10 +28,10 @@ pub enum EvaluationError {
         quantized: String,
     },
     /// The reference gives nothing that is measured.
-    #[error("no output of the model is of floats: there is nothing to measure")]
+    #[error("the model has no float outputs: there is nothing to measure")]
     NoFloatOutput,
-    /// An input takes codes, and nothing in the graph tells their scale.
-    #[error("the quantized model's input `{input}` takes integers, and no constant scale of them is found in it")]
+    /// An input takes codes of unknown scale.
+    #[error("the quantized model's input `{input}` takes integers, but their constant scale was not found")]
     NoCodes {
         /// The input.
         input: String,
@@ -50,7 +50,7 @@ pub enum EvaluationError {
 }
 
 impl EvaluationError {
-    /// Whether an engine does not run the float model.
+    /// Returns whether an engine does not run the float model.
     pub fn is_of_reference(&self) -> bool {
         matches!(self, Self::Runtime { which, .. } if *which == super::REFERENCE)
     }

@@ -12,7 +12,7 @@ use crate::data::{Array, Samples};
 use crate::fake_quantization::{Quantizer, is_native};
 use crate::runtime::{self, RuntimeOptions, Session};
 
-/// How close a quantized model's outputs are to those of its float model.
+/// The quality of a quantized model's outputs relative to its float model.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Quality {
     /// `10 log10(sum r^2 / sum (r - q)^2)` of the worst output; negative infinity where one is no number.
@@ -90,9 +90,13 @@ impl KeptOutputs {
         found.quality(self.labels.as_ref().map(Vec::len))
     }
 
-    fn compare(&self, mut session: Box<dyn Session>, samples: &mut Samples) -> Result<Found, EvaluationError> {
+    fn compare(
+        &self,
+        mut session: Box<dyn Session>,
+        samples: &mut Samples,
+    ) -> Result<KeptMeasurement, EvaluationError> {
         let failed = |error| EvaluationError::Runtime { which: QUANTIZED, error };
-        let mut found = Found { statistics: HashMap::new(), classes: Classes::default(), rows: 0 };
+        let mut found = KeptMeasurement { statistics: HashMap::new(), classes: Classes::default(), rows: 0 };
         for (number, kept) in self.samples.iter().enumerate() {
             let class_output = self.names.iter().find(|name| kept.get(*name).is_some_and(of_classes));
             let run = session.run(&samples.sample(number)?, &self.names, &mut |name, array| {
@@ -118,14 +122,14 @@ fn is_float(array: &Array<'_>) -> bool {
     matches!(array.data_type(), DataType::FLOAT | DataType::FLOAT16 | DataType::BFLOAT16 | DataType::DOUBLE)
 }
 
-/// What was found of a quantized model so far.
-struct Found {
+/// Results of a quantized model so far.
+struct KeptMeasurement {
     statistics: HashMap<String, Statistics>,
     classes: Classes,
     rows: usize,
 }
 
-impl Found {
+impl KeptMeasurement {
     fn add(&mut self, name: &str, reference: &Array<'_>, values: &[f32], classes: bool, labels: Option<&[i64]>) {
         let Some(expected) = reference.f32s().filter(|expected| expected.len() == values.len()) else { return };
         self.statistics.entry(name.to_owned()).or_default().add(expected, values);

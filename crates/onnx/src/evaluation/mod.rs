@@ -1,4 +1,4 @@
-//! A quantized model against its float model on the same data: how far outputs and tensors inside are from what they were.
+//! Compares a quantized model with its float model on the same data: the distance of outputs and inner tensors.
 //!
 //! [`evaluate`] runs both, a sample at a time; [`open`] makes a session of a quantized model, whose values need no engine that
 //! knows its operators. No quantization happens here.
@@ -82,7 +82,7 @@ fn run(
     comparison.report(samples.len(), labels)
 }
 
-/// Which tensors are compared.
+/// The compared tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Compared {
     /// Outputs, and those inside that both graphs have.
@@ -91,7 +91,7 @@ enum Compared {
     Outputs,
 }
 
-/// Both models and what was found so far.
+/// Both models and the results so far.
 struct Comparison {
     reference: Box<dyn Session>,
     quantized: Box<dyn Session>,
@@ -100,7 +100,7 @@ struct Comparison {
     inputs: Vec<crate::data::Input>,
     /// Images that the quantized model takes with channels last.
     turned: HashSet<String>,
-    /// What the quantized model takes and gives in place of floats.
+    /// The codes that the quantized model takes and returns instead of floats.
     codes: EndCodes,
     /// Tensors in common whose channels were scaled.
     scaled: usize,
@@ -290,7 +290,7 @@ fn in_f32<'a>(array: &'a Array<'_>) -> Option<Array<'a>> {
     float.then(|| array.view().cast(DataType::FLOAT)).flatten()
 }
 
-/// Whether an output has rows of classes.
+/// Returns whether an output has rows of classes.
 fn of_classes(array: &Array<'_>) -> bool {
     matches!(array.shape(), [_, classes] if *classes > 1)
 }

@@ -1,6 +1,6 @@
 //! The quantized model once more, as programs load it by default: by ONNX Runtime with all its graph optimizations. These turn
 //! quantized operators into integer kernels, whose sums may saturate (see `verify::saturation`), and some types they do not
-//! know. Nothing fails here: what is found is told.
+//! know. Nothing fails here: results are reported.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -48,7 +48,7 @@ impl Found {
     }
 }
 
-/// What is compared of a sample.
+/// The compared tensors of a sample.
 pub(super) struct Compared<'a> {
     /// Outputs, each with its place among all.
     pub outputs: &'a [(usize, &'a Pair)],
@@ -56,7 +56,7 @@ pub(super) struct Compared<'a> {
     pub classes: Option<usize>,
     /// The float model's.
     pub kept: &'a HashMap<String, Array<'static>>,
-    /// What the quantized model gives in place of floats.
+    /// The codes that the quantized model returns instead of floats.
     pub codes: &'a EndCodes,
     /// A class for each row of the data.
     pub labels: Option<&'a [i64]>,
@@ -97,10 +97,10 @@ impl Optimized {
         }
     }
 
-    /// What was found.
+    /// The results.
     ///
     /// # Errors
-    /// Why the session does not run.
+    /// The reason that the session does not run.
     pub fn finish(self) -> Result<Found, String> {
         self.session.map(|_| self.found).map_err(|error| error.to_string())
     }

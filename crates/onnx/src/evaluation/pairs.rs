@@ -1,4 +1,4 @@
-//! Which tensor of a quantized graph stands for which of the float graph.
+//! Pairs tensors of a quantized graph with those of the float graph.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use kvant_container::onnx::{GraphProto, NodeProto};
 use crate::fake_quantization::Quantizer;
 use crate::graph::{Index, is, positional_input};
 
-/// A tensor of the float graph and the one of the quantized graph that stands for it.
+/// A tensor of the float graph and its counterpart in the quantized graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pair {
     /// In the float graph.
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_is_compared_with_its_dequantized_value() {
+    fn tensors_are_compared_with_their_dequantized_values() {
         let float = graph(vec![
             node("Conv", "c", &["x"], &["a"]),
             node("Relu", "r", &["a"], &["b"]),

@@ -1,4 +1,4 @@
-//! What would most likely make a quantized model better: options that its recipe does not use and could, the cheapest first.
+//! Options most likely to improve a quantized model: those that its recipe could use but does not, the cheapest first.
 
 use std::borrow::Cow;
 
@@ -17,18 +17,18 @@ const MOST: usize = 3;
 pub struct Remedy {
     /// As it is typed.
     pub option: Cow<'static, str>,
-    /// What it does.
+    /// Its effect.
     pub about: &'static str,
 }
 
-/// What is lost besides what rounding takes.
+/// Losses other than rounding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss<'a> {
     /// Nothing.
     None,
     /// Sums of products with int8 weights saturate on this processor.
     Saturation,
-    /// ONNX Runtime does not run the model: what it says.
+    /// The error of ONNX Runtime, which does not run the model.
     Run(&'a str),
 }
 
@@ -36,7 +36,7 @@ const fn remedy(option: &'static str, about: &'static str) -> Remedy {
     Remedy { option: Cow::Borrowed(option), about }
 }
 
-/// What keeps sums from saturating, in the order of what was measured: other remedies do nothing about it.
+/// Remedies for saturating sums, in measured order: others do not help.
 const OF_SATURATION: &[(Remedy, Applies)] = &[
     (remedy("‹reduce-range›", "half of the codes for weights: sums do not saturate"), |recipe, _, _| {
         recipe.weight.element == Element::Int8 && !recipe.weight.reduce_range
@@ -49,7 +49,7 @@ const OF_SATURATION: &[(Remedy, Applies)] = &[
 /// Whether a recipe can still use a remedy.
 type Applies = fn(&Recipe, &ModelProto, Option<&Spill>) -> bool;
 
-/// In the order of what they cost.
+/// In order of cost.
 const REMEDIES: &[(Remedy, Applies)] = &[
     (
         remedy("‹cle›", "scales channels of consecutive layers so that both use their range"),
@@ -101,7 +101,7 @@ fn kept(float: &ModelProto, problem: &str) -> Option<Remedy> {
     Some(Remedy { option, about: "keeps in float what the kernel refuses to make" })
 }
 
-/// Whether an algorithm can be added to a recipe.
+/// Returns whether an algorithm can be added to a recipe.
 fn takes(recipe: &Recipe, name: &str) -> bool {
     let Some(algorithm) = algorithm::named(name) else { return false };
     let mut more = recipe.clone();
@@ -109,7 +109,7 @@ fn takes(recipe: &Recipe, name: &str) -> bool {
     quantized && more.algorithms.add_new(algorithm.default.clone()).is_ok() && algorithm::check(&more).is_ok()
 }
 
-/// Whether there are layers to equalize.
+/// Returns whether there are layers to equalize.
 fn has_pairs(float: &ModelProto, spill: Option<&Spill>) -> bool {
     equalize(&mut float.clone(), Equalization::DEFAULTS, spill).is_ok_and(|pairs| !pairs.is_empty())
 }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_otherwise_comes_first() {
+    fn remedies_for_the_actual_loss_come_first() {
         let saturated = |preset: &str| options_of(preset, &["Conv"], Loss::Saturation);
         assert_eq!(saturated("A8W8"), ["‹reduce-range›", "‹weight› uint8", "‹per-channel›"]);
         assert_eq!(saturated("U8U8_AAWA")[0], "‹per-channel›");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cheapest_that_apply_are_named_and_none_that_is_used() {
+    fn cheapest_unused_remedies_are_named() {
         const PAIR: &[&str] = &["Conv", "Relu", "Conv"];
         assert_eq!(options("A8W8", PAIR), ["‹cle›", "‹per-channel›", "‹calibration-method› auto"]);
         assert_eq!(

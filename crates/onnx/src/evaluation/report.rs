@@ -1,4 +1,4 @@
-//! What an evaluation finds, as it is printed and written.
+//! The result of an evaluation, as printed and written.
 
 use serde::Serialize;
 
@@ -7,16 +7,16 @@ use super::optimized::Found;
 use super::pairs::Pair;
 use super::statistics::Statistics;
 
-/// SQNR in dB by which a session without graph optimizations has to be better before that is told.
+/// SQNR in dB by which a session without graph optimizations has to be better to be reported.
 const MUCH_BETTER_DB: f64 = 1.0;
 
 /// A quantized model against its float model on data. Numbers that are not finite are `null` in JSON: an SQNR is infinite where
 /// nothing differs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// What ran the quantized model.
+    /// The engine of the quantized model.
     pub engine: String,
-    /// What ran the float model.
+    /// The engine of the float model.
     pub reference_engine: String,
     /// Number of samples.
     pub samples: usize,
@@ -40,7 +40,7 @@ pub struct Report {
     /// Share of samples for which the float model's class is among the quantized model's five most likely.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top5_agreement: Option<f64>,
-    /// Why ONNX Runtime does not run the quantized model with its graph optimizations, which programs load models with.
+    /// The reason that ONNX Runtime does not run the quantized model with its graph optimizations, the default of programs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimized_fails: Option<String>,
     /// Tensors both models have that are not compared: an algorithm has scaled or rotated their channels.
@@ -115,13 +115,13 @@ impl Report {
     }
 }
 
-/// Whether nothing is to be reported.
+/// Returns whether nothing is to be reported.
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference.
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// The SQNR, with values that are no numbers as the worst.
+/// The SQNR, with NaN as the worst.
 fn damage(tensor: &TensorReport) -> f64 {
     if tensor.sqnr_db.is_nan() { f64::NEG_INFINITY } else { tensor.sqnr_db }
 }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_those_of_the_session_that_programs_open() {
+    fn reported_sqnr_is_that_of_the_optimized_session() {
         let close = |db: f64, expected: f64| (db - expected).abs() < 1e-3;
         let saturated = output(1.01, Some(1.1));
         assert!(close(saturated.sqnr_db, 20.0) && close(saturated.much_better_db().unwrap(), 40.0), "{saturated:?}");

@@ -1,4 +1,4 @@
-//! How far values are from what they should be: sums over all samples, one value at a time, in the order of the data.
+//! Error statistics: sums over all samples, one value at a time, in the order of the data.
 
 /// Sums over pairs of a reference's value and a quantized one.
 #[derive(Debug, Clone, Default)]
@@ -13,7 +13,7 @@ pub(super) struct Statistics {
 }
 
 impl Statistics {
-    /// Adds values that stand for each other. Values that are the same, infinities too, have no error.
+    /// Adds pairs of values. Equal values, including infinities, have no error.
     pub fn add(&mut self, reference: &[f32], quantized: &[f32]) {
         for (&r, &q) in reference.iter().zip(quantized) {
             let error = if r == q { 0.0 } else { f64::from(r) - f64::from(q) };
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_measured_against_the_signal() {
+    fn errors_are_relative_to_the_signal() {
         let mut statistics = Statistics::default();
         statistics.add(&[3.0, 4.0], &[3.0, 4.0]);
         assert_eq!((statistics.sqnr_db(), statistics.cosine(), statistics.max_error()), (f64::INFINITY, 1.0, 0.0));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn infinities_that_agree_are_no_error_and_nan_is_one() {
+    fn matching_infinities_are_no_error_but_nan_is() {
         let mut statistics = Statistics::default();
         statistics.add(&[f32::NEG_INFINITY, 1.0], &[f32::NEG_INFINITY, 1.0]);
         assert_eq!(statistics.sqnr_db(), f64::INFINITY);

@@ -4,7 +4,7 @@ use kvant_container::onnx::{Bytes, parse};
 use tempfile::TempDir;
 
 use super::*;
-use crate::data::{DataOptions, Source};
+use crate::data::{DataOptions, SampleSource};
 use crate::runtime::{RuntimeChoice, found};
 
 fn model(name: &str) -> ModelProto {
@@ -14,7 +14,7 @@ fn model(name: &str) -> ModelProto {
 
 fn samples(name: &str, model: &ModelProto) -> Samples {
     let path = format!("{}/tests/data/{name}.calib.npz", env!("CARGO_MANIFEST_DIR"));
-    Source::Path(path.into()).open(&inputs(&model.graph), &DataOptions::default()).unwrap()
+    SampleSource::Path(path.into()).open(&inputs(&model.graph), &DataOptions::default()).unwrap()
 }
 
 fn options(choice: RuntimeChoice) -> RuntimeOptions {
@@ -44,7 +44,7 @@ const MEASURED: &[(&str, f64, f64)] = &[
 ];
 
 #[test]
-fn the_embedded_engine_finds_what_the_incumbent_measured() {
+fn embedded_engine_reproduces_quarks_measurements() {
     for (preset, cnn, transformer) in MEASURED {
         for (float, expected) in [("tinycnn", cnn), ("tinytransformer", transformer)] {
             let report = report(float, &format!("{preset}-{float}"), &options(RuntimeChoice::Rten));
@@ -57,7 +57,7 @@ fn the_embedded_engine_finds_what_the_incumbent_measured() {
 }
 
 #[test]
-fn onnx_runtime_agrees() {
+fn onnx_runtime_gives_the_same_measurements() {
     if let Err(error) = found(&options(RuntimeChoice::Ort)) {
         return eprintln!("not tested with ONNX Runtime: {error}");
     }
@@ -68,7 +68,7 @@ fn onnx_runtime_agrees() {
                 report(float, &name, &options(RuntimeChoice::Ort)),
                 report(float, &name, &options(RuntimeChoice::Rten)),
             );
-            // What its integer kernels lose depends on the processor.
+            // The loss of its integer kernels depends on the processor.
             let allowed = |found: &Report| found.outputs[0].unoptimized_sqnr_db.unwrap_or(found.outputs[0].sqnr_db);
             let difference = (allowed(&own) - embedded.outputs[0].sqnr_db).abs();
             assert!((allowed(&own) - expected).abs() < 0.02, "{name}: {}", allowed(&own));
@@ -82,7 +82,7 @@ fn onnx_runtime_agrees() {
 }
 
 #[test]
-fn a_small_budget_changes_nothing() {
+fn small_memory_budget_changes_nothing() {
     let whole = report("tinycnn", "A8W8-tinycnn", &options(RuntimeChoice::Rten));
     let small = RuntimeOptions { budget: 4096, ..options(RuntimeChoice::Rten) };
     let small = report("tinycnn", "A8W8-tinycnn", &small);
@@ -91,7 +91,7 @@ fn a_small_budget_changes_nothing() {
 }
 
 #[test]
-fn a_model_equals_itself() {
+fn model_has_no_error_against_itself() {
     let reference = model("tinycnn.float");
     let mut samples = samples("tinycnn", &reference);
     let run = |samples: &mut Samples, labels: Option<&[i64]>| {
@@ -111,7 +111,7 @@ fn a_model_equals_itself() {
 }
 
 #[test]
-fn nothing_stays_in_the_scratch_directory() {
+fn scratch_directory_is_left_empty() {
     let scratch = TempDir::new().unwrap();
     let options = RuntimeOptions { scratch: Some(scratch.path().to_path_buf()), ..options(RuntimeChoice::Rten) };
     report("tinycnn", "A8W8-tinycnn", &options);

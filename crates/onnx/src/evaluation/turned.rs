@@ -1,5 +1,5 @@
-//! Image inputs that a quantized graph takes with channels last where its float graph takes them first: which they are. The data
-//! are the float graph's, and are turned on their way into the other.
+//! Finds image inputs that a quantized graph takes with channels last while its float graph takes them first. The data
+//! are the float graph's, and are transposed for the other.
 
 use std::collections::HashSet;
 
@@ -31,7 +31,7 @@ fn moved(axes: &[Axis]) -> Option<Vec<Axis>> {
     Some([batch, height, width, channels].into_iter().cloned().collect())
 }
 
-/// Whether all that reads an input, through quantizing nodes, turns it to channels first.
+/// Returns whether all that reads an input, through quantizing nodes, turns it to channels first.
 fn goes_into_transpose(graph: &GraphProto, input: &str) -> bool {
     let index = Index::new(graph);
     let mut name = input.to_owned();
@@ -57,7 +57,7 @@ mod tests {
     use crate::test_models::{model, typed};
 
     #[test]
-    fn shapes_tell_and_where_they_cannot_a_transpose_does() {
+    fn layout_change_is_detected_by_shape_or_transpose() {
         for shape in [[1, 3, 8, 6], [1, 4, 4, 4]] {
             let mut plain = model(17, vec![node("Relu", "r", &["x"], &["y"])], vec![], &[], &["y"]);
             plain.graph.as_mut().unwrap().input = vec![typed("x", &shape)];

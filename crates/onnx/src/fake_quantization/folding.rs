@@ -50,7 +50,7 @@ pub(super) fn fold(graph: &mut GraphProto, scratch: &Path) -> Result<Constants, 
     Ok(constants)
 }
 
-/// Whether the node's result is a constant now.
+/// Returns whether the node's result is a constant now.
 fn fold_node(node: &NodeProto, constants: &mut Constants, spill: &Spill) -> Result<bool, RuntimeError> {
     let Some(name) = node.output.first() else { return Ok(false) };
     let result = match quantizer(node)? {

@@ -1,4 +1,4 @@
-//! Quantized models run for what they compute, by engines that lack their operators too: quantizing nodes are computed here, the
+//! Runs quantized models for their values, also on engines that lack their operators: quantizing nodes are computed here, the
 //! rest by an engine.
 
 mod folding;
@@ -31,7 +31,7 @@ pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> 
     Ok(Box::new(Grouped::new(Box::new(session), constants, HashMap::new(), options.budget)))
 }
 
-/// Whether ONNX Runtime is the engine, and has all operators of a model itself.
+/// Returns whether ONNX Runtime is the engine, and has all operators of a model itself.
 pub(crate) fn is_native(model: &ModelProto, options: &RuntimeOptions) -> Result<bool, RuntimeError> {
     let plugged = || model.graph.node.iter().any(|node| PLUG_INS.contains(&domain(node)));
     Ok(found(options)?.0 == RuntimeChoice::Ort && !plugged())

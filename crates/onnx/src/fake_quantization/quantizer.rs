@@ -7,7 +7,7 @@ use crate::graph::{domain, int_attribute};
 use crate::kernel::linear::{Parameters, dequantize, quantize, round_to};
 use crate::kernel::{Bfp, KernelError, Microscaling};
 
-/// What a node does to its first input.
+/// The operation of a node on its first input.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Quantizer {
     /// Values to codes, of a type that is stated or that of the zero point.
@@ -72,13 +72,13 @@ fn data_type(number: i64) -> DataType {
 }
 
 impl Quantizer {
-    /// What a node does, if it is a quantizing one.
+    /// The operation of a node, if it is a quantizing one.
     pub fn of(node: &NodeProto) -> Result<Option<Self>, KernelError> {
         let known = QUANTIZERS.iter().find(|(domains, op, _)| node.op_type() == *op && domains.contains(&domain(node)));
         known.map_or(Ok(None), |(_, _, read)| read(node))
     }
 
-    /// Whether it is one, with whatever attributes.
+    /// Returns whether it is one, with any attributes.
     pub fn is(node: &NodeProto) -> bool {
         !matches!(Self::of(node), Ok(None))
     }
@@ -119,7 +119,7 @@ mod tests {
     use crate::graph::{node, set_attribute};
 
     #[test]
-    fn each_domain_has_its_names() {
+    fn quantizer_names_belong_to_their_domain() {
         let of = |domain: &str, op: &str| {
             let mut node = node(op, "n", &["x"], &["y"]);
             node.domain = Some(domain.to_owned());
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_of_the_type_stated_or_that_of_the_zero_point() {
+    fn output_dtype_is_stated_or_taken_from_the_zero_point() {
         let array = |values: Vec<f32>| Array::of(vec![values.len()], values).unwrap();
         let x = [array(vec![300.0]), Array::of(vec![], vec![1.0f32]).unwrap()];
         let plain = Quantizer::Quantize { to: None, axis: 1, block: 0 };

@@ -11,10 +11,10 @@ use crate::graph::for_each_read;
 
 /// Quantizing nodes, then a stretch of others.
 #[derive(Debug, Default)]
-pub(super) struct Stage {
+pub(super) struct QuantizationStage {
     /// Quantizing nodes, each after those it reads from.
     pub quantizers: Vec<NodeProto>,
-    /// What an engine runs; without nodes where there is nothing to run.
+    /// The part that an engine runs; empty if there is nothing to run.
     pub segment: Segment,
     /// Tensors that no later stage reads.
     pub last: Vec<String>,
@@ -33,7 +33,7 @@ pub(super) struct Segment {
     pub gives: Vec<String>,
 }
 
-/// When a tensor is there.
+/// The stage after which a tensor exists.
 #[derive(Clone, Copy)]
 enum There {
     /// Before the stage's stretch is run.
@@ -58,10 +58,10 @@ impl There {
 }
 
 /// The stages of a sorted graph in which `constant` tells names of constants, for the wanted tensors alone.
-pub(super) fn stages(graph: &GraphProto, wanted: &[String], constant: &dyn Fn(&str) -> bool) -> Vec<Stage> {
+pub(super) fn stages(graph: &GraphProto, wanted: &[String], constant: &dyn Fn(&str) -> bool) -> Vec<QuantizationStage> {
     let needed = needed(graph, wanted);
     let mut there: HashMap<&str, There> = HashMap::new();
-    let mut stages: Vec<Stage> = Vec::new();
+    let mut stages: Vec<QuantizationStage> = Vec::new();
     let mut at: Vec<(usize, bool)> = Vec::with_capacity(graph.node.len());
     for (node, _) in graph.node.iter().zip(&needed).filter(|(_, needed)| **needed) {
         let quantizer = Quantizer::is(node);
@@ -75,7 +75,7 @@ pub(super) fn stages(graph: &GraphProto, wanted: &[String], constant: &dyn Fn(&s
         at.push((stage, quantizer));
     }
     let count = at.iter().map(|(stage, _)| stage + 1).max().unwrap_or(0);
-    stages.resize_with(count, Stage::default);
+    stages.resize_with(count, QuantizationStage::default);
     let nodes = graph.node.iter().zip(&needed).filter(|(_, needed)| **needed).map(|(node, _)| node);
     for (node, (stage, quantizer)) in nodes.zip(at) {
         match quantizer {
@@ -103,7 +103,7 @@ fn needed(graph: &GraphProto, wanted: &[String]) -> Vec<bool> {
 }
 
 /// Works out what goes in and out of each stretch, and when a tensor is read for the last time.
-fn connect(stages: &mut [Stage], wanted: &[String], constant: &dyn Fn(&str) -> bool) {
+fn connect(stages: &mut [QuantizationStage], wanted: &[String], constant: &dyn Fn(&str) -> bool) {
     let mut last: HashMap<String, usize> = HashMap::new();
     // Read by a quantizing node, or by a stretch that does not make it.
     let mut outside: HashSet<String> = wanted.iter().cloned().collect();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_lie_between_quantizing_nodes() {
+    fn segments_lie_between_quantizing_nodes() {
         let wanted = ["y".to_owned(), "c".to_owned()];
         let stages = stages(&graph(), &wanted, &|name| name == "w" || name == "s");
         let shape: Vec<(usize, usize)> = stages.iter().map(|s| (s.quantizers.len(), s.segment.nodes.len())).collect();

@@ -14,7 +14,7 @@ use kvant_container::onnx::{
 
 use super::folding::{Constants, fold, kernel_error, quantizer};
 use super::quantizer::Quantizer;
-use super::segments::{Segment, Stage, stages};
+use super::segments::{QuantizationStage, Segment, stages};
 use crate::data::Array;
 use crate::graph::sort;
 use crate::runtime::{RuntimeError, RuntimeOptions, Session, Visit, engine, found};
@@ -69,7 +69,7 @@ impl FakeQuantized {
 }
 
 impl Running {
-    fn new(stage: Stage) -> Result<Self, RuntimeError> {
+    fn new(stage: QuantizationStage) -> Result<Self, RuntimeError> {
         let mut quantizers = Vec::with_capacity(stage.quantizers.len());
         for node in stage.quantizers {
             if let Some(quantizer) = quantizer(&node)? {

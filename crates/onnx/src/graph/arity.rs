@@ -1,4 +1,4 @@
-//! How many inputs and outputs operators have, for those that are rewritten here: a pass may then take the first input for
+//! The number of inputs and outputs of rewritten operators: a pass may then take the first input for
 //! given. Not a schema; the others need one input and one output only.
 
 use kvant_container::onnx::NodeProto;

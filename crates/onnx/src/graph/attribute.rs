@@ -1,4 +1,4 @@
-//! Attributes of nodes: read with the operator's default at hand, and set.
+//! Attributes of nodes: read with the operator's default, and set.
 
 use kvant_container::onnx::{AttributeProto, AttributeType, Bytes, NodeProto};
 
@@ -83,7 +83,7 @@ mod tests {
     use crate::graph::node;
 
     #[test]
-    fn what_is_set_is_read() {
+    fn attributes_are_read_back() {
         let mut conv = node("Conv", "c", &["x", "w"], &["y"]);
         set_attribute(&mut conv, "group", 4i64);
         set_attribute(&mut conv, "group", 8i64);

@@ -1,5 +1,5 @@
-//! Whether a model can be worked with: names that lead somewhere, each tensor made once, no cycles, data of the right size,
-//! known opsets. Not whether operators get what they need: that is the runtime's to say.
+//! Checks that a model is well-formed: no dangling names, each tensor produced once, no cycles, data of the right size,
+//! known opsets. Not whether operators are valid: the runtime checks that.
 
 use std::collections::{HashMap, HashSet};
 
@@ -237,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_model_passes_in_any_order_of_its_nodes() {
+    fn valid_model_passes_in_any_node_order() {
         assert_eq!(check(&relu()), Ok(()));
         let nodes = vec![node("Relu", "b", &["h"], &["y"]), node("Relu", "a", &["x"], &["h"])];
         assert_eq!(check(&model(17, nodes, vec![], &["x"], &["y"])), Ok(()));
     }
 
     #[test]
-    fn connections_that_lead_nowhere_are_named() {
+    fn dangling_connections_and_cycles_are_named() {
         let cycle = vec![node("Add", "p", &["x", "b"], &["a"]), node("Relu", "q", &["a"], &["b"])];
         assert!(error(&model(17, cycle, vec![], &["x"], &["b"])).contains("`p` waits for its own result"));
         let missing = vec![node("Relu", "r", &["z"], &["y"])];
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_get_what_they_work_on() {
+    fn operator_arity_is_checked() {
         let add = model(17, vec![node("Add", "a", &["x"], &["y"])], vec![], &["x"], &["y"]);
         assert_eq!(error(&add), "node `a` (`Add`) needs 2 inputs and has 1");
         let skipped = model(17, vec![node("MatMul", "m", &["", "x"], &["y"])], vec![], &["x"], &["y"]);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_is_made_once() {
+    fn tensor_must_be_produced_once() {
         let twice = vec![node("Relu", "a", &["x"], &["y"]), node("Relu", "b", &["x"], &["y"])];
         assert_eq!(error(&model(17, twice, vec![], &["x"], &["y"])), "the tensor `y` is made twice");
         let w = || tensor("w", DataType::UINT8, &[], vec![1]);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_tensors_are_checked() {
+    fn tensor_sizes_are_checked() {
         let with = |t: TensorProto| model(17, vec![node("Add", "a", &["x", "w"], &["y"])], vec![t], &["x"], &["y"]);
         let short = tensor("w", DataType::FLOAT, &[2], vec![0; 4]);
         assert!(error(&with(short.clone())).contains("`w`: float of shape [2] needs 8 bytes and has 4"));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn opsets_are_known_ones() {
+    fn unknown_opsets_are_refused() {
         assert!(error(&model(6, vec![], vec![], &["x"], &["x"])).contains("opset 6"));
         assert_eq!(
             check(&model(30, vec![], vec![], &["x"], &["x"])).unwrap_err().kind(),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn graphs_inside_see_those_around_them_and_not_beside() {
+    fn subgraphs_see_outer_names_but_not_siblings() {
         let sees = branch(inner(vec![node("Relu", "", &["x"], &["z"])], "z"));
         assert_eq!(check(&model(17, vec![sees.clone()], vec![], &["x"], &["y"])), Ok(()));
         let leaks = vec![sees, node("Relu", "", &["z"], &["w"])];
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_end() {
+    fn recursive_functions_are_refused() {
         let function = |name: &str, calls: &str| {
             let mut inside = node(calls, "", &["a"], &["b"]);
             inside.domain = Some("local".to_owned());
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_files_do_not_parse_or_do_not_pass() {
+    fn truncated_models_fail_to_parse_or_check() {
         let whole = Bytes::from(serialize(&relu()).unwrap());
         let sound = |n: &usize| parse(&whole.slice(..*n)).is_ok_and(|m| check(&m).is_ok());
         assert_eq!((0..whole.len()).filter(sound).collect::<Vec<_>>(), Vec::<usize>::new(), "of {}", whole.len());

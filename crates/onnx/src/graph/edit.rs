@@ -19,7 +19,7 @@ pub struct Edit {
 }
 
 impl Edit {
-    /// Whether none of these nodes is changed yet: what was read of them still holds.
+    /// Returns whether none of these nodes is changed yet: what was read of them still holds.
     pub fn leaves(&self, positions: &[usize]) -> bool {
         positions.iter().all(|position| !self.nodes.contains_key(position))
     }
@@ -95,7 +95,7 @@ mod tests {
     use crate::graph::node;
 
     #[test]
-    fn changes_are_made_at_once_and_names_followed() {
+    fn edits_apply_together_and_follow_renames() {
         let chain = ["a", "b", "c", "d"].windows(2).map(|w| node("Identity", w[1], &[w[0]], &[w[1]]));
         let mut graph = GraphProto { node: chain.collect(), ..GraphProto::default() };
         let mut edit = Edit::default();

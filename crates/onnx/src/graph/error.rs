@@ -1,4 +1,4 @@
-//! What can be wrong with the structure of a model.
+//! Defects of a model's structure.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// A model whose graph cannot be worked with.
+/// A malformed model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GraphError {
     /// Nodes use a domain of operators whose version the model does not say.
@@ -79,7 +79,7 @@ pub enum GraphError {
     Tensor {
         /// The tensor.
         tensor: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// Graphs are nested too deeply.

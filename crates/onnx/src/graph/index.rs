@@ -1,4 +1,4 @@
-//! Who makes a tensor, who reads it, and what is constant: one reading of a graph. It does not follow later changes.
+//! Producers, consumers and constants of a graph, indexed once. It does not follow later changes.
 
 use std::collections::HashMap;
 
@@ -81,17 +81,17 @@ impl Index {
         shape(self.constant(graph, tensor)?).ok()
     }
 
-    /// Whether the graph takes the tensor as an input.
+    /// Returns whether the graph takes the tensor as an input.
     pub fn is_input(&self, tensor: &str) -> bool {
         self.inputs.contains_key(tensor)
     }
 
-    /// Whether the graph gives the tensor as an output.
+    /// Returns whether the graph gives the tensor as an output.
     pub fn is_output(&self, tensor: &str) -> bool {
         self.outputs.contains_key(tensor)
     }
 
-    /// Whether a node reads a tensor, or the graph gives it.
+    /// Returns whether a node reads a tensor, or the graph gives it.
     pub fn is_read(&self, tensor: &str) -> bool {
         !self.consumers(tensor).is_empty() || self.is_output(tensor)
     }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_and_constants_are_found() {
+    fn producers_consumers_and_constants_are_found() {
         let graph = GraphProto {
             node: vec![node("Mul", "m", &["x", "w"], &["h"]), node("Add", "a", &["h", "h"], &["y"])],
             initializer: vec![tensor("w", DataType::UINT8, &[], vec![1])],
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_subgraph_reads_from_outside_is_read_by_its_node() {
+    fn outer_names_read_by_a_subgraph_count_for_its_node() {
         let inner = GraphProto {
             node: vec![node("Add", "", &["outer", "own"], &["z"])],
             initializer: vec![tensor("own", DataType::UINT8, &[], vec![1])],
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_initializer_that_is_an_input_is_not_constant() {
+    fn initializer_listed_as_input_is_not_constant() {
         let graph = GraphProto {
             initializer: vec![tensor("w", DataType::UINT8, &[], vec![1])],
             input: vec![value("w")],

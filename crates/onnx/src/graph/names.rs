@@ -54,7 +54,7 @@ mod tests {
     use crate::graph::node;
 
     #[test]
-    fn numbers_pass_over_what_is_taken() {
+    fn fresh_names_skip_existing_numbers() {
         let graph = GraphProto { node: vec![node("Relu", "r", &["x"], &["x_2"])], ..GraphProto::default() };
         let mut names = Names::of(&graph);
         assert_eq!(["y", "x", "x", "y", "x"].map(|wanted| names.fresh(wanted)), ["y", "x_1", "x_3", "y_1", "x_4"]);

@@ -1,4 +1,4 @@
-//! Making nodes and asking what they are.
+//! Creating and inspecting nodes.
 
 use kvant_container::onnx::{DataType, GraphProto, NodeProto};
 
@@ -30,12 +30,12 @@ pub fn domain(node: &NodeProto) -> &str {
     }
 }
 
-/// Whether the node is of the standard domain.
+/// Returns whether the node is of the standard domain.
 pub fn is_standard(node: &NodeProto) -> bool {
     domain(node).is_empty()
 }
 
-/// Whether the node is this operator of the standard domain.
+/// Returns whether the node is this operator of the standard domain.
 pub fn is(node: &NodeProto, op_type: &str) -> bool {
     is_standard(node) && node.op_type() == op_type
 }

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_come_after_makers_and_the_rest_stays() {
+    fn sort_puts_consumers_after_producers_and_is_stable() {
         let nodes = vec![
             node("Add", "c", &["a", "b"], &["c"]),
             node("Relu", "a", &["x"], &["a"]),
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_is_an_error() {
+    fn sorting_a_cycle_is_an_error() {
         let nodes = vec![node("Add", "p", &["x", "b"], &["a"]), node("Relu", "q", &["a"], &["b"])];
         let mut graph = GraphProto { node: nodes, ..GraphProto::default() };
         assert_eq!(sort(&mut graph), Err(SortError("p".to_owned())));

@@ -7,7 +7,7 @@ use super::KernelError;
 use super::blocks::each_block;
 use crate::graph::{int_attribute, string_attribute};
 
-/// How a mantissa is rounded.
+/// The rounding of a mantissa.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
     /// To the nearest, halves away from zero: 0 in the operator's attributes.
@@ -49,7 +49,7 @@ impl Rounding {
     }
 }
 
-/// What the elements of a block share.
+/// The shared exponents of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BfpMethod {
     /// An exponent: `to_bfp`.
@@ -67,7 +67,7 @@ pub enum BfpMethod {
 /// a sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bfp {
-    /// What is shared.
+    /// The shared part.
     pub method: BfpMethod,
     /// The axis of the blocks, negative from the end.
     pub axis: i64,

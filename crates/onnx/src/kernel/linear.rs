@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_round_to_even_and_saturate() {
+    fn integer_codes_round_to_even_and_saturate() {
         let x = floats(&[5], &[0.25, 0.75, -100.0, 1e30, f32::NAN]);
         let codes = quantize(&x, &per_tensor(0.5, None), DataType::INT8).unwrap();
         assert_eq!(codes, Array::of(vec![5], vec![0i8, 2, -128, 127, 0]).unwrap());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_and_blocks_have_parameters_of_their_own() {
+    fn axis_and_block_parameters_apply_separately() {
         let x = floats(&[2, 2, 2], &[1.0; 8]);
         let axis = Parameters { scale: floats(&[2], &[1.0, 0.5]), zero_point: None, axis: -2, block: 0 };
         let codes = quantize(&x, &axis, DataType::INT8).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_cast_in_the_scale() {
+    fn float_codes_are_cast_after_scaling() {
         let x = floats(&[3], &[1000.0, 0.3, -3.0]);
         let e4m3 = quantize(&x, &per_tensor(1.0, None), DataType::FLOAT8E4M3FN).unwrap();
         assert_eq!(e4m3.to_f32s()[..], [448.0, 0.3125, -3.0]);

@@ -9,7 +9,7 @@ use super::bfp::Rounding;
 use super::blocks::each_block;
 use crate::graph::{int_attribute, string_attribute};
 
-/// What an element is.
+/// The element format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MxElement {
     /// A float; always rounded to even.
@@ -43,7 +43,7 @@ impl MxElement {
 /// Microscaling: blocks of `block` elements along `axis` with a shared power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Microscaling {
-    /// What an element is.
+    /// The element format.
     pub element: MxElement,
     /// The axis of the blocks, negative from the end.
     pub axis: i64,

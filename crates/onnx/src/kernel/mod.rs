@@ -1,4 +1,4 @@
-//! What quantizing operators compute, one kernel each, as the runtimes do. No graphs: a kernel gets values and gives values.
+//! Quantizing operators, one kernel each, computing as the runtimes do. No graphs: a kernel maps values to values.
 //!
 //! The operators of the standard and `com.microsoft` domains are in [`mod@linear`]; [`Bfp`] and [`Microscaling`] are those of
 //! `com.amd.quark`, whose semantics are facts measured on AMD Quark 0.13.

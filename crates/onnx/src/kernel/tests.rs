@@ -23,7 +23,7 @@ fn node_of(case: &Value) -> NodeProto {
 }
 
 #[test]
-fn blocks_are_those_of_the_incumbent() {
+fn block_kernels_match_quark() {
     let cases: Vec<Value> = serde_json::from_str(include_str!("../../tests/data/block_vectors.json")).unwrap();
     assert_eq!(cases.len(), 26);
     for case in &cases {
@@ -42,7 +42,7 @@ fn blocks_are_those_of_the_incumbent() {
 }
 
 #[test]
-fn attributes_beyond_the_kernels_are_errors() {
+fn unsupported_kernel_attributes_are_errors() {
     let with = |op: &str, name: &str, value: i64| {
         let mut node = node(op, "n", &["x"], &["y"]);
         set_attribute(&mut node, name, value);

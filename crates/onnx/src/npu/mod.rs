@@ -1,4 +1,4 @@
-//! What AMD's NPUs ask of a model with power-of-two scales: scales that shifts can reach, and operators as they compute them.
+//! Requirements of AMD's NPUs for models with power-of-two scales: scales that shifts can reach, and operators as they compute them.
 
 mod refine;
 mod simulate;

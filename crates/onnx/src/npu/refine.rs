@@ -236,7 +236,7 @@ impl<'a> Positions<'a> {
     }
 }
 
-/// Whether a HardSigmoid is the one an NPU has: `clamp(x / 6 + 1/2)`.
+/// Returns whether a HardSigmoid is the one an NPU has: `clamp(x / 6 + 1/2)`.
 pub(super) fn is_dpu_sigmoid(node: &NodeProto) -> bool {
     let near = |value: f32, wanted: f32| (value - wanted).abs() <= 1e-6;
     let alpha = float_attribute(node, "alpha").is_some_and(|alpha| near(alpha, 1.0 / 6.0));
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_move_only_what_is_outside() {
+    fn limiting_moves_only_positions_outside_the_range() {
         assert_eq!([limited(-1, 0, 16), limited(17, 0, 16), limited(3, 0, 16)], [Some(0), Some(16), None]);
         assert_eq!([position(0.25), position(2.0)], [2, -1]);
     }

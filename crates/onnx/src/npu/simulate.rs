@@ -8,7 +8,7 @@ use crate::graph::{Index, float_attribute, ints_attribute, is, node, set_attribu
 use crate::placement::Placement;
 use crate::shape::Types;
 
-/// What the NPU's sigmoid has for 1/6: 2731 / 2^14, over 1/6.
+/// The NPU's approximation of 1/6 in its sigmoid, 2731 / 2^14, relative to 1/6.
 const SIGMOID_FACTOR: f64 = 2731.0 / 16384.0 * 6.0;
 
 /// Computes as the hardware does, where its operators differ: [`npu::simulate`].
@@ -72,7 +72,7 @@ fn axes(node: &NodeProto, graph: &GraphProto, index: &Index) -> Vec<i64> {
     from_input.or_else(|| ints_attribute(node, "axes").map(<[i64]>::to_vec)).unwrap_or_default()
 }
 
-/// What the NPU's result is larger by.
+/// The factor by which the NPU's result is larger.
 fn factor(node: &NodeProto, axes: &[i64], dims: &dyn Fn(&str) -> Option<Vec<usize>>) -> Option<f64> {
     let square = |sides: &[usize]| match sides {
         [height, width] if height == width && *height > 0 => Some(average_factor(*height)),
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn factors_are_those_of_the_hardware() {
+    fn average_pool_factors_match_the_hardware() {
         assert_eq!(average_factor(7), 49.0 * 21.0 / 1024.0);
         assert_eq!(average_factor(8), 1.0);
         assert!((average_factor(9) - 1.0).abs() < 0.01);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn sigmoids_become_three_pieces_and_a_factor() {
+    fn sigmoid_becomes_hard_sigmoid_and_a_factor() {
         let mut graph = GraphProto { node: vec![node("Sigmoid", "s", &["x"], &["y"])], ..GraphProto::default() };
         assert_eq!(simulate(&mut graph, &|_| None, &|_| true), 2);
         let ops: Vec<&str> = graph.node.iter().map(|n| n.op_type()).collect();

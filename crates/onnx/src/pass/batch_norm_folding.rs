@@ -36,7 +36,7 @@ pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize
     Ok(edit.apply(graph))
 }
 
-/// What BatchNormalization does to each channel.
+/// The scale and offset of BatchNormalization for each channel.
 pub(super) struct Norm {
     /// `scale / sqrt(variance + epsilon)`.
     pub(super) factor: Floats,
@@ -188,7 +188,7 @@ fn before(norm: &Norm, node: &NodeProto, index: &Index, graph: &GraphProto) -> O
     if weight.data_type != norm.factor.data_type || weight.shape.get(axis)?.checked_mul(group)? != norm.channels() {
         return None;
     }
-    let inputs = Inputs { axis, outputs, group };
+    let inputs = NormInputs { axis, outputs, group };
     let shifted = inputs.added(&weight, &norm.shift());
     let bias = bias.with(&Floats { values: shifted, ..bias.clone() }, |a, b| a + b);
     let weight = inputs.scaled(&weight, &norm.factor.values);
@@ -203,13 +203,13 @@ fn has_no_padding(node: &NodeProto) -> bool {
 }
 
 /// Where the input channels of a weight lie: along an axis of 0 or 1, and shifted by groups of outputs.
-struct Inputs {
+struct NormInputs {
     axis: usize,
     outputs: usize,
     group: usize,
 }
 
-impl Inputs {
+impl NormInputs {
     /// The output and the input channel of an element.
     fn of(&self, weight: &Floats, element: usize) -> (usize, usize) {
         let inner: usize = weight.shape[2..].iter().product();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_convolution_it_scales_the_outputs() {
+    fn batch_norm_after_a_convolution_scales_its_outputs() {
         let conv = node("Conv", "c", &["x", "w"], &["h"]);
         let (model, count) = folded(vec![conv, bn("h", "y")], vec![floats("w", &[2, 1, 1, 1], &[1.0, 10.0])]);
         assert_eq!(count, 1);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_a_transposed_convolution_are_told_apart() {
+    fn grouped_transposed_convolution_is_folded_per_group() {
         let mut conv = node("ConvTranspose", "c", &["x", "w"], &["h"]);
         set_attribute(&mut conv, "group", 2i64);
         let w = floats("w", &[4, 1, 1, 1], &[1.0, 2.0, 3.0, 4.0]);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn before_a_convolution_it_scales_the_inputs() {
+    fn batch_norm_before_a_convolution_scales_its_inputs() {
         let conv = node("Conv", "c", &["h", "w", "cb"], &["y"]);
         let more = vec![floats("w", &[1, 2, 1, 1], &[1.0, 10.0]), floats("cb", &[1], &[100.0])];
         let (model, count) = folded(vec![bn("x", "h"), conv.clone()], more.clone());
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn gemm_is_folded_on_either_side_of_its_weight() {
+    fn gemm_is_folded_for_both_weight_orientations() {
         for (transposed, shape) in [(0i64, [1, 2]), (1, [2, 1])] {
             let mut gemm = node("Gemm", "g", &["x", "w"], &["h"]);
             set_attribute(&mut gemm, "transB", transposed);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_that_others_read_stays() {
+    fn result_with_other_consumers_is_not_folded() {
         let conv = node("Conv", "c", &["x", "w"], &["h"]);
         let more = vec![floats("w", &[2, 1, 1, 1], &[1.0, 10.0])];
         let other = node("Relu", "r", &["h"], &["z"]);

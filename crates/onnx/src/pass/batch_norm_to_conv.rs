@@ -41,7 +41,7 @@ mod tests {
     use crate::test_models::{floats, model, typed};
 
     #[test]
-    fn a_norm_of_pictures_is_a_convolution() {
+    fn batch_norm_of_images_becomes_a_convolution() {
         let mut norm = node("BatchNormalization", "bn", &["x", "s", "b", "m", "v"], &["y"]);
         set_attribute(&mut norm, "epsilon", 0.0f32);
         let constants = [("s", 4.0), ("b", 1.0), ("m", 3.0), ("v", 4.0)].map(|(name, v)| floats(name, &[1], &[v]));

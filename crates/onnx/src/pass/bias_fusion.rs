@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_one_number_for_each_channel_is_a_bias() {
+    fn only_one_value_per_channel_is_a_bias() {
         assert_eq!(bias(&[1, 2, 1, 1], false), Some(vec![1.0, 2.0]));
         assert_eq!(bias(&[2, 1, 1], true), Some(vec![11.0, 22.0]));
         assert_eq!(bias(&[1], false), Some(vec![1.0, 1.0]));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_is_no_bias() {
+    fn mask_is_not_fused_as_a_bias() {
         for far in [f32::NEG_INFINITY, f32::MIN, -1e4] {
             let nodes = vec![node("MatMul", "m", &["x", "w"], &["h"]), node("Add", "a", &["h", "k"], &["y"])];
             let constants = vec![floats("w", &[1, 2], &[1.0, 2.0]), floats("k", &[2], &[0.0, far])];
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_of_two_dimensions_becomes_gemm() {
+    fn two_dimensional_product_becomes_gemm() {
         let nodes = vec![node("MatMul", "m", &["x", "w"], &["h"]), node("Add", "a", &["k", "h"], &["y"])];
         let constants = vec![floats("w", &[1, 2], &[1.0, 2.0]), floats("k", &[2], &[3.0, 4.0])];
         let mut flat = model(17, nodes, constants, &[], &["y"]);

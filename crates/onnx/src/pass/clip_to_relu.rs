@@ -30,7 +30,7 @@ fn limit(clip: &NodeProto, input: usize, attribute: &str, pattern: &Pattern<'_>)
     }
 }
 
-/// Whether no 32-bit float is above a limit.
+/// Returns whether no 32-bit float is above a limit.
 fn is_none(limit: f64) -> bool {
     limit >= f64::from(f32::MAX)
 }
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_open_clip_from_zero_is_a_relu() {
+    fn only_unbounded_clip_at_zero_is_a_relu() {
         assert_eq!((count(&["zero"]), count(&["zero", "inf"])), (1, 1));
         assert_eq!((count(&["zero", "six"]), count(&["six"]), count(&[])), (0, 0, 0));
     }

@@ -82,7 +82,7 @@ impl Folder<'_> {
         Some(vec![value.into_tensor(name)])
     }
 
-    /// What shape inference found out about integers.
+    /// The integers that shape inference found.
     fn known(&self, node: &NodeProto) -> Option<Vec<Value>> {
         let [output] = &node.output[..] else { return None };
         is_known(node).then(|| self.types.constant(output).cloned().map(|value| vec![value]))?
@@ -116,7 +116,7 @@ mod tests {
     use crate::test_models::{floats, integers, model, typed};
 
     #[test]
-    fn a_shape_that_is_known_is_folded_into_the_reshape() {
+    fn known_shape_is_folded_into_reshape() {
         let mut gather = node("Gather", "g", &["s", "zero"], &["n"]);
         set_attribute(&mut gather, "axis", 0i64);
         let mut concat = node("Concat", "c", &["n", "rest"], &["shape"]);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn quantized_weights_and_outputs_stay() {
+    fn quantized_weights_and_outputs_are_not_folded() {
         let nodes = vec![
             node("DequantizeLinear", "d", &["w", "s"], &["v"]),
             node("Add", "a", &["s", "s"], &["y"]),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_grows_to_the_limit_only() {
+    fn folded_constants_are_limited_in_size() {
         let nodes = vec![node("Expand", "e", &["one", "shape"], &["v"]), node("Mul", "m", &["x", "v"], &["y"])];
         let initializers = vec![floats("one", &[1], &[1.0]), integers("shape", &[1024, 1024])];
         let mut model = model(17, nodes, initializers, &["x"], &["y"]);

@@ -39,7 +39,7 @@ mod tests {
     use crate::test_models::{floats, model};
 
     #[test]
-    fn the_second_user_gets_a_copy() {
+    fn second_user_of_a_bias_gets_a_copy() {
         let conv = |i: usize| node("Conv", "", &["x", "w", "b"], &[["p", "q", "r"][i]]);
         let initializers = vec![floats("w", &[1, 1, 1, 1], &[1.0]), floats("b", &[1], &[2.0])];
         let mut model = model(17, (0..3).map(conv).collect(), initializers, &["x"], &["p", "q", "r"]);

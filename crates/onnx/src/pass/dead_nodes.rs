@@ -54,7 +54,7 @@ mod tests {
     use crate::test_models::{floats, model, typed};
 
     #[test]
-    fn what_no_output_needs_goes() {
+    fn nodes_not_reaching_an_output_are_removed() {
         let nodes = vec![
             node("Relu", "dead", &["x"], &["a"]),
             node("Add", "dead too", &["a", "w"], &["b"]),

@@ -51,7 +51,7 @@ fn is_shared(tensor: &TensorProto) -> bool {
     matches!(data_type(tensor), DataType::INT64 | DataType::INT32 | DataType::BOOL)
 }
 
-/// What makes two nodes the same, besides their attributes.
+/// The criteria of equal nodes, besides their attributes.
 type Key = (String, String, usize, Vec<String>);
 
 /// Positions of nodes that an earlier one equals, and their outputs beside those of the first.
@@ -103,7 +103,7 @@ mod tests {
     use crate::test_models::{floats, integers, model};
 
     #[test]
-    fn equal_nodes_and_integers_become_one() {
+    fn equal_nodes_and_integer_constants_are_merged() {
         let nodes = vec![
             node("Reshape", "a", &["x", "s"], &["a"]),
             node("Reshape", "b", &["x", "t"], &["b"]),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_random_numbers_and_weights_stay() {
+    fn outputs_random_nodes_and_weights_are_not_merged() {
         let nodes = vec![
             node("Add", "", &["x", "v"], &["a"]),
             node("Add", "", &["x", "w"], &["b"]),

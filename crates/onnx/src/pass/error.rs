@@ -1,4 +1,4 @@
-//! What can go wrong when a graph is rewritten.
+//! Errors of rewriting a graph.
 
 use kvant_container::{Diagnostic, ErrorKind};
 
@@ -11,7 +11,7 @@ pub enum PassError {
     /// There is no pass of this name.
     #[error("there is no pass `{}`{}", .name.escape_debug(), Suggestion(*.near))]
     Unknown {
-        /// What was asked for.
+        /// The request.
         name: String,
         /// The name that is nearest to it, if one is near.
         near: Option<&'static str>,

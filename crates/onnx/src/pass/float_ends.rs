@@ -66,7 +66,7 @@ mod tests {
     use crate::test_models::model;
 
     #[test]
-    fn callers_give_and_take_float32() {
+    fn graph_inputs_and_outputs_become_float32() {
         let value = |name: &str| ValueType::new(DataType::FLOAT16, vec![Dim::Known(2)]).to_proto(name).unwrap();
         let mut model = model(17, vec![node("Relu", "r", &["x"], &["y"])], vec![], &[], &[]);
         let graph = model.graph.as_mut().unwrap();

@@ -73,7 +73,7 @@ impl Sources {
     }
 }
 
-/// Whether a product has a constant of float64.
+/// Returns whether a product has a constant of float64.
 fn has_double_weights(graph: &GraphProto) -> bool {
     let index = Index::new(graph);
     let double = |name: &String| index.constant(graph, name).is_some_and(|t| data_type(t) == DataType::DOUBLE);
@@ -207,7 +207,7 @@ fn widened(constant: &TensorProto) -> Option<(Vec<usize>, Vec<u8>)> {
     Some((array.shape().to_vec(), contents))
 }
 
-/// Whether an input is read by casts to float32 alone.
+/// Returns whether an input is read by casts to float32 alone.
 fn only_cast(graph: &GraphProto, index: &Index, name: &str) -> bool {
     let casts = |&at: &usize| {
         let node = &graph.node[at];
@@ -216,7 +216,7 @@ fn only_cast(graph: &GraphProto, index: &Index, name: &str) -> bool {
     index.consumers(name).iter().all(casts)
 }
 
-/// Whether an output is made by a Cast, and read by nobody inside.
+/// Returns whether an output is made by a Cast, and read by nobody inside.
 fn made_by_cast(graph: &GraphProto, index: &Index, name: &str) -> bool {
     let maker = index.producer(name).map(|at| &graph.node[at]);
     maker.is_some_and(|node| is(node, "Cast")) && index.consumers(name).is_empty()
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_become_float32_and_the_ends_keep_their_type() {
+    fn float16_becomes_float32_with_unchanged_graph_types() {
         let mut model = source(DataType::FLOAT16, halves("w", &[2, 2], &[1.0, 0.5, -2.0, 6e-8]));
         let selection = Selection::default().with("float-sources").unwrap();
         simplify(&mut model, &selection, &Context::default()).unwrap();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn float64_is_converted_where_weights_are_of_it() {
+    fn float64_weights_are_converted() {
         let bytes = |values: [f64; 4]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
         let weight = tensor("w", DataType::DOUBLE, &[2, 2], bytes([1e300, 0.1, -1e-60, 2.0]));
         let mut double = source(DataType::DOUBLE, weight);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_converted_and_reads_the_cast_of_an_input() {
+    fn subgraph_is_converted_and_reads_the_input_cast() {
         let body = |constant: f32| {
             let inner = halves("k", &[1, 2], &[constant; 2]);
             GraphProto {

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_gets_its_own_names_and_attributes() {
+    fn each_inlined_call_has_its_own_names_and_attributes() {
         let mut model = with_function(17);
         assert_eq!(run(&mut model, &Context::default()).unwrap(), 2);
         let names: Vec<&str> = model.graph.node.iter().map(|n| n.name()).collect();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn another_opset_stays_a_call() {
+    fn function_of_another_opset_is_not_inlined() {
         let mut model = with_function(13);
         assert_eq!(run(&mut model, &Context::default()).unwrap(), 0);
         assert_eq!((model.graph.node.len(), model.functions.len()), (2, 1));

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn factors_come_in_any_order() {
+    fn gelu_is_fused_for_any_factor_order() {
         let mul = |a: &str, b: &str, c: &str| node("Mul", "", &[a, b], &[c]);
         assert!(fused(20, vec![mul("x", "s", "m"), mul("m", "half", "y")]));
         assert!(fused(20, vec![mul("s", "half", "m"), mul("x", "m", "y")]));

@@ -73,7 +73,7 @@ impl Graph<'_> {
         before.is_some() && before == node.output.first().and_then(|name| self.types.known_shape(name))
     }
 
-    /// Whether the integers of an attribute or a constant input all are one number.
+    /// Returns whether the integers of an attribute or a constant input all are one number.
     fn all(&self, node: &NodeProto, attribute: &str, input: usize, number: i64) -> bool {
         let by_input = || self.constant(positional_input(node, input)?)?.as_integers();
         let values = ints_attribute(node, attribute).map(<[i64]>::to_vec).or_else(by_input);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_without_effect_go() {
+    fn nodes_without_effect_are_removed() {
         let mut transpose = node("Transpose", "t", &["r"], &["t"]);
         set_attribute(&mut transpose, "perm", &[0i64, 1][..]);
         let mut cast = node("Cast", "c", &["t"], &["f"]);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_and_outputs_of_the_graph_keep_their_names() {
+    fn graph_inputs_and_outputs_keep_their_names() {
         let through = vec![node("Identity", "i", &["x"], &["y"])];
         assert_eq!(left(through.clone()), through);
         let mut transpose = node("Transpose", "t", &["x"], &["y"]);

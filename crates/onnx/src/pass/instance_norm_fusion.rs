@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn means_over_the_picture_are_an_instance_norm() {
+    fn spatial_means_become_an_instance_norm() {
         assert_eq!(count(&[2, 3], &[1, 3, 1, 1]), 1);
         assert_eq!(count(&[-1, -2], &[3, 1, 1]), 1);
         assert_eq!(count(&[3], &[3, 1, 1]), 0);

@@ -27,7 +27,7 @@ pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, Pass
     Ok(edit.apply(graph))
 }
 
-/// What the norm is taken of, and over which axis.
+/// The input of the norm, and its axis.
 struct Norm<'g> {
     input: &'g str,
     axis: i64,
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_of_a_sum_of_squares_is_a_norm() {
+    fn root_of_sum_of_squares_becomes_an_l2_norm() {
         let mut sum = node("ReduceSum", "", &["s"], &["n"]);
         set_attribute(&mut sum, "axes", &[-1i64][..]);
         let nodes = vec![
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_axis_and_a_small_epsilon_fuse() {
+    fn l2_norm_needs_one_axis_and_a_small_epsilon() {
         assert_eq!(count(&[1], 1e-12), 1);
         assert_eq!(count(&[1, 2], 1e-12), 0);
         assert_eq!(count(&[1], 1e-3), 0);

@@ -86,7 +86,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn means_over_the_last_axes_are_a_layer_norm() {
+    fn means_over_the_last_axes_become_a_layer_norm() {
         let made = fused(17, &[-1], &[4]).unwrap();
         assert_eq!(
             (made.op_type(), &made.input[..]),
@@ -97,7 +97,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn other_axes_shapes_and_opsets_stay() {
+    fn other_axes_shapes_and_opsets_are_not_fused() {
         assert!(fused(16, &[-1], &[4]).is_none());
         assert!(fused(17, &[1], &[3]).is_none());
         assert!(fused(17, &[-1], &[1]).is_none());

@@ -56,7 +56,7 @@ mod tests {
     use crate::test_models::{branches, floats, model, value};
 
     #[test]
-    fn constants_of_both_branches_move_under_names_of_their_own() {
+    fn branch_constants_are_lifted_under_distinct_names() {
         let body = |factor: f32| GraphProto {
             name: Some("branch".to_owned()),
             node: vec![node("MatMul", "m", &["x", "w"], &["p"]), node("Add", "a", &["p", "k"], &["z"])],

@@ -136,7 +136,7 @@ mod tests {
     use crate::test_models::{floats, integers, model, typed};
 
     #[test]
-    fn rows_of_a_bias_are_those_of_the_product() {
+    fn bias_must_broadcast_to_the_rows_of_the_product() {
         assert!(broadcasts(&[6, 3], &[6], 3) && broadcasts(&[6, 1], &[1, 6], 3) && broadcasts(&[1, 3], &[2, 6], 3));
         // To [6, 1, 3] it would add dimensions, to [2, 3, 3] each row its own.
         assert!(
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_two_dimensions_are_reshaped_around_it() {
+    fn higher_dimensional_products_are_reshaped_around_gemm() {
         let model = run_on(&[1, 4, 2]);
         let graph = &model.graph;
         let mut gemm = node("Gemm", "mm", &["h_pre_reshape_out", "h_weight", "b"], &["h_gemm_out"]);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_is_no_bias() {
+    fn mask_is_not_turned_into_a_gemm_bias() {
         for mask in [f32::NEG_INFINITY, f32::MIN] {
             let nodes = vec![node("MatMul", "mm", &["x", "w"], &["h"]), node("Add", "a", &["h", "b"], &["y"])];
             let initializers = vec![floats("w", &[2, 3], &[0.5; 6]), floats("b", &[3], &[0.0, mask, 0.0])];

@@ -51,7 +51,7 @@ pub use selection::Selection;
 pub struct Pass {
     /// The name to select it by.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// Its purpose, in one line.
     pub about: &'static str,
     /// Whether it runs unless it is switched off.
     pub default: bool,
@@ -92,13 +92,13 @@ pub const ALL: &[Pass] = &[
     },
     Pass {
         name: "float-ends",
-        about: "inputs and outputs of float16, bfloat16 and float64 become float32 where only a Cast stands at them",
+        about: "float16, bfloat16 and float64 inputs and outputs become float32 where they connect only to a Cast",
         default: false,
         run: float_ends::run,
     },
     Pass {
         name: "constant-folding",
-        about: "what depends on constants alone is computed now, shapes that are known included",
+        about: "constant expressions are computed now, including known shapes",
         default: true,
         run: constant_folding::run,
     },
@@ -188,7 +188,7 @@ pub const ALL: &[Pass] = &[
     },
     Pass {
         name: "nhwc-inputs",
-        about: "inputs of images change from NCHW to NHWC: a Transpose stands behind them, and data must be NHWC",
+        about: "image inputs change from NCHW to NHWC: a Transpose follows them, and data must be NHWC",
         default: false,
         run: nhwc_inputs::run,
     },
@@ -200,7 +200,7 @@ pub const ALL: &[Pass] = &[
     },
     Pass {
         name: "copy-shared-bias",
-        about: "each Conv, ConvTranspose and Gemm gets a bias of its own, since a bias is quantized with the scales of its node",
+        about: "each Conv, ConvTranspose and Gemm gets its own bias, since a bias is quantized with the scales of its node",
         default: false,
         run: copy_shared_bias::run,
     },
@@ -218,10 +218,10 @@ pub const ALL: &[Pass] = &[
     },
 ];
 
-/// What passes may use besides the model.
+/// The inputs of passes besides the model.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// Where large new weights are kept; in memory without it.
+    /// The store of large new weights; they stay in memory without it.
     pub spill: Option<&'a Spill>,
     /// Most bytes that a folded constant may grow to beyond the constants it is made of.
     pub largest: usize,
@@ -292,7 +292,7 @@ mod tests {
     use crate::test_models::{floats, model};
 
     #[test]
-    fn names_are_those_of_the_command_line_and_differ() {
+    fn pass_names_are_unique_option_values() {
         let mut names: Vec<_> = ALL.iter().map(|pass| pass.name).collect();
         assert!(
             names.iter().all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '-' || c.is_ascii_digit()))
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_go_on_until_nothing_changes() {
+    fn passes_repeat_until_nothing_changes() {
         let nodes = vec![
             node("Identity", "i", &["x"], &["a"]),
             node("Add", "a", &["w", "w"], &["v"]),

@@ -29,7 +29,7 @@ pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, Pass
     Ok(count)
 }
 
-/// Whether an input is of four axes of floats, has no default, and is not turned already.
+/// Returns whether an input is of four axes of floats, has no default, and is not turned already.
 fn is_image(graph: &GraphProto, index: &Index, position: usize) -> bool {
     let input = &graph.input[position];
     let (data_type, axes) = type_of(input);
@@ -63,7 +63,7 @@ mod tests {
     use crate::test_models::{model, typed};
 
     #[test]
-    fn pictures_are_turned_once_and_other_inputs_not() {
+    fn only_image_inputs_become_nhwc() {
         let nodes = vec![node("Relu", "r", &["x"], &["y"]), node("Relu", "s", &["v"], &["z"])];
         let mut model = model(17, nodes, vec![], &[], &["y", "z"]);
         model.graph.as_mut().unwrap().input = vec![typed("x", &[1, 3, 8, 6]), typed("v", &[1, 4])];

@@ -73,7 +73,7 @@ pub(crate) fn sum<'g>(tensor: &str, pattern: &Pattern<'g>) -> Option<(&'g str, f
     }
 }
 
-/// Whether a tensor is another times itself, which may have been computed twice.
+/// Returns whether a tensor is another times itself, which may have been computed twice.
 fn is_square(tensor: &str, root: &str, pattern: &Pattern<'_>) -> bool {
     square(tensor, pattern).is_some_and(|base| base == root || is_same_difference(base, root, pattern))
 }

@@ -37,7 +37,7 @@ impl<'g> Pattern<'g> {
         self.value(tensor)?.as_float()
     }
 
-    /// Whether a tensor is a constant of one float near a number.
+    /// Returns whether a tensor is a constant of one float near a number.
     pub(crate) fn is_number(&self, tensor: &str, number: f64) -> bool {
         self.number(tensor).is_some_and(|own| (own - number).abs() <= 1e-5 * number.abs())
     }

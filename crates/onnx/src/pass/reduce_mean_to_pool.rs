@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn only_means_over_height_and_width_are_pools() {
+    fn only_spatial_means_become_pools() {
         assert!(pooled(&[2, 3], &[1, 3, 4, 4], 1, false));
         assert!(pooled(&[-1, -2], &[1, 3, 4, 4], 1, true));
         assert!(!pooled(&[2, 3], &[1, 3, 4, 4], 0, false));

@@ -30,7 +30,7 @@ mod tests {
     use crate::test_models::{floats, model};
 
     #[test]
-    fn only_inputs_with_a_default_go() {
+    fn only_inputs_with_an_initializer_are_removed() {
         let nodes = vec![node("Add", "a", &["x", "w"], &["y"])];
         let mut model = model(8, nodes, vec![floats("w", &[1], &[1.0])], &["x", "w"], &["y"]);
         model.ir_version = Some(3);

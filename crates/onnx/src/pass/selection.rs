@@ -1,4 +1,4 @@
-//! Which passes run.
+//! The passes that run.
 
 use super::{ALL, Pass, PassError};
 
@@ -51,14 +51,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passes_are_switched_by_name() {
+    fn passes_are_enabled_by_name() {
         let selection = Selection::none().with("dead-nodes").unwrap().with("identity").unwrap();
         assert_eq!(selection.passes().map(|p| p.name).collect::<Vec<_>>(), ["identity", "dead-nodes"]);
         assert_eq!(selection.without("identity").unwrap(), Selection::none().with("dead-nodes").unwrap());
     }
 
     #[test]
-    fn an_unknown_name_is_an_error_with_the_nearest() {
+    fn unknown_pass_name_gets_a_suggestion() {
         let error = Selection::none().with("constant-fold").unwrap_err();
         assert_eq!(error.to_string(), "there is no pass `constant-fold`; did you mean `constant-folding`?");
         assert_eq!(Selection::none().with("xyz").unwrap_err().to_string(), "there is no pass `xyz`");

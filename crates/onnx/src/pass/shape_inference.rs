@@ -45,7 +45,7 @@ mod tests {
     use crate::test_models::{model, typed};
 
     #[test]
-    fn types_are_written_once() {
+    fn inferred_types_are_written_once() {
         let nodes = vec![node("Relu", "r", &["x"], &["h"]), node("Relu", "s", &["h"], &["y"])];
         let mut model = model(17, nodes, vec![], &[], &["y"]);
         model.graph.as_mut().unwrap().input = vec![typed("x", &[2, 3])];

@@ -54,7 +54,7 @@ mod tests {
     use crate::test_models::{model, typed};
 
     #[test]
-    fn only_large_pools_that_divide_are_split() {
+    fn only_large_divisible_pools_are_split() {
         assert_eq!(block(32, 32), Some([4, 4]));
         assert_eq!(block(24, 30), Some([4, 5]));
         assert_eq!((block(7, 7), block(23, 23), block(0, 5)), (None, None, None));

@@ -85,7 +85,7 @@ mod tests {
     use crate::test_models::{integers, model, typed};
 
     #[test]
-    fn parts_follow_each_other() {
+    fn slices_follow_the_split_lengths() {
         let nodes = vec![node("Split", "s", &["x", "lengths"], &["a", "b"])];
         let mut model = model(13, nodes, vec![integers("lengths", &[1, 2])], &["x"], &["a", "b"]);
         assert_eq!(run(&mut model, &Context::default()).unwrap(), 1);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_parts_need_a_known_length() {
+    fn equal_split_needs_a_known_length() {
         let nodes = vec![node("Split", "s", &["x"], &["a", "b"])];
         let mut unknown = model(9, nodes, vec![], &["x"], &["a", "b"]);
         assert_eq!(run(&mut unknown, &Context::default()).unwrap(), 0);

@@ -84,7 +84,7 @@ pub fn assign(placement: &mut Placement, graph: &GraphProto, types: &Types) {
     biases.retain(|_, bias| activations.get(&bias.input).is_none_or(|a| a.channels.is_none()));
 }
 
-/// Whether an operator that reads or makes a tensor takes one scale for it.
+/// Returns whether an operator that reads or makes a tensor takes one scale for it.
 fn needs_one_scale(graph: &GraphProto, index: &Index, name: &str, element: Element) -> bool {
     let nodes = index.consumers(name).iter().copied().chain(index.producer(name)).map(|at| &graph.node[at]);
     // There are no such kernels of 16-bit codes.
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn images_have_channels_second_and_features_are_last() {
+    fn channel_axis_is_second_for_images_and_last_for_features() {
         let nodes = vec![
             node("Conv", "c", &["x", "w", "b"], &["y"]),
             node("MatMul", "m", &["v", "u"], &["z"]),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn one_scale_is_kept_where_kernels_take_one() {
+    fn single_scale_is_kept_where_kernels_require_it() {
         let nodes = vec![
             node("Conv", "c", &["x", "w"], &["a"]),
             node("Sigmoid", "s", &["a"], &["b"]),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_concatenated_and_second_operands_keep_one_scale() {
+    fn concat_and_second_operands_keep_one_scale() {
         let mut concat = node("Concat", "k", &["a", "b"], &["c"]);
         crate::graph::set_attribute(&mut concat, "axis", 1);
         let nodes = vec![
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_without_such_scales_refuse() {
+    fn layouts_without_channel_scales_refuse_them() {
         let mut integers = recipe("A8W8");
         integers.layout = Layout::QOperator;
         for refused in [integers, recipe("XINT8"), recipe("BF16"), recipe("UINT8_DYNAMIC_QUANT")] {

@@ -4,7 +4,7 @@ use kvant_container::onnx::{GraphProto, NodeProto, tensor_bytes};
 
 use crate::graph::{Index, float_attribute, is_standard, positional_input};
 
-/// Whether the tensor that `producer` makes goes straight into an activation function that is fused with it.
+/// Returns whether the tensor that `producer` makes goes straight into an activation function that is fused with it.
 pub fn is_fused(graph: &GraphProto, index: &Index, producer: &NodeProto, tensor: &str) -> bool {
     const BEFORE_ACTIVATIONS: &[&str] =
         &["Conv", "Add", "MaxPool", "AveragePool", "GlobalAveragePool", "MatMul", "Gemm", "ConvTranspose"];

@@ -37,7 +37,7 @@ pub fn check(recipe: &Recipe, placement: &Placement, graph: &GraphProto) -> Resu
     }
 }
 
-/// The ways out.
+/// The remedies.
 const WIDE_WEIGHTS: &str =
     "choose weights of 4, 8 or 16 bits (‹weight› int16), or int16 activations (‹activation› int16)";
 const NARROW_DATA: &str = "choose weights of 4 bits too (‹weight› int4), or activations of 8 (‹activation› int8); ‹exclude-op-types› Conv leaves convolutions in float";
@@ -107,7 +107,7 @@ mod tests {
     use crate::test_models::{floats, model, typed};
     use kvant_container::onnx::{AttributeProto, AttributeType};
 
-    /// Whether a network of an operator is refused with these types.
+    /// Returns whether a network of an operator is refused with these types.
     fn refused(op: &str, activation: Element, weight: Element, form: Form) -> bool {
         let (shape, data): (&[usize], _) = match op {
             "Conv" => (&[3, 3, 1, 1], typed("x", &[1, 3, 8, 8])),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn types_without_kernels_are_refused_where_a_kernel_would_be_made() {
+    fn dtypes_without_kernels_are_refused() {
         use Element::*;
         for (op, activation, weight, expected) in [
             ("Conv", Int4, Int8, true),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_4_bits_are_neither_pooled_nor_limited() {
+    fn int4_activations_are_not_pooled_or_clipped() {
         for (op, expected) in [("MaxPool", true), ("Clip", true), ("Relu", false)] {
             let inputs: &[&str] = if op == "Clip" { &["a", "low", "high"] } else { &["a"] };
             let mut second = node(op, "second", inputs, &["y"]);

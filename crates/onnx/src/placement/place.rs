@@ -93,7 +93,7 @@ impl<'a> Placer<'a> {
         wanted(node, &self.recipe.selection).then(|| Skipped::new(node, reason))
     }
 
-    /// Why a node must stay in float.
+    /// The reason that a node must stay in float.
     fn obstacle(&self, node: &NodeProto, rule: Rule) -> Option<&'static str> {
         let masked = |names: &[String]| names.iter().any(|name| self.masked.contains(name));
         // What stays in float may hold anything; a dynamic layout makes codes of it.
@@ -106,7 +106,7 @@ impl<'a> Placer<'a> {
         (variable && self.recipe.activation.is_none()).then_some("no operand is constant")
     }
 
-    /// Whether both operands of a product are computed.
+    /// Returns whether both operands of a product are computed.
     fn variable_product(&self, node: &NodeProto) -> bool {
         let constant = |position| positional_input(node, position).is_some_and(|name| self.is_constant(name));
         !constant(0) && !constant(1)
@@ -254,7 +254,7 @@ impl<'a> Placer<'a> {
         self.recipe.overrides.iter().rev().find(means)
     }
 
-    /// Whether a node of such a name reads a tensor.
+    /// Returns whether a node of such a name reads a tensor.
     fn is_read_by(&self, tensor: &str, nodes: &Glob) -> bool {
         self.index.consumers(tensor).iter().any(|&position| nodes.matches(self.graph.node[position].name()))
     }
@@ -329,7 +329,7 @@ mod tests {
     use crate::test_models::{floats, model, typed};
 
     #[test]
-    fn constants_beside_activations_have_their_type_where_bytes_are_of_two() {
+    fn constants_beside_wide_activations_use_the_activation_dtype() {
         let nodes = vec![
             node("Gather", "rows", &["table", "ids"], &["e"]),
             node("Mul", "scaled", &["e", "c"], &["h"]),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn recurrent_layers_stay_in_float_with_a_reason() {
+    fn recurrent_layers_stay_float_with_a_reason() {
         let nodes = vec![
             node("GRU", "gru", &["x", "w", "r"], &["h"]),
             node("Squeeze", "flat", &["h", "axes"], &["s"]),

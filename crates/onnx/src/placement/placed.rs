@@ -76,7 +76,7 @@ impl Skipped {
     }
 }
 
-/// What becomes of a graph.
+/// The result for a graph.
 #[derive(Debug, Clone, Default)]
 pub struct Placement {
     /// Quantized activations by tensor.

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_operator_has_one_row() {
+    fn every_operator_has_one_rule() {
         let names: HashSet<&str> = RULES.iter().map(|row| row.op_type).collect();
         assert_eq!(names.len(), RULES.len());
     }

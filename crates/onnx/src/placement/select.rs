@@ -51,7 +51,7 @@ fn may_be_forced(op_type: &str) -> bool {
     !NEVER.contains(&op_type)
 }
 
-/// Whether a recipe's choice of nodes has a node in it.
+/// Returns whether a recipe's choice of nodes has a node in it.
 pub(super) fn wanted(node: &NodeProto, selection: &Selection) -> bool {
     let op_type = node.op_type();
     let only = selection.op_types.is_empty()
@@ -60,7 +60,7 @@ pub(super) fn wanted(node: &NodeProto, selection: &Selection) -> bool {
     only && named && !is_excluded(node, selection)
 }
 
-/// Whether a node, and what is inside of it, is left alone.
+/// Returns whether a node, and what is inside of it, is left alone.
 pub fn is_excluded(node: &NodeProto, selection: &Selection) -> bool {
     selection.excluded_op_types.iter().any(|name| name == node.op_type())
         || selection

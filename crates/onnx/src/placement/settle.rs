@@ -24,7 +24,7 @@ impl Placer<'_> {
         });
     }
 
-    /// Where the values of a tensor come from, through operators that only move them.
+    /// The origin of a tensor's values, through operators that only move them.
     fn origin(&self, tensor: &str) -> String {
         let mut origin = tensor;
         for _ in 0..self.moved.len() {

@@ -8,7 +8,7 @@ use kvant_quant::glob::{Glob, nearest_names};
 use crate::error::QuantizeError;
 use crate::recipe::{Override, Recipe};
 
-/// What can be named in a graph and the graphs inside it.
+/// Names in a graph and the graphs inside it.
 #[derive(Debug, Clone, Default)]
 pub struct Named {
     nodes: BTreeSet<String>,
@@ -100,7 +100,7 @@ impl std::fmt::Display for Word<'_> {
 pub fn unmatched(recipe: &Recipe, source: &Named, simplified: &Named) -> Result<Vec<String>, QuantizeError> {
     let idle = words(recipe).into_iter().filter(|word| !word.names_any_of(simplified));
     let sentence = |word: Word<'_>| match word.names_any_of(source) {
-        true => Ok(format!("{word}: passes have merged or removed what it names (‹disable-pass› keeps it)")),
+        true => Ok(format!("{word}: passes have merged or removed it (‹disable-pass› keeps it)")),
         false => Err(word.refused(simplified)),
     };
     idle.map(sentence).collect()
@@ -139,7 +139,7 @@ mod tests {
     use kvant_container::Diagnostic;
 
     #[test]
-    fn words_without_effect_are_told() {
+    fn rules_without_effect_are_reported() {
         let graph = |nodes| GraphProto { node: nodes, ..GraphProto::default() };
         let conv = node("Conv", "conv1", &["x", "w"], &["c"]);
         let source = Named::of(&graph(vec![conv.clone(), node("BatchNormalization", "norm1", &["c"], &["y"])]));

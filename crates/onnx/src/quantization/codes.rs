@@ -19,17 +19,17 @@ pub fn quantize_value(value: f32, affine: Affine, codes: CodeRange) -> i64 {
 
 /// [`quantize_value`] of many values, on the best instruction set.
 pub fn quantize_values(values: &[f32], affine: Affine, codes: CodeRange, made: &mut [i32]) {
-    dispatch(Isa::best(), Codes { values, affine, codes, made });
+    dispatch(Isa::best(), CodeLoop { values, affine, codes, made });
 }
 
-struct Codes<'a> {
+struct CodeLoop<'a> {
     values: &'a [f32],
     affine: Affine,
     codes: CodeRange,
     made: &'a mut [i32],
 }
 
-impl Loop for Codes<'_> {
+impl Loop for CodeLoop<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn many_values_get_the_codes_of_each() {
+    fn vectorized_codes_equal_single_codes() {
         let mut values: Vec<f32> = (-300..300).map(|i| i as f32 * 0.37).collect();
         values.extend([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, -1e-40]);
         for element in [Element::Int4, Element::UInt8, Element::Int16, Element::Int32] {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn packed_codes() {
+    fn codes_are_packed_by_dtype() {
         assert_eq!(pack(&[-1, 2, 7], Element::Int4), [0x2f, 0x07]);
         assert_eq!(pack(&[-2, 3], Element::Int8), [254, 3]);
         assert_eq!(pack(&[-2], Element::Int16), [254, 255]);

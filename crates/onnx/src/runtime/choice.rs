@@ -38,7 +38,7 @@ impl fmt::Display for RuntimeChoice {
 
 /// A text that names no engine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no engine: auto, rten or ort")]
+#[error("`{0}` is not an engine: auto, rten or ort")]
 pub struct ParseRuntimeChoiceError(String);
 
 impl FromStr for RuntimeChoice {
@@ -79,11 +79,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_are_spelled_as_they_are_parsed() {
+    fn runtime_choices_round_trip() {
         for choice in RuntimeChoice::ALL {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
         let error = "tract".parse::<RuntimeChoice>().unwrap_err();
-        assert_eq!(error.to_string(), "`tract` is no engine: auto, rten or ort");
+        assert_eq!(error.to_string(), "`tract` is not an engine: auto, rten or ort");
     }
 }

@@ -15,7 +15,7 @@ pub enum RuntimeError {
     Library {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reasons against.
         problem: String,
     },
     /// The embedded engine does not compute these nodes, or not reliably.
@@ -26,7 +26,7 @@ pub enum RuntimeError {
     Load {
         /// The engine.
         engine: String,
-        /// What it said.
+        /// The engine's message.
         problem: String,
     },
     /// The engine failed while it ran the model.
@@ -34,7 +34,7 @@ pub enum RuntimeError {
     Run {
         /// The engine.
         engine: String,
-        /// What it said.
+        /// The engine's message.
         problem: String,
     },
     /// A tensor was asked for that the graph does not have.
@@ -53,7 +53,7 @@ pub enum RuntimeError {
     Input {
         /// The input.
         input: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A quantizing node that cannot be computed.
@@ -63,7 +63,7 @@ pub enum RuntimeError {
         node: String,
         /// Its operator.
         op: String,
-        /// What is not handled.
+        /// The unsupported feature.
         error: crate::kernel::KernelError,
     },
     /// The model could not be written for the engine.

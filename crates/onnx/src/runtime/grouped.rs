@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_break_ends_the_visit() {
+    fn break_stops_the_run() {
         let runs = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
         let mut session = Grouped::new(Box::new(Fake(runs.clone())), HashMap::new(), HashMap::new(), 1);
         let mut seen = 0;

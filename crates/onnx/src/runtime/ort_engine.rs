@@ -84,7 +84,7 @@ impl OrtEngine {
     }
 }
 
-/// Whether so many tensors are wanted that nodes can hardly be fused: optimization would only take memory.
+/// Returns whether so many tensors are wanted that nodes can hardly be fused: optimization would only take memory.
 fn mostly_wanted(model: &ModelProto, wanted: &[String]) -> bool {
     wanted.len() > 1 && 2 * wanted.len() > model.graph.node.len()
 }
@@ -159,7 +159,7 @@ fn lent<'a>(array: &'a Array<'_>) -> Result<SessionInputValue<'a>, ort::Error> {
 
 /// An output as an array, lent.
 fn array(value: &DynValue) -> Result<Array<'_>, String> {
-    let ort::value::ValueType::Tensor { ty, .. } = value.dtype() else { return Err("it is no tensor".to_owned()) };
+    let ort::value::ValueType::Tensor { ty, .. } = value.dtype() else { return Err("it is not a tensor".to_owned()) };
     match ty {
         TensorElementType::Float32 => extracted::<f32>(value),
         TensorElementType::Float64 => extracted::<f64>(value),

@@ -205,7 +205,7 @@ mod tests {
     use kvant_container::Diagnostic;
 
     #[test]
-    fn what_is_no_onnx_runtime_is_an_error() {
+    fn invalid_onnx_runtime_library_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("libonnxruntime.so");
         std::fs::write(&file, b"no library").unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn wheels_are_found_below_a_prefix() {
+    fn onnx_runtime_wheels_are_found_below_a_prefix() {
         let prefix = tempfile::tempdir().unwrap();
         let capi = prefix.path().join("lib/python3.12/site-packages/onnxruntime/capi");
         std::fs::create_dir_all(&capi).unwrap();

@@ -20,7 +20,7 @@ struct Context<'g> {
     types: &'g Types,
 }
 
-/// Why a node is refused.
+/// The reason that a node is refused.
 type Check = fn(&Context<'_>, &NodeProto) -> Option<&'static str>;
 
 /// Operators of the standard domain without conditions.

@@ -108,7 +108,7 @@ impl Session for RtenEngine {
         let results = results.map_err(|e| RuntimeError::Run { engine: NAME.to_owned(), problem: e.to_string() })?;
         for (name, result) in wanted.iter().zip(results) {
             let Some(array) = array(result) else {
-                let problem = format!("`{name}` is no tensor");
+                let problem = format!("`{name}` is not a tensor");
                 return Err(RuntimeError::Run { engine: NAME.to_owned(), problem });
             };
             if visit(name, &array).is_break() {

@@ -77,7 +77,7 @@ fn choices() -> Vec<RuntimeChoice> {
 }
 
 #[test]
-fn inputs_in_bfloat16_are_widened_for_the_run() {
+fn bfloat16_inputs_are_widened_for_the_run() {
     let mut cast = node("Cast", "wide", &["x"], &["f"]);
     set_attribute(&mut cast, "to", DataType::FLOAT as i64);
     let brain = |name: &str| value(name, DataType::BFLOAT16, &[2]);
@@ -117,7 +117,7 @@ fn inputs() -> [(&'static str, Array<'static>); 2] {
 }
 
 #[test]
-fn every_tensor_can_be_seen_on_every_engine() {
+fn every_tensor_is_observable_on_every_engine() {
     let wanted = ["x", "c", "r", "p", "e", "w", "ids"];
     let mut all = Vec::new();
     for choice in choices() {
@@ -147,7 +147,7 @@ fn every_tensor_can_be_seen_on_every_engine() {
 }
 
 #[test]
-fn a_batch_that_is_open_takes_any_number() {
+fn open_batch_dimension_accepts_any_size() {
     for choice in choices() {
         let mut inputs = inputs();
         inputs[0].1 = Array::of(vec![2, 1, 4, 4], vec![0.5f32; 32]).unwrap();
@@ -157,7 +157,7 @@ fn a_batch_that_is_open_takes_any_number() {
 }
 
 #[test]
-fn large_models_are_mapped_and_compute_the_same() {
+fn large_models_are_mapped_with_the_same_results() {
     // 36 MB of weights, so that they go through a file.
     let side = 3000;
     let weight: Vec<f32> = (0..side * side).map(|i| ((i % 17) as f32 - 8.0) / 64.0).collect();
@@ -181,7 +181,7 @@ fn large_models_are_mapped_and_compute_the_same() {
 }
 
 #[test]
-fn unknown_tensors_and_plug_ins_are_refused() {
+fn unknown_tensors_and_custom_operators_are_refused() {
     let unknown = open(&small(), &["nothing".to_owned()], &options(RuntimeChoice::Rten)).err().unwrap();
     assert!(matches!(unknown, RuntimeError::UnknownTensor(name) if name == "nothing"));
     let mut foreign = small();
@@ -204,7 +204,7 @@ fn one(op: &str, shape: &[i64], change: impl Fn(&mut NodeProto)) -> ModelProto {
 }
 
 #[test]
-fn what_rten_computes_wrong_is_refused_and_ort_named() {
+fn operators_rten_computes_wrong_are_refused_naming_ort() {
     let refused = |model: ModelProto| match open(&model, &["y".to_owned()], &options(RuntimeChoice::Rten)) {
         Err(RuntimeError::NotEmbedded(why)) => why.join("; "),
         other => panic!("{:?}", other.err()),
@@ -234,7 +234,7 @@ fn what_rten_computes_wrong_is_refused_and_ort_named() {
 }
 
 #[test]
-fn integers_beyond_32_bits_are_refused_by_rten_as_inputs() {
+fn rten_refuses_integer_inputs_beyond_32_bits() {
     let mut inputs = inputs();
     inputs[1].1 = Array::of(vec![1, 3], vec![1i64 << 40, 0, 0]).unwrap();
     let mut session = open(&small(), &["p".to_owned()], &options(RuntimeChoice::Rten)).unwrap();
@@ -243,7 +243,7 @@ fn integers_beyond_32_bits_are_refused_by_rten_as_inputs() {
 }
 
 #[test]
-fn ranks_that_follow_from_the_graph_are_known_to_the_embedded_engine() {
+fn embedded_engine_knows_inferred_ranks() {
     let mut softmax = node("Softmax", "s", &["h"], &["y"]);
     set_attribute(&mut softmax, "axis", 2i64);
     let graph = GraphProto {

@@ -179,7 +179,7 @@ impl Bench {
         }
     }
 
-    /// Whether an assignment leaves all in float.
+    /// Returns whether an assignment leaves all in float.
     pub(super) fn is_float(&self, assignment: &Assignment) -> Result<bool, SensitivityError> {
         Ok(self.planned(assignment)?.is_none())
     }
@@ -201,7 +201,7 @@ impl Bench {
         Ok(self.kept.measure(&quantized, &mut self.held_out, &self.options)?)
     }
 
-    /// What was observed of each tensor with the types that it has in an assignment.
+    /// The statistics of each tensor with its types in an assignment.
     fn observed_of(&self, prepared: &Prepared, assignment: &Assignment) -> Observed {
         let levels: BTreeMap<&str, usize> = self
             .parts
@@ -229,9 +229,9 @@ impl Bench {
         Observed {
             ranges,
             methods,
-            huge: first.huge.clone(),
-            odd: first.odd.clone(),
-            uneven: first.uneven.clone(),
+            mask_like: first.mask_like.clone(),
+            non_finite: first.non_finite.clone(),
+            varying_channels: first.varying_channels.clone(),
             samples: first.samples,
         }
     }

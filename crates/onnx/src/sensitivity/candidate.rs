@@ -33,7 +33,7 @@ pub enum Candidate {
 /// Which part of a layer a tensor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// What it computes on.
+    /// Its device.
     Activation,
     /// A constant.
     Weight,
@@ -113,7 +113,7 @@ impl fmt::Display for Candidate {
 
 /// A text that names no candidate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no candidate: write A16W8, A8W8:channel, an activation/weight pair of element types, or float")]
+#[error("`{0}` is not a candidate: write A16W8, A8W8:channel, an activation/weight pair of element types, or float")]
 pub struct UnknownCandidate(String);
 
 impl FromStr for Candidate {
@@ -146,7 +146,7 @@ mod tests {
     use crate::sensitivity::Size;
 
     #[test]
-    fn spellings_read_back() {
+    fn candidate_spellings_round_trip() {
         for text in ["float", "A16W8", "A8W4:channel", "bfloat16/int8"] {
             assert_eq!(text.parse::<Candidate>().unwrap().to_string(), text);
         }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_and_symmetry_are_the_recipes() {
+    fn candidates_keep_sign_and_symmetry_of_the_recipe() {
         let recipe = Preset::find("U8S8_AAWS").unwrap().recipe();
         let wide: Candidate = "A16W8:channel".parse().unwrap();
         assert_eq!(wide.words(&recipe.activation.unwrap(), Role::Activation), "uint16:asymmetric:percentile");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tried_fits_the_recipe() {
+    fn candidates_fit_the_recipe() {
         let spelled = |preset: &str, target| {
             let found = candidates(&Preset::find(preset).unwrap().recipe(), target);
             found.iter().map(ToString::to_string).collect::<Vec<_>>()

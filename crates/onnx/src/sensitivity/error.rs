@@ -1,4 +1,4 @@
-//! Why sensitivities cannot be measured, or a target not be reached.
+//! Errors of measuring sensitivities and reaching a target.
 
 use kvant_container::{Diagnostic, ErrorKind};
 
@@ -50,7 +50,7 @@ pub enum SensitivityError {
         recipe: String,
     },
     /// The recipe's own types are larger already.
-    #[error("the constants have {least} bytes with the types of the recipe, more than the {asked} that are asked for")]
+    #[error("the constants have {least} bytes with the types of the recipe, more than the requested {asked}")]
     TooLarge {
         /// With the recipe's types.
         least: u64,

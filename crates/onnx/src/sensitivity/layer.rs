@@ -17,7 +17,7 @@ pub(super) struct Part {
     /// The one whose scale it is, then the others.
     pub names: Vec<String>,
     pub role: Role,
-    /// What the recipe gives it.
+    /// The recipe's choice for it.
     pub scheme: TensorScheme,
     /// Values, of one sample where it is computed; open axes count as 1.
     pub elements: u64,
@@ -138,7 +138,7 @@ mod tests {
     use crate::test_models::{floats, model, typed};
 
     #[test]
-    fn products_have_their_data_and_weights_and_others_the_rest() {
+    fn layer_includes_its_data_weights_and_other_tensors() {
         let nodes = vec![
             node("MatMul", "first", &["x", "w"], &["a"]),
             node("MatMul", "second", &["x", "v"], &["b"]),

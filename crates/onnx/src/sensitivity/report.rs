@@ -1,4 +1,4 @@
-//! What a search finds, as it is printed and written.
+//! The results of a search, as printed and written.
 
 use kvant_quant::recipe::OverrideEntry;
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub struct Row {
     pub chosen: Option<String>,
 }
 
-/// What was measured, and what was chosen.
+/// The measurements and the choice.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// The recipe's types, then the candidates.
@@ -40,7 +40,7 @@ pub struct Outcome {
     pub bytes: [u64; 3],
     /// Models that were made and run.
     pub trials: usize,
-    /// What is to be added to the recipe.
+    /// The additions to the recipe.
     #[serde(skip)]
     pub overrides: Vec<OverrideEntry>,
 }

@@ -17,7 +17,7 @@ const TAKEN_BACK: usize = 32;
 
 /// A layer gets a candidate's types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Step {
+struct SearchStep {
     layer: usize,
     level: usize,
 }
@@ -124,17 +124,18 @@ fn bits(bench: &Bench, layer: usize, level: usize, constants: bool) -> f64 {
 }
 
 /// All steps, from the one that wins most for its bits.
-fn steps(bench: &Bench, rows: &[Row], constants: bool) -> Vec<Step> {
+fn steps(bench: &Bench, rows: &[Row], constants: bool) -> Vec<SearchStep> {
     let mut levels = vec![0; bench.layers.len()];
     let mut steps = Vec::new();
-    let worth = |step: &Step, levels: &[usize]| {
+    let worth = |step: &SearchStep, levels: &[usize]| {
         let now = levels[step.layer];
         let gain = noise(bench, rows, step.layer, now) - noise(bench, rows, step.layer, step.level);
         let cost = bits(bench, step.layer, step.level, constants) - bits(bench, step.layer, now, constants);
         gain / cost.max(1.0)
     };
     loop {
-        let open = |layer: usize| (levels[layer] + 1..=bench.candidates.len()).map(move |level| Step { layer, level });
+        let open =
+            |layer: usize| (levels[layer] + 1..=bench.candidates.len()).map(move |level| SearchStep { layer, level });
         let possible = (0..levels.len()).flat_map(open);
         let scored = possible.map(|step| (worth(&step, &levels), step));
         // The first of equals: the cheaper candidate of the earlier layer.
@@ -146,7 +147,7 @@ fn steps(bench: &Bench, rows: &[Row], constants: bool) -> Vec<Step> {
     }
 }
 
-fn applied(bench: &Bench, steps: &[Step]) -> Vec<usize> {
+fn applied(bench: &Bench, steps: &[SearchStep]) -> Vec<usize> {
     let mut levels = vec![0; bench.layers.len()];
     steps.iter().for_each(|step| levels[step.layer] = step.level);
     levels

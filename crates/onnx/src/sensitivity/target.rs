@@ -1,10 +1,10 @@
-//! What a mix of types has to reach.
+//! The target of a mixed-precision search.
 
 use std::str::FromStr;
 
 use crate::evaluation::Quality;
 
-/// What has to be reached.
+/// The target to reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Target {
     /// At least so many dB of the worst output.
@@ -25,7 +25,7 @@ pub enum Size {
 }
 
 impl Target {
-    /// Whether a model is good enough. Sizes are none of its business.
+    /// Returns whether a model is good enough. Sizes are none of its business.
     pub fn is_met_by(self, quality: &Quality) -> bool {
         match self {
             Self::Sqnr(least) => quality.sqnr_db >= least,
@@ -47,7 +47,7 @@ impl Size {
 
 /// A text that is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no size: write bytes with a unit, as in 12MB, or a share of the float model's, as in 30%")]
+#[error("`{0}` is not a size: write bytes with a unit, as in 12MB, or a share of the float model's, as in 30%")]
 pub struct UnknownSize(String);
 
 impl FromStr for Size {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_bytes_or_shares() {
+    fn size_targets_are_bytes_or_shares() {
         assert_eq!("12.5MB".parse(), Ok(Size::Bytes(12_500_000)));
         assert_eq!("30 %".parse(), Ok(Size::Share(0.3)));
         assert_eq!("0.25".parse(), Ok(Size::Share(0.25)));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_met_or_not() {
+    fn targets_compare_quality() {
         let quality = Quality { sqnr_db: 20.0, top1: Some(0.97), reference_top1: Some(0.98) };
         assert!(Target::Sqnr(20.0).is_met_by(&quality) && !Target::Sqnr(20.1).is_met_by(&quality));
         assert!(Target::Drop(1.0).is_met_by(&quality) && !Target::Drop(0.5).is_met_by(&quality));

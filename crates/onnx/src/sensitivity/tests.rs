@@ -7,7 +7,7 @@ use kvant_container::onnx::{Bytes, ModelProto, parse, serialize};
 
 use super::*;
 use crate::calibration::observe;
-use crate::data::{DataOptions, Samples, Source, inputs};
+use crate::data::{DataOptions, SampleSource, Samples, inputs};
 use crate::quantize::prepare;
 use crate::runtime::{RuntimeChoice, RuntimeOptions};
 use crate::settings::Settings;
@@ -19,7 +19,7 @@ fn model() -> ModelProto {
 
 fn samples(model: &ModelProto) -> Samples {
     let path = format!("{}/tests/data/tinycnn.calib.npz", env!("CARGO_MANIFEST_DIR"));
-    Source::Path(path.into()).open(&inputs(&model.graph), &DataOptions::default()).unwrap()
+    SampleSource::Path(path.into()).open(&inputs(&model.graph), &DataOptions::default()).unwrap()
 }
 
 fn options() -> RuntimeOptions {
@@ -58,7 +58,7 @@ fn found(bench: &mut Bench, target: Option<Target>) -> Result<Outcome, Sensitivi
 }
 
 #[test]
-fn a_target_is_met_by_a_recipe_that_can_be_run_again() {
+fn sqnr_target_is_met_by_a_reproducible_recipe() {
     let plain = quantized(&settings("A8W4")).1;
     let mut bench = bench("A8W4", &["A8W8", "A16W8"]);
     let target = plain + 6.0;
@@ -77,7 +77,7 @@ fn a_target_is_met_by_a_recipe_that_can_be_run_again() {
 }
 
 #[test]
-fn one_layer_alone_has_less_noise_than_all_and_more_bits_less_still() {
+fn single_layer_noise_is_below_total_and_falls_with_bits() {
     let mut bench = bench("A8W4", &["A8W8", "float"]);
     let outcome = found(&mut bench, None).unwrap();
     assert!(outcome.mix.is_none() && outcome.layers.len() > 4);
@@ -88,7 +88,7 @@ fn one_layer_alone_has_less_noise_than_all_and_more_bits_less_still() {
 }
 
 #[test]
-fn a_size_is_kept_and_used() {
+fn size_target_is_met_and_used() {
     let mut bench = bench("A8W4", &["A8W8", "float"]);
     let least = found(&mut bench, None).unwrap().bytes;
     let room = least[1] + (least[0] - least[1]) / 4;
@@ -100,7 +100,7 @@ fn a_size_is_kept_and_used() {
 }
 
 #[test]
-fn what_no_mix_reaches_is_told() {
+fn unreachable_target_is_reported() {
     let mut bench = bench("A8W8", &["A16W8"]);
     let error = found(&mut bench, Some(Target::Sqnr(500.0))).unwrap_err();
     assert!(matches!(error, SensitivityError::Unreachable { .. }) && error.to_string().contains("A16W8"), "{error}");

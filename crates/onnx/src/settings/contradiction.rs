@@ -21,7 +21,7 @@ pub(super) fn refuse(settings: &Settings, recipe: &Recipe) -> Result<(), Setting
             operators && settings.form == Some(Form::Quark),
             layout,
             "‹op-domain› quark".to_owned(),
-            "integer operators are those of the standard and of Microsoft",
+            "integer operators are the standard and the Microsoft ones",
         ),
         (
             operators && !bytes(activation.and_then(|element| element.integer_bits())),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn options_without_effect_on_each_other_are_refused() {
+    fn ineffective_option_combinations_are_refused() {
         let operators = || Settings { layout: Some(PairLayout::Qoperator), ..Settings::default() };
         let ends = || Settings { boundary: Some(Boundary::Integer), ..Settings::default() };
         assert_eq!(refused("A8W8", operators()), None);

@@ -1,4 +1,4 @@
-//! What can be wrong with a recipe, wherever it was written.
+//! Errors of a recipe, whatever its source.
 
 use kvant_container::{Diagnostic, ErrorKind};
 use kvant_quant::recipe::RecipeFileError;
@@ -18,7 +18,7 @@ pub enum SettingsError {
     File {
         /// The file.
         file: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The scheme is one of checkpoints, which no graph expresses.
@@ -26,11 +26,11 @@ pub enum SettingsError {
     Scheme {
         /// The scheme.
         scheme: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
     /// There is no such preset.
-    #[error("`{name}` is no preset of ONNX graphs; the nearest name is {}", nearest(name))]
+    #[error("`{name}` is not a preset for ONNX graphs; the nearest name is {}", nearest(name))]
     UnknownPreset {
         /// The name.
         name: String,
@@ -43,7 +43,7 @@ pub enum SettingsError {
     Override {
         /// Its pattern.
         tensors: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// Nodes to leave out are not understood.
@@ -54,9 +54,9 @@ pub enum SettingsError {
     Contradiction {
         /// An option.
         one: &'static str,
-        /// What it does not go with.
+        /// The options that it excludes.
         other: String,
-        /// Why.
+        /// The reason.
         because: &'static str,
     },
     /// There is no such pass.

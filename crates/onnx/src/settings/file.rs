@@ -58,7 +58,7 @@ impl Settings {
     }
 }
 
-/// What a file says of ONNX graphs.
+/// The keys of a file for ONNX graphs.
 impl TryFrom<RecipeFile> for Settings {
     type Error = SettingsError;
 
@@ -151,7 +151,7 @@ mod tests {
     use crate::recipe::{BiasKind, Boundary, Form};
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn written_settings_read_back() {
         let settings = Settings {
             preset: Some("A8W8".to_owned()),
             activation: Some(Element::UInt8),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn exclusions_of_version_1_win_over_overrides_and_are_written_so_that_they_still_do() {
+    fn version_1_exclusions_keep_winning_when_written() {
         let text = "exclude = [\"fc*\"]\n[[override]]\nlayers = \"fc1\"\nscheme = \"int4\"";
         let excluded = |settings: &Settings| {
             let settings = Settings { preset: Some("A8W8".to_owned()), ..settings.clone() };
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_recipe_of_a_graph_is_refused() {
+    fn invalid_graph_recipes_are_refused() {
         let problem = |text: &str| Settings::from_toml("r.toml", text).unwrap_err().to_string();
         assert!(problem("version = 3").contains("version 3"));
         assert!(problem("version = 2\nscheme = 3").contains("scheme"));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn options_win_and_lists_are_joined() {
+    fn options_win_over_the_file_and_lists_are_joined() {
         let file =
             Settings::from_toml("r", "version = 2\npreset = \"A8W8\"\nper_channel = true\nexclude = [\"a\"]").unwrap();
         let options =

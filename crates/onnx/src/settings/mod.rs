@@ -66,19 +66,19 @@ pub struct Settings {
     pub algorithm: Vec<String>,
     /// Whether weights use half of their codes only.
     pub reduce_range: Option<bool>,
-    /// How ranges of activations are found.
+    /// The observer of activations.
     pub calibration_method: Option<ObserverRef>,
-    /// How ranges of weights are found.
+    /// The observer of weights.
     pub weight_method: Option<ObserverRef>,
     /// Percent of the values inside the range.
     pub percentile: Option<f64>,
-    /// What becomes of biases.
+    /// The quantization of biases.
     pub bias: Option<BiasKind>,
     /// The operators of the result.
     pub form: Option<Form>,
     /// How quantization is expressed.
     pub layout: Option<PairLayout>,
-    /// What the graph takes and gives.
+    /// The inputs and outputs of the graph.
     pub boundary: Option<Boundary>,
     /// Only these operators.
     pub op_types: Vec<String>,
@@ -98,7 +98,7 @@ pub struct Settings {
     pub disable_pass: Vec<String>,
     /// Other types and scales for tensors, or for the constants of nodes; the last that matches wins.
     pub overrides: Vec<OverrideEntry>,
-    /// What the user should know of how a file was read.
+    /// Notes for the user about how a file was read.
     pub notes: Vec<String>,
 }
 

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn words_say_one_thing_each() {
+    fn override_words_set_one_thing_each() {
         let wide = read("uint16").unwrap();
         assert_eq!((wide.element, wide.symmetric, wide.per_channel), (Some(Element::UInt16), Some(false), None));
         let all = read("asymmetric:int8:channel:entropy").unwrap();

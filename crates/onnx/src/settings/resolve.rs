@@ -9,10 +9,10 @@ use crate::recipe::{Layout, NodeRule, Override, Recipe, Selection, TensorScheme}
 use kvant_quant::glob::Glob;
 use kvant_quant::observer::ObserverRef;
 
-/// What settings mean.
+/// The meaning of settings.
 #[derive(Debug, Clone)]
 pub struct Resolved {
-    /// What is asked of a run.
+    /// The request for a run.
     pub recipe: Recipe,
     /// The passes that suit it, with what the settings switch.
     pub passes: pass::Selection,
@@ -121,7 +121,7 @@ mod tests {
     use crate::element::Element;
 
     #[test]
-    fn what_is_said_changes_the_preset_and_nothing_else() {
+    fn settings_change_only_their_part_of_the_preset() {
         let settings = Settings {
             preset: Some("a8w8".to_owned()),
             activation: Some(Element::UInt16),

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_are_the_presets_of_the_same_types() {
+    fn scheme_spellings_equal_presets_of_the_same_types() {
         let same = |text: &str, preset: &str| {
             let (made, preset) = (made(text), Preset::find(preset).unwrap().recipe());
             assert_eq!((made.weight, made.layout, made.bias), (preset.weight, preset.layout, preset.bias), "{text}");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_graph_expresses_is_refused() {
+    fn schemes_not_expressible_in_graphs_are_refused() {
         for (text, reason) in [
             ("W8A8", "found by calibration"),
             ("nvfp4", "codes of int4"),

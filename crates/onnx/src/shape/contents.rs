@@ -61,7 +61,7 @@ impl Element {
         }
     }
 
-    /// Whether both are the same, as a number; a dimension is never negative.
+    /// Returns whether both are the same, as a number; a dimension is never negative.
     fn equals(&self, other: &Self) -> Self {
         match (self, other) {
             (Self::Number(a), Self::Number(b)) => Self::Number((a == b).into()),

@@ -144,7 +144,7 @@ mod tests {
     use crate::test_models::{floats, model};
 
     #[test]
-    fn types_are_known_without_shapes() {
+    fn dtypes_are_inferred_without_shapes() {
         let mut lstm = node("LSTM", "l", &["x", "w", "r"], &["all", "last", "cell"]);
         set_attribute(&mut lstm, "hidden_size", 4i64);
         let nodes = vec![lstm, node("Split", "s", &["all"], &["a", "b"])];

@@ -18,7 +18,7 @@ pub(super) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Whether an input is given.
+    /// Returns whether an input is given.
     pub(super) fn has(&self, position: usize) -> bool {
         positional_input(self.node, position).is_some()
     }

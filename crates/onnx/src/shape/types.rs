@@ -94,7 +94,7 @@ impl ValueType {
     }
 }
 
-/// What is known of the tensors of a model, those of subgraphs included.
+/// The known facts about the tensors of a model, including those of subgraphs.
 #[derive(Debug, Clone, Default)]
 pub struct Types {
     types: HashMap<String, ValueType>,

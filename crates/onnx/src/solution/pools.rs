@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_bounded_as_they_are_in_the_kernel() {
+    fn scale_ratio_bounds_match_the_kernel() {
         assert!(fits_kernel(1020.0, 1.0, Some(4)) && !fits_kernel(1024.0, 1.0, Some(4)));
         assert!(fits_kernel(1e-9, 1.0, Some(4)) && !fits_kernel(1e-10, 1.0, Some(4)));
         assert!(fits_kernel(255.0, 1.0, None) && !fits_kernel(256.0, 1.0, None) && fits_kernel(1e-12, 1.0, None));

@@ -18,7 +18,7 @@ pub(super) fn run(model: &ModelProto, findings: &mut Findings) {
     brain_floats(model, findings);
 }
 
-/// Whether ONNX Runtime opens a graph and then fails over scales that a kernel does not take.
+/// Returns whether ONNX Runtime opens a graph and then fails over scales that a kernel does not take.
 pub fn fails_in_a_run(model: &ModelProto) -> bool {
     let index = Index::new(&model.graph);
     Pairs { graph: &model.graph, index: &index }.unfit_pool(model).is_some()
@@ -57,7 +57,7 @@ fn brain_floats(model: &ModelProto, findings: &mut Findings) {
     }
 }
 
-/// Whether a node averages codes.
+/// Returns whether a node averages codes.
 fn is_linear_pool(node: &NodeProto) -> bool {
     ["QLinearGlobalAveragePool", "QLinearAveragePool"].contains(&node.op_type())
 }
@@ -116,7 +116,7 @@ impl<'g> Pairs<'g> {
         self.index.constant(self.graph, node.input.get(input)?)
     }
 
-    /// Whether the codes are a weight's.
+    /// Returns whether the codes are a weight's.
     fn is_stored(&self, dequantize: &NodeProto) -> bool {
         self.constant(dequantize, 0).is_some()
     }
@@ -136,7 +136,7 @@ impl<'g> Pairs<'g> {
     fn pools(&self, model: &ModelProto, findings: &mut Findings) {
         let Some((node, ratio)) = self.unfit_pool(model) else { return };
         let reason = format!(
-            "the scale of what {} reads is {ratio:.1e} times that of what it makes: ONNX Runtime's kernel refuses that in a run",
+            "the input scale of {} is {ratio:.1e} times its output scale: ONNX Runtime's kernel refuses that at run time",
             node.op_type()
         );
         let made = node.output.first().map_or("TENSOR", String::as_str);

@@ -45,7 +45,7 @@ impl Table {
     }
 }
 
-/// What is known of an operator of the standard domain.
+/// The known facts about an operator of the standard domain.
 pub(super) fn standard(operator: &str, opset: i64) -> Known<'static> {
     let Some(versions) = TABLE.standard.get(operator) else { return Known::No };
     match (versions.iter().rfind(|(since, _)| *since <= opset), versions.first()) {
@@ -55,7 +55,7 @@ pub(super) fn standard(operator: &str, opset: i64) -> Known<'static> {
     }
 }
 
-/// Whether an operator is among those of com.microsoft.
+/// Returns whether an operator is among those of com.microsoft.
 pub(super) fn is_of_microsoft(operator: &str) -> bool {
     TABLE.of_microsoft.contains(operator)
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operators_come_and_change_with_opsets() {
+    fn known_operators_depend_on_the_opset() {
         assert_eq!((standard("Foo", 17), standard("Gelu", 17)), (Known::No, Known::Since(20)));
         assert_eq!(standard("Gelu", 20), Known::With(&["approximate"]));
         assert_eq!(standard("Add", 6), Known::With(&["axis", "broadcast"]));
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_read() {
+    fn every_operator_row_is_parsed() {
         let rows = include_str!("onnxruntime_operators.txt").lines().filter(|line| !line.starts_with('#')).count();
         let read = TABLE.standard.values().map(Vec::len).sum::<usize>() + TABLE.of_microsoft.len();
         assert_eq!((rows, TABLE.standard.contains_key("Conv")), (read, true));

@@ -27,7 +27,7 @@ use kvant_quant::finding::{Finding, Findings, Severity};
 pub struct Check {
     /// Its name in findings.
     pub id: &'static str,
-    /// What it finds, in a line.
+    /// One line about its purpose.
     pub about: &'static str,
     run: fn(&ModelProto, &mut Findings),
 }
@@ -38,7 +38,7 @@ pub const CHECKS: &[Check] = &[
     Check { id: FILE, about: "the file and its external data are there and can be read", run: |_, _| {} },
     Check {
         id: "graph",
-        about: "every tensor is made once, read by name, and of the size that its shape gives",
+        about: "every tensor is produced once, every name that is read exists, and sizes match shapes",
         run: structure,
     },
     Check {
@@ -74,7 +74,7 @@ pub const CHECKS: &[Check] = &[
 /// The check of what keeps a file from being read.
 const FILE: &str = "onnx-file";
 
-/// What keeps a graph from being read, as a finding.
+/// The reason that a graph cannot be read, as a finding.
 ///
 /// # Errors
 /// Refusals of the system, which say nothing of the graph.
@@ -84,7 +84,7 @@ pub fn unread(error: Error) -> Result<Finding, Error> {
     Ok(Finding { check: FILE, severity: Severity::Error, place, reason, hint: error.hint() })
 }
 
-/// What all checks find, the worst first.
+/// The findings of all checks, the worst first.
 pub fn verify(model: &ModelProto) -> Vec<Finding> {
     let found = CHECKS.iter().flat_map(|check| {
         let mut findings = Findings::of(check.id);
@@ -107,7 +107,7 @@ pub fn runs(findings: &[Finding]) -> bool {
 
 fn structure(model: &ModelProto, findings: &mut Findings) {
     if model.graph.output.is_empty() {
-        findings.error("graph", "has no output: nothing of it would be computed", "export the model again");
+        findings.error("graph", "has no output: nothing would be computed", "export the model again");
     }
     if let Err(problem) = graph::check(model) {
         let hint = problem.hint().unwrap_or_default();
@@ -169,13 +169,13 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_graph_has_no_findings() {
+    fn healthy_graph_has_no_findings() {
         assert_eq!(found(&healthy()), []);
         assert!(runs(&verify(&healthy())));
     }
 
     #[test]
-    fn a_structure_that_leads_nowhere() {
+    fn dangling_inputs_are_an_error() {
         let mut broken = healthy();
         broken.graph.as_mut().unwrap().node.remove(0);
         assert_eq!(found(&broken)[0].0, "graph");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn scales_must_fit_the_axis() {
+    fn scale_count_must_match_the_axis() {
         let broken = quantized(21, scalar("s", 1.0), weight(), floats("ws", &[2], &[0.1, 0.2]), 1);
         assert!(found(&broken)[0].1.contains("2 scales for an axis of 3"), "{:?}", found(&broken));
         let beyond = quantized(21, scalar("s", 1.0), weight(), floats("ws", &[3], &[0.1; 3]), 5);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_points_are_of_the_codes_type() {
+    fn zero_points_must_have_the_code_dtype_and_shape() {
         let mut broken = healthy();
         let graph = broken.graph.as_mut().unwrap();
         graph.node[2].input.push("wz".to_owned());
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn types_ask_for_versions() {
+    fn dtypes_require_an_opset_and_ir_version() {
         let int4 = || tensor("w", DataType::INT4, &[2, 4], vec![0x11u8; 4]);
         let of = |opset| quantized(opset, scalar("s", 1.0), int4(), floats("ws", &[4], &[0.1; 4]), 1);
         assert_eq!(found(&of(21)), []);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_onnx_runtime_refuses() {
+    fn graphs_onnx_runtime_refuses_are_reported() {
         let broken = |change: fn(&mut ModelProto)| {
             let mut model = healthy();
             change(&mut model);
@@ -253,7 +253,7 @@ mod tests {
             add_opset(m, "com.microsoft", 1);
             m.graph.as_mut().unwrap().node[3].domain = Some("com.microsoft".to_owned());
         });
-        is_in(&microsoft, "operators", "no library of its own");
+        is_in(&microsoft, "operators", "none of ONNX Runtime's own libraries");
         let mut newest = healthy();
         newest.ir_version = Some(13);
         assert!(runs(&verify(&newest)));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_take_one_scale_and_integers() {
+    fn kernels_require_one_scale_and_integers() {
         use DataType::*;
         let refused = |model: &ModelProto| found(model).iter().any(|(check, _)| *check == "kernels");
         for (codes, scales, expected) in [
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn pooling_kernels_bound_the_ratio_of_scales() {
+    fn pooling_kernels_bound_the_scale_ratio() {
         let made = |op: &str, scale: f32| {
             let mut pool = node(op, "m", &["xf"], &["h"]);
             if op == "AveragePool" {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn operands_are_of_one_type() {
+    fn operands_must_have_one_dtype() {
         let of = |declared: DataType| {
             let nodes = vec![node("MatMul", "m", &["x", "w"], &["y"])];
             let mut made = model(17, nodes, vec![floats("w", &[2, 2], &[1.0; 4])], &["x"], &["y"]);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_are_numbers() {
+    fn non_finite_constants_are_reported() {
         let of = |op: &str, values: &[f32]| {
             let nodes = vec![node(op, "m", &["x", "w"], &["y"])];
             found(&model(17, nodes, vec![floats("w", &[values.len()], values)], &["x"], &["y"]))
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_cannot_be_read_are_findings() {
+    fn unreadable_files_become_findings() {
         let file = std::path::PathBuf::from("m.onnx");
         let problem = kvant_container::onnx::OnnxError::NoGraph;
         let found = unread(Error::Onnx { file, problem }).unwrap();
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_of_others_need_a_library() {
+    fn custom_operators_need_a_library() {
         let mut custom = healthy();
         add_opset(&mut custom, "com.amd.quark", 1);
         custom.graph.as_mut().unwrap().node[3].domain = Some("com.amd.quark".to_owned());

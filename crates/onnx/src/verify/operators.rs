@@ -26,7 +26,7 @@ pub(super) fn run(model: &ModelProto, findings: &mut Findings) {
         }
     });
     for ((domain, operator), count) in foreign {
-        let reason = format!("{count} nodes are of an operator that ONNX Runtime has in no library of its own");
+        let reason = format!("{count} nodes use an operator that none of ONNX Runtime's own libraries provides");
         findings.warning(
             format!("{domain}:{operator}"),
             reason,
@@ -44,7 +44,7 @@ fn is_foreign(node: &NodeProto) -> bool {
 fn of_standard(node: &NodeProto, opset: i64, findings: &mut Findings) {
     let (name, operator) = (name_of(node), shown(node.op_type()));
     match standard(node.op_type(), opset) {
-        Known::No => findings.error(name, format!("`{operator}` is no operator of ONNX"), HINT),
+        Known::No => findings.error(name, format!("`{operator}` is not an ONNX operator"), HINT),
         Known::Since(first) => {
             let reason = format!("`{operator}` needs opset {first}; the model has {opset}");
             findings.error(name, reason, "raise the opset");

@@ -14,22 +14,22 @@ const HINT: &str = "quantize the model again";
 pub(super) fn run(model: &ModelProto, findings: &mut Findings) {
     let index = Index::new(&model.graph);
     for node in model.graph.node.iter().filter(|node| matches!(node.op_type(), "QuantizeLinear" | "DequantizeLinear")) {
-        Pair::new(node, &model.graph, &index).check(opset(model, STANDARD_DOMAIN).unwrap_or(0), findings);
+        QdqPair::new(node, &model.graph, &index).check(opset(model, STANDARD_DOMAIN).unwrap_or(0), findings);
     }
 }
 
 /// A node that quantizes or dequantizes, with what of it is constant.
-struct Pair<'g> {
+struct QdqPair<'g> {
     node: &'g NodeProto,
     codes: Option<&'g TensorProto>,
     scale: Option<&'g TensorProto>,
     zero_point: Option<&'g TensorProto>,
 }
 
-impl<'g> Pair<'g> {
-    fn new(node: &'g NodeProto, graph: &'g GraphProto, index: &Index) -> Pair<'g> {
+impl<'g> QdqPair<'g> {
+    fn new(node: &'g NodeProto, graph: &'g GraphProto, index: &Index) -> QdqPair<'g> {
         let input = |at: usize| node.input.get(at).and_then(|name| index.constant(graph, name));
-        Pair { node, codes: input(0), scale: input(1), zero_point: input(2) }
+        QdqPair { node, codes: input(0), scale: input(1), zero_point: input(2) }
     }
 
     fn check(&self, opset: i64, findings: &mut Findings) {
@@ -65,7 +65,7 @@ impl<'g> Pair<'g> {
         let Some(length) =
             usize::try_from(if axis < 0 { axis + rank } else { axis }).ok().and_then(|at| codes.dims.get(at))
         else {
-            return findings.error(name, format!("axis {axis} is none of a tensor of {rank} axes"), HINT);
+            return findings.error(name, format!("axis {axis} does not exist in a tensor of rank {rank}"), HINT);
         };
         if block == 0 && count != *length {
             findings.error(name, format!("has {count} scales for an axis of {length}"), HINT);

@@ -24,7 +24,7 @@ macro_rules! ways {
     };
 }
 
-/// What helps.
+/// The remedy.
 pub const SATURATION_WAYS: &str = ways!();
 
 /// What helps, where it is not known whether it is needed.
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_codes_of_int8_beside_bytes_are_told() {
+    fn saturating_int8_weights_beside_uint8_are_noted() {
         use DataType::{INT8, INT16, UINT8};
         assert_eq!(notes(&quantized(UINT8, INT8, &[1, 200])), 0);
         assert_eq!(notes(&quantized(UINT8, INT8, &[1, 100])), 1);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_points_may_be_left_out() {
+    fn saturation_check_accepts_missing_zero_points() {
         let mut model = quantized(DataType::UINT8, DataType::INT8, &[100]);
         let graph = model.graph.as_mut().unwrap();
         graph.node.iter_mut().for_each(|node| node.input.truncate(2));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn integer_operators_are_looked_at_too() {
+    fn saturation_check_covers_integer_operators() {
         let nodes = vec![
             node("DynamicQuantizeLinear", "q", &["x"], &["xq", "xs", "xz"]),
             node("MatMulInteger", "m", &["xq", "w", "xz", "wz"], &["y"]),

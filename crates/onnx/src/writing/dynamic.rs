@@ -70,14 +70,14 @@ fn product(node: &NodeProto) -> bool {
     is(node, "MatMul") || is(node, "Gemm") || is(node, "Conv")
 }
 
-/// Why a product with a quantized weight must stay in float.
+/// The reason that a product with a quantized weight must stay in float.
 fn obstacle(graph: &GraphProto, index: &Index, node: &NodeProto, weight: &Weight) -> Option<&'static str> {
     let one = |name: &str| float_attribute(node, name).is_none_or(|factor| factor == 1.0);
     let rank = rank(graph, index, node);
     let bias = positional_input(node, 2);
     match node.op_type() {
         _ if weight.axis.is_some_and(|axis| axis != channel_axis(node)) => Some("another node needs other channels"),
-        _ if rank < 2 || index.constant(graph, &node.input[0]).is_some() => Some("its operands are no matrices"),
+        _ if rank < 2 || index.constant(graph, &node.input[0]).is_some() => Some("its operands are not matrices"),
         "Gemm" if !one("alpha") || !one("beta") || int_attribute(node, "transA").unwrap_or(0) != 0 => {
             Some("it has factors or reads its data transposed")
         }
@@ -113,7 +113,7 @@ pub fn write(
     let Some(graph) = model.graph.as_mut() else { return Ok(()) };
     let (index, names) = (Index::new(graph), Names::of(graph));
     let old = std::mem::take(&mut graph.node);
-    let writer = Writer { graph, index, placement, solution, spill, names, made: Made::default() };
+    let writer = DynamicWriter { graph, index, placement, solution, spill, names, made: DynamicWeight::default() };
     let made = writer.run(old)?;
     graph.node = made.nodes;
     graph.initializer.extend(made.initializers);
@@ -127,33 +127,33 @@ type Quantized = [String; 3];
 
 /// A stored weight.
 #[derive(Clone)]
-struct Stored {
+struct StoredWeight {
     codes: String,
     scale: String,
     zero_point: String,
 }
 
 #[derive(Default)]
-struct Made {
+struct DynamicWeight {
     nodes: Vec<NodeProto>,
     initializers: Vec<TensorProto>,
     activations: BTreeMap<String, Quantized>,
     /// By weight and whether it was transposed.
-    weights: BTreeMap<(String, bool), Stored>,
+    weights: BTreeMap<(String, bool), StoredWeight>,
 }
 
-struct Writer<'a> {
+struct DynamicWriter<'a> {
     graph: &'a GraphProto,
     index: Index,
     placement: &'a Placement,
     solution: &'a Solution,
     spill: Option<&'a Spill>,
     names: Names,
-    made: Made,
+    made: DynamicWeight,
 }
 
-impl Writer<'_> {
-    fn run(mut self, nodes: Vec<NodeProto>) -> Result<Made, QuantizeError> {
+impl DynamicWriter<'_> {
+    fn run(mut self, nodes: Vec<NodeProto>) -> Result<DynamicWeight, QuantizeError> {
         self.nodes(nodes)?;
         Ok(self.made)
     }
@@ -221,7 +221,7 @@ impl Writer<'_> {
     }
 
     /// The codes of a weight, the sums over its first matrix axis.
-    fn weight(&mut self, old: &NodeProto) -> Result<Option<Stored>, QuantizeError> {
+    fn weight(&mut self, old: &NodeProto) -> Result<Option<StoredWeight>, QuantizeError> {
         let name = &old.input[1];
         let transposed = is(old, "Gemm") && int_attribute(old, "transB") == Some(1);
         let key = (name.clone(), transposed);
@@ -242,7 +242,7 @@ impl Writer<'_> {
         let kept = keep(self.spill, codes.bytes().to_vec())?;
         self.made.initializers.push(tensor(&stored, data_type, codes.shape(), kept));
         self.parameters(old, weight, parameters, (&scale, &zero_point));
-        let stored = Stored { codes: stored, scale, zero_point };
+        let stored = StoredWeight { codes: stored, scale, zero_point };
         self.made.weights.insert(key, stored.clone());
         Ok(Some(stored))
     }

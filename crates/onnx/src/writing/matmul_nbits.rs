@@ -33,7 +33,7 @@ pub struct Blocks {
     pub bits: u8,
     /// Weights that share a scale.
     pub block: usize,
-    /// What the kernel may compute in; 0 leaves it open.
+    /// The accuracy level of the kernel; 0 leaves it open.
     pub accuracy: u8,
     /// Whether there are no zero points.
     pub symmetric: bool,
@@ -112,7 +112,7 @@ pub fn write_blocks(
     let mut nodes = std::mem::take(&mut graph.node);
     let index = Index::new(graph);
     let made = BTreeSet::new();
-    let mut writer = Writer { graph, index, blocks, placement, solution, spill, names, made };
+    let mut writer = NBitsWriter { graph, index, blocks, placement, solution, spill, names, made };
     writer.nodes(&mut nodes)?;
     graph.node = nodes;
     let index = Index::new(graph);
@@ -121,7 +121,7 @@ pub fn write_blocks(
     Ok(())
 }
 
-struct Writer<'a> {
+struct NBitsWriter<'a> {
     /// The main graph without its nodes: the constants, which graphs inside of nodes read too.
     graph: &'a mut GraphProto,
     index: Index,
@@ -134,7 +134,7 @@ struct Writer<'a> {
     made: BTreeSet<String>,
 }
 
-impl Writer<'_> {
+impl NBitsWriter<'_> {
     fn nodes(&mut self, nodes: &mut Vec<NodeProto>) -> Result<(), QuantizeError> {
         let mut made = Vec::with_capacity(nodes.len());
         for mut old in std::mem::take(nodes) {
@@ -148,7 +148,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// What a node becomes; `None` where it stays.
+    /// The replacement of a node; `None` if it stays.
     fn replaced(&mut self, old: &NodeProto) -> Result<Option<Vec<NodeProto>>, QuantizeError> {
         let taken = blocks_of(old, self.graph, &self.index, self.placement, self.blocks.block);
         let Some((weight, map)) = taken else { return Ok(None) };
@@ -322,7 +322,7 @@ mod tests {
     const FOUR: Blocks = Blocks { bits: 4, block: 4, accuracy: 0, symmetric: true, hqq: None };
 
     #[test]
-    fn the_largest_magnitude_is_exact_and_halves_are_packed_low_first() {
+    fn largest_magnitude_is_exact_and_nibbles_are_packed_low_first() {
         let made = pack_column(&[1.0, -0.5, 0.25, 0.0], FOUR);
         assert_eq!(made.scales, [-0.125]);
         assert_eq!(made.codes, [0xC0, 0x86]);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_padded_and_both_orders_agree() {
+    fn columns_are_padded_and_both_orientations_agree() {
         let map = BlockMap { inputs: 3, outputs: 2, transposed: false, block: 4 };
         let plain = pack(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], map, FOUR);
         let transposed = pack(&[1.0, 3.0, 5.0, 2.0, 4.0, 6.0], BlockMap { transposed: true, ..map }, FOUR);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_codes_are_stored_as_the_nearest_would_be() {
+    fn chosen_codes_are_stored_like_nearest_codes() {
         for (symmetric, transposed) in [(true, false), (false, true)] {
             let blocks = Blocks { symmetric, ..FOUR };
             let map = BlockMap { inputs: 6, outputs: 2, transposed, block: 4 };

@@ -37,11 +37,11 @@ pub fn write_pairs(
     let dialect = Dialect::of(recipe);
     let index = Index::new(graph);
     let names = TensorNames::of(graph);
-    let made = Made::default();
-    let mut writer = Writer { placement, solution, spill, dialect, index, units, names, made };
+    let made = WrittenPair::default();
+    let mut writer = PairWriter { placement, solution, spill, dialect, index, units, names, made };
     writer.constants(graph)?;
     writer.activations()?;
-    let Writer { made, .. } = writer;
+    let PairWriter { made, .. } = writer;
     made.apply(graph, placement);
     // Codes of 16 bits have no kernels that the tables could be read with.
     if recipe.activation.is_none_or(|activation| activation.element.integer_bits() == Some(8)) {
@@ -74,23 +74,23 @@ fn drop_nodes(graph: &mut GraphProto, positions: &[usize]) {
     }
 }
 
-/// What is added to the graph.
+/// The additions to the graph.
 #[derive(Default)]
-struct Made {
+struct WrittenPair {
     initializers: Vec<TensorProto>,
     /// Nodes that read constants only: they come first.
     constants: Vec<NodeProto>,
     /// The nodes behind each computed tensor.
     behind: BTreeMap<String, Vec<NodeProto>>,
-    /// What the operators read instead of a tensor.
+    /// The replacement that the operators read instead of a tensor.
     reads: HashMap<String, String>,
-    /// What the operators make instead of a tensor.
+    /// The replacement that the operators produce instead of a tensor.
     makes: HashMap<String, String>,
     /// Initializers that have been replaced.
     replaced: BTreeSet<String>,
 }
 
-struct Writer<'a> {
+struct PairWriter<'a> {
     placement: &'a Placement,
     solution: &'a Solution,
     spill: Option<&'a Spill>,
@@ -99,10 +99,10 @@ struct Writer<'a> {
     /// The factor of each bias's product.
     units: HashMap<String, f32>,
     names: TensorNames,
-    made: Made,
+    made: WrittenPair,
 }
 
-impl Writer<'_> {
+impl PairWriter<'_> {
     fn constants(&mut self, graph: &GraphProto) -> Result<(), QuantizeError> {
         for (name, weight) in &self.placement.weights {
             let Some(tensor) = self.index.constant(graph, name) else { continue };
@@ -368,7 +368,7 @@ fn bias_codes(values: &[f32], scales: &[f32], element: Element) -> Vec<i64> {
     values.iter().enumerate().map(code).collect()
 }
 
-impl Made {
+impl WrittenPair {
     fn apply(mut self, graph: &mut GraphProto, placement: &Placement) {
         let old = std::mem::take(&mut graph.node);
         let mut nodes = std::mem::take(&mut self.constants);

@@ -25,7 +25,7 @@ use crate::solution::values;
 
 /// How the inputs of an integer operator are made of those of a float one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum OperatorForm {
     /// Data, weight, output scale, bias in int32; QLinearConv.
     Conv,
     /// The same without a bias; QLinearMatMul.
@@ -42,34 +42,34 @@ enum Form {
     Moves(i64),
 }
 
-/// What becomes of an operator.
-struct Row {
+/// The action on an operator.
+struct OperatorRow {
     op_type: &'static str,
     integer: &'static str,
     domain: &'static str,
-    form: Form,
+    form: OperatorForm,
 }
 
-const fn row(op_type: &'static str, integer: &'static str, domain: &'static str, form: Form) -> Row {
-    Row { op_type, integer, domain, form }
+const fn row(op_type: &'static str, integer: &'static str, domain: &'static str, form: OperatorForm) -> OperatorRow {
+    OperatorRow { op_type, integer, domain, form }
 }
 
-const fn moves(op_type: &'static str, from: i64) -> Row {
-    row(op_type, op_type, "", Form::Moves(from))
+const fn moves(op_type: &'static str, from: i64) -> OperatorRow {
+    row(op_type, op_type, "", OperatorForm::Moves(from))
 }
 
-const ROWS: &[Row] = &[
-    row("Conv", "QLinearConv", "", Form::Conv),
-    row("MatMul", "QLinearMatMul", "", Form::MatMul),
-    row("Gemm", "QGemm", MICROSOFT, Form::Gemm),
-    row("Add", "QLinearAdd", MICROSOFT, Form::Pair),
-    row("Mul", "QLinearMul", MICROSOFT, Form::Pair),
-    row("Sigmoid", "QLinearSigmoid", MICROSOFT, Form::One),
-    row("LeakyRelu", "QLinearLeakyRelu", MICROSOFT, Form::One),
-    row("GlobalAveragePool", "QLinearGlobalAveragePool", MICROSOFT, Form::One),
-    row("AveragePool", "QLinearAveragePool", MICROSOFT, Form::One),
-    row("Softmax", "QLinearSoftmax", MICROSOFT, Form::One),
-    row("Concat", "QLinearConcat", MICROSOFT, Form::Many),
+const ROWS: &[OperatorRow] = &[
+    row("Conv", "QLinearConv", "", OperatorForm::Conv),
+    row("MatMul", "QLinearMatMul", "", OperatorForm::MatMul),
+    row("Gemm", "QGemm", MICROSOFT, OperatorForm::Gemm),
+    row("Add", "QLinearAdd", MICROSOFT, OperatorForm::Pair),
+    row("Mul", "QLinearMul", MICROSOFT, OperatorForm::Pair),
+    row("Sigmoid", "QLinearSigmoid", MICROSOFT, OperatorForm::One),
+    row("LeakyRelu", "QLinearLeakyRelu", MICROSOFT, OperatorForm::One),
+    row("GlobalAveragePool", "QLinearGlobalAveragePool", MICROSOFT, OperatorForm::One),
+    row("AveragePool", "QLinearAveragePool", MICROSOFT, OperatorForm::One),
+    row("Softmax", "QLinearSoftmax", MICROSOFT, OperatorForm::One),
+    row("Concat", "QLinearConcat", MICROSOFT, OperatorForm::Many),
     moves("DepthToSpace", 10),
     moves("Expand", 10),
     moves("Flatten", 10),
@@ -109,14 +109,14 @@ pub fn fuse(model: &mut ModelProto) -> Result<usize, QuantizeError> {
 }
 
 /// A tensor as codes, by the names of its scale and zero point.
-struct Codes<'a> {
+struct TensorCodes<'a> {
     codes: &'a str,
     scale: &'a str,
     zero_point: &'a str,
     element: DataType,
 }
 
-impl Codes<'_> {
+impl TensorCodes<'_> {
     fn names(&self) -> [&str; 3] {
         [self.codes, self.scale, self.zero_point]
     }
@@ -124,7 +124,7 @@ impl Codes<'_> {
 
 /// What is made of an output: its codes, the nodes that made them, and the codes' bounds where Relu or Clip stood between.
 struct Output<'a> {
-    codes: Codes<'a>,
+    codes: TensorCodes<'a>,
     gone: Vec<usize>,
     clamp: Option<CodeRange>,
 }
@@ -143,8 +143,13 @@ struct Fuser<'a> {
 }
 
 impl<'a> Fuser<'a> {
-    fn fused(&self, old: &'a NodeProto, row: &Row, names: &mut TensorNames) -> Result<Option<Fused>, QuantizeError> {
-        if let Form::Moves(from) = row.form {
+    fn fused(
+        &self,
+        old: &'a NodeProto,
+        row: &OperatorRow,
+        names: &mut TensorNames,
+    ) -> Result<Option<Fused>, QuantizeError> {
+        if let OperatorForm::Moves(from) = row.form {
             return Ok(if self.opset >= from { self.moved(old) } else { None });
         }
         let Some(output) = self.output(&old.output[0]) else { return Ok(None) };
@@ -176,19 +181,19 @@ impl<'a> Fuser<'a> {
     }
 
     /// The codes that a tensor is dequantized from.
-    fn read(&self, name: &str) -> Option<Codes<'a>> {
+    fn read(&self, name: &str) -> Option<TensorCodes<'a>> {
         let dequantize = &self.graph.node[self.index.producer(name)?];
         if is(dequantize, "DequantizeLinear") { self.codes(dequantize, &dequantize.input[0]) } else { None }
     }
 
-    fn codes(&self, pair: &'a NodeProto, codes: &'a str) -> Option<Codes<'a>> {
+    fn codes(&self, pair: &'a NodeProto, codes: &'a str) -> Option<TensorCodes<'a>> {
         let [_, scale, zero_point] = &pair.input[..] else { return None };
         let element = data_type(self.index.constant(self.graph, zero_point)?);
-        Some(Codes { codes, scale, zero_point, element })
+        Some(TensorCodes { codes, scale, zero_point, element })
     }
 
     /// Codes of 8 bits with one scale.
-    fn plain(&self, name: &str) -> Option<Codes<'a>> {
+    fn plain(&self, name: &str) -> Option<TensorCodes<'a>> {
         self.read(name).filter(|codes| is_byte(codes.element) && self.is_one(codes.scale))
     }
 
@@ -215,7 +220,7 @@ impl<'a> Fuser<'a> {
     }
 
     /// The codes of the bounds of a Relu or Clip: clamping rounded values is rounding clamped ones.
-    fn clamp(&self, node: &NodeProto, codes: &Codes) -> Option<CodeRange> {
+    fn clamp(&self, node: &NodeProto, codes: &TensorCodes) -> Option<CodeRange> {
         let (low, high) = match node.op_type() {
             "Relu" => (0.0, f32::MAX),
             _ => clip_bounds(self.graph, &self.index, node)?,
@@ -236,43 +241,52 @@ impl<'a> Fuser<'a> {
         kvant_container::onnx::tensor_bytes(tensor).ok().map(|bytes| bytes.into_owned())
     }
 
-    fn zero_point(&self, codes: &Codes) -> Option<i64> {
+    fn zero_point(&self, codes: &TensorCodes) -> Option<i64> {
         let byte = self.zero_points(codes.zero_point)?.first().copied()?;
         Some(if codes.element == DataType::INT8 { i64::from(byte as i8) } else { i64::from(byte) })
     }
 
-    fn inputs(&self, old: &NodeProto, form: Form, output: &Codes) -> Result<Option<Vec<String>>, QuantizeError> {
+    fn inputs(
+        &self,
+        old: &NodeProto,
+        form: OperatorForm,
+        output: &TensorCodes,
+    ) -> Result<Option<Vec<String>>, QuantizeError> {
         let target = [output.scale, output.zero_point];
         let made = match form {
-            Form::One => {
+            OperatorForm::One => {
                 self.same(&old.input[0], output).map(|x| x.names().into_iter().chain(target).map(owned).collect())
             }
-            Form::Pair | Form::Many => {
-                let operands: Option<Vec<Codes>> = old.input.iter().map(|name| self.same(name, output)).collect();
+            OperatorForm::Pair | OperatorForm::Many => {
+                let operands: Option<Vec<TensorCodes>> = old.input.iter().map(|name| self.same(name, output)).collect();
                 operands.map(|operands| {
-                    let operands = operands.iter().flat_map(Codes::names).map(owned);
+                    let operands = operands.iter().flat_map(TensorCodes::names).map(owned);
                     let target = target.map(owned).into_iter();
-                    if form == Form::Many { target.chain(operands).collect() } else { operands.chain(target).collect() }
+                    if form == OperatorForm::Many {
+                        target.chain(operands).collect()
+                    } else {
+                        operands.chain(target).collect()
+                    }
                 })
             }
-            Form::Conv | Form::MatMul | Form::Gemm => self.product(old, form, output),
-            Form::Moves(_) => None,
+            OperatorForm::Conv | OperatorForm::MatMul | OperatorForm::Gemm => self.product(old, form, output),
+            OperatorForm::Moves(_) => None,
         };
         Ok(made)
     }
 
     /// The codes of an operand that has the output's type.
-    fn same(&self, name: &str, output: &Codes) -> Option<Codes<'a>> {
+    fn same(&self, name: &str, output: &TensorCodes) -> Option<TensorCodes<'a>> {
         self.plain(name).filter(|codes| codes.element == output.element)
     }
 
-    fn product(&self, old: &NodeProto, form: Form, output: &Codes) -> Option<Vec<String>> {
+    fn product(&self, old: &NodeProto, form: OperatorForm, output: &TensorCodes) -> Option<Vec<String>> {
         let data = self.same(&old.input[0], output)?;
         let weight = self.read(&old.input[1]).filter(|w| is_byte(w.element))?;
         let known = weight.element == data.element || data.element == DataType::UINT8;
         let constant = self.index.constant(self.graph, weight.codes).is_some();
         let one_zero_point = self.zero_points(weight.zero_point)?.windows(2).all(|pair| pair[0] == pair[1]);
-        if !known || !one_zero_point || !constant && (form != Form::MatMul || weight.element != data.element) {
+        if !known || !one_zero_point || !constant && (form != OperatorForm::MatMul || weight.element != data.element) {
             return None;
         }
         let bias = match positional_input(old, 2) {
@@ -282,14 +296,14 @@ impl<'a> Fuser<'a> {
         let target = [output.scale, output.zero_point];
         let operands = data.names().into_iter().chain(weight.names());
         let inputs: Vec<&str> = match form {
-            Form::Gemm => operands.chain([bias.unwrap_or("")]).chain(target).collect(),
+            OperatorForm::Gemm => operands.chain([bias.unwrap_or("")]).chain(target).collect(),
             _ => operands.chain(target).chain(bias).collect(),
         };
         Some(inputs.into_iter().map(owned).collect())
     }
 
     /// The int32 codes of a bias whose scale is that of the product.
-    fn bias(&self, old: &NodeProto, bias: &str, data: &Codes, weight: &Codes) -> Option<&'a str> {
+    fn bias(&self, old: &NodeProto, bias: &str, data: &TensorCodes, weight: &TensorCodes) -> Option<&'a str> {
         let codes = self.read(bias).filter(|codes| codes.element == DataType::INT32)?;
         let alpha = if is(old, "Gemm") { float_attribute(old, "alpha").unwrap_or(1.0) } else { 1.0 };
         let input = self.numbers(data.scale)?.first().copied()? * alpha;
@@ -317,7 +331,7 @@ impl<'a> Fuser<'a> {
         Some(Fused { nodes: vec![made], gone, constants: Vec::new() })
     }
 
-    fn alike(&self, a: &Codes, b: &Codes) -> bool {
+    fn alike(&self, a: &TensorCodes, b: &TensorCodes) -> bool {
         let scale = a.scale == b.scale || self.numbers(a.scale) == self.numbers(b.scale);
         a.element == b.element && scale && self.zero_point(a) == self.zero_point(b)
     }

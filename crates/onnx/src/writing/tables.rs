@@ -61,7 +61,7 @@ fn stored<'g>(graph: &'g GraphProto, index: &Index, name: &str) -> Option<&'g No
     (bytes && scale.dims.iter().product::<i64>() == 1).then_some(node)
 }
 
-/// Whether all that reads a Gather's rows quantizes them with the table's scale.
+/// Returns whether all that reads a Gather's rows quantizes them with the table's scale.
 fn goes_into_codes(graph: &GraphProto, index: &Index, gather: &NodeProto, table: &NodeProto) -> bool {
     let Some(rows) = gather.output.first() else { return false };
     let readers = index.consumers(rows);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_dequantized_where_they_are_read() {
+    fn gathered_rows_are_dequantized_after_the_gather() {
         let mut floats = graph(node("Relu", "n", &["r"], &["y"]));
         assert_eq!(dequantize_rows(&mut floats), 1);
         assert_eq!(operators(&floats), [("Gather", "t"), ("DequantizeLinear", "r_quantized"), ("Relu", "r")]);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_a_weight_too_stays_for_that() {
+    fn table_that_is_also_a_weight_is_kept_for_it() {
         let mut tied = graph(node("MatMul", "m", &["r", "f"], &["y"]));
         assert_eq!(dequantize_rows(&mut tied), 1);
         let expected =

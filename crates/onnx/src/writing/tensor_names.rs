@@ -34,7 +34,7 @@ mod tests {
     use crate::graph::node;
 
     #[test]
-    fn a_name_is_new_and_stays() {
+    fn tensor_names_are_unique_and_stable() {
         let graph = GraphProto { node: vec![node("Mul", "m", &["w", "w_scale"], &["y"])], ..GraphProto::default() };
         let mut names = TensorNames::of(&graph);
         assert_eq!(names.of_tensor("w", "_scale"), "w_scale_1");

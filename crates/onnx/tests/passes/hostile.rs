@@ -81,7 +81,7 @@ fn change_input(graph: &mut GraphProto, random: &mut Random) {
 }
 
 #[test]
-fn changed_models_are_refused_or_simplified() {
+fn mutated_models_are_refused_or_simplified() {
     let rounds = std::env::var("KVANT_HOSTILE_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
     let base = model();
     check(&base).unwrap();

@@ -43,7 +43,7 @@ fn assert_same(before: &ModelProto, after: &ModelProto, what: &str) {
 const OF_THE_ENDS: [&str; 2] = ["nhwc-inputs", "float-ends"];
 
 #[test]
-fn each_pass_alone() {
+fn each_pass_alone_keeps_the_outputs() {
     for pass in ALL.iter().filter(|pass| !OF_THE_ENDS.contains(&pass.name)) {
         let mut changed = model();
         simplify(&mut changed, &Selection::none().with(pass.name).unwrap(), &Context::default()).unwrap();
@@ -74,7 +74,7 @@ fn with_taken(names: &[String]) -> ModelProto {
 }
 
 #[test]
-fn names_that_are_taken_stay_what_they_are() {
+fn passes_do_not_reuse_existing_names() {
     let mut found = 0;
     for pass in ALL.iter().filter(|pass| !OF_THE_ENDS.contains(&pass.name)) {
         let only = Selection::none().with(pass.name).unwrap();
@@ -90,7 +90,7 @@ fn names_that_are_taken_stay_what_they_are() {
 }
 
 #[test]
-fn all_passes_and_a_newer_opset() {
+fn all_passes_and_a_newer_opset_keep_the_outputs() {
     let mut all = Selection::default();
     ALL.iter().for_each(|pass| all.set(pass.name, !OF_THE_ENDS.contains(&pass.name)).unwrap());
     for opset in [17, 21] {
@@ -105,7 +105,7 @@ fn all_passes_and_a_newer_opset() {
 }
 
 #[test]
-fn every_pass_finds_something_or_leaves_the_model_alone() {
+fn every_pass_fires_or_leaves_the_model_unchanged() {
     let mut all = Selection::default();
     ALL.iter().for_each(|pass| all.set(pass.name, true).unwrap());
     let mut simplified = model();

@@ -1,7 +1,7 @@
 //! The loops that quantize and dequantize in place, compiled per instruction set. Not the scales that they are given.
 
 use crate::parameters::{Affine, EPSILON};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::arithmetic::{round_to_bf16, round_to_f16};
 use kvant_numeric::format::{Int, MiniFloat};
 use kvant_numeric::simd::Loop;
@@ -27,7 +27,7 @@ fn bounds(format: Int, zero_point: f64) -> (f32, f32) {
 /// Integers whose scales hold for `group` elements of a row of `width`. Formats have at most 16 bits, zero points are whole.
 pub(super) struct IntTiles<'a> {
     pub(super) format: Int,
-    pub(super) arithmetic: Arithmetic,
+    pub(super) arithmetic: ComputeDType,
     pub(super) values: &'a mut [f32],
     pub(super) width: usize,
     pub(super) group: usize,
@@ -40,9 +40,9 @@ impl Loop for IntTiles<'_> {
     #[inline(always)]
     fn run(self) {
         match self.arithmetic {
-            Arithmetic::F32 => self.each(|value| value),
-            Arithmetic::Bf16 => self.each(round_to_bf16),
-            Arithmetic::F16 => self.each(round_to_f16),
+            ComputeDType::F32 => self.each(|value| value),
+            ComputeDType::Bf16 => self.each(round_to_bf16),
+            ComputeDType::F16 => self.each(round_to_f16),
         }
     }
 }
@@ -66,7 +66,7 @@ impl IntTiles<'_> {
 /// Integers with a scale a feature.
 pub(super) struct IntFeatures<'a> {
     pub(super) format: Int,
-    pub(super) arithmetic: Arithmetic,
+    pub(super) arithmetic: ComputeDType,
     pub(super) rows: &'a mut [f32],
     pub(super) columns: usize,
     pub(super) affines: &'a [Affine],
@@ -78,9 +78,9 @@ impl Loop for IntFeatures<'_> {
     #[inline(always)]
     fn run(self) {
         match self.arithmetic {
-            Arithmetic::F32 => self.each(|value| value),
-            Arithmetic::Bf16 => self.each(round_to_bf16),
-            Arithmetic::F16 => self.each(round_to_f16),
+            ComputeDType::F32 => self.each(|value| value),
+            ComputeDType::Bf16 => self.each(round_to_bf16),
+            ComputeDType::F16 => self.each(round_to_f16),
         }
     }
 }
@@ -110,7 +110,7 @@ fn float_value(
     if value.is_nan() { value } else { restored }
 }
 
-/// What a value is divided by: scales of activations may be too small for their type.
+/// The divisor of a value: scales of activations may be too small for their type.
 #[inline(always)]
 fn divisor(scale: f32) -> f32 {
     if scale == 0.0 { EPSILON } else { scale }
@@ -120,8 +120,8 @@ fn divisor(scale: f32) -> f32 {
 pub(super) struct FloatTiles<'a> {
     pub(super) format: MiniFloat,
     /// The precision of quotients: that of the model, or f32.
-    pub(super) quotient: Arithmetic,
-    pub(super) arithmetic: Arithmetic,
+    pub(super) quotient: ComputeDType,
+    pub(super) arithmetic: ComputeDType,
     pub(super) values: &'a mut [f32],
     pub(super) width: usize,
     pub(super) group: usize,
@@ -146,11 +146,11 @@ impl FloatTiles<'_> {
     #[inline(always)]
     fn of(self, format: MiniFloat) {
         match (self.quotient, self.arithmetic) {
-            (_, Arithmetic::F32) => self.each(format, |value| value, |value| value),
-            (Arithmetic::F32, Arithmetic::Bf16) => self.each(format, |value| value, round_to_bf16),
-            (Arithmetic::F32, Arithmetic::F16) => self.each(format, |value| value, round_to_f16),
-            (_, Arithmetic::Bf16) => self.each(format, round_to_bf16, round_to_bf16),
-            (_, Arithmetic::F16) => self.each(format, round_to_f16, round_to_f16),
+            (_, ComputeDType::F32) => self.each(format, |value| value, |value| value),
+            (ComputeDType::F32, ComputeDType::Bf16) => self.each(format, |value| value, round_to_bf16),
+            (ComputeDType::F32, ComputeDType::F16) => self.each(format, |value| value, round_to_f16),
+            (_, ComputeDType::Bf16) => self.each(format, round_to_bf16, round_to_bf16),
+            (_, ComputeDType::F16) => self.each(format, round_to_f16, round_to_f16),
         }
     }
 
@@ -171,7 +171,7 @@ impl FloatTiles<'_> {
 /// Small floats with a scale a feature.
 pub(super) struct FloatFeatures<'a> {
     pub(super) format: MiniFloat,
-    pub(super) arithmetic: Arithmetic,
+    pub(super) arithmetic: ComputeDType,
     pub(super) rows: &'a mut [f32],
     pub(super) columns: usize,
     pub(super) scales: &'a [f32],
@@ -183,9 +183,9 @@ impl Loop for FloatFeatures<'_> {
     #[inline(always)]
     fn run(self) {
         match self.arithmetic {
-            Arithmetic::F32 => self.each(|value| value),
-            Arithmetic::Bf16 => self.each(round_to_bf16),
-            Arithmetic::F16 => self.each(round_to_f16),
+            ComputeDType::F32 => self.each(|value| value),
+            ComputeDType::Bf16 => self.each(round_to_bf16),
+            ComputeDType::F16 => self.each(round_to_f16),
         }
     }
 }
@@ -208,7 +208,7 @@ pub(super) struct BlockScales<'a> {
     pub(super) format: MiniFloat,
     /// The largest element.
     pub(super) largest: f32,
-    pub(super) tensor_scale: f32,
+    pub(super) global_scale: f32,
     pub(super) amaxes: &'a [f32],
     pub(super) scales: &'a mut [f32],
 }
@@ -229,7 +229,7 @@ impl BlockScales<'_> {
     #[inline(always)]
     fn of(self, format: MiniFloat) {
         for (scale, amax) in self.scales.iter_mut().zip(self.amaxes) {
-            let rounded = format.round(divisor(*amax / self.largest) / self.tensor_scale) * self.tensor_scale;
+            let rounded = format.round(divisor(*amax / self.largest) / self.global_scale) * self.global_scale;
             *scale = if amax.is_finite() { rounded } else { f32::NAN };
         }
     }
@@ -238,8 +238,8 @@ impl BlockScales<'_> {
 /// Casts to 16 bits and back.
 pub(super) struct Casts<'a> {
     pub(super) values: &'a mut [f32],
-    pub(super) through: Arithmetic,
-    pub(super) arithmetic: Arithmetic,
+    pub(super) through: ComputeDType,
+    pub(super) arithmetic: ComputeDType,
 }
 
 impl Loop for Casts<'_> {

@@ -1,4 +1,4 @@
-//! What keeps activations from being quantized.
+//! Reasons that activations cannot be quantized.
 
 use crate::observer::ObserverRef;
 
@@ -10,7 +10,7 @@ pub enum ActivationError {
     Scheme {
         /// The scheme.
         scheme: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
     /// The observer of the scheme cannot serve such activations (*unsupported*).
@@ -20,7 +20,7 @@ pub enum ActivationError {
         observer: ObserverRef,
         /// The scheme.
         scheme: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
     /// Parameters are missing, or are not as many as the scheme wants (*invalid*).
@@ -28,25 +28,25 @@ pub enum ActivationError {
     Count {
         /// The scheme.
         scheme: String,
-        /// What it wants.
+        /// The expected number.
         expected: &'static str,
         /// Scales that are given.
         found: usize,
         /// Zero points that are given.
         zero_points: usize,
     },
-    /// A scale is not positive and finite, or a zero point is no code (*invalid*).
+    /// A scale is not positive and finite, or a zero point is not a code (*invalid*).
     #[error("{0} is no {1}")]
     Value(f32, &'static str),
 }
 
 impl ActivationError {
-    /// Whether the request is right and only not served here.
+    /// Returns whether the request is valid but unsupported.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, ActivationError::Scheme { .. } | ActivationError::Observer { .. })
     }
 
-    /// The way out.
+    /// The remedy.
     pub fn hint(&self) -> &'static str {
         match self {
             ActivationError::Scheme { .. } => {

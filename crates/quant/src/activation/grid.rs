@@ -1,16 +1,16 @@
-//! What quantization with static scales leaves of an activation, for observers.
+//! The value of an activation after quantization with static scales, for observers.
 
 use super::StaticParameters;
 use crate::observer::Grid;
 use crate::parameters::{Affine, dequantize, quantize};
 use crate::scheme::{TensorScheme, ZeroPoint};
 use kvant_numeric::kernel::Range;
-use kvant_numeric::{Arithmetic, DType};
+use kvant_numeric::{ComputeDType, DType};
 
 /// The grid of activations with one scheme, in the model's arithmetic.
 pub(super) struct ActivationGrid {
     pub(super) scheme: TensorScheme,
-    pub(super) arithmetic: Arithmetic,
+    pub(super) arithmetic: ComputeDType,
 }
 
 impl Grid for ActivationGrid {

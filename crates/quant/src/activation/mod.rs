@@ -1,8 +1,8 @@
-//! Activations: how they are quantized, and the statistics from which the parameters of that are found in advance. Not
+//! Quantization of activations, and the statistics from which static parameters are computed. Not
 //! weights, whose parameters lie beside their codes in a [`QuantTensor`](crate::QuantTensor).
 //!
 //! ```
-//! use kvant_numeric::{Arithmetic, simd::Isa};
+//! use kvant_numeric::{ComputeDType, simd::Isa};
 //! use kvant_quant::activation::{ActivationQuantizer, ActivationStatistic};
 //! use kvant_quant::scheme::ActivationScheme;
 //!
@@ -10,11 +10,11 @@
 //! let mut rows = [0.1, -25.5, 3.0, 12.75];
 //! let mut statistic = ActivationStatistic::new(scheme)?;
 //! statistic.update(Isa::best(), &rows, 2);
-//! let parameters = statistic.parameters(scheme.scheme, Arithmetic::F32);
+//! let parameters = statistic.parameters(scheme.scheme, ComputeDType::F32);
 //! assert_eq!(parameters.as_ref().map(|p| p.scales[0]), Some(0.2));
 //!
 //! let quantizer = ActivationQuantizer::new(scheme, parameters)?;
-//! quantizer.apply(Isa::best(), Arithmetic::F32, &mut rows, 2);
+//! quantizer.apply(Isa::best(), ComputeDType::F32, &mut rows, 2);
 //! assert_eq!(rows[2], 3.0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -32,11 +32,11 @@ pub use quantizer::ActivationQuantizer;
 pub use statistic::ActivationStatistic;
 
 use crate::scheme::{ActivationScheme, FloatScheme, IntScheme, TensorScheme};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::kernel::Range;
 use serde::{Deserialize, Serialize};
 
-/// Whether activations can be quantized so.
+/// Checks whether activations can be quantized with this scheme.
 ///
 /// # Errors
 /// [`ActivationError::Scheme`] for combinations that make no sense for activations.
@@ -57,7 +57,7 @@ pub struct StaticParameters {
 impl StaticParameters {
     /// The parameters with which `scheme` covers the ranges: one of the tensor, or one a feature. None for schemes without
     /// scales.
-    pub fn of_ranges(scheme: TensorScheme, ranges: &[Range], arithmetic: Arithmetic) -> StaticParameters {
+    pub fn of_ranges(scheme: TensorScheme, ranges: &[Range], arithmetic: ComputeDType) -> StaticParameters {
         match scheme {
             TensorScheme::Int(scheme) => int_parameters(scheme, ranges, arithmetic),
             TensorScheme::Float(scheme) => {
@@ -69,7 +69,7 @@ impl StaticParameters {
     }
 }
 
-fn int_parameters(scheme: IntScheme, ranges: &[Range], arithmetic: Arithmetic) -> StaticParameters {
+fn int_parameters(scheme: IntScheme, ranges: &[Range], arithmetic: ComputeDType) -> StaticParameters {
     let affines = || ranges.iter().map(|range| scheme.parameters(*range, arithmetic));
     let kept = scheme.has_zero_points();
     StaticParameters {
@@ -79,13 +79,13 @@ fn int_parameters(scheme: IntScheme, ranges: &[Range], arithmetic: Arithmetic) -
 }
 
 /// The scale of the tensor over block scales, or the scale itself.
-fn float_scale(scheme: FloatScheme, range: Range, arithmetic: Arithmetic) -> f32 {
+fn float_scale(scheme: FloatScheme, range: Range, arithmetic: ComputeDType) -> f32 {
     let amax = range.abs_max();
-    scheme.tensor_scale(amax).unwrap_or_else(|| scheme.scale(amax, arithmetic, 1.0))
+    scheme.global_scale(amax).unwrap_or_else(|| scheme.scale(amax, arithmetic, 1.0))
 }
 
 /// Activations may be larger than the model's type holds, where the forward pass is computed in a wider one.
-fn finite(scale: f32, arithmetic: Arithmetic) -> f32 {
-    let largest = if arithmetic == Arithmetic::F16 { 65_504.0 } else { f32::MAX };
+fn finite(scale: f32, arithmetic: ComputeDType) -> f32 {
+    let largest = if arithmetic == ComputeDType::F16 { 65_504.0 } else { f32::MAX };
     scale.min(largest)
 }

@@ -2,12 +2,12 @@
 //! parameters, which is [`ActivationStatistic`](super::ActivationStatistic)'s.
 
 use super::apply::Casts;
-use super::spread::{Spread, has_tensor_scale};
+use super::spread::{Spread, has_global_scale};
 use super::task::Task;
 use super::{ActivationError, StaticParameters};
 use crate::fake::fake_blocks;
 use crate::scheme::{ActivationScheme, TensorScheme, Timing, ZeroPoint};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::simd::{Isa, dispatch};
 
 /// Quantizes and dequantizes activations with one scheme.
@@ -27,7 +27,7 @@ impl ActivationQuantizer {
     ///
     /// # Errors
     /// [`ActivationError::Scheme`] for combinations that make no sense for activations, [`ActivationError::Count`] where the
-    /// parameters are not those of the scheme, [`ActivationError::Value`] for scales that are none.
+    /// parameters are not those of the scheme, [`ActivationError::Value`] for invalid scales.
     pub fn new(
         scheme: ActivationScheme,
         parameters: Option<StaticParameters>,
@@ -49,15 +49,15 @@ impl ActivationQuantizer {
         &self.parameters
     }
 
-    /// Whether the rows of a tensor may be quantized apart from one another.
+    /// Returns whether the rows of a tensor may be quantized apart from one another.
     pub fn is_row_wise(&self) -> bool {
-        let whole = self.spread == Spread::Whole || has_tensor_scale(self.scheme.scheme);
+        let whole = self.spread == Spread::Whole || has_global_scale(self.scheme.scheme);
         self.scheme.timing != Timing::Dynamic || !whole || matches!(self.scheme.scheme, TensorScheme::Cast(_))
     }
 
     /// Quantizes and dequantizes the rows of one tensor, `columns` features each, in place. `arithmetic` is the precision of
     /// the model, to which the values have been rounded.
-    pub fn apply(&self, isa: Isa, arithmetic: Arithmetic, rows: &mut [f32], columns: usize) {
+    pub fn apply(&self, isa: Isa, arithmetic: ComputeDType, rows: &mut [f32], columns: usize) {
         if rows.is_empty() || columns == 0 {
             return;
         }
@@ -78,8 +78,8 @@ impl ActivationQuantizer {
 }
 
 /// The least normal number of the precision.
-fn smallest_normal(arithmetic: Arithmetic) -> f32 {
-    if arithmetic == Arithmetic::F16 { 6.103_515_6e-5 } else { f32::MIN_POSITIVE }
+fn smallest_normal(arithmetic: ComputeDType) -> f32 {
+    if arithmetic == ComputeDType::F16 { 6.103_515_6e-5 } else { f32::MIN_POSITIVE }
 }
 
 fn check_count(scheme: ActivationScheme, spread: Spread, parameters: &StaticParameters) -> Result<(), ActivationError> {

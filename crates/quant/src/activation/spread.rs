@@ -9,16 +9,16 @@ use crate::scheme::{ActivationScheme, Axis, Granularity, TensorScheme, Timing};
 pub(super) enum Spread {
     /// All of them.
     Whole,
-    /// Those of a feature.
+    /// All values of a feature.
     Features,
-    /// Those of a token.
+    /// All values of a token.
     Tokens,
     /// So many consecutive ones of a token; fewer at the end of a row.
     Groups(usize),
 }
 
 impl Spread {
-    /// How scales are shared in a scheme that is legal for activations.
+    /// The sharing of scales in a scheme that is valid for activations.
     pub(super) fn of(scheme: ActivationScheme) -> Result<Spread, ActivationError> {
         let refuse = |reason| Err(ActivationError::Scheme { scheme: scheme.to_string(), reason });
         if let Some(reason) = scheme.scheme.observer_refusal(false) {
@@ -38,12 +38,12 @@ impl Spread {
             (_, Some(Granularity::Tensor) | None) => Spread::Whole,
         };
         match (scheme.timing, spread) {
-            _ if scheme.timing != Timing::Dynamic && is_scaleless(scheme.scheme) => refuse("nothing of it is stored"),
+            _ if scheme.timing != Timing::Dynamic && is_scaleless(scheme.scheme) => refuse("it is not stored"),
             (Timing::Dynamic, _) if scheme.scheme.observer() != ObserverRef::MIN_MAX => {
                 refuse("dynamic scales cover the whole range")
             }
             (Timing::Dynamic, Spread::Features) => refuse("a feature has no scale before all tokens are there"),
-            (Timing::Local, _) if !has_tensor_scale(scheme.scheme) => refuse("it has no scale over block scales"),
+            (Timing::Local, _) if !has_global_scale(scheme.scheme) => refuse("it has no scale over block scales"),
             (Timing::Static, Spread::Tokens | Spread::Groups(_)) => refuse("tokens differ from run to run"),
             _ => Ok(spread),
         }
@@ -55,9 +55,9 @@ pub(super) fn is_scaleless(scheme: TensorScheme) -> bool {
     matches!(scheme, TensorScheme::Block(_) | TensorScheme::Cast(_))
 }
 
-/// Whether block scales stand under a scale of the tensor.
-pub(super) fn has_tensor_scale(scheme: TensorScheme) -> bool {
-    matches!(scheme, TensorScheme::Float(float) if float.scale.has_tensor_scale())
+/// Returns whether block scales are relative to a global scale.
+pub(super) fn has_global_scale(scheme: TensorScheme) -> bool {
+    matches!(scheme, TensorScheme::Float(float) if float.scale.has_global_scale())
 }
 
 #[cfg(test)]
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn meaningless_activation_spreads_are_refused() {
         let of = |text: &str| Spread::of(text.parse().unwrap());
         for text in [
             "int8:g64!static",

@@ -1,12 +1,12 @@
-//! What is kept of the activations that passed a place: enough for the range that an observer asks for, whatever the amount
-//! of data. Not the ranges of weights, which are there at once: see [`crate::observer`].
+//! Statistics of the activations at one point: enough for the range of an observer, in bounded memory for any amount
+//! of data. Not the ranges of weights, whose values are all available: see [`crate::observer`].
 
 use super::grid::ActivationGrid;
 use super::spread::Spread;
 use super::{ActivationError, StaticParameters};
-use crate::observer::{Decay, Kept, MovingRange, ObserverRef, Seen};
+use crate::observer::{Decay, Kept, MovingRange, ObservedValues, ObserverRef};
 use crate::scheme::{ActivationScheme, TensorScheme, Timing};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::kernel::{Range, group_ranges};
 use kvant_numeric::simd::{Isa, Loop, dispatch};
 use serde::{Deserialize, Serialize};
@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ActivationStatistic {
     observer: ObserverRef,
-    /// Whether every feature has ranges of its own.
+    /// Whether every feature has its own ranges.
     by_feature: bool,
     tokens: u64,
     not_finite: u64,
-    /// The range of all batches: one, or one a feature; none where there was no number yet.
+    /// The range of all batches: one, or one per feature; empty before the first finite value.
     ranges: Vec<Option<Ends>>,
-    /// What the observer keeps beside it.
+    /// Data that the observer keeps in addition.
     kept: Kept,
     /// The moving averages of the ranges of batches, where the observer asks for them.
     averages: Option<Averages>,
@@ -33,7 +33,7 @@ pub struct ActivationStatistic {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Ends(f64, f64);
 
-/// Moving averages: one, or one a feature; none where there was no number yet.
+/// Moving averages: one, or one per feature; empty before the first finite value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Averages {
     decay: Decay,
@@ -85,18 +85,18 @@ impl From<Ends> for Range {
 }
 
 impl ActivationStatistic {
-    /// A statistic that has seen nothing, of the kind that the scheme's parameters are made from.
+    /// An empty statistic of the kind that the scheme's parameters need.
     ///
     /// # Errors
-    /// [`ActivationError::Scheme`] for schemes that store nothing, and for what is searched in a histogram of every feature.
+    /// [`ActivationError::Scheme`] for schemes that store nothing, and for observers that need a histogram per feature.
     pub fn new(scheme: ActivationScheme) -> Result<ActivationStatistic, ActivationError> {
         let refuse = |reason| Err(ActivationError::Scheme { scheme: scheme.to_string(), reason });
         let by_feature = Spread::of(scheme)? == Spread::Features;
         let observer = scheme.scheme.observer();
         if scheme.timing == Timing::Dynamic {
-            return refuse("nothing of it is found in advance");
+            return refuse("it is not found in advance");
         }
-        let needs = observer.needs(&ActivationGrid { scheme: scheme.scheme, arithmetic: Arithmetic::F32 });
+        let needs = observer.needs(&ActivationGrid { scheme: scheme.scheme, arithmetic: ComputeDType::F32 });
         if by_feature && !needs.is_range_of_batches() {
             return refuse("features have no histograms of their own: use min-max or `ema`");
         }
@@ -126,7 +126,7 @@ impl ActivationStatistic {
         join_all(&mut self.ranges, ranges.iter().map(|range| Ends::some(*range)));
     }
 
-    /// The ranges without what is no number, which is counted.
+    /// The ranges without NaN, which is counted.
     fn finite_ranges(&mut self, rows: &[f32], columns: usize) -> Vec<Range> {
         let mut ranges = vec![Range::EMPTY; if self.by_feature { columns } else { 1 }];
         for (i, value) in rows.iter().enumerate() {
@@ -167,20 +167,20 @@ impl ActivationStatistic {
     }
 
     /// The ranges that the observer wants covered with `scheme`: one, or one a feature. `None` where nothing was seen.
-    pub fn ranges(&self, scheme: TensorScheme, arithmetic: Arithmetic) -> Option<Vec<Range>> {
-        // Features of which nothing was seen have the range of zeros, unless that holds for all of them.
+    pub fn ranges(&self, scheme: TensorScheme, arithmetic: ComputeDType) -> Option<Vec<Range>> {
+        // Unobserved features have the range of zeros, unless no feature was observed.
         self.range()?;
         let grid = ActivationGrid { scheme, arithmetic };
         let average = |feature: usize| Some(self.averages.as_ref()?.ranges.get(feature)?.as_ref()?.range());
         let range = |(feature, ends): (usize, &Option<Ends>)| {
             let Some(ends) = ends else { return ZERO };
-            self.observer.range(&Seen::kept((*ends).into(), average(feature), &self.kept), &grid)
+            self.observer.range(&ObservedValues::kept((*ends).into(), average(feature), &self.kept), &grid)
         };
         Some(self.ranges.iter().enumerate().map(range).collect())
     }
 
     /// The parameters with which `scheme` covers those ranges. `None` where nothing was seen.
-    pub fn parameters(&self, scheme: TensorScheme, arithmetic: Arithmetic) -> Option<StaticParameters> {
+    pub fn parameters(&self, scheme: TensorScheme, arithmetic: ComputeDType) -> Option<StaticParameters> {
         self.ranges(scheme, arithmetic).map(|ranges| StaticParameters::of_ranges(scheme, &ranges, arithmetic))
     }
 }

@@ -6,7 +6,7 @@ use super::spread::Spread;
 use crate::parameters::{Affine, EPSILON, dequantize, quantize};
 use crate::rounding::batch::{Affines, Scales};
 use crate::scheme::{ActivationScheme, FloatScale, FloatScheme, IntScheme, Timing, ZeroPoint};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::kernel::{Range, group_abs_max, group_ranges};
 use kvant_numeric::simd::{Isa, dispatch};
@@ -20,7 +20,7 @@ pub(super) struct Task<'a> {
     pub(super) spread: Spread,
     pub(super) parameters: &'a StaticParameters,
     pub(super) isa: Isa,
-    pub(super) arithmetic: Arithmetic,
+    pub(super) arithmetic: ComputeDType,
     pub(super) columns: usize,
 }
 
@@ -152,25 +152,25 @@ impl Task<'_> {
     }
 
     fn float_groups(&self, scheme: FloatScheme, rows: &mut [f32]) {
-        let tensor_scale = match self.scheme.timing {
-            Timing::Dynamic if scheme.scale.has_tensor_scale() => scheme.tensor_scale(self.amax(rows)),
+        let global_scale = match self.scheme.timing {
+            Timing::Dynamic if scheme.scale.has_global_scale() => scheme.global_scale(self.amax(rows)),
             _ => self.parameters.scales.first().copied(),
         };
         for strip in self.strips(rows) {
             let amaxes = self.by_group(strip, 0.0, |v, group, out| group_abs_max(self.isa, v, group, out));
-            let scales = match tensor_scale {
-                Some(tensor_scale) => self.block_scales(scheme, &amaxes, tensor_scale),
+            let scales = match global_scale {
+                Some(global_scale) => self.block_scales(scheme, &amaxes, global_scale),
                 None => self.scales(scheme, &amaxes),
             };
             self.float_tiles(scheme, self.columns, strip, &scales);
         }
     }
 
-    fn block_scales(&self, scheme: FloatScheme, amaxes: &[f32], tensor_scale: f32) -> Vec<f32> {
+    fn block_scales(&self, scheme: FloatScheme, amaxes: &[f32], global_scale: f32) -> Vec<f32> {
         let mut scales = vec![0.0; amaxes.len()];
-        let format = if scheme.scale == FloatScale::E5m3OfTensor { MiniFloat::E5M3 } else { MiniFloat::E4M3 };
+        let format = if scheme.scale == FloatScale::E5m3WithGlobal { MiniFloat::E5M3 } else { MiniFloat::E4M3 };
         let largest = scheme.format.max();
-        dispatch(self.isa, BlockScales { format, largest, tensor_scale, amaxes, scales: &mut scales });
+        dispatch(self.isa, BlockScales { format, largest, global_scale, amaxes, scales: &mut scales });
         scales
     }
 
@@ -180,14 +180,14 @@ impl Task<'_> {
         amax[0]
     }
 
-    /// The scales of largest magnitudes; NaN where one is no number.
+    /// The scales of largest magnitudes; NaN where one is NaN.
     fn scales(&self, scheme: FloatScheme, amaxes: &[f32]) -> Vec<f32> {
         let mut scales = vec![0.0; amaxes.len()];
         let arithmetic = self.arithmetic;
-        dispatch(self.isa, Scales { scheme, arithmetic, tensor_scale: 1.0, amaxes, scales: &mut scales });
+        dispatch(self.isa, Scales { scheme, arithmetic, global_scale: 1.0, amaxes, scales: &mut scales });
         let by_token = self.spread == Spread::Tokens;
         for (scale, amax) in scales.iter_mut().zip(amaxes) {
-            // A vector of scales is cast to the type of what it divides.
+            // A vector of scales is cast to the type of its dividend.
             let cast = if by_token { arithmetic.round(*scale) } else { *scale };
             let positive = if cast == 0.0 { EPSILON } else { cast };
             *scale = if amax.is_finite() { positive } else { f32::NAN };
@@ -198,13 +198,13 @@ impl Task<'_> {
     fn float_tiles(&self, scheme: FloatScheme, width: usize, values: &mut [f32], scales: &[f32]) {
         let group = if scales.len() == 1 { width } else { self.group() };
         let grouped = matches!(self.spread, Spread::Groups(_));
-        let quotient = if grouped { Arithmetic::F32 } else { self.arithmetic };
+        let quotient = if grouped { ComputeDType::F32 } else { self.arithmetic };
         let (format, arithmetic) = (scheme.format, self.arithmetic);
         dispatch(self.isa, FloatTiles { format, quotient, arithmetic, values, width, group, scales });
     }
 }
 
-/// Whether the loops take the format: they count in `f32`.
+/// Returns whether the loops take the format: they count in `f32`.
 fn is_plain(scheme: IntScheme) -> bool {
     scheme.zero_point != ZeroPoint::Float && scheme.format.bits() <= 16
 }

@@ -30,7 +30,7 @@ impl CodeRange {
         CodeRange { min: int.min(), max: int.max() }
     }
 
-    /// The codes that a scale is made for: all, without the lowest where a signed type is symmetric.
+    /// The code range of a scale: all, without the lowest code if a signed type is symmetric.
     pub fn of(int: Int, symmetric: bool) -> CodeRange {
         let full = CodeRange::full(int);
         if symmetric && int.is_signed() { CodeRange { min: -full.max, ..full } } else { full }
@@ -53,7 +53,7 @@ pub struct GraphGrid {
     pub dtype: Option<DType>,
     /// Whether the codes are symmetric about zero.
     pub symmetric: bool,
-    /// Which scales are allowed.
+    /// The allowed scales.
     pub scale: ScaleKind,
 }
 
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_incumbents_values_of_zero_to_six() {
+    fn zero_to_six_scales_match_quark() {
         assert_eq!(float(ZERO_TO_SIX, "int8", true), Affine { scale: 0.047_244_094, zero_point: 0 });
         assert_eq!(float(ZERO_TO_SIX, "uint8", false), Affine { scale: 0.023_529_412, zero_point: 0 });
         assert_eq!(float(ZERO_TO_SIX, "int8", false), Affine { scale: 0.023_529_412, zero_point: -128 });
@@ -159,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn power_of_two_scales() {
+    fn power_of_two_scales_of_zero_to_six() {
         let made = affine(ZERO_TO_SIX, "int8", true, ScaleKind::PowerOfTwo);
         assert_eq!(made, Affine { scale: 0.0625, zero_point: 0 });
         assert_eq!(affine(ZERO_TO_SIX, "uint8", true, ScaleKind::PowerOfTwo).zero_point, 128);
     }
 
     #[test]
-    fn odd_ranges_give_usable_scales() {
+    fn degenerate_ranges_give_usable_scales() {
         assert_eq!(float(Range { min: 0.0, max: 0.0 }, "int8", true), Affine { scale: 1.0, zero_point: 0 });
         assert!(float(Range { min: f32::NEG_INFINITY, max: f32::INFINITY }, "int8", false).scale.is_finite());
         assert_eq!(float(Range { min: 2.0, max: 3.0 }, "uint8", false).zero_point, 0);

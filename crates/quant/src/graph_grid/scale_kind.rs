@@ -16,7 +16,7 @@ pub enum ScaleKind {
 const LARGEST_SHIFT: i32 = 16;
 
 impl ScaleKind {
-    /// The scale of this kind that stands for `scale`.
+    /// The scale of this kind nearest to `scale`.
     pub fn apply(self, scale: f32) -> f32 {
         match self {
             Self::Float => scale,
@@ -37,7 +37,7 @@ pub fn power_of_two(position: i32) -> f32 {
     2f64.powi(-position) as f32
 }
 
-/// The nearest `m / 2^n` to a scale; of equals the one with the smallest n. Zero and what is below half of `2^-16` become
+/// The nearest `m / 2^n` to a scale; the one with the smallest n among equals. Values below half of `2^-16` become
 /// the smallest, `2^-16`.
 pub fn nearest_int16_scale(scale: f32) -> f32 {
     let scale = f64::from(scale);
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn powers_of_two_are_the_nearest_in_the_logarithm() {
+    fn power_of_two_is_nearest_in_the_logarithm() {
         assert_eq!(ScaleKind::PowerOfTwo.apply(0.026), 0.03125);
         assert_eq!(ScaleKind::PowerOfTwo.apply(0.0221), 0.015_625_f32.max(0.03125));
         assert_eq!(ScaleKind::PowerOfTwo.apply(0.022), 0.015625);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn int16_scales_are_those_of_the_incumbent() {
+    fn int16_scales_match_quark() {
         // reference: 0.0263148 becomes 0.0263214
         let scale = ScaleKind::Int16.apply(0.026_314_806);
         assert!((scale - 0.026_321_4).abs() < 1e-6, "{scale}");

@@ -1,12 +1,12 @@
-//! Per tensor the observer whose range loses least: all candidates see the values as they pass, and the squared error of each one's
-//! range is taken in the end; of a tensor of a graph on the histogram of `mse`.
+//! Selects per tensor the observer whose range loses least: all candidates observe the values, and the squared error of each one's
+//! range is compared at the end; for graph tensors on the histogram of `mse`.
 
 use super::entropy::Entropy;
 use super::min_max::MinMax;
 use super::mse::{self, Mse};
 use super::percentile::{self, Percentile, PercentileObserver};
 use super::registry::ObserverRow;
-use super::{Found, Grid, Needs, ObservedTensor, Observer, Seen, SharedBy, entropy, min_max};
+use super::{Found, Grid, Needs, ObservedTensor, ObservedValues, Observer, SharedBy, entropy, min_max};
 use kvant_numeric::DType;
 use kvant_numeric::kernel::Range;
 
@@ -36,13 +36,13 @@ impl Automatic {
     }
 }
 
-/// Whether the range of all values is best, because the type's numbers are dense about zero.
+/// Returns whether the range of all values is best, because the type's numbers are dense about zero.
 fn is_float_of_graph(grid: &dyn Grid) -> bool {
     grid.graph().is_some_and(|graph| graph.codes().is_none())
 }
 
 /// The squared error that quantization under the scale of a range leaves.
-fn error(seen: &Seen<'_>, grid: &dyn Grid, range: Range) -> f64 {
+fn error(seen: &ObservedValues<'_>, grid: &dyn Grid, range: Range) -> f64 {
     match grid.graph().and_then(|graph| Some((graph, graph.codes()?))) {
         Some((graph, codes)) => mse::error_of_graph(seen, codes, graph.affine(range)),
         None => seen.squared_error(grid, range),
@@ -71,12 +71,12 @@ impl Observer for Automatic {
         }
     }
 
-    fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range {
+    fn range(&self, seen: &ObservedValues<'_>, grid: &dyn Grid) -> Range {
         self.find(seen, grid).range
     }
 
     /// Of equals the first, and `mse` the last of all.
-    fn find(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Found {
+    fn find(&self, seen: &ObservedValues<'_>, grid: &dyn Grid) -> Found {
         if is_float_of_graph(grid) {
             return Found { range: seen.range(), chosen: None };
         }
@@ -99,7 +99,7 @@ mod tests {
     use crate::observer::{GraphStatistic, Grid, SampleView};
 
     #[test]
-    fn no_candidate_loses_less() {
+    fn auto_loses_no_more_than_any_candidate() {
         let wave = |i: u32| ((i as f32) * 0.731).sin() + ((i as f32) * 0.0113).cos() * 0.3;
         let plain: Vec<f32> = (0..20_000).map(wave).collect();
         let heavy: Vec<f32> = plain.iter().map(|v| v * v * v * 4.0).chain([60.0]).collect();
@@ -115,7 +115,7 @@ mod tests {
             let least = ["minmax", "percentile", "entropy", "mse"].map(error).into_iter().fold(f64::INFINITY, f64::min);
             let (range, chosen) = found("auto");
             assert_eq!(found(chosen.unwrap()), (range, None));
-            // The histogram stands for the values but for its bins' width.
+            // The histogram represents the values up to its bin width.
             assert!(error("auto") <= least * 1.02, "{} {least}", error("auto"));
         }
     }

@@ -1,7 +1,7 @@
 //! The standard deviation of the values, mapped to that of all numbers of an 8-bit float.
 
 use super::registry::{ObserverRow, plain};
-use super::{Grid, Needs, ObservedTensor, Observer, Seen};
+use super::{Grid, Needs, ObservedTensor, ObservedValues, Observer};
 use kvant_numeric::DType;
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::kernel::Range;
@@ -48,7 +48,7 @@ impl Observer for Distribution {
     }
 
     /// The range whose scale, its end over the format's largest number, is the ratio of the deviations.
-    fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range {
+    fn range(&self, seen: &ObservedValues<'_>, grid: &dyn Grid) -> Range {
         let Some(format) = float8(grid.dtype()) else { return seen.range() };
         let scale = seen.moments().deviation() / format_deviation(format);
         let bound = (scale * f64::from(format.max())) as f32;
@@ -66,10 +66,13 @@ mod tests {
     }
 
     #[test]
-    fn values_like_those_of_the_format_have_scale_one() {
+    fn values_distributed_like_the_format_have_scale_one() {
         let all: Vec<f32> = (0..=255u8).map(|code| MiniFloat::E4M3.decode(code)).filter(|v| v.is_finite()).collect();
-        let range = Distribution.range(&Seen::values(&all), &grid("e4m3"));
+        let range = Distribution.range(&ObservedValues::values(&all), &grid("e4m3"));
         assert!((range.max / 448.0 - 1.0).abs() < 1e-6, "{range:?}");
-        assert_eq!(Distribution.range(&Seen::values(&[-1.0, 2.0]), &grid("int8")), Range { min: -1.0, max: 2.0 });
+        assert_eq!(
+            Distribution.range(&ObservedValues::values(&[-1.0, 2.0]), &grid("int8")),
+            Range { min: -1.0, max: 2.0 }
+        );
     }
 }

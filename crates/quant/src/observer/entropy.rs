@@ -2,11 +2,11 @@
 //!
 //! For every threshold `t` at a bin's upper edge: p is the histogram up to `t`, the values beyond it counted into its last bin; q
 //! is the same bins merged into as many levels as there are codes for `[0, t]`, each level spread evenly over its non-empty
-//! bins, and the last never empty. The threshold with the least `sum p ln(p / q)` is taken, of equals the largest. The bin at zero counts as its
-//! neighbour does: zeros, of which a Relu makes half of all values, are exact at any threshold.
+//! bins, and the last never empty. The threshold with the least `sum p ln(p / q)` is taken, of equals the largest. The bin at zero counts like its
+//! neighbour: zeros, which a Relu makes of half of all values, are exact at any threshold.
 //! Source: NVIDIA, 8-bit inference with TensorRT, GTC 2017, and the calibrator of its pytorch-quantization.
 //!
-//! ONNX Runtime and Quark merge into 128 levels whatever the codes, and make as many bins, which leaves one window to choose:
+//! ONNX Runtime and Quark merge into 128 levels for all dtypes, and make as many bins, which leaves one window to choose:
 //! all values. With more bins their definition cuts too much, since it has half of the levels for either sign.
 
 //!
@@ -15,7 +15,7 @@
 
 use super::growing::{BINS, GrowingNeeds};
 use super::registry::{ObserverRow, plain};
-use super::{Grid, Needs, ObservedTensor, Observer, Seen, SharedBy};
+use super::{Grid, Needs, ObservedTensor, ObservedValues, Observer, SharedBy};
 use kvant_numeric::DType;
 use kvant_numeric::kernel::Range;
 
@@ -56,7 +56,7 @@ impl Observer for Entropy {
         }
     }
 
-    fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range {
+    fn range(&self, seen: &ObservedValues<'_>, grid: &dyn Grid) -> Range {
         let full = seen.range();
         let levels = levels(full, grid);
         let threshold = match seen.growing_histograms() {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_outlier_is_cut_and_dense_data_hardly() {
+    fn entropy_cuts_a_lone_outlier_and_barely_cuts_dense_data() {
         let mut values = bell();
         let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
         let dense = range(&values, "int8", true);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn more_codes_cut_less_and_as_many_as_bins_nothing() {
+    fn entropy_cuts_less_with_more_codes() {
         let values = bell();
         let highs = ["int4", "int8", "int16"].map(|e| range(&values, e, true).max);
         assert!(highs.is_sorted(), "{highs:?}");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_do_not_move_the_threshold() {
+    fn zeros_do_not_move_the_entropy_threshold() {
         let mut values: Vec<f32> = bell().iter().map(|v| v.abs()).collect();
         let without = range(&values, "uint8", false);
         values.resize(values.len() * 4, 0.0);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_give_what_the_definition_says() {
+    fn fast_divergence_matches_the_definition() {
         let counts: Vec<u64> = (0..97u64).map(|i| (i * 7919 % 13).saturating_sub(3) * (200 - i)).collect();
         let sums = Sums::new(&counts);
         for (bins, levels) in [(97, 8), (64, 8), (61, 16), (16, 16), (40, 100)] {

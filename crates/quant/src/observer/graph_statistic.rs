@@ -4,12 +4,12 @@
 
 use super::growing::Growing;
 use super::kept::Kept;
-use super::{Found, ObserverRef, SampleView, Seen};
+use super::{Found, ObservedValues, ObserverRef, SampleView};
 use crate::graph_grid::GraphGrid;
 use kvant_numeric::kernel::Range;
 use std::sync::OnceLock;
 
-/// What is known of a tensor, and which observer asks.
+/// The statistics of a tensor, and its observer.
 pub struct GraphStatistic {
     observer: ObserverRef,
     grid: GraphGrid,
@@ -17,7 +17,7 @@ pub struct GraphStatistic {
     average: Option<Average>,
     kept: Kept,
     growing: Growing,
-    /// What was found of the samples so far, once it was asked for: to find it may take a search.
+    /// The cached range of the samples so far: computing it may take a search.
     found: OnceLock<Found>,
 }
 
@@ -73,7 +73,7 @@ impl GraphStatistic {
         self.found.get_or_init(|| {
             let range = self.range.unwrap_or(Range { min: 0.0, max: 0.0 });
             let average = self.average.and_then(|average| average.range);
-            self.observer.find(&Seen::growing(range, average, &self.kept, &self.growing), &self.grid)
+            self.observer.find(&ObservedValues::growing(range, average, &self.kept, &self.growing), &self.grid)
         })
     }
 }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn all_samples_count_equally_or_hardly() {
+    fn minmax_counts_samples_equally_and_moving_averages_decay() {
         let samples: [&[f32]; 2] = [&[-1.0, 2.0], &[0.0, 12.0]];
         assert_eq!(range_of("minmax", &samples), Range { min: -1.0, max: 12.0 });
         assert_eq!(range_of("moving-average", &samples), Range { min: -0.99, max: 2.1 });
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn every_observer_takes_any_values() {
+    fn every_observer_accepts_any_values() {
         let odd: [&[f32]; 6] = [
             &[],
             &[0.0; 4],

@@ -1,5 +1,5 @@
-//! What quantization leaves of a value, as far as observers must know it: a trait, because schemes of checkpoints and
-//! tensors of graphs find scales by different definitions.
+//! The rounding of a value that observers evaluate: a trait, because schemes of checkpoints and
+//! tensors of graphs define scales differently.
 
 use crate::graph_grid::GraphGrid;
 use kvant_numeric::DType;
@@ -10,7 +10,7 @@ pub trait Grid {
     /// The dtype of the codes; `None` where values have no codes under a scale.
     fn dtype(&self) -> Option<DType>;
 
-    /// Whether the codes cover as much below zero as above, whatever the range.
+    /// Returns whether the codes always cover as much below zero as above.
     fn is_symmetric(&self) -> bool;
 
     /// The function that quantizes a value under the scale of `range`, and dequantizes it.

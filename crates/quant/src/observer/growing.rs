@@ -1,7 +1,7 @@
 //! Histograms of tensors of graphs: counts of values in bins of equal width, and the three ways in which they grow. They depend
 //! on the order of the samples and do not merge, unlike [`Histogram`](super::Histogram).
 //!
-//! The bins are those that numpy makes, bit for bit: the results of the incumbent depend on their edges. A bin holds its lower
+//! The bins equal numpy's bit for bit: the results of ONNX Runtime and Quark depend on their edges. A bin holds its lower
 //! edge and not its upper one, the last bin both.
 
 use kvant_numeric::kernel::{Bins, Counted, count_in_bins};
@@ -59,7 +59,7 @@ impl EqualBins {
     }
 
     /// Counts values, or their magnitudes; those outside of the edges are not counted. The odd ones, NaN and what is beyond
-    /// `LARGEST`, are counted as what `odd` makes of them. Many values are counted by all threads: sums of whole numbers are the same in any order.
+    /// `LARGEST`, are counted as mapped by `odd`. Many values are counted by all threads: integer sums do not depend on the order.
     pub(super) fn count(&mut self, values: &[f32], absolute: bool, odd: impl Fn(f32) -> Option<f32> + Sync) {
         let bins = self.counts.len();
         let Ok(number) = u32::try_from(bins) else { return };
@@ -77,7 +77,7 @@ impl EqualBins {
         self.counts = added(std::mem::take(&mut self.counts), found);
     }
 
-    /// How far, in bins, an edge is from where equal bins would have it.
+    /// The distance, in bins, of an edge from its position with equal bins.
     fn margin(&self) -> f64 {
         let bins = self.counts.len();
         let width = (self.edges[bins] - self.edges[0]) / bins as f64;
@@ -85,7 +85,7 @@ impl EqualBins {
         self.edges.iter().enumerate().map(place).fold(0.0, f64::max) + 1e-6
     }
 
-    /// Counts by the bins' equal width, and looks at the edges where that does not tell.
+    /// Counts by the bins' equal width, and compares with the edges where that is inconclusive.
     fn counted(&self, values: &[f32], absolute: bool, equal: &Bins, odd: &impl Fn(f32) -> Option<f32>) -> Vec<u64> {
         let mut unsure = Vec::new();
         let Counted { mut bins, zeros } = count_in_bins(Isa::best(), values, absolute, equal, &mut unsure);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn absolute_histograms_grow_above_only() {
+    fn absolute_histogram_grows_upwards_only() {
         let mut histogram = AbsoluteHistogram::default();
         histogram.observe(&SampleView::new(&[-1.0, 0.0, 0.25]), 4);
         histogram.observe(&SampleView::new(&[2.1, -0.5]), 4);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn centred_histograms_keep_old_counts_in_the_middle() {
+    fn centred_histogram_keeps_old_counts_in_the_middle() {
         let mut histogram = CentredHistogram::default();
         histogram.observe(&SampleView::new(&[-1.0, 1.0, 0.1]), 4);
         histogram.observe(&SampleView::new(&[-2.0]), 4);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn signed_histograms_grow_by_whole_bins() {
+    fn signed_histogram_grows_by_whole_bins() {
         let mut histogram = SignedHistogram::default();
         histogram.observe(&SampleView::new(&[0.0, 4.0]), 4);
         histogram.observe(&SampleView::new(&[-1.5, 4.5]), 4);
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn wild_growth_does_not_take_all_memory() {
+    fn wild_growth_is_bounded_in_memory() {
         let mut absolute = AbsoluteHistogram::default();
         let mut centred = CentredHistogram::default();
         let mut signed = SignedHistogram::default();
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_bins_keep_counts_where_they_were() {
+    fn merged_bins_keep_their_counts() {
         // The bins of the first sample are so narrow that the last asks for more than there may be.
         let mut absolute = AbsoluteHistogram::default();
         let mut centred = CentredHistogram::default();

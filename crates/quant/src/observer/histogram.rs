@@ -2,7 +2,7 @@
 //!
 //! Bins are those floats that have eight mantissa bits: every value counts for the nearest of them. Bins do not depend on
 //! the data, so that counts of parts add up to those of the whole in any order, and values of bfloat16 and of fp8 are
-//! counted as what they are. The incumbent's bins are those of the first batch, stretched over every later one.
+//! counted exactly. Quark's bins are those of the first batch, stretched over every later one.
 
 use super::Percentile;
 use super::percentile::WHOLE;
@@ -10,7 +10,7 @@ use kvant_numeric::kernel::Range;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Mantissa bits of `f32` that bins do not tell apart.
+/// Mantissa bits of `f32` that bins ignore.
 const DROPPED: u32 = 15;
 /// Bins of one sign and exponent.
 const BINS: usize = 1 << (23 - DROPPED);
@@ -25,7 +25,7 @@ pub struct Histogram {
     octaves: Vec<Option<Box<[u64; BINS]>>>,
 }
 
-/// How a histogram is stored: the octaves that occur.
+/// The stored form of a histogram: the octaves that occur.
 #[derive(Serialize, Deserialize)]
 struct Stored(BTreeMap<usize, Vec<u64>>);
 
@@ -55,9 +55,9 @@ impl TryFrom<Stored> for Histogram {
 pub struct Bin {
     /// The value for which the bin counts.
     pub center: f32,
-    /// Where it begins.
+    /// Its lower end.
     pub low: f32,
-    /// Where it ends.
+    /// Its upper end.
     pub high: f32,
     /// Values in it.
     pub count: u64,
@@ -68,7 +68,7 @@ impl Bin {
     fn new(number: usize, count: u64) -> Bin {
         let half = 1 << (DROPPED - 1);
         let bits = (number as u32) << DROPPED;
-        // Around zero there are no values to count.
+        // No values are counted around zero.
         let (inner, outer) = (finite(bits.saturating_sub(half)), finite(bits + half));
         let (low, high) = if inner.is_sign_negative() { (outer, inner) } else { (inner, outer) };
         Bin { center: finite(bits), low, high, count }
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn bins_are_in_order_and_hold_what_they_count() {
+    fn histogram_bins_are_ordered_and_contain_their_values() {
         let values =
             [0.0, -0.0, 1.0, -1.0, 3e38, f32::MAX, f32::MIN, 1e-40, -2.5e-7, 1.001, 1.0039, f32::NAN, f32::INFINITY];
         let bins: Vec<Bin> = histogram(&values).bins().collect();
@@ -196,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_eight_bits_is_counted_as_it_is() {
+    fn eight_bit_values_have_exact_bins() {
         for value in [448.0, -0.0625, 1.9921875, 3.0] {
             assert_eq!(histogram(&[value]).bins().map(|bin| bin.center).collect::<Vec<_>>(), [value]);
         }
     }
 
     #[test]
-    fn outliers_are_cut_off_on_the_side_where_they_are() {
+    fn percentile_cuts_outliers_on_their_side() {
         let mut values: Vec<f32> = (1..1000).map(|i| i as f32 / 1000.0).collect();
         values.push(50.0);
         let range = percentile(&values, "99.9", true);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_the_values_is_the_range_itself_and_nothing_is_zero() {
+    fn percentile_100_is_the_full_range() {
         let range = percentile(&[0.3, -7.7, 1.1], "100", false);
         assert_eq!((range.min, range.max), (-7.7, 1.1));
         assert_eq!(percentile(&[0.3, -7.7, 1.1], "99.99999999", true).max, 7.7);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn bins_of_equal_width_hold_all_values_where_they_are() {
+    fn equal_width_bins_keep_values_in_place() {
         let values: Vec<f32> = (1..=10_000).map(|i| if i % 2 == 0 { i as f32 } else { -(i as f32) } / 100.0).collect();
         let counts = histogram(&values).of_equal_widths(50, 100.0);
         assert_eq!(counts.iter().sum::<u64>(), 10_000);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up_and_survive_storage() {
+    fn histograms_merge_and_round_trip() {
         let values: Vec<f32> = (0..3000).map(|i| ((i as f32) * 0.7).sin() * (i as f32)).collect();
         let mut merged = histogram(&values[1000..]);
         merged.merge(&histogram(&values[..1000]));

@@ -1,4 +1,4 @@
-//! What is kept of the values of a tensor beside their range, as an observer needs it. It grows batch by batch in bounded
+//! Statistics of a tensor's values besides their range, as needed by an observer. They are updated batch by batch in bounded
 //! memory.
 
 use super::growing::GrowingNeeds;
@@ -6,7 +6,7 @@ use super::moving_average::Decay;
 use super::{Histogram, Moments, Sample};
 use serde::{Deserialize, Serialize};
 
-/// What an observer must know of the values beside their range.
+/// The statistics that an observer needs besides the range.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Needs {
     pub(crate) average: Option<Decay>,
@@ -50,13 +50,13 @@ impl Needs {
         }
     }
 
-    /// Whether ranges of batches are enough.
+    /// Returns whether the ranges of batches suffice.
     pub(crate) fn is_range_of_batches(self) -> bool {
         !(self.histogram || self.moments || self.sample)
     }
 }
 
-/// What is kept of the values themselves.
+/// The kept statistics of the values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Kept {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Nothing yet of what is needed.
+    /// Empty statistics of the needed kinds.
     pub(crate) fn new(needs: Needs) -> Kept {
         Kept {
             histogram: needs.histogram.then(Histogram::new),
@@ -90,7 +90,7 @@ impl Kept {
         }
     }
 
-    /// Adds what was kept of the data that comes after.
+    /// Merges the statistics of later data.
     pub(crate) fn merge(&mut self, later: &Kept) {
         if let (Some(own), Some(later)) = (&mut self.histogram, &later.histogram) {
             own.merge(later);

@@ -2,7 +2,7 @@
 
 use super::percentile::{Percentile, bins_of, needs, range_of};
 use super::registry::{ObserverRow, plain};
-use super::{Grid, Needs, ObservedTensor, Observer, Seen, SharedBy};
+use super::{Grid, Needs, ObservedTensor, ObservedValues, Observer, SharedBy};
 use crate::graph_grid::{CodeRange, GraphGrid, ScaleKind};
 use kvant_numeric::kernel::Range;
 
@@ -14,7 +14,7 @@ pub(super) const ROW: ObserverRow = ObserverRow {
     make: |settings| plain(settings, LayerwisePercentile),
 };
 
-/// The percentile whose codes have the least mean absolute error, the first of equals.
+/// The percentile whose codes have the least mean absolute error; the first among equals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayerwisePercentile;
 
@@ -32,7 +32,7 @@ impl Observer for LayerwisePercentile {
         few.then_some("a channel or a group has too few values for such percentiles: use `mse`")
     }
 
-    fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range {
+    fn range(&self, seen: &ObservedValues<'_>, grid: &dyn Grid) -> Range {
         let ranges = Percentile::CANDIDATES.map(|percentile| range_of(percentile, seen, grid));
         let errors = ranges.map(|range| match grid.graph() {
             Some(graph) => error_of_graph(seen, graph, range),
@@ -44,14 +44,14 @@ impl Observer for LayerwisePercentile {
 }
 
 /// `sum count |c - dq(c)|` over bin centres c.
-fn absolute_error(seen: &Seen<'_>, grid: &dyn Grid, range: Range) -> f64 {
+fn absolute_error(seen: &ObservedValues<'_>, grid: &dyn Grid, range: Range) -> f64 {
     let restore = grid.restore(range);
     let error = |center: f32| f64::from((restore(center) - center).abs());
     seen.histogram().bins().map(|bin| error(bin.center) * bin.count as f64).sum()
 }
 
 /// The same of a tensor of a graph, in f64 and with the scale of all codes of the type.
-fn error_of_graph(seen: &Seen<'_>, grid: &GraphGrid, range: Range) -> f64 {
+fn error_of_graph(seen: &ObservedValues<'_>, grid: &GraphGrid, range: Range) -> f64 {
     let histogram = seen.growing_histograms().and_then(|growing| bins_of(growing, grid.symmetric));
     let (Some(int), Some(histogram)) = (grid.int(), histogram) else { return 0.0 };
     let codes = CodeRange::full(int);

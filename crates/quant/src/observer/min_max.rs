@@ -1,7 +1,7 @@
 //! The whole range of the values.
 
 use super::registry::{ObserverRow, plain};
-use super::{Grid, Observer, Seen};
+use super::{Grid, ObservedValues, Observer};
 use kvant_numeric::kernel::Range;
 
 /// The least and the greatest value.
@@ -21,7 +21,7 @@ impl Observer for MinMax {
         ROW.name.to_owned()
     }
 
-    fn range(&self, seen: &Seen<'_>, _: &dyn Grid) -> Range {
+    fn range(&self, seen: &ObservedValues<'_>, _: &dyn Grid) -> Range {
         seen.range()
     }
 }

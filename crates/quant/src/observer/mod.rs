@@ -1,19 +1,19 @@
 //! Observers: from the values of a tensor to the range that its codes cover. Not the scale that follows, which is in
 //! [`crate::parameters`].
 //!
-//! An observer states what must be kept of the values ([`Needs`]): their range, a moving average of the ranges of batches,
+//! An observer states the statistics it needs ([`Needs`]): their range, a moving average of the ranges of batches,
 //! a histogram, moments, or a sample of the values. All of these are updated batch by batch in bounded memory and merge:
-//! the parts of the data give what the whole gives. From what was kept ([`Seen`]) and from what quantization to a range
-//! leaves of a value ([`Grid`]), the observer finds the range.
+//! parts of the data give the same result as the whole. From these statistics ([`ObservedValues`]) and the rounding under a range
+//! ([`Grid`]), the observer finds the range.
 //!
 //! The set is open. An observer of Kvant is one file here and a row in [`OBSERVERS`]; a user of the library
-//! [registers](register) a row of their own, whose name schemes and recipes then take:
+//! [registers](register) its own row, whose name schemes and recipes then accept:
 //!
 //! ```
 //! use kvant_numeric::kernel::Range;
 //! use kvant_numeric::simd::Isa;
 //! use kvant_quant::activation::ActivationStatistic;
-//! use kvant_quant::observer::{self, Grid, Needs, Observer, ObserverRow, Seen};
+//! use kvant_quant::observer::{self, Grid, Needs, Observer, ObserverRow, ObservedValues};
 //! use kvant_quant::scheme::ActivationScheme;
 //!
 //! /// So many standard deviations about the mean, within the range of the values.
@@ -29,7 +29,7 @@
 //!         Needs::MOMENTS
 //!     }
 //!
-//!     fn range(&self, seen: &Seen<'_>, _: &dyn Grid) -> Range {
+//!     fn range(&self, seen: &ObservedValues<'_>, _: &dyn Grid) -> Range {
 //!         let (moments, full) = (seen.moments(), seen.range());
 //!         let reach = self.0 * moments.deviation();
 //!         Range {
@@ -53,7 +53,7 @@
 //! values.push(50.0);
 //! statistic.update(Isa::best(), &values, 1);
 //! let range = statistic.range().map(|range| range.max);
-//! let covered = statistic.ranges(scheme.scheme, kvant_numeric::Arithmetic::F32).map(|ranges| ranges[0].max);
+//! let covered = statistic.ranges(scheme.scheme, kvant_numeric::ComputeDType::F32).map(|ranges| ranges[0].max);
 //! assert_eq!(range, Some(50.0));
 //! assert!(covered < Some(4.0), "{covered:?}");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -92,7 +92,7 @@ pub use percentile::Percentile;
 pub use registry::{OBSERVERS, ObserverRef, ObserverRow, UnknownObserver, observers, register};
 pub use sample::Sample;
 pub use sample_view::SampleView;
-pub use seen::Seen;
+pub use seen::ObservedValues;
 
 use kvant_numeric::DType;
 use kvant_numeric::kernel::Range;
@@ -100,33 +100,33 @@ use std::fmt;
 
 /// A way from the values of a tensor to the range that its codes cover.
 ///
-/// The same values give the same range, whatever the number of threads and however they are split into parts.
+/// The same values give the same range for any number of threads and any split into parts.
 pub trait Observer: fmt::Debug + Send + Sync {
     /// The spelling, settings included, from which the registry makes the same observer: `percentile99.9`.
     fn spelling(&self) -> String;
 
-    /// What must be kept of the values beside their range.
+    /// The statistics needed besides the range.
     fn needs(&self, grid: &dyn Grid) -> Needs {
         let _ = grid;
         Needs::RANGE
     }
 
-    /// Why the observer cannot serve such a tensor; `None` where it can.
+    /// The reason that the observer does not support such a tensor; `None` if it does.
     fn refusal(&self, tensor: &ObservedTensor) -> Option<&'static str> {
         let _ = tensor;
         None
     }
 
     /// The range to cover.
-    fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range;
+    fn range(&self, seen: &ObservedValues<'_>, grid: &dyn Grid) -> Range;
 
     /// The range, and by which observer it was found where this one tries several.
-    fn find(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Found {
+    fn find(&self, seen: &ObservedValues<'_>, grid: &dyn Grid) -> Found {
         Found { range: self.range(seen, grid), chosen: None }
     }
 }
 
-/// What an observer found.
+/// The result of an observer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Found {
     /// The range to cover.
@@ -135,7 +135,7 @@ pub struct Found {
     pub chosen: Option<&'static str>,
 }
 
-/// A tensor whose range is asked for, before there are values.
+/// A tensor whose range will be observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedTensor {
     /// Whether it is a weight, whose values are all there at once. Activations come batch by batch.
@@ -153,9 +153,9 @@ pub struct ObservedTensor {
 pub enum SharedBy {
     /// All of a tensor.
     Tensor,
-    /// Those of a channel, a token or a feature.
+    /// All values of a channel, a token or a feature.
     Channel,
-    /// Those of a group or a block.
+    /// All values of a group or a block.
     Group,
 }
 

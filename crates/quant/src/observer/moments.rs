@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn follow_the_definition_and_leave_out_what_is_not_finite() {
+    fn moments_match_the_definition_and_skip_non_finite() {
         let mut moments = Moments::default();
         assert_eq!((moments.count(), moments.deviation()), (0, 0.0));
         moments.update(&[2.0, f32::NAN, 4.0, f32::INFINITY, 4.0]);

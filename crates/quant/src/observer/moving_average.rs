@@ -2,7 +2,7 @@
 //! weights come in one batch.
 
 use super::registry::ObserverRow;
-use super::{Grid, Needs, ObservedTensor, Observer, Seen};
+use super::{Grid, Needs, ObservedTensor, ObservedValues, Observer};
 use kvant_numeric::kernel::Range;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -40,7 +40,7 @@ impl Observer for MovingAverage {
         tensor.is_weight.then_some("it averages batches, and a weight is one batch")
     }
 
-    fn range(&self, seen: &Seen<'_>, _: &dyn Grid) -> Range {
+    fn range(&self, seen: &ObservedValues<'_>, _: &dyn Grid) -> Range {
         seen.average()
     }
 }
@@ -53,7 +53,7 @@ const PARTS: f64 = 1e9;
 pub struct Decay(u32);
 
 impl Decay {
-    /// What a new batch weighs, in f32.
+    /// The weight of a new batch, in f32.
     pub(super) fn weight_of_new(self) -> f32 {
         (1.0 - self.value()) as f32
     }
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn follows_the_formula_of_pytorch() {
+    fn moving_average_matches_pytorch() {
         let range = averaged(&[(-1.0, 2.0), (-3.0, 1.0), (0.0, 4.0)]).range();
         // torch.ao's MovingAverageMinMaxObserver with averaging_constant 0.1
         assert!((range.min - -1.08).abs() < 1e-6 && (range.max - 2.11).abs() < 1e-6, "{range:?}");
     }
 
     #[test]
-    fn parts_merge_to_the_whole() {
+    fn moving_averages_of_parts_merge_to_the_whole() {
         let all = [(-1.0, 2.0), (-3.0, 1.0), (0.0, 4.0), (-0.5, 9.0), (-7.0, 0.25)];
         for cut in 1..all.len() {
             let mut merged = averaged(&all[..cut]);

@@ -6,7 +6,7 @@
 
 use super::growing::{EqualBins, GrowingNeeds};
 use super::registry::{ObserverRow, plain};
-use super::{Grid, Needs, Observer, Seen};
+use super::{Grid, Needs, ObservedValues, Observer};
 use crate::affine::Affine;
 use crate::graph_grid::{CodeRange, GraphGrid, ScaleKind};
 use kvant_numeric::kernel::Range;
@@ -35,7 +35,7 @@ impl Observer for Mse {
         }
     }
 
-    fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range {
+    fn range(&self, seen: &ObservedValues<'_>, grid: &dyn Grid) -> Range {
         if let Some(graph) = grid.graph() {
             return of_graph(seen, graph);
         }
@@ -72,7 +72,7 @@ pub fn scale_candidates(range: Range, kind: ScaleKind, affine: impl Fn(Range) ->
 }
 
 /// The range between the smallest and the largest code under the best candidate, the first of equals.
-fn of_graph(seen: &Seen<'_>, grid: &GraphGrid) -> Range {
+fn of_graph(seen: &ObservedValues<'_>, grid: &GraphGrid) -> Range {
     let full = seen.range();
     let Some(codes) = grid.codes() else { return full };
     let scored = scale_candidates(full, grid.scale, |range| grid.affine(range))
@@ -84,7 +84,7 @@ fn of_graph(seen: &Seen<'_>, grid: &GraphGrid) -> Range {
 }
 
 /// The squared error of the values of a tensor of a graph, were they quantized so.
-pub(super) fn error_of_graph(seen: &Seen<'_>, codes: CodeRange, affine: Affine<i64>) -> f64 {
+pub(super) fn error_of_graph(seen: &ObservedValues<'_>, codes: CodeRange, affine: Affine<i64>) -> f64 {
     let histogram = seen.growing_histograms().and_then(|growing| growing.signed.as_ref());
     histogram.map_or(0.0, |histogram| squared_error(&histogram.0, codes, affine))
 }
@@ -111,7 +111,7 @@ mod tests {
     use crate::observer::{GraphStatistic, ObserverRef, SampleView};
 
     #[test]
-    fn a_scale_that_cuts_an_outlier_wins_in_graphs() {
+    fn mse_in_graphs_prefers_cutting_an_outlier() {
         let mut values: Vec<f32> = (0..10_000).map(|i| (i % 100) as f32 / 100.0 - 0.5).collect();
         values.push(8.0);
         let max = |scale| {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_minimum_and_prefers_the_widest() {
+    fn mse_search_finds_the_minimum_and_prefers_the_widest() {
         let full = Range { min: -2.0, max: 10.0 };
         let best = search(full, |r| f64::from((r.max - 6.0).abs()));
         assert!((best.max - 6.0).abs() < 1e-5 && (best.min + 1.2).abs() < 1e-5);

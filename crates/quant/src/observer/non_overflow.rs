@@ -2,7 +2,7 @@
 //! NonOverflow, so that the largest values can saturate by up to the root of two.
 
 use super::registry::{ObserverRow, plain};
-use super::{Grid, ObservedTensor, Observer, Seen};
+use super::{Grid, ObservedTensor, ObservedValues, Observer};
 use kvant_numeric::kernel::Range;
 
 pub(super) const ROW: ObserverRow = ObserverRow {
@@ -26,7 +26,7 @@ impl Observer for NonOverflow {
         (!tensor.has_power_of_two_scales).then_some("it is for scales that are powers of two: add `pow2` to the scheme")
     }
 
-    fn range(&self, seen: &Seen<'_>, _: &dyn Grid) -> Range {
+    fn range(&self, seen: &ObservedValues<'_>, _: &dyn Grid) -> Range {
         seen.range()
     }
 }

@@ -4,7 +4,7 @@
 
 use super::growing::{EqualBins, Growing, GrowingNeeds};
 use super::registry::ObserverRow;
-use super::{Grid, Needs, Observer, Seen};
+use super::{Grid, Needs, ObservedValues, Observer};
 use kvant_numeric::kernel::Range;
 use std::fmt;
 use std::str::FromStr;
@@ -42,12 +42,12 @@ impl Observer for PercentileObserver {
         needs(grid)
     }
 
-    fn range(&self, seen: &Seen<'_>, grid: &dyn Grid) -> Range {
+    fn range(&self, seen: &ObservedValues<'_>, grid: &dyn Grid) -> Range {
         range_of(self.0.unwrap_or(Percentile::DEFAULT), seen, grid)
     }
 }
 
-/// What percentiles are found from.
+/// The source of percentiles.
 pub(super) fn needs(grid: &dyn Grid) -> Needs {
     match (grid.graph(), grid.is_symmetric()) {
         (None, _) => Needs::HISTOGRAM,
@@ -57,7 +57,7 @@ pub(super) fn needs(grid: &dyn Grid) -> Needs {
 }
 
 /// The range that holds a share of the values.
-pub(super) fn range_of(percentile: Percentile, seen: &Seen<'_>, grid: &dyn Grid) -> Range {
+pub(super) fn range_of(percentile: Percentile, seen: &ObservedValues<'_>, grid: &dyn Grid) -> Range {
     let symmetric = grid.is_symmetric();
     match (seen.growing_histograms(), seen.all_values()) {
         (Some(growing), _) => percentile.of_growing(growing, seen.range(), symmetric),
@@ -74,7 +74,7 @@ pub(super) fn bins_of(growing: &Growing, symmetric: bool) -> Option<&EqualBins> 
     }
 }
 
-/// Bins of the histogram, as many as the incumbent's.
+/// Bins of the histogram, as in ONNX Runtime.
 const BINS: usize = 4200;
 /// The parts into which a percent is divided, so that a percentile is an exact, comparable number.
 const PARTS: f64 = 1e8;
@@ -99,8 +99,8 @@ impl Percentile {
 
     /// The range that holds the share by ONNX Runtime's definition, never beyond `full`, the range of all.
     ///
-    /// Symmetric: `t` is the lower edge of the first bin up to which that share of the magnitudes lie. Else half of what is left
-    /// out is left out on either side.
+    /// Symmetric: `t` is the lower edge of the first bin up to which that share of the magnitudes is counted. Otherwise half of the rest
+    /// is cut off on either side.
     fn of_growing(self, growing: &Growing, full: Range, symmetric: bool) -> Range {
         let Some(histogram) = bins_of(growing, symmetric).filter(|histogram| histogram.total() > 0) else {
             return full;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outlier_is_cut_off_and_both_tails_of_asymmetric_data_are_kept() {
+    fn percentile_cuts_an_outlier_and_keeps_asymmetric_tails() {
         let mut values: Vec<f32> = (1..1000).map(|i| i as f32 / 1000.0).collect();
         values.push(50.0);
         let full = Range { min: 0.001, max: 50.0 };
@@ -227,7 +227,7 @@ mod tests {
 
     /// Numpy's own results: edges are f32, a histogram grows by steps of which the first is rounded to f32.
     #[test]
-    fn histograms_of_graphs_grow_as_the_incumbents_do() {
+    fn graph_percentile_histograms_grow_like_quark() {
         let sample = |n: u32| -> Vec<f32> {
             let mixed = |i: u32| (i.wrapping_mul(2_654_435_761).wrapping_add(n * 97) >> 8) as f32 / 16_777_216.0 - 0.5;
             (0..768).map(|i| mixed(i) * (2.0 + n as f32)).collect()
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn outliers_of_tensors_of_graphs_are_cut_off() {
+    fn graph_percentile_cuts_outliers() {
         let mut values: Vec<f32> = (0..100_000).map(|i| (i % 1000) as f32 / 1000.0).collect();
         values.push(50.0);
         let full = Range { min: 0.0, max: 50.0 };
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_alone_have_no_range() {
+    fn all_zeros_have_an_empty_range() {
         let range = percentile("99").range(&[0.0; 8], Range { min: 0.0, max: 0.0 }, true);
         assert_eq!((range.min, range.max), (0.0, 0.0));
     }

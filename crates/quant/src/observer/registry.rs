@@ -23,9 +23,9 @@ pub struct ObserverRow {
     pub aliases: &'static [&'static str],
     /// A spelling, with settings if it has some.
     pub example: &'static str,
-    /// What it does, for `kvant list observers`.
+    /// Its description for `kvant list observers`.
     pub about: &'static str,
-    /// The observer with the settings that follow its name in a spelling; `None` where they are none of its.
+    /// The observer with the settings that follow its name in a spelling; `None` for invalid settings.
     pub make: fn(&str) -> Option<Box<dyn Observer>>,
 }
 
@@ -60,10 +60,10 @@ pub fn observers() -> Vec<ObserverRow> {
     REGISTRY.rows()
 }
 
-/// Adds an observer, whose name schemes and recipes take from then on.
+/// Registers an observer, whose name schemes and recipes accept from then on.
 ///
 /// # Errors
-/// Where the name or an alias is taken, or cannot be part of a scheme's spelling.
+/// If the name or an alias is taken, or cannot be part of a scheme's spelling.
 pub fn register(row: ObserverRow) -> Result<(), RegisterError> {
     REGISTRY.register(row)
 }
@@ -80,10 +80,10 @@ pub(super) fn plain<O: Observer + 'static>(settings: &str, observer: O) -> Optio
 
 /// An observer that was made from its spelling: what schemes and recipes hold. Two of the same spelling are equal.
 #[derive(Clone, Copy)]
-pub struct ObserverRef(&'static Entry);
+pub struct ObserverRef(&'static RegistryEntry);
 
-/// An observer with what is asked of it again and again.
-struct Entry {
+/// An observer with its cached properties.
+struct RegistryEntry {
     name: &'static str,
     spelling: &'static str,
     observer: &'static dyn Observer,
@@ -91,25 +91,28 @@ struct Entry {
 
 impl ObserverRef {
     /// The least and the greatest value.
-    pub const MIN_MAX: ObserverRef =
-        ObserverRef(&Entry { name: min_max::ROW.name, spelling: min_max::ROW.name, observer: &min_max::MinMax });
+    pub const MIN_MAX: ObserverRef = ObserverRef(&RegistryEntry {
+        name: min_max::ROW.name,
+        spelling: min_max::ROW.name,
+        observer: &min_max::MinMax,
+    });
     /// The moving average of the ranges of batches, a new one weighing 0.01.
-    pub const MOVING_AVERAGE: ObserverRef = ObserverRef(&Entry {
+    pub const MOVING_AVERAGE: ObserverRef = ObserverRef(&RegistryEntry {
         name: moving_average::ROW.name,
         spelling: moving_average::ROW.example,
         observer: &moving_average::MovingAverage::DEFAULT,
     });
     /// The range that holds 99.999 % of the values, or as many as a recipe for graphs says beside it.
-    pub const PERCENTILE: ObserverRef = ObserverRef(&Entry {
+    pub const PERCENTILE: ObserverRef = ObserverRef(&RegistryEntry {
         name: percentile::ROW.name,
         spelling: percentile::ROW.name,
         observer: &percentile::PercentileObserver::DEFAULT,
     });
     /// The range with the least squared error.
     pub const MSE: ObserverRef =
-        ObserverRef(&Entry { name: mse::ROW.name, spelling: mse::ROW.name, observer: &mse::Mse });
+        ObserverRef(&RegistryEntry { name: mse::ROW.name, spelling: mse::ROW.name, observer: &mse::Mse });
     /// The least and the greatest value under a power of two.
-    pub const NON_OVERFLOW: ObserverRef = ObserverRef(&Entry {
+    pub const NON_OVERFLOW: ObserverRef = ObserverRef(&RegistryEntry {
         name: non_overflow::ROW.name,
         spelling: non_overflow::ROW.name,
         observer: &non_overflow::NonOverflow,
@@ -123,7 +126,7 @@ impl ObserverRef {
         }
     }
 
-    /// Whether it is `percentile` or `auto` without a share of its own.
+    /// Returns whether it is `percentile` or `auto` without its own share.
     pub fn reads_percentile(self) -> bool {
         [percentile::ROW.name, automatic::ROW.name].contains(&self.spelling())
     }
@@ -187,7 +190,7 @@ impl fmt::Display for ObserverRef {
 
 /// A spelling that names no observer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no observer; there are {list}", list = list())]
+#[error("`{0}` is not an observer; choose from {list}", list = list())]
 pub struct UnknownObserver(pub String);
 
 fn list() -> String {
@@ -210,14 +213,14 @@ impl FromStr for ObserverRef {
     }
 }
 
-/// The one of its spelling. What is made stays for as long as the program runs, so that schemes are small values.
+/// The observer of a spelling. Observers live as long as the program, so that schemes are small values.
 fn interned(name: &'static str, observer: Box<dyn Observer>) -> ObserverRef {
     let mut all = MADE.write().unwrap_or_else(PoisonError::into_inner);
     let spelling = observer.spelling();
     if let Some(known) = all.get(&spelling) {
         return *known;
     }
-    let entry = Entry { name, spelling: spelling.clone().leak(), observer: Box::leak(observer) };
+    let entry = RegistryEntry { name, spelling: spelling.clone().leak(), observer: Box::leak(observer) };
     let made = ObserverRef(Box::leak(Box::new(entry)));
     all.insert(spelling, made);
     made
@@ -239,15 +242,19 @@ impl<'de> Deserialize<'de> for ObserverRef {
 mod tests {
     use super::*;
     use crate::graph_grid::{GraphGrid, ScaleKind};
-    use crate::observer::{Grid, Seen};
+    use crate::observer::{Grid, ObservedValues};
     use kvant_numeric::kernel::Range;
 
     #[test]
-    fn every_row_reads_back_by_its_example_and_its_aliases() {
+    fn observer_names_examples_and_aliases_read_back() {
         for row in OBSERVERS {
             let example: ObserverRef = row.example.parse().unwrap();
             assert_eq!((example.to_string().as_str(), example.name()), (row.example, row.name));
-            assert!(!example.find(&Seen::values(&[1.0, -2.0, 0.5]), &grid()).range.max.is_nan(), "{}", row.name);
+            assert!(
+                !example.find(&ObservedValues::values(&[1.0, -2.0, 0.5]), &grid()).range.max.is_nan(),
+                "{}",
+                row.name
+            );
             for name in names(row) {
                 let made: ObserverRef = name.to_uppercase().replace('-', "_").parse().unwrap();
                 assert_eq!(made.name(), row.name);
@@ -266,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_completes_the_observers_that_read_one() {
+    fn percentile_completes_observers_that_take_one() {
         let completed = |text: &str| text.parse::<ObserverRef>().unwrap().or_percentile(99.5).to_string();
         assert_eq!(completed("percentile"), "percentile99.5");
         assert_eq!(completed("auto"), "auto99.5");
@@ -275,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_out_of_bounds_are_refused() {
+    fn out_of_range_observer_settings_are_refused() {
         for text in
             ["", "percentile0", "percentile101", "percentile-1", "percentileNaN", "max", "ema1", "ema0", "emaNaN"]
         {
@@ -291,13 +298,13 @@ mod tests {
             "half-of-all".to_owned()
         }
 
-        fn range(&self, seen: &Seen<'_>, _: &dyn Grid) -> Range {
+        fn range(&self, seen: &ObservedValues<'_>, _: &dyn Grid) -> Range {
             Range { min: seen.range().min / 2.0, max: seen.range().max / 2.0 }
         }
     }
 
     #[test]
-    fn registered_observers_are_found_and_names_are_taken_once() {
+    fn registered_observer_is_found_and_duplicate_names_are_refused() {
         let row = ObserverRow {
             name: "half-of-all",
             aliases: &["half"],

@@ -77,14 +77,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_values_are_all_kept_and_zero_is_one_value() {
+    fn few_values_are_all_kept_and_signed_zeros_are_one() {
         let mut sample = Sample::default();
         sample.update(&[3.0, 0.0, -1.5, -0.0, 3.0, f32::NAN, f32::NEG_INFINITY]);
         assert_eq!(sample.values(), [(-1.5, 1), (0.0, 2), (3.0, 2)]);
     }
 
     #[test]
-    fn parts_in_any_order_give_the_sample_of_the_whole() {
+    fn merged_samples_equal_the_whole_in_any_order() {
         let values: Vec<f32> = (0..60_000).map(|i| (i % 40_000) as f32).collect();
         let part = |range: std::ops::Range<usize>| {
             let mut sample = Sample::default();

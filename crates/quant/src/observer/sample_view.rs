@@ -38,7 +38,7 @@ impl<'a> SampleView<'a> {
         self.range.map(|range| range.min.abs().max(range.max.abs()))
     }
 
-    /// Whether a value is NaN.
+    /// Returns whether a value is NaN.
     pub fn has_nan(&self) -> bool {
         self.has_nan
     }
@@ -65,7 +65,7 @@ fn bounds(values: &[f32]) -> (Option<Range>, bool) {
     }
 }
 
-/// Whether all threads look at the values. Threads of their own, which run a sample each, look at them alone.
+/// Returns whether all threads look at the values. Threads of their own, which run a sample each, look at them alone.
 pub(super) fn is_shared(values: &[f32]) -> bool {
     values.len() > CHUNK && rayon::current_thread_index().is_some()
 }
@@ -78,7 +78,7 @@ fn join(a: Range, b: Range) -> Range {
     }
 }
 
-/// The range of what is not NaN.
+/// The range of the values that are not NaN.
 fn numbers(values: &[f32]) -> Range {
     values.iter().fold(Range::EMPTY, |r, &v| Range { min: r.min.min(v), max: r.max.max(v) })
 }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn infinities_are_cut_and_nan_is_nothing() {
+    fn infinities_are_clamped_and_nan_is_ignored() {
         let range = |min, max| Some(Range { min, max });
         assert_eq!(bounds(&[f32::INFINITY, f32::NAN]), (range(LARGEST, LARGEST), true));
         assert_eq!(bounds(&[f32::NAN]), (None, true));

@@ -6,9 +6,9 @@ use super::{Grid, Histogram, Kept, Moments, Sample};
 use kvant_numeric::kernel::Range;
 use std::borrow::Cow;
 
-/// What an observer finds the range from.
+/// The input of an observer.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct ObservedValues<'a> {
     range: Range,
     average: Option<Range>,
     source: Source<'a>,
@@ -21,21 +21,26 @@ enum Source<'a> {
     Kept(&'a Kept),
 }
 
-impl<'a> Seen<'a> {
+impl<'a> ObservedValues<'a> {
     /// Values that are all there.
-    pub fn values(values: &'a [f32]) -> Seen<'a> {
+    pub fn values(values: &'a [f32]) -> ObservedValues<'a> {
         let range = values.iter().fold(Range::EMPTY, |range, v| range.join(Range { min: *v, max: *v }));
-        Seen { range, average: None, source: Source::Values(values), growing: None }
+        ObservedValues { range, average: None, source: Source::Values(values), growing: None }
     }
 
     /// Values of which the range is known and what was kept; `average` is the moving average of the ranges of batches.
-    pub(crate) fn kept(range: Range, average: Option<Range>, kept: &'a Kept) -> Seen<'a> {
-        Seen { range, average, source: Source::Kept(kept), growing: None }
+    pub(crate) fn kept(range: Range, average: Option<Range>, kept: &'a Kept) -> ObservedValues<'a> {
+        ObservedValues { range, average, source: Source::Kept(kept), growing: None }
     }
 
     /// The same of a tensor of a graph.
-    pub(super) fn growing(range: Range, average: Option<Range>, kept: &'a Kept, growing: &'a Growing) -> Seen<'a> {
-        Seen { range, average, source: Source::Kept(kept), growing: Some(growing) }
+    pub(super) fn growing(
+        range: Range,
+        average: Option<Range>,
+        kept: &'a Kept,
+        growing: &'a Growing,
+    ) -> ObservedValues<'a> {
+        ObservedValues { range, average, source: Source::Kept(kept), growing: Some(growing) }
     }
 
     /// The histograms of a tensor of a graph.

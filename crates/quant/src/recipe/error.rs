@@ -1,16 +1,16 @@
-//! What can be wrong with a recipe file before anything is known about the model.
+//! Errors of a recipe file that do not depend on the model.
 
 /// A recipe file that cannot be followed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {reason}")]
 pub struct RecipeFileError {
-    /// Whether the file is valid, and asks for something that Kvant does not do.
+    /// Whether the file is valid but requests something that Kvant does not support.
     pub is_unsupported: bool,
     /// The file, and the line or key where that is known.
     pub place: String,
-    /// What is wrong there.
+    /// The problem.
     pub reason: String,
-    /// What to do about it.
+    /// The hint.
     pub hint: String,
 }
 

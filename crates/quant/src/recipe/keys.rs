@@ -32,7 +32,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Whether it has a meaning for this kind of model.
+    /// Returns whether it has a meaning for this kind of model.
     pub fn applies_to(&self, kind: ModelKind) -> bool {
         self.only.is_none_or(|only| only == kind)
     }

@@ -1,5 +1,5 @@
 //! The recipe language: the keys of recipe files, the same for checkpoints, GGUF files and ONNX graphs. Values are text, numbers
-//! and lists here. What a key asks for is resolved where that kind of model is quantized.
+//! and lists here. The meaning of a key is resolved where that kind of model is quantized.
 
 mod error;
 mod keys;
@@ -91,13 +91,13 @@ pub struct RecipeFile {
     pub per_channel_activations: Option<bool>,
     /// Whether weights use only half of their codes.
     pub reduce_range: Option<bool>,
-    /// How ranges of activations are found.
+    /// The observer of activations.
     pub calibration_method: Option<String>,
-    /// How ranges of weights are found.
+    /// The observer of weights.
     pub weight_method: Option<String>,
     /// The percentage of values inside the range.
     pub percentile: Option<f64>,
-    /// How biases are quantized.
+    /// The quantization of biases.
     pub bias: Option<String>,
     /// The operators of the result.
     pub op_domain: Option<String>,
@@ -129,13 +129,13 @@ pub struct RecipeFile {
     /// and win over everything else.
     #[serde(skip)]
     pub is_foreign: bool,
-    /// What the user should know about how it was read.
+    /// Notes for the user about how it was read.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
 
 impl RecipeFile {
-    /// Whether exclusions are the last rules of the file, so that they win over overrides.
+    /// Returns whether exclusions are the last rules of the file, so that they win over overrides.
     pub fn exclusions_win(&self) -> bool {
         self.version < VERSION || self.is_foreign
     }

@@ -33,7 +33,7 @@ impl RecipeFile {
     }
 }
 
-/// A file in the making.
+/// The file being read.
 struct Document<'a> {
     name: &'a str,
     /// The text of a TOML file, to find lines in.
@@ -149,7 +149,7 @@ impl Document<'_> {
     }
 }
 
-/// How a file of version 1 becomes one of version 2.
+/// The upgrade of a file from version 1 to version 2.
 fn upgrade(file: &RecipeFile, is_given: bool) -> String {
     let is = if is_given { "has version 1" } else { "has no version and is read as version 1" };
     let how = if file.exclude.is_empty() || file.overrides.is_empty() {

@@ -12,14 +12,14 @@ fn refused(text: &str) -> (String, String) {
 }
 
 #[test]
-fn the_table_of_keys_lists_the_fields_in_their_order() {
+fn key_table_lists_all_fields_in_order() {
     let fields = serde_json::to_value(RecipeFile::default()).unwrap();
     let fields: Vec<&String> = fields.as_object().unwrap().keys().collect();
     assert_eq!(fields, KEYS.iter().map(|key| key.name).collect::<Vec<_>>());
 }
 
 #[test]
-fn every_spelling_of_a_key_is_read() {
+fn old_and_new_key_spellings_are_read() {
     let old = read("version = 1\npreset = \"A8W8\"\nform = \"quark\"\nlayout = \"qdq\"\nboundary = \"float\"").unwrap();
     let new =
         read("version = 1\nscheme = \"A8W8\"\nop-domain = \"quark\"\ngraph-format = \"qdq\"\nio-dtype = \"float\"");
@@ -30,7 +30,7 @@ fn every_spelling_of_a_key_is_read() {
 }
 
 #[test]
-fn unknown_keys_are_refused_with_the_nearest_name() {
+fn unknown_keys_are_refused_with_a_suggestion() {
     let (message, hint) = refused("version = 2\nscheme = \"int4\"\nexcludes = [\"a\"]");
     assert_eq!(message, "recipe.toml, line 3: unknown key `excludes`");
     assert!(hint.starts_with("did you mean `exclude`?"), "{hint}");
@@ -40,7 +40,7 @@ fn unknown_keys_are_refused_with_the_nearest_name() {
 }
 
 #[test]
-fn values_of_the_wrong_type_name_their_line() {
+fn values_of_wrong_type_name_their_line() {
     assert!(refused("version = 2\nscheme = 3").0.starts_with("recipe.toml, line 2: `scheme`: invalid type"));
     assert!(refused("version = 2\nseed = -1").0.starts_with("recipe.toml, line 2: `seed`: "));
     assert!(refused("version = ").0.starts_with("recipe.toml, line 1: "));
@@ -53,13 +53,13 @@ fn values_of_the_wrong_type_name_their_line() {
 }
 
 #[test]
-fn a_later_version_is_unsupported_before_its_keys_are_unknown() {
+fn newer_recipe_version_is_unsupported() {
     let error = read("version = 3\nsomething_new = true").unwrap_err();
     assert!(error.is_unsupported && error.to_string().contains("version 3"), "{error}");
 }
 
 #[test]
-fn files_of_version_1_are_read_with_a_note_on_how_to_upgrade() {
+fn version_1_files_are_read_with_an_upgrade_note() {
     for (text, note) in [
         (
             "scheme = \"int4\"",
@@ -78,7 +78,7 @@ fn files_of_version_1_are_read_with_a_note_on_how_to_upgrade() {
 }
 
 #[test]
-fn keys_of_other_models_are_refused_by_name() {
+fn keys_for_other_model_kinds_are_refused_by_name() {
     let file = read("version = 2\nscheme = \"int8\"\nexclude = [\"a\"]\nkv_cache = \"fp8\"").unwrap();
     assert_eq!(file.refuse_keys_of_others(ModelKind::Checkpoint), Ok(()));
     let error = file.refuse_keys_of_others(ModelKind::Graph).unwrap_err();
@@ -90,7 +90,7 @@ fn keys_of_other_models_are_refused_by_name() {
 }
 
 #[test]
-fn algorithms_are_texts_or_tables() {
+fn algorithms_may_be_strings_or_tables() {
     let algorithms = |text: &str| read(&format!("version = 2\nalgorithm = {text}")).map(|file| file.algorithm);
     assert_eq!(algorithms("\"gptq\"").unwrap(), ["gptq"]);
     let mixed = "[\"awq:clip=off\", { name = \"gptq\", damping = 0.05, order = \"stored\" }]";
@@ -103,7 +103,7 @@ fn algorithms_are_texts_or_tables() {
 }
 
 #[test]
-fn written_files_read_back() {
+fn written_recipes_read_back() {
     let file = RecipeFile {
         version: VERSION,
         scheme: Some("A8W8".to_owned()),

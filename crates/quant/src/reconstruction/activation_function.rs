@@ -2,7 +2,7 @@
 
 use kvant_numeric::linalg::{erf, exp, sigmoid, tanh};
 
-/// What is computed from a layer's output, element by element.
+/// The activation function of a layer, element by element.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum ActivationFunction {
     /// Nothing.
@@ -54,7 +54,7 @@ pub(super) trait Curve: Copy + Sync {
 
 /// Something done with the curve of a function.
 pub(super) trait WithCurve {
-    /// What comes out.
+    /// The value.
     type Output;
 
     /// Does it.
@@ -170,7 +170,7 @@ impl ActivationFunction {
         self.with_curve(output, Value(x))
     }
 
-    /// Whether the loss is a quadratic function of the weights.
+    /// Returns whether the loss is a quadratic function of the weights.
     pub(super) fn is_linear(&self) -> bool {
         *self == Self::None
     }
@@ -220,14 +220,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn derivatives_are_those_of_the_values() {
+    fn derivatives_match_finite_differences() {
         for function in all() {
             for x in (-400..400).map(|i| i as f32 * 0.02 + 0.007) {
                 let value = |x: f32| f64::from(function.apply(1, x));
                 let step = 1e-2f32;
                 let difference = (value(x + step) - value(x - step)) / f64::from((x + step) - (x - step));
                 let (_, slope) = function.with_curve(1, Both(x));
-                // Where a function bends, the difference lies between its slopes.
+                // At a kink of a function, the difference is between its slopes.
                 let bends = [-3.0f32, -2.5, -0.5, 0.0, 1.5, 2.5, 3.0].iter().any(|bend| (x - bend).abs() <= step);
                 assert!(
                     bends || (difference - f64::from(slope)).abs() < 2e-3,
@@ -238,7 +238,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn values_are_those_of_the_definitions() {
+    fn activation_functions_match_their_definitions() {
         use ActivationFunction::*;
         let of = |f: ActivationFunction| [-4.0, -1.0, 0.5, 9.0].map(|x| (f.apply(0, x) * 1e4).round() / 1e4);
         assert_eq!(of(Relu), [0.0, 0.0, 0.5, 9.0]);

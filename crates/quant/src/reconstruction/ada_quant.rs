@@ -50,13 +50,13 @@ impl Variables for Trained {
         let moments = self.moments.first.par_chunks_mut(piece).zip(self.moments.second.par_chunks_mut(piece));
         let changed = self.values.par_chunks_mut(piece).zip(self.weights.par_chunks_mut(piece)).zip(moments);
         fixed.zip(changed).for_each(|((gradient, steps), ((values, weights), (first, second)))| {
-            dispatch(Isa::best(), Piece { features, steps, gradient, values, weights, first, second, adam });
+            dispatch(Isa::best(), WeightPiece { features, steps, gradient, values, weights, first, second, adam });
         });
     }
 }
 
 /// Some outputs' weights.
-struct Piece<'a> {
+struct WeightPiece<'a> {
     features: usize,
     steps: &'a [CodeSteps],
     gradient: &'a [f32],
@@ -67,12 +67,12 @@ struct Piece<'a> {
     adam: Adam,
 }
 
-impl Loop for Piece<'_> {
+impl Loop for WeightPiece<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let Piece { features, steps, gradient, values, weights, first, second, adam } = self;
+        let WeightPiece { features, steps, gradient, values, weights, first, second, adam } = self;
         for (row, steps) in steps.iter().enumerate() {
             let range = row * features..(row + 1) * features;
             let (gradient, values) = (&gradient[range.clone()], &mut values[range.clone()]);
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_move_against_the_gradient_and_stay_on_the_grid() {
+    fn adaquant_weights_follow_the_gradient_and_stay_on_the_grid() {
         let steps = [CodeSteps { scale: 0.5, lowest: -2.0, highest: 2.0 }];
         let values = [0.2, 0.2, 5.0];
         let mut trained = Trained::new(Weight { values: &values, features: 3, steps: &steps, bias: None });

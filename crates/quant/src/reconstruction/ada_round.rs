@@ -76,7 +76,7 @@ impl Variables for Shares {
         let moments = self.moments.first.par_chunks_mut(piece).zip(self.moments.second.par_chunks_mut(piece));
         let changed = self.alphas.par_chunks_mut(piece).zip(self.weights.par_chunks_mut(piece)).zip(moments);
         fixed.zip(changed).for_each(|(((gradient, floors), steps), ((alphas, weights), (first, second)))| {
-            let piece = Piece { features, steps, gradient, floors, alphas, weights, first, second, adam };
+            let piece = SharePiece { features, steps, gradient, floors, alphas, weights, first, second, adam };
             match beta {
                 Some(beta) => dispatch(Isa::best(), Regularized { piece, strength, beta }),
                 None => dispatch(Isa::best(), Plain { piece }),
@@ -86,7 +86,7 @@ impl Variables for Shares {
 }
 
 /// Some outputs' weights.
-struct Piece<'a> {
+struct SharePiece<'a> {
     features: usize,
     steps: &'a [CodeSteps],
     gradient: &'a [f32],
@@ -99,11 +99,11 @@ struct Piece<'a> {
 }
 
 struct Plain<'a> {
-    piece: Piece<'a>,
+    piece: SharePiece<'a>,
 }
 
 struct Regularized<'a> {
-    piece: Piece<'a>,
+    piece: SharePiece<'a>,
     strength: f32,
     beta: f32,
 }
@@ -132,11 +132,11 @@ impl Loop for Regularized<'_> {
     }
 }
 
-impl Piece<'_> {
+impl SharePiece<'_> {
     /// Updates all shares; `pull` is the regularization's derivative by `h`.
     #[inline(always)]
     fn update(self, pull: impl Fn(f32) -> f32) {
-        let Piece { features, steps, gradient, floors, alphas, weights, first, second, adam } = self;
+        let SharePiece { features, steps, gradient, floors, alphas, weights, first, second, adam } = self;
         for (row, steps) in steps.iter().enumerate() {
             let range = row * features..(row + 1) * features;
             let (gradient, floors) = (&gradient[range.clone()], &floors[range.clone()]);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_begin_as_fractions_and_round_as_the_nearest() {
+    fn adaround_shares_start_as_fractions_and_round_to_nearest() {
         let values = [0.1, -0.9, 1.24, 1.26, -3.5, 90.0, -90.0, 3.4];
         let shares = Shares::new(weight(&values, &[INT4]), 0.01);
         for (alpha, (value, floor)) in shares.alphas.iter().zip(values.iter().zip(&shares.floors)) {
@@ -179,7 +179,7 @@ mod tests {
 
     /// The derivative of the loss and of the regularization by `a`, against differences.
     #[test]
-    fn regularization_pulls_as_its_derivative() {
+    fn regularization_gradient_matches_its_derivative() {
         for (alpha, beta) in [(-1.5f32, 8.0f32), (0.4, 3.0), (2.0, 20.0), (-0.7, 2.0)] {
             let value = |a: f32| f64::from(0.3 * (1.0 - (2.0 * share(a).0 - 1.0).abs().powf(beta)));
             let expected = (value(alpha + 1e-3) - value(alpha - 1e-3)) / 2e-3;
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn regularization_moves_shares_to_their_nearer_end() {
+    fn regularization_moves_shares_to_the_nearer_end() {
         let values: Vec<f32> = (0..40).map(|i| i as f32 * 0.05 - 1.0).collect();
         let steps = [INT4, CodeSteps { scale: 0.3, ..INT4 }];
         let mut shares = Shares::new(weight(&values, &steps), 0.1);

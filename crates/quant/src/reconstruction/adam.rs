@@ -6,7 +6,7 @@ const FIRST: f32 = 0.9;
 const SECOND: f32 = 0.999;
 const EPSILON: f32 = 1e-8;
 
-/// What all parameters have in common in one iteration.
+/// The constants of one iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Adam {
     /// The learning rate over the first moment's correction.
@@ -47,7 +47,7 @@ impl Adam {
         Self { rate: rate as f32, inverse: (1.0 / correction(SECOND)) as f32 }
     }
 
-    /// What to take off a parameter, whose moments are updated.
+    /// The step of a parameter, updating its moments.
     #[inline(always)]
     pub fn step(self, gradient: f32, first: &mut f32, second: &mut f32) -> f32 {
         *first = FIRST * *first + (1.0 - FIRST) * gradient;
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_step_is_the_learning_rate_and_a_minimum_is_reached() {
+    fn adam_takes_a_learning_rate_step_and_reaches_the_minimum() {
         let mut moments = Moments::new(2);
         let mut x = [3.0f32, -1.0];
         let gradient = |x: &[f32; 2]| [2.0 * (x[0] - 1.0), 200.0 * (x[1] - 2.0)];

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_sample_is_seen_as_often_and_seeds_differ() {
+    fn every_sample_is_drawn_equally_and_seeds_differ() {
         let draw = |seed| {
             let mut batches = Batches::new(7, seed);
             (0..21).map(|_| batches.draw()).collect::<Vec<_>>()

@@ -1,7 +1,7 @@
-//! Reconstruction of a layer: the codes of its weight are chosen so that its output on data comes nearest to what the float
-//! model makes, and not so that the weight comes nearest to itself. AdaRound and AdaQuant by gradients written out by hand.
+//! Reconstruction of a layer: the codes of its weight are chosen so that its output on data comes nearest to that of the float
+//! model, instead of minimising the weight error. AdaRound and AdaQuant by gradients written out by hand.
 //!
-//! A layer is what a product of its weights with patches of its input is, and an activation function behind it:
+//! A layer is the product of its weights with patches of its input, followed by an activation function:
 //! `y = f(W X + b)`. `X` has a row for each weight of an output and a column for each position; convolutions of all kinds and
 //! products of matrices have this form. The loss of a sample is
 //!
@@ -9,7 +9,7 @@
 //! L = sum over outputs and positions of (f(W' X + b) - f(t))^2 / positions
 //! ```
 //!
-//! with `W'` the weights as codes stand for them, `X` from the quantized model and `t` from the float one. There are no graphs
+//! with `W'` the dequantized weights, `X` from the quantized model and `t` from the float one. There are no graphs
 //! here, no operators and no files: a caller knows how its layers become patches.
 //!
 //! Sources: Nagel et al., Up or Down? Adaptive Rounding for Post-Training Quantization, arXiv 2004.10568; Hubara et al.,
@@ -32,5 +32,5 @@ pub use activation_function::ActivationFunction;
 pub use module::{Module, Sample, Samples, Shape};
 pub use objective::Gradients;
 pub use run::{Reconstructed, Stopped, reconstruct, reconstruct_from_hessian};
-pub use settings::{Method, Mix, Regularization, Settings};
+pub use settings::{InputMix, Method, Regularization, Settings};
 pub use variables::{CodeSteps, Weight};

@@ -2,7 +2,7 @@
 
 use super::activation_function::ActivationFunction;
 use super::channelwise::{channel_gradients, channel_products};
-use super::settings::Mix;
+use super::settings::InputMix;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply, multiply_add};
 use rayon::prelude::*;
 
@@ -26,7 +26,7 @@ pub struct Module {
     pub function: ActivationFunction,
 }
 
-/// What a layer reads and should make, of one sample.
+/// The input and the target output of a layer for one sample.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample<'a> {
     /// `[groups * features, positions]`: what each output reads at each position.
@@ -37,9 +37,9 @@ pub struct Sample<'a> {
     pub positions: usize,
 }
 
-/// The samples of a layer, wherever they lie.
+/// The samples of a layer, in memory or in a file.
 pub trait Samples {
-    /// Why a sample could not be had, or that somebody asked to stop.
+    /// The reason that a sample could not be read, or a cancellation.
     type Error;
 
     /// Number of samples; at least one.
@@ -55,7 +55,7 @@ pub trait Samples {
     ///
     /// # Errors
     /// It cannot be had.
-    fn mixed(&mut self, index: usize, mix: Mix, draw: u64) -> Result<Sample<'_>, Self::Error> {
+    fn mixed(&mut self, index: usize, mix: InputMix, draw: u64) -> Result<Sample<'_>, Self::Error> {
         let _ = (mix, draw);
         self.sample(index)
     }
@@ -64,10 +64,10 @@ pub trait Samples {
     ///
     /// # Errors
     /// To stop.
-    fn go_on(&self) -> Result<(), Self::Error>;
+    fn check_cancelled(&self) -> Result<(), Self::Error>;
 }
 
-/// How products are computed; it follows from the sizes alone, so that sums have one order.
+/// The method of products; it depends only on the sizes, so that sums have one order.
 enum Way {
     /// One product.
     Whole,
@@ -165,7 +165,7 @@ mod tests {
     const SHAPES: [(usize, usize, usize); 6] = [(1, 5, 7), (4, 4, 9), (3, 6, 9), (2, 8, 6), (3, 3, 70), (1, 1, 1)];
 
     #[test]
-    fn products_and_gradients_equal_the_definition() {
+    fn module_products_and_gradients_match_the_definition() {
         for (groups, outputs, features) in SHAPES {
             let shape = Shape { groups, outputs, features };
             for positions in [1, 3, 40, 1100] {

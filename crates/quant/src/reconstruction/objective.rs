@@ -8,7 +8,7 @@ use rayon::prelude::*;
 /// Partial sums side by side: a fixed number, so that sums are the same on every instruction set.
 const LANES: usize = 16;
 
-/// The gradients of a loss, and room for what is computed on the way.
+/// The gradients of a loss, and scratch space.
 #[derive(Debug, Default)]
 pub struct Gradients {
     /// Of the weights, `[outputs, features]`.
@@ -19,7 +19,7 @@ pub struct Gradients {
     outputs: Vec<f32>,
 }
 
-/// What one output of a layer adds to the loss and to its bias's gradient.
+/// The contribution of one output to the loss and to its bias's gradient.
 #[derive(Clone, Copy, Debug, Default)]
 struct RowSums {
     squares: f64,
@@ -40,7 +40,7 @@ impl Module {
     }
 
     /// The mean loss of a batch of which this is one of `samples`; its gradients are added to those of the others, or stand
-    /// in their place where it is the first.
+    /// in their place if it is the first.
     pub(super) fn differentiate(
         &self,
         weights: &[f32],
@@ -76,7 +76,7 @@ impl Module {
         let rows = room.outputs.par_chunks_mut(positions).zip(sample.targets.par_chunks(positions)).enumerate();
         let sums = rows.map(|(output, (outputs, targets))| {
             let bias = bias.and_then(|bias| bias.get(output)).copied().unwrap_or(0.0);
-            self.function.with_curve(output, Row { bias, factor, outputs, targets })
+            self.function.with_curve(output, ErrorRow { bias, factor, outputs, targets })
         });
         sums.collect()
     }
@@ -87,14 +87,14 @@ fn positions(sample: Sample<'_>) -> f64 {
 }
 
 /// One output at all positions.
-struct Row<'a> {
+struct ErrorRow<'a> {
     bias: f32,
     factor: f32,
     outputs: &'a mut [f32],
     targets: &'a [f32],
 }
 
-impl WithCurve for Row<'_> {
+impl WithCurve for ErrorRow<'_> {
     type Output = RowSums;
 
     fn with<C: Curve>(self, curve: C) -> RowSums {
@@ -104,7 +104,7 @@ impl WithCurve for Row<'_> {
 
 struct Errors<'a, C> {
     curve: C,
-    row: Row<'a>,
+    row: ErrorRow<'a>,
 }
 
 /// The error at one position.
@@ -131,7 +131,7 @@ impl<C: Curve> Loop for Errors<'_, C> {
 
     #[inline(always)]
     fn run(self) -> RowSums {
-        let Errors { curve, row: Row { bias, factor, outputs, targets } } = self;
+        let Errors { curve, row: ErrorRow { bias, factor, outputs, targets } } = self;
         let (outputs, rest_outputs) = outputs.as_chunks_mut::<LANES>();
         let (targets, rest_targets) = targets.as_chunks::<LANES>();
         let (mut squares, mut slopes) = ([0f32; LANES], [0f32; LANES]);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_are_those_of_finite_differences() {
+    fn objective_gradients_match_finite_differences() {
         for (function, (groups, outputs, features)) in
             all().into_iter().flat_map(|f| [(1, 6, 10), (6, 6, 9), (2, 6, 8)].map(|shape| (f.clone(), shape)))
         {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_the_mean_of_its_samples() {
+    fn batch_gradient_is_the_mean_of_its_samples() {
         let module = Module { shape: Shape { groups: 1, outputs: 3, features: 4 }, ..relu() };
         let (patches, targets) = (values(4 * 20, 1), values(3 * 20, 2));
         let (weights, bias) = (values(12, 3), values(3, 4));

@@ -1,5 +1,5 @@
 //! The loss of a layer without an activation function over all samples at once: a quadratic form in the weights, whose
-//! matrices are summed up once. A step then costs nothing by position, and sees every sample.
+//! matrices are summed once. The cost of a step then does not depend on the number of positions, and it covers every sample.
 //!
 //! With `D = W' - W`, `R = W X + b - t` and `d` the change of the bias, over all samples and positions:
 //! `L = (sum D (X X^T) D^T + 2 sum D . (R X^T) + sum R^2 + ...) / positions`. The differences are small numbers of their own, so
@@ -15,7 +15,7 @@ use rayon::prelude::*;
 /// Features beyond which the matrix of a group would take more than it saves.
 const MOST_FEATURES: usize = 2048;
 
-/// The sums that the loss is made of.
+/// The sums of the loss.
 #[derive(Debug)]
 pub(super) struct Quadratic {
     shape: Shape,
@@ -52,7 +52,7 @@ impl Quadratic {
         let mut made = Self::empty(shape, weight);
         let mut outputs = vec![0.0; shape.outputs * positions];
         for index in 0..samples.count() {
-            samples.go_on()?;
+            samples.check_cancelled()?;
             let sample = samples.sample(index)?;
             // The mean over samples is that over positions only where they have as many.
             if sample.positions != positions {
@@ -65,7 +65,7 @@ impl Quadratic {
     }
 
     /// The sums of a layer without a bias and without an activation function, whose error in outputs follows from the Hessian
-    /// and the input mismatch: `R X^T = W (X - X') X^T = -W D`. What the loss would be without any rounding stays out of it,
+    /// and the input mismatch: `R X^T = W (X - X') X^T = -W D`. The loss without rounding is not included,
     /// so that it may be negative.
     pub fn of_hessian(shape: Shape, weight: Weight<'_>, hessian: &Hessian) -> Self {
         let (features, mut made) = (shape.features, Self::empty(shape, weight));

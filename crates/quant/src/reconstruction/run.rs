@@ -19,7 +19,7 @@ const GAIN: f64 = 1e-3;
 /// Samples that a check looks at.
 const CHECKED: usize = 8;
 
-/// What was found for a layer.
+/// The result for a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reconstructed {
     /// The code of each weight less its zero point, `[outputs, features]`.
@@ -34,7 +34,7 @@ pub struct Reconstructed {
     pub iterations: u32,
 }
 
-/// Chooses the codes of a layer's weight. Where none are found whose loss over all samples is lower, they are the nearest.
+/// Chooses the codes of a layer's weight. If no codes with a lower loss over all samples are found, they are the nearest.
 ///
 /// All threads of the current rayon pool take part; the result does not depend on their number.
 ///
@@ -52,7 +52,7 @@ pub fn reconstruct<S: Samples + ?Sized>(
 }
 
 /// The same of a layer without a bias and without an activation function, of which the Hessian, and the input mismatch where
-/// it is kept, are all that must be known. `stop` is asked now and then.
+/// it is kept, suffice. `stop` is polled.
 ///
 /// The losses are those of [`Reconstructed`] less what they would be without any rounding.
 ///
@@ -90,7 +90,7 @@ impl Samples for SumsOnly<'_> {
         Ok(Sample { patches: &[], targets: &[], positions: 0 })
     }
 
-    fn go_on(&self) -> Result<(), Stopped> {
+    fn check_cancelled(&self) -> Result<(), Stopped> {
         if (self.stop)() { Err(Stopped) } else { Ok(()) }
     }
 }
@@ -144,7 +144,7 @@ impl<S: Samples + ?Sized> Run<'_, S> {
         let taken = all.min(most).max(1);
         let mut sum = 0.0;
         for index in 0..taken {
-            self.samples.go_on()?;
+            self.samples.check_cancelled()?;
             let sample = self.samples.sample(index * all / taken)?;
             sum += self.module.loss(&weights, bias, sample, &mut self.gradients);
         }
@@ -170,7 +170,7 @@ impl<S: Samples + ?Sized> Run<'_, S> {
         let checked = settings.early_stop || self.quadratic.is_some();
         let warm = (settings.warm_start() * settings.iterations as f32) as u32;
         for iteration in 0..settings.iterations {
-            self.samples.go_on()?;
+            self.samples.check_cancelled()?;
             let moved = bias.as_ref().map(|bias| bias.values.as_slice()).or(self.weight.bias);
             self.differentiate(variables.weights(), moved, &mut batches)?;
             let adam = Adam::new(settings.learning_rate, iteration + 1);
@@ -217,7 +217,7 @@ impl<S: Samples + ?Sized> Run<'_, S> {
         Ok(())
     }
 
-    /// Looks at the error of what was found so far. Whether it has not fallen for a while.
+    /// Evaluates the current error and returns whether it has stopped falling.
     fn check(&mut self, found: Found, best: &mut Option<Best>) -> Result<bool, S::Error> {
         let loss = self.loss(&found.steps, found.bias.as_deref().or(self.weight.bias), CHECKED)?;
         let since = match best {
@@ -267,7 +267,7 @@ struct Best {
 /// A bias under training.
 struct TrainedBias {
     values: Vec<f32>,
-    /// What the learning rate is multiplied by.
+    /// The factor of the learning rate.
     rates: Vec<f32>,
     moments: Moments,
 }

@@ -1,6 +1,6 @@
-//! What reconstruction is asked to do. Names and usual values are those of AMD Quark, where it has them.
+//! Settings of reconstruction. Names and defaults are those of AMD Quark, where it has them.
 
-/// What is trained.
+/// The trained variables.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Method {
     /// Whether each weight goes up or down to a code.
@@ -13,7 +13,7 @@ pub enum Method {
 /// between two codes to either end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Regularization {
-    /// How much it counts.
+    /// Its weight.
     pub strength: f32,
     /// The power at the beginning: high, so that only shares near an end are moved.
     pub first_beta: f32,
@@ -39,10 +39,10 @@ impl Regularization {
     }
 }
 
-/// How a layer is reconstructed.
+/// The settings of a layer's reconstruction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
-    /// What is trained.
+    /// The trained variables.
     pub method: Method,
     /// Steps of the optimizer.
     pub iterations: u32,
@@ -56,8 +56,8 @@ pub struct Settings {
     pub early_stop: bool,
     /// Whether the bias is trained as well.
     pub update_bias: bool,
-    /// How steps mix inputs of the quantized model and the float one, if they do.
-    pub mix: Option<Mix>,
+    /// The mixing of inputs of the quantized and the float model, if enabled.
+    pub mix: Option<InputMix>,
 }
 
 /// Steps that see some inputs as the quantized model has them and the others as the float model has them, element by element.
@@ -65,17 +65,17 @@ pub struct Settings {
 /// Source: the option `drop_ratio` of AMD Quark; Wei et al., QDrop: Randomly Dropping Quantization for Extremely Low-bit
 /// Post-Training Quantization, arXiv 2203.05740.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Mix {
+pub struct InputMix {
     /// The share that is the quantized model's.
     pub ratio: f32,
     /// Decides which elements, with the number of the draw.
     pub seed: u64,
 }
 
-impl Mix {
+impl InputMix {
     /// `None` where everything is the quantized model's.
-    pub fn new(ratio: f32, seed: u64) -> Option<Mix> {
-        (ratio < 1.0).then_some(Mix { ratio, seed })
+    pub fn new(ratio: f32, seed: u64) -> Option<InputMix> {
+        (ratio < 1.0).then_some(InputMix { ratio, seed })
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_power_falls_from_the_first_to_the_last() {
+    fn regularization_power_falls_from_first_to_last() {
         let beta = |t| Regularization::DEFAULTS.beta(t, 1000);
         assert_eq!((beta(0), beta(199), beta(200)), (None, None, Some(20.0)));
         assert!((beta(600).unwrap() - 11.0).abs() < 1e-3 && (beta(1000).unwrap() - 2.0).abs() < 1e-4);

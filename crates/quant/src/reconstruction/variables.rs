@@ -1,4 +1,4 @@
-//! What stands for a weight while it is trained: the trait of AdaRound's and AdaQuant's variables, and the codes they lead to.
+//! The trained variables of a weight: the trait of AdaRound's and AdaQuant's variables, and their codes.
 
 use super::adam::Adam;
 
@@ -46,7 +46,7 @@ impl Weight<'_> {
         self.map(|value, steps| steps.nearest(value))
     }
 
-    /// What steps stand for.
+    /// The value of a step.
     pub(super) fn restored(&self, steps: &[f32]) -> Vec<f32> {
         let rows = steps.chunks(self.features.max(1)).zip(self.steps);
         rows.flat_map(|(row, codes)| row.iter().map(|&step| step * codes.scale)).collect()

@@ -1,7 +1,7 @@
 //! Hadamard matrices of orders that are no powers of two, by Paley's two constructions over the residues of a prime.
 //!
 //! With `chi(a)` 1 where `a` is a square modulo the prime `q`, -1 where it is none, 0 of 0, and `Q[i][j] = chi(i - j)` bordered by ones:
-//! for `q = 3 mod 4` the order is `q + 1`, for `q = 1 mod 4` it is `2 (q + 1)`. Powers of primes are left out.
+//! for `q = 3 mod 4` the order is `q + 1`, for `q = 1 mod 4` it is `2 (q + 1)`. Prime powers are not used.
 
 use super::factor::Factor;
 

@@ -1,5 +1,5 @@
-//! Rotations of channels: orthogonal matrices that spread what stands out in one channel over all of them, so that one scale fits.
-//! Which tensors of a model are rotated, is no business of this module.
+//! Rotations of channels: orthogonal matrices that spread outliers of one channel over all channels, so that one scale fits.
+//! Which tensors of a model are rotated, is outside this module.
 //!
 //! Two kinds:
 //!
@@ -23,7 +23,7 @@ use factor::Factor;
 use hadamard::paley;
 use orthogonal::{flattest_mean_keeping, random_orthogonal};
 
-/// The largest matrix that is made where the number of channels has no better one: it takes its cube to make.
+/// The largest matrix made for channel counts without a better one: its cost is cubic.
 const LARGEST: usize = 1024;
 /// More channels than this no model has.
 const MOST: usize = 1 << 20;
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn hadamard_matrices_are_flat_where_there_is_one() {
+    fn hadamard_matrices_are_orthogonal_and_flat_where_they_exist() {
         for channels in [1, 2, 4, 12, 20, 24, 28, 36, 48, 64, 76, 96, 104, 128, 768] {
             let rows = dense(&Rotation::hadamard(channels, 7).unwrap());
             assert!(is_orthogonal(&rows) && peak(&rows) < 1.0 + 1e-9, "{channels}");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn means_stay_and_outliers_spread() {
+    fn mean_keeping_rotation_keeps_means_and_spreads_outliers() {
         for (channels, most) in [
             (1, 1.0),
             (4, 1.0),
@@ -164,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_means_one_matrix() {
+    fn same_seed_gives_the_same_rotation() {
         assert_eq!(Rotation::hadamard(40, 1), Rotation::hadamard(40, 1));
         assert_ne!(Rotation::hadamard(40, 1), Rotation::hadamard(40, 2));
         assert_ne!(Rotation::mean_keeping(40, 1), Rotation::mean_keeping(40, 2));
     }
 
     #[test]
-    fn what_would_take_too_long_is_not_made() {
+    fn oversized_rotations_are_refused() {
         assert!(Rotation::hadamard(0, 1).is_none() && Rotation::mean_keeping(0, 1).is_none());
         assert!(Rotation::hadamard(LARGEST * 4 + 1, 1).is_none());
         assert!(Rotation::mean_keeping(LARGEST * 4 + 1, 1).is_none());

@@ -67,7 +67,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Takes away what lies in the direction of a row of length one.
+/// Removes the component along a unit row.
 fn subtract(row: &mut [f64], other: &[f64]) {
     let share = dot(row, other);
     row.iter_mut().zip(other).for_each(|(value, other)| *value -= share * other);

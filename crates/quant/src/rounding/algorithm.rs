@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// A way to choose the codes of a layer, with its settings.
 ///
-/// Implementations are deterministic at any number of threads, ask [`LayerProblem::check_cancelled`] now and then, and may use
+/// Implementations are deterministic at any number of threads, poll [`LayerProblem::check_cancelled`], and may use
 /// rayon's current pool. They know no packing and no files. To be asked for by name, they are
 /// registered with `algorithm::register`.
 pub trait Rounding: Any + fmt::Debug + Send + Sync {
@@ -31,24 +31,24 @@ pub trait Rounding: Any + fmt::Debug + Send + Sync {
         Settings::new()
     }
 
-    /// What it must know of a layer's inputs.
+    /// The input statistics that it needs.
     fn needs(&self) -> Needs;
 
-    /// Does what all layers that read the same have in common, and finds out whether their sums are of use.
+    /// Prepares what layers with the same input share, and checks whether their sums are usable.
     ///
     /// # Errors
-    /// Where they tell too little: the layers are rounded to nearest then. Sums that are no numbers end the run.
+    /// If they do not suffice: the layers are then rounded to nearest. Non-finite sums end the run.
     fn prepare(&self, inputs: &SharedInputs) -> Result<(), HessianError> {
         inputs.hessian.check()
     }
 
-    /// Chooses.
+    /// Chooses the codes.
     ///
     /// # Errors
-    /// What keeps this layer, and so the run, from being finished. A layer that cannot be improved is no error: its nearest codes are.
+    /// Failures that end the run. A layer that cannot be improved is not an error: its nearest codes are used.
     fn round(&self, problem: &mut LayerProblem<'_>) -> Result<RoundedLayer, LayerError>;
 
-    /// Why it is not for weights of a scheme, if that is so.
+    /// The reason that it does not support weights of a scheme, if so.
     fn refuses(&self, scheme: &TensorScheme) -> Option<&'static str> {
         let _ = scheme;
         None
@@ -60,7 +60,7 @@ pub trait Rounding: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// About how many bytes it takes at most for a weight of `rows` and `features` columns, beside the Hessian and the weight.
+    /// An upper estimate of its memory for a weight of `rows` and `features` columns, besides the Hessian and the weight.
     fn peak_bytes(&self, features: usize, rows: usize) -> u64 {
         8 * features as u64 * rows as u64
     }
@@ -85,7 +85,7 @@ pub trait Rounding: Any + fmt::Debug + Send + Sync {
         false
     }
 
-    /// A setting that can be had for graphs alone, if one is asked for.
+    /// A requested setting that only graphs support, if any.
     fn needs_graph(&self) -> Option<&'static str> {
         None
     }
@@ -106,7 +106,7 @@ impl AnyRounding {
         Nearest.into()
     }
 
-    /// Whether it is round to nearest.
+    /// Returns whether it is round to nearest.
     pub fn is_nearest(&self) -> bool {
         self.downcast::<Nearest>().is_some()
     }
@@ -144,11 +144,11 @@ impl fmt::Debug for AnyRounding {
     }
 }
 
-/// A rounding that can be asked for by name.
+/// A rounding that can be selected by name.
 pub type RoundingRow = AlgorithmRow<AnyRounding>;
 
 impl RoundingRow {
-    /// A row for a rounding whose settings are its own fields, with `serde`. `default` has the default settings.
+    /// A row for a rounding whose settings are its fields, with `serde`. `default` has the default settings.
     pub fn of<R: Rounding + Serialize + DeserializeOwned + Clone>(
         default: R,
         options: impl Into<Cow<'static, [OptionRow]>>,

@@ -2,7 +2,7 @@
 
 use crate::parameters::{Affine, EPSILON};
 use crate::scheme::{FloatScale, FloatScheme, IntScheme, ScaleType, ZeroPoint};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::format::ScaleRule;
 use kvant_numeric::kernel::{AffineStep, Range};
 use kvant_numeric::simd::Loop;
@@ -10,7 +10,7 @@ use kvant_numeric::simd::Loop;
 /// Scales and zero points of ranges.
 pub(crate) struct Affines<'a> {
     pub(crate) scheme: IntScheme,
-    pub(crate) arithmetic: Arithmetic,
+    pub(crate) arithmetic: ComputeDType,
     pub(crate) ranges: &'a [Range],
     pub(crate) affines: &'a mut [Affine],
 }
@@ -21,9 +21,9 @@ impl Loop for Affines<'_> {
     #[inline(always)]
     fn run(self) {
         match self.scheme.scale.arithmetic(self.arithmetic) {
-            Arithmetic::F32 => self.all(Arithmetic::F32),
-            Arithmetic::F16 => self.all(Arithmetic::F16),
-            Arithmetic::Bf16 => self.all(Arithmetic::Bf16),
+            ComputeDType::F32 => self.all(ComputeDType::F32),
+            ComputeDType::F16 => self.all(ComputeDType::F16),
+            ComputeDType::Bf16 => self.all(ComputeDType::Bf16),
         }
     }
 }
@@ -31,7 +31,7 @@ impl Loop for Affines<'_> {
 impl Affines<'_> {
     /// With what is the same for all groups written out, the compiler makes a loop without branches of each.
     #[inline(always)]
-    fn all(self, arithmetic: Arithmetic) {
+    fn all(self, arithmetic: ComputeDType) {
         let scheme = self.scheme;
         match (scheme.scale, scheme.zero_point) {
             (ScaleType::Model, ZeroPoint::Zero) => {
@@ -45,14 +45,14 @@ impl Affines<'_> {
     }
 
     #[inline(always)]
-    fn each(self, scheme: IntScheme, arithmetic: Arithmetic) {
+    fn each(self, scheme: IntScheme, arithmetic: ComputeDType) {
         for (affine, range) in self.affines.iter_mut().zip(self.ranges) {
             *affine = scheme.parameters(*range, arithmetic);
         }
     }
 }
 
-/// What the kernels need of scales and whole zero points.
+/// Scales and integer zero points as the kernels need them.
 pub(super) struct Steps<'a> {
     pub(super) affines: &'a [Affine],
     pub(super) steps: &'a mut [AffineStep],
@@ -72,8 +72,8 @@ impl Loop for Steps<'_> {
 /// Scales of largest magnitudes.
 pub(crate) struct Scales<'a> {
     pub(crate) scheme: FloatScheme,
-    pub(crate) arithmetic: Arithmetic,
-    pub(crate) tensor_scale: f32,
+    pub(crate) arithmetic: ComputeDType,
+    pub(crate) global_scale: f32,
     pub(crate) amaxes: &'a [f32],
     pub(crate) scales: &'a mut [f32],
 }
@@ -85,10 +85,12 @@ impl Loop for Scales<'_> {
     fn run(self) {
         // As in `Affines::all`.
         match self.scheme.scale {
-            FloatScale::E8m0(ScaleRule::Even) => self.each(FloatScale::E8m0(ScaleRule::Even), Arithmetic::F32),
-            FloatScale::E4m3OfTensor => self.each(FloatScale::E4m3OfTensor, Arithmetic::F32),
-            FloatScale::E5m3OfTensor => self.each(FloatScale::E5m3OfTensor, Arithmetic::F32),
-            FloatScale::E5m3 if self.arithmetic == Arithmetic::Bf16 => self.each(FloatScale::E5m3, Arithmetic::Bf16),
+            FloatScale::E8m0(ScaleRule::Even) => self.each(FloatScale::E8m0(ScaleRule::Even), ComputeDType::F32),
+            FloatScale::E4m3WithGlobal => self.each(FloatScale::E4m3WithGlobal, ComputeDType::F32),
+            FloatScale::E5m3WithGlobal => self.each(FloatScale::E5m3WithGlobal, ComputeDType::F32),
+            FloatScale::E5m3 if self.arithmetic == ComputeDType::Bf16 => {
+                self.each(FloatScale::E5m3, ComputeDType::Bf16)
+            }
             scale => {
                 let arithmetic = self.arithmetic;
                 self.each(scale, arithmetic);
@@ -99,18 +101,18 @@ impl Loop for Scales<'_> {
 
 impl Scales<'_> {
     #[inline(always)]
-    fn each(self, scale: FloatScale, arithmetic: Arithmetic) {
+    fn each(self, scale: FloatScale, arithmetic: ComputeDType) {
         let scheme = FloatScheme { scale, ..self.scheme };
         for (scale, amax) in self.scales.iter_mut().zip(self.amaxes) {
-            *scale = scheme.scale(*amax, arithmetic, self.tensor_scale);
+            *scale = scheme.scale(*amax, arithmetic, self.global_scale);
         }
     }
 }
 
-/// What elements are divided by: the product of both scales. An e5m3 scale may be zero, where all codes are zero too.
+/// The divisor of elements: the product of both scales. An e5m3 scale may be zero, where all codes are zero too.
 pub(super) struct Divisors<'a> {
     pub(super) scales: &'a [f32],
-    pub(super) tensor_scale: Option<f32>,
+    pub(super) global_scale: Option<f32>,
     pub(super) divisors: &'a mut [f32],
 }
 
@@ -120,7 +122,7 @@ impl Loop for Divisors<'_> {
     #[inline(always)]
     fn run(self) {
         for (divisor, scale) in self.divisors.iter_mut().zip(self.scales) {
-            let product = self.tensor_scale.map_or(*scale, |tensor_scale| scale * tensor_scale);
+            let product = self.global_scale.map_or(*scale, |global_scale| scale * global_scale);
             *divisor = if product > 0.0 { product } else { EPSILON };
         }
     }

@@ -1,4 +1,4 @@
-//! HQQ: the zero point of a group that leaves the least error of a kind that outliers hardly weigh in, found without data.
+//! HQQ: finds the zero point of a group that minimises an error robust to outliers, without data.
 //!
 //! With the scale that spans a group, codes `q = round(w / s + z)` and values `s (q - z)`, two steps take turns: the error
 //! `e = shrink(w - s (q - z))` with `shrink(x) = sign(x) max(|x| - |x|^(p - 1) / beta, 0)`, then `z = mean(q - (w - e) / s)`; `beta` grows
@@ -77,7 +77,7 @@ impl Hqq {
     }
 }
 
-/// Mean magnitude of what is lost.
+/// Mean absolute error.
 fn error(block: &[f32], scale: f32, zero: f32, top: f32) -> f64 {
     let lost = |&w: &f32| f64::from((w - value(w, scale, zero, top)).abs());
     block.iter().map(lost).sum::<f64>() / block.len().max(1) as f64
@@ -199,7 +199,7 @@ impl Groups {
                 }
             },
         );
-        let parts = QuantParts { codes: Codes::Bytes(codes), scales, zero_points, tensor_scale: None };
+        let parts = QuantParts { codes: Codes::Bytes(codes), scales, zero_points, global_scale: None };
         Ok(QuantTensor::new(plain.scheme(), rows, columns, parts)?)
     }
 }
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use crate::reconstruction::{ActivationFunction, Shape};
     use crate::rounding::TensorContext;
-    use kvant_numeric::Arithmetic;
+    use kvant_numeric::ComputeDType;
     use std::sync::atomic::AtomicBool;
 
     fn values() -> Vec<f32> {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_is_no_larger_than_that_of_the_range() {
+    fn hqq_error_is_no_larger_than_the_range_based_error() {
         let block = values();
         let (scale, zero) = Hqq::DEFAULTS.search(&block, 15.0);
         let plain = 0.3 / scale;
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_one_number_are_exact() {
+    fn constant_blocks_are_exact() {
         for number in [0.0, 0.7, -3.0] {
             let (scale, zero) = Hqq::DEFAULTS.search(&[number; 8], 15.0);
             assert_eq!(value(number, scale, zero, 15.0), number);
@@ -234,12 +234,12 @@ mod tests {
     }
 
     #[test]
-    fn groups_keep_their_scales_and_lose_less_with_other_zero_points() {
+    fn hqq_keeps_scales_and_lowers_the_loss() {
         let weight: Vec<f32> = (0..4).flat_map(|_| values().into_iter().skip(1)).collect();
         for text in ["uint4:g32:zp", "uint2:g64:zp", "int4:g32:zp", "uint4:g32:fzp", "uint4:b2x64:zp"] {
             let scheme: TensorScheme = text.parse().unwrap();
             assert_eq!(Hqq::DEFAULTS.refuses(&scheme), None, "{text}");
-            let context = TensorContext::new(Arithmetic::F32);
+            let context = TensorContext::new(ComputeDType::F32);
             let mut problem = LayerProblem {
                 layer: "fc",
                 shape: Shape { groups: 1, outputs: 4, features: 128 },

@@ -1,4 +1,4 @@
-//! Round to nearest as a rounding that can be asked for: no data, no settings. The work on a weight is in `rtn.rs`.
+//! Round to nearest as a selectable rounding: no data, no settings. The work on a weight is in `rtn.rs`.
 
 use super::algorithm::Rounding;
 use super::problem::{Grid, LayerError, LayerProblem, Needs, RoundedLayer};

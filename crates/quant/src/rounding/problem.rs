@@ -1,4 +1,4 @@
-//! What a rounding is asked to do: a layer, the values that its codes can stand for, and what calibration knows. Not how it is
+//! The input of a rounding: a layer, the grid of its codes, and calibration statistics. Not how it is
 //! done, and not which model the layer is of: decoder blocks and nodes of graphs become the same problem.
 
 use super::rtn::{RoundingError, TensorContext};
@@ -11,7 +11,7 @@ use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a rounding must know of a layer's inputs. Each value includes the ones before it.
+/// The input statistics that a rounding needs. Each value includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needs {
     /// Nothing.
@@ -34,7 +34,7 @@ pub struct LayerProblem<'a> {
     pub shape: Shape,
     /// The weight, `[outputs, features]`, row-major: the values that make the layer's float outputs.
     pub weight: &'a [f32],
-    /// The values that codes can stand for.
+    /// The grid of the codes.
     pub grid: Grid<'a>,
     /// The bias, one for each output, where the layer has one that may change.
     pub bias: Option<&'a [f32]>,
@@ -44,14 +44,14 @@ pub struct LayerProblem<'a> {
     pub inputs: Option<&'a SharedInputs>,
     /// Inputs and float outputs one by one.
     pub samples: Option<&'a mut (dyn Samples<Error = SampleError> + Send)>,
-    /// Whether somebody asked to stop.
+    /// Whether the run was cancelled.
     pub cancelled: &'a AtomicBool,
 }
 
-/// Why a sample could not be had: the error of those who keep it.
+/// The reason that a sample could not be read.
 pub type SampleError = Box<dyn Error + Send + Sync>;
 
-/// The values that the codes of a weight can stand for.
+/// The grid of a weight's codes.
 #[derive(Clone, Copy, Debug)]
 pub enum Grid<'a> {
     /// Scales and zero points follow from the scheme.
@@ -92,7 +92,7 @@ impl LayerProblem<'_> {
     }
 }
 
-/// Sums over inputs that some layers share, and what roundings have made of them.
+/// Sums over inputs that several layers share, and values that roundings derived from them.
 pub struct SharedInputs {
     /// The Hessian; with the mismatch where that is needed.
     pub hessian: Hessian,
@@ -100,12 +100,12 @@ pub struct SharedInputs {
 }
 
 impl SharedInputs {
-    /// Sums from which nothing was made yet.
+    /// Sums without derived values.
     pub fn new(hessian: Hessian) -> SharedInputs {
         SharedInputs { hessian, derived: Mutex::default() }
     }
 
-    /// What `make` makes of the Hessian: made for the first layer that asks under a key, and shared by the others.
+    /// The value that `make` derives from the Hessian: computed once per key, and shared.
     pub fn derive<T: Any + Send + Sync>(&self, key: &str, make: impl FnOnce(&Hessian) -> T) -> Arc<T> {
         let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
         let known = derived.iter().filter(|(known, _)| known == key);
@@ -127,20 +127,20 @@ pub struct RoundedLayer {
     pub bias: Option<Vec<f32>>,
     /// The squared error of the layer's outputs over all tokens of the Hessian, where the rounding knows it.
     pub loss: Option<f64>,
-    /// What was added to the diagonal of the Hessian, where something was.
+    /// The damping added to the diagonal of the Hessian, if any.
     pub damping: Option<f64>,
     /// Inputs that were zero in all tokens, and whose weights became zero for it.
     pub dead_columns: usize,
 }
 
 impl RoundedLayer {
-    /// Codes of which nothing else is known.
+    /// Codes without further data.
     pub fn new(tensor: QuantTensor) -> RoundedLayer {
         RoundedLayer { tensor, bias: None, loss: None, damping: None, dead_columns: 0 }
     }
 }
 
-/// What keeps a layer from being rounded.
+/// Reasons that a layer cannot be rounded.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerError {
     /// The weight, its scheme or its Hessian.
@@ -152,7 +152,7 @@ pub enum LayerError {
     /// Somebody asked to stop.
     #[error("cancelled")]
     Cancelled,
-    /// The rounding is not for such layers, or failed in a way of its own.
+    /// The rounding does not support such layers, or failed for its own reason.
     #[error("{0}")]
     Other(String),
 }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_that_read_the_same_share_what_is_made_of_their_hessian() {
+    fn layers_with_shared_inputs_share_derived_hessian_data() {
         let inputs = SharedInputs::new(Hessian::new(3));
         let mut made = 0;
         let mut features = |key: &str| {

@@ -1,7 +1,7 @@
-//! AdaRound and AdaQuant as roundings that can be asked for: their settings, and how a layer becomes what
-//! [`reconstruction`](crate::reconstruction) trains. The gradients are there.
+//! AdaRound and AdaQuant as selectable roundings: their settings, and the conversion of a layer to the problem that
+//! [`reconstruction`](crate::reconstruction) trains.
 //!
-//! A layer reads what the quantized model gives it, all layers before it as they have become, and should make what it makes in
+//! A layer reads what the quantized model gives it, with all layers before it quantized, and should match its output in
 //! the float model. Where there are samples, steps see these; else the Hessian and the input mismatch, which determine
 //! the error of a layer without an activation function. A layer whose error does not fall keeps its nearest codes.
 
@@ -13,7 +13,7 @@ use crate::hessian::HessianError;
 use crate::options::{self, OptionRow, Settings as Shown, Values};
 use crate::quant_tensor::QuantTensor;
 use crate::reconstruction::{
-    CodeSteps, Method, Mix, Module, Regularization, Settings, Weight, reconstruct, reconstruct_from_hessian,
+    CodeSteps, InputMix, Method, Module, Regularization, Settings, Weight, reconstruct, reconstruct_from_hessian,
 };
 use crate::scheme::{TensorScheme, ZeroPoint};
 use serde::{Deserialize, Serialize};
@@ -62,7 +62,7 @@ impl Training {
             seed: self.seed.into(),
             early_stop: self.early_stop,
             update_bias: self.update_bias,
-            mix: Mix::new(self.drop_ratio, self.seed.into()),
+            mix: InputMix::new(self.drop_ratio, self.seed.into()),
         }
     }
 }
@@ -73,7 +73,7 @@ pub struct AdaRound {
     /// The settings that AdaQuant has too. The learning rate is that of the shares.
     #[serde(flatten)]
     pub training: Training,
-    /// How much the regularization counts.
+    /// The weight of the regularization.
     pub reg_param: f32,
     /// The regularization's power, from the first step with it to the last.
     pub beta_range: Span,
@@ -188,7 +188,7 @@ pub(super) fn rows() -> [RoundingRow; 2] {
     [ada_round.with_paper("arXiv 2004.10568"), ada_quant.with_paper("arXiv 2006.10518")]
 }
 
-/// Both are the same but for what is trained.
+/// Both differ only in the trained variables.
 macro_rules! rounding {
     ($settings:ty, $name:literal) => {
         impl Rounding for $settings {
@@ -307,7 +307,7 @@ struct PartSteps {
 }
 
 impl PartSteps {
-    /// `None` where a scale is zero or no number.
+    /// `None` where a scale is zero or NaN.
     fn of(tensor: &QuantTensor, (lowest, highest): (i64, i64)) -> Option<PartSteps> {
         let (_, columns) = tensor.shape();
         // Where the last tile of a row is narrower, parts are as long as divides both.
@@ -331,7 +331,7 @@ mod tests {
     use crate::hessian::Hessian;
     use crate::reconstruction::{ActivationFunction, Shape};
     use crate::rounding::{SharedInputs, TensorContext};
-    use kvant_numeric::Arithmetic;
+    use kvant_numeric::ComputeDType;
     use std::sync::atomic::AtomicBool;
 
     fn noise(count: usize, seed: u64) -> Vec<f32> {
@@ -365,13 +365,13 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_enough_to_bring_outputs_nearer_to_those_of_the_float_model() {
+    fn sums_alone_bring_outputs_nearer_to_the_float_model() {
         let (rows, features) = (6, 40);
         let (hessian, inputs, floats) = hessian(300, features);
         let (weight, shared) = (noise(rows * features, 1), SharedInputs::new(hessian));
         for text in ["int4:channel", "int4:g10", "uint4:g20:zp", "uint2:g20:zp", "int4:b4x16"] {
             let scheme = text.parse().unwrap();
-            let grid = Grid::Scheme { scheme, context: TensorContext::new(Arithmetic::F32), from: &weight };
+            let grid = Grid::Scheme { scheme, context: TensorContext::new(ComputeDType::F32), from: &weight };
             let mut problem = LayerProblem {
                 layer: "fc",
                 shape: Shape { groups: 1, outputs: rows, features },
@@ -418,10 +418,10 @@ mod tests {
     }
 
     #[test]
-    fn training_ends_where_somebody_asks_to_stop() {
+    fn training_stops_when_cancelled() {
         let (hessian, ..) = hessian(30, 8);
         let (weight, shared) = (noise(16, 1), SharedInputs::new(hessian));
-        let context = TensorContext::new(Arithmetic::F32);
+        let context = TensorContext::new(ComputeDType::F32);
         let mut problem = LayerProblem {
             layer: "fc",
             shape: Shape { groups: 1, outputs: 2, features: 8 },

@@ -13,16 +13,16 @@ use crate::observer::ObserverRef;
 use crate::parameters::Affine;
 use crate::quant_tensor::QuantTensor;
 use crate::scheme::{FloatScale, FloatScheme, Granularity, SchemeError, TensorScheme};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::kernel::{AffineStep, Elements, Range, widen_elements};
 use kvant_numeric::simd::Isa;
 use std::borrow::Cow;
 
-/// What must be known of a tensor before a part of it can be quantized.
+/// Facts about a tensor that are needed before a part of it can be quantized.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TensorContext {
     /// The precision of the model's scale arithmetic.
-    pub arithmetic: Arithmetic,
+    pub arithmetic: ComputeDType,
     /// The range of the whole tensor (of all tensors that share its scale), where the scheme
     /// [needs it](TensorScheme::needs_tensor_range) and more than a whole tensor is rounded.
     pub range: Option<Range>,
@@ -30,19 +30,19 @@ pub struct TensorContext {
 
 impl TensorContext {
     /// Nothing but the arithmetic: for whole tensors.
-    pub fn new(arithmetic: Arithmetic) -> TensorContext {
+    pub fn new(arithmetic: ComputeDType) -> TensorContext {
         TensorContext { arithmetic, range: None }
     }
 }
 
-/// What keeps weights from being rounded.
+/// Reasons that weights cannot be rounded.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum RoundingError {
     /// The scheme does not fit the shape (*invalid*).
     #[error(transparent)]
     Scheme(#[from] SchemeError),
-    /// The scheme has no codes of its own (*unsupported* here; see [`crate::fake`]).
-    #[error("`{0}` has no codes: its values can only be simulated in floats")]
+    /// The scheme has no codes (*unsupported* here; see [`crate::fake`]).
+    #[error("`{0}` has no codes: its values can only be simulated in float")]
     NoCodes(TensorScheme),
     /// A weight is NaN or infinite (*invalid*).
     #[error("it holds NaN or infinite values")]
@@ -55,7 +55,7 @@ pub enum RoundingError {
         /// The largest that is stored.
         largest: f32,
     },
-    /// What calibration knows of its inputs cannot be used.
+    /// The calibration statistics of its inputs cannot be used.
     #[error(transparent)]
     Hessian(#[from] HessianError),
 }
@@ -75,7 +75,7 @@ pub struct Scratch {
     groups: Groups,
 }
 
-/// What is known of the groups of a strip.
+/// Statistics of the groups of a strip.
 #[derive(Debug, Default)]
 struct Groups {
     amaxes: Vec<f32>,
@@ -131,7 +131,7 @@ impl Rtn {
     /// Rounds a row-major `rows x columns` matrix, which starts and ends on tiles of scales.
     ///
     /// # Errors
-    /// Where the scheme does not fit the shape or a weight is not finite.
+    /// If the scheme does not fit the shape or a weight is not finite.
     pub fn round(&self, values: &[f32], rows: usize, columns: usize) -> Result<QuantTensor, RoundingError> {
         let mut out = self.empty(columns);
         self.round_strips(Weights::new(Elements::Values(values), columns), rows, &mut Scratch::default(), &mut out)?;
@@ -181,7 +181,7 @@ impl Rtn {
         self.check_scales(out.scales.get(known..).unwrap_or_default())
     }
 
-    /// Refuses scales that are not stored as they are: codes would stand for other values.
+    /// Refuses scales that change when stored: codes would have other values.
     fn check_scales(&self, scales: &[f32]) -> Result<(), RoundingError> {
         let largest = match self.scheme {
             TensorScheme::Int(scheme) | TensorScheme::Progressive { second: scheme, .. } => scheme.scale.largest(),

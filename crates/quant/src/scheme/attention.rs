@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Where, on their way into the cache, keys are quantized, and queries with them.
+/// The point before the cache at which keys are quantized, and queries with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rotary {
@@ -72,7 +72,7 @@ pub struct KvCacheScheme {
 /// How the activations inside attention are quantized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttentionScheme {
-    /// Where keys, and queries with them, are quantized.
+    /// The point where keys, and queries with them, are quantized.
     pub rotary: Rotary,
     /// Keys and values; `None` leaves them as they are.
     pub key_value: Option<KvCacheScheme>,
@@ -83,12 +83,12 @@ pub struct AttentionScheme {
 }
 
 impl AttentionScheme {
-    /// Whether nothing is quantized.
+    /// Returns whether nothing is quantized.
     pub fn is_empty(&self) -> bool {
         self.schemes().next().is_none()
     }
 
-    /// Whether calibration data is needed.
+    /// Returns whether calibration data is needed.
     pub fn needs_calibration(&self) -> bool {
         self.schemes().any(ActivationScheme::needs_calibration)
     }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn least_scales_are_numbers() {
+    fn min_scale_must_be_a_finite_number() {
         assert_eq!("0.5".parse::<MinScale>().unwrap().to_string(), "0.5");
         for text in ["-1", "NaN", "inf", "", "x"] {
             assert_eq!(text.parse::<MinScale>(), Err(SchemeError::MinScale), "{text}");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_static_needs_data() {
+    fn static_attention_needs_calibration() {
         let mut attention = AttentionScheme::default();
         assert!(attention.is_empty() && !attention.needs_calibration());
         attention.query = Some("e4m3:tensor!dynamic".parse().unwrap());

@@ -23,7 +23,7 @@ impl Axis {
     }
 }
 
-/// Which elements of a matrix share a scale.
+/// The elements of a matrix that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Granularity {
     /// One scale for the tensor.
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_round_trip() {
+    fn granularity_spellings_round_trip() {
         for text in ["tensor", "channel", "channel@1", "g128", "g-1", "g32@0", "b128x128"] {
             assert_eq!(Granularity::parse(text).map(|g| g.to_string()).as_deref(), Some(text));
         }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_of_scales() {
+    fn scale_shapes_of_granularities() {
         let shape = |text: &str| Granularity::parse(text).map(|g| g.scale_shape(300, 256).ok());
         assert_eq!(shape("g64"), Some(Some((300, 4))));
         assert_eq!(shape("g100"), Some(None));

@@ -11,9 +11,9 @@ use std::str::FromStr;
 pub enum Timing {
     /// From calibration data, once; stored in the checkpoint.
     Static,
-    /// From every batch anew; nothing is stored.
+    /// Computed for every batch; nothing is stored.
     Dynamic,
-    /// Block scales from every batch anew under a stored scale of the tensor.
+    /// Block scales computed for every batch, relative to a stored global scale.
     Local,
 }
 
@@ -27,14 +27,14 @@ pub struct ActivationScheme {
 }
 
 impl ActivationScheme {
-    /// Whether calibration data is needed.
+    /// Returns whether calibration data is needed.
     pub fn needs_calibration(self) -> bool {
         self.timing != Timing::Dynamic
     }
 }
 
 /// How a linear layer is quantized. Spelled `weight[+input][+output]`, activations followed by `!static`, `!dynamic` or
-/// `!local`: `e4m3:channel+e4m3:channel!dynamic`. A `-` stands for activations that stay as they are:
+/// `!local`: `e4m3:channel+e4m3:channel!dynamic`. A `-` means unquantized activations:
 /// `e4m3:channel+-+e4m3:tensor!static`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LayerScheme {
@@ -52,7 +52,7 @@ impl LayerScheme {
         LayerScheme { weight, input: None, output: None }
     }
 
-    /// Whether calibration data is needed for the activations.
+    /// Returns whether calibration data is needed for the activations.
     pub fn needs_calibration(self) -> bool {
         [self.input, self.output].into_iter().flatten().any(ActivationScheme::needs_calibration)
     }
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_round_trip() {
+    fn layer_scheme_spellings_round_trip() {
         for text in [
             "int4:g128",
             "e4m3:channel+e4m3:channel!dynamic",
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn static_and_local_inputs_need_data() {
+    fn static_and_local_inputs_need_calibration() {
         let needs = |text: &str| text.parse::<LayerScheme>().unwrap().needs_calibration();
         assert!(needs("int8:tensor+-+int8:tensor!static"));
         assert!(needs("int8:tensor+int8:tensor!static") && needs("e2m1:g16:e4m3:f32+e2m1:g16:e4m3:f32!local"));

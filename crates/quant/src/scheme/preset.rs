@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_parses_to_its_own_spelling() {
+    fn presets_parse_to_their_own_spelling() {
         for preset in PRESETS {
             let scheme = preset.scheme().unwrap_or_else(|e| panic!("{}: {e}", preset.name));
             assert_eq!(scheme.to_string(), preset.spelling, "{}", preset.name);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique_and_all_28_of_quark_are_there() {
+    fn preset_names_are_unique_and_include_28_of_quark() {
         let quark = PRESETS.iter().filter(|p| p.dialect == Dialect::Quark).count();
         assert_eq!(quark, 28);
         for (i, preset) in PRESETS.iter().enumerate() {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn llm_compressor_names_are_found_in_any_case() {
+    fn llm_compressor_preset_names_ignore_case() {
         assert_eq!(Preset::find("w4a16").map(|p| p.name), Some("W4A16"));
         assert_eq!(Preset::find("fp8").map(|p| p.dialect), Some(Dialect::Quark));
         assert_eq!(Preset::find("FP8").map(|p| p.dialect), Some(Dialect::CompressedTensors));

@@ -53,15 +53,15 @@ pub enum FloatScale {
     /// `amax / max` in the unsigned 8-bit float e5m3 (AMDFP4).
     E5m3,
     /// Block scales in fp8 e4m3 that multiply an f32 scale of the tensor (NVFP4).
-    E4m3OfTensor,
+    E4m3WithGlobal,
     /// Block scales in e5m3 that multiply an f32 scale of the tensor.
-    E5m3OfTensor,
+    E5m3WithGlobal,
 }
 
 impl FloatScale {
-    /// Whether an f32 scale of the whole tensor stands beside the block scales.
-    pub fn has_tensor_scale(self) -> bool {
-        matches!(self, FloatScale::E4m3OfTensor | FloatScale::E5m3OfTensor)
+    /// Returns whether an f32 scale of the whole tensor stands beside the block scales.
+    pub fn has_global_scale(self) -> bool {
+        matches!(self, FloatScale::E4m3WithGlobal | FloatScale::E5m3WithGlobal)
     }
 }
 
@@ -72,8 +72,8 @@ impl fmt::Display for FloatScale {
             FloatScale::E8m0(ScaleRule::Even) => f.write_str("e8m0"),
             FloatScale::E8m0(rule) => write!(f, "e8m0-{}", rule.name()),
             FloatScale::E5m3 => f.write_str("e5m3"),
-            FloatScale::E4m3OfTensor => f.write_str("e4m3:f32"),
-            FloatScale::E5m3OfTensor => f.write_str("e5m3:f32"),
+            FloatScale::E4m3WithGlobal => f.write_str("e4m3:f32"),
+            FloatScale::E5m3WithGlobal => f.write_str("e5m3:f32"),
         }
     }
 }

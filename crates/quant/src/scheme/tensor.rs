@@ -4,7 +4,7 @@
 use super::{Axis, FloatScale, Granularity, ScaleType, SchemeError, ZeroPoint};
 use crate::observer::{ObservedTensor, ObserverRef, SharedBy};
 use kvant_numeric::format::{Int, MicroExponent, MiniFloat, ScaleRule};
-use kvant_numeric::{Arithmetic, DType};
+use kvant_numeric::{ComputeDType, DType};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -31,13 +31,13 @@ pub struct FloatScheme {
     pub format: MiniFloat,
     /// Which elements share a scale.
     pub granularity: Granularity,
-    /// How scales are stored.
+    /// The encoding of scales.
     pub scale: FloatScale,
     /// The range statistic.
     pub observer: ObserverRef,
 }
 
-/// Formats whose shared exponents are part of the element format; exported only as floats that lie on their grid.
+/// Formats whose shared exponents are part of the element format; exported only as floats on their grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockFormat {
     /// MX6 or MX9.
@@ -59,10 +59,10 @@ pub enum Cast {
 
 impl Cast {
     /// The precision of the type.
-    pub fn arithmetic(self) -> Arithmetic {
+    pub fn arithmetic(self) -> ComputeDType {
         match self {
-            Cast::F16 => Arithmetic::F16,
-            Cast::Bf16 => Arithmetic::Bf16,
+            Cast::F16 => ComputeDType::F16,
+            Cast::Bf16 => ComputeDType::Bf16,
         }
     }
 }
@@ -92,10 +92,10 @@ pub enum TensorScheme {
     Cast(Cast),
 }
 
-/// What is said of a scheme that no loader supports, wherever it is named: in lists, plans, errors and at the end of a run.
+/// The remark about schemes that no loader supports, used in lists, plans, errors and summaries.
 pub const EVALUATION_ONLY: &str = "for evaluation only: no loader supports it; use ‹format› fake";
 
-/// Whether no loader supports weights of these elements, whatever their scales: MX6, MX9, BFP16, MXINT8 and integers of more than
+/// Whether no loader supports weights of these elements with any scales: MX6, MX9, BFP16, MXINT8 and integers of more than
 /// 8 bits. [`EVALUATION_ONLY`] says so.
 pub fn is_for_evaluation_only(format: DType) -> bool {
     match format {
@@ -106,7 +106,7 @@ pub fn is_for_evaluation_only(format: DType) -> bool {
 }
 
 impl TensorScheme {
-    /// Whether no loader supports such weights: besides those of [`is_for_evaluation_only`], MX blocks of e5m2.
+    /// Returns whether no loader supports such weights: besides those of [`is_for_evaluation_only`], MX blocks of e5m2.
     pub fn is_for_evaluation_only(self) -> bool {
         let is_e5m2_block =
             |float: FloatScheme| float.format == MiniFloat::E5M2 && matches!(float.scale, FloatScale::E8m0(_));
@@ -114,7 +114,7 @@ impl TensorScheme {
     }
 
     /// Whether a whole weight of fewer than 8 bits shares one scale, which costs much accuracy, and the spelling that gives each
-    /// group of input channels one of its own.
+    /// group of input channels its own.
     pub fn finer_spelling(self) -> Option<String> {
         let format = self.format();
         match self {
@@ -167,7 +167,7 @@ impl TensorScheme {
         }
     }
 
-    /// Why the observer cannot find the range of such a weight, or of such activations.
+    /// The reason that the observer does not support such a weight or such activations.
     pub(crate) fn observer_refusal(self, is_weight: bool) -> Option<&'static str> {
         let has_power_of_two_scales = matches!(self, TensorScheme::Int(int) if int.scale == ScaleType::PowerOfTwo);
         let shared_by = match self.granularity() {
@@ -183,13 +183,13 @@ impl TensorScheme {
     pub fn needs_tensor_range(self) -> bool {
         match self {
             TensorScheme::Int(scheme) => scheme.granularity == Granularity::Tensor,
-            TensorScheme::Float(scheme) => scheme.granularity == Granularity::Tensor || scheme.scale.has_tensor_scale(),
+            TensorScheme::Float(scheme) => scheme.granularity == Granularity::Tensor || scheme.scale.has_global_scale(),
             TensorScheme::Progressive { .. } => true,
             TensorScheme::Block(_) | TensorScheme::Cast(_) => false,
         }
     }
 
-    /// Whether a `rows x columns` weight can be quantized so.
+    /// Checks whether a `rows x columns` weight can be quantized with this scheme.
     ///
     /// # Errors
     /// [`SchemeError::GroupDoesNotDivide`].
@@ -309,8 +309,8 @@ impl Parts {
             (None, None, scale) => FloatScale::Plain(scale.unwrap_or_default()),
             (Some(rule), None, None) => FloatScale::E8m0(rule),
             (None, Some(MiniFloat::E5M3), None) => FloatScale::E5m3,
-            (None, Some(MiniFloat::E5M3), Some(ScaleType::F32)) => FloatScale::E5m3OfTensor,
-            (None, Some(MiniFloat::E4M3), Some(ScaleType::F32)) => FloatScale::E4m3OfTensor,
+            (None, Some(MiniFloat::E5M3), Some(ScaleType::F32)) => FloatScale::E5m3WithGlobal,
+            (None, Some(MiniFloat::E4M3), Some(ScaleType::F32)) => FloatScale::E4m3WithGlobal,
             _ => return None,
         };
         let granularity = self.granularity.unwrap_or(Granularity::Tensor);
@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_round_trip() {
+    fn tensor_scheme_spellings_round_trip() {
         for text in [
             "int4:g128",
             "uint4:g32:f16:zp",
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn combinations_without_meaning_are_refused() {
+    fn meaningless_tensor_schemes_are_refused() {
         for text in [
             "int4:e8m0",
             "e4m3:zp",
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_must_divide_and_tiles_need_not() {
+    fn groups_must_divide_but_tiles_need_not() {
         let check = |text: &str| text.parse::<TensorScheme>().unwrap().check_shape(100, 200);
         assert!(check("int4:g100").is_ok() && check("e4m3:b128x128").is_ok() && check("mx6").is_ok());
         assert!(matches!(check("int4:g128"), Err(SchemeError::GroupDoesNotDivide { length: 200, size: 128, .. })));

@@ -26,7 +26,7 @@ pub trait Transform: Any + fmt::Debug + Send + Sync {
         Settings::new()
     }
 
-    /// What it must know of a layer's inputs.
+    /// The input statistics that it needs.
     fn needs(&self) -> Needs;
 
     /// About how many scales it [tries](PairProblem::loss) on each smoothing pair.
@@ -56,7 +56,7 @@ pub trait Transform: Any + fmt::Debug + Send + Sync {
     }
 }
 
-/// What a transform must know of a layer's inputs.
+/// The input statistics that a transform needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// Their largest magnitudes.
@@ -97,7 +97,7 @@ impl fmt::Debug for AnyTransform {
     }
 }
 
-/// A transform that can be asked for by name.
+/// A transform that can be selected by name.
 pub type TransformRow = AlgorithmRow<AnyTransform>;
 
 impl TransformRow {

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 /// AutoSmoothQuant with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AutoSmoothQuant {
-    /// How many exponents are tried.
+    /// The number of exponents tried.
     pub ratios: u32,
-    /// How far outputs are from those of the float model.
+    /// The distance of outputs from those of the float model.
     pub loss: Loss,
 }
 
@@ -36,7 +36,7 @@ const OPTIONS: &[OptionRow] = &[
     OptionRow {
         name: "loss",
         values: Values { text: "mse, mae or rmse", accepts: |text| Loss::named(text).is_some() },
-        about: "how far outputs are from those of the float model",
+        about: "the distance of outputs from those of the float model",
     },
 ];
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// AWQ with its settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Awq {
-    /// How many exponents are tried.
+    /// The number of exponents tried.
     pub ratios: u32,
     /// Whether scales are divided by a power of the weights' relative means too, as llm-compressor and AutoAWQ may do.
     pub duo_scaling: bool,
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_without_a_search_of_thresholds_are_refused() {
+    fn clip_tokens_with_clip_off_are_refused() {
         let row = row();
         assert_eq!(row.read(&[("tokens", "64")]).unwrap().to_string(), "awq:tokens=64");
         assert_eq!(row.read(&[("clip", "off")]).unwrap().to_string(), "awq:clip=off");

@@ -5,7 +5,7 @@ use super::error::{TransformError, finite, same_channels};
 /// The least scale before normalisation, as in AMD Quark.
 const LEAST_SCALE: f32 = 1e-4;
 
-/// What keeps a quotient by weights finite, as in llm-compressor.
+/// The term that keeps a quotient by weights finite, as in llm-compressor.
 const BESIDE_WEIGHT: f64 = 1e-4;
 
 /// Scales to be tried.
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_exponent_scales_nothing_and_all_are_normalised() {
+    fn exponent_zero_scales_nothing_and_candidates_are_normalised() {
         let inputs = [4.0, 0.25, 1.0, 0.0];
         let all: Vec<Candidate> = Candidates::new(&inputs, None, 4).unwrap().collect();
         assert_eq!(all.iter().map(|c| c.ratio).collect::<Vec<_>>(), [0.0, 0.25, 0.5, 0.75]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_count_where_they_are_given() {
+    fn weight_statistics_enter_candidates_when_given() {
         let all: Vec<Candidate> = Candidates::new(&[4.0, 1.0], Some(&[0.25, 1.0]), 2).unwrap().collect();
         assert_eq!((all.len(), &all[0].scales), (3, &vec![1.0; 2]));
         // 1/w: 4 and 1, over 2; then 2/0.5 and 1, over 2.
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn no_statistic_overflows() {
+    fn candidate_scales_never_overflow() {
         for candidate in Candidates::new(&[f32::MAX, 1e-45, 0.0], Some(&[0.0, 0.0, 1.0]), 20).unwrap() {
             assert!(candidate.scales.iter().all(|s| s.is_finite() && *s > 0.0), "{candidate:?}");
         }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_the_least_losses_is_best() {
+    fn first_of_equal_losses_is_best() {
         assert_eq!(best(&[f64::NAN, 2.0, 1.0, 1.0, 3.0]), Some(2));
         assert_eq!(best(&[f64::NAN, f64::INFINITY]), None);
         assert_eq!(best(&[]), None);

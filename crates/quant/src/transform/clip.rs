@@ -1,4 +1,4 @@
-//! AWQ's second half: limits of weights. Narrower groups have finer steps, and what is cut off may cost less than that.
+//! AWQ's second half: clipping thresholds of weights. Narrower ranges have finer steps, which can outweigh the clipping error.
 
 use super::TransformError;
 use super::clip_search::GroupClipping;
@@ -6,13 +6,13 @@ use crate::fake::fake_quantize;
 use crate::rounding::RoundingError;
 use crate::rounding::TensorContext;
 use crate::scheme::{Axis, Granularity, SchemeError, TensorScheme};
-use kvant_numeric::kernel::{Range, Source, group_ranges};
+use kvant_numeric::kernel::{FloatDType, Range, group_ranges};
 use kvant_numeric::simd::Isa;
 
 /// The search of limits with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clip {
-    /// How many limits are tried: `1, 1 - 1/grid, .., 1 - (steps - 1)/grid` times the largest magnitude of a group.
+    /// The number of thresholds tried: `1, 1 - 1/grid, .., 1 - (steps - 1)/grid` times the largest magnitude of a group.
     pub steps: u32,
     /// Steps from the largest magnitude to zero.
     pub grid: u32,
@@ -27,7 +27,7 @@ impl Clip {
     /// Does what all weights that read the sampled `inputs`, rows of `columns`, and have this scheme have in common.
     ///
     /// # Errors
-    /// Where inputs are no numbers.
+    /// If inputs are not finite.
     pub fn prepare(&self, inputs: &[f32], columns: usize, scheme: TensorScheme) -> Result<Clipping, TransformError> {
         let groups = self.prepare_groups(inputs, columns, group_width(scheme, columns.max(1)))?;
         Ok(Clipping { scheme, groups })
@@ -36,7 +36,7 @@ impl Clip {
     /// The same for weights that are rounded in a way of their own, whose rows have limits for each `group` of columns.
     ///
     /// # Errors
-    /// Where inputs are no numbers.
+    /// If inputs are not finite.
     pub fn prepare_groups(
         &self,
         inputs: &[f32],
@@ -66,7 +66,7 @@ impl Clipping {
     /// have it, these weights are the tensor.
     ///
     /// # Errors
-    /// Where weights are no numbers, or the scheme does not fit their shape.
+    /// If weights are not finite, or the scheme does not fit their shape.
     pub fn limits(&self, weights: &[f32], context: TensorContext) -> Result<Vec<f32>, TransformError> {
         let columns = self.groups.columns();
         if !weights.len().is_multiple_of(columns) {
@@ -76,7 +76,7 @@ impl Clipping {
         let context = self.with_range(weights, context);
         let rounded = |clipped: &[f32]| {
             let rows = clipped.len() / columns;
-            Ok(fake_quantize(self.scheme, context, Source::F32, clipped, rows, columns)?)
+            Ok(fake_quantize(self.scheme, context, FloatDType::F32, clipped, rows, columns)?)
         };
         self.groups.limits(weights, self.tile_rows(weights.len() / columns), &rounded)
     }
@@ -112,7 +112,7 @@ fn group_width(scheme: TensorScheme, columns: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_numeric::Arithmetic;
+    use kvant_numeric::ComputeDType;
 
     fn values(count: usize, seed: u64) -> Vec<f32> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     fn context() -> TensorContext {
-        TensorContext::new(Arithmetic::F32)
+        TensorContext::new(ComputeDType::F32)
     }
 
     fn limits(text: &str, inputs: &[f32], weights: &[f32], columns: usize) -> (usize, Vec<f32>) {
@@ -140,7 +140,8 @@ mod tests {
             group.iter_mut().for_each(|w| *w = w.clamp(-limit, limit));
         }
         let rows = weights.len() / columns;
-        let quantized = fake_quantize(text.parse().unwrap(), context(), Source::F32, &clipped, rows, columns).unwrap();
+        let quantized =
+            fake_quantize(text.parse().unwrap(), context(), FloatDType::F32, &clipped, rows, columns).unwrap();
         let change = |row: usize, j: usize| f64::from(quantized[row * columns + j] - weights[row * columns + j]);
         let part = |row: usize, first: usize, x: &[f32]| -> f64 {
             (first..(first + group).min(columns)).map(|j| change(row, j) * f64::from(x[j])).sum()
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_leave_the_least_error_of_those_tried() {
+    fn clipping_thresholds_have_the_least_error_of_those_tried() {
         let (rows, columns) = (70, 96);
         let weights = values(rows * columns, 1);
         for (text, tokens) in
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn without_inputs_nothing_is_cut_off() {
+    fn without_inputs_nothing_is_clipped() {
         let weights = values(4 * 64, 1);
         let (group, limits) = limits("int4:g32", &[], &weights, 64);
         let maxima: Vec<f32> = weights.chunks(group).map(|g| g.iter().fold(0.0, |max, w| w.abs().max(max))).collect();
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn every_granularity_has_limits_and_bands_do_not_matter() {
+    fn every_granularity_has_thresholds_independent_of_bands() {
         let (rows, columns) = (200, 64);
         let (weights, inputs) = (values(rows * columns, 1), values(30 * columns, 2));
         for text in [
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn non_finite_clip_inputs_are_refused() {
         let prepare = |inputs: &[f32]| Clip::DEFAULTS.prepare(inputs, 2, "int4:g2".parse().unwrap());
         assert!(matches!(prepare(&[1.0, f32::NAN]), Err(TransformError::NotFinite { channel: 1, .. })));
         let clipping = prepare(&[1.0, 2.0]).unwrap();

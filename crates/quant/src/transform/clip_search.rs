@@ -1,4 +1,4 @@
-//! The search of limits itself: which share of a group's largest magnitude leaves the least error, however weights are rounded.
+//! The search of clipping thresholds: the share of a group's largest magnitude with the least error, for any rounding of weights.
 
 use super::error::finite;
 use super::gram::GroupInputs;
@@ -50,7 +50,7 @@ impl GroupClipping {
     /// For each row of the row-major `weights` and each group of columns the limit, of those tried, that leaves the least
     /// squared error of the group's share of the outputs over the sampled inputs; the widest of equal ones. `rows x groups`.
     ///
-    /// `rounded` gives what rows of weights stand for once they are rounded; rows come in whole tiles of `tile` rows, whose
+    /// `rounded` dequantizes rows of weights after rounding; rows come in whole tiles of `tile` rows, whose
     /// scales hang on no other rows. A row that is not whole is left out.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rounding_of_ones_own_has_its_limits() {
+    fn custom_rounding_has_clipping_thresholds() {
         // One step from zero to the largest magnitude: a limit moves what the large weight stands for.
         let rounded = |rows: &[f32]| {
             let row = |row: &[f32]| {

@@ -1,8 +1,8 @@
-//! What keeps a transform from being found.
+//! Errors of transforms.
 
 use crate::rounding::RoundingError;
 
-/// What keeps a transform from being found.
+/// Errors of transforms.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum TransformError {
     /// No token was seen (*invalid*: the calibration did not reach the layer).
@@ -30,7 +30,7 @@ pub enum TransformError {
 }
 
 impl TransformError {
-    /// The way out.
+    /// The remedy.
     pub fn hint(&self) -> &'static str {
         match self {
             TransformError::NoData => "give more calibration text",
@@ -41,10 +41,10 @@ impl TransformError {
     }
 }
 
-/// Whether all of `values` are numbers.
+/// Returns whether all of `values` are numbers.
 ///
 /// # Errors
-/// [`TransformError::NotFinite`] with the first that is none.
+/// [`TransformError::NotFinite`] with the first that is not finite.
 pub(super) fn finite(what: &'static str, values: &[f32]) -> Result<(), TransformError> {
     match values.iter().position(|value| !value.is_finite()) {
         Some(channel) => Err(TransformError::NotFinite { what, channel }),
@@ -52,7 +52,7 @@ pub(super) fn finite(what: &'static str, values: &[f32]) -> Result<(), Transform
     }
 }
 
-/// Whether both have a value for each channel.
+/// Returns whether both have a value for each channel.
 ///
 /// # Errors
 /// [`TransformError::Channels`].

@@ -1,4 +1,4 @@
-//! How far outputs are from those of the float model.
+//! The distance of outputs from those of the float model.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_of_powers_of_differences() {
+    fn losses_sum_powers_of_differences() {
         let (a, b) = ([1.0, 2.0, 3.0], [5.0, 2.0, 2.0]);
         let sums = Loss::ALL.map(|(name, loss)| (Loss::named(name) == Some(loss), loss.sum(&a, &b)));
         assert_eq!(sums, [(true, 17.0), (true, 5.0), (true, 3.0)]);

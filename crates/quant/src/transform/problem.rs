@@ -33,7 +33,7 @@ pub trait PairProblem {
 /// How scales are judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measure {
-    /// How far outputs are from those of the float model.
+    /// The distance of outputs from those of the float model.
     pub loss: Loss,
     /// Whether inputs are quantized too, as the layers' schemes say.
     pub with_inputs: bool,

@@ -13,7 +13,7 @@ const LEAST_WEIGHT: f32 = 1e-5;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SmoothQuant {
-    /// How much of the difficulty goes into the weights: from 0, none, to 1, all.
+    /// The share of the difficulty moved into the weights: from 0, none, to 1, all.
     pub alpha: f32,
     /// The least scale.
     pub clamp_min: f32,
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scales_follow_the_formula_at_its_ends() {
+    fn smoothquant_scales_match_the_formula_at_its_ends() {
         let (inputs, weights) = ([4.0, 0.0, 1e-6, 9.0], [1.0, 2.0, 0.5, 0.0]);
         let scales = |alpha| SmoothQuant { alpha, clamp_min: 1e-3 }.scales(&inputs, &weights).unwrap();
         assert_eq!(scales(1.0), [4.0, 1e-3, 1e-3, 9.0]);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_without_a_scale_are_refused_with_their_channel() {
+    fn non_finite_statistics_are_refused_with_their_channel() {
         let refused = SmoothQuant::DEFAULTS.scales(&[1.0, f32::NAN], &[1.0, 1.0]);
         assert!(matches!(refused, Err(TransformError::NotFinite { channel: 1, .. })));
         let refused = SmoothQuant::DEFAULTS.scales(&[1.0, 1.0], &[f32::INFINITY, 1.0]);

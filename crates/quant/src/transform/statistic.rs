@@ -1,4 +1,4 @@
-//! What transforms must know of a layer's inputs and of weights, channel by channel. Not the scales that follow.
+//! Statistics of a layer's inputs and weights for transforms, channel by channel. Not the scales that follow.
 
 use kvant_numeric::simd::{Isa, Loop, dispatch};
 use rayon::prelude::*;
@@ -9,7 +9,7 @@ const STRETCH: usize = 1024;
 /// The sums of magnitudes and the largest magnitude of each input channel.
 ///
 /// Statistics of parts of the data [merge](Self::merge) into that of the whole; sums are in f64 and in the order of the rows,
-/// so that the same data gives the same bits whatever the number of threads. NaN and infinities show in both.
+/// so that the same data gives the same bits for any number of threads. NaN and infinities show in both.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChannelStatistic {
     abs_sum: Vec<f64>,
@@ -34,14 +34,14 @@ impl ChannelStatistic {
     /// Adds rows of inputs, one a token. All threads of the current rayon pool take part.
     ///
     /// # Panics
-    /// If the last row is not whole.
+    /// If the last row is incomplete.
     pub fn update(&mut self, rows: &[f32]) {
         let channels = self.abs_sum.len();
         assert!(rows.is_empty() || channels > 0 && rows.len().is_multiple_of(channels), "rows of {channels} inputs");
         let isa = Isa::best();
         let stretches = self.abs_sum.par_chunks_mut(STRETCH).zip(self.abs_max.par_chunks_mut(STRETCH));
         stretches.enumerate().for_each(|(stretch, (sums, maxima))| {
-            dispatch(isa, Inputs { rows, channels, first: stretch * STRETCH, sums, maxima });
+            dispatch(isa, InputRows { rows, channels, first: stretch * STRETCH, sums, maxima });
         });
         self.tokens += rows.len().checked_div(channels).unwrap_or(0) as u64;
     }
@@ -104,7 +104,7 @@ impl WeightStatistic {
     /// Adds rows, of one weight or of another that reads the same inputs.
     ///
     /// # Panics
-    /// If the last row is not whole.
+    /// If the last row is incomplete.
     pub fn update(&mut self, rows: &[f32]) {
         let columns = self.abs_max.len();
         assert!(rows.is_empty() || columns > 0 && rows.len().is_multiple_of(columns), "rows of {columns} weights");
@@ -152,7 +152,7 @@ fn join_maxima(maxima: &mut [u32], others: &[u32]) {
 }
 
 /// Some channels of all rows.
-struct Inputs<'a> {
+struct InputRows<'a> {
     rows: &'a [f32],
     channels: usize,
     first: usize,
@@ -160,7 +160,7 @@ struct Inputs<'a> {
     maxima: &'a mut [u32],
 }
 
-impl Loop for Inputs<'_> {
+impl Loop for InputRows<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_equal_the_definition_and_merge() {
+    fn channel_statistics_match_the_definition_and_merge() {
         for (tokens, channels) in [(1, 1), (5, 7), (9, 2500)] {
             let x = values(tokens * channels, 1);
             let mut whole = ChannelStatistic::new(channels);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_shows() {
+    fn non_finite_inputs_show_in_channel_statistics() {
         for bad in [f32::NAN, f32::NEG_INFINITY] {
             let mut statistic = ChannelStatistic::new(3);
             statistic.update(&[1.0, bad, 2.0, 1.0, 3.0, 0.5]);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_relative_to_their_group() {
+    fn weight_statistics_are_relative_to_their_group() {
         let mut statistic = WeightStatistic::new(5, 2);
         statistic.update(&[1.0, -2.0, 0.0, 0.0, 3.0]);
         statistic.update(&[-4.0, 1.0, 2.0, 0.5, -6.0]);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn bands_and_threads_change_no_bit_of_weights() {
+    fn weight_statistics_do_not_depend_on_bands_or_threads() {
         let (rows, columns) = (33, 3000);
         let w = values(rows * columns, 3);
         let mut whole = WeightStatistic::new(columns, 48);

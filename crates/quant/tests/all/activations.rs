@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use crate::input;
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::{ActivationError, ActivationQuantizer, ActivationStatistic, StaticParameters};
 use kvant_quant::scheme::ActivationScheme;
@@ -23,7 +23,7 @@ fn scheme(case: &Value) -> ActivationScheme {
     case["scheme"].as_str().unwrap().parse().unwrap()
 }
 
-/// What calibration on the case's batches finds.
+/// The results of calibration on the case's batches.
 fn calibrated(case: &Value, isa: Isa) -> Option<StaticParameters> {
     let scheme = scheme(case);
     let mut statistic = ActivationStatistic::new(scheme).ok()?;
@@ -56,7 +56,7 @@ fn difference(case: &Value, isa: Isa) -> Option<String> {
 }
 
 #[test]
-fn scales_and_values_are_the_incumbents_on_every_instruction_set() {
+fn activation_scales_and_values_match_quark_on_every_isa() {
     let cases = cases();
     for isa in Isa::available() {
         let found = cases.iter().filter_map(|case| Some(format!("{}: {}", case["id"], difference(case, isa)?)));
@@ -67,7 +67,7 @@ fn scales_and_values_are_the_incumbents_on_every_instruction_set() {
 }
 
 #[test]
-fn merged_statistics_are_those_of_the_whole() {
+fn merged_activation_statistics_equal_the_whole() {
     for case in cases().iter().filter(|case| case["scheme"].as_str().unwrap().ends_with("static")) {
         let scheme = scheme(case);
         let mut parts = case["batches"].as_array().unwrap().iter().map(|batch| {
@@ -85,7 +85,7 @@ fn merged_statistics_are_those_of_the_whole() {
     }
 }
 
-const F32: Arithmetic = Arithmetic::F32;
+const F32: ComputeDType = ComputeDType::F32;
 
 fn applied(text: &str, parameters: Option<StaticParameters>, values: &[f32], columns: usize) -> Vec<f32> {
     let quantizer =
@@ -108,7 +108,7 @@ fn one(scale: f32) -> Option<StaticParameters> {
 }
 
 #[test]
-fn what_is_no_number_stays_so_and_infinities_do_not_hide() {
+fn nan_passes_and_infinities_saturate() {
     let values = [1.0, f32::NAN, -3.0, f32::INFINITY, 0.5, f32::NEG_INFINITY, 2.0, 0.0];
     for (text, scale, largest) in
         [("int8:tensor!static", 0.1, 12.7), ("e4m3:tensor!static", 0.1, 44.8), ("int16:tensor!static", 1e-3, 32.767)]
@@ -145,7 +145,7 @@ fn what_is_no_number_stays_so_and_infinities_do_not_hide() {
 }
 
 #[test]
-fn rows_and_groups_may_end_anywhere() {
+fn rows_and_groups_may_have_any_length() {
     let values: Vec<f32> = (0..77).map(|i| (i as f32 * 0.37).sin() * 5.0).collect();
     for text in
         ["int8:g16!dynamic", "e2m1:g32:e8m0!dynamic", "e4m3:g128!dynamic", "mx9!dynamic", "int8:channel!dynamic"]
@@ -159,7 +159,7 @@ fn rows_and_groups_may_end_anywhere() {
 }
 
 #[test]
-fn rows_apart_are_rows_together_where_the_quantizer_says_so() {
+fn row_wise_quantizers_treat_rows_independently() {
     let values: Vec<f32> = (0..640).map(|i| (i as f32 * 0.37).sin() * (i as f32)).collect();
     for (text, row_wise) in [
         ("int8:channel!dynamic", true),
@@ -179,7 +179,7 @@ fn rows_apart_are_rows_together_where_the_quantizer_says_so() {
 }
 
 #[test]
-fn parameters_that_are_none_are_refused() {
+fn invalid_static_parameters_are_refused() {
     let refused = |text: &str, scales: &[f32], zero_points: &[f32]| {
         let parameters = StaticParameters { scales: scales.to_vec(), zero_points: zero_points.to_vec() };
         ActivationQuantizer::new(text.parse().unwrap(), Some(parameters)).unwrap_err()
@@ -202,7 +202,7 @@ fn parameters_that_are_none_are_refused() {
 }
 
 #[test]
-fn observers_cover_what_they_say() {
+fn observers_cover_their_documented_range() {
     let parameters = |text: &str, batches: &[Vec<f32>]| {
         let scheme: ActivationScheme = text.parse().unwrap();
         let mut statistic = ActivationStatistic::new(scheme).unwrap();
@@ -226,7 +226,7 @@ fn observers_cover_what_they_say() {
 }
 
 #[test]
-fn what_was_not_seen_has_no_parameters_and_what_is_no_number_is_counted() {
+fn unobserved_activations_have_no_parameters_and_non_finite_is_counted() {
     for text in ["int8:tensor!static", "int8:channel@1!static", "int8:tensor:ema0.5!static", "int8:tensor:mse!static"] {
         let scheme: ActivationScheme = text.parse().unwrap();
         let mut statistic = ActivationStatistic::new(scheme).unwrap();

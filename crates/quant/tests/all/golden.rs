@@ -3,8 +3,8 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use crate::input;
-use kvant_numeric::Arithmetic;
-use kvant_numeric::kernel::Source;
+use kvant_numeric::ComputeDType;
+use kvant_numeric::kernel::FloatDType;
 use kvant_numeric::pack::{NibbleOrder, Word, pack_bits, pack_crumbs_first_high, pack_words, packed_len, transpose};
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
@@ -29,7 +29,7 @@ impl Case<'_> {
         (size("rows"), size("cols"))
     }
 
-    fn source(&self) -> Source {
+    fn source(&self) -> FloatDType {
         input::source(&self.0["input"]["dtype"])
     }
 
@@ -141,7 +141,7 @@ impl Case<'_> {
     /// Codes of asymmetric 8-bit integers are made from weights that were rounded to the model's type after quantization.
     fn requantizes(&self) -> bool {
         let asymmetric = self.0["symmetric"].as_bool() == Some(false);
-        asymmetric && self.format().is_some_and(|f| f.ends_with("int8")) && self.source() == Source::Bf16
+        asymmetric && self.format().is_some_and(|f| f.ends_with("int8")) && self.source() == FloatDType::Bf16
     }
 
     fn input(&self) -> Vec<f32> {
@@ -173,7 +173,7 @@ fn differences(case: &Case<'_>, scheme: TensorScheme) -> Vec<String> {
         }
     }
     // Between its two stages the incumbent's simulation rounds to the model's type, its loader does not.
-    if case.text("kind") == "progressive" && source != Source::F32 {
+    if case.text("kind") == "progressive" && source != FloatDType::F32 {
         return found;
     }
     let faked = fake_quantize(scheme, context, source, &input, rows, columns).unwrap();
@@ -192,7 +192,7 @@ fn compare_parameters(case: &Case<'_>, tensor: &QuantTensor, found: &mut Vec<Str
     let Some(stages) = case.0["scale"].as_array().filter(|stages| !stages.is_empty()) else {
         return;
     };
-    let ours: Vec<Vec<f32>> = match (case.text("kind"), tensor.tensor_scale()) {
+    let ours: Vec<Vec<f32>> = match (case.text("kind"), tensor.global_scale()) {
         // The incumbent keeps the effective scale of a block, and that of the tensor.
         ("two_level", Some(g)) => vec![tensor.scales().iter().map(|s| s * g).collect(), vec![g]],
         ("progressive", Some(g)) => vec![vec![g], tensor.scales().to_vec()],
@@ -296,23 +296,25 @@ fn check(file: &str, least: usize) {
 }
 
 #[test]
-fn the_probe_of_160_cases() {
+fn codes_match_quark_for_160_probes() {
     check("quark_probe.json", 100);
 }
 
 #[test]
-fn other_types_groups_axes_and_sizes() {
+fn codes_match_quark_for_other_types_groups_axes_and_sizes() {
     check("quark_wide.json", 320);
 }
 
 #[test]
-fn zeros_constants_signs_and_extremes() {
+fn codes_match_quark_for_zeros_constants_signs_and_extremes() {
     check("quark_edge.json", 500);
 }
 
 #[test]
-fn arithmetic_that_overflows_in_the_model_type_stays_finite() {
-    for (arithmetic, peak) in [(Arithmetic::F16, 65_000.0f32), (Arithmetic::Bf16, 3.0e38), (Arithmetic::F32, 3.0e38)] {
+fn overflow_in_the_model_type_stays_finite() {
+    for (arithmetic, peak) in
+        [(ComputeDType::F16, 65_000.0f32), (ComputeDType::Bf16, 3.0e38), (ComputeDType::F32, 3.0e38)]
+    {
         for text in ["uint4:g2:zp", "int8:channel:zp", "int4:g2", "e4m3:channel", "uint8:tensor:fzp"] {
             let rtn = Rtn::new(text.parse().unwrap(), TensorContext::new(arithmetic)).unwrap();
             let restored = rtn.round(&[arithmetic.round(peak), arithmetic.round(-peak)], 1, 2).unwrap().dequantize();

@@ -2,7 +2,7 @@
 //! scales.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
-use kvant_numeric::Arithmetic::F32;
+use kvant_numeric::ComputeDType::F32;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::{ActivationError, ActivationStatistic};
 use kvant_quant::rounding::{Rtn, TensorContext};
@@ -71,7 +71,7 @@ fn divergence(values: &[f32], cut: usize) -> f64 {
 }
 
 #[test]
-fn entropy_finds_a_threshold_of_nearly_the_least_divergence() {
+fn entropy_threshold_is_near_the_least_divergence() {
     let values = values();
     let least = (128..=2048).step_by(8).map(|cut| divergence(&values, cut)).fold(f64::INFINITY, f64::min);
     let found = covered("int8:tensor:entropy!static", &values);
@@ -82,7 +82,7 @@ fn entropy_finds_a_threshold_of_nearly_the_least_divergence() {
 }
 
 #[test]
-fn layerwise_percentile_is_the_best_of_its_three() {
+fn layerwise_percentile_is_the_best_of_three() {
     let values = values();
     let error = |reach: f32| {
         values.iter().map(|v| f64::from((restored(*v, reach) - v).abs())).sum::<f64>() / values.len() as f64
@@ -96,7 +96,7 @@ fn layerwise_percentile_is_the_best_of_its_three() {
 }
 
 #[test]
-fn auto_loses_no_more_than_its_candidates() {
+fn auto_observer_loses_no_more_than_its_candidates() {
     let values = values();
     let error = |observer: &str| {
         let reach = covered(&format!("int8:tensor:{observer}!static"), &values);
@@ -110,7 +110,7 @@ fn auto_loses_no_more_than_its_candidates() {
 }
 
 #[test]
-fn distribution_maps_deviations() {
+fn distribution_maps_standard_deviations() {
     let values = values();
     let all: Vec<f64> = (0..=255u8)
         .filter(|code| code & 0x7f != 0x7f)
@@ -133,7 +133,7 @@ fn distribution_maps_deviations() {
 }
 
 #[test]
-fn nonoverflow_covers_all_under_a_power_of_two() {
+fn nonoverflow_covers_all_values_with_a_power_of_two() {
     let values = values();
     let scales = |text: &str| {
         let (scheme, statistic) = statistic(text, &values);
@@ -146,7 +146,7 @@ fn nonoverflow_covers_all_under_a_power_of_two() {
 }
 
 #[test]
-fn observers_that_cannot_serve_are_refused_by_name() {
+fn unsuitable_observers_are_refused_by_name() {
     let activation = |text: &str| ActivationStatistic::new(text.parse().unwrap()).unwrap_err();
     for text in ["e4m3:tensor:entropy!static", "int8:tensor:distribution!static", "int8:tensor:nonoverflow!static"] {
         let error = activation(text);
@@ -164,7 +164,7 @@ fn observers_that_cannot_serve_are_refused_by_name() {
 }
 
 #[test]
-fn weights_have_the_range_that_an_observer_finds() {
+fn weight_scales_use_the_range_of_the_observer() {
     let mut weights: Vec<f32> = values()[..8192].to_vec();
     weights[5000] = 40.0;
     let scales = |scheme: &str| {

@@ -3,8 +3,8 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use crate::input;
-use kvant_numeric::Arithmetic;
-use kvant_numeric::kernel::Source;
+use kvant_numeric::ComputeDType;
+use kvant_numeric::kernel::FloatDType;
 use kvant_quant::fake::fake_quantize;
 use kvant_quant::rounding::TensorContext;
 use kvant_quant::transform::{
@@ -50,8 +50,8 @@ fn linear(x: &[f32], w: &[f32], columns: usize) -> Vec<f32> {
 }
 
 fn quantized(scheme: &str, values: &[f32], columns: usize) -> Vec<f32> {
-    let context = TensorContext::new(Arithmetic::F32);
-    fake_quantize(scheme.parse().unwrap(), context, Source::F32, values, values.len() / columns, columns).unwrap()
+    let context = TensorContext::new(ComputeDType::F32);
+    fake_quantize(scheme.parse().unwrap(), context, FloatDType::F32, values, values.len() / columns, columns).unwrap()
 }
 
 /// `Q(W s) / s`.
@@ -94,7 +94,7 @@ fn assert_chosen(candidates: &[Candidate], losses: &[f64], record: &Value) {
 }
 
 #[test]
-fn smoothquant_finds_the_same_scales() {
+fn smoothquant_scales_match_quark() {
     let mut weights = WeightStatistic::new(FEATURES, 32);
     [1, 2].into_iter().for_each(|seed| weights.update(&weight(seed)));
     for record in records("smoothquant") {
@@ -105,7 +105,7 @@ fn smoothquant_finds_the_same_scales() {
 }
 
 #[test]
-fn awq_chooses_the_same_scales() {
+fn awq_scales_match_quark() {
     let x = inputs();
     let mean = statistic().abs_mean();
     let candidates: Vec<Candidate> = Awq::DEFAULTS.candidates(&mean, &[]).unwrap().collect();
@@ -121,7 +121,7 @@ fn awq_chooses_the_same_scales() {
 }
 
 #[test]
-fn autosmoothquant_chooses_the_same_scales() {
+fn autosmoothquant_scales_match_quark() {
     let x = inputs();
     let reference = linear(&x, &weight(2), FEATURES);
     for record in records("autosmoothquant") {
@@ -141,11 +141,11 @@ fn autosmoothquant_chooses_the_same_scales() {
 }
 
 #[test]
-fn limits_are_the_same() {
+fn clipping_thresholds_match_quark() {
     for record in records("clip") {
         let scheme = record["scheme"].as_str().unwrap().parse().unwrap();
         let clipping = Clip::DEFAULTS.prepare(&inputs(), FEATURES, scheme).unwrap();
-        let limits = clipping.limits(&weight(2), TensorContext::new(Arithmetic::F32)).unwrap();
+        let limits = clipping.limits(&weight(2), TensorContext::new(ComputeDType::F32)).unwrap();
         let expected = input::floats(&record["limits"]);
         assert_eq!(limits.len(), expected.len());
         let different = limits.iter().zip(&expected).filter(|(a, b)| (*a / *b - 1.0).abs() > 1e-6).count();

@@ -1,7 +1,7 @@
 //! What decides the tensors with static parameters of activations. Not how the parameters are found.
 
-use crate::activation_point::Site;
-use kvant_numeric::kernel::Source;
+use crate::activation_point::ActivationPoint;
+use kvant_numeric::kernel::FloatDType;
 use kvant_quant::scheme::{ActivationScheme, AttentionScheme};
 
 /// Which activations of a layer are meant.
@@ -35,9 +35,9 @@ pub struct ActivationSpec<'a> {
     /// Features of a row.
     pub features: usize,
     /// The type of the model there.
-    pub source: Source,
+    pub source: FloatDType,
     /// Where their parameters are found.
-    pub site: &'a Site,
+    pub site: &'a ActivationPoint,
 }
 
 /// Queries, keys or values: the layer that makes them, by its name in the output, and where their parameters are found.
@@ -46,7 +46,7 @@ pub struct Owner {
     /// The layer.
     pub name: String,
     /// The place.
-    pub site: Site,
+    pub site: ActivationPoint,
 }
 
 /// What a checkpoint format must know of quantized attention.
@@ -54,14 +54,14 @@ pub struct Owner {
 pub struct AttentionSpec {
     /// The name of the attention module in the output.
     pub module: String,
-    /// How it is quantized.
+    /// The recipe.
     pub scheme: AttentionScheme,
     /// Keys and values; the same owner where one layer makes both.
     pub key_value: Option<[Owner; 2]>,
     /// Queries.
     pub query: Option<Owner>,
     /// The softmax.
-    pub probabilities: Option<Site>,
+    pub probabilities: Option<ActivationPoint>,
     /// The type of the model there.
-    pub source: Source,
+    pub source: FloatDType,
 }

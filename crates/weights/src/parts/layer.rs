@@ -2,7 +2,7 @@
 
 use super::part::{Content, Part, ScaleEncoding};
 use kvant_container::Dtype;
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{Axis, Granularity, IntScheme, LayerScheme, ScaleType, TensorScheme, ZeroPoint};
 
@@ -15,16 +15,16 @@ pub struct LayerSpec<'a> {
     pub rows: usize,
     /// Input channels.
     pub columns: usize,
-    /// How it is quantized.
+    /// The recipe.
     pub scheme: LayerScheme,
     /// The type of the weights in the source.
-    pub source: Source,
+    pub source: FloatDType,
     /// The order of 4-bit codes in words, where the format leaves a choice.
     pub order: NibbleOrder,
     /// The tensor of all experts that it is one matrix of in the source.
     pub fused: Option<Fused<'a>>,
     /// Whether input channels may be grouped otherwise than as they stand.
-    pub ordered: bool,
+    pub act_order: bool,
 }
 
 /// A tensor of all experts of a block.
@@ -40,9 +40,9 @@ pub struct Fused<'a> {
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 #[error("{reason}")]
 pub struct CannotHold {
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// The way out.
+    /// The remedy.
     pub hint: String,
 }
 
@@ -62,7 +62,7 @@ impl<'a> LayerSpec<'a> {
         order: NibbleOrder,
     ) -> LayerSpec<'a> {
         let scheme = LayerScheme::weight_only(scheme);
-        LayerSpec { name, rows, columns, scheme, source: Source::F32, order, fused: None, ordered: false }
+        LayerSpec { name, rows, columns, scheme, source: FloatDType::F32, order, fused: None, act_order: false }
     }
 
     /// The integers of a layout of `whom` that has groups along the input channels, scales in binary16, and float
@@ -70,7 +70,7 @@ impl<'a> LayerSpec<'a> {
     pub fn grouped_int(&self, whom: &str, what: &str) -> Result<IntScheme, CannotHold> {
         let int = self.grouped_int_of_weight(whom, what);
         if self.scheme.input.is_some() || self.scheme.output.is_some() {
-            let reason = format!("{whom} quantizes weights alone, not `{}`", self.scheme);
+            let reason = format!("{whom} quantizes only weights, not `{}`", self.scheme);
             let without = "leave activations out with ‹weights-only›";
             // Leaving them out helps a weight only that the layout holds.
             let hint = int.map_or_else(|weight| format!("{}, and {without}", weight.hint), |_| without.to_owned());
@@ -117,11 +117,11 @@ impl<'a> LayerSpec<'a> {
 }
 
 /// How plain scales of this type are stored in a model of that type.
-pub fn plain_encoding(scale: ScaleType, source: Source) -> ScaleEncoding {
+pub fn plain_encoding(scale: ScaleType, source: FloatDType) -> ScaleEncoding {
     match (scale, source) {
-        (ScaleType::F16, _) | (ScaleType::Model, Source::F16) => ScaleEncoding::F16,
+        (ScaleType::F16, _) | (ScaleType::Model, FloatDType::F16) => ScaleEncoding::F16,
         (ScaleType::Bf16, _) => ScaleEncoding::Bf16,
-        (ScaleType::Model, Source::Bf16 | Source::E4m3 | Source::E5m2) => ScaleEncoding::Bf16,
-        (ScaleType::Model, Source::F32) | (ScaleType::F32 | ScaleType::PowerOfTwo, _) => ScaleEncoding::F32,
+        (ScaleType::Model, FloatDType::Bf16 | FloatDType::E4m3 | FloatDType::E5m2) => ScaleEncoding::Bf16,
+        (ScaleType::Model, FloatDType::F32) | (ScaleType::F32 | ScaleType::PowerOfTwo, _) => ScaleEncoding::F32,
     }
 }

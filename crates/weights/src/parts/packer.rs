@@ -14,7 +14,7 @@ use std::borrow::Cow;
 /// Bytes of one tensor from some offset on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece<'a> {
-    /// Where the bytes begin in the tensor.
+    /// The offset of the bytes in the tensor.
     pub offset: u64,
     /// The bytes.
     pub bytes: Cow<'a, [u8]>,
@@ -51,7 +51,7 @@ impl<'a> From<&'a QuantTensor> for Coded<'a> {
     }
 }
 
-/// What is known of the whole weight that a band is of.
+/// The known facts about the whole weight of a band.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Whole<'a> {
     /// Output and input channels.
@@ -115,7 +115,7 @@ impl Packer {
                 return None;
             }
             Content::Scales { encoding, transposed } => {
-                let grid = Grid::beside(&tensor, band);
+                let grid = PackGrid::beside(&tensor, band);
                 let scales = grid.stored_values(tensor.scales(), transposed, &mut self.turned.scales);
                 encode_onto(isa, encoding, scales, &mut self.bytes);
                 grid.stored(transposed).offset(|n| n * encoding.size())
@@ -177,7 +177,7 @@ impl Packer {
         band: &Band,
     ) -> usize {
         let Packer { bytes, turned } = self;
-        let (grid, signed) = (Grid::beside(tensor, band), is_signed(tensor));
+        let (grid, signed) = (PackGrid::beside(tensor, band), is_signed(tensor));
         let mut points: Vec<u8> = tensor.zero_points().iter().map(|point| *point as i64 as u8).collect();
         points.resize(tensor.scales().len(), 0);
         let stored = grid.stored(transposed);
@@ -192,7 +192,7 @@ impl Packer {
     }
 }
 
-/// Where the bytes of a band's `rows x columns` codes begin.
+/// The offset of the bytes of a band's `rows x columns` codes.
 fn codes_start(packing: Packing, transposed: bool, (rows, columns): (usize, usize), band: &Band) -> usize {
     match packing {
         Packing::OffsetWordsDown(bits) if transposed => band.columns.start * bits as usize / 32 * rows * 4,
@@ -203,10 +203,10 @@ fn codes_start(packing: Packing, transposed: bool, (rows, columns): (usize, usiz
 
 /// The bytes of what a layer has once.
 fn stored_once(content: Content, tensor: &Parameters<'_>, whole: &Whole<'_>) -> Vec<u8> {
-    let scale = tensor.tensor_scale().unwrap_or(1.0);
+    let scale = tensor.global_scale().unwrap_or(1.0);
     match content {
-        Content::TensorScale => scale.to_le_bytes().to_vec(),
-        Content::TensorScaleReciprocal => whole.divisor.unwrap_or(1.0 / scale).to_le_bytes().to_vec(),
+        Content::GlobalScale => scale.to_le_bytes().to_vec(),
+        Content::GlobalScaleReciprocal => whole.divisor.unwrap_or(1.0 / scale).to_le_bytes().to_vec(),
         Content::Groups => groups(tensor, whole),
         Content::Shape => [whole.shape.0 as i64, whole.shape.1 as i64].map(i64::to_le_bytes).concat(),
         Content::Codes { .. } | Content::Scales { .. } | Content::ZeroPoints { .. } => Vec::new(),
@@ -234,36 +234,36 @@ fn less_ones(packing: Packing, bytes: &mut [u8]) {
     }
 }
 
-/// Whether codes are in two's complement, which offset-binary packings change.
+/// Returns whether codes are in two's complement, which offset-binary packings change.
 fn is_signed(tensor: &Parameters<'_>) -> bool {
     matches!(tensor.scheme().format(), DType::Int(int) if int.is_signed())
 }
 
 /// A band's scales or zero points: a matrix, and where it begins in that of the whole.
 #[derive(Clone, Copy)]
-struct Grid {
+struct PackGrid {
     rows: usize,
     columns: usize,
     row_start: usize,
     column_start: usize,
 }
 
-impl Grid {
+impl PackGrid {
     /// One entry for every tile of the band.
-    fn beside(tensor: &Parameters<'_>, band: &Band) -> Grid {
+    fn beside(tensor: &Parameters<'_>, band: &Band) -> PackGrid {
         let (rows, columns) = tensor.scale_shape();
         let (band_rows, band_columns) = tensor.shape();
         // A band holds whole tiles, so that positions scale as the shapes do; a tile at the end may be short.
         let tile = tensor.scheme().granularity().map_or((1, 1), |g| g.tile(band_rows, band_columns));
         let (row_start, column_start) = (band.rows.start / tile.0.max(1), band.columns.start / tile.1.max(1));
-        Grid { rows, columns, row_start, column_start }
+        PackGrid { rows, columns, row_start, column_start }
     }
 
     /// The matrix as it is stored. A single column (one entry an output channel) is stored as one row: a vector.
-    fn stored(self, transposed: bool) -> Grid {
+    fn stored(self, transposed: bool) -> PackGrid {
         match transposed {
             false => self,
-            true => Grid {
+            true => PackGrid {
                 rows: self.columns,
                 columns: self.rows,
                 row_start: self.column_start,

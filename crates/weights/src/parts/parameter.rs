@@ -2,7 +2,7 @@
 
 use super::ScaleEncoding;
 use super::encode;
-use crate::activation_point::Site;
+use crate::activation_point::ActivationPoint;
 use kvant_container::Dtype;
 use kvant_quant::activation::StaticParameters;
 
@@ -16,8 +16,8 @@ pub struct ParameterPart {
     /// Its shape in the file.
     pub shape: Vec<usize>,
     /// Of which place.
-    pub site: Site,
-    /// What of it.
+    pub site: ActivationPoint,
+    /// The part of it.
     pub content: ParameterContent,
 }
 
@@ -26,7 +26,7 @@ pub struct ParameterPart {
 pub enum ParameterContent {
     /// The scales.
     Scales(ScaleEncoding),
-    /// What a value is multiplied by before it is quantized, in f32.
+    /// The multiplier of a value before it is quantized, in f32.
     Reciprocals,
     /// The zero points, one byte each; zeros where the scheme has none.
     ZeroPoints,
@@ -34,13 +34,13 @@ pub enum ParameterContent {
 
 impl ParameterPart {
     /// A tensor of scales.
-    pub fn scales(name: String, encoding: ScaleEncoding, shape: Vec<usize>, site: &Site) -> ParameterPart {
+    pub fn scales(name: String, encoding: ScaleEncoding, shape: Vec<usize>, site: &ActivationPoint) -> ParameterPart {
         let content = ParameterContent::Scales(encoding);
         ParameterPart { name, dtype: encoding.dtype(), shape, site: site.clone(), content }
     }
 
     /// A tensor of zero points.
-    pub fn zero_points(name: String, dtype: Dtype, shape: Vec<usize>, site: &Site) -> ParameterPart {
+    pub fn zero_points(name: String, dtype: Dtype, shape: Vec<usize>, site: &ActivationPoint) -> ParameterPart {
         ParameterPart { name, dtype, shape, site: site.clone(), content: ParameterContent::ZeroPoints }
     }
 
@@ -49,7 +49,7 @@ impl ParameterPart {
         self.shape.iter().product()
     }
 
-    /// Whether it has room for none.
+    /// Returns whether it has room for none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -73,11 +73,11 @@ mod tests {
     use super::*;
 
     fn part(content: ParameterContent) -> ParameterPart {
-        ParameterPart { name: String::new(), dtype: Dtype::U8, shape: vec![2], site: Site::Key(0), content }
+        ParameterPart { name: String::new(), dtype: Dtype::U8, shape: vec![2], site: ActivationPoint::Key(0), content }
     }
 
     #[test]
-    fn bytes_are_those_of_the_content() {
+    fn parameter_bytes_match_their_encoding() {
         let parameters = StaticParameters { scales: vec![0.5, 2.0], zero_points: vec![-3.0, 127.0] };
         let bytes = |content| part(content).bytes(&parameters);
         assert_eq!(bytes(ParameterContent::Scales(ScaleEncoding::Bf16)), [0x00, 0x3F, 0x00, 0x40]);

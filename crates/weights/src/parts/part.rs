@@ -14,7 +14,7 @@ pub struct Part {
     pub dtype: Dtype,
     /// Its shape in the file.
     pub shape: Vec<usize>,
-    /// What it holds.
+    /// The value it has.
     pub content: Content,
 }
 
@@ -46,9 +46,9 @@ pub enum Content {
         less_one: bool,
     },
     /// The f32 scale of the whole tensor: a multiplier.
-    TensorScale,
+    GlobalScale,
     /// Its reciprocal: what dequantization divides by.
-    TensorScaleReciprocal,
+    GlobalScaleReciprocal,
     /// `[out, in]` as two 64-bit integers.
     Shape,
     /// The group of every input channel as a 32-bit integer: runs of the tile's length unless the weights came in another
@@ -171,7 +171,7 @@ impl Packing {
         Some(WordLayout { axis, order, column_major: transposed })
     }
 
-    /// Whether signed codes are stored as offset-binary ones, the least as 0, and not in two's complement.
+    /// Returns whether signed codes are stored as offset-binary ones, the least as 0, and not in two's complement.
     pub fn is_offset(self) -> bool {
         matches!(self, Packing::OffsetNibbles(_) | Packing::OffsetWords(_) | Packing::OffsetWordsDown(_))
     }
@@ -219,7 +219,7 @@ impl Content {
             Content::Codes { transposed, .. }
             | Content::Scales { transposed, .. }
             | Content::ZeroPoints { transposed, .. } => matrix(transposed),
-            Content::TensorScale | Content::TensorScaleReciprocal | Content::Shape | Content::Groups => None,
+            Content::GlobalScale | Content::GlobalScaleReciprocal | Content::Shape | Content::Groups => None,
         }
     }
 }
@@ -244,18 +244,18 @@ mod tests {
     }
 
     #[test]
-    fn bands_follow_the_orientation_and_conflicts_forbid_them() {
+    fn band_axis_follows_orientation_and_conflicts_disable_bands() {
         let codes = |transposed| part(Content::Codes { packing: Packing::Bytes, transposed });
         let scales = |transposed| part(Content::Scales { encoding: ScaleEncoding::F32, transposed });
         assert_eq!(band_axis(&[codes(false), scales(false)], (8, 4)), BandAxis::Rows);
         assert_eq!(band_axis(&[codes(true), scales(true)], (8, 4)), BandAxis::Columns);
         assert_eq!(band_axis(&[codes(false), scales(true)], (8, 4)), BandAxis::Whole);
         assert_eq!(band_axis(&[codes(true), scales(false)], (1, 1)), BandAxis::Columns);
-        assert_eq!(band_axis(&[codes(false), scales(true), part(Content::TensorScale)], (8, 1)), BandAxis::Rows);
+        assert_eq!(band_axis(&[codes(false), scales(true), part(Content::GlobalScale)], (8, 1)), BandAxis::Rows);
     }
 
     #[test]
-    fn stored_shapes() {
+    fn stored_shapes_of_packings() {
         assert_eq!(Packing::Words(NibbleOrder::Awq).shape(256, 128), [256, 16]);
         assert_eq!(Packing::Bits(6).shape(4, 32), [4, 24]);
         assert_eq!(Packing::OffsetWords(3).shape(4, 33), [4, 4]);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn full_rows_tell_their_length() {
+    fn full_rows_give_their_code_count() {
         let order = NibbleOrder::Awq;
         for packing in [Packing::Bytes, Packing::Int32, Packing::Words(order), Packing::Bits(3), Packing::Bits(6)] {
             assert_eq!(packing.codes_in(packing.shape(1, 96)[1]), 96, "{packing:?}");

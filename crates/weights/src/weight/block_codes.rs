@@ -24,7 +24,7 @@ struct Stored {
     minima: Vec<u16>,
 }
 
-/// What the minima of all blocks are, in the terms of zero points.
+/// The minima of all blocks, as zero points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Minima {
     /// Whether each is a whole multiple of its scale, or there are none.
@@ -84,7 +84,7 @@ impl BlockMatrix<'_> {
         let float = |scale| TensorScheme::Float(FloatScheme { format: MiniFloat::E2M1, granularity, scale, observer });
         match code_kind(coded) {
             CodeKind::Float(_) if coded == Coded::Mxfp4 => Some(float(FloatScale::E8m0(ScaleRule::Even))),
-            CodeKind::Float(_) => Some(float(FloatScale::E4m3OfTensor)),
+            CodeKind::Float(_) => Some(float(FloatScale::E4m3WithGlobal)),
             CodeKind::Integer { bits, .. } | CodeKind::OffsetInteger { bits } => {
                 if !self.minima(Isa::best(), coded).are_zero_points {
                     return None;
@@ -120,12 +120,12 @@ impl BlockMatrix<'_> {
         Some((1, self.coded()?.group()))
     }
 
-    /// Whether codes are integers.
+    /// Returns whether codes are integers.
     pub fn is_integer(&self) -> bool {
         self.coded().is_some_and(|coded| !matches!(code_kind(coded), CodeKind::Float(_)))
     }
 
-    /// Whether zero has the middle code for all scales.
+    /// Returns whether zero has the middle code for all scales.
     pub fn is_symmetric(&self, isa: Isa) -> bool {
         self.coded().is_none_or(|coded| self.minima(isa, coded).are_symmetric)
     }
@@ -142,7 +142,7 @@ impl BlockMatrix<'_> {
         }
     }
 
-    /// How scales are stored.
+    /// The encoding of scales.
     pub fn scale_encoding(&self) -> ScaleEncoding {
         self.coded().map_or(ScaleEncoding::F32, encoding)
     }
@@ -154,7 +154,7 @@ impl BlockMatrix<'_> {
     }
 
     /// The scale of the tensor, which NVFP4 has in other layouts.
-    pub fn tensor_scale(&self) -> Option<f32> {
+    pub fn global_scale(&self) -> Option<f32> {
         self.tensor_factor().filter(|_| self.coded() == Some(Coded::Nvfp4))
     }
 
@@ -179,12 +179,12 @@ impl BlockMatrix<'_> {
             let value = |point: u8| if target.format.is_signed() { f64::from(point as i8) } else { f64::from(point) };
             zero_points.extend(points.into_iter().filter(|_| kept).map(value));
         }
-        let parts = QuantParts { codes: Codes::Bytes(codes), scales, zero_points, tensor_scale: self.tensor_scale() };
+        let parts = QuantParts { codes: Codes::Bytes(codes), scales, zero_points, global_scale: self.global_scale() };
         QuantTensor::new(scheme, band.rows.len(), band.columns.len(), parts)
     }
 }
 
-/// What the codes of a type are.
+/// The kind of a type's codes.
 fn code_kind(coded: Coded) -> CodeKind {
     match coded {
         Coded::Q4_0 => CodeKind::OffsetInteger { bits: 4 },
@@ -205,7 +205,7 @@ fn zero_code(kind: CodeKind) -> u8 {
     }
 }
 
-/// What the scales of a type are.
+/// The kind of a type's scales.
 fn encoding(coded: Coded) -> ScaleEncoding {
     match coded {
         Coded::Mxfp4 => ScaleEncoding::E8m0,
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_points_are_whole_and_exact() {
+    fn block_zero_points_must_be_exact_integers() {
         assert_eq!(zero_point(0.5, -3.5, 15.0), Some(7));
         assert_eq!((zero_point(0.5, 0.0, 15.0), zero_point(0.0, 0.0, 15.0)), (Some(0), Some(0)));
         for (scale, minimum) in [(0.5, -3.4), (0.5, 0.5), (0.5, -8.0), (0.0, 1.0), (f32::NAN, 1.0), (1.0, f32::NAN)] {

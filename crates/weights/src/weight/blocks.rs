@@ -67,7 +67,7 @@ impl<'a> BlockMatrix<'a> {
         self.pieces.first().map(|piece| piece.tensor.name())
     }
 
-    /// Whether all of it is plain floats.
+    /// Returns whether all of it is plain floats.
     pub fn is_float(&self) -> bool {
         self.pieces.iter().all(|piece| piece.kind.block_elements() == 1)
     }

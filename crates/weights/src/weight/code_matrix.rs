@@ -6,7 +6,7 @@ use crate::band::Band;
 use crate::parts::{Packing, ScaleEncoding};
 use kvant_container::TensorView;
 use kvant_numeric::format::{MiniFloat, e8m0_decode};
-use kvant_numeric::kernel::{CodeKind, RowScales, Source, dequantize_gathered, dequantize_row, widen};
+use kvant_numeric::kernel::{CodeKind, FloatDType, RowScales, dequantize_gathered, dequantize_row, widen};
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::Isa;
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub struct CodeMatrix<'a> {
     pub groups: Option<Arc<[u32]>>,
     /// The scale of the whole tensor.
     pub factor: Factor,
-    /// Where the bytes are, to give them back.
+    /// The location of the bytes, to free them.
     pub places: Vec<(TensorView<'a>, Range<usize>)>,
 }
 
@@ -61,7 +61,7 @@ pub struct ZeroPoints<'a> {
     pub codes: StoredCodes<'a>,
 }
 
-/// What the scale of the whole tensor does.
+/// The role of the global scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Factor {
     /// There is none.
@@ -78,15 +78,15 @@ pub enum Factor {
 impl<'a> CodeMatrix<'a> {
     /// An fp8 weight with a float scale for every block of rows and columns; `None` for other types.
     pub fn fp8(
-        (bytes, source): (&'a [u8], Source),
+        (bytes, source): (&'a [u8], FloatDType),
         (rows, columns): (usize, usize),
         transposed: bool,
         scales: TensorView<'a>,
         tile: (usize, usize),
     ) -> Option<CodeMatrix<'a>> {
         let format = match source {
-            Source::E4m3 => MiniFloat::E4M3,
-            Source::E5m2 => MiniFloat::E5M2,
+            FloatDType::E4m3 => MiniFloat::E4M3,
+            FloatDType::E5m2 => MiniFloat::E5M2,
             _ => return None,
         };
         let scales = StoredScales {
@@ -221,10 +221,10 @@ pub fn decode_scales(isa: Isa, encoding: ScaleEncoding, bytes: &[u8], scales: &m
     match encoding {
         ScaleEncoding::E5m3 => each(|byte| MiniFloat::E5M3.decode(byte)),
         ScaleEncoding::E8m0 => each(e8m0_decode),
-        ScaleEncoding::F32 => widen(isa, Source::F32, bytes, scales),
-        ScaleEncoding::F16 => widen(isa, Source::F16, bytes, scales),
-        ScaleEncoding::Bf16 => widen(isa, Source::Bf16, bytes, scales),
-        ScaleEncoding::E4m3 => widen(isa, Source::E4m3, bytes, scales),
+        ScaleEncoding::F32 => widen(isa, FloatDType::F32, bytes, scales),
+        ScaleEncoding::F16 => widen(isa, FloatDType::F16, bytes, scales),
+        ScaleEncoding::Bf16 => widen(isa, FloatDType::Bf16, bytes, scales),
+        ScaleEncoding::E4m3 => widen(isa, FloatDType::E4m3, bytes, scales),
     }
 }
 

@@ -238,7 +238,7 @@ mod tests {
     fn tensor(rows: usize, columns: usize) -> QuantTensor {
         let codes = (0..rows * columns).map(|i| ((i * i / 7) as u8 & 15).wrapping_sub(8)).collect();
         let (codes, scales) = (Codes::Bytes(codes), vec![1.0; rows]);
-        let parts = QuantParts { codes, scales, zero_points: Vec::new(), tensor_scale: None };
+        let parts = QuantParts { codes, scales, zero_points: Vec::new(), global_scale: None };
         QuantTensor::new("int4:channel".parse().unwrap(), rows, columns, parts).unwrap()
     }
 
@@ -265,7 +265,7 @@ mod tests {
         let line = |row: usize| band.columns.clone().map(move |column| row * columns + column);
         let part = band.rows.clone().flat_map(line).map(|i| whole.code_bytes().unwrap()[i]).collect();
         let scales = vec![1.0; band.rows.len()];
-        let parts = QuantParts { codes: Codes::Bytes(part), scales, zero_points: Vec::new(), tensor_scale: None };
+        let parts = QuantParts { codes: Codes::Bytes(part), scales, zero_points: Vec::new(), global_scale: None };
         let part = QuantTensor::new(whole.scheme(), band.rows.len(), band.columns.len(), parts).unwrap();
         let codes = BandCodes::Words { words, twos_complement: !packing.is_offset() };
         let by_words = packed(Coded { codes, parameters: part.parameters() }, target, band);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn words_become_what_their_codes_do() {
+    fn word_repacking_equals_repacking_codes() {
         let (rows, columns) = (264, 176);
         let bands = [
             Band { rows: 0..rows, columns: 0..columns },
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn bands_that_fill_no_words_are_left_to_codes() {
+    fn bands_not_filling_words_fall_back_to_codes() {
         let whole = Band { rows: 0..12, columns: 0..16 };
         assert!(both_ways((12, 16), (Packing::OffsetNibbles(NibbleOrder::Awq), true), PACKINGS[0], &whole).is_none());
         assert!(both_ways((12, 16), PACKINGS[0], PACKINGS[1], &whole).is_some());

@@ -7,26 +7,26 @@ use kvant_numeric::simd::{Isa, Loop, dispatch};
 /// What transforms do to a weight when it is read: element `(i, j)` becomes `w * rows[i] * columns[j]` in `f32`, multiplied
 /// in this order, then it is clipped to the limits.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Folding {
+pub struct WeightTransform {
     /// A factor for every row.
     pub rows: Option<Vec<f32>>,
     /// A factor for every column.
     pub columns: Option<Vec<f32>>,
     /// The limits.
-    pub limits: Option<Limits>,
+    pub limits: Option<ClippingThresholds>,
 }
 
 /// Magnitudes that a weight is clipped to: `|w| <= limit` of its row and group of columns.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Limits {
+pub struct ClippingThresholds {
     /// Columns of a group; the last may have fewer.
     pub group: usize,
     /// `rows x groups`, row-major; infinite where nothing is clipped.
     pub values: Vec<f32>,
 }
 
-impl Folding {
-    /// Whether all lengths are those of a `rows x columns` weight.
+impl WeightTransform {
+    /// Returns whether all lengths are those of a `rows x columns` weight.
     pub fn fits(&self, rows: usize, columns: usize) -> bool {
         let long = |factors: &Option<Vec<f32>>, length| factors.as_ref().is_none_or(|all| all.len() == length);
         let limits = self.limits.as_ref();
@@ -47,7 +47,7 @@ impl Folding {
     }
 }
 
-impl Limits {
+impl ClippingThresholds {
     fn of_row(&self, row: usize, columns: usize) -> &[f32] {
         let groups = columns.div_ceil(self.group);
         &self.values[row * groups..][..groups]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub struct ImportedTensor<'a> {
     /// Its name, its shape in the float model, and its type; packed weights count as `F32`.
     pub meta: TensorMeta,
-    /// Where its values come from.
+    /// The origin of its values.
     pub stored: Stored<'a>,
 }
 

@@ -4,7 +4,7 @@
 use super::WeightMatrix;
 use crate::band::Band;
 use kvant_container::{Dtype, TensorView};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::ggml::GgmlType;
 use kvant_numeric::simd::{Isa, Loop, dispatch};
 
@@ -24,7 +24,7 @@ pub struct MergedMatrix<'a> {
     products: Vec<LowRank<'a>>,
 }
 
-/// What an adapter adds: `scale * left * right`.
+/// The update of an adapter: `scale * left * right`.
 #[derive(Clone, Debug)]
 pub struct LowRank<'a> {
     /// Output channels x rank.
@@ -78,7 +78,7 @@ impl<'a> MergedMatrix<'a> {
         self.name
     }
 
-    /// Whether the base is plain floats.
+    /// Returns whether the base is plain floats.
     pub fn is_float(&self) -> bool {
         self.is_float
     }
@@ -126,7 +126,7 @@ impl<'a> MergedMatrix<'a> {
 }
 
 impl LowRank<'_> {
-    fn add_to(&self, isa: Isa, band: &Band, arithmetic: Arithmetic, out: &mut [f32]) {
+    fn add_to(&self, isa: Isa, band: &Band, arithmetic: ComputeDType, out: &mut [f32]) {
         let (rank, width) = (self.right.rows, band.columns.len());
         let (mut left, mut right) = (Vec::new(), Vec::new());
         self.left.read(isa, &Band { rows: band.rows.clone(), columns: 0..rank }, &mut left);
@@ -138,11 +138,11 @@ impl LowRank<'_> {
     }
 }
 
-fn arithmetic(dtype: Dtype) -> Arithmetic {
+fn arithmetic(dtype: Dtype) -> ComputeDType {
     match dtype {
-        Dtype::F16 => Arithmetic::F16,
-        Dtype::BF16 => Arithmetic::Bf16,
-        _ => Arithmetic::F32,
+        Dtype::F16 => ComputeDType::F16,
+        Dtype::BF16 => ComputeDType::Bf16,
+        _ => ComputeDType::F32,
     }
 }
 
@@ -151,7 +151,7 @@ struct AddRow<'a> {
     left: &'a [f32],
     right: &'a [f32],
     scale: f32,
-    arithmetic: Arithmetic,
+    arithmetic: ComputeDType,
     sums: &'a mut [f32],
     out: &'a mut [f32],
 }

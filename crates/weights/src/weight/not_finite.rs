@@ -1,6 +1,6 @@
 //! NaN and infinite values among the floats of a tensor, and where they are.
 
-use kvant_numeric::kernel::{Source, widen};
+use kvant_numeric::kernel::{FloatDType, widen};
 use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
 
@@ -8,13 +8,13 @@ use rayon::prelude::*;
 const PIECE: usize = 1 << 20;
 
 /// The first element that is NaN or infinite, and its value.
-pub fn first_not_finite(bytes: &[u8], source: Source) -> Option<(usize, f32)> {
+pub fn first_not_finite(bytes: &[u8], source: FloatDType) -> Option<(usize, f32)> {
     let size = source.size();
     let exponent = match source {
-        Source::F32 | Source::Bf16 => 0x7f80,
-        Source::F16 => 0x7c00,
+        FloatDType::F32 | FloatDType::Bf16 => 0x7f80,
+        FloatDType::F16 => 0x7c00,
         // Codes, which the reader of their scales looks at.
-        Source::E4m3 | Source::E5m2 => return None,
+        FloatDType::E4m3 | FloatDType::E5m2 => return None,
     };
     let is_broken = |element: &[u8]| u16::from_le_bytes([element[size - 2], element[size - 1]]) & exponent == exponent;
     let pieces = bytes.par_chunks(PIECE / size * size).enumerate();
@@ -42,17 +42,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_several_is_found_in_every_type() {
+    fn first_non_finite_value_is_found_in_every_dtype() {
         for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut values = vec![1.5_f32; PIECE];
             (values[PIECE / 2 + 7], values[PIECE - 1]) = (broken, f32::NAN);
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            let (index, value) = first_not_finite(&bytes, Source::F32).unwrap();
+            let (index, value) = first_not_finite(&bytes, FloatDType::F32).unwrap();
             assert_eq!((index, value.to_bits()), (PIECE / 2 + 7, broken.to_bits()));
         }
         // 1, the largest number, infinity.
         let [f16, bf16] = [[0x3c00_u16, 0x7bff, 0xfc00], [0x3f80, 0x7f7f, 0xff80]];
-        for (source, values) in [(Source::F16, f16), (Source::Bf16, bf16)] {
+        for (source, values) in [(FloatDType::F16, f16), (FloatDType::Bf16, bf16)] {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             assert_eq!(first_not_finite(&bytes, source), Some((2, f32::NEG_INFINITY)));
             assert_eq!(first_not_finite(&bytes[..4], source), None);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_those_of_the_shape() {
+    fn flat_index_becomes_a_position_in_the_shape() {
         assert_eq!((place(17, &[4, 5]), place(3, &[9]), place(0, &[])), (vec![3, 2], vec![3], vec![]));
     }
 }

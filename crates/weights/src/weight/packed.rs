@@ -59,7 +59,7 @@ impl<'a> PackedMatrix<'a> {
         of_each!(self, matrix => matrix.tensor_name())
     }
 
-    /// Whether it is plain floats.
+    /// Returns whether it is plain floats.
     pub fn is_float(&self) -> bool {
         match self {
             PackedMatrix::Apart(_) => false,
@@ -107,15 +107,13 @@ impl<'a> PackedMatrix<'a> {
         }
     }
 
-    /// Why no scheme describes its codes, where that is so.
+    /// The reason that no scheme describes its codes, if none does.
     pub fn unlike(&self) -> String {
         match self {
             PackedMatrix::Apart(_) => "no scheme describes its codes".to_owned(),
-            PackedMatrix::Merged(_) => {
-                "an adapter changes its values, so that its codes no longer stand for them".to_owned()
-            }
+            PackedMatrix::Merged(_) => "an adapter changes its values, so its codes no longer match".to_owned(),
             PackedMatrix::Blocks(matrix) if matrix.coded().is_some() => {
-                format!("minima of its {} blocks are no whole multiples of their scales", matrix.kinds())
+                format!("minima of its {} blocks are not integer multiples of their scales", matrix.kinds())
             }
             PackedMatrix::Blocks(matrix) => format!("no scheme describes blocks of {}", matrix.kinds()),
         }
@@ -126,7 +124,7 @@ impl<'a> PackedMatrix<'a> {
         of_either!(self, matrix => matrix.cut(), None)
     }
 
-    /// How scales are stored.
+    /// The encoding of scales.
     pub fn scale_encoding(&self) -> ScaleEncoding {
         of_either!(self, matrix => matrix.scale_encoding(), ScaleEncoding::F32)
     }
@@ -136,12 +134,12 @@ impl<'a> PackedMatrix<'a> {
         of_either!(self, matrix => matrix.scales(isa), Vec::new())
     }
 
-    /// Whether codes are integers.
+    /// Returns whether codes are integers.
     pub fn is_integer(&self) -> bool {
         of_either!(self, matrix => matrix.is_integer(), false)
     }
 
-    /// Whether zero has the middle code for all scales.
+    /// Returns whether zero has the middle code for all scales.
     pub fn is_symmetric(&self, isa: Isa) -> bool {
         of_either!(self, matrix => matrix.is_symmetric(isa), true)
     }
@@ -160,8 +158,8 @@ impl<'a> PackedMatrix<'a> {
     }
 
     /// The scale of the tensor: what multiplies block scales, or values.
-    pub fn tensor_scale(&self) -> Option<f32> {
-        of_either!(self, matrix => matrix.tensor_scale(), None)
+    pub fn global_scale(&self) -> Option<f32> {
+        of_either!(self, matrix => matrix.global_scale(), None)
     }
 
     /// What block scales are divided by, where that is what is stored.

@@ -107,15 +107,15 @@ impl CodeMatrix<'_> {
         let under_tensor = matches!(self.factor, Factor::OfScales(_) | Factor::UnderScales(_));
         match (self.scales.encoding, under_tensor) {
             (ScaleEncoding::E8m0, false) => Some(FloatScale::E8m0(ScaleRule::Even)),
-            (ScaleEncoding::E4m3, true) => Some(FloatScale::E4m3OfTensor),
-            (ScaleEncoding::E5m3, true) => Some(FloatScale::E5m3OfTensor),
+            (ScaleEncoding::E4m3, true) => Some(FloatScale::E4m3WithGlobal),
+            (ScaleEncoding::E5m3, true) => Some(FloatScale::E5m3WithGlobal),
             (ScaleEncoding::E5m3, false) => Some(FloatScale::E5m3),
             (_, false) => self.plain_scale().map(FloatScale::Plain),
             _ => None,
         }
     }
 
-    /// How scales are stored.
+    /// The encoding of scales.
     pub fn scale_encoding(&self) -> ScaleEncoding {
         self.scales.encoding
     }
@@ -125,12 +125,12 @@ impl CodeMatrix<'_> {
         self.scales.read(isa, &Band { rows: 0..self.scales.rows, columns: 0..self.scales.columns })
     }
 
-    /// Whether codes are integers.
+    /// Returns whether codes are integers.
     pub fn is_integer(&self) -> bool {
         !matches!(self.kind, CodeKind::Float(_))
     }
 
-    /// Whether zero has the middle code for all scales.
+    /// Returns whether zero has the middle code for all scales.
     pub fn is_symmetric(&self, isa: Isa) -> bool {
         let Some(points) = &self.zero_points else {
             return !matches!(self.kind, CodeKind::Integer { signed: false, .. });
@@ -165,7 +165,7 @@ impl CodeMatrix<'_> {
     }
 
     /// The scale of the tensor: what multiplies block scales, or values.
-    pub fn tensor_scale(&self) -> Option<f32> {
+    pub fn global_scale(&self) -> Option<f32> {
         match self.factor {
             Factor::None => None,
             Factor::OfScales(factor) | Factor::OfValues(factor) => Some(factor),
@@ -205,7 +205,7 @@ impl CodeMatrix<'_> {
             shift(self.kind, target.format, &mut codes);
         }
         let RecodedParameters { scales, zero_points } = self.parameters(isa, band, scheme);
-        let parts = QuantParts { codes: Codes::Bytes(codes), scales, zero_points, tensor_scale: self.tensor_scale() };
+        let parts = QuantParts { codes: Codes::Bytes(codes), scales, zero_points, global_scale: self.global_scale() };
         QuantTensor::new(scheme, band.rows.len(), band.columns.len(), parts)
     }
 
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_of_all_kinds_become_those_of_a_format() {
+    fn codes_of_all_kinds_transcode_to_the_target() {
         let signed = CodeKind::Integer { bits: 4, signed: true };
         let shifted = |kind, target, code: u8| {
             let mut codes = [code];

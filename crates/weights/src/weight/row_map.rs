@@ -9,7 +9,7 @@ pub enum RowMap {
     Run {
         /// The first row.
         first: usize,
-        /// How many.
+        /// Their number.
         count: usize,
     },
     /// Every `step`-th row from `first` on: one of several projections whose rows alternate.
@@ -18,7 +18,7 @@ pub enum RowMap {
         first: usize,
         /// The distance of two rows.
         step: usize,
-        /// How many.
+        /// Their number.
         count: usize,
     },
     /// Heads of `width` rows whose halves turn together, put side by side for a rotary embedding that turns neighbours:
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_the_stated_orders() {
+    fn row_maps_produce_the_documented_orders() {
         assert_eq!(sources(RowMap::Run { first: 3, count: 2 }), [3, 4]);
         assert_eq!(sources(RowMap::Every { first: 1, step: 2, count: 3 }), [1, 3, 5]);
         assert_eq!(sources(RowMap::Neighbours { width: 6, count: 12 }), [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_invert_sources() {
+    fn row_positions_invert_row_sources() {
         let maps = [
             RowMap::Run { first: 3, count: 2 },
             RowMap::Every { first: 1, step: 2, count: 3 },
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_as_long_as_can_be() {
+    fn row_runs_are_as_long_as_possible() {
         assert_eq!(RowMap::all(10).runs(2..9), std::slice::from_ref(&(2..9)));
         assert_eq!(RowMap::Unfolded { heads: 2, parts: 3, width: 2 }.runs(1..6), [1..2, 6..8, 2..4]);
         assert_eq!(RowMap::Every { first: 0, step: 2, count: 2 }.runs(0..2), [0..1, 2..3]);

@@ -6,7 +6,7 @@ use super::{ImatrixError, InputSums};
 use crate::blockwise::StreamShape;
 use crate::gguf::plan::{GgufPlan, PlannedTensor};
 use kvant_forward::forward::ops::Ops;
-use kvant_forward::forward::{ActivationHook, Decoder, Pass, Rows, Site, chunks};
+use kvant_forward::forward::{ActivationHook, ActivationPoint, Decoder, Pass, Rows, chunks};
 use kvant_gguf::model::Content;
 use kvant_model::network::expert_module;
 use kvant_numeric::linalg::Precision;
@@ -18,11 +18,11 @@ use std::sync::{Mutex, PoisonError};
 type Target = (String, usize);
 
 /// The sums over the inputs of every tensor of a plan that has codes; heads and embeddings are not among them, as with
-/// llama.cpp. The same at any number of threads. `watch` is told of tokens done and tokens in all. A run that ends early goes on
-/// from what `keep` says where to keep.
+/// llama.cpp. The same at any number of threads. `watch` receives the tokens done and the total. An interrupted run resumes
+/// from the state kept by `keep`.
 ///
 /// # Errors
-/// Those of the forward pass and of what is kept, inputs that are no numbers, and a stop.
+/// Those of the forward pass and of the kept state, non-finite inputs, and a cancellation.
 #[allow(clippy::too_many_arguments)]
 pub fn collect(
     plan: &GgufPlan,
@@ -37,7 +37,7 @@ pub fn collect(
     let chunks = chunks(decoder, sequences.iter().map(Vec::as_slice));
     let tokens: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
     let sizes = chunks.iter().map(|chunk| chunk.tokens.len() * decoder.width()).collect();
-    let (mut kept, sums) = Kept::open(keep, StreamShape { sizes, lanes: 1, precision: Precision::F32 });
+    let (mut kept, sums) = Kept::open(keep, StreamShape { sizes, streams: 1, precision: Precision::F32 });
     let summer = Summer::new(plan).with(sums);
     let mut pass = Pass::begin(decoder, ops, &chunks, memory, Some(&summer))?;
     for index in 0..chunks.len() {
@@ -84,7 +84,7 @@ impl Summer {
 
     fn add(&mut self, tensor: &PlannedTensor) {
         let Content::Slabs(slabs) = &tensor.content else { return };
-        // What is turned over reads something else than its module does.
+        // Transposed slices have another input than their module.
         if slabs.iter().any(|slab| slab.transposed) {
             return;
         }
@@ -130,12 +130,12 @@ impl Summer {
 }
 
 impl ActivationHook for Summer {
-    fn wants(&self, site: Site<'_>) -> bool {
-        matches!(site, Site::Input(module) if self.targets.contains_key(module))
+    fn wants(&self, site: ActivationPoint<'_>) -> bool {
+        matches!(site, ActivationPoint::Input(module) if self.targets.contains_key(module))
     }
 
-    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
-        let Site::Input(module) = site else { return };
+    fn see(&self, site: ActivationPoint<'_>, rows: Rows<'_>) {
+        let ActivationPoint::Input(module) = site else { return };
         for (tensor, matrix) in self.targets.get(module).into_iter().flatten() {
             let Some(sums) = self.sums.get(tensor) else { continue };
             let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,11 +1,11 @@
-//! What keeps the importance of inputs from being read, written or measured.
+//! Failures of reading, writing or measuring the importance of inputs.
 
 use kvant_container::{Diagnostic, ErrorKind};
 use kvant_forward::forward::ForwardError;
 use std::io;
 use std::path::PathBuf;
 
-/// Why there is none.
+/// The reason that there is none.
 #[derive(Debug, thiserror::Error)]
 pub enum ImatrixError {
     /// A file.
@@ -14,12 +14,12 @@ pub enum ImatrixError {
     /// The model cannot be run.
     #[error(transparent)]
     Forward(#[from] ForwardError),
-    /// It is no file of this kind, or damaged (*invalid*).
+    /// It is not a file of this kind, or damaged (*invalid*).
     #[error("{}: {reason}", kvant_container::shown(file))]
     Damaged {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// It cannot be written.

@@ -1,5 +1,5 @@
-//! What is kept of a measurement that is not finished, beside the unfinished output: the streams between two blocks and the sums
-//! so far, from which the next run goes on. Not the result.
+//! The state of an unfinished measurement, beside the unfinished output: the streams between two blocks and the sums
+//! so far, from which the next run resumes. Not the result.
 
 use super::{ImatrixError, InputSums};
 use crate::blockwise::{State, StreamShape};
@@ -12,12 +12,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Where and how often a measurement is kept.
+/// The path and interval of keeping a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Keep<'a> {
     /// The output that it is for.
     pub target: &'a Path,
-    /// What tells it from others: the plan, the data, the precision.
+    /// Its identity: the plan, the data, the precision.
     pub key: &'a str,
     /// The time that may be lost.
     pub every: Duration,
@@ -29,9 +29,9 @@ impl Keep<'_> {
     }
 }
 
-/// How far it has come.
+/// Its progress.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Found {
+struct KeptSums {
     blocks: usize,
     /// Of the file of sums.
     hash: u64,
@@ -41,7 +41,7 @@ struct Found {
 pub(super) struct Kept<'a> {
     keep: Keep<'a>,
     shape: StreamShape,
-    state: Option<State<Found>>,
+    state: Option<State<KeptSums>>,
     last: Instant,
 }
 
@@ -51,7 +51,7 @@ pub(super) type Sums = BTreeMap<String, InputSums>;
 impl<'a> Kept<'a> {
     /// Goes on with what an earlier run has left, and gives its sums, or begins.
     pub fn open(keep: Keep<'a>, shape: StreamShape) -> (Kept<'a>, Option<Sums>) {
-        let state = State::<Found>::resume(keep.target, keep.key, &shape);
+        let state = State::<KeptSums>::resume(keep.target, keep.key, &shape);
         let sums = state.as_ref().and_then(|state| {
             let bytes = fs::read(state.beside(&state.current)).ok()?;
             if xxh3_64(&bytes) == state.found.hash { parsed(&bytes) } else { None }
@@ -71,12 +71,12 @@ impl<'a> Kept<'a> {
         stream.transpose().map_err(|cause| self.failed(cause))
     }
 
-    /// Whether enough has been done since the last time.
+    /// Returns whether the interval has passed.
     pub fn is_due(&self) -> bool {
         self.last.elapsed() >= self.keep.every
     }
 
-    /// Keeps what is known after some blocks; `stream` writes the streams of all chunks with what it is given.
+    /// Keeps the state after some blocks; `stream` writes the streams of all chunks with the given function.
     pub fn commit(
         &mut self,
         blocks: usize,
@@ -86,13 +86,13 @@ impl<'a> Kept<'a> {
         let Keep { target, key, .. } = self.keep;
         let state = match self.state.take() {
             Some(state) => Ok(state),
-            None => State::begin(target, key, &self.shape, Found::default()),
+            None => State::begin(target, key, &self.shape, KeptSums::default()),
         };
         let mut state = state.map_err(|cause| self.failed(cause))?;
         let next = state.next().map_err(|cause| self.failed(cause))?;
         streams(&mut |chunk, x| next.write(0, chunk, x))?;
         let (bytes, old, new) = (written(sums), state.beside(&state.current), state.beside(&next));
-        let found = Found { blocks, hash: xxh3_64(&bytes) };
+        let found = KeptSums { blocks, hash: xxh3_64(&bytes) };
         let written = fs::write(new, &bytes).and_then(|()| state.commit(next, found));
         let kept = written.and_then(|()| or_gone(fs::remove_file(old)));
         kept.map_err(|cause| self.failed(cause))?;
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_read_as_they_were_written() {
+    fn input_sums_round_trip() {
         let experts = InputSums { columns: 2, squares: vec![0.1, -0.0, f64::MAX, 1e-300], counts: vec![3, 0] };
         let sums = Sums::from([("a".to_owned(), InputSums::new(3, 1)), ("b".to_owned(), experts)]);
         let bytes = written(&sums);

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 const MAX_ENTRIES: u32 = 1 << 20;
 
 /// Bytes that are read off.
-struct Reader<'a>(&'a [u8]);
+struct LegacyReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> LegacyReader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or("it ends in the middle of an entry")?;
         self.0 = rest;
@@ -33,10 +33,10 @@ impl<'a> Reader<'a> {
 
 /// Reads a file. It does not say how many matrices a tensor has: all values are taken for one row of inputs.
 pub(super) fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, InputSums>, Provenance), String> {
-    let mut reader = Reader(bytes);
+    let mut reader = LegacyReader(bytes);
     let entries = reader.count()?;
     if entries == 0 || entries > MAX_ENTRIES as usize {
-        return Err(format!("it is no importance matrix: {entries} entries"));
+        return Err(format!("it is not an importance matrix: {entries} entries"));
     }
     let mut sums = BTreeMap::new();
     for _ in 0..entries {

@@ -40,32 +40,32 @@ struct Means {
 }
 
 impl Importance {
-    /// That of sums over data.
+    /// The importance from sums over data.
     pub fn of_sums(sums: &BTreeMap<String, InputSums>, provenance: Provenance) -> Importance {
         let tensors = sums.iter().map(|(name, sums)| (name.clone(), Means::of(sums))).collect();
         Importance { tensors, provenance }
     }
 
-    /// How many tensors something is known of.
+    /// The number of tensors with known importance.
     pub fn len(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Whether nothing is known.
+    /// Returns whether nothing is known of any tensor.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
     }
 
-    /// How many values a tensor has: one an input channel, of all its matrices. `None` where nothing is known of it.
+    /// The number of values of a tensor: one per input channel of each matrix; `None` for unknown tensors.
     pub fn len_of(&self, tensor: &str) -> Option<usize> {
         self.tensors.get(tensor).map(|means| means.values.len())
     }
 
-    /// The importance of the inputs of a tensor's matrix; `None` where nothing is known, as of an expert that no token was
-    /// sent to: then all weigh the same.
+    /// The importance of the inputs of a tensor's matrix; `None` if unknown, as for an expert that no token was
+    /// routed to: then all weigh the same.
     pub fn of_matrix(&self, tensor: &str, matrix: usize, columns: usize) -> Option<&[f32]> {
         let means = self.tensors.get(tensor)?;
-        // Older files do not tell the matrices of a tensor apart.
+        // Older files do not separate the matrices of a tensor.
         let seen = if means.seen.len() == 1 { means.seen.first() } else { means.seen.get(matrix) };
         seen.filter(|seen| **seen)?;
         means.values.get(matrix * columns..(matrix + 1) * columns)

@@ -13,7 +13,7 @@ pub(super) const COUNTS: &str = ".counts";
 /// Reads a file of either kind.
 ///
 /// # Errors
-/// [`ImatrixError`]: the system's, and *invalid* for what is no such file.
+/// [`ImatrixError`]: system errors, and *invalid* for other files.
 pub fn read(path: &Path) -> Result<Importance, ImatrixError> {
     let map = MappedFile::open(path)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());

@@ -1,4 +1,4 @@
-//! What is summed over data to know the importance of inputs.
+//! Sums over data from which the importance of inputs follows.
 
 /// Sums over the inputs of a tensor, which has one matrix, or one an expert.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,7 +11,7 @@ pub struct InputSums {
     pub counts: Vec<u64>,
 }
 
-/// Where sums come from.
+/// The origin of sums.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Provenance {
     /// The file that they were read from.

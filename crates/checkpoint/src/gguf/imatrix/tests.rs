@@ -16,7 +16,7 @@ fn provenance() -> Provenance {
 }
 
 #[test]
-fn importance_is_the_mean_square_of_what_was_seen() {
+fn importance_is_the_mean_square_of_inputs() {
     let importance = Importance::of_sums(&sums(), provenance());
     assert_eq!(importance.of_matrix("blk.0.attn_q.weight", 0, 2), Some(&[5.0, 2.0][..]));
     assert_eq!(importance.of_matrix("blk.0.ffn_up_exps.weight", 2, 2), Some(&[1.0, 8.0][..]));
@@ -27,7 +27,7 @@ fn importance_is_the_mean_square_of_what_was_seen() {
 }
 
 #[test]
-fn gguf_files_round_trip() {
+fn imatrix_gguf_files_round_trip() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("imatrix.gguf");
     write(&path, &sums(), &provenance()).unwrap();
@@ -37,7 +37,7 @@ fn gguf_files_round_trip() {
 }
 
 #[test]
-fn older_files_are_read_with_all_values_in_a_row() {
+fn legacy_imatrix_files_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("imatrix.dat");
     write(&path, &sums(), &provenance()).unwrap();
@@ -49,7 +49,7 @@ fn older_files_are_read_with_all_values_in_a_row() {
 }
 
 #[test]
-fn damaged_files_are_refused() {
+fn damaged_imatrix_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("imatrix.dat");
     write(&path, &sums(), &provenance()).unwrap();
@@ -66,5 +66,5 @@ fn damaged_files_are_refused() {
     metadata.set("general.type", "model");
     let layout = kvant_container::gguf::GgufLayout::new("x", &metadata, vec![]).unwrap();
     std::fs::write(&path, layout.header()).unwrap();
-    assert!(read(&path).unwrap_err().to_string().contains("no importance matrix"));
+    assert!(read(&path).unwrap_err().to_string().contains("not an importance matrix"));
 }

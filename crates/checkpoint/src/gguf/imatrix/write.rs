@@ -11,7 +11,7 @@ use std::path::Path;
 /// Writes sums to a file: GGUF, or the older format where the name ends in `.dat`. It appears when it is complete.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn write(path: &Path, sums: &BTreeMap<String, InputSums>, provenance: &Provenance) -> Result<(), ImatrixError> {
     let is_legacy = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("dat"));
     let bytes = if is_legacy { legacy::encode(sums, provenance) } else { encode(sums, provenance)? };

@@ -1,7 +1,7 @@
 //! Making a plan: from a checkpoint's headers, its config.json, its tokenizer and a recipe.
 
 use super::finish::Names;
-use super::of_file::Source;
+use super::of_file::GgufTensors;
 use super::{GgufPlan, GgufPlanError};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::source::source_type;
@@ -19,7 +19,7 @@ impl GgufPlan {
     /// Whatever can be refused: see [`GgufPlanError`].
     pub fn new(checkpoint: &Checkpoint, recipe: GgufRecipe, file_name: &str) -> Result<GgufPlan, GgufPlanError> {
         if let Some(file) = checkpoint.gguf() {
-            return Source::new(checkpoint, file)?.requantized(recipe, file_name);
+            return GgufTensors::new(checkpoint, file)?.requantized(recipe, file_name);
         }
         let opened = opened(checkpoint)?;
         if !recipe.requantizes() {
@@ -29,11 +29,11 @@ impl GgufPlan {
         let builder = Planner { model: Builder::of_network(&opened.config, &opened.metas, &network)? };
         builder.check_sources(&opened.tensors)?;
         let names = Names { file: file_name, model: checkpoint.directory().unwrap_or_else(|| checkpoint.path()) };
-        let mix = recipe.mix();
+        let ftype = recipe.ftype();
         let plan = builder.finish(&opened.tensors, checkpoint, recipe, None, names)?;
-        match mix.is_float() || plan.quantized() > 0 {
+        match ftype.is_float() || plan.quantized() > 0 {
             true => Ok(plan),
-            false => Err(GgufPlanError::NothingFits { mix }),
+            false => Err(GgufPlanError::NothingFits { ftype }),
         }
     }
 }
@@ -57,7 +57,7 @@ pub(super) fn opened(checkpoint: &Checkpoint) -> Result<Opened<'_>, GgufPlanErro
     Ok(Opened { config, tensors, metas, activations })
 }
 
-/// Sources whose codes mean something to a loader of their own are not silently made coarser. fp8 is how some models are
+/// Quantized sources with their own loaders are not silently made coarser. fp8 is how some models are
 /// published.
 fn refuse_quantized(tensors: &[ImportedTensor<'_>], config: &ModelConfig) -> Result<(), GgufPlanError> {
     let stated = config.quantization.as_ref().and_then(|stated| stated.get("quant_method")?.as_str());

@@ -3,7 +3,7 @@
 
 use super::build::{Planner, opened};
 use super::finish::Names;
-use super::of_file::Source;
+use super::of_file::GgufTensors;
 use super::{GgufPlan, GgufPlanError, TensorSlice};
 use crate::gguf::carried::{Accepted, Fit, anew, fit};
 use crate::gguf::recipe::GgufRecipe;
@@ -19,9 +19,9 @@ use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
 use std::collections::HashMap;
 use std::path::Path;
 
-const ACTIVATIONS: &str = "the source quantizes activations, which llama.cpp does in a way of its own";
+const ACTIVATIONS: &str = "the source quantizes activations, which llama.cpp does in its own way";
 
-/// What becomes of tensors, by their names in the file.
+/// The actions on tensors, by their names in the file.
 pub(super) type Fits = HashMap<String, Fit>;
 
 impl GgufPlan {
@@ -34,7 +34,7 @@ impl GgufPlan {
         Self::convert_of(checkpoint, checkpoint.path(), accepted, file_name)
     }
 
-    /// The same of a checkpoint that was made of another one: `model` is the directory whose name the model has.
+    /// The same for a checkpoint derived from another one: `model` is the directory that gives the model its name.
     ///
     /// # Errors
     /// As [`GgufPlan::convert`].
@@ -45,7 +45,7 @@ impl GgufPlan {
         file_name: &str,
     ) -> Result<GgufPlan, GgufPlanError> {
         if let Some(file) = checkpoint.gguf() {
-            return Source::new(checkpoint, file)?.same(file_name);
+            return GgufTensors::new(checkpoint, file)?.same(file_name);
         }
         let opened = opened(checkpoint)?;
         let network = Network::recognise(&opened.config, &opened.metas);
@@ -53,8 +53,8 @@ impl GgufPlan {
         builder.check_sources(&opened.tensors)?;
         let fits = builder.fits(&opened.tensors, accepted)?;
         builder.add_tensor_scales(&opened.tensors, &fits);
-        let mix = mix_of(&builder.model.drafts, &fits);
-        let recipe = GgufRecipe::plain(mix);
+        let ftype = ftype_of(&builder.model.drafts, &fits);
+        let recipe = GgufRecipe::plain(ftype);
         let mut plan =
             builder.finish(&opened.tensors, checkpoint, recipe, Some(&fits), Names { file: file_name, model })?;
         if opened.activations {
@@ -82,7 +82,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Why codes with a scale over those of groups cannot be taken over, where they cannot: the graph does not read it.
+    /// The reason that codes with a global scale cannot be copied, if so: the graph does not read it.
     pub(super) fn unread_scale(&self, draft: &Draft) -> Option<String> {
         let graph = self.model.architecture.name;
         (!self.model.architecture.multiplies(&draft.name))
@@ -120,7 +120,7 @@ impl Planner<'_> {
             }
             false => {
                 let columns = draft.shape.last().copied().unwrap_or(1);
-                let reason = "it is turned over in the file, or a part of it has no codes";
+                let reason = "it is transposed in the file, or a part of it has no codes";
                 anew(matrices, columns, accepted, reason.to_owned()).map_err(refused)
             }
         }
@@ -130,7 +130,7 @@ impl Planner<'_> {
 /// The scales over those of groups, for every matrix of a tensor of NVFP4; none where they are all 1.
 fn tensor_scales(matrices: &[&PackedMatrix<'_>], fit: &Fit) -> Option<Vec<f32>> {
     fit.carried.filter(|carried| carried.coded == Coded::Nvfp4)?;
-    let scales: Vec<f32> = matrices.iter().map(|matrix| matrix.tensor_scale().unwrap_or(1.0)).collect();
+    let scales: Vec<f32> = matrices.iter().map(|matrix| matrix.global_scale().unwrap_or(1.0)).collect();
     scales.iter().any(|scale| *scale != 1.0).then_some(scales)
 }
 
@@ -141,10 +141,10 @@ fn packed<'t, 'a>(tensors: &'t [ImportedTensor<'a>], slab: &TensorSlice) -> Opti
     }
 }
 
-/// The mix that the file is said to be of: that of the type with most weights.
-pub(super) fn mix_of(drafts: &[Draft], fits: &Fits) -> Ftype {
+/// The ftype of the file: that of the type with most weights.
+pub(super) fn ftype_of(drafts: &[Draft], fits: &Fits) -> Ftype {
     let most = most(drafts, fits);
-    FTYPES.iter().find(|row| Some(row.base) == most).map_or(Ftype::F16, |row| row.mix)
+    FTYPES.iter().find(|row| Some(row.base) == most).map_or(Ftype::F16, |row| row.ftype)
 }
 
 /// `general.file_type` of a file most of whose weights are of a type that values are not quantized to.

@@ -48,7 +48,7 @@ impl Planner<'_> {
             });
         }
         let file_type =
-            fits.and_then(|fits| file_type_of(&self.model.drafts, fits)).unwrap_or(recipe.mix().row().file_type);
+            fits.and_then(|fits| file_type_of(&self.model.drafts, fits)).unwrap_or(recipe.ftype().row().file_type);
         let mut metadata = metadata::of_model(&facts, &model_name(names.model), file_type)?;
         let habits = Habits { family: family.name, rows: vocabulary };
         let mut notices = tokenizer::describe(checkpoint, habits, &mut metadata)?;
@@ -154,7 +154,7 @@ fn stored(tensors: &[ImportedTensor<'_>], content: &Content) -> TensorType {
     }
 }
 
-/// Whether a notice is news here: what is quantized or left out is told in other words.
+/// Returns whether a notice applies here: quantized and omitted tensors are reported differently.
 fn tells(notice: &&Notice) -> bool {
     matches!(notice, Notice::ExtraLayers { .. })
 }
@@ -165,7 +165,7 @@ fn all_names(draft: &Draft) -> Vec<&str> {
     [draft.name.as_str(), stem].into_iter().chain(draft.modules.iter().map(String::as_str)).collect()
 }
 
-/// Where a tensor stands in the file.
+/// The position of a tensor in the file.
 fn order(draft: &Draft) -> u8 {
     match (draft.block, draft.name.starts_with("output")) {
         (None, false) => 0,
@@ -178,7 +178,7 @@ pub(super) fn declaration(tensor: &PlannedTensor) -> GgufDeclaration {
     GgufDeclaration { name: tensor.name.clone(), kind: tensor.kind, shape: tensor.shape.clone() }
 }
 
-/// What a file is called, and the directory whose name is the model's.
+/// The name of a file, and the directory that gives the model its name.
 pub(super) struct Names<'a> {
     pub file: &'a str,
     pub model: &'a Path,
@@ -233,7 +233,7 @@ fn scale_notice(facts: &Facts<'_>) -> Option<String> {
         .then(|| format!("llama.cpp does not read `{key}`: it scales attention by the size of heads, not by {stated}"))
 }
 
-/// What a conversion loses: of each tensor that is quantized anew, and of all together whose scales are rounded.
+/// The losses of a conversion: of each requantized tensor, and the total of tensors with rounded scales.
 fn loss_notices(tensors: &[PlannedTensor], fits: Option<&Fits>) -> Vec<String> {
     let Some(fits) = fits else { return Vec::new() };
     let lost = tensors.iter().filter_map(|tensor| Some((tensor, fits.get(&tensor.name)?.loss.as_ref()?)));
@@ -246,7 +246,7 @@ fn loss_notices(tensors: &[PlannedTensor], fits: Option<&Fits>) -> Vec<String> {
     told.chain(together).collect()
 }
 
-/// Tensors that nothing is known of weigh all inputs the same.
+/// Tensors of unknown importance weigh all inputs the same.
 pub(super) fn importance_notice(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -> Option<String> {
     let importance = recipe.importance()?;
     let unknown = |tensor: &&PlannedTensor| tensor.is_quantized() && importance.len_of(&tensor.name).is_none();

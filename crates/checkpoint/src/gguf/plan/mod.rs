@@ -1,6 +1,6 @@
-//! What a GGUF file will hold: every tensor of the source has its place or a reason why it has none, every tensor of the file
-//! its type. Made from headers, config.json, the tokenizer's files and the recipe, never from weights. Whatever can be
-//! refused is refused while it is made.
+//! The plan of a GGUF file: every tensor of the source has a position or a reason to be omitted, every tensor of the file
+//! its type. Determined by headers, config.json, the tokenizer's files and the recipe, never by weights. Invalid
+//! requests are refused here.
 
 mod build;
 mod convert;
@@ -24,9 +24,9 @@ use kvant_model::network::DroppedTensor;
 /// A plan: everything that a run needs besides the weights.
 #[derive(Debug)]
 pub struct GgufPlan {
-    /// What the user asked, resolved.
+    /// The resolved request of the user.
     pub recipe: GgufRecipe,
-    /// The family's name; `None` where a file is made of another one whose architecture is not read.
+    /// The family's name; `None` for a file derived from another one with an unsupported architecture.
     pub family: Option<&'static str>,
     /// `general.architecture`.
     pub architecture: String,
@@ -36,11 +36,11 @@ pub struct GgufPlan {
     pub tensors: Vec<PlannedTensor>,
     /// The tensors of the source, by name, in its order.
     pub sources: Vec<String>,
-    /// Those of them that have no place in the file.
+    /// Those omitted from the file.
     pub dropped: Vec<DroppedTensor>,
     /// Names, types, shapes and places of the tensors.
     pub layout: GgufLayout,
-    /// What the user should know.
+    /// Notices for the user.
     pub notices: Vec<String>,
     /// Bytes of all tensors of the source.
     pub source_bytes: u64,
@@ -61,7 +61,7 @@ impl GgufPlan {
         jobs
     }
 
-    /// The tensors of the source that a tensor is made of.
+    /// The source tensors of a tensor.
     pub fn sources_of<'p>(&'p self, tensor: &PlannedTensor) -> Vec<&'p str> {
         let mut positions: Vec<usize> = match &tensor.content {
             Content::Slabs(slabs) => slabs.iter().map(|slab| slab.tensor).collect(),
@@ -80,7 +80,7 @@ impl GgufPlan {
         bytes as f64 * 8.0 / elements.max(1) as f64
     }
 
-    /// How many tensors have codes.
+    /// The number of quantized tensors.
     pub fn quantized(&self) -> usize {
         self.tensors.iter().filter(|tensor| tensor.is_quantized()).count()
     }
@@ -93,7 +93,7 @@ impl GgufPlan {
         PROGRAM + 8 * self.layout.header().len() as u64 + largest * threads as u64
     }
 
-    /// What loads the file.
+    /// The loaders of the file.
     pub fn loaders(&self) -> Vec<&'static str> {
         verify::gguf_loaders(&self.metadata, |name| self.tensors.iter().any(|tensor| tensor.name == name))
     }

@@ -1,7 +1,7 @@
-//! The file that codes will become which are not there yet: what can be refused before they are made.
+//! The file planned for codes that do not exist yet: invalid requests are refused before they are computed.
 
 use super::build::Planner;
-use super::convert::{Fits, mix_of};
+use super::convert::{Fits, ftype_of};
 use super::finish::Names;
 use super::{GgufPlan, GgufPlanError, TensorSlice};
 use crate::gguf::carried::{Carried, Fit, coded, type_of};
@@ -17,8 +17,8 @@ use kvant_numeric::ggml::Coded;
 use kvant_quant::scheme::{ScaleType, TensorScheme};
 
 impl GgufPlan {
-    /// The file that the codes of a plan for the same checkpoint are to become: its tensors, their types and its size. It is shown and
-    /// checked before the codes are made, after which [`GgufPlan::convert_of`] plans the file anew.
+    /// The file for the codes of a plan for the same checkpoint: its tensors, their types and its size. It is shown and
+    /// checked before the codes are computed, after which [`GgufPlan::convert_of`] plans the file again.
     ///
     /// # Errors
     /// [`GgufPlanError::NoBlocks`] where no type holds the codes of a layer, or not those of all layers that become one tensor;
@@ -34,14 +34,14 @@ impl GgufPlan {
         let mut builder = Planner { model: Builder::of_network(&config, &metas, &network)? };
         let fits = builder.fits_of_plan(plan)?;
         builder.add_scales_to_come(&fits);
-        let recipe = GgufRecipe::plain(mix_of(&builder.model.drafts, &fits));
+        let recipe = GgufRecipe::plain(ftype_of(&builder.model.drafts, &fits));
         let names = Names { file: file_name, model: checkpoint.directory().unwrap_or_else(|| checkpoint.path()) };
         // No tensor is there to be looked at: all types are known.
         builder.finish(&[], checkpoint, recipe, Some(&fits), names)
     }
 }
 
-/// The tensors of the checkpoint that a plan makes, as they are read: layers first, then what is carried over.
+/// The tensors of a planned checkpoint, in reading order: layers first, then copied tensors.
 fn metas(plan: &Plan) -> Vec<TensorMeta> {
     let layers = plan.layers().iter();
     let layers =
@@ -60,7 +60,7 @@ fn kept_types(plan: &Plan) -> Vec<TensorType> {
 }
 
 impl Planner<'_> {
-    /// What the codes of a plan's layers become, and what is carried over.
+    /// The conversion of the codes of a plan's layers, and the copied tensors.
     fn fits_of_plan(&self, plan: &Plan) -> Result<Fits, GgufPlanError> {
         let kept = kept_types(plan);
         let mut fits = Fits::new();
@@ -77,7 +77,7 @@ impl Planner<'_> {
         Ok(fits)
     }
 
-    /// Scales of tensors that stand beside codes; their values are found with the codes.
+    /// Global scales beside codes; their values are found with the codes.
     fn add_scales_to_come(&mut self, fits: &Fits) {
         let is_scaled = |draft: &Draft| {
             let carried = fits.get(&draft.name).and_then(|fit| fit.carried);
@@ -89,7 +89,7 @@ impl Planner<'_> {
         self.model.drafts.extend(scales);
     }
 
-    /// How blocks hold the codes of a tensor's layers; nothing where there are none.
+    /// The conversion of a tensor's layers to blocks; `None` without codes.
     fn codes_of(
         &self,
         draft: &Draft,
@@ -105,7 +105,7 @@ impl Planner<'_> {
             return refused(first, "others that become the same tensor are kept as they are");
         }
         if slabs.iter().any(|slab| slab.transposed) {
-            return refused(first, "it is turned over in the file");
+            return refused(first, "it is transposed in the file");
         }
         let scheme = first.scheme.weight;
         if let Some(other) = coded.iter().find(|layer| layer.scheme.weight != scheme) {
@@ -123,7 +123,7 @@ impl Planner<'_> {
     }
 }
 
-/// Whether integers were asked for with scales that blocks would round.
+/// Returns whether integers were asked for with scales that blocks would round.
 fn has_other_scales(scheme: TensorScheme) -> bool {
     matches!(scheme, TensorScheme::Int(int) if int.scale != ScaleType::F16)
 }

@@ -1,11 +1,11 @@
-//! Planning a file that is made of another one. Names, order and metadata stay, whatever the architecture; a tensor whose type
-//! stays keeps its bytes. Nothing is known of the model but what its metadata and the names of its tensors say, as for
-//! llama-quantize.
+//! Plans a file from another one. Names, order and metadata are kept for any architecture; a tensor whose type
+//! is kept keeps its bytes. Like
+//! llama-quantize, it knows the model only from its metadata and tensor names.
 
 use super::finish::{check_importance, declaration, fingerprint, importance_notice};
 use super::types::{Candidate, choose_type, recipe_notices};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason, RowMap, TensorSlice};
-use crate::gguf::recipe::{GgufRecipe, Said};
+use crate::gguf::recipe::{GgufRecipe, TypeChoice};
 use crate::plan::source_bytes;
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgufFile, GgufLayout, GgufTensor, Metadata, TensorType};
@@ -48,22 +48,22 @@ const KEPT: &[&str] = &[
     "mm.a.code_embd",
 ];
 
-/// A file that another one is made of.
-pub(super) struct Source<'a> {
+/// A file from which another one is derived.
+pub(super) struct GgufTensors<'a> {
     checkpoint: &'a Checkpoint,
     file: &'a GgufFile,
     stated: Stated<'a>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> GgufTensors<'a> {
     /// The file behind a checkpoint.
     ///
     /// # Errors
     /// Where it is a part of a model, or states no architecture.
-    pub fn new(checkpoint: &'a Checkpoint, file: &'a GgufFile) -> Result<Source<'a>, GgufPlanError> {
+    pub fn new(checkpoint: &'a Checkpoint, file: &'a GgufFile) -> Result<GgufTensors<'a>, GgufPlanError> {
         let stated = Stated::of(file)?;
         stated.refuse_parts()?;
-        Ok(Source { checkpoint, file, stated })
+        Ok(GgufTensors { checkpoint, file, stated })
     }
 
     /// The plan of a file with the same contents.
@@ -108,7 +108,7 @@ impl<'a> Source<'a> {
         if !self.is_quantizable(tensor) {
             return Ok((stored, kept_as(tensor)));
         }
-        if recipe.said_of(name, modules) == Said::Keep {
+        if recipe.type_choice(name, modules) == TypeChoice::Keep {
             return Ok((stored, Reason::Excluded));
         }
         let candidate = Candidate {
@@ -133,10 +133,10 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Whether llama.cpp's graphs read a tensor in any type.
+    /// Returns whether llama.cpp's graphs read a tensor in any type.
     fn is_quantizable(&self, tensor: GgufTensor<'_>) -> bool {
         let (name, dimensions) = (tensor.name(), tensor.shape().iter().skip_while(|length| **length == 1).count());
-        // A scale of the head is read beside NVFP4 alone.
+        // A scale of the head is read only with NVFP4.
         let is_scaled_head = name == "output.weight" && self.stated.has("output.scale");
         let is_empty = tensor.byte_len() == 0;
         dimensions > 1
@@ -197,7 +197,7 @@ impl<'a> Source<'a> {
     /// The mix that the file says it is of.
     fn stated_mix(&self) -> Ftype {
         let stated = self.file.metadata().get("general.file_type").and_then(|value| value.as_u64());
-        FTYPES.iter().find(|row| Some(u64::from(row.file_type)) == stated).map_or(Ftype::F16, |row| row.mix)
+        FTYPES.iter().find(|row| Some(u64::from(row.file_type)) == stated).map_or(Ftype::F16, |row| row.ftype)
     }
 
     /// The metadata, but for an alignment that is not written.
@@ -212,7 +212,7 @@ impl<'a> Source<'a> {
     /// The metadata, with what another mix changes of them.
     fn described(&self, recipe: &GgufRecipe) -> Metadata {
         let mut metadata = self.metadata();
-        metadata.set("general.file_type", recipe.mix().row().file_type);
+        metadata.set("general.file_type", recipe.ftype().row().file_type);
         metadata.set("general.quantization_version", QUANTIZATION_VERSION);
         if let Some(importance) = recipe.importance() {
             importance.describe(&mut metadata);
@@ -260,12 +260,12 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Whether codes would be made of what codes stand for: floats of 32 bits alone hold that.
+/// Returns whether quantized values would be quantized again: only 32-bit floats keep them.
 fn loses_twice(stored: TensorType, kind: TensorType) -> bool {
     stored.block_elements() > 1 && kind != TensorType::F32
 }
 
-/// Why a tensor keeps its type whatever is asked.
+/// The reason that a tensor always keeps its type.
 fn kept_as(tensor: GgufTensor<'_>) -> Reason {
     if tensor.kind().block_elements() > 1 { Reason::Carried } else { Reason::Kept }
 }
@@ -277,7 +277,7 @@ fn slabs(tensor: usize, shape: &[usize]) -> Vec<TensorSlice> {
         tensor,
         matrix,
         size: (*rows, *columns),
-        input_major: false,
+        is_transposed: false,
         rows: RowMap::all(*rows),
         transposed: false,
         offset: 0.0,
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn experts_are_a_matrix_each() {
+    fn each_expert_is_a_separate_matrix() {
         assert_eq!(slabs(7, &[3, 4, 32]).iter().map(|slab| slab.matrix).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(slabs(7, &[4, 32])[0].size, (4, 32));
         assert!(slabs(7, &[32]).is_empty());
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn only_floats_of_32_bits_hold_all_codes() {
+    fn requantizing_loses_twice_except_from_or_to_lossless_floats() {
         assert!(loses_twice(TensorType::Q8_0, TensorType::Q4_K) && loses_twice(TensorType::Q8_0, TensorType::F16));
         assert!(!loses_twice(TensorType::Q8_0, TensorType::F32) && !loses_twice(TensorType::BF16, TensorType::Q4_K));
     }

@@ -1,4 +1,4 @@
-//! A tensor of the file: its name, its type, and what it is made of.
+//! A tensor of the file: its name, type and source.
 
 use crate::gguf::carried::Carried;
 use kvant_container::gguf::TensorType;
@@ -14,24 +14,24 @@ pub struct PlannedTensor {
     pub kind: TensorType,
     /// Its dimensions, the slowest first.
     pub shape: Vec<usize>,
-    /// What it holds.
+    /// The value it has.
     pub content: Content,
-    /// Why it has this type.
+    /// The reason for its type.
     pub reason: Reason,
-    /// How the codes that the source has become blocks; `None` where values are quantized.
+    /// The conversion of the source's codes to blocks; `None` if values are quantized.
     pub carried: Option<Carried>,
     /// The decoder block that it belongs to.
     pub block: Option<usize>,
-    /// The modules of the source that it is made of: one, or one an expert; none for norms and the like.
+    /// The source modules: one, or one per expert; none for norms and similar tensors.
     pub modules: Vec<String>,
 }
 
-/// Why a tensor has its type.
+/// The reason for a tensor's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The mix says so.
+    /// The ftype.
     Ftype,
-    /// An override says so.
+    /// An override.
     Override,
     /// The type that was wanted does not divide its columns.
     FallBack {
@@ -56,7 +56,7 @@ impl Reason {
         match self {
             Reason::Ftype => "mix".to_owned(),
             Reason::Override => "override".to_owned(),
-            Reason::FallBack { wanted } => format!("its columns are no multiple of {}", wanted.block_elements()),
+            Reason::FallBack { wanted } => format!("its columns are not a multiple of {}", wanted.block_elements()),
             Reason::Excluded => "excluded".to_owned(),
             Reason::Kept => "as in the source".to_owned(),
             Reason::Carried => "codes as they are".to_owned(),
@@ -80,29 +80,29 @@ impl PlannedTensor {
         self.shape.iter().map(|dim| *dim as u64).product()
     }
 
-    /// Whether its type is one of codes.
+    /// Returns whether its type is one of codes.
     pub fn is_quantized(&self) -> bool {
         self.kind.block_elements() > 1
     }
 
-    /// Whether it holds the codes that the source has.
+    /// Returns whether it holds the source's codes.
     pub fn keeps_codes(&self) -> bool {
         self.carried.is_some() || self.is_quantized() && matches!(self.content, Content::Taken(_))
     }
 
-    /// Whether it is a matrix that a linear layer multiplies with, whatever its type.
+    /// Returns whether it is the weight matrix of a linear layer, of any type.
     pub fn is_weight(&self) -> bool {
         self.shape.len() > 1 && self.reason != Reason::Fixed && !self.modules.is_empty()
     }
 
-    /// The pieces in which a slab is worked on: rows of what it becomes. They depend on the plan alone.
+    /// The pieces in which a slice is processed: rows of the output. They depend on the plan alone.
     pub fn bands(slab: &TensorSlice) -> Vec<Band> {
-        // What is turned over is read as a whole.
+        // Transposed slices are read as a whole.
         let axis = if slab.transposed { BandAxis::Whole } else { BandAxis::Rows };
         bands(slab.out_rows(), slab.out_columns(), axis, 1, BAND_ELEMENTS)
     }
 
-    /// An upper bound of the private memory that working on one band takes: values as read, turned and encoded.
+    /// An upper bound of the private memory for one band: values as read, transposed and encoded.
     pub fn band_bytes(&self) -> u64 {
         const PER_ELEMENT: u64 = 12;
         let Content::Slabs(slabs) = &self.content else { return 0 };

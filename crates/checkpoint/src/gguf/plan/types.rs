@@ -1,17 +1,17 @@
-//! Which type a tensor gets: by the mix, by what the user said of it, by what loaders take, by what divides its columns.
+//! The type of a tensor: by the ftype, the user's overrides, the loaders' requirements, and the block size that divides its columns.
 
 use super::{GgufPlanError, Reason};
-use crate::gguf::recipe::{GgufRecipe, Said};
+use crate::gguf::recipe::{GgufRecipe, TypeChoice};
 use kvant_container::gguf::TensorType;
-use kvant_gguf::ftype::{Category, Ftype, Model, Subject, choose, fitting};
+use kvant_gguf::ftype::{Category, Ftype, Model, RuledTensor, choose, fitting};
 use kvant_gguf::model::codec;
 use kvant_quant::glob::nearest_names;
 use std::collections::BTreeSet;
 
-/// What decides the type of a tensor.
+/// The facts that decide the type of a tensor.
 pub(super) struct Candidate<'a> {
     pub name: &'a str,
-    /// The modules of the source that it is made of.
+    /// Its source modules.
     pub modules: &'a [String],
     pub category: Category,
     /// Its position among tensors of values.
@@ -24,8 +24,8 @@ pub(super) struct Candidate<'a> {
     pub fixed: bool,
 }
 
-/// What the user should know of a recipe. Patterns that match none of these tensors, each given by all its names, are refused, unless
-/// another tool has written them of tensors to keep.
+/// Notes on a recipe for the user. Patterns that match none of these tensors, each given by all its names, are refused, unless
+/// another tool has written them for tensors to keep.
 ///
 /// # Errors
 /// [`GgufPlanError::IdleOverride`].
@@ -55,10 +55,10 @@ pub(super) fn choose_type(
         return Ok((TensorType::F32, Reason::Fixed));
     }
     let columns = candidate.shape.last().copied().unwrap_or(1);
-    let (kind, reason) = match recipe.said_of(candidate.name, candidate.modules) {
-        Said::Keep => (candidate.stored, Reason::Excluded),
-        Said::Type(kind) => (asked(candidate, kind, columns)?, Reason::Override),
-        Said::Nothing => of_mix(recipe.mix(), model, candidate, columns),
+    let (kind, reason) = match recipe.type_choice(candidate.name, candidate.modules) {
+        TypeChoice::Keep => (candidate.stored, Reason::Excluded),
+        TypeChoice::Type(kind) => (asked(candidate, kind, columns)?, Reason::Override),
+        TypeChoice::Nothing => of_ftype(recipe.ftype(), model, candidate, columns),
     };
     match codec::of(kind) {
         Some(_) => Ok((kind, reason)),
@@ -66,7 +66,7 @@ pub(super) fn choose_type(
     }
 }
 
-/// A type that was asked for by name is not replaced by another.
+/// An explicitly requested type is not replaced by another.
 fn asked(candidate: &Candidate<'_>, kind: TensorType, columns: usize) -> Result<TensorType, GgufPlanError> {
     match columns.is_multiple_of(kind.block_elements()) {
         true => Ok(kind),
@@ -74,15 +74,15 @@ fn asked(candidate: &Candidate<'_>, kind: TensorType, columns: usize) -> Result<
     }
 }
 
-fn of_mix(mix: Ftype, model: &Model, candidate: &Candidate<'_>, columns: usize) -> (TensorType, Reason) {
-    let subject = Subject {
+fn of_ftype(ftype: Ftype, model: &Model, candidate: &Candidate<'_>, columns: usize) -> (TensorType, Reason) {
+    let subject = RuledTensor {
         category: candidate.category,
         value: candidate.value,
         block: candidate.block,
         experts: candidate.shape.len() > 2,
         columns,
     };
-    let wanted = choose(mix, model, &subject);
+    let wanted = choose(ftype, model, &subject);
     match fitting(wanted, columns) {
         kind if kind == wanted => (kind, Reason::Ftype),
         kind => (kind, Reason::FallBack { wanted }),

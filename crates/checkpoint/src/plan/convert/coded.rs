@@ -1,8 +1,8 @@
 //! A layer whose weight is codes in the source, before it is known what they become.
 
 use crate::plan::layer::LayerDraft;
-use crate::plan::{Reuse, SourceStorage, SourceWeight};
-use kvant_numeric::kernel::Source;
+use crate::plan::{PackedUse, SourceStorage, SourceWeight};
+use kvant_numeric::kernel::FloatDType;
 use kvant_quant::scheme::{ActivationScheme, LayerScheme, TensorScheme};
 
 /// A layer whose weight is codes in the source: all but the scheme of its weight.
@@ -23,7 +23,7 @@ pub(super) struct CodedLayer {
     /// Which matrix of a 3-D tensor.
     pub(super) expert: Option<usize>,
     /// The type of the model's floats.
-    pub(super) dtype: Source,
+    pub(super) dtype: FloatDType,
     /// Bytes of codes and scales.
     pub(super) bytes: u64,
     pub(super) is_fused: bool,
@@ -36,7 +36,7 @@ impl CodedLayer {
     }
 
     /// The layer under a scheme.
-    pub(super) fn draft(&self, scheme: LayerScheme, reuse: Reuse) -> LayerDraft {
+    pub(super) fn draft(&self, scheme: LayerScheme, packed_use: PackedUse) -> LayerDraft {
         LayerDraft {
             name: self.name.clone(),
             module: self.module.clone(),
@@ -48,9 +48,9 @@ impl CodedLayer {
                 tensor: self.tensor.clone(),
                 position: self.position,
                 expert: self.expert,
-                input_major: false,
+                is_transposed: false,
                 dtype: self.dtype,
-                storage: SourceStorage::Packed { reuse, bytes: self.bytes },
+                storage: SourceStorage::Packed { packed_use, bytes: self.bytes },
             },
             shares_scale: None,
             is_fused: self.is_fused,

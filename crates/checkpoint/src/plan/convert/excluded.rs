@@ -1,14 +1,14 @@
 //! Layers of a quantized source that the recipe excludes while others are quantized anew: they keep their codes, in the form that
 //! the output holds, or the plan is refused.
 
-use super::{CommonSchemes, Fitted, Task, Usual, some_of};
+use super::{CommonSchemes, Fitted, StoredDefaults, Task, some_of};
 use crate::plan::decisions::{Decisions, EXCLUDED};
 use crate::plan::draft::{Drafts, LostCodes};
 use crate::plan::error::PlanError;
 use crate::plan::recognised::Recognised;
 use kvant_formats::format::OutputFormat;
 use kvant_formats::import::Import;
-use kvant_formats::transcode::{Conversion, Target};
+use kvant_formats::transcode::{Conversion, ConversionTarget};
 use kvant_model::network::{FusedExperts, Linear};
 use kvant_quant::scheme::ActivationScheme;
 
@@ -31,8 +31,8 @@ impl<'c, 'a> ExcludedCodes<'c, 'a> {
     }
 
     /// Whether input channels of kept codes are grouped otherwise than as they stand: the layout says so of all layers.
-    pub(in crate::plan) fn ordered(&self) -> bool {
-        self.task.as_ref().is_some_and(|task| task.ordered)
+    pub(in crate::plan) fn act_order(&self) -> bool {
+        self.task.as_ref().is_some_and(|task| task.act_order)
     }
 
     /// A task for an excluded weight that has codes.
@@ -80,7 +80,7 @@ impl<'c, 'a> ExcludedCodes<'c, 'a> {
     }
 }
 
-/// Whether any excluded weight has codes that the output could hold.
+/// Returns whether any excluded weight has codes that the output could hold.
 fn any_excluded(decisions: &Decisions<'_, '_>) -> bool {
     let Recognised { network, tensors, format, .. } = decisions.source;
     let mut linears = network.linears().iter();
@@ -97,11 +97,11 @@ fn any_excluded(decisions: &Decisions<'_, '_>) -> bool {
 
 /// What a conversion of the source to the output's layout would know.
 fn task<'c, 'a>(source: &Recognised<'_>, import: &'c Import<'a>) -> Option<Task<'c, 'a>> {
-    let (usual, format) = (Usual::of(&source.tensors)?, source.format.checkpoint()?);
+    let (defaults, format) = (StoredDefaults::of(&source.tensors)?, source.format.checkpoint()?);
     let max_shard_size = source.recipe.max_shard_size();
-    let conversion = Conversion { target: Target::Codes(format), requantize: false, max_shard_size };
-    let ordered = usual.ordered && source.format.capabilities().act_order;
-    Some(Task { import, usual, common: CommonSchemes::new(), conversion, widens: false, ordered })
+    let conversion = Conversion { target: ConversionTarget::Codes(format), requantize: false, max_shard_size };
+    let act_order = defaults.act_order && source.format.capabilities().act_order;
+    Some(Task { import, defaults, common: CommonSchemes::new(), conversion, widens: false, act_order })
 }
 
 fn lose(source: &Recognised<'_>, weight: usize, reason: &str) -> Drafts {
@@ -135,7 +135,7 @@ fn is_static(scheme: Option<ActivationScheme>) -> bool {
     scheme.is_some_and(|scheme| scheme.needs_calibration())
 }
 
-/// Why a layer does not fit, without its name.
+/// The reason that a layer does not fit, without its name.
 fn reason_of(error: &PlanError) -> String {
     match error {
         PlanError::Conversion { reason, .. } => reason.clone(),

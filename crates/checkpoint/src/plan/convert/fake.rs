@@ -1,6 +1,6 @@
 //! What a conversion to plain floats keeps of the source's quantized activations, where evaluation shall apply it.
 
-use super::Usual;
+use super::StoredDefaults;
 use crate::plan::recognised::Recognised;
 use kvant_formats::format::ModuleScheme;
 use kvant_formats::format::plain_floats::FakeQuantization;
@@ -8,14 +8,18 @@ use kvant_formats::import::{Import, StoredActivation};
 use kvant_model::network::Linear;
 use kvant_quant::activation::StaticParameters;
 use kvant_quant::scheme::TensorScheme;
-use kvant_weights::activation_point::Site;
+use kvant_weights::activation_point::ActivationPoint;
 use std::collections::BTreeSet;
 
 impl Recognised<'_> {
     /// How the source quantizes activations, by the names that the output has; `None` where it does not.
-    pub(super) fn stored_fake_quantization(&self, import: &Import<'_>, usual: Usual) -> Option<FakeQuantization> {
-        let mut parameters: Vec<(Site, StaticParameters)> = Vec::new();
-        let mut scheme_at = |site: Site, stored: &Option<StoredActivation>| {
+    pub(super) fn stored_fake_quantization(
+        &self,
+        import: &Import<'_>,
+        defaults: StoredDefaults,
+    ) -> Option<FakeQuantization> {
+        let mut parameters: Vec<(ActivationPoint, StaticParameters)> = Vec::new();
+        let mut scheme_at = |site: ActivationPoint, stored: &Option<StoredActivation>| {
             let stored = stored.as_ref()?;
             parameters.extend(stored.parameters.clone().map(|found| (site, found)));
             Some(stored.scheme)
@@ -24,18 +28,18 @@ impl Recognised<'_> {
         for linear in self.network.linears() {
             let Some(stored) = import.activations(&linear.module) else { continue };
             let name = self.output_name(&linear.module);
-            let input = scheme_at(Site::Input(name.clone()), &stored.input);
-            let output = scheme_at(Site::Output(name.clone()), &stored.output);
-            layers.push((name, ModuleScheme { weight: self.stored_scheme(linear, usual), input, output }));
+            let input = scheme_at(ActivationPoint::Input(name.clone()), &stored.input);
+            let output = scheme_at(ActivationPoint::Output(name.clone()), &stored.output);
+            layers.push((name, ModuleScheme { weight: self.stored_scheme(linear, defaults), input, output }));
         }
         let mut attention = Vec::new();
         for block in self.network.blocks() {
             let Some(stored) = import.attention(*block) else { continue };
             let sites = [
-                (Site::Key(*block), &stored.key),
-                (Site::Value(*block), &stored.value),
-                (Site::Query(*block), &stored.query),
-                (Site::Probabilities(*block), &stored.probabilities),
+                (ActivationPoint::Key(*block), &stored.key),
+                (ActivationPoint::Value(*block), &stored.value),
+                (ActivationPoint::Query(*block), &stored.query),
+                (ActivationPoint::Probabilities(*block), &stored.probabilities),
             ];
             for (site, stored) in sites {
                 attention.extend(scheme_at(site.clone(), stored).map(|scheme| (site, scheme)));
@@ -50,9 +54,9 @@ impl Recognised<'_> {
         Some(described.with_parameters(parameters.iter().map(|(site, found)| (site, found))))
     }
 
-    fn stored_scheme(&self, linear: &Linear, usual: Usual) -> Option<TensorScheme> {
+    fn stored_scheme(&self, linear: &Linear, defaults: StoredDefaults) -> Option<TensorScheme> {
         match self.tensors[linear.weight].packed()? {
-            [matrix] => usual.scheme_of(matrix),
+            [matrix] => defaults.scheme_of(matrix),
             _ => None,
         }
     }

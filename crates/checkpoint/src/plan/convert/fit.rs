@@ -1,8 +1,8 @@
-//! What becomes of a weight: the form of its codes that the target holds, or values that are quantized anew.
+//! The action on a weight: codes in the target's form, or requantized values.
 
 use super::coded::CodedLayer;
 use super::{ACCEPT, SMALL_LOSS, Task, way_out};
-use crate::plan::Reuse;
+use crate::plan::PackedUse;
 use crate::plan::error::PlanError;
 use crate::plan::quantization_config::can_say;
 use crate::plan::recognised::Recognised;
@@ -13,10 +13,10 @@ use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::{Fused, Part};
 use kvant_weights::weight::PackedMatrix;
 
-/// What becomes of a weight.
+/// The rounding of a weight.
 pub(super) struct Fit {
     pub(super) scheme: LayerScheme,
-    pub(super) reuse: Reuse,
+    pub(super) packed_use: PackedUse,
     pub(super) loss: Option<Loss>,
 }
 
@@ -36,7 +36,7 @@ impl Recognised<'_> {
         }
         let (layer, matrix) = self.draft_of_codes(task, linear)?;
         let common = linear.siblings.and_then(|group| task.common.get(&group)).filter(|_| task.conversion.requantize);
-        let fit = match common.filter(|common| task.usual.scheme_of(matrix).as_ref() != Some(*common)) {
+        let fit = match common.filter(|common| task.defaults.scheme_of(matrix).as_ref() != Some(*common)) {
             Some(weight) => self.anew(task, &layer, layer.scheme(*weight), None, None)?,
             None => self.fit(task, matrix, &layer, None)?,
         };
@@ -51,7 +51,7 @@ impl Recognised<'_> {
         layer: &CodedLayer,
         fused: Option<Fused<'_>>,
     ) -> Result<Fit, PlanError> {
-        let Some(stored) = task.usual.scheme_of(matrix) else {
+        let Some(stored) = task.defaults.scheme_of(matrix) else {
             let refusal = self.refusal(&layer.tensor, matrix.unlike(), way_out(task.conversion.requantize));
             return match matrix.like().filter(|_| task.conversion.requantize) {
                 Some(weight) => self.anew(task, layer, layer.scheme(weight), fused, Some(refusal)),
@@ -69,7 +69,7 @@ impl Recognised<'_> {
                 }
             };
             match loss_of_scales(Isa::best(), matrix, &parts) {
-                None => return Ok(Fit { scheme, reuse: Reuse::Codes, loss: None }),
+                None => return Ok(Fit { scheme, packed_use: PackedUse::Codes, loss: None }),
                 Some(loss) if least.as_ref().is_none_or(|(_, other)| loss.relative < other.relative) => {
                     least = Some((scheme, loss));
                 }
@@ -80,7 +80,7 @@ impl Recognised<'_> {
             (false, Some((_, loss))) => Err(self.refusal(&layer.tensor, loss.reason, ACCEPT)),
             (false, None) => Err(refused.unwrap_or(PlanError::NotQuantized)),
             (true, Some((scheme, loss))) if loss.relative <= SMALL_LOSS => {
-                Ok(Fit { scheme, reuse: Reuse::Codes, loss: Some(loss) })
+                Ok(Fit { scheme, packed_use: PackedUse::Codes, loss: Some(loss) })
             }
             (true, _) => self.anew(task, layer, layer.scheme(stored), fused, refused),
         }
@@ -97,10 +97,10 @@ impl Recognised<'_> {
     ) -> Result<Fit, PlanError> {
         let found = nearest(self.format, stored, |scheme| self.holds(task, layer, scheme, fused));
         let scheme = found.ok_or_else(|| refused.unwrap_or(PlanError::NotQuantized))?;
-        Ok(Fit { scheme, reuse: Reuse::Values, loss: None })
+        Ok(Fit { scheme, packed_use: PackedUse::Values, loss: None })
     }
 
-    /// Whether the target holds a layer that is quantized anew to a scheme.
+    /// Returns whether the target holds a layer that is quantized anew to a scheme.
     pub(super) fn holds(
         &self,
         task: &Task<'_, '_>,
@@ -119,14 +119,14 @@ impl Recognised<'_> {
         layer: &CodedLayer,
         scheme: LayerScheme,
         fused: Option<Fused<'_>>,
-        ordered: bool,
+        act_order: bool,
     ) -> Result<Vec<Part>, PlanError> {
         let hint = way_out(task.conversion.requantize);
-        if ordered && !self.format.capabilities().act_order {
-            let reason = "its input channels are not grouped as they stand, and there is no place for their groups";
+        if act_order && !self.format.capabilities().act_order {
+            let reason = "its input channels are not grouped in storage order, and the layout has no group index";
             return Err(self.refusal(&layer.tensor, reason, hint));
         }
-        let parts = self.parts(&layer.draft(scheme, Reuse::Codes), fused, task.ordered);
+        let parts = self.parts(&layer.draft(scheme, PackedUse::Codes), fused, task.act_order);
         let said = |parts| can_say(self.format, &self.recipe, &layer.name, scheme).map(|()| parts);
         // The problem's own hint is for quantizing: it names schemes, which a source has already.
         let error = |problem: kvant_weights::parts::CannotHold| self.refusal(&layer.tensor, problem.reason, hint);

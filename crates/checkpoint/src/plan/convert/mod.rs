@@ -12,22 +12,22 @@ pub(super) use self::excluded::ExcludedCodes;
 use self::coded::CodedLayer;
 use self::fit::{Fit, Fitted};
 use self::siblings::CommonSchemes;
+use super::activation_points::LayerOrigin;
 use super::attention::AttentionDrafts;
 use super::build::{float_type, refuse_without_config};
 use super::declared::{Declared, StatedAs};
 use super::draft::{self, Draft, Drafts};
 use super::error::PlanError;
-use super::layer::{LayerDraft, has_tensor_scale};
+use super::layer::{LayerDraft, has_global_scale};
 use super::layer_drafts::LayerDrafts;
 use super::recognised::Recognised;
-use super::sites::Origin;
 use super::source::SourceTensor;
-use super::{CalibratedPlan, ParameterTensor, Plan, Reuse, Site, SourceStorage};
+use super::{ActivationPoint, CalibratedPlan, PackedUse, ParameterTensor, Plan, SourceStorage};
 use crate::recipe::Recipe;
 use kvant_container::Checkpoint;
 use kvant_formats::format::OutputFormat;
 use kvant_formats::import::{self, Import, StoredActivation};
-use kvant_formats::transcode::{Conversion, FloatType, Target, loss_of_parameter};
+use kvant_formats::transcode::{Conversion, ConversionTarget, FloatType, loss_of_parameter};
 use kvant_model::family::{ExpertStorage, Role};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{ExpertsStorage, FusedExperts, Linear, expert_module};
@@ -56,46 +56,60 @@ impl Plan {
     pub fn convert(checkpoint: &Checkpoint, conversion: &Conversion) -> Result<CalibratedPlan, PlanError> {
         let json = checkpoint.config()?;
         let config = json.as_ref().map_or_else(|| Ok(ModelConfig::default()), ModelConfig::from_json)?;
-        if let (Target::Codes(format), None) = (conversion.target, &json) {
+        if let (ConversionTarget::Codes(format), None) = (conversion.target, &json) {
             refuse_without_config(format.into())?;
         }
         let import = import::open(checkpoint)?;
         let float = match conversion.target {
-            Target::Float(Some(float)) => float,
+            ConversionTarget::Float(Some(float)) => float,
             _ => float_type(&config),
         };
         let tensors = SourceTensor::imported(checkpoint, import.tensors().to_vec(), float.dtype());
         // A GGUF file of floats has another layout all the same, and a model with adapters other weights.
         let is_changed = checkpoint.gguf().is_some() || !checkpoint.adapters().is_empty();
-        let is_converted = is_changed && matches!(conversion.target, Target::Float(_) | Target::Fake);
-        let coded = Usual::of(&tensors);
+        let is_converted =
+            is_changed && matches!(conversion.target, ConversionTarget::Float(_) | ConversionTarget::Fake);
+        let coded = StoredDefaults::of(&tensors);
         let nothing = if json.is_some() { PlanError::NotQuantized } else { PlanError::Unsaid };
-        let usual = coded.or(is_converted.then_some(Usual::NONE)).ok_or(nothing)?;
+        let defaults = coded.or(is_converted.then_some(StoredDefaults::NONE)).ok_or(nothing)?;
         let (format, attention) = match conversion.target {
-            Target::Float(_) | Target::Fake => (OutputFormat::PlainFloats, AttentionScheme::default()),
-            Target::Codes(format) if conversion.leaves_activations() => (format.into(), AttentionScheme::default()),
-            Target::Codes(format) => (format.into(), stored_attention(&import)),
+            ConversionTarget::Float(_) | ConversionTarget::Fake => {
+                (OutputFormat::PlainFloats, AttentionScheme::default())
+            }
+            ConversionTarget::Codes(format) if conversion.leaves_activations() => {
+                (format.into(), AttentionScheme::default())
+            }
+            ConversionTarget::Codes(format) => (format.into(), stored_attention(&import)),
         };
         let recipe = Recipe::carrying(format, attention, conversion.max_shard_size);
         let source = Recognised::new(tensors, config, recipe)?;
         let drafts = match conversion.target {
-            Target::Float(_) | Target::Fake => {
-                let is_stated = conversion.target == Target::Float(Some(float));
+            ConversionTarget::Float(_) | ConversionTarget::Fake => {
+                let is_stated = conversion.target == ConversionTarget::Float(Some(float));
                 let is_rounded = coded.is_some() && !is_stated && float != FloatType::F32;
                 source.widened(is_rounded.then_some(float))
             }
-            Target::Codes(_) => {
-                let natural = |matrix: &PackedMatrix<'_>| usual.scheme_of(matrix).or_else(|| matrix.like());
+            ConversionTarget::Codes(_) => {
+                let natural = |matrix: &PackedMatrix<'_>| defaults.scheme_of(matrix).or_else(|| matrix.like());
                 let common = source.common_schemes(natural);
-                let ordered = usual.ordered && format.capabilities().act_order;
+                let act_order = defaults.act_order && format.capabilities().act_order;
                 let widens = checkpoint.gguf().is_some();
-                source.converted(&Task { import: &import, usual, common, conversion: *conversion, widens, ordered })?
+                source.converted(&Task {
+                    import: &import,
+                    defaults,
+                    common,
+                    conversion: *conversion,
+                    widens,
+                    act_order,
+                })?
             }
         };
         let stated = match conversion.target {
-            Target::Codes(_) => StatedAs::Quantized,
-            Target::Float(_) => StatedAs::Floats { float, fake: None },
-            Target::Fake => StatedAs::Floats { float, fake: source.stored_fake_quantization(&import, usual) },
+            ConversionTarget::Codes(_) => StatedAs::Quantized,
+            ConversionTarget::Float(_) => StatedAs::Floats { float, fake: None },
+            ConversionTarget::Fake => {
+                StatedAs::Floats { float, fake: source.stored_fake_quantization(&import, defaults) }
+            }
         };
         let declared = Declared::new(source, drafts);
         let parameters = declared.stored_parameters(&import, conversion)?;
@@ -108,28 +122,28 @@ impl Plan {
     }
 }
 
-/// What all weights of the source have in common.
+/// The common properties of all weights of the source.
 #[derive(Clone, Copy)]
-struct Usual {
+struct StoredDefaults {
     /// Rows and columns that share a scale in most of them.
     tile: Option<(usize, usize)>,
     /// Whether zero has the middle code in all integers.
     symmetric: bool,
     /// Whether any are grouped otherwise than as they stand.
-    ordered: bool,
+    act_order: bool,
 }
 
-impl Usual {
+impl StoredDefaults {
     /// Of weights that are not quantized.
-    const NONE: Usual = Usual { tile: None, symmetric: true, ordered: false };
+    const NONE: StoredDefaults = StoredDefaults { tile: None, symmetric: true, act_order: false };
 
-    /// What the codes of a matrix are; `None` for what no scheme describes.
+    /// The codes of a matrix; `None` if no scheme describes them.
     fn scheme_of(&self, matrix: &PackedMatrix<'_>) -> Option<TensorScheme> {
         matrix.scheme(self.symmetric, self.tile)
     }
 
     /// `None` where nothing is quantized.
-    fn of(tensors: &[SourceTensor<'_>]) -> Option<Usual> {
+    fn of(tensors: &[SourceTensor<'_>]) -> Option<StoredDefaults> {
         let packed = || tensors.iter().filter_map(SourceTensor::packed).flatten();
         let matrices = || packed().filter(|matrix| !matrix.is_float());
         matrices().next()?;
@@ -138,25 +152,25 @@ impl Usual {
             *counts.entry(tile).or_default() += 1;
         }
         let isa = Isa::best();
-        Some(Usual {
+        Some(StoredDefaults {
             tile: counts.into_iter().max_by_key(|(tile, count)| (*count, *tile)).map(|(tile, _)| tile),
             symmetric: matrices().filter(|matrix| matrix.is_integer()).all(|matrix| matrix.is_symmetric(isa)),
-            ordered: matrices().any(|matrix| matrix.groups().is_some()),
+            act_order: matrices().any(|matrix| matrix.groups().is_some()),
         })
     }
 }
 
-/// What a conversion is of and to.
+/// The source and target of a conversion.
 struct Task<'c, 'a> {
     import: &'c Import<'a>,
-    usual: Usual,
-    /// What layers get that engines make one of, where they differ.
+    defaults: StoredDefaults,
+    /// Schemes of layers that engines fuse, if they differ.
     common: CommonSchemes,
     conversion: Conversion,
     /// Whether codes of embedding and head become floats.
     widens: bool,
     /// Whether input channels of layers whose codes are taken over are grouped otherwise than as they stand.
-    ordered: bool,
+    act_order: bool,
 }
 
 impl Recognised<'_> {
@@ -171,7 +185,7 @@ impl Recognised<'_> {
             layers: Vec::new(),
             attention: AttentionDrafts::default(),
             rest: self.keep_all(&all),
-            ordered: false,
+            act_order: false,
             notices: self.parted_experts().into_iter().chain(rounding).collect(),
         }
     }
@@ -207,10 +221,10 @@ impl Recognised<'_> {
         let rest = draft::without_place(self, &drafts);
         let with_codes = rest.iter().map(|tensor| &self.tensors[*tensor]).find(|tensor| tensor.has_codes());
         if let Some(tensor) = with_codes.filter(|_| !task.widens) {
-            return Err(self.refusal(&tensor.name, "it is no linear layer", "convert ‹to› float"));
+            return Err(self.refusal(&tensor.name, "it is not a linear layer", "convert ‹to› float"));
         }
         let rest = self.keep_all(&rest);
-        Ok(LayerDrafts { layers: drafts, attention, rest, ordered: task.ordered, notices })
+        Ok(LayerDrafts { layers: drafts, attention, rest, act_order: task.act_order, notices })
     }
 
     fn refusal(&self, tensor: &str, reason: impl Into<String>, hint: &str) -> PlanError {
@@ -263,11 +277,11 @@ impl Recognised<'_> {
 
     fn convert_linear(&self, task: &Task<'_, '_>, linear: &Linear, fitted: Fitted) -> Result<Drafts, PlanError> {
         let Fitted { layer, fit } = fitted;
-        let shares = fit.reuse == Reuse::Values && has_tensor_scale(fit.scheme.weight);
+        let shares = fit.packed_use == PackedUse::Values && has_global_scale(fit.scheme.weight);
         let shares_scale = linear.siblings.filter(|_| shares).map(|group| group.index());
-        let layer = LayerDraft { shares_scale, ..layer.draft(fit.scheme, fit.reuse) };
+        let layer = LayerDraft { shares_scale, ..layer.draft(fit.scheme, fit.packed_use) };
         let notices = change_of_values(&layer, fit).into_iter().collect();
-        let drafts = self.layer(linear.weight, layer, &Origin::of_linear(linear), task.ordered)?;
+        let drafts = self.layer(linear.weight, layer, &LayerOrigin::of_linear(linear), task.act_order)?;
         Ok(Drafts { notices, ..drafts })
     }
 
@@ -282,7 +296,7 @@ impl Recognised<'_> {
             self.format.capabilities().fused_experts_only.then_some(Fused { module: &of_all, count: matrices.len() });
         let dtype = self.source_type(weight)?;
         let layers = matrices.iter().enumerate().map(|(expert, matrix)| {
-            let origin = Origin::of_expert(experts, expert_module(&experts.module, expert));
+            let origin = LayerOrigin::of_expert(experts, expert_module(&experts.module, expert));
             let layer = CodedLayer {
                 name: self.output_name(&origin.module),
                 module: origin.module.clone(),
@@ -299,11 +313,11 @@ impl Recognised<'_> {
                 is_fused: matches!(experts.role, Role::Gate | Role::Up),
             };
             let fit = self.fit(task, matrix, &layer, fused)?;
-            let layer = layer.draft(fit.scheme, fit.reuse);
+            let layer = layer.draft(fit.scheme, fit.packed_use);
             let notices = change_of_values(&layer, fit).into_iter().collect();
             let drafts = match fused {
-                Some(_) => self.fused_parts(weight, layer, experts, task.ordered)?,
-                None => self.layer(weight, layer, &origin, task.ordered)?,
+                Some(_) => self.fused_parts(weight, layer, experts, task.act_order)?,
+                None => self.layer(weight, layer, &origin, task.act_order)?,
             };
             Ok(Drafts { notices, ..drafts })
         });
@@ -316,7 +330,7 @@ impl Recognised<'_> {
         let layers = draft::layers(drafts).map(|drafted| &drafted.layer);
         let mut anew: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for layer in layers.clone() {
-            if matches!(layer.source.storage, SourceStorage::Packed { reuse: Reuse::Values, .. }) {
+            if matches!(layer.source.storage, SourceStorage::Packed { packed_use: PackedUse::Values, .. }) {
                 anew.entry(layer.scheme.weight.to_string()).or_default().push(&layer.name);
             }
         }
@@ -330,19 +344,19 @@ impl Recognised<'_> {
                 .is_some_and(|stored| stored.input.is_some() || stored.output.is_some())
         };
         let left_out = (task.conversion.leaves_activations() && layers.clone().any(has_activations))
-            .then(|| "the source quantizes activations, which this layout does not: they stay in floats".to_owned());
+            .then(|| "the source quantizes activations, which this layout does not: they stay in float".to_owned());
         anew.into_iter().map(line).chain(left_out).collect()
     }
 }
 
 /// A word to the user where codes are taken over and values change all the same.
 fn change_of_values(layer: &LayerDraft, fit: Fit) -> Option<String> {
-    let loss = fit.loss.filter(|_| fit.reuse == Reuse::Codes)?;
+    let loss = fit.loss.filter(|_| fit.packed_use == PackedUse::Codes)?;
     Some(format!("`{}`: {}", layer.name, loss.reason))
 }
 
 impl Declared<'_> {
-    /// What the source says of activations, for all places of the plan.
+    /// The source's quantization of activations, at all activation points of the plan.
     fn stored_parameters(&self, import: &Import<'_>, conversion: &Conversion) -> Result<Parameters, PlanError> {
         let mut found = Vec::new();
         for ParameterTensor { part, .. } in &self.parameter_tensors {
@@ -356,7 +370,7 @@ impl Declared<'_> {
     }
 }
 
-/// What to do instead.
+/// The alternative.
 fn way_out(requantize: bool) -> &'static str {
     if requantize { FLOATS } else { ACCEPT }
 }
@@ -371,15 +385,15 @@ fn some_of(names: &[&str]) -> String {
     }
 }
 
-fn parameters_of(import: &Import<'_>, site: &Site) -> Option<StaticParameters> {
+fn parameters_of(import: &Import<'_>, site: &ActivationPoint) -> Option<StaticParameters> {
     let module = |module: &str| import.activations(module);
     let stored = match site {
-        Site::Input(name) => module(name)?.input.as_ref(),
-        Site::Output(name) => module(name)?.output.as_ref(),
-        Site::Key(block) => import.attention(*block)?.key.as_ref(),
-        Site::Value(block) => import.attention(*block)?.value.as_ref(),
-        Site::Query(block) => import.attention(*block)?.query.as_ref(),
-        Site::Probabilities(block) => import.attention(*block)?.probabilities.as_ref(),
+        ActivationPoint::Input(name) => module(name)?.input.as_ref(),
+        ActivationPoint::Output(name) => module(name)?.output.as_ref(),
+        ActivationPoint::Key(block) => import.attention(*block)?.key.as_ref(),
+        ActivationPoint::Value(block) => import.attention(*block)?.value.as_ref(),
+        ActivationPoint::Query(block) => import.attention(*block)?.query.as_ref(),
+        ActivationPoint::Probabilities(block) => import.attention(*block)?.probabilities.as_ref(),
     };
     stored?.parameters.clone()
 }

@@ -2,7 +2,7 @@
 //! GGUF give values more bits than queries and keys), or where the target holds those of some alone. Of the first the widest counts; of the second one that keeps codes, if there is one.
 
 use super::{Fit, Fitted, Task, way_out};
-use crate::plan::Reuse;
+use crate::plan::PackedUse;
 use crate::plan::draft::{self, Draft};
 use crate::plan::error::PlanError;
 use crate::plan::recognised::Recognised;
@@ -52,7 +52,7 @@ impl Recognised<'_> {
                 let Some(Fitted { layer, fit }) = &mut fitted[id.index()] else { continue };
                 if fit.scheme.weight != weight {
                     let scheme = layer.scheme(weight);
-                    *fit = Fit { scheme, reuse: Reuse::Values, loss: None };
+                    *fit = Fit { scheme, packed_use: PackedUse::Values, loss: None };
                 }
             }
         }
@@ -64,7 +64,7 @@ impl Recognised<'_> {
         if members.windows(2).all(|pair| facts(pair[0]) == facts(pair[1])) {
             return None;
         }
-        members.sort_by_key(|member| member.fit.reuse == Reuse::Values);
+        members.sort_by_key(|member| member.fit.packed_use == PackedUse::Values);
         let holds = |Fitted { layer, .. }: &Fitted, weight| self.holds(task, layer, layer.scheme(weight), None);
         let all_hold = |weight: &TensorScheme| members.iter().all(|member| holds(member, *weight));
         members.iter().map(|member| member.fit.scheme.weight).find(all_hold)

@@ -22,7 +22,7 @@ const OF_COMPUTATION: &[&str] = &["max_chunk_memory", "offload_device", "offload
 /// Keys of modifiers that quantize.
 const OF_QUANTIZATION: &[&str] = &["config_groups", "ignore", "kv_cache_scheme", "scheme", "targets"];
 
-/// Whether a document looks like such a recipe.
+/// Returns whether a document looks like such a recipe.
 pub(super) fn recognizes(value: &Value) -> bool {
     let is_part = |key: &String| key.ends_with("_stage") || key.ends_with("Modifier");
     value.as_object().is_some_and(|fields| fields.keys().any(is_part))
@@ -33,13 +33,13 @@ pub(super) fn recognizes(value: &Value) -> bool {
 /// # Errors
 /// *Invalid* where it is not of llm-compressor's form, *unsupported* for what Kvant cannot express.
 pub(super) fn read_recipe(value: &Value) -> Result<RecipeFile, RecipeError> {
-    let mut reader = Reader::default();
+    let mut reader = ModifierReader::default();
     for (key, stage) in object("the recipe", value)? {
         if key.ends_with("_stage") {
             reader.stage(key, stage)?;
         } else if key.ends_with("Modifier") {
             let hint = format!("write it inside of a stage: quant_stage: {{quant_modifiers: {{{key}: ...}}}}");
-            return Err(RecipeError::invalid(key.as_str(), "stands outside of a stage", hint));
+            return Err(RecipeError::invalid(key.as_str(), "is outside a stage", hint));
         } else if !is_empty(stage) {
             return Err(RecipeError::unsupported(key.as_str(), "is neither a stage nor a modifier", REMOVE));
         }
@@ -48,7 +48,7 @@ pub(super) fn read_recipe(value: &Value) -> Result<RecipeFile, RecipeError> {
 }
 
 #[derive(Default)]
-struct Reader {
+struct ModifierReader {
     rules: SchemeRules,
     /// Spellings of algorithms in order.
     algorithms: Vec<String>,
@@ -56,7 +56,7 @@ struct Reader {
     quantizer: Option<String>,
 }
 
-impl Reader {
+impl ModifierReader {
     fn stage(&mut self, stage: &str, value: &Value) -> Result<(), RecipeError> {
         for (key, modifiers) in object(stage, value)? {
             let place = format!("{stage}.{key}");
@@ -65,7 +65,7 @@ impl Reader {
                     let place = format!("{place}.{name}");
                     let none = Map::new();
                     let settings = if settings.is_null() { &none } else { object(&place, settings)? };
-                    self.modifier(name, Settings { place: &place, fields: settings })?;
+                    self.modifier(name, ModifierSettings { place: &place, fields: settings })?;
                 }
             } else if !is_empty(modifiers) && modifiers.as_str() != Some("oneshot") {
                 return Err(RecipeError::unsupported(place, "is not a list of modifiers", REMOVE));
@@ -74,7 +74,7 @@ impl Reader {
         Ok(())
     }
 
-    fn modifier(&mut self, name: &str, settings: Settings<'_>) -> Result<(), RecipeError> {
+    fn modifier(&mut self, name: &str, settings: ModifierSettings<'_>) -> Result<(), RecipeError> {
         match name {
             "QuantizationModifier" | "vLLMQuantizationModifier" => {
                 settings.check(&[OF_QUANTIZATION])?;
@@ -101,8 +101,8 @@ impl Reader {
         }
     }
 
-    /// Which layers get which scheme.
-    fn quantization(&mut self, settings: Settings<'_>) -> Result<(), RecipeError> {
+    /// The schemes of layers.
+    fn quantization(&mut self, settings: ModifierSettings<'_>) -> Result<(), RecipeError> {
         let field = |key: &str| settings.fields.get(key).filter(|value| !is_empty(value));
         let at = |key: &str| format!("{}.{key}", settings.place);
         if let Some(value) = field("ignore") {
@@ -116,7 +116,7 @@ impl Reader {
             return Ok(());
         }
         if let Some(first) = self.quantizer.replace(settings.place.to_owned()) {
-            let reason = format!("quantizes layers beside those of {first}, each with an algorithm of its own");
+            let reason = format!("quantizes further layers besides those of {first}, each with its own algorithm");
             let hint = "use one of the modifiers for all layers: Kvant makes all of them with the same algorithms";
             return Err(RecipeError::unsupported(settings.place, reason, hint));
         }
@@ -126,10 +126,10 @@ impl Reader {
         };
         match (groups, scheme) {
             (Some(_), Some(_)) => {
-                Err(RecipeError::invalid(at("scheme"), "is given beside config_groups", "keep one of them"))
+                Err(RecipeError::invalid(at("scheme"), "is given together with config_groups", "keep one of them"))
             }
             (Some(_), None) if targets != ["Linear"] => {
-                let reason = "is given beside config_groups, which have targets of their own";
+                let reason = "is given together with config_groups, which have their own targets";
                 Err(RecipeError::unsupported(at("targets"), reason, "remove it"))
             }
             (Some(groups), None) => self.rules.add_groups(&at("config_groups"), groups),
@@ -156,7 +156,7 @@ impl Reader {
         Ok(())
     }
 
-    fn gptq(&mut self, settings: Settings<'_>) -> Result<(), RecipeError> {
+    fn gptq(&mut self, settings: ModifierSettings<'_>) -> Result<(), RecipeError> {
         settings.check(&[OF_QUANTIZATION, &["actorder", "block_size", "dampening_frac", "sequential_update"]])?;
         if settings.fields.get("sequential_update") == Some(&Value::Bool(false)) {
             let place = format!("{}.sequential_update", settings.place);
@@ -181,7 +181,7 @@ impl Reader {
         self.push(settings.place, spelling)
     }
 
-    fn awq(&mut self, settings: Settings<'_>) -> Result<(), RecipeError> {
+    fn awq(&mut self, settings: ModifierSettings<'_>) -> Result<(), RecipeError> {
         settings.check(&[OF_QUANTIZATION, &["duo_scaling", "mappings", "n_grid"]])?;
         // Limits of weights are not searched there.
         let mut spelling = "awq:clip=off".to_owned();
@@ -200,7 +200,7 @@ impl Reader {
         self.quantization(settings)
     }
 
-    fn smooth_quant(&mut self, settings: Settings<'_>) -> Result<(), RecipeError> {
+    fn smooth_quant(&mut self, settings: ModifierSettings<'_>) -> Result<(), RecipeError> {
         settings.check(&[&["algorithm", "mappings", "smoothing_strength"]])?;
         let kind = settings.fields.get("algorithm").filter(|value| !is_empty(value));
         if kind.is_some_and(|kind| kind.as_str() != Some("smoothquant")) {
@@ -219,7 +219,7 @@ impl Reader {
         Ok(())
     }
 
-    fn note_mappings(&mut self, settings: Settings<'_>) {
+    fn note_mappings(&mut self, settings: ModifierSettings<'_>) {
         if settings.fields.get("mappings").is_some_and(|value| !is_empty(value)) {
             let note = format!(
                 "{}.mappings is not used: which layers are smoothed together follows from the model's family",
@@ -238,14 +238,14 @@ impl Reader {
     }
 }
 
-/// What a modifier says.
+/// The settings of a modifier.
 #[derive(Clone, Copy)]
-struct Settings<'a> {
+struct ModifierSettings<'a> {
     place: &'a str,
     fields: &'a Map<String, Value>,
 }
 
-impl Settings<'_> {
+impl ModifierSettings<'_> {
     /// Refuses keys that are not among these, unless they ask for nothing.
     fn check(&self, known: &[&[&str]]) -> Result<(), RecipeError> {
         for (key, value) in self.fields {
@@ -272,7 +272,7 @@ impl Settings<'_> {
                 spelling.push_str(&format!(":{option}={number}"));
                 Ok(())
             }
-            Some(_) => Err(RecipeError::invalid(format!("{}.{key}", self.place), "is no number", "give a number")),
+            Some(_) => Err(RecipeError::invalid(format!("{}.{key}", self.place), "is not a number", "give a number")),
         }
     }
 }

@@ -32,7 +32,7 @@ fn stage(modifiers: &str) -> String {
 }
 
 #[test]
-fn recipes_ask_for_what_the_command_line_asks_for() {
+fn llm_compressor_recipes_match_command_line_settings() {
     let int4 = "weights: {num_bits: 4, type: int, symmetric: true, strategy: group, group_size: 128}";
     let int8 = "weights: {num_bits: 8, type: int, symmetric: true, strategy: channel}";
     let group =
@@ -132,14 +132,14 @@ fn recipes_ask_for_what_the_command_line_asks_for() {
 }
 
 #[test]
-fn the_cache_is_quantized_beside_weights() {
+fn kv_cache_modifier_is_read_beside_weights() {
     let text = "GPTQModifier:\n  ignore: [lm_head]\n  scheme: W4A16\nQuantizationModifier:\n  kv_cache_scheme: {num_bits: 8, type: float, symmetric: true, strategy: tensor, dynamic: false}";
     let file = read(&stage(text)).unwrap();
     assert_eq!((file.kv_cache.as_deref(), &file.algorithm), (Some("e4m3:tensor!static"), &vec!["gptq".to_owned()]));
 }
 
 #[test]
-fn ignored_layers_that_a_model_has_not_are_no_mistake_and_settings_of_the_command_line_win() {
+fn unmatched_ignores_are_accepted_and_command_line_settings_win() {
     let text = stage("QuantizationModifier:\n  ignore: [lm_head, \"re:vision_tower.*\"]\n  scheme: W4A16");
     let line = Settings { scheme: Some("int8:channel".to_owned()), ..Settings::default() };
     let recipe = Recipe::resolve(&line, &Settings::try_from(read(&text).unwrap()).unwrap()).unwrap();
@@ -151,7 +151,7 @@ fn ignored_layers_that_a_model_has_not_are_no_mistake_and_settings_of_the_comman
 }
 
 #[test]
-fn mappings_and_heads_are_noted() {
+fn mappings_and_head_targets_are_noted() {
     let text = "SmoothQuantModifier:\n  mappings:\n  - - ['re:.*q_proj']\n    - re:.*input_layernorm\nGPTQModifier:\n  scheme: W8A8";
     let notes = read(&stage(text)).unwrap().notes;
     assert!(notes[0].starts_with("quant_stage.quant_modifiers.SmoothQuantModifier.mappings is not used"), "{notes:?}");
@@ -159,7 +159,7 @@ fn mappings_and_heads_are_noted() {
 }
 
 #[test]
-fn each_part_that_kvant_cannot_express_is_named() {
+fn unsupported_modifiers_are_named() {
     let quantization = "QuantizationModifier:\n  scheme: W4A16\n";
     for (text, place) in [
         ("SparseGPTModifier:\n  sparsity: 0.5\n", "SparseGPTModifier: prunes weights"),
@@ -172,17 +172,20 @@ fn each_part_that_kvant_cannot_express_is_named() {
         ("SmoothQuantModifier:\n  num_calibration_steps: 5\n", "SmoothQuantModifier.num_calibration_steps: "),
         ("SmoothQuantModifier:\n  algorithm: log_equalization\n", "SmoothQuantModifier.algorithm: "),
         ("SmoothQuantModifier:\n  smoothing_strength: 7\n", "SmoothQuantModifier: `7`"),
-        ("SmoothQuantModifier:\n  smoothing_strength: much\n", "SmoothQuantModifier.smoothing_strength: is no number"),
+        (
+            "SmoothQuantModifier:\n  smoothing_strength: much\n",
+            "SmoothQuantModifier.smoothing_strength: is not a number",
+        ),
         ("GPTQModifier:\n  actorder: group\n", "GPTQModifier.actorder: "),
         ("GPTQModifier:\n  sequential_update: false\n", "GPTQModifier.sequential_update: "),
         ("GPTQModifier:\n  start: 3\n", "GPTQModifier.start: "),
         ("GPTQModifier:\n  surprise: 1\n", "GPTQModifier.surprise: "),
         (
             "GPTQModifier:\n  scheme: W8A8\n",
-            "quantizes layers beside those of quant_stage.quant_modifiers.GPTQModifier",
+            "quantizes further layers besides those of quant_stage.quant_modifiers.GPTQModifier",
         ),
         ("GPTQModifier:\n  scheme: W4A5\n", "GPTQModifier.scheme: the scheme `W4A5`"),
-        ("GPTQModifier:\n  scheme: W4A16\n  config_groups: {g: {}}\n", "GPTQModifier.scheme: is given beside"),
+        ("GPTQModifier:\n  scheme: W4A16\n  config_groups: {g: {}}\n", "GPTQModifier.scheme: is given together with"),
         ("GPTQModifier:\n  targets: [a]\n  config_groups: {g: {targets: [Linear]}}\n", "GPTQModifier.targets: "),
         ("GPTQModifier:\n  weight_observer: mse\n  scheme: W4A16\n", "GPTQModifier.weight_observer: "),
         ("GPTQModifier:\n  weights: {num_bits: 4}\n", "GPTQModifier.weights: "),
@@ -196,7 +199,7 @@ fn each_part_that_kvant_cannot_express_is_named() {
         assert!(error.to_string().starts_with("recipe.yaml: quant_stage.quant_modifiers."), "{error}");
     }
     for (text, part) in [
-        ("GPTQModifier:\n  scheme: W4A16", "GPTQModifier: stands outside of a stage"),
+        ("GPTQModifier:\n  scheme: W4A16", "GPTQModifier: is outside a stage"),
         ("quant_stage:\n  run_type: train\n", "quant_stage.run_type: "),
         ("quant_stage: {}\nargs: {a: 1}", "args: "),
         (

@@ -6,7 +6,7 @@ use kvant_checkpoint::conversion::measure;
 use kvant_checkpoint::recipe::Settings;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_formats::format::OutputFormat;
-use kvant_formats::transcode::{FloatType, Target};
+use kvant_formats::transcode::{ConversionTarget, FloatType};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -54,7 +54,7 @@ fn published(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn experts_become_blocks_and_scales_and_all_else_stays() {
+fn gpt_oss_experts_become_mxfp4_blocks_and_others_are_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let made = Checkpoint::open(&published(dir.path())).unwrap();
     let shape = |name: &str| made.tensor(&format!("model.layers.0.mlp.experts.{name}")).map(|t| t.shape().to_vec());
@@ -75,7 +75,7 @@ fn published_experts_convert_without_loss() {
     let source = published(dir.path());
     for export in [OutputFormat::QUARK, OutputFormat::COMPRESSED_TENSORS, OutputFormat::MXFP4] {
         let out = dir.path().join(export.to_string());
-        let plan = convert(&source, &out, Target::Codes(export.checkpoint().unwrap()), false, 2).unwrap();
+        let plan = convert(&source, &out, ConversionTarget::Codes(export.checkpoint().unwrap()), false, 2).unwrap();
         let (before, after) = (Checkpoint::open(&source).unwrap(), Checkpoint::open(&out).unwrap());
         let errors = measure(&plan, &before, &after).unwrap();
         assert!(errors.len() == 2 * EXPERTS && errors.iter().all(|error| error.max == 0.0), "{export}: {errors:?}");
@@ -85,10 +85,10 @@ fn published_experts_convert_without_loss() {
 }
 
 #[test]
-fn published_experts_become_the_float_tensor_that_they_stand_for() {
+fn published_experts_convert_to_float_tensors() {
     let dir = tempfile::tempdir().unwrap();
     let (source, out) = (published(dir.path()), dir.path().join("float"));
-    convert(&source, &out, Target::Float(Some(FloatType::Bf16)), false, 2).unwrap();
+    convert(&source, &out, ConversionTarget::Float(Some(FloatType::Bf16)), false, 2).unwrap();
     let floats = Checkpoint::open(&out).unwrap();
     assert_eq!(floats.tensor("model.layers.0.mlp.experts.gate_up_proj").unwrap().shape(), [EXPERTS, 64, 192]);
     // fp4 times a power of two is exact in bf16: quantizing it again changes nothing.
@@ -97,7 +97,7 @@ fn published_experts_become_the_float_tensor_that_they_stand_for() {
     quantize(&out, &again, &settings, 1).unwrap();
     let values = |dir: &Path| {
         let out = dir.with_extension("f32");
-        convert(dir, &out, Target::Float(Some(FloatType::F32)), false, 1).unwrap();
+        convert(dir, &out, ConversionTarget::Float(Some(FloatType::F32)), false, 1).unwrap();
         std::fs::read(out.join("model.safetensors")).unwrap()
     };
     assert!(values(&source) == values(&again));

@@ -55,7 +55,7 @@ fn model(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn what_is_turned_over_is_quantized_again_where_that_is_accepted() {
+fn transposed_layers_need_requantize() {
     let dir = tempfile::tempdir().unwrap();
     let source = model(dir.path());
     let checkpoint = Checkpoint::open(&source).unwrap();

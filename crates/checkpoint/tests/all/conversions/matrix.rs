@@ -6,7 +6,7 @@ use kvant_checkpoint::gguf::{self, Accepted, GgufPlan};
 use kvant_checkpoint::plan::PlanError;
 use kvant_container::Checkpoint;
 use kvant_formats::import;
-use kvant_formats::transcode::Target;
+use kvant_formats::transcode::ConversionTarget;
 use kvant_gguf::model::GgufPlanError;
 use kvant_numeric::simd::Isa;
 use kvant_weights::weight::Band;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 const FAMILIES: [&str; 5] = ["nano_llama", "nano_qwen3", "nano_mixtral", "nano_opt", "nano_gemma2"];
 
-/// What becomes of a source in a target.
+/// The result of converting a source to a target.
 #[derive(Clone, Debug, PartialEq)]
 enum Cell {
     Exact,
@@ -30,7 +30,7 @@ enum Cell {
 }
 
 #[test]
-fn every_cell_is_exact_refused_or_loses_what_is_said() {
+fn conversion_matrix_matches_its_documentation() {
     let mut all: HashMap<(&str, String), Cell> = HashMap::new();
     let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let models: Vec<PathBuf> = FAMILIES.iter().filter_map(|name| find(name)).collect();
@@ -130,14 +130,14 @@ fn file_cell(from: &Path, dir: &Path) -> Option<(Cell, Option<String>)> {
     }
 }
 
-fn cell(from: &Path, dir: &Path, target: Target) -> (Cell, Option<String>) {
+fn cell(from: &Path, dir: &Path, target: ConversionTarget) -> (Cell, Option<String>) {
     let out = dir.join(target.to_string());
     match convert(from, &out, target, false, 2) {
         Ok(plan) => {
             let (source, made) = (open(from), Checkpoint::open(&out).unwrap());
             match target {
-                Target::Float(_) | Target::Fake => assert_floats(&source, &made),
-                Target::Codes(_) => {
+                ConversionTarget::Float(_) | ConversionTarget::Fake => assert_floats(&source, &made),
+                ConversionTarget::Codes(_) => {
                     let errors = measure(&plan, &source, &made).unwrap();
                     assert!(!errors.is_empty() && errors.iter().all(|error| error.max == 0.0), "{target}: {errors:?}");
                 }
@@ -150,7 +150,7 @@ fn cell(from: &Path, dir: &Path, target: Target) -> (Cell, Option<String>) {
     }
 }
 
-fn lossy(from: &Path, dir: &Path, target: Target) -> Cell {
+fn lossy(from: &Path, dir: &Path, target: ConversionTarget) -> Cell {
     let out = dir.join(format!("{target}-requantized"));
     match convert(from, &out, target, true, 2) {
         Ok(plan) => {
@@ -196,14 +196,14 @@ fn assert_floats(source: &Checkpoint, made: &Checkpoint) {
 }
 
 fn table(cells: &HashMap<(&str, String), Cell>) -> String {
-    let mut targets: Vec<String> = targets().iter().map(Target::to_string).collect();
+    let mut targets: Vec<String> = targets().iter().map(ConversionTarget::to_string).collect();
     targets.push(GGUF.to_owned());
     let mut text = format!("| from \\ to | {} |\n|---|{}\n", targets.join(" | "), "---|".repeat(targets.len()));
     let made = |source: &&Source| cells.contains_key(&(source.name, GGUF.to_owned()));
     for source in SOURCES.iter().filter(made) {
         let cell = |target: &String| match &cells[&(source.name, target.clone())] {
             Cell::Exact => "exact".to_owned(),
-            Cell::Loses(_, 0.0) => "loses inputs alone".to_owned(),
+            Cell::Loses(_, 0.0) => "loses only inputs".to_owned(),
             Cell::Loses(least, most) if most > &(100.0 * least) => format!("loses {} to {}", loss(*least), loss(*most)),
             Cell::Loses(_, most) => format!("loses {}", loss(*most)),
             Cell::Varies(error) => format!("exact or loses {}", loss(*error)),

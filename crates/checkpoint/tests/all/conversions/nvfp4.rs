@@ -6,7 +6,7 @@ use kvant_checkpoint::recipe::Settings;
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufFile, TensorType};
 use kvant_formats::format::{FormatHandle, OutputFormat};
-use kvant_formats::transcode::Target;
+use kvant_formats::transcode::ConversionTarget;
 use kvant_gguf::model::GgufPlanError;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 #[test]
-fn codes_and_all_scales_go_there_and_back() {
+fn nvfp4_codes_and_scales_round_trip_through_gguf() {
     let dir = tempfile::tempdir().unwrap();
     let (source, file) = (nvfp4(dir.path(), OutputFormat::QUARK), dir.path().join("model.gguf"));
     let plan = in_file(&source, &file, false).unwrap();
@@ -49,7 +49,7 @@ fn codes_and_all_scales_go_there_and_back() {
     let stated = checkpoint.tensor("model.layers.0.mlp.up_proj.weight_scale_2").unwrap();
     assert_eq!((scale.shape(), floats(scale.bytes())), (&[1][..], floats(stated.bytes())));
     let back = dir.path().join("back");
-    convert(&file, &back, Target::Codes(FormatHandle::QUARK), false, 2).unwrap();
+    convert(&file, &back, ConversionTarget::Codes(FormatHandle::QUARK), false, 2).unwrap();
     let back = Checkpoint::open(&back).unwrap();
     for part in ["weight", "weight_scale", "weight_scale_2"] {
         for layer in ["self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"] {
@@ -61,7 +61,7 @@ fn codes_and_all_scales_go_there_and_back() {
 }
 
 #[test]
-fn a_damaged_scale_of_a_tensor_is_refused() {
+fn damaged_global_scale_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("model.gguf");
     in_file(&nvfp4(dir.path(), OutputFormat::QUARK), &file, false).unwrap();
@@ -86,7 +86,7 @@ fn a_damaged_scale_of_a_tensor_is_refused() {
 }
 
 #[test]
-fn graphs_that_do_not_read_the_scale_of_a_tensor_are_named() {
+fn graphs_that_ignore_global_scales_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let source = nvfp4(dir.path(), OutputFormat::QUARK);
     // The same weights under the name of a family whose graph multiplies no feed-forward layer.

@@ -7,7 +7,7 @@ use kvant_checkpoint::plan::Plan;
 use kvant_checkpoint::recipe::Settings;
 use kvant_container::{Checkpoint, Dtype, Durability};
 use kvant_formats::format::{FormatHandle, OutputFormat};
-use kvant_formats::transcode::{Conversion, Target};
+use kvant_formats::transcode::{Conversion, ConversionTarget};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Stops a run after some jobs.
@@ -28,12 +28,12 @@ impl Progress for StopAfter<'_> {
 }
 
 #[test]
-fn an_interrupted_conversion_goes_on_to_the_same_bytes() {
+fn interrupted_conversion_resumes_with_identical_output() {
     let dir = tempfile::tempdir().unwrap();
     let (model, source) = (dir.path().join("model"), dir.path().join("source"));
     write(&model, &llama_config(), &llama(Dtype::BF16));
     quantize(&model, &source, &Settings { format: Some(OutputFormat::GPTQ_V2), ..scheme("uint4:g32:zp") }, 1).unwrap();
-    let target = Target::Codes(FormatHandle::AWQ);
+    let target = ConversionTarget::Codes(FormatHandle::AWQ);
     let whole = dir.path().join("whole");
     convert(&source, &whole, target, false, 1).unwrap();
 

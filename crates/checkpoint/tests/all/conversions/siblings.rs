@@ -8,7 +8,7 @@ use kvant_checkpoint::plan::{Plan, PlanError};
 use kvant_checkpoint::recipe::Settings;
 use kvant_container::{Checkpoint, Diagnostic, Dtype};
 use kvant_formats::format::{FormatHandle, OutputFormat};
-use kvant_formats::transcode::Target;
+use kvant_formats::transcode::ConversionTarget;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -45,12 +45,12 @@ fn scheme_of(plan: &Plan, layer: &str) -> String {
 }
 
 #[test]
-fn what_engines_fuse_gets_the_scheme_of_the_widest() {
+fn fused_layers_get_the_widest_scheme() {
     let dir = tempfile::tempdir().unwrap();
     let file =
         file_of(dir.path(), &["*q_proj=Q4_0", "*k_proj=IQ4_NL", "*v_proj=Q8_0", "*gate_proj=Q4_0", "*up_proj=Q4_0"]);
     let out = dir.path().join("out");
-    match convert(&file, &out, Target::Codes(FormatHandle::GPTQ), false, 1) {
+    match convert(&file, &out, ConversionTarget::Codes(FormatHandle::GPTQ), false, 1) {
         Err(PlanError::Conversion { tensor, reason, hint, .. }) => {
             assert!(tensor.ends_with("k_proj.weight") && reason.contains("IQ4_NL"), "{tensor}: {reason}");
             assert!(hint.contains("‹requantize›"), "{hint}");
@@ -58,7 +58,7 @@ fn what_engines_fuse_gets_the_scheme_of_the_widest() {
         other => panic!("{other:?}"),
     }
     // Writing ends with a verification, which refuses layers that engines fuse and that differ.
-    let plan = convert(&file, &out, Target::Codes(FormatHandle::GPTQ), true, 1).unwrap();
+    let plan = convert(&file, &out, ConversionTarget::Codes(FormatHandle::GPTQ), true, 1).unwrap();
     for layer in ["q_proj", "k_proj", "v_proj"] {
         assert_eq!(scheme_of(&plan, layer), "int8:g32:f16", "{layer}");
     }
@@ -71,25 +71,25 @@ fn what_engines_fuse_gets_the_scheme_of_the_widest() {
 }
 
 #[test]
-fn blocks_without_a_scheme_are_refused_with_their_name_and_a_way_out() {
+fn blocks_without_a_scheme_are_refused_with_name_and_hint() {
     let dir = tempfile::tempdir().unwrap();
     let file = file_of(dir.path(), &["*_proj=IQ4_NL"]);
     for export in [OutputFormat::AWQ, OutputFormat::GPTQ, OutputFormat::COMPRESSED_TENSORS, OutputFormat::QUARK] {
         let out = dir.path().join(export.to_string());
-        match convert(&file, &out, Target::Codes(export.checkpoint().unwrap()), false, 1) {
+        match convert(&file, &out, ConversionTarget::Codes(export.checkpoint().unwrap()), false, 1) {
             Err(error @ PlanError::Conversion { .. }) => {
                 assert!(error.to_string().contains("no scheme describes blocks of IQ4_NL"), "{error}");
                 assert!(error.hint().unwrap().contains("‹requantize›"));
             }
             other => panic!("{export}: {other:?}"),
         }
-        let plan = convert(&file, &out, Target::Codes(export.checkpoint().unwrap()), true, 1).unwrap();
+        let plan = convert(&file, &out, ConversionTarget::Codes(export.checkpoint().unwrap()), true, 1).unwrap();
         assert!(plan.notices().iter().any(|notice| notice.contains("requantized to")), "{:?}", plan.notices());
     }
 }
 
 #[test]
-fn what_engines_fuse_is_quantized_anew_together() {
+fn fused_layers_are_requantized_together() {
     // A block of 128 rows is larger than keys and values here, and Quark's layout has none that does not divide a layer.
     let dir = tempfile::tempdir().unwrap();
     let (model, blocks, out) = (dir.path().join("model"), dir.path().join("blocks"), dir.path().join("out"));
@@ -110,10 +110,10 @@ fn what_engines_fuse_is_quantized_anew_together() {
     let settings = Settings { format: Some(OutputFormat::COMPRESSED_TENSORS), ..scheme("FP8_BLOCK") };
     quantize(&model, &blocks, &settings, 1).unwrap();
 
-    let refused = convert(&blocks, &out, Target::Codes(FormatHandle::QUARK), false, 1).unwrap_err();
+    let refused = convert(&blocks, &out, ConversionTarget::Codes(FormatHandle::QUARK), false, 1).unwrap_err();
     assert!(refused.hint().unwrap().contains("‹requantize›"), "{refused}");
     // Writing ends with a verification, which refuses layers that engines fuse and that differ.
-    let plan = convert(&blocks, &out, Target::Codes(FormatHandle::QUARK), true, 1).unwrap();
+    let plan = convert(&blocks, &out, ConversionTarget::Codes(FormatHandle::QUARK), true, 1).unwrap();
     for layer in ["q_proj", "k_proj", "v_proj"] {
         assert_eq!(scheme_of(&plan, layer), "e4m3:channel+e4m3:g128!dynamic", "{layer}");
     }
@@ -121,9 +121,10 @@ fn what_engines_fuse_is_quantized_anew_together() {
     assert!(kept("o_proj") && kept("gate_proj") && kept("up_proj") && kept("down_proj"));
 
     // A layout of weights alone leaves activations out where a loss is accepted, and layers are told of together.
-    let refused = convert(&blocks, &out, Target::Codes(FormatHandle::GPTQ), false, 1).unwrap_err();
-    assert!(refused.to_string().contains("weights alone"), "{refused}");
-    let plan = convert(&blocks, &dir.path().join("gptq"), Target::Codes(FormatHandle::GPTQ), true, 1).unwrap();
+    let refused = convert(&blocks, &out, ConversionTarget::Codes(FormatHandle::GPTQ), false, 1).unwrap_err();
+    assert!(refused.to_string().contains("only weights"), "{refused}");
+    let plan =
+        convert(&blocks, &dir.path().join("gptq"), ConversionTarget::Codes(FormatHandle::GPTQ), true, 1).unwrap();
     assert_eq!(scheme_of(&plan, "q_proj"), "int8:g128:f16");
     let told = |text: &str| plan.notices().iter().any(|notice| notice.contains(text));
     assert!(told("7 layers are requantized to `int8:g128:f16`: ") && told("stay in floats"), "{:?}", plan.notices());

@@ -8,7 +8,7 @@ use kvant_checkpoint::plan::PlanError;
 use kvant_checkpoint::recipe::Settings;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_formats::format::{FormatHandle, OutputFormat};
-use kvant_formats::transcode::{FloatType, Target};
+use kvant_formats::transcode::{ConversionTarget, FloatType};
 use std::path::{Path, PathBuf};
 
 fn quantized(dir: &Path, text: &str, format: OutputFormat) -> PathBuf {
@@ -19,7 +19,7 @@ fn quantized(dir: &Path, text: &str, format: OutputFormat) -> PathBuf {
 }
 
 #[test]
-fn awq_and_gptq_hold_symmetric_integers_with_the_middle_zero_point() {
+fn awq_and_gptq_store_symmetric_codes_with_the_middle_zero_point() {
     let dir = tempfile::tempdir().unwrap();
     let source = quantized(dir.path(), "int4:g32", OutputFormat::AWQ);
     let checkpoint = Checkpoint::open(&source).unwrap();
@@ -30,7 +30,7 @@ fn awq_and_gptq_hold_symmetric_integers_with_the_middle_zero_point() {
     assert!(words(&checkpoint, "qzeros").iter().all(|word| *word == 0x8888_8888));
     for (format, zero) in [(OutputFormat::GPTQ, 0x7777_7777), (OutputFormat::GPTQ_V2, 0x8888_8888)] {
         let out = dir.path().join(format.to_string());
-        convert(&source, &out, Target::Codes(format.checkpoint().unwrap()), false, 1).unwrap();
+        convert(&source, &out, ConversionTarget::Codes(format.checkpoint().unwrap()), false, 1).unwrap();
         let made = Checkpoint::open(&out).unwrap();
         assert!(words(&made, "qzeros").iter().all(|word| *word == zero), "{format}");
         assert_eq!(words(&made, "g_idx"), (0..64).map(|column| column / 32).collect::<Vec<u32>>());
@@ -38,7 +38,7 @@ fn awq_and_gptq_hold_symmetric_integers_with_the_middle_zero_point() {
 }
 
 #[test]
-fn a_round_trip_gives_the_same_bytes() {
+fn conversion_round_trip_gives_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let source = quantized(dir.path(), "uint4:g32:zp", OutputFormat::AWQ);
     let steps = [
@@ -51,7 +51,7 @@ fn a_round_trip_gives_the_same_bytes() {
     let mut from = source.clone();
     for (index, step) in steps.into_iter().enumerate() {
         let out = dir.path().join(index.to_string());
-        convert(&from, &out, Target::Codes(step.checkpoint().unwrap()), false, 2).unwrap();
+        convert(&from, &out, ConversionTarget::Codes(step.checkpoint().unwrap()), false, 2).unwrap();
         from = out;
     }
     let read = |path: &Path| std::fs::read(path.join("model.safetensors")).unwrap();
@@ -59,7 +59,7 @@ fn a_round_trip_gives_the_same_bytes() {
 }
 
 #[test]
-fn scales_that_are_not_exact_are_refused_and_lose_little_where_that_is_accepted() {
+fn inexact_scales_are_refused_unless_requantize_accepts_the_loss() {
     let dir = tempfile::tempdir().unwrap();
     let source = quantized(dir.path(), "int4:g32:bf16", OutputFormat::COMPRESSED_TENSORS);
     // Below the normal numbers of f16.
@@ -76,26 +76,26 @@ fn scales_that_are_not_exact_are_refused_and_lose_little_where_that_is_accepted(
     rewrite(&source, shrink, |_| {});
     assert_ne!(f16::from_f32(tiny.to_f32()).to_f32(), tiny.to_f32());
     let out = dir.path().join("out");
-    match convert(&source, &out, Target::Codes(FormatHandle::AWQ), false, 1) {
+    match convert(&source, &out, ConversionTarget::Codes(FormatHandle::AWQ), false, 1) {
         Err(PlanError::Conversion { tensor, reason, hint, .. }) => {
             assert!(tensor.ends_with("up_proj.weight") && reason.contains("not exact in F16"), "{tensor}: {reason}");
             assert!(hint.contains("‹requantize›"));
         }
         other => panic!("{other:?}"),
     }
-    let plan = convert(&source, &out, Target::Codes(FormatHandle::AWQ), true, 1).unwrap();
+    let plan = convert(&source, &out, ConversionTarget::Codes(FormatHandle::AWQ), true, 1).unwrap();
     let errors = measure(&plan, &Checkpoint::open(&source).unwrap(), &Checkpoint::open(&out).unwrap()).unwrap();
     let lost: Vec<&str> = errors.iter().filter(|error| error.max > 0.0).map(|error| error.layer.as_str()).collect();
     assert_eq!(lost, ["model.layers.0.mlp.up_proj"]);
 }
 
 #[test]
-fn floats_are_in_the_type_asked_for_and_say_so() {
+fn float_conversion_uses_the_requested_dtype() {
     let dir = tempfile::tempdir().unwrap();
     let source = quantized(dir.path(), "int4:g32", OutputFormat::GPTQ);
     for (ty, dtype) in [(None, Dtype::BF16), (Some(FloatType::F16), Dtype::F16), (Some(FloatType::F32), Dtype::F32)] {
         let out = dir.path().join(dtype.to_string());
-        let plan = convert(&source, &out, Target::Float(ty), false, 1).unwrap();
+        let plan = convert(&source, &out, ConversionTarget::Float(ty), false, 1).unwrap();
         let made = Checkpoint::open(&out).unwrap();
         assert_eq!(made.tensor("model.layers.0.mlp.up_proj.weight").unwrap().dtype(), dtype);
         let config = made.config().unwrap().unwrap();
@@ -106,15 +106,15 @@ fn floats_are_in_the_type_asked_for_and_say_so() {
 }
 
 #[test]
-fn what_is_not_quantized_has_nothing_to_convert() {
+fn unquantized_source_has_nothing_to_convert() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &llama_config(), &llama(Dtype::BF16));
-    let refused = convert(dir.path(), &dir.path().join("out"), Target::Codes(FormatHandle::AWQ), false, 1);
+    let refused = convert(dir.path(), &dir.path().join("out"), ConversionTarget::Codes(FormatHandle::AWQ), false, 1);
     assert!(matches!(refused, Err(PlanError::NotQuantized)), "{refused:?}");
 }
 
 #[test]
-fn quantized_sources_are_quantized_again_only_where_that_is_accepted() {
+fn quantized_sources_need_requantize() {
     let dir = tempfile::tempdir().unwrap();
     let source = quantized(dir.path(), "int8:g32", OutputFormat::GPTQ);
     let again = Settings { format: Some(OutputFormat::COMPRESSED_TENSORS), ..scheme("int4:g32") };
@@ -130,7 +130,7 @@ fn quantized_sources_are_quantized_again_only_where_that_is_accepted() {
 }
 
 #[test]
-fn static_inputs_and_kv_scales_are_carried_over() {
+fn static_inputs_and_kv_scales_are_copied() {
     let dir = tempfile::tempdir().unwrap();
     let source = quantized(dir.path(), "e4m3:tensor:f32+e4m3:tensor!dynamic", OutputFormat::FP8);
     let with_scales = |tensor: crate::common::Tensor| tensor;
@@ -153,7 +153,7 @@ fn static_inputs_and_kv_scales_are_carried_over() {
     std::fs::remove_dir_all(&source).unwrap();
     write(&source, &config, &tensors);
     let out = dir.path().join("out");
-    convert(&source, &out, Target::Codes(FormatHandle::COMPRESSED_TENSORS), false, 1).unwrap();
+    convert(&source, &out, ConversionTarget::Codes(FormatHandle::COMPRESSED_TENSORS), false, 1).unwrap();
     let made = Checkpoint::open(&out).unwrap();
     let value = |name: &str| f32::from_le_bytes(*made.tensor(name).unwrap().bytes().first_chunk().unwrap());
     assert_eq!(value("model.layers.0.mlp.up_proj.input_scale"), 0.5);

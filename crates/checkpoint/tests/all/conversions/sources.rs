@@ -9,7 +9,7 @@ use kvant_checkpoint::recipe::Settings;
 use kvant_container::gguf::is_gguf;
 use kvant_container::{Checkpoint, Durability};
 use kvant_formats::format::OutputFormat;
-use kvant_formats::transcode::{Conversion, FloatType, Target};
+use kvant_formats::transcode::{Conversion, ConversionTarget, FloatType};
 use kvant_gguf::model::{GgufPlanError, restore};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -23,7 +23,7 @@ pub struct Source {
     scheme: &'static str,
     /// The tensors of a file that get the scheme.
     tensors: &'static str,
-    /// What is done to the checkpoint then.
+    /// The action on the checkpoint then.
     then: fn(&Path),
 }
 
@@ -151,19 +151,19 @@ fn into_file(dir: &Path, requantize: bool) {
 }
 
 /// Every target.
-pub fn targets() -> Vec<Target> {
-    let codes = Target::names().filter_map(|name| match name.parse::<Target>().unwrap() {
-        Target::Float(_) | Target::Fake => None,
+pub fn targets() -> Vec<ConversionTarget> {
+    let codes = ConversionTarget::names().filter_map(|name| match name.parse::<ConversionTarget>().unwrap() {
+        ConversionTarget::Float(_) | ConversionTarget::Fake => None,
         target => Some(target),
     });
-    codes.chain([Target::Float(Some(FloatType::F32))]).collect()
+    codes.chain([ConversionTarget::Float(Some(FloatType::F32))]).collect()
 }
 
 /// Converts a checkpoint.
 pub fn convert(
     source: &Path,
     out: &Path,
-    target: Target,
+    target: ConversionTarget,
     requantize: bool,
     threads: usize,
 ) -> Result<CalibratedPlan, PlanError> {

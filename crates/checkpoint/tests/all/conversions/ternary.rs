@@ -7,7 +7,7 @@ use kvant_checkpoint::conversion::measure;
 use kvant_checkpoint::plan::PlanError;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_formats::format::{FormatHandle, OutputFormat};
-use kvant_formats::transcode::Target;
+use kvant_formats::transcode::ConversionTarget;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -26,19 +26,19 @@ fn file_of(dir: &Path, kind: &str) -> PathBuf {
 }
 
 #[test]
-fn ternary_blocks_are_exact_where_two_bits_are_held() {
+fn ternary_blocks_convert_exactly_to_two_bits() {
     for kind in ["TQ1_0", "TQ2_0"] {
         let dir = tempfile::tempdir().unwrap();
         let file = file_of(dir.path(), kind);
         for export in [OutputFormat::GPTQ, OutputFormat::GPTQ_V2, OutputFormat::QUARK, OutputFormat::COMPRESSED_TENSORS]
         {
             let out = dir.path().join(export.to_string());
-            let plan = convert(&file, &out, Target::Codes(export.checkpoint().unwrap()), false, 2).unwrap();
+            let plan = convert(&file, &out, ConversionTarget::Codes(export.checkpoint().unwrap()), false, 2).unwrap();
             assert!(plan.layers().iter().all(|layer| layer.scheme.to_string().starts_with("int2:g256")), "{export}");
             let errors = measure(&plan, &open(&file), &Checkpoint::open(&out).unwrap()).unwrap();
             assert!(errors.len() == 7 && errors.iter().all(|error| error.max == 0.0), "{kind} to {export}: {errors:?}");
         }
-        match convert(&file, &dir.path().join("awq"), Target::Codes(FormatHandle::AWQ), false, 1) {
+        match convert(&file, &dir.path().join("awq"), ConversionTarget::Codes(FormatHandle::AWQ), false, 1) {
             Err(PlanError::Conversion { reason, .. }) => assert!(reason.contains("4 bits, not of 2"), "{reason}"),
             other => panic!("{other:?}"),
         }

@@ -11,7 +11,7 @@ fn packed(scheme: &str) -> Model {
 }
 
 #[test]
-fn another_scheme_than_the_stored_one() {
+fn stated_scheme_differing_from_stored_is_an_error() {
     let group =
         |config: &mut Value, key: &str, value: Value| config["config_groups"]["group_0"]["weights"][key] = value;
     let restated = |key: &'static str, value: Value| packed("int4:g32").restated(|config| group(config, key, value));
@@ -24,7 +24,7 @@ fn another_scheme_than_the_stored_one() {
 }
 
 #[test]
-fn scales_that_are_transposed() {
+fn transposed_scales_are_an_error() {
     let mut model = packed("int4:channel");
     let scale = model.tensors.iter_mut().find(|(name, ..)| name.ends_with("q_proj.weight_scale")).unwrap();
     scale.2.reverse();
@@ -32,7 +32,7 @@ fn scales_that_are_transposed() {
 }
 
 #[test]
-fn scales_that_are_missing() {
+fn missing_scales_are_an_error() {
     let broken = packed("int4:g32").without("up_proj.weight_scale");
     broken.assert_error("layout", "up_proj.weight_scale", "missing");
     let quark = Model::quantized("int4:g32", OutputFormat::QUARK).without("up_proj.weight_scale").verify();
@@ -40,7 +40,7 @@ fn scales_that_are_missing() {
 }
 
 #[test]
-fn layers_in_floats_are_listed() {
+fn unlisted_float_layers_are_an_error() {
     let unlisted =
         packed("int4:g32").with(crate::common::weight("model.layers.0.mlp.up_proj.weight", Dtype::BF16, &[128, 64]));
     let unlisted =
@@ -55,7 +55,7 @@ fn layers_in_floats_are_listed() {
 }
 
 #[test]
-fn quantized_layers_are_not_listed_and_lists_name_what_exists() {
+fn listed_quantized_layers_are_an_error() {
     let listed = packed("int4:g32")
         .restated(|config| config["ignore"] = json!(["lm_head", "model.layers.0.mlp.up_proj"]))
         .verify();
@@ -65,7 +65,7 @@ fn quantized_layers_are_not_listed_and_lists_name_what_exists() {
 }
 
 #[test]
-fn heads_that_are_not_listed_are_worth_a_warning() {
+fn unlisted_heads_are_a_warning() {
     for (export, key) in [(OutputFormat::COMPRESSED_TENSORS, "ignore"), (OutputFormat::QUARK, "exclude")] {
         let model = Model::quantized("int4:g32", export).restated(|config| config[key] = json!([]));
         model.assert_found(Severity::Warning, "listed", "lm_head", "does not list it");
@@ -87,7 +87,7 @@ fn static_inputs() -> Model {
 }
 
 #[test]
-fn static_scales_of_inputs() {
+fn missing_or_zero_input_scales_are_an_error() {
     static_inputs().assert_healthy();
     static_inputs().without("o_proj.input_scale").assert_error("activations", "o_proj.input_scale", "missing");
     let zero = static_inputs().edit("o_proj.input_scale", |bytes| bytes.fill(0));
@@ -95,7 +95,7 @@ fn static_scales_of_inputs() {
 }
 
 #[test]
-fn scales_of_the_cache() {
+fn missing_cache_scales_are_an_error() {
     let cached = |with: bool| {
         let scheme = json!({"num_bits": 8, "type": "float", "symmetric": true, "strategy": "tensor", "dynamic": false});
         let mut model = packed("int4:g32").restated(|config| config["kv_cache_scheme"] = scheme);
@@ -111,7 +111,7 @@ fn scales_of_the_cache() {
 }
 
 #[test]
-fn unread_methods_are_no_errors() {
+fn unknown_quantization_methods_are_a_warning() {
     let foreign = Model::float().configured(|config| config["quantization_config"] = json!({"quant_method": "hqq"}));
     foreign.assert_found(Severity::Warning, "config", "config.json", "hqq");
     let nonsense = Model::float().configured(|config| config["quantization_config"] = json!(7));

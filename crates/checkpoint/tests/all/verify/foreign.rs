@@ -79,7 +79,7 @@ fn fp8(block: usize) -> Model {
 }
 
 #[test]
-fn healthy_ones() {
+fn foreign_formats_verify() {
     awq(32).assert_healthy();
     gptq(true).assert_healthy();
     gptq(false).assert_healthy();
@@ -88,7 +88,7 @@ fn healthy_ones() {
 
 /// Blocks of 64x64 are as large as `q_proj`, and larger than `k_proj`, which engines fuse with it.
 #[test]
-fn blocks_as_large_as_a_layer() {
+fn fp8_blocks_as_large_as_a_layer_verify() {
     let config = json!({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [64, 64]});
     let model = made(config, |module, rows, columns| {
         let codes = (0..rows * columns).map(|i| (i % 0x70) as u8).collect();
@@ -101,7 +101,7 @@ fn blocks_as_large_as_a_layer() {
 }
 
 #[test]
-fn what_they_state_is_what_they_store() {
+fn stated_group_blocks_and_bits_must_match_storage() {
     awq(64).assert_error("stated", "q_proj", "groups of 32; config.json states 64");
     fp8(16).assert_error("stated", "q_proj", "blocks of 32x32; config.json states 16x16");
     let bits = gptq(true).restated(|config| config["bits"] = json!(8));
@@ -109,13 +109,13 @@ fn what_they_state_is_what_they_store() {
 }
 
 #[test]
-fn zero_points_that_kernels_for_symmetric_codes_do_not_read() {
+fn zero_points_ignored_by_symmetric_kernels_are_an_error() {
     let moved = gptq(true).edit("up_proj.qzeros", |bytes| bytes[0] = 0x78);
     moved.assert_error("zero-points", "up_proj.qzeros", "kernels ignore them");
 }
 
 #[test]
-fn groups_that_are_not_there() {
+fn g_idx_out_of_range_is_an_error() {
     let beyond = gptq(true).edit("up_proj.g_idx", |bytes| bytes[0] = 9);
     beyond.assert_error("groups", "up_proj.g_idx", "1 entries are none of the 2 groups");
     let short = gptq(true).edit("up_proj.g_idx", |bytes| bytes[3] = 0xFF);
@@ -123,7 +123,7 @@ fn groups_that_are_not_there() {
 }
 
 #[test]
-fn loaders_take_what_their_kernels_run() {
+fn loaders_accept_what_their_kernels_run() {
     let loads = |model: &Model, loader: &str| verdict(&model.verify(), loader).loads;
     assert_eq!((loads(&awq(32), "vllm"), loads(&awq(32), "amd-quark")), (Loads::Yes, Loads::No));
     assert_eq!((loads(&gptq(true), "vllm"), loads(&gptq(false), "vllm")), (Loads::Yes, Loads::No));
@@ -134,7 +134,7 @@ fn loaders_take_what_their_kernels_run() {
 }
 
 #[test]
-fn a_layer_in_floats_that_is_not_listed() {
+fn unlisted_float_layer_in_fp8_is_an_error() {
     let up = crate::common::weight("model.layers.0.mlp.up_proj.weight", Dtype::BF16, &[128, 64]);
     let mixed = fp8(32).without("up_proj.weight_scale_inv").with(up);
     assert!(mixed.verify().errors().any(|error| error.check == "listed" && error.place.ends_with("up_proj")));
@@ -143,7 +143,7 @@ fn a_layer_in_floats_that_is_not_listed() {
 }
 
 #[test]
-fn promised_cache_scales() {
+fn promised_cache_scales_that_are_missing_are_a_warning() {
     let promised = fp8(32)
         .restated(|config| config["kv_cache_scheme"] = json!({"dynamic": false, "num_bits": 8, "type": "float"}));
     promised.assert_found(Severity::Warning, "kv-cache", "block 0", "promises");

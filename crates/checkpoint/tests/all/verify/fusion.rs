@@ -12,7 +12,7 @@ fn packed(scheme: &str) -> Model {
 }
 
 #[test]
-fn siblings_are_quantized_alike() {
+fn siblings_must_be_quantized_alike() {
     let up = crate::common::weight("model.layers.0.mlp.up_proj.weight", Dtype::BF16, &[128, 64]);
     let one = packed("int8:channel+int8:channel!dynamic")
         .without("up_proj.weight_scale")
@@ -23,7 +23,7 @@ fn siblings_are_quantized_alike() {
 }
 
 #[test]
-fn siblings_share_the_scale_of_the_tensor() {
+fn siblings_must_share_the_global_scale() {
     let nvfp4 = packed("e2m1:g16:e4m3:f32");
     nvfp4.assert_healthy();
     nvfp4.edit("k_proj.weight_global_scale", |bytes| *bytes = float(3.0)).assert_error(
@@ -38,7 +38,7 @@ fn siblings_share_the_scale_of_the_tensor() {
 }
 
 #[test]
-fn groups_do_not_straddle_shards() {
+fn groups_must_not_straddle_shards() {
     let over = |scheme: &str, ways: usize| {
         packed(scheme).verify_with(&Options { tensor_parallel: Some(ways), ..Options::default() })
     };
@@ -54,6 +54,6 @@ fn groups_do_not_straddle_shards() {
 }
 
 #[test]
-fn usual_numbers_of_devices_are_worth_a_note() {
+fn common_device_counts_that_do_not_fit_give_a_note() {
     packed("int4:g64").assert_found(Severity::Note, "tensor-parallel", "o_proj", "over 2 devices");
 }

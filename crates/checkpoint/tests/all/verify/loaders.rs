@@ -1,4 +1,4 @@
-//! What loaders make of checkpoints, by the table of their rules.
+//! The loaders' support of checkpoints, by the table of their rules.
 
 use super::model::{Model, verdict};
 use kvant_formats::format::OutputFormat;
@@ -15,7 +15,7 @@ fn asked(model: &Model, loader: &str) -> Report {
 }
 
 #[test]
-fn plans_and_finished_checkpoints_are_judged_alike() {
+fn plans_and_finished_checkpoints_list_the_same_loaders() {
     for (scheme, export) in [
         ("int4:g32", OutputFormat::QUARK),
         ("int3:channel", OutputFormat::QUARK),
@@ -42,7 +42,7 @@ fn plans_and_finished_checkpoints_are_judged_alike() {
 }
 
 #[test]
-fn plans_and_checks_know_the_sizes_that_blocks_ask_for() {
+fn plans_and_checks_agree_on_block_sizes() {
     // k_proj has 32 output channels, and all but down_proj 64 input channels.
     for (block, group, taken) in [(32, 32, [true, true]), (64, 64, [true, false]), (32, 48, [false, false])] {
         let scheme = format!("e4m3:b{block}x{block}+e4m3:g{group}!dynamic");
@@ -63,7 +63,7 @@ fn plans_and_checks_know_the_sizes_that_blocks_ask_for() {
 }
 
 #[test]
-fn floats_load_in_engines_and_not_where_other_files_are_read() {
+fn float_checkpoints_load_in_engines_only() {
     let report = Model::float().verify();
     let found = loaders().iter().map(|loader| (loader.id.as_str(), loads(&report, &loader.id)));
     let expected = [
@@ -78,7 +78,7 @@ fn floats_load_in_engines_and_not_where_other_files_are_read() {
 }
 
 #[test]
-fn a_loader_that_is_asked_for_decides_alone() {
+fn requested_loader_alone_decides() {
     let int3 = Model::quantized("int3:channel", OutputFormat::QUARK);
     assert!(int3.verify().passes());
     let report = asked(&int3, "vllm");
@@ -94,7 +94,7 @@ fn a_loader_that_is_asked_for_decides_alone() {
 }
 
 #[test]
-fn vllm_wants_heads_named_in_the_layout_of_amd_quark() {
+fn vllm_requires_named_heads_in_quark_format() {
     let unnamed = Model::quantized("int4:g32", OutputFormat::QUARK).restated(|config| config["exclude"] = json!([]));
     let report = asked(&unnamed, "vllm");
     assert!(!report.passes());
@@ -103,7 +103,7 @@ fn vllm_wants_heads_named_in_the_layout_of_amd_quark() {
 }
 
 #[test]
-fn architectures_without_a_description_are_not_judged() {
+fn undescribed_architectures_have_unknown_support() {
     let unknown = Model::float().configured(|config| {
         config["model_type"] = json!("gpt9");
         config["architectures"] = json!(["Gpt9ForCausalLM"]);
@@ -112,7 +112,7 @@ fn architectures_without_a_description_are_not_judged() {
 }
 
 #[test]
-fn blocks_of_fused_layers_are_whole() {
+fn blocks_must_not_span_fused_layers() {
     let blocks = |size: usize| {
         Model::quantized(&format!("e4m3:b{size}x{size}+e4m3:g{size}!dynamic"), OutputFormat::COMPRESSED_TENSORS)
     };
@@ -120,6 +120,6 @@ fn blocks_of_fused_layers_are_whole() {
     // k_proj has 32 output channels.
     let report = blocks(64).verify();
     assert_eq!(loads(&report, "vllm"), Loads::No);
-    assert!(verdict(&report, "vllm").reasons[0].reason.contains("32 output channels are no multiple of 64"));
+    assert!(verdict(&report, "vllm").reasons[0].reason.contains("32 output channels are not a multiple of 64"));
     assert_eq!(loads(&report, "transformers"), Loads::Yes);
 }

@@ -4,7 +4,7 @@ use crate::common::{self, Tensor};
 use kvant_checkpoint::recipe::Settings;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_formats::format::OutputFormat;
-use kvant_formats::verify::{Options, Report, Verdict, verify};
+use kvant_formats::verify::{LoaderSupport, Options, Report, verify};
 use kvant_quant::finding::{Finding, Severity};
 use serde_json::Value;
 use std::path::Path;
@@ -88,7 +88,7 @@ impl Model {
         self.configured(|config| edit(&mut config["quantization_config"]))
     }
 
-    /// What is found of it.
+    /// Its findings.
     pub fn verify_with(&self, options: &Options) -> Report {
         let dir = tempfile::tempdir().unwrap();
         common::write(dir.path(), &self.config, &self.tensors);
@@ -129,8 +129,8 @@ impl Model {
     }
 }
 
-/// What a loader makes of a model.
-pub fn verdict<'r>(report: &'r Report, loader: &str) -> &'r Verdict {
+/// A loader's support of a model.
+pub fn verdict<'r>(report: &'r Report, loader: &str) -> &'r LoaderSupport {
     report.verdicts.iter().find(|verdict| verdict.id == loader).unwrap()
 }
 

@@ -15,7 +15,7 @@ fn block(name: &str) -> String {
 }
 
 #[test]
-fn what_kvant_writes_is_healthy() {
+fn written_checkpoints_verify() {
     Model::float().assert_healthy();
     for scheme in
         ["int4:g32", "uint4:g32:zp", "int8:channel", "e4m3:channel+e4m3:channel!dynamic", "e2m1:g32:e8m0", "int3:g32"]
@@ -36,7 +36,7 @@ fn what_kvant_writes_is_healthy() {
 }
 
 #[test]
-fn some_layers_may_be_asymmetric_in_gptq_s_layout() {
+fn mixed_symmetry_in_gptq_must_be_declared() {
     let mixed = |overrides: &[&str]| Model::float().quantize_mixed("int4:g32", overrides, OutputFormat::GPTQ);
     mixed(&["*.down_proj=uint4:g32:zp"]).assert_healthy();
     // Without a word about them kernels would ignore their zero points.
@@ -46,7 +46,7 @@ fn some_layers_may_be_asymmetric_in_gptq_s_layout() {
 }
 
 #[test]
-fn the_small_trained_model_is_healthy() {
+fn nano_llama_verifies() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama");
     let report = verify(&source, &Options::default()).unwrap();
     let found: Vec<_> = report.findings.iter().map(|finding| (finding.severity, finding.check)).collect();
@@ -56,7 +56,7 @@ fn the_small_trained_model_is_healthy() {
 }
 
 #[test]
-fn a_missing_weight() {
+fn missing_weight_is_an_error() {
     Model::quantized("int4:g32", OutputFormat::QUARK).without("embed_tokens.weight").assert_error(
         "names",
         "token embedding",
@@ -69,7 +69,7 @@ fn a_missing_weight() {
 }
 
 #[test]
-fn a_weight_that_one_block_lacks() {
+fn weight_missing_from_one_block_is_an_error() {
     let mut model = Model::float().configured(|config| config["num_hidden_layers"] = json!(3));
     let copies = |number: usize, tensors: &[common::Tensor]| -> Vec<common::Tensor> {
         let copy = |tensor: &common::Tensor| {
@@ -85,23 +85,23 @@ fn a_weight_that_one_block_lacks() {
 }
 
 #[test]
-fn a_tensor_that_nobody_asks_for() {
+fn unused_tensor_is_a_warning() {
     let extra = weight(&block("mlp.extra_proj.weight"), Dtype::BF16, &[8, 64]);
     Model::float().with(extra).assert_found(
         Severity::Warning,
         "names",
         "extra_proj.weight",
-        "no part of the architecture",
+        "not part of the architecture",
     );
     // As AMD Quark 0.13 names the scales of AWQ.
     let scales = weight(&block("mlp.up_proj.qscales"), Dtype::F16, &[2, 128]);
-    Model::float().with(scales).assert_found(Severity::Warning, "names", "qscales", "no part");
+    Model::float().with(scales).assert_found(Severity::Warning, "names", "qscales", "not part");
     let lost = weight(&block("mlp.up_proj.weight_scale_2"), Dtype::F32, &[1]);
-    Model::float().with(lost).assert_found(Severity::Warning, "names", "weight_scale_2", "no quantized layer");
+    Model::float().with(lost).assert_found(Severity::Warning, "names", "weight_scale_2", "without a quantized layer");
 }
 
 #[test]
-fn shapes_of_another_configuration() {
+fn shapes_that_do_not_match_the_config_are_an_error() {
     for key in ["vocab_size", "intermediate_size", "num_key_value_heads"] {
         let model = Model::quantized("int4:g32", OutputFormat::COMPRESSED_TENSORS);
         let wrong = model.configured(|config| config[key] = json!(4)).verify();
@@ -110,7 +110,7 @@ fn shapes_of_another_configuration() {
 }
 
 #[test]
-fn the_head_is_there_where_it_is_not_the_embedding() {
+fn untied_head_must_exist() {
     Model::float().without("lm_head.weight").assert_error("tied", "lm_head.weight", "missing");
     let tied = || Model::float().configured(|config| config["tie_word_embeddings"] = json!(true));
     tied().assert_found(Severity::Warning, "tied", "lm_head", "another matrix");
@@ -132,7 +132,7 @@ fn checks(report: &Report, severity: Severity) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_tokenizer_that_fits() {
+fn tokenizer_must_fit_the_embedding() {
     let with = |text: &'static str| verified(move |dir| std::fs::write(dir.join("tokenizer.json"), text).unwrap());
     assert_eq!(checks(&verified(|_| {}), Severity::Warning), ["tokenizer"]);
     assert_eq!(checks(&with(r#"{"added_tokens":[],"model":{"vocab":{"a":31}}}"#), Severity::Error), [""; 0]);
@@ -151,7 +151,7 @@ fn a_tokenizer_that_fits() {
 }
 
 #[test]
-fn a_configuration_that_can_be_read() {
+fn unreadable_config_is_an_error() {
     let with = |text: &'static str| verified(move |dir| std::fs::write(dir.join("config.json"), text).unwrap());
     for text in ["{", "[]", "{}", r#"{"model_type": "llama", "hidden_size": -1}"#] {
         assert!(checks(&with(text), Severity::Error).contains(&"config"), "{text}");
@@ -165,7 +165,7 @@ fn a_configuration_that_can_be_read() {
 }
 
 #[test]
-fn values_that_transformers_looks_up() {
+fn values_unknown_to_transformers_are_an_error() {
     let with = |key: &'static str, value: serde_json::Value| Model::float().configured(|config| config[key] = value);
     with("hidden_act", json!("nonsense")).assert_error("config", "hidden_act", "`nonsense`");
     with("dtype", json!("int99")).assert_error("config", "dtype", "`int99`");
@@ -190,7 +190,7 @@ fn values_that_transformers_looks_up() {
 }
 
 #[test]
-fn sizes_that_are_missing() {
+fn missing_sizes_are_an_error() {
     for size in ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"] {
         let without = Model::float().configured(|config| drop(config.as_object_mut().unwrap().remove(size)));
         without.assert_error("config", size, "is missing");
@@ -200,7 +200,7 @@ fn sizes_that_are_missing() {
 }
 
 #[test]
-fn json_files_that_cannot_be_parsed() {
+fn unparsable_json_files_are_an_error() {
     for (name, text) in
         [("tokenizer_config.json", "{"), ("generation_config.json", "[5]"), ("special_tokens_map.json", "5")]
     {
@@ -213,7 +213,7 @@ fn json_files_that_cannot_be_parsed() {
 }
 
 #[test]
-fn sources_that_no_output_could_pass_are_refused_before_any_work() {
+fn sources_that_fail_verification_are_refused_first() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     let cases: [(&str, serde_json::Value, &str); 4] = [
@@ -235,7 +235,7 @@ fn sources_that_no_output_could_pass_are_refused_before_any_work() {
 }
 
 #[test]
-fn a_byte_order_mark_is_no_json_to_python() {
+fn byte_order_mark_in_config_is_an_error() {
     let report = verified(|dir| {
         let text = std::fs::read_to_string(dir.join("config.json")).unwrap();
         std::fs::write(dir.join("config.json"), format!("\u{feff}{text}")).unwrap();
@@ -245,7 +245,7 @@ fn a_byte_order_mark_is_no_json_to_python() {
 }
 
 #[test]
-fn a_type_that_no_header_has() {
+fn unknown_dtype_in_a_header_is_an_error() {
     let report = verified(|dir| {
         let path = dir.join("model.safetensors");
         let mut bytes = std::fs::read(&path).unwrap();
@@ -277,7 +277,7 @@ fn index(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
 }
 
 #[test]
-fn shards_that_belong_together() {
+fn shards_must_match_their_index() {
     assert_eq!(checks(&verified(sharded), Severity::Error), [""; 0]);
     let first = |dir: &Path| dir.join("model-00001-of-00002.safetensors");
     let broken: [&dyn Fn(&Path); 4] = [
@@ -297,7 +297,7 @@ fn shards_that_belong_together() {
 }
 
 #[test]
-fn what_the_index_does_not_name() {
+fn tensors_missing_from_the_index_are_reported() {
     let report = verified(|dir| {
         sharded(dir);
         index(dir, |index| {
@@ -320,7 +320,7 @@ fn what_the_index_does_not_name() {
 }
 
 #[test]
-fn a_file_alone_is_verified_as_far_as_it_goes() {
+fn single_file_is_verified_as_far_as_possible() {
     let dir = tempfile::tempdir().unwrap();
     common::write(dir.path(), &common::llama_config(), &common::llama(Dtype::BF16));
     let alone = || verify(&dir.path().join("model.safetensors"), &Options::default()).unwrap();

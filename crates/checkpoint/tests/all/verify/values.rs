@@ -15,7 +15,7 @@ fn put(bytes: &mut [u8], value: &[u8]) {
 }
 
 #[test]
-fn scales_are_numbers_and_positive() {
+fn scales_must_be_finite_and_positive() {
     let scale = "down_proj.weight_scale";
     let with = |value: f32| quark("int4:g32").edit(scale, |bytes| put(bytes, &bf16::from_f32(value).to_le_bytes()));
     for value in [f32::NAN, f32::INFINITY] {
@@ -33,7 +33,7 @@ fn scales_are_numbers_and_positive() {
 }
 
 #[test]
-fn scales_of_powers_of_two_and_fp8_have_codes_for_nothing() {
+fn nan_codes_of_e8m0_and_fp8_scales_are_an_error() {
     quark("e2m1:g32:e8m0").edit("q_proj.weight_scale", |bytes| bytes[3] = 255).assert_error(
         "scales",
         "q_proj.weight_scale",
@@ -56,7 +56,7 @@ fn scales_of_powers_of_two_and_fp8_have_codes_for_nothing() {
 }
 
 #[test]
-fn a_scale_of_a_tensor_is_not_0() {
+fn zero_global_scale_is_an_error_unless_all_codes_are_zero() {
     let scale = "down_proj.weight_scale";
     let zero = || quark("e4m3:tensor").edit(scale, |bytes| bytes.fill(0));
     zero().assert_error("scales", scale, "no value is left");
@@ -65,7 +65,7 @@ fn a_scale_of_a_tensor_is_not_0() {
 }
 
 #[test]
-fn half_precision_scales_lose_precision_below_its_normal_numbers() {
+fn subnormal_f16_scales_are_a_warning() {
     let small = |value: f32| {
         quark("int4:g32:f16").edit("up_proj.weight_scale", |bytes| put(bytes, &f16::from_f32(value).to_le_bytes()))
     };
@@ -74,14 +74,14 @@ fn half_precision_scales_lose_precision_below_its_normal_numbers() {
 }
 
 #[test]
-fn a_scale_far_above_all_others() {
+fn outlying_scale_is_a_note() {
     let outlier =
         quark("int4:g32").edit("gate_proj.weight_scale", |bytes| put(bytes, &bf16::from_f32(1000.0).to_le_bytes()));
     outlier.assert_found(Severity::Note, "scale-outliers", "gate_proj.weight_scale", "2^");
 }
 
 #[test]
-fn zero_points_in_the_middle_and_in_range() {
+fn symmetric_zero_points_must_be_the_middle_and_in_range() {
     let moved = quark("int8:channel").with((
         "model.layers.0.mlp.up_proj.weight_zero_point".to_owned(),
         kvant_container::Dtype::I8,
@@ -94,7 +94,7 @@ fn zero_points_in_the_middle_and_in_range() {
 }
 
 #[test]
-fn kept_floats_are_numbers() {
+fn kept_floats_must_be_finite() {
     for (value, found) in [(f32::NAN, true), (f32::NEG_INFINITY, true), (3e38, false)] {
         let model =
             quark("int4:g32").edit("model.norm.weight", |bytes| put(bytes, &bf16::from_f32(value).to_le_bytes()));
@@ -109,7 +109,7 @@ fn kept_floats_are_numbers() {
 }
 
 #[test]
-fn fp8_codes_are_numbers() {
+fn fp8_nan_codes_are_an_error() {
     let fp8 = || quark("e4m3:channel+e4m3:channel!dynamic");
     for code in [0x7F, 0xFF] {
         fp8().edit("v_proj.weight", |bytes| bytes[5] = code).assert_error("codes", "v_proj.weight", "1 codes");
@@ -118,7 +118,7 @@ fn fp8_codes_are_numbers() {
 }
 
 #[test]
-fn layers_of_one_value() {
+fn constant_layers_are_a_warning() {
     let same = quark("int4:g32").edit("up_proj.weight", |bytes| bytes.fill(0x33));
     same.assert_found(Severity::Warning, "zero-layers", "up_proj.weight", "same");
     Model::float().edit("up_proj.weight", |bytes| bytes.fill(0)).assert_found(
@@ -130,7 +130,7 @@ fn layers_of_one_value() {
 }
 
 #[test]
-fn a_quick_look_reads_no_values() {
+fn reading_headers_only_skips_value_checks() {
     let broken = quark("int4:g32").edit("down_proj.weight_scale", |bytes| bytes.fill(0xFF));
     assert!(broken.verify_with(&Options { reads: Reads::Headers, ..Options::default() }).passes());
     assert!(!broken.verify_with(&Options { reads: Reads::Scales, ..Options::default() }).passes());

@@ -1,4 +1,4 @@
-//! Where a checkpoint keeps its chat template and the names of its special tokens. Nothing is rendered.
+//! Locates a checkpoint's chat template and the names of its special tokens. Nothing is rendered.
 
 use super::super::CalibrationDataError;
 use kvant_container::gguf::{self, GgufFile};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The longest file that is read; tokenizers of many added tokens have configurations of a megabyte.
 const MAX_FILE: u64 = 64 << 20;
 
-/// A template and what it needs.
+/// A template and its special tokens.
 pub(super) struct Found {
     /// The file that holds it.
     pub file: PathBuf,
@@ -82,7 +82,7 @@ fn object(file: &Path) -> Result<Map<String, Json>, CalibrationDataError> {
     let broken = |message: String| CalibrationDataError::Template { file: file.to_path_buf(), message };
     match kvant_container::python_json::parse(text.as_bytes()).map_err(|error| broken(error.to_string()))? {
         Json::Object(object) => Ok(object),
-        _ => Err(broken("it is no object".to_owned())),
+        _ => Err(broken("it is not an object".to_owned())),
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) struct ChatTemplate {
     hash: String,
 }
 
-/// What became of a conversation.
+/// The result of rendering a conversation.
 #[derive(Debug, PartialEq)]
 pub(super) enum Rendered {
     /// A text, with its special tokens.
@@ -89,7 +89,7 @@ impl ChatTemplate {
     }
 }
 
-/// What transformers gives to a template: blocks that take no line of their own, loop controls, and two functions.
+/// The template environment of transformers: trimmed blocks, loop controls, and two functions.
 fn environment() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);

@@ -1,4 +1,4 @@
-//! Where Jinja in Python differs from `minijinja`: how values are printed, `tojson`, and the date.
+//! Differences of Python's Jinja from `minijinja`: printing of values, `tojson`, and the date.
 
 use minijinja::value::Kwargs;
 use minijinja::{Error, ErrorKind, Output, State, Value};
@@ -60,7 +60,7 @@ impl Formatter for Spaced {
     }
 }
 
-/// The date that templates are told: the same at all times, so that the same data give the same tokens. It is the one that
+/// The date in templates: always the same, so that the same data give the same tokens. It is the one that
 /// Llama's own templates fall back to, Friday 26 July 2024, midnight.
 const DATE: [(char, &str); 15] = [
     ('%', "%"),

@@ -1,4 +1,4 @@
-//! What templates in use rely on, and what hostile ones may not do.
+//! Features that templates in use rely on, and limits of hostile ones.
 
 use super::*;
 use serde_json::{Value as Json, json};
@@ -23,20 +23,20 @@ fn hello() -> Json {
 }
 
 #[test]
-fn messages_and_special_tokens_are_there() {
+fn template_renders_messages_and_special_tokens() {
     let source =
         "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}]{{ m.content | trim }}{% endfor %}{{ eos_token }}";
     assert_eq!(render(source, &hello()), "<s>[user]Hi <b>[assistant]Hello</s>");
 }
 
 #[test]
-fn blocks_leave_no_white_space() {
+fn template_blocks_leave_no_whitespace() {
     let source = "{% for m in messages %}\n    {% if m.role == 'user' %}\nU\n    {% endif %}\n{% endfor %}\nend\n";
     assert_eq!(render(source, &hello()), "U\nend");
 }
 
 #[test]
-fn python_is_understood() {
+fn python_methods_in_templates_work() {
     let cases = [
         ("{{ messages[0].content.strip().upper() }}", "HI <B>"),
         ("{{ messages[1:][0]['content'].rstrip('\\n') }}", "Hello"),
@@ -63,7 +63,7 @@ fn python_is_understood() {
 }
 
 #[test]
-fn refusals_are_told_with_their_words() {
+fn template_refusals_keep_their_message() {
     let refused = open("a\n{{ raise_exception('roles must alternate') }}").unwrap().render(&[]).unwrap();
     assert_eq!(refused, Rendered::Refused("the chat template, line 2: roles must alternate".to_owned()));
     let unknown = open("{{ messages.nothing.more }}").unwrap().render(&[]).unwrap();
@@ -71,13 +71,13 @@ fn refusals_are_told_with_their_words() {
 }
 
 #[test]
-fn templates_that_do_not_parse_are_refused() {
+fn unparsable_templates_are_refused() {
     let error = open("a\n{% if %}").unwrap_err();
     assert!(matches!(&error, CalibrationDataError::Template { message, .. } if message.contains("line 2")), "{error}");
 }
 
 #[test]
-fn endless_templates_end() {
+fn endless_templates_are_stopped() {
     let many = "{% for i in range(9999) %}{% for i in range(9999) %}{% endfor %}{% endfor %}";
     let long = "{% for i in range(9999) %}{{ 'x' * 9999 }}{% endfor %}";
     for source in [many, long] {
@@ -107,7 +107,7 @@ fn templates_are_found_where_transformers_finds_them() {
 }
 
 #[test]
-fn a_gguf_file_holds_its_template_in_its_metadata() {
+fn gguf_template_is_read_from_metadata() {
     use kvant_container::gguf::{GgufLayout, Metadata, Text};
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");

@@ -8,11 +8,11 @@ use super::super::files::{DataFile, Reading};
 use super::integers::{Integer, Tokens};
 use kvant_container::MappedFile;
 
-/// What a file begins with.
+/// The magic of a file.
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// The longest header that is read; NumPy itself refuses longer ones unless told otherwise.
 const MAX_HEADER: usize = 10_000;
-/// The most bytes of an array in Fortran order, which is turned in memory.
+/// The maximum size of an array in Fortran order, which is transposed in memory.
 const MAX_TURNED: usize = 1 << 28;
 
 /// Hands out the rows of an array of two dimensions, or the whole of one.
@@ -28,7 +28,7 @@ pub(in super::super) fn read(
         parse(header).ok_or_else(|| damaged("the header is not understood"))?;
     let integer = integer(&descr).ok_or_else(|| {
         let pickles = if descr.contains('O') { "; Python objects are never read" } else { "" };
-        CalibrationDataError::unsupported(&file.path, format!("elements of type {descr:?} are no tokens{pickles}"))
+        CalibrationDataError::unsupported(&file.path, format!("elements of type {descr:?} are not tokens{pickles}"))
     })?;
     let size = shape.iter().try_fold(integer.width, |size, &length| size.checked_mul(length));
     if size != Some(bytes.len()) {
@@ -41,7 +41,7 @@ pub(in super::super) fn read(
             return Err(CalibrationDataError::unsupported(&file.path, message));
         }
         [rows, columns] if fortran_order && !bytes.is_empty() => {
-            Cow::Owned(turned(bytes, integer.width, rows, columns))
+            Cow::Owned(transposed_matrix(bytes, integer.width, rows, columns))
         }
         _ => Cow::Borrowed(bytes),
     };
@@ -49,7 +49,7 @@ pub(in super::super) fn read(
 }
 
 /// The rows of a matrix whose columns follow each other.
-fn turned(columns: &[u8], width: usize, rows: usize, count: usize) -> Vec<u8> {
+fn transposed_matrix(columns: &[u8], width: usize, rows: usize, count: usize) -> Vec<u8> {
     let places = (0..rows).flat_map(|row| (0..count).map(move |column| (column * rows + row) * width));
     places.flat_map(|at| columns[at..at + width].iter().copied()).collect()
 }
@@ -68,7 +68,7 @@ fn split(file: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(header).ok()?, elements))
 }
 
-/// What a header says.
+/// The parsed header.
 #[derive(Debug, PartialEq)]
 struct Header {
     descr: String,
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_understood() {
+    fn npy_headers_are_parsed() {
         let header = parse("{'descr': '<i8', 'fortran_order': False, 'shape': (3, 4), }").unwrap();
         assert_eq!(header, Header { descr: "<i8".into(), fortran_order: false, shape: vec![3, 4] });
         assert_eq!(parse("{'shape': (5,), 'fortran_order': True, 'descr': '|u1'}").unwrap().shape, [5]);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn only_integers_are_tokens() {
+    fn only_integer_arrays_are_tokens() {
         assert_eq!(integer("<i4"), Some(Integer { width: 4, is_signed: true, is_big_endian: false }));
         assert_eq!(integer(">u2"), Some(Integer { width: 2, is_signed: false, is_big_endian: true }));
         for other in ["<f4", "|O", "<i3", "i4", "<", "", "<u16", "<M8[ns]", "é8"] {

@@ -4,7 +4,7 @@ use super::super::CalibrationDataError;
 use super::super::document::{Document, Row, Sink};
 use super::super::files::{DataFile, Reading};
 
-/// How an integer is stored.
+/// The storage of an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Integer {
     /// Its bytes: 1, 2, 4 or 8.

@@ -60,7 +60,7 @@ fn list_of_rows(file: &DataFile, reading: &Reading<'_>) -> Result<Option<String>
     }
 }
 
-/// What an object holds.
+/// The members of an object.
 struct Members {
     /// The names of the members that are lists.
     lists: Vec<String>,

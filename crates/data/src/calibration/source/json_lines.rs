@@ -27,7 +27,7 @@ pub(in super::super) fn read(
     Ok(())
 }
 
-/// Whether a document is rows on lines: its first line is JSON by itself, and another follows.
+/// Returns whether a document is rows on lines: its first line is JSON by itself, and another follows.
 pub(super) fn has_several(file: &DataFile, reading: &Reading<'_>) -> Result<bool, CalibrationDataError> {
     let mut stream = stream::open(file, reading.max_bytes)?;
     let mut line = Vec::new();
@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_may_be_empty_or_lack_their_end() {
+    fn lines_may_be_empty_or_unterminated() {
         let expected = [&b"one two three"[..], b"", b"four"].map(|line| (line.to_vec(), true));
         assert_eq!(lines(b"one two three\n\nfour"), expected);
         assert_eq!(lines(b""), []);
     }
 
     #[test]
-    fn a_huge_line_is_passed_over_without_being_kept() {
+    fn oversized_line_is_skipped_without_being_kept() {
         let text = [&vec![b'x'; MAX_ROW + 1][..], b"\nshort\n"].concat();
         assert_eq!(lines(&text), [(Vec::new(), false), (b"short".to_vec(), true)]);
     }

@@ -1,4 +1,4 @@
-//! A list of rows in a JSON document, read element by element: memory holds one row, whatever the document's size.
+//! A list of rows in a JSON document, read element by element: memory holds one row for any document size.
 
 use super::super::CalibrationDataError;
 use super::super::document::Sink;
@@ -14,7 +14,7 @@ use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-/// Where the list stands in the document.
+/// The position of the list in the document.
 pub(super) enum Place {
     /// It is the document.
     Top,
@@ -41,7 +41,7 @@ pub(super) fn read(
     end.unwrap_or_else(|| done.map_err(|error| failure(file, reading, error)))
 }
 
-/// What an error of parsing means.
+/// Classifies a parse error.
 pub(super) fn failure(file: &DataFile, reading: &Reading<'_>, error: Error) -> CalibrationDataError {
     if error.is_io() {
         return stream::failure(file, reading.max_bytes, error.into());
@@ -49,17 +49,17 @@ pub(super) fn failure(file: &DataFile, reading: &Reading<'_>, error: Error) -> C
     CalibrationDataError::damaged(&file.path, error)
 }
 
-/// A stream that fails where one row goes on for too long.
+/// A stream that fails if a row is too long.
 pub(super) struct Metered<R> {
     stream: R,
     left: Rc<Cell<usize>>,
 }
 
-/// What is left of the row that is being read.
+/// The remaining bytes of the current row.
 pub(super) type Left = Rc<Cell<usize>>;
 
 impl Metered<()> {
-    /// Opens a document, without its byte order mark, and tells what is left of its first row.
+    /// Opens a document without its byte order mark, and returns the rest of its first row.
     pub(super) fn open(
         file: &DataFile,
         reading: &Reading<'_>,
@@ -85,7 +85,7 @@ struct Rows<'a, 's> {
     column: Option<&'a str>,
     sink: &'a mut Sink<'s>,
     left: Left,
-    /// How it ended, where it ended before the list.
+    /// The error, if it ended before the list.
     end: &'a mut Option<Result<(), CalibrationDataError>>,
 }
 

@@ -1,4 +1,4 @@
-//! What stands in for the reader of `.parquet` in a build without it: such files are refused.
+//! Replaces the reader of `.parquet` in builds without it: such files are refused.
 
 use super::super::CalibrationDataError;
 use super::super::document::Sink;

@@ -9,7 +9,7 @@ use kvant_container::{Dtype, SafetensorsFile, TensorView};
 
 /// The tensor of tokens.
 const TOKENS: &str = "input_ids";
-/// The tensor that tells padding.
+/// The tensor of the padding mask.
 const MASK: &str = "attention_mask";
 
 /// Hands out the rows of a tensor of two dimensions, or the whole of one.

@@ -5,7 +5,7 @@ use kvant_container::Diagnostic;
 use kvant_data::calibration::{CalibrationDataError, Options, Skip, Warning};
 
 #[test]
-fn rows_may_not_be_huge() {
+fn oversized_rows_are_skipped_or_refused() {
     let huge = format!("\"{}\"", "x".repeat(17 << 20));
     let data = samples("a.jsonl.gz", gzip(format!("{huge}\n\"ok\"").as_bytes())).unwrap();
     assert_eq!((data.sequences.len(), data.provenance.files[0].skipped[&Skip::TooLarge]), (1, 1));
@@ -16,7 +16,7 @@ fn rows_may_not_be_huge() {
 }
 
 #[test]
-fn nesting_is_bounded() {
+fn json_nesting_is_bounded() {
     let (open, close) = ("[".repeat(100_000), "]".repeat(100_000));
     let data = samples("a.jsonl", format!("{open}{close}\n\"ok\"")).unwrap();
     assert_eq!(data.provenance.files[0].skipped[&Skip::NotJson], 1);
@@ -25,7 +25,7 @@ fn nesting_is_bounded() {
 }
 
 #[test]
-fn more_than_the_limit_is_refused_where_it_is_needed() {
+fn data_over_the_size_limit_is_refused_when_needed() {
     let files = Files::new();
     let rows = gzip("\"row\"\n".repeat(1_000_000).as_bytes());
     let options =
@@ -36,7 +36,7 @@ fn more_than_the_limit_is_refused_where_it_is_needed() {
 }
 
 #[test]
-fn of_a_very_long_text_the_beginning_is_read() {
+fn only_the_beginning_of_a_long_text_is_read() {
     let files = Files::new();
     let text = "A line of a text that goes on for long.\n".repeat((5 << 20) / 40);
     let options = Options::new([files.add("a.txt.gz", gzip(text.as_bytes()))], 4, 16);
@@ -51,7 +51,7 @@ fn of_a_very_long_text_the_beginning_is_read() {
 }
 
 #[test]
-fn more_is_read_of_a_text_whose_beginning_gives_too_few_samples() {
+fn more_text_is_read_when_the_beginning_gives_too_few_samples() {
     let files = Files::new();
     let text = format!("A line.\n{}\n", "and so on ".repeat(40_000));
     let both = [files.add("a.txt", &text), files.add("b.txt", "Another text.\n".repeat(100))];

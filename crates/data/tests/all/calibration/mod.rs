@@ -64,7 +64,7 @@ const ONE: &str = "The first text.";
 const TWO: &str = "And another one, \u{e9}l\u{e8}ve.";
 
 #[test]
-fn rows_of_json_are_read_in_every_form() {
+fn json_rows_are_read_in_every_form() {
     let lines = format!("\u{feff}{{\"text\": \"{ONE}\"}}\r\n\n{{\"content\": \"{TWO}\", \"score\": NaN}}");
     let list = format!("[{{\"text\": \"{ONE}\"}},\n \"{TWO}\"]");
     let object = format!("{{\"version\": {{\"x\": [1]}}, \"data\": {list}, \"n\": 2.5, \"s\": \"x\", \"null\": null}}");
@@ -87,7 +87,7 @@ fn rows_of_json_are_read_in_every_form() {
 }
 
 #[test]
-fn a_single_object_is_a_row() {
+fn single_json_object_is_a_row() {
     let row = format!("{{\n\"text\": \"{ONE}\",\n\"tags\": [\"a\"]\n}}\n");
     assert_eq!(samples("a.json", &row).unwrap().sequences, encoded(&[ONE]));
     assert_eq!(samples("a.jsonl", row.replace('\n', "")).unwrap().sequences, encoded(&[ONE]));
@@ -96,7 +96,7 @@ fn a_single_object_is_a_row() {
 }
 
 #[test]
-fn rows_of_no_use_are_counted_and_told() {
+fn unusable_rows_are_counted_with_reasons() {
     let lines = [b"{\"text\": \"ok\"}\nnot json\n\"\xFF\"\n".as_slice(), b"{\"x\": 1}\n{\"text\": \"\"}\n[]"].concat();
     let data = samples("a.jsonl", lines).unwrap();
     assert_eq!(data.sequences, encoded(&["ok"]));
@@ -107,12 +107,12 @@ fn rows_of_no_use_are_counted_and_told() {
     let json = serde_json::json!({"not_utf8": 1, "not_json": 1, "no_text": 1, "empty": 2});
     assert_eq!(serde_json::to_value(&file.skipped).unwrap(), json);
     let warnings: Vec<String> = data.provenance.warnings().iter().map(ToString::to_string).collect();
-    assert_eq!(warnings[0], "1 calibration samples, where 100 were asked for");
+    assert_eq!(warnings[0], "1 calibration samples, but 100 were requested");
     assert_eq!(warnings[4], "a.jsonl: 2 rows are empty");
 }
 
 #[test]
-fn few_tokens_are_warned_of() {
+fn few_tokens_give_a_warning() {
     let warned = |rows: usize| {
         let files = Files::new();
         let data = load(&Options::new([files.add("a.jsonl", "\"one\"\n".repeat(rows))], rows, 64)).unwrap();
@@ -124,7 +124,7 @@ fn few_tokens_are_warned_of() {
 }
 
 #[test]
-fn the_beginning_tells_what_loading_would_refuse() {
+fn preflight_refuses_what_loading_would_refuse() {
     let files = Files::new();
     let options = |name: &str, bytes: &[u8]| Options::new([files.add(name, bytes)], 4, 16);
     for (name, bytes) in [
@@ -153,7 +153,7 @@ fn the_beginning_tells_what_loading_would_refuse() {
 }
 
 #[test]
-fn data_of_no_use_at_all_are_refused_with_the_reasons() {
+fn data_without_any_sample_is_refused_with_reasons() {
     for (name, bytes) in [("a.jsonl", ""), ("a.json", "[]"), ("a.txt", ""), ("a.jsonl", "{}\n{}\nx")] {
         let error = samples(name, bytes).unwrap_err();
         assert!(matches!(error, CalibrationDataError::NoSample { .. }) && error.hint().is_some(), "{name}: {error}");
@@ -163,7 +163,7 @@ fn data_of_no_use_at_all_are_refused_with_the_reasons() {
 }
 
 #[test]
-fn options_that_ask_for_nothing_are_refused() {
+fn empty_requests_are_refused() {
     let files = Files::new();
     let path = files.add("a.txt", "text");
     for options in [Options::new([&path], 0, 4), Options::new([&path], 4, 0), Options::new(Vec::<PathBuf>::new(), 4, 4)]
@@ -173,7 +173,7 @@ fn options_that_ask_for_nothing_are_refused() {
 }
 
 #[test]
-fn a_named_column_is_read() {
+fn named_column_is_read() {
     let files = Files::new();
     let path = files.add("a.jsonl", "{\"text\": \"no\", \"body\": \"yes\"}\n{\"text\": \"no\"}");
     let data = load(&Options { column: Some("body".into()), ..Options::new([path], 4, 64) }).unwrap();
@@ -222,7 +222,7 @@ fn plain_text_does_not_need_the_template() {
 }
 
 #[test]
-fn provenance_names_what_was_read() {
+fn provenance_lists_files_rows_and_hashes() {
     let files = Files::new();
     let (a, b, c) = (
         files.add("a.jsonl", "\"one\"\n\"two\""),

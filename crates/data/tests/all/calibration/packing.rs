@@ -8,7 +8,7 @@ fn text() -> String {
 }
 
 #[test]
-fn a_text_is_cut_from_its_start() {
+fn text_is_cut_into_windows_from_its_start() {
     let files = Files::new();
     let options = Options::new([files.add("a.txt", text())], 5, 32);
     let data = load(&options).unwrap();
@@ -23,7 +23,7 @@ fn a_text_is_cut_from_its_start() {
 }
 
 #[test]
-fn samples_are_truncated_and_not_padded() {
+fn samples_are_truncated_but_not_padded() {
     let files = Files::new();
     let path = files.add("a.jsonl", format!("\"short\"\n{}", serde_json::json!(text())));
     let data = load(&Options::new([path], 5, 16)).unwrap();
@@ -32,7 +32,7 @@ fn samples_are_truncated_and_not_padded() {
 }
 
 #[test]
-fn rows_are_joined_when_asked() {
+fn concatenate_packing_joins_rows() {
     let files = Files::new();
     let path = files.add("a.jsonl", "\"one two\"\n\"three four\"\n\"five six\"");
     let data = load(&Options { packing: Some(Packing::Concatenate), ..Options::new([path], 100, 3) }).unwrap();
@@ -41,7 +41,7 @@ fn rows_are_joined_when_asked() {
 }
 
 #[test]
-fn rows_can_be_documents_and_a_text_a_sample() {
+fn document_and_sample_packing_can_be_requested() {
     let files = Files::new();
     let rows = files.add("a.jsonl", format!("\"short\"\n{}", serde_json::json!(text())));
     let data = load(&Options { packing: Some(Packing::Document), ..Options::new([rows], 3, 16) }).unwrap();
@@ -54,7 +54,7 @@ fn rows_can_be_documents_and_a_text_a_sample() {
 }
 
 #[test]
-fn documents_shorter_than_a_window_are_used_as_they_are_where_none_fills_one() {
+fn short_documents_are_used_whole_when_no_window_fits() {
     let files = Files::new();
     let (first, second) = (files.add("a.txt", "Hello, how are you?"), files.add("b.txt", "Fine."));
     for packing in [None, Some(Packing::Concatenate), Some(Packing::Random)] {
@@ -76,7 +76,7 @@ fn documents_shorter_than_a_window_are_used_as_they_are_where_none_fills_one() {
 }
 
 #[test]
-fn random_windows_and_shuffled_rows_depend_on_the_seed_alone() {
+fn random_windows_and_shuffling_depend_only_on_the_seed() {
     let files = Files::new();
     let text_file = files.add("a.txt", text());
     let rows = files.add("a.jsonl", (0..100).map(|n| format!("\"row {n}\"\n")).collect::<String>());
@@ -92,7 +92,7 @@ fn random_windows_and_shuffled_rows_depend_on_the_seed_alone() {
 }
 
 #[test]
-fn reading_ends_when_there_is_enough() {
+fn reading_stops_after_enough_samples() {
     let files = Files::new();
     // What follows the second row would be an error.
     let path = files.add("a.json", "[\"one\", \"two\", oops");
@@ -101,7 +101,7 @@ fn reading_ends_when_there_is_enough() {
 }
 
 #[test]
-fn progress_is_told() {
+fn loading_reports_progress() {
     let files = Files::new();
     let path = files.add("a.jsonl", "\"one\"\n\"two\"\n\"three\"");
     let mut told = Vec::new();
@@ -112,7 +112,7 @@ fn progress_is_told() {
 }
 
 #[test]
-fn only_text_in_utf8_is_text() {
+fn non_utf8_text_is_refused() {
     let error = samples("a.txt", b"abc\xFFdef").unwrap_err();
     assert!(error.to_string().ends_with("is not UTF-8 text: byte 3"), "{error}");
 }

@@ -9,7 +9,7 @@ fn table(name: &str) -> PathBuf {
 }
 
 #[test]
-fn texts_are_read_whatever_their_compression() {
+fn parquet_texts_are_read_with_every_compression() {
     let rows = (0..40).filter(|row| ![3, 5].contains(row));
     let texts: Vec<String> = rows.map(|row| format!("Row {row} tells of the number {}.", row * row)).collect();
     let expected = encoded(&texts.iter().map(String::as_str).collect::<Vec<_>>());
@@ -22,7 +22,7 @@ fn texts_are_read_whatever_their_compression() {
 }
 
 #[test]
-fn conversations_are_read() {
+fn parquet_conversations_are_read() {
     let data = load(&Options::new([table("messages.parquet")], 2, 64)).unwrap();
     assert_eq!(data.sequences, encoded(&["What is 0?\n\nA number: 0.", "What is 1?\n\nA number: 1."]));
     assert_eq!(data.provenance.files[0].rows_read, 2);
@@ -31,13 +31,13 @@ fn conversations_are_read() {
 }
 
 #[test]
-fn tokens_are_read() {
+fn parquet_tokens_are_read() {
     let options = Options { packing: Some(Packing::Concatenate), ..Options::new([table("tokens.parquet")], 2, 4) };
     assert_eq!(load(&options).unwrap().sequences, [[0, 1, 2, 1], [2, 3, 2, 3]]);
 }
 
 #[test]
-fn what_is_not_read_is_named() {
+fn unsupported_parquet_features_are_named() {
     let unread = |name: &str| load(&Options::new([table(name)], 9, 64)).unwrap_err();
     let (brotli, delta) = (unread("text_brotli.parquet"), unread("text_delta.parquet"));
     assert!(brotli.to_string().contains("column text is compressed with BROTLI"), "{brotli}");
@@ -48,7 +48,7 @@ fn what_is_not_read_is_named() {
 }
 
 #[test]
-fn more_than_the_limit_is_refused() {
+fn parquet_over_the_size_limit_is_refused() {
     let options = Options { max_bytes: 500, ..Options::new([table("text_zstd.parquet")], 100, 64) };
     assert!(matches!(load(&options), Err(CalibrationDataError::TooLarge { limit: 500, .. })));
     // Little is read for few rows.
@@ -56,7 +56,7 @@ fn more_than_the_limit_is_refused() {
 }
 
 #[test]
-fn damaged_tables_are_errors_and_never_panics() {
+fn damaged_parquet_is_an_error_and_never_panics() {
     let files = Files::new();
     for name in ["messages.parquet", "text_v2.parquet"] {
         let whole = std::fs::read(table(name)).unwrap();

@@ -30,7 +30,7 @@ fn safetensors(tensors: &[(&str, &str, &str, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn arrays_of_two_dimensions_are_samples_and_of_one_a_document() {
+fn npy_matrix_rows_are_samples_and_a_vector_is_a_document() {
     let rows = samples("a.npy", array("<i8", "(2, 3)", &i64s(&[1, 2, 3, 4, 5, 6]))).unwrap();
     assert_eq!(rows.sequences, [[1, 2, 3], [4, 5, 6]]);
     let files = Files::new();
@@ -39,7 +39,7 @@ fn arrays_of_two_dimensions_are_samples_and_of_one_a_document() {
 }
 
 #[test]
-fn tensors_are_found_and_their_padding_left_out() {
+fn safetensors_tokens_are_read_without_padding() {
     let ids = i64s(&[0, 0, 7, 8, 9, 0]);
     let mask = [0, 0, 1, 1, 1, 0];
     let both = safetensors(&[("attention_mask", "U8", "[2, 3]", &mask), ("input_ids", "I64", "[2, 3]", &ids)]);
@@ -56,7 +56,7 @@ fn tensors_are_found_and_their_padding_left_out() {
 }
 
 #[test]
-fn tokens_need_no_tokenizer_and_text_does() {
+fn token_data_needs_no_tokenizer_but_text_does() {
     let files = Files::new();
     let load = |path| CalibrationData::load(&Options::new([path], 1, 2), files.0.path(), VOCABULARY, |_, _| {});
     assert_eq!(load(files.add("a.npy", array("|u1", "(1, 2)", &[1, 2]))).unwrap().sequences, [[1, 2]]);
@@ -65,7 +65,7 @@ fn tokens_need_no_tokenizer_and_text_does() {
 }
 
 #[test]
-fn tokens_outside_of_the_vocabulary_are_named() {
+fn tokens_outside_the_vocabulary_are_named() {
     for (name, bytes, token) in [
         ("a.npy", array("<i8", "(2, 1)", &i64s(&[1, -100])), -100),
         ("a.npy", array("<i8", "(2, 1)", &i64s(&[1, 2048])), 2048),
@@ -79,7 +79,7 @@ fn tokens_outside_of_the_vocabulary_are_named() {
 }
 
 #[test]
-fn columns_become_rows() {
+fn fortran_order_arrays_are_read_by_rows() {
     let rows = samples("a.npy", array("|u1", "(2, 3)", &[1, 2, 3, 4, 5, 6])).unwrap();
     let order = |shape: &str| format!("{{'descr': '|u1', 'fortran_order': True, 'shape': {shape}, }}");
     let turned = samples("a.npy", npy(&order("(2, 3)"), &[1, 4, 2, 5, 3, 6])).unwrap();
@@ -88,7 +88,7 @@ fn columns_become_rows() {
 }
 
 #[test]
-fn arrays_that_lie_are_refused() {
+fn arrays_with_inconsistent_headers_are_refused() {
     let header = |text: &str| npy(text, &[0; 8]);
     for lie in [
         array("<i8", "(2,)", &[0; 8]),

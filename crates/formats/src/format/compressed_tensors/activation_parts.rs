@@ -45,7 +45,7 @@ pub(super) fn attention_parts(spec: &AttentionSpec) -> Result<Vec<ParameterPart>
         parts.push(scale(spec, "k_scale", key, scheme.scheme)?);
         parts.push(scale(spec, "v_scale", value, scheme.scheme)?);
     }
-    // Queries are told by the class of attention modules, which no checkpoint names.
+    // Queries are described by the class of attention modules, which no checkpoint names.
     let others = spec.scheme.query.or(spec.scheme.probabilities);
     others.map_or(Ok(parts), |_| {
         Err(CannotHold::new(

@@ -1,4 +1,4 @@
-//! How compressed-tensors describes the quantization of one tensor: its `QuantizationArgs`, which allow no other keys.
+//! The description of one tensor's quantization in compressed-tensors: its `QuantizationArgs`, which allow no other keys.
 
 use kvant_numeric::format::MiniFloat;
 use kvant_quant::scheme::{
@@ -65,7 +65,7 @@ impl Args {
     }
 
     /// The same with a list of the groups of input channels beside the weight.
-    pub(super) fn ordered(self) -> Args {
+    pub(super) fn act_order(self) -> Args {
         let grouped = self.strategy == "group";
         Args { actorder: grouped.then_some("group"), ..self }
     }
@@ -121,7 +121,7 @@ fn float_args(scheme: FloatScheme) -> Option<Args> {
         (FloatScale::E8m0(_), MiniFloat::E2M1 | MiniFloat::E2M3 | MiniFloat::E4M3, Some(32)) => {
             Some(Args { scale_dtype: E8M0, ..args })
         }
-        (FloatScale::E4m3OfTensor, MiniFloat::E2M1, Some(16)) => {
+        (FloatScale::E4m3WithGlobal, MiniFloat::E2M1, Some(16)) => {
             Some(Args { scale_dtype: E4M3, strategy: "tensor_group", ..args })
         }
         _ => None,
@@ -159,14 +159,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unsigned_weights_get_the_hint_that_helps() {
+    fn unsigned_weights_get_a_hint_for_signed_with_zero_point() {
         let error = Args::of_weight("uint4:g128:zp".parse().unwrap()).unwrap_err();
         assert!(error.hint.contains("int4 with a zero point"), "{}", error.hint);
         assert!(Args::of_weight("int4:g128:zp".parse().unwrap()).is_ok());
     }
 
     #[test]
-    fn what_has_no_words_is_refused() {
+    fn inexpressible_schemes_are_refused() {
         for text in [
             "int16:tensor",
             "int4:g32:fzp",

@@ -14,16 +14,16 @@ const VERSION: &str = "0.20.0";
 ///
 /// A single scheme targets the class `Linear`, whatever names loaders give to modules. Several target modules by name or pattern, all of
 /// them: vLLM would take a class before it looked at the parts of a fused layer. `aliases` are the same modules under the names that
-/// transformers gives them where those differ. `ignore` are the full names of the linear modules that stay as they are. `ordered`
-/// says that a list beside each weight tells the groups of input channels.
+/// transformers gives them where those differ. `ignore` are the full names of the linear modules that stay as they are. `act_order`
+/// says that a list beside each weight gives the groups of input channels.
 ///
 /// # Errors
-/// [`CannotHold`] for schemes without a place in compressed-tensors.
+/// [`CannotHold`] for schemes that compressed-tensors cannot express.
 pub fn quantization_config(
     layers: &[(&str, LayerScheme)],
     ignore: &[&str],
     aliases: &[(&str, LayerScheme)],
-    ordered: bool,
+    act_order: bool,
 ) -> Result<Value, CannotHold> {
     let named: Vec<(&str, LayerScheme)> = layers.iter().chain(aliases).copied().collect();
     let schemes = select(&named, ignore);
@@ -34,7 +34,7 @@ pub fn quantization_config(
             1 => vec!["Linear".to_owned()],
             _ => selectors.iter().map(Selector::regex).collect(),
         };
-        groups.insert(format!("group_{index}"), group(scheme, format, targets, ordered)?);
+        groups.insert(format!("group_{index}"), group(scheme, format, targets, act_order)?);
         formats.push(format);
     }
     let format = formats.first().copied().filter(|first| formats.iter().all(|format| format == first));
@@ -61,9 +61,9 @@ pub fn kv_cache_scheme(scheme: ActivationScheme) -> Result<Value, CannotHold> {
     serde_json::to_value(args).map_err(|error| CannotHold::new(error.to_string(), "report this"))
 }
 
-fn group(scheme: &LayerScheme, format: Format, targets: Vec<String>, ordered: bool) -> Result<Value, CannotHold> {
+fn group(scheme: &LayerScheme, format: Format, targets: Vec<String>, act_order: bool) -> Result<Value, CannotHold> {
     let weights = Args::of_weight(scheme.weight)?;
-    let weights = if ordered { weights.ordered() } else { weights };
+    let weights = if act_order { weights.act_order() } else { weights };
     Ok(json!({
         "format": format.name(),
         "input_activations": scheme.input.map(Args::of_input).transpose()?,

@@ -5,7 +5,7 @@ use super::parts::parts_as;
 use super::read::{ModuleClass, StoredCompressedTensors};
 use crate::format::fp8;
 use crate::format::stored::{
-    ModuleReader, ModuleTensors, ModuleWeight, ParameterNames, StoredActivations, StoredAttention, TensorScaleName,
+    GlobalScaleName, ModuleReader, ModuleTensors, ModuleWeight, ParameterNames, StoredActivations, StoredAttention,
     WeightLayout, scalars,
 };
 use kvant_model::network::is_embedding_name;
@@ -16,16 +16,16 @@ use kvant_weights::parts::{LayerSpec, Packing};
 use serde_json::Value;
 
 pub(super) fn reader(config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
-    Ok(Box::new(Reader { config: StoredCompressedTensors::read(config)? }))
+    Ok(Box::new(CompressedTensorsReader { config: StoredCompressedTensors::read(config)? }))
 }
 
 /// Reads modules as the configuration describes them.
 #[derive(Debug)]
-struct Reader {
+struct CompressedTensorsReader {
     config: StoredCompressedTensors,
 }
 
-impl ModuleReader for Reader {
+impl ModuleReader for CompressedTensorsReader {
     fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError> {
         let group = self.config.group(module.name, class(module.name)).filter(|_| is_quantized(module));
         let layout = match group.and_then(|group| group.format.zip(group.scheme.weight)) {
@@ -57,12 +57,12 @@ impl ModuleReader for Reader {
 
     fn attention(&self, module: &ModuleTensors<'_, '_>) -> Result<StoredAttention, ImportError> {
         let leaf = module.name.rsplit('.').next();
-        // What is found anew leaves no tensor: then the layer that makes keys or values tells where the attention is.
+        // Dynamic scales leave no tensor: then the layer that computes keys or values locates the attention.
         let cache = |places: ParameterNames, maker: &str| {
             let is_here = |scheme: &ActivationScheme| scheme.timing == Timing::Dynamic && leaf == Some(maker);
             self.config.cache.filter(|scheme| is_here(scheme) || module.tensor(places.scale).is_some())
         };
-        // With a scheme of its own, attention quantizes what it reads: queries too, keys and values as the cache does.
+        // With its own scheme, attention quantizes its inputs: queries too, keys and values as the cache does.
         let own = |places: ParameterNames| {
             module.tensor(places.scale)?;
             self.config.group(module.name, ModuleClass::Attention)?.scheme.input
@@ -82,31 +82,31 @@ impl ModuleReader for Reader {
 const INPUT: ParameterNames = ParameterNames {
     scale: "input_scale",
     zero_point: "input_zero_point",
-    tensor_scale: TensorScaleName::Divisor("input_global_scale"),
+    global_scale: GlobalScaleName::Divisor("input_global_scale"),
 };
 
 const OUTPUT: ParameterNames = ParameterNames {
     scale: "output_scale",
     zero_point: "output_zero_point",
-    tensor_scale: TensorScaleName::Divisor("output_global_scale"),
+    global_scale: GlobalScaleName::Divisor("output_global_scale"),
 };
 
 const QUERY: ParameterNames = ParameterNames {
     scale: "q_scale",
     zero_point: "q_zero_point",
-    tensor_scale: TensorScaleName::Divisor("q_global_scale"),
+    global_scale: GlobalScaleName::Divisor("q_global_scale"),
 };
 
 const KEY: ParameterNames = ParameterNames {
     scale: "k_scale",
     zero_point: "k_zero_point",
-    tensor_scale: TensorScaleName::Divisor("k_global_scale"),
+    global_scale: GlobalScaleName::Divisor("k_global_scale"),
 };
 
 const VALUE: ParameterNames = ParameterNames {
     scale: "v_scale",
     zero_point: "v_zero_point",
-    tensor_scale: TensorScaleName::Divisor("v_global_scale"),
+    global_scale: GlobalScaleName::Divisor("v_global_scale"),
 };
 
 fn is_quantized(module: &ModuleTensors<'_, '_>) -> bool {
@@ -142,7 +142,7 @@ fn shape(module: &ModuleTensors<'_, '_>, format: Format, scheme: TensorScheme) -
     }
 }
 
-/// Rows of streams are padded to words, so that their length alone does not tell the number of codes.
+/// Rows of streams are padded to words, so that their length does not determine the number of codes.
 fn stated_shape(module: &ModuleTensors<'_, '_>, scheme: TensorScheme) -> Result<(usize, usize), ImportError> {
     let view = module.need("weight_shape")?;
     let stated = scalars::integers(view)?;

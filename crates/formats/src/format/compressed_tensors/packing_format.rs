@@ -57,7 +57,7 @@ impl Format {
 /// The layout in which compressed-tensors stores a layer; the same that it would choose itself.
 ///
 /// # Errors
-/// [`CannotHold`] where it has none, or no words for the inputs.
+/// [`CannotHold`] where there is none, or cannot describe the inputs.
 pub fn format_of(scheme: &LayerScheme) -> Result<Format, CannotHold> {
     Args::of_weight(scheme.weight)?;
     scheme.input.map(Args::of_input).transpose()?;
@@ -71,7 +71,7 @@ pub fn format_of(scheme: &LayerScheme) -> Result<Format, CannotHold> {
             (FloatScale::E8m0(_), MiniFloat::E2M1) => Format::Mxfp4Pack,
             (FloatScale::E8m0(_), MiniFloat::E2M3) => Format::Mxfp6Pack,
             (FloatScale::E8m0(_), _) => Format::Mxfp8,
-            (FloatScale::E4m3OfTensor | FloatScale::E5m3 | FloatScale::E5m3OfTensor, _) => Format::Nvfp4Pack,
+            (FloatScale::E4m3WithGlobal | FloatScale::E5m3 | FloatScale::E5m3WithGlobal, _) => Format::Nvfp4Pack,
         }),
         (other, _) => Err(super::args::no_words(other)),
     }

@@ -14,7 +14,7 @@ pub(super) fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
     parts_as(format_of(&layer.scheme)?, layer)
 }
 
-/// The tensors of a layer in a layout of its own choice, not of ours.
+/// The tensors of a layer in the layout that compressed-tensors chooses.
 pub(super) fn parts_as(format: Format, layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
     match (format, layer.scheme.weight) {
         (Format::PackQuantized, TensorScheme::Int(scheme)) => packed_int_parts(layer, scheme),
@@ -40,7 +40,7 @@ fn packed_int_parts(layer: &LayerSpec<'_>, scheme: IntScheme) -> Result<Vec<Part
         let content = Content::ZeroPoints { packing: down, transposed: false, less_one: false };
         parts.push(layer.part("weight_zero_point", down.dtype(), down.shape(rows, columns), content));
     }
-    if layer.ordered {
+    if layer.act_order {
         parts.push(layer.part("weight_g_idx", Dtype::I32, [layer.columns], Content::Groups));
     }
     Ok(parts)
@@ -69,16 +69,16 @@ fn float_parts(layer: &LayerSpec<'_>, scheme: FloatScheme) -> Result<Vec<Part>, 
     let encoding = match scheme.scale {
         FloatScale::Plain(scale) => layer.encoding(scale),
         FloatScale::E8m0(_) => ScaleEncoding::E8m0,
-        FloatScale::E4m3OfTensor => ScaleEncoding::E4m3,
-        FloatScale::E5m3 | FloatScale::E5m3OfTensor => ScaleEncoding::E5m3,
+        FloatScale::E4m3WithGlobal => ScaleEncoding::E4m3,
+        FloatScale::E5m3 | FloatScale::E5m3WithGlobal => ScaleEncoding::E5m3,
     };
     let codes = Content::Codes { packing, transposed: false };
     let mut parts = vec![
         layer.part(suffix, dtype, packing.shape(layer.rows, layer.columns), codes),
         scales(layer, scheme.granularity, encoding)?,
     ];
-    if scheme.scale.has_tensor_scale() {
-        parts.push(layer.part("weight_global_scale", Dtype::F32, [1], Content::TensorScaleReciprocal));
+    if scheme.scale.has_global_scale() {
+        parts.push(layer.part("weight_global_scale", Dtype::F32, [1], Content::GlobalScaleReciprocal));
     }
     Ok(parts)
 }
@@ -107,7 +107,7 @@ fn scale_matrix(layer: &LayerSpec<'_>, granularity: Granularity) -> Result<(usiz
     }
 }
 
-/// Whether compressed-tensors has words for activations.
+/// Checks whether compressed-tensors can describe activations.
 ///
 /// # Errors
 /// [`CannotHold`] where it has none.

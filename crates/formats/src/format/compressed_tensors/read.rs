@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 
 const HINT: &str = "dequantize the checkpoint with the tool that made it";
 
-/// What a `quantization_config` of compressed-tensors says of the modules of a checkpoint.
+/// The modules described by a `quantization_config` of compressed-tensors.
 #[derive(Clone, Debug)]
 pub struct StoredCompressedTensors {
     groups: Vec<Group>,
     ignore: Vec<Pattern>,
-    /// How keys and values are quantized on their way into the cache.
+    /// The quantization of cached keys and values.
     pub cache: Option<ActivationScheme>,
 }
 
@@ -36,7 +36,7 @@ enum Target {
     Name(Pattern),
 }
 
-/// What a module is, as far as classes are targets.
+/// The class of a module, for class targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModuleClass {
     /// A linear layer.
@@ -98,7 +98,7 @@ impl StoredCompressedTensors {
         })
     }
 
-    /// The group of a module: the first that names it, else the first whose expression fits, else that of its class.
+    /// The group of a module: the first that names it, otherwise the first whose expression matches, otherwise that of its class.
     pub fn group(&self, module: &str, class: ModuleClass) -> Option<&Group> {
         if self.ignore.iter().any(|pattern| pattern.matches(module)) {
             return None;
@@ -261,7 +261,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_config_groups_read_back() {
         let texts = [
             "int4:g128",
             "int8:channel+int8:channel!dynamic",
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_before_expressions_and_classes() {
+    fn names_win_over_expressions_and_classes() {
         let group = |targets: Value, bits: u32| json!({"targets": targets, "weights": {"num_bits": bits, "strategy": "channel"}});
         let config = json!({
             "format": "pack-quantized",
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_read_is_refused() {
+    fn unsupported_config_groups_are_refused() {
         let group = |format: &str| json!({"config_groups": {"g": {"targets": ["Linear"], "format": format, "weights": {"num_bits": 4, "group_size": 32}}}});
         assert!(StoredCompressedTensors::read(&group("pack-quantized")).is_ok());
         for config in [

@@ -16,7 +16,7 @@ const HINT: &str = "remove it, or write a recipe in Kvant's TOML (`kvant list sc
 /// Keys that say how a checkpoint is stored, and ask for nothing.
 const OF_STORAGE: &[&str] = &["global_compression_ratio", "quant_method", "quantization_status", "version"];
 
-/// Whether a JSON object is such a configuration.
+/// Returns whether a JSON object is such a configuration.
 pub fn recognizes(config: &Value) -> bool {
     config.get("config_groups").is_some()
         || config.get("quant_method").and_then(Value::as_str) == Some("compressed-tensors")
@@ -54,7 +54,7 @@ fn unknown(place: &str) -> RecipeError {
     RecipeError::unsupported(place, "is not a key that Kvant knows", "remove it")
 }
 
-/// Whether a value asks for nothing.
+/// Returns whether a value requests nothing.
 pub fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -92,7 +92,7 @@ pub struct SchemeRules {
     kv_cache: Option<String>,
     /// Whether a group has an `actorder`.
     pub is_ordered: bool,
-    /// What the user should know.
+    /// Notices for the user.
     pub notes: Vec<String>,
 }
 
@@ -156,7 +156,7 @@ impl SchemeRules {
     pub fn ignore(&mut self, place: &str, value: &Value) -> Result<(), RecipeError> {
         for text in texts(place, value)? {
             if text == "Linear" {
-                return Err(RecipeError::invalid(place, "`Linear` leaves nothing to quantize", "remove it"));
+                return Err(RecipeError::invalid(place, "excluding `Linear` leaves nothing to quantize", "remove it"));
             }
             if text.starts_with("re:") {
                 Pattern::new(place, text)?;
@@ -176,7 +176,7 @@ impl SchemeRules {
         Ok(())
     }
 
-    /// Whether any module gets a scheme.
+    /// Returns whether any module gets a scheme.
     pub fn is_empty(&self) -> bool {
         self.of_class.is_none() && self.names.is_empty() && self.expressions.is_empty()
     }
@@ -198,7 +198,7 @@ impl SchemeRules {
         }
         if self.is_ordered && !algorithm.iter().any(|spelling| spelling.starts_with("gptq")) {
             let note =
-                "actorder is not used: it orders the columns for GPTQ, which is not asked for (‹algorithm› gptq)";
+                "actorder is not used: it orders the columns for GPTQ, which is not requested (‹algorithm› gptq)";
             self.notes.push(note.to_owned());
         }
         // The last match wins, and exclusions of other tools come last.
@@ -245,7 +245,9 @@ pub fn check_order(place: &str, value: &Value) -> Result<(), RecipeError> {
             let reason = "groups of reordered columns are not made: loaders are slower with them";
             Err(RecipeError::unsupported(place, reason, "use `static`, which is as accurate"))
         }
-        Some(other) => Err(RecipeError::invalid(place, format!("{} is no order", quoted(other)), "use `static`")),
+        Some(other) => {
+            Err(RecipeError::invalid(place, format!("{} is not a column order", quoted(other)), "use `static`"))
+        }
     }
 }
 
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kvant_writes_asks_for_the_same_schemes() {
+    fn written_config_gives_the_same_schemes_as_a_recipe() {
         let texts = [
             "int4:g128",
             "e4m3:channel+e4m3:channel!dynamic",
@@ -434,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn each_part_that_kvant_cannot_express_is_named() {
+    fn inexpressible_recipe_parts_are_named() {
         let int4 = || json!({"num_bits": 4, "group_size": 128, "strategy": "group"});
         let with = |key: &str, value: Value| {
             let mut config = json!({"config_groups": {"g": group(json!(["Linear"]), int4(), json!(null))}});

@@ -1,12 +1,12 @@
 //! Kvant's own key in the config.json of a fake-quantized checkpoint: how its layers and attention quantize activations, with the
-//! static scales. The weights beside it are plain floats, loaders ignore the key, and evaluation applies what it says.
+//! static scales. The weights beside it are plain floats; loaders ignore the key, and evaluation applies it.
 
 use crate::format::ModuleScheme;
 use crate::format::selector::{Selector, select};
 use kvant_quant::activation::StaticParameters;
 use kvant_quant::scheme::ActivationScheme;
+use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::activation_point::Parameters;
-use kvant_weights::activation_point::Site;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -26,9 +26,9 @@ pub struct FakeQuantization {
     /// Queries, keys, values and probabilities, those of a scheme together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) attention: Vec<FakeSites>,
-    /// What calibration found, by place.
+    /// Calibrated parameters, by point.
     #[serde(default, rename = "static", skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) parameters: BTreeMap<Site, FakeParameters>,
+    pub(crate) parameters: BTreeMap<ActivationPoint, FakeParameters>,
 }
 
 /// Layers that are quantized alike.
@@ -36,7 +36,7 @@ pub struct FakeQuantization {
 pub(crate) struct FakeLayers {
     /// Names of modules, or patterns such as `*.q_proj`.
     pub modules: Vec<String>,
-    /// The scheme whose grid the weights lie on; for information.
+    /// The scheme of the weights' grid; for information.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,7 +49,7 @@ pub(crate) struct FakeLayers {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FakeSites {
     pub scheme: ActivationScheme,
-    pub sites: Vec<Site>,
+    pub sites: Vec<ActivationPoint>,
 }
 
 /// Static scales and zero points of a place. In `f64`, whose decimals give back every `f32`.
@@ -74,12 +74,12 @@ impl FakeParameters {
 }
 
 impl FakeQuantization {
-    /// What is said of these modules and places of attention; `None` where no activations are quantized. `others` are the modules
+    /// The description of these modules and attention points; `None` if no activations are quantized. `others` are the modules
     /// that no pattern may match.
     pub fn new(
         layers: &[(&str, ModuleScheme)],
         others: &[&str],
-        attention: &[(Site, ActivationScheme)],
+        attention: &[(ActivationPoint, ActivationScheme)],
     ) -> Option<FakeQuantization> {
         let quantizes = |(_, scheme): &(&str, ModuleScheme)| scheme.input.is_some() || scheme.output.is_some();
         if attention.is_empty() && !layers.iter().any(quantizes) {
@@ -106,7 +106,7 @@ impl FakeQuantization {
     /// The same with what calibration found.
     pub fn with_parameters<'a>(
         self,
-        found: impl IntoIterator<Item = (&'a Site, &'a StaticParameters)>,
+        found: impl IntoIterator<Item = (&'a ActivationPoint, &'a StaticParameters)>,
     ) -> FakeQuantization {
         let parameters = found.into_iter().map(|(site, found)| (site.clone(), FakeParameters::of(found))).collect();
         FakeQuantization { parameters, ..self }
@@ -140,12 +140,12 @@ mod tests {
     }
 
     #[test]
-    fn schemes_of_layers_are_short_and_scales_exact() {
+    fn layer_schemes_are_abbreviated_and_scales_exact() {
         let (mx, int8) = (scheme("mx6+mx6!dynamic"), scheme("int8:tensor+int8:tensor!static"));
         let layers = [("m.0.up", mx), ("m.0.down", int8), ("m.1.up", mx), ("m.1.down", mx)];
-        let cache = [(Site::Key(0), "e4m3:tensor!static".parse().unwrap())];
+        let cache = [(ActivationPoint::Key(0), "e4m3:tensor!static".parse().unwrap())];
         let found = StaticParameters { scales: vec![0.1], zero_points: vec![] };
-        let site = Site::Input("m.0.down".to_owned());
+        let site = ActivationPoint::Input("m.0.down".to_owned());
         let described = FakeQuantization::new(&layers, &["m.head"], &cache).unwrap().with_parameters([(&site, &found)]);
         let mut config = json!({});
         described.insert_into(&mut config);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_alone_need_no_record() {
+    fn weight_only_fake_quantization_needs_no_record() {
         assert!(FakeQuantization::new(&[("m.0.up", scheme("int4:g128"))], &[], &[]).is_none());
     }
 }

@@ -6,13 +6,13 @@ use kvant_model::network::TensorMeta;
 use kvant_model::network::expert_module;
 use kvant_quant::glob::Glob;
 use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
-use kvant_weights::activation_point::Site;
+use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::import_error::ImportError;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
-/// What a fake-quantized checkpoint says of its activations.
+/// The quantized activations of a fake-quantized checkpoint.
 #[derive(Debug, Default)]
 pub(crate) struct FakeActivations {
     pub activations: HashMap<String, StoredActivations>,
@@ -22,7 +22,7 @@ pub(crate) struct FakeActivations {
 }
 
 /// Whether a config.json says that the weights are floats on the grid of codes. Where there is a `quantization_config` too, another
-/// tool has quantized the floats since, and what the key says no longer holds.
+/// tool has quantized the floats since, and the key is no longer valid.
 pub fn is_fake_quantized(config: Option<&Value>) -> bool {
     let described = |config: &Value| config.get(FAKE_QUANTIZATION).is_some() && quantization_config(config).is_none();
     config.is_some_and(described)
@@ -42,7 +42,7 @@ pub(crate) fn activations<'t>(
         let reason = format!("has version {}; this version of Kvant reads {VERSION}", described.version);
         return Err(ImportError::unsupported(PLACE, reason, "use the version of Kvant that wrote the checkpoint"));
     }
-    Reader { described: &described, modules: Modules::of(tensors), found: FakeActivations::default() }.read()
+    PlainFloatsReader { described: &described, modules: Modules::of(tensors), found: FakeActivations::default() }.read()
 }
 
 const PLACE: &str = "config.json: kvant_fake_quantization";
@@ -79,7 +79,7 @@ impl Modules {
         modules
     }
 
-    /// The modules that a name or a pattern stands for.
+    /// The modules selected by a name or a pattern.
     fn matching(&self, pattern: &str) -> Result<Vec<String>, ImportError> {
         let glob = Glob::new(pattern);
         let found: Vec<String> = match glob.has_wildcard() {
@@ -119,13 +119,13 @@ fn expert_of(name: &str) -> Option<(String, usize)> {
     }
 }
 
-struct Reader<'r> {
+struct PlainFloatsReader<'r> {
     described: &'r FakeQuantization,
     modules: Modules,
     found: FakeActivations,
 }
 
-impl Reader<'_> {
+impl PlainFloatsReader<'_> {
     fn read(mut self) -> Result<FakeActivations, ImportError> {
         for layers in &self.described.layers {
             for pattern in &layers.modules {
@@ -147,15 +147,18 @@ impl Reader<'_> {
         Ok(self.found)
     }
 
-    /// What is said of the activations of one of these layers.
+    /// The activations of one of these layers.
     fn activations(&self, layers: &FakeLayers, module: &str) -> Result<StoredActivations, ImportError> {
-        let read = |scheme: Option<ActivationScheme>, site: fn(String) -> Site| {
+        let read = |scheme: Option<ActivationScheme>, site: fn(String) -> ActivationPoint| {
             scheme.map(|scheme| self.stored(&site(module.to_owned()), scheme)).transpose()
         };
-        Ok(StoredActivations { input: read(layers.input, Site::Input)?, output: read(layers.output, Site::Output)? })
+        Ok(StoredActivations {
+            input: read(layers.input, ActivationPoint::Input)?,
+            output: read(layers.output, ActivationPoint::Output)?,
+        })
     }
 
-    fn stored(&self, site: &Site, scheme: ActivationScheme) -> Result<StoredActivation, ImportError> {
+    fn stored(&self, site: &ActivationPoint, scheme: ActivationScheme) -> Result<StoredActivation, ImportError> {
         let is_self_scaled = matches!(scheme.scheme, TensorScheme::Block(_) | TensorScheme::Cast(_));
         if scheme.timing == Timing::Dynamic || is_self_scaled {
             return Ok(StoredActivation { scheme, parameters: None });
@@ -167,15 +170,19 @@ impl Reader<'_> {
         }
     }
 
-    fn place(&mut self, site: &Site, stored: StoredActivation) {
+    fn place(&mut self, site: &ActivationPoint, stored: StoredActivation) {
         let stored = Some(stored);
         match site {
-            Site::Input(module) => self.found.activations.entry(module.clone()).or_default().input = stored,
-            Site::Output(module) => self.found.activations.entry(module.clone()).or_default().output = stored,
-            Site::Key(block) => self.found.attention.entry(*block).or_default().key = stored,
-            Site::Value(block) => self.found.attention.entry(*block).or_default().value = stored,
-            Site::Query(block) => self.found.attention.entry(*block).or_default().query = stored,
-            Site::Probabilities(block) => self.found.attention.entry(*block).or_default().probabilities = stored,
+            ActivationPoint::Input(module) => self.found.activations.entry(module.clone()).or_default().input = stored,
+            ActivationPoint::Output(module) => {
+                self.found.activations.entry(module.clone()).or_default().output = stored
+            }
+            ActivationPoint::Key(block) => self.found.attention.entry(*block).or_default().key = stored,
+            ActivationPoint::Value(block) => self.found.attention.entry(*block).or_default().value = stored,
+            ActivationPoint::Query(block) => self.found.attention.entry(*block).or_default().query = stored,
+            ActivationPoint::Probabilities(block) => {
+                self.found.attention.entry(*block).or_default().probabilities = stored
+            }
         }
     }
 }
@@ -197,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_are_named_one_by_one() {
+    fn experts_are_named_individually() {
         let tensors: &[(&str, &[usize])] =
             &[("m.experts.up", &[3, 4, 8]), ("m.q.weight", &[4, 8]), ("up.weight", &[2, 1, 1])];
         assert_eq!(
@@ -212,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_without_weights_have_no_names() {
+    fn empty_experts_have_no_names() {
         let tensors: &[(&str, &[usize])] =
             &[("e", &[4_000_000_000, 0, 1]), ("f", &[4_000_000_000, 1, 1]), ("q.weight", &[1, 1])];
         assert_eq!(found("*", tensors).unwrap(), ["q"]);

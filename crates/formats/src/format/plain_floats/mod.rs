@@ -1,4 +1,4 @@
-//! Plain floats on the grid of codes, and what config.json says beside them of quantized activations. No checkpoint format: the tensors
+//! Plain floats on the grid of codes, with quantized activations described in config.json. Not a checkpoint format: the tensors
 //! keep the names, shapes and types of the source.
 
 mod config;

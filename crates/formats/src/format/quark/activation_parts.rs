@@ -4,7 +4,7 @@
 use kvant_container::Dtype;
 use kvant_numeric::DType;
 use kvant_numeric::format::{Int, MiniFloat};
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 use kvant_quant::scheme::{
     ActivationScheme, Axis, FloatScale, FloatScheme, Granularity, IntScheme, Rotary, ScaleType, TensorScheme, ZeroPoint,
 };
@@ -33,7 +33,7 @@ fn int_parts(spec: &ActivationSpec<'_>, scheme: IntScheme, prefix: &str) -> Resu
     let dtype =
         zero_point_type(scheme).filter(|_| scheme.zero_point != ZeroPoint::Float).ok_or_else(|| refuse(spec))?;
     let encoding = match (scheme.granularity, scheme.scale) {
-        // A scalar scale is kept in f32, whatever it was computed in.
+        // A scalar scale is kept in f32, regardless of the type it was computed in.
         (Granularity::Tensor, ScaleType::Model) => ScaleEncoding::F32,
         (_, scale) => plain_encoding(scale, spec.source),
     };
@@ -50,7 +50,7 @@ fn float_parts(spec: &ActivationSpec<'_>, scheme: FloatScheme, prefix: &str) -> 
             let (encoding, shape) = (plain_encoding(scale, spec.source), shape(spec, scheme.granularity)?);
             Ok(vec![ParameterPart::scales(format!("{prefix}_scale"), encoding, shape, spec.site)])
         }
-        FloatScale::E4m3OfTensor | FloatScale::E5m3OfTensor => {
+        FloatScale::E4m3WithGlobal | FloatScale::E5m3WithGlobal => {
             let name = format!("{prefix}_scale_2");
             Ok(vec![ParameterPart::scales(name, ScaleEncoding::F32, vec![], spec.site)])
         }
@@ -99,8 +99,8 @@ fn no_own_layer(rotary: Rotary) -> CannotHold {
     CannotHold::new(reason, hint)
 }
 
-fn output_parts(owner: &Owner, scheme: ActivationScheme, source: Source) -> Result<Vec<ParameterPart>, CannotHold> {
-    // One scale: heads that share one have no place of their own.
+fn output_parts(owner: &Owner, scheme: ActivationScheme, source: FloatDType) -> Result<Vec<ParameterPart>, CannotHold> {
+    // One scale: heads that share one have no separate point.
     if scheme.scheme.granularity() != Some(Granularity::Tensor) || !scheme.needs_calibration() {
         let reason = format!("Quark's layout has no queries, keys and values `{scheme}`");
         return Err(CannotHold::new(reason, "use fp8 or int8 (`int8:tensor!static`)"));
@@ -111,7 +111,7 @@ fn output_parts(owner: &Owner, scheme: ActivationScheme, source: Source) -> Resu
 
 fn probability_part(
     spec: &AttentionSpec,
-    site: &kvant_weights::activation_point::Site,
+    site: &kvant_weights::activation_point::ActivationPoint,
     scheme: ActivationScheme,
 ) -> Result<ParameterPart, CannotHold> {
     let encoding = match scheme.scheme {

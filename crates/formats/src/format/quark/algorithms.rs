@@ -1,5 +1,5 @@
-//! Quark's `algo_config`: the algorithms that make weights, and their settings, read and written. What it says of a model's
-//! layers (pairs to smooth, modules to round, where blocks are) is left alone: it follows from the family here.
+//! Quark's `algo_config`: the algorithms for weights, and their settings, read and written. Its lists of a model's
+//! layers (pairs to smooth, modules to round, paths of blocks) are ignored: they follow from the family here.
 
 use super::read::is_empty;
 use crate::algorithm::{Algorithm, Algorithms};
@@ -170,7 +170,7 @@ fn config_of_gptq(gptq: &Gptq) -> Value {
     config
 }
 
-/// A number with the digits that tell it from its neighbours in f32.
+/// A number with the digits that distinguish it from its neighbours in f32.
 fn plain(number: f32) -> Value {
     number.to_string().parse::<f64>().map_or(Value::Null, |number| json!(number))
 }
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_quark_knows_is_written_and_read_back() {
+    fn quark_algorithms_round_trip() {
         for text in [
             "rtn",
             "awq,gptq:damping=0.05:order=stored",
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_object_stands_for_a_list_and_lists_of_layers_are_noted() {
+    fn single_algorithm_object_is_a_list_and_layer_lists_are_noted() {
         let gptq = json!({"name": "gptq", "inside_layer_modules": ["q_proj"], "model_decoder_layers": "model.layers"});
         let (algorithms, notes) = read(&gptq).unwrap();
         assert_eq!((algorithms.to_string().as_str(), notes.len()), ("gptq", 1));
@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_here_is_named() {
+    fn unsupported_quark_algorithms_are_named() {
         let message = |value: Value| read(&value).unwrap_err().to_string();
         assert_eq!(message(json!([{"name": "rotation"}])), "algo_config: the algorithm `rotation` is not supported");
         assert!(
             message(json!([{"name": "gptq", "static_groups": false}])).starts_with("algo_config.gptq.static_groups: ")
         );
         assert!(message(json!([{"name": "gptq", "what": 1}])).ends_with("what: is not a known field"));
-        assert!(message(json!([{"name": "gptq", "damp_percent": 7}])).contains("`7` is no value"));
+        assert!(message(json!([{"name": "gptq", "damp_percent": 7}])).contains("`7` is not a value"));
         assert!(message(json!([{"name": "gptq"}, {"name": "awq"}])).contains("has rounded already"));
         assert!(message(json!(["gptq"])).contains("list of objects"));
         assert!(message(json!([{}])).contains("no `name`"));

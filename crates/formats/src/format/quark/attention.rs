@@ -1,4 +1,4 @@
-//! What Quark says of attention: quantized outputs of the layers that make queries, keys and values, and of the softmax.
+//! Attention in Quark's configuration: quantized outputs of the layers that compute queries, keys and values, and of the softmax.
 //! Written and read.
 
 use super::document::{SPELL_IT, object};
@@ -32,7 +32,7 @@ impl AttentionModules {
     }
 }
 
-/// Adds what is said of attention to a `quantization_config` that says everything else. `layers` are all quantized modules.
+/// Adds attention to an otherwise complete `quantization_config`. `layers` are all quantized modules.
 ///
 /// # Errors
 /// [`CannotHold`] where the layers of a glob have several schemes, which its loaders do not understand.
@@ -69,7 +69,7 @@ pub fn describe_attention(
     Ok(())
 }
 
-/// What is said of layers whose outputs are quantized: the scheme that all of them have, if they are quantized themselves.
+/// The description of layers whose outputs are quantized: the scheme that all of them have, if they are quantized themselves.
 fn owner_config(glob: &str, output: ActivationScheme, layers: &[(&str, LayerScheme)]) -> Result<Value, CannotHold> {
     let glob_text = glob;
     let glob = Glob::new(glob);
@@ -88,7 +88,7 @@ fn owner_config(glob: &str, output: ActivationScheme, layers: &[(&str, LayerSche
     layer_config(&LayerScheme { output: Some(output), ..first })
 }
 
-/// Puts an entry into `layer_quant_config`, in place of those of the same layers.
+/// Puts an entry into `layer_quant_config`, replacing those of the same layers.
 fn replace(config: &mut Value, glob: &str, described: Value) {
     let Some(entries) = config["layer_quant_config"].as_object_mut() else { return };
     let matcher = Glob::new(glob);
@@ -97,8 +97,8 @@ fn replace(config: &mut Value, glob: &str, described: Value) {
     entries.sort_keys();
 }
 
-/// What a configuration says of attention. Which layers own queries, keys and values is the family's to say, so that their
-/// outputs are taken out of `layers`, and with them the entries that say nothing else.
+/// Attention as described by a configuration. The family decides which layers own queries, keys and values, so their
+/// outputs are removed from `layers`, and with them the entries that say nothing else.
 pub(super) fn read_attention(
     config: &Map<String, Value>,
     default: Option<LayerScheme>,
@@ -159,7 +159,7 @@ fn cache_scheme(
 }
 
 /// Takes quantized outputs from the layers for which `is_owner` holds, and the entries that then say what is said by
-/// default; gives the first of them.
+/// default; returns the first of them.
 fn take_outputs(
     layers: &mut Vec<(String, Option<LayerScheme>)>,
     default: Option<LayerScheme>,

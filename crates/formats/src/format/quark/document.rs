@@ -1,4 +1,4 @@
-//! A whole `quantization_config` of Quark, read as what it asks for.
+//! A whole `quantization_config` of Quark, read as a request.
 
 use super::algorithms::read_algorithms;
 use super::attention::read_attention;
@@ -11,27 +11,27 @@ use kvant_quant::scheme::{AttentionScheme, LayerScheme};
 use kvant_weights::recipe_error::{RecipeError, quoted};
 use serde_json::{Map, Value};
 
-/// What a `quantization_config` of Quark says of the linear layers of a model.
+/// The linear layers described by a `quantization_config` of Quark.
 ///
 /// A module is looked up in this order: `exclude`, the entries of `layers` (full names before patterns, as Quark does),
 /// `default`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuarkConfig {
-    /// The scheme of linear layers that nothing else is said of; `None` leaves them as they are.
+    /// The default scheme of linear layers; `None` leaves them unquantized.
     pub default: Option<LayerScheme>,
     /// Patterns on full module names and their schemes, `None` for modules that stay as they are.
     pub layers: Vec<(String, Option<LayerScheme>)>,
     /// Patterns on full module names of modules that stay as they are.
     pub exclude: Vec<String>,
-    /// How queries, keys, values and the softmax are quantized.
+    /// The quantization of queries, keys, values and the softmax.
     pub attention: AttentionScheme,
     /// The order of 4-bit codes in words.
     pub order: NibbleOrder,
-    /// What the weights are stored as.
+    /// The storage of the weights.
     pub weight_format: WeightFormat,
-    /// What is done to weights before they are rounded, and how they are.
+    /// The transforms of weights, and their rounding.
     pub algorithms: Algorithms,
-    /// What the user should know of how it was read.
+    /// Notes for the user about how it was read.
     pub notes: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl QuarkConfig {
     /// Reads the `quantization_config`, or a config.json that contains it.
     ///
     /// # Errors
-    /// *Invalid* where the document is not of Quark's form, *unsupported* where it asks for algorithms that are not here or
+    /// *Invalid* if the document is not in Quark's format, *unsupported* if it requests algorithms that Kvant lacks or
     /// what no scheme expresses.
     ///
     /// ```

@@ -4,8 +4,8 @@ use super::parts::{code_layout, parts};
 use super::{StoredQuark, WeightFormat};
 use crate::format::fp8;
 use crate::format::stored::{
-    ModuleReader, ModuleTensors, ModuleWeight, ParameterNames, StoredActivation, StoredActivations, StoredAttention,
-    TensorScaleName, WeightLayout,
+    GlobalScaleName, ModuleReader, ModuleTensors, ModuleWeight, ParameterNames, StoredActivation, StoredActivations,
+    StoredAttention, WeightLayout,
 };
 use kvant_container::Dtype;
 use kvant_quant::scheme::TensorScheme;
@@ -14,16 +14,16 @@ use kvant_weights::parts::LayerSpec;
 use serde_json::Value;
 
 pub(super) fn reader(config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
-    Ok(Box::new(Reader { config: StoredQuark::read(config)? }))
+    Ok(Box::new(QuarkReader { config: StoredQuark::read(config)? }))
 }
 
 /// Reads modules as the configuration describes them.
 #[derive(Debug)]
-struct Reader {
+struct QuarkReader {
     config: StoredQuark,
 }
 
-impl ModuleReader for Reader {
+impl ModuleReader for QuarkReader {
     fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError> {
         let has_scales = module.tensor("weight_scale").is_some();
         let dtype = module.tensor("weight").map(|weight| weight.dtype());
@@ -72,28 +72,28 @@ impl ModuleReader for Reader {
 pub(in crate::format) const INPUT: ParameterNames = ParameterNames {
     scale: "input_scale",
     zero_point: "input_zero_point",
-    tensor_scale: TensorScaleName::Multiplier("input_scale_2"),
+    global_scale: GlobalScaleName::Multiplier("input_scale_2"),
 };
 
 pub(in crate::format) const OUTPUT: ParameterNames = ParameterNames {
     scale: "output_scale",
     zero_point: "output_zero_point",
-    tensor_scale: TensorScaleName::Multiplier("output_scale_2"),
+    global_scale: GlobalScaleName::Multiplier("output_scale_2"),
 };
 
 const PROBABILITIES: ParameterNames = ParameterNames {
     scale: "prob_output_scale",
     zero_point: "prob_output_zero_point",
-    tensor_scale: TensorScaleName::Multiplier("prob_output_scale_2"),
+    global_scale: GlobalScaleName::Multiplier("prob_output_scale_2"),
 };
 
-/// Whether the weight of a module is quantized.
+/// Returns whether the weight of a module is quantized.
 fn is_quantized(module: &ModuleTensors<'_, '_>) -> bool {
     module.tensor("weight").is_some() && module.tensor("weight_scale").is_some()
 }
 
-impl Reader {
-    /// The name of a module whose output is quantized as it enters the cache, and not before.
+impl QuarkReader {
+    /// The name of a module whose output is quantized only as it enters the cache.
     fn cached(&self, module: &ModuleTensors<'_, '_>) -> Option<&'static str> {
         let leaf = module.name.rsplit('.').next()?;
         let known = ["k_proj", "v_proj"].into_iter().find(|name| *name == leaf);

@@ -5,7 +5,7 @@ use kvant_quant::observer::ObserverRef;
 use kvant_quant::scheme::Granularity;
 
 /// The class for a granularity. Where Quark has no class of the kind (percentile and MSE are per tensor only, moving averages,
-/// entropy and others there are none), it is the min-max class: readers of stored codes and scales ask no observer.
+/// entropy and others there are none), it is the min-max class: readers of stored codes and scales need no observer.
 pub(super) fn class(granularity: Granularity, observer: ObserverRef, power_of_two: bool) -> &'static str {
     match (granularity, power_of_two, observer.name()) {
         (Granularity::Tensor, true, "mse") => "PerTensorPowOf2MinMSEObserver",

@@ -18,7 +18,7 @@ pub(in crate::format) fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, Canno
     }
 }
 
-/// How the codes of a scheme become bytes, and whether their matrix is stored as `[in, out]`.
+/// The packing of a scheme's codes, and whether their matrix is stored as `[in, out]`.
 pub(super) fn code_layout(scheme: TensorScheme, order: NibbleOrder) -> Result<(Packing, bool), CannotHold> {
     match scheme {
         // 3-bit codes stay as they are while their scales are transposed.
@@ -37,7 +37,7 @@ pub(super) fn code_layout(scheme: TensorScheme, order: NibbleOrder) -> Result<(P
 fn int_parts(layer: &LayerSpec<'_>, scheme: IntScheme) -> Result<Vec<Part>, CannotHold> {
     let (packing, transposed) = code_layout(layer.scheme.weight, layer.order)?;
     let encoding = match (scheme.granularity, scheme.scale) {
-        // A scalar scale is kept in f32, whatever it was computed in.
+        // A scalar scale is kept in f32, regardless of the type it was computed in.
         (Granularity::Tensor, ScaleType::Model) => ScaleEncoding::F32,
         (_, scale) => layer.encoding(scale),
     };
@@ -147,7 +147,7 @@ fn progressive_parts(layer: &LayerSpec<'_>, second: IntScheme) -> Result<Vec<Par
     let codes = Content::Codes { packing, transposed: false };
     Ok(vec![
         layer.part("weight", packing.dtype(), packing.shape(layer.rows, layer.columns), codes),
-        layer.part("weight_scale", Dtype::F32, [], Content::TensorScale),
+        layer.part("weight_scale", Dtype::F32, [], Content::GlobalScale),
         scales(layer, "weight_scale_2", second.granularity, ScaleEncoding::F32)?,
         zero_points(layer, "weight_zero_point_2", second, packing)?,
     ])
@@ -167,8 +167,8 @@ fn float_parts(layer: &LayerSpec<'_>, scheme: FloatScheme) -> Result<Vec<Part>, 
         layer.part("weight", dtype, packing.shape(layer.rows, layer.columns), codes),
         layer.part("weight_scale", encoding.dtype(), shape, content),
     ];
-    if scheme.scale.has_tensor_scale() {
-        parts.push(layer.part("weight_scale_2", Dtype::F32, [], Content::TensorScale));
+    if scheme.scale.has_global_scale() {
+        parts.push(layer.part("weight_scale_2", Dtype::F32, [], Content::GlobalScale));
     }
     Ok(parts)
 }
@@ -181,8 +181,8 @@ fn scale_encoding(layer: &LayerSpec<'_>, scheme: FloatScheme) -> ScaleEncoding {
         }
         FloatScale::Plain(scale) => layer.encoding(scale),
         FloatScale::E8m0(_) => ScaleEncoding::E8m0,
-        FloatScale::E5m3 | FloatScale::E5m3OfTensor => ScaleEncoding::E5m3,
-        FloatScale::E4m3OfTensor => ScaleEncoding::E4m3,
+        FloatScale::E5m3 | FloatScale::E5m3WithGlobal => ScaleEncoding::E5m3,
+        FloatScale::E4m3WithGlobal => ScaleEncoding::E4m3,
     }
 }
 

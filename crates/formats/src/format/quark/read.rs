@@ -32,7 +32,7 @@ pub(super) fn layer_scheme(place: &str, config: &Value) -> Result<Option<LayerSc
     }
 }
 
-/// Whether a value says nothing.
+/// Returns whether a value is empty.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -82,7 +82,7 @@ pub(super) fn tensor_scheme(
     side: Place,
 ) -> Result<(TensorScheme, Option<Timing>), RecipeError> {
     let stages = stages(place, value)?;
-    let reader = Reader { place, side };
+    let reader = ConfigReader { place, side };
     let (text, timing) = match stages.as_slice() {
         [only] => (reader.spelling(only)?, only.is_dynamic.map(timing_of)),
         [blocks, scale] if scale.is_scale_quant == Some(true) => reader.scaled_scales(blocks, scale)?,
@@ -97,7 +97,7 @@ pub(super) fn tensor_scheme(
     Ok((scheme, timing))
 }
 
-/// The scales of a second stage are computed in the model's type, and called by the type in which they are stored.
+/// The scales of a second stage are computed in the model's type, and named after the type in which they are stored.
 fn computed_in_model_type(second: &TensorSpec) -> TensorSpec {
     let stored = second.scale_type.as_deref() == Some("float32");
     TensorSpec { scale_type: if stored { Some("float".into()) } else { second.scale_type.clone() }, ..second.clone() }
@@ -117,12 +117,12 @@ fn stages(place: &str, value: &Value) -> Result<Vec<TensorSpec>, RecipeError> {
 }
 
 /// Puts descriptions into words.
-struct Reader<'a> {
+struct ConfigReader<'a> {
     place: &'a str,
     side: Place,
 }
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     fn unsupported(&self, reason: impl Into<String>) -> RecipeError {
         RecipeError::unsupported(self.place, reason, SPELL_IT)
     }
@@ -216,7 +216,7 @@ impl Reader<'_> {
     fn scale_type(&self, spec: &TensorSpec) -> Result<&'static str, RecipeError> {
         match spec.scale_type.as_deref() {
             Some("float") => Ok(""),
-            // What is not said is the model's type.
+            // The default is the model's type.
             None => Ok(""),
             Some("float32") => Ok("f32"),
             Some("float16") => Ok("f16"),

@@ -9,7 +9,7 @@ use kvant_quant::scheme::{ActivationScheme, Timing};
 use kvant_weights::recipe_error::RecipeError;
 use serde_json::{Map, Value};
 
-/// What a `quantization_config` of Quark says of the modules of a checkpoint.
+/// The modules of a checkpoint as described by a `quantization_config` of Quark.
 #[derive(Clone, Debug)]
 pub struct StoredQuark {
     default: ModuleScheme,
@@ -19,9 +19,9 @@ pub struct StoredQuark {
     cache: Vec<(Pattern, Option<ActivationScheme>)>,
     /// The order of 4-bit codes in words.
     pub order: NibbleOrder,
-    /// What the weights are stored as.
+    /// The storage of the weights.
     pub weight_format: WeightFormat,
-    /// Whether keys and values are quantized behind the rotary embedding instead of where they are made.
+    /// Whether keys and values are quantized after the rotary embedding instead of where they are computed.
     pub cache_behind_rotary: bool,
     /// The names of modules that make keys and values.
     pub cache_modules: Vec<Pattern>,
@@ -61,7 +61,7 @@ impl StoredQuark {
         })
     }
 
-    /// What it says of a module.
+    /// The description of a module.
     pub fn scheme(&self, module: &str) -> ModuleScheme {
         if self.exclude.iter().any(|pattern| pattern.matches(module)) {
             let output = self.cache.iter().find(|(pattern, _)| pattern.matches(module)).and_then(|(_, output)| *output);
@@ -78,7 +78,7 @@ impl StoredQuark {
         self.scheme(module).output.is_some() && (is_excluded || of_entry())
     }
 
-    /// Whether it quantizes keys and values for the cache.
+    /// Returns whether it quantizes keys and values for the cache.
     pub fn quantizes_cache(&self) -> bool {
         !self.cache_modules.is_empty() || self.cache.iter().any(|(_, output)| output.is_some())
     }
@@ -89,7 +89,7 @@ impl StoredQuark {
     }
 }
 
-/// Algorithms have done their work, but for rotations that the forward pass has to go on with.
+/// Algorithms are already applied, except for rotations that the forward pass must continue.
 fn check_algorithms(algorithms: Option<&Value>) -> Result<(), RecipeError> {
     let list = algorithms.and_then(Value::as_array).into_iter().flatten();
     let online = list.flat_map(|algorithm| {

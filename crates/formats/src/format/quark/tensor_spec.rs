@@ -44,7 +44,7 @@ pub(super) struct TensorSpec {
     pub symmetric: Option<bool>,
     #[serde(default)]
     pub zero_point_type: Option<Word>,
-    /// What other versions may add.
+    /// Fields of other versions.
     #[serde(flatten)]
     pub others: Map<String, Value>,
 }

@@ -13,7 +13,7 @@ use kvant_quant::scheme::{
 use kvant_weights::parts::CannotHold;
 use serde_json::{Map, Value, json};
 
-/// What the tensors called `weight` hold.
+/// The contents of the tensors called `weight`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightFormat {
     /// Codes.
@@ -29,7 +29,7 @@ pub enum WeightFormat {
 /// names of the linear modules that stay as they are; readers do not infer them.
 ///
 /// # Errors
-/// [`CannotHold`] for schemes that Quark has no words for.
+/// [`CannotHold`] for schemes that Quark cannot describe.
 pub fn quantization_config(
     layers: &[(&str, LayerScheme)],
     exclude: &[&str],
@@ -77,58 +77,58 @@ fn layer_configs(
     Ok(configs)
 }
 
-/// What Quark says of a layer: the descriptions of its tensors, `null` for those that stay as they are.
+/// A layer in Quark's configuration: the descriptions of its tensors, `null` for unquantized ones.
 ///
 /// # Errors
-/// [`CannotHold`] for schemes that Quark has no words for.
+/// [`CannotHold`] for schemes that Quark cannot describe.
 pub fn layer_config(scheme: &LayerScheme) -> Result<Value, CannotHold> {
     // Its schemes of inputs leave the type of scales unsaid but where weights are fp8 of the same kind.
     let unsaid = !matches!(scheme.weight, TensorScheme::Float(float) if matches!(float.scale, FloatScale::Plain(_)));
-    let place = |timing| Place::Activations { timing, unsaid };
+    let place = |timing| PatternPlace::Activations { timing, unsaid };
     let input = scheme.input.map(|input| tensor_config(input.scheme, place(input.timing))).transpose()?;
     Ok(json!({
         "bias": null,
         "input_tensors": input,
         "output_tensors": scheme.output.map(output_config).transpose()?,
         "target_device": null,
-        "weight": tensor_config(scheme.weight, Place::Weight)?,
+        "weight": tensor_config(scheme.weight, PatternPlace::Weight)?,
     }))
 }
 
 /// The description of outputs.
 pub(super) fn output_config(output: ActivationScheme) -> Result<Value, CannotHold> {
-    tensor_config(output.scheme, Place::Activations { timing: output.timing, unsaid: true })
+    tensor_config(output.scheme, PatternPlace::Activations { timing: output.timing, unsaid: true })
 }
 
 /// Which tensor of a layer is described.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum PatternPlace {
     Weight,
     Activations {
         timing: Timing,
-        /// Whether the type of static scales that have the model's type goes without saying.
+        /// Whether the type of static scales is omitted if it is the model's type.
         unsaid: bool,
     },
 }
 
-impl Place {
+impl PatternPlace {
     fn timing(self) -> Option<Timing> {
         match self {
-            Place::Weight => None,
-            Place::Activations { timing, .. } => Some(timing),
+            PatternPlace::Weight => None,
+            PatternPlace::Activations { timing, .. } => Some(timing),
         }
     }
 }
 
 /// One description, or a list of two.
-fn tensor_config(scheme: TensorScheme, place: Place) -> Result<Value, CannotHold> {
+fn tensor_config(scheme: TensorScheme, place: PatternPlace) -> Result<Value, CannotHold> {
     let specs = specs(scheme, place)?;
     let values = specs.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>();
     let mut values = values.map_err(|error| CannotHold::new(error.to_string(), "report this"))?;
     Ok(if values.len() == 1 { values.remove(0) } else { Value::Array(values) })
 }
 
-fn specs(scheme: TensorScheme, place: Place) -> Result<Vec<TensorSpec>, CannotHold> {
+fn specs(scheme: TensorScheme, place: PatternPlace) -> Result<Vec<TensorSpec>, CannotHold> {
     match scheme {
         TensorScheme::Int(scheme) => Ok(vec![int_spec(scheme, place)?]),
         TensorScheme::Float(scheme) => float_specs(scheme, place),
@@ -145,7 +145,7 @@ fn specs(scheme: TensorScheme, place: Place) -> Result<Vec<TensorSpec>, CannotHo
     }
 }
 
-fn int_spec(scheme: IntScheme, place: Place) -> Result<TensorSpec, CannotHold> {
+fn int_spec(scheme: IntScheme, place: PatternPlace) -> Result<TensorSpec, CannotHold> {
     if [Int::INT5, Int::INT6, Int::INT7, Int::UINT32].contains(&scheme.format) {
         let reason = format!("Quark has no `{}`", DType::Int(scheme.format));
         return Err(CannotHold::new(reason, "use 2, 3, 4 or 8 bits, or ‹format› compressed-tensors"));
@@ -161,14 +161,14 @@ fn int_spec(scheme: IntScheme, place: Place) -> Result<TensorSpec, CannotHold> {
 }
 
 /// A description of something with scales: its granularity and when scales are found.
-fn scaled(dtype: impl Into<Word>, granularity: Granularity, place: Place) -> Result<TensorSpec, CannotHold> {
+fn scaled(dtype: impl Into<Word>, granularity: Granularity, place: PatternPlace) -> Result<TensorSpec, CannotHold> {
     let spec = TensorSpec {
         is_dynamic: Some(matches!(place.timing(), Some(Timing::Dynamic | Timing::Local))),
         round_method: Some("half_even".into()),
         ..TensorSpec::new(dtype)
     };
     // Quark counts the axes of activations as [batch, tokens, features].
-    let rows = if place == Place::Weight { 0 } else { 1 };
+    let rows = if place == PatternPlace::Weight { 0 } else { 1 };
     Ok(match granularity {
         Granularity::Tensor => TensorSpec { qscheme: Some("per_tensor".into()), ..spec },
         Granularity::Channel(axis) => {
@@ -196,12 +196,12 @@ fn scale_type(scale: ScaleType) -> &'static str {
     }
 }
 
-/// The scales of a second stage are computed in the model's type and called by the type in which they are stored.
+/// The scales of a second stage are computed in the model's type and named after the type in which they are stored.
 fn second_scale_type(scale: ScaleType) -> &'static str {
     scale_type(if scale == ScaleType::Model { ScaleType::F32 } else { scale })
 }
 
-fn float_specs(scheme: FloatScheme, place: Place) -> Result<Vec<TensorSpec>, CannotHold> {
+fn float_specs(scheme: FloatScheme, place: PatternPlace) -> Result<Vec<TensorSpec>, CannotHold> {
     let blocks = |scale_format: &'static str, scale_type: &'static str| -> Result<TensorSpec, CannotHold> {
         Ok(TensorSpec {
             observer_cls: Some("PerBlockMXObserver".into()),
@@ -220,8 +220,8 @@ fn float_specs(scheme: FloatScheme, place: Place) -> Result<Vec<TensorSpec>, Can
             Ok(vec![TensorSpec { scale_calculation_mode: mode, ..blocks("e8m0", "float")? }])
         }
         FloatScale::E5m3 => Ok(vec![blocks("e5m3", "float8_e5m3")?]),
-        FloatScale::E4m3OfTensor => Ok(vec![blocks("float32", "float32")?, of_tensor("fp8_e4m3", place)?]),
-        FloatScale::E5m3OfTensor => Ok(vec![blocks("float32", "float32")?, of_tensor("fp8_e5m3", place)?]),
+        FloatScale::E4m3WithGlobal => Ok(vec![blocks("float32", "float32")?, of_tensor("fp8_e4m3", place)?]),
+        FloatScale::E5m3WithGlobal => Ok(vec![blocks("float32", "float32")?, of_tensor("fp8_e5m3", place)?]),
     }
 }
 
@@ -233,8 +233,8 @@ fn is_grouped(granularity: Granularity) -> bool {
     matches!(granularity, Granularity::Group { .. })
 }
 
-fn plain_float_spec(scheme: FloatScheme, scale: ScaleType, place: Place) -> Result<TensorSpec, CannotHold> {
-    let unsaid = matches!(place, Place::Activations { timing: Timing::Static, unsaid: true })
+fn plain_float_spec(scheme: FloatScheme, scale: ScaleType, place: PatternPlace) -> Result<TensorSpec, CannotHold> {
+    let unsaid = matches!(place, PatternPlace::Activations { timing: Timing::Static, unsaid: true })
         && scale == ScaleType::Model
         && scheme.granularity == Granularity::Tensor;
     Ok(TensorSpec {
@@ -246,7 +246,7 @@ fn plain_float_spec(scheme: FloatScheme, scale: ScaleType, place: Place) -> Resu
 }
 
 /// The second stage: the scale of block scales.
-fn of_tensor(dtype: &'static str, place: Place) -> Result<TensorSpec, CannotHold> {
+fn of_tensor(dtype: &'static str, place: PatternPlace) -> Result<TensorSpec, CannotHold> {
     Ok(TensorSpec {
         is_dynamic: Some(place.timing() == Some(Timing::Dynamic)),
         is_scale_quant: Some(true),
@@ -269,12 +269,12 @@ fn float_dtype(format: MiniFloat) -> &'static str {
 }
 
 /// The name of a scale rule. Of weights the scales are stored, so that the nearest name does where Quark lacks the rule.
-fn scale_mode(rule: ScaleRule, place: Place) -> Result<&'static str, CannotHold> {
+fn scale_mode(rule: ScaleRule, place: PatternPlace) -> Result<&'static str, CannotHold> {
     match (rule, place) {
         (ScaleRule::Even, _) => Ok("even"),
         (ScaleRule::Floor, _) => Ok("floor"),
-        (ScaleRule::Ceil, _) | (ScaleRule::Rceil, Place::Weight) => Ok("ceil"),
-        (ScaleRule::Rceil, Place::Activations { .. }) => Err(CannotHold::new(
+        (ScaleRule::Ceil, _) | (ScaleRule::Rceil, PatternPlace::Weight) => Ok("ceil"),
+        (ScaleRule::Rceil, PatternPlace::Activations { .. }) => Err(CannotHold::new(
             "Quark has no rule `rceil` for the scales of inputs",
             "use e8m0 or e8m0-ceil for inputs",
         )),
@@ -291,7 +291,7 @@ fn block_spec(format: BlockFormat) -> Result<TensorSpec, CannotHold> {
         ch_axis: Some(-1),
         group_size: Some(block),
         mx_element_dtype: matches!(format, BlockFormat::MxInt8(_)).then(|| "int8".into()),
-        scale_calculation_mode: Some(scale_mode(rule, Place::Weight)?.into()),
+        scale_calculation_mode: Some(scale_mode(rule, PatternPlace::Weight)?.into()),
         ..TensorSpec::new(dtype)
     })
 }

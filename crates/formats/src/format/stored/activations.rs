@@ -1,5 +1,5 @@
-//! What a checkpoint says of its activations: how inputs and outputs of layers are quantized, and what attention does with
-//! queries, keys, values and probabilities. Not the doing.
+//! The quantized activations of a checkpoint: inputs and outputs of layers, and attention's
+//! queries, keys, values and probabilities. Not the computation.
 
 use super::catalog::ModuleTensors;
 use super::scalars;
@@ -8,25 +8,25 @@ use kvant_quant::activation::StaticParameters;
 use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
 use kvant_weights::import_error::ImportError;
 
-/// How an activation is quantized.
+/// The quantization of an activation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredActivation {
     /// The scheme.
     pub scheme: ActivationScheme,
-    /// What calibration has found; `None` where nothing is stored.
+    /// Calibrated parameters; `None` if nothing is stored.
     pub parameters: Option<StaticParameters>,
 }
 
-/// How the activations of a linear layer are quantized.
+/// The quantized activations of a linear layer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoredActivations {
-    /// What it reads.
+    /// Its input.
     pub input: Option<StoredActivation>,
-    /// What it writes. Keys and values that are quantized before the rotary embedding are outputs of their layers.
+    /// Its output. Keys and values that are quantized before the rotary embedding are outputs of their layers.
     pub output: Option<StoredActivation>,
 }
 
-/// How attention quantizes what it works on: after the rotary embedding, and keys and values as they enter the cache.
+/// The quantized activations of attention: after the rotary embedding, and keys and values as they enter the cache.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoredAttention {
     /// Queries.
@@ -35,24 +35,24 @@ pub struct StoredAttention {
     pub key: Option<StoredActivation>,
     /// Values.
     pub value: Option<StoredActivation>,
-    /// What the softmax gives.
+    /// The output of the softmax.
     pub probabilities: Option<StoredActivation>,
 }
 
 impl StoredActivations {
-    /// Whether nothing is quantized.
+    /// Returns whether nothing is quantized.
     pub fn is_empty(&self) -> bool {
         *self == StoredActivations::default()
     }
 }
 
 impl StoredAttention {
-    /// Whether nothing is quantized.
+    /// Returns whether nothing is quantized.
     pub fn is_empty(&self) -> bool {
         *self == StoredAttention::default()
     }
 
-    /// What either says.
+    /// The union of both.
     pub(crate) fn or(self, other: StoredAttention) -> StoredAttention {
         StoredAttention {
             query: self.query.or(other.query),
@@ -68,16 +68,16 @@ impl StoredAttention {
 pub(crate) struct ParameterNames {
     pub scale: &'static str,
     pub zero_point: &'static str,
-    /// The scale of the tensor where blocks find theirs anew.
-    pub tensor_scale: TensorScaleName,
+    /// The global scale of dynamic block scales.
+    pub global_scale: GlobalScaleName,
 }
 
 /// A tensor with the scale of scales.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum TensorScaleName {
+pub(crate) enum GlobalScaleName {
     /// Holds what block scales are multiplied by.
     Multiplier(&'static str),
-    /// Holds what they are divided by.
+    /// Holds their divisor.
     Divisor(&'static str),
 }
 
@@ -92,7 +92,7 @@ impl ParameterNames {
         let parameters = match scheme.timing {
             Timing::Dynamic => None,
             _ if is_self_scaled => None,
-            Timing::Local => Some(self.tensor_scale.read(module)?),
+            Timing::Local => Some(self.global_scale.read(module)?),
             Timing::Static => Some(self.read_static(module, scheme.scheme)?),
         };
         Ok(StoredActivation { scheme, parameters })
@@ -110,7 +110,7 @@ impl ParameterNames {
             let reason = format!("has {} zero points for {} scales", zero_points.len(), scales.len());
             return Err(ImportError::invalid(module.tensor_name(self.zero_point), reason));
         }
-        // Files of symmetric schemes may have zero points all the same.
+        // Files of symmetric schemes may still have zero points.
         let is_asymmetric = matches!(scheme, TensorScheme::Int(int) if int.has_zero_points());
         if !is_asymmetric && zero_points.iter().all(|point| *point == 0.0) {
             zero_points.clear();
@@ -119,11 +119,11 @@ impl ParameterNames {
     }
 }
 
-impl TensorScaleName {
+impl GlobalScaleName {
     fn read(self, module: &ModuleTensors<'_, '_>) -> Result<StaticParameters, ImportError> {
         let scale = match self {
-            TensorScaleName::Multiplier(suffix) => one_scale(need(module, suffix)?)?,
-            TensorScaleName::Divisor(suffix) => 1.0 / one_scale(need(module, suffix)?)?,
+            GlobalScaleName::Multiplier(suffix) => one_scale(need(module, suffix)?)?,
+            GlobalScaleName::Divisor(suffix) => 1.0 / one_scale(need(module, suffix)?)?,
         };
         Ok(StaticParameters { scales: vec![scale], zero_points: Vec::new() })
     }

@@ -1,4 +1,4 @@
-//! The tensors of a checkpoint by module and suffix. Knows names, not what they mean.
+//! The tensors of a checkpoint by module and suffix. Knows names, not their meaning.
 
 use kvant_container::{Checkpoint, TensorView};
 use kvant_weights::import_error::ImportError;
@@ -76,7 +76,7 @@ impl<'a> ModuleTensors<'_, 'a> {
         format!("{}.{suffix}", self.name)
     }
 
-    /// What follows its name in those of its tensors.
+    /// The suffixes of its tensors.
     pub fn suffixes(&self) -> impl Iterator<Item = &str> {
         self.catalog.suffixes.get(self.name).into_iter().flatten().map(String::as_str)
     }
@@ -97,7 +97,7 @@ impl<'a> ModuleTensors<'_, 'a> {
     /// The shape of one of its tensors, which must be a matrix.
     ///
     /// # Errors
-    /// *Invalid* where it is not there, or is no matrix.
+    /// *Invalid* where it is missing, or not a matrix.
     pub fn matrix_shape(&self, suffix: &str) -> Result<(usize, usize), ImportError> {
         let view = self.need(suffix)?;
         match *view.shape() {

@@ -1,5 +1,5 @@
-//! How one quantized weight is stored, as data: the parts that would be written, and what codes mean. Checks them
-//! against the tensors that are there and puts the matrix together. Reads no codes.
+//! The storage of one quantized weight, as data: the parts that would be written, and the meaning of codes. Checks them
+//! against the existing tensors and assembles the matrix. Reads no codes.
 
 use super::catalog::Catalog;
 use super::scalars;
@@ -13,32 +13,32 @@ use kvant_weights::weight::{CodeMatrix, Factor, StoredCodes, StoredScales, ZeroP
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What codes are, however they are packed.
+/// The kind of codes, independent of their packing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeType {
     /// Integers.
     Integer {
         /// Bits of a code.
         bits: u32,
-        /// Whether they have a sign.
+        /// Whether they are signed.
         signed: bool,
     },
     /// Floats of at most 8 bits.
     Float(MiniFloat),
 }
 
-/// How a weight is stored.
+/// The storage of a weight.
 #[derive(Clone, Debug)]
 pub struct WeightLayout {
     /// Output channels.
     pub rows: usize,
     /// Input channels.
     pub columns: usize,
-    /// What codes are, however they are packed.
+    /// The kind of codes, independent of their packing.
     pub element: CodeType,
     /// Rows and columns that share a scale.
     pub tile: (usize, usize),
-    /// How config.json says that scales are shared, where it says it of the layer.
+    /// The granularity of scales according to config.json, if stated for the layer.
     pub granularity: Option<Granularity>,
     /// The tensors.
     pub parts: Vec<Part>,
@@ -163,9 +163,9 @@ impl WeightLayout {
                 let codes = StoredCodes { less_one, ..codes };
                 pieces.zero_points = Some(ZeroPoints { kind: self.kind(Some(packing)), codes });
             }
-            Content::TensorScale if self.two_stages => pieces.factor = Factor::OfValues(scalars::scalar(view)?),
-            Content::TensorScale => pieces.factor = Factor::OfScales(scalars::scalar(view)?),
-            Content::TensorScaleReciprocal => pieces.factor = Factor::UnderScales(scalars::scalar(view)?),
+            Content::GlobalScale if self.two_stages => pieces.factor = Factor::OfValues(scalars::scalar(view)?),
+            Content::GlobalScale => pieces.factor = Factor::OfScales(scalars::scalar(view)?),
+            Content::GlobalScaleReciprocal => pieces.factor = Factor::UnderScales(scalars::scalar(view)?),
             Content::Shape => self.check_stated_shape(view)?,
             // Read beside the parts: see `groups`.
             Content::Groups => {}
@@ -197,7 +197,7 @@ impl WeightLayout {
         Ok(&bytes[self.part_of(view)])
     }
 
-    /// Where this matrix stands in a tensor of several.
+    /// The position of this matrix in a tensor of several.
     fn part_of(&self, view: TensorView<'_>) -> Range<usize> {
         let length = view.byte_len() as usize / self.slice.1.max(1);
         self.slice.0 * length..(self.slice.0 + 1) * length
@@ -290,7 +290,7 @@ fn check_dtype(part: &Part, view: TensorView<'_>) -> Result<(), ImportError> {
     Err(ImportError::invalid(view.name(), reason))
 }
 
-/// The encoding that a tensor of scales has, where tools differ in what they store.
+/// The encoding of a tensor of scales, where tools differ.
 pub(crate) fn found_encoding(expected: ScaleEncoding, view: TensorView<'_>) -> Result<ScaleEncoding, ImportError> {
     let plain = matches!(expected, ScaleEncoding::F32 | ScaleEncoding::F16 | ScaleEncoding::Bf16);
     let found = ScaleEncoding::of_float(view.dtype()).filter(|_| plain);

@@ -1,12 +1,12 @@
-//! How modules of a quantized checkpoint are stored, as the reader of its format says: the tensors of a module, the layout of a weight as
-//! the parts that would be written, and what is said of activations. The inverse of what [`super::CheckpointFormat`] writes.
+//! The storage of modules of a quantized checkpoint, as given by the reader of its format: the tensors of a module, the layout of a weight as
+//! the parts that would be written, and the description of activations. The inverse of what [`super::CheckpointFormat`] writes.
 
 mod activations;
 mod catalog;
 mod layout;
 pub(crate) mod scalars;
 
-pub(crate) use activations::{ParameterNames, TensorScaleName};
+pub(crate) use activations::{GlobalScaleName, ParameterNames};
 pub use activations::{StoredActivation, StoredActivations, StoredAttention};
 pub(crate) use catalog::Catalog;
 pub use catalog::ModuleTensors;
@@ -19,13 +19,13 @@ use std::fmt;
 
 /// Reads the modules of a checkpoint, as its configuration describes them.
 pub trait ModuleReader: fmt::Debug {
-    /// How the weights of a module are stored; none where they are plain tensors.
+    /// The storage of a module's weights; empty for plain tensors.
     ///
     /// # Errors
     /// *Invalid* where the tensors contradict the configuration or each other, *unsupported* for layouts that are not read.
     fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError>;
 
-    /// How the activations of a linear layer are quantized.
+    /// The quantized activations of a linear layer.
     ///
     /// # Errors
     /// As for weights.
@@ -34,7 +34,7 @@ pub trait ModuleReader: fmt::Debug {
         Ok(StoredActivations::default())
     }
 
-    /// What the tensors of a module say of the attention that it is, or is a part of.
+    /// The attention described by the tensors of a module that is attention, or part of it.
     ///
     /// # Errors
     /// As for weights.
@@ -50,7 +50,7 @@ pub trait ModuleReader: fmt::Debug {
         None
     }
 
-    /// Whether outputs of layers are quantized because they enter the KV cache.
+    /// Returns whether outputs of layers are quantized because they enter the KV cache.
     fn quantizes_cache(&self) -> bool {
         false
     }
@@ -75,7 +75,7 @@ impl ModuleWeight {
     }
 }
 
-/// What a config.json says of quantization; multimodal models may say it of a part.
+/// The quantization in a config.json; multimodal models may state it for a part.
 pub(crate) fn quantization_config(config: &Value) -> Option<&Value> {
     let keys = ["quantization_config", "compression_config"];
     let of =

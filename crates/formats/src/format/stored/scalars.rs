@@ -1,7 +1,7 @@
 //! Small tensors that are read when a checkpoint is opened: scales of whole tensors, shapes, groups.
 
 use kvant_container::{Dtype, TensorView};
-use kvant_numeric::kernel::{Source, widen};
+use kvant_numeric::kernel::{FloatDType, widen};
 use kvant_numeric::simd::Isa;
 use kvant_weights::import_error::ImportError;
 
@@ -16,9 +16,9 @@ pub(crate) fn scalar(view: TensorView<'_>) -> Result<f32, ImportError> {
 /// Finite numbers.
 pub(crate) fn floats(view: TensorView<'_>) -> Result<Vec<f32>, ImportError> {
     let source = match view.dtype() {
-        Dtype::F32 => Source::F32,
-        Dtype::F16 => Source::F16,
-        Dtype::BF16 => Source::Bf16,
+        Dtype::F32 => FloatDType::F32,
+        Dtype::F16 => FloatDType::F16,
+        Dtype::BF16 => FloatDType::Bf16,
         dtype => return Err(ImportError::invalid(view.name(), format!("is {dtype}; floats were expected"))),
     };
     let mut values = vec![0.0; view.bytes().len() / source.size()];

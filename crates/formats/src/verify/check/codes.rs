@@ -2,14 +2,14 @@
 
 use super::DAMAGED;
 use crate::verify::scan::{self, Floats};
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_container::TensorView;
 use kvant_numeric::format::MiniFloat;
 use kvant_quant::finding::Findings;
 use kvant_weights::parts::{Content, Packing};
 use rayon::prelude::*;
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let weights = subject.survey.weights.iter().filter_map(|weight| Some((least_of_no_number(weight.float?)?, weight)));
     let views = weights.flat_map(|(least, weight)| codes(&weight.parts).map(move |view| (least, view)));
     let views: Vec<(u8, TensorView<'_>)> = views.collect();
@@ -32,7 +32,7 @@ fn codes<'p, 'a>(parts: &'p [(Content, TensorView<'a>)]) -> impl Iterator<Item =
 }
 
 /// Layers of one value.
-pub(super) fn constant(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn constant(subject: &CheckpointView<'_>, findings: &mut Findings) {
     const HINT: &str = "the layer was not written, or its weights were lost before";
     for weight in &subject.survey.weights {
         let codes = weight.parts.iter().find(|(content, _)| matches!(content, Content::Codes { .. }));

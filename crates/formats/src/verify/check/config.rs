@@ -2,14 +2,14 @@
 
 use super::{DAMAGED, stated_sizes, stated_values};
 use crate::format::tensors::TENSORS_METHOD;
-use crate::import::survey::Subject as About;
-use crate::verify::subject::Subject;
+use crate::import::survey::ProblemKind as About;
+use crate::verify::subject::CheckpointView;
 use kvant_container::Diagnostic;
 use kvant_container::ErrorKind;
 use kvant_quant::finding::{Findings, Severity};
 use std::io::Read;
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     if let Some(error) = &subject.config_error {
         return findings.error("config.json", of_the_file(error), DAMAGED);
     }
@@ -35,7 +35,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     }
 }
 
-fn no_object(subject: &Subject<'_>, findings: &mut Findings) {
+fn no_object(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let stated = subject.json.as_ref().and_then(|json| json.get("quantization_config"));
     if stated.is_some_and(|stated| !stated.is_object() && !stated.is_null()) {
         findings.error("config.json", "its quantization_config is not an object", DAMAGED);
@@ -43,7 +43,7 @@ fn no_object(subject: &Subject<'_>, findings: &mut Findings) {
 }
 
 /// A quantization of the source that Kvant cannot read: nothing can be made of such a source, even if loaders can use it.
-pub(super) fn quantization(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn quantization(subject: &CheckpointView<'_>, findings: &mut Findings) {
     no_object(subject, findings);
     for problem in subject.survey.problems.iter().filter(|problem| problem.subject == About::Configuration) {
         let hint = "use the model that this one was quantized from";
@@ -57,12 +57,12 @@ fn of_the_file(message: &str) -> &str {
     named.unwrap_or(message)
 }
 
-fn is_unnamed(subject: &Subject<'_>) -> bool {
+fn is_unnamed(subject: &CheckpointView<'_>) -> bool {
     subject.json.is_some() && subject.config.model_types.is_empty() && subject.config.architectures.is_empty()
 }
 
 /// A configuration that does not say what of.
-pub(super) fn unnamed(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn unnamed(subject: &CheckpointView<'_>, findings: &mut Findings) {
     if is_unnamed(subject) {
         let hint = "take it from the original model";
         findings.error("config.json", "names neither a model_type nor architectures", hint);
@@ -70,7 +70,7 @@ pub(super) fn unnamed(subject: &Subject<'_>, findings: &mut Findings) {
 }
 
 /// A byte order mark before config.json, which Python's parser refuses.
-fn marked(subject: &Subject<'_>, findings: &mut Findings) {
+fn marked(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let mut first = [0; 3];
     let Some(directory) = subject.checkpoint.directory() else { return };
     let file = std::fs::File::open(directory.join("config.json"));
@@ -82,15 +82,15 @@ fn marked(subject: &Subject<'_>, findings: &mut Findings) {
 }
 
 /// A file alone has none, and neither have tensors that say of themselves that they are no model; a directory must have one.
-fn missing(subject: &Subject<'_>, findings: &mut Findings) {
+fn missing(subject: &CheckpointView<'_>, findings: &mut Findings) {
     if subject.method() == TENSORS_METHOD {
-        let reason = "there is none: these tensors are described in their files, and no runtime loads them as a model";
+        let reason = "it is missing: the files describe their own tensors, but no runtime loads them as a model";
         return findings.note("config.json", reason, "");
     }
     if subject.checkpoint.path().is_dir() {
         findings.error("config.json", "is missing", "copy it from the original model");
     } else {
-        let hint = "put config.json beside it, or give the directory, to have names, shapes and loaders checked";
-        findings.note("config.json", "there is none: a file alone was given", hint);
+        let hint = "put config.json next to it, or give the directory, to check names, shapes and loaders";
+        findings.note("config.json", "it is missing: only a file was given", hint);
     }
 }

@@ -1,9 +1,9 @@
 //! Code that configurations name: that the files are there. What stands in them is not looked at.
 
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_quant::finding::Findings;
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for missing in subject.checkpoint.custom_code().missing {
         let reason =
             format!("{} names it, and it is missing: loaders that run the model's own code fail", missing.named_by);

@@ -1,6 +1,6 @@
 //! Index, shards and what lies beside them.
 
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_container::shown;
 use kvant_container::{Diagnostic, Error, ErrorKind, LeftOutReason};
 use kvant_quant::finding::{Finding, Findings, Severity};
@@ -27,7 +27,7 @@ pub(in crate::verify) fn opening(error: Error) -> Result<Finding, Error> {
     }
 }
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let checkpoint = subject.checkpoint;
     for name in checkpoint.unindexed() {
         let hint = "add it to model.safetensors.index.json, or take it out of the shard";
@@ -41,12 +41,12 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     for file in checkpoint.left_out_files().unwrap_or_default() {
         if file.reason == LeftOutReason::OtherSafetensors {
             let hint = "move it away: loaders that take all files read its tensors too";
-            findings.warning(shown(&file.name), "is no part of the checkpoint", hint);
+            findings.warning(shown(&file.name), "is not part of the checkpoint", hint);
         }
     }
 }
 
-fn total_size(subject: &Subject<'_>) -> Option<u64> {
+fn total_size(subject: &CheckpointView<'_>) -> Option<u64> {
     let index = subject.checkpoint.json("model.safetensors.index.json").ok()??;
     // transformers writes a whole number, others have written floats.
     let stated = index.get("metadata")?.get("total_size")?;

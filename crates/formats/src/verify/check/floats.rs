@@ -2,14 +2,14 @@
 
 use super::DAMAGED;
 use crate::verify::scan::{self, Floats};
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_model::network::{Place, Reason};
 use kvant_quant::counts::number_are;
 use kvant_quant::finding::Findings;
 use rayon::prelude::*;
 use std::collections::HashSet;
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     // Masks hold infinities on purpose.
     let both = subject.survey.tensors.iter().zip(subject.network.places());
     let buffers: HashSet<&str> =

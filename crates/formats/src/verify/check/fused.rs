@@ -3,12 +3,12 @@
 use crate::format::stored::scalars::floats;
 use crate::import::survey::StoredWeight;
 use crate::loader_rules::{Scale, Sharing};
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_model::network::{Linear, Siblings};
 use kvant_quant::finding::Findings;
 use kvant_weights::parts::Content;
 
-pub(super) fn schemes(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn schemes(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for group in subject.network.siblings() {
         let members = members(subject, group);
         if members.iter().any(|member| subject.is_unread(&member.module)) {
@@ -22,16 +22,16 @@ pub(super) fn schemes(subject: &Subject<'_>, findings: &mut Findings) {
         if let Some(other) = members.iter().find(|member| scheme(member) != first) {
             let reason =
                 format!("is {}, and `{}`, which engines fuse with it, is {first}", scheme(other), members[0].module);
-            findings.error(&other.module, reason, "give both the same scheme, or keep both in floats");
+            findings.error(&other.module, reason, "give both the same scheme, or keep both in float");
         }
     }
 }
 
-fn members<'s>(subject: &'s Subject<'_>, group: &Siblings) -> Vec<&'s Linear> {
+fn members<'s>(subject: &'s CheckpointView<'_>, group: &Siblings) -> Vec<&'s Linear> {
     group.members.iter().map(|id| subject.network.linear(*id)).collect()
 }
 
-pub(super) fn scales(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn scales(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for group in subject.network.siblings() {
         let members = members(subject, group);
         let weights: Vec<_> = members.iter().filter_map(|member| subject.weight(&member.module)).collect();
@@ -40,13 +40,13 @@ pub(super) fn scales(subject: &Subject<'_>, findings: &mut Findings) {
 }
 
 /// Scales of whole tensors, of which a fused layer has one.
-fn of_tensors(subject: &Subject<'_>, weights: &[&StoredWeight<'_>], findings: &mut Findings) {
-    let scales: Vec<(&str, f32)> = weights.iter().filter_map(|weight| tensor_scale(subject, weight)).collect();
+fn of_tensors(subject: &CheckpointView<'_>, weights: &[&StoredWeight<'_>], findings: &mut Findings) {
+    let scales: Vec<(&str, f32)> = weights.iter().filter_map(|weight| global_scale(subject, weight)).collect();
     let Some(((_, first), (name, other))) = scales.first().zip(scales.iter().find(|(_, scale)| *scale != scales[0].1))
     else {
         return;
     };
-    let is_nvfp4 = weights.iter().any(|weight| subject.facts(weight).scale == Scale::E4m3OfTensor);
+    let is_nvfp4 = weights.iter().any(|weight| subject.facts(weight).scale == Scale::E4m3WithGlobal);
     let both = format!("the scale of the tensor is {other}, that of `{}` is {first}", weights[0].module);
     if is_nvfp4 {
         let reason = format!("{both}: engines fuse both and take one of them");
@@ -58,11 +58,11 @@ fn of_tensors(subject: &Subject<'_>, weights: &[&StoredWeight<'_>], findings: &m
 }
 
 /// The scale of a tensor, where it has but one, or one over the others.
-fn tensor_scale<'a>(subject: &Subject<'_>, weight: &StoredWeight<'a>) -> Option<(&'a str, f32)> {
+fn global_scale<'a>(subject: &CheckpointView<'_>, weight: &StoredWeight<'a>) -> Option<(&'a str, f32)> {
     let facts = subject.facts(weight);
     let only_one = facts.sharing == Sharing::Tensor && facts.scale == Scale::Plain && weight.float.is_some();
     let part = weight.parts.iter().find(|(content, _)| match content {
-        Content::TensorScale | Content::TensorScaleReciprocal => true,
+        Content::GlobalScale | Content::GlobalScaleReciprocal => true,
         Content::Scales { .. } => only_one,
         _ => false,
     });

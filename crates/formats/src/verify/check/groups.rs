@@ -2,10 +2,10 @@
 
 use super::DAMAGED;
 use crate::format::stored::scalars::integers;
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_quant::finding::Findings;
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for weight in &subject.survey.weights {
         let Some((view, stated)) = weight.groups.and_then(|view| Some((view, integers(view).ok()?))) else { continue };
         let count = weight.groups_across() as i64;

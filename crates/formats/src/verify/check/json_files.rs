@@ -1,6 +1,6 @@
 //! The other JSON files that loaders parse: an object each.
 
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_quant::finding::Findings;
 
 /// Files that transformers parses where they are there. config.json and tokenizer.json have checks of their own.
@@ -15,7 +15,7 @@ const FILES: [&str; 8] = [
     "video_preprocessor_config.json",
 ];
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     if subject.json.is_none() {
         return;
     }

@@ -2,9 +2,9 @@
 
 use super::DAMAGED;
 use super::layout::said;
-use crate::import::survey::Subject as About;
+use crate::import::survey::ProblemKind as About;
 use crate::verify::statement::QuantConfig;
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_quant::finding::{Findings, Severity};
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ const OF_CACHE: [&str; 3] = [".k_scale", ".v_scale", ".kv_scale"];
 /// Modules whose outputs are keys, values or both.
 const MAKERS: [&str; 5] = ["k_proj", "v_proj", "qkv_proj", "query_key_value", "kv_b_proj"];
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for problem in subject.survey.problems.iter().filter(|problem| problem.subject == About::Attention) {
         let (place, reason) = said(&problem.error, &problem.module);
         findings.error(place, reason, DAMAGED);

@@ -2,14 +2,14 @@
 //! config.json gives it.
 
 use super::DAMAGED;
-use crate::import::survey::Subject as About;
-use crate::verify::subject::Subject;
+use crate::import::survey::ProblemKind as About;
+use crate::verify::subject::CheckpointView;
 use kvant_container::Diagnostic;
 use kvant_container::ErrorKind;
 use kvant_quant::finding::{Findings, Severity};
 use kvant_weights::import_error::ImportError;
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for name in subject.statement.iter().flat_map(|statement| statement.described()) {
         if subject.weight(name).is_none() && !subject.is_unread(name) {
             findings.error(name, "is described in the metadata of the files, and its codes are missing", DAMAGED);
@@ -24,7 +24,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     }
 }
 
-/// Where an error is, and what it is.
+/// An error and its location.
 pub(super) fn said(error: &ImportError, module: &str) -> (String, String) {
     match error {
         ImportError::Invalid { place, reason } | ImportError::Unsupported { place, reason, .. } => {

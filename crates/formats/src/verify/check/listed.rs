@@ -3,19 +3,19 @@
 
 use crate::loader_names::LoaderNames;
 use crate::verify::statement::{Listed, QuantConfig};
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_model::family::Role;
 use kvant_model::network::Linear;
 use kvant_quant::finding::{Findings, Severity};
 use std::collections::HashSet;
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let Some(statement) = subject.statement.as_ref().filter(|_| !subject.survey.weights.is_empty()) else { return };
     for linear in subject.float_linears().filter(|linear| statement.quantizes(&linear.module)) {
         in_floats(linear, statement, findings);
     }
     for weight in subject.survey.weights.iter().filter(|weight| statement.lists(&weight.module)) {
-        let reason = "is quantized, and config.json lists it among what is not: loaders take its codes for floats";
+        let reason = "is quantized, but config.json lists it as unquantized: loaders would read its codes as floats";
         findings.error(&weight.module, reason, "take it off the list in config.json");
     }
     let modules = modules(subject);
@@ -26,7 +26,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
 
 /// A layer in floats that config.json does not list.
 fn in_floats(linear: &Linear, statement: &QuantConfig, findings: &mut Findings) {
-    let reason = "is in floats, and config.json does not list it among what is not quantized";
+    let reason = "is stored as floats, but config.json does not list it as unquantized";
     let list = match statement.method.as_str() {
         "compressed-tensors" => "add it to `ignore` in config.json",
         "quark" => "add it to `exclude` in config.json",
@@ -45,7 +45,7 @@ fn in_floats(linear: &Linear, statement: &QuantConfig, findings: &mut Findings) 
 }
 
 /// The names of all modules with tensors, and of those that contain them.
-fn modules(subject: &Subject<'_>) -> HashSet<String> {
+fn modules(subject: &CheckpointView<'_>) -> HashSet<String> {
     let mut modules = HashSet::new();
     for tensor in &subject.survey.tensors {
         let mut name = tensor.name.as_str();

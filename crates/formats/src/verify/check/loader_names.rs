@@ -2,13 +2,13 @@
 //! transformers names otherwise than some checkpoints do. What it cannot match is left at random values, with a warning only.
 
 use crate::loader_names::LoaderNames;
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_quant::finding::Findings;
 
 const TARGETS: &str = "target the class `Linear` in config.json, or name the layer as transformers does";
 const IGNORE: &str = "add this name to `ignore` in config.json";
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let Some(statement) = subject.statement.as_ref().filter(|stated| stated.method == "compressed-tensors") else {
         return;
     };

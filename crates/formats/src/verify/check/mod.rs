@@ -27,7 +27,7 @@ mod zero_points;
 
 pub(super) use files::opening;
 
-use super::subject::Subject;
+use super::subject::CheckpointView;
 use kvant_quant::finding::{Finding, Findings, Severity};
 
 /// What a check reads.
@@ -37,7 +37,7 @@ pub enum Reads {
     Headers,
     /// Scales, zero points and the like: a few percent of the bytes.
     Scales,
-    /// What is kept in floats, too: embeddings and norms.
+    /// Tensors that stay in float, too: embeddings and norms.
     Floats,
     /// All bytes.
     Weights,
@@ -56,7 +56,7 @@ impl Reads {
 }
 
 /// What a check does: it looks at a subject, and adds what it finds.
-type Run = fn(&Subject<'_>, &mut Findings);
+type Run = fn(&CheckpointView<'_>, &mut Findings);
 
 /// A check of a checkpoint.
 pub struct Check {
@@ -64,9 +64,9 @@ pub struct Check {
     pub id: &'static str,
     /// What it looks after.
     pub subject: &'static str,
-    /// What it finds, in a line.
+    /// One line about its purpose.
     pub about: &'static str,
-    /// What it reads.
+    /// Its input.
     pub reads: Reads,
     /// Whether no loader gets past its errors; the others make a model that loads and computes nonsense.
     pub stops: bool,
@@ -74,7 +74,7 @@ pub struct Check {
 }
 
 impl Check {
-    pub(super) fn findings(&self, subject: &Subject<'_>) -> Vec<Finding> {
+    pub(super) fn findings(&self, subject: &CheckpointView<'_>) -> Vec<Finding> {
         let mut findings = Findings::of(self.id);
         (self.run)(subject, &mut findings);
         findings.into_vec()
@@ -125,7 +125,7 @@ pub const CHECKS: &[Check] = &[
         "zero-points",
         Reads::Scales,
         zero_points::run,
-        "zero points are in range, and those of symmetric codes in the middle",
+        "zero points are in range, and those of symmetric codes are central",
     ),
     values("groups", Reads::Scales, groups::run, "every input channel belongs to a group that there is"),
     values("floats", Reads::Floats, floats::run, "kept floats are finite"),
@@ -135,7 +135,7 @@ pub const CHECKS: &[Check] = &[
     statement(
         "listed",
         listed::run,
-        "the layers that stay in floats are those that config.json lists, and what it lists exists",
+        "the float layers are those that config.json lists, and every listed layer exists",
     ),
     statement(
         "loader-names",
@@ -177,8 +177,8 @@ const OF_SOURCES: [(&str, Run); 10] = [
     ("tokenizer", tokenizer::run),
 ];
 
-/// What no output of a source would pass.
-pub(super) fn inherited(subject: &Subject<'_>) -> Vec<Finding> {
+/// The checks that every output of a source would fail.
+pub(super) fn inherited(subject: &CheckpointView<'_>) -> Vec<Finding> {
     let found = OF_SOURCES.iter().flat_map(|(id, run)| {
         let mut findings = Findings::of(id);
         run(subject, &mut findings);
@@ -196,7 +196,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn names_are_unique() {
+    fn check_ids_are_unique() {
         let names: HashSet<&str> = CHECKS.iter().map(|check| check.id).collect();
         assert_eq!(names.len(), CHECKS.len());
     }

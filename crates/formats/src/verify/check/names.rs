@@ -1,14 +1,15 @@
 //! Names: that every block has the tensors of its kind, that the trunk is whole, and that nothing is left over.
 
-use crate::import::survey::Subject as About;
-use crate::verify::subject::Subject;
+use crate::import::survey::ProblemKind as About;
+use crate::verify::subject::CheckpointView;
 use kvant_model::network::{Place, Reason, TensorMeta};
 use kvant_quant::finding::Findings;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-const REMAKE: &str = "take weights and config.json of one model: download what is missing, or quantize the model again";
+const REMAKE: &str =
+    "use the weights and config.json of the same model: download what is missing, or quantize the model again";
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     if subject.network.family().is_none() || subject.json.is_none() {
         return;
     }
@@ -19,7 +20,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
 }
 
 /// The embedding, the final norm, and as many blocks as are stated.
-fn trunk(subject: &Subject<'_>, findings: &mut Findings) {
+fn trunk(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let network = &subject.network;
     if !network.places().contains(&Place::Embedding) {
         findings.error("token embedding", "is missing", REMAKE);
@@ -35,7 +36,7 @@ fn trunk(subject: &Subject<'_>, findings: &mut Findings) {
 
 /// Blocks that config.json does not count: loaders would leave them out. Where it speaks of layers that predict further tokens, they
 /// are those.
-fn past_the_end(subject: &Subject<'_>, findings: &mut Findings) {
+fn past_the_end(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let places = subject.survey.tensors.iter().zip(subject.network.places());
     let extra = places.filter(|(_, place)| **place == Place::Other(Reason::ExtraLayer)).map(|(tensor, _)| tensor);
     let prefix = format!("{}.", path_of_blocks(subject));
@@ -48,8 +49,8 @@ fn past_the_end(subject: &Subject<'_>, findings: &mut Findings) {
     }
 }
 
-/// Whether config.json speaks of layers for multi-token prediction.
-fn predicts_further(subject: &Subject<'_>) -> bool {
+/// Returns whether config.json speaks of layers for multi-token prediction.
+fn predicts_further(subject: &CheckpointView<'_>) -> bool {
     let json = subject.json.as_ref();
     let both = [json, json.and_then(|json| json.get("text_config"))];
     let keys = both.into_iter().flatten().filter_map(|json| json.as_object()).flat_map(|object| object.keys());
@@ -67,7 +68,7 @@ fn missing(there: &BTreeSet<usize>, count: usize) -> Option<(usize, usize)> {
 type Parts = BTreeSet<String>;
 
 /// A tensor that most blocks of a kind have must be in all of them.
-fn blocks(subject: &Subject<'_>, findings: &mut Findings) {
+fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let mut kinds: BTreeMap<bool, BTreeMap<usize, Parts>> = BTreeMap::new();
     for (block, parts) in parts_of_blocks(subject) {
         let sparse = parts.iter().any(|part| part.contains("expert"));
@@ -88,7 +89,7 @@ fn blocks(subject: &Subject<'_>, findings: &mut Findings) {
     }
 }
 
-fn path_of_blocks(subject: &Subject<'_>) -> String {
+fn path_of_blocks(subject: &CheckpointView<'_>) -> String {
     let blocks = subject.network.family().map_or("layers", |family| family.trunk.blocks);
     match subject.network.trunk() {
         "" => blocks.to_owned(),
@@ -96,7 +97,7 @@ fn path_of_blocks(subject: &Subject<'_>) -> String {
     }
 }
 
-fn parts_of_blocks(subject: &Subject<'_>) -> BTreeMap<usize, Parts> {
+fn parts_of_blocks(subject: &CheckpointView<'_>) -> BTreeMap<usize, Parts> {
     let prefix = format!("{}.", path_of_blocks(subject));
     let mut blocks: BTreeMap<usize, Parts> = BTreeMap::new();
     for (tensor, place) in subject.survey.tensors.iter().zip(subject.network.places()) {
@@ -114,8 +115,8 @@ fn without_numbers(path: &str) -> String {
     path.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
-/// What no decoder block does without, whatever the family.
-fn missing_roles(subject: &Subject<'_>, block: usize, findings: &mut Findings) {
+/// The parts that every decoder block has in all families.
+fn missing_roles(subject: &CheckpointView<'_>, block: usize, findings: &mut Findings) {
     use kvant_model::family::Role::*;
     const NEEDED: [(&str, &[kvant_model::family::Role]); 5] = [
         ("queries", &[Query, QueryKeyValue, QueryUp]),
@@ -134,7 +135,7 @@ fn missing_roles(subject: &Subject<'_>, block: usize, findings: &mut Findings) {
 }
 
 /// Every expert of a block has the layers of its siblings.
-fn experts(subject: &Subject<'_>, findings: &mut Findings) {
+fn experts(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let mut found: BTreeMap<(usize, &str), BTreeSet<usize>> = BTreeMap::new();
     for linear in subject.network.linears() {
         if let (Some(block), Some(expert)) = (linear.block, linear.expert) {
@@ -158,22 +159,22 @@ fn experts(subject: &Subject<'_>, findings: &mut Findings) {
     }
 }
 
-/// Whether a tensor is the integers of a weight.
+/// Returns whether a tensor is the integers of a weight.
 fn holds_codes(tensor: &TensorMeta) -> bool {
     let leaf = tensor.name.rsplit('.').next().unwrap_or_default();
     matches!(leaf, "weight" | "weight_packed" | "qweight") && !tensor.is_float()
 }
 
 /// Tensors that belong to nothing.
-fn leftovers(subject: &Subject<'_>, findings: &mut Findings) {
+fn leftovers(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let misread = subject.survey.problems.iter().any(|problem| problem.subject == About::Configuration);
     for (tensor, place) in subject.survey.tensors.iter().zip(subject.network.places()) {
         match place {
             Place::Other(Reason::Quantized) if !misread && holds_codes(tensor) => {
-                findings.error(&tensor.name, "holds codes, and there are no scales that belong to them", REMAKE);
+                findings.error(&tensor.name, "holds codes, but has no scales", REMAKE);
             }
             Place::Other(Reason::Quantized) if !misread => {
-                let reason = "is a parameter of quantization that belongs to no quantized layer: no loader asks for it";
+                let reason = "is a quantization parameter without a quantized layer: no loader reads it";
                 findings.warning(
                     &tensor.name,
                     reason,
@@ -181,7 +182,7 @@ fn leftovers(subject: &Subject<'_>, findings: &mut Findings) {
                 );
             }
             Place::Other(Reason::Unrecognised) => {
-                findings.warning(&tensor.name, "is no part of the architecture: no loader asks for it", "");
+                findings.warning(&tensor.name, "is not part of the architecture: no loader reads it", "");
             }
             _ => {}
         }

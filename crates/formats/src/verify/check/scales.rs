@@ -3,7 +3,7 @@
 use super::DAMAGED;
 use crate::import::survey::StoredWeight;
 use crate::verify::scan::{self, Scales};
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_container::{Dtype, TensorView};
 use kvant_quant::finding::Findings;
 use kvant_weights::parts::{Content, ScaleEncoding};
@@ -22,34 +22,34 @@ struct Stored<'a> {
     may_be_negative: bool,
 }
 
-/// What negative scales of weights may be.
+/// The possible reasons for negative weight scales.
 const OF_BLOCKS: &str =
     "blocks of llama.cpp have such, and loaders multiply by them; of another source, download the file again";
 
 /// Scales that would all have come out below 0 by chance once in 65536 tensors; where signs are those of values, both occur.
 const MANY: usize = 16;
 
-/// Whether negative scales are what a format of signed scales makes, and no damage.
+/// Returns whether negative scales are what a format of signed scales makes, and no damage.
 fn are_signed(stored: &Stored<'_>, found: &Scales) -> bool {
     // Groups of zeros have no sign.
     let signed = found.count - found.zero - found.not_finite;
     stored.may_be_negative && (found.negative < signed || signed < MANY)
 }
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for (stored, found) in counted(subject) {
         report(&stored, &found, findings);
     }
 }
 
-pub(super) fn outliers(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn outliers(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for (stored, found) in counted(subject).into_iter().filter(|(_, found)| found.spread() >= FAR) {
         let reason = format!("the largest scale, {}, is 2^{} times the median", found.largest, found.spread());
         findings.note(stored.view.name(), reason, "an outlier among the weights takes the resolution of its group");
     }
 }
 
-fn counted<'a>(subject: &Subject<'a>) -> Vec<(Stored<'a>, Scales)> {
+fn counted<'a>(subject: &CheckpointView<'a>) -> Vec<(Stored<'a>, Scales)> {
     let all: Vec<Stored<'a>> = of_weights(subject).chain(of_activations(subject)).collect();
     let count = |stored: Stored<'a>| {
         let found = scan::scales(stored.view, stored.encoding);
@@ -58,7 +58,7 @@ fn counted<'a>(subject: &Subject<'a>) -> Vec<(Stored<'a>, Scales)> {
     all.into_par_iter().map(count).collect()
 }
 
-fn of_weights<'a>(subject: &Subject<'a>) -> impl Iterator<Item = Stored<'a>> {
+fn of_weights<'a>(subject: &CheckpointView<'a>) -> impl Iterator<Item = Stored<'a>> {
     let weights = subject.survey.weights.iter();
     let parts = weights.flat_map(|weight| weight.parts.iter().map(move |part| (weight, part)));
     parts.filter_map(|(weight, (content, view))| {
@@ -71,18 +71,18 @@ fn of_weights<'a>(subject: &Subject<'a>) -> impl Iterator<Item = Stored<'a>> {
                 let may_be_zero = !is_of_tensor(weight) || has_no_values(weight);
                 fits.then_some(Stored { view, encoding: *encoding, may_be_zero, may_be_negative })
             }
-            Content::TensorScale | Content::TensorScaleReciprocal => of_floats(view),
+            Content::GlobalScale | Content::GlobalScaleReciprocal => of_floats(view),
             _ => None,
         }
     })
 }
 
-/// Whether a weight has one scale.
+/// Returns whether a weight has one scale.
 fn is_of_tensor(weight: &StoredWeight<'_>) -> bool {
     weight.tile.0 >= weight.rows && weight.tile.1 >= weight.columns
 }
 
-/// Whether all codes of a weight are the same: a layer of zeros, which another check tells.
+/// Returns whether all codes of a weight are the same: a layer of zeros, which another check tells.
 fn has_no_values(weight: &StoredWeight<'_>) -> bool {
     let mut codes = weight.parts.iter().filter(|(content, _)| matches!(content, Content::Codes { .. }));
     codes.all(|(_, view)| scan::is_constant(*view))
@@ -93,7 +93,7 @@ fn is_encoded(view: TensorView<'_>, encoding: ScaleEncoding) -> bool {
     view.dtype() == encoding.dtype() || (encoding == ScaleEncoding::E8m0 && view.dtype() == Dtype::F8_E8M0)
 }
 
-fn of_activations<'a>(subject: &Subject<'a>) -> impl Iterator<Item = Stored<'a>> {
+fn of_activations<'a>(subject: &CheckpointView<'a>) -> impl Iterator<Item = Stored<'a>> {
     let parameters = subject.survey.parameters.iter();
     parameters.filter(|(name, _)| !name.ends_with("zero_point")).filter_map(|(_, view)| of_floats(*view))
 }
@@ -124,7 +124,7 @@ fn report(stored: &Stored<'_>, found: &Scales, findings: &mut Findings) {
         (zero, true) => findings.warning(name, format!("{} are 0: their groups are all zeros", of(zero)), DAMAGED),
     }
     if found.subnormal > 0 {
-        let hint = "store scales in bf16 or f32, or leave such layers in floats";
+        let hint = "store scales in bf16 or f32, or keep such layers in float";
         let reason = format!("{} are below the least normal f16: they have lost precision", of(found.subnormal));
         findings.warning(name, reason, hint);
     }

@@ -1,6 +1,6 @@
 //! Shapes: what config.json's sizes give for every layer whose size follows from them.
 
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_model::family::{Part, Role};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{FusedExperts, Linear, Network, Place, TensorMeta};
@@ -8,7 +8,7 @@ use kvant_quant::finding::Findings;
 
 const HINT: &str = "config.json is of another model, or the file is: take both from one";
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     if subject.json.is_none() || subject.network.family().is_none() {
         return;
     }
@@ -182,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn the_models_of_all_families_have_the_shapes_that_their_configurations_give() {
+    fn every_family_fixture_has_the_shapes_of_its_config() {
         for name in support::names() {
             assert_eq!(found(&support::Checkpoint::read(&name)), [], "{name}");
         }
     }
 
     #[test]
-    fn sizes_of_another_model_are_found() {
+    fn shapes_of_another_model_are_reported() {
         let other = |key: &str, value| found(&support::Checkpoint::read("llama").with_config(key, json!(value)));
         for (key, value) in
             [("vocab_size", 100), ("hidden_size", 8), ("intermediate_size", 7), ("num_attention_heads", 1)]

@@ -2,12 +2,12 @@
 //! (AMD Quark, compressed-tensors) its shapes tell already; the others' files tell them twice.
 
 use crate::loader_rules::Sharing;
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_quant::finding::Findings;
 
 const HINT: &str = "loaders believe config.json: correct it, or quantize the model again";
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let Some(statement) = &subject.statement else { return };
     if matches!(statement.method.as_str(), "quark" | "compressed-tensors") {
         return;

@@ -1,11 +1,11 @@
 //! Sizes that config.json must state. Where one is missing, transformers takes the default of the class, such as 32 layers, and
 //! fills what the files do not hold with random numbers.
 
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_model::model_config::is_multimodal;
 use kvant_quant::finding::Findings;
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let Some(json) = &subject.json else { return };
     // The language model inside a multimodal one leaves out sizes that equal the defaults of its class.
     if subject.network.family().is_none() || json.get("auto_map").is_some() || is_multimodal(json) {

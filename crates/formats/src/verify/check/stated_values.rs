@@ -1,7 +1,7 @@
 //! Values of config.json that transformers looks up in tables, and raises on where they are not in them: activation functions, kinds
 //! of rotary embeddings, types. Models that bring code of their own may know others.
 
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_quant::finding::Findings;
 use serde_json::{Map, Value};
 
@@ -38,7 +38,7 @@ const TYPES: [&str; 10] = [
 const TABLES: [(&[&str], &[&str]); 2] =
     [(&["hidden_act", "hidden_activation", "activation_function"], &ACTIVATIONS), (&["dtype", "torch_dtype"], &TYPES)];
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let Some(config) = subject.json.as_ref().and_then(Value::as_object) else { return };
     if subject.network.family().is_none() || config.contains_key("auto_map") {
         return;
@@ -70,7 +70,7 @@ fn rotary_keys(rotary: &Map<String, Value>, findings: &mut Findings) {
 }
 
 /// LongRoPE has a factor for each frequency: half as many as components of a head that turn.
-fn frequencies(subject: &Subject<'_>, findings: &mut Findings) {
+fn frequencies(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let rope = &subject.config.rope.main;
     let turning = |head_dim: usize| (head_dim as f64 * rope.partial.unwrap_or(1.0)) as usize;
     let Some(turning) = rope.dim.or_else(|| subject.config.head_dim().map(turning)) else { return };

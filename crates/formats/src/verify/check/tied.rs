@@ -1,11 +1,11 @@
 //! The head: there where it is not the embedding, and where it is, not there with other values.
 
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_container::TensorView;
 use kvant_model::network::{Linear, Place};
 use kvant_quant::finding::Findings;
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     missing(subject, findings);
     let head = head(subject).filter(|_| subject.config.tie_word_embeddings == Some(true));
     if let Some(head) = head.filter(|head| differs(subject, head)) {
@@ -16,7 +16,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
 }
 
 /// The part of it that names alone decide.
-pub(super) fn missing(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn missing(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let is_known = subject.network.family().is_some() && subject.json.is_some();
     if is_known && subject.config.tie_word_embeddings == Some(false) && head(subject).is_none() {
         let hint = "set tie_word_embeddings to true if the head is the embedding, else download the missing shard";
@@ -25,13 +25,13 @@ pub(super) fn missing(subject: &Subject<'_>, findings: &mut Findings) {
 }
 
 /// The head of a model whose family and configuration are known.
-fn head<'s>(subject: &'s Subject<'_>) -> Option<&'s Linear> {
+fn head<'s>(subject: &'s CheckpointView<'_>) -> Option<&'s Linear> {
     subject.json.as_ref().and(subject.network.family())?;
     subject.network.head().map(|id| subject.network.linear(id))
 }
 
-/// Whether the head is not the embedding.
-fn differs(subject: &Subject<'_>, head: &Linear) -> bool {
+/// Returns whether the head is not the embedding.
+fn differs(subject: &CheckpointView<'_>, head: &Linear) -> bool {
     let plain = |name: &str| subject.survey.plain.iter().find(|(plain, _)| plain == name).map(|(_, view)| *view);
     let mut both = subject.survey.tensors.iter().zip(subject.network.places());
     let embedding = both.find(|(_, place)| **place == Place::Embedding).and_then(|(tensor, _)| plain(&tensor.name));

@@ -1,6 +1,6 @@
 //! The tokenizer: some file of one, and no token beyond the embedding, which some models have all the same.
 
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_quant::finding::Findings;
 use serde_json::Value;
 
@@ -8,11 +8,11 @@ use serde_json::Value;
 const FILES: [&str; 6] =
     ["tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model"];
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let Some(dir) = subject.checkpoint.directory().filter(|_| subject.json.is_some()) else { return };
     if !FILES.iter().any(|file| dir.join(file).is_file()) {
         let hint = "copy tokenizer.json, tokenizer_config.json and their like from the original model";
-        return findings.warning("tokenizer.json", "there is no tokenizer beside the weights", hint);
+        return findings.warning("tokenizer.json", "there is no tokenizer next to the weights", hint);
     }
     match subject.checkpoint.json("tokenizer.json") {
         Err(error) => findings.error("tokenizer.json", error.to_string(), "copy it from the original model"),
@@ -52,7 +52,7 @@ fn unknown_in_merges(model: &Value) -> Option<&str> {
     parts.into_iter().find(|part| !vocabulary.contains_key(*part))
 }
 
-fn vocabulary(subject: &Subject<'_>, tokenizer: &Value, findings: &mut Findings) {
+fn vocabulary(subject: &CheckpointView<'_>, tokenizer: &Value, findings: &mut Findings) {
     let Some(rows) = subject.config.vocab_size else { return };
     let largest = largest_token(tokenizer).filter(|largest| *largest >= rows as u64);
     if let Some(largest) = largest {

@@ -4,12 +4,12 @@
 use super::DAMAGED;
 use crate::import::survey::StoredWeight;
 use crate::verify::scan;
-use crate::verify::subject::Subject;
+use crate::verify::subject::CheckpointView;
 use kvant_container::TensorView;
 use kvant_quant::finding::Findings;
 use kvant_weights::parts::{Content, Packing};
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for weight in &subject.survey.weights {
         let is_symmetric = subject.statement.as_ref().is_some_and(|stated| stated.is_symmetric(&weight.module));
         for (packing, view) in zero_points(weight) {
@@ -92,7 +92,7 @@ mod tests {
             two_stages: false,
             zero_points: true,
             scales: None,
-            tensor_scale: false,
+            global_scale: false,
             matrices: 1,
             less_one,
             parts: Vec::new(),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_of_packed_codes() {
+    fn middle_byte_of_packed_codes() {
         let byte = |element: &str, bits, less_one, packing| middle_byte(&weight(element, bits, less_one), packing);
         assert_eq!(byte("uint4", 4, true, Packing::OffsetWords(4)), Some(0x77));
         assert_eq!(byte("uint4", 4, false, Packing::OffsetWords(4)), Some(0x88));

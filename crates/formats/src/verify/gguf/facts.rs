@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_reads_the_metadata_in_part_is_not_named() {
+    fn loaders_that_ignore_gguf_metadata_are_not_listed() {
         let named = |pairs: &[(&str, u32)], architecture: &str, tensor: &str| {
             let mut metadata = Metadata::default();
             metadata.set("general.architecture", architecture);

@@ -1,6 +1,6 @@
 //! Metadata: what llama.cpp needs of every decoder (`llama_model_base::load_hparams`).
 
-use super::Subject;
+use super::GgufView;
 use kvant_container::gguf::Value;
 use kvant_quant::finding::Findings;
 
@@ -19,7 +19,7 @@ const NEEDED: [&[&str]; 5] = [
 const EPSILONS: [&str; 3] =
     ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", "attention.group_norm_epsilon"];
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &GgufView<'_>, findings: &mut Findings) {
     if subject.architecture.is_empty() {
         return findings.error("general.architecture", "is missing, or no text", HINT);
     }
@@ -28,7 +28,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
         let values: Vec<&Value> = keys.iter().filter_map(|name| subject.value(&key(name))).collect();
         match values.first() {
             None => findings.error(key(keys[0]), "is missing", HINT),
-            Some(value) if !is_size(value) => findings.error(key(keys[0]), "is no size", HINT),
+            Some(value) if !is_size(value) => findings.error(key(keys[0]), "is not a size", HINT),
             Some(_) => {}
         }
     }
@@ -45,12 +45,12 @@ fn is_size(value: &Value) -> bool {
     value.as_array().map_or_else(|| value.as_u64().is_some_and(|size| size > 0), |list| !list.is_empty())
 }
 
-fn is_quantized(subject: &Subject<'_>) -> bool {
+fn is_quantized(subject: &GgufView<'_>) -> bool {
     subject.tensors.iter().any(|tensor| tensor.kind.block_elements() > 1)
 }
 
 /// Heads share the heads of keys and values evenly.
-fn heads(subject: &Subject<'_>, findings: &mut Findings) {
+fn heads(subject: &GgufView<'_>, findings: &mut Findings) {
     let (heads, shared) = (subject.number("attention.head_count"), subject.number("attention.head_count_kv"));
     if let (Some(heads), Some(shared)) = (heads, shared.filter(|shared| *shared > 0))
         && !heads.is_multiple_of(shared)

@@ -11,7 +11,7 @@ pub use facts::loaders;
 
 use super::{Options, Reads, Report, ways};
 use crate::loader_rules::Sharding;
-use crate::loader_rules::{Case, ModelFacts, judge};
+use crate::loader_rules::{LoaderQuery, ModelFacts, judge};
 use kvant_container::gguf::{GgufFile, GgufTensor, Metadata, TensorType, Value};
 use kvant_container::shown;
 use kvant_container::{Diagnostic, Error, ErrorKind};
@@ -24,15 +24,15 @@ use std::path::Path;
 pub struct GgufCheck {
     /// Its name in findings.
     pub id: &'static str,
-    /// What it finds, in a line.
+    /// One line about its purpose.
     pub about: &'static str,
-    /// What it reads.
+    /// Its input.
     pub reads: Reads,
     /// Whether llama.cpp does not get past its errors.
     stops: bool,
     /// Whether it knows decoders alone: others have other tensors.
     of_decoders: bool,
-    run: fn(&Subject<'_>, &mut Findings),
+    run: fn(&GgufView<'_>, &mut Findings),
 }
 
 /// The check of the file itself.
@@ -42,7 +42,7 @@ const FILE: &str = "gguf-file";
 pub const GGUF_CHECKS: &[GgufCheck] = &[
     GgufCheck {
         id: FILE,
-        about: "header, types, offsets and lengths are those of a GGUF file",
+        about: "header, types, offsets and lengths are valid for a GGUF file",
         reads: Reads::Headers,
         stops: true,
         of_decoders: false,
@@ -95,7 +95,7 @@ pub struct Declared<'a> {
 }
 
 /// What is checked.
-pub(super) struct Subject<'a> {
+pub(super) struct GgufView<'a> {
     metadata: &'a Metadata,
     tensors: Vec<Declared<'a>>,
     /// Where they stand, by name.
@@ -106,18 +106,18 @@ pub(super) struct Subject<'a> {
     file: Option<&'a GgufFile>,
 }
 
-impl<'a> Subject<'a> {
-    fn new(metadata: &'a Metadata, tensors: Vec<Declared<'a>>, file: Option<&'a GgufFile>) -> Subject<'a> {
+impl<'a> GgufView<'a> {
+    fn new(metadata: &'a Metadata, tensors: Vec<Declared<'a>>, file: Option<&'a GgufFile>) -> GgufView<'a> {
         let architecture = metadata.get("general.architecture").and_then(Value::as_str).unwrap_or_default();
         let places = tensors.iter().enumerate().map(|(place, tensor)| (tensor.name, place)).collect();
-        Subject { metadata, tensors, places, architecture, file }
+        GgufView { metadata, tensors, places, architecture, file }
     }
 
     /// That of a file.
-    fn of_file(file: &'a GgufFile) -> Subject<'a> {
+    fn of_file(file: &'a GgufFile) -> GgufView<'a> {
         let declared =
             |tensor: GgufTensor<'a>| Declared { name: tensor.name(), kind: tensor.kind(), shape: tensor.shape() };
-        Subject::new(file.metadata(), file.tensors().map(declared).collect(), Some(file))
+        GgufView::new(file.metadata(), file.tensors().map(declared).collect(), Some(file))
     }
 
     /// A tensor by its name.
@@ -125,7 +125,7 @@ impl<'a> Subject<'a> {
         self.places.get(name).map(|place| self.tensors[*place])
     }
 
-    /// Whether the file is a whole decoder of an architecture that is described; one without a name should be.
+    /// Returns whether the file is a whole decoder of an architecture that is described; one without a name should be.
     fn is_known(&self) -> bool {
         let is_part = self.value("split.count").and_then(Value::as_u64).is_some_and(|parts| parts > 1);
         let is_model = self.value("general.type").and_then(Value::as_str).is_none_or(|kind| kind == "model");
@@ -159,14 +159,14 @@ pub(super) fn verify(path: &Path, options: &Options) -> Result<Report, Error> {
     }
 }
 
-/// What verification would find of a file with such a header, which is still to be written.
+/// The findings of verification for a file with such a header, before it is written.
 pub fn foreseen(metadata: &Metadata, tensors: Vec<Declared<'_>>) -> Vec<Finding> {
-    let mut findings = found(&Subject::new(metadata, tensors, None), Reads::Headers);
+    let mut findings = found(&GgufView::new(metadata, tensors, None), Reads::Headers);
     findings.retain(|finding| finding.severity == Severity::Error);
     findings
 }
 
-fn found(subject: &Subject<'_>, reads: Reads) -> Vec<Finding> {
+fn found(subject: &GgufView<'_>, reads: Reads) -> Vec<Finding> {
     let checks = GGUF_CHECKS.iter().filter(|check| check.reads <= reads);
     let checks = checks.filter(|check| !check.of_decoders || subject.is_known());
     let found = checks.flat_map(|check| {
@@ -178,11 +178,12 @@ fn found(subject: &Subject<'_>, reads: Reads) -> Vec<Finding> {
 }
 
 fn report(path: &Path, file: &GgufFile, options: &Options) -> Report {
-    let subject = Subject::of_file(file);
+    let subject = GgufView::of_file(file);
     let mut findings = found(&subject, options.reads);
     if !subject.is_known() {
         let mut unknown = Findings::of("gguf-metadata");
-        let reason = "is no whole decoder that is described here: its metadata, tensors and tokenizer are not checked";
+        let reason =
+            "is not a complete decoder of a known architecture: its metadata, tensors and tokenizer are not checked";
         unknown.note("general.architecture", reason, "");
         findings.append(&mut unknown.into_vec());
     }
@@ -216,7 +217,7 @@ fn judged(
         finding.severity == Severity::Error && check.is_none_or(|check| check.stops)
     };
     let sharding = Sharding::default();
-    let case = Case {
+    let case = LoaderQuery {
         method: "gguf",
         model,
         layers: Vec::new(),

@@ -1,6 +1,6 @@
 //! Tensors: the embedding, the final norm, and in every block what a decoder has, of the sizes that the metadata give.
 
-use super::Subject;
+use super::GgufView;
 use kvant_container::gguf::TensorType;
 use kvant_quant::finding::Findings;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ const NEEDED: [&[&str]; 3] = [
     &["ffn_down.weight", "ffn_down_exps.weight"],
 ];
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &GgufView<'_>, findings: &mut Findings) {
     // The norms of the first OLMo have no weights.
     let needed: &[&str] = if subject.architecture == "olmo" {
         &["token_embd.weight"]
@@ -32,7 +32,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
     types(subject, findings);
 }
 
-fn blocks(subject: &Subject<'_>, findings: &mut Findings) {
+fn blocks(subject: &GgufView<'_>, findings: &mut Findings) {
     let mut blocks: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
     for tensor in &subject.tensors {
         if let Some((block, part)) = place(tensor.name) {
@@ -51,11 +51,7 @@ fn blocks(subject: &Subject<'_>, findings: &mut Findings) {
     }
     for (block, parts) in &blocks {
         for row in NEEDED.iter().filter(|row| !row.iter().any(|part| parts.contains(part))) {
-            findings.error(
-                format!("blk.{block}.{}", row[0]),
-                "is missing, and so is all that could stand for it",
-                HINT,
-            );
+            findings.error(format!("blk.{block}.{}", row[0]), "is missing, and so are its alternatives", HINT);
         }
     }
 }
@@ -67,7 +63,7 @@ fn place(name: &str) -> Option<(usize, &str)> {
 }
 
 /// Sizes that follow from the metadata, the slowest dimension first.
-fn shapes(subject: &Subject<'_>, findings: &mut Findings) {
+fn shapes(subject: &GgufView<'_>, findings: &mut Findings) {
     let hidden = subject.number("embedding_length");
     let heads = subject.number("attention.head_count");
     let width = subject.number("attention.key_length").or_else(|| Some(hidden? / heads.filter(|heads| *heads > 0)?));
@@ -98,7 +94,7 @@ fn shapes(subject: &Subject<'_>, findings: &mut Findings) {
 }
 
 /// The matrices of experts fit each other: a gate for every projection up, and one down of the turned shape.
-fn experts(subject: &Subject<'_>, findings: &mut Findings) {
+fn experts(subject: &GgufView<'_>, findings: &mut Findings) {
     for up in &subject.tensors {
         let Some(stem) = up.name.strip_suffix("ffn_up_exps.weight") else { continue };
         let [experts, wide, hidden] = *up.shape else { continue };
@@ -109,12 +105,12 @@ fn experts(subject: &Subject<'_>, findings: &mut Findings) {
                 Some(tensor) if *tensor.shape == expected => {}
                 Some(tensor) => {
                     let reason =
-                        format!("has the shape {:?}; beside {} it would be {expected:?}", tensor.shape, up.name);
+                        format!("has the shape {:?}; with {} it should be {expected:?}", tensor.shape, up.name);
                     findings.error(name, reason, HINT);
                 }
                 // Some mixtures have no gates.
                 None if name.ends_with("gate_exps.weight") && UNGATED.contains(&subject.architecture) => {}
-                None => findings.error(name, format!("is missing beside {}", up.name), HINT),
+                None => findings.error(name, format!("is missing next to {}", up.name), HINT),
             }
         }
     }
@@ -124,7 +120,7 @@ fn experts(subject: &Subject<'_>, findings: &mut Findings) {
 const UNGATED: [&str; 2] = ["nemotron_h_moe", "nomic-bert-moe"];
 
 /// Vectors are floats of 32 bits: llama.cpp adds and multiplies no others.
-fn types(subject: &Subject<'_>, findings: &mut Findings) {
+fn types(subject: &GgufView<'_>, findings: &mut Findings) {
     for tensor in subject.tensors.iter().filter(|tensor| tensor.shape.len() == 1) {
         let is_known = matches!(tensor.kind, TensorType::F32 | TensorType::I32 | TensorType::I64);
         if !is_known {

@@ -1,6 +1,6 @@
 //! The tokenizer: lists of the same length, tokens that have a row of the embedding, special tokens that exist.
 
-use super::Subject;
+use super::GgufView;
 use kvant_container::gguf::{Array, Value};
 use kvant_gguf::model::tokenizer::special::SPECIAL;
 use kvant_quant::finding::Findings;
@@ -10,7 +10,7 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 /// Lists with an entry for every token.
 const PARALLEL: [&str; 2] = ["tokenizer.ggml.scores", "tokenizer.ggml.token_type"];
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &GgufView<'_>, findings: &mut Findings) {
     let Some(model) = subject.value("tokenizer.ggml.model").and_then(Value::as_str) else {
         return findings.warning("tokenizer.ggml.model", "is missing: the file has no tokenizer", HINT);
     };
@@ -29,7 +29,7 @@ pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
 }
 
 /// llama.cpp looks for tokens by the name of the model, and refuses a file that lacks them (`llama_vocab::impl::load`).
-fn tokens_of_the_name(subject: &Subject<'_>, tokens: &Array, findings: &mut Findings) {
+fn tokens_of_the_name(subject: &GgufView<'_>, tokens: &Array, findings: &mut Findings) {
     const PHI_3: [&str; 4] = ["</s>", "<unk>", "<s>", "<|endoftext|>"];
     let name = subject.value("general.name").and_then(Value::as_str).unwrap_or_default().to_lowercase();
     if !["phi-3", "phi3"].iter().any(|part| name.contains(part)) {
@@ -38,12 +38,12 @@ fn tokens_of_the_name(subject: &Subject<'_>, tokens: &Array, findings: &mut Find
     let has =
         |wanted: &&&str| tokens.strings().is_some_and(|list| list.iter().any(|token| token.to_lossy() == **wanted));
     if let Some(missing) = PHI_3.iter().find(|wanted| !has(wanted)) {
-        let reason = format!("says phi3, for which llama.cpp looks up the token `{missing}`, and there is none");
+        let reason = format!("says phi3, for which llama.cpp needs the token `{missing}`, which is missing");
         findings.error("general.name", reason, "give the model's directory another name, and convert again");
     }
 }
 
-fn lists(subject: &Subject<'_>, count: usize, findings: &mut Findings) {
+fn lists(subject: &GgufView<'_>, count: usize, findings: &mut Findings) {
     for key in PARALLEL {
         let length = subject.value(key).and_then(Value::as_array).map(Array::len);
         if let Some(length) = length.filter(|length| *length != count) {
@@ -60,14 +60,14 @@ fn lists(subject: &Subject<'_>, count: usize, findings: &mut Findings) {
 }
 
 /// Byte pair encoding needs its merges, and the way texts are split before it.
-fn byte_pairs(subject: &Subject<'_>, findings: &mut Findings) {
+fn byte_pairs(subject: &GgufView<'_>, findings: &mut Findings) {
     let merges = subject.value("tokenizer.ggml.merges").and_then(Value::as_array).and_then(Array::strings);
     match merges {
         None => findings.error("tokenizer.ggml.merges", "is missing, or no list of texts", HINT),
         Some(merges) => {
             let odd = merges.iter().filter(|merge| !merge.to_lossy().contains(' ')).count();
             if odd > 0 {
-                findings.error("tokenizer.ggml.merges", format!("{odd} entries are no pairs"), HINT);
+                findings.error("tokenizer.ggml.merges", format!("{odd} entries are not pairs"), HINT);
             }
         }
     }

@@ -1,12 +1,12 @@
 //! Scales and minima of blocks, and floats: all are numbers. Blocks lie as ggml-common.h has them.
 
-use super::Subject;
+use super::GgufView;
 use kvant_container::gguf::{GgufTensor, TensorType};
 use kvant_quant::counts::number_are;
 use kvant_quant::finding::Findings;
 use rayon::prelude::*;
 
-/// Where in a block its binary16 scales and minima begin.
+/// The offset of the binary16 scales and minima in a block.
 const HALVES: &[(TensorType, &[usize])] = &[
     (TensorType::F16, &[0]),
     (TensorType::Q4_0, &[0]),
@@ -35,7 +35,7 @@ const HALVES: &[(TensorType, &[usize])] = &[
 /// Blocks that are looked at before their pages are given back.
 const PIECE: usize = 1 << 16;
 
-pub(super) fn run(subject: &Subject<'_>, findings: &mut Findings) {
+pub(super) fn run(subject: &GgufView<'_>, findings: &mut Findings) {
     let tensors: Vec<GgufTensor<'_>> = subject.file.into_iter().flat_map(|file| file.tensors()).collect();
     let found: Vec<_> = tensors.par_iter().map(|tensor| (tensor.name(), tensor.kind(), count(*tensor))).collect();
     for (name, kind, count) in found.into_iter().filter(|(_, _, count)| *count > 0) {

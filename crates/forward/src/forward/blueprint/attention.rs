@@ -13,7 +13,7 @@ use kvant_model::network::Place;
 /// Attention.
 #[derive(Clone, Debug)]
 pub struct AttentionLayer {
-    /// How queries, keys and values come about.
+    /// The projections of queries, keys and values.
     pub projections: Projections,
     /// Norms of queries and keys.
     pub head_norms: Option<HeadNorms>,
@@ -42,7 +42,7 @@ pub struct HeadNorms {
     pub rule: QueryKeyNorm,
 }
 
-/// How queries, keys and values come about.
+/// The projections of queries, keys and values.
 #[derive(Clone, Debug)]
 pub enum Projections {
     /// Three layers.
@@ -80,7 +80,7 @@ pub struct LatentProjections {
     pub sizes: LatentConfig,
 }
 
-/// Where queries come from.
+/// The projection of queries.
 #[derive(Clone, Debug)]
 pub enum QueryLatent {
     /// Straight from the hidden state.
@@ -275,7 +275,7 @@ impl<'a> Sources<'_, 'a> {
     }
 }
 
-/// Where heads stand in the rows of one matrix for queries, keys and values.
+/// The positions of heads in the rows of one matrix for queries, keys and values.
 fn fused_heads(rows: RowOrder, counts: [usize; 3], width: usize) -> Result<[HeadLayout; 3], ForwardError> {
     let [q, k, v] = counts;
     match rows {

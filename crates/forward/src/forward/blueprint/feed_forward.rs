@@ -44,9 +44,9 @@ pub enum FirstLayers {
 pub struct Mixture {
     /// Scores of the experts.
     pub router: Projection,
-    /// How experts are chosen.
+    /// The choice of experts.
     pub rule: Routing,
-    /// How many.
+    /// Their number.
     pub per_token: usize,
     /// Whether weights are divided by their sum, where the rule leaves that open.
     pub normalise: bool,
@@ -56,7 +56,7 @@ pub struct Mixture {
     pub groups: (usize, usize),
     /// The threshold of [`Routing::SparseMixer`].
     pub jitter: f32,
-    /// What is added to scores for the choice.
+    /// The correction of scores for the choice.
     pub correction: Option<Vector>,
     /// The experts.
     pub experts: Vec<Mlp>,
@@ -104,7 +104,7 @@ impl<'a> Sources<'_, 'a> {
             (None, None, Some((layer, rows))) => FirstLayers::Fused(layer, rows),
             (Some(gate), Some(up), None) => FirstLayers::Gated(gate, up),
             (None, Some(up), None) => FirstLayers::Plain(up),
-            (Some(_), None, _) => return Err(ForwardError::missing(parts.place(), "up projection beside its gate")),
+            (Some(_), None, _) => return Err(ForwardError::missing(parts.place(), "up projection for its gate")),
             _ => return Err(ForwardError::missing(parts.place(), "gate or up projection")),
         };
         Mlp { first, activation: self.activation(), down }.checked(self.hidden()?, &parts.place()).map(Some)

@@ -1,5 +1,5 @@
-//! A decoder's forward pass spelled out for one checkpoint: which tensors, sizes and rules each step uses. Made from the
-//! family's description, config.json and the tensors' headers; whatever cannot be computed is refused while it is made.
+//! A decoder's forward pass specified for one checkpoint: the tensors, sizes and rules of each step. Built from the
+//! family's description, config.json and the tensors' headers; unsupported models are refused here.
 //! Computes nothing.
 
 mod attention;
@@ -91,12 +91,12 @@ impl Block {
         [self.attention.layers(), self.feed_forward.layers()].concat()
     }
 
-    /// Whether a run can go on from one that ended at this depth: see [`Resume`](super::Resume).
+    /// Returns whether a run can continue one that ended at this depth: see [`StartFrom`](super::Resume).
     pub fn resumes_at(&self, depth: StopAt) -> bool {
         self.residual != Residual::Parallel && (depth == StopAt::FeedForward || self.resumed_layer(depth).is_some())
     }
 
-    /// The layer whose inputs a run needs that goes on from this depth.
+    /// The layer whose inputs are needed by a run that continues from this depth.
     pub fn resumed_layer(&self, depth: StopAt) -> Option<&Projection> {
         match (depth, &self.feed_forward) {
             (StopAt::Heads, _) => Some(&self.attention.output),
@@ -106,7 +106,7 @@ impl Block {
     }
 }
 
-/// What a blueprint is made from.
+/// The inputs of a blueprint.
 struct Sources<'s, 'a> {
     config: &'s ModelConfig,
     json: &'s Value,

@@ -7,7 +7,7 @@ use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Place, Reason};
 use serde_json::Value;
 
-/// Booleans of config.json that switch on what is not computed.
+/// Booleans of config.json that enable unsupported features.
 const REFUSED_FLAGS: &[&str] = &[
     "use_bidirectional_attention",
     "scale_attn_by_inverse_layer_idx",
@@ -25,7 +25,7 @@ pub(super) fn unknown_architecture(config: &ModelConfig) -> ForwardError {
     ForwardError::unsupported(format!("{name}: no family describes it"))
 }
 
-/// Whatever config.json and the tensors' names tell of rules that are not computed.
+/// Refuses unsupported rules that config.json or tensor names indicate.
 pub(super) fn check(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     check_flags(sources)?;
     check_tensors(sources)?;
@@ -45,7 +45,7 @@ fn check_flags(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let config = sources.config;
     let flag = REFUSED_FLAGS.iter().find(|key| config.flag_or(key, false));
     let value = REFUSED_VALUES.iter().find(|key| config.number(key) != Ok(None));
-    // GPT-2 scales attention unless it is told not to.
+    // GPT-2 scales attention unless disabled.
     let unscaled = (!config.flag_or("scale_attn_weights", true)).then_some(&"scale_attn_weights");
     match flag.or(value).or(unscaled) {
         Some(key) => Err(ForwardError::unsupported(format!("`{key}` of config.json"))),
@@ -58,7 +58,7 @@ fn check_tensors(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     for (tensor, place) in both {
         match place {
             Place::Other(Reason::Quantized) => {
-                return Err(ForwardError::unsupported(format!("{}, quantized in a way of its own", tensor.name)));
+                return Err(ForwardError::unsupported(format!("{}, quantized in its own way", tensor.name)));
             }
             Place::Other(Reason::Unrecognised | Reason::NotLinear) => {
                 return Err(ForwardError::unsupported(format!("{}, a tensor of unknown purpose", tensor.name)));
@@ -96,7 +96,7 @@ fn check_layer_types(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     }
 }
 
-/// Whether block `index` sees a sliding window.
+/// Returns whether block `index` sees a sliding window.
 pub(super) fn is_sliding(sources: &Sources<'_, '_>, index: usize) -> Result<bool, ForwardError> {
     let config = sources.config;
     if let Some(kind) = config.layer_types.get(index) {
@@ -117,7 +117,7 @@ pub(super) fn is_sliding(sources: &Sources<'_, '_>, index: usize) -> Result<bool
     })
 }
 
-/// Whether block `index` turns queries and keys.
+/// Returns whether block `index` applies rotary embedding.
 pub(super) fn is_rotary(sources: &Sources<'_, '_>, layers: RotaryLayers, index: usize) -> Result<bool, ForwardError> {
     match layers {
         RotaryLayers::All => Ok(true),

@@ -148,7 +148,7 @@ mod tests {
     use kvant_numeric::simd::Isa;
 
     #[test]
-    fn every_form_of_a_gated_network_gives_the_same() {
+    fn gated_activation_forms_agree() {
         let gate: Vec<f32> = (0..24).map(|i| i as f32 * 0.7 - 8.0).collect();
         let up: Vec<f32> = (0..24).map(|i| 9.0 - i as f32 * 0.8).collect();
         let halves: Vec<f32> = gate.chunks(8).zip(up.chunks(8)).flat_map(|(g, u)| [g, u].concat()).collect();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_take_their_known_values() {
+    fn activation_functions_have_their_known_values() {
         let known = [
             (Activation::Silu, 0.731_058_6),
             (Activation::Gelu, 0.841_344_7),

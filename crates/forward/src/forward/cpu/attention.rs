@@ -21,7 +21,7 @@ pub(super) fn attend(cpu: Cpu, attention: &Attention<'_>, out: &mut Vec<f32>) {
         let keys = &keys[sequence * attention.keys.layout.count..];
         // The last blocks see the most keys: they are begun first.
         rows.par_chunks_mut(BLOCK * width).enumerate().rev().for_each(|(block, out)| {
-            let task = Task { cpu, attention, first: sequence * attention.length, start: block * BLOCK };
+            let task = AttentionTask { cpu, attention, first: sequence * attention.length, start: block * BLOCK };
             task.run(heads, |head| &keys[head / shared], out);
         });
     });
@@ -45,7 +45,7 @@ fn view<'a>(heads: &Heads<'a>, row: usize, rows: usize, head: usize) -> Matrix<'
 }
 
 /// A block of queries of a sequence.
-struct Task<'a> {
+struct AttentionTask<'a> {
     cpu: Cpu,
     attention: &'a Attention<'a>,
     /// The row of the sequence's first token.
@@ -54,7 +54,7 @@ struct Task<'a> {
     start: usize,
 }
 
-impl<'a> Task<'a> {
+impl<'a> AttentionTask<'a> {
     /// All heads; `out` has the block's rows.
     fn run(&self, heads: usize, keys: impl Fn(usize) -> &'a KeysValues<'a> + Sync, out: &mut [f32]) {
         let wide = self.attention.values.layout.width;

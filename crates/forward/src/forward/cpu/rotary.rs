@@ -43,19 +43,19 @@ impl Loop for Turn<'_> {
 fn turn_halves(precision: Precision, head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let (first, rest) = head.split_at_mut(cos.len());
     for (((a, b), cos), sin) in first.iter_mut().zip(rest).zip(cos).zip(sin) {
-        (*a, *b) = turned(precision, (*a, *b), *cos, *sin);
+        (*a, *b) = rotated(precision, (*a, *b), *cos, *sin);
     }
 }
 
 #[inline(always)]
 fn turn_neighbours(precision: Precision, head: &mut [f32], cos: &[f32], sin: &[f32]) {
     for ((pair, cos), sin) in head.chunks_exact_mut(2).zip(cos).zip(sin) {
-        (pair[0], pair[1]) = turned(precision, (pair[0], pair[1]), *cos, *sin);
+        (pair[0], pair[1]) = rotated(precision, (pair[0], pair[1]), *cos, *sin);
     }
 }
 
 #[inline(always)]
-fn turned(precision: Precision, (a, b): (f32, f32), cos: f32, sin: f32) -> (f32, f32) {
+fn rotated(precision: Precision, (a, b): (f32, f32), cos: f32, sin: f32) -> (f32, f32) {
     let round = |x| precision.round(x);
     let (cos, sin) = (round(cos), round(sin));
     (round(round(a * cos) - round(b * sin)), round(round(b * cos) + round(a * sin)))
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn both_pairings_turn_the_first_components_by_the_angles_of_the_position() {
+    fn rope_rotates_both_pairings_by_position() {
         for isa in Isa::available() {
             for (pairing, expected) in [
                 (
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn in_bfloat16_every_step_is_rounded() {
+    fn bf16_rope_rounds_every_step() {
         let mut row = [1.0, 2.0, 3.0, 4.0, 5.0];
         rotate_row(Precision::Bf16, Isa::best(), Pairing::Halves, &mut row);
         let round = |x: f32| Precision::Bf16.round(x);

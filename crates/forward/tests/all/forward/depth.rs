@@ -4,7 +4,9 @@ use super::models::{FAMILIES, LENGTH, TOKENS, with_decoder};
 use crate::support;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_forward::forward::cpu::Cpu;
-use kvant_forward::forward::{ActivationHook, Decoder, ForwardOptions, Resume, Rows, Runner, Site, StopAt};
+use kvant_forward::forward::{
+    ActivationHook, ActivationPoint, Decoder, ForwardOptions, Rows, Runner, StartFrom, StopAt,
+};
 use kvant_model::network::{Input, Network};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -19,19 +21,19 @@ const DEPTHS: [StopAt; 6] = [
     StopAt::Hidden,
 ];
 
-/// What every layer read: rows and their spans.
+/// The inputs of every layer: rows and their spans.
 type Seen = BTreeMap<String, (Vec<f32>, Vec<usize>)>;
 
 #[derive(Default)]
 struct Inputs(Mutex<Seen>);
 
 impl ActivationHook for Inputs {
-    fn wants(&self, site: Site<'_>) -> bool {
-        matches!(site, Site::Input(_))
+    fn wants(&self, site: ActivationPoint<'_>) -> bool {
+        matches!(site, ActivationPoint::Input(_))
     }
 
-    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
-        let Site::Input(module) = site else { panic!("{site:?}") };
+    fn see(&self, site: ActivationPoint<'_>, rows: Rows<'_>) {
+        let ActivationPoint::Input(module) = site else { panic!("{site:?}") };
         let spans = rows.spans.of(rows.data.len() / rows.columns).collect();
         let before = self.0.lock().unwrap().insert(module.to_owned(), (rows.data.to_vec(), spans));
         assert!(before.is_none(), "{module} was seen twice");
@@ -110,9 +112,9 @@ fn resumed(runner: &Runner<'_, '_>, block: usize, until: StopAt, x: &[f32]) -> (
     let inputs = runner.decoder().blueprint().blocks[block].resumed_layer(until).map(|layer| layer.module.clone());
     let rows = inputs.map(|module| tap.0.into_inner().unwrap()[&module].0.clone()).unwrap_or_default();
     let from = match until {
-        StopAt::Heads => Resume::Heads(&rows),
-        StopAt::FeedForward => Resume::FeedForward,
-        _ => Resume::Hidden(&rows),
+        StopAt::Heads => StartFrom::Heads(&rows),
+        StopAt::FeedForward => StartFrom::FeedForward,
+        _ => StartFrom::Hidden(&rows),
     };
     assert_eq!(from.depth(), until);
     let tap = Inputs::default();
@@ -122,7 +124,7 @@ fn resumed(runner: &Runner<'_, '_>, block: usize, until: StopAt, x: &[f32]) -> (
 }
 
 #[test]
-fn a_run_goes_on_from_where_another_ended() {
+fn partial_forward_resumes_where_another_stopped() {
     let mut resumable = 0;
     for family in FAMILIES {
         with_decoder(family, Dtype::BF16, "", |_, decoder| {
@@ -143,7 +145,7 @@ fn a_run_goes_on_from_where_another_ended() {
 }
 
 #[test]
-fn a_run_ends_behind_the_inputs_of_its_depth() {
+fn partial_forward_stops_after_the_requested_inputs() {
     for family in FAMILIES {
         with_decoder(family, Dtype::BF16, "", |_, decoder| {
             check(family, decoder, &support::Checkpoint::read(family).network())
@@ -152,7 +154,7 @@ fn a_run_ends_behind_the_inputs_of_its_depth() {
 }
 
 #[test]
-fn nano_llama_too() {
+fn nano_llama_partial_forward_stops_after_the_requested_inputs() {
     let checkpoint = Checkpoint::open(&super::model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
     let config = kvant_model::model_config::ModelConfig::from_json(&checkpoint.config().unwrap().unwrap()).unwrap();
@@ -160,7 +162,7 @@ fn nano_llama_too() {
 }
 
 #[test]
-fn branches_alone_are_those_of_the_block() {
+fn branches_alone_match_the_block() {
     for family in ["qwen2_moe", "deepseek_v2", "mixtral"] {
         with_decoder(family, Dtype::F32, "", |_, decoder| {
             let ops = Cpu::default();

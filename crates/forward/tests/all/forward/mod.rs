@@ -59,7 +59,7 @@ fn refusal(change: impl Fn(&mut serde_json::Value)) -> ForwardError {
 }
 
 #[test]
-fn logits_and_likelihoods_equal_those_of_transformers() {
+fn logits_and_likelihoods_match_transformers() {
     let golden = Golden::read();
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
@@ -75,7 +75,7 @@ fn logits_and_likelihoods_equal_those_of_transformers() {
 }
 
 #[test]
-fn the_number_of_threads_changes_no_bit() {
+fn forward_pass_does_not_depend_on_the_number_of_threads() {
     let golden = Golden::read();
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
@@ -90,7 +90,7 @@ fn the_number_of_threads_changes_no_bit() {
 }
 
 #[test]
-fn a_token_sees_only_what_is_before_it_in_its_own_sequence() {
+fn attention_is_causal_and_limited_to_the_sequence() {
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
     let ops = Cpu::new(Isa::best());
@@ -105,7 +105,7 @@ fn a_token_sees_only_what_is_before_it_in_its_own_sequence() {
 }
 
 #[test]
-fn what_is_not_computed_is_refused_by_name() {
+fn unsupported_architectures_are_refused_by_name() {
     for (key, value, named) in [
         ("model_type", "mamba".into(), "no family"),
         ("hidden_act", "softplus".into(), "softplus"),
@@ -124,7 +124,7 @@ fn what_is_not_computed_is_refused_by_name() {
 }
 
 #[test]
-fn a_config_of_another_model_is_invalid() {
+fn config_of_another_model_is_invalid() {
     for (key, value) in [("num_key_value_heads", 4), ("num_hidden_layers", 40), ("head_dim", 16), ("hidden_size", 256)]
     {
         let error = refusal(|config| config[key] = value.into());
@@ -135,7 +135,7 @@ fn a_config_of_another_model_is_invalid() {
 }
 
 #[test]
-fn perplexity_is_that_of_the_likelihoods() {
+fn perplexity_follows_from_the_likelihoods() {
     let golden = Golden::read();
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
@@ -151,7 +151,7 @@ fn perplexity_is_that_of_the_likelihoods() {
 }
 
 #[test]
-fn a_model_does_not_differ_from_itself_and_memory_changes_nothing() {
+fn model_has_no_divergence_from_itself_and_memory_changes_nothing() {
     let golden = Golden::read();
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
@@ -188,7 +188,7 @@ fn impossible_evaluations_are_refused() {
 }
 
 #[test]
-fn an_evaluation_stops_where_it_is_asked_to() {
+fn evaluation_stops_when_cancelled() {
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
     for reference in [None, Some(&decoder)] {
@@ -204,7 +204,7 @@ fn an_evaluation_stops_where_it_is_asked_to() {
 }
 
 #[test]
-fn a_text_is_tokenized_whole() {
+fn text_is_tokenized_whole() {
     let dir = tempfile::tempdir().unwrap();
     let text = dir.path().join("text.txt");
     std::fs::write(&text, "The quick brown fox jumps over the lazy dog.\n".repeat(500)).unwrap();

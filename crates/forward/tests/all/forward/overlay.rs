@@ -5,13 +5,13 @@ use super::{Golden, model};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_forward::forward::cpu::{Cpu, Precision};
 use kvant_forward::forward::{
-    ActivationHook, Decoder, ForwardOptions, Projection, Rows, Runner, Site, WeightOverrides,
+    ActivationHook, ActivationPoint, Decoder, ForwardOptions, Projection, Rows, Runner, WeightOverrides,
 };
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationQuantizer;
 use kvant_quant::rounding::{Rtn, TensorContext};
-use kvant_weights::weight::{Folding, Limits, WeightMatrix};
+use kvant_weights::weight::{ClippingThresholds, WeightMatrix, WeightTransform};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
@@ -40,7 +40,7 @@ fn assert_same(ours: &[f32], theirs: &[f32], what: &str) {
 }
 
 #[test]
-fn the_checkpoints_own_values_change_no_bit() {
+fn overriding_weights_with_their_own_values_changes_nothing() {
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
     let tokens = &Golden::read().joined()[..LENGTH * 3];
@@ -56,7 +56,7 @@ fn the_checkpoints_own_values_change_no_bit() {
 }
 
 #[test]
-fn all_that_a_pass_reads_can_be_stood_in_for() {
+fn every_weight_of_a_pass_can_be_overridden() {
     for family in FAMILIES {
         let (overlay, expected) = with_decoder(family, Dtype::F32, "other", |_, other| {
             (overlay_of(other), BOTH.map(|precision| logits(other, None, precision, &TOKENS)))
@@ -76,7 +76,7 @@ fn layers<'d>(decoder: &'d Decoder<'_>) -> Vec<&'d Projection> {
 }
 
 #[test]
-fn foldings_are_products_and_limits() {
+fn folded_weights_equal_products_and_clipping() {
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
     let (mut folded, mut by_hand) = (WeightOverrides::default(), WeightOverrides::default());
@@ -90,8 +90,8 @@ fn foldings_are_products_and_limits() {
             let limit = limits[i / columns * columns.div_ceil(32) + i % columns / 32];
             *w = (*w * of_rows[i / columns] * of_columns[i % columns]).clamp(-limit, limit);
         }
-        let limits = Some(Limits { group: 32, values: limits });
-        let folding = Arc::new(Folding { rows: Some(of_rows), columns: Some(of_columns), limits });
+        let limits = Some(ClippingThresholds { group: 32, values: limits });
+        let folding = Arc::new(WeightTransform { rows: Some(of_rows), columns: Some(of_columns), limits });
         folded.set_weight(&layer.module, decoder.tensors().weight(layer).folded(folding));
         by_hand.set_weight(&layer.module, WeightMatrix::values(Arc::new(weight), rows, columns));
     }
@@ -103,11 +103,11 @@ fn foldings_are_products_and_limits() {
 }
 
 #[test]
-fn codes_stand_for_their_values() {
+fn overriding_with_codes_equals_their_values() {
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
     for scheme in ["int4:g32", "uint4:g32:zp", "e4m3:channel", "e2m1:g16:e4m3:f32"] {
-        let rtn = Rtn::new(scheme.parse().unwrap(), TensorContext::new(Arithmetic::F32)).unwrap();
+        let rtn = Rtn::new(scheme.parse().unwrap(), TensorContext::new(ComputeDType::F32)).unwrap();
         let (mut codes, mut floats) = (WeightOverrides::default(), WeightOverrides::default());
         for layer in layers(&decoder) {
             let weight = values(&decoder.tensors().weight(layer));
@@ -128,17 +128,17 @@ fn codes_stand_for_their_values() {
 struct InputOf<'m>(&'m str, Mutex<Vec<f32>>);
 
 impl ActivationHook for InputOf<'_> {
-    fn wants(&self, site: Site<'_>) -> bool {
-        site == Site::Input(self.0)
+    fn wants(&self, site: ActivationPoint<'_>) -> bool {
+        site == ActivationPoint::Input(self.0)
     }
 
-    fn see(&self, _: Site<'_>, rows: Rows<'_>) {
+    fn see(&self, _: ActivationPoint<'_>, rows: Rows<'_>) {
         self.1.lock().unwrap().extend_from_slice(rows.data);
     }
 }
 
 #[test]
-fn quantizers_of_inputs_work_behind_the_tap() {
+fn input_quantizers_run_after_the_hook() {
     let checkpoint = Checkpoint::open(&model()).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
     let ops = Cpu::default();
@@ -147,7 +147,7 @@ fn quantizers_of_inputs_work_behind_the_tap() {
     let x = runner.embed(plain, &TOKENS, LENGTH).unwrap();
     let quantizer = ActivationQuantizer::new("int8:channel!dynamic".parse().unwrap(), None).unwrap();
     let mut quantized = x.clone();
-    quantizer.apply(Isa::best(), Arithmetic::F32, &mut quantized, layer.columns);
+    quantizer.apply(Isa::best(), ComputeDType::F32, &mut quantized, layer.columns);
     let mut overlay = WeightOverrides::default();
     overlay.set_input(&layer.module, quantizer);
     let tap = InputOf(&layer.module, Mutex::default());

@@ -4,7 +4,9 @@ use super::models::{LENGTH, TOKENS, with_decoder};
 use kvant_container::Dtype;
 use kvant_forward::forward::blueprint::{FeedForward, Mixture};
 use kvant_forward::forward::cpu::Cpu;
-use kvant_forward::forward::{ActivationHook, Decoder, ForwardOptions, Routing, Rows, Runner, Site, WeightOverrides};
+use kvant_forward::forward::{
+    ActivationHook, ActivationPoint, Decoder, ForwardOptions, Routing, Rows, Runner, WeightOverrides,
+};
 use kvant_weights::weight::WeightMatrix;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -25,12 +27,12 @@ fn mixture<'d>(decoder: &'d Decoder<'_>) -> &'d Mixture {
 struct Inputs(Mutex<BTreeMap<String, Vec<f32>>>);
 
 impl ActivationHook for Inputs {
-    fn wants(&self, site: Site<'_>) -> bool {
-        matches!(site, Site::Input(_))
+    fn wants(&self, site: ActivationPoint<'_>) -> bool {
+        matches!(site, ActivationPoint::Input(_))
     }
 
-    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
-        let Site::Input(module) = site else { panic!("{site:?}") };
+    fn see(&self, site: ActivationPoint<'_>, rows: Rows<'_>) {
+        let ActivationPoint::Input(module) = site else { panic!("{site:?}") };
         self.0.lock().unwrap().insert(module.to_owned(), rows.data.to_vec());
     }
 }
@@ -56,7 +58,7 @@ fn rows(count: usize, seed: u32) -> Vec<f32> {
 }
 
 #[test]
-fn a_replay_sends_the_same_rows_to_the_same_experts() {
+fn replayed_routing_sends_rows_to_the_same_experts() {
     for family in FAMILIES {
         with_decoder(family, Dtype::F32, "", |_, decoder| {
             let ops = Cpu::default();
@@ -75,7 +77,7 @@ fn a_replay_sends_the_same_rows_to_the_same_experts() {
 }
 
 #[test]
-fn a_replay_depends_on_no_router() {
+fn replayed_routing_ignores_the_router() {
     for family in FAMILIES {
         with_decoder(family, Dtype::F32, "", |_, decoder| {
             let ops = Cpu::default();

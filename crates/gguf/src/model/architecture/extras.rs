@@ -7,7 +7,7 @@ use kvant_model::model_config::ConfigError;
 
 type Result = std::result::Result<(), ConfigError>;
 
-/// How probabilities are made of a router's logits (`llama_expert_gating_func_type`).
+/// The probability function of a router's logits (`llama_expert_gating_func_type`).
 const SOFTMAX: u32 = 1;
 const SIGMOID: u32 = 2;
 
@@ -61,7 +61,7 @@ pub(crate) fn gpt2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
-/// Whether attention and feed-forward read the same stream.
+/// Returns whether attention and feed-forward read the same stream.
 pub(crate) fn parallel(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let residual = facts.family.math.residual.resolve(facts.config);
     metadata.set(facts.key("use_parallel_residual"), residual == kvant_model::family::Residual::Parallel);
@@ -134,7 +134,7 @@ pub(crate) fn phi(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
-/// A window of zero tells Phi-4 from Phi-3.
+/// A window of zero distinguishes Phi-4 from Phi-3.
 pub(crate) fn phi3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let config = facts.config;
     let context = facts.need(config.max_positions, "max_position_embeddings")?;
@@ -148,7 +148,7 @@ pub(crate) fn phi3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
-/// What mixtures of experts after DeepSeek share.
+/// Shared settings of mixtures of experts after DeepSeek.
 fn routed(facts: &Facts<'_>, metadata: &mut Metadata, gating: u32) -> Result {
     let Some(experts) = &facts.config.experts else { return Ok(()) };
     metadata.set(facts.key("leading_dense_block_count"), count(experts.dense_prefix));

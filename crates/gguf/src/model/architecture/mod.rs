@@ -32,10 +32,10 @@ pub struct Architecture {
     pub norms: &'static [(NormSite, &'static str)],
     /// Norms that its graph does not compute.
     pub lacks: &'static [NormSite],
-    /// Besides attention and the head, the parts whose products its graph multiplies with a scale of the tensor.
+    /// Besides attention and the head, the parts whose products its graph multiplies by a global scale.
     pub scaled: &'static [Part],
     pub(crate) extras: Extras,
-    /// How its files are read; `None` where they are not.
+    /// The restoration of its files; `None` if unsupported.
     pub restoration: Option<&'static Restoration>,
 }
 
@@ -215,7 +215,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
 ];
 
 impl Architecture {
-    /// The architecture of a family; `None` where llama.cpp has none, or it is not described here.
+    /// The architecture of a family; `None` if llama.cpp lacks it, or it is not described here.
     pub fn of(family: &Family) -> Option<&'static Architecture> {
         ARCHITECTURES.iter().find(|row| row.family == family.name)
     }
@@ -225,7 +225,7 @@ impl Architecture {
         ARCHITECTURES.iter().map(|row| row.family).collect()
     }
 
-    /// Whether rows of queries and keys must be put side by side: the source turns halves of a head together, and the graph
+    /// Returns whether rows of queries and keys must be interleaved: the source rotates halves of a head, and the graph
     /// neighbours.
     pub fn interleaves(&self, family: &Family) -> bool {
         let stored = match family.math.positions {
@@ -235,7 +235,7 @@ impl Architecture {
         (stored, self.pairing) == (Pairing::Halves, Pairing::Neighbours)
     }
 
-    /// Whether its graph multiplies what a tensor gives with a scale beside it.
+    /// Returns whether its graph multiplies a tensor's product by a scale beside it.
     pub fn multiplies(&self, weight: &str) -> bool {
         const ALWAYS: [&str; 6] = ["attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "output"];
         let stem = names::stem_of(weight).rsplit('.').next().unwrap_or_default();
@@ -258,13 +258,13 @@ mod tests {
     use kvant_model::family::by_name;
 
     #[test]
-    fn rows_are_sorted_families() {
+    fn architecture_rows_are_sorted_known_families() {
         assert!(ARCHITECTURES.windows(2).all(|pair| pair[0].family < pair[1].family));
         assert!(ARCHITECTURES.iter().all(|row| by_name(row.family).is_some()));
     }
 
     #[test]
-    fn halves_are_interleaved_for_graphs_that_turn_neighbours() {
+    fn rope_rows_are_interleaved_for_graphs_that_rotate_neighbours() {
         let interleaved = |name: &str| {
             let family = by_name(name).unwrap();
             Architecture::of(family).unwrap().interleaves(family)

@@ -1,15 +1,15 @@
-//! How files of an architecture are read back: which family it is, and what config.json calls what only it states. The
+//! Restoration of files of an architecture: the family, and the config.json names of keys that only it states. The
 //! inverse of [`super::extras`].
 
 use crate::model::restore::{Stated, Words};
 use kvant_container::gguf::{Array, Value as Stored};
 use serde_json::{Map, Value, json};
 
-/// How files of an architecture are read back.
+/// The restoration of files of an architecture.
 pub struct Restoration {
     /// Whether a file with the architecture's name is of this family.
     pub(crate) is_of: fn(&Stated<'_>) -> bool,
-    /// Keys that config.json calls otherwise than usual.
+    /// Keys with unusual names in config.json.
     pub(crate) words: Words,
     /// Tensors of the first block, and flags that say that they are there.
     pub(crate) flags: Words,
@@ -149,7 +149,7 @@ pub(crate) const STABLELM: Restoration =
 pub(crate) const STARCODER2: Restoration = Restoration {
     words: &[("attention.layer_norm_epsilon", "norm_epsilon"), ("attention.sliding_window", "")],
     flags: &[("attn_q.bias", "use_bias")],
-    // The graph has no windows, which the class has where nothing is said.
+    // The graph has no windows, which are the default of the class.
     more: |_, config| drop(config.insert("sliding_window".to_owned(), Value::Null)),
     ..PLAIN
 };
@@ -169,7 +169,7 @@ fn qwen_moe(stated: &Stated<'_>, config: &mut Map<String, Value>) {
     config.insert("mlp_only_layers".to_owned(), json!(dense));
 }
 
-/// What attention is scaled by the root of: the size of heads, but in the largest model, which has `blocks` blocks, the width
+/// The size whose root scales attention: the size of heads, except in the largest model, which has `blocks` blocks: the width
 /// over the number of heads.
 fn attention_scalar(stated: &Stated<'_>, config: &mut Map<String, Value>, blocks: usize) {
     let divided = || stated.size("embedding_length")?.checked_div(stated.size("attention.head_count")?);
@@ -179,7 +179,7 @@ fn attention_scalar(stated: &Stated<'_>, config: &mut Map<String, Value>, blocks
     }
 }
 
-/// Whether keys are made of the latent vector by a tensor of their own, as files have it that attend to the latent vectors.
+/// Whether keys are computed from the latent vector by a separate tensor, as in files that attend to the latent vectors.
 fn has_latent_keys(stated: &Stated<'_>) -> bool {
     stated.has("blk.0.attn_k_b.weight")
 }
@@ -216,7 +216,7 @@ fn latent(stated: &Stated<'_>, config: &mut Map<String, Value>) {
     }
 }
 
-/// A window of zero is none, and LongRoPE's original context stands outside of the scaling.
+/// A window of zero means none, and LongRoPE's original context is outside of the scaling.
 fn phi3(stated: &Stated<'_>, config: &mut Map<String, Value>) {
     let window = stated.size("attention.sliding_window").filter(|window| *window > 0);
     config.insert("sliding_window".to_owned(), json!(window));

@@ -1,4 +1,4 @@
-//! config.json of the model that a file was made of, from its metadata: what the file's keys are called there. What only one
+//! The config.json of a file's source model, from its metadata: the names of the file's keys there. What only one
 //! architecture has is in [`crate::model::architecture`].
 
 use super::{Stated, names, rope};
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 /// Pairs of keys: that of a file, behind the architecture's name, and that of config.json; empty for none.
 pub type Words = &'static [(&'static str, &'static str)];
 
-/// What most architectures call it.
+/// Its name in most architectures.
 const DEFAULTS: Words = &[
     ("block_count", "num_hidden_layers"),
     ("context_length", "max_position_embeddings"),
@@ -49,7 +49,7 @@ pub(crate) struct Restored {
     pub config: Value,
     /// Its tensors.
     pub metas: Vec<TensorMeta>,
-    /// How llama.cpp describes it.
+    /// Its description in llama.cpp.
     pub architecture: &'static Architecture,
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn architecture(
     })
 }
 
-/// What the metadata say in words of their own.
+/// Metadata with their own vocabulary.
 fn say(stated: &Stated<'_>, restoration: &Restoration, config: &mut Map<String, Value>) {
     let own = restoration.words.iter().filter(|(key, _)| !key.starts_with("rope."));
     let usual = DEFAULTS.iter().filter(|(key, _)| !restoration.words.iter().any(|(own, _)| own == key));

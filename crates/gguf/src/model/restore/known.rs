@@ -1,4 +1,4 @@
-//! What is known of the model behind a file that another file is made of: nothing that the new file needs, but the names by which
+//! Facts about the model behind a source file: nothing that the new file needs, but the names by which
 //! users call its layers, and the modules whose inputs are measured.
 
 use super::Stated;
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 pub struct Known {
     /// Its family.
     pub family: Option<&'static str>,
-    /// The modules that a tensor of the file is made of, by its name.
+    /// The modules of a tensor of the file, by its name.
     pub modules: HashMap<String, Vec<String>>,
 }
 

@@ -1,8 +1,8 @@
 //! A GGUF file seen as the checkpoint that it was made of: the way back of `kvant_checkpoint::gguf::plan`. config.json follows from the
 //! metadata, names and shapes from the family's description and the file's tensors, the order of rows from the same plan that
-//! writes such files. Weights stay where they are mapped; what is small is read at once.
+//! writes such files. Weights stay mapped; small tensors are read at once.
 //!
-//! Read are the architectures with a [`Restoration`](super::architecture::Restoration).
+//! Supported are the architectures with a [`Restoration`](super::architecture::Restoration).
 
 mod config;
 mod known;
@@ -42,7 +42,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, ImportError> {
     Ok(Checkpoint::of_gguf(file, small, files)?)
 }
 
-/// Opens a GGUF file of which another one is to be made: as [`open`] does where its architecture is read, else without a model
+/// Opens a GGUF file as source of another one: as [`open`] does if its architecture is supported, otherwise without a model
 /// behind it.
 ///
 /// # Errors
@@ -59,7 +59,7 @@ pub fn open_any(path: &Path) -> Result<Checkpoint, ImportError> {
     }
 }
 
-/// What the user should know of a tokenizer in a file that no files could be made of; `None` where they were made, and for other
+/// The notice about a tokenizer that could not be restored; `None` if it was restored, and for other
 /// checkpoints.
 pub fn unread_tokenizer(checkpoint: &Checkpoint) -> Option<String> {
     let file = checkpoint.gguf().filter(|_| checkpoint.made_files().all(|(name, _)| name != "tokenizer.json"))?;

@@ -1,5 +1,5 @@
-//! Which tensors the model had that a file was made of: names and shapes, from the description of the family and the tensors
-//! that are there. Not where their values are.
+//! The tensors of a file's source model: names and shapes, from the description of the family and the tensors
+//! of the file. Not the positions of their values.
 
 use crate::model::architecture::Architecture;
 use crate::model::names::{in_block, of_norm, of_parameter, of_role};
@@ -25,7 +25,7 @@ pub(crate) fn expected(
     expectation.found
 }
 
-/// The most experts, or heads with norms of their own, of a block.
+/// The maximum number of experts, or of heads with their own norms, of a block.
 const MOST: usize = 1 << 16;
 
 struct Expectation<'a> {
@@ -152,7 +152,7 @@ impl Expectation<'_> {
         }
     }
 
-    /// The up projection of latent attention, whose keys stand turned over in a tensor of their own.
+    /// The up projection of latent attention, whose keys are transposed in a separate tensor.
     fn latent_size(&self, block: usize) -> Option<(usize, usize)> {
         let (keys, values) = (self.shape(Some(block), "attn_k_b.weight")?, self.shape(Some(block), "attn_v_b.weight")?);
         let (&[heads, rank, nope], &[_, value, _]) = (keys.as_slice(), values.as_slice()) else { return None };

@@ -1,4 +1,4 @@
-//! Rotary embeddings of the model that a file was made of. Factors that divide frequencies are those of Llama 3 where its
+//! Rotary embeddings of a file's source model. Factors that divide frequencies are those of Llama 3 if its
 //! formula gives them, or LongRoPE's two lists; others are not read.
 
 use super::Stated;
@@ -50,7 +50,7 @@ fn scaling(stated: &Stated<'_>, base: f64) -> Result<Option<Value>, ImportError>
     if LONG_ROPE.iter().any(|(tensor, _)| stated.has(tensor)) {
         return long_rope(stated).map(Some);
     }
-    // What llama.cpp takes where the type is not stated, and the key that files had before there were types.
+    // The default of llama.cpp if the type is not stated, and the key of files before there were types.
     let kind = stated.text("rope.scaling.type").unwrap_or("linear");
     let factor = stated.number("rope.scaling.factor").or_else(|| stated.number("rope.scale_linear"));
     match (kind, factor.filter(|factor| *factor != 0.0 && *factor != 1.0)) {
@@ -90,7 +90,7 @@ fn long_rope(stated: &Stated<'_>) -> Result<Value, ImportError> {
     Ok(Value::Object(scaling))
 }
 
-/// What divides the frequencies, one for each pair of components.
+/// The divisors of the frequencies, one for each pair of components.
 fn factors(stated: &Stated<'_>, tensor: GgufTensor<'_>) -> Result<Vec<f32>, ImportError> {
     let width = stated.size("rope.dimension_count").or_else(|| stated.head_width());
     if width.is_some_and(|width| tensor.shape().iter().product::<usize>() != width / 2) {
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_heads_are_whole_again() {
+    fn partial_rotary_fraction_restores_the_exact_dimension() {
         for width in 1..300 {
             for dim in 1..=width {
                 assert_eq!((fraction(dim, width) * width as f64) as usize, dim, "{dim} of {width}");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn llama_3_is_found_by_its_factors() {
+    fn llama3_rope_is_recognised_by_its_factors() {
         // Those of 3.1 with heads of 128: see the test of what is written.
         let between = [1.207_484, 1.553_415, 2.026_313, 2.694_53, 3.684_253, 5.257_327];
         let mut factors = vec![1.0; 29];

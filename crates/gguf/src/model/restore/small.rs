@@ -1,4 +1,4 @@
-//! The small tensors of a file, read at once: norms, biases, routers, whatever files hold as floats of 32 bits. In memory
+//! The small tensors of a file, read at once: norms, biases, routers, and others stored as 32-bit floats. In memory
 //! they are tensors like those of other checkpoints.
 
 use super::config::Restored;

@@ -1,4 +1,4 @@
-//! What the metadata of a file state, by the keys of its architecture.
+//! The metadata of a file, by the keys of its architecture.
 
 use kvant_container::gguf::{GgufFile, Metadata, Value};
 use kvant_weights::import_error::ImportError;
@@ -70,7 +70,7 @@ impl<'a> Stated<'a> {
         self.value(key)?.as_str()
     }
 
-    /// Whether there is a tensor of this name, in the first block where the name is that of a tensor of blocks.
+    /// Returns whether there is a tensor of this name, in the first block where the name is that of a tensor of blocks.
     pub fn has(&self, name: &str) -> bool {
         self.file.tensor(name).is_some()
     }

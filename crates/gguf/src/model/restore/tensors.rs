@@ -1,4 +1,4 @@
-//! Where the values of the model's tensors are in the file: the plan that writes such files, read backwards.
+//! The positions of the model's tensors in the file: the inverse of the plan that writes such files.
 
 use super::config::{Restored, restore};
 use crate::model::architecture::Architecture;
@@ -22,7 +22,7 @@ pub(crate) struct Found<'a> {
     pub meta: TensorMeta,
     /// One, or one an expert.
     pub matrices: Vec<BlockMatrix<'a>>,
-    /// What is subtracted from every value.
+    /// The offset subtracted from every value.
     pub offset: f32,
     /// Whether files hold it as F32 always, so that it is small.
     pub small: bool,
@@ -102,7 +102,7 @@ pub fn factors(file: &GgufFile, weight: &str, matrices: usize) -> Result<Vec<f32
     let fits = tensor.shape().iter().product::<usize>() == matrices;
     let found = Some(tensor).filter(|_| fits).and_then(|tensor| values(Isa::best(), tensor));
     let found = found.filter(|scales| scales.iter().all(|scale| scale.is_finite() && *scale >= 0.0));
-    found.ok_or_else(|| ImportError::invalid(name, format!("is no list of {matrices} scales")))
+    found.ok_or_else(|| ImportError::invalid(name, format!("is not a list of {matrices} scales")))
 }
 
 /// Notes the slabs of a tensor of the file where they belong.
@@ -152,7 +152,11 @@ fn refuse_others(file: &GgufFile, drafts: &[Draft], architecture: &Architecture)
         Some(tensor) => {
             let hint =
                 "the file was made by another version or of another model: use the checkpoint that it was made of";
-            Err(ImportError::unsupported(tensor.name(), "has no place in the family that the file states", hint))
+            Err(ImportError::unsupported(
+                tensor.name(),
+                "does not belong to the architecture that the file declares",
+                hint,
+            ))
         }
     }
 }

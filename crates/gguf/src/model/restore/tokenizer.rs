@@ -121,7 +121,7 @@ impl<'a> Vocabulary<'a> {
         added.map(entry).collect()
     }
 
-    /// What is put around a text.
+    /// The special tokens around a text.
     fn post_processor(&self, begins: bool) -> Value {
         let begin = self.special("bos").filter(|_| self.flag("add_bos_token", begins));
         let end = self.special("eos").filter(|_| self.flag("add_eos_token", false));
@@ -155,7 +155,7 @@ impl<'a> Vocabulary<'a> {
             Some(json!([&text[..at], &text[at + 1..]]))
         };
         let merges: Option<Vec<Value>> = merges.unwrap_or_default().iter().map(pair).collect();
-        let merges = merges.ok_or_else(|| ImportError::invalid("tokenizer.ggml.merges", "a merge is no pair"))?;
+        let merges = merges.ok_or_else(|| ImportError::invalid("tokenizer.ggml.merges", "a merge is not a pair"))?;
         let split = |expression: &&str| json!({"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": false});
         let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
         let steps: Vec<Value> = way.expressions.iter().map(split).chain([bytes.clone()]).collect();
@@ -203,7 +203,7 @@ impl<'a> Vocabulary<'a> {
         let is_piece = |kind: i32| kind == TokenKind::Normal as i32 || kind == TokenKind::UserDefined as i32;
         let known: HashSet<&str> = self.used().filter(|(.., kind)| is_piece(*kind)).map(|(_, text, _)| text).collect();
         let (mut merges, mut bytes): (Vec<(f32, &str, &str)>, usize) = (Vec::new(), 0);
-        // Longer ones are no pieces, and have too many cuts.
+        // Longer ones are not pieces, and have too many splits.
         for (id, text, _) in self.used().filter(|(_, text, kind)| is_piece(*kind) && text.len() <= LONGEST) {
             let cuts = text.char_indices().skip(1).map(|(at, _)| text.split_at(at));
             let pairs = cuts.filter(|(left, right)| known.contains(left) && known.contains(right));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_make_too_many_merges_are_refused() {
+    fn vocabularies_with_too_many_merges_are_refused() {
         let with = |longest: usize| {
             let pieces: Vec<String> = (1..=longest).map(|length| "a".repeat(length)).collect();
             let (kinds, scores) = (vec![1; longest], vec![0.0f32; longest]);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_merged_by_their_scores() {
+    fn merges_follow_piece_scores() {
         let metadata = metadata(&[
             ("tokens", texts(&["<unk>", "▁", "a", "b", "ab", "▁a", "▁ab"])),
             ("token_type", vec![2, 1, 1, 1, 1, 1, 1].into()),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_read_is_named() {
+    fn unsupported_tokenizers_are_named() {
         let unknown = metadata(&[("tokens", texts(&["a"])), ("pre", "unheard-of".into())]);
         let error = Vocabulary::of(&unknown).unwrap().byte_level().unwrap_err();
         assert!(error.to_string().contains("`unheard-of`") && error.hint().unwrap().contains("‹tokenizer›"), "{error}");

@@ -7,7 +7,7 @@ use serde_json::Value;
 /// The most tokens of a vocabulary; numbers beyond are not believed.
 pub(crate) const MAX_TOKENS: usize = 1 << 24;
 
-/// Whether text is turned into letters that stand for its bytes.
+/// Returns whether text is mapped to letters for its bytes.
 pub(crate) fn is_byte_level(tokenizer: &Value) -> bool {
     fn has_step(node: &Value) -> bool {
         let is_it = node.get("type").is_some_and(|kind| kind == "ByteLevel");
@@ -29,7 +29,7 @@ pub(crate) fn of_json(tokenizer: &Value, family: &str) -> Result<Vocabulary, Tok
     Ok(Vocabulary { model: "gpt2", pre, tokens, merges: merges.collect(), ..Vocabulary::default() })
 }
 
-/// Spaces inside of a part would be taken for the one between parts: they are written as the letter that stands for the byte.
+/// Spaces inside of a part would be confused with the one between parts: they are written as the letter for the byte.
 fn visible(part: &str) -> String {
     part.replace(' ', "\u{120}")
 }
@@ -70,6 +70,6 @@ pub(crate) fn merges(tokenizer: &Value) -> Result<Vec<(String, String)>, Tokeniz
         },
         _ => None,
     };
-    let damaged = || TokenizerProblem::Damaged("a merge is no pair".to_owned());
+    let damaged = || TokenizerProblem::Damaged("a merge is not a pair".to_owned());
     merges.iter().map(|merge| pair(merge).ok_or_else(damaged)).collect()
 }

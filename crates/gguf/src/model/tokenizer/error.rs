@@ -1,9 +1,9 @@
-//! What keeps a tokenizer from being written.
+//! Reasons that a tokenizer cannot be written.
 
 use kvant_container::{Diagnostic, ErrorKind};
 use kvant_weights::import_error::ImportError;
 
-/// Why there is no vocabulary.
+/// The reason that there is no vocabulary.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerProblem {
     /// A file of the checkpoint.
@@ -12,7 +12,7 @@ pub enum TokenizerProblem {
     /// There is none (*invalid*).
     #[error("the checkpoint has neither tokenizer.json nor tokenizer.model, and a GGUF file holds its tokenizer")]
     Missing,
-    /// That of a GGUF file is not understood.
+    /// The tokenizer of a GGUF file is not supported.
     #[error(transparent)]
     Source(#[from] ImportError),
     /// A file is not what it should be (*invalid*).
@@ -30,7 +30,7 @@ pub enum TokenizerProblem {
     #[error("tokenizer.json: a model of type {0} has no counterpart in llama.cpp")]
     Model(String),
     /// Text is split in a way that llama.cpp has not (*unsupported*).
-    #[error("tokenizer.json: text is split by {0}, which is none of llama.cpp's ways that are known here")]
+    #[error("tokenizer.json: the pre-tokenizer {0} has no known equivalent in llama.cpp")]
     Split(String),
 }
 

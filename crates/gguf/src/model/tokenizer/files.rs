@@ -12,7 +12,7 @@ use std::path::Path;
 /// The most bytes of a chat template.
 const MAX_TEMPLATE: u64 = 4 << 20;
 
-/// What was found.
+/// The results.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     /// tokenizer.json.
@@ -30,7 +30,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Reads what is there.
+    /// Reads the existing files.
     pub fn read(checkpoint: &Checkpoint) -> Result<Files, TokenizerProblem> {
         let json = |name: &str| checkpoint.json(name);
         let place = checkpoint.directory().unwrap_or_else(|| checkpoint.path());
@@ -55,7 +55,7 @@ impl Files {
         self.config.as_ref()?.get(key)
     }
 
-    /// What the user should know.
+    /// Notices for the user.
     pub fn notices(&self) -> Vec<String> {
         let prefix = self.tokenizer.as_ref().is_some_and(|tokenizer| {
             super::byte_level::is_byte_level(tokenizer) && super::pre_tokenizer::prefixes_a_space(tokenizer)
@@ -66,7 +66,7 @@ impl Files {
     }
 }
 
-/// The pieces of a SentencePiece model. Where there is a tokenizer.json, a file that is none (some are tiktoken's) is left.
+/// The pieces of a SentencePiece model. If there is a tokenizer.json, a file of another kind (some are tiktoken's) is ignored.
 fn pieces(path: &Path, is_optional: bool) -> Result<Option<Vec<Piece>>, TokenizerProblem> {
     if !path.is_file() {
         return Ok(None);

@@ -40,7 +40,7 @@ struct Vocabulary {
     space_prefix: Option<bool>,
 }
 
-/// What tokenizers of a family do that their files do not say.
+/// Defaults of a family's tokenizers that their files do not state.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
     /// The family's name.

@@ -21,7 +21,7 @@ pub(crate) fn of_json(tokenizer: &Value, files: &Files) -> Result<Vocabulary, To
     let unknown = tokenizer.pointer("/model/unk_token").and_then(Value::as_str);
     let last = scores.len() as f32;
     let token = |text: &str, id: usize| {
-        // What no merge makes is never made: it stands behind all that are.
+        // Pieces that no merge produces are never produced: they come last.
         let score = scores.get(text).copied().unwrap_or(-last - id as f32);
         piece_token(text, score, unknown)
     };
@@ -50,7 +50,7 @@ fn piece_token(text: &str, score: f32, unknown: Option<&str>) -> Token {
     Token::new(text, kind, score)
 }
 
-/// Whether a piece stands for a byte: `<0x0A>`.
+/// Returns whether a piece represents a byte: `<0x0A>`.
 fn is_byte(text: &str) -> bool {
     let digits = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
     digits.is_some_and(|digits| digits.len() == 2 && u8::from_str_radix(digits, 16).is_ok())
@@ -58,7 +58,7 @@ fn is_byte(text: &str) -> bool {
 
 /// The vocabulary of a tokenizer.json with a unigram model.
 pub(crate) fn of_unigram(tokenizer: &Value) -> Result<Vocabulary, TokenizerProblem> {
-    let damaged = || TokenizerProblem::Damaged("its vocabulary is no list of pieces and scores".to_owned());
+    let damaged = || TokenizerProblem::Damaged("its vocabulary is not a list of pieces and scores".to_owned());
     let list = tokenizer.pointer("/model/vocab").and_then(Value::as_array).ok_or_else(damaged)?;
     let unknown = tokenizer.pointer("/model/unk_id").and_then(Value::as_u64);
     let piece = |(id, entry): (usize, &Value)| {

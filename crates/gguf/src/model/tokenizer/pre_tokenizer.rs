@@ -1,14 +1,14 @@
-//! How a byte-level tokenizer splits text before it merges: what tokenizer.json says, found in llama.cpp's list of ways by
-//! its structure. One row a way in `SPLITS`.
+//! The pre-tokenizer of a byte-level tokenizer: the one in tokenizer.json, looked up in llama.cpp's list by
+//! its structure. One row each in `SPLITS`.
 //!
-//! Source: `llm_tokenizer_bpe` of llama.cpp's `src/llama-vocab.cpp`, where the original expressions stand as comments.
+//! Source: `llm_tokenizer_bpe` of llama.cpp's `src/llama-vocab.cpp`, which has the original expressions as comments.
 
 use super::TokenizerProblem;
 use serde_json::Value;
 
 /// One step of splitting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
+enum SplitStep {
     /// By an expression.
     Expression(String),
     /// Digits, one by one.
@@ -20,7 +20,7 @@ enum Step {
 /// The expression of the byte-level step.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// A way to split: `tokenizer.ggml.pre`, and the expressions in order. `None` stands for any.
+/// A pre-tokenizer: `tokenizer.ggml.pre`, and the expressions in order; `None` matches any.
 struct Split {
     name: &'static str,
     steps: &'static [Option<&'static str>],
@@ -67,14 +67,14 @@ const SPLITS: &[Split] = &[
     split("deepseek-llm", &[Some(LINES), None, None, Some(r"\s+$"), None, Some(r"\p{N}+")]),
 ];
 
-/// The name of the way in which a byte-level tokenizer of a family splits text.
+/// The name of the pre-tokenizer of a family's byte-level tokenizer.
 ///
 /// # Errors
 /// [`TokenizerProblem::Split`] where llama.cpp does not have it, or it is not known here.
 pub(crate) fn name(tokenizer: &Value, family: &str) -> Result<&'static str, TokenizerProblem> {
     let mut steps = Vec::new();
     collect(tokenizer.get("pre_tokenizer").unwrap_or(&Value::Null), &mut steps)?;
-    let expressions: Vec<&str> = steps.iter().map(Step::expression).collect();
+    let expressions: Vec<&str> = steps.iter().map(SplitStep::expression).collect();
     let ignores = tokenizer.pointer("/model/ignore_merges").and_then(Value::as_bool).unwrap_or(false);
     let suits = |split: &&Split| {
         split.steps.len() == expressions.len()
@@ -92,11 +92,11 @@ pub(crate) struct Way {
     pub expressions: Vec<&'static str>,
     /// Whether words that are tokens are taken whole.
     pub ignores_merges: bool,
-    /// Whether the first token stands in front of a text where nothing else is said.
+    /// Whether the first token is prepended to a text by default.
     pub begins: bool,
 }
 
-/// Ways in which the first token is added by default, and words that are tokens are taken whole.
+/// Pre-tokenizers that add the first token by default, and take words that are tokens whole.
 const WHOLE_WORDS: &[&str] = &["llama-bpe", "tekken"];
 
 /// The way of a name; `None` where it, or an expression of it, is not known here.
@@ -107,12 +107,12 @@ pub(crate) fn ways(name: &str) -> Option<Way> {
     Some(Way { expressions, ignores_merges: whole, begins: whole })
 }
 
-impl Step {
+impl SplitStep {
     fn expression(&self) -> &str {
         match self {
-            Step::Expression(text) => text,
-            Step::Digits => DIGITS,
-            Step::Gpt2 => GPT2,
+            SplitStep::Expression(text) => text,
+            SplitStep::Digits => DIGITS,
+            SplitStep::Gpt2 => GPT2,
         }
     }
 }
@@ -125,7 +125,7 @@ fn words(expressions: &[&str]) -> String {
 }
 
 /// The steps of a pre-tokenizer, nested ones included.
-fn collect(node: &Value, steps: &mut Vec<Step>) -> Result<(), TokenizerProblem> {
+fn collect(node: &Value, steps: &mut Vec<SplitStep>) -> Result<(), TokenizerProblem> {
     let kind = node.get("type").and_then(Value::as_str);
     match kind {
         None => {}
@@ -133,10 +133,10 @@ fn collect(node: &Value, steps: &mut Vec<Step>) -> Result<(), TokenizerProblem> 
             let inner = node.get("pretokenizers").and_then(Value::as_array);
             inner.into_iter().flatten().try_for_each(|step| collect(step, steps))?;
         }
-        Some("ByteLevel") if flag(node, "use_regex", true) => steps.push(Step::Gpt2),
+        Some("ByteLevel") if flag(node, "use_regex", true) => steps.push(SplitStep::Gpt2),
         Some("ByteLevel") => {}
-        Some("Digits") if flag(node, "individual_digits", false) => steps.push(Step::Digits),
-        Some("Split") => steps.push(Step::Expression(canonical(&expression(node)?))),
+        Some("Digits") if flag(node, "individual_digits", false) => steps.push(SplitStep::Digits),
+        Some("Split") => steps.push(SplitStep::Expression(canonical(&expression(node)?))),
         Some(other) => return Err(TokenizerProblem::Split(format!("a step of type {other}"))),
     }
     Ok(())
@@ -159,7 +159,7 @@ fn canonical(expression: &str) -> String {
     expression.replace(WRITTEN_OUT, BY_FLAG).replace(BY_LIST, BY_FLAG).replace("?+", "?").replace("++", "+")
 }
 
-/// Whether a space is put in front of a text.
+/// Returns whether a space is put in front of a text.
 pub(crate) fn prefixes_a_space(tokenizer: &Value) -> bool {
     fn of_step(node: &Value) -> bool {
         let inner = node.get("pretokenizers").or_else(|| node.get("normalizers")).and_then(Value::as_array);

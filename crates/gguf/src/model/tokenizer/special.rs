@@ -10,7 +10,7 @@ use serde_json::Value;
 pub const SPECIAL: &[(&str, &str)] =
     &[("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("sep", "seperator"), ("pad", "padding"), ("mask", "mask")];
 
-/// Families whose files say nothing of the space that SentencePiece puts in front of a text, and that are trained without.
+/// Families trained without SentencePiece's leading space, whose files do not state it.
 const WITHOUT_SPACE: &[&str] = &["gemma", "gemma2", "gemma3"];
 
 /// Adds them to the metadata.
@@ -63,13 +63,13 @@ fn stated_id(file: &Value, name: &str) -> Option<u64> {
     of(file).or_else(|| of(file.get("text_config")?))
 }
 
-/// Whether the tokenizer puts a token in front of a text; `None` where no file says.
+/// Returns whether the tokenizer prepends a token to a text; `None` if no file states it.
 fn begins(files: &Files) -> Option<bool> {
     let single = single(files)?;
     Some(single.first().is_some_and(|step| step.get("SpecialToken").is_some()))
 }
 
-/// Whether it puts one behind it.
+/// Returns whether it appends one.
 fn ends(files: &Files) -> Option<bool> {
     let single = single(files)?;
     Some(single.len() > 1 && single.last().is_some_and(|step| step.get("SpecialToken").is_some()))
@@ -87,7 +87,7 @@ fn single(files: &Files) -> Option<Vec<&Value>> {
     Some(of_step(processor).unwrap_or_default())
 }
 
-/// The chat template: a file of its own, else what tokenizer_config.json has, by name where there are several.
+/// The chat template: a separate file, otherwise that of tokenizer_config.json, by name if there are several.
 fn template(files: &Files, metadata: &mut Metadata) {
     const KEY: &str = "tokenizer.chat_template";
     let stated = files.stated("chat_template");

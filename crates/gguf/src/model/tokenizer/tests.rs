@@ -37,7 +37,7 @@ fn strings(metadata: &Metadata, key: &str) -> Vec<String> {
 }
 
 #[test]
-fn byte_level_vocabularies_are_padded_to_the_embedding() {
+fn byte_level_vocabulary_is_padded_to_the_embedding() {
     let metadata = described(gpt2(), json!({"eos_token": {"content": "<|end|>"}, "add_bos_token": false}), 7);
     assert_eq!(metadata.get("tokenizer.ggml.model").unwrap().as_str(), Some("gpt2"));
     assert_eq!(metadata.get("tokenizer.ggml.pre").unwrap().as_str(), Some("gpt-2"));
@@ -51,14 +51,14 @@ fn byte_level_vocabularies_are_padded_to_the_embedding() {
 }
 
 #[test]
-fn more_tokens_than_rows_are_refused() {
+fn more_tokens_than_embedding_rows_are_refused() {
     let mut tokens = vec![Token::padding(0); 3];
     assert!(matches!(pad(&mut tokens, 2), Err(TokenizerProblem::TooMany { tokens: 3, rows: 2 })));
     assert!(matches!(pad(&mut tokens, 1 << 40), Err(TokenizerProblem::Damaged(_))));
 }
 
 #[test]
-fn ways_to_split_are_found_by_their_structure() {
+fn pre_tokenizers_are_recognised_by_structure() {
     let split = |text: &str| json!({"type": "Split", "pattern": {"Regex": text}, "behavior": "Isolated"});
     let bytes = json!({"type": "ByteLevel", "use_regex": false});
     let sequence = |steps: &[Value]| json!({"type": "Sequence", "pretokenizers": steps});
@@ -89,7 +89,7 @@ fn ways_to_split_are_found_by_their_structure() {
 }
 
 #[test]
-fn pieces_are_scored_by_the_merges_that_make_them() {
+fn bpe_pieces_are_scored_by_merge_rank() {
     let tokenizer = json!({
         "added_tokens": [{"id": 1, "content": "<s>", "special": true}],
         "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}]},
@@ -112,7 +112,7 @@ fn pieces_are_scored_by_the_merges_that_make_them() {
 }
 
 #[test]
-fn unigrams_and_words_have_their_own_models() {
+fn unigram_and_wordpiece_have_their_own_models() {
     let unigram = json!({
         "added_tokens": [{"id": 2, "content": "<pad>", "special": true}],
         "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["▁a", -1.5]]},
@@ -143,7 +143,7 @@ fn damaged_tokenizers_are_refused() {
 }
 
 #[test]
-fn chat_templates_keep_their_names() {
+fn named_chat_templates_keep_their_names() {
     let list = json!({"chat_template": [{"name": "default", "template": "A"}, {"name": "tool_use", "template": "B"}]});
     let metadata = described(gpt2(), list, 5);
     assert_eq!(metadata.get("tokenizer.chat_template").unwrap().as_str(), Some("A"));

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// What a token is (`llama_token_type`).
+/// The type of a token (`llama_token_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenKind {
     Normal = 1,
@@ -31,7 +31,7 @@ impl Token {
         Token { text: text.into(), kind, score }
     }
 
-    /// What stands for a row of the embedding that no token has.
+    /// The placeholder of an embedding row without a token.
     pub fn padding(id: usize) -> Token {
         Token::new(format!("[PAD{id}]"), TokenKind::Unused, -10_000.0)
     }
@@ -48,10 +48,10 @@ impl Token {
     }
 }
 
-/// The character that stands for a space in pieces.
+/// The character for a space in pieces.
 pub(crate) const SPACE: char = '\u{2581}';
 
-/// Tokens that are not marked as special and are no text all the same.
+/// Tokens that are not marked as special but are not text.
 fn looks_special(text: &str) -> bool {
     let between = |open: &str, close: &str| text.starts_with(open) && text.ends_with(close);
     matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")

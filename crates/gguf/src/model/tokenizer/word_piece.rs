@@ -5,7 +5,7 @@ use super::token::{SPACE, Token, TokenKind};
 use super::{TokenizerProblem, Vocabulary};
 use serde_json::Value;
 
-/// The vocabulary of a tokenizer.json. In the file what begins a word has a mark, and what continues it has none.
+/// The vocabulary of a tokenizer.json. In the file, pieces that begin a word are marked, and continuations are not.
 pub(crate) fn of_json(tokenizer: &Value) -> Result<Vocabulary, TokenizerProblem> {
     let prefix = tokenizer.pointer("/model/continuing_subword_prefix").and_then(Value::as_str).unwrap_or("##");
     let unknown = tokenizer.pointer("/model/unk_token").and_then(Value::as_str);

@@ -4,7 +4,7 @@ use super::{BAND, QUERIES};
 use crate::simd::SIDE;
 use std::ops::Range;
 
-/// What up to 32 queries see, the first of which has position `first`.
+/// The keys visible to up to 32 queries, the first of which has position `first`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) first: usize,
@@ -22,7 +22,7 @@ impl Seen {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))
     }
 
-    /// Whether all 32 queries see all of a band.
+    /// Returns whether all 32 queries see all of a band.
     pub(super) fn is_whole(self, band: usize) -> bool {
         (band + 1) * BAND <= self.first + 1 && self.start(self.first + QUERIES - 1) <= band * BAND
     }

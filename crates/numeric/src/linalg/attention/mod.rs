@@ -1,7 +1,7 @@
 //! Causal attention of one head without its scores in memory (arXiv 2205.14135): blocks of queries meet blocks of keys, and
 //! a running softmax joins what they give. Not the projections around it, nor the sharing of heads among threads.
 //!
-//! Everything is turned by a quarter: scores have keys in rows and queries in columns, so that the softmax of sixteen
+//! Everything is transposed: scores have keys in rows and queries in columns, so that the softmax of sixteen
 //! queries runs in the lanes of a vector.
 
 mod lanes;
@@ -28,7 +28,7 @@ const BANDS: usize = 4;
 /// 32 rows and 32 columns of `f32` as tiles: `[row / 16][column / 16]`.
 type Square = [[Tile; 2]; 2];
 
-/// What the weights of a head depend on besides queries and keys.
+/// The parameters of a head's weights besides queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionRule {
     /// The factor on `q k^T`.
@@ -101,7 +101,7 @@ impl<'a> KeysValues<'a> {
     ) {
         let fits = queries.rows <= QUERIES && queries.column_step == 1;
         assert!(fits && out.rows == queries.rows && out.columns == self.value_width, "shapes do not match");
-        let task = Task { isa, queries, first, rule, precision: self.precision };
+        let task = AttentionTask { isa, queries, first, rule, precision: self.precision };
         match &self.form {
             Form::Rows(lanes) => task.run(&lanes.on(isa), out, buffers),
             Form::Packed(unit, keys) => {
@@ -127,7 +127,7 @@ trait Products {
 }
 
 /// Some queries of one head.
-struct Task<'a> {
+struct AttentionTask<'a> {
     isa: Isa,
     queries: Matrix<'a>,
     first: usize,
@@ -135,7 +135,7 @@ struct Task<'a> {
     precision: Precision,
 }
 
-impl Task<'_> {
+impl AttentionTask<'_> {
     fn run(&self, products: &impl Products, out: MatrixMut<'_>, buffers: &mut AttentionBuffers) {
         let AttentionBuffers { queries, scores, sums } = buffers;
         products.pack(self.queries, queries);

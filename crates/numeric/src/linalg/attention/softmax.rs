@@ -13,7 +13,7 @@ type Each = [[f32; SIDE]; 2];
 
 /// Below every score.
 const NOTHING: f32 = -1e30;
-/// The score of what is not seen: its weight, relative even to [`NOTHING`], is the least normal number, which is lost in
+/// The score of masked keys: its weight, relative even to [`NOTHING`], is the least normal number, which is lost in
 /// every sum.
 const HIDDEN: f32 = -2e30;
 /// By how much, as a power of two, a weight may exceed 1 before all is taken relative to a larger score: corrections are
@@ -25,7 +25,7 @@ pub(super) struct Softmax {
     isa: Isa,
     rule: AttentionRule,
     precision: Precision,
-    /// What scores are relative to: at most [`SLACK`] below the largest.
+    /// The reference of scores: at most [`SLACK`] below the largest.
     base: Each,
     /// The sum of weights.
     sum: Each,

@@ -99,7 +99,7 @@ fn largest_error(case: &Case, ours: &[f32]) -> f64 {
 }
 
 #[test]
-fn f32_attention_equals_its_definition_on_every_isa() {
+fn f32_attention_matches_its_definition_on_every_isa() {
     for case in cases() {
         // Scores in the thousands keep three digits less.
         let bound = if case.rule.scale > 1.0 { 5e-3 } else { 5e-6 };
@@ -111,7 +111,7 @@ fn f32_attention_equals_its_definition_on_every_isa() {
 }
 
 #[test]
-fn bf16_attention_equals_its_definition_within_roundings_with_tiles_and_without() {
+fn bf16_attention_is_within_rounding_of_its_definition() {
     for case in cases() {
         let (width, wide) = case.widths;
         let keys = Matrix::new(&case.keys, case.length, width, width);
@@ -132,7 +132,7 @@ fn bf16_attention_equals_its_definition_within_roundings_with_tiles_and_without(
 }
 
 #[test]
-fn what_is_not_a_number_stays_visible() {
+fn nan_keys_reach_the_outputs() {
     let mut case = Case::new(40, (8, 8), PLAIN);
     case.keys[17 * 8 + 3] = f32::NAN;
     for precision in [Precision::F32, Precision::Bf16] {

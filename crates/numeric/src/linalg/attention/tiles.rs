@@ -7,7 +7,7 @@ use crate::linalg::tiled::{Terms, pack_values};
 use crate::simd::{Isa, Loop, SIDE, Start, Tile, TileUnit, Tiles, dispatch};
 use std::ops::Range;
 
-/// Keys, and values turned, of one head: both as left operands.
+/// Keys and transposed values of one head, both as left operands.
 #[derive(Debug)]
 pub(super) struct PackedKeys {
     /// `[band][step]`, a key in each row.

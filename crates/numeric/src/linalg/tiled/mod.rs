@@ -21,22 +21,22 @@ const BAND: usize = 2 * SIDE;
 const DEPTH: usize = 2 * SIDE;
 /// Elements of a weight that are packed at a time: most layers whole, since `x` is packed for each panel.
 const PANEL: usize = 12 << 20;
-/// Pairs of tiles of a weight, 768 KB, that a thread multiplies with all its rows of `x` before it goes on.
+/// Pairs of tiles of a weight, 768 KB, that a thread multiplies with all its rows of `x` before the next.
 const PAIRS: usize = 384;
 /// Bands of `x`, at least, that a thread multiplies with them: so few weights come from far then that they do not hold it up.
 const BANDS: usize = 8;
 
-/// Tiles of products that have ended, for those to come: memory that is new to a process costs the system more than what is written
+/// Tiles of finished products, for reuse: memory that is new to a process costs more than the data written
 /// to it.
 static PACKED: Mutex<Vec<Vec<[Tile; 2]>>> = Mutex::new(Vec::new());
 /// So many are kept, each as large as the largest panel that came to it: more products seldom run side by side.
 const KEPT: usize = 2;
 
-/// Lends so many pairs of tiles, which hold whatever was in them.
+/// Lends pairs of tiles with arbitrary contents.
 fn with_packed<R>(count: usize, work: impl FnOnce(&mut [[Tile; 2]]) -> R) -> R {
     let kept = || PACKED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut packed = kept().pop().unwrap_or_default();
-    // Never fewer than there are: those beyond would be made anew for the next weight.
+    // Never shrinks: tiles beyond would be allocated again for the next weight.
     packed.resize(count.max(packed.len()), [Tile::ZERO; 2]);
     let result = work(&mut packed[..count]);
     let mut kept = kept();
@@ -61,7 +61,7 @@ pub(super) fn linear(unit: TileUnit, out: MatrixMut<'_>, x: Matrix<'_>, layer: L
             let features = start..(start + panel).min(outputs);
             let weights = &mut packed[..features.len().div_ceil(BAND) * steps];
             pack_weight(unit, layer, features.clone(), steps, weights);
-            let task = Task { unit, x, terms, steps, weights, finish: layer.finish(features.clone()), features };
+            let task = ProductTask { unit, x, terms, steps, weights, finish: layer.finish(features.clone()), features };
             let shares = data.par_chunks_mut(share * row_step).enumerate();
             shares.for_each_init(Vec::new, |pairs, (index, out)| task.run(index * share, pairs, out, row_step));
         }
@@ -91,7 +91,7 @@ fn pack_weight(unit: TileUnit, layer: Layer<'_>, features: Range<usize>, steps: 
 }
 
 /// The product with some output features.
-struct Task<'a> {
+struct ProductTask<'a> {
     unit: TileUnit,
     x: Matrix<'a>,
     terms: Terms,
@@ -101,7 +101,7 @@ struct Task<'a> {
     finish: Finish<'a>,
 }
 
-impl Task<'_> {
+impl ProductTask<'_> {
     /// Rows of `x` from `first` on, as many as `out` has.
     fn run(&self, first: usize, pairs: &mut Vec<[Tile; 2]>, out: &mut [f32], row_step: usize) {
         let band_pairs = self.steps * self.terms.count();

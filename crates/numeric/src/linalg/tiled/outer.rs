@@ -32,7 +32,7 @@ pub(in crate::linalg) fn add_outer(unit: TileUnit, x: Matrix<'_>, y: Matrix<'_>,
             let steps = tokens.len().div_ceil(DEPTH);
             let right = &mut packed[..y.columns.div_ceil(BAND) * steps];
             pack_right(y.part(tokens.clone()), steps, right);
-            let task = Task { unit, x: x.part(tokens), steps, right };
+            let task = OuterProductTask { unit, x: x.part(tokens), steps, right };
             // The last strips of a lower half are the longest.
             strips.par_iter_mut().rev().with_max_len(1).for_each_init(Vec::new, |left, strip| task.run(strip, left));
         }
@@ -46,14 +46,14 @@ fn pack_right(y: Matrix<'_>, steps: usize, out: &mut [[Tile; 2]]) {
     });
 }
 
-struct Task<'a> {
+struct OuterProductTask<'a> {
     unit: TileUnit,
     x: Matrix<'a>,
     steps: usize,
     right: &'a [[Tile; 2]],
 }
 
-impl Task<'_> {
+impl OuterProductTask<'_> {
     fn run(&self, strip: &mut Strip<'_>, left: &mut Vec<[Tile; 2]>) {
         let Strip { first, columns, totals } = strip;
         let (unit, steps, columns) = (self.unit, self.steps, (*columns).max(1));

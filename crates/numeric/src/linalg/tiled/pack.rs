@@ -17,7 +17,7 @@ pub(in crate::linalg) enum Terms {
 }
 
 impl Terms {
-    /// How many bfloat16 stand for one number.
+    /// The number of bfloat16 terms of one number.
     pub(in crate::linalg) fn count(self) -> usize {
         match self {
             Terms::Rounded => 1,
@@ -36,7 +36,7 @@ pub(super) fn pack_elements(rows: Elements<'_>, columns: usize, pairs: &mut [[Ti
         dispatch(Isa::best(), Values { row, index, terms: Terms::Rounded, pairs: &mut *pairs });
     };
     match rows {
-        Elements::Bf16(stored) => dispatch(Isa::best(), Stored { rows: stored, columns, pairs }),
+        Elements::Bf16(stored) => dispatch(Isa::best(), StoredRows { rows: stored, columns, pairs }),
         Elements::Values(values) => values.chunks(columns.max(1)).enumerate().for_each(|(index, row)| pack(index, row)),
         Elements::F32(_) | Elements::F16(_) => {
             let mut values = vec![0.0; columns];
@@ -60,13 +60,13 @@ pub(in crate::linalg) fn pack_values(x: Matrix<'_>, rows: Range<usize>, terms: T
 }
 
 /// Rows of bfloat16 as they are stored.
-struct Stored<'a> {
+struct StoredRows<'a> {
     rows: &'a [[u8; 2]],
     columns: usize,
     pairs: &'a mut [[Tile; 2]],
 }
 
-impl Loop for Stored<'_> {
+impl Loop for StoredRows<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_terms_are_the_number() {
+    fn three_bf16_terms_sum_to_the_value() {
         for x in [1.0, -std::f32::consts::PI, 3.4e38, 1e-30, -1.999_999_9, 0.0, 16_777_215.0] {
             let terms = split(x);
             assert!(terms.iter().all(|term| term.to_bits() & 0xFFFF == 0), "{x}: {terms:?}");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_ends_early_is_filled_with_zeros() {
+    fn short_row_is_padded_with_zeros() {
         let mut expected = [0; SIDE];
         (expected[0], expected[1]) = (0x4000_3F80, 0x4040);
         assert_eq!(words(&[1.0, 2.0, 3.0], |x| upper(*x)), expected);

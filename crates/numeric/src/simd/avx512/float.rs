@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::{BLOCK, Runs, fetch_ahead, in_order, load, store};
-use crate::arithmetic::Arithmetic;
+use crate::arithmetic::ComputeDType;
 use crate::element_loop::{Element, ElementLoop, FloatCodes, Scaling};
 use crate::format::Encoder;
 use std::arch::x86_64::*;
@@ -12,9 +12,9 @@ use std::arch::x86_64::*;
 pub(super) fn codes_of_scaling<E: Element>(body: FloatCodes<'_>, elements: &[E::Stored]) {
     match body.scaling {
         Scaling::PowerOfTwo => codes::<E, Product>(body, elements),
-        Scaling::Divide(Arithmetic::F32) => codes::<E, Quotient>(body, elements),
-        Scaling::Divide(Arithmetic::Bf16) => codes::<E, Bf16Quotient>(body, elements),
-        Scaling::Divide(Arithmetic::F16) => codes::<E, F16Quotient>(body, elements),
+        Scaling::Divide(ComputeDType::F32) => codes::<E, Quotient>(body, elements),
+        Scaling::Divide(ComputeDType::Bf16) => codes::<E, Bf16Quotient>(body, elements),
+        Scaling::Divide(ComputeDType::F16) => codes::<E, F16Quotient>(body, elements),
     }
 }
 
@@ -41,7 +41,7 @@ fn float_block<E: Element, S: Scaled>(
     scales: [f32; 4],
     encoder: &VectorEncoder,
 ) -> __m512i {
-    // SAFETY: this function has the features that `Scaled` asks for.
+    // SAFETY: this function has the features that `Scaled` requires.
     let scaled: [__m512; 4] = unsafe {
         [
             S::at(load::<E>(block, 0), scales[0]),

@@ -135,7 +135,7 @@ impl Runs {
         }
     }
 
-    /// What belongs to the four vectors of a block.
+    /// The parameters of the four vectors of a block.
     #[inline(always)]
     fn four<T: Copy>(self, of_groups: &[T], block: usize) -> [T; 4] {
         let first = block * (BLOCK / LANES);

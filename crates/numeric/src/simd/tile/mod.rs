@@ -1,6 +1,6 @@
 //! Products of 16x16 tiles of bfloat16, with AMX or AVX-512 BF16. Not matrices of any size: [`crate::linalg`] packs those into tiles.
 //!
-//! Where there can be neither, that is on anything but x86-64, [`TileUnit`] has no values.
+//! On anything but x86-64, which has neither, [`TileUnit`] has no values.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -31,7 +31,7 @@ impl Tile {
     pub(crate) const ZERO: Tile = Tile([[0; SIDE]; SIDE]);
 }
 
-/// What a product is added to.
+/// The accumulator of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     /// Nothing.
@@ -44,7 +44,7 @@ pub(crate) enum Start {
 ///
 /// # Panics
 ///
-/// If the one is no multiple of the other.
+/// If one is not a multiple of the other.
 #[cfg(target_arch = "x86_64")]
 fn terms(left: usize, right: usize) -> usize {
     let terms = left.checked_div(right).unwrap_or(0);

@@ -6,7 +6,7 @@ use super::{Start, Tile};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TileUnit {}
 
-/// What multiplies tiles, which there is not.
+/// The tile unit, which does not exist here.
 pub(crate) enum Tiles {}
 
 impl TileUnit {

@@ -28,7 +28,7 @@ fn units<T: Copy, const N: usize>(cases: [T; N]) -> impl Iterator<Item = (TileUn
 }
 
 #[test]
-fn sums_of_products_equal_the_definition() {
+fn tile_products_match_the_definition() {
     for (unit, (steps, terms)) in units([(1, 1), (3, 1), (2, 3), (0, 0)]) {
         let a: Vec<[Tile; 2]> = (0..steps * terms).map(|s| [tile(s), tile(s + 50)]).collect();
         let b: Vec<[Tile; 2]> = (0..steps).map(|s| [tile(s + 100), tile(s + 150)]).collect();
@@ -46,7 +46,7 @@ fn sums_of_products_equal_the_definition() {
 }
 
 #[test]
-fn transposing_exchanges_rows_and_columns() {
+fn tile_transpose_swaps_rows_and_columns() {
     let Some(unit) = TileUnit::get() else { return };
     let before = Tile(std::array::from_fn(|row| std::array::from_fn(|word| (row * 100 + word) as u32)));
     let mut after = before;

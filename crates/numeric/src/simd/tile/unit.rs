@@ -1,4 +1,4 @@
-//! What multiplies tiles on this CPU, of all that can.
+//! The tile unit of this CPU.
 
 #[cfg(target_os = "linux")]
 use super::amx::{Amx, Registers};
@@ -74,7 +74,7 @@ impl TileUnit {
     }
 }
 
-/// What is ready to multiply tiles on this thread.
+/// The tile unit prepared on this thread.
 pub(crate) enum Tiles {
     #[cfg(target_os = "linux")]
     Registers(Registers),
@@ -92,7 +92,7 @@ impl Tiles {
     ///
     /// # Panics
     ///
-    /// If `a` is no multiple of `b`.
+    /// If `a` is not a multiple of `b`.
     pub(crate) fn multiply(&self, a: &[[Tile; 2]], b: &[[Tile; 2]], start: Start, sums: &mut [[Tile; 2]; 2]) {
         match self {
             #[cfg(target_os = "linux")]

@@ -1,10 +1,10 @@
-//! What AWQ found for the products that read a tensor, kept for a run that resumes: the search is expensive, what it leads to is not.
+//! The results of AWQ for the products that read a tensor, kept for resuming: the search is expensive, its application is not.
 
 use serde::{Deserialize, Serialize};
 
 use super::limits::Shares;
 use crate::algorithm::data::Data;
-use crate::algorithm::input_scaling::Readers;
+use crate::algorithm::input_scaling::SharedInputGroup;
 use crate::error::AlgorithmError;
 
 /// The scales of a tensor and the limits of its products' weights.
@@ -17,7 +17,7 @@ pub(super) struct Found {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredResult {
     tensor: String,
     /// The bits of the scales.
     scales: Option<Vec<u32>>,
@@ -35,9 +35,9 @@ pub(super) struct StoredShares {
 
 impl Found {
     /// Keeps it.
-    pub fn keep(&self, name: &str, readers: &Readers, data: &Data<'_>) -> Result<(), AlgorithmError> {
+    pub fn keep(&self, name: &str, readers: &SharedInputGroup, data: &Data<'_>) -> Result<(), AlgorithmError> {
         let bits = |scales: &Vec<f32>| scales.iter().map(|scale| scale.to_bits()).collect();
-        let stored = Stored {
+        let stored = StoredResult {
             tensor: readers.tensor.clone(),
             scales: self.scales.as_ref().map(bits),
             shares: self.shares.iter().map(Shares::stored).collect(),
@@ -45,9 +45,9 @@ impl Found {
         data.keep(name, &stored, &[])
     }
 
-    /// What an interrupted run has found.
-    pub fn kept(name: &str, readers: &Readers, data: &Data<'_>) -> Option<Found> {
-        let (stored, _): (Stored, _) = data.kept(name)?;
+    /// The results of an interrupted run.
+    pub fn kept(name: &str, readers: &SharedInputGroup, data: &Data<'_>) -> Option<Found> {
+        let (stored, _): (StoredResult, _) = data.kept(name)?;
         let scales = stored.scales.map(|bits| bits.into_iter().map(f32::from_bits).collect::<Vec<f32>>());
         let fits = stored.tensor == readers.tensor && scales.as_ref().is_none_or(|all| all.len() == readers.channels);
         let shares = stored.shares.into_iter().map(|stored| Shares::of_stored(stored, readers));

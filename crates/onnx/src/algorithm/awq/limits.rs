@@ -1,8 +1,8 @@
-//! AWQ's second half on graphs: limits of the weights that are quantized, the codes of whose groups are finer for it. The search is
+//! AWQ's second half on graphs: clipping thresholds of quantized weights, which make the steps of their groups finer. The search is
 //! that of the other flow, [`kvant_quant::transform::Clip`].
 //!
-//! Weights whose outputs meet in the scores of an attention are left out, as there, since their errors meet in products; so are
-//! those with one scale for all outputs, whose steps a limit of one row does not make finer.
+//! Weights of queries and keys are left out, as there, since their errors meet in products; so are
+//! those with one scale for all outputs, whose steps a threshold of one row does not make finer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use super::found::StoredShares;
 use super::row_rounding::RowRounding;
 use super::weight_rows::{places, rows};
 use super::{Subject, Weighted, failed};
-use crate::algorithm::input_scaling::{Readers, Scaled};
+use crate::algorithm::input_scaling::{Scaled, SharedInputGroup};
 use crate::error::QuantizeError;
 use crate::graph::Index;
 use crate::recipe::Layout;
@@ -31,11 +31,11 @@ pub struct LimitedWeight {
     pub weight: String,
     /// Groups of weights that have a limit.
     pub groups: usize,
-    /// Groups in which the limit cuts something off.
+    /// Groups in which the threshold clips values.
     pub cut: usize,
 }
 
-/// What the search of limits knows of the graph.
+/// Facts about the graph for the threshold search.
 pub(super) struct Search<'a> {
     pub clip: Clip,
     pub subject: &'a Subject<'a>,
@@ -57,7 +57,7 @@ impl Search<'_> {
     pub fn shares(
         &self,
         model: &ModelProto,
-        readers: &Readers,
+        readers: &SharedInputGroup,
         inputs: Vec<f32>,
     ) -> Result<Vec<Shares>, QuantizeError> {
         let index = Index::new(&model.graph);
@@ -77,7 +77,7 @@ impl Search<'_> {
         Ok(found)
     }
 
-    /// How a weight is rounded; `None` where it is not, or where limits of its outputs make no step finer.
+    /// The rounding of a weight; `None` if it is not rounded, or if thresholds of its outputs make no step finer.
     fn rounding(
         &self,
         model: &ModelProto,
@@ -109,14 +109,14 @@ impl Shares {
         StoredShares { weight: self.weight.name.clone(), group: self.group, shares }
     }
 
-    /// Of what was kept; none where the readers have no such weight.
-    pub fn of_stored(stored: StoredShares, readers: &Readers) -> Option<Shares> {
+    /// From kept results; `None` if the readers have no such weight.
+    pub fn of_stored(stored: StoredShares, readers: &SharedInputGroup) -> Option<Shares> {
         let weight = readers.weights.iter().find(|weight| weight.name == stored.weight)?.clone();
         let shares = stored.shares.into_iter().map(f32::from_bits).collect();
         (stored.group > 0).then_some(Shares { weight, channels: readers.channels, group: stored.group, shares })
     }
 
-    /// Cuts the weight off at its limits, and keeps what it was.
+    /// Clips the weight at its thresholds, and keeps the original.
     pub fn apply(
         &self,
         model: &mut ModelProto,

@@ -17,7 +17,7 @@ use kvant_quant::transform::{Awq, TransformError, WeightStatistic};
 
 use super::attention_scores::scored;
 use super::data::Data;
-use super::input_scaling::{Readers, ScaledInput, apply, readers, sorted};
+use super::input_scaling::{ScaledInput, SharedInputGroup, apply, readers, sorted};
 use crate::error::AlgorithmError;
 use crate::error::QuantizeError;
 use crate::placement::Placement;
@@ -28,10 +28,10 @@ pub use limits::LimitedWeight;
 pub(crate) use limits::Unlimited;
 use limits::{Search, Shares};
 use row_rounding::RowRounding;
-use seen::{Inputs, Seen, batches};
+use seen::{Inputs, SampledInputs, batches};
 use weight_rows::all_rows;
 
-/// What AWQ has done to the float model.
+/// The changes that AWQ made to the float model.
 #[derive(Debug, Default)]
 pub(crate) struct Weighted {
     /// The tensors whose channels were scaled.
@@ -42,15 +42,15 @@ pub(crate) struct Weighted {
     pub unlimited: Unlimited,
 }
 
-/// What AWQ works on.
+/// The inputs of AWQ.
 pub(super) struct Subject<'a> {
     pub recipe: &'a Recipe,
     pub types: &'a Types,
-    /// What is quantized: limits are for nothing else.
+    /// The quantized weights: only these get thresholds.
     pub placement: &'a Placement,
 }
 
-/// Scales the inputs of all products with constants whose loss that lowers, and limits the weights that are quantized.
+/// Scales the inputs of all products with constants if that lowers their loss, and clips quantized weights.
 pub(super) fn run(
     awq: Awq,
     model: &mut ModelProto,
@@ -60,7 +60,7 @@ pub(super) fn run(
 ) -> Result<Weighted, QuantizeError> {
     let readers = readers(&model.graph, subject.types);
     let search = awq.clip.map(|clip| Search { clip, subject, scored: scored(&model.graph) });
-    // What is observed must not depend on how many Hessians there is memory for.
+    // Observations must not depend on the number of Hessians that fit in memory.
     let (float, mut done, mut shares) = (model.clone(), Weighted::default(), Vec::new());
     let mut number = 0;
     for batch in batches(&readers, awq.clip, data.runtime.budget) {
@@ -69,9 +69,9 @@ pub(super) fn run(
         let kept: Vec<Option<Found>> = names.iter().zip(batch).map(|(name, r)| Found::kept(name, r, data)).collect();
         // All of a batch are seen in one pass, or none.
         let is_kept = kept.iter().all(Option::is_some);
-        let mut seen = if is_kept { None } else { Some(Seen::observed(&float, batch, awq.clip, data)?) };
+        let mut seen = if is_kept { None } else { Some(SampledInputs::observed(&float, batch, awq.clip, data)?) };
         for ((readers, kept), name) in batch.iter().zip(kept).zip(&names) {
-            data.go_on()?;
+            data.check_cancelled()?;
             if let Some(found) = kept {
                 if let Some(scales) = &found.scales {
                     done.scaled.push(apply(model, readers, scales, spill)?);
@@ -102,7 +102,7 @@ pub(super) fn run(
 /// The scales with the least loss; `None` where those are ones.
 fn best(
     awq: Awq,
-    readers: &Readers,
+    readers: &SharedInputGroup,
     model: &ModelProto,
     inputs: &Inputs,
     recipe: &Recipe,

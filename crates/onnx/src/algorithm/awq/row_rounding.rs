@@ -41,7 +41,7 @@ impl RowRounding {
         self.blocks.map_or(self.columns, |blocks| blocks.block.min(self.columns))
     }
 
-    /// Whether the scales of an output are its own.
+    /// Returns whether the scales of an output are its own.
     pub fn is_by_output(&self) -> bool {
         self.blocks.is_some() || self.per_channel
     }

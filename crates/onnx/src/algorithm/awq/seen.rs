@@ -1,4 +1,4 @@
-//! What is seen of the inputs of products on the calibration data: sums, and some of the rows. No scales, no limits.
+//! Statistics of the inputs of products on the calibration data: sums, and sampled rows. No scales, no thresholds.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,23 @@ use kvant_quant::random::mix;
 use kvant_quant::transform::{ChannelStatistic, Clip};
 
 use crate::algorithm::data::Data;
-use crate::algorithm::input_scaling::Readers;
+use crate::algorithm::input_scaling::SharedInputGroup;
 use crate::calibration::{Watch, watch};
 use crate::data::Array;
 use crate::error::AlgorithmError;
 
-/// As many readers at a time as there is memory for what is seen of their inputs, one at least.
-pub(super) fn batches(readers: &[Readers], clip: Option<Clip>, budget: u64) -> impl Iterator<Item = &[Readers]> {
+/// As many readers at a time as fit in memory, at least one.
+pub(super) fn batches(
+    readers: &[SharedInputGroup],
+    clip: Option<Clip>,
+    budget: u64,
+) -> impl Iterator<Item = &[SharedInputGroup]> {
     let mut rest = readers;
-    // Sampled rows are thinned out when they are twice as many as are wanted.
+    // Sampled rows are thinned out at twice the wanted number.
     let rows = clip.map_or(0, |clip| 8 * clip.tokens as u64);
     std::iter::from_fn(move || {
         let mut bytes = 0u64;
-        let fits = |readers: &&Readers| {
+        let fits = |readers: &&SharedInputGroup| {
             let sampled = rows.saturating_mul(readers.channels as u64);
             bytes = bytes.saturating_add(Hessian::bytes(readers.channels, false)).saturating_add(sampled);
             bytes <= budget
@@ -32,7 +36,7 @@ pub(super) fn batches(readers: &[Readers], clip: Option<Clip>, budget: u64) -> i
     })
 }
 
-/// What was seen of a tensor.
+/// Statistics of a tensor.
 pub(super) struct Inputs {
     pub statistic: ChannelStatistic,
     pub hessian: Hessian,
@@ -55,13 +59,13 @@ impl Inputs {
     }
 }
 
-/// What was seen, by tensor.
-pub(super) struct Seen(BTreeMap<String, Inputs>);
+/// Statistics by tensor.
+pub(super) struct SampledInputs(BTreeMap<String, Inputs>);
 
-impl Seen {
+impl SampledInputs {
     pub fn observed(
         model: &ModelProto,
-        readers: &[Readers],
+        readers: &[SharedInputGroup],
         clip: Option<Clip>,
         data: &mut Data<'_>,
     ) -> Result<Self, AlgorithmError> {
@@ -73,13 +77,13 @@ impl Seen {
         Ok(seen)
     }
 
-    /// What was seen of a tensor, which is not asked for again; `None` where nothing came by.
-    pub fn take(&mut self, readers: &Readers) -> Option<Inputs> {
+    /// Takes the statistics of a tensor; `None` if nothing was observed.
+    pub fn take(&mut self, readers: &SharedInputGroup) -> Option<Inputs> {
         self.0.remove(&readers.tensor).filter(|inputs| inputs.statistic.tokens() > 0)
     }
 }
 
-impl Watch for Seen {
+impl Watch for SampledInputs {
     fn see(&mut self, tensor: &str, array: &Array<'_>) {
         let Some(inputs) = self.0.get_mut(tensor) else { return };
         if array.shape().last() == Some(&inputs.statistic.channels()) {
@@ -91,7 +95,7 @@ impl Watch for Seen {
     }
 }
 
-/// Rows from all over what comes by, however much that will be: one of each `step` rows, drawn, so that no place of a sequence is
+/// Rows sampled evenly from a stream of unknown length: one random row of each `step` rows, so that no position of a sequence is
 /// left out because sequences are as long as a step. At least as many as are wanted, where there are, and at most twice as many.
 struct SampledRows {
     columns: usize,
@@ -151,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn one_row_of_each_step_is_sampled_however_they_come() {
+    fn one_row_per_step_is_sampled_regardless_of_chunks() {
         for count in [1usize, 3, 4, 7, 8, 9, 17, 100] {
             let (step, found) = sampled(count, 4, count);
             assert_eq!((step, found.clone()), sampled(count, 4, 3));
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_as_long_as_steps_are_sampled_at_all_places() {
+    fn sampling_covers_all_positions_of_step_length_sequences() {
         let (step, found) = sampled(16 * 64, 128, 16);
         assert_eq!(step, 4);
         let mut places: Vec<usize> = found.iter().map(|row| row % 16).collect();

@@ -1,4 +1,4 @@
-//! Limits on a graph: they lower the error of what is quantized, and touch nothing else.
+//! Clipping on a graph: it lowers the error of quantized weights, and changes nothing else.
 
 use std::sync::atomic::AtomicBool;
 
@@ -8,7 +8,7 @@ use kvant_quant::glob::Glob;
 use kvant_quant::random::SplitMix64;
 
 use super::*;
-use crate::data::{DataOptions, Samples, Source, inputs};
+use crate::data::{DataOptions, SampleSource, Samples, inputs};
 use crate::graph::{Index, node};
 use crate::preset::Preset;
 use crate::quantize::{Prepared, TransformedModel, prepare};
@@ -45,7 +45,7 @@ fn samples() -> Samples {
 
 fn samples_of(seed: u64) -> Samples {
     let options = DataOptions { seed, ..DataOptions::default() };
-    Source::Random(crate::data::Distribution::Normal).open(&inputs(&net().graph), &options).unwrap()
+    SampleSource::Random(crate::data::Distribution::Normal).open(&inputs(&net().graph), &options).unwrap()
 }
 
 fn transformed(algorithm: &str, threads: usize) -> TransformedModel {
@@ -93,7 +93,7 @@ fn error(float: &[f32], rounded: &[f32]) -> f64 {
     sum
 }
 
-/// What is stored of a weight of `[inputs, outputs]`.
+/// The stored parts of a weight of `[inputs, outputs]`.
 fn stored(prepared: &Prepared, weight: &[f32]) -> Vec<f32> {
     let rows: Vec<f32> = (0..INPUTS * OUTPUTS).map(|i| weight[i % INPUTS * OUTPUTS + i / INPUTS]).collect();
     let rounded = RowRounding::of(&prepared.recipe, INPUTS).nearest(&rows);
@@ -101,7 +101,7 @@ fn stored(prepared: &Prepared, weight: &[f32]) -> Vec<f32> {
 }
 
 #[test]
-fn limits_lower_the_error_of_what_is_quantized_and_leave_the_rest() {
+fn clipping_lowers_the_error_of_quantized_weights_only() {
     let (plain, limited) = (transformed("awq:ratios=1:clip=off", 1), transformed("awq:ratios=1", 1));
     let [before, after] = [&plain, &limited].map(|prepared| weight(prepared, "w"));
     assert!(plain.limited_weights.is_empty() && plain.unlimited.is_empty());
@@ -112,12 +112,12 @@ fn limits_lower_the_error_of_what_is_quantized_and_leave_the_rest() {
     let [with, without] = [&after, &before].map(|weight| error(&before, &stored(&plain, weight)));
     assert!(with < 0.97 * without, "{with} {without}");
     assert_eq!(weight(&plain, "v"), weight(&limited, "v"));
-    // What algorithms compare with is the weight as it was.
+    // Algorithms compare with the original weight.
     assert_eq!(limited.unlimited["w"][..], *bytemuck::cast_slice::<f32, u8>(&before));
 }
 
 #[test]
-fn threads_do_not_matter() {
+fn awq_does_not_depend_on_the_number_of_threads() {
     let [one, three] = [1, 3].map(|threads| transformed("awq:tokens=40", threads));
     assert_eq!(weight(&one, "w"), weight(&three, "w"));
     assert_eq!(one.limited_weights, three.limited_weights);
@@ -125,7 +125,7 @@ fn threads_do_not_matter() {
 
 /// Other samples would give other scales and limits, if they were looked at.
 #[test]
-fn what_an_interrupted_run_found_is_not_looked_for_again() {
+fn kept_search_results_are_reused() {
     for algorithm in ["awq:ratios=4", "smoothquant"] {
         let dir = tempfile::tempdir().unwrap();
         let kept = KeptResults::new(dir.path(), "plan");
@@ -141,7 +141,7 @@ fn what_an_interrupted_run_found_is_not_looked_for_again() {
 }
 
 #[test]
-fn scales_for_whole_weights_have_no_limits() {
+fn per_tensor_scales_have_no_thresholds() {
     let mut recipe = Preset::find("A8W8").unwrap().recipe();
     let made = |recipe: &Recipe| {
         let (types, placement) = (crate::shape::infer(&net()), prepare(net(), recipe.clone(), &recipe.passes(), None));
@@ -158,7 +158,7 @@ fn scales_for_whole_weights_have_no_limits() {
 }
 
 #[test]
-fn weights_are_divided_by_their_own_sizes_where_that_is_asked_for() {
+fn duo_divides_weights_by_their_own_sizes() {
     let [plain, duo] = ["awq:clip=off", "awq:clip=off:duo=on"].map(|text| weight(&transformed(text, 1), "w"));
     assert_ne!(plain, duo);
 }

@@ -2,13 +2,13 @@
 
 use kvant_container::onnx::{GraphProto, TensorProto};
 
-use crate::algorithm::input_scaling::{Readers, Scaled};
+use crate::algorithm::input_scaling::{Scaled, SharedInputGroup};
 use crate::error::QuantizeError;
 use crate::graph::Index;
 use crate::solution::values;
 
 /// The weights of the readers.
-pub(super) fn all_rows(graph: &GraphProto, readers: &Readers) -> Result<Vec<Vec<f32>>, QuantizeError> {
+pub(super) fn all_rows(graph: &GraphProto, readers: &SharedInputGroup) -> Result<Vec<Vec<f32>>, QuantizeError> {
     let index = Index::new(graph);
     let found = readers.weights.iter().filter_map(|weight| Some((weight, index.constant(graph, &weight.name)?)));
     found.map(|(weight, tensor)| rows(tensor, weight, readers.channels)).collect()
@@ -20,7 +20,7 @@ pub(super) fn rows(tensor: &TensorProto, weight: &Scaled, channels: usize) -> Re
     Ok(places(weight, channels, source.len()).into_iter().map(|place| source[place]).collect())
 }
 
-/// Where each element of the rows lies in the weight.
+/// The position of each row element in the weight.
 pub(super) fn places(weight: &Scaled, channels: usize, elements: usize) -> Vec<usize> {
     let outputs = elements / channels.max(1);
     let mut places = vec![0usize; outputs * channels];

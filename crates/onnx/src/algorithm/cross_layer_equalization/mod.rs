@@ -1,6 +1,6 @@
 //! Cross-layer equalization: channels of consecutive layers scaled so that both weights use their range, the function unchanged.
 //!
-//! Between a layer (weight `W0`, bias `b0`) and the next (`W1`) lies only what is positively homogeneous in each channel, so
+//! Between a layer (weight `W0`, bias `b0`) and the next (`W1`) there are only positively homogeneous functions of each channel, so
 //! `W0[c] * s[c], b0[c] * s[c]` and `W1[:, c] / s[c]` compute the same for any `s > 0`. With `r0[c]` and `r1[c]` the largest
 //! magnitudes of the channel in both, `s[c] = sqrt(r1[c] / r0[c])` makes them equal. The bias counts in `r0` as much as the largest
 //! bias is to the largest weight, so that no activation grows beyond the others. Layers in a chain affect each other: the rule is

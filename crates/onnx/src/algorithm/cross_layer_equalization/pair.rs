@@ -138,7 +138,7 @@ impl Finder<'_> {
         Some(way)
     }
 
-    /// Whether a Pad neither adds nor cuts channels, nor whole samples.
+    /// Returns whether a Pad neither adds nor cuts channels, nor whole samples.
     fn keeps_channels(&self, node: &NodeProto) -> bool {
         let pads: Option<Vec<i64>> = match positional_input(node, 1) {
             Some(name) => self.index.integers(self.graph, name),

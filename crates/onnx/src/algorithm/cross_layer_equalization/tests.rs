@@ -40,7 +40,7 @@ fn weight(model: &ModelProto, name: &str) -> Vec<f32> {
 }
 
 #[test]
-fn channels_become_alike_and_products_stay() {
+fn equalization_balances_channels_and_keeps_products() {
     let (before, mut after) = (chain(), chain());
     let pairs = equalize(&mut after, Equalization::DEFAULTS, None).unwrap();
     assert_eq!(pairs.len(), 2);
@@ -53,7 +53,7 @@ fn channels_become_alike_and_products_stay() {
 }
 
 #[test]
-fn what_is_kept_apart_stays_as_it_is() {
+fn unsuitable_pairs_are_not_equalized() {
     let mut clipped = chain();
     clipped.graph.as_mut().unwrap().node[1].op_type = Some("Clip".to_owned());
     // Without bounds, Clip cuts nothing below zero: it is no Relu.
@@ -176,7 +176,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_function_stays(layers in prop::collection::vec((any::<u8>(), any::<u8>()), 1..6), seed in any::<u64>()) {
+    fn equalization_keeps_the_function(layers in prop::collection::vec((any::<u8>(), any::<u8>()), 1..6), seed in any::<u64>()) {
         let plain = net(&layers, seed);
         let mut scaled = net(&layers, seed);
         let pairs = equalize(&mut scaled, Equalization::DEFAULTS, None).unwrap();

@@ -1,4 +1,4 @@
-//! What stands between a normalization and the layers that read it: its gain and bias, which go into those layers, so that nothing
+//! The gain and bias between a normalization and its layers, which are moved into those layers, so that nothing
 //! is left that treats channels differently.
 
 use super::lanes::{Slot, across};
@@ -19,7 +19,7 @@ pub(super) struct Reader {
 
 /// All that reads a normalization.
 #[derive(Debug, Default)]
-pub(super) struct Readers {
+pub(super) struct SharedInputGroup {
     pub layers: Vec<Reader>,
     /// Nodes of gains and biases, which go, each with the place of the input that stays.
     pub bypassed: Vec<(usize, usize)>,
@@ -52,18 +52,18 @@ const MOVERS: &[&str] = &[
 ///
 /// # Errors
 /// The node that reads it otherwise, in words.
-pub(super) fn readers(view: &View<'_>, norm: &Norm, channels: usize) -> Result<Readers, String> {
+pub(super) fn readers(view: &View<'_>, norm: &Norm, channels: usize) -> Result<SharedInputGroup, String> {
     let own = |at: usize| Some(positional_input(view.node(norm.whole?), at)?.to_owned());
     let axis = view.rank(&norm.input).unwrap_or(1).saturating_sub(1);
     let mut open = vec![Way { tensor: norm.output.clone(), axis, gain: own(1), bias: own(2) }];
-    let mut found = Readers::default();
+    let mut found = SharedInputGroup::default();
     while let Some(way) = open.pop() {
         if view.index.is_output(&way.tensor) {
             return Err(format!("`{}`, which is normalized, is an output of the model", way.tensor));
         }
         for &reader in view.index.consumers(&way.tensor) {
             let next = follow(view, &way, reader, channels, &mut found);
-            let why = || format!("the node {} reads what is normalized, and is no layer", view.called(reader));
+            let why = || format!("the node {} reads normalized values, but is not a layer", view.called(reader));
             open.extend(next.ok_or_else(why)?);
         }
     }
@@ -71,7 +71,13 @@ pub(super) fn readers(view: &View<'_>, norm: &Norm, channels: usize) -> Result<R
 }
 
 /// Where the way goes on behind a node; nowhere behind a layer. `None` where the node is neither a layer nor passed.
-fn follow(view: &View<'_>, way: &Way, reader: usize, channels: usize, found: &mut Readers) -> Option<Vec<Way>> {
+fn follow(
+    view: &View<'_>,
+    way: &Way,
+    reader: usize,
+    channels: usize,
+    found: &mut SharedInputGroup,
+) -> Option<Vec<Way>> {
     let node = view.node(reader);
     if view.reads_sizes(reader) {
         return Some(Vec::new());
@@ -108,7 +114,7 @@ fn follow(view: &View<'_>, way: &Way, reader: usize, channels: usize, found: &mu
     outputs.collect()
 }
 
-/// Whether what a bias before a layer adds to its output can be added behind it.
+/// Returns whether what a bias before a layer adds to its output can be added behind it.
 fn bias_fits(view: &View<'_>, layer: usize) -> bool {
     let node = view.node(layer);
     let outputs = node.output.first().and_then(|name| view.dim(name, view.rank(name)?.checked_sub(1)?));

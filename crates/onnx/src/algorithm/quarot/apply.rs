@@ -1,6 +1,6 @@
-//! Puts rotations, gains and biases into the constants of a graph, and takes away what they leave without work.
+//! Applies rotations, gains and biases to the constants of a graph, and removes nodes left without effect.
 //!
-//! With `x' = x R` in place of a stream's `x`: what makes it becomes `W R`, `b R`; a layer behind a normalization with gain `g` and bias
+//! With `x' = x R` replacing a stream's `x`: its producers become `W R`, `b R`; a layer behind a normalization with gain `g` and bias
 //! `c`, which computed `(n g + c) W + b`, becomes `n' (R^T diag(g) W) + (b + c W)`. Along the channels every one of them is a vector
 //! times `R`. A constant that others read too is copied.
 
@@ -20,7 +20,7 @@ use crate::solution::values;
 /// A constant by the node and the input that it is read at.
 type Place = (usize, usize);
 
-/// What becomes of a constant.
+/// The change of a constant.
 #[derive(Default)]
 struct Change<'p> {
     /// Added first.
@@ -102,7 +102,7 @@ impl Changes<'_> {
     /// Makes all changes.
     pub fn apply(self, graph: &mut GraphProto, spill: Option<&Spill>) -> Result<(), QuantizeError> {
         let mut writer =
-            Writer { index: Index::new(graph), names: Names::of(graph), copies: HashMap::new(), graph, spill };
+            RotationWriter { index: Index::new(graph), names: Names::of(graph), copies: HashMap::new(), graph, spill };
         let read: BTreeSet<String> = writer.touched(&self).into_iter().collect();
         let biases: Vec<(usize, Vec<f32>)> =
             self.biases.iter().map(|(&at, bias)| (at, self.turned(at, bias))).collect();
@@ -165,7 +165,7 @@ fn own_bias(view: &View<'_>, at: usize, outputs: usize) -> Option<Place> {
 /// What tells turns apart: axis, stream, whether the mean goes, the gain.
 type TurnKey = (usize, usize, bool, Option<String>);
 
-struct Writer<'g> {
+struct RotationWriter<'g> {
     graph: &'g mut GraphProto,
     /// Of the graph as it was. Its nodes and initializers keep their positions until the end.
     index: Index,
@@ -175,7 +175,7 @@ struct Writer<'g> {
     spill: Option<&'g Spill>,
 }
 
-impl Writer<'_> {
+impl RotationWriter<'_> {
     /// The constants that may be read no more.
     fn touched(&self, changes: &Changes<'_>) -> Vec<String> {
         let of_nodes = changes.bypassed.iter().map(|(at, _)| at).chain(&changes.whole);

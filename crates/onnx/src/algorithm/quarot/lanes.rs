@@ -1,5 +1,5 @@
-//! How channels pass through operators that are linear in them and mix none: where they lie in all tensors of a node, once it is
-//! known where they lie in one.
+//! Propagation of channels through operators that are linear in them and mix none: their positions in all tensors of a node, once they are
+//! known in one.
 //!
 //! Channels lie along an axis, a block of them or several behind each other: the heads of an attention. A Reshape keeps them in
 //! their blocks if as many elements lie behind them as before.

@@ -1,7 +1,7 @@
-//! QuaRot: the channels of the residual stream are rotated, so that what stands out in one of them is spread over all.
+//! QuaRot: the channels of the residual stream are rotated, so that outliers of one channel are spread over all.
 //!
-//! A residual stream is what sums link between the layers of a transformer. With an orthogonal matrix `R`, all that makes it is
-//! multiplied by `R`, all that reads it by `R^T`, and the model computes what it did: RMSNorm commutes with `R` once its gain is in
+//! A residual stream is the chain of sums between the layers of a transformer. With an orthogonal matrix `R`, all its producers are
+//! multiplied by `R`, all its consumers by `R^T`, and the function of the model is unchanged: RMSNorm commutes with `R` once its gain is in
 //! the layers behind it, LayerNorm too if `R` keeps the mean over the channels, of which there are as many as are needed. What the
 //! layers of a graph make then loses its mean, where nothing but LayerNorm reads it. No node is added for it, but a bias where a layer
 //! behind a LayerNorm had none.
@@ -9,8 +9,8 @@
 //! The values of an attention are rotated in each head in the same way (`R2` of the paper), between the layer that makes them and the one
 //! behind the attention; where nothing but sums over the head's channels reads queries and keys, these go with them.
 //!
-//! A stream which anything else reads is left alone, whole: outputs of the model, caches, norms behind the sums. Not here: rotations that
-//! take nodes of their own (`R3` behind rotary embeddings, `R4` before the last layer of an MLP).
+//! A stream with other consumers is not rotated at all: outputs of the model, caches, norms after the sums. Not here: rotations that
+//! need their own nodes (`R3` after rotary embeddings, `R4` before the last layer of an MLP).
 //! Source: Ashkboos et al., QuaRot: Outlier-Free 4-Bit Inference in Rotated LLMs, arXiv 2404.00456; the folding of gains is that of
 //! Ashkboos et al., SliceGPT, arXiv 2401.15024.
 
@@ -60,11 +60,11 @@ pub struct LeftStream {
     pub channels: usize,
     /// Normalizations that read it.
     pub normalizations: usize,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// What became of all streams.
+/// The outcome for all streams.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rotations {
     /// Those that were rotated.
@@ -74,7 +74,7 @@ pub struct Rotations {
 }
 
 impl Rotations {
-    /// What a user should know of it.
+    /// The notice for the user.
     pub(crate) fn notice(&self) -> Option<String> {
         let main = self.left.iter().rev().max_by_key(|stream| stream.normalizations);
         let residual = self.rotated.iter().any(|stream| stream.normalizations > 0);

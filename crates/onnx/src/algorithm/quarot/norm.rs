@@ -11,11 +11,11 @@ use crate::pass::{Normalized, Pattern, quotient, square, sum, trailing};
 /// A normalization over the last axis.
 #[derive(Debug, Clone)]
 pub(super) struct Norm {
-    /// What is normalized.
+    /// The normalized tensor.
     pub input: String,
     /// Its nodes.
     pub nodes: BTreeSet<usize>,
-    /// What it makes, with the gain and bias that its node has.
+    /// Its output, with the gain and bias of its node.
     pub output: String,
     /// The node, where one operator does it all.
     pub whole: Option<usize>,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use kvant_quant::rotation::Rotation;
 
-use super::affine::{Readers, readers};
+use super::affine::{SharedInputGroup, readers};
 use super::norm::{Norm, norms};
 use super::stream::{Seed, Stream, by_input, grow};
 use super::view::View;
@@ -15,8 +15,8 @@ use crate::graph::is;
 pub(super) struct Planned {
     pub seed: Seed,
     pub stream: Stream,
-    /// What reads its normalizations.
-    pub readers: Vec<Readers>,
+    /// The readers of its normalizations.
+    pub readers: Vec<SharedInputGroup>,
     /// The nodes that are whole normalizations.
     pub whole: Vec<usize>,
     pub rotation: Rotation,
@@ -69,7 +69,8 @@ fn one(view: &View<'_>, norms: &[Norm], seed: Seed, stream: Stream, random: u64)
         return Err(obstacle.clone());
     }
     let of_stream = || stream.norms.iter().map(|&at| &norms[at]);
-    let found: Vec<Readers> = of_stream().map(|norm| readers(view, norm, seed.channels)).collect::<Result<_, _>>()?;
+    let found: Vec<SharedInputGroup> =
+        of_stream().map(|norm| readers(view, norm, seed.channels)).collect::<Result<_, _>>()?;
     let centres = of_stream().any(|norm| norm.centres);
     let rotation = match centres {
         true => Rotation::mean_keeping(seed.channels, random),

@@ -8,7 +8,7 @@ use super::norm::Norm;
 use super::view::View;
 use crate::graph::{is, positional_input};
 
-/// Where a stream was found.
+/// The position of a stream.
 #[derive(Debug, Clone)]
 pub(super) struct Seed {
     pub tensor: String,
@@ -29,7 +29,7 @@ pub(super) struct Stream {
     pub norms: BTreeSet<usize>,
     /// Whether something reads it that a change of the mean over the channels would change.
     pub mean_is_read: bool,
-    /// Why it cannot be rotated.
+    /// The reason that it cannot be rotated.
     pub obstacle: Option<String>,
 }
 
@@ -107,7 +107,7 @@ impl Growth<'_> {
         let Some(bias) = positional_input(node, 2) else { return };
         match self.view.floats(bias).filter(|dims| dims.last().copied() == self.view.dim(tensor, axis)) {
             Some(dims) => drop(self.stream.constants.insert((maker, 2, dims.len() - 1))),
-            None => self.block(|| format!("the bias of the node {} is no vector", self.view.called(maker))),
+            None => self.block(|| format!("the bias of the node {} is not a vector", self.view.called(maker))),
         }
     }
 

@@ -3,7 +3,7 @@
 use kvant_quant::rotation::Rotation;
 use rayon::prelude::*;
 
-/// What happens to the vectors along one axis of a constant.
+/// The change of the vectors along one axis of a constant.
 pub(super) struct Turn<'p> {
     pub axis: usize,
     /// The place of the stream in the plan: tells rotations apart.

@@ -57,7 +57,7 @@ impl<'g> View<'g> {
         (axis + 1..rank).try_fold(1usize, |product, at| product.checked_mul(self.dim(tensor, at)?))
     }
 
-    /// Whether a constant of floats is a vector of so many channels, along the last axis.
+    /// Returns whether a constant of floats is a vector of so many channels, along the last axis.
     pub fn is_vector(&self, name: &str, channels: usize) -> bool {
         let dims = self.floats(name).unwrap_or_default();
         dims.last() == Some(&channels) && dims.iter().product::<usize>() == channels
@@ -77,7 +77,7 @@ impl<'g> View<'g> {
             (_, true) => WeightAxes { inputs: 1, outputs: 0 },
             _ => return None,
         };
-        // A graph whose sizes do not fit is for the engine to refuse.
+        // A graph with inconsistent sizes is refused by the engine.
         let read = self.layer_axis(node, first).and_then(|axis| self.dim(first, axis));
         let fits = dims.iter().all(|size| *size > 0) && read.is_none_or(|size| size == dims[axes.inputs]);
         fits.then_some(axes)
@@ -88,12 +88,12 @@ impl<'g> View<'g> {
         if is(node, "Conv") { Some(1) } else { self.rank(tensor)?.checked_sub(1) }
     }
 
-    /// Whether a node reads the sizes of a tensor and not its values.
+    /// Returns whether a node reads the sizes of a tensor and not its values.
     pub fn reads_sizes(&self, position: usize) -> bool {
         ["Shape", "Size"].iter().any(|op| is(self.node(position), op))
     }
 
-    /// What a person calls a node.
+    /// The display name of a node.
     pub fn called(&self, position: usize) -> String {
         let node = self.node(position);
         let named = Some(node.name()).filter(|name| !name.is_empty());

@@ -29,7 +29,7 @@ fn layer(made: NodeProto, shape: &[usize]) -> Layer {
     Layer { node: made, shape: shape.to_vec(), weight, grid, bias: None, function }
 }
 
-/// What the embedded engine makes of the layer's node.
+/// The embedded engine's treatment of the layer's node.
 fn engine(layer: &Layer, input: &Array<'static>) -> Array<'static> {
     let bytes: Vec<u8> = layer.weight.iter().flat_map(|w| w.to_le_bytes()).collect();
     let zeros = tensor("b", DataType::FLOAT, &layer.shape, vec![0u8; bytes.len()]);
@@ -73,7 +73,7 @@ impl Samples for One {
         Ok(Sample { patches: patches.slice(), targets: targets.slice(), positions: *positions })
     }
 
-    fn go_on(&self) -> Result<(), Infallible> {
+    fn check_cancelled(&self) -> Result<(), Infallible> {
         Ok(())
     }
 }
@@ -125,7 +125,7 @@ fn conv(kind: &str, attributes: &[(&str, &[i64])], group: i64, pad: &str) -> Nod
 }
 
 #[test]
-fn convolutions_are_products_with_patches() {
+fn convolutions_equal_im2col_products() {
     check(conv("Conv", &[], 1, ""), &[5, 3, 1, 1], &[1, 3, 6, 7]);
     check(conv("Conv", &[("pads", &[1, 0, 2, 1]), ("strides", &[2, 1])], 1, ""), &[4, 3, 3, 2], &[2, 3, 7, 6]);
     check(conv("Conv", &[("pads", &[1, 1, 1, 1])], 6, ""), &[6, 1, 3, 3], &[3, 6, 5, 5]);
@@ -136,7 +136,7 @@ fn convolutions_are_products_with_patches() {
 }
 
 #[test]
-fn transposed_convolutions_are_products_with_patches() {
+fn transposed_convolutions_equal_im2col_products() {
     check(conv("ConvTranspose", &[("strides", &[2, 2])], 1, ""), &[3, 4, 2, 2], &[1, 3, 4, 5]);
     let attributes: &[(&str, &[i64])] = &[("strides", &[2, 2]), ("pads", &[1, 1, 1, 1]), ("output_padding", &[1, 1])];
     check(conv("ConvTranspose", attributes, 1, ""), &[3, 4, 3, 3], &[2, 3, 4, 5]);
@@ -144,7 +144,7 @@ fn transposed_convolutions_are_products_with_patches() {
 }
 
 #[test]
-fn products_of_matrices_are_products_with_patches() {
+fn matrix_products_equal_im2col_products() {
     check(node("MatMul", "layer", &["x", "w"], &["y"]), &[5, 3], &[2, 4, 5]);
     for (transposed_a, transposed_b) in [(0i64, 0i64), (1, 0), (0, 1), (1, 1)] {
         let mut gemm = node("Gemm", "layer", &["x", "w"], &["y"]);
@@ -157,7 +157,7 @@ fn products_of_matrices_are_products_with_patches() {
 }
 
 #[test]
-fn gains_of_normalizations_are_weights_of_channels() {
+fn norm_gains_are_per_channel_weights() {
     let made = |kind: &str| node(kind, "layer", &["x", "w", "b"], &["y"]);
     check(made("LayerNormalization"), &[6], &[2, 5, 6]);
     let mut last = made("LayerNormalization");
@@ -173,7 +173,7 @@ fn gains_of_normalizations_are_weights_of_channels() {
 }
 
 #[test]
-fn what_is_no_product_with_one_matrix_has_no_form() {
+fn layers_without_a_single_matrix_have_no_im2col_form() {
     assert!(Form::of(&layer(node("MatMul", "layer", &["x", "w"], &["y"]), &[2, 5, 3])).is_none());
     assert!(Form::of(&layer(conv("Conv", &[("strides", &[0, 1])], 1, ""), &[2, 3, 3, 3])).is_none());
     assert!(Form::of(&layer(conv("Conv", &[("strides", &[1])], 1, ""), &[2, 3, 3, 3])).is_none());
@@ -182,7 +182,7 @@ fn what_is_no_product_with_one_matrix_has_no_form() {
 }
 
 #[test]
-fn the_odd_padding_of_a_transposed_convolution_is_left_alone() {
+fn odd_padding_of_a_transposed_convolution_is_refused() {
     let made = conv("ConvTranspose", &[("strides", &[2])], 1, "SAME_UPPER");
     let form = Form::of(&layer(made, &[2, 3, 3])).unwrap();
     let Kind::Convolution(convolution) = &form.kind else { panic!("a convolution") };
@@ -236,7 +236,7 @@ fn close(found: &[f32], expected: &[f32]) -> bool {
 }
 
 #[test]
-fn gradients_are_those_of_torch() {
+fn layer_gradients_match_torch() {
     let cases: Vec<serde_json::Value> =
         serde_json::from_str(include_str!("../../../tests/data/layer_gradients.json")).unwrap();
     assert!(cases.len() > 20);

@@ -16,13 +16,13 @@ use crate::graph::{self, Names, STANDARD_DOMAIN, is_standard, node};
 use crate::shape::{Types, infer};
 
 /// What a change needs besides the node.
-struct Step<'a> {
+struct UpgradeStep<'a> {
     types: &'a Types,
     names: &'a mut Names,
     added: HashMap<String, Value>,
 }
 
-impl Step<'_> {
+impl UpgradeStep<'_> {
     /// A Constant node of a new tensor.
     fn constant(&mut self, owner: &NodeProto, what: &str, value: Value) -> NodeProto {
         let base = owner.output.first().map_or("", String::as_str);
@@ -50,7 +50,7 @@ impl Step<'_> {
 }
 
 /// The nodes in place of one, or why there are none.
-type Change = fn(NodeProto, &mut Step<'_>) -> Result<Vec<NodeProto>, &'static str>;
+type Change = fn(NodeProto, &mut UpgradeStep<'_>) -> Result<Vec<NodeProto>, &'static str>;
 
 /// The version that changed an operator, the operator, and what to do.
 const CHANGES: &[(i64, &str, Change)] = &[
@@ -114,7 +114,7 @@ pub fn upgrade_opset(model: &mut ModelProto, to: i64) -> Result<(), PassError> {
     }
     let types = infer(model);
     let mut names = Names::of(&model.graph);
-    let mut step = Step { types: &types, names: &mut names, added: HashMap::new() };
+    let mut step = UpgradeStep { types: &types, names: &mut names, added: HashMap::new() };
     // A copy, so that a model that cannot be converted stays whole. Contents of tensors are shared, not copied.
     let mut graph = model.graph.clone();
     for version in from + 1..=to {
@@ -130,7 +130,7 @@ pub fn upgrade_opset(model: &mut ModelProto, to: i64) -> Result<(), PassError> {
 /// A node that cannot be converted, and why.
 type Refused = (Box<NodeProto>, &'static str);
 
-fn convert(graph: &mut GraphProto, version: i64, step: &mut Step<'_>) -> Result<(), Refused> {
+fn convert(graph: &mut GraphProto, version: i64, step: &mut UpgradeStep<'_>) -> Result<(), Refused> {
     let mut nodes = Vec::with_capacity(graph.node.len());
     for mut node in std::mem::take(&mut graph.node) {
         for inner in node.attribute.iter_mut().flat_map(|a| a.g.as_mut().into_iter().chain(&mut a.graphs)) {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clip_keeps_its_limits_at_their_places() {
+    fn clip_limits_keep_their_positions() {
         let mut clip = node("Clip", "c", &["x"], &["y"]);
         set_attribute(&mut clip, "max", 6.0f32);
         let model = upgraded(clip, 7, 13).unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_softmax_over_two_axes_is_spelled_out() {
+    fn old_softmax_over_several_axes_is_flattened() {
         let inner = upgraded(node("Softmax", "s", &["x"], &["y"]), 12, 13).unwrap();
         let operators: Vec<&str> = inner.graph.node.iter().map(|n| n.op_type()).collect();
         assert_eq!(operators, ["Shape", "Flatten", "Softmax", "Reshape"]);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_is_refused_by_name() {
+    fn operators_without_an_upgrade_are_refused_by_name() {
         let error = upgraded(node("GroupNormalization", "g", &["x", "x", "x"], &["y"]), 18, 21).unwrap_err();
         assert!(
             error.to_string().starts_with("node `g` (GroupNormalization) cannot be converted to opset 21"),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_model_stays() {
+    fn newer_opset_is_kept() {
         let newer = upgraded(node("Relu", "r", &["x"], &["y"]), 18, 13).unwrap();
         assert_eq!(graph::opset(&newer, ""), Some(18));
     }

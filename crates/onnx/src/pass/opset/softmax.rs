@@ -2,10 +2,10 @@
 
 use kvant_container::onnx::NodeProto;
 
-use super::Step;
+use super::UpgradeStep;
 use crate::graph::{int_attribute, node, set_attribute};
 
-pub(super) fn softmax(mut softmax: NodeProto, step: &mut Step<'_>) -> Result<Vec<NodeProto>, &'static str> {
+pub(super) fn softmax(mut softmax: NodeProto, step: &mut UpgradeStep<'_>) -> Result<Vec<NodeProto>, &'static str> {
     let axis = int_attribute(&softmax, "axis").unwrap_or(1);
     let rank = step.types.rank(&softmax.input[0]).and_then(|rank| i64::try_from(rank).ok());
     if axis == -1 || rank.is_some_and(|rank| axis == rank - 1) {

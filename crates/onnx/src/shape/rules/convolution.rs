@@ -24,7 +24,7 @@ pub(super) fn typed(data_type: DataType, shape: Option<Vec<Dim>>) -> Option<Vec<
     Some(vec![ValueType { data_type, shape }])
 }
 
-/// What a window does along one axis.
+/// A window along one axis.
 struct Window {
     kernel: usize,
     stride: usize,

@@ -43,7 +43,7 @@ fn products_of_one_activation_share_its_codes() {
 }
 
 #[test]
-fn a_gemm_is_transposed_and_its_bias_added() {
+fn gemm_is_transposed_and_its_bias_added() {
     let mut gemm = node("Gemm", "g", &["x", "w", "b"], &["y"]);
     set_attribute(&mut gemm, "transB", 1i64);
     let weight = floats("w", &[2, 3], &[0.0, 1.0, 2.55, 0.5, 0.25, 0.0]);
@@ -54,7 +54,7 @@ fn a_gemm_is_transposed_and_its_bias_added() {
 }
 
 #[test]
-fn channels_of_a_convolution_have_scales_and_one_zero_point() {
+fn convolution_has_channel_scales_and_one_zero_point() {
     let weight = floats("w", &[2, 2, 1, 1], &[1.27, -1.0, 2.54, 1.0]);
     let nodes = vec![node("Conv", "c", &["x", "w", "b"], &["y"])];
     let made = quantized(nodes, vec![weight, floats("b", &[2], &[1.0, 2.0])], |recipe| {
@@ -69,7 +69,7 @@ fn channels_of_a_convolution_have_scales_and_one_zero_point() {
 }
 
 #[test]
-fn types_that_the_operators_do_not_have_are_refused() {
+fn unsupported_dynamic_weight_dtypes_are_refused() {
     let mut recipe = Preset::find("UINT8_DYNAMIC_QUANT").unwrap().recipe();
     recipe.weight.element = Element::Int4;
     let error = place(&GraphProto::default(), &recipe, &|_| None).unwrap_err();

@@ -61,7 +61,7 @@ mod tests {
     use crate::test_models::floats;
 
     #[test]
-    fn large_values_are_limited_and_small_ones_do_not_vanish() {
+    fn large_values_are_clamped_and_tiny_ones_do_not_vanish() {
         let source = floats("w", &[7], &[1.0, 1e6, -3.4e38, 1e-12, -1e-12, f32::INFINITY, 5.96e-8]);
         let (made, limited) = narrow(&source, FloatType::Float16, None).unwrap();
         let found: Vec<u16> =
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn bfloat16_has_the_range_of_f32_but_for_its_end() {
+    fn bfloat16_covers_the_range_of_f32() {
         assert_eq!(bits(f32::MAX, FloatType::BFloat16), 0x7f7f);
         assert_eq!(bits(1e30, FloatType::BFloat16), bf16::from_f32(1e30).to_bits());
         assert!(f32::from(bf16::from_bits(bits(f32::NAN, FloatType::BFloat16))).is_nan());

@@ -29,7 +29,7 @@ use crate::placement::{Placement, Skipped};
 use crate::recipe::FloatType;
 use crate::shape::{self, Types};
 
-/// What a conversion did.
+/// The results of a conversion.
 #[derive(Debug, Default)]
 pub struct Converted {
     /// Nodes that compute in 16 bits.
@@ -76,7 +76,7 @@ pub fn constant_bytes(model: &ModelProto, to: FloatType) -> Result<u64, Quantize
     Ok(constants(&made.graph, bytes))
 }
 
-/// What becomes of the contents of constants.
+/// The treatment of the contents of constants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Contents {
     /// They are converted.
@@ -251,7 +251,7 @@ impl Converter<'_> {
             || operators::goes_on(node) && self.reads_wide(node, scope)
     }
 
-    /// Whether all floats that a node reads are f32 already or constants, and one is no constant.
+    /// Returns whether all floats that a node reads are f32 already or constants, and one is no constant.
     fn reads_wide(&self, node: &NodeProto, scope: &Scope) -> bool {
         let constant = |name: &String| self.constants.contains_key(name);
         let mut computed = node.input.iter().filter(|name| !name.is_empty() && !constant(name)).peekable();

@@ -11,21 +11,21 @@ use crate::graph::{attribute, is_standard};
 use crate::recipe::FloatType;
 
 /// Operators that are alike: the opset from which they take float16 (10: from the lowest that is read), and bfloat16.
-struct Row {
+struct OperatorRow {
     float16: i64,
     bfloat16: i64,
     op_types: &'static [&'static str],
 }
 
-const fn row(float16: i64, bfloat16: i64, op_types: &'static [&'static str]) -> Row {
-    Row { float16, bfloat16, op_types }
+const fn row(float16: i64, bfloat16: i64, op_types: &'static [&'static str]) -> OperatorRow {
+    OperatorRow { float16, bfloat16, op_types }
 }
 
 /// No opset has it.
 const NEVER: i64 = i64::MAX;
 
 #[rustfmt::skip]
-const ROWS: &[Row] = &[
+const ROWS: &[OperatorRow] = &[
     row(10, 13, &[
         "Abs", "Add", "ArgMax", "ArgMin", "Cast", "Ceil", "Clip", "Concat", "Constant", "DepthToSpace", "Div", "Dropout",
         "Erf", "Exp", "Expand", "Flatten", "Floor", "Gather", "Gemm", "Hardmax", "Identity", "IsNaN", "Log", "LogSoftmax",
@@ -61,7 +61,7 @@ const ROWS: &[Row] = &[
     row(12, NEVER, &["Einsum"]),
 ];
 
-/// Whether a node of a model of this opset may compute in a type.
+/// Returns whether a node of a model of this opset may compute in a type.
 pub fn takes(node: &NodeProto, opset: i64, to: FloatType) -> bool {
     let row = ROWS.iter().find(|row| row.op_types.contains(&node.op_type()));
     let from = row.map(|row| if to == FloatType::Float16 { row.float16 } else { row.bfloat16 });

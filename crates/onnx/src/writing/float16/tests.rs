@@ -29,7 +29,7 @@ fn type_of(graph: &GraphProto, name: &str) -> DataType {
 }
 
 #[test]
-fn ends_are_cast_and_constants_are_halved() {
+fn graph_ends_are_cast_and_constants_narrowed() {
     let nodes = vec![node("Add", "a", &["x", "w"], &["h"]), node("Relu", "r", &["h"], &["y"])];
     let (model, done) = converted(nodes, vec![floats("w", &[1], &[1e6])], 17, FloatType::Float16);
     assert_eq!(operators(&model.graph), ["Cast", "Add", "Relu", "Cast"]);
@@ -39,7 +39,7 @@ fn ends_are_cast_and_constants_are_halved() {
 }
 
 #[test]
-fn f32_passes_from_a_power_to_its_root() {
+fn power_to_root_stays_in_float32() {
     let mut mean = node("ReduceMean", "m", &["p"], &["v"]);
     set_attribute(&mut mean, "axes", &[-1i64][..]);
     let nodes = vec![
@@ -58,7 +58,7 @@ fn f32_passes_from_a_power_to_its_root() {
 }
 
 #[test]
-fn scales_of_resize_stay_and_its_data_do_not() {
+fn resize_scales_stay_float32_but_not_its_data() {
     let nodes = vec![node("Resize", "r", &["x", "", "scales"], &["y"])];
     let (model, _) = converted(nodes, vec![floats("scales", &[4], &[1.0; 4])], 13, FloatType::Float16);
     assert_eq!(operators(&model.graph), ["Cast", "Resize", "Cast"]);
@@ -66,7 +66,7 @@ fn scales_of_resize_stay_and_its_data_do_not() {
 }
 
 #[test]
-fn bfloat16_convolutions_need_a_newer_opset() {
+fn bfloat16_convolutions_raise_the_opset() {
     let weight = || floats("w", &[2, 2, 33, 33], &[0.5; 4 * 33 * 33]);
     let nodes = || vec![node("Conv", "c", &["x", "w"], &["y"])];
     let (old, _) = converted(nodes(), vec![weight()], 17, FloatType::BFloat16);
@@ -78,7 +78,7 @@ fn bfloat16_convolutions_need_a_newer_opset() {
 }
 
 #[test]
-fn angles_of_positions_stay() {
+fn position_angles_stay_float32() {
     let mut float = node("Cast", "f", &["positions"], &["p"]);
     set_attribute(&mut float, "to", DataType::FLOAT as i64);
     let nodes = vec![
@@ -94,7 +94,7 @@ fn angles_of_positions_stay() {
 }
 
 #[test]
-fn graphs_inside_are_converted() {
+fn subgraphs_are_converted() {
     let branch = |value: f32| {
         let constant = {
             let mut made = node("Constant", "c", &[], &[&format!("c{value}")]);
@@ -123,7 +123,7 @@ fn graphs_inside_are_converted() {
 }
 
 #[test]
-fn a_model_that_is_16_bit_already_is_left() {
+fn already_16_bit_model_is_unchanged() {
     let weight = tensor("w", DataType::FLOAT16, &[1], vec![0, 60]);
     let mut model = model(17, vec![node("Relu", "r", &["w"], &["y"])], vec![weight], &[], &["y"]);
     let before = model.clone();
@@ -132,7 +132,7 @@ fn a_model_that_is_16_bit_already_is_left() {
 }
 
 #[test]
-fn casts_at_the_ends_are_not_doubled() {
+fn casts_at_graph_ends_are_not_doubled() {
     let nodes = vec![node("Relu", "r", &["x"], &["h"]), node("Relu", "s", &["h"], &["y"])];
     let (mut model, _) = converted(nodes, vec![], 17, FloatType::Float16);
     assert_eq!(operators(&model.graph), ["Cast", "Relu", "Relu", "Cast"]);
@@ -158,7 +158,7 @@ fn prepared(from: DataType, to: &str) -> Result<crate::quantize::Prepared, Quant
 }
 
 #[test]
-fn other_floats_are_converted_and_the_type_itself_is_refused() {
+fn other_float_dtypes_are_converted_and_the_same_dtype_refused() {
     let (half, brain, double) = (DataType::FLOAT16, DataType::BFLOAT16, DataType::DOUBLE);
     for (from, to, made) in [
         (double, "FP16_MODEL", half),

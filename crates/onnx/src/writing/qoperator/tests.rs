@@ -26,7 +26,7 @@ fn operators(model: &ModelProto) -> Vec<&str> {
 }
 
 #[test]
-fn a_convolution_with_its_bias_and_relu_is_integer() {
+fn convolution_with_bias_and_relu_becomes_integer() {
     let constants = vec![floats("w", &[2, 2, 1, 1], &[1.0, 0.5, -0.5, 0.2]), floats("b", &[2], &[0.1, 0.2])];
     let nodes = vec![node("Conv", "c", &["x", "w", "b"], &["h"]), node("Relu", "r", &["h"], &["y"])];
     let made = quantized(nodes, constants, |_| {});
@@ -36,7 +36,7 @@ fn a_convolution_with_its_bias_and_relu_is_integer() {
 }
 
 #[test]
-fn codes_move_where_scales_are_shared() {
+fn codes_pass_through_where_scales_are_shared() {
     let nodes = vec![
         node("Add", "a", &["x", "x"], &["h"]),
         node("Reshape", "s", &["h", "shape"], &["f"]),
@@ -50,7 +50,7 @@ fn codes_move_where_scales_are_shared() {
 }
 
 #[test]
-fn a_relu_that_the_codes_replace_leaves_the_bias_to_its_convolution() {
+fn removed_relu_leaves_the_bias_with_its_convolution() {
     let weight = |name: &str| floats(name, &[2, 2, 1, 1], &[1.0, 0.5, -0.5, 0.2]);
     let bias = |name: &str| floats(name, &[2], &[0.1, 0.2]);
     let nodes = vec![
@@ -68,7 +68,7 @@ fn unsigned() -> Recipe {
 }
 
 #[test]
-fn what_kernels_do_not_have_keeps_its_pairs() {
+fn operators_without_integer_kernels_keep_their_pairs() {
     let nodes = || vec![node("MatMul", "m", &["x", "w"], &["h"]), node("Softplus", "p", &["h"], &["y"])];
     let weight = || vec![floats("w", &[2, 2], &[1.0, 0.5, -0.5, 0.2])];
     let unsigned = quantized(nodes(), weight(), |recipe| recipe.weight.element = Element::UInt8);

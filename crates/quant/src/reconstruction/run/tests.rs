@@ -1,16 +1,16 @@
 use std::convert::Infallible;
 
-use super::super::{ActivationFunction, CodeSteps, Mix, Regularization, Sample, Shape};
+use super::super::{ActivationFunction, CodeSteps, InputMix, Regularization, Sample, Shape};
 use super::*;
 
 /// Inputs that go with each other, as those of real layers do: it is what rounding by reconstruction makes use of.
-struct Made {
+struct MadeSamples {
     patches: Vec<Vec<f32>>,
     targets: Vec<Vec<f32>>,
     positions: usize,
 }
 
-impl Samples for Made {
+impl Samples for MadeSamples {
     type Error = Infallible;
 
     fn count(&self) -> usize {
@@ -21,7 +21,7 @@ impl Samples for Made {
         Ok(Sample { patches: &self.patches[index], targets: &self.targets[index], positions: self.positions })
     }
 
-    fn go_on(&self) -> Result<(), Infallible> {
+    fn check_cancelled(&self) -> Result<(), Infallible> {
         Ok(())
     }
 }
@@ -37,7 +37,7 @@ struct Case {
     weights: Vec<f32>,
     bias: Vec<f32>,
     steps: Vec<CodeSteps>,
-    samples: Made,
+    samples: MadeSamples,
 }
 
 /// Layers of 4-bit weights; `offset` makes inputs that are not centred.
@@ -59,7 +59,7 @@ fn case(groups: usize, outputs: usize, features: usize, function: ActivationFunc
         out
     };
     let targets = patches.iter().map(target).collect();
-    let samples = Made { targets, patches, positions };
+    let samples = MadeSamples { targets, patches, positions };
     Case { module, steps: steps.collect(), weights, bias, samples }
 }
 
@@ -89,7 +89,7 @@ fn run(case: &mut Case, settings: &Settings) -> Reconstructed {
 const METHODS: [Method; 2] = [Method::AdaRound(Regularization::DEFAULTS), Method::AdaQuant];
 
 #[test]
-fn losses_fall_for_all_kinds_of_layers_and_functions() {
+fn losses_fall_for_all_layer_kinds_and_functions() {
     let functions = super::super::activation_function::tests::all();
     for (function, method) in functions.into_iter().flat_map(|f| METHODS.map(|m| (f.clone(), m))) {
         for (groups, outputs, features) in [(1, 6, 20), (6, 6, 9), (2, 6, 12)] {
@@ -107,7 +107,7 @@ fn losses_fall_for_all_kinds_of_layers_and_functions() {
 
 /// The quadratic form and the samples one by one are the same loss and the same gradients.
 #[test]
-fn the_quadratic_form_is_the_loss_of_all_samples() {
+fn quadratic_form_equals_the_loss_over_all_samples() {
     for (groups, outputs, features) in [(1, 6, 20), (6, 6, 9), (2, 6, 12)] {
         let mut case = case(groups, outputs, features, ActivationFunction::None);
         // Targets that the float layer does not reach.
@@ -131,7 +131,7 @@ fn the_quadratic_form_is_the_loss_of_all_samples() {
 }
 
 #[test]
-fn what_cannot_be_improved_keeps_its_nearest_codes() {
+fn exact_weights_keep_their_nearest_codes() {
     for method in METHODS {
         let mut case = case(1, 4, 9, ActivationFunction::Relu);
         // Weights that have codes: their error is zero.
@@ -147,7 +147,7 @@ fn what_cannot_be_improved_keeps_its_nearest_codes() {
 }
 
 #[test]
-fn a_trained_bias_helps_and_an_early_end_comes_early() {
+fn trained_bias_lowers_the_loss_and_early_stop_stops_early() {
     for method in METHODS {
         let mut case = case(1, 6, 20, ActivationFunction::Relu);
         case.samples.targets.iter_mut().flatten().for_each(|t| *t += 0.2);
@@ -161,7 +161,7 @@ fn a_trained_bias_helps_and_an_early_end_comes_early() {
 }
 
 #[test]
-fn the_number_of_threads_changes_no_code() {
+fn training_does_not_depend_on_the_number_of_threads() {
     for (method, function) in
         METHODS.into_iter().flat_map(|m| [ActivationFunction::None, ActivationFunction::Relu].map(|f| (m, f)))
     {
@@ -176,7 +176,7 @@ fn the_number_of_threads_changes_no_code() {
 
 /// Steps see what is drawn for them, and everything else the samples.
 struct Drawn {
-    made: Made,
+    made: MadeSamples,
     draws: Vec<u64>,
 }
 
@@ -191,24 +191,24 @@ impl Samples for Drawn {
         self.made.sample(index)
     }
 
-    fn mixed(&mut self, index: usize, _: Mix, draw: u64) -> Result<Sample<'_>, Infallible> {
+    fn mixed(&mut self, index: usize, _: InputMix, draw: u64) -> Result<Sample<'_>, Infallible> {
         self.draws.push(draw);
         self.made.sample(index)
     }
 
-    fn go_on(&self) -> Result<(), Infallible> {
+    fn check_cancelled(&self) -> Result<(), Infallible> {
         Ok(())
     }
 }
 
 #[test]
-fn mixed_samples_are_drawn_for_every_step() {
+fn mixed_samples_are_drawn_at_every_step() {
     // A layer without a function, whose samples are summed up where they are always the same.
     for mixed in [false, true] {
         let case = case(1, 4, 9, ActivationFunction::None);
         let weight = Weight { values: &case.weights, features: 9, steps: &case.steps, bias: Some(&case.bias) };
         let mut samples = Drawn { made: case.samples, draws: Vec::new() };
-        let mix = mixed.then_some(Mix { ratio: 0.5, seed: 1 });
+        let mix = mixed.then_some(InputMix { ratio: 0.5, seed: 1 });
         let settings = Settings { iterations: 10, mix, ..settings(METHODS[0]) };
         let Ok(_) = reconstruct(&case.module, weight, &mut samples, &settings);
         let expected: Vec<u64> = if mixed { (0..20).collect() } else { Vec::new() };

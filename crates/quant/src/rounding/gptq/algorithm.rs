@@ -1,4 +1,4 @@
-//! GPTQ, GPTAQ and Qronos as roundings that can be asked for: their options, and what they do with a layer.
+//! GPTQ, GPTAQ and Qronos as selectable roundings: their options, and their application to a layer.
 
 use super::{ColumnOrder, Damping, Gptq, GptqFactors, Groups, Variant};
 use crate::hessian::HessianError;
@@ -39,7 +39,7 @@ const OPTIONS: &[OptionRow] = &[
     OptionRow {
         name: "damping",
         values: Values::SHARE,
-        about: "what is added to the Hessian's diagonal: a share of its mean, in qronos of its largest eigenvalue",
+        about: "added to the Hessian's diagonal: a share of its mean (qronos: of its largest eigenvalue)",
     },
     OptionRow {
         name: "order",
@@ -47,15 +47,15 @@ const OPTIONS: &[OptionRow] = &[
             text: "activation or stored",
             accepts: |text| matches!(text, "activation" | "stored" | "on" | "off"),
         },
-        about: "which columns are rounded first: those with the largest inputs, or as they stand",
+        about: "which columns are rounded first: those with the largest inputs, or in stored order",
     },
     OptionRow {
         name: "groups",
         values: Values {
-            text: "static, or dynamic beside order=stored",
+            text: "static, or dynamic together with order=stored",
             accepts: |text| matches!(text, "static" | "dynamic"),
         },
-        about: "whether the scales of a group are those of the weights as they were, or as they are when it is reached",
+        about: "compute a group's scales from the original weights, or from the updated weights when it is reached",
     },
     OptionRow {
         name: "block",

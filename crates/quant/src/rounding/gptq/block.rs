@@ -26,7 +26,7 @@ pub(super) struct Block<'a, G: Grid> {
     pub(super) weights: &'a [Lanes<f32>],
     /// By position in the block: what the errors of earlier blocks ask.
     pub(super) pulls: &'a [Lanes<f32>],
-    /// By position in the block: what the input mismatch asks; empty where there is none.
+    /// By position in the block: the term of the input mismatch; empty without one.
     pub(super) shifts: &'a [Lanes<f32>],
     /// By position.
     pub(super) errors: &'a mut [Lanes<f32>],

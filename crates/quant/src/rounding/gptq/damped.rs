@@ -1,4 +1,4 @@
-//! The damped Hessian: its diagonal, what is added to it, and its factor. Not what follows from the factor.
+//! The damped Hessian: its diagonal, the damping, and its factor. Not what follows from the factor.
 
 use super::ColumnOrder;
 use crate::hessian::HessianError;
@@ -78,7 +78,7 @@ fn fill(gram: &Gram, diagonal: &Diagonal, order: &[usize], damping: f64, rows: R
     for (position, column) in order[..width].iter().enumerate() {
         let other = gram.sums().row(*column);
         for (own, out) in order[rows.clone()].iter().zip(out.chunks_mut(width)) {
-            // Read in any case, as which it will be is not to be foreseen.
+            // Read in any case, as the branch is unpredictable.
             let sum = f64::from(other[(*own).min(*column)]);
             out[position] = if own < column { sum } else { out[position] };
         }

@@ -1,5 +1,5 @@
-//! What follows from a Hessian before a weight is seen: the order of columns, and the factors by which columns make up for
-//! one another. Shared by all weights that read the same inputs.
+//! Everything that follows from a Hessian without a weight: the order of columns, and the factors by which columns compensate for
+//! each other. Shared by all weights that read the same inputs.
 
 use super::damped::{Diagonal, factor, largest_eigenvalue};
 use super::mismatch::MismatchFactors;
@@ -10,7 +10,7 @@ use crate::quant_tensor::QuantTensor;
 use crate::rounding::nearest::nearest_in_bands;
 use crate::rounding::{RoundingError, TensorContext};
 use crate::scheme::TensorScheme;
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::linalg::LowerBlocks;
 use kvant_numeric::simd::Isa;
 use std::borrow::Cow;
@@ -22,13 +22,13 @@ pub struct GptqFactors {
     pub(super) order: Vec<usize>,
     /// Columns, by number, whose inputs were always zero.
     dead: Vec<bool>,
-    /// What the loss is made of, at each position.
+    /// The terms of the loss at each position.
     pub(super) shares: Vec<Shares>,
     /// Row `j` holds `F_ij` for positions `i < j`, and zeros from the diagonal on.
     pub(super) rows: LowerBlocks,
     pub(super) mismatch: MismatchFactors,
     pub(super) groups: Groups,
-    /// What was added to the diagonal.
+    /// The damping added to the diagonal.
     damping: f64,
     pub(super) isa: Isa,
 }
@@ -96,13 +96,13 @@ impl GptqFactors {
         self.dead.iter().filter(|dead| **dead).count()
     }
 
-    /// What was added to the diagonal of the Hessian.
+    /// The damping added to the diagonal of the Hessian.
     pub fn damping(&self) -> f64 {
         self.damping
     }
 
     /// Rounds a row-major weight of `rows` rows. Scales and zero points are those of [`Rtn`] for the weight as it comes, its
-    /// dead columns zero (with [`Groups::Dynamic`], for each group of columns as it has become); only the codes are chosen
+    /// dead columns zero (with [`Groups::Dynamic`], for each group of columns as updated); only the codes are chosen
     /// otherwise. All threads of the current rayon pool take part; the codes do not depend on their number.
     ///
     /// # Errors
@@ -121,7 +121,7 @@ impl GptqFactors {
     }
 
     /// The same with the scales and zero points of other values than those that are rounded: of a clipped weight, whose
-    /// clipping is an error to be made up for like others.
+    /// clipping is an error that is compensated like others.
     ///
     /// # Errors
     /// As [`round`](Self::round), for both; [`HessianError::ParametersNotStatic`] with [`Groups::Dynamic`].
@@ -145,8 +145,8 @@ impl GptqFactors {
         self.sweep(&self.without_dead(weights), context, tensor)
     }
 
-    /// The same on scales and zero points that are given: those of `grid`, whose codes are not looked at. Groups are static
-    /// then, whatever the settings say.
+    /// The same with the scales and zero points of `grid`, whose codes are ignored. Groups are static
+    /// then, regardless of the settings.
     ///
     /// # Errors
     /// As [`round`](Self::round).
@@ -161,7 +161,7 @@ impl GptqFactors {
         }
         let weights = self.without_dead(weights);
         let groups = Groups::Static;
-        self.sweep_with(groups, &weights, TensorContext::new(Arithmetic::F32), grid)
+        self.sweep_with(groups, &weights, TensorContext::new(ComputeDType::F32), grid)
     }
 
     fn check(&self, weights: &[f32], rows: usize) -> Result<(), HessianError> {

@@ -1,14 +1,14 @@
-//! The values that codes stand for, one type for each kind of scheme, so that the loop over columns is compiled for each:
+//! The grid of codes, one type for each kind of scheme, so that the loop over columns is compiled for each:
 //! the formulas of round to nearest on one value. Not scales, which are in `steps.rs`.
 
 use crate::parameters::{Affine, dequantize, quantize};
 use crate::quant_tensor::Codes;
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::format::{Int, MiniFloat};
 
 /// A code as it is kept while a weight is rounded.
 pub(super) trait Code: Copy + Default + Send + Sync {
-    /// The codes of a format of so many bits.
+    /// The codes of a format with this number of bits.
     fn collect(codes: Vec<Self>, bits: u32) -> Codes;
 }
 
@@ -33,18 +33,18 @@ pub(super) trait Grid: Copy + Send + Sync {
     fn nearest(self, value: f32, step: Step) -> (Self::Code, f32);
 }
 
-/// What a grid must know of a scale.
+/// A scale as a grid needs it.
 #[derive(Clone, Copy)]
 pub(super) struct Step {
-    /// What the numbers of the format are multiplied by.
+    /// The multiplier of the format's values.
     pub(super) scale: f32,
-    /// What values are divided by, or its reciprocal, as the [scaling](super::steps::Scaled) says.
+    /// The divisor of values or its reciprocal, depending on the [scaling](super::steps::Scaled).
     pub(super) divisor: f32,
     /// The code of zero.
     pub(super) zero_point: f64,
 }
 
-/// 1.5 * 2^23: adding it to a number of magnitude below 2^22 rounds to an integer, half to even, which then stands in the
+/// 1.5 * 2^23: adding it to a number of magnitude below 2^22 rounds to an integer, half to even, which is then in the
 /// low bits.
 const TO_INTEGER: f32 = 12_582_912.0;
 
@@ -102,7 +102,7 @@ pub(super) struct Times;
 pub(super) struct Divided;
 /// The quotient rounded to the model's type.
 #[derive(Clone, Copy)]
-pub(super) struct DividedIn(pub(super) Arithmetic);
+pub(super) struct DividedIn(pub(super) ComputeDType);
 
 impl Quotient for Times {
     #[inline(always)]
@@ -146,8 +146,8 @@ impl<Q: Quotient> Grid for Float<Q> {
 #[derive(Clone, Copy)]
 pub(super) struct Staged<G> {
     pub(super) first: MiniFloat,
-    pub(super) arithmetic: Arithmetic,
-    pub(super) tensor_scale: f32,
+    pub(super) arithmetic: ComputeDType,
+    pub(super) global_scale: f32,
     pub(super) second: G,
 }
 
@@ -156,8 +156,8 @@ impl<G: Grid> Grid for Staged<G> {
 
     #[inline(always)]
     fn nearest(self, value: f32, step: Step) -> (G::Code, f32) {
-        let on_first = self.first.round(self.arithmetic.round(value / self.tensor_scale));
+        let on_first = self.first.round(self.arithmetic.round(value / self.global_scale));
         let (code, value) = self.second.nearest(on_first, step);
-        (code, value * self.tensor_scale)
+        (code, value * self.global_scale)
     }
 }

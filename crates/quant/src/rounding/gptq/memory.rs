@@ -4,7 +4,7 @@ use super::sweep::BAND;
 use super::{Gptq, Variant};
 
 impl Gptq {
-    /// About how many bytes [`prepare`](Gptq::prepare) and then [`round`](super::GptqFactors::round) take at most for a weight
+    /// An upper estimate of the memory of [`prepare`](Gptq::prepare) and then [`round`](super::GptqFactors::round) for a weight
     /// of `rows` and `features` columns, beside the Hessian and the weight, on as many threads as the current rayon pool has.
     ///
     /// A factor in f64 takes `4 features^2`, the factors of columns in f32 `2 features^2`, those of the input mismatch up to as much
@@ -21,7 +21,7 @@ impl Gptq {
         let factors = 2 * square + 2 * self.block as u64 * features;
         // Codes twice; of a band weights by rows and by columns, errors, arguments, and codes twice.
         let rounding = 2 * rows * features + threads.min(rows.div_ceil(BAND as u64)) * BAND as u64 * features * 18;
-        // The factor is given back while the factors are made of it.
+        // The factor is freed while the factors are computed from it.
         (factor + mismatch + finding.max(factors / 4)).max(factors + mismatch + rounding)
     }
 }

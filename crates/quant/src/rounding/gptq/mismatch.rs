@@ -1,11 +1,11 @@
-//! What the mismatch of a layer's inputs adds to the factors. Not the mismatch itself, which is in the Hessian.
+//! The contribution of the input mismatch to the factors. Not the mismatch itself, which is in the Hessian.
 
 use super::{Gptq, Variant};
 use crate::hessian::{Hessian, HessianError};
 use kvant_numeric::linalg::{Cholesky, CrossGram, LowerBlocks};
 use rayon::prelude::*;
 
-/// By how much columns make up for the mismatch of others' inputs.
+/// The factors by which columns compensate for the mismatch of other columns' inputs.
 #[derive(Clone, Debug)]
 pub(super) enum MismatchFactors {
     /// Not at all.
@@ -88,7 +88,7 @@ impl Panels<'_> {
                 s.iter().enumerate().for_each(|(j, s)| factors[j * size + column] = *s);
             }
         }
-        // The first column is rounded while the others are what they were: they make up for the rest afterwards.
+        // The first column is rounded while the others are what they were: they compensate for the rest afterwards.
         if let Some(zeroth) = self.order.first() {
             let mismatch = (0..size).map(|column| self.mismatch.row(column)[*zeroth]);
             factors.iter_mut().zip(mismatch).for_each(|(factor, d)| *factor = (f64::from(d) / first) as f32);

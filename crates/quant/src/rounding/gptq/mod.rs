@@ -19,9 +19,9 @@
 //! argument of `Q`.
 //!
 //! The other two know the input mismatch, `D = (X' - X)^T X`. With `S = D M^-T`, of which
-//! `S_ij / M_jj` is what column `i` leaves for column `j` to make up for, the argument of `Q` gets a further term:
+//! `S_ij / M_jj` is what column `i` leaves for column `j` to compensate, the argument of `Q` gets a further term:
 //!
-//! * GPTAQ (arXiv 2504.02692): `alpha sum_{i<j} c_i S_ij / M_jj`, in place of its `P = alpha triu(D U^T, 1) U`,
+//! * GPTAQ (arXiv 2504.02692): `alpha sum_{i<j} c_i S_ij / M_jj`, instead of its `P = alpha triu(D U^T, 1) U`,
 //! * Qronos (arXiv 2505.11695): `sum_i w_i S_ij / M_jj` over all `i`; for the first column `sum_i w_i D_i0 / H_00`.
 
 mod algorithm;
@@ -45,7 +45,7 @@ use crate::hessian::{Hessian, HessianError};
 pub enum Variant {
     /// GPTQ (arXiv 2210.17323).
     Gptq,
-    /// GPTAQ (arXiv 2504.02692): makes up for this share of the input mismatch too.
+    /// GPTAQ (arXiv 2504.02692): also compensates for this share of the input mismatch.
     Gptaq {
         /// The share, from 0 (GPTQ) to 1.
         alpha: f32,
@@ -54,7 +54,7 @@ pub enum Variant {
     Qronos,
 }
 
-/// What is added to the diagonal of a Hessian before it is factored.
+/// The damping added to the diagonal of a Hessian before it is factored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Damping {
     /// This share of the mean of the diagonal.
@@ -69,7 +69,7 @@ pub enum Groups {
     /// Beforehand, for the weight as it comes.
     #[default]
     Static,
-    /// When the first of its columns is reached, for the weights as the errors before them have made them. Scales that
+    /// When the first of its columns is reached, from the weights as updated by the errors before them. Scales that
     /// are not those of single rows, or that span all columns, are found beforehand.
     Dynamic,
 }
@@ -84,7 +84,7 @@ pub enum ColumnOrder {
     Activation,
 }
 
-/// What keeps settings from being an algorithm.
+/// Errors of settings.
 #[derive(Debug, thiserror::Error, Clone, Copy, PartialEq, Eq)]
 pub enum OrderError {
     /// Activation order with dynamic groups (*invalid*).
@@ -95,7 +95,7 @@ pub enum OrderError {
 }
 
 impl OrderError {
-    /// The way out.
+    /// The remedy.
     pub fn hint(&self) -> &'static str {
         "set static_groups to true or desc_act to false"
     }
@@ -129,7 +129,7 @@ impl ColumnOrder {
 pub struct Gptq {
     /// Which of the algorithms.
     pub variant: Variant,
-    /// What is added to the diagonal.
+    /// The damping added to the diagonal.
     pub damping: Damping,
     /// Which column comes first.
     pub order: ColumnOrder,

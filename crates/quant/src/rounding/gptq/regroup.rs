@@ -8,7 +8,7 @@ use crate::rounding::{RoundingError, Rtn, TensorContext};
 use kvant_numeric::pack::transpose;
 use std::ops::Range;
 
-/// How scales are found anew.
+/// Recomputation of scales.
 #[derive(Clone, Copy)]
 pub(super) struct Regroup {
     /// Columns of a group.
@@ -36,7 +36,7 @@ impl Regroup {
         Ok(Some(Regroup { columns: tile.1, rtn }))
     }
 
-    /// Whether the scales of a group are found at this position. Those of the first are what they are.
+    /// Returns whether the scales of a group are found at this position. Those of the first are what they are.
     pub(super) fn begins(&self, position: usize) -> bool {
         position > 0 && position.is_multiple_of(self.columns)
     }
@@ -70,11 +70,11 @@ pub(super) fn put_scales(tensor: &mut QuantTensor, first: usize, group: usize, p
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_numeric::Arithmetic;
+    use kvant_numeric::ComputeDType;
 
     #[test]
-    fn positions_are_cut_where_groups_begin() {
-        let rtn = Rtn::new("int4:g48".parse().unwrap(), TensorContext::new(Arithmetic::F32)).unwrap();
+    fn regrouping_splits_positions_at_group_starts() {
+        let rtn = Rtn::new("int4:g48".parse().unwrap(), TensorContext::new(ComputeDType::F32)).unwrap();
         let regroup = Regroup { columns: 48, rtn };
         assert_eq!(regroup.cut(0..128), [0..48, 48..96, 96..128]);
         assert_eq!(regroup.cut(128..150), [128..144, 144..150]);

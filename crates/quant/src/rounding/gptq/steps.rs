@@ -13,10 +13,10 @@ pub(super) const LANES: usize = 64;
 /// A value for each of as many rows.
 pub(super) type Lanes<T> = [T; LANES];
 
-/// What the divisors of steps are.
+/// The divisors of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scaled {
-    /// What values are divided by.
+    /// The divisor of values.
     ByDivision,
     /// The reciprocals of that.
     ByReciprocals,
@@ -78,8 +78,8 @@ impl Steps {
 /// as a divisor.
 fn step(tensor: &QuantTensor, index: usize, scaled: Scaled) -> Step {
     let stored = tensor.scales()[index];
-    let scale = match (tensor.scheme(), tensor.tensor_scale()) {
-        (TensorScheme::Float(_), Some(tensor_scale)) => stored * tensor_scale,
+    let scale = match (tensor.scheme(), tensor.global_scale()) {
+        (TensorScheme::Float(_), Some(global_scale)) => stored * global_scale,
         _ => stored,
     };
     // Scales of MatMulNBits may be negative.

@@ -11,7 +11,7 @@ use super::steps::{LANES, Scaled, Steps};
 use crate::quant_tensor::{Codes, QuantTensor};
 use crate::rounding::{RoundingError, Rtn, TensorContext};
 use crate::scheme::{FloatScheme, IntScheme, TensorScheme, ZeroPoint};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::kernel::Scaling;
 use kvant_numeric::linalg::{BlockRow, Matrix, MatrixMut, Threads, multiply};
 use kvant_numeric::pack::transpose;
@@ -49,11 +49,11 @@ pub(super) fn sweep(
     Ok(swept.loss)
 }
 
-/// What becomes of a weight.
+/// The rounding of a weight.
 struct Swept {
     codes: Codes,
     loss: f64,
-    /// For each band the groups after the first whose scales were found anew.
+    /// For each band the groups after the first with recomputed scales.
     renewed: Vec<Vec<QuantTensor>>,
 }
 
@@ -76,7 +76,7 @@ impl Sweep<'_> {
         let format = scheme.format;
         match scaling {
             Scaling::PowerOfTwo => self.run(Float { format, quotient: Times }, Scaled::ByReciprocals),
-            Scaling::Divide(Arithmetic::F32) => self.run(Float { format, quotient: Divided }, Scaled::ByDivision),
+            Scaling::Divide(ComputeDType::F32) => self.run(Float { format, quotient: Divided }, Scaled::ByDivision),
             Scaling::Divide(arithmetic) => {
                 self.run(Float { format, quotient: DividedIn(arithmetic) }, Scaled::ByDivision)
             }
@@ -84,14 +84,14 @@ impl Sweep<'_> {
     }
 
     fn stages(&self, first: FloatScheme, second: IntScheme, context: TensorContext) -> Sweeping {
-        let tensor_scale = self.tensor.tensor_scale().unwrap_or(1.0);
+        let global_scale = self.tensor.global_scale().unwrap_or(1.0);
         let (first, arithmetic) = (first.format, context.arithmetic);
         if is_whole(second) {
             let second = Whole::new(second.format);
-            return self.run(Staged { first, arithmetic, tensor_scale, second }, Scaled::ByReciprocals);
+            return self.run(Staged { first, arithmetic, global_scale, second }, Scaled::ByReciprocals);
         }
         let second = Any { format: second.format };
-        self.run(Staged { first, arithmetic, tensor_scale, second }, Scaled::ByReciprocals)
+        self.run(Staged { first, arithmetic, global_scale, second }, Scaled::ByReciprocals)
     }
 
     fn run<G: Grid>(&self, grid: G, scaled: Scaled) -> Sweeping {
@@ -139,7 +139,7 @@ impl<'a, G: Grid> Band<'a, G> {
         Band { sweep, grid, steps, lanes, weights, errors, arguments, codes }
     }
 
-    /// Writes the codes of the rows; returns their loss and the groups whose scales were found anew.
+    /// Writes the codes of the rows; returns their loss and the groups with recomputed scales.
     fn run(
         mut self,
         rows: usize,
@@ -201,7 +201,7 @@ impl<'a, G: Grid> Band<'a, G> {
         changes.iter().zip(&self.weights[group.start * lanes..]).map(|(change, weight)| weight + change).collect()
     }
 
-    /// What the errors of the first `depth` positions ask of these.
+    /// The correction of these positions by the errors of the first `depth` positions.
     fn pulls(&self, place: &BlockRow, depth: usize, out: &mut Vec<f32>) {
         let factors = self.sweep.factors.rows.block_row(place);
         let factors = Matrix::new(factors, place.rows.len(), depth, place.columns);

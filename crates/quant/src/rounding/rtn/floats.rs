@@ -3,12 +3,12 @@
 
 use super::grid::FloatGrid;
 use super::{Groups, RoundingError, Rtn, Strip, TensorContext, grown};
-use crate::observer::{ObserverRef, Seen};
+use crate::observer::{ObservedValues, ObserverRef};
 use crate::quant_tensor::{Codes, QuantTensor};
 use crate::rounding::batch::{Divisors, Scales};
 use crate::rounding::tiles::Tiles;
 use crate::scheme::{FloatScale, FloatScheme, Granularity, IntScheme};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::kernel::{Elements, Scaling, encode_elements};
 use kvant_numeric::simd::dispatch;
 
@@ -22,18 +22,18 @@ impl Rtn {
     ) -> Result<(), RoundingError> {
         let tiles = strip.tiles(scheme.granularity);
         self.find_abs_maxima(strip, &tiles, groups)?;
-        let tensor_scale = scheme.tensor_scale(self.tensor_amax(&groups.amaxes));
+        let global_scale = scheme.global_scale(self.tensor_amax(&groups.amaxes));
         if scheme.granularity == Granularity::Tensor {
             out.scales.clear();
         }
         let scales = grown(&mut out.scales, tiles.count);
-        self.find_scales(scheme, strip, &tiles, &groups.amaxes, tensor_scale, scales);
+        self.find_scales(scheme, strip, &tiles, &groups.amaxes, global_scale, scales);
         groups.divisors.resize(tiles.count, 0.0);
-        dispatch(self.isa, Divisors { scales, tensor_scale, divisors: &mut groups.divisors });
+        dispatch(self.isa, Divisors { scales, global_scale, divisors: &mut groups.divisors });
         if let Codes::Bytes(codes) = &mut out.codes {
             self.float_codes(scheme, strip, &tiles, &groups.divisors, grown(codes, strip.elements.len()));
         }
-        out.tensor_scale = tensor_scale;
+        out.global_scale = global_scale;
         Ok(())
     }
 
@@ -43,18 +43,18 @@ impl Rtn {
         strip: Strip<'_>,
         tiles: &Tiles,
         amaxes: &[f32],
-        tensor_scale: Option<f32>,
+        global_scale: Option<f32>,
         scales: &mut [f32],
     ) {
-        let (arithmetic, tensor_scale) = (self.context.arithmetic, tensor_scale.unwrap_or(1.0));
+        let (arithmetic, global_scale) = (self.context.arithmetic, global_scale.unwrap_or(1.0));
         if scheme.observer == ObserverRef::MIN_MAX {
-            return dispatch(self.isa, Scales { scheme, arithmetic, tensor_scale, amaxes, scales });
+            return dispatch(self.isa, Scales { scheme, arithmetic, global_scale, amaxes, scales });
         }
         let values = strip.values(self.isa);
-        let grid = FloatGrid { scheme, arithmetic, tensor_scale };
+        let grid = FloatGrid { scheme, arithmetic, global_scale };
         for (tile, out) in scales.iter_mut().enumerate() {
             let values = tiles.gather(&values, tile);
-            *out = grid.scale(scheme.observer.range(&Seen::values(&values), &grid));
+            *out = grid.scale(scheme.observer.range(&ObservedValues::values(&values), &grid));
         }
     }
 
@@ -74,7 +74,7 @@ impl Rtn {
             FloatScale::Plain(scale) if !matches!(scheme.granularity, Granularity::Group { .. }) => {
                 Scaling::Divide(scale.arithmetic(self.context.arithmetic))
             }
-            _ => Scaling::Divide(Arithmetic::F32),
+            _ => Scaling::Divide(ComputeDType::F32),
         }
     }
 
@@ -87,16 +87,16 @@ impl Rtn {
         out: &mut QuantTensor,
     ) -> Result<(), RoundingError> {
         self.find_abs_maxima(strip, &strip.tiles(first.granularity), groups)?;
-        let tensor_scale = first.scale(self.tensor_amax(&groups.amaxes), self.context.arithmetic, 1.0);
+        let global_scale = first.scale(self.tensor_amax(&groups.amaxes), self.context.arithmetic, 1.0);
         // The quotient is rounded to the model's type even under an f32 scale, as PyTorch does with a scalar divisor.
         let scaling = Scaling::Divide(self.context.arithmetic);
         let count = strip.elements.len();
         let mut stage = vec![0; count];
-        encode_elements(self.isa, first.format, scaling, strip.elements, count.max(1), &[tensor_scale], &mut stage);
+        encode_elements(self.isa, first.format, scaling, strip.elements, count.max(1), &[global_scale], &mut stage);
         let on_grid: Vec<f32> = stage.iter().map(|code| first.format.decode(*code)).collect();
         let whole = Rtn { context: TensorContext::new(self.context.arithmetic), ..*self };
         whole.append_int(second, Strip { elements: Elements::Values(&on_grid), ..strip }, groups, out)?;
-        out.tensor_scale = Some(tensor_scale);
+        out.global_scale = Some(global_scale);
         Ok(())
     }
 }

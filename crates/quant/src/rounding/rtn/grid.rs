@@ -1,15 +1,15 @@
-//! What rounding weights to nearest under a range leaves of them, for observers.
+//! Weights after rounding to nearest under a range, for observers.
 
 use crate::observer::Grid;
 use crate::parameters::{dequantize, quantize};
 use crate::scheme::{FloatScheme, IntScheme, ZeroPoint};
 use kvant_numeric::kernel::Range;
-use kvant_numeric::{Arithmetic, DType};
+use kvant_numeric::{ComputeDType, DType};
 
 /// The grid of integers.
 pub(super) struct IntGrid {
     pub(super) scheme: IntScheme,
-    pub(super) arithmetic: Arithmetic,
+    pub(super) arithmetic: ComputeDType,
 }
 
 impl Grid for IntGrid {
@@ -32,16 +32,16 @@ impl Grid for IntGrid {
     }
 }
 
-/// The grid of small floats, under the scale of the tensor where there is one.
+/// The grid of small floats, under the scale of the tensor if there is one.
 pub(super) struct FloatGrid {
     pub(super) scheme: FloatScheme,
-    pub(super) arithmetic: Arithmetic,
-    pub(super) tensor_scale: f32,
+    pub(super) arithmetic: ComputeDType,
+    pub(super) global_scale: f32,
 }
 
 impl FloatGrid {
     pub(super) fn scale(&self, range: Range) -> f32 {
-        self.scheme.scale(range.abs_max(), self.arithmetic, self.tensor_scale)
+        self.scheme.scale(range.abs_max(), self.arithmetic, self.global_scale)
     }
 }
 

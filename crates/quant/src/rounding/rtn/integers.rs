@@ -2,7 +2,7 @@
 
 use super::grid::IntGrid;
 use super::{Groups, RoundingError, Rtn, Strip, grown};
-use crate::observer::{ObserverRef, Seen};
+use crate::observer::{ObservedValues, ObserverRef};
 use crate::parameters::{Affine, quantize};
 use crate::quant_tensor::{Codes, QuantTensor};
 use crate::rounding::batch::{Affines, Steps};
@@ -53,7 +53,7 @@ impl Rtn {
         if scheme.observer == ObserverRef::MSE && scheme.scale == ScaleType::PowerOfTwo {
             return scheme.best_power_of_two(values, range);
         }
-        let range = scheme.observer.range(&Seen::values(values), &IntGrid { scheme, arithmetic });
+        let range = scheme.observer.range(&ObservedValues::values(values), &IntGrid { scheme, arithmetic });
         scheme.parameters(range, arithmetic)
     }
 

@@ -1,7 +1,7 @@
 //! Tests of round to nearest.
 
 use super::*;
-use kvant_numeric::kernel::Source;
+use kvant_numeric::kernel::FloatDType;
 use proptest::prelude::*;
 
 fn values(rows: usize, columns: usize) -> Vec<f32> {
@@ -9,11 +9,11 @@ fn values(rows: usize, columns: usize) -> Vec<f32> {
 }
 
 fn rtn(text: &str) -> Rtn {
-    Rtn::new(text.parse().unwrap(), TensorContext::new(Arithmetic::F32)).unwrap()
+    Rtn::new(text.parse().unwrap(), TensorContext::new(ComputeDType::F32)).unwrap()
 }
 
 #[test]
-fn every_granularity_agrees_with_one_tile_at_a_time() {
+fn every_granularity_matches_tile_by_tile_rounding() {
     let (rows, columns) = (12, 20);
     let data = values(rows, columns);
     for granularity in ["tensor", "channel", "channel@1", "g5", "g-1", "g4@0", "b8x8", "b5x7"] {
@@ -35,7 +35,7 @@ fn every_granularity_agrees_with_one_tile_at_a_time() {
 }
 
 #[test]
-fn bands_make_the_same_tensor() {
+fn bands_give_the_same_tensor() {
     let data = values(8, 32);
     for text in [
         "int4:g16",
@@ -49,7 +49,8 @@ fn bands_make_the_same_tensor() {
         let whole = rtn(text).round(&data, 8, 32).unwrap();
         let range = data.iter().fold(Range::EMPTY, |r, v| r.join(Range { min: *v, max: *v }));
         let banded =
-            Rtn::new(text.parse().unwrap(), TensorContext { arithmetic: Arithmetic::F32, range: Some(range) }).unwrap();
+            Rtn::new(text.parse().unwrap(), TensorContext { arithmetic: ComputeDType::F32, range: Some(range) })
+                .unwrap();
         let (mut joined, mut scratch) = (banded.empty(32), Scratch::default());
         for band in data.chunks(128) {
             banded.round_onto(Weights::new(Elements::Values(band), 32), &mut scratch, &mut joined).unwrap();
@@ -83,10 +84,10 @@ const SCHEMES: [&str; 14] = [
 ];
 
 #[test]
-fn bytes_are_rounded_as_their_values_are_and_buffers_may_be_dirty() {
+fn stored_bytes_round_like_values_with_dirty_buffers() {
     let (rows, columns) = (80, 256);
     let (bytes, values) = stored(rows * columns);
-    let weights = Weights::new(Elements::stored(Source::Bf16, &bytes).unwrap(), columns);
+    let weights = Weights::new(Elements::stored(FloatDType::Bf16, &bytes).unwrap(), columns);
     let mut scratch = Scratch::default();
     for text in SCHEMES {
         let expected = rtn(text).round(&values, rows, columns).unwrap();
@@ -100,10 +101,10 @@ fn bytes_are_rounded_as_their_values_are_and_buffers_may_be_dirty() {
 }
 
 #[test]
-fn parts_of_weights_are_rounded_as_copies_of_them_are() {
+fn partial_weights_round_like_copies() {
     let (rows, columns) = (64, 384);
     let (bytes, values) = stored(rows * columns);
-    let weights = Weights::new(Elements::stored(Source::Bf16, &bytes).unwrap(), columns);
+    let weights = Weights::new(Elements::stored(FloatDType::Bf16, &bytes).unwrap(), columns);
     let copy: Vec<f32> = values.chunks(columns).skip(16).take(32).flat_map(|row| &row[128..384]).copied().collect();
     for text in SCHEMES {
         let expected = rtn(text).round(&copy, 32, 256).unwrap();
@@ -119,7 +120,7 @@ fn parts_of_weights_are_rounded_as_copies_of_them_are() {
 }
 
 #[test]
-fn rows_are_appended_to_tensors_of_their_kind_only() {
+fn rows_are_appended_only_to_tensors_of_the_same_scheme() {
     let data = values(32, 64);
     let weights = Weights::new(Elements::Values(&data), 64);
     let (int4, mut out) = (rtn("int4:g32"), rtn("int4:g32").empty(64));
@@ -148,7 +149,7 @@ fn scales_beyond_their_type_are_refused() {
 }
 
 #[test]
-fn what_is_not_finite_is_refused() {
+fn non_finite_weights_are_refused() {
     for bad in [f32::NAN, f32::INFINITY] {
         for text in ["int4:g4", "e4m3:tensor", "e2m1:g2:e8m0", "uint8:channel@1:zp"] {
             let mut data = values(2, 4);
@@ -160,7 +161,7 @@ fn what_is_not_finite_is_refused() {
 }
 
 #[test]
-fn zeros_and_empty_matrices_are_fine() {
+fn zeros_and_empty_matrices_are_accepted() {
     for text in ["int4:g4", "e4m3:tensor", "e2m1:g4:e8m0", "e2m1:g4:e5m3", "e2m1:g4:e4m3:f32", "uint4:g4:fzp"] {
         assert_eq!(rtn(text).round(&[0.0; 8], 2, 4).unwrap().dequantize(), [0.0; 8], "{text}");
         assert_eq!(rtn(text).round(&[], 0, 4).unwrap().dequantize(), Vec::<f32>::new(), "{text}");
@@ -181,7 +182,7 @@ proptest! {
     }
 
     #[test]
-    fn every_isa_rounds_alike(data in prop::collection::vec(-10f32..10.0, 96)) {
+    fn every_isa_rounds_to_the_same_tensor(data in prop::collection::vec(-10f32..10.0, 96)) {
         for text in ["int4:g32", "e2m1:g32:e8m0", "e4m3:channel", "uint4:g16:zp"] {
             let scalar = rtn(text).on(Isa::BASELINE).round(&data, 3, 32).unwrap();
             for isa in Isa::available() {

@@ -56,13 +56,13 @@ fn recorded(ours: &QuantTensor, record: &Value) -> QuantTensor {
         codes: Codes::Bytes(steps.into_iter().enumerate().map(code).collect()),
         scales: input::floats(&record["scale"]),
         zero_points: ours.zero_points().to_vec(),
-        tensor_scale: None,
+        global_scale: None,
     };
     QuantTensor::new(ours.scheme(), rows, columns, parts).unwrap()
 }
 
 #[test]
-fn codes_are_those_of_the_incumbent_but_for_ties() {
+fn gptq_codes_match_quark_except_ties() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/quark_gptq.json");
     let document: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let size = |key: &str| document[key].as_u64().unwrap();

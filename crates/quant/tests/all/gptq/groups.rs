@@ -38,7 +38,7 @@ fn check_dynamic(settings: Gptq, text: &str, group: usize, rows: usize) {
 }
 
 #[test]
-fn dynamic_groups_have_the_scales_of_the_weights_as_they_have_become() {
+fn dynamic_group_scales_follow_updated_weights() {
     for settings in [Gptq::GPTQ, Gptq::GPTAQ, Gptq::QRONOS] {
         for block in [128, 37] {
             let settings = Gptq { order: DYNAMIC, block, ..settings };
@@ -53,7 +53,7 @@ fn dynamic_groups_have_the_scales_of_the_weights_as_they_have_become() {
 }
 
 #[test]
-fn scales_that_span_all_columns_or_rows_are_those_of_static_groups() {
+fn scales_spanning_all_columns_or_rows_equal_static_groups() {
     let hessian = hessian(500, FEATURES, &[7]);
     let weights = noise(12 * FEATURES, 3);
     for text in ["int4:channel", "int4:tensor", "int4:g3@0", "e5m2:b4x45", "uint4:g-1:fzp"] {
@@ -66,7 +66,7 @@ fn scales_that_span_all_columns_or_rows_are_those_of_static_groups() {
 }
 
 #[test]
-fn dynamic_groups_are_the_same_on_any_number_of_threads() {
+fn dynamic_groups_do_not_depend_on_the_number_of_threads() {
     let hessian = hessian(400, FEATURES, &[]);
     let weights = noise(600 * FEATURES, 3);
     let feedback = Gptq { order: DYNAMIC, ..Gptq::GPTQ }.prepare(&hessian).unwrap();
@@ -78,7 +78,7 @@ fn dynamic_groups_are_the_same_on_any_number_of_threads() {
 }
 
 #[test]
-fn activation_order_has_no_dynamic_groups() {
+fn activation_order_with_dynamic_groups_is_refused() {
     assert_eq!(ColumnOrder::new(true, false), Err(OrderError::ActivationNotStatic));
     assert_eq!(ColumnOrder::new(true, true), Ok(ColumnOrder::Activation));
     assert_eq!(ColumnOrder::new(false, true), Ok(ColumnOrder::Stored(Groups::Static)));
@@ -86,7 +86,7 @@ fn activation_order_has_no_dynamic_groups() {
 }
 
 #[test]
-fn clipped_weights_give_the_scales_and_the_others_are_rounded() {
+fn scales_come_from_clipped_weights_and_others_are_rounded() {
     let hessian = hessian(400, FEATURES, &[7]);
     let (rows, weights) = (9, noise(9 * FEATURES, 3));
     let clipped: Vec<f32> = weights.iter().map(|w| w.clamp(-0.3, 0.3)).collect();
@@ -107,7 +107,7 @@ fn clipped_weights_give_the_scales_and_the_others_are_rounded() {
 }
 
 #[test]
-fn what_clipped_weights_cannot_have_is_said() {
+fn invalid_clipped_weights_are_refused() {
     let hessian = hessian(400, FEATURES, &[]);
     let weights = noise(9 * FEATURES, 3);
     let feedback = Gptq::GPTQ.prepare(&hessian).unwrap();

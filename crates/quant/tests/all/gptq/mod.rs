@@ -1,4 +1,4 @@
-//! GPTQ and its kin against a plain implementation of their papers, and against round to nearest.
+//! GPTQ and its variants against a plain implementation of their papers, and against round to nearest.
 
 #![allow(clippy::unwrap_used, clippy::needless_range_loop)]
 
@@ -6,7 +6,7 @@ mod golden;
 mod groups;
 mod reference;
 
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
 use kvant_quant::hessian::{Hessian, HessianError};
@@ -59,7 +59,7 @@ fn scheme(text: &str) -> TensorScheme {
 }
 
 fn context() -> TensorContext {
-    TensorContext::new(Arithmetic::F32)
+    TensorContext::new(ComputeDType::F32)
 }
 
 fn rtn(text: &str, weights: &[f32], rows: usize) -> QuantTensor {
@@ -115,7 +115,7 @@ const SCHEMES: [&str; 22] = [
 ];
 
 #[test]
-fn codes_of_all_schemes_are_those_of_the_paper() {
+fn gptq_codes_match_the_paper_for_all_schemes() {
     let hessian = hessian(400, 192, &[7, 100]);
     for text in SCHEMES {
         check(Gptq::GPTQ, &hessian, text, 9);
@@ -123,7 +123,7 @@ fn codes_of_all_schemes_are_those_of_the_paper() {
 }
 
 #[test]
-fn codes_of_all_algorithms_orders_and_dampings_are_those_of_the_papers() {
+fn codes_match_the_papers_for_all_algorithms_orders_and_dampings() {
     let hessian = hessian(500, 300, &[0, 299]);
     for settings in [Gptq::GPTQ, Gptq::GPTAQ, Gptq::QRONOS] {
         for order in [ColumnOrder::Stored(Groups::Static), ColumnOrder::Activation] {
@@ -139,7 +139,7 @@ fn codes_of_all_algorithms_orders_and_dampings_are_those_of_the_papers() {
 }
 
 #[test]
-fn blocks_of_any_width_give_the_codes_of_the_papers() {
+fn any_block_width_gives_the_codes_of_the_papers() {
     let hessian = hessian(400, 150, &[0, 149]);
     for settings in [Gptq::GPTQ, Gptq::GPTAQ, Gptq::QRONOS] {
         for block in [0, 1, 32, 100, 1000] {
@@ -149,7 +149,7 @@ fn blocks_of_any_width_give_the_codes_of_the_papers() {
 }
 
 #[test]
-fn odd_sizes_are_rounded_as_others() {
+fn odd_sizes_match_the_reference() {
     for (features, rows) in [(1, 1), (2, 3), (127, 65), (129, 1), (257, 70)] {
         let hessian = hessian(300, features, &[]);
         for settings in [Gptq::GPTQ, Gptq::GPTAQ, Gptq::QRONOS] {
@@ -159,7 +159,7 @@ fn odd_sizes_are_rounded_as_others() {
 }
 
 #[test]
-fn more_rows_than_a_band_are_rounded_as_each_alone() {
+fn rows_beyond_a_band_round_independently() {
     let (features, rows) = (130, 600);
     let hessian = hessian(300, features, &[5]);
     let weights = noise(rows * features, 3);
@@ -173,7 +173,7 @@ fn more_rows_than_a_band_are_rounded_as_each_alone() {
 }
 
 #[test]
-fn the_loss_is_that_of_the_definition_and_less_than_that_of_round_to_nearest() {
+fn gptq_loss_matches_its_definition_and_beats_rtn() {
     let (features, rows) = (192, 33);
     let hessian = hessian(400, features, &[]);
     let weights = noise(rows * features, 3);
@@ -194,7 +194,7 @@ fn the_loss_is_that_of_the_definition_and_less_than_that_of_round_to_nearest() {
 }
 
 #[test]
-fn algorithms_that_know_the_drift_come_nearer_to_the_float_outputs() {
+fn mismatch_aware_algorithms_come_nearer_to_float_outputs() {
     let (features, rows, tokens) = (192, 40, 600);
     let x = inputs(tokens, features, 5);
     let float: Vec<f32> = x.iter().zip(inputs(tokens, features, 9)).map(|(x, d)| x + 0.1 * d).collect();
@@ -219,7 +219,7 @@ fn algorithms_that_know_the_drift_come_nearer_to_the_float_outputs() {
 }
 
 #[test]
-fn without_correlations_the_codes_are_those_of_round_to_nearest() {
+fn uncorrelated_inputs_give_rtn_codes() {
     let (features, rows) = (192, 72);
     let mut hessian = Hessian::with_mismatch(features);
     let identity: Vec<f32> =
@@ -237,13 +237,13 @@ fn without_correlations_the_codes_are_those_of_round_to_nearest() {
 }
 
 #[test]
-fn the_model_type_of_scales_is_that_of_round_to_nearest() {
+fn model_dtype_of_scales_matches_rtn() {
     let (features, rows) = (64, 300);
     let mut hessian = Hessian::new(features);
     hessian
         .add(&(0..features * features).map(|i| f32::from(u8::from(i / features == i % features))).collect::<Vec<_>>());
     let weights = noise(rows * features, 3);
-    for arithmetic in [Arithmetic::Bf16, Arithmetic::F16] {
+    for arithmetic in [ComputeDType::Bf16, ComputeDType::F16] {
         for text in ["int4:g32", "uint4:g32:zp", "e4m3:channel", "e4m3:tensor", "int4:channel/e4m3:tensor"] {
             let context = TensorContext::new(arithmetic);
             let expected = Rtn::new(scheme(text), context).unwrap().round(&weights, rows, features).unwrap();
@@ -254,7 +254,7 @@ fn the_model_type_of_scales_is_that_of_round_to_nearest() {
 }
 
 #[test]
-fn the_number_of_threads_changes_no_bit() {
+fn gptq_does_not_depend_on_the_number_of_threads() {
     let weights = noise(600 * 300, 3);
     for settings in [Gptq::GPTQ, Gptq::GPTAQ, Gptq::QRONOS] {
         let results = [1, 2, 3, 7].map(|threads| {
@@ -269,7 +269,7 @@ fn the_number_of_threads_changes_no_bit() {
 }
 
 #[test]
-fn every_isa_gives_the_same_codes() {
+fn gptq_gives_the_same_codes_on_every_isa() {
     let (features, rows) = (192, 72);
     let hessian = hessian(200, features, &[4]);
     let weights = noise(rows * features, 3);
@@ -284,7 +284,7 @@ fn every_isa_gives_the_same_codes() {
 }
 
 #[test]
-fn what_cannot_be_rounded_is_said() {
+fn invalid_gptq_problems_are_refused() {
     let weights = noise(4 * 20, 3);
     let prepare = |hessian: &Hessian, settings: Gptq| settings.prepare(hessian).unwrap_err();
     assert_eq!(prepare(&Hessian::new(20), Gptq::GPTQ), HessianError::NoData);

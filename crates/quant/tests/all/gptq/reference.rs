@@ -7,7 +7,7 @@ use kvant_quant::{Codes, QuantParts, QuantTensor};
 
 type Dense = Vec<Vec<f64>>;
 
-/// What the reference says of codes.
+/// The reference's check of codes.
 #[derive(Debug, Default)]
 pub struct Verdict {
     /// Codes that are those of the reference.
@@ -90,7 +90,7 @@ impl Grid {
                 codes: Codes::Bytes(vec![code; rows * columns]),
                 scales: tensor.scales().to_vec(),
                 zero_points: tensor.zero_points().to_vec(),
-                tensor_scale: tensor.tensor_scale(),
+                global_scale: tensor.global_scale(),
             };
             QuantTensor::new(tensor.scheme(), rows, columns, parts).unwrap().dequantize()
         };

@@ -4,13 +4,13 @@ use super::super::super::stream::Frames;
 use ::parquet::basic::Compression;
 use std::io::{self, Read};
 
-/// Whether pages compressed like this are read.
+/// Returns whether pages compressed like this are read.
 pub(super) fn is_read(compression: Compression) -> bool {
     use Compression::{GZIP, SNAPPY, UNCOMPRESSED, ZSTD};
     matches!(compression, UNCOMPRESSED | SNAPPY | GZIP(_) | ZSTD(_))
 }
 
-/// A page of `size` bytes; no more memory than that is taken, whatever the compressed bytes say.
+/// A page of `size` bytes; never uses more memory than that.
 pub(super) fn decompress(compression: Compression, bytes: &[u8], size: usize) -> io::Result<Vec<u8>> {
     let lie = || io::Error::new(io::ErrorKind::InvalidData, "a page has not the size that it states");
     let page = match compression {
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_have_the_size_they_state() {
+    fn decompressed_pages_must_have_the_stated_size() {
         let page = b"aaaaaaaaaaaaaaaa".repeat(99);
         let packed = snap::raw::Encoder::new().compress_vec(&page).unwrap();
         let frame = ruzstd::encoding::compress_to_vec(&page[..], ruzstd::encoding::CompressionLevel::Fastest);

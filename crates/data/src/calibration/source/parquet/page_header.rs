@@ -6,7 +6,7 @@ const MAX_DEPTH: usize = 4;
 /// Fields have small numbers in all structures of a header.
 const FIELDS: usize = 9;
 
-/// What a header says of its page.
+/// The page header.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct PageHeader {
     /// The integers and Booleans of the header by the numbers of their fields.
@@ -16,20 +16,20 @@ pub(super) struct PageHeader {
 }
 
 impl PageHeader {
-    /// Reads a header from the beginning of `bytes`, and tells its length.
+    /// Reads a header from the beginning of `bytes`, and returns its length.
     pub(super) fn parse(bytes: &[u8]) -> Option<(PageHeader, usize)> {
-        let mut reader = Reader { rest: bytes };
+        let mut reader = ThriftReader { rest: bytes };
         let mut header = PageHeader::default();
         header.own = reader.structure(MAX_DEPTH, &mut |_, inner| header.kind = inner)?;
         Some((header, bytes.len() - reader.rest.len()))
     }
 }
 
-struct Reader<'a> {
+struct ThriftReader<'a> {
     rest: &'a [u8],
 }
 
-impl Reader<'_> {
+impl ThriftReader<'_> {
     /// Reads a structure. `found` is given the numbers and the integers of the structures in it.
     fn structure(
         &mut self,
@@ -105,7 +105,7 @@ mod tests {
     const HEADER: [u8; 14] = [0x15, 4, 0x15, 0x8C, 1, 0x15, 80, 0x4C, 0x15, 10, 0x15, 0, 0, 0];
 
     #[test]
-    fn a_header_is_read_to_its_end() {
+    fn page_header_length_is_exact() {
         let (header, length) = PageHeader::parse(&[&HEADER[..], b"page"].concat()).unwrap();
         assert_eq!(length, HEADER.len());
         assert_eq!(header.own[1..4], [Some(2), Some(70), Some(40)]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn no_beginning_of_a_header_is_one() {
+    fn truncated_page_header_is_refused() {
         for length in 0..HEADER.len() {
             assert_eq!(PageHeader::parse(&HEADER[..length]), None, "{length}");
         }

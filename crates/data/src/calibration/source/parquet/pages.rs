@@ -29,19 +29,19 @@ pub(super) const ENCODINGS: &[Encoding] = &[
     Encoding::DELTA_BINARY_PACKED,
 ];
 
-/// What has been read of a file.
+/// The pages read so far.
 pub(super) struct Meter {
     bytes_left: AtomicU64,
     values_of_row: AtomicU64,
 }
 
 impl Meter {
-    /// Lets so many bytes be read.
+    /// Reserves bytes for reading.
     pub(super) fn new(max_bytes: u64) -> Meter {
         Meter { bytes_left: max_bytes.into(), values_of_row: 0.into() }
     }
 
-    /// Whether reading ended because more bytes would have been read.
+    /// Returns whether reading ended because more bytes would have been read.
     pub(super) fn is_exhausted(&self) -> bool {
         self.bytes_left.load(Ordering::Relaxed) == 0
     }
@@ -84,7 +84,7 @@ impl RowGroupReader for Group<'_> {
         let column = self.metadata.column(column);
         let (start, length) = column.byte_range();
         let end = start.checked_add(length).filter(|&end| end <= self.map.len() as u64);
-        let end = end.ok_or_else(|| general("a column lies outside of the file"))?;
+        let end = end.ok_or_else(|| general("a column is outside the file"))?;
         Ok(Box::new(Pages {
             map: self.map.clone(),
             at: start as usize,
@@ -122,7 +122,7 @@ impl PageReader for Pages {
             let [uncompressed, compressed] = [size(header.own[2])?, size(header.own[3])?];
             let start = self.at + length;
             let end = start.checked_add(compressed).filter(|&end| end <= self.end);
-            self.at = end.ok_or_else(|| general("a page lies outside of its column"))?;
+            self.at = end.ok_or_else(|| general("a page is outside its column"))?;
             let body = start..self.at;
             if let Some(page) = self.page(&header, body, uncompressed)? {
                 return Ok(Some(page));

@@ -1,4 +1,4 @@
-//! Whether this process may use AMX: the CPU has it, the system lets us, and nobody has switched it off.
+//! Whether this process may use AMX: the CPU has it, the system permits it, and it is not disabled.
 #![allow(unsafe_code)]
 
 use crate::simd::Isa;

@@ -17,7 +17,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_function_stays(kind in 0usize..4, size in 0usize..4, biases in any::<bool>(), seed in any::<u64>()) {
+    fn rotation_keeps_the_function(kind in 0usize..4, size in 0usize..4, biases in any::<bool>(), seed in any::<u64>()) {
         let (width, heads) = [(8, 2), (12, 3), (18, 3), (32, 4)][size];
         let (plain, stream) = Net::new(width, heads, SPELLINGS[kind], biases, seed).finish();
         let mut turned = plain.clone();
@@ -34,7 +34,7 @@ proptest! {
 }
 
 #[test]
-fn gains_and_biases_of_normalizations_are_in_the_layers() {
+fn norm_gains_and_biases_are_moved_into_layers() {
     for spelling in SPELLINGS {
         let (mut turned, _) = Net::new(16, 2, spelling, true, 3).finish();
         let nodes = turned.graph.node.len();
@@ -56,7 +56,7 @@ fn gains_and_biases_of_normalizations_are_in_the_layers() {
 }
 
 #[test]
-fn what_else_is_read_keeps_a_stream_as_it_is() {
+fn streams_with_other_readers_are_not_rotated() {
     let (plain, stream) = Net::new(16, 2, Spelling::LayerNorm, true, 3).finish();
     let mut shown = plain.clone();
     shown.graph.as_mut().unwrap().output.push(value(&stream));
@@ -75,7 +75,7 @@ fn what_else_is_read_keeps_a_stream_as_it_is() {
 }
 
 #[test]
-fn shapes_do_not_see_channels() {
+fn shape_readers_do_not_block_rotation() {
     for spelling in [Spelling::LayerNorm, Spelling::RmsNormInParts] {
         let (mut plain, stream) = Net::new(16, 2, spelling, true, 3).finish();
         let graph = plain.graph.as_mut().unwrap();
@@ -90,7 +90,7 @@ fn shapes_do_not_see_channels() {
 }
 
 #[test]
-fn norms_behind_the_sums_are_left() {
+fn norms_after_the_sums_are_not_rotated() {
     let mut net = Net::new(16, 2, Spelling::LayerNorm, true, 3);
     let x = net.layer("x", INPUTS, 16);
     let normed = net.norm(&x);
@@ -102,12 +102,12 @@ fn norms_behind_the_sums_are_left() {
     made.graph.as_mut().unwrap().input = vec![typed("x", &[1, TOKENS, INPUTS])];
     let before = made.clone();
     let done = rotate(&mut made, QuarotSettings::DEFAULTS, None).unwrap();
-    assert!(done.left[0].reason.contains("reads what is normalized, and is no layer"), "{:?}", done.left);
+    assert!(done.left[0].reason.contains("reads normalized values, but is not a layer"), "{:?}", done.left);
     assert_eq!(made, before);
 }
 
 #[test]
-fn a_constant_that_others_read_is_copied() {
+fn shared_constants_are_copied() {
     let (plain, _) = Net::new(16, 2, Spelling::RmsNorm, false, 3).finish();
     let mut shared = plain.clone();
     let graph = shared.graph.as_mut().unwrap();
@@ -130,7 +130,7 @@ fn a_constant_that_others_read_is_copied() {
 }
 
 #[test]
-fn models_without_a_stream_say_so() {
+fn models_without_a_stream_give_a_notice() {
     let mut made = model(17, vec![node("Relu", "", &["x"], &["y"])], Vec::new(), &["x"], &["y"]);
     let done = rotate(&mut made, QuarotSettings::DEFAULTS, None).unwrap();
     assert!(done.notice().unwrap().ends_with("nothing is normalized"));

@@ -118,7 +118,7 @@ impl Net {
         self.op("Reshape", &[x, &name])
     }
 
-    pub(super) fn turned(&mut self, x: &str, order: &[i64]) -> String {
+    pub(super) fn transposed(&mut self, x: &str, order: &[i64]) -> String {
         self.op_with("Transpose", &[x], |node| set_attribute(node, "perm", order))
     }
 
@@ -127,17 +127,17 @@ impl Net {
         let (heads, size) = (self.heads as i64, (self.width / self.heads) as i64);
         let joint = self.layer(x, self.width, 3 * self.width);
         let joint = self.shaped(&joint, &[1, TOKENS as i64, 3, heads, size]);
-        let joint = self.turned(&joint, &[2, 0, 3, 1, 4]);
+        let joint = self.transposed(&joint, &[2, 0, 3, 1, 4]);
         let [queries, keys, values] = [0, 1, 2].map(|which| {
             let name = self.name();
             self.weights.push(scalar(&name, which));
             self.op_with("Gather", &[&joint, &name], |node| set_attribute(node, "axis", 0i64))
         });
-        let keys = self.turned(&keys, &[0, 1, 3, 2]);
+        let keys = self.transposed(&keys, &[0, 1, 3, 2]);
         let scores = self.op("MatMul", &[&queries, &keys]);
         let shares = self.op_with("Softmax", &[&scores], |node| set_attribute(node, "axis", -1i64));
         let mixed = self.op("MatMul", &[&shares, &values]);
-        let mixed = self.turned(&mixed, &[0, 2, 1, 3]);
+        let mixed = self.transposed(&mixed, &[0, 2, 1, 3]);
         let mixed = self.shaped(&mixed, &[1, TOKENS as i64, self.width as i64]);
         self.layer(&mixed, self.width, self.width)
     }

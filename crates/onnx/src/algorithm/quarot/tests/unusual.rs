@@ -66,7 +66,7 @@ fn gemms(spelling: Spelling, beta: f32, bias: bool) -> ModelProto {
     net.made(&[("x", &[TOKENS, INPUTS])], &[&output])
 }
 
-/// What a model makes of inputs: all of its outputs.
+/// All outputs of a model for its inputs.
 fn outputs(model: &ModelProto, inputs: &[(&str, Array<'_>)]) -> Vec<Vec<f32>> {
     let options = RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(1), ..RuntimeOptions::default() };
     let names: Vec<String> = model.graph.output.iter().map(|output| output.name().to_owned()).collect();
@@ -104,7 +104,7 @@ fn rotated(before: &ModelProto, inputs: &[(&str, Array<'_>)]) -> (ModelProto, Ro
 }
 
 #[test]
-fn factors_of_gemm_are_reckoned_with() {
+fn gemm_alpha_and_beta_are_respected() {
     let x = [("x", numbers(&[TOKENS, INPUTS], 1))];
     for (spelling, bias) in SPELLINGS.into_iter().flat_map(|spelling| [(spelling, true), (spelling, false)]) {
         let (_, done, changed) = rotated(&gemms(spelling, 4.0, bias), &x);
@@ -114,7 +114,7 @@ fn factors_of_gemm_are_reckoned_with() {
 }
 
 #[test]
-fn a_bias_that_counts_for_nothing_takes_none_of_a_normalization() {
+fn gemm_bias_with_zero_beta_receives_no_norm_bias() {
     let x = [("x", numbers(&[TOKENS, INPUTS], 1))];
     for (spelling, bias) in SPELLINGS.into_iter().flat_map(|spelling| [(spelling, true), (spelling, false)]) {
         let (_, done, changed) = rotated(&gemms(spelling, 0.0, bias), &x);
@@ -127,7 +127,7 @@ fn a_bias_that_counts_for_nothing_takes_none_of_a_normalization() {
 
 /// Patches of an image as tokens, and a filter over the tokens that reads what is normalized.
 #[test]
-fn convolutions_make_and_read_streams() {
+fn convolutions_write_and_read_streams() {
     for spelling in [Spelling::LayerNorm, Spelling::RmsNormInParts] {
         let mut net = Net::new(WIDTH, 2, spelling, true, 5);
         let filter = net.constant(&[WIDTH, 3, 4, 4], |_, v| v / 7.0);
@@ -135,18 +135,18 @@ fn convolutions_make_and_read_streams() {
         let patches =
             net.op_with("Conv", &["x", &filter, &bias], |node| set_attribute(node, "strides", &[4i64, 4][..]));
         let patches = net.shaped(&patches, &[1, WIDTH as i64, TOKENS as i64]);
-        let stream = net.turned(&patches, &[0, 2, 1]);
+        let stream = net.transposed(&patches, &[0, 2, 1]);
         let stream = net.block(&stream);
         let stream = match spelling {
             Spelling::LayerNorm => stream,
             _ => {
                 let normed = net.norm(&stream);
-                let turned = net.turned(&normed, &[0, 2, 1]);
+                let transposed = net.transposed(&normed, &[0, 2, 1]);
                 let over_tokens = net.constant(&[WIDTH, WIDTH, 3], |_, v| v / 7.0);
-                let mixed = net.op_with("Conv", &[&turned, &over_tokens], |node| {
+                let mixed = net.op_with("Conv", &[&transposed, &over_tokens], |node| {
                     set_attribute(node, "pads", &[1i64, 1][..]);
                 });
-                let back = net.turned(&mixed, &[0, 2, 1]);
+                let back = net.transposed(&mixed, &[0, 2, 1]);
                 net.op("Add", &[&stream, &back])
             }
         };
@@ -161,20 +161,20 @@ fn convolutions_make_and_read_streams() {
 
 /// A filter for each channel needs the channels as they are; so does one behind a border of zeros whose input has a bias.
 #[test]
-fn convolutions_that_tell_channels_apart_keep_a_stream_as_it_is() {
+fn channel_dependent_convolutions_block_rotation() {
     for (spelling, groups, reason) in
-        [(Spelling::RmsNorm, WIDTH, "(Conv) reads its channels"), (Spelling::LayerNorm, 1, "is no layer")]
+        [(Spelling::RmsNorm, WIDTH, "(Conv) reads its channels"), (Spelling::LayerNorm, 1, "is not a layer")]
     {
         let mut net = Net::new(WIDTH, 2, spelling, true, 5);
         let stream = net.layer("x", INPUTS, WIDTH);
         let read = if groups == 1 { net.norm(&stream) } else { stream.clone() };
-        let turned = net.turned(&read, &[0, 2, 1]);
+        let transposed = net.transposed(&read, &[0, 2, 1]);
         let filter = net.constant(&[WIDTH, WIDTH / groups, 3], |_, v| v);
-        let mixed = net.op_with("Conv", &[&turned, &filter], |node| {
+        let mixed = net.op_with("Conv", &[&transposed, &filter], |node| {
             set_attribute(node, "group", groups as i64);
             set_attribute(node, "pads", &[1i64, 1][..]);
         });
-        let back = net.turned(&mixed, &[0, 2, 1]);
+        let back = net.transposed(&mixed, &[0, 2, 1]);
         let stream = net.op("Add", &[&stream, &back]);
         let output = net.head(&stream);
         let made = net.made(&[("x", &[1, TOKENS, INPUTS])], &[&output]);
@@ -194,8 +194,8 @@ fn tied(transposed: bool) -> (ModelProto, String) {
     let normed = net.norm(&stream);
     let output = match transposed {
         true => {
-            let turned = net.turned(&table, &[1, 0]);
-            net.op("MatMul", &[&normed, &turned])
+            let transposed = net.transposed(&table, &[1, 0]);
+            net.op("MatMul", &[&normed, &transposed])
         }
         false => {
             let rows = net.shaped(&normed, &[TOKENS as i64, WIDTH as i64]);
@@ -222,7 +222,7 @@ fn tied_embeddings_become_two_tables() {
 }
 
 #[test]
-fn a_table_that_is_turned_while_the_model_runs_keeps_the_stream_as_it_is() {
+fn table_transposed_at_run_time_blocks_rotation() {
     let ids = [("ids", Array::of(vec![1, TOKENS], vec![3i64, 0, 10, 7, 3]).unwrap())];
     let (made, _) = tied(true);
     let mut after = made.clone();
@@ -242,7 +242,7 @@ fn a_table_that_is_turned_while_the_model_runs_keeps_the_stream_as_it_is() {
 
 /// Keys and values of tokens before come as inputs and go as outputs: their heads stay, the residual stream is rotated.
 #[test]
-fn caches_keep_their_heads_as_they_are() {
+fn heads_of_kv_caches_are_not_rotated() {
     const PAST: usize = 3;
     let (heads, size) = (2usize, WIDTH / 2);
     let mut net = Net::new(WIDTH, heads, Spelling::RmsNormInParts, true, 5);
@@ -252,17 +252,17 @@ fn caches_keep_their_heads_as_they_are() {
     let [queries, keys, values] = [0, 1, 2].map(|_| {
         let made = net.layer(&normed, WIDTH, WIDTH);
         let made = net.shaped(&made, &[1, split[0], split[1], split[2]]);
-        net.turned(&made, &[0, 2, 1, 3])
+        net.transposed(&made, &[0, 2, 1, 3])
     });
     let joined = |net: &mut Net, past: &str, new: &str| {
         net.op_with("Concat", &[past, new], |node| set_attribute(node, "axis", 2i64))
     };
     let (keys, values) = (joined(&mut net, "past_key", &keys), joined(&mut net, "past_value", &values));
-    let turned = net.turned(&keys, &[0, 1, 3, 2]);
-    let scores = net.op("MatMul", &[&queries, &turned]);
+    let transposed = net.transposed(&keys, &[0, 1, 3, 2]);
+    let scores = net.op("MatMul", &[&queries, &transposed]);
     let shares = net.op_with("Softmax", &[&scores], |node| set_attribute(node, "axis", -1i64));
     let mixed = net.op("MatMul", &[&shares, &values]);
-    let mixed = net.turned(&mixed, &[0, 2, 1, 3]);
+    let mixed = net.transposed(&mixed, &[0, 2, 1, 3]);
     let mixed = net.shaped(&mixed, &[1, TOKENS as i64, WIDTH as i64]);
     let attended = net.layer(&mixed, WIDTH, WIDTH);
     let stream = net.op("Add", &[&stream, &attended]);
@@ -303,16 +303,16 @@ fn narrowed(mut model: ModelProto) -> ModelProto {
 }
 
 #[test]
-fn models_of_16_bits_are_rotated_as_what_they_become() {
+fn half_precision_models_are_rotated_like_float() {
     for spelling in [Spelling::LayerNorm, Spelling::RmsNormInParts] {
         let (plain, _) = Net::new(WIDTH, 2, spelling, true, 3).finish();
-        let [float, turned] = ["WEIGHTS_INT8", "WEIGHTS_INT8_QUAROT"].map(|preset| {
+        let [float, transposed] = ["WEIGHTS_INT8", "WEIGHTS_INT8_QUAROT"].map(|preset| {
             let recipe = Preset::resolve(preset).unwrap().unwrap();
             let passes = recipe.passes();
             prepare(narrowed(plain.clone()), recipe, &passes, None).unwrap()
         });
-        assert_eq!((turned.rotations.rotated.len(), &turned.rotations.left), (3, &Vec::new()), "{spelling:?}");
-        let changed = change(&float.model, &turned.model);
+        assert_eq!((transposed.rotations.rotated.len(), &transposed.rotations.left), (3, &Vec::new()), "{spelling:?}");
+        let changed = change(&float.model, &transposed.model);
         assert!(changed <= 1e-5, "{spelling:?}: {changed}");
     }
 }

@@ -50,7 +50,7 @@ impl PatchAxis {
         PatchAxis { runs: (0..steps.taps).map(run).collect(), inputs, outputs }
     }
 
-    /// At tap `t`, input `p` goes to output `p * stride + t * dilation - before`, where there is one.
+    /// At tap `t`, input `p` goes to output `p * stride + t * dilation - before`, if there is one.
     pub fn transposed(steps: Steps, inputs: usize, outputs: usize) -> PatchAxis {
         let run = |tap| {
             let (first, shift, count) = steps.connected(tap, inputs, outputs);
@@ -102,7 +102,7 @@ impl Patches {
         self.axes.iter().map(|axis| axis.outputs).product()
     }
 
-    /// Whether the matrix is the signal itself.
+    /// Returns whether the matrix is the signal itself.
     pub fn is_identity(&self) -> bool {
         let alone = |axis: &PatchAxis| match axis.runs[..] {
             [Run { output: 0, input: 0, output_step, input_step, count }] => {
@@ -120,7 +120,7 @@ impl Patches {
     /// # Panics
     ///
     /// If the signal or the matrix is not of that size.
-    pub fn unfold(&self, channels: usize, signal: &[f32], matrix: &mut [f32]) {
+    pub fn im2col(&self, channels: usize, signal: &[f32], matrix: &mut [f32]) {
         let (inputs, rows) = (self.inputs(), self.taps() * self.positions());
         assert_eq!((signal.len(), matrix.len()), (channels * inputs, channels * rows), "sizes do not match");
         if signal.is_empty() || matrix.is_empty() {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn patches_are_those_of_the_definition() {
+    fn im2col_matches_the_definition() {
         let inputs = [5, 7];
         let signal: Vec<f32> = (0..2 * 35).map(|i| i as f32 + 1.0).collect();
         for (taps, stride, dilation, before) in
@@ -213,7 +213,7 @@ mod tests {
                 let axes = (0..2).map(|i| axis(steps[i], inputs[i], outputs[i])).collect();
                 let patches = Patches::new(axes).unwrap();
                 let mut matrix = vec![f32::NAN; 2 * patches.taps() * patches.positions()];
-                patches.unfold(2, &signal, &mut matrix);
+                patches.im2col(2, &signal, &mut matrix);
                 assert_eq!(
                     matrix,
                     naive(steps, transposed, inputs, outputs, &signal),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_of_one_tap_leaves_the_signal_as_it_is() {
+    fn one_tap_kernel_is_the_identity() {
         let axis =
             |stride, outputs| PatchAxis::convolution(Steps { taps: 1, stride, dilation: 1, before: 0 }, 6, outputs);
         assert!(Patches::new(vec![axis(1, 6), axis(1, 6)]).unwrap().is_identity());

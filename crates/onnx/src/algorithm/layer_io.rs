@@ -1,9 +1,9 @@
-//! What a layer reads and makes on the calibration samples, for algorithms that choose its codes. Nothing is computed here.
+//! Inputs and outputs of a layer on the calibration samples, for algorithms that choose its codes. Computes nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::walk::Walk;
+use super::incremental_executor::IncrementalExecutor;
 use crate::data::Array;
 use crate::error::AlgorithmError;
 use crate::runtime::RuntimeOptions;
@@ -17,30 +17,30 @@ pub struct Pair {
     pub output: Arc<Array<'static>>,
 }
 
-/// All samples of a layer. They lie in memory up to the budget, and in a temporary file beyond it.
-pub struct Captured<'a> {
-    pub(super) quantized: &'a Walk,
-    pub(super) float: &'a Walk,
+/// All samples of a layer: in memory up to the budget, and in a temporary file beyond it.
+pub struct LayerIo<'a> {
+    pub(super) quantized: &'a IncrementalExecutor,
+    pub(super) float: &'a IncrementalExecutor,
     pub(super) input: &'a str,
-    /// What the layer reads in the float model, where somebody asked for it.
+    /// The layer's input in the float model, if requested.
     pub(super) float_input: Option<&'a str>,
     pub(super) output: &'a str,
     pub(super) cancelled: &'a AtomicBool,
     pub(super) runtime: &'a RuntimeOptions,
 }
 
-impl Captured<'_> {
+impl LayerIo<'_> {
     /// Number of samples.
     pub fn len(&self) -> usize {
         self.float.samples()
     }
 
-    /// Whether there are none: never, as data without samples are refused.
+    /// Returns whether there are none: always false, as data without samples are refused.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The pair of a sample, read again each time where it lies in a file.
+    /// The pair of a sample, read again each time if it is in a file.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -50,7 +50,7 @@ impl Captured<'_> {
         Ok(Pair { input, output })
     }
 
-    /// The layer's data input in the float model; `None` where nobody asked for it.
+    /// The layer's data input in the float model; `None` if not requested.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -62,7 +62,7 @@ impl Captured<'_> {
     ///
     /// # Errors
     /// [`AlgorithmError::Cancelled`].
-    pub fn go_on(&self) -> Result<(), AlgorithmError> {
+    pub fn check_cancelled(&self) -> Result<(), AlgorithmError> {
         if self.cancelled.load(Ordering::Relaxed) { Err(AlgorithmError::Cancelled) } else { Ok(()) }
     }
 

@@ -1,10 +1,10 @@
 //! Layers that cannot be what the rest becomes: one of them does not refuse a model. They stay in floats, and the plan says why. Schemes
 //! that do not fit a large part of the model are refused, and so are those that were asked for by name.
 
-use super::layer::{LayerDraft, has_tensor_scale};
+use super::layer::{LayerDraft, has_global_scale};
 use super::recognised::Recognised;
 use super::{PlanError, SourceWeight};
-use crate::recipe::Decision;
+use crate::recipe::RuleMatch;
 use kvant_formats::format::OutputFormat;
 use kvant_model::family::Orientation;
 use kvant_model::network::{Linear, Notice};
@@ -13,7 +13,7 @@ use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::CannotHold;
 use std::collections::BTreeMap;
 
-/// Why the plan keeps them, in its table.
+/// The plan's reason for keeping them, for its table.
 const DOES_NOT_FIT: &str = "does not fit the scheme";
 const READ_AS_FLOAT: &str = "read as a float";
 
@@ -59,7 +59,7 @@ impl OddLayers {
         self.reasons.get(module).copied()
     }
 
-    /// What the user should know.
+    /// Notices for the user.
     pub(super) fn into_notices(self) -> Vec<String> {
         self.notices
     }
@@ -75,11 +75,11 @@ impl OddLayers {
 impl Recognised<'_> {
     /// The scheme of a layer that nothing is said of by name.
     fn by_default(&self, odd: &OddLayers, linear: &Linear) -> Option<LayerScheme> {
-        let unnamed = matches!(self.recipe.decide(&linear.module), Decision::Default(_));
+        let unnamed = matches!(self.recipe.decide(&linear.module), RuleMatch::Default(_));
         self.decide(odd, &linear.module, linear.kept).ok().filter(|_| unnamed)
     }
 
-    /// Why a layer cannot be what its scheme says.
+    /// The reason that a layer cannot have its scheme.
     fn problem(&self, linear: &Linear, scheme: LayerScheme) -> Option<String> {
         let (rows, columns) = (linear.out_features, linear.in_features);
         if rows == 0 || columns == 0 || self.format.capabilities().fused_experts_only {
@@ -103,11 +103,11 @@ impl Recognised<'_> {
             tensor: self.tensors[linear.weight].stored_name(),
             position: self.tensors[linear.weight].position,
             expert: None,
-            input_major: linear.orientation == Orientation::InOut,
+            is_transposed: linear.orientation == Orientation::InOut,
             dtype: self.source_type(linear.weight)?,
             storage: self.storage(linear)?,
         };
-        let shares = has_tensor_scale(scheme.weight);
+        let shares = has_global_scale(scheme.weight);
         Ok(LayerDraft {
             name: self.output_name(&linear.module),
             module: linear.module.clone(),
@@ -146,7 +146,7 @@ impl Recognised<'_> {
         let linears = self.network.linears().iter().filter(|linear| linear.module.ends_with(".wo"));
         let modules: Vec<String> = linears.map(|linear| linear.module.clone()).collect();
         for module in &modules {
-            if let Decision::Override(scheme) = self.recipe.decide(module) {
+            if let RuleMatch::Override(scheme) = self.recipe.decide(module) {
                 let problem = CannotHold {
                     reason:
                         "transformers casts activations to the type of this weight, which Quark's layout makes integers"

@@ -1,4 +1,4 @@
-//! A layer as a product of matrices: rows of inputs, one for each place of the output, whose products with the rows of the weight
+//! A layer as a matrix product (im2col): rows of inputs, one for each output position, whose products with the rows of the weight
 //! are the outputs. Not the products.
 
 use kvant_container::onnx::NodeProto;
@@ -6,7 +6,7 @@ use kvant_container::onnx::NodeProto;
 use crate::data::Array;
 use crate::graph::{int_attribute, ints_attribute, is_standard, string_attribute};
 
-/// How a layer's weight is a matrix: for each of its groups `rows` outputs and `columns` inputs.
+/// A layer's weight as a matrix: for each of its groups `rows` outputs and `columns` inputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unfolding {
     kind: Kind,
@@ -30,9 +30,9 @@ enum Kind {
     RowsAreInputs,
 }
 
-/// Where the inputs of a sample are read.
+/// The positions of a sample's inputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum InputStatistics {
     /// They are rows as they lie.
     Rows,
     /// Patches of images.
@@ -49,7 +49,7 @@ pub(super) enum Seen {
 }
 
 impl Unfolding {
-    /// Of a layer whose weight has a shape; `None` where it is no such product.
+    /// For a layer with a weight of this shape; `None` if it is not such a product.
     pub fn of(node: &NodeProto, shape: &[usize]) -> Option<Self> {
         if !is_standard(node) || shape.contains(&0) {
             return None;
@@ -73,7 +73,7 @@ impl Unfolding {
         }
     }
 
-    /// Where an element of a group's matrix lies in the weight.
+    /// The position of a group's matrix element in the weight.
     pub fn place(&self, group: usize, row: usize, column: usize) -> usize {
         let places: usize = self.kernel.iter().product();
         match self.kind {
@@ -86,11 +86,11 @@ impl Unfolding {
         }
     }
 
-    /// Where the inputs of a sample are read, which is the same for all groups. `None` where the shapes are not those of the layer.
-    pub fn seen(&self, node: &NodeProto, input: &[usize], output: &[usize]) -> Option<Seen> {
+    /// The positions of a sample's inputs, the same for all groups. `None` if the shapes do not match the layer.
+    pub fn seen(&self, node: &NodeProto, input: &[usize], output: &[usize]) -> Option<InputStatistics> {
         let is_product = matches!(self.kind, Kind::RowsAreOutputs | Kind::RowsAreInputs);
         if is_product {
-            return (input.last() == Some(&self.columns)).then_some(Seen::Rows);
+            return (input.last() == Some(&self.columns)).then_some(InputStatistics::Rows);
         }
         let (&[batch, channels, ref sizes @ ..], [_, _, made @ ..]) = (input, output) else { return None };
         let of_group = self.columns / self.kernel.iter().product::<usize>();
@@ -98,15 +98,15 @@ impl Unfolding {
             return None;
         }
         let sources = self.sources(node, sizes, made)?;
-        Some(Seen::Patches { batch, channels, inner: sizes.iter().product(), sources })
+        Some(InputStatistics::Patches { batch, channels, inner: sizes.iter().product(), sources })
     }
 
     /// The rows of inputs of a group, row-major: `columns` values for each place of the output. `None` for what is no f32.
-    pub fn inputs(&self, input: &Array<'_>, seen: &Seen, group: usize) -> Option<Vec<f32>> {
+    pub fn inputs(&self, input: &Array<'_>, seen: &InputStatistics, group: usize) -> Option<Vec<f32>> {
         let values = input.f32s()?;
         Some(match seen {
-            Seen::Rows => values.to_vec(),
-            Seen::Patches { batch, channels, inner, sources } => {
+            InputStatistics::Rows => values.to_vec(),
+            InputStatistics::Patches { batch, channels, inner, sources } => {
                 self.patches(values, (*batch, *channels, *inner), sources, group)
             }
         })
@@ -192,7 +192,7 @@ impl Axis {
         let stride = usize::try_from(number("strides").unwrap_or(1)).ok().filter(|s| *s > 0)?;
         let dilation = usize::try_from(number("dilations").unwrap_or(1)).ok().filter(|d| *d > 0)?;
         let extent = (dilation * (kernel - 1) + 1) as i64;
-        // What is padded in all, where only the output's size says so.
+        // The total padding, if only given by the output's size.
         let total = match transposed {
             false => (made as i64 - 1) * stride as i64 + extent - size as i64,
             true => {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_product_is_what_the_layer_computes() {
+    fn hessian_form_equals_the_layer_output() {
         let strided: &[(&str, &[i64])] = &[("strides", &[2, 1]), ("pads", &[1, 0, 2, 1]), ("dilations", &[1, 2])];
         agree(both(convolution("Conv", 2, strided, ""), &[2, 4, 7, 8], &[6, 2, 3, 2]));
         agree(both(convolution("Conv", 4, &[("strides", &[2, 2])], "SAME_UPPER"), &[1, 4, 7, 8], &[4, 1, 3, 3]));

@@ -1,5 +1,5 @@
-//! A model run over all samples piece by piece: between pieces, weights of what is still to come may change. Each node runs
-//! once for each sample, however many stops there are.
+//! Runs a model over all samples piece by piece: between pieces, weights of later nodes may change. Each node runs
+//! once for each sample, regardless of the number of pieces.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -17,12 +17,12 @@ use crate::fake_quantization::{declared, open};
 use crate::graph::for_each_read;
 use crate::runtime::{RuntimeError, RuntimeOptions};
 
-/// A model on its way through the samples.
-pub(super) struct Walk {
+/// A partially executed model.
+pub(super) struct IncrementalExecutor {
     model: ModelProto,
     /// The first node that has not run.
     next: usize,
-    /// Tensors that nodes to come read.
+    /// Tensors that later nodes read.
     store: Store,
     /// The last node that reads a tensor.
     last: HashMap<String, usize>,
@@ -31,7 +31,7 @@ pub(super) struct Walk {
     samples: usize,
 }
 
-impl Walk {
+impl IncrementalExecutor {
     /// Reads the samples. The nodes of the model are in an order in which they can run.
     pub fn new(model: ModelProto, data: &mut Data<'_>) -> Result<Self, AlgorithmError> {
         let samples = data.samples.len();
@@ -66,7 +66,7 @@ impl Walk {
         self.graph().output.iter().map(|output| output.name().to_owned()).collect()
     }
 
-    /// Whether a tensor of the samples is kept.
+    /// Returns whether a tensor of the samples is kept.
     pub fn holds(&self, name: &str) -> bool {
         self.live.contains(name)
     }
@@ -86,13 +86,13 @@ impl Walk {
         self.graph().node.iter().position(|node| node.output.iter().any(|name| name == tensor))
     }
 
-    /// A tensor of a sample: one that a node to come reads, or that was kept.
+    /// A tensor of a sample: one that a later node reads, or that was kept.
     pub fn tensor(&self, name: &str, sample: usize) -> Result<Arc<Array<'static>>, AlgorithmError> {
         let found = self.store.get(name, sample)?;
         found.ok_or_else(|| RuntimeError::UnknownTensor(name.to_owned()).into())
     }
 
-    /// Other values for a constant, which only nodes to come have read.
+    /// Replaces a constant that no finished node has read.
     pub fn set_constant(&mut self, name: &str, values: &[f32]) {
         set_constant(&mut self.model, name, values);
     }
@@ -136,7 +136,7 @@ impl Walk {
     }
 
     /// The nodes from where the walk stands to `end`, as a model.
-    fn piece(&self, end: usize, kept: &[&str]) -> Piece {
+    fn piece(&self, end: usize, kept: &[&str]) -> GraphPiece {
         let nodes = &self.graph().node[self.next..end];
         let made: HashSet<&str> = nodes.iter().flat_map(|n| &n.output).map(String::as_str).collect();
         let mut reads = Vec::new();
@@ -152,11 +152,17 @@ impl Walk {
         let later =
             |name: &&String| self.last.get(*name).is_some_and(|&last| last >= end) || kept.contains(&name.as_str());
         let gives = nodes.iter().flat_map(|n| &n.output).filter(|name| !name.is_empty()).filter(later).cloned();
-        Piece { nodes: self.next..end, reads, constants, gives: gives.collect() }
+        GraphPiece { nodes: self.next..end, reads, constants, gives: gives.collect() }
     }
 
     /// Runs a piece over all samples, as many at a time as there are threads: an engine's own threads would change sums.
-    fn run(&self, piece: &Piece, model: &ModelProto, show: &Show<'_>, data: &Data<'_>) -> Result<(), AlgorithmError> {
+    fn run(
+        &self,
+        piece: &GraphPiece,
+        model: &ModelProto,
+        show: &Show<'_>,
+        data: &Data<'_>,
+    ) -> Result<(), AlgorithmError> {
         if piece.gives.is_empty() {
             return Ok(());
         }
@@ -184,7 +190,7 @@ impl Walk {
     fn sample(
         &self,
         session: &mut dyn crate::runtime::Session,
-        piece: &Piece,
+        piece: &GraphPiece,
         sample: usize,
         show: &Show<'_>,
     ) -> Result<(), AlgorithmError> {
@@ -198,7 +204,7 @@ impl Walk {
         shown
     }
 
-    fn model_of(&self, piece: &Piece) -> Result<ModelProto, AlgorithmError> {
+    fn model_of(&self, piece: &GraphPiece) -> Result<ModelProto, AlgorithmError> {
         let graph = self.graph();
         let used = |tensor: &&TensorProto| piece.constants.contains(tensor.name());
         let arrays: Vec<_> = piece.reads.iter().map(|name| self.tensor(name, 0)).collect::<Result<_, _>>()?;
@@ -227,7 +233,7 @@ fn set_constant(model: &mut ModelProto, name: &str, values: &[f32]) {
 }
 
 /// Nodes that run together, and what goes in and out of them.
-struct Piece {
+struct GraphPiece {
     nodes: std::ops::Range<usize>,
     reads: Vec<String>,
     constants: HashSet<String>,

@@ -1,4 +1,4 @@
-//! What an output would not pass is refused before the work: a config.json of another model, a name that llama.cpp stumbles over.
+//! Preflight checks: a config.json of another model, a model name that llama.cpp misinterprets.
 
 use crate::kvant::{Place, copy_dir, names};
 use kvant_container::{Checkpoint, Durability, Layout, TensorDeclaration, Writer};
@@ -16,7 +16,7 @@ fn configured(change: impl FnOnce(&mut Value)) -> Place {
 }
 
 #[test]
-fn a_configuration_of_another_model_is_refused_with_both_numbers() {
+fn config_of_another_model_is_refused_with_both_numbers() {
     let cases: [(&str, Value, [&str; 2]); 6] = [
         ("vocab_size", json!(4096), ["has 2048 rows", "vocab_size of config.json is 4096"]),
         ("num_hidden_layers", json!(9), ["block 4", "is 9, and 4 are there"]),
@@ -37,7 +37,7 @@ fn a_configuration_of_another_model_is_refused_with_both_numbers() {
         let quantize = ["quantize", "nano_llama", "--scheme", "int4_wo_128", "-o", "out"];
         let file = ["quantize", "nano_llama", "--scheme", "Q8_0", "-o", "out.gguf"];
         let lines: [&[&str]; 3] = [&plan, &quantize, &file];
-        // What a file needs of a family is refused there in other words.
+        // Requirements of GGUF files are refused with other messages.
         for line in if key == "architectures" { &lines[..2] } else { &lines[..] } {
             let refused = place.run(line);
             assert_eq!(refused.code, Some(1), "{line:?}: {refused:?}");
@@ -49,7 +49,7 @@ fn a_configuration_of_another_model_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn a_damaged_tokenizer_is_refused() {
+fn damaged_tokenizer_is_refused() {
     let place = Place::new();
     place.write("nano_llama/tokenizer.json", "{");
     let refused = place.run(&["quantize", "nano_llama", "--scheme", "int4_wo_128", "-o", "out"]);
@@ -59,7 +59,7 @@ fn a_damaged_tokenizer_is_refused() {
 }
 
 #[test]
-fn what_is_known_to_be_wrong_can_be_made_all_the_same() {
+fn no_verify_writes_invalid_output() {
     let place = configured(|config| config["num_hidden_layers"] = json!(9));
     place.succeed(&["quantize", "nano_llama", "--scheme", "int4_wo_128", "--no-verify", "-o", "out"]);
     let untied = configured(|config| {
@@ -70,7 +70,7 @@ fn what_is_known_to_be_wrong_can_be_made_all_the_same() {
 }
 
 #[test]
-fn a_name_that_llama_cpp_looks_up_tokens_for_is_refused() {
+fn name_with_builtin_llama_cpp_tokens_is_refused() {
     let place = Place::empty();
     copy_dir(&crate::kvant::nano_llama(), &place.path("my-Phi-3-model"));
     let lines: [&[&str]; 3] = [

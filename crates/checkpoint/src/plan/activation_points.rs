@@ -2,20 +2,20 @@
 
 use super::ParameterTensor;
 use super::error::PlanError;
-use super::layer::{LayerDraft, has_tensor_scale};
+use super::layer::{LayerDraft, has_global_scale};
 use super::recognised::Recognised;
 use kvant_model::family::Role;
 use kvant_model::network::{FusedExperts, Linear};
-use kvant_numeric::Arithmetic;
+use kvant_numeric::ComputeDType;
 use kvant_quant::activation::{self, ActivationStatistic};
 use kvant_quant::scheme::{ActivationScheme, MinScale};
+use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::activation_point::Parameters;
-use kvant_weights::activation_point::Site;
 use kvant_weights::parts::{ActivationSpec, ParameterPart, Side};
 
-/// What is known of a layer besides its plan.
+/// The known facts about a layer besides its plan.
 #[derive(Clone, Debug)]
-pub(super) struct Origin {
+pub(super) struct LayerOrigin {
     /// Its name in the source.
     pub(super) module: String,
     /// What it reads together with others.
@@ -44,18 +44,18 @@ pub(super) enum Kin {
     KeyValue(usize),
 }
 
-impl Origin {
-    pub(super) fn of_linear(linear: &Linear) -> Origin {
+impl LayerOrigin {
+    pub(super) fn of_linear(linear: &Linear) -> LayerOrigin {
         let experts = linear.expert.zip(linear.block).map(|(_, block)| read_by_expert(block, linear.role));
         let siblings = || linear.siblings.map(|group| Shared::Siblings(group.index()));
-        Origin { module: linear.module.clone(), reads: experts.or_else(siblings) }
+        LayerOrigin { module: linear.module.clone(), reads: experts.or_else(siblings) }
     }
 
-    pub(super) fn of_expert(experts: &FusedExperts, module: String) -> Origin {
-        Origin { module, reads: Some(read_by_expert(experts.block, experts.role)) }
+    pub(super) fn of_expert(experts: &FusedExperts, module: String) -> LayerOrigin {
+        LayerOrigin { module, reads: Some(read_by_expert(experts.block, experts.role)) }
     }
 
-    fn kin(&self, side: Side) -> Option<Kin> {
+    fn scale_group(&self, side: Side) -> Option<Kin> {
         match (side, self.reads?) {
             (Side::Input, shared) => Some(Kin::Input(shared)),
             // What the layers put out differs even where they read the same.
@@ -76,11 +76,11 @@ fn read_by_expert(block: usize, role: Role) -> Shared {
 /// A place to observe, before those that stand in for one another are numbered.
 #[derive(Clone, Debug)]
 pub(super) struct SiteDraft {
-    pub(super) site: Site,
+    pub(super) site: ActivationPoint,
     pub(super) scheme: ActivationScheme,
-    pub(super) arithmetic: Arithmetic,
+    pub(super) arithmetic: ComputeDType,
     pub(super) features: usize,
-    pub(super) kin: Option<Kin>,
+    pub(super) scale_group: Option<Kin>,
     /// Whether all of its kin have one scale.
     pub(super) shares: bool,
     pub(super) min_scale: MinScale,
@@ -94,7 +94,11 @@ pub(super) struct ActivationDraft {
 
 impl Recognised<'_> {
     /// The places and tensors of a layer's inputs and outputs.
-    pub(super) fn activations(&self, layer: &LayerDraft, origin: &Origin) -> Result<Vec<ActivationDraft>, PlanError> {
+    pub(super) fn activations(
+        &self,
+        layer: &LayerDraft,
+        origin: &LayerOrigin,
+    ) -> Result<Vec<ActivationDraft>, PlanError> {
         let sides = [(Side::Input, layer.scheme.input), (Side::Output, layer.scheme.output)];
         let quantized = sides.into_iter().filter_map(|(side, scheme)| Some((side, scheme?)));
         quantized.map(|(side, scheme)| self.activation(layer, origin, side, scheme)).collect()
@@ -103,14 +107,14 @@ impl Recognised<'_> {
     fn activation(
         &self,
         layer: &LayerDraft,
-        origin: &Origin,
+        origin: &LayerOrigin,
         side: Side,
         scheme: ActivationScheme,
     ) -> Result<ActivationDraft, PlanError> {
         self.check_activation(&format!("layer `{}`", layer.name), scheme)?;
         let (site, features) = match side {
-            Side::Input => (Site::Input(origin.module.clone()), layer.columns),
-            Side::Output => (Site::Output(origin.module.clone()), layer.rows),
+            Side::Input => (ActivationPoint::Input(origin.module.clone()), layer.columns),
+            Side::Output => (ActivationPoint::Output(origin.module.clone()), layer.rows),
         };
         let spec =
             ActivationSpec { name: &layer.name, side, scheme, features, source: layer.source.dtype, site: &site };
@@ -124,8 +128,8 @@ impl Recognised<'_> {
             scheme,
             arithmetic: layer.source.dtype.arithmetic(),
             features,
-            kin: origin.kin(side),
-            shares: has_tensor_scale(scheme.scheme),
+            scale_group: origin.scale_group(side),
+            shares: has_global_scale(scheme.scheme),
             min_scale: MinScale::default(),
         });
         Ok(ActivationDraft { parts, site })
