@@ -112,12 +112,20 @@ pub(crate) fn of_lost_file(file: &LostFile) -> Error {
     Error::system(message).with_hint(Some(hint.to_owned()))
 }
 
+/// Keeps tests that rewrite or truncate files apart: files that were lost are known to the whole process.
+#[cfg(test)]
+pub(crate) fn files_are_mine() -> std::sync::MutexGuard<'static, ()> {
+    static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn interruption_message_states_what_happens_next() {
+        let _lock = files_are_mine();
         let stop = || Err::<(), _>(Error::new(ErrorKind::Interrupted, "stopped"));
         let of = |stopped| concluded(|| stopped, stop).unwrap_err();
         assert!(of(Stopped::Resumes).message.ends_with("to resume."));
@@ -128,6 +136,7 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn truncated_source_is_an_error_that_names_it() {
+        let _lock = files_are_mine();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("weights");
         std::fs::write(&path, vec![7; 100_000]).unwrap();

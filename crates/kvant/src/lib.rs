@@ -54,7 +54,7 @@
 //! use kvant::{CancelToken, GraphEngine, Job};
 //! use kvant_numeric::kernel::Range;
 //! use kvant_onnx::runtime::RuntimeChoice;
-//! use kvant_quant::observer::{self, Grid, Needs, Observer, ObserverRow, Seen};
+//! use kvant_quant::observer::{self, Grid, Needs, ObservedValues, Observer, ObserverRow};
 //!
 //! #[derive(Debug)]
 //! struct Deviations(f64);
@@ -68,7 +68,7 @@
 //!         Needs::MOMENTS
 //!     }
 //!
-//!     fn range(&self, seen: &Seen<'_>, _: &dyn Grid) -> Range {
+//!     fn range(&self, seen: &ObservedValues<'_>, _: &dyn Grid) -> Range {
 //!         let (moments, full) = (seen.moments(), seen.range());
 //!         let reach = self.0 * moments.deviation();
 //!         Range {
@@ -138,10 +138,12 @@
 //! use kvant_container::{Checkpoint, Dtype};
 //! use kvant_formats::format::stored::{ModuleReader, ModuleTensors, ModuleWeight, WeightLayout};
 //! use kvant_formats::format::{Capabilities, CheckpointFormat, ModelDescription, register};
-//! use kvant_formats::import::{self, ImportError, Stored};
-//! use kvant_weights::parts::{CannotHold, Content, LayerSpec, Packing, Part, ScaleEncoding};
+//! use kvant_formats::import;
 //! use kvant_numeric::pack::NibbleOrder;
 //! use kvant_quant::scheme::{ScaleType, TensorScheme};
+//! use kvant_weights::import_error::ImportError;
+//! use kvant_weights::parts::{CannotHold, Content, LayerSpec, Packing, Part, ScaleEncoding};
+//! use kvant_weights::weight::Stored;
 //! use serde_json::{Value, json};
 //!
 //! /// Bytes, and a scale for each output channel.
@@ -352,9 +354,10 @@
 //!     job.run(&mut (), &CancelToken::new())?;
 //!     Ok(std::fs::read(output.join("model.safetensors"))?)
 //! };
-//! assert!(quantize(&["roots", "gptq"])? != quantize(&["gptq"])?);
+//! let unscaled = quantize(&["gptq"])?;
+//! assert!(quantize(&["roots", "gptq"])? != unscaled);
 //! // No scale is found without a share.
-//! assert!(quantize(&["roots:share=0", "gptq"])? == quantize(&["gptq"])?);
+//! assert!(quantize(&["roots:share=0", "gptq"])? == unscaled);
 //! assert!(quantize(&["gptq", "roots"]).is_err(), "transforms come before roundings");
 //! # Ok(())
 //! # }

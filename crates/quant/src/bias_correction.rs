@@ -25,8 +25,8 @@ impl BiasCorrection {
     /// All of it.
     pub const DEFAULTS: Self = Self { strength: 1.0 };
 
-    /// The bias that makes up for a mean error of each channel; `factor` is what the layer multiplies its bias by. Where that is
-    /// no number, the bias stays.
+    /// The bias that compensates for the mean error of each channel; the layer multiplies its bias by `factor`. A bias that would
+    /// be NaN or infinite stays as it was.
     pub fn corrected(&self, bias: &[f32], mean_error: &[f64], factor: f32) -> Vec<f32> {
         let factor = f64::from(if factor == 0.0 { 1.0 } else { factor });
         let corrected = |(&before, error): (&f32, &f64)| {
@@ -79,7 +79,7 @@ impl MeanInput {
         self.rows
     }
 
-    /// The mean of `(W - Q) x`: one error for each row of the weight, which is no number where an input is none.
+    /// The mean of `(W - Q) x`: one error for each row of the weight, NaN if an input is NaN.
     pub fn errors(&self, weight: &[f32], quantized: &[f32]) -> Vec<f64> {
         let features = self.sums.len().max(1);
         let sums = weight.par_chunks(features).zip(quantized.par_chunks(features)).map(|(weight, quantized)| {

@@ -1,5 +1,6 @@
 //! Graphs that are rewritten in place while a request reads them.
 
+use crate::ending::files_are_mine;
 use crate::{
     CancelToken, Conversion, ConvertTo, Error, ErrorKind, Evaluation, Event, Events, GraphEngine, Job, Limits,
     Sensitivity, Source, Verification,
@@ -65,6 +66,7 @@ fn assert_names(error: &Error, file: &Path) {
 
 #[test]
 fn a_graph_that_is_rewritten_while_it_is_quantized_gets_no_name() {
+    let _lock = files_are_mine();
     for of_data in [false, true] {
         let (directory, job) = job();
         let model = &job.source.model;
@@ -80,6 +82,7 @@ fn a_graph_that_is_rewritten_while_it_is_quantized_gets_no_name() {
 
 #[test]
 fn a_graph_that_is_rewritten_while_it_is_measured_is_an_error() {
+    let _lock = files_are_mine();
     let (_directory, job) = job();
     job.run(&mut (), &CancelToken::new()).unwrap();
     let (float, quantized) = (job.source.model.clone(), job.sinks.output.clone().unwrap());
@@ -109,6 +112,7 @@ fn a_graph_that_is_rewritten_while_it_is_measured_is_an_error() {
 
 #[test]
 fn a_checkpoint_that_is_rewritten_while_it_becomes_a_graph_gets_no_name() {
+    let _lock = files_are_mine();
     let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama");
     let directory = tempfile::tempdir().unwrap();
     let model = directory.path().join("model");
@@ -128,6 +132,7 @@ fn a_checkpoint_that_is_rewritten_while_it_becomes_a_graph_gets_no_name() {
 #[cfg(unix)]
 #[test]
 fn a_graph_that_is_rewritten_while_it_is_verified_is_an_error() {
+    let _lock = files_are_mine();
     use std::os::unix::fs::PermissionsExt;
     let (directory, job) = job();
     // What asks ONNX Runtime is a program of its own, between the first look and the verdict.

@@ -32,7 +32,7 @@ fn of_gguf(path: &Path) -> Result<(BTreeMap<String, InputSums>, Provenance), Ima
     let file = GgufFile::open(path)?;
     let kind = file.metadata().get("general.type").and_then(Value::as_str);
     if kind != Some("imatrix") {
-        return Err(damaged(path, "it is a GGUF file, but no importance matrix"));
+        return Err(damaged(path, "it is a GGUF file, but not an importance matrix"));
     }
     let mut sums = BTreeMap::new();
     for tensor in file.tensors() {

@@ -127,5 +127,5 @@ fn fused_layers_are_requantized_together() {
         convert(&blocks, &dir.path().join("gptq"), ConversionTarget::Codes(FormatHandle::GPTQ), true, 1).unwrap();
     assert_eq!(scheme_of(&plan, "q_proj"), "int8:g128:f16");
     let told = |text: &str| plan.notices().iter().any(|notice| notice.contains(text));
-    assert!(told("7 layers are requantized to `int8:g128:f16`: ") && told("stay in floats"), "{:?}", plan.notices());
+    assert!(told("7 layers are requantized to `int8:g128:f16`: ") && told("stay in float"), "{:?}", plan.notices());
 }
