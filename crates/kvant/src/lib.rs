@@ -19,7 +19,7 @@
 //! job.recipe.scheme = Some("int4_wo_128".to_owned());
 //! job.sinks.output = Some(directory.path().join("int4"));
 //! let Plan::Checkpoint(plan) = job.plan(&mut ())? else { panic!("a checkpoint becomes a checkpoint") };
-//! assert_eq!(plan.plan.layers.len(), 28);
+//! assert_eq!(plan.plan.layers().len(), 28);
 //! let report = job.run(&mut (), &CancelToken::new())?;
 //! assert!(report.outputs()[0].join("model.safetensors").exists());
 //! assert_eq!(report.to_json()["quantized_layers"], 28);
