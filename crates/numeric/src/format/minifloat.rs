@@ -18,21 +18,33 @@ pub struct MiniFloat {
     max_code: u8,
     /// Whether a negative number that rounds to zero keeps its sign bit.
     keeps_negative_zero: bool,
+    above_max: AboveMax,
+}
+
+/// The meaning of the codes above that of the largest value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum AboveMax {
+    /// Numbers, or there are no such codes.
+    Finite,
+    /// NaN.
+    Nan,
+    /// Infinity, then NaN.
+    InfinityAndNan,
 }
 
 impl MiniFloat {
     /// fp4 of OCP MX 1.0: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
-    pub const E2M1: MiniFloat = MiniFloat::new(2, 1, 1, true, 0x7, false);
+    pub const E2M1: MiniFloat = MiniFloat::new(2, 1, 1, true, 0x7, false, AboveMax::Finite);
     /// fp6 of OCP MX 1.0, largest 7.5.
-    pub const E2M3: MiniFloat = MiniFloat::new(2, 3, 1, true, 0x1F, false);
+    pub const E2M3: MiniFloat = MiniFloat::new(2, 3, 1, true, 0x1F, false, AboveMax::Finite);
     /// fp6 of OCP MX 1.0, largest 28.
-    pub const E3M2: MiniFloat = MiniFloat::new(3, 2, 3, true, 0x1F, false);
+    pub const E3M2: MiniFloat = MiniFloat::new(3, 2, 3, true, 0x1F, false, AboveMax::Finite);
     /// fp8 of OCP OFP8 (`e4m3fn`), largest 448; code 0x7F is NaN.
-    pub const E4M3: MiniFloat = MiniFloat::new(4, 3, 7, true, 0x7E, true);
+    pub const E4M3: MiniFloat = MiniFloat::new(4, 3, 7, true, 0x7E, true, AboveMax::Nan);
     /// fp8 of OCP OFP8, largest 57344; codes from 0x7C are infinity and NaN.
-    pub const E5M2: MiniFloat = MiniFloat::new(5, 2, 15, true, 0x7B, true);
+    pub const E5M2: MiniFloat = MiniFloat::new(5, 2, 15, true, 0x7B, true, AboveMax::InfinityAndNan);
     /// Unsigned scale format of AMDFP4, largest 114688 in use; all 256 codes are finite.
-    pub const E5M3: MiniFloat = MiniFloat::new(5, 3, 15, false, 0xFE, false);
+    pub const E5M3: MiniFloat = MiniFloat::new(5, 3, 15, false, 0xFE, false, AboveMax::Finite);
 
     const fn new(
         exponent_bits: u8,
@@ -41,8 +53,9 @@ impl MiniFloat {
         signed: bool,
         max_code: u8,
         keeps_negative_zero: bool,
+        above_max: AboveMax,
     ) -> Self {
-        MiniFloat { exponent_bits, mantissa_bits, bias, signed, max_code, keeps_negative_zero }
+        MiniFloat { exponent_bits, mantissa_bits, bias, signed, max_code, keeps_negative_zero, above_max }
     }
 
     /// Bits of one code.
@@ -68,6 +81,19 @@ impl MiniFloat {
     /// The code of the largest value.
     pub const fn max_code(self) -> u8 {
         self.max_code
+    }
+
+    /// The lowest code, without its sign bit, that is NaN or infinite; `None` where all codes are numbers.
+    pub const fn special_from(self) -> Option<u8> {
+        match self.above_max {
+            AboveMax::Finite => None,
+            AboveMax::Nan | AboveMax::InfinityAndNan => Some(self.max_code + 1),
+        }
+    }
+
+    /// Whether that code is infinity.
+    pub(crate) const fn has_infinity(self) -> bool {
+        matches!(self.above_max, AboveMax::InfinityAndNan)
     }
 
     /// Whether `-0.0`, and negative numbers that round to it, keep the sign bit (as casts to fp8 do and casts to fp4 and
@@ -106,18 +132,14 @@ impl MiniFloat {
         let sign_bit = 1u32 << (self.bits() - 1);
         let negative = self.signed && u32::from(code) & sign_bit != 0;
         let field_bits = self.exponent_bits + self.mantissa_bits;
-        let magnitude = self.special(code).unwrap_or_else(|| self.magnitude(code & (((1u16 << field_bits) - 1) as u8)));
+        let fields = code & (((1u16 << field_bits) - 1) as u8);
+        let magnitude = self.special(fields).unwrap_or_else(|| self.magnitude(fields));
         if negative { -magnitude } else { magnitude }
     }
 
-    fn special(self, code: u8) -> Option<f32> {
-        let magnitude = code & 0x7F;
-        match (self, magnitude) {
-            (MiniFloat::E4M3, 0x7F) => Some(f32::NAN),
-            (MiniFloat::E5M2, 0x7C) => Some(f32::INFINITY),
-            (MiniFloat::E5M2, 0x7D..) => Some(f32::NAN),
-            _ => None,
-        }
+    fn special(self, fields: u8) -> Option<f32> {
+        let from = self.special_from().filter(|from| fields >= *from)?;
+        Some(if fields == from && self.has_infinity() { f32::INFINITY } else { f32::NAN })
     }
 
     fn magnitude(self, code: u8) -> f32 {
@@ -135,11 +157,17 @@ pub(crate) fn pow2(exponent: i32) -> f32 {
 }
 
 #[cfg(test)]
+impl MiniFloat {
+    /// Every format of the table of dtypes: kernels are tested with each of them.
+    pub(crate) fn all() -> Vec<MiniFloat> {
+        let float = |dtype| if let super::DType::MiniFloat(float) = dtype { Some(float) } else { None };
+        super::DTYPES.iter().filter_map(|row| float(row.dtype)).collect()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-
-    const ALL: [MiniFloat; 6] =
-        [MiniFloat::E2M1, MiniFloat::E2M3, MiniFloat::E3M2, MiniFloat::E4M3, MiniFloat::E5M2, MiniFloat::E5M3];
 
     /// The specification of rounding, deliberately plain: the neighbours are found by search, the nearer one wins.
     fn search(format: MiniFloat, magnitude: f32) -> u8 {
@@ -171,7 +199,7 @@ mod tests {
 
     #[test]
     fn encoding_matches_search_at_boundaries() {
-        for format in ALL {
+        for format in MiniFloat::all() {
             let grid: Vec<f32> = (0..=format.max_code()).map(|code| format.decode(code)).collect();
             let middles = grid.windows(2).map(|w| w[0] + (w[1] - w[0]) / 2.0);
             let outside = [1e-45, 1e-38, 1e-20, 1e20, f32::MAX, f32::INFINITY];
@@ -188,26 +216,35 @@ mod tests {
     #[test]
     fn encoding_matches_search_for_sampled_bit_patterns() {
         // A stride that is coprime to 2^32 walks through all exponents, signs and mantissa tails.
-        let mut bits = 0u32;
+        let (all, mut bits) = (MiniFloat::all(), 0u32);
         for i in 0..300_000 {
             bits = bits.wrapping_add(2_654_435_769);
             let value = f32::from_bits(bits);
             if value.is_finite() {
-                assert_as_specified(ALL[i % ALL.len()], value);
+                assert_as_specified(all[i % all.len()], value);
             }
         }
     }
 
     #[test]
     fn largest_values_and_exponents_match_the_specifications() {
-        assert_eq!(ALL.map(MiniFloat::max), [6.0, 7.5, 28.0, 448.0, 57344.0, 114_688.0]);
-        assert_eq!(ALL.map(MiniFloat::max_exponent), [2, 2, 4, 8, 15, 16]);
-        assert_eq!(ALL.map(MiniFloat::bits), [4, 6, 6, 8, 8, 8]);
+        let expected = [
+            ("e2m1", 6.0, 2, 4),
+            ("e2m3", 7.5, 2, 6),
+            ("e3m2", 28.0, 4, 6),
+            ("e4m3", 448.0, 8, 8),
+            ("e5m2", 57344.0, 15, 8),
+            ("e5m3", 114_688.0, 16, 8),
+        ];
+        let facts = |format: MiniFloat| (format.max(), format.max_exponent(), format.bits());
+        let name = |format| super::super::DType::MiniFloat(format).to_string();
+        let found: Vec<_> = MiniFloat::all().into_iter().map(|format| (name(format), facts(format))).collect();
+        assert_eq!(found, expected.map(|(name, max, exponent, bits)| (name.to_owned(), (max, exponent, bits))));
     }
 
     #[test]
     fn every_code_round_trips() {
-        for format in ALL {
+        for format in MiniFloat::all() {
             for code in 0..=format.max_code() {
                 assert_eq!(format.encode(format.decode(code)), code, "{format:?}");
             }

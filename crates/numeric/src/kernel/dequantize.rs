@@ -171,16 +171,12 @@ impl Decoder {
     fn new(format: MiniFloat) -> Decoder {
         let mantissa = format.mantissa_bits();
         let sign = if format.is_signed() { 1 << (format.bits() - 1) } else { 0 };
-        let (special_from, infinity) = match format {
-            MiniFloat::E4M3 => (0x7F, u32::MAX),
-            MiniFloat::E5M2 => (0x7C, 0x7C),
-            _ => (u32::MAX, u32::MAX),
-        };
+        let special_from = format.special_from().map_or(u32::MAX, u32::from);
         Decoder {
             fields: (1 << (format.bits() - u32::from(format.is_signed()))) - 1,
             normal_from: 1 << mantissa,
             special_from,
-            infinity,
+            infinity: if format.has_infinity() { special_from } else { u32::MAX },
             shift: 23 - mantissa,
             rebias: ((127 - format.bias()) as u32) << 23,
             step: crate::format::pow2(1 - format.bias() - mantissa as i32),
@@ -208,9 +204,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const FLOATS: [MiniFloat; 6] =
-        [MiniFloat::E2M1, MiniFloat::E2M3, MiniFloat::E3M2, MiniFloat::E4M3, MiniFloat::E5M2, MiniFloat::E5M3];
-
     fn kinds() -> Vec<CodeKind> {
         let integers = (2..=8).flat_map(|bits| {
             [false, true]
@@ -218,7 +211,7 @@ mod tests {
                 .into_iter()
                 .chain([CodeKind::OffsetInteger { bits }])
         });
-        integers.chain(FLOATS.map(CodeKind::Float)).collect()
+        integers.chain(MiniFloat::all().into_iter().map(CodeKind::Float)).collect()
     }
 
     fn bits_of(kind: CodeKind) -> u32 {
@@ -232,7 +225,7 @@ mod tests {
     fn float_codes_decode_as_specified_on_every_isa() {
         let codes: Vec<u8> = (0..=255).collect();
         for isa in Isa::available() {
-            for format in FLOATS {
+            for format in MiniFloat::all() {
                 let mut out = vec![0.0; 256];
                 let scales = RowScales { scales: &[1.0], zero_points: &[], group: 256, first: 256 };
                 dequantize_row(isa, CodeKind::Float(format), &codes, scales, &mut out);

@@ -224,13 +224,12 @@ mod tests {
 
     #[test]
     fn float_codes_match_the_specification() {
-        const FORMATS: [MiniFloat; 6] =
-            [MiniFloat::E2M1, MiniFloat::E2M3, MiniFloat::E3M2, MiniFloat::E4M3, MiniFloat::E5M2, MiniFloat::E5M3];
+        let formats = MiniFloat::all();
         let divisions = [ComputeDType::F32, ComputeDType::Bf16, ComputeDType::F16].map(Scaling::Divide);
         each_kind(|isa, elements, values| {
             for (i, group) in GROUPS.into_iter().enumerate() {
                 for scaling in [Scaling::PowerOfTwo, divisions[0], divisions[1], divisions[2]] {
-                    let format = FORMATS[(i + values.len()) % FORMATS.len()];
+                    let format = formats[(i + values.len()) % formats.len()];
                     let plain = [0.37, 1e-12, 3.3e15, 1.0];
                     // 2^-127 is a subnormal.
                     let powers = [1.0, f32::from_bits(0x0040_0000), 2.0f32.powi(-110), 2.0f32.powi(100)];

@@ -43,9 +43,6 @@ mod tests {
     use super::*;
     use crate::ComputeDType;
 
-    const ALL: [MiniFloat; 6] =
-        [MiniFloat::E2M1, MiniFloat::E2M3, MiniFloat::E3M2, MiniFloat::E4M3, MiniFloat::E5M2, MiniFloat::E5M3];
-
     /// Every value, every midpoint and their float neighbours, of both signs, and what lies outside.
     fn probes(format: MiniFloat) -> Vec<f32> {
         let grid: Vec<f32> = (0..=format.max_code()).map(|c| format.decode(c)).collect();
@@ -59,7 +56,7 @@ mod tests {
     #[test]
     fn minifloat_codes_match_the_specification_at_every_boundary() {
         for isa in Isa::available() {
-            for format in ALL {
+            for format in MiniFloat::all() {
                 let values = probes(format);
                 let mut codes = vec![0; values.len()];
                 encode_minifloat(isa, format, Scaling::PowerOfTwo, &values, values.len(), &[1.0], &mut codes);

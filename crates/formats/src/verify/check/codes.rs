@@ -4,13 +4,12 @@ use super::DAMAGED;
 use crate::verify::scan::{self, Floats};
 use crate::verify::subject::CheckpointView;
 use kvant_container::TensorView;
-use kvant_numeric::format::MiniFloat;
 use kvant_quant::finding::Findings;
 use kvant_weights::parts::{Content, Packing};
 use rayon::prelude::*;
 
 pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
-    let weights = subject.survey.weights.iter().filter_map(|weight| Some((least_of_no_number(weight.float?)?, weight)));
+    let weights = subject.survey.weights.iter().filter_map(|weight| Some((weight.float?.special_from()?, weight)));
     let views = weights.flat_map(|(least, weight)| codes(&weight.parts).map(move |view| (least, view)));
     let views: Vec<(u8, TensorView<'_>)> = views.collect();
     let found: Vec<_> =
@@ -18,11 +17,6 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for (name, count) in found.into_iter().filter(|(_, count)| *count > 0) {
         findings.error(name, format!("{count} codes are NaN or infinite"), DAMAGED);
     }
-}
-
-/// The least magnitude that is no number; `None` where all codes are numbers.
-fn least_of_no_number(format: MiniFloat) -> Option<u8> {
-    [(MiniFloat::E4M3, 0x7F), (MiniFloat::E5M2, 0x7C)].into_iter().find(|(known, _)| *known == format).map(|(_, at)| at)
 }
 
 /// The tensors of codes that have a byte each.
