@@ -207,7 +207,7 @@ fn float_specs(scheme: FloatScheme, place: PatternPlace) -> Result<Vec<TensorSpe
             observer_cls: Some("PerBlockMXObserver".into()),
             scale_format: Some(scale_format.into()),
             scale_type: Some(scale_type.into()),
-            ..scaled(float_dtype(scheme.format), scheme.granularity, place)?
+            ..scaled(float_dtype(scheme.format)?, scheme.granularity, place)?
         })
     };
     match scheme.scale {
@@ -241,7 +241,7 @@ fn plain_float_spec(scheme: FloatScheme, scale: ScaleType, place: PatternPlace) 
         observer_cls: Some(observer::class(scheme.granularity, scheme.observer, false).into()),
         scale_type: (!unsaid).then(|| scale_type(scale).into()),
         symmetric: Some(true),
-        ..scaled(float_dtype(scheme.format), scheme.granularity, place)?
+        ..scaled(float_dtype(scheme.format)?, scheme.granularity, place)?
     })
 }
 
@@ -257,15 +257,19 @@ fn of_tensor(dtype: &'static str, place: PatternPlace) -> Result<TensorSpec, Can
     })
 }
 
-fn float_dtype(format: MiniFloat) -> &'static str {
-    match format {
+fn float_dtype(format: MiniFloat) -> Result<&'static str, CannotHold> {
+    Ok(match format {
         MiniFloat::E2M1 => "fp4",
         MiniFloat::E2M3 => "fp6_e2m3",
         MiniFloat::E3M2 => "fp6_e3m2",
         MiniFloat::E5M2 => "fp8_e5m2",
         MiniFloat::E5M3 => "fp8_e5m3",
-        _ => "fp8_e4m3",
-    }
+        MiniFloat::E4M3 => "fp8_e4m3",
+        other => {
+            let reason = format!("Quark has no `{}`", DType::MiniFloat(other));
+            return Err(CannotHold::new(reason, "use e4m3, e5m2, or ‹format› tensors"));
+        }
+    })
 }
 
 /// The name of a scale rule. Of weights the scales are stored, so that the nearest name does where Quark lacks the rule.
