@@ -46,6 +46,8 @@ pub struct Family {
     /// Modules that stay in the source's precision by default: globs on full module names. Heads and routers are kept
     /// whether or not they stand here.
     pub keep: &'static [&'static str],
+    /// Parts of module names that transformers changes when it loads a model: on disk, then in memory.
+    pub in_memory: &'static [(&'static str, &'static str)],
 }
 
 /// The parts of the model outside its blocks. Paths are relative to `path`, except for the heads, which are absolute.

@@ -38,4 +38,5 @@ pub const FAMILY: Family = Family {
         ..Math::LLAMA
     },
     keep: &["embed_out", "lm_head"],
+    in_memory: &[("embed_out", "lm_head")],
 };

@@ -24,4 +24,5 @@ pub const FAMILY: Family = Family {
     parameters: &[],
     math: Math::LLAMA,
     keep: &["lm_head"],
+    in_memory: &[],
 };

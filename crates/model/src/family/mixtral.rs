@@ -23,5 +23,6 @@ pub const FAMILY: Family = Family {
         rule: Routing::SoftmaxThenTop,
     }),
     keep: &["lm_head", "*.gate"],
+    in_memory: &[("block_sparse_moe", "mlp"), ("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")],
     ..mistral::FAMILY
 };

@@ -44,4 +44,5 @@ pub const FAMILY: Family = Family {
         ..Math::LLAMA
     },
     keep: &["lm_head"],
+    in_memory: &[],
 };

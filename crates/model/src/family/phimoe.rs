@@ -24,5 +24,6 @@ pub const FAMILY: Family = Family {
     }),
     norms: PRE_NORMS,
     norm_kind: NormKind::LayerNorm,
+    in_memory: &[],
     ..mixtral::FAMILY
 };
