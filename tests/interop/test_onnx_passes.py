@@ -7,6 +7,7 @@ made here, and, where they are at hand, those of $KVANT_ONNX_MODELS and of ../sh
 import json
 import os
 import pathlib
+import re
 import subprocess
 
 import numpy as np
@@ -19,9 +20,7 @@ import onnx_pass_models
 REPO = pathlib.Path(__file__).resolve().parents[2]
 # What these change is what callers give and get; test_onnx_sources.py looks at them.
 OF_THE_ENDS = {"float-ends", "nhwc-inputs"}
-PASSES = sorted(
-    line.split('"')[1] for line in (REPO / "crates/onnx/src/pass/mod.rs").read_text().splitlines() if line.startswith('        name: "')
-)
+PASSES = sorted(re.findall(r'\bname: "([a-z0-9-]+)"', (REPO / "crates/onnx/src/pass/mod.rs").read_text()))
 PASSES = [name for name in PASSES if name not in OF_THE_ENDS]
 
 
