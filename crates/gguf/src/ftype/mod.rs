@@ -18,7 +18,7 @@ pub use rules::choose;
 /// A named mix.
 #[allow(non_camel_case_types)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the table says it: MIXES")]
+#[expect(missing_docs, reason = "the table says it: FTYPES")]
 pub enum Ftype {
     F32,
     F16,
