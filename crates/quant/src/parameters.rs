@@ -164,7 +164,7 @@ fn power_of_two(format: Int, zero_point: ZeroPoint, range: Range) -> Affine {
 
 impl FloatScheme {
     /// The scale of elements whose largest magnitude is `amax`, as it is stored; `global_scale` is that of the whole
-    /// tensor where the scheme has one ([`global_scale`](Self::tensor_scale)).
+    /// tensor where the scheme has one ([`global_scale`](Self::global_scale)).
     ///
     /// * plain: `amax / max`, [`EPSILON`] for zeros,
     /// * e8m0: [`shared_scale`],

@@ -244,7 +244,7 @@ impl QuantTensor {
         }
     }
 
-    /// Scales as they are stored: for two-level schemes the block scales, which [`global_scale`](Self::tensor_scale)
+    /// Scales as they are stored: for two-level schemes the block scales, which [`global_scale`](Self::global_scale)
     /// multiplies.
     pub fn scales(&self) -> &[f32] {
         &self.scales

@@ -286,7 +286,7 @@ impl Output {
     /// inspection, and a rerun reaches the same point at once.
     ///
     /// # Errors
-    /// As [`finish`](Self::finish), and [`EngineError::Unfit`].
+    /// As [`finish`](Self::finish), and [`EngineError::VerificationFailed`].
     pub fn place(
         self,
         plan: &dyn CompletePlan,

@@ -60,7 +60,7 @@ pub trait CompletePlan: OutputPlan {
     /// Verifies the directory or file that is complete but for its name.
     ///
     /// # Errors
-    /// [`EngineError::Unfit`] where a check finds an error.
+    /// [`EngineError::VerificationFailed`] where a check finds an error.
     fn accept(&self, output: &Path) -> Result<(), EngineError> {
         accept(output)
     }

@@ -18,7 +18,7 @@ pub enum Verify {
 /// Verifies an output that is complete but for its name.
 ///
 /// # Errors
-/// [`EngineError::Unfit`] where a check finds an error.
+/// [`EngineError::VerificationFailed`] where a check finds an error.
 pub(super) fn accept(output: &Path) -> Result<(), EngineError> {
     let report = verify(output, &Options { reads: Reads::Floats, ..Options::default() })?;
     let errors: Vec<_> = report.errors().collect();

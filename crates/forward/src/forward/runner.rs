@@ -46,7 +46,7 @@ impl<'r, 'a> Runner<'r, 'a> {
     }
 
     /// Leads the stream `x` through a block; [`ControlFlow::Break`] where the variation ended it, when `x` is what another
-    /// run can [resume](super::Resume) with.
+    /// run can resume with: see [`StartFrom`](super::StartFrom).
     pub fn block(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, x: &mut [f32]) -> ControlFlow<()> {
         self.run(v, length).block(block, x)
     }

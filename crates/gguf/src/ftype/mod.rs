@@ -1,5 +1,5 @@
 //! The ftypes of llama.cpp: the type of a tensor by its role and depth. One row per ftype in [`FTYPES`]; how it
-//! deviates from its base type is in [`rules`]. No bytes.
+//! deviates from its base type is in `rules`. No bytes.
 //!
 //! Source: `llama_tensor_get_type_impl` and `tensor_type_fallback` of llama.cpp's `src/llama-quant.cpp`, `enum llama_ftype`.
 

@@ -67,7 +67,7 @@ pub struct Preprocessing {
     pub crop: Option<(u32, u32)>,
     /// Then pad to height and width around the centre.
     pub pad: Option<(u32, u32)>,
-    /// Red, green and blue of padding; `None` is black, and [`LETTERBOX_FILL`] for a letterbox.
+    /// Red, green and blue of padding; `None` is black, and grey (114) for a letterbox.
     pub fill: Option<[u8; 3]>,
     /// Then multiply.
     pub scale: f32,

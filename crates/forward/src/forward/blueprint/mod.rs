@@ -91,7 +91,7 @@ impl Block {
         [self.attention.layers(), self.feed_forward.layers()].concat()
     }
 
-    /// Returns whether a run can continue one that ended at this depth: see [`StartFrom`](super::Resume).
+    /// Returns whether a run can continue one that ended at this depth: see [`StartFrom`](super::StartFrom).
     pub fn resumes_at(&self, depth: StopAt) -> bool {
         self.residual != Residual::Parallel && (depth == StopAt::FeedForward || self.resumed_layer(depth).is_some())
     }

@@ -101,12 +101,12 @@ impl GptqFactors {
         self.damping
     }
 
-    /// Rounds a row-major weight of `rows` rows. Scales and zero points are those of [`Rtn`] for the weight as it comes, its
+    /// Rounds a row-major weight of `rows` rows. Scales and zero points are those of [`Rtn`](crate::rounding::Rtn) for the weight as it comes, its
     /// dead columns zero (with [`Groups::Dynamic`], for each group of columns as updated); only the codes are chosen
     /// otherwise. All threads of the current rayon pool take part; the codes do not depend on their number.
     ///
     /// # Errors
-    /// Those of [`Rtn::new`] and [`Rtn::round`], and where the weight has other columns than the Hessian.
+    /// Those of [`Rtn::new`](crate::rounding::Rtn::new) and [`Rtn::round`](crate::rounding::Rtn::round), and where the weight has other columns than the Hessian.
     pub fn round(
         &self,
         weights: &[f32],
