@@ -2,6 +2,7 @@
 //! shape inference without a panic, and passes the check again.
 #![no_main]
 
+use kvant_container::Diagnostic;
 use kvant_container::onnx::{Bytes, ModelProto, parse};
 use kvant_onnx::graph::check;
 use kvant_onnx::pass::{ALL, Context, Selection, simplify, upgrade_opset};
@@ -13,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = infer(&model);
     match check(&model) {
         Ok(()) => rewrite(model),
-        Err(error) => assert!(!error.to_string().contains('\n') && !error.hint().is_empty()),
+        Err(error) => assert!(!error.to_string().contains('\n') && error.hint().is_some_and(|hint| !hint.is_empty())),
     }
 });
 
