@@ -8,10 +8,10 @@
 //! * [`engine`]: the doing, in parallel, in bounded memory, resumable; [`blockwise`]: one decoder block after the other, with
 //!   [`folding`] of the scales that transforms find,
 //! * [`conversion`]: from one format to another,
-//! * [`gguf`]: the same way to a GGUF file, with a plan of its own,
+//! * [`gguf`]: the same steps for a GGUF file, with its own plan,
 //! * [`onnx`]: a decoder as an ONNX graph.
 //!
-//! What stands below has crates of its own: `kvant_model` (a checkpoint's headers and config.json, seen as a model),
+//! The layers below are crates of their own: `kvant_model` (a checkpoint's headers and config.json, seen as a model),
 //! `kvant_weights`, `kvant_formats` (checkpoint formats, what loaders accept, verification), `kvant_gguf` (GGUF files as sources),
 //! `kvant_data` and `kvant_forward`.
 //!

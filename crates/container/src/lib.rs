@@ -72,7 +72,7 @@ pub use checkpoint::{
     AdapterSource, Checkpoint, CheckpointError, CustomCode, LeftOutFile, LeftOutReason, MANIFEST_FILE, MissingCode,
 };
 pub use diagnostic::{Diagnostic, ErrorKind};
-pub use directory::{directory_of, model_directory};
+pub use directory::{MissingFolder, directory_of, model_directory, names_below};
 pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
 pub use error::{Error, WriterError, io_hint};
 pub use geometry::{Geometry, OutputFile, Place};

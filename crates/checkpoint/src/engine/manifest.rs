@@ -3,7 +3,8 @@
 
 use kvant_container::unfinished::OutputError;
 use kvant_container::{
-    Durability, MANIFEST_FILE, TEMPORARY, directory_of, of_record, positioned, recorded_name, shown, write_file,
+    Durability, MANIFEST_FILE, MissingFolder, TEMPORARY, directory_of, names_below, of_record, positioned,
+    recorded_name, shown, write_file,
 };
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -59,7 +60,7 @@ pub fn record_files<'p>(
     files: impl IntoIterator<Item = &'p Path>,
     durability: Durability,
 ) -> Result<(), OutputError> {
-    let names = files.into_iter().filter_map(|file| Some(text(file.strip_prefix(dir).ok()?.to_owned()))).collect();
+    let names = files.into_iter().filter_map(|file| Some(recorded_name(file.strip_prefix(dir).ok()?))).collect();
     write_for(dir, names, durability)
 }
 
@@ -96,7 +97,7 @@ fn write_for(dir: &Path, names: Vec<String>, durability: Durability) -> Result<(
 /// Refuses to give a directory its name while it holds anything but what the run wrote: that is somebody's, and would later be taken
 /// for Kvant's own. A temporary file of an interrupted run is removed.
 pub(super) fn refuse_others(dir: &Path, written: impl IntoIterator<Item = PathBuf>) -> Result<(), OutputError> {
-    let written: BTreeSet<String> = written.into_iter().map(text).collect();
+    let written: BTreeSet<String> = written.into_iter().map(|name| recorded_name(&name)).collect();
     if !dir.is_dir() {
         return Ok(());
     }
@@ -168,32 +169,11 @@ fn recorded(path: &Path) -> io::Result<Recorded> {
     Ok(Recorded { bytes, xxh3_of_4mib: format!("{:016x}", xxh3_64(hashes.as_flattened())) })
 }
 
-/// All files below a directory but the manifest, and folders without any, sorted, with `/` between folders.
+/// All files below a directory but the manifest, and folders without any.
 fn names(dir: &Path) -> io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    let mut left = vec![PathBuf::new()];
-    while let Some(folder) = left.pop() {
-        let entries = fs::read_dir(dir.join(&folder))?.collect::<io::Result<Vec<_>>>()?;
-        if entries.is_empty() && folder != Path::new("") {
-            names.push(folder);
-            continue;
-        }
-        for entry in entries {
-            let name = folder.join(entry.file_name());
-            match entry.file_type()?.is_dir() {
-                true => left.push(name),
-                false => names.push(name),
-            }
-        }
-    }
-    let mut names: Vec<String> = names.into_iter().map(text).filter(|name| name != MANIFEST_FILE).collect();
-    names.sort();
+    let mut names = names_below(dir, MissingFolder::Fail)?;
+    names.retain(|name| name != MANIFEST_FILE);
     Ok(names)
-}
-
-/// A name with `/` between folders; one that is not UTF-8 so that [`of_record`] finds the file again.
-pub(super) fn text(name: PathBuf) -> String {
-    recorded_name(&name)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::plan::CalibratedPlan;
 use kvant_container::unfinished::{
     Claim, Entry, Held, Journal, Options, OutputError, Paths, Room, Written, check_beside, remove, remove_written,
 };
-use kvant_container::{Checkpoint, Durability, Writer, positioned, python_json};
+use kvant_container::{Checkpoint, Durability, Writer, positioned, python_json, recorded_name};
 use kvant_formats::import::side_files;
 use std::collections::BTreeSet;
 use std::fs;
@@ -377,7 +377,7 @@ fn files_of_tensors(plan: &dyn OutputPlan) -> Vec<PathBuf> {
 }
 
 fn names(files: &[PathBuf]) -> BTreeSet<String> {
-    files.iter().map(|file| manifest::text(file.clone())).collect()
+    files.iter().map(|file| recorded_name(file)).collect()
 }
 
 /// Accepts the jobs of an earlier run whose bytes match its records. A repeated job is recorded twice.

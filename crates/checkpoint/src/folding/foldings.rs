@@ -99,7 +99,7 @@ impl<'n, 'a> ScaleFusion<'n, 'a> {
         Ok(())
     }
 
-    /// The bias that a module has now, a single expert's included; `None` where it has none that can be changed.
+    /// The current bias of a module, or of a single expert; `None` without a bias that can be changed.
     pub fn bias(&self, module: &str) -> Option<Vec<f32>> {
         let known = self.modules.get(module)?;
         let (tensor, first) = known.bias?;
@@ -300,7 +300,7 @@ fn multiply(factors: &mut Option<Vec<f32>>, more: &[f32]) {
 }
 
 /// # Errors
-/// [`ScaleFusionError::Overflow`] where a value is no number.
+/// [`ScaleFusionError::Overflow`] where a value is NaN or infinite.
 fn finite(module: &str, vectors: &[(usize, Vector, Vec<f32>)]) -> Result<(), ScaleFusionError> {
     match vectors.iter().all(|(_, _, values)| values.iter().all(|value| value.is_finite())) {
         true => Ok(()),

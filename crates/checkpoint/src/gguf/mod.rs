@@ -5,7 +5,7 @@
 //! * [`recipe`]: an ftype, and tensor types by name,
 //! * [`plan`]: the contents of the file: metadata, tensors, types, offsets; invalid requests are refused here,
 //! * [`run`]: the execution, in parallel, in bounded memory, resumable through the same [`Output`](crate::engine::Output),
-//! * [`restore`](kvant_gguf::model::restore): files read back, as the checkpoints that they were made of,
+//! * [`restore`](kvant_gguf::model::restore): GGUF files read back as the checkpoints that they were converted from,
 //! * [`imatrix`]: the importance of inputs, measured or read from llama.cpp's files.
 //!
 //! Names of tensors follow from roles, transformations of weights from the descriptions of families: [`architecture`](kvant_gguf::model::architecture) says

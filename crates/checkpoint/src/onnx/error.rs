@@ -21,7 +21,7 @@ pub enum OnnxExportError {
         /// The reason.
         cause: SchemeError,
     },
-    /// A weight or a scale is no number.
+    /// A weight or a scale is NaN or infinite.
     #[error("layer `{layer}`: {what} is not finite")]
     NotFinite {
         /// The layer.

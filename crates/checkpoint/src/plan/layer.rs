@@ -45,7 +45,7 @@ pub enum SourceStorage {
 pub enum PackedUse {
     /// Its codes are taken over in the form of the layer's scheme.
     Codes,
-    /// Its values are quantized anew.
+    /// Its values are requantized.
     Values,
 }
 

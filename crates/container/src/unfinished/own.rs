@@ -4,13 +4,14 @@
 use super::output_error::OutputError;
 use super::paths::Paths;
 use crate::checkpoint::MANIFEST_FILE;
+use crate::directory::{MissingFolder, names_below};
 use crate::new_file::TEMPORARY;
-use crate::path_text::{of_record, recorded_name};
+use crate::path_text::of_record;
 use crate::removal::or_gone;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Refuses somebody else's files among unfinished work; `written` are the names that the journal has of files in `name.partial/`.
 ///
@@ -81,28 +82,7 @@ fn begins_as_result(path: &Path) -> bool {
     File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok() && first == *HEAD
 }
 
-/// All files below a directory, and folders without any, sorted, with `/` between folders, as records name them; none where there is no
-/// directory.
+/// The files below a directory that may not exist.
 fn names(dir: &Path) -> io::Result<Vec<String>> {
-    let (mut names, mut left) = (Vec::new(), vec![PathBuf::new()]);
-    while let Some(folder) = left.pop() {
-        let entries = match fs::read_dir(dir.join(&folder)) {
-            Err(cause) if matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
-            entries => entries?.collect::<io::Result<Vec<_>>>()?,
-        };
-        if entries.is_empty() && folder != Path::new("") {
-            names.push(folder);
-            continue;
-        }
-        for entry in entries {
-            let name = folder.join(entry.file_name());
-            match entry.file_type()?.is_dir() {
-                true => left.push(name),
-                false => names.push(name),
-            }
-        }
-    }
-    let mut names: Vec<String> = names.into_iter().map(|name| recorded_name(&name)).collect();
-    names.sort();
-    Ok(names)
+    names_below(dir, MissingFolder::Skip)
 }

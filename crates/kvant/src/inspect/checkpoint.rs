@@ -66,8 +66,9 @@ impl CheckpointInspection {
 
     /// Without a config.json there is nothing to compare names with; quantization has its own place.
     pub fn notices(&self) -> Vec<String> {
-        let tells = |notice: &&Notice| self.config.is_some() && !matches!(notice, Notice::AlreadyQuantized { .. });
-        self.network.notices().iter().filter(tells).map(ToString::to_string).collect()
+        let is_reported =
+            |notice: &&Notice| self.config.is_some() && !matches!(notice, Notice::AlreadyQuantized { .. });
+        self.network.notices().iter().filter(is_reported).map(ToString::to_string).collect()
     }
 
     /// Bytes of all tensors.

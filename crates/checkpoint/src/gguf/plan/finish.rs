@@ -81,7 +81,7 @@ impl Planner<'_> {
 
     fn notices(&self, recipe: &GgufRecipe) -> Result<Vec<String>, GgufPlanError> {
         let mut notices: Vec<String> =
-            self.model.network.notices().iter().filter(tells).map(Notice::to_string).collect();
+            self.model.network.notices().iter().filter(is_reported).map(Notice::to_string).collect();
         let others = self.model.dropped.iter().filter(|tensor| tensor.reason == "vision or audio").count();
         if others > 0 {
             notices
@@ -155,7 +155,7 @@ fn stored(tensors: &[ImportedTensor<'_>], content: &Content) -> TensorType {
 }
 
 /// Returns whether a notice applies here: quantized and omitted tensors are reported differently.
-fn tells(notice: &&Notice) -> bool {
+fn is_reported(notice: &&Notice) -> bool {
     matches!(notice, Notice::ExtraLayers { .. })
 }
 

@@ -1,4 +1,4 @@
-//! Layers of a quantized source that the recipe excludes while others are quantized anew: they keep their codes, in the form that
+//! Layers of a quantized source that the recipe excludes while others are requantized: they keep their codes, in the form that
 //! the output holds, or the plan is refused.
 
 use super::{CommonSchemes, Fitted, StoredDefaults, Task, some_of};
@@ -40,7 +40,7 @@ impl<'c, 'a> ExcludedCodes<'c, 'a> {
         self.task.as_ref().filter(|_| reason == EXCLUDED && source.tensors[weight].has_codes())
     }
 
-    /// A layer that keeps its codes, or loses them; `None` where it has none to keep.
+    /// A layer that keeps its codes, or loses them; `None` for a layer without codes.
     pub(in crate::plan) fn of_linear(
         &self,
         source: &Recognised<'_>,

@@ -37,7 +37,7 @@ impl Recognised<'_> {
         let (layer, matrix) = self.draft_of_codes(task, linear)?;
         let common = linear.siblings.and_then(|group| task.common.get(&group)).filter(|_| task.conversion.requantize);
         let fit = match common.filter(|common| task.defaults.scheme_of(matrix).as_ref() != Some(*common)) {
-            Some(weight) => self.anew(task, &layer, layer.scheme(*weight), None, None)?,
+            Some(weight) => self.requantized(task, &layer, layer.scheme(*weight), None, None)?,
             None => self.fit(task, matrix, &layer, None)?,
         };
         Ok(Some(Fitted { layer, fit }))
@@ -54,7 +54,7 @@ impl Recognised<'_> {
         let Some(stored) = task.defaults.scheme_of(matrix) else {
             let refusal = self.refusal(&layer.tensor, matrix.unlike(), way_out(task.conversion.requantize));
             return match matrix.like().filter(|_| task.conversion.requantize) {
-                Some(weight) => self.anew(task, layer, layer.scheme(weight), fused, Some(refusal)),
+                Some(weight) => self.requantized(task, layer, layer.scheme(weight), fused, Some(refusal)),
                 None => Err(refusal),
             };
         };
@@ -82,12 +82,12 @@ impl Recognised<'_> {
             (true, Some((scheme, loss))) if loss.relative <= SMALL_LOSS => {
                 Ok(Fit { scheme, packed_use: PackedUse::Codes, loss: Some(loss) })
             }
-            (true, _) => self.anew(task, layer, layer.scheme(stored), fused, refused),
+            (true, _) => self.requantized(task, layer, layer.scheme(stored), fused, refused),
         }
     }
 
-    /// The nearest scheme to which values are quantized anew.
-    fn anew(
+    /// The nearest scheme to which values are requantized.
+    fn requantized(
         &self,
         task: &Task<'_, '_>,
         layer: &CodedLayer,
@@ -100,7 +100,7 @@ impl Recognised<'_> {
         Ok(Fit { scheme, packed_use: PackedUse::Values, loss: None })
     }
 
-    /// Returns whether the target holds a layer that is quantized anew to a scheme.
+    /// Returns whether the target holds a layer that is requantized to a scheme.
     pub(super) fn holds(
         &self,
         task: &Task<'_, '_>,

@@ -1,5 +1,5 @@
 //! Planning a conversion: every weight that is quantized in the source gets the form of its codes that the target holds, or is
-//! refused, or, where loss is accepted, quantized anew. All else is carried over.
+//! refused, or, where loss is accepted, requantized. Other tensors are copied.
 
 mod coded;
 mod excluded;
@@ -325,7 +325,7 @@ impl Recognised<'_> {
         Drafts::join(layers.chain(biases))
     }
 
-    /// Says which layers are quantized anew, those of a scheme together, and whether activations are left out.
+    /// Says which layers are requantized, those of a scheme together, and whether activations are left out.
     fn losses(&self, task: &Task<'_, '_>, drafts: &[Draft]) -> Vec<String> {
         let layers = draft::layers(drafts).map(|drafted| &drafted.layer);
         let mut anew: BTreeMap<String, Vec<&str>> = BTreeMap::new();
