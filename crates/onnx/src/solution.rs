@@ -291,13 +291,14 @@ mod tests {
         for (name, high) in [("x", 0.06), ("y", largest)] {
             observed.ranges.whole.insert(name.to_owned(), Range { min: -high, max: high });
         }
+        finished(float, recipe, &observed)
+    }
+
+    /// A graph quantized with ranges that were observed elsewhere.
+    fn finished(float: ModelProto, recipe: Recipe, observed: &Observed) -> (ModelProto, Report) {
         let passes = recipe.passes();
-        prepare(float, recipe, &passes, None)
-            .unwrap()
-            .transformed(None, None)
-            .unwrap()
-            .finish_with(&observed, None, None)
-            .unwrap()
+        let prepared = prepare(float, recipe, &passes, None).unwrap();
+        prepared.transformed(None, None).unwrap().finish_with(observed, None, None).unwrap()
     }
 
     fn recipe(preset: &str, bias: BiasKind) -> Recipe {
@@ -382,14 +383,7 @@ mod tests {
             for (name, high) in [("x", 1.0), ("r", 1.0), ("p", high), ("f", high), ("y", 1.0)] {
                 observed.ranges.whole.insert(name.to_owned(), Range { min: -high, max: high });
             }
-            let recipe = recipe("A8W8", BiasKind::Int32);
-            let passes = recipe.passes();
-            prepare(float, recipe, &passes, None)
-                .unwrap()
-                .transformed(None, None)
-                .unwrap()
-                .finish_with(&observed, None, None)
-                .unwrap()
+            finished(float, recipe("A8W8", BiasKind::Int32), &observed)
         };
         let quantizes = |model: &ModelProto, name: &str| {
             model.graph.node.iter().any(|node| node.op_type() == "QuantizeLinear" && node.input[0] == name)
