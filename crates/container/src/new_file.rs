@@ -30,10 +30,16 @@ pub fn new_file_for(path: &Path) -> io::Result<NamedTempFile> {
         // Temporary files are private by default; of these bits the system takes away those of the umask.
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
-    let file = builder.tempfile_in(directory_of(path))?;
+    let file = builder.tempfile_in(directory_of(path)).map_err(without_path)?;
     // Held until the file is closed. Without locks the process alone says that it is in use.
     let _ = file.as_file().try_lock();
     Ok(file)
+}
+
+/// The system's answer alone: the name of a temporary file says nothing to a user.
+fn without_path(error: io::Error) -> io::Error {
+    let cause = error.get_ref().and_then(|named| named.source()).and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.and_then(io::Error::raw_os_error).map_or(error, io::Error::from_raw_os_error)
 }
 
 /// How the names of temporary files for a path begin: with a hash of its name.
@@ -43,7 +49,7 @@ fn of_path(path: &Path) -> String {
 }
 
 /// Removes what killed processes left for a path: files with such a name, whose process is gone, and which nobody holds.
-fn remove_left(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_left(path: &Path) -> io::Result<()> {
     let prefix = of_path(path);
     let is_left = |file: &Path| {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -73,7 +79,8 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
         return OpenOptions::new().write(true).open(path)?.write_all(bytes);
     }
     let mut file = new_file_for(path)?;
-    file.write_all(bytes)?;
+    // Errors of the file itself do not name it.
+    file.as_file_mut().write_all(bytes)?;
     file.persist(path).map(drop).map_err(|failed| failed.error)
 }
 
@@ -102,7 +109,8 @@ mod tests {
         write_file(&path, b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
         drop(new_file_for(&path).unwrap());
-        assert!(write_file(&dir.path().join("none/report.json"), b"").is_err());
+        let refused = write_file(&dir.path().join("none/report.json"), b"").unwrap_err();
+        assert!(!refused.to_string().contains(TEMPORARY), "{refused}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 

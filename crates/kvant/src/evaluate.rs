@@ -5,6 +5,7 @@ use crate::ending::{concluded_reading, refuse_changed_graphs};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter, Stage, Unit};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
+use crate::onnx::data::of_path;
 use crate::onnx::refuse_idle_library;
 use crate::paths::{MODEL, refuse_directory, refuse_missing};
 use crate::settings::first_given;
@@ -15,13 +16,13 @@ use kvant_forward::evaluation::{
     Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate, tokenize,
 };
 use kvant_forward::forward::Decoder;
-use kvant_onnx::data::{DataOptions, SampleSource as Samples, inputs};
+use kvant_onnx::data::{DataOptions, inputs};
 use kvant_onnx::error::QuantizeError;
 use kvant_onnx::evaluation::{Report as GraphEvaluation, evaluate as evaluate_graph, widened};
 use kvant_onnx::graph::check;
 use kvant_onnx::runtime::RuntimeChoice;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An evaluation of a model.
 #[derive(Clone, Debug)]
@@ -195,6 +196,9 @@ impl Evaluation {
         self.refuse_text()?;
         let reference = self.reference.as_deref().ok_or_else(no_reference)?;
         refuse_idle_library(&self.limits.engine)?;
+        if reference.is_dir() {
+            return Err(reference_is_directory(reference));
+        }
         let sources = [SourceGraph::read(&self.source.model)?, SourceGraph::read(reference)?];
         let found = self.compared(&sources, reporter);
         // Of an error, too, a file that was rewritten is the cause.
@@ -213,7 +217,7 @@ impl Evaluation {
             check(graph).map_err(QuantizeError::from)?;
         }
         let reference = widened(reference.clone()).map_err(QuantizeError::from)?;
-        let source: Samples = self.data.to_string_lossy().parse().unwrap_or(Samples::Path(self.data.clone()));
+        let source = of_path(&self.data);
         let preprocessing = self.preprocess.as_deref().map(str::parse).transpose()?;
         let labels = self.labels.as_deref().map(|name| source.labels(name)).transpose()?;
         let (num_samples, names) = (self.num_samples, self.labels.clone());
@@ -229,6 +233,14 @@ impl Evaluation {
         let done = &mut |done| watch(done as u64, all);
         Ok(evaluate_graph(&reference, quantized, &mut samples, labels.as_deref(), &runtime, done)?)
     }
+}
+
+fn reference_is_directory(reference: &Path) -> Error {
+    let message =
+        format!("‹reference› {} is a directory: an ONNX graph is compared with another graph", shown(reference));
+    let remedy =
+        Remedy::text("name the float graph (.onnx), which `kvant convert CHECKPOINT ‹to› onnx` makes of a checkpoint");
+    Error::new(ErrorKind::Usage, message).with_remedies(vec![remedy])
 }
 
 fn no_reference() -> Error {

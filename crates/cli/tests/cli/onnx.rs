@@ -449,13 +449,15 @@ fn poor_results_give_a_warning_with_remedies() {
 #[test]
 fn result_below_min_sqnr_is_not_written() {
     let place = place();
-    let run = place.run(&quantize(&["--min-sqnr", "90", "--report", "r.json"]));
+    let line = quantize(&["--min-sqnr", "90", "--report", "r.json"]);
+    let run = place.run(&line.into_iter().filter(|option| *option != "--overwrite").collect::<Vec<_>>());
     assert_eq!(run.code, Some(1), "{run:?}");
     assert!(run.stderr.contains("--min-sqnr asks for 90") && run.stdout.is_empty(), "{run:?}");
     assert_eq!(names(&place.path("")), ["calib.npz", "float.onnx", "r.json"]);
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(place.path("r.json")).unwrap()).unwrap();
     assert!(report["output"].is_null() && report["quality"]["outputs"][0]["sqnr_db"].is_number(), "{report}");
-    place.succeed(&quantize(&["--min-sqnr", "10"]));
+    assert!(run.stderr.contains("report r.json is, and another run replaces it with --overwrite"), "{run:?}");
+    place.succeed(&quantize(&["--min-sqnr", "10", "--report", "r.json"]));
     let run = place.run(&["quantize", "float.onnx", "--preset", "WEIGHTS_INT8", "-o", "w.onnx", "--min-sqnr", "9"]);
     assert!(run.code == Some(2) && run.stderr.contains("--min-sqnr needs samples"), "{run:?}");
 }

@@ -10,6 +10,7 @@ use super::code;
 use super::modules;
 use super::sources::PICKLE_EXTENSIONS;
 use crate::error::Error;
+use crate::mmap::FileState;
 
 /// The model's description, which a copy rewrites.
 pub(super) const CONFIG_FILE: &str = "config.json";
@@ -19,6 +20,12 @@ pub const MANIFEST_FILE: &str = "kvant_manifest.json";
 
 /// Weights in formats of other frameworks.
 const FOREIGN_EXTENSIONS: &[&str] = &["h5", "msgpack", "gguf", "onnx", "ot"];
+
+/// Endings of files that describe a model or its tokenizer.
+const DESCRIBING_EXTENSIONS: &[&str] = &["json", "jinja", "model", "tiktoken", "py"];
+
+/// The same for endings that other files have too.
+const DESCRIBING_FILES: &[&str] = &["merges.txt", "vocab.txt"];
 
 /// A file or directory beside a checkpoint that is not copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +79,15 @@ pub(super) fn list_dir(dir: &Path) -> Result<Vec<OsString>, Error> {
         .map_err(wrap)?;
     names.sort();
     Ok(names)
+}
+
+/// The files that describe a model or its tokenizer, as they are now. Other files of a directory, such as a log of the run, may grow
+/// while it is read.
+pub(super) fn describing_files(dir: &Path) -> Vec<FileState> {
+    let describes = |name: &str| has_extension(name, DESCRIBING_EXTENSIONS) || DESCRIBING_FILES.contains(&name);
+    // A directory that cannot be listed is an error where its files are needed.
+    let names = list_dir(dir).unwrap_or_default().into_iter().filter(|name| !is_hidden(name));
+    names.filter(|name| describes(&name.to_string_lossy())).filter_map(|name| FileState::at(&dir.join(name))).collect()
 }
 
 /// Returns whether the name of a file or folder begins with a dot.

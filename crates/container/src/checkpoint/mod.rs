@@ -21,7 +21,7 @@ pub use extra::{LeftOutFile, LeftOutReason, MANIFEST_FILE};
 use crate::error::Error;
 use crate::gguf::GgufFile;
 use crate::json::read_python_json;
-use crate::mmap::MappedFile;
+use crate::mmap::{FileState, MappedFile};
 use crate::safetensors::{SafetensorsFile, TensorView};
 use sources::Sources;
 
@@ -39,6 +39,8 @@ pub struct Checkpoint {
     /// Shard and position in it of every tensor.
     positions: HashMap<String, (usize, usize)>,
     unindexed: Vec<String>,
+    /// The description of the model and its tokenizer, as they were before anything was read.
+    described: Vec<FileState>,
     gguf: Option<GgufSource>,
     adapters: Vec<AdapterSource>,
     replaced: Option<Replaced>,
@@ -66,6 +68,7 @@ impl Checkpoint {
     /// formats that are not read (pickles, GGUF). [`Error::Io`], [`Error::Json`] and so on for single files.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let sources = Sources::find(path)?;
+        let described = sources.directory.as_deref().map(extra::describing_files).unwrap_or_default();
         let shards = sources.open_shards()?;
         adapter::refuse_alone(path, &shards)?;
         let positions = unique_positions(path, &shards)?;
@@ -78,6 +81,7 @@ impl Checkpoint {
             shards,
             positions,
             unindexed,
+            described,
             gguf: None,
             adapters: Vec::new(),
             replaced: None,
@@ -107,6 +111,7 @@ impl Checkpoint {
             shards,
             positions,
             unindexed,
+            described: Vec::new(),
             gguf,
             adapters,
             replaced: None,
@@ -140,9 +145,11 @@ impl Checkpoint {
         &self.shards
     }
 
-    /// The first file that was written to since the checkpoint was opened.
+    /// The first file that was written to since the checkpoint was opened. A file of the model's description or its tokenizer that
+    /// another took the place of counts too: it is read and copied at different times.
     pub fn changed_file(&self) -> Option<&Path> {
-        self.maps().find(|file| file.has_changed()).map(MappedFile::path)
+        let mapped = self.maps().find(|file| file.has_changed()).map(MappedFile::path);
+        mapped.or_else(|| self.described.iter().find(|file| file.has_other_contents()).map(FileState::path))
     }
 
     /// The first file that lost bytes before they were read: they read as zeros. Does not access the file system.

@@ -287,3 +287,20 @@ fn adapter_without_model_is_refused() {
     shard(&dir, "model.safetensors", &["a.weight", "a.lora_A.speech.weight"]);
     assert_eq!(names(&Checkpoint::open(dir.path()).unwrap()), ["a.weight", "a.lora_A.speech.weight"]);
 }
+
+#[test]
+fn rewritten_or_replaced_description_is_a_changed_file() {
+    let dir = dir_with(&[("config.json", "{}"), ("tokenizer.json", "{}"), ("run.log", "")]);
+    shard(&dir, "model.safetensors", &["x"]);
+    let changed = |checkpoint: &Checkpoint| checkpoint.changed_file().map(Path::to_path_buf);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    fs::write(dir.path().join("run.log"), "one line").unwrap();
+    assert_eq!(changed(&checkpoint), None);
+    fs::write(dir.path().join("config.json"), r#"{"model_type":"llama"}"#).unwrap();
+    assert_eq!(changed(&checkpoint), Some(dir.path().join("config.json")));
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!(changed(&checkpoint), None);
+    fs::write(dir.path().join("new"), r#"{"version":"1.0"}"#).unwrap();
+    fs::rename(dir.path().join("new"), dir.path().join("tokenizer.json")).unwrap();
+    assert_eq!(changed(&checkpoint), Some(dir.path().join("tokenizer.json")));
+}

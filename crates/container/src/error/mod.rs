@@ -33,6 +33,7 @@ pub fn io_hint(cause: &io::Error) -> Option<&'static str> {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             Some("free some space, or choose an output on another disk")
         }
+        io::ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose a path on another one"),
         io::ErrorKind::InvalidFilename => Some("choose a shorter name"),
         _ if cause.raw_os_error() == Some(24) => {
             Some("too many files are open: raise the limit (ulimit -n), or write larger shards with ‹max-shard-size›")
@@ -252,6 +253,12 @@ mod tests {
     fn quoted_names_are_escaped_and_shortened() {
         assert_eq!(Quoted("a\u{1b}[2J\n").to_string(), "`a\\u{1b}[2J\\n`");
         assert!(Quoted(&"x".repeat(1_000_000)).to_string().len() < 300);
+    }
+
+    #[test]
+    fn read_only_file_system_has_its_own_hint() {
+        let hint = io_hint(&io::Error::from(io::ErrorKind::ReadOnlyFilesystem)).unwrap();
+        assert!(hint.contains("choose a path on another one"), "{hint}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a file was like when it was mapped, from which it follows whether somebody has written to it since.
+//! What a file was like when it was mapped or first read, from which it follows whether somebody has written to it since.
 
 use std::fs::{File, Metadata};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use super::lost::LostFile;
 use crate::positioned::file_id;
 
-/// What a file was like when it was mapped.
+/// What a file was like when it was mapped or first read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileState {
     path: PathBuf,
@@ -26,6 +26,20 @@ impl FileState {
     /// A file that has no name any more: nobody else can write to it. `path` is for messages.
     pub(super) fn without_name(len: u64, path: &Path) -> FileState {
         FileState { path: path.to_owned(), len, version: None }
+    }
+
+    /// A file that is copied, or read more than once; `None` where there is no regular file.
+    pub(crate) fn at(path: &Path) -> Option<FileState> {
+        let found = path.metadata().ok().filter(Metadata::is_file)?;
+        let version = found.modified().ok().map(|modified| (file_id(path), modified));
+        Some(FileState { path: path.to_owned(), len: found.len(), version })
+    }
+
+    /// Whether the path leads to other contents: the file was written to since, or another took its place. One that was removed does
+    /// not count: reading it is an error.
+    pub(crate) fn has_other_contents(&self) -> bool {
+        let (Some((_, then)), Ok(now)) = (&self.version, self.path.metadata()) else { return false };
+        now.len() != self.len || now.modified().is_ok_and(|now| now != *then)
     }
 
     /// The path that the file was opened with.

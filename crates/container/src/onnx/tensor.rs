@@ -50,7 +50,11 @@ pub fn tensor_bytes(tensor: &TensorProto) -> Result<Cow<'_, [u8]>, OnnxError> {
     let data_type = data_type(tensor);
     let elements = element_count(tensor)?;
     let Some(expected) = byte_len(data_type, elements as u64) else {
-        return Err(problem(tensor, format!("its type {} has no bytes", data_type_name(data_type))));
+        let problem_of = match byte_len(data_type, 1) {
+            Some(_) => format!("the shape {:?} has more bytes than memory", tensor.dims),
+            None => format!("its type {} has no bytes", data_type_name(data_type)),
+        };
+        return Err(problem(tensor, problem_of));
     };
     let bytes = match &tensor.raw_data {
         Some(raw) => Cow::Borrowed(&raw[..]),
@@ -124,6 +128,9 @@ mod tests {
         let mut huge = short;
         huge.dims = vec![i64::MAX, i64::MAX];
         assert!(tensor_bytes(&huge).is_err());
+        huge.dims = vec![1 << 31, 1 << 31];
+        let refused = tensor_bytes(&huge).unwrap_err().to_string();
+        assert!(refused.contains("more bytes than memory"), "{refused}");
     }
 
     #[test]

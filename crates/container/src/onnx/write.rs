@@ -77,7 +77,8 @@ pub fn write_unless(
         ExternalData::Auto => size > LARGEST_FILE,
     };
     let data_path = external_data_path(path);
-    let data = apart.then(|| move_out(&mut model, &data_path, cancelled)).transpose()?;
+    let data = apart.then(|| move_out(&mut model, &data_path, cancelled)).transpose()?.flatten();
+    let has_data = data.is_some();
     let file = temporary(path)?;
     let mut output = Watched::new(file.as_file(), cancelled);
     let written = match model.message_size() {
@@ -90,7 +91,7 @@ pub fn write_unless(
     drop(output);
     data.map(|data| persist(data, &data_path)).transpose()?;
     persist(file, path)?;
-    if apart { Ok(()) } else { remove_stale(&data_path) }
+    if has_data { Ok(()) } else { remove_stale(&data_path) }
 }
 
 /// Waits until a model that was written is on disk, with its external data and their names.
@@ -145,8 +146,12 @@ impl Write for Watched<'_> {
     }
 }
 
-/// Moves the contents of large tensors to a new file, named by `path` when it is done.
-fn move_out(model: &mut ModelProto, path: &Path, cancelled: &AtomicBool) -> Result<tempfile::NamedTempFile, Error> {
+/// Moves the contents of large tensors to a new file, named by `path` when it is done; none where no tensor is large.
+fn move_out(
+    model: &mut ModelProto,
+    path: &Path,
+    cancelled: &AtomicBool,
+) -> Result<Option<tempfile::NamedTempFile>, Error> {
     let location = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let file = temporary(path)?;
     let mut data = Data { output: Watched::new(file.as_file(), cancelled), position: 0, failed: None };
@@ -161,8 +166,9 @@ fn move_out(model: &mut ModelProto, path: &Path, cancelled: &AtomicBool) -> Resu
         Ok(()) => {}
         Err(cause) => return Err(Error::io("write", path, None, cause)),
     }
+    let is_empty = data.position == 0;
     drop(data);
-    Ok(file)
+    Ok((!is_empty).then_some(file))
 }
 
 /// The file of external data as it grows.
@@ -240,6 +246,17 @@ mod tests {
         write(model(), &path, ExternalData::Auto).unwrap();
         assert!(!data.exists() && external_files(&path).unwrap().is_empty());
         assert_eq!(read(&path).unwrap(), model());
+    }
+
+    #[test]
+    fn graph_of_small_tensors_has_no_file_of_external_data() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("m.onnx");
+        let weight = tensor("w", DataType::UINT8, &[4], vec![3; 4]);
+        let graph = GraphProto { initializer: vec![weight], ..GraphProto::default() };
+        let model = ModelProto { graph: MessageField::some(graph), ..ModelProto::default() };
+        write(model, &path, ExternalData::Always).unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -4,12 +4,14 @@
 
 use super::output_error::OutputError;
 use super::paths::{Paths, remove};
+use crate::new_file::{new_file_for, remove_left};
 use crate::path_text::{of_record, recorded};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
+use tempfile::NamedTempFile;
 
 /// A name, and the file that gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,9 +52,28 @@ impl Placing {
             return made.as_ref().map_or(Ok(()), |made| copy(made, place));
         }
         if place.symlink_metadata().is_ok() {
-            move_file(place, aside)?;
+            match fs::rename(place, aside) {
+                Err(error) if error.kind() == io::ErrorKind::CrossesDevices => return self.place_across(aside),
+                renamed => renamed.map_err(OutputError::io("rename", place))?,
+            }
         }
         made.as_ref().map_or(Ok(()), |made| move_file(made, place))
+    }
+
+    /// Replaces a file on another file system. That one may have no room: the new file is complete there, and the existing one kept
+    /// aside, before anything changes under the name.
+    fn place_across(&self, aside: &Path) -> Result<(), OutputError> {
+        let Placing { made, place } = self;
+        let copied = made.as_ref().map(|made| copy_beside(made, place)).transpose()?;
+        let kept = copy_beside(place, aside)?;
+        persist(kept, aside)?;
+        match (made, copied) {
+            (Some(made), Some(copied)) => {
+                persist(copied, place)?;
+                remove(made)
+            }
+            _ => remove(place),
+        }
     }
 }
 
@@ -66,13 +87,18 @@ pub(super) fn place_all(paths: &Paths, files: &[Placing]) -> Result<(), OutputEr
 pub(super) fn undo(paths: &Paths, files: &[Planned]) -> Result<(), OutputError> {
     for (number, file) in files.iter().enumerate().rev() {
         let (place, aside) = (&of_record(&file.place), aside(paths, number));
+        remove_left(place).map_err(OutputError::io("remove", place))?;
         if let Some(made) = &file.made.as_deref().map(of_record)
-            && !made.exists()
             && place.is_file()
             && stamp(place) == file.stamp
         {
-            fs::create_dir_all(&paths.staging).map_err(OutputError::io("create", &paths.staging))?;
-            move_file(place, made)?;
+            // A run that was killed after it had copied the file to another file system has left both.
+            if made.exists() {
+                remove(place)?;
+            } else {
+                fs::create_dir_all(&paths.staging).map_err(OutputError::io("create", &paths.staging))?;
+                move_file(place, made)?;
+            }
         }
         if aside.symlink_metadata().is_ok() && place.symlink_metadata().is_err() {
             move_file(&aside, place)?;
@@ -86,18 +112,33 @@ fn aside(paths: &Paths, number: usize) -> PathBuf {
     paths.replaced.join(number.to_string())
 }
 
-/// Renames a file; copies it with its time where the name is on another disk.
+/// Renames a file. To another file system it is copied, and gets its name when it is complete.
 fn move_file(from: &Path, to: &Path) -> Result<(), OutputError> {
     match fs::rename(from, to) {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
-            copy(from, to)?;
-            let time = from.metadata().and_then(|found| found.modified());
-            let time = time.and_then(|time| fs::File::options().append(true).open(to)?.set_modified(time));
-            time.map_err(OutputError::io("write", to))?;
-            fs::remove_file(from).map_err(OutputError::io("remove", from))
+            persist(copy_beside(from, to)?, to)?;
+            remove(from)
         }
         renamed => renamed.map_err(OutputError::io("rename", from)),
     }
+}
+
+/// Copies a file with its time to a temporary file beside `to`, down to the disk: the original may be removed afterwards. A copy that
+/// fails leaves nothing.
+fn copy_beside(from: &Path, to: &Path) -> Result<NamedTempFile, OutputError> {
+    let copy = || {
+        let mut from = fs::File::open(from)?;
+        let mut copied = new_file_for(to)?;
+        io::copy(&mut from, copied.as_file_mut())?;
+        copied.as_file().set_modified(from.metadata()?.modified()?)?;
+        copied.as_file().sync_all()?;
+        Ok(copied)
+    };
+    copy().map_err(OutputError::io("write", to))
+}
+
+fn persist(copied: NamedTempFile, to: &Path) -> Result<(), OutputError> {
+    copied.persist(to).map(drop).map_err(|failed| OutputError::io("write", to)(failed.error))
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), OutputError> {
@@ -113,4 +154,76 @@ fn stamp(path: &Path) -> Option<String> {
     let metadata = path.metadata().ok()?;
     let modified = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
     Some(format!("{} {}", metadata.len(), modified.as_nanos()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An output with a new report for a name that has an old one.
+    struct Replacing {
+        directory: tempfile::TempDir,
+        paths: Paths,
+        report: Placing,
+    }
+
+    impl Replacing {
+        fn new() -> Replacing {
+            let directory = tempfile::tempdir().unwrap();
+            let paths = Paths::of(&directory.path().join("out.onnx")).unwrap();
+            fs::create_dir(&paths.staging).unwrap();
+            fs::create_dir(&paths.replaced).unwrap();
+            let made = paths.staging.join("report.json");
+            fs::write(&made, "new").unwrap();
+            let place = directory.path().join("reports/r.json");
+            fs::create_dir(directory.path().join("reports")).unwrap();
+            fs::write(&place, "old").unwrap();
+            Replacing { paths, report: Placing::of(made, &place), directory }
+        }
+
+        fn report(&self) -> String {
+            fs::read_to_string(&self.report.place).unwrap()
+        }
+
+        fn num_files(&self) -> usize {
+            fs::read_dir(self.directory.path().join("reports")).unwrap().count()
+        }
+    }
+
+    #[test]
+    fn failed_copy_to_another_file_system_keeps_the_existing_report() {
+        let mut made = Replacing::new();
+        // A directory is opened, and fails when it is read: as late as a full disk.
+        made.report.made = Some(made.paths.staging.clone());
+        let planned = [made.report.planned()];
+        made.report.place_across(&aside(&made.paths, 0)).unwrap_err();
+        assert_eq!((made.report(), made.num_files()), ("old".to_owned(), 1));
+        undo(&made.paths, &planned).unwrap();
+        assert_eq!((made.report(), made.num_files()), ("old".to_owned(), 1));
+        assert!(copy_beside(&made.paths.staging, &made.directory.path().join("reports/none.json")).is_err());
+        assert_eq!(made.num_files(), 1, "no empty file stays");
+    }
+
+    #[test]
+    fn report_on_another_file_system_is_replaced_and_restored() {
+        let made = Replacing::new();
+        let planned = [made.report.planned()];
+        made.report.place_across(&aside(&made.paths, 0)).unwrap();
+        assert_eq!((made.report(), made.num_files()), ("new".to_owned(), 1));
+        assert!(!made.report.made.as_ref().unwrap().exists());
+        undo(&made.paths, &planned).unwrap();
+        assert_eq!((made.report(), made.num_files()), ("old".to_owned(), 1));
+    }
+
+    #[test]
+    fn killed_copy_to_another_file_system_is_undone() {
+        let made = Replacing::new();
+        let planned = [made.report.planned()];
+        // Both names lead to the new report: the run was killed before it could remove the first.
+        let copied = copy_beside(made.report.made.as_ref().unwrap(), &made.report.place).unwrap();
+        fs::rename(&made.report.place, aside(&made.paths, 0)).unwrap();
+        persist(copied, &made.report.place).unwrap();
+        undo(&made.paths, &planned).unwrap();
+        assert_eq!((made.report(), made.num_files()), ("old".to_owned(), 1));
+    }
 }

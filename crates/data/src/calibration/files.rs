@@ -68,7 +68,8 @@ pub(super) struct DataFile {
 impl DataFile {
     /// The file by its name; `None` for an unknown extension.
     fn of(path: PathBuf) -> Option<DataFile> {
-        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+        // The extension is plain text, whatever the rest of the name is.
+        let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         let (stem, last) = name.rsplit_once('.')?;
         let compression = COMPRESSIONS.iter().find(|(ending, _)| *ending == last).map(|&(_, compression)| compression);
         let ending = if compression.is_some() { stem.rsplit_once('.')?.1 } else { last };
@@ -165,6 +166,14 @@ mod tests {
         for unknown in ["a", "a.pt", "a.gz", "a.npy.gz", "a.parquet.zst", "txt", ".gz"] {
             assert_eq!(name_of(unknown), None, "{unknown}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn data_format_of_a_name_that_is_not_utf8_follows_its_extension() {
+        use std::os::unix::ffi::OsStrExt;
+        let path = PathBuf::from(std::ffi::OsStr::from_bytes(b"caf\xe9.jsonl.gz"));
+        assert_eq!(DataFile::of(path).map(|file| file.format_name()).as_deref(), Some("jsonl.gz"));
     }
 
     #[test]

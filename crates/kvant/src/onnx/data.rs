@@ -3,6 +3,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
 use crate::job::{Data, Job};
+use crate::text::printable;
 use kvant_container::Remedy;
 use kvant_container::onnx::GraphProto;
 use kvant_onnx::data::{DataOptions, SampleSource, Samples, inputs};
@@ -14,20 +15,33 @@ use std::path::{Path, PathBuf};
 /// No data, or such as do not fit the graph.
 pub fn calibration(job: &Job, graph: &GraphProto, reporter: &Reporter<'_>) -> Result<(Samples, SampleSource), Error> {
     let source = source(&job.data)?.ok_or_else(no_data)?;
-    let samples = opened(&source, &job.data, graph, Some(job.data.num_samples), None)?;
+    let mut samples = opened(&source, &job.data, graph, Some(job.data.num_samples), None)?;
     if samples.random() {
         reporter.note("the calibration data are made up: ranges will not fit real inputs, and accuracy will suffer");
+        return Ok((samples, source));
+    }
+    for (input, value) in samples.constant_inputs()? {
+        reporter.warning(&format!(
+            "input `{input}` is {value} in all samples: ranges will not fit real inputs, and a measured SQNR says nothing; \
+             look at the calibration data",
+            input = printable(&input)
+        ));
     }
     Ok((samples, source))
 }
 
-/// The path of the data; `None` without data.
+/// The source of the data; `None` without data.
 ///
 /// # Errors
 /// Several of them.
 pub fn source(data: &Data) -> Result<Option<SampleSource>, Error> {
     let path = one_source(&data.files)?;
-    Ok(path.map(|path| path.to_string_lossy().parse().unwrap_or(SampleSource::Path(path.to_path_buf()))))
+    Ok(path.map(of_path))
+}
+
+/// A path, or the name of made-up values.
+pub(crate) fn of_path(path: &Path) -> SampleSource {
+    path.to_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| SampleSource::Path(path.to_path_buf()))
 }
 
 /// Opens data for the inputs of a graph; `labels` is the array among them that is for none.
@@ -59,5 +73,19 @@ fn one_source(paths: &[PathBuf]) -> Result<Option<&Path>, Error> {
             let error = Error::new(ErrorKind::Usage, "an ONNX graph is calibrated on one file or directory");
             Err(error.with_hint(Some("put the files into one directory and give that".to_owned())))
         }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn data_path_that_is_not_utf8_is_kept() {
+        let path = PathBuf::from(OsStr::from_bytes(b"caf\xe9.npz"));
+        assert_eq!(of_path(&path), SampleSource::Path(path));
+        assert!(matches!(of_path(Path::new("random")), SampleSource::Random(_)));
     }
 }

@@ -199,7 +199,8 @@ impl Run<'_, '_> {
         let written = |problem: String| {
             let format = graph.format.filter(|_| self.outputs.has_directory());
             let format = format.map(|format| format!("{format}: ")).unwrap_or_default();
-            format!("{format}{problem}: {} is not written", printable(&self.outputs.named.to_string_lossy()))
+            let output = printable(&self.outputs.named.to_string_lossy());
+            format!("{format}{problem}: {output} is not written{}", self.about_report())
         };
         let unfit = |problem: String| Error::new(ErrorKind::Unfit, written(problem));
         if let (false, Err(problem)) = (self.job.sinks.commit.no_verify, graph.quality.require_numbers()) {
@@ -208,6 +209,15 @@ impl Run<'_, '_> {
         }
         let problem = graph.quality.require(self.job.limits.quality.min_sqnr?).err()?;
         Some(unfit(problem).with_hint(Some("try one of the options above, or a lower ‹min-sqnr›".to_owned())))
+    }
+
+    /// How the next run gets past the report of this one, as the rest of a sentence.
+    fn about_report(&self) -> String {
+        let replaced = |report: &PathBuf| {
+            let report = printable(&report.to_string_lossy()).to_string();
+            format!("; its report {report} is, and another run replaces it with ‹overwrite›")
+        };
+        self.job.sinks.report.as_ref().filter(|_| !self.job.sinks.commit.overwrite).map(replaced).unwrap_or_default()
     }
 
     /// Refuses a run that the disks have no room for: the graphs, new weights and kept results beside them, and activations in the

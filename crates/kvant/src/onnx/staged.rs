@@ -6,7 +6,7 @@ use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind};
 use kvant_container::onnx::{ExternalData, ModelProto, external_data_path, sync_written, write_unless};
 use kvant_container::unfinished::{Claim, Placing};
-use kvant_container::{Durability, behind_links, write_file};
+use kvant_container::{Durability, behind_links, recorded_name, write_file};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ impl Staged {
     /// System errors.
     pub fn begin<'p>(claim: &Claim, outputs: impl IntoIterator<Item = &'p Path>) -> Result<Staged, Error> {
         let files = outputs.into_iter().flat_map(|output| [output.to_owned(), external_data_path(output)]);
-        let name = |path: PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = |path: PathBuf| recorded_name(Path::new(path.file_name().unwrap_or_default()));
         let names: BTreeSet<String> = files.chain([REPORT.into()]).map(name).collect();
         let directory = claim.staging(names)?.to_owned();
         Ok(Staged { directory, graphs: Vec::new(), report: None })
@@ -142,5 +142,25 @@ pub fn made_or_left<T>(claim: Claim, made: Result<T, Error>, is_sound: bool) -> 
             let _ = claim.leave(resumes);
             Err(error)
         }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn graph_whose_name_is_not_utf8_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let output = directory.path().join(OsStr::from_bytes(b"v\xff.onnx"));
+        let claim = Claim::take(&output, &Default::default()).unwrap();
+        let mut staged = Staged::begin(&claim, [output.as_path()]).unwrap();
+        let cancel = CancelToken::default();
+        staged.write(ModelProto::default(), &output, ExternalData::Auto, &cancel).unwrap();
+        staged.place(claim, false).unwrap();
+        assert!(output.is_file());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

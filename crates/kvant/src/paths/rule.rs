@@ -270,9 +270,9 @@ impl Written {
         match fs::metadata(directory_of(&self.path)) {
             _ if self.path.is_dir() => return Err(self.unwritable("it is a directory", "name a file in it")),
             Ok(found) if found.is_dir() => {}
-            Ok(_) => return Err(self.unwritable("its parent is not a directory", "name another place")),
+            Ok(_) => return Err(self.unwritable("its parent is not a directory", "choose another path")),
             Err(_) => {
-                let hint = "make the directory first, or name another place";
+                let hint = "make the directory first, or choose another path";
                 return Err(self.unwritable("its directory is missing", hint));
             }
         }
@@ -290,7 +290,7 @@ impl Written {
         let found = existing_directory(&self.path);
         match found.is_dir() {
             true => Ok(()),
-            false => Err(self.unwritable(&format!("{} is not a directory", shown(&found)), "name another place")),
+            false => Err(self.unwritable(&format!("{} is not a directory", shown(&found)), "choose another path")),
         }
     }
 
@@ -316,7 +316,17 @@ impl Written {
 
     fn failed(&self, cause: &io::Error) -> Error {
         let message = format!("cannot write {}: {cause}", shown(&self.path));
-        Error::system(message).with_hint(Some("name another place, or change its permissions".to_owned()))
+        let directory = existing_directory(&self.path);
+        let hint = match cause.kind() {
+            io::ErrorKind::ReadOnlyFilesystem => {
+                "the file system is read-only: choose a path on another one".to_owned()
+            }
+            io::ErrorKind::PermissionDenied if !self.path.exists() => {
+                format!("choose another path, or change the permissions of the directory {}", shown(&directory))
+            }
+            _ => "choose another path, or change its permissions".to_owned(),
+        };
+        Error::system(message).with_hint(Some(hint))
     }
 
     fn unwritable(&self, reason: &str, hint: &str) -> Error {

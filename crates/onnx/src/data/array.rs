@@ -100,6 +100,11 @@ impl<'a> Array<'a> {
         }
     }
 
+    /// Returns whether the values are floats.
+    pub(super) fn is_float(&self) -> bool {
+        matches!(self.data_type(), DataType::FLOAT | DataType::DOUBLE | DataType::FLOAT16 | DataType::BFLOAT16)
+    }
+
     /// The values as single precision floats, whatever their type: converted where they are of another.
     pub fn to_f32s(&self) -> Cow<'_, [f32]> {
         match &self.values {

@@ -33,7 +33,9 @@ impl NpyHeader {
     /// Number of bytes to read before [`parse`](Self::parse) can be called, from the first 12.
     pub fn needed(start: &[u8]) -> Result<usize, NpyProblem> {
         let invalid = |problem: &str| NpyProblem::Invalid(problem.to_owned());
-        let Some(rest) = start.strip_prefix(MAGIC) else { return Err(invalid("no .npy file: its first bytes differ")) };
+        let Some(rest) = start.strip_prefix(MAGIC) else {
+            return Err(invalid("not an .npy file: it does not begin as one"));
+        };
         let (prefix, len) = match rest {
             [1, _, a, b, ..] => (10, usize::from(u16::from_le_bytes([*a, *b]))),
             [2 | 3, _, a, b, c, d] => (12, u32::from_le_bytes([*a, *b, *c, *d]) as usize),

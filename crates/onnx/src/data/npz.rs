@@ -37,7 +37,7 @@ struct ZipEntry {
 pub(super) fn open(path: &Path) -> Result<Vec<Stored>, DataError> {
     let bytes = map(path)?;
     let invalid = |problem: &str| DataError::invalid(path, problem);
-    let (mut at, count) = directory(&bytes).ok_or_else(|| invalid("no .npz file, or one cut short"))?;
+    let (mut at, count) = directory(&bytes).ok_or_else(|| invalid("not an .npz file, or truncated"))?;
     if count > MOST_ENTRIES {
         return Err(invalid("more than a million entries"));
     }

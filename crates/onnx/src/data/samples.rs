@@ -1,5 +1,7 @@
 //! The samples a model is run on: for each, one array per input, lent one sample at a time.
 
+use std::collections::BTreeMap;
+
 use super::array::Array;
 use super::column::Column;
 use super::error::DataError;
@@ -55,6 +57,33 @@ impl Samples {
     /// Returns whether the values are random, which the user is warned of.
     pub fn random(&self) -> bool {
         self.random
+    }
+
+    /// The inputs of floats that have one and the same value in all samples, with that value. Integers are often constant rightly, as
+    /// masks and token types are. No more samples are read than it takes to see two values of each.
+    ///
+    /// # Errors
+    /// Data that cannot be read.
+    pub fn constant_inputs(&mut self) -> Result<Vec<(String, f32)>, DataError> {
+        let mut constant: BTreeMap<String, f32> = BTreeMap::new();
+        for index in 0..self.count {
+            let sample = self.sample(index)?;
+            for (name, array) in sample.iter().filter(|(_, array)| index == 0 && array.is_float()) {
+                // A single number, such as a threshold, is given as it is meant.
+                let first = array.to_f32s().first().copied().filter(|_| array.shape().iter().product::<usize>() > 1);
+                constant.extend(first.map(|first| ((*name).to_owned(), first)));
+            }
+            for (name, array) in &sample {
+                let varies = |value: &f32| array.to_f32s().iter().any(|other| other != value);
+                if constant.get(*name).is_some_and(varies) {
+                    constant.remove(*name);
+                }
+            }
+            if constant.is_empty() {
+                break;
+            }
+        }
+        Ok(constant.into_iter().collect())
     }
 
     /// The arrays of one sample, of the types and shapes the model takes. Reading in order is cheapest.

@@ -181,7 +181,10 @@ fn arrays(files: &[PathBuf]) -> Result<Vec<Stored>, DataError> {
                 arrays.push(Stored::npy(file.clone(), name, map(file)?)?);
             }
             "safetensors" => arrays.extend(Stored::safetensors(file)?),
-            other => return Err(DataError::unsupported(file, format!("a file of type `{other}`"))),
+            _ => {
+                let problem = "not a file of arrays: its name ends in none of .npz, .npy and .safetensors";
+                return Err(DataError::unsupported(file, problem));
+            }
         }
     }
     arrays.sort_by_key(|stored| number_behind(&stored.name));

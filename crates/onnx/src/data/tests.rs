@@ -212,7 +212,7 @@ fn hostile_archives_are_refused() {
             let _ = samples.sample(0);
         }
     }
-    assert!(refused("no.npz", b"not a zip").contains("no .npz file"));
+    assert!(refused("no.npz", b"not a zip").contains("not an .npz file, or truncated"));
     assert!(refused("pickle.pkl", b"").contains("`pkl`"));
 }
 
@@ -271,4 +271,26 @@ fn channels_are_moved_last() {
     assert_eq!(turned.shape(), [2, 1, 3, 2]);
     assert_eq!(turned.f32s().unwrap(), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0, 6.0, 9.0, 7.0, 10.0, 8.0, 11.0]);
     assert!(Array::of(vec![2], vec![0.0f32; 2]).unwrap().channels_last().is_none());
+}
+
+#[test]
+fn constant_float_inputs_are_found_and_others_are_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let zeros: Vec<u8> = [0i64; 6].into_iter().flat_map(i64::to_le_bytes).collect();
+    let entries = [
+        Entry("x", npy("<f4", &[3, 2], &f32s([0.0; 6])), false, None),
+        Entry("late", npy("<f4", &[3, 2], &f32s([0.5, 0.5, 0.5, 0.5, 0.5, 1.0])), false, None),
+        Entry("types", npy("<i8", &[3, 2], &zeros), false, None),
+    ];
+    let path = write(directory.path(), "calib.npz", &npz(&entries));
+    let inputs = [
+        input("x", DataType::FLOAT, &[0, 2]),
+        input("late", DataType::FLOAT, &[0, 2]),
+        input("types", DataType::INT64, &[0, 2]),
+    ];
+    let mut samples = open(&path, &inputs).unwrap();
+    assert_eq!(samples.constant_inputs().unwrap(), [("x".to_owned(), 0.0)]);
+    let options = DataOptions { num_samples: Some(2), ..DataOptions::default() };
+    let mut first = SampleSource::Path(path).open(&inputs, &options).unwrap();
+    assert_eq!(first.constant_inputs().unwrap(), [("late".to_owned(), 0.5), ("x".to_owned(), 0.0)]);
 }

@@ -86,7 +86,7 @@ impl<'m> Checker<'m> {
 }
 
 /// The name of a node, or that of its first output.
-fn label(node: &NodeProto) -> String {
+pub(super) fn label(node: &NodeProto) -> String {
     let output = || node.output.first().cloned().unwrap_or_default();
     if node.name().is_empty() { output() } else { node.name().to_owned() }
 }

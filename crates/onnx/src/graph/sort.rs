@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use kvant_container::onnx::GraphProto;
 
 use super::Index;
+use super::check::label;
 
 /// Nodes that wait for each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,7 +35,7 @@ pub fn order(graph: &GraphProto) -> Result<Vec<usize>, SortError> {
     }
     let order = release(&mut waits, &followers);
     match waits.iter().position(|&n| n > 0) {
-        Some(stuck) => Err(SortError(graph.node[stuck].name().to_owned())),
+        Some(stuck) => Err(SortError(label(&graph.node[stuck]))),
         None => Ok(order),
     }
 }
@@ -83,5 +84,7 @@ mod tests {
         let nodes = vec![node("Add", "p", &["x", "b"], &["a"]), node("Relu", "q", &["a"], &["b"])];
         let mut graph = GraphProto { node: nodes, ..GraphProto::default() };
         assert_eq!(sort(&mut graph), Err(SortError("p".to_owned())));
+        graph.node.iter_mut().for_each(|node| node.name = None);
+        assert_eq!(sort(&mut graph), Err(SortError("a".to_owned())), "a node without a name is called by its output");
     }
 }

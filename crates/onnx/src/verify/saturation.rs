@@ -67,10 +67,11 @@ impl fmt::Display for Saturation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { products, share, .. } = self;
         let share = share * 100.0;
+        let layers = if *products == 1 { "1 layer".to_owned() } else { format!("{products} layers") };
         write!(
             f,
-            "sums of {products} products of 8-bit data with int8 weights can saturate in onnxruntime on x86 processors without \
-             VNNI; up to {share:.1} % of a weight's codes are beyond half of their range"
+            "the sums of {layers} with 8-bit data and int8 weights can saturate in onnxruntime on x86 processors without VNNI; \
+             up to {share:.1} % of a weight's codes are beyond half of their range"
         )
     }
 }
