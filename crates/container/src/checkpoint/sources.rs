@@ -156,8 +156,38 @@ fn find_in_dir(dir: &Path) -> Result<(Option<ShardIndex>, Vec<PathBuf>), Error> 
                 None => foreign_format(&files, CheckpointError::NoWeights),
             },
         }),
-        false => Ok((None, shards)),
+        false => match missing_number(&shards) {
+            Some(shard) => {
+                let problem = CheckpointError::MissingNumberedShard { shard };
+                Err(Error::Checkpoint { path: dir.to_path_buf(), problem })
+            }
+            None => Ok((None, shards)),
+        },
     }
+}
+
+/// A shard of `NAME-00001-of-00003.safetensors` and the like that is not there, by its name.
+fn missing_number(shards: &[PathBuf]) -> Option<String> {
+    let names: HashSet<String> =
+        shards.iter().filter_map(|path| path.file_name()?.to_str()).map(str::to_owned).collect();
+    let mut counted: Vec<(&str, &str)> = names.iter().filter_map(|name| numbered(name)).collect();
+    counted.sort_unstable();
+    counted.dedup();
+    counted.into_iter().find_map(|(name, count)| {
+        // What is there bounds the work: the count is whatever a name says.
+        let last = count.parse::<usize>().ok()?.min(names.len() + 1);
+        let width = count.len();
+        let expected = (1..=last).map(|number| format!("{name}-{number:0width$}-of-{count}.safetensors"));
+        expected.into_iter().find(|expected| !names.contains(expected))
+    })
+}
+
+/// The name and the count of `NAME-NUMBER-of-COUNT.safetensors`, where both numbers have five digits, as tools write them.
+fn numbered(file: &str) -> Option<(&str, &str)> {
+    let (rest, count) = file.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
+    let (name, number) = rest.rsplit_once('-')?;
+    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(number) && is_number(count)).then_some((name, count))
 }
 
 /// The index with the usual name; else, unless there is a file with the usual name, the only one with another.

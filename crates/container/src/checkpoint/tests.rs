@@ -143,6 +143,18 @@ fn index_paths_outside_the_directory_are_refused() {
 }
 
 #[test]
+fn shard_that_file_names_count_is_refused_by_name_where_the_index_is_missing() {
+    let dir = dir_with(&[]);
+    shard(&dir, "model-00001-of-00003.safetensors", &["x"]);
+    shard(&dir, "model-00003-of-00003.safetensors", &["z"]);
+    let missing = problem(dir.path());
+    assert_eq!(missing, CheckpointError::MissingNumberedShard { shard: "model-00002-of-00003.safetensors".into() });
+    assert!(missing.hint().is_some());
+    shard(&dir, "model-00002-of-00003.safetensors", &["y"]);
+    assert!(Checkpoint::open(dir.path()).is_ok());
+}
+
+#[test]
 fn index_that_does_not_match_its_shards_is_refused() {
     let dir = dir_with(&[]);
     shard(&dir, "a.safetensors", &["x"]);

@@ -99,6 +99,12 @@ pub enum CheckpointError {
         /// One of its tensors.
         tensor: String,
     },
+    /// Without an index: a shard that the names of the others count is not there.
+    #[error("the shard {} is missing: the names of the other files count it", Quoted(shard))]
+    MissingNumberedShard {
+        /// The name that it should have.
+        shard: String,
+    },
     /// A tensor of the index is in no shard.
     #[error("tensor {} is not in the shard {}, where the index puts it, nor in another", Quoted(tensor), Quoted(shard))]
     MissingTensor {
@@ -165,7 +171,9 @@ impl Diagnostic for CheckpointError {
             Self::EmptyIndex => {
                 "download the index again; without one, all .safetensors files of the directory are read"
             }
-            Self::MissingShard { .. } => "the download may be incomplete; fetch the missing file",
+            Self::MissingShard { .. } | Self::MissingNumberedShard { .. } => {
+                "the download may be incomplete; fetch the missing file"
+            }
             Self::TwoIndices { .. } => {
                 "keep only one of them in the directory, or name it model.safetensors.index.json"
             }

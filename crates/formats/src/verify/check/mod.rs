@@ -15,6 +15,7 @@ mod layout;
 mod listed;
 mod loader_names;
 mod names;
+mod required;
 mod scales;
 mod shapes;
 mod split;

@@ -1,5 +1,6 @@
 //! Names: that every block has the tensors of its kind, that the trunk is whole, and that nothing is left over.
 
+use super::required::{self, Missing, path_of_blocks};
 use crate::import::survey::ProblemKind as About;
 use crate::verify::subject::CheckpointView;
 use kvant_model::network::{Place, Reason, TensorMeta};
@@ -14,7 +15,8 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
         return;
     }
     trunk(subject, findings);
-    blocks(subject, findings);
+    let reported = blocks(subject, findings);
+    required_tensors(subject, &reported, findings);
     experts(subject, findings);
     leftovers(subject, findings);
 }
@@ -39,7 +41,7 @@ fn trunk(subject: &CheckpointView<'_>, findings: &mut Findings) {
 fn past_the_end(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let places = subject.survey.tensors.iter().zip(subject.network.places());
     let extra = places.filter(|(_, place)| **place == Place::Other(Reason::ExtraLayer)).map(|(tensor, _)| tensor);
-    let prefix = format!("{}.", path_of_blocks(subject));
+    let prefix = format!("{}.", path_of_blocks(&subject.network));
     let number = |name: &str| name.strip_prefix(&prefix)?.split('.').next()?.parse::<usize>().ok();
     let blocks: BTreeSet<usize> = extra.filter_map(|tensor| number(&tensor.name)).collect();
     if let (Some(last), false) = (blocks.last(), predicts_further(subject)) {
@@ -67,8 +69,9 @@ fn missing(there: &BTreeSet<usize>, count: usize) -> Option<(usize, usize)> {
 /// The paths of a block's tensors inside it, indices of experts aside.
 type Parts = BTreeSet<String>;
 
-/// A tensor that most blocks of a kind have must be in all of them.
-fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) {
+/// A tensor that most blocks of a kind have must be in all of them; the tensors that are missing.
+fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) -> HashSet<String> {
+    let mut reported = HashSet::new();
     let mut kinds: BTreeMap<bool, BTreeMap<usize, Parts>> = BTreeMap::new();
     for (block, parts) in parts_of_blocks(subject) {
         let sparse = parts.iter().any(|part| part.contains("expert"));
@@ -80,25 +83,25 @@ fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) {
         for (part, count) in counts.iter().filter(|(_, count)| **count < blocks.len() && **count * 2 > blocks.len()) {
             for (block, _) in blocks.iter().filter(|(_, parts)| !parts.contains(*part)) {
                 let reason = format!("is missing; {count} of {} blocks have it", blocks.len());
-                findings.error(format!("{}.{block}.{part}", path_of_blocks(subject)), reason, REMAKE);
+                let name = format!("{}.{block}.{part}", path_of_blocks(&subject.network));
+                findings.error(&name, reason, REMAKE);
+                reported.insert(name);
             }
         }
     }
-    for block in subject.network.blocks() {
-        missing_roles(subject, *block, findings);
-    }
+    reported
 }
 
-fn path_of_blocks(subject: &CheckpointView<'_>) -> String {
-    let blocks = subject.network.family().map_or("layers", |family| family.trunk.blocks);
-    match subject.network.trunk() {
-        "" => blocks.to_owned(),
-        trunk => format!("{trunk}.{blocks}"),
+/// What the family's forward pass reads; tensors that other blocks have are reported already.
+fn required_tensors(subject: &CheckpointView<'_>, reported: &HashSet<String>, findings: &mut Findings) {
+    let missing = required::missing(&subject.network, &subject.config);
+    for Missing { subject, reason } in missing.into_iter().filter(|missing| !reported.contains(&missing.subject)) {
+        findings.error(subject, reason, REMAKE);
     }
 }
 
 fn parts_of_blocks(subject: &CheckpointView<'_>) -> BTreeMap<usize, Parts> {
-    let prefix = format!("{}.", path_of_blocks(subject));
+    let prefix = format!("{}.", path_of_blocks(&subject.network));
     let mut blocks: BTreeMap<usize, Parts> = BTreeMap::new();
     for (tensor, place) in subject.survey.tensors.iter().zip(subject.network.places()) {
         let inside = tensor.name.strip_prefix(&prefix).and_then(|rest| rest.split_once('.'));
@@ -115,25 +118,6 @@ fn without_numbers(path: &str) -> String {
     path.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
-/// The parts that every decoder block has in all families.
-fn missing_roles(subject: &CheckpointView<'_>, block: usize, findings: &mut Findings) {
-    use kvant_model::family::Role::*;
-    const NEEDED: [(&str, &[kvant_model::family::Role]); 5] = [
-        ("queries", &[Query, QueryKeyValue, QueryUp]),
-        ("keys", &[Key, QueryKeyValue, KeyValueUp]),
-        ("values", &[Value, QueryKeyValue, KeyValueUp]),
-        ("the output of attention", &[Output]),
-        ("the feed-forward network's down projection", &[Down]),
-    ];
-    let network = &subject.network;
-    let linears = network.linears().iter().filter(|linear| linear.block == Some(block)).map(|linear| linear.role);
-    let experts = network.experts().iter().filter(|experts| experts.block == block).map(|experts| experts.role);
-    let roles: HashSet<_> = linears.chain(experts).collect();
-    for (name, _) in NEEDED.iter().filter(|(_, any)| !any.iter().any(|role| roles.contains(role))) {
-        findings.error(format!("block {block}"), format!("there is no weight for {name}"), REMAKE);
-    }
-}
-
 /// Every expert of a block has the layers of its siblings.
 fn experts(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let mut found: BTreeMap<(usize, &str), BTreeSet<usize>> = BTreeMap::new();
@@ -146,7 +130,10 @@ fn experts(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for ((block, role), experts) in found {
         let count = stated.unwrap_or(experts.last().map_or(0, |last| last + 1));
         if let Some((first, more)) = missing(&experts, count) {
-            let reason = format!("expert {first} and {more} more have no {role} projection");
+            let reason = match more {
+                0 => format!("expert {first} has no {role} projection"),
+                _ => format!("expert {first} and {more} more have no {role} projection"),
+            };
             findings.error(format!("block {block}"), reason, REMAKE);
         }
         if experts.last().is_some_and(|last| *last >= count) {

@@ -166,7 +166,7 @@ impl Sizes<'_> {
 #[cfg(test)]
 #[allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)] // Helpers of tests.
 #[path = "../../../../model/tests/support/mod.rs"]
-mod support;
+pub(super) mod support;
 
 #[cfg(test)]
 mod tests {

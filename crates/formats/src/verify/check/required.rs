@@ -1,0 +1,333 @@
+//! The tensors that the forward pass of a family reads, whatever the blocks of a checkpoint agree on: a model without them loads
+//! with random numbers in their place, or not at all.
+
+use kvant_model::family::{Family, NormSite, Part, Positions, Residual, Role};
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::{Network, Norm, Place};
+use std::collections::HashSet;
+
+/// A tensor, or a layer of a block, that is not there.
+#[derive(Debug, PartialEq)]
+pub(super) struct Missing {
+    /// The tensor, or the block.
+    pub subject: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// Everything that the family's forward pass reads and the network lacks. Nothing is known of architectures without a
+/// description.
+pub(super) fn missing(network: &Network, config: &ModelConfig) -> Vec<Missing> {
+    let Some(family) = network.family() else { return Vec::new() };
+    let expected = Expected { family, network, config };
+    let mut missing = expected.outside_blocks();
+    for block in network.blocks() {
+        missing.extend(expected.norms_of(*block));
+        missing.extend(expected.layers_of(*block));
+    }
+    missing.extend(expected.biases());
+    missing
+}
+
+/// The path of the list of blocks.
+pub(super) fn path_of_blocks(network: &Network) -> String {
+    let blocks = network.family().map_or("layers", |family| family.trunk.blocks);
+    in_trunk(network, blocks)
+}
+
+fn in_trunk(network: &Network, path: &str) -> String {
+    match network.trunk() {
+        "" => path.to_owned(),
+        trunk => format!("{trunk}.{path}"),
+    }
+}
+
+/// Families whose norms of queries and keys are there only where config.json asks for them, and the key.
+const HEAD_NORMS_ON_REQUEST: [(&str, &str); 4] =
+    [("cohere", "use_qk_norm"), ("glm4_moe", "use_qk_norm"), ("phi", "qk_layernorm"), ("stablelm", "qk_layernorm")];
+
+/// Biases that the classes of a family always create, or unless a boolean of config.json says otherwise.
+struct BiasRule {
+    families: &'static [&'static str],
+    /// The layers that have one.
+    roles: &'static [Role],
+    /// Whether norms have one.
+    norms: bool,
+    /// The boolean, and its default.
+    flag: Option<(&'static str, bool)>,
+}
+
+const ATTENTION: &[Role] = &[Role::Query, Role::Key, Role::Value, Role::QueryKeyValue, Role::Output];
+const FEED_FORWARD: &[Role] = &[Role::Up, Role::Gate, Role::GateUp, Role::Down];
+const ALL: &[Role] = &[Role::Query, Role::Key, Role::Value, Role::QueryKeyValue, Role::Output, Role::Up, Role::Down];
+const INPUTS: &[Role] = &[Role::Query, Role::Key, Role::Value];
+
+const BIASES: &[BiasRule] = &[
+    BiasRule { families: &["opt"], roles: ALL, norms: true, flag: Some(("enable_bias", true)) },
+    BiasRule { families: &["gpt2", "phi"], roles: ALL, norms: true, flag: None },
+    BiasRule { families: &["gpt_neox", "gptj"], roles: FEED_FORWARD, norms: true, flag: None },
+    BiasRule { families: &["gpt_neox"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", true)) },
+    BiasRule { families: &["starcoder2"], roles: ALL, norms: false, flag: Some(("use_bias", true)) },
+    BiasRule { families: &["qwen2", "qwen2_moe"], roles: INPUTS, norms: false, flag: Some(("qkv_bias", true)) },
+    BiasRule { families: &["gpt_oss"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", true)) },
+    BiasRule { families: &["llama"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", false)) },
+    BiasRule { families: &["llama"], roles: FEED_FORWARD, norms: false, flag: Some(("mlp_bias", false)) },
+    BiasRule { families: &["starcoder2", "nemotron", "phimoe"], roles: &[], norms: true, flag: None },
+];
+
+/// A model that is compared with its family.
+struct Expected<'n> {
+    family: &'static Family,
+    network: &'n Network,
+    config: &'n ModelConfig,
+}
+
+impl Expected<'_> {
+    /// The final norm and the table of positions.
+    fn outside_blocks(&self) -> Vec<Missing> {
+        let mut missing = Vec::new();
+        let listed =
+            self.family.trunk.norms.iter().filter(|(site, _)| *site == NormSite::Final && self.has_final_norm());
+        for (_, path) in listed.filter(|(site, _)| !self.has_norm(None, *site)) {
+            missing.push(self.tensor(&in_trunk(self.network, path), "is missing: it is the norm after the last block"));
+        }
+        let learned = matches!(self.family.math.positions, Positions::Learned { .. });
+        if let (true, Some(path)) = (learned, self.family.trunk.positions)
+            && !self.network.places().contains(&Place::Positions)
+        {
+            missing.push(self.tensor(&in_trunk(self.network, path), "is missing: it is the table of positions"));
+        }
+        missing
+    }
+
+    fn tensor(&self, module: &str, reason: &str) -> Missing {
+        Missing { subject: format!("{module}.weight"), reason: reason.to_owned() }
+    }
+
+    fn residual(&self) -> Residual {
+        self.family.math.residual.resolve(self.config)
+    }
+
+    /// Returns whether norms are tensors of the checkpoint.
+    fn norms_have_weights(&self) -> bool {
+        self.family.norm_kind.has_weight() && self.config.flag_or("layer_norm_elementwise_affine", true)
+    }
+
+    fn has_final_norm(&self) -> bool {
+        let removed = self.config.flag_or("_remove_final_layer_norm", false);
+        self.norms_have_weights() && !removed && self.residual() != Residual::PostNorm
+    }
+
+    fn has_norm(&self, block: Option<usize>, site: NormSite) -> bool {
+        self.network.norms().iter().any(|norm| norm.block == block && norm.site == site)
+    }
+
+    /// The norms that a block lacks.
+    fn norms_of(&self, block: usize) -> Vec<Missing> {
+        if !self.norms_have_weights() {
+            return Vec::new();
+        }
+        let roles = self.roles_of(block);
+        let required = self.family.norms.iter().filter(|(site, _)| self.requires_norm(*site, &roles));
+        let missing = required.filter(|(site, _)| !self.has_norm(Some(block), *site));
+        let blocks = path_of_blocks(self.network);
+        let reason = format!("is missing: every block of {} has it", self.family.name);
+        missing
+            .map(|(_, path)| self.tensor(&format!("{blocks}.{block}.{}", path.replace("{}", "0")), &reason))
+            .collect()
+    }
+
+    /// Returns whether a block with layers of these roles cannot do without a norm.
+    fn requires_norm(&self, site: NormSite, roles: &HashSet<(Part, Role)>) -> bool {
+        let has = |role| roles.iter().any(|(_, found)| *found == role);
+        match site {
+            // Families that are parallel only by choice have no second norm then.
+            NormSite::FeedForwardInput => {
+                let by_choice = matches!(self.family.math.residual, Residual::ParallelIf(_, false));
+                !(by_choice && self.residual() == Residual::Parallel)
+            }
+            NormSite::Query | NormSite::Key => self.has_head_norms(),
+            NormSite::QueryLatent => has(Role::QueryUp),
+            NormSite::KeyValueLatent => has(Role::KeyValueUp),
+            _ => true,
+        }
+    }
+
+    fn has_head_norms(&self) -> bool {
+        match HEAD_NORMS_ON_REQUEST.iter().find(|(family, _)| *family == self.family.name) {
+            Some((_, key)) => self.config.flag_or(key, false),
+            None => self.config.flag_or("use_qk_norm", true) && self.config.flag_or("qk_layernorm", true),
+        }
+    }
+
+    fn roles_of(&self, block: usize) -> HashSet<(Part, Role)> {
+        let linears = self.network.linears().iter().filter(|linear| linear.block == Some(block));
+        let experts = self.network.experts().iter().filter(|experts| experts.block == block);
+        let linears = linears.map(|linear| (linear.part, linear.role));
+        linears.chain(experts.map(|experts| (Part::Experts, experts.role))).collect()
+    }
+
+    /// The linear layers that a block lacks.
+    fn layers_of(&self, block: usize) -> Vec<Missing> {
+        let roles = self.roles_of(block);
+        let mut missing = self.attention(&roles);
+        missing.extend(self.feed_forward(&roles));
+        let describe = |what: String| Missing {
+            subject: format!("block {block}"),
+            reason: format!("there is no weight for {what}"),
+        };
+        missing.into_iter().map(describe).collect()
+    }
+
+    fn attention(&self, roles: &HashSet<(Part, Role)>) -> Vec<String> {
+        use Role::{Key, KeyValueDown, KeyValueUp, Output, Query, QueryDown, QueryKeyValue, QueryUp, Value};
+        let has = |any: &[Role]| roles.iter().any(|(_, role)| any.contains(role));
+        let needed: [(&str, bool, &[Role]); 6] = [
+            ("queries", true, &[Query, QueryKeyValue, QueryUp]),
+            ("keys", true, &[Key, QueryKeyValue, KeyValueUp]),
+            ("values", true, &[Value, QueryKeyValue, KeyValueUp]),
+            ("the latent of queries", has(&[QueryUp]), &[QueryDown]),
+            ("the latent of keys and values", has(&[KeyValueUp]), &[KeyValueDown]),
+            ("the output of attention", true, &[Output]),
+        ];
+        let missing = needed.into_iter().filter(|(_, needed, any)| *needed && !has(any));
+        missing.map(|(name, ..)| name.to_owned()).collect()
+    }
+
+    /// What the feed-forward networks of a block lack: a dense one, routed experts, experts that all tokens pass.
+    fn feed_forward(&self, roles: &HashSet<(Part, Role)>) -> Vec<String> {
+        let is_layer = |role: &Role| FEED_FORWARD.contains(role);
+        let present = |part: Part| roles.iter().any(|(of, role)| *of == part && is_layer(role));
+        let mut parts = vec![(Part::Mlp, "the feed-forward network's"), (Part::Experts, "the experts'")];
+        parts.push((Part::SharedExperts, "the shared experts'"));
+        parts.retain(|(part, _)| present(*part));
+        if !present(Part::Mlp) && !present(Part::Experts) {
+            parts.insert(0, (Part::Mlp, "the feed-forward network's"));
+        }
+        let mut missing = Vec::new();
+        for (part, owner) in parts {
+            let has = |any: &[Role]| any.iter().any(|role| roles.contains(&(part, *role)));
+            let needed: [(&str, bool, &[Role]); 3] = [
+                ("down", true, &[Role::Down]),
+                ("gate", self.is_gated(), &[Role::Gate, Role::GateUp]),
+                ("up", true, &[Role::Up, Role::GateUp]),
+            ];
+            let lacking = needed.into_iter().filter(|(_, needed, any)| *needed && !has(any));
+            missing.extend(lacking.map(|(name, ..)| format!("{owner} {name} projection")));
+        }
+        let routed = self.family.linears().any(|(role, _)| role == Role::Router) && present(Part::Experts);
+        if routed && !roles.iter().any(|(_, role)| *role == Role::Router) {
+            missing.push("the router of the experts".to_owned());
+        }
+        missing
+    }
+
+    fn is_gated(&self) -> bool {
+        self.family.linears().any(|(role, _)| matches!(role, Role::Gate | Role::GateUp))
+    }
+
+    /// Biases that the family's classes create.
+    fn biases(&self) -> Vec<Missing> {
+        let applies = |rule: &&BiasRule| {
+            let asked = rule.flag.is_none_or(|(key, default)| self.config.flag_or(key, default));
+            asked && rule.families.contains(&self.family.name)
+        };
+        let rules: Vec<&BiasRule> = BIASES.iter().filter(applies).collect();
+        let reason = format!("is missing: {} has a bias there", self.family.name);
+        let bias = |module: &str| Missing { subject: format!("{module}.bias"), reason: reason.clone() };
+        let with_bias = |role: &Role| rules.iter().any(|rule| rule.roles.contains(role));
+        let inside = self.network.linears().iter().filter(|linear| linear.block.is_some() && linear.expert.is_none());
+        let layers = inside.filter(|linear| linear.bias.is_none() && with_bias(&linear.role));
+        let with_norms = rules.iter().any(|rule| rule.norms) && self.norms_have_weights();
+        let norms = self.network.norms().iter().filter(|norm| with_norms && norm.bias.is_none());
+        let norms = norms.filter(|norm| !is_of_heads(norm));
+        layers.map(|linear| bias(&linear.module)).chain(norms.map(|norm| bias(&norm.module))).collect()
+    }
+}
+
+/// Returns whether a norm is one of queries or keys.
+fn is_of_heads(norm: &Norm) -> bool {
+    matches!(norm.site, NormSite::Query | NormSite::Key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shapes::support;
+    use super::*;
+    use serde_json::json;
+
+    fn found(checkpoint: &support::Checkpoint) -> Vec<Missing> {
+        missing(&checkpoint.network(), &ModelConfig::from_json(&checkpoint.config).unwrap())
+    }
+
+    /// What is missed in a fixture without the tensors whose names contain one of these texts.
+    fn without(fixture: &str, parts: &[&str]) -> String {
+        let whole = support::Checkpoint::read(fixture);
+        let lacking = whole.renamed(|name| (!parts.iter().any(|part| name.contains(part))).then(|| name.to_owned()));
+        let missing = found(&lacking);
+        missing.iter().map(|one| format!("{}: {}\n", one.subject, one.reason)).collect()
+    }
+
+    #[test]
+    fn no_family_fixture_lacks_a_required_tensor() {
+        for name in support::names() {
+            assert_eq!(found(&support::Checkpoint::read(&name)), [], "{name}");
+        }
+    }
+
+    #[test]
+    fn norms_missing_from_all_blocks_are_reported() {
+        let missing = without("qwen3", &["q_norm"]);
+        assert!(missing.contains("model.layers.1.self_attn.q_norm.weight: is missing"), "{missing}");
+        let missing = without("llama", &["input_layernorm"]);
+        assert!(missing.contains("model.layers.0.input_layernorm.weight: is missing"), "{missing}");
+        let missing = without("deepseek_v2", &["kv_a_layernorm"]);
+        assert!(missing.contains("model.layers.0.self_attn.kv_a_layernorm.weight: is missing"), "{missing}");
+    }
+
+    #[test]
+    fn missing_final_norm_and_position_table_are_reported() {
+        assert!(without("llama", &["model.norm."]).starts_with("model.norm.weight: is missing"));
+        let missing = without("opt", &["embed_positions"]);
+        assert_eq!(missing, "model.decoder.embed_positions.weight: is missing: it is the table of positions\n");
+        assert!(without("gpt2", &["wpe"]).contains("transformer.wpe.weight"));
+    }
+
+    #[test]
+    fn projections_missing_from_all_blocks_are_reported() {
+        for (fixture, part, expected) in [
+            ("llama", "gate_proj", "block 0: there is no weight for the feed-forward network's gate projection"),
+            ("llama", "up_proj", "the feed-forward network's up projection"),
+            ("llama", "o_proj", "the output of attention"),
+            ("mixtral", ".gate.", "the router of the experts"),
+            ("qwen2_moe", "shared_expert.up_proj", "the shared experts' up projection"),
+            ("deepseek_v2", "kv_a_proj", "the latent of keys and values"),
+        ] {
+            let missing = without(fixture, &[part]);
+            assert!(missing.contains(expected), "{fixture} without {part}: {missing}");
+        }
+        // One of two dense blocks.
+        assert!(without("llama", &["layers.1.mlp.gate_proj"]).starts_with("block 1: "));
+    }
+
+    #[test]
+    fn biases_missing_from_all_blocks_are_reported_unless_config_json_excludes_them() {
+        assert!(without("opt", &["fc1.bias"]).contains("model.decoder.layers.1.fc1.bias: is missing"));
+        assert!(without("qwen2", &["k_proj.bias"]).contains("model.layers.0.self_attn.k_proj.bias: is missing"));
+        assert!(without("gpt2", &["ln_1.bias"]).contains("transformer.h.0.ln_1.bias: is missing"));
+        let whole = support::Checkpoint::read("opt").with_config("enable_bias", json!(false));
+        assert_eq!(found(&whole.renamed(|name| (!name.contains("bias")).then(|| name.to_owned()))), []);
+    }
+
+    #[test]
+    fn head_norms_that_config_json_does_not_ask_for_may_be_absent() {
+        for (fixture, key) in [("stablelm", "qk_layernorm"), ("cohere", "use_qk_norm"), ("glm4_moe", "use_qk_norm")] {
+            let plain = |asked: bool| {
+                let stated = support::Checkpoint::read(fixture).with_config(key, json!(asked));
+                stated.renamed(|name| (!(name.contains("self_attn") && name.contains("norm"))).then(|| name.to_owned()))
+            };
+            assert!(!found(&plain(true)).is_empty(), "{fixture}");
+            assert_eq!(found(&plain(false)), [], "{fixture}");
+        }
+    }
+}
