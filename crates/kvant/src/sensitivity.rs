@@ -29,7 +29,7 @@ impl Sensitivity {
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<SensitivityReport, Error> {
         check_paths(self)?;
         if self.job.source.kind() != SourceKind::Graph {
-            let error = Error::new(ErrorKind::Usage, "layers are measured of ONNX graphs only");
+            let error = Error::new(ErrorKind::Usage, "only the layers of ONNX graphs can be measured");
             return Err(error.with_hint(Some("`kvant eval ‹reference›` measures the damage block by block".to_owned())));
         }
         let (outcome, written) = onnx::sensitivity::run(self, reporter)?;

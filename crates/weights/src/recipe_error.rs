@@ -78,6 +78,9 @@ impl Diagnostic for RecipeError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             RecipeError::Invalid(problem) | RecipeError::Unsupported(problem) => problem.hint.clone(),
+            RecipeError::Read { cause, .. } if cause.kind() == std::io::ErrorKind::InvalidData => {
+                "give a recipe as a text file in UTF-8: TOML, or a JSON or YAML file of another tool".to_owned()
+            }
             RecipeError::Read { .. } => "check the path and its permissions".to_owned(),
         })
     }

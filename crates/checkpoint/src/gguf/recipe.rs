@@ -269,7 +269,7 @@ fn asks_for_imatrix(line: &Settings, file: &Settings) -> Result<bool, RecipeErro
             // A name that no model has an algorithm of is the mistake to speak of.
             let others = list.iter().flat_map(|one| one.split(',')).map(str::trim).filter(|one| *one != IMATRIX);
             others.map(|one| Algorithm::find("‹algorithm›", one)).collect::<Result<Vec<_>, _>>()?;
-            let reason = format!("{} does not make blocks of GGUF", quoted(&list.join(",")));
+            let reason = format!("{} cannot round to the block types of GGUF", quoted(&list.join(",")));
             let hint =
                 "use ‹algorithm› imatrix, or a scheme whose codes become blocks: ‹scheme› int4:g32 ‹format› gguf";
             Err(RecipeError::invalid("‹algorithm›", reason, hint))
@@ -327,7 +327,7 @@ mod tests {
             recipe(&settings).unwrap_err().to_string()
         };
         assert!(with(|s| s.kv_cache = Some("fp8".into())).starts_with("‹kv-cache›: does not apply"));
-        assert!(with(|s| s.algorithm = Some(vec!["gptq".into()])).contains("does not make blocks"));
+        assert!(with(|s| s.algorithm = Some(vec!["gptq".into()])).contains("cannot round to the block types"));
         assert!(with(|s| s.overrides = vec!["*=int4".parse().unwrap()]).contains("not a tensor type"));
         let settings = Settings { algorithm: Some(vec![IMATRIX.to_owned()]), ..line("Q4_0") };
         assert!(recipe(&settings).unwrap().unwrap().needs_importance());

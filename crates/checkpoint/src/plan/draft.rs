@@ -148,7 +148,8 @@ impl Drafts {
             return Ok(Drafts { misfits: Vec::new(), ..self });
         };
         let others = misfits.map(|misfit| misfit.layer).collect();
-        Err(PlanError::Shape { layer, scheme: scheme.to_string(), problem, others })
+        let fits_none = !self.drafts.iter().any(|draft| matches!(draft, Draft::Layer(_)));
+        Err(PlanError::Shape { layer, scheme: scheme.to_string(), problem, others, fits_none })
     }
 }
 

@@ -81,6 +81,8 @@ pub enum PlanError {
         problem: SchemeError,
         /// The other layers that do not fit their schemes.
         others: Vec<String>,
+        /// Whether no layer fits its scheme: without these nothing would be quantized.
+        fits_none: bool,
     },
     /// The format has no place for the layer (*unsupported*).
     #[error("layer `{layer}` cannot be stored as `{scheme}`: {problem}")]
@@ -307,7 +309,11 @@ fn more_text(others: usize) -> String {
     if others == 0 { String::new() } else { format!(" (and {others} more layers)") }
 }
 
-/// The way out, with options to copy that keep all layers that do not fit.
+/// The remedy where no layer fits its scheme.
+const OTHER_SCHEME: &str = "no layer fits: choose another ‹scheme›, with a smaller group or a scale for each channel, as in int4:g32 and \
+                            int4:channel";
+
+/// The remedy, with options to copy that keep all layers that do not fit.
 fn shape_hint(layer: &str, problem: &SchemeError, others: &[String]) -> String {
     let leaf = |name: &str| format!("‹exclude› '*.{}'", name.rsplit('.').next().unwrap_or(name));
     let leaves: BTreeSet<String> = others.iter().map(String::as_str).chain([layer]).map(leaf).collect();
@@ -388,6 +394,9 @@ impl Diagnostic for PlanError {
                 Remedy::command("convert", "changes the layout"),
                 Remedy::Requantize,
             ],
+            PlanError::Shape { fits_none: true, .. } => {
+                vec![Remedy::UseScheme(OTHER_SCHEME.to_owned())]
+            }
             PlanError::Shape { layer, others, .. } => {
                 let layers = std::iter::once(layer).chain(others);
                 let ways = Remedy::of_hint(self.hint()).into_iter();
@@ -423,6 +432,7 @@ impl Diagnostic for PlanError {
             PlanError::Algorithm { problem, .. } => Remedy::hint(&problem.remedies()),
             PlanError::Uncalibrated => Some("give a text to calibrate with".to_owned()),
             PlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
+            PlanError::Shape { fits_none: true, .. } => Some(OTHER_SCHEME.to_owned()),
             PlanError::Shape { layer, problem, others, .. } => Some(shape_hint(layer, problem, others)),
             PlanError::CannotHold { problem, .. } => Some(problem.hint.clone()),
             PlanError::Calibration { .. } => Remedy::hint(&self.remedies()),

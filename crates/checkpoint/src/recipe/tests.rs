@@ -352,5 +352,9 @@ fn recipe_files_are_read_by_content_not_name() {
     let json = r#"{"version": 1, "scheme": "int4"}"#;
     assert_eq!(write("recipe.toml", json).unwrap().scheme.as_deref(), Some("int4"));
     assert!(matches!(Settings::read(&folder.join("missing.toml")).unwrap_err(), RecipeError::Read { .. }));
+    std::fs::write(folder.join("binary.toml"), [0xff, 0xfe, 0]).unwrap();
+    let refused = Settings::read(&folder.join("binary.toml")).unwrap_err();
+    let hint = kvant_container::Diagnostic::hint(&refused).unwrap();
+    assert!(hint.contains("text file") && !hint.contains("permissions"), "{hint}");
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -176,6 +176,8 @@ fn only_gguf_files_are_replaced() {
     for overwrite in [false, true] {
         let refused = Output::check(&plan, &source, &target, overwrite);
         assert!(matches!(refused, Err(OutputError::NotReplaceable { .. })), "{refused:?}");
+        let hint = refused.unwrap_err().hint().unwrap();
+        assert!(hint.contains("only with one of its kind"), "{hint}");
     }
     std::fs::remove_file(&target).unwrap();
     quantize(&source, &target, Ftype::Q8_0, 1).unwrap();

@@ -48,11 +48,11 @@ Start here:
       check a quantized model from any tool";
 
 const EXIT_STATUS: &str = "\
-Exit status: 0 success; 1 the model or recipe cannot be processed, or a check failed; 2 wrong usage, such as an unknown scheme or a missing data file, or a bug; 130 interrupted with Ctrl-C, 143 by SIGTERM.";
+Exit status: 0 success; 1 the model or recipe cannot be processed, or a check failed; 2 wrong usage, such as an unknown scheme or a missing data file, or a bug; 130 interrupted with Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.";
 
 /// Quantizes deep-learning models: checkpoints, GGUF files and ONNX graphs
 #[derive(Debug, Parser)]
-#[command(name = "kvant", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"), max_term_width = 120, propagate_version = false)]
+#[command(name = "kvant", bin_name = "kvant", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"), max_term_width = 120, propagate_version = false)]
 pub struct Cli {
     /// Options of every command.
     #[command(flatten)]

@@ -40,7 +40,12 @@ pub fn typed(command: &Command, matches: &ArgMatches) -> Options {
         let is_unset = matches!(arg.get_action(), ArgAction::SetTrue) && values == ["false"];
         (!is_unset).then(|| (name, values.join(",")))
     });
-    typed.collect()
+    let mut typed: Options = typed.collect();
+    // Without calibration data it is the length of the sequences that a limit is measured on.
+    if !typed.contains_key("--calib") {
+        typed.remove("--seq-len");
+    }
+    typed
 }
 
 #[cfg(test)]
@@ -48,6 +53,15 @@ mod tests {
     use super::*;
     use crate::args::Cli;
     use clap::CommandFactory;
+
+    #[test]
+    fn sequence_length_of_a_run_without_calibration_data_is_not_recorded() {
+        let mut command = Cli::command();
+        let line =
+            ["kvant", "quantize", "m", "-s", "int4:g32", "-o", "out", "--max-kl", "1", "--eval", "a", "--seq-len", "8"];
+        let matches = command.try_get_matches_from_mut(line).unwrap();
+        assert!(!typed(&command, &matches).contains_key("--seq-len"));
+    }
 
     #[test]
     fn given_options_are_recorded_with_effective_values() {
@@ -65,6 +79,7 @@ mod tests {
         }
         assert!(!usual.contains_key("--threads") && !usual.contains_key("--output") && !usual.contains_key("--json"));
         assert!(!usual.contains_key("--shuffle"));
+        assert!(typed(&["--seq-len", "64"]).contains_key("--seq-len"));
         let other = typed(&["--shuffle", "-x", "a", "--exclude", "b"]);
         assert_eq!((other["--shuffle"].as_str(), other["--exclude"].as_str()), ("true", "a,b"));
     }

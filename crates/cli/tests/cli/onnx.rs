@@ -90,6 +90,13 @@ fn options_without_effect_are_refused() {
 }
 
 #[test]
+fn missing_runtime_library_is_a_usage_error() {
+    let place = place();
+    let run = place.run(&quantize(&["--runtime", "ort", "--runtime-library", "none/libonnxruntime.so"]));
+    assert!(run.code == Some(2) && run.stderr.contains("there is no such file"), "{run:?}");
+}
+
+#[test]
 fn infinite_weights_are_refused_first() {
     let place = place();
     let mut model = onnx::read(&place.path("float.onnx")).unwrap();
@@ -249,7 +256,7 @@ fn mixed_precision_recipe_is_found_and_reproduced() {
 fn impossible_searches_are_refused() {
     let place = place();
     for (options, told) in [
-        (&["-o", "mixed.toml"][..], "a recipe is written for a target only"),
+        (&["-o", "mixed.toml"][..], "a recipe can be written only for a target"),
         (&["--max-drop", "1"], "--max-drop needs the classes"),
         (&["--target-size", "12"], "is not a size"),
         (&["--candidates", "A9W9"], "is not a candidate"),

@@ -59,6 +59,46 @@ fn damaged_tokenizer_is_refused() {
 }
 
 #[test]
+fn checkpoint_without_required_tensors_is_refused_by_plan_quantize_and_verify() {
+    for (part, told) in [
+        ("model.norm.weight", "model.norm.weight"),
+        ("input_layernorm", "model.layers.0.input_layernorm.weight"),
+        ("gate_proj", "gate projection"),
+    ] {
+        let place = Place::new();
+        without(&place.path("nano_llama"), part);
+        let lines: [&[&str]; 3] = [
+            &["plan", "nano_llama", "--scheme", "int4_wo_128"],
+            &["quantize", "nano_llama", "--scheme", "int4_wo_128", "-o", "out"],
+            &["verify", "nano_llama"],
+        ];
+        for line in lines {
+            let refused = place.run(line);
+            let output = format!("{}{}", refused.stdout, refused.stderr);
+            assert!(refused.code == Some(1) && output.contains(told), "{line:?} without {part}: {refused:?}");
+        }
+        assert!(!place.path("out").exists());
+    }
+}
+
+#[test]
+fn hint_for_a_group_size_that_fits_no_layer_does_not_exclude_all_layers() {
+    let refused = Place::new().run(&["plan", "nano_llama", "--scheme", "int4:g100"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("int4:channel") && !refused.stderr.contains("--exclude"), "{}", refused.stderr);
+}
+
+#[test]
+fn warnings_of_verification_are_shown_by_quantize_even_when_quiet() {
+    let place = Place::new();
+    fs::remove_file(place.path("nano_llama/tokenizer.json")).unwrap();
+    let quiet = place.succeed(&["quantize", "nano_llama", "--scheme", "int4_wo_128", "-o", "out", "-q"]);
+    assert!(quiet.stderr.contains("warning") && quiet.stderr.contains("tokenizer"), "{}", quiet.stderr);
+    let whole = Place::new().succeed(&["quantize", "nano_llama", "--scheme", "int4_wo_128", "-o", "out", "-q"]);
+    assert_eq!(whole.stderr, "");
+}
+
+#[test]
 fn no_verify_writes_invalid_output() {
     let place = configured(|config| config["num_hidden_layers"] = json!(9));
     place.succeed(&["quantize", "nano_llama", "--scheme", "int4_wo_128", "--no-verify", "-o", "out"]);
@@ -123,8 +163,13 @@ fn a_head_that_is_the_embedding_stays_in_float_and_the_plan_says_so() {
 
 /// Takes the output head out of a checkpoint.
 fn without_head(dir: &std::path::Path) {
+    without(dir, "lm_head.weight");
+}
+
+/// Takes the tensors whose names contain a text out of a checkpoint.
+fn without(dir: &std::path::Path, part: &str) {
     let source = Checkpoint::open(dir).unwrap();
-    let kept: Vec<_> = source.tensors().filter(|tensor| tensor.name() != "lm_head.weight").collect();
+    let kept: Vec<_> = source.tensors().filter(|tensor| !tensor.name().contains(part)).collect();
     let declare = |tensor: &kvant_container::TensorView<'_>| {
         TensorDeclaration::new(tensor.name().to_owned(), tensor.dtype(), tensor.shape())
     };

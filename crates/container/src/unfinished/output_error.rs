@@ -164,8 +164,11 @@ impl Diagnostic for OutputError {
     fn remedies(&self) -> Vec<Remedy> {
         match self {
             OutputError::Exists(_) => vec![Remedy::ChooseOutput, Remedy::Overwrite],
-            OutputError::NotReplaceable { .. } => {
-                let moved = "‹overwrite› removes only unmodified files that Kvant wrote: move the others away";
+            OutputError::NotReplaceable { path, .. } => {
+                let moved = match path.is_dir() {
+                    true => "‹overwrite› removes only unmodified files that Kvant wrote: move the others away",
+                    false => "‹overwrite› replaces a file only with one of its kind: move this one away",
+                };
                 vec![Remedy::text(moved), Remedy::ChooseOutput]
             }
             OutputError::IsSource(_) | OutputError::NoName(_) => vec![Remedy::ChooseOutput],

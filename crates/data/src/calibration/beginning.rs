@@ -2,7 +2,7 @@
 //! is tokenized, and of long files little is read.
 
 use super::document::{Document, Row};
-use super::files::Reading;
+use super::files::{DataFile, Reading};
 use super::{CalibrationDataError, Options, loader};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -17,13 +17,14 @@ const WHOLE: u64 = 16 << 20;
 /// Refuses data that loading would refuse, as far as their beginning shows.
 pub(super) fn check(options: &Options) -> Result<(), CalibrationDataError> {
     let (mut rows, mut reasons) = (0, BTreeMap::new());
-    for file in options.resolve()? {
+    let files = options.resolve()?;
+    for file in &files {
         if file.is_read_whole() && std::fs::metadata(&file.path).is_ok_and(|found| found.len() > WHOLE) {
             return Ok(());
         }
         let reading = Reading { max_bytes: options.max_bytes, max_document: TEXT, column: options.column.as_deref() };
         let (before, mut may_be_used) = (rows, false);
-        (file.format.read)(&file, &reading, &mut |row| {
+        (file.format.read)(file, &reading, &mut |row| {
             rows += 1;
             let skip = match row {
                 Row::Skipped(skip) => Some(skip),
@@ -40,7 +41,8 @@ pub(super) fn check(options: &Options) -> Result<(), CalibrationDataError> {
             return Ok(());
         }
     }
-    Err(loader::no_sample(options, rows, &reasons, None))
+    let names: Vec<String> = files.iter().map(DataFile::name).collect();
+    Err(loader::no_sample(options, &names, rows, &reasons, None))
 }
 
 /// The reason that a document gives no tokens with any tokenizer.

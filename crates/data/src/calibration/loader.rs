@@ -167,7 +167,8 @@ impl Loader<'_> {
         let length = self.options.sequence_length;
         if sequences.is_empty() {
             let rows = self.files.iter().map(|file| file.rows_read).sum();
-            return Err(no_sample(self.options, rows, &reasons(&self.files), self.encoder.refusal));
+            let names: Vec<String> = self.files.iter().map(|file| file.name.clone()).collect();
+            return Err(no_sample(self.options, &names, rows, &reasons(&self.files), self.encoder.refusal));
         }
         let provenance = Provenance {
             files: self.files,
@@ -211,9 +212,19 @@ fn reasons(files: &[FileProvenance]) -> BTreeMap<Skip, u64> {
     reasons
 }
 
+/// Names the files that rows were read from: the first, and how many more.
+fn of_files(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [name] => format!(" from {name}"),
+        [name, others @ ..] => format!(" from {name} and {} more", others.len()),
+    }
+}
+
 /// The error for data without usable rows: the number for each reason, and the message of the chat template.
 pub(super) fn no_sample(
     options: &Options,
+    names: &[String],
     rows: u64,
     reasons: &BTreeMap<Skip, u64>,
     refusal: Option<String>,
@@ -221,6 +232,7 @@ pub(super) fn no_sample(
     let most = reasons.iter().max_by_key(|(_, count)| **count).map(|(skip, _)| *skip);
     let reasons = reasons.iter().map(|(skip, count)| format!(", {count} {skip}")).collect::<String>();
     let refusal = refusal.map_or(String::new(), |refusal| format!(" ({refusal})"));
-    let why = format!("{rows} rows read{reasons}{refusal}");
+    let read = if rows == 1 { "1 row".to_owned() } else { format!("{rows} rows") };
+    let why = format!("{read} read{}{reasons}{refusal}", of_files(names));
     CalibrationDataError::NoSample { length: options.sequence_length, why, most, column: options.column.clone() }
 }

@@ -127,19 +127,21 @@ pub enum Warning {
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Warning::Fewer { found, asked } => write!(f, "{found} calibration samples, but {asked} were requested"),
+            Warning::Fewer { found, asked } => {
+                write!(f, "{}, but {asked} were requested", number(found, "calibration sample"))
+            }
             Warning::Short { documents, tokens, length } => {
                 write!(
                     f,
-                    "the calibration data are {} in {}, too few to fill a sequence of {length} tokens; they \
-                     are used as they are",
+                    "the calibration data contains only {} in {}, too few to fill a sequence of {length} tokens; it \
+                     is used as it is",
                     number(tokens, "token"),
                     number(documents, "document"),
                 )
             }
             Warning::Scarce { tokens } => write!(
                 f,
-                "the calibration data have only {} in all; results are unreliable with fewer than {FEW_TOKENS}",
+                "the calibration data contains only {} in all; results are unreliable with fewer than {FEW_TOKENS}",
                 number(tokens, "token"),
             ),
             Warning::Skipped { file, rows: 1, why } => write!(f, "{file}: 1 row is {why}"),

@@ -59,7 +59,8 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let QuantizeWork { plan, output, done, blocks } = work;
     let delivered = outputs.deliver(&plan, output, reporter)?;
     let measured = gate.and_then(|gate| gate.measured());
-    Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, measured, time: begun.elapsed() }))
+    let verified = if job.sinks.commit.no_verify { Vec::new() } else { warnings::of_verification(&delivered)? };
+    Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, measured, verified, time: begun.elapsed() }))
 }
 
 /// Writing the checkpoint that all outputs are converted from.
@@ -182,19 +183,22 @@ pub struct CheckpointReport {
     pub blocks: Option<BlockwiseReport>,
     /// The measured distance of the output from its source, if any.
     pub measured: Option<Value>,
+    /// What verification warns of in the outputs.
+    pub verified: Vec<String>,
     /// The duration of the run.
     pub time: Duration,
 }
 
 impl CheckpointReport {
-    /// Warnings about the result: layers with too little data, and outputs that no known loader reads.
+    /// Warnings about the result: layers with too little data, what verification found, and outputs that no known loader reads.
     pub fn warnings(&self) -> Vec<String> {
         let is_bare = |made: &Made| made.format == OutputFormat::TENSORS.name();
         let is_unloadable = |made: &&Made| self.plan.family().is_some() && made.loaders.is_empty() && !is_bare(made);
         let unloadable = self.delivered.all().filter(is_unloadable).map(|made| {
             format!("no known loader takes {}: `kvant verify {}` says why", shown(&made.path), shell_word(&made.path))
         });
-        self.blocks.iter().flat_map(|blocks| warnings::warnings(&self.plan, blocks)).chain(unloadable).collect()
+        let of_layers = self.blocks.iter().flat_map(|blocks| warnings::warnings(&self.plan, blocks));
+        of_layers.chain(self.verified.iter().cloned()).chain(unloadable).collect()
     }
 
     /// The report as JSON.

@@ -1,12 +1,35 @@
-//! Warnings about a calibrated result.
+//! Warnings about a result: of calibrated layers, and of verification.
 
+use super::outputs::Delivered;
+use crate::error::Error;
 use kvant_checkpoint::blockwise::{BlockwiseReport, LinkReport};
 use kvant_checkpoint::plan::{Plan, PlannedLayer};
+use kvant_formats::verify::{Options, Reads, verify};
+use kvant_quant::finding::Severity;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Warnings about layers.
 pub fn warnings(plan: &Plan, report: &BlockwiseReport) -> Vec<String> {
     [worse(report), starved(report), uncertain(&smoothed(plan, report))].into_iter().flatten().collect()
+}
+
+/// What verification warns of in checkpoints that were just written: once for outputs of one source that share it. Graphs and GGUF
+/// files have checks of their own.
+///
+/// # Errors
+/// System errors.
+pub fn of_verification(delivered: &Delivered) -> Result<Vec<String>, Error> {
+    let mut warnings = Vec::new();
+    for made in delivered.all().filter(|made| made.path.is_dir()) {
+        let report = verify(&made.path, &Options { reads: Reads::Scales, ..Options::default() })?;
+        for found in report.findings.iter().filter(|finding| finding.severity == Severity::Warning) {
+            let warning = format!("{}: {}", found.place, found.reason);
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+    }
+    Ok(warnings)
 }
 
 /// Calibration tokens for each input below which static scales of smoothed inputs are uncertain. Measured on nano_llama with int8
@@ -62,7 +85,7 @@ fn worse(report: &BlockwiseReport) -> Option<String> {
         if most.held_out.is_some() { "held-out data" } else { "calibration data" },
     );
     Some(format!(
-        "{count} of {layers} layers lose more than rounded to nearest on {on}, `{}` the most: {share:.3} times; more data or other \
+        "{count} of {layers} layers lose more than they would rounded to nearest on {on}, `{}` the most: {share:.3} times; more data or other \
          settings may help",
         most.layer
     ))
@@ -107,7 +130,8 @@ mod tests {
     fn layers_worse_than_rtn_are_counted() {
         let layers = vec![layer(0, 1.0), layer(1, 6.0), layer(2, 12.0)];
         let warning = worse(&BlockwiseReport { layers, ..BlockwiseReport::default() }).unwrap();
-        let expected = "2 of 3 layers lose more than rounded to nearest on calibration data, `model.layers.2.fc`";
+        let expected =
+            "2 of 3 layers lose more than they would rounded to nearest on calibration data, `model.layers.2.fc`";
         assert!(warning.starts_with(expected), "{warning}");
     }
 

@@ -38,11 +38,7 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
     let Some(recipe) = GgufRecipe::of(&line, &file)? else {
         return match resolve::gguf_setting(job) {
             None => Ok(None),
-            Some(option) => Err(Error::new(ErrorKind::Usage, format!("{option} applies only to GGUF files"))
-                .with_remedies(vec![
-                    Remedy::text("leave it out"),
-                    Remedy::UseScheme("name one of their schemes, e.g. ‹scheme› Q4_K_M".to_owned()),
-                ])),
+            Some(option) => Err(foreign_setting(job, option)),
         };
     };
     resolve::refuse_graph_settings(job)?;
@@ -69,6 +65,17 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
         return Err(failure.with_hint(Some("read the importance of inputs from a file, or measure it".to_owned())));
     }
     Ok(Some(recipe.with_importance(Arc::new(imatrix::read(path)?))))
+}
+
+/// The error for a setting of GGUF files with a scheme that is none of theirs.
+fn foreign_setting(job: &Job, option: &str) -> Error {
+    let scope = if job.sinks.wants_gguf() { "the schemes of GGUF files" } else { "GGUF files" };
+    let scheme = match job.sinks.save_imatrix {
+        Some(_) => "name one of their schemes and measure the importance, e.g. ‹scheme› Q4_K_M ‹algorithm› imatrix",
+        None => "name one of their schemes, e.g. ‹scheme› Q4_K_M",
+    };
+    Error::new(ErrorKind::Usage, format!("{option} applies only to {scope}"))
+        .with_remedies(vec![Remedy::text("leave it out"), Remedy::UseScheme(scheme.to_owned())])
 }
 
 /// A setting that only a measurement reads.

@@ -98,7 +98,7 @@ fn check_output(analysis: &Sensitivity, target: Option<&Target>) -> Result<(), E
     if analysis.output.is_none() || target.is_some() {
         return Ok(());
     }
-    let failure = Error::new(ErrorKind::Usage, "a recipe is written for a target only");
+    let failure = Error::new(ErrorKind::Usage, "a recipe can be written only for a target");
     Err(failure.with_hint(Some("name one: ‹target-sqnr›, ‹target-size› or ‹max-drop›".to_owned())))
 }
 

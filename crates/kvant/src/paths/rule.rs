@@ -68,7 +68,10 @@ pub fn named(job: &Job) -> impl Iterator<Item = (&'static str, &Path)> {
     let recipes = job.recipe.file.iter().map(|path| ("‹recipe›", path.as_path()));
     let adapters = job.source.adapters.iter().map(|path| ("‹lora›", path.as_path()));
     let importance = job.recipe.imatrix.iter().map(|path| ("‹imatrix›", path.as_path()));
-    model.chain(data).chain(recipes).chain(adapters).chain(importance)
+    // The system looks for a bare name in its own folders.
+    let library = job.limits.engine.library.iter().filter(|path| path.components().count() > 1);
+    let library = library.map(|path| ("‹runtime-library›", path.as_path()));
+    model.chain(data).chain(recipes).chain(adapters).chain(importance).chain(library)
 }
 
 fn is_graph(path: &Path) -> bool {

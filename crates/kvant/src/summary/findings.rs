@@ -6,7 +6,7 @@ use kvant_quant::finding::{Finding, Severity};
 
 /// All findings; those that differ only in the indices of their places share a line, unless `all` are requested.
 pub fn table(findings: &[Finding], all: bool) -> Table {
-    let titles = ["", "check", "where", "what", "way out"].map(|title| (title, Align::Left));
+    let titles = ["", "check", "where", "what", "remedy"].map(|title| (title, Align::Left));
     let mut table = Table::new(&titles);
     let row = |table: &mut Table, finding: &Finding, place: &str| {
         let hint = finding.hint.as_deref().unwrap_or_default();

@@ -73,7 +73,7 @@ fn gguf(report: &GgufReport) -> Section {
     let plan = &report.plan;
     let (title, tensors) = counts::tensors(plan);
     let lines = [
-        (title, format!("{tensors} ({} was asked for)", plan.recipe.ftype())),
+        (title, format!("{tensors} (the ftype is {})", plan.recipe.ftype())),
         counts::sizes(plan.source_bytes, plan.layout.total_size()),
         counts::bits(plan.bits_per_weight(), "tensors"),
         ("time", size::duration(report.time)),

@@ -107,7 +107,7 @@ fn unusable_rows_are_counted_with_reasons() {
     let json = serde_json::json!({"not_utf8": 1, "not_json": 1, "no_text": 1, "empty": 2});
     assert_eq!(serde_json::to_value(&file.skipped).unwrap(), json);
     let warnings: Vec<String> = data.provenance.warnings().iter().map(ToString::to_string).collect();
-    assert_eq!(warnings[0], "1 calibration samples, but 100 were requested");
+    assert_eq!(warnings[0], "1 calibration sample, but 100 were requested");
     assert_eq!(warnings[4], "a.jsonl: 2 rows are empty");
 }
 
@@ -159,7 +159,10 @@ fn data_without_any_sample_is_refused_with_reasons() {
         assert!(matches!(error, CalibrationDataError::NoSample { .. }) && error.hint().is_some(), "{name}: {error}");
     }
     let error = samples("a.jsonl", "{}\n{}\nx").unwrap_err().to_string();
-    assert!(error.ends_with("3 rows read, 1 not JSON, 2 without a known field of text"), "{error}");
+    assert!(
+        error.contains("3 rows read from ") && error.ends_with(", 1 not JSON, 2 without a known field of text"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -16,8 +16,7 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
         let Some((place, reason)) = problems.next() else { continue };
         let more = match problems.count() {
             0 => String::new(),
-            1 => "; 1 more layer is affected".to_owned(),
-            more => format!("; {more} more layers are affected"),
+            more => format!(", and {more} more layers"),
         };
         findings.note(place, format!("over {ways} devices: {reason}{more}"), "");
     }

@@ -65,7 +65,7 @@ fn metadata(file: &DataFile, bytes: &[u8]) -> Result<ParquetMetaData, Calibratio
         rest.get(rest.len().checked_sub(u32::from_le_bytes(*length) as usize)?..)
     };
     let encoded =
-        located().ok_or_else(|| CalibrationDataError::damaged(&file.path, "no parquet file ends like this"))?;
+        located().ok_or_else(|| CalibrationDataError::damaged(&file.path, "it does not end like a parquet file"))?;
     guarded(file, || ParquetMetaDataReader::decode_metadata(encoded))
 }
 
