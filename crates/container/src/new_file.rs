@@ -22,24 +22,13 @@ pub const TEMPORARY: &str = ".kvant-";
 pub fn new_file_for(path: &Path) -> io::Result<NamedTempFile> {
     remove_left(path)?;
     let prefix = format!("{}{}-", of_path(path), std::process::id());
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // Temporary files are private by default; of these bits the system takes away those of the umask.
-        builder.permissions(fs::Permissions::from_mode(0o666));
-    }
-    let file = builder.tempfile_in(directory_of(path)).map_err(without_path)?;
+    // Of the default permissions, unlike those of temporary files elsewhere, the system takes away the bits of the umask. Errors are
+    // the system's alone: the name of a temporary file says nothing to a user.
+    let create = |path: &Path| OpenOptions::new().read(true).write(true).create_new(true).open(path);
+    let file = tempfile::Builder::new().prefix(&prefix).make_in(directory_of(path), create)?;
     // Held until the file is closed. Without locks the process alone says that it is in use.
     let _ = file.as_file().try_lock();
     Ok(file)
-}
-
-/// The system's answer alone: the name of a temporary file says nothing to a user.
-fn without_path(error: io::Error) -> io::Error {
-    let cause = error.get_ref().and_then(|named| named.source()).and_then(|cause| cause.downcast_ref::<io::Error>());
-    cause.and_then(io::Error::raw_os_error).map_or(error, io::Error::from_raw_os_error)
 }
 
 /// How the names of temporary files for a path begin: with a hash of its name.

@@ -298,6 +298,17 @@ fn non_finite_weights_are_named_before_calibration() {
     }
 }
 
+#[test]
+fn evaluation_names_the_tensor_that_makes_likelihoods_nan() {
+    for tensor in ["model.layers.2.input_layernorm.weight", "model.layers.1.self_attn.o_proj.weight"] {
+        let place = self::place();
+        place.write("text.txt", &TEXT.repeat(8));
+        damage(&place, tensor, 7);
+        let run = place.run(&["eval", "nano_llama", "--data", "text.txt", "--seq-len", "32"]);
+        assert!(run.code == Some(1) && run.stderr.contains(&format!("tensor `{tensor}` contains NaN")), "{run:?}");
+    }
+}
+
 /// A rejected result is discarded with the option that the hint names, and the ways that it names are open to the scheme.
 #[test]
 fn the_ways_out_of_a_rejected_result_can_be_taken() {

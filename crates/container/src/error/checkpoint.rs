@@ -25,7 +25,7 @@ pub enum CheckpointError {
     #[error("the index names no tensor: its `weight_map` is empty")]
     EmptyIndex,
     /// The given file is not a `.safetensors` file.
-    #[error("this is neither a directory nor a .safetensors or .gguf file")]
+    #[error("this is neither a directory nor a .safetensors, .gguf or .onnx file")]
     NotSafetensors,
     /// There are only pickled weights. Reading a pickle can run any code.
     #[error("the weights are in a pickle ({}), which is not read", crate::path_text::shown(file))]
@@ -159,7 +159,7 @@ impl Diagnostic for CheckpointError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NotFound => "a model on a hub must be on disk first, e.g. `hf download ORG/NAME --local-dir DIR`",
-            Self::NotSafetensors => "name the directory of a model, or one .safetensors or .gguf file",
+            Self::NotSafetensors => "name the directory of a model, or one .safetensors, .gguf or .onnx file",
             Self::Pickle { .. } => "convert the weights to safetensors first; Kvant never runs pickles",
             Self::Gguf { file, .. } => return Some(format!("name the file, e.g. {}", shell_word(file))),
             Self::Adapter { .. } => "name the model that it was trained on, and give the adapter with ‹lora› DIR",

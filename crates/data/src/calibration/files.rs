@@ -146,7 +146,7 @@ pub(super) fn known_formats() -> String {
         let endings = FORMATS.iter().filter(|format| format.compressible == compressible);
         endings.map(|format| format!(".{}", format.ending)).collect::<Vec<_>>().join(", ")
     };
-    format!("calibration data are files named {} (each also with .gz or .zst), {}", with(true), with(false))
+    format!("calibration data is read from files named {} (each also with .gz or .zst), {}", with(true), with(false))
 }
 
 #[cfg(test)]

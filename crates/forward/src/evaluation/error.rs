@@ -72,13 +72,22 @@ pub enum EvaluationError {
         reference: usize,
     },
     /// The model's output is NaN.
-    #[error("the likelihood of token {token} of window {at} is not a number")]
+    #[error("the likelihood of token {token} of window {at} is not a number{}", because_of(cause))]
     NotANumber {
         /// The window.
         at: usize,
         /// The token in it.
         token: usize,
+        /// A tensor with a value that is NaN or infinite, and the value; none where the values overflow on the way.
+        cause: Option<(String, f32)>,
     },
+}
+
+fn because_of(cause: &Option<(String, f32)>) -> String {
+    match cause {
+        Some((tensor, value)) => format!(": tensor `{tensor}` contains {value}"),
+        None => ": no weight is NaN or infinite, so values overflow in the forward pass".to_owned(),
+    }
 }
 
 impl Diagnostic for EvaluationError {
@@ -103,7 +112,7 @@ impl Diagnostic for EvaluationError {
             EvaluationError::Window { .. } => "‹seq-len› is at least 2",
             EvaluationError::Stride { .. } => "‹stride› is at least 1 and at most ‹seq-len›",
             EvaluationError::Reference { .. } => "‹reference› is the model that this one was made from",
-            EvaluationError::NotANumber { .. } => "weights or activations overflow: the checkpoint may be damaged",
+            EvaluationError::NotANumber { .. } => "download the checkpoint again, or make it again from the original model",
             EvaluationError::Read { .. } | EvaluationError::Cancelled => return None,
         };
         Some(text.to_owned())

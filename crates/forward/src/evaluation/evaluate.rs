@@ -148,7 +148,7 @@ fn evaluate_windows(
         }
     };
     Ok(Evaluation {
-        perplexity: perplexity(&scores, windows)?,
+        perplexity: perplexity(decoder, &scores, windows)?,
         tokens: scores.len(),
         windows: windows.len(),
         window: options.window,
@@ -171,12 +171,13 @@ fn fit(decoder: &Decoder<'_>, reference: &Decoder<'_>) -> Result<(), EvaluationE
     }
 }
 
-/// `exp` of the mean, of finite numbers.
-pub(super) fn perplexity(log_likelihoods: &[f64], windows: &[Window]) -> Result<f64, EvaluationError> {
+/// `exp` of the mean, of finite numbers that `decoder` gives.
+fn perplexity(decoder: &Decoder<'_>, log_likelihoods: &[f64], windows: &[Window]) -> Result<f64, EvaluationError> {
     if let Some(mut index) = log_likelihoods.iter().position(|score| score.is_nan()) {
         for (at, window) in windows.iter().enumerate() {
             if index < window.scored {
-                return Err(EvaluationError::NotANumber { at, token: window.tokens.len() - window.scored + index });
+                let cause = decoder.first_broken().map(|(tensor, value)| (tensor.to_owned(), value));
+                return Err(EvaluationError::NotANumber { at, token: window.tokens.len() - window.scored + index, cause });
             }
             index -= window.scored;
         }
@@ -237,9 +238,9 @@ impl Beside<'_> {
         let errors = self.blocks(&mut model_pass, &mut reference_pass, model.blueprint().blocks.len())?;
         let pairs = self.head(&mut model_pass, &mut reference_pass, model.vocabulary())?;
         let scores: Vec<f64> = pairs.iter().map(|pair| pair.model.log_likelihood()).collect();
-        let reference: Vec<f64> = pairs.iter().map(|pair| pair.reference.log_likelihood()).collect();
-        let reference = perplexity(&reference, self.windows)?;
-        Ok((scores, Comparison::new(reference, &pairs, &errors)))
+        let of_reference: Vec<f64> = pairs.iter().map(|pair| pair.reference.log_likelihood()).collect();
+        let perplexity = perplexity(reference, &of_reference, self.windows)?;
+        Ok((scores, Comparison::new(perplexity, &pairs, &errors)))
     }
 
     fn blocks(

@@ -122,6 +122,11 @@ impl<'a> Decoder<'a> {
         }
     }
 
+    /// The first tensor of the model with a value that is NaN or infinite, and the value.
+    pub fn first_broken(&self) -> Option<(&str, f32)> {
+        self.tensors.first_broken()
+    }
+
     /// The number of tokens that there are.
     pub fn vocabulary(&self) -> usize {
         self.blueprint.head.rows

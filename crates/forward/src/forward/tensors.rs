@@ -6,6 +6,7 @@ use kvant_container::{Dtype, TensorView};
 use kvant_model::network::{Linear, TensorMeta};
 use kvant_numeric::kernel::{FloatDType, widen};
 use kvant_numeric::simd::Isa;
+use kvant_weights::band::Band;
 use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
 use kvant_weights::weight::{WeightMatrix, first_not_finite};
 use std::ops::Range;
@@ -221,6 +222,12 @@ impl<'a> Tensors<'a> {
         Some((&self.meta[layer.tensor].name, place, value))
     }
 
+    /// The first tensor with a value that is NaN or infinite, packed ones included, and the value.
+    pub fn first_broken(&self) -> Option<(&str, f32)> {
+        let all = self.meta.iter().zip(&self.stored);
+        all.into_iter().find_map(|(meta, stored)| Some((meta.name.as_str(), broken_value(stored)?)))
+    }
+
     /// The bias of a layer.
     pub fn bias(&self, layer: &Projection) -> Option<Vec<f32>> {
         layer.bias.as_ref().map(|bias| self.values(bias))
@@ -241,6 +248,22 @@ impl<'a> Tensors<'a> {
             (MatrixPlace::Plain { bytes, .. }, Stored::Plain(view)) => view.release_part(bytes.clone()),
             (MatrixPlace::Packed(index), Stored::Packed(matrices)) => matrices[*index].release(),
             _ => {}
+        }
+    }
+}
+
+/// The first value of a tensor that is NaN or infinite. Packed matrices are read row by row.
+fn broken_value(stored: &Stored<'_>) -> Option<f32> {
+    match stored {
+        Stored::Plain(view) => Some(first_not_finite(view.bytes(), source(*view).ok()?)?.1),
+        Stored::Packed(matrices) => {
+            let mut row = Vec::new();
+            matrices.iter().find_map(|matrix| {
+                (0..matrix.rows()).find_map(|index| {
+                    matrix.read(Isa::best(), &Band { rows: index..index + 1, columns: 0..matrix.columns() }, &mut row);
+                    row.iter().copied().find(|value| !value.is_finite())
+                })
+            })
         }
     }
 }

@@ -17,7 +17,7 @@ pub fn calibration(job: &Job, graph: &GraphProto, reporter: &Reporter<'_>) -> Re
     let source = source(&job.data)?.ok_or_else(no_data)?;
     let mut samples = opened(&source, &job.data, graph, Some(job.data.num_samples), None)?;
     if samples.random() {
-        reporter.note("the calibration data are made up: ranges will not fit real inputs, and accuracy will suffer");
+        reporter.note("the calibration data is made up: ranges will not fit real inputs, and accuracy will suffer");
         return Ok((samples, source));
     }
     for (input, value) in samples.constant_inputs()? {

@@ -40,7 +40,7 @@ pub enum DataError {
         feature: &'static str,
     },
     /// The source holds nothing for an input of the model.
-    #[error("the data have no array for the model's input `{input}`; they have {}", list(found))]
+    #[error("the data has no array for the model's input `{input}`; it has {}", list(found))]
     MissingInput {
         /// The input.
         input: String,
@@ -48,7 +48,7 @@ pub enum DataError {
         found: Vec<String>,
     },
     /// The source holds no labels of this name.
-    #[error("the data have no array `{labels}` of labels; they have {}", list(found))]
+    #[error("the data has no array `{labels}` of labels; it has {}", list(found))]
     MissingLabels {
         /// The name.
         labels: String,
@@ -89,13 +89,13 @@ pub enum DataError {
     #[error("preprocessing: {0}")]
     Preprocessing(String),
     /// Image preprocessing for data other than images.
-    #[error("‹preprocess› and ‹data› {data} exclude each other: the data are not images")]
+    #[error("‹preprocess› and ‹data› {data} exclude each other: the data is not images")]
     IdlePreprocessing {
         /// The kind of the data.
         data: String,
     },
     /// No sample at all.
-    #[error("the data have no samples")]
+    #[error("the data has no samples")]
     Empty,
 }
 

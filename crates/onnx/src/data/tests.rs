@@ -157,7 +157,7 @@ fn data_that_do_not_fit_the_model_are_refused_first() {
         write(directory.path(), "x.npz", &npz(&[Entry("x", npy("<f4", &[4, 3], &f32s([0.5; 12])), false, None)]));
     let missing = open(&path, &[input("a", DataType::FLOAT, &[0, 3]), input("b", DataType::FLOAT, &[0, 3])]);
     let message = missing.err().unwrap().to_string();
-    assert_eq!(message, "the data have no array for the model's input `a`; they have `x`");
+    assert_eq!(message, "the data has no array for the model's input `a`; it has `x`");
     let shape = open(&path, &[input("x", DataType::FLOAT, &[0, 5])]).err().unwrap().to_string();
     assert!(shape.contains("[4, 3]") && shape.contains("[?, 5]"), "{shape}");
     let mut integers = open(&path, &[input("x", DataType::INT64, &[0, 3])]).unwrap();

@@ -131,7 +131,7 @@ fn add<'g>(names: &mut HashSet<&'g str>, name: &'g str, what: &'static str) -> R
 fn check_tensor(tensor: &TensorProto) -> Result<(), GraphError> {
     let wrong = |problem: String| GraphError::Tensor { tensor: tensor.name().to_owned(), problem };
     if !tensor.external_data.is_empty() && tensor.raw_data.is_none() {
-        return Err(wrong("its data are in another file, which was not read".to_owned()));
+        return Err(wrong("its data is in another file, which was not read".to_owned()));
     }
     match data_type(tensor) {
         DataType::UNDEFINED => Err(wrong(format!("no known element type: number {}", tensor.data_type()))),

@@ -35,7 +35,7 @@ pub struct Check {
 /// Every check.
 pub const CHECKS: &[Check] = &[
     // What is wrong here keeps the file from being read: see [`unread`].
-    Check { id: FILE, about: "the file and its external data are there and can be read", run: |_, _| {} },
+    Check { id: FILE, about: "the file and its external data exist and can be read", run: |_, _| {} },
     Check {
         id: "graph",
         about: "every tensor is produced once, every name that is read exists, and sizes match shapes",

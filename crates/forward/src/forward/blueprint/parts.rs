@@ -76,22 +76,23 @@ impl<'p, 's, 'a> Parts<'p, 's, 'a> {
     /// The norm at a site; missing is an error if the family has one there.
     pub(super) fn listed_norm(&self, site: NormSite) -> Result<Option<NormLayer>, ForwardError> {
         let found = self.norm(site)?;
-        match found.is_none() && self.is_listed(site) {
-            true => Err(ForwardError::missing(self.place(), format!("norm ({site:?})"))),
-            false => Ok(found),
+        match self.listed(site) {
+            Some(path) if found.is_none() => Err(ForwardError::missing(self.place(), format!("norm `{path}`"))),
+            _ => Ok(found),
         }
     }
 
-    fn is_listed(&self, site: NormSite) -> bool {
+    /// The path of the norm that the family has at a site.
+    fn listed(&self, site: NormSite) -> Option<&'static str> {
         let family = self.sources.family;
         let norms = if self.block.is_some() { family.norms } else { family.trunk.norms };
-        norms.iter().any(|(listed, _)| *listed == site)
+        norms.iter().find(|(listed, _)| *listed == site).map(|(_, path)| *path)
     }
 
     /// Norms without parameters leave no trace in the checkpoint.
     fn plain_norm(&self, site: NormSite) -> Option<NormLayer> {
         let kind = self.sources.family.norm_kind;
-        let exists = !kind.has_weight() && self.is_listed(site);
+        let exists = !kind.has_weight() && self.listed(site).is_some();
         exists.then(|| NormLayer { kind, weight: None, bias: None, eps: self.sources.eps() })
     }
 
