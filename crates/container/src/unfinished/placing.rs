@@ -29,6 +29,9 @@ pub(super) struct Planned {
     place: String,
     /// Size and time of the file that was made: a file that the user has put under the name since then is not taken for it.
     stamp: Option<String>,
+    /// Whether another file had the name before.
+    #[serde(default)]
+    replaces: bool,
 }
 
 impl Placing {
@@ -40,7 +43,8 @@ impl Placing {
     pub(super) fn planned(&self) -> Planned {
         let text = |path: &Path| recorded(&absolute(path));
         let made = self.made.as_deref();
-        Planned { made: made.map(text), place: text(&self.place), stamp: made.and_then(stamp) }
+        let replaces = self.place.symlink_metadata().is_ok();
+        Planned { made: made.map(text), place: text(&self.place), stamp: made.and_then(stamp), replaces }
     }
 
     /// Renames the file. An existing file is moved to `aside`; anything but a regular file, such as a pipe or a device, is written to
@@ -92,12 +96,15 @@ pub(super) fn undo(paths: &Paths, files: &[Planned]) -> Result<(), OutputError> 
             && place.is_file()
             && stamp(place) == file.stamp
         {
-            // A run that was killed after it had copied the file to another file system has left both.
-            if made.exists() {
-                remove(place)?;
-            } else {
-                fs::create_dir_all(&paths.staging).map_err(OutputError::io("create", &paths.staging))?;
-                move_file(place, made)?;
+            match made.exists() {
+                // A run that was killed after it had copied the file to another file system has left both. Before that, a file that
+                // was there has the name, however much it is like the new one.
+                true if file.replaces && aside.symlink_metadata().is_err() => {}
+                true => remove(place)?,
+                false => {
+                    fs::create_dir_all(&paths.staging).map_err(OutputError::io("create", &paths.staging))?;
+                    move_file(place, made)?;
+                }
             }
         }
         if aside.symlink_metadata().is_ok() && place.symlink_metadata().is_err() {
