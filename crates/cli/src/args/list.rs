@@ -10,7 +10,7 @@ pub struct ListArgs {
     /// The table to print
     #[arg(value_parser = topic_parser())]
     pub topic: Topic,
-    /// List only the schemes that this loader reads
+    /// Consider this loader only
     ///
     /// `kvant list schemes --for LOADER` lists the schemes that this loader reads, for dense language models and for ONNX graphs.
     #[arg(long = "for", value_name = "LOADER", value_parser = super::verify::loader_parser())]

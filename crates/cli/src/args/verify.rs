@@ -30,7 +30,7 @@ pub struct VerifyArgs {
     /// Hugging Face directory, .safetensors or .gguf file, or ONNX graph
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
-    /// Check against this loader only
+    /// Consider this loader only
     #[arg(long = "for", value_name = "LOADER", value_parser = loader_parser())]
     pub loader: Option<String>,
     /// Check that the model can be split across N GPUs [default: 2, 4 and 8 are reported]

@@ -34,6 +34,20 @@ fn overwriting_removes_old_external_data() {
     assert_eq!(names(&place.path("")), ["calib.npz", "float.onnx", "out.onnx"]);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn graph_names_that_are_not_utf8_are_written_and_refused_for_external_data() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = place();
+    let odd = std::ffi::OsStr::from_bytes(b"odd\xff.onnx");
+    let run = |more: &[&str]| place.command(&[&QUANTIZE[..], more, &["-o"]].concat()).arg(odd).output().unwrap();
+    let refused = run(&["--external-data", "always"]);
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && told.contains("--external-data never"), "{told}");
+    assert!(run(&[]).status.success());
+    assert!(place.path("").join(odd).is_file());
+}
+
 #[test]
 fn external_data_of_the_source_is_never_replaced() {
     let place = place();
@@ -92,7 +106,10 @@ fn options_without_effect_are_refused() {
 #[test]
 fn missing_runtime_library_is_a_usage_error() {
     let place = place();
-    let run = place.run(&quantize(&["--runtime", "ort", "--runtime-library", "none/libonnxruntime.so"]));
+    let mut line = quantize(&["--runtime-library", "none/libonnxruntime.so"]);
+    let engine = line.iter().position(|word| *word == "rten").unwrap();
+    line[engine] = "ort";
+    let run = place.run(&line);
     assert!(run.code == Some(2) && run.stderr.contains("there is no such file"), "{run:?}");
 }
 
@@ -267,7 +284,7 @@ fn impossible_searches_are_refused() {
     }
     std::fs::create_dir(place.path("directory")).unwrap();
     let run = place.run(&["sensitivity", "directory", "--preset", "int8", "--data", "calib.npz"]);
-    assert!(run.stderr.contains("ONNX graphs only"), "{run:?}");
+    assert!(run.stderr.contains("only the layers of ONNX graphs can be measured"), "{run:?}");
 }
 
 #[test]

@@ -34,6 +34,9 @@ pub enum OnnxError {
         /// The problem.
         problem: String,
     },
+    /// The name of a file of external data, which goes into the graph, is not text.
+    #[error("the name of the graph is not UTF-8, and a graph with external data states it")]
+    ExternalName,
     /// The external file cannot be read.
     #[error("tensor {}: cannot open its external data {}: {}", Quoted(.tensor), Quoted(.location), .cause)]
     NoExternalFile {
@@ -74,6 +77,7 @@ impl Diagnostic for OnnxError {
                 Some("put the data file beside the model, or get the model from elsewhere")
             }
             Self::NoExternalFile { .. } => Some("the data file belongs beside the model: copy or download it as well"),
+            Self::ExternalName => Some("choose a name in UTF-8, or write no external data"),
             Self::TooLargeForOneFile(_) => Some("write its tensors to a file beside it: external data"),
             _ => None,
         };

@@ -21,6 +21,8 @@ const LARGEST_FILE: u64 = 1_900_000_000;
 const LARGEST_MESSAGE: u64 = i32::MAX as u64;
 /// Tensors below this size stay in the model's file: shapes and scalars are read without a second file.
 const SMALLEST_EXTERNAL: usize = 1024;
+/// The same where external data is asked for.
+const SMALLEST_ON_REQUEST: usize = 128;
 /// External tensors start at multiples of this, so that readers can map them as arrays of any element.
 const ALIGNMENT: u64 = 64;
 /// Large external tensors start at multiples of a page, so that readers can map each alone.
@@ -34,7 +36,7 @@ pub enum ExternalData {
     /// When the model would not fit one protobuf file.
     #[default]
     Auto,
-    /// Always.
+    /// Always, if any tensor has 128 bytes or more.
     Always,
     /// Never; a model that does not fit is an error.
     Never,
@@ -77,7 +79,8 @@ pub fn write_unless(
         ExternalData::Auto => size > LARGEST_FILE,
     };
     let data_path = external_data_path(path);
-    let data = apart.then(|| move_out(&mut model, &data_path, cancelled)).transpose()?.flatten();
+    let smallest = if external == ExternalData::Always { SMALLEST_ON_REQUEST } else { SMALLEST_EXTERNAL };
+    let data = apart.then(|| move_out(&mut model, &data_path, smallest, cancelled)).transpose()?.flatten();
     let has_data = data.is_some();
     let file = temporary(path)?;
     let mut output = Watched::new(file.as_file(), cancelled);
@@ -146,15 +149,18 @@ impl Write for Watched<'_> {
     }
 }
 
-/// Moves the contents of large tensors to a new file, named by `path` when it is done; none where no tensor is large.
+/// Moves the contents of tensors of `smallest` bytes or more to a new file, named by `path` when it is done; none where no tensor is
+/// so large.
 fn move_out(
     model: &mut ModelProto,
     path: &Path,
+    smallest: usize,
     cancelled: &AtomicBool,
 ) -> Result<Option<tempfile::NamedTempFile>, Error> {
-    let location = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let location = path.file_name().and_then(|name| name.to_str());
+    let location = location.ok_or_else(|| invalid(path, OnnxError::ExternalName))?.to_owned();
     let file = temporary(path)?;
-    let mut data = Data { output: Watched::new(file.as_file(), cancelled), position: 0, failed: None };
+    let mut data = Data { output: Watched::new(file.as_file(), cancelled), position: 0, smallest, failed: None };
     let moved = each_tensor(model, &mut |tensor| {
         data.take(tensor, &location);
         Ok(())
@@ -175,12 +181,14 @@ fn move_out(
 struct Data<'f> {
     output: Watched<'f>,
     position: u64,
+    /// Tensors below this size are left where they are.
+    smallest: usize,
     failed: Option<std::io::Error>,
 }
 
 impl Data<'_> {
     fn take(&mut self, tensor: &mut TensorProto, location: &str) {
-        let large = tensor.raw_data.as_ref().is_some_and(|raw| raw.len() >= SMALLEST_EXTERNAL);
+        let large = tensor.raw_data.as_ref().is_some_and(|raw| raw.len() >= self.smallest);
         if !large || self.failed.is_some() {
             return;
         }

@@ -4,9 +4,9 @@ use super::quantize::{check_output, no_output};
 use crate::delivery::check_runs;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Job, Sinks, SourceKind};
-use crate::text::printable;
+use crate::text::shown;
 use kvant_container::Remedy;
-use kvant_container::onnx::{PRODUCER, read};
+use kvant_container::onnx::{ExternalData, PRODUCER, read};
 use kvant_onnx::recipe::{Layout, Recipe};
 use kvant_onnx::settings::PairLayout;
 use std::path::{Path, PathBuf};
@@ -86,23 +86,36 @@ impl GraphOutputs {
     pub fn check(&self, sinks: &Sinks) -> Result<(), Error> {
         let overwrite = sinks.commit.overwrite;
         if !self.has_directory() {
+            check_external_data(&self.named, sinks.external_data)?;
             return check_output(&self.named, overwrite);
         }
-        let shown = printable(&self.named.to_string_lossy()).to_string();
+        let named = shown(&self.named);
         let usage =
             |message: String, hint: &str| Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned()));
         if SourceKind::named(&self.named).is_some() {
             let message =
-                format!("several graph formats are written to a directory, and {shown} is the name of a file");
+                format!("several graph formats are written to a directory, and {named} is the name of a file");
             return Err(usage(message, "choose a name without an ending, or name one ‹graph-format›"));
         }
         if self.named.exists() && !self.named.is_dir() {
-            return Err(usage(format!("{shown} is no directory"), "choose another name with ‹output›"));
+            return Err(usage(format!("{named} is not a directory"), "choose another name with ‹output›"));
         }
         let paths = || self.all.iter().map(|output| output.path.as_path());
         check_runs(paths(), &sinks.settings, sinks.commit)?;
         paths().try_for_each(|path| check_output(path, overwrite).and_then(|()| refuse_foreign(path)))
     }
+}
+
+/// Refuses external data of a graph that cannot state their name.
+fn check_external_data(graph: &Path, external: ExternalData) -> Result<(), Error> {
+    let is_text = graph.file_name().is_none_or(|name| name.to_str().is_some());
+    if is_text || external != ExternalData::Always {
+        return Ok(());
+    }
+    let message = format!("{}: a graph states the name of its external data, in UTF-8", shown(graph));
+    let output = Remedy::setting("output", "choose a name in UTF-8 with ‹output›");
+    let inside = Remedy::setting("external-data", "leave the weights in the graph with ‹external-data› never");
+    Err(Error::new(ErrorKind::Usage, message).with_remedies(vec![output, inside]))
 }
 
 /// Refuses to replace a graph that the user has not named and that Kvant has not made.
@@ -111,7 +124,7 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
     if !path.exists() || is_ours() {
         return Ok(());
     }
-    let message = format!("{} exists already, and Kvant has not made it", printable(&path.to_string_lossy()));
+    let message = format!("{} exists already, and Kvant has not made it", shown(path));
     let output = Remedy::setting("output", "choose another directory with ‹output›");
     Err(Error::new(ErrorKind::Invalid, message).with_remedies(vec![Remedy::text("move it away"), output]))
 }

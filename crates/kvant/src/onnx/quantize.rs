@@ -16,7 +16,7 @@ use crate::events::{Reporter, Resumption, Stage, Unit};
 use crate::job::{Job, SourceKind};
 use crate::json::versioned;
 use crate::paths::{full_path, refuse_existing, refuse_stray_data};
-use crate::text::printable;
+use crate::text::shown;
 use kvant_container::onnx::{ModelProto, SourceGraph, Spill, external_files};
 use kvant_container::unfinished::{Claim, KeptResults, Paths, Room};
 use kvant_container::{Remedy, directory_of};
@@ -199,7 +199,7 @@ impl Run<'_, '_> {
         let written = |problem: String| {
             let format = graph.format.filter(|_| self.outputs.has_directory());
             let format = format.map(|format| format!("{format}: ")).unwrap_or_default();
-            let output = printable(&self.outputs.named.to_string_lossy());
+            let output = shown(&self.outputs.named);
             format!("{format}{problem}: {output} is not written{}", self.about_report())
         };
         let unfit = |problem: String| Error::new(ErrorKind::Unfit, written(problem));
@@ -214,7 +214,7 @@ impl Run<'_, '_> {
     /// How the next run gets past the report of this one, as the rest of a sentence.
     fn about_report(&self) -> String {
         let replaced = |report: &PathBuf| {
-            let report = printable(&report.to_string_lossy()).to_string();
+            let report = shown(report);
             format!("; its report {report} is, and another run replaces it with ‹overwrite›")
         };
         self.job.sinks.report.as_ref().filter(|_| !self.job.sinks.commit.overwrite).map(replaced).unwrap_or_default()
@@ -294,16 +294,16 @@ pub(super) fn no_output() -> Error {
 
 /// Refuses an output that exists, or that cannot be a file.
 pub fn check_output(output: &Path, overwrite: bool) -> Result<(), Error> {
-    let shown = printable(&output.to_string_lossy());
+    let named = shown(output);
     let usage = |message: String, hint: &str| Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned()));
     if SourceKind::of(output) != SourceKind::Graph {
-        return Err(usage(format!("{shown} is not the name of an ONNX graph"), "end it with .onnx"));
+        return Err(usage(format!("{named} is not the name of an ONNX graph"), "end it with .onnx"));
     }
     if output.is_dir() {
-        return Err(usage(format!("{shown} is a directory"), "name a file in it"));
+        return Err(usage(format!("{named} is a directory"), "name a file in it"));
     }
     if output.exists() && !output.is_file() {
-        return Err(usage(format!("{shown} is not a regular file"), "choose another name with ‹output›"));
+        return Err(usage(format!("{named} is not a regular file"), "choose another name with ‹output›"));
     }
     refuse_existing(output, overwrite)?;
     refuse_stray_data(output)

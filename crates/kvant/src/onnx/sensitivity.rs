@@ -8,7 +8,7 @@ use crate::events::{Reporter, Stage, Unit};
 use crate::job::{Sensitivity, SourceKind};
 use crate::paths::refuse_existing;
 use crate::settings::first_given;
-use crate::text::printable;
+use crate::text::shown;
 use kvant_container::onnx::{ExternalData, GraphProto, SourceGraph, Spill};
 use kvant_container::write_file;
 use kvant_onnx::data::SampleSource;
@@ -90,9 +90,8 @@ fn refuse_unread(analysis: &Sensitivity) -> Result<(), Error> {
 /// Refuses a recipe that nothing would be written to.
 fn check_output(analysis: &Sensitivity, target: Option<&Target>) -> Result<(), Error> {
     if let Some(output) = analysis.output.as_deref().filter(|output| SourceKind::of(output) == SourceKind::Graph) {
-        let shown = printable(&output.to_string_lossy()).to_string();
-        let failure =
-            Error::new(ErrorKind::Usage, format!("{shown} is the name of an ONNX graph, and a recipe is TOML"));
+        let message = format!("{} is the name of an ONNX graph, and a recipe is TOML", shown(output));
+        let failure = Error::new(ErrorKind::Usage, message);
         return Err(failure.with_hint(Some("end the name with .toml".to_owned())));
     }
     if analysis.output.is_none() || target.is_some() {
@@ -127,7 +126,6 @@ fn data(analysis: &Sensitivity, graph: &GraphProto, reporter: &Reporter<'_>) -> 
 fn write(output: &Path, settings: Settings, outcome: &Outcome) -> Result<(), Error> {
     let mut mixed = settings;
     mixed.overrides.extend(outcome.overrides.iter().cloned());
-    let shown = printable(&output.to_string_lossy()).to_string();
     let written = write_file(output, mixed.to_toml().as_bytes());
-    written.map_err(|cause| Error::system(format!("cannot write {shown}: {cause}")))
+    written.map_err(|cause| Error::system(format!("cannot write {}: {cause}", shown(output))))
 }
