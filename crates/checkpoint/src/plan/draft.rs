@@ -149,7 +149,7 @@ impl Drafts {
         };
         let others = misfits.map(|misfit| misfit.layer).collect();
         let fits_none = !self.drafts.iter().any(|draft| matches!(draft, Draft::Layer(_)));
-        Err(PlanError::Shape { layer, scheme: scheme.to_string(), problem, others, fits_none })
+        Err(PlanError::Shape { layer, scheme: scheme.to_string().into(), problem, others, fits_none })
     }
 }
 

@@ -76,7 +76,7 @@ pub enum PlanError {
         /// The layer.
         layer: String,
         /// Its scheme.
-        scheme: String,
+        scheme: Box<str>,
         /// The mismatch.
         problem: SchemeError,
         /// The other layers that do not fit their schemes.

@@ -112,7 +112,9 @@ impl Diagnostic for EvaluationError {
             EvaluationError::Window { .. } => "‹seq-len› is at least 2",
             EvaluationError::Stride { .. } => "‹stride› is at least 1 and at most ‹seq-len›",
             EvaluationError::Reference { .. } => "‹reference› is the model that this one was made from",
-            EvaluationError::NotANumber { .. } => "download the checkpoint again, or make it again from the original model",
+            EvaluationError::NotANumber { .. } => {
+                "download the checkpoint again, or make it again from the original model"
+            }
             EvaluationError::Read { .. } | EvaluationError::Cancelled => return None,
         };
         Some(text.to_owned())

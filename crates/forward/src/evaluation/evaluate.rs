@@ -177,7 +177,11 @@ fn perplexity(decoder: &Decoder<'_>, log_likelihoods: &[f64], windows: &[Window]
         for (at, window) in windows.iter().enumerate() {
             if index < window.scored {
                 let cause = decoder.first_broken().map(|(tensor, value)| (tensor.to_owned(), value));
-                return Err(EvaluationError::NotANumber { at, token: window.tokens.len() - window.scored + index, cause });
+                return Err(EvaluationError::NotANumber {
+                    at,
+                    token: window.tokens.len() - window.scored + index,
+                    cause,
+                });
             }
             index -= window.scored;
         }
