@@ -35,6 +35,24 @@ pub fn statistics_beside(target: &Path) -> PathBuf {
     target.with_file_name(name)
 }
 
+/// Ends the name of an intermediate checkpoint.
+const CHECKPOINT: &str = ".kvant-checkpoint";
+
+/// The intermediate checkpoint of a file or a graph, under a name that users do not choose.
+pub fn checkpoint_beside(output: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(output.file_name().unwrap_or_default());
+    name.push(CHECKPOINT);
+    output.with_file_name(name)
+}
+
+/// The output that an intermediate checkpoint is for; any other path as it is.
+pub(super) fn named_output(path: &Path) -> PathBuf {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let output = name.and_then(|name| name.strip_prefix('.')?.strip_suffix(CHECKPOINT));
+    output.map_or_else(|| path.to_owned(), |output| path.with_file_name(output))
+}
+
 /// The paths of an output: `name`, `name.partial/`, `name.partial.journal`, `name.partial.replaced/` for what was there, and
 /// `name.partial.report.json` if it was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Whether the disks have room for what a run is going to write. Changes nothing.
 
 use super::output_error::OutputError;
-use super::paths::Paths;
+use super::paths::{Paths, named_output};
 use crate::directory::directory_of;
 use crate::positioned::{available_space, file_system};
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ impl Needed {
         let needed = self.outputs.saturating_add(self.temporary);
         match available_space(&self.first) {
             Ok(available) if available < needed => Err(OutputError::NoRoom {
-                path: self.first.clone(),
+                path: named_output(&self.first),
                 directory: directory_of(&self.first).to_owned(),
                 others: self.count.saturating_sub(1),
                 needed,
@@ -85,6 +85,7 @@ fn size(dir: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::paths::checkpoint_beside;
     use super::*;
 
     #[test]
@@ -102,6 +103,10 @@ mod tests {
         assert_eq!((directory.as_path(), *others), (dir.path(), 1));
         assert_eq!((*needed, *temporary), (free / 10 * 12, free / 10 * 4));
         let told = error.to_string();
+        let mut intermediate = Room::default();
+        intermediate.output(&Paths::of(&checkpoint_beside(&dir.path().join("g.onnx"))).unwrap(), free * 2);
+        let told_of_output = intermediate.check().unwrap_err().to_string();
+        assert!(told_of_output.contains("/g.onnx needs "), "{told_of_output}");
         for part in [format!("needs {needed} bytes"), format!("free in {}", dir.path().display())] {
             assert!(told.contains(&part), "{told}");
         }

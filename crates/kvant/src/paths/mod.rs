@@ -10,7 +10,7 @@ pub use rule::{MODEL, Paths, check_job, follow, named, refuse_existing, refuse_m
 use crate::error::{Error, ErrorKind};
 use crate::text::shown;
 use kvant_container::Remedy;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Refuses a directory where a single text is required.
 ///
@@ -22,14 +22,6 @@ pub fn refuse_directory(option: &str, text: &Path) -> Result<(), Error> {
     }
     let message = format!("{option} {} is a directory", shown(text));
     Err(Error::new(ErrorKind::Usage, message).with_hint(Some("name one text file, in UTF-8".to_owned())))
-}
-
-/// The intermediate checkpoint of a file or a graph, under a name that users do not choose.
-pub fn checkpoint_beside(output: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(output.file_name().unwrap_or_default());
-    name.push(".kvant-checkpoint");
-    output.with_file_name(name)
 }
 
 /// The error for a job without an output directory.

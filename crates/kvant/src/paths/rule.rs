@@ -10,6 +10,7 @@ use kvant_checkpoint::engine::paths_beside;
 use kvant_container::Remedy;
 use kvant_container::onnx::{external_data_path, external_files};
 use kvant_container::positioned::file_id;
+use kvant_container::unfinished::checkpoint_beside;
 use kvant_container::{CheckpointError, behind_links, directory_of, model_directory};
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -206,7 +207,7 @@ impl Paths {
         if is_graph(path) {
             beside.push(external_data_path(path));
         }
-        beside.push(super::checkpoint_beside(path));
+        beside.push(checkpoint_beside(path));
         if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) || is_graph(path) {
             beside.push(super::record::beside(path));
         }
