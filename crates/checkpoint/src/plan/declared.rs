@@ -206,7 +206,7 @@ impl<'a> Declared<'a> {
         let fingerprint = fingerprint(checkpoint, &recipe, &layout, config.as_ref(), &self.layers);
         let stored: Vec<String> = tensors.iter().map(|tensor| tensor.stored_name()).collect();
         names::refuse_idle_rules(&network, &recipe, stored.iter().map(String::as_str))?;
-        let of_plan = names::notices(&network, &recipe, &self.layers, &outside, checkpoint);
+        let of_plan = names::notices(&network, &recipe, &self.layers, &layout, &outside, checkpoint);
         let notices = float_share.iter().cloned().chain(self.notices).chain(of_plan).collect();
         Ok(Plan {
             traits,

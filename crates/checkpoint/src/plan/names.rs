@@ -2,13 +2,12 @@
 
 use super::{LayerId, PlanError, PlannedLayer};
 use crate::recipe::Recipe;
-use kvant_container::Checkpoint;
-use kvant_container::shown;
+use kvant_container::{Checkpoint, Layout, shown};
 use kvant_formats::format::OutputFormat;
 use kvant_gguf::model::restore::unread_tokenizer;
 use kvant_model::network::{Network, Notice, Place, Reason, Slot, expert_module};
 use kvant_quant::glob::{Glob, nearest_names};
-use kvant_quant::scheme::EVALUATION_ONLY;
+use kvant_quant::scheme::{EVALUATION_ONLY, TensorScheme};
 use kvant_weights::parts::CannotHold;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -93,11 +92,29 @@ pub(super) fn refuse_idle_rules<'t>(
     })
 }
 
+/// Integer schemes that the format stores with one 32-bit integer for each weight.
+fn unpacked(recipe: &Recipe, layers: &[PlannedLayer], layout: &Layout) -> Vec<String> {
+    let is_large = |layer: &&PlannedLayer| {
+        let weights = (layer.rows * layer.columns) as u64;
+        matches!(layer.scheme.weight, TensorScheme::Int(_)) && layer.output_bytes(layout) >= 4 * weights
+    };
+    let schemes: BTreeSet<String> =
+        layers.iter().filter(is_large).map(|layer| layer.scheme.weight.to_string()).collect();
+    let notice = |scheme: &String| {
+        format!(
+            "`{scheme}` takes 32 bits for each weight in the format {}: ‹format› compressed-tensors packs it densely",
+            recipe.format()
+        )
+    };
+    schemes.iter().map(notice).collect()
+}
+
 /// Notices for the user.
 pub(super) fn notices(
     network: &Network,
     recipe: &Recipe,
     layers: &[PlannedLayer],
+    layout: &Layout,
     outside: &[LayerId],
     checkpoint: &Checkpoint,
 ) -> Vec<String> {
@@ -129,6 +146,8 @@ pub(super) fn notices(
     }));
     if recipe.format() == OutputFormat::PlainFloats {
         notices.extend(left_to_evaluation(recipe, layers));
+    } else {
+        notices.extend(unpacked(recipe, layers, layout));
     }
     if recipe.format().describes_in_metadata() {
         notices.push(

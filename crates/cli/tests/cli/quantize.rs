@@ -389,6 +389,17 @@ fn scales_beyond_f16_are_refused() {
     place.succeed(&["quantize", "nano_llama", "-s", "Q8_0", "-o", "q8.gguf"]);
 }
 
+#[test]
+fn schemes_that_a_format_does_not_pack_are_noted() {
+    let place = Place::new();
+    let told = place.succeed(&["quantize", "nano_llama", "-s", "int2:g64", "-o", "out"]).stderr;
+    assert!(told.contains("`int2:g64` takes 32 bits for each weight in the format quark"), "{told}");
+    for line in [&["-s", "int2:g64", "-f", "compressed-tensors"][..], &["-s", "uint2:g64:zp"]] {
+        let told = place.succeed(&[&["plan", "nano_llama"], line].concat());
+        assert!(!told.stderr.contains("32 bits") && !told.stdout.contains("32 bits"), "{told:?}");
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn paths_need_not_be_utf8() {
