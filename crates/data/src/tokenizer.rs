@@ -20,7 +20,15 @@ pub enum TokenizerError {
     /// The tokenizer of a GGUF file cannot be read.
     #[error(transparent)]
     Gguf(#[from] ImportError),
-    /// The tokenizer cannot be loaded, or refuses a text.
+    /// The file holds no tokenizer that can be loaded.
+    #[error("{} holds no tokenizer that can be loaded: {message}", kvant_container::shown(file))]
+    Broken {
+        /// The tokenizer's file.
+        file: PathBuf,
+        /// The reason.
+        message: String,
+    },
+    /// The tokenizer refuses a text.
     #[error("{}: {message}", kvant_container::shown(file))]
     Unusable {
         /// The tokenizer's file.
@@ -34,13 +42,16 @@ impl Diagnostic for TokenizerError {
     fn kind(&self) -> ErrorKind {
         match self {
             TokenizerError::Gguf(error) => error.kind(),
-            TokenizerError::Missing { .. } | TokenizerError::Unusable { .. } => ErrorKind::Invalid,
+            TokenizerError::Missing { .. } | TokenizerError::Broken { .. } | TokenizerError::Unusable { .. } => {
+                ErrorKind::Invalid
+            },
         }
     }
 
     fn hint(&self) -> Option<String> {
         match self {
             TokenizerError::Missing { .. } => Some("copy tokenizer.json of the model into its directory".to_owned()),
+            TokenizerError::Broken { .. } => Some("copy it from the original model, or download it again".to_owned()),
             TokenizerError::Gguf(error) => error.hint(),
             TokenizerError::Unusable { .. } => None,
         }
@@ -63,19 +74,19 @@ impl ModelTokenizer {
     pub fn open(model: &Path) -> Result<ModelTokenizer, TokenizerError> {
         if gguf::is_gguf(model) {
             let json = tokenizer_json(&GgufFile::open(model).map_err(ImportError::from)?)?;
-            return ModelTokenizer::of(Tokenizer::from_bytes(json.to_string()).map_err(unusable(model))?, model);
+            return ModelTokenizer::of(Tokenizer::from_bytes(json.to_string()).map_err(broken(model))?, model);
         }
         let file = model_directory(model).join("tokenizer.json");
         if !file.is_file() {
             return Err(TokenizerError::Missing { file });
         }
-        ModelTokenizer::of(Tokenizer::from_file(&file).map_err(unusable(&file))?, &file)
+        ModelTokenizer::of(Tokenizer::from_file(&file).map_err(broken(&file))?, &file)
     }
 
     fn of(mut tokenizer: Tokenizer, file: &Path) -> Result<ModelTokenizer, TokenizerError> {
         // A tokenizer.json may hold the limits of the last call that its author made.
         tokenizer.with_padding(None);
-        tokenizer.with_truncation(None).map_err(unusable(file))?;
+        tokenizer.with_truncation(None).map_err(broken(file))?;
         Ok(ModelTokenizer { tokenizer, file: file.to_path_buf() })
     }
 
@@ -121,6 +132,11 @@ impl ModelTokenizer {
     }
 }
 
+fn broken(file: &Path) -> impl Fn(tokenizers::Error) -> TokenizerError {
+    let file = file.to_path_buf();
+    move |error| TokenizerError::Broken { file: file.clone(), message: error.to_string() }
+}
+
 fn unusable(file: &Path) -> impl Fn(tokenizers::Error) -> TokenizerError {
     let file = file.to_path_buf();
     move |error| TokenizerError::Unusable { file: file.clone(), message: error.to_string() }
@@ -163,6 +179,6 @@ mod tests {
         assert!(matches!(missing, TokenizerError::Missing { .. }) && missing.hint().is_some(), "{missing}");
         std::fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
         let broken = ModelTokenizer::open(dir.path()).unwrap_err();
-        assert!(matches!(broken, TokenizerError::Unusable { .. }), "{broken}");
+        assert!(matches!(broken, TokenizerError::Broken { .. }) && broken.hint().is_some(), "{broken}");
     }
 }

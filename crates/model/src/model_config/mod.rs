@@ -39,12 +39,12 @@ pub enum ConfigError {
         found: String,
     },
     /// A value that is needed is not there.
-    #[error("config.json has no `{key}`\nhint: {hint}")]
+    #[error("config.json has no `{key}`: {purpose}")]
     Missing {
         /// The key.
         key: String,
-        /// The purpose of the value.
-        hint: String,
+        /// The purpose of the value, as a sentence.
+        purpose: String,
     },
 }
 
@@ -186,9 +186,9 @@ impl ModelConfig {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Missing`] naming `key`, with `hint` stating its purpose.
-    pub fn need<T>(&self, value: Option<T>, key: &str, hint: &str) -> Result<T, ConfigError> {
-        value.ok_or_else(|| ConfigError::Missing { key: key.to_owned(), hint: hint.to_owned() })
+    /// [`ConfigError::Missing`] naming `key` and the purpose of the value.
+    pub fn need<T>(&self, value: Option<T>, key: &str, purpose: &str) -> Result<T, ConfigError> {
+        value.ok_or_else(|| ConfigError::Missing { key: key.to_owned(), purpose: purpose.to_owned() })
     }
 }
 

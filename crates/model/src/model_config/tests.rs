@@ -179,5 +179,5 @@ fn expert_counts_and_dense_prefix_are_read() {
 fn missing_required_value_is_named() {
     let config = read_json(json!({}));
     let error = config.need(config.hidden_size, "hidden_size", "the forward pass needs it").unwrap_err();
-    assert_eq!(error.to_string(), "config.json has no `hidden_size`\nhint: the forward pass needs it");
+    assert_eq!(error.to_string(), "config.json has no `hidden_size`: the forward pass needs it");
 }
