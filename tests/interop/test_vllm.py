@@ -48,7 +48,7 @@ FAMILIES = [(name, *case) for name in sorted(OF_KIND.values())
 FAMILIES += [("gpt_oss", "mxfp4_weight_only", "--format", "mxfp4")]
 # vLLM has attention for heads of these sizes alone, and windows in all layers alone.
 LATENT = dict(qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
-CHANGES = {"deepseek_v2": LATENT, "deepseek_v3": dict(LATENT, topk_method="noaux_tc"), "qwen2": dict(use_sliding_window=False)}
+CHANGES = {"deepseek_v2": LATENT, "deepseek_v3": dict(LATENT, topk_method="noaux_tc"), "glm4_moe_lite": LATENT, "qwen2": dict(use_sliding_window=False)}
 # What loads although Kvant does not say so: it has no rule that tells these from what does not.
 UNSAID = [("gpt_oss", "ptpc_fp8")]
 CASES = [tuple(case) for case in dict.fromkeys([*NAMED, *OTHER_LAYOUTS, *CACHES, *MIXED, *EXCLUDED, *TRAINED, *FAMILIES])]

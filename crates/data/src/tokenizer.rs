@@ -44,7 +44,7 @@ impl Diagnostic for TokenizerError {
             TokenizerError::Gguf(error) => error.kind(),
             TokenizerError::Missing { .. } | TokenizerError::Broken { .. } | TokenizerError::Unusable { .. } => {
                 ErrorKind::Invalid
-            },
+            }
         }
     }
 

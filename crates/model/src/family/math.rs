@@ -179,6 +179,8 @@ pub enum RotaryLayers {
     All,
     /// Only those with sliding-window attention (Cohere 2).
     Sliding,
+    /// The same where config.json sets a window, else every layer (EXAONE 4).
+    SlidingIfAny,
     /// `no_rope_layers[i] != 0` of config.json, else all but every fourth (SmolLM3).
     Listed,
 }
@@ -194,6 +196,11 @@ pub enum Window {
     /// All but every `period`-th layer: layer `i` is full if `(i + 1) % period == 0`. `sliding_window_pattern` of
     /// config.json replaces the period.
     Alternating {
+        /// One full layer in this many.
+        period: usize,
+    },
+    /// All but every `period`-th layer, beginning with layer 0, which is full (CWM).
+    FirstFull {
         /// One full layer in this many.
         period: usize,
     },

@@ -5,23 +5,31 @@ pub mod description;
 pub mod math;
 pub mod role;
 
+mod arcee;
 mod cohere;
 mod cohere2;
 mod common;
+mod cwm;
 mod deepseek_v2;
 mod deepseek_v3;
+mod dots1;
+mod ernie4_5;
+mod exaone4;
+mod flex_olmo;
 mod gemma;
 mod gemma2;
 mod gemma3;
 mod glm;
 mod glm4;
 mod glm4_moe;
+mod glm4_moe_lite;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
 mod gptj;
 mod granite;
 mod granitemoe;
+mod helium;
 mod hunyuan_v1_dense;
 mod kimi_k2;
 mod llama;
@@ -41,7 +49,9 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
+mod seed_oss;
 mod smollm3;
+mod solar_open;
 mod stablelm;
 mod starcoder2;
 
@@ -61,22 +71,30 @@ use crate::model_config::ModelConfig;
 
 /// Every family with a description, sorted by name. A new family is one file and one line here.
 pub static FAMILIES: &[Family] = &[
+    arcee::FAMILY,
     cohere::FAMILY,
     cohere2::FAMILY,
+    cwm::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
+    dots1::FAMILY,
+    ernie4_5::FAMILY,
+    exaone4::FAMILY,
+    flex_olmo::FAMILY,
     gemma::FAMILY,
     gemma2::FAMILY,
     gemma3::FAMILY,
     glm::FAMILY,
     glm4::FAMILY,
     glm4_moe::FAMILY,
+    glm4_moe_lite::FAMILY,
     gpt2::FAMILY,
     gpt_neox::FAMILY,
     gpt_oss::FAMILY,
     gptj::FAMILY,
     granite::FAMILY,
     granitemoe::FAMILY,
+    helium::FAMILY,
     hunyuan_v1_dense::FAMILY,
     kimi_k2::FAMILY,
     llama::FAMILY,
@@ -96,7 +114,9 @@ pub static FAMILIES: &[Family] = &[
     qwen2_moe::FAMILY,
     qwen3::FAMILY,
     qwen3_moe::FAMILY,
+    seed_oss::FAMILY,
     smollm3::FAMILY,
+    solar_open::FAMILY,
     stablelm::FAMILY,
     starcoder2::FAMILY,
 ];

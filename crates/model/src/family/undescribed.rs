@@ -23,7 +23,6 @@ const KEPT: &[(&str, &[&str])] = &[
         ],
     ),
     ("gemma4_unified", &["*embed_vision*", "*vision_embedder*", "*embed_audio*", "*lm_head"]),
-    ("glm4_moe_lite", &["lm_head", "*self_attn*", "*mlp.gate"]),
     (
         "glm5_next",
         &[

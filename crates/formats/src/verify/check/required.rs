@@ -61,6 +61,7 @@ const ATTENTION: &[Role] = &[Role::Query, Role::Key, Role::Value, Role::QueryKey
 const FEED_FORWARD: &[Role] = &[Role::Up, Role::Gate, Role::GateUp, Role::Down];
 const ALL: &[Role] = &[Role::Query, Role::Key, Role::Value, Role::QueryKeyValue, Role::Output, Role::Up, Role::Down];
 const INPUTS: &[Role] = &[Role::Query, Role::Key, Role::Value];
+const OUTPUT: &[Role] = &[Role::Output];
 
 const BIASES: &[BiasRule] = &[
     BiasRule { families: &["opt"], roles: ALL, norms: true, flag: Some(("enable_bias", true)) },
@@ -68,10 +69,19 @@ const BIASES: &[BiasRule] = &[
     BiasRule { families: &["gpt_neox", "gptj"], roles: FEED_FORWARD, norms: true, flag: None },
     BiasRule { families: &["gpt_neox"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", true)) },
     BiasRule { families: &["starcoder2"], roles: ALL, norms: false, flag: Some(("use_bias", true)) },
+    BiasRule { families: &["ernie4_5"], roles: ATTENTION, norms: false, flag: Some(("use_bias", false)) },
+    BiasRule { families: &["ernie4_5"], roles: FEED_FORWARD, norms: false, flag: Some(("use_bias", false)) },
+    BiasRule { families: &["seed_oss"], roles: INPUTS, norms: false, flag: Some(("attention_bias", true)) },
+    BiasRule { families: &["seed_oss"], roles: OUTPUT, norms: false, flag: Some(("attention_out_bias", false)) },
     BiasRule { families: &["qwen2", "qwen2_moe"], roles: INPUTS, norms: false, flag: Some(("qkv_bias", true)) },
     BiasRule { families: &["gpt_oss"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", true)) },
-    BiasRule { families: &["llama"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", false)) },
-    BiasRule { families: &["llama"], roles: FEED_FORWARD, norms: false, flag: Some(("mlp_bias", false)) },
+    BiasRule { families: &["llama", "arcee"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", false)) },
+    BiasRule {
+        families: &["llama", "arcee", "seed_oss"],
+        roles: FEED_FORWARD,
+        norms: false,
+        flag: Some(("mlp_bias", false)),
+    },
     BiasRule { families: &["starcoder2", "nemotron", "phimoe"], roles: &[], norms: true, flag: None },
 ];
 

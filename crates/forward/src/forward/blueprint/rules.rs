@@ -110,6 +110,7 @@ pub(super) fn is_sliding(sources: &Sources<'_, '_>, index: usize) -> Result<bool
             let period = stated.unwrap_or(period).max(1);
             config.sliding_window.is_some() && !(index + 1).is_multiple_of(period)
         }
+        Window::FirstFull { period } => config.sliding_window.is_some() && !index.is_multiple_of(period),
         Window::FromLayer => {
             let from = config.number("max_window_layers")?.unwrap_or(f64::INFINITY);
             config.flag_or("use_sliding_window", false) && index as f64 >= from
@@ -121,7 +122,8 @@ pub(super) fn is_sliding(sources: &Sources<'_, '_>, index: usize) -> Result<bool
 pub(super) fn is_rotary(sources: &Sources<'_, '_>, layers: RotaryLayers, index: usize) -> Result<bool, ForwardError> {
     match layers {
         RotaryLayers::All => Ok(true),
-        RotaryLayers::Sliding => is_sliding(sources, index),
+        RotaryLayers::SlidingIfAny if sources.config.sliding_window.is_none() => Ok(true),
+        RotaryLayers::Sliding | RotaryLayers::SlidingIfAny => is_sliding(sources, index),
         RotaryLayers::Listed => {
             let listed = sources.json.get("no_rope_layers").and_then(Value::as_array).and_then(|list| list.get(index));
             let every = sources.config.number("no_rope_layer_interval")?.unwrap_or(4.0).max(1.0) as usize;
