@@ -330,6 +330,19 @@ fn the_ways_out_of_a_rejected_result_can_be_taken() {
 }
 
 #[test]
+fn imatrix_gets_its_name_with_the_gguf_file() {
+    let place = place();
+    let line = ["quantize", "nano_llama", "-s", "Q4_K_M", "-a", "imatrix", "--calib", "text.txt", "--seq-len", "32"];
+    let line = [&line[..], &["--num-samples", "4", "-o", "out.gguf", "--save-imatrix", "im.gguf"]].concat();
+    let rejected = place.run(&[&line[..], &["--max-kl", "0.0000001", "--eval", "text.txt"]].concat());
+    assert!(rejected.code == Some(1) && rejected.stderr.contains("is above --max-kl"), "{rejected:?}");
+    assert!(!place.path("im.gguf").exists());
+    // Without the limits the same run is finished: nothing is in its way.
+    place.succeed(&line);
+    assert!(place.path("im.gguf").exists() && place.path("out.gguf").exists());
+}
+
+#[test]
 fn the_hint_for_a_weight_that_a_format_does_not_hold_is_not_to_leave_out_activations_alone() {
     let place = Place::new();
     for format in ["gptq", "awq"] {

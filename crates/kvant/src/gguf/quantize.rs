@@ -13,11 +13,12 @@ use crate::quality::Gate;
 use kvant_checkpoint::blockwise::State;
 use kvant_checkpoint::engine::{Done, OutputError};
 use kvant_checkpoint::finite;
-use kvant_checkpoint::gguf::imatrix::{self, Importance, Keep, Provenance};
+use kvant_checkpoint::gguf::imatrix::{self, Importance, InputSums, Keep, Provenance};
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_container::Checkpoint;
 use kvant_forward::forward::Decoder;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,15 +47,37 @@ pub fn run(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Box
         finite::check_vectors(&checkpoint)?;
     }
     let gate = Gate::open(job, &checkpoint, target, measures, reporter)?.map(Gate::of_gguf_scheme);
-    let plan = if measures { Measurement { job, target, checkpoint: &checkpoint }.run(plan, reporter)? } else { plan };
+    let (plan, measured_importance) = match measures {
+        true => Measurement { job, target, checkpoint: &checkpoint }.run(plan, reporter)?,
+        false => (plan, None),
+    };
     reporter.notes(&plan.notices);
     let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: &job.source.model, commit };
-    let judge = |made: &Path| gate.as_ref().map_or(Ok(()), |gate| gate.judge(made, reporter));
+    // The imatrix gets its name with the file, so that an interrupted run finds neither.
+    let judge = |made: &Path| {
+        gate.as_ref().map_or(Ok(()), |gate| gate.judge(made, reporter))?;
+        let saved = measured_importance.as_ref().zip(job.sinks.save_imatrix.as_deref());
+        saved.map_or(Ok(()), |(importance, path)| importance.save(path, commit.overwrite))
+    };
     let (output, done) = super::work_if(&delivery, claim, &job.limits, reporter, judge)?;
     clear_away(target)?;
     let measured = gate.and_then(|gate| gate.measured());
     let output = output.commit()?;
     Ok(Box::new(GgufReport { plan, output, done, measured, time: begun.elapsed() }))
+}
+
+/// The importance of inputs as it was measured.
+struct MeasuredImportance {
+    sums: BTreeMap<String, InputSums>,
+    provenance: Provenance,
+}
+
+impl MeasuredImportance {
+    fn save(&self, path: &Path, overwrite: bool) -> Result<(), Error> {
+        // Hours may have passed since the first look.
+        refuse_existing(path, overwrite)?;
+        Ok(imatrix::write(path, &self.sums, &self.provenance)?)
+    }
 }
 
 /// A measurement of the importance of inputs.
@@ -65,8 +88,8 @@ struct Measurement<'a> {
 }
 
 impl Measurement<'_> {
-    /// The plan with the importance of inputs, measured on the data.
-    fn run(&self, plan: GgufPlan, reporter: &Reporter<'_>) -> Result<GgufPlan, Error> {
+    /// The plan with the importance of inputs, measured on the data, and that importance.
+    fn run(&self, plan: GgufPlan, reporter: &Reporter<'_>) -> Result<(GgufPlan, Option<MeasuredImportance>), Error> {
         let data = &self.job.data;
         let decoder = Decoder::open(self.checkpoint)?;
         let calibration = Calibration { job: self.job, checkpoint: self.checkpoint, target: self.target };
@@ -95,14 +118,10 @@ impl Measurement<'_> {
             chunks: sequences.len() as u32,
             chunk_size: sequences.iter().map(Vec::len).max().unwrap_or(0) as u32,
         };
-        if let Some(path) = &self.job.sinks.save_imatrix {
-            // Hours may have passed since the first look.
-            refuse_existing(path, self.job.sinks.commit.overwrite)?;
-            imatrix::write(path, &sums, &provenance)?;
-        }
-        let importance = Arc::new(Importance::of_sums(&sums, provenance));
+        let importance = Arc::new(Importance::of_sums(&sums, provenance.clone()));
         let recipe = plan.recipe.with_importance(importance);
-        Ok(GgufPlan::new(self.checkpoint, recipe, &file_name(Some(self.target)))?)
+        let plan = GgufPlan::new(self.checkpoint, recipe, &file_name(Some(self.target)))?;
+        Ok((plan, Some(MeasuredImportance { sums, provenance })))
     }
 }
 

@@ -325,6 +325,9 @@ impl Written {
             io::ErrorKind::ReadOnlyFilesystem => {
                 "the file system is read-only: choose a path on another one".to_owned()
             }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                "free some space, or choose a path on another disk".to_owned()
+            }
             io::ErrorKind::PermissionDenied if !self.path.exists() => {
                 format!("choose another path, or change the permissions of the directory {}", shown(&directory))
             }

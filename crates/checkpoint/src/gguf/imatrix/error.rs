@@ -1,6 +1,6 @@
 //! Failures of reading, writing or measuring the importance of inputs.
 
-use kvant_container::{Diagnostic, ErrorKind};
+use kvant_container::{Diagnostic, ErrorKind, io_hint};
 use kvant_forward::forward::ForwardError;
 use std::io;
 use std::path::PathBuf;
@@ -64,7 +64,8 @@ impl Diagnostic for ImatrixError {
                  anything; calibrate with ‹precision› f32"
                     .to_owned(),
             ),
-            ImatrixError::Write { .. } | ImatrixError::Cancelled => None,
+            ImatrixError::Write { cause, .. } => io_hint(cause).map(str::to_owned),
+            ImatrixError::Cancelled => None,
         }
     }
 }

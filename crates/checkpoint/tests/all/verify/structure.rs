@@ -80,6 +80,9 @@ fn weight_missing_from_one_block_is_an_error() {
     let more: Vec<_> = [1, 2].into_iter().flat_map(|number| copies(number, &model.tensors)).collect();
     model.tensors.extend(more);
     model.assert_healthy();
+    let bias = weight("model.layers.2.self_attn.q_proj.bias", Dtype::BF16, &[128]);
+    let uneven = Model { tensors: [model.tensors.clone(), vec![bias]].concat(), ..model.clone() };
+    uneven.assert_error("names", "model.layers.1.self_attn.q_proj.bias", "1 of 3 blocks have it");
     let lacking = model.without("layers.1.input_layernorm.weight");
     lacking.assert_error("names", "model.layers.1.input_layernorm.weight", "2 of 3 blocks have it");
 }

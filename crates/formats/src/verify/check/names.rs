@@ -69,7 +69,8 @@ fn missing(there: &BTreeSet<usize>, count: usize) -> Option<(usize, usize)> {
 /// The paths of a block's tensors inside it, indices of experts aside.
 type Parts = BTreeSet<String>;
 
-/// A tensor that most blocks of a kind have must be in all of them; the tensors that are missing.
+/// A tensor that some blocks of a kind have must be in all of them, and without a description one that most have; the tensors that are
+/// missing.
 fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) -> HashSet<String> {
     let mut reported = HashSet::new();
     let mut kinds: BTreeMap<bool, BTreeMap<usize, Parts>> = BTreeMap::new();
@@ -80,7 +81,9 @@ fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) -> HashSet<Stri
     for blocks in kinds.values() {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         blocks.values().flatten().for_each(|part| *counts.entry(part.as_str()).or_default() += 1);
-        for (part, count) in counts.iter().filter(|(_, count)| **count < blocks.len() && **count * 2 > blocks.len()) {
+        let is_described = subject.network.family().is_some();
+        let is_shared = |count: usize| is_described || count * 2 > blocks.len();
+        for (part, count) in counts.iter().filter(|(_, count)| **count < blocks.len() && is_shared(**count)) {
             for (block, _) in blocks.iter().filter(|(_, parts)| !parts.contains(*part)) {
                 let reason = format!("is missing; {count} of {} blocks have it", blocks.len());
                 let name = format!("{}.{block}.{part}", path_of_blocks(&subject.network));
@@ -94,7 +97,7 @@ fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) -> HashSet<Stri
 
 /// What the family's forward pass reads; tensors that other blocks have are reported already.
 fn required_tensors(subject: &CheckpointView<'_>, reported: &HashSet<String>, findings: &mut Findings) {
-    let missing = required::missing(&subject.network, &subject.config);
+    let missing = required::missing(&subject.network, &subject.config, &subject.survey.tensors);
     for Missing { subject, reason } in missing.into_iter().filter(|missing| !reported.contains(&missing.subject)) {
         findings.error(subject, reason, REMAKE);
     }

@@ -1,10 +1,10 @@
 //! The tensors that the forward pass of a family reads, whatever the blocks of a checkpoint agree on: a model without them loads
 //! with random numbers in their place, or not at all.
 
-use kvant_model::family::{Family, NormSite, Part, Positions, Residual, Role};
+use kvant_model::family::{Family, NormSite, Part, Positions, Residual, Role, leaf};
 use kvant_model::model_config::ModelConfig;
-use kvant_model::network::{Network, Norm, Place};
-use std::collections::HashSet;
+use kvant_model::network::{Network, Norm, Place, TensorMeta};
+use std::collections::{BTreeMap, HashSet};
 
 /// A tensor, or a layer of a block, that is not there.
 #[derive(Debug, PartialEq)]
@@ -17,13 +17,15 @@ pub(super) struct Missing {
 
 /// Everything that the family's forward pass reads and the network lacks. Nothing is known of architectures without a
 /// description.
-pub(super) fn missing(network: &Network, config: &ModelConfig) -> Vec<Missing> {
+pub(super) fn missing(network: &Network, config: &ModelConfig, tensors: &[TensorMeta]) -> Vec<Missing> {
     let Some(family) = network.family() else { return Vec::new() };
     let expected = Expected { family, network, config };
     let mut missing = expected.outside_blocks();
+    let names: HashSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
     for block in network.blocks() {
         missing.extend(expected.norms_of(*block));
         missing.extend(expected.layers_of(*block));
+        missing.extend(expected.parameters_of(*block, &names));
     }
     missing.extend(expected.biases());
     missing
@@ -62,10 +64,19 @@ const FEED_FORWARD: &[Role] = &[Role::Up, Role::Gate, Role::GateUp, Role::Down];
 const ALL: &[Role] = &[Role::Query, Role::Key, Role::Value, Role::QueryKeyValue, Role::Output, Role::Up, Role::Down];
 const INPUTS: &[Role] = &[Role::Query, Role::Key, Role::Value];
 const OUTPUT: &[Role] = &[Role::Output];
+const HEAD: &[Role] = &[Role::Head];
+const EXPERTS: &[Role] = &[Role::Router, Role::GateUp, Role::Down];
 
 const BIASES: &[BiasRule] = &[
     BiasRule { families: &["opt"], roles: ALL, norms: true, flag: Some(("enable_bias", true)) },
     BiasRule { families: &["gpt2", "phi"], roles: ALL, norms: true, flag: None },
+    BiasRule { families: &["phi", "gptj"], roles: HEAD, norms: false, flag: None },
+    BiasRule { families: &["phimoe"], roles: HEAD, norms: false, flag: Some(("lm_head_bias", false)) },
+    BiasRule { families: &["stablelm"], roles: INPUTS, norms: false, flag: Some(("use_qkv_bias", false)) },
+    BiasRule { families: &["stablelm"], roles: &[], norms: true, flag: None },
+    BiasRule { families: &["glm", "glm4"], roles: INPUTS, norms: false, flag: Some(("attention_bias", true)) },
+    BiasRule { families: &["glm4_moe"], roles: INPUTS, norms: false, flag: Some(("attention_bias", false)) },
+    BiasRule { families: &["gpt_oss"], roles: EXPERTS, norms: false, flag: None },
     BiasRule { families: &["gpt_neox", "gptj"], roles: FEED_FORWARD, norms: true, flag: None },
     BiasRule { families: &["gpt_neox"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", true)) },
     BiasRule { families: &["starcoder2"], roles: ALL, norms: false, flag: Some(("use_bias", true)) },
@@ -75,7 +86,12 @@ const BIASES: &[BiasRule] = &[
     BiasRule { families: &["seed_oss"], roles: OUTPUT, norms: false, flag: Some(("attention_out_bias", false)) },
     BiasRule { families: &["qwen2", "qwen2_moe"], roles: INPUTS, norms: false, flag: Some(("qkv_bias", true)) },
     BiasRule { families: &["gpt_oss"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", true)) },
-    BiasRule { families: &["llama", "arcee"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", false)) },
+    BiasRule {
+        families: &["llama", "arcee", "phimoe"],
+        roles: ATTENTION,
+        norms: false,
+        flag: Some(("attention_bias", false)),
+    },
     BiasRule {
         families: &["llama", "arcee", "seed_oss"],
         roles: FEED_FORWARD,
@@ -98,7 +114,7 @@ impl Expected<'_> {
         let mut missing = Vec::new();
         let listed =
             self.family.trunk.norms.iter().filter(|(site, _)| *site == NormSite::Final && self.has_final_norm());
-        for (_, path) in listed.filter(|(site, _)| !self.has_norm(None, *site)) {
+        for (_, path) in listed.filter(|(site, _)| !self.has_outside(*site)) {
             missing.push(self.tensor(&in_trunk(self.network, path), "is missing: it is the norm after the last block"));
         }
         let learned = matches!(self.family.math.positions, Positions::Learned { .. });
@@ -107,7 +123,41 @@ impl Expected<'_> {
         {
             missing.push(self.tensor(&in_trunk(self.network, path), "is missing: it is the table of positions"));
         }
+        missing.extend(self.projections());
         missing
+    }
+
+    /// The layers between embeddings and blocks of another width: all of them where there is one, or where config.json states two
+    /// widths.
+    fn projections(&self) -> Vec<Missing> {
+        let has =
+            |role: Role| self.network.linears().iter().any(|linear| linear.block.is_none() && linear.role == role);
+        let listed = self.family.trunk.linears;
+        let stated = self.config.number("word_embed_proj_dim").ok().flatten().map(|width| width as usize);
+        let differ = stated.is_some_and(|width| self.config.hidden_size.is_some_and(|hidden| hidden != width));
+        if !differ && !listed.iter().any(|(role, _)| has(*role)) {
+            return Vec::new();
+        }
+        let reason = "is missing: embeddings have another width than the blocks";
+        let lacking = listed.iter().filter(|(role, _)| !has(*role));
+        lacking.map(|(_, path)| self.tensor(&in_trunk(self.network, path), reason)).collect()
+    }
+
+    /// Small tensors that a block lacks. Of names with one last part, families have one or another; the corrections of a router go
+    /// with routed experts.
+    fn parameters_of(&self, block: usize, names: &HashSet<&str>) -> Vec<Missing> {
+        let blocks = path_of_blocks(self.network);
+        let is_routed = self.roles_of(block).iter().any(|(part, _)| *part == Part::Experts);
+        let full = |path: &str| format!("{blocks}.{block}.{path}");
+        let has = |name: &str| {
+            let mut alike = self.family.parameters.iter().filter(|path| leaf(path) == name);
+            alike.any(|path| names.contains(full(path).as_str()))
+        };
+        let needed = self.family.parameters.iter().filter(|path| is_routed || path.starts_with("self_attn."));
+        let lacking: BTreeMap<&str, &str> =
+            needed.rev().map(|path| (leaf(path), *path)).filter(|(name, _)| !has(name)).collect();
+        let reason = format!("is missing: every such block of {} has it", self.family.name);
+        lacking.values().map(|path| Missing { subject: full(path), reason: reason.clone() }).collect()
     }
 
     fn tensor(&self, module: &str, reason: &str) -> Missing {
@@ -128,8 +178,8 @@ impl Expected<'_> {
         self.norms_have_weights() && !removed && self.residual() != Residual::PostNorm
     }
 
-    fn has_norm(&self, block: Option<usize>, site: NormSite) -> bool {
-        self.network.norms().iter().any(|norm| norm.block == block && norm.site == site)
+    fn has_outside(&self, site: NormSite) -> bool {
+        self.network.norms().iter().any(|norm| norm.block.is_none() && norm.site == site)
     }
 
     /// The norms that a block lacks.
@@ -139,12 +189,23 @@ impl Expected<'_> {
         }
         let roles = self.roles_of(block);
         let required = self.family.norms.iter().filter(|(site, _)| self.requires_norm(*site, &roles));
-        let missing = required.filter(|(site, _)| !self.has_norm(Some(block), *site));
         let blocks = path_of_blocks(self.network);
         let reason = format!("is missing: every block of {} has it", self.family.name);
-        missing
-            .map(|(_, path)| self.tensor(&format!("{blocks}.{block}.{}", path.replace("{}", "0")), &reason))
-            .collect()
+        let paths = required.flat_map(|(site, path)| self.modules_of(*site, &format!("{blocks}.{block}.{path}")));
+        let found: HashSet<&str> = self.network.norms().iter().map(|norm| norm.module.as_str()).collect();
+        paths.filter(|path| !found.contains(path.as_str())).map(|path| self.tensor(&path, &reason)).collect()
+    }
+
+    /// The modules of a norm: one, or one for each head.
+    fn modules_of(&self, site: NormSite, path: &str) -> Vec<String> {
+        let heads = if site == NormSite::Key { self.config.num_kv_heads() } else { self.config.num_heads };
+        match path.contains("{}") {
+            // A head more than there are tensors is missing: config.json may state any number.
+            true => (0..heads.unwrap_or(1).min(self.network.norms().len() + 1))
+                .map(|head| path.replace("{}", &head.to_string()))
+                .collect(),
+            false => vec![path.to_owned()],
+        }
     }
 
     /// Returns whether a block with layers of these roles cannot do without a norm.
@@ -226,8 +287,13 @@ impl Expected<'_> {
             missing.extend(lacking.map(|(name, ..)| format!("{owner} {name} projection")));
         }
         let routed = self.family.linears().any(|(role, _)| role == Role::Router) && present(Part::Experts);
-        if routed && !roles.iter().any(|(_, role)| *role == Role::Router) {
+        let has_any = |role: Role| roles.iter().any(|(_, found)| *found == role);
+        if routed && !has_any(Role::Router) {
             missing.push("the router of the experts".to_owned());
+        }
+        let is_gate_listed = self.family.linears().any(|(role, _)| role == Role::SharedGate);
+        if is_gate_listed && present(Part::SharedExperts) && !has_any(Role::SharedGate) {
+            missing.push("the gate of the shared expert".to_owned());
         }
         missing
     }
@@ -246,18 +312,22 @@ impl Expected<'_> {
         let reason = format!("is missing: {} has a bias there", self.family.name);
         let bias = |module: &str| Missing { subject: format!("{module}.bias"), reason: reason.clone() };
         let with_bias = |role: &Role| rules.iter().any(|rule| rule.roles.contains(role));
-        let inside = self.network.linears().iter().filter(|linear| linear.block.is_some() && linear.expert.is_none());
-        let layers = inside.filter(|linear| linear.bias.is_none() && with_bias(&linear.role));
+        let layers = self.network.linears().iter().filter(|linear| linear.expert.is_none());
+        let layers = layers.filter(|linear| linear.bias.is_none() && with_bias(&linear.role));
+        let experts = self.network.experts().iter();
+        let experts = experts.filter(|experts| experts.bias.is_none() && with_bias(&experts.role));
+        let experts =
+            experts.map(|experts| Missing { subject: format!("{}_bias", experts.module), reason: reason.clone() });
         let with_norms = rules.iter().any(|rule| rule.norms) && self.norms_have_weights();
         let norms = self.network.norms().iter().filter(|norm| with_norms && norm.bias.is_none());
-        let norms = norms.filter(|norm| !is_of_heads(norm));
-        layers.map(|linear| bias(&linear.module)).chain(norms.map(|norm| bias(&norm.module))).collect()
+        let norms = norms.filter(|norm| !is_of_one_head(norm)).map(|norm| bias(&norm.module));
+        layers.map(|linear| bias(&linear.module)).chain(experts).chain(norms).collect()
     }
 }
 
-/// Returns whether a norm is one of queries or keys.
-fn is_of_heads(norm: &Norm) -> bool {
-    matches!(norm.site, NormSite::Query | NormSite::Key)
+/// Returns whether a norm is that of a single head, which has no bias.
+fn is_of_one_head(norm: &Norm) -> bool {
+    matches!(norm.site, NormSite::Query | NormSite::Key) && leaf(&norm.module).bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -267,7 +337,7 @@ mod tests {
     use serde_json::json;
 
     fn found(checkpoint: &support::Checkpoint) -> Vec<Missing> {
-        missing(&checkpoint.network(), &ModelConfig::from_json(&checkpoint.config).unwrap())
+        missing(&checkpoint.network(), &ModelConfig::from_json(&checkpoint.config).unwrap(), &checkpoint.tensors)
     }
 
     /// What is missed in a fixture without the tensors whose names contain one of these texts.
@@ -318,6 +388,28 @@ mod tests {
         }
         // One of two dense blocks.
         assert!(without("llama", &["layers.1.mlp.gate_proj"]).starts_with("block 1: "));
+    }
+
+    #[test]
+    fn small_tensors_that_the_forward_pass_reads_are_reported() {
+        for (fixture, part, expected) in [
+            ("deepseek_v3", "e_score_correction_bias", "layers.1.mlp.gate.e_score_correction_bias: is missing"),
+            ("minimax_m2", "e_score_correction_bias", "layers.0.block_sparse_moe.e_score_correction_bias: is missing"),
+            ("gpt_oss", "sinks", "layers.1.self_attn.sinks: is missing"),
+            ("gpt_oss", "router.bias", "layers.0.mlp.router.bias: is missing"),
+            ("gpt_oss", "layers.1.mlp.experts.down_proj_bias", "layers.1.mlp.experts.down_proj_bias: is missing"),
+            ("qwen2_moe", "shared_expert_gate", "there is no weight for the gate of the shared expert"),
+            ("opt_350m", "project_out", "model.decoder.project_out.weight: is missing"),
+            ("phi", "lm_head.bias", "lm_head.bias: is missing"),
+            ("phi", "layers.1.self_attn.q_layernorm.bias", "layers.1.self_attn.q_layernorm.bias: is missing"),
+            ("stablelm", "model.norm.bias", "model.norm.bias: is missing"),
+            ("stablelm", "layers.1.self_attn.q_layernorm.norms.3", "q_layernorm.norms.3.weight: is missing"),
+            ("glm", "q_proj.bias", "layers.0.self_attn.q_proj.bias: is missing"),
+        ] {
+            let missing = without(fixture, &[part]);
+            assert!(missing.contains(expected), "{fixture} without {part}: {missing}");
+        }
+        assert_eq!(without("deepseek_v3", &["e_score_correction_bias"]).lines().count(), 1, "block 0 is dense");
     }
 
     #[test]

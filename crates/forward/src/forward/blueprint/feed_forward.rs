@@ -121,6 +121,8 @@ impl<'a> Sources<'_, 'a> {
         if router.rows != config.count || router.columns != self.hidden()? {
             return Err(ForwardError::missing(parts.place(), format!("router of {} experts", config.count)));
         }
+        // With none, classes still create layers, of no width.
+        let has_shared = config.shared_count != Some(0);
         let greedy = self.json.get("topk_method").and_then(serde_json::Value::as_str) == Some("greedy");
         Ok(Mixture {
             router,
@@ -132,8 +134,8 @@ impl<'a> Sources<'_, 'a> {
             jitter: self.config.number("router_jitter_noise")?.unwrap_or(0.01) as f32,
             correction: self.parameter(index, "e_score_correction_bias", config.count)?,
             experts: self.experts(parts, index, config.count)?,
-            shared: self.mlp(parts, Part::SharedExperts, None)?,
-            shared_gate: parts.linear(Role::SharedGate)?,
+            shared: if has_shared { self.mlp(parts, Part::SharedExperts, None)? } else { None },
+            shared_gate: if has_shared { parts.linear(Role::SharedGate)? } else { None },
         })
     }
 

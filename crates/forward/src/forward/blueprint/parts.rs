@@ -89,10 +89,11 @@ impl<'p, 's, 'a> Parts<'p, 's, 'a> {
         norms.iter().find(|(listed, _)| *listed == site).map(|(_, path)| *path)
     }
 
-    /// Norms without parameters leave no trace in the checkpoint.
+    /// Norms without parameters leave no trace in the checkpoint: those of the family, or of a configuration.
     fn plain_norm(&self, site: NormSite) -> Option<NormLayer> {
         let kind = self.sources.family.norm_kind;
-        let exists = !kind.has_weight() && self.listed(site).is_some();
+        let has_weight = kind.has_weight() && self.sources.config.flag_or("layer_norm_elementwise_affine", true);
+        let exists = !has_weight && self.listed(site).is_some();
         exists.then(|| NormLayer { kind, weight: None, bias: None, eps: self.sources.eps() })
     }
 
