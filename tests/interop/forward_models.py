@@ -119,7 +119,7 @@ def scaled(name, shape, generator):
     noise = torch.randn(shape, generator=generator)
     if len(shape) < 2 or "norm" in name:
         return noise * 0.2
-    return noise * shape[-1] ** -0.5 * (2 if "q_" in name or "k_" in name else 1)
+    return noise * max(shape[-1], 1) ** -0.5 * (2 if "q_" in name or "k_" in name else 1)
 
 
 def save(name, out, **changes):
