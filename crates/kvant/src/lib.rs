@@ -368,6 +368,10 @@
 //! An [`Error`] has a kind, a message and a hint. Messages name settings in single angle quotes, such as `‹calib›`, and [`spelled`]
 //! writes them as the front end does.
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/library.md")]
+struct LibraryGuide;
+
 mod calibration;
 mod cancel;
 pub mod catalog;
