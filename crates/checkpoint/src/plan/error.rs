@@ -150,7 +150,7 @@ pub enum PlanError {
         second_scheme: String,
     },
     /// The source is quantized already (*unsupported*).
-    #[error("{tensors} tensors of the source are quantized already{}; the first is `{first}`", method_text(.method))]
+    #[error("the source is quantized already{}: `{first}`{}", method_text(.method), more_tensors(*tensors))]
     AlreadyQuantized {
         /// Their number.
         tensors: usize,
@@ -302,6 +302,14 @@ fn and_more(layers: usize) -> String {
         0 | 1 => " is".to_owned(),
         2 => " and one more layer are".to_owned(),
         layers => format!(" and {} more layers are", layers - 1),
+    }
+}
+
+fn more_tensors(all: usize) -> String {
+    match all {
+        0 | 1 => String::new(),
+        2 => " and one more tensor".to_owned(),
+        all => format!(" and {} more tensors", all - 1),
     }
 }
 

@@ -54,6 +54,7 @@ fn mean(report: &BlockwiseReport) -> impl Iterator<Item = Line> + use<> {
         ("loss", format!("{percent:.1} % of the loss of rounding to nearest, layer average"))
     });
     let on = match report.held_out {
+        Some(HeldOut { samples: 1, tokens }) => format!("1 held-out sequence, {tokens} tokens"),
         Some(HeldOut { samples, tokens }) => format!("{samples} held-out sequences, {tokens} tokens"),
         None => "the calibration data (no sequences left to hold out)".to_owned(),
     };

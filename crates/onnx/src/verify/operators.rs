@@ -26,7 +26,7 @@ pub(super) fn run(model: &ModelProto, findings: &mut Findings) {
         }
     });
     for ((domain, operator), count) in foreign {
-        let reason = format!("{count} nodes use an operator that none of ONNX Runtime's own libraries provides");
+        let reason = format!("none of ONNX Runtime's own libraries provides this operator; nodes that use it: {count}");
         findings.warning(
             format!("{domain}:{operator}"),
             reason,

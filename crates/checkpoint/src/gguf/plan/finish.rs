@@ -85,7 +85,7 @@ impl Planner<'_> {
         let others = self.model.dropped.iter().filter(|tensor| tensor.reason == "vision or audio").count();
         if others > 0 {
             notices
-                .push(format!("{others} tensors of vision or audio are left out: the file holds the language model"));
+                .push(format!("tensors of vision or audio ({others}) are left out: the file holds the language model"));
         }
         let names: Vec<Vec<&str>> = self.model.drafts.iter().map(all_names).collect();
         notices.extend(recipe_notices(recipe, &names)?);
@@ -253,11 +253,11 @@ pub(super) fn importance_notice(recipe: &GgufRecipe, tensors: &[PlannedTensor]) 
     let (embedding, others): (Vec<_>, Vec<_>) =
         tensors.iter().filter(unknown).partition(|tensor| tensor.name.starts_with("token_embd"));
     let first = others.first().or(embedding.first().filter(|_| others.len() > 1))?;
-    Some(format!(
-        "the importance of {} tensors is not known, `{}` the first: their inputs weigh the same",
-        others.len(),
-        first.name
-    ))
+    let more = match others.len() {
+        0 | 1 => String::new(),
+        all => format!(" and {} more", all - 1),
+    };
+    Some(format!("the importance of `{}`{more} is not known: all inputs weigh the same there", first.name))
 }
 
 pub(super) fn fingerprint(

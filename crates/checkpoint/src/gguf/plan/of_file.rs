@@ -230,7 +230,7 @@ impl<'a> GgufTensors<'a> {
         let twice = plan.tensors.iter().zip(self.file.tensors());
         let twice = twice.filter(|(made, source)| made.kind != source.kind() && loses_twice(source.kind(), made.kind));
         let twice = Some(twice.count()).filter(|count| *count > 0);
-        let twice = twice.map(|count| format!("{count} tensors are quantized a second time, from codes"));
+        let twice = twice.map(|count| format!("tensors quantized a second time, from codes: {count}"));
         Ok(idle.chain(twice).chain(importance_notice(&plan.recipe, &plan.tensors)).collect())
     }
 
