@@ -45,12 +45,16 @@ impl Run<'_, '_> {
             keys: projected.view(1),
             values: projected.view(2),
             length: self.length,
+            past: 0,
             scale: layer.scale,
             cap: layer.cap,
             window: layer.window,
             sinks: &sinks,
         };
-        let heads = self.attend(block, &attention);
+        let heads = match self.step {
+            None => self.attend(block, &attention),
+            Some(step) => step.attend(block, &attention, |attention| self.attend(block, attention)),
+        };
         projected.buffers.into_iter().for_each(|buffer| self.buffers.give(buffer.data));
         let out = self.attention_output(layer, &heads);
         self.buffers.give(heads);
@@ -59,7 +63,7 @@ impl Run<'_, '_> {
 
     /// The output projection of the heads.
     pub(super) fn attention_output(&self, layer: &AttentionLayer, heads: &[f32]) -> Flow<Vec<f32>> {
-        self.enter(StopAt::Heads, &[&layer.output], heads, Spans::Even(self.length))?;
+        self.enter(StopAt::Heads, &[&layer.output], heads, self.spans())?;
         ControlFlow::Continue(self.linear(&layer.output, heads))
     }
 
@@ -89,7 +93,7 @@ impl Run<'_, '_> {
     fn show_heads(&self, site: ActivationPoint<'_>, heads: &Heads<'_>) {
         if self.with.tap.is_some_and(|tap| tap.wants(site)) {
             let HeadLayout { width, count, .. } = heads.layout;
-            self.show(site, &heads.gather(), width * count, Spans::Even(self.length));
+            self.show(site, &heads.gather(), width * count, self.spans());
         }
     }
 
@@ -101,12 +105,12 @@ impl Run<'_, '_> {
             let (buffer, layout) = projected.heads[which];
             let Buffer { data, width } = &mut projected.buffers[buffer];
             let how = (Isa::best(), self.ops.arithmetic());
-            quantize_heads(quantizer, how, (data, *width), layout, Spans::Even(self.length));
+            quantize_heads(quantizer, how, (data, *width), layout, self.spans());
         }
     }
 
     fn projected(&self, layer: &AttentionLayer, x: &[f32]) -> Flow<Projected> {
-        let spans = Spans::Even(self.length);
+        let spans = self.spans();
         let mut projected = match &layer.projections {
             Projections::Separate { layers, heads } => {
                 self.enter(StopAt::AttentionInput, &layers.each_ref(), x, spans)?;
@@ -155,7 +159,7 @@ impl Run<'_, '_> {
         let sizes = &latent.sizes;
         let (nope, rope, wide) = (sizes.nope_dim, sizes.rope_dim, sizes.value_dim);
         let width = nope + rope;
-        let spans = Spans::Even(self.length);
+        let spans = self.spans();
         self.enter(StopAt::AttentionInput, &[latent.query.first(), &latent.down], x, spans)?;
         let (queries, down) = (self.linear(latent.query.first(), x), self.linear(&latent.down, x));
         let mut queries = self.latent_queries(&latent.query, queries)?;
@@ -181,7 +185,7 @@ impl Run<'_, '_> {
     fn latent_queries(&self, query: &QueryLatent, mut first: Vec<f32>) -> Flow<Vec<f32>> {
         let QueryLatent::Latent(down, norm, up) = query else { return ControlFlow::Continue(first) };
         self.norm(norm, &mut first, down.rows);
-        self.enter(StopAt::QueryLatent, &[up], &first, Spans::Even(self.length))?;
+        self.enter(StopAt::QueryLatent, &[up], &first, self.spans())?;
         ControlFlow::Continue(self.linear(up, &first))
     }
 

@@ -16,7 +16,7 @@ impl Run<'_, '_> {
     /// The feed-forward branch of a block on normed rows `x`.
     pub(super) fn feed_forward(&self, block: usize, network: &FeedForward, x: &[f32]) -> Flow<Vec<f32>> {
         match network {
-            FeedForward::Dense(mlp) => self.mlp(mlp, x, Spans::Even(self.length)),
+            FeedForward::Dense(mlp) => self.mlp(mlp, x, self.spans()),
             FeedForward::Mixture(mixture) => self.mixture(block, mixture, x),
         }
     }
@@ -108,7 +108,7 @@ impl Run<'_, '_> {
 
     fn routed(&self, expert: &Mlp, share: &[Choice], x: &[f32], width: usize) -> Flow<Vec<f32>> {
         let rows: Vec<f32> = share.iter().flat_map(|(row, _)| &x[row * width..(row + 1) * width]).copied().collect();
-        let spans = spans_of(share.iter().map(|(row, _)| *row), self.length);
+        let spans = spans_of(share.iter().map(|(row, _)| *row), |row| self.sequence_of(row));
         match rows.is_empty() {
             true => ControlFlow::Continue(rows),
             false => self.mlp(expert, &rows, Spans::Listed(&spans)),
@@ -118,7 +118,7 @@ impl Run<'_, '_> {
     fn shared(&self, mixture: &Mixture, x: &[f32]) -> Flow<Option<Vec<f32>>> {
         let Some(shared) = &mixture.shared else { return ControlFlow::Continue(None) };
         let gates = mixture.shared_gate.as_ref().map(|gate| self.linear(gate, x));
-        let mut out = self.mlp(shared, x, Spans::Even(self.length))?;
+        let mut out = self.mlp(shared, x, self.spans())?;
         let rows = out.chunks_exact_mut(mixture.router.columns);
         for (row, gate) in rows.zip(gates.unwrap_or_default()) {
             let factor = 1.0 / (1.0 + (-gate).exp());

@@ -33,7 +33,9 @@ mod routing;
 mod routing_rule;
 mod run;
 mod runner;
+mod session;
 mod spans;
+mod step;
 mod streams;
 mod tensors;
 mod weighed;
@@ -49,6 +51,7 @@ pub use quantizers::{AttentionQuantizers, LayerQuantizers, Quantizers};
 pub use rope::{Angles, Rotary};
 pub use routing::Routing;
 pub use runner::Runner;
+pub use session::{Session, SessionOps};
 pub use spans::Spans;
 pub use tensors::{Projection, Tensors, Vector};
 pub use weight_overrides::WeightOverrides;
@@ -177,6 +180,12 @@ impl<'a> Decoder<'a> {
     fn widest(&self) -> usize {
         let layers = self.blueprint.blocks.iter().flat_map(blueprint::Block::layers);
         layers.map(|layer| layer.rows.max(layer.columns)).max().unwrap_or(1)
+    }
+
+    /// Bytes of the keys and values that a [`Session`] keeps for each token of a sequence.
+    pub fn cache_bytes_per_token(&self) -> u64 {
+        let widths = self.blueprint.blocks.iter().map(|block| block.attention.head_widths());
+        widths.map(|[_, keys, values]| 4 * (keys + values) as u64).sum()
     }
 
     fn angles(&self, length: usize) -> Vec<Angles> {

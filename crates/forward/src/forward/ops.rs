@@ -30,8 +30,10 @@ pub struct Attention<'a> {
     pub keys: Heads<'a>,
     /// Values, as many heads as keys.
     pub values: Heads<'a>,
-    /// Tokens of a sequence.
+    /// Queries of a sequence.
     pub length: usize,
+    /// Tokens of a sequence before its first query: it has as many more keys than queries.
+    pub past: usize,
     /// The factor on `q k^T`.
     pub scale: f32,
     /// `c` of the soft-cap `c tanh(s / c)` on scores.

@@ -4,6 +4,7 @@
 use super::error::ForwardError;
 use kvant_model::model_config::RopeParameters;
 use std::f64::consts::PI;
+use std::ops::Range;
 
 /// Cosines and sines per position.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,11 +79,31 @@ impl Rotary {
 
     /// The angles of sequences of `length` tokens.
     pub fn angles(&self, length: usize) -> Angles {
+        let mut angles = self.no_angles();
+        self.extend(&mut angles, 0..length, length);
+        angles
+    }
+
+    /// Appends the angles of some tokens of a sequence of `length` tokens.
+    pub(super) fn extend(&self, angles: &mut Angles, positions: Range<usize>, length: usize) {
         let (frequencies, factor) = self.frequencies(length);
         let angle = |position: usize, frequency: f32| f64::from(position as f32 * frequency);
-        let all = (0..length).flat_map(|position| frequencies.iter().map(move |f| angle(position, *f)));
-        let (cos, sin) = all.map(|a| (a.cos() as f32 * factor, a.sin() as f32 * factor)).unzip();
-        Angles { dim: self.dim, length, cos, sin }
+        angles.length += positions.len();
+        let all = positions.flat_map(|position| frequencies.iter().map(move |f| angle(position, *f)));
+        for a in all {
+            angles.cos.push(a.cos() as f32 * factor);
+            angles.sin.push(a.sin() as f32 * factor);
+        }
+    }
+
+    /// Angles of no tokens, to be extended.
+    pub(super) fn no_angles(&self) -> Angles {
+        Angles { dim: self.dim, length: 0, cos: Vec::new(), sin: Vec::new() }
+    }
+
+    /// Returns whether tokens turn by other angles in a sequence of `after` tokens than in one of `before`.
+    pub(super) fn changes_between(&self, before: usize, after: usize) -> bool {
+        self.constant_frequencies().is_none() && self.frequencies(before) != self.frequencies(after)
     }
 
     /// The angle per position of every pair, and the factor on cosines and sines, where they are the same for sequences of

@@ -11,6 +11,7 @@ use super::options::{Flow, ForwardOptions, StartFrom, StopAt};
 use super::quantizers::quantize;
 use super::rope::Angles;
 use super::spans::Spans;
+use super::step::Step;
 use super::tensors::{Projection, Tensors, Vector};
 use kvant_model::family::Residual;
 use kvant_numeric::linalg::tanh;
@@ -34,6 +35,10 @@ pub(super) struct Run<'r, 'a> {
     /// Those of the blueprint's rotary embeddings.
     pub(super) angles: Arc<Vec<Angles>>,
     pub(super) buffers: &'r Buffers,
+    /// The sequences that the rows continue; `None` where rows are whole sequences of `length` tokens.
+    pub(super) step: Option<&'r Step>,
+    /// Whether weights stay mapped after their use, because they are needed again soon.
+    pub(super) keeps_weights: bool,
 }
 
 impl<'a> Run<'_, 'a> {
@@ -44,6 +49,22 @@ impl<'a> Run<'_, 'a> {
     fn weight(&self, layer: &Projection) -> WeightMatrix<'a> {
         let overlaid = self.with.overlay.and_then(|overlay| overlay.weight(&layer.module));
         overlaid.map_or_else(|| self.tensors().weight(layer), WeightMatrix::clone)
+    }
+
+    fn release(&self, layer: &Projection) {
+        if !self.keeps_weights {
+            self.tensors().release(layer);
+        }
+    }
+
+    /// Which rows are of one sequence.
+    pub(super) fn spans(&self) -> Spans<'_> {
+        self.step.map_or(Spans::Even(self.length), |step| Spans::Listed(step.lengths()))
+    }
+
+    /// The sequence of a row.
+    pub(super) fn sequence_of(&self, row: usize) -> usize {
+        self.step.map_or(row / self.length.max(1), |step| step.sequence_of(row))
     }
 
     fn bias(&self, layer: &Projection) -> Option<Cow<'_, [f32]>> {
@@ -73,7 +94,7 @@ impl<'a> Run<'_, 'a> {
 
     /// The layer on rows `x` of whole sequences.
     pub(super) fn linear(&self, layer: &Projection, x: &[f32]) -> Vec<f32> {
-        self.linear_of(layer, x, Spans::Even(self.length))
+        self.linear_of(layer, x, self.spans())
     }
 
     /// The layer on rows `x`.
@@ -85,7 +106,7 @@ impl<'a> Run<'_, 'a> {
         };
         let mut out = self.buffers.take(x.len() / layer.columns.max(1) * layer.rows);
         self.ops.linear(&x, &self.weight(layer), self.bias(layer).as_deref(), &mut out);
-        self.tensors().release(layer);
+        self.release(layer);
         self.show(ActivationPoint::Output(&layer.module), &out, layer.rows, spans);
         match self.output_quantizer(layer) {
             Some(output) => self.quantized(output, out, layer.rows, spans),
@@ -173,6 +194,16 @@ impl<'a> Run<'_, 'a> {
     fn add_positions(&self, x: &mut [f32]) -> Result<(), ForwardError> {
         let Some((table, offset)) = &self.blueprint().positions else { return Ok(()) };
         let longest = table.rows.saturating_sub(*offset);
+        if let Some(step) = self.step {
+            let length = step.longest();
+            if length > longest {
+                return Err(ForwardError::TooLong { length, longest });
+            }
+            let mut rows = Vec::new();
+            step.positions().for_each(|position| self.read_row(table, position + offset, &mut rows));
+            self.ops.join(x, &rows, 1.0);
+            return Ok(());
+        }
         if self.length > longest {
             return Err(ForwardError::TooLong { length: self.length, longest });
         }
@@ -221,7 +252,7 @@ impl<'a> Run<'_, 'a> {
     fn feed_forward_branch(&self, index: usize, block: &Block, read: impl FnOnce() -> Vec<f32>) -> Flow<Vec<f32>> {
         match (self.with.from, &block.feed_forward) {
             (Some(StartFrom::Hidden(hidden)), FeedForward::Dense(mlp)) => {
-                self.mlp_output(mlp, hidden, Spans::Even(self.length))
+                self.mlp_output(mlp, hidden, self.spans())
             }
             (_, network) => {
                 let x = read();
@@ -281,7 +312,7 @@ impl<'a> Run<'_, 'a> {
         if let Some(layer) = &self.blueprint().project_out {
             x = self.linear(layer, &x);
         }
-        let (head, spans) = (&self.blueprint().head, Spans::Even(self.length));
+        let (head, spans) = (&self.blueprint().head, self.spans());
         self.show(ActivationPoint::Input(&head.module), &x, head.columns, spans);
         match self.input_quantizer(head) {
             Some(input) => self.quantized(input, x, head.columns, spans),
@@ -297,7 +328,7 @@ impl<'a> Run<'_, 'a> {
         // Of a weight stored by inputs, which no head is, all rows would come.
         self.ops.linear(hidden, &self.weight(head).slice_rows(range), bias.as_deref(), &mut logits);
         self.shape_logits(&mut logits);
-        self.tensors().release(head);
+        self.release(head);
         logits
     }
 

@@ -20,12 +20,12 @@ impl<'a> Spans<'a> {
     }
 }
 
-/// The spans of some rows of a buffer whose sequences have `length` rows each; `rows` ascend.
-pub(super) fn spans_of(rows: impl Iterator<Item = usize>, length: usize) -> Vec<usize> {
+/// The spans of some rows of a buffer whose rows are of the sequences that `sequence_of` says; `rows` ascend.
+pub(super) fn spans_of(rows: impl Iterator<Item = usize>, sequence_of: impl Fn(usize) -> usize) -> Vec<usize> {
     let mut spans = Vec::new();
     let mut last = None;
     for row in rows {
-        let sequence = Some(row / length.max(1));
+        let sequence = Some(sequence_of(row));
         if sequence != last {
             spans.push(0);
             last = sequence;
@@ -43,8 +43,8 @@ mod tests {
 
     #[test]
     fn rows_are_counted_by_sequence() {
-        assert_eq!(spans_of([0, 2, 3, 9, 10].into_iter(), 4), [3, 2]);
-        assert_eq!(spans_of(std::iter::empty(), 4), Vec::<usize>::new());
+        assert_eq!(spans_of([0, 2, 3, 9, 10].into_iter(), |row| row / 4), [3, 2]);
+        assert_eq!(spans_of(std::iter::empty(), |row| row / 4), Vec::<usize>::new());
         assert_eq!(Spans::Even(4).of(8).collect::<Vec<_>>(), [4, 4]);
         assert_eq!(Spans::Listed(&[3, 2]).of(5).collect::<Vec<_>>(), [3, 2]);
     }

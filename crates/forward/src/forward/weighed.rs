@@ -24,7 +24,9 @@ pub(super) fn attend(
         rows.par_chunks_mut(BLOCK * width).enumerate().for_each_init(Vec::new, |scores, (block, out)| {
             let start = block * BLOCK;
             let rows = start..start + out.len() / width;
-            let task = AttentionTask { isa, precision, attention, weights, first: sequence * attention.length, rows };
+            let first = sequence * attention.length;
+            let first_key = sequence * (attention.past + attention.length);
+            let task = AttentionTask { isa, precision, attention, weights, first, first_key, rows };
             (0..attention.queries.layout.count).for_each(|head| task.head(head, scores, out));
             out.iter_mut().for_each(|value| *value = precision.round(*value));
         });
@@ -39,31 +41,35 @@ struct AttentionTask<'a> {
     attention: &'a Attention<'a>,
     weights: &'a (dyn Fn(&mut [f32], usize) + Sync),
     first: usize,
+    /// The row of the sequence's first key.
+    first_key: usize,
     rows: Range<usize>,
 }
 
 impl AttentionTask<'_> {
     fn head(&self, head: usize, scores: &mut Vec<f32>, out: &mut [f32]) {
         let Attention { queries, keys, values, scale, .. } = self.attention;
-        let seen = self.seen_from(self.rows.start)..self.rows.end;
+        let past = self.attention.past;
+        let seen = self.seen_from(past + self.rows.start)..past + self.rows.end;
+        let first_key = self.first_key + seen.start;
         let (count, width) = (self.rows.len(), queries.layout.width);
         let key_head = head / (queries.layout.count / keys.layout.count);
         scores.resize(count * seen.len(), 0.0);
         let q = Matrix::new(queries.from(self.first + self.rows.start, head), count, width, queries.row_width);
-        let k = Matrix::new(keys.from(self.first + seen.start, key_head), seen.len(), width, keys.row_width);
+        let k = Matrix::new(keys.from(first_key, key_head), seen.len(), width, keys.row_width);
         multiply(MatrixMut::new(scores, count, seen.len(), seen.len()), q, k.transposed(), *scale, Threads::One);
-        for (row, line) in self.rows.clone().zip(scores.chunks_mut(seen.len())) {
+        for (row, line) in (past + self.rows.start..).zip(scores.chunks_mut(seen.len())) {
             self.weigh(head, row, seen.start, line);
         }
         (self.weights)(scores, seen.len());
         let wide = values.layout.width;
-        let v = Matrix::new(values.from(self.first + seen.start, key_head), seen.len(), wide, values.row_width);
+        let v = Matrix::new(values.from(first_key, key_head), seen.len(), wide, values.row_width);
         let row_step = queries.layout.count * wide;
         let out = MatrixMut::new(&mut out[head * wide..], count, wide, row_step);
         multiply(out, Matrix::new(scores, count, seen.len(), seen.len()), v, 1.0, Threads::One);
     }
 
-    /// The first position that `row` sees.
+    /// The first position that the one at `row` sees.
     fn seen_from(&self, row: usize) -> usize {
         self.attention.window.map_or(0, |window| (row + 1).saturating_sub(window))
     }
@@ -98,6 +104,7 @@ mod tests {
                 keys: heads(&k, 2, 8),
                 values: heads(&v, 2, 8),
                 length: 100,
+                past: 0,
                 scale: 0.35,
                 cap,
                 window,

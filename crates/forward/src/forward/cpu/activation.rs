@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 /// See [`crate::forward::ops::Ops::activate`].
 pub(super) fn activate(cpu: Cpu, activation: Activation, hidden: Hidden<'_>, out: &mut Vec<f32>) {
-    let Cpu { isa, precision } = cpu;
+    let Cpu { isa, precision, .. } = cpu;
     let pairs =
         |gate: &[f32], up: &[f32], out: &mut [f32]| dispatch(isa, Gated { activation, precision, gate, up, out });
     match hidden {
@@ -155,7 +155,7 @@ mod tests {
         let alternating: Vec<f32> = gate.iter().zip(&up).flat_map(|(g, u)| [*g, *u]).collect();
         for activation in [Activation::Silu, Activation::Gelu, Activation::ClampedSwiglu] {
             for precision in [Precision::F32, Precision::Bf16] {
-                let (best, baseline) = (Cpu::with_precision(precision), Cpu { isa: Isa::BASELINE, precision });
+                let (best, baseline) = (Cpu::with_precision(precision), Cpu { isa: Isa::BASELINE, ..Cpu::with_precision(precision) });
                 let (mut a, mut b, mut c) = (vec![], vec![], vec![]);
                 activate(best, activation, Hidden::Pair { gate: &gate, up: &up }, &mut a);
                 activate(baseline, activation, Hidden::Halves { rows: &halves, width: 16 }, &mut b);

@@ -3,7 +3,7 @@
 use super::Cpu;
 use crate::forward::heads::Heads;
 use crate::forward::ops::Attention;
-use kvant_numeric::linalg::{AttentionBuffers, AttentionRule, KeysValues, Matrix, MatrixMut, QUERIES};
+use kvant_numeric::linalg::{AttentionBuffers, AttentionRule, KeysValues, Matrix, MatrixMut, QUERIES, attend_one};
 use rayon::prelude::*;
 
 /// Queries that a thread takes at a time.
@@ -15,6 +15,9 @@ pub(super) fn attend(cpu: Cpu, attention: &Attention<'_>, out: &mut Vec<f32>) {
     let width = heads * attention.values.layout.width;
     let tokens = attention.queries.data.len() / attention.queries.row_width;
     out.resize(tokens * width, 0.0);
+    if attention.past > 0 && attention.length == 1 {
+        return single_queries(cpu, attention, out);
+    }
     let keys = keys_values(cpu, attention, tokens / attention.length.max(1));
     let shared = heads / attention.keys.layout.count;
     out.par_chunks_mut(attention.length * width).enumerate().for_each(|(sequence, rows)| {
@@ -27,13 +30,30 @@ pub(super) fn attend(cpu: Cpu, attention: &Attention<'_>, out: &mut Vec<f32>) {
     });
 }
 
+/// Attention of one query for each sequence, which sees keys of earlier tokens: blocks of queries would be empty but for one.
+fn single_queries(cpu: Cpu, attention: &Attention<'_>, out: &mut [f32]) {
+    let Attention { queries, keys, values, past, scale, cap, window, sinks, .. } = attention;
+    let (heads, wide) = (queries.layout.count, values.layout.width);
+    let shared = heads / keys.layout.count;
+    let seen = window.map_or(past + 1, |window| window.min(past + 1));
+    out.par_chunks_mut(wide.max(1)).enumerate().for_each_init(Vec::new, |scores, (index, out)| {
+        let (sequence, head) = (index / heads, index % heads);
+        let first = (sequence + 1) * (past + 1) - seen;
+        let [keys, values] = [keys, values].map(|part| view(part, first, seen, head / shared));
+        let query = &queries.from(sequence, head)[..queries.layout.width];
+        let rule = AttentionRule { scale: *scale, cap: *cap, window: None, sink: sinks.get(head).copied() };
+        attend_one(cpu.isa, query, keys, values, rule, cpu.precision, scores, out);
+    });
+}
+
 /// Keys and values of every head of every sequence.
 fn keys_values<'a>(cpu: Cpu, attention: &Attention<'a>, sequences: usize) -> Vec<KeysValues<'a>> {
     let heads = attention.keys.layout.count;
     let of_head = |index: usize| {
-        let first = index / heads * attention.length;
+        let length = attention.past + attention.length;
+        let first = index / heads * length;
         let [keys, values] =
-            [&attention.keys, &attention.values].map(|part| view(part, first, attention.length, index % heads));
+            [&attention.keys, &attention.values].map(|part| view(part, first, length, index % heads));
         KeysValues::new(keys, values, cpu.precision)
     };
     (0..sequences * heads).into_par_iter().map(of_head).collect()
@@ -88,6 +108,7 @@ impl<'a> AttentionTask<'a> {
         let rows = out.len() / wide;
         let rule = AttentionRule { scale: *scale, cap: *cap, window: *window, sink: sinks.get(head).copied() };
         let queries = view(queries, self.first + position, rows, head);
+        let position = self.attention.past + position;
         keys.attend(self.cpu.isa, queries, position, rule, MatrixMut::new(out, rows, wide, wide), buffers);
     }
 }

@@ -1,7 +1,7 @@
 //! Linear layers: weights as they are stored go to the product as they are, others are read by it, some rows at a time.
 
 use super::Cpu;
-use kvant_numeric::linalg::{Matrix, MatrixMut, Weight, linear as product};
+use kvant_numeric::linalg::{Matrix, MatrixMut, Weight, linear as product, linear_rows};
 use kvant_weights::weight::{Band, WeightMatrix};
 use std::ops::Range;
 
@@ -19,5 +19,6 @@ pub(super) fn linear(cpu: Cpu, x: &[f32], weight: &WeightMatrix<'_>, bias: Optio
         Some(elements) => Weight::new(elements, outputs, inputs),
         None => Weight::read(&read, outputs, inputs),
     };
+    let product = if cpu.by_rows { linear_rows } else { product };
     product(MatrixMut::new(out, tokens, outputs, outputs), x, weight, bias.as_deref(), cpu.precision);
 }

@@ -25,18 +25,26 @@ const CHUNK: usize = 16 << 10;
 pub struct Cpu {
     isa: Isa,
     precision: Precision,
+    by_rows: bool,
 }
 
 impl Cpu {
     /// With this instruction set, in `f32`.
     pub fn new(isa: Isa) -> Cpu {
-        Cpu { isa, precision: Precision::F32 }
+        Cpu { isa, precision: Precision::F32, by_rows: false }
     }
 
     /// With the best instruction set, in this precision. In bfloat16 every operation rounds its result as torch and
     /// transformers do with a model of that type, so that what comes out is that model's.
     pub fn with_precision(precision: Precision) -> Cpu {
-        Cpu { isa: Isa::best(), precision }
+        Cpu { isa: Isa::best(), precision, by_rows: false }
+    }
+
+    /// The same, with linear layers row by row: rows do not depend on how many there are, and few are computed faster than as a product
+    /// of matrices.
+    #[must_use]
+    pub fn by_rows(self) -> Cpu {
+        Cpu { by_rows: true, ..self }
     }
 }
 
@@ -56,7 +64,7 @@ impl Ops for Cpu {
     }
 
     fn normalise(&self, norm: &NormWeights, data: &mut [f32], row_width: usize, layout: HeadLayout) {
-        let Cpu { isa, precision } = *self;
+        let Cpu { isa, precision, .. } = *self;
         let offset = norm.kind.offset();
         let per_head = norm.weight.len() > layout.width;
         let rounded = |values: &[f32]| -> Vec<f32> { values.iter().map(|value| precision.round(*value)).collect() };

@@ -68,7 +68,7 @@ mod tests {
 
     fn rotate_row(precision: Precision, isa: Isa, pairing: Pairing, row: &mut [f32]) {
         let angles = Angles { dim: 4, length: 2, cos: vec![1.0, 1.0, 0.6, 0.8], sin: vec![0.0, 0.0, 0.8, 0.6] };
-        rotate(Cpu { isa, precision }, &angles, pairing, 3, row, HeadLayout::packed(1, 5));
+        rotate(Cpu { isa, ..Cpu::with_precision(precision) }, &angles, pairing, 3, row, HeadLayout::packed(1, 5));
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod depth;
 mod models;
 mod overlay;
 mod routing;
+mod session;
 
 use kvant_container::{Checkpoint, Diagnostic, ErrorKind};
 use kvant_data::tokenizer::TokenizerError;
