@@ -103,6 +103,21 @@ impl Printer {
         }
     }
 
+    /// Text of a model on stdout with a line break: on a terminal without what would change its state, else byte for byte.
+    ///
+    /// # Errors
+    /// As for [`data`](Self::data).
+    pub fn text(&self, text: &str) -> Result<(), Error> {
+        let mut stdout = io::stdout().lock();
+        let text = if stdout.is_terminal() { printable(text) } else { text.to_owned() };
+        match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(Error::system(format!("cannot write to stdout: {error}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Paths of what was made, a line each: for a script byte for byte, on a terminal without what would change its state.
     ///
     /// # Errors

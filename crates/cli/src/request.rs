@@ -1,13 +1,13 @@
 //! From parsed arguments to the requests of the library.
 
 use crate::args::{
-    CalibrationArgs, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, OnnxArgs, OverwriteArgs, PlanArgs,
-    QuantizeArgs, RecipeArgs, RunArgs, SensitivityArgs, VerifyArgs,
+    CalibrationArgs, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, GenerateArgs, OnnxArgs, OverwriteArgs,
+    PlanArgs, QuantizeArgs, RecipeArgs, RunArgs, SamplingArgs, SensitivityArgs, VerifyArgs,
 };
 use crate::failure::usage;
 use kvant::{
-    Commit, Conversion, Data, Error, Evaluation, GraphEngine, GraphRecipe, Job, Limits, QualityLimits, Recipe,
-    Sensitivity, Sinks, Source, Verification,
+    Commit, Conversion, Data, Error, Evaluation, Generation, GraphEngine, GraphRecipe, Job, Limits, Prompt,
+    QualityLimits, Recipe, Sampling, Sensitivity, Sinks, Source, Verification,
 };
 use kvant_checkpoint::byte_size::ByteSize;
 use kvant_onnx::sensitivity::Target;
@@ -89,6 +89,26 @@ impl From<EvalArgs> for Evaluation {
             preprocess: args.preprocess,
             limits: limits(&args.run, args.max_memory, args.engine),
             ..Evaluation::new(Source { model: args.model, adapters: args.adapters.lora }, args.data)
+        }
+    }
+}
+
+impl From<GenerateArgs> for Generation {
+    fn from(args: GenerateArgs) -> Generation {
+        let texts = args.prompt.into_iter().map(Prompt::Text);
+        let files = args.prompt_file.into_iter().map(Prompt::File);
+        let SamplingArgs { temperature, top_k, top_p, seed } = args.sampling;
+        Generation {
+            prompts: texts.chain(files).collect(),
+            max_new_tokens: args.max_new_tokens,
+            sampling: Sampling { temperature, top_k, top_p, seed },
+            stop: args.stop,
+            chat: args.chat,
+            reference: args.reference,
+            tokenizer: args.tokenizer,
+            precision: args.precision,
+            limits: Limits { threads: args.run.threads, memory: args.max_memory, ..Limits::default() },
+            ..Generation::new(Source { model: args.model, adapters: args.adapters.lora }, String::new())
         }
     }
 }

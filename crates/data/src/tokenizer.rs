@@ -1,5 +1,5 @@
-//! The checkpoint's own tokenizer: its tokenizer.json, loaded, and text turned into tokens. No chat templates, no files of
-//! text.
+//! The checkpoint's own tokenizer: its tokenizer.json, loaded, text turned into tokens and tokens into text. No chat templates,
+//! no files of text.
 
 use kvant_container::gguf::{self, GgufFile};
 use kvant_container::{Diagnostic, ErrorKind, model_directory};
@@ -126,6 +126,30 @@ impl ModelTokenizer {
         Ok(ids)
     }
 
+    /// The text of tokens, without special ones if `skip_special`. Bytes that are no UTF-8 are replaced (U+FFFD).
+    ///
+    /// # Errors
+    ///
+    /// Those of the tokenizer's decoder.
+    pub fn decode(&self, tokens: &[u32], skip_special: bool) -> Result<String, TokenizerError> {
+        self.tokenizer.decode(tokens, skip_special).map_err(unusable(&self.file))
+    }
+
+    /// The number of a token with this text, special or not.
+    pub fn token(&self, text: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(text)
+    }
+
+    /// A stream of the text behind the tokens `before`.
+    pub fn stream(&self, before: &[u32]) -> TextStream<'_> {
+        TextStream {
+            tokenizer: self,
+            tokens: before.to_vec(),
+            context: before.len().saturating_sub(CONTEXT),
+            shown: before.len(),
+        }
+    }
+
     fn encoding(&self, text: &str, special: bool) -> Result<Encoding, TokenizerError> {
         // Fast means: without the places of the tokens in the text.
         self.tokenizer.encode_fast(text, special).map_err(unusable(&self.file))
@@ -135,6 +159,56 @@ impl ModelTokenizer {
 fn broken(file: &Path) -> impl Fn(tokenizers::Error) -> TokenizerError {
     let file = file.to_path_buf();
     move |error| TokenizerError::Broken { file: file.clone(), message: error.to_string() }
+}
+
+/// Tokens before a stream on which its first text may depend.
+const CONTEXT: usize = 8;
+
+/// Text that grows token by token. Characters whose bytes are spread over several tokens appear with the last of them.
+#[derive(Debug)]
+pub struct TextStream<'t> {
+    tokenizer: &'t ModelTokenizer,
+    tokens: Vec<u32>,
+    /// The first token that is decoded: whether a word begins with a space depends on what is before it.
+    context: usize,
+    /// Tokens whose text was returned.
+    shown: usize,
+}
+
+impl TextStream<'_> {
+    /// The further text with one more token; empty where it has no whole character yet. Special tokens have no text.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ModelTokenizer::decode`].
+    pub fn push(&mut self, token: u32) -> Result<String, TokenizerError> {
+        self.tokens.push(token);
+        let text = self.rest()?;
+        // An unfinished character is replaced at the end, for now.
+        if text.is_empty() || text.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Ok(String::new());
+        }
+        (self.context, self.shown) = (self.shown, self.tokens.len());
+        Ok(text)
+    }
+
+    /// The text of tokens that ended in the middle of a character.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ModelTokenizer::decode`].
+    pub fn finish(&mut self) -> Result<String, TokenizerError> {
+        let text = self.rest()?;
+        (self.context, self.shown) = (self.shown, self.tokens.len());
+        Ok(text)
+    }
+
+    /// The text of the tokens that were not shown.
+    fn rest(&self) -> Result<String, TokenizerError> {
+        let before = self.tokenizer.decode(&self.tokens[self.context..self.shown], true)?;
+        let all = self.tokenizer.decode(&self.tokens[self.context..], true)?;
+        Ok(all.get(before.len()..).unwrap_or_default().to_owned())
+    }
 }
 
 fn unusable(file: &Path) -> impl Fn(tokenizers::Error) -> TokenizerError {
@@ -170,6 +244,28 @@ mod tests {
         assert_eq!(tokenizer.encode_truncated("a b c", 4).unwrap(), [0, 2, 3, 1]);
         assert_eq!(tokenizer.encode_truncated("a b c", 9).unwrap(), [0, 2, 3, 4, 1]);
         assert_eq!(tokenizer.encode_truncated("a b c", 1).unwrap(), [0]);
+    }
+
+    /// Bytes as tokens: `é` is two of them.
+    const BYTES: &str = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [{"id": 4, "content":
+        "<end>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "ByteLevel",
+        "add_prefix_space": false, "trim_offsets": true, "use_regex": false}, "model": {"type": "WordLevel", "vocab": {"a": 0, "Ġb": 1,
+        "Ã": 2, "©": 3}, "unk_token": "a"}}"#;
+
+    #[test]
+    fn text_stream_holds_back_unfinished_characters() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("tokenizer.json"), BYTES).unwrap();
+        let tokenizer = ModelTokenizer::open(dir.path()).unwrap();
+        let mut stream = tokenizer.stream(&[0, 1]);
+        let texts: Vec<String> = [0, 2, 3, 4, 1, 2].into_iter().map(|token| stream.push(token).unwrap()).collect();
+        assert_eq!(texts, ["a", "", "é", "", " b", ""]);
+        assert_eq!(stream.finish().unwrap(), "\u{FFFD}");
+        assert_eq!(stream.finish().unwrap(), "");
+        assert_eq!(tokenizer.decode(&[0, 4, 1], true).unwrap(), "a b");
+        assert_eq!(tokenizer.decode(&[0, 4, 1], false).unwrap(), "a<end> b");
+        assert_eq!((tokenizer.token("<end>"), tokenizer.token("none")), (Some(4), None));
     }
 
     #[test]

@@ -115,6 +115,8 @@ pub enum Stage {
     Writing,
     /// Runs the model or the result to measure it.
     Evaluation,
+    /// Continues prompts.
+    Generation,
     /// Makes and measures one candidate after another.
     Search,
 }

@@ -383,6 +383,7 @@ mod error;
 mod evaluate;
 mod events;
 mod findings;
+mod generation;
 mod gguf;
 pub mod inspect;
 mod job;
@@ -411,6 +412,9 @@ pub use convert::ConversionReport;
 pub use error::{Error, ErrorKind};
 pub use evaluate::{Evaluation, EvaluationReport, TextReport};
 pub use events::{Event, Events, Resumption, Stage, Unit};
+pub use generation::language_model::{GenerateUntil, LanguageModel, ModelFacts, TokenPair};
+pub use generation::report::{GeneratedPrompt, GeneratedText, GenerationReport, Speed};
+pub use generation::{Generation, Prompt};
 pub use gguf::quantize::GgufReport;
 pub use gguf::{GgufConversion, GgufFilePlan};
 pub use inspect::{Inspection, inspect};
@@ -419,6 +423,9 @@ pub use job::{
     Recipe, Sensitivity, Sinks, Source, SourceKind, Verification,
 };
 pub use kvant_container::Remedy;
+pub use kvant_data::tokenizer::ModelTokenizer;
+pub use kvant_forward::evaluation::Likelihood;
+pub use kvant_forward::generation::{Finish, Sampling};
 pub use onnx::decoder::{Graph, GraphConversion, MadeGraph};
 pub use onnx::measure::{Measured, Quality, SampleOrigin};
 pub use onnx::opening::{Opening, open as open_graph};

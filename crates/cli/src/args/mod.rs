@@ -6,6 +6,7 @@ mod convert;
 mod eval;
 mod format;
 mod gate;
+mod generate;
 mod gguf;
 mod inspect;
 mod list;
@@ -23,6 +24,7 @@ pub use calibration::CalibrationArgs;
 pub use convert::ConvertArgs;
 pub use eval::EvalArgs;
 pub use gate::GateArgs;
+pub use generate::{GenerateArgs, SamplingArgs};
 pub use inspect::InspectArgs;
 pub use list::ListArgs;
 pub use onnx::{EngineArgs, OnnxArgs};
@@ -137,6 +139,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Measure perplexity, or the distance of a quantized model from its original
     Eval(EvalArgs),
+    /// Continue prompts with a model, beside its original if wanted
+    Generate(Box<GenerateArgs>),
     /// Rank the layers of an ONNX graph by sensitivity, and search for a mixed-precision recipe
     Sensitivity(Box<SensitivityArgs>),
     /// List schemes, formats, algorithms, model families, loaders and more
@@ -170,6 +174,7 @@ impl Command {
             Command::Inspect(_) => "inspect",
             Command::Verify(_) => "verify",
             Command::Eval(_) => "eval",
+            Command::Generate(_) => "generate",
             Command::Sensitivity(_) => "sensitivity",
             Command::List(_) => "list",
             Command::Completions(_) => "completions",

@@ -3,6 +3,7 @@
 mod completions;
 mod convert;
 mod eval;
+mod generate;
 mod inspect;
 mod list;
 mod open_graph;
@@ -27,6 +28,7 @@ pub fn run(command: Command, printer: &Printer) -> Result<(), Error> {
         Command::Inspect(args) => inspect::run(&args, printer),
         Command::Verify(args) => verify::run(&args, printer),
         Command::Eval(args) => eval::run(args, printer),
+        Command::Generate(args) => generate::run(*args, printer),
         Command::Sensitivity(args) => sensitivity::run(*args, printer),
         Command::List(args) => list::run(&args, printer),
         Command::Completions(args) => completions::run(&args, printer),

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-const SCHEMAS: [&str; 9] = ["quantize", "convert", "plan", "inspect", "verify", "eval", "sensitivity", "list", "error"];
+const SCHEMAS: [&str; 10] =
+    ["quantize", "convert", "plan", "inspect", "verify", "eval", "generate", "sensitivity", "list", "error"];
 
 fn schema(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/schemas/{name}.schema.json"));
@@ -203,6 +204,9 @@ fn quantize_and_convert_json_match_their_schemas() {
     let eval = ["eval", "int4", "--data", "text.txt", "--seq-len", "64"];
     check(&place, "eval", &eval);
     check(&place, "eval", &[&eval[..], &["--reference", "nano_llama"]].concat());
+    let generate = ["generate", "int4", "--prompt", SENTENCE, "--prompt", "fn", "--max-new-tokens", "4"];
+    check(&place, "generate", &generate);
+    check(&place, "generate", &[&generate[..], &["--reference", "nano_llama"]].concat());
 }
 
 #[test]

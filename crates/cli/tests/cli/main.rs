@@ -8,6 +8,7 @@ mod convert;
 mod counts;
 mod errors;
 #[cfg(unix)]
+mod generate;
 mod graph_formats;
 mod help;
 mod inspect;

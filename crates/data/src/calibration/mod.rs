@@ -23,6 +23,7 @@ mod selection;
 mod source;
 mod stream;
 
+pub use chat_template::{ChatTemplate, Rendered};
 pub use document::Skip;
 pub use error::CalibrationDataError;
 pub use options::{Options, Packing};

@@ -190,7 +190,7 @@ fn perplexity(decoder: &Decoder<'_>, log_likelihoods: &[f64], windows: &[Window]
 }
 
 /// Called when a chunk has passed a block or the head.
-type ScoreStep<'s> = &'s mut dyn FnMut(&Chunk) -> Result<(), EvaluationError>;
+pub(super) type ScoreStep<'s> = &'s mut dyn FnMut(&Chunk) -> Result<(), EvaluationError>;
 
 /// Logarithms of the likelihoods of all scored tokens.
 fn alone(
@@ -201,6 +201,19 @@ fn alone(
     memory: u64,
     step: ScoreStep<'_>,
 ) -> Result<Vec<f64>, EvaluationError> {
+    let scores = scores(decoder, ops, chunks, &predicted(chunks, windows), memory, step)?;
+    Ok(scores.iter().map(Score::log_likelihood).collect())
+}
+
+/// The scores of all predicted tokens, chunk by chunk.
+pub(super) fn scores(
+    decoder: &Decoder<'_>,
+    ops: &dyn Ops,
+    chunks: &[Chunk],
+    predicted: &[Predicted],
+    memory: u64,
+    step: ScoreStep<'_>,
+) -> Result<Vec<Score>, EvaluationError> {
     let mut pass = Pass::begin(decoder, ops, chunks, memory, None)?;
     for block in 0..decoder.blueprint().blocks.len() {
         for (index, chunk) in chunks.iter().enumerate() {
@@ -209,7 +222,7 @@ fn alone(
         }
     }
     let mut all = Vec::new();
-    for (index, predicted) in predicted(chunks, windows).into_iter().enumerate() {
+    for (index, predicted) in predicted.iter().enumerate() {
         let hidden = predicted.rows(&pass.hidden(index)?);
         let mut scores = vec![Score::default(); predicted.targets.len()];
         for (start, piece) in pieces(decoder.vocabulary(), scores.len()) {
@@ -217,7 +230,7 @@ fn alone(
             let rows = scores.par_iter_mut().zip(&predicted.targets).zip(logits.par_chunks_exact(piece));
             rows.for_each(|((score, target), row)| score.add(Isa::best(), row, start, *target as usize));
         }
-        all.extend(scores.iter().map(Score::log_likelihood));
+        all.extend(scores);
         step(&chunks[index])?;
     }
     Ok(all)
@@ -297,11 +310,11 @@ fn pieces(vocabulary: usize, rows: usize) -> impl Iterator<Item = (usize, usize)
 }
 
 /// The rows of a chunk that predict something, and what follows them.
-struct Predicted {
-    rows: Vec<usize>,
+pub(super) struct Predicted {
+    pub(super) rows: Vec<usize>,
     /// Rows of the chunk.
-    all: usize,
-    targets: Vec<u32>,
+    pub(super) all: usize,
+    pub(super) targets: Vec<u32>,
 }
 
 impl Predicted {

@@ -3,6 +3,7 @@
 mod comparison;
 mod error;
 mod evaluate;
+mod likelihood;
 mod score;
 mod text;
 mod windows;
@@ -10,5 +11,6 @@ mod windows;
 pub use comparison::{Comparison, Mean};
 pub use error::EvaluationError;
 pub use evaluate::{DEFAULT_MEMORY, Evaluation, Options, default_window, evaluate, evaluate_sequences};
+pub use likelihood::{Likelihood, ScoredSequence, likelihoods};
 pub use text::{check_text, tokenize};
 pub use windows::{Window, windows};

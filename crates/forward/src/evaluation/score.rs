@@ -43,6 +43,11 @@ impl Score {
         self.target - self.log_sum()
     }
 
+    /// The likeliest token.
+    pub(super) fn best(&self) -> usize {
+        self.best
+    }
+
     /// `ln` of the sum of `e^z`.
     fn log_sum(&self) -> f64 {
         self.largest + self.sum.ln()

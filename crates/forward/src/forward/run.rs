@@ -251,9 +251,7 @@ impl<'a> Run<'_, 'a> {
     /// The feed-forward network of what `read` gives, from where the run begins.
     fn feed_forward_branch(&self, index: usize, block: &Block, read: impl FnOnce() -> Vec<f32>) -> Flow<Vec<f32>> {
         match (self.with.from, &block.feed_forward) {
-            (Some(StartFrom::Hidden(hidden)), FeedForward::Dense(mlp)) => {
-                self.mlp_output(mlp, hidden, self.spans())
-            }
+            (Some(StartFrom::Hidden(hidden)), FeedForward::Dense(mlp)) => self.mlp_output(mlp, hidden, self.spans()),
             (_, network) => {
                 let x = read();
                 let out = self.feed_forward(index, network, &x)?;

@@ -103,7 +103,16 @@ impl<'r, 'a> Runner<'r, 'a> {
         let length = length.max(1);
         let mut all = self.angles.borrow_mut();
         let angles = all.entry(length).or_insert_with(|| Arc::new(self.decoder.angles(length)));
-        Run { decoder: self.decoder, ops: self.ops, with, length, angles: angles.clone(), buffers: &self.buffers, step: None, keeps_weights: false }
+        Run {
+            decoder: self.decoder,
+            ops: self.ops,
+            with,
+            length,
+            angles: angles.clone(),
+            buffers: &self.buffers,
+            step: None,
+            keeps_weights: false,
+        }
     }
 }
 

@@ -232,6 +232,7 @@ fn read(weight: &WeightMatrix<'_>) -> Vec<f32> {
 }
 
 fn all_layers(blueprint: &Blueprint) -> impl Iterator<Item = &Projection> {
-    let around = blueprint.project_in.iter().chain(&blueprint.project_out).chain([&blueprint.head, &blueprint.embedding]);
+    let around =
+        blueprint.project_in.iter().chain(&blueprint.project_out).chain([&blueprint.head, &blueprint.embedding]);
     blueprint.blocks.iter().flat_map(Block::layers).chain(around)
 }

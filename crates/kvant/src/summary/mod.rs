@@ -5,6 +5,7 @@ mod convert;
 mod eval_graph;
 mod evaluate;
 mod findings;
+mod generate;
 mod inspect;
 mod inspect_gguf;
 mod inspect_graph;

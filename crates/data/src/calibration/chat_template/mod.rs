@@ -24,7 +24,7 @@ const NAME: &str = "chat_template";
 
 /// A compiled chat template.
 #[derive(Debug)]
-pub(super) struct ChatTemplate {
+pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: Vec<(String, String)>,
     file: PathBuf,
@@ -33,7 +33,7 @@ pub(super) struct ChatTemplate {
 
 /// The result of rendering a conversation.
 #[derive(Debug, PartialEq)]
-pub(super) enum Rendered {
+pub enum Rendered {
     /// A text, with its special tokens.
     Text(String),
     /// The template refuses it, or cannot handle it, and says why.
@@ -42,7 +42,11 @@ pub(super) enum Rendered {
 
 impl ChatTemplate {
     /// The template of the checkpoint in `model`, where it has one.
-    pub(super) fn open(model: &Path) -> Result<Option<ChatTemplate>, CalibrationDataError> {
+    ///
+    /// # Errors
+    ///
+    /// Files that cannot be read, and templates that are not understood.
+    pub fn open(model: &Path) -> Result<Option<ChatTemplate>, CalibrationDataError> {
         let Some(Found { file, source, special_tokens }) = found::find(model)? else { return Ok(None) };
         let hash = format!("{:032x}", xxh3_128(source.as_bytes()));
         let unusable = |error: &Error| CalibrationDataError::Template {
@@ -65,10 +69,23 @@ impl ChatTemplate {
     ///
     /// A template that does not come to an end.
     pub(super) fn render(&self, messages: &[serde_json::Value]) -> Result<Rendered, CalibrationDataError> {
+        self.rendered(messages, false)
+    }
+
+    /// Renders a conversation up to where the model answers.
+    ///
+    /// # Errors
+    ///
+    /// A template that does not come to an end.
+    pub fn render_prompt(&self, messages: &[serde_json::Value]) -> Result<Rendered, CalibrationDataError> {
+        self.rendered(messages, true)
+    }
+
+    fn rendered(&self, messages: &[serde_json::Value], asks: bool) -> Result<Rendered, CalibrationDataError> {
         let tokens = self.special_tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token.as_str())));
         let others = [
             ("messages", Value::from(Serde(messages))),
-            ("add_generation_prompt", false.into()),
+            ("add_generation_prompt", asks.into()),
             ("tools", ().into()),
             ("documents", ().into()),
         ];

@@ -155,7 +155,8 @@ mod tests {
         let alternating: Vec<f32> = gate.iter().zip(&up).flat_map(|(g, u)| [*g, *u]).collect();
         for activation in [Activation::Silu, Activation::Gelu, Activation::ClampedSwiglu] {
             for precision in [Precision::F32, Precision::Bf16] {
-                let (best, baseline) = (Cpu::with_precision(precision), Cpu { isa: Isa::BASELINE, ..Cpu::with_precision(precision) });
+                let (best, baseline) =
+                    (Cpu::with_precision(precision), Cpu { isa: Isa::BASELINE, ..Cpu::with_precision(precision) });
                 let (mut a, mut b, mut c) = (vec![], vec![], vec![]);
                 activate(best, activation, Hidden::Pair { gate: &gate, up: &up }, &mut a);
                 activate(baseline, activation, Hidden::Halves { rows: &halves, width: 16 }, &mut b);

@@ -52,8 +52,7 @@ fn keys_values<'a>(cpu: Cpu, attention: &Attention<'a>, sequences: usize) -> Vec
     let of_head = |index: usize| {
         let length = attention.past + attention.length;
         let first = index / heads * length;
-        let [keys, values] =
-            [&attention.keys, &attention.values].map(|part| view(part, first, length, index % heads));
+        let [keys, values] = [&attention.keys, &attention.values].map(|part| view(part, first, length, index % heads));
         KeysValues::new(keys, values, cpu.precision)
     };
     (0..sequences * heads).into_par_iter().map(of_head).collect()

@@ -3,6 +3,7 @@
 #![allow(clippy::panic, clippy::unwrap_used)] // Helpers of tests stand outside of tests.
 
 mod depth;
+mod generation;
 mod models;
 mod overlay;
 mod routing;

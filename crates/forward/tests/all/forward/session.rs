@@ -61,20 +61,20 @@ fn check_changed(family: &str, what: &str, change: impl FnOnce(&mut Value)) {
 
 #[test]
 fn incremental_logits_equal_those_of_whole_sequences_in_every_family() {
-    let mut checked = 0;
     for family in support::names() {
-        let dir = write(&family, Dtype::F32, "");
-        let checkpoint = Checkpoint::open(dir.path()).unwrap();
-        match Decoder::open(&checkpoint) {
-            Ok(decoder) => check(&family, &decoder),
-            Err(error) => {
-                println!("{family}: {error}");
-                continue;
-            }
+        if family == "stablelm" {
+            // Its norms of single heads are in tensors of their own, which the forward pass does not compute.
+            let checkpoint = write(&family, Dtype::F32, "");
+            assert!(Decoder::open(&Checkpoint::open(checkpoint.path()).unwrap()).is_err());
+            continue;
         }
-        checked += 1;
+        check_changed(&family, "as it is", |config| {
+            // The default of these is for more experts than their fixtures have.
+            if ["olmoe", "minimax_m2"].contains(&family.as_str()) {
+                config["num_experts_per_tok"] = json!(2);
+            }
+        });
     }
-    assert!(checked > 30, "{checked}");
 }
 
 #[test]

@@ -1,0 +1,93 @@
+//! The likelihood of the ends of sequences, sequence by sequence. Not perplexity, which is of a whole text.
+
+use super::EvaluationError;
+use super::evaluate::{Predicted, scores};
+use super::score::Score;
+use crate::forward::ops::Ops;
+use crate::forward::{Chunk, Decoder, chunks};
+use std::ops::ControlFlow;
+
+/// A sequence whose last tokens are scored, given the tokens before each.
+#[derive(Clone, Copy, Debug)]
+pub struct ScoredSequence<'t> {
+    /// All tokens. The last one is not read, only predicted.
+    pub tokens: &'t [u32],
+    /// The number of scored tokens at the end: fewer than there are.
+    pub scored: usize,
+}
+
+/// The likelihood of the end of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Likelihood {
+    /// The sum of `ln p` over the scored tokens.
+    pub log_likelihood: f64,
+    /// Whether each of them is the likeliest token at its place.
+    pub is_greedy: bool,
+}
+
+/// Scores the ends of sequences of any lengths, in their order. `watch` receives the tokens done and the tokens in all; if it breaks, the
+/// work stops.
+///
+/// # Errors
+///
+/// Sequences without a token before the scored ones, tokens that the model does not know, likelihoods that are NaN; a `watch` that breaks.
+pub fn likelihoods(
+    decoder: &Decoder<'_>,
+    ops: &dyn Ops,
+    sequences: &[ScoredSequence<'_>],
+    memory: u64,
+    mut watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<Vec<Likelihood>, EvaluationError> {
+    if sequences.iter().any(|sequence| sequence.scored >= sequence.tokens.len()) {
+        return Err(EvaluationError::Window { window: 1 });
+    }
+    // Sequences of one length pass together.
+    let mut order: Vec<usize> = (0..sequences.len()).filter(|index| sequences[*index].scored > 0).collect();
+    order.sort_by_key(|index| sequences[*index].tokens.len());
+    let read = |index: &usize| &sequences[*index].tokens[..sequences[*index].tokens.len() - 1];
+    let chunks = chunks(decoder, order.iter().map(read));
+    let passed: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+    let (steps, mut done) = (decoder.blueprint().blocks.len() + 1, 0);
+    let mut step = |chunk: &Chunk| {
+        done += chunk.tokens.len();
+        match watch((done / steps) as u64, passed as u64) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(EvaluationError::Cancelled),
+        }
+    };
+    let predicted = predicted(&chunks, order.iter().map(|index| sequences[*index]));
+    let scores = scores(decoder, ops, &chunks, &predicted, memory, &mut step)?;
+    let targets = predicted.iter().flat_map(|predicted| &predicted.targets);
+    let mut scores = scores.iter().zip(targets);
+    let mut found = vec![Likelihood { log_likelihood: 0.0, is_greedy: true }; sequences.len()];
+    for index in order {
+        for (token, (score, target)) in scores.by_ref().take(sequences[index].scored).enumerate() {
+            add(&mut found[index], score, *target).ok_or(EvaluationError::NotANumber { at: index, token })?;
+        }
+    }
+    Ok(found)
+}
+
+/// Takes in a token; `None` where its likelihood is NaN.
+fn add(likelihood: &mut Likelihood, score: &Score, target: u32) -> Option<()> {
+    let log_likelihood = score.log_likelihood();
+    likelihood.log_likelihood += log_likelihood;
+    likelihood.is_greedy &= score.best() == target as usize;
+    (!log_likelihood.is_nan()).then_some(())
+}
+
+/// The rows of every chunk that predict a scored token. The sequences are those of the chunks.
+fn predicted<'t>(chunks: &[Chunk], sequences: impl Iterator<Item = ScoredSequence<'t>>) -> Vec<Predicted> {
+    let mut sequences = sequences;
+    let of_chunk = |chunk: &Chunk| {
+        let mut found = Predicted { rows: Vec::new(), all: chunk.tokens.len(), targets: Vec::new() };
+        let count = chunk.tokens.len() / chunk.length.max(1);
+        for (index, sequence) in sequences.by_ref().take(count).enumerate() {
+            let end = (index + 1) * chunk.length;
+            found.rows.extend(end - sequence.scored..end);
+            found.targets.extend(&sequence.tokens[sequence.tokens.len() - sequence.scored..]);
+        }
+        found
+    };
+    chunks.iter().map(of_chunk).collect()
+}
