@@ -37,7 +37,7 @@ pub struct CalibrationArgs {
     /// Use rows in random order
     #[arg(long, requires = "calib", help_heading = "Calibration of language models")]
     pub shuffle: bool,
-    /// Seed of everything random in the data
+    /// Seed of everything random
     #[arg(long, value_name = "N", default_value = "0", requires = "calib")]
     pub seed: u64,
     /// Precision of activations: f32, or bf16, which computes as a bf16 model does in torch and is faster

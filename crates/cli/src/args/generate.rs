@@ -29,9 +29,6 @@ pub struct GenerateArgs {
     /// Hugging Face directory or GGUF file
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
-    /// Adapters.
-    #[command(flatten)]
-    pub adapters: AdapterArgs,
     /// Text to continue; repeatable
     #[arg(short, long, value_name = "TEXT")]
     pub prompt: Vec<String>,
@@ -41,7 +38,9 @@ pub struct GenerateArgs {
     /// Put each prompt into the model's chat template, as a message of the user
     #[arg(long)]
     pub chat: bool,
-    /// The original model, which continues the same prompts
+    /// The original model, to compare with
+    ///
+    /// It continues the same prompts.
     #[arg(long, short_alias = 'r', value_name = "MODEL", value_hint = ValueHint::AnyPath)]
     pub reference: Option<PathBuf>,
     /// Tokens to generate at most [default: 64, or what the prompt leaves of the model's context if that is less]
@@ -50,20 +49,23 @@ pub struct GenerateArgs {
     /// Text that ends a continuation; repeatable
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
-    /// How tokens are chosen.
-    #[command(flatten)]
-    pub sampling: SamplingArgs,
     /// Directory of tokenizer.json [default: the model]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
     pub tokenizer: Option<PathBuf>,
-    /// Precision of activations: f32, or bf16, which computes as a bf16 model does in torch
+    /// Precision of activations: f32, or bf16, which computes as a bf16 model does in torch and is faster
     #[arg(long, value_name = "PRECISION", default_value = "f32", hide_possible_values = true, value_parser = precision_parser())]
     pub precision: Precision,
-    /// Memory for keys, values and unpacked weights, e.g. 4GB
+    /// Memory for activations and Hessians, e.g. 500MB
     ///
-    /// Weights that do not fit are unpacked for every token.
+    /// Here for keys, values and unpacked weights. Weights that do not fit are unpacked for every token.
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     pub max_memory: ByteSize,
+    /// How tokens are chosen.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// Adapters.
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
     /// How the command runs.
     #[command(flatten)]
     pub run: RunArgs,
@@ -82,7 +84,7 @@ pub struct SamplingArgs {
     /// Draw from the likeliest tokens with this probability together
     #[arg(long, value_name = "P", requires = "temperature", allow_negative_numbers = true)]
     pub top_p: Option<f64>,
-    /// Seed of the draws
+    /// Seed of everything random
     #[arg(long, value_name = "N", default_value = "0", requires = "temperature")]
     pub seed: u64,
 }

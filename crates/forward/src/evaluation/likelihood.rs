@@ -62,7 +62,10 @@ pub fn likelihoods(
     let mut found = vec![Likelihood { log_likelihood: 0.0, is_greedy: true }; sequences.len()];
     for index in order {
         for (token, (score, target)) in scores.by_ref().take(sequences[index].scored).enumerate() {
-            add(&mut found[index], score, *target).ok_or(EvaluationError::NotANumber { at: index, token })?;
+            if add(&mut found[index], score, *target).is_none() {
+                let cause = decoder.first_broken().map(|(tensor, value)| (tensor.to_owned(), value));
+                return Err(EvaluationError::NotANumber { at: index, token, cause });
+            }
         }
     }
     Ok(found)
