@@ -12,6 +12,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = LanguageModel::new(Source::new(std::path::PathBuf::from(model)));
     let found = model.loglikelihood(&pairs, &mut (), &CancelToken::new())?;
     let found: Vec<(f64, bool)> = found.iter().map(|found| (found.log_likelihood, found.is_greedy)).collect();
-    println!("{}", serde_json::to_string(&found)?);
+    serde_json::to_writer(std::io::stdout(), &found)?;
     Ok(())
 }

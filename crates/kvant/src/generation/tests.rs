@@ -1,6 +1,7 @@
 //! Quantized KV caches token by token, and scores of whole models.
 
 use super::language_model::{GenerateUntil, LanguageModel, TokenPair};
+use crate::ending::files_are_mine;
 use crate::{CancelToken, Job, Source};
 use kvant_container::Checkpoint;
 use kvant_forward::forward::cpu::Cpu;
@@ -32,6 +33,7 @@ fn quantized(directory: &Path, post_rope: bool, attention: bool) -> PathBuf {
 
 #[test]
 fn quantized_caches_give_the_logits_of_the_whole_pass() {
+    let _lock = files_are_mine();
     let directory = tempfile::tempdir().unwrap();
     let tokens: Vec<u32> = (0..20).map(|i| i * 37 % 400 + 3).collect();
     for (post_rope, attention) in [(false, false), (true, false), (true, true)] {
@@ -56,13 +58,14 @@ fn quantized_caches_give_the_logits_of_the_whole_pass() {
 
 #[test]
 fn harness_functions_agree_with_each_other() {
+    let _lock = files_are_mine();
     let model = LanguageModel::new(Source::new(nano_llama()));
     let (tokenizer, cancel) = (model.tokenizer().unwrap(), CancelToken::new());
     let facts = model.facts().unwrap();
     assert_eq!((facts.max_length, facts.end_tokens.as_slice()), (512, &[0][..]));
     let prompt = tokenizer.encode("The iterator yields every").unwrap();
     let options = GenerateUntil { until: vec![".".to_owned()], max_gen_toks: 12, sampling: Sampling::GREEDY };
-    let found = model.generate_until(&[prompt.clone()], &options, &mut (), &cancel).unwrap().remove(0);
+    let found = model.generate_until(std::slice::from_ref(&prompt), &options, &mut (), &cancel).unwrap().remove(0);
     assert!(!found.text.contains('.') && !found.tokens.is_empty(), "{found:?}");
     let pair = |context: &[u32], continuation: &[u32]| TokenPair {
         context: context.to_vec(),
