@@ -56,6 +56,7 @@ impl BlockElement {
 }
 
 impl From<MiniFloat> for BlockElement {
+    #[inline]
     fn from(float: MiniFloat) -> BlockElement {
         BlockElement { mantissa_bits: float.mantissa_bits(), max_exponent: float.max_exponent(), max: float.max() }
     }
@@ -118,6 +119,7 @@ fn clamped_pow2(exponent: i32) -> f32 {
 }
 
 /// The e8m0 byte of a power of two between 2^-127 and 2^127: `log2(scale) + 127`.
+#[inline]
 pub fn e8m0_encode(scale: f32) -> u8 {
     // The biased exponent of an `f32` is that byte; 2^-127 is a subnormal, whose exponent field is 0, as it should be.
     (scale.to_bits() >> 23).min(254) as u8
