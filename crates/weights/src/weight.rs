@@ -29,8 +29,12 @@ use kvant_numeric::kernel::{Elements, FloatDType, Range, element_ranges, group_r
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
+use rayon::prelude::*;
 use std::ops;
 use std::sync::Arc;
+
+/// Elements that a thread reads at a time where all of a weight is read.
+const STRIP: usize = 256 << 10;
 
 /// A weight of `rows` output and `columns` input channels, most often in the mapped bytes of a checkpoint.
 #[derive(Clone, Debug)]
@@ -138,6 +142,22 @@ impl<'a> WeightMatrix<'a> {
             Storage::Values { values, first } => Some(Elements::Values(&values[*first..][..self.rows * self.columns])),
             _ => None,
         }
+    }
+
+    /// All elements as `f32`, row-major, read by all threads.
+    pub fn all_values(&self, isa: Isa) -> Vec<f32> {
+        let mut values = vec![0.0; self.rows * self.columns];
+        let step = (STRIP / self.columns.max(1)).max(1);
+        values.par_chunks_mut((step * self.columns).max(1)).enumerate().for_each_init(
+            Vec::new,
+            |part, (index, out)| {
+                let start = index * step;
+                part.clear();
+                self.read(isa, &Band { rows: start..start + out.len() / self.columns, columns: 0..self.columns }, part);
+                out.copy_from_slice(part);
+            },
+        );
+        values
     }
 
     /// The elements of a band as `f32`, row-major, appended to `out`.

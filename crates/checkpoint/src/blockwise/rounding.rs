@@ -16,8 +16,7 @@ use kvant_model::family::Role;
 use kvant_numeric::kernel::Range;
 use kvant_quant::hessian::{Hessian, HessianError};
 use kvant_quant::rounding::{AnyRounding, Needs, SharedInputs, TensorContext};
-use kvant_weights::weight::{Band, WeightMatrix};
-use rayon::prelude::*;
+use kvant_weights::weight::WeightMatrix;
 use std::collections::{BTreeMap, HashMap};
 
 /// Layers that read the same rows: they share a Hessian.
@@ -300,17 +299,7 @@ impl<'a> Blockwise<'_, 'a> {
 
     /// All elements of a weight.
     pub(super) fn values(&self, matrix: &WeightMatrix<'_>) -> Vec<f32> {
-        let (rows, columns, isa) = (matrix.rows, matrix.columns, self.engine.isa);
-        let mut values = vec![0.0; rows * columns];
-        let step = (STRIP / columns.max(1)).max(1);
-        values.par_chunks_mut((step * columns).max(1)).enumerate().for_each_init(Vec::new, |part, (index, out)| {
-            let start = index * step;
-            let band = Band { rows: start..start + out.len() / columns, columns: 0..columns };
-            part.clear();
-            matrix.read(isa, &band, part);
-            out.copy_from_slice(part);
-        });
-        values
+        matrix.all_values(self.engine.isa)
     }
 
     /// Facts about the tensor, and about those that share its scale, for a rounding.

@@ -150,7 +150,7 @@ pub enum PlanError {
         second_scheme: String,
     },
     /// The source is quantized already (*unsupported*).
-    #[error("the source is quantized already{}: `{first}`{}", method_text(.method), more_tensors(*tensors))]
+    #[error("the source is quantized already{}: `{first}`{}", method_text(.method), self::others(*tensors, "tensor"))]
     AlreadyQuantized {
         /// Their number.
         tensors: usize,
@@ -297,19 +297,17 @@ impl Diagnostic for AlgorithmProblem {
     }
 }
 
+/// The verb of a list of layers whose first is named, after the number of the others.
 fn and_more(layers: usize) -> String {
-    match layers {
-        0 | 1 => " is".to_owned(),
-        2 => " and one more layer are".to_owned(),
-        layers => format!(" and {} more layers are", layers - 1),
-    }
+    format!("{} {}", others(layers, "layer"), if layers > 1 { "are" } else { "is" })
 }
 
-fn more_tensors(all: usize) -> String {
+/// How many things there are besides the first, which is named.
+pub(super) fn others(all: usize, thing: &str) -> String {
     match all {
         0 | 1 => String::new(),
-        2 => " and one more tensor".to_owned(),
-        all => format!(" and {} more tensors", all - 1),
+        2 => format!(" and one more {thing}"),
+        all => format!(" and {} more {thing}s", all - 1),
     }
 }
 

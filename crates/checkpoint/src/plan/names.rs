@@ -1,5 +1,6 @@
 //! Names of modules and tensors in the output, and wording for the plan.
 
+use super::error::others;
 use super::{LayerId, PlanError, PlannedLayer};
 use crate::recipe::Recipe;
 use kvant_container::{Checkpoint, Layout, shown};
@@ -121,11 +122,7 @@ pub(super) fn notices(
     let of_network = network.notices().iter().map(Notice::to_string);
     let mut notices: Vec<String> = recipe.notes().iter().cloned().chain(of_network).collect();
     if let Some(first) = outside.first().map(|index| &layers[index.index()].name) {
-        let (more, are) = match outside.len() - 1 {
-            0 => (String::new(), "is"),
-            1 => (" and one more layer".to_owned(), "are"),
-            more => (format!(" and {more} more layers"), "are"),
-        };
+        let (more, are) = (others(outside.len(), "layer"), if outside.len() > 1 { "are" } else { "is" });
         notices.push(format!(
             "`{first}`{more}, outside of the blocks, {are} rounded to nearest: {} works on blocks",
             recipe.algorithms()

@@ -7,6 +7,7 @@ mod calibrate;
 mod convert;
 mod counts;
 mod errors;
+mod external_data;
 #[cfg(unix)]
 mod generate;
 mod graph_formats;

@@ -38,8 +38,7 @@ impl FileState {
     /// Whether the path leads to other contents: the file was written to since, or another took its place. One that was removed does
     /// not count: reading it is an error.
     pub(crate) fn has_other_contents(&self) -> bool {
-        let (Some((_, then)), Ok(now)) = (&self.version, self.path.metadata()) else { return false };
-        now.len() != self.len || now.modified().is_ok_and(|now| now != *then)
+        self.path.metadata().is_ok_and(|now| self.differs(&now))
     }
 
     /// The path that the file was opened with.
@@ -50,7 +49,12 @@ impl FileState {
     /// Whether the file was written to since. One that another file took the place of, or that was removed, was not: bytes that are
     /// mapped are still there.
     pub fn has_changed(&self) -> bool {
-        let (Some((_, then)), Some(now)) = (&self.version, self.now()) else { return false };
+        self.now().is_some_and(|now| self.differs(&now))
+    }
+
+    /// Returns whether a file has another size, or was written to at another time. Nothing is known of one without a version.
+    fn differs(&self, now: &Metadata) -> bool {
+        let Some((_, then)) = &self.version else { return false };
         now.len() != self.len || now.modified().is_ok_and(|now| now != *then)
     }
 

@@ -122,7 +122,7 @@ fn evaluate_windows(
     tokens: &[u32],
     windows: &[Window],
     options: Options,
-    mut watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+    watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Evaluation, EvaluationError> {
     if let Some(reference) = reference {
         fit(decoder, reference)?;
@@ -130,15 +130,8 @@ fn evaluate_windows(
     let start = Instant::now();
     let sequences = windows.iter().map(|window| &tokens[window.tokens.clone()]);
     let chunks = chunks(decoder, sequences);
-    let passed: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
-    let (steps, mut done) = (decoder.blueprint().blocks.len() + 1, 0);
-    let mut step = |chunk: &Chunk| {
-        done += chunk.tokens.len();
-        match watch((done / steps) as u64, passed as u64) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(EvaluationError::Cancelled),
-        }
-    };
+    let passed = tokens_of(&chunks);
+    let mut step = watched(decoder, passed, watch);
     let (scores, comparison) = match reference {
         None => (alone(decoder, ops, &chunks, windows, options.memory, &mut step)?, None),
         Some(reference) => {
@@ -171,17 +164,40 @@ fn fit(decoder: &Decoder<'_>, reference: &Decoder<'_>) -> Result<(), EvaluationE
     }
 }
 
+/// The tokens of all chunks.
+pub(super) fn tokens_of(chunks: &[Chunk]) -> usize {
+    chunks.iter().map(|chunk| chunk.tokens.len()).sum()
+}
+
+/// The step of a run over `passed` tokens, which tells `watch` how many are done: a token in one of `n` blocks, or in the head, is
+/// `1 / (n + 1)` done.
+pub(super) fn watched(
+    decoder: &Decoder<'_>,
+    passed: usize,
+    mut watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+) -> impl FnMut(&Chunk) -> Result<(), EvaluationError> {
+    let (steps, mut done) = (decoder.blueprint().blocks.len() + 1, 0);
+    move |chunk| {
+        done += chunk.tokens.len();
+        match watch((done / steps) as u64, passed as u64) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(EvaluationError::Cancelled),
+        }
+    }
+}
+
+/// The error for a likelihood that is NaN, with the tensor of `decoder` that is to blame, if any.
+pub(super) fn not_a_number(decoder: &Decoder<'_>, at: usize, token: usize) -> EvaluationError {
+    let cause = decoder.first_broken().map(|(tensor, value)| (tensor.to_owned(), value));
+    EvaluationError::NotANumber { at, token, cause }
+}
+
 /// `exp` of the mean, of finite numbers that `decoder` gives.
 fn perplexity(decoder: &Decoder<'_>, log_likelihoods: &[f64], windows: &[Window]) -> Result<f64, EvaluationError> {
     if let Some(mut index) = log_likelihoods.iter().position(|score| score.is_nan()) {
         for (at, window) in windows.iter().enumerate() {
             if index < window.scored {
-                let cause = decoder.first_broken().map(|(tensor, value)| (tensor.to_owned(), value));
-                return Err(EvaluationError::NotANumber {
-                    at,
-                    token: window.tokens.len() - window.scored + index,
-                    cause,
-                });
+                return Err(not_a_number(decoder, at, window.tokens.len() - window.scored + index));
             }
             index -= window.scored;
         }

@@ -1,7 +1,7 @@
 //! The likelihood of the ends of sequences, sequence by sequence. Not perplexity, which is of a whole text.
 
 use super::EvaluationError;
-use super::evaluate::{Predicted, scores};
+use super::evaluate::{Predicted, not_a_number, scores, tokens_of, watched};
 use super::score::Score;
 use crate::forward::ops::Ops;
 use crate::forward::{Chunk, Decoder, chunks};
@@ -36,7 +36,7 @@ pub fn likelihoods(
     ops: &dyn Ops,
     sequences: &[ScoredSequence<'_>],
     memory: u64,
-    mut watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+    watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Vec<Likelihood>, EvaluationError> {
     if sequences.iter().any(|sequence| sequence.scored >= sequence.tokens.len()) {
         return Err(EvaluationError::Window { window: 1 });
@@ -46,15 +46,7 @@ pub fn likelihoods(
     order.sort_by_key(|index| sequences[*index].tokens.len());
     let read = |index: &usize| &sequences[*index].tokens[..sequences[*index].tokens.len() - 1];
     let chunks = chunks(decoder, order.iter().map(read));
-    let passed: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
-    let (steps, mut done) = (decoder.blueprint().blocks.len() + 1, 0);
-    let mut step = |chunk: &Chunk| {
-        done += chunk.tokens.len();
-        match watch((done / steps) as u64, passed as u64) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(EvaluationError::Cancelled),
-        }
-    };
+    let mut step = watched(decoder, tokens_of(&chunks), watch);
     let predicted = predicted(&chunks, order.iter().map(|index| sequences[*index]));
     let scores = scores(decoder, ops, &chunks, &predicted, memory, &mut step)?;
     let targets = predicted.iter().flat_map(|predicted| &predicted.targets);
@@ -63,8 +55,7 @@ pub fn likelihoods(
     for index in order {
         for (token, (score, target)) in scores.by_ref().take(sequences[index].scored).enumerate() {
             if add(&mut found[index], score, *target).is_none() {
-                let cause = decoder.first_broken().map(|(tensor, value)| (tensor.to_owned(), value));
-                return Err(EvaluationError::NotANumber { at: index, token, cause });
+                return Err(not_a_number(decoder, index, token));
             }
         }
     }

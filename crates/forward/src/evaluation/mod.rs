@@ -12,5 +12,5 @@ pub use comparison::{Comparison, Mean};
 pub use error::EvaluationError;
 pub use evaluate::{DEFAULT_MEMORY, Evaluation, Options, default_window, evaluate, evaluate_sequences};
 pub use likelihood::{Likelihood, ScoredSequence, likelihoods};
-pub use text::{check_text, tokenize};
+pub use text::{check_text, read_text, tokenize};
 pub use windows::{Window, windows};

@@ -14,6 +14,7 @@ use std::path::Path;
 /// Files that are missing, unreadable or not UTF-8, and tokenizers that are not understood.
 pub fn tokenize(model: &Path, text: &Path) -> Result<Vec<u32>, EvaluationError> {
     let tokenizer = ModelTokenizer::open(model)?;
+    refuse_other_form(text)?;
     Ok(tokenizer.encode(&read_text(text)?)?)
 }
 
@@ -52,8 +53,12 @@ fn refuse_other_form(file: &Path) -> Result<(), EvaluationError> {
     }
 }
 
-fn read_text(file: &Path) -> Result<String, EvaluationError> {
-    refuse_other_form(file)?;
+/// All of a file of text in UTF-8.
+///
+/// # Errors
+///
+/// Files that are unreadable or not UTF-8.
+pub fn read_text(file: &Path) -> Result<String, EvaluationError> {
     let bytes = std::fs::read(file).map_err(|cause| EvaluationError::Read { file: file.to_path_buf(), cause })?;
     String::from_utf8(bytes).map_err(|error| EvaluationError::NotText {
         file: file.to_path_buf(),

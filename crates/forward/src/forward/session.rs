@@ -14,13 +14,9 @@ use super::step::{KeyValueCache, Step};
 use super::tensors::Projection;
 use super::weight_overrides::WeightOverrides;
 use kvant_numeric::simd::Isa;
-use kvant_weights::weight::{Band, WeightMatrix};
-use rayon::prelude::*;
+use kvant_weights::weight::WeightMatrix;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Elements of a weight that a thread reads at a time.
-const STRIP: usize = 64 << 10;
 
 /// The arithmetic of a session.
 #[derive(Clone, Copy)]
@@ -86,7 +82,7 @@ impl<'s, 'a> Session<'s, 'a> {
                 continue;
             }
             used += bytes;
-            let values = Arc::new(read(&weight));
+            let values = Arc::new(weight.all_values(Isa::best()));
             self.decoder.tensors.release(layer);
             self.overrides.set_weight(&layer.module, WeightMatrix::values(values, layer.rows, layer.columns));
         }
@@ -189,7 +185,7 @@ impl<'s, 'a> Session<'s, 'a> {
         let step = Step::new(parts.iter().map(|(sequence, positions)| (positions.clone(), take(*sequence))).collect());
         let run = Run { step: Some(&step), angles: Arc::new(angles), ..self.run(ops, tokens.len()) };
         let read = run.embed(&tokens).map(|mut x| {
-            // A run without an end of its own comes to that of the block.
+            // Without `StopAt`, every block runs to its end.
             (0..blueprint.blocks.len()).for_each(|block| _ = run.block(block, &mut x));
             x
         });
@@ -214,21 +210,6 @@ impl<'s, 'a> Session<'s, 'a> {
         let (decoder, buffers, angles) = (self.decoder, &self.buffers, Arc::default());
         Run { decoder, ops, with, length, angles, buffers, step: None, keeps_weights: true }
     }
-}
-
-/// All elements of a weight.
-fn read(weight: &WeightMatrix<'_>) -> Vec<f32> {
-    let columns = weight.columns.max(1);
-    let rows = (STRIP / columns).max(1);
-    let mut values = vec![0.0; weight.rows * weight.columns];
-    values.par_chunks_mut(rows * columns).enumerate().for_each_init(Vec::new, |strip, (index, out)| {
-        strip.clear();
-        let start = index * rows;
-        let band = Band { rows: start..start + out.len() / columns, columns: 0..weight.columns };
-        weight.read(Isa::best(), &band, strip);
-        out.copy_from_slice(strip);
-    });
-    values
 }
 
 fn all_layers(blueprint: &Blueprint) -> impl Iterator<Item = &Projection> {

@@ -260,6 +260,7 @@ fn broken_value(stored: &Stored<'_>) -> Option<f32> {
             let mut row = Vec::new();
             matrices.iter().find_map(|matrix| {
                 (0..matrix.rows()).find_map(|index| {
+                    row.clear();
                     matrix.read(Isa::best(), &Band { rows: index..index + 1, columns: 0..matrix.columns() }, &mut row);
                     row.iter().copied().find(|value| !value.is_finite())
                 })

@@ -66,7 +66,7 @@ pub enum Progress {
     },
 }
 
-/// What shall happen next.
+/// How the generation goes on after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The generation continues.
@@ -85,8 +85,8 @@ struct Active {
     sampler: Sampler,
 }
 
-/// Continues prompts of tokens. The result for a prompt does not depend on the others, on the number of threads, or on memory; of equal
-/// prompts each is continued with random numbers of its own.
+/// Continues prompts of tokens. The result for a prompt does not depend on the others, on the number of threads, or on memory; equal
+/// prompts draw different random numbers.
 ///
 /// # Errors
 ///

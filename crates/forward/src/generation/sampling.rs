@@ -50,7 +50,7 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// The sampler of a sequence; of several with the same prompt each has a `copy` number, and draws numbers of its own.
+    /// The sampler of a sequence. Sequences with the same prompt have different `copy` numbers, and so draw different random numbers.
     pub(super) fn new(sampling: Sampling, copy: usize) -> Sampler {
         Sampler { sampling, random: SplitMix64::new(mix(sampling.seed, [copy as u64, 0, 0])) }
     }

@@ -16,7 +16,7 @@ use crate::text::{shown, size};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_data::calibration::{ChatTemplate, Rendered};
 use kvant_data::tokenizer::ModelTokenizer;
-use kvant_forward::evaluation::EvaluationError;
+use kvant_forward::evaluation::{EvaluationError, read_text};
 use kvant_forward::forward::Decoder;
 use kvant_forward::generation::{GenerationOptions, Sampling};
 use report::{GeneratedPrompt, GenerationReport};
@@ -204,14 +204,7 @@ impl Prompt {
     fn read(&self) -> Result<String, Error> {
         let text = match self {
             Prompt::Text(text) => text.clone(),
-            Prompt::File(file) => {
-                let unreadable = |cause| EvaluationError::Read { file: file.clone(), cause };
-                let not_text = |error: std::string::FromUtf8Error| EvaluationError::NotText {
-                    file: file.clone(),
-                    position: error.utf8_error().valid_up_to(),
-                };
-                String::from_utf8(std::fs::read(file).map_err(unreadable)?).map_err(not_text)?
-            }
+            Prompt::File(file) => read_text(file)?,
         };
         match (text.is_empty(), self) {
             (false, _) => Ok(text),

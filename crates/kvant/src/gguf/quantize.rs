@@ -48,7 +48,10 @@ pub fn run(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Box
     }
     let gate = Gate::open(job, &checkpoint, target, measures, reporter)?.map(Gate::of_gguf_scheme);
     let (plan, measured_importance) = match measures {
-        true => Measurement { job, target, checkpoint: &checkpoint }.run(plan, reporter)?,
+        true => {
+            let (plan, importance) = Measurement { job, target, checkpoint: &checkpoint }.run(plan, reporter)?;
+            (plan, Some(importance))
+        }
         false => (plan, None),
     };
     reporter.notes(&plan.notices);
@@ -89,7 +92,7 @@ struct Measurement<'a> {
 
 impl Measurement<'_> {
     /// The plan with the importance of inputs, measured on the data, and that importance.
-    fn run(&self, plan: GgufPlan, reporter: &Reporter<'_>) -> Result<(GgufPlan, Option<MeasuredImportance>), Error> {
+    fn run(&self, plan: GgufPlan, reporter: &Reporter<'_>) -> Result<(GgufPlan, MeasuredImportance), Error> {
         let data = &self.job.data;
         let decoder = Decoder::open(self.checkpoint)?;
         let calibration = Calibration { job: self.job, checkpoint: self.checkpoint, target: self.target };
@@ -121,7 +124,7 @@ impl Measurement<'_> {
         let importance = Arc::new(Importance::of_sums(&sums, provenance.clone()));
         let recipe = plan.recipe.with_importance(importance);
         let plan = GgufPlan::new(self.checkpoint, recipe, &file_name(Some(self.target)))?;
-        Ok((plan, Some(MeasuredImportance { sums, provenance })))
+        Ok((plan, MeasuredImportance { sums, provenance }))
     }
 }
 

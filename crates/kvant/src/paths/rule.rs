@@ -11,7 +11,7 @@ use kvant_container::Remedy;
 use kvant_container::onnx::{external_data_path, external_files};
 use kvant_container::positioned::file_id;
 use kvant_container::unfinished::checkpoint_beside;
-use kvant_container::{CheckpointError, behind_links, directory_of, model_directory};
+use kvant_container::{CheckpointError, behind_links, directory_of, io_hint, model_directory};
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -322,11 +322,8 @@ impl Written {
         let message = format!("cannot write {}: {cause}", shown(&self.path));
         let directory = existing_directory(&self.path);
         let hint = match cause.kind() {
-            io::ErrorKind::ReadOnlyFilesystem => {
-                "the file system is read-only: choose a path on another one".to_owned()
-            }
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                "free some space, or choose a path on another disk".to_owned()
+            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                io_hint(cause).unwrap_or_default().to_owned()
             }
             io::ErrorKind::PermissionDenied if !self.path.exists() => {
                 format!("choose another path, or change the permissions of the directory {}", shown(&directory))

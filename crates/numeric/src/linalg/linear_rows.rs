@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 /// Elements of a weight that one thread works on at a time: they stay in its cache for all rows of `x`.
 const STRIP: usize = 32 << 10;
-/// Products that are summed side by side, each in a lane of its own.
+/// Partial sums that are kept side by side, one in each lane.
 const LANES: usize = 32;
 /// Rows of `x` that meet a weight at a time.
 const ROWS: usize = 4;

@@ -7,7 +7,7 @@ use super::precision::Precision;
 use super::rows::softmax;
 use crate::simd::{Isa, Loop, dispatch};
 
-/// Products that are summed side by side, each in a lane of its own.
+/// Partial sums that are kept side by side, one in each lane.
 const LANES: usize = 32;
 
 /// `softmax(scale q k^T) v` of one query that sees all of these keys, whatever the window of the rule. In bfloat16 the weights and the

@@ -73,7 +73,6 @@ const BIASES: &[BiasRule] = &[
     BiasRule { families: &["phi", "gptj"], roles: HEAD, norms: false, flag: None },
     BiasRule { families: &["phimoe"], roles: HEAD, norms: false, flag: Some(("lm_head_bias", false)) },
     BiasRule { families: &["stablelm"], roles: INPUTS, norms: false, flag: Some(("use_qkv_bias", false)) },
-    BiasRule { families: &["stablelm"], roles: &[], norms: true, flag: None },
     BiasRule { families: &["glm", "glm4"], roles: INPUTS, norms: false, flag: Some(("attention_bias", true)) },
     BiasRule { families: &["glm4_moe"], roles: INPUTS, norms: false, flag: Some(("attention_bias", false)) },
     BiasRule { families: &["gpt_oss"], roles: EXPERTS, norms: false, flag: None },
@@ -98,7 +97,7 @@ const BIASES: &[BiasRule] = &[
         norms: false,
         flag: Some(("mlp_bias", false)),
     },
-    BiasRule { families: &["starcoder2", "nemotron", "phimoe"], roles: &[], norms: true, flag: None },
+    BiasRule { families: &["starcoder2", "nemotron", "phimoe", "stablelm"], roles: &[], norms: true, flag: None },
 ];
 
 /// A model that is compared with its family.
