@@ -12,7 +12,7 @@ static LAST: Mutex<Option<String>> = Mutex::new(None);
 /// Those of `work`, and the panic.
 pub fn catch<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     panic::set_hook(Box::new(keep));
-    // Nothing that `work` touched is used after it: the process only reports and ends.
+    // Nothing that `work` touched is used after it: its request has failed as a whole.
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Error::internal(take())))
 }
 

@@ -23,6 +23,13 @@ pub fn for_command(error: Error, command: &str) -> Error {
     error.with_ways(hint, remedies)
 }
 
+/// The error as the command line shows it: settings are spelled as options, and only remedies that `command` has options for are left.
+pub fn spelled_for(error: Error, command: &str) -> Error {
+    let mut error = for_command(error, command);
+    error.message = spelled(&error.message, option);
+    error
+}
+
 /// A usage error with its remedy.
 pub fn usage(message: &str, hint: &str) -> Error {
     Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned()))

@@ -95,7 +95,8 @@ impl Drop for Console<'_> {
     }
 }
 
-fn resumed(resumption: Resumption) -> String {
+/// Where an interrupted run resumes, in words.
+pub fn resumed(resumption: Resumption) -> String {
     match resumption {
         Resumption::Bytes { done, total } => {
             format!("resuming an interrupted run at {} of {}", size::bytes(done), size::bytes(total))
@@ -124,7 +125,7 @@ fn style(unit: Unit) -> ProgressStyle {
 }
 
 /// The counted items, in the plural; bytes have their own units.
-fn noun(unit: Unit) -> Option<&'static str> {
+pub fn noun(unit: Unit) -> Option<&'static str> {
     match unit {
         Unit::Bytes => None,
         Unit::Tokens => Some("tokens"),

@@ -1,16 +1,76 @@
-//! From parsed arguments to the requests of the library.
+//! From arguments to the requests of the library.
 
 use crate::args::{
-    CalibrationArgs, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, GenerateArgs, OnnxArgs, OverwriteArgs,
-    PlanArgs, QuantizeArgs, RecipeArgs, RunArgs, SamplingArgs, SensitivityArgs, VerifyArgs,
+    CalibrationArgs, Command, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, GenerateArgs, OnnxArgs,
+    OverwriteArgs, PlanArgs, QuantizeArgs, RecipeArgs, RunArgs, SamplingArgs, SensitivityArgs, VerifyArgs,
 };
 use crate::failure::usage;
+use crate::{parse, usage_failure, without_idle_tips};
 use kvant::{
     Commit, Conversion, Data, Error, Evaluation, Generation, GraphEngine, GraphRecipe, Job, Limits, Prompt,
     QualityLimits, Recipe, Sampling, Sensitivity, Sinks, Source, Verification,
 };
 use kvant_checkpoint::byte_size::ByteSize;
 use kvant_onnx::sensitivity::Target;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// A request of the library, as the options of a command describe it.
+#[derive(Debug)]
+pub enum Request {
+    /// Quantize a model.
+    Quantize(Box<Job>),
+    /// Preview a quantization.
+    Plan(Box<Job>),
+    /// Convert a quantized model.
+    Convert(Box<Conversion>),
+    /// Measure a model.
+    Evaluate(Box<Evaluation>),
+    /// Check a model.
+    Verify(Verification),
+    /// Show the contents of a model.
+    Inspect(PathBuf),
+    /// Rank the layers of a graph.
+    Sensitivity(Box<Sensitivity>),
+}
+
+impl Request {
+    /// The request of `kvant COMMAND ARGS`.
+    ///
+    /// # Errors
+    /// [`Usage`](kvant::ErrorKind::Usage) if clap refuses the arguments, or if they are none of a request.
+    pub fn parse(command: &str, args: impl IntoIterator<Item = OsString>) -> Result<Request, Error> {
+        let args: Vec<OsString> = std::iter::once(command.into()).chain(args).collect();
+        let cli = parse(&args).map_err(|error| usage_failure(&without_idle_tips(error).render().to_string()))?;
+        Ok(match cli.command {
+            Command::Quantize(args) => Request::Quantize(Box::new((*args).into())),
+            Command::Plan(args) => Request::Plan(Box::new((*args).into())),
+            Command::Convert(args) => Request::Convert(Box::new(args.into())),
+            Command::Eval(args) => Request::Evaluate(Box::new(args.into())),
+            Command::Verify(args) => Request::Verify((&args).into()),
+            Command::Inspect(args) => Request::Inspect(args.model),
+            Command::Sensitivity(args) => Request::Sensitivity(Box::new((*args).try_into()?)),
+            other => return Err(usage(&format!("`{}` is no request", other.name()), "use the command line")),
+        })
+    }
+
+    /// Gives the calibration data an identity other than their path: a run resumes the work of a run with the same one.
+    pub fn identify_data(&mut self, identity: String) {
+        if let Request::Quantize(job) = self {
+            job.sinks.settings.insert("--calib".to_owned(), identity);
+        }
+    }
+}
+
+/// The command line that the current process was started with, up to the name of a command.
+static PROGRAM: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// States how another process of this program is started, for a process whose executable is not `kvant`: the executable and its first
+/// arguments, which come before the name of a command. Only the first call has an effect.
+pub fn set_program(program: Vec<OsString>) {
+    _ = PROGRAM.set(program);
+}
 
 impl From<QuantizeArgs> for Job {
     fn from(args: QuantizeArgs) -> Job {
@@ -215,7 +275,8 @@ fn limits(run: &RunArgs, memory: ByteSize, engine: EngineArgs) -> Limits {
 
 /// Graphs are opened by another process of this program.
 fn default_engine() -> GraphEngine {
-    GraphEngine { prober: std::env::current_exe().ok(), ..GraphEngine::default() }
+    let program = || std::env::current_exe().ok().map(OsString::from).into_iter().collect();
+    GraphEngine { prober: PROGRAM.get_or_init(program).clone(), ..GraphEngine::default() }
 }
 
 fn commit(args: FinishArgs) -> Commit {

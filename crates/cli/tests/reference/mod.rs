@@ -1,5 +1,5 @@
 //! The reference pages of docs/: text between `<!-- generated: ... -->` and `<!-- end of generated -->` follows from clap's definitions
-//! and from the tables of `kvant list`. `KVANT_UPDATE_DOCS=1 cargo test -p kvant-cli --bin kvant reference` writes it.
+//! and from the tables of `kvant list`. `KVANT_UPDATE_DOCS=1 cargo test -p kvant-cli --lib reference` writes it.
 
 mod options;
 mod schemes;
@@ -126,7 +126,7 @@ fn reference_pages_are_current() {
             None => stale.push(page.display().to_string()),
         }
     }
-    let command = "KVANT_UPDATE_DOCS=1 cargo test -p kvant-cli --bin kvant reference";
+    let command = "KVANT_UPDATE_DOCS=1 cargo test -p kvant-cli --lib reference";
     assert!(stale.is_empty(), "`{command}` updates\n{}", stale.join("\n"));
 }
 

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use kvant_checkpoint::byte_size::ByteSize;
 use kvant_onnx::runtime::{RuntimeChoice, RuntimeOptions};
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -26,9 +27,10 @@ pub struct GraphEngine {
     pub choice: RuntimeChoice,
     /// ONNX Runtime's library; `None` is looked for.
     pub library: Option<PathBuf>,
-    /// A program that opens a graph in a process of its own (`PROGRAM open-graph GRAPH [LIBRARY]`), because ONNX Runtime may crash over a
-    /// graph. The `kvant` binary is one. Without it, Kvant does not check whether ONNX Runtime opens a graph.
-    pub prober: Option<PathBuf>,
+    /// A program, and its first arguments, that opens a graph in a process of its own (`PROGRAM... open-graph GRAPH [LIBRARY]`), because
+    /// ONNX Runtime may crash over a graph. The `kvant` binary is one. If it is empty, Kvant does not check whether ONNX Runtime opens a
+    /// graph.
+    pub prober: Vec<OsString>,
 }
 
 /// The quality that a result must have to get its name.

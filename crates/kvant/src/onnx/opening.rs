@@ -45,9 +45,9 @@ impl Opening {
 
 /// Asks the library that is named, else the one that is found.
 pub fn ask(model: &Path, engine: &GraphEngine) -> Opening {
-    let Some(program) = &engine.prober else { return Opening::Unknown };
+    let Some((program, first)) = engine.prober.split_first() else { return Opening::Unknown };
     let mut command = Command::new(program);
-    command.arg("open-graph").arg(model).args(&engine.library);
+    command.args(first).arg("open-graph").arg(model).args(&engine.library);
     match command.stdin(Stdio::null()).stderr(Stdio::null()).output() {
         Ok(output) => answer(&output),
         Err(_) => Opening::Unknown,

@@ -144,7 +144,7 @@ fn a_graph_that_is_rewritten_while_it_is_verified_is_an_error() {
         loader: None,
         tensor_parallel: None,
         quick: false,
-        engine: GraphEngine { prober: Some(prober), ..GraphEngine::default() },
+        engine: GraphEngine { prober: vec![prober.into()], ..GraphEngine::default() },
     };
     assert_names(&verification.run().err().unwrap(), &job.source.model);
 }

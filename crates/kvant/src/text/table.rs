@@ -49,6 +49,16 @@ impl Table {
         self.rows.push(cells.into_iter().map(|cell| printable(cell.as_ref())).collect());
     }
 
+    /// The titles of the columns, and which edge their cells touch.
+    pub fn titles(&self) -> &[(String, Align)] {
+        &self.titles
+    }
+
+    /// The rows, a cell for each column from the first one on.
+    pub fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
     /// The text in lines of at most `width` characters, without a line break at its end. Longer words, such as the names of tensors,
     /// stay whole. `title` styles the lines with the titles.
     pub fn render(&self, width: usize, title: &dyn Fn(&str) -> String) -> String {
