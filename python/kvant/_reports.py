@@ -1,0 +1,280 @@
+"""Reports: the objects of `--json` as dataclasses, which notebooks show as tables."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a call found or made. Fields that a kind of model does not have are None.
+
+    `to_dict` has everything, as an object of the schema that `schema` names (`docs/schemas`). `str` gives the
+    summary that the command line prints.
+    """
+
+    # The lists of the object that can be the rows of `to_pandas`: the first one that is there.
+    _ROWS: ClassVar[tuple[str, ...]] = ()
+
+    schema: str
+    _object: dict[str, Any] = field(repr=False, compare=False)
+    _sections: list[dict[str, Any]] = field(repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole report, as a copy that may be changed."""
+        import copy
+
+        return copy.deepcopy(self._object)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows of the report, such as tensors or findings; or its values in one row. Needs pandas."""
+        import pandas
+
+        rows = next((self._object[name] for name in self._ROWS if self._object.get(name) is not None), None)
+        if rows is None:
+            rows = [{name: value for name, value in self._object.items() if not isinstance(value, dict | list)}]
+        return pandas.DataFrame(rows)
+
+    def __str__(self) -> str:
+        return "\n\n".join(filter(None, map(_text, self._sections)))
+
+    def _repr_html_(self) -> str:
+        return "".join(map(_html, self._sections))
+
+
+@dataclass(frozen=True)
+class QuantizeReport(Report):
+    """A quantized model.
+
+    Attributes:
+        output: The path of the output, or of the first one.
+        format: Its format.
+        quantized_layers: Quantized layers or tensors.
+        bits_per_weight: Bits of a quantized weight, scales included.
+        source_bytes: Size of the source.
+        output_bytes: Size of the output.
+        seconds: Duration of the run.
+        notices: Things that are worth knowing.
+    """
+
+    output: str | None = None
+    format: str | None = None
+    quantized_layers: int | None = None
+    bits_per_weight: float | None = None
+    source_bytes: int | None = None
+    output_bytes: int | None = None
+    seconds: float | None = None
+    notices: list[str] | None = None
+
+    @property
+    def outputs(self) -> list[str]:
+        """The paths of all outputs: one for each format."""
+        also = self._object.get("also") or self._object.get("outputs") or []
+        paths = [entry["output"] if isinstance(entry, dict) else entry for entry in also]
+        main = [] if self.output is None or self.output in paths else [self.output]
+        return main + paths
+
+
+@dataclass(frozen=True)
+class PlanReport(Report):
+    """What a quantization would do. The rows are its tensors.
+
+    Attributes:
+        model: The path of the source.
+        format: The format of the output.
+        loaders: The loaders that read the output.
+        quantized_layers: Layers or tensors that would be quantized.
+        bits_per_weight: Bits of a quantized weight, scales included.
+        source_bytes: Size of the source.
+        output_bytes: Size of the output.
+        peak_memory: Most memory in bytes.
+        needs_data: Whether the run needs calibration data.
+        tensors: An object for each tensor.
+        notices: Things that are worth knowing.
+    """
+
+    _ROWS: ClassVar[tuple[str, ...]] = ("tensors",)
+
+    model: str | None = None
+    format: str | None = None
+    loaders: list[str] | None = None
+    quantized_layers: int | None = None
+    bits_per_weight: float | None = None
+    source_bytes: int | None = None
+    output_bytes: int | None = None
+    peak_memory: int | None = None
+    needs_data: bool | None = None
+    tensors: list[dict[str, Any]] | None = None
+    notices: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class ConvertReport(Report):
+    """A converted model. The rows are the errors of layers that the target does not hold exactly, if there are any.
+
+    Attributes:
+        output: The path of the output.
+        format: Its format.
+        layers: Quantized layers.
+        source_bytes: Size of the source.
+        output_bytes: Size of the output.
+        seconds: Duration of the run.
+        notices: Things that are worth knowing.
+    """
+
+    output: str | None = None
+    format: str | None = None
+    layers: int | None = None
+    source_bytes: int | None = None
+    output_bytes: int | None = None
+    seconds: float | None = None
+    notices: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class EvaluateReport(Report):
+    """A measurement. The rows are the blocks of a language model (with a reference), or the outputs of a graph.
+
+    Attributes:
+        perplexity: Perplexity of a language model.
+        reference_perplexity: That of the reference.
+        kl_mean: Mean Kullback-Leibler divergence from the reference, in nats.
+        top1_agreement: Share of tokens or samples for which both models agree on the most likely class.
+        tokens: Tokens that were scored.
+        samples: Samples of a graph that were run.
+        outputs: An object for each output of a graph, with its signal-to-noise ratio in dB.
+        seconds: Duration of the run.
+    """
+
+    _ROWS: ClassVar[tuple[str, ...]] = ("blocks", "outputs")
+
+    perplexity: float | None = None
+    reference_perplexity: float | None = None
+    kl_mean: float | None = None
+    top1_agreement: float | None = None
+    tokens: int | None = None
+    samples: int | None = None
+    outputs: list[dict[str, Any]] | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class VerifyReport(Report):
+    """The findings about a model, which are its rows.
+
+    Attributes:
+        model: The path of the model.
+        passes: Whether no check found an error, and the loader of `for_`, if given, loads the model.
+        method: The quantization method of the model.
+        findings: An object for each finding.
+        loaders: An object for each loader: whether it loads the model, and why not.
+    """
+
+    _ROWS: ClassVar[tuple[str, ...]] = ("findings",)
+
+    model: str | None = None
+    passes: bool = False
+    method: str | None = None
+    findings: list[dict[str, Any]] | None = None
+    loaders: list[dict[str, Any]] | None = None
+
+    def __bool__(self) -> bool:
+        return self.passes
+
+
+@dataclass(frozen=True)
+class InspectReport(Report):
+    """The contents of a model. The rows are its tensors.
+
+    Attributes:
+        model: The path of the model.
+        architecture: Its architecture.
+        family: The family of models that Kvant takes it for.
+        bytes: Size of its tensors.
+        quantization: How it is quantized.
+        types: Tensors and bytes by type.
+        tensors: An object for each tensor.
+        notices: Things that are worth knowing.
+    """
+
+    _ROWS: ClassVar[tuple[str, ...]] = ("tensors",)
+
+    model: str | None = None
+    architecture: str | None = None
+    family: str | None = None
+    bytes: int | None = None
+    quantization: dict[str, Any] | None = None
+    types: dict[str, Any] | None = None
+    tensors: list[dict[str, Any]] | None = None
+    notices: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class SensitivityReport(Report):
+    """The layers of a graph by how much they suffer from quantization; they are the rows.
+
+    Attributes:
+        candidates: The types that were tried.
+        layers: An object for each layer, in the order of the graph.
+        recipe: How close the graph is with all layers quantized as the recipe says.
+        mix: How close it is with the mix that was chosen; None without a target.
+        trials: Graphs that were made and run.
+    """
+
+    _ROWS: ClassVar[tuple[str, ...]] = ("layers",)
+
+    candidates: list[Any] | None = None
+    layers: list[dict[str, Any]] | None = None
+    recipe: dict[str, Any] | None = None
+    mix: dict[str, Any] | None = None
+    trials: int | None = None
+
+
+_CLASSES: dict[str, type[Report]] = {
+    "quantize": QuantizeReport,
+    "plan": PlanReport,
+    "convert": ConvertReport,
+    "eval": EvaluateReport,
+    "verify": VerifyReport,
+    "inspect": InspectReport,
+    "sensitivity": SensitivityReport,
+}
+
+
+def report_of(command: str, found: dict[str, Any], sections: list[dict[str, Any]]) -> Report:
+    """The report for an object of a command's schema."""
+    made = _CLASSES[command]
+    names = [entry.name for entry in fields(made) if not entry.name.startswith("_")]
+    return made(_object=found, _sections=sections, **{name: found[name] for name in names if name in found})
+
+
+def _text(section: dict[str, Any]) -> str:
+    if "text" in section:
+        return str(section["text"])
+    if "lines" in section:
+        return "\n".join(f"{title:<15}  {value}" for title, value in section["lines"])
+    rows = [section["titles"], *section["rows"]]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=False)]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows
+    )
+
+
+def _html(section: dict[str, Any]) -> str:
+    if "text" in section:
+        return f"<p>{html.escape(section['text'])}</p>"
+    if "lines" in section:
+        rows = [f"<tr><th>{html.escape(title)}</th>{_cells([value])}</tr>" for title, value in section["lines"]]
+        return f"<table>{''.join(rows)}</table>"
+    titles = "".join(f"<th>{html.escape(title)}</th>" for title in section["titles"])
+    rows = [f"<tr>{_cells(row)}</tr>" for row in section["rows"]]
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _cells(values: list[str]) -> str:
+    return "".join(f'<td style="text-align: left">{html.escape(value)}</td>' for value in values)

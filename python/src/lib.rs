@@ -1,0 +1,39 @@
+//! The extension module of the Python package `kvant`: the requests of the library, and the command line. It converts values between
+//! the languages, delivers events and signals, and has no logic of its own.
+
+mod events;
+mod parameters;
+mod request;
+mod run;
+mod spelling;
+
+use kvant_cli::set_program;
+use pyo3::prelude::*;
+use std::ffi::OsString;
+
+/// The system's allocator retains more freed memory between live blocks.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// What the package cannot do in Python.
+#[pymodule(name = "_kvant")]
+mod kvant_module {
+    #[pymodule_export]
+    use super::{main, use_program};
+    #[pymodule_export]
+    use crate::parameters::{is_graph, parameters, spelled};
+    #[pymodule_export]
+    use crate::run::run;
+}
+
+/// Carries out a command line without the name of the program, and returns the exit code of the process.
+#[pyfunction]
+fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+    py.detach(|| kvant_cli::run(arguments))
+}
+
+/// States the command line that starts another process of the program, up to the name of a command.
+#[pyfunction]
+fn use_program(program: Vec<OsString>) {
+    set_program(program);
+}
