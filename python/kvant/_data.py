@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -47,6 +46,8 @@ def as_files(command: str, given: dict[str, Any]) -> Iterator[tuple[dict[str, An
     if not in_memory:
         yield given, None
         return
+    import tempfile
+
     is_graph = _kvant.is_graph(given["model"]) if "model" in given else False
     with tempfile.TemporaryDirectory(prefix="kvant-") as directory:
         written = {}

@@ -147,8 +147,8 @@ def quantize(
             faster [default: f32].
         max_memory: Memory for activations and Hessians, e.g. 500MB [default: 1GB].
         propagate: Output of a block on which the next block is calibrated: quantized or float [default: quantized].
-        imatrix: Importance matrix of llama.cpp (GGUF or .dat) that weights errors; algorithm= imatrix measures one.
-        save_imatrix: Write the importance matrix of algorithm= imatrix to a file, as llama-imatrix does.
+        imatrix: Importance matrix of llama.cpp (GGUF or .dat) that weights errors; algorithm imatrix measures one.
+        save_imatrix: Write the importance matrix of algorithm imatrix to a file, as llama-imatrix does.
         activation: Element type of activations, e.g. uint16 (`kvant list elements`).
         weight: Element type of weights, e.g. int4.
         symmetric: Whether activation codes are symmetric around zero.
@@ -314,8 +314,8 @@ def plan(
             faster [default: f32].
         max_memory: Memory for activations and Hessians, e.g. 500MB [default: 1GB].
         propagate: Output of a block on which the next block is calibrated: quantized or float [default: quantized].
-        imatrix: Importance matrix of llama.cpp (GGUF or .dat) that weights errors; algorithm= imatrix measures one.
-        save_imatrix: Write the importance matrix of algorithm= imatrix to a file, as llama-imatrix does.
+        imatrix: Importance matrix of llama.cpp (GGUF or .dat) that weights errors; algorithm imatrix measures one.
+        save_imatrix: Write the importance matrix of algorithm imatrix to a file, as llama-imatrix does.
         activation: Element type of activations, e.g. uint16 (`kvant list elements`).
         weight: Element type of weights, e.g. int4.
         symmetric: Whether activation codes are symmetric around zero.
@@ -581,7 +581,7 @@ def sensitivity(
         model: ONNX graph.
         scheme: Preset (`kvant list presets`), also with algorithms as suffixes, e.g. A8W8_CLE.
         preset: The same as scheme.
-        output: Recipe file (TOML) to write, for recipe= of `kvant quantize`.
+        output: Recipe file (TOML) to write, for recipe of `kvant quantize`.
         recipe: Recipe file (TOML); options take precedence over it.
         weights_only: Quantize weights only; activations stay in float.
         exclude: Keep the nodes whose names match in float.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -266,15 +265,19 @@ def _text(section: dict[str, Any]) -> str:
 
 
 def _html(section: dict[str, Any]) -> str:
+    from html import escape
+
     if "text" in section:
-        return f"<p>{html.escape(section['text'])}</p>"
+        return f"<p>{escape(section['text'])}</p>"
     if "lines" in section:
-        rows = [f"<tr><th>{html.escape(title)}</th>{_cells([value])}</tr>" for title, value in section["lines"]]
+        rows = [f"<tr><th>{escape(title)}</th>{_cells([value])}</tr>" for title, value in section["lines"]]
         return f"<table>{''.join(rows)}</table>"
-    titles = "".join(f"<th>{html.escape(title)}</th>" for title in section["titles"])
+    titles = "".join(f"<th>{escape(title)}</th>" for title in section["titles"])
     rows = [f"<tr>{_cells(row)}</tr>" for row in section["rows"]]
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _cells(values: list[str]) -> str:
-    return "".join(f'<td style="text-align: left">{html.escape(value)}</td>' for value in values)
+    from html import escape
+
+    return "".join(f'<td style="text-align: left">{escape(value)}</td>' for value in values)

@@ -7,17 +7,13 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from kvant import _data, _kvant, _reports
 from kvant._errors import error_of
 from kvant._events import Listener
 
-try:
-    __version__ = version("kvant")
-except PackageNotFoundError:  # The package is used without being installed.
-    __version__ = "0.0.0"
+__version__: str = _kvant.__version__
 
 
 def program() -> list[str]:
@@ -26,7 +22,7 @@ def program() -> list[str]:
 
 
 def call(command: str, arguments: Mapping[str, Any], progress: bool) -> Any:
-    """Carries out a command with the keyword arguments of its function; None, and False of a flag, are the same as nothing.
+    """Carries out a command with the keyword arguments of its function. None, and False of a flag, mean nothing.
 
     Raises:
         TypeError: A value of a wrong type, or two keywords of the same meaning.

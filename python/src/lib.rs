@@ -24,6 +24,12 @@ mod kvant_module {
     use crate::parameters::{is_graph, parameters, spelled};
     #[pymodule_export]
     use crate::run::run;
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
 }
 
 /// Carries out a command line without the name of the program, and returns the exit code of the process.

@@ -2,7 +2,7 @@
 
 use kvant::json::versioned;
 use kvant::summary::{Remark, Section};
-use kvant::{CancelToken, Error, Event, Events, inspect};
+use kvant::{CancelToken, Error, Event, Events, Inspection, Plan, inspect};
 use kvant_cli::Request;
 use serde_json::{Value, json};
 
@@ -41,7 +41,10 @@ pub fn carry_out(request: Request, events: &mut dyn Events, cancel: &CancelToken
         Request::Plan(job) => {
             let plan = job.plan(events)?;
             notes(events, &plan.notices());
-            let report = with_tensors(plan.to_json(), plan.tensors_json());
+            let report = match plan {
+                Plan::Graph(_) => plan.to_json(),
+                _ => with_tensors(plan.to_json(), plan.tensors_json()),
+            };
             Ok(answer("plan", report, plan.sections(false)))
         }
         Request::Convert(conversion) => {
@@ -60,7 +63,10 @@ pub fn carry_out(request: Request, events: &mut dyn Events, cancel: &CancelToken
         Request::Inspect(model) => {
             let inspection = inspect(&model)?;
             notes(events, &inspection.notices());
-            let report = with_tensors(inspection.to_json(), inspection.tensors_json());
+            let report = match inspection {
+                Inspection::Graph(_) => inspection.to_json(),
+                _ => with_tensors(inspection.to_json(), inspection.tensors_json()),
+            };
             Ok(answer("inspect", report, inspection.sections(false)))
         }
         Request::Sensitivity(analysis) => {
@@ -78,14 +84,13 @@ fn answer(command: &str, report: Value, sections: Vec<Section>) -> Answer {
     Answer { report: serde_json::to_value(versioned(command, report)).unwrap_or_default(), sections, error: None }
 }
 
-/// A list of tensors is whole in the report, unless the report has its own.
+/// A report with the tensors of its model.
 fn with_tensors(mut report: Value, tensors: Vec<Value>) -> Value {
-    if let Some(object) = report.as_object_mut().filter(|object| !object.contains_key("tensors")) {
+    if let Some(object) = report.as_object_mut() {
         object.insert("tensors".to_owned(), tensors.into());
     }
     report
 }
-
 
 fn notes(events: &mut dyn Events, texts: &[String]) {
     texts.iter().for_each(|text| events.event(Event::Note(text)));

@@ -16,9 +16,11 @@ impl Spelling {
 
     /// A text of the library, which has its settings in angle quotes.
     pub fn settings(&self, text: &str) -> String {
-        outside_commands(text, |part| self.replaced(part, '‹'), |command| {
-            kvant::spelled(command, |setting| format!("--{setting}"))
-        })
+        outside_commands(
+            text,
+            |part| self.replaced(part, '‹'),
+            |command| kvant::spelled(command, |setting| format!("--{setting}")),
+        )
     }
 
     /// A text in which settings are options already.
@@ -60,7 +62,7 @@ impl Spelling {
         self.parameters.iter().find(is_name)
     }
 
-    /// A setting, and the text behind it without the value that it was joined with.
+    /// A setting, and the text behind it: `name=value` where a value follows, `name=True` for a flag, otherwise the name.
     fn spelled<'t>(&self, name: &str, behind: &'t str) -> (String, &'t str) {
         let parameter = self.find(name);
         let keyword = parameter.map_or_else(|| name.replace('-', "_"), keyword);
@@ -71,10 +73,12 @@ impl Spelling {
         let is_value = |word: &str| {
             let is_placeholder = word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
             let is_listed = || parameter.is_some_and(|parameter| parameter.values.iter().any(|value| value == word));
-            is_placeholder || word.starts_with('<') || is_listed()
+            is_placeholder || word.starts_with('<') || word.ends_with(':') || is_listed()
         };
-        let joined = word.is_some_and(is_value);
-        (format!("{keyword}="), if joined { &behind[1..] } else { behind })
+        match word.is_some_and(is_value) {
+            true => (format!("{keyword}="), &behind[1..]),
+            false => (keyword, behind),
+        }
     }
 }
 

@@ -34,20 +34,22 @@ def test_quantize_writes_what_the_command_writes(llama: Path, tmp_path: Path) ->
 
 def test_exclude_and_overrides_reach_the_recipe(llama: Path) -> None:
     plan = kvant.plan(
-        llama, "int4:g128", exclude=["*.layers.0.*"], overrides={"*.down_proj": "int8:channel", "*.up_proj": "keep"}
+        llama, "int4:g128", exclude=["*.layers.0.*"], overrides={"*.down_proj": "int8:channel", "*.o_proj": "keep"}
     )
     assert plan.quantized_layers == 28 - 7 - 3
     same = kvant.plan(
-        llama, "int4:g128", exclude="*.layers.0.*", override=["*.down_proj=int8:channel", "*.up_proj=keep"]
+        llama, "int4:g128", exclude="*.layers.0.*", override=["*.down_proj=int8:channel", "*.o_proj=keep"]
     )
     assert same.to_dict() == plan.to_dict()
     schemes = plan.to_pandas().astype(str)
     assert len(schemes) == len(plan.tensors)
 
 
-def test_yes_and_no_differ_from_nothing(graph: Path) -> None:
-    plans = [str(kvant.plan(graph, "A8W8", symmetric=symmetric).to_dict()) for symmetric in (None, True, False)]
-    assert plans[1] != plans[2]
+def test_no_differs_from_nothing_where_an_option_takes_it() -> None:
+    from kvant._run import _options, _primary
+
+    given = {"model": "m", "symmetric": False, "weights_only": False, "per_channel": True, "seq_len": None}
+    assert _options("plan", _primary("plan", given)) == ["--symmetric=no", "--per-channel", "--", "m"]
 
 
 def test_several_formats_have_several_outputs(llama: Path, tmp_path: Path) -> None:

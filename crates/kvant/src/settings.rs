@@ -1,7 +1,7 @@
 //! The names of settings in messages.
 //!
 //! The crates below know nothing of command lines. Where a message names a setting, as in `give a text with ‹calib› FILE`, the name is
-//! in single angle quotes, and whoever shows the message spells it: the command line as `--calib`, Python as `calib=`.
+//! in single angle quotes, and whoever shows the message spells it: the command line as `--calib`, Python as `data=`.
 
 /// A text with each setting in it spelled by the front end.
 ///
