@@ -16,9 +16,10 @@ from kvant._events import Listener
 __version__: str = _kvant.__version__
 
 
-def program() -> list[str]:
-    """The command line that starts another process of the command line."""
-    return [sys.executable, "-m", "kvant"] if sys.executable else []
+def introduce() -> None:
+    """Tells the library how another process of the package is started, and where this one finds packages."""
+    program = [sys.executable, "-m", "kvant"] if sys.executable else []
+    _kvant.use_program(program, [entry for entry in sys.path if entry])
 
 
 def call(command: str, arguments: Mapping[str, Any], progress: bool) -> Any:
@@ -28,7 +29,7 @@ def call(command: str, arguments: Mapping[str, Any], progress: bool) -> Any:
         TypeError: A value of a wrong type, or two keywords of the same meaning.
         KvantError: The request failed.
     """
-    _kvant.use_program(program())
+    introduce()
     given = _primary(command, arguments)
     with _data.as_files(command, given) as (given, identity):
         listener = Listener(progress)

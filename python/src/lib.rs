@@ -7,9 +7,11 @@ mod request;
 mod run;
 mod spelling;
 
+use kvant::look_in_packages;
 use kvant_cli::set_program;
 use pyo3::prelude::*;
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// The system's allocator retains more freed memory between live blocks.
 #[global_allocator]
@@ -38,8 +40,10 @@ fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| kvant_cli::run(arguments))
 }
 
-/// States the command line that starts another process of the program, up to the name of a command.
+/// States the command line that starts another process of the program, up to the name of a command, and the directories of packages of
+/// this one, in which ONNX Runtime may be.
 #[pyfunction]
-fn use_program(program: Vec<OsString>) {
+fn use_program(program: Vec<OsString>, packages: Vec<PathBuf>) {
     set_program(program);
+    look_in_packages(packages);
 }

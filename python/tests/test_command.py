@@ -40,11 +40,13 @@ def test_script_is_the_same_command() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_ends_the_command_with_130_and_it_resumes(llama: Path, tmp_path: Path) -> None:
-    numpy.save(tmp_path / "tokens.npy", numpy.random.default_rng(0).integers(0, 256, (1000, 128)))
+    numpy.save(tmp_path / "tokens.npy", numpy.random.default_rng(0).integers(0, 256, (330, 128)))
     options = ["--scheme", "int4:g128", "--algorithm", "gptq", "--calib", tmp_path / "tokens.npy", "--seq-len", 128]
-    command = [*MODULE, "quantize", llama, *options, "--num-samples", 900, "-o", tmp_path / "out"]
+    command = [*MODULE, "quantize", llama, *options, "--num-samples", 300, "-o", tmp_path / "out"]
     process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True)
-    time.sleep(3)
+    while not list(tmp_path.glob("*.partial*")) and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -137,29 +136,61 @@ def test_files_of_data_in_memory_are_removed(
     assert os.listdir(temporary) == []
 
 
-def interrupted(after: float, model: Path, data: Any, output: Path, **options: Any) -> None:
-    timer = threading.Timer(after, signal.raise_signal, [signal.SIGINT])
-    timer.start()
-    with pytest.raises(KeyboardInterrupt, match="same call"):
-        quantized(model, data, output, **options)
-    timer.cancel()
+def test_name_and_time_of_a_file_follow_from_its_content(graph: Path, samples: dict[str, numpy.ndarray]) -> None:
+    from kvant._data import as_files
+
+    def written(data: Any) -> tuple[str, int, str | None]:
+        with as_files("quantize", {"model": graph, "data": data}) as (given, identity):
+            path = Path(given["data"])
+            return path.name, path.stat().st_mtime_ns, identity
+
+    other = {name: array[::-1] for name, array in samples.items()}
+    assert written(samples) == written(dict(samples))
+    assert all(mine != theirs for mine, theirs in zip(written(samples), written(other), strict=True))
+
+
+GPTQ = {"algorithm": "gptq", "scheme": "int4:g128", "num_samples": 120, "seq_len": 128}
+
+
+@pytest.fixture
+def many() -> numpy.ndarray:
+    """Sequences for which GPTQ takes seconds."""
+    return numpy.random.default_rng(0).integers(0, 256, (132, 128))
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, model: Path, data: Any, output: Path) -> None:
+    """Starts a run and presses Ctrl-C once its first block is quantized."""
+    pressed = False
+
+    class Pressing(kvant._events.Listener):
+        def __call__(self, events: list[tuple[Any, ...]]) -> None:
+            nonlocal pressed
+            in_second_block = any(event[0] == "progress" and "block 2" in event[1] for event in events)
+            if in_second_block and not pressed:
+                pressed = True
+                signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("kvant._run.Listener", Pressing)
+        with pytest.raises(KeyboardInterrupt, match="same call"):
+            quantized(model, data, output, **GPTQ)
+    assert pressed and not output.exists()
 
 
 def test_interrupted_run_resumes_with_data_in_memory(
-    llama: Path, tokens: list[list[int]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    llama: Path, many: numpy.ndarray, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"algorithm": "gptq", "scheme": "int4:g128", "num_samples": 600, "seq_len": 128}
-    many = numpy.random.default_rng(0).integers(0, 256, (660, 128))
-    interrupted(3, llama, many, tmp_path / "out", **options)
+    interrupted(monkeypatch, llama, many, tmp_path / "out")
     with caplog.at_level("INFO", logger="kvant"):
-        resumed = quantized(llama, many, tmp_path / "out", **options)
-    assert "resuming" in caplog.text
-    assert resumed == quantized(llama, many, tmp_path / "whole", **options)
+        resumed = quantized(llama, many.copy(), tmp_path / "out", **GPTQ)
+    assert "resuming at block" in caplog.text
+    assert resumed == quantized(llama, many, tmp_path / "whole", **GPTQ)
 
 
-def test_interrupted_run_does_not_resume_with_other_data(llama: Path, tmp_path: Path) -> None:
-    options = {"algorithm": "gptq", "scheme": "int4:g128", "num_samples": 600, "seq_len": 128}
-    many = numpy.random.default_rng(0).integers(0, 256, (660, 128))
-    interrupted(3, llama, many, tmp_path / "out", **options)
-    with pytest.raises(kvant.KvantError, match="data"):
-        quantized(llama, many[::-1], tmp_path / "out", **options)
+def test_interrupted_run_does_not_resume_with_other_data(
+    llama: Path, many: numpy.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(monkeypatch, llama, many, tmp_path / "out")
+    with pytest.raises(kvant.KvantError, match="data") as caught:
+        quantized(llama, many[::-1], tmp_path / "out", **GPTQ)
+    assert "restart=True" in caught.value.remedy

@@ -68,6 +68,15 @@ def test_public_names_are_documented() -> None:
         assert name.startswith("__") or getattr(kvant, name).__doc__, name
 
 
+def test_stubs_of_the_extension_are_complete(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    settings = ["--mypy-config-file", str(PYTHON / "pyproject.toml")]
+    check = [sys.executable, "-m", "mypy.stubtest", "kvant._kvant", *settings]
+    environment = {**os.environ, "MYPYPATH": str(PYTHON)}
+    passed = subprocess.run(check, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert passed.returncode == 0, passed.stdout + passed.stderr
+
+
 def test_script_passes_strict_type_checks(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     script = tmp_path / "script.py"

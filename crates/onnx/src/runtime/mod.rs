@@ -24,6 +24,7 @@ use kvant_container::onnx::{GraphProto, ModelProto, data_type_bits};
 
 pub use choice::{ParseRuntimeChoiceError, RuntimeChoice, RuntimeOptions};
 pub use error::RuntimeError;
+pub use ort_library::look_in_packages;
 pub use session::{Session, Visit};
 
 use crate::data::{Array, Axis, type_of};

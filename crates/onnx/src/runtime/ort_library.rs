@@ -5,7 +5,7 @@
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use libloading::{Library, Symbol};
 use ort::environment::{Environment, EnvironmentBuilder, GlobalThreadPoolOptions};
@@ -27,6 +27,15 @@ pub(super) struct OnnxRuntime {
 }
 
 static LOADED: Mutex<Option<OnnxRuntime>> = Mutex::new(None);
+
+/// Directories of Python packages that the program knows.
+static KNOWN_PACKAGES: OnceLock<Vec<PathBuf>> = OnceLock::new();
+
+/// States directories of Python packages, in which ONNX Runtime is looked for before those that can be found. Only the first call has
+/// an effect.
+pub fn look_in_packages(directories: Vec<PathBuf>) {
+    _ = KNOWN_PACKAGES.set(directories);
+}
 
 /// Loads the library: the one named, else the first usable one of those found. The first call says the number of threads.
 pub(super) fn load(named: Option<&Path>, threads: Option<usize>) -> Result<OnnxRuntime, RuntimeError> {
@@ -128,7 +137,7 @@ fn version(path: &Path) -> Result<String, String> {
     }
 }
 
-/// Directories of Python packages that can be told without running Python: of the active environment, of the `python3` on
+/// Directories of Python packages that can be told without running Python: those that the program knows, of the active environment, of the `python3` on
 /// PATH where it is no script, of the user.
 fn site_packages() -> Vec<PathBuf> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
@@ -141,7 +150,7 @@ fn site_packages() -> Vec<PathBuf> {
             .collect::<Vec<_>>()
     });
     let user = std::env::home_dir().map(|home| home.join(".local"));
-    let mut found: Vec<PathBuf> = Vec::new();
+    let mut found: Vec<PathBuf> = KNOWN_PACKAGES.get().cloned().unwrap_or_default();
     for prefix in environments.chain(python).chain(user) {
         for directory in packages_below(&prefix) {
             if !found.contains(&directory) {
