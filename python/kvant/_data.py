@@ -246,8 +246,9 @@ def _is_turn(value: Any) -> bool:
 
 
 def _elements(data: Any, keyword: str) -> Iterable[Any]:
-    if isinstance(data, bytes) or not isinstance(data, Iterable):
-        # A DataLoader with an own __getitem__ only is iterable too.
-        if not hasattr(data, "__getitem__") or isinstance(data, bytes):
-            raise usage_error(f"{keyword} is of type {type(data).__name__}", _ACCEPTED)
-    return data  # type: ignore[no-any-return]
+    """The elements of an iterable, or of a data set that is indexed."""
+    is_iterable = isinstance(data, Iterable) or hasattr(data, "__getitem__")
+    if isinstance(data, bytes) or not is_iterable:
+        raise usage_error(f"{keyword} is of type {type(data).__name__}", _ACCEPTED)
+    elements: Iterable[Any] = iter(data)
+    return elements

@@ -17,7 +17,7 @@ __version__: str = _kvant.__version__
 
 
 def introduce() -> None:
-    """Tells the library how another process of the package is started, and where this one finds packages."""
+    """Informs the library how another process of the package is started, and where this one finds packages."""
     program = [sys.executable, "-m", "kvant"] if sys.executable else []
     _kvant.use_program(program, [entry for entry in sys.path if entry])
 

@@ -44,7 +44,8 @@ def test_every_option_has_a_keyword() -> None:
 
 
 def test_import_takes_less_than_a_tenth_of_a_second() -> None:
-    measure = "import time, sys; begun = time.perf_counter(); import kvant; print(time.perf_counter() - begun)"
+    # Time on the processor: that of the clock says how busy the machine is.
+    measure = "import time; begun = time.process_time(); import kvant; print(time.process_time() - begun)"
     run = [sys.executable, "-c", measure]
     times = [float(subprocess.run(run, capture_output=True, text=True, check=True).stdout) for _ in range(5)]
     assert min(times) < 0.1, times
