@@ -107,8 +107,9 @@ mod tests {
     fn parameters_have_the_types_of_their_options() {
         let all = parameters("quantize");
         let of = |id: &str| all.iter().find(|parameter| parameter.id == id).unwrap();
-        let kinds = ["model", "overwrite", "symmetric", "num_samples", "threads", "seed", "max_kl", "min_kv_scale", "scheme"]
-            .map(|id| of(id).kind);
+        let kinds =
+            ["model", "overwrite", "symmetric", "num_samples", "threads", "seed", "max_kl", "min_kv_scale", "scheme"]
+                .map(|id| of(id).kind);
         use ParameterKind::{Flag, Number, Path, Text, Whole, YesNo};
         assert_eq!(kinds, [Path, Flag, YesNo, Whole, Whole, Whole, Number, Number, Text]);
         assert_eq!((of("overrides").option.as_deref(), of("overrides").is_list), (Some("override"), true));
