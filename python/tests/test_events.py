@@ -111,7 +111,7 @@ def test_ctrl_c_stops_a_run_soon(llama: Path, tmp_path: Path) -> None:
         kvant.quantize(
             llama, data=tokens(4000), num_samples=4000, output=tmp_path / "out", progress=False, **CALIBRATED
         )
-    # The whole run takes a minute and more.
+    # The whole run takes several times as long.
     assert time.monotonic() - sent < 15
     assert not (tmp_path / "out").exists()
 
