@@ -51,7 +51,7 @@ pub enum ParameterKind {
     Text,
 }
 
-/// The options and arguments of a command, in the order of its help. An unknown command has none.
+/// The options and arguments of a command, in the order of its help. The list of an unknown command is empty.
 pub fn parameters(command: &str) -> Vec<Parameter> {
     let cli = Cli::command();
     let command = cli.find_subcommand(command);
