@@ -65,6 +65,7 @@ fn name(stage: Stage) -> &'static str {
         Stage::Algorithms => "running algorithms",
         Stage::Writing => "writing",
         Stage::Evaluation => "evaluating",
+        Stage::Generation => "generating",
         Stage::Search => "searching",
     }
 }
