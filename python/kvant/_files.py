@@ -142,7 +142,7 @@ def quantize(
             file].
         column: The field or column with the text, conversation or tokens [default: found by its name].
         shuffle: Use rows in random order.
-        seed: Seed of everything random in the data [default: 0].
+        seed: Seed of everything random [default: 0].
         precision: Precision of activations: f32, or bf16, which computes as a bf16 model does in torch and is
             faster [default: f32].
         max_memory: Memory for activations and Hessians, e.g. 500MB [default: 1GB].
@@ -309,7 +309,7 @@ def plan(
             file].
         column: The field or column with the text, conversation or tokens [default: found by its name].
         shuffle: Use rows in random order.
-        seed: Seed of everything random in the data [default: 0].
+        seed: Seed of everything random [default: 0].
         precision: Precision of activations: f32, or bf16, which computes as a bf16 model does in torch and is
             faster [default: f32].
         max_memory: Memory for activations and Hessians, e.g. 500MB [default: 1GB].
@@ -592,7 +592,7 @@ def sensitivity(
         data: Calibration data: .npz, .npy, .safetensors, a directory of them or of images, or `random`.
         calib: The same as data.
         num_samples: Number of samples to use [default: 128].
-        seed: Seed of everything random in the data [default: 0].
+        seed: Seed of everything random [default: 0].
         activation: Element type of activations, e.g. uint16 (`kvant list elements`).
         weight: Element type of weights, e.g. int4.
         symmetric: Whether activation codes are symmetric around zero.
