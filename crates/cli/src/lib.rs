@@ -11,6 +11,7 @@ mod failure;
 mod hint;
 mod interrupt;
 mod parameter;
+mod parse;
 mod printer;
 mod progress;
 #[cfg(test)]
@@ -24,12 +25,11 @@ pub use parameter::{Parameter, ParameterKind, parameters};
 pub use progress::{noun, resumed};
 pub use request::{Request, set_program};
 
-use args::{Cli, ColorWhen, GlobalArgs, ProgressWhen, typed};
-use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory, FromArgMatches, ValueEnum};
+use args::{ColorWhen, GlobalArgs, ProgressWhen};
+use clap::ValueEnum;
 use failure::{exit_code, for_command};
 use kvant::{Error, ErrorKind};
+use parse::{parse, usage_error};
 use printer::Printer;
 use std::ffi::OsString;
 
@@ -43,18 +43,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
             let result = crash::catch(|| commands::run(cli.command, &printer));
             conclude(&printer, result.map_err(|error| for_command(error, name)))
         }
-        Err(error) => refuse(&without_idle_tips(error), &args),
+        Err(error) => refuse(&error, &args),
     }
-}
-
-/// The command of a command line, with its options as they were typed.
-fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
-    let mut command = Cli::command();
-    let program = OsString::from("kvant");
-    let matches = command.try_get_matches_from_mut(std::iter::once(&program).chain(args))?;
-    let typed = typed(&command, &matches);
-    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-    Ok(Cli { command: cli.command.with_typed(typed), ..cli })
 }
 
 fn conclude(printer: &Printer, result: Result<(), Error>) -> u8 {
@@ -65,23 +55,6 @@ fn conclude(printer: &Printer, result: Result<(), Error>) -> u8 {
             exit_code(failure.kind)
         }
     }
-}
-
-/// Takes away the tip to put an argument behind `--`: no command takes values there.
-fn without_idle_tips(mut error: clap::Error) -> clap::Error {
-    let kind = ContextKind::Suggested;
-    match error.remove(kind) {
-        Some(ContextValue::StyledStrs(tips)) => {
-            let helps = |tip: &StyledStr| !tip.to_string().contains("as a value, use '--");
-            let tips: Vec<StyledStr> = tips.into_iter().filter(helps).collect();
-            if !tips.is_empty() {
-                error.insert(kind, ContextValue::StyledStrs(tips));
-            }
-        }
-        Some(other) => _ = error.insert(kind, other),
-        None => {}
-    }
-    error
 }
 
 /// Answers a command line that is not to be carried out: help, version or wrong usage.
@@ -102,7 +75,7 @@ fn refuse(error: &clap::Error, args: &[OsString]) -> u8 {
         return conclude(&printer, printer.data(text.trim_end()));
     }
     printer.message(text.trim_end());
-    printer.error_object(&usage_failure(&error.render().to_string()));
+    printer.error_object(&usage_error(error));
     exit_code(ErrorKind::Usage)
 }
 
@@ -113,12 +86,4 @@ fn typed_color(args: impl Iterator<Item = String>) -> ColorWhen {
     let joined = args.iter().filter_map(|arg| arg.strip_prefix("--color="));
     let said = behind.chain(joined).find_map(|when| ColorWhen::from_str(when, false).ok());
     said.unwrap_or(ColorWhen::Auto)
-}
-
-/// The message and the tip in what clap prints.
-fn usage_failure(text: &str) -> Error {
-    let message = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-    let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    let tip = text.lines().find_map(|line| line.trim_start().strip_prefix("tip: "));
-    Error::new(ErrorKind::Usage, message).with_hint(tip.map(str::to_owned))
 }

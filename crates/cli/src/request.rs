@@ -5,7 +5,7 @@ use crate::args::{
     OverwriteArgs, PlanArgs, QuantizeArgs, RecipeArgs, RunArgs, SamplingArgs, SensitivityArgs, VerifyArgs,
 };
 use crate::failure::usage;
-use crate::{parse, usage_failure, without_idle_tips};
+use crate::parse::{parse, usage_error};
 use kvant::{
     Commit, Conversion, Data, Error, Evaluation, Generation, GraphEngine, GraphRecipe, Job, Limits, Prompt,
     QualityLimits, Recipe, Sampling, Sensitivity, Sinks, Source, Verification,
@@ -42,7 +42,7 @@ impl Request {
     /// [`Usage`](kvant::ErrorKind::Usage) if clap refuses the arguments, or if they are none of a request.
     pub fn parse(command: &str, args: impl IntoIterator<Item = OsString>) -> Result<Request, Error> {
         let args: Vec<OsString> = std::iter::once(command.into()).chain(args).collect();
-        let cli = parse(&args).map_err(|error| usage_failure(&without_idle_tips(error).render().to_string()))?;
+        let cli = parse(&args).map_err(|error| usage_error(&error))?;
         Ok(match cli.command {
             Command::Quantize(args) => Request::Quantize(Box::new((*args).into())),
             Command::Plan(args) => Request::Plan(Box::new((*args).into())),
