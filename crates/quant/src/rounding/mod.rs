@@ -2,6 +2,7 @@
 //! Kvant. Every rounding makes a [`QuantTensor`](crate::QuantTensor).
 
 mod algorithm;
+mod bands;
 pub(crate) mod batch;
 mod gptq;
 mod hqq;
@@ -14,6 +15,7 @@ mod weights;
 
 pub(crate) use algorithm::built_in;
 pub use algorithm::{AnyRounding, Rounding, RoundingRow};
+pub use bands::nearest_in_bands;
 pub use gptq::{ColumnOrder, Damping, Gptq, GptqFactors, Groups, OrderError, Rounded, Variant};
 pub use hqq::Hqq;
 pub use nearest::{Nearest, nearest};

@@ -20,6 +20,11 @@ impl<'a> Weights<'a> {
         Weights { elements, rows, columns, stride: columns }
     }
 
+    /// A matrix of known shape, which may have no columns.
+    pub(super) fn of_shape(elements: Elements<'a>, rows: usize, columns: usize) -> Weights<'a> {
+        Weights { elements, rows, columns, stride: columns }
+    }
+
     /// Some columns of the matrix.
     pub fn columns(self, columns: Range<usize>) -> Weights<'a> {
         let end = self.elements.len().min((self.rows.saturating_sub(1)) * self.stride + columns.end);

@@ -7,10 +7,11 @@ use super::sweep::sweep;
 use super::{Damping, Gptq, Groups};
 use crate::hessian::{Hessian, HessianError};
 use crate::quant_tensor::QuantTensor;
-use crate::rounding::nearest::nearest_in_bands;
-use crate::rounding::{RoundingError, TensorContext};
+use crate::rounding::bands::nearest_in_bands;
+use crate::rounding::{RoundingError, TensorContext, Weights};
 use crate::scheme::TensorScheme;
 use kvant_numeric::ComputeDType;
+use kvant_numeric::kernel::Elements;
 use kvant_numeric::linalg::LowerBlocks;
 use kvant_numeric::simd::Isa;
 use std::borrow::Cow;
@@ -116,7 +117,8 @@ impl GptqFactors {
     ) -> Result<Rounded, RoundingError> {
         self.check(weights, rows)?;
         let weights = self.without_dead(weights);
-        let tensor = nearest_in_bands(scheme, context, &weights, rows, self.columns())?;
+        let tensor =
+            nearest_in_bands(scheme, context, Weights::of_shape(Elements::Values(&weights), rows, self.columns()))?;
         self.sweep(&weights, context, tensor)
     }
 
@@ -141,7 +143,9 @@ impl GptqFactors {
         if !weights.iter().all(|weight| weight.is_finite()) {
             return Err(RoundingError::NotFinite);
         }
-        let tensor = nearest_in_bands(scheme, context, &self.without_dead(parameters_from), rows, self.columns())?;
+        let from = self.without_dead(parameters_from);
+        let tensor =
+            nearest_in_bands(scheme, context, Weights::of_shape(Elements::Values(&from), rows, self.columns()))?;
         self.sweep(&self.without_dead(weights), context, tensor)
     }
 

@@ -3,8 +3,9 @@
 
 use super::Groups;
 use crate::quant_tensor::QuantTensor;
-use crate::rounding::nearest::range;
+use crate::rounding::bands::range;
 use crate::rounding::{RoundingError, Rtn, TensorContext};
+use kvant_numeric::kernel::Elements;
 use kvant_numeric::pack::transpose;
 use std::ops::Range;
 
@@ -31,7 +32,7 @@ impl Regroup {
             return Ok(None);
         }
         let scheme = tensor.scheme();
-        let range = context.range.or_else(|| scheme.needs_tensor_range().then(|| range(weights)));
+        let range = context.range.or_else(|| scheme.needs_tensor_range().then(|| range(Elements::Values(weights))));
         let rtn = Rtn::new(scheme, TensorContext { range, ..context })?;
         Ok(Some(Regroup { columns: tile.1, rtn }))
     }
