@@ -9,8 +9,7 @@ pub fn exit_code(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::System | ErrorKind::Unfit => 1,
         ErrorKind::Usage | ErrorKind::Internal => 2,
-        // As shells report a process that a signal has ended.
-        ErrorKind::Interrupted => 128 + interrupt::signal(),
+        ErrorKind::Interrupted => interrupt::exit_code(),
     }
 }
 

@@ -1,8 +1,7 @@
 //! Ctrl-C, and the signals that a system or a closed terminal ends processes with: the first asks the run to stop, the second
 //! ends the process. Commands that only read end at once.
 
-use crate::failure::exit_code;
-use kvant::{CancelToken, ErrorKind};
+use kvant::CancelToken;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -28,13 +27,14 @@ pub fn exit_on_signal() {
     on_signal(exit);
 }
 
-/// The signal that interrupted the run; the one of Ctrl-C if the system does not report it.
-pub fn signal() -> u8 {
-    u8::try_from(SIGNAL.load(Ordering::Relaxed)).unwrap_or(INTERRUPT)
+/// The exit code of a run that a signal interrupted, as shells report a process that it has ended. Where the system does not report the
+/// signal, it is that of Ctrl-C.
+pub fn exit_code() -> u8 {
+    128 + u8::try_from(SIGNAL.load(Ordering::Relaxed)).unwrap_or(INTERRUPT)
 }
 
 fn exit() {
-    std::process::exit(exit_code(ErrorKind::Interrupted).into());
+    std::process::exit(exit_code().into());
 }
 
 /// Calls `came` for each signal that is not ignored.
