@@ -399,6 +399,7 @@ mod run;
 mod sensitivity;
 mod settings;
 pub mod summary;
+pub mod tensor;
 pub mod text;
 mod verify;
 

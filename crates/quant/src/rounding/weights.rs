@@ -21,7 +21,7 @@ impl<'a> Weights<'a> {
     }
 
     /// A matrix of known shape, which may have no columns.
-    pub(super) fn of_shape(elements: Elements<'a>, rows: usize, columns: usize) -> Weights<'a> {
+    pub fn of_shape(elements: Elements<'a>, rows: usize, columns: usize) -> Weights<'a> {
         Weights { elements, rows, columns, stride: columns }
     }
 

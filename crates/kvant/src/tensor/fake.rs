@@ -1,0 +1,129 @@
+//! Fake quantization of a matrix: each number rounded to the nearest one that has a code.
+
+use super::matrix::Matrix;
+use super::quantized::{QuantizedMatrix, widened};
+use super::scheme::WeightScheme;
+use super::{of_activation, of_rounding};
+use crate::error::{Error, ErrorKind};
+use kvant_numeric::simd::Isa;
+use kvant_quant::activation::{ActivationQuantizer, StaticParameters};
+use kvant_quant::fake;
+use kvant_quant::parameters::{self, Affine};
+use kvant_quant::rounding::TensorContext;
+use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
+use rayon::prelude::*;
+
+/// Scales and zero points that a caller has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GivenParameters {
+    /// The scales, row-major: as many as the scheme has for the matrix.
+    pub scales: Vec<f32>,
+    /// The zero points, as many as scales, or none.
+    pub zero_points: Vec<f32>,
+}
+
+/// The values of a matrix after quantization.
+///
+/// `scheme` is that of a weight (`int4:g128`, a preset's name, a GGUF type) or of activations (`int8:tensor!static`,
+/// `e4m3:channel!dynamic`), for which rows are tokens and columns features. Without parameters they follow from the matrix.
+///
+/// # Errors
+/// As [`QuantizedMatrix::nearest`], and where parameters are missing, in excess or no scales.
+pub fn fake_quantize(matrix: &Matrix<'_>, scheme: &str, given: Option<GivenParameters>) -> Result<Vec<f32>, Error> {
+    if scheme.contains('!') {
+        let scheme: ActivationScheme = scheme.parse().map_err(|error: kvant_quant::scheme::SchemeError| {
+            Error::new(ErrorKind::Usage, error.to_string()).with_hint(Some(error.hint().to_owned()))
+        })?;
+        return of_activations(matrix, scheme, given);
+    }
+    let scheme: WeightScheme = scheme.parse()?;
+    match (given, scheme) {
+        (None, _) => Ok(QuantizedMatrix::nearest(matrix, &scheme)?.dequantize()),
+        (Some(given), WeightScheme::Layer(layer)) => on_parameters(matrix, layer.weight, &given),
+        (Some(_), WeightScheme::Ggml(kind)) => {
+            let message = format!("{kind} stores scales in its blocks: it takes none");
+            Err(Error::new(ErrorKind::Usage, message).with_hint(Some("leave them out".to_owned())))
+        }
+    }
+}
+
+/// A weight on the grid of a scheme without codes.
+pub(super) fn of_weight(matrix: &Matrix<'_>, scheme: TensorScheme) -> Result<Vec<f32>, Error> {
+    let (rows, columns) = matrix.shape();
+    let context = TensorContext::new(matrix.dtype().arithmetic());
+    fake::fake_quantize(scheme, context, matrix.dtype(), &matrix.values(), rows, columns).map_err(of_rounding)
+}
+
+fn of_activations(
+    matrix: &Matrix<'_>,
+    scheme: ActivationScheme,
+    given: Option<GivenParameters>,
+) -> Result<Vec<f32>, Error> {
+    if scheme.timing != Timing::Dynamic && given.is_none() {
+        let message = format!("`{scheme}` needs a scale");
+        return Err(
+            Error::new(ErrorKind::Usage, message).with_hint(Some("give the scale that an observer found".to_owned()))
+        );
+    }
+    let parameters = given.map(|GivenParameters { scales, zero_points }| StaticParameters { scales, zero_points });
+    let quantizer = ActivationQuantizer::new(scheme, parameters).map_err(|error| of_activation(&error))?;
+    let (arithmetic, (_, columns)) = (matrix.dtype().arithmetic(), matrix.shape());
+    let mut values = widened(matrix);
+    let apply = |rows: &mut [f32]| quantizer.apply(Isa::best(), arithmetic, rows, columns);
+    match quantizer.is_row_wise() {
+        true => values.par_chunks_mut(((1 << 16) / columns.max(1) + 1) * columns.max(1)).for_each(apply),
+        false => apply(&mut values),
+    }
+    Ok(values)
+}
+
+/// A weight under scales and zero points of any granularity.
+fn on_parameters(matrix: &Matrix<'_>, scheme: TensorScheme, given: &GivenParameters) -> Result<Vec<f32>, Error> {
+    let (rows, columns) = matrix.shape();
+    let granularity = match scheme {
+        TensorScheme::Int(int) => int.granularity,
+        TensorScheme::Float(float) if !float.scale.has_global_scale() => float.granularity,
+        _ => {
+            let hint = "leave the scale out: it is found from the tensor";
+            let error = Error::new(ErrorKind::Unsupported, format!("`{scheme}` takes no scale of its own"));
+            return Err(error.with_hint(Some(hint.to_owned())));
+        }
+    };
+    let scale_shape = granularity.scale_shape(rows, columns).map_err(|error| of_rounding(error.into()))?;
+    let tile = granularity.tile(rows, columns);
+    let count = scale_shape.0 * scale_shape.1;
+    if given.scales.len() != count || !(given.zero_points.is_empty() || given.zero_points.len() == count) {
+        let message = format!(
+            "`{scheme}` has {count} scales for {rows} x {columns} numbers, and {} scales with {} zero points were given",
+            given.scales.len(),
+            given.zero_points.len()
+        );
+        return Err(Error::new(ErrorKind::Usage, message));
+    }
+    if let Some(scale) = given.scales.iter().find(|scale| !(**scale > 0.0 && scale.is_finite())) {
+        return Err(Error::new(ErrorKind::Invalid, format!("{scale} is no scale: scales are finite and above zero")));
+    }
+    let mut values = widened(matrix);
+    values.par_chunks_mut(columns.max(1)).enumerate().for_each(|(row, values)| {
+        let line = row / tile.0.max(1) * scale_shape.1;
+        for (column, value) in values.iter_mut().enumerate() {
+            let place = line + column / tile.1.max(1);
+            let zero_point = given.zero_points.get(place).map_or(0.0, |point| f64::from(*point));
+            *value = on_grid(scheme, *value, Affine { scale: given.scales[place], zero_point });
+        }
+    });
+    Ok(values)
+}
+
+/// A value rounded to one that has a code.
+fn on_grid(scheme: TensorScheme, value: f32, affine: Affine) -> f32 {
+    match scheme {
+        _ if value.is_nan() => value,
+        TensorScheme::Int(int) => {
+            let code = parameters::quantize(int.format, value, 1.0 / affine.scale, affine.zero_point);
+            parameters::dequantize(code, affine)
+        }
+        TensorScheme::Float(float) => float.format.round(value / affine.scale) * affine.scale,
+        _ => value,
+    }
+}

@@ -1,0 +1,157 @@
+//! A quantized matrix in memory.
+
+use super::matrix::Matrix;
+use super::scheme::WeightScheme;
+use super::{fake, of_rounding};
+use crate::error::{Error, ErrorKind};
+use kvant_numeric::ggml::{self, GgmlType};
+use kvant_numeric::kernel::{FloatDType, widen_elements};
+use kvant_numeric::simd::Isa;
+use kvant_quant::rounding::{TensorContext, Weights, nearest_in_bands};
+use kvant_quant::scheme::{LayerScheme, TensorScheme};
+use kvant_quant::{Codes, QuantTensor};
+use rayon::prelude::*;
+
+/// A matrix after quantization.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuantizedMatrix {
+    scheme: WeightScheme,
+    pub(super) source: FloatDType,
+    rows: usize,
+    columns: usize,
+    pub(super) content: Content,
+}
+
+/// What is stored of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Content {
+    /// Codes with scales.
+    Codes(QuantTensor),
+    /// Blocks of a GGUF type, rows after one another.
+    Blocks(GgmlType, Vec<u8>),
+    /// Numbers on the grid of a scheme without codes.
+    Values(Vec<f32>),
+}
+
+impl QuantizedMatrix {
+    /// Rounds every number to the nearest code, as the engine rounds the weights of a model: on all threads, with the same codes for
+    /// any number of them.
+    ///
+    /// # Errors
+    /// *Invalid* for NaN, infinities and shapes that do not fit the scheme, *unsupported* for numbers that need scales beyond those that
+    /// the scheme stores.
+    pub fn nearest(matrix: &Matrix<'_>, scheme: &WeightScheme) -> Result<QuantizedMatrix, Error> {
+        let (rows, columns) = matrix.shape();
+        let content = match scheme {
+            WeightScheme::Layer(LayerScheme { weight, .. }) => match weight {
+                TensorScheme::Block(_) | TensorScheme::Cast(_) => Content::Values(fake::of_weight(matrix, *weight)?),
+                weight => {
+                    let weights = Weights::of_shape(matrix.elements(), rows, columns);
+                    let context = TensorContext::new(matrix.dtype().arithmetic());
+                    Content::Codes(nearest_in_bands(*weight, context, weights).map_err(of_rounding)?)
+                }
+            },
+            WeightScheme::Ggml(kind) => Content::Blocks(*kind, blocks(matrix, *kind)?),
+        };
+        Ok(QuantizedMatrix { scheme: *scheme, source: matrix.dtype(), rows, columns, content })
+    }
+
+    /// A matrix whose codes were chosen elsewhere.
+    pub(super) fn of_codes(scheme: LayerScheme, source: FloatDType, tensor: QuantTensor) -> QuantizedMatrix {
+        let (rows, columns) = tensor.shape();
+        QuantizedMatrix { scheme: WeightScheme::Layer(scheme), source, rows, columns, content: Content::Codes(tensor) }
+    }
+
+    /// Its scheme.
+    pub fn scheme(&self) -> WeightScheme {
+        self.scheme
+    }
+
+    /// Rows and columns.
+    pub fn shape(&self) -> (usize, usize) {
+        (self.rows, self.columns)
+    }
+
+    /// The codes with their scales; `None` for blocks of GGUF types and schemes without codes.
+    pub fn tensor(&self) -> Option<&QuantTensor> {
+        match &self.content {
+            Content::Codes(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    /// The blocks of a GGUF type, rows after one another.
+    pub fn blocks(&self) -> Option<&[u8]> {
+        match &self.content {
+            Content::Blocks(_, bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The codes; `None` as for [`tensor`](Self::tensor).
+    pub fn codes(&self) -> Option<&Codes> {
+        self.tensor().map(QuantTensor::codes)
+    }
+
+    /// Rows and columns of the scales; `(0, 0)` without scales.
+    pub fn scale_shape(&self) -> (usize, usize) {
+        self.tensor().map_or((0, 0), QuantTensor::scale_shape)
+    }
+
+    /// Its numbers in f32, row-major.
+    pub fn dequantize(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.rows * self.columns];
+        let band = (1 << 16) / self.columns.max(1) + 1;
+        let bands = values.par_chunks_mut((band * self.columns).max(1)).enumerate();
+        match &self.content {
+            Content::Codes(tensor) => bands.for_each_init(Vec::new, |buffer: &mut Vec<f32>, (index, out)| {
+                let first = index * band;
+                buffer.clear();
+                let rows = first..first + out.len() / self.columns;
+                tensor.dequantize_rows(Isa::best(), rows, 0..self.columns, buffer);
+                out.copy_from_slice(buffer);
+            }),
+            Content::Blocks(kind, bytes) => {
+                let row_bytes = kind.row_bytes(self.columns).unwrap_or(0);
+                bands.for_each(|(index, out)| {
+                    ggml::dequantize(Isa::best(), *kind, &bytes[index * band * row_bytes..], out);
+                });
+            }
+            Content::Values(known) => values.copy_from_slice(known),
+        }
+        values
+    }
+}
+
+/// Blocks of a GGUF type.
+fn blocks(matrix: &Matrix<'_>, kind: GgmlType) -> Result<Vec<u8>, Error> {
+    let (rows, columns) = matrix.shape();
+    let Some(row_bytes) = kind.row_bytes(columns) else {
+        let message =
+            format!("rows of {columns} numbers are not a multiple of {kind}'s block of {}", kind.block_elements());
+        return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some("use a type of smaller blocks".to_owned())));
+    };
+    let values = matrix.values();
+    if !values.iter().all(|value| value.is_finite()) {
+        return Err(of_rounding(kvant_quant::rounding::RoundingError::NotFinite));
+    }
+    let mut bytes = vec![0; rows * row_bytes];
+    let band = (1 << 16) / columns.max(1) + 1;
+    let bands = bytes.par_chunks_mut((band * row_bytes).max(1)).zip(values.par_chunks((band * columns).max(1)));
+    bands.for_each(|(out, values)| ggml::quantize(Isa::best(), kind, columns, values, None, out));
+    match ggml::first_saturated(kind, &values, &bytes) {
+        None => Ok(bytes),
+        Some(index) => {
+            let message = format!("the value {:e} at index {index} is beyond what {kind} holds", values[index]);
+            Err(Error::new(ErrorKind::Unsupported, message).with_hint(Some("use a type of wider range".to_owned())))
+        }
+    }
+}
+
+/// The numbers of a matrix in f32, in place of what a buffer had.
+pub(super) fn widened(matrix: &Matrix<'_>) -> Vec<f32> {
+    let (rows, columns) = matrix.shape();
+    let mut values = vec![0.0; rows * columns];
+    widen_elements(Isa::best(), matrix.elements(), &mut values);
+    values
+}

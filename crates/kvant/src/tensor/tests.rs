@@ -1,0 +1,185 @@
+//! Single tensors against whole runs, and the schemes among one another.
+
+use super::*;
+use crate::{CancelToken, Job};
+use kvant_container::Checkpoint;
+use kvant_gguf::ftype::FTYPES;
+use kvant_numeric::kernel::FloatDType;
+use kvant_quant::scheme::PRESETS;
+use std::error::Error as StdError;
+use std::sync::atomic::AtomicBool;
+
+const ROWS: usize = 256;
+const COLUMNS: usize = 256;
+
+/// Numbers of uneven magnitudes, as bytes.
+fn numbers(count: usize) -> Vec<u8> {
+    let value = |i: usize| (((i * 2_654_435_769) >> 7) % 1999) as f32 / 500.0 - 1.9 + ((i % 97) as f32 / 20.0).sin();
+    (0..count).flat_map(|i| value(i).to_le_bytes()).collect()
+}
+
+fn values(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn signal_to_noise(values: &[f32], restored: &[f32]) -> f64 {
+    let power = |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>();
+    let noise = power(&mut values.iter().zip(restored).map(|(v, r)| v - r));
+    10.0 * (power(&mut values.iter().copied()) / noise).log10()
+}
+
+#[test]
+fn every_listed_scheme_quantizes_and_fake_quantization_agrees() -> Result<(), Box<dyn StdError>> {
+    let bytes = numbers(ROWS * COLUMNS);
+    let matrix = Matrix::new("F32", &bytes, ROWS, COLUMNS)?;
+    let names = PRESETS.iter().map(|preset| preset.name).chain(FTYPES.iter().map(|row| row.name));
+    for name in names {
+        let quantized = QuantizedMatrix::nearest(&matrix, &name.parse()?)?;
+        let restored = quantized.dequantize();
+        let snr = signal_to_noise(&values(&bytes), &restored);
+        assert!(snr > if name.starts_with("TQ") || name.contains('2') { 2.0 } else { 8.0 }, "{name}: {snr}");
+        assert_eq!(fake_quantize(&matrix, name, None)?, restored, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn found_parameters_when_given_make_the_same_values() -> Result<(), Box<dyn StdError>> {
+    let bytes = numbers(ROWS * COLUMNS);
+    let matrix = Matrix::new("F32", &bytes, ROWS, COLUMNS)?;
+    for scheme in [
+        "int8:tensor",
+        "int4:g32",
+        "uint4:g64:zp",
+        "int8:channel@1",
+        "e4m3:channel",
+        "e2m1:g32:e8m0",
+        "e4m3:b128x128:f32",
+    ] {
+        let quantized = QuantizedMatrix::nearest(&matrix, &scheme.parse()?)?;
+        let tensor = quantized.tensor().ok_or("these schemes have codes")?;
+        let zero_points = tensor.zero_points().iter().map(|point| *point as f32).collect();
+        let given = GivenParameters { scales: tensor.scales().to_vec(), zero_points };
+        assert_eq!(fake_quantize(&matrix, scheme, Some(given))?, quantized.dequantize(), "{scheme}");
+    }
+    let error = fake_quantize(&matrix, "int4:g32", Some(GivenParameters { scales: vec![1.0], zero_points: vec![] }));
+    assert!(error.is_err_and(|error| error.message.contains("has 2048 scales")));
+    Ok(())
+}
+
+#[test]
+fn packed_tensors_are_those_that_a_run_writes() -> Result<(), Box<dyn StdError>> {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/models/nano_llama");
+    let source = Checkpoint::open(model.as_ref())?;
+    let directory = tempfile::tempdir()?;
+    let layer = "model.layers.1.mlp.up_proj";
+    let weight = source.tensor(&format!("{layer}.weight")).ok_or("the model has the layer")?;
+    let matrix = Matrix::new(&weight.dtype().to_string(), weight.bytes(), weight.shape()[0], weight.shape()[1])?;
+    for (scheme, format) in [
+        ("int4:g32", "quark"),
+        ("uint4:g32:zp", "awq"),
+        ("int4:g32", "gptq"),
+        ("int4:g32:zp", "compressed-tensors"),
+        ("e2m1:g32:e8m0", "quark"),
+        ("e2m1:g16:e4m3:f32", "compressed-tensors"),
+        ("e4m3:channel", "compressed-tensors"),
+    ] {
+        let mut job = Job::new(model);
+        job.recipe.scheme = Some(scheme.to_owned());
+        job.sinks.formats = vec![format.parse::<kvant_formats::format::FormatHandle>()?.into()];
+        let output = directory.path().join(format!("{}-{format}", scheme.replace(':', "-")));
+        job.sinks.output = Some(output.clone());
+        job.run(&mut (), &CancelToken::new())?;
+        let written = Checkpoint::open(&output)?;
+        let scheme = scheme.parse::<WeightScheme>()?.for_format(format)?;
+        let packed = QuantizedMatrix::nearest(&matrix, &scheme)?.packed(format, layer)?;
+        assert!(!packed.is_empty());
+        for tensor in packed {
+            let expected = written.tensor(&tensor.name).ok_or_else(|| format!("{format}: {}", tensor.name))?;
+            assert_eq!((tensor.dtype, &tensor.shape[..]), (expected.dtype(), expected.shape()), "{}", tensor.name);
+            assert!(tensor.bytes == expected.bytes(), "{scheme} {format} {}", tensor.name);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn formats_without_a_place_for_a_scheme_are_refused_with_a_remedy() -> Result<(), Box<dyn StdError>> {
+    let bytes = numbers(ROWS * COLUMNS);
+    let matrix = Matrix::new("F32", &bytes, ROWS, COLUMNS)?;
+    for (scheme, format) in
+        [("Q4_K", "awq"), ("int4:g32", "gguf"), ("mx6", "quark"), ("e4m3:tensor", "gptq"), ("int4:g32", "awk")]
+    {
+        let error = QuantizedMatrix::nearest(&matrix, &scheme.parse()?)?.packed(format, "").err().ok_or(scheme)?;
+        assert!(error.hint.is_some(), "{scheme} {format}: {error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn algorithms_lower_the_error_of_outputs() -> Result<(), Box<dyn StdError>> {
+    let (tokens, never) = (512, AtomicBool::new(false));
+    let bytes = numbers(ROWS * COLUMNS);
+    let matrix = Matrix::new("F32", &bytes, ROWS, COLUMNS)?;
+    // Inputs that are alike, so that one column can make up for another.
+    let input =
+        |i: usize| ((i / COLUMNS % 7) as f32 + 1.0) * ((i % COLUMNS) as f32 / 40.0).cos() + (i as f32 * 0.7).sin();
+    let inputs: Vec<u8> = (0..tokens * COLUMNS).flat_map(|i| input(i).to_le_bytes()).collect();
+    let mut sums = InputSums::new(COLUMNS, false);
+    sums.add(&Matrix::new("F32", &inputs, tokens, COLUMNS)?, None)?;
+    let hessian = sums.matrix();
+
+    let loss = |restored: &[f32]| {
+        let errors: Vec<f32> = values(&bytes).iter().zip(restored).map(|(value, restored)| value - restored).collect();
+        let of_row = |row: &[f32]| {
+            let terms = hessian
+                .chunks(COLUMNS)
+                .zip(row)
+                .map(|(line, e)| f64::from(*e) * line.iter().zip(row).map(|(h, e)| f64::from(h * e)).sum::<f64>());
+            terms.sum::<f64>()
+        };
+        errors.chunks(COLUMNS).map(of_row).sum::<f64>()
+    };
+    let scheme: WeightScheme = "int4:g64".parse()?;
+    let nearest = loss(&QuantizedMatrix::nearest(&matrix, &scheme)?.dequantize());
+    let again = InputSums::of_matrices(COLUMNS, &hessian, None)?;
+    for sums in [&sums, &again] {
+        let rounded = round(&matrix, &scheme, "gptq:damping=0.02", Some(sums), &never)?;
+        assert!(loss(&rounded.matrix.dequantize()) < 0.7 * nearest);
+    }
+    let error = round(&matrix, &scheme, "gptaq", Some(&sums), &never).err().ok_or("it needs the mismatch")?;
+    assert!(error.message.contains("inputs of the float model"), "{error}");
+    assert!(
+        round(&matrix, &scheme, "gptq", None, &never).is_err() && round(&matrix, &scheme, "awq", None, &never).is_err()
+    );
+    Ok(())
+}
+
+#[test]
+fn observers_find_the_parameters_of_static_activations() -> Result<(), Box<dyn StdError>> {
+    let bytes: Vec<u8> = [0.1f32, -25.5, 3.0, 12.75].iter().flat_map(|value| value.to_le_bytes()).collect();
+    let batch = Matrix::new("F32", &bytes, 2, 2)?;
+    let mut observer = TensorObserver::new("int8:tensor")?;
+    assert!(observer.parameters().is_err());
+    observer.update(&batch);
+    let found = observer.parameters()?;
+    assert_eq!(found.scales, [0.2]);
+    let given = GivenParameters { scales: found.scales, zero_points: found.zero_points };
+    let restored = fake_quantize(&batch, "int8:tensor!static", Some(given))?;
+    assert_eq!(restored[2], 3.0);
+    assert!(fake_quantize(&batch, "int8:tensor!static", None).is_err_and(|error| error.hint.is_some()));
+    assert_eq!(fake_quantize(&batch, "e4m3:channel!dynamic", None)?.len(), 4);
+    assert!(TensorObserver::new("mx6").is_err());
+    Ok(())
+}
+
+#[test]
+fn half_precision_and_fp8_numbers_are_read_as_they_are() -> Result<(), Box<dyn StdError>> {
+    let halves: Vec<u8> = (0..64u16).flat_map(|i| (0x3f80 + i).to_le_bytes()).collect();
+    let matrix = Matrix::new("BF16", &halves, 1, 64)?;
+    assert_eq!(matrix.dtype(), FloatDType::Bf16);
+    assert_eq!(matrix.values()[1], 1.007_812_5);
+    assert_eq!(Matrix::new("F8_E4M3", &[0x38, 0xb8], 1, 2)?.values().as_ref(), [1.0, -1.0]);
+    assert!(Matrix::new("I64", &halves, 1, 16).is_err() && Matrix::new("F32", &halves, 1, 64).is_err());
+    Ok(())
+}
