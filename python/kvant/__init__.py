@@ -7,10 +7,17 @@ The functions do what the commands of `kvant` do, with the same options as keywo
 * `evaluate` measures a model, `verify` checks whether it is valid and loads, `inspect` shows its contents;
 * `sensitivity` ranks the layers of an ONNX graph.
 
-Each returns a report, a frozen dataclass that notebooks show as a table. Errors are `KvantError`s with a `remedy`;
-warnings are `KvantWarning`s; notes go to the logger `kvant`. Ctrl-C stops a call, and the same call resumes its
-work. Other threads run meanwhile.
+Single tensors of numpy and torch are quantized by `quantize_tensor`, `fake_quantize`, `round_tensor` and `gptq`, with a
+`Hessian` or an `Observer` for what calibration finds.
+
+Each function on a model returns a report, a frozen dataclass that notebooks show as a table. Errors are `KvantError`s
+with a `remedy`; warnings are `KvantWarning`s; notes go to the logger `kvant`. Ctrl-C stops a call, and the same call
+resumes its work. Other threads run meanwhile.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from kvant._errors import (
     FileError,
@@ -35,29 +42,60 @@ from kvant._reports import (
 )
 from kvant._run import __version__
 
+if TYPE_CHECKING:
+    from kvant._tensors import (
+        Hessian,
+        Observer,
+        QuantTensor,
+        fake_quantize,
+        gptq,
+        quantize_tensor,
+        round_tensor,
+    )
+
 __all__ = [
     "ConvertReport",
     "EvaluateReport",
+    "FileError",
+    "Hessian",
     "InspectReport",
     "InternalError",
     "InvalidError",
     "KvantError",
     "KvantWarning",
+    "Observer",
     "PlanReport",
     "QualityError",
+    "QuantTensor",
     "QuantizeReport",
     "Report",
     "SensitivityReport",
     "UnsupportedError",
     "UsageError",
-    "FileError",
     "VerifyReport",
     "__version__",
     "convert",
     "evaluate",
+    "fake_quantize",
+    "gptq",
     "inspect",
     "plan",
     "quantize",
+    "quantize_tensor",
+    "round_tensor",
     "sensitivity",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs numpy is imported on first use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kvant import _tensors
+
+    return getattr(_tensors, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,6 +6,7 @@ mod parameters;
 mod request;
 mod run;
 mod spelling;
+mod tensor;
 
 use kvant::look_in_packages;
 use kvant_cli::set_program;
@@ -26,6 +27,8 @@ mod kvant_module {
     use crate::parameters::{is_graph, parameters, spelled};
     #[pymodule_export]
     use crate::run::run;
+    #[pymodule_export]
+    use crate::tensor::{Hessian, Observer, QuantTensor, fake_quantize, quantize_tensor, round_tensor};
     use pyo3::prelude::*;
 
     #[pymodule_init]

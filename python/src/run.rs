@@ -158,7 +158,7 @@ fn answer_json(result: Result<Answer, Error>, command: &str, spelling: &Spelling
 }
 
 /// An error as an object with `kind`, `message`, `remedy` and `remedies`.
-fn error_json(error: Error, command: &str, spelling: &Spelling) -> Value {
+pub fn error_json(error: Error, command: &str, spelling: &Spelling) -> Value {
     let error = spelled_for(error, command);
     let mut remedies = error.remedies_json();
     for remedy in remedies.as_array_mut().into_iter().flatten() {
