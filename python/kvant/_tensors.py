@@ -42,8 +42,8 @@ class QuantTensor:
         shape: The shape of the tensor.
         dtype: The dtype of the codes, such as `int4` or `e4m3`; None for schemes without codes.
         codes: The codes, of the tensor's shape: int8 or uint8 for at most eight bits, otherwise int16 or int32; the
-            bits of small floats as uint8. For GGUF types the blocks, uint8 [rows, bytes of a row]. None for schemes whose
-            values have no codes of their own (mx6, mx9, bfp16, mxint8, bf16, f16).
+            bits of small floats as uint8. For GGUF types the blocks, uint8 [rows, bytes of a row]. None for schemes
+            whose values have no codes of their own (mx6, mx9, bfp16, mxint8, bf16, f16).
         scale: The scales, float32: a number for the tensor, [channels], [rows, groups] or [row blocks, column blocks].
             None without scales.
         zero_point: The zero points, of the scales' shape: int32, or float32 for float zero points. None where the code
@@ -112,6 +112,8 @@ class QuantTensor:
 
     def dequantize(self) -> Array:
         """The values of the codes: an array of the shape, type and library of what was quantized."""
+        if self._origin.dtype in ("float16", "bfloat16"):
+            return self._origin.halves(self._made.dequantize_to_half(self._origin.dtype == "bfloat16"))
         return self._origin.floats(self._made.dequantize())
 
     def packed(self, format: str, name: str = "") -> dict[str, Array]:
@@ -344,6 +346,12 @@ class _Origin:
         if self.torch is not None:
             return self.torch.from_numpy(values).to(getattr(self.torch, self.dtype))
         return values.astype(_numpy_dtype(self.dtype), copy=False)
+
+    def halves(self, data: numpy.typing.NDArray[numpy.uint8]) -> Array:
+        """Values of two bytes of the same shape, type and library."""
+        if self.torch is not None:
+            return self.torch.from_numpy(data).view(getattr(self.torch, self.dtype)).reshape(self.shape)
+        return data.view(_numpy_dtype(self.dtype)).reshape(self.shape)
 
     def stored(self, data: numpy.typing.NDArray[numpy.uint8], dtype: str, shape: Sequence[int]) -> Array:
         """A tensor of a checkpoint."""

@@ -4,8 +4,8 @@
 use crate::run::error_json;
 use crate::spelling::Spelling;
 use kvant::tensor::{
-    Codes, GivenParameters, InputSums, Matrix, QuantizedMatrix, TensorObserver, WeightScheme, fake_quantize as faked,
-    round,
+    Codes, FloatDType, GivenParameters, InputSums, Matrix, QuantizedMatrix, TensorObserver, WeightScheme,
+    fake_quantize as faked, round,
 };
 use kvant::{Error, ErrorKind};
 
@@ -110,6 +110,12 @@ impl QuantTensor {
     /// The values of the codes, row-major.
     fn dequantize<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f32>> {
         py.detach(|| self.0.dequantize()).into_pyarray(py)
+    }
+
+    /// The same as bits of float16 or bfloat16, two bytes each.
+    fn dequantize_to_half<'py>(&self, py: Python<'py>, is_bfloat16: bool) -> Bound<'py, PyArray1<u8>> {
+        let dtype = if is_bfloat16 { FloatDType::Bf16 } else { FloatDType::F16 };
+        py.detach(|| self.0.dequantize_to_half(dtype)).into_pyarray(py)
     }
 
     /// The tensors that it becomes in a format: names, types, shapes and bytes.

@@ -23,6 +23,7 @@ pub mod ggml;
 pub mod kernel;
 pub mod linalg;
 pub mod pack;
+pub mod parts;
 pub mod simd;
 
 pub use arithmetic::ComputeDType;

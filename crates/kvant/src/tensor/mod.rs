@@ -22,6 +22,7 @@ mod rounding;
 mod scheme;
 
 pub use fake::{GivenParameters, fake_quantize};
+pub use kvant_numeric::kernel::FloatDType;
 pub use kvant_quant::Codes;
 pub use matrix::Matrix;
 pub use observer::{Observed, TensorObserver};

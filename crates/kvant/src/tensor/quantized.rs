@@ -5,12 +5,15 @@ use super::scheme::WeightScheme;
 use super::{fake, of_rounding};
 use crate::error::{Error, ErrorKind};
 use kvant_numeric::ggml::{self, GgmlType};
-use kvant_numeric::kernel::{FloatDType, widen_elements};
+use kvant_numeric::kernel::{FloatDType, narrow_to_bf16, narrow_to_f16, widen_elements};
+use kvant_numeric::parts::in_parts;
 use kvant_numeric::simd::Isa;
 use kvant_quant::rounding::{TensorContext, Weights, nearest_in_bands};
 use kvant_quant::scheme::{LayerScheme, TensorScheme};
 use kvant_quant::{Codes, QuantTensor};
 use rayon::prelude::*;
+use std::convert::Infallible;
+use std::ops::Range;
 
 /// A matrix after quantization.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,26 +103,58 @@ impl QuantizedMatrix {
 
     /// Its numbers in f32, row-major.
     pub fn dequantize(&self) -> Vec<f32> {
-        let mut values = vec![0.0; self.rows * self.columns];
-        let band = (1 << 16) / self.columns.max(1) + 1;
-        let bands = values.par_chunks_mut((band * self.columns).max(1)).enumerate();
+        if let Content::Values(values) = &self.content {
+            return values.clone();
+        }
+        self.in_bands(1, |values, _: &mut ()| values)
+    }
+
+    /// Its numbers as little-endian bytes of f16 or bf16, the nearest ones; of bf16 for other types.
+    pub fn dequantize_to_half(&self, dtype: FloatDType) -> Vec<u8> {
+        self.in_bands(2, |values, halves: &mut Vec<[u8; 2]>| {
+            halves.resize(values.len(), [0; 2]);
+            match dtype {
+                FloatDType::F16 => narrow_to_f16(Isa::best(), values, halves),
+                _ => narrow_to_bf16(Isa::best(), values, halves),
+            }
+            halves.as_flattened()
+        })
+    }
+
+    /// Makes something of the numbers of each band of rows, `size` elements for a number.
+    fn in_bands<T: Copy + Send + Sync, B: Default>(
+        &self,
+        size: usize,
+        make: impl for<'b> Fn(&'b [f32], &'b mut B) -> &'b [T] + Sync + Send,
+    ) -> Vec<T> {
+        let columns = self.columns;
+        let band = (1 << 16) / columns.max(1) + 1;
+        let state = || (Vec::new(), B::default());
+        let made = in_parts(self.rows * columns * size, band * columns * size, state, |(values, made), positions| {
+            let rows = positions.start / size / columns..positions.end / size / columns;
+            self.read_rows(rows, values);
+            Ok::<_, Infallible>((make(values, made), ()))
+        });
+        match made {
+            Ok((made, _)) => made,
+            Err(never) => match never {},
+        }
+    }
+
+    /// The numbers of some rows, in place of what a buffer had.
+    fn read_rows(&self, rows: Range<usize>, values: &mut Vec<f32>) {
+        values.clear();
         match &self.content {
-            Content::Codes(tensor) => bands.for_each_init(Vec::new, |buffer: &mut Vec<f32>, (index, out)| {
-                let first = index * band;
-                buffer.clear();
-                let rows = first..first + out.len() / self.columns;
-                tensor.dequantize_rows(Isa::best(), rows, 0..self.columns, buffer);
-                out.copy_from_slice(buffer);
-            }),
+            Content::Codes(tensor) => tensor.dequantize_rows(Isa::best(), rows, 0..self.columns, values),
             Content::Blocks(kind, bytes) => {
                 let row_bytes = kind.row_bytes(self.columns).unwrap_or(0);
-                bands.for_each(|(index, out)| {
-                    ggml::dequantize(Isa::best(), *kind, &bytes[index * band * row_bytes..], out);
-                });
+                values.resize(rows.len() * self.columns, 0.0);
+                ggml::dequantize(Isa::best(), *kind, &bytes[rows.start * row_bytes..rows.end * row_bytes], values);
             }
-            Content::Values(known) => values.copy_from_slice(known),
+            Content::Values(known) => {
+                values.extend_from_slice(&known[rows.start * self.columns..rows.end * self.columns]);
+            }
         }
-        values
     }
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::{CancelToken, Job};
 use kvant_container::Checkpoint;
 use kvant_gguf::ftype::FTYPES;
+use kvant_numeric::ComputeDType;
 use kvant_numeric::kernel::FloatDType;
 use kvant_quant::scheme::PRESETS;
 use std::error::Error as StdError;
@@ -39,6 +40,9 @@ fn every_listed_scheme_quantizes_and_fake_quantization_agrees() -> Result<(), Bo
         let snr = signal_to_noise(&values(&bytes), &restored);
         assert!(snr > if name.starts_with("TQ") || name.contains('2') { 2.0 } else { 8.0 }, "{name}: {snr}");
         assert_eq!(fake_quantize(&matrix, name, None)?, restored, "{name}");
+        let halves = quantized.dequantize_to_half(FloatDType::Bf16);
+        let exact = Matrix::new("BF16", &halves, ROWS, COLUMNS)?.values().into_owned();
+        assert!(exact.iter().zip(&restored).all(|(half, value)| *half == ComputeDType::Bf16.round(*value)), "{name}");
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use crate::observer::ObserverRef;
 use crate::quant_tensor::{Codes, QuantParts, QuantTensor};
 use crate::scheme::{Axis, Granularity, TensorScheme};
 use kvant_numeric::kernel::{Elements, Range, element_ranges};
+use kvant_numeric::parts::in_parts;
 use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
 
@@ -33,25 +34,20 @@ pub fn nearest_in_bands(
     let range = context.range.or_else(|| scheme.needs_tensor_range().then(|| tensor_range(weights)));
     let rtn = Rtn::new(scheme, TensorContext { range, ..context })?;
 
-    let mut codes = vec![0; rows * columns];
-    let round = |(scratch, out): &mut (Scratch, QuantTensor), (index, codes): (usize, &mut [u8])| {
-        let first = index * band;
+    let state = || (Scratch::default(), rtn.empty(columns));
+    let (codes, parameters) = in_parts(rows * columns, band * columns, state, |(scratch, out), codes| {
         out.clear();
-        rtn.round_onto(weights.rows(first..first + codes.len() / columns), scratch, out)?;
-        codes.copy_from_slice(out.code_bytes().unwrap_or_default());
-        Ok((out.scales.clone(), out.zero_points.clone(), out.global_scale))
-    };
-    let parameters = codes.par_chunks_mut(band * columns).enumerate();
-    let parameters = parameters.map_init(|| (Scratch::default(), rtn.empty(columns)), round);
-    let parameters = parameters.collect::<Result<Vec<_>, RoundingError>>()?;
+        rtn.round_onto(weights.rows(codes.start / columns..codes.end / columns), scratch, out)?;
+        let parameters = (out.scales.clone(), out.zero_points.clone(), out.global_scale);
+        Ok::<_, RoundingError>((out.code_bytes().unwrap_or_default(), parameters))
+    })?;
 
     let global_scale = parameters.first().and_then(|(_, _, global_scale)| *global_scale);
     let shares_one = scheme.granularity() == Some(Granularity::Tensor);
-    let (mut scales, mut zero_points) = (Vec::new(), Vec::new());
-    for (band_scales, band_zero_points, _) in parameters.iter().take(if shares_one { 1 } else { usize::MAX }) {
-        scales.extend_from_slice(band_scales);
-        zero_points.extend_from_slice(band_zero_points);
-    }
+    let bands = if shares_one { &parameters[..parameters.len().min(1)] } else { &parameters[..] };
+    let scales: Vec<&[f32]> = bands.iter().map(|(scales, _, _)| scales.as_slice()).collect();
+    let zero_points: Vec<&[f64]> = bands.iter().map(|(_, zero_points, _)| zero_points.as_slice()).collect();
+    let (scales, zero_points) = (scales.concat(), zero_points.concat());
     let parts = QuantParts { codes: Codes::Bytes(codes), scales, zero_points, global_scale };
     Ok(QuantTensor::new(scheme, rows, columns, parts)?)
 }
