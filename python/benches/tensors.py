@@ -1,7 +1,7 @@
 """Speed of quantize_tensor and dequantize on one weight in bfloat16, in GB/s of its bytes.
 
-Compare with `cargo bench -p kvant-quant --bench throughput -- avx512`, which rounds and packs the same amount into memory that
-it has: run both in turn, on as many threads (two there).
+Compare with `cargo bench -p kvant-quant --bench throughput -- avx512`, which rounds and packs the same amount into
+memory that it has, on two threads, and knows the range of the tensor: run both in turn.
 
     RAYON_NUM_THREADS=2 python benches/tensors.py [SCHEME ...]
 """
