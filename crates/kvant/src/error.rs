@@ -81,6 +81,16 @@ impl Error {
         Error { hint, remedies, ..self }
     }
 
+    /// The same without the advice to keep a layer whose values no code represents, for outputs that cannot keep such values either.
+    pub(crate) fn without_keeping_layers(self) -> Error {
+        let keeps = |remedy: &Remedy| matches!(remedy, Remedy::ExcludeLayer(_) | Remedy::SkipVerification(_));
+        if !self.remedies.iter().any(|remedy| matches!(remedy, Remedy::ExcludeLayer(_))) {
+            return self;
+        }
+        let remedies = self.remedies.iter().filter(|remedy| !keeps(remedy)).cloned().collect();
+        self.with_remedies(remedies)
+    }
+
     /// The remedies, which a front end shows as options or arguments. [`hint`](Self::hint) is their text.
     ///
     /// ```

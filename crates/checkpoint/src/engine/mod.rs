@@ -16,7 +16,7 @@ pub use output::{Committed, Output, Start};
 pub use output_plan::{CompletePlan, Form, OutputPlan};
 pub(crate) use turns::take_turns;
 pub use verify::Verify;
-pub(crate) use verify::refuse_foreseen;
+pub(crate) use verify::{accept, refuse_errors, refuse_foreseen};
 
 use crate::plan::{CalibratedPlan, Job, KeptTensor, ParameterTensor, Plan, TensorAction};
 use kvant_container::unfinished::{Entry, Written};
@@ -172,7 +172,7 @@ impl Diagnostic for EngineError {
             EngineError::Weight { excludable: Some(layer), .. } => vec![
                 Remedy::text("download the file again, or make it again from the original model"),
                 Remedy::ExcludeLayer(layer.clone()),
-                Remedy::SkipVerification("keep the layer as it is, NaN included"),
+                Remedy::SkipVerification("keep the layer as it is, with such values"),
             ],
             EngineError::VerificationFailed { output, .. } => vec![
                 Remedy::command(format!("verify {}", shell_word(output)), "lists all findings"),
@@ -198,7 +198,7 @@ impl Diagnostic for EngineError {
             }
             EngineError::Weight { excludable: Some(layer), .. } => Some(format!(
                 "download the file again, or make it again from the original model; ‹exclude› '{layer}' with ‹no-verify› keeps \
-                 the layer as it is, NaN included (exclude the layers that loaders fuse with it too: q, k and v; gate and up)"
+                 the layer as it is, with such values (exclude the layers that loaders fuse with it too: q, k and v; gate and up)"
             )),
             EngineError::SourceChanged(_) | EngineError::SourceLost(_) | EngineError::TensorVanished(_) => {
                 Some("run again, and do not change the source while it is read".to_owned())

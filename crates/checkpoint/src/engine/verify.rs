@@ -3,7 +3,7 @@
 
 use super::EngineError;
 use kvant_formats::verify::{Options, Reads, verify};
-use kvant_quant::finding::Finding;
+use kvant_quant::finding::{Finding, Severity};
 use std::path::Path;
 
 /// Whether a complete output is verified before it is committed.
@@ -19,9 +19,17 @@ pub enum Verify {
 ///
 /// # Errors
 /// [`EngineError::VerificationFailed`] where a check finds an error.
-pub(super) fn accept(output: &Path) -> Result<(), EngineError> {
+pub(crate) fn accept(output: &Path) -> Result<(), EngineError> {
     let report = verify(output, &Options { reads: Reads::Floats, ..Options::default() })?;
-    let errors: Vec<_> = report.errors().collect();
+    refuse_errors(output, &report.findings)
+}
+
+/// Refuses an output for the errors among findings.
+///
+/// # Errors
+/// [`EngineError::VerificationFailed`] with the first of them.
+pub(crate) fn refuse_errors(output: &Path, findings: &[Finding]) -> Result<(), EngineError> {
+    let errors: Vec<_> = findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
     match errors.first() {
         None => Ok(()),
         Some(first) => Err(EngineError::VerificationFailed {

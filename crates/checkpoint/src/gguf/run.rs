@@ -226,8 +226,9 @@ impl TensorWork<'_> {
 
     fn weight_error(&self, task: &TensorSliceTask<'_>, reason: String) -> EngineError {
         let (tensor, file) = self.source_of(task);
-        // A type that a recipe or its mix chose can be left to the source.
+        // A type that a recipe or its mix chose can be left to the source, of which blocks are copied. Values of a checkpoint are not.
         let chosen = matches!(task.tensor.reason, Reason::Ftype | Reason::Override | Reason::FallBack { .. });
+        let chosen = chosen && self.checkpoint.gguf().is_some();
         EngineError::Weight { tensor, excludable: chosen.then(|| task.tensor.name.clone()), file, reason }
     }
 

@@ -99,3 +99,26 @@ fn foreign_graph_is_kept_despite_interrupted_work() {
     );
     assert_eq!(fs::read_to_string(place.path("model.onnx")).unwrap(), "mine");
 }
+
+/// Blocks that are copied are not quantized, and are looked at nevertheless.
+#[test]
+fn non_finite_blocks_of_a_gguf_source_are_refused_unless_verification_is_skipped() {
+    let place = place();
+    assert_eq!(place.run(&["quantize", "nano_llama", "-s", "Q8_0", "-o", "made.gguf"]).code, Some(0));
+    let whole = fs::read(place.path("made.gguf")).unwrap();
+    let file = kvant_container::gguf::GgufFile::open(&place.path("made.gguf")).unwrap();
+    let block = file.tensor("blk.1.ffn_down.weight").unwrap().bytes()[..34].to_vec();
+    drop(file);
+    let mut bytes = whole.clone();
+    let at = bytes.windows(34).position(|window| window == block).unwrap();
+    bytes[at..at + 2].copy_from_slice(&0x7c00_u16.to_le_bytes());
+    fs::write(place.path("damaged.gguf"), bytes).unwrap();
+    let line = ["convert", "damaged.gguf", "--to", "gguf", "-o", "out.gguf"];
+    let run = place.run(&line);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.stderr.contains("blk.1.ffn_down.weight: 1 block scale is NaN or infinite"), "{}", run.stderr);
+    assert!(!place.path("out.gguf").exists());
+    assert_eq!(place.run(&[&line[..], &["--no-verify"]].concat()).code, Some(0));
+    assert_eq!(place.run(&["convert", "made.gguf", "--to", "gguf", "-o", "again.gguf"]).code, Some(0));
+    assert!(fs::read(place.path("again.gguf")).unwrap() == whole);
+}

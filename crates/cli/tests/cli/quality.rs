@@ -298,6 +298,23 @@ fn non_finite_weights_are_named_before_calibration() {
     }
 }
 
+/// Advice to keep a layer as it is can be followed.
+#[test]
+fn non_finite_weights_are_kept_where_the_hint_says_so() {
+    let place = place();
+    damage(&place, "model.layers.1.self_attn.o_proj.weight", 131);
+    let keeps = ["--exclude", "model.layers.1.self_attn.o_proj", "--no-verify"];
+    for (format, is_told) in [("compressed-tensors", true), ("gguf", false), ("onnx", false)] {
+        let output = format!("out.{format}");
+        let line = ["quantize", "nano_llama", "-s", "int4:g64", "--format", format, "-o", &output];
+        let run = place.run(&line);
+        assert_eq!((run.code, run.stderr.contains("--exclude")), (Some(1), is_told), "{format}: {}", run.stderr);
+        assert!(!is_told || place.run(&[&line[..], &keeps].concat()).code == Some(0));
+    }
+    let run = place.run(&["quantize", "nano_llama", "-s", "Q4_0", "-o", "out.gguf"]);
+    assert!(run.code == Some(1) && !run.stderr.contains("--exclude"), "{}", run.stderr);
+}
+
 #[test]
 fn evaluation_names_the_tensor_that_makes_likelihoods_nan() {
     for tensor in ["model.layers.2.input_layernorm.weight", "model.layers.1.self_attn.o_proj.weight"] {

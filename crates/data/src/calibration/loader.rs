@@ -5,7 +5,7 @@ use super::encoder::{Encoder, Unusable};
 use super::files::{DataFile, Reading};
 use super::selection::{RowOrigin, Selection};
 use super::{CalibrationData, CalibrationDataError, FileProvenance, HeldOut, Options, Packing, Provenance, stream};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -175,6 +175,7 @@ impl Loader<'_> {
             samples: sequences.len(),
             samples_asked: self.options.samples,
             tokens: sequences.iter().map(Vec::len).sum(),
+            different_tokens: sequences.iter().flatten().collect::<HashSet<_>>().len(),
             held_out: HeldOut::of(&held_out),
             short_documents,
             sequence_length: length,

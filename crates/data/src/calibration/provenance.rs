@@ -10,6 +10,9 @@ use std::fmt;
 /// Fewer tokens than this, one sequence of the usual length, are warned of.
 const FEW_TOKENS: usize = 512;
 
+/// Data with fewer different tokens than this, such as blank lines, are warned of.
+const FEW_DIFFERENT: usize = 8;
+
 /// The provenance of calibration data, for the metadata of an output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Provenance {
@@ -21,6 +24,9 @@ pub struct Provenance {
     pub samples_asked: usize,
     /// Tokens in all sequences.
     pub tokens: usize,
+    /// Different tokens in all sequences.
+    #[serde(skip)]
+    pub different_tokens: usize,
     /// Held-out sequences, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out: Option<HeldOut>,
@@ -103,6 +109,11 @@ pub enum Warning {
         /// Their number.
         tokens: usize,
     },
+    /// Nearly all tokens are the same.
+    Monotonous {
+        /// The number of different ones.
+        different: usize,
+    },
     /// Rows were of no use.
     Skipped {
         /// The file's name.
@@ -144,6 +155,11 @@ impl fmt::Display for Warning {
                 "the calibration data contains only {} in all; results are unreliable with fewer than {FEW_TOKENS}",
                 number(tokens, "token"),
             ),
+            Warning::Monotonous { different } => write!(
+                f,
+                "the calibration data contains only {}, as blank lines do; results say nothing about other text",
+                number(*different, "different token"),
+            ),
             Warning::Skipped { file, rows: 1, why } => write!(f, "{file}: 1 row is {why}"),
             Warning::Skipped { file, rows, why } => write!(f, "{file}: {rows} rows are {why}"),
             Warning::Cut { file } => write!(f, "{file} is very long; only its beginning was read"),
@@ -165,9 +181,12 @@ impl Provenance {
         };
         let scarce = documents == 0 && tokens < FEW_TOKENS;
         let scarce = scarce.then_some(Warning::Scarce { tokens });
+        let different = self.different_tokens;
+        let monotonous =
+            (different < FEW_DIFFERENT && 16 * different < tokens).then_some(Warning::Monotonous { different });
         let bare = (conversations > 0).then_some(Warning::NoTemplate { conversations });
         let of_files = self.files.iter().flat_map(FileProvenance::warnings);
-        fewer.into_iter().chain(of_files).chain(bare).chain(scarce).collect()
+        fewer.into_iter().chain(of_files).chain(bare).chain(scarce).chain(monotonous).collect()
     }
 }
 

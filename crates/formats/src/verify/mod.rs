@@ -22,7 +22,9 @@ mod subject;
 pub use crate::loader_rules::{Loader, LoaderSupport, Loads, Reason, loaders};
 pub use check::{CHECKS, Check, Reads};
 pub use gguf::loaders as gguf_loaders;
-pub use gguf::{Declared as DeclaredInGguf, GGUF_CHECKS, GgufCheck, foreseen as foreseen_of_gguf};
+pub use gguf::{
+    Declared as DeclaredInGguf, GGUF_CHECKS, GgufCheck, foreseen as foreseen_of_gguf, of_values as values_of_gguf,
+};
 
 use crate::loader_rules::{Attention, LoaderQuery, ModelFacts, Sharding, judge};
 use check::opening;

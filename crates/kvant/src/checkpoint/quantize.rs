@@ -53,10 +53,12 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let run =
         Run { job, target, outputs: &outputs, checkpoint: &checkpoint, calibration, gate: gate.as_ref(), reporter };
     let work = match plan.blocks().is_empty() {
-        true => run.band_by_band(plan, claim)?,
-        false => run.block_by_block(plan, claim)?,
+        true => run.band_by_band(plan, claim),
+        false => run.block_by_block(plan, claim),
     };
-    let QuantizeWork { plan, output, done, blocks } = work;
+    let keeps_all_values = !job.sinks.wants_gguf() && !job.sinks.wants_graph();
+    let work = work.map_err(|error| if keeps_all_values { error } else { error.without_keeping_layers() });
+    let QuantizeWork { plan, output, done, blocks } = work?;
     let delivered = outputs.deliver(&plan, output, reporter)?;
     let measured = gate.and_then(|gate| gate.measured());
     let verified = if job.sinks.commit.no_verify { Vec::new() } else { warnings::of_verification(&delivered)? };

@@ -2,8 +2,11 @@
 //!
 //! Format: <https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT>, with its 64-bit extensions, which numpy uses.
 
+use std::io::Read;
 use std::path::Path;
 
+use flate2::CrcReader;
+use flate2::read::DeflateDecoder;
 use kvant_container::onnx::Bytes;
 
 use super::error::DataError;
@@ -28,6 +31,8 @@ struct ZipEntry {
     name: String,
     encrypted: bool,
     method: u16,
+    /// CRC-32 of the file in it, once inflated.
+    checksum: u32,
     compressed: u64,
     size: u64,
     offset: u64,
@@ -60,11 +65,28 @@ fn array(path: &Path, bytes: &Bytes, found: ZipEntry) -> Result<Stored, DataErro
         return Err(DataError::unsupported(place, "an encrypted entry"));
     }
     let contents = contents(bytes, &found).ok_or_else(|| DataError::invalid(&place, "contents beyond the file"))?;
+    let damaged = || DataError::invalid(&place, "its checksum is not that of its contents: the file is damaged");
     match found.method {
+        0 if checksum(&mut &contents[..]).ok() != Some(found.checksum) => Err(damaged()),
         0 => Stored::npy(place, name, contents),
-        8 => Stored::deflated_npy(place, name, contents, found.size),
+        8 => {
+            let made = Stored::deflated_npy(place.clone(), name, contents.clone(), found.size)?;
+            // As many bytes as the header has, which is no more than a compressed file of this size can have.
+            match checksum(&mut DeflateDecoder::new(&contents[..]).take(found.size)) {
+                Ok(sum) if sum == found.checksum => Ok(made),
+                Ok(_) => Err(damaged()),
+                Err(cause) => Err(DataError::invalid(&place, format!("broken compressed data: {cause}"))),
+            }
+        }
         other => Err(DataError::unsupported(place, format!("compression method {other}"))),
     }
+}
+
+/// The CRC-32 of everything that is read.
+fn checksum(contents: &mut dyn Read) -> std::io::Result<u32> {
+    let mut reader = CrcReader::new(contents);
+    std::io::copy(&mut reader, &mut std::io::sink())?;
+    Ok(reader.crc().sum())
 }
 
 /// Where the directory starts, and its number of entries.
@@ -98,6 +120,7 @@ fn central(bytes: &[u8], at: usize) -> Option<(ZipEntry, usize)> {
         name,
         encrypted: u16_at(head, 8)? & 1 != 0,
         method: u16_at(head, 10)?,
+        checksum: u32_at(head, 16)?,
         // The order of these in the 64-bit field, where they do not fit 32 bits.
         size: wide.or(u32_at(head, 24)?)?,
         compressed: wide.or(u32_at(head, 20)?)?,

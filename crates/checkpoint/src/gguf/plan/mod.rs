@@ -15,11 +15,13 @@ use kvant_weights::weight::RowMap;
 pub use tensor::{PlannedTensor, Reason};
 
 use super::recipe::GgufRecipe;
-use crate::engine::{CompletePlan, EngineError, Form, OutputPlan, refuse_foreseen};
+use crate::engine::{CompletePlan, EngineError, Form, OutputPlan, accept, refuse_errors, refuse_foreseen};
 use kvant_container::gguf::{GgufLayout, Metadata};
 use kvant_container::{Checkpoint, Geometry};
 use kvant_formats::verify::{self, DeclaredInGguf};
 use kvant_model::network::DroppedTensor;
+use std::collections::HashSet;
+use std::path::Path;
 
 /// A plan: everything that a run needs besides the weights.
 #[derive(Debug)]
@@ -121,4 +123,16 @@ impl OutputPlan for GgufPlan {
     }
 }
 
-impl CompletePlan for GgufPlan {}
+impl CompletePlan for GgufPlan {
+    fn accept(&self, output: &Path) -> Result<(), EngineError> {
+        accept(output)?;
+        // Other tensors were finite when they were quantized.
+        let is_taken =
+            |tensor: &&PlannedTensor| matches!(tensor.content, Content::Taken(_)) || tensor.carried.is_some();
+        let taken: HashSet<&str> = self.tensors.iter().filter(is_taken).map(|tensor| tensor.name.as_str()).collect();
+        if taken.is_empty() {
+            return Ok(());
+        }
+        refuse_errors(output, &verify::values_of_gguf(output, |name| taken.contains(name))?)
+    }
+}

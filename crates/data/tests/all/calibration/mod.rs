@@ -124,6 +124,17 @@ fn few_tokens_give_a_warning() {
 }
 
 #[test]
+fn text_of_hardly_any_different_tokens_gives_a_warning() {
+    let warned = |text: &str| {
+        let files = Files::new();
+        let data = load(&Options::new([files.add("a.txt", text.repeat(200))], 4, 64)).unwrap();
+        data.provenance.warnings().iter().any(|warning| matches!(warning, Warning::Monotonous { .. }))
+    };
+    assert!(warned("   \n") && warned("\0\0\0\0"));
+    assert!(!warned("A line of a text that says something.\n"));
+}
+
+#[test]
 fn preflight_refuses_what_loading_would_refuse() {
     let files = Files::new();
     let options = |name: &str, bytes: &[u8]| Options::new([files.add(name, bytes)], 4, 16);

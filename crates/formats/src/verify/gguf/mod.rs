@@ -38,6 +38,9 @@ pub struct GgufCheck {
 /// The check of the file itself.
 const FILE: &str = "gguf-file";
 
+/// The check of scales and floats.
+const VALUES: &str = "gguf-values";
+
 /// Every check of a GGUF file.
 pub const GGUF_CHECKS: &[GgufCheck] = &[
     GgufCheck {
@@ -74,7 +77,7 @@ pub const GGUF_CHECKS: &[GgufCheck] = &[
         run: tokenizer::run,
     },
     GgufCheck {
-        id: "gguf-values",
+        id: VALUES,
         about: "scales of blocks and floats are finite",
         reads: Reads::Weights,
         stops: false,
@@ -164,6 +167,17 @@ pub fn foreseen(metadata: &Metadata, tensors: Vec<Declared<'_>>) -> Vec<Finding>
     let mut findings = found(&GgufView::new(metadata, tensors, None), Reads::Headers);
     findings.retain(|finding| finding.severity == Severity::Error);
     findings
+}
+
+/// The findings of verification in the values of some tensors of a file.
+///
+/// # Errors
+/// Where there is no such file, or the system refuses to read it.
+pub fn of_values(path: &Path, selects: impl Fn(&str) -> bool) -> Result<Vec<Finding>, Error> {
+    let file = GgufFile::open(path)?;
+    let mut findings = Findings::of(VALUES);
+    values::check(file.tensors().filter(|tensor| selects(tensor.name())).collect(), &mut findings);
+    Ok(findings.into_vec())
 }
 
 fn found(subject: &GgufView<'_>, reads: Reads) -> Vec<Finding> {

@@ -36,7 +36,11 @@ const HALVES: &[(TensorType, &[usize])] = &[
 const PIECE: usize = 1 << 16;
 
 pub(super) fn run(subject: &GgufView<'_>, findings: &mut Findings) {
-    let tensors: Vec<GgufTensor<'_>> = subject.file.into_iter().flat_map(|file| file.tensors()).collect();
+    check(subject.file.into_iter().flat_map(|file| file.tensors()).collect(), findings);
+}
+
+/// Checks some tensors.
+pub(super) fn check(tensors: Vec<GgufTensor<'_>>, findings: &mut Findings) {
     let found: Vec<_> = tensors.par_iter().map(|tensor| (tensor.name(), tensor.kind(), count(*tensor))).collect();
     for (name, kind, count) in found.into_iter().filter(|(_, _, count)| *count > 0) {
         let what = if kind.block_elements() > 1 { "block scale" } else { "value" };
