@@ -26,7 +26,9 @@ pub fn masked(graph: &GraphProto, index: &Index) -> HashSet<String> {
     let scores = before_softmax(graph);
     let mask = |node: &NodeProto, name: &String| {
         let into_softmax = passes_on(node) && node.output.iter().any(|output| scores.contains(output));
-        let is_mask = |tensor| is_any(tensor, |v| v.abs() >= HUGE || into_softmax && v <= FAR);
+        // An infinite weight of a product is a damaged weight, which is refused by its name.
+        let is_huge = |v: f32| v.abs() >= HUGE && (v.is_finite() || !is_product(node));
+        let is_mask = |tensor| is_any(tensor, |v| is_huge(v) || into_softmax && v <= FAR);
         index.constant(graph, name).is_some_and(is_mask)
     };
     let read = graph.node.iter().flat_map(|node| node.input.iter().map(move |name| (node, name)));
@@ -81,6 +83,10 @@ fn passes_on(node: &NodeProto) -> bool {
     is_standard(node) && PASSING.contains(&node.op_type())
 }
 
+fn is_product(node: &NodeProto) -> bool {
+    is_standard(node) && ["Conv", "ConvTranspose", "Gemm", "MatMul"].contains(&node.op_type())
+}
+
 fn makes(node: &NodeProto) -> bool {
     let value = node.attribute.iter().find(|a| a.name() == "value").and_then(|a| a.t.as_ref());
     node.op_type() == "ConstantOfShape" && value.is_some_and(|tensor| is_any(tensor, |v| v.abs() >= HUGE))
@@ -94,4 +100,31 @@ fn is_any(tensor: &TensorProto, wanted: impl Fn(f32) -> bool) -> bool {
     let Ok(bytes) = tensor_bytes(tensor) else { return false };
     let value = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
     bytes.len() <= LARGEST_SEARCHED && bytes.chunks_exact(4).any(|b| wanted(value(b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn infinite_weights_of_products_are_no_masks() {
+        let weight = TensorProto {
+            name: Some("w".to_owned()),
+            data_type: Some(DataType::FLOAT as i32),
+            dims: vec![2],
+            float_data: vec![1.0, f32::INFINITY],
+            ..TensorProto::default()
+        };
+        let masked_by = |op: &str| {
+            let node = NodeProto {
+                op_type: Some(op.to_owned()),
+                input: vec!["x".to_owned(), "w".to_owned()],
+                output: vec!["y".to_owned()],
+                ..NodeProto::default()
+            };
+            let graph = GraphProto { node: vec![node], initializer: vec![weight.clone()], ..GraphProto::default() };
+            masked(&graph, &Index::new(&graph)).contains("w")
+        };
+        assert!(masked_by("Add") && !masked_by("MatMul"));
+    }
 }

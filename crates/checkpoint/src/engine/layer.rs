@@ -367,6 +367,9 @@ impl Engine<'_> {
 
     /// The error for a layer that needs a scale beyond the type of its scales.
     pub(crate) fn scale_error(&self, layer: &PlannedLayer, scale: f32, largest: f32) -> EngineError {
+        if !scale.is_finite() {
+            return self.weight_error(layer, format!("a scale of its values is {scale:e}"));
+        }
         let is_half = largest == f32::from(half::f16::MAX);
         let kind = if is_half { "f16" } else { "the type of scales" };
         let reason = format!("its values need a scale of {scale:e}, and {kind} holds {largest} at most");

@@ -157,7 +157,10 @@ fn not_finite(engine: &Engine<'_>, kept: &KeptTensor, matrix: &PackedMatrix<'_>,
         tensor: kept.source.clone(),
         excludable: None,
         file: file_of(engine.checkpoint, &kept.source, matrix.tensor_name()),
-        reason: format!("the value {value:e} is beyond what {dtype} holds"),
+        reason: match value.is_finite() {
+            true => format!("the value {value:e} is beyond what {dtype} holds"),
+            false => format!("one of its values is {value:e}"),
+        },
     }
 }
 

@@ -66,6 +66,9 @@ fn vanished(what: &str) -> EngineError {
 /// A weight that cannot be stored, in words.
 fn weight_in_words(task: &TensorSliceTask<'_>, band: &Band, values: &[f32], at: usize) -> String {
     let columns = task.slab.out_columns().max(1);
+    if task.tensor.shape.len() < 2 {
+        return format!("the value at [{at}] is {:e}", values[at]);
+    }
     let (row, column) = (band.rows.start + at / columns, at % columns);
     format!("the weight of output {row}, input {column} is {:e}", values[at])
 }

@@ -148,8 +148,8 @@ impl Drafts {
             return Ok(Drafts { misfits: Vec::new(), ..self });
         };
         let others = misfits.map(|misfit| misfit.layer).collect();
-        let fits_none = !self.drafts.iter().any(|draft| matches!(draft, Draft::Layer(_)));
-        Err(PlanError::Shape { layer, scheme: scheme.to_string().into(), problem, others, fits_none })
+        let fitting = layers(&self.drafts).map(|drafted| drafted.layer.name.clone()).collect();
+        Err(PlanError::Shape { layer, scheme: scheme.to_string().into(), problem, others, fitting })
     }
 }
 

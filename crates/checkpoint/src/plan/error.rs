@@ -59,7 +59,7 @@ pub enum PlanError {
         reason: String,
     },
     /// Something is said of layers that there are none of (*invalid*).
-    #[error("no layer matches `{pattern}`, given with {}", idle_option(*excludes))]
+    #[error("no layer matches `{pattern}`, given with {} or in the recipe", idle_option(*excludes))]
     IdleOverride {
         /// The pattern.
         pattern: String,
@@ -81,8 +81,8 @@ pub enum PlanError {
         problem: SchemeError,
         /// The other layers that do not fit their schemes.
         others: Vec<String>,
-        /// Whether no layer fits its scheme: without these nothing would be quantized.
-        fits_none: bool,
+        /// The layers that do. Without any nothing would be quantized.
+        fitting: Vec<String>,
     },
     /// The format has no place for the layer (*unsupported*).
     #[error("layer `{layer}` cannot be stored as `{scheme}`: {problem}")]
@@ -320,13 +320,20 @@ const OTHER_SCHEME: &str = "no layer fits: choose another ‹scheme›, with a s
                             int4:channel";
 
 /// The remedy, with options to copy that keep all layers that do not fit.
-fn shape_hint(layer: &str, problem: &SchemeError, others: &[String]) -> String {
-    let leaf = |name: &str| format!("‹exclude› '*.{}'", name.rsplit('.').next().unwrap_or(name));
-    let leaves: BTreeSet<String> = others.iter().map(String::as_str).chain([layer]).map(leaf).collect();
+fn shape_hint(layer: &str, problem: &SchemeError, others: &[String], fitting: &[String]) -> String {
+    let option = |name: &str| format!("‹exclude› '{}'", pattern_without(name, fitting));
+    let options: BTreeSet<String> = others.iter().map(String::as_str).chain([layer]).map(option).collect();
     match others.len() {
         0 => problem.hint().to_owned(),
-        _ => format!("{}: {}", problem.hint(), leaves.into_iter().collect::<Vec<_>>().join(" ")),
+        _ => format!("{}: {}", problem.hint(), options.into_iter().collect::<Vec<_>>().join(" ")),
     }
+}
+
+/// The shortest pattern of the end of a name that matches none of the others.
+fn pattern_without(name: &str, others: &[String]) -> String {
+    let mut ends = name.rmatch_indices('.').map(|(at, _)| &name[at..]);
+    let end = ends.find(|end| !others.iter().any(|other| other.ends_with(end)));
+    end.map_or_else(|| name.to_owned(), |end| format!("*{end}"))
 }
 
 fn method_text(method: &Option<String>) -> String {
@@ -400,7 +407,7 @@ impl Diagnostic for PlanError {
                 Remedy::command("convert", "changes the layout"),
                 Remedy::Requantize,
             ],
-            PlanError::Shape { fits_none: true, .. } => {
+            PlanError::Shape { fitting, .. } if fitting.is_empty() => {
                 vec![Remedy::UseScheme(OTHER_SCHEME.to_owned())]
             }
             PlanError::Shape { layer, others, .. } => {
@@ -438,8 +445,8 @@ impl Diagnostic for PlanError {
             PlanError::Algorithm { problem, .. } => Remedy::hint(&problem.remedies()),
             PlanError::Uncalibrated => Some("give a text to calibrate with".to_owned()),
             PlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
-            PlanError::Shape { fits_none: true, .. } => Some(OTHER_SCHEME.to_owned()),
-            PlanError::Shape { layer, problem, others, .. } => Some(shape_hint(layer, problem, others)),
+            PlanError::Shape { fitting, .. } if fitting.is_empty() => Some(OTHER_SCHEME.to_owned()),
+            PlanError::Shape { layer, problem, others, fitting, .. } => Some(shape_hint(layer, problem, others, fitting)),
             PlanError::CannotHold { problem, .. } => Some(problem.hint.clone()),
             PlanError::Calibration { .. } => Remedy::hint(&self.remedies()),
             PlanError::Activation { problem, .. } => Some(problem.hint().to_owned()),
@@ -465,5 +472,25 @@ impl Diagnostic for PlanError {
             )),
             PlanError::Nothing { hint, .. } => Some((*hint).to_owned()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_to_exclude_spares_layers_that_fit() {
+        let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let fitting = names(&["encoder.0.output.dense", "head"]);
+        let (first, others) =
+            ("encoder.0.attention.output.dense", names(&["encoder.0.key", "pooler.dense", "lm.head"]));
+        let problem = SchemeError::GroupDoesNotDivide { length: 64, size: 128, axis: "input" };
+        let hint = shape_hint(first, &problem, &others, &fitting);
+        // `pooler.dense` has no longer end that is not its whole name.
+        let options =
+            ["*.attention.output.dense", "*.head", "*.key", "pooler.dense"].map(|p| format!("‹exclude› '{p}'"));
+        assert!(hint.ends_with(&format!(": {}", options.join(" "))), "{hint}");
+        assert_eq!(pattern_without("dense", &names(&["x.dense"])), "dense");
     }
 }

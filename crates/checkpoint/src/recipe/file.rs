@@ -34,7 +34,7 @@ pub fn read_file(file: &Path) -> Result<RecipeFile, RecipeError> {
 /// *Invalid* for text in none of the languages, unknown keys and values of the wrong type; *unsupported* for what Kvant cannot express,
 /// by name.
 pub fn read_text(name: &str, text: &str) -> Result<RecipeFile, RecipeError> {
-    if text.trim_start().starts_with('{') {
+    if text.trim_start().starts_with('{') || name.to_ascii_lowercase().ends_with(".json") {
         let invalid = |error: serde_json::Error| RecipeError::invalid(name, error.to_string(), LANGUAGES);
         return of_value(name, serde_json::from_str(text).map_err(invalid)?);
     }

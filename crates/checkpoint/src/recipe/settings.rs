@@ -2,7 +2,7 @@
 //! that is [`Recipe::resolve`](super::Recipe::resolve).
 
 use super::file::{read_bounded, read_file, read_text};
-use super::{Algorithms, quoted};
+use super::{Algorithms, glob, quoted};
 use crate::byte_size::ByteSize;
 use kvant_container::shown;
 use kvant_formats::format::OutputFormat;
@@ -129,7 +129,12 @@ impl Settings {
     /// # Errors
     /// Those of [`read_file`], and keys that apply only to ONNX graphs.
     pub fn read(file: &Path) -> Result<Settings, RecipeError> {
-        Settings::try_from(read_file(file)?)
+        let settings = Settings::try_from(read_file(file)?)?;
+        let patterns = settings.overrides.iter().map(|entry| &entry.layers).chain(&settings.exclude);
+        for pattern in patterns {
+            glob("pattern", pattern).map_err(|error| error.within(&shown(file)))?;
+        }
+        Ok(settings)
     }
 
     /// Sets the algorithms: each item is a spelling, or the name of a file that ends in `.json` with Quark's `algo_config` or

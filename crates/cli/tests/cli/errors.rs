@@ -177,3 +177,61 @@ fn remedies_are_data_with_settings_of_the_command() {
     let kinds: Vec<_> = run.json()["error"]["remedies"].as_array().unwrap().iter().map(|r| r["kind"].clone()).collect();
     assert_eq!(kinds, ["text", "choose-output"], "{run:?}");
 }
+
+#[test]
+fn mistakes_in_recipes_are_reported_with_file_and_key() {
+    let place = Place::new();
+    let group = r#"{"global_quant_config": {"weight": {"dtype": "int4", "qscheme": "per_group"}}}"#;
+    for (name, text, told) in [
+        ("broken.json", "[", "JSON"),
+        ("group.json", group, "`group_size` is missing"),
+        (
+            "expression.toml",
+            "version = 2\nscheme = \"int4:g32\"\nexclude = [\"re:([\"]\n",
+            "is not a regular expression",
+        ),
+    ] {
+        place.write(name, text);
+        let run = place.run(&["plan", "nano_llama", "--recipe", name]);
+        let is_told = run.stderr.contains(told) && run.stderr.contains(name) && !run.stderr.contains("TOML:");
+        assert!(run.code != Some(0) && is_told, "{name}: {}", run.stderr);
+    }
+}
+
+/// Whether a loss can be accepted depends on the target.
+#[test]
+fn conversions_are_refused_with_advice_that_helps() {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama", "--scheme", "int4:g32", "--format", "quark", "-o", "int4"]);
+    for (format, told, untold) in [
+        ("fp8", "convert --to float and quantize that", "--requantize"),
+        ("mxfp4", "choose another format", "--requantize"),
+        ("awq", "--requantize", "another format"),
+    ] {
+        let run = place.run(&["convert", "int4", "--to", format, "-o", "out"]);
+        assert!(run.stderr.contains(told) && !run.stderr.contains(untold), "{format}: {}", run.stderr);
+    }
+    let run = place.run(&["convert", "int4", "--to", "awq", "--requantize", "-o", "out"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+}
+
+#[test]
+fn broken_scales_are_named_in_conversions() {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama", "--scheme", "int4:g32", "--format", "quark", "-o", "int4"]);
+    let file = place.path("int4").join("model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let scales = &header["model.layers.0.mlp.up_proj.weight_scale"];
+    let start = 8 + length + scales["data_offsets"][0].as_u64().unwrap() as usize;
+    let nan: &[u8] = if scales["dtype"] == "F32" { &[0, 0, 0xc0, 0x7f] } else { &[0xc0, 0x7f] };
+    bytes[start..start + nan.len()].copy_from_slice(nan);
+    std::fs::write(&file, bytes).unwrap();
+    for (format, more) in [("gguf", &[][..]), ("gguf", &["--requantize"]), ("awq", &["--requantize"]), ("float", &[])] {
+        let output = if format == "gguf" { "out.gguf" } else { "out" };
+        let run = place.run(&[&["convert", "int4", "--to", format, "-o", output], more].concat());
+        assert!(run.code == Some(1) && run.stderr.contains("is NaN"), "{format}: {}", run.stderr);
+        assert!(!run.stderr.contains("exact") && !run.stderr.contains("beyond"), "{format}: {}", run.stderr);
+    }
+}

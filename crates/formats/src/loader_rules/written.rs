@@ -25,7 +25,7 @@ pub struct ModelTraits {
 }
 
 /// The loaders of plain floats.
-const OF_FLOATS: &str = "all loaders of the source";
+const OF_FLOATS: &str = "all loaders of float models";
 
 /// A language model that no loader stumbles over.
 const DENSE: ModelTraits = ModelTraits {

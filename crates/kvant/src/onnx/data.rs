@@ -24,7 +24,9 @@ pub fn calibration(job: &Job, graph: &GraphProto, reporter: &Reporter<'_>) -> Re
         reporter.warning(&format!(
             "input `{input}` is {value} in all samples: ranges will not fit real inputs, and a measured SQNR says nothing; \
              look at the calibration data",
-            input = printable(&input)
+            input = printable(&input),
+            // Not -0.
+            value = value + 0.0,
         ));
     }
     Ok((samples, source))

@@ -190,7 +190,7 @@ impl Paths {
     }
 
     pub fn reads_adapters(&mut self, adapters: &[PathBuf]) {
-        adapters.iter().for_each(|adapter| self.reads("an adapter", Some(adapter)));
+        adapters.iter().for_each(|adapter| self.reads("the adapter", Some(adapter)));
     }
 
     pub fn reads_job(&mut self, job: &Job) {

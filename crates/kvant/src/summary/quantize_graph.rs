@@ -183,9 +183,10 @@ fn damaged(tensor: &EvaluatedTensor) -> String {
 /// An output with its numbers.
 fn spelled(output: &EvaluatedTensor) -> String {
     let name = &output.name;
-    match output.sqnr_db == f64::INFINITY {
-        true => format!("output `{name}`: exact"),
-        false => {
+    match output.sqnr_db {
+        f64::INFINITY => format!("output `{name}`: exact"),
+        sqnr if sqnr.is_nan() => format!("output `{name}`: not known"),
+        _ => {
             let better = output.much_better_db().map(|db| format!(" ({db:.2} dB without graph optimizations)"));
             let better = better.unwrap_or_default();
             format!("output `{name}`: SQNR {:.2} dB{better}, cosine {:.6}", output.sqnr_db, output.cosine)

@@ -24,6 +24,10 @@ impl Classes {
         self.labelled |= labels.is_some();
         let rows = reference.chunks_exact(classes).zip(quantized.chunks_exact(classes));
         for (row, (reference, quantized)) in rows.enumerate() {
+            // A row without numbers ranks no classes.
+            if reference.iter().any(|value| value.is_nan()) || !reference.iter().any(|value| value.is_finite()) {
+                continue;
+            }
             self.rows += 1;
             let (reference, quantized) = (largest(reference), largest(quantized));
             count(&mut self.agree, &quantized, reference.first().copied());
@@ -81,6 +85,15 @@ mod tests {
     fn top_five_are_sorted_with_ties_by_index() {
         assert_eq!(largest(&[1.0, 5.0, 3.0, 5.0, 0.0, 4.0, 2.0]), [1, 3, 5, 2, 6]);
         assert_eq!(largest(&[0.0, 1.0]), [1, 0]);
+    }
+
+    #[test]
+    fn rows_without_numbers_do_not_count() {
+        let mut classes = Classes::default();
+        classes.add(2, &[f32::NAN, 1.0, f32::INFINITY, f32::INFINITY], &[0.0; 4], None);
+        assert_eq!(classes.agreement(), (None, None));
+        classes.add(2, &[f32::NEG_INFINITY, 1.0], &[0.0, 1.0], None);
+        assert_eq!(classes.agreement().0, Some(1.0));
     }
 
     #[test]

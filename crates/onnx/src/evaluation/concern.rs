@@ -73,7 +73,10 @@ impl fmt::Display for Concern {
         match self {
             Self::Output { name, sqnr_db, unoptimized, non_finite } => {
                 match (non_finite, sqnr_db.is_nan()) {
-                    (0, true) => write!(f, "the SQNR of output `{name}` is not known: the float model computes NaN")?,
+                    (0, true) => write!(
+                        f,
+                        "the SQNR of output `{name}` is not known: the float model computes NaN or infinities"
+                    )?,
                     (0, false) => {
                         write!(f, "output `{name}` has an SQNR of {sqnr_db:.1} dB, below {LOW_SQNR_DB:.0} dB")?;
                     }

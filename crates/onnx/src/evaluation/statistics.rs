@@ -4,6 +4,8 @@
 #[derive(Debug, Clone, Default)]
 pub(super) struct Statistics {
     count: u64,
+    /// Values of the reference that are numbers.
+    finite: u64,
     signal: f64,
     noise: f64,
     product: f64,
@@ -20,6 +22,7 @@ impl Statistics {
             self.noise += error * error;
             self.max_error = if error.is_nan() { f64::NAN } else { self.max_error.max(error.abs()) };
             if r.is_finite() {
+                self.finite += 1;
                 let (r, q) = (f64::from(r), f64::from(q));
                 self.signal += r * r;
                 self.power += q * q;
@@ -36,20 +39,30 @@ impl Statistics {
     }
 
     /// `10 log10(sum r^2 / sum (r - q)^2)` in dB: infinite where there is no error, negative infinite for errors without a
-    /// signal, NaN where a value is not a number.
+    /// signal, NaN where a value is not a number, and where the reference has no numbers to compare with.
     pub fn sqnr_db(&self) -> f64 {
         match self.noise {
+            _ if self.is_unknown() => f64::NAN,
             0.0 => f64::INFINITY,
             noise => 10.0 * (self.signal / noise).log10(),
         }
     }
 
-    /// The cosine of the angle between all values as vectors; 1 where both are zero.
+    /// The cosine of the angle between all values as vectors; 1 where both are zero, NaN where it is not known.
     pub fn cosine(&self) -> f64 {
         match self.signal == 0.0 && self.power == 0.0 {
+            _ if self.is_unknown() => f64::NAN,
             true => 1.0,
-            false => self.product / (self.signal * self.power).sqrt(),
+            false => {
+                let norms = (self.signal * self.power).sqrt();
+                // The product of very small powers is no number any more.
+                self.product / if norms.is_normal() { norms } else { self.signal.sqrt() * self.power.sqrt() }
+            }
         }
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.count > 0 && self.finite == 0
     }
 
     /// The largest difference.
@@ -88,6 +101,9 @@ mod tests {
         assert_eq!(statistics.non_finite(), 1);
         statistics.add(&[f32::NAN, 2.0, f32::INFINITY], &[f32::NAN, f32::INFINITY, 1.0]);
         assert_eq!(statistics.non_finite(), 2, "what the reference does not know is not counted");
+        let mut infinite = Statistics::default();
+        infinite.add(&[f32::INFINITY; 2], &[f32::INFINITY; 2]);
+        assert!(infinite.sqnr_db().is_nan() && infinite.cosine().is_nan(), "there is nothing to compare with");
         let mut silent = Statistics::default();
         silent.add(&[0.0], &[1.0]);
         assert_eq!(silent.sqnr_db(), f64::NEG_INFINITY);

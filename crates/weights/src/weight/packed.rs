@@ -3,6 +3,7 @@
 
 use super::{BlockMatrix, CodeMatrix, MergedMatrix};
 use crate::band::Band;
+use crate::import_error::ImportError;
 use crate::parts::ScaleEncoding;
 use kvant_container::Dtype;
 use kvant_numeric::ggml::GgmlType;
@@ -132,6 +133,18 @@ impl<'a> PackedMatrix<'a> {
     /// All scales as they are stored, without that of the tensor.
     pub fn scales(&self, isa: Isa) -> Vec<f32> {
         of_either!(self, matrix => matrix.scales(isa), Vec::new())
+    }
+
+    /// Refuses scales that are NaN or infinite: no layout represents what they stand for.
+    ///
+    /// # Errors
+    /// *Invalid*, with the name of the tensor that they are of.
+    pub fn refuse_broken_scales(&self, isa: Isa, tensor: &str) -> Result<(), ImportError> {
+        let mut scales = self.scales(isa).into_iter().chain(self.global_scale());
+        match scales.find(|scale| !scale.is_finite()) {
+            None => Ok(()),
+            Some(scale) => Err(ImportError::invalid(tensor, format!("a scale of its codes is {scale:e}"))),
+        }
     }
 
     /// Returns whether codes are integers.

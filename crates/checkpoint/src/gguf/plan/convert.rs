@@ -107,6 +107,9 @@ impl Planner<'_> {
         matrices: &[&PackedMatrix<'_>],
         accepted: Accepted,
     ) -> Result<Fit, GgufPlanError> {
+        for matrix in matrices {
+            matrix.refuse_broken_scales(Isa::best(), matrix.tensor_name().unwrap_or(&draft.name))?;
+        }
         let whole = slabs.len() == matrices.len() && slabs.iter().all(|slab| !slab.transposed);
         let tensor = || slabs.first().map_or(draft.name.clone(), |slab| self.model.tensors[slab.tensor].name.clone());
         let refused = |reason: String| GgufPlanError::Conversion { tensor: tensor(), reason };

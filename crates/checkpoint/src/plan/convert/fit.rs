@@ -76,13 +76,36 @@ impl Recognised<'_> {
                 Some(_) => {}
             }
         }
+        if task.conversion.requantize || least.is_some() {
+            matrix.refuse_broken_scales(Isa::best(), &layer.tensor)?;
+        }
         match (task.conversion.requantize, least) {
             (false, Some((_, loss))) => Err(self.refusal(&layer.tensor, loss.reason, ACCEPT)),
-            (false, None) => Err(refused.unwrap_or(PlanError::NotQuantized)),
+            (false, None) => {
+                let can_requantize = self.requantized(task, layer, layer.scheme(stored), fused, None).is_ok();
+                Err(self.advised(refused.unwrap_or(PlanError::NotQuantized), can_requantize))
+            }
             (true, Some((scheme, loss))) if loss.relative <= SMALL_LOSS => {
                 Ok(Fit { scheme, packed_use: PackedUse::Codes, loss: Some(loss) })
             }
-            (true, _) => self.requantized(task, layer, layer.scheme(stored), fused, refused),
+            (true, _) => {
+                let refused = refused.map(|error| self.advised(error, false));
+                self.requantized(task, layer, layer.scheme(stored), fused, refused)
+            }
+        }
+    }
+
+    /// A refusal with the advice that can be followed.
+    fn advised(&self, error: PlanError, can_requantize: bool) -> PlanError {
+        match error {
+            PlanError::Conversion { tensor, reason, .. } => {
+                let hint = match self.format.capabilities().fused_experts_only {
+                    true => "choose another format (`kvant list formats`)",
+                    false => way_out(!can_requantize),
+                };
+                self.refusal(&tensor, reason, hint)
+            }
+            other => other,
         }
     }
 

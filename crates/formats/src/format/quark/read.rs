@@ -131,6 +131,11 @@ impl ConfigReader<'_> {
         self.unsupported(format!("{field} {} is not supported", quoted(word)))
     }
 
+    fn missing(&self, field: &str, qscheme: &str) -> RecipeError {
+        let reason = format!("`{field}` is missing, which qscheme `{qscheme}` needs");
+        RecipeError::invalid(self.place, reason, format!("give {field}, as Quark does for such a qscheme"))
+    }
+
     fn spelling(&self, spec: &TensorSpec) -> Result<String, RecipeError> {
         self.check_incidentals(spec)?;
         match &*spec.dtype {
@@ -232,6 +237,8 @@ impl ConfigReader<'_> {
             (Some("per_channel"), ..) => Ok(format!("channel@{}", self.axis(spec)?)),
             (Some("per_group"), Some(size), _) => Ok(format!("g{size}@{}", self.axis(spec)?)),
             (Some("per_block"), _, Some([rows, columns])) => Ok(format!("b{rows}x{columns}")),
+            (Some("per_group"), None, _) => Err(self.missing("group_size", "per_group")),
+            (Some("per_block"), _, None) => Err(self.missing("block_size", "per_block")),
             (qscheme, ..) => Err(self.unknown("qscheme", qscheme.unwrap_or("null"))),
         }
     }

@@ -54,7 +54,7 @@ impl Diagnostic for TokenizerProblem {
             TokenizerProblem::TooMany { .. } => Some("take the tokenizer that came with the weights".to_owned()),
             TokenizerProblem::Damaged(_) => Some("download it again".to_owned()),
             TokenizerProblem::Model(_) | TokenizerProblem::Split(_) => {
-                Some("write a layout for another loader, e.g. compressed-tensors".to_owned())
+                Some("write a checkpoint for other loaders, e.g. with ‹scheme› W8A16 or FP8_DYNAMIC".to_owned())
             }
         }
     }

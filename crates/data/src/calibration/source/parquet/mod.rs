@@ -52,7 +52,13 @@ pub(in super::super) fn read(
 fn guarded<T>(file: &DataFile, run: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, CalibrationDataError> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(CalibrationDataError::damaged(&file.path, error)),
+        Ok(Err(error)) => {
+            // Without the name of the library, and without the bytes that it adds.
+            let message = error.to_string();
+            let message = message.strip_prefix("Parquet error: ").unwrap_or(&message);
+            let message = message.split(". Bytes: [").next().unwrap_or_default();
+            Err(CalibrationDataError::damaged(&file.path, message))
+        }
         Err(_) => Err(CalibrationDataError::damaged(&file.path, "its parts contradict each other")),
     }
 }
@@ -95,7 +101,9 @@ fn check(file: &DataFile, group: &RowGroupMetaData, columns: &Type) -> Result<()
             return Err(CalibrationDataError::unsupported(&file.path, what));
         }
         if !compression::is_read(column.compression()) {
-            let what = format!("column {name} is compressed with {}", column.compression());
+            let compression = column.compression().to_string();
+            let compression = compression.split('(').next().unwrap_or_default();
+            let what = format!("column {name} is compressed with {compression}; write it with snappy, gzip or zstd");
             return Err(CalibrationDataError::unsupported(&file.path, what));
         }
         if !(0..=column.num_values()).contains(&group.num_rows()) {
