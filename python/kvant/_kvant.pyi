@@ -12,8 +12,11 @@ __all__ = [
     "__version__",
     "fake_quantize",
     "is_graph",
+    "layer_scheme",
     "main",
+    "packed_activations",
     "parameters",
+    "quantization_config",
     "quantize_tensor",
     "round_tensor",
     "run",
@@ -88,3 +91,13 @@ def fake_quantize(
 def round_tensor(
     array: _Array, scheme: str, algorithm: str, hessian: Hessian | None, format: str | None
 ) -> tuple[QuantTensor, float | None]: ...
+def layer_scheme(text: str) -> str: ...
+def packed_activations(
+    format: str,
+    which: tuple[str, str],
+    scheme: str,
+    features: int,
+    parameters: tuple[list[float], list[float]],
+    like: _Array,
+) -> list[tuple[str, str, list[int], NDArray[numpy.uint8]]]: ...
+def quantization_config(format: str, layers: list[tuple[str, str]], exclude: list[str]) -> str: ...

@@ -25,14 +25,14 @@ const INTERVAL: Duration = Duration::from_millis(50);
 pub struct Array<'py>(PyReadonlyArray1<'py, u8>, String, usize, usize);
 
 impl Array<'_> {
-    fn matrix(&self) -> Result<Matrix<'_>, Error> {
+    pub fn matrix(&self) -> Result<Matrix<'_>, Error> {
         let bytes = self.0.as_slice().map_err(|error| Error::internal(error.to_string()))?;
         Matrix::new(&self.1, bytes, self.2, self.3)
     }
 }
 
 /// The exception of an error.
-fn raised(py: Python<'_>, error: Error) -> PyErr {
+pub fn raised(py: Python<'_>, error: Error) -> PyErr {
     if error.kind == ErrorKind::Interrupted {
         return PyKeyboardInterrupt::new_err(());
     }
@@ -127,7 +127,7 @@ impl QuantTensor {
 }
 
 /// Name, type, shape and bytes.
-type Packed<'py> = (String, String, Vec<usize>, Bound<'py, PyArray1<u8>>);
+pub type Packed<'py> = (String, String, Vec<usize>, Bound<'py, PyArray1<u8>>);
 
 /// An array of numbers.
 type Floats<'py> = Bound<'py, PyArray1<f32>>;

@@ -14,6 +14,7 @@
 //! ```
 
 mod fake;
+mod layers;
 mod matrix;
 mod observer;
 mod packed;
@@ -24,6 +25,7 @@ mod scheme;
 pub use fake::{GivenParameters, fake_quantize};
 pub use kvant_numeric::kernel::FloatDType;
 pub use kvant_quant::Codes;
+pub use layers::{LayerActivations, layer_scheme, packed_activations, quantization_config, scheme_json};
 pub use matrix::Matrix;
 pub use observer::{Observed, TensorObserver};
 pub use packed::PackedTensor;

@@ -1,0 +1,226 @@
+"""Quantized models on disk: checkpoints for loaders, and files that `load` reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import kvant
+from kvant import _kvant
+from kvant._errors import UnsupportedError, usage_error
+from kvant._tensors import _weight
+from kvant._types import StrPath
+from kvant.torch._modules import TensorQuantizer, become, quantized_class, quantized_modules
+from kvant.torch._quantize import LayerRecipe, _equip, _nearest
+from kvant.torch._schemes import layer_scheme
+
+# The types that quantized layers have in messages.
+_LINEAR = ("Linear", "Conv1D")
+
+_METADATA = "kvant"
+
+
+def export(model: nn.Module, output: StrPath, format: str = "quark") -> Path:
+    """Writes a quantized model as a checkpoint: model.safetensors and config.json.
+
+    Args:
+        model: A model that `quantize_` has quantized; frozen or not.
+        output: A new directory.
+        format: `quark`, which holds every layer whose codes are whole bytes, and linear layers of every scheme; other
+            formats of `kvant list formats` hold linear layers.
+
+    Returns:
+        The directory.
+
+    Raises:
+        UsageError: The directory exists, or the model is not quantized.
+        UnsupportedError: The format has no place for a layer's type or scheme.
+    """
+    directory = Path(output)
+    if directory.exists():
+        raise usage_error(f"{directory} exists already", "choose another directory, or remove it")
+    layers = dict(quantized_modules(model))
+    if not layers:
+        raise usage_error("no layer of the model is quantized", "quantize it with kvant.torch.quantize_")
+    tensors = _other_tensors(model, layers)
+    for name, module in layers.items():
+        tensors.update(_packed(name, module, format))
+    schemes = [(name, module.scheme_text) for name, module in layers.items()]
+    exclude = [name for name, module in model.named_modules() if quantized_class(module) is not None]
+    config = _config(model)
+    config["quantization_config"] = json.loads(_kvant.quantization_config(format, schemes, exclude))
+    _write(directory, tensors, config, model)
+    return directory
+
+
+def _config(model: nn.Module) -> dict[str, Any]:
+    """config.json of the model."""
+    own = getattr(model, "config", None)
+    if own is not None and hasattr(own, "to_dict"):
+        config = dict(own.to_dict())
+        config.setdefault("architectures", [type(model).__name__])
+        if not config["architectures"]:
+            config["architectures"] = [type(model).__name__]
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        config["dtype" if "dtype" in config else "torch_dtype"] = dtype
+        return config
+    return {"architectures": [type(model).__name__]}
+
+
+def _other_tensors(model: nn.Module, layers: dict[str, Any]) -> dict[str, Tensor]:
+    """The tensors of the model but those of quantized weights and their quantizers."""
+    quantizers = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, TensorQuantizer))
+    packed = {f"{name}.weight" for name in layers}
+    kept = {
+        name: tensor.detach().cpu().contiguous()
+        for name, tensor in model.state_dict().items()
+        if name not in packed and not (quantizers and name.startswith(quantizers))
+    }
+    tied = getattr(model, "_tied_weights_keys", None) or ()
+    if getattr(getattr(model, "config", None), "tie_word_embeddings", False):
+        for name in tied:
+            kept.pop(name, None)
+    # Other tensors that share memory are written once for each name.
+    return {name: tensor.clone() for name, tensor in kept.items()}
+
+
+def _packed(name: str, module: Any, format: str) -> dict[str, Tensor]:
+    """The tensors of a quantized layer."""
+    is_linear = module.float_class.__name__ in _LINEAR
+    if not is_linear and format != "quark":
+        raise UnsupportedError(
+            f"layer {name} is a {module.float_class.__name__}, and {format} holds linear layers",
+            kind="unsupported",
+            remedy="export to quark, or leave the layer out with `exclude`",
+        )
+    if module.float_class.__name__ == "Conv1D":
+        raise UnsupportedError(
+            f"layer {name} is a Conv1D, whose weight is [inputs, outputs]: loaders read its codes as a Linear's",
+            kind="unsupported",
+            remedy="quantize the checkpoint with kvant.quantize, which turns it",
+        )
+    quantized = module.chosen if module.chosen is not None else _nearest(module, format)
+    tensors: dict[str, Tensor] = quantized.packed(format, name)
+    codes = f"{name}.weight"
+    if not is_linear:
+        if codes not in tensors or tensors[codes].shape != quantized.shape:
+            raise UnsupportedError(
+                f"layer {name} is a {module.float_class.__name__}, and its codes in {quantized.scheme} are packed",
+                kind="unsupported",
+                remedy="use a scheme of eight bits for it, such as int8:channel or e4m3:channel",
+            )
+        tensors[codes] = module.layout.to_weight(tensors[codes], tuple(module.weight.shape)).contiguous()
+    for side in ("input", "output"):
+        quantizer = getattr(module, f"{side}_quantizer")
+        if quantizer is not None and quantizer.scale is not None:
+            tensors.update(_parameters(name, side, module, quantizer, format))
+    return tensors
+
+
+def _parameters(name: str, side: str, module: Any, quantizer: Any, format: str) -> dict[str, Tensor]:
+    """The tensors of static activations."""
+    points = [] if quantizer.zero_point is None else quantizer.zero_point.reshape(-1).float().tolist()
+    given = _weight(module.weight.detach().cpu())
+    features = int(module.layout.to_matrix(module.weight).shape[1])
+    packed = _kvant.packed_activations(
+        format,
+        (name, side),
+        quantizer.scheme.timed,
+        features,
+        (quantizer.scale.reshape(-1).tolist(), points),
+        given.data,
+    )
+    return {name: given.origin.stored(data, dtype, shape) for name, dtype, shape, data in packed}
+
+
+def _write(directory: Path, tensors: dict[str, Tensor], config: dict[str, Any], model: nn.Module) -> None:
+    """Writes the directory as a whole: it has its name once it is complete."""
+    from safetensors.torch import save_file
+
+    partial = directory.with_name(directory.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
+    (partial / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True, default=str) + "\n")
+    generation = getattr(model, "generation_config", None)
+    if generation is not None:
+        generation.save_pretrained(partial)
+    os.replace(partial, directory)
+
+
+def save(model: nn.Module, file: StrPath) -> Path:
+    """Writes a quantized model for `load`: its tensors with their quantizers' parameters, in one safetensors file.
+
+    Raises:
+        UsageError: The file exists, or the model is not quantized.
+    """
+    from safetensors.torch import save_file
+
+    path = Path(file)
+    if path.exists():
+        raise usage_error(f"{path} exists already", "choose another name, or remove it")
+    layers = dict(quantized_modules(model))
+    if not layers:
+        raise usage_error("no layer of the model is quantized", "quantize it with kvant.torch.quantize_")
+    described = {
+        name: {"scheme": module.scheme_text, "frozen": not module.weight_quantizer.enabled}
+        for name, module in layers.items()
+    }
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
+    partial = path.with_name(path.name + ".partial")
+    save_file(tensors, partial, metadata={_METADATA: json.dumps(described), "format": "pt"})
+    os.replace(partial, path)
+    return path
+
+
+def load(model: nn.Module, file: StrPath) -> nn.Module:
+    """Makes a float model the quantized one that `save` wrote, in place, and returns it.
+
+    Raises:
+        UsageError: The file is not one of `save`.
+        InvalidError: The model has other layers.
+    """
+    from safetensors import safe_open
+
+    with safe_open(os.fspath(file), framework="pt") as opened:
+        metadata = opened.metadata() or {}
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}
+    if _METADATA not in metadata:
+        raise usage_error(f"{file} was not written by kvant.torch.save", "name a file that it has written")
+    for name, described in json.loads(metadata[_METADATA]).items():
+        try:
+            module: Any = model.get_submodule(name)
+        except AttributeError as error:
+            raise kvant.InvalidError(f"the model has no layer {name}", kind="invalid") from error
+        kind = quantized_class(module)
+        if kind is None:
+            raise kvant.InvalidError(f"layer {name} is a {type(module).__name__}, not one to quantize", kind="invalid")
+        become(module, kind)
+        _equip(module, LayerRecipe(described["scheme"]), layer_scheme(described["scheme"]))
+        module.weight_quantizer.enabled = not described["frozen"]
+        _place(module, name, tensors)
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    if missing or unexpected:
+        names: Iterable[str] = (*missing, *unexpected)
+        raise kvant.InvalidError(f"the file and the model differ in {', '.join(list(names)[:3])}", kind="invalid")
+    return model
+
+
+def _place(module: Any, name: str, tensors: dict[str, Tensor]) -> None:
+    """Makes room for the parameters of a layer's quantizers."""
+    for role in ("weight", "input", "output"):
+        quantizer = getattr(module, f"{role}_quantizer")
+        if quantizer is None:
+            continue
+        quantizer.observer = None
+        for parameter in ("scale", "zero_point"):
+            stored = tensors.get(f"{name}.{role}_quantizer.{parameter}")
+            if stored is not None:
+                setattr(quantizer, parameter, torch.empty_like(stored, device=module.weight.device))

@@ -1,0 +1,259 @@
+"""Quantized layers. Each is the layer that it was, with quantizers for its weight, inputs and outputs."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kvant.torch._layouts import Layout, layout_of
+from kvant.torch._ops import fake_quantize
+from kvant.torch._schemes import TensorScheme
+
+
+class TensorQuantizer(nn.Module):
+    """The quantizer of a weight, of inputs or of outputs.
+
+    Attributes:
+        scheme: The scheme.
+        scale, zero_point: The parameters, if they are stored.
+        enabled: Whether it does anything.
+        observer: What sees activations during calibration, instead of quantizing them.
+    """
+
+    scale: Tensor | None
+    zero_point: Tensor | None
+
+    def __init__(self, scheme: TensorScheme) -> None:
+        super().__init__()
+        self.scheme = scheme
+        self.enabled = True
+        self.observer: Any = None
+        self.register_buffer("scale", None)
+        self.register_buffer("zero_point", None)
+
+    def set_parameters(self, scale: Tensor | None, zero_point: Tensor | None, device: torch.device) -> None:
+        """Stores parameters."""
+        self.scale = None if scale is None else torch.as_tensor(scale, dtype=torch.float32).to(device)
+        self.zero_point = None if zero_point is None else torch.as_tensor(zero_point).to(device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The values after quantization; as they are while disabled or observed, and where they are no floats."""
+        if not self.enabled or not x.is_floating_point():
+            return x
+        if self.observer is not None:
+            self.observer.update(x.detach())
+            return x
+        return fake_quantize(x, self.scheme.timed, self.scale, self.zero_point)
+
+    def extra_repr(self) -> str:
+        """The scheme."""
+        return self.scheme.timed + ("" if self.enabled else ", disabled")
+
+
+class QuantizedModule:
+    """What all quantized layers have.
+
+    Attributes:
+        weight_quantizer: Quantizes the weight; disabled once it is frozen.
+        input_quantizer, output_quantizer: Those of activations; None where these stay as they are.
+        chosen: The codes of the weight, once they were chosen: a `kvant.QuantTensor` of a matrix [outputs, inputs].
+    """
+
+    weight_quantizer: TensorQuantizer
+    input_quantizer: TensorQuantizer | None
+    output_quantizer: TensorQuantizer | None
+    chosen: Any
+    scheme_text: str
+    float_class: type[nn.Module]
+    weight: Tensor
+
+    @property
+    def layout(self) -> Layout:
+        """How the weight is a matrix."""
+        return layout_of(self, self.weight_quantizer.scheme)  # type: ignore[arg-type]
+
+    def quantized_weight(self) -> Tensor:
+        """The weight after quantization."""
+        if not self.weight_quantizer.enabled:
+            return self.weight
+        layout = self.layout
+        return layout.to_weight(self.weight_quantizer(layout.to_matrix(self.weight)), tuple(self.weight.shape))
+
+    def quantized_input(self, x: Tensor) -> Tensor:
+        """Inputs after quantization."""
+        return x if self.input_quantizer is None else self.input_quantizer(x)  # type: ignore[no-any-return]
+
+    def quantized_output(self, y: Tensor) -> Tensor:
+        """Outputs after quantization."""
+        return y if self.output_quantizer is None else self.output_quantizer(y)  # type: ignore[no-any-return]
+
+
+class QuantizedLinear(QuantizedModule, nn.Linear):
+    """A quantized nn.Linear."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As nn.Linear."""
+        x, weight = self.quantized_input(input), self.quantized_weight()
+        return self.quantized_output(F.linear(x, weight, self.bias))
+
+
+class QuantizedConv1d(QuantizedModule, nn.Conv1d):
+    """A quantized nn.Conv1d."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As nn.Conv1d."""
+        x, weight = self.quantized_input(input), self.quantized_weight()
+        return self.quantized_output(self._conv_forward(x, weight, self.bias))
+
+
+class QuantizedConv2d(QuantizedModule, nn.Conv2d):
+    """A quantized nn.Conv2d."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As nn.Conv2d."""
+        x, weight = self.quantized_input(input), self.quantized_weight()
+        return self.quantized_output(self._conv_forward(x, weight, self.bias))
+
+
+class QuantizedConv3d(QuantizedModule, nn.Conv3d):
+    """A quantized nn.Conv3d."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As nn.Conv3d."""
+        x, weight = self.quantized_input(input), self.quantized_weight()
+        return self.quantized_output(self._conv_forward(x, weight, self.bias))
+
+
+class QuantizedConvTranspose2d(QuantizedModule, nn.ConvTranspose2d):
+    """A quantized nn.ConvTranspose2d."""
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """As nn.ConvTranspose2d."""
+        x, weight = self.quantized_input(input), self.quantized_weight()
+        padding = self._output_padding(
+            x,
+            output_size,
+            self.stride,
+            self.padding,
+            self.kernel_size,
+            2,
+            self.dilation,  # type: ignore[arg-type]
+        )
+        made = F.conv_transpose2d(
+            x,
+            weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            padding,
+            self.groups,
+            self.dilation,  # type: ignore[arg-type]
+        )
+        return self.quantized_output(made)
+
+
+class QuantizedEmbedding(QuantizedModule, nn.Embedding):
+    """A quantized nn.Embedding. Its inputs are indices, which stay as they are."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As nn.Embedding."""
+        made = F.embedding(
+            input,
+            self.quantized_weight(),
+            self.padding_idx,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.sparse,
+        )
+        return self.quantized_output(made)
+
+
+class QuantizedEmbeddingBag(QuantizedModule, nn.EmbeddingBag):
+    """A quantized nn.EmbeddingBag. Its inputs are indices, which stay as they are."""
+
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        """As nn.EmbeddingBag."""
+        made = F.embedding_bag(
+            input,
+            self.quantized_weight(),
+            offsets,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.mode,
+            self.sparse,
+            per_sample_weights,
+            self.include_last_offset,
+            self.padding_idx,
+        )
+        return self.quantized_output(made)
+
+
+class QuantizedConv1D(QuantizedModule, nn.Module):
+    """A quantized Conv1D of transformers: a linear layer whose weight is [inputs, outputs]."""
+
+    bias: Tensor
+    nf: int
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As transformers' Conv1D."""
+        shape = x.size()[:-1] + (self.nf,)
+        flat = self.quantized_input(x).reshape(-1, x.size(-1))
+        return self.quantized_output(torch.addmm(self.bias, flat, self.quantized_weight()).view(shape))
+
+
+_QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: QuantizedLinear,
+    nn.Conv1d: QuantizedConv1d,
+    nn.Conv2d: QuantizedConv2d,
+    nn.Conv3d: QuantizedConv3d,
+    nn.ConvTranspose2d: QuantizedConvTranspose2d,
+    nn.Embedding: QuantizedEmbedding,
+    nn.EmbeddingBag: QuantizedEmbeddingBag,
+}
+
+
+def quantized_class(module: nn.Module) -> type[nn.Module] | None:
+    """The quantized class of a layer; None for other layers, subclasses of these included."""
+    kind = type(module)
+    if kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers."):
+        return QuantizedConv1D
+    return _QUANTIZED.get(kind)
+
+
+def become(module: nn.Module, kind: type[nn.Module]) -> Callable[[], None]:
+    """Turns a layer into a quantized one, in place: references to it, its parameters and its hooks stay.
+
+    Returns what undoes it.
+    """
+    before, old = type(module), module.__dict__.get("_old_forward")
+    module.__class__ = kind
+    if old is not None:
+        # Hooks of accelerate call the forward that they found.
+        module.__dict__["_old_forward"] = types.MethodType(kind.forward, module)
+    module.float_class = before  # type: ignore[assignment]
+
+    def undo() -> None:
+        module.__class__ = before
+        if old is not None:
+            module.__dict__["_old_forward"] = old
+        for name in ("weight_quantizer", "input_quantizer", "output_quantizer"):
+            module._modules.pop(name, None)
+            module.__dict__.pop(name, None)
+        for name in ("float_class", "chosen", "scheme_text"):
+            module.__dict__.pop(name, None)
+
+    return undo
+
+
+def quantized_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The quantized layers of a model by name."""
+    for name, module in model.named_modules():
+        if isinstance(module, QuantizedModule):
+            yield name, module

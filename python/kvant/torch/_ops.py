@@ -1,0 +1,179 @@
+"""The operator `kvant::fake_quantize`: values rounded to those that have a code.
+
+On the CPU it runs Kvant's kernels. On other devices integers and small floats are computed in torch itself, to the same
+bits in float32; schemes with scales of several levels go through the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+import kvant
+from kvant.torch._schemes import TensorScheme, tensor_scheme
+
+_EPSILON = torch.finfo(torch.float32).eps
+
+
+def fake_quantize(x: Tensor, scheme: str, scale: Tensor | None = None, zero_point: Tensor | None = None) -> Tensor:
+    """The values of a tensor after quantization, with gradients that pass through where it does not saturate.
+
+    Args:
+        x: A weight, [outputs, ...], or activations, [..., features].
+        scheme: As for `kvant.fake_quantize`: `int4:g128`, `int8:tensor!static`, `e4m3:channel!dynamic`.
+        scale: The scales, if they are known, on the device of `x`.
+        zero_point: The zero points that belong to them.
+
+    Raises:
+        UsageError: An unknown scheme, or scales of a wrong number.
+    """
+    return torch.ops.kvant.fake_quantize(x, scale, zero_point, scheme)  # type: ignore[no-any-return]
+
+
+@torch.library.custom_op("kvant::fake_quantize", mutates_args=())
+def _fake_quantize(x: Tensor, scale: Tensor | None, zero_point: Tensor | None, scheme: str) -> Tensor:
+    if x.numel() == 0:
+        return x.clone()
+    if x.device.type == "cpu":
+        made: Tensor = kvant.fake_quantize(x, scheme, scale, zero_point)
+        return made
+    parsed = tensor_scheme(scheme)
+    if _is_computed_in_torch(parsed):
+        return in_torch(x, parsed, scale, zero_point)
+    known = [None if given is None else given.cpu() for given in (scale, zero_point)]
+    return kvant.fake_quantize(x.cpu(), scheme, *known).to(x.device)  # type: ignore[no-any-return]
+
+
+@_fake_quantize.register_fake
+def _(x: Tensor, scale: Tensor | None, zero_point: Tensor | None, scheme: str) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _setup(
+    ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, Tensor | None, Tensor | None, str], output: Tensor
+) -> None:
+    x, scale, zero_point, scheme = inputs
+    ctx.save_for_backward(x, scale, zero_point)
+    ctx.scheme = scheme  # type: ignore[attr-defined]
+
+
+def _backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    x, scale, zero_point = ctx.saved_tensors  # type: ignore[attr-defined]
+    scheme = tensor_scheme(ctx.scheme)  # type: ignore[attr-defined]
+    if scale is None or scheme.kind not in ("int", "float"):
+        # Scales that follow from the values cover all of them.
+        return grad, None, None, None
+    view = _grouped(x, scheme)
+    scale = _spread(scale, view)
+    if scheme.kind == "int":
+        zero = 0 if zero_point is None else _spread(zero_point, view)
+        low, high = (scheme.min - zero) * scale, (scheme.max - zero) * scale
+    else:
+        low, high = -scheme.max * scale, scheme.max * scale
+    inside = ((view >= low) & (view <= high)).reshape(x.shape)
+    return grad * inside, None, None, None
+
+
+_fake_quantize.register_autograd(_backward, setup_context=_setup)
+
+
+def _is_computed_in_torch(scheme: TensorScheme) -> bool:
+    known = scheme.kind == "int" or (scheme.kind == "float" and scheme.scale in ("plain", "e8m0"))
+    return known and scheme.granularity in ("tensor", "channel", "group") and ":" not in _observer(scheme)
+
+
+def _observer(scheme: TensorScheme) -> str:
+    """The part of the spelling that names an observer other than min-max."""
+    named = ("mse", "percentile", "entropy", "ema", "auto", "distribution", "nonoverflow", "layerwise")
+    return ":" if any(f":{name}" in scheme.spelling for name in named) or "pow2" in scheme.spelling else ""
+
+
+def in_torch(x: Tensor, scheme: TensorScheme, scale: Tensor | None, zero_point: Tensor | None) -> Tensor:
+    """The operator in torch: to the same bits as the kernels in float32, on any device."""
+    view = _grouped(x, scheme).float()
+    if scale is None:
+        scale, zero_point = _parameters(view, scheme)
+    else:
+        scale = _spread(scale.float(), view)
+        zero_point = None if zero_point is None else _spread(zero_point.float(), view)
+    if scheme.kind == "int":
+        codes = torch.round(view * (1.0 / scale))
+        zero = 0.0 if zero_point is None else zero_point
+        codes = (codes + zero).clamp(scheme.min, scheme.max)
+        values = (codes - zero) * scale
+    else:
+        values = _round_float(view / scale, scheme) * scale
+    return values.reshape(x.shape).to(x.dtype)
+
+
+def _grouped(x: Tensor, scheme: TensorScheme) -> Tensor:
+    """A view whose first axes number the scales and whose last axis has the values that share one: [scales, values]; of
+    activations with a scale for each feature [tokens, features]."""
+    of_activations = scheme.timing is not None
+    matrix = x.reshape(-1, x.shape[-1]) if of_activations or x.dim() < 2 else x.reshape(x.shape[0], -1)
+    if scheme.granularity == "tensor":
+        return matrix.reshape(1, -1)
+    if scheme.granularity == "channel":
+        return matrix if scheme.axis == 0 else matrix.t() if not of_activations else matrix
+    size = scheme.size or matrix.shape[-1]
+    if matrix.shape[-1] % size:
+        raise kvant.InvalidError(
+            f"{matrix.shape[-1]} input channels are not a multiple of the group size {size}", kind="invalid"
+        )
+    return matrix.reshape(-1, size)
+
+
+def _spread(given: Tensor, view: Tensor) -> Tensor:
+    """Parameters with the axes of a view."""
+    flat = given.reshape(-1)
+    if flat.numel() == 1:
+        return flat.reshape(1, 1)
+    return flat.reshape(-1, 1) if flat.numel() == view.shape[0] else flat.reshape(1, -1)
+
+
+def _parameters(view: Tensor, scheme: TensorScheme) -> tuple[Tensor, Tensor | None]:
+    """Scales and zero points of the range of each row."""
+    low, high = view.amin(dim=1, keepdim=True), view.amax(dim=1, keepdim=True)
+    if scheme.kind == "float":
+        greatest = torch.maximum(-low, high)
+        if scheme.scale == "e8m0":
+            return _power_of_two(greatest, scheme), None
+        scale = greatest / scheme.max
+        return torch.where(scale == 0, torch.full_like(scale, _EPSILON), scale), None
+    steps = scheme.max - scheme.min
+    if scheme.zero_point == "float":
+        scale = (high - low) / steps
+        scale = torch.where(scale <= _EPSILON, torch.ones_like(scale), scale)
+        return scale, scheme.min - low / scale
+    low, high = low.clamp(max=0), high.clamp(min=0)
+    if scheme.zero_point == "none":
+        scale = (torch.maximum(-low, high) / (steps / 2)).clamp(min=_EPSILON)
+        return scale, torch.full_like(scale, scheme.middle) if scheme.middle else None
+    scale = ((high - low) / steps).clamp(min=_EPSILON)
+    return scale, (scheme.min - torch.round(low / scale)).clamp(scheme.min, scheme.max)
+
+
+def _bits_of(scheme: TensorScheme) -> tuple[int, int]:
+    exponent, mantissa = scheme.dtype.removeprefix("e").split("m")[:2]
+    return int(exponent), int(mantissa.removesuffix("fn").removesuffix("fnuz"))
+
+
+def _power_of_two(greatest: Tensor, scheme: TensorScheme) -> Tensor:
+    """The shared scale of OCP MX blocks, their greatest magnitude rounded to even."""
+    exponent, mantissa = _bits_of(scheme)
+    bits = greatest.contiguous().view(torch.int32) + (1 << (23 - mantissa - 1))
+    power = ((bits >> 23) & 0xFF) - 127
+    power = torch.where(greatest == 0, torch.full_like(power, -126), power)
+    largest = math.floor(math.log2(scheme.max))
+    return torch.ldexp(torch.ones_like(greatest), (power - largest).clamp(-127, 127))
+
+
+def _round_float(values: Tensor, scheme: TensorScheme) -> Tensor:
+    """Values rounded to the nearest small floats, half to even, saturated."""
+    exponent, mantissa = _bits_of(scheme)
+    least = 2 - 2 ** (exponent - 1)
+    _, power = torch.frexp(values)
+    step = torch.ldexp(torch.ones_like(values), (power - 1).clamp(min=least) - mantissa)
+    return (torch.round(values / step) * step).clamp(-scheme.max, scheme.max)

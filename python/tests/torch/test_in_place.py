@@ -1,0 +1,225 @@
+"""Models of PyTorch quantized in place."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import kvant  # noqa: E402
+import kvant.torch as kt  # noqa: E402
+
+
+class Network(nn.Module):
+    """One layer of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 12)
+        self.bag = nn.EmbeddingBag(20, 12)
+        self.conv1 = nn.Conv1d(12, 9, 3, padding=1)
+        self.conv2 = nn.Conv2d(1, 6, 3, padding=1, stride=2)
+        self.conv3 = nn.Conv3d(6, 4, (1, 2, 2))
+        self.up = nn.ConvTranspose2d(6, 8, 2, stride=2, groups=2)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, ids: Any) -> Any:
+        x = self.embed(ids) + self.bag(ids).unsqueeze(1)
+        x = self.conv1(x.transpose(1, 2)).unsqueeze(1)
+        x = self.conv2(x)
+        z = self.conv3(x.unsqueeze(2)).mean()
+        x = self.up(x).mean(dim=(2, 3))
+        return self.head(x) + z
+
+
+@pytest.fixture
+def network() -> Network:
+    torch.manual_seed(3)
+    return Network().eval()
+
+
+@pytest.fixture
+def batches() -> list[Any]:
+    torch.manual_seed(4)
+    return [torch.randint(0, 20, (4, 10)) for _ in range(3)]
+
+
+def snr(reference: Any, made: Any) -> float:
+    noise = (reference - made).double().square().sum()
+    return float(10 * torch.log10(reference.double().square().sum() / noise))
+
+
+LOOKUPS = {nn.Embedding: "int8:channel", nn.EmbeddingBag: "int8:channel"}
+
+
+@pytest.mark.parametrize("scheme", ["int8:channel", "int8:channel+int8:tensor!static", "W8A8", "e4m3:channel", "fp8"])
+def test_every_kind_of_layer_is_quantized(network: Network, batches: list[Any], scheme: str) -> None:
+    expected = network(batches[0])
+    kt.quantize_(network, scheme, batches, layer_types=LOOKUPS)
+    assert len(list(kt.quantized_modules(network))) == 7
+    assert isinstance(network.conv2, kt.QuantizedConv2d) and isinstance(network.conv2, nn.Conv2d)
+    made = network(batches[0])
+    assert 10 < snr(expected, made) < 80
+    kt.freeze(network)
+    assert torch.equal(network(batches[0]), made), "frozen weights are those that were computed with"
+
+
+def test_schemes_by_name_type_and_pattern(network: Network) -> None:
+    kt.quantize_(
+        network,
+        "int8:channel",
+        exclude=["conv*"],
+        overrides={"conv2": "int4:channel", "re:he.d": "e4m3:channel"},
+        layer_types={"Embedding": "int8:tensor", nn.ConvTranspose2d: None},
+    )
+    schemes = {name: module.scheme_text for name, module in kt.quantized_modules(network)}
+    assert schemes == {"embed": "int8:tensor", "head": "e4m3:channel"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"scheme": "int9"}, kvant.UsageError, "int9"),
+        ({"scheme": "int8:channel", "exclude": ["*.hed"]}, kvant.UsageError, "hed"),
+        ({"scheme": "fp8"}, kvant.UsageError, "calibration data"),
+        ({"scheme": "fp8", "data": []}, kvant.UsageError, "no batches"),
+        ({}, kvant.UsageError, "no layer is left"),
+        ({"scheme": "int4:g128"}, kvant.InvalidError, "conv1"),
+        ({"scheme": "int8:channel", "algorithm": "qronos", "data": [0]}, kvant.UnsupportedError, "float model"),
+        ({"scheme": "int8:channel", "algorithm": "gptk", "data": None}, kvant.UsageError, "calibration data"),
+    ],
+)
+def test_refusals_leave_the_model_as_it_was(network: Network, arguments: Any, error: Any, text: str) -> None:
+    before = {name: type(module) for name, module in network.named_modules()}
+    state = copy.deepcopy(network.state_dict())
+    with pytest.raises(error, match=text):
+        kt.quantize_(network, **arguments)
+    assert {name: type(module) for name, module in network.named_modules()} == before
+    assert network.state_dict().keys() == state.keys()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in network.state_dict().items())
+
+
+def test_a_failing_forward_leaves_the_model_as_it_was(network: Network) -> None:
+    with pytest.raises(IndexError):
+        kt.quantize_(network, "fp8", [torch.full((1, 10), 99)])
+    assert type(network.head) is nn.Linear and not list(kt.quantized_modules(network))
+
+
+def test_observers_of_ones_own(network: Network, batches: list[Any]) -> None:
+    class Fixed:
+        def __init__(self, scheme: str) -> None:
+            self.seen = 0
+
+        def update(self, batch: Any) -> None:
+            self.seen += 1
+
+        def parameters(self) -> tuple[Any, None]:
+            assert self.seen == 3
+            return 0.125, None
+
+    kt.quantize_(network, kt.LayerRecipe("int8:channel+int8:tensor!static", observer=Fixed), batches)
+    assert float(network.head.input_quantizer.scale) == 0.125
+
+
+def test_gptq_beats_rounding_to_nearest() -> None:
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Conv2d(4, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 32))
+    base = torch.randn(64, 4, 1, 8) @ torch.randn(8, 64).reshape(1, 1, 8, 64)
+    inputs = base.reshape(64, 4, 8, 8)
+    expected = model(inputs)
+    made = {}
+    for algorithm in (None, "gptq"):
+        quantized = kt.quantize_(copy.deepcopy(model), "int3:channel", [inputs], algorithm=algorithm)
+        made[algorithm] = snr(expected, quantized(inputs))
+    assert made["gptq"] > made[None] + 3, made
+
+
+def test_saved_models_load(network: Network, batches: list[Any], tmp_path: Path) -> None:
+    original = copy.deepcopy(network)
+    kt.quantize_(network, "int8:channel+uint8:tensor:zp!static", batches, layer_types=LOOKUPS)
+    for frozen in (False, True):
+        if frozen:
+            kt.freeze(network)
+        file = kt.save(network, tmp_path / f"{frozen}.safetensors")
+        loaded = kt.load(copy.deepcopy(original), file)
+        assert torch.equal(loaded(batches[1]), network(batches[1]))
+    with pytest.raises(kvant.UsageError, match="exists already"):
+        kt.save(network, file)
+    with pytest.raises(kvant.UsageError, match="quantized already"):
+        kt.quantize_(network, "int8:channel")
+
+
+def test_operator_works_in_compile_export_and_training() -> None:
+    x = torch.randn(6, 64, requires_grad=True)
+    scale = torch.tensor(0.01)
+    made = kt.fake_quantize(x, "int8:tensor!static", scale)
+    made.sum().backward()
+    assert x.grad is not None
+    inside = (x.detach() >= -1.28) & (x.detach() <= 1.27)
+    assert torch.equal(x.grad, inside.float()), "the gradient passes where the value is within the range"
+
+    class Small(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return kt.fake_quantize(x, "int4:g32") * 2
+
+    program = torch.export.export(Small(), (x.detach(),))
+    assert "kvant.fake_quantize" in str(program.graph)
+    assert torch.equal(program.module()(x.detach()), Small()(x.detach()))
+    torch.library.opcheck(torch.ops.kvant.fake_quantize.default, (x.detach(), None, None, "int8:channel"))
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "int8:tensor",
+        "int8:channel",
+        "uint8:channel:zp",
+        "int4:g32",
+        "uint4:g32:zp",
+        "int2:g32",
+        "e4m3:tensor",
+        "e4m3:channel",
+        "e5m2:channel",
+        "e2m1:g32:e8m0",
+        "e2m3:g32:e8m0",
+        "e3m2:g32:e8m0",
+        "e4m3:g32:e8m0",
+        "int8:tensor!dynamic",
+        "int8:channel!dynamic",
+        "e4m3:channel!dynamic",
+        "int8:g32!dynamic",
+    ],
+)
+def test_code_for_other_devices_gives_the_bits_of_the_kernels(scheme: str) -> None:
+    from kvant.torch._ops import in_torch
+    from kvant.torch._schemes import tensor_scheme
+
+    torch.manual_seed(6)
+    x = torch.randn(24, 96) * torch.logspace(-3, 2, 24).unsqueeze(1)
+    x[3] = 0
+    assert torch.equal(in_torch(x, tensor_scheme(scheme), None, None), kvant.fake_quantize(x, scheme))
+
+
+def test_given_scales_on_other_devices() -> None:
+    from kvant.torch._ops import in_torch
+    from kvant.torch._schemes import tensor_scheme
+
+    torch.manual_seed(7)
+    x = torch.randn(8, 64)
+    for scheme in ("int8:tensor", "uint4:g32:zp", "e4m3:channel", "e2m1:g32:e8m0", "int8:channel"):
+        made = kvant.quantize_tensor(x, scheme)
+        given = in_torch(x, tensor_scheme(scheme), made.scale, made.zero_point)
+        assert torch.equal(given, made.dequantize()), scheme
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_operator_on_a_gpu() -> None:
+    x = torch.randn(8, 64)
+    for scheme in ("int8:channel", "uint4:g32:zp", "e4m3:channel", "e2m1:g32:e8m0", "e2m1:g16:e4m3:f32"):
+        assert torch.equal(kt.fake_quantize(x.cuda(), scheme).cpu(), kt.fake_quantize(x, scheme)), scheme
