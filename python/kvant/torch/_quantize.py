@@ -254,7 +254,7 @@ def _equip(module: Any, recipe: LayerRecipe, scheme: LayerScheme) -> None:
 def _nearest(module: Any, format: str | None = None) -> Any:
     """The nearest codes of a layer's weight."""
     matrix = module.layout.to_matrix(module.weight.detach()).contiguous().cpu()
-    return kvant.quantize_tensor(matrix, module.weight_quantizer.scheme.spelling, format=format)
+    return kvant.quantize_tensor(matrix, module.scheme_text, format=format)
 
 
 def _store(module: Any, quantized: Any) -> None:
@@ -278,7 +278,7 @@ def _round_weights(model: nn.Module, chosen: Mapping[str, LayerRecipe], batches:
             continue
         if recipe.algorithm and recipe.algorithm.split(":")[0].lower() != "rtn":
             matrix = module.layout.to_matrix(module.weight).contiguous().cpu()
-            _take(module, kvant.round_tensor(matrix, module.weight_quantizer.scheme.spelling, recipe.algorithm))
+            _take(module, kvant.round_tensor(matrix, module.scheme_text, recipe.algorithm))
         else:
             _store(module, _nearest(module))
     if calibrated:
@@ -352,7 +352,7 @@ def _round_on_data(model: nn.Module, algorithms: Mapping[str, str | None], batch
             _store(module, _nearest(module))
             continue
         algorithm = algorithms[name] or "rtn"
-        _take(module, kvant.round_tensor(matrix, module.weight_quantizer.scheme.spelling, algorithm, seen.sums))
+        _take(module, kvant.round_tensor(matrix, module.scheme_text, algorithm, seen.sums))
 
 
 def _take(module: Any, quantized: Any) -> None:
