@@ -86,11 +86,11 @@ class QuantizedModule:
 
     def quantized_input(self, x: Tensor) -> Tensor:
         """Inputs after quantization."""
-        return x if self.input_quantizer is None else self.input_quantizer(x)  # type: ignore[no-any-return]
+        return x if self.input_quantizer is None else self.input_quantizer(x)
 
     def quantized_output(self, y: Tensor) -> Tensor:
         """Outputs after quantization."""
-        return y if self.output_quantizer is None else self.output_quantizer(y)  # type: ignore[no-any-return]
+        return y if self.output_quantizer is None else self.output_quantizer(y)
 
 
 class QuantizedLinear(QuantizedModule, nn.Linear):
@@ -135,25 +135,9 @@ class QuantizedConvTranspose2d(QuantizedModule, nn.ConvTranspose2d):
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """As nn.ConvTranspose2d."""
         x, weight = self.quantized_input(input), self.quantized_weight()
-        padding = self._output_padding(
-            x,
-            output_size,
-            self.stride,
-            self.padding,
-            self.kernel_size,
-            2,
-            self.dilation,  # type: ignore[arg-type]
-        )
-        made = F.conv_transpose2d(
-            x,
-            weight,
-            self.bias,
-            self.stride,
-            self.padding,
-            padding,
-            self.groups,
-            self.dilation,  # type: ignore[arg-type]
-        )
+        own: Any = self
+        padding = own._output_padding(x, output_size, own.stride, own.padding, own.kernel_size, 2, own.dilation)
+        made = F.conv_transpose2d(x, weight, own.bias, own.stride, own.padding, padding, own.groups, own.dilation)
         return self.quantized_output(made)
 
 

@@ -7,6 +7,7 @@ bits in float32; schemes with scales of several levels go through the CPU.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,17 +52,15 @@ def _(x: Tensor, scale: Tensor | None, zero_point: Tensor | None, scheme: str) -
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _setup(
-    ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, Tensor | None, Tensor | None, str], output: Tensor
-) -> None:
+def _setup(ctx: Any, inputs: tuple[Tensor, Tensor | None, Tensor | None, str], output: Tensor) -> None:
     x, scale, zero_point, scheme = inputs
     ctx.save_for_backward(x, scale, zero_point)
-    ctx.scheme = scheme  # type: ignore[attr-defined]
+    ctx.scheme = scheme
 
 
-def _backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    x, scale, zero_point = ctx.saved_tensors  # type: ignore[attr-defined]
-    scheme = tensor_scheme(ctx.scheme)  # type: ignore[attr-defined]
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    x, scale, zero_point = ctx.saved_tensors
+    scheme = tensor_scheme(ctx.scheme)
     if scale is None or scheme.kind not in ("int", "float"):
         # Scales that follow from the values cover all of them.
         return grad, None, None, None

@@ -164,7 +164,8 @@ def _resolve(
                 f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else f"layers are called {_some(layers)}"
             )
             raise usage_error(f"no layer matches {pattern!r}", advice)
-    head = model.get_output_embeddings() if keep_head and hasattr(model, "get_output_embeddings") else None
+    output_embeddings = getattr(model, "get_output_embeddings", None)
+    head = output_embeddings() if keep_head and callable(output_embeddings) else None
     found: dict[str, LayerRecipe] = {}
     for name, module in layers.items():
         is_embedding = isinstance(module, nn.Embedding | nn.EmbeddingBag)
@@ -301,14 +302,15 @@ class _Inputs:
 
 def _rows_of_inputs(module: Any, x: Tensor) -> Tensor | None:
     """The values that outputs are products of: [positions, input channels]; None for other kinds of layers."""
+    is_plain = module.layout.is_matrix
     if isinstance(module, nn.Conv2d) and module.groups == 1:
         x = x if x.dim() == 4 else x.unsqueeze(0)
         if module.padding_mode != "zeros" or isinstance(module.padding, str):
             return None
         patches = F.unfold(x.float(), module.kernel_size, module.dilation, module.padding, module.stride)
-        return patches.transpose(1, 2).reshape(-1, patches.shape[1]) if module.layout.is_matrix else None
+        return patches.transpose(1, 2).reshape(-1, patches.shape[1]) if is_plain else None
     if isinstance(module, nn.modules.conv._ConvNd | nn.Embedding | nn.EmbeddingBag):
-        if isinstance(module, nn.Conv1d) and module.groups == 1 and module.layout.is_matrix:
+        if isinstance(module, nn.Conv1d) and module.groups == 1 and is_plain:
             if module.padding_mode != "zeros" or isinstance(module.padding, str):
                 return None
             x = (x if x.dim() == 3 else x.unsqueeze(0)).unsqueeze(2).float()
