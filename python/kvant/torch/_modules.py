@@ -48,7 +48,19 @@ class TensorQuantizer(nn.Module):
         if self.observer is not None:
             self.observer.update(x.detach())
             return x
+        if torch.onnx.is_in_onnx_export() and self.is_exportable:
+            assert self.scale is not None
+            zero = 0 if self.zero_point is None else int(self.zero_point)
+            return torch.fake_quantize_per_tensor_affine(
+                x, float(self.scale), zero, self.scheme.min, int(self.scheme.max)
+            )
         return fake_quantize(x, self.scheme.timed, self.scale, self.zero_point)
+
+    @property
+    def is_exportable(self) -> bool:
+        """Whether ONNX has operators for it: integers of eight bits with one stored scale."""
+        scheme = self.scheme
+        return scheme.kind == "int" and scheme.bits == 8 and scheme.granularity == "tensor" and self.scale is not None
 
     def extra_repr(self) -> str:
         """The scheme."""

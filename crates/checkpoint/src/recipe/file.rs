@@ -34,9 +34,12 @@ pub fn read_file(file: &Path) -> Result<RecipeFile, RecipeError> {
 /// *Invalid* for text in none of the languages, unknown keys and values of the wrong type; *unsupported* for what Kvant cannot express,
 /// by name.
 pub fn read_text(name: &str, text: &str) -> Result<RecipeFile, RecipeError> {
-    if text.trim_start().starts_with('{') || name.to_ascii_lowercase().ends_with(".json") {
-        let invalid = |error: serde_json::Error| RecipeError::invalid(name, error.to_string(), LANGUAGES);
-        return of_value(name, serde_json::from_str(text).map_err(invalid)?);
+    let json = || {
+        let invalid = |error| RecipeError::invalid(name, format!("it is not valid JSON: {error}"), LANGUAGES);
+        serde_json::from_str(text).map_err(invalid)
+    };
+    if text.trim_start().starts_with('{') {
+        return of_value(name, json()?);
     }
     match RecipeFile::from_toml(name, text) {
         Err(_) if looks_like_yaml(text) => {
@@ -45,6 +48,8 @@ pub fn read_text(name: &str, text: &str) -> Result<RecipeFile, RecipeError> {
             })?;
             of_value(name, value)
         }
+        // What is neither is a mistake in the language that the name promises.
+        Err(_) if name.to_ascii_lowercase().ends_with(".json") => of_value(name, json()?),
         read => Ok(read?),
     }
 }

@@ -203,15 +203,16 @@ fn mistakes_in_recipes_are_reported_with_file_and_key() {
 fn conversions_are_refused_with_advice_that_helps() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama", "--scheme", "int4:g32", "--format", "quark", "-o", "int4"]);
-    for (format, told, untold) in [
-        ("fp8", "convert --to float and quantize that", "--requantize"),
-        ("mxfp4", "choose another format", "--requantize"),
-        ("awq", "--requantize", "another format"),
+    place.succeed(&["quantize", "nano_llama", "--scheme", "int8:channel", "--format", "quark", "-o", "int8"]);
+    for (source, format, told, untold) in [
+        ("int4", "fp8", "convert --to float and quantize that", "--requantize"),
+        ("int4", "mxfp4", "choose another format", "--requantize"),
+        ("int8", "awq", "--requantize", "another format"),
     ] {
-        let run = place.run(&["convert", "int4", "--to", format, "-o", "out"]);
+        let run = place.run(&["convert", source, "--to", format, "-o", "out"]);
         assert!(run.stderr.contains(told) && !run.stderr.contains(untold), "{format}: {}", run.stderr);
     }
-    let run = place.run(&["convert", "int4", "--to", "awq", "--requantize", "-o", "out"]);
+    let run = place.run(&["convert", "int8", "--to", "awq", "--requantize", "-o", "out"]);
     assert_eq!(run.code, Some(0), "{run:?}");
 }
 

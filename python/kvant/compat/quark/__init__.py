@@ -1,0 +1,1 @@
+"""AMD Quark's interface: replace `from quark.` by `from kvant.compat.quark.`."""

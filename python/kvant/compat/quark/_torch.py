@@ -1,0 +1,216 @@
+"""Quark's quantizer and exporters over `kvant.torch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import kvant.torch as kt
+from kvant.compat.quark._configuration import (
+    QConfig,
+    QLayerConfig,
+    QuantizationMode,
+    algorithm_of,
+    scheme_of,
+    unsupported,
+)
+from kvant.torch._modules import quantized_class
+
+
+@dataclass
+class TemplateConfig:
+    """The configuration that a template makes of a scheme's name."""
+
+    scheme: str
+    exclude: list[str]
+
+
+class LLMTemplate:
+    """Named schemes for language models."""
+
+    def __init__(self, model_type: str) -> None:
+        self.model_type = model_type
+
+    @staticmethod
+    def get(model_type: str) -> LLMTemplate:
+        """The template of an architecture. One serves all: output embeddings stay as they are."""
+        return LLMTemplate(model_type)
+
+    def get_config(
+        self, scheme: str, algorithm: Any = None, exclude_layers: list[str] | None = None, **more: Any
+    ) -> TemplateConfig:
+        """The configuration of a named scheme.
+
+        Raises:
+            UnsupportedError: An option that models in place do not have.
+        """
+        given = sorted(name for name, value in more.items() if value)
+        if algorithm or given:
+            names = ", ".join((["algorithm"] if algorithm else []) + given)
+            raise unsupported(f"{names} of a template", "quantize the checkpoint with kvant.quantize, which has them")
+        return TemplateConfig(scheme, ["lm_head"] if exclude_layers is None else exclude_layers)
+
+
+class ModelQuantizer:
+    """Quantizes models in place."""
+
+    def __init__(self, config: QConfig | TemplateConfig, multi_device: bool = False) -> None:
+        self.config = config
+
+    def quantize_model(self, model: nn.Module, dataloader: Iterable[Any] | None = None) -> nn.Module:
+        """Quantizes a model in place, and returns it.
+
+        Raises:
+            UnsupportedError: Kvant does not do what the configuration asks for.
+        """
+        if isinstance(self.config, TemplateConfig):
+            names = [name for name, module in model.named_modules() if quantized_class(module) is not None]
+            exclude = [pattern for pattern in self.config.exclude if any(_is(pattern, name) for name in names)]
+            return kt.quantize_(model, self.config.scheme, dataloader, exclude=exclude)
+        config = self.config
+        if config.quant_mode is not QuantizationMode.eager_mode:
+            raise unsupported("the mode fx_graph_mode", "use eager_mode")
+        if config.kv_cache_quant_config or config.softmax_quant_spec:
+            raise unsupported("quantized attention of models in place", "quantize the checkpoint with kvant.quantize")
+        schemes: dict[str, str | None] = {}
+        for name, module in model.named_modules():
+            if quantized_class(module) is not None:
+                layer = _resolved(config, name, module)
+                schemes[name] = None if layer is None else scheme_of(layer, type(module).__name__)
+        overrides: dict[str, Any] = {_escaped(name): scheme for name, scheme in schemes.items()}
+        algorithm = algorithm_of(config)
+        return kt.quantize_(model, None, dataloader, overrides=overrides, algorithm=algorithm, keep_head=False)
+
+    @staticmethod
+    def freeze(model: nn.Module, quantize: bool = True) -> nn.Module:
+        """Rounds weights for good, and returns the model."""
+        return kt.freeze(model) if quantize else model
+
+
+def _escaped(name: str) -> str:
+    """A pattern that matches one name."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def _is(pattern: str, name: str) -> bool:
+    from fnmatch import fnmatchcase
+
+    return fnmatchcase(name, pattern)
+
+
+def _resolved(config: QConfig, name: str, module: nn.Module) -> QLayerConfig | None:
+    """The configuration of a layer, in Quark's order: exclusion, name, pattern, type, then the global one.
+
+    Embeddings do not take the global one.
+    """
+    if any(_is(pattern, name) for pattern in config.exclude):
+        return None
+    if name in config.layer_quant_config:
+        return config.layer_quant_config[name]
+    for pattern, layer in config.layer_quant_config.items():
+        if _is(pattern, name):
+            return layer
+    for kind, layer in config.layer_type_quant_config.items():
+        if type(module).__name__ == kind if isinstance(kind, str) else isinstance(module, kind):
+            return layer
+    return None if isinstance(module, nn.Embedding | nn.EmbeddingBag) else config.global_quant_config
+
+
+def export_safetensors(
+    model: nn.Module,
+    output_dir: str,
+    custom_mode: str = "quark",
+    weight_format: str | None = None,
+    pack_method: str = "reorder",
+) -> None:
+    """Writes a checkpoint.
+
+    Raises:
+        UnsupportedError: Another format of weights, or order of codes.
+    """
+    if weight_format == "fake_quantized":
+        raise unsupported("the format fake_quantized of models in place", "use model.save_pretrained on a frozen model")
+    if pack_method != "reorder":
+        raise unsupported(f"the order {pack_method!r} of codes of models in place", "use pack_method='reorder'")
+    kt.export(model, output_dir, custom_mode)
+
+
+def export_onnx(
+    model: nn.Module,
+    output_dir: str,
+    input_args: Any,
+    opset_version: int = 17,
+    input_names: list[str] | None = None,
+    output_names: list[str] | None = None,
+    dynamic_axes: Any = None,
+    **more: Any,
+) -> Path:
+    """Writes `quark_model.onnx`, with QuantizeLinear and DequantizeLinear for static activations.
+
+    Raises:
+        UnsupportedError: Other quantized activations, or an option that is not known.
+    """
+    given = sorted(name for name, value in more.items() if value)
+    if given:
+        raise unsupported(f"the options {', '.join(given)} of ONNX export", "leave them out")
+    for name, module in kt.quantized_modules(model):
+        for quantizer in (module.input_quantizer, module.output_quantizer):
+            if quantizer is not None and not quantizer.is_exportable:
+                raise unsupported(
+                    f"activations in {quantizer.scheme.timed} (layer {name}) in ONNX graphs",
+                    "use static int8 with one scale for the tensor, or quantize the float graph with kvant.quantize",
+                )
+    directory = Path(output_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    kt.freeze(model)
+    path = directory / "quark_model.onnx"
+    keywords: dict[str, Any] = {}
+    if isinstance(input_args, dict):
+        arguments: Any = ()
+        keywords = {"kwargs": dict(input_args)}
+    else:
+        arguments = input_args if isinstance(input_args, tuple) else (input_args,)
+    with torch.no_grad():
+        torch.onnx.export(
+            model,
+            arguments,
+            str(path),
+            opset_version=opset_version,
+            input_names=input_names,
+            output_names=output_names,
+            dynamic_axes=dynamic_axes,
+            dynamo=False,
+            **keywords,
+        )
+    return path
+
+
+def export_gguf(*_: Any, **__: Any) -> None:
+    """Not supported on models in place.
+
+    Raises:
+        UnsupportedError: Always.
+    """
+    raise unsupported(
+        "GGUF files of models in place", "write the file with kvant.quantize(model, 'Q4_K_M', output='out.gguf')"
+    )
+
+
+class ModelExporter:
+    """Exports of older versions."""
+
+    def __init__(self, config: Any = None, export_dir: str = "./export") -> None:
+        self.export_dir = export_dir
+
+    def export_safetensors_model(self, model: nn.Module, quant_config: Any = None, **more: Any) -> None:
+        """As `export_safetensors`."""
+        export_safetensors(model, self.export_dir, **more)
+
+    def export_onnx_model(self, model: nn.Module, input_args: Any, **more: Any) -> Path:
+        """As `export_onnx`."""
+        return export_onnx(model, self.export_dir, input_args, **more)

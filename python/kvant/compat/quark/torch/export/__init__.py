@@ -1,0 +1,5 @@
+"""quark.torch.export."""
+
+from kvant.compat.quark._torch import ModelExporter, export_gguf, export_onnx, export_safetensors
+
+__all__ = ["ModelExporter", "export_gguf", "export_onnx", "export_safetensors"]

@@ -1,0 +1,5 @@
+"""quark.torch.quantization.api."""
+
+from kvant.compat.quark._torch import ModelQuantizer
+
+__all__ = ["ModelQuantizer"]

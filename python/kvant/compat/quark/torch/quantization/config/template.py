@@ -1,0 +1,5 @@
+"""quark.torch.quantization.config.template."""
+
+from kvant.compat.quark._torch import LLMTemplate
+
+__all__ = ["LLMTemplate"]
