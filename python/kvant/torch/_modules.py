@@ -23,6 +23,7 @@ class TensorQuantizer(nn.Module):
         scale, zero_point: The parameters, if they are stored.
         enabled: Whether it does anything.
         observer: What sees activations during calibration, instead of quantizing them.
+        is_exporting: Whether integers of eight bits are computed with torch's own operator, which exporters know.
     """
 
     scale: Tensor | None
@@ -33,6 +34,7 @@ class TensorQuantizer(nn.Module):
         self.scheme = scheme
         self.enabled = True
         self.observer: Any = None
+        self.is_exporting = False
         self.register_buffer("scale", None)
         self.register_buffer("zero_point", None)
 
@@ -48,8 +50,7 @@ class TensorQuantizer(nn.Module):
         if self.observer is not None:
             self.observer.update(x.detach())
             return x
-        if torch.onnx.is_in_onnx_export() and self.is_exportable:
-            assert self.scale is not None
+        if self.is_exporting and self.is_exportable and self.scale is not None:
             zero = 0 if self.zero_point is None else int(self.zero_point)
             return torch.fake_quantize_per_tensor_affine(
                 x, float(self.scale), zero, self.scheme.min, int(self.scheme.max)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,26 +170,101 @@ def export_onnx(
     directory = Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     kt.freeze(model)
-    path = directory / "quark_model.onnx"
-    keywords: dict[str, Any] = {}
     if isinstance(input_args, dict):
-        arguments: Any = ()
-        keywords = {"kwargs": dict(input_args)}
+        names, arguments = list(input_args), tuple(input_args.values())
     else:
-        arguments = input_args if isinstance(input_args, tuple) else (input_args,)
-    with torch.no_grad():
-        torch.onnx.export(
-            model,
-            arguments,
-            str(path),
-            opset_version=opset_version,
-            input_names=input_names,
-            output_names=output_names,
-            dynamic_axes=dynamic_axes,
-            dynamo=False,
-            **keywords,
-        )
-    return path
+        names, arguments = [], input_args if isinstance(input_args, tuple) else (input_args,)
+    path, partial = directory / "quark_model.onnx", directory / "quark_model.partial.onnx"
+    options = {
+        "input_names": input_names or names or None,
+        "output_names": output_names,
+        "opset_version": opset_version,
+    }
+    call, problems = _Call(model, names).eval(), []
+    for export in (_export_traced, _export_scripted):
+        try:
+            with torch.no_grad():
+                export(call, arguments, partial, dynamic_axes, options)
+                problem = _difference(call, arguments, partial)
+        except Exception as error:  # The exporters of torch raise what they like.
+            problem = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if problem is None:
+            os.replace(partial, path)
+            return path
+        problems.append(problem)
+        partial.unlink(missing_ok=True)
+    raise unsupported(
+        f"torch's exporters make no ONNX graph of this model: {'; '.join(problems)}",
+        "quantize the checkpoint with kvant.quantize(model, scheme, format='onnx', output='out.onnx')",
+    )
+
+
+def _export_traced(call: nn.Module, arguments: Any, path: Path, dynamic_axes: Any, options: dict[str, Any]) -> None:
+    """Exports through torch.export, which follows the code of recent models."""
+    if dynamic_axes is not None:
+        raise ValueError("dynamic_axes are those of the scripted exporter")
+    with _exportable(call):
+        program = torch.export.export(call, arguments, strict=False)
+    options = {**options, "opset_version": max(options["opset_version"], 18)}
+    torch.onnx.export(program, (), str(path), dynamo=True, external_data=False, verbose=False, **options)
+
+
+def _export_scripted(call: nn.Module, arguments: Any, path: Path, dynamic_axes: Any, options: dict[str, Any]) -> None:
+    """Exports through TorchScript."""
+    with _exportable(call):
+        torch.onnx.export(call, arguments, str(path), dynamo=False, dynamic_axes=dynamic_axes, **options)
+
+
+@contextlib.contextmanager
+def _exportable(call: nn.Module) -> Iterator[None]:
+    """Quantizers compute with torch's own operator, which exporters know."""
+    quantizers = [module for module in call.modules() if isinstance(module, kt.TensorQuantizer)]
+    for quantizer in quantizers:
+        quantizer.is_exporting = True
+    try:
+        yield
+    finally:
+        for quantizer in quantizers:
+            quantizer.is_exporting = False
+
+
+def _difference(call: nn.Module, arguments: Any, path: Path) -> str | None:
+    """What is wrong with a graph; None if it gives the model's outputs, and where onnxruntime is not installed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
+    made = session.run(None, {name: value.numpy() for name, value in zip(names, arguments, strict=True)})[0]
+    expected = _first(call(*arguments)).float()
+    distance = (torch.from_numpy(made).float() - expected).abs().max()
+    # A code more or less is no mistake of the exporter.
+    if distance <= 0.02 * expected.abs().max():
+        return None
+    return f"the graph's outputs differ from the model's by {float(distance):.3g}"
+
+
+def _first(made: Any) -> torch.Tensor:
+    """The first output of a model."""
+    if isinstance(made, torch.Tensor):
+        return made
+    return _first(made[0] if isinstance(made, tuple | list) else next(iter(made.values())))
+
+
+class _Call(nn.Module):
+    """A model with the inputs that it is given, and none for its other parameters."""
+
+    def __init__(self, model: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.model = model
+        self.names = names
+
+    def forward(self, *arguments: Any) -> Any:
+        """Runs the model."""
+        if self.names:
+            return self.model(**dict(zip(self.names, arguments, strict=True)))
+        return self.model(*arguments)
 
 
 def export_gguf(*_: Any, **__: Any) -> None:
