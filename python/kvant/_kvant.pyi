@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "Hessian",
+    "LanguageModel",
     "Observer",
     "QuantTensor",
     "__version__",
@@ -40,6 +41,44 @@ def run(
     deliver: Callable[[list[tuple[str, ...]]], object],
     identity: str | None = None,
 ) -> str: ...
+
+class LanguageModel:
+    def __new__(
+        cls,
+        model: str | PathLike[str],
+        adapters: Sequence[str | PathLike[str]],
+        tokenizer: str | PathLike[str] | None,
+        max_length: int | None,
+        is_bf16: bool,
+        threads: int | None,
+        max_memory: str | None,
+    ) -> LanguageModel: ...
+    @property
+    def max_length(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def begin_token(self) -> int | None: ...
+    @property
+    def end_tokens(self) -> list[int]: ...
+    def tokenize(self, texts: Sequence[str], special_tokens: bool) -> list[list[int]]: ...
+    def detokenize(self, tokens: Sequence[int], skip_special_tokens: bool) -> str: ...
+    def loglikelihood(
+        self,
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        deliver: Callable[[list[tuple[str, ...]]], object],
+    ) -> list[tuple[float, bool]]: ...
+    def loglikelihood_rolling(
+        self, texts: Sequence[Sequence[int]], prefix: int, deliver: Callable[[list[tuple[str, ...]]], object]
+    ) -> list[float]: ...
+    def generate_until(
+        self,
+        prompts: Sequence[Sequence[int]],
+        until: Sequence[str],
+        max_new_tokens: int,
+        sampling: tuple[float, int | None, float | None, int],
+        deliver: Callable[[list[tuple[str, ...]]], object],
+    ) -> list[tuple[str, list[int], str]]: ...
 
 class QuantTensor:
     @property
