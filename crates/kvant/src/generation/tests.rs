@@ -142,6 +142,10 @@ fn harness_functions_agree_with_each_other() {
     assert!((scores[0].log_likelihood - parts).abs() < 1e-4, "{scores:?}");
     let rolling = model.loglikelihood_rolling(&[prompt.clone(), Vec::new()], 0, &mut (), &cancel).unwrap();
     assert!((rolling[0] - scores[3].log_likelihood).abs() < 1e-4 && rolling[1] == 0.0, "{rolling:?}");
+    for unknown in [pair(&prompt, &[2048]), pair(&[2048], &prompt)] {
+        let error = model.loglikelihood(&[unknown], &mut (), &cancel).unwrap_err();
+        assert!(error.message.contains("2048"), "{error:?}");
+    }
     // Windows of three tokens see less, and score every token once.
     let short = LanguageModel { max_length: Some(3), ..model };
     let windows = short.loglikelihood_rolling(&[prompt], 0, &mut (), &cancel).unwrap();
