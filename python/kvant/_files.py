@@ -674,7 +674,7 @@ def generate(
 ) -> GenerateReport:
     """Continues prompts with a language model, beside its `reference` if that is given.
 
-    The report has the texts, and where those of the reference first differ. A sample needs a `temperature` above 0.
+    The report has the texts, and where those of the reference first differ. Samples need a `temperature` above 0.
 
     Args:
         model: Hugging Face directory or GGUF file.

@@ -45,7 +45,9 @@ def test_generated_text_is_greedy_and_ends_at_the_stop_text(model: kvant.Languag
 
 
 def test_samples_depend_on_the_seed(model: kvant.LanguageModel) -> None:
-    texts = [model.generate_until([PROMPT], max_new_tokens=12, temperature=1.5, seed=seed)[0].text for seed in (1, 1, 2)]
+    texts = [
+        model.generate_until([PROMPT], max_new_tokens=12, temperature=1.5, seed=seed)[0].text for seed in (1, 1, 2)
+    ]
     assert texts[0] == texts[1] != texts[2]
 
 

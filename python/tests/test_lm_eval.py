@@ -92,8 +92,9 @@ def gpt2(llama: Path, tmp_path: Path) -> Path:
 
 
 def evaluated(model: str, arguments: dict[str, Any], tasks: Path) -> dict[str, Any]:
-    import kvant.lm_eval  # noqa: F401
     from lm_eval.tasks import TaskManager
+
+    import kvant.lm_eval  # noqa: F401
 
     manager = TaskManager(include_path=str(tasks), include_defaults=False)
     found = lm_eval.simple_evaluate(

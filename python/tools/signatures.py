@@ -127,7 +127,8 @@ FUNCTIONS: list[dict[str, Any]] = [
         "positional": ["model", "prompts"],
         "summary": "Continues prompts with a language model, beside its `reference` if that is given.",
         "paragraphs": [
-            "The report has the texts, and where those of the reference first differ. A sample needs a `temperature` above 0."
+            "The report has the texts, and where those of the reference first differ. Samples need a `temperature` "
+            "above 0."
         ],
     },
 ]
