@@ -1,6 +1,6 @@
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 import numpy
 from numpy.typing import NDArray
@@ -42,6 +42,7 @@ def run(
     identity: str | None = None,
 ) -> str: ...
 
+@final
 class LanguageModel:
     def __new__(
         cls,
@@ -80,6 +81,7 @@ class LanguageModel:
         deliver: Callable[[list[tuple[str, ...]]], object],
     ) -> list[tuple[str, list[int], str]]: ...
 
+@final
 class QuantTensor:
     @property
     def scheme(self) -> str: ...
@@ -101,6 +103,7 @@ class QuantTensor:
     def dequantize_to_half(self, is_bfloat16: bool) -> NDArray[numpy.uint8]: ...
     def packed(self, format: str, name: str) -> list[tuple[str, str, list[int], NDArray[numpy.uint8]]]: ...
 
+@final
 class Hessian:
     def __new__(cls, features: int, mismatch: bool) -> Hessian: ...
     @staticmethod
@@ -112,6 +115,7 @@ class Hessian:
     def add(self, inputs: _Array, float_inputs: _Array | None) -> None: ...
     def matrix(self) -> NDArray[numpy.float32]: ...
 
+@final
 class Observer:
     def __new__(cls, scheme: str) -> Observer: ...
     @property
