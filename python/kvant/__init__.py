@@ -5,7 +5,10 @@ The functions do what the commands of `kvant` do, with the same options as keywo
 * `quantize` writes a quantized model, `plan` previews that;
 * `convert` converts a quantized model to another format;
 * `evaluate` measures a model, `verify` checks whether it is valid and loads, `inspect` shows its contents;
-* `sensitivity` ranks the layers of an ONNX graph.
+* `generate` continues prompts with a language model, `sensitivity` ranks the layers of an ONNX graph.
+
+A `LanguageModel` scores and continues texts, which is what evaluation harnesses need; `kvant.lm_eval` connects it to
+lm-evaluation-harness.
 
 Single tensors of numpy and torch are quantized by `quantize_tensor`, `fake_quantize`, `round_tensor` and `gptq`, with a
 `Hessian` or an `Observer` for what calibration finds.
@@ -29,10 +32,12 @@ from kvant._errors import (
     UnsupportedError,
     UsageError,
 )
-from kvant._files import convert, evaluate, inspect, plan, quantize, sensitivity, verify
+from kvant._files import convert, evaluate, generate, inspect, plan, quantize, sensitivity, verify
+from kvant._language_model import GeneratedText, LanguageModel, Likelihood
 from kvant._reports import (
     ConvertReport,
     EvaluateReport,
+    GenerateReport,
     InspectReport,
     PlanReport,
     QuantizeReport,
@@ -57,12 +62,16 @@ __all__ = [
     "ConvertReport",
     "EvaluateReport",
     "FileError",
+    "GenerateReport",
+    "GeneratedText",
     "Hessian",
     "InspectReport",
     "InternalError",
     "InvalidError",
     "KvantError",
     "KvantWarning",
+    "LanguageModel",
+    "Likelihood",
     "Observer",
     "PlanReport",
     "QualityError",
@@ -77,6 +86,7 @@ __all__ = [
     "convert",
     "evaluate",
     "fake_quantize",
+    "generate",
     "gptq",
     "inspect",
     "plan",

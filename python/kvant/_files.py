@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kvant._reports import (
         ConvertReport,
         EvaluateReport,
+        GenerateReport,
         InspectReport,
         PlanReport,
         QuantizeReport,
@@ -647,3 +648,61 @@ def sensitivity(
     arguments = locals()
     del arguments["progress"]
     return cast("SensitivityReport", _run.call("sensitivity", arguments, progress))
+
+
+def generate(
+    model: StrPath,
+    prompts: Strings | None = None,
+    *,
+    prompt_file: Paths | None = None,
+    chat: bool = False,
+    reference: StrPath | None = None,
+    max_new_tokens: int | None = None,
+    stop: Strings | None = None,
+    tokenizer: StrPath | None = None,
+    precision: Literal["f32", "bf16"] | None = None,
+    max_memory: int | str | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    lora: Paths | None = None,
+    threads: int | None = None,
+    prompt: Strings | None = None,
+    max_tokens: int | None = None,
+    progress: bool = True,
+) -> GenerateReport:
+    """Continues prompts with a language model, beside its `reference` if that is given.
+
+    The report has the texts, and where those of the reference first differ. Samples need a `temperature` above 0.
+
+    Args:
+        model: Hugging Face directory or GGUF file.
+        prompts: Text to continue.
+        prompt: The same as prompts.
+        prompt_file: File with a text to continue, in UTF-8.
+        chat: Put each prompt into the model's chat template, as a message of the user.
+        reference: The original model, to compare with.
+        max_new_tokens: Tokens to generate at most [default: 64, or what the prompt leaves of the model's context if
+            that is less].
+        max_tokens: The same as max_new_tokens.
+        stop: Text that ends a continuation.
+        tokenizer: Directory of tokenizer.json [default: the model].
+        precision: Precision of activations: f32, or bf16, which computes as a bf16 model does in torch and is
+            faster [default: f32].
+        max_memory: Memory for activations and Hessians, e.g. 500MB [default: 1GB].
+        temperature: Divisor of logits before a token is drawn; 0 chooses the likeliest token [default: 0].
+        top_k: Draw from the K likeliest tokens only.
+        top_p: Draw from the likeliest tokens with this probability together.
+        seed: Seed of everything random [default: 0].
+        lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
+        threads: Threads to use; results do not depend on it [default: one per processor].
+        progress: Whether progress is shown: with tqdm if it is installed, otherwise as lines on stderr.
+
+    Raises:
+        KvantError: The request failed. Its `remedy` says what to do.
+        TypeError: A value of a wrong type.
+    """
+    arguments = locals()
+    del arguments["progress"]
+    return cast("GenerateReport", _run.call("generate", arguments, progress))

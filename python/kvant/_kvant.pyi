@@ -1,12 +1,13 @@
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 import numpy
 from numpy.typing import NDArray
 
 __all__ = [
     "Hessian",
+    "LanguageModel",
     "Observer",
     "QuantTensor",
     "__version__",
@@ -41,6 +42,46 @@ def run(
     identity: str | None = None,
 ) -> str: ...
 
+@final
+class LanguageModel:
+    def __new__(
+        cls,
+        model: str | PathLike[str],
+        adapters: Sequence[str | PathLike[str]],
+        tokenizer: str | PathLike[str] | None,
+        max_length: int | None,
+        is_bf16: bool,
+        threads: int | None,
+        max_memory: str | None,
+    ) -> LanguageModel: ...
+    @property
+    def max_length(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def begin_token(self) -> int | None: ...
+    @property
+    def end_tokens(self) -> list[int]: ...
+    def tokenize(self, texts: Sequence[str], special_tokens: bool) -> list[list[int]]: ...
+    def detokenize(self, tokens: Sequence[int], skip_special_tokens: bool) -> str: ...
+    def loglikelihood(
+        self,
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        deliver: Callable[[list[tuple[str, ...]]], object],
+    ) -> list[tuple[float, bool]]: ...
+    def loglikelihood_rolling(
+        self, texts: Sequence[Sequence[int]], prefix: int, deliver: Callable[[list[tuple[str, ...]]], object]
+    ) -> list[float]: ...
+    def generate_until(
+        self,
+        prompts: Sequence[Sequence[int]],
+        until: Sequence[str],
+        max_new_tokens: int,
+        sampling: tuple[float, int | None, float | None, int],
+        deliver: Callable[[list[tuple[str, ...]]], object],
+    ) -> list[tuple[str, list[int], str]]: ...
+
+@final
 class QuantTensor:
     @property
     def scheme(self) -> str: ...
@@ -62,6 +103,7 @@ class QuantTensor:
     def dequantize_to_half(self, is_bfloat16: bool) -> NDArray[numpy.uint8]: ...
     def packed(self, format: str, name: str) -> list[tuple[str, str, list[int], NDArray[numpy.uint8]]]: ...
 
+@final
 class Hessian:
     def __new__(cls, features: int, mismatch: bool) -> Hessian: ...
     @staticmethod
@@ -73,6 +115,7 @@ class Hessian:
     def add(self, inputs: _Array, float_inputs: _Array | None) -> None: ...
     def matrix(self) -> NDArray[numpy.float32]: ...
 
+@final
 class Observer:
     def __new__(cls, scheme: str) -> Observer: ...
     @property

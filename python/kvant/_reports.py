@@ -234,6 +234,33 @@ class SensitivityReport(Report):
     trials: int | None = None
 
 
+@dataclass(frozen=True)
+class GenerateReport(Report):
+    """Continued prompts, which are the rows.
+
+    Attributes:
+        prompts: An object for each prompt, with its `text`, `tokens` and `finish`: "eos", "length" or "stop"; and with
+            `reference` and `first_difference` where there is a reference.
+        new_tokens: Tokens that were generated.
+        tokens_per_second: Speed after the prompts were read.
+        reference_tokens_per_second: That of the reference.
+        seconds: Duration of the run.
+    """
+
+    _ROWS: ClassVar[tuple[str, ...]] = ("prompts",)
+
+    prompts: list[dict[str, Any]] | None = None
+    new_tokens: int | None = None
+    tokens_per_second: float | None = None
+    reference_tokens_per_second: float | None = None
+    seconds: float | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The continuation of each prompt."""
+        return [prompt["text"] for prompt in self.prompts or []]
+
+
 _CLASSES: dict[str, type[Report]] = {
     "quantize": QuantizeReport,
     "plan": PlanReport,
@@ -242,6 +269,7 @@ _CLASSES: dict[str, type[Report]] = {
     "verify": VerifyReport,
     "inspect": InspectReport,
     "sensitivity": SensitivityReport,
+    "generate": GenerateReport,
 }
 
 

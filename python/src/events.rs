@@ -47,6 +47,8 @@ impl<T: From<OwnedEvent> + Send> Events for Sending<T> {
             Event::Resumed(resumption) => OwnedEvent::Text("note", resumed(resumption)),
             Event::StageStarted { stage, unit, total, done } => OwnedEvent::Stage(name(stage), noun(unit), total, done),
             Event::Progress { place, units } => OwnedEvent::Progress(place.to_owned(), units),
+            // The report has the whole texts.
+            Event::Text { .. } => return,
             Event::StageEnded => OwnedEvent::StageEnded,
         };
         // Nobody listens any more after a second Ctrl-C.

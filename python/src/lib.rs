@@ -2,6 +2,7 @@
 //! the languages, delivers events and signals, and has no logic of its own.
 
 mod events;
+mod language_model;
 mod layers;
 mod parameters;
 mod request;
@@ -24,6 +25,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 mod kvant_module {
     #[pymodule_export]
     use super::{main, use_program};
+    #[pymodule_export]
+    use crate::language_model::LanguageModel;
     #[pymodule_export]
     use crate::layers::{layer_scheme, packed_activations, quantization_config};
     #[pymodule_export]

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Options whose keyword has another name: what Python programs call it, or because the name is a keyword of the language.
-const RENAMED: &[(&str, &str)] = &[("calib", "data"), ("override", "overrides"), ("for", "for_")];
+const RENAMED: &[(&str, &str)] =
+    &[("calib", "data"), ("override", "overrides"), ("for", "for_"), ("prompt", "prompts")];
 
 /// The keyword of an option or argument.
 pub fn keyword(parameter: &Parameter) -> String {

@@ -76,6 +76,14 @@ pub fn carry_out(request: Request, events: &mut dyn Events, cancel: &CancelToken
             sections.push(Section::Text(report.summary()));
             Ok(Answer { error: report.unwritten, ..answer("sensitivity", outcome, sections) })
         }
+        Request::Generate(generation) => {
+            let report = generation.run(events, cancel)?;
+            let remarks = report.remarks();
+            send(events, &remarks);
+            let mut sections = vec![Section::Text(report.text())];
+            sections.extend(summaries(&remarks));
+            Ok(answer("generate", report.to_json(), sections))
+        }
     }
 }
 

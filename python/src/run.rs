@@ -3,7 +3,7 @@
 use crate::events::{OwnedEvent, Sending};
 use crate::request::{Answer, carry_out, only_reads, sections_json};
 use crate::spelling::Spelling;
-use kvant::{CancelToken, Error, ErrorKind};
+use kvant::{CancelToken, Error, ErrorKind, Events};
 use kvant_cli::{Request, catch, spelled_for};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyOSError};
 use pyo3::prelude::*;
@@ -21,13 +21,13 @@ const INTERVAL: Duration = Duration::from_millis(50);
 const STACK: usize = 8 << 20;
 
 /// Something that the thread that works sends.
-enum Message {
+enum Message<T> {
     Event(OwnedEvent),
-    Done(Box<Result<Answer, Error>>),
+    Done(Box<Result<T, Error>>),
 }
 
-impl From<OwnedEvent> for Message {
-    fn from(event: OwnedEvent) -> Message {
+impl<T> From<OwnedEvent> for Message<T> {
+    fn from(event: OwnedEvent) -> Message<T> {
         Message::Event(event)
     }
 }
@@ -56,12 +56,37 @@ pub fn run(
         request.identify_data(identity);
     }
     let is_abandoned_at_once = only_reads(&request);
+    let work = move |events: &mut dyn Events, cancel: &CancelToken| carry_out(request, events, cancel);
+    let Attended { result, raised } = attended(py, deliver, &spelling, is_abandoned_at_once, work)?;
+    match raised {
+        Some(error) => Err(after_stop(py, error, &result)),
+        None => Ok(answer_json(result, command, &spelling)),
+    }
+}
+
+/// Work that has ended.
+pub struct Attended<T> {
+    /// Its result.
+    pub result: Result<T, Error>,
+    /// The exception that has cancelled it.
+    pub raised: Option<PyErr>,
+}
+
+/// Does work in a thread of its own, while this one delivers its events and listens for signals. An exception of either cancels it; work
+/// that `is_abandoned_at_once` is not waited for.
+pub fn attended<T: Send + 'static>(
+    py: Python<'_>,
+    deliver: &Bound<'_, PyAny>,
+    spelling: &Spelling,
+    is_abandoned_at_once: bool,
+    work: impl FnOnce(&mut dyn Events, &CancelToken) -> Result<T, Error> + Send + 'static,
+) -> PyResult<Attended<T>> {
     let cancel = CancelToken::new();
     let (sender, receiver) = mpsc::channel();
     let work = {
         let (cancel, mut events) = (cancel.clone(), Sending(sender.clone()));
         move || {
-            let result = catch(|| carry_out(request, &mut events, &cancel));
+            let result = catch(|| work(&mut events, &cancel));
             _ = sender.send(Message::Done(Box::new(result)));
         }
     };
@@ -73,15 +98,12 @@ pub fn run(
     loop {
         let (events, done) = py.detach(|| next_messages(&receiver));
         let delivered = match &raised {
-            None => delivered(py, &events, deliver, &spelling),
+            None => delivered(py, &events, deliver, spelling),
             Some(_) => Ok(()),
         };
         if let Some(result) = done {
             delivered?;
-            return match raised {
-                Some(error) => Err(after_stop(py, error, &result)),
-                None => Ok(answer_json(*result, command, &spelling)),
-            };
+            return Ok(Attended { result: *result, raised });
         }
         if let Err(error) = py.check_signals().and(delivered) {
             if raised.is_some() || is_abandoned_at_once {
@@ -94,7 +116,7 @@ pub fn run(
 }
 
 /// Waits for messages of an interval.
-fn next_messages(receiver: &Mutex<Receiver<Message>>) -> (Vec<OwnedEvent>, Option<Box<Result<Answer, Error>>>) {
+fn next_messages<T>(receiver: &Mutex<Receiver<Message<T>>>) -> (Vec<OwnedEvent>, Option<Box<Result<T, Error>>>) {
     let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
     let mut events: Vec<OwnedEvent> = Vec::new();
     let deadline = std::time::Instant::now() + INTERVAL;

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kvant._reports import (
         ConvertReport,
         EvaluateReport,
+        GenerateReport,
         InspectReport,
         PlanReport,
         QuantizeReport,
@@ -118,6 +119,17 @@ FUNCTIONS: list[dict[str, Any]] = [
         "positional": ["model", "scheme"],
         "summary": "Ranks the layers of an ONNX graph by sensitivity, and finds a mixed-precision recipe for a target.",
         "paragraphs": ["`data` and `eval` are as `data` of graphs in `quantize`."],
+    },
+    {
+        "name": "generate",
+        "command": "generate",
+        "report": "GenerateReport",
+        "positional": ["model", "prompts"],
+        "summary": "Continues prompts with a language model, beside its `reference` if that is given.",
+        "paragraphs": [
+            "The report has the texts, and where those of the reference first differ. Samples need a `temperature` "
+            "above 0."
+        ],
     },
 ]
 

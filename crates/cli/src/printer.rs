@@ -103,6 +103,13 @@ impl Printer {
         }
     }
 
+    /// The next part of a model's text on stdout, at once. Errors wait for the line break, which [`text`](Self::text) writes.
+    pub fn text_part(&self, text: &str) {
+        let mut stdout = io::stdout().lock();
+        let text = if stdout.is_terminal() { printable(text) } else { text.to_owned() };
+        _ = write!(stdout, "{text}").and_then(|()| stdout.flush());
+    }
+
     /// Text of a model on stdout with a line break: on a terminal without what would change its state, else byte for byte.
     ///
     /// # Errors

@@ -13,17 +13,32 @@ pub struct Console<'p> {
     printer: &'p Printer,
     cancel: CancelToken,
     view: View,
+    /// Whether generated text goes to stdout as it comes, in place of progress.
+    streams: bool,
+    /// Whether some has.
+    has_streamed: bool,
 }
 
 impl Console<'_> {
     /// Shows events as the printer's settings say.
     pub fn new(printer: &Printer) -> Console<'_> {
-        Console { printer, cancel: CancelToken::new(), view: View::Hidden }
+        Console { printer, cancel: CancelToken::new(), view: View::Hidden, streams: false, has_streamed: false }
+    }
+
+    /// The same, which prints generated text as it comes and shows no progress.
+    pub fn streaming(mut self) -> Self {
+        self.streams = true;
+        self
     }
 
     /// The token that a signal cancels.
     pub fn cancel(&self) -> CancelToken {
         self.cancel.clone()
+    }
+
+    /// Whether text without a line break is on stdout.
+    pub fn has_streamed(&self) -> bool {
+        self.has_streamed
     }
 
     fn start_stage(&mut self, unit: Unit, total: u64, done: u64) {
@@ -81,7 +96,13 @@ impl Events for Console<'_> {
             Event::Warning(text) => self.printer.warning(text),
             Event::Detail(text) => self.printer.detail(text),
             Event::Resumed(resumption) => self.printer.note(&resumed(resumption)),
+            Event::StageStarted { .. } if self.streams => {}
             Event::StageStarted { unit, total, done, .. } => self.start_stage(unit, total, done),
+            Event::Text { text, .. } if self.streams => {
+                self.has_streamed = true;
+                self.printer.text_part(text);
+            }
+            Event::Text { .. } => {}
             Event::Progress { place, units } => self.advance(place, units),
             Event::StageEnded => self.end_stage(),
         }

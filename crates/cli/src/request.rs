@@ -33,6 +33,8 @@ pub enum Request {
     Inspect(PathBuf),
     /// Rank the layers of a graph.
     Sensitivity(Box<Sensitivity>),
+    /// Continue prompts.
+    Generate(Box<Generation>),
 }
 
 impl Request {
@@ -51,6 +53,7 @@ impl Request {
             Command::Verify(args) => Request::Verify((&args).into()),
             Command::Inspect(args) => Request::Inspect(args.model),
             Command::Sensitivity(args) => Request::Sensitivity(Box::new((*args).try_into()?)),
+            Command::Generate(args) => Request::Generate(Box::new((*args).into())),
             other => return Err(usage(&format!("`{}` is no request", other.name()), "use the command line")),
         })
     }

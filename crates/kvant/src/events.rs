@@ -70,6 +70,15 @@ pub enum Event<'a> {
         /// The number of further units done.
         units: u64,
     },
+    /// A model has continued a prompt by some text. The texts of a prompt, joined, are that of its report.
+    Text {
+        /// The number of the prompt, from 0.
+        prompt: usize,
+        /// Whether it is the reference's.
+        is_reference: bool,
+        /// The further text.
+        text: &'a str,
+    },
     /// The stage ends, finished or not.
     StageEnded,
 }

@@ -7,6 +7,7 @@ mod code_matrix;
 mod codes;
 mod folding;
 mod imported;
+mod in_memory;
 mod merged;
 mod not_finite;
 mod packed;
@@ -19,6 +20,7 @@ pub use code_matrix::{CodeMatrix, Factor, StoredScales, ZeroPoints, decode_scale
 pub use codes::StoredCodes;
 pub use folding::{ClippingThresholds, WeightTransform};
 pub use imported::{ImportedTensor, Stored};
+pub use in_memory::FastForm;
 pub use merged::{LowRank, MergedBase, MergedMatrix};
 pub use not_finite::{first_not_finite, place};
 pub use packed::PackedMatrix;
@@ -26,6 +28,7 @@ pub use recode::{RecodedParameters, integers};
 pub use row_map::RowMap;
 
 use kvant_numeric::kernel::{Elements, FloatDType, Range, element_ranges, group_ranges, widen};
+use kvant_numeric::linalg::CodedMatrix;
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
@@ -58,6 +61,8 @@ enum Storage<'a> {
     Values { values: Arc<Vec<f32>>, first: usize },
     /// Codes in memory, from a row of the whole tensor on.
     Quantized { tensor: Arc<QuantTensor>, first_row: usize },
+    /// Codes in memory in the order of products, from a row of the whole matrix on.
+    Coded { matrix: Arc<CodedMatrix>, first_row: usize },
     /// Another matrix, folded; from a row of the whole on.
     Folded { matrix: Box<WeightMatrix<'a>>, folding: Arc<WeightTransform>, first_row: usize },
 }
@@ -127,6 +132,9 @@ impl<'a> WeightMatrix<'a> {
             Storage::Quantized { tensor, first_row } => {
                 Storage::Quantized { tensor: Arc::clone(tensor), first_row: first_row + rows.start }
             }
+            Storage::Coded { matrix, first_row } => {
+                Storage::Coded { matrix: Arc::clone(matrix), first_row: first_row + rows.start }
+            }
             Storage::Folded { matrix, folding, first_row } => {
                 let (matrix, folding) = (matrix.clone(), Arc::clone(folding));
                 Storage::Folded { matrix, folding, first_row: first_row + rows.start }
@@ -185,6 +193,7 @@ impl<'a> WeightMatrix<'a> {
                 let Band { rows, columns } = below(*first_row);
                 tensor.dequantize_rows(isa, rows, columns, out);
             }
+            Storage::Coded { matrix, first_row } => read_coded(isa, matrix, &below(*first_row), out),
             Storage::Folded { matrix, folding, first_row } => {
                 let band = below(*first_row);
                 matrix.read(isa, &band, out);
@@ -228,6 +237,17 @@ impl<'a> WeightMatrix<'a> {
         }
         transpose(&by_columns, band.columns.len(), band.rows.len(), out);
     }
+}
+
+/// The elements of a band of codes in memory.
+fn read_coded(isa: Isa, matrix: &CodedMatrix, band: &Band, out: &mut Vec<f32>) {
+    let width = matrix.shape().1;
+    if band.columns == (0..width) {
+        return matrix.read(isa, band.rows.clone(), out);
+    }
+    let mut whole = Vec::new();
+    matrix.read(isa, band.rows.clone(), &mut whole);
+    whole.chunks(width.max(1)).for_each(|row| out.extend_from_slice(&row[band.columns.clone()]));
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ pub struct GenerateArgs {
     pub precision: Precision,
     /// Memory for activations and Hessians, e.g. 500MB
     ///
-    /// Here for keys, values and unpacked weights. Weights that do not fit are unpacked for every token.
+    /// Here for keys, values and quantized weights. Weights that do not fit are read from the file for every token.
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     pub max_memory: ByteSize,
     /// How tokens are chosen.

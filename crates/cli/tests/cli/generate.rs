@@ -68,6 +68,9 @@ fn stop_text_ends_the_continuation() {
     assert_eq!(found["finish"], "stop");
     let text = found["text"].as_str().unwrap();
     assert!(all["text"].as_str().unwrap().starts_with(text) && !text.contains(&word), "{found} {all}");
+    // Text is printed as it comes, and what may begin the stop text is not.
+    let run = place.succeed(&["generate", "nano_llama", "--prompt", PROMPT, "-n", "20", "--stop", &word]);
+    assert_eq!(run.stdout, format!("{text}\n"));
 }
 
 #[test]

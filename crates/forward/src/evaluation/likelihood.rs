@@ -4,7 +4,7 @@ use super::EvaluationError;
 use super::evaluate::{Predicted, not_a_number, scores, tokens_of, watched};
 use super::score::Score;
 use crate::forward::ops::Ops;
-use crate::forward::{Chunk, Decoder, chunks};
+use crate::forward::{Chunk, Decoder, ForwardError, chunks};
 use std::ops::ControlFlow;
 
 /// A sequence whose last tokens are scored, given the tokens before each.
@@ -40,6 +40,11 @@ pub fn likelihoods(
 ) -> Result<Vec<Likelihood>, EvaluationError> {
     if sequences.iter().any(|sequence| sequence.scored >= sequence.tokens.len()) {
         return Err(EvaluationError::Window { window: 1 });
+    }
+    let vocabulary = decoder.vocabulary();
+    let unknown = |token: &u32| usize::try_from(*token).map_or(true, |token| token >= vocabulary);
+    if let Some(token) = sequences.iter().flat_map(|sequence| sequence.tokens).find(|token| unknown(token)) {
+        return Err(ForwardError::Token { token: *token, vocabulary }.into());
     }
     // Sequences of one length pass together.
     let mut order: Vec<usize> = (0..sequences.len()).filter(|index| sequences[*index].scored > 0).collect();

@@ -14,7 +14,7 @@ use super::step::{KeyValueCache, Step};
 use super::tensors::Projection;
 use super::weight_overrides::WeightOverrides;
 use kvant_numeric::simd::Isa;
-use kvant_weights::weight::WeightMatrix;
+use kvant_weights::weight::FastForm;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -70,21 +70,21 @@ impl<'s, 'a> Session<'s, 'a> {
         Session { decoder, ops, overrides, buffers: Buffers::default(), sequences: Vec::new() }
     }
 
-    /// Reads weights that are not stored as floats in rows into memory, as many as `budget` bytes hold; others are read whenever they
-    /// are used. Returns the bytes that it took.
+    /// Reads weights into memory that are read faster from there, as many as `budget` bytes hold; others are read as they are stored whenever
+    /// they are used. Returns the bytes that it took.
     pub fn expand_weights(&mut self, budget: u64) -> u64 {
         let mut used = 0;
         for layer in all_layers(&self.decoder.blueprint) {
             let weight = self.decoder.tensors.weight(layer);
-            let bytes = (layer.rows * layer.columns) as u64 * 4;
+            let (FastForm::Codes(bytes) | FastForm::Values(bytes)) = weight.fast_form() else { continue };
             let is_known = self.overrides.weight(&layer.module).is_some();
-            if weight.elements().is_some() || is_known || used + bytes > budget {
+            if is_known || used + bytes > budget {
                 continue;
             }
             used += bytes;
-            let values = Arc::new(weight.all_values(Isa::best()));
+            let weight = weight.in_fast_form(Isa::best());
             self.decoder.tensors.release(layer);
-            self.overrides.set_weight(&layer.module, WeightMatrix::values(values, layer.rows, layer.columns));
+            self.overrides.set_weight(&layer.module, weight);
         }
         used
     }

@@ -2,7 +2,7 @@
 //! have rules of their own for what is tokenized together.
 
 use super::stop;
-use super::text::{Prompts, Texts, continued};
+use super::text::{Prompts, Texts, Watcher, continued};
 use super::{refuse_graph, report::GeneratedText};
 use crate::cancel::CancelToken;
 use crate::ending::concluded_reading;
@@ -64,6 +64,8 @@ pub struct ModelFacts {
     pub max_length: usize,
     /// The number of tokens that there are.
     pub vocabulary: usize,
+    /// The token that begins a text, if the tokenizer has one.
+    pub begin_token: Option<u32>,
     /// The tokens that end a text.
     pub end_tokens: Vec<u32>,
 }
@@ -102,10 +104,12 @@ impl LanguageModel {
         self.check()?;
         let checkpoint = self.source.open()?;
         let decoder = Decoder::open(&checkpoint)?;
+        let tokenizer = self.tokenizer()?;
         Ok(ModelFacts {
+            begin_token: stop::begin_token(&checkpoint, &tokenizer)?,
             max_length: self.length(&decoder),
             vocabulary: decoder.vocabulary(),
-            end_tokens: stop::tokens(&checkpoint, &self.tokenizer()?)?,
+            end_tokens: stop::tokens(&checkpoint, &tokenizer)?,
         })
     }
 
@@ -181,7 +185,8 @@ impl LanguageModel {
             let mut watch = progress.watch_cancelled();
             let total = (tokens.len() * options.max_new_tokens) as u64;
             let mut done = |tokens: u64| watch(tokens, total);
-            let work = || continued(&decoder, &prompts, &options, &mut done);
+            let watcher = Watcher { done: &mut done, text: &mut |_, _| () };
+            let work = || continued(&decoder, &prompts, &options, watcher);
             Ok(self.limits.pool()?.install(work)?.texts)
         })
     }

@@ -8,7 +8,7 @@ mod text;
 use crate::cancel::CancelToken;
 use crate::ending::concluded_reading;
 use crate::error::{Error, ErrorKind};
-use crate::events::{Events, Reporter, Stage, Unit};
+use crate::events::{Event, Events, Reporter, Stage, Unit};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
 use crate::memory;
 use crate::paths::{MODEL, refuse_directory, refuse_missing};
@@ -22,7 +22,7 @@ use kvant_forward::generation::{GenerationOptions, Sampling};
 use report::{GeneratedPrompt, GenerationReport};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use text::{Prompts, Texts, continued};
+use text::{Prompts, Texts, Watcher, continued};
 
 /// New tokens unless said otherwise.
 const DEFAULT_NEW_TOKENS: usize = 64;
@@ -129,7 +129,10 @@ impl Generation {
         let mut run = |number: u64, decoder: &Decoder<'_>| {
             let before = number * total / runs;
             let mut done = |tokens: u64| watch(before + tokens, total);
-            self.limits.pool()?.install(|| continued(decoder, &prompts, &options, &mut done))
+            let is_reference = number > 0;
+            let mut text = |prompt: usize, text: &str| reporter.event(Event::Text { prompt, is_reference, text });
+            let watcher = Watcher { done: &mut done, text: &mut text };
+            self.limits.pool()?.install(|| continued(decoder, &prompts, &options, watcher))
         };
         let model = run(0, &decoder)?;
         let other = reference.as_ref().map(|reference| run(1, reference)).transpose()?;

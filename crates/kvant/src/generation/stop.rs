@@ -1,4 +1,4 @@
-//! The tokens that end a text: where transformers looks for them, in its order.
+//! The tokens that begin and end a text: where transformers looks for them, in its order.
 
 use crate::error::Error;
 use kvant_container::Checkpoint;
@@ -16,9 +16,26 @@ pub(super) fn tokens(checkpoint: &Checkpoint, tokenizer: &ModelTokenizer) -> Res
             return Ok(stated);
         }
     }
-    let named = checkpoint.json("tokenizer_config.json")?.unwrap_or_default();
-    let name = named["eos_token"].as_str().or_else(|| named["eos_token"]["content"].as_str());
-    Ok(name.and_then(|name| tokenizer.token(name)).into_iter().collect())
+    Ok(named(checkpoint, tokenizer, "eos_token")?.into_iter().collect())
+}
+
+/// The token that begins texts: the tokenizer's, or that of config.json where the tokenizer states none.
+pub(super) fn begin_token(checkpoint: &Checkpoint, tokenizer: &ModelTokenizer) -> Result<Option<u32>, Error> {
+    if let Some(token) = named(checkpoint, tokenizer, "bos_token")? {
+        return Ok(Some(token));
+    }
+    // A tokenizer that states nothing has no such token.
+    if checkpoint.json("tokenizer_config.json")?.is_some() {
+        return Ok(None);
+    }
+    Ok(checkpoint.config()?.and_then(|config| stated(&config["bos_token_id"]).first().copied()))
+}
+
+/// The token that tokenizer_config.json states under a name, as text or as an object with it.
+fn named(checkpoint: &Checkpoint, tokenizer: &ModelTokenizer, name: &str) -> Result<Option<u32>, Error> {
+    let config = checkpoint.json("tokenizer_config.json")?.unwrap_or_default();
+    let text = config[name].as_str().or_else(|| config[name]["content"].as_str());
+    Ok(text.and_then(|text| tokenizer.token(text)))
 }
 
 /// One number, or a list of them.

@@ -32,19 +32,29 @@ pub(super) struct Continued {
     pub(super) speed: Speed,
 }
 
-/// Continues the prompts. `done` receives the tokens so far, and breaks to cancel.
+/// The receiver of what is continued.
+pub(super) struct Watcher<'w> {
+    /// Receives the tokens so far, and breaks to cancel.
+    pub(super) done: &'w mut (dyn FnMut(u64) -> ControlFlow<()> + Send),
+    /// Receives the number of a prompt and the further text.
+    pub(super) text: &'w mut (dyn FnMut(usize, &str) + Send),
+}
+
+/// Continues the prompts.
 pub(super) fn continued(
     decoder: &Decoder<'_>,
     prompts: &Prompts<'_>,
     options: &GenerationOptions,
-    done: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    watcher: Watcher<'_>,
 ) -> Result<Continued, Error> {
+    let Watcher { done, text: show } = watcher;
     let before = |tokens: &Vec<u32>| match prompts.texts {
         Texts::Continued => tokens.clone(),
         Texts::Alone => Vec::new(),
     };
     let mut streams: Vec<_> = prompts.tokens.iter().map(|tokens| prompts.tokenizer.stream(&before(tokens))).collect();
     let mut texts = vec![String::new(); prompts.tokens.len()];
+    let mut shown = vec![0; prompts.tokens.len()];
     let mut counts = vec![0; prompts.tokens.len()];
     let mut broken: Option<TokenizerError> = None;
     let (start, mut reading, mut last) = (Instant::now(), Duration::ZERO, Instant::now());
@@ -61,6 +71,9 @@ pub(super) fn continued(
                 }
                 if first_stop(&texts[prompt], prompts.stop).is_some() {
                     next = Next::End;
+                } else {
+                    let end = certain(&texts[prompt], prompts.stop).max(shown[prompt]);
+                    show_to(&texts[prompt], &mut shown[prompt], end, |text| show(prompt, text));
                 }
             }
             // A continuation that ends early leaves nothing to do.
@@ -76,18 +89,59 @@ pub(super) fn continued(
     }
     let found = found.map_err(|error: GenerationError| Error::from(error))?;
     let mut all = Vec::with_capacity(found.len());
-    for ((continuation, mut stream), mut text) in found.into_iter().zip(streams).zip(texts) {
+    for (prompt, ((continuation, mut stream), mut text)) in found.into_iter().zip(streams).zip(texts).enumerate() {
         text.push_str(&stream.finish()?);
         if let Some(end) = first_stop(&text, prompts.stop) {
             text.truncate(end);
         }
+        show_to(&text, &mut shown[prompt], text.len(), |text| show(prompt, text));
         all.push(GeneratedText { text, tokens: continuation.tokens, finish: continuation.finish });
     }
     let speed = Speed { new_tokens: new, prompts: all.len(), seconds: start.elapsed().as_secs_f64(), reading };
     Ok(Continued { texts: all, speed })
 }
 
+/// Shows a text up to an end, from where it was shown to.
+fn show_to(text: &str, shown: &mut usize, end: usize, show: impl FnOnce(&str)) {
+    let further = &text[*shown..end];
+    if !further.is_empty() {
+        show(further);
+    }
+    *shown = end;
+}
+
+/// The end of the text that remains whatever follows: what may be the beginning of a text that ends it is behind.
+fn certain(text: &str, stop: &[String]) -> usize {
+    let begins = |at: &usize| stop.iter().any(|stop| stop.len() > text.len() - at && stop.starts_with(&text[*at..]));
+    text.char_indices().map(|(at, _)| at).find(begins).unwrap_or(text.len())
+}
+
 /// Where the first of these texts begins.
 fn first_stop(text: &str, stop: &[String]) -> Option<usize> {
     stop.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| text.find(stop.as_str())).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beginnings_of_stop_texts_are_held_back() {
+        let stop = ["end.".to_owned(), "\n\n".to_owned(), "é!".to_owned()];
+        let held = |text: &str| text[certain(text, &stop)..].to_owned();
+        assert_eq!(held("the en"), "en");
+        assert_eq!(held("the end"), "end");
+        assert_eq!(held("the\n"), "\n");
+        assert_eq!((held("ende"), held("caf"), held("café")), ("e".to_owned(), String::new(), "é".to_owned()));
+        assert_eq!(certain("anything", &[]), 8);
+    }
+
+    #[test]
+    fn text_is_shown_once() {
+        let (mut shown, mut parts) = (0, Vec::new());
+        for end in [0, 3, 3, 7] {
+            show_to("one two", &mut shown, end, |text| parts.push(text.to_owned()));
+        }
+        assert_eq!(parts, ["one", " two"]);
+    }
 }

@@ -40,9 +40,9 @@ pub struct RowScales<'a> {
 pub fn dequantize_row(isa: Isa, kind: CodeKind, codes: &[u8], scales: RowScales<'_>, out: &mut [f32]) {
     match kind {
         CodeKind::Integer { .. } | CodeKind::OffsetInteger { .. } => {
-            dispatch(isa, Integers { offset: Offset::of(kind), codes, scales, out });
+            dispatch(isa, Integers { decoder: IntegerDecoder::new(kind), codes, scales, out });
         }
-        CodeKind::Float(format) => dispatch(isa, Floats { decoder: Decoder::new(format), codes, scales, out }),
+        CodeKind::Float(format) => dispatch(isa, Floats { decoder: FloatDecoder::new(format), codes, scales, out }),
     }
 }
 
@@ -66,7 +66,9 @@ impl CodeKind {
     #[inline(always)]
     pub fn value(self, code: u8, zero_point: f32) -> f32 {
         match self {
-            CodeKind::Integer { .. } | CodeKind::OffsetInteger { .. } => Offset::of(self).value(code, zero_point),
+            CodeKind::Integer { .. } | CodeKind::OffsetInteger { .. } => {
+                IntegerDecoder::new(self).value(code, zero_point)
+            }
             CodeKind::Float(format) => format.decode(code),
         }
     }
@@ -74,18 +76,21 @@ impl CodeKind {
 
 /// An integer is `(code ^ flip) - offset`.
 #[derive(Clone, Copy)]
-struct Offset {
+pub(crate) struct IntegerDecoder {
     flip: u8,
     offset: f32,
 }
 
-impl Offset {
-    fn of(kind: CodeKind) -> Offset {
+impl IntegerDecoder {
+    /// Of an integer kind.
+    pub(crate) fn new(kind: CodeKind) -> IntegerDecoder {
         let half = |bits: u32| 1u8 << (bits - 1);
         match kind {
-            CodeKind::Integer { bits, signed: true } => Offset { flip: half(bits), offset: f32::from(half(bits)) },
-            CodeKind::OffsetInteger { bits } => Offset { flip: 0, offset: f32::from(half(bits)) },
-            _ => Offset { flip: 0, offset: 0.0 },
+            CodeKind::Integer { bits, signed: true } => {
+                IntegerDecoder { flip: half(bits), offset: f32::from(half(bits)) }
+            }
+            CodeKind::OffsetInteger { bits } => IntegerDecoder { flip: 0, offset: f32::from(half(bits)) },
+            _ => IntegerDecoder { flip: 0, offset: 0.0 },
         }
     }
 
@@ -97,7 +102,7 @@ impl Offset {
 }
 
 struct Integers<'a> {
-    offset: Offset,
+    decoder: IntegerDecoder,
     codes: &'a [u8],
     scales: RowScales<'a>,
     out: &'a mut [f32],
@@ -115,7 +120,7 @@ impl Loop for Integers<'_> {
             let (head, rest) = codes.split_at(length.min(codes.len()));
             let (values, others) = std::mem::take(&mut out).split_at_mut(head.len());
             for (code, value) in head.iter().zip(values) {
-                *value = self.offset.value(*code, zero_point) * *scale;
+                *value = self.decoder.value(*code, zero_point) * *scale;
             }
             (codes, out, length) = (rest, others, group);
         }
@@ -123,7 +128,7 @@ impl Loop for Integers<'_> {
 }
 
 struct Floats<'a> {
-    decoder: Decoder,
+    decoder: FloatDecoder,
     codes: &'a [u8],
     scales: RowScales<'a>,
     out: &'a mut [f32],
@@ -149,7 +154,7 @@ impl Loop for Floats<'_> {
 
 /// [`MiniFloat::decode`] without branches or tables.
 #[derive(Clone, Copy)]
-struct Decoder {
+pub(crate) struct FloatDecoder {
     /// Exponent and mantissa.
     fields: u32,
     /// Codes below are subnormal.
@@ -167,12 +172,12 @@ struct Decoder {
     sign_shift: u32,
 }
 
-impl Decoder {
-    fn new(format: MiniFloat) -> Decoder {
+impl FloatDecoder {
+    pub(crate) fn new(format: MiniFloat) -> FloatDecoder {
         let mantissa = format.mantissa_bits();
         let sign = if format.is_signed() { 1 << (format.bits() - 1) } else { 0 };
         let special_from = format.special_from().map_or(u32::MAX, u32::from);
-        Decoder {
+        FloatDecoder {
             fields: (1 << (format.bits() - u32::from(format.is_signed()))) - 1,
             normal_from: 1 << mantissa,
             special_from,
@@ -196,6 +201,26 @@ impl Decoder {
         let special = if fields == self.infinity { f32::INFINITY.to_bits() } else { f32::NAN.to_bits() };
         let magnitude = if fields >= self.special_from { special } else { finite };
         f32::from_bits(magnitude | (code & self.sign) << self.sign_shift)
+    }
+}
+
+/// From one code to its value, without its scale.
+pub(crate) trait CodeDecoder: Copy {
+    fn decode(self, code: u8, zero_point: f32) -> f32;
+}
+
+impl CodeDecoder for IntegerDecoder {
+    #[inline(always)]
+    fn decode(self, code: u8, zero_point: f32) -> f32 {
+        self.value(code, zero_point)
+    }
+}
+
+/// Floats have no zero point.
+impl CodeDecoder for FloatDecoder {
+    #[inline(always)]
+    fn decode(self, code: u8, _: f32) -> f32 {
+        FloatDecoder::decode(self, code)
     }
 }
 

@@ -11,8 +11,10 @@ mod range;
 mod widen;
 
 pub use bins::{Bins, Counted, count_in_bins};
+pub(crate) use dequantize::{CodeDecoder, FloatDecoder, IntegerDecoder};
 pub use dequantize::{CodeKind, RowScales, dequantize_gathered, dequantize_row};
 pub use elements::Elements;
+pub(crate) use elements::visit_elements;
 pub use int_codes::{AffineStep, element_codes, quantize_int};
 pub use minifloat_codes::{Scaling, encode_elements, encode_minifloat};
 pub use narrow::{narrow_to_bf16, narrow_to_f16};

@@ -1,6 +1,7 @@
 //! The product of a linear layer, `x W^T + b`, with the weight as a checkpoint stores it, or with one whose rows must be computed
 //! first, which is done piece by piece. Not how they are computed.
 
+use super::coded::CodedMatrix;
 use super::matmul::{Matrix, MatrixMut, Threads, multiply};
 use super::precision::Precision;
 use super::tiled::{self, Terms};
@@ -18,7 +19,7 @@ const STRIP: usize = 64 << 10;
 /// A weight `[rows, columns]`, row by row: `rows` output and `columns` input features.
 #[derive(Clone, Copy)]
 pub struct Weight<'a> {
-    content: Content<'a>,
+    pub(super) content: Content<'a>,
     rows: usize,
     columns: usize,
 }
@@ -28,8 +29,10 @@ type ReadRows<'a> = dyn Fn(Range<usize>, &mut Vec<f32>) + Sync + 'a;
 
 /// The source of elements.
 #[derive(Clone, Copy)]
-enum Content<'a> {
+pub(super) enum Content<'a> {
     Stored(Elements<'a>),
+    /// Codes, from a row on.
+    Coded(&'a CodedMatrix, usize),
     Read(&'a ReadRows<'a>),
 }
 
@@ -53,6 +56,17 @@ impl<'a> Weight<'a> {
         Weight { content: Content::Read(read), rows, columns }
     }
 
+    /// Some rows of codes, which products with few rows decode as they go.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer.
+    pub fn coded(matrix: &'a CodedMatrix, first: usize, rows: usize) -> Weight<'a> {
+        let (all, columns) = matrix.shape();
+        assert!(first + rows <= all, "rows {first}..{} of {all}", first + rows);
+        Weight { content: Content::Coded(matrix, first), rows, columns }
+    }
+
     /// The number of columns.
     pub(super) fn columns(self) -> usize {
         self.columns
@@ -65,6 +79,11 @@ impl<'a> Weight<'a> {
     {
         match self.content {
             Content::Stored(elements) => elements.slice(rows.start * self.columns..rows.end * self.columns),
+            Content::Coded(matrix, first) => {
+                values.clear();
+                matrix.read(Isa::best(), first + rows.start..first + rows.end, values);
+                Elements::Values(values)
+            }
             Content::Read(read) => {
                 values.clear();
                 read(rows, values);

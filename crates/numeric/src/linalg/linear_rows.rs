@@ -1,19 +1,27 @@
 //! The product of a linear layer for few rows, [`linear`](super::linear()) for many: every weight is read once, and meets all rows while
 //! it is near. A result is one sum in one order, whatever the number of rows, of threads, and the instruction set.
 
-use super::linear::{Layer, Weight};
+use super::linear::{Content, Layer, Weight};
 use super::matmul::{Matrix, MatrixMut};
 use super::precision::Precision;
-use crate::kernel::{Elements, widen_elements};
-use crate::simd::{Isa, Loop, dispatch};
+use crate::element_loop::{Element, ElementLoop};
+use crate::kernel::{Elements, visit_elements, widen_elements};
+use crate::simd::{Isa, LANES, Loop, add_products, dispatch};
 use rayon::prelude::*;
+use std::cell::Cell;
+use std::ops::Range;
 
 /// Elements of a weight that one thread works on at a time: they stay in its cache for all rows of `x`.
 const STRIP: usize = 32 << 10;
-/// Partial sums that are kept side by side, one in each lane.
-const LANES: usize = 32;
+/// Elements of a row of weights that are widened at a time.
+pub(super) const BLOCK: usize = 512;
 /// Rows of `x` that meet a weight at a time.
 const ROWS: usize = 4;
+
+thread_local! {
+    /// Memory of a thread for elements as they are read and widened. Fresh memory for every strip would cost more than the product.
+    static BUFFERS: Cell<(Vec<f32>, Vec<f32>)> = const { Cell::new((Vec::new(), Vec::new())) };
+}
 
 /// `out = x W^T + b` as [`linear`](super::linear()) says, row by row: in the precision, sums are `f32`.
 ///
@@ -30,26 +38,17 @@ pub fn linear_rows(out: MatrixMut<'_>, x: Matrix<'_>, weight: Weight<'_>, bias: 
         (0..tokens).flat_map(|row| &x.data[row * x.row_step..][..columns]).map(|x| precision.round(*x)).collect();
     let step = (STRIP / columns.max(1)).max(1);
     let strips = (0..outputs).step_by(step).collect::<Vec<_>>().into_par_iter();
-    let strip = |(stored, widened): &mut (Vec<f32>, Vec<f32>), start: usize| {
+    let strip = |start: usize| {
         let features = start..(start + step).min(outputs);
-        let elements = layer.weight.elements(features.clone(), stored);
-        let is_rounded = precision == Precision::F32 || matches!(elements, Elements::Bf16(_));
         let mut sums = vec![0.0; tokens * features.len()];
-        match elements {
-            Elements::Values(weights) if is_rounded => products(weights, &rows, columns, &mut sums),
-            Elements::Bf16(weights) => products(weights, &rows, columns, &mut sums),
-            _ => {
-                widened.resize(elements.len(), 0.0);
-                widen_elements(Isa::best(), elements, widened);
-                widened.iter_mut().for_each(|weight| *weight = precision.round(*weight));
-                products(widened, &rows, columns, &mut sums);
-            }
-        }
+        let mut buffers = BUFFERS.take();
+        layer_products(layer, features.clone(), &rows, &mut buffers, &mut sums);
+        BUFFERS.set(buffers);
         let finish = layer.finish(features.clone());
         sums.chunks_exact_mut(features.len()).for_each(|row| finish.row(row));
         sums
     };
-    let strips: Vec<Vec<f32>> = strips.map_init(Default::default, strip).collect();
+    let strips: Vec<Vec<f32>> = strips.map(strip).collect();
     for (index, sums) in strips.iter().enumerate() {
         let width = (outputs - index * step).min(step);
         for (token, sums) in sums.chunks_exact(width).enumerate() {
@@ -58,83 +57,149 @@ pub fn linear_rows(out: MatrixMut<'_>, x: Matrix<'_>, weight: Weight<'_>, bias: 
     }
 }
 
-/// A weight in memory.
-trait Stored: Copy + Sync {
-    fn widened(self) -> f32;
-}
-
-impl Stored for f32 {
-    #[inline(always)]
-    fn widened(self) -> f32 {
-        self
+/// The products of all rows of `x` with the weights of some features: a row of sums for each row of `x`.
+fn layer_products(
+    layer: Layer<'_>,
+    features: Range<usize>,
+    x: &[f32],
+    (stored, widened): &mut (Vec<f32>, Vec<f32>),
+    sums: &mut [f32],
+) {
+    let (columns, precision) = (layer.weight.columns(), layer.precision);
+    if let Content::Coded(matrix, first) = layer.weight.content
+        && x.len() <= ROWS * columns
+    {
+        let features = first + features.start..first + features.end;
+        return matrix.multiply_rows(features, x, precision, sums);
     }
+    let elements = layer.weight.elements(features, stored);
+    let is_rounded = precision == Precision::F32 || matches!(elements, Elements::Bf16(_));
+    let elements = match is_rounded {
+        true => elements,
+        false => {
+            widened.resize(elements.len(), 0.0);
+            widen_elements(Isa::best(), elements, widened);
+            widened.iter_mut().for_each(|weight| *weight = precision.round(*weight));
+            Elements::Values(widened)
+        }
+    };
+    visit_elements(elements, FloatProducts { x, columns, sums });
 }
 
-/// A bfloat16, the upper half of an `f32`.
-impl Stored for [u8; 2] {
-    #[inline(always)]
-    fn widened(self) -> f32 {
-        f32::from_bits(u32::from(u16::from_le_bytes(self)) << 16)
-    }
-}
-
-/// The products of all rows of `x` with some rows of weights: a row of sums for each row of `x`.
-fn products<W: Stored>(weights: &[W], x: &[f32], columns: usize, sums: &mut [f32]) {
-    dispatch(Isa::best(), Products { weights, x, columns, sums });
-}
-
-struct Products<'a, W> {
-    weights: &'a [W],
+/// Products with weights that are stored as floats.
+struct FloatProducts<'a> {
     x: &'a [f32],
     columns: usize,
     sums: &'a mut [f32],
 }
 
-impl<W: Stored> Loop for Products<'_, W> {
+impl ElementLoop for FloatProducts<'_> {
+    fn run<E: Element>(self, elements: &[E::Stored]) {
+        let FloatProducts { x, columns, sums } = self;
+        let weights = FloatRows::<E> { elements, columns };
+        products(Isa::best(), weights, x, columns, sums);
+    }
+}
+
+/// Rows of weights.
+pub(super) trait WeightRows: Copy {
+    /// The number of rows.
+    fn count(self) -> usize;
+
+    /// Writes some elements of a row, from a multiple of [`BLOCK`] on and at most as many.
+    fn read(self, row: usize, from: usize, out: &mut [f32]);
+}
+
+struct FloatRows<'a, E: Element> {
+    elements: &'a [E::Stored],
+    columns: usize,
+}
+
+impl<E: Element> Clone for FloatRows<'_, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E: Element> Copy for FloatRows<'_, E> {}
+
+impl<E: Element> WeightRows for FloatRows<'_, E> {
+    #[inline(always)]
+    fn count(self) -> usize {
+        self.elements.len() / self.columns
+    }
+
+    #[inline(always)]
+    fn read(self, row: usize, from: usize, out: &mut [f32]) {
+        let stored = &self.elements[row * self.columns + from..][..out.len()];
+        for (value, stored) in out.iter_mut().zip(stored) {
+            *value = E::widen(E::bits(*stored));
+        }
+    }
+}
+
+/// The products of all rows of `x` with all rows of weights: a row of sums for each row of `x`.
+pub(super) fn products(isa: Isa, weights: impl WeightRows, x: &[f32], columns: usize, sums: &mut [f32]) {
+    dispatch(isa, Products { isa, weights, x, columns, sums });
+}
+
+struct Products<'a, W> {
+    isa: Isa,
+    weights: W,
+    x: &'a [f32],
+    columns: usize,
+    sums: &'a mut [f32],
+}
+
+impl<W: WeightRows> Loop for Products<'_, W> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let Products { weights, x, columns, sums } = self;
+        let Products { isa, weights, x, columns, sums } = self;
         if columns == 0 {
             return;
         }
-        let features = weights.len() / columns;
+        let features = weights.count();
+        // Loops, not closures given to iterators: those are not inlined for certain, and then compiled for the baseline.
         for (x, sums) in x.chunks(ROWS * columns).zip(sums.chunks_mut(ROWS * features)) {
-            for (feature, weights) in weights.chunks_exact(columns).enumerate() {
-                match x.len() / columns {
-                    ROWS => several::<W, ROWS>(weights, x, columns, |row, sum| sums[row * features + feature] = sum),
-                    rows => (0..rows).for_each(|row| {
-                        let x = &x[row * columns..][..columns];
-                        several::<W, 1>(weights, x, columns, |_, sum| sums[row * features + feature] = sum);
-                    }),
+            let rows = x.len() / columns;
+            for feature in 0..features {
+                if rows == ROWS {
+                    let found = several::<W, ROWS>(isa, weights, feature, x, columns);
+                    for (row, sum) in found.into_iter().enumerate() {
+                        sums[row * features + feature] = sum;
+                    }
+                    continue;
+                }
+                for row in 0..rows {
+                    let [sum] = several::<W, 1>(isa, weights, feature, &x[row * columns..][..columns], columns);
+                    sums[row * features + feature] = sum;
                 }
             }
         }
     }
 }
 
-/// The products of a row of weights with `N` rows.
+/// The products of a row of weights with `N` rows. Weights are widened into a buffer that stays in the first cache: the compiler makes
+/// vectors of a loop that widens, and not of one that widens and multiplies.
 #[inline(always)]
-fn several<W: Stored, const N: usize>(weights: &[W], x: &[f32], columns: usize, mut put: impl FnMut(usize, f32)) {
+fn several<W: WeightRows, const N: usize>(isa: Isa, weights: W, feature: usize, x: &[f32], columns: usize) -> [f32; N] {
     let mut lanes = [[0.0f32; LANES]; N];
-    let whole = columns / LANES * LANES;
-    for at in (0..whole).step_by(LANES) {
-        let weights: [f32; LANES] = std::array::from_fn(|lane| weights[at..at + LANES][lane].widened());
+    let mut buffer = [0.0; BLOCK];
+    for from in (0..columns).step_by(BLOCK) {
+        let width = BLOCK.min(columns - from);
+        let weights_here = &mut buffer[..width];
+        weights.read(feature, from, weights_here);
         for (row, lanes) in lanes.iter_mut().enumerate() {
-            let x = &x[row * columns + at..][..LANES];
-            for ((lane, weight), x) in lanes.iter_mut().zip(&weights).zip(x) {
-                *lane += weight * x;
-            }
+            add_products(isa, weights_here, &x[row * columns + from..][..width], lanes);
         }
     }
+    let mut sums = [0.0; N];
     for (row, lanes) in lanes.iter_mut().enumerate() {
-        let rest = weights[whole..].iter().zip(&x[row * columns + whole..][..columns - whole]);
-        for (lane, (weight, x)) in lanes.iter_mut().zip(rest) {
-            *lane += weight.widened() * x;
-        }
-        put(row, total(lanes));
+        sums[row] = total(lanes);
     }
+    sums
 }
 
 /// The sum of the lanes, by halves.

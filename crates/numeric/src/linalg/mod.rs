@@ -4,6 +4,7 @@
 
 mod attention;
 mod cholesky;
+mod coded;
 mod cross_gram;
 mod elementary;
 mod gram;
@@ -19,6 +20,7 @@ mod tiled;
 
 pub use attention::{AttentionBuffers, AttentionRule, KeysValues, QUERIES};
 pub use cholesky::{Cholesky, NotPositiveDefinite};
+pub use coded::{CodedMatrix, CodedScales};
 pub use cross_gram::CrossGram;
 pub use elementary::{erf, exp, exp2, ln, sigmoid, tanh};
 pub use gram::Gram;

@@ -6,6 +6,7 @@
 mod avx512;
 mod dispatch;
 mod isa;
+mod lanes;
 mod prefetch;
 mod tile;
 
@@ -14,5 +15,6 @@ pub(crate) use avx512::ROWS;
 pub(crate) use dispatch::dispatch_256;
 pub use dispatch::{Loop, dispatch};
 pub use isa::Isa;
+pub(crate) use lanes::{LANES, add_products};
 pub(crate) use prefetch::prefetch;
 pub(crate) use tile::{SIDE, Start, Tile, TileUnit, Tiles};

@@ -120,6 +120,11 @@ impl<'a> BlockMatrix<'a> {
         }
     }
 
+    /// Returns whether its rows are rows of tensors.
+    pub(super) fn is_by_rows(&self) -> bool {
+        self.pieces.iter().all(|piece| !piece.transposed)
+    }
+
     /// The piece that a row is in, and which of its rows it is.
     pub(super) fn find(&self, row: usize) -> Option<(usize, usize)> {
         let mut found = self.pieces.iter().enumerate().map(|(index, piece)| Some((index, piece.rows.position(row)?)));

@@ -135,8 +135,7 @@ impl<'a> CodeMatrix<'a> {
         }
         let codes = self.codes.read(isa, band.rows.clone(), band.columns.clone());
         let tiles = self.tiles(band);
-        let mut scales = self.scales.read(isa, &tiles);
-        self.apply_factor(&mut scales);
+        let scales = self.effective_scales(isa, &tiles);
         let zero_points = self.zero_points.map(|points| points.read(isa, &tiles)).unwrap_or_default();
         let lines = out[start..].chunks_mut(band.columns.len()).zip(codes.chunks(band.columns.len()));
         for (row, (out, codes)) in band.rows.clone().zip(lines) {
@@ -167,7 +166,7 @@ impl<'a> CodeMatrix<'a> {
     }
 
     /// The scales that a band touches.
-    fn tiles(&self, band: &Band) -> Band {
+    pub(super) fn tiles(&self, band: &Band) -> Band {
         let rows = band.rows.start / self.tile.0..band.rows.end.div_ceil(self.tile.0);
         let columns = match self.groups {
             Some(_) => 0..self.scales.columns,
@@ -176,12 +175,15 @@ impl<'a> CodeMatrix<'a> {
         Band { rows, columns }
     }
 
-    fn apply_factor(&self, scales: &mut [f32]) {
+    /// Some of the scales, with the global one if that belongs to them.
+    pub(super) fn effective_scales(&self, isa: Isa, tiles: &Band) -> Vec<f32> {
+        let mut scales = self.scales.read(isa, tiles);
         match self.factor {
             Factor::OfScales(factor) => scales.iter_mut().for_each(|scale| *scale *= factor),
             Factor::UnderScales(divisor) => scales.iter_mut().for_each(|scale| *scale /= divisor),
             Factor::None | Factor::OfValues(_) => {}
         }
+        scales
     }
 
     /// Gives the pages of its bytes back to the system.
@@ -228,8 +230,15 @@ pub fn decode_scales(isa: Isa, encoding: ScaleEncoding, bytes: &[u8], scales: &m
     }
 }
 
+impl Factor {
+    /// Returns whether values are codes times scales, with it or without.
+    pub(super) fn is_of_scales(self) -> bool {
+        !matches!(self, Factor::OfValues(_))
+    }
+}
+
 impl ZeroPoints<'_> {
-    fn read(&self, isa: Isa, tiles: &Band) -> Vec<f32> {
+    pub(super) fn read(&self, isa: Isa, tiles: &Band) -> Vec<f32> {
         let codes = self.codes.read(isa, tiles.rows.clone(), tiles.columns.clone());
         codes.into_iter().map(|code| self.kind.value(code, 0.0)).collect()
     }

@@ -15,9 +15,10 @@ pub(super) fn linear(cpu: Cpu, x: &[f32], weight: &WeightMatrix<'_>, bias: Optio
     let read = |rows: Range<usize>, values: &mut Vec<f32>| {
         weight.read(cpu.isa, &Band { rows, columns: 0..inputs }, values);
     };
-    let weight = match weight.elements() {
-        Some(elements) => Weight::new(elements, outputs, inputs),
-        None => Weight::read(&read, outputs, inputs),
+    let weight = match (weight.elements(), weight.coded()) {
+        (Some(elements), _) => Weight::new(elements, outputs, inputs),
+        (None, Some((matrix, first))) => Weight::coded(matrix, first, outputs),
+        (None, None) => Weight::read(&read, outputs, inputs),
     };
     let product = if cpu.by_rows { linear_rows } else { product };
     product(MatrixMut::new(out, tokens, outputs, outputs), x, weight, bias.as_deref(), cpu.precision);
