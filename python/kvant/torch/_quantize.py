@@ -139,8 +139,9 @@ def freeze(model: nn.Module) -> nn.Module:
             if module.weight_quantizer.enabled:
                 if module.chosen is None:
                     module.chosen = _nearest(module)
-                rounded = module.quantized_weight().contiguous()
-                module.weight = nn.Parameter(rounded, requires_grad=module.weight.requires_grad)
+                shape, dtype = tuple(module.weight.shape), module.weight.dtype
+                rounded = module.layout.to_weight(module.chosen.dequantize(), shape).to(module.weight.device, dtype)
+                module.weight = nn.Parameter(rounded.contiguous(), requires_grad=module.weight.requires_grad)
                 module.weight_quantizer.enabled = False
     return model
 
@@ -240,8 +241,7 @@ def _equip(module: Any, recipe: LayerRecipe, scheme: LayerScheme) -> None:
             return None
         quantizer = TensorQuantizer(given).to(device if device.type != "meta" else None)
         if given.timing in ("static", "local"):
-            observer = recipe.observer or kvant.Observer
-            quantizer.observer = observer(given.spelling)
+            quantizer.observer = (recipe.observer or _observer)(given.spelling)
         return quantizer
 
     is_lookup = isinstance(module, nn.Embedding | nn.EmbeddingBag)
@@ -250,6 +250,30 @@ def _equip(module: Any, recipe: LayerRecipe, scheme: LayerScheme) -> None:
     module.output_quantizer = activation(scheme.output)
     module.chosen = None
     module.scheme_text = scheme.spelling
+
+
+class _Extremes:
+    """The observer min-max: of each batch only the least and the greatest values matter."""
+
+    def __init__(self, scheme: str) -> None:
+        self.observer = kvant.Observer(scheme)
+        self.parameters = self.observer.parameters
+        self.by_feature = layer_scheme(scheme).weight.granularity == "channel"
+
+    def update(self, batch: Tensor) -> None:
+        """Takes a batch in, [..., features]."""
+        if batch.numel() == 0:
+            return
+        rows = batch.reshape(-1, batch.shape[-1]) if self.by_feature else batch.reshape(-1, 1)
+        ends = torch.stack(torch.aminmax(rows, dim=0)) if self.by_feature else torch.stack(torch.aminmax(batch))
+        # Values that are not finite are left out and counted.
+        self.observer.update((ends if ends.isfinite().all() else rows).cpu().reshape(-1, rows.shape[-1]))
+
+
+def _observer(scheme: str) -> Observing:
+    """The observer that a scheme names."""
+    is_plain = scheme == re.sub(r":(?!(tensor|channel|zp|f16|f32|bf16)\b).*", "", scheme)
+    return _Extremes(scheme) if is_plain else kvant.Observer(scheme)
 
 
 def _nearest(module: Any, format: str | None = None) -> Any:
@@ -385,7 +409,7 @@ class _quantizers_off:
 
 
 def _calibrate(model: nn.Module, chosen: Mapping[str, LayerRecipe], batches: list[Any], run: Forward) -> None:
-    """Finds the parameters of static activations, with weights quantized and activations as they are."""
+    """Finds the parameters of static activations in the model with nothing quantized, as Quark does."""
     watched: list[tuple[str, Any, TensorQuantizer]] = []
     for name in chosen:
         module: Any = model.get_submodule(name)
@@ -395,20 +419,11 @@ def _calibrate(model: nn.Module, chosen: Mapping[str, LayerRecipe], batches: lis
                 watched.append((f"{side} of {name}", module, quantizer))
     if not watched:
         return
-    dynamic = [
-        quantizer
-        for _, module in quantized_modules(model)
-        for quantizer in (module.input_quantizer, module.output_quantizer)
-        if quantizer is not None and quantizer.observer is None
-    ]
-    for quantizer in dynamic:
-        quantizer.enabled = False
-    try:
+    with _quantizers_off(model):
+        for _, _, quantizer in watched:
+            quantizer.enabled = True
         for batch in batches:
             run(model, batch)
-    finally:
-        for quantizer in dynamic:
-            quantizer.enabled = True
     for place, module, quantizer in watched:
         try:
             scale, zero_point = quantizer.observer.parameters()

@@ -5,7 +5,7 @@ use super::quantized::{QuantizedMatrix, widened};
 use super::scheme::WeightScheme;
 use super::{of_activation, of_rounding};
 use crate::error::{Error, ErrorKind};
-use kvant_numeric::simd::Isa;
+use kvant_numeric::simd::{Isa, Loop, dispatch};
 use kvant_quant::activation::{ActivationQuantizer, StaticParameters};
 use kvant_quant::fake;
 use kvant_quant::parameters::{self, Affine};
@@ -106,13 +106,45 @@ fn on_parameters(matrix: &Matrix<'_>, scheme: TensorScheme, given: &GivenParamet
     let mut values = widened(matrix);
     values.par_chunks_mut(columns.max(1)).enumerate().for_each(|(row, values)| {
         let line = row / tile.0.max(1) * scale_shape.1;
-        for (column, value) in values.iter_mut().enumerate() {
-            let place = line + column / tile.1.max(1);
-            let zero_point = given.zero_points.get(place).map_or(0.0, |point| f64::from(*point));
-            *value = on_grid(scheme, *value, Affine { scale: given.scales[place], zero_point });
+        for (group, values) in values.chunks_mut(tile.1.max(1)).enumerate() {
+            let scale = given.scales[line + group];
+            let zero_point = given.zero_points.get(line + group).copied().unwrap_or(0.0);
+            match scheme {
+                // Codes and zero points of these are exact in f32.
+                TensorScheme::Int(int) if int.format.bits() <= 16 && zero_point.fract() == 0.0 => {
+                    let (least, greatest) = (int.format.min() as f32, int.format.max() as f32);
+                    dispatch(Isa::best(), OnIntegers { values, scale, zero_point, least, greatest });
+                }
+                _ => {
+                    let affine = Affine { scale, zero_point: f64::from(zero_point) };
+                    values.iter_mut().for_each(|value| *value = on_grid(scheme, *value, affine));
+                }
+            }
         }
     });
     Ok(values)
+}
+
+/// Values under one scale of integers, rounded to those that have a code: [`on_grid`], vectorized.
+struct OnIntegers<'v> {
+    values: &'v mut [f32],
+    scale: f32,
+    zero_point: f32,
+    least: f32,
+    greatest: f32,
+}
+
+impl Loop for OnIntegers<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let inverse = 1.0 / self.scale;
+        for value in self.values {
+            let code = (*value * inverse).round_ties_even() + self.zero_point;
+            *value = (code.clamp(self.least, self.greatest) - self.zero_point) * self.scale;
+        }
+    }
 }
 
 /// A value rounded to one that has a code.

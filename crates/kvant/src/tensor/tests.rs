@@ -187,3 +187,32 @@ fn half_precision_and_fp8_numbers_are_read_as_they_are() -> Result<(), Box<dyn S
     assert!(Matrix::new("I64", &halves, 1, 16).is_err() && Matrix::new("F32", &halves, 1, 64).is_err());
     Ok(())
 }
+
+#[test]
+fn vectorized_integers_equal_their_definition() -> Result<(), Box<dyn StdError>> {
+    use kvant_quant::parameters::{Affine, dequantize, quantize};
+    let special = [0.5, -0.5, 1.5, 1e30, -1e30, 127.5, -128.5, 0.0];
+    let values: Vec<f32> = values(&numbers(64 * 8)).into_iter().chain(special).collect();
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let matrix = Matrix::new("F32", &bytes, 1, values.len())?;
+    for (scheme, zero_point) in
+        [("int8:tensor", 0.0), ("uint8:tensor:zp", 117.0), ("int4:tensor", 0.0), ("int16:tensor", 0.0)]
+    {
+        let WeightScheme::Layer(layer) = scheme.parse()? else { return Err("a layer".into()) };
+        let kvant_quant::scheme::TensorScheme::Int(int) = layer.weight else { return Err("integers".into()) };
+        for scale in [1.0f32, 0.037, 1e-7] {
+            let given = GivenParameters { scales: vec![scale], zero_points: vec![zero_point] };
+            let affine = Affine { scale, zero_point: f64::from(zero_point) };
+            let defined =
+                |value: &f32| dequantize(quantize(int.format, *value, 1.0 / scale, affine.zero_point), affine);
+            let expected: Vec<u32> = values.iter().map(defined).map(|value| (value + 0.0).to_bits()).collect();
+            let made = fake_quantize(&matrix, scheme, Some(given))?;
+            assert_eq!(
+                made.iter().map(|value| (value + 0.0).to_bits()).collect::<Vec<_>>(),
+                expected,
+                "{scheme} {scale}"
+            );
+        }
+    }
+    Ok(())
+}
