@@ -80,9 +80,9 @@ pub enum PlanError {
         /// The mismatch.
         problem: SchemeError,
         /// The other layers that do not fit their schemes.
-        others: Vec<String>,
+        others: Box<[String]>,
         /// The layers that do. Without any nothing would be quantized.
-        fitting: Vec<String>,
+        fitting: Box<[String]>,
     },
     /// The format has no place for the layer (*unsupported*).
     #[error("layer `{layer}` cannot be stored as `{scheme}`: {problem}")]
@@ -411,7 +411,7 @@ impl Diagnostic for PlanError {
                 vec![Remedy::UseScheme(OTHER_SCHEME.to_owned())]
             }
             PlanError::Shape { layer, others, .. } => {
-                let layers = std::iter::once(layer).chain(others);
+                let layers = std::iter::once(layer).chain(others.iter());
                 let ways = Remedy::of_hint(self.hint()).into_iter();
                 ways.chain(layers.map(|layer| Remedy::ExcludeLayer(layer.clone()))).collect()
             }
