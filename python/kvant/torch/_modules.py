@@ -63,6 +63,16 @@ class TensorQuantizer(nn.Module):
         scheme = self.scheme
         return scheme.kind == "int" and scheme.bits == 8 and scheme.granularity == "tensor" and self.scale is not None
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TensorQuantizer:
+        """Parameters move with the model, and keep their type where it takes another."""
+        kept = {name: getattr(self, name) for name in ("scale", "zero_point")}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, before in kept.items():
+            after = getattr(self, name)
+            if after is not None and after.dtype != before.dtype:
+                setattr(self, name, before.to(after.device))
+        return self
+
     def extra_repr(self) -> str:
         """The scheme."""
         return self.scheme.timed + ("" if self.enabled else ", disabled")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Protocol, TypeAlias
@@ -65,7 +66,7 @@ def quantize_(
     data: Iterable[Any] | None = None,
     *,
     algorithm: str | None = None,
-    exclude: Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
     overrides: Mapping[str, Wanted] | None = None,
     layer_types: Mapping[type[nn.Module] | str, Wanted] | None = None,
     forward: Forward | None = None,
@@ -93,7 +94,8 @@ def quantize_(
         UnsupportedError: A scheme or an algorithm that these layers do not have.
         InvalidError: Groups that do not divide a layer's input channels, weights or activations that are not finite.
     """
-    chosen = _resolve(model, scheme, tuple(exclude), overrides or {}, layer_types or {}, keep_head)
+    exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+    chosen = _resolve(model, scheme, exclude, overrides or {}, layer_types or {}, keep_head)
     if algorithm is not None:
         chosen = {name: _with_algorithm(recipe, algorithm) for name, recipe in chosen.items()}
     schemes = {name: layer_scheme(recipe.scheme) for name, recipe in chosen.items()}
@@ -303,11 +305,23 @@ def _round_weights(model: nn.Module, chosen: Mapping[str, LayerRecipe], batches:
             continue
         if recipe.algorithm and recipe.algorithm.split(":")[0].lower() != "rtn":
             matrix = module.layout.to_matrix(module.weight).contiguous().cpu()
-            _take(module, kvant.round_tensor(matrix, module.scheme_text, recipe.algorithm))
+            with _of_layer(name):
+                _take(module, kvant.round_tensor(matrix, module.scheme_text, recipe.algorithm))
         else:
-            _store(module, _nearest(module))
+            with _of_layer(name):
+                _store(module, _nearest(module))
     if calibrated:
         _round_on_data(model, calibrated, batches, run)
+
+
+@contextlib.contextmanager
+def _of_layer(name: str) -> Iterator[None]:
+    """Lets errors name the layer."""
+    try:
+        yield
+    except kvant.KvantError as error:
+        error.message = f"layer {name}: {error.message}"
+        raise
 
 
 class _Inputs:
@@ -377,8 +391,8 @@ def _round_on_data(model: nn.Module, algorithms: Mapping[str, str | None], batch
             )
             _store(module, _nearest(module))
             continue
-        algorithm = algorithms[name] or "rtn"
-        _take(module, kvant.round_tensor(matrix, module.scheme_text, algorithm, seen.sums))
+        with _of_layer(name):
+            _take(module, kvant.round_tensor(matrix, module.scheme_text, algorithms[name] or "rtn", seen.sums))
 
 
 def _take(module: Any, quantized: Any) -> None:

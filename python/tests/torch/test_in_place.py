@@ -60,7 +60,7 @@ LOOKUPS = {nn.Embedding: "int8:channel", nn.EmbeddingBag: "int8:channel"}
 
 @pytest.mark.parametrize("scheme", ["int8:channel", "int8:channel+int8:tensor!static", "W8A8", "e4m3:channel", "fp8"])
 def test_every_kind_of_layer_is_quantized(network: Network, batches: list[Any], scheme: str) -> None:
-    expected = network(batches[0])
+    expected = network(batches[0]).detach()
     kt.quantize_(network, scheme, batches, layer_types=LOOKUPS)
     assert len(list(kt.quantized_modules(network))) == 7
     assert isinstance(network.conv2, kt.QuantizedConv2d) and isinstance(network.conv2, nn.Conv2d)
@@ -109,6 +109,24 @@ def test_a_failing_forward_leaves_the_model_as_it_was(network: Network) -> None:
     with pytest.raises(IndexError):
         kt.quantize_(network, "fp8", [torch.full((1, 10), 99)])
     assert type(network.head) is nn.Linear and not list(kt.quantized_modules(network))
+
+
+def test_broken_weights_are_named(network: Network) -> None:
+    with torch.no_grad():
+        network.up.weight[0, 0, 0, 0] = float("nan")
+    with pytest.raises(kvant.InvalidError, match="layer up: .*NaN"):
+        kt.quantize_(network, "int8:channel")
+    assert type(network.up) is nn.ConvTranspose2d
+
+
+def test_parameters_move_and_keep_their_type(network: Network, batches: list[Any]) -> None:
+    kt.quantize_(network, "int8:channel+int8:tensor!static", batches, exclude="head")
+    scale = network.conv2.input_quantizer.scale.clone()
+    moved = copy.deepcopy(network).to(torch.bfloat16)
+    assert moved.conv2.weight.dtype == torch.bfloat16
+    assert moved.conv2.input_quantizer.scale.dtype == torch.float32
+    assert torch.equal(moved.conv2.input_quantizer.scale, scale)
+    assert type(moved.head) is nn.Linear
 
 
 def test_observers_of_ones_own(network: Network, batches: list[Any]) -> None:
