@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from os import PathLike
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -104,6 +105,11 @@ def quantize_(
         raise usage_error(
             "static activations and algorithms need calibration data, and none are given",
             "give batches as `data`, or use a scheme with dynamic activations or for weights only",
+        )
+    if isinstance(data, str | PathLike):
+        raise usage_error(
+            f"data are batches of the model's inputs, not a file ({data})",
+            "give a DataLoader or a list of batches; kvant.quantize takes files",
         )
     batches = list(data) if needs_data and data is not None else []
     if needs_data and not batches:

@@ -89,6 +89,7 @@ def test_schemes_by_name_type_and_pattern(network: Network) -> None:
         ({"scheme": "int8:channel", "exclude": ["*.hed"]}, kvant.UsageError, "hed"),
         ({"scheme": "fp8"}, kvant.UsageError, "calibration data"),
         ({"scheme": "fp8", "data": []}, kvant.UsageError, "no batches"),
+        ({"scheme": "fp8", "data": "text.jsonl"}, kvant.UsageError, "not a file"),
         ({}, kvant.UsageError, "no layer is left"),
         ({"scheme": "int4:g128"}, kvant.InvalidError, "conv1"),
         ({"scheme": "int8:channel", "algorithm": "qronos", "data": [0]}, kvant.UnsupportedError, "float model"),
