@@ -1,9 +1,10 @@
 //! Typed access to the keys of a JSON object that a stranger wrote: an absent key and null are `None`, a value of the
-//! wrong type or out of range is an error that names the key. Knows no key itself.
+//! wrong type or out of range is an error that names the key. Names no key itself.
 
 use serde_json::{Map, Value};
 
 use super::ConfigError;
+use super::unread::is_unread;
 
 /// The largest size that any field may state. Real sizes are far below; products of two fit `u64`.
 const MAX_COUNT: u64 = i32::MAX as u64;
@@ -18,17 +19,24 @@ pub(super) struct Section<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'s, 'a> {
     sections: &'s [Section<'a>],
+    model_type: Option<&'s str>,
 }
 
 impl<'s, 'a> Fields<'s, 'a> {
     pub(super) fn new(sections: &'s [Section<'a>]) -> Self {
-        Fields { sections }
+        Fields { sections, model_type: None }
     }
 
-    /// The first of `keys` that has a value other than null, with its full path.
+    /// The same without keys that the class of `model_type` does not read.
+    pub(super) fn read_by(self, model_type: Option<&'s str>) -> Self {
+        Fields { model_type, ..self }
+    }
+
+    /// The first of `keys` that is read and has a value other than null, with its full path.
     pub(super) fn find(&self, keys: &[&str]) -> Option<(String, &'a Value)> {
         self.sections.iter().find_map(|section| {
-            let mut present = keys.iter().filter_map(|key| Some((key, section.map.get(*key)?)));
+            let read = keys.iter().filter(|key| !is_unread(self.model_type, key));
+            let mut present = read.filter_map(|key| Some((key, section.map.get(*key)?)));
             let (key, value) = present.find(|(_, value)| !value.is_null())?;
             Some((join(&section.path, key), value))
         })

@@ -1,13 +1,14 @@
 //! A typed view of config.json: what planning and the forward pass need, under one name each, whatever the
 //! architecture calls it. Absent keys are tolerated, present ones are checked: a number that is negative, huge or
-//! of the wrong type is an error that names its key. Rules that hold for a whole family are not here but in
-//! [`crate::family`].
+//! of the wrong type is an error that names its key. Keys that the class of the model does not read count as absent. Rules
+//! that hold for a whole family are not here but in [`crate::family`].
 
 mod fields;
 mod moe;
 mod rope;
 #[cfg(test)]
 mod tests;
+mod unread;
 
 use kvant_container::python_json;
 use serde_json::{Map, Value};
@@ -216,8 +217,9 @@ fn merged(outer: &Map<String, Value>, inner: &Map<String, Value>) -> Map<String,
 /// Fills the view: sizes from `inner`, which looks into the language model first, the rest from `outer`, which looks
 /// into the whole model first.
 fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) -> Result<ModelConfig, ConfigError> {
+    let model_types = model_types(inner, outer)?;
+    let inner = inner.read_by(model_types.last().map(String::as_str));
     Ok(ModelConfig {
-        model_types: model_types(inner, outer)?,
         architectures: architectures(outer)?,
         hidden_size: inner.size(&["hidden_size", "n_embd", "d_model"])?,
         intermediate_sizes: inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"])?,
@@ -238,6 +240,7 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         logit_softcap: inner.positive(&["final_logit_softcapping"])?,
         experts: ExpertsConfig::read(inner)?,
         latent: LatentConfig::read(inner)?,
+        model_types: model_types.clone(),
         quantization: outer.find(&["quantization_config"]).map(|(_, value)| value.clone()),
         text,
     })

@@ -181,3 +181,30 @@ fn missing_required_value_is_named() {
     let error = config.need(config.hidden_size, "hidden_size", "the forward pass needs it").unwrap_err();
     assert_eq!(error.to_string(), "config.json has no `hidden_size`: the forward pass needs it");
 }
+
+#[test]
+fn keys_that_the_class_does_not_read_are_ignored() {
+    let sizes = json!({"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8});
+    let of = |model_type: &str, more: Value| {
+        let mut config = sizes.clone();
+        config["model_type"] = json!(model_type);
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        read_json(config)
+    };
+    for (model_type, heads) in [("opt", (4, 16)), ("gpt_neox", (4, 8)), ("llama", (2, 8))] {
+        let config = of(model_type, json!({}));
+        assert_eq!((config.num_kv_heads(), config.head_dim()), (Some(heads.0), Some(heads.1)), "{model_type}");
+    }
+
+    let experts = json!({"num_experts": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 16});
+    for (model_type, widths) in
+        [("olmoe", (None, Some(16))), ("deepseek_v3", (Some(8), None)), ("qwen2_moe", (Some(8), Some(16)))]
+    {
+        let read = of(model_type, experts.clone()).experts.unwrap();
+        assert_eq!((read.intermediate_size, read.shared_intermediate_size), widths, "{model_type}");
+    }
+
+    // A wrong type in such a key is no defect either, and a key's other spelling is found.
+    let opt = of("opt", json!({"head_dim": "wide", "intermediate_size": 8, "ffn_dim": 256}));
+    assert_eq!(opt.intermediate_sizes, [256]);
+}

@@ -1,0 +1,35 @@
+//! Keys of config.json that the class of an architecture does not read. transformers keeps them in the configuration and
+//! computes without them, so the view leaves them out as well: a key left over from another architecture changes nothing.
+//! Only keys that would change sizes or results here are listed.
+
+/// Models whose attention has one key head for each query head, of `hidden_size / num_attention_heads` components.
+const MULTI_HEAD: &[&str] = &["gpt2", "gpt_neox", "gptj", "opt"];
+
+/// Mixtures of experts whose experts have the width `intermediate_size`.
+const ONE_WIDTH: &[&str] = &["flex_olmo", "gpt_oss", "granitemoe", "minimax_m2", "mixtral", "olmoe", "phimoe"];
+
+/// Mixtures of experts whose shared network is as wide as `n_shared_experts` routed experts.
+const COUNTED_SHARED: &[&str] =
+    &["deepseek_v2", "deepseek_v3", "dots1", "glm4_moe", "glm4_moe_lite", "kimi_k2", "solar_open"];
+
+/// Each key with the values of `model_type` whose class does not read it.
+const UNREAD: &[(&str, &[&str])] = &[
+    ("num_key_value_heads", MULTI_HEAD),
+    ("num_kv_heads", MULTI_HEAD),
+    // Not gpt_neox and stablelm: their rotary embedding reads it.
+    ("head_dim", &["gpt2", "gptj", "opt"]),
+    ("intermediate_size", &["gpt2", "gptj", "opt"]),
+    ("ffn_dim", &["gpt2", "gptj"]),
+    ("n_inner", &["opt"]),
+    ("ffn_hidden_size", MULTI_HEAD),
+    ("hidden_act", &["gpt2", "gptj", "opt"]),
+    ("hidden_activation", MULTI_HEAD),
+    ("moe_intermediate_size", ONE_WIDTH),
+    ("shared_expert_intermediate_size", COUNTED_SHARED),
+];
+
+/// Returns whether the class of `model_type` does not read `key`. Without a `model_type`, every key counts.
+pub(super) fn is_unread(model_type: Option<&str>, key: &str) -> bool {
+    let Some(model_type) = model_type else { return false };
+    UNREAD.iter().any(|(listed, types)| *listed == key && types.contains(&model_type))
+}
