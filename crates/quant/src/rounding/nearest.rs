@@ -30,7 +30,7 @@ impl Rounding for Nearest {
 /// The nearest codes of a problem.
 ///
 /// # Errors
-/// As [`Rtn::round`].
+/// As [`Rtn::round`](super::Rtn::round).
 pub fn nearest(problem: &LayerProblem<'_>) -> Result<QuantTensor, RoundingError> {
     let (rows, columns) = (problem.shape.outputs, problem.shape.features);
     match problem.grid {
