@@ -3,7 +3,7 @@
 use crate::tensor::{Array, Packed, raised};
 use kvant::Error;
 use kvant::tensor::{
-    GivenParameters, LayerActivations, layer_scheme as scheme_of, packed_activations as packed,
+    LayerActivations, StaticParameters, layer_scheme as scheme_of, packed_activations as packed,
     quantization_config as config_of, scheme_json,
 };
 use numpy::IntoPyArray;
@@ -30,7 +30,7 @@ pub fn packed_activations<'py>(
     let made = || {
         let parsed = scheme_of(&format!("int8:tensor+{scheme}"))?;
         let scheme = parsed.input.ok_or_else(|| Error::internal("activations have a scheme"))?;
-        let parameters = GivenParameters { scales: parameters.0, zero_points: parameters.1 };
+        let parameters = StaticParameters { scales: parameters.0, zero_points: parameters.1 };
         let activations = LayerActivations { name: &name, is_output: side == "output", scheme, features, parameters };
         packed(activations, format, &like.matrix()?)
     };

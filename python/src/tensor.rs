@@ -4,7 +4,7 @@
 use crate::run::error_json;
 use crate::spelling::Spelling;
 use kvant::tensor::{
-    Codes, FloatDType, GivenParameters, InputSums, Matrix, QuantizedMatrix, TensorObserver, WeightScheme,
+    Codes, FloatDType, InputSums, Matrix, QuantizedMatrix, StaticParameters, TensorObserver, WeightScheme,
     fake_quantize as faked, round,
 };
 use kvant::{Error, ErrorKind};
@@ -154,7 +154,7 @@ pub fn fake_quantize<'py>(
     parameters: Option<(Vec<f32>, Vec<f32>)>,
 ) -> PyResult<Bound<'py, PyArray1<f32>>> {
     let matrix = array.matrix().map_err(|error| raised(py, error))?;
-    let given = parameters.map(|(scales, zero_points)| GivenParameters { scales, zero_points });
+    let given = parameters.map(|(scales, zero_points)| StaticParameters { scales, zero_points });
     let values = py.detach(|| faked(&matrix, scheme, given)).map_err(|error| raised(py, error))?;
     Ok(values.into_pyarray(py))
 }

@@ -10,23 +10,12 @@ use kvant_numeric::ggml::GgmlType;
 use kvant_numeric::kernel::FloatDType;
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::Isa;
+use kvant_weights::float_dtype::float_dtype;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::weight::RowMap;
 use kvant_weights::weight::{Band, WeightMatrix};
 use kvant_weights::weight::{BlockMatrix, BlockPiece, ImportedTensor, PackedMatrix, Stored};
 use std::sync::Arc;
-
-/// The type of the elements of a weight; `None` where it is not read.
-pub(super) fn source_type(dtype: Dtype) -> Option<FloatDType> {
-    match dtype {
-        Dtype::F32 => Some(FloatDType::F32),
-        Dtype::F16 => Some(FloatDType::F16),
-        Dtype::BF16 => Some(FloatDType::Bf16),
-        Dtype::F8_E4M3 => Some(FloatDType::E4m3),
-        Dtype::F8_E5M2 => Some(FloatDType::E5m2),
-        _ => None,
-    }
-}
 
 /// The type in which floats are kept; fp8 becomes bfloat16.
 pub(super) fn type_of_floats(dtype: Dtype) -> TensorType {
@@ -81,7 +70,7 @@ impl<'a> SourceTensors<'a> {
         match &self.0.get(slab.tensor)?.stored {
             Stored::Packed(matrices) => Some(WeightMatrix::packed(Arc::clone(matrices.get(slab.matrix)?))),
             Stored::Plain(view) => {
-                let source = source_type(view.dtype())?;
+                let source = float_dtype(view.dtype())?;
                 let step = slab.size.0 * slab.size.1 * source.size();
                 let bytes = view.bytes().get(slab.matrix * step..(slab.matrix + 1) * step)?;
                 Some(WeightMatrix::plain(bytes, source, slab.size, slab.is_transposed))
@@ -101,7 +90,7 @@ impl<'a> SourceTensors<'a> {
     pub fn release(&self, slab: &TensorSlice) {
         match self.0.get(slab.tensor).map(|tensor| &tensor.stored) {
             Some(Stored::Plain(view)) => {
-                let size = source_type(view.dtype()).map_or(0, FloatDType::size);
+                let size = float_dtype(view.dtype()).map_or(0, FloatDType::size);
                 let step = slab.size.0 * slab.size.1 * size;
                 view.release_part(slab.matrix * step..(slab.matrix + 1) * step);
             }

@@ -8,6 +8,7 @@ use kvant_container::{Checkpoint, Dtype, TensorView};
 use kvant_formats::format::{scale_block, stated_block};
 use kvant_model::network::{Linear, TensorMeta};
 use kvant_numeric::kernel::FloatDType;
+use kvant_weights::float_dtype::float_dtype;
 use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -110,14 +111,8 @@ impl<'a> SourceTensor<'a> {
 impl Recognised<'_> {
     pub(super) fn source_type(&self, position: usize) -> Result<FloatDType, PlanError> {
         let view = &self.tensors[position];
-        match view.dtype() {
-            Dtype::F32 => Ok(FloatDType::F32),
-            Dtype::F16 => Ok(FloatDType::F16),
-            Dtype::BF16 => Ok(FloatDType::Bf16),
-            Dtype::F8_E4M3 => Ok(FloatDType::E4m3),
-            Dtype::F8_E5M2 => Ok(FloatDType::E5m2),
-            dtype => Err(PlanError::SourceType { tensor: view.name().to_owned(), dtype: dtype.to_string() }),
-        }
+        float_dtype(view.dtype())
+            .ok_or_else(|| PlanError::SourceType { tensor: view.name().to_owned(), dtype: view.dtype().to_string() })
     }
 
     /// The tensor with the scales of an fp8 weight. Other types have none: what is named like scales there is something else.

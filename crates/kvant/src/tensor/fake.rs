@@ -1,7 +1,7 @@
 //! Fake quantization of a matrix: each number rounded to the nearest one that has a code.
 
 use super::matrix::Matrix;
-use super::quantized::{QuantizedMatrix, widened};
+use super::quantized::QuantizedMatrix;
 use super::scheme::WeightScheme;
 use super::{of_activation, of_rounding};
 use crate::error::{Error, ErrorKind};
@@ -13,23 +13,15 @@ use kvant_quant::rounding::TensorContext;
 use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
 use rayon::prelude::*;
 
-/// Scales and zero points that a caller has.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct GivenParameters {
-    /// The scales, row-major: as many as the scheme has for the matrix.
-    pub scales: Vec<f32>,
-    /// The zero points, as many as scales, or none.
-    pub zero_points: Vec<f32>,
-}
-
 /// The values of a matrix after quantization.
 ///
 /// `scheme` is that of a weight (`int4:g128`, a preset's name, a GGUF type) or of activations (`int8:tensor!static`,
-/// `e4m3:channel!dynamic`), for which rows are tokens and columns features. Without parameters they follow from the matrix.
+/// `e4m3:channel!dynamic`), for which rows are tokens and columns features. Without parameters they follow from the matrix; those of
+/// a weight are row-major, as many as the scheme has for the matrix.
 ///
 /// # Errors
 /// As [`QuantizedMatrix::nearest`], and where parameters are missing, in excess or no scales.
-pub fn fake_quantize(matrix: &Matrix<'_>, scheme: &str, given: Option<GivenParameters>) -> Result<Vec<f32>, Error> {
+pub fn fake_quantize(matrix: &Matrix<'_>, scheme: &str, given: Option<StaticParameters>) -> Result<Vec<f32>, Error> {
     if scheme.contains('!') {
         let scheme: ActivationScheme = scheme.parse().map_err(|error: kvant_quant::scheme::SchemeError| {
             Error::new(ErrorKind::Usage, error.to_string()).with_hint(Some(error.hint().to_owned()))
@@ -57,7 +49,7 @@ pub(super) fn of_weight(matrix: &Matrix<'_>, scheme: TensorScheme) -> Result<Vec
 fn of_activations(
     matrix: &Matrix<'_>,
     scheme: ActivationScheme,
-    given: Option<GivenParameters>,
+    given: Option<StaticParameters>,
 ) -> Result<Vec<f32>, Error> {
     if scheme.timing != Timing::Dynamic && given.is_none() {
         let message = format!("`{scheme}` needs a scale");
@@ -65,10 +57,9 @@ fn of_activations(
             Error::new(ErrorKind::Usage, message).with_hint(Some("give the scale that an observer found".to_owned()))
         );
     }
-    let parameters = given.map(|GivenParameters { scales, zero_points }| StaticParameters { scales, zero_points });
-    let quantizer = ActivationQuantizer::new(scheme, parameters).map_err(|error| of_activation(&error))?;
+    let quantizer = ActivationQuantizer::new(scheme, given).map_err(|error| of_activation(&error))?;
     let (arithmetic, (_, columns)) = (matrix.dtype().arithmetic(), matrix.shape());
-    let mut values = widened(matrix);
+    let mut values = matrix.to_values();
     let apply = |rows: &mut [f32]| quantizer.apply(Isa::best(), arithmetic, rows, columns);
     match quantizer.is_row_wise() {
         true => values.par_chunks_mut(((1 << 16) / columns.max(1) + 1) * columns.max(1)).for_each(apply),
@@ -78,14 +69,17 @@ fn of_activations(
 }
 
 /// A weight under scales and zero points of any granularity.
-fn on_parameters(matrix: &Matrix<'_>, scheme: TensorScheme, given: &GivenParameters) -> Result<Vec<f32>, Error> {
+fn on_parameters(matrix: &Matrix<'_>, scheme: TensorScheme, given: &StaticParameters) -> Result<Vec<f32>, Error> {
     let (rows, columns) = matrix.shape();
     let granularity = match scheme {
         TensorScheme::Int(int) => int.granularity,
         TensorScheme::Float(float) if !float.scale.has_global_scale() => float.granularity,
         _ => {
             let hint = "leave the scale out: it is found from the tensor";
-            let error = Error::new(ErrorKind::Unsupported, format!("`{scheme}` takes no scale of its own"));
+            let error = Error::new(
+                ErrorKind::Unsupported,
+                format!("a scale cannot be given for `{scheme}`: its scales have several levels"),
+            );
             return Err(error.with_hint(Some(hint.to_owned())));
         }
     };
@@ -103,7 +97,7 @@ fn on_parameters(matrix: &Matrix<'_>, scheme: TensorScheme, given: &GivenParamet
     if let Some(scale) = given.scales.iter().find(|scale| !(**scale > 0.0 && scale.is_finite())) {
         return Err(Error::new(ErrorKind::Invalid, format!("{scale} is no scale: scales are finite and above zero")));
     }
-    let mut values = widened(matrix);
+    let mut values = matrix.to_values();
     values.par_chunks_mut(columns.max(1)).enumerate().for_each(|(row, values)| {
         let line = row / tile.0.max(1) * scale_shape.1;
         for (group, values) in values.chunks_mut(tile.1.max(1)).enumerate() {

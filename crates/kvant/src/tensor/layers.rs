@@ -1,6 +1,5 @@
 //! The quantization of layers as checkpoints describe it: schemes taken apart, parameters of activations, and the configuration of a model.
 
-use super::fake::GivenParameters;
 use super::matrix::Matrix;
 use super::packed::{PackedTensor, find};
 use crate::error::{Error, ErrorKind};
@@ -113,7 +112,7 @@ pub struct LayerActivations<'a> {
     /// The number of features.
     pub features: usize,
     /// The parameters.
-    pub parameters: GivenParameters,
+    pub parameters: StaticParameters,
 }
 
 /// The tensors that static parameters of activations become in a format; none for dynamic ones. `like` has the type of the model.

@@ -1,9 +1,10 @@
 //! A matrix of floats as a caller has it in memory.
 
 use crate::error::{Error, ErrorKind};
-use kvant_container::{Dtype, parse_dtype};
-use kvant_numeric::kernel::{Elements, FloatDType, widen};
+use kvant_container::parse_dtype;
+use kvant_numeric::kernel::{Elements, FloatDType, widen, widen_elements};
 use kvant_numeric::simd::Isa;
+use kvant_weights::float_dtype::float_dtype;
 use std::borrow::Cow;
 
 /// A row-major matrix of f32, f16, bf16 or fp8 numbers.
@@ -24,7 +25,7 @@ impl<'a> Matrix<'a> {
     /// # Errors
     /// *Unsupported* for another type, *invalid* where there are more or fewer bytes than elements.
     pub fn new(dtype: &str, bytes: &'a [u8], rows: usize, columns: usize) -> Result<Matrix<'a>, Error> {
-        let Some(dtype) = named(dtype) else {
+        let Some(dtype) = parse_dtype(dtype).and_then(float_dtype) else {
             let hint = "convert it to float32, float16 or bfloat16 first";
             let error = Error::new(ErrorKind::Unsupported, format!("numbers of type {dtype} are not quantized"));
             return Err(error.with_hint(Some(hint.to_owned())));
@@ -67,23 +68,14 @@ impl<'a> Matrix<'a> {
     pub(super) fn values(&self) -> Cow<'_, [f32]> {
         match &self.widened {
             Some(values) => Cow::Borrowed(values),
-            None => {
-                let mut values = vec![0.0; self.rows * self.columns];
-                widen(Isa::best(), self.dtype, self.bytes, &mut values);
-                Cow::Owned(values)
-            }
+            None => Cow::Owned(self.to_values()),
         }
     }
-}
 
-/// The type of a name in safetensors files.
-fn named(name: &str) -> Option<FloatDType> {
-    match parse_dtype(name)? {
-        Dtype::F32 => Some(FloatDType::F32),
-        Dtype::F16 => Some(FloatDType::F16),
-        Dtype::BF16 => Some(FloatDType::Bf16),
-        Dtype::F8_E4M3 => Some(FloatDType::E4m3),
-        Dtype::F8_E5M2 => Some(FloatDType::E5m2),
-        _ => None,
+    /// A copy of its numbers in f32.
+    pub(super) fn to_values(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.rows * self.columns];
+        widen_elements(Isa::best(), self.elements(), &mut values);
+        values
     }
 }

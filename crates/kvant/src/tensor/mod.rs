@@ -22,12 +22,13 @@ mod quantized;
 mod rounding;
 mod scheme;
 
-pub use fake::{GivenParameters, fake_quantize};
+pub use fake::fake_quantize;
 pub use kvant_numeric::kernel::FloatDType;
 pub use kvant_quant::Codes;
+pub use kvant_quant::activation::StaticParameters;
 pub use layers::{LayerActivations, layer_scheme, packed_activations, quantization_config, scheme_json};
 pub use matrix::Matrix;
-pub use observer::{Observed, TensorObserver};
+pub use observer::TensorObserver;
 pub use packed::PackedTensor;
 pub use quantized::QuantizedMatrix;
 pub use rounding::{InputSums, RoundedMatrix, round};

@@ -2,11 +2,10 @@
 
 use super::matrix::Matrix;
 use super::of_activation;
-use super::quantized::widened;
 use crate::error::{Error, ErrorKind};
 use kvant_numeric::ComputeDType;
 use kvant_numeric::simd::Isa;
-use kvant_quant::activation::ActivationStatistic;
+use kvant_quant::activation::{ActivationStatistic, StaticParameters};
 use kvant_quant::scheme::{ActivationScheme, SchemeError, TensorScheme, Timing};
 
 /// What an observer keeps of the batches that it has seen: as much as its parameters need, whatever their number.
@@ -16,15 +15,6 @@ pub struct TensorObserver {
     statistic: ActivationStatistic,
     /// The precision of the first batch.
     arithmetic: Option<ComputeDType>,
-}
-
-/// Scales and zero points that an observer found.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Observed {
-    /// One scale, or one for each feature.
-    pub scales: Vec<f32>,
-    /// As many zero points; none where zero is code 0.
-    pub zero_points: Vec<f32>,
 }
 
 impl TensorObserver {
@@ -54,7 +44,7 @@ impl TensorObserver {
     /// Takes a batch in: rows are tokens, columns features. NaN and infinities are left out and counted.
     pub fn update(&mut self, batch: &Matrix<'_>) {
         self.arithmetic.get_or_insert(batch.dtype().arithmetic());
-        self.statistic.update(Isa::best(), &widened(batch), batch.shape().1);
+        self.statistic.update(Isa::best(), &batch.values(), batch.shape().1);
     }
 
     /// The least and the greatest value of all batches; `None` before the first.
@@ -71,12 +61,11 @@ impl TensorObserver {
     ///
     /// # Errors
     /// *Usage* before the first finite value.
-    pub fn parameters(&self) -> Result<Observed, Error> {
+    pub fn parameters(&self) -> Result<StaticParameters, Error> {
         let arithmetic = self.arithmetic.unwrap_or(ComputeDType::F32);
-        let found = self.statistic.parameters(self.scheme, arithmetic).ok_or_else(|| {
+        self.statistic.parameters(self.scheme, arithmetic).ok_or_else(|| {
             let error = Error::new(ErrorKind::Usage, "the observer has seen no finite value");
             error.with_hint(Some("update it with a batch first".to_owned()))
-        })?;
-        Ok(Observed { scales: found.scales, zero_points: found.zero_points })
+        })
     }
 }

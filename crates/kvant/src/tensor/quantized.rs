@@ -5,7 +5,7 @@ use super::scheme::WeightScheme;
 use super::{fake, of_rounding};
 use crate::error::{Error, ErrorKind};
 use kvant_numeric::ggml::{self, GgmlType};
-use kvant_numeric::kernel::{FloatDType, narrow_to_bf16, narrow_to_f16, widen_elements};
+use kvant_numeric::kernel::{FloatDType, narrow_to_bf16, narrow_to_f16};
 use kvant_numeric::parts::in_parts;
 use kvant_numeric::simd::Isa;
 use kvant_quant::rounding::{TensorContext, Weights, nearest_in_bands};
@@ -181,12 +181,4 @@ fn blocks(matrix: &Matrix<'_>, kind: GgmlType) -> Result<Vec<u8>, Error> {
             Err(Error::new(ErrorKind::Unsupported, message).with_hint(Some("use a type of wider range".to_owned())))
         }
     }
-}
-
-/// The numbers of a matrix in f32, in place of what a buffer had.
-pub(super) fn widened(matrix: &Matrix<'_>) -> Vec<f32> {
-    let (rows, columns) = matrix.shape();
-    let mut values = vec![0.0; rows * columns];
-    widen_elements(Isa::best(), matrix.elements(), &mut values);
-    values
 }

@@ -2,7 +2,7 @@
 
 use super::matrix::Matrix;
 use super::of_rounding;
-use super::quantized::{QuantizedMatrix, widened};
+use super::quantized::QuantizedMatrix;
 use super::scheme::WeightScheme;
 use crate::error::{Error, ErrorKind};
 use kvant_numeric::linalg::{CrossGram, Gram};
@@ -76,8 +76,8 @@ impl InputSums {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         match (float_inputs, self.has_mismatch) {
-            (None, false) => self.hessian.add(&widened(inputs)),
-            (Some(float), true) => self.hessian.add_with_float(&widened(inputs), &mut widened(float)),
+            (None, false) => self.hessian.add(&inputs.values()),
+            (Some(float), true) => self.hessian.add_with_float(&inputs.values(), &mut float.to_values()),
             (None, true) => {
                 return Err(Error::new(
                     ErrorKind::Usage,

@@ -63,10 +63,10 @@ fn found_parameters_when_given_make_the_same_values() -> Result<(), Box<dyn StdE
         let quantized = QuantizedMatrix::nearest(&matrix, &scheme.parse()?)?;
         let tensor = quantized.tensor().ok_or("these schemes have codes")?;
         let zero_points = tensor.zero_points().iter().map(|point| *point as f32).collect();
-        let given = GivenParameters { scales: tensor.scales().to_vec(), zero_points };
+        let given = StaticParameters { scales: tensor.scales().to_vec(), zero_points };
         assert_eq!(fake_quantize(&matrix, scheme, Some(given))?, quantized.dequantize(), "{scheme}");
     }
-    let error = fake_quantize(&matrix, "int4:g32", Some(GivenParameters { scales: vec![1.0], zero_points: vec![] }));
+    let error = fake_quantize(&matrix, "int4:g32", Some(StaticParameters { scales: vec![1.0], zero_points: vec![] }));
     assert!(error.is_err_and(|error| error.message.contains("has 2048 scales")));
     Ok(())
 }
@@ -168,8 +168,7 @@ fn observers_find_the_parameters_of_static_activations() -> Result<(), Box<dyn S
     observer.update(&batch);
     let found = observer.parameters()?;
     assert_eq!(found.scales, [0.2]);
-    let given = GivenParameters { scales: found.scales, zero_points: found.zero_points };
-    let restored = fake_quantize(&batch, "int8:tensor!static", Some(given))?;
+    let restored = fake_quantize(&batch, "int8:tensor!static", Some(found))?;
     assert_eq!(restored[2], 3.0);
     assert!(fake_quantize(&batch, "int8:tensor!static", None).is_err_and(|error| error.hint.is_some()));
     assert_eq!(fake_quantize(&batch, "e4m3:channel!dynamic", None)?.len(), 4);
@@ -201,7 +200,7 @@ fn vectorized_integers_equal_their_definition() -> Result<(), Box<dyn StdError>>
         let WeightScheme::Layer(layer) = scheme.parse()? else { return Err("a layer".into()) };
         let kvant_quant::scheme::TensorScheme::Int(int) = layer.weight else { return Err("integers".into()) };
         for scale in [1.0f32, 0.037, 1e-7] {
-            let given = GivenParameters { scales: vec![scale], zero_points: vec![zero_point] };
+            let given = StaticParameters { scales: vec![scale], zero_points: vec![zero_point] };
             let affine = Affine { scale, zero_point: f64::from(zero_point) };
             let defined =
                 |value: &f32| dequantize(quantize(int.format, *value, 1.0 / scale, affine.zero_point), affine);

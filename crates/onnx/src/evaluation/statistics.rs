@@ -55,7 +55,7 @@ impl Statistics {
             true => 1.0,
             false => {
                 let norms = (self.signal * self.power).sqrt();
-                // The product of very small powers is no number any more.
+                // The product of very small powers underflows.
                 self.product / if norms.is_normal() { norms } else { self.signal.sqrt() * self.power.sqrt() }
             }
         }

@@ -4,12 +4,12 @@ use super::finish::Names;
 use super::of_file::GgufTensors;
 use super::{GgufPlan, GgufPlanError};
 use crate::gguf::recipe::GgufRecipe;
-use crate::gguf::source::source_type;
 use kvant_container::Checkpoint;
 use kvant_formats::import;
 use kvant_gguf::model::{Builder, drafts_of};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, TensorMeta};
+use kvant_weights::float_dtype::float_dtype;
 use kvant_weights::weight::{ImportedTensor, Stored};
 
 impl GgufPlan {
@@ -86,7 +86,7 @@ impl Planner<'_> {
         for slab in self.model.drafts.iter().filter_map(drafts_of).flat_map(|(_, slabs)| slabs) {
             let ImportedTensor { meta, stored } = &tensors[slab.tensor];
             let fits = match stored {
-                Stored::Plain(view) => source_type(view.dtype()).is_some(),
+                Stored::Plain(view) => float_dtype(view.dtype()).is_some(),
                 Stored::Packed(all) => all.get(slab.matrix).is_some_and(|one| (one.rows(), one.columns()) == slab.size),
             };
             if !fits {
