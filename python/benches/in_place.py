@@ -65,7 +65,7 @@ def measured(name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures each in a process of its own, alternating, and prints the best of three."""
+    """Measures each in a separate process, alternating, and prints the best of three."""
     if len(sys.argv) > 1:
         print(json.dumps(measured(sys.argv[1])))
         return

@@ -1,4 +1,4 @@
-"""Makes the model `kvant` known to the program `lm_eval`, which has no plugins of its own.
+"""Makes the model `kvant` known to the program `lm_eval`, which has no plugin mechanism.
 
 `kvant-lm-eval.pth` imports this module when Python starts with that program, and never otherwise.
 """

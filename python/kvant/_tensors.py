@@ -30,7 +30,7 @@ _DTYPES = {
     "float8_e5m2": "F8_E5M2",
 }
 
-# The types of packed tensors in numpy, which has none for bfloat16 and eight-bit floats.
+# The types of packed tensors in numpy. bfloat16 and eight-bit floats, which numpy lacks, come as bits.
 _PACKED = {"F32": "<f4", "F16": "<f2", "I8": "i1", "U8": "u1", "I32": "<i4", "I64": "<i8", "BF16": "<u2"}
 
 

@@ -20,7 +20,7 @@ from kvant._language_model import LanguageModel
 
 __all__ = ["KvantLM"]
 
-# New tokens of a task that states no number, as for `--model hf`.
+# The limit on new tokens where the task sets none, as for `--model hf`.
 _NEW_TOKENS = 256
 
 
@@ -35,7 +35,7 @@ class KvantLM(TemplateLM):  # type: ignore[misc]
         lora: LoRA adapter, which is merged as weights are read.
         add_bos_token: Whether texts begin with the special tokens of the tokenizer [default: as the tokenizer does].
         prefix_token_id: The token before texts without a context [default: the one that begins texts].
-        max_gen_toks: New tokens of a task that states no number.
+        max_gen_toks: The limit on new tokens where the task sets none.
         threads: Threads to work with.
         max_memory: Memory for keys, values and quantized weights [default: 1GB].
         batch_size, max_batch_size, device: Taken and ignored: Kvant chooses batches itself and runs on the CPU.
@@ -94,7 +94,7 @@ class KvantLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def max_gen_toks(self) -> int:
-        """New tokens of a task that states no number."""
+        """The limit on new tokens where the task sets none."""
         return self._max_gen_toks
 
     @property

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import shutil
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from kvant.torch._modules import TensorQuantizer, become, quantized_class, quant
 from kvant.torch._quantize import LayerRecipe, _equip, _nearest
 from kvant.torch._schemes import layer_scheme
 
-# The types that quantized layers have in messages.
+# Linear layers by the names of their float types.
 _LINEAR = ("Linear", "Conv1D")
 
 _METADATA = "kvant"
@@ -44,11 +45,7 @@ def export(model: nn.Module, output: StrPath, format: str = "quark") -> Path:
         UnsupportedError: The format has no place for a layer's type or scheme.
     """
     directory = Path(output)
-    if directory.exists():
-        raise usage_error(f"{directory} exists already", "choose another directory, or remove it")
-    layers = dict(quantized_modules(model))
-    if not layers:
-        raise usage_error("no layer of the model is quantized", "quantize it with kvant.torch.quantize_")
+    layers = _layers_to_write(model, directory)
     tensors = _other_tensors(model, layers)
     for name, module in layers.items():
         tensors.update(_packed(name, module, format))
@@ -58,6 +55,16 @@ def export(model: nn.Module, output: StrPath, format: str = "quark") -> Path:
     config["quantization_config"] = json.loads(_kvant.quantization_config(format, schemes, exclude))
     _write(directory, tensors, config, model)
     return directory
+
+
+def _layers_to_write(model: nn.Module, path: Path) -> dict[str, Any]:
+    """The quantized layers of a model that can be written under a path."""
+    if os.path.lexists(path):
+        raise usage_error(f"{path} exists already", "choose another name, or remove it")
+    layers = dict(quantized_modules(model))
+    if not layers:
+        raise usage_error("no layer of the model is quantized", "quantize it with kvant.torch.quantize_")
+    return layers
 
 
 def _config(model: nn.Module) -> dict[str, Any]:
@@ -144,15 +151,23 @@ def _write(directory: Path, tensors: dict[str, Tensor], config: dict[str, Any], 
     """Writes the directory as a whole: it has its name once it is complete."""
     from safetensors.torch import save_file
 
-    partial = directory.with_name(directory.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
-    (partial / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True, default=str) + "\n")
-    generation = getattr(model, "generation_config", None)
-    if generation is not None:
-        generation.save_pretrained(partial)
-    os.replace(partial, directory)
+    with _unfinished(directory) as unfinished:
+        unfinished.mkdir()
+        save_file(tensors, unfinished / "model.safetensors", metadata={"format": "pt"})
+        (unfinished / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True, default=str) + "\n")
+        generation = getattr(model, "generation_config", None)
+        if generation is not None:
+            generation.save_pretrained(unfinished)
+
+
+@contextlib.contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    """A name in the same file system, for what gets its own name when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".kvant-") as directory:
+        unfinished = Path(directory) / path.name
+        yield unfinished
+        os.rename(unfinished, path)
 
 
 def save(model: nn.Module, file: StrPath) -> Path:
@@ -164,19 +179,14 @@ def save(model: nn.Module, file: StrPath) -> Path:
     from safetensors.torch import save_file
 
     path = Path(file)
-    if path.exists():
-        raise usage_error(f"{path} exists already", "choose another name, or remove it")
-    layers = dict(quantized_modules(model))
-    if not layers:
-        raise usage_error("no layer of the model is quantized", "quantize it with kvant.torch.quantize_")
+    layers = _layers_to_write(model, path)
     described = {
         name: {"scheme": module.scheme_text, "frozen": not module.weight_quantizer.enabled}
         for name, module in layers.items()
     }
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
-    partial = path.with_name(path.name + ".partial")
-    save_file(tensors, partial, metadata={_METADATA: json.dumps(described), "format": "pt"})
-    os.replace(partial, path)
+    with _unfinished(path) as unfinished:
+        save_file(tensors, unfinished, metadata={_METADATA: json.dumps(described), "format": "pt"})
     return path
 
 

@@ -41,7 +41,7 @@ def _fake_quantize(x: Tensor, scale: Tensor | None, zero_point: Tensor | None, s
         made: Tensor = kvant.fake_quantize(x, scheme, scale, zero_point)
         return made
     parsed = tensor_scheme(scheme)
-    if _is_computed_in_torch(parsed):
+    if _is_computed_in_torch(parsed, scale is not None):
         return in_torch(x, parsed, scale, zero_point)
     known = [None if given is None else given.cpu() for given in (scale, zero_point)]
     return kvant.fake_quantize(x.cpu(), scheme, *known).to(x.device)  # type: ignore[no-any-return]
@@ -78,15 +78,10 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
 _fake_quantize.register_autograd(_backward, setup_context=_setup)
 
 
-def _is_computed_in_torch(scheme: TensorScheme) -> bool:
-    known = scheme.kind == "int" or (scheme.kind == "float" and scheme.scale in ("plain", "e8m0"))
-    return known and scheme.granularity in ("tensor", "channel", "group") and ":" not in _observer(scheme)
-
-
-def _observer(scheme: TensorScheme) -> str:
-    """The part of the spelling that names an observer other than min-max."""
-    named = ("mse", "percentile", "entropy", "ema", "auto", "distribution", "nonoverflow", "layerwise")
-    return ":" if any(f":{name}" in scheme.spelling for name in named) or "pow2" in scheme.spelling else ""
+def _is_computed_in_torch(scheme: TensorScheme, is_scale_known: bool) -> bool:
+    is_scale_computed = scheme.observer == "minmax" and scheme.scale in ("model", "f32", "e8m0")
+    is_known = scheme.has_stored_scale and scheme.granularity in ("tensor", "channel", "group")
+    return is_known and (is_scale_known or is_scale_computed)
 
 
 def in_torch(x: Tensor, scheme: TensorScheme, scale: Tensor | None, zero_point: Tensor | None) -> Tensor:

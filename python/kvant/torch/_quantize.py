@@ -29,7 +29,7 @@ from kvant.torch._schemes import LayerScheme, TensorScheme, layer_scheme
 
 
 class Observing(Protocol):
-    """An observer: `kvant.Observer`, or a class of one's own."""
+    """An observer: `kvant.Observer`, or your own class."""
 
     def update(self, batch: Tensor) -> None:
         """Takes a batch in, [..., features]."""
@@ -168,11 +168,7 @@ def _resolve(
         raise usage_error("the model is quantized already", "quantize the float model")
     for pattern in (*exclude, *overrides):
         if not any(_matches(pattern, name) for name in layers):
-            near = difflib.get_close_matches(pattern.strip("*."), [name.rsplit(".")[-1] for name in layers], 3, 0.5)
-            advice = (
-                f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else f"layers are called {_some(layers)}"
-            )
-            raise usage_error(f"no layer matches {pattern!r}", advice)
+            raise usage_error(f"no layer matches {pattern!r}", _advice(pattern, layers))
     output_embeddings = getattr(model, "get_output_embeddings", None)
     head = output_embeddings() if keep_head and callable(output_embeddings) else None
     found: dict[str, LayerRecipe] = {}
@@ -199,9 +195,15 @@ def _matches(pattern: str, name: str) -> bool:
     return fnmatchcase(name, pattern)
 
 
-def _some(names: Iterable[str]) -> str:
-    first = [repr(name) for name in names][:3]
-    return ", ".join(first) if first else "by no name: the model has none that can be quantized"
+def _advice(pattern: str, layers: Iterable[str]) -> str:
+    """What to write in place of a pattern that matches nothing."""
+    names = list(layers)
+    if not names:
+        return "leave it out: the model has no layer that can be quantized"
+    near = difflib.get_close_matches(pattern.strip("*."), [name.rsplit(".")[-1] for name in names], 3, 0.5)
+    if near:
+        return f"did you mean {' or '.join(dict.fromkeys(near))}?"
+    return f"names of layers are, for example, {', '.join(map(repr, names[:3]))}"
 
 
 def _with_algorithm(recipe: LayerRecipe, algorithm: str) -> LayerRecipe:
@@ -280,8 +282,7 @@ class _Extremes:
 
 def _observer(scheme: str) -> Observing:
     """The observer that a scheme names."""
-    is_plain = scheme == re.sub(r":(?!(tensor|channel|zp|f16|f32|bf16)\b).*", "", scheme)
-    return _Extremes(scheme) if is_plain else kvant.Observer(scheme)
+    return _Extremes(scheme) if layer_scheme(scheme).weight.observer == "minmax" else kvant.Observer(scheme)
 
 
 def _nearest(module: Any, format: str | None = None) -> Any:

@@ -26,8 +26,8 @@ class TensorScheme:
     max: float = 0.0
     zero_point: str = "none"
     middle: int = 0
-    is_fp8: bool = False
     scale: str = ""
+    observer: str = ""
 
     @property
     def timed(self) -> str:
@@ -36,8 +36,8 @@ class TensorScheme:
 
     @property
     def has_stored_scale(self) -> bool:
-        """Whether scales can be given to `fake_quantize`: others are found anew from the values."""
-        return self.kind == "int" or (self.kind == "float" and self.scale in ("plain", "e8m0"))
+        """Whether scales can be given to `fake_quantize`: others are computed from the values each time."""
+        return self.kind == "int" or (self.kind == "float" and self.scale not in ("e5m3", "e4m3:f32", "e5m3:f32"))
 
 
 @dataclass(frozen=True)

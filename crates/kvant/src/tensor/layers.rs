@@ -7,12 +7,10 @@ use kvant_checkpoint::recipe::NamedScheme;
 use kvant_formats::algorithm::Algorithms;
 use kvant_formats::format::ModelDescription;
 use kvant_formats::format::quark::AttentionModules;
-use kvant_numeric::format::MiniFloat;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::activation::StaticParameters;
 use kvant_quant::scheme::{
-    ActivationScheme, AttentionScheme, Axis, FloatScale, Granularity, IntScheme, LayerScheme, TensorScheme, Timing,
-    ZeroPoint,
+    ActivationScheme, AttentionScheme, Axis, Granularity, IntScheme, LayerScheme, TensorScheme, Timing, ZeroPoint,
 };
 use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::parts::{ActivationSpec, CannotHold, Side};
@@ -28,9 +26,9 @@ pub fn layer_scheme(text: &str) -> Result<LayerScheme, Error> {
 
 /// The parts of a layer's scheme, for code that computes with it elsewhere: an object with `weight`, `input` and `output`, each null or an
 /// object with `spelling`, `kind` (`int`, `float` or `other`), `granularity` (`tensor`, `channel`, `group` or `block`; null for casts),
-/// `axis` and `size` of it, for activations `timing`, and of integers `bits`, `min`, `max`, `zero_point` (`none`, `integer` or
-/// `float`) and `middle` (the code of zero where there is no zero point), of floats `max`, `is_fp8` and
-/// `scale` (`plain`, `e8m0` or `other`).
+/// `axis` and `size` of it, for activations `timing`, of integers and floats `max`, `scale` and `observer` as they are spelled (`model`,
+/// `f32`, `e8m0`, `e4m3:f32`; `minmax`), and of integers `bits`, `min`, `zero_point` (`none`, `integer` or `float`) and `middle` (the
+/// code of zero where there is no zero point).
 pub fn scheme_json(scheme: LayerScheme) -> Value {
     let activation = |given: Option<ActivationScheme>| {
         given.map(|given| {
@@ -70,7 +68,7 @@ fn tensor_json(scheme: TensorScheme) -> Value {
         "size": size,
     });
     let more = match scheme {
-        TensorScheme::Int(IntScheme { format, zero_point, .. }) => json!({
+        TensorScheme::Int(IntScheme { format, zero_point, scale, observer, .. }) => json!({
             "kind": "int",
             "bits": format.bits(),
             "min": format.min(),
@@ -80,17 +78,15 @@ fn tensor_json(scheme: TensorScheme) -> Value {
                 ZeroPoint::Integer => "integer",
                 ZeroPoint::Float => "float",
             },
+            "scale": scale.to_string(),
+            "observer": observer.to_string(),
             "middle": if format.is_signed() { 0 } else { format.max() / 2 + 1 },
         }),
         TensorScheme::Float(float) => json!({
             "kind": "float",
             "max": float.format.max(),
-            "is_fp8": matches!(float.format, MiniFloat::E4M3 | MiniFloat::E5M2),
-            "scale": match float.scale {
-                FloatScale::Plain(_) => "plain",
-                FloatScale::E8m0(_) => "e8m0",
-                _ => "other",
-            },
+            "scale": float.scale.to_string(),
+            "observer": float.observer.to_string(),
         }),
         _ => json!({}),
     };

@@ -1,13 +1,3 @@
 """quark.torch.quantization.config.config."""
 
-from kvant.compat.quark._configuration import (
-    Config,
-    GPTQConfig,
-    QConfig,
-    QLayerConfig,
-    QTensorConfig,
-    QuantizationConfig,
-    QuantizationSpec,
-)
-
-__all__ = ["Config", "GPTQConfig", "QConfig", "QLayerConfig", "QTensorConfig", "QuantizationConfig", "QuantizationSpec"]
+from kvant.compat.quark.torch.quantization.config import *  # noqa: F403
