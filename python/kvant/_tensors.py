@@ -238,21 +238,31 @@ class Observer:
         return origin.like(scales.reshape(shape)), origin.like(points.reshape(shape)) if points.size else None
 
 
-def quantize_tensor(array: Array, scheme: str, *, format: str | None = None) -> QuantTensor:
+def quantize_tensor(
+    array: Array,
+    scheme: str,
+    scale: Array | None = None,
+    zero_point: Array | None = None,
+    *,
+    format: str | None = None,
+) -> QuantTensor:
     """Rounds a weight to nearest, as `quantize` does with each weight of a model.
 
     Args:
         array: The weight, [outputs, ...]: further axes count as input channels. One axis is one row.
         scheme: A name or spelling of `kvant list schemes`; of a layer's scheme the part for weights. GGUF types too.
+        scale: The scales, if they are known; otherwise they follow from the weight.
+        zero_point: The zero points that belong to them.
         format: The checkpoint format that the tensor will be packed in: scales get the type that it stores.
 
     Raises:
-        UsageError: An unknown scheme or format.
+        UsageError: An unknown scheme or format, scales of a wrong number.
         InvalidError: NaN or infinite values, or groups that do not divide the input channels.
         UnsupportedError: A type of numbers that is not read, or scales beyond the type that stores them.
     """
     given = _weight(array)
-    return QuantTensor(_kvant.quantize_tensor(given.data, scheme, format), given.origin)
+    made = _kvant.quantize_tensor(given.data, scheme, format, _known(scale, zero_point))
+    return QuantTensor(made, given.origin)
 
 
 def fake_quantize(array: Array, scheme: str, scale: Array | None = None, zero_point: Array | None = None) -> Array:
@@ -271,13 +281,17 @@ def fake_quantize(array: Array, scheme: str, scale: Array | None = None, zero_po
         UnsupportedError: A type of numbers that is not read.
     """
     given = _activations(array) if "!" in scheme else _weight(array)
-    if scale is None and zero_point is not None:
-        raise usage_error("zero_point was given without scale", "give both, or neither")
-    parameters = None
-    if scale is not None:
-        points = [] if zero_point is None else _float32(zero_point).reshape(-1).tolist()
-        parameters = (_float32(scale).reshape(-1).tolist(), points)
-    return given.origin.floats(_kvant.fake_quantize(given.data, scheme, parameters))
+    return given.origin.floats(_kvant.fake_quantize(given.data, scheme, _known(scale, zero_point)))
+
+
+def _known(scale: Array | None, zero_point: Array | None) -> tuple[list[float], list[float]] | None:
+    """Scales and zero points that are known."""
+    if scale is None:
+        if zero_point is not None:
+            raise usage_error("zero_point was given without scale", "give both, or neither")
+        return None
+    points = [] if zero_point is None else _float32(zero_point).reshape(-1).tolist()
+    return _float32(scale).reshape(-1).tolist(), points
 
 
 def round_tensor(

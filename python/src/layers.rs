@@ -3,7 +3,7 @@
 use crate::tensor::{Array, Packed, raised};
 use kvant::Error;
 use kvant::tensor::{
-    LayerActivations, StaticParameters, layer_scheme as scheme_of, packed_activations as packed,
+    LayerActivations, StaticParameters, algorithms_json, layer_scheme as scheme_of, packed_activations as packed,
     quantization_config as config_of, scheme_json,
 };
 use numpy::IntoPyArray;
@@ -13,6 +13,12 @@ use pyo3::prelude::*;
 #[pyfunction]
 pub fn layer_scheme(py: Python<'_>, text: &str) -> PyResult<String> {
     scheme_of(text).map(|scheme| scheme_json(scheme).to_string()).map_err(|error| raised(py, error))
+}
+
+/// The algorithms of a list as JSON.
+#[pyfunction]
+pub fn algorithms(py: Python<'_>, text: &str) -> PyResult<String> {
+    algorithms_json(text).map(|found| found.to_string()).map_err(|error| raised(py, error))
 }
 
 /// The tensors of static activations. `which` is the layer's name and `input` or `output`; `like` is an array of the model's type.

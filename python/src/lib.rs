@@ -28,13 +28,15 @@ mod kvant_module {
     #[pymodule_export]
     use crate::language_model::LanguageModel;
     #[pymodule_export]
-    use crate::layers::{layer_scheme, packed_activations, quantization_config};
+    use crate::layers::{algorithms, layer_scheme, packed_activations, quantization_config};
     #[pymodule_export]
     use crate::parameters::{is_graph, parameters, spelled};
     #[pymodule_export]
     use crate::run::run;
     #[pymodule_export]
-    use crate::tensor::{Hessian, Observer, QuantTensor, fake_quantize, quantize_tensor, round_tensor};
+    use crate::tensor::{
+        Hessian, InputStatistics, Observer, QuantTensor, fake_quantize, quantize_tensor, round_tensor,
+    };
     use pyo3::prelude::*;
 
     #[pymodule_init]

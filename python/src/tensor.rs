@@ -4,8 +4,9 @@
 use crate::run::error_json;
 use crate::spelling::Spelling;
 use kvant::tensor::{
-    Codes, FloatDType, InputSums, Matrix, QuantizedMatrix, StaticParameters, TensorObserver, WeightScheme,
-    fake_quantize as faked, round,
+    Codes, FloatDType, InputStatistics as Statistics, InputSums, Matrix, QuantizedMatrix, SmoothingPair,
+    StaticParameters, TensorObserver, WeightScheme, clipped, fake_quantize as faked, layer_scheme, round,
+    smoothing_scales,
 };
 use kvant::{Error, ErrorKind};
 
@@ -132,11 +133,26 @@ pub type Packed<'py> = (String, String, Vec<usize>, Bound<'py, PyArray1<u8>>);
 /// An array of numbers.
 type Floats<'py> = Bound<'py, PyArray1<f32>>;
 
-/// Rounds a matrix to nearest.
+/// Rounds a matrix to nearest; under scales and zero points where these are given.
 #[pyfunction]
-pub fn quantize_tensor(py: Python<'_>, array: Array<'_>, scheme: &str, format: Option<&str>) -> PyResult<QuantTensor> {
+pub fn quantize_tensor(
+    py: Python<'_>,
+    array: Array<'_>,
+    scheme: &str,
+    format: Option<&str>,
+    parameters: Option<(Vec<f32>, Vec<f32>)>,
+) -> PyResult<QuantTensor> {
     let matrix = array.matrix().map_err(|error| raised(py, error))?;
-    let quantized = py.detach(|| QuantizedMatrix::nearest(&matrix, &scheme_of(scheme, format)?));
+    let quantized = py.detach(|| match (scheme_of(scheme, format)?, parameters) {
+        (scheme, None) => QuantizedMatrix::nearest(&matrix, &scheme),
+        (WeightScheme::Layer(layer), Some((scales, zero_points))) => {
+            QuantizedMatrix::with_parameters(&matrix, &layer, StaticParameters { scales, zero_points })
+        }
+        (WeightScheme::Ggml(kind), Some(_)) => {
+            let message = format!("{kind} stores scales in its blocks: it takes none");
+            Err(Error::new(ErrorKind::Usage, message).with_hint(Some("leave them out".to_owned())))
+        }
+    });
     quantized.map(QuantTensor).map_err(|error| raised(py, error))
 }
 
@@ -260,6 +276,64 @@ impl Hessian {
 
 impl Hessian {
     fn locked(&self) -> MutexGuard<'_, InputSums> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What transforms need to know of the inputs of layers.
+#[pyclass(frozen, module = "kvant._kvant")]
+pub struct InputStatistics(Mutex<Statistics>);
+
+#[pymethods]
+impl InputStatistics {
+    /// The statistics of no inputs.
+    #[new]
+    fn new(features: usize) -> InputStatistics {
+        InputStatistics(Mutex::new(Statistics::new(features)))
+    }
+
+    /// Adds inputs.
+    fn add(&self, py: Python<'_>, inputs: Array<'_>) -> PyResult<()> {
+        let matrix = inputs.matrix().map_err(|error| raised(py, error))?;
+        py.detach(|| self.locked().add(&matrix)).map_err(|error| raised(py, error))
+    }
+
+    /// The scales that a transform finds for weights that read these inputs; None where they stay as they are.
+    fn scales<'py>(
+        &self,
+        py: Python<'py>,
+        weights: Vec<Array<'_>>,
+        scheme: &str,
+        algorithm: &str,
+    ) -> PyResult<Option<Floats<'py>>> {
+        let matrices: Result<Vec<Matrix<'_>>, Error> = weights.iter().map(Array::matrix).collect();
+        let matrices = matrices.map_err(|error| raised(py, error))?;
+        let cancelled = AtomicBool::new(false);
+        let find = || {
+            let (scheme, inputs) = (layer_scheme(scheme)?, self.locked());
+            let pair = SmoothingPair { weights: &matrices, scheme: &scheme, inputs: &inputs, cancelled: &cancelled };
+            smoothing_scales(pair, algorithm)
+        };
+        let found = interruptible(py, find, &cancelled)?.map_err(|error| raised(py, error))?;
+        Ok(found.map(|scales| scales.into_pyarray(py)))
+    }
+
+    /// A weight after the search of clipping thresholds that belongs to a transform; None for transforms without one.
+    fn clipped<'py>(
+        &self,
+        py: Python<'py>,
+        weight: Array<'_>,
+        scheme: &str,
+        algorithm: &str,
+    ) -> PyResult<Option<Floats<'py>>> {
+        let matrix = weight.matrix().map_err(|error| raised(py, error))?;
+        let found = py.detach(|| clipped(&matrix, &layer_scheme(scheme)?, &self.locked(), algorithm));
+        Ok(found.map_err(|error| raised(py, error))?.map(|values| values.into_pyarray(py)))
+    }
+}
+
+impl InputStatistics {
+    fn locked(&self) -> MutexGuard<'_, Statistics> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,6 +11,7 @@ Schemes are those of the command line (`kvant list schemes`), for example `int4:
 
 from __future__ import annotations
 
+from kvant.torch._algorithms import LayerRecipe, Observing
 from kvant.torch._export import export, load, save
 from kvant.torch._modules import (
     QuantizedConv1d,
@@ -25,7 +26,7 @@ from kvant.torch._modules import (
     quantized_modules,
 )
 from kvant.torch._ops import fake_quantize
-from kvant.torch._quantize import LayerRecipe, Observing, freeze, quantize_
+from kvant.torch._quantize import freeze, quantize_
 
 __all__ = [
     "LayerRecipe",

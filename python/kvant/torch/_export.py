@@ -18,8 +18,10 @@ from kvant import _kvant
 from kvant._errors import UnsupportedError, usage_error
 from kvant._tensors import _weight
 from kvant._types import StrPath
+from kvant.torch._algorithms import LayerRecipe
 from kvant.torch._modules import TensorQuantizer, become, quantized_class, quantized_modules
-from kvant.torch._quantize import LayerRecipe, _equip, _nearest
+from kvant.torch._quantize import equip
+from kvant.torch._rounding import codes_of
 from kvant.torch._schemes import layer_scheme
 
 # Linear layers by the names of their float types.
@@ -113,7 +115,7 @@ def _packed(name: str, module: Any, format: str) -> dict[str, Tensor]:
             kind="unsupported",
             remedy="quantize the checkpoint with kvant.quantize, which turns it",
         )
-    quantized = module.chosen if module.chosen is not None else _nearest(module, format)
+    quantized = codes_of(module, format)
     tensors: dict[str, Tensor] = quantized.packed(format, name)
     codes = f"{name}.weight"
     if not is_linear:
@@ -141,7 +143,7 @@ def _parameters(name: str, side: str, module: Any, quantizer: Any, format: str) 
         (name, side),
         quantizer.scheme.timed,
         features,
-        (quantizer.scale.reshape(-1).tolist(), points),
+        (quantizer.current_scale.reshape(-1).tolist(), points),
         given.data,
     )
     return {name: given.origin.stored(data, dtype, shape) for name, dtype, shape, data in packed}
@@ -213,7 +215,7 @@ def load(model: nn.Module, file: StrPath) -> nn.Module:
         if kind is None:
             raise kvant.InvalidError(f"layer {name} is a {type(module).__name__}, not one to quantize", kind="invalid")
         become(module, kind)
-        _equip(module, LayerRecipe(described["scheme"]), layer_scheme(described["scheme"]))
+        equip(module, LayerRecipe(described["scheme"]), layer_scheme(described["scheme"]))
         module.weight_quantizer.enabled = not described["frozen"]
         _place(module, name, tensors)
     missing, unexpected = model.load_state_dict(tensors, strict=False)
@@ -230,7 +232,8 @@ def _place(module: Any, name: str, tensors: dict[str, Tensor]) -> None:
         if quantizer is None:
             continue
         quantizer.observer = None
-        for parameter in ("scale", "zero_point"):
+        for parameter in ("scale", "zero_point", "log_scale"):
             stored = tensors.get(f"{name}.{role}_quantizer.{parameter}")
             if stored is not None:
-                setattr(quantizer, parameter, torch.empty_like(stored, device=module.weight.device))
+                place = torch.empty_like(stored, device=module.weight.device)
+                setattr(quantizer, parameter, nn.Parameter(place) if parameter == "log_scale" else place)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kvant.torch._layouts import Layout, layout_of
-from kvant.torch._ops import fake_quantize
+from kvant.torch._ops import fake_quantize, learned_fake_quantize
 from kvant.torch._schemes import TensorScheme
 
 
@@ -21,6 +21,7 @@ class TensorQuantizer(nn.Module):
     Attributes:
         scheme: The scheme.
         scale, zero_point: The parameters, if they are stored.
+        log_scale: The natural logarithm of a scale that is learned, which then counts instead of `scale`.
         enabled: Whether it does anything.
         observer: What sees activations during calibration, instead of quantizing them.
         is_exporting: Whether integers of eight bits are computed with torch's own operator, which exporters know.
@@ -28,6 +29,7 @@ class TensorQuantizer(nn.Module):
 
     scale: Tensor | None
     zero_point: Tensor | None
+    log_scale: nn.Parameter | None
 
     def __init__(self, scheme: TensorScheme) -> None:
         super().__init__()
@@ -37,6 +39,7 @@ class TensorQuantizer(nn.Module):
         self.is_exporting = False
         self.register_buffer("scale", None)
         self.register_buffer("zero_point", None)
+        self.register_parameter("log_scale", None)
 
     def set_parameters(self, scale: Tensor | None, zero_point: Tensor | None, device: torch.device) -> None:
         """Stores parameters."""
@@ -50,12 +53,31 @@ class TensorQuantizer(nn.Module):
         if self.observer is not None:
             self.observer.update(x.detach())
             return x
-        if self.is_exporting and self.is_exportable and self.scale is not None:
+        if self.is_exporting and self.is_exportable:
             zero = 0 if self.zero_point is None else int(self.zero_point)
             return torch.fake_quantize_per_tensor_affine(
-                x, float(self.scale), zero, self.scheme.min, int(self.scheme.max)
+                x, float(self.current_scale), zero, self.scheme.min, int(self.scheme.max)
             )
+        if self.log_scale is not None:
+            return learned_fake_quantize(x, self.scheme.timed, self.log_scale.exp(), self.zero_point)
         return fake_quantize(x, self.scheme.timed, self.scale, self.zero_point)
+
+    @property
+    def current_scale(self) -> Any:
+        """The scale that is stored or has been learned; None where it is computed from the values."""
+        return self.scale if self.log_scale is None else self.log_scale.detach().exp()
+
+    def learn_scale(self) -> None:
+        """Makes a stored scale a parameter of the model; others stay as they are. Its logarithm is learned, so that it
+        stays above zero and moves in proportion to itself."""
+        if self.scale is not None and self.scheme.has_learnable_scale:
+            self.log_scale = nn.Parameter(self.scale.log())
+
+    def fix_scale(self, dtype: torch.dtype) -> None:
+        """Makes a learned scale a stored one, in the type of the model."""
+        if self.log_scale is not None:
+            self.scale = self.current_scale.to(dtype).float()
+            self.log_scale = None
 
     @property
     def is_exportable(self) -> bool:
@@ -65,12 +87,12 @@ class TensorQuantizer(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TensorQuantizer:
         """Parameters move with the model, and keep their type where it takes another."""
-        kept = {name: getattr(self, name) for name in ("scale", "zero_point")}
+        kept = {name: getattr(self, name) for name in ("scale", "zero_point", "log_scale")}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, before in kept.items():
             after = getattr(self, name)
             if after is not None and after.dtype != before.dtype:
-                setattr(self, name, before.to(after.device))
+                after.data = before.data.to(after.device)
         return self
 
     def extra_repr(self) -> str:
@@ -84,16 +106,32 @@ class QuantizedModule:
     Attributes:
         weight_quantizer: Quantizes the weight; disabled once it is frozen.
         input_quantizer, output_quantizer: Those of activations; None where these stay as they are.
-        chosen: The codes of the weight, once they were chosen: a `kvant.QuantTensor` of a matrix [outputs, inputs].
+        chosen: The codes of the weight that an algorithm chose: a `kvant.QuantTensor` of a matrix [outputs, inputs].
+        weight_seen: Tells whether the weight is the one that its stored scales were found for.
     """
 
     weight_quantizer: TensorQuantizer
     input_quantizer: TensorQuantizer | None
     output_quantizer: TensorQuantizer | None
     chosen: Any
+    weight_seen: tuple[int, int]
     scheme_text: str
     float_class: type[nn.Module]
     weight: Tensor
+
+    def remember_weight(self) -> None:
+        """Notes the weight that the stored scales were found for."""
+        self.weight_seen = (id(self.weight), self.weight._version)
+
+    def has_changed(self) -> bool:
+        """Whether the weight may have been trained since its scales were found."""
+        return self.weight_seen != (id(self.weight), self.weight._version)
+
+    def is_as_chosen(self) -> bool:
+        """Whether the weight still has the values of the codes that were chosen."""
+        weight = self.weight.detach()
+        values = self.layout.to_weight(self.chosen.dequantize(), tuple(weight.shape))
+        return torch.equal(values.to(weight.dtype), weight.cpu())
 
     @property
     def layout(self) -> Layout:
@@ -253,7 +291,7 @@ def become(module: nn.Module, kind: type[nn.Module]) -> Callable[[], None]:
         for name in ("weight_quantizer", "input_quantizer", "output_quantizer"):
             module._modules.pop(name, None)
             module.__dict__.pop(name, None)
-        for name in ("float_class", "chosen", "scheme_text"):
+        for name in ("float_class", "chosen", "weight_seen", "scheme_text"):
             module.__dict__.pop(name, None)
 
     return undo

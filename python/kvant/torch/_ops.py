@@ -65,17 +65,54 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         # Scales that follow from the values cover all of them.
         return grad, None, None, None
     view = _grouped(x, scheme)
-    scale = _spread(scale, view)
-    if scheme.kind == "int":
-        zero = 0 if zero_point is None else _spread(zero_point, view)
-        low, high = (scheme.min - zero) * scale, (scheme.max - zero) * scale
-    else:
-        low, high = -scheme.max * scale, scheme.max * scale
-    inside = ((view >= low) & (view <= high)).reshape(x.shape)
-    return grad * inside, None, None, None
+    inside = _inside(view, scheme, _spread(scale, scheme), zero_point)
+    return grad * inside.reshape(x.shape), None, None, None
 
 
 _fake_quantize.register_autograd(_backward, setup_context=_setup)
+
+
+def learned_fake_quantize(x: Tensor, scheme: str, scale: Tensor, zero_point: Tensor | None) -> Tensor:
+    """As `fake_quantize`, with gradients for the scale too: learned step sizes (LSQ, arXiv 1902.08153).
+
+    With `q` the values after quantization and `s` the scale, `dq/ds` is `(q - x) / s` where codes do not saturate and
+    `q / s` where they do. Its sum is multiplied by `1 / sqrt(n m)`, for `n` values that share the scale and `m` the
+    greatest code.
+    """
+    made: Tensor = _LearnedStep.apply(x, scale, zero_point, scheme)  # type: ignore[no-untyped-call]
+    return made
+
+
+class _LearnedStep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor | None, scheme: str) -> Tensor:
+        made = fake_quantize(x.detach(), scheme, scale.detach(), zero_point)
+        ctx.save_for_backward(x, scale, zero_point, made)
+        ctx.scheme = scheme
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        x, scale, zero_point, made = ctx.saved_tensors
+        scheme = tensor_scheme(ctx.scheme)
+        view, of_made, of_grad = (_grouped(tensor.float(), scheme) for tensor in (x, made, grad))
+        spread = _spread(scale, scheme)
+        inside = _inside(view, scheme, spread, zero_point)
+        slope = of_grad * torch.where(inside, of_made - view, of_made) / spread
+        shared = view.numel() // scale.numel()
+        total = slope.sum(dim=_shared_axis(scheme)).reshape(scale.shape)
+        learned = total / math.sqrt(shared * max(scheme.max, 1.0))
+        return grad * inside.reshape(x.shape), learned.to(scale.dtype), None, None
+
+
+def _inside(view: Tensor, scheme: TensorScheme, scale: Tensor, zero_point: Tensor | None) -> Tensor:
+    """Where codes do not saturate, for values and scales that are spread over them."""
+    if scheme.kind == "int":
+        zero = 0 if zero_point is None else _spread(zero_point, scheme)
+        low, high = (scheme.min - zero) * scale, (scheme.max - zero) * scale
+    else:
+        low, high = -scheme.max * scale, scheme.max * scale
+    return (view >= low) & (view <= high)
 
 
 def _is_computed_in_torch(scheme: TensorScheme, is_scale_known: bool) -> bool:
@@ -90,8 +127,8 @@ def in_torch(x: Tensor, scheme: TensorScheme, scale: Tensor | None, zero_point: 
     if scale is None:
         scale, zero_point = _parameters(view, scheme)
     else:
-        scale = _spread(scale.float(), view)
-        zero_point = None if zero_point is None else _spread(zero_point.float(), view)
+        scale = _spread(scale.float(), scheme)
+        zero_point = None if zero_point is None else _spread(zero_point.float(), scheme)
     if scheme.kind == "int":
         codes = torch.round(view * (1.0 / scale))
         zero = 0.0 if zero_point is None else zero_point
@@ -103,14 +140,14 @@ def in_torch(x: Tensor, scheme: TensorScheme, scale: Tensor | None, zero_point: 
 
 
 def _grouped(x: Tensor, scheme: TensorScheme) -> Tensor:
-    """A view whose first axes number the scales and whose last axis has the values that share one: [scales, values]; of
-    activations with a scale for each feature [tokens, features]."""
+    """A view of two axes, one of which numbers the scales: [scales, values], or with a scale for each column [values,
+    scales]."""
     of_activations = scheme.timing is not None
     matrix = x.reshape(-1, x.shape[-1]) if of_activations or x.dim() < 2 else x.reshape(x.shape[0], -1)
     if scheme.granularity == "tensor":
         return matrix.reshape(1, -1)
     if scheme.granularity == "channel":
-        return matrix if scheme.axis == 0 else matrix.t() if not of_activations else matrix
+        return matrix
     size = scheme.size or matrix.shape[-1]
     if matrix.shape[-1] % size:
         raise kvant.InvalidError(
@@ -119,17 +156,20 @@ def _grouped(x: Tensor, scheme: TensorScheme) -> Tensor:
     return matrix.reshape(-1, size)
 
 
-def _spread(given: Tensor, view: Tensor) -> Tensor:
+def _spread(given: Tensor, scheme: TensorScheme) -> Tensor:
     """Parameters with the axes of a view."""
-    flat = given.reshape(-1)
-    if flat.numel() == 1:
-        return flat.reshape(1, 1)
-    return flat.reshape(-1, 1) if flat.numel() == view.shape[0] else flat.reshape(1, -1)
+    return given.reshape(-1, 1) if _shared_axis(scheme) == 1 else given.reshape(1, -1)
+
+
+def _shared_axis(scheme: TensorScheme) -> int:
+    """The axis of a view along which values share a scale."""
+    return 0 if scheme.granularity == "channel" and scheme.axis == 1 else 1
 
 
 def _parameters(view: Tensor, scheme: TensorScheme) -> tuple[Tensor, Tensor | None]:
-    """Scales and zero points of the range of each row."""
-    low, high = view.amin(dim=1, keepdim=True), view.amax(dim=1, keepdim=True)
+    """Scales and zero points of the range of the values that share them."""
+    axis = _shared_axis(scheme)
+    low, high = view.amin(dim=axis, keepdim=True), view.amax(dim=axis, keepdim=True)
     if scheme.kind == "float":
         greatest = torch.maximum(-low, high)
         if scheme.scale == "e8m0":

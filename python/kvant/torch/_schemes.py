@@ -39,6 +39,11 @@ class TensorScheme:
         """Whether scales can be given to `fake_quantize`: others are computed from the values each time."""
         return self.kind == "int" or (self.kind == "float" and self.scale not in ("e5m3", "e4m3:f32", "e5m3:f32"))
 
+    @property
+    def has_learnable_scale(self) -> bool:
+        """Whether stored scales may have any value: those of activations, too, must be stored."""
+        return self.has_stored_scale and self.scale in ("model", "f32", "f16", "bf16") and self.timing != "dynamic"
+
 
 @dataclass(frozen=True)
 class LayerScheme:

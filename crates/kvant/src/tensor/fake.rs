@@ -10,7 +10,7 @@ use kvant_quant::activation::{ActivationQuantizer, StaticParameters};
 use kvant_quant::fake;
 use kvant_quant::parameters::{self, Affine};
 use kvant_quant::rounding::TensorContext;
-use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
+use kvant_quant::scheme::{ActivationScheme, Granularity, TensorScheme, Timing};
 use rayon::prelude::*;
 
 /// The values of a matrix after quantization.
@@ -68,9 +68,12 @@ fn of_activations(
     Ok(values)
 }
 
-/// A weight under scales and zero points of any granularity.
-fn on_parameters(matrix: &Matrix<'_>, scheme: TensorScheme, given: &StaticParameters) -> Result<Vec<f32>, Error> {
-    let (rows, columns) = matrix.shape();
+/// Refuses scales and zero points that a weight cannot have, and returns rows and columns of the scales.
+pub(super) fn check_parameters(
+    scheme: TensorScheme,
+    (rows, columns): (usize, usize),
+    given: &StaticParameters,
+) -> Result<(usize, usize), Error> {
     let granularity = match scheme {
         TensorScheme::Int(int) => int.granularity,
         TensorScheme::Float(float) if !float.scale.has_global_scale() => float.granularity,
@@ -84,7 +87,6 @@ fn on_parameters(matrix: &Matrix<'_>, scheme: TensorScheme, given: &StaticParame
         }
     };
     let scale_shape = granularity.scale_shape(rows, columns).map_err(|error| of_rounding(error.into()))?;
-    let tile = granularity.tile(rows, columns);
     let count = scale_shape.0 * scale_shape.1;
     if given.scales.len() != count || !(given.zero_points.is_empty() || given.zero_points.len() == count) {
         let message = format!(
@@ -97,6 +99,14 @@ fn on_parameters(matrix: &Matrix<'_>, scheme: TensorScheme, given: &StaticParame
     if let Some(scale) = given.scales.iter().find(|scale| !(**scale > 0.0 && scale.is_finite())) {
         return Err(Error::new(ErrorKind::Invalid, format!("{scale} is no scale: scales are finite and above zero")));
     }
+    Ok(scale_shape)
+}
+
+/// A weight under scales and zero points of any granularity.
+fn on_parameters(matrix: &Matrix<'_>, scheme: TensorScheme, given: &StaticParameters) -> Result<Vec<f32>, Error> {
+    let (rows, columns) = matrix.shape();
+    let scale_shape = check_parameters(scheme, (rows, columns), given)?;
+    let tile = scheme.granularity().unwrap_or(Granularity::Tensor).tile(rows, columns);
     let mut values = matrix.to_values();
     values.par_chunks_mut(columns.max(1)).enumerate().for_each(|(row, values)| {
         let line = row / tile.0.max(1) * scale_shape.1;

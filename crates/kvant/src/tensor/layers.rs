@@ -4,17 +4,19 @@ use super::matrix::Matrix;
 use super::packed::{PackedTensor, find};
 use crate::error::{Error, ErrorKind};
 use kvant_checkpoint::recipe::NamedScheme;
-use kvant_formats::algorithm::Algorithms;
+use kvant_formats::algorithm::{Algorithm, Algorithms};
 use kvant_formats::format::ModelDescription;
 use kvant_formats::format::quark::AttentionModules;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::activation::StaticParameters;
+use kvant_quant::rounding::Needs;
 use kvant_quant::scheme::{
     ActivationScheme, AttentionScheme, Axis, Granularity, IntScheme, LayerScheme, TensorScheme, Timing, ZeroPoint,
 };
 use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::parts::{ActivationSpec, CannotHold, Side};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// The scheme of a layer by a name or spelling.
 ///
@@ -94,6 +96,38 @@ fn tensor_json(scheme: TensorScheme) -> Value {
         parts.extend(more);
     }
     parts
+}
+
+/// The algorithms of a list (`awq,gptq:damping=0.05`) in their order, for code that applies them one by one: an array of objects with
+/// `name`, `spelling`, `kind` (`transform`, `rounding` or `correction`), `options` (all of them) and of roundings `needs` (`nothing`,
+/// `hessian` or `mismatch`).
+///
+/// # Errors
+/// As for recipes.
+pub fn algorithms_json(text: &str) -> Result<Value, Error> {
+    let algorithms = Algorithms::of_list("the algorithm", &[text])?;
+    let item = |algorithm: Algorithm| {
+        let (kind, needs) = match &algorithm {
+            Algorithm::Transform(_) => ("transform", None),
+            Algorithm::Rounding(rounding) => {
+                let needs = match rounding.needs() {
+                    Needs::Nothing => "nothing",
+                    Needs::Hessian => "hessian",
+                    Needs::InputMismatch | Needs::Outputs => "mismatch",
+                };
+                ("rounding", Some(needs))
+            }
+            Algorithm::Correction(_) => ("correction", None),
+        };
+        json!({
+            "name": algorithm.name(),
+            "spelling": algorithm.to_string(),
+            "kind": kind,
+            "needs": needs,
+            "options": algorithm.settings().into_iter().collect::<BTreeMap<_, _>>(),
+        })
+    };
+    Ok(algorithms.items().into_iter().map(item).collect())
 }
 
 /// Static parameters of the activations of a layer.

@@ -21,18 +21,22 @@ mod packed;
 mod quantized;
 mod rounding;
 mod scheme;
+mod smoothing;
 
 pub use fake::fake_quantize;
 pub use kvant_numeric::kernel::FloatDType;
 pub use kvant_quant::Codes;
 pub use kvant_quant::activation::StaticParameters;
-pub use layers::{LayerActivations, layer_scheme, packed_activations, quantization_config, scheme_json};
+pub use layers::{
+    LayerActivations, algorithms_json, layer_scheme, packed_activations, quantization_config, scheme_json,
+};
 pub use matrix::Matrix;
 pub use observer::TensorObserver;
 pub use packed::PackedTensor;
 pub use quantized::QuantizedMatrix;
 pub use rounding::{InputSums, RoundedMatrix, round};
 pub use scheme::WeightScheme;
+pub use smoothing::{InputStatistics, SmoothingPair, clipped, smoothing_scales};
 
 use crate::error::{Error, ErrorKind};
 use kvant_quant::activation::ActivationError;

@@ -8,9 +8,11 @@ use kvant_numeric::ggml::{self, GgmlType};
 use kvant_numeric::kernel::{FloatDType, narrow_to_bf16, narrow_to_f16};
 use kvant_numeric::parts::in_parts;
 use kvant_numeric::simd::Isa;
-use kvant_quant::rounding::{TensorContext, Weights, nearest_in_bands};
-use kvant_quant::scheme::{LayerScheme, TensorScheme};
-use kvant_quant::{Codes, QuantTensor};
+use kvant_quant::activation::StaticParameters;
+use kvant_quant::parameters;
+use kvant_quant::rounding::{RoundingError, TensorContext, Weights, nearest_in_bands};
+use kvant_quant::scheme::{Granularity, LayerScheme, TensorScheme};
+use kvant_quant::{Codes, QuantParts, QuantTensor};
 use rayon::prelude::*;
 use std::convert::Infallible;
 use std::ops::Range;
@@ -57,6 +59,46 @@ impl QuantizedMatrix {
             WeightScheme::Ggml(kind) => Content::Blocks(*kind, blocks(matrix, *kind)?),
         };
         Ok(QuantizedMatrix { scheme: *scheme, source: matrix.dtype(), rows, columns, content })
+    }
+
+    /// Rounds every number to the nearest code under scales and zero points that are known, such as learned ones: row-major, as many as
+    /// the scheme has for the matrix.
+    ///
+    /// # Errors
+    /// As [`nearest`](Self::nearest), and where parameters are missing, in excess or no scales; *unsupported* for schemes whose scales
+    /// have several levels and for GGUF types.
+    pub fn with_parameters(
+        matrix: &Matrix<'_>,
+        scheme: &LayerScheme,
+        given: StaticParameters,
+    ) -> Result<QuantizedMatrix, Error> {
+        let weight = scheme.weight;
+        let (rows, columns) = matrix.shape();
+        let scale_columns = fake::check_parameters(weight, (rows, columns), &given)?.1;
+        let values = matrix.values();
+        if !values.iter().all(|value| value.is_finite()) {
+            return Err(of_rounding(RoundingError::NotFinite));
+        }
+        let (tile_rows, tile_columns) = weight.granularity().unwrap_or(Granularity::Tensor).tile(rows, columns);
+        let code = |(index, value): (usize, &f32)| {
+            let place = index / columns / tile_rows * scale_columns + index % columns / tile_columns;
+            let (scale, zero_point) = (given.scales[place], given.zero_points.get(place).copied().unwrap_or(0.0));
+            match weight {
+                TensorScheme::Float(float) => i64::from(float.format.encode(value / scale)),
+                TensorScheme::Int(int) => parameters::quantize(int.format, *value, 1.0 / scale, f64::from(zero_point)),
+                // Other schemes have been refused.
+                _ => 0,
+            }
+        };
+        let codes: Vec<i64> = values.par_iter().enumerate().map(code).collect();
+        let codes = match weight.format().bits() <= 8 {
+            true => Codes::Bytes(codes.into_iter().map(|code| code as u8).collect()),
+            false => Codes::Wide(codes),
+        };
+        let zero_points = given.zero_points.iter().map(|point| f64::from(*point)).collect();
+        let parts = QuantParts { codes, scales: given.scales, zero_points, global_scale: None };
+        let tensor = QuantTensor::new(weight, rows, columns, parts).map_err(|error| of_rounding(error.into()))?;
+        Ok(QuantizedMatrix::of_codes(*scheme, matrix.dtype(), tensor))
     }
 
     /// A matrix whose codes were chosen elsewhere.
@@ -168,7 +210,7 @@ fn blocks(matrix: &Matrix<'_>, kind: GgmlType) -> Result<Vec<u8>, Error> {
     };
     let values = matrix.values();
     if !values.iter().all(|value| value.is_finite()) {
-        return Err(of_rounding(kvant_quant::rounding::RoundingError::NotFinite));
+        return Err(of_rounding(RoundingError::NotFinite));
     }
     let mut bytes = vec![0; rows * row_bytes];
     let band = (1 << 16) / columns.max(1) + 1;

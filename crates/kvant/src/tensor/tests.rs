@@ -64,7 +64,9 @@ fn found_parameters_when_given_make_the_same_values() -> Result<(), Box<dyn StdE
         let tensor = quantized.tensor().ok_or("these schemes have codes")?;
         let zero_points = tensor.zero_points().iter().map(|point| *point as f32).collect();
         let given = StaticParameters { scales: tensor.scales().to_vec(), zero_points };
-        assert_eq!(fake_quantize(&matrix, scheme, Some(given))?, quantized.dequantize(), "{scheme}");
+        assert_eq!(fake_quantize(&matrix, scheme, Some(given.clone()))?, quantized.dequantize(), "{scheme}");
+        let again = QuantizedMatrix::with_parameters(&matrix, &layer_scheme(scheme)?, given)?;
+        assert_eq!(again.tensor(), quantized.tensor(), "{scheme}");
     }
     let error = fake_quantize(&matrix, "int4:g32", Some(StaticParameters { scales: vec![1.0], zero_points: vec![] }));
     assert!(error.is_err_and(|error| error.message.contains("has 2048 scales")));
@@ -213,5 +215,59 @@ fn vectorized_integers_equal_their_definition() -> Result<(), Box<dyn StdError>>
             );
         }
     }
+    Ok(())
+}
+
+#[test]
+fn smoothing_follows_the_formula_and_searches_lower_the_loss() -> Result<(), Box<dyn StdError>> {
+    const FEATURES: usize = 64;
+    let weight = numbers(32 * FEATURES);
+    let matrix = Matrix::new("F32", &weight, 32, FEATURES)?;
+    let inputs: Vec<f32> = values(&numbers(2000 * FEATURES))
+        .into_iter()
+        .enumerate()
+        .map(|(i, value)| value * if i % FEATURES == 3 { 40.0 } else { 1.0 })
+        .collect();
+    let bytes: Vec<u8> = inputs.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let mut statistics = InputStatistics::new(FEATURES);
+    for part in bytes.chunks(4 * 77 * FEATURES) {
+        statistics.add(&Matrix::new("F32", part, part.len() / 4 / FEATURES, FEATURES)?)?;
+    }
+    let scheme = layer_scheme("int3:g32")?;
+    let cancelled = AtomicBool::new(false);
+    let weights = [matrix.clone()];
+    let pair = SmoothingPair { weights: &weights, scheme: &scheme, inputs: &statistics, cancelled: &cancelled };
+
+    let greatest = |column: usize, rows: &[f32]| {
+        rows.iter().skip(column).step_by(FEATURES).fold(0.0f32, |greatest, value| greatest.max(value.abs()))
+    };
+    let smooth = smoothing_scales(pair, "smoothquant")?.ok_or("scales")?;
+    for (column, scale) in smooth.iter().enumerate() {
+        let expected = (greatest(column, &inputs) / greatest(column, &values(&weight))).sqrt();
+        assert!((scale / expected - 1.0).abs() < 1e-5, "{column}: {scale}, {expected}");
+    }
+    let awq = smoothing_scales(pair, "awq")?.ok_or("scales")?;
+    assert!(awq[3] > 2.0 * awq[4], "the weight of the largest input is scaled up");
+    assert!(clipped(&matrix, &scheme, &statistics, "awq:clip=off")?.is_none());
+    let within = clipped(&matrix, &scheme, &statistics, "awq")?.ok_or("values")?;
+    let bounds: Vec<f32> = (0..FEATURES).map(|column| greatest(column, &values(&weight))).collect();
+    assert!(within.iter().enumerate().all(|(i, value)| value.abs() <= bounds[i % FEATURES]));
+
+    assert!(smoothing_scales(pair, "gptq").is_err_and(|error| error.kind == ErrorKind::Usage));
+    assert!(statistics.add(&Matrix::new("F32", &weight, FEATURES, 32)?).is_err());
+    cancelled.store(true, std::sync::atomic::Ordering::Relaxed);
+    let pair = SmoothingPair { weights: &weights, scheme: &scheme, inputs: &statistics, cancelled: &cancelled };
+    assert!(smoothing_scales(pair, "awq").is_err_and(|error| error.kind == ErrorKind::Interrupted));
+    Ok(())
+}
+
+#[test]
+fn algorithm_lists_are_taken_apart() -> Result<(), Box<dyn StdError>> {
+    let items = algorithms_json("awq:clip=off,gptq:damping=0.05,bc")?;
+    let of = |key: &str| items.as_array().into_iter().flatten().map(|item| item[key].clone()).collect::<Vec<_>>();
+    assert_eq!(of("name"), ["awq", "gptq", "bias-correction"]);
+    assert_eq!(of("kind"), ["transform", "rounding", "correction"]);
+    assert_eq!((&items[0]["options"]["clip"], &items[1]["needs"]), (&"off".into(), &"hessian".into()));
+    assert!(algorithms_json("gptq,awq").is_err_and(|error| error.hint.is_some()));
     Ok(())
 }

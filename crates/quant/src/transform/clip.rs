@@ -81,6 +81,11 @@ impl Clipping {
         self.groups.limits(weights, self.tile_rows(weights.len() / columns), &rounded)
     }
 
+    /// Cuts each group of weights off at its [limit](GroupClipping::clip).
+    pub fn clip(&self, weights: &mut [f32], limits: &[f32]) {
+        self.groups.clip(weights, limits);
+    }
+
     fn with_range(&self, weights: &[f32], context: TensorContext) -> TensorContext {
         if !self.scheme.needs_tensor_range() || context.range.is_some() || weights.is_empty() {
             return context;

@@ -1,0 +1,301 @@
+"""The order in which layers are rounded on data: block after block, each on what the rounded model before it makes.
+
+Blocks are the entries of module lists. Where the inputs of each are the outputs of the one before it, besides what all
+of them are given, they run one by one; otherwise the model runs from its beginning up to the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from kvant.torch._runs import Calibration, Reached
+
+Seen = Callable[[str, Tensor], None]
+"""Takes the name of a layer and the inputs of one of its calls."""
+
+
+@dataclass
+class Stage:
+    """Layers that are rounded together.
+
+    Attributes:
+        layers: Their names.
+        calls: How often they are called with one batch.
+        chain: The chain of blocks that they belong to, if there is one.
+        position: The place of their block in it.
+    """
+
+    layers: list[str]
+    calls: int = 0
+    chain: _Chain | None = None
+    position: int = 0
+
+
+class _Source(NamedTuple):
+    """Where an argument of a block comes from.
+
+    It has a place in the outputs of the block before it, or else in the arguments of the first block. Otherwise it
+    never changes.
+    """
+
+    output: int | None = None
+    first: int | None = None
+    constant: Any = None
+
+    def value(self, before: _Call, first: _Call) -> Any:
+        if self.output is not None:
+            return before.outputs[self.output]
+        return self.constant if self.first is None else first.arguments[self.first]
+
+
+@dataclass
+class _Call:
+    """A call of a block: its arguments and outputs, flattened."""
+
+    arguments: list[Any]
+    spec: Any
+    outputs: list[Any] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        call = cls(*pytree.tree_flatten((args, kwargs)))
+        call.versions = call.current_versions()
+        return call
+
+    def current_versions(self) -> list[int]:
+        """Numbers that change when arguments are changed in place."""
+        return [argument._version for argument in self.arguments if isinstance(argument, Tensor)]
+
+    def run(self, block: nn.Module) -> None:
+        args, kwargs = pytree.tree_unflatten(self.arguments, self.spec)
+        self.outputs = pytree.tree_leaves(block(*args, **kwargs))
+
+
+@dataclass
+class _Chain:
+    """Blocks each of which reads what the one before it makes.
+
+    Attributes:
+        blocks: The blocks.
+        sources: Where the arguments of each come from, none for the first.
+        specs: How they are put together.
+        firsts: The calls of the first block, by whether the model is the float one.
+        calls: Those of the block that was entered last.
+        places: The place of that block.
+    """
+
+    blocks: list[nn.Module]
+    sources: list[list[_Source]]
+    specs: list[Any]
+    firsts: dict[bool, list[_Call]] = field(default_factory=dict)
+    calls: dict[bool, list[_Call]] = field(default_factory=dict)
+    places: dict[bool, int] = field(default_factory=dict)
+
+    def enter(self, position: int, is_float: bool, calibration: Calibration) -> None:
+        """Finds the arguments of a block for all batches, after those of a block before it that has run."""
+        if is_float not in self.calls or position == 0:
+            self.firsts[is_float] = self.calls[is_float] = _captured(self.blocks[0], calibration)
+            self.places[is_float] = 0
+        while self.places[is_float] < position:
+            place = self.places[is_float]
+            self.places[is_float] += 1
+            sources, spec = self.sources[place + 1], self.specs[place + 1]
+            following = []
+            for call, first in zip(self.calls[is_float], self.firsts[is_float], strict=True):
+                if not call.outputs:
+                    call.run(self.blocks[place])
+                following.append(_Call([source.value(call, first) for source in sources], spec))
+            self.calls[is_float] = following
+
+
+class Walk:
+    """The stages of a model, and runs of them.
+
+    Args:
+        calibration: The model and its data.
+        layers: The names of the layers that are rounded.
+    """
+
+    def __init__(self, calibration: Calibration, layers: Iterable[str]) -> None:
+        self._calibration = calibration
+        self._modules = {name: calibration.model.get_submodule(name) for name in layers}
+        self.stages = _stages(calibration, self._modules)
+
+    def collect(self, stage: Stage, seen: Seen, float_seen: Seen | None = None) -> None:
+        """Shows the inputs that the layers of a stage meet to `seen`, and before them, batch by batch, those in the
+        float model to `float_seen`."""
+        shown = {False: seen} if float_seen is None else {True: float_seen, False: seen}
+        for is_float in shown if stage.chain else ():
+            with self._calibration.weights(is_float):
+                stage.chain.enter(stage.position, is_float, self._calibration)  # type: ignore[union-attr]
+        for index, batch in enumerate(self._calibration.batches):
+            for is_float, show in shown.items():
+                handles = self._hooks(stage, show)
+                try:
+                    with self._calibration.weights(is_float):
+                        if stage.chain is None:
+                            self._calibration.run(batch)
+                        else:
+                            stage.chain.calls[is_float][index].run(stage.chain.blocks[stage.position])
+                finally:
+                    for handle in handles:
+                        handle.remove()
+
+    def leave(self, stage: Stage) -> None:
+        """Forgets what a block made before its weights were rounded."""
+        if stage.chain is not None:
+            for call in stage.chain.calls[False]:
+                call.outputs = []
+
+    def _hooks(self, stage: Stage, show: Seen) -> list[Any]:
+        left = stage.calls
+
+        def hook(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+            def see(_: nn.Module, args: tuple[Any, ...]) -> None:
+                nonlocal left
+                show(name, args[0])
+                left -= 1
+                if left == 0 and stage.chain is None:
+                    raise Reached
+
+            return see
+
+        return [self._modules[name].register_forward_pre_hook(hook(name)) for name in stage.layers]
+
+
+def _stages(calibration: Calibration, modules: dict[str, nn.Module]) -> list[Stage]:
+    """The stages in the order in which their layers are called first. Consecutive layers outside of blocks are a
+    stage."""
+    blocks = _blocks(calibration.model, modules)
+    trace = _Trace(calibration, modules, set(blocks.values()))
+    chains = {listed: _chain(trace, listed) for listed in {block.rpartition(".")[0] for block in blocks.values()}}
+    stages: dict[str, Stage] = {}
+    outside = ""
+    for name, count in trace.layers.items():
+        block = blocks.get(name, "")
+        outside = "" if block else outside or f"before {name}"
+        stage = stages.setdefault(block or outside, Stage([]))
+        stage.layers.append(name)
+        stage.calls += count
+        chain = chains.get(block.rpartition(".")[0]) if block else None
+        if chain is not None:
+            stage.chain, stage.position = chain, chain.blocks.index(calibration.model.get_submodule(block))
+    return list(stages.values())
+
+
+def _blocks(model: nn.Module, layers: Iterable[str]) -> dict[str, str]:
+    """The block of each layer that has one: an entry of the outermost list with several entries that have layers."""
+    found: dict[str, str] = {}
+    for listed, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList | nn.Sequential) or not listed:
+            continue
+        inside = [name for name in layers if name.startswith(f"{listed}.") and name not in found]
+        entries = {name: f"{listed}.{name[len(listed) + 1 :].split('.')[0]}" for name in inside}
+        if len(set(entries.values())) > 1:
+            found.update(entries)
+    return found
+
+
+class _Trace:
+    """What one batch calls.
+
+    Attributes:
+        layers: The number of calls of each layer, in the order of first calls.
+        blocks: The calls of each block, with its module.
+        changing: Lists with blocks that change their arguments in place.
+    """
+
+    def __init__(self, calibration: Calibration, layers: dict[str, nn.Module], blocks: set[str]) -> None:
+        self.layers: dict[str, int] = {}
+        self.blocks: dict[str, tuple[nn.Module, list[_Call]]] = {}
+        self.changing: set[str] = set()
+        lists = {block.rpartition(".")[0] for block in blocks}
+        handles = [module.register_forward_pre_hook(self._count(name)) for name, module in layers.items()]
+        for listed in lists:
+            for place, block in calibration.model.get_submodule(listed).named_children():
+                before, after = self._record(f"{listed}.{place}")
+                handles.append(block.register_forward_pre_hook(before, with_kwargs=True))
+                handles.append(block.register_forward_hook(after))
+        try:
+            calibration.run(calibration.batches[0])
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _count(self, name: str) -> Callable[[nn.Module, Any], None]:
+        def count(_: nn.Module, args: Any) -> None:
+            self.layers[name] = self.layers.get(name, 0) + 1
+
+        return count
+
+    def _record(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
+        def before(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self.blocks.setdefault(name, (block, []))[1].append(_Call.of(args, kwargs))
+
+        def after(block: nn.Module, args: Any, outputs: Any) -> None:
+            call = self.blocks[name][1][-1]
+            call.outputs = pytree.tree_leaves(outputs)
+            if call.current_versions() != call.versions:
+                self.changing.add(name.rpartition(".")[0])
+
+        return before, after
+
+
+def _chain(trace: _Trace, listed: str) -> _Chain | None:
+    """The blocks of a list as a chain; None if one of them reads what cannot be traced to the one before it."""
+    called = [(block, calls) for name, (block, calls) in trace.blocks.items() if name.rpartition(".")[0] == listed]
+    if listed in trace.changing or any(len(calls) != 1 for _, calls in called):
+        return None
+    calls = [calls[0] for _, calls in called]
+    sources: list[list[_Source]] = [[]]
+    for before, call in zip(calls, calls[1:], strict=False):
+        found = [_source(argument, before, calls[0], place) for place, argument in enumerate(call.arguments)]
+        if not any(source is not None and source.output is not None for source in found):
+            return None
+        sources.append([source for source in found if source is not None])
+        if len(sources[-1]) != len(found):
+            return None
+    return _Chain([block for block, _ in called], sources, [call.spec for call in calls])
+
+
+def _source(argument: Any, before: _Call, first: _Call, place: int) -> _Source | None:
+    """Where an argument comes from; None if that is not known."""
+    if isinstance(argument, Tensor):
+        for index, output in enumerate(before.outputs):
+            if output is argument:
+                return _Source(output=index)
+        for index, other in enumerate(first.arguments):
+            if other is argument:
+                return _Source(first=index)
+        return None
+    if (
+        place < len(first.arguments)
+        and type(first.arguments[place]) is type(argument)
+        and first.arguments[place] == argument
+    ):
+        return _Source(first=place)
+    is_constant = argument is None or isinstance(argument, bool | str | torch.dtype | torch.device)
+    return _Source(constant=argument) if is_constant else None
+
+
+def _captured(block: nn.Module, calibration: Calibration) -> list[_Call]:
+    """The calls of a block, one for each batch."""
+    calls: list[_Call] = []
+
+    def capture(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append(_Call.of(args, kwargs))
+        raise Reached
+
+    handle = block.register_forward_pre_hook(capture, with_kwargs=True)
+    try:
+        calibration.run_all()
+    finally:
+        handle.remove()
+    return calls

@@ -1,0 +1,98 @@
+"""Parameters of static activations, from what observers see of the calibration data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import kvant
+from kvant._errors import usage_error
+from kvant.torch._algorithms import LayerRecipe, Observing
+from kvant.torch._modules import TensorQuantizer
+from kvant.torch._runs import Calibration, quantizers_off
+from kvant.torch._schemes import layer_scheme
+
+
+class _Extremes:
+    """The observer min-max: of each batch only the least and the greatest values matter."""
+
+    def __init__(self, scheme: str) -> None:
+        self.observer = kvant.Observer(scheme)
+        self.parameters = self.observer.parameters
+        self.by_feature = layer_scheme(scheme).weight.granularity == "channel"
+
+    def update(self, batch: Tensor) -> None:
+        """Takes a batch in, [..., features]."""
+        if batch.numel() == 0:
+            return
+        rows = batch.reshape(-1, batch.shape[-1]) if self.by_feature else batch.reshape(-1, 1)
+        ends = torch.stack(torch.aminmax(rows, dim=0)) if self.by_feature else torch.stack(torch.aminmax(batch))
+        # Values that are not finite are left out and counted.
+        self.observer.update((ends if ends.isfinite().all() else rows).cpu().reshape(-1, rows.shape[-1]))
+
+
+def observer_of(scheme: str) -> Observing:
+    """The observer that a scheme names."""
+    return _Extremes(scheme) if layer_scheme(scheme).weight.observer == "minmax" else kvant.Observer(scheme)
+
+
+def calibrate(calibration: Calibration, chosen: Mapping[str, LayerRecipe], channels_last: bool) -> None:
+    """Finds the parameters of static activations in the model with nothing quantized, as Quark does."""
+    watched: dict[TensorQuantizer, tuple[str, Any, LayerRecipe]] = {}
+    for name, recipe in chosen.items():
+        module: Any = calibration.model.get_submodule(name)
+        for side in ("input", "output"):
+            quantizer = getattr(module, f"{side}_quantizer")
+            if quantizer is not None and quantizer.scheme.timing in ("static", "local"):
+                watched[quantizer] = (f"{side} of {name}", module, recipe)
+    if not watched:
+        return
+    with quantizers_off(calibration.model):
+        for quantizer in watched:
+            quantizer.enabled = True
+        try:
+            with _channels_last(calibration.model) if channels_last else contextlib.nullcontext():
+                _observe(calibration, watched)
+        except RuntimeError:
+            if not channels_last:
+                raise
+            # Views that such a layout of activations does not allow.
+            _observe(calibration, watched)
+    for quantizer, (place, module, _) in watched.items():
+        try:
+            scale, zero_point = quantizer.observer.parameters()
+        except kvant.UsageError as error:
+            raise usage_error(
+                f"no calibration data reached the {place}",
+                "give data that use the whole model, or leave the layer out with `exclude`",
+            ) from error
+        device = module.weight.device
+        quantizer.set_parameters(scale, zero_point, torch.device("cpu") if device.type == "meta" else device)
+        quantizer.observer = None
+
+
+def _observe(calibration: Calibration, watched: Mapping[TensorQuantizer, tuple[str, Any, LayerRecipe]]) -> None:
+    for quantizer, (_, _, recipe) in watched.items():
+        quantizer.observer = (recipe.observer or observer_of)(quantizer.scheme.spelling)
+    calibration.run_all()
+
+
+@contextlib.contextmanager
+def _channels_last(model: nn.Module) -> Iterator[None]:
+    """Convolutions run in the layout that is fastest on CPUs, which follows from that of their weights."""
+    weights = [
+        module.weight
+        for module in model.modules()
+        if isinstance(module, nn.Conv2d) and module.weight.device.type == "cpu" and module.weight.is_contiguous()
+    ]
+    for weight in weights:
+        weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+    try:
+        yield
+    finally:
+        for weight in weights:
+            weight.data = weight.data.contiguous()

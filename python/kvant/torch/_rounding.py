@@ -1,0 +1,194 @@
+"""Codes of weights: the nearest ones, or those that an algorithm chooses on the inputs that a layer meets."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import kvant
+from kvant._errors import UnsupportedError
+from kvant.torch._algorithms import LayerRecipe
+from kvant.torch._blocks import Stage, Walk
+from kvant.torch._layouts import Layout
+from kvant.torch._runs import Calibration, of_layer, quantizers_off
+
+
+def matrix_of(module: Any) -> Tensor:
+    """The weight of a layer as a matrix on the CPU, [outputs, inputs]."""
+    matrix: Tensor = module.layout.to_matrix(module.weight.detach()).contiguous().cpu()
+    return matrix
+
+
+def nearest(module: Any, format: str | None = None) -> Any:
+    """The nearest codes of a layer's weight."""
+    return kvant.quantize_tensor(matrix_of(module), module.scheme_text, format=format)
+
+
+def codes_of(module: Any, format: str | None = None) -> Any:
+    """The codes of a layer's weight: those that an algorithm chose, or the nearest; of a trained weight the nearest
+    under its stored scales."""
+    if module.chosen is not None and module.is_as_chosen():
+        return module.chosen
+    quantizer = module.weight_quantizer
+    scale = quantizer.current_scale
+    if scale is None or (quantizer.log_scale is None and not module.has_changed()):
+        return nearest(module, format)
+    return kvant.quantize_tensor(matrix_of(module), module.scheme_text, scale, quantizer.zero_point, format=format)
+
+
+def store(module: Any, quantized: Any) -> None:
+    """Stores the scales of a weight, if they can be given to the operator."""
+    quantizer = module.weight_quantizer
+    if quantizer.scheme.has_stored_scale:
+        quantizer.set_parameters(quantized.scale, quantized.zero_point, module.weight.device)
+    module.remember_weight()
+
+
+def take(module: Any, quantized: Any, calibration: Calibration) -> None:
+    """Takes codes that were chosen: the weight becomes their values."""
+    calibration.replace(module, "weight", module.layout.to_weight(quantized.dequantize(), tuple(module.weight.shape)))
+    module.chosen = quantized
+    store(module, quantized)
+
+
+def round_weights(calibration: Calibration, chosen: Mapping[str, LayerRecipe]) -> None:
+    """Finds the scales of weights, and with an algorithm their codes."""
+    on_data = {name: recipe for name, recipe in chosen.items() if recipe.algorithms.sees_inputs}
+    for name, recipe in chosen.items():
+        module: Any = calibration.model.get_submodule(name)
+        if module.weight.device.type == "meta":
+            # Its weight comes with each forward pass.
+            if recipe.algorithms.needs_data:
+                raise _offloaded(name)
+            continue
+        if name in on_data:
+            continue
+        with of_layer(name):
+            if recipe.algorithms.rounding is None:
+                store(module, nearest(module))
+            else:
+                rounded = kvant.round_tensor(matrix_of(module), module.scheme_text, recipe.algorithms.rounding)
+                take(module, rounded, calibration)
+    if on_data:
+        with quantizers_off(calibration.model):
+            _round_on_data(calibration, on_data)
+
+
+def _offloaded(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"layer {name} is offloaded, and algorithms change weights",
+        kind="unsupported",
+        remedy="leave `algorithm` out, or quantize the checkpoint with kvant.quantize, which streams",
+    )
+
+
+def _round_on_data(calibration: Calibration, recipes: Mapping[str, LayerRecipe]) -> None:
+    """Rounds weights block after block, each on the inputs that it meets when those before it are rounded."""
+    walk = Walk(calibration, recipes)
+    for stage in walk.stages:
+        inputs = {name: _Inputs(calibration.model.get_submodule(name), recipes[name]) for name in stage.layers}
+        _collect(walk, stage, inputs)
+        for name, seen in inputs.items():
+            with of_layer(name):
+                _round(name, seen, calibration)
+        walk.leave(stage)
+    for name in recipes.keys() - {name for stage in walk.stages for name in stage.layers}:
+        _round_to_nearest(name, calibration.model.get_submodule(name), "it met no data")
+
+
+def _collect(walk: Walk, stage: Stage, inputs: Mapping[str, _Inputs]) -> None:
+    """Adds up the inputs of a stage's layers."""
+
+    def seen(name: str, x: Tensor) -> None:
+        inputs[name].add(x)
+
+    def float_seen(name: str, x: Tensor) -> None:
+        inputs[name].expect(x)
+
+    has_mismatch = any(item.has_mismatch for item in inputs.values())
+    walk.collect(stage, seen, float_seen if has_mismatch else None)
+
+
+class _Inputs:
+    """The sums over the inputs of a layer."""
+
+    def __init__(self, module: Any, recipe: LayerRecipe) -> None:
+        self.module = module
+        self.algorithms = recipe.algorithms
+        self.has_mismatch = self.algorithms.needs == "mismatch"
+        self.sums: Any = None
+        self.total: Tensor | None = None
+        self.rows = 0
+        self._float: list[Tensor] = []
+
+    def expect(self, x: Tensor) -> None:
+        """Takes the inputs of a call in the float model, which `add` compares with those of the same call."""
+        if self.has_mismatch:
+            rows = rows_of_inputs(self.module, x)
+            if rows is not None:
+                self._float.append(rows.float().cpu())
+
+    def add(self, x: Tensor) -> None:
+        """Takes the inputs of a call in."""
+        rows = rows_of_inputs(self.module, x)
+        if rows is None or not rows.numel():
+            return
+        rows = rows.float().cpu()
+        if self.algorithms.correction:
+            total = rows.sum(dim=0, dtype=torch.float64)
+            self.total = total if self.total is None else self.total + total
+            self.rows += rows.shape[0]
+        if self.algorithms.needs != "nothing":
+            self.sums = self.sums or kvant.Hessian(rows.shape[1], mismatch=self.has_mismatch)
+            self.sums.add(rows, self._float.pop(0) if self.has_mismatch else None)
+
+
+def _round(name: str, seen: _Inputs, calibration: Calibration) -> None:
+    """Rounds a weight on the inputs that its layer has met, and then corrects its bias."""
+    module, algorithms = seen.module, seen.algorithms
+    matrix = matrix_of(module)
+    features = matrix.shape[1]
+    if algorithms.needs != "nothing" and (seen.sums is None or seen.sums.features != features):
+        _round_to_nearest(name, module, "it met no data, or is no plain product")
+        return
+    if algorithms.rounding is None:
+        quantized = nearest(module)
+        store(module, quantized)
+    else:
+        quantized = kvant.round_tensor(matrix, module.scheme_text, algorithms.rounding, seen.sums)
+        take(module, quantized, calibration)
+    if algorithms.correction and module.bias is not None and seen.total is not None and len(seen.total) == features:
+        error = (matrix.double() - quantized.dequantize().double()) @ (seen.total / seen.rows)
+        corrected = module.bias.detach().cpu().double() + algorithms.correction * error
+        if corrected.isfinite().all():
+            calibration.replace(module, "bias", corrected)
+
+
+def _round_to_nearest(name: str, module: Any, reason: str) -> None:
+    warnings.warn(f"layer {name} is rounded to nearest: {reason}", kvant.KvantWarning, stacklevel=5)
+    store(module, nearest(module))
+
+
+def rows_of_inputs(module: Any, x: Tensor) -> Tensor | None:
+    """The values that outputs are products of: [positions, input channels]; None for other kinds of layers."""
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return None
+    if not isinstance(module, nn.modules.conv._ConvNd):
+        return x.reshape(-1, x.shape[-1])
+    layout: Layout = module.layout  # type: ignore[assignment]
+    is_plain = layout.is_matrix and module.groups == 1 and module.padding_mode == "zeros"
+    if not is_plain or isinstance(module.padding, str) or not isinstance(module, nn.Conv1d | nn.Conv2d):
+        return None
+    axes = len(module.kernel_size)
+    x = (x if x.dim() == axes + 2 else x.unsqueeze(0)).float()
+    kernel, dilation, padding, stride = module.kernel_size, module.dilation, module.padding, module.stride
+    if isinstance(module, nn.Conv1d):
+        x = x.unsqueeze(2)
+        kernel, dilation, padding, stride = (1, *kernel), (1, *dilation), (0, *padding), (1, *stride)
+    patches = F.unfold(x, kernel, dilation, padding, stride)
+    return patches.transpose(1, 2).reshape(-1, patches.shape[1])

@@ -1,0 +1,241 @@
+"""Algorithms in place: transforms, roundings on data, bias correction, and the order in which layers are rounded."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+
+import kvant  # noqa: E402
+import kvant.torch as kt  # noqa: E402
+from kvant.torch._blocks import Walk  # noqa: E402
+from kvant.torch._runs import Calibration  # noqa: E402
+from kvant.torch._smoothing import find_pairs  # noqa: E402
+
+
+class Block(nn.Module):
+    """A gated block between norms."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.RMSNorm(width)
+        self.gate, self.up = nn.Linear(width, 2 * width), nn.Linear(width, 2 * width, bias=False)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        y = self.norm(x)
+        y = nn.functional.scaled_dot_product_attention(self.query(y), self.key(y), self.value(y), attn_mask=mask)
+        x = x + self.out(y)
+        y = self.norm2(x)
+        return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+
+
+class Decoder(nn.Module):
+    """Blocks between an embedding and a head."""
+
+    def __init__(self, width: int = 32, blocks: int = 3) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 50)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        for block in self.blocks:
+            x = block(x, mask=mask)
+        return self.head(self.norm(x))
+
+
+class Outliers(nn.Module):
+    """A model whose input channels differ by orders of magnitude, as those of language models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.first, self.second = nn.Linear(64, 96), nn.Linear(96, 8)
+        with torch.no_grad():
+            self.norm.weight.copy_(torch.logspace(-2, 2, 64))
+            self.first.weight /= self.norm.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(nn.functional.relu(self.first(self.norm(x))))
+
+
+@pytest.fixture
+def decoder() -> Decoder:
+    torch.manual_seed(1)
+    return Decoder().eval()
+
+
+@pytest.fixture
+def tokens() -> list[Tensor]:
+    torch.manual_seed(2)
+    return [torch.randint(0, 50, (4, 24)) for _ in range(4)]
+
+
+def sqnr(model: nn.Module, float_model: nn.Module, batches: list[Any]) -> float:
+    with torch.no_grad():
+        expected = torch.cat([float_model(batch).flatten() for batch in batches])
+        found = torch.cat([model(batch).flatten() for batch in batches])
+    return float(10 * torch.log10(expected.square().sum() / (expected - found).square().sum()))
+
+
+def test_blocks_are_rounded_one_by_one_on_the_outputs_of_those_before(decoder: Decoder, tokens: list[Tensor]) -> None:
+    calibration = Calibration(decoder, tokens, None)
+    names = [name for name, module in decoder.named_modules() if isinstance(module, nn.Linear)]
+    runs: list[str] = []
+    decoder.embed.register_forward_hook(lambda *_: runs.append("model"))
+    with calibration.evaluating():
+        walk = Walk(calibration, names)
+        assert [stage.layers[0] for stage in walk.stages] == [*(f"blocks.{i}.query" for i in range(3)), "head"]
+        assert [stage.position for stage in walk.stages[:3]] == [0, 1, 2] and walk.stages[3].chain is None
+        for stage in walk.stages:
+            seen: dict[str, list[Tensor]] = {}
+            walk.collect(stage, lambda name, x, seen=seen: seen.setdefault(name, []).append(x))
+            walk.leave(stage)
+            for name in stage.layers:
+                expected: list[Tensor] = []
+                handle = decoder.get_submodule(name).register_forward_pre_hook(
+                    lambda _, args, expected=expected: expected.append(args[0])
+                )
+                for batch in tokens:
+                    decoder(batch)
+                handle.remove()
+                assert all(torch.equal(x, y) for x, y in zip(seen[name], expected, strict=True)), name
+    checks = len(names) * len(tokens)
+    assert len(runs) == checks + 1 + 2 * len(tokens), "one trace, once up to the first block, once up to the head"
+
+
+def test_lists_whose_blocks_are_not_a_chain_run_from_the_beginning(tokens: list[Tensor]) -> None:
+    class Doubling(Decoder):
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.embed(tokens)
+            for block in self.blocks:
+                x = 2 * block(x)
+            return self.head(x)
+
+    model = Doubling().eval()
+    calibration = Calibration(model, tokens, None)
+    with calibration.evaluating():
+        walk = Walk(calibration, ["blocks.0.out", "blocks.1.out", "head"])
+        assert all(stage.chain is None for stage in walk.stages) and len(walk.stages) == 3
+    before = copy.deepcopy(model)
+    kt.quantize_(model, "int4:g32", tokens, algorithm="gptq")
+    assert sqnr(model, before, tokens) > 5
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["gptq", "gptaq", "qronos", "adaround", "bias-correction", "gptq,bias-correction"]
+)
+def test_roundings_on_data_beat_the_nearest_codes(decoder: Decoder, tokens: list[Tensor], algorithm: str) -> None:
+    plain, better = copy.deepcopy(decoder), copy.deepcopy(decoder)
+    kt.quantize_(plain, "int3:g32", exclude="head")
+    kt.quantize_(better, "int3:g32", tokens, algorithm=algorithm, exclude="head")
+    least = 0.02 if algorithm == "bias-correction" else 0.5
+    assert sqnr(better, decoder, tokens) > sqnr(plain, decoder, tokens) + least
+    bias = better.blocks[0].out.bias
+    assert torch.equal(bias, decoder.blocks[0].out.bias) == ("bias-correction" not in algorithm)
+
+
+def test_smoothing_pairs_are_found(decoder: Decoder, tokens: list[Tensor]) -> None:
+    with torch.no_grad():
+        found = {pair.source: pair.layers for pair in find_pairs(Calibration(decoder, tokens, None))}
+    assert found["blocks.0.norm"] == ("blocks.0.query", "blocks.0.key", "blocks.0.value")
+    assert found["blocks.2.norm2"] == ("blocks.2.gate", "blocks.2.up")
+    assert found["blocks.1.up"] == ("blocks.1.down",) and found["norm"] == ("head",)
+    assert not {"blocks.0.gate", "blocks.0.value", "blocks.0.out", "blocks.0.down"} & found.keys()
+
+
+def test_smoothing_changes_no_function_and_helps_dynamic_activations() -> None:
+    torch.manual_seed(3)
+    model = Outliers().eval()
+    batches = [torch.randn(32, 64) for _ in range(4)]
+    scheme = "int8:channel+int8:tensor!static"
+    plain, smooth = copy.deepcopy(model), copy.deepcopy(model)
+    kt.quantize_(plain, scheme, batches)
+    kt.quantize_(smooth, scheme, batches, algorithm="smoothquant")
+    assert sqnr(smooth, model, batches) > sqnr(plain, model, batches) + 6
+    for module in smooth.modules():
+        if isinstance(module, kt.TensorQuantizer):
+            module.enabled = False
+    assert sqnr(smooth, model, batches) > 100, "the float model is the same function"
+    assert not torch.equal(smooth.norm.weight, model.norm.weight)
+
+
+def test_awq_lowers_the_error_of_outputs() -> None:
+    torch.manual_seed(3)
+    model = Outliers().eval()
+    with torch.no_grad():
+        model.first.weight *= model.norm.weight
+    batches = [torch.randn(64, 64) for _ in range(4)]
+    errors = {}
+    for algorithm in (None, "awq:clip=off", "awq", "awq,gptq"):
+        quantized = kt.quantize_(copy.deepcopy(model), "int3:g32", batches, algorithm=algorithm)
+        errors[algorithm] = sqnr(quantized, model, batches)
+    assert errors["awq:clip=off"] > errors[None] + 0.5
+    assert errors["awq"] > errors[None] + 0.5 and errors["awq,gptq"] > errors["awq"]
+
+
+def test_pairs_may_be_given() -> None:
+    torch.manual_seed(3)
+    model, batches = Outliers().eval(), [torch.randn(32, 64)]
+    given = kt.quantize_(
+        copy.deepcopy(model), "int8:channel", batches, algorithm="smoothquant", smoothing={"norm": ["first"]}
+    )
+    assert not torch.equal(given.norm.weight, model.norm.weight)
+    for table, message in [
+        ({"nrm": ["first"]}, "does not have"),
+        ({"norm": ["norm"]}, "not a linear layer"),
+    ]:
+        with pytest.raises(kvant.UsageError, match=message):
+            kt.quantize_(copy.deepcopy(model), "int8:channel", batches, algorithm="smoothquant", smoothing=table)
+
+
+def test_an_error_leaves_the_model_as_it_was(decoder: Decoder, tokens: list[Tensor]) -> None:
+    before = copy.deepcopy(decoder)
+    calls = 0
+
+    def forward(model: nn.Module, batch: Tensor) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 9:
+            raise RuntimeError("enough")
+        return model(batch)
+
+    with pytest.raises(RuntimeError, match="enough"):
+        kt.quantize_(decoder, "int4:g32", tokens, algorithm="smoothquant,gptq", forward=forward)
+    assert type(decoder.head) is nn.Linear
+    for (name, ours), (_, theirs) in zip(decoder.state_dict().items(), before.state_dict().items(), strict=True):
+        assert torch.equal(ours, theirs), name
+
+
+def test_mistakes_in_algorithms_are_named(decoder: Decoder, tokens: list[Tensor]) -> None:
+    for algorithm, message in [("gptp", "gptp"), ("gptq,awq", "before it"), ("gptq", "calibration data")]:
+        with pytest.raises(kvant.UsageError, match=message):
+            kt.quantize_(decoder, "int4:g32", None if algorithm == "gptq" else tokens, algorithm=algorithm)
+
+
+def test_decoders_of_transformers_run_block_by_block(llama: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float32).eval()
+    torch.manual_seed(0)
+    batches = [{"input_ids": torch.randint(0, 2000, (2, 48))} for _ in range(2)]
+    calibration = Calibration(model, batches, None)
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and "lm_head" not in name]
+    with calibration.evaluating():
+        stages = Walk(calibration, names).stages
+        assert stages and all(stage.chain is not None for stage in stages)
+        sources = {pair.source.rpartition(".")[2] for pair in find_pairs(calibration)}
+    assert {"input_layernorm", "post_attention_layernorm", "up_proj"} <= sources
+    assert model.config.use_cache
