@@ -1,0 +1,112 @@
+"""What the interfaces for ONNX graphs share: models in memory, readers of calibration data, names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from kvant._errors import UnsupportedError, usage_error
+
+if TYPE_CHECKING:
+    import onnx
+
+# Products, whose second input is a weight and whose third is a bias.
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+# Operators whose constants are quantized like activations.
+_OPERANDS = ("Add", "Concat", "Div", "Gather", "GatherElements", "Max", "Min", "Mul", "Sub", "Where")
+# Above this size the message of a graph cannot hold its own weights.
+_LARGEST_MESSAGE = 1_900_000_000
+
+
+def unsupported(what: str, remedy: str) -> UnsupportedError:
+    """An exception for what the other tool does and Kvant does not."""
+    return UnsupportedError(what, kind="unsupported", remedy=remedy)
+
+
+@contextlib.contextmanager
+def model_file(model: str | os.PathLike[str] | onnx.ModelProto) -> Iterator[Path]:
+    """The file of a model; one in memory is written to a private temporary directory."""
+    if isinstance(model, str | os.PathLike):
+        yield Path(model)
+        return
+    import tempfile
+
+    import onnx
+
+    with tempfile.TemporaryDirectory(prefix="kvant-") as directory:
+        path = Path(directory) / "model.onnx"
+        onnx.save_model(model, str(path), save_as_external_data=model.ByteSize() > _LARGEST_MESSAGE)
+        yield path
+
+
+class Graph:
+    """The nodes and constants of a model, without the values of its weights."""
+
+    def __init__(self, path: Path) -> None:
+        import onnx
+
+        try:
+            model = onnx.load(str(path), load_external_data=False)
+        except FileNotFoundError:
+            raise usage_error(f"{path} does not exist", "give the file of an ONNX graph") from None
+        self.nodes = list(model.graph.node)
+        self.op_types = {node.op_type for node in self.nodes}
+        self.names = {node.name for node in self.nodes}
+        self.inputs = list(model.graph.input)
+        floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
+        self.constants = {tensor.name for tensor in model.graph.initializer}
+        self.float_constants = {tensor.name for tensor in model.graph.initializer if tensor.data_type in floats}
+
+    def weights(self, nodes: Sequence[onnx.NodeProto]) -> dict[str, str]:
+        """The weights of products by name, with the type of the operator."""
+        return {
+            node.input[1]: node.op_type
+            for node in nodes
+            if node.op_type in PRODUCTS and len(node.input) > 1 and node.input[1] in self.float_constants
+        }
+
+    def operands(self, nodes: Sequence[onnx.NodeProto]) -> list[str]:
+        """Constants that are quantized like activations."""
+        found = [name for node in nodes if node.op_type in _OPERANDS for name in node.input]
+        found += [node.input[0] for node in nodes if node.op_type in PRODUCTS]
+        return sorted(self.float_constants.intersection(found) - set(self.weights(self.nodes)))
+
+
+def escaped(name: str) -> str:
+    """A pattern that matches one name."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def batches(reader: Any) -> list[dict[str, numpy.ndarray]]:
+    """Everything that a reader of calibration data gives.
+
+    Raises:
+        UsageError: It gives nothing, or batches with different inputs.
+    """
+    if not callable(getattr(reader, "get_next", None)):
+        raise usage_error(f"a {type(reader).__name__} is no CalibrationDataReader", "give an object with get_next()")
+    found: list[dict[str, numpy.ndarray]] = []
+    while batch := reader.get_next():
+        found.append({name: numpy.asarray(value) for name, value in batch.items()})
+    if not found:
+        raise usage_error("the calibration_data_reader gives no data", "rewind it, or give one that has data")
+    if any(set(batch) != set(found[0]) for batch in found):
+        raise usage_error("the batches of the calibration_data_reader have different inputs", "give all inputs in each")
+    return found
+
+
+def samples(found: Sequence[Mapping[str, numpy.ndarray]]) -> dict[str, numpy.ndarray]:
+    """Batches as `data` of `kvant.quantize`, which feeds each of them as it is."""
+    made: dict[str, numpy.ndarray] = {}
+    for name in found[0]:
+        arrays = [batch[name] for batch in found]
+        if len({array.shape for array in arrays}) == 1:
+            made[name] = numpy.stack(arrays)
+        else:
+            made.update({f"{name}_{n}": array[numpy.newaxis] for n, array in enumerate(arrays)})
+    return made

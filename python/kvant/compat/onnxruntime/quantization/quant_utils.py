@@ -1,0 +1,5 @@
+"""onnxruntime.quantization.quant_utils."""
+
+from kvant.compat.onnxruntime.quantization import QuantFormat, QuantType
+
+__all__ = ["QuantFormat", "QuantType"]
