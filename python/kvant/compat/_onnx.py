@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from kvant._errors import UnsupportedError, usage_error
+from kvant._errors import KvantWarning, UnsupportedError, usage_error
 
 if TYPE_CHECKING:
     import onnx
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 # Operators whose constants are quantized like activations.
 _OPERANDS = ("Add", "Concat", "Div", "Gather", "GatherElements", "Max", "Min", "Mul", "Sub", "Where")
+# Operators that only move values, which are quantized where their input is.
+_MOVES = (
+    *("AveragePool", "Clip", "Flatten", "MaxPool", "Relu", "Reshape", "Resize", "Slice", "Squeeze", "TopK"),
+    *("Transpose", "Unsqueeze"),
+)
+# Operators that are folded into others or vanish.
+_FOLDED = ("BatchNormalization", "Dropout", "Identity")
 # Above this size the message of a graph cannot hold its own weights.
 _LARGEST_MESSAGE = 1_900_000_000
 
@@ -75,6 +83,43 @@ class Graph:
         found = [name for node in nodes if node.op_type in _OPERANDS for name in node.input]
         found += [node.input[0] for node in nodes if node.op_type in PRODUCTS]
         return sorted(self.float_constants.intersection(found) - set(self.weights(self.nodes)))
+
+    def between(self, starts: Sequence[str], ends: Sequence[str]) -> set[str]:
+        """The names of the nodes on every path between two sets of nodes."""
+        after, before = set(starts), set(ends)
+        written = {name for node in self.nodes if node.name in after for name in node.output}
+        for node in self.nodes:
+            if written.intersection(node.input):
+                after.add(node.name)
+                written.update(node.output)
+        read = {name for node in self.nodes if node.name in before for name in node.input}
+        for node in reversed(self.nodes):
+            if read.intersection(node.output):
+                before.add(node.name)
+                read.update(node.input)
+        return after & before
+
+    def moves_in_float(self, nodes: Sequence[onnx.NodeProto]) -> list[str]:
+        """The names of nodes that only move values which no quantized node before them reads or writes.
+
+        Kvant gives them pairs too, other tools only on request.
+        """
+        quantized: set[str] = set()
+        found = []
+        chosen = {id(node) for node in nodes}
+        for node in self.nodes:
+            moves = node.op_type in _MOVES or (node.op_type == "Gather" and node.input[0] not in self.constants)
+            if node.op_type in _FOLDED or (id(node) in chosen and moves):
+                if node.input[0] in quantized:
+                    quantized.update(node.output)
+                elif node.op_type not in _FOLDED:
+                    found.append(node.name)
+            elif id(node) in chosen:
+                quantized.update(node.input, node.output)
+        if "" in found:
+            message = "nodes without names that only move values are quantized: name them to leave them in float"
+            warnings.warn(message, KvantWarning, stacklevel=4)
+        return [name for name in found if name]
 
 
 def escaped(name: str) -> str:

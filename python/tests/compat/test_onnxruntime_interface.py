@@ -196,8 +196,17 @@ def test_chosen_nodes_and_types_of_tensors(tmp_path: Path) -> None:
         expected, made = both(tmp_path, model, {**U8, **given}, Reader(model))
         assert differences(expected, made) == []
     model = nets.attention()
-    expected, made = both(tmp_path, model, {**U8, "extra_options": {"MatMulConstBOnly": True}}, Reader(model))
-    assert differences(expected, made) == []
+    for layout in ("QDQ", "QOperator"):
+        given = {**U8, "quant_format": layout, "extra_options": {"MatMulConstBOnly": True}}
+        expected, made = both(tmp_path, model, given, Reader(model))
+        # As above, Softmax has the scale of its values.
+        assert set(differences(expected, made)) <= ({"p_scale"} if layout == "QOperator" else set())
+    # Transpose and Reshape behind a product in float.
+    for force in (False, True):
+        given = {"nodes_to_exclude": ["mm_values"], "extra_options": {"ForceQuantizeNoInputCheck": force}}
+        expected, made = both(tmp_path, model, {**U8, **given}, Reader(model))
+        assert differences(expected, made) == []
+        assert ("o_scale" in constants_of(made)) == force
 
 
 def test_overrides_of_single_tensors(tmp_path: Path) -> None:
@@ -265,7 +274,6 @@ def refused(tmp_path: Path, error: type[Exception], **given: Any) -> str:
         {"DedicatedQDQPair": True},
         {"DefaultTensorType": 10},
         {"EnableSubgraph": True},
-        {"ForceQuantizeNoInputCheck": True},
         {"MinimumRealRange": 0.1},
         {"OpTypesToExcludeOutputQuantization": ["MatMul"]},
         {"QDQDisableWeightAdjustForInt32Bias": True},

@@ -38,7 +38,7 @@ _INTEGER_OPS = (
     *("MatMul", "MaxPool", "Mul", "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Softmax", "Split", "Squeeze"),
     *("Transpose", "Unsqueeze", "Where"),
 )
-_PAIR_OPS = (
+PAIR_OPS = (
     *_INTEGER_OPS,
     *("ConvTranspose", "CumSum", "GatherElements", "InstanceNormalization", "LayerNormalization", "Slice", "TopK"),
 )
@@ -61,11 +61,6 @@ _FIXED: dict[str, tuple[Any, str, str]] = {
         "use kvant.quantize with calibration_method='ema0.99'",
     ),
     "DedicatedQDQPair": (False, "nodes that read the same tensor share its pair", "leave it out"),
-    "ForceQuantizeNoInputCheck": (
-        False,
-        "operators that only move values stay in float between float operators",
-        "leave it out",
-    ),
     "MinimumRealRange": (None, "ranges are those of the data", "leave it out"),
     "OpTypesToExcludeOutputQuantization": (
         [],
@@ -81,7 +76,14 @@ _OPTIONS = {
     *_FIXED,
     *("ActivationSymmetric", "CalibMaxIntermediateOutputs", "CalibMovingAverageConstant", "CalibPercentile"),
     *("CalibStridedMinMax", "CalibTensorRangeSymmetric", "DefaultTensorType", "EnableSubgraph", "MatMulConstBOnly"),
-    *("QuantizeBias", "SmoothQuant", "SmoothQuantAlpha", "TensorQuantOverrides", "UseQDQContribOps"),
+    *(
+        "ForceQuantizeNoInputCheck",
+        "QuantizeBias",
+        "SmoothQuant",
+        "SmoothQuantAlpha",
+        "TensorQuantOverrides",
+        "UseQDQContribOps",
+    ),
     "WeightSymmetric",
 }
 # What changes nothing where activations get their scales when the model runs.
@@ -177,11 +179,14 @@ def quantize_static(
         keywords["algorithm"] = f"smoothquant:alpha={float(options.get('SmoothQuantAlpha', 0.5))}"
     with model_file(model_input) as path:
         graph = Graph(path)
-        kinds = _PAIR_OPS if layout is QuantFormat.QDQ else _INTEGER_OPS
+        kinds = PAIR_OPS if layout is QuantFormat.QDQ else _INTEGER_OPS
         chosen = _Selection(graph, op_types_to_quantize, kinds, nodes_to_quantize, nodes_to_exclude)
         chosen.exclude_op_types = list(_BODIES)
-        if options.get("MatMulConstBOnly"):
+        # onnxruntime reads this for integer operators only.
+        if options.get("MatMulConstBOnly") and layout is QuantFormat.QOperator:
             chosen.leave_out_products_of_activations()
+        if not options.get("ForceQuantizeNoInputCheck"):
+            chosen.exclude += graph.moves_in_float(chosen.nodes)
         overrides = _weights(graph, chosen, weight, options, per_channel, layout)
         if (activation, symmetric) != (weight, _is_symmetric(weight, options)):
             words = f"{activation}:tensor:minmax:{_symmetry(symmetric)}"

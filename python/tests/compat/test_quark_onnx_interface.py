@@ -1,0 +1,352 @@
+"""Scripts for AMD Quark's ONNX flow with only their imports changed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import inspect
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+import onnx_nets as nets  # noqa: E402
+from onnx_nets import Reader, constants_of, differences  # noqa: E402
+
+import kvant  # noqa: E402
+import kvant.compat.quark.onnx as compat  # noqa: E402
+from kvant.compat.quark.onnx.quantization.config import get_default_config  # noqa: E402
+
+NETS = {**nets.NETS, "normalized": nets.normalized}
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Iterator[Any]:
+    """amd-quark, whose output on the console is dropped."""
+    pytest.importorskip("onnxruntime")
+    module = pytest.importorskip("quark.onnx")
+    logging.disable(logging.CRITICAL)
+    with (tmp_path / "log").open("w") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+        yield module
+    logging.disable(logging.NOTSET)
+
+
+def config_of(module: Any) -> Any:
+    """The module `quantization.config` of Quark or of Kvant."""
+    return importlib.import_module(f"{module.__name__}.quantization.config")
+
+
+Configuration = Callable[[Any], Any]
+
+
+def both(reference: Any, tmp_path: Path, net: str, configuration: Configuration) -> list[Any]:
+    """What Quark and Kvant write for the same configuration."""
+    model = NETS[net]()
+    source = tmp_path / "model.onnx"
+    onnx.save(model, source)
+    made = []
+    for name, module in (("expected", reference), ("made", compat)):
+        path = tmp_path / f"{name}.onnx"
+        quantizer = module.ModelQuantizer(copy.deepcopy(configuration(module)))
+        # Quark also writes to the working directory.
+        with pytest.MonkeyPatch.context() as patch:
+            if module is reference:
+                patch.chdir(tmp_path)
+            quantizer.quantize_model(str(source), str(path), Reader(model))
+        made.append(onnx.load(path))
+    return made
+
+
+def equal(expected: Any, made: Any) -> None:
+    """Checks scales, zero points and codes. The bias that an Add became has another name."""
+    for tensor in made.graph.initializer:
+        tensor.name = tensor.name.replace("a1_bias", "b1")
+    # NPU presets: Sigmoid as HardSigmoid is followed by a constant factor.
+    extra = {"s_Scale"}
+    assert [name for name in differences(expected, made) if name not in extra] == []
+
+
+def layer(module: Any, activation: Any, weight: Any, **more: Any) -> Any:
+    return module.QConfig(module.QLayerConfig(input_tensors=activation, weight=weight), **more)
+
+
+def minmax(module: Any, name: str = "Int8Spec", **more: Any) -> Any:
+    return getattr(module, name)(calibration_method=module.CalibMethod.MinMax, **more)
+
+
+def named(name: str, **changes: Any) -> Configuration:
+    """An older configuration by its name."""
+
+    def make(module: Any) -> Any:
+        config = config_of(module).get_default_config(name)
+        for field, value in changes.items():
+            setattr(config, field, value)
+        return module.Config(global_quant_config=config)
+
+    return make
+
+
+CONFIGURATIONS: dict[str, Configuration] = {
+    "XINT8_QCONFIG": lambda module: module.XINT8_QCONFIG,
+    "A8W8_QCONFIG": lambda module: module.A8W8_QCONFIG,
+    "A16W8_QCONFIG": lambda module: module.A16W8_QCONFIG,
+    "BF16_QCONFIG": lambda module: module.BF16_QCONFIG,
+    "BFP16_QCONFIG": lambda module: module.BFP16_QCONFIG,
+    "XINT8": lambda module: module.QConfig.get_default_config("XINT8"),
+    "A8W8": named("A8W8"),
+    "A16W8": named("A16W8"),
+    "S16S8_ASWS": named("S16S8_ASWS"),
+    "INT8_CNN_DEFAULT": named("INT8_CNN_DEFAULT"),
+    "INT16_CNN_DEFAULT": named("INT16_CNN_DEFAULT"),
+    "FP16": named("FP16"),
+    "BF16": named("BF16"),
+    "BF16_BFP16": named("BF16_BFP16"),
+    "BF16_MXINT8": named("BF16_MXINT8"),
+    "MX9": named("MX9"),
+    "MX9_INT8": named("MX9_INT8"),
+    "MXFP8E4M3": named("MXFP8E4M3"),
+    "without CLE": named("A8W8", include_cle=False),
+    "minmax": lambda module: layer(module, minmax(module), minmax(module)),
+    "per channel": lambda module: layer(
+        module, minmax(module), minmax(module, quant_granularity=module.QuantGranularity.Channel)
+    ),
+    "uint8": lambda module: layer(module, minmax(module, "UInt8Spec"), minmax(module)),
+    "uint16": lambda module: layer(module, minmax(module, "UInt16Spec"), minmax(module)),
+    "int16": lambda module: layer(module, module.Int16Spec(), module.Int16Spec()),
+    "nonoverflow": lambda module: layer(module, minmax(module, "XInt8Spec"), minmax(module, "XInt8Spec")),
+    "layerwise": lambda module: layer(
+        module,
+        module.Int8Spec(calibration_method=module.CalibMethod.LayerwisePercentile),
+        module.Int8Spec(),
+    ),
+    "percentile": lambda module: layer(module, module.Int8Spec(), module.Int8Spec(), extra_options={"Percentile": 90}),
+    "CLE": lambda module: layer(module, module.Int8Spec(), module.Int8Spec(), algo_config=[module.CLEConfig()]),
+    "MX4": lambda module: layer(module, module.MX4Spec(), module.MX4Spec()),
+    "MXInt8": lambda module: layer(module, module.MXInt8Spec(), module.MXInt8Spec()),
+}
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_codes_are_those_of_quark(net: str, name: str, reference: Any, tmp_path: Path) -> None:
+    equal(*both(reference, tmp_path, net, CONFIGURATIONS[name]))
+
+
+def test_first_example_of_the_documentation(tmp_path: Path, graph: Path, samples: dict[str, Any]) -> None:
+    input_model_path, output_model_path = str(graph), str(tmp_path / "quantized.onnx")
+
+    from kvant.compat.onnxruntime.quantization import CalibrationDataReader
+    from kvant.compat.quark.onnx import ModelQuantizer
+    from kvant.compat.quark.onnx.quantization.config import Config, get_default_config
+
+    class ImageDataReader(CalibrationDataReader):
+        def __init__(self) -> None:
+            (name,) = samples
+            self.data = iter([{name: sample[numpy.newaxis]} for sample in samples[name]])
+
+        def get_next(self) -> Any:
+            return next(self.data, None)
+
+    quant_config = get_default_config("XINT8")
+    config = Config(global_quant_config=quant_config)
+    quantizer = ModelQuantizer(config)
+    quantizer.quantize_model(input_model_path, output_model_path, ImageDataReader())
+    assert sum(node.op_type == "QuantizeLinear" for node in onnx.load(output_model_path).graph.node) > 3
+
+
+def test_specific_layers_types_and_exclusions(reference: Any, tmp_path: Path) -> None:
+    def types(module: Any) -> Any:
+        wide = module.QLayerConfig(input_tensors=minmax(module, "Int16Spec"), weight=minmax(module))
+        return layer(module, minmax(module), minmax(module), layer_type_config={wide: ["MatMul"], None: ["Mul"]})
+
+    def nodes(module: Any) -> Any:
+        wide = module.QLayerConfig(input_tensors=minmax(module, "Int16Spec"), weight=minmax(module, "Int16Spec"))
+        return layer(module, minmax(module), minmax(module), specific_layer_config={wide: ["mm_o"]})
+
+    for configuration in (types, nodes):
+        equal(*both(reference, tmp_path, "attention", configuration))
+    for exclude in (["conv2"], ["^conv.*"], [(["conv2"], ["add"])]):
+        made = both(
+            reference,
+            tmp_path,
+            "convolutions",
+            lambda module, exclude=exclude: layer(module, minmax(module), minmax(module), exclude=exclude),
+        )
+        equal(*made)
+
+
+def test_options_of_quark(reference: Any, tmp_path: Path) -> None:
+    for options in (
+        {"OpTypesToQuantize": ["Conv"]},
+        {"MatMulConstBOnly": True, "ForceQuantizeNoInputCheck": True},
+        {"CalibDataSize": 2},
+        {"OptimizeModel": False, "SimplifyModel": False},
+        {"ExtraOpTypesToQuantize": ["Sub"], "CalibOptimizeMem": False},
+    ):
+        for net in ("convolutions", "attention"):
+            if options.get("OpTypesToQuantize") and net == "attention":
+                continue
+            equal(
+                *both(
+                    reference,
+                    tmp_path,
+                    net,
+                    lambda module, options=options: layer(
+                        module, minmax(module), minmax(module), extra_options=dict(options)
+                    ),
+                )
+            )
+
+
+def test_dynamic_quantization(reference: Any, tmp_path: Path) -> None:
+    for net in ("products", "attention"):
+        expected, made = both(reference, tmp_path, net, named("UINT8_DYNAMIC_QUANT"))
+        assert set(differences(expected, made)) <= {"a1_bias", "b1"}
+
+
+def test_data_readers(reference: Any, tmp_path: Path) -> None:
+    model = nets.products()
+    random = {module: module.RandomDataReader(model).get_next() for module in (reference, compat)}
+    assert numpy.array_equal(random[reference]["x"], random[compat]["x"])
+    ranges = {"x": [-2, 3]}
+    random = {
+        module: module.RandomDataReader(model, {"x": [4, 6]}, ranges).get_next() for module in (reference, compat)
+    }
+    assert numpy.array_equal(random[reference]["x"], random[compat]["x"])
+    directory = tmp_path / "data"
+    directory.mkdir()
+    for n, batch in enumerate(Reader(model).batches):
+        numpy.save(directory / f"{n}.npy", batch["x"])
+    reader = compat.CachedDataReader(compat.PathDataReader(model, directory))
+    assert len(reader) == 4 and numpy.array_equal(reader.get_next()["x"], Reader(model).get_next()["x"])
+    by_path = compat.ModelQuantizer(compat.A8W8_QCONFIG).quantize_model(model, calibration_data_path=directory)
+    by_reader = compat.ModelQuantizer(compat.A8W8_QCONFIG).quantize_model(model, None, Reader(model))
+    assert differences(by_reader, by_path) == []
+
+
+@pytest.mark.parametrize("algorithm", ["AdaRoundConfig", "AdaQuantConfig", "BiasCorrectionConfig", "GPTQConfig"])
+def test_algorithms_change_codes(algorithm: str) -> None:
+    model = nets.convolutions() if algorithm != "GPTQConfig" else nets.products()
+    plain = compat.ModelQuantizer(compat.A8W8_QCONFIG).quantize_model(model, None, Reader(model, 16))
+    options = {"num_iterations": 50} if algorithm.startswith("Ada") else {}
+    if algorithm == "AdaQuantConfig":
+        options["learning_rate"] = 1e-2
+    config = layer(compat, compat.Int8Spec(), compat.Int8Spec(), algo_config=[getattr(compat, algorithm)(**options)])
+    made = compat.ModelQuantizer(config).quantize_model(model, None, Reader(model, 16))
+    changed = differences(plain, made)
+    assert changed
+    # Layers without a bias get one, for the correction.
+    assert all(name.endswith("_quantized") or name.startswith("c2_bias") for name in changed)
+
+
+def test_names_and_signatures_are_those_of_quark(reference: Any) -> None:
+    missing = {
+        *("CalibraterBase", "MinMaxCalibrater", "QuantizationMode", "SearchSpace", "_COP_DOMAIN", "_COP_VERSION"),
+        *("create_calibrator_float_scale", "create_calibrator_power_of_two", "dump_model", "generate_all_configs"),
+        *("get_auto_search_config", "get_library_path", "quantize_dynamic", "quantize_static"),
+        *("write_calibration_table", "VitisExtendedQuantizer", "VitisQuantFormat", "VitisQuantType"),
+    }
+    assert set(reference.__all__) - set(compat.__all__) == missing
+    unread = {"CachedDataReader", "AutoSearch", "AutoSearchPro", "BiasCorrectionConfig", "AlgoConfig"}
+    for name in set(compat.__all__) - unread:
+        ours, theirs = getattr(compat, name), getattr(reference, name)
+        if not isinstance(ours, type):
+            continue
+        if hasattr(ours, "__members__"):
+            assert list(ours.__members__) == list(theirs.__members__), name
+        elif not name.startswith(("BF", "Data", "Calib")) and hasattr(theirs, "__init__"):
+            left, right = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
+            assert list(left) == list(right), name
+            for parameter in left:
+                a, b = left[parameter].default, right[parameter].default
+                if isinstance(b, int | float | str | tuple):
+                    assert a == b, (name, parameter)
+    presets = set(importlib.import_module("quark.onnx.quantization.config.custom_config").DefaultConfigMapping)
+    for name in presets - {f"BF16_MIXED_{kind}_ADAQUANT" for kind in ("BFP16", "MXINT8")}:
+        ours, theirs = get_default_config(name), config_of(reference).get_default_config(name)
+        for field in ours.__dataclass_fields__:
+            a, b = getattr(ours, field), getattr(theirs, field)
+            if "MIXED" not in name and field not in ("extra_options", "log_severity_level"):
+                assert getattr(a, "name", a) == getattr(b, "name", b), (name, field)
+        if "MIXED" not in name and "ACCURATE" not in name:
+            assert ours.extra_options == theirs.extra_options, name
+
+
+def refused(error: type[Exception], config: Any) -> str:
+    """The message of a configuration that is refused."""
+    model = nets.products()
+    with pytest.raises(error) as caught:
+        compat.ModelQuantizer(config).quantize_model(model, None, Reader(model))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["BFP16", "INT8_TRANSFORMER_DEFAULT", "MATMUL_NBITS", "S16S16_MIXED_S8S8", "BF16_MIXED_BFP16"]
+)
+def test_older_configurations_that_are_refused(name: str) -> None:
+    assert "hint: " in refused(kvant.UnsupportedError, compat.QConfig.get_default_config(name))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"AddQDQPairToWeight": True},
+        {"CalibMovingAverage": True},
+        {"ConvertClipToRelu": True},
+        {"DedicatedQDQPair": True},
+        {"Int16Scale": True},
+        {"RemoveQDQConvRelu": False},
+        {"SimulateDPU": True},
+        {"TensorQuantOverrides": {"x": []}},
+        {"UseMatMulNBits": True},
+    ],
+)
+def test_options_that_are_refused(options: dict[str, Any]) -> None:
+    config = layer(compat, compat.Int8Spec(), compat.Int8Spec(), extra_options=options)
+    if options.get("TensorQuantOverrides") == {"x": []}:
+        options["TensorQuantOverrides"] = {"x": [{"scale": 1.0}]}
+    assert next(iter(options)) in refused(kvant.UnsupportedError, config)
+
+
+def test_other_requests_that_are_refused() -> None:
+    def with_algorithm(algorithm: Any) -> Any:
+        return layer(compat, compat.Int8Spec(), compat.Int8Spec(), algo_config=[algorithm])
+
+    target = compat.QLayerConfig(input_tensors=compat.Int16Spec(), weight=compat.Int8Spec())
+    for algorithm, word in (
+        (compat.AutoMixprecisionConfig(target), "sensitivity"),
+        (compat.QuarotConfig(), "quarot"),
+        (compat.AdaRoundConfig(data_size=2), "data_size"),
+        (compat.AdaQuantConfig(lr_adjust=(1.0, 0.1)), "lr_adjust"),
+        (compat.GPTQConfig(bits=4), "GPTQConfig"),
+        (compat.CLEConfig(cle_balance_method="mean"), "cle_balance_method"),
+    ):
+        assert word in refused(kvant.UnsupportedError, with_algorithm(algorithm))
+    assert "two types" in refused(kvant.UnsupportedError, layer(compat, compat.XInt8Spec(), compat.Int8Spec()))
+    assert "fall" in refused(kvant.UnsupportedError, layer(compat, compat.BFloat16Spec(), compat.BFP16Spec()))
+    assert "int32" in refused(kvant.UnsupportedError, layer(compat, compat.Int32Spec(), compat.Int8Spec()))
+    assert "Unknown" in refused(kvant.UsageError, layer(compat, compat.Int8Spec(), compat.Int8Spec(), Unknown=1))
+    with pytest.raises(kvant.UsageError, match="no configuration"):
+        compat.QConfig.get_default_config("XINT9")
+    with pytest.raises(kvant.UsageError, match="calibration data"):
+        compat.ModelQuantizer(compat.A8W8_QCONFIG).quantize_model(nets.products())
+    with pytest.raises(kvant.UnsupportedError, match="search"):
+        compat.AutoSearch("model.onnx", None)
+
+
+def test_methods_that_differ_warn() -> None:
+    model = nets.products()
+    spec = compat.UInt8Spec()
+    with pytest.warns(kvant.KvantWarning, match="both tails"):
+        compat.ModelQuantizer(layer(compat, spec, compat.Int8Spec())).quantize_model(model, None, Reader(model))
+    for method in ("Entropy", "MinMSE"):
+        spec = compat.Int8Spec(calibration_method=compat.CalibMethod[method])
+        with pytest.warns(kvant.KvantWarning, match=method):
+            made = compat.ModelQuantizer(layer(compat, spec, minmax(compat))).quantize_model(model, None, Reader(model))
+        assert "w1_quantized" in constants_of(made)
