@@ -184,6 +184,7 @@ def test_specific_layers_types_and_exclusions(reference: Any, tmp_path: Path) ->
 def test_options_of_quark(reference: Any, tmp_path: Path) -> None:
     for options in (
         {"OpTypesToQuantize": ["Conv"]},
+        {"MatMulConstBOnly": True},
         {"MatMulConstBOnly": True, "ForceQuantizeNoInputCheck": True},
         {"CalibDataSize": 2},
         {"OptimizeModel": False, "SimplifyModel": False},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import numpy
 import kvant
 from kvant._errors import KvantWarning, usage_error
 from kvant.compat._onnx import PRODUCTS, Graph, batches, escaped, model_file, samples, unsupported
+from kvant.compat.onnxruntime._quantize import PAIR_OPS
 from kvant.compat.onnxruntime._types import CalibrationDataReader
 from kvant.compat.quark._onnx_configuration import (
     BLOCKS,
@@ -48,6 +50,11 @@ _PRESETS = {
     ("mx9", "int8"): "MX9_INT8",
     **{(name, name): name.upper().replace("_", "") for name in BLOCKS},
 }
+# Operators that are quantized for NPUs and with types other than 8-bit integers.
+_NPU_OPS = (
+    *("DepthToSpace", "Div", "Erf", "HardSigmoid", "LpNormalization", "Max", "Min", "PRelu", "ReduceMean", "Slice"),
+    *("SpaceToDepth", "Sub", "Tanh"),
+)
 _METHODS = {
     "MinMax": "minmax",
     "MinMSE": "mse",
@@ -745,29 +752,38 @@ def _passes(request: _Request, keywords: dict[str, Any]) -> None:
 
 def _nodes(request: _Request, graph: Graph, is_vint8: bool) -> dict[str, Any]:
     """Which nodes are quantized."""
-    exclude, subgraphs = [], []
+    exclude: set[str] = set()
     for entry in request.exclude:
         for part in entry if isinstance(entry, list) else [entry]:
             if isinstance(part, tuple):
-                subgraphs.append("..".join(",".join(names) for names in part))
+                names = graph.between(*part)
             elif part.startswith("^") and ".*" in part:
-                exclude.append(f"re:{part}")
-            elif part in graph.names:
-                exclude.append(escaped(part))
+                names = {name for name in graph.names if re.match(part, name)}
             else:
+                names = graph.names.intersection([part])
+            if not names:
                 _warn(f"exclude: the graph has no node {part}")
+            exclude |= names
     if request.transformer or request.options.get("MatMulConstBOnly"):
         for node in graph.nodes:
             if node.op_type == "MatMul" and node.input[1] not in graph.constants:
                 if not node.name:
                     raise unsupported("products of activations without names, which stay in float", "name the nodes")
-                exclude.append(escaped(node.name))
+                exclude.add(node.name)
     more = set(request.more_op_types)
     if request.options.get("QuantizeAllOpTypes") and not is_vint8:
         more |= graph.op_types - {"Constant", "Shape", "If", "Loop", "Scan"}
+    if not (request.dynamic or request.transformer or request.options.get("ForceQuantizeNoInputCheck")):
+        kinds = set(request.op_types or (*PAIR_OPS, *(_NPU_OPS if request.extended or request.npu else ()))) | more
+        kinds -= set(request.by_type.get(None, []))
+        nodes = [
+            node
+            for node in graph.nodes
+            if node.op_type in kinds and node.name not in exclude and (not request.nodes or node.name in request.nodes)
+        ]
+        exclude.update(graph.moves_in_float(nodes))
     return {
-        "exclude": exclude,
-        "exclude_subgraph": subgraphs,
+        "exclude": [escaped(name) for name in sorted(exclude)],
         "exclude_op_types": sorted(graph.op_types.intersection(request.by_type.get(None, []))),
         "op_types": sorted(graph.op_types.intersection(request.op_types)),
         "more_op_types": sorted(graph.op_types & more),
