@@ -48,7 +48,11 @@ def model_file(model: str | os.PathLike[str] | onnx.ModelProto) -> Iterator[Path
 
     with tempfile.TemporaryDirectory(prefix="kvant-") as directory:
         path = Path(directory) / "model.onnx"
-        onnx.save_model(model, str(path), save_as_external_data=model.ByteSize() > _LARGEST_MESSAGE)
+        is_large = model.ByteSize() > _LARGEST_MESSAGE
+        onnx.save_model(model, str(path), save_as_external_data=is_large)
+        if is_large:
+            # Saving took the weights out of the caller's model.
+            onnx.external_data_helper.load_external_data_for_model(model, directory)
         yield path
 
 

@@ -20,6 +20,7 @@ import kvant  # noqa: E402
 import kvant.compat.onnxruntime as compat  # noqa: E402
 import kvant.compat.onnxruntime.quantization as quantization  # noqa: E402
 
+GOLDEN = Path(__file__).parents[3] / "tests/golden/onnx"
 U8 = {"activation_type": "QUInt8"}
 
 
@@ -165,6 +166,20 @@ def test_products_in_bodies_of_if(given: dict[str, Any], inside: bool, tmp_path:
     assert all(numpy.allclose(left[name], right[name], rtol=1e-6, atol=0) for name in left)
 
 
+@pytest.mark.parametrize("given", [U8, {**U8, "per_channel": True}])
+def test_transformer(given: dict[str, Any], tmp_path: Path) -> None:
+    model = onnx.load(GOLDEN / "tinytransformer.float.onnx")
+    reader = Reader(nets.products())
+    with numpy.load(GOLDEN / "tinytransformer.calib.npz") as data:
+        reader.batches = [{"ids": row[numpy.newaxis]} for row in data["ids"]]
+    expected, made = both(tmp_path, model, given, reader)
+    # The bias of the LayerNormalization has 8 bits.
+    assert {name for name in differences(expected, made) if not name.startswith("ln_b")} == set()
+    with pytest.warns(kvant.KvantWarning, match="Gather reads stay in float"):
+        expected, made = both(tmp_path, model, {})
+    assert {name for name in differences(expected, made) if not name.startswith("emb")} == set()
+
+
 def test_batch_normalization_is_folded_by_the_preprocessing(tmp_path: Path) -> None:
     source, processed = tmp_path / "float.onnx", tmp_path / "processed.onnx"
     onnx.save(nets.normalized(), source)
@@ -246,6 +261,23 @@ def test_models_in_memory_configurations_and_batches_of_several_sizes(tmp_path: 
         module.quantize(model, tmp_path / "q.onnx", module.DynamicQuantConfig())
         made.append(onnx.load(tmp_path / "q.onnx"))
     assert differences(*made) == []
+
+
+def test_large_models_in_memory_keep_their_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvant.compat import _onnx
+
+    monkeypatch.setattr(_onnx, "_LARGEST_MESSAGE", 0)
+    # Tensors below a kilobyte stay in the message.
+    weight = numpy.ones((6, 512), "float32")
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"], "mm")
+    x, y = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N", n]) for name, n in (("x", 6), ("y", 512))
+    )
+    graph = onnx.helper.make_graph([node], "g", [x], [y], [onnx.numpy_helper.from_array(weight, "w")])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    quantization.quantize_dynamic(model, tmp_path / "q.onnx")
+    assert numpy.array_equal(onnx.numpy_helper.to_array(model.graph.initializer[0]), weight)
+    assert model.graph.initializer[0].data_location == onnx.TensorProto.DEFAULT
 
 
 def test_external_data(tmp_path: Path) -> None:

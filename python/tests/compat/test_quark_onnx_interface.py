@@ -46,19 +46,25 @@ Configuration = Callable[[Any], Any]
 
 
 def both(reference: Any, tmp_path: Path, net: str, configuration: Configuration) -> list[Any]:
-    """What Quark and Kvant write for the same configuration."""
+    """What Quark and Kvant write for the same configuration of a generated net."""
     model = NETS[net]()
+    return quantized(reference, tmp_path, model, Reader(model), configuration)
+
+
+def quantized(reference: Any, tmp_path: Path, model: Any, reader: Reader, configuration: Configuration) -> list[Any]:
+    """What Quark and Kvant write for the same configuration, model and data."""
     source = tmp_path / "model.onnx"
     onnx.save(model, source)
     made = []
     for name, module in (("expected", reference), ("made", compat)):
         path = tmp_path / f"{name}.onnx"
         quantizer = module.ModelQuantizer(copy.deepcopy(configuration(module)))
+        reader.rewind()
         # Quark also writes to the working directory.
         with pytest.MonkeyPatch.context() as patch:
             if module is reference:
                 patch.chdir(tmp_path)
-            quantizer.quantize_model(str(source), str(path), Reader(model))
+            quantizer.quantize_model(str(source), str(path), reader)
         made.append(onnx.load(path))
     return made
 
@@ -136,6 +142,16 @@ CONFIGURATIONS: dict[str, Configuration] = {
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_codes_are_those_of_quark(net: str, name: str, reference: Any, tmp_path: Path) -> None:
     equal(*both(reference, tmp_path, net, CONFIGURATIONS[name]))
+
+
+@pytest.mark.parametrize("name", ["XINT8_QCONFIG", "A8W8_QCONFIG", "XINT8", "A8W8", "INT8_CNN_DEFAULT", "BF16"])
+def test_transformer(name: str, reference: Any, tmp_path: Path) -> None:
+    source = Path(__file__).parents[3] / "tests/golden/onnx"
+    model = onnx.load(source / "tinytransformer.float.onnx")
+    reader = Reader(nets.products())
+    with numpy.load(source / "tinytransformer.calib.npz") as data:
+        reader.batches = [{"ids": row[numpy.newaxis]} for row in data["ids"]]
+    equal(*quantized(reference, tmp_path, model, reader, CONFIGURATIONS[name]))
 
 
 def test_first_example_of_the_documentation(tmp_path: Path, graph: Path, samples: dict[str, Any]) -> None:

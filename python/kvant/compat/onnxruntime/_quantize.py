@@ -45,8 +45,10 @@ PAIR_OPS = (
 
 # Passes that change the graph: it is quantized as it is given, as onnxruntime does.
 _PASSES = (
-    *("batch-norm-folding", "bias-fusion", "clip-to-relu", "constant-folding", "dead-nodes", "duplicate-nodes"),
-    *("gelu-fusion", "identity", "instance-norm-fusion", "l2-norm-fusion", "layer-norm-fusion"),
+    *("batch-norm-folding", "batch-norm-to-conv", "bias-fusion", "clip-to-relu", "constant-folding"),
+    *("copy-shared-bias", "dead-nodes", "duplicate-nodes", "gelu-fusion", "identity", "instance-norm-fusion"),
+    *("l2-norm-fusion", "layer-norm-fusion", "matmul-add-to-gemm"),
+    *("reduce-mean-to-global-average-pool", "split-large-pool", "split-to-slice"),
 )
 
 # Options that have one value, and why.
@@ -239,7 +241,8 @@ def quantize_dynamic(
 
     Raises:
         UnsupportedError: Kvant does not do what an argument or an option asks for, or does not quantize an operator
-            that onnxruntime does: Attention, EmbedLayerNormalization, LSTM, and Gather of an embedding.
+            that onnxruntime does: Attention, EmbedLayerNormalization or LSTM. Tables of Gather stay in float with
+            a KvantWarning.
         UsageError: An unknown option, a missing file.
     """
     options = dict(extra_options or {})
@@ -262,12 +265,22 @@ def quantize_dynamic(
         default = ("Conv", "Gemm", "MatMul", *_NOT_DYNAMIC)
         chosen = _Selection(graph, given, default, nodes_to_quantize, nodes_to_exclude)
         for node in chosen.nodes:
-            is_table = node.op_type == "Gather" and node.input[0] in graph.float_constants
-            if is_table or node.op_type in ("Attention", "EmbedLayerNormalization", "LSTM"):
+            if node.op_type in _NOT_DYNAMIC:
                 raise unsupported(
                     f"{node.op_type} (node {node.name!r}) is not quantized dynamically",
                     f"list op_types_to_quantize without {node.op_type}, or exclude the node",
                 )
+        tables = [
+            node.input[0]
+            for node in graph.nodes
+            if node.op_type == "Gather"
+            and node.input[0] in graph.float_constants
+            and node.name not in chosen.exclude
+            and (not given or "Gather" in given)
+        ]
+        if tables:
+            message = f"tables that Gather reads stay in float, onnxruntime quantizes them: {', '.join(tables)}"
+            warnings.warn(message, KvantWarning, stacklevel=2)
         if not options.get("EnableSubgraph", False):
             chosen.exclude_op_types = list(_BODIES)
         symmetry = _symmetry(_is_symmetric(weight, options))
@@ -344,8 +357,8 @@ def quant_pre_process(*arguments: Any, **keywords: Any) -> None:
     pre_process(*arguments, **keywords)
 
 
-# What onnxruntime quantizes dynamically and Kvant does not, next to operators that only move values.
-_NOT_DYNAMIC = ("Attention", "EmbedLayerNormalization", "Gather", "LSTM")
+# What onnxruntime quantizes dynamically and Kvant does not, next to tables of Gather.
+_NOT_DYNAMIC = ("Attention", "EmbedLayerNormalization", "LSTM")
 
 
 class _Selection:

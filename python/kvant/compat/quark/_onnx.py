@@ -797,6 +797,9 @@ def _overrides(request: _Request, graph: Graph) -> dict[str, str]:
     if (request.activation, request.weight) == ("uint8", "int8"):
         # Quark gives constants next to activations the type of weights.
         made.update(dict.fromkeys(graph.operands(graph.nodes), "int8:tensor:symmetric"))
+        # Rows of a table keep its scale.
+        gathers = [node for node in graph.nodes if node.op_type == "Gather" and node.input[0] in graph.float_constants]
+        made.update((node.output[0], "int8:symmetric") for node in gathers)
     for layer, names in (*request.by_type.items(), *request.by_node.items()):
         if layer is None:
             continue
