@@ -60,8 +60,12 @@ class Graph:
     """The nodes and constants of a model, without the values of its weights."""
 
     def __init__(self, path: Path) -> None:
-        import onnx
-
+        try:
+            import onnx
+        except ImportError:
+            raise unsupported(
+                "this interface reads graphs with the package onnx", "pip install 'kvant[onnx]'"
+            ) from None
         try:
             model = onnx.load(str(path), load_external_data=False)
         except FileNotFoundError:
@@ -124,6 +128,21 @@ class Graph:
             message = "nodes without names that only move values are quantized: name them to leave them in float"
             warnings.warn(message, KvantWarning, stacklevel=4)
         return [name for name in found if name]
+
+
+def dynamic_overrides(
+    graph: Graph, nodes: Sequence[onnx.NodeProto], weight: str, symmetric: bool, per_channel: bool
+) -> dict[str, str]:
+    """Overrides for weights whose inputs get their scales when the model runs: those of convolutions have one scale.
+
+    Only products have quantized constants there, those in bodies of If, Loop and Scan included.
+    """
+    symmetry = "symmetric" if symmetric else "asymmetric"
+    made = {"*": f"{weight}:{'channel' if per_channel else 'tensor'}:{symmetry}"}
+    for name, kind in graph.weights(nodes).items():
+        if kind == "Conv":
+            made[escaped(name)] = f"{weight}:tensor:{symmetry}"
+    return made
 
 
 def escaped(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +340,16 @@ def test_other_requests_that_are_refused(tmp_path: Path) -> None:
         quantization.quantize_static(nets.products(), tmp_path / "q.onnx", Reader(nets.products(), count=0))
     with pytest.raises(kvant.UnsupportedError, match="MatMulConstBOnly"):
         quantization.quantize_dynamic(nets.products(), tmp_path / "q.onnx", extra_options={"MatMulConstBOnly": False})
+
+
+def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(nets.products(), tmp_path / "model.onnx")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(kvant.UnsupportedError, match=r"kvant\[onnx\]"):
+        quantization.quantize_dynamic(tmp_path / "model.onnx", tmp_path / "q.onnx")
+    monkeypatch.setitem(sys.modules, "onnxruntime.quantization", None)
+    with pytest.raises(kvant.UnsupportedError, match="quant_pre_process"):
+        quantization.quant_pre_process("model.onnx", "out.onnx")
 
 
 def test_warnings_for_what_has_no_effect_or_differs(tmp_path: Path) -> None:

@@ -69,6 +69,15 @@ def quantized(reference: Any, tmp_path: Path, model: Any, reader: Reader, config
     return made
 
 
+def blocks(model: Any) -> list[Any]:
+    """The attributes of operators that round in blocks, which have no codes."""
+    return sorted(
+        (node.op_type, sorted((entry.name, onnx.helper.get_attribute_value(entry)) for entry in node.attribute))
+        for node in model.graph.node
+        if node.op_type in ("BFPQuantizeDequantize", "MXQuantizeDequantize")
+    )
+
+
 def equal(expected: Any, made: Any) -> None:
     """Checks scales, zero points and codes. The bias that an Add became has another name."""
     for tensor in made.graph.initializer:
@@ -76,6 +85,7 @@ def equal(expected: Any, made: Any) -> None:
     # NPU presets: Sigmoid as HardSigmoid is followed by a constant factor.
     extra = {"s_Scale"}
     assert [name for name in differences(expected, made) if name not in extra] == []
+    assert blocks(expected) == blocks(made)
 
 
 def layer(module: Any, activation: Any, weight: Any, **more: Any) -> Any:
@@ -90,7 +100,7 @@ def named(name: str, **changes: Any) -> Configuration:
     """An older configuration by its name."""
 
     def make(module: Any) -> Any:
-        config = config_of(module).get_default_config(name)
+        config = copy.deepcopy(config_of(module).get_default_config(name))
         for field, value in changes.items():
             setattr(config, field, value)
         return module.Config(global_quant_config=config)
@@ -123,6 +133,10 @@ CONFIGURATIONS: dict[str, Configuration] = {
         module, minmax(module), minmax(module, quant_granularity=module.QuantGranularity.Channel)
     ),
     "uint8": lambda module: layer(module, minmax(module, "UInt8Spec"), minmax(module)),
+    "uint8, symmetric": lambda module: layer(module, minmax(module, "UInt8Spec", symmetric=True), minmax(module)),
+    "uint8 weights": lambda module: layer(module, minmax(module, "UInt8Spec"), minmax(module, "UInt8Spec")),
+    "int8, asymmetric": lambda module: layer(module, minmax(module, symmetric=False), minmax(module)),
+    "older, per channel": named("INT8_CNN_DEFAULT", per_channel=True),
     "uint16": lambda module: layer(module, minmax(module, "UInt16Spec"), minmax(module)),
     "int16": lambda module: layer(module, module.Int16Spec(), module.Int16Spec()),
     "nonoverflow": lambda module: layer(module, minmax(module, "XInt8Spec"), minmax(module, "XInt8Spec")),
@@ -205,6 +219,13 @@ def test_options_of_quark(reference: Any, tmp_path: Path) -> None:
         {"CalibDataSize": 2},
         {"OptimizeModel": False, "SimplifyModel": False},
         {"ExtraOpTypesToQuantize": ["Sub"], "CalibOptimizeMem": False},
+        {"QuantizeBias": False},
+        {"Int16Bias": True},
+        {"Int32Bias": False},
+        {"WeightsOnly": True},
+        {"SkipPreprocess": True},
+        {"NodesToQuantize": ["conv1", "mm_q"]},
+        {"QuantizeAllOpTypes": True},
     ):
         for net in ("convolutions", "attention"):
             if options.get("OpTypesToQuantize") and net == "attention":
@@ -221,10 +242,18 @@ def test_options_of_quark(reference: Any, tmp_path: Path) -> None:
             )
 
 
-def test_dynamic_quantization(reference: Any, tmp_path: Path) -> None:
-    for net in ("products", "attention"):
-        expected, made = both(reference, tmp_path, net, named("UINT8_DYNAMIC_QUANT"))
-        assert set(differences(expected, made)) <= {"a1_bias", "b1"}
+@pytest.mark.parametrize("net", ["convolutions", "products", "attention"])
+def test_products_only(net: str, reference: Any, tmp_path: Path) -> None:
+    equal(*both(reference, tmp_path, net, named("INT8_CNN_DEFAULT", enable_npu_transformer=True)))
+
+
+@pytest.mark.parametrize("changes", [{}, {"per_channel": True}])
+def test_dynamic_quantization(changes: dict[str, Any], reference: Any, tmp_path: Path) -> None:
+    # The bias of a convolution has the shape that the Add after it needs.
+    reshaped = {"a1_bias", "b1", "b1_channels", "c1_bias_reshape_shape"}
+    for net in ("products", "attention", "convolutions"):
+        expected, made = both(reference, tmp_path, net, named("UINT8_DYNAMIC_QUANT", **changes))
+        assert set(differences(expected, made)) <= reshaped
 
 
 def test_data_readers(reference: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy
 
 import kvant
 from kvant._errors import KvantWarning, usage_error
-from kvant.compat._onnx import PRODUCTS, Graph, batches, escaped, model_file, samples, unsupported
+from kvant.compat._onnx import PRODUCTS, Graph, batches, dynamic_overrides, escaped, model_file, samples, unsupported
 from kvant.compat.onnxruntime._types import (
     CalibrationMethod,
     QuantConfig,
@@ -283,14 +283,7 @@ def quantize_dynamic(
             warnings.warn(message, KvantWarning, stacklevel=2)
         if not options.get("EnableSubgraph", False):
             chosen.exclude_op_types = list(_BODIES)
-        symmetry = _symmetry(_is_symmetric(weight, options))
-        # Only products have quantized constants here, those in bodies of If, Loop and Scan included.
-        overrides = {"*": f"{weight}:{'channel' if per_channel else 'tensor'}:{symmetry}"}
-        overrides.update(
-            (escaped(name), f"{weight}:tensor:{symmetry}")
-            for name, kind in graph.weights(chosen.nodes).items()
-            if kind == "Conv"
-        )
+        overrides = dynamic_overrides(graph, chosen.nodes, weight, _is_symmetric(weight, options), per_channel)
         _run(
             path,
             model_output,

@@ -15,7 +15,7 @@ import numpy
 
 import kvant
 from kvant._errors import KvantWarning, usage_error
-from kvant.compat._onnx import PRODUCTS, Graph, batches, escaped, model_file, samples, unsupported
+from kvant.compat._onnx import PRODUCTS, Graph, batches, dynamic_overrides, escaped, model_file, samples, unsupported
 from kvant.compat.onnxruntime._quantize import PAIR_OPS
 from kvant.compat.onnxruntime._types import CalibrationDataReader
 from kvant.compat.quark._onnx_configuration import (
@@ -75,7 +75,7 @@ _NO_EFFECT = {
 _READ = {
     *("ActivationSymmetric", "BFPAttributes", "BiasCorrection", "CalibDataSize", "CalibTensorRangeSymmetric"),
     *("CLEScaleAppendBias", "CLESteps", "ConvertFP16ToFP32", "ConvertNCHWToNHWC", "EnableNPUCnn"),
-    *("EnableNPUTransformer", "ExecutionProviders", "ExtraOpTypesToQuantize", "FastFinetune", "Int16Bias"),
+    *("ExecutionProviders", "ExtraOpTypesToQuantize", "FastFinetune", "Int16Bias"),
     *("Int32Bias", "MXAttributes", "MatMulConstBOnly", "NodesToQuantize", "OpTypesToQuantize", "OptimizeModel"),
     *("Percentile", "QuantizeAllOpTypes", "QuantizeBias", "RandomDataReaderInputDataRange"),
     *("RandomDataReaderInputShape", "SimplifyModel", "SkipPreprocess", "SmoothAlpha", "UseRandomData"),
@@ -486,7 +486,6 @@ def _new_request(config: QConfig) -> _Request:
         op_types=list(options.get("OpTypesToQuantize") or []),
         more_op_types=list(options.get("ExtraOpTypesToQuantize") or []),
         nodes=list(options.get("NodesToQuantize") or []),
-        transformer=bool(options.get("EnableNPUTransformer")),
     )
 
 
@@ -598,6 +597,9 @@ def _keywords(request: _Request, graph: Graph) -> dict[str, Any]:
         **_nodes(request, graph, is_vint8),
     }
     if request.dynamic:
+        keywords["overrides"] = dynamic_overrides(
+            graph, graph.nodes, request.weight, request.weight_symmetric, request.per_channel
+        )
         return keywords
     keywords["overrides"] = _overrides(request, graph)
     _passes(request, keywords)
@@ -610,9 +612,7 @@ def _scheme(request: _Request, is_vint8: bool) -> tuple[str, dict[str, Any]]:
     """The preset, and what differs from it."""
     options, activation, weight = request.options, request.activation, request.weight
     if request.dynamic:
-        symmetry = "symmetric" if request.weight_symmetric else "asymmetric"
-        words = f"{weight}:{'channel' if request.per_channel else 'tensor'}:{symmetry}"
-        return "UINT8_DYNAMIC_QUANT", {"overrides": {"*": words}, "reduce_range": request.reduce_range}
+        return "UINT8_DYNAMIC_QUANT", {"reduce_range": request.reduce_range}
     if activation not in _INTEGERS or weight not in _INTEGERS:
         name = _PRESETS.get((activation, weight))
         if activation == "bfp16_even":
