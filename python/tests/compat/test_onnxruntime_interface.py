@@ -225,6 +225,15 @@ def test_chosen_nodes_and_types_of_tensors(tmp_path: Path) -> None:
         assert ("o_scale" in constants_of(made)) == force
 
 
+def test_smoothquant_changes_weights(tmp_path: Path) -> None:
+    model = nets.products()
+    made = []
+    for options in ({}, {"SmoothQuant": True, "SmoothQuantAlpha": 0.7}):
+        quantization.quantize_static(model, tmp_path / "q.onnx", Reader(model, 8), extra_options=options)
+        made.append(onnx.load(tmp_path / "q.onnx"))
+    assert {"w1_quantized", "w2_quantized"} & set(differences(*made))
+
+
 def test_overrides_of_single_tensors(tmp_path: Path) -> None:
     source = tmp_path / "model.onnx"
     model = nets.products()

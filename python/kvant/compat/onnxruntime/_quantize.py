@@ -78,15 +78,8 @@ _OPTIONS = {
     *_FIXED,
     *("ActivationSymmetric", "CalibMaxIntermediateOutputs", "CalibMovingAverageConstant", "CalibPercentile"),
     *("CalibStridedMinMax", "CalibTensorRangeSymmetric", "DefaultTensorType", "EnableSubgraph", "MatMulConstBOnly"),
-    *(
-        "ForceQuantizeNoInputCheck",
-        "QuantizeBias",
-        "SmoothQuant",
-        "SmoothQuantAlpha",
-        "TensorQuantOverrides",
-        "UseQDQContribOps",
-    ),
-    "WeightSymmetric",
+    *("ForceQuantizeNoInputCheck", "QuantizeBias", "SmoothQuant", "SmoothQuantAlpha", "TensorQuantOverrides"),
+    *("UseQDQContribOps", "WeightSymmetric"),
 }
 # What changes nothing where activations get their scales when the model runs.
 _ONLY_STATIC = ("ActivationSymmetric", "CalibStridedMinMax", "SmoothQuant", "TensorQuantOverrides", "UseQDQContribOps")
@@ -123,7 +116,8 @@ def quantize_static(
     * constants of Add, Mul and similar: the lowest int8 code is -127 and `reduce_range` counts for them;
     * Percentile counts both tails where activations are asymmetric and their type of range is not given, which warns.
       With CalibTensorRangeSymmetric=False, or symmetric activations, ranges are onnxruntime's;
-    * QOperator: Softmax has the scale of its values, and operators whose neighbours are float may differ.
+    * QOperator: Softmax has the scale of its values, and operators whose neighbours are float may differ;
+    * SmoothQuant is Kvant's, which needs no neural-compressor.
 
     Args:
         model_input: The model or its file.
