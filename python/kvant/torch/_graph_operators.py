@@ -177,10 +177,10 @@ class OperatorGraph:
         made = cls()
         for node in model.graph.nodes:
             made._add(node, is_extended)
-        for made_by in made.operators:
-            made._producers.update(dict.fromkeys(made_by.outputs, made_by))
-            for name in dict.fromkeys(name for name in made_by.inputs if name is not None):
-                made._readers.setdefault(name, []).append(made_by)
+        for one in made.operators:
+            made._producers.update(dict.fromkeys(one.outputs, one))
+            for name in dict.fromkeys(name for name in one.inputs if name is not None):
+                made._readers.setdefault(name, []).append(one)
         made.operators = [made._without_pad(one) for one in made.operators]
         made._find_masks(model)
         return made

@@ -68,7 +68,7 @@ _EXTENDED: dict[str, Rule] = {
 RULES: dict[str, dict[str, Rule]] = {
     "standard": _STANDARD,
     "extended": _EXTENDED,
-    "products": {"MatMul": "product", "Gemm": "product"},
+    "products": {"MatMul": "product", "Gemm": "product", "Attention": "all"},
 }
 _ARITHMETIC = ("Mul", "Add", "Sub", "Div", "Min", "Max")
 _BEFORE_ACTIVATIONS = ("Conv", "Add", "MaxPool", "AveragePool", "GlobalAveragePool", "MatMul", "Gemm", "ConvTranspose")

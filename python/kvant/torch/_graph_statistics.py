@@ -8,7 +8,7 @@ spans 254 steps.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy
 from numpy.typing import NDArray
@@ -234,12 +234,28 @@ class _Histogram:
         return (self.edges[:-1] + self.edges[1:]) / 2.0
 
     def _count(self, values: Floats | Doubles, times: NDArray[numpy.int64] | None = None) -> None:
-        values = values.astype(numpy.float64)
-        inside = (values >= self.edges[0]) & (values <= self.edges[-1])
-        bins = numpy.searchsorted(self.edges, values[inside], side="right") - 1
-        weights: Any = None if times is None else times[inside]
-        found = numpy.bincount(numpy.minimum(bins, len(self.counts) - 1), weights, len(self.counts))
+        counted: Doubles = values.astype(numpy.float64)
+        inside = (counted >= self.edges[0]) & (counted <= self.edges[-1])
+        if not inside.all():
+            counted, times = counted[inside], None if times is None else times[inside]
+        found = numpy.bincount(self._bins(counted), times, len(self.counts))
         self.counts = self.counts + found.astype(numpy.int64)
+
+    def _bins(self, values: Doubles) -> NDArray[numpy.int64]:
+        """The bin of each value between the edges: by their equal width, and where that misses by a search."""
+        first, last, most = self.edges[0], self.edges[-1], len(self.counts) - 1
+        if first == last:
+            return numpy.full(len(values), most)
+        bins: NDArray[numpy.int64] = numpy.minimum(
+            ((values - first) * (len(self.counts) / (last - first))).astype(numpy.int64), most
+        )
+        bins -= values < self.edges[bins]
+        bins += (values >= self.edges[bins + 1]) & (bins < most)
+        missed = (values < self.edges[bins]) | ((values >= self.edges[bins + 1]) & (bins < most))
+        if missed.any():
+            found = numpy.searchsorted(self.edges, values[missed], side="right") - 1
+            bins[missed] = numpy.minimum(found, most)
+        return bins
 
     def _rebin(self, edges: Doubles) -> None:
         centres, counts = numpy.clip(self.centres(), edges[0], edges[-1]), self.counts
@@ -285,8 +301,9 @@ class _Magnitudes(_Histogram):
         width = numpy.float32(self.edges[1]) - numpy.float32(self.edges[0])
         start, stop = float(last + width), float(largest + width)
         step = float(last + width + width) - start
-        more = max(math.ceil((stop - start) / float(width)), 0)
-        if more + bins > _MOST_BINS or step <= 0:
+        is_wide = step > 0 and width > 0
+        more = max(math.ceil((stop - start) / float(width)), 0) if is_wide else _MOST_BINS
+        if more + bins > _MOST_BINS:
             self._rebin(_edges32(numpy.float32(0), largest, bins))
             return
         self.edges = numpy.concatenate([self.edges, start + numpy.arange(more) * step])
@@ -318,7 +335,8 @@ class _CentredHistogram(_Histogram):
             self.counts = old
             return
         stride = numpy.float32(2) * self._bound / numpy.float32(bins)
-        more = int((bound - self._bound) / stride) + 1
+        with numpy.errstate(over="ignore", divide="ignore"):
+            more = int(min((bound - self._bound) / stride, numpy.float32(_MOST_BINS))) + 1
         if bins + 2 * more > _MOST_BINS:
             self._rebin(_edges32(-bound, bound, bins))
             self._bound = bound
@@ -343,7 +361,8 @@ class _SignedHistogram(_Histogram):
     def _widen(self, low: float, high: float) -> None:
         first, last, bins = float(self.edges[0]), float(self.edges[-1]), len(self.counts)
         width = float(self.edges[1] - self.edges[0])
-        left, right = (max(math.ceil(distance / width), 0) for distance in (first - low, high - last))
+        far = (max(first - low, 0.0), max(high - last, 0.0))
+        left, right = (math.ceil(distance / width) for distance in far) if width > 0 else (_MOST_BINS, 0)
         if left + right + bins > _MOST_BINS:
             self._rebin(_edges64(min(first, low), max(last, high), bins))
             return

@@ -106,7 +106,7 @@ class Calibration:
             raise UnsupportedError(
                 f"{tensor} holds values of {_HUGE:g} and more, such as an attention mask, which no code represents",
                 kind="unsupported",
-                remedy="add masks of at most -1e4, or leave the operator in float with `exclude`",
+                remedy="leave the operators that read and make it in float with `exclude`",
             )
         found = self._scales.of(tensor)
         return torch.tensor([one.scale for one in found]), torch.tensor([one.zero_point for one in found])

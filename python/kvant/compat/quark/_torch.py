@@ -76,7 +76,7 @@ class ModelQuantizer:
             return kt.quantize_(model, self.config.scheme, dataloader, exclude=exclude)
         config = self.config
         if config.quant_mode is not QuantizationMode.eager_mode:
-            raise unsupported("the mode fx_graph_mode", "use eager_mode")
+            raise unsupported("the mode fx_graph_mode", "use eager_mode, or kvant.torch.pt2e with torchao")
         if config.kv_cache_quant_config or config.softmax_quant_spec:
             raise unsupported("quantized attention of models in place", "quantize the checkpoint with kvant.quantize")
         schemes: dict[str, str | None] = {}
