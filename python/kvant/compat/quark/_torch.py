@@ -73,7 +73,7 @@ class ModelQuantizer:
         if isinstance(self.config, TemplateConfig):
             names = [name for name, module in model.named_modules() if quantized_class(module) is not None]
             exclude = [pattern for pattern in self.config.exclude if any(_is(pattern, name) for name in names)]
-            return kt.quantize_(model, self.config.scheme, dataloader, exclude=exclude)
+            return kt.quantize_(model, self.config.scheme, dataloader, exclude=exclude, channels_last=False)
         config = self.config
         if config.quant_mode is not QuantizationMode.eager_mode:
             raise unsupported("the mode fx_graph_mode", "use eager_mode, or kvant.torch.pt2e with torchao")
@@ -86,7 +86,15 @@ class ModelQuantizer:
                 schemes[name] = None if layer is None else scheme_of(layer, type(module).__name__)
         overrides: dict[str, Any] = {_escaped(name): scheme for name, scheme in schemes.items()}
         algorithm = algorithm_of(config)
-        return kt.quantize_(model, None, dataloader, overrides=overrides, algorithm=algorithm, keep_head=False)
+        return kt.quantize_(
+            model,
+            None,
+            dataloader,
+            overrides=overrides,
+            algorithm=algorithm,
+            keep_head=False,
+            channels_last=False,
+        )
 
     @staticmethod
     def freeze(model: nn.Module, quantize: bool = True) -> nn.Module:
