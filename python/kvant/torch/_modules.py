@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kvant.torch._layouts import Layout, layout_of
-from kvant.torch._ops import fake_quantize, learned_fake_quantize
+from kvant.torch._ops import fake_quantize, learned_fake_quantize, with_strides_of
 from kvant.torch._schemes import TensorScheme
 
 
@@ -143,7 +143,8 @@ class QuantizedModule:
         if not self.weight_quantizer.enabled:
             return self.weight
         layout = self.layout
-        return layout.to_weight(self.weight_quantizer(layout.to_matrix(self.weight)), tuple(self.weight.shape))
+        values = layout.to_weight(self.weight_quantizer(layout.to_matrix(self.weight)), tuple(self.weight.shape))
+        return with_strides_of(self.weight, values)
 
     def quantized_input(self, x: Tensor) -> Tensor:
         """Inputs after quantization."""

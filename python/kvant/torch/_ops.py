@@ -38,18 +38,22 @@ def _fake_quantize(x: Tensor, scale: Tensor | None, zero_point: Tensor | None, s
     if x.numel() == 0:
         return x.clone()
     if x.device.type == "cpu":
-        made: Tensor = kvant.fake_quantize(x, scheme, scale, zero_point)
-        return made
+        return with_strides_of(x, kvant.fake_quantize(x, scheme, scale, zero_point))
     parsed = tensor_scheme(scheme)
     if _is_computed_in_torch(parsed, scale is not None):
-        return in_torch(x, parsed, scale, zero_point)
+        return with_strides_of(x, in_torch(x, parsed, scale, zero_point))
     known = [None if given is None else given.cpu() for given in (scale, zero_point)]
-    return kvant.fake_quantize(x.cpu(), scheme, *known).to(x.device)  # type: ignore[no-any-return]
+    return with_strides_of(x, kvant.fake_quantize(x.cpu(), scheme, *known).to(x.device))
 
 
 @_fake_quantize.register_fake
 def _(x: Tensor, scale: Tensor | None, zero_point: Tensor | None, scheme: str) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+    return torch.empty_like(x)
+
+
+def with_strides_of(x: Tensor, values: Tensor) -> Tensor:
+    """Values in the memory format of `x`, such as channels_last: convolutions choose their kernels by it."""
+    return values if values.stride() == x.stride() else torch.empty_like(x).copy_(values)
 
 
 def _setup(ctx: Any, inputs: tuple[Tensor, Tensor | None, Tensor | None, str], output: Tensor) -> None:

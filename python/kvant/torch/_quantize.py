@@ -18,6 +18,7 @@ from kvant.torch._algorithms import LayerRecipe, Wanted
 from kvant.torch._calibration import calibrate
 from kvant.torch._layouts import layout_of
 from kvant.torch._modules import TensorQuantizer, become, quantized_class, quantized_modules
+from kvant.torch._ops import with_strides_of
 from kvant.torch._rounding import codes_of, round_weights
 from kvant.torch._runs import Calibration, Forward
 from kvant.torch._schemes import LayerScheme, TensorScheme, layer_scheme
@@ -131,7 +132,8 @@ def freeze(model: nn.Module) -> nn.Module:
                 module.chosen = codes_of(module)
                 shape, dtype = tuple(module.weight.shape), module.weight.dtype
                 rounded = module.layout.to_weight(module.chosen.dequantize(), shape).to(module.weight.device, dtype)
-                module.weight = nn.Parameter(rounded.contiguous(), requires_grad=module.weight.requires_grad)
+                rounded = with_strides_of(module.weight, rounded)
+                module.weight = nn.Parameter(rounded, requires_grad=module.weight.requires_grad)
                 module.weight_quantizer.enabled = False
     return model
 

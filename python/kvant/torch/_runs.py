@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import kvant
 from kvant.torch._modules import TensorQuantizer
+from kvant.torch._ops import with_strides_of
 
 Forward: TypeAlias = Callable[[nn.Module, Any], Any]
 """Runs a model on a batch."""
@@ -66,7 +67,7 @@ class Calibration:
         before: nn.Parameter = getattr(module, name)
         if name == "weight":
             self._float.setdefault(module, before)
-        value = value.reshape(before.shape).to(before.device, before.dtype).contiguous()
+        value = with_strides_of(before, value.reshape(before.shape).to(before.device, before.dtype))
         setattr(module, name, nn.Parameter(value, requires_grad=before.requires_grad))
         self.on_undo(lambda: setattr(module, name, before))
 

@@ -242,3 +242,16 @@ def test_operator_on_a_gpu() -> None:
     x = torch.randn(8, 64)
     for scheme in ("int8:channel", "uint4:g32:zp", "e4m3:channel", "e2m1:g32:e8m0", "e2m1:g16:e4m3:f32"):
         assert torch.equal(kt.fake_quantize(x.cuda(), scheme).cpu(), kt.fake_quantize(x, scheme)), scheme
+
+
+def test_memory_formats_stay() -> None:
+    torch.manual_seed(9)
+    model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.Conv2d(16, 8, 1)).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 8, 6, 6).to(memory_format=torch.channels_last)
+    assert kt.fake_quantize(x, "int8:tensor!dynamic").is_contiguous(memory_format=torch.channels_last)
+    torch.library.opcheck(torch.ops.kvant.fake_quantize.default, (x, None, None, "int8:tensor!dynamic"))
+    kt.quantize_(model, "int4:g8+int8:tensor!dynamic")
+    made = model(x)
+    kt.freeze(model)
+    assert all(module.weight.is_contiguous(memory_format=torch.channels_last) for module in model)
+    assert torch.equal(model(x), made)
