@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import kvant
 from kvant._errors import usage_error
 from kvant.torch._algorithms import LayerRecipe, Observing
-from kvant.torch._modules import TensorQuantizer
+from kvant.torch._modules import TensorQuantizer, quantized_modules
 from kvant.torch._runs import Calibration, quantizers_off
 from kvant.torch._schemes import layer_scheme
 
@@ -41,7 +41,7 @@ def observer_of(scheme: str) -> Observing:
 
 
 def calibrate(calibration: Calibration, chosen: Mapping[str, LayerRecipe], channels_last: bool) -> None:
-    """Finds the parameters of static activations in the model with nothing quantized, as Quark does."""
+    """Finds the parameters of static activations in the float model with quantized embeddings, as Quark does."""
     watched: dict[TensorQuantizer, tuple[str, Any, LayerRecipe]] = {}
     for name, recipe in chosen.items():
         module: Any = calibration.model.get_submodule(name)
@@ -54,6 +54,9 @@ def calibrate(calibration: Calibration, chosen: Mapping[str, LayerRecipe], chann
     with quantizers_off(calibration.model):
         for quantizer in watched:
             quantizer.enabled = True
+        for _, quantized in quantized_modules(calibration.model):
+            if quantized.float_class in (nn.Embedding, nn.EmbeddingBag):
+                quantized.weight_quantizer.enabled = True
         try:
             with _channels_last(calibration.model) if channels_last else contextlib.nullcontext():
                 _observe(calibration, watched)
