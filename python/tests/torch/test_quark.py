@@ -10,71 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("quark.torch")
 
+from quark_configs import quark_schemes  # noqa: E402
 from torch import nn  # noqa: E402
 
 import kvant.torch as kt  # noqa: E402
 
-
-def tensor_config(**more: Any) -> Any:
-    """A tensor's configuration in Quark."""
-    from quark.torch.quantization.config.config import QTensorConfig
-    from quark.torch.quantization.config.type import RoundType, ScaleType
-
-    return QTensorConfig(round_method=RoundType.half_even, scale_type=ScaleType.float, **more)
-
-
-def quark_schemes(axis: int) -> dict[str, tuple[str, Any, Any]]:
-    """Our scheme, and Quark's configurations of weight and input."""
-    from quark.torch.quantization.config.type import Dtype, QSchemeType
-    from quark.torch.quantization.observer import (
-        PerBlockMXObserver,
-        PerChannelMinMaxObserver,
-        PerGroupMinMaxObserver,
-        PerTensorMinMaxObserver,
-    )
-
-    whole = {"qscheme": QSchemeType.per_tensor, "observer_cls": PerTensorMinMaxObserver, "symmetric": True}
-    int8 = tensor_config(dtype=Dtype.int8, is_dynamic=False, **whole)
-    int8_dynamic = tensor_config(dtype=Dtype.int8, is_dynamic=True, **whole)
-    fp8 = tensor_config(dtype=Dtype.fp8_e4m3, is_dynamic=False, **whole)
-    channel = tensor_config(
-        dtype=Dtype.int8,
-        is_dynamic=False,
-        qscheme=QSchemeType.per_channel,
-        observer_cls=PerChannelMinMaxObserver,
-        symmetric=True,
-        ch_axis=axis,
-    )
-    int4 = tensor_config(
-        dtype=Dtype.int4,
-        is_dynamic=False,
-        qscheme=QSchemeType.per_group,
-        observer_cls=PerGroupMinMaxObserver,
-        symmetric=True,
-        ch_axis=1 - axis if axis else 1,
-        group_size=4,
-    )
-    mxfp4 = tensor_config(
-        dtype=Dtype.fp4,
-        is_dynamic=False,
-        qscheme=QSchemeType.per_group,
-        observer_cls=PerBlockMXObserver,
-        scale_format="e8m0",
-        scale_calculation_mode="even",
-        ch_axis=1 - axis if axis else 1,
-        group_size=32,
-    )
-    return {
-        "int8": ("int8:tensor", int8, None),
-        "int8 channel": ("int8:channel", channel, None),
-        "int8 static": ("int8:tensor+int8:tensor!static", int8, int8),
-        "int8 dynamic": ("int8:tensor+int8:tensor!dynamic", int8, int8_dynamic),
-        "fp8": ("e4m3:tensor", fp8, None),
-        "fp8 static": ("e4m3:tensor+e4m3:tensor!static", fp8, fp8),
-        "int4 groups": ("int4:g4", int4, None),
-        "mxfp4": ("e2m1:g32:e8m0", mxfp4, None),
-    }
-
+SCHEMES = ("int8", "int8 channel", "int8 static", "int8 dynamic", "fp8", "fp8 static", "int4", "mxfp4")
 
 LAYERS: dict[str, tuple[Any, Any]] = {
     "Linear": (lambda: nn.Linear(64, 13), lambda: torch.randn(3, 7, 64)),
@@ -97,13 +38,13 @@ class Wrapped(nn.Module):
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("name", list(quark_schemes(0)))
+@pytest.mark.parametrize("name", SCHEMES)
 def test_frozen_weights_and_outputs_equal_quarks(kind: str, name: str) -> None:
     from quark.torch import ModelQuantizer
     from quark.torch.quantization.config.config import QConfig, QLayerConfig
 
     is_lookup = kind.startswith("Embedding")
-    scheme, weight, given = quark_schemes(1 if kind == "ConvTranspose2d" else 0)[name]
+    scheme, weight, given = quark_schemes(1 if kind == "ConvTranspose2d" else 0, 4)[name]
     if is_lookup and given is not None:
         pytest.skip("indices are not quantized")
     torch.manual_seed(11)
