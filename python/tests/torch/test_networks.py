@@ -364,7 +364,7 @@ def by_kvant(model: nn.Module, scheme: str, network: Network, exclude: list[str]
     of_types = {"Conv1d": None, "Conv1D": None}
     if network.has_lookups:
         of_types |= {"Embedding": spelling, "EmbeddingBag": spelling}
-    kt.quantize_(model, spelling, batches, exclude=exclude, layer_types=of_types, keep_head=False)
+    kt.quantize_(model, spelling, batches, exclude=exclude, layer_types=of_types, keep_head=False, channels_last=False)
     return kt.freeze(model)
 
 
