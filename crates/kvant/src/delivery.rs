@@ -48,7 +48,10 @@ impl<P: CompletePlan> Delivery<'_, P> {
         gate: impl FnOnce(&Path) -> Result<(), Error>,
     ) -> Result<(Committed, Done), Error> {
         match Output::begin_claimed(self.plan, self.source, claim, self.commit.overwrite)? {
-            Start::Finished(placed) => Ok((placed.keep_if(&self.plan.form(), gate)?, Done { jobs, resumed: jobs })),
+            Start::Finished(placed) => {
+                let placed = placed.verify(self.plan, acceptance(self.commit))?;
+                Ok((placed.keep_if(&self.plan.form(), gate)?, Done { jobs, resumed: jobs }))
+            }
             Start::Working(output) => {
                 let done = work(&output);
                 settle_if(*output, done, (self.plan, self.checkpoint), self.commit, gate)
@@ -132,7 +135,6 @@ pub fn settle_if(
         }
     };
     let durability = if commit.sync { Durability::Disk } else { Durability::Process };
-    let acceptance = if commit.no_verify { Verify::Skip } else { Verify::Run };
     let gate = |made: &Path| {
         gate(made)?;
         match (checkpoint.lost_file(), checkpoint.changed_file()) {
@@ -141,5 +143,10 @@ pub fn settle_if(
             (None, None) => Ok(()),
         }
     };
-    Ok((output.place_if(plan, checkpoint, durability, acceptance, gate)?, done))
+    Ok((output.place_if(plan, checkpoint, durability, acceptance(commit), gate)?, done))
+}
+
+/// Whether outputs are verified before they get their names.
+pub fn acceptance(commit: Commit) -> Verify {
+    if commit.no_verify { Verify::Skip } else { Verify::Run }
 }

@@ -10,6 +10,7 @@ use kvant_container::unfinished::{
 };
 use kvant_container::{Checkpoint, Durability, Writer, positioned, python_json, recorded_name};
 use kvant_formats::import::side_files;
+use kvant_quant::finding::Finding;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -31,6 +32,8 @@ pub enum Start {
 #[derive(Debug)]
 pub struct Committed {
     paths: Paths,
+    /// What verification warns of in it.
+    warnings: Vec<Finding>,
     // Held so that no other run takes it up.
     _journal: Journal,
 }
@@ -39,6 +42,25 @@ impl Committed {
     /// The output.
     pub fn path(&self) -> &Path {
         &self.paths.target
+    }
+
+    /// What verification warned of in the output before it got its name; nothing where it was not verified.
+    pub fn warnings(&self) -> &[Finding] {
+        &self.warnings
+    }
+
+    /// Verifies an output of an earlier run, if requested: what was found there is not recorded. A rejected one loses its name and
+    /// becomes unfinished again.
+    ///
+    /// # Errors
+    /// [`EngineError::VerificationFailed`]; system errors.
+    pub fn verify(self, plan: &dyn CompletePlan, acceptance: Verify) -> Result<Committed, EngineError> {
+        let mut warnings = Vec::new();
+        let committed = self.keep_if(&plan.form(), |output| -> Result<(), EngineError> {
+            warnings = acceptance.of(plan, output)?;
+            Ok(())
+        })?;
+        Ok(Committed { warnings, ..committed })
     }
 
     /// Takes the output away, which was needed for something else, and its journal last.
@@ -212,7 +234,7 @@ impl Output {
         let Held { paths, journal, found, given } = claim.into_held();
         if is_placed(plan, &paths) {
             paths.clear_beside()?;
-            return Ok(Start::Finished(Committed { paths, _journal: journal }));
+            return Ok(Start::Finished(Committed { paths, warnings: Vec::new(), _journal: journal }));
         }
         let failed = |cause| OutputError::Io { action: "write", path: paths.journal.clone(), cause };
         let (writer, adopted) = match Writer::reopen(&paths.staging, plan.geometry()) {
@@ -329,23 +351,22 @@ impl Output {
         plan.write_files(checkpoint, &beside, &paths.staging)?;
         writer.finish(durability)?;
         manifest::refuse_others(&paths.staging, beside.into_iter().chain(files_of_tensors(plan)))?;
-        if acceptance == Verify::Run {
-            plan.accept(&made(&paths, &plan.form()))?;
-        }
-        Ok(Complete { paths, journal, overwrite })
+        let warnings = acceptance.of(plan, &made(&paths, &plan.form()))?;
+        Ok(Complete { paths, warnings, journal, overwrite })
     }
 }
 
 /// An output that lacks nothing but its name.
 struct Complete {
     paths: Paths,
+    warnings: Vec<Finding>,
     journal: Journal,
     overwrite: bool,
 }
 
 impl Complete {
     fn give_name(self, plan: &dyn OutputPlan, durability: Durability) -> Result<Committed, EngineError> {
-        let Complete { paths, journal, overwrite } = self;
+        let Complete { paths, warnings, journal, overwrite } = self;
         if plan.form() == Form::Directory {
             manifest::write(&paths.staging, durability)?;
         }
@@ -355,7 +376,7 @@ impl Complete {
         if let (Durability::Disk, Some(parent)) = (durability, paths.target.parent()) {
             positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
         }
-        Ok(Committed { paths, _journal: journal })
+        Ok(Committed { paths, warnings, _journal: journal })
     }
 }
 

@@ -6,6 +6,7 @@ use super::verify::{accept, refuse_foreseen};
 use crate::plan::{CalibratedPlan, Plan, PlanOnData};
 use kvant_container::{Checkpoint, Geometry};
 use kvant_formats::verify;
+use kvant_quant::finding::Finding;
 use std::path::{Path, PathBuf};
 
 /// The kind of output.
@@ -57,11 +58,11 @@ pub trait CompletePlan: OutputPlan {
         Ok(())
     }
 
-    /// Verifies the directory or file that is complete but for its name.
+    /// Verifies the directory or file that is complete but for its name, and returns the warnings.
     ///
     /// # Errors
     /// [`EngineError::VerificationFailed`] where a check finds an error.
-    fn accept(&self, output: &Path) -> Result<(), EngineError> {
+    fn accept(&self, output: &Path) -> Result<Vec<Finding>, EngineError> {
         accept(output)
     }
 }

@@ -1,7 +1,7 @@
 //! Decides whether a complete output is committed: runs `kvant verify` on it without reading codes again. The checks
 //! are those of [`kvant_formats::verify`].
 
-use super::EngineError;
+use super::{CompletePlan, EngineError};
 use kvant_formats::verify::{Options, Reads, verify};
 use kvant_quant::finding::{Finding, Severity};
 use std::path::Path;
@@ -15,13 +15,27 @@ pub enum Verify {
     Skip,
 }
 
-/// Verifies an output that is complete but for its name.
+impl Verify {
+    /// Verifies an output if requested, and returns its warnings.
+    ///
+    /// # Errors
+    /// As [`CompletePlan::accept`].
+    pub(super) fn of(self, plan: &dyn CompletePlan, output: &Path) -> Result<Vec<Finding>, EngineError> {
+        match self {
+            Verify::Run => plan.accept(output),
+            Verify::Skip => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Verifies an output that is complete but for its name, and returns the warnings.
 ///
 /// # Errors
 /// [`EngineError::VerificationFailed`] where a check finds an error.
-pub(crate) fn accept(output: &Path) -> Result<(), EngineError> {
+pub(crate) fn accept(output: &Path) -> Result<Vec<Finding>, EngineError> {
     let report = verify(output, &Options { reads: Reads::Floats, ..Options::default() })?;
-    refuse_errors(output, &report.findings)
+    refuse_errors(output, &report.findings)?;
+    Ok(report.findings.into_iter().filter(|finding| finding.severity == Severity::Warning).collect())
 }
 
 /// Refuses an output for the errors among findings.

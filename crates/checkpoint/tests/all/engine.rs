@@ -8,6 +8,8 @@ use kvant_checkpoint::engine::{
 use kvant_checkpoint::plan::{CalibratedPlan, Plan, PlanError, TensorAction};
 use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_container::{Checkpoint, Diagnostic, Dtype, Durability, Geometry, OutputFile};
+use kvant_formats::verify::{Options, verify};
+use kvant_quant::finding::Severity;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tempfile::TempDir;
@@ -392,6 +394,32 @@ fn rejected_output_becomes_unfinished_again() {
     let accepted: Result<_, OutputError> = placed.keep_if(&plan.form(), |_| Ok(()));
     accepted.unwrap().commit().unwrap();
     assert!(!dir.path().join("target.partial.journal").exists());
+}
+
+#[test]
+fn warnings_of_acceptance_are_those_of_verifying_the_finished_output() {
+    let (_dir, source, target) = small(Dtype::BF16);
+    let plan = plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap();
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    let begin = || Output::begin(&plan, &source, &target, false).unwrap();
+    let Start::Working(output) = begin() else { panic!("finished") };
+    engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
+    let accepted = output.place(&plan, &checkpoint, Durability::Process, Verify::Run).unwrap();
+    let found = verify(&target, &Options::default()).unwrap().findings;
+    let warnings: Vec<_> = found.into_iter().filter(|finding| finding.severity == Severity::Warning).collect();
+    assert!(warnings.iter().any(|warning| warning.place == "tokenizer.json"), "{warnings:?}");
+    assert_eq!(accepted.warnings(), warnings);
+    drop(accepted);
+    let resumed = |acceptance| {
+        let Start::Finished(committed) = begin() else { panic!("not finished") };
+        committed.verify(&plan, acceptance).unwrap().warnings().to_vec()
+    };
+    assert_eq!(resumed(Verify::Run), warnings);
+    assert_eq!(resumed(Verify::Skip), []);
+    std::fs::write(target.join("config.json"), "{").unwrap();
+    let Start::Finished(committed) = begin() else { panic!("not finished") };
+    assert!(matches!(committed.verify(&plan, Verify::Run), Err(EngineError::VerificationFailed { .. })));
+    assert!(!target.exists() && matches!(begin(), Start::Working(_)));
 }
 
 #[test]

@@ -24,6 +24,7 @@ use kvant_container::{Durability, Remedy, directory_of};
 use kvant_formats::format::OutputFormat;
 use kvant_formats::transcode::ConversionTarget;
 use kvant_forward::forward::Decoder;
+use kvant_quant::finding::Finding;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -70,6 +71,8 @@ pub struct Output {
     pub bits_per_weight: f64,
     /// Its loaders.
     pub loaders: Vec<&'static str>,
+    /// What verification warns of in a checkpoint. Graphs and GGUF files have checks of their own.
+    pub warnings: Vec<Finding>,
 }
 
 impl<'a> Outputs<'a> {
@@ -246,32 +249,37 @@ impl<'a> Outputs<'a> {
         self.single_files()
             .try_for_each(|output| record::keep(first.path(), output, self.job.sinks.commit.overwrite))?;
         self.single_files().try_for_each(|file| self.record(file))?;
-        let of_plan = |path: PathBuf, plan: &Plan| Output {
+        let of_plan = |path: PathBuf, plan: &Plan, warnings: Vec<Finding>| Output {
             path,
+            warnings,
             format: plan.format().name(),
             bytes: plan.layout().total_size(),
             bits_per_weight: plan.bits_per_weight(),
             loaders: plan.loaders(),
+        };
+        let of_checkpoint = |committed: Committed, plan: &Plan| {
+            let warnings = committed.warnings().to_vec();
+            committed.commit().map(|path| of_plan(path, plan, warnings))
         };
         let file = file.map(|(placed, file)| placed.commit().map(|_| file)).transpose()?;
         let mut made = Vec::new();
         // The intermediate checkpoint is removed last: a run that is killed before finds it complete.
         match self.is_passing() {
             true => first.remove()?,
-            false => made.push(of_plan(first.commit()?, plan)),
+            false => made.push(of_checkpoint(first, plan)?),
         }
         for (other, plan) in others {
-            made.push(of_plan(other.commit()?, &plan));
+            made.push(of_checkpoint(other, &plan)?);
         }
         made.extend(file);
         made.extend(graph.map(|(graph, path)| Output {
             format: Format::Onnx.name(),
             bytes: graph.bytes,
             loaders: vec!["onnxruntime"],
-            ..of_plan(full_path(&path), plan)
+            ..of_plan(full_path(&path), plan, Vec::new())
         }));
         let mut made = made.into_iter();
-        let main = made.next().unwrap_or_else(|| of_plan(self.checkpoint.clone(), plan));
+        let main = made.next().unwrap_or_else(|| of_plan(self.checkpoint.clone(), plan, Vec::new()));
         Ok(Delivered { main, also: made.collect() })
     }
 
@@ -297,6 +305,7 @@ impl<'a> Outputs<'a> {
             bytes: plan.layout.total_size(),
             bits_per_weight: plan.bits_per_weight(),
             loaders: plan.loaders(),
+            warnings: Vec::new(),
         };
         Ok((placed, made))
     }

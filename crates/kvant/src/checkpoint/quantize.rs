@@ -61,8 +61,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let QuantizeWork { plan, output, done, blocks } = work?;
     let delivered = outputs.deliver(&plan, output, reporter)?;
     let measured = gate.and_then(|gate| gate.measured());
-    let verified = if job.sinks.commit.no_verify { Vec::new() } else { warnings::of_verification(&delivered)? };
-    Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, measured, verified, time: begun.elapsed() }))
+    Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, measured, time: begun.elapsed() }))
 }
 
 /// Writing the checkpoint that all outputs are converted from.
@@ -136,6 +135,7 @@ impl Run<'_, '_> {
     }
 
     fn finished(&self, plan: CalibratedPlan, output: Committed) -> Result<QuantizeWork, Error> {
+        let output = output.verify(&plan, delivery::acceptance(self.job.sinks.commit))?;
         let output = output.keep_if(&plan.form(), |made| self.judge(made))?;
         clear_away(self.target)?;
         let jobs = plan.jobs().len();
@@ -185,8 +185,6 @@ pub struct CheckpointReport {
     pub blocks: Option<BlockwiseReport>,
     /// The measured distance of the output from its source, if any.
     pub measured: Option<Value>,
-    /// What verification warns of in the outputs.
-    pub verified: Vec<String>,
     /// The duration of the run.
     pub time: Duration,
 }
@@ -200,7 +198,7 @@ impl CheckpointReport {
             format!("no known loader takes {}: `kvant verify {}` says why", shown(&made.path), shell_word(&made.path))
         });
         let of_layers = self.blocks.iter().flat_map(|blocks| warnings::warnings(&self.plan, blocks));
-        of_layers.chain(self.verified.iter().cloned()).chain(unloadable).collect()
+        of_layers.chain(warnings::of_verification(&self.delivered)).chain(unloadable).collect()
     }
 
     /// The report as JSON.

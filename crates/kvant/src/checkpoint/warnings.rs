@@ -1,11 +1,8 @@
 //! Warnings about a result: of calibrated layers, and of verification.
 
 use super::outputs::Delivered;
-use crate::error::Error;
 use kvant_checkpoint::blockwise::{BlockwiseReport, LinkReport};
 use kvant_checkpoint::plan::{Plan, PlannedLayer};
-use kvant_formats::verify::{Options, Reads, verify};
-use kvant_quant::finding::Severity;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Warnings about layers.
@@ -13,23 +10,16 @@ pub fn warnings(plan: &Plan, report: &BlockwiseReport) -> Vec<String> {
     [worse(report), starved(report), uncertain(&smoothed(plan, report))].into_iter().flatten().collect()
 }
 
-/// What verification warns of in checkpoints that were just written: once for outputs of one source that share it. Graphs and GGUF
-/// files have checks of their own.
-///
-/// # Errors
-/// System errors.
-pub fn of_verification(delivered: &Delivered) -> Result<Vec<String>, Error> {
+/// What verification warned of in the outputs before they got their names, once for outputs of one source that share it.
+pub fn of_verification(delivered: &Delivered) -> Vec<String> {
     let mut warnings = Vec::new();
-    for made in delivered.all().filter(|made| made.path.is_dir()) {
-        let report = verify(&made.path, &Options { reads: Reads::Scales, ..Options::default() })?;
-        for found in report.findings.iter().filter(|finding| finding.severity == Severity::Warning) {
-            let warning = format!("{}: {}", found.place, found.reason);
-            if !warnings.contains(&warning) {
-                warnings.push(warning);
-            }
+    for found in delivered.all().flat_map(|made| &made.warnings) {
+        let warning = format!("{}: {}", found.place, found.reason);
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
         }
     }
-    Ok(warnings)
+    warnings
 }
 
 /// Calibration tokens for each input below which static scales of smoothed inputs are uncertain. Measured on nano_llama with int8

@@ -20,6 +20,7 @@ use kvant_container::gguf::{GgufLayout, Metadata};
 use kvant_container::{Checkpoint, Geometry};
 use kvant_formats::verify::{self, DeclaredInGguf};
 use kvant_model::network::DroppedTensor;
+use kvant_quant::finding::Finding;
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -124,15 +125,16 @@ impl OutputPlan for GgufPlan {
 }
 
 impl CompletePlan for GgufPlan {
-    fn accept(&self, output: &Path) -> Result<(), EngineError> {
-        accept(output)?;
+    fn accept(&self, output: &Path) -> Result<Vec<Finding>, EngineError> {
+        let warnings = accept(output)?;
         // Other tensors were finite when they were quantized.
         let is_taken =
             |tensor: &&PlannedTensor| matches!(tensor.content, Content::Taken(_)) || tensor.carried.is_some();
         let taken: HashSet<&str> = self.tensors.iter().filter(is_taken).map(|tensor| tensor.name.as_str()).collect();
         if taken.is_empty() {
-            return Ok(());
+            return Ok(warnings);
         }
-        refuse_errors(output, &verify::values_of_gguf(output, |name| taken.contains(name))?)
+        refuse_errors(output, &verify::values_of_gguf(output, |name| taken.contains(name))?)?;
+        Ok(warnings)
     }
 }
