@@ -80,23 +80,17 @@ pub(crate) fn without_quantization(mut config: Value, dtype: &str) -> Value {
     config
 }
 
-/// Returns whether a format has words for a layer of this scheme.
+/// Returns whether a format has words for layers of these schemes together.
 ///
 /// # Errors
 /// [`CannotHold`] where it has none.
 pub(crate) fn can_say(
     format: OutputFormat,
     recipe: &Recipe,
-    module: &str,
-    scheme: LayerScheme,
+    layers: &[(String, LayerScheme)],
 ) -> Result<(), CannotHold> {
-    let described = Described {
-        layers: &[(module.to_owned(), scheme)],
-        exclude: &[],
-        aliases: &[],
-        attention: &AttentionModules::default(),
-        act_order: false,
-    };
+    let described =
+        Described { layers, exclude: &[], aliases: &[], attention: &AttentionModules::default(), act_order: false };
     quantization_config(format, recipe, &described).map(|_| ())
 }
 

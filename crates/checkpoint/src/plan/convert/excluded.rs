@@ -101,7 +101,8 @@ fn task<'c, 'a>(source: &Recognised<'_>, import: &'c Import<'a>) -> Option<Task<
     let max_shard_size = source.recipe.max_shard_size();
     let conversion = Conversion { target: ConversionTarget::Codes(format), requantize: false, max_shard_size };
     let act_order = defaults.act_order && source.format.capabilities().act_order;
-    Some(Task { import, defaults, common: CommonSchemes::new(), conversion, widens: false, act_order })
+    let common = CommonSchemes::new();
+    Some(Task { import, defaults, common, reference: None, conversion, widens: false, act_order })
 }
 
 fn lose(source: &Recognised<'_>, weight: usize, reason: &str) -> Drafts {

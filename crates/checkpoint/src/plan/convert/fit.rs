@@ -81,29 +81,22 @@ impl Recognised<'_> {
         }
         match (task.conversion.requantize, least) {
             (false, Some((_, loss))) => Err(self.refusal(&layer.tensor, loss.reason, ACCEPT)),
-            (false, None) => {
-                let can_requantize = self.requantized(task, layer, layer.scheme(stored), fused, None).is_ok();
-                Err(self.advised(refused.unwrap_or(PlanError::NotQuantized), can_requantize))
-            }
+            (false, None) => Err(self.advised(refused.unwrap_or(PlanError::NotQuantized))),
             (true, Some((scheme, loss))) if loss.relative <= SMALL_LOSS => {
                 Ok(Fit { scheme, packed_use: PackedUse::Codes, loss: Some(loss) })
             }
             (true, _) => {
-                let refused = refused.map(|error| self.advised(error, false));
+                let refused = refused.map(|error| self.advised(error));
                 self.requantized(task, layer, layer.scheme(stored), fused, refused)
             }
         }
     }
 
-    /// A refusal with the advice that can be followed.
-    fn advised(&self, error: PlanError, can_requantize: bool) -> PlanError {
+    /// A refusal with the advice that can be followed where the target holds no ordinary layers.
+    fn advised(&self, error: PlanError) -> PlanError {
         match error {
-            PlanError::Conversion { tensor, reason, .. } => {
-                let hint = match self.format.capabilities().fused_experts_only {
-                    true => "choose another format (`kvant list formats`)",
-                    false => way_out(!can_requantize),
-                };
-                self.refusal(&tensor, reason, hint)
+            PlanError::Conversion { tensor, reason, .. } if self.format.capabilities().fused_experts_only => {
+                self.refusal(&tensor, reason, "choose another format (`kvant list formats`)")
             }
             other => other,
         }
@@ -118,8 +111,11 @@ impl Recognised<'_> {
         fused: Option<Fused<'_>>,
         refused: Option<PlanError>,
     ) -> Result<Fit, PlanError> {
-        let found = nearest(self.format, stored, |scheme| self.holds(task, layer, scheme, fused));
-        let scheme = found.ok_or_else(|| refused.unwrap_or(PlanError::NotQuantized))?;
+        let holds = |scheme: &LayerScheme| self.holds(task, layer, *scheme, fused);
+        let found = nearest(self.format, stored, |scheme| holds(&scheme));
+        let as_reference =
+            || task.reference.as_ref().map(|(_, reference)| layer.scheme(reference.weight)).filter(holds);
+        let scheme = found.or_else(as_reference).ok_or_else(|| refused.unwrap_or(PlanError::NotQuantized))?;
         Ok(Fit { scheme, packed_use: PackedUse::Values, loss: None })
     }
 
@@ -150,7 +146,8 @@ impl Recognised<'_> {
             return Err(self.refusal(&layer.tensor, reason, hint));
         }
         let parts = self.parts(&layer.draft(scheme, PackedUse::Codes), fused, task.act_order);
-        let said = |parts| can_say(self.format, &self.recipe, &layer.name, scheme).map(|()| parts);
+        let layers = task.reference.iter().cloned().chain([(layer.name.clone(), scheme)]).collect::<Vec<_>>();
+        let said = |parts| can_say(self.format, &self.recipe, &layers).map(|()| parts);
         // The problem's own hint is for quantizing: it names schemes, which a source has already.
         let error = |problem: kvant_weights::parts::CannotHold| self.refusal(&layer.tensor, problem.reason, hint);
         match parts {

@@ -6,6 +6,7 @@ mod excluded;
 mod fake;
 mod fit;
 mod siblings;
+mod together;
 
 pub(super) use self::excluded::ExcludedCodes;
 
@@ -33,7 +34,7 @@ use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{ExpertsStorage, FusedExperts, Linear, expert_module};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::StaticParameters;
-use kvant_quant::scheme::{AttentionScheme, KvCacheScheme, MinScale, Rotary, TensorScheme};
+use kvant_quant::scheme::{AttentionScheme, KvCacheScheme, LayerScheme, MinScale, Rotary, TensorScheme};
 use kvant_weights::activation_point::Parameters;
 use kvant_weights::parts::Fused;
 use kvant_weights::weight::PackedMatrix;
@@ -54,6 +55,18 @@ impl Plan {
     /// [`PlanError::Conversion`] for what the target does not hold, [`PlanError::NotQuantized`] or [`PlanError::Unsaid`]; otherwise as
     /// [`Plan::new`].
     pub fn convert(checkpoint: &Checkpoint, conversion: &Conversion) -> Result<CalibratedPlan, PlanError> {
+        let refused = match Plan::converted(checkpoint, conversion) {
+            Err(PlanError::Conversion { tensor, target, reason, hint }) if hint == ACCEPT => (tensor, target, reason),
+            other => return other,
+        };
+        // Another weight may have no place even where loss is accepted.
+        let requantizing = Conversion { requantize: true, ..*conversion };
+        let hint = way_out(Plan::converted(checkpoint, &requantizing).is_err()).to_owned();
+        let (tensor, target, reason) = refused;
+        Err(PlanError::Conversion { tensor, target, reason, hint })
+    }
+
+    fn converted(checkpoint: &Checkpoint, conversion: &Conversion) -> Result<CalibratedPlan, PlanError> {
         let json = checkpoint.config()?;
         let config = json.as_ref().map_or_else(|| Ok(ModelConfig::default()), ModelConfig::from_json)?;
         if let (ConversionTarget::Codes(format), None) = (conversion.target, &json) {
@@ -98,6 +111,7 @@ impl Plan {
                     import: &import,
                     defaults,
                     common,
+                    reference: None,
                     conversion: *conversion,
                     widens,
                     act_order,
@@ -113,7 +127,16 @@ impl Plan {
         };
         let declared = Declared::new(source, drafts);
         let parameters = declared.stored_parameters(&import, conversion)?;
-        let plan = declared.plan(checkpoint, json, stated)?;
+        let plan = declared.plan(checkpoint, json, stated).map_err(|error| match error {
+            // The problem's own hint is for quantizing.
+            PlanError::CannotHold { layer, problem, .. } => PlanError::Conversion {
+                tensor: layer,
+                target: format.to_string(),
+                reason: problem.reason,
+                hint: way_out(conversion.requantize).to_owned(),
+            },
+            other => other,
+        })?;
         // Nothing is left for calibration to find: parameters are those of the source.
         match plan.sites.is_empty() && plan.parameter_tensors.is_empty() {
             true => plan.without_calibration(),
@@ -161,11 +184,14 @@ impl StoredDefaults {
 }
 
 /// The source and target of a conversion.
+#[derive(Clone)]
 struct Task<'c, 'a> {
     import: &'c Import<'a>,
     defaults: StoredDefaults,
     /// Schemes of layers that engines fuse, if they differ.
     common: CommonSchemes,
+    /// A layer that the configuration must state together with every other, where that decides what they become.
+    reference: Option<(String, LayerScheme)>,
     conversion: Conversion,
     /// Whether codes of embedding and head become floats.
     widens: bool,
@@ -203,18 +229,8 @@ impl Recognised<'_> {
 
     /// The codes of all layers in the form that the target holds.
     fn converted(&self, task: &Task<'_, '_>) -> Result<LayerDrafts, PlanError> {
-        let linears = self.network.linears();
-        let mut fitted = linears.iter().map(|linear| self.fit_linear(task, linear)).collect::<Result<Vec<_>, _>>()?;
-        if task.conversion.requantize {
-            self.agree(task, &mut fitted);
-        }
-        let of_linears = linears.iter().zip(fitted).map(|(linear, fitted)| match fitted {
-            Some(fitted) => self.convert_linear(task, linear, fitted),
-            None => self.keep_linear(linear, "not quantized in the source").map(Drafts::from),
-        });
-        let of_experts = self.network.experts().iter().map(|experts| self.convert_experts(task, experts));
-        let layers = Drafts::join(of_linears.chain(of_experts))?.without_misfits()?;
-        let Drafts { drafts, mut notices, .. } = layers;
+        let layers = self.convert_layers(task)?;
+        let Drafts { drafts, mut notices, .. } = self.stated_together(task, layers)?;
         self.check_fused(&drafts, task.conversion.requantize)?;
         notices.extend(self.losses(task, &drafts));
         let attention = self.attention(&drafts)?;
@@ -225,6 +241,21 @@ impl Recognised<'_> {
         }
         let rest = self.keep_all(&rest);
         Ok(LayerDrafts { layers: drafts, attention, rest, act_order: task.act_order, notices })
+    }
+
+    /// Layers and experts, each in the form that the target holds.
+    fn convert_layers(&self, task: &Task<'_, '_>) -> Result<Drafts, PlanError> {
+        let linears = self.network.linears();
+        let mut fitted = linears.iter().map(|linear| self.fit_linear(task, linear)).collect::<Result<Vec<_>, _>>()?;
+        if task.conversion.requantize {
+            self.agree(task, &mut fitted);
+        }
+        let of_linears = linears.iter().zip(fitted).map(|(linear, fitted)| match fitted {
+            Some(fitted) => self.convert_linear(task, linear, fitted),
+            None => self.keep_linear(linear, "not quantized in the source").map(Drafts::from),
+        });
+        let of_experts = self.network.experts().iter().map(|experts| self.convert_experts(task, experts));
+        Drafts::join(of_linears.chain(of_experts))?.without_misfits()
     }
 
     fn refusal(&self, tensor: &str, reason: impl Into<String>, hint: &str) -> PlanError {

@@ -11,3 +11,4 @@ mod siblings;
 mod single;
 pub mod sources;
 mod ternary;
+mod together;
