@@ -27,6 +27,13 @@ pub struct Projection {
     bias: Option<Vector>,
 }
 
+impl Projection {
+    /// The layer with another bias.
+    pub(super) fn with_bias(self, bias: Option<Vector>) -> Projection {
+        Projection { bias, ..self }
+    }
+}
+
 /// The position of a matrix in its tensor.
 #[derive(Clone, Debug, PartialEq)]
 enum MatrixPlace {

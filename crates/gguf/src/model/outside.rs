@@ -34,7 +34,16 @@ impl Builder<'_> {
         if self.network.is_tied() && self.architecture.needs_head {
             self.drafts.push(draft("output.weight", Category::Head));
         }
-        Ok(())
+        match self.network.tied_head_bias() {
+            // The graphs that take the embedding for a head that is missing have no bias there.
+            Some(bias) if !self.architecture.needs_head => Err(self.no_place(bias)),
+            Some(bias) => {
+                let slab = self.slab(bias, (0, 1), (size.0, 1), RowMap::all(size.0))?;
+                self.add_small("output.bias".to_owned(), None, vec![size.0], vec![slab]);
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Tensors other than layers and norms: positions, small parameters, and omitted ones.

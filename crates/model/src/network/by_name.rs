@@ -39,6 +39,10 @@ struct Builder<'t> {
     experts: Vec<FusedExperts>,
     norms: Vec<Norm>,
     by_module: HashMap<String, Place>,
+    /// Whether the head may be the embedding.
+    may_be_tied: bool,
+    /// The bias of a head that has no weight.
+    head_bias: Option<usize>,
 }
 
 impl<'t> Builder<'t> {
@@ -55,6 +59,8 @@ impl<'t> Builder<'t> {
             experts: Vec::new(),
             norms: Vec::new(),
             by_module: HashMap::new(),
+            may_be_tied: config.tie_word_embeddings != Some(false),
+            head_bias: None,
         }
     }
 
@@ -197,13 +203,25 @@ impl<'t> Builder<'t> {
             let Suffix::Slot(slot @ (Slot::Bias | Slot::Scale)) = named.suffix else {
                 continue;
             };
-            if let Some(owner) = self.by_module.get(&named.module).copied() {
-                self.attach(at, owner, slot);
+            let is_head = matches!(named.entry, Entry::Linear { role: Role::Head, .. });
+            match self.by_module.get(&named.module).copied() {
+                Some(owner) => self.attach(at, owner, slot),
+                None if is_head && slot == Slot::Bias => self.add_head_bias(at),
+                None => {}
             }
         }
     }
 
     fn attach(&mut self, at: usize, owner: Place, slot: Slot) {
+    /// The bias of a head whose weight is the embedding, which checkpoints do not store twice.
+    fn add_head_bias(&mut self, at: usize) {
+        let has_head = self.linears.iter().any(|linear| linear.role == Role::Head);
+        if self.may_be_tied && !has_head && self.head_bias.is_none() {
+            self.places[at] = Place::HeadBias;
+            self.head_bias = Some(at);
+        }
+    }
+
         let place = match owner {
             Place::Linear(id, _) => {
                 let linear = &mut self.linears[id.0];
@@ -237,6 +255,7 @@ impl<'t> Builder<'t> {
             unclear,
             facts: links::Facts::of(self.family, config),
             tied: !has_head || config.tie_word_embeddings == Some(true),
+            head_bias: self.head_bias,
             linears: self.linears,
             experts: self.experts,
             norms: self.norms,

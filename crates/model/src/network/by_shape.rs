@@ -82,6 +82,7 @@ pub(super) fn recognise(family: Option<&'static Family>, config: &ModelConfig, t
         blocks: blocks.into_iter().collect(),
         unclear: BTreeSet::new(),
         facts: links::Facts::default(),
+        head_bias: None,
         tied: !has_head || config.tie_word_embeddings == Some(true),
         notices: notices(family, config, tensors, &places),
         unplaced_modules: super::unplaced_modules(tensors, &places),

@@ -212,6 +212,8 @@ pub enum Place {
     Embedding,
     /// Learned positions.
     Positions,
+    /// The bias of an output head whose weight is the embedding (Phi, GPT-J).
+    HeadBias,
     /// A small tensor that the family names: attention sinks, the correction bias of a router.
     Parameter,
     /// Copied through untouched.
@@ -250,6 +252,8 @@ pub struct Network {
     tied: bool,
     /// Blocks with tensors that are not understood, so that it is not known who reads what.
     unclear: BTreeSet<usize>,
+    /// The bias of a head without a weight.
+    head_bias: Option<usize>,
     facts: links::Facts,
     notices: Vec<Notice>,
 }
@@ -336,6 +340,12 @@ impl Network {
 
     /// Notices for the user.
     pub fn notices(&self) -> &[Notice] {
+    /// The bias of a head that shares the embedding's weight, if there is one.
+    pub fn tied_head_bias(&self) -> Option<usize> {
+        let of_layer = || self.linears.iter().find(|linear| linear.role == Role::Head).and_then(|head| head.bias);
+        if self.tied { self.head_bias.or_else(of_layer) } else { None }
+    }
+
         &self.notices
     }
 

@@ -353,6 +353,31 @@ fn tied_head_may_still_have_a_tensor() {
 }
 
 #[test]
+fn bias_of_a_tied_head_has_a_place_without_its_weight() {
+    for (fixture, head) in [("phi", "lm_head"), ("gptj", "lm_head")] {
+        let tied = || Checkpoint::read(fixture).with_config("tie_word_embeddings", json!(true));
+        let weight = format!("{head}.weight");
+        let without = tied().renamed(|name| (name != weight).then(|| name.to_owned()));
+        let network = without.network();
+        let bias = without.tensors.iter().position(|tensor| tensor.name == format!("{head}.bias")).unwrap();
+        assert_eq!((network.tied_head_bias(), network.places()[bias]), (Some(bias), Place::HeadBias), "{fixture}");
+        assert_eq!((network.notices(), network.head()), (&[][..], None), "{fixture}");
+        let stored = tied().network();
+        assert!(
+            stored.is_tied() && stored.tied_head_bias().is_some(),
+            "{fixture}: the head may have a tensor all the same"
+        );
+        assert_eq!(
+            Checkpoint::read(fixture).network().tied_head_bias(),
+            None,
+            "{fixture}: the bias is that of a layer"
+        );
+        let untied = without.with_config("tie_word_embeddings", json!(false)).network();
+        assert_eq!(untied.places()[bias], Place::Other(Reason::Unrecognised), "{fixture}: a shard is missing");
+    }
+}
+
+#[test]
 fn modules_unknown_to_the_family_are_kept_with_a_notice() {
     let checkpoint = Checkpoint::read("llama")
         .with("model.layers.0.self_attn.q_proj.lora_A.weight", &[8, 64], "BF16")

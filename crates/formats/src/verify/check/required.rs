@@ -286,6 +286,13 @@ impl Expected<'_> {
             missing.extend(lacking.map(|(name, ..)| format!("{owner} {name} projection")));
         }
         let routed = self.family.linears().any(|(role, _)| role == Role::Router) && present(Part::Experts);
+    /// Returns whether a causal language model has a head that is the embedding, and no bias for it. Base models have no head.
+    fn lacks_bias_of_tied_head(&self) -> bool {
+        let is_causal = self.config.architectures.iter().any(|class| class.ends_with("ForCausalLM"));
+        let is_embedding = self.config.tie_word_embeddings == Some(true) && self.network.head().is_none();
+        is_causal && is_embedding && self.network.tied_head_bias().is_none()
+    }
+
         let has_any = |role: Role| roles.iter().any(|(_, found)| *found == role);
         if routed && !has_any(Role::Router) {
             missing.push("the router of the experts".to_owned());
@@ -319,8 +326,11 @@ impl Expected<'_> {
             experts.map(|experts| Missing { subject: format!("{}_bias", experts.module), reason: reason.clone() });
         let with_norms = rules.iter().any(|rule| rule.norms) && self.norms_have_weights();
         let norms = self.network.norms().iter().filter(|norm| with_norms && norm.bias.is_none());
-        let norms = norms.filter(|norm| !is_of_one_head(norm)).map(|norm| bias(&norm.module));
-        layers.map(|linear| bias(&linear.module)).chain(experts).chain(norms).collect()
+        // Those of single heads have no bias.
+        let norms = norms.filter(|norm| norm.head.is_none()).map(|norm| bias(&norm.module));
+        let head = self.lacks_bias_of_tied_head() && with_bias(&Role::Head);
+        let head = self.family.trunk.heads.first().filter(|_| head).map(|head| bias(head));
+        layers.map(|linear| bias(&linear.module)).chain(experts).chain(norms).chain(head).collect()
     }
 }
 
@@ -395,6 +405,18 @@ mod tests {
             ("deepseek_v3", "e_score_correction_bias", "layers.1.mlp.gate.e_score_correction_bias: is missing"),
             ("minimax_m2", "e_score_correction_bias", "layers.0.block_sparse_moe.e_score_correction_bias: is missing"),
             ("gpt_oss", "sinks", "layers.1.self_attn.sinks: is missing"),
+    #[test]
+    fn tied_heads_of_families_with_a_bias_need_one() {
+        let tied = || support::Checkpoint::read("phi").with_config("tie_word_embeddings", json!(true));
+        let without = |parts: &[&str]| {
+            let kept = |name: &str| !parts.contains(&name);
+            found(&tied().renamed(|name| kept(name).then(|| name.to_owned())))
+        };
+        assert_eq!(without(&["lm_head.weight"]), []);
+        let missing = without(&["lm_head.weight", "lm_head.bias"]);
+        assert!(missing.len() == 1 && missing[0].subject == "lm_head.bias", "{missing:?}");
+    }
+
             ("gpt_oss", "router.bias", "layers.0.mlp.router.bias: is missing"),
             ("gpt_oss", "layers.1.mlp.experts.down_proj_bias", "layers.1.mlp.experts.down_proj_bias: is missing"),
             ("qwen2_moe", "shared_expert_gate", "there is no weight for the gate of the shared expert"),

@@ -193,7 +193,11 @@ impl<'a> Sources<'_, 'a> {
                 "the model",
                 "output head, which config.json says is not tied to the embedding",
             )),
-            None => Ok(embedding.clone()),
+            None => {
+                let bias = self.network.tied_head_bias();
+                let bias = bias.map(|bias| self.tensors.vector(bias, Some(embedding.rows))).transpose()?;
+                Ok(embedding.clone().with_bias(bias))
+            }
         }
     }
 
