@@ -112,6 +112,8 @@ MODELS = {
     "smollm3": ("smollm3", BASE),
     "stablelm": ("stablelm", BASE),
     "stablelm_parallel": ("stablelm", dict(BASE, use_parallel_residual=True, use_qkv_bias=True)),
+    "stablelm_norms": ("stablelm", dict(BASE, num_attention_heads=12, num_key_value_heads=4, hidden_size=192, qk_layernorm=True)),
+    "stablelm_norms_parallel": ("stablelm", dict(BASE, qk_layernorm=True, use_parallel_residual=True, use_qkv_bias=True)),
     "starcoder2": ("starcoder2", dict(BASE, sliding_window=20)),
 }  # fmt: skip
 

@@ -2,15 +2,21 @@
 
 use super::builder::{Attribute, Value};
 use super::decoder::Writer;
+use kvant_forward::forward::Vector;
 use kvant_forward::forward::blueprint::NormLayer;
 
 impl Writer<'_, '_> {
     /// The norm over the last axis of `x`. `shape` is that of the weight, which is broadcast over the axes before.
     pub(super) fn norm(&mut self, norm: &NormLayer, x: &Value, width: usize, shape: &[usize]) -> Value {
         let offset = norm.kind.offset();
-        let weight = norm.weight.as_ref().map(|weight| self.decoder.tensors().values(weight));
+        let tensors = self.decoder.tensors();
+        let joined = |vectors: &[Vector]| {
+            let values: Vec<f32> = vectors.iter().flat_map(|vector| tensors.values(vector)).collect();
+            (!vectors.is_empty()).then_some(values)
+        };
+        let weight = joined(&norm.weight);
         let weight = weight.map(|values| values.into_iter().map(|value| value + offset).collect::<Vec<f32>>());
-        let bias = norm.bias.as_ref().map(|bias| self.decoder.tensors().values(bias));
+        let bias = joined(&norm.bias);
         let shape_of = |values: &[f32]| if values.len() > width { shape.to_vec() } else { vec![values.len()] };
         let centred = if norm.kind.subtracts_mean() { self.centred(x) } else { x.clone() };
         let mut out = self.over_root_mean_square(&centred, norm.eps);

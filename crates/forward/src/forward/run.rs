@@ -148,7 +148,8 @@ impl<'a> Run<'_, 'a> {
     }
 
     pub(super) fn norm_weights(&self, norm: &NormLayer) -> NormWeights {
-        let (weight, bias) = (self.vector(norm.weight.as_ref()), self.vector(norm.bias.as_ref()));
+        let joined = |vectors: &[Vector]| vectors.iter().flat_map(|vector| self.vector(Some(vector))).collect();
+        let (weight, bias) = (joined(&norm.weight), joined(&norm.bias));
         NormWeights { kind: norm.kind, weight, bias, eps: norm.eps }
     }
 

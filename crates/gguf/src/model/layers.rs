@@ -207,7 +207,7 @@ impl Builder<'_> {
         }
         let stem = self.architecture.norm(site).unwrap_or_else(|| names::of_norm(site));
         let mut ordered = norms.to_vec();
-        ordered.sort_by_key(|norm| head_of(&norm.module));
+        ordered.sort_by_key(|norm| norm.head);
         let weights: Vec<usize> = ordered.iter().map(|norm| norm.weight).collect();
         let offset = self.family.norm_kind.offset();
         self.add_vectors(names::in_block(block, &format!("{stem}.weight")), block, &weights, offset)?;
@@ -256,9 +256,4 @@ fn gate_and_up(order: RowOrder, rows: usize) -> [Projection; 2] {
         ],
         _ => [(Role::Gate, RowMap::Run { first: 0, count }), (Role::Up, RowMap::Run { first: count, count })],
     }
-}
-
-/// The number of the head that a norm is for: the last of its name, if there is one.
-fn head_of(module: &str) -> usize {
-    module.rsplit('.').find_map(|part| part.parse().ok()).unwrap_or(0)
 }

@@ -22,6 +22,7 @@ pub const FAMILY: Family = Family {
     norm_kind: NormKind::LayerNorm,
     math: Math {
         residual: Residual::Parallel,
+        query_key_norm_if: Some("use_qk_norm"),
         positions: Positions::rotary(Pairing::Neighbours, 1.0),
         logit_scale: LogitScale::Multiplier("logit_scale"),
         ..Math::LLAMA

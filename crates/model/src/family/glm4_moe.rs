@@ -15,7 +15,11 @@ pub const FAMILY: Family = Family {
     architectures: &["Glm4MoeForCausalLM", "Glm4MoeModel"],
     attention: SELF_ATTENTION,
     norms: PRE_AND_QK_NORMS,
-    math: Math { positions: Positions::rotary(Pairing::Halves, 0.5), ..Math::LLAMA },
+    math: Math {
+        positions: Positions::rotary(Pairing::Halves, 0.5),
+        query_key_norm_if: Some("use_qk_norm"),
+        ..Math::LLAMA
+    },
     keep: &[
         "lm_head",
         "*mlp.gate",

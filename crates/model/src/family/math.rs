@@ -25,6 +25,8 @@ pub struct Math {
     pub residual_multiplier: Option<&'static str>,
     /// Norms of queries and keys, where the family has them.
     pub query_key_norm: QueryKeyNorm,
+    /// The boolean of config.json that asks for them, where they are optional.
+    pub query_key_norm_if: Option<&'static str>,
 }
 
 impl Math {
@@ -39,7 +41,16 @@ impl Math {
         logit_scale: LogitScale::One,
         residual_multiplier: None,
         query_key_norm: QueryKeyNorm::PerHead,
+        query_key_norm_if: None,
     };
+
+    /// Returns whether the blocks of a model have norms of queries and keys, if those of its family do.
+    pub fn has_query_key_norms(&self, config: &ModelConfig) -> bool {
+        match self.query_key_norm_if {
+            Some(key) => config.flag_or(key, false),
+            None => config.flag_or("use_qk_norm", true) && config.flag_or("qk_layernorm", true),
+        }
+    }
 }
 
 /// An activation function.

@@ -33,6 +33,7 @@ pub const FAMILY: Family = Family {
     math: Math {
         activation: ActivationRule::Config(Activation::GeluTanh),
         residual: Residual::Parallel,
+        query_key_norm_if: Some("qk_layernorm"),
         positions: Positions::rotary(Pairing::Halves, 0.5),
         ..Math::LLAMA
     },

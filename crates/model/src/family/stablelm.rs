@@ -23,6 +23,7 @@ pub const FAMILY: Family = Family {
     norm_kind: NormKind::LayerNorm,
     math: Math {
         residual: Residual::ParallelIf("use_parallel_residual", false),
+        query_key_norm_if: Some("qk_layernorm"),
         positions: Positions::rotary(Pairing::Halves, 0.25),
         ..Math::LLAMA
     },

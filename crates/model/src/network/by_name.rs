@@ -116,6 +116,7 @@ impl<'t> Builder<'t> {
             site,
             kind: self.family.norm_kind,
             block: named.block,
+            head: named.head,
             weight: at,
             bias: None,
         });
@@ -212,7 +213,6 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn attach(&mut self, at: usize, owner: Place, slot: Slot) {
     /// The bias of a head whose weight is the embedding, which checkpoints do not store twice.
     fn add_head_bias(&mut self, at: usize) {
         let has_head = self.linears.iter().any(|linear| linear.role == Role::Head);
@@ -222,6 +222,7 @@ impl<'t> Builder<'t> {
         }
     }
 
+    fn attach(&mut self, at: usize, owner: Place, slot: Slot) {
         let place = match owner {
             Place::Linear(id, _) => {
                 let linear = &mut self.linears[id.0];
@@ -254,8 +255,8 @@ impl<'t> Builder<'t> {
             blocks,
             unclear,
             facts: links::Facts::of(self.family, config),
-            tied: !has_head || config.tie_word_embeddings == Some(true),
             head_bias: self.head_bias,
+            tied: !has_head || config.tie_word_embeddings == Some(true),
             linears: self.linears,
             experts: self.experts,
             norms: self.norms,

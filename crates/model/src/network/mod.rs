@@ -182,6 +182,8 @@ pub struct Norm {
     pub kind: NormKind,
     /// The decoder block, if it is in one.
     pub block: Option<usize>,
+    /// The head, where each has a norm of its own (StableLM).
+    pub head: Option<usize>,
     /// The weight tensor.
     pub weight: usize,
     /// The bias tensor.
@@ -210,10 +212,10 @@ pub enum Place {
     Norm(NormId, Slot),
     /// The token embedding.
     Embedding,
-    /// Learned positions.
-    Positions,
     /// The bias of an output head whose weight is the embedding (Phi, GPT-J).
     HeadBias,
+    /// Learned positions.
+    Positions,
     /// A small tensor that the family names: attention sinks, the correction bias of a router.
     Parameter,
     /// Copied through untouched.
@@ -250,10 +252,10 @@ pub struct Network {
     places: Vec<Place>,
     unplaced_modules: Vec<String>,
     tied: bool,
-    /// Blocks with tensors that are not understood, so that it is not known who reads what.
-    unclear: BTreeSet<usize>,
     /// The bias of a head without a weight.
     head_bias: Option<usize>,
+    /// Blocks with tensors that are not understood, so that it is not known who reads what.
+    unclear: BTreeSet<usize>,
     facts: links::Facts,
     notices: Vec<Notice>,
 }
@@ -338,14 +340,14 @@ impl Network {
         self.tied
     }
 
-    /// Notices for the user.
-    pub fn notices(&self) -> &[Notice] {
     /// The bias of a head that shares the embedding's weight, if there is one.
     pub fn tied_head_bias(&self) -> Option<usize> {
         let of_layer = || self.linears.iter().find(|linear| linear.role == Role::Head).and_then(|head| head.bias);
         if self.tied { self.head_bias.or_else(of_layer) } else { None }
     }
 
+    /// Notices for the user.
+    pub fn notices(&self) -> &[Notice] {
         &self.notices
     }
 

@@ -26,6 +26,7 @@ pub(super) struct Named {
     pub(super) suffix: Suffix,
     pub(super) block: Option<usize>,
     pub(super) expert: Option<usize>,
+    pub(super) head: Option<usize>,
 }
 
 /// How a tensor's name continues its module's.
@@ -126,6 +127,7 @@ impl Names {
             suffix,
             block: Some(block),
             expert: index.filter(|_| in_experts),
+            head: index.filter(|_| matches!(entry, Entry::Norm(_))),
         })
     }
 
@@ -159,7 +161,7 @@ fn is_wrapper(path: &str) -> bool {
 }
 
 fn outside(name: &str, cut: usize, entry: Entry, suffix: Suffix) -> Named {
-    Named { module: name[..name.len() - cut].to_owned(), entry, suffix, block: None, expert: None }
+    Named { module: name[..name.len() - cut].to_owned(), entry, suffix, block: None, expert: None, head: None }
 }
 
 fn block_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
@@ -340,9 +342,9 @@ mod tests {
     #[test]
     fn head_index_is_not_an_expert_index() {
         let norm = named("stablelm", "model", "model.layers.1.self_attn.q_layernorm.norms.3.weight").unwrap();
-        assert_eq!((norm.block, norm.expert), (Some(1), None));
+        assert_eq!((norm.block, norm.expert, norm.head), (Some(1), None, Some(3)));
         let expert = named("mixtral", "model", "model.layers.1.block_sparse_moe.experts.3.w1.weight").unwrap();
-        assert_eq!((expert.block, expert.expert), (Some(1), Some(3)));
+        assert_eq!((expert.block, expert.expert, expert.head), (Some(1), Some(3), None));
         assert_eq!(expert.module, "model.layers.1.block_sparse_moe.experts.3.w1");
     }
 

@@ -3,7 +3,7 @@
 
 use kvant_model::family::{Family, NormSite, Part, Positions, Residual, Role, leaf};
 use kvant_model::model_config::ModelConfig;
-use kvant_model::network::{Network, Norm, Place, TensorMeta};
+use kvant_model::network::{Network, Place, TensorMeta};
 use std::collections::{BTreeMap, HashSet};
 
 /// A tensor, or a layer of a block, that is not there.
@@ -43,10 +43,6 @@ fn in_trunk(network: &Network, path: &str) -> String {
         trunk => format!("{trunk}.{path}"),
     }
 }
-
-/// Families whose norms of queries and keys are there only where config.json asks for them, and the key.
-const HEAD_NORMS_ON_REQUEST: [(&str, &str); 4] =
-    [("cohere", "use_qk_norm"), ("glm4_moe", "use_qk_norm"), ("phi", "qk_layernorm"), ("stablelm", "qk_layernorm")];
 
 /// Biases that the classes of a family always create, or unless a boolean of config.json says otherwise.
 struct BiasRule {
@@ -216,17 +212,10 @@ impl Expected<'_> {
                 let by_choice = matches!(self.family.math.residual, Residual::ParallelIf(_, false));
                 !(by_choice && self.residual() == Residual::Parallel)
             }
-            NormSite::Query | NormSite::Key => self.has_head_norms(),
+            NormSite::Query | NormSite::Key => self.family.math.has_query_key_norms(self.config),
             NormSite::QueryLatent => has(Role::QueryUp),
             NormSite::KeyValueLatent => has(Role::KeyValueUp),
             _ => true,
-        }
-    }
-
-    fn has_head_norms(&self) -> bool {
-        match HEAD_NORMS_ON_REQUEST.iter().find(|(family, _)| *family == self.family.name) {
-            Some((_, key)) => self.config.flag_or(key, false),
-            None => self.config.flag_or("use_qk_norm", true) && self.config.flag_or("qk_layernorm", true),
         }
     }
 
@@ -286,13 +275,6 @@ impl Expected<'_> {
             missing.extend(lacking.map(|(name, ..)| format!("{owner} {name} projection")));
         }
         let routed = self.family.linears().any(|(role, _)| role == Role::Router) && present(Part::Experts);
-    /// Returns whether a causal language model has a head that is the embedding, and no bias for it. Base models have no head.
-    fn lacks_bias_of_tied_head(&self) -> bool {
-        let is_causal = self.config.architectures.iter().any(|class| class.ends_with("ForCausalLM"));
-        let is_embedding = self.config.tie_word_embeddings == Some(true) && self.network.head().is_none();
-        is_causal && is_embedding && self.network.tied_head_bias().is_none()
-    }
-
         let has_any = |role: Role| roles.iter().any(|(_, found)| *found == role);
         if routed && !has_any(Role::Router) {
             missing.push("the router of the experts".to_owned());
@@ -302,6 +284,13 @@ impl Expected<'_> {
             missing.push("the gate of the shared expert".to_owned());
         }
         missing
+    }
+
+    /// Returns whether a causal language model has a head that is the embedding, and no bias for it. Base models have no head.
+    fn lacks_bias_of_tied_head(&self) -> bool {
+        let is_causal = self.config.architectures.iter().any(|class| class.ends_with("ForCausalLM"));
+        let is_embedding = self.config.tie_word_embeddings == Some(true) && self.network.head().is_none();
+        is_causal && is_embedding && self.network.tied_head_bias().is_none()
     }
 
     fn is_gated(&self) -> bool {
@@ -332,11 +321,6 @@ impl Expected<'_> {
         let head = self.family.trunk.heads.first().filter(|_| head).map(|head| bias(head));
         layers.map(|linear| bias(&linear.module)).chain(experts).chain(norms).chain(head).collect()
     }
-}
-
-/// Returns whether a norm is that of a single head, which has no bias.
-fn is_of_one_head(norm: &Norm) -> bool {
-    matches!(norm.site, NormSite::Query | NormSite::Key) && leaf(&norm.module).bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -405,18 +389,6 @@ mod tests {
             ("deepseek_v3", "e_score_correction_bias", "layers.1.mlp.gate.e_score_correction_bias: is missing"),
             ("minimax_m2", "e_score_correction_bias", "layers.0.block_sparse_moe.e_score_correction_bias: is missing"),
             ("gpt_oss", "sinks", "layers.1.self_attn.sinks: is missing"),
-    #[test]
-    fn tied_heads_of_families_with_a_bias_need_one() {
-        let tied = || support::Checkpoint::read("phi").with_config("tie_word_embeddings", json!(true));
-        let without = |parts: &[&str]| {
-            let kept = |name: &str| !parts.contains(&name);
-            found(&tied().renamed(|name| kept(name).then(|| name.to_owned())))
-        };
-        assert_eq!(without(&["lm_head.weight"]), []);
-        let missing = without(&["lm_head.weight", "lm_head.bias"]);
-        assert!(missing.len() == 1 && missing[0].subject == "lm_head.bias", "{missing:?}");
-    }
-
             ("gpt_oss", "router.bias", "layers.0.mlp.router.bias: is missing"),
             ("gpt_oss", "layers.1.mlp.experts.down_proj_bias", "layers.1.mlp.experts.down_proj_bias: is missing"),
             ("qwen2_moe", "shared_expert_gate", "there is no weight for the gate of the shared expert"),
@@ -431,6 +403,18 @@ mod tests {
             assert!(missing.contains(expected), "{fixture} without {part}: {missing}");
         }
         assert_eq!(without("deepseek_v3", &["e_score_correction_bias"]).lines().count(), 1, "block 0 is dense");
+    }
+
+    #[test]
+    fn tied_heads_of_families_with_a_bias_need_one() {
+        let tied = || support::Checkpoint::read("phi").with_config("tie_word_embeddings", json!(true));
+        let without = |parts: &[&str]| {
+            let kept = |name: &str| !parts.contains(&name);
+            found(&tied().renamed(|name| kept(name).then(|| name.to_owned())))
+        };
+        assert_eq!(without(&["lm_head.weight"]), []);
+        let missing = without(&["lm_head.weight", "lm_head.bias"]);
+        assert!(missing.len() == 1 && missing[0].subject == "lm_head.bias", "{missing:?}");
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl<'a> Sources<'_, 'a> {
         let window = self.config.sliding_window.filter(|_| sliding);
         Ok(AttentionLayer {
             projections,
-            head_norms: self.head_norms(parts)?,
+            head_norms: self.head_norms(parts, heads)?,
             rotary: self.rotary(index, sliding)?,
             scale: self.attention_scale()?,
             cap: self.config.attention_softcap.map(|cap| cap as f32),
@@ -199,9 +199,12 @@ impl<'a> Sources<'_, 'a> {
         })))
     }
 
-    fn head_norms(&self, parts: &Parts<'_, '_, 'a>) -> Result<Option<HeadNorms>, ForwardError> {
+    fn head_norms(&self, parts: &Parts<'_, '_, 'a>, heads: usize) -> Result<Option<HeadNorms>, ForwardError> {
         let rule = self.family.math.query_key_norm;
-        match (parts.norm(NormSite::Query)?, parts.norm(NormSite::Key)?) {
+        let Some(width) = self.config.head_dim().filter(|_| self.config.latent.is_none()) else { return Ok(None) };
+        let key_heads = self.need(self.config.num_kv_heads(), "num_key_value_heads")?;
+        let norm = |site, count| parts.head_norm(site, (count, width));
+        match (norm(NormSite::Query, heads)?, norm(NormSite::Key, key_heads)?) {
             (Some(query), Some(key)) => Ok(Some(HeadNorms { query, key, rule })),
             (None, None) if self.may_lack_head_norms() => Ok(None),
             _ => Err(ForwardError::missing(parts.place(), "norm of queries or keys")),
@@ -211,8 +214,7 @@ impl<'a> Sources<'_, 'a> {
     /// Some families have these norms only where config.json says so.
     fn may_lack_head_norms(&self) -> bool {
         let listed = self.family.norms.iter().any(|(site, _)| *site == NormSite::Query);
-        let keys = ["use_qk_norm", "qk_layernorm"];
-        !listed || keys.iter().any(|key| self.json.get(key).is_some() && !self.config.flag_or(key, true))
+        !listed || !self.family.math.has_query_key_norms(self.config)
     }
 
     fn attention_scale(&self) -> Result<f32, ForwardError> {

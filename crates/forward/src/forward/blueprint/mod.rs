@@ -56,10 +56,10 @@ pub struct Blueprint {
 pub struct NormLayer {
     /// The formula.
     pub kind: NormKind,
-    /// The weight, where the formula has one.
-    pub weight: Option<Vector>,
-    /// The bias.
-    pub bias: Option<Vector>,
+    /// The weight, where the formula has one; of norms of single heads one after the other.
+    pub weight: Vec<Vector>,
+    /// The bias, likewise.
+    pub bias: Vec<Vector>,
     /// The small number under the root.
     pub eps: f32,
 }

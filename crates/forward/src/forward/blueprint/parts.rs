@@ -3,7 +3,7 @@
 use super::{NormLayer, Sources};
 use crate::forward::error::ForwardError;
 use crate::forward::tensors::Projection;
-use kvant_model::family::{NormSite, Part, Role};
+use kvant_model::family::{NormSite, Part, QueryKeyNorm, Role};
 use kvant_model::network::{Linear, Norm};
 
 /// A block, or the trunk.
@@ -63,13 +63,73 @@ impl<'p, 's, 'a> Parts<'p, 's, 'a> {
         self.sources.tensors.projection(linear)
     }
 
+    /// The norms at a site: one, or one for each head.
+    fn norms_at(&self, site: NormSite) -> Vec<&'p Norm> {
+        let norms = self.sources.network.norms().iter();
+        norms.filter(|norm| norm.block == self.block && norm.site == site).collect()
+    }
+
     /// The norm at a site, if there is one.
     pub(super) fn norm(&self, site: NormSite) -> Result<Option<NormLayer>, ForwardError> {
-        let mut found = self.sources.network.norms().iter().filter(|n| n.block == self.block && n.site == site);
-        match (found.next(), found.next()) {
-            (Some(norm), Some(_)) => Err(ForwardError::unsupported(format!("{}, one norm of many", norm.module))),
-            (Some(norm), None) => self.layer(norm).map(Some),
-            (None, _) => Ok(self.plain_norm(site)),
+        match self.norms_at(site).as_slice() {
+            [] => Ok(self.plain_norm(site)),
+            [norm] => self.layer(norm).map(Some),
+            [norm, ..] => Err(ForwardError::unsupported(format!("{}, one norm of many", norm.module))),
+        }
+    }
+
+    /// The norm of `count` heads of `width` elements, if there is one: one for all of them, or one for each.
+    pub(super) fn head_norm(
+        &self,
+        site: NormSite,
+        (count, width): (usize, usize),
+    ) -> Result<Option<NormLayer>, ForwardError> {
+        let mut norms = self.norms_at(site);
+        norms.sort_by_key(|norm| norm.head);
+        let Some(first) = norms.first() else { return Ok(self.plain_norm(site)) };
+        let layer = match first.head {
+            None => self.norm(site)?,
+            Some(_) => Some(self.joined(&norms, (count, width))?),
+        };
+        let rule = self.sources.family.math.query_key_norm;
+        let length = layer.iter().flat_map(|layer| &layer.weight).map(|weight| weight.length).sum::<usize>();
+        let fits = length == count * width || rule != QueryKeyNorm::AllHeads && length == width;
+        if fits { Ok(layer) } else { Err(self.head_norm_error(first, (count, width))) }
+    }
+
+    fn head_norm_error(&self, norm: &Norm, (count, width): (usize, usize)) -> ForwardError {
+        self.sources.tensors.shape_error(norm.weight, &format!("a norm of {count} heads of {width} elements"))
+    }
+
+    /// Norms of single heads as one.
+    fn joined(&self, norms: &[&Norm], (count, width): (usize, usize)) -> Result<NormLayer, ForwardError> {
+        let missing = (0..count).find(|head| norms.get(*head).is_none_or(|norm| norm.head != Some(*head)));
+        let (Some(first), None) = (norms.first(), missing) else {
+            let head = missing.unwrap_or(0);
+            return Err(ForwardError::missing(
+                self.place(),
+                format!("norm of queries or keys of head {head} of {count}"),
+            ));
+        };
+        if let Some(further) = norms.get(count) {
+            return Err(ForwardError::unsupported(format!(
+                "{}, a norm for one more than {count} heads",
+                further.module
+            )));
+        }
+        let mut joined = NormLayer { weight: Vec::new(), bias: Vec::new(), ..self.layer(first)? };
+        for norm in norms {
+            let NormLayer { weight, bias, .. } = self.layer(norm)?;
+            if weight.iter().any(|weight| weight.length != width) {
+                return Err(self.head_norm_error(norm, (1, width)));
+            }
+            joined.weight.extend(weight);
+            joined.bias.extend(bias);
+        }
+        match joined.bias.len() {
+            0 => Ok(joined),
+            biases if biases == count => Ok(joined),
+            _ => Err(ForwardError::missing(self.place(), "bias of the norm of one head, which others have")),
         }
     }
 
@@ -94,7 +154,7 @@ impl<'p, 's, 'a> Parts<'p, 's, 'a> {
         let kind = self.sources.family.norm_kind;
         let has_weight = kind.has_weight() && self.sources.config.flag_or("layer_norm_elementwise_affine", true);
         let exists = !has_weight && self.listed(site).is_some();
-        exists.then(|| NormLayer { kind, weight: None, bias: None, eps: self.sources.eps() })
+        exists.then(|| NormLayer { kind, weight: Vec::new(), bias: Vec::new(), eps: self.sources.eps() })
     }
 
     fn layer(&self, norm: &Norm) -> Result<NormLayer, ForwardError> {
@@ -104,6 +164,6 @@ impl<'p, 's, 'a> Parts<'p, 's, 'a> {
         // The norms of latents do not take the model's eps.
         let latent = matches!(norm.site, NormSite::QueryLatent | NormSite::KeyValueLatent);
         let eps = if latent { 1e-6 } else { self.sources.eps() };
-        Ok(NormLayer { kind: norm.kind, weight: Some(weight), bias, eps })
+        Ok(NormLayer { kind: norm.kind, weight: vec![weight], bias: bias.into_iter().collect(), eps })
     }
 }

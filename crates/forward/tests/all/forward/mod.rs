@@ -4,6 +4,7 @@
 
 mod depth;
 mod generation;
+mod heads;
 mod models;
 mod overlay;
 mod routing;

@@ -11,7 +11,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 17] = [
+pub const FAMILIES: [&str; 19] = [
     "cohere",
     "deepseek_v2",
     "deepseek_v2_lite",
@@ -29,6 +29,8 @@ pub const FAMILIES: [&str; 17] = [
     "phi",
     "phimoe",
     "qwen2_moe",
+    "stablelm",
+    "stablelm_parallel",
 ];
 
 /// Tokens of every test: sequences of 8.
@@ -38,7 +40,11 @@ pub const LENGTH: usize = 8;
 
 /// A model of a family in floats of a type; `salt` makes weights differ.
 pub fn write(family: &str, dtype: Dtype, salt: &str) -> tempfile::TempDir {
-    let fixture = support::Checkpoint::read(family);
+    write_fixture(&support::Checkpoint::read(family), dtype, salt)
+}
+
+/// The same of a fixture.
+pub fn write_fixture(fixture: &support::Checkpoint, dtype: Dtype, salt: &str) -> tempfile::TempDir {
     let tensors = fixture.tensors.iter().map(|tensor| {
         let (_, dtype, shape, bytes) = common::weight(&format!("{salt}{}", tensor.name), dtype, &tensor.shape);
         (tensor.name.clone(), dtype, shape, bytes)
