@@ -70,6 +70,7 @@ MODELS = {
     "gpt_neox_sequential": ("gpt_neox", {**{k: v for k, v in BASE.items() if k != "num_key_value_heads"}, "use_parallel_residual": False}),
     "mixtral": ("mixtral", dict(BASE, **LOCAL_EXPERTS, sliding_window=20)),
     "qwen2_moe": ("qwen2_moe", dict(BASE, **EXPERTS, shared_expert_intermediate_size=96)),
+    "qwen2_moe_routed": ("qwen2_moe", dict(BASE, **EXPERTS, shared_expert_intermediate_size=0)),
     "qwen3_moe": ("qwen3_moe", dict(WIDE, **EXPERTS, norm_topk_prob=True, mlp_only_layers=[1])),
     "qwen3_moe_whole": ("qwen3_moe", dict(WIDE, **EXPERTS, norm_topk_prob=True)),
     "olmoe_heads": ("olmoe", dict(BASE, num_key_value_heads=4, num_experts=8, num_experts_per_tok=2)),

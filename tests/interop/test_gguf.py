@@ -26,7 +26,7 @@ TRAINED = ("nano_llama", "nano_qwen3", "nano_mixtral", "nano_gemma2")
 # What llama.cpp has no graph for, or computes in another way than transformers: SparseMixer, softmax before a choice by groups,
 # frequencies that depend on the length, norms of whole heads, an architecture that it lacks. Kvant has no layout for the last line.
 WITHOUT = {"opt", "opt_post_norm", "gptj", "gptj_tied", "glm", "hunyuan", "llama_dynamic", "phi_norms"}
-WITHOUT |= {"arcee", "cwm", "dots1", "ernie4_5", "ernie4_5_bias", "exaone4", "exaone4_full", "flex_olmo", "glm4_moe_lite", "glm4_moe_routed", "helium",
+WITHOUT |= {"arcee", "cwm", "dots1", "ernie4_5", "ernie4_5_bias", "exaone4", "exaone4_full", "flex_olmo", "glm4_moe_lite", "glm4_moe_routed", "qwen2_moe_routed", "helium",
             "opt_plain_norms", "seed_oss", "solar_open"}  # fmt: skip
 OTHERWISE = {"phimoe_biases", "phi3", "phi3_longrope", "deepseek_v2"}
 # No sliding windows in its graph (a notice says so), or a scale of attention that it derives from sizes instead of reading it.

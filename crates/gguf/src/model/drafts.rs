@@ -4,9 +4,9 @@ use super::content::{Content, TensorSlice};
 use super::{GgufPlanError, names, rope};
 use crate::ftype::Category;
 use crate::model::architecture::Architecture;
-use kvant_model::family::Family;
+use kvant_model::family::{Family, Part, Role};
 use kvant_model::model_config::ModelConfig;
-use kvant_model::network::{DroppedTensor, Network, TensorMeta};
+use kvant_model::network::{DroppedTensor, Linear, Network, TensorMeta};
 use kvant_weights::weight::RowMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -111,6 +111,7 @@ impl<'a> Builder<'a> {
         }
         let (drafts, dropped, taken) = (Vec::new(), Vec::new(), BTreeSet::new());
         let mut builder = Builder { tensors, network, config, family, architecture, drafts, dropped, taken };
+        builder.check_experts()?;
         builder.add_all()?;
         Ok(builder)
     }
@@ -160,6 +161,28 @@ impl<'a> Builder<'a> {
         self.add_rest()
     }
 
+    /// Refuses mixtures without what llama.cpp's graphs of mixtures compute in every model: experts, and experts that all tokens
+    /// pass. It looks for tensors that are not there, or aborts.
+    fn check_experts(&self) -> Result<(), GgufPlanError> {
+        let Some(moe) = &self.family.moe else { return Ok(()) };
+        let form = |reason: String| Err(GgufPlanError::Form { architecture: self.architecture.name, reason });
+        let is_mixture = self.config.experts.is_some();
+        if !is_mixture && self.architecture.name != "llama" {
+            return form("config.json states no experts".to_owned());
+        }
+        let linears = || self.network.linears().iter();
+        let routed = linears().filter(|linear| linear.role == Role::Router).filter_map(|linear| linear.block);
+        let is_shared = |linear: &&Linear| linear.part == Part::SharedExperts && linear.role == Role::Down;
+        let has_width = |linear: &&Linear| linear.in_features > 0 && linear.out_features > 0;
+        let with: BTreeSet<usize> =
+            linears().filter(is_shared).filter(has_width).filter_map(|linear| linear.block).collect();
+        let mut without = routed.filter(|block| !moe.shared.is_empty() && !with.contains(block));
+        match without.next() {
+            Some(block) => form(format!("the shared experts of block {block} are missing or of width 0")),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn no_place(&self, tensor: usize) -> GgufPlanError {
         let tensor = self.tensors[tensor].name.clone();
         GgufPlanError::NoPlace { tensor, architecture: self.architecture.name }
@@ -175,3 +198,64 @@ impl<'a> Builder<'a> {
 
 /// Groups that become one tensor, in order.
 pub(crate) type Grouped<K, V> = BTreeMap<K, Vec<V>>;
+
+#[cfg(test)]
+#[allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)] // Helpers of tests.
+#[path = "../../../model/tests/support/mod.rs"]
+mod support;
+
+#[cfg(test)]
+mod tests {
+    use super::support::Checkpoint;
+    use super::*;
+    use kvant_container::{Diagnostic, ErrorKind};
+    use serde_json::json;
+
+    fn refusal(checkpoint: &Checkpoint) -> Option<GgufPlanError> {
+        drafts(&ModelConfig::from_json(&checkpoint.config).unwrap(), &checkpoint.tensors).err()
+    }
+
+    /// The fixture with shared experts of width 0, as classes create them where there are none.
+    fn without_width(fixture: &str, key: &str) -> Checkpoint {
+        let mut checkpoint = Checkpoint::read(fixture).with_config(key, json!(0));
+        for tensor in checkpoint.tensors.iter_mut().filter(|tensor| tensor.name.contains("mlp.shared_expert")) {
+            match tensor.name.contains("down_proj") {
+                true => tensor.shape[1] = 0,
+                false if tensor.name.contains("proj") => tensor.shape[0] = 0,
+                false => {}
+            }
+        }
+        checkpoint
+    }
+
+    #[test]
+    fn mixtures_without_shared_experts_are_refused_where_graphs_compute_them() {
+        for (fixture, key, architecture) in [
+            ("qwen2_moe", "shared_expert_intermediate_size", "qwen2moe"),
+            ("deepseek_v2", "n_shared_experts", "deepseek2"),
+            ("deepseek_v3", "n_shared_experts", "deepseek2"),
+            ("glm4_moe", "n_shared_experts", "glm4moe"),
+        ] {
+            assert!(refusal(&Checkpoint::read(fixture)).is_none(), "{fixture}");
+            let missing = Checkpoint::read(fixture)
+                .renamed(|name| (!name.contains("mlp.shared_expert")).then(|| name.to_owned()));
+            for checkpoint in [without_width(fixture, key), missing] {
+                let refused = refusal(&checkpoint).unwrap();
+                let text = refused.to_string();
+                assert!(text.contains("shared experts of block") && text.contains(architecture), "{fixture}: {text}");
+                assert!(refused.kind() == ErrorKind::Unsupported && refused.hint().is_some(), "{fixture}");
+            }
+        }
+    }
+
+    #[test]
+    fn mixtures_without_experts_are_refused() {
+        for (fixture, key) in
+            [("qwen2_moe", "num_experts"), ("qwen3_moe", "num_local_experts"), ("olmoe", "num_experts")]
+        {
+            let dense = Checkpoint::read(fixture).with_config(key, json!(0));
+            let refused = refusal(&dense).unwrap();
+            assert!(refused.to_string().contains("states no experts"), "{fixture}: {refused}");
+        }
+    }
+}

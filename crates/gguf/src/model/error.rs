@@ -87,6 +87,14 @@ pub enum GgufPlanError {
     /// There are no codes to convert (*invalid*).
     #[error("no weight of the source is quantized")]
     NotQuantized,
+    /// The architecture's graph computes something that the model lacks (*unsupported*).
+    #[error("the model cannot be written as GGUF: {reason}, and llama.cpp's graph of {architecture} needs them")]
+    Form {
+        /// `general.architecture`.
+        architecture: &'static str,
+        /// What is missing.
+        reason: String,
+    },
     /// The architecture has no place for a tensor (*unsupported*).
     #[error("tensor `{tensor}` has no place in a file of the architecture {architecture}")]
     NoPlace {
@@ -169,6 +177,7 @@ impl Diagnostic for GgufPlanError {
             | GgufPlanError::Twice { .. }
             | GgufPlanError::Undecoded { .. }
             | GgufPlanError::Conversion { .. }
+            | GgufPlanError::Form { .. }
             | GgufPlanError::NoPlace { .. }
             | GgufPlanError::SourceType { .. }
             | GgufPlanError::Scaling(_)
@@ -185,9 +194,10 @@ impl Diagnostic for GgufPlanError {
             GgufPlanError::Tokenizer(error) => error.hint(),
             GgufPlanError::NoConfig => Some("name the directory of the model, not one of its files".to_owned()),
             GgufPlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
-            GgufPlanError::Family { .. } | GgufPlanError::NoPlace { .. } | GgufPlanError::Scaling(_) => {
-                Some(other.to_owned())
-            }
+            GgufPlanError::Family { .. }
+            | GgufPlanError::Form { .. }
+            | GgufPlanError::NoPlace { .. }
+            | GgufPlanError::Scaling(_) => Some(other.to_owned()),
             GgufPlanError::AlreadyQuantized { .. } => {
                 let ways = "convert its codes with `kvant convert ‹to› gguf`, or start from the original checkpoint";
                 Some(format!("{ways}; ‹requantize› quantizes its values again"))

@@ -14,7 +14,7 @@ pub struct ExpertsConfig {
     pub intermediate_size: Option<usize>,
     /// Experts that all tokens pass, stored as one network.
     pub shared_count: Option<usize>,
-    /// Width of the shared network, where it is stated.
+    /// Width of the shared network, where it is stated; 0 where there is none.
     pub shared_intermediate_size: Option<usize>,
     /// Whether the weights of the chosen experts are divided by their sum.
     pub normalise: Option<bool>,
@@ -29,6 +29,11 @@ pub struct ExpertsConfig {
 }
 
 impl ExpertsConfig {
+    /// Returns whether experts that all tokens pass are ruled out. Classes still create their layers, of no width.
+    pub fn excludes_shared(&self) -> bool {
+        self.shared_count == Some(0) || self.shared_intermediate_size == Some(0)
+    }
+
     pub(super) fn read(fields: Fields<'_, '_>) -> Result<Option<ExpertsConfig>, ConfigError> {
         let count = fields.count(&["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"])?;
         let Some(count) = count.filter(|count| *count > 0) else { return Ok(None) };
@@ -37,7 +42,7 @@ impl ExpertsConfig {
             per_token: fields.size(&["num_experts_per_tok", "moe_k", "experts_per_token"])?,
             intermediate_size: fields.size(&["moe_intermediate_size"])?,
             shared_count: fields.count(&["n_shared_experts", "num_shared_experts"])?,
-            shared_intermediate_size: fields.size(&["shared_expert_intermediate_size"])?,
+            shared_intermediate_size: fields.count(&["shared_expert_intermediate_size"])?,
             normalise: fields.flag(&["norm_topk_prob"])?,
             scale: fields.number(&["routed_scaling_factor"])?,
             groups: fields.size(&["n_group"])?,

@@ -196,6 +196,8 @@ fn keys_that_the_class_does_not_read_are_ignored() {
         assert_eq!((config.num_kv_heads(), config.head_dim()), (Some(heads.0), Some(heads.1)), "{model_type}");
     }
 
+    let without = json!({"num_experts": 2, "shared_expert_intermediate_size": 0});
+    assert!(ModelConfig::from_json(&without).unwrap().experts.unwrap().excludes_shared());
     let experts = json!({"num_experts": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 16});
     for (model_type, widths) in
         [("olmoe", (None, Some(16))), ("deepseek_v3", (Some(8), None)), ("qwen2_moe", (Some(8), Some(16)))]

@@ -121,8 +121,7 @@ impl<'a> Sources<'_, 'a> {
         if router.rows != config.count || router.columns != self.hidden()? {
             return Err(ForwardError::missing(parts.place(), format!("router of {} experts", config.count)));
         }
-        // With none, classes still create layers, of no width.
-        let has_shared = config.shared_count != Some(0);
+        let has_shared = !config.excludes_shared();
         let greedy = self.json.get("topk_method").and_then(serde_json::Value::as_str) == Some("greedy");
         Ok(Mixture {
             router,
