@@ -69,4 +69,5 @@ def test_vision_network(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert variables["quantized_accuracy"] > variables["float_accuracy"] - 0.05
     accuracies = variables["accuracies"]
     assert accuracies[2, "gptq"] > accuracies[2, None] + 0.05
+    assert variables["after_training"] > variables["before_training"] + 0.1
     assert "accuracy with int4 weights and int8 activations:" in capsys.readouterr().out
