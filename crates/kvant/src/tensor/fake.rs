@@ -5,12 +5,14 @@ use super::quantized::QuantizedMatrix;
 use super::scheme::WeightScheme;
 use super::{of_activation, of_rounding};
 use crate::error::{Error, ErrorKind};
+use kvant_numeric::ComputeDType;
+use kvant_numeric::kernel::FloatDType;
 use kvant_numeric::simd::{Isa, Loop, dispatch};
 use kvant_quant::activation::{ActivationQuantizer, StaticParameters};
 use kvant_quant::fake;
 use kvant_quant::parameters::{self, Affine};
 use kvant_quant::rounding::TensorContext;
-use kvant_quant::scheme::{ActivationScheme, Granularity, TensorScheme, Timing};
+use kvant_quant::scheme::{ActivationScheme, FloatScale, FloatScheme, Granularity, ScaleType, TensorScheme, Timing};
 use rayon::prelude::*;
 
 /// The values of a matrix after quantization.
@@ -102,11 +104,24 @@ pub(super) fn check_parameters(
     Ok(scale_shape)
 }
 
+/// The precision in which values are divided by their scale, as the roundings to nearest do.
+pub(super) fn quotient_dtype(scheme: TensorScheme, source: FloatDType) -> ComputeDType {
+    match scheme {
+        TensorScheme::Float(FloatScheme { scale: FloatScale::Plain(ScaleType::Model), granularity, .. })
+            if !matches!(granularity, Granularity::Group { .. }) =>
+        {
+            source.arithmetic()
+        }
+        _ => ComputeDType::F32,
+    }
+}
+
 /// A weight under scales and zero points of any granularity.
 fn on_parameters(matrix: &Matrix<'_>, scheme: TensorScheme, given: &StaticParameters) -> Result<Vec<f32>, Error> {
     let (rows, columns) = matrix.shape();
     let scale_shape = check_parameters(scheme, (rows, columns), given)?;
     let tile = scheme.granularity().unwrap_or(Granularity::Tensor).tile(rows, columns);
+    let quotient = quotient_dtype(scheme, matrix.dtype());
     let mut values = matrix.to_values();
     values.par_chunks_mut(columns.max(1)).enumerate().for_each(|(row, values)| {
         let line = row / tile.0.max(1) * scale_shape.1;
@@ -121,7 +136,7 @@ fn on_parameters(matrix: &Matrix<'_>, scheme: TensorScheme, given: &StaticParame
                 }
                 _ => {
                     let affine = Affine { scale, zero_point: f64::from(zero_point) };
-                    values.iter_mut().for_each(|value| *value = on_grid(scheme, *value, affine));
+                    values.iter_mut().for_each(|value| *value = on_grid(scheme, *value, affine, quotient));
                 }
             }
         }
@@ -152,14 +167,14 @@ impl Loop for OnIntegers<'_> {
 }
 
 /// A value rounded to one that has a code.
-fn on_grid(scheme: TensorScheme, value: f32, affine: Affine) -> f32 {
+fn on_grid(scheme: TensorScheme, value: f32, affine: Affine, quotient: ComputeDType) -> f32 {
     match scheme {
         _ if value.is_nan() => value,
         TensorScheme::Int(int) => {
             let code = parameters::quantize(int.format, value, 1.0 / affine.scale, affine.zero_point);
             parameters::dequantize(code, affine)
         }
-        TensorScheme::Float(float) => float.format.round(value / affine.scale) * affine.scale,
+        TensorScheme::Float(float) => float.format.round(quotient.round(value / affine.scale)) * affine.scale,
         _ => value,
     }
 }

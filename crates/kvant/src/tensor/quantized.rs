@@ -80,11 +80,12 @@ impl QuantizedMatrix {
             return Err(of_rounding(RoundingError::NotFinite));
         }
         let (tile_rows, tile_columns) = weight.granularity().unwrap_or(Granularity::Tensor).tile(rows, columns);
+        let quotient = fake::quotient_dtype(weight, matrix.dtype());
         let code = |(index, value): (usize, &f32)| {
             let place = index / columns / tile_rows * scale_columns + index % columns / tile_columns;
             let (scale, zero_point) = (given.scales[place], given.zero_points.get(place).copied().unwrap_or(0.0));
             match weight {
-                TensorScheme::Float(float) => i64::from(float.format.encode(value / scale)),
+                TensorScheme::Float(float) => i64::from(float.format.encode(quotient.round(value / scale))),
                 TensorScheme::Int(int) => parameters::quantize(int.format, *value, 1.0 / scale, f64::from(zero_point)),
                 // Other schemes have been refused.
                 _ => 0,
