@@ -11,6 +11,7 @@ __all__ = [
     "LanguageModel",
     "Observer",
     "QuantTensor",
+    "StoredModel",
     "__version__",
     "algorithms",
     "fake_quantize",
@@ -104,6 +105,12 @@ class QuantTensor:
     def dequantize(self) -> NDArray[numpy.float32]: ...
     def dequantize_to_half(self, is_bfloat16: bool) -> NDArray[numpy.uint8]: ...
     def packed(self, format: str, name: str) -> list[tuple[str, str, list[int], NDArray[numpy.uint8]]]: ...
+
+@final
+class StoredModel:
+    def __new__(cls, path: str | PathLike[str]) -> StoredModel: ...
+    def layers(self) -> str: ...
+    def read(self, deliver: Callable[[str, str, list[int], NDArray[numpy.uint8]], object]) -> None: ...
 
 @final
 class Hessian:

@@ -8,6 +8,7 @@ mod parameters;
 mod request;
 mod run;
 mod spelling;
+mod stored;
 mod tensor;
 
 use kvant::look_in_packages;
@@ -33,6 +34,8 @@ mod kvant_module {
     use crate::parameters::{is_graph, parameters, spelled};
     #[pymodule_export]
     use crate::run::run;
+    #[pymodule_export]
+    use crate::stored::StoredModel;
     #[pymodule_export]
     use crate::tensor::{
         Hessian, InputStatistics, Observer, QuantTensor, fake_quantize, quantize_tensor, round_tensor,

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from kvant import _kvant
 from kvant._errors import UnsupportedError, usage_error
 from kvant._tensors import _weight
 from kvant._types import StrPath
-from kvant.torch._algorithms import LayerRecipe
-from kvant.torch._modules import TensorQuantizer, become, quantized_class, quantized_modules
-from kvant.torch._quantize import equip
+from kvant.torch._checkpoint import check_state, float_layers, load_checkpoint, make_quantized
+from kvant.torch._modules import TensorQuantizer, quantized_class, quantized_modules
 from kvant.torch._rounding import codes_of
+from kvant.torch._runs import of_layer
 from kvant.torch._schemes import layer_scheme
 
 # Linear layers by the names of their float types.
@@ -36,27 +36,56 @@ def export(model: nn.Module, output: StrPath, format: str = "quark") -> Path:
     Args:
         model: A model that `quantize_` has quantized; frozen or not.
         output: A new directory.
-        format: `quark`, which holds every layer whose codes are whole bytes, and linear layers of every scheme; other
-            formats of `kvant list formats` hold linear layers.
+        format: `quark`, which holds every layer whose codes are whole bytes, and linear layers of every scheme; `fake`,
+            which holds every layer in every scheme, as floats on the grid of the codes; other formats of
+            `kvant list formats` hold linear layers.
 
     Returns:
         The directory.
 
     Raises:
         UsageError: The directory exists, or the model is not quantized.
-        UnsupportedError: The format has no place for a layer's type or scheme.
+        UnsupportedError: The format has no place for a layer's type or scheme, or the model was loaded frozen: its
+            codes are not kept.
     """
     directory = Path(output)
     layers = _layers_to_write(model, directory)
     tensors = _other_tensors(model, layers)
-    for name, module in layers.items():
-        tensors.update(_packed(name, module, format))
-    schemes = [(name, module.scheme_text) for name, module in layers.items()]
-    exclude = [name for name, module in model.named_modules() if quantized_class(module) is not None]
     config = _config(model)
-    config["quantization_config"] = json.loads(_kvant.quantization_config(format, schemes, exclude))
+    if set(_tied(model).values()) & {f"{name}.weight" for name in layers}:
+        config["tie_word_embeddings"] = False
+    if format == "fake":
+        for name, module in layers.items():
+            tensors[f"{name}.weight"] = module.quantized_weight().detach().cpu().contiguous()
+        config["kvant_fake_quantization"] = _fake_quantization(layers)
+    else:
+        for name, module in layers.items():
+            with of_layer(name):
+                tensors.update(_packed(name, module, format))
+        schemes = [(name, module.scheme_text) for name, module in layers.items()]
+        exclude = [name for name, module in model.named_modules() if quantized_class(module) is not None]
+        config["quantization_config"] = json.loads(_kvant.quantization_config(format, schemes, exclude))
     _write(directory, tensors, config, model)
     return directory
+
+
+def _fake_quantization(layers: Mapping[str, Any]) -> dict[str, Any]:
+    """How weights and activations are quantized, for a model whose weights are floats."""
+    described, static = [], {}
+    for name, module in layers.items():
+        layer = {"modules": [name], "weight": module.weight_quantizer.scheme.spelling}
+        for side in ("input", "output"):
+            quantizer = getattr(module, f"{side}_quantizer")
+            if quantizer is None:
+                continue
+            layer[side] = quantizer.scheme.timed
+            if quantizer.scale is not None:
+                parameters = {"scales": quantizer.scale.reshape(-1).tolist()}
+                if quantizer.zero_point is not None:
+                    parameters["zero_points"] = quantizer.zero_point.reshape(-1).float().tolist()
+                static[f"{side}:{name}"] = parameters
+        described.append(layer)
+    return {"version": 1, "layers": described, "static": static}
 
 
 def _layers_to_write(model: nn.Module, path: Path) -> dict[str, Any]:
@@ -92,12 +121,19 @@ def _other_tensors(model: nn.Module, layers: dict[str, Any]) -> dict[str, Tensor
         for name, tensor in model.state_dict().items()
         if name not in packed and not (quantizers and name.startswith(quantizers))
     }
-    tied = getattr(model, "_tied_weights_keys", None) or ()
-    if getattr(getattr(model, "config", None), "tie_word_embeddings", False):
-        for name in tied:
+    for name, source in _tied(model).items():
+        if source not in packed:
             kept.pop(name, None)
     # Other tensors that share memory are written once for each name.
     return {name: tensor.clone() for name, tensor in kept.items()}
+
+
+def _tied(model: nn.Module) -> dict[str, str]:
+    """The tied tensors of a transformers model with what they are tied to; no longer where that is quantized."""
+    if not getattr(getattr(model, "config", None), "tie_word_embeddings", False):
+        return {}
+    tied = getattr(model, "_tied_weights_keys", None) or {}
+    return dict(tied) if isinstance(tied, Mapping) else dict.fromkeys(tied, "")
 
 
 def _packed(name: str, module: Any, format: str) -> dict[str, Tensor]:
@@ -105,23 +141,29 @@ def _packed(name: str, module: Any, format: str) -> dict[str, Tensor]:
     is_linear = module.float_class.__name__ in _LINEAR
     if not is_linear and format != "quark":
         raise UnsupportedError(
-            f"layer {name} is a {module.float_class.__name__}, and {format} holds linear layers",
+            f"it is a {module.float_class.__name__}, and {format} holds linear layers",
             kind="unsupported",
             remedy="export to quark, or leave the layer out with `exclude`",
         )
     if module.float_class.__name__ == "Conv1D":
         raise UnsupportedError(
-            f"layer {name} is a Conv1D, whose weight is [inputs, outputs]: loaders read its codes as a Linear's",
+            "it is a Conv1D, whose weight is [inputs, outputs]: loaders read its codes as a Linear's",
             kind="unsupported",
             remedy="quantize the checkpoint with kvant.quantize, which turns it",
+        )
+    if module.chosen is None and not module.weight_quantizer.enabled:
+        raise UnsupportedError(
+            "it was loaded frozen, and its codes are not kept",
+            kind="unsupported",
+            remedy="export the model that was quantized, or to the format fake",
         )
     quantized = codes_of(module, format)
     tensors: dict[str, Tensor] = quantized.packed(format, name)
     codes = f"{name}.weight"
     if not is_linear:
-        if codes not in tensors or tensors[codes].shape != quantized.shape:
+        if module.weight_quantizer.scheme.granularity == "group" or tensors[codes].shape != quantized.shape:
             raise UnsupportedError(
-                f"layer {name} is a {module.float_class.__name__}, and its codes in {quantized.scheme} are packed",
+                f"it is a {module.float_class.__name__}, whose shape codes in {quantized.scheme} do not have",
                 kind="unsupported",
                 remedy="use a scheme of eight bits for it, such as int8:channel or e4m3:channel",
             )
@@ -192,37 +234,57 @@ def save(model: nn.Module, file: StrPath) -> Path:
     return path
 
 
-def load(model: nn.Module, file: StrPath) -> nn.Module:
-    """Makes a float model the quantized one that `save` wrote, in place, and returns it.
+def load(model: nn.Module, path: StrPath) -> nn.Module:
+    """Makes a float model a quantized one, in place, and returns it.
+
+    Layers of a checkpoint get the values of its codes as weights, frozen, and quantize activations as it describes.
+
+    Args:
+        model: The float model, with weights on a device.
+        path: A file that `save` wrote, or the directory of a quantized checkpoint: one that `export` or
+            `kvant.quantize` wrote, or that of another tool in a format of `kvant list formats`.
 
     Raises:
-        UsageError: The file is not one of `save`.
-        InvalidError: The model has other layers.
+        UsageError: The file is not one of `save`, or the checkpoint describes no quantized layers.
+        InvalidError: The model has other layers or tensors, or the checkpoint is damaged; the error names the tensor.
+        UnsupportedError: A format that is not read, or one that quantizes more than layers (a KV cache).
     """
-    from safetensors import safe_open
-
-    with safe_open(os.fspath(file), framework="pt") as opened:
-        metadata = opened.metadata() or {}
-        tensors = {name: opened.get_tensor(name) for name in opened.keys()}
-    if _METADATA not in metadata:
-        raise usage_error(f"{file} was not written by kvant.torch.save", "name a file that it has written")
-    for name, described in json.loads(metadata[_METADATA]).items():
-        try:
-            module: Any = model.get_submodule(name)
-        except AttributeError as error:
-            raise kvant.InvalidError(f"the model has no layer {name}", kind="invalid") from error
-        kind = quantized_class(module)
-        if kind is None:
-            raise kvant.InvalidError(f"layer {name} is a {type(module).__name__}, not one to quantize", kind="invalid")
-        become(module, kind)
-        equip(module, LayerRecipe(described["scheme"]), layer_scheme(described["scheme"]))
-        module.weight_quantizer.enabled = not described["frozen"]
-        _place(module, name, tensors)
-    missing, unexpected = model.load_state_dict(tensors, strict=False)
-    if missing or unexpected:
-        names: Iterable[str] = (*missing, *unexpected)
-        raise kvant.InvalidError(f"the file and the model differ in {', '.join(list(names)[:3])}", kind="invalid")
+    if os.path.isdir(path):
+        load_checkpoint(model, path)
+    else:
+        _load_file(model, path)
     return model
+
+
+def _load_file(model: nn.Module, file: StrPath) -> None:
+    """Makes a float model the quantized one that `save` wrote."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(os.fspath(file), framework="pt") as opened:
+            described = json.loads((opened.metadata() or {}).get(_METADATA, "null"))
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}
+    except (SafetensorError, json.JSONDecodeError) as error:
+        raise kvant.InvalidError(f"{os.fspath(file)} is damaged: {error}", kind="invalid") from error
+    if not isinstance(described, dict):
+        raise usage_error(
+            f"{os.fspath(file)} was not written by kvant.torch.save",
+            "name a file that it has written, or the directory of a checkpoint",
+        )
+    modules = float_layers(model, described)
+    try:
+        schemes = {name: layer_scheme(layer["scheme"]) for name, layer in described.items()}
+        frozen = {name for name, layer in described.items() if layer["frozen"]}
+    except (KeyError, TypeError, kvant.UsageError) as error:
+        raise kvant.InvalidError(f"{os.fspath(file)} is damaged: {error!r} in its metadata", kind="invalid") from error
+    of_quantizers = {name for name in tensors if name.rpartition(".")[0].endswith("_quantizer")}
+    check_state(model, {name: tensor for name, tensor in tensors.items() if name not in of_quantizers}, ())
+    for name, scheme in schemes.items():
+        module: Any = modules[name]
+        make_quantized(module, scheme)
+        module.weight_quantizer.enabled = name not in frozen
+        _place(module, name, tensors)
+    model.load_state_dict(tensors, strict=False)
 
 
 def _place(module: Any, name: str, tensors: dict[str, Tensor]) -> None:
@@ -231,7 +293,6 @@ def _place(module: Any, name: str, tensors: dict[str, Tensor]) -> None:
         quantizer = getattr(module, f"{role}_quantizer")
         if quantizer is None:
             continue
-        quantizer.observer = None
         for parameter in ("scale", "zero_point", "log_scale"):
             stored = tensors.get(f"{name}.{role}_quantizer.{parameter}")
             if stored is not None:

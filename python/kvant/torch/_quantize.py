@@ -232,4 +232,4 @@ def equip(module: Any, recipe: LayerRecipe, scheme: LayerScheme) -> None:
     module.output_quantizer = activation(scheme.output)
     module.chosen = None
     module.remember_weight()
-    module.scheme_text = scheme.spelling
+    module.scheme_text = scheme.spelling_without_input if is_lookup else scheme.spelling

@@ -54,6 +54,11 @@ class LayerScheme:
     input: TensorScheme | None
     output: TensorScheme | None
 
+    @property
+    def spelling_without_input(self) -> str:
+        """The spelling of the scheme for layers whose inputs are indices."""
+        return self.weight.spelling if self.output is None else f"{self.weight.spelling}+-+{self.output.timed}"
+
 
 @cache
 def layer_scheme(text: str) -> LayerScheme:

@@ -70,6 +70,97 @@ def test_exported_models_load_in_transformers(llama: Path, tmp_path: Path) -> No
     assert (ours - theirs).abs().max() < 0.05 * ours.abs().max()
 
 
+def randomized(model: Any) -> Any:
+    """The model with other weights."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("scheme", "format"),
+    [
+        ("int4:g32", "quark"),
+        ("mxfp4", "quark"),
+        ("fp8", "quark"),
+        ("nvfp4", "quark"),
+        ("int8:channel+-+int8:tensor!static", "quark"),
+        ("int4:g32", "compressed-tensors"),
+        ("FP8", "compressed-tensors"),
+        ("W8A8", "compressed-tensors"),
+        ("mx6", "fake"),
+        ("int8", "fake"),
+    ],
+)
+def test_exported_decoders_load_with_the_same_outputs(llama: Path, tmp_path: Path, scheme: str, format: str) -> None:
+    model = kt.quantize_(llama_model(llama), scheme, tokens())
+    output = kt.export(model, tmp_path / "out", format)
+    loaded = kt.load(randomized(llama_model(llama)), output)
+    with torch.no_grad():
+        for batch in tokens():
+            assert torch.equal(loaded(**batch).logits, model(**batch).logits)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "format", "stored"),
+    [
+        ("int4:g32", "quark", None),
+        ("mxfp4", "quark", None),
+        ("W8A8", "compressed-tensors", None),
+        # Scales of these have a type of their own, whatever the model's is.
+        ("uint4:g32:zp", "awq", "uint4:g32:f16:zp"),
+        ("int4:g32", "gptq", "int4:g32:f16"),
+        ("FP8_BLOCK", "fp8", "e4m3:b128x128:f32+e4m3:g128:f32!dynamic"),
+        ("W8A8", "tensors", None),
+        ("mx9", "fake", None),
+    ],
+)
+def test_checkpoints_of_the_file_flow_load(
+    llama: Path, tmp_path: Path, scheme: str, format: str, stored: str | None
+) -> None:
+    kvant.quantize(llama, scheme, format=format, output=tmp_path / "files", progress=False)
+    model = kt.quantize_(llama_model(llama), stored or scheme)
+    loaded = kt.load(randomized(llama_model(llama)), tmp_path / "files")
+    batch = tokens()[0]
+    with torch.no_grad():
+        assert torch.equal(loaded(**batch).logits, model(**batch).logits)
+
+
+def gpt2_model(**more: Any) -> Any:
+    config = transformers.GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2, **more)
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def test_weights_with_inputs_first_load(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    model = gpt2_model()
+    model.save_pretrained(tmp_path / "gpt2")
+    kvant.quantize(tmp_path / "gpt2", "W8A8", format="fake", output=tmp_path / "out", progress=False)
+    loaded = kt.load(gpt2_model(), tmp_path / "out")
+    kt.quantize_(model, "W8A8")
+    ids = torch.arange(12).reshape(1, 12)
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, model(ids).logits)
+    assert type(loaded.transformer.h[0].attn.c_attn).__name__ == "QuantizedConv1D"
+
+
+def test_heads_tied_to_quantized_embeddings_keep_their_values(tmp_path: Path) -> None:
+    torch.manual_seed(6)
+    model = kt.freeze(kt.quantize_(gpt2_model(), overrides={"transformer.wte": "int8:channel"}))
+    loaded = kt.load(gpt2_model(), kt.export(model, tmp_path / "out"))
+    ids = torch.arange(12).reshape(1, 12)
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, model(ids).logits)
+
+
+def test_quantized_caches_are_refused(llama: Path, texts: list[str], tmp_path: Path) -> None:
+    given = {"format": "compressed-tensors", "output": tmp_path / "out", "progress": False}
+    kvant.quantize(llama, "int4:g32", kv_cache="fp8", data=texts, seq_len=64, **given)
+    with pytest.raises(kvant.UnsupportedError, match="keys, values"):
+        kt.load(llama_model(llama), tmp_path / "out")
+
+
 def vit() -> tuple[Any, list[Any]]:
     config = transformers.ViTConfig(
         hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, image_size=32, patch_size=8

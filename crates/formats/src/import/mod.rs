@@ -13,10 +13,11 @@ use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
 
 use crate::format::FormatHandle;
 use crate::format::plain_floats;
-use crate::format::stored::{Catalog, ModuleReader, ModuleTensors, quantization_config};
+use crate::format::stored::{Catalog, ModuleReader, ModuleTensors, not_a_matrix, quantization_config};
 use crate::format::tensors::{self, TENSORS_METHOD, described};
 use kvant_container::{Checkpoint, TensorView};
 use kvant_model::network::{TensorMeta, modality_part};
+use kvant_quant::scheme::TensorScheme;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,6 +50,8 @@ const PARAMETERS: &[&str] = &[
 #[derive(Clone, Debug, Default)]
 pub struct Import<'a> {
     tensors: Vec<ImportedTensor<'a>>,
+    schemes: HashMap<String, TensorScheme>,
+    convolutions: Vec<TensorView<'a>>,
     activations: HashMap<String, StoredActivations>,
     attention: HashMap<usize, StoredAttention>,
     quantizes_cache: bool,
@@ -58,6 +61,21 @@ impl<'a> Import<'a> {
     /// The tensors, in the order of the checkpoint.
     pub fn tensors(&self) -> &[ImportedTensor<'a>] {
         &self.tensors
+    }
+
+    /// The modules whose weights are quantized as config.json states it, with the schemes of these.
+    pub fn schemes(&self) -> &HashMap<String, TensorScheme> {
+        &self.schemes
+    }
+
+    /// The codes of convolutions. They and their scales are among the tensors as they are stored.
+    pub fn convolutions(&self) -> &[TensorView<'a>] {
+        &self.convolutions
+    }
+
+    /// The modules with quantized activations.
+    pub fn all_activations(&self) -> &HashMap<String, StoredActivations> {
+        &self.activations
     }
 
     /// The quantization of a module's activations; `None` if there is none.
@@ -98,6 +116,18 @@ impl<'a> Import<'a> {
 ///
 /// *Invalid* where tensors contradict config.json or each other, *unsupported* for layouts that are not read.
 pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
+    let import = open_with_convolutions(checkpoint)?;
+    match import.convolutions.first() {
+        Some(view) => Err(not_a_matrix(*view)),
+        None => Ok(import),
+    }
+}
+
+/// The same with convolutions, whose codes are not unpacked.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with_convolutions(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
     if let Some(file) = checkpoint.gguf() {
         let tensors = kvant_gguf::model::restore::tensors(checkpoint, file)?;
         return Ok(Import { tensors, ..Import::default() });
@@ -112,6 +142,7 @@ pub fn open(checkpoint: &Checkpoint) -> Result<Import<'_>, ImportError> {
     let builder = Builder { catalog: &catalog, reader: &*reader, parts: HashMap::new(), import: Import::default() };
     let mut import = builder.build()?;
     let described = plain_floats::activations(config.as_ref(), import.tensors.iter().map(|tensor| &tensor.meta))?;
+    import.schemes.extend(described.weights);
     import.activations.extend(described.activations);
     import.attention.extend(described.attention);
     import.quantizes_cache = reader.quantizes_cache() || described.quantizes_cache;
@@ -207,6 +238,12 @@ impl<'c, 'a> Builder<'c, 'a> {
     fn add_module(&mut self, name: &'c str) -> Result<(), ImportError> {
         let module = self.catalog.module(name);
         self.add_activations(&module)?;
+        if let (Some(scheme), Some(codes)) = (self.reader.convolution(&module), module.tensor("weight")) {
+            self.import.schemes.insert(name.to_owned(), scheme);
+            self.import.convolutions.push(codes);
+            self.parts.insert(name, Vec::new());
+            return Ok(());
+        }
         let mut parts = Vec::new();
         for weight in self.reader.weights(&module)? {
             let bound = weight
@@ -214,6 +251,9 @@ impl<'c, 'a> Builder<'c, 'a> {
                 .iter()
                 .map(|layout| layout.bind(self.catalog).map(|matrix| Arc::new(PackedMatrix::Apart(matrix))));
             let matrices = bound.collect::<Result<Vec<_>, _>>()?;
+            if let Some(scheme) = weight.matrices.first().and_then(|layout| layout.scheme) {
+                self.import.schemes.insert(name.to_owned(), scheme);
+            }
             let meta = TensorMeta::new(weight.name, weight.shape, "F32");
             self.import.tensors.push(ImportedTensor { meta, stored: Stored::Packed(matrices) });
             let names = weight

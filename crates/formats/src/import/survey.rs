@@ -194,7 +194,7 @@ impl<'a> Surveyor<'_, 'a> {
             float: float(layout.element),
             bits: bits(layout.element),
             tile: layout.tile,
-            granularity: layout.granularity,
+            granularity: layout.scheme.and_then(|scheme| scheme.granularity()),
             two_stages: layout.two_stages,
             zero_points: has(|content| matches!(content, Content::ZeroPoints { .. })) && !layout.zero_points_optional,
             scales,

@@ -22,6 +22,7 @@ mod quantized;
 mod rounding;
 mod scheme;
 mod smoothing;
+mod stored;
 
 pub use fake::fake_quantize;
 pub use kvant_numeric::kernel::FloatDType;
@@ -37,6 +38,7 @@ pub use quantized::QuantizedMatrix;
 pub use rounding::{InputSums, RoundedMatrix, round};
 pub use scheme::WeightScheme;
 pub use smoothing::{InputStatistics, SmoothingPair, clipped, smoothing_scales};
+pub use stored::StoredModel;
 
 use crate::error::{Error, ErrorKind};
 use kvant_quant::activation::ActivationError;

@@ -50,8 +50,10 @@ fn every_listed_scheme_quantizes_and_fake_quantization_agrees() -> Result<(), Bo
 #[test]
 fn found_parameters_when_given_make_the_same_values() -> Result<(), Box<dyn StdError>> {
     let bytes = numbers(ROWS * COLUMNS);
+    let halves: Vec<u8> = bytes.as_chunks::<4>().0.iter().flat_map(|value| [value[2], value[3]]).collect();
     let matrix = Matrix::new("F32", &bytes, ROWS, COLUMNS)?;
-    for scheme in [
+    let narrow = Matrix::new("BF16", &halves, ROWS, COLUMNS)?;
+    for (matrix, scheme) in [
         "int8:tensor",
         "int4:g32",
         "uint4:g64:zp",
@@ -59,13 +61,18 @@ fn found_parameters_when_given_make_the_same_values() -> Result<(), Box<dyn StdE
         "e4m3:channel",
         "e2m1:g32:e8m0",
         "e4m3:b128x128:f32",
-    ] {
-        let quantized = QuantizedMatrix::nearest(&matrix, &scheme.parse()?)?;
+        "e4m3:b128x128",
+        "e5m2:tensor",
+    ]
+    .into_iter()
+    .flat_map(|scheme| [(&matrix, scheme), (&narrow, scheme)])
+    {
+        let quantized = QuantizedMatrix::nearest(matrix, &scheme.parse()?)?;
         let tensor = quantized.tensor().ok_or("these schemes have codes")?;
         let zero_points = tensor.zero_points().iter().map(|point| *point as f32).collect();
         let given = StaticParameters { scales: tensor.scales().to_vec(), zero_points };
-        assert_eq!(fake_quantize(&matrix, scheme, Some(given.clone()))?, quantized.dequantize(), "{scheme}");
-        let again = QuantizedMatrix::with_parameters(&matrix, &layer_scheme(scheme)?, given)?;
+        assert_eq!(fake_quantize(matrix, scheme, Some(given.clone()))?, quantized.dequantize(), "{scheme}");
+        let again = QuantizedMatrix::with_parameters(matrix, &layer_scheme(scheme)?, given)?;
         assert_eq!(again.tensor(), quantized.tensor(), "{scheme}");
     }
     let error = fake_quantize(&matrix, "int4:g32", Some(StaticParameters { scales: vec![1.0], zero_points: vec![] }));
@@ -269,5 +276,42 @@ fn algorithm_lists_are_taken_apart() -> Result<(), Box<dyn StdError>> {
     assert_eq!(of("kind"), ["transform", "rounding", "correction"]);
     assert_eq!((&items[0]["options"]["clip"], &items[1]["needs"]), (&"off".into(), &"hessian".into()));
     assert!(algorithms_json("gptq,awq").is_err_and(|error| error.hint.is_some()));
+    Ok(())
+}
+
+#[test]
+fn stored_layers_have_their_schemes_and_values() -> Result<(), Box<dyn StdError>> {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/models/nano_llama");
+    let directory = tempfile::tempdir()?;
+    let (layer, source) = ("model.layers.1.mlp.up_proj", Checkpoint::open(model.as_ref())?);
+    let weight = source.tensor(&format!("{layer}.weight")).ok_or("the model has the layer")?;
+    let matrix = Matrix::new(&weight.dtype().to_string(), weight.bytes(), weight.shape()[0], weight.shape()[1])?;
+    for (scheme, format) in
+        [("mxfp4", "quark"), ("int4:g32+int8:channel!dynamic", "compressed-tensors"), ("mx6", "fake")]
+    {
+        let mut job = Job::new(model);
+        job.recipe.scheme = Some(scheme.to_owned());
+        job.sinks.formats = vec![format.parse::<kvant_formats::format::OutputFormat>()?.into()];
+        let output = directory.path().join(format);
+        job.sinks.output = Some(output.clone());
+        job.run(&mut (), &CancelToken::new())?;
+        let stored = StoredModel::open(&output)?;
+        let scheme = layer_scheme(scheme)?;
+        let described = stored.layers()?;
+        assert_eq!(described.as_object().map(|layers| layers.len()), Some(28));
+        assert_eq!(described[layer]["scheme"], scheme.to_string());
+        assert_eq!(described[layer]["is_packed"], format != "fake");
+        let mut found = Vec::new();
+        stored.read(|tensor| {
+            if tensor.name == format!("{layer}.weight") {
+                found = match tensor.dtype {
+                    kvant_container::Dtype::F32 => values(&tensor.bytes),
+                    _ => Matrix::new("BF16", &tensor.bytes, tensor.shape[0], tensor.shape[1])?.to_values(),
+                };
+            }
+            Ok(())
+        })?;
+        assert_eq!(found, QuantizedMatrix::nearest(&matrix, &WeightScheme::Layer(scheme))?.dequantize(), "{format}");
+    }
     Ok(())
 }

@@ -36,7 +36,7 @@ pub struct FakeQuantization {
 pub(crate) struct FakeLayers {
     /// Names of modules, or patterns such as `*.q_proj`.
     pub modules: Vec<String>,
-    /// The scheme of the weights' grid; for information.
+    /// The scheme of the weights' grid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

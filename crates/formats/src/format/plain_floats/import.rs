@@ -8,6 +8,7 @@ use kvant_quant::glob::Glob;
 use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
 use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::import_error::ImportError;
+use kvant_weights::recipe_error::quoted;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -15,6 +16,8 @@ use std::collections::{HashMap, HashSet};
 /// The quantized activations of a fake-quantized checkpoint.
 #[derive(Debug, Default)]
 pub(crate) struct FakeActivations {
+    /// The grids of weights by module.
+    pub weights: HashMap<String, TensorScheme>,
     pub activations: HashMap<String, StoredActivations>,
     pub attention: HashMap<usize, StoredAttention>,
     /// Whether anything of attention is quantized, be it as the output of a layer.
@@ -58,15 +61,18 @@ const MOST_EXPERTS: usize = 1 << 16;
 /// header says.
 struct Modules {
     single: HashSet<String>,
+    /// Those whose weight has three axes: convolutions, or experts after all. No pattern selects them.
+    stacked: HashSet<String>,
     /// The modules of tensors with experts, and how many.
     experts: HashMap<String, usize>,
 }
 
 impl Modules {
     fn of<'t>(tensors: impl Iterator<Item = &'t TensorMeta>) -> Modules {
-        let mut modules = Modules { single: HashSet::new(), experts: HashMap::new() };
+        let mut modules = Modules { single: HashSet::new(), stacked: HashSet::new(), experts: HashMap::new() };
         for tensor in tensors {
             let module = tensor.name.strip_suffix(".weight");
+            modules.stacked.extend(module.filter(|_| tensor.shape.len() == 3).map(str::to_owned));
             match (tensor.shape.as_slice(), module) {
                 (&[experts, rows, columns], _) if rows > 0 && columns > 0 && experts <= MOST_EXPERTS => {
                     modules.experts.insert(module.unwrap_or(&tensor.name).to_owned(), experts);
@@ -88,13 +94,17 @@ impl Modules {
                 let experts = experts.filter(|name| glob.matches(name));
                 self.single.iter().filter(|module| glob.matches(module)).cloned().chain(experts).collect()
             }
-            false if self.single.contains(pattern) || self.has_expert(pattern) => vec![pattern.to_owned()],
+            false if self.is_named(pattern) => vec![pattern.to_owned()],
             false => Vec::new(),
         };
         match found.is_empty() {
             true => Err(wrong(format!("names `{pattern}`, and no layer has that name"))),
             false => Ok(found),
         }
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        self.single.contains(name) || self.stacked.contains(name) || self.has_expert(name)
     }
 
     fn has_expert(&self, name: &str) -> bool {
@@ -119,6 +129,16 @@ fn expert_of(name: &str) -> Option<(String, usize)> {
     }
 }
 
+impl FakeLayers {
+    /// The scheme of the weights, if it is stated.
+    fn grid(&self) -> Result<Option<TensorScheme>, ImportError> {
+        let read = |text: &String| {
+            text.parse().map_err(|_| wrong(format!("states {} as the scheme of weights", quoted(text))))
+        };
+        self.weight.as_ref().map(read).transpose()
+    }
+}
+
 struct PlainFloatsReader<'r> {
     described: &'r FakeQuantization,
     modules: Modules,
@@ -130,6 +150,9 @@ impl PlainFloatsReader<'_> {
         for layers in &self.described.layers {
             for pattern in &layers.modules {
                 for module in self.modules.matching(pattern)? {
+                    if let Some(weight) = layers.grid()? {
+                        self.found.weights.insert(module.clone(), weight);
+                    }
                     let stored = self.activations(layers, &module)?;
                     if !stored.is_empty() {
                         self.found.activations.insert(module, stored);
@@ -213,9 +236,24 @@ mod tests {
         );
         assert_eq!(found("m.experts.2.up", tensors).unwrap(), ["m.experts.2.up"]);
         assert_eq!(found("1.up", tensors).unwrap(), ["1.up"]);
+        assert_eq!(found("up", tensors).unwrap(), ["up"], "the weight of a convolution has three axes too");
         for none in ["m.experts.3.up", "m.experts.02.up", "m.experts.up", "2.up", "m.0.q"] {
             assert!(found(none, tensors).unwrap_err().contains(none), "{none}");
         }
+    }
+
+    #[test]
+    fn schemes_of_weights_are_read() {
+        let tensors = [TensorMeta::new("m.up.weight", [4, 8], "F32")];
+        let read = |weight: &str| {
+            let layers = json!([{"modules": ["*.up"], "weight": weight}]);
+            let config = json!({"kvant_fake_quantization": {"version": 1, "layers": layers}});
+            activations(Some(&config), tensors.iter()).map_err(|error| error.to_string())
+        };
+        let found = read("int4:g4").unwrap();
+        assert_eq!(found.weights["m.up"].to_string(), "int4:g4");
+        assert!(found.activations.is_empty());
+        assert!(read("int9").unwrap_err().contains("`int9`"));
     }
 
     #[test]

@@ -45,6 +45,12 @@ impl ModuleReader for QuarkReader {
         }
     }
 
+    fn convolution(&self, module: &ModuleTensors<'_, '_>) -> Option<TensorScheme> {
+        let is_convolution = is_quantized(module) && module.tensor("weight")?.shape().len() > 2;
+        let scheme = self.config.scheme(module.name).weight.filter(|_| is_convolution)?;
+        (self.config.weight_format == WeightFormat::Real).then_some(scheme)
+    }
+
     fn activations(&self, module: &ModuleTensors<'_, '_>) -> Result<StoredActivations, ImportError> {
         let scheme = self.config.scheme(module.name);
         let input = scheme.input.filter(|_| is_quantized(module)).map(|input| INPUT.read(module, input)).transpose()?;

@@ -102,7 +102,11 @@ impl<'a> ModuleTensors<'_, 'a> {
         let view = self.need(suffix)?;
         match *view.shape() {
             [rows, columns] => Ok((rows, columns)),
-            ref shape => Err(ImportError::invalid(view.name(), format!("shape {shape:?} is not that of a matrix"))),
+            _ => Err(not_a_matrix(view)),
         }
     }
+}
+
+pub(crate) fn not_a_matrix(view: TensorView<'_>) -> ImportError {
+    ImportError::invalid(view.name(), format!("shape {:?} is not that of a matrix", view.shape()))
 }

@@ -6,7 +6,7 @@ use super::scalars;
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::kernel::CodeKind;
-use kvant_quant::scheme::{Granularity, TensorScheme, ZeroPoint};
+use kvant_quant::scheme::{TensorScheme, ZeroPoint};
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{Content, Packing, Part, ScaleEncoding};
 use kvant_weights::weight::{CodeMatrix, Factor, StoredCodes, StoredScales, ZeroPoints};
@@ -38,8 +38,8 @@ pub struct WeightLayout {
     pub element: CodeType,
     /// Rows and columns that share a scale.
     pub tile: (usize, usize),
-    /// The granularity of scales according to config.json, if stated for the layer.
-    pub granularity: Option<Granularity>,
+    /// The scheme according to config.json, if stated for the layer.
+    pub scheme: Option<TensorScheme>,
     /// The tensors.
     pub parts: Vec<Part>,
     /// Whether the scale of the tensor multiplies values, not scales.
@@ -82,7 +82,7 @@ impl WeightLayout {
         let zero_points_optional = zero_point == ZeroPoint::Zero && signed;
         let tile = scheme.granularity()?.tile(rows, columns);
         let layout = WeightLayout::new(element, (rows, columns), tile, parts);
-        Some(WeightLayout { two_stages, zero_points_optional, granularity: scheme.granularity(), ..layout })
+        Some(WeightLayout { two_stages, zero_points_optional, scheme: Some(scheme), ..layout })
     }
 
     /// A weight with one scale for every `tile` of rows and columns.
@@ -97,7 +97,7 @@ impl WeightLayout {
             columns,
             element,
             tile,
-            granularity: None,
+            scheme: None,
             parts,
             two_stages: false,
             zero_points_optional: false,

@@ -8,11 +8,12 @@ pub(crate) mod scalars;
 
 pub(crate) use activations::{GlobalScaleName, ParameterNames};
 pub use activations::{StoredActivation, StoredActivations, StoredAttention};
-pub(crate) use catalog::Catalog;
 pub use catalog::ModuleTensors;
+pub(crate) use catalog::{Catalog, not_a_matrix};
 pub(crate) use layout::found_encoding;
 pub use layout::{CodeType, WeightLayout};
 
+use kvant_quant::scheme::TensorScheme;
 use kvant_weights::import_error::ImportError;
 use serde_json::Value;
 use std::fmt;
@@ -24,6 +25,13 @@ pub trait ModuleReader: fmt::Debug {
     /// # Errors
     /// *Invalid* where the tensors contradict the configuration or each other, *unsupported* for layouts that are not read.
     fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError>;
+
+    /// The scheme of a convolution's weight, whose codes have its shape and whose scales are those of its output channels or of all of
+    /// it. Whether the axis of output channels is the first is known to the model, not to the checkpoint.
+    fn convolution(&self, module: &ModuleTensors<'_, '_>) -> Option<TensorScheme> {
+        let _ = module;
+        None
+    }
 
     /// The quantized activations of a linear layer.
     ///

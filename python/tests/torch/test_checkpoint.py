@@ -1,0 +1,238 @@
+"""Quantized checkpoints read back into float models."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
+from torch import nn  # noqa: E402
+
+import kvant  # noqa: E402
+import kvant.torch as kt  # noqa: E402
+
+
+class Network(nn.Module):
+    """Layers of the kinds that checkpoints hold, and tensors that are not quantized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 32)
+        self.conv1 = nn.Conv1d(32, 32, 3, padding=1)
+        self.conv2 = nn.Conv2d(1, 6, 3, padding=1, stride=2)
+        self.norm = nn.BatchNorm2d(6)
+        self.up = nn.ConvTranspose2d(6, 6, 2, stride=2)
+        self.split = nn.ConvTranspose2d(6, 32, 2, stride=2, groups=2)
+        self.mixed = nn.Linear(32, 32)
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, ids: Any) -> Any:
+        x = self.conv1(self.embed(ids).transpose(1, 2)).unsqueeze(1)
+        x = self.split(self.up(self.norm(self.conv2(x))))
+        return self.head(torch.relu(self.mixed(x.mean(dim=(2, 3)))))
+
+
+@pytest.fixture
+def network() -> Network:
+    torch.manual_seed(3)
+    network = Network()
+    network(torch.randint(0, 20, (4, 10)))
+    return network.eval()
+
+
+@pytest.fixture
+def batches() -> list[Any]:
+    torch.manual_seed(4)
+    return [torch.randint(0, 20, (4, 10)) for _ in range(3)]
+
+
+def fresh() -> Network:
+    """A network with other weights."""
+    torch.manual_seed(99)
+    return Network().eval()
+
+
+EMBEDDING = {nn.Embedding: "int8:channel"}
+CONVOLUTIONS = ["conv1", "conv2", "up", "split", "embed"]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "int8:tensor",
+        "int8:channel",
+        "uint8:channel:zp",
+        "int8:channel+int8:tensor!static",
+        "int8:channel+uint8:tensor:zp!static",
+        "int8:channel+-+int8:tensor!static",
+        "int8:channel+int8:tensor!dynamic",
+        "e4m3:channel",
+        "e5m2:tensor",
+        "e4m3:tensor+e4m3:tensor!static",
+        "e4m3:channel+e4m3:channel!dynamic",
+    ],
+)
+def test_exported_networks_load_with_the_same_outputs(
+    network: Network, batches: list[Any], tmp_path: Path, scheme: str, frozen: bool
+) -> None:
+    kt.quantize_(network, scheme, batches, layer_types={nn.Embedding: scheme})
+    if frozen:
+        kt.freeze(network)
+    for format in ("quark", "fake"):
+        loaded = fresh()
+        assert kt.load(loaded, kt.export(network, tmp_path / format, format)) is loaded
+        assert torch.equal(loaded(batches[1]), network(batches[1])), format
+        ours, theirs = (dict(kt.quantized_modules(model)) for model in (network, loaded))
+        assert ours.keys() == theirs.keys() and len(ours) == 7
+        for name, module in theirs.items():
+            assert type(module) is type(ours[name]) and module.scheme_text == ours[name].scheme_text, name
+            assert torch.equal(module.weight, ours[name].quantized_weight()), name
+            assert not module.weight_quantizer.enabled
+            for side in ("input", "output"):
+                found, expected = (getattr(layer, f"{side}_quantizer") for layer in (module, ours[name]))
+                assert (found is None) == (expected is None)
+                if found is not None:
+                    assert (found.scale is None) == (expected.scale is None)
+                    assert found.scale is None or torch.equal(found.scale, expected.scale)
+
+
+@pytest.mark.parametrize(
+    "scheme", ["mx6+mx6!dynamic", "bfp16", "int4:g4", "int4:channel+mxint8!dynamic", "e2m1:g32:e8m0"]
+)
+def test_floats_on_a_grid_hold_every_scheme_of_every_layer(
+    network: Network, batches: list[Any], tmp_path: Path, scheme: str
+) -> None:
+    kt.quantize_(network, scheme, layer_types={nn.Embedding: scheme}, exclude=["conv2", "up", "split"])
+    with pytest.raises(kvant.UnsupportedError, match="embed"):
+        kt.export(network, tmp_path / "codes")
+    loaded = kt.load(fresh(), kt.export(network, tmp_path / "floats", "fake"))
+    assert torch.equal(loaded(batches[0]), network(batches[0]))
+    assert {name: module.scheme_text for name, module in kt.quantized_modules(loaded)} == {
+        name: module.scheme_text for name, module in kt.quantized_modules(network)
+    }
+
+
+@pytest.mark.parametrize("format", ["quark", "compressed-tensors", "fake"])
+@pytest.mark.parametrize(
+    "scheme",
+    ["int4:g8", "e2m1:g32:e8m0+e2m1:g32:e8m0!dynamic", "W8A8", "fp8", "e2m1:g16:e4m3:f32+e2m1:g16:e4m3:f32!local"],
+)
+def test_linear_layers_load_from_every_format(
+    network: Network, batches: list[Any], tmp_path: Path, scheme: str, format: str
+) -> None:
+    groups = ["mixed", "head"] if scheme == "int4:g8" else ["head"]
+    wanted = dict.fromkeys(groups, scheme)
+    exclude = CONVOLUTIONS if format == "compressed-tensors" else CONVOLUTIONS[:4]
+    if format == "quark" and scheme == "int4:g8":
+        # Eight output channels to a word.
+        network.head, exclude = nn.Linear(32, 16), CONVOLUTIONS
+    target = copy.deepcopy(network)
+    kt.quantize_(network, None, batches, overrides=wanted, layer_types={} if "embed" in exclude else EMBEDDING)
+    loaded = kt.load(target, kt.export(network, tmp_path / "out", format))
+    assert torch.equal(loaded(batches[2]), network(batches[2]))
+    assert isinstance(loaded.head, kt.QuantizedLinear) and type(loaded.conv2) is nn.Conv2d
+
+
+def changed(directory: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> Path:
+    """A checkpoint after a change of its tensors and its quantization_config."""
+    tensors = load_file(directory / "model.safetensors")
+    config = json.loads((directory / "config.json").read_text())
+    change(tensors, config["quantization_config"])
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def narrowed(tensors: dict[str, Any], name: str) -> None:
+    tensors[name] = tensors[name][:-1].contiguous()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t, c: t.pop("conv2.weight_scale"), "conv2"),
+        (lambda t, c: narrowed(t, "conv2.weight_scale"), "conv2.weight_scale: shape"),
+        (lambda t, c: narrowed(t, "up.weight_zero_point"), "up.weight_zero_point: shape"),
+        (lambda t, c: narrowed(t, "up.weight"), "up.weight: shape"),
+        (lambda t, c: narrowed(t, "head.weight"), "head.weight"),
+        (lambda t, c: narrowed(t, "norm.running_mean"), "norm.running_mean: shape"),
+        (lambda t, c: t.pop("norm.running_mean"), "norm.running_mean is missing"),
+        (lambda t, c: t.update({"more.weight": torch.ones(2)}), "no tensor more.weight"),
+        (lambda t, c: t["conv2.weight_scale"].fill_(float("nan")), "conv2.weight: .*NaN"),
+        (lambda t, c: t["head.weight_scale"].fill_(float("inf")), "head.weight: .*infinite"),
+        (lambda t, c: t["conv2.input_scale"].fill_(float("nan")), "conv2"),
+        (lambda t, c: t["head.input_scale"].fill_(-1.0), "head"),
+        (lambda t, c: t.pop("head.input_scale"), "head.input_scale: is missing"),
+        (lambda t, c: t.update({"conv2.weight": t["conv2.weight"].float()}), "conv2.weight is torch.float32"),
+        (lambda t, c: c["global_quant_config"]["weight"].update(dtype="int9"), "int9"),
+        (lambda t, c: c.update(quant_method="other"), "other"),
+    ],
+)
+def test_damaged_checkpoints_are_refused_and_change_nothing(
+    network: Network, batches: list[Any], tmp_path: Path, change: Any, message: str
+) -> None:
+    kt.quantize_(network, "int8:channel+int8:tensor!static", batches, layer_types=EMBEDDING)
+    output = changed(kt.export(network, tmp_path / "out"), change)
+    target = fresh()
+    state = copy.deepcopy(target.state_dict())
+    with pytest.raises((kvant.InvalidError, kvant.UnsupportedError), match=message):
+        kt.load(target, output)
+    assert not list(kt.quantized_modules(target)) and target.state_dict().keys() == state.keys()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in target.state_dict().items())
+
+
+def test_other_models_and_directories_are_refused(network: Network, batches: list[Any], tmp_path: Path) -> None:
+    kt.quantize_(network, "int8:channel", layer_types=EMBEDDING)
+    output = kt.export(network, tmp_path / "out")
+    with pytest.raises(kvant.InvalidError, match="no layer"):
+        kt.load(nn.Sequential(nn.Linear(4, 4)), output)
+    with pytest.raises(kvant.InvalidError, match="not one to quantize"):
+        kt.load(network, output)
+    with pytest.raises(kvant.UsageError, match="device meta"), torch.device("meta"):
+        kt.load(Network(), output)
+    with pytest.raises(kvant.UnsupportedError, match="loaded frozen"):
+        kt.export(kt.load(fresh(), output), tmp_path / "again")
+    again = kt.export(kt.load(fresh(), output), tmp_path / "floats", "fake")
+    assert torch.equal(kt.load(fresh(), again)(batches[0]), network(batches[0]))
+    (tmp_path / "floats only").mkdir()
+    save_file({"weight": torch.ones(4, 4)}, tmp_path / "floats only" / "model.safetensors")
+    with pytest.raises(kvant.UsageError, match="no quantized layers"):
+        kt.load(nn.Linear(4, 4), tmp_path / "floats only")
+    (tmp_path / "pickle").mkdir()
+    torch.save({"weight": torch.ones(4, 4)}, tmp_path / "pickle" / "pytorch_model.bin")
+    with pytest.raises(kvant.KvantError, match="pickle"):
+        kt.load(nn.Linear(4, 4), tmp_path / "pickle")
+
+
+def test_damaged_files_are_refused_and_change_nothing(network: Network, tmp_path: Path) -> None:
+    kt.quantize_(network, "int8:channel", layer_types=EMBEDDING)
+    file = kt.save(network, tmp_path / "saved.safetensors")
+    tensors = load_file(file)
+    narrowed(tensors, "up.weight")
+    described = json.dumps({"up": {"scheme": "int8:channel", "frozen": True}})
+    target = fresh()
+    for metadata, message in ((described, "up.weight: shape"), ('{"up": {}}', "damaged"), ("{", "damaged")):
+        save_file(tensors, tmp_path / "bad.safetensors", metadata={"kvant": metadata})
+        with pytest.raises(kvant.InvalidError, match=message):
+            kt.load(target, tmp_path / "bad.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes(file.read_bytes()[:100])
+    with pytest.raises(kvant.InvalidError, match="damaged"):
+        kt.load(target, tmp_path / "cut.safetensors")
+    with pytest.raises(kvant.UsageError, match="not written by"):
+        save_file(tensors, tmp_path / "other.safetensors")
+        kt.load(target, tmp_path / "other.safetensors")
+    assert not list(kt.quantized_modules(target))
+
+
+def test_codes_of_groups_do_not_have_the_shape_of_convolutions(tmp_path: Path) -> None:
+    model = kt.quantize_(nn.Sequential(nn.Conv2d(8, 8, 1)), "int8:g8")
+    with pytest.raises(kvant.UnsupportedError, match="Conv2d"):
+        kt.export(model, tmp_path / "out")
