@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from kvant import _kvant
+from kvant._errors import InvalidError
 from kvant._events import Listener
 
 if TYPE_CHECKING:
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 
 Text: TypeAlias = "str | Sequence[int]"
 """A text, or its tokens."""
+
+
+# Marks where a message ends that is to be continued; the space shows whether the template trims messages.
+_END = "END_OF_THE_MESSAGE "
 
 
 class Likelihood(NamedTuple):
@@ -113,6 +119,34 @@ class LanguageModel:
     def detokenize(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of tokens."""
         return self._model.detokenize(list(tokens), skip_special_tokens)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The text of the chat template, if the model or its tokenizer has one."""
+        return self._model.chat_template()
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], *, continue_final: bool = False) -> str:
+        """The text of a conversation in the chat template, with its special tokens.
+
+        Args:
+            messages: Messages with `role` and `content`.
+            continue_final: Whether the text ends with the last message, which the model is to continue; otherwise it
+                ends where the model answers.
+
+        Raises:
+            UnsupportedError: There is no chat template.
+            InvalidError: The template refuses the conversation, or leaves out the message to continue.
+        """
+        if not continue_final:
+            return self._model.render_chat(json.dumps(list(messages)), True)
+        *others, final = messages
+        marked = {**final, "content": final["content"] + _END}
+        rendered = self._model.render_chat(json.dumps([*others, marked]), False)
+        before, mark, behind = rendered.rpartition(_END.strip())
+        if not mark or final["content"].strip() not in rendered:
+            raise InvalidError("the chat template leaves out the message to continue", kind="invalid")
+        # Templates that trim messages trim the end of this one, as in transformers.
+        return before if behind.startswith(" ") else before.rstrip()
 
     def loglikelihood(self, pairs: Sequence[tuple[Text, Text]], *, progress: bool = False) -> list[Likelihood]:
         """The likelihood of each second text, given the first. Pairs that are too long lose tokens at their beginning.

@@ -16,6 +16,7 @@ import lm_eval.models  # noqa: F401  The models of the harness, which it looks f
 from lm_eval.api import registry
 from lm_eval.api.model import TemplateLM
 
+from kvant._errors import InvalidError, UnsupportedError
 from kvant._language_model import LanguageModel
 
 __all__ = ["KvantLM"]
@@ -71,6 +72,7 @@ class KvantLM(TemplateLM):  # type: ignore[misc]
             threads=threads,
             max_memory=max_memory,
         )
+        self._tokenizer_path = tokenizer or pretrained
         self._adds_special = True if add_bos_token is None else add_bos_token
         self._prefix_token = prefix_token_id
         self._max_gen_toks = max_gen_toks
@@ -100,7 +102,27 @@ class KvantLM(TemplateLM):  # type: ignore[misc]
     @property
     def tokenizer_name(self) -> str:
         """The name under which the harness keeps requests."""
-        return self._lm.path.replace("/", "__")
+        return self._tokenizer_path.replace("/", "__")
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The text of the chat template, if one is to be applied."""
+        if isinstance(chat_template, str) and chat_template != "default":
+            raise UnsupportedError(
+                f"the chat template {chat_template!r} is not chosen by its name",
+                kind="unsupported",
+                remedy="apply the default one with --apply_chat_template alone",
+            )
+        return self._lm.chat_template if chat_template else None
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """The text of a conversation in the model's chat template; without system messages where it refuses these."""
+        try:
+            return self._lm.apply_chat_template(chat_history, continue_final=not add_generation_prompt)
+        except InvalidError:
+            others = [message for message in chat_history if message["role"] != "system"]
+            if len(others) == len(chat_history):
+                raise
+            return self._lm.apply_chat_template(others, continue_final=not add_generation_prompt)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """The tokens of a text. One that begins with the token before texts gets no other special tokens."""

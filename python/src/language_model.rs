@@ -4,13 +4,14 @@ use crate::run::{Attended, attended};
 use crate::spelling::Spelling;
 use crate::tensor::raised;
 use kvant::{
-    CancelToken, Error, ErrorKind, Events, Finish, GenerateUntil, LanguageModel as Model, ModelFacts, ModelTokenizer,
-    Precision, Sampling, Source, TokenPair,
+    CancelToken, ChatTemplate, Error, ErrorKind, Events, Finish, GenerateUntil, LanguageModel as Model, ModelFacts,
+    ModelTokenizer, Precision, Rendered, Sampling, Source, TokenPair,
 };
 use pyo3::prelude::*;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 /// A model, its tokenizer, and what is known of it. Weights are opened by each call.
 #[pyclass(frozen, module = "kvant._kvant")]
@@ -18,6 +19,8 @@ pub struct LanguageModel {
     model: Model,
     tokenizer: ModelTokenizer,
     facts: ModelFacts,
+    /// Opened when it is first asked for: most calls do not depend on whether it is intact.
+    template: OnceLock<Option<ChatTemplate>>,
 }
 
 #[pymethods]
@@ -45,7 +48,7 @@ impl LanguageModel {
             }
             let facts = model.facts()?;
             let tokenizer = model.tokenizer()?;
-            Ok::<_, Error>(LanguageModel { model, tokenizer, facts })
+            Ok::<_, Error>(LanguageModel { model, tokenizer, facts, template: OnceLock::new() })
         });
         opened.map_err(|error| raised(py, error))
     }
@@ -87,6 +90,27 @@ impl LanguageModel {
     /// The text of tokens.
     fn detokenize(&self, py: Python<'_>, tokens: Vec<u32>, skip_special_tokens: bool) -> PyResult<String> {
         self.tokenizer.decode(&tokens, skip_special_tokens).map_err(|error| raised(py, error.into()))
+    }
+
+    /// The text of the chat template; None without one.
+    fn chat_template(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let template = self.template().map_err(|error| raised(py, error))?;
+        Ok(template.map(|template| template.source().to_owned()))
+    }
+
+    /// A conversation in the chat template, whole or up to where the model answers. `messages` are JSON.
+    fn render_chat(&self, py: Python<'_>, messages: &str, up_to_answer: bool) -> PyResult<String> {
+        let rendered = || {
+            let messages: Vec<serde_json::Value> =
+                serde_json::from_str(messages).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+            let template = self.template()?.ok_or_else(no_template)?;
+            let render = if up_to_answer { ChatTemplate::render_prompt } else { ChatTemplate::render };
+            match render(template, &messages)? {
+                Rendered::Text(text) => Ok(text),
+                Rendered::Refused(why) => Err(Error::new(ErrorKind::Invalid, why)),
+            }
+        };
+        rendered().map_err(|error| raised(py, error))
     }
 
     /// The log-likelihood of each second part given the first, and whether it is the likeliest.
@@ -132,6 +156,21 @@ impl LanguageModel {
         let found = done(py, deliver, move |events, cancel| model.generate_until(&prompts, &options, events, cancel))?;
         Ok(found.into_iter().map(|text| (text.text, text.tokens, finish(text.finish))).collect())
     }
+}
+
+impl LanguageModel {
+    fn template(&self) -> Result<Option<&ChatTemplate>, Error> {
+        if self.template.get().is_none() {
+            let opened = self.model.chat_template()?;
+            self.template.get_or_init(|| opened);
+        }
+        Ok(self.template.get().and_then(Option::as_ref))
+    }
+}
+
+fn no_template() -> Error {
+    let error = Error::new(ErrorKind::Unsupported, "the model has no chat template");
+    error.with_hint(Some("use a model or a tokenizer that has one".to_owned()))
 }
 
 /// Does work and raises its error.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,8 +76,6 @@ def tasks(tmp_path: Path) -> Path:
 @pytest.fixture
 def gpt2(llama: Path, tmp_path: Path) -> Path:
     """A random GPT-2 with learned positions and the tokenizer of the Llama."""
-    import shutil
-
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -91,14 +90,20 @@ def gpt2(llama: Path, tmp_path: Path) -> Path:
     return directory
 
 
-def evaluated(model: str, arguments: dict[str, Any], tasks: Path) -> dict[str, Any]:
+def evaluated(model: str, arguments: dict[str, Any], tasks: Path, **more: Any) -> dict[str, Any]:
     from lm_eval.tasks import TaskManager
 
     import kvant.lm_eval  # noqa: F401
 
     manager = TaskManager(include_path=str(tasks), include_defaults=False)
     found = lm_eval.simple_evaluate(
-        model=model, model_args=arguments, tasks=list(TASKS), task_manager=manager, bootstrap_iters=0, log_samples=True
+        model=model,
+        model_args=arguments,
+        tasks=list(TASKS),
+        task_manager=manager,
+        bootstrap_iters=0,
+        log_samples=True,
+        **more,
     )
     assert found is not None
     return found
@@ -152,3 +157,74 @@ def test_unknown_generation_arguments_are_refused(llama: Path) -> None:
     with pytest.raises(ValueError, match="dtype"):
         KvantLM(str(llama), dtype="int8")
     assert model._options({"until": ".", "temperature": 0.7, "do_sample": False})["temperature"] == 0.0
+
+
+CHAT = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['role'] == 'system' and 'quiet' in message['content'] %}"
+    "{{ raise_exception('no system') }}{% endif %}"
+    "<|{{ message['role'] }}|>\n{{ message['content'] | trim }}{{ eos_token }}\n"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
+@pytest.fixture
+def chat_llama(llama: Path, tmp_path: Path) -> Path:
+    """The Llama with a chat template."""
+    directory = tmp_path / "chat"
+    shutil.copytree(llama, directory)
+    config = json.loads((llama / "tokenizer_config.json").read_text())
+    (directory / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": CHAT}))
+    return directory
+
+
+def test_conversations_are_rendered_as_by_transformers(chat_llama: Path) -> None:
+    from lm_eval.models.huggingface import HFLM
+
+    from kvant.lm_eval import KvantLM
+
+    ours = KvantLM(str(chat_llama))
+    theirs = HFLM(str(chat_llama), dtype="float32", device="cpu")
+    question = {"role": "user", "content": "What is an iterator? "}
+    for system in ("be brief", "be quiet"):
+        history = [{"role": "system", "content": system}, question]
+        asked = ours.apply_chat_template(history)
+        assert asked == theirs.apply_chat_template(history) and asked.endswith("<|assistant|>\n")
+        assert ("brief" in asked) == (system == "be brief") and "quiet" not in asked
+        assert ours.tok_encode(asked) == theirs.tok_encode(asked)
+        for answer in ("It yields", " It yields ", "iterator"):
+            begun = [*history, {"role": "assistant", "content": answer}]
+            text = ours.apply_chat_template(begun, add_generation_prompt=False)
+            assert text == theirs.apply_chat_template(begun, add_generation_prompt=False)
+            assert text.endswith(answer.strip())
+    assert ours.chat_template(True) == theirs.chat_template(True) == CHAT
+    assert ours.tokenizer_name == theirs.tokenizer_name
+    with pytest.raises(kvant.UnsupportedError, match="rag"):
+        ours.chat_template("rag")
+
+
+def test_scores_with_chat_templates_are_those_of_transformers(chat_llama: Path, tasks: Path, tmp_path: Path) -> None:
+    more = {
+        "apply_chat_template": True,
+        "fewshot_as_multiturn": True,
+        "system_instruction": "be brief",
+        "num_fewshot": 0,
+    }
+    ours = evaluated("kvant", {"pretrained": str(chat_llama)}, tasks, **more)
+    theirs = evaluated("hf", {"pretrained": str(chat_llama), "dtype": "float32", "device": "cpu"}, tasks, **more)
+    for task in TASKS:
+        for one, other in zip(ours["samples"][task], theirs["samples"][task], strict=True):
+            assert one["arguments"] == other["arguments"], task
+            flat = [_flat(sample["filtered_resps"]) for sample in (one, other)]
+            assert flat[0] == pytest.approx(flat[1], rel=1e-3, abs=1e-3) or flat[0] == flat[1], task
+    context = ours["samples"]["local_generation"][0]["arguments"][0][0]
+    assert context.startswith("<|endoftext|><|system|>\nbe brief") and context.endswith("<|assistant|>\n")
+    kvant.quantize(chat_llama, "Q8_0", output=tmp_path / "chat.gguf", progress=False)
+    packed = evaluated("kvant", {"pretrained": str(tmp_path / "chat.gguf")}, tasks, **more)
+    for one, other in zip(packed["samples"]["local_choice"], ours["samples"]["local_choice"], strict=True):
+        assert one["arguments"] == other["arguments"]
+
+
+def test_models_without_a_chat_template_say_so(llama: Path, tasks: Path) -> None:
+    with pytest.raises(kvant.UnsupportedError, match="no chat template"):
+        evaluated("kvant", {"pretrained": str(llama)}, tasks, apply_chat_template=True)

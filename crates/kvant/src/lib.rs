@@ -424,6 +424,7 @@ pub use job::{
     Recipe, Sensitivity, Sinks, Source, SourceKind, Verification,
 };
 pub use kvant_container::Remedy;
+pub use kvant_data::calibration::{ChatTemplate, Rendered};
 pub use kvant_data::tokenizer::ModelTokenizer;
 pub use kvant_forward::evaluation::Likelihood;
 pub use kvant_forward::generation::{Finish, Sampling};

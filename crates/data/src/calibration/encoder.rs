@@ -79,7 +79,7 @@ impl Encoder {
     /// The hash of the chat template, where it was applied.
     pub(super) fn template_hash(&self) -> Option<String> {
         let template = self.tools.as_ref()?.template.as_ref()?.as_ref()?;
-        (self.templated > 0).then(|| template.hash().to_owned())
+        (self.templated > 0).then(|| template.hash())
     }
 
     /// The tokens of a document: of a sample no more than the longest length.

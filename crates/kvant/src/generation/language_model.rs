@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter, Stage, Unit};
 use crate::job::{Limits, Precision, Source};
 use crate::paths::{MODEL, refuse_missing};
+use kvant_data::calibration::ChatTemplate;
 use kvant_data::tokenizer::ModelTokenizer;
 use kvant_forward::evaluation::{Likelihood, ScoredSequence, likelihoods};
 use kvant_forward::forward::Decoder;
@@ -94,6 +95,14 @@ impl LanguageModel {
     /// A missing or unsupported tokenizer.
     pub fn tokenizer(&self) -> Result<ModelTokenizer, Error> {
         Ok(ModelTokenizer::open(self.tokenizer.as_deref().unwrap_or(&self.source.model))?)
+    }
+
+    /// The chat template; `None` where there is none.
+    ///
+    /// # Errors
+    /// A template that cannot be read.
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>, Error> {
+        Ok(ChatTemplate::open(self.tokenizer.as_deref().unwrap_or(&self.source.model))?)
     }
 
     /// The facts about the model. Reads headers only.

@@ -28,7 +28,7 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: Vec<(String, String)>,
     file: PathBuf,
-    hash: String,
+    source: String,
 }
 
 /// The result of rendering a conversation.
@@ -48,19 +48,23 @@ impl ChatTemplate {
     /// Files that cannot be read, and templates that are not understood.
     pub fn open(model: &Path) -> Result<Option<ChatTemplate>, CalibrationDataError> {
         let Some(Found { file, source, special_tokens }) = found::find(model)? else { return Ok(None) };
-        let hash = format!("{:032x}", xxh3_128(source.as_bytes()));
         let unusable = |error: &Error| CalibrationDataError::Template {
             file: file.clone(),
             message: message("the chat template", error),
         };
         let mut environment = environment().map_err(|error| unusable(&error))?;
         environment.add_template_owned(NAME, without_generation_tags(&source)).map_err(|error| unusable(&error))?;
-        Ok(Some(ChatTemplate { environment, special_tokens, file, hash }))
+        Ok(Some(ChatTemplate { environment, special_tokens, file, source }))
     }
 
     /// The XXH3 hash of its text.
-    pub(super) fn hash(&self) -> &str {
-        &self.hash
+    pub(super) fn hash(&self) -> String {
+        format!("{:032x}", xxh3_128(self.source.as_bytes()))
+    }
+
+    /// Its text.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// Renders a conversation whole, without asking for an answer.
@@ -68,7 +72,7 @@ impl ChatTemplate {
     /// # Errors
     ///
     /// A template that does not come to an end.
-    pub(super) fn render(&self, messages: &[serde_json::Value]) -> Result<Rendered, CalibrationDataError> {
+    pub fn render(&self, messages: &[serde_json::Value]) -> Result<Rendered, CalibrationDataError> {
         self.rendered(messages, false)
     }
 
