@@ -152,8 +152,7 @@ class KvantQuantizer(HfQuantizer):  # type: ignore[misc]
             module = model.get_submodule(name.rpartition(".")[0])
             module.weight = torch.nn.Parameter(torch.empty_like(weight, device=module.weight.device))
         modules = float_layers(model, self._stored.layers, self._name_in)
-        parts = {part for layer in self._stored.layers.values() for part in layer.parts}
-        self._stored.restore(modules, self._stored.read(parts.__contains__))()
+        self._stored.restore(modules, self._stored.read(modules, layers_only=True))()
         return model
 
     def is_serializable(self, *args: Any, **kwargs: Any) -> bool:

@@ -129,6 +129,7 @@ class StoredCheckpoint:
 
     Attributes:
         layers: Its quantized layers by name.
+        parts: The tensors that their weights are read from.
 
     Raises:
         UsageError: Nothing in the checkpoint is quantized.
@@ -145,16 +146,25 @@ class StoredCheckpoint:
                 f"{os.fspath(directory)} describes no quantized layers",
                 "load its weights as those of a float model: they are ones, or on the grid of a weight-only scheme",
             )
+        self.parts = {part for layer in self.layers.values() for part in layer.parts}
 
-    def read(self, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Tensor]:
-        """The tensors of the float model; codes of convolutions as they are stored."""
+    def read(self, modules: Mapping[str, Any], *, layers_only: bool = False) -> dict[str, Tensor]:
+        """The tensors of the float model; codes of convolutions as they are stored.
+
+        Args:
+            modules: The layers that they are for. Values of codes get the types of their weights.
+            layers_only: Whether other tensors are left out.
+        """
+        packed = {f"{name}.weight": name for name, layer in self.layers.items() if layer.is_packed}
         tensors: dict[str, Tensor] = {}
 
         def deliver(name: str, dtype: str, shape: list[int], data: numpy.typing.NDArray[numpy.uint8]) -> None:
-            if wanted(name):
-                if dtype not in _DTYPES:
-                    raise UnsupportedError(f"{name}: numbers of type {dtype} are not read", kind="unsupported")
-                tensors[name] = torch.from_numpy(data).view(_DTYPES[dtype]).reshape(shape)
+            if layers_only and name not in self.parts:
+                return
+            if dtype not in _DTYPES:
+                raise UnsupportedError(f"{name}: numbers of type {dtype} are not read", kind="unsupported")
+            tensor = torch.from_numpy(data).view(_DTYPES[dtype]).reshape(shape)
+            tensors[name] = tensor.to(modules[packed[name]].weight.dtype) if name in packed else tensor
 
         self._stored.read(deliver)
         return tensors
@@ -174,10 +184,9 @@ def load_checkpoint(model: nn.Module, directory: StrPath) -> None:
     """Makes a float model the quantized one of a checkpoint, in place; one that does not fit changes nothing."""
     stored = StoredCheckpoint(directory)
     modules = float_layers(model, stored.layers)
-    tensors = stored.read()
+    tensors = stored.read(modules)
     apply = stored.restore(modules, tensors)
-    of_layers = {part for layer in stored.layers.values() for part in layer.parts}
-    others = {name: tensor for name, tensor in tensors.items() if name not in of_layers}
+    others = {name: tensor for name, tensor in tensors.items() if name not in stored.parts}
     check_state(model, others, {f"{name}.weight" for name in modules})
     model.load_state_dict(others, strict=False)
     apply()

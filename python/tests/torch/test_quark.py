@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,3 +65,25 @@ def test_frozen_weights_and_outputs_equal_quarks(kind: str, name: str) -> None:
     assert not torch.equal(ours.layer.weight, before)
     x = sample()
     assert torch.equal(ours(x), theirs(x)), "outputs"
+
+
+@pytest.mark.parametrize("name", list(quark_schemes(0)))
+def test_exports_of_quark_load_with_its_outputs(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from quark.torch import ModelQuantizer, export_safetensors
+    from quark.torch.quantization.config.config import QConfig, QLayerConfig
+
+    def llama(seed: int) -> Any:
+        torch.manual_seed(seed)
+        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=96, **sizes)).eval()
+
+    batch = {"input_ids": torch.arange(60).reshape(2, 30)}
+    _, weight, given = quark_schemes(0)[name]
+    config = QConfig(global_quant_config=QLayerConfig(weight=weight, input_tensors=given), exclude=["lm_head"])
+    quantizer = ModelQuantizer(config)
+    theirs = quantizer.freeze(quantizer.quantize_model(llama(1), [batch]))
+    expected = theirs(**batch).logits.detach()
+    export_safetensors(theirs, str(tmp_path / "out"))
+    ours = kt.load(llama(2), tmp_path / "out")
+    assert torch.equal(ours(**batch).logits, expected)

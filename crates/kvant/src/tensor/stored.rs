@@ -10,7 +10,7 @@ use kvant_quant::scheme::{LayerScheme, TensorScheme};
 use kvant_weights::band::Band;
 use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// A checkpoint of any format that Kvant reads.
@@ -68,14 +68,14 @@ fn layers(import: &Import<'_>) -> Result<Value, Error> {
         }
         Stored::Plain(_) => None,
     });
-    let packed: Vec<(&str, &[_])> = weights.collect();
+    let packed: BTreeMap<&str, &[_]> = weights.collect();
     let convolutions: BTreeSet<&str> =
         import.convolutions().iter().filter_map(|codes| codes.name().strip_suffix(".weight")).collect();
     let names = import.schemes().keys().chain(import.all_activations().keys()).map(String::as_str);
-    let names: BTreeSet<&str> = names.chain(packed.iter().map(|(name, _)| *name)).collect();
+    let names: BTreeSet<&str> = names.chain(packed.keys().copied()).collect();
     let mut described = Map::new();
     for name in names {
-        let matrices = packed.iter().find(|(known, _)| *known == name).map(|(_, matrices)| *matrices);
+        let matrices = packed.get(name);
         let stated = import.schemes().get(name).copied();
         let weight = stated.or_else(|| scheme_of(matrices?.first()?)).ok_or_else(|| unknown(name))?;
         let activations = import.activations(name).cloned().unwrap_or_default();
@@ -110,8 +110,7 @@ fn parameters(layer: &str, activation: Option<StoredActivation>) -> Result<Value
     let Some(found) = activation.and_then(|activation| activation.parameters) else { return Ok(Value::Null) };
     let is_scale = |scale: &f32| scale.is_finite() && *scale > 0.0;
     if !found.scales.iter().all(is_scale) || !found.zero_points.iter().all(|point| point.is_finite()) {
-        let message =
-            format!("layer {layer}: a static scale or zero point of its activations is no number that can be one");
+        let message = format!("layer {layer}: a static scale of its activations is not above zero, or not finite");
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(json!({ "scales": found.scales, "zero_points": found.zero_points }))
