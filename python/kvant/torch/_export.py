@@ -44,12 +44,14 @@ def export(model: nn.Module, output: StrPath, format: str = "quark") -> Path:
         The directory.
 
     Raises:
-        UsageError: The directory exists, or the model is not quantized.
+        UsageError: The directory exists, or the model is not quantized or a layer itself.
         UnsupportedError: The format has no place for a layer's type or scheme, or the model was loaded frozen: its
             codes are not kept.
     """
     directory = Path(output)
     layers = _layers_to_write(model, directory)
+    if "" in layers:
+        raise usage_error("the model is a layer itself, which has no name", "put it into a model: nn.Sequential(layer)")
     tensors = _other_tensors(model, layers)
     config = _config(model)
     if set(_tied(model).values()) & {f"{name}.weight" for name in layers}:

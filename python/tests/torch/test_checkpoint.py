@@ -234,5 +234,10 @@ def test_damaged_files_are_refused_and_change_nothing(network: Network, tmp_path
 
 def test_codes_of_groups_do_not_have_the_shape_of_convolutions(tmp_path: Path) -> None:
     model = kt.quantize_(nn.Sequential(nn.Conv2d(8, 8, 1)), "int8:g8")
-    with pytest.raises(kvant.UnsupportedError, match="Conv2d"):
+    with pytest.raises(kvant.UnsupportedError, match="layer 0: it is a Conv2d"):
         kt.export(model, tmp_path / "out")
+
+
+def test_layers_alone_have_no_name_in_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(kvant.UsageError, match="layer itself"):
+        kt.export(kt.quantize_(nn.Linear(8, 8), "int8:channel"), tmp_path / "out")
