@@ -3,18 +3,14 @@
 OMP_NUM_THREADS=2 python benches/gptq.py
 """
 
-import json
-import resource
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from peers import compare, measured
 
 LAYERS, TOKENS, BATCHES = 4, 512, 16
 
@@ -97,36 +93,15 @@ def quark_s(model: Any, tokens: list[torch.Tensor], directory: Path) -> Callable
     return run
 
 
-def measured(name: str) -> dict[str, Any]:
-    """Seconds, and the growth of the largest memory in MB."""
+def measure(name: str) -> dict[str, Any]:
+    """Measures a tool."""
     model = decoder()
     tokens = [torch.randint(0, 4096, (1, TOKENS)) for _ in range(BATCHES)]
     with tempfile.TemporaryDirectory() as directory, torch.no_grad():
         model(tokens[0])
-        run = {"kvant": kvant_s, "checkpoint": file_s, "quark": quark_s}[name](model, tokens, Path(directory))
-        before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-        run()
-        seconds = time.perf_counter() - begun
-    return {"seconds": seconds, "memory": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
-
-
-def main() -> None:
-    """Measures each in a separate process, alternating, and prints the best of two."""
-    if len(sys.argv) > 1:
-        print(json.dumps(measured(sys.argv[1])))
-        return
-    best: dict[str, Any] = {}
-    for name in ("kvant", "checkpoint", "quark") * 2:
-        run = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True)
-        if run.returncode:
-            print(f"{name}: {run.stderr.strip().splitlines()[-1]}")
-            continue
-        found = json.loads(run.stdout.strip().splitlines()[-1])
-        if name not in best or found["seconds"] < best[name]["seconds"]:
-            best[name] = found
-    for name, found in best.items():
-        print(f"{name}: {found['seconds']:.1f} s, {found['memory']:.0f} MB more")
+        tool = {"kvant": kvant_s, "checkpoint": file_s, "quark": quark_s}[name]
+        return measured(tool(model, tokens, Path(directory)))
 
 
 if __name__ == "__main__":
-    main()
+    compare(__file__, measure, ("kvant", "checkpoint", "quark"), rounds=2)

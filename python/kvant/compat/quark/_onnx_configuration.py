@@ -136,136 +136,50 @@ class QTensorConfig:
         self.data_type = data_type
 
 
-class Int8Spec(QTensorConfig):
-    """int8, symmetric."""
+def _spec(
+    name: str,
+    kind: type[DataType],
+    is_symmetric: bool = True,
+    scales: ScaleType = ScaleType.Float32,
+    method: CalibMethod = CalibMethod.Percentile,
+) -> type[QTensorConfig]:
+    """A class of specifications with defaults."""
 
-    def __init__(
-        self,
-        symmetric: bool = True,
-        scale_type: ScaleType = ScaleType.Float32,
-        calibration_method: CalibMethod = CalibMethod.Percentile,
-        quant_granularity: QuantGranularity = QuantGranularity.Tensor,
-        data_type: type[DataType] = Int8,
-    ) -> None:
-        super().__init__(symmetric, scale_type, calibration_method, quant_granularity, data_type)
+    class Spec(QTensorConfig):
+        def __init__(
+            self,
+            symmetric: bool = is_symmetric,
+            scale_type: ScaleType = scales,
+            calibration_method: CalibMethod = method,
+            quant_granularity: QuantGranularity = QuantGranularity.Tensor,
+            data_type: type[DataType] = kind,
+        ) -> None:
+            super().__init__(symmetric, scale_type, calibration_method, quant_granularity, data_type)
 
-
-class XInt8Spec(Int8Spec):
-    """int8 with scales of powers of two."""
-
-    def __init__(
-        self,
-        symmetric: bool = True,
-        scale_type: ScaleType = ScaleType.PowerOf2,
-        calibration_method: CalibMethod = CalibMethod.MinMSE,
-        quant_granularity: QuantGranularity = QuantGranularity.Tensor,
-        data_type: type[DataType] = Int8,
-    ) -> None:
-        super().__init__(symmetric, scale_type, calibration_method, quant_granularity, data_type)
+    Spec.__name__ = Spec.__qualname__ = name
+    Spec.__doc__ = kind.__doc__
+    return Spec
 
 
-class UInt8Spec(QTensorConfig):
-    """uint8, asymmetric."""
-
-    def __init__(
-        self,
-        symmetric: bool = False,
-        scale_type: ScaleType = ScaleType.Float32,
-        calibration_method: CalibMethod = CalibMethod.Percentile,
-        quant_granularity: QuantGranularity = QuantGranularity.Tensor,
-        data_type: type[DataType] = UInt8,
-    ) -> None:
-        super().__init__(symmetric, scale_type, calibration_method, quant_granularity, data_type)
-
-
-class Int16Spec(QTensorConfig):
-    """int16, symmetric."""
-
-    def __init__(
-        self,
-        symmetric: bool = True,
-        scale_type: ScaleType = ScaleType.Float32,
-        calibration_method: CalibMethod = CalibMethod.Percentile,
-        quant_granularity: QuantGranularity = QuantGranularity.Tensor,
-        data_type: type[DataType] = Int16,
-    ) -> None:
-        super().__init__(symmetric, scale_type, calibration_method, quant_granularity, data_type)
-
-
-class UInt16Spec(QTensorConfig):
-    """uint16, asymmetric."""
-
-    def __init__(
-        self,
-        symmetric: bool = False,
-        scale_type: ScaleType = ScaleType.Float32,
-        calibration_method: CalibMethod = CalibMethod.Percentile,
-        quant_granularity: QuantGranularity = QuantGranularity.Tensor,
-        data_type: type[DataType] = UInt16,
-    ) -> None:
-        super().__init__(symmetric, scale_type, calibration_method, quant_granularity, data_type)
-
-
-class Int32Spec(QTensorConfig):
-    """int32, symmetric."""
-
-    def __init__(
-        self,
-        symmetric: bool = True,
-        scale_type: ScaleType = ScaleType.Float32,
-        calibration_method: CalibMethod = CalibMethod.Percentile,
-        quant_granularity: QuantGranularity = QuantGranularity.Tensor,
-        data_type: type[DataType] = Int32,
-    ) -> None:
-        super().__init__(symmetric, scale_type, calibration_method, quant_granularity, data_type)
-
-
-class UInt32Spec(QTensorConfig):
-    """uint32, asymmetric."""
-
-    def __init__(
-        self,
-        symmetric: bool = False,
-        scale_type: ScaleType = ScaleType.Float32,
-        calibration_method: CalibMethod = CalibMethod.Percentile,
-        quant_granularity: QuantGranularity = QuantGranularity.Tensor,
-        data_type: type[DataType] = UInt32,
-    ) -> None:
-        super().__init__(symmetric, scale_type, calibration_method, quant_granularity, data_type)
-
-
-class _FloatSpec(QTensorConfig):
-    """A type without calibrated scales."""
-
-    default: type[DataType]
-
-    def __init__(
-        self,
-        symmetric: bool = True,
-        scale_type: ScaleType = ScaleType.Float32,
-        calibration_method: CalibMethod = CalibMethod.MinMax,
-        quant_granularity: QuantGranularity = QuantGranularity.Tensor,
-        data_type: type[DataType] | None = None,
-    ) -> None:
-        super().__init__(symmetric, scale_type, calibration_method, quant_granularity, data_type or self.default)
-
-
-def _float_spec(kind: type[DataType]) -> type[_FloatSpec]:
-    return type(f"{kind.__name__}Spec", (_FloatSpec,), {"default": kind, "__doc__": kind.__doc__})
-
-
-BFloat16Spec = _float_spec(BFloat16)
-Float16Spec = _float_spec(Float16)
-BFP16Spec = _float_spec(BFP16)
-MX4Spec = _float_spec(MX4)
-MX6Spec = _float_spec(MX6)
-MX9Spec = _float_spec(MX9)
-MXFP4E2M1Spec = _float_spec(MXFP4E2M1)
-MXFP6E2M3Spec = _float_spec(MXFP6E2M3)
-MXFP6E3M2Spec = _float_spec(MXFP6E3M2)
-MXFP8E4M3Spec = _float_spec(MXFP8E4M3)
-MXFP8E5M2Spec = _float_spec(MXFP8E5M2)
-MXInt8Spec = _float_spec(MXInt8)
+Int8Spec = _spec("Int8Spec", Int8)
+XInt8Spec = _spec("XInt8Spec", Int8, scales=ScaleType.PowerOf2, method=CalibMethod.MinMSE)
+UInt8Spec = _spec("UInt8Spec", UInt8, is_symmetric=False)
+Int16Spec = _spec("Int16Spec", Int16)
+UInt16Spec = _spec("UInt16Spec", UInt16, is_symmetric=False)
+Int32Spec = _spec("Int32Spec", Int32)
+UInt32Spec = _spec("UInt32Spec", UInt32, is_symmetric=False)
+BFloat16Spec = _spec("BFloat16Spec", BFloat16, method=CalibMethod.MinMax)
+Float16Spec = _spec("Float16Spec", Float16, method=CalibMethod.MinMax)
+BFP16Spec = _spec("BFP16Spec", BFP16, method=CalibMethod.MinMax)
+MX4Spec = _spec("MX4Spec", MX4, method=CalibMethod.MinMax)
+MX6Spec = _spec("MX6Spec", MX6, method=CalibMethod.MinMax)
+MX9Spec = _spec("MX9Spec", MX9, method=CalibMethod.MinMax)
+MXFP4E2M1Spec = _spec("MXFP4E2M1Spec", MXFP4E2M1, method=CalibMethod.MinMax)
+MXFP6E2M3Spec = _spec("MXFP6E2M3Spec", MXFP6E2M3, method=CalibMethod.MinMax)
+MXFP6E3M2Spec = _spec("MXFP6E3M2Spec", MXFP6E3M2, method=CalibMethod.MinMax)
+MXFP8E4M3Spec = _spec("MXFP8E4M3Spec", MXFP8E4M3, method=CalibMethod.MinMax)
+MXFP8E5M2Spec = _spec("MXFP8E5M2Spec", MXFP8E5M2, method=CalibMethod.MinMax)
+MXInt8Spec = _spec("MXInt8Spec", MXInt8, method=CalibMethod.MinMax)
 
 
 @dataclass(eq=False)
