@@ -62,20 +62,22 @@ class _Call:
     spec: Any
     outputs: list[Any] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    output_versions: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         call = cls(*pytree.tree_flatten((args, kwargs)))
-        call.versions = call.current_versions()
+        call.versions = _versions(call.arguments)
         return call
-
-    def current_versions(self) -> list[int]:
-        """Numbers that change when arguments are changed in place."""
-        return [argument._version for argument in self.arguments if isinstance(argument, Tensor)]
 
     def run(self, block: nn.Module) -> None:
         args, kwargs = pytree.tree_unflatten(self.arguments, self.spec)
         self.outputs = pytree.tree_leaves(block(*args, **kwargs))
+
+
+def _versions(values: list[Any]) -> list[int]:
+    """Numbers that change when tensors are changed in place."""
+    return [value._version if isinstance(value, Tensor) and not value.is_inference() else 0 for value in values]
 
 
 @dataclass
@@ -157,17 +159,17 @@ class Walk:
     def _hooks(self, stage: Stage, show: Seen) -> list[Any]:
         left = stage.calls
 
-        def hook(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-            def see(_: nn.Module, args: tuple[Any, ...]) -> None:
+        def hook(name: str) -> Callable[..., None]:
+            def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
                 nonlocal left
-                show(name, args[0])
+                show(name, input_of(args, kwargs))
                 left -= 1
                 if left == 0 and stage.chain is None:
                     raise Reached
 
             return see
 
-        return [self._modules[name].register_forward_pre_hook(hook(name)) for name in stage.layers]
+        return [self._modules[name].register_forward_pre_hook(hook(name), with_kwargs=True) for name in stage.layers]
 
 
 def _stages(calibration: Calibration, modules: dict[str, nn.Module]) -> list[Stage]:
@@ -175,7 +177,7 @@ def _stages(calibration: Calibration, modules: dict[str, nn.Module]) -> list[Sta
     stage."""
     blocks = _blocks(calibration.model, modules)
     trace = _Trace(calibration, modules, set(blocks.values()))
-    chains = {listed: _chain(trace, listed) for listed in {block.rpartition(".")[0] for block in blocks.values()}}
+    chains = {listed: _chain(trace, listed, set(blocks.values())) for listed in trace.lists}
     stages: dict[str, Stage] = {}
     outside = ""
     for name, count in trace.layers.items():
@@ -204,85 +206,120 @@ def _blocks(model: nn.Module, layers: Iterable[str]) -> dict[str, str]:
 
 
 class _Trace:
-    """What one batch calls.
+    """What the batches call.
 
     Attributes:
-        layers: The number of calls of each layer, in the order of first calls.
-        blocks: The calls of each block, with its module.
-        changing: Lists with blocks that change their arguments in place.
+        layers: The greatest number of calls of each layer with one batch, in the order of first calls.
+        blocks: The calls of each block with the first batch, with its module.
+        lists: The lists that the blocks belong to.
+        changing: Lists with blocks that change their arguments in place, or that batches call in different orders.
     """
 
     def __init__(self, calibration: Calibration, layers: dict[str, nn.Module], blocks: set[str]) -> None:
         self.layers: dict[str, int] = {}
         self.blocks: dict[str, tuple[nn.Module, list[_Call]]] = {}
+        self.lists = {block.rpartition(".")[0] for block in blocks}
         self.changing: set[str] = set()
-        lists = {block.rpartition(".")[0] for block in blocks}
+        self._calls: dict[str, int] = {}
+        self._order: list[str] = []
+        self._is_first = True
         handles = [module.register_forward_pre_hook(self._count(name)) for name, module in layers.items()]
-        for listed in lists:
+        for listed in self.lists:
             for place, block in calibration.model.get_submodule(listed).named_children():
                 before, after = self._record(f"{listed}.{place}")
                 handles.append(block.register_forward_pre_hook(before, with_kwargs=True))
                 handles.append(block.register_forward_hook(after))
         try:
-            calibration.run(calibration.batches[0])
+            self._run(calibration)
         finally:
             for handle in handles:
                 handle.remove()
 
+    def _run(self, calibration: Calibration) -> None:
+        first: list[str] = []
+        for batch in calibration.batches:
+            self._calls, self._order = {}, []
+            calibration.run(batch)
+            for name, count in self._calls.items():
+                self.layers[name] = max(self.layers.get(name, 0), count)
+            first = self._order if self._is_first else first
+            self._is_first = False
+            for listed in self.lists:
+                if [name for name in self._order if name.rpartition(".")[0] == listed] != [
+                    name for name in first if name.rpartition(".")[0] == listed
+                ]:
+                    self.changing.add(listed)
+
     def _count(self, name: str) -> Callable[[nn.Module, Any], None]:
         def count(_: nn.Module, args: Any) -> None:
-            self.layers[name] = self.layers.get(name, 0) + 1
+            self._calls[name] = self._calls.get(name, 0) + 1
 
         return count
 
     def _record(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
         def before(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self.blocks.setdefault(name, (block, []))[1].append(_Call.of(args, kwargs))
+            self._order.append(name)
+            if self._is_first:
+                self.blocks.setdefault(name, (block, []))[1].append(_Call.of(args, kwargs))
 
         def after(block: nn.Module, args: Any, outputs: Any) -> None:
+            if not self._is_first:
+                return
             call = self.blocks[name][1][-1]
             call.outputs = pytree.tree_leaves(outputs)
-            if call.current_versions() != call.versions:
+            call.output_versions = _versions(call.outputs)
+            if _versions(call.arguments) != call.versions:
                 self.changing.add(name.rpartition(".")[0])
 
         return before, after
 
 
-def _chain(trace: _Trace, listed: str) -> _Chain | None:
-    """The blocks of a list as a chain; None if one of them reads what cannot be traced to the one before it."""
-    called = [(block, calls) for name, (block, calls) in trace.blocks.items() if name.rpartition(".")[0] == listed]
+def _chain(trace: _Trace, listed: str, wanted: set[str]) -> _Chain | None:
+    """The blocks of a list as a chain; None if one of them is not called once with each batch, or reads what cannot be
+    traced to the one before it."""
+    found = {name: called for name, called in trace.blocks.items() if name.rpartition(".")[0] == listed}
+    if not {name for name in wanted if name.rpartition(".")[0] == listed} <= found.keys():
+        return None
+    called = list(found.values())
     if listed in trace.changing or any(len(calls) != 1 for _, calls in called):
         return None
     calls = [calls[0] for _, calls in called]
     sources: list[list[_Source]] = [[]]
     for before, call in zip(calls, calls[1:], strict=False):
-        found = [_source(argument, before, calls[0], place) for place, argument in enumerate(call.arguments)]
-        if not any(source is not None and source.output is not None for source in found):
+        traced = [_source(call, place, before, calls[0]) for place in range(len(call.arguments))]
+        known = [source for source in traced if source is not None]
+        if len(known) != len(traced) or not any(source.output is not None for source in known):
             return None
-        sources.append([source for source in found if source is not None])
-        if len(sources[-1]) != len(found):
-            return None
+        sources.append(known)
     return _Chain([block for block, _ in called], sources, [call.spec for call in calls])
 
 
-def _source(argument: Any, before: _Call, first: _Call, place: int) -> _Source | None:
-    """Where an argument comes from; None if that is not known."""
+def _source(call: _Call, place: int, before: _Call, first: _Call) -> _Source | None:
+    """Where an argument comes from, as it was; None if that is not known."""
+    argument = call.arguments[place]
     if isinstance(argument, Tensor):
         for index, output in enumerate(before.outputs):
-            if output is argument:
+            if output is argument and before.output_versions[index] == call.versions[place]:
                 return _Source(output=index)
         for index, other in enumerate(first.arguments):
-            if other is argument:
+            if other is argument and first.versions[index] == call.versions[place]:
                 return _Source(first=index)
         return None
-    if (
-        place < len(first.arguments)
-        and type(first.arguments[place]) is type(argument)
-        and first.arguments[place] == argument
-    ):
-        return _Source(first=place)
-    is_constant = argument is None or isinstance(argument, bool | str | torch.dtype | torch.device)
-    return _Source(constant=argument) if is_constant else None
+    # Other objects may hold a state that each run would change.
+    if argument is not None and type(argument) not in _PLAIN:
+        return None
+    if place < len(first.arguments) and type(first.arguments[place]) is type(argument):
+        return _Source(first=place) if first.arguments[place] == argument else None
+    return _Source(constant=argument) if argument is None else None
+
+
+_PLAIN = (bool, int, float, str, torch.dtype, torch.device)
+
+
+def input_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The input of a call of a layer."""
+    found: Tensor = args[0] if args else kwargs["x"] if "x" in kwargs else kwargs["input"]
+    return found
 
 
 def _captured(block: nn.Module, calibration: Calibration) -> list[_Call]:

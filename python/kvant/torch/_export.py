@@ -19,7 +19,7 @@ from kvant._errors import UnsupportedError, usage_error
 from kvant._tensors import _weight
 from kvant._types import StrPath
 from kvant.torch._checkpoint import check_state, float_layers, load_checkpoint, make_quantized
-from kvant.torch._modules import TensorQuantizer, quantized_class, quantized_modules
+from kvant.torch._modules import TensorQuantizer, leave_fast_path, quantized_class, quantized_modules
 from kvant.torch._rounding import codes_of
 from kvant.torch._runs import of_layer
 from kvant.torch._schemes import layer_scheme
@@ -82,7 +82,7 @@ def _fake_quantization(layers: Mapping[str, Any]) -> dict[str, Any]:
                 continue
             layer[side] = quantizer.scheme.timed
             if quantizer.scale is not None:
-                parameters = {"scales": quantizer.scale.reshape(-1).tolist()}
+                parameters = {"scales": quantizer.current_scale.reshape(-1).tolist()}
                 if quantizer.zero_point is not None:
                     parameters["zero_points"] = quantizer.zero_point.reshape(-1).float().tolist()
                 static[f"{side}:{name}"] = parameters
@@ -255,6 +255,7 @@ def load(model: nn.Module, path: StrPath) -> nn.Module:
         load_checkpoint(model, path)
     else:
         _load_file(model, path)
+    leave_fast_path(model)
     return model
 
 
@@ -295,8 +296,8 @@ def _place(module: Any, name: str, tensors: dict[str, Tensor]) -> None:
         quantizer = getattr(module, f"{role}_quantizer")
         if quantizer is None:
             continue
-        for parameter in ("scale", "zero_point", "log_scale"):
+        for parameter in ("scale", "zero_point", "log_change"):
             stored = tensors.get(f"{name}.{role}_quantizer.{parameter}")
             if stored is not None:
                 place = torch.empty_like(stored, device=module.weight.device)
-                setattr(quantizer, parameter, nn.Parameter(place) if parameter == "log_scale" else place)
+                setattr(quantizer, parameter, nn.Parameter(place) if parameter == "log_change" else place)

@@ -21,7 +21,7 @@ class TensorQuantizer(nn.Module):
     Attributes:
         scheme: The scheme.
         scale, zero_point: The parameters, if they are stored.
-        log_scale: The natural logarithm of a scale that is learned, which then counts instead of `scale`.
+        log_change: The natural logarithm of what a learned scale is multiplied by.
         enabled: Whether it does anything.
         observer: What sees activations during calibration, instead of quantizing them.
         is_exporting: Whether integers of eight bits are computed with torch's own operator, which exporters know.
@@ -29,7 +29,7 @@ class TensorQuantizer(nn.Module):
 
     scale: Tensor | None
     zero_point: Tensor | None
-    log_scale: nn.Parameter | None
+    log_change: nn.Parameter | None
 
     def __init__(self, scheme: TensorScheme) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class TensorQuantizer(nn.Module):
         self.is_exporting = False
         self.register_buffer("scale", None)
         self.register_buffer("zero_point", None)
-        self.register_parameter("log_scale", None)
+        self.register_parameter("log_change", None)
 
     def set_parameters(self, scale: Tensor | None, zero_point: Tensor | None, device: torch.device) -> None:
         """Stores parameters."""
@@ -58,26 +58,31 @@ class TensorQuantizer(nn.Module):
             return torch.fake_quantize_per_tensor_affine(
                 x, float(self.current_scale), zero, self.scheme.min, int(self.scheme.max)
             )
-        if self.log_scale is not None:
-            return learned_fake_quantize(x, self.scheme.timed, self.log_scale.exp(), self.zero_point)
+        if self.log_change is not None and self.scale is not None:
+            scale = self.scale * self.log_change.exp()
+            return learned_fake_quantize(x, self.scheme.timed, scale, self.zero_point)
         return fake_quantize(x, self.scheme.timed, self.scale, self.zero_point)
 
     @property
     def current_scale(self) -> Any:
         """The scale that is stored or has been learned; None where it is computed from the values."""
-        return self.scale if self.log_scale is None else self.log_scale.detach().exp()
+        if self.scale is None or self.log_change is None:
+            return self.scale
+        return self.scale * self.log_change.detach().exp()
 
     def learn_scale(self) -> None:
-        """Makes a stored scale a parameter of the model; others stay as they are. Its logarithm is learned, so that it
-        stays above zero and moves in proportion to itself."""
+        """Makes the change of a stored scale a parameter of the model; others stay as they are.
+
+        Its logarithm is learned, so that scales stay above zero and move in proportion to themselves.
+        """
         if self.scale is not None and self.scheme.has_learnable_scale:
-            self.log_scale = nn.Parameter(self.scale.log())
+            self.log_change = nn.Parameter(torch.zeros_like(self.scale))
 
     def fix_scale(self, dtype: torch.dtype) -> None:
         """Makes a learned scale a stored one, in the type of the model."""
-        if self.log_scale is not None:
+        if self.log_change is not None:
             self.scale = self.current_scale.to(dtype).float()
-            self.log_scale = None
+            self.log_change = None
 
     @property
     def is_exportable(self) -> bool:
@@ -87,12 +92,14 @@ class TensorQuantizer(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TensorQuantizer:
         """Parameters move with the model, and keep their type where it takes another."""
-        kept = {name: getattr(self, name) for name in ("scale", "zero_point", "log_scale")}
+        tensors = {name: getattr(self, name) for name in ("scale", "zero_point", "log_change")}
+        # Conversions change parameters in place.
+        kept = {name: tensor.data for name, tensor in tensors.items() if tensor is not None}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, before in kept.items():
             after = getattr(self, name)
-            if after is not None and after.dtype != before.dtype:
-                after.data = before.data.to(after.device)
+            if after.dtype != before.dtype:
+                after.data = before.to(after.device)
         return self
 
     def extra_repr(self) -> str:
@@ -294,6 +301,24 @@ def become(module: nn.Module, kind: type[nn.Module]) -> Callable[[], None]:
             module.__dict__.pop(name, None)
         for name in ("float_class", "chosen", "weight_seen", "scheme_text"):
             module.__dict__.pop(name, None)
+
+    return undo
+
+
+def leave_fast_path(model: nn.Module) -> Callable[[], None]:
+    """Makes nn.TransformerEncoderLayer call its quantized layers: torch's fast path would read their weights instead.
+
+    Returns what undoes it.
+    """
+    changed: list[Any] = []
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer) and any(True for _ in quantized_modules(module)):
+            changed.append((module, module.activation_relu_or_gelu))
+            module.activation_relu_or_gelu = 0
+
+    def undo() -> None:
+        for module, before in changed:
+            module.activation_relu_or_gelu = before
 
     return undo
 

@@ -17,7 +17,7 @@ from kvant._errors import UnsupportedError, usage_error
 from kvant.torch._algorithms import LayerRecipe, Wanted
 from kvant.torch._calibration import calibrate
 from kvant.torch._layouts import layout_of
-from kvant.torch._modules import TensorQuantizer, become, quantized_class, quantized_modules
+from kvant.torch._modules import TensorQuantizer, become, leave_fast_path, quantized_class, quantized_modules
 from kvant.torch._ops import with_strides_of
 from kvant.torch._rounding import codes_of, round_weights
 from kvant.torch._runs import Calibration, Forward
@@ -104,6 +104,7 @@ def quantize_(
                 assert kind is not None
                 calibration.on_undo(become(module, kind))
                 equip(module, recipe, schemes[name])
+            calibration.on_undo(leave_fast_path(model))
             transform_weights(calibration, chosen, smoothing)
             round_weights(calibration, chosen)
             calibrate(calibration, chosen, channels_last)

@@ -36,7 +36,7 @@ def codes_of(module: Any, format: str | None = None) -> Any:
         return module.chosen
     quantizer = module.weight_quantizer
     scale = quantizer.current_scale
-    if scale is None or (quantizer.log_scale is None and not module.has_changed()):
+    if scale is None or (quantizer.log_change is None and not module.has_changed()):
         return nearest(module, format)
     return kvant.quantize_tensor(matrix_of(module), module.scheme_text, scale, quantizer.zero_point, format=format)
 
@@ -124,28 +124,39 @@ class _Inputs:
         self.sums: Any = None
         self.total: Tensor | None = None
         self.rows = 0
+        self.is_paired = True
         self._float: list[Tensor] = []
+        self._is_adding = False
 
     def expect(self, x: Tensor) -> None:
         """Takes the inputs of a call in the float model, which `add` compares with those of the same call."""
-        if self.has_mismatch:
-            rows = rows_of_inputs(self.module, x)
-            if rows is not None:
-                self._float.append(rows.float().cpu())
+        if not self.has_mismatch:
+            return
+        if self._is_adding:
+            self._float.clear()
+            self._is_adding = False
+        rows = rows_of_inputs(self.module, x)
+        if rows is not None:
+            self._float.append(rows.float().cpu())
 
     def add(self, x: Tensor) -> None:
         """Takes the inputs of a call in."""
+        self._is_adding = True
+        expected = self._float.pop(0) if self._float else None
         rows = rows_of_inputs(self.module, x)
         if rows is None or not rows.numel():
             return
         rows = rows.float().cpu()
+        if self.has_mismatch and (expected is None or expected.shape != rows.shape):
+            self.is_paired = False
+            return
         if self.algorithms.correction:
             total = rows.sum(dim=0, dtype=torch.float64)
             self.total = total if self.total is None else self.total + total
             self.rows += rows.shape[0]
         if self.algorithms.needs != "nothing":
             self.sums = self.sums or kvant.Hessian(rows.shape[1], mismatch=self.has_mismatch)
-            self.sums.add(rows, self._float.pop(0) if self.has_mismatch else None)
+            self.sums.add(rows, expected if self.has_mismatch else None)
 
 
 def _round(name: str, seen: _Inputs, calibration: Calibration) -> None:
@@ -153,6 +164,9 @@ def _round(name: str, seen: _Inputs, calibration: Calibration) -> None:
     module, algorithms = seen.module, seen.algorithms
     matrix = matrix_of(module)
     features = matrix.shape[1]
+    if not seen.is_paired:
+        _round_to_nearest(name, module, "other inputs reach it in the float model")
+        return
     if algorithms.needs != "nothing" and (seen.sums is None or seen.sums.features != features):
         _round_to_nearest(name, module, "it met no data, or is no plain product")
         return

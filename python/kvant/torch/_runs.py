@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -24,6 +25,19 @@ def run_batch(model: nn.Module, batch: Any) -> Any:
     return model(*batch) if isinstance(batch, tuple | list) else model(batch)
 
 
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors in a value: in sequences, mappings and dataclasses."""
+    if isinstance(value, Tensor):
+        return [value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple | set):
+        return [tensor for item in value for tensor in tensors_of(item)]
+    return []
+
+
 class Reached(Exception):
     """Ends a run of the model where the rest of it does not matter."""
 
@@ -38,7 +52,11 @@ class Calibration:
 
     def __init__(self, model: nn.Module, batches: list[Any], forward: Forward | None) -> None:
         self.model = model
-        self.batches = batches
+        # Caches of keys and values would be filled by each run.
+        self.batches = [
+            {**batch, "use_cache": False} if isinstance(batch, Mapping) and "use_cache" in batch else batch
+            for batch in batches
+        ]
         self.forward = forward or run_batch
         self._undo: list[Callable[[], None]] = []
         self._float: dict[nn.Module, nn.Parameter] = {}
@@ -57,10 +75,15 @@ class Calibration:
         """Remembers how to undo a change."""
         self._undo.append(undo)
 
-    def undo(self) -> None:
-        """Undoes all changes, the last one first."""
-        for undo in reversed(self._undo):
-            undo()
+    @property
+    def changes(self) -> int:
+        """The number of changes so far."""
+        return len(self._undo)
+
+    def undo(self, kept: int = 0) -> None:
+        """Undoes all changes but the first ones, the last one first."""
+        while len(self._undo) > kept:
+            self._undo.pop()()
 
     def replace(self, module: nn.Module, name: str, value: Tensor) -> None:
         """Gives a parameter other values; until the end the old ones can come back."""

@@ -20,10 +20,13 @@ from kvant import _kvant
 from kvant._errors import usage_error
 from kvant._tensors import _weight
 from kvant.torch._algorithms import LayerRecipe
+from kvant.torch._blocks import input_of
 from kvant.torch._modules import QuantizedConv1D
 from kvant.torch._rounding import matrix_of
-from kvant.torch._runs import Calibration, of_layer, quantizers_off
+from kvant.torch._runs import Calibration, of_layer, quantizers_off, tensors_of
 
+# The relative difference of outputs that folding may make by rounding, in bfloat16 too.
+_TOLERANCE = 0.03
 # Layers that AWQ does not clip: the scores of attention react strongly to their largest weights.
 _NOT_CLIPPED = ("q_", "k_", "query", "key", "qkv")
 
@@ -79,6 +82,7 @@ def _scale(
             stacklevel=5,
         )
     statistics = _statistics(calibration, [pair.layers[0] for pair in pairs])
+    outputs, kept = _outputs(calibration), calibration.changes
     for pair in pairs:
         inputs = statistics.get(pair.layers[0])
         if inputs is None:
@@ -89,6 +93,30 @@ def _scale(
             found = inputs.scales(weights, chosen[quantized[0]].scheme, transform)
         if found is not None:
             _fold(calibration, pair, torch.from_numpy(found))
+    if not _agree(outputs, _outputs(calibration)):
+        calibration.undo(kept)
+        warnings.warn(
+            f"{transform} is left out: with its scales folded in, the model would compute something else",
+            kvant.KvantWarning,
+            stacklevel=5,
+        )
+
+
+def _outputs(calibration: Calibration) -> list[Tensor]:
+    """The outputs of the model for the first and the last batch."""
+    ends = calibration.batches[:1] + calibration.batches[1:][-1:]
+    found = [tensor for batch in ends for tensor in tensors_of(calibration.run(batch))]
+    return [tensor.detach().float().cpu() for tensor in found if tensor.is_floating_point()]
+
+
+def _agree(before: list[Tensor], after: list[Tensor]) -> bool:
+    """Whether outputs are the same but for rounding."""
+    if [tensor.shape for tensor in before] != [tensor.shape for tensor in after]:
+        return False
+    return all(
+        float((x - y).nan_to_num().norm()) <= _TOLERANCE * float(x.nan_to_num().norm())
+        for x, y in zip(before, after, strict=True)
+    )
 
 
 def _clip(calibration: Calibration, chosen: Mapping[str, LayerRecipe], layers: list[str], transform: str) -> None:
@@ -107,14 +135,19 @@ def _statistics(calibration: Calibration, layers: Iterable[str]) -> dict[str, _k
     found: dict[str, _kvant.InputStatistics] = {}
 
     def hook(name: str) -> Any:
-        def see(_: nn.Module, args: tuple[Any, ...]) -> None:
-            rows = args[0].reshape(-1, args[0].shape[-1]).float().cpu()
+        def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            given = input_of(args, kwargs)
+            rows = given.reshape(-1, given.shape[-1]).float().cpu()
             found.setdefault(name, _kvant.InputStatistics(rows.shape[1])).add(_weight(rows).data)
 
         return see
 
     modules = {name: calibration.model.get_submodule(name) for name in layers}
-    handles = [module.register_forward_pre_hook(hook(name)) for name, module in modules.items() if _is_linear(module)]
+    handles = [
+        module.register_forward_pre_hook(hook(name), with_kwargs=True)
+        for name, module in modules.items()
+        if _is_linear(module)
+    ]
     try:
         if handles:
             calibration.run_all()
@@ -179,14 +212,15 @@ def find_pairs(calibration: Calibration) -> list[SmoothingPair]:
             owners[id(parameter)] = owners.get(id(parameter), 0) + 1
     watch = _Watch(model)
     with watch:
-        calibration.run(calibration.batches[0])
+        watch.leave_model(calibration.run(calibration.batches[0]))
     found = []
     for source, readers in watch.readers.items():
         module = model.get_submodule(source)
         names = tuple(dict.fromkeys(readers))
         parameters = [*module.parameters(recurse=False), *(model.get_submodule(name).weight for name in names if name)]
         is_own = all(owners.get(id(parameter), 1) == 1 for parameter in parameters)
-        if names and all(names) and is_own and watch.calls[source] == 1 and source not in names:
+        is_called_once = all(watch.calls.get(name) == 1 for name in (source, *names))
+        if names and all(names) and is_own and is_called_once and source not in names:
             found.append(SmoothingPair(source, names))
     return found
 
@@ -243,12 +277,18 @@ class _Watch:
         self._sources[id(tensor)] = source
         self._kept.append(tensor)
 
+    def leave_model(self, outputs: Any) -> None:
+        """Takes the outputs of the model in, which whoever runs it reads."""
+        for tensor in tensors_of(outputs):
+            if id(tensor) in self._sources:
+                self.readers[self._sources[id(tensor)]].append("")
+
     def see(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Takes a call of a function of torch in."""
         name = getattr(function, "__name__", "")
-        if name in _PROPERTIES:
+        if name in _PROPERTIES and not isinstance(result, Tensor):
             return
-        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        given = tensors_of([args, kwargs])
         sources = {self._sources[id(tensor)] for tensor in given if id(tensor) in self._sources}
         if self._stack:
             for source in sources:
@@ -306,18 +346,20 @@ def _scales(module: nn.Module) -> float | None:
     if weight.device.type == "meta":
         return None
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(3, len(weight), generator=generator).to(weight.device, weight.dtype)
+    # Of a size that no other axis than the last one has.
+    x = torch.randn(2, len(weight) + 1, len(weight), generator=generator).to(weight.device, weight.dtype)
     kept: dict[str, Any] = {name: value for name, value in module.named_parameters(recurse=False)}
     try:
-        plain = module(x)
+        plain = module.forward(x)
         for added in (0.0, 1.0):
             module.weight = nn.Parameter((weight + added) / 2 - added)
             if getattr(module, "bias", None) is not None:
                 module.bias = nn.Parameter(kept["bias"] / 2)
-            halved = module(x)
+            halved = module.forward(x)
             if plain.shape == x.shape and torch.allclose(halved, plain / 2, rtol=2e-2, atol=1e-5) and plain.any():
                 return added
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError):
+    except Exception:
+        # Any other module: it is no norm over the last axis.
         return None
     finally:
         for name, parameter in kept.items():

@@ -106,12 +106,12 @@ def test_training_regains_what_rounding_lost(trained: Network, tmp_path: Path, s
     before = accuracy(kt.quantize_(copy.deepcopy(trained), scheme, data))
     model = kt.quantize_(copy.deepcopy(trained), scheme, data, trainable=True, steps=steps)
     quantizer = model.layers[0].weight_quantizer
-    assert (quantizer.log_scale is not None) == (steps == "learned")
+    assert (quantizer.log_change is not None) == (steps == "learned")
     train(model, 300, 1e-2)
     after = accuracy(model)
     assert after > before + 0.02
     if steps == "learned":
-        assert not torch.equal(quantizer.log_scale.exp(), quantizer.scale)
+        assert quantizer.log_change.abs().max() > 1e-3
 
     x = torch.randn(20, 2)
     expected = model(x).detach()
@@ -129,7 +129,7 @@ def test_exported_codes_are_those_of_trained_scales(trained: Network, tmp_path: 
 
     model = kt.quantize_(copy.deepcopy(trained), "int8:channel", trainable=True)
     train(model, 20, 1e-2)
-    scale = model.layers[0].weight_quantizer.log_scale.detach().exp()
+    scale = model.layers[0].weight_quantizer.current_scale
     stored = load_file(kt.export(model, tmp_path / "out") / "model.safetensors")
     assert torch.equal(stored["layers.0.weight_scale"].reshape(-1), scale.reshape(-1))
     values = stored["layers.0.weight"].float() * scale.reshape(-1, 1)
@@ -170,3 +170,14 @@ def test_the_trainer_of_transformers_trains_quantized_models(llama: Path, tmp_pa
     trainer.train()
     losses.append(trainer.evaluate(data)["eval_loss"])
     assert losses[1] < losses[0] - 0.1
+
+
+def test_scales_are_those_of_rounding_until_they_are_trained(trained: Network) -> None:
+    x = torch.randn(20, 2)
+    plain = kt.quantize_(copy.deepcopy(trained), "int4:channel")
+    model = kt.quantize_(copy.deepcopy(trained), "int4:channel", trainable=True)
+    assert torch.equal(model(x), plain(x)) and torch.equal(kt.freeze(copy.deepcopy(model))(x), plain(x))
+    train(model, 5, 1e-2)
+    scale = model.layers[0].weight_quantizer.current_scale.clone()
+    model.to(torch.bfloat16)
+    assert torch.equal(model.layers[0].weight_quantizer.current_scale, scale), "kept in float32"
