@@ -67,7 +67,7 @@ def test_frozen_weights_and_outputs_equal_quarks(kind: str, name: str) -> None:
     assert torch.equal(ours(x), theirs(x)), "outputs"
 
 
-@pytest.mark.parametrize("name", list(quark_schemes(0)))
+@pytest.mark.parametrize("name", SCHEMES)
 def test_exports_of_quark_load_with_its_outputs(name: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     from quark.torch import ModelQuantizer, export_safetensors
@@ -79,7 +79,7 @@ def test_exports_of_quark_load_with_its_outputs(name: str, tmp_path: Path) -> No
         return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=96, **sizes)).eval()
 
     batch = {"input_ids": torch.arange(60).reshape(2, 30)}
-    _, weight, given = quark_schemes(0)[name]
+    _, weight, given = quark_schemes(0, 4)[name]
     config = QConfig(global_quant_config=QLayerConfig(weight=weight, input_tensors=given), exclude=["lm_head"])
     quantizer = ModelQuantizer(config)
     theirs = quantizer.freeze(quantizer.quantize_model(llama(1), [batch]))

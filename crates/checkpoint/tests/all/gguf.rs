@@ -455,3 +455,16 @@ fn interrupted_imatrix_resumes_with_identical_sums() {
         assert!(first.unwrap() < tokens / 4, "what is of other data is not gone on with");
     }
 }
+
+#[test]
+fn activation_functions_that_the_graph_lacks_are_named() {
+    let mut config = with_context(llama_config());
+    let notices = |config: &Json| {
+        let (_dir, source, _) = made(config, &llama(Dtype::F32));
+        plan_of(&source, GgufRecipe::plain(Ftype::Q4_0)).unwrap().notices.clone()
+    };
+    assert!(!notices(&config).iter().any(|notice| notice.contains("results differ")));
+    config["hidden_act"] = json!("gelu");
+    let told = "llama.cpp's graph of `llama` computes SiLU, and the model `gelu`: results differ";
+    assert!(notices(&config).iter().any(|notice| notice == told));
+}

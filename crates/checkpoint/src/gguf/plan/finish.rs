@@ -55,6 +55,7 @@ impl Planner<'_> {
         notices.extend(self.notices(&recipe)?);
         notices.extend(kvant_formats::lora::notices(checkpoint));
         notices.extend(windows_notice(&facts, &metadata).into_iter().chain(scale_notice(&facts)));
+        notices.extend(routing_notice(&facts).into_iter().chain(activation_notice(&facts)));
         if let Some(importance) = recipe.importance() {
             importance.describe(&mut metadata);
         }
@@ -231,6 +232,31 @@ fn scale_notice(facts: &Facts<'_>) -> Option<String> {
     let is_derived = [width, per_head].iter().any(|size| *size as f64 == stated);
     (!is_derived)
         .then(|| format!("llama.cpp does not read `{key}`: it scales attention by the size of heads, not by {stated}"))
+}
+
+/// Architectures whose graphs divide the weights of the chosen experts by their sum, or do not, whatever config.json says.
+const NORMALISES: [(&str, bool); 3] = [("qwen3moe", true), ("qwen2moe", false), ("olmoe", false)];
+
+/// Weights of experts that the graph of the architecture computes otherwise.
+fn routing_notice(facts: &Facts<'_>) -> Option<String> {
+    let (name, divides) = NORMALISES.iter().find(|(name, _)| *name == facts.architecture.name)?;
+    let stated = facts.config.experts.as_ref()?.normalise.unwrap_or(false);
+    (stated != *divides).then(|| {
+        format!(
+            "llama.cpp's graph of `{name}` does not read `norm_topk_prob`, which is {stated}: it computes as if it were {divides}, \
+             and results differ"
+        )
+    })
+}
+
+/// Architectures whose graphs have SiLU as the activation function of every model.
+const SILU: [&str; 9] = ["llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "olmo2", "olmoe", "phi3", "stablelm"];
+
+/// An activation function that the graph of the architecture does not have.
+fn activation_notice(facts: &Facts<'_>) -> Option<String> {
+    let stated = facts.config.activation.as_deref().filter(|name| !matches!(*name, "silu" | "swish"))?;
+    let name = SILU.iter().find(|name| **name == facts.architecture.name)?;
+    Some(format!("llama.cpp's graph of `{name}` computes SiLU, and the model `{stated}`: results differ"))
 }
 
 /// The losses of a conversion: of each requantized tensor, and the total of tensors with rounded scales.
