@@ -88,14 +88,14 @@ def _observe(calibration: Calibration, watched: Mapping[TensorQuantizer, tuple[s
 def _channels_last(model: nn.Module) -> Iterator[None]:
     """Convolutions run in the layout that is fastest on CPUs, which follows from that of their weights."""
     weights = [
-        module.weight
+        (module.weight, module.weight.data)
         for module in model.modules()
         if isinstance(module, nn.Conv2d) and module.weight.device.type == "cpu" and module.weight.is_contiguous()
     ]
-    for weight in weights:
-        weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+    for weight, data in weights:
+        weight.data = data.contiguous(memory_format=torch.channels_last)
     try:
         yield
     finally:
-        for weight in weights:
-            weight.data = weight.data.contiguous()
+        for weight, data in weights:
+            weight.data = data

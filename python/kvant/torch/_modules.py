@@ -272,6 +272,10 @@ _QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
+LAYER_TYPES = (*(kind.__name__ for kind in _QUANTIZED), "Conv1D")
+"""The names of the types of layers that can be quantized."""
+
+
 def quantized_class(module: nn.Module) -> type[nn.Module] | None:
     """The quantized class of a layer; None for other layers, subclasses of these included."""
     kind = type(module)

@@ -17,7 +17,14 @@ from kvant._errors import UnsupportedError, usage_error
 from kvant.torch._algorithms import LayerRecipe, Wanted
 from kvant.torch._calibration import calibrate
 from kvant.torch._layouts import layout_of
-from kvant.torch._modules import TensorQuantizer, become, leave_fast_path, quantized_class, quantized_modules
+from kvant.torch._modules import (
+    LAYER_TYPES,
+    TensorQuantizer,
+    become,
+    leave_fast_path,
+    quantized_class,
+    quantized_modules,
+)
 from kvant.torch._ops import with_strides_of
 from kvant.torch._rounding import codes_of, round_weights
 from kvant.torch._runs import Calibration, Forward
@@ -77,6 +84,10 @@ def quantize_(
     chosen = _resolve(model, scheme, exclude, overrides or {}, layer_types or {}, keep_head)
     chosen = {name: recipe.with_algorithm(algorithm) for name, recipe in chosen.items()}
     schemes = {name: layer_scheme(recipe.scheme) for name, recipe in chosen.items()}
+    if steps not in ("learned", "fixed"):
+        raise usage_error(f"steps={steps!r} is unknown", 'give "learned" or "fixed"')
+    if smoothing and not any(recipe.algorithms.transforms for recipe in chosen.values()):
+        raise usage_error("`smoothing` is given, and no algorithm scales pairs", 'add one, as in "smoothquant,gptq"')
     needs_data = any(_is_calibrated(schemes[name]) or recipe.algorithms.needs_data for name, recipe in chosen.items())
     if needs_data and data is None:
         raise usage_error(
@@ -154,6 +165,9 @@ def _resolve(
     for pattern in (*exclude, *overrides):
         if not any(_matches(pattern, name) for name in layers):
             raise usage_error(f"no layer matches {pattern!r}", _advice(pattern, layers))
+    for kind in layer_types:
+        if isinstance(kind, str) and kind not in LAYER_TYPES:
+            raise usage_error(f"`layer_types` names {kind!r}", f"types of layers are {', '.join(LAYER_TYPES)}")
     output_embeddings = getattr(model, "get_output_embeddings", None)
     head = output_embeddings() if keep_head and callable(output_embeddings) else None
     found: dict[str, LayerRecipe] = {}
@@ -161,7 +175,7 @@ def _resolve(
         is_embedding = isinstance(module, nn.Embedding | nn.EmbeddingBag)
         wanted = None if is_embedding or module is head else scheme
         for kind, of_type in layer_types.items():
-            if type(module).__name__ == kind if isinstance(kind, str) else isinstance(module, kind):
+            if _is_kind(module, kind):
                 wanted = of_type
         for pattern, of_name in overrides.items():
             if _matches(pattern, name):
@@ -174,9 +188,16 @@ def _resolve(
     return found
 
 
+def _is_kind(module: nn.Module, kind: type[nn.Module] | str) -> bool:
+    return type(module).__name__ == kind if isinstance(kind, str) else isinstance(module, kind)
+
+
 def _matches(pattern: str, name: str) -> bool:
     if pattern.startswith("re:"):
-        return re.match(pattern[3:], name) is not None
+        try:
+            return re.match(pattern[3:], name) is not None
+        except re.error as error:
+            raise usage_error(f"{pattern!r} is not a regular expression: {error}", "correct it") from error
     return fnmatchcase(name, pattern)
 
 

@@ -94,6 +94,10 @@ def test_schemes_by_name_type_and_pattern(network: Network) -> None:
         ({"scheme": "int4:g128"}, kvant.InvalidError, "conv1"),
         ({"scheme": "int8:channel", "algorithm": "qronos", "data": None}, kvant.UsageError, "calibration data"),
         ({"scheme": "int8:channel", "algorithm": "gptk", "data": None}, kvant.UsageError, "gptk"),
+        ({"scheme": "int8:channel", "steps": "leanred"}, kvant.UsageError, "leanred"),
+        ({"scheme": "int8:channel", "layer_types": {"Lineer": None}}, kvant.UsageError, "Lineer"),
+        ({"scheme": "int8:channel", "smoothing": {"norm": ["a"]}}, kvant.UsageError, "no algorithm"),
+        ({"scheme": "int8:channel", "exclude": "re:("}, kvant.UsageError, "regular expression"),
     ],
 )
 def test_refusals_leave_the_model_as_it_was(network: Network, arguments: Any, error: Any, text: str) -> None:
