@@ -73,7 +73,7 @@ def quantize_(
         forward: Runs the model on a batch. By default mappings are keyword arguments, tuples and lists arguments.
         keep_head: Whether the output embedding of a transformers model stays as it is unless it is named.
         channels_last: Whether two-dimensional convolutions run in the channels-last memory format while activations
-            are calibrated. It is faster on CPUs, and scales may differ in their last digits.
+            are calibrated. It can be faster on CPUs, and scales may differ in their last digits.
 
     Raises:
         UsageError: An unknown scheme or algorithm, a pattern that matches no layer, data that are missing.
