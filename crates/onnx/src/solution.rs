@@ -1,5 +1,6 @@
 //! Scales and zero points of every quantized tensor of a graph: from observed ranges, weights and the placement.
 
+pub mod bias_scales;
 mod pools;
 
 pub(crate) use pools::{averaged, fits_kernel, unfit_pools};
@@ -134,14 +135,6 @@ fn solve_weight(name: &str, tensor: &TensorProto, weight: &Weight) -> Result<Vec
     Ok(weight_parameters(&values, &shape, weight.axis, weight.method()))
 }
 
-/// The maximum factor by which a weight's scale is raised for a bias if the product reads more than 8 bits. Beyond it the bias
-/// has its own codes. If a product reads 8 bits there is no limit: the step of the weight stays far below that of the
-/// data, and integer kernels take no other bias.
-const LARGEST_RAISE: f64 = 4.0;
-
-/// Bias codes beyond this are not representable in int32, with room for the rounding of the scale.
-const LARGEST_BIAS_CODE: f64 = 2147483647.0 / 1.0001;
-
 impl Solution {
     /// Raises the scales of weights so that every bias has int32 codes: where `s_input * s_weight` is so small that
     /// `bias / (s_input * s_weight)` leaves int32. The weight's codes are computed from the raised scale. Biases that stay in
@@ -159,18 +152,11 @@ impl Solution {
             let Some(least) = self.least_scales(graph, &index, name, bias)? else { continue };
             let powers = placement.weights.get(&bias.weight).is_some_and(|w| w.scheme.scale == ScaleKind::PowerOfTwo);
             let Some(weights) = self.weights.get_mut(&bias.weight) else { continue };
-            let most = weights.iter().zip(&least).map(|(w, least)| least / f64::from(w.scale)).fold(0.0, f64::max);
             let of_bytes = reads_bytes(placement, bias);
             let is_wanted = bias.element == Element::Int32 && (of_bytes || !placement.float_biases.contains_key(name));
-            if !is_wanted || most <= 1.0 || !of_bytes && most > LARGEST_RAISE {
-                continue;
+            if is_wanted && bias_scales::raise(weights, &least, of_bytes, powers) {
+                raised.push(bias.weight.clone());
             }
-            for (weight, least) in weights.iter_mut().zip(least) {
-                if f64::from(weight.scale) < least {
-                    weight.scale = if powers { least.log2().ceil().exp2() as f32 } else { least as f32 };
-                }
-            }
-            raised.push(bias.weight.clone());
         }
         raised.dedup();
         Ok(raised)
@@ -187,8 +173,7 @@ impl Solution {
             }
             let Some(least) = self.least_scales(graph, &index, name, bias)? else { continue };
             let weights = self.weights.get(&bias.weight).map_or(&[][..], Vec::as_slice);
-            // A scale that was raised is a rounded one.
-            if weights.iter().zip(&least).any(|(w, least)| f64::from(w.scale) * 1.00005 < *least) {
+            if bias_scales::is_wide(weights, &least) {
                 wide.push(name.clone());
             }
         }
@@ -211,13 +196,8 @@ impl Solution {
         };
         let values = values(tensor)?;
         let unit = graph.node.get(bias.node).map_or(1.0, |node| f64::from(unit(node)));
-        let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
-        let bound = |channel: usize| match weights.len() {
-            1 => largest,
-            _ => values.get(channel).map_or(0.0, |v| v.abs()),
-        };
-        let least = |channel| f64::from(bound(channel)) / LARGEST_BIAS_CODE / (f64::from(input.scale) * unit);
-        Ok(Some((0..weights.len()).map(least).collect()))
+        let magnitudes = bias_scales::magnitudes(&values, weights.len());
+        Ok(Some(bias_scales::least_weight_scales(&magnitudes, f64::from(input.scale) * unit)))
     }
 
     /// Makes the scales at joints equal: those of Concat and Pad the largest of inputs and output, so that nothing is cut; the

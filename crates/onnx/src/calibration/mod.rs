@@ -5,7 +5,7 @@ mod kept;
 mod observation;
 mod run;
 
-pub use crate::calibration_method::Settings;
+pub use crate::calibration_method::{Settings, WeightMethod, weight_parameters};
 pub use crate::error::CalibrationError;
 pub use kvant_quant::observer::ObserverRef;
 pub use observation::{Observation, Observed, Watched};

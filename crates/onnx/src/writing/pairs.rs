@@ -19,6 +19,7 @@ use crate::graph::{Index, add_opset, bodies_mut, cast_node, set_attribute};
 use crate::placement::{Activation, Bias, Placement, Weight};
 use crate::quantization::{Affine, pack};
 use crate::recipe::Recipe;
+use crate::solution::bias_scales::{magnitudes, wide_enough};
 use crate::solution::{Solution, unit, values};
 
 /// Rewrites the graph. New contents that are large go to `spill`.
@@ -198,7 +199,7 @@ impl PairWriter<'_> {
         }
         let axis = (scales.len() > 1).then(|| source_shape.iter().position(|&d| d == scales.len()).unwrap_or(0));
         let scales = match element {
-            Element::Int16 => wide_enough(&scales, &source_values, element),
+            Element::Int16 => wide_enough(&scales, &magnitudes(&source_values, scales.len()), element),
             _ => scales,
         };
         let codes = bias_codes(&source_values, &scales, element);
@@ -345,16 +346,6 @@ impl PairWriter<'_> {
         let data_type = element.data_type().unwrap_or(DataType::FLOAT);
         self.made.initializers.push(tensor(name, data_type, &shape, pack(zero_points, element)));
     }
-}
-
-/// Scales that leave no value of a bias without a code: the product's where they are large enough.
-fn wide_enough(scales: &[f32], values: &[f32], element: Element) -> Vec<f32> {
-    let most = element.full_range().map_or(1.0, |codes| codes.max as f32);
-    let largest = |i: usize| match scales.len() {
-        1 => values.iter().fold(0f32, |m, v| m.max(v.abs())),
-        _ => values[i].abs(),
-    };
-    scales.iter().enumerate().map(|(i, scale)| scale.max(largest(i) / most)).collect()
 }
 
 /// Codes of a bias in f64: the scales are so small that f32 would round twice.
