@@ -38,7 +38,8 @@ mod kvant_module {
     use crate::stored::StoredModel;
     #[pymodule_export]
     use crate::tensor::{
-        Hessian, InputStatistics, Observer, QuantTensor, fake_quantize, quantize_tensor, round_tensor,
+        GraphObserver, GraphScheme, Hessian, InputStatistics, Observer, QuantTensor, fake_quantize, position,
+        power_of_two, product_scales, quantize_tensor, round_tensor,
     };
     use pyo3::prelude::*;
 

@@ -4,9 +4,9 @@
 use crate::run::error_json;
 use crate::spelling::Spelling;
 use kvant::tensor::{
-    Codes, FloatDType, InputStatistics as Statistics, InputSums, Matrix, QuantizedMatrix, SmoothingPair,
-    StaticParameters, TensorObserver, WeightScheme, clipped, fake_quantize as faked, layer_scheme, round,
-    smoothing_scales,
+    self, Codes, FloatDType, GraphAffine, GraphProduct, InputStatistics as Statistics, InputSums, Matrix,
+    QuantizedMatrix, ScaleKind, SmoothingPair, StaticParameters, TensorObserver, WeightScheme, clipped,
+    fake_quantize as faked, layer_scheme, round, smoothing_scales,
 };
 use kvant::{Error, ErrorKind};
 
@@ -376,6 +376,11 @@ impl Observer {
         self.locked().not_finite()
     }
 
+    /// An observer of the same batches, for `copy.deepcopy`.
+    fn __deepcopy__(&self, _memo: Bound<'_, PyAny>) -> Observer {
+        Observer(Mutex::new(self.locked().clone()))
+    }
+
     /// Scales, and zero points, of which there are none where zero is code 0.
     fn parameters<'py>(&self, py: Python<'py>) -> PyResult<(Floats<'py>, Floats<'py>)> {
         let found = py.detach(|| self.locked().parameters()).map_err(|error| raised(py, error))?;
@@ -387,4 +392,107 @@ impl Observer {
     fn locked(&self) -> MutexGuard<'_, TensorObserver> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Scale and zero point of a tensor of a graph.
+type Affine = (f32, i64);
+
+fn pair(affine: GraphAffine) -> Affine {
+    (affine.scale, affine.zero_point)
+}
+
+/// How a tensor of a graph is quantized.
+#[pyclass(frozen, module = "kvant._kvant")]
+pub struct GraphScheme(tensor::GraphScheme);
+
+#[pymethods]
+impl GraphScheme {
+    /// A scheme by the names of its dtype and its observer.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        dtype: &str,
+        is_symmetric: bool,
+        has_power_of_two_scales: bool,
+        observer: &str,
+    ) -> PyResult<GraphScheme> {
+        let scale = if has_power_of_two_scales { ScaleKind::PowerOfTwo } else { ScaleKind::Float };
+        let scheme = tensor::GraphScheme::new(dtype, is_symmetric, scale, observer);
+        scheme.map(GraphScheme).map_err(|error| raised(py, error))
+    }
+
+    /// Scale and zero point of a range.
+    fn range_parameters(&self, min: f32, max: f32) -> Affine {
+        pair(self.0.range_parameters(min, max))
+    }
+
+    /// Scale and zero point of each row of a weight.
+    fn row_parameters(&self, py: Python<'_>, weight: Array<'_>) -> PyResult<Vec<Affine>> {
+        let matrix = weight.matrix().map_err(|error| raised(py, error))?;
+        Ok(py.detach(|| self.0.row_parameters(&matrix)).into_iter().map(pair).collect())
+    }
+
+    /// An observer that has seen nothing.
+    fn observer(&self) -> GraphObserver {
+        GraphObserver(Mutex::new(self.0.observer()))
+    }
+}
+
+/// An observer of an activation of a graph.
+#[pyclass(frozen, module = "kvant._kvant")]
+pub struct GraphObserver(Mutex<tensor::GraphObserver>);
+
+#[pymethods]
+impl GraphObserver {
+    /// Takes a sample in.
+    fn update(&self, py: Python<'_>, array: Array<'_>) -> PyResult<()> {
+        let matrix = array.matrix().map_err(|error| raised(py, error))?;
+        py.detach(|| self.locked().update(&matrix));
+        Ok(())
+    }
+
+    /// Scale and zero point; None before the first value.
+    fn parameters(&self, py: Python<'_>) -> Option<Affine> {
+        py.detach(|| self.locked().parameters()).map(pair)
+    }
+
+    /// An observer of the same samples, for `copy.deepcopy`.
+    fn __deepcopy__(&self, _memo: Bound<'_, PyAny>) -> GraphObserver {
+        GraphObserver(Mutex::new(self.locked().clone()))
+    }
+}
+
+impl GraphObserver {
+    fn locked(&self) -> MutexGuard<'_, tensor::GraphObserver> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The scales of the weight and the bias of a product, with which all values of the bias have codes.
+#[pyfunction]
+pub fn product_scales(
+    py: Python<'_>,
+    bias: Array<'_>,
+    input: f32,
+    weights: Vec<Affine>,
+    reads_bytes: bool,
+    has_power_of_two_scales: bool,
+) -> PyResult<(Vec<f32>, Vec<f32>)> {
+    let bias = bias.matrix().map_err(|error| raised(py, error))?;
+    let weights: Vec<GraphAffine> =
+        weights.into_iter().map(|(scale, zero_point)| GraphAffine { scale, zero_point }).collect();
+    let found = GraphProduct { input, weights: &weights, reads_bytes, has_power_of_two_scales }.scales(&bias);
+    Ok((found.weights, found.bias))
+}
+
+/// The position of a scale: `-log2(scale)`, rounded to the nearest integer.
+#[pyfunction]
+pub fn position(scale: f64) -> i32 {
+    tensor::position(scale)
+}
+
+/// The scale of a position: `2^-position`.
+#[pyfunction]
+pub fn power_of_two(position: i32) -> f32 {
+    tensor::power_of_two(position)
 }

@@ -14,6 +14,7 @@
 //! ```
 
 mod fake;
+mod graph;
 mod layers;
 mod matrix;
 mod observer;
@@ -25,9 +26,12 @@ mod smoothing;
 mod stored;
 
 pub use fake::fake_quantize;
+pub use graph::{GraphObserver, GraphProduct, GraphScheme, ProductScales};
 pub use kvant_numeric::kernel::FloatDType;
+pub use kvant_onnx::quantization::{Affine as GraphAffine, ScaleKind};
 pub use kvant_quant::Codes;
 pub use kvant_quant::activation::StaticParameters;
+pub use kvant_quant::graph_grid::{position, power_of_two};
 pub use layers::{
     LayerActivations, algorithms_json, layer_scheme, packed_activations, quantization_config, scheme_json,
 };

@@ -186,6 +186,53 @@ fn observers_find_the_parameters_of_static_activations() -> Result<(), Box<dyn S
 }
 
 #[test]
+fn graph_observers_find_the_parameters_of_the_onnx_flow() -> Result<(), Box<dyn StdError>> {
+    let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let scheme = GraphScheme::new("uint8", false, ScaleKind::Float, "minmax")?;
+    let mut observer = scheme.observer();
+    observer.update(&Matrix::new("F32", &bytes(&[f32::NAN]), 1, 1)?);
+    assert_eq!(observer.parameters(), None);
+    observer.update(&Matrix::new("F32", &bytes(&[-1.0, 2.0]), 1, 2)?);
+    let before = observer.clone();
+    observer.update(&Matrix::new("F32", &bytes(&[0.5, 4.1]), 2, 1)?);
+    assert_eq!(observer.parameters(), Some(GraphAffine { scale: 5.1 / 255.0, zero_point: 50 }));
+    assert_eq!(before.parameters(), Some(scheme.range_parameters(-1.0, 2.0)));
+
+    // A symmetric int8 scale spans 254 steps; the least error is searched for among powers of two.
+    let weight = bytes(&[1.0, -0.5, 0.25, -12.7]);
+    let weight = Matrix::new("F32", &weight, 2, 2)?;
+    let scales = |kind, observer| -> Result<Vec<f32>, Error> {
+        let found = GraphScheme::new("int8", true, kind, observer)?.row_parameters(&weight);
+        Ok(found.iter().map(|affine| affine.scale).collect())
+    };
+    assert_eq!(scales(ScaleKind::Float, "minmax")?, [1.0 / 127.0, 0.1]);
+    assert!(scales(ScaleKind::PowerOfTwo, "mse")?.iter().all(|scale| scale.log2().fract() == 0.0));
+    assert!(GraphScheme::new("int7", true, ScaleKind::Float, "minmax").is_err_and(|error| error.hint.is_some()));
+    assert!(GraphScheme::new("int8", true, ScaleKind::Float, "max").is_err_and(|error| error.hint.is_some()));
+    let float = GraphScheme::new("bfloat16", true, ScaleKind::Float, "minmax");
+    assert!(float.is_err_and(|error| error.kind == ErrorKind::Unsupported));
+    Ok(())
+}
+
+#[test]
+fn biases_beyond_int32_raise_scales_or_get_wider_ones() -> Result<(), Box<dyn StdError>> {
+    let bytes: Vec<u8> = [3.0f32, 0.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+    let bias = Matrix::new("F32", &bytes, 1, 2)?;
+    let of = |scale: f32, reads_bytes, has_power_of_two_scales| {
+        let weights = [GraphAffine { scale, zero_point: 0 }; 2];
+        GraphProduct { input: 1e-3, weights: &weights, reads_bytes, has_power_of_two_scales }.scales(&bias)
+    };
+    let plain = of(0.5, true, false);
+    assert_eq!(plain, ProductScales { weights: vec![0.5; 2], bias: vec![5e-4; 2] });
+    let raised = of(1e-9, true, false);
+    assert!(raised.weights[0] > 1e-6 && raised.weights[1] == 1e-9 && 3.0 / raised.bias[0] < i32::MAX as f32);
+    assert_eq!(of(1e-9, true, true).weights[0].log2().fract(), 0.0);
+    let wide = of(1e-9, false, false);
+    assert_eq!((wide.weights, wide.bias[0]), (vec![1e-9; 2], 3.0 / 32767.0));
+    Ok(())
+}
+
+#[test]
 fn half_precision_and_fp8_numbers_are_read_as_they_are() -> Result<(), Box<dyn StdError>> {
     let halves: Vec<u8> = (0..64u16).flat_map(|i| (0x3f80 + i).to_le_bytes()).collect();
     let matrix = Matrix::new("BF16", &halves, 1, 64)?;

@@ -10,6 +10,7 @@ use kvant_numeric::kernel::Range;
 use std::sync::OnceLock;
 
 /// The statistics of a tensor, and its observer.
+#[derive(Clone, Debug)]
 pub struct GraphStatistic {
     observer: ObserverRef,
     grid: GraphGrid,
@@ -57,6 +58,11 @@ impl GraphStatistic {
         }
         self.kept.update(sample.values());
         self.growing.observe(sample);
+    }
+
+    /// The least and the greatest value of all samples; `None` before the first that has values.
+    pub fn full_range(&self) -> Option<Range> {
+        self.range
     }
 
     /// The range to quantize; zero and zero before any sample.
