@@ -19,8 +19,7 @@ class TensorRecipe:
     Attributes:
         dtype: The integers of its codes.
         symmetric: Whether codes are symmetric about zero.
-        observer: `minmax`, `ema`, `percentile` or `mse`.
-        percentile: Percent of the values inside the range, for `percentile`.
+        observer: An observer of `kvant list observers`; one in `scheme` has precedence.
         power_of_two: Whether scales are powers of two.
         per_channel: Whether each output channel of a product's weight has its own scale.
         scheme: The spelling, if scales have the definitions of checkpoints: `kvant.Observer`'s, not the ONNX flow's.
@@ -28,8 +27,7 @@ class TensorRecipe:
 
     dtype: torch.dtype
     symmetric: bool = True
-    observer: Literal["minmax", "ema", "percentile", "mse"] = "minmax"
-    percentile: float = 99.999
+    observer: str = "minmax"
     power_of_two: bool = False
     per_channel: bool = False
     scheme: str | None = None
@@ -38,14 +36,6 @@ class TensorRecipe:
     def bits(self) -> int:
         """The size of a code."""
         return torch.iinfo(self.dtype).bits
-
-    @property
-    def codes(self) -> tuple[int, int]:
-        """The least and the greatest code that a scale is made for."""
-        info = torch.iinfo(self.dtype)
-        if self.scheme is not None:
-            return info.min, info.max
-        return (-info.max if self.symmetric and info.min < 0 else info.min), info.max
 
 
 @dataclass(frozen=True)
@@ -88,14 +78,14 @@ _INT16 = TensorRecipe(torch.int16)
 
 
 def _symmetric(dtype: torch.dtype, weight: TensorRecipe = _INT8) -> GraphRecipe:
-    return GraphRecipe(TensorRecipe(dtype, observer="percentile"), weight)
+    return GraphRecipe(TensorRecipe(dtype, observer="percentile99.999"), weight)
 
 
 def _asymmetric(dtype: torch.dtype, weight: TensorRecipe = _INT8, percentile: float = 99.999) -> GraphRecipe:
-    return GraphRecipe(TensorRecipe(dtype, symmetric=False, observer="percentile", percentile=percentile), weight)
+    return GraphRecipe(TensorRecipe(dtype, symmetric=False, observer=f"percentile{percentile}"), weight)
 
 
-def _observed(recipe: GraphRecipe, observer: Literal["minmax", "ema"]) -> GraphRecipe:
+def _observed(recipe: GraphRecipe, observer: str) -> GraphRecipe:
     assert recipe.activation is not None
     return replace(recipe, activation=replace(recipe.activation, observer=observer))
 

@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy
 
+from kvant._kvant import position, power_of_two, product_scales
+from kvant._tensors import _weight
 from kvant.torch._graph_operators import Operator, OperatorGraph
 from kvant.torch._graph_placement import FUSED_ACTIVATIONS, PlacedWeight, Placement
 from kvant.torch._graph_presets import GraphRecipe
-from kvant.torch._graph_statistics import Affine, Floats, Range, affine, position, power_of_two, weight_affine
+from kvant.torch._graph_statistics import Affine, Floats, affine, row_affines
 
-# Bias codes beyond this are not of int32, with room for the rounding of the scale.
-_LARGEST_BIAS_CODE = 2147483647.0 / 1.0001
-# The factor by which a weight's scale is raised for a bias, if the product reads more than eight bits.
-_LARGEST_RAISE = 4.0
 # Rounds of adjustment for NPUs: one rule may break another.
 _ROUNDS = 5
 
@@ -61,7 +59,7 @@ def solve(
     for name, activation in placement.activations.items():
         found = observed.get(placement.observed(name))
         if placement.is_whole_softmax(name) and activation.recipe.scheme is None:
-            found = affine(Range(numpy.float32(0), numpy.float32(1)), activation.recipe)
+            found = affine(0.0, 1.0, activation.recipe)
         if activation.provider is None and found is not None:
             made.activations[name] = found
     _follow_providers(placement, made)
@@ -76,8 +74,8 @@ def solve(
 
 def weight_parameters(values: Floats, weight: PlacedWeight) -> list[Affine]:
     """Scale and zero point of a weight, or of each of its channels."""
-    channels = [values] if weight.axis is None else list(numpy.moveaxis(values, weight.axis, 0))
-    return [weight_affine(channel, weight.recipe) for channel in channels]
+    rows = values.reshape(1, -1) if weight.axis is None else numpy.moveaxis(values, weight.axis, 0)
+    return row_affines(rows.reshape(len(rows), -1), weight.recipe)
 
 
 def _follow_providers(placement: Placement, made: Scales) -> None:
@@ -97,7 +95,7 @@ def _align_concatenations(placement: Placement, made: Scales) -> None:
         found = [made.activations[name] for name in tensors if name is not None]
         if not found or len({one.zero_point for one in found}) > 1:
             continue
-        widest = max(found, key=lambda one: float(one.scale))
+        widest = max(found, key=lambda one: one.scale)
         for name in tensors:
             assert name is not None
             owner = placement.activations[name].provider or name
@@ -113,20 +111,10 @@ def _solve_biases(placement: Placement, made: Scales, biases: Mapping[str, Float
         if data is None or values is None or weights is None:
             continue
         known = placement.activations.get(bias.input) or placement.weights[bias.input]
-        is_byte = known.recipe.bits <= 8
-        largest = [float(v) for v in abs(values.reshape(-1))] if len(weights) > 1 else [float(abs(values).max())]
-        least = [bound / _LARGEST_BIAS_CODE / float(data.scale) for bound in largest]
-        most = max(bound / float(weight.scale) for bound, weight in zip(least, weights, strict=True))
-        if most > 1.0 and (is_byte or most <= _LARGEST_RAISE):
-            powers = placement.weights[bias.weight].recipe.power_of_two
-            for i, bound in enumerate(least):
-                if float(weights[i].scale) < bound:
-                    raised = numpy.float32(2.0 ** numpy.ceil(numpy.log2(bound)) if powers else bound)
-                    weights[i] = Affine(raised, weights[i].zero_point)
-        scales = [data.scale * weight.scale for weight in weights]
-        if not is_byte and any(float(w.scale) * 1.00005 < bound for w, bound in zip(weights, least, strict=True)):
-            scales = [max(s, numpy.float32(v) / numpy.float32(32767)) for s, v in zip(scales, largest, strict=True)]
-        made.biases[name] = [Affine(scale, 0) for scale in scales]
+        powers = placement.weights[bias.weight].recipe.power_of_two
+        found = product_scales(_weight(values).data, data.scale, weights, known.recipe.bits <= 8, powers)
+        made.weights[bias.weight] = [Affine(s, one.zero_point) for s, one in zip(found[0], weights, strict=True)]
+        made.biases[name] = [Affine(scale, 0) for scale in found[1]]
 
 
 def _limited(value: int, low: int, high: int) -> int | None:
@@ -144,7 +132,7 @@ class _Positions:
         self.made = made
         own = {name: a for name, a in made.activations.items() if placement.activations[name].provider is None}
         own.update({name: found[0] for name, found in made.weights.items() if len(found) == 1})
-        self.of = {name: position(float(found.scale)) for name, found in own.items()}
+        self.of = {name: position(found.scale) for name, found in own.items()}
         self.changed = False
 
     def refine(self) -> None:

@@ -36,7 +36,7 @@ from kvant.torch._graph_operators import OperatorGraph, attribute
 from kvant.torch._graph_placement import PlacedWeight, Placement, place
 from kvant.torch._graph_presets import PRESETS, GraphRecipe, TensorRecipe, graph_recipe
 from kvant.torch._graph_scales import Scales, solve, weight_parameters
-from kvant.torch._graph_statistics import Affine, Floats, GraphStatistic, SchemeStatistic
+from kvant.torch._graph_statistics import Affine, Floats, Statistic
 from kvant.torch._quantize import _matches
 
 __all__ = ["PRESETS", "KvantFakeQuantize", "KvantObserver", "KvantQuantizer"]
@@ -109,7 +109,8 @@ class Calibration:
                 remedy="leave the operators that read and make it in float with `exclude`",
             )
         found = self._scales.of(tensor)
-        return torch.tensor([one.scale for one in found]), torch.tensor([one.zero_point for one in found])
+        scales = torch.tensor([one.scale for one in found], dtype=torch.float32)
+        return scales, torch.tensor([one.zero_point for one in found])
 
 
 class KvantObserver(ObserverBase):  # type: ignore[misc]
@@ -140,9 +141,7 @@ class KvantObserver(ObserverBase):  # type: ignore[misc]
         self.qscheme = settings["qscheme"]
         self.ch_axis = -1 if axis is None else axis
         self.calibration: Calibration | None = None
-        self.statistic: GraphStatistic | SchemeStatistic | None = None
-        if not is_constant:
-            self.statistic = GraphStatistic(recipe) if recipe.scheme is None else SchemeStatistic(recipe.scheme)
+        self.statistic = None if is_constant else Statistic(recipe)
         self.parameters: list[Affine] = []
         self.is_masked = False
         self._placed = PlacedWeight(recipe, axis)
