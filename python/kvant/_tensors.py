@@ -356,6 +356,10 @@ class _Origin:
         self.torch = torch
         self.dtype = dtype
 
+    def __deepcopy__(self, memo: object) -> _Origin:
+        """Itself: it does not change, and the module of torch has no copy."""
+        return self
+
     def like(self, array: numpy.typing.NDArray[Any]) -> Array:
         """An array of the same library."""
         return array if self.torch is None else self.torch.from_numpy(array)

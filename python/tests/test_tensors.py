@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -123,6 +124,14 @@ def test_observers_find_scales() -> None:
     features = kvant.Observer("int8:channel@1")
     features.update(batches[0])
     assert features.parameters()[0].shape == (16,)
+
+
+def test_copies_of_observers_see_batches_of_their_own() -> None:
+    observer = kvant.Observer("int8:tensor")
+    observer.update(WEIGHT)
+    other = copy.deepcopy(observer)
+    other.update(100 * WEIGHT)
+    assert other.parameters()[0] == pytest.approx(100 * observer.parameters()[0])
 
 
 def test_gptq_lowers_the_error_of_outputs() -> None:
