@@ -145,12 +145,8 @@ pub fn quantize_tensor(
     let matrix = array.matrix().map_err(|error| raised(py, error))?;
     let quantized = py.detach(|| match (scheme_of(scheme, format)?, parameters) {
         (scheme, None) => QuantizedMatrix::nearest(&matrix, &scheme),
-        (WeightScheme::Layer(layer), Some((scales, zero_points))) => {
-            QuantizedMatrix::with_parameters(&matrix, &layer, StaticParameters { scales, zero_points })
-        }
-        (WeightScheme::Ggml(kind), Some(_)) => {
-            let message = format!("{kind} stores scales in its blocks: it takes none");
-            Err(Error::new(ErrorKind::Usage, message).with_hint(Some("leave them out".to_owned())))
+        (scheme, Some((scales, zero_points))) => {
+            QuantizedMatrix::with_parameters(&matrix, &scheme, StaticParameters { scales, zero_points })
         }
     });
     quantized.map(QuantTensor).map_err(|error| raised(py, error))

@@ -71,7 +71,7 @@ pub struct Output {
     pub bits_per_weight: f64,
     /// Its loaders.
     pub loaders: Vec<&'static str>,
-    /// What verification warns of in a checkpoint. Graphs and GGUF files have checks of their own.
+    /// What verification warns of in a checkpoint. Graphs and GGUF files have other checks.
     pub warnings: Vec<Finding>,
 }
 

@@ -31,13 +31,9 @@ pub fn fake_quantize(matrix: &Matrix<'_>, scheme: &str, given: Option<StaticPara
         return of_activations(matrix, scheme, given);
     }
     let scheme: WeightScheme = scheme.parse()?;
-    match (given, scheme) {
-        (None, _) => Ok(QuantizedMatrix::nearest(matrix, &scheme)?.dequantize()),
-        (Some(given), WeightScheme::Layer(layer)) => on_parameters(matrix, layer.weight, &given),
-        (Some(_), WeightScheme::Ggml(kind)) => {
-            let message = format!("{kind} stores scales in its blocks: it takes none");
-            Err(Error::new(ErrorKind::Usage, message).with_hint(Some("leave them out".to_owned())))
-        }
+    match given {
+        None => Ok(QuantizedMatrix::nearest(matrix, &scheme)?.dequantize()),
+        Some(given) => on_parameters(matrix, scheme.with_scales()?.weight, &given),
     }
 }
 

@@ -69,9 +69,10 @@ impl QuantizedMatrix {
     /// have several levels and for GGUF types.
     pub fn with_parameters(
         matrix: &Matrix<'_>,
-        scheme: &LayerScheme,
+        scheme: &WeightScheme,
         given: StaticParameters,
     ) -> Result<QuantizedMatrix, Error> {
+        let scheme = scheme.with_scales()?;
         let weight = scheme.weight;
         let (rows, columns) = matrix.shape();
         let scale_columns = fake::check_parameters(weight, (rows, columns), &given)?.1;

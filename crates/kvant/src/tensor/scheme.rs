@@ -1,7 +1,7 @@
 //! The scheme of a weight by any name that `kvant list schemes` shows.
 
 use super::packed;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use kvant_checkpoint::recipe::NamedScheme;
 use kvant_gguf::ftype::Ftype;
 use kvant_numeric::ggml::GgmlType;
@@ -19,6 +19,17 @@ pub enum WeightScheme {
 }
 
 impl WeightScheme {
+    /// The scheme where scales can be given for it.
+    pub(super) fn with_scales(&self) -> Result<&LayerScheme, Error> {
+        match self {
+            WeightScheme::Layer(layer) => Ok(layer),
+            WeightScheme::Ggml(kind) => {
+                let message = format!("{kind} stores scales in its blocks: it takes none");
+                Err(Error::new(ErrorKind::Usage, message).with_hint(Some("leave them out".to_owned())))
+            }
+        }
+    }
+
     /// The scheme that a run for this format has in its place: scales that would have the model's type get the format's before codes
     /// are made, so that these fit the scales that are stored.
     ///

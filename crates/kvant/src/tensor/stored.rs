@@ -1,4 +1,4 @@
-//! Quantized checkpoints read layer by layer, for callers that compute with them in models of their own.
+//! Quantized checkpoints read layer by layer, for callers with their own model code.
 
 use super::packed::PackedTensor;
 use crate::ending::concluded_reading;

@@ -72,7 +72,7 @@ fn found_parameters_when_given_make_the_same_values() -> Result<(), Box<dyn StdE
         let zero_points = tensor.zero_points().iter().map(|point| *point as f32).collect();
         let given = StaticParameters { scales: tensor.scales().to_vec(), zero_points };
         assert_eq!(fake_quantize(matrix, scheme, Some(given.clone()))?, quantized.dequantize(), "{scheme}");
-        let again = QuantizedMatrix::with_parameters(matrix, &layer_scheme(scheme)?, given)?;
+        let again = QuantizedMatrix::with_parameters(matrix, &scheme.parse()?, given)?;
         assert_eq!(again.tensor(), quantized.tensor(), "{scheme}");
     }
     let error = fake_quantize(&matrix, "int4:g32", Some(StaticParameters { scales: vec![1.0], zero_points: vec![] }));

@@ -182,7 +182,7 @@ pub struct Norm {
     pub kind: NormKind,
     /// The decoder block, if it is in one.
     pub block: Option<usize>,
-    /// The head, where each has a norm of its own (StableLM).
+    /// The head, where each head has a separate norm (StableLM).
     pub head: Option<usize>,
     /// The weight tensor.
     pub weight: usize,
