@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from kvant._errors import KvantWarning, UnsupportedError, usage_error
+from kvant._errors import KvantWarning, usage_error
+from kvant.compat._shared import escaped, unsupported
 
 if TYPE_CHECKING:
     import onnx
@@ -29,11 +30,6 @@ _MOVES = (
 _FOLDED = ("BatchNormalization", "Dropout", "Identity")
 # Above this size the message of a graph cannot hold its own weights.
 _LARGEST_MESSAGE = 1_900_000_000
-
-
-def unsupported(what: str, remedy: str) -> UnsupportedError:
-    """An exception for what the other tool does and Kvant does not."""
-    return UnsupportedError(what, kind="unsupported", remedy=remedy)
 
 
 @contextlib.contextmanager
@@ -143,11 +139,6 @@ def dynamic_overrides(
         if kind == "Conv":
             made[escaped(name)] = f"{weight}:tensor:{symmetry}"
     return made
-
-
-def escaped(name: str) -> str:
-    """A pattern that matches one name."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def batches(reader: Any) -> list[dict[str, numpy.ndarray]]:

@@ -40,18 +40,17 @@ class Stage:
 class _Source(NamedTuple):
     """Where an argument of a block comes from.
 
-    It has a place in the outputs of the block before it, or else in the arguments of the first block. Otherwise it
-    never changes.
+    It has a place in the outputs of the block before it, or else in the arguments of the first block. Otherwise it is
+    None.
     """
 
     output: int | None = None
     first: int | None = None
-    constant: Any = None
 
     def value(self, before: _Call, first: _Call) -> Any:
         if self.output is not None:
             return before.outputs[self.output]
-        return self.constant if self.first is None else first.arguments[self.first]
+        return None if self.first is None else first.arguments[self.first]
 
 
 @dataclass
@@ -177,7 +176,7 @@ def _stages(calibration: Calibration, modules: dict[str, nn.Module]) -> list[Sta
     stage."""
     blocks = _blocks(calibration.model, modules)
     trace = _Trace(calibration, modules, set(blocks.values()))
-    chains = {listed: _chain(trace, listed, set(blocks.values())) for listed in trace.lists}
+    chains = {listed: _chain(trace, listed, _of_list(listed, set(blocks.values()))) for listed in trace.lists}
     stages: dict[str, Stage] = {}
     outside = ""
     for name, count in trace.layers.items():
@@ -186,10 +185,20 @@ def _stages(calibration: Calibration, modules: dict[str, nn.Module]) -> list[Sta
         stage = stages.setdefault(block or outside, Stage([]))
         stage.layers.append(name)
         stage.calls += count
-        chain = chains.get(block.rpartition(".")[0]) if block else None
+        chain = chains.get(_list_of(block)) if block else None
         if chain is not None:
             stage.chain, stage.position = chain, chain.blocks.index(calibration.model.get_submodule(block))
     return list(stages.values())
+
+
+def _list_of(block: str) -> str:
+    """The name of the list that a block belongs to."""
+    return block.rpartition(".")[0]
+
+
+def _of_list(listed: str, blocks: Iterable[str]) -> list[str]:
+    """The blocks of a list, in their order."""
+    return [block for block in blocks if _list_of(block) == listed]
 
 
 def _blocks(model: nn.Module, layers: Iterable[str]) -> dict[str, str]:
@@ -218,7 +227,7 @@ class _Trace:
     def __init__(self, calibration: Calibration, layers: dict[str, nn.Module], blocks: set[str]) -> None:
         self.layers: dict[str, int] = {}
         self.blocks: dict[str, tuple[nn.Module, list[_Call]]] = {}
-        self.lists = {block.rpartition(".")[0] for block in blocks}
+        self.lists = {_list_of(block) for block in blocks}
         self.changing: set[str] = set()
         self._calls: dict[str, int] = {}
         self._order: list[str] = []
@@ -236,19 +245,17 @@ class _Trace:
                 handle.remove()
 
     def _run(self, calibration: Calibration) -> None:
-        first: list[str] = []
+        orders = []
         for batch in calibration.batches:
             self._calls, self._order = {}, []
             calibration.run(batch)
+            self._is_first = False
+            orders.append(self._order)
             for name, count in self._calls.items():
                 self.layers[name] = max(self.layers.get(name, 0), count)
-            first = self._order if self._is_first else first
-            self._is_first = False
-            for listed in self.lists:
-                if [name for name in self._order if name.rpartition(".")[0] == listed] != [
-                    name for name in first if name.rpartition(".")[0] == listed
-                ]:
-                    self.changing.add(listed)
+        for listed in self.lists:
+            if any(_of_list(listed, order) != _of_list(listed, orders[0]) for order in orders):
+                self.changing.add(listed)
 
     def _count(self, name: str) -> Callable[[nn.Module, Any], None]:
         def count(_: nn.Module, args: Any) -> None:
@@ -269,18 +276,17 @@ class _Trace:
             call.outputs = pytree.tree_leaves(outputs)
             call.output_versions = _versions(call.outputs)
             if _versions(call.arguments) != call.versions:
-                self.changing.add(name.rpartition(".")[0])
+                self.changing.add(_list_of(name))
 
         return before, after
 
 
-def _chain(trace: _Trace, listed: str, wanted: set[str]) -> _Chain | None:
+def _chain(trace: _Trace, listed: str, wanted: list[str]) -> _Chain | None:
     """The blocks of a list as a chain; None if one of them is not called once with each batch, or reads what cannot be
     traced to the one before it."""
-    found = {name: called for name, called in trace.blocks.items() if name.rpartition(".")[0] == listed}
-    if not {name for name in wanted if name.rpartition(".")[0] == listed} <= found.keys():
+    if not set(wanted) <= trace.blocks.keys():
         return None
-    called = list(found.values())
+    called = [trace.blocks[name] for name in _of_list(listed, trace.blocks)]
     if listed in trace.changing or any(len(calls) != 1 for _, calls in called):
         return None
     calls = [calls[0] for _, calls in called]
@@ -310,7 +316,7 @@ def _source(call: _Call, place: int, before: _Call, first: _Call) -> _Source | N
         return None
     if place < len(first.arguments) and type(first.arguments[place]) is type(argument):
         return _Source(first=place) if first.arguments[place] == argument else None
-    return _Source(constant=argument) if argument is None else None
+    return _Source() if argument is None else None
 
 
 _PLAIN = (bool, int, float, str, torch.dtype, torch.device)

@@ -235,7 +235,7 @@ def check_state(model: nn.Module, tensors: Mapping[str, Tensor], known: Iterable
 
     Args:
         model: The model.
-        tensors: What it shall have.
+        tensors: The tensors that are to be loaded.
         known: Names of its state that come from elsewhere.
 
     Raises:

@@ -154,7 +154,7 @@ class OperatorGraph:
         operators: The operators.
         nodes: The node of each tensor.
         constants: Tensors that depend on no input.
-        scalars: Numbers among the operands of operators, by names of their own.
+        scalars: Numbers among the operands of operators, by generated names.
         graph_outputs: Tensors that the program returns.
         masked: Tensors with values beyond 1e30, such as attention masks.
     """

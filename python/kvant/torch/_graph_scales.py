@@ -104,7 +104,7 @@ def _align_concatenations(placement: Placement, made: Scales) -> None:
 
 
 def _solve_biases(placement: Placement, made: Scales, biases: Mapping[str, Floats]) -> None:
-    """Raises weights' scales until biases have int32 codes; beyond that, biases have wider scales of their own."""
+    """Raises weights' scales until biases have int32 codes; beyond that, biases get wider scales."""
     for name, bias in placement.biases.items():
         data = made.activations.get(bias.input) or made.weights.get(bias.input, [None])[0]
         values, weights = biases.get(name), made.weights.get(bias.weight)

@@ -60,6 +60,9 @@ def layout_of(module: nn.Module, scheme: TensorScheme) -> Layout:
         return _grouped(1 if is_transposed else 0)
     if is_transposed:
         return _transposed()
-    if type(module).__name__ in ("Conv1D", "QuantizedConv1D"):
-        return _turned()
-    return _plain()
+    return _turned() if is_conv1d(module) else _plain()
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Whether a layer is transformers' Conv1D, quantized or not."""
+    return type(module).__name__ in ("Conv1D", "QuantizedConv1D")

@@ -114,7 +114,7 @@ class QuantizedModule:
         weight_quantizer: Quantizes the weight; disabled once it is frozen.
         input_quantizer, output_quantizer: Those of activations; None where these stay as they are.
         chosen: The codes of the weight that an algorithm chose: a `kvant.QuantTensor` of a matrix [outputs, inputs].
-        weight_seen: Tells whether the weight is the one that its stored scales were found for.
+        weight_seen: Identifies the weight for which the stored scales were found.
     """
 
     weight_quantizer: TensorQuantizer
@@ -139,6 +139,12 @@ class QuantizedModule:
         weight = self.weight.detach()
         values = self.layout.to_weight(self.chosen.dequantize(), tuple(weight.shape))
         return torch.equal(values.to(weight.dtype), weight.cpu())
+
+    @property
+    def quantizers(self) -> list[TensorQuantizer]:
+        """Those of its weight, inputs and outputs, where it has them."""
+        found = (self.weight_quantizer, self.input_quantizer, self.output_quantizer)
+        return [quantizer for quantizer in found if quantizer is not None]
 
     @property
     def layout(self) -> Layout:

@@ -124,9 +124,8 @@ def quantize_(
         raise
     if trainable and steps == "learned":
         for _, module in quantized_modules(model):
-            for quantizer in (module.weight_quantizer, module.input_quantizer, module.output_quantizer):
-                if quantizer is not None:
-                    quantizer.learn_scale()
+            for quantizer in module.quantizers:
+                quantizer.learn_scale()
     return model
 
 
@@ -137,9 +136,8 @@ def freeze(model: nn.Module) -> nn.Module:
     """
     with torch.no_grad():
         for _, module in quantized_modules(model):
-            for quantizer in (module.weight_quantizer, module.input_quantizer, module.output_quantizer):
-                if quantizer is not None:
-                    quantizer.fix_scale(module.weight.dtype)
+            for quantizer in module.quantizers:
+                quantizer.fix_scale(module.weight.dtype)
             if module.weight_quantizer.enabled:
                 module.chosen = codes_of(module)
                 shape, dtype = tuple(module.weight.shape), module.weight.dtype

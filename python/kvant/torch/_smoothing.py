@@ -21,7 +21,7 @@ from kvant._errors import usage_error
 from kvant._tensors import _weight
 from kvant.torch._algorithms import LayerRecipe
 from kvant.torch._blocks import input_of
-from kvant.torch._modules import QuantizedConv1D
+from kvant.torch._layouts import is_conv1d
 from kvant.torch._rounding import matrix_of
 from kvant.torch._runs import Calibration, of_layer, quantizers_off, tensors_of
 
@@ -81,6 +81,7 @@ def _scale(
             kvant.KvantWarning,
             stacklevel=5,
         )
+        return
     statistics = _statistics(calibration, [pair.layers[0] for pair in pairs])
     outputs, kept = _outputs(calibration), calibration.changes
     for pair in pairs:
@@ -123,10 +124,11 @@ def _clip(calibration: Calibration, chosen: Mapping[str, LayerRecipe], layers: l
     """Clips weights at the thresholds with the least error of outputs."""
     for name, inputs in _statistics(calibration, layers).items():
         module: Any = calibration.model.get_submodule(name)
+        matrix = matrix_of(module).float()
         with of_layer(name):
-            values = inputs.clipped(_weight(matrix_of(module).float()).data, chosen[name].scheme, transform)
+            values = inputs.clipped(_weight(matrix).data, chosen[name].scheme, transform)
         if values is not None:
-            matrix = torch.from_numpy(values).reshape(matrix_of(module).shape)
+            matrix = torch.from_numpy(values).reshape(matrix.shape)
             calibration.replace(module, "weight", module.layout.to_weight(matrix, tuple(module.weight.shape)))
 
 
@@ -158,7 +160,7 @@ def _statistics(calibration: Calibration, layers: Iterable[str]) -> dict[str, _k
 
 
 def _is_linear(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear | QuantizedConv1D) or type(module).__name__ == "Conv1D"
+    return isinstance(module, nn.Linear) or is_conv1d(module)
 
 
 def _fold(calibration: Calibration, pair: SmoothingPair, scales: Tensor) -> None:
@@ -169,7 +171,7 @@ def _fold(calibration: Calibration, pair: SmoothingPair, scales: Tensor) -> None
     if weight.dim() == 1:
         divided = (weight + 1) / scales - 1 if _adds_one(source) else weight / scales
     else:
-        divided = weight / scales if type(source).__name__.endswith("Conv1D") else weight / scales.reshape(-1, 1)
+        divided = weight / scales if is_conv1d(source) else weight / scales.reshape(-1, 1)
     calibration.replace(source, "weight", divided)
     bias = getattr(source, "bias", None)
     if bias is not None:
@@ -177,8 +179,7 @@ def _fold(calibration: Calibration, pair: SmoothingPair, scales: Tensor) -> None
     for name in pair.layers:
         layer = calibration.model.get_submodule(name)
         columns: Tensor = layer.weight.detach().cpu().double()  # type: ignore[operator]
-        is_turned = type(layer).__name__.endswith("Conv1D")
-        calibration.replace(layer, "weight", columns * (scales.reshape(-1, 1) if is_turned else scales))
+        calibration.replace(layer, "weight", columns * (scales.reshape(-1, 1) if is_conv1d(layer) else scales))
 
 
 def _pairs(

@@ -12,7 +12,8 @@ import numpy
 
 import kvant
 from kvant._errors import KvantWarning, usage_error
-from kvant.compat._onnx import PRODUCTS, Graph, batches, dynamic_overrides, escaped, model_file, samples, unsupported
+from kvant.compat._onnx import PRODUCTS, Graph, batches, dynamic_overrides, model_file, samples
+from kvant.compat._shared import escaped, unsupported
 from kvant.compat.onnxruntime._types import (
     CalibrationMethod,
     QuantConfig,
@@ -111,7 +112,7 @@ def quantize_static(
     are different:
 
     * symmetric activations: no pair between an operator and the Relu, LeakyRelu or Clip after it;
-    * AveragePool has an output scale of its own, and a LayerNormalization or InstanceNormalization has an 8-bit bias;
+    * AveragePool has a separate output scale, and a LayerNormalization or InstanceNormalization has an 8-bit bias;
     * BatchNormalization stays in float: fold it first, as `quant_pre_process` does;
     * constants of Add, Mul and similar: the lowest int8 code is -127 and `reduce_range` counts for them;
     * Percentile counts both tails where activations are asymmetric and their type of range is not given, which warns.
@@ -363,7 +364,7 @@ class _Selection:
         self.only = _known(graph, only, "nodes_to_quantize")
         self.exclude = _known(graph, exclude, "nodes_to_exclude")
         if (op_types and not self.op_types) or (only and not self.only):
-            raise usage_error("the graph has none of these operators or nodes", "give those that it has")
+            raise usage_error("the graph has none of these operators or nodes", "name operators or nodes of the graph")
         self.graph = graph
         self.exclude_op_types: list[str] = []
 
@@ -464,7 +465,7 @@ def _method(method: CalibrationMethod, options: Mapping[str, Any], symmetric: bo
     if method is CalibrationMethod.Distribution:
         raise unsupported("calibrate_method Distribution, which is for fp8", "use MinMax, Entropy or Percentile")
     if method is not CalibrationMethod.MinMax and options.get("CalibStridedMinMax"):
-        raise unsupported("CalibStridedMinMax with histograms: each is made of all data", "leave it out")
+        raise unsupported("CalibStridedMinMax with a histogram, which covers all batches", "leave it out")
     if method is not CalibrationMethod.Percentile:
         if options.get("CalibTensorRangeSymmetric") and not symmetric:
             raise unsupported(

@@ -12,7 +12,26 @@ from kvant._errors import usage_error
 E = TypeVar("E", bound=Enum)
 
 
-class QuantType(Enum):
+class _Named(Enum):
+    """Values that are spelled by their names."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def from_string(cls: type[E], text: str) -> E:
+        """The value of this name.
+
+        Raises:
+            ValueError: There is none.
+        """
+        try:
+            return cls[text]
+        except KeyError:
+            raise ValueError(text) from None
+
+
+class QuantType(_Named):
     """The types of codes."""
 
     QInt8 = 0
@@ -23,42 +42,12 @@ class QuantType(Enum):
     QInt4 = 5
     QUInt4 = 6
 
-    def __str__(self) -> str:
-        return self.name
 
-    @staticmethod
-    def from_string(text: str) -> QuantType:
-        """The type of this name.
-
-        Raises:
-            ValueError: There is none.
-        """
-        try:
-            return QuantType[text]
-        except KeyError:
-            raise ValueError(text) from None
-
-
-class QuantFormat(Enum):
+class QuantFormat(_Named):
     """Integer operators, or Q/DQ pairs around float operators."""
 
     QOperator = 0
     QDQ = 1
-
-    def __str__(self) -> str:
-        return self.name
-
-    @staticmethod
-    def from_string(text: str) -> QuantFormat:
-        """The format of this name.
-
-        Raises:
-            ValueError: There is none.
-        """
-        try:
-            return QuantFormat[text]
-        except KeyError:
-            raise ValueError(text) from None
 
 
 class CalibrationMethod(Enum):

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from kvant._errors import UnsupportedError, usage_error
+from kvant._errors import usage_error
+from kvant.compat._shared import unsupported
 
 
 class Dtype(Enum):
@@ -199,11 +200,6 @@ _INTEGERS = ("int2", "int3", "int4", "uint4", "int8", "uint8", "uint2", "int16")
 _FLOATS = {"fp8_e4m3": "e4m3", "fp8_e5m2": "e5m2", "fp4": "e2m1", "fp6_e2m3": "e2m3", "fp6_e3m2": "e3m2"}
 _CASTS = {"float16": "f16", "bfloat16": "bf16"}
 _SCALES = {None: "", "float": "", "float32": ":f32", "float16": ":f16", "bfloat16": ":bf16", "pof2": ":pow2"}
-
-
-def unsupported(what: str, remedy: str) -> UnsupportedError:
-    """An exception for what Quark does and Kvant does not."""
-    return UnsupportedError(what, kind="unsupported", remedy=remedy)
 
 
 def scheme_of(layer: QLayerConfig, kind: str) -> str | None:

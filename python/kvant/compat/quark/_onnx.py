@@ -15,7 +15,8 @@ import numpy
 
 import kvant
 from kvant._errors import KvantWarning, usage_error
-from kvant.compat._onnx import PRODUCTS, Graph, batches, dynamic_overrides, escaped, model_file, samples, unsupported
+from kvant.compat._onnx import PRODUCTS, Graph, batches, dynamic_overrides, model_file, samples
+from kvant.compat._shared import escaped, unsupported
 from kvant.compat.onnxruntime._quantize import PAIR_OPS
 from kvant.compat.onnxruntime._types import CalibrationDataReader
 from kvant.compat.quark._onnx_configuration import (

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 import kvant.torch as kt
+from kvant.compat._shared import escaped, unsupported
 from kvant.compat.quark._configuration import (
     QConfig,
     QLayerConfig,
     QuantizationMode,
     algorithm_of,
     scheme_of,
-    unsupported,
 )
 from kvant.torch._modules import quantized_class
 
@@ -84,7 +84,7 @@ class ModelQuantizer:
             if quantized_class(module) is not None:
                 layer = _resolved(config, name, module)
                 schemes[name] = None if layer is None else scheme_of(layer, type(module).__name__)
-        overrides: dict[str, Any] = {_escaped(name): scheme for name, scheme in schemes.items()}
+        overrides: dict[str, Any] = {escaped(name): scheme for name, scheme in schemes.items()}
         algorithm = algorithm_of(config)
         return kt.quantize_(
             model,
@@ -100,11 +100,6 @@ class ModelQuantizer:
     def freeze(model: nn.Module, quantize: bool = True) -> nn.Module:
         """Rounds weights for good, and returns the model."""
         return kt.freeze(model) if quantize else model
-
-
-def _escaped(name: str) -> str:
-    """A pattern that matches one name."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def _is(pattern: str, name: str) -> bool:

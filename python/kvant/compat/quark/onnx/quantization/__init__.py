@@ -1,27 +1,4 @@
 """quark.onnx.quantization."""
 
-from kvant.compat.quark._onnx_configuration import (
-    AdaQuantConfig,
-    AdaRoundConfig,
-    AlgoConfig,
-    AutoMixprecisionConfig,
-    BiasCorrectionConfig,
-    CLEConfig,
-    GPTQConfig,
-    QConfig,
-    QuarotConfig,
-    SmoothQuantConfig,
-)
-
-__all__ = [
-    "AdaQuantConfig",
-    "AdaRoundConfig",
-    "AlgoConfig",
-    "AutoMixprecisionConfig",
-    "BiasCorrectionConfig",
-    "CLEConfig",
-    "GPTQConfig",
-    "QConfig",
-    "QuarotConfig",
-    "SmoothQuantConfig",
-]
+from kvant.compat.quark._onnx_configuration import QConfig as QConfig
+from kvant.compat.quark.onnx.quantization.config.algorithm import *  # noqa: F403
