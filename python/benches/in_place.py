@@ -1,9 +1,12 @@
 """Time and memory of static int8 quantization of a ResNet-50 in place with 32 pictures, beside amd-quark's.
 
+Ranges of activations are found by minimum and maximum, and as a percentile of a histogram.
+
 
 OMP_NUM_THREADS=2 python benches/in_place.py
 """
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -17,22 +20,23 @@ def network() -> torch.nn.Module:
     return transformers.ResNetForImageClassification(transformers.ResNetConfig()).eval()
 
 
-def kvant_s(model: torch.nn.Module, pictures: list[torch.Tensor]) -> None:
+def kvant_s(model: torch.nn.Module, pictures: list[torch.Tensor], ranges: str) -> None:
     """Quantizes with Kvant."""
     import kvant.torch
 
-    kvant.torch.quantize_(model, "int8:tensor+int8:tensor!static", pictures)
+    observer = {"minmax": "", "percentile": ":percentile"}[ranges]
+    kvant.torch.quantize_(model, f"int8:tensor+int8:tensor{observer}!static", pictures)
     kvant.torch.freeze(model)
 
 
-def quark_s(model: torch.nn.Module, pictures: list[torch.Tensor]) -> None:
+def quark_s(model: torch.nn.Module, pictures: list[torch.Tensor], ranges: str) -> None:
     """The same with amd-quark."""
     from quark.torch import ModelQuantizer
     from quark.torch.quantization.config.config import QConfig, QLayerConfig, QTensorConfig
     from quark.torch.quantization.config.type import Dtype, QSchemeType, RoundType, ScaleType
-    from quark.torch.quantization.observer import PerTensorMinMaxObserver
+    from quark.torch.quantization.observer import PerTensorMinMaxObserver, PerTensorPercentileObserver
 
-    spec = QTensorConfig(
+    weight = QTensorConfig(
         dtype=Dtype.int8,
         qscheme=QSchemeType.per_tensor,
         observer_cls=PerTensorMinMaxObserver,
@@ -41,22 +45,26 @@ def quark_s(model: torch.nn.Module, pictures: list[torch.Tensor]) -> None:
         round_method=RoundType.half_even,
         scale_type=ScaleType.float,
     )
-    quantizer = ModelQuantizer(QConfig(global_quant_config=QLayerConfig(weight=spec, input_tensors=spec)))
+    observer = {"minmax": PerTensorMinMaxObserver, "percentile": PerTensorPercentileObserver}[ranges]
+    activation = dataclasses.replace(weight, observer_cls=observer)
+    quantizer = ModelQuantizer(QConfig(global_quant_config=QLayerConfig(weight=weight, input_tensors=activation)))
     quantizer.freeze(quantizer.quantize_model(model, pictures))
 
 
 def measure(name: str) -> dict[str, Any]:
     """Measures a tool."""
-    tool = {"kvant": kvant_s, "quark": quark_s}[name]
+    tool, ranges = name.split(" ")
+    quantize = {"kvant": kvant_s, "quark": quark_s}[tool]
     model = network()
     pictures = [torch.randn(4, 3, 224, 224) for _ in range(8)]
     with torch.no_grad():
         model(pictures[0])
     # What the first use of either imports and compiles does not count.
     small = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
-    tool(small, [picture[:1, :, :8, :8] for picture in pictures])
-    return measured(lambda: tool(model, pictures))
+    quantize(small, [picture[:1, :, :8, :8] for picture in pictures], ranges)
+    return measured(lambda: quantize(model, pictures, ranges))
 
 
 if __name__ == "__main__":
-    compare(__file__, measure, ("kvant", "quark"), rounds=3)
+    names = tuple(f"{tool} {ranges}" for ranges in ("minmax", "percentile") for tool in ("kvant", "quark"))
+    compare(__file__, measure, names, rounds=3)

@@ -29,10 +29,16 @@ class _Extremes:
         """Takes a batch in, [..., features]."""
         if batch.numel() == 0:
             return
-        rows = batch.reshape(-1, batch.shape[-1]) if self.by_feature else batch.reshape(-1, 1)
-        ends = torch.stack(torch.aminmax(rows, dim=0)) if self.by_feature else torch.stack(torch.aminmax(batch))
+        rows = batch.reshape(-1, batch.shape[-1]) if self.by_feature else _in_memory_order(batch).reshape(-1, 1)
+        ends = torch.stack(torch.aminmax(rows, dim=0) if self.by_feature else torch.aminmax(rows.reshape(-1)))
         # Values that are not finite are left out and counted.
         self.observer.update((ends if ends.isfinite().all() else rows).cpu().reshape(-1, rows.shape[-1]))
+
+
+def _in_memory_order(values: Tensor) -> Tensor:
+    """The values [n] as they lie in memory, without a copy where they are dense: channels-last ones are not."""
+    axes = sorted(range(values.dim()), key=values.stride, reverse=True)
+    return values.permute(axes).reshape(-1)
 
 
 def observer_of(scheme: str) -> Observing:
@@ -87,15 +93,18 @@ def _observe(calibration: Calibration, watched: Mapping[TensorQuantizer, tuple[s
 @contextlib.contextmanager
 def _channels_last(model: nn.Module) -> Iterator[None]:
     """Convolutions run in the layout that is fastest on CPUs, which follows from that of their weights."""
-    weights = [
-        (module.weight, module.weight.data)
-        for module in model.modules()
-        if isinstance(module, nn.Conv2d) and module.weight.device.type == "cpu" and module.weight.is_contiguous()
-    ]
-    for weight, data in weights:
-        weight.data = data.contiguous(memory_format=torch.channels_last)
+    original: list[tuple[Tensor, Tensor | None]] = []
     try:
+        for module in model.modules():
+            if not isinstance(module, nn.Conv2d) or module.weight.device.type != "cpu":
+                continue
+            weight, data = module.weight, module.weight.data
+            if data.is_contiguous() and not data.is_contiguous(memory_format=torch.channels_last):
+                # A weight that has its memory for itself is copied back, so that only one copy of it exists at a time.
+                is_alone = data.untyped_storage().nbytes() == data.nbytes
+                original.append((weight, None if is_alone else data))
+                weight.data = data.contiguous(memory_format=torch.channels_last)
         yield
     finally:
-        for weight, data in weights:
-            weight.data = data
+        for weight, kept in original:
+            weight.data = weight.data.contiguous() if kept is None else kept

@@ -134,17 +134,21 @@ def freeze(model: nn.Module) -> nn.Module:
 
     Weights that layers share are rounded for each on its own. Learned scales become fixed ones.
     """
+    layers = [module for _, module in quantized_modules(model)]
     with torch.no_grad():
-        for _, module in quantized_modules(model):
+        for module in layers:
             for quantizer in module.quantizers:
                 quantizer.fix_scale(module.weight.dtype)
-            if module.weight_quantizer.enabled:
-                module.chosen = codes_of(module)
-                shape, dtype = tuple(module.weight.shape), module.weight.dtype
-                rounded = module.layout.to_weight(module.chosen.dequantize(), shape).to(module.weight.device, dtype)
-                rounded = with_strides_of(module.weight, rounded)
-                module.weight = nn.Parameter(rounded, requires_grad=module.weight.requires_grad)
-                module.weight_quantizer.enabled = False
+        rounded = [module for module in layers if module.weight_quantizer.enabled]
+        # Codes stay, so they are made first: then the memory of each weight serves for the values of the next one.
+        for module in rounded:
+            module.chosen = codes_of(module)
+        for module in rounded:
+            shape, dtype = tuple(module.weight.shape), module.weight.dtype
+            values = module.layout.to_weight(module.chosen.dequantize(), shape).to(module.weight.device, dtype)
+            values = with_strides_of(module.weight, values)
+            module.weight = nn.Parameter(values, requires_grad=module.weight.requires_grad)
+            module.weight_quantizer.enabled = False
     return model
 
 

@@ -259,3 +259,26 @@ def test_memory_formats_stay() -> None:
     kt.freeze(model)
     assert all(module.weight.is_contiguous(memory_format=torch.channels_last) for module in model)
     assert torch.equal(model(x), made)
+
+
+def test_calibration_in_channels_last_leaves_weights_as_they_were() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    shared = torch.randn(2, 8, 8, 3, 3)
+    model[1].weight.data = shared[0]
+    before = [layer.weight.detach().clone() for layer in model]
+    kt.quantize_(model, "int8:tensor+int8:tensor!static", [torch.randn(2, 3, 12, 12)])
+    assert all(torch.equal(layer.weight, values) for layer, values in zip(model, before, strict=True))
+    assert all(layer.weight.is_contiguous() for layer in model)
+    # A weight that is a part of other memory stays that part.
+    assert model[1].weight.data_ptr() == shared.data_ptr()
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_extremes_see_every_value_in_any_layout(layout: torch.memory_format) -> None:
+    x = torch.randn(3, 4, 6, 5).clamp(-5, 5).to(memory_format=layout)
+    x[1, 2, 4, 4], x[2, 0, 4, 2] = 7.0, -9.0
+    for batch in (x, x[:, :, ::2], x[..., 1:]):
+        model = nn.Sequential(nn.Conv2d(4, 4, 1))
+        kt.quantize_(model, "int8:tensor+int8:tensor!static", [batch], channels_last=False)
+        scale: Any = model[0].input_quantizer.scale
+        assert scale.item() == kvant.quantize_tensor(batch.reshape(1, -1), "int8:tensor").scale.item()
