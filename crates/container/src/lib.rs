@@ -1,9 +1,10 @@
-//! File syntax for Kvant: safetensors checkpoints, mapped in and streamed out, and ONNX models ([`onnx`]).
+//! File syntax for Kvant: checkpoints, mapped in and streamed out as safetensors, and ONNX models ([`onnx`]).
 //!
 //! This crate knows files and nothing else: no model families, no quantization. Two flows go through it:
 //!
-//! * **in**: [`Checkpoint::open`] finds the shards of a Hugging Face directory (or takes one `.safetensors` file), checks
-//!   every header before it trusts a byte of it, and hands out [`TensorView`]s that borrow from the mapped files;
+//! * **in**: [`Checkpoint::open`] finds the shards of a Hugging Face directory (or takes one file), checks every header
+//!   before it trusts a byte of it, and hands out [`TensorView`]s that borrow from the mapped files. Shards are safetensors, or
+//!   files that `torch.save` wrote, whose pickles are read for tensors and never run;
 //! * **out**: a [`Layout`] turns declared names, dtypes and shapes into shards with their headers, and a [`Writer`] puts the
 //!   tensors' bytes at their places, from any thread and in any order, so memory stays bounded for models of any size.
 //!
@@ -55,18 +56,20 @@ mod path_text;
 pub mod positioned;
 mod protobuf;
 pub mod python_json;
+mod pytorch;
 mod remedy;
 mod removal;
 mod safetensors;
 pub mod sentencepiece;
+mod tensor_file;
 mod tensor_type;
 pub mod unfinished;
 mod write_queue;
 mod writer;
+mod zip;
 
 pub use self::safetensors::{
-    Header, HeaderError, Layout, LayoutError, MAX_HEADER_LEN, SafetensorsFile, Shard, TensorDeclaration, TensorEntry,
-    TensorView,
+    Header, HeaderError, Layout, LayoutError, MAX_HEADER_LEN, Shard, TensorDeclaration, TensorEntry,
 };
 pub use checkpoint::{
     AdapterSource, Checkpoint, CheckpointError, CustomCode, LeftOutFile, LeftOutReason, MANIFEST_FILE, MissingCode,
@@ -74,11 +77,13 @@ pub use checkpoint::{
 pub use diagnostic::{Diagnostic, ErrorKind};
 pub use directory::{MissingFolder, directory_of, model_directory, names_below};
 pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
-pub use error::{Error, WriterError, io_hint};
+pub use error::{Error, PytorchError, WriterError, io_hint};
 pub use geometry::{Geometry, OutputFile, Place};
 pub use mmap::{FileState, LostFile, LostFiles, MappedFile};
 pub use new_file::{TEMPORARY, behind_links, new_file_for, write_file};
 pub use path_text::{of_record, recorded_name, shell_word, shown};
 pub use remedy::Remedy;
 pub use removal::or_gone;
+pub use tensor_file::{TensorFile, TensorView};
 pub use writer::{Durability, Writer};
+pub use zip::{ZipEntry, ZipError, zip_entries};

@@ -4,8 +4,9 @@ use rayon::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
+use crate::TensorFile;
 use crate::dtype::Dtype;
-use crate::safetensors::{Layout, SafetensorsFile, TensorDeclaration};
+use crate::safetensors::{Layout, TensorDeclaration};
 
 fn small_layout(max_shard_size: u64) -> Layout {
     let declarations = vec![
@@ -46,7 +47,7 @@ fn files_of_the_reference_implementation_are_read() {
     let view = |dtype, data| ::safetensors::tensor::TensorView::new(dtype, vec![2], data).unwrap();
     let tensors = [("w", view(Dtype::BF16, &[1, 2, 3, 4])), ("q", view(Dtype::F8_E4M3, &[5, 6]))];
     fs::write(&path, ::safetensors::serialize(tensors, None).unwrap()).unwrap();
-    let file = SafetensorsFile::open(&path).unwrap();
+    let file = TensorFile::open(&path).unwrap();
     let found: Vec<_> = file.tensors().map(|t| (t.name(), t.dtype(), t.bytes())).collect();
     assert_eq!(found, [("w", Dtype::BF16, &[1, 2, 3, 4][..]), ("q", Dtype::F8_E4M3, &[5, 6][..])]);
 }
@@ -57,7 +58,7 @@ fn views_release_their_pages() {
     let writer = Writer::create(dir.path(), small_layout(100)).unwrap();
     deliver(&writer);
     writer.finish(Durability::Process).unwrap();
-    let file = SafetensorsFile::open(&dir.path().join("model.safetensors")).unwrap();
+    let file = TensorFile::open(&dir.path().join("model.safetensors")).unwrap();
     let view = file.tensors().next().unwrap();
     view.will_need();
     view.release();

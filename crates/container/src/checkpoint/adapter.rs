@@ -11,7 +11,7 @@ use crate::directory::model_directory;
 use crate::error::CheckpointError;
 use crate::error::Error;
 use crate::json::read_python_json;
-use crate::safetensors::{SafetensorsFile, TensorView};
+use crate::tensor_file::{TensorFile, TensorView};
 
 pub(super) const ADAPTER_CONFIG: &str = "adapter_config.json";
 pub(super) const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
@@ -25,7 +25,7 @@ const MARKS: &[&str] = &[".lora_A", ".lora_B", ".lora_embedding_", ".lora_down."
 pub struct AdapterSource {
     path: PathBuf,
     config: Value,
-    file: SafetensorsFile,
+    file: TensorFile,
 }
 
 impl AdapterSource {
@@ -42,13 +42,13 @@ impl AdapterSource {
         match missing {
             _ if !path.exists() => return Err(wrong(CheckpointError::NotFound)),
             Some(ADAPTER_WEIGHTS) if directory.join(ADAPTER_PICKLE).is_file() => {
-                return Err(wrong(CheckpointError::Pickle { file: directory.join(ADAPTER_PICKLE) }));
+                return Err(wrong(CheckpointError::AdapterPickle { file: directory.join(ADAPTER_PICKLE) }));
             }
             Some(file) => return Err(wrong(CheckpointError::NoAdapter { missing: file })),
             None => {}
         }
         let config = read_python_json(&config, MAX_CONFIG_LEN)?;
-        Ok(AdapterSource { path: directory.to_path_buf(), config, file: SafetensorsFile::open(&weights)? })
+        Ok(AdapterSource { path: directory.to_path_buf(), config, file: TensorFile::open(&weights)? })
     }
 
     /// The folder.
@@ -62,7 +62,7 @@ impl AdapterSource {
     }
 
     /// The tensors.
-    pub fn file(&self) -> &SafetensorsFile {
+    pub fn file(&self) -> &TensorFile {
         &self.file
     }
 }
@@ -70,12 +70,12 @@ impl AdapterSource {
 /// Tensors that take the place of those of the same names.
 #[derive(Debug)]
 pub(super) struct Replaced {
-    file: SafetensorsFile,
+    file: TensorFile,
     positions: HashMap<String, usize>,
 }
 
 impl Replaced {
-    fn of(file: SafetensorsFile) -> Replaced {
+    fn of(file: TensorFile) -> Replaced {
         let positions = file.tensors().enumerate().map(|(at, tensor)| (tensor.name().to_owned(), at)).collect();
         Replaced { file, positions }
     }
@@ -89,7 +89,7 @@ impl Replaced {
 impl Checkpoint {
     /// The checkpoint with adapters, which whoever reads its weights merges into them. `replaced` holds small tensors that take the
     /// place of those of the same names.
-    pub fn with_adapters(self, adapters: Vec<AdapterSource>, replaced: SafetensorsFile) -> Checkpoint {
+    pub fn with_adapters(self, adapters: Vec<AdapterSource>, replaced: TensorFile) -> Checkpoint {
         Checkpoint { adapters, replaced: Some(Replaced::of(replaced)), ..self }
     }
 
@@ -101,9 +101,9 @@ impl Checkpoint {
 
 /// Refuses files that contain only an adapter: quantized adapter weights are not a model. Models that hold adapters beside their
 /// weights are accepted.
-pub(super) fn refuse_alone(path: &Path, shards: &[SafetensorsFile]) -> Result<(), Error> {
+pub(super) fn refuse_alone(path: &Path, shards: &[TensorFile]) -> Result<(), Error> {
     let is_mark = |name: &str| MARKS.iter().any(|mark| name.contains(mark));
-    let names = || shards.iter().flat_map(SafetensorsFile::tensors).map(|tensor| tensor.name());
+    let names = || shards.iter().flat_map(TensorFile::tensors).map(|tensor| tensor.name());
     let is_all = names().any(is_mark) && names().all(|name| is_mark(name) || name.ends_with(".alpha"));
     let is_named = || shards.iter().all(|shard| shard.path().file_name().is_some_and(|name| name == ADAPTER_WEIGHTS));
     let config = model_directory(path).join(ADAPTER_CONFIG);

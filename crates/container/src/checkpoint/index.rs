@@ -51,7 +51,7 @@ fn check(weight_map: &[(String, String)]) -> Result<(), CheckpointError> {
         if !is_plain_path(shard) {
             return Err(CheckpointError::UnsafePath { tensor: tensor_name, shard: shard_name });
         }
-        if !has_extension(shard, &["safetensors"]) {
+        if !has_extension(shard, &["safetensors", "bin"]) {
             return Err(CheckpointError::ForeignShard { tensor: tensor_name, shard: shard_name });
         }
     }

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::gguf::GgufFile;
 use crate::json::read_python_json;
 use crate::mmap::{FileState, MappedFile};
-use crate::safetensors::{SafetensorsFile, TensorView};
+use crate::tensor_file::{TensorFile, TensorView};
 use sources::Sources;
 
 /// The most bytes of a `config.json` that are read.
@@ -35,7 +35,7 @@ pub struct Checkpoint {
     /// The directory of the other files, config.json among them; `None` for tensors alone.
     directory: Option<PathBuf>,
     index: Option<PathBuf>,
-    shards: Vec<SafetensorsFile>,
+    shards: Vec<TensorFile>,
     /// Shard and position in it of every tensor.
     positions: HashMap<String, (usize, usize)>,
     unindexed: Vec<String>,
@@ -94,11 +94,7 @@ impl Checkpoint {
     /// # Errors
     ///
     /// [`Error::Checkpoint`] never: tensors of one file have distinct names.
-    pub fn of_gguf(
-        file: GgufFile,
-        small: SafetensorsFile,
-        files: BTreeMap<String, Vec<u8>>,
-    ) -> Result<Checkpoint, Error> {
+    pub fn of_gguf(file: GgufFile, small: TensorFile, files: BTreeMap<String, Vec<u8>>) -> Result<Checkpoint, Error> {
         let (path, shards) = (file.path().to_path_buf(), vec![small]);
         let positions = unique_positions(&path, &shards)?;
         let gguf = Some(GgufSource { file, files });
@@ -141,7 +137,7 @@ impl Checkpoint {
     }
 
     /// The files that hold the tensors, sorted by name.
-    pub fn shards(&self) -> &[SafetensorsFile] {
+    pub fn shards(&self) -> &[TensorFile] {
         &self.shards
     }
 
@@ -159,14 +155,14 @@ impl Checkpoint {
 
     /// Every file that tensors are read from.
     fn maps(&self) -> impl Iterator<Item = &MappedFile> {
-        let shards = self.shards.iter().map(SafetensorsFile::map);
+        let shards = self.shards.iter().map(TensorFile::map);
         let adapters = self.adapters().iter().map(|adapter| adapter.file().map());
         shards.chain(adapters).chain(self.gguf().map(GgufFile::map))
     }
 
     /// All tensors, sorted by shard and then by the order of their bytes.
     pub fn tensors(&self) -> impl Iterator<Item = TensorView<'_>> {
-        let tensors = self.shards.iter().flat_map(SafetensorsFile::tensors);
+        let tensors = self.shards.iter().flat_map(TensorFile::tensors);
         tensors.map(|tensor| self.replaced(tensor.name()).unwrap_or(tensor))
     }
 
@@ -202,7 +198,7 @@ impl Checkpoint {
     /// The free-form strings of all shards' headers; where shards disagree, the first one's.
     pub fn metadata(&self) -> BTreeMap<String, String> {
         let mut metadata = BTreeMap::new();
-        for (key, value) in self.shards.iter().flat_map(SafetensorsFile::metadata) {
+        for (key, value) in self.shards.iter().flat_map(TensorFile::metadata) {
             metadata.entry(key.clone()).or_insert_with(|| value.clone());
         }
         metadata
@@ -272,14 +268,14 @@ impl Checkpoint {
     }
 
     fn sort_files(&self) -> Result<(Vec<PathBuf>, Vec<LeftOutFile>), Error> {
-        let shards = self.shards.iter().map(SafetensorsFile::path);
+        let shards = self.shards.iter().map(TensorFile::path);
         let own: Vec<&Path> = shards.chain(self.index.as_deref()).collect();
         self.directory.as_ref().map_or(Ok((vec![], vec![])), |directory| extra::sort_files(directory, &own))
     }
 }
 
 /// The position of every tensor, after checking that no two shards hold the same tensor.
-fn unique_positions(path: &Path, shards: &[SafetensorsFile]) -> Result<HashMap<String, (usize, usize)>, Error> {
+fn unique_positions(path: &Path, shards: &[TensorFile]) -> Result<HashMap<String, (usize, usize)>, Error> {
     let mut positions: HashMap<String, (usize, usize)> = HashMap::new();
     for (s, shard) in shards.iter().enumerate() {
         for (t, tensor) in shard.tensors().enumerate() {

@@ -10,11 +10,27 @@ use super::index::ShardIndex;
 use crate::directory::directory_of;
 use crate::error::CheckpointError;
 use crate::error::Error;
-use crate::safetensors::SafetensorsFile;
+use crate::tensor_file::TensorFile;
 
-const SINGLE_FILE: &str = "model.safetensors";
-const INDEX_FILE: &str = "model.safetensors.index.json";
-const INDEX_SUFFIX: &str = ".safetensors.index.json";
+/// How the files of a format of weights are called.
+#[derive(Debug, Clone, Copy)]
+struct FileNames {
+    /// The usual name where one file has all tensors.
+    single: &'static str,
+    /// How the names of files end.
+    extension: &'static str,
+    /// What the names of files without an index contain: other files of PyTorch have the same ending.
+    mark: &'static str,
+}
+
+/// The formats that a directory can hold; the first one that it does hold counts.
+const FORMATS: &[FileNames] = &[
+    FileNames { single: "model.safetensors", extension: "safetensors", mark: "" },
+    FileNames { single: "pytorch_model.bin", extension: "bin", mark: "pytorch_model" },
+];
+
+/// What follows the name of the single file in that of its index.
+const INDEX_SUFFIX: &str = ".index.json";
 
 /// Files that PyTorch writes with pickle.
 pub(super) const PICKLE_EXTENSIONS: &[&str] = &["bin", "pt", "pth", "ckpt", "pkl"];
@@ -45,9 +61,9 @@ impl Sources {
     }
 
     /// Maps all shards and checks their headers.
-    pub fn open_shards(&self) -> Result<Vec<SafetensorsFile>, Error> {
+    pub fn open_shards(&self) -> Result<Vec<TensorFile>, Error> {
         self.refuse_missing_shards()?;
-        self.shards.iter().map(|path| SafetensorsFile::open(path)).collect()
+        self.shards.iter().map(|path| open_file(path)).collect()
     }
 
     fn refuse_missing_shards(&self) -> Result<(), Error> {
@@ -66,7 +82,7 @@ impl Sources {
     /// Checks that every tensor of the index is where the index says; the tensors that it does not name, sorted.
     pub fn check_index(
         &self,
-        shards: &[SafetensorsFile],
+        shards: &[TensorFile],
         positions: &HashMap<String, (usize, usize)>,
     ) -> Result<Vec<String>, Error> {
         let Some(index) = &self.index else {
@@ -103,7 +119,8 @@ fn misplaced(tensor: &str, shard: &str, expected: &Path, found: Option<&Path>) -
 }
 
 fn check_single_file(path: &Path) -> Result<PathBuf, Error> {
-    match has_extension(&path.to_string_lossy(), &["safetensors"]) {
+    let name = path.to_string_lossy();
+    match has_extension(&name, &["safetensors"]) || has_extension(&name, PICKLE_EXTENSIONS) {
         true => Ok(path.to_path_buf()),
         false => Err(Error::Checkpoint {
             path: path.to_path_buf(),
@@ -122,84 +139,105 @@ fn directory_around(file: &Path) -> Option<PathBuf> {
 /// Returns whether an index in the directory names the file together with others. An unreadable index is ignored.
 fn is_one_of_several(directory: &Path, file: &Path) -> bool {
     let names = list_dir(directory).unwrap_or_default();
-    let indices = names.iter().map(|name| directory.join(name)).filter(|path| is_index(path));
+    let indices = names.iter().map(|name| directory.join(name));
+    let indices = indices.filter(|path| FORMATS.iter().any(|format| format.is_index(path)));
     indices.filter_map(|path| ShardIndex::read(&path).ok()).any(|index| {
         let shards = index.shards();
         shards.len() > 1 && shards.keys().any(|shard| file.file_name().is_some_and(|name| name == *shard))
     })
 }
 
-fn is_index(path: &Path) -> bool {
-    path.to_string_lossy().ends_with(INDEX_SUFFIX)
+impl FileNames {
+    /// The usual name of the index.
+    fn index(&self) -> String {
+        format!("{}{INDEX_SUFFIX}", self.single)
+    }
+
+    fn is_index(&self, path: &Path) -> bool {
+        path.to_string_lossy().strip_suffix(INDEX_SUFFIX).is_some_and(|name| has_extension(name, &[self.extension]))
+    }
+
+    /// Hidden files are not shards: some systems leave `._model.safetensors` beside a copied `model.safetensors`.
+    fn is_visible_shard(&self, path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        !name.starts_with('.') && name.contains(self.mark) && has_extension(&name, &[self.extension])
+    }
 }
 
 /// The index, if any, and the shards of a directory.
 fn find_in_dir(dir: &Path) -> Result<(Option<ShardIndex>, Vec<PathBuf>), Error> {
     let entries: Vec<PathBuf> = list_dir(dir)?.into_iter().map(|name| dir.join(name)).collect();
-    let dead = entries.iter().find(|path| is_visible_shard(path) && path.is_symlink() && !path.exists()).cloned();
+    let is_shard = |path: &PathBuf| FORMATS.iter().any(|format| format.is_visible_shard(path));
+    let dead = entries.iter().find(|path| is_shard(path) && path.is_symlink() && !path.exists()).cloned();
     let files: Vec<PathBuf> = entries.into_iter().filter(|path| path.is_file()).collect();
-    if let Some(path) = choose_index(dir, &files)? {
-        let index = ShardIndex::read(&path)?;
-        let shards = index.shards().keys().map(|shard| dir.join(shard)).collect();
-        return Ok((Some(index), shards));
+    for format in FORMATS {
+        if let Some(path) = choose_index(dir, &files, *format)? {
+            let index = ShardIndex::read(&path)?;
+            let shards = index.shards().keys().map(|shard| dir.join(shard)).collect();
+            return Ok((Some(index), shards));
+        }
+        let single = dir.join(format.single);
+        let shards: Vec<PathBuf> = match files.contains(&single) {
+            true => vec![single],
+            false => files.iter().filter(|path| format.is_visible_shard(path)).cloned().collect(),
+        };
+        if let Some(shard) = missing_number(&shards, *format) {
+            let problem = CheckpointError::MissingNumberedShard { shard };
+            return Err(Error::Checkpoint { path: dir.to_path_buf(), problem });
+        }
+        if !shards.is_empty() {
+            return Ok((None, shards));
+        }
     }
-    let single = dir.join(SINGLE_FILE);
-    let shards: Vec<PathBuf> = match files.contains(&single) {
-        true => vec![single],
-        false => files.iter().filter(|path| is_visible_shard(path)).cloned().collect(),
+    let problem = match dead {
+        Some(file) => CheckpointError::DeadLink { file },
+        None => foreign_format(&files, CheckpointError::NoWeights),
     };
-    match shards.is_empty() {
-        true => Err(Error::Checkpoint {
-            path: dir.to_path_buf(),
-            problem: match dead {
-                Some(file) => CheckpointError::DeadLink { file },
-                None => foreign_format(&files, CheckpointError::NoWeights),
-            },
-        }),
-        false => match missing_number(&shards) {
-            Some(shard) => {
-                let problem = CheckpointError::MissingNumberedShard { shard };
-                Err(Error::Checkpoint { path: dir.to_path_buf(), problem })
-            }
-            None => Ok((None, shards)),
-        },
+    Err(Error::Checkpoint { path: dir.to_path_buf(), problem })
+}
+
+/// Maps a file of tensors, by its name.
+fn open_file(path: &Path) -> Result<TensorFile, Error> {
+    match has_extension(&path.to_string_lossy(), PICKLE_EXTENSIONS) {
+        true => TensorFile::open_pytorch(path),
+        false => TensorFile::open(path),
     }
 }
 
 /// A shard of `NAME-00001-of-00003.safetensors` and the like that is not there, by its name.
-fn missing_number(shards: &[PathBuf]) -> Option<String> {
+fn missing_number(shards: &[PathBuf], format: FileNames) -> Option<String> {
     let names: HashSet<String> =
         shards.iter().filter_map(|path| path.file_name()?.to_str()).map(str::to_owned).collect();
-    let mut counted: Vec<(&str, &str)> = names.iter().filter_map(|name| numbered(name)).collect();
+    let mut counted: Vec<(&str, &str)> = names.iter().filter_map(|name| numbered(name, format.extension)).collect();
     counted.sort_unstable();
     counted.dedup();
     counted.into_iter().find_map(|(name, count)| {
         // What is there bounds the work: the count is whatever a name says.
         let last = count.parse::<usize>().ok()?.min(names.len() + 1);
         let width = count.len();
-        let expected = (1..=last).map(|number| format!("{name}-{number:0width$}-of-{count}.safetensors"));
+        let expected = (1..=last).map(|number| format!("{name}-{number:0width$}-of-{count}.{}", format.extension));
         expected.into_iter().find(|expected| !names.contains(expected))
     })
 }
 
-/// The name and the count of `NAME-NUMBER-of-COUNT.safetensors`, where both numbers have five digits, as tools write them.
-fn numbered(file: &str) -> Option<(&str, &str)> {
-    let (rest, count) = file.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
+/// The name and the count of `NAME-NUMBER-of-COUNT.EXTENSION`, where both numbers have five digits, as tools write them.
+fn numbered<'f>(file: &'f str, extension: &str) -> Option<(&'f str, &'f str)> {
+    let (rest, count) = file.strip_suffix(extension)?.strip_suffix('.')?.rsplit_once("-of-")?;
     let (name, number) = rest.rsplit_once('-')?;
     let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
     (is_number(number) && is_number(count)).then_some((name, count))
 }
 
 /// The index with the usual name; else, unless there is a file with the usual name, the only one with another.
-fn choose_index(dir: &Path, files: &[PathBuf]) -> Result<Option<PathBuf>, Error> {
-    let usual = dir.join(INDEX_FILE);
+fn choose_index(dir: &Path, files: &[PathBuf], format: FileNames) -> Result<Option<PathBuf>, Error> {
+    let usual = dir.join(format.index());
     if files.contains(&usual) {
         return Ok(Some(usual));
     }
-    if files.contains(&dir.join(SINGLE_FILE)) {
+    if files.contains(&dir.join(format.single)) {
         return Ok(None);
     }
-    let others: Vec<&PathBuf> = files.iter().filter(|path| is_index(path)).collect();
+    let others: Vec<&PathBuf> = files.iter().filter(|path| format.is_index(path)).collect();
     match others[..] {
         [first, second, ..] => {
             let problem = CheckpointError::TwoIndices { first: first.clone(), second: second.clone() };
@@ -209,13 +247,7 @@ fn choose_index(dir: &Path, files: &[PathBuf]) -> Result<Option<PathBuf>, Error>
     }
 }
 
-/// Hidden files are not shards: some systems leave `._model.safetensors` beside a copied `model.safetensors`.
-fn is_visible_shard(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    !name.starts_with('.') && has_extension(&name, &["safetensors"])
-}
-
-/// Names the format of weights that are not safetensors, or says `otherwise`.
+/// Names the format of weights that no directory is read for, or says `otherwise`.
 fn foreign_format(files: &[PathBuf], otherwise: CheckpointError) -> CheckpointError {
     let first_with = |extensions| files.iter().find(|path| has_extension(&path.to_string_lossy(), extensions)).cloned();
     if let Some(file) = first_with(PICKLE_EXTENSIONS) {

@@ -172,7 +172,7 @@ fn index_that_does_not_match_its_shards_is_refused() {
     assert!(matches!(problem(dir.path()), CheckpointError::WrongShard { tensor, .. } if tensor == "x"));
     index(&dir, r#"{"x":"a.safetensors","x":"b.safetensors"}"#);
     assert_eq!(problem(dir.path()), CheckpointError::DuplicateTensor { tensor: "x".into() });
-    index(&dir, r#"{"x":"a.bin"}"#);
+    index(&dir, r#"{"x":"a.h5"}"#);
     assert_eq!(problem(dir.path()).kind(), ErrorKind::Unsupported);
 }
 
@@ -218,14 +218,51 @@ fn truncated_shard_error_names_file_and_tensor() {
     assert!(error.hint().unwrap().contains("incomplete"));
 }
 
+/// A file that `torch.save` wrote.
+const PYTORCH_FILE: &[u8] = include_bytes!("../pytorch/fixtures/archive.bin");
+
 #[test]
-fn pickle_weights_are_unsupported() {
-    let pickle = dir_with(&[("config.json", "{}"), ("pytorch_model.bin", "x")]);
+fn files_of_pytorch_are_read_where_there_are_no_safetensors() {
+    let dir = dir_with(&[("config.json", "{}"), ("training_args.bin", "x"), ("optimizer.pt", "x")]);
+    fs::write(dir.path().join("pytorch_model.bin"), PYTORCH_FILE).unwrap();
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!(checkpoint.len(), 7);
+    let (tied, head) = (checkpoint.tensor("embedding.weight").unwrap(), checkpoint.tensor("head.weight").unwrap());
+    assert_eq!(tied.bytes(), head.bytes());
+    let left_out = checkpoint.left_out_files().unwrap();
+    assert_eq!(
+        left_out.iter().map(|file| file.name.to_str().unwrap()).collect::<Vec<_>>(),
+        ["optimizer.pt", "training_args.bin"]
+    );
+    // A file by its own name.
+    fs::write(dir.path().join("weights.pt"), PYTORCH_FILE).unwrap();
+    assert_eq!(Checkpoint::open(&dir.path().join("weights.pt")).unwrap().len(), 7);
+    shard(&dir, "model.safetensors", &["x"]);
+    assert_eq!(names(&Checkpoint::open(dir.path()).unwrap()), ["x"]);
+}
+
+#[test]
+fn shards_of_pytorch_are_found_by_their_index_or_their_numbers() {
+    let dir = dir_with(&[("training_args.bin", "x")]);
+    let first = "pytorch_model-00001-of-00002.bin";
+    fs::write(dir.path().join(first), PYTORCH_FILE).unwrap();
+    let missing = CheckpointError::MissingNumberedShard { shard: "pytorch_model-00002-of-00002.bin".into() };
+    assert_eq!(problem(dir.path()), missing);
+    let types = include_bytes!("../pytorch/fixtures/types.bin");
+    fs::write(dir.path().join("pytorch_model-00002-of-00002.bin"), types).unwrap();
+    assert_eq!(Checkpoint::open(dir.path()).unwrap().len(), 9);
+    let map = format!(r#"{{"weight_map":{{"weight":"{first}"}}}}"#);
+    fs::write(dir.path().join("pytorch_model.bin.index.json"), map).unwrap();
+    assert_eq!(Checkpoint::open(dir.path()).unwrap().len(), 7);
+}
+
+#[test]
+fn other_formats_are_unsupported() {
+    let pickle = dir_with(&[("config.json", "{}"), ("weights.pt", "x")]);
     let error = problem(pickle.path());
     assert!(matches!(error, CheckpointError::Pickle { .. }));
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.hint().unwrap().contains("never runs pickles"));
-    assert!(matches!(problem(&pickle.path().join("pytorch_model.bin")), CheckpointError::Pickle { .. }));
+    assert!(error.hint().unwrap().contains("weights.pt"));
     assert!(matches!(problem(dir_with(&[("m.gguf", "x")]).path()), CheckpointError::Gguf { .. }));
     assert_eq!(problem(dir_with(&[("README.md", "x")]).path()), CheckpointError::NoWeights);
     assert_eq!(problem(&pickle.path().join("config.json")), CheckpointError::NotSafetensors);

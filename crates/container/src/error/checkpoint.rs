@@ -13,7 +13,7 @@ pub enum CheckpointError {
     #[error("there is no such file or directory")]
     NotFound,
     /// The directory holds no weights that are known at all.
-    #[error("there are no safetensors files here")]
+    #[error("there are no files of weights here")]
     NoWeights,
     /// A file of weights is a link to nothing.
     #[error("{} is a link that leads nowhere", crate::path_text::shown(file))]
@@ -24,13 +24,22 @@ pub enum CheckpointError {
     /// The index names no tensor.
     #[error("the index names no tensor: its `weight_map` is empty")]
     EmptyIndex,
-    /// The given file is not a `.safetensors` file.
-    #[error("this is neither a directory nor a .safetensors, .gguf or .onnx file")]
+    /// The given file is of no format that is read.
+    #[error("this is neither a directory nor a .safetensors, .bin, .pt, .gguf or .onnx file")]
     NotSafetensors,
-    /// There are only pickled weights. Reading a pickle can run any code.
-    #[error("the weights are in a pickle ({}), which is not read", crate::path_text::shown(file))]
+    /// There are files that PyTorch wrote, none of which has the name of a model's weights.
+    #[error(
+        "there are files of PyTorch here ({}), and none is called pytorch_model.bin",
+        crate::path_text::shown(file)
+    )]
     Pickle {
-        /// One of the pickles.
+        /// One of the files.
+        file: PathBuf,
+    },
+    /// An adapter's weights are in a pickle.
+    #[error("the adapter's weights are in {}, which is not read", crate::path_text::shown(file))]
+    AdapterPickle {
+        /// The file.
         file: PathBuf,
     },
     /// There are only GGUF files, each of which is a model.
@@ -84,7 +93,11 @@ pub enum CheckpointError {
         shard: String,
     },
     /// The index names a file of another format.
-    #[error("the index puts tensor {} into {}, which is not a .safetensors file", Quoted(tensor), Quoted(shard))]
+    #[error(
+        "the index puts tensor {} into {}, which is neither a .safetensors nor a .bin file",
+        Quoted(tensor),
+        Quoted(shard)
+    )]
     ForeignShard {
         /// The tensor.
         tensor: String,
@@ -149,9 +162,11 @@ impl Diagnostic for CheckpointError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::NotFound => ErrorKind::Io,
-            Self::Pickle { .. } | Self::Gguf { .. } | Self::NotSafetensors | Self::ForeignShard { .. } => {
-                ErrorKind::Unsupported
-            }
+            Self::Pickle { .. }
+            | Self::AdapterPickle { .. }
+            | Self::Gguf { .. }
+            | Self::NotSafetensors
+            | Self::ForeignShard { .. } => ErrorKind::Unsupported,
             _ => ErrorKind::Invalid,
         }
     }
@@ -159,18 +174,21 @@ impl Diagnostic for CheckpointError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NotFound => "a model on a hub must be on disk first, e.g. `hf download ORG/NAME --local-dir DIR`",
-            Self::NotSafetensors => "name the directory of a model, or one .safetensors, .gguf or .onnx file",
-            Self::Pickle { .. } => "convert the weights to safetensors first; Kvant never runs pickles",
+            Self::NotSafetensors => "name the directory of a model, or one .safetensors, .bin, .gguf or .onnx file",
+            Self::Pickle { file } => {
+                return Some(format!("if it holds the weights, name the file: {}", shell_word(file)));
+            }
+            Self::AdapterPickle { .. } => "load the adapter with PEFT and save it again: it writes safetensors",
             Self::Gguf { file, .. } => return Some(format!("name the file, e.g. {}", shell_word(file))),
             Self::Adapter { .. } => "name the model that it was trained on, and give the adapter with ‹lora› DIR",
             Self::NoAdapter { .. } => {
                 "give ‹lora› the folder that holds adapter_config.json and adapter_model.safetensors, as PEFT saves them"
             }
-            Self::NoWeights => "give the directory that holds config.json and the *.safetensors files",
-            Self::DeadLink { .. } => "download the file again: what it was a link to has been removed or moved",
-            Self::EmptyIndex => {
-                "download the index again; without one, all .safetensors files of the directory are read"
+            Self::NoWeights => {
+                "give the directory that holds config.json and the *.safetensors or pytorch_model.bin files"
             }
+            Self::DeadLink { .. } => "download the file again: what it was a link to has been removed or moved",
+            Self::EmptyIndex => "download the index again; without one, all files of weights in the directory are read",
             Self::MissingShard { .. } | Self::MissingNumberedShard { .. } => {
                 "the download may be incomplete; fetch the missing file"
             }

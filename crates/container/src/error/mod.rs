@@ -4,6 +4,7 @@ mod checkpoint;
 mod gguf;
 mod gguf_layout;
 mod onnx;
+mod pytorch;
 mod safetensors;
 mod writer;
 
@@ -11,6 +12,7 @@ pub use checkpoint::CheckpointError;
 pub use gguf::GgufError;
 pub use gguf_layout::GgufLayoutError;
 pub use onnx::OnnxError;
+pub use pytorch::PytorchError;
 pub use safetensors::{HeaderError, LayoutError};
 pub use writer::WriterError;
 
@@ -128,6 +130,14 @@ pub enum Error {
         /// The problem.
         problem: GgufError,
     },
+    /// A file that `torch.save` wrote is damaged, or holds something else than tensors.
+    #[error("{}: {problem}", crate::path_text::shown(file))]
+    Pytorch {
+        /// The file.
+        file: PathBuf,
+        /// The problem.
+        problem: PytorchError,
+    },
     /// A SentencePiece model is damaged.
     #[error("{}: {reason}", crate::path_text::shown(file))]
     SentencePiece {
@@ -174,6 +184,7 @@ impl Diagnostic for Error {
             Self::Checkpoint { problem, .. } => problem.kind(),
             Self::Onnx { problem, .. } => problem.kind(),
             Self::Gguf { problem, .. } => problem.kind(),
+            Self::Pytorch { problem, .. } => problem.kind(),
             Self::TooLarge { .. } => ErrorKind::Unsupported,
             Self::Cancelled => ErrorKind::Cancelled,
             Self::NotAFile { .. }
@@ -192,6 +203,7 @@ impl Diagnostic for Error {
             Self::Checkpoint { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
             Self::Onnx { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
             Self::Gguf { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
+            Self::Pytorch { problem, .. } => Some(problem.hint().unwrap_or_else(|| DAMAGED.to_owned())),
             Self::Layout(problem) => problem.hint(),
             Self::GgufLayout(_) => None,
             Self::Writer { problem, .. } => problem.hint(),

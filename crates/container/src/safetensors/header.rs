@@ -36,6 +36,11 @@ pub struct TensorEntry {
 }
 
 impl TensorEntry {
+    /// An entry of another format's file, whose range has been checked.
+    pub(crate) fn new(name: String, dtype: Dtype, shape: Vec<usize>, range: Range<u64>) -> Self {
+        Self { name, dtype, shape, range }
+    }
+
     /// The tensor's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -90,6 +95,11 @@ impl Header {
     /// The free-form strings of the file, such as `format: pt`.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
+    }
+
+    /// The tensors, in the order of their bytes in the file, and the free-form strings.
+    pub(crate) fn into_parts(self) -> (Vec<TensorEntry>, BTreeMap<String, String>) {
+        (self.tensors, self.metadata)
     }
 
     /// The offset at which the header ends and the tensors begin.

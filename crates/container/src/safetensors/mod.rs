@@ -2,13 +2,11 @@
 //! `checkpoint`.
 
 mod encode;
-mod file;
 mod header;
 mod layout;
 
 pub use crate::error::{HeaderError, LayoutError};
 pub use crate::limits::MAX_HEADER_LEN;
-pub use file::{SafetensorsFile, TensorView};
 pub use header::{Header, TensorEntry};
 pub use layout::{Layout, Shard, TensorDeclaration};
 

@@ -7,7 +7,7 @@ mod names;
 mod resolve;
 
 use kvant_container::shown;
-use kvant_container::{AdapterSource, Checkpoint, Dtype, Layout, SafetensorsFile, TensorDeclaration, TensorView};
+use kvant_container::{AdapterSource, Checkpoint, Dtype, Layout, TensorDeclaration, TensorFile, TensorView};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, TensorMeta};
 use kvant_numeric::kernel::{FloatDType, widen};
@@ -28,7 +28,7 @@ pub(crate) fn checked(
     model: &Checkpoint,
     adapters: &[AdapterSource],
     tensors: &[ImportedTensor<'_>],
-) -> Result<SafetensorsFile, ImportError> {
+) -> Result<TensorFile, ImportError> {
     let resolved = resolve_all(model, adapters, tensors)?;
     check_finite(adapters)?;
     replaced(tensors, &resolved, adapters)
@@ -125,7 +125,7 @@ fn replaced(
     tensors: &[ImportedTensor<'_>],
     resolved: &[Resolved<'_>],
     adapters: &[AdapterSource],
-) -> Result<SafetensorsFile, ImportError> {
+) -> Result<TensorFile, ImportError> {
     let (mut declarations, mut contents) = (Vec::new(), Vec::new());
     for Resolved { tensor, change, .. } in resolved {
         let Change::Vector(view) = change else { continue };
@@ -137,7 +137,7 @@ fn replaced(
     }
     let layout = Layout::new(declarations, u64::MAX, BTreeMap::new()).map_err(kvant_container::Error::from)?;
     let path = adapters.first().map(|adapter| adapter.file().path()).unwrap_or(Path::new(""));
-    Ok(SafetensorsFile::in_memory(&layout, &contents, path)?)
+    Ok(TensorFile::in_memory(&layout, &contents, path)?)
 }
 
 fn cast(view: TensorView<'_>, dtype: Dtype) -> Result<Vec<u8>, ImportError> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use flate2::read::DeflateDecoder;
 use kvant_container::onnx::{Bytes, DataType};
-use kvant_container::{Dtype, MappedFile, SafetensorsFile};
+use kvant_container::{Dtype, MappedFile, TensorFile};
 
 use super::array::{Array, Values, each_type};
 use super::element::{Element, from_bytes};
@@ -104,12 +104,12 @@ impl Stored {
 
     /// All tensors of a safetensors file, mapped.
     pub fn safetensors(path: &Path) -> Result<Vec<Self>, DataError> {
-        let file = SafetensorsFile::open(path).map_err(|e| DataError::invalid(path, e.to_string()))?;
+        let file = TensorFile::open(path).map_err(|e| DataError::invalid(path, e.to_string()))?;
         let file = Arc::new(file);
         (0..file.len()).filter_map(|index| Self::of_safetensors(&file, index).transpose()).collect()
     }
 
-    fn of_safetensors(file: &Arc<SafetensorsFile>, index: usize) -> Result<Option<Self>, DataError> {
+    fn of_safetensors(file: &Arc<TensorFile>, index: usize) -> Result<Option<Self>, DataError> {
         let Some(view) = file.get(index) else { return Ok(None) };
         let place = entry(file.path(), view.name());
         let data_type = match view.dtype() {
@@ -168,7 +168,7 @@ fn owned(values: Values<'_>) -> Values<'static> {
 
 /// A tensor of a mapped safetensors file, which lives as long as this.
 struct Tensor {
-    file: Arc<SafetensorsFile>,
+    file: Arc<TensorFile>,
     index: usize,
 }
 

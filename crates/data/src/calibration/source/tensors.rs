@@ -5,7 +5,7 @@ use super::super::CalibrationDataError;
 use super::super::document::Sink;
 use super::super::files::{DataFile, Reading};
 use super::integers::{Integer, Tokens};
-use kvant_container::{Dtype, SafetensorsFile, TensorView};
+use kvant_container::{Dtype, TensorFile, TensorView};
 
 /// The tensor of tokens.
 const TOKENS: &str = "input_ids";
@@ -18,7 +18,7 @@ pub(in super::super) fn read(
     reading: &Reading<'_>,
     sink: &mut Sink<'_>,
 ) -> Result<(), CalibrationDataError> {
-    let tensors = SafetensorsFile::open(&file.path)?;
+    let tensors = TensorFile::open(&file.path)?;
     let (tokens, integer) = tokens(file, &tensors, reading.column)?;
     let mask = match tensors.tensors().find(|tensor| tensor.name() == MASK) {
         Some(mask) => Some((mask_integer(file, &mask, &tokens)?, mask.bytes())),
@@ -29,7 +29,7 @@ pub(in super::super) fn read(
 
 fn tokens<'a>(
     file: &DataFile,
-    tensors: &'a SafetensorsFile,
+    tensors: &'a TensorFile,
     column: Option<&str>,
 ) -> Result<(TensorView<'a>, Integer), CalibrationDataError> {
     let integers: Vec<_> = tensors.tensors().filter_map(|tensor| Some((tensor, integer(tensor.dtype())?))).collect();

@@ -21,7 +21,7 @@ pub use tokenizer::{tokenizer_config, tokenizer_json};
 
 use kvant_container::gguf::GgufFile;
 use kvant_container::shown;
-use kvant_container::{Checkpoint, Diagnostic, ErrorKind, Layout, SafetensorsFile};
+use kvant_container::{Checkpoint, Diagnostic, ErrorKind, Layout, TensorFile};
 use kvant_weights::import_error::ImportError;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub fn open_any(path: &Path) -> Result<Checkpoint, ImportError> {
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             let file = GgufFile::open(path)?;
             let layout = Layout::new(Vec::new(), u64::MAX, BTreeMap::new()).map_err(kvant_container::Error::from)?;
-            let none = SafetensorsFile::in_memory(&layout, &[], path)?;
+            let none = TensorFile::in_memory(&layout, &[], path)?;
             Ok(Checkpoint::of_gguf(file, none, BTreeMap::new())?)
         }
         opened => opened,

@@ -1,30 +1,46 @@
-//! One safetensors file, mapped and checked, and views of its tensors. No shards, no writing.
+//! One file of tensors, mapped and checked, and views of them: safetensors, or what `torch.save` wrote. No shards, no writing.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-use super::header::{Header, TensorEntry};
-use super::layout::Layout;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::mmap::MappedFile;
+use crate::pytorch;
+use crate::safetensors::{Header, Layout, TensorEntry};
 
-/// A mapped file whose header has been checked, see [`Header::parse`].
+/// A mapped file whose tensors are known to be inside it: see [`Header::parse`].
 #[derive(Debug)]
-pub struct SafetensorsFile {
+pub struct TensorFile {
     map: MappedFile,
-    header: Header,
+    /// In the order of their bytes.
+    entries: Vec<TensorEntry>,
+    metadata: BTreeMap<String, String>,
 }
 
-impl SafetensorsFile {
-    /// Maps a file and checks its header. No tensor is read.
+impl TensorFile {
+    /// Maps a safetensors file and checks its header. No tensor is read.
     ///
     /// # Errors
     ///
     /// [`Error::Io`], [`Error::NotAFile`], and [`Error::Header`] for everything [`Header::parse`] refuses.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::of(MappedFile::open(path)?)
+    }
+
+    /// Maps a file that `torch.save` wrote and reads where its tensors are. None is read, and nothing of the file is executed.
+    ///
+    /// Tensors of different names can share bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`], [`Error::NotAFile`], and [`Error::Pytorch`] for damaged files, for strided views, and for everything that is
+    /// not a tensor.
+    pub fn open_pytorch(path: &Path) -> Result<Self, Error> {
+        let map = MappedFile::open(path)?;
+        let entries = pytorch::entries(&map).map_err(|problem| Error::Pytorch { file: path.to_path_buf(), problem })?;
+        Ok(Self { map, entries, metadata: BTreeMap::new() })
     }
 
     /// The tensors of a layout of one file whose bytes are in memory, one `Vec` a declaration; `path` is that of the file that
@@ -45,7 +61,8 @@ impl SafetensorsFile {
     fn of(map: MappedFile) -> Result<Self, Error> {
         let header = Header::parse(&map, map.len() as u64);
         let header = header.map_err(|problem| Error::Header { file: map.path().to_path_buf(), problem })?;
-        Ok(Self { map, header })
+        let (entries, metadata) = header.into_parts();
+        Ok(Self { map, entries, metadata })
     }
 
     /// The path it was opened with.
@@ -55,12 +72,12 @@ impl SafetensorsFile {
 
     /// The free-form strings of the header, such as `format: pt`.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
-        self.header.metadata()
+        &self.metadata
     }
 
     /// The number of tensors.
     pub fn len(&self) -> usize {
-        self.header.tensors().len()
+        self.entries.len()
     }
 
     /// Returns whether there are no tensors.
@@ -70,12 +87,12 @@ impl SafetensorsFile {
 
     /// The tensors, in the order of their bytes in the file.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorView<'_>> {
-        self.header.tensors().iter().map(|entry| TensorView { file: self, entry })
+        self.entries.iter().map(|entry| TensorView { file: self, entry })
     }
 
     /// The tensor at a position of [`Self::tensors`].
     pub fn get(&self, index: usize) -> Option<TensorView<'_>> {
-        self.header.tensors().get(index).map(|entry| TensorView { file: self, entry })
+        self.entries.get(index).map(|entry| TensorView { file: self, entry })
     }
 
     /// The mapped file, for advice about larger parts of it than a tensor.
@@ -87,7 +104,7 @@ impl SafetensorsFile {
 /// A tensor of a mapped file: a name, a dtype, a shape, and bytes borrowed from the map. Copying it copies two pointers.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorView<'a> {
-    file: &'a SafetensorsFile,
+    file: &'a TensorFile,
     entry: &'a TensorEntry,
 }
 

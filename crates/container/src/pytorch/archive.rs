@@ -1,0 +1,46 @@
+//! The zip archive that PyTorch writes since 1.6: `NAME/data.pkl` and a stored entry `NAME/data/KEY` for each storage.
+
+use super::pickle::Pickle;
+use super::{Storages, checked_len};
+use crate::error::PytorchError;
+use crate::zip::{ZipEntry, zip_entries};
+
+/// The pickle of an archive, and where its storages are.
+pub(super) fn read(file: &[u8]) -> Result<(Pickle, Storages), PytorchError> {
+    let entries = zip_entries(file).map_err(PytorchError::Zip)?;
+    let Some(root) = entries.iter().find_map(|entry| entry.name.strip_suffix("/data.pkl")) else {
+        return Err(PytorchError::Unknown);
+    };
+    let within = |name: &str| format!("{root}/{name}");
+    if entries.iter().any(|entry| entry.name == within("constants.pkl")) {
+        return Err(PytorchError::TorchScript);
+    }
+    let find = |name: &str| entries.iter().find(|entry| entry.name == within(name));
+    if let Some(order) = find("byteorder")
+        && stored(order, file)? != b"little"
+    {
+        return Err(PytorchError::BigEndian);
+    }
+    let data = find("data.pkl").ok_or(PytorchError::Unknown)?;
+    let pickle = Pickle::read(checked_len(stored(data, file)?)?)?;
+    let prefix = within("data/");
+    let mut storages = Storages::new();
+    for entry in &entries {
+        let Some(key) = entry.name.strip_prefix(&prefix) else { continue };
+        let range = place(entry, file)?;
+        storages.insert(key.to_owned(), range.start as u64..range.end as u64);
+    }
+    Ok((pickle, storages))
+}
+
+fn stored<'f>(entry: &ZipEntry, file: &'f [u8]) -> Result<&'f [u8], PytorchError> {
+    place(entry, file).map(|range| &file[range])
+}
+
+/// Where an entry is that lies in the archive as it is.
+fn place(entry: &ZipEntry, file: &[u8]) -> Result<std::ops::Range<usize>, PytorchError> {
+    if entry.encrypted || entry.method != 0 {
+        return Err(PytorchError::Compressed { entry: entry.name.clone() });
+    }
+    entry.contents(file).ok_or_else(|| PytorchError::EntryOutside { entry: entry.name.clone() })
+}
