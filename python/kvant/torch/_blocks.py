@@ -6,6 +6,7 @@ of them are given, they run one by one; otherwise the model runs from its beginn
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from kvant.torch._routing import ALL, Rows, RowTracker
 from kvant.torch._runs import Calibration, Reached
 
-Seen = Callable[[str, Tensor], None]
-"""Takes the name of a layer and the inputs of one of its calls."""
+Seen = Callable[[str, Tensor, Rows], None]
+"""Takes the name of a layer, the inputs of one of its calls, and how their rows were chosen."""
 
 
 @dataclass
@@ -131,23 +133,29 @@ class Walk:
 
     def collect(self, stage: Stage, seen: Seen, float_seen: Seen | None = None) -> None:
         """Shows the inputs that the layers of a stage meet to `seen`, and before them, batch by batch, those in the
-        float model to `float_seen`."""
+        float model to `float_seen`. Choices of rows are followed only with the latter."""
         shown = {False: seen} if float_seen is None else {True: float_seen, False: seen}
         for is_float in shown if stage.chain else ():
             with self._calibration.weights(is_float):
                 stage.chain.enter(stage.position, is_float, self._calibration)  # type: ignore[union-attr]
-        for index, batch in enumerate(self._calibration.batches):
+        for number in range(len(self._calibration.batches)):
             for is_float, show in shown.items():
-                handles = self._hooks(stage, show)
+                tracker = RowTracker() if float_seen is not None else None
+                handles = self._hooks(stage, show, tracker)
                 try:
-                    with self._calibration.weights(is_float):
-                        if stage.chain is None:
-                            self._calibration.run(batch)
-                        else:
-                            stage.chain.calls[is_float][index].run(stage.chain.blocks[stage.position])
+                    with self._calibration.weights(is_float), tracker or contextlib.nullcontext():
+                        self._run(stage, is_float, number)
                 finally:
                     for handle in handles:
                         handle.remove()
+
+    def _run(self, stage: Stage, is_float: bool, number: int) -> None:
+        """Runs the block of a stage on a batch, or the model up to the end of the stage."""
+        if stage.chain is None:
+            self._calibration.run(number)
+            return
+        self._calibration.batch = number
+        stage.chain.calls[is_float][number].run(stage.chain.blocks[stage.position])
 
     def leave(self, stage: Stage) -> None:
         """Forgets what a block made before its weights were rounded."""
@@ -155,13 +163,14 @@ class Walk:
             for call in stage.chain.calls[False]:
                 call.outputs = []
 
-    def _hooks(self, stage: Stage, show: Seen) -> list[Any]:
+    def _hooks(self, stage: Stage, show: Seen, tracker: RowTracker | None) -> list[Any]:
         left = stage.calls
 
         def hook(name: str) -> Callable[..., None]:
             def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
                 nonlocal left
-                show(name, input_of(args, kwargs))
+                x = input_of(args, kwargs)
+                show(name, x, ALL if tracker is None else tracker.of(x))
                 left -= 1
                 if left == 0 and stage.chain is None:
                     raise Reached
@@ -211,6 +220,10 @@ def _blocks(model: nn.Module, layers: Iterable[str]) -> dict[str, str]:
         entries = {name: f"{listed}.{name[len(listed) + 1 :].split('.')[0]}" for name in inside}
         if len(set(entries.values())) > 1:
             found.update(entries)
+    if isinstance(model, nn.Sequential):
+        # Entries of the model itself, but those with blocks of their own.
+        divided = {block.split(".")[0] for block in found.values()}
+        found.update((name, name.split(".")[0]) for name in layers if name.split(".")[0] not in divided)
     return found
 
 
@@ -235,7 +248,7 @@ class _Trace:
         handles = [module.register_forward_pre_hook(self._count(name)) for name, module in layers.items()]
         for listed in self.lists:
             for place, block in calibration.model.get_submodule(listed).named_children():
-                before, after = self._record(f"{listed}.{place}")
+                before, after = self._record(f"{listed}.{place}" if listed else place)
                 handles.append(block.register_forward_pre_hook(before, with_kwargs=True))
                 handles.append(block.register_forward_hook(after))
         try:
@@ -246,9 +259,9 @@ class _Trace:
 
     def _run(self, calibration: Calibration) -> None:
         orders = []
-        for batch in calibration.batches:
+        for number in range(len(calibration.batches)):
             self._calls, self._order = {}, []
-            calibration.run(batch)
+            calibration.run(number)
             self._is_first = False
             orders.append(self._order)
             for name, count in self._calls.items():
@@ -290,6 +303,8 @@ def _chain(trace: _Trace, listed: str, wanted: list[str]) -> _Chain | None:
     if listed in trace.changing or any(len(calls) != 1 for _, calls in called):
         return None
     calls = [calls[0] for _, calls in called]
+    if not all(_is_stateless(argument) for argument in calls[0].arguments):
+        return None
     sources: list[list[_Source]] = [[]]
     for before, call in zip(calls, calls[1:], strict=False):
         traced = [_source(call, place, before, calls[0]) for place in range(len(call.arguments))]
@@ -311,12 +326,16 @@ def _source(call: _Call, place: int, before: _Call, first: _Call) -> _Source | N
             if other is argument and first.versions[index] == call.versions[place]:
                 return _Source(first=index)
         return None
-    # Other objects may hold a state that each run would change.
-    if argument is not None and type(argument) not in _PLAIN:
+    if not _is_stateless(argument):
         return None
     if place < len(first.arguments) and type(first.arguments[place]) is type(argument):
         return _Source(first=place) if first.arguments[place] == argument else None
     return _Source() if argument is None else None
+
+
+def _is_stateless(argument: Any) -> bool:
+    """Whether an argument is the same in each run: other objects may hold a state that runs change."""
+    return argument is None or isinstance(argument, Tensor) or type(argument) in _PLAIN
 
 
 _PLAIN = (bool, int, float, str, torch.dtype, torch.device)

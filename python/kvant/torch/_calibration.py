@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 import kvant
 from kvant._errors import usage_error
 from kvant.torch._algorithms import LayerRecipe, Observing
+from kvant.torch._layouts import is_lookup
 from kvant.torch._modules import TensorQuantizer, quantized_modules
-from kvant.torch._runs import Calibration, quantizers_off
+from kvant.torch._runs import Calibration, in_memory_order, quantizers_off
 from kvant.torch._schemes import layer_scheme
 
 
@@ -29,16 +31,32 @@ class _Extremes:
         """Takes a batch in, [..., features]."""
         if batch.numel() == 0:
             return
-        rows = batch.reshape(-1, batch.shape[-1]) if self.by_feature else _in_memory_order(batch).reshape(-1, 1)
+        rows = batch.reshape(-1, batch.shape[-1]) if self.by_feature else in_memory_order(batch).reshape(-1, 1)
         ends = torch.stack(torch.aminmax(rows, dim=0) if self.by_feature else torch.aminmax(rows.reshape(-1)))
-        # Values that are not finite are left out and counted.
-        self.observer.update((ends if ends.isfinite().all() else rows).cpu().reshape(-1, rows.shape[-1]))
+        self.observer.update(ends.cpu().reshape(-1, rows.shape[-1]))
 
 
-def _in_memory_order(values: Tensor) -> Tensor:
-    """The values [n] as they lie in memory, without a copy where they are dense: channels-last ones are not."""
-    axes = sorted(range(values.dim()), key=values.stride, reverse=True)
-    return values.permute(axes).reshape(-1)
+class _Checked:
+    """An observer that is shown finite values only.
+
+    Args:
+        observer: The observer.
+        calibration: Knows the batch that runs.
+        layer: The name of the layer.
+        what: What of the layer is observed.
+    """
+
+    def __init__(self, observer: Observing, calibration: Calibration, layer: str, what: str) -> None:
+        self.observer = observer
+        self.parameters = observer.parameters
+        self._calibration = calibration
+        self._layer = layer
+        self._what = what
+
+    def update(self, batch: Tensor) -> None:
+        """Takes a batch in, [..., features]."""
+        self._calibration.check_finite(self._layer, self._what, batch)
+        self.observer.update(batch)
 
 
 def observer_of(scheme: str) -> Observing:
@@ -48,20 +66,20 @@ def observer_of(scheme: str) -> Observing:
 
 def calibrate(calibration: Calibration, chosen: Mapping[str, LayerRecipe], channels_last: bool) -> None:
     """Finds the parameters of static activations in the float model with quantized embeddings, as Quark does."""
-    watched: dict[TensorQuantizer, tuple[str, Any, LayerRecipe]] = {}
+    watched: dict[TensorQuantizer, _Watched] = {}
     for name, recipe in chosen.items():
         module: Any = calibration.model.get_submodule(name)
         for side in ("input", "output"):
             quantizer = getattr(module, f"{side}_quantizer")
             if quantizer is not None and quantizer.scheme.timing in ("static", "local"):
-                watched[quantizer] = (f"{side} of {name}", module, recipe)
+                watched[quantizer] = _Watched(name, side, module, recipe)
     if not watched:
         return
     with quantizers_off(calibration.model):
         for quantizer in watched:
             quantizer.enabled = True
         for _, quantized in quantized_modules(calibration.model):
-            if quantized.float_class in (nn.Embedding, nn.EmbeddingBag):
+            if is_lookup(quantized):
                 quantized.weight_quantizer.enabled = True
         try:
             with _channels_last(calibration.model) if channels_last else contextlib.nullcontext():
@@ -71,22 +89,33 @@ def calibrate(calibration: Calibration, chosen: Mapping[str, LayerRecipe], chann
                 raise
             # Views that such a layout of activations does not allow.
             _observe(calibration, watched)
-    for quantizer, (place, module, _) in watched.items():
+    for quantizer, place in watched.items():
         try:
             scale, zero_point = quantizer.observer.parameters()
         except kvant.UsageError as error:
             raise usage_error(
-                f"no calibration data reached the {place}",
+                f"no calibration data reached the {place.side} of {place.layer}",
                 "give data that use the whole model, or leave the layer out with `exclude`",
             ) from error
-        device = module.weight.device
+        device = place.module.weight.device
         quantizer.set_parameters(scale, zero_point, torch.device("cpu") if device.type == "meta" else device)
         quantizer.observer = None
 
 
-def _observe(calibration: Calibration, watched: Mapping[TensorQuantizer, tuple[str, Any, LayerRecipe]]) -> None:
-    for quantizer, (_, _, recipe) in watched.items():
-        quantizer.observer = (recipe.observer or observer_of)(quantizer.scheme.spelling)
+@dataclass(frozen=True)
+class _Watched:
+    """The inputs or outputs of a layer."""
+
+    layer: str
+    side: str
+    module: Any
+    recipe: LayerRecipe
+
+
+def _observe(calibration: Calibration, watched: Mapping[TensorQuantizer, _Watched]) -> None:
+    for quantizer, place in watched.items():
+        observer = (place.recipe.observer or observer_of)(quantizer.scheme.spelling)
+        quantizer.observer = _Checked(observer, calibration, place.layer, f"{place.side}s")
     calibration.run_all()
 
 

@@ -66,3 +66,8 @@ def layout_of(module: nn.Module, scheme: TensorScheme) -> Layout:
 def is_conv1d(module: nn.Module) -> bool:
     """Whether a layer is transformers' Conv1D, quantized or not."""
     return type(module).__name__ in ("Conv1D", "QuantizedConv1D")
+
+
+def is_lookup(module: nn.Module) -> bool:
+    """Whether the inputs of a layer are indices."""
+    return isinstance(module, nn.Embedding | nn.EmbeddingBag)

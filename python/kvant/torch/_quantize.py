@@ -16,7 +16,7 @@ import kvant
 from kvant._errors import UnsupportedError, usage_error
 from kvant.torch._algorithms import LayerRecipe, Wanted
 from kvant.torch._calibration import calibrate
-from kvant.torch._layouts import layout_of
+from kvant.torch._layouts import is_lookup, layout_of
 from kvant.torch._modules import (
     LAYER_TYPES,
     TensorQuantizer,
@@ -174,8 +174,7 @@ def _resolve(
     head = output_embeddings() if keep_head and callable(output_embeddings) else None
     found: dict[str, LayerRecipe] = {}
     for name, module in layers.items():
-        is_embedding = isinstance(module, nn.Embedding | nn.EmbeddingBag)
-        wanted = None if is_embedding or module is head else scheme
+        wanted = None if is_lookup(module) or module is head else scheme
         for kind, of_type in layer_types.items():
             if _is_kind(module, kind):
                 wanted = of_type
@@ -250,10 +249,9 @@ def equip(module: Any, recipe: LayerRecipe, scheme: LayerScheme) -> None:
             return None
         return TensorQuantizer(given).to(device if device.type != "meta" else None)
 
-    is_lookup = isinstance(module, nn.Embedding | nn.EmbeddingBag)
     module.weight_quantizer = TensorQuantizer(scheme.weight)
-    module.input_quantizer = None if is_lookup else activation(scheme.input)
+    module.input_quantizer = None if is_lookup(module) else activation(scheme.input)
     module.output_quantizer = activation(scheme.output)
     module.chosen = None
     module.remember_weight()
-    module.scheme_text = scheme.spelling_without_input if is_lookup else scheme.spelling
+    module.scheme_text = scheme.spelling_without_input if is_lookup(module) else scheme.spelling

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ import kvant
 from kvant._errors import UnsupportedError
 from kvant.torch._algorithms import LayerRecipe
 from kvant.torch._blocks import Stage, Walk
-from kvant.torch._layouts import Layout
+from kvant.torch._layouts import Layout, is_lookup
+from kvant.torch._routing import Rows
 from kvant.torch._runs import Calibration, of_layer, quantizers_off
 
 
@@ -92,7 +94,7 @@ def _round_on_data(calibration: Calibration, recipes: Mapping[str, LayerRecipe])
     walk = Walk(calibration, recipes)
     for stage in walk.stages:
         inputs = {name: _Inputs(calibration.model.get_submodule(name), recipes[name]) for name in stage.layers}
-        _collect(walk, stage, inputs)
+        _collect(calibration, walk, stage, inputs)
         for name, seen in inputs.items():
             with of_layer(name):
                 _round(name, seen, calibration)
@@ -101,21 +103,35 @@ def _round_on_data(calibration: Calibration, recipes: Mapping[str, LayerRecipe])
         _round_to_nearest(name, calibration.model.get_submodule(name), "it met no data")
 
 
-def _collect(walk: Walk, stage: Stage, inputs: Mapping[str, _Inputs]) -> None:
+def _collect(calibration: Calibration, walk: Walk, stage: Stage, inputs: Mapping[str, _Inputs]) -> None:
     """Adds up the inputs of a stage's layers."""
 
-    def seen(name: str, x: Tensor) -> None:
-        inputs[name].add(x)
+    def seen(name: str, x: Tensor, chosen: Rows) -> None:
+        calibration.check_finite(name, "inputs", x)
+        inputs[name].add(x, chosen, calibration.batch)
 
-    def float_seen(name: str, x: Tensor) -> None:
-        inputs[name].expect(x)
+    def float_seen(name: str, x: Tensor, chosen: Rows) -> None:
+        calibration.check_finite(name, "inputs", x)
+        inputs[name].expect(x, chosen, calibration.batch)
 
     has_mismatch = any(item.has_mismatch for item in inputs.values())
     walk.collect(stage, seen, float_seen if has_mismatch else None)
 
 
+@dataclass(frozen=True)
+class _FloatCall:
+    """The inputs of a call in the float model, [positions, input channels], and how their rows were chosen."""
+
+    inputs: Tensor
+    chosen: Rows
+
+
 class _Inputs:
-    """The sums over the inputs of a layer."""
+    """The sums over the inputs of a layer.
+
+    Attributes:
+        is_paired: Whether all inputs could be compared with those in the float model.
+    """
 
     def __init__(self, module: Any, recipe: LayerRecipe) -> None:
         self.module = module
@@ -125,38 +141,68 @@ class _Inputs:
         self.total: Tensor | None = None
         self.rows = 0
         self.is_paired = True
-        self._float: list[Tensor] = []
-        self._is_adding = False
+        self._batch = -1
+        self._calls = 0
+        self._float: list[_FloatCall] = []
 
-    def expect(self, x: Tensor) -> None:
-        """Takes the inputs of a call in the float model, which `add` compares with those of the same call."""
+    def expect(self, x: Tensor, chosen: Rows, batch: int) -> None:
+        """Takes the inputs of a call in the float model, which `add` compares with those of the same batch."""
         if not self.has_mismatch:
             return
-        if self._is_adding:
-            self._float.clear()
-            self._is_adding = False
+        self._begin(batch)
         rows = rows_of_inputs(self.module, x)
         if rows is not None:
-            self._float.append(rows.float().cpu())
+            self._float.append(_FloatCall(rows.float().cpu(), chosen))
 
-    def add(self, x: Tensor) -> None:
+    def add(self, x: Tensor, chosen: Rows, batch: int) -> None:
         """Takes the inputs of a call in."""
-        self._is_adding = True
-        expected = self._float.pop(0) if self._float else None
+        self._begin(batch)
+        place = self._calls
+        self._calls += 1
         rows = rows_of_inputs(self.module, x)
         if rows is None or not rows.numel():
             return
         rows = rows.float().cpu()
-        if self.has_mismatch and (expected is None or expected.shape != rows.shape):
-            self.is_paired = False
-            return
         if self.algorithms.correction:
             total = rows.sum(dim=0, dtype=torch.float64)
             self.total = total if self.total is None else self.total + total
             self.rows += rows.shape[0]
         if self.algorithms.needs != "nothing":
             self.sums = self.sums or kvant.Hessian(rows.shape[1], mismatch=self.has_mismatch)
-            self.sums.add(rows, expected if self.has_mismatch else None)
+            self.sums.add(rows, self._expected(rows, chosen, place) if self.has_mismatch else None)
+
+    def _begin(self, batch: int) -> None:
+        if batch != self._batch:
+            self._batch, self._calls = batch, 0
+            self._float.clear()
+
+    def _expected(self, rows: Tensor, chosen: Rows, place: int) -> Tensor:
+        """The inputs in the float model of the tokens of rows; the rows themselves where it has none."""
+        call = self._float[place] if place < len(self._float) else None
+        if call is not None and call.chosen.path == chosen.path and call.inputs.shape == rows.shape:
+            return call.inputs
+        tokens = _tokens(chosen, rows)
+        theirs = [_tokens(call.chosen, call.inputs) for call in self._float]
+        known = torch.cat([torch.empty(0, dtype=torch.long), *(some for some in theirs if some is not None)])
+        is_known = tokens is not None and all(some is not None for some in theirs)
+        is_same_origin = all(call.chosen.origin == chosen.origin for call in self._float)
+        is_unique = len(set(known.tolist())) == len(known)
+        if tokens is None or not (is_known and is_same_origin and is_unique):
+            self.is_paired = False
+            return rows
+        where = {token: row for row, token in enumerate(known.tolist())}
+        pairs = [(row, where[token]) for row, token in enumerate(tokens.tolist()) if token in where]
+        expected = rows.clone()
+        if pairs:
+            ours, float_rows = torch.tensor(pairs).T
+            expected[ours] = torch.cat([call.inputs for call in self._float])[float_rows]
+        return expected
+
+
+def _tokens(chosen: Rows, rows: Tensor) -> Tensor | None:
+    """The token of each row, if they are known."""
+    is_known = chosen.tokens is not None and len(chosen.tokens) == len(rows)
+    return chosen.tokens if is_known else None
 
 
 def _round(name: str, seen: _Inputs, calibration: Calibration) -> None:
@@ -164,12 +210,16 @@ def _round(name: str, seen: _Inputs, calibration: Calibration) -> None:
     module, algorithms = seen.module, seen.algorithms
     matrix = matrix_of(module)
     features = matrix.shape[1]
-    if not seen.is_paired:
-        _round_to_nearest(name, module, "other inputs reach it in the float model")
-        return
     if algorithms.needs != "nothing" and (seen.sums is None or seen.sums.features != features):
         _round_to_nearest(name, module, "it met no data, or is no plain product")
         return
+    if not seen.is_paired:
+        warnings.warn(
+            f"layer {name} is rounded as GPTQ rounds it, on some of its inputs: other tokens reach it in the float "
+            "model, and which ones is not known",
+            kvant.KvantWarning,
+            stacklevel=5,
+        )
     if algorithms.rounding is None:
         quantized = nearest(module)
         store(module, quantized)
@@ -190,7 +240,7 @@ def _round_to_nearest(name: str, module: Any, reason: str) -> None:
 
 def rows_of_inputs(module: Any, x: Tensor) -> Tensor | None:
     """The values that outputs are products of: [positions, input channels]; None for other kinds of layers."""
-    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+    if is_lookup(module):
         return None
     if not isinstance(module, nn.modules.conv._ConvNd):
         return x.reshape(-1, x.shape[-1])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import kvant
+from kvant._errors import usage_error
 from kvant.torch._modules import TensorQuantizer
 from kvant.torch._ops import with_strides_of
 
@@ -48,6 +51,7 @@ class Calibration:
     Attributes:
         model: The model.
         batches: The batches.
+        batch: The number of the batch that runs.
     """
 
     def __init__(self, model: nn.Module, batches: list[Any], forward: Forward | None) -> None:
@@ -59,17 +63,40 @@ class Calibration:
         ]
         self.forward = forward or run_batch
         self._undo: list[Callable[[], None]] = []
-        self._float: dict[nn.Module, nn.Parameter] = {}
+        self._float: dict[tuple[nn.Module, str], nn.Parameter] = {}
+        self.batch = 0
 
-    def run(self, batch: Any) -> Any:
+    def run(self, number: int) -> Any:
         """Runs the model on a batch, to its end or until a hook has `Reached` what it waits for."""
+        self.batch = number
         with contextlib.suppress(Reached):
-            return self.forward(self.model, batch)
+            return self.forward(self.model, _with_own_caches(self.batches[number], number))
 
     def run_all(self) -> None:
         """Runs the model on all batches."""
-        for batch in self.batches:
-            self.run(batch)
+        for number in range(len(self.batches)):
+            self.run(number)
+
+    def check_finite(self, layer: str, what: str, values: Tensor) -> None:
+        """Refuses values that no scale fits.
+
+        Args:
+            layer: The name of a layer.
+            what: What the values are of it.
+            values: The values, in the batch that runs.
+
+        Raises:
+            InvalidError: One of them is NaN or infinite.
+        """
+        if not values.is_floating_point() or not values.numel():
+            return
+        if not all(bool(end.isfinite()) for end in torch.aminmax(in_memory_order(values.detach()))):
+            raise kvant.InvalidError(
+                f"layer {layer}: {what} are NaN or infinite in batch {self.batch} of the data, counted from 0",
+                kind="invalid",
+                remedy="leave the batch out if its own values are not finite; "
+                "otherwise calibrate the model in float32, where it does not overflow",
+            )
 
     def on_undo(self, undo: Callable[[], None]) -> None:
         """Remembers how to undo a change."""
@@ -88,30 +115,29 @@ class Calibration:
     def replace(self, module: nn.Module, name: str, value: Tensor) -> None:
         """Gives a parameter other values; until the end the old ones can come back."""
         before: nn.Parameter = getattr(module, name)
-        if name == "weight":
-            self._float.setdefault(module, before)
+        self._float.setdefault((module, name), before)
         value = with_strides_of(before, value.reshape(before.shape).to(before.device, before.dtype))
         setattr(module, name, nn.Parameter(value, requires_grad=before.requires_grad))
         self.on_undo(lambda: setattr(module, name, before))
 
     def forget_float_weights(self) -> None:
-        """Takes the weights as they are now for those of the float model."""
+        """Takes the parameters as they are now for those of the float model."""
         self._float.clear()
 
     @contextlib.contextmanager
     def weights(self, are_float: bool) -> Iterator[None]:
-        """The model computes with its weights as they are, or with those before rounding."""
+        """The model computes with its weights and biases as they are, or with those before rounding."""
         if not are_float:
             yield
             return
-        rounded: dict[nn.Module, Any] = {module: module.weight for module in self._float}
-        for module, weight in self._float.items():
-            module.weight = weight
+        rounded = {(module, name): getattr(module, name) for module, name in self._float}
+        for (module, name), parameter in self._float.items():
+            setattr(module, name, parameter)
         try:
             yield
         finally:
-            for module, weight in rounded.items():
-                module.weight = weight
+            for (module, name), parameter in rounded.items():
+                setattr(module, name, parameter)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -130,6 +156,31 @@ class Calibration:
                 config.use_cache = True
             for module, was_training in modes.items():
                 module.training = was_training
+
+
+def _with_own_caches(batch: Any, number: int) -> Any:
+    """A batch with copies of its caches of keys and values, which a run would fill."""
+    kind = getattr(sys.modules.get("transformers.cache_utils"), "Cache", None)
+    if kind is None or not isinstance(batch, Mapping | tuple | list):
+        return batch
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, kind):
+            return value
+        try:
+            return copy.deepcopy(value)
+        except RuntimeError as error:
+            raise usage_error(
+                f"batch {number} of the data holds a cache of keys and values with gradients",
+                "make it under torch.no_grad()",
+            ) from error
+
+    if isinstance(batch, Mapping):
+        has_cache = any(isinstance(value, kind) for value in batch.values())
+        return {name: own(value) for name, value in batch.items()} if has_cache else batch
+    if not any(isinstance(value, kind) for value in batch):
+        return batch
+    return tuple(map(own, batch)) if isinstance(batch, tuple) else [own(value) for value in batch]
 
 
 @contextlib.contextmanager
@@ -154,3 +205,9 @@ def of_layer(name: str) -> Iterator[None]:
     except kvant.KvantError as error:
         error.message = f"layer {name}: {error.message}"
         raise
+
+
+def in_memory_order(values: Tensor) -> Tensor:
+    """The values [n] as they lie in memory, without a copy where they are dense: channels-last ones are not."""
+    axes = sorted(range(values.dim()), key=values.stride, reverse=True)
+    return values.permute(axes).reshape(-1)

@@ -105,8 +105,8 @@ def _scale(
 
 def _outputs(calibration: Calibration) -> list[Tensor]:
     """The outputs of the model for the first and the last batch."""
-    ends = calibration.batches[:1] + calibration.batches[1:][-1:]
-    found = [tensor for batch in ends for tensor in tensors_of(calibration.run(batch))]
+    ends = sorted({0, len(calibration.batches) - 1})
+    found = [tensor for number in ends for tensor in tensors_of(calibration.run(number))]
     return [tensor.detach().float().cpu() for tensor in found if tensor.is_floating_point()]
 
 
@@ -139,6 +139,7 @@ def _statistics(calibration: Calibration, layers: Iterable[str]) -> dict[str, _k
     def hook(name: str) -> Any:
         def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             given = input_of(args, kwargs)
+            calibration.check_finite(name, "inputs", given)
             rows = given.reshape(-1, given.shape[-1]).float().cpu()
             found.setdefault(name, _kvant.InputStatistics(rows.shape[1])).add(_weight(rows).data)
 
@@ -213,7 +214,7 @@ def find_pairs(calibration: Calibration) -> list[SmoothingPair]:
             owners[id(parameter)] = owners.get(id(parameter), 0) + 1
     watch = _Watch(model)
     with watch:
-        watch.leave_model(calibration.run(calibration.batches[0]))
+        watch.leave_model(calibration.run(0))
     found = []
     for source, readers in watch.readers.items():
         module = model.get_submodule(source)

@@ -102,7 +102,7 @@ def test_blocks_are_rounded_one_by_one_on_the_outputs_of_those_before(decoder: D
         assert [stage.position for stage in walk.stages[:3]] == [0, 1, 2] and walk.stages[3].chain is None
         for stage in walk.stages:
             seen: dict[str, list[Tensor]] = {}
-            walk.collect(stage, lambda name, x, seen=seen: seen.setdefault(name, []).append(x))
+            walk.collect(stage, lambda name, x, _, seen=seen: seen.setdefault(name, []).append(x))
             walk.leave(stage)
             for name in stage.layers:
                 expected: list[Tensor] = []
@@ -347,3 +347,107 @@ def test_encoder_layers_of_torch_leave_their_fast_path() -> None:
         before = model(x)
         kt.quantize_(model, "int2:channel+int8:tensor!static", [x])
         assert (model(x) - before).abs().max() > 0.05
+
+
+@pytest.mark.parametrize(
+    ("scheme", "algorithm"),
+    [
+        ("int8:channel+int8:tensor!static", None),
+        ("int8:channel+int8:tensor:mse!static", None),
+        ("int8:channel+int8:channel@1!static", None),
+        ("int4:g32", "smoothquant"),
+        ("int4:g32", "awq:clip=off"),
+        ("int4:g32", "bias-correction"),
+        ("int4:g32", "gptq"),
+        ("int4:g32", "gptaq"),
+    ],
+)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_data_that_are_not_finite_are_named(scheme: str, algorithm: str | None, value: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)).eval()
+    batches = [torch.randn(4, 32) for _ in range(3)]
+    batches[1][2, 3] = value
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(kvant.InvalidError, match="layer 1: inputs are NaN or infinite in batch 1 of the data"):
+        kt.quantize_(model, scheme, batches, algorithm=algorithm)
+    assert type(model[1]) is nn.Linear and all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+
+
+@pytest.mark.parametrize("algorithm", ["gptaq,bias-correction", "qronos,bias-correction"])
+def test_the_float_model_keeps_its_biases(algorithm: str) -> None:
+    torch.manual_seed(0)
+
+    class Apart(nn.Module):
+        """Layers that are no chain, and one after them."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.ModuleList([nn.Linear(32, 32), nn.Linear(32, 32)]), nn.Linear(32, 32)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a[0](x)) + self.a[1](x)
+
+    model = Apart().eval()
+    before = copy.deepcopy(model)
+    batches = [torch.randn(64, 32) + 3 for _ in range(2)]
+    kt.quantize_(model, "int2:g16", batches, algorithm=algorithm)
+    first = kt.freeze(copy.deepcopy(model)).a[0]
+    assert not torch.equal(first.bias, before.a[0].bias)
+    sums = kvant.Hessian(32, mismatch=True)
+    with torch.no_grad():
+        for batch in batches:
+            sums.add(first(batch), before.a[0](batch))
+        codes = kvant.round_tensor(before.b.weight.detach(), "int2:g16", algorithm.split(",")[0], sums)
+    assert torch.equal(codes.dequantize(), model.b.weight)
+
+
+def test_caches_in_batches_stay_as_they_are(llama: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float32).eval()
+    ids = torch.arange(12).reshape(1, 12)
+
+    def batch() -> dict[str, Any]:
+        with torch.no_grad():
+            cache = model(ids[:, :8], use_cache=True).past_key_values
+        return {"input_ids": ids[:, 8:], "past_key_values": cache}
+
+    for algorithm, scheme in [("gptq", "int4:g32"), (None, "int8:channel+int8:tensor!static")]:
+        given, other = batch(), batch()
+        model = transformers.AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float32).eval()
+        kt.quantize_(model, scheme, [given, given], algorithm=algorithm)
+        assert given["past_key_values"].get_seq_length() == 8
+        alone = transformers.AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float32).eval()
+        kt.quantize_(alone, scheme, [other], algorithm=algorithm)
+        assert all(torch.equal(x, y) for x, y in zip(model.parameters(), alone.parameters(), strict=True))
+
+
+def test_a_cache_with_gradients_is_refused(llama: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float32).eval()
+    ids = torch.arange(12).reshape(1, 12)
+    batch = {"input_ids": ids[:, 8:], "past_key_values": model(ids[:, :8], use_cache=True).past_key_values}
+    with pytest.raises(kvant.UsageError, match="no_grad"):
+        kt.quantize_(model, "int4:g32", [batch], algorithm="gptq")
+
+
+def test_entries_of_a_sequential_model_are_rounded_one_by_one() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Sequential(nn.Linear(32, 32), nn.Tanh()), nn.Linear(32, 8))
+    model.eval()
+    batches = [torch.randn(40, 32) for _ in range(2)]
+    with torch.no_grad():
+        stages = Walk(Calibration(model, batches, None), ["0", "2.0", "3"]).stages
+        assert [stage.layers for stage in stages] == [["0"], ["2.0"], ["3"]]
+        assert all(stage.chain is not None for stage in stages)
+        backbone = nn.Sequential(nn.Linear(32, 32), Decoder().blocks[0], nn.Linear(32, 8)).eval()
+        nested = nn.Sequential(nn.Linear(32, 32), nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32)))
+        names = [name for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]
+        assert len(Walk(Calibration(backbone, [batches[0][None]], None), names).stages) == 3
+        assert len(Walk(Calibration(nested, batches, None), ["0", "1.0", "1.1"]).stages) == 3
+    second, sums = model[2][0].weight.detach().clone(), kvant.Hessian(32)
+    kt.quantize_(model, "int2:g16", batches, algorithm="gptq")
+    with torch.no_grad():
+        for batch in batches:
+            sums.add(torch.relu(kt.freeze(copy.deepcopy(model[0]))(batch)))
+    assert torch.equal(kvant.round_tensor(second, "int2:g16", "gptq", sums).dequantize(), model[2][0].weight)
