@@ -174,7 +174,9 @@ class StoredCheckpoint:
         weights = {name: self.layers[name].weight_for(module, tensors) for name, module in modules.items()}
 
         def apply() -> None:
-            for name, module in modules.items():
+            # Shared layers are stored under each of their names.
+            names = {module: name for name, module in modules.items()}
+            for module, name in names.items():
                 self.layers[name].apply(module, weights[name])
 
         return apply

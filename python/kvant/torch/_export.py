@@ -19,13 +19,18 @@ from kvant._errors import UnsupportedError, usage_error
 from kvant._tensors import _weight
 from kvant._types import StrPath
 from kvant.torch._checkpoint import check_state, float_layers, load_checkpoint, make_quantized
-from kvant.torch._modules import TensorQuantizer, leave_fast_path, quantized_class, quantized_modules
+from kvant.torch._layouts import is_conv1d
+from kvant.torch._modules import (
+    QuantizedModule,
+    TensorQuantizer,
+    leave_fast_path,
+    names_of,
+    quantized_class,
+    quantized_modules,
+)
 from kvant.torch._rounding import codes_of
 from kvant.torch._runs import of_layer
 from kvant.torch._schemes import layer_scheme
-
-# Linear layers by the names of their float types.
-_LINEAR = ("Linear", "Conv1D")
 
 _METADATA = "kvant"
 
@@ -49,7 +54,9 @@ def export(model: nn.Module, output: StrPath, format: str = "quark") -> Path:
             codes are not kept.
     """
     directory = Path(output)
-    layers = _layers_to_write(model, directory)
+    _layers_to_write(model, directory)
+    modules = {module: names for module, names in names_of(model).items() if isinstance(module, QuantizedModule)}
+    layers: dict[str, Any] = {name: module for module, names in modules.items() for name in names}
     if "" in layers:
         raise usage_error("the model is a layer itself, which has no name", "put it into a model: nn.Sequential(layer)")
     tensors = _other_tensors(model, layers)
@@ -65,10 +72,16 @@ def export(model: nn.Module, output: StrPath, format: str = "quark") -> Path:
             with of_layer(name):
                 tensors.update(_packed(name, module, format))
         schemes = [(name, module.scheme_text) for name, module in layers.items()]
-        exclude = [name for name, module in model.named_modules() if quantized_class(module) is not None]
+        exclude = [name for module, names in names_of(model).items() if _is_float_layer(module) for name in names]
         config["quantization_config"] = json.loads(_kvant.quantization_config(format, schemes, exclude))
     _write(directory, tensors, config, model)
     return directory
+
+
+def _is_float_layer(module: nn.Module) -> bool:
+    """Whether loaders might take a module for a quantized layer, by its type."""
+    is_layer = quantized_class(module) is not None or isinstance(module, nn.Linear)
+    return is_layer and not isinstance(module, QuantizedModule)
 
 
 def _fake_quantization(layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +129,8 @@ def _config(model: nn.Module) -> dict[str, Any]:
 
 def _other_tensors(model: nn.Module, layers: dict[str, Any]) -> dict[str, Tensor]:
     """The tensors of the model but those of quantized weights and their quantizers."""
-    quantizers = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, TensorQuantizer))
+    modules = {module: names for module, names in names_of(model).items() if isinstance(module, TensorQuantizer)}
+    quantizers = tuple(f"{name}." for names in modules.values() for name in names)
     packed = {f"{name}.weight" for name in layers}
     kept = {
         name: tensor.detach().cpu().contiguous()
@@ -140,14 +154,14 @@ def _tied(model: nn.Module) -> dict[str, str]:
 
 def _packed(name: str, module: Any, format: str) -> dict[str, Tensor]:
     """The tensors of a quantized layer."""
-    is_linear = module.float_class.__name__ in _LINEAR
+    is_linear = isinstance(module, nn.Linear) or is_conv1d(module)
     if not is_linear and format != "quark":
         raise UnsupportedError(
             f"it is a {module.float_class.__name__}, and {format} holds linear layers",
             kind="unsupported",
             remedy="export to quark, or leave the layer out with `exclude`",
         )
-    if module.float_class.__name__ == "Conv1D":
+    if is_conv1d(module):
         raise UnsupportedError(
             "it is a Conv1D, whose weight is [inputs, outputs]: loaders read its codes as a Linear's",
             kind="unsupported",

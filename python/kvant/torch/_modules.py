@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import copyreg
 import types
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kvant.torch._layouts import Layout, layout_of
+from kvant.torch._layouts import Layout, is_conv1d, layout_of
 from kvant.torch._ops import fake_quantize, learned_fake_quantize, with_strides_of
 from kvant.torch._schemes import TensorScheme
+
+# Types of stored scales by their spelling in schemes; others have that of the model.
+_SCALE_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 class TensorQuantizer(nn.Module):
     """The quantizer of a weight, of inputs or of outputs.
 
+    Args:
+        scheme: The scheme.
+        dtype: The type of the layer's weight.
+
     Attributes:
         scheme: The scheme.
+        dtype: The type of the layer's weight.
         scale, zero_point: The parameters, if they are stored.
         log_change: The natural logarithm of what a learned scale is multiplied by.
         enabled: Whether it does anything.
@@ -31,9 +41,10 @@ class TensorQuantizer(nn.Module):
     zero_point: Tensor | None
     log_change: nn.Parameter | None
 
-    def __init__(self, scheme: TensorScheme) -> None:
+    def __init__(self, scheme: TensorScheme, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.scheme = scheme
+        self.dtype = dtype
         self.enabled = True
         self.observer: Any = None
         self.is_exporting = False
@@ -60,15 +71,19 @@ class TensorQuantizer(nn.Module):
             )
         if self.log_change is not None and self.scale is not None:
             scale = self.scale * self.log_change.exp()
+            # Gradients pass straight through the rounding of scales.
+            scale = scale + (self.current_scale - scale.detach())
             return learned_fake_quantize(x, self.scheme.timed, scale, self.zero_point)
         return fake_quantize(x, self.scheme.timed, self.scale, self.zero_point)
 
     @property
     def current_scale(self) -> Any:
-        """The scale that is stored or has been learned; None where it is computed from the values."""
+        """The scale that is stored, or what has been learned rounded to the type that checkpoints store it in; None
+        where it is computed from the values."""
         if self.scale is None or self.log_change is None:
             return self.scale
-        return self.scale * self.log_change.detach().exp()
+        learned = self.scale * self.log_change.detach().exp()
+        return learned.to(_SCALE_DTYPES.get(self.scheme.scale, self.dtype)).float()
 
     def learn_scale(self) -> None:
         """Makes the change of a stored scale a parameter of the model; others stay as they are.
@@ -78,10 +93,10 @@ class TensorQuantizer(nn.Module):
         if self.scale is not None and self.scheme.has_learnable_scale:
             self.log_change = nn.Parameter(torch.zeros_like(self.scale))
 
-    def fix_scale(self, dtype: torch.dtype) -> None:
-        """Makes a learned scale a stored one, in the type of the model."""
+    def fix_scale(self) -> None:
+        """Makes a learned scale a stored one."""
         if self.log_change is not None:
-            self.scale = self.current_scale.to(dtype).float()
+            self.scale = self.current_scale
             self.log_change = None
 
     @property
@@ -100,6 +115,7 @@ class TensorQuantizer(nn.Module):
             after = getattr(self, name)
             if after.dtype != before.dtype:
                 after.data = before.to(after.device)
+        self.dtype = fn(torch.empty(0, dtype=self.dtype, device="cpu")).dtype
         return self
 
     def extra_repr(self) -> str:
@@ -114,25 +130,17 @@ class QuantizedModule:
         weight_quantizer: Quantizes the weight; disabled once it is frozen.
         input_quantizer, output_quantizer: Those of activations; None where these stay as they are.
         chosen: The codes of the weight that an algorithm chose: a `kvant.QuantTensor` of a matrix [outputs, inputs].
-        weight_seen: Identifies the weight for which the stored scales were found.
+        scheme_text: The spelling of its scheme.
+        float_class: The type that it was.
     """
 
     weight_quantizer: TensorQuantizer
     input_quantizer: TensorQuantizer | None
     output_quantizer: TensorQuantizer | None
     chosen: Any
-    weight_seen: tuple[int, int]
     scheme_text: str
     float_class: type[nn.Module]
     weight: Tensor
-
-    def remember_weight(self) -> None:
-        """Notes the weight that the stored scales were found for."""
-        self.weight_seen = (id(self.weight), self.weight._version)
-
-    def has_changed(self) -> bool:
-        """Whether the weight may have been trained since its scales were found."""
-        return self.weight_seen != (id(self.weight), self.weight._version)
 
     def is_as_chosen(self) -> bool:
         """Whether the weight still has the values of the codes that were chosen."""
@@ -281,13 +289,69 @@ _QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
 LAYER_TYPES = (*(kind.__name__ for kind in _QUANTIZED), "Conv1D")
 """The names of the types of layers that can be quantized."""
 
+# Subclasses with a forward of their own that computes the same, and subclasses whose weights other modules read.
+_SAME = ("transformers.models.falcon.modeling_falcon.FalconLinear",)
+_READ_BY_OTHERS = ("torch.nn.modules.linear.NonDynamicallyQuantizableLinear",)
+
 
 def quantized_class(module: nn.Module) -> type[nn.Module] | None:
-    """The quantized class of a layer; None for other layers, subclasses of these included."""
+    """The quantized class of a layer; None for other layers.
+
+    Subclasses have one if they compute as the type of torch does.
+    """
     kind = type(module)
-    if kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers."):
+    if is_conv1d(module) and kind.__module__.startswith("transformers."):
         return QuantizedConv1D
-    return _QUANTIZED.get(kind)
+    if kind in _QUANTIZED:
+        return _QUANTIZED[kind]
+    for base, quantized in _QUANTIZED.items():
+        if issubclass(kind, base):
+            made: type[nn.Module] | None = _of_subclass((quantized, kind)) if _computes_as(kind, base) else None
+            return made
+    return None
+
+
+def _computes_as(kind: type[nn.Module], base: type[nn.Module]) -> bool:
+    """Whether a subclass computes as a type of torch."""
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if type(kind) is not type or name in _READ_BY_OTHERS:
+        return False
+    parts = ("forward", "__call__", "_conv_forward", "_output_padding", "__getattr__")
+    return name in _SAME or all(getattr(kind, part, None) is getattr(base, part, None) for part in parts)
+
+
+class _SubclassType(type):
+    """The type of the quantized classes of subclasses, which are pickled as what they are made of."""
+
+
+@cache
+def _of_subclass(classes: Any) -> Any:
+    """A class that is a quantized one and a subclass of the type of torch, with what that has besides."""
+    _, kind = classes
+    return _SubclassType(f"Quantized{kind.__name__}", classes, {"__module__": kind.__module__})
+
+
+copyreg.pickle(_SubclassType, lambda made: (_of_subclass, (made.__bases__,)))
+
+
+def is_kind(module: nn.Module, kind: type[nn.Module] | str) -> bool:
+    """Whether a module is of a type, or of one with this name."""
+    if isinstance(kind, str):
+        return any(base.__name__ == kind for base in type(module).__mro__)
+    return isinstance(module, kind)
+
+
+def layer_type(module: nn.Module) -> str:
+    """The name among `LAYER_TYPES` of the type of a layer, quantized or not."""
+    return next(base.__name__ for base in type(module).__mro__ if base.__name__ in LAYER_TYPES)
+
+
+def names_of(model: nn.Module) -> dict[nn.Module, list[str]]:
+    """The modules of a model with all of their names: shared ones have several."""
+    found: dict[nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        found.setdefault(module, []).append(name)
+    return found
 
 
 def become(module: nn.Module, kind: type[nn.Module]) -> Callable[[], None]:
@@ -309,7 +373,7 @@ def become(module: nn.Module, kind: type[nn.Module]) -> Callable[[], None]:
         for name in ("weight_quantizer", "input_quantizer", "output_quantizer"):
             module._modules.pop(name, None)
             module.__dict__.pop(name, None)
-        for name in ("float_class", "chosen", "weight_seen", "scheme_text"):
+        for name in ("float_class", "chosen", "scheme_text"):
             module.__dict__.pop(name, None)
 
     return undo

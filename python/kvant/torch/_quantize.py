@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from os import PathLike
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 import kvant
 from kvant._errors import UnsupportedError, usage_error
 from kvant.torch._algorithms import LayerRecipe, Wanted
 from kvant.torch._calibration import calibrate
 from kvant.torch._layouts import is_lookup, layout_of
-from kvant.torch._modules import (
-    LAYER_TYPES,
-    TensorQuantizer,
-    become,
-    leave_fast_path,
-    quantized_class,
-    quantized_modules,
-)
+from kvant.torch._modules import TensorQuantizer, become, leave_fast_path, quantized_class, quantized_modules
 from kvant.torch._ops import with_strides_of
 from kvant.torch._rounding import codes_of, round_weights
 from kvant.torch._runs import Calibration, Forward
 from kvant.torch._schemes import LayerScheme, TensorScheme, layer_scheme
+from kvant.torch._selection import Selection, select
 from kvant.torch._smoothing import transform_weights
 
 
@@ -51,8 +43,9 @@ def quantize_(
     """Quantizes layers of a model in place, and returns it.
 
     nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.Embedding, nn.EmbeddingBag and transformers'
-    Conv1D become quantized layers: the same objects, with the same parameters, which `state_dict` has too. Subclasses
-    of these stay as they are.
+    Conv1D become quantized layers: the same objects, with the same parameters, which `state_dict` has too. So do
+    subclasses of these that compute as they do. Layers of other types, such as nn.MultiheadAttention, and experts that
+    are one tensor stay as they are, with a warning. A layer with several names has all of them.
 
     Args:
         model: Any model. It runs in evaluation mode during calibration.
@@ -77,12 +70,15 @@ def quantize_(
 
     Raises:
         UsageError: An unknown scheme or algorithm, a pattern that matches no layer, data that are missing.
-        UnsupportedError: A scheme or an algorithm that these layers do not have.
+        UnsupportedError: A scheme or an algorithm that these layers do not have, or a weight that torch computes from
+            others (weight norm, parametrizations, pruning).
         InvalidError: Groups that do not divide a layer's input channels, weights or activations that are not finite.
     """
     exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
-    chosen = _resolve(model, scheme, exclude, overrides or {}, layer_types or {}, keep_head)
-    chosen = {name: recipe.with_algorithm(algorithm) for name, recipe in chosen.items()}
+    output_embeddings = getattr(model, "get_output_embeddings", None)
+    head = output_embeddings() if keep_head and callable(output_embeddings) else None
+    selected = select(model, Selection(scheme, exclude, overrides or {}, layer_types or {}, head))
+    chosen = {name: recipe.with_algorithm(algorithm) for name, recipe in selected.items()}
     schemes = {name: layer_scheme(recipe.scheme) for name, recipe in chosen.items()}
     if steps not in ("learned", "fixed"):
         raise usage_error(f"steps={steps!r} is unknown", 'give "learned" or "fixed"')
@@ -103,9 +99,11 @@ def quantize_(
     if needs_data and not batches:
         raise usage_error("the calibration data have no batches", "give at least one batch")
     for name in chosen:
-        _check_weight(name, model.get_submodule(name), schemes[name])
-        if trainable and steps == "learned":
-            _check_learnable(name, schemes[name])
+        module = model.get_submodule(name)
+        _check_parameters(name, module)
+        _check_groups(name, module, schemes[name])
+        if trainable:
+            _check_trainable(name, module, schemes[name], steps == "learned")
     calibration = Calibration(model, batches, forward)
     try:
         with calibration.evaluating():
@@ -138,7 +136,7 @@ def freeze(model: nn.Module) -> nn.Module:
     with torch.no_grad():
         for module in layers:
             for quantizer in module.quantizers:
-                quantizer.fix_scale(module.weight.dtype)
+                quantizer.fix_scale()
         rounded = [module for module in layers if module.weight_quantizer.enabled]
         # Codes stay, so they are made first: then the memory of each weight serves for the values of the next one.
         for module in rounded:
@@ -152,72 +150,40 @@ def freeze(model: nn.Module) -> nn.Module:
     return model
 
 
-def _resolve(
-    model: nn.Module,
-    scheme: Wanted,
-    exclude: tuple[str, ...],
-    overrides: Mapping[str, Wanted],
-    layer_types: Mapping[type[nn.Module] | str, Wanted],
-    keep_head: bool,
-) -> dict[str, LayerRecipe]:
-    """The layers that are quantized, and how."""
-    layers = {name: module for name, module in model.named_modules() if quantized_class(module) is not None}
-    if any(True for _ in quantized_modules(model)):
-        raise usage_error("the model is quantized already", "quantize the float model")
-    for pattern in (*exclude, *overrides):
-        if not any(_matches(pattern, name) for name in layers):
-            raise usage_error(f"no layer matches {pattern!r}", _advice(pattern, layers))
-    for kind in layer_types:
-        if isinstance(kind, str) and kind not in LAYER_TYPES:
-            raise usage_error(f"`layer_types` names {kind!r}", f"types of layers are {', '.join(LAYER_TYPES)}")
-    output_embeddings = getattr(model, "get_output_embeddings", None)
-    head = output_embeddings() if keep_head and callable(output_embeddings) else None
-    found: dict[str, LayerRecipe] = {}
-    for name, module in layers.items():
-        wanted = None if is_lookup(module) or module is head else scheme
-        for kind, of_type in layer_types.items():
-            if _is_kind(module, kind):
-                wanted = of_type
-        for pattern, of_name in overrides.items():
-            if _matches(pattern, name):
-                wanted = of_name
-        if wanted is None or any(_matches(pattern, name) for pattern in exclude):
-            continue
-        found[name] = wanted if isinstance(wanted, LayerRecipe) else LayerRecipe(wanted)
-    if not found:
-        raise usage_error("no layer is left to quantize", "give a scheme, or schemes for the types that the model has")
-    return found
-
-
-def _is_kind(module: nn.Module, kind: type[nn.Module] | str) -> bool:
-    return type(module).__name__ == kind if isinstance(kind, str) else isinstance(module, kind)
-
-
-def _matches(pattern: str, name: str) -> bool:
-    if pattern.startswith("re:"):
-        try:
-            return re.match(pattern[3:], name) is not None
-        except re.error as error:
-            raise usage_error(f"{pattern!r} is not a regular expression: {error}", "correct it") from error
-    return fnmatchcase(name, pattern)
-
-
-def _advice(pattern: str, layers: Iterable[str]) -> str:
-    """What to write in place of a pattern that matches nothing."""
-    names = list(layers)
-    if not names:
-        return "leave it out: the model has no layer that can be quantized"
-    near = difflib.get_close_matches(pattern.strip("*."), [name.rsplit(".")[-1] for name in names], 3, 0.5)
-    if near:
-        return f"did you mean {' or '.join(dict.fromkeys(near))}?"
-    return f"names of layers are, for example, {', '.join(map(repr, names[:3]))}"
-
-
 def _is_calibrated(scheme: LayerScheme) -> bool:
     return any(given is not None and given.timing in ("static", "local") for given in (scheme.input, scheme.output))
 
 
-def _check_weight(name: str, module: nn.Module, scheme: LayerScheme) -> None:
+def _check_parameters(name: str, module: nn.Module) -> None:
+    """Refuses weights and biases that torch computes from other tensors before each pass, or that have no shape yet."""
+    if isinstance(module.weight, nn.UninitializedParameter):
+        raise usage_error(f"the weight of layer {name} has no shape yet", "run the model on a batch first")
+    for parameter in ("weight", "bias"):
+        is_own = parameter in module._parameters or getattr(module, parameter, None) is None
+        if is_own and not parametrize.is_parametrized(module, parameter):
+            continue
+        raise UnsupportedError(
+            f"layer {name}: its {parameter} is not a parameter of its own, but is computed from others in each pass",
+            kind="unsupported",
+            remedy=f"first call {_remover(module, parameter)}, or leave the layer out with `exclude`",
+        )
+
+
+def _remover(module: nn.Module, parameter: str) -> str:
+    """The function of torch that makes a computed parameter one of its own."""
+    own = module._parameters
+    if parametrize.is_parametrized(module, parameter):
+        return f'torch.nn.utils.parametrize.remove_parametrizations(layer, "{parameter}")'
+    if f"{parameter}_g" in own:
+        return f'torch.nn.utils.remove_weight_norm(layer, "{parameter}")'
+    if f"{parameter}_mask" in module._buffers:
+        return f'torch.nn.utils.prune.remove(layer, "{parameter}")'
+    if f"{parameter}_u" in module._buffers:
+        return f'torch.nn.utils.remove_spectral_norm(layer, "{parameter}")'
+    return f"setattr(layer, {parameter!r}, torch.nn.Parameter(...)) with its values"
+
+
+def _check_groups(name: str, module: nn.Module, scheme: LayerScheme) -> None:
     """Refuses weights that do not fit their scheme, before anything is changed."""
     weight: Tensor = module.weight  # type: ignore[assignment]
     columns = layout_of(module, scheme.weight).to_matrix(weight).shape[1]
@@ -230,28 +196,34 @@ def _check_weight(name: str, module: nn.Module, scheme: LayerScheme) -> None:
         )
 
 
-def _check_learnable(name: str, scheme: LayerScheme) -> None:
-    """Refuses schemes whose scales cannot be learned."""
-    if not scheme.weight.has_learnable_scale:
+def _check_trainable(name: str, module: nn.Module, scheme: LayerScheme, are_steps_learned: bool) -> None:
+    """Refuses schemes whose scales cannot be learned, and embeddings whose training needs more than gradients."""
+    if are_steps_learned and not scheme.weight.has_learnable_scale:
         raise UnsupportedError(
             f"layer {name}: the scales of {scheme.weight.spelling} are computed from the weights and cannot be learned",
             kind="unsupported",
             remedy='give steps="fixed": weights are trained, and their scales follow from them',
         )
+    for option in ("sparse", "max_norm") if is_lookup(module) else ():
+        if getattr(module, option):
+            raise UnsupportedError(
+                f"layer {name}: an embedding with {option} is not trained under quantization",
+                kind="unsupported",
+                remedy=f"set its {option} to {False if option == 'sparse' else None}, or leave it out with `exclude`",
+            )
 
 
 def equip(module: Any, recipe: LayerRecipe, scheme: LayerScheme) -> None:
     """Gives a layer its quantizers."""
-    device = module.weight.device
+    device, dtype = module.weight.device, module.weight.dtype
 
     def activation(given: TensorScheme | None) -> TensorQuantizer | None:
         if given is None:
             return None
-        return TensorQuantizer(given).to(device if device.type != "meta" else None)
+        return TensorQuantizer(given, dtype).to(device if device.type != "meta" else None)
 
-    module.weight_quantizer = TensorQuantizer(scheme.weight)
+    module.weight_quantizer = TensorQuantizer(scheme.weight, dtype)
     module.input_quantizer = None if is_lookup(module) else activation(scheme.input)
     module.output_quantizer = activation(scheme.output)
     module.chosen = None
-    module.remember_weight()
     module.scheme_text = scheme.spelling_without_input if is_lookup(module) else scheme.spelling

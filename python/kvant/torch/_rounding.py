@@ -32,15 +32,27 @@ def nearest(module: Any, format: str | None = None) -> Any:
 
 
 def codes_of(module: Any, format: str | None = None) -> Any:
-    """The codes of a layer's weight: those that an algorithm chose, or the nearest; of a trained weight the nearest
-    under its stored scales."""
+    """The codes of a layer's weight: those that an algorithm chose, or the nearest under its stored scales, which are
+    those of its values unless it was trained."""
     if module.chosen is not None and module.is_as_chosen():
         return module.chosen
     quantizer = module.weight_quantizer
     scale = quantizer.current_scale
-    if scale is None or (quantizer.log_change is None and not module.has_changed()):
-        return nearest(module, format)
+    plain = nearest(module, format)
+    if scale is None or _has_parameters(plain if format is None else nearest(module), scale, quantizer.zero_point):
+        return plain
     return kvant.quantize_tensor(matrix_of(module), module.scheme_text, scale, quantizer.zero_point, format=format)
+
+
+def _has_parameters(quantized: Any, scale: Tensor, zero_point: Tensor | None) -> bool:
+    """Whether codes have these scales and zero points."""
+    for found, expected in ((quantized.scale, scale), (quantized.zero_point, zero_point)):
+        if found is None or expected is None:
+            if found is not expected:
+                return False
+        elif not torch.equal(found.float().flatten(), expected.cpu().float().flatten()):
+            return False
+    return True
 
 
 def store(module: Any, quantized: Any) -> None:
@@ -48,7 +60,6 @@ def store(module: Any, quantized: Any) -> None:
     quantizer = module.weight_quantizer
     if quantizer.scheme.has_stored_scale:
         quantizer.set_parameters(quantized.scale, quantized.zero_point, module.weight.device)
-    module.remember_weight()
 
 
 def take(module: Any, quantized: Any, calibration: Calibration) -> None:

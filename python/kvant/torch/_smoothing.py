@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 import kvant
@@ -22,6 +23,7 @@ from kvant._tensors import _weight
 from kvant.torch._algorithms import LayerRecipe
 from kvant.torch._blocks import input_of
 from kvant.torch._layouts import is_conv1d
+from kvant.torch._modules import names_of
 from kvant.torch._rounding import matrix_of
 from kvant.torch._runs import Calibration, of_layer, quantizers_off, tensors_of
 
@@ -160,6 +162,11 @@ def _statistics(calibration: Calibration, layers: Iterable[str]) -> dict[str, _k
     return found
 
 
+def _has_own_weight(module: nn.Module) -> bool:
+    """Whether the weight is a parameter, and not computed from others in each pass."""
+    return module._parameters.get("weight") is not None and not parametrize.is_parametrized(module)
+
+
 def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or is_conv1d(module)
 
@@ -189,7 +196,11 @@ def _pairs(
     """The pairs that a table names, or that are found, of which at least one layer is quantized."""
     if table is None:
         return [pair for pair in find_pairs(calibration) if any(name in chosen for name in pair.layers)]
-    pairs = [SmoothingPair(source, tuple(layers)) for source, layers in table.items()]
+    names = {name: given[0] for given in names_of(calibration.model).values() for name in given}
+    pairs = [
+        SmoothingPair(names.get(source, source), tuple(names.get(layer, layer) for layer in layers))
+        for source, layers in table.items()
+    ]
     modules = dict(calibration.model.named_modules())
     for pair in pairs:
         for name in (pair.source, *pair.layers):
@@ -198,7 +209,7 @@ def _pairs(
         for name in pair.layers:
             if not _is_linear(modules[name]):
                 raise usage_error(f"`smoothing` names {name!r}, which is not a linear layer", "leave it out")
-        if getattr(modules[pair.source], "weight", None) is None:
+        if not _has_own_weight(modules[pair.source]):
             raise usage_error(
                 f"`smoothing` names {pair.source!r}, which has no weight to fold scales into", "leave it out"
             )
@@ -221,8 +232,9 @@ def find_pairs(calibration: Calibration) -> list[SmoothingPair]:
         names = tuple(dict.fromkeys(readers))
         parameters = [*module.parameters(recurse=False), *(model.get_submodule(name).weight for name in names if name)]
         is_own = all(owners.get(id(parameter), 1) == 1 for parameter in parameters)
+        are_stored = all(_has_own_weight(model.get_submodule(name)) for name in (source, *names) if name)
         is_called_once = all(watch.calls.get(name) == 1 for name in (source, *names))
-        if names and all(names) and is_own and is_called_once and source not in names:
+        if names and all(names) and is_own and are_stored and is_called_once and source not in names:
             found.append(SmoothingPair(source, names))
     return found
 

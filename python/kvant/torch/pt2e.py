@@ -37,7 +37,7 @@ from kvant.torch._graph_placement import PlacedWeight, Placement, place
 from kvant.torch._graph_presets import PRESETS, GraphRecipe, TensorRecipe, graph_recipe
 from kvant.torch._graph_scales import Scales, solve, weight_parameters
 from kvant.torch._graph_statistics import Affine, Floats, Statistic
-from kvant.torch._quantize import _matches
+from kvant.torch._selection import matches
 
 __all__ = ["PRESETS", "KvantFakeQuantize", "KvantObserver", "KvantQuantizer"]
 
@@ -277,7 +277,7 @@ class KvantQuantizer(Quantizer):  # type: ignore[misc]
         excluded: set[str] = set()
         for pattern in self.exclude:
             named = [(made.node, name) for made in graph.operators for name in (made.node, modules[made.node])]
-            found = {node for node, name in named if _matches(pattern, name)}
+            found = {node for node, name in named if matches(pattern, name)}
             if not found:
                 raise usage_error(
                     f"exclude: {pattern} matches no module or node", "see named_modules() and model.graph"

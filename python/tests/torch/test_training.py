@@ -178,6 +178,52 @@ def test_scales_are_those_of_rounding_until_they_are_trained(trained: Network) -
     model = kt.quantize_(copy.deepcopy(trained), "int4:channel", trainable=True)
     assert torch.equal(model(x), plain(x)) and torch.equal(kt.freeze(copy.deepcopy(model))(x), plain(x))
     train(model, 5, 1e-2)
-    scale = model.layers[0].weight_quantizer.current_scale.clone()
+    quantizer = model.layers[0].weight_quantizer
+    scale = quantizer.current_scale.clone()
     model.to(torch.bfloat16)
-    assert torch.equal(model.layers[0].weight_quantizer.current_scale, scale), "kept in float32"
+    assert torch.equal(quantizer.current_scale, scale.bfloat16().float()), "as checkpoints of this type have it"
+    model.to(torch.float32)
+    assert torch.equal(quantizer.current_scale, scale), "parameters are kept in float32"
+
+
+@pytest.mark.parametrize("scheme", [SCHEME, "uint4:channel:zp+uint8:tensor:zp!static", "int4:channel:f32"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_frozen_outputs_of_models_of_16_bits_are_those_of_training(
+    trained: Network, tmp_path: Path, scheme: str, dtype: torch.dtype
+) -> None:
+    x = points()[0].to(dtype)
+    original = copy.deepcopy(trained).to(dtype)
+    model = kt.quantize_(copy.deepcopy(original), scheme, [x], trainable=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(5):
+        nn.functional.cross_entropy(model(x).float(), points()[1]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    quantizer = model.layers[0].weight_quantizer
+    assert quantizer.log_change.dtype == torch.float32 and bool(quantizer.log_change.abs().max() > 0)
+    expected = model(x).detach()
+    kt.save(model, tmp_path / "trained.safetensors")
+    assert torch.equal(kt.load(copy.deepcopy(original), tmp_path / "trained.safetensors")(x), expected)
+    assert torch.equal(kt.freeze(model)(x), expected)
+
+
+def test_weights_that_are_changed_through_their_data_are_rounded_as_they_are_computed_with(trained: Network) -> None:
+    for algorithm in (None, "gptq"):
+        model = kt.quantize_(copy.deepcopy(trained), "int4:channel", [points()[0]], algorithm=algorithm)
+        weight = model.layers[0].weight
+        version = weight._version
+        weight.data.mul_(0.9)
+        weight.data = weight.data + 0.01
+        assert weight._version == version
+        x = torch.randn(20, 2)
+        expected = model(x).detach()
+        assert torch.equal(kt.freeze(model)(x), expected)
+
+
+@pytest.mark.parametrize("options", [{"sparse": True}, {"max_norm": 1.0}])
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_embeddings_that_need_more_than_gradients_are_not_trained(kind: Any, options: Any) -> None:
+    model = nn.Sequential(kind(10, 16, **options), nn.Linear(16, 4))
+    with pytest.raises(kvant.UnsupportedError, match=f"layer 0: an embedding with {next(iter(options))}"):
+        kt.quantize_(model, layer_types={kind: "int8:channel"}, trainable=True, steps="fixed")
+    kt.quantize_(model, layer_types={kind: "int8:channel"})

@@ -21,7 +21,7 @@ from kvant.compat.quark._configuration import (
     algorithm_of,
     scheme_of,
 )
-from kvant.torch._modules import quantized_class
+from kvant.torch._modules import layer_type, quantized_class
 
 
 @dataclass
@@ -83,7 +83,7 @@ class ModelQuantizer:
         for name, module in model.named_modules():
             if quantized_class(module) is not None:
                 layer = _resolved(config, name, module)
-                schemes[name] = None if layer is None else scheme_of(layer, type(module).__name__)
+                schemes[name] = None if layer is None else scheme_of(layer, layer_type(module))
         overrides: dict[str, Any] = {escaped(name): scheme for name, scheme in schemes.items()}
         algorithm = algorithm_of(config)
         return kt.quantize_(
