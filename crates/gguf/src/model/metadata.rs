@@ -65,9 +65,7 @@ impl Facts<'_> {
             return Ok(Some(latent.rope_dim));
         }
         let width = self.head_dim()?;
-        let rope = &self.config.rope.main;
-        let of_part = || (rope.partial.unwrap_or_else(|| f64::from(partial)) * width as f64) as usize;
-        let dim = rope.dim.unwrap_or_else(of_part);
+        let dim = self.config.rope.main.turning_components(width, partial);
         match dim > 0 && dim <= width && dim.is_multiple_of(2) {
             true => Ok(Some(dim)),
             false => Err(ConfigError::Invalid {

@@ -22,7 +22,7 @@ pub struct RopeParameters {
     pub theta: Option<f64>,
     /// The part of each head that turns.
     pub partial: Option<f64>,
-    /// The number of components that turn, where it is stated as such (GPT-J, MiniMax).
+    /// The number of components that turn, in the families that state it so ([`STATE_COMPONENTS`]).
     pub dim: Option<usize>,
     /// The ratio of the context length to the one the model was trained on.
     pub factor: Option<f64>,
@@ -49,6 +49,11 @@ pub struct RopeParameters {
     /// LongRoPE: divisors of each frequency beyond it.
     pub long_factor: Vec<f64>,
 }
+
+/// Families whose configuration classes read `rotary_dim`. Others ignore it.
+///
+/// Source: `configuration_*.py` of transformers 5.23.
+const STATE_COMPONENTS: &[&str] = &["minimax_m2", "gptj", "codegen"];
 
 /// Keys that hold the parameters, newest first.
 const CONTAINERS: &[&str] = &["rope_parameters", "rope_scaling"];
@@ -79,13 +84,30 @@ fn local_base(fields: Fields<'_, '_>, main: &RopeParameters) -> Result<Option<Ro
     Ok(local.map(|theta| RopeParameters { theta: Some(theta), ..main.clone() }))
 }
 
+fn components(fields: Fields<'_, '_>) -> Result<Option<usize>, ConfigError> {
+    let family = fields.text(&["model_type"])?;
+    match family.is_some_and(|family| STATE_COMPONENTS.contains(&family.as_str())) {
+        true => fields.size(&["rotary_dim"]),
+        false => Ok(None),
+    }
+}
+
 impl RopeParameters {
+    /// The components of a head of `width` that turn: the stated part, else the stated number of components, else the part
+    /// that is usual in the family. As transformers 5.23 does, a number is made a part of the head, `dim / width`, of which
+    /// the product with `width` is cut off.
+    pub fn turning_components(&self, width: usize, usual: f32) -> usize {
+        let of_components = || Some(self.dim? as f64 / width.max(1) as f64);
+        let part = self.partial.or_else(of_components).unwrap_or(f64::from(usual));
+        (part * width as f64) as usize
+    }
+
     /// Reads every field that stands directly in `fields`.
     fn read(fields: Fields<'_, '_>) -> Result<RopeParameters, ConfigError> {
         Ok(RopeParameters {
             theta: fields.positive(&["rope_theta", "rotary_emb_base"])?,
             partial: fields.positive(&["partial_rotary_factor", "rotary_pct", "rope_pct"])?,
-            dim: fields.size(&["rotary_dim"])?,
+            dim: components(fields)?,
             original_max_positions: fields.size(&["original_max_position_embeddings"])?,
             ..RopeParameters::default()
         })

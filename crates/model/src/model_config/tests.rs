@@ -150,7 +150,19 @@ fn partial_rotary_factor_has_three_spellings() {
     }
     let nested = read_json(json!({"rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 1e4}}));
     assert_eq!(nested.rope.main.partial, Some(0.25));
-    assert_eq!(read_json(json!({"rotary_dim": 64})).rope.main.dim, Some(64));
+}
+
+#[test]
+fn minimax_m2_states_the_components_that_turn() {
+    let turning = |json: Value| read_json(json).rope.main.turning_components(128, 1.0);
+    let minimax =
+        |part: Value| turning(json!({"model_type": "minimax_m2", "rotary_dim": 64, "partial_rotary_factor": part}));
+    assert_eq!(minimax(Value::Null), 64);
+    assert_eq!(minimax(json!(0.25)), 32, "a stated part wins");
+    let nested =
+        json!({"model_type": "minimax_m2", "rotary_dim": 64, "rope_parameters": {"partial_rotary_factor": 0.75}});
+    assert_eq!(turning(nested), 96);
+    assert_eq!(turning(json!({"model_type": "llama", "rotary_dim": 64})), 128, "its class ignores the key");
 }
 
 #[test]

@@ -249,8 +249,7 @@ impl<'a> Sources<'_, 'a> {
             return Ok(latent.rope_dim);
         }
         let width = self.head_dim()?;
-        let part = (width as f64 * rope.partial.unwrap_or(f64::from(partial))) as usize;
-        let dim = if rope.partial.is_some() { part } else { rope.dim.unwrap_or(part) };
+        let dim = rope.turning_components(width, partial);
         match dim <= width {
             true => Ok(dim),
             false => {
