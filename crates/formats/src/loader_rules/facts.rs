@@ -10,6 +10,7 @@ use kvant_quant::scheme::{
     ActivationScheme, Axis, FloatScale, Granularity, LayerScheme, TensorScheme, Timing, ZeroPoint,
 };
 use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// The encoding of scales.
@@ -101,7 +102,7 @@ pub struct LayerFacts {
 }
 
 /// Properties of a model that affect loaders for every scheme.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ModelFacts {
     pub described: bool,
     /// The name of its description.
@@ -118,8 +119,28 @@ pub(crate) struct ModelFacts {
     pub architecture: Option<&'static str>,
     /// Of a GGUF file: rotary embeddings are scaled for long texts.
     pub scaled_rope: bool,
-    /// Of a GGUF file: the elements of a head of attention.
-    pub head_size: Option<usize>,
+    /// Of a GGUF file: what it states.
+    pub file: GgufFacts,
+}
+
+/// What a GGUF file states that a loader may leave out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct GgufFacts {
+    /// The numbers of its architecture, named without it, and the [derived ones](GgufFacts::DERIVED).
+    pub numbers: BTreeMap<String, f64>,
+    /// The names of its tensors, without the number of their block.
+    pub tensors: BTreeSet<String>,
+}
+
+impl GgufFacts {
+    /// The elements of a head.
+    pub const HEAD_SIZE: &str = "head-size";
+    /// The elements of all query heads, by those of the embedding.
+    pub const HEAD_PART: &str = "head-part";
+    /// The part of each head that turns.
+    pub const ROPE_PART: &str = "rope-part";
+    /// Numbers that follow from others.
+    pub const DERIVED: [&str; 3] = [GgufFacts::HEAD_SIZE, GgufFacts::HEAD_PART, GgufFacts::ROPE_PART];
 }
 
 impl From<Timing> for When {

@@ -1,6 +1,6 @@
 //! The table of loaders in `loader_rules.toml`, and its conditions. Not their evaluation.
 
-use super::facts::{Attention, LayerFacts, ModelFacts, Scale, Sharing, When};
+use super::facts::{Attention, GgufFacts, LayerFacts, ModelFacts, Scale, Sharing, When};
 use serde::Deserialize;
 use std::sync::LazyLock;
 
@@ -154,7 +154,26 @@ pub(super) struct Condition {
     probabilities: Option<bool>,
     architecture: Vec<String>,
     scaled_rope: Option<bool>,
-    head_size: Vec<usize>,
+    has: Vec<String>,
+    states: Option<Stated>,
+}
+
+/// A number that a GGUF file states, and it is not this one.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Stated {
+    key: String,
+    other_than: f64,
+}
+
+impl Stated {
+    /// The largest difference, as a share of the number, that storing it in 32 bits makes.
+    const ROUNDED: f64 = 1e-6;
+
+    fn holds(&self, file: &GgufFacts) -> bool {
+        let differs = |found: f64| (found - self.other_than).abs() > Self::ROUNDED * self.other_than.abs();
+        file.numbers.get(&self.key).copied().is_some_and(differs)
+    }
 }
 
 impl Condition {
@@ -184,7 +203,8 @@ impl Condition {
         one_of(&self.attention, Some(&model.attention))
             && one_of(&self.family, family.as_ref())
             && one_of(&self.architecture, architecture.as_ref())
-            && one_of(&self.head_size, model.head_size.as_ref())
+            && (self.has.is_empty() || self.has.iter().any(|tensor| model.file.tensors.contains(tensor)))
+            && self.states.as_ref().is_none_or(|stated| stated.holds(&model.file))
             && is(self.scaled_rope, model.scaled_rope)
             && is(self.experts, model.experts)
             && is(self.fused_experts, model.fused_experts)

@@ -98,7 +98,7 @@ impl GgufPlan {
 
     /// The loaders of the file.
     pub fn loaders(&self) -> Vec<&'static str> {
-        verify::gguf_loaders(&self.metadata, |name| self.tensors.iter().any(|tensor| tensor.name == name))
+        verify::gguf_loaders(&self.metadata, self.tensors.iter().map(|tensor| tensor.name.as_str()))
     }
 }
 

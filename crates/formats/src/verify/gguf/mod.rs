@@ -202,7 +202,7 @@ fn report(path: &Path, file: &GgufFile, options: &Options) -> Report {
         findings.append(&mut unknown.into_vec());
     }
     let quantized = file.tensors().filter(|tensor| tensor.kind().block_elements() > 1).count();
-    let facts = facts::facts(file.metadata(), |name| file.tensor(name).is_some());
+    let facts = facts::facts(file.metadata(), file.tensors().map(|tensor| tensor.name()));
     judged(path, findings, options, (file.len(), quantized), facts)
 }
 
@@ -231,6 +231,7 @@ fn judged(
         finding.severity == Severity::Error && check.is_none_or(|check| check.stops)
     };
     let sharding = Sharding::default();
+    let family = model.architecture;
     let case = LoaderQuery {
         method: "gguf",
         model,
@@ -243,7 +244,7 @@ fn judged(
     let verdicts = judge(&case);
     Report {
         path: path.to_owned(),
-        family: model.architecture,
+        family,
         method: "gguf".to_owned(),
         quantized_layers: quantized,
         tensors,
