@@ -161,8 +161,8 @@ impl<'a> Builder<'a> {
         self.add_rest()
     }
 
-    /// Refuses mixtures without what llama.cpp's graphs of mixtures compute in every model: experts, and experts that all tokens
-    /// pass. It looks for tensors that are not there, or aborts.
+    /// Refuses mixtures without what llama.cpp's graphs of mixtures compute in every block: experts, and experts that all tokens
+    /// pass. It looks for tensors that are not there, or aborts. Where a graph has dense blocks, they are the first ones.
     fn check_experts(&self) -> Result<(), GgufPlanError> {
         let Some(moe) = &self.family.moe else { return Ok(()) };
         let form = |reason: String| Err(GgufPlanError::Form { architecture: self.architecture.name, reason });
@@ -171,16 +171,30 @@ impl<'a> Builder<'a> {
             return form("config.json states no experts".to_owned());
         }
         let linears = || self.network.linears().iter();
-        let routed = linears().filter(|linear| linear.role == Role::Router).filter_map(|linear| linear.block);
+        let routed: BTreeSet<usize> =
+            linears().filter(|linear| linear.role == Role::Router).filter_map(|linear| linear.block).collect();
+        let dense = if self.architecture.has_dense_prefix { self.dense_prefix() } else { 0 };
+        let blocks = 0..if is_mixture { self.network.blocks().len() } else { 0 };
+        if let Some(block) = blocks.into_iter().find(|block| routed.contains(block) == (*block < dense)) {
+            return form(match block < dense {
+                true => format!("the dense layers of block {block} are missing"),
+                false => format!("block {block} has no experts"),
+            });
+        }
         let is_shared = |linear: &&Linear| linear.part == Part::SharedExperts && linear.role == Role::Down;
         let has_width = |linear: &&Linear| linear.in_features > 0 && linear.out_features > 0;
         let with: BTreeSet<usize> =
             linears().filter(is_shared).filter(has_width).filter_map(|linear| linear.block).collect();
-        let mut without = routed.filter(|block| !moe.shared.is_empty() && !with.contains(block));
+        let mut without = routed.into_iter().filter(|block| !moe.shared.is_empty() && !with.contains(block));
         match without.next() {
             Some(block) => form(format!("the shared experts of block {block} are missing or of width 0")),
             None => Ok(()),
         }
+    }
+
+    /// The first blocks that config.json says have no experts.
+    fn dense_prefix(&self) -> usize {
+        self.config.experts.as_ref().map_or(0, |experts| experts.dense_prefix)
     }
 
     pub(crate) fn no_place(&self, tensor: usize) -> GgufPlanError {
@@ -246,6 +260,33 @@ mod tests {
                 assert!(refused.kind() == ErrorKind::Unsupported && refused.hint().is_some(), "{fixture}");
             }
         }
+    }
+
+    #[test]
+    fn dense_blocks_are_refused_where_graphs_have_experts_in_every_block() {
+        for (fixture, architecture) in [
+            ("qwen2_moe", "qwen2moe"),
+            ("olmoe", "olmoe"),
+            ("mixtral", "llama"),
+            ("phimoe", "phimoe"),
+            ("gpt_oss", "gpt-oss"),
+            ("granitemoe", "granitemoe"),
+            ("minimax_m2", "minimax-m2"),
+            ("deepseek_v3", "deepseek2"),
+        ] {
+            assert!(refusal(&Checkpoint::read(fixture)).is_none(), "{fixture}");
+            let is_of_experts = |name: &str| ["mlp.", "block_sparse_moe."].iter().any(|part| name.contains(part));
+            let dense = Checkpoint::read(fixture)
+                .renamed(|name| (!name.contains("layers.1.") || !is_of_experts(name)).then(|| name.to_owned()));
+            let text = refusal(&dense).unwrap().to_string();
+            assert!(text.contains("block 1 has no experts") && text.contains(architecture), "{fixture}: {text}");
+        }
+        let listed = refusal(&Checkpoint::read("qwen3_moe")).unwrap();
+        assert!(listed.to_string().contains("block 0 has no experts"), "it is in mlp_only_layers");
+        let shorter = Checkpoint::read("deepseek_v3").with_config("first_k_dense_replace", json!(0));
+        assert!(refusal(&shorter).unwrap().to_string().contains("block 0 has no experts"));
+        let longer = Checkpoint::read("deepseek_v3").with_config("first_k_dense_replace", json!(2));
+        assert!(refusal(&longer).unwrap().to_string().contains("the dense layers of block 1 are missing"));
     }
 
     #[test]

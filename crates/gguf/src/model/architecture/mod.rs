@@ -34,6 +34,8 @@ pub struct Architecture {
     pub lacks: &'static [NormSite],
     /// Besides attention and the head, the parts whose products its graph multiplies by a global scale.
     pub scaled: &'static [Part],
+    /// Whether the first blocks of its graph may have no experts, in number as the metadata says.
+    pub has_dense_prefix: bool,
     pub(crate) extras: Extras,
     /// The restoration of its files; `None` if unsupported.
     pub restoration: Option<&'static Restoration>,
@@ -47,6 +49,7 @@ const LLAMA: Architecture = Architecture {
     norms: &[],
     lacks: &[],
     scaled: &[],
+    has_dense_prefix: false,
     extras: extras::none,
     restoration: None,
 };
@@ -76,6 +79,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         family: "deepseek_v2",
         name: "deepseek2",
+        has_dense_prefix: true,
         extras: extras::deepseek2,
         restoration: Some(&restoration::DEEPSEEK_V2),
         ..LLAMA
@@ -83,6 +87,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         family: "deepseek_v3",
         name: "deepseek2",
+        has_dense_prefix: true,
         extras: extras::deepseek2,
         restoration: Some(&restoration::DEEPSEEK_V3),
         ..LLAMA
@@ -106,6 +111,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         family: "glm4_moe",
         name: "glm4moe",
+        has_dense_prefix: true,
         norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
         extras: extras::glm4_moe,
         restoration: Some(&restoration::GLM4_MOE),

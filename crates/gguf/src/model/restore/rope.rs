@@ -126,32 +126,101 @@ fn divided(stated: &Stated<'_>, base: f64) -> Result<Option<Value>, ImportError>
     llama3(&factors, base).map(Some).ok_or_else(|| unread("divided by factors that are not Llama 3's"))
 }
 
-/// Bounds of Llama 3's scaling, as all published models have them.
-const LOW: f64 = 1.0;
-const HIGH: f64 = 4.0;
+/// Llama 3's scaling of frequencies: `1/f = (1 - s)/F + s` with `s = (o/w - low)/(high - low)` between 0 and 1, `w` the wavelength.
+/// See `crate::model::rope`, which writes the factors `f`.
+struct Llama3 {
+    /// `F`.
+    factor: f64,
+    low: f64,
+    high: f64,
+    /// `o`.
+    original: f64,
+}
 
-/// The parameters of Llama 3's formula that give these factors: see `kvant_checkpoint::gguf`'s writing of them. The original context
-/// `o` follows from a component between the bounds, of wavelength `w` and factor `f`: `1/f = (1 - s)/F + s` with
-/// `s = (o/w - low)/(high - low)`.
-fn llama3(factors: &[f32], base: f64) -> Option<Value> {
-    let largest = f64::from(factors.iter().copied().fold(1.0, f32::max));
-    let wavelength = |i: usize| TAU * base.powf(i as f64 / factors.len() as f64);
-    let between = factors.iter().position(|f| *f > 1.0 && f64::from(*f) < largest)?;
-    let inverse = |f: f64| 1.0 / f;
-    let smooth = (inverse(f64::from(factors[between])) - inverse(largest)) / (1.0 - inverse(largest));
-    let original = (wavelength(between) * (LOW + smooth * (HIGH - LOW))).round();
-    let expected = |i: usize| {
-        let ratio = original / wavelength(i);
-        let smooth = ((ratio - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);
-        1.0 / ((1.0 - smooth) / largest + smooth)
-    };
-    let fits = factors.iter().enumerate().all(|(i, f)| (f64::from(*f) / expected(i) - 1.0).abs() < 1e-5);
-    (fits && original >= 1.0).then(|| {
+impl Llama3 {
+    /// Bounds as all published models have them.
+    const LOW: f64 = 1.0;
+    const HIGH: f64 = 4.0;
+    /// The largest difference from the file's factors, as a share of each.
+    const ROUNDED: f64 = 1e-5;
+
+    /// Returns whether the scaling gives these factors of components with such frequencies.
+    fn gives(&self, factors: &[f64], frequencies: &[f64]) -> bool {
+        let expected = |frequency: f64| {
+            let smooth = ((self.original * frequency - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
+            1.0 / ((1.0 - smooth) / self.factor + smooth)
+        };
+        let differs = |(factor, frequency): (&f64, &f64)| (factor / expected(*frequency) - 1.0).abs() > Self::ROUNDED;
+        self.low > 0.0 && self.high > self.low && !factors.iter().zip(frequencies).any(differs)
+    }
+
+    fn to_json(&self) -> Value {
         json!({
-            "rope_type": "llama3", "factor": largest, "low_freq_factor": LOW, "high_freq_factor": HIGH,
-            "original_max_position_embeddings": original as u64,
+            "rope_type": "llama3", "factor": self.factor, "low_freq_factor": self.low, "high_freq_factor": self.high,
+            "original_max_position_embeddings": self.original as u64,
         })
-    })
+    }
+}
+
+/// The parameters of Llama 3's formula that give these factors, with the published bounds where these do.
+fn llama3(factors: &[f32], base: f64) -> Option<Value> {
+    let factors: Vec<f64> = factors.iter().map(|factor| f64::from(*factor)).collect();
+    let frequencies: Vec<f64> =
+        (0..factors.len()).map(|i| base.powf(-(i as f64) / factors.len() as f64) / TAU).collect();
+    let factor = factors.iter().copied().fold(1.0, f64::max);
+    if factors.iter().all(|found| *found == factor) {
+        return Some(json!({"rope_type": "linear", "factor": factor}));
+    }
+    let line = Line::of(&factors, &frequencies, factor)?;
+    let published = {
+        let (low, high) = (Llama3::LOW, Llama3::HIGH);
+        Llama3 { factor, low, high, original: (line.slope * (high - low)).round() }
+    };
+    let solved = line.scaling(factor);
+    let decimals = |value: f64| (value * 1e4).round() / 1e4;
+    let rounded = Llama3 { low: decimals(solved.low), high: decimals(solved.high), ..solved };
+    let found = [published, rounded, solved].into_iter().find(|one| one.gives(&factors, &frequencies))?;
+    Some(found.to_json())
+}
+
+/// The line `s = slope * frequency + offset`, whose part between 0 and 1 is interpolated.
+struct Line {
+    slope: f64,
+    offset: f64,
+}
+
+impl Line {
+    /// A line that gives the factors of components with such falling frequencies, the largest of which is `factor`: through the
+    /// interpolated ones where there are two. With fewer, many lines do, and that of the published bounds is taken or one as
+    /// near to it as the other components allow.
+    fn of(factors: &[f64], frequencies: &[f64], factor: f64) -> Option<Line> {
+        let smooth = |found: f64| (1.0 / found - 1.0 / factor) / (1.0 - 1.0 / factor);
+        let first_between = factors.iter().position(|found| *found > 1.0)?;
+        let first_scaled = factors.iter().position(|found| *found == factor)?;
+        let (x, s) = match (first_scaled - first_between, first_between) {
+            (0, 0) => return None,
+            (0, _) => (frequencies[first_scaled], 0.0),
+            _ => (frequencies[first_between], smooth(factors[first_between])),
+        };
+        if first_scaled > first_between + 1 {
+            let (other, of_other) = (frequencies[first_scaled - 1], smooth(factors[first_scaled - 1]));
+            let slope = (s - of_other) / (x - other);
+            return Some(Line { slope, offset: s - slope * x });
+        }
+        let published = (s + Llama3::LOW / (Llama3::HIGH - Llama3::LOW)) / x;
+        let above = first_between.checked_sub(1).map(|kept| (1.0 - s) / (frequencies[kept] - x));
+        let below = frequencies.get(first_scaled).filter(|scaled| **scaled < x).map(|scaled| s / (x - scaled));
+        let slope = [above, below].into_iter().flatten().fold(published, f64::max);
+        Some(Line { slope, offset: s - slope * x })
+    }
+
+    /// The scaling of this line whose lower bound is next to 1: bounds and context may be multiplied together.
+    fn scaling(&self, factor: f64) -> Llama3 {
+        let original = (-self.slope / self.offset).round();
+        let between = original / self.slope;
+        let low = -self.offset * between;
+        Llama3 { factor, low, high: low + between, original }
+    }
 }
 
 #[cfg(test)]
@@ -178,5 +247,45 @@ mod tests {
         assert_eq!((&found["factor"], &found["original_max_position_embeddings"]), (&json!(8.0), &json!(8192)));
         factors[3] = 1.5;
         assert!(llama3(&factors, 500_000.0).is_none());
+    }
+
+    /// Parameters are found that give the same factors.
+    #[test]
+    fn llama3_rope_with_other_bounds_is_restored() {
+        let written = |low: f64, high: f64, original: f64, factor: f64, count: usize, base: f64| -> Vec<f32> {
+            let of_component = |i: usize| {
+                let ratio = original / (TAU * base.powf(i as f64 / count as f64));
+                let smooth = ((ratio - low) / (high - low)).clamp(0.0, 1.0);
+                (1.0 / ((1.0 - smooth) / factor + smooth)) as f32
+            };
+            (0..count).map(of_component).collect()
+        };
+        let mut tried = 0;
+        for (low, high) in [(1.0, 4.0), (1.0, 8.0), (2.0, 3.0), (0.5, 2.0), (0.3, 7.7), (1.0, 1.01), (3.0, 32.0)] {
+            for original in [32.0, 64.0, 100.0, 4096.0, 8192.0, 131_072.0] {
+                for (factor, base) in [(8.0, 500_000.0), (32.0, 10_000.0), (1.5, 1e6)] {
+                    for count in [4, 8, 32, 64] {
+                        let factors = written(low, high, original, factor, count, base);
+                        if factors.iter().all(|factor| *factor == 1.0) {
+                            continue;
+                        }
+                        let case = format!("{low} {high} {original} {factor} {base} {count}");
+                        let found = llama3(&factors, base).unwrap_or_else(|| panic!("{case}: {factors:?}"));
+                        let number = |key: &str| found[key].as_f64().unwrap();
+                        tried += 1;
+                        if found["rope_type"] == "linear" {
+                            assert!(factors.iter().all(|one| f64::from(*one) == number("factor")), "{case}");
+                            continue;
+                        }
+                        let (low, high) = (number("low_freq_factor"), number("high_freq_factor"));
+                        let original = number("original_max_position_embeddings");
+                        let again = written(low, high, original, number("factor"), count, base);
+                        let far = |(a, b): (&f32, &f32)| (a / b - 1.0).abs() > 1e-5;
+                        assert!(!factors.iter().zip(&again).any(far), "{case}: {found} {factors:?} {again:?}");
+                    }
+                }
+            }
+        }
+        assert!(tried > 300, "{tried}");
     }
 }
