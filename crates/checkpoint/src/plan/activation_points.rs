@@ -111,7 +111,7 @@ impl Recognised<'_> {
         side: Side,
         scheme: ActivationScheme,
     ) -> Result<ActivationDraft, PlanError> {
-        self.check_activation(&format!("layer `{}`", layer.name), scheme)?;
+        self.check_activation(&format!("layer `{}`", layer.name), scheme, false)?;
         let (site, features) = match side {
             Side::Input => (ActivationPoint::Input(origin.module.clone()), layer.columns),
             Side::Output => (ActivationPoint::Output(origin.module.clone()), layer.rows),
@@ -136,7 +136,12 @@ impl Recognised<'_> {
     }
 
     /// Refuses schemes that make no sense for activations, and those that need data where there is none.
-    pub(super) fn check_activation(&self, place: &str, scheme: ActivationScheme) -> Result<(), PlanError> {
+    pub(super) fn check_activation(
+        &self,
+        place: &str,
+        scheme: ActivationScheme,
+        of_attention: bool,
+    ) -> Result<(), PlanError> {
         let problem = |problem| PlanError::Activation { place: place.to_owned(), problem };
         if !scheme.needs_calibration() {
             return activation::check(scheme).map_err(problem);
@@ -145,7 +150,7 @@ impl Recognised<'_> {
         if self.recipe.is_calibrated() {
             return Ok(());
         }
-        Err(PlanError::Calibration { place: place.to_owned(), scheme: scheme.to_string() })
+        Err(PlanError::Calibration { place: place.to_owned(), scheme: scheme.to_string(), of_attention })
     }
 }
 

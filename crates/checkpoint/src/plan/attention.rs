@@ -84,7 +84,7 @@ impl Recognised<'_> {
         for (place, scheme) in
             [("the KV cache", key_value), ("queries", scheme.query), ("the softmax", scheme.probabilities)]
         {
-            scheme.map_or(Ok(()), |scheme| self.check_activation(place, scheme))?;
+            scheme.map_or(Ok(()), |scheme| self.check_activation(place, scheme, true))?;
         }
         Ok(())
     }

@@ -101,6 +101,8 @@ pub enum PlanError {
         place: String,
         /// Its scheme.
         scheme: String,
+        /// Whether the place is in attention: the KV cache, queries or the softmax.
+        of_attention: bool,
     },
     /// The plan has scales of activations or algorithms that need data, and is to be carried out without (*invalid*).
     #[error("the scales of activations have not been calibrated")]
@@ -316,8 +318,7 @@ fn more_text(others: usize) -> String {
 }
 
 /// The remedy where no layer fits its scheme.
-const OTHER_SCHEME: &str = "no layer fits: choose another ‹scheme›, with a smaller group or a scale for each channel, as in int4:g32 and \
-                            int4:channel";
+const OTHER_SCHEME: &str = "no layer fits: choose another ‹scheme›, with a scale for each channel, which fits any layer, as in int4:channel and e4m3:channel";
 
 /// The remedy, with options to copy that keep all layers that do not fit.
 fn shape_hint(layer: &str, problem: &SchemeError, others: &[String], fitting: &[String]) -> String {
@@ -392,6 +393,10 @@ impl Diagnostic for PlanError {
                 },
             ],
             PlanError::Algorithm { problem, .. } => problem.remedies(),
+            PlanError::Calibration { of_attention: true, .. } => vec![
+                Remedy::GiveCalibrationData,
+                Remedy::LeaveOut { setting: "kv-cache", effect: "and ‹attention› too" },
+            ],
             PlanError::Calibration { .. } => vec![
                 Remedy::GiveCalibrationData,
                 Remedy::QuantizeWeightsOnly,

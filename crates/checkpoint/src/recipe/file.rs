@@ -6,7 +6,7 @@ use kvant_container::shown;
 use kvant_formats::format::quark::{QuarkConfig, WeightFormat};
 use kvant_formats::format::{OutputFormat, compressed_tensors};
 use kvant_numeric::pack::NibbleOrder;
-use kvant_quant::recipe::{OverrideEntry, RecipeFile, VERSION};
+use kvant_quant::recipe::{OverrideEntry, RecipeFile, RecipeFileError, VERSION};
 use kvant_quant::scheme::{LayerScheme, Rotary};
 use kvant_weights::recipe_error::RecipeError;
 use serde_json::Value;
@@ -39,17 +39,17 @@ pub fn read_text(name: &str, text: &str) -> Result<RecipeFile, RecipeError> {
         serde_json::from_str(text).map_err(invalid)
     };
     if text.trim_start().starts_with('{') {
-        return of_value(name, json()?);
+        return of_value(name, json()?, RecipeFile::from_json);
     }
     match RecipeFile::from_toml(name, text) {
         Err(_) if looks_like_yaml(text) => {
             let value = yaml::read(text).map_err(|problem| {
                 RecipeError::invalid(format!("{name}, {problem}"), "this is not valid YAML", LANGUAGES)
             })?;
-            of_value(name, value)
+            of_value(name, value, RecipeFile::from_yaml)
         }
         // What is neither is a mistake in the language that the name promises.
-        Err(_) if name.to_ascii_lowercase().ends_with(".json") => of_value(name, json()?),
+        Err(_) if name.to_ascii_lowercase().ends_with(".json") => of_value(name, json()?, RecipeFile::from_json),
         read => Ok(read?),
     }
 }
@@ -64,7 +64,10 @@ fn looks_like_yaml(text: &str) -> bool {
     })
 }
 
-fn of_value(name: &str, value: Value) -> Result<RecipeFile, RecipeError> {
+/// The reader of Kvant's own keys in a language.
+type OwnKeys = fn(&str, Value) -> Result<RecipeFile, RecipeFileError>;
+
+fn of_value(name: &str, value: Value, own_keys: OwnKeys) -> Result<RecipeFile, RecipeError> {
     let config = value.get("quantization_config").unwrap_or(&value);
     let within = |error: RecipeError| error.within(name);
     let foreign = if llm_compressor::recognizes(&value) {
@@ -74,7 +77,7 @@ fn of_value(name: &str, value: Value) -> Result<RecipeFile, RecipeError> {
     } else if QuarkConfig::recognizes(&value) {
         of_quark(QuarkConfig::read(&value).map_err(within)?)
     } else {
-        return Ok(RecipeFile::from_json(name, value)?);
+        return Ok(own_keys(name, value)?);
     };
     Ok(RecipeFile { version: VERSION, name: name.to_owned(), is_foreign: true, ..foreign })
 }

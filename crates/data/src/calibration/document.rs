@@ -52,6 +52,8 @@ pub enum Skip {
     NotJson,
     /// A row is larger than any text should be.
     TooLarge,
+    /// A row is a number or another value without fields.
+    NoFields,
     /// There is no field that holds text, a conversation or tokens.
     NoText,
     /// The conversation holds what is not text, or has no roles.
@@ -73,7 +75,12 @@ impl Skip {
                 "every line of such a file is one JSON value: look at its first lines, or name it .txt if it is text"
             }
             Skip::TooLarge => "give documents as rows of their own",
-            Skip::NoText => "name the field in which rows keep their text with ‹column›",
+            Skip::NoFields => {
+                "every row must be a string, a conversation, a list of tokens, or an object with such a field"
+            }
+            Skip::NoText => {
+                "name the field in which rows keep a string, a conversation or a list of tokens with ‹column›"
+            }
             Skip::NotAConversation => {
                 "conversations are lists of messages with `role` and `content`; text needs no roles"
             }
@@ -92,6 +99,7 @@ impl fmt::Display for Skip {
             Skip::NotUtf8 => "not UTF-8",
             Skip::NotJson => "not JSON",
             Skip::TooLarge => "too large",
+            Skip::NoFields => "without text and fields",
             Skip::NoText => "without a known field of text",
             Skip::NotAConversation => "not a conversation of text",
             Skip::Refused => "refused by the chat template",

@@ -177,7 +177,7 @@ impl Diagnostic for CalibrationDataError {
             Self::OutOfVocabulary { .. } => "the tokens were made with the tokenizer of another model",
             Self::NoSample { most: Some(Skip::NoText), column: Some(column), .. } => {
                 return Some(format!(
-                    "no row has text in a field `{column}`: name another with ‹column›, or leave it out"
+                    "no row has text in a field `{column}`: name one that holds a string, a conversation or a list of tokens with ‹column›"
                 ));
             }
             Self::NoSample { most, .. } => most.map_or("give more or longer text, or shorter sequences", Skip::hint),

@@ -49,7 +49,7 @@ pub(super) fn is_relevant(name: &str, column: Option<&str>) -> bool {
 
 /// A row as a document: a bare text, a bare conversation, or an object whose fields are known or named by `column`.
 pub(super) fn document(row: &Value, column: Option<&str>) -> Result<Document, Skip> {
-    let Value::Object(fields) = row else { return whole(row, &Map::new()).ok_or(Skip::NoText)? };
+    let Value::Object(fields) = row else { return whole(row, &Map::new()).ok_or(Skip::NoFields)? };
     let found = match column {
         Some(column) => fields.get(column).and_then(|value| whole(value, fields)),
         None => RULES.iter().find_map(|rule| rule.apply(fields)),

@@ -5,6 +5,7 @@ use super::encoder::{Encoder, Unusable};
 use super::files::{DataFile, Reading};
 use super::selection::{RowOrigin, Selection};
 use super::{CalibrationData, CalibrationDataError, FileProvenance, HeldOut, Options, Packing, Provenance, stream};
+use kvant_quant::counts::number;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -230,10 +231,14 @@ pub(super) fn no_sample(
     reasons: &BTreeMap<Skip, u64>,
     refusal: Option<String>,
 ) -> CalibrationDataError {
-    let most = reasons.iter().max_by_key(|(_, count)| **count).map(|(skip, _)| *skip);
+    // A file without rows skips none.
+    let most = match rows {
+        0 => Some(Skip::Empty),
+        _ => reasons.iter().max_by_key(|(_, count)| **count).map(|(skip, _)| *skip),
+    };
     let reasons = reasons.iter().map(|(skip, count)| format!(", {count} {skip}")).collect::<String>();
     let refusal = refusal.map_or(String::new(), |refusal| format!(" ({refusal})"));
-    let read = if rows == 1 { "1 row".to_owned() } else { format!("{rows} rows") };
+    let read = number(rows, "row");
     let why = format!("{read} read{}{reasons}{refusal}", of_files(names));
     CalibrationDataError::NoSample { length: options.sequence_length, why, most, column: options.column.clone() }
 }

@@ -2,7 +2,7 @@
 //! See [`Provenance::warnings`].
 
 use super::{Packing, Skip};
-use kvant_quant::counts::number;
+use kvant_quant::counts::{number, number_are};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -160,11 +160,12 @@ impl fmt::Display for Warning {
                 "the calibration data contains only {}, as blank lines do; results say nothing about other text",
                 number(*different, "different token"),
             ),
-            Warning::Skipped { file, rows: 1, why } => write!(f, "{file}: 1 row is {why}"),
-            Warning::Skipped { file, rows, why } => write!(f, "{file}: {rows} rows are {why}"),
+            Warning::Skipped { file, rows, why } => write!(f, "{file}: {} {why}", number_are(*rows, "row")),
             Warning::Cut { file } => write!(f, "{file} is very long; only its beginning was read"),
             Warning::NoTemplate { conversations } => {
-                write!(f, "{conversations} conversations were joined by blank lines: the model has no chat template")
+                let joined = if *conversations == 1 { "was" } else { "were" };
+                let conversations = number(*conversations, "conversation");
+                write!(f, "{conversations} {joined} joined by blank lines: the model has no chat template")
             }
         }
     }

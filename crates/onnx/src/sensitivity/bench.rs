@@ -79,6 +79,11 @@ fn floats_outside(recipe: Recipe) -> Recipe {
 }
 
 impl Bench {
+    /// The bits of a weight in the recipe.
+    pub(super) fn weight_bits(&self) -> u32 {
+        self.base.recipe.weight.element.integer_bits().unwrap_or(8)
+    }
+
     /// Observes the float model with the types of the recipe and of each candidate, and keeps its outputs.
     pub fn new(
         base: Prepared,

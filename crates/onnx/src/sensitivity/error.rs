@@ -48,6 +48,8 @@ pub enum SensitivityError {
     OnlyFloat {
         /// The quality of the recipe.
         recipe: String,
+        /// The candidates.
+        candidates: String,
     },
     /// The recipe's own types are larger already.
     #[error("the constants have {least} bytes with the types of the recipe, more than the requested {asked}")]
@@ -56,10 +58,27 @@ pub enum SensitivityError {
         least: u64,
         /// Asked for.
         asked: u64,
+        /// The bits of the recipe's weights.
+        bits: u32,
     },
     /// The user asked to stop.
     #[error("stopped while layers were measured")]
     Cancelled,
+}
+
+/// The fewest bits of weights that presets have.
+const FEWEST_BITS: u32 = 4;
+
+/// The remedy where the candidates do not suffice: those of these that are not among them yet, or a lower target.
+fn more_of(candidates: &str, more: &[&str]) -> String {
+    let given: Vec<&str> = candidates.split(", ").filter(|name| !name.is_empty()).collect();
+    let lacks = |name: &&str| !given.iter().any(|known| known.eq_ignore_ascii_case(name));
+    let missing: Vec<&str> = more.iter().copied().filter(lacks).collect();
+    if missing.is_empty() {
+        return "ask for less".to_owned();
+    }
+    let (floats, bits): (Vec<&str>, Vec<&str>) = given.into_iter().chain(missing).partition(|name| *name == "float");
+    format!("ask for less, or allow more bits: ‹candidates› {}", [bits, floats].concat().join(","))
 }
 
 impl Diagnostic for SensitivityError {
@@ -90,13 +109,10 @@ impl Diagnostic for SensitivityError {
             Self::OnlyInBodies => {
                 "quantize it as it is: `kvant quantize` does what the preset says inside of nodes too"
             }
-            Self::Unreachable { .. } => {
-                "add a candidate with more bits, or float (‹candidates› A16W8,float), or ask for less"
-            }
-            Self::OnlyFloat { .. } => {
-                "ask for less, or add candidates with more bits, e.g. ‹candidates› A16W8,A16W16,float"
-            }
-            Self::TooLarge { .. } => "choose a preset with smaller weights, e.g. A8W4",
+            Self::Unreachable { candidates, .. } => return Some(more_of(candidates, &["float"])),
+            Self::OnlyFloat { candidates, .. } => return Some(more_of(candidates, &["A16W8", "A16W16"])),
+            Self::TooLarge { bits, .. } if *bits <= FEWEST_BITS => "ask for more: no preset has smaller weights",
+            Self::TooLarge { .. } => "choose a preset with smaller weights, e.g. A8W4, or ask for more",
             Self::Cancelled => return None,
         };
         Some(hint.to_owned())

@@ -82,7 +82,8 @@ pub fn search(
     }
     let mix = assignment(bench, levels);
     if bench.is_float(&mix)? {
-        return Err(SensitivityError::OnlyFloat { recipe: format!("{:.2} dB", recipe.sqnr_db) });
+        let recipe = format!("{:.2} dB", recipe.sqnr_db);
+        return Err(SensitivityError::OnlyFloat { recipe, candidates: spelled(bench) });
     }
     let (float, least) = bench.bytes(&assignment(bench, &plain))?;
     let spelled = bench.candidates.iter().map(ToString::to_string);
@@ -209,10 +210,13 @@ fn dearest(bench: &Bench, levels: &[usize]) -> Vec<usize> {
     raised
 }
 
+fn spelled(bench: &Bench) -> String {
+    bench.candidates.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 fn unreachable(bench: &Bench, best: &Quality) -> SensitivityError {
-    let candidates = bench.candidates.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let accuracy = best.top1.map_or_else(String::new, |top1| format!(" and {:.2} % top-1", top1 * 100.0));
-    SensitivityError::Unreachable { candidates, best: format!("{:.2} dB{accuracy}", best.sqnr_db) }
+    SensitivityError::Unreachable { candidates: spelled(bench), best: format!("{:.2} dB{accuracy}", best.sqnr_db) }
 }
 
 /// As many of the steps as a size has room for, in their order.
@@ -221,7 +225,7 @@ fn within(bench: &mut Bench, rows: &[Row], size: super::Size) -> Result<(Vec<usi
     let (float, least) = bench.bytes(&assignment(bench, &plain))?;
     let asked = size.bytes(float);
     if least > asked {
-        return Err(SensitivityError::TooLarge { least, asked });
+        return Err(SensitivityError::TooLarge { least, asked, bits: bench.weight_bits() });
     }
     let mut levels = plain;
     for step in steps(bench, rows, true) {

@@ -96,7 +96,11 @@ fn size_target_is_met_and_used() {
     assert!(outcome.bytes[2] <= room && outcome.bytes[2] > least[1], "{:?}", outcome.bytes);
     assert!(outcome.mix.unwrap().sqnr_db > outcome.recipe.sqnr_db);
     let small = found(&mut bench, Some(Target::Size(Size::Bytes(1))));
-    assert!(matches!(small, Err(SensitivityError::TooLarge { asked: 1, .. })));
+    let small = small.err().unwrap();
+    assert!(matches!(small, SensitivityError::TooLarge { asked: 1, .. }));
+    assert_eq!(small.hint().unwrap(), "ask for more: no preset has smaller weights");
+    let wide = found(&mut self::bench("A8W8", &["float"]), Some(Target::Size(Size::Bytes(1)))).err().unwrap();
+    assert!(wide.hint().unwrap().contains("A8W4"));
 }
 
 #[test]
@@ -104,9 +108,14 @@ fn unreachable_target_is_reported() {
     let mut bench = bench("A8W8", &["A16W8"]);
     let error = found(&mut bench, Some(Target::Sqnr(500.0))).unwrap_err();
     assert!(matches!(error, SensitivityError::Unreachable { .. }) && error.to_string().contains("A16W8"), "{error}");
+    assert!(error.hint().unwrap().ends_with("‹candidates› A16W8,float"), "{:?}", error.hint());
     let mut bench = self::bench("A8W8", &["float"]);
     let error = found(&mut bench, Some(Target::Sqnr(500.0))).unwrap_err();
     assert!(matches!(error, SensitivityError::OnlyFloat { .. }), "{error}");
+    assert!(error.hint().unwrap().ends_with("‹candidates› A16W8,A16W16,float"), "{:?}", error.hint());
+    let mut bench = self::bench("A8W8", &["A16W8", "A16W16", "float"]);
+    let error = found(&mut bench, Some(Target::Sqnr(500.0))).unwrap_err();
+    assert_eq!(error.hint().unwrap(), "ask for less", "all that could be advised is given");
     let dynamic = plan(model(), &settings("UINT8_DYNAMIC_QUANT"), None);
     assert!(matches!(dynamic, Err(SensitivityError::Layout)));
 }

@@ -1,4 +1,4 @@
-//! From the text of a recipe file, TOML or JSON, to its keys.
+//! From the text of a recipe file, TOML, JSON or YAML, to its keys.
 
 use super::keys::Key;
 use super::{OverrideEntry, RecipeFile, RecipeFileError, VERSION};
@@ -21,7 +21,7 @@ impl RecipeFile {
                 "a recipe is TOML: `key = value` in each line",
             )
         })?;
-        Document { name, text }.read(value)
+        Document { name, text, syntax: Syntax::Toml }.read(value)
     }
 
     /// Reads a JSON object with the same keys.
@@ -29,7 +29,38 @@ impl RecipeFile {
     /// # Errors
     /// As [`RecipeFile::from_toml`].
     pub fn from_json(name: &str, value: Value) -> Result<RecipeFile, RecipeFileError> {
-        Document { name, text: "" }.read(value)
+        Document { name, text: "", syntax: Syntax::Json }.read(value)
+    }
+
+    /// Reads a YAML mapping with the same keys.
+    ///
+    /// # Errors
+    /// As [`RecipeFile::from_toml`].
+    pub fn from_yaml(name: &str, value: Value) -> Result<RecipeFile, RecipeFileError> {
+        Document { name, text: "", syntax: Syntax::Yaml }.read(value)
+    }
+}
+
+/// The language of a file, in which messages spell what is to be written.
+#[derive(Clone, Copy)]
+enum Syntax {
+    Toml,
+    Json,
+    Yaml,
+}
+
+impl Syntax {
+    /// A key with its value, as it stands in JSON.
+    fn pair(self, key: &str, value: &str) -> String {
+        match self {
+            Syntax::Toml => format!("{key} = {value}"),
+            Syntax::Json => format!("\"{key}\": {value}"),
+            Syntax::Yaml => format!("{key}: {value}"),
+        }
+    }
+
+    fn version(self) -> String {
+        self.pair("version", &VERSION.to_string())
     }
 }
 
@@ -38,6 +69,7 @@ struct Document<'a> {
     name: &'a str,
     /// The text of a TOML file, to find lines in.
     text: &'a str,
+    syntax: Syntax,
 }
 
 impl Document<'_> {
@@ -46,7 +78,7 @@ impl Document<'_> {
             return Err(RecipeFileError::invalid(
                 self.name,
                 "is not a table of keys",
-                "write `key = value` in each line",
+                format!("write keys with values, such as `{}`", self.syntax.version()),
             ));
         };
         let mut named = Map::new();
@@ -64,7 +96,7 @@ impl Document<'_> {
         let mut file = self.fields(named)?;
         file.overrides = overrides;
         file.name = self.name.to_owned();
-        file.notes.extend((version < VERSION).then(|| upgrade(&file, is_given)));
+        file.notes.extend((version < VERSION).then(|| self.upgrade(&file, is_given)));
         Ok(file)
     }
 
@@ -77,7 +109,7 @@ impl Document<'_> {
                 Err(RecipeFileError::unsupported(self.name, reason, "use the Kvant that the recipe was written for"))
             }
             None => {
-                let hint = format!("write `version = {VERSION}`");
+                let hint = format!("write `{}`", self.syntax.version());
                 Err(RecipeFileError::invalid(self.place("version"), "the version is not a whole number", hint))
             }
         }
@@ -97,7 +129,10 @@ impl Document<'_> {
             None => return Ok(Vec::new()),
             Some(Value::Array(entries)) => entries,
             Some(_) => {
-                let hint = "begin each with [[override]]";
+                let hint = match self.syntax {
+                    Syntax::Toml => "begin each with [[override]]",
+                    Syntax::Json | Syntax::Yaml => "write a list, with a table for each override",
+                };
                 return Err(RecipeFileError::invalid(
                     self.place("override"),
                     "`override` is not a list of tables",
@@ -134,6 +169,25 @@ impl Document<'_> {
         }
     }
 
+    /// The upgrade of a file from version 1 to version 2.
+    fn upgrade(&self, file: &RecipeFile, is_given: bool) -> String {
+        let is = if is_given { "has version 1" } else { "has no version and is read as version 1" };
+        let version = self.syntax.version();
+        let how = if file.exclude.is_empty() || file.overrides.is_empty() {
+            format!("write `{version}`, which means the same for this file")
+        } else {
+            let (place, keep) = match self.syntax {
+                Syntax::Toml => ("an [[override]]", "scheme = \"keep\"".to_owned()),
+                syntax => ("an entry of `override`", format!("`{}`", syntax.pair("scheme", "\"keep\""))),
+            };
+            format!(
+                "write `{version}`, in which the last match wins: to let an exclusion win over {place}, write it as a later one \
+                 with {keep}"
+            )
+        };
+        format!("{} {is}; to upgrade, {how}", file.name)
+    }
+
     /// The file, and the line that a key is in.
     fn place(&self, key: &str) -> String {
         let has_key = |line: &str| line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
@@ -147,20 +201,6 @@ impl Document<'_> {
         let lines = self.text.lines().enumerate();
         lines.filter(move |(_, line)| matches(line.trim_start())).map(|(at, _)| at + 1)
     }
-}
-
-/// The upgrade of a file from version 1 to version 2.
-fn upgrade(file: &RecipeFile, is_given: bool) -> String {
-    let is = if is_given { "has version 1" } else { "has no version and is read as version 1" };
-    let how = if file.exclude.is_empty() || file.overrides.is_empty() {
-        format!("write `version = {VERSION}`, which means the same for this file")
-    } else {
-        format!(
-            "write `version = {VERSION}`, in which the last match wins: to let an exclusion win over an [[override]], write it as a \
-             later [[override]] with scheme = \"keep\""
-        )
-    };
-    format!("{} {is}; to upgrade, {how}", file.name)
 }
 
 /// One algorithm or a list of them, each a text or a table with its name and options, as spellings.

@@ -117,3 +117,19 @@ fn written_recipes_read_back() {
     assert_eq!(read(&file.to_toml()).unwrap(), file, "{}", file.to_toml());
     assert_eq!(RecipeFile::default().to_toml(), "version = 2\n");
 }
+
+#[test]
+fn advice_is_in_the_language_of_the_file() {
+    let value = || serde_json::json!({"exclude": ["a"], "override": [{"layers": "b", "scheme": "int4"}]});
+    let notes = |file: Result<RecipeFile, RecipeFileError>| file.unwrap().notes.join("");
+    let json = notes(RecipeFile::from_json("r.json", value()));
+    assert!(json.contains("write `\"version\": 2`, in which") && json.ends_with("`\"scheme\": \"keep\"`"), "{json}");
+    let yaml = notes(RecipeFile::from_yaml("r.yaml", value()));
+    assert!(yaml.contains("write `version: 2`, in which") && yaml.ends_with("`scheme: \"keep\"`"), "{yaml}");
+    let toml = notes(read("exclude = [\"a\"]\n[[override]]\nlayers = \"b\"\nscheme = \"int4\""));
+    assert!(toml.contains("write `version = 2`, in which") && toml.contains("an [[override]]"), "{toml}");
+    let hint = |value: serde_json::Value| RecipeFile::from_yaml("r.yaml", value).unwrap_err().hint;
+    assert_eq!(hint(serde_json::json!({"version": "x"})), "write `version: 2`");
+    assert!(!hint(serde_json::json!({"override": 1})).contains("[["));
+    assert!(!hint(serde_json::json!([1])).contains('='));
+}

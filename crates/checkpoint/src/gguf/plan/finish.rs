@@ -17,6 +17,7 @@ use kvant_gguf::model::tokenizer::{self, Habits};
 use kvant_model::family::AttentionScale;
 use kvant_model::network::Notice;
 use kvant_weights::weight::ImportedTensor;
+use std::collections::BTreeMap;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -259,17 +260,27 @@ fn activation_notice(facts: &Facts<'_>) -> Option<String> {
     Some(format!("llama.cpp's graph of `{name}` computes SiLU, and the model `{stated}`: results differ"))
 }
 
-/// The losses of a conversion: of each requantized tensor, and the total of tensors with rounded scales.
+/// The losses of a conversion, of all requantized tensors and of all with rounded scales.
 fn loss_notices(tensors: &[PlannedTensor], fits: Option<&Fits>) -> Vec<String> {
     let Some(fits) = fits else { return Vec::new() };
     let lost = tensors.iter().filter_map(|tensor| Some((tensor, fits.get(&tensor.name)?.loss.as_ref()?)));
     let (rounded, anew): (Vec<_>, Vec<_>) = lost.partition(|(tensor, _)| tensor.carried.is_some());
-    let told = anew.into_iter().map(|(tensor, loss)| format!("`{}`: {loss}", tensor.name));
     let together = rounded.first().map(|(tensor, loss)| match rounded.len() {
         1 => format!("`{}`: {loss}, and rounded", tensor.name),
         count => format!("scales or minima of {count} tensors are rounded; of `{}`, the first, {loss}", tensor.name),
     });
-    told.chain(together).collect()
+    requantized(&anew).into_iter().chain(together).collect()
+}
+
+/// The tensors whose values are quantized again: how many to each type, and the first.
+fn requantized(anew: &[(&PlannedTensor, &String)]) -> Option<String> {
+    let mut kinds: BTreeMap<TensorType, Vec<&str>> = BTreeMap::new();
+    anew.iter().for_each(|(tensor, _)| kinds.entry(tensor.kind).or_default().push(&tensor.name));
+    let told = kinds.iter().map(|(kind, names)| match names.as_slice() {
+        [one] => format!("`{one}` is requantized to {kind}"),
+        all => format!("{} tensors are requantized to {kind}, the first `{}`", all.len(), all[0]),
+    });
+    (!anew.is_empty()).then(|| told.collect::<Vec<_>>().join("; "))
 }
 
 /// Tensors of unknown importance weigh all inputs the same.

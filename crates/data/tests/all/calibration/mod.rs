@@ -177,6 +177,32 @@ fn data_without_any_sample_is_refused_with_reasons() {
 }
 
 #[test]
+fn hints_for_unusable_rows_say_what_rows_hold() {
+    let files = Files::new();
+    let hint = |bytes: &str, column: Option<&str>| {
+        let options = Options {
+            column: column.map(str::to_owned),
+            ..Options::new([files.add("a.jsonl", bytes.as_bytes())], 4, 16)
+        };
+        load(&options).unwrap_err().hint().unwrap()
+    };
+    assert_eq!(hint("", None), "give files that hold text");
+    for column in [None, Some("text")] {
+        let number = hint("{\"text\": 5}", column);
+        assert!(number.contains("‹column›") && number.contains("string") && !number.contains("out"), "{number}");
+        let bare = hint("5", column);
+        assert!(bare.starts_with("every row must be a string") && !bare.contains("‹column›"), "{bare}");
+    }
+}
+
+#[test]
+fn one_conversation_is_told_in_the_singular() {
+    let told = |conversations: u64| Warning::NoTemplate { conversations }.to_string();
+    assert!(told(1).starts_with("1 conversation was joined"), "{}", told(1));
+    assert!(told(2).starts_with("2 conversations were joined"), "{}", told(2));
+}
+
+#[test]
 fn empty_requests_are_refused() {
     let files = Files::new();
     let path = files.add("a.txt", "text");
