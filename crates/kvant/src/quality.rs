@@ -14,6 +14,7 @@ use kvant_forward::evaluation::{
     Comparison, Evaluation, EvaluationError, check_text, default_window, evaluate_sequences, tokenize,
 };
 use kvant_forward::forward::Decoder;
+use kvant_quant::counts::number;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::path::Path;
@@ -118,7 +119,7 @@ impl<'a> Gate<'a> {
         let text = serde_json::to_string_pretty(&report).map_err(|e| Error::internal(e.to_string()))?;
         write_file(&kept, (text + "\n").as_bytes())
             .map_err(|cause| Error::system(format!("cannot write {}: {cause}", shown(&kept))))?;
-        let message = format!("{}, on {} tokens of {}", exceeded.join("; "), found.tokens, self.data);
+        let message = format!("{}, on {} of {}", exceeded.join("; "), number(found.tokens, "token"), self.data);
         let hint = format!(
             "{}, each with ‹restart› to discard the rejected result; the report is {}; run again with looser limits, or without limits, to \
              accept the result",
@@ -152,9 +153,9 @@ impl<'a> Gate<'a> {
             return None;
         }
         Some(format!(
-            "the limits are checked on only {} tokens of {}: KL divergence {:.6} ± {:.6}, ratio of perplexities {:.4} ± {:.4}; \
+            "the limits are checked on only {} of {}: KL divergence {:.6} ± {:.6}, ratio of perplexities {:.4} ± {:.4}; \
              give a longer text with ‹eval› FILE for smaller errors",
-            found.tokens,
+            number(found.tokens, "token"),
             self.data,
             comparison.kl_mean.value,
             comparison.kl_mean.error,

@@ -1,5 +1,6 @@
 //! Counts of nodes, tensors and bytes of a graph: one method for plans, runs and reports.
 
+use kvant_quant::counts::number;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -21,11 +22,10 @@ pub struct Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tensors = if self.quantized_tensors == 1 { "tensor" } else { "tensors" };
         let Self { nodes, quantized_nodes, quantized_tensors } = self;
-        write!(f, "{quantized_nodes} of {nodes} nodes quantized")?;
+        write!(f, "{quantized_nodes} of {} quantized", number(nodes, "node"))?;
         // Of a conversion to a 16-bit type no tensor has codes.
-        if *quantized_tensors > 0 { write!(f, ", {quantized_tensors} {tensors}") } else { Ok(()) }
+        if *quantized_tensors > 0 { write!(f, ", {}", number(quantized_tensors, "tensor")) } else { Ok(()) }
     }
 }
 

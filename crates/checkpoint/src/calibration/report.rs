@@ -1,5 +1,6 @@
 //! The calibration report. Not printed here.
 
+use kvant_quant::counts::{number, number_are};
 use kvant_weights::activation_point::ActivationPoint;
 use serde::Serialize;
 
@@ -34,17 +35,20 @@ impl Report {
         if let Some(first) = self.filled.first() {
             let names: Vec<String> = self.filled.iter().map(|filled| filled.site.to_string()).collect();
             notices.push(format!(
-                "no token reached {} activation points (the first is {}); their scales are those of the block's other experts: {}",
-                self.filled.len(),
+                "no token reached {} (the first is {}); scales there are those of the block's other experts: {}",
+                number(self.filled.len(), "activation point"),
                 first.site,
                 names.join(", ")
             ));
         }
         if let Some(first) = self.raised.first() {
-            notices.push(format!("{} scales were raised to the least (the first is of {first})", self.raised.len()));
+            notices.push(format!(
+                "{} raised to the least (the first is of {first})",
+                number_are(self.raised.len(), "scale")
+            ));
         }
         for (site, count) in &self.not_finite {
-            notices.push(format!("{count} activations of {site} were NaN or infinite and are left out"));
+            notices.push(format!("{count} of the activations of {site} are left out: they were NaN or infinite"));
         }
         notices
     }

@@ -4,6 +4,7 @@ use kvant_container::{Diagnostic, ErrorKind, Remedy};
 use kvant_forward::forward::ForwardError;
 use kvant_model::model_config::ConfigError;
 use kvant_quant::activation::ActivationError;
+use kvant_quant::counts::number;
 use kvant_quant::scheme::SchemeError;
 use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::import_error::ImportError;
@@ -309,12 +310,12 @@ pub(super) fn others(all: usize, thing: &str) -> String {
     match all {
         0 | 1 => String::new(),
         2 => format!(" and one more {thing}"),
-        all => format!(" and {} more {thing}s", all - 1),
+        all => format!(" and {}", number(all - 1, &format!("more {thing}"))),
     }
 }
 
 fn more_text(others: usize) -> String {
-    if others == 0 { String::new() } else { format!(" (and {others} more layers)") }
+    if others == 0 { String::new() } else { format!(" (and {})", number(others, "more layer")) }
 }
 
 /// The remedy where no layer fits its scheme.

@@ -3,6 +3,7 @@
 use crate::forward::ForwardError;
 use kvant_container::{Diagnostic, ErrorKind};
 use kvant_data::tokenizer::TokenizerError;
+use kvant_quant::counts::number;
 use std::path::PathBuf;
 
 /// An error of an evaluation.
@@ -40,7 +41,7 @@ pub enum EvaluationError {
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// There are fewer tokens than one window needs.
-    #[error("{tokens} tokens do not fill a window of {window}")]
+    #[error("{} {} a window of {window}", number(tokens, "token"), if *tokens == 1 { "does not fill" } else { "do not fill" })]
     TooShort {
         /// Their number.
         tokens: usize,

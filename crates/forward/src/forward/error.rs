@@ -3,6 +3,7 @@
 use kvant_container::{Diagnostic, ErrorKind};
 use kvant_model::model_config::ConfigError;
 use kvant_quant::activation::ActivationError;
+use kvant_quant::counts::number;
 use kvant_weights::import_error::ImportError;
 
 /// An error of the forward pass.
@@ -67,7 +68,10 @@ pub enum ForwardError {
         vocabulary: usize,
     },
     /// A sequence is longer than the table of positions.
-    #[error("a sequence of {length} tokens is longer than the {longest} positions that the model has learned")]
+    #[error(
+        "a sequence of {} is longer than the {longest} positions that the model has learned",
+        number(length, "token")
+    )]
     TooLong {
         /// The requested length.
         length: usize,

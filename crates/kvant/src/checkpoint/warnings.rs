@@ -3,6 +3,7 @@
 use super::outputs::Delivered;
 use kvant_checkpoint::blockwise::{BlockwiseReport, LinkReport};
 use kvant_checkpoint::plan::{Plan, PlannedLayer};
+use kvant_quant::counts::number;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Warnings about layers.
@@ -75,8 +76,9 @@ fn worse(report: &BlockwiseReport) -> Option<String> {
         if most.held_out.is_some() { "held-out data" } else { "calibration data" },
     );
     Some(format!(
-        "{count} of {layers} layers lose more than they would rounded to nearest on {on}, `{}` the most: {share:.3} times; more data or other \
+        "{count} of {} lose more than they would rounded to nearest on {on}, `{}` the most: {share:.3} times; more data or other \
          settings may help",
+        number(layers, "layer"),
         most.layer
     ))
 }
@@ -88,8 +90,8 @@ fn starved(report: &BlockwiseReport) -> Option<String> {
     report.starved.iter().for_each(|layer| *treatments.entry(&layer.treatment).or_default() += 1);
     let treatments: Vec<String> = treatments.iter().map(|(treatment, count)| format!("{count} {treatment}")).collect();
     Some(format!(
-        "{count} of {} layers saw fewer calibration tokens than they have inputs, `{}` {} for {}: {}; give more calibration data",
-        report.layers.len(),
+        "{count} of {} saw fewer calibration tokens than they have inputs, `{}` {} for {}: {}; give more calibration data",
+        number(report.layers.len(), "layer"),
         first.layer,
         first.tokens,
         first.inputs,

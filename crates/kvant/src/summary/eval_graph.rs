@@ -4,6 +4,7 @@ use super::{Remark, Section};
 use crate::text::{Align, Table, counts};
 use kvant_onnx::evaluation::{Report, TensorReport};
 use kvant_onnx::verify::SATURATION_WAYS;
+use kvant_quant::counts::number_are;
 
 /// Tensors shown of all there are, the most damaged first.
 const SHOWN: usize = 20;
@@ -30,12 +31,13 @@ pub fn sections(report: &Report) -> Vec<Section> {
     }
     let mut text = |line: String| sections.push(Section::Text(line));
     if report.tensors.len() > SHOWN {
-        text(format!("{} further tensors are less damaged; ‹json› lists all", report.tensors.len() - SHOWN));
+        let further = number_are(report.tensors.len() - SHOWN, "further tensor");
+        text(format!("{further} less damaged; ‹json› lists all"));
     }
     if report.scaled_tensors > 0 {
         text(format!(
-            "{} tensors are left out: an algorithm, such as equalization, has scaled their channels",
-            report.scaled_tensors
+            "{} left out: an algorithm, such as equalization, has scaled the channels",
+            number_are(report.scaled_tensors, "tensor")
         ));
     }
     if let Some(problem) = &report.optimized_fails {

@@ -56,7 +56,7 @@ fn linears(found: &CheckpointInspection) -> String {
     match (found.network.experts().len(), &found.quantization) {
         (0, None) => linears.to_string(),
         (0, Some(_)) => format!("{linears} with float weights"),
-        (experts, _) => format!("{linears}, and {experts} tensors of experts"),
+        (experts, _) => format!("{linears}, and {} of experts", number(experts, "tensor")),
     }
 }
 

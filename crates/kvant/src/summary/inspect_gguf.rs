@@ -5,6 +5,7 @@ use super::inspect::{TensorRow, tensors, types};
 use crate::inspect::gguf::{bytes, json_of, json_of_array, shares};
 use crate::text::{Align, Table, size};
 use kvant_container::gguf::{GgufFile, Text, Value as GgufValue};
+use kvant_quant::counts::number;
 use serde_json::Value;
 
 /// Longest string of metadata that is shown whole, in characters.
@@ -32,7 +33,7 @@ fn head(file: &GgufFile) -> Section {
         ("name", stated("general.name")),
         ("tokenizer", stated("tokenizer.ggml.model")),
         ("version", file.version().to_string()),
-        ("size", format!("{} in {} tensors", size::bytes(bytes(file)), file.len())),
+        ("size", format!("{} in {}", size::bytes(bytes(file)), number(file.len(), "tensor"))),
     ])
 }
 

@@ -4,6 +4,7 @@ use super::Section;
 use crate::inspect::graph::{operators, types, values};
 use crate::text::{Align, Table, size};
 use kvant_container::onnx::{ModelProto, data_type, data_type_name};
+use kvant_quant::counts::number;
 
 /// The contents of a graph; `all` lists each initializer too.
 pub fn sections(model: &ModelProto, all: bool) -> Vec<Section> {
@@ -14,8 +15,8 @@ pub fn sections(model: &ModelProto, all: bool) -> Vec<Section> {
         .map(|o| format!("{} {}", if o.domain().is_empty() { "ai.onnx" } else { o.domain() }, o.version()))
         .collect();
     let head = format!(
-        "ONNX graph of {} nodes, made by {} {}, opset {}",
-        graph.node.len(),
+        "ONNX graph of {}, made by {} {}, opset {}",
+        number(graph.node.len(), "node"),
         model.producer_name(),
         model.producer_version(),
         opsets.join(", ")

@@ -5,6 +5,7 @@ use crate::text::counts::Line;
 use crate::text::{Align, Table};
 use kvant_checkpoint::blockwise::{BlockwiseReport, LayerReport};
 use kvant_data::calibration::HeldOut;
+use kvant_quant::counts::number;
 
 /// Layers that are shown; the rest is in the record.
 const MOST: usize = 60;
@@ -54,8 +55,9 @@ fn mean(report: &BlockwiseReport) -> impl Iterator<Item = Line> + use<> {
         ("loss", format!("{percent:.1} % of the loss of rounding to nearest, layer average"))
     });
     let on = match report.held_out {
-        Some(HeldOut { samples: 1, tokens }) => format!("1 held-out sequence, {tokens} tokens"),
-        Some(HeldOut { samples, tokens }) => format!("{samples} held-out sequences, {tokens} tokens"),
+        Some(HeldOut { samples, tokens }) => {
+            format!("{}, {}", number(samples, "held-out sequence"), number(tokens, "token"))
+        }
         None => "the calibration data (no sequences left to hold out)".to_owned(),
     };
     let on = mean.is_some().then_some(("measured on", on));

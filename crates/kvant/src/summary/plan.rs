@@ -9,6 +9,7 @@ use crate::text::counts::{self, Line};
 use crate::text::{Align, Table, size};
 use kvant_checkpoint::plan::{CalibrationSize, Plan as CheckpointLayers};
 use kvant_formats::format::OutputFormat;
+use kvant_quant::counts::number;
 
 impl Plan {
     /// The plan in sections; `all` lists each tensor instead of one for those that differ only in numbers.
@@ -127,7 +128,11 @@ pub(super) fn cost_lines(planned: &CheckpointPlan) -> Vec<Line> {
     let Cost { size: CalibrationSize { sequences, length, .. }, estimate: Some(cost), .. } = &planned.cost else {
         return Vec::new();
     };
-    let data = format!("{} tokens: {sequences} sequences of {length}, if there are as many", cost.tokens);
+    let data = format!(
+        "{}: {} of {length}, if there are as many",
+        number(cost.tokens, "token"),
+        number(*sequences, "sequence")
+    );
     let shares = [
         ("runs of blocks", cost.passes),
         ("trials of scales", cost.search),

@@ -59,8 +59,13 @@ fn note_tensors(report: &Report, remarks: &mut Remarks) {
     if !report.limited.is_empty() {
         let values: usize = report.limited.iter().map(|(_, count)| count).sum();
         remarks.note(format!(
-            "{values} values of {} constants are beyond the 16-bit type's range and limited to it; ‹verbose› names them",
-            report.limited.len()
+            "{} of {} beyond the 16-bit type's range and limited to it; ‹verbose› names them",
+            counts::number(values, "value"),
+            if values == 1 {
+                "1 constant is".to_owned()
+            } else {
+                format!("{} are", counts::number(report.limited.len(), "constant"))
+            },
         ));
     }
     if let [first, ..] = &report.not_numbers[..] {
@@ -154,7 +159,10 @@ fn note_quality(quality: &Quality, remarks: &mut Remarks) {
         remarks.summary(format!("  {}", spelled(output)));
     }
     if quality.outputs.len() > SHOWN {
-        remarks.summary(format!("  and {} further outputs; ‹json› lists all", quality.outputs.len() - SHOWN));
+        remarks.summary(format!(
+            "  and {}; ‹json› lists all",
+            counts::number(quality.outputs.len() - SHOWN, "further output")
+        ));
     }
     if let Some(problem) = quality.optimized_fails.as_ref().filter(|_| !quality.is_useless) {
         remarks.warning(format!("onnxruntime does not run it with its graph optimizations: {problem}"));

@@ -5,6 +5,7 @@ use crate::sensitivity::SensitivityReport;
 use crate::text::{Align, Table, size};
 use kvant_onnx::evaluation::Quality;
 use kvant_onnx::sensitivity::{Outcome, Row};
+use kvant_quant::counts::{number, number_are};
 
 /// Layers shown, the most sensitive first.
 const SHOWN: usize = 30;
@@ -16,7 +17,8 @@ impl SensitivityReport {
         sections.push(Section::Table(table(&self.outcome)));
         let rest = self.outcome.layers.len().saturating_sub(SHOWN);
         if rest > 0 {
-            sections.push(Section::Text(format!("{rest} further layers are less sensitive; ‹json› lists all")));
+            sections
+                .push(Section::Text(format!("{} less sensitive; ‹json› lists all", number_are(rest, "further layer"))));
         }
         sections
     }
@@ -28,14 +30,14 @@ impl SensitivityReport {
         let quality = outcome.mix.as_ref().map_or_else(String::new, |mix| {
             let raised = outcome.layers.iter().filter(|row| row.chosen.is_some()).count();
             let all = outcome.layers.len();
-            format!("; {raised} of {all} layers raised: {}, {}", spelled(mix), size::ratio(float, bytes))
+            format!("; {raised} of {} raised: {}, {}", number(all, "layer"), spelled(mix), size::ratio(float, bytes))
         });
         format!(
-            "the recipe: {}, constants {} to {}{quality}; {} models measured",
+            "the recipe: {}, constants {} to {}{quality}; {} measured",
             spelled(&outcome.recipe),
             size::bytes(float),
             size::bytes(recipe),
-            outcome.trials
+            number(outcome.trials, "model")
         )
     }
 }

@@ -91,7 +91,7 @@ impl fmt::Display for Notice {
                 number(*tensors, "tensor")
             ),
             Notice::BlockCount { found, stated } => {
-                write!(f, "config.json states {stated} blocks, the checkpoint has {found}")
+                write!(f, "config.json states {}, the checkpoint has {found}", number(stated, "block"))
             }
             Notice::NoHead => f.write_str("no output head: this looks like the checkpoint of a base model"),
             Notice::AlreadyQuantized { tensors, first } => {

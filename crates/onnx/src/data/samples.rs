@@ -1,5 +1,6 @@
 //! The samples a model is run on: for each, one array per input, lent one sample at a time.
 
+use kvant_quant::counts::number;
 use std::collections::BTreeMap;
 
 use super::array::Array;
@@ -28,7 +29,7 @@ impl Samples {
         let count = columns.first().map_or(0, |(_, column)| column.len());
         if let Some((input, other)) = columns.iter().find(|(_, column)| column.len() != count) {
             let first = columns.first().map(|(input, _)| input.name.as_str()).unwrap_or_default();
-            let problem = format!("{} samples, where `{first}` has {count}", other.len());
+            let problem = format!("{}, where `{first}` has {count}", number(other.len(), "sample"));
             return Err(DataError::Mismatch { input: input.name.clone(), problem });
         }
         match limit.unwrap_or(usize::MAX).min(count) {

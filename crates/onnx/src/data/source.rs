@@ -1,5 +1,6 @@
 //! Sources of samples: files by extension, folders, or random values.
 
+use kvant_quant::counts::number;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -162,7 +163,7 @@ fn names(arrays: &[Stored]) -> Vec<String> {
 
 fn of_images(path: &Path, inputs: &[Input], files: Vec<PathBuf>, options: &DataOptions) -> Result<Columns, DataError> {
     let [input] = inputs else {
-        return Err(DataError::unsupported(path, format!("images for a model of {} inputs", inputs.len())));
+        return Err(DataError::unsupported(path, format!("images for a model of {}", number(inputs.len(), "input"))));
     };
     let steps = options.preprocessing.clone();
     let steps =

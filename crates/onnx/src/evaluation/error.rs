@@ -1,6 +1,7 @@
 //! Errors of comparing a quantized model with its float model.
 
 use kvant_container::{Diagnostic, ErrorKind};
+use kvant_quant::counts::number;
 
 use crate::data::DataError;
 use crate::runtime::RuntimeError;
@@ -37,7 +38,7 @@ pub enum EvaluationError {
         input: String,
     },
     /// There are fewer labels than samples.
-    #[error("{labels} labels for {samples} samples")]
+    #[error("{} for {}", number(labels, "label"), number(samples, "sample"))]
     Labels {
         /// Number of labels.
         labels: usize,

@@ -1,5 +1,6 @@
 //! Defects of a model's structure.
 
+use kvant_quant::counts::number;
 use std::fmt;
 
 use kvant_container::{Diagnostic, ErrorKind};
@@ -44,7 +45,7 @@ pub enum GraphError {
         tensor: String,
     },
     /// A node that has not what its operator works on.
-    #[error("node {} ({}) needs {needs} inputs and has {has}", Quoted(.node), Quoted(.operator))]
+    #[error("node {} ({}) needs {} and has {has}", Quoted(.node), Quoted(.operator), number(needs, "input"))]
     TooFewInputs {
         /// The node, by its name or its first output.
         node: String,
@@ -56,7 +57,7 @@ pub enum GraphError {
         has: usize,
     },
     /// A node without an output, or with more than its operator has.
-    #[error("node {} ({}) has {has} outputs, or none with a name", Quoted(.node), Quoted(.operator))]
+    #[error("node {} ({}) has {}, or none with a name", Quoted(.node), Quoted(.operator), number(has, "output"))]
     Outputs {
         /// The node, by its name or its first output.
         node: String,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use kvant_container::Diagnostic;
 use kvant_container::onnx::{Bytes, ModelProto, parse, serialize};
 
 use super::*;
@@ -10,7 +11,7 @@ use crate::calibration::observe;
 use crate::data::{DataOptions, SampleSource, Samples, inputs};
 use crate::quantize::prepare;
 use crate::runtime::{RuntimeChoice, RuntimeOptions};
-use crate::settings::Settings;
+use kvant_container::Diagnostic;
 
 fn model() -> ModelProto {
     let path = format!("{}/tests/data/tinycnn.float.onnx", env!("CARGO_MANIFEST_DIR"));

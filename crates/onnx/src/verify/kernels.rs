@@ -51,8 +51,10 @@ fn brain_floats(model: &ModelProto, findings: &mut Findings) {
     };
     let mut nodes = model.graph.node.iter().filter(computes);
     if let Some(first) = nodes.next() {
-        let reason =
-            format!("{} nodes compute in bfloat16: ONNX Runtime has no kernels for that on CPUs", 1 + nodes.count());
+        let reason = match nodes.count() {
+            0 => "1 node computes".to_owned(),
+            more => format!("{} nodes compute", 1 + more),
+        } + " in bfloat16: ONNX Runtime has no kernels for that on CPUs";
         findings.warning(name_of(first), reason, "run it on a GPU, or choose FP16_MODEL");
     }
 }

@@ -7,6 +7,7 @@ use crate::graph::{Index, STANDARD_DOMAIN, int_attribute, opset};
 use kvant_container::onnx::{
     DataType, GraphProto, ModelProto, NodeProto, TensorProto, data_type, data_type_name, tensor_bytes,
 };
+use kvant_quant::counts::number;
 use kvant_quant::finding::Findings;
 
 const HINT: &str = "quantize the model again";
@@ -68,7 +69,7 @@ impl<'g> QdqPair<'g> {
             return findings.error(name, format!("axis {axis} does not exist in a tensor of rank {rank}"), HINT);
         };
         if block == 0 && count != *length {
-            findings.error(name, format!("has {count} scales for an axis of {length}"), HINT);
+            findings.error(name, format!("has {} for an axis of {length}", number(count, "scale")), HINT);
         } else if block > 0 {
             let blocked = |(at, size): (usize, &i64)| {
                 if at as i64 == axis.rem_euclid(rank) { (size + block - 1) / block } else { *size }
