@@ -76,6 +76,8 @@ pub enum OutputError {
         needed: u64,
         /// Those of them for temporary files, such as activations between blocks.
         temporary: u64,
+        /// Whether those are of data, and smaller with less of them.
+        of_data: bool,
         /// Bytes that are free.
         available: u64,
     },
@@ -184,10 +186,10 @@ impl Diagnostic for OutputError {
                 vec![Remedy::text("repeat the original options to resume"), Remedy::Restart, Remedy::ChooseOutput]
             }
             OutputError::InTheWay(path) => vec![Remedy::text(format!("move {} away", shown(path)))],
-            OutputError::NoRoom { temporary, .. } => {
+            OutputError::NoRoom { of_data, .. } => {
                 let mut ways =
                     vec![Remedy::text("free some space"), Remedy::text("choose a directory on another disk")];
-                if *temporary > 0 {
+                if *of_data {
                     ways.push(Remedy::setting("num-samples", "take less data with ‹num-samples›"));
                 }
                 ways

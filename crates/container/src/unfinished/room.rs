@@ -23,6 +23,8 @@ struct Needed {
     count: usize,
     outputs: u64,
     temporary: u64,
+    /// Whether temporary files are of data, and smaller with less of them.
+    of_data: bool,
 }
 
 impl Room {
@@ -39,10 +41,17 @@ impl Room {
         self.temporary(&paths.target, missing);
     }
 
+    /// Counts packed weights that lie beside an output while it is made.
+    pub fn weights_beside(&mut self, paths: &Paths, bytes: u64) {
+        let needed = self.disk(&paths.target);
+        needed.temporary = needed.temporary.saturating_add(bytes);
+    }
+
     /// Counts temporary files on the disk of a path.
     pub fn temporary(&mut self, place: &Path, bytes: u64) {
         let needed = self.disk(place);
         needed.temporary = needed.temporary.saturating_add(bytes);
+        needed.of_data |= bytes > 0;
     }
 
     /// Refuses a run that a disk has no room for.
@@ -54,7 +63,7 @@ impl Room {
     }
 
     fn disk(&mut self, place: &Path) -> &mut Needed {
-        let first = || Needed { first: place.to_owned(), count: 0, outputs: 0, temporary: 0 };
+        let first = || Needed { first: place.to_owned(), count: 0, outputs: 0, temporary: 0, of_data: false };
         self.disks.entry(file_system(place)).or_insert_with(first)
     }
 }
@@ -69,6 +78,7 @@ impl Needed {
                 others: self.count.saturating_sub(1),
                 needed,
                 temporary: self.temporary,
+                of_data: self.of_data,
                 available,
             }),
             // If the free space is unknown, the work starts; a full disk is reported then.
@@ -87,6 +97,7 @@ fn size(dir: &Path) -> u64 {
 mod tests {
     use super::super::paths::checkpoint_beside;
     use super::*;
+    use crate::diagnostic::Diagnostic;
 
     #[test]
     fn outputs_and_temporary_files_of_one_disk_are_counted_together() {
@@ -103,6 +114,13 @@ mod tests {
         assert_eq!((directory.as_path(), *others), (dir.path(), 1));
         assert_eq!((*needed, *temporary), (free / 10 * 12, free / 10 * 4));
         let told = error.to_string();
+        assert!(error.hint().unwrap().contains("‹num-samples›"));
+        let mut of_weights = Room::default();
+        of_weights.weights_beside(&paths("a"), free * 2);
+        assert_eq!(
+            of_weights.check().unwrap_err().hint().unwrap(),
+            "free some space, or choose a directory on another disk"
+        );
         let mut intermediate = Room::default();
         intermediate.output(&Paths::of(&checkpoint_beside(&dir.path().join("g.onnx"))).unwrap(), free * 2);
         let told_of_output = intermediate.check().unwrap_err().to_string();

@@ -26,12 +26,13 @@ pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error>
     if !job.sinks.commit.no_verify {
         planned.preflight()?;
     }
+    // The room on disks depends on the length of sequences.
+    calibration::check(&job.data, planned.plan.longest())?;
     if let Some(outputs) = &outputs {
         outputs.check(&planned)?;
     }
     quality::preflight(job, &planned.checkpoint)?;
     let Planned { checkpoint, plan, file } = planned;
-    calibration::check(&job.data, plan.longest())?;
     let cost = Cost::of(job, &plan);
     cost.note_shortage(reporter);
     let file = file.filter(|_| job.sinks.formats.len() == 1);

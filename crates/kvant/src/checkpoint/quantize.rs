@@ -4,7 +4,7 @@ use super::outputs::{Delivered, Output as Made, Outputs};
 use super::plan::Cost;
 use super::planning::{self, Planned};
 use super::warnings;
-use crate::calibration::{Calibration, clear_away};
+use crate::calibration::{self, Calibration, clear_away};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Job;
@@ -37,13 +37,17 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     if !job.sinks.commit.no_verify {
         planned.preflight()?;
     }
+    let calibrates = planned.plan.needs_calibration() || !planned.plan.blocks().is_empty();
+    if calibrates {
+        // The room on disks depends on the length of sequences.
+        calibration::check(&job.data, planned.plan.longest())?;
+    }
     outputs.check(&planned)?;
     let Planned { checkpoint, plan, .. } = planned;
     reporter.notes(plan.notices());
     Cost::of(job, &plan).note_shortage(reporter);
     reporter.started();
     let target = outputs.checkpoint();
-    let calibrates = plan.needs_calibration() || !plan.blocks().is_empty();
     if !job.sinks.commit.no_verify || calibrates {
         finite::check_kept(&plan, &checkpoint)?;
     }

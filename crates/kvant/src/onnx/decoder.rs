@@ -149,7 +149,7 @@ impl Task<'_> {
         let bytes = self.checkpoint.tensors().map(|tensor| tensor.bytes().len() as u64).sum();
         let (paths, mut room) = (Paths::of(self.output)?, Room::default());
         room.output(&paths, bytes);
-        room.beside(&paths, bytes);
+        room.weights_beside(&paths, bytes);
         Ok(room.check()?)
     }
 }

@@ -11,7 +11,6 @@ use crate::calibration::observe;
 use crate::data::{DataOptions, SampleSource, Samples, inputs};
 use crate::quantize::prepare;
 use crate::runtime::{RuntimeChoice, RuntimeOptions};
-use kvant_container::Diagnostic;
 
 fn model() -> ModelProto {
     let path = format!("{}/tests/data/tinycnn.float.onnx", env!("CARGO_MANIFEST_DIR"));

@@ -53,6 +53,7 @@ impl Planner<'_> {
         let mut metadata = metadata::of_model(&facts, &model_name(names.model), file_type)?;
         let habits = Habits { family: family.name, rows: vocabulary };
         let mut notices = tokenizer::describe(checkpoint, habits, &mut metadata)?;
+        notices.extend(tokenizer::rename(&mut metadata));
         notices.extend(self.notices(&recipe)?);
         notices.extend(kvant_formats::lora::notices(checkpoint));
         notices.extend(windows_notice(&facts, &metadata).into_iter().chain(scale_notice(&facts)));

@@ -3,6 +3,7 @@
 use super::GgufView;
 use kvant_container::gguf::{Array, Value};
 use kvant_gguf::model::tokenizer::special::SPECIAL;
+use kvant_gguf::model::tokenizer::wanted_by_name;
 use kvant_quant::finding::Findings;
 
 const HINT: &str = "convert the model again";
@@ -30,15 +31,11 @@ pub(super) fn run(subject: &GgufView<'_>, findings: &mut Findings) {
 
 /// llama.cpp looks for tokens by the name of the model, and refuses a file that lacks them (`llama_vocab::impl::load`).
 fn tokens_of_the_name(subject: &GgufView<'_>, tokens: &Array, findings: &mut Findings) {
-    const PHI_3: [&str; 4] = ["</s>", "<unk>", "<s>", "<|endoftext|>"];
-    let name = subject.value("general.name").and_then(Value::as_str).unwrap_or_default().to_lowercase();
-    if !["phi-3", "phi3"].iter().any(|part| name.contains(part)) {
-        return;
-    }
+    let name = subject.value("general.name").and_then(Value::as_str).unwrap_or_default();
     let has =
         |wanted: &&&str| tokens.strings().is_some_and(|list| list.iter().any(|token| token.to_lossy() == **wanted));
-    if let Some(missing) = PHI_3.iter().find(|wanted| !has(wanted)) {
-        let reason = format!("says phi3, for which llama.cpp needs the token `{missing}`, which is missing");
+    if let Some(missing) = wanted_by_name(name).iter().find(|wanted| !has(wanted)) {
+        let reason = format!("is {name}, for which llama.cpp needs the token `{missing}`, which is missing");
         findings.error("general.name", reason, "give the model's directory another name, and convert again");
     }
 }

@@ -7,6 +7,7 @@
 mod byte_level;
 mod error;
 mod files;
+mod named;
 mod pieces;
 mod pre_tokenizer;
 pub mod special;
@@ -16,6 +17,7 @@ mod token;
 mod word_piece;
 
 pub use error::TokenizerProblem;
+pub use named::{rename, wanted_by_name};
 pub(crate) use pre_tokenizer::ways;
 pub(crate) use token::{SPACE, TokenKind};
 
