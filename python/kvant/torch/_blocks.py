@@ -28,13 +28,13 @@ class Stage:
 
     Attributes:
         layers: Their names.
-        calls: How often they are called with one batch.
+        calls: How often each of them is called with one batch.
         chain: The chain of blocks that they belong to, if there is one.
         position: The place of their block in it.
     """
 
     layers: list[str]
-    calls: int = 0
+    calls: dict[str, int] = field(default_factory=dict)
     chain: _Chain | None = None
     position: int = 0
 
@@ -141,7 +141,9 @@ class Walk:
         for number in range(len(self._calibration.batches)):
             for is_float, show in shown.items():
                 tracker = RowTracker() if float_seen is not None else None
-                handles = self._hooks(stage, show, tracker)
+                # What a float block makes is kept for the next one; the others run again once they are rounded.
+                is_whole = is_float and stage.chain is not None
+                handles = self._hooks(stage, show, tracker, is_whole)
                 try:
                     with self._calibration.weights(is_float), tracker or contextlib.nullcontext():
                         self._run(stage, is_float, number)
@@ -155,7 +157,8 @@ class Walk:
             self._calibration.run(number)
             return
         self._calibration.batch = number
-        stage.chain.calls[is_float][number].run(stage.chain.blocks[stage.position])
+        with contextlib.suppress(Reached):
+            stage.chain.calls[is_float][number].run(stage.chain.blocks[stage.position])
 
     def leave(self, stage: Stage) -> None:
         """Forgets what a block made before its weights were rounded."""
@@ -163,16 +166,16 @@ class Walk:
             for call in stage.chain.calls[False]:
                 call.outputs = []
 
-    def _hooks(self, stage: Stage, show: Seen, tracker: RowTracker | None) -> list[Any]:
-        left = stage.calls
+    def _hooks(self, stage: Stage, show: Seen, tracker: RowTracker | None, is_whole: bool) -> list[Any]:
+        """Shows the inputs of layers, until each has been called as often as it is or `is_whole`."""
+        left = dict(stage.calls)
 
         def hook(name: str) -> Callable[..., None]:
             def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                nonlocal left
                 x = input_of(args, kwargs)
                 show(name, x, ALL if tracker is None else tracker.of(x))
-                left -= 1
-                if left == 0 and stage.chain is None:
+                left[name] -= 1
+                if not is_whole and max(left.values()) <= 0:
                     raise Reached
 
             return see
@@ -193,7 +196,7 @@ def _stages(calibration: Calibration, modules: dict[str, nn.Module]) -> list[Sta
         outside = "" if block else outside or f"before {name}"
         stage = stages.setdefault(block or outside, Stage([]))
         stage.layers.append(name)
-        stage.calls += count
+        stage.calls[name] = count
         chain = chains.get(_list_of(block)) if block else None
         if chain is not None:
             stage.chain, stage.position = chain, chain.blocks.index(calibration.model.get_submodule(block))
@@ -228,7 +231,7 @@ def _blocks(model: nn.Module, layers: Iterable[str]) -> dict[str, str]:
 
 
 class _Trace:
-    """What the batches call.
+    """What batches call: one of each structure, and others while there are layers that none has called.
 
     Attributes:
         layers: The greatest number of calls of each layer with one batch, in the order of first calls.
@@ -239,6 +242,7 @@ class _Trace:
 
     def __init__(self, calibration: Calibration, layers: dict[str, nn.Module], blocks: set[str]) -> None:
         self.layers: dict[str, int] = {}
+        self._wanted = layers.keys()
         self.blocks: dict[str, tuple[nn.Module, list[_Call]]] = {}
         self.lists = {_list_of(block) for block in blocks}
         self.changing: set[str] = set()
@@ -259,7 +263,12 @@ class _Trace:
 
     def _run(self, calibration: Calibration) -> None:
         orders = []
-        for number in range(len(calibration.batches)):
+        structures: set[str] = set()
+        for number, batch in enumerate(calibration.batches):
+            structure = _structure(batch)
+            if structure in structures and self.layers.keys() == self._wanted:
+                continue
+            structures.add(structure)
             self._calls, self._order = {}, []
             calibration.run(number)
             self._is_first = False
@@ -292,6 +301,13 @@ class _Trace:
                 self.changing.add(_list_of(name))
 
         return before, after
+
+
+def _structure(batch: Any) -> str:
+    """Identifies what a batch has besides the values of its tensors."""
+    leaves, spec = pytree.tree_flatten(batch)
+    known = [(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves]
+    return f"{spec} {known}"
 
 
 def _chain(trace: _Trace, listed: str, wanted: list[str]) -> _Chain | None:

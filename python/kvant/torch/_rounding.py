@@ -104,9 +104,7 @@ def _round_on_data(calibration: Calibration, recipes: Mapping[str, LayerRecipe])
     """Rounds weights block after block, each on the inputs that it meets when those before it are rounded."""
     walk = Walk(calibration, recipes)
     for stage in walk.stages:
-        inputs = {name: _Inputs(calibration.model.get_submodule(name), recipes[name]) for name in stage.layers}
-        _collect(calibration, walk, stage, inputs)
-        for name, seen in inputs.items():
+        for name, seen in _collected(calibration, walk, stage, recipes).items():
             with of_layer(name):
                 _round(name, seen, calibration)
         walk.leave(stage)
@@ -114,10 +112,30 @@ def _round_on_data(calibration: Calibration, recipes: Mapping[str, LayerRecipe])
         _round_to_nearest(name, calibration.model.get_submodule(name), "it met no data")
 
 
-def _collect(calibration: Calibration, walk: Walk, stage: Stage, inputs: Mapping[str, _Inputs]) -> None:
+def _collected(
+    calibration: Calibration, walk: Walk, stage: Stage, recipes: Mapping[str, LayerRecipe]
+) -> dict[str, _Inputs]:
+    """The sums over the inputs of a stage's layers."""
+    layers = {name: calibration.model.get_submodule(name) for name in stage.layers}
+    inputs = {name: _Inputs(module, recipes[name]) for name, module in layers.items()}
+    shared = _SharedInputs(inputs)
+    try:
+        _collect(calibration, walk, stage, inputs, shared)
+        shared.finish()
+    except _DivergedError:
+        inputs = {name: _Inputs(module, recipes[name]) for name, module in layers.items()}
+        _collect(calibration, walk, stage, inputs, _SharedInputs({}))
+    return inputs
+
+
+def _collect(
+    calibration: Calibration, walk: Walk, stage: Stage, inputs: Mapping[str, _Inputs], shared: _SharedInputs
+) -> None:
     """Adds up the inputs of a stage's layers."""
 
     def seen(name: str, x: Tensor, chosen: Rows) -> None:
+        if shared.is_known(name, x, calibration.batch):
+            return
         calibration.check_finite(name, "inputs", x)
         inputs[name].add(x, chosen, calibration.batch)
 
@@ -127,6 +145,61 @@ def _collect(calibration: Calibration, walk: Walk, stage: Stage, inputs: Mapping
 
     has_mismatch = any(item.has_mismatch for item in inputs.values())
     walk.collect(stage, seen, float_seen if has_mismatch else None)
+
+
+class _DivergedError(Exception):
+    """A layer reads other inputs than the layer whose sums it shares."""
+
+
+class _SharedInputs:
+    """Layers that read the same tensors, such as query, key and value: their sums are found once.
+
+    Layers share what their first calls read; where later calls differ, a `_DivergedError` says so.
+
+    Args:
+        inputs: The layers that may share.
+    """
+
+    def __init__(self, inputs: Mapping[str, _Inputs]) -> None:
+        self._inputs = {name: item for name, item in inputs.items() if item.is_shareable}
+        self._leaders: dict[str, str] = {}
+        self._calls: dict[str, list[tuple[Tensor, int]]] = {}
+        self._batch = -1
+
+    def is_known(self, name: str, x: Tensor, batch: int) -> bool:
+        """Takes the inputs of a call; whether another layer has added them."""
+        if name not in self._inputs:
+            return False
+        if batch != self._batch:
+            self.finish()
+            self._batch, self._calls = batch, {}
+        calls = self._calls.setdefault(name, [])
+        # The tensors of a batch are held, so that none takes the place of another in memory.
+        calls.append((x, x._version))
+        if not self._inputs[name].has_begun and name not in self._leaders:
+            leader = next((other for other in self._calls if other != name and self._is_same(other, name)), None)
+            if leader is not None:
+                self._leaders[name] = self._leaders.get(leader, leader)
+        if name not in self._leaders:
+            return False
+        if not self._is_same(self._leaders[name], name):
+            raise _DivergedError
+        return True
+
+    def _is_same(self, leader: str, name: str) -> bool:
+        """Whether the last call of a layer reads what the same call of another one has read."""
+        ours, theirs = self._calls[name], self._calls.get(leader, [])
+        if self._inputs[leader].algorithms != self._inputs[name].algorithms or len(theirs) < len(ours):
+            return False
+        (x, version), (other, other_version) = ours[-1], theirs[len(ours) - 1]
+        return x is other and version == other_version
+
+    def finish(self) -> None:
+        """Ends a batch, and gives layers the sums that they share."""
+        for name, leader in self._leaders.items():
+            if len(self._calls.get(name, [])) != len(self._calls.get(leader, [])):
+                raise _DivergedError
+            self._inputs[name].take_from(self._inputs[leader])
 
 
 @dataclass(frozen=True)
@@ -155,6 +228,20 @@ class _Inputs:
         self._batch = -1
         self._calls = 0
         self._float: list[_FloatCall] = []
+
+    @property
+    def is_shareable(self) -> bool:
+        """Whether its sums are those of another layer that reads the same tensors."""
+        return not self.has_mismatch and not isinstance(self.module, nn.modules.conv._ConvNd | nn.Embedding)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has seen inputs."""
+        return self._batch >= 0
+
+    def take_from(self, other: _Inputs) -> None:
+        """Takes the sums of another layer."""
+        self.sums, self.total, self.rows = other.sums, other.total, other.rows
 
     def expect(self, x: Tensor, chosen: Rows, batch: int) -> None:
         """Takes the inputs of a call in the float model, which `add` compares with those of the same batch."""

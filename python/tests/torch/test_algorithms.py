@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn  # noqa: E402
 import kvant  # noqa: E402
 import kvant.torch as kt  # noqa: E402
 from kvant.torch._blocks import Walk  # noqa: E402
+from kvant.torch._modules import quantized_modules  # noqa: E402
 from kvant.torch._runs import Calibration  # noqa: E402
 from kvant.torch._smoothing import find_pairs  # noqa: E402
 
@@ -114,7 +116,76 @@ def test_blocks_are_rounded_one_by_one_on_the_outputs_of_those_before(decoder: D
                 handle.remove()
                 assert all(torch.equal(x, y) for x, y in zip(seen[name], expected, strict=True)), name
     checks = len(names) * len(tokens)
-    assert len(runs) == checks + 3 * len(tokens), "one trace, once up to the first block, once up to the head"
+    assert len(runs) == checks + 1 + 2 * len(tokens), "a trace of one, once up to the first block, once up to the head"
+
+
+def test_layers_that_only_later_batches_call_are_calibrated() -> None:
+    """Routing by values, among batches of one structure."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.even, self.odd = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor, choice: Tensor) -> Tensor:
+            return x + (self.odd if int(choice) % 2 else self.even)(x)
+
+    class Routed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([Block(), Block()])
+
+        def forward(self, x: Tensor, choice: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x, choice)
+            return x
+
+    torch.manual_seed(4)
+    batches = [(torch.randn(20, 8), torch.tensor(choice)) for choice in (0, 0, 1, 1)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = kt.quantize_(Routed(), "int4:g8", batches, algorithm="gptq")
+    assert all(module.chosen is not None for _, module in quantized_modules(model))
+
+
+class Branches(nn.Module):
+    """Two layers that read the same tensor in the first batch, and others where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(16, 4), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor, is_apart: Tensor) -> Tensor:
+        return self.one(x) + self.two(x.flip(0) * 3 if bool(is_apart) else x)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_layers_share_the_sums_of_inputs_that_they_share(last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)
+    batches = [(torch.randn(40, 16), torch.tensor(False)), (torch.randn(40, 16), torch.tensor(last))]
+    float_model = Branches()
+    model = copy.deepcopy(float_model)
+    added: list[Tensor] = []
+
+    class Counted(kvant.Hessian):
+        def add(self, rows: Any, expected: Any = None) -> None:
+            added.append(rows)
+            super().add(rows, expected)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kvant, "Hessian", Counted)
+        kt.quantize_(model, "int4:g16", batches, algorithm="gptq")
+    # Where they turn out to read different ones, each has its own, of all batches.
+    assert len(added) == (2 + 4 if last else 2)
+    for name, inputs in (
+        ("one", [x for x, _ in batches]),
+        ("two", [x.flip(0) * 3 if bool(is_apart) else x for x, is_apart in batches]),
+    ):
+        sums = kvant.Hessian(16)
+        for x in inputs:
+            sums.add(x)
+        expected = kvant.gptq(float_model.get_submodule(name).weight.detach(), sums, "int4:g16").dequantize()
+        assert torch.equal(model.get_submodule(name).weight, expected), name
 
 
 def test_lists_whose_blocks_are_not_a_chain_run_from_the_beginning(tokens: list[Tensor]) -> None:
