@@ -46,7 +46,7 @@ def file_s(model: Any, tokens: list[torch.Tensor], directory: Path) -> Callable[
     import kvant
 
     model.save_pretrained(directory / "float")
-    data = [batch.flatten().tolist() for batch in tokens]
+    data = torch.cat(tokens)
 
     def run() -> None:
         kvant.quantize(

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Makes tokens of documents.
 pub(super) struct Encoder {
+    model: PathBuf,
+    /// Opened for the first text: tokens need none.
     tools: Option<Tools>,
     pub vocabulary: usize,
     longest: usize,
@@ -23,18 +25,8 @@ pub(super) struct Encoder {
 /// The requirements of text.
 struct Tools {
     tokenizer: ModelTokenizer,
-    model: PathBuf,
     /// Opened for the first conversation: plain text does not depend on whether the template is intact.
     template: Option<Option<ChatTemplate>>,
-}
-
-impl Tools {
-    fn open_template(&mut self) -> Result<(), CalibrationDataError> {
-        if self.template.is_none() {
-            self.template = Some(ChatTemplate::open(&self.model)?);
-        }
-        Ok(())
-    }
 }
 
 /// The reason that a document has no tokens.
@@ -60,20 +52,18 @@ impl From<TokenizerError> for Unusable {
 }
 
 impl Encoder {
-    /// An encoder for a model of `vocabulary` tokens. `is_text` says whether there is text to tokenize: token data
-    /// need no tokenizer.
-    pub(super) fn new(
-        model: &Path,
-        vocabulary: usize,
-        options: &Options,
-        is_text: bool,
-    ) -> Result<Encoder, CalibrationDataError> {
-        let open = || -> Result<Tools, CalibrationDataError> {
-            Ok(Tools { tokenizer: ModelTokenizer::open(model)?, model: model.to_path_buf(), template: None })
+    /// An encoder for a model of `vocabulary` tokens.
+    pub(super) fn new(model: &Path, vocabulary: usize, options: &Options) -> Encoder {
+        let (model, longest) = (model.to_path_buf(), options.sequence_length);
+        Encoder { model, tools: None, vocabulary, longest, templated: 0, untemplated: 0, refusal: None }
+    }
+
+    fn tools(&mut self) -> Result<&mut Tools, TokenizerError> {
+        let tools = match self.tools.take() {
+            Some(tools) => tools,
+            None => Tools { tokenizer: ModelTokenizer::open(&self.model)?, template: None },
         };
-        let tools = is_text.then(open).transpose()?;
-        let (longest, templated, untemplated) = (options.sequence_length, 0, 0);
-        Ok(Encoder { tools, vocabulary, longest, templated, untemplated, refusal: None })
+        Ok(self.tools.insert(tools))
     }
 
     /// The hash of the chat template, where it was applied.
@@ -105,30 +95,34 @@ impl Encoder {
         known.ok_or(Unusable::Unknown(token))
     }
 
-    fn text(&self, text: &str, packing: Packing) -> Result<Vec<u32>, Unusable> {
-        let Some(tools) = &self.tools else { return Ok(Vec::new()) };
+    fn text(&mut self, text: &str, packing: Packing) -> Result<Vec<u32>, Unusable> {
         // A tokenizer that adds special tokens would make a sample of nothing else.
         if text.is_empty() {
             return Err(Unusable::Skip(Skip::Empty));
         }
+        let longest = self.longest;
+        let tokenizer = &self.tools()?.tokenizer;
         Ok(match packing {
-            Packing::Sample => tools.tokenizer.encode_truncated(text, self.longest)?,
-            _ => tools.tokenizer.encode(text)?,
+            Packing::Sample => tokenizer.encode_truncated(text, longest)?,
+            _ => tokenizer.encode(text)?,
         })
     }
 
     fn conversation(&mut self, messages: &[Value], packing: Packing) -> Result<Vec<u32>, Unusable> {
-        if let Some(tools) = &mut self.tools {
-            tools.open_template()?;
+        let model = self.model.clone();
+        let tools = self.tools()?;
+        if tools.template.is_none() {
+            tools.template = Some(ChatTemplate::open(&model)?);
         }
-        let Some(Tools { tokenizer, template: Some(Some(template)), .. }) = &self.tools else {
+        let Tools { tokenizer, template: Some(Some(template)) } = tools else {
             self.untemplated += 1;
             return self.text(&joined(messages), packing);
         };
         match template.render(messages)? {
             Rendered::Text(text) => {
+                let tokens = tokenizer.encode_rendered(&text)?;
                 self.templated += 1;
-                Ok(tokenizer.encode_rendered(&text)?)
+                Ok(tokens)
             }
             Rendered::Refused(why) => {
                 self.refusal.get_or_insert(why);

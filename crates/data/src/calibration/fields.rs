@@ -187,8 +187,11 @@ mod tests {
 
     #[test]
     fn rows_without_text_are_skipped_with_a_reason() {
-        for row in [json!({"a": 1}), json!(7), json!(null), json!({"text": {"x": 1}}), json!({"question": "q"})] {
+        for row in [json!({"a": 1}), json!({"text": {"x": 1}}), json!({"question": "q"})] {
             assert_eq!(document(&row, None), Err(Skip::NoText), "{row}");
+        }
+        for row in [json!(7), json!(null)] {
+            assert_eq!(document(&row, None), Err(Skip::NoFields), "{row}");
         }
     }
 }

@@ -14,21 +14,19 @@ pub(super) struct Format {
     ending: &'static str,
     /// Whether it may stand in a compressed stream.
     compressible: bool,
-    /// Whether its documents are to be tokenized.
-    pub is_text: bool,
     /// The function that reads it.
     pub read: Read,
 }
 
 /// The formats. `.json` may also hold one JSON value after another, as `.jsonl` does.
 static FORMATS: [Format; 7] = [
-    Format { ending: "txt", compressible: true, is_text: true, read: text::read },
-    Format { ending: "jsonl", compressible: true, is_text: true, read: json_lines::read },
-    Format { ending: "ndjson", compressible: true, is_text: true, read: json_lines::read },
-    Format { ending: "json", compressible: true, is_text: true, read: json::read },
-    Format { ending: "parquet", compressible: false, is_text: true, read: parquet::read },
-    Format { ending: "npy", compressible: false, is_text: false, read: array::read },
-    Format { ending: "safetensors", compressible: false, is_text: false, read: tensors::read },
+    Format { ending: "txt", compressible: true, read: text::read },
+    Format { ending: "jsonl", compressible: true, read: json_lines::read },
+    Format { ending: "ndjson", compressible: true, read: json_lines::read },
+    Format { ending: "json", compressible: true, read: json::read },
+    Format { ending: "parquet", compressible: false, read: parquet::read },
+    Format { ending: "npy", compressible: false, read: array::read },
+    Format { ending: "safetensors", compressible: false, read: tensors::read },
 ];
 
 /// The compression of a file.

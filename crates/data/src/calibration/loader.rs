@@ -18,10 +18,9 @@ pub(super) fn load(
     mut watch: impl FnMut(usize, usize),
 ) -> Result<CalibrationData, CalibrationDataError> {
     let files = options.resolve()?;
-    let is_text = files.iter().any(|file| file.format.is_text);
     let mut loader = Loader {
         options,
-        encoder: Encoder::new(model, vocabulary, options, is_text)?,
+        encoder: Encoder::new(model, vocabulary, options),
         selection: Selection::new(options),
         short: Vec::new(),
         files: Vec::new(),

@@ -60,7 +60,8 @@ fn token_data_needs_no_tokenizer_but_text_does() {
     let files = Files::new();
     let load = |path| CalibrationData::load(&Options::new([path], 1, 2), files.0.path(), VOCABULARY, |_, _| {});
     assert_eq!(load(files.add("a.npy", array("|u1", "(1, 2)", &[1, 2]))).unwrap().sequences, [[1, 2]]);
-    let error = load(files.add("a.jsonl", "[1, 2]")).unwrap_err();
+    assert_eq!(load(files.add("a.jsonl", "[1, 2]")).unwrap().sequences, [[1, 2]]);
+    let error = load(files.add("b.jsonl", r#"{"text": "some words"}"#)).unwrap_err();
     assert!(matches!(error, CalibrationDataError::Tokenizer(_)), "{error}");
 }
 
