@@ -2,6 +2,7 @@
 
 use super::PlannedLayer;
 use crate::recipe::Recipe;
+use kvant_container::gguf::GgufFile;
 use kvant_container::{Checkpoint, Layout};
 use kvant_weights::activation_point::Parameters;
 use serde_json::Value;
@@ -15,6 +16,11 @@ pub(crate) fn source_text(checkpoint: &Checkpoint, recipe: &str) -> String {
         let modified = shard.path().metadata().and_then(|m| m.modified()).ok();
         // The name alone: the same checkpoint may be called by several paths.
         text.push_str(&format!("{:?} {} {modified:?}\n", shard.path().file_name(), shard.map().len()));
+    }
+    let parts = checkpoint.gguf().map(GgufFile::maps).unwrap_or_default();
+    for part in parts.iter().skip(1) {
+        let modified = part.path().metadata().and_then(|m| m.modified()).ok();
+        text.push_str(&format!("{} {modified:?}\n", part.len()));
     }
     for adapter in checkpoint.adapters() {
         let file = adapter.file();

@@ -157,7 +157,7 @@ impl Checkpoint {
     fn maps(&self) -> impl Iterator<Item = &MappedFile> {
         let shards = self.shards.iter().map(TensorFile::map);
         let adapters = self.adapters().iter().map(|adapter| adapter.file().map());
-        shards.chain(adapters).chain(self.gguf().map(GgufFile::map))
+        shards.chain(adapters).chain(self.gguf().into_iter().flat_map(GgufFile::maps))
     }
 
     /// All tensors, sorted by shard and then by the order of their bytes.

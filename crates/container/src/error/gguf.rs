@@ -57,6 +57,28 @@ pub enum GgufError {
     /// Two tensors have one name (*invalid*).
     #[error("there are two tensors {}", Quoted(.0))]
     DuplicateTensor(String),
+    /// It is a part of a model, and not called as such (*invalid*).
+    #[error("it is part {number} of {count} of a model, and its name does not say so")]
+    PartName {
+        /// Which part, counted from 1.
+        number: u64,
+        /// The number of parts.
+        count: u64,
+    },
+    /// It is not the part of a model that its name says (*invalid*).
+    #[error("it is {stated}, not the part that its name says")]
+    OtherPart {
+        /// What it is.
+        stated: String,
+    },
+    /// The parts of a model do not have all of its tensors (*invalid*).
+    #[error("the parts of the model have {found} tensors, and should have {stated}")]
+    PartsIncomplete {
+        /// The tensors that there are.
+        found: usize,
+        /// The number of tensors that the first part states.
+        stated: u64,
+    },
     /// Something is wrong with a tensor (*invalid*).
     #[error("tensor {}: {problem}", Quoted(tensor))]
     Tensor {
@@ -95,6 +117,12 @@ impl Diagnostic for GgufError {
         let hint = match self {
             Self::Version(_) => Some("convert it again with a current llama.cpp, or look for a newer file"),
             Self::BigEndian => Some("gguf-py's gguf_convert_endian.py converts it to little-endian"),
+            Self::PartName { .. } => {
+                Some("name the parts as llama-gguf-split does: NAME-00001-of-00003.gguf, NAME-00002-of-00003.gguf ...")
+            }
+            Self::OtherPart { .. } | Self::PartsIncomplete { .. } => Some(
+                "a part may be from another model: put all parts of one into a folder, with the names that they had",
+            ),
             Self::TensorType { .. } => Some("the file was made by a fork or a newer version of llama.cpp"),
             _ => None,
         };

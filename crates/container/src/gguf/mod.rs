@@ -17,6 +17,7 @@ mod file;
 mod layout;
 mod metadata;
 mod parse;
+mod parts;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -31,6 +32,7 @@ pub use crate::tensor_type::TensorType;
 pub use file::{GgufFile, GgufTensor};
 pub use layout::{GgufDeclaration, GgufLayout};
 pub use metadata::Metadata;
+pub use parts::parts_named;
 pub use value::{Array, Text, Value, ValueType};
 
 /// The first bytes of every file.

@@ -41,8 +41,10 @@ pub(super) struct Entry {
     pub kind: TensorType,
     /// Dimensions, the slowest first.
     pub shape: Vec<usize>,
-    /// Its bytes in the file.
+    /// Its bytes in its part's file.
     pub range: Range<usize>,
+    /// The place of the part that has it, of a model in several files.
+    pub part: usize,
 }
 
 /// A tensor as it is described, before its place in the file is known.
@@ -226,9 +228,9 @@ fn place(tensor: Described, data: u64, alignment: u64, file_len: u64) -> Result<
     let end = begin.and_then(|begin| begin.checked_add(len)).filter(|end| *end <= file_len);
     match begin.zip(end) {
         // Both are within the length of a mapped file.
-        Some((begin, end)) => Ok(Entry { name, kind, shape, range: begin as usize..end as usize }),
+        Some((begin, end)) => Ok(Entry { name, kind, shape, range: begin as usize..end as usize, part: 0 }),
         // An empty tensor may lie behind the last byte, where padding is left out.
-        None if len == 0 => Ok(Entry { name, kind, shape, range: 0..0 }),
+        None if len == 0 => Ok(Entry { name, kind, shape, range: 0..0, part: 0 }),
         None => Err(GgufError::tensor(&name, format!("its {len} bytes at {offset} are not in the file"))),
     }
 }

@@ -88,7 +88,7 @@ fn gguf_round_trip() {
     let file = GgufFile::open(&dir.path().join("model.gguf")).unwrap();
     assert_eq!((file.version(), file.alignment(), file.len(), file.is_empty()), (3, 32, 4, false));
     assert_eq!(file.metadata(), &metadata());
-    assert_eq!(file.map().len() as u64, layout.file_len());
+    assert_eq!(file.maps()[0].len() as u64, layout.file_len());
     for (tensor, view) in file.tensors().enumerate() {
         let declaration = &layout.declarations()[tensor];
         assert_eq!(
@@ -253,4 +253,58 @@ proptest! {
             prop_assert!(header.tensors.iter().all(|tensor| tensor.range.end <= bytes.len()));
         }
     }
+}
+
+/// A model in two files, with the parts' metadata and a tensor in each.
+fn parts(dir: &std::path::Path, names: [&str; 2]) -> [std::path::PathBuf; 2] {
+    let part = |number: u16, tensor: &str| {
+        let mut metadata = Metadata::new();
+        if number == 0 {
+            metadata.set("general.architecture", "llama");
+        }
+        metadata.set("split.no", number);
+        metadata.set("split.count", 2u16);
+        metadata.set("split.tensors.count", 2i32);
+        let layout = GgufLayout::new("m.gguf", &metadata, vec![declared(tensor, TensorType::F32, &[2])]).unwrap();
+        let mut bytes = layout.header().to_vec();
+        bytes.resize(layout.file_len() as usize, 0);
+        let start = layout.places()[0].offset as usize;
+        bytes[start..start + 8].fill(number as u8 + 1);
+        bytes
+    };
+    let paths = names.map(|name| dir.join(name));
+    std::fs::write(&paths[0], part(0, "a")).unwrap();
+    std::fs::write(&paths[1], part(1, "b")).unwrap();
+    paths
+}
+
+const PARTS: [&str; 2] = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
+
+#[test]
+fn parts_of_a_model_are_opened_together() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in parts(dir.path(), PARTS) {
+        let file = GgufFile::open(&path).unwrap();
+        assert_eq!((file.len(), file.maps().len(), file.path()), (2, 2, path.as_path()));
+        assert_eq!(file.tensor("a").unwrap().bytes(), [1; 8]);
+        assert_eq!(file.tensor("b").unwrap().bytes(), [2; 8]);
+        let keys: Vec<&str> = file.metadata().entries().iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(keys, ["general.architecture"], "what it says of parts is not the model's");
+    }
+}
+
+#[test]
+fn wrong_parts_are_refused_by_name() {
+    let problem = |path: &std::path::Path| match GgufFile::open(path) {
+        Err(crate::Error::Gguf { problem, .. }) => problem,
+        other => panic!("{other:?}"),
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let named = parts(dir.path(), ["m.gguf", "n.gguf"]);
+    assert_eq!(problem(&named[1]), GgufError::PartName { number: 2, count: 2 });
+    let [first, second] = parts(dir.path(), PARTS);
+    std::fs::copy(&first, &second).unwrap();
+    assert_eq!(problem(&first), GgufError::OtherPart { stated: "part 1 of 2".into() });
+    std::fs::remove_file(&second).unwrap();
+    assert_eq!(GgufFile::open(&first).unwrap_err().kind(), ErrorKind::Io);
 }

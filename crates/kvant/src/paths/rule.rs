@@ -8,6 +8,7 @@ use crate::job::{Job, SourceKind};
 use crate::text::shown;
 use kvant_checkpoint::engine::paths_beside;
 use kvant_container::Remedy;
+use kvant_container::gguf::parts_named;
 use kvant_container::onnx::{external_data_path, external_files};
 use kvant_container::positioned::file_id;
 use kvant_container::unfinished::checkpoint_beside;
@@ -182,6 +183,8 @@ impl Paths {
         }
         let weights = if is_graph(model) { external_files(model).unwrap_or_default() } else { Default::default() };
         weights.iter().for_each(|file| self.reads("weights of the source,", Some(file)));
+        let parts = if model.is_file() { parts_named(model) } else { Vec::new() };
+        parts.iter().for_each(|part| self.reads("a part of the source,", Some(part)));
         // Files of a model may be links to anywhere, as in the cache of a hub.
         let entries = fs::read_dir(model).into_iter().flatten().flatten();
         for link in entries.map(|entry| entry.path()).filter(|path| path.is_symlink()) {

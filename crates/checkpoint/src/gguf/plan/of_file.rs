@@ -62,7 +62,6 @@ impl<'a> GgufTensors<'a> {
     /// Where it is a part of a model, or states no architecture.
     pub fn new(checkpoint: &'a Checkpoint, file: &'a GgufFile) -> Result<GgufTensors<'a>, GgufPlanError> {
         let stated = Stated::of(file)?;
-        stated.refuse_parts()?;
         Ok(GgufTensors { checkpoint, file, stated })
     }
 

@@ -70,7 +70,7 @@ fn damaged_global_scale_is_refused() {
     let (offset, start) = {
         let made = GgufFile::open(&file).unwrap();
         let tensor = made.tensor("blk.0.ffn_up.scale").unwrap();
-        let start = tensor.bytes().as_ptr() as usize - made.map().as_ptr() as usize;
+        let start = tensor.bytes().as_ptr() as usize - made.maps()[0].as_ptr() as usize;
         (bytes.windows(name.len()).position(|window| window == name).unwrap(), start)
     };
     bytes[start..start + 4].copy_from_slice(&f32::NAN.to_le_bytes());

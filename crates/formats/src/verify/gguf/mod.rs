@@ -130,10 +130,9 @@ impl<'a> GgufView<'a> {
 
     /// Returns whether the file is a whole decoder of an architecture that is described; one without a name should be.
     fn is_known(&self) -> bool {
-        let is_part = self.value("split.count").and_then(Value::as_u64).is_some_and(|parts| parts > 1);
         let is_model = self.value("general.type").and_then(Value::as_str).is_none_or(|kind| kind == "model");
         let is_described = ARCHITECTURES.iter().any(|row| row.name == self.architecture);
-        is_model && !is_part && (is_described || self.architecture.is_empty())
+        is_model && (is_described || self.architecture.is_empty())
     }
 
     /// A value of the metadata.

@@ -88,7 +88,6 @@ pub(crate) fn architecture(
 ) -> Result<(&'static Family, &'static Architecture, &'static Restoration), ImportError> {
     let named = ARCHITECTURES.iter().filter(|row| row.name == stated.architecture);
     let read = named.filter_map(|row| Some((by_name(row.family)?, row, row.restoration?)));
-    stated.refuse_parts()?;
     let mut fitting = read.filter(|(.., restoration)| (restoration.is_of)(stated));
     fitting.next().ok_or_else(|| {
         let mut known: Vec<&str> =

@@ -25,20 +25,6 @@ impl<'a> Stated<'a> {
         }
     }
 
-    /// Refuses files that hold a part of a model.
-    ///
-    /// # Errors
-    /// *Unsupported*.
-    pub fn refuse_parts(&self) -> Result<(), ImportError> {
-        match self.metadata().get("split.count").and_then(Value::as_u64).is_some_and(|parts| parts > 1) {
-            true => {
-                let hint = "join the parts with llama-gguf-split --merge";
-                Err(ImportError::unsupported("split.count", "the file is one of several parts", hint))
-            }
-            false => Ok(()),
-        }
-    }
-
     /// All metadata.
     pub fn metadata(&self) -> &'a Metadata {
         self.file.metadata()

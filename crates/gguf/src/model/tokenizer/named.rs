@@ -40,18 +40,19 @@ pub fn rename(metadata: &mut Metadata) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_container::gguf::Array;
 
     #[test]
     fn models_without_the_tokens_of_phi_3_are_not_called_so() {
         let renamed = |name: &str, tokens: &[&str]| {
             let mut metadata = Metadata::default();
             metadata.set(NAME, name);
-            let tokens: Vec<String> = tokens.iter().map(|token| (*token).to_owned()).collect();
-            metadata.set("tokenizer.ggml.tokens", tokens);
+            let tokens = tokens.iter().map(|token| (*token).into()).collect();
+            metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
             let note = rename(&mut metadata);
-            let name = metadata.get(NAME).and_then(Value::as_str).unwrap().to_owned();
-            assert_eq!(note.is_some(), wanted_by_name(&name).is_empty() && note.is_some(), "{name}");
-            name
+            let made = metadata.get(NAME).and_then(Value::as_str).unwrap().to_owned();
+            assert_eq!(note.is_some(), made != name, "{name}");
+            made
         };
         assert_eq!(renamed("phi3", &["a"]), "phi_3");
         assert_eq!(renamed("My-Phi-3-copy-of-PHI3", &["a"]), "My-Phi_3-copy-of-PHI_3");

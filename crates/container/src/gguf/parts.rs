@@ -1,0 +1,92 @@
+//! Models in several files, as llama.cpp splits them: `NAME-00001-of-00003.gguf` and so on. Each is a GGUF file with a share of the
+//! tensors; the first has the model's metadata.
+
+use std::path::{Path, PathBuf};
+
+use super::{Metadata, Value};
+use crate::error::GgufError;
+
+/// The number of the part, counted from 0 (`u16`).
+const NUMBER: &str = "split.no";
+
+/// The number of parts (`u16`).
+const COUNT: &str = "split.count";
+
+/// The number of tensors of all parts (`i32`).
+const TENSORS: &str = "split.tensors.count";
+
+/// The most parts: names have five digits.
+const MOST: u64 = 99_999;
+
+/// What a file says of the parts that it is one of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PartOf {
+    /// Counted from 0.
+    number: u64,
+    pub count: u64,
+    /// The tensors of all parts together, where that is stated.
+    pub tensors: Option<u64>,
+}
+
+impl PartOf {
+    /// That of some metadata; `None` for whole models.
+    pub fn of(metadata: &Metadata) -> Option<PartOf> {
+        let number = |key| metadata.get(key).and_then(Value::as_u64);
+        let count = number(COUNT).filter(|&count| count > 1)?;
+        Some(PartOf { number: number(NUMBER).unwrap_or(0), count, tensors: number(TENSORS) })
+    }
+
+    /// Removes what is said of parts.
+    pub fn forget(metadata: &mut Metadata) {
+        [NUMBER, COUNT, TENSORS].iter().for_each(|key| metadata.remove(key));
+    }
+
+    /// The paths of all parts, by that of one.
+    pub fn paths(self, path: &Path) -> Result<Vec<PathBuf>, GgufError> {
+        let misnamed = || GgufError::PartName { number: self.number.saturating_add(1), count: self.count };
+        let named = PartName::of(path).filter(|name| name.number == self.number + 1 && name.count == self.count);
+        named.map(|name| name.all(path)).ok_or_else(misnamed)
+    }
+
+    /// Checks that the part at a place is that part.
+    pub fn check(self, place: usize, found: Option<PartOf>) -> Result<(), GgufError> {
+        let is_right = found.is_some_and(|found| found.number == place as u64 && found.count == self.count);
+        let stated = || found.map_or("a whole model".to_owned(), |f| format!("part {} of {}", f.number + 1, f.count));
+        if is_right { Ok(()) } else { Err(GgufError::OtherPart { stated: stated() }) }
+    }
+}
+
+/// The name of a part: `PREFIX-00001-of-00003.gguf`.
+struct PartName<'p> {
+    prefix: &'p str,
+    /// Counted from 1.
+    number: u64,
+    count: u64,
+}
+
+impl<'p> PartName<'p> {
+    fn of(path: &'p Path) -> Option<PartName<'p>> {
+        let name = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
+        let (rest, count) = name.rsplit_once("-of-")?;
+        let (prefix, number) = rest.rsplit_once('-')?;
+        let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let parse = |text: &str| digits(text).then(|| text.parse().ok()).flatten();
+        let (number, count): (u64, u64) = (parse(number)?, parse(count)?);
+        (number >= 1 && number <= count && count <= MOST).then_some(PartName { prefix, number, count })
+    }
+
+    fn all(&self, path: &Path) -> Vec<PathBuf> {
+        let name = |number: u64| format!("{}-{number:05}-of-{:05}.gguf", self.prefix, self.count);
+        (1..=self.count).map(|number| path.with_file_name(name(number))).collect()
+    }
+}
+
+/// The paths of the model that a file is a part of by its name, that file among them; none for other names.
+///
+/// ```
+/// let paths = kvant_container::gguf::parts_named(std::path::Path::new("a/m-00002-of-00002.gguf"));
+/// assert_eq!(paths[0], std::path::Path::new("a/m-00001-of-00002.gguf"));
+/// ```
+pub fn parts_named(path: &Path) -> Vec<PathBuf> {
+    PartName::of(path).map(|name| name.all(path)).unwrap_or_default()
+}
