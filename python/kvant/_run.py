@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from kvant import _data, _kvant, _reports
-from kvant._errors import error_of
+from kvant._errors import error_of, usage_error
 from kvant._events import Listener
 
 __version__: str = _kvant.__version__
@@ -94,6 +94,12 @@ def _texts(parameter: Mapping[str, Any], value: Any) -> Iterable[str]:
         if isinstance(value, Mapping) or not isinstance(value, Iterable):
             raise TypeError(f"{keyword} must be a string or a list of strings, not {type(value).__name__}")
         return [_text(keyword, kind, element) for element in value]
+    if keyword in ("data", "eval") and isinstance(value, list | tuple):
+        if len(value) > 1:
+            raise usage_error(
+                f"{keyword} are {len(value)} files", "give one: join them, or give the texts of all of them"
+            )
+        value = value[0]
     return [_text(keyword, kind, value)]
 
 

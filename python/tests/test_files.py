@@ -82,6 +82,11 @@ def test_evaluate_compares_with_the_reference(llama: Path, texts: list[str], tmp
     report = kvant.evaluate(tmp_path / "out", text, reference=llama, seq_len=64, progress=False)
     assert report.perplexity > 1 and report.kl_mean > 0
     assert len(report.to_pandas()) == 4
+    for files in ([text], [str(text)]):
+        listed = kvant.evaluate(tmp_path / "out", files, reference=llama, seq_len=64, progress=False)
+        assert listed.perplexity == report.perplexity
+    with pytest.raises(kvant.UsageError, match="data are 2 files"):
+        kvant.evaluate(tmp_path / "out", [text, text], reference=llama, seq_len=64, progress=False)
     in_memory = kvant.evaluate(tmp_path / "out", texts, reference=llama, seq_len=64, progress=False)
     assert in_memory.perplexity == report.perplexity
 

@@ -70,6 +70,7 @@ class Graph:
         self.op_types = {node.op_type for node in self.nodes}
         self.names = {node.name for node in self.nodes}
         self.inputs = list(model.graph.input)
+        self.needed = {value.name for value in self.inputs} - {tensor.name for tensor in model.graph.initializer}
         floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
         self.constants = {tensor.name for tensor in model.graph.initializer}
         self.float_constants = {tensor.name for tensor in model.graph.initializer if tensor.data_type in floats}
@@ -141,11 +142,15 @@ def dynamic_overrides(
     return made
 
 
-def batches(reader: Any) -> list[dict[str, numpy.ndarray]]:
+def batches(reader: Any, graph: Graph | None = None) -> list[dict[str, numpy.ndarray]]:
     """Everything that a reader of calibration data gives.
 
+    Args:
+        reader: The reader.
+        graph: The graph that the data are for.
+
     Raises:
-        UsageError: It gives nothing, or batches with different inputs.
+        UsageError: It gives nothing, or batches with different inputs, or with other inputs than the graph has.
     """
     if not callable(getattr(reader, "get_next", None)):
         raise usage_error(f"a {type(reader).__name__} is no CalibrationDataReader", "give an object with get_next()")
@@ -156,7 +161,21 @@ def batches(reader: Any) -> list[dict[str, numpy.ndarray]]:
         raise usage_error("the calibration_data_reader gives no data", "rewind it, or give one that has data")
     if any(set(batch) != set(found[0]) for batch in found):
         raise usage_error("the batches of the calibration_data_reader have different inputs", "give all inputs in each")
+    if graph is not None:
+        _check_inputs(set(found[0]), graph)
     return found
+
+
+def _check_inputs(given: set[str], graph: Graph) -> None:
+    """Refuses names that are not those of a graph's inputs."""
+    known = {value.name for value in graph.inputs}
+    problems = [f"has no input {name!r}" for name in sorted(given - known)]
+    problems += [f"needs the input {name!r}, which is missing" for name in sorted(graph.needed - given)]
+    if problems:
+        raise usage_error(
+            f"the calibration_data_reader does not fit: the graph {', and '.join(problems)}",
+            f"give arrays by the inputs of the graph: {', '.join(sorted(graph.needed))}",
+        )
 
 
 def samples(found: Sequence[Mapping[str, numpy.ndarray]]) -> dict[str, numpy.ndarray]:

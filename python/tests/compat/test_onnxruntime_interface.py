@@ -347,6 +347,14 @@ def test_other_requests_that_are_refused(tmp_path: Path) -> None:
         quantization.quantize_static(nets.products(), tmp_path / "q.onnx")
     with pytest.raises(kvant.UsageError, match="no data"):
         quantization.quantize_static(nets.products(), tmp_path / "q.onnx", Reader(nets.products(), count=0))
+    for batch, problem in (
+        ({"y": numpy.zeros((1, 3), "float32")}, "has no input 'y', and needs the input 'x'"),
+        ({"x": numpy.zeros((1, 3), "float32"), "mask": numpy.zeros(1)}, "has no input 'mask'"),
+    ):
+        reader = type("Wrong", (), {"rest": iter([batch]), "get_next": lambda self: next(self.rest, None)})()
+        with pytest.raises(kvant.UsageError, match=problem) as caught:
+            quantization.quantize_static(nets.products(), tmp_path / "q.onnx", reader)
+        assert "inputs of the graph: x" in caught.value.remedy
     with pytest.raises(kvant.UnsupportedError, match="MatMulConstBOnly"):
         quantization.quantize_dynamic(nets.products(), tmp_path / "q.onnx", extra_options={"MatMulConstBOnly": False})
 

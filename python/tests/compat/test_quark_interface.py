@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,130 @@ def test_what_is_not_done_is_refused_with_the_reason() -> None:
         LLMTemplate.get("llama").get_config("fp8", kv_cache_scheme="fp8")
     with pytest.raises(kvant.UnsupportedError, match="GGUF"):
         export_gguf(model, "out")
+
+
+class Block(nn.Module):
+    """A norm before two layers, and a third one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.gate = nn.LayerNorm(32), nn.Linear(32, 64), nn.Linear(32, 64)
+        self.down = nn.Linear(64, 32)
+        with torch.no_grad():
+            self.norm.weight.copy_(torch.logspace(-1, 1, 32))
+
+    def forward(self, x: Any) -> Any:
+        y = self.norm(x)
+        return x + self.down(torch.sigmoid(self.gate(y)) * self.up(y))
+
+
+class Decoder(nn.Module):
+    """Two blocks and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.ModuleList([Block(), Block()]), nn.Linear(32, 8)
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+PAIRS = [{"prev_op": "norm", "layers": ["up", "gate"], "inp": "up", "module2inspect": ""}]
+INSIDE = {"inside_layer_modules": ["up", "gate"], "model_decoder_layers": "layers"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "algorithm", "smoothing", "others"),
+    [
+        ([("AWQConfig", {})], "awq", None, None),
+        ([("SmoothQuantConfig", {})], "smoothquant:alpha=1:clamp-min=0.001", None, None),
+        ([("SmoothQuantConfig", {"alpha": 0.7})], "smoothquant:alpha=0.7:clamp-min=0.001", None, None),
+        ([("AutoSmoothQuantConfig", {"compute_scale_loss": "MAE"})], "autosmoothquant:loss=mae", None, None),
+        ([("GPTAQConfig", {"damp_percent": 0.05})], "gptaq:damping=0.05:alpha=0.25", None, None),
+        ([("QronosConfig", {})], "qronos", None, None),
+        ([("GPTQConfig", {}), ("AWQConfig", {})], "awq,gptq", None, None),
+        ([("GPTQConfig", {"desc_act": False})], "gptq:order=stored", None, None),
+        ([("QronosConfig", INSIDE)], "qronos", None, {"layers.*.down": None, "head": None}),
+        (
+            [
+                ("SmoothQuantConfig", {"scaling_layers": PAIRS, "model_decoder_layers": "layers"}),
+                ("GPTQConfig", INSIDE),
+            ],
+            "smoothquant:alpha=1:clamp-min=0.001,gptq",
+            {f"layers.{block}.norm": [f"layers.{block}.up", f"layers.{block}.gate"] for block in range(2)},
+            {name: "smoothquant:alpha=1:clamp-min=0.001" for name in ("layers.*.down", "head")},
+        ),
+    ],
+)
+def test_algorithms_of_quark_are_those_of_kvant(entries: Any, algorithm: str, smoothing: Any, others: Any) -> None:
+    config, type = configs()
+    from kvant.compat.quark.torch import ModelQuantizer
+
+    torch.manual_seed(0)
+    model, data = Decoder().eval(), [torch.randn(40, 32) for _ in range(2)]
+    expected = copy.deepcopy(model)
+    scheme = "int4:g16"
+    weight = config.QTensorConfig(
+        dtype=type.Dtype.int4, qscheme=type.QSchemeType.per_group, ch_axis=-1, group_size=16, symmetric=True
+    )
+    algo_config = [getattr(config, name)(**options) for name, options in entries]
+    ModelQuantizer(config.QConfig(config.QLayerConfig(weight=weight), algo_config=algo_config)).quantize_model(
+        model, data
+    )
+    overrides = {pattern: kt.LayerRecipe(scheme, algorithm=other or "rtn") for pattern, other in (others or {}).items()}
+    kt.quantize_(expected, scheme, data, algorithm=algorithm, smoothing=smoothing, overrides=overrides)
+    for (name, ours), theirs in zip(model.named_parameters(), expected.parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+
+
+def test_templates_take_algorithms_by_name() -> None:
+    config, _ = configs()
+    from kvant.compat.quark.torch import LLMTemplate, ModelQuantizer
+
+    torch.manual_seed(0)
+    model, data = Decoder().eval(), [torch.randn(40, 32) for _ in range(2)]
+    expected = copy.deepcopy(model)
+    template = LLMTemplate.get("llama")
+    given = {"gptq": config.GPTQConfig(damp_percent=0.05, **INSIDE)}
+    chosen = template.get_config("int4:g16", algorithm=["awq", "gptq"], exclude_layers=["head"], algo_configs=given)
+    ModelQuantizer(chosen).quantize_model(model, data)
+    down = {"layers.*.down": kt.LayerRecipe("int4:g16", algorithm="awq")}
+    kt.quantize_(expected, "int4:g16", data, algorithm="awq,gptq:damping=0.05", exclude="head", overrides=down)
+    for (name, ours), theirs in zip(model.named_parameters(), expected.parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+    with pytest.raises(kvant.UnsupportedError, match="rotation"):
+        template.get_config("int4:g16", algorithm="rotation")
+
+
+def test_mistakes_in_algorithms_are_named() -> None:
+    config, type = configs()
+    from kvant.compat.quark.torch import ModelQuantizer
+
+    weight = config.QTensorConfig(dtype=type.Dtype.int8, symmetric=True)
+    other = [{"prev_op": "norm", "layers": ["up"]}]
+    for entries, error, text in (
+        ([config.GPTQConfig(), config.QronosConfig()], kvant.UnsupportedError, "gptq and qronos at once"),
+        ([config.GPTQConfig(inside_layer_modules=["up"])], kvant.UnsupportedError, "model_decoder_layers"),
+        (
+            [
+                config.AWQConfig(scaling_layers=PAIRS, model_decoder_layers="layers"),
+                config.SmoothQuantConfig(scaling_layers=other, model_decoder_layers="layers"),
+            ],
+            kvant.UnsupportedError,
+            "different scaling_layers",
+        ),
+        (config.AWQConfig(scaling_layers=PAIRS, model_decoder_layers="blocks"), kvant.UsageError, "'blocks'"),
+        (
+            config.GPTQConfig(inside_layer_modules=["upp"], model_decoder_layers="layers"),
+            kvant.UsageError,
+            "inside_layer_modules",
+        ),
+        ([object()], kvant.UnsupportedError, "does not run on models in place"),
+    ):
+        quantizer = ModelQuantizer(config.QConfig(config.QLayerConfig(weight=weight), algo_config=entries))
+        model = Decoder()
+        with pytest.raises(error, match=text):
+            quantizer.quantize_model(model, [torch.randn(4, 32)])
+        assert not list(kt.quantized_modules(model))

@@ -190,7 +190,7 @@ def quantize_static(
             overrides.update(dict.fromkeys(graph.operands(chosen.nodes), words))
         overrides.update(_given_overrides(options.get("TensorQuantOverrides") or {}))
         overrides = {escaped(name): words for name, words in overrides.items()}
-        found = batches(calibration_data_reader)
+        found = batches(calibration_data_reader, graph)
         if method is CalibrationMethod.Percentile:
             found = _as_one_batch(graph, path, found)
         _run(

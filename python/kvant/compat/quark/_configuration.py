@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import Any
 
 from kvant._errors import usage_error
@@ -179,6 +180,58 @@ class GPTQConfig:
 
 
 @dataclass
+class GPTAQConfig(GPTQConfig):
+    """GPTAQ."""
+
+    alpha: float = 0.25
+    name: str = "gptaq"
+
+
+@dataclass
+class QronosConfig:
+    """Qronos. `beta` changes how it is computed, and is ignored."""
+
+    inside_layer_modules: list[str] = field(default_factory=list)
+    model_decoder_layers: str = ""
+    name: str = "qronos"
+    block_size: int = 128
+    desc_act: bool = True
+    static_groups: bool = True
+    alpha: float = 1e-3
+    beta: float = 1e4
+
+
+@dataclass
+class SmoothQuantConfig:
+    """SmoothQuant."""
+
+    name: str = "smooth"
+    alpha: float = 1
+    scale_clamp_min: float = 1e-3
+    scaling_layers: list[dict[str, Any]] = field(default_factory=list)
+    model_decoder_layers: str = ""
+
+
+@dataclass
+class AutoSmoothQuantConfig:
+    """AutoSmoothQuant."""
+
+    name: str = "autosmoothquant"
+    scaling_layers: list[dict[str, Any]] | None = None
+    model_decoder_layers: str | None = None
+    compute_scale_loss: str | None = "MSE"
+
+
+@dataclass
+class AWQConfig:
+    """AWQ."""
+
+    name: str = "awq"
+    scaling_layers: list[dict[str, Any]] = field(default_factory=list)
+    model_decoder_layers: str = ""
+
+
+@dataclass
 class QConfig:
     """How a model is quantized (Config in older versions)."""
 
@@ -310,23 +363,115 @@ def _float_scale(given: QTensorConfig, what: str) -> str:
     raise unsupported(f"{what} with scales in {given.scale_format}", "use scale_format e8m0, e5m3 or float32")
 
 
-def algorithm_of(config: QConfig) -> str | None:
-    """The algorithm of a configuration.
+_ROUNDINGS = (GPTQConfig, QronosConfig)
+_TRANSFORMS = (SmoothQuantConfig, AutoSmoothQuantConfig, AWQConfig)
+# Algorithms by the names of templates.
+NAMED = {
+    "autosmoothquant": AutoSmoothQuantConfig,
+    "awq": AWQConfig,
+    "gptaq": GPTAQConfig,
+    "gptq": GPTQConfig,
+    "qronos": QronosConfig,
+    "smooth": SmoothQuantConfig,
+    "smoothquant": SmoothQuantConfig,
+}
+
+
+@dataclass(frozen=True)
+class ModelAlgorithms:
+    """The algorithms of a configuration, in Kvant's words.
+
+    Attributes:
+        transforms: The list of transforms.
+        rounding: The rounding; empty for rounding to nearest.
+        rounded: Patterns of the names in a block of the layers that it rounds; all layers if there are none.
+        blocks: The name of the list of blocks.
+        pairs: The smoothing pairs of each block: the names of layers by that of what they read; None to find them.
+    """
+
+    transforms: str = ""
+    rounding: str = ""
+    rounded: tuple[str, ...] = ()
+    blocks: str = ""
+    pairs: Mapping[str, tuple[str, ...]] | None = None
+
+    def of_layer(self, name: str) -> str | None:
+        """The algorithms of a layer."""
+        is_rounded = not self.rounded or self.names(name)
+        return ",".join(part for part in (self.transforms, self.rounding if is_rounded else "") if part) or None
+
+    def names(self, name: str) -> bool:
+        """Whether a layer is one of those in blocks that are rounded."""
+        inside = name.removeprefix(f"{self.blocks}.").partition(".")[2]
+        return name.startswith(f"{self.blocks}.") and any(fnmatchcase(inside, pattern) for pattern in self.rounded)
+
+    def smoothing(self, blocks: int) -> dict[str, list[str]] | None:
+        """The smoothing pairs of a model with so many blocks."""
+        if self.pairs is None or not self.transforms:
+            return None
+        return {
+            f"{self.blocks}.{block}.{source}": [f"{self.blocks}.{block}.{layer}" for layer in layers]
+            for block in range(blocks)
+            for source, layers in self.pairs.items()
+        }
+
+
+def algorithms_of(given: Any) -> ModelAlgorithms:
+    """The algorithms of `algo_config`: transforms come before the rounding, wherever they stand.
 
     Raises:
-        UnsupportedError: It does not run on models in place.
+        UnsupportedError: One of them does not run on models in place, or they have different blocks or pairs.
     """
-    given = config.algo_config or []
-    algorithms = given if isinstance(given, list) else [given]
-    if not algorithms:
-        return None
-    first = algorithms[0]
-    if len(algorithms) > 1 or not isinstance(first, GPTQConfig):
-        names = ", ".join(str(getattr(algorithm, "name", algorithm)) for algorithm in algorithms)
+    entries = given if isinstance(given, list) else [given] if given else []
+    for entry in entries:
+        if not isinstance(entry, (*_ROUNDINGS, *_TRANSFORMS)):
+            raise unsupported(
+                f"the algorithm {getattr(entry, 'name', entry)} does not run on models in place",
+                f"use one of {', '.join(kind.__name__ for kind in dict.fromkeys(NAMED.values()))}",
+            )
+    transforms = [entry for entry in entries if isinstance(entry, _TRANSFORMS)]
+    roundings = [entry for entry in entries if isinstance(entry, _ROUNDINGS)]
+    if len(roundings) > 1:
+        raise unsupported(f"{' and '.join(entry.name for entry in roundings)} at once", "use one of them")
+    tables = [_pairs(entry) for entry in transforms if entry.scaling_layers]
+    if any(table != tables[0] for table in tables):
+        raise unsupported("different scaling_layers of several algorithms", "give all of them the same")
+    rounded = tuple(name for entry in roundings for name in entry.inside_layer_modules)
+    needs_blocks = [
+        entry for entry in entries if getattr(entry, "scaling_layers", ()) or entry in roundings and rounded
+    ]
+    blocks = {entry.model_decoder_layers or "" for entry in needs_blocks}
+    if len(blocks) > 1 or "" in blocks:
         raise unsupported(
-            f"the algorithm {names} does not run on models in place",
-            "use GPTQConfig, or quantize the checkpoint with kvant.quantize, which has them all",
+            "layers of blocks that model_decoder_layers does not name alike in all algorithms",
+            "give it the name of the list of blocks, or leave scaling_layers and inside_layer_modules out",
         )
-    order = "activation" if first.desc_act else "stored"
-    groups = "static" if first.static_groups else "dynamic"
-    return f"gptq:damping={first.damp_percent}:order={order}:groups={groups}:block={first.block_size}"
+    return ModelAlgorithms(
+        ",".join(map(_transform, transforms)),
+        "".join(map(_rounding, roundings)),
+        rounded,
+        next(iter(blocks), ""),
+        tables[0] if tables else None,
+    )
+
+
+def _pairs(entry: Any) -> dict[str, tuple[str, ...]]:
+    return {pair["prev_op"]: tuple(pair["layers"]) for pair in entry.scaling_layers}
+
+
+def _transform(entry: Any) -> str:
+    if isinstance(entry, SmoothQuantConfig):
+        return f"smoothquant:alpha={entry.alpha}:clamp-min={entry.scale_clamp_min}"
+    if isinstance(entry, AutoSmoothQuantConfig):
+        return f"autosmoothquant:loss={(entry.compute_scale_loss or 'MSE').lower()}"
+    return "awq"
+
+
+def _rounding(entry: Any) -> str:
+    order = "activation" if entry.desc_act else "stored"
+    groups = "static" if entry.static_groups else "dynamic"
+    shared = f"order={order}:groups={groups}:block={entry.block_size}"
+    if isinstance(entry, QronosConfig):
+        return f"qronos:damping={entry.alpha}:{shared}"
+    alpha = f":alpha={entry.alpha}" if isinstance(entry, GPTAQConfig) else ""
+    return f"{entry.name}:damping={entry.damp_percent}{alpha}:{shared}"

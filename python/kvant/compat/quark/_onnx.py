@@ -235,7 +235,7 @@ class ModelQuantizer:
                 reader = calibration_data_reader
                 if reader is None:
                     reader = _default_reader(path, calibration_data_path, request.options)
-                found = batches(reader)[: request.options.get("CalibDataSize") or None]
+                found = batches(reader, graph)[: request.options.get("CalibDataSize") or None]
                 _check_tuning(request.algorithms, len(found))
                 if "nhwc-inputs" in keywords["enable_pass"]:
                     found = [{name: _channels_last(array) for name, array in batch.items()} for batch in found]

@@ -13,12 +13,15 @@ import torch
 from torch import nn
 
 import kvant.torch as kt
+from kvant._errors import usage_error
 from kvant.compat._shared import escaped, unsupported
 from kvant.compat.quark._configuration import (
+    NAMED,
+    ModelAlgorithms,
     QConfig,
     QLayerConfig,
     QuantizationMode,
-    algorithm_of,
+    algorithms_of,
     scheme_of,
 )
 from kvant.torch._modules import layer_type, quantized_class
@@ -30,6 +33,7 @@ class TemplateConfig:
 
     scheme: str
     exclude: list[str]
+    algorithms: ModelAlgorithms
 
 
 class LLMTemplate:
@@ -44,18 +48,28 @@ class LLMTemplate:
         return LLMTemplate(model_type)
 
     def get_config(
-        self, scheme: str, algorithm: Any = None, exclude_layers: list[str] | None = None, **more: Any
+        self,
+        scheme: str,
+        algorithm: str | list[str] | None = None,
+        exclude_layers: list[str] | None = None,
+        algo_configs: dict[str, Any] | None = None,
+        **more: Any,
     ) -> TemplateConfig:
-        """The configuration of a named scheme.
+        """The configuration of a named scheme, with algorithms by name whose settings `algo_configs` may have.
 
         Raises:
-            UnsupportedError: An option that models in place do not have.
+            UnsupportedError: An algorithm or an option that models in place do not have.
         """
         given = sorted(name for name, value in more.items() if value)
-        if algorithm or given:
-            names = ", ".join((["algorithm"] if algorithm else []) + given)
-            raise unsupported(f"{names} of a template", "quantize the checkpoint with kvant.quantize, which has them")
-        return TemplateConfig(scheme, ["lm_head"] if exclude_layers is None else exclude_layers)
+        if given:
+            raise unsupported(
+                f"{', '.join(given)} of a template", "quantize the checkpoint with kvant.quantize, which has them"
+            )
+        names = [algorithm] if isinstance(algorithm, str) else algorithm or []
+        chosen = {name.lower(): config for name, config in (algo_configs or {}).items()}
+        entries = [chosen.get(name.lower()) or _named(name) for name in names]
+        exclude = ["lm_head"] if exclude_layers is None else exclude_layers
+        return TemplateConfig(scheme, exclude, algorithms_of(entries))
 
 
 class ModelQuantizer:
@@ -70,29 +84,43 @@ class ModelQuantizer:
         Raises:
             UnsupportedError: Kvant does not do what the configuration asks for.
         """
+        layers = {name: module for name, module in model.named_modules() if quantized_class(module) is not None}
         if isinstance(self.config, TemplateConfig):
-            names = [name for name, module in model.named_modules() if quantized_class(module) is not None]
-            exclude = [pattern for pattern in self.config.exclude if any(_is(pattern, name) for name in names)]
-            return kt.quantize_(model, self.config.scheme, dataloader, exclude=exclude, channels_last=False)
+            return self._quantize_by_template(self.config, model, dataloader, layers)
         config = self.config
         if config.quant_mode is not QuantizationMode.eager_mode:
             raise unsupported("the mode fx_graph_mode", "use eager_mode, or kvant.torch.pt2e with torchao")
         if config.kv_cache_quant_config or config.softmax_quant_spec:
             raise unsupported("quantized attention of models in place", "quantize the checkpoint with kvant.quantize")
+        algorithms = algorithms_of(config.algo_config)
         schemes: dict[str, str | None] = {}
-        for name, module in model.named_modules():
-            if quantized_class(module) is not None:
-                layer = _resolved(config, name, module)
-                schemes[name] = None if layer is None else scheme_of(layer, layer_type(module))
-        overrides: dict[str, Any] = {escaped(name): scheme for name, scheme in schemes.items()}
-        algorithm = algorithm_of(config)
+        for name, module in layers.items():
+            layer = _resolved(config, name, module)
+            schemes[name] = None if layer is None else scheme_of(layer, layer_type(module))
+        _check_algorithms(model, layers, algorithms)
         return kt.quantize_(
             model,
             None,
             dataloader,
-            overrides=overrides,
-            algorithm=algorithm,
+            overrides={escaped(name): _recipe(scheme, algorithms, name) for name, scheme in schemes.items()},
+            smoothing=_smoothing(model, algorithms),
             keep_head=False,
+            channels_last=False,
+        )
+
+    @staticmethod
+    def _quantize_by_template(
+        config: TemplateConfig, model: nn.Module, dataloader: Iterable[Any] | None, layers: Iterable[str]
+    ) -> nn.Module:
+        _check_algorithms(model, layers, config.algorithms)
+        inside = [name for name in layers if config.algorithms.names(name)]
+        return kt.quantize_(
+            model,
+            _recipe(config.scheme, config.algorithms, ""),
+            dataloader,
+            exclude=[pattern for pattern in config.exclude if any(_is(pattern, name) for name in layers)],
+            overrides={escaped(name): _recipe(config.scheme, config.algorithms, name) for name in inside},
+            smoothing=_smoothing(model, config.algorithms),
             channels_last=False,
         )
 
@@ -100,6 +128,34 @@ class ModelQuantizer:
     def freeze(model: nn.Module, quantize: bool = True) -> nn.Module:
         """Rounds weights for good, and returns the model."""
         return kt.freeze(model) if quantize else model
+
+
+def _named(algorithm: str) -> Any:
+    """The configuration of an algorithm by its name."""
+    if algorithm.lower() not in NAMED:
+        raise unsupported(
+            f"the algorithm {algorithm} does not run on models in place", f"use one of {', '.join(NAMED)}"
+        )
+    return NAMED[algorithm.lower()]()
+
+
+def _recipe(scheme: str | None, algorithms: ModelAlgorithms, name: str) -> kt.LayerRecipe | None:
+    return None if scheme is None else kt.LayerRecipe(scheme, algorithm=algorithms.of_layer(name))
+
+
+def _smoothing(model: nn.Module, algorithms: ModelAlgorithms) -> dict[str, list[str]] | None:
+    """The smoothing pairs of all blocks; None to find them."""
+    blocks = model.get_submodule(algorithms.blocks) if algorithms.blocks else None
+    return algorithms.smoothing(0 if blocks is None else sum(1 for _ in blocks.children()))
+
+
+def _check_algorithms(model: nn.Module, layers: Iterable[str], algorithms: ModelAlgorithms) -> None:
+    """Refuses names of blocks and layers that the model does not have."""
+    blocks = algorithms.blocks
+    if blocks and not isinstance(dict(model.named_modules()).get(blocks), nn.ModuleList | nn.Sequential):
+        raise usage_error(f"model_decoder_layers names {blocks!r}, which is no list of the model", "check its spelling")
+    if algorithms.rounded and not any(algorithms.names(name) for name in layers):
+        raise usage_error("inside_layer_modules names no layer of the blocks", "check the spelling of its entries")
 
 
 def _is(pattern: str, name: str) -> bool:

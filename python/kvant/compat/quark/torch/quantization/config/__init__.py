@@ -1,11 +1,15 @@
 """quark.torch.quantization.config."""
 
 from kvant.compat.quark._configuration import (
+    AutoSmoothQuantConfig,
+    AWQConfig,
     Config,
     Dtype,
+    GPTAQConfig,
     GPTQConfig,
     QConfig,
     QLayerConfig,
+    QronosConfig,
     QSchemeType,
     QTensorConfig,
     QuantizationConfig,
@@ -13,10 +17,16 @@ from kvant.compat.quark._configuration import (
     QuantizationSpec,
     RoundType,
     ScaleType,
+    SmoothQuantConfig,
     ZeroPointType,
 )
 
 __all__ = [
+    "SmoothQuantConfig",
+    "QronosConfig",
+    "GPTAQConfig",
+    "AutoSmoothQuantConfig",
+    "AWQConfig",
     "Config",
     "Dtype",
     "GPTQConfig",
