@@ -227,3 +227,39 @@ def test_embeddings_that_need_more_than_gradients_are_not_trained(kind: Any, opt
     with pytest.raises(kvant.UnsupportedError, match=f"layer 0: an embedding with {next(iter(options))}"):
         kt.quantize_(model, layer_types={kind: "int8:channel"}, trainable=True, steps="fixed")
     kt.quantize_(model, layer_types={kind: "int8:channel"})
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+@pytest.mark.parametrize("is_adapted_first", [False, True])
+def test_adapters_of_peft_are_trained_on_quantized_layers(
+    tmp_path: Path, trainable: bool, is_adapted_first: bool
+) -> None:
+    transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    original = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=96, **sizes)).eval()
+    model, ids = copy.deepcopy(original), torch.randint(0, 96, (4, 20))
+    targets = ["q_proj", "up_proj"]
+    config = peft.LoraConfig(r=4, target_modules=targets, modules_to_save=["down_proj"], task_type="CAUSAL_LM")
+    if is_adapted_first:
+        model = peft.get_peft_model(model, config)
+        # Trained copies and their originals are layers of their own.
+        kt.quantize_(model, "int4:g32", exclude="*lora_*", trainable=trainable)
+    else:
+        kt.quantize_(model, "int4:g32", trainable=trainable)
+        model = peft.get_peft_model(model, config)
+    losses = []
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-3)
+    for _ in range(12):
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0] - 0.3
+    merged = model.merge_and_unload().eval()
+    assert len(list(kt.quantized_modules(merged))) == 14
+    with torch.no_grad():
+        expected = merged(ids).logits
+        assert torch.equal(kt.freeze(merged)(ids).logits, expected)
+        assert torch.equal(kt.load(original, kt.export(merged, tmp_path / "out"))(ids).logits, expected)
