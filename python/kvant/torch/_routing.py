@@ -45,6 +45,8 @@ class RowTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         # Every operator that makes a tensor at an address replaces what is known of the one before it.
         self._rows: dict[_Place, Rows] = {}
+        # Tensors that no values of the run went into, such as zeros.
+        self._constants: set[_Place] = set()
 
     def of(self, tensor: Tensor) -> Rows:
         """How the rows of a tensor were chosen."""
@@ -56,7 +58,9 @@ class RowTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Runs an operator, and notes the rows of its results."""
         kwargs = kwargs or {}
-        given = [self.of(tensor) for tensor in _tensors((args, kwargs))]
+        tensors = _tensors((args, kwargs))
+        given = [self.of(tensor) for tensor in tensors]
+        is_constant = all(self._is_constant(tensor) for tensor in tensors)
         # Before the operator, which may change its arguments in place.
         chosen = self._chosen(func, args, kwargs, given)
         made = func(*args, **kwargs)
@@ -69,13 +73,24 @@ class RowTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._rows[place] = rows
             else:
                 self._rows.pop(place, None)
+            if is_constant:
+                self._constants.add(place)
+            else:
+                self._constants.discard(place)
         return made
+
+    def _is_constant(self, tensor: Tensor) -> bool:
+        return isinstance(tensor, nn.Parameter) or _place(tensor) in self._constants
 
     def _chosen(self, func: Any, args: Any, kwargs: Any, given: list[Rows]) -> list[Rows]:
         """The rows of the results of operators that choose rows, or put them back; none for other operators."""
         name = func.overloadpacket.__name__
+        if name == "copy_":
+            return [given[0]]
         if name in _WRITES:
-            return [self.of(args[0])]
+            return [self._written(name, args, given)]
+        if name in _SUMS and self._adds_to_all_rows(args):
+            return [ALL]
         if name in ("index", "index_select"):
             return [self._indexed(args)]
         if name == "masked_select":
@@ -101,10 +116,34 @@ class RowTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         first = indices[0]
         if first is None:
             return Rows(path)
-        tokens = first.flatten().nonzero().flatten() if first.dtype in (torch.bool, torch.uint8) else first
-        if tokens.dim() != 1:
-            return Rows(path)
-        return _of(before, tokens, path)
+        tokens = _places(first)
+        return Rows(path) if tokens is None else _of(before, tokens, path)
+
+    def _written(self, name: str, args: Any, given: list[Rows]) -> Rows:
+        """The rows of a tensor after rows were written into it: the same ones if each was put where its token is."""
+        into, by_dimension = self.of(args[0]), isinstance(args[1], int)
+        axis, indices = (args[1], [args[2]]) if by_dimension else (0, list(args[1]) if _is_list(args[1]) else [args[1]])
+        source = next((value for value in reversed(args) if isinstance(value, Tensor)), args[0])
+        chosen = self.of(source)
+        places = None if len(indices) != 1 or indices[0] is None else _places(indices[0])
+        is_put_back = (
+            axis == 0
+            and places is not None
+            and chosen.tokens is not None
+            and chosen.origin == into.path
+            and torch.equal(places.cpu(), chosen.tokens)
+        )
+        if is_put_back or not any(rows.path for rows in given):
+            return into
+        return Rows(hash((name, into.path, chosen.path, *(_digest(index) for index in indices))))
+
+    def _adds_to_all_rows(self, args: Any) -> bool:
+        """Whether a sum adds something to a tensor none of whose rows were chosen: a residual, so that rows of both are
+        those of the same tokens."""
+        terms = [value for value in args[:2] if isinstance(value, Tensor)]
+        if len(terms) < 2 or terms[0].shape != terms[1].shape or terms[0].dim() < 2:
+            return False
+        return any(not self.of(term).path and not self._is_constant(term) for term in terms)
 
     def _parts(self, name: str, args: Any, kwargs: Any) -> list[Rows]:
         """Rows of parts along an axis."""
@@ -160,6 +199,17 @@ class RowTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return rows if keeps and len(rows.tokens) in lengths else Rows(rows.path)
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _places(index: Tensor) -> Tensor | None:
+    """The numbers of rows that an index or a mask names; None if it has several axes of numbers."""
+    if index.dtype in (torch.bool, torch.uint8):
+        return index.flatten().nonzero().flatten()
+    return index if index.dim() == 1 else None
+
+
 def _of(before: Rows, places: Tensor, path: int) -> Rows:
     """Rows at places of a tensor."""
     if before.tokens is not None:
@@ -202,10 +252,9 @@ def _digest(*values: Any) -> int:
     return hash(tuple(parts))
 
 
-# Operators that write rows into a tensor, whose rows stay what they were.
+# Operators that write rows, or values, into a tensor.
 _WRITES = frozenset(
     {
-        "copy_",
         "index_add",
         "index_add_",
         "index_copy",
@@ -223,6 +272,8 @@ _WRITES = frozenset(
         "scatter_reduce_",
     }
 )
+# Operators that may add a residual.
+_SUMS = frozenset({"add", "add_"})
 # Operators whose results say which values are greatest, or not zero.
 _ORDERS = frozenset({"argsort", "nonzero", "nonzero_static", "sort", "topk", "unique_consecutive", "_unique2"})
 # Operators that keep rows, besides those that work on each value on its own.
@@ -244,5 +295,6 @@ _KEEPS = frozenset(
         "squeeze",
         "unsqueeze",
         "view",
+        "zeros_like",
     }
 )

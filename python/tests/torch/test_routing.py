@@ -86,6 +86,26 @@ def by_split(model: Mixture, x: Tensor, chosen: Tensor) -> Tensor:
     return torch.zeros_like(x).index_copy_(0, order, joined)
 
 
+def by_buffer(model: Mixture, x: Tensor, chosen: Tensor) -> Tensor:
+    """Rows are written into buffers of the experts, in the order of tokens, after an empty one."""
+    made = torch.zeros_like(x)
+    for number in range(2):
+        tokens = (chosen.view(-1) == number).nonzero().flatten()
+        buffer = torch.zeros(len(x), WIDTH)
+        buffer[torch.arange(len(tokens))] = x[tokens]
+        made[tokens] = model.expert(number, buffer[: len(tokens)])
+    return made
+
+
+def by_product(model: Mixture, x: Tensor, chosen: Tensor) -> Tensor:
+    """Rows are chosen by a product with a matrix of zeros and ones."""
+    made = torch.zeros_like(x)
+    for number in range(2):
+        one_hot = nn.functional.one_hot((chosen.view(-1) == number).nonzero().flatten(), len(x)).float()
+        made = made + one_hot.T @ model.expert(number, one_hot @ x)
+    return made
+
+
 def batches() -> list[Tensor]:
     torch.manual_seed(0)
     halves = [torch.randn(24, WIDTH) for _ in range(3)]
@@ -122,6 +142,44 @@ def test_rows_of_experts_are_paired_by_token(send: Send, algorithm: str) -> None
         for number in range(2):
             found = model.ups[number].weight
             assert torch.allclose(found, expected_codes(model, before, algorithm, number, "ups"), atol=1e-6)
+
+
+@pytest.mark.parametrize("send", [by_buffer, by_product])
+def test_rows_of_experts_are_never_paired_by_place(send: Send) -> None:
+    torch.manual_seed(1)
+    model = Mixture(send).eval()
+    plain = copy.deepcopy(model)
+    given: Any = {"overrides": {"first": "int2:channel"}}
+    with pytest.warns(kvant.KvantWarning, match=r"layer ups\.1 is rounded as GPTQ"):
+        kt.quantize_(model, "int3:g16", batches(), algorithm="gptaq", **given)
+    kt.quantize_(plain, "int3:g16", batches(), algorithm="gptq", **given)
+    assert torch.equal(model.ups[1].weight, plain.ups[1].weight)
+
+
+class Residual(nn.Module):
+    """Blocks with experts in one tensor whose inputs differ, so that they are no chain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.experts = nn.Parameter(torch.randn(2, WIDTH, WIDTH) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+            chosen = torch.stack([x[:, 0], -x[:, 0]], dim=-1).topk(1, dim=-1).indices.view(-1)
+            order = chosen.argsort(stable=True)
+            made = torch.einsum("ti,tio->to", x[order], self.experts[chosen[order]])
+            x = x + made[order.argsort()].view(len(x), 1, WIDTH).sum(dim=1)
+        return x
+
+
+def test_what_is_added_to_all_tokens_has_their_rows() -> None:
+    torch.manual_seed(1)
+    model = Residual().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kt.quantize_(model, "int2:channel", batches(), algorithm="gptaq", exclude=["layers.2", "experts"])
 
 
 def mixing(model: Mixture, x: Tensor, chosen: Tensor) -> Tensor:
