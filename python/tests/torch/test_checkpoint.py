@@ -241,3 +241,15 @@ def test_codes_of_groups_do_not_have_the_shape_of_convolutions(tmp_path: Path) -
 def test_layers_alone_have_no_name_in_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(kvant.UsageError, match="layer itself"):
         kt.export(kt.quantize_(nn.Linear(8, 8), "int8:channel"), tmp_path / "out")
+
+
+def test_exported_convolutions_are_verified(network: Network, tmp_path: Path) -> None:
+    kt.quantize_(network, "int8:channel", layer_types=EMBEDDING)
+    output = kt.export(network, tmp_path / "out")
+    report = kvant.verify(output)
+    assert report and report.to_dict()["quantized_layers"] == 7
+    tensors = load_file(output / "model.safetensors")
+    tensors["up.weight_scale"] = tensors["up.weight_scale"][:-1].clone()
+    save_file(tensors, output / "model.safetensors")
+    report = kvant.verify(output)
+    assert not report and "up.weight_scale" in str(report)

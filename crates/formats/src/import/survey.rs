@@ -12,7 +12,7 @@ use kvant_container::{Checkpoint, TensorView};
 use kvant_model::network::TensorMeta;
 use kvant_numeric::DType;
 use kvant_numeric::format::MiniFloat;
-use kvant_quant::scheme::Granularity;
+use kvant_quant::scheme::{Granularity, TensorScheme};
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{Content, ScaleEncoding};
 use serde_json::Value;
@@ -25,6 +25,8 @@ pub(crate) struct Survey<'a> {
     pub tensors: Vec<TensorMeta>,
     /// The weights that are codes and scales.
     pub weights: Vec<StoredWeight<'a>>,
+    /// The convolutions whose weights are codes, with their scales.
+    pub convolutions: Vec<(String, TensorView<'a>)>,
     /// The tensors that are stored as they are.
     pub plain: Vec<(String, TensorView<'a>)>,
     /// The tensors that describe activations.
@@ -132,6 +134,10 @@ impl<'a> Surveyor<'_, 'a> {
         for name in names.into_iter().filter(|name| seen.insert(*name)) {
             let module = self.catalog.module(name);
             self.activations(method, &module);
+            if let (Some(scheme), Some(codes)) = (method.convolution(&module), module.tensor("weight")) {
+                self.convolution(&module, scheme, codes);
+                continue;
+            }
             match method.weights(&module) {
                 Ok(weights) => weights.into_iter().for_each(|weight| self.weight(&module, weight)),
                 Err(error) => {
@@ -177,6 +183,17 @@ impl<'a> Surveyor<'_, 'a> {
         self.survey.weights.push(stored);
     }
 
+    /// Codes with the shape of the weight.
+    fn convolution(&mut self, module: &ModuleTensors<'_, 'a>, scheme: TensorScheme, codes: TensorView<'a>) {
+        self.survey.tensors.push(TensorMeta::new(codes.name(), codes.shape(), "F32"));
+        let parts = ["weight", "weight_scale", "weight_zero_point"];
+        self.taken.extend(parts.map(|part| module.tensor_name(part)));
+        match convolution_scales(module, scheme, codes) {
+            Ok(scales) => self.survey.convolutions.push((module.name.to_owned(), scales)),
+            Err(error) => self.problem(ProblemKind::Weight, module.name, error),
+        }
+    }
+
     fn stored(&self, module: &str, layout: &WeightLayout, matrices: usize) -> StoredWeight<'a> {
         let parts = layout.parts.iter().filter_map(|part| Some((part.content, self.catalog.tensor(&part.name)?)));
         let parts: Vec<_> = parts.map(with_found_encoding).collect();
@@ -219,6 +236,38 @@ impl<'a> Surveyor<'_, 'a> {
             }
         }
     }
+}
+
+/// The scales of codes with the shape of a convolution's weight.
+///
+/// # Errors
+/// *Invalid* where codes are not of a byte, or parameters neither one nor one for each channel.
+fn convolution_scales<'a>(
+    module: &ModuleTensors<'_, 'a>,
+    scheme: TensorScheme,
+    codes: TensorView<'a>,
+) -> Result<TensorView<'a>, ImportError> {
+    if scheme.format().bits() != 8 || codes.dtype().bitsize() != 8 {
+        return Err(ImportError::invalid(
+            codes.name(),
+            format!("{} codes of {scheme} in a convolution", codes.dtype()),
+        ));
+    }
+    let scales = module.need("weight_scale")?;
+    // Output channels are the first axis, or of transposed convolutions the second.
+    let channels: Vec<usize> = codes.shape().iter().take(2).copied().collect();
+    for view in [Some(scales), module.tensor("weight_zero_point")].into_iter().flatten() {
+        let count = view.shape().iter().product::<usize>();
+        let fits = match scheme.granularity() {
+            Some(Granularity::Tensor) => count == 1,
+            _ => channels.contains(&count),
+        };
+        if !fits {
+            let reason = format!("shape {:?} does not fit the codes of shape {:?}", view.shape(), codes.shape());
+            return Err(ImportError::invalid(view.name(), reason));
+        }
+    }
+    Ok(scales)
 }
 
 /// Returns whether some input channel is in another group than those beside it.

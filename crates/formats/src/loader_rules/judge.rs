@@ -59,6 +59,8 @@ pub(crate) struct LoaderQuery<'a> {
     pub model: ModelFacts,
     /// The quantized layers.
     pub layers: Vec<(&'a str, LayerFacts)>,
+    /// Convolutions whose weights are codes.
+    pub convolutions: Vec<&'a str>,
     /// Routers and heads in floats that config.json does not name.
     pub unnamed_routers: Vec<String>,
     /// Problems for every loader.
@@ -172,6 +174,9 @@ fn refusals(layout: &Layout, case: &LoaderQuery<'_>, reasons: &mut Reasons) {
         if let Some(reason) = refusal(layout, layer, &case.model) {
             reasons.add(name, reason);
         }
+    }
+    for (name, reason) in case.convolutions.iter().zip(layout.convolutions.iter().cycle()) {
+        reasons.add(name, reason.clone());
     }
     for router in case.unnamed_routers.iter().filter(|_| layout.names_routers) {
         reasons.add(router, "is stored as floats, but config.json does not list it as unquantized".to_owned());

@@ -68,6 +68,9 @@ pub struct Layout {
     /// A layer or a model must be none of these.
     #[serde(default)]
     pub(super) refuse: Vec<Refusal>,
+    /// Why convolutions whose weights are codes are refused.
+    #[serde(default)]
+    pub(super) convolutions: Option<String>,
     /// Whether routers and heads must be listed as not quantized.
     #[serde(default)]
     pub(super) names_routers: bool,

@@ -124,6 +124,7 @@ fn report(path: &Path, subject: &CheckpointView<'_>, options: &Options) -> Repor
         method: subject.method(),
         model: subject.model_facts(),
         layers: subject.layers(),
+        convolutions: subject.survey.convolutions.iter().map(|(module, _)| module.as_str()).collect(),
         unnamed_routers: unnamed_routers(subject),
         stops: stops(&findings),
         sharding: &subject.sharding,
@@ -134,7 +135,8 @@ fn report(path: &Path, subject: &CheckpointView<'_>, options: &Options) -> Repor
         path: path.to_owned(),
         family: subject.network.family().map(|family| family.name),
         method: subject.method().to_owned(),
-        quantized_layers: subject.survey.weights.iter().map(|weight| weight.matrices).sum(),
+        quantized_layers: subject.survey.weights.iter().map(|weight| weight.matrices).sum::<usize>()
+            + subject.survey.convolutions.len(),
         tensors: subject.checkpoint.len(),
         findings,
         verdicts,
@@ -148,8 +150,16 @@ fn unopened(path: &Path, finding: Finding, options: &Options) -> Report {
     let (findings, sharding) = (vec![finding], Sharding::default());
     let (model, layers) = (ModelFacts { attention: Attention::None, ..ModelFacts::default() }, Vec::new());
     let (unnamed_routers, stops, ways) = (Vec::new(), stops(&findings), ways(options));
-    let verdicts =
-        judge(&LoaderQuery { method: "float", model, layers, unnamed_routers, stops, sharding: &sharding, ways });
+    let verdicts = judge(&LoaderQuery {
+        method: "float",
+        model,
+        layers,
+        convolutions: Vec::new(),
+        unnamed_routers,
+        stops,
+        sharding: &sharding,
+        ways,
+    });
     Report {
         path: path.to_owned(),
         family: None,

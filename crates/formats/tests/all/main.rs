@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod compressed_tensors_configs;
+mod convolutions;
 mod formats;
 mod import_activations;
 mod import_hostile;

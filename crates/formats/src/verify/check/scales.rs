@@ -50,7 +50,8 @@ pub(super) fn outliers(subject: &CheckpointView<'_>, findings: &mut Findings) {
 }
 
 fn counted<'a>(subject: &CheckpointView<'a>) -> Vec<(Stored<'a>, Scales)> {
-    let all: Vec<Stored<'a>> = of_weights(subject).chain(of_activations(subject)).collect();
+    let of_convolutions = subject.survey.convolutions.iter().filter_map(|(_, scales)| of_floats(*scales));
+    let all: Vec<Stored<'a>> = of_weights(subject).chain(of_convolutions).chain(of_activations(subject)).collect();
     let count = |stored: Stored<'a>| {
         let found = scan::scales(stored.view, stored.encoding);
         (stored, found)

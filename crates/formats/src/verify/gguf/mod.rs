@@ -235,6 +235,7 @@ fn judged(
         method: "gguf",
         model,
         layers: Vec::new(),
+        convolutions: Vec::new(),
         unnamed_routers: Vec::new(),
         stops: findings.iter().filter(stops).collect(),
         sharding: &sharding,
