@@ -102,7 +102,7 @@ fn scheme_of(matrix: &PackedMatrix<'_>) -> Option<TensorScheme> {
 
 fn unknown(layer: &str) -> Error {
     let error = Error::new(ErrorKind::Unsupported, format!("layer {layer}: no scheme describes its weight"));
-    error.with_hint(Some("convert the checkpoint to floats with `kvant convert`".to_owned()))
+    error.with_hint(Some("convert the checkpoint: ‹to› float makes a float model of it".to_owned()))
 }
 
 /// Stored parameters as JSON.
