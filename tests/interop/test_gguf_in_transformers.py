@@ -15,19 +15,60 @@ BASE = dict(vocab_size=512, hidden_size=256, intermediate_size=384, num_hidden_l
 EXPERTS = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=128)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64)  # fmt: skip
+
+
+def rope(part, base=10000.0):
+    return dict(rope_type="default", rope_theta=base, partial_rotary_factor=part)
+
+
 MODELS = {
     "llama": lambda: transformers.LlamaConfig(**BASE, head_dim=64),
+    "llama_attention_bias": lambda: transformers.LlamaConfig(**BASE, attention_bias=True),
+    "llama_mlp_bias": lambda: transformers.LlamaConfig(**BASE, mlp_bias=True),
     "llama3": lambda: transformers.LlamaConfig(**BASE, rope_parameters=LLAMA3),
     "mixtral": lambda: transformers.MixtralConfig(**BASE, num_local_experts=4),
     "qwen2": lambda: transformers.Qwen2Config(**BASE),
     "qwen3": lambda: transformers.Qwen3Config(**BASE, head_dim=128),
     "qwen3_narrow": lambda: transformers.Qwen3Config(**BASE, head_dim=64),
     "qwen3_moe": lambda: transformers.Qwen3MoeConfig(**BASE, head_dim=128, **EXPERTS),
+    "qwen2_narrow": lambda: transformers.Qwen2Config(**BASE, head_dim=64),
+    "qwen3_bias": lambda: transformers.Qwen3Config(**BASE, head_dim=128, attention_bias=True),
+    "phi3": lambda: transformers.Phi3Config(**BASE, pad_token_id=0, sliding_window=None),
+    "phi3_partial": lambda: transformers.Phi3Config(**BASE, pad_token_id=0, rope_parameters=rope(0.5)),
     "gemma2": lambda: transformers.Gemma2Config(**BASE, head_dim=256),
+    "gemma2_caps": lambda: transformers.Gemma2Config(**BASE, head_dim=256, attn_logit_softcapping=20.0, final_logit_softcapping=5.0),
+    "gemma2_narrow": lambda: transformers.Gemma2Config(**BASE, head_dim=128, query_pre_attn_scalar=128),
     "gemma3": lambda: transformers.Gemma3TextConfig(**BASE, head_dim=256),
+    "gemma3_bias": lambda: transformers.Gemma3TextConfig(**BASE, head_dim=256, attention_bias=True),
+    "gemma3_narrow": lambda: transformers.Gemma3TextConfig(**BASE, head_dim=128, query_pre_attn_scalar=128),
     "starcoder2": lambda: transformers.Starcoder2Config(**BASE, sliding_window=None),
+    "starcoder2_base": lambda: transformers.Starcoder2Config(**BASE, sliding_window=None, rope_parameters=rope(1.0, 1e5)),
+    "nemotron": lambda: transformers.NemotronConfig(**BASE),
+    "nemotron_whole": lambda: transformers.NemotronConfig(**BASE, rope_parameters=rope(1.0)),
+    "nemotron_eps": lambda: transformers.NemotronConfig(**BASE, norm_eps=1e-3),
+    "nemotron_bias": lambda: transformers.NemotronConfig(**BASE, attention_bias=True),
+    "nemotron_mlp_bias": lambda: transformers.NemotronConfig(**BASE, mlp_bias=True),
+    "stablelm": lambda: transformers.StableLmConfig(**BASE),
+    "stablelm_bias": lambda: transformers.StableLmConfig(**BASE, use_qkv_bias=True),
+    "stablelm_parallel": lambda: transformers.StableLmConfig(**BASE, use_parallel_residual=True),
+    "stablelm_norms": lambda: transformers.StableLmConfig(**BASE, qk_layernorm=True),
+    "stablelm_half": lambda: transformers.StableLmConfig(**BASE, rope_parameters=rope(0.5)),
+    "stablelm_base": lambda: transformers.StableLmConfig(**BASE, rope_parameters=rope(0.25, 5e5)),
     "olmo2": lambda: transformers.Olmo2Config(**BASE, pad_token_id=0),
 }
+
+
+def distinct(model):
+    """Biases, norms and attention that matter, so that a missing term is seen."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.5)
+            elif "norm" in name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            elif parameter.ndim == 2:
+                parameter.mul_(4)
+    return model
 
 
 def distance(model, directory, file):
@@ -45,7 +86,7 @@ def distance(model, directory, file):
 @pytest.mark.parametrize("name", MODELS)
 def test_transformers_is_listed_where_its_logits_match(kvant, tmp_path, name):
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(MODELS[name]()).float()
+    model = distinct(transformers.AutoModelForCausalLM.from_config(MODELS[name]()).float())
     source, out = tmp_path / "source", tmp_path / "model.gguf"
     model.save_pretrained(source)
     byte_tokenizer(BASE["vocab_size"]).save(str(source / "tokenizer.json"))
