@@ -150,23 +150,30 @@ pub(super) fn coded(scheme: TensorScheme, columns: usize) -> Result<Coded, Strin
         let whole = columns.is_multiple_of(Coded::Nvfp4.kind().block_elements());
         return if whole { Ok(Coded::Nvfp4) } else { Err(format!("rows of {columns} are not a multiple of 64")) };
     }
-    if !group.is_multiple_of(32) {
-        return Err(format!("groups of {group} are not a multiple of 32"));
-    }
-    match scheme {
+    // What no size would help is said first.
+    let coded = match scheme {
         TensorScheme::Int(int) => match (int.zero_point, int.format.bits()) {
-            (ZeroPoint::Zero, ..=4) => Ok(Coded::Q4_0),
-            (ZeroPoint::Zero, 5) => Ok(Coded::Q5_0),
-            (ZeroPoint::Zero, ..=8) => Ok(Coded::Q8_0),
-            (_, ..=4) => Ok(Coded::Q4_1),
-            (_, 5) => Ok(Coded::Q5_1),
-            _ => no_such(),
+            (ZeroPoint::Zero, ..=4) => Coded::Q4_0,
+            (ZeroPoint::Zero, 5) => Coded::Q5_0,
+            (ZeroPoint::Zero, ..=8) => Coded::Q8_0,
+            (_, ..=4) => Coded::Q4_1,
+            (_, 5) => Coded::Q5_1,
+            _ => return no_such(),
         },
         TensorScheme::Float(float) if float.format == MiniFloat::E2M1 && group == 32 => match float.scale {
-            FloatScale::E8m0(_) => Ok(Coded::Mxfp4),
-            _ => no_such(),
+            FloatScale::E8m0(_) => Coded::Mxfp4,
+            _ => return no_such(),
         },
-        _ => no_such(),
+        _ => return no_such(),
+    };
+    match (group.is_multiple_of(32), group == columns) {
+        (true, _) => Ok(coded),
+        (false, true) => {
+            Err(format!("its {columns} input channels are not a multiple of 32, the block size of {}", type_of(coded)))
+        }
+        (false, false) => {
+            Err(format!("groups of {group} are not a multiple of 32, the block size of {}", type_of(coded)))
+        }
     }
 }
 
@@ -257,5 +264,21 @@ fn bits(coded: Coded, scale: f32) -> u16 {
         Coded::Mxfp4 => encode(ScaleEncoding::E8m0, &[scale]).first().copied().unwrap_or(0).into(),
         Coded::Nvfp4 => encode(ScaleEncoding::E4m3, &[scale]).first().copied().unwrap_or(0).into(),
         _ => f16::from_f32(scale).to_bits(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_obstacle_that_no_size_removes_is_named_first() {
+        let refusal = |scheme: &str, columns: usize| coded(scheme.parse().unwrap(), columns).err();
+        for columns in [200, 256] {
+            assert_eq!(refusal("e4m3:channel", columns).unwrap(), "GGUF has no blocks of `e4m3:channel`");
+        }
+        assert!(refusal("int4:channel", 200).unwrap().starts_with("its 200 input channels are not a multiple of 32"));
+        assert!(refusal("int4:g40", 200).unwrap().starts_with("groups of 40 are not a multiple of 32"));
+        assert!(refusal("int4:channel", 256).is_none());
     }
 }

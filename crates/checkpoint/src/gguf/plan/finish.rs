@@ -57,6 +57,7 @@ impl Planner<'_> {
         notices.extend(self.notices(&recipe)?);
         notices.extend(kvant_formats::lora::notices(checkpoint));
         notices.extend(windows_notice(&facts, &metadata).into_iter().chain(scale_notice(&facts)));
+        notices.extend(pattern_notice(&facts).into_iter().chain(caps_notice(&facts)));
         notices.extend(routing_notice(&facts).into_iter().chain(activation_notice(&facts)));
         if let Some(importance) = recipe.importance() {
             importance.describe(&mut metadata);
@@ -226,6 +227,36 @@ fn windows_notice(facts: &Facts<'_>, metadata: &Metadata) -> Option<String> {
     })
 }
 
+/// Architectures whose graphs have full attention in the last of so many layers, and sliding windows in the others.
+const PERIODS: [(&str, usize); 4] = [("gemma2", 2), ("gemma3", 6), ("cohere2", 4), ("gpt-oss", 2)];
+
+/// Layers with sliding windows that are others than those of the graph of the architecture.
+fn pattern_notice(facts: &Facts<'_>) -> Option<String> {
+    let (name, period) = PERIODS.iter().find(|(name, _)| *name == facts.architecture.name)?;
+    let config = facts.config;
+    let window = config.sliding_window?;
+    let matters = config.max_positions.is_none_or(|longest| window < longest);
+    let is_other =
+        |(layer, kind): (usize, &String)| (kind == "sliding_attention") == (layer + 1).is_multiple_of(*period);
+    let differs = config.layer_types.iter().enumerate().any(is_other);
+    (matters && differs).then(|| {
+        format!(
+            "llama.cpp's graph of `{name}` has full attention in one of {period} layers, and `layer_types` says otherwise: texts of \
+             more than {window} tokens are computed otherwise"
+        )
+    })
+}
+
+/// Bounds of logits that the graph of Gemma 2 has where a model has none.
+fn caps_notice(facts: &Facts<'_>) -> Option<String> {
+    let config = facts.config;
+    let has_both = config.attention_softcap.is_some() && config.logit_softcap.is_some();
+    (facts.architecture.name == "gemma2" && !has_both).then(|| {
+        "llama.cpp's graph of `gemma2` caps attention at 50 and logits at 30 where config.json states no bound: results differ"
+            .to_owned()
+    })
+}
+
 /// A scale of attention that is none of those which llama.cpp derives from the sizes (Gemma 2 and 3).
 fn scale_notice(facts: &Facts<'_>) -> Option<String> {
     let AttentionScale::InverseRootOf(key) = facts.family.math.attention_scale else { return None };
@@ -270,18 +301,18 @@ fn loss_notices(tensors: &[PlannedTensor], fits: Option<&Fits>) -> Vec<String> {
         1 => format!("`{}`: {loss}, and rounded", tensor.name),
         count => format!("scales or minima of {count} tensors are rounded; of `{}`, the first, {loss}", tensor.name),
     });
-    requantized(&anew).into_iter().chain(together).collect()
+    let mut kinds: BTreeMap<TensorType, Vec<&str>> = BTreeMap::new();
+    anew.iter().for_each(|(tensor, _)| kinds.entry(tensor.kind).or_default().push(&tensor.name));
+    requantized(&kinds).into_iter().chain(together).collect()
 }
 
 /// The tensors whose values are quantized again: how many to each type, and the first.
-fn requantized(anew: &[(&PlannedTensor, &String)]) -> Option<String> {
-    let mut kinds: BTreeMap<TensorType, Vec<&str>> = BTreeMap::new();
-    anew.iter().for_each(|(tensor, _)| kinds.entry(tensor.kind).or_default().push(&tensor.name));
+fn requantized(kinds: &BTreeMap<TensorType, Vec<&str>>) -> Option<String> {
     let told = kinds.iter().map(|(kind, names)| match names.as_slice() {
         [one] => format!("`{one}` is requantized to {kind}"),
         all => format!("{} tensors are requantized to {kind}, the first `{}`", all.len(), all[0]),
     });
-    (!anew.is_empty()).then(|| told.collect::<Vec<_>>().join("; "))
+    (!kinds.is_empty()).then(|| told.collect::<Vec<_>>().join("; "))
 }
 
 /// Tensors of unknown importance weigh all inputs the same.
@@ -312,4 +343,63 @@ pub(super) fn fingerprint(
         bytes.extend_from_slice(&importance.hash().to_le_bytes());
     }
     format!("{:032x}", xxh3_128(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_gguf::model::architecture::Architecture;
+    use kvant_model::family::by_name;
+    use kvant_model::model_config::ModelConfig;
+    use serde_json::{Value, json};
+
+    fn noted(family: &str, config: &Value, notice: fn(&Facts<'_>) -> Option<String>) -> Option<String> {
+        let (config, family) = (ModelConfig::from_json(config).unwrap(), by_name(family).unwrap());
+        let architecture = Architecture::of(family).unwrap();
+        notice(&Facts { config: &config, family, architecture, blocks: 4, vocabulary: 8 })
+    }
+
+    #[test]
+    fn weights_of_experts_that_graphs_compute_otherwise_are_noted() {
+        let routed = |family: &str, normalised: Option<bool>| {
+            let config = json!({"model_type": family, "num_experts": 4, "norm_topk_prob": normalised});
+            noted(family, &config, routing_notice)
+        };
+        assert!(routed("qwen3_moe", Some(true)).is_none() && routed("olmoe", None).is_none());
+        let told = routed("qwen3_moe", Some(false)).unwrap();
+        assert!(told.contains("`norm_topk_prob`, which is false") && told.contains("as if it were true"), "{told}");
+        assert!(routed("qwen2_moe", Some(true)).unwrap().contains("as if it were false"));
+        let dense = json!({"model_type": "qwen3", "norm_topk_prob": false});
+        assert!(noted("qwen3", &dense, routing_notice).is_none());
+    }
+
+    #[test]
+    fn layers_with_other_sliding_windows_than_graphs_have_are_noted() {
+        let (sliding, full) = ("sliding_attention", "full_attention");
+        let gemma = |types: [&str; 4], window: usize| {
+            let config = json!({
+                "model_type": "gemma2", "layer_types": types, "sliding_window": window, "max_position_embeddings": 128,
+            });
+            noted("gemma2", &config, pattern_notice)
+        };
+        assert!(gemma([sliding, full, sliding, full], 16).is_none());
+        assert!(gemma([full, sliding, full, sliding], 16).unwrap().contains("more than 16 tokens"));
+        assert!(gemma([full, sliding, full, sliding], 128).is_none(), "no text is longer");
+    }
+
+    #[test]
+    fn missing_bounds_of_gemma_2_are_noted() {
+        let capped = json!({"model_type": "gemma2", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0});
+        assert!(noted("gemma2", &capped, caps_notice).is_none());
+        assert!(noted("gemma2", &json!({"model_type": "gemma2"}), caps_notice).is_some());
+    }
+
+    #[test]
+    fn requantized_tensors_are_noted_together() {
+        let kinds = BTreeMap::from([(TensorType::Q4_K, vec!["a", "b", "c"]), (TensorType::Q8_0, vec!["d"])]);
+        let told = requantized(&kinds).unwrap();
+        assert!(told.contains("3 tensors are requantized to Q4_K, the first `a`"), "{told}");
+        assert!(told.contains("`d` is requantized to Q8_0") && told.matches(';').count() == 1, "{told}");
+        assert!(requantized(&BTreeMap::new()).is_none());
+    }
 }
