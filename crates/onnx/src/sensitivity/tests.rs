@@ -11,6 +11,7 @@ use crate::calibration::observe;
 use crate::data::{DataOptions, SampleSource, Samples, inputs};
 use crate::quantize::prepare;
 use crate::runtime::{RuntimeChoice, RuntimeOptions};
+use crate::settings::Settings;
 
 fn model() -> ModelProto {
     let path = format!("{}/tests/data/tinycnn.float.onnx", env!("CARGO_MANIFEST_DIR"));
