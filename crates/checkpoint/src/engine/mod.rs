@@ -20,14 +20,14 @@ pub(crate) use verify::{accept, refuse_errors, refuse_foreseen};
 
 use crate::plan::{CalibratedPlan, Job, KeptTensor, ParameterTensor, Plan, TensorAction};
 use kvant_container::unfinished::{Entry, Written};
-use kvant_container::{Checkpoint, Diagnostic, ErrorKind, Remedy, Writer};
+use kvant_container::{Checkpoint, Diagnostic, Dtype, ErrorKind, Remedy, Writer};
 use kvant_container::{shell_word, shown};
 use kvant_formats::lora;
 use kvant_numeric::simd::Isa;
 use kvant_weights::activation_point::Parameters;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{Piece, ScaleEncoding, encode};
-use kvant_weights::weight::{Band, BandAxis, bands};
+use kvant_weights::weight::{Band, BandAxis, bands, decode_scales};
 use layer::quantize_layers;
 use packed::{Packed, dequantize};
 use std::borrow::Cow;
@@ -354,7 +354,7 @@ impl<'a> Engine<'a> {
             Job::Keep(kept) => match &self.plan.kept_tensor(*kept).action {
                 TensorAction::Copy(range) => range.len() as u64,
                 TensorAction::Widen { shape, .. } => (shape.0 * shape.1) as u64,
-                TensorAction::Dequantize { bytes, .. } => *bytes,
+                TensorAction::Dequantize { bytes, .. } | TensorAction::Cast { bytes, .. } => *bytes,
             },
             Job::Parameters => 0,
         }
@@ -375,6 +375,7 @@ impl<'a> Engine<'a> {
         match &kept.action {
             TensorAction::Copy(range) => self.copy(kept, range.clone()),
             TensorAction::Dequantize { is_transposed, .. } => dequantize(self, kept, *is_transposed),
+            TensorAction::Cast { from, .. } => self.cast(kept, *from),
             TensorAction::Widen { dtype, shape, scales } => {
                 let matrix = self.matrix(&kept.source, *dtype, *shape, None, false, Some(scales))?;
                 let mut written = Vec::new();
@@ -395,7 +396,7 @@ impl<'a> Engine<'a> {
         let encoding = ScaleEncoding::of_floats(self.plan.layout().declarations()[*tensor].dtype);
         let values = match action {
             TensorAction::Copy(range) => &values[range.start / encoding.size()..range.end / encoding.size()],
-            TensorAction::Widen { .. } | TensorAction::Dequantize { .. } => values,
+            TensorAction::Widen { .. } | TensorAction::Dequantize { .. } | TensorAction::Cast { .. } => values,
         };
         let pieces = values.chunks(COPY_BYTES / 4).enumerate();
         let write = |(index, values): (usize, &[f32])| {
@@ -420,6 +421,46 @@ impl<'a> Engine<'a> {
         }
         view.release();
         Ok(written)
+    }
+
+    /// Writes the floats of a tensor in the type that is declared.
+    fn cast(&self, kept: &KeptTensor, from: Dtype) -> Result<Vec<Written>, EngineError> {
+        let view = self.tensor(&kept.source)?;
+        let (from, to) = (
+            ScaleEncoding::of_floats(from),
+            ScaleEncoding::of_floats(self.plan.layout().declarations()[kept.tensor].dtype),
+        );
+        let (mut values, mut written, mut offset) = (Vec::new(), Vec::new(), 0);
+        for chunk in view.bytes().chunks(COPY_BYTES) {
+            self.check_cancelled()?;
+            values.resize(chunk.len() / from.size(), 0.0f32);
+            decode_scales(self.isa, from, chunk, &mut values);
+            self.check_range(kept, to, &values)?;
+            let bytes = encode(to, &values);
+            written.push(self.write_bytes(kept.tensor, offset, &bytes)?);
+            offset += bytes.len() as u64;
+        }
+        view.release();
+        Ok(written)
+    }
+
+    /// Refuses values that a type of floats would make infinite.
+    fn check_range(&self, kept: &KeptTensor, to: ScaleEncoding, values: &[f32]) -> Result<(), EngineError> {
+        let is_beyond = |value: &&f32| {
+            let rounded = match to {
+                ScaleEncoding::F16 => half::f16::from_f32(**value).to_f32(),
+                ScaleEncoding::Bf16 => half::bf16::from_f32(**value).to_f32(),
+                _ => **value,
+            };
+            value.is_finite() && !rounded.is_finite()
+        };
+        let Some(value) = values.iter().find(is_beyond) else { return Ok(()) };
+        Err(EngineError::TooLarge {
+            tensor: kept.source.clone(),
+            file: file_of(self.checkpoint, &kept.source, None),
+            reason: format!("the value {value} is beyond the range of the requested type"),
+            way_out: "‹dtype› f32 holds all values, and bf16 nearly all".to_owned(),
+        })
     }
 
     fn widen(&self, matrix: &kvant_weights::weight::WeightMatrix<'_>, band: &Band) -> Piece<'static> {

@@ -38,6 +38,9 @@ pub enum PlanError {
     /// There is nothing to convert (*invalid*).
     #[error("no weight of the source is quantized")]
     NotQuantized,
+    /// Nothing is to be converted to floats (*invalid*).
+    #[error("the source is in floats already")]
+    FloatsAlready,
     /// There is nothing that says how the source is quantized, if it is (*invalid*).
     #[error("the source has no config.json, which would say how its weights are quantized")]
     Unsaid,
@@ -356,6 +359,7 @@ impl Diagnostic for PlanError {
             PlanError::Algorithm { problem, .. } => problem.kind(),
             PlanError::Config(_)
             | PlanError::NotQuantized
+            | PlanError::FloatsAlready
             | PlanError::Unsaid
             | PlanError::NeedsConfig { .. }
             | PlanError::IdleOverride { .. }
@@ -440,6 +444,9 @@ impl Diagnostic for PlanError {
             }
             PlanError::IdleOverride { nearest, .. } => {
                 Some(format!("did you mean {}? `kvant inspect MODEL` shows all", nearest.join(" or ")))
+            }
+            PlanError::FloatsAlready => {
+                Some("use it as it is, or name another type of floats with ‹dtype›: bf16, f16 or f32".to_owned())
             }
             PlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
             PlanError::Unsaid => Some("put its original config.json next to it".to_owned()),

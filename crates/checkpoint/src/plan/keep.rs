@@ -7,6 +7,7 @@ use super::{TensorAction, names};
 use kvant_container::Dtype;
 use kvant_model::family::Orientation;
 use kvant_model::network::{Linear, Place};
+use kvant_weights::parts::ScaleEncoding;
 
 impl Recognised<'_> {
     /// A linear layer that stays as it is, or becomes bfloat16.
@@ -46,6 +47,26 @@ impl Recognised<'_> {
             action,
             reason,
         }
+    }
+
+    /// All tensors with their plain floats in another type.
+    pub(super) fn cast_all(&self, float: Dtype) -> Vec<Draft> {
+        let all: Vec<usize> = (0..self.tensors.len()).collect();
+        let cast = |draft: Draft| match draft {
+            Draft::Kept(kept) if self.is_cast(kept.tensor, float) => {
+                let view = &self.tensors[kept.tensor];
+                let action = TensorAction::Cast { from: view.dtype(), bytes: view.byte_len() };
+                Draft::Kept(KeptDraft { dtype: float, action, ..kept })
+            }
+            other => other,
+        };
+        self.keep_all(&all).into_iter().map(cast).collect()
+    }
+
+    /// Returns whether a tensor has plain floats of another type.
+    pub(super) fn is_cast(&self, tensor: usize, float: Dtype) -> bool {
+        let tensor = &self.tensors[tensor];
+        tensor.packed().is_none() && tensor.dtype() != float && ScaleEncoding::of_float(tensor.dtype()).is_some()
     }
 
     /// Returns whether the matrices of a tensor stand as `[in, out]` in the float model.

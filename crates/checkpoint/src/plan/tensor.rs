@@ -1,6 +1,7 @@
 //! Tensors that are carried over, and tensors that are not.
 
 use super::layer::ScalesOfSource;
+use kvant_container::Dtype;
 use kvant_numeric::kernel::FloatDType;
 
 /// A tensor of the output that comes from the source without quantization.
@@ -31,6 +32,13 @@ pub enum TensorAction {
         shape: (usize, usize),
         /// Its scales.
         scales: ScalesOfSource,
+    },
+    /// The values of plain floats, in the type that is declared.
+    Cast {
+        /// The type in the source.
+        from: Dtype,
+        /// Their bytes there.
+        bytes: u64,
     },
     /// The values of a weight that is quantized in the source, in the type that is declared.
     Dequantize {

@@ -122,3 +122,30 @@ fn non_finite_blocks_of_a_gguf_source_are_refused_unless_verification_is_skipped
     assert_eq!(place.run(&["convert", "made.gguf", "--to", "gguf", "-o", "again.gguf"]).code, Some(0));
     assert!(fs::read(place.path("again.gguf")).unwrap() == whole);
 }
+
+#[test]
+fn floats_are_converted_to_another_type_of_floats() {
+    let place = Place::new();
+    let refused = place.run(&["convert", "nano_llama", "--to", "float", "-o", "out"]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("is in floats already"), "{refused:?}");
+    assert!(refused.stderr.contains("--dtype") && !refused.stderr.contains("kvant quantize"), "{}", refused.stderr);
+    let config = |name: &str| fs::read_to_string(place.path(&format!("{name}/config.json"))).unwrap();
+    let own = ["bf16", "f16", "f32"].into_iter().find(|dtype| {
+        let refused = place.run(&["convert", "nano_llama", "--to", "float", "--dtype", dtype, "-o", dtype]);
+        refused.code == Some(1)
+    });
+    let own = own.unwrap();
+    assert_eq!(own, "bf16", "{}", config("nano_llama"));
+    let wide = place.succeed(&["convert", "nano_llama", "--to", "float", "--dtype", "f32", "-o", "wide"]);
+    assert!(!wide.stderr.contains("rounded"), "{}", wide.stderr);
+    assert!(config("wide").contains("float32"), "{}", config("wide"));
+    let back = place.succeed(&["convert", "wide", "--to", "float", "--dtype", own, "-o", "back"]);
+    assert!(back.stderr.contains("are rounded"), "{}", back.stderr);
+    let weights = |name: &str| kvant_container::Checkpoint::open(&place.path(name)).unwrap();
+    let (before, after) = (weights("nano_llama"), weights("back"));
+    for tensor in before.tensors() {
+        let found = after.tensor(tensor.name()).unwrap();
+        assert!(found.dtype() == tensor.dtype() && found.bytes() == tensor.bytes(), "{}", tensor.name());
+    }
+    place.succeed(&["verify", "wide"]);
+}

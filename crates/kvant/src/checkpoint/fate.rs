@@ -97,7 +97,7 @@ fn add_kept(fate: &mut TensorSummary<'_>, kept: &KeptTensor, dtype: Dtype) {
         TensorAction::Copy(_) => Action::Keep,
         // Floats into which an adapter is merged keep their type.
         TensorAction::Dequantize { .. } if fate.source.dtype() == dtype => Action::Keep,
-        TensorAction::Widen { .. } | TensorAction::Dequantize { .. } => Action::Widen,
+        TensorAction::Widen { .. } | TensorAction::Dequantize { .. } | TensorAction::Cast { .. } => Action::Widen,
     };
     fate.reason = Some(kept.reason);
     fate.outputs.insert(kept.tensor);

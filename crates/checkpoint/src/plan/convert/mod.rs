@@ -25,7 +25,7 @@ use super::recognised::Recognised;
 use super::source::SourceTensor;
 use super::{ActivationPoint, CalibratedPlan, PackedUse, ParameterTensor, Plan, SourceStorage};
 use crate::recipe::Recipe;
-use kvant_container::Checkpoint;
+use kvant_container::{Checkpoint, Dtype};
 use kvant_formats::format::OutputFormat;
 use kvant_formats::import::{self, Import, StoredActivation};
 use kvant_formats::transcode::{Conversion, ConversionTarget, FloatType, loss_of_parameter};
@@ -34,9 +34,10 @@ use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{ExpertsStorage, FusedExperts, Linear, expert_module};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::StaticParameters;
+use kvant_quant::counts::number;
 use kvant_quant::scheme::{AttentionScheme, KvCacheScheme, LayerScheme, MinScale, Rotary, TensorScheme};
 use kvant_weights::activation_point::Parameters;
-use kvant_weights::parts::Fused;
+use kvant_weights::parts::{Fused, ScaleEncoding};
 use kvant_weights::weight::PackedMatrix;
 use std::collections::{BTreeMap, HashMap};
 
@@ -83,7 +84,15 @@ impl Plan {
         let is_converted =
             is_changed && matches!(conversion.target, ConversionTarget::Float(_) | ConversionTarget::Fake);
         let coded = StoredDefaults::of(&tensors);
+        let cast = match conversion.target {
+            ConversionTarget::Float(stated) if coded.is_none() && !is_changed && json.is_some() => {
+                let cast = stated.map(FloatType::dtype).filter(|float| holds_other_floats(&tensors, *float));
+                Some(cast.ok_or(PlanError::FloatsAlready)?)
+            }
+            _ => None,
+        };
         let nothing = if json.is_some() { PlanError::NotQuantized } else { PlanError::Unsaid };
+        let is_converted = is_converted || cast.is_some();
         let defaults = coded.or(is_converted.then_some(StoredDefaults::NONE)).ok_or(nothing)?;
         let (format, attention) = match conversion.target {
             ConversionTarget::Float(_) | ConversionTarget::Fake => {
@@ -96,13 +105,14 @@ impl Plan {
         };
         let recipe = Recipe::carrying(format, attention, conversion.max_shard_size);
         let source = Recognised::new(tensors, config, recipe)?;
-        let drafts = match conversion.target {
-            ConversionTarget::Float(_) | ConversionTarget::Fake => {
+        let drafts = match (conversion.target, cast) {
+            (_, Some(cast)) => source.cast(cast),
+            (ConversionTarget::Float(_) | ConversionTarget::Fake, None) => {
                 let is_stated = conversion.target == ConversionTarget::Float(Some(float));
                 let is_rounded = coded.is_some() && !is_stated && float != FloatType::F32;
                 source.widened(is_rounded.then_some(float))
             }
-            ConversionTarget::Codes(_) => {
+            (ConversionTarget::Codes(_), None) => {
                 let natural = |matrix: &PackedMatrix<'_>| defaults.scheme_of(matrix).or_else(|| matrix.like());
                 let common = source.common_schemes(natural);
                 let act_order = defaults.act_order && format.capabilities().act_order;
@@ -143,6 +153,11 @@ impl Plan {
             false => plan.calibrated(parameters, None),
         }
     }
+}
+
+/// Returns whether any tensor has plain floats of another type.
+fn holds_other_floats(tensors: &[SourceTensor<'_>], float: Dtype) -> bool {
+    tensors.iter().any(|tensor| tensor.dtype() != float && ScaleEncoding::of_float(tensor.dtype()).is_some())
 }
 
 /// The common properties of all weights of the source.
@@ -200,6 +215,23 @@ struct Task<'c, 'a> {
 }
 
 impl Recognised<'_> {
+    /// Plain floats in another type.
+    fn cast(&self, float: Dtype) -> LayerDrafts {
+        let is_rounded = |tensor: &SourceTensor<'_>| tensor.dtype() == Dtype::F32 || float == Dtype::F16;
+        let cast = (0..self.tensors.len()).filter(|tensor| self.is_cast(*tensor, float));
+        let rounded = cast.filter(|tensor| float != Dtype::F32 && is_rounded(&self.tensors[*tensor])).count();
+        let rounding = (rounded > 0).then(|| {
+            format!("values of {} are rounded; ‹dtype› f32 keeps all their digits", number(rounded, "tensor"))
+        });
+        LayerDrafts {
+            layers: Vec::new(),
+            attention: AttentionDrafts::default(),
+            rest: self.cast_all(float),
+            act_order: false,
+            notices: rounding.into_iter().collect(),
+        }
+    }
+
     /// All values as floats; `rounded` is the type of those that codes lose digits in.
     fn widened(&self, rounded: Option<FloatType>) -> LayerDrafts {
         let all: Vec<usize> = (0..self.tensors.len()).collect();
