@@ -114,6 +114,9 @@ impl Evaluation {
     fn text(&self, reporter: &Reporter<'_>) -> Result<TextReport, Error> {
         self.refuse_graph_settings()?;
         refuse_directory("‹data›", &self.data)?;
+        if let Some(graph) = self.reference.as_deref().filter(|path| SourceKind::of(path) == SourceKind::Graph) {
+            return Err(reference_is_graph(graph));
+        }
         let checkpoint = self.source.open()?;
         let decoder = Decoder::open(&checkpoint)?;
         let original = self.reference.as_deref().map(job::open).transpose()?;
@@ -240,6 +243,12 @@ fn reference_is_directory(reference: &Path) -> Error {
         format!("‹reference› {} is a directory: an ONNX graph is compared with another graph", shown(reference));
     let remedy =
         Remedy::text("name the float graph (.onnx), which `kvant convert CHECKPOINT ‹to› onnx` makes of a checkpoint");
+    Error::new(ErrorKind::Usage, message).with_remedies(vec![remedy])
+}
+
+fn reference_is_graph(reference: &Path) -> Error {
+    let message = format!("‹reference› {} is an ONNX graph, and the model is none", shown(reference));
+    let remedy = Remedy::text("name the checkpoint or GGUF file that the model is to be compared with");
     Error::new(ErrorKind::Usage, message).with_remedies(vec![remedy])
 }
 

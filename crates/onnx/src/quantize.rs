@@ -5,10 +5,11 @@
 
 mod reporting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Deref;
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, PRODUCER, Spill, data_type};
+use kvant_quant::counts::number;
 use kvant_quant::glob::Glob;
 use rayon::prelude::*;
 
@@ -55,6 +56,8 @@ pub struct Prepared {
     pub rotations: Rotations,
     /// Words of the recipe that name nothing of the graph.
     pub unmatched: Vec<String>,
+    /// Inputs that had a default, an initializer of their name, and are constants now.
+    pub fixed_inputs: Vec<String>,
 }
 
 /// A prepared model whose floats no algorithm changes any more: what is observed, and quantized by what was seen.
@@ -91,7 +94,10 @@ pub fn prepare(
     let source = Named::of(&model.graph);
     lift_constants(&mut model);
     let context = Context { spill, kept: kept_type(&recipe), ..Context::default() };
+    let defaults = inputs_with_defaults(&model);
     let passes = pass::simplify(&mut model, passes, &context)?;
+    let is_input = |name: &String| model.graph.input.iter().any(|input| input.name() == name);
+    let fixed_inputs = defaults.into_iter().filter(|name| !is_input(name)).collect();
     check(&model)?;
     raise_opset(&mut model, &recipe)?;
     if recipe.boundary == Boundary::Integer && !matches!(recipe.layout, Layout::Qdq | Layout::QOperator) {
@@ -101,7 +107,22 @@ pub fn prepare(
     let Transformed { equalized, rotations } = transform(&mut model, &recipe, spill)?;
     let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph))?;
     let (types, placement) = place_all(&model, &recipe)?;
-    Ok(Prepared { model, recipe, placement, types, passes, equalized, rotations, unmatched })
+    Ok(Prepared { model, recipe, placement, types, passes, equalized, rotations, unmatched, fixed_inputs })
+}
+
+/// The first version of files in which initializers need not be inputs: those that are there are defaults, which a caller may
+/// override.
+const WITH_DEFAULTS: i64 = 4;
+
+/// Inputs that have a default on purpose.
+fn inputs_with_defaults(model: &ModelProto) -> Vec<String> {
+    if model.ir_version() < WITH_DEFAULTS {
+        return Vec::new();
+    }
+    let graph = &model.graph;
+    let constants: HashSet<&str> = graph.initializer.iter().map(|tensor| tensor.name()).collect();
+    let inputs = graph.input.iter().map(|input| input.name());
+    inputs.filter(|name| constants.contains(name)).map(str::to_owned).collect()
 }
 
 /// Raises the opset to what the types of a recipe need.
@@ -284,6 +305,7 @@ impl Prepared {
             equalized,
             rotations: self.rotations.clone(),
             unmatched: Vec::new(),
+            fixed_inputs: self.fixed_inputs.clone(),
         })
     }
 
@@ -424,6 +446,15 @@ impl Prepared {
         }
         if self.recipe.algorithms.iter().any(|algorithm| matches!(algorithm, Algorithm::Quarot(_))) {
             notices.extend(self.rotations.notice());
+        }
+        if let [first, more @ ..] = &self.fixed_inputs[..] {
+            let (more, are) = match more.len() {
+                0 => (String::new(), "is"),
+                count => (format!(" and {}", number(count, "more input")), "are"),
+            };
+            let first = first.escape_debug();
+            notices
+                .push(format!("`{first}`{more}, which had a default among the constants, {are} no input any longer"));
         }
         notices.extend(self.recipe.overrides.iter().filter_map(|said| self.keeps_one_scale(said)));
         if self.placement.activations.values().any(|a| a.channels.is_some()) {
@@ -629,4 +660,29 @@ fn raise_version(model: &mut ModelProto) {
 fn sign(model: &mut ModelProto) {
     model.producer_name = Some(PRODUCER.to_owned());
     model.producer_version = Some(env!("CARGO_PKG_VERSION").to_owned());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::node;
+    use crate::preset::Preset;
+    use crate::test_models::{floats, model};
+
+    #[test]
+    fn inputs_whose_default_becomes_a_constant_are_noted() {
+        let notices = |version: i64| {
+            let nodes = vec![node("Add", "a", &["x", "w"], &["y"])];
+            let mut model = model(13, nodes, vec![floats("w", &[1], &[1.0])], &["x", "w"], &["y"]);
+            model.ir_version = Some(version);
+            let recipe = Preset::find("A8W8").unwrap().recipe();
+            prepare(model, recipe, &pass::Selection::default(), None).unwrap().notices().join("\n")
+        };
+        assert!(
+            notices(8).contains("`w`, which had a default among the constants, is no input any longer"),
+            "{}",
+            notices(8)
+        );
+        assert!(!notices(3).contains("no input"), "older files list every constant");
+    }
 }

@@ -288,3 +288,13 @@ fn what_is_not_known_is_wrong_usage_for_gguf_files_too() {
     }
     assert_eq!(names(&place.path("")), ["nano_llama"]);
 }
+
+#[test]
+fn graphs_are_no_references_of_checkpoints() {
+    let place = Place::new();
+    place.write("text.txt", "A text to measure on.");
+    place.succeed(&["convert", "nano_llama", "--to", "onnx", "-o", "g.onnx"]);
+    let refused = place.run(&["eval", "nano_llama", "--data", "text.txt", "--reference", "g.onnx"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("--reference g.onnx is an ONNX graph"), "{}", refused.stderr);
+}
