@@ -13,6 +13,7 @@ GPT = dict(n_embd=128, n_layer=3, n_head=4, vocab_size=512, n_positions=256, bos
 OPT = dict(hidden_size=128, ffn_dim=192, num_hidden_layers=3, num_attention_heads=4, vocab_size=512, max_position_embeddings=256,
            word_embed_proj_dim=128)  # fmt: skip
 EXPERTS = dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=64)
+ROUTED = dict(moe_intermediate_size=64, num_experts_per_tok=3)
 LOCAL_EXPERTS = dict(num_local_experts=8, num_experts_per_tok=2)
 DEEPSEEK = dict(BASE, kv_lora_rank=32, q_lora_rank=48, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=24, num_key_value_heads=4,
                 moe_intermediate_size=64, num_experts_per_tok=2, n_routed_experts=8, n_shared_experts=2, first_k_dense_replace=1,
@@ -29,6 +30,14 @@ def deepseek_yarn(mscale):
     return rope("yarn", factor=8.0, original_max_position_embeddings=32, mscale=mscale, mscale_all_dim=mscale, beta_fast=32, beta_slow=1)
 
 
+BLOOM = dict(hidden_size=192, n_layer=3, vocab_size=512, bos_token_id=0, eos_token_id=0)
+COHERE_MOE = dict(NARROW, num_experts=8, num_experts_per_tok=3, num_shared_experts=2, first_k_dense_replace=1, prefix_dense_intermediate_size=160,
+                  sliding_window=20, sliding_window_pattern=3)  # fmt: skip
+FALCON = dict(hidden_size=192, num_hidden_layers=3, num_attention_heads=8, vocab_size=512, ffn_hidden_size=256, bos_token_id=0, eos_token_id=0)
+GROWING = rope("yarn", factor=8.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4)
+LLAMA4 = dict(NARROW, num_local_experts=4, intermediate_size_mlp=160, interleave_moe_layer_step=1)
+MPT = dict(d_model=192, n_layers=3, vocab_size=512, max_seq_len=128)
+VISION = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=128, deepstack_visual_indexes=[0])
 GEMMA3_ROPE = dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
                    sliding_attention=dict(rope_type="default", rope_theta=10000.0))  # fmt: skip
 LONG_ROPE = rope("longrope", original_max_position_embeddings=64, partial_rotary_factor=1.0,
@@ -100,6 +109,33 @@ MODELS = {
     "cohere_norms": ("cohere", dict(BASE, use_qk_norm=True)),
     "cohere_norms_deep": ("cohere", dict(BASE, use_qk_norm=True, num_hidden_layers=64)),
     "cohere2": ("cohere2", dict(BASE, sliding_window=20)),
+    "afmoe": ("afmoe", dict(NARROW, **EXPERTS, num_dense_layers=1, num_shared_experts=1, sliding_window=20, route_scale=1.7, mup_enabled=True)),
+    "apertus": ("apertus", BASE),
+    "bitnet": ("bitnet", BASE),
+    "bloom": ("bloom", dict(BLOOM, n_head=4)),
+    "bloom_heads": ("bloom", dict(BLOOM, n_head=12)),
+    "cohere2_moe": ("cohere2_moe", dict(COHERE_MOE, expert_selection_fn="softmax", prefix_dense_sliding_window_pattern=4)),
+    "cohere2_moe_rms": ("cohere2_moe", dict(COHERE_MOE, expert_selection_fn="sigmoid", rms_norm_eps=1e-3, norm_topk_prob=True,
+                                            prefix_dense_sliding_window_pattern=1, shared_expert_combination_strategy="sum")),
+    "ernie4_5_moe": ("ernie4_5_moe", dict(NARROW, moe_intermediate_size=64, moe_num_experts=8, moe_k=3, moe_num_shared_experts=2, use_bias=True)),
+    "exaone_moe": ("exaone_moe", dict(NARROW, **EXPERTS, num_shared_experts=1, sliding_window=20, routed_scaling_factor=1.7, n_group=4, topk_group=2)),
+    "falcon": ("falcon", FALCON),
+    "falcon_alibi": ("falcon", dict(FALCON, num_attention_heads=12, alibi=True, multi_query=False, parallel_attn=False, bias=True)),
+    "falcon_groups": ("falcon", dict(FALCON, num_kv_heads=2, new_decoder_architecture=True, bias=True)),
+    "falcon_one_norm": ("falcon", dict(FALCON, num_kv_heads=4, new_decoder_architecture=True, num_ln_in_parallel_attn=1)),
+    "hunyuan_moe": ("hunyuan_v1_moe", dict(NARROW, num_experts=8, moe_topk=3, **rope("dynamic", factor=1.0, alpha=50.0))),
+    "hy_v3": ("hy_v3", dict(NARROW, **EXPERTS, num_shared_experts=2, router_scaling_factor=1.7)),
+    "llama4": ("llama4_text", dict(LLAMA4, attention_chunk_size=20, num_experts_per_tok=1, floor_scale=16, attn_scale=0.5)),
+    "llama4_dense": ("llama4_text", dict(LLAMA4, attention_chunk_size=40, num_experts_per_tok=2, interleave_moe_layer_step=2, use_qk_norm=False,
+                                         attn_temperature_tuning=False, no_rope_layers=[1, 0, 1, 0])),
+    "mimo_v2_flash": ("mimo_v2_flash", dict(BASE, **ROUTED, head_dim=24, v_head_dim=16, n_routed_experts=8, n_group=4, topk_group=2, sliding_window=20,
+                                            layer_types=["full_attention"] + ["sliding_attention"] * 3, routed_scaling_factor=1.7)),
+    "ministral3": ("ministral3", dict(NARROW, sliding_window=60, **GROWING)),
+    "mistral4": ("mistral4", dict(DEEPSEEK, n_group=4, topk_group=2, norm_topk_prob=True, routed_scaling_factor=1.7, **GROWING)),
+    "mpt": ("mpt", dict(MPT, n_heads=4, attn_config=dict(clip_qkv=1.5, softmax_scale=0.3))),
+    "mpt_heads": ("mpt", dict(MPT, n_heads=12)),
+    "olmo_clipped": ("olmo", dict(BASE, clip_qkv=1.5)),
+    "qwen3_vl_moe": ("qwen3_vl_moe", dict(text_config=dict(WIDE, **EXPERTS, mlp_only_layers=[1]), vision_config=VISION)),
     "glm": ("glm", NARROW),
     "glm4": ("glm4", NARROW),
     "hunyuan": ("hunyuan_v1_dense", NARROW),
@@ -127,17 +163,26 @@ def scaled(name, shape, generator):
     return noise * max(shape[-1], 1) ** -0.5 * (2 if "q_" in name or "k_" in name else 1)
 
 
+def model_class(config):
+    """The class with a language model's head, also of models that the automatic classes for causal models do not know."""
+    for classes in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
+        if type(config) in classes:
+            return classes[type(config)]
+    return getattr(transformers, type(config).__name__.removesuffix("Config") + "ForCausalLM")
+
+
 def save(name, out, **changes):
     """The directory of a model, some arguments of its configuration changed, made on first use."""
     out = pathlib.Path(out)
     if (out / "config.json").exists():
         return out
     kind, arguments = MODELS[name]
-    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **{**arguments, **changes}), dtype=torch.float32)
+    config = transformers.AutoConfig.for_model(kind, **{**arguments, **changes})
+    model = model_class(config)._from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
-    corrections = [(n, b) for n, b in model.named_buffers() if n.endswith("correction_bias")]
+    buffers = [(n, b) for n, b in model.named_buffers() if n.endswith(("correction_bias", "act_fn.beta", "act_fn.eps"))]
     with torch.no_grad():
-        for n, p in [*model.named_parameters(), *corrections]:
+        for n, p in [*model.named_parameters(), *buffers]:
             change = scaled(n, p.shape, generator)
             # Norms stay near the identity.
             p.copy_(p + change if "norm" in n and "bias" not in n else change)

@@ -35,7 +35,14 @@ fn main() {
 fn attend(rows: &[f32], length: usize, width: usize, precision: Precision) {
     let matrix = Matrix::new(rows, length, width, width);
     let keys = KeysValues::new(matrix, matrix, precision);
-    let rule = AttentionRule { scale: (width as f32).powf(-0.5), cap: None, window: None, sink: None };
+    let rule = AttentionRule {
+        scale: (width as f32).powf(-0.5),
+        cap: None,
+        window: None,
+        chunk: None,
+        sink: None,
+        biases: &[],
+    };
     let (mut buffers, mut out) = (AttentionBuffers::default(), vec![0.0; QUERIES * width]);
     for first in (0..length).step_by(QUERIES) {
         let count = QUERIES.min(length - first);

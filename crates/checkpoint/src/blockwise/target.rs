@@ -63,7 +63,7 @@ fn modules_of(network: &Network, consumer: Consumer) -> Vec<String> {
     }
 }
 
-/// The branches that read what the link scales; latents are read by single layers.
+/// The branches that read what the link scales; latents, heads and hidden activations are read by single layers.
 fn branches(network: &Network, link: &SmoothingPair) -> Inspected {
     let (mut attention, mut feed_forward) = (false, false);
     for consumer in &link.into {
@@ -71,7 +71,8 @@ fn branches(network: &Network, link: &SmoothingPair) -> Inspected {
             feed_forward = true;
             continue;
         };
-        if matches!(network.input(*id), Some(Input::QueryLatent | Input::KeyValueLatent)) {
+        let single = [Input::QueryLatent, Input::KeyValueLatent, Input::Heads, Input::Hidden];
+        if network.input(*id).is_some_and(|input| single.contains(&input)) {
             return Inspected::Layers;
         }
         match is_attention(network.linear(*id).role) {
@@ -83,6 +84,6 @@ fn branches(network: &Network, link: &SmoothingPair) -> Inspected {
 }
 
 fn is_attention(role: Role) -> bool {
-    use Role::{Key, KeyValueDown, Query, QueryDown, QueryKeyValue, Value};
-    matches!(role, Query | Key | Value | QueryKeyValue | QueryDown | KeyValueDown)
+    use Role::{HeadGate, Key, KeyValueDown, Query, QueryDown, QueryKeyValue, Value};
+    matches!(role, Query | Key | Value | QueryKeyValue | QueryDown | KeyValueDown | HeadGate)
 }

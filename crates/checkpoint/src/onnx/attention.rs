@@ -46,7 +46,7 @@ impl Writer<'_, '_> {
                 let widths = [q.rows, k.rows, v.rows];
                 std::array::from_fn(|i| self.heads(&rows[i], widths[i], heads[i]))
             }
-            Projections::Fused { layer, heads } => {
+            Projections::Fused { layer, heads, .. } => {
                 let rows = self.linear(layer, x)?;
                 heads.map(|heads| self.heads(&rows, layer.rows, heads))
             }

@@ -6,8 +6,8 @@ use super::mask::Positions;
 use super::weights::{MICROSOFT, Weight};
 use kvant_container::onnx::{DataType, ModelProto, OperatorSetIdProto, PRODUCER, Spill};
 use kvant_forward::forward::Decoder;
-use kvant_forward::forward::blueprint::{Block, NormLayer};
-use kvant_model::family::Residual;
+use kvant_forward::forward::blueprint::{Block, FeedForward, HeadNorms, NormLayer, Projections};
+use kvant_model::family::{QueryKeyNorm, Residual};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationQuantizer;
 use std::collections::HashMap;
@@ -203,6 +203,9 @@ impl Writer<'_, '_> {
 
     /// A block on the residual stream `x`.
     fn block(&mut self, index: usize, block: &Block, x: &Value) -> Result<Value, OnnxExportError> {
+        if let Some(rule) = rule_without_nodes(block) {
+            return Err(OnnxExportError::unsupported(rule));
+        }
         match block.residual {
             Residual::Parallel => self.parallel(index, block, x),
             Residual::PostNorm => self.post_norm(index, block, x),
@@ -245,5 +248,39 @@ impl Writer<'_, '_> {
         let branch = self.normed(norm, branch);
         let branch = self.builder.scaled(&branch, block.branch_scale);
         self.builder.binary("Add", x, &branch)
+    }
+}
+
+/// What a block computes and no nodes are made for.
+fn rule_without_nodes(block: &Block) -> Option<&'static str> {
+    let attention = &block.attention;
+    let plain = |norms: &HeadNorms| norms.rule == QueryKeyNorm::PlainAfterRotary;
+    let rules = [
+        (attention.biases.is_some(), "linear biases on the scores of attention"),
+        (attention.chunk.is_some(), "attention in chunks"),
+        (attention.clip.is_some(), "clipped queries, keys and values"),
+        (attention.value_scale != 1.0, "scaled values"),
+        (attention.growth.is_some(), "queries that grow with their position"),
+        (attention.gate.is_some(), "gates on the outputs of heads"),
+        (attention.heads_norm.is_some(), "norms before the output projection"),
+        (attention.head_norms.as_ref().is_some_and(plain), "norms of queries and keys without weights"),
+        (
+            matches!(attention.projections, Projections::Fused { grouped: true, .. }),
+            "queries grouped with their keys in one matrix",
+        ),
+    ];
+    rules.into_iter().chain(rules_of_network(&block.feed_forward)).find(|(has, _)| *has).map(|(_, rule)| rule)
+}
+
+fn rules_of_network(network: &FeedForward) -> Vec<(bool, &'static str)> {
+    match network {
+        FeedForward::Dense(mlp) => vec![
+            (mlp.xielu.is_some(), "activation functions with learned parameters"),
+            (mlp.hidden_norm.is_some(), "norms before the down projection"),
+        ],
+        FeedForward::Mixture(mixture) => vec![
+            (mixture.weighs_inputs, "experts whose inputs are weighed"),
+            (mixture.sum_scale != 1.0, "averages of routed and shared experts"),
+        ],
     }
 }

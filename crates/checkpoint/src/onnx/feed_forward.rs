@@ -31,7 +31,7 @@ impl Writer<'_, '_> {
                 let builder = &mut self.builder;
                 let (gate, up) = match order {
                     RowOrder::Interleaved => (builder.slice(&rows, -1, 0, all, 2), builder.slice(&rows, -1, 1, all, 2)),
-                    RowOrder::Stacked | RowOrder::PerHead => {
+                    RowOrder::Stacked | RowOrder::PerHead | RowOrder::PerGroup => {
                         (builder.slice(&rows, -1, 0, all / 2, 1), builder.slice(&rows, -1, all / 2, all, 1))
                     }
                 };

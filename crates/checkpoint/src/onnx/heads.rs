@@ -36,7 +36,7 @@ impl Writer<'_, '_> {
         for (heads, norm) in [(queries, &norms.query), (keys, &norms.key)] {
             heads.value = match norms.rule {
                 QueryKeyNorm::AllHeads => self.norm_of_all(norm, heads),
-                QueryKeyNorm::PerHead | QueryKeyNorm::PerHeadAfterRotary => {
+                QueryKeyNorm::PerHead | QueryKeyNorm::PerHeadAfterRotary | QueryKeyNorm::PlainAfterRotary => {
                     self.norm(norm, &heads.value, heads.width, &[heads.count, heads.width])
                 }
             };

@@ -46,7 +46,10 @@ impl Writer<'_, '_> {
                 let chosen = if mixture.normalise { self.divided(chosen) } else { chosen };
                 self.scaled(mixture, chosen)
             }
-            rule => return Err(OnnxExportError::unsupported(format!("routing by {rule:?} in groups of experts"))),
+            rule if grouped => {
+                return Err(OnnxExportError::unsupported(format!("routing by {rule:?} in groups of experts")));
+            }
+            rule => return Err(OnnxExportError::unsupported(format!("routing by {rule:?}"))),
         };
         let zero = self.builder.number(0.0);
         let none = self.builder.binary("Min", logits, &zero);

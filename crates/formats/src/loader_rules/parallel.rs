@@ -58,6 +58,7 @@ impl Cut {
             | Role::QueryKeyValue
             | Role::QueryUp
             | Role::KeyValueUp
+            | Role::HeadGate
             | Role::Gate
             | Role::Up
             | Role::GateUp

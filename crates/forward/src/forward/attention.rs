@@ -8,8 +8,11 @@ use super::options::{Flow, StopAt};
 use super::quantizers::quantize_heads;
 use super::run::Run;
 use super::spans::Spans;
+use super::step::Step;
+use super::tensors::Projection;
 use super::weighed;
 use kvant_model::family::QueryKeyNorm;
+use kvant_numeric::linalg::sigmoid;
 use kvant_numeric::simd::Isa;
 use std::ops::ControlFlow;
 
@@ -36,10 +39,13 @@ impl Run<'_, '_> {
     /// The attention branch on normed rows `x`.
     pub(super) fn attention(&self, block: usize, layer: &AttentionLayer, x: &[f32]) -> Flow<Vec<f32>> {
         let mut projected = self.projected(layer, x)?;
+        let gates = layer.gate.as_ref().map(|gate| self.linear(gate, x));
         let sites = [ActivationPoint::Query(block), ActivationPoint::Key(block), ActivationPoint::Value(block)];
         sites.into_iter().enumerate().for_each(|(which, site)| self.show_heads(site, &projected.view(which)));
         self.quantize_heads(block, &mut projected);
         let sinks = self.vector(layer.sinks.as_ref());
+        let positions = self.step.map_or(self.length, Step::longest);
+        let biases = layer.biases.as_ref().map(|biases| biases.of(positions)).unwrap_or_default();
         let attention = Attention {
             queries: projected.view(0),
             keys: projected.view(1),
@@ -49,16 +55,33 @@ impl Run<'_, '_> {
             scale: layer.scale,
             cap: layer.cap,
             window: layer.window,
+            chunk: layer.chunk,
             sinks: &sinks,
+            biases: &biases,
         };
-        let heads = match self.step {
+        let mut heads = match self.step {
             None => self.attend(block, &attention),
             Some(step) => step.attend(block, &attention, |attention| self.attend(block, attention)),
         };
         projected.buffers.into_iter().for_each(|buffer| self.buffers.give(buffer.data));
+        if let Some(norm) = &layer.heads_norm {
+            self.norm(norm, &mut heads, layer.output.columns);
+        }
+        if let Some(gates) = gates {
+            self.open_gates(&gates, &mut heads);
+            self.buffers.give(gates);
+        }
         let out = self.attention_output(layer, &heads);
         self.buffers.give(heads);
         out
+    }
+
+    /// Multiplies the heads' outputs by the sigmoid of their gates.
+    fn open_gates(&self, gates: &[f32], heads: &mut [f32]) {
+        let precision = self.ops.precision();
+        for (head, gate) in heads.iter_mut().zip(gates) {
+            *head = precision.round(*head * precision.round(sigmoid(*gate)));
+        }
     }
 
     /// The output projection of the heads.
@@ -113,22 +136,35 @@ impl Run<'_, '_> {
         let spans = self.spans();
         let mut projected = match &layer.projections {
             Projections::Separate { layers, heads } => {
-                self.enter(StopAt::AttentionInput, &layers.each_ref(), x, spans)?;
+                let entered: Vec<&Projection> = layers.iter().chain(&layer.gate).collect();
+                self.enter(StopAt::AttentionInput, &entered, x, spans)?;
                 let buffers = layers.iter().map(|layer| Buffer { data: self.linear(layer, x), width: layer.rows });
                 Projected { buffers: buffers.collect(), heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])] }
             }
-            Projections::Fused { layer, heads } => {
-                self.enter(StopAt::AttentionInput, &[layer], x, spans)?;
-                let buffer = Buffer { data: self.linear(layer, x), width: layer.rows };
+            Projections::Fused { layer: fused, heads, grouped } => {
+                let entered: Vec<&Projection> = std::iter::once(fused).chain(&layer.gate).collect();
+                self.enter(StopAt::AttentionInput, &entered, x, spans)?;
+                let data = self.linear(fused, x);
+                let data = if *grouped { stacked(&data, fused.rows, heads) } else { data };
+                let buffer = Buffer { data, width: fused.rows };
                 Projected { buffers: vec![buffer], heads: heads.map(|heads| (0, heads)) }
             }
             Projections::Latent(latent) => return self.latent(layer, latent, x),
         };
-        let after = layer.head_norms.as_ref().filter(|norms| norms.rule == QueryKeyNorm::PerHeadAfterRotary);
-        let before = layer.head_norms.as_ref().filter(|norms| norms.rule != QueryKeyNorm::PerHeadAfterRotary);
-        self.norm_heads(before, &mut projected);
+        if let Some(clip) = layer.clip {
+            let values = projected.buffers.iter_mut().flat_map(|buffer| &mut buffer.data);
+            values.for_each(|value| *value = value.clamp(-clip, clip));
+        }
+        if layer.value_scale != 1.0 {
+            self.scale_values(layer.value_scale, &mut projected);
+        }
+        let is_after = |norms: &&HeadNorms| {
+            matches!(norms.rule, QueryKeyNorm::PerHeadAfterRotary | QueryKeyNorm::PlainAfterRotary)
+        };
+        self.norm_heads(layer.head_norms.as_ref().filter(|norms| !is_after(norms)), &mut projected);
         self.turn_heads(layer, &mut projected);
-        self.norm_heads(after, &mut projected);
+        self.norm_heads(layer.head_norms.as_ref().filter(is_after), &mut projected);
+        self.grow_queries(layer, &mut projected);
         ControlFlow::Continue(projected)
     }
 
@@ -138,11 +174,35 @@ impl Run<'_, '_> {
             let (buffer, layout) = projected.heads[which];
             let layout = match norms.rule {
                 QueryKeyNorm::AllHeads => HeadLayout { width: layout.width * layout.count, count: 1, ..layout },
-                QueryKeyNorm::PerHead | QueryKeyNorm::PerHeadAfterRotary => layout,
+                QueryKeyNorm::PerHead | QueryKeyNorm::PerHeadAfterRotary | QueryKeyNorm::PlainAfterRotary => layout,
             };
             let step = HeadLayout { step: layout.step.max(layout.width), ..layout };
             let Buffer { data, width } = &mut projected.buffers[buffer];
             self.normalise_heads(norm, data, *width, step);
+        }
+    }
+
+    fn scale_values(&self, scale: f32, projected: &mut Projected) {
+        let (precision, (buffer, layout)) = (self.ops.precision(), projected.heads[2]);
+        let Buffer { data, width } = &mut projected.buffers[buffer];
+        for row in data.chunks_exact_mut(*width) {
+            layout.of(row).flatten().for_each(|value| *value = precision.round(*value * scale));
+        }
+    }
+
+    /// Multiplies queries by the factor of their position.
+    fn grow_queries(&self, layer: &AttentionLayer, projected: &mut Projected) {
+        let Some(growth) = layer.growth else { return };
+        let (precision, (buffer, layout)) = (self.ops.precision(), projected.heads[0]);
+        let Buffer { data, width } = &mut projected.buffers[buffer];
+        let length = self.length;
+        let positions: Box<dyn Iterator<Item = usize>> = match self.step {
+            Some(step) => Box::new(step.positions()),
+            None => Box::new((0..length).cycle()),
+        };
+        for (row, position) in data.chunks_exact_mut(*width).zip(positions) {
+            let factor = precision.round(growth.at(position));
+            layout.of(row).flatten().for_each(|value| *value = precision.round(*value * factor));
         }
     }
 
@@ -160,7 +220,8 @@ impl Run<'_, '_> {
         let (nope, rope, wide) = (sizes.nope_dim, sizes.rope_dim, sizes.value_dim);
         let width = nope + rope;
         let spans = self.spans();
-        self.enter(StopAt::AttentionInput, &[latent.query.first(), &latent.down], x, spans)?;
+        let entered: Vec<&Projection> = [latent.query.first(), &latent.down].into_iter().chain(&layer.gate).collect();
+        self.enter(StopAt::AttentionInput, &entered, x, spans)?;
         let (queries, down) = (self.linear(latent.query.first(), x), self.linear(&latent.down, x));
         let mut queries = self.latent_queries(&latent.query, queries)?;
         let (mut compressed, mut turning) = split(&down, sizes.key_value_rank, rope);
@@ -178,7 +239,9 @@ impl Run<'_, '_> {
         let buffers =
             [(queries, latent.heads * width), (keys, latent.heads * width), (up, latent.heads * (nope + wide))];
         let buffers = buffers.map(|(data, width)| Buffer { data, width }).into();
-        ControlFlow::Continue(Projected { buffers, heads: [(0, all), (1, all), (2, values)] })
+        let mut projected = Projected { buffers, heads: [(0, all), (1, all), (2, values)] };
+        self.grow_queries(layer, &mut projected);
+        ControlFlow::Continue(projected)
     }
 
     /// Queries, from what the first of their layers gave.
@@ -192,6 +255,17 @@ impl Run<'_, '_> {
     fn normalise_heads(&self, norm: &NormLayer, data: &mut [f32], width: usize, layout: HeadLayout) {
         self.ops.normalise(&self.norm_weights(norm), data, width, layout);
     }
+}
+
+/// Rows with the queries of a key head, the key and the value, head after head, as rows with all queries, then keys, then values.
+fn stacked(rows: &[f32], width: usize, [queries, keys, _]: &[HeadLayout; 3]) -> Vec<f32> {
+    let (shared, head) = (queries.count / keys.count, queries.width);
+    let part = |row: &'_ [f32], range: std::ops::Range<usize>| -> Vec<f32> {
+        let groups = row.chunks_exact((shared + 2) * head);
+        groups.flat_map(|group| &group[range.start * head..range.end * head]).copied().collect()
+    };
+    let ranges = [0..shared, shared..shared + 1, shared + 1..shared + 2];
+    rows.chunks_exact(width).flat_map(|row| ranges.clone().map(|range| part(row, range)).concat()).collect()
 }
 
 /// Rows of `left + right` elements, cut in two.

@@ -1,7 +1,7 @@
 //! The feed-forward network of one block, dense or a mixture of experts.
 
-use super::blueprint::{FeedForward, FirstLayers, Mixture, Mlp};
-use super::ops::Hidden;
+use super::blueprint::{FeedForward, FirstLayers, Mixture, Mlp, XieluLayer};
+use super::ops::{Hidden, Xielu};
 use super::options::{Flow, StopAt};
 use super::routing::{Shares, shares_of};
 use super::routing_rule::{Choice, RoutingRule};
@@ -42,7 +42,10 @@ impl Run<'_, '_> {
         match &mlp.first {
             FirstLayers::Plain(up) => {
                 let up = linear(up);
-                self.ops.activate(mlp.activation, Hidden::Plain(&up), &mut hidden);
+                match &mlp.xielu {
+                    Some(layer) => self.ops.xielu(self.xielu(layer), &up, &mut hidden),
+                    None => self.ops.activate(mlp.activation, Hidden::Plain(&up), &mut hidden),
+                }
                 self.buffers.give(up);
             }
             FirstLayers::Gated(gate, up) => {
@@ -54,19 +57,35 @@ impl Run<'_, '_> {
                 let rows = linear(both);
                 let form = match order {
                     RowOrder::Interleaved => Hidden::Alternating(&rows),
-                    RowOrder::Stacked | RowOrder::PerHead => Hidden::Halves { rows: &rows, width: both.rows },
+                    RowOrder::Stacked | RowOrder::PerHead | RowOrder::PerGroup => {
+                        Hidden::Halves { rows: &rows, width: both.rows }
+                    }
                 };
                 self.ops.activate(mlp.activation, form, &mut hidden);
                 self.buffers.give(rows);
             }
         }
+        if let Some(norm) = &mlp.hidden_norm {
+            self.norm(norm, &mut hidden, mlp.down.columns);
+        }
         hidden
+    }
+
+    fn xielu(&self, layer: &XieluLayer) -> Xielu {
+        let number = |vector| self.vector(Some(vector)).first().copied().unwrap_or(f32::NAN);
+        Xielu {
+            alpha_p: number(&layer.alpha_p),
+            alpha_n: number(&layer.alpha_n),
+            beta: number(&layer.beta),
+            eps: number(&layer.eps),
+        }
     }
 
     fn mixture(&self, block: usize, mixture: &Mixture, x: &[f32]) -> Flow<Vec<f32>> {
         let width = mixture.router.columns;
         let shares = self.shares(block, mixture, x);
-        let parts = shares.par_iter().zip(&mixture.experts).map(|(share, expert)| self.routed(expert, share, x, width));
+        let parts =
+            shares.par_iter().zip(&mixture.experts).map(|(share, expert)| self.routed(mixture, expert, share, x));
         // Where the run ends, it ends in all of them: each is seen.
         let parts: Vec<Flow<Vec<f32>>> = parts.collect();
         let mut out = self.shared(mixture, x)?.unwrap_or_else(|| vec![0.0; x.len()]);
@@ -74,8 +93,12 @@ impl Run<'_, '_> {
         for (share, part) in shares.iter().zip(parts) {
             for ((row, weight), values) in share.iter().zip(part?.chunks_exact(width)) {
                 let out = &mut out[row * width..(row + 1) * width];
+                let weight = if mixture.weighs_inputs { 1.0 } else { *weight };
                 out.iter_mut().zip(values).for_each(|(out, value)| *out += weight * value);
             }
+        }
+        if mixture.sum_scale != 1.0 {
+            out.iter_mut().for_each(|value| *value *= mixture.sum_scale);
         }
         ControlFlow::Continue(out)
     }
@@ -99,6 +122,7 @@ impl Run<'_, '_> {
             scale: mixture.scale,
             groups: mixture.groups,
             correction: &correction,
+            least_sum: mixture.least_sum,
             jitter: mixture.jitter,
         };
         let experts = mixture.experts.len();
@@ -106,8 +130,16 @@ impl Run<'_, '_> {
         shares_of(choices, experts)
     }
 
-    fn routed(&self, expert: &Mlp, share: &[Choice], x: &[f32], width: usize) -> Flow<Vec<f32>> {
-        let rows: Vec<f32> = share.iter().flat_map(|(row, _)| &x[row * width..(row + 1) * width]).copied().collect();
+    fn routed(&self, mixture: &Mixture, expert: &Mlp, share: &[Choice], x: &[f32]) -> Flow<Vec<f32>> {
+        let width = mixture.router.columns;
+        let mut rows: Vec<f32> =
+            share.iter().flat_map(|(row, _)| &x[row * width..(row + 1) * width]).copied().collect();
+        if mixture.weighs_inputs {
+            let precision = self.ops.precision();
+            for (row, (_, weight)) in rows.chunks_exact_mut(width).zip(share) {
+                row.iter_mut().for_each(|value| *value = precision.round(*value * precision.round(*weight)));
+            }
+        }
         let spans = spans_of(share.iter().map(|(row, _)| *row), |row| self.sequence_of(row));
         match rows.is_empty() {
             true => ControlFlow::Continue(rows),

@@ -40,8 +40,39 @@ pub struct Attention<'a> {
     pub cap: Option<f32>,
     /// The number of positions a token sees, including itself; `None` for all before it.
     pub window: Option<usize>,
+    /// Positions of a chunk: a token sees its own chunk, from its first position on; `None` where there are no chunks.
+    pub chunk: Option<usize>,
     /// A further score per query head; empty if there are none.
     pub sinks: &'a [f32],
+    /// What is added to the scores of keys: for each query head as many numbers as there are positions; empty if nothing is.
+    pub biases: &'a [f32],
+}
+
+impl Attention<'_> {
+    /// The biases of all positions for a query head; empty if there are none.
+    pub fn biases_of(&self, head: usize) -> &[f32] {
+        let positions = self.biases.len() / self.queries.layout.count.max(1);
+        &self.biases[head * positions..(head + 1) * positions]
+    }
+
+    /// The first position that the one at `position` sees.
+    pub fn seen_from(&self, position: usize) -> usize {
+        let window = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        self.chunk.map_or(window, |chunk| window.max(position - position % chunk.max(1)))
+    }
+}
+
+/// The parameters of [`Activation::Xielu`], as they are stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Xielu {
+    /// The logit of the quadratic term.
+    pub alpha_p: f32,
+    /// The logit of the exponential term.
+    pub alpha_n: f32,
+    /// The slope.
+    pub beta: f32,
+    /// The largest argument of the exponential function.
+    pub eps: f32,
 }
 
 /// The output of the first layers of a feed-forward network.
@@ -88,6 +119,9 @@ pub trait Ops: Sync {
 
     /// Attention; `out` has a row for each query row, heads side by side, and is resized.
     fn attend(&self, attention: &Attention<'_>, out: &mut Vec<f32>);
+
+    /// [`Activation::Xielu`] of `x` with its learned parameters; `out` is resized.
+    fn xielu(&self, parameters: Xielu, x: &[f32], out: &mut Vec<f32>);
 
     /// The hidden activation; `out` is resized.
     fn activate(&self, activation: Activation, hidden: Hidden<'_>, out: &mut Vec<f32>);

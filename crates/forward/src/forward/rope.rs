@@ -37,6 +37,8 @@ enum Scaling {
     Dynamic {
         factor: f64,
         longest: f64,
+        /// Stretches the base of sequences up to the longest (Hunyuan).
+        alpha: f64,
     },
     /// arXiv 2309.00071.
     Yarn {
@@ -121,8 +123,11 @@ impl Rotary {
         match &self.scaling {
             Scaling::None => (plain().collect(), 1.0),
             Scaling::Linear { factor } => (plain().map(|f| f / *factor as f32).collect(), 1.0),
-            Scaling::Dynamic { factor, longest } => {
-                let stretch = factor * longest.max(length as f64) / longest - (factor - 1.0);
+            Scaling::Dynamic { factor, longest, alpha } => {
+                let stretch = match length as f64 > *longest {
+                    true => factor * length as f64 / longest - (factor - 1.0),
+                    false => *alpha,
+                };
                 let dim = self.dim as f64;
                 let theta = self.theta * stretch.powf(dim / (dim - 2.0));
                 (self.powers(theta).into_iter().map(|p| 1.0 / p).collect(), 1.0)
@@ -205,8 +210,9 @@ impl RopeReader<'_> {
             "default" | "mrope" => Ok(Scaling::None),
             "linear" => Ok(Scaling::Linear { factor: self.need(self.parameters.factor, "factor")? }),
             "dynamic" => Ok(Scaling::Dynamic {
-                factor: self.need(self.parameters.factor, "factor")?,
+                factor: self.need(self.parameters.factor.or(self.parameters.alpha.map(|_| 1.0)), "factor")?,
                 longest: self.need(self.longest, "max_position_embeddings")? as f64,
+                alpha: self.parameters.alpha.filter(|alpha| *alpha != 0.0).unwrap_or(1.0),
             }),
             "yarn" => self.yarn(),
             "llama3" => Ok(Scaling::Llama3 {

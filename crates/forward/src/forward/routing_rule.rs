@@ -20,6 +20,8 @@ pub struct RoutingRule<'a> {
     pub correction: &'a [f32],
     /// SparseMixer's threshold.
     pub jitter: f32,
+    /// The least sum by which weights are divided.
+    pub least_sum: f32,
 }
 
 /// An expert and its weight.
@@ -48,13 +50,28 @@ impl RoutingRule<'_> {
                 let scores: Vec<f32> = logits.iter().map(|z| sigmoid(*z)).collect();
                 divided(self.weighted(&scores, self.best(&self.corrected(&scores))))
             }
+            Routing::SoftmaxCorrected => {
+                let scores = softmax(logits);
+                let chosen = self.weighted(&scores, self.best(&self.corrected(&scores)));
+                let sum: f32 = chosen.iter().map(|(_, weight)| weight).sum();
+                chosen.into_iter().map(|(expert, weight)| (expert, weight / sum.max(self.least_sum))).collect()
+            }
+            Routing::SoftmaxTwoBest => {
+                let scores = softmax(logits);
+                let chosen = self.best(&self.in_best_groups(&scores, 0.0, two_best));
+                self.scaled(if self.normalise { divided(chosen) } else { chosen })
+            }
+            // Which of the two it is has been looked up.
+            Routing::TopThenSigmoid | Routing::TopThenStated => {
+                let chosen = self.best(logits).into_iter().map(|(expert, z)| (expert, sigmoid(z))).collect();
+                if self.normalise { divided(chosen) } else { chosen }
+            }
             Routing::SparseMixer => self.sparse_mixer(logits),
         }
     }
 
     fn sigmoid_groups(&self, logits: &[f32]) -> Vec<Choice> {
         let scores: Vec<f32> = logits.iter().map(|z| sigmoid(*z)).collect();
-        let two_best = |group: &[f32]| top(group, 2).into_iter().map(|(_, score)| score).sum();
         let limited = self.in_best_groups(&self.corrected(&scores), f32::NEG_INFINITY, two_best);
         let chosen = self.weighted(&scores, self.best(&limited));
         self.scaled(if self.normalise { divided(chosen) } else { chosen })
@@ -107,6 +124,11 @@ impl RoutingRule<'_> {
     }
 }
 
+/// The sum of the two best scores of a group.
+fn two_best(group: &[f32]) -> f32 {
+    top(group, 2).into_iter().map(|(_, score)| score).sum()
+}
+
 /// The `count` largest scores, largest first; of equals the first.
 fn top(scores: &[f32], count: usize) -> Vec<Choice> {
     let mut all: Vec<Choice> = scores.iter().copied().enumerate().collect();
@@ -137,7 +159,16 @@ mod tests {
     use super::*;
 
     fn rule(rule: Routing) -> RoutingRule<'static> {
-        RoutingRule { rule, per_token: 2, normalise: true, scale: 1.0, groups: (1, 1), correction: &[], jitter: 0.01 }
+        RoutingRule {
+            rule,
+            per_token: 2,
+            normalise: true,
+            scale: 1.0,
+            groups: (1, 1),
+            correction: &[],
+            jitter: 0.01,
+            least_sum: 1e-12,
+        }
     }
 
     fn experts(chosen: &[Choice]) -> Vec<usize> {

@@ -281,7 +281,18 @@ impl<'a> Run<'_, 'a> {
             return ControlFlow::Continue(());
         }
         let _ = self.attention(index, &block.attention, normed);
-        let _ = self.until(StopAt::FeedForward).feed_forward(index, &block.feed_forward, normed);
+        match &block.feed_forward {
+            FeedForward::Dense(_) => {
+                let _ = self.until(StopAt::FeedForward).feed_forward(index, &block.feed_forward, normed);
+            }
+            // Experts read rows that are not chosen yet.
+            FeedForward::Mixture(mixture) => {
+                let shared = mixture.shared.iter().flat_map(|shared| shared.first.layers());
+                for layer in std::iter::once(&mixture.router).chain(&mixture.shared_gate).chain(shared) {
+                    self.show(ActivationPoint::Input(&layer.module), normed, layer.columns, self.spans());
+                }
+            }
+        }
         ControlFlow::Break(())
     }
 

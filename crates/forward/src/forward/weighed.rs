@@ -71,7 +71,7 @@ impl AttentionTask<'_> {
 
     /// The first position that the one at `row` sees.
     fn seen_from(&self, row: usize) -> usize {
-        self.attention.window.map_or(0, |window| (row + 1).saturating_sub(window))
+        self.attention.seen_from(row)
     }
 
     /// From scores to weights: softmax over what the row sees, zero elsewhere.
@@ -80,7 +80,8 @@ impl AttentionTask<'_> {
         let (seen, after) = rest.split_at_mut(row + 1 - self.seen_from(row));
         before.fill(0.0);
         after.fill(0.0);
-        softmax(self.isa, seen, self.attention.cap, self.attention.sinks.get(head).copied());
+        let biases = self.attention.biases_of(head).get(self.seen_from(row)..).unwrap_or(&[]);
+        softmax(self.isa, seen, self.attention.cap, biases, self.attention.sinks.get(head).copied());
         seen.iter_mut().for_each(|weight| *weight = self.precision.round(*weight));
     }
 }
@@ -98,7 +99,14 @@ mod tests {
             |seed: usize| (0..2 * 100 * 32).map(|i| ((i * 37 + seed) % 23) as f32 * 0.1 - 1.1).collect::<Vec<_>>();
         let (q, k, v) = (data(1), data(2), data(3));
         let heads = |data, count, width| Heads { data, row_width: 32, layout: HeadLayout::packed(count, width) };
-        for (window, cap) in [(None, None), (Some(30), Some(5.0))] {
+        let slopes: Vec<f32> = (0..4 * 100).map(|i| (i % 100) as f32 * 0.1 * (1 + i / 100) as f32).collect();
+        let cases = [
+            (None, None, None, &[][..]),
+            (Some(30), Some(5.0), None, &[]),
+            (None, None, Some(40), &[]),
+            (None, None, None, &slopes),
+        ];
+        for (window, cap, chunk, biases) in cases {
             let attention = Attention {
                 queries: heads(&q, 4, 8),
                 keys: heads(&k, 2, 8),
@@ -108,7 +116,9 @@ mod tests {
                 scale: 0.35,
                 cap,
                 window,
+                chunk,
                 sinks: &[],
+                biases,
             };
             let mut fused = Vec::new();
             Cpu::default().attend(&attention, &mut fused);

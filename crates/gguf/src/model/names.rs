@@ -15,6 +15,7 @@ pub(crate) fn of_role(role: Role, part: Part) -> Option<String> {
         Role::QueryDown => "attn_q_a",
         Role::QueryUp => "attn_q_b",
         Role::KeyValueDown => "attn_kv_a_mqa",
+        Role::HeadGate => "attn_gate",
         Role::Output => "attn_output",
         Role::Gate => "ffn_gate",
         // If gate and up are one matrix, loaders look for it under the name of up.
@@ -42,8 +43,10 @@ pub(crate) fn of_norm(site: NormSite) -> &'static str {
         NormSite::Key => "attn_k_norm",
         NormSite::QueryLatent => "attn_q_a_norm",
         NormSite::KeyValueLatent => "attn_kv_a_norm",
+        NormSite::Heads => "attn_sub_norm",
         NormSite::AttentionOutput => "post_attention_norm",
         NormSite::FeedForwardInput => "ffn_norm",
+        NormSite::Hidden => "ffn_sub_norm",
         NormSite::FeedForwardOutput => "post_ffw_norm",
         NormSite::Final => "output_norm",
     }

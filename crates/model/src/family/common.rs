@@ -66,3 +66,6 @@ pub const FUSED_EXPERTS: ExpertLayout = ExpertLayout {
     linears: &[(GateUp, "mlp.experts.gate_up_proj"), (Down, "mlp.experts.down_proj")],
     ..EXPERTS
 };
+
+/// The same with matrices `[in, out]`, as some are published. Which of the two a checkpoint has follows from its shapes.
+pub const TRANSPOSED_EXPERTS: ExpertLayout = ExpertLayout { orientation: Orientation::InOut, ..FUSED_EXPERTS };

@@ -4,6 +4,7 @@
 
 use super::math::{Math, Routing};
 use super::role::{NormKind, NormSite, Orientation, Role, RowOrder};
+use crate::model_config::ModelConfig;
 
 /// Linear layers by role. A name is the module's path inside its container (a block or the trunk); `{}` is
 /// the index of an expert.
@@ -106,6 +107,12 @@ pub enum ExpertStorage {
 }
 
 impl Family {
+    /// The formula of the norms of a checkpoint.
+    pub fn norm_kind_of(&self, config: &ModelConfig) -> NormKind {
+        let stated = || matches!(config.number("rms_norm_eps"), Ok(Some(_)));
+        if self.math.rms_norm_if_stated && stated() { NormKind::Rms } else { self.norm_kind }
+    }
+
     /// Every role that a linear layer of the family can have, with its name, blocks and trunk together.
     pub fn linears(&self) -> impl Iterator<Item = (Role, &'static str)> {
         let moe = self.moe.iter().flat_map(|moe| {

@@ -19,6 +19,6 @@ pub const FAMILY: Family = Family {
         (NormSite::Key, "self_attn.key_layernorm"),
         (FeedForwardInput, "post_attention_layernorm"),
     ],
-    math: Math { query_key_norm: QueryKeyNorm::PerHeadAfterRotary, ..Math::LLAMA },
+    math: Math { query_key_norm: QueryKeyNorm::PerHeadAfterRotary, rotary_alpha: true, ..Math::LLAMA },
     ..llama::FAMILY
 };

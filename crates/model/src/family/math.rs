@@ -27,6 +27,22 @@ pub struct Math {
     pub query_key_norm: QueryKeyNorm,
     /// The boolean of config.json that asks for them, where they are optional.
     pub query_key_norm_if: Option<&'static str>,
+    /// The factor on queries that depends on their position.
+    pub query_scale: QueryScale,
+    /// Whether `alpha` of dynamic rotary embeddings stretches their base.
+    pub rotary_alpha: bool,
+    /// Whether sliding layers have twice the key heads and sinks, and others no sinks (MiMo-V2).
+    pub sliding_has_more: bool,
+    /// The factor on values: a key of config.json, and its value where that is absent; null is 1.
+    pub value_scale: Option<(&'static str, f64)>,
+    /// Whether norms are RMS norms where config.json states `rms_norm_eps`, whatever the family's formula.
+    pub rms_norm_if_stated: bool,
+    /// Whether queries, keys and values are clipped to `clip_qkv` of config.json.
+    pub clips: bool,
+    /// Whether the weight of an expert multiplies its input; its output otherwise.
+    pub weighs_expert_inputs: bool,
+    /// Whether routed and shared experts are averaged unless `shared_expert_combination_strategy` of config.json is `sum`.
+    pub averages_shared_experts: bool,
 }
 
 impl Math {
@@ -42,6 +58,14 @@ impl Math {
         residual_multiplier: None,
         query_key_norm: QueryKeyNorm::PerHead,
         query_key_norm_if: None,
+        query_scale: QueryScale::One,
+        rotary_alpha: false,
+        sliding_has_more: false,
+        value_scale: None,
+        rms_norm_if_stated: false,
+        clips: false,
+        weighs_expert_inputs: false,
+        averages_shared_experts: false,
     };
 
     /// Returns whether the blocks of a model have norms of queries and keys, if those of its family do.
@@ -68,6 +92,9 @@ pub enum Activation {
     Relu,
     /// `max(x, 0)^2`.
     ReluSquared,
+    /// xIELU (arXiv 2411.13010) with learned `a_p = softplus(alpha_p)` and `a_n = beta + softplus(alpha_n)`:
+    /// `a_p x^2 + beta x` for `x > 0`, else `a_n (exp(min(x, eps)) - 1 - x) + beta x`.
+    Xielu,
     /// gpt-oss: `g = min(g, 7)`, `u = clamp(u, -7, 7)`, `h = (u + 1) * g * sigmoid(1.702 g)`.
     ClampedSwiglu,
     /// A function that is not known here.
@@ -84,6 +111,7 @@ impl Activation {
             "quick_gelu" => Activation::QuickGelu,
             "relu" => Activation::Relu,
             "relu2" | "relu_squared" => Activation::ReluSquared,
+            "xielu" => Activation::Xielu,
             _ => Activation::Unknown,
         }
     }
@@ -129,6 +157,8 @@ pub enum Residual {
     PostNorm,
     /// Parallel if this boolean of config.json is true, otherwise sequential; the second value is the default.
     ParallelIf(&'static str, bool),
+    /// Parallel if any of these booleans of config.json is true, each with its default; otherwise sequential.
+    ParallelIfAny(&'static [(&'static str, bool)]),
     /// Sequential if this boolean of config.json is true, otherwise post-norm; the second value is the default.
     PreNormIf(&'static str, bool),
 }
@@ -139,9 +169,17 @@ impl Residual {
         match self {
             Residual::ParallelIf(key, default) if config.flag_or(key, default) => Residual::Parallel,
             Residual::PreNormIf(key, default) if !config.flag_or(key, default) => Residual::PostNorm,
-            Residual::ParallelIf(..) | Residual::PreNormIf(..) => Residual::Sequential,
+            Residual::ParallelIfAny(keys) if keys.iter().any(|(key, default)| config.flag_or(key, *default)) => {
+                Residual::Parallel
+            }
+            Residual::ParallelIf(..) | Residual::ParallelIfAny(_) | Residual::PreNormIf(..) => Residual::Sequential,
             fixed => fixed,
         }
+    }
+
+    /// Returns whether blocks of a parallel model may have one norm for both branches although others of the family have two.
+    pub fn may_share_norm(self) -> bool {
+        matches!(self, Residual::ParallelIf(_, false) | Residual::ParallelIfAny(_))
     }
 }
 
@@ -162,11 +200,35 @@ pub enum Positions {
         /// Rows before that of the first position.
         offset: usize,
     },
+    /// Biases on scores.
+    Alibi(Alibi),
+    /// The same if this boolean of config.json is true, else rotary over halves of whole heads.
+    AlibiIf(&'static str, Alibi),
+}
+
+/// Biases on scores that grow with the key's position `j` (ALiBi, arXiv 2108.12409): `b = m_h j` for head `h` of `n`. Slopes are
+/// `m_h = 2^(-8 h / n)` for `h = 1..=n` where `n` is a power of two; otherwise those of the power below, then every second one of
+/// the power above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alibi {
+    /// Whether slopes, positions and biases are rounded to bfloat16 whatever the model's type (Falcon).
+    pub rounded: bool,
+    /// Whether the factor on `q k^T` is on biases as well (Falcon).
+    pub scaled: bool,
 }
 
 impl Positions {
     /// Rotary over halves of whole heads in every layer, as in LLaMA.
     pub const ROTARY: Positions = Positions::rotary(Pairing::Halves, 1.0);
+
+    /// The positions of a checkpoint: not [`Positions::AlibiIf`].
+    pub fn resolve(self, config: &ModelConfig) -> Positions {
+        match self {
+            Positions::AlibiIf(key, alibi) if config.flag_or(key, false) => Positions::Alibi(alibi),
+            Positions::AlibiIf(..) => Positions::ROTARY,
+            fixed => fixed,
+        }
+    }
 
     /// Rotary in every layer.
     pub const fn rotary(pairing: Pairing, partial: f32) -> Positions {
@@ -192,6 +254,9 @@ pub enum RotaryLayers {
     Sliding,
     /// The same where config.json sets a window, else every layer (EXAONE 4).
     SlidingIfAny,
+    /// Those with sliding-window attention; where `prefix_dense_sliding_window_pattern` of config.json is 1 or absent, dense ones too
+    /// (Cohere 2 MoE).
+    SlidingOrDense,
     /// `no_rope_layers[i] != 0` of config.json, else all but every fourth (SmolLM3).
     Listed,
 }
@@ -210,11 +275,18 @@ pub enum Window {
         /// One full layer in this many.
         period: usize,
     },
+    /// All but layer 0 and every `period`-th: layer `i` is full if `i = 0` or `(i + 1) % period == 0` (MiMo-V2).
+    FirstAndEvery {
+        /// One full layer in this many.
+        period: usize,
+    },
     /// All but every `period`-th layer, beginning with layer 0, which is full (CWM).
     FirstFull {
         /// One full layer in this many.
         period: usize,
     },
+    /// Chunks of `attention_chunk_size` positions instead of windows, in the layers with rotary embedding (Llama 4).
+    Chunks,
     /// If `use_sliding_window`, the layers from `max_window_layers` on (Qwen).
     FromLayer,
 }
@@ -228,6 +300,8 @@ pub enum AttentionScale {
     InverseRootOf(&'static str),
     /// This key of config.json (Granite).
     Multiplier(&'static str),
+    /// This key of `attn_config` in config.json, else [`AttentionScale::HeadDim`] (MPT).
+    StatedForAttention(&'static str),
     /// 1 (GPT-Neo).
     One,
 }
@@ -239,8 +313,23 @@ pub enum EmbeddingScale {
     One,
     /// `sqrt(hidden_size)`, rounded to the model's type (Gemma).
     RootHidden,
+    /// The same if this boolean of config.json is true, else 1 (AFMoE).
+    RootHiddenIf(&'static str),
     /// This key of config.json (Granite).
     Multiplier(&'static str),
+}
+
+/// The factor on queries at position `p`, after norms and rotary embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueryScale {
+    /// 1.
+    One,
+    /// `1 + beta ln(1 + floor(p / n))` with `llama_4_scaling_beta` and `original_max_position_embeddings` of the rotary embedding's
+    /// parameters (Ministral 3).
+    RotaryParameters,
+    /// In layers without rotary embedding, if `attn_temperature_tuning`: `1 + attn_scale ln(1 + floor((p + 1) / floor_scale))`
+    /// (Llama 4).
+    UnturnedLayers,
 }
 
 /// The factor on the logits.
@@ -263,6 +352,8 @@ pub enum QueryKeyNorm {
     PerHeadAfterRotary,
     /// Over all heads at once, before the rotary embedding (OLMo 2).
     AllHeads,
+    /// Over each head, without weights, after the rotary embedding of those layers that have one, if `use_qk_norm` (Llama 4).
+    PlainAfterRotary,
 }
 
 /// How a mixture of experts chooses `k = num_experts_per_tok` experts from the router's logits `z`, and weighs them.
@@ -282,8 +373,35 @@ pub enum Routing {
     SigmoidGroups,
     /// `p = sigmoid(z)`; choice by `p` plus a learned correction; weights `p`, divided by their sum (MiniMax-M2).
     SigmoidTop,
+    /// `p = softmax(z)`; choice by `p` plus a learned correction; weights `p`, divided by their sum, which counts as `moe_norm_min` if it
+    /// is less (ERNIE 4.5).
+    SoftmaxCorrected,
+    /// `p = softmax(z)`, limited to the groups with the largest sum of their two best; weights `p`, divided by their sum if
+    /// `norm_topk_prob`, times `routed_scaling_factor` (Mistral 4).
+    SoftmaxTwoBest,
+    /// The k largest of `z`, sigmoid of them, divided by their sum if `norm_topk_prob` (Llama 4).
+    TopThenSigmoid,
+    /// [`Routing::TopThenSoftmax`] or [`Routing::TopThenSigmoid`], as `expert_selection_fn` of config.json says (Cohere 2 MoE).
+    TopThenStated,
     /// SparseMixer's masked softmax of the best and of the second best (Phi-3.5-MoE, arXiv 2409.12136).
     SparseMixer,
+}
+
+impl Routing {
+    /// The rule of a checkpoint: not [`Routing::TopThenStated`]. `None` if config.json names an unknown one.
+    pub fn resolve(self, config: &ModelConfig) -> Option<Routing> {
+        match (self, config.text("expert_selection_fn")) {
+            (Routing::TopThenStated, None | Some("softmax")) => Some(Routing::TopThenSoftmax),
+            (Routing::TopThenStated, Some("sigmoid")) => Some(Routing::TopThenSigmoid),
+            (Routing::TopThenStated, Some(_)) => None,
+            (fixed, _) => Some(fixed),
+        }
+    }
+
+    /// Whether weights are divided by their sum where the rule leaves that open and config.json is silent.
+    pub fn normalises_by_default(self) -> bool {
+        matches!(self, Routing::SigmoidGroups | Routing::SoftmaxTwoBest | Routing::TopThenStated)
+    }
 }
 
 #[cfg(test)]

@@ -5,16 +5,24 @@ pub mod description;
 pub mod math;
 pub mod role;
 
+mod afmoe;
+mod apertus;
 mod arcee;
+mod bitnet;
+mod bloom;
 mod cohere;
 mod cohere2;
+mod cohere2_moe;
 mod common;
 mod cwm;
 mod deepseek_v2;
 mod deepseek_v3;
 mod dots1;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod exaone4;
+mod exaone_moe;
+mod falcon;
 mod flex_olmo;
 mod gemma;
 mod gemma2;
@@ -31,11 +39,18 @@ mod granite;
 mod granitemoe;
 mod helium;
 mod hunyuan_v1_dense;
+mod hunyuan_v1_moe;
+mod hy_v3;
 mod kimi_k2;
 mod llama;
+mod llama4;
+mod mimo_v2_flash;
 mod minimax_m2;
+mod ministral3;
 mod mistral;
+mod mistral4;
 mod mixtral;
+mod mpt;
 mod nemotron;
 mod olmo;
 mod olmo2;
@@ -49,6 +64,8 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
+mod qwen3_omni_moe;
+mod qwen3_vl_moe;
 mod seed_oss;
 mod smollm3;
 mod solar_open;
@@ -59,8 +76,8 @@ mod undescribed;
 
 pub use description::{ExpertLayout, ExpertStorage, Family, Linears, Moe, Norms, Trunk};
 pub use math::{
-    Activation, ActivationRule, AttentionScale, EmbeddingScale, LogitScale, Math, Pairing, Positions, QueryKeyNorm,
-    Residual, RotaryLayers, Routing, Window,
+    Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, LogitScale, Math, Pairing, Positions,
+    QueryKeyNorm, QueryScale, Residual, RotaryLayers, Routing, Window,
 };
 pub use role::{NormKind, NormSite, Orientation, Part, Role, RowOrder};
 
@@ -71,15 +88,23 @@ use crate::model_config::ModelConfig;
 
 /// Every family with a description, sorted by name. A new family is one file and one line here.
 pub static FAMILIES: &[Family] = &[
+    afmoe::FAMILY,
+    apertus::FAMILY,
     arcee::FAMILY,
+    bitnet::FAMILY,
+    bloom::FAMILY,
     cohere::FAMILY,
     cohere2::FAMILY,
+    cohere2_moe::FAMILY,
     cwm::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
     dots1::FAMILY,
     ernie4_5::FAMILY,
+    ernie4_5_moe::FAMILY,
     exaone4::FAMILY,
+    exaone_moe::FAMILY,
+    falcon::FAMILY,
     flex_olmo::FAMILY,
     gemma::FAMILY,
     gemma2::FAMILY,
@@ -96,11 +121,18 @@ pub static FAMILIES: &[Family] = &[
     granitemoe::FAMILY,
     helium::FAMILY,
     hunyuan_v1_dense::FAMILY,
+    hunyuan_v1_moe::FAMILY,
+    hy_v3::FAMILY,
     kimi_k2::FAMILY,
     llama::FAMILY,
+    llama4::FAMILY,
+    mimo_v2_flash::FAMILY,
     minimax_m2::FAMILY,
+    ministral3::FAMILY,
     mistral::FAMILY,
+    mistral4::FAMILY,
     mixtral::FAMILY,
+    mpt::FAMILY,
     nemotron::FAMILY,
     olmo::FAMILY,
     olmo2::FAMILY,
@@ -114,6 +146,8 @@ pub static FAMILIES: &[Family] = &[
     qwen2_moe::FAMILY,
     qwen3::FAMILY,
     qwen3_moe::FAMILY,
+    qwen3_omni_moe::FAMILY,
+    qwen3_vl_moe::FAMILY,
     seed_oss::FAMILY,
     smollm3::FAMILY,
     solar_open::FAMILY,

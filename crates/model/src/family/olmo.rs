@@ -4,6 +4,7 @@
 
 use super::description::Family;
 use super::llama;
+use super::math::Math;
 use super::role::NormKind;
 
 /// The description.
@@ -13,5 +14,6 @@ pub const FAMILY: Family = Family {
     model_types: &["olmo"],
     architectures: &["OlmoForCausalLM", "OlmoModel"],
     norm_kind: NormKind::LayerNormPlain,
+    math: Math { clips: true, ..Math::LLAMA },
     ..llama::FAMILY
 };

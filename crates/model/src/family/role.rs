@@ -25,6 +25,8 @@ pub enum Role {
     KeyValueDown,
     /// MLA: keys and values from the key/value latent; per head `[k_nope; v]`.
     KeyValueUp,
+    /// The gate `g = W x` of attention: its sigmoid multiplies the heads' outputs.
+    HeadGate,
     /// The output projection of attention.
     Output,
     /// The gate `g` of a gated feed-forward `h = act(g) * u`.
@@ -51,7 +53,7 @@ pub enum Role {
 
 impl Role {
     /// Every role, in the order of the declaration.
-    pub const ALL: [Role; 19] = [
+    pub const ALL: [Role; 20] = [
         Role::Query,
         Role::Key,
         Role::Value,
@@ -60,6 +62,7 @@ impl Role {
         Role::QueryUp,
         Role::KeyValueDown,
         Role::KeyValueUp,
+        Role::HeadGate,
         Role::Output,
         Role::Gate,
         Role::Up,
@@ -84,6 +87,7 @@ impl Role {
             Role::QueryUp => "query-up",
             Role::KeyValueDown => "key-value-down",
             Role::KeyValueUp => "key-value-up",
+            Role::HeadGate => "head-gate",
             Role::Output => "output",
             Role::Gate => "gate",
             Role::Up => "up",
@@ -146,6 +150,8 @@ pub enum RowOrder {
     Stacked,
     /// Per head `[q; k; v]`, heads one after the other (GPT-NeoX).
     PerHead,
+    /// Per key head the queries that share it, its key, its value: `[q ..; k; v]` (Falcon).
+    PerGroup,
     /// Alternating rows, `g_0, u_0, g_1, u_1, ...` (gpt-oss).
     Interleaved,
 }
@@ -165,10 +171,14 @@ pub enum NormSite {
     QueryLatent,
     /// On the key/value latent of MLA.
     KeyValueLatent,
+    /// On the heads' outputs, before the output projection (BitNet).
+    Heads,
     /// On the output of attention, before it joins the residual stream.
     AttentionOutput,
     /// Before the feed-forward network.
     FeedForwardInput,
+    /// On the hidden activation of the feed-forward network, before the down projection (BitNet).
+    Hidden,
     /// On the output of the feed-forward network, before it joins the residual stream.
     FeedForwardOutput,
     /// After the last block.

@@ -70,7 +70,6 @@ const KEPT: &[(&str, &[&str])] = &[
         ],
     ),
     ("lfm2", &["lm_head", "*conv.in_proj", "*conv.out_proj"]),
-    ("llama4", &["multi_modal_projector*", "*feed_forward.router", "vision_model*", "*lm_head"]),
     (
         "minimax_m3_vl",
         &[
@@ -113,7 +112,6 @@ const KEPT: &[(&str, &[&str])] = &[
             "*self_attn.v_proj",
         ],
     ),
-    ("qwen3_vl_moe", &["lm_head", "*mlp.gate", "*.visual.*"]),
     (
         "qwen4_exp",
         &[

@@ -89,6 +89,8 @@ pub struct ModelConfig {
     pub hidden_size: Option<usize>,
     /// Width of the feed-forward network: empty if unknown, one value for all layers, or one per layer.
     pub intermediate_sizes: Vec<usize>,
+    /// Width of the dense feed-forward networks beside those of experts, where it is another.
+    pub dense_intermediate_size: Option<usize>,
     /// Number of decoder blocks.
     pub num_layers: Option<usize>,
     /// Number of query heads.
@@ -97,6 +99,8 @@ pub struct ModelConfig {
     pub stated_kv_heads: Option<usize>,
     /// Width of a head, as stated; see [`ModelConfig::head_dim`].
     pub stated_head_dim: Option<usize>,
+    /// Width of a value head, where it is stated for attention without latents (MiMo-V2).
+    pub stated_value_dim: Option<usize>,
     /// Rows of the token embedding.
     pub vocab_size: Option<usize>,
     /// Longest context.
@@ -119,6 +123,8 @@ pub struct ModelConfig {
     pub attention_softcap: Option<f64>,
     /// `c` of the soft-cap on logits.
     pub logit_softcap: Option<f64>,
+    /// The largest magnitude of queries, keys and values, where they are clipped.
+    pub clip_qkv: Option<f64>,
     /// Mixture of experts.
     pub experts: Option<ExpertsConfig>,
     /// Multi-head latent attention.
@@ -164,7 +170,7 @@ impl ModelConfig {
     pub fn value_dim(&self) -> Option<usize> {
         match &self.latent {
             Some(latent) => Some(latent.value_dim),
-            None => self.head_dim(),
+            None => self.stated_value_dim.or(self.head_dim()),
         }
     }
 
@@ -181,6 +187,34 @@ impl ModelConfig {
     pub fn number(&self, key: &str) -> Result<Option<f64>, ConfigError> {
         let section = [Section { path: String::new(), map: &self.text }];
         Fields::new(&section).number(&[key])
+    }
+
+    /// A number that few families have, in the object `attn_config` where there is one (MPT).
+    ///
+    /// # Errors
+    ///
+    /// As for [`ModelConfig::number`].
+    pub fn attention_number(&self, key: &str) -> Result<Option<f64>, ConfigError> {
+        let map = match self.text.get("attn_config") {
+            Some(Value::Object(nested)) => nested,
+            _ => &self.text,
+        };
+        Fields::new(&[Section { path: String::new(), map }]).number(&[key])
+    }
+
+    /// Returns whether there is such a key, if only with null.
+    pub fn states(&self, key: &str) -> bool {
+        self.text.contains_key(key)
+    }
+
+    /// Entry `index` of a list that few families have.
+    pub fn item(&self, key: &str, index: usize) -> Option<&Value> {
+        self.text.get(key)?.as_array()?.get(index)
+    }
+
+    /// A string that few families have.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.text.get(key).and_then(Value::as_str)
     }
 
     /// A required value.
@@ -223,10 +257,12 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         architectures: architectures(outer)?,
         hidden_size: inner.size(&["hidden_size", "n_embd", "d_model"])?,
         intermediate_sizes: inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"])?,
+        dense_intermediate_size: inner.size(&["intermediate_size_mlp", "prefix_dense_intermediate_size"])?,
         num_layers: inner.size(&["num_hidden_layers", "n_layer", "num_layers", "n_layers"])?,
         num_heads: inner.size(&["num_attention_heads", "n_head", "num_heads", "n_heads"])?,
-        stated_kv_heads: inner.size(&["num_key_value_heads", "num_kv_heads"])?,
+        stated_kv_heads: key_heads(inner, &model_types)?,
         stated_head_dim: inner.size(&["head_dim"])?,
+        stated_value_dim: value_dim(inner, &model_types)?,
         vocab_size: inner.size(&["vocab_size"])?,
         max_positions: inner.size(&["max_position_embeddings", "n_positions", "max_seq_len"])?,
         tie_word_embeddings: outer.flag(&["tie_word_embeddings"])?,
@@ -238,12 +274,45 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         layer_types: inner.texts(&["layer_types"])?,
         attention_softcap: inner.positive(&["attn_logit_softcapping"])?,
         logit_softcap: inner.positive(&["final_logit_softcapping"])?,
+        clip_qkv: clip_qkv(inner)?,
         experts: ExpertsConfig::read(inner)?,
         latent: LatentConfig::read(inner)?,
         model_types: model_types.clone(),
         quantization: outer.find(&["quantization_config"]).map(|(_, value)| value.clone()),
         text,
     })
+}
+
+/// The key of Falcon's configuration, whose older models share one key head unless they say otherwise.
+fn key_heads(inner: Fields<'_, '_>, model_types: &[String]) -> Result<Option<usize>, ConfigError> {
+    let stated = inner.size(&["num_key_value_heads", "num_kv_heads"])?;
+    if model_types.last().is_none_or(|name| name != "falcon") {
+        return Ok(stated);
+    }
+    let flag = |key, default| Ok::<_, ConfigError>(inner.flag(&[key])?.unwrap_or(default));
+    match (flag("new_decoder_architecture", false)?, flag("multi_query", true)?) {
+        (true, _) => Ok(stated),
+        (false, true) => Ok(Some(1)),
+        (false, false) => Ok(None),
+    }
+}
+
+/// Other classes without latents do not read it.
+fn value_dim(inner: Fields<'_, '_>, model_types: &[String]) -> Result<Option<usize>, ConfigError> {
+    match model_types.last().is_some_and(|name| name == "mimo_v2_flash") {
+        true => inner.size(&["v_head_dim"]),
+        false => Ok(None),
+    }
+}
+
+/// Stated for the model, or (MPT) for its attention. 0 is none.
+fn clip_qkv(inner: Fields<'_, '_>) -> Result<Option<f64>, ConfigError> {
+    let nested = inner.object(&["attn_config"])?;
+    let clip = match &nested {
+        Some(section) => Fields::new(std::slice::from_ref(section)).number(&["clip_qkv"])?,
+        None => inner.number(&["clip_qkv"])?,
+    };
+    Ok(clip.filter(|clip| *clip != 0.0))
 }
 
 fn model_types(inner: Fields<'_, '_>, outer: Fields<'_, '_>) -> Result<Vec<String>, ConfigError> {

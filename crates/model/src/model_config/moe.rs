@@ -39,12 +39,12 @@ impl ExpertsConfig {
         let Some(count) = count.filter(|count| *count > 0) else { return Ok(None) };
         Ok(Some(ExpertsConfig {
             count,
-            per_token: fields.size(&["num_experts_per_tok", "moe_k", "experts_per_token"])?,
+            per_token: fields.size(&["num_experts_per_tok", "moe_k", "moe_topk", "experts_per_token"])?,
             intermediate_size: fields.size(&["moe_intermediate_size"])?,
-            shared_count: fields.count(&["n_shared_experts", "num_shared_experts"])?,
+            shared_count: fields.count(&["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"])?,
             shared_intermediate_size: fields.count(&["shared_expert_intermediate_size"])?,
             normalise: fields.flag(&["norm_topk_prob"])?,
-            scale: fields.number(&["routed_scaling_factor"])?,
+            scale: fields.number(&["routed_scaling_factor", "route_scale", "router_scaling_factor"])?,
             groups: fields.size(&["n_group"])?,
             groups_per_token: fields.size(&["topk_group"])?,
             dense_prefix: fields.count(&["first_k_dense_replace"])?.unwrap_or(0),

@@ -44,6 +44,10 @@ pub struct RopeParameters {
     pub low_freq_factor: Option<f64>,
     /// Llama 3: wavelengths below `original / high` are left alone.
     pub high_freq_factor: Option<f64>,
+    /// Hunyuan: with `dynamic`, the base is `theta alpha^(d / (d - 2))`, whatever the length.
+    pub alpha: Option<f64>,
+    /// Strength of the growth of queries with their position (Ministral 3).
+    pub query_beta: Option<f64>,
     /// LongRoPE: divisors of each frequency within the original context.
     pub short_factor: Vec<f64>,
     /// LongRoPE: divisors of each frequency beyond it.
@@ -78,9 +82,9 @@ impl RopeConfig {
     }
 }
 
-/// Gemma 3 before `rope_parameters`: sliding layers have their own base and are not scaled.
+/// Gemma 3 before `rope_parameters`, and MiMo-V2: sliding layers have their own base and are not scaled.
 fn local_base(fields: Fields<'_, '_>, main: &RopeParameters) -> Result<Option<RopeParameters>, ConfigError> {
-    let local = fields.positive(&["rope_local_base_freq"])?;
+    let local = fields.positive(&["rope_local_base_freq", "swa_rope_theta"])?;
     Ok(local.map(|theta| RopeParameters { theta: Some(theta), ..main.clone() }))
 }
 
@@ -132,6 +136,8 @@ impl RopeParameters {
             truncate: fields.flag(&["truncate"])?.or(self.truncate),
             low_freq_factor: number("low_freq_factor")?.or(self.low_freq_factor),
             high_freq_factor: number("high_freq_factor")?.or(self.high_freq_factor),
+            alpha: number("alpha")?.or(self.alpha),
+            query_beta: number("llama_4_scaling_beta")?.or(self.query_beta),
             short_factor: fields.numbers(&["short_factor"])?,
             long_factor: fields.numbers(&["long_factor"])?,
         })

@@ -3,29 +3,62 @@
 //! Only keys that would change sizes or results here are listed.
 
 /// Models whose attention has one key head for each query head, of `hidden_size / num_attention_heads` components.
-const MULTI_HEAD: &[&str] = &["gpt2", "gpt_neox", "gptj", "opt"];
+const MULTI_HEAD: &[&str] = &["bloom", "gpt2", "gpt_neox", "gptj", "mpt", "opt"];
 
 /// Mixtures of experts whose experts have the width `intermediate_size`.
-const ONE_WIDTH: &[&str] = &["flex_olmo", "gpt_oss", "granitemoe", "minimax_m2", "mixtral", "olmoe", "phimoe"];
+const ONE_WIDTH: &[&str] = &[
+    "cohere2_moe",
+    "flex_olmo",
+    "gpt_oss",
+    "granitemoe",
+    "hunyuan_v1_moe",
+    "llama4_text",
+    "minimax_m2",
+    "mixtral",
+    "olmoe",
+    "phimoe",
+];
 
 /// Mixtures of experts whose shared network is as wide as `n_shared_experts` routed experts.
-const COUNTED_SHARED: &[&str] =
-    &["deepseek_v2", "deepseek_v3", "dots1", "glm4_moe", "glm4_moe_lite", "kimi_k2", "solar_open"];
+const COUNTED_SHARED: &[&str] = &[
+    "afmoe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "dots1",
+    "ernie4_5_moe",
+    "exaone_moe",
+    "glm4_moe",
+    "glm4_moe_lite",
+    "hy_v3",
+    "kimi_k2",
+    "mistral4",
+    "solar_open",
+];
+
+/// Mixtures of experts with a rule of their own: one group, weights divided by their sum, a factor under another name.
+const ONE_RULE: &[&str] = &["afmoe", "hy_v3"];
 
 /// Each key with the values of `model_type` whose class does not read it.
 const UNREAD: &[(&str, &[&str])] = &[
     ("num_key_value_heads", MULTI_HEAD),
     ("num_kv_heads", MULTI_HEAD),
     // Not gpt_neox and stablelm: their rotary embedding reads it.
-    ("head_dim", &["gpt2", "gptj", "opt"]),
-    ("intermediate_size", &["gpt2", "gptj", "opt"]),
+    ("head_dim", &["bloom", "falcon", "gpt2", "gptj", "mpt", "opt"]),
+    ("intermediate_size", &["bloom", "falcon", "gpt2", "gptj", "mpt", "opt"]),
     ("ffn_dim", &["gpt2", "gptj"]),
     ("n_inner", &["opt"]),
     ("ffn_hidden_size", MULTI_HEAD),
-    ("hidden_act", &["gpt2", "gptj", "opt"]),
+    ("hidden_act", &["falcon", "gpt2", "gptj", "opt"]),
     ("hidden_activation", MULTI_HEAD),
     ("moe_intermediate_size", ONE_WIDTH),
     ("shared_expert_intermediate_size", COUNTED_SHARED),
+    ("n_group", ONE_RULE),
+    ("topk_group", ONE_RULE),
+    ("norm_topk_prob", &["afmoe", "hy_v3", "llama4_text"]),
+    ("routed_scaling_factor", ONE_RULE),
+    ("layer_types", &["ministral3"]),
+    ("n_shared_experts", &["mimo_v2_flash"]),
+    ("attn_logit_softcapping", &["bloom", "falcon", "mpt"]),
 ];
 
 /// Returns whether the class of `model_type` does not read `key`. Without a `model_type`, every key counts.

@@ -9,7 +9,7 @@ use super::{
     ExpertsId, ExpertsStorage, FusedExperts, Linear, LinearId, Network, Norm, NormId, Notice, Place, Reason, Slot,
     TensorMeta, links, siblings,
 };
-use crate::family::{Family, Orientation, Role};
+use crate::family::{ExpertStorage, Family, NormKind, Orientation, Role};
 use crate::model_config::ModelConfig;
 use kvant_quant::glob::Glob;
 
@@ -29,6 +29,8 @@ pub(super) fn recognise(family: &'static Family, config: &ModelConfig, tensors: 
 
 struct Builder<'t> {
     family: &'static Family,
+    norm_kind: NormKind,
+    hidden_size: Option<usize>,
     tensors: &'t [TensorMeta],
     keep: Vec<Glob>,
     layers: usize,
@@ -49,6 +51,8 @@ impl<'t> Builder<'t> {
     fn new(family: &'static Family, config: &ModelConfig, tensors: &'t [TensorMeta]) -> Self {
         Builder {
             family,
+            norm_kind: family.norm_kind_of(config),
+            hidden_size: config.hidden_size,
             tensors,
             keep: family.keep.iter().map(|pattern| Glob::new(pattern)).collect(),
             layers: config.num_layers.unwrap_or(usize::MAX),
@@ -114,7 +118,7 @@ impl<'t> Builder<'t> {
         self.norms.push(Norm {
             module: named.module.clone(),
             site,
-            kind: self.family.norm_kind,
+            kind: self.norm_kind,
             block: named.block,
             head: named.head,
             weight: at,
@@ -154,7 +158,7 @@ impl<'t> Builder<'t> {
 
     fn add_experts(&mut self, at: usize, named: &Named) -> Option<Place> {
         let Entry::FusedExperts { role, orientation, rows } = named.entry else { return None };
-        let (storage, orientation, shape) = self.experts_storage(at, named.suffix, orientation)?;
+        let (storage, orientation, shape) = self.experts_storage(at, role, named.suffix, orientation)?;
         let [experts, out_features, in_features] = shape;
         self.experts.push(FusedExperts {
             module: named.module.clone(),
@@ -176,12 +180,14 @@ impl<'t> Builder<'t> {
     fn experts_storage(
         &self,
         at: usize,
+        role: Role,
         suffix: Suffix,
         orientation: Orientation,
     ) -> Option<(ExpertsStorage, Orientation, [usize; 3])> {
         let tensor = &self.tensors[at];
         match (suffix, tensor.shape.as_slice()) {
             (Suffix::Slot(_), &[experts, first, second]) if tensor.is_float() => {
+                let orientation = self.orientation_of(role, orientation, [first, second]);
                 let (out, inner) = oriented(orientation, first, second);
                 Some((ExpertsStorage::Float { weight: at }, orientation, [experts, out, inner]))
             }
@@ -191,6 +197,19 @@ impl<'t> Builder<'t> {
             }
             _ => None,
         }
+    }
+
+    /// The orientation of matrices that the family has in both. Those whose inputs and outputs are as many are `[out, in]`, as
+    /// transformers reads them.
+    fn orientation_of(&self, role: Role, listed: Orientation, [first, second]: [usize; 2]) -> Orientation {
+        let layouts = self.family.moe.iter().flat_map(|moe| moe.experts);
+        let fused = layouts.filter(|layout| layout.storage == ExpertStorage::Fused);
+        let has = |wanted| fused.clone().any(|layout| layout.orientation == wanted);
+        let Some(hidden) = self.hidden_size.filter(|_| has(Orientation::OutIn) && has(Orientation::InOut)) else {
+            return listed;
+        };
+        let (out_in, in_out) = if role == Role::Down { (first, second) } else { (second, first) };
+        if out_in != hidden && in_out == hidden { Orientation::InOut } else { Orientation::OutIn }
     }
 
     fn is_kept(&self, role: Role, module: &str) -> bool {

@@ -130,7 +130,7 @@ impl Facts {
             activation: Some(family.math.activation.resolve(config)),
             residual: Some(family.math.residual.resolve(config)),
             // Where q, k and v are clipped (OLMo), values do not scale.
-            heads: Heads::of(config).filter(|_| config.number("clip_qkv") == Ok(None)),
+            heads: Heads::of(config).filter(|_| config.clip_qkv.is_none()),
         }
     }
 }
@@ -150,7 +150,7 @@ impl Heads {
                 query,
                 key_value: config.num_kv_heads()?,
                 head_dim: config.head_dim()?,
-                value_dim: config.head_dim()?,
+                value_dim: config.value_dim()?,
                 nope_dim: 0,
             },
         })
@@ -159,13 +159,23 @@ impl Heads {
     /// The rows of `linear` that are values, head by head; `None` if its width is not what config.json implies.
     fn value_rows(&self, linear: &Linear) -> Option<Vec<Range<usize>>> {
         let (width, first, step, count) = match (linear.role, linear.rows) {
-            (Role::Value, _) => (self.value_dim, 0, self.value_dim, self.key_value),
+            // Layers may have different numbers of heads.
+            (Role::Value, _) => (self.value_dim, 0, self.value_dim, linear.out_features / self.value_dim.max(1)),
             (Role::KeyValueUp, _) => {
                 let step = self.nope_dim + self.value_dim;
                 (self.value_dim, self.nope_dim, step, self.query)
             }
             (Role::QueryKeyValue, RowOrder::PerHead) if self.key_value == self.query => {
                 (self.head_dim, 2 * self.head_dim, 3 * self.head_dim, self.query)
+            }
+            (Role::QueryKeyValue, RowOrder::PerGroup) => {
+                let shared = self.repeat(self.key_value)?;
+                (
+                    self.head_dim,
+                    (shared + 1).checked_mul(self.head_dim)?,
+                    (shared + 2).checked_mul(self.head_dim)?,
+                    self.key_value,
+                )
             }
             (Role::QueryKeyValue, RowOrder::Stacked) => {
                 let before = (self.query + self.key_value).checked_mul(self.head_dim)?;
@@ -178,10 +188,10 @@ impl Heads {
         (end == linear.out_features).then(|| heads.map(|start| start..start + width).collect())
     }
 
-    /// Query heads per key/value head.
-    fn repeat(&self) -> Option<usize> {
-        let repeat = self.query / self.key_value;
-        (repeat * self.key_value == self.query).then_some(repeat)
+    /// Query heads per key/value head, of which there are `count`.
+    fn repeat(&self, count: usize) -> Option<usize> {
+        let repeat = self.query / count.max(1);
+        (repeat > 0 && repeat * count == self.query).then_some(repeat)
     }
 }
 
@@ -249,11 +259,7 @@ impl Network {
 
     /// Returns whether one norm feeds attention and the feed-forward network.
     fn shares_norm(&self, block: usize) -> bool {
-        let has_second = || {
-            let mut norms = self.norms.iter().filter(|norm| norm.block == Some(block));
-            norms.any(|norm| norm.site == NormSite::FeedForwardInput)
-        };
-        self.facts.residual == Some(Residual::Parallel) && !has_second()
+        self.facts.residual == Some(Residual::Parallel) && !self.has_norm(block, NormSite::FeedForwardInput)
     }
 
     fn norm_links(&self, block: usize) -> Vec<SmoothingPair> {
@@ -273,21 +279,28 @@ impl Network {
             NormSite::AttentionInput => input == Input::Attention || shared && matches!(input, Input::Routed(_)),
             NormSite::QueryLatent => input == Input::QueryLatent,
             NormSite::KeyValueLatent => input == Input::KeyValueLatent,
+            NormSite::Heads => input == Input::Heads,
             NormSite::FeedForwardInput => matches!(input, Input::FeedForward | Input::Routed(_)),
+            NormSite::Hidden => input == Input::Hidden,
             _ => false,
         };
         let stages = self.stages(block).into_iter().filter(|stage| reads(stage.input));
         stages.flat_map(Subset::into_consumers).collect()
     }
 
-    /// Values to the output projection, through attention.
+    /// Returns whether a block has a norm at a site.
+    fn has_norm(&self, block: usize, site: NormSite) -> bool {
+        self.norms.iter().any(|norm| norm.block == Some(block) && norm.site == site)
+    }
+
+    /// Values to the output projection, through attention; a gate on the heads' outputs passes scales, a norm of them does not.
     fn heads_link(&self, block: usize) -> Option<SmoothingPair> {
-        let heads = self.facts.heads?;
+        let heads = self.facts.heads.filter(|_| !self.has_norm(block, NormSite::Heads))?;
         let find = |wanted: fn(Role) -> bool| self.linears_of(block).find(|(_, linear)| wanted(linear.role));
         let (linear, values) = find(|role| matches!(role, Role::Value | Role::QueryKeyValue | Role::KeyValueUp))?;
         let (output, layer) = find(|role| role == Role::Output)?;
         let rows = heads.value_rows(values)?;
-        let (head_dim, repeat) = (heads.value_dim, heads.repeat()?);
+        let (head_dim, repeat) = (heads.value_dim, heads.repeat(rows.len())?);
         let widths_agree = heads.query.checked_mul(head_dim) == Some(layer.in_features);
         widths_agree.then(|| SmoothingPair {
             from: ScaleSource::Linear { linear, rows },
@@ -298,6 +311,9 @@ impl Network {
 
     /// Up to down projections, in the dense network, the shared experts and each expert.
     fn hidden_links(&self, block: usize) -> Vec<SmoothingPair> {
+        if self.has_norm(block, NormSite::Hidden) {
+            return Vec::new();
+        }
         let place = |linear: &Linear| (linear.part, linear.expert);
         let of_role = |role: Role| self.linears_of(block).filter(move |(_, linear)| linear.role == role);
         let down: HashMap<_, _> = of_role(Role::Down).map(|(id, linear)| (place(linear), id)).collect();
@@ -368,7 +384,7 @@ impl Subset {
 /// The input of a layer of this role inside a block.
 fn input_of(part: Part, role: Role, expert: Option<usize>) -> Option<Input> {
     match role {
-        Role::Query | Role::Key | Role::Value | Role::QueryKeyValue => Some(Input::Attention),
+        Role::Query | Role::Key | Role::Value | Role::QueryKeyValue | Role::HeadGate => Some(Input::Attention),
         Role::QueryDown | Role::KeyValueDown => Some(Input::Attention),
         Role::QueryUp => Some(Input::QueryLatent),
         Role::KeyValueUp => Some(Input::KeyValueLatent),

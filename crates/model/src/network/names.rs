@@ -304,14 +304,18 @@ pub(super) fn is_buffer(tensor: &TensorMeta) -> bool {
         )
 }
 
-/// The part of a name that marks another modality than text: a vision tower, a projector.
+/// The part of a name that marks another modality than text: a vision tower, a projector, what speaks.
 pub fn modality_part(name: &str) -> Option<&str> {
     name.split('.').find(|part| is_modality(part))
 }
 
 fn is_modality(part: &str) -> bool {
     let words = ["vision", "visual", "image", "audio", "speech", "projector"];
-    part == "vit" || part.starts_with("mm_") || words.iter().any(|word| part.contains(word))
+    part == "vit"
+        || part == "talker"
+        || part.ends_with("2wav")
+        || part.starts_with("mm_")
+        || words.iter().any(|word| part.contains(word))
 }
 
 /// Returns whether the name is that of a scale, zero point or packed weight.

@@ -29,6 +29,8 @@ OPT = dict(
 WIDE = dict(BASE, head_dim=32)
 MLA = dict(kv_lora_rank=16, q_lora_rank=24, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12)
 ROUTED = dict(moe_intermediate_size=32, num_experts_per_tok=2)
+EXPERTS = dict(ROUTED, num_experts=4)
+FALCON = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=160, ffn_hidden_size=96)
 DEEPSEEK = dict(
     BASE, **MLA, **ROUTED, num_key_value_heads=4, n_routed_experts=4, n_shared_experts=2, first_k_dense_replace=1,
     n_group=1, topk_group=1,
@@ -36,20 +38,35 @@ DEEPSEEK = dict(
 VISION = dict(
     hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
 )
+AUDIO = dict(d_model=32, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=48, num_mel_bins=16, output_dim=64,
+             downsample_hidden_size=16, max_source_positions=32)  # fmt: skip
 QWEN_VISION = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64)
 
 # File name -> (model_type, arguments of its config class).
 CHECKPOINTS = {
+    "afmoe": ("afmoe", dict(BASE, **EXPERTS, head_dim=16, num_dense_layers=1, num_shared_experts=1, sliding_window=16, route_scale=1.5)),
+    "apertus": ("apertus", BASE),
+    "bitnet": ("bitnet", BASE),
+    "bloom": ("bloom", dict(hidden_size=64, n_layer=2, n_head=4, vocab_size=160)),
     "arcee": ("arcee", BASE),
     "cohere": ("cohere", dict(BASE, use_qk_norm=True)),
     "cohere2": ("cohere2", BASE),
+    "cohere2_moe": (
+        "cohere2_moe",
+        dict(BASE, head_dim=16, num_experts=4, num_shared_experts=1, first_k_dense_replace=1, prefix_dense_intermediate_size=80, sliding_window=16),
+    ),
     "cwm": ("cwm", dict(BASE, head_dim=16)),
     "deepseek_v2": ("deepseek_v2", DEEPSEEK),
     "deepseek_v2_lite": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=None)),
     "deepseek_v3": ("deepseek_v3", DEEPSEEK),
     "dots1": ("dots1", dict(BASE, **ROUTED, n_routed_experts=4, n_shared_experts=2, first_k_dense_replace=1)),
     "ernie4_5": ("ernie4_5", dict(BASE, use_bias=True)),
+    "ernie4_5_moe": ("ernie4_5_moe", dict(BASE, moe_intermediate_size=32, moe_num_experts=4, moe_k=2, use_bias=True)),
     "exaone4": ("exaone4", BASE),
+    "exaone_moe": ("exaone_moe", dict(BASE, **EXPERTS, sliding_window=16, sliding_window_pattern=2)),
+    "falcon": ("falcon", FALCON),
+    "falcon_alibi": ("falcon", dict(FALCON, alibi=True, multi_query=False, parallel_attn=False, bias=True)),
+    "falcon_groups": ("falcon", dict(FALCON, num_kv_heads=2, new_decoder_architecture=True)),
     "flex_olmo": ("flex_olmo", dict(BASE, num_experts=4)),
     "gemma": ("gemma", WIDE),
     "gemma2": ("gemma2", WIDE),
@@ -70,12 +87,27 @@ CHECKPOINTS = {
     "granitemoe": ("granitemoe", dict(BASE, num_local_experts=4)),
     "helium": ("helium", dict(BASE, head_dim=16)),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", dict(BASE, head_dim=16)),
+    "hunyuan_v1_moe": ("hunyuan_v1_moe", dict(BASE, head_dim=16, num_experts=4, moe_topk=2)),
+    "hy_v3": ("hy_v3", dict(BASE, **EXPERTS, head_dim=16)),
     "llama": ("llama", BASE),
     "llama_bias": ("llama", dict(BASE, attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
+    "llama4_text": (
+        "llama4_text",
+        dict(BASE, head_dim=16, num_local_experts=4, intermediate_size_mlp=80, interleave_moe_layer_step=2, attention_chunk_size=16,
+             no_rope_layers=[1, 0], floor_scale=4),
+    ),
+    "mimo_v2_flash": (
+        "mimo_v2_flash",
+        dict(BASE, **ROUTED, head_dim=24, v_head_dim=16, n_routed_experts=4, n_group=1, topk_group=1, sliding_window=16,
+             layer_types=["full_attention", "sliding_attention"]),
+    ),
     "minimax_m2": ("minimax_m2", dict(BASE, head_dim=16, num_local_experts=4)),
+    "ministral3": ("ministral3", dict(BASE, head_dim=16)),
     "mistral": ("mistral", WIDE),
     "mistral3": ("mistral3", dict(text_config=dict(WIDE, model_type="mistral"), vision_config=dict(VISION, model_type="pixtral"))),
+    "mistral4": ("mistral4", DEEPSEEK),
     "mixtral": ("mixtral", dict(BASE, num_local_experts=4)),
+    "mpt": ("mpt", dict(d_model=64, n_layers=2, n_heads=4, vocab_size=160, max_seq_len=64)),
     "nemotron": ("nemotron", BASE),
     "olmo": ("olmo", BASE),
     "olmo2": ("olmo2", BASE),
@@ -94,7 +126,15 @@ CHECKPOINTS = {
     ),
     "qwen3": ("qwen3", WIDE),
     "qwen3_moe": ("qwen3_moe", dict(WIDE, **ROUTED, num_experts=4, decoder_sparse_step=1, mlp_only_layers=[0])),
+    "qwen3_omni_moe": (
+        "qwen3_omni_moe_thinker",
+        dict(text_config=dict(WIDE, **EXPERTS), vision_config=dict(QWEN_VISION, deepstack_visual_indexes=[0]), audio_config=AUDIO),
+    ),
     "qwen3_vl": ("qwen3_vl", dict(text_config=WIDE, vision_config=dict(QWEN_VISION, deepstack_visual_indexes=[0]))),
+    "qwen3_vl_moe": (
+        "qwen3_vl_moe",
+        dict(text_config=dict(WIDE, **EXPERTS), vision_config=dict(QWEN_VISION, deepstack_visual_indexes=[0])),
+    ),
     "seed_oss": ("seed_oss", dict(BASE, head_dim=32)),
     "smollm3": ("smollm3", BASE),
     "solar_open": ("solar_open", dict(BASE, **ROUTED, head_dim=16, n_routed_experts=4, n_shared_experts=1)),
@@ -103,7 +143,7 @@ CHECKPOINTS = {
     "starcoder2": ("starcoder2", BASE),
 }  # fmt: skip
 
-NOISE = re.compile(r"dropout|drop$|init|_token|use_cache|transformers_version|output_|summary_|pdrop|is_decoder|chunk_size|pretraining|vision_config")
+NOISE = re.compile(r"dropout|drop$|init|_token|use_cache|transformers_version|output_|summary_|pdrop|is_decoder|chunk_size_f|pretraining|vision_config|audio_config")
 
 
 def main() -> None:
@@ -118,15 +158,22 @@ def main() -> None:
 def save(model_type: str, arguments: dict) -> tuple[dict, dict]:
     """config.json and the header of model.safetensors of a random model."""
     config = transformers.AutoConfig.for_model(model_type, **arguments)
-    multimodal = hasattr(config, "vision_config")
-    loader = transformers.AutoModelForImageTextToText if multimodal else transformers.AutoModelForCausalLM
-    model = loader.from_config(config, dtype=torch.bfloat16)
+    model = model_class(config)._from_config(config, dtype=torch.bfloat16)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         with open(f"{folder}/model.safetensors", "rb") as file:
             header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         header.pop("__metadata__", None)
         return json.loads(Path(folder, "config.json").read_text()), header
+
+
+def model_class(config):
+    """The class with a language model's head, also of models that the automatic classes do not know."""
+    for classes in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
+        if type(config) in classes:
+            return classes[type(config)]
+    name = type(config).__name__.removesuffix("Config")
+    return getattr(transformers, f"{name}ForCausalLM", None) or getattr(transformers, f"{name}ForConditionalGeneration")
 
 
 def relevant(config: dict) -> dict:

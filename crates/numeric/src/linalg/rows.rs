@@ -100,13 +100,14 @@ impl Loop for LayerNorm<'_> {
 
 /// Softmax in place, after the soft-cap `c tanh(x / c)` where one is given. A `sink` is a further score that takes its
 /// share and has no value.
-pub fn softmax(isa: Isa, row: &mut [f32], cap: Option<f32>, sink: Option<f32>) {
-    dispatch(isa, Softmax { row, cap, sink });
+pub fn softmax(isa: Isa, row: &mut [f32], cap: Option<f32>, biases: &[f32], sink: Option<f32>) {
+    dispatch(isa, Softmax { row, cap, biases, sink });
 }
 
 struct Softmax<'a> {
     row: &'a mut [f32],
     cap: Option<f32>,
+    biases: &'a [f32],
     sink: Option<f32>,
 }
 
@@ -119,6 +120,9 @@ impl Loop for Softmax<'_> {
             for x in self.row.iter_mut() {
                 *x = cap * tanh(*x / cap);
             }
+        }
+        for (x, bias) in self.row.iter_mut().zip(self.biases) {
+            *x += bias;
         }
         let largest = fold(self.row, f32::NEG_INFINITY, f32::max, f32::max).max(self.sink.unwrap_or(f32::NEG_INFINITY));
         for x in self.row.iter_mut() {
@@ -213,7 +217,7 @@ mod tests {
                 let x: Vec<f64> = row(length).into_iter().map(capped).collect();
                 let sum = x.iter().map(|x| x.exp()).sum::<f64>() + sink.map_or(0.0, |s: f32| f64::from(s).exp());
                 let mut ours = row(length);
-                softmax(isa, &mut ours, cap, sink);
+                softmax(isa, &mut ours, cap, &[], sink);
                 assert_close(&ours, x.iter().map(|x| x.exp() / sum));
             }
         }
@@ -223,7 +227,7 @@ mod tests {
     fn rows_give_the_same_bits_on_every_isa() {
         let results = Isa::available().into_iter().map(|isa| {
             let mut x = row(100);
-            softmax(isa, &mut x, Some(20.0), None);
+            softmax(isa, &mut x, Some(20.0), &[], None);
             rms_norm(isa, &mut x, &row(100), 0.0, 1e-6, Precision::Bf16);
             (x.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), sum_of_exponentials(isa, &row(100)))
         });

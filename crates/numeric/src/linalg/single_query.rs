@@ -10,7 +10,7 @@ use crate::simd::{Isa, Loop, dispatch};
 /// Partial sums that are kept side by side, one in each lane.
 const LANES: usize = 32;
 
-/// `softmax(scale q k^T) v` of one query that sees all of these keys, whatever the window of the rule. In bfloat16 the weights and the
+/// `softmax(scale q k^T) v` of one query that sees all of these keys, whatever window and chunk of the rule; biases are those of the keys. In bfloat16 the weights and the
 /// result are rounded to it. `scores` is a buffer.
 ///
 /// # Panics
@@ -22,7 +22,7 @@ pub fn attend_one(
     query: &[f32],
     keys: Matrix<'_>,
     values: Matrix<'_>,
-    rule: AttentionRule,
+    rule: AttentionRule<'_>,
     precision: Precision,
     scores: &mut Vec<f32>,
     out: &mut [f32],
@@ -31,7 +31,7 @@ pub fn attend_one(
     assert!(fits && query.len() == keys.columns && out.len() == values.columns, "shapes do not match");
     scores.resize(keys.rows, 0.0);
     dispatch(isa, Scores { query, keys, scale: rule.scale, scores });
-    softmax(isa, scores, rule.cap, rule.sink);
+    softmax(isa, scores, rule.cap, rule.biases, rule.sink);
     scores.iter_mut().for_each(|weight| *weight = precision.round(*weight));
     dispatch(isa, WeightedSum { weights: scores, values, out });
     out.iter_mut().for_each(|value| *value = precision.round(*value));
@@ -106,8 +106,9 @@ mod tests {
         let (count, width, wide) = (70, 40, 24);
         let (query, keys, values) = (data(width, 1), data(count * width, 2), data(count * wide, 3));
         let matrices = || (Matrix::new(&keys, count, width, width), Matrix::new(&values, count, wide, wide));
-        for (cap, sink) in [(None, None), (Some(3.0), Some(0.5))] {
-            let rule = AttentionRule { scale: 0.4, cap, window: None, sink };
+        let slope: Vec<f32> = (0..count).map(|key| key as f32 * 0.25).collect();
+        for (cap, sink, biases) in [(None, None, &[][..]), (Some(3.0), Some(0.5), &[]), (None, None, &slope)] {
+            let rule = AttentionRule { scale: 0.4, cap, window: None, chunk: None, sink, biases };
             let mut expected = vec![0.0; wide];
             let (k, v) = matrices();
             KeysValues::new(k, v, Precision::F32).attend(

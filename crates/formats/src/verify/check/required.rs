@@ -75,14 +75,22 @@ const BIASES: &[BiasRule] = &[
     BiasRule { families: &["gpt_neox", "gptj"], roles: FEED_FORWARD, norms: true, flag: None },
     BiasRule { families: &["gpt_neox"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", true)) },
     BiasRule { families: &["starcoder2"], roles: ALL, norms: false, flag: Some(("use_bias", true)) },
-    BiasRule { families: &["ernie4_5"], roles: ATTENTION, norms: false, flag: Some(("use_bias", false)) },
+    BiasRule { families: &["bloom"], roles: ALL, norms: true, flag: None },
+    BiasRule { families: &["falcon"], roles: ALL, norms: false, flag: Some(("bias", false)) },
+    BiasRule { families: &["falcon"], roles: &[], norms: true, flag: None },
+    BiasRule {
+        families: &["ernie4_5", "ernie4_5_moe"],
+        roles: ATTENTION,
+        norms: false,
+        flag: Some(("use_bias", false)),
+    },
     BiasRule { families: &["ernie4_5"], roles: FEED_FORWARD, norms: false, flag: Some(("use_bias", false)) },
     BiasRule { families: &["seed_oss"], roles: INPUTS, norms: false, flag: Some(("attention_bias", true)) },
     BiasRule { families: &["seed_oss"], roles: OUTPUT, norms: false, flag: Some(("attention_out_bias", false)) },
     BiasRule { families: &["qwen2", "qwen2_moe"], roles: INPUTS, norms: false, flag: Some(("qkv_bias", true)) },
     BiasRule { families: &["gpt_oss"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", true)) },
     BiasRule {
-        families: &["llama", "arcee", "phimoe"],
+        families: &["llama", "arcee", "phimoe", "apertus", "bitnet", "afmoe", "hy_v3", "hunyuan_v1_moe", "llama4"],
         roles: ATTENTION,
         norms: false,
         flag: Some(("attention_bias", false)),
@@ -148,7 +156,10 @@ impl Expected<'_> {
             let mut alike = self.family.parameters.iter().filter(|path| leaf(path) == name);
             alike.any(|path| names.contains(full(path).as_str()))
         };
-        let needed = self.family.parameters.iter().filter(|path| is_routed || path.starts_with("self_attn."));
+        let needed = self.family.parameters.iter().filter(|path| is_routed || !leaf(path).ends_with("_bias"));
+        let is_sliding = self.config.layer_types.get(block).is_some_and(|kind| kind == "sliding_attention");
+        let no_sinks = self.family.math.sliding_has_more && !is_sliding;
+        let needed = needed.filter(|path| !no_sinks || !path.contains("sink"));
         let lacking: BTreeMap<&str, &str> =
             needed.rev().map(|path| (leaf(path), *path)).filter(|(name, _)| !has(name)).collect();
         let reason = format!("is missing: every such block of {} has it", self.family.name);
@@ -165,7 +176,7 @@ impl Expected<'_> {
 
     /// Returns whether norms are tensors of the checkpoint.
     fn norms_have_weights(&self) -> bool {
-        self.family.norm_kind.has_weight() && self.config.flag_or("layer_norm_elementwise_affine", true)
+        self.family.norm_kind_of(self.config).has_weight() && self.config.flag_or("layer_norm_elementwise_affine", true)
     }
 
     fn has_final_norm(&self) -> bool {
@@ -183,7 +194,14 @@ impl Expected<'_> {
             return Vec::new();
         }
         let roles = self.roles_of(block);
-        let required = self.family.norms.iter().filter(|(site, _)| self.requires_norm(*site, &roles));
+        // Of several names for one norm, a block has one.
+        let has_other = |site: NormSite| {
+            let names = self.family.norms.iter().filter(|(listed, _)| *listed == site).count();
+            let mut norms = self.network.norms().iter();
+            names > 1 && norms.any(|norm| norm.block == Some(block) && norm.site == site)
+        };
+        let required = self.family.norms.iter();
+        let required = required.filter(|(site, _)| self.requires_norm(*site, &roles) && !has_other(*site));
         let blocks = path_of_blocks(self.network);
         let reason = format!("is missing: every block of {} has it", self.family.name);
         let paths = required.flat_map(|(site, path)| self.modules_of(*site, &format!("{blocks}.{block}.{path}")));
@@ -209,8 +227,7 @@ impl Expected<'_> {
         match site {
             // Families that are parallel only by choice have no second norm then.
             NormSite::FeedForwardInput => {
-                let by_choice = matches!(self.family.math.residual, Residual::ParallelIf(_, false));
-                !(by_choice && self.residual() == Residual::Parallel)
+                !(self.family.math.residual.may_share_norm() && self.residual() == Residual::Parallel)
             }
             NormSite::Query | NormSite::Key => self.family.math.has_query_key_norms(self.config),
             NormSite::QueryLatent => has(Role::QueryUp),

@@ -84,8 +84,14 @@ impl Sizes<'_> {
         self.heads(self.config.num_heads, self.config.head_dim())
     }
 
+    /// Of models whose layers have different numbers of key heads, none is stated for all.
     fn keys(&self) -> Option<usize> {
         self.heads(self.config.num_kv_heads(), self.config.head_dim())
+            .filter(|_| self.config.stated_value_dim.is_none())
+    }
+
+    fn heads_outputs(&self) -> Option<usize> {
+        self.heads(self.config.num_heads, self.config.value_dim())
     }
 
     fn embedding(&self) -> Expected {
@@ -113,7 +119,7 @@ impl Sizes<'_> {
                 let both = self.queries().zip(self.keys());
                 (both.and_then(|(q, k)| k.checked_mul(2)?.checked_add(q)), hidden)
             }
-            Role::Output => (hidden, self.queries()),
+            Role::Output => (hidden, self.heads_outputs()),
             Role::Gate | Role::Up => (wide, hidden),
             Role::GateUp => (wide.and_then(|wide| wide.checked_mul(2)), hidden),
             Role::Down => (hidden, wide),
@@ -151,7 +157,7 @@ impl Sizes<'_> {
             ref many => block.and_then(|block| many.get(block)).copied(),
         };
         match part {
-            Part::Mlp => dense,
+            Part::Mlp => self.config.dense_intermediate_size.or(dense),
             Part::Experts => experts.and_then(|experts| experts.intermediate_size).or(dense),
             Part::SharedExperts => {
                 let experts = experts?;

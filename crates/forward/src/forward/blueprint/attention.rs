@@ -1,13 +1,14 @@
 //! The attention of one block: how queries, keys and values are projected, where their heads stand, what turns.
 
 use super::parts::Parts;
+use super::positions::{QueryGrowth, ScoreBiases};
 use super::{NormLayer, Sources, rules};
 use crate::forward::error::ForwardError;
 use crate::forward::heads::HeadLayout;
 use crate::forward::rope::{Rotary, attention_scale_of_yarn};
 use crate::forward::tensors::{Projection, Vector};
-use kvant_model::family::{AttentionScale, NormSite, Pairing, Positions, QueryKeyNorm, Role, RowOrder};
-use kvant_model::model_config::LatentConfig;
+use kvant_model::family::{AttentionScale, NormKind, NormSite, Pairing, Positions, QueryKeyNorm, Role, RowOrder};
+use kvant_model::model_config::{LatentConfig, RopeParameters};
 use kvant_model::network::Place;
 
 /// Attention.
@@ -25,8 +26,22 @@ pub struct AttentionLayer {
     pub cap: Option<f32>,
     /// Positions that a token sees.
     pub window: Option<usize>,
+    /// Positions of a chunk, where a token sees its own chunk only.
+    pub chunk: Option<usize>,
     /// A further score per head.
     pub sinks: Option<Vector>,
+    /// Biases on scores.
+    pub biases: Option<ScoreBiases>,
+    /// The largest magnitude of queries, keys and values, where they are clipped.
+    pub clip: Option<f32>,
+    /// The factor on values.
+    pub value_scale: f32,
+    /// The factor on queries that depends on their position.
+    pub growth: Option<QueryGrowth>,
+    /// The gate on the heads' outputs.
+    pub gate: Option<Projection>,
+    /// The norm of the heads' outputs.
+    pub heads_norm: Option<NormLayer>,
     /// The output projection.
     pub output: Projection,
 }
@@ -56,8 +71,11 @@ pub enum Projections {
     Fused {
         /// The layer.
         layer: Projection,
-        /// The heads of queries, keys and values in its rows.
+        /// The heads of queries, keys and values in its rows; where these are grouped, in rows with all queries, then keys, then
+        /// values.
         heads: [HeadLayout; 3],
+        /// Whether its rows have the queries of a key head before that, and its value behind it.
+        grouped: bool,
     },
     /// Through latents (arXiv 2405.04434).
     Latent(Box<LatentProjections>),
@@ -123,6 +141,7 @@ impl AttentionLayer {
                 queries.into_iter().chain([&latent.down, &latent.up]).collect()
             }
         };
+        layers.extend(&self.gate);
         layers.push(&self.output);
         layers
     }
@@ -132,19 +151,29 @@ impl<'a> Sources<'_, 'a> {
     pub(super) fn attention(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<AttentionLayer, ForwardError> {
         let heads = self.need(self.config.num_heads, "num_attention_heads")?;
         let sliding = rules::is_sliding(self, index)?;
+        let key_heads = self.key_heads(sliding)?;
         let (projections, value_dim) = match &self.config.latent {
             Some(latent) => (self.latent(parts, latent, heads)?, latent.value_dim),
-            None => (self.projections(parts, heads)?, self.head_dim()?),
+            None => (self.projections(parts, heads, key_heads)?, self.need(self.config.value_dim(), "head_dim")?),
         };
         let window = self.config.sliding_window.filter(|_| sliding);
+        let scale = self.attention_scale()?;
+        let gate = parts.find(|linear| linear.role == Role::HeadGate);
         Ok(AttentionLayer {
             projections,
-            head_norms: self.head_norms(parts, heads)?,
+            head_norms: self.head_norms(parts, index, [heads, key_heads])?,
             rotary: self.rotary(index, sliding)?,
-            scale: self.attention_scale()?,
+            scale,
             cap: self.config.attention_softcap.map(|cap| cap as f32),
             window: if sliding { Some(self.need(window, "sliding_window")?) } else { None },
-            sinks: self.parameter(index, "sinks", heads)?,
+            chunk: rules::chunk(self, index)?,
+            sinks: self.sinks(index, sliding, heads)?,
+            biases: self.score_biases(heads, scale)?,
+            clip: self.config.clip_qkv.map(|clip| clip as f32),
+            value_scale: self.value_scale()?,
+            growth: self.query_growth(index)?,
+            gate: gate.map(|_| parts.sized(Role::HeadGate, heads * value_dim, self.hidden()?)).transpose()?,
+            heads_norm: parts.listed_norm(NormSite::Heads)?,
             output: parts.sized(Role::Output, self.hidden()?, heads * value_dim)?,
         })
     }
@@ -153,20 +182,59 @@ impl<'a> Sources<'_, 'a> {
         self.need(self.config.head_dim(), "head_dim")
     }
 
-    fn projections(&self, parts: &Parts<'_, '_, 'a>, heads: usize) -> Result<Projections, ForwardError> {
+    /// Key heads of a layer.
+    fn key_heads(&self, sliding: bool) -> Result<usize, ForwardError> {
+        let stated = self.need(self.config.num_kv_heads(), "num_key_value_heads")?;
+        Ok(if sliding && self.family.math.sliding_has_more { 2 * stated } else { stated })
+    }
+
+    /// The sinks of a layer.
+    fn sinks(&self, index: usize, sliding: bool, heads: usize) -> Result<Option<Vector>, ForwardError> {
+        let found = match self.parameter(index, "sinks", heads)? {
+            None => self.parameter(index, "attention_sink_bias", heads)?,
+            found => found,
+        };
+        match found {
+            None if sliding && self.family.math.sliding_has_more => {
+                Err(ForwardError::missing(format!("block {index}"), "attention sinks"))
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// The factor on values.
+    fn value_scale(&self) -> Result<f32, ForwardError> {
+        let Some((key, default)) = self.family.math.value_scale else { return Ok(1.0) };
+        let stated = self.config.number(key)?;
+        Ok(stated.unwrap_or(if self.config.states(key) { 1.0 } else { default }) as f32)
+    }
+
+    fn projections(
+        &self,
+        parts: &Parts<'_, '_, 'a>,
+        heads: usize,
+        key_heads: usize,
+    ) -> Result<Projections, ForwardError> {
         let (hidden, width) = (self.hidden()?, self.head_dim()?);
-        let key_heads = self.need(self.config.num_kv_heads(), "num_key_value_heads")?;
+        let value_width = self.need(self.config.value_dim(), "head_dim")?;
         if !heads.is_multiple_of(key_heads) {
             return Err(ForwardError::unsupported(format!("{heads} query heads on {key_heads} key heads")));
         }
         let counts = [heads, key_heads, key_heads];
         if let Some(fused) = parts.find(|linear| linear.role == Role::QueryKeyValue) {
             let layer = parts.sized(Role::QueryKeyValue, (heads + 2 * key_heads) * width, hidden)?;
-            return Ok(Projections::Fused { layer, heads: fused_heads(fused.rows, counts, width)? });
+            let grouped = fused.rows == RowOrder::PerGroup;
+            let rows = if grouped { RowOrder::Stacked } else { fused.rows };
+            return Ok(Projections::Fused { layer, heads: fused_heads(rows, counts, width)?, grouped });
         }
-        let layer = |role: Role, count: usize| parts.sized(role, count * width, hidden);
-        let layers = [layer(Role::Query, heads)?, layer(Role::Key, key_heads)?, layer(Role::Value, key_heads)?];
-        let heads = counts.map(|count| HeadLayout::packed(count, width));
+        let layer = |role: Role, width: usize| parts.sized(role, width, hidden);
+        let layers = [
+            layer(Role::Query, heads * width)?,
+            layer(Role::Key, key_heads * width)?,
+            layer(Role::Value, key_heads * value_width)?,
+        ];
+        let widths = [width, width, value_width];
+        let heads = std::array::from_fn(|which| HeadLayout::packed(counts[which], widths[which]));
         Ok(Projections::Separate { layers: Box::new(layers), heads })
     }
 
@@ -199,10 +267,19 @@ impl<'a> Sources<'_, 'a> {
         })))
     }
 
-    fn head_norms(&self, parts: &Parts<'_, '_, 'a>, heads: usize) -> Result<Option<HeadNorms>, ForwardError> {
+    fn head_norms(
+        &self,
+        parts: &Parts<'_, '_, 'a>,
+        index: usize,
+        [heads, key_heads]: [usize; 2],
+    ) -> Result<Option<HeadNorms>, ForwardError> {
         let rule = self.family.math.query_key_norm;
+        if rule == QueryKeyNorm::PlainAfterRotary {
+            let norm = NormLayer { kind: NormKind::Rms, weight: Vec::new(), bias: Vec::new(), eps: self.eps() };
+            let has_norms = self.config.flag_or("use_qk_norm", true) && rules::is_turned(self, index)?;
+            return Ok(has_norms.then(|| HeadNorms { query: norm.clone(), key: norm, rule }));
+        }
         let Some(width) = self.config.head_dim().filter(|_| self.config.latent.is_none()) else { return Ok(None) };
-        let key_heads = self.need(self.config.num_kv_heads(), "num_key_value_heads")?;
         let norm = |site, count| parts.head_norm(site, (count, width));
         match (norm(NormSite::Query, heads)?, norm(NormSite::Key, key_heads)?) {
             (Some(query), Some(key)) => Ok(Some(HeadNorms { query, key, rule })),
@@ -225,6 +302,10 @@ impl<'a> Sources<'_, 'a> {
         };
         Ok(match self.family.math.attention_scale {
             AttentionScale::HeadDim => (factor / (width as f64).sqrt()) as f32,
+            AttentionScale::StatedForAttention(key) => match self.config.attention_number(key)? {
+                Some(scale) => scale as f32,
+                None => (1.0 / (width as f64).sqrt()) as f32,
+            },
             AttentionScale::InverseRootOf(key) => 1.0 / self.number(key)?.sqrt(),
             AttentionScale::Multiplier(key) => self.number(key)?,
             AttentionScale::One => 1.0,
@@ -233,18 +314,17 @@ impl<'a> Sources<'_, 'a> {
 
     /// The rotary embeddings: that of ordinary layers, then that of sliding ones if it differs.
     pub(super) fn rotaries(&self) -> Result<Vec<Rotary>, ForwardError> {
-        let Positions::Rotary { partial, .. } = self.family.math.positions else { return Ok(Vec::new()) };
+        let Positions::Rotary { partial, .. } = self.positions_rule() else { return Ok(Vec::new()) };
         let both = std::iter::once(&self.config.rope.main).chain(self.config.rope.sliding.as_ref());
-        let rule =
-            |parameters| Rotary::new(parameters, self.rotary_dim(parameters, partial)?, self.config.max_positions);
+        let rule = |parameters: &RopeParameters| {
+            let alpha = parameters.alpha.filter(|_| self.family.math.rotary_alpha);
+            let dim = self.rotary_dim(parameters, partial)?;
+            Rotary::new(&RopeParameters { alpha, ..parameters.clone() }, dim, self.config.max_positions)
+        };
         both.map(rule).collect()
     }
 
-    fn rotary_dim(
-        &self,
-        rope: &kvant_model::model_config::RopeParameters,
-        partial: f32,
-    ) -> Result<usize, ForwardError> {
+    fn rotary_dim(&self, rope: &RopeParameters, partial: f32) -> Result<usize, ForwardError> {
         if let Some(latent) = &self.config.latent {
             return Ok(latent.rope_dim);
         }
@@ -259,7 +339,7 @@ impl<'a> Sources<'_, 'a> {
     }
 
     fn rotary(&self, index: usize, sliding: bool) -> Result<Option<(usize, Pairing)>, ForwardError> {
-        let Positions::Rotary { pairing, layers, .. } = self.family.math.positions else { return Ok(None) };
+        let Positions::Rotary { pairing, layers, .. } = self.positions_rule() else { return Ok(None) };
         let at = usize::from(sliding && self.config.rope.sliding.is_some());
         Ok(rules::is_rotary(self, layers, index)?.then_some((at, pairing)))
     }

@@ -1,10 +1,10 @@
 //! The feed-forward network of one block: dense, or a mixture of experts with its routing.
 
-use super::Sources;
 use super::parts::Parts;
+use super::{NormLayer, Sources};
 use crate::forward::error::ForwardError;
 use crate::forward::tensors::{Projection, Vector};
-use kvant_model::family::{Activation, Orientation, Part, Role, Routing, RowOrder};
+use kvant_model::family::{Activation, NormSite, Orientation, Part, Role, Routing, RowOrder};
 use kvant_model::model_config::ExpertsConfig;
 use kvant_model::network::{ExpertsStorage, FusedExperts};
 
@@ -24,8 +24,25 @@ pub struct Mlp {
     pub first: FirstLayers,
     /// The activation.
     pub activation: Activation,
+    /// Its parameters, where they are learned.
+    pub xielu: Option<XieluLayer>,
+    /// The norm of the hidden activation.
+    pub hidden_norm: Option<NormLayer>,
     /// The layer behind it.
     pub down: Projection,
+}
+
+/// The learned parameters of [`Activation::Xielu`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XieluLayer {
+    /// The logit of the quadratic term.
+    pub alpha_p: Vector,
+    /// The logit of the exponential term.
+    pub alpha_n: Vector,
+    /// The slope.
+    pub beta: Vector,
+    /// The largest argument of the exponential function.
+    pub eps: Vector,
 }
 
 /// The layers before the activation.
@@ -54,16 +71,22 @@ pub struct Mixture {
     pub scale: f32,
     /// Groups of experts, and how many of them a token may use.
     pub groups: (usize, usize),
+    /// The least sum by which weights are divided.
+    pub least_sum: f32,
     /// The threshold of [`Routing::SparseMixer`].
     pub jitter: f32,
     /// The correction of scores for the choice.
     pub correction: Option<Vector>,
+    /// Whether the weight of an expert multiplies its input; its output otherwise.
+    pub weighs_inputs: bool,
     /// The experts.
     pub experts: Vec<Mlp>,
     /// The network that all tokens pass.
     pub shared: Option<Mlp>,
     /// The gate on it.
     pub shared_gate: Option<Projection>,
+    /// The factor on the sum of all.
+    pub sum_scale: f32,
 }
 
 impl FeedForward {
@@ -87,9 +110,27 @@ impl<'a> Sources<'_, 'a> {
             None => {
                 let dense = self.mlp(parts, Part::Mlp, None)?;
                 let dense = dense.ok_or_else(|| ForwardError::missing(parts.place(), "feed-forward network"))?;
-                Ok(FeedForward::Dense(Box::new(dense)))
+                let hidden_norm = parts.listed_norm(NormSite::Hidden)?;
+                Ok(FeedForward::Dense(Box::new(Mlp { hidden_norm, xielu: self.xielu(parts, index)?, ..dense })))
             }
         }
+    }
+
+    /// The parameters of the activation, where it has some.
+    fn xielu(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<Option<XieluLayer>, ForwardError> {
+        if self.activation() != Activation::Xielu {
+            return Ok(None);
+        }
+        let parameter = |end: &str| {
+            let found = self.parameter(index, &format!("act_fn.{end}"), 1)?;
+            found.ok_or_else(|| ForwardError::missing(parts.place(), format!("parameter `{end}` of its activation")))
+        };
+        Ok(Some(XieluLayer {
+            alpha_p: parameter("alpha_p")?,
+            alpha_n: parameter("alpha_n")?,
+            beta: parameter("beta")?,
+            eps: parameter("eps")?,
+        }))
     }
 
     fn activation(&self) -> Activation {
@@ -107,7 +148,10 @@ impl<'a> Sources<'_, 'a> {
             (Some(_), None, _) => return Err(ForwardError::missing(parts.place(), "up projection for its gate")),
             _ => return Err(ForwardError::missing(parts.place(), "gate or up projection")),
         };
-        Mlp { first, activation: self.activation(), down }.checked(self.hidden()?, &parts.place()).map(Some)
+        let activation = self.activation();
+        Mlp { first, activation, xielu: None, hidden_norm: None, down }
+            .checked(self.hidden()?, &parts.place())
+            .map(Some)
     }
 
     fn mixture(&self, parts: &Parts<'_, '_, 'a>, index: usize, router: Projection) -> Result<Mixture, ForwardError> {
@@ -122,20 +166,39 @@ impl<'a> Sources<'_, 'a> {
             return Err(ForwardError::missing(parts.place(), format!("router of {} experts", config.count)));
         }
         let has_shared = !config.excludes_shared();
+        let rule = moe.rule.resolve(self.config);
+        let rule = rule.ok_or_else(|| ForwardError::unsupported("`expert_selection_fn` of config.json"))?;
+        let correction = match self.parameter(index, "e_score_correction_bias", config.count)? {
+            None => self.parameter(index, "expert_bias", config.count)?,
+            found => found,
+        };
         let greedy = self.json.get("topk_method").and_then(serde_json::Value::as_str) == Some("greedy");
         Ok(Mixture {
             router,
-            rule: moe.rule,
+            rule,
             per_token,
-            normalise: config.normalise.unwrap_or(matches!(moe.rule, Routing::SigmoidGroups)),
+            normalise: config.normalise.unwrap_or(moe.rule.normalises_by_default()),
             scale: config.scale.unwrap_or(1.0) as f32,
             groups: if greedy { (1, 1) } else { groups(config)? },
             jitter: self.config.number("router_jitter_noise")?.unwrap_or(0.01) as f32,
-            correction: self.parameter(index, "e_score_correction_bias", config.count)?,
+            least_sum: self.config.number("moe_norm_min")?.unwrap_or(1e-12) as f32,
+            correction,
+            weighs_inputs: self.family.math.weighs_expert_inputs,
             experts: self.experts(parts, index, config.count)?,
             shared: if has_shared { self.mlp(parts, Part::SharedExperts, None)? } else { None },
             shared_gate: if has_shared { parts.linear(Role::SharedGate)? } else { None },
+            sum_scale: if has_shared { self.sum_scale()? } else { 1.0 },
         })
+    }
+
+    /// Shared experts may count as one of two networks whose average is taken.
+    fn sum_scale(&self) -> Result<f32, ForwardError> {
+        const KEY: &str = "shared_expert_combination_strategy";
+        match (self.config.text(KEY), self.family.math.averages_shared_experts) {
+            (Some("sum"), true) | (_, false) => Ok(1.0),
+            (None | Some("average"), true) => Ok(0.5),
+            (Some(_), true) => Err(ForwardError::unsupported(format!("`{KEY}` of config.json"))),
+        }
     }
 
     fn experts(&self, parts: &Parts<'_, '_, 'a>, index: usize, count: usize) -> Result<Vec<Mlp>, ForwardError> {
@@ -153,7 +216,8 @@ impl<'a> Sources<'_, 'a> {
         let missing = || ForwardError::missing(place, "tensor with all experts");
         let (first, down) = (find(Role::GateUp).ok_or_else(missing)?, find(Role::Down).ok_or_else(missing)?);
         let first_layers = FirstLayers::Fused(self.matrix_of(first, which)?, first.rows);
-        let mlp = Mlp { first: first_layers, activation: self.activation(), down: self.matrix_of(down, which)? };
+        let (activation, down) = (self.activation(), self.matrix_of(down, which)?);
+        let mlp = Mlp { first: first_layers, activation, xielu: None, hidden_norm: None, down };
         mlp.checked(self.hidden()?, place)
     }
 

@@ -5,6 +5,7 @@
 mod attention;
 mod feed_forward;
 mod parts;
+mod positions;
 mod rules;
 
 use super::error::ForwardError;
@@ -17,8 +18,9 @@ use kvant_model::network::{Network, Notice};
 use serde_json::Value;
 
 pub use attention::{AttentionLayer, HeadNorms, LatentProjections, Projections, QueryLatent};
-pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp};
+pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, XieluLayer};
 use parts::Parts;
+pub use positions::{QueryGrowth, ScoreBiases};
 
 /// Everything that a forward pass uses.
 #[derive(Clone, Debug)]
@@ -176,7 +178,7 @@ impl<'a> Sources<'_, 'a> {
     fn feed_forward_norm(&self, parts: &Parts<'_, '_, 'a>) -> Result<Option<NormLayer>, ForwardError> {
         let parallel = self.family.math.residual.resolve(self.config) == Residual::Parallel;
         match self.family.math.residual {
-            Residual::ParallelIf(_, false) if parallel => parts.norm(NormSite::FeedForwardInput),
+            rule if rule.may_share_norm() && parallel => parts.norm(NormSite::FeedForwardInput),
             _ => parts.listed_norm(NormSite::FeedForwardInput),
         }
     }
@@ -202,7 +204,7 @@ impl<'a> Sources<'_, 'a> {
     }
 
     fn positions(&self) -> Result<Option<(Projection, usize)>, ForwardError> {
-        let Positions::Learned { offset } = self.family.math.positions else { return Ok(None) };
+        let Positions::Learned { offset } = self.positions_rule() else { return Ok(None) };
         let at = self.network.places().iter().position(|place| *place == kvant_model::network::Place::Positions);
         let at = at.ok_or_else(|| ForwardError::missing("the model", "table of positions"))?;
         Ok(Some((self.tensors.table(at)?, offset)))
@@ -212,6 +214,10 @@ impl<'a> Sources<'_, 'a> {
         match self.family.math.embedding_scale {
             EmbeddingScale::One => Ok(1.0),
             EmbeddingScale::RootHidden => Ok((self.hidden()? as f32).sqrt()),
+            EmbeddingScale::RootHiddenIf(key) => match self.config.flag_or(key, false) {
+                true => Ok((self.hidden()? as f32).sqrt()),
+                false => Ok(1.0),
+            },
             EmbeddingScale::Multiplier(key) => self.number(key),
         }
     }
@@ -240,7 +246,7 @@ impl<'a> Sources<'_, 'a> {
 
     /// The small number under the root of norms; where config.json is silent, that of the framework's classes.
     fn eps(&self) -> f32 {
-        let default = if self.family.norm_kind.subtracts_mean() { 1e-5 } else { 1e-6 };
+        let default = if self.family.norm_kind_of(self.config).subtracts_mean() { 1e-5 } else { 1e-6 };
         self.config.norm_eps.unwrap_or(default) as f32
     }
 }

@@ -151,7 +151,7 @@ impl<'p, 's, 'a> Parts<'p, 's, 'a> {
 
     /// Norms without parameters leave no trace in the checkpoint: those of the family, or of a configuration.
     fn plain_norm(&self, site: NormSite) -> Option<NormLayer> {
-        let kind = self.sources.family.norm_kind;
+        let kind = self.sources.family.norm_kind_of(self.sources.config);
         let has_weight = kind.has_weight() && self.sources.config.flag_or("layer_norm_elementwise_affine", true);
         let exists = !has_weight && self.listed(site).is_some();
         exists.then(|| NormLayer { kind, weight: Vec::new(), bias: Vec::new(), eps: self.sources.eps() })

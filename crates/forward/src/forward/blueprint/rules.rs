@@ -2,10 +2,9 @@
 
 use super::Sources;
 use crate::forward::error::ForwardError;
-use kvant_model::family::{Activation, RotaryLayers, Window};
+use kvant_model::family::{Activation, Positions, Role, RotaryLayers, Window};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Place, Reason};
-use serde_json::Value;
 
 /// Booleans of config.json that enable unsupported features.
 const REFUSED_FLAGS: &[&str] = &[
@@ -14,10 +13,11 @@ const REFUSED_FLAGS: &[&str] = &[
     "add_cross_attention",
     "use_cross_attention",
     "is_encoder_decoder",
+    "apply_residual_connection_post_layernorm",
 ];
 
 /// Keys with a value that change what is computed.
-const REFUSED_VALUES: &[&str] = &["clip_qkv", "attention_chunk_size", "sliding_window_layers"];
+const REFUSED_VALUES: &[&str] = &["sliding_window_layers"];
 
 pub(super) fn unknown_architecture(config: &ModelConfig) -> ForwardError {
     let name = config.architectures.first().or(config.model_types.first());
@@ -37,6 +37,9 @@ pub(super) fn check(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
             let name = sources.config.activation.as_deref().unwrap_or("");
             Err(ForwardError::unsupported(format!("the activation `{name}`")))
         }
+        Activation::Xielu if !sources.family.parameters.iter().any(|path| path.ends_with("alpha_p")) => {
+            Err(ForwardError::unsupported(format!("xIELU in {}", sources.family.name)))
+        }
         _ => Ok(()),
     }
 }
@@ -45,9 +48,10 @@ fn check_flags(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let config = sources.config;
     let flag = REFUSED_FLAGS.iter().find(|key| config.flag_or(key, false));
     let value = REFUSED_VALUES.iter().find(|key| config.number(key) != Ok(None));
+    let clip = config.clip_qkv.filter(|_| !sources.family.math.clips).map(|_| &"clip_qkv");
     // GPT-2 scales attention unless disabled.
     let unscaled = (!config.flag_or("scale_attn_weights", true)).then_some(&"scale_attn_weights");
-    match flag.or(value).or(unscaled) {
+    match flag.or(value).or(clip).or(unscaled) {
         Some(key) => Err(ForwardError::unsupported(format!("`{key}` of config.json"))),
         None => Ok(()),
     }
@@ -85,7 +89,12 @@ fn check_blocks(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
 
 fn check_layer_types(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let (types, blocks) = (&sources.config.layer_types, sources.network.blocks().len());
-    let unknown = |kind: &&String| !matches!(kind.as_str(), "full_attention" | "sliding_attention");
+    let chunks = sources.family.math.window == Window::Chunks;
+    let unknown = |kind: &&String| match kind.as_str() {
+        "full_attention" | "sliding_attention" => false,
+        "chunked_attention" => !chunks,
+        _ => true,
+    };
     match types.iter().find(unknown) {
         Some(kind) => Err(ForwardError::unsupported(format!("layers of the type `{kind}`"))),
         None if types.is_empty() || types.len() == blocks => Ok(()),
@@ -103,12 +112,15 @@ pub(super) fn is_sliding(sources: &Sources<'_, '_>, index: usize) -> Result<bool
         return Ok(kind == "sliding_attention");
     }
     Ok(match sources.family.math.window {
-        Window::Full => false,
+        Window::Full | Window::Chunks => false,
         Window::Every => config.sliding_window.is_some(),
         Window::Alternating { period } => {
             let stated = config.number("sliding_window_pattern")?.map(|period| period as usize);
             let period = stated.unwrap_or(period).max(1);
             config.sliding_window.is_some() && !(index + 1).is_multiple_of(period)
+        }
+        Window::FirstAndEvery { period } => {
+            config.sliding_window.is_some() && index > 0 && !(index + 1).is_multiple_of(period)
         }
         Window::FirstFull { period } => config.sliding_window.is_some() && !index.is_multiple_of(period),
         Window::FromLayer => {
@@ -118,16 +130,49 @@ pub(super) fn is_sliding(sources: &Sources<'_, '_>, index: usize) -> Result<bool
     })
 }
 
+/// The chunks that block `index` sees.
+pub(super) fn chunk(sources: &Sources<'_, '_>, index: usize) -> Result<Option<usize>, ForwardError> {
+    const KEY: &str = "attention_chunk_size";
+    let stated = sources.config.number(KEY)?;
+    if sources.family.math.window != Window::Chunks {
+        return match stated {
+            None => Ok(None),
+            Some(_) => Err(ForwardError::unsupported(format!("`{KEY}` of config.json"))),
+        };
+    }
+    let chunked = match sources.config.layer_types.get(index) {
+        Some(kind) => kind == "chunked_attention",
+        None => is_turned(sources, index)?,
+    };
+    let stated = stated.map(|size| size as usize).filter(|size| *size > 0);
+    if chunked { sources.need(stated, KEY).map(Some) } else { Ok(None) }
+}
+
+/// Returns whether block `index` applies rotary embedding, if the model does.
+pub(super) fn is_turned(sources: &Sources<'_, '_>, index: usize) -> Result<bool, ForwardError> {
+    match sources.positions_rule() {
+        Positions::Rotary { layers, .. } => is_rotary(sources, layers, index),
+        _ => Ok(false),
+    }
+}
+
 /// Returns whether block `index` applies rotary embedding.
 pub(super) fn is_rotary(sources: &Sources<'_, '_>, layers: RotaryLayers, index: usize) -> Result<bool, ForwardError> {
     match layers {
         RotaryLayers::All => Ok(true),
         RotaryLayers::SlidingIfAny if sources.config.sliding_window.is_none() => Ok(true),
         RotaryLayers::Sliding | RotaryLayers::SlidingIfAny => is_sliding(sources, index),
+        RotaryLayers::SlidingOrDense => {
+            let mut linears = sources.network.linears().iter().filter(|linear| linear.block == Some(index));
+            let dense = linears.all(|linear| linear.role != Role::Router);
+            let pattern = sources.config.number("prefix_dense_sliding_window_pattern")?.unwrap_or(1.0);
+            Ok(is_sliding(sources, index)? || dense && pattern == 1.0)
+        }
         RotaryLayers::Listed => {
-            let listed = sources.json.get("no_rope_layers").and_then(Value::as_array).and_then(|list| list.get(index));
+            let listed = sources.config.item("no_rope_layers", index);
             let every = sources.config.number("no_rope_layer_interval")?.unwrap_or(4.0).max(1.0) as usize;
-            Ok(listed.and_then(Value::as_u64).map_or(!(index + 1).is_multiple_of(every), |turns| turns != 0))
+            let turns = listed.and_then(|turns| turns.as_bool().or_else(|| Some(turns.as_u64()? != 0)));
+            Ok(turns.unwrap_or(!(index + 1).is_multiple_of(every)))
         }
     }
 }

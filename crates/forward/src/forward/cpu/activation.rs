@@ -1,7 +1,7 @@
 //! Activations on slices, the gate's product fused in.
 
 use super::{CHUNK, Cpu};
-use crate::forward::ops::Hidden;
+use crate::forward::ops::{Hidden, Xielu};
 use kvant_model::family::Activation;
 use kvant_numeric::linalg::{Precision, erf, sigmoid, tanh};
 use kvant_numeric::simd::{Loop, dispatch};
@@ -38,6 +38,48 @@ pub(super) fn activate(cpu: Cpu, activation: Activation, hidden: Hidden<'_>, out
     }
 }
 
+/// See [`crate::forward::ops::Ops::xielu`].
+pub(super) fn xielu(cpu: Cpu, parameters: Xielu, x: &[f32], out: &mut Vec<f32>) {
+    let Cpu { isa, precision, .. } = cpu;
+    let softplus = |x: f32| precision.round(x.max(0.0) + (-x.abs()).exp().ln_1p());
+    let positive = softplus(parameters.alpha_p);
+    let negative = precision.round(parameters.beta + softplus(parameters.alpha_n));
+    out.resize(x.len(), 0.0);
+    let chunks = out.par_chunks_mut(CHUNK).zip(x.par_chunks(CHUNK));
+    chunks.for_each(|(out, x)| {
+        dispatch(isa, XieluOn { precision, positive, negative, beta: parameters.beta, eps: parameters.eps, x, out });
+    });
+}
+
+struct XieluOn<'a> {
+    precision: Precision,
+    positive: f32,
+    negative: f32,
+    beta: f32,
+    eps: f32,
+    x: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Loop for XieluOn<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let XieluOn { precision, positive, negative, beta, eps, x, out } = self;
+        let round = |x| precision.round(x);
+        each(x, out, |x| {
+            let line = round(beta * x);
+            let above = round(round(round(positive * x) * x) + line);
+            // `exp(x) - 1` without cancellation.
+            let half = tanh(0.5 * x.min(eps));
+            let exponential = round(2.0 * half / (1.0 - half));
+            let below = round(round(round(exponential - x) * negative) + line);
+            if x > 0.0 { above } else { below }
+        });
+    }
+}
+
 struct Plain<'a> {
     activation: Activation,
     precision: Precision,
@@ -59,8 +101,8 @@ impl Loop for Plain<'_> {
             Activation::QuickGelu => each(x, out, |x| round(x * round(sigmoid(round(1.702 * x))))),
             Activation::Relu => each(x, out, |x| x.max(0.0)),
             Activation::ReluSquared => each(x, out, |x| round(x.max(0.0) * x.max(0.0))),
-            // Refused when the model was opened.
-            Activation::ClampedSwiglu | Activation::Unknown => out.fill(f32::NAN),
+            // Refused when the model was opened, or computed elsewhere.
+            Activation::ClampedSwiglu | Activation::Xielu | Activation::Unknown => out.fill(f32::NAN),
         }
     }
 }
@@ -163,6 +205,24 @@ mod tests {
                 activate(best, activation, Hidden::Alternating(&alternating), &mut c);
                 assert_eq!((&a, &a), (&b, &c));
                 assert!(a.iter().all(|x| precision.round(*x) == *x));
+            }
+        }
+    }
+
+    #[test]
+    fn xielu_matches_its_formula() {
+        let parameters = Xielu { alpha_p: 0.3, alpha_n: -0.7, beta: 0.5, eps: -1e-6 };
+        let softplus = |x: f64| x.exp().ln_1p();
+        let (positive, negative) = (softplus(0.3), 0.5 + softplus(-0.7));
+        let x: Vec<f32> = (0..200).map(|i| (i as f32 - 120.0) * 0.05).chain([-1e-7, -1e-3, 0.0]).collect();
+        for isa in Isa::available() {
+            let mut out = vec![];
+            xielu(Cpu::new(isa), parameters, &x, &mut out);
+            for (x, y) in x.iter().map(|x| f64::from(*x)).zip(&out) {
+                let above = positive * x * x + 0.5 * x;
+                let below = (x.min(-1e-6).exp_m1() - x) * negative + 0.5 * x;
+                let expected = if x > 0.0 { above } else { below };
+                assert!((f64::from(*y) - expected).abs() < 1e-6 * expected.abs().max(1.0), "{x}: {y} {expected}");
             }
         }
     }

@@ -32,16 +32,24 @@ pub(super) fn attend(cpu: Cpu, attention: &Attention<'_>, out: &mut Vec<f32>) {
 
 /// Attention of one query for each sequence, which sees keys of earlier tokens: blocks of queries would be empty but for one.
 fn single_queries(cpu: Cpu, attention: &Attention<'_>, out: &mut [f32]) {
-    let Attention { queries, keys, values, past, scale, cap, window, sinks, .. } = attention;
+    let Attention { queries, keys, values, past, scale, cap, window, chunk, sinks, .. } = attention;
     let (heads, wide) = (queries.layout.count, values.layout.width);
     let shared = heads / keys.layout.count;
-    let seen = window.map_or(past + 1, |window| window.min(past + 1));
+    let in_window = window.map_or(past + 1, |window| window.min(past + 1));
+    let seen = chunk.map_or(in_window, |chunk| in_window.min(past % chunk.max(1) + 1));
     out.par_chunks_mut(wide.max(1)).enumerate().for_each_init(Vec::new, |scores, (index, out)| {
         let (sequence, head) = (index / heads, index % heads);
         let first = (sequence + 1) * (past + 1) - seen;
         let [keys, values] = [keys, values].map(|part| view(part, first, seen, head / shared));
         let query = &queries.from(sequence, head)[..queries.layout.width];
-        let rule = AttentionRule { scale: *scale, cap: *cap, window: None, sink: sinks.get(head).copied() };
+        let rule = AttentionRule {
+            scale: *scale,
+            cap: *cap,
+            window: None,
+            chunk: None,
+            sink: sinks.get(head).copied(),
+            biases: attention.biases_of(head).get(past + 1 - seen..).unwrap_or(&[]),
+        };
         attend_one(cpu.isa, query, keys, values, rule, cpu.precision, scores, out);
     });
 }
@@ -102,10 +110,17 @@ impl<'a> AttentionTask<'a> {
         out: &mut [f32],
         buffers: &mut AttentionBuffers,
     ) {
-        let Attention { queries, values, scale, cap, window, sinks, .. } = self.attention;
+        let Attention { queries, values, scale, cap, window, chunk, sinks, .. } = self.attention;
         let (wide, position) = (values.layout.width, self.start + from);
         let rows = out.len() / wide;
-        let rule = AttentionRule { scale: *scale, cap: *cap, window: *window, sink: sinks.get(head).copied() };
+        let rule = AttentionRule {
+            scale: *scale,
+            cap: *cap,
+            window: *window,
+            chunk: *chunk,
+            sink: sinks.get(head).copied(),
+            biases: self.attention.biases_of(head),
+        };
         let queries = view(queries, self.first + position, rows, head);
         let position = self.attention.past + position;
         keys.attend(self.cpu.isa, queries, position, rule, MatrixMut::new(out, rows, wide, wide), buffers);

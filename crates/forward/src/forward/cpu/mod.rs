@@ -7,7 +7,7 @@ mod linear;
 mod rotary;
 
 use super::heads::HeadLayout;
-use super::ops::{Attention, Hidden, NormWeights, Ops};
+use super::ops::{Attention, Hidden, NormWeights, Ops, Xielu};
 use super::rope::Angles;
 use kvant_model::family::{Activation, Pairing};
 use kvant_numeric::linalg::{layer_norm, rms_norm};
@@ -68,7 +68,10 @@ impl Ops for Cpu {
         let offset = norm.kind.offset();
         let per_head = norm.weight.len() > layout.width;
         let rounded = |values: &[f32]| -> Vec<f32> { values.iter().map(|value| precision.round(*value)).collect() };
-        let (weight, bias) = (rounded(&norm.weight), rounded(&norm.bias));
+        let (mut weight, bias) = (rounded(&norm.weight), rounded(&norm.bias));
+        if weight.is_empty() && !norm.kind.subtracts_mean() {
+            weight = vec![1.0 - offset; layout.width];
+        }
         for_rows(data, row_width, |_, row| {
             for (index, head) in layout.of(row).enumerate() {
                 let from = if per_head { index * layout.width } else { 0 };
@@ -87,6 +90,10 @@ impl Ops for Cpu {
 
     fn attend(&self, attention: &Attention<'_>, out: &mut Vec<f32>) {
         attention::attend(*self, attention, out);
+    }
+
+    fn xielu(&self, parameters: Xielu, x: &[f32], out: &mut Vec<f32>) {
+        activation::xielu(*self, parameters, x, out);
     }
 
     fn activate(&self, activation: Activation, hidden: Hidden<'_>, out: &mut Vec<f32>) {

@@ -11,16 +11,27 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 19] = [
+pub const FAMILIES: [&str; 30] = [
+    "afmoe",
+    "apertus",
+    "bitnet",
+    "bloom",
     "cohere",
+    "cohere2_moe",
     "deepseek_v2",
     "deepseek_v2_lite",
     "deepseek_v3",
+    "ernie4_5_moe",
+    "falcon_alibi",
+    "falcon_groups",
     "gemma2",
     "gpt2",
     "gpt_neox",
     "gptj",
     "granitemoe",
+    "llama4_text",
+    "mimo_v2_flash",
+    "mistral4",
     "mixtral",
     "nemotron",
     "olmo2",
@@ -102,11 +113,16 @@ fn vectors(blueprint: &Blueprint) -> Vec<&Vector> {
 
 fn norms(block: &Block) -> Vec<&NormLayer> {
     let own = [&block.attention_input, &block.attention_output, &block.feed_forward_input, &block.feed_forward_output];
-    own.into_iter().flatten().chain(attention_norms(&block.attention)).collect()
+    let hidden = match &block.feed_forward {
+        FeedForward::Mixture(_) => &None,
+        FeedForward::Dense(mlp) => &mlp.hidden_norm,
+    };
+    own.into_iter().chain([hidden]).flatten().chain(attention_norms(&block.attention)).collect()
 }
 
 fn attention_norms(layer: &AttentionLayer) -> Vec<&NormLayer> {
     let mut norms: Vec<&NormLayer> = layer.head_norms.iter().flat_map(|norms| [&norms.query, &norms.key]).collect();
+    norms.extend(&layer.heads_norm);
     if let Projections::Latent(latent) = &layer.projections {
         norms.push(&latent.norm);
         norms.extend(if let QueryLatent::Latent(_, norm, _) = &latent.query { Some(norm) } else { None });
@@ -119,5 +135,10 @@ fn parameters(block: &Block) -> Vec<&Vector> {
         FeedForward::Mixture(mixture) => mixture.correction.as_ref(),
         FeedForward::Dense(_) => None,
     };
-    block.attention.sinks.iter().chain(correction).collect()
+    let learned = match &block.feed_forward {
+        FeedForward::Mixture(_) => None,
+        FeedForward::Dense(mlp) => mlp.xielu.as_ref(),
+    };
+    let learned = learned.into_iter().flat_map(|xielu| [&xielu.alpha_p, &xielu.alpha_n, &xielu.beta, &xielu.eps]);
+    block.attention.sinks.iter().chain(correction).chain(learned).collect()
 }

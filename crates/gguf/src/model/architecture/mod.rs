@@ -236,7 +236,7 @@ impl Architecture {
     pub fn interleaves(&self, family: &Family) -> bool {
         let stored = match family.math.positions {
             Positions::Rotary { pairing, .. } => pairing,
-            Positions::Learned { .. } => return false,
+            Positions::Learned { .. } | Positions::Alibi(_) | Positions::AlibiIf(..) => return false,
         };
         (stored, self.pairing) == (Pairing::Halves, Pairing::Neighbours)
     }

@@ -9,6 +9,7 @@ use std::ops::Range;
 pub(super) struct Seen {
     pub(super) first: usize,
     pub(super) window: Option<usize>,
+    pub(super) chunk: Option<usize>,
 }
 
 impl Seen {
@@ -19,7 +20,8 @@ impl Seen {
 
     /// The first position that the query at `position` sees.
     fn start(self, position: usize) -> usize {
-        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+        let window = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        self.chunk.map_or(window, |chunk| window.max(position - position % chunk.max(1)))
     }
 
     /// Returns whether all 32 queries see all of a band.
@@ -31,7 +33,9 @@ impl Seen {
     #[inline(always)]
     pub(super) fn lanes(self, from: usize, position: usize) -> [bool; SIDE] {
         let query = (self.first + from) as i64;
-        let (earliest, latest) = (position as i64, self.window.map_or(i64::MAX, |window| (position + window) as i64));
+        let window = self.window.map_or(i64::MAX, |window| (position + window) as i64);
+        let chunk = self.chunk.map_or(i64::MAX, |chunk| (position - position % chunk.max(1) + chunk) as i64);
+        let (earliest, latest) = (position as i64, window.min(chunk));
         std::array::from_fn(|lane| {
             let query = query + lane as i64;
             earliest <= query && query < latest

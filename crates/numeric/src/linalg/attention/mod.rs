@@ -30,15 +30,19 @@ type Square = [[Tile; 2]; 2];
 
 /// The parameters of a head's weights besides queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionRule {
+pub struct AttentionRule<'a> {
     /// The factor on `q k^T`.
     pub scale: f32,
     /// `c` of the soft-cap `c tanh(s / c)` on scores.
     pub cap: Option<f32>,
     /// How many positions a query sees, its own included; `None` for all up to it.
     pub window: Option<usize>,
+    /// Positions of a chunk: a query sees its own chunk, from its first position on; `None` where there are no chunks.
+    pub chunk: Option<usize>,
     /// A further score, which takes its share and has no value.
     pub sink: Option<f32>,
+    /// What is added to the scores of every key, after scale and soft-cap; empty if nothing is.
+    pub biases: &'a [f32],
 }
 
 /// The keys and values of one head over a sequence, in the form that products with them take.
@@ -95,7 +99,7 @@ impl<'a> KeysValues<'a> {
         isa: Isa,
         queries: Matrix<'_>,
         first: usize,
-        rule: AttentionRule,
+        rule: AttentionRule<'_>,
         out: MatrixMut<'_>,
         buffers: &mut AttentionBuffers,
     ) {
@@ -131,7 +135,7 @@ struct AttentionTask<'a> {
     isa: Isa,
     queries: Matrix<'a>,
     first: usize,
-    rule: AttentionRule,
+    rule: AttentionRule<'a>,
     precision: Precision,
 }
 
@@ -143,7 +147,7 @@ impl AttentionTask<'_> {
         sums.clear();
         sums.resize(out.columns.div_ceil(BAND), [[Tile::ZERO; 2]; 2]);
         let mut softmax = Softmax::new(self.isa, self.rule, self.precision);
-        let seen = Seen { first: self.first, window: self.rule.window };
+        let seen = Seen { first: self.first, window: self.rule.window, chunk: self.rule.chunk };
         let bands = seen.bands(self.queries.rows);
         for start in bands.clone().step_by(BANDS) {
             let bands = start..(start + BANDS).min(bands.end);

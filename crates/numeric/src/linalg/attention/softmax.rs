@@ -21,9 +21,9 @@ const HIDDEN: f32 = -2e30;
 const SLACK: f32 = 8.0;
 
 /// The state of a running softmax. Scores are taken times `log2 e`, so that weights are powers of two.
-pub(super) struct Softmax {
+pub(super) struct Softmax<'a> {
     isa: Isa,
-    rule: AttentionRule,
+    rule: AttentionRule<'a>,
     precision: Precision,
     /// The reference of scores: at most [`SLACK`] below the largest.
     base: Each,
@@ -31,8 +31,8 @@ pub(super) struct Softmax {
     sum: Each,
 }
 
-impl Softmax {
-    pub(super) fn new(isa: Isa, rule: AttentionRule, precision: Precision) -> Softmax {
+impl<'a> Softmax<'a> {
+    pub(super) fn new(isa: Isa, rule: AttentionRule<'a>, precision: Precision) -> Softmax<'a> {
         let (base, sum) = rule.sink.map_or((NOTHING, 0.0), |sink| (sink * LOG2_E, 1.0));
         Softmax { isa, rule, precision, base: [[base; SIDE]; 2], sum: [[sum; SIDE]; 2] }
     }
@@ -76,7 +76,7 @@ impl Softmax {
 
 /// Applies scale and soft-cap, and finds the largest score that each query sees.
 struct Scale<'a> {
-    rule: AttentionRule,
+    rule: AttentionRule<'a>,
     seen: Seen,
     band: usize,
     scores: &'a mut [Square],
@@ -94,7 +94,7 @@ impl Loop for Scale<'_> {
             for (half, pair) in square.iter_mut().enumerate() {
                 let first = (band + index) * BAND + half * SIDE;
                 for (group, (tile, largest)) in pair.iter_mut().zip(&mut largest).enumerate() {
-                    rule.apply(tile);
+                    rule.apply(tile, first);
                     if !whole {
                         hide(tile, seen, group * SIDE, first);
                     }
@@ -111,10 +111,10 @@ impl Loop for Scale<'_> {
     }
 }
 
-impl AttentionRule {
-    /// Scale and soft-cap, times `log2 e`.
+impl AttentionRule<'_> {
+    /// Scale, soft-cap and the biases of keys from position `first` on, times `log2 e`.
     #[inline(always)]
-    fn apply(self, Tile(rows): &mut Tile) {
+    fn apply(self, Tile(rows): &mut Tile, first: usize) {
         match self.cap {
             None => {
                 let scale = self.scale * LOG2_E;
@@ -127,6 +127,11 @@ impl AttentionRule {
                 for score in rows.as_flattened_mut() {
                     *score = (outer * tanh(f32::from_bits(*score) * inner)).to_bits();
                 }
+            }
+        }
+        for (row, bias) in rows.iter_mut().zip(self.biases.get(first..).unwrap_or(&[])) {
+            for score in row {
+                *score = (f32::from_bits(*score) + bias * LOG2_E).to_bits();
             }
         }
     }

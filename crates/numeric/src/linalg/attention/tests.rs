@@ -2,7 +2,19 @@
 
 use super::*;
 
-const PLAIN: AttentionRule = AttentionRule { scale: 0.2, cap: None, window: None, sink: None };
+const PLAIN: AttentionRule<'_> =
+    AttentionRule { scale: 0.2, cap: None, window: None, chunk: None, sink: None, biases: &[] };
+
+/// Biases of 150 keys that grow by a quarter.
+const SLOPE: &[f32] = &{
+    let mut biases = [0.0; 150];
+    let mut key = 0;
+    while key < 150 {
+        biases[key] = key as f32 * 0.25;
+        key += 1;
+    }
+    biases
+};
 
 fn values(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
@@ -16,14 +28,14 @@ fn values(count: usize, seed: u32) -> Vec<f32> {
 struct Case {
     length: usize,
     widths: (usize, usize),
-    rule: AttentionRule,
+    rule: AttentionRule<'static>,
     queries: Vec<f32>,
     keys: Vec<f32>,
     values: Vec<f32>,
 }
 
 impl Case {
-    fn new(length: usize, widths: (usize, usize), rule: AttentionRule) -> Case {
+    fn new(length: usize, widths: (usize, usize), rule: AttentionRule<'static>) -> Case {
         let [queries, keys, values] =
             [(widths.0, 1), (widths.0, 2), (widths.1, 3)].map(|(width, seed)| values(length * width, seed));
         Case { length, widths, rule, queries, keys, values }
@@ -58,11 +70,13 @@ impl Case {
         let mut out = Vec::new();
         for query in 0..self.length {
             let q = row(&self.queries, width, query);
-            let start = self.rule.window.map_or(0, |window| (query + 1).saturating_sub(window));
+            let window = self.rule.window.map_or(0, |window| (query + 1).saturating_sub(window));
+            let start = self.rule.chunk.map_or(window, |chunk| window.max(query / chunk * chunk));
             let score = |key: usize| {
                 let dot: f64 = q.iter().zip(row(&self.keys, width, key)).map(|(a, b)| a * b).sum();
                 let scaled = dot * f64::from(self.rule.scale);
-                self.rule.cap.map_or(scaled, |cap| f64::from(cap) * (scaled / f64::from(cap)).tanh())
+                let capped = self.rule.cap.map_or(scaled, |cap| f64::from(cap) * (scaled / f64::from(cap)).tanh());
+                capped + self.rule.biases.get(key).map_or(0.0, |bias| f64::from(*bias))
             };
             let scores: Vec<f64> = (start..=query).map(score).collect();
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -90,6 +104,9 @@ fn cases() -> Vec<Case> {
         // Scores of hundreds, so that the softmax must be taken relative to larger and larger ones.
         Case::new(300, (128, 32), AttentionRule { scale: 20.0, ..PLAIN }),
         Case::new(300, (32, 32), rule(None, Some(128), Some(-3.0))),
+        Case::new(200, (24, 24), AttentionRule { chunk: Some(48), ..PLAIN }),
+        Case::new(300, (32, 16), AttentionRule { chunk: Some(100), window: Some(70), ..PLAIN }),
+        Case::new(150, (32, 32), AttentionRule { biases: SLOPE, ..PLAIN }),
     ]
 }
 

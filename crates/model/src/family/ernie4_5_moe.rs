@@ -1,0 +1,30 @@
+//! ERNIE 4.5, models with experts.
+//!
+//! Data only; the fields are explained in [`super::description`].
+
+use super::common::{EXPERTS, FUSED_EXPERTS};
+use super::description::{Family, Moe};
+use super::ernie4_5;
+use super::math::Routing;
+use super::role::Role::{Down, Gate, Router, Up};
+
+/// The description.
+pub const FAMILY: Family = Family {
+    name: "ernie4_5_moe",
+    summary: "ERNIE 4.5 MoE: routed and shared experts, softmax routing with a correction bias",
+    model_types: &["ernie4_5_moe"],
+    architectures: &["Ernie4_5_MoeForCausalLM", "Ernie4_5_MoeModel"],
+    moe: Some(Moe {
+        routing: &[(Router, "mlp.gate")],
+        experts: &[EXPERTS, FUSED_EXPERTS],
+        shared: &[
+            (Gate, "mlp.shared_experts.gate_proj"),
+            (Up, "mlp.shared_experts.up_proj"),
+            (Down, "mlp.shared_experts.down_proj"),
+        ],
+        rule: Routing::SoftmaxCorrected,
+    }),
+    parameters: &["mlp.moe_statics.e_score_correction_bias", "mlp.gate.moe_statics.e_score_correction_bias"],
+    keep: &["lm_head", "*.gate"],
+    ..ernie4_5::FAMILY
+};
