@@ -34,6 +34,8 @@ BLOOM = dict(hidden_size=192, n_layer=3, vocab_size=512, bos_token_id=0, eos_tok
 COHERE_MOE = dict(NARROW, num_experts=8, num_experts_per_tok=3, num_shared_experts=2, first_k_dense_replace=1, prefix_dense_intermediate_size=160,
                   sliding_window=20, sliding_window_pattern=3)  # fmt: skip
 FALCON = dict(hidden_size=192, num_hidden_layers=3, num_attention_heads=8, vocab_size=512, ffn_hidden_size=256, bos_token_id=0, eos_token_id=0)
+GEMMA4 = dict(NARROW, num_hidden_layers=6, global_head_dim=64, hidden_size_per_layer_input=0, sliding_window=20,
+              layer_types=(["sliding_attention"] * 2 + ["full_attention"]) * 2)  # fmt: skip
 GROWING = rope("yarn", factor=8.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4)
 LLAMA4 = dict(NARROW, num_local_experts=4, intermediate_size_mlp=160, interleave_moe_layer_step=1)
 MPT = dict(d_model=192, n_layers=3, vocab_size=512, max_seq_len=128)
@@ -123,6 +125,8 @@ MODELS = {
     "falcon_alibi": ("falcon", dict(FALCON, num_attention_heads=12, alibi=True, multi_query=False, parallel_attn=False, bias=True)),
     "falcon_groups": ("falcon", dict(FALCON, num_kv_heads=2, new_decoder_architecture=True, bias=True)),
     "falcon_one_norm": ("falcon", dict(FALCON, num_kv_heads=4, new_decoder_architecture=True, num_ln_in_parallel_attn=1)),
+    "gemma4": ("gemma4_text", dict(GEMMA4, final_logit_softcapping=10.0)),
+    "gemma4_shared": ("gemma4_text", dict(GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1)),
     "hunyuan_moe": ("hunyuan_v1_moe", dict(NARROW, num_experts=8, moe_topk=3, **rope("dynamic", factor=1.0, alpha=50.0))),
     "hy_v3": ("hy_v3", dict(NARROW, **EXPERTS, num_shared_experts=2, router_scaling_factor=1.7)),
     "llama4": ("llama4_text", dict(LLAMA4, attention_chunk_size=20, num_experts_per_tok=1, floor_scale=16, attn_scale=0.5)),
@@ -180,11 +184,14 @@ def save(name, out, **changes):
     config = transformers.AutoConfig.for_model(kind, **{**arguments, **changes})
     model = model_class(config)._from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
-    buffers = [(n, b) for n, b in model.named_buffers() if n.endswith(("correction_bias", "act_fn.beta", "act_fn.eps"))]
+    buffers = [(n, b) for n, b in model.named_buffers() if n.endswith(("correction_bias", "act_fn.beta", "act_fn.eps", "layer_scalar"))]
     with torch.no_grad():
         for n, p in [*model.named_parameters(), *buffers]:
             change = scaled(n, p.shape, generator)
             # Norms stay near the identity.
-            p.copy_(p + change if "norm" in n and "bias" not in n else change)
+            p.copy_(p + change if "norm" in n and "bias" not in n or n.endswith("layer_scalar") else change)
+            if kind == "gemma4_text" and n.endswith(("q_norm.weight", "k_norm.weight")):
+                # Its scores have no factor, and attention to single tokens would amplify what is rounded.
+                p.mul_(0.4)
     model.save_pretrained(out)
     return out

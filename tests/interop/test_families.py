@@ -11,7 +11,7 @@ import transformers
 
 import forward_models
 
-NAMES = ("afmoe", "apertus", "bitnet", "bloom_heads", "cohere2_moe", "ernie4_5_moe", "exaone_moe", "falcon_alibi", "falcon_groups", "hunyuan_moe",
+NAMES = ("afmoe", "apertus", "bitnet", "bloom_heads", "cohere2_moe", "ernie4_5_moe", "exaone_moe", "falcon_alibi", "falcon_groups", "gemma4", "gemma4_shared", "hunyuan_moe",
          "hy_v3", "llama4", "mimo_v2_flash", "ministral3", "mistral4", "mpt", "qwen3_vl_moe")  # fmt: skip
 # In these all experts of a block are one tensor, and loaders do not find them one by one.
 FUSED = {"llama4", "mistral4", "qwen3_vl_moe"}

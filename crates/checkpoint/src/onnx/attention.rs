@@ -50,6 +50,7 @@ impl Writer<'_, '_> {
                 let rows = self.linear(layer, x)?;
                 heads.map(|heads| self.heads(&rows, layer.rows, heads))
             }
+            Projections::KeysAsValues { .. } => return Err(OnnxExportError::unsupported("keys that are values")),
             Projections::Latent(latent) => return self.latent(layer, latent, x),
         };
         let norms = layer.head_norms.as_ref();

@@ -260,6 +260,8 @@ fn rule_without_nodes(block: &Block) -> Option<&'static str> {
         (attention.chunk.is_some(), "attention in chunks"),
         (attention.clip.is_some(), "clipped queries, keys and values"),
         (attention.value_scale != 1.0, "scaled values"),
+        (attention.value_norm.is_some(), "norms of values"),
+        (block.scalar.is_some(), "scaled blocks"),
         (attention.growth.is_some(), "queries that grow with their position"),
         (attention.gate.is_some(), "gates on the outputs of heads"),
         (attention.heads_norm.is_some(), "norms before the output projection"),

@@ -17,6 +17,7 @@ use kvant_numeric::simd::Isa;
 use std::ops::ControlFlow;
 
 /// A buffer with heads in its rows.
+#[derive(Clone)]
 struct Buffer {
     data: Vec<f32>,
     width: usize,
@@ -149,11 +150,25 @@ impl Run<'_, '_> {
                 let buffer = Buffer { data, width: fused.rows };
                 Projected { buffers: vec![buffer], heads: heads.map(|heads| (0, heads)) }
             }
+            Projections::KeysAsValues { layers, heads } => {
+                let entered: Vec<&Projection> = layers.iter().chain(&layer.gate).collect();
+                self.enter(StopAt::AttentionInput, &entered, x, spans)?;
+                let [queries, keys] = &**layers;
+                let mut buffers =
+                    [queries, keys].map(|layer| Buffer { data: self.linear(layer, x), width: layer.rows }).to_vec();
+                buffers.push(Buffer { data: self.buffers.copy(&buffers[1].data), width: keys.rows });
+                Projected { buffers, heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])] }
+            }
             Projections::Latent(latent) => return self.latent(layer, latent, x),
         };
         if let Some(clip) = layer.clip {
             let values = projected.buffers.iter_mut().flat_map(|buffer| &mut buffer.data);
             values.for_each(|value| *value = value.clamp(-clip, clip));
+        }
+        if let Some(norm) = &layer.value_norm {
+            let (buffer, layout) = projected.heads[2];
+            let Buffer { data, width } = &mut projected.buffers[buffer];
+            self.normalise_heads(norm, data, *width, layout);
         }
         if layer.value_scale != 1.0 {
             self.scale_values(layer.value_scale, &mut projected);

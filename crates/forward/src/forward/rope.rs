@@ -40,6 +40,11 @@ enum Scaling {
         /// Stretches the base of sequences up to the longest (Hunyuan).
         alpha: f64,
     },
+    /// The first angles of a head turn, the others stay (Gemma 4).
+    Proportional {
+        angles: usize,
+        factor: f64,
+    },
     /// arXiv 2309.00071.
     Yarn {
         factor: f64,
@@ -122,6 +127,11 @@ impl Rotary {
         let plain = || self.powers(self.theta).into_iter().map(|p| 1.0 / p);
         match &self.scaling {
             Scaling::None => (plain().collect(), 1.0),
+            Scaling::Proportional { angles, factor } => {
+                let turning =
+                    plain().enumerate().map(|(pair, f)| if pair < *angles { f / *factor as f32 } else { 0.0 });
+                (turning.collect(), 1.0)
+            }
             Scaling::Linear { factor } => (plain().map(|f| f / *factor as f32).collect(), 1.0),
             Scaling::Dynamic { factor, longest, alpha } => {
                 let stretch = match length as f64 > *longest {
@@ -213,6 +223,10 @@ impl RopeReader<'_> {
                 factor: self.need(self.parameters.factor.or(self.parameters.alpha.map(|_| 1.0)), "factor")?,
                 longest: self.need(self.longest, "max_position_embeddings")? as f64,
                 alpha: self.parameters.alpha.filter(|alpha| *alpha != 0.0).unwrap_or(1.0),
+            }),
+            "proportional" => Ok(Scaling::Proportional {
+                angles: (self.parameters.partial.unwrap_or(1.0) * dim as f64 / 2.0).floor() as usize,
+                factor: self.parameters.factor.unwrap_or(1.0),
             }),
             "yarn" => self.yarn(),
             "llama3" => Ok(Scaling::Llama3 {

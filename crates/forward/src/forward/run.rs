@@ -232,6 +232,10 @@ impl<'a> Run<'_, 'a> {
         }
         let branch = self.feed_forward_branch(index, block, || self.normed(block.feed_forward_input.as_ref(), x))?;
         self.join(block, x, branch, block.feed_forward_output.as_ref());
+        if let Some(scalar) = self.vector(block.scalar.as_ref()).first() {
+            let precision = self.ops.precision();
+            x.iter_mut().for_each(|value| *value = precision.round(*value * scalar));
+        }
         ControlFlow::Continue(())
     }
 

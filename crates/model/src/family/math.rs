@@ -33,6 +33,11 @@ pub struct Math {
     pub rotary_alpha: bool,
     /// Whether sliding layers have twice the key heads and sinks, and others no sinks (MiMo-V2).
     pub sliding_has_more: bool,
+    /// Whether layers with full attention have heads of a width and number of their own (Gemma 4): those of `per_layer_config`, else
+    /// `global_head_dim` and, where keys are values, `num_global_key_value_heads`.
+    pub full_heads: bool,
+    /// Whether values are normalised, without weights, as keys are with theirs.
+    pub value_norm: bool,
     /// The factor on values: a key of config.json, and its value where that is absent; null is 1.
     pub value_scale: Option<(&'static str, f64)>,
     /// Whether norms are RMS norms where config.json states `rms_norm_eps`, whatever the family's formula.
@@ -61,6 +66,8 @@ impl Math {
         query_scale: QueryScale::One,
         rotary_alpha: false,
         sliding_has_more: false,
+        full_heads: false,
+        value_norm: false,
         value_scale: None,
         rms_norm_if_stated: false,
         clips: false,

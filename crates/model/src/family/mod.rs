@@ -27,6 +27,7 @@ mod flex_olmo;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm;
 mod glm4;
 mod glm4_moe;
@@ -109,6 +110,7 @@ pub static FAMILIES: &[Family] = &[
     gemma::FAMILY,
     gemma2::FAMILY,
     gemma3::FAMILY,
+    gemma4::FAMILY,
     glm::FAMILY,
     glm4::FAMILY,
     glm4_moe::FAMILY,

@@ -10,18 +10,6 @@ const KEPT: &[(&str, &[&str])] = &[
     ("deepseek_v32", &["lm_head", "*mlp.gate", "model.layers.61.*", "*self_attn*"]),
     ("deepseek_v4", &["*attn*", "embed", "head", "*ffn.gate*", "hc_*", "mtp.*"]),
     ("deepseek_vl_v2", &["lm_head", "model.sam_model*", "model.vision_model*", "model.projector*"]),
-    (
-        "gemma4",
-        &[
-            "*vision_tower*",
-            "*embed_vision*",
-            "*audio_tower*",
-            "*embed_audio*",
-            "*multi_modal_projector*",
-            "*lm_head",
-            "*router.proj",
-        ],
-    ),
     ("gemma4_unified", &["*embed_vision*", "*vision_embedder*", "*embed_audio*", "*lm_head"]),
     (
         "glm5_next",

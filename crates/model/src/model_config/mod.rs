@@ -202,6 +202,12 @@ impl ModelConfig {
         Fields::new(&[Section { path: String::new(), map }]).number(&[key])
     }
 
+    /// A size that config.json states for one layer.
+    pub fn of_layer(&self, index: usize, key: &str) -> Option<usize> {
+        let layer = self.text.get("per_layer_config")?.get(index.to_string())?;
+        usize::try_from(layer.get(key)?.as_u64()?).ok().filter(|size| *size > 0 && *size <= i32::MAX as usize)
+    }
+
     /// Returns whether there is such a key, if only with null.
     pub fn states(&self, key: &str) -> bool {
         self.text.contains_key(key)

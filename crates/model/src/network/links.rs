@@ -129,8 +129,8 @@ impl Facts {
         Facts {
             activation: Some(family.math.activation.resolve(config)),
             residual: Some(family.math.residual.resolve(config)),
-            // Where q, k and v are clipped (OLMo), values do not scale.
-            heads: Heads::of(config).filter(|_| config.clip_qkv.is_none()),
+            // Where values are clipped (OLMo) or normalised (Gemma 4), they do not scale.
+            heads: Heads::of(config).filter(|_| config.clip_qkv.is_none() && !family.math.value_norm),
         }
     }
 }

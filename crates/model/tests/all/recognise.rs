@@ -42,6 +42,7 @@ const EXPECTED: &[Row] = &[
     ("gemma2",            "gemma2",           14,  0,  4, 0,  9, true),
     ("gemma3",            "gemma3",           14,  0,  4, 0, 13, true),
     ("gemma3_text",       "gemma3",           14,  0,  4, 0, 13, true),
+    ("gemma4_text",         "gemma4",            13,  0,  4, 0, 13, true),
     ("glm",               "glm",              13,  1,  2, 0,  5, false),
     ("glm4",              "glm4",             13,  1,  2, 0,  9, false),
     ("glm4_moe",          "glm4_moe",         28, 16,  8, 0,  9, false),

@@ -72,6 +72,11 @@ CHECKPOINTS = {
     "gemma2": ("gemma2", WIDE),
     "gemma3": ("gemma3", dict(text_config=WIDE, vision_config=VISION, mm_tokens_per_image=4)),
     "gemma3_text": ("gemma3_text", WIDE),
+    "gemma4_text": (
+        "gemma4_text",
+        dict(BASE, head_dim=16, global_head_dim=32, num_global_key_value_heads=1, attention_k_eq_v=True, hidden_size_per_layer_input=0,
+             sliding_window=16, layer_types=["sliding_attention", "full_attention"]),
+    ),
     "glm": ("glm", dict(BASE, head_dim=16)),
     "glm4": ("glm4", dict(BASE, head_dim=16)),
     "glm4_moe": (

@@ -156,7 +156,11 @@ impl Expected<'_> {
             let mut alike = self.family.parameters.iter().filter(|path| leaf(path) == name);
             alike.any(|path| names.contains(full(path).as_str()))
         };
-        let needed = self.family.parameters.iter().filter(|path| is_routed || !leaf(path).ends_with("_bias"));
+        let needed = self
+            .family
+            .parameters
+            .iter()
+            .filter(|path| is_routed || !(leaf(path).ends_with("_bias") || path.starts_with("router.")));
         let is_sliding = self.config.layer_types.get(block).is_some_and(|kind| kind == "sliding_attention");
         let no_sinks = self.family.math.sliding_has_more && !is_sliding;
         let needed = needed.filter(|path| !no_sinks || !path.contains("sink"));
@@ -261,13 +265,18 @@ impl Expected<'_> {
         let needed: [(&str, bool, &[Role]); 6] = [
             ("queries", true, &[Query, QueryKeyValue, QueryUp]),
             ("keys", true, &[Key, QueryKeyValue, KeyValueUp]),
-            ("values", true, &[Value, QueryKeyValue, KeyValueUp]),
+            ("values", !self.shares_values(), &[Value, QueryKeyValue, KeyValueUp]),
             ("the latent of queries", has(&[QueryUp]), &[QueryDown]),
             ("the latent of keys and values", has(&[KeyValueUp]), &[KeyValueDown]),
             ("the output of attention", true, &[Output]),
         ];
         let missing = needed.into_iter().filter(|(_, needed, any)| *needed && !has(any));
         missing.map(|(name, ..)| name.to_owned()).collect()
+    }
+
+    /// Returns whether keys may be values.
+    fn shares_values(&self) -> bool {
+        self.family.math.full_heads && self.config.flag_or("attention_k_eq_v", false)
     }
 
     /// What the feed-forward networks of a block lack: a dense one, routed experts, experts that all tokens pass.

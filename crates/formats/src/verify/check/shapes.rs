@@ -81,17 +81,22 @@ impl Sizes<'_> {
     }
 
     fn queries(&self) -> Option<usize> {
-        self.heads(self.config.num_heads, self.config.head_dim())
+        self.heads(self.config.num_heads, self.config.head_dim()).filter(|_| !self.heads_vary())
+    }
+
+    /// Returns whether layers have heads of different widths.
+    fn heads_vary(&self) -> bool {
+        ["per_layer_config", "global_head_dim"].iter().any(|key| self.config.states(key))
     }
 
     /// Of models whose layers have different numbers of key heads, none is stated for all.
     fn keys(&self) -> Option<usize> {
         self.heads(self.config.num_kv_heads(), self.config.head_dim())
-            .filter(|_| self.config.stated_value_dim.is_none())
+            .filter(|_| self.config.stated_value_dim.is_none() && !self.heads_vary())
     }
 
     fn heads_outputs(&self) -> Option<usize> {
-        self.heads(self.config.num_heads, self.config.value_dim())
+        self.heads(self.config.num_heads, self.config.value_dim()).filter(|_| !self.heads_vary())
     }
 
     fn embedding(&self) -> Expected {

@@ -34,6 +34,8 @@ pub struct AttentionLayer {
     pub biases: Option<ScoreBiases>,
     /// The largest magnitude of queries, keys and values, where they are clipped.
     pub clip: Option<f32>,
+    /// The norm of values.
+    pub value_norm: Option<NormLayer>,
     /// The factor on values.
     pub value_scale: f32,
     /// The factor on queries that depends on their position.
@@ -76,6 +78,13 @@ pub enum Projections {
         heads: [HeadLayout; 3],
         /// Whether its rows have the queries of a key head before that, and its value behind it.
         grouped: bool,
+    },
+    /// Two layers: keys, before norm and rotary embedding, are values.
+    KeysAsValues {
+        /// Queries and keys.
+        layers: Box<[Projection; 2]>,
+        /// The heads of queries, keys and values.
+        heads: [HeadLayout; 3],
     },
     /// Through latents (arXiv 2405.04434).
     Latent(Box<LatentProjections>),
@@ -120,7 +129,9 @@ impl AttentionLayer {
     /// Elements of a token's queries, keys and values, all heads together.
     pub fn head_widths(&self) -> [usize; 3] {
         match &self.projections {
-            Projections::Separate { heads, .. } | Projections::Fused { heads, .. } => heads.map(|h| h.width * h.count),
+            Projections::Separate { heads, .. }
+            | Projections::Fused { heads, .. }
+            | Projections::KeysAsValues { heads, .. } => heads.map(|h| h.width * h.count),
             Projections::Latent(latent) => {
                 let turned = latent.sizes.nope_dim + latent.sizes.rope_dim;
                 [turned, turned, latent.sizes.value_dim].map(|width| width * latent.heads)
@@ -132,6 +143,7 @@ impl AttentionLayer {
     pub fn layers(&self) -> Vec<&Projection> {
         let mut layers = match &self.projections {
             Projections::Separate { layers, .. } => layers.iter().collect(),
+            Projections::KeysAsValues { layers, .. } => layers.iter().collect(),
             Projections::Fused { layer, .. } => vec![layer],
             Projections::Latent(latent) => {
                 let queries = match &latent.query {
@@ -151,17 +163,24 @@ impl<'a> Sources<'_, 'a> {
     pub(super) fn attention(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<AttentionLayer, ForwardError> {
         let heads = self.need(self.config.num_heads, "num_attention_heads")?;
         let sliding = rules::is_sliding(self, index)?;
-        let key_heads = self.key_heads(sliding)?;
+        let key_heads = self.key_heads(index, sliding)?;
+        let width = self.head_width(index, sliding)?;
         let (projections, value_dim) = match &self.config.latent {
             Some(latent) => (self.latent(parts, latent, heads)?, latent.value_dim),
-            None => (self.projections(parts, heads, key_heads)?, self.need(self.config.value_dim(), "head_dim")?),
+            None => {
+                let value_width = self.config.stated_value_dim.or(width);
+                let widths = [width, value_width].map(|width| self.need(width, "head_dim"));
+                let [width, value_width] = widths;
+                let (width, value_width) = (width?, value_width?);
+                (self.projections(parts, [heads, key_heads], [width, value_width])?, value_width)
+            }
         };
         let window = self.config.sliding_window.filter(|_| sliding);
         let scale = self.attention_scale()?;
         let gate = parts.find(|linear| linear.role == Role::HeadGate);
         Ok(AttentionLayer {
             projections,
-            head_norms: self.head_norms(parts, index, [heads, key_heads])?,
+            head_norms: self.head_norms(parts, index, [heads, key_heads], width)?,
             rotary: self.rotary(index, sliding)?,
             scale,
             cap: self.config.attention_softcap.map(|cap| cap as f32),
@@ -170,6 +189,7 @@ impl<'a> Sources<'_, 'a> {
             sinks: self.sinks(index, sliding, heads)?,
             biases: self.score_biases(heads, scale)?,
             clip: self.config.clip_qkv.map(|clip| clip as f32),
+            value_norm: self.family.math.value_norm.then(|| self.plain_rms()),
             value_scale: self.value_scale()?,
             growth: self.query_growth(index)?,
             gate: gate.map(|_| parts.sized(Role::HeadGate, heads * value_dim, self.hidden()?)).transpose()?,
@@ -182,9 +202,31 @@ impl<'a> Sources<'_, 'a> {
         self.need(self.config.head_dim(), "head_dim")
     }
 
+    /// The width of the heads of a layer.
+    fn head_width(&self, index: usize, sliding: bool) -> Result<Option<usize>, ForwardError> {
+        let config = self.config;
+        if !self.family.math.full_heads || sliding {
+            return Ok(config
+                .of_layer(index, "head_dim")
+                .filter(|_| self.family.math.full_heads)
+                .or(config.head_dim()));
+        }
+        match config.states("per_layer_config") {
+            true => Ok(config.of_layer(index, "head_dim").or(config.head_dim())),
+            false => Ok(Some(config.number("global_head_dim")?.map_or(512, |width| width as usize))),
+        }
+    }
+
     /// Key heads of a layer.
-    fn key_heads(&self, sliding: bool) -> Result<usize, ForwardError> {
+    fn key_heads(&self, index: usize, sliding: bool) -> Result<usize, ForwardError> {
         let stated = self.need(self.config.num_kv_heads(), "num_key_value_heads")?;
+        if self.family.math.full_heads {
+            let own = self.config.of_layer(index, "num_key_value_heads");
+            let shares = !sliding && self.config.flag_or("attention_k_eq_v", false);
+            let global = self.config.number("num_global_key_value_heads")?.map(|count| count as usize);
+            let global = global.filter(|count| shares && *count > 0 && !self.config.states("per_layer_config"));
+            return Ok(own.or(global).unwrap_or(stated));
+        }
         Ok(if sliding && self.family.math.sliding_has_more { 2 * stated } else { stated })
     }
 
@@ -212,11 +254,10 @@ impl<'a> Sources<'_, 'a> {
     fn projections(
         &self,
         parts: &Parts<'_, '_, 'a>,
-        heads: usize,
-        key_heads: usize,
+        [heads, key_heads]: [usize; 2],
+        [width, value_width]: [usize; 2],
     ) -> Result<Projections, ForwardError> {
-        let (hidden, width) = (self.hidden()?, self.head_dim()?);
-        let value_width = self.need(self.config.value_dim(), "head_dim")?;
+        let hidden = self.hidden()?;
         if !heads.is_multiple_of(key_heads) {
             return Err(ForwardError::unsupported(format!("{heads} query heads on {key_heads} key heads")));
         }
@@ -228,6 +269,12 @@ impl<'a> Sources<'_, 'a> {
             return Ok(Projections::Fused { layer, heads: fused_heads(rows, counts, width)?, grouped });
         }
         let layer = |role: Role, width: usize| parts.sized(role, width, hidden);
+        let lacks_values = parts.find(|linear| linear.role == Role::Value).is_none();
+        if lacks_values && self.family.math.full_heads && self.config.flag_or("attention_k_eq_v", false) {
+            let layers = [layer(Role::Query, heads * width)?, layer(Role::Key, key_heads * width)?];
+            let heads = counts.map(|count| HeadLayout::packed(count, width));
+            return Ok(Projections::KeysAsValues { layers: Box::new(layers), heads });
+        }
         let layers = [
             layer(Role::Query, heads * width)?,
             layer(Role::Key, key_heads * width)?,
@@ -272,20 +319,26 @@ impl<'a> Sources<'_, 'a> {
         parts: &Parts<'_, '_, 'a>,
         index: usize,
         [heads, key_heads]: [usize; 2],
+        width: Option<usize>,
     ) -> Result<Option<HeadNorms>, ForwardError> {
         let rule = self.family.math.query_key_norm;
         if rule == QueryKeyNorm::PlainAfterRotary {
-            let norm = NormLayer { kind: NormKind::Rms, weight: Vec::new(), bias: Vec::new(), eps: self.eps() };
+            let norm = self.plain_rms();
             let has_norms = self.config.flag_or("use_qk_norm", true) && rules::is_turned(self, index)?;
             return Ok(has_norms.then(|| HeadNorms { query: norm.clone(), key: norm, rule }));
         }
-        let Some(width) = self.config.head_dim().filter(|_| self.config.latent.is_none()) else { return Ok(None) };
+        let Some(width) = width.filter(|_| self.config.latent.is_none()) else { return Ok(None) };
         let norm = |site, count| parts.head_norm(site, (count, width));
         match (norm(NormSite::Query, heads)?, norm(NormSite::Key, key_heads)?) {
             (Some(query), Some(key)) => Ok(Some(HeadNorms { query, key, rule })),
             (None, None) if self.may_lack_head_norms() => Ok(None),
             _ => Err(ForwardError::missing(parts.place(), "norm of queries or keys")),
         }
+    }
+
+    /// An RMS norm without weights.
+    fn plain_rms(&self) -> NormLayer {
+        NormLayer { kind: NormKind::Rms, weight: Vec::new(), bias: Vec::new(), eps: self.eps() }
     }
 
     /// Some families have these norms only where config.json says so.
@@ -316,19 +369,27 @@ impl<'a> Sources<'_, 'a> {
     pub(super) fn rotaries(&self) -> Result<Vec<Rotary>, ForwardError> {
         let Positions::Rotary { partial, .. } = self.positions_rule() else { return Ok(Vec::new()) };
         let both = std::iter::once(&self.config.rope.main).chain(self.config.rope.sliding.as_ref());
-        let rule = |parameters: &RopeParameters| {
+        let rule = |(at, parameters): (usize, &RopeParameters)| {
             let alpha = parameters.alpha.filter(|_| self.family.math.rotary_alpha);
-            let dim = self.rotary_dim(parameters, partial)?;
+            let dim = self.rotary_dim(parameters, partial, at > 0)?;
             Rotary::new(&RopeParameters { alpha, ..parameters.clone() }, dim, self.config.max_positions)
         };
-        both.map(rule).collect()
+        both.enumerate().map(rule).collect()
     }
 
-    fn rotary_dim(&self, rope: &RopeParameters, partial: f32) -> Result<usize, ForwardError> {
+    fn rotary_dim(&self, rope: &RopeParameters, partial: f32, sliding: bool) -> Result<usize, ForwardError> {
         if let Some(latent) = &self.config.latent {
             return Ok(latent.rope_dim);
         }
-        let width = self.head_dim()?;
+        let layers = 0..self.network.blocks().len();
+        let mut alike = layers.filter(|index| rules::is_sliding(self, *index).is_ok_and(|is| is == sliding));
+        let width = match alike.next().filter(|_| self.family.math.full_heads) {
+            Some(index) => self.need(self.head_width(index, sliding)?, "head_dim")?,
+            None => self.head_dim()?,
+        };
+        if rope.kind.as_deref() == Some("proportional") {
+            return Ok(width);
+        }
         let dim = rope.turning_components(width, partial);
         match dim <= width {
             true => Ok(dim),

@@ -85,6 +85,8 @@ pub struct Block {
     pub feed_forward: FeedForward,
     /// The norm of the feed-forward network's output.
     pub feed_forward_output: Option<NormLayer>,
+    /// The factor on the stream behind the block.
+    pub scalar: Option<Vector>,
 }
 
 impl Block {
@@ -171,6 +173,7 @@ impl<'a> Sources<'_, 'a> {
             feed_forward_input: self.feed_forward_norm(&parts)?,
             feed_forward: self.feed_forward(&parts, index)?,
             feed_forward_output: parts.listed_norm(NormSite::FeedForwardOutput)?,
+            scalar: self.parameter(index, "layer_scalar", 1)?,
         })
     }
 

@@ -14,7 +14,11 @@ const REFUSED_FLAGS: &[&str] = &[
     "use_cross_attention",
     "is_encoder_decoder",
     "apply_residual_connection_post_layernorm",
+    "enable_moe_block",
 ];
+
+/// Keys with a number other than 0 that change what is computed.
+const REFUSED_COUNTS: &[&str] = &["hidden_size_per_layer_input", "num_kv_shared_layers"];
 
 /// Keys with a value that change what is computed.
 const REFUSED_VALUES: &[&str] = &["sliding_window_layers"];
@@ -51,7 +55,11 @@ fn check_flags(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let clip = config.clip_qkv.filter(|_| !sources.family.math.clips).map(|_| &"clip_qkv");
     // GPT-2 scales attention unless disabled.
     let unscaled = (!config.flag_or("scale_attn_weights", true)).then_some(&"scale_attn_weights");
-    match flag.or(value).or(clip).or(unscaled) {
+    let stated = |key: &&&str| config.number(key).is_ok_and(|count| count.is_some_and(|count| count != 0.0));
+    let count = REFUSED_COUNTS.iter().find(stated);
+    let both_ways = config.text("use_bidirectional_attention").filter(|tokens| *tokens == "all");
+    let both_ways = both_ways.map(|_| &"use_bidirectional_attention");
+    match flag.or(value).or(clip).or(count).or(both_ways).or(unscaled) {
         Some(key) => Err(ForwardError::unsupported(format!("`{key}` of config.json"))),
         None => Ok(()),
     }

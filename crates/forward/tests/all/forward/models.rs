@@ -11,7 +11,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 30] = [
+pub const FAMILIES: [&str; 31] = [
     "afmoe",
     "apertus",
     "bitnet",
@@ -25,6 +25,7 @@ pub const FAMILIES: [&str; 30] = [
     "falcon_alibi",
     "falcon_groups",
     "gemma2",
+    "gemma4_text",
     "gpt2",
     "gpt_neox",
     "gptj",
@@ -140,5 +141,5 @@ fn parameters(block: &Block) -> Vec<&Vector> {
         FeedForward::Dense(mlp) => mlp.xielu.as_ref(),
     };
     let learned = learned.into_iter().flat_map(|xielu| [&xielu.alpha_p, &xielu.alpha_n, &xielu.beta, &xielu.eps]);
-    block.attention.sinks.iter().chain(correction).chain(learned).collect()
+    block.attention.sinks.iter().chain(correction).chain(learned).chain(&block.scalar).collect()
 }
