@@ -127,6 +127,7 @@ MODELS = {
     "falcon_one_norm": ("falcon", dict(FALCON, num_kv_heads=4, new_decoder_architecture=True, num_ln_in_parallel_attn=1)),
     "gemma4": ("gemma4_text", dict(GEMMA4, final_logit_softcapping=10.0)),
     "gemma4_shared": ("gemma4_text", dict(GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1)),
+    "hunyuan_alpha": ("hunyuan_v1_dense", dict(NARROW, **rope("dynamic", factor=1.0, alpha=50.0))),
     "hunyuan_moe": ("hunyuan_v1_moe", dict(NARROW, num_experts=8, moe_topk=3, **rope("dynamic", factor=1.0, alpha=50.0))),
     "hy_v3": ("hy_v3", dict(NARROW, **EXPERTS, num_shared_experts=2, router_scaling_factor=1.7)),
     "llama4": ("llama4_text", dict(LLAMA4, attention_chunk_size=20, num_experts_per_tok=1, floor_scale=16, attn_scale=0.5)),

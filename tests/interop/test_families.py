@@ -1,8 +1,9 @@
 """Families whose blocks compute something that others do not: every kind of algorithm runs on them, and what is written loads with the weights
 and the activations that were meant."""
 
-import json
-import math
+import os
+import pathlib
+import subprocess
 
 import numpy as np
 import pytest
@@ -10,11 +11,14 @@ import torch
 import transformers
 
 import forward_models
+from conftest import REPO
 
 NAMES = ("afmoe", "apertus", "bitnet", "bloom_heads", "cohere2_moe", "ernie4_5_moe", "exaone_moe", "falcon_alibi", "falcon_groups", "gemma4", "gemma4_shared", "hunyuan_moe",
          "hy_v3", "llama4", "mimo_v2_flash", "ministral3", "mistral4", "mpt", "qwen3_vl_moe")  # fmt: skip
 # In these all experts of a block are one tensor, and loaders do not find them one by one.
-FUSED = {"llama4", "mistral4", "qwen3_vl_moe"}
+UNREAD = {"llama4", "mistral4", "qwen3_vl_moe"}
+# Layers of Falcon read the float weight that compressed ones do not have.
+UNREAD |= {"falcon_alibi", "falcon_groups"}
 CALIBRATED = ("gptq", "awq", "smoothquant", "gptaq", "qronos", "autosmoothquant,gptq")
 
 
@@ -49,14 +53,37 @@ def logits(directory):
         return model.eval()(tokens).logits.numpy()
 
 
-@pytest.mark.parametrize("scheme,layout", [("int4:g32", "compressed-tensors"), ("FP8_DYNAMIC", "compressed-tensors")])
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in FUSED])
-def test_layouts_load_with_the_weights_of_fake_quantization(name, scheme, layout, made):
-    ours, fake = logits(made(name, scheme, "--format", layout)), logits(made(name, scheme, "--weights-only", "--format", "fake"))
-    size = np.abs(fake).max()
-    # Codes are decoded in bfloat16 or with quantized inputs; other weights would be off by the size of logits.
-    closeness = (ours * fake).sum() / np.sqrt((ours**2).sum() * (fake**2).sum())
-    assert np.isfinite(ours).all() and size > 0 and closeness > 0.97, closeness
+def closeness(a, b):
+    return (a * b).sum() / np.sqrt((a**2).sum() * (b**2).sum())
+
+
+@pytest.fixture(scope="module")
+def own_logits():
+    """The same as `logits`, of kvant's forward pass."""
+    binary = pathlib.Path(os.environ.get("KVANT_LOGITS", REPO / "target" / "release" / "examples" / "logits"))
+    if not binary.exists():
+        pytest.skip(f"{binary} is missing: cargo build --release --example logits, or set $KVANT_LOGITS")
+
+    def run(directory, tmp):
+        np.random.default_rng(1).integers(0, 512, (1, 48)).astype("<u4").tofile(tmp / "tokens")
+        done = subprocess.run([binary, directory, "48", tmp / "tokens", tmp / "logits"], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return np.fromfile(tmp / "logits", dtype="<f4").reshape(1, 48, -1)
+
+    return run
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in UNREAD])
+def test_integers_load_with_the_weights_of_fake_quantization(name, made):
+    ours, fake = (logits(made(name, "int4:g32", "--format", layout)) for layout in ("compressed-tensors", "fake"))
+    assert closeness(ours, fake) > 0.999
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in UNREAD])
+def test_fp8_loads_with_the_activations_of_kvant(name, made, own_logits, tmp_path):
+    out = made(name, "FP8_DYNAMIC", "--format", "compressed-tensors")
+    # What is rounded the other way changes what small random models choose and attend to.
+    assert closeness(logits(out), own_logits(out, tmp_path)) > 0.97
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,28 +91,25 @@ def test_fake_checkpoints_load(name, made):
     assert np.isfinite(logits(made(name, "int4:g32", "--format", "fake"))).all()
 
 
-def perplexity(kvant, directory, tokens):
-    done = kvant("eval", directory, "--data", tokens, "--seq-len", 64, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["perplexity"]
-
-
 @pytest.mark.parametrize("algorithm", CALIBRATED)
 @pytest.mark.parametrize("name", NAMES)
-def test_algorithms_run(name, algorithm, made, kvant):
+def test_algorithms_run(name, algorithm, made, own_logits, tmp_path):
     out = made(name, "int4:g32", "--algorithm", algorithm, "--format", "fake", calib=True)
-    assert math.isfinite(perplexity(kvant, out, made.tokens))
+    source = own_logits(forward_models.save(name, made.tokens.parent / name), tmp_path)
+    assert closeness(own_logits(out, tmp_path), source) > 0.3
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_static_activations_and_cache_are_calibrated(name, made, kvant):
+def test_static_activations_and_cache_are_calibrated(name, made, own_logits, tmp_path):
     out = made(name, "fp8", "--kv-cache", "fp8", "--format", "quark", calib=True)
-    assert math.isfinite(perplexity(kvant, out, made.tokens))
+    source = own_logits(forward_models.save(name, made.tokens.parent / name), tmp_path)
+    assert closeness(own_logits(out, tmp_path), source) > 0.3
 
 
-@pytest.mark.parametrize("name", ["afmoe", "bitnet", "falcon_groups", "mpt", "llama4", "bloom_heads", "apertus"])
-def test_smoothing_keeps_the_function(name, made, kvant):
-    """Scales that are moved between layers change nothing where weights are not rounded to speak of."""
-    source = logits(forward_models.save(name, made.tokens.parent / name))
-    smoothed = logits(made(name, "int8:g32", "--algorithm", "smoothquant", "--format", "fake", calib=True))
-    assert np.abs(source - smoothed).max() < 0.1 * np.abs(source).max()
+@pytest.mark.parametrize("name", ["afmoe", "bitnet", "falcon_groups", "mpt", "llama4", "bloom_heads", "apertus", "mimo_v2_flash"])
+def test_smoothing_keeps_the_function(name, made, own_logits, tmp_path):
+    """Scales that are moved between layers change no more than rounding does."""
+    source = own_logits(forward_models.save(name, made.tokens.parent / name), tmp_path)
+    smoothed = own_logits(made(name, "int8:g32", "--algorithm", "smoothquant", "--format", "fake", calib=True), tmp_path)
+    plain = own_logits(made(name, "int8:g32", "--format", "fake"), tmp_path)
+    assert np.square(smoothed - source).mean() < 4 * np.square(plain - source).mean()

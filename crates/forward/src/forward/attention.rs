@@ -297,3 +297,18 @@ fn join_keys(up: &[f32], turning: &[f32], heads: usize, (nope, wide, rope): (usi
     });
     keys.copied().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_groups_are_stacked() {
+        let layout = |start, count| HeadLayout { start, step: 1, width: 1, count };
+        // Two key heads with two queries each: `q q k v` twice.
+        let rows: Vec<f32> = (0..16).map(|i| i as f32).collect();
+        let stacked = stacked(&rows, 8, &[layout(0, 4), layout(4, 2), layout(6, 2)]);
+        assert_eq!(stacked[..8], [0.0, 1.0, 4.0, 5.0, 2.0, 6.0, 3.0, 7.0]);
+        assert_eq!(stacked[8..], [8.0, 9.0, 12.0, 13.0, 10.0, 14.0, 11.0, 15.0]);
+    }
+}

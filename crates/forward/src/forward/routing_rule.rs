@@ -197,6 +197,32 @@ mod tests {
     }
 
     #[test]
+    fn softmax_rules_correct_the_choice_and_limit_the_divisor() {
+        let logits = [1.0, 0.5, -1.0, 0.0];
+        let scores = softmax(&logits);
+        let corrected = RoutingRule { correction: &[0.0, 0.0, 5.0, 0.0], ..rule(Routing::SoftmaxCorrected) };
+        let chosen = corrected.choose(&logits);
+        assert_eq!(experts(&chosen), [2, 0]);
+        assert!((chosen[0].1 - scores[2] / (scores[2] + scores[0])).abs() < 1e-6);
+        let limited = RoutingRule { least_sum: 2.0, ..corrected }.choose(&logits);
+        assert!((limited[0].1 - scores[2] / 2.0).abs() < 1e-6);
+        // The second group has the best sum of two.
+        let grouped = RoutingRule { groups: (2, 1), scale: 3.0, ..rule(Routing::SoftmaxTwoBest) };
+        let chosen = grouped.choose(&[2.0, -9.0, 1.9, 1.8]);
+        assert_eq!(experts(&chosen), [2, 3]);
+        assert!((chosen.iter().map(|(_, weight)| weight).sum::<f32>() - 3.0).abs() < 1e-5);
+    }
+
+    #[test]
+    fn sigmoid_of_the_best_is_divided_only_if_asked() {
+        let logits = [0.5, 2.0, -1.0, 1.0];
+        let open = RoutingRule { normalise: false, ..rule(Routing::TopThenSigmoid) }.choose(&logits);
+        assert_eq!((experts(&open), open[0].1), (vec![1, 3], sigmoid(2.0)));
+        let divided = rule(Routing::TopThenSigmoid).choose(&logits);
+        assert!((divided[0].1 - sigmoid(2.0) / (sigmoid(2.0) + sigmoid(1.0))).abs() < 1e-6);
+    }
+
+    #[test]
     fn correction_changes_the_choice_but_not_the_weights() {
         let corrected = RoutingRule { correction: &[0.0, 0.0, 5.0], ..rule(Routing::SigmoidTop) };
         let chosen = corrected.choose(&[1.0, 0.5, -1.0]);

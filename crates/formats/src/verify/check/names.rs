@@ -73,10 +73,14 @@ type Parts = BTreeSet<String>;
 /// missing.
 fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) -> HashSet<String> {
     let mut reported = HashSet::new();
-    let mut kinds: BTreeMap<bool, BTreeMap<usize, Parts>> = BTreeMap::new();
+    let mut kinds: BTreeMap<(bool, bool), BTreeMap<usize, Parts>> = BTreeMap::new();
+    let family = subject.network.family();
+    let by_attention = family.is_some_and(|family| family.math.full_heads || family.math.sliding_has_more);
     for (block, parts) in parts_of_blocks(subject) {
         let sparse = parts.iter().any(|part| part.contains("expert"));
-        kinds.entry(sparse).or_default().insert(block, parts);
+        let kind = subject.config.layer_types.get(block).filter(|_| by_attention);
+        let sliding = kind.is_some_and(|kind| kind == "sliding_attention");
+        kinds.entry((sparse, sliding)).or_default().insert(block, parts);
     }
     for blocks in kinds.values() {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
