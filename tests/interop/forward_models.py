@@ -20,6 +20,10 @@ DEEPSEEK = dict(BASE, kv_lora_rank=32, q_lora_rank=48, qk_nope_head_dim=32, qk_r
                 n_group=1, topk_group=1)  # fmt: skip
 GROUPS = dict(n_group=4, topk_group=2, routed_scaling_factor=2.5)
 MULTIPLIERS = dict(attention_multiplier=0.1, embedding_multiplier=12.0, logits_scaling=8.0, residual_multiplier=0.22)
+# Heads of keys and values that differ in number and width, none a power of two; blocks of both kinds.
+DELTA = dict(WIDE, linear_num_key_heads=3, linear_num_value_heads=6, linear_key_head_dim=20, linear_value_head_dim=12, linear_conv_kernel_dim=4,
+             layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"])  # fmt: skip
+DELTA_EXPERTS = dict(DELTA, **EXPERTS, shared_expert_intermediate_size=96)
 
 
 def rope(kind, **parameters):
@@ -84,6 +88,13 @@ MODELS = {
     "qwen2_moe_routed": ("qwen2_moe", dict(BASE, **EXPERTS, shared_expert_intermediate_size=0)),
     "qwen3_moe": ("qwen3_moe", dict(WIDE, **EXPERTS, norm_topk_prob=True, mlp_only_layers=[1])),
     "qwen3_moe_whole": ("qwen3_moe", dict(WIDE, **EXPERTS, norm_topk_prob=True)),
+    "qwen3_next": ("qwen3_next", dict(DELTA_EXPERTS, norm_topk_prob=True, mlp_only_layers=[1])),
+    "qwen3_next_one_head": ("qwen3_next", dict(DELTA_EXPERTS, norm_topk_prob=False, linear_num_key_heads=1, linear_num_value_heads=5)),
+    "qwen3_next_interval": ("qwen3_next", dict({k: v for k, v in DELTA_EXPERTS.items() if k != "layer_types"}, linear_conv_kernel_dim=3)),
+    "qwen3_5": ("qwen3_5_text", DELTA),
+    "qwen3_5_bias": ("qwen3_5_text", dict(DELTA, attention_bias=True, linear_num_key_heads=5, linear_num_value_heads=5, tie_word_embeddings=True)),
+    "qwen3_5_heads": ("qwen3_5_text", dict(DELTA, linear_num_key_heads=2, linear_num_value_heads=14, linear_conv_kernel_dim=2)),
+    "qwen3_5_moe": ("qwen3_5_moe_text", DELTA_EXPERTS),
     "olmoe_heads": ("olmoe", dict(BASE, num_key_value_heads=4, num_experts=8, num_experts_per_tok=2)),
     "olmoe": ("olmoe", dict(BASE, num_experts=8, num_experts_per_tok=2)),
     "granite": ("granite", dict(BASE, **MULTIPLIERS)),

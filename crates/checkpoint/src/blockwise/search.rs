@@ -466,7 +466,7 @@ fn sampled(inputs: &Inputs, tokens: usize) -> Vec<f32> {
 
 /// Returns whether limits are found for layers of this role.
 fn is_clipped(role: &str) -> bool {
-    const ROLES: [Role; 7] = [
+    const ROLES: [Role; 9] = [
         Role::Query,
         Role::Key,
         Role::QueryKeyValue,
@@ -474,6 +474,8 @@ fn is_clipped(role: &str) -> bool {
         Role::QueryUp,
         Role::KeyValueDown,
         Role::KeyValueUp,
+        Role::RecurrentInput,
+        Role::RecurrentInputGate,
     ];
     !ROLES.iter().any(|left_out| left_out.name() == role)
 }

@@ -75,7 +75,7 @@ fn branches(network: &Network, link: &SmoothingPair) -> Inspected {
         if network.input(*id).is_some_and(|input| single.contains(&input)) {
             return Inspected::Layers;
         }
-        match is_attention(network.linear(*id).role) {
+        match is_of_mixer(network.linear(*id).role) {
             true => attention = true,
             false => feed_forward = true,
         }
@@ -83,7 +83,12 @@ fn branches(network: &Network, link: &SmoothingPair) -> Inspected {
     Inspected::Branches { attention, feed_forward }
 }
 
-fn is_attention(role: Role) -> bool {
-    use Role::{HeadGate, Key, KeyValueDown, Query, QueryDown, QueryKeyValue, Value};
-    matches!(role, Query | Key | Value | QueryKeyValue | QueryDown | KeyValueDown | HeadGate)
+/// Returns whether layers of this role are the first of attention or of a recurrent mixer.
+fn is_of_mixer(role: Role) -> bool {
+    use Role::{
+        HeadGate, Key, KeyValueDown, Query, QueryDown, QueryKeyValue, RecurrentGate, RecurrentInput,
+        RecurrentInputGate, Value,
+    };
+    let attends = matches!(role, Query | Key | Value | QueryKeyValue | QueryDown | KeyValueDown | HeadGate);
+    attends || matches!(role, RecurrentInput | RecurrentGate | RecurrentInputGate) || role.is_rate()
 }

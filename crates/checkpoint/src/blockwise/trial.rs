@@ -119,7 +119,7 @@ impl<'a> PairTrial<'_, '_, 'a> {
                 for (_, inputs) in self.sites() {
                     for (length, rows) in together(inputs) {
                         self.on_divided(rows, scales, |rows| {
-                            outputs.extend(attention.then(|| self.attention(overlay, length, rows)));
+                            outputs.extend(attention.then(|| self.mix(overlay, length, rows)));
                             outputs.extend(feed_forward.then(|| self.feed_forward(overlay, length, rows)));
                         });
                     }
@@ -149,8 +149,8 @@ impl<'a> PairTrial<'_, '_, 'a> {
         layer.map(|layer| self.blockwise.runner.linear(Self::variation(overlay), layer, rows)).unwrap_or_default()
     }
 
-    fn attention(&self, overlay: &WeightOverrides<'a>, length: usize, rows: &[f32]) -> Vec<f32> {
-        self.blockwise.runner.attention(Self::variation(overlay), self.work.block.index, length, rows)
+    fn mix(&self, overlay: &WeightOverrides<'a>, length: usize, rows: &[f32]) -> Vec<f32> {
+        self.blockwise.runner.mix(Self::variation(overlay), self.work.block.index, length, rows)
     }
 
     fn feed_forward(&self, overlay: &WeightOverrides<'a>, length: usize, rows: &[f32]) -> Vec<f32> {

@@ -6,7 +6,7 @@ use super::modules::{self, Module, Place};
 use super::{norm, scales};
 use kvant_forward::forward::{Tensors, Vector, WeightOverrides};
 use kvant_model::family::Orientation;
-use kvant_model::network::{Consumer, Network, Norm, ScaleSource, SmoothingPair};
+use kvant_model::network::{Consumer, Network, Norm, PairPath, ScaleSource, SmoothingPair};
 use kvant_weights::weight::{ClippingThresholds, WeightMatrix, WeightTransform};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -196,7 +196,7 @@ impl<'n, 'a> ScaleFusion<'n, 'a> {
         let passable = scales::passable(link.through, wanted);
         let divisors = scales::of_source(link.through, &passable);
         match &link.from {
-            ScaleSource::Norm(id) => self.divide_norm(self.network.norm(*id), &passable),
+            ScaleSource::Norm(id) => self.divide_norm(self.network.norm(*id), &divisors, (link.through, wanted.len())),
             ScaleSource::Linear { linear, rows } => {
                 self.divide_rows(Consumer::Linear(*linear), rows, &divisors, passable)
             }
@@ -233,7 +233,13 @@ impl<'n, 'a> ScaleFusion<'n, 'a> {
         }
     }
 
-    fn divide_norm(&self, norm: &Norm, wanted: &[f32]) -> Result<PairFusion, ScaleFusionError> {
+    /// A norm divided by the scales of its channels; consumers have `width` channels behind `through`.
+    fn divide_norm(
+        &self,
+        norm: &Norm,
+        wanted: &[f32],
+        (through, width): (PairPath, usize),
+    ) -> Result<PairFusion, ScaleFusionError> {
         let (vector, weight) = self.vector(norm.weight, &norm.module)?;
         if weight.len() != wanted.len() {
             let reason = format!("it has {} channels, what reads it {}", weight.len(), wanted.len());
@@ -249,7 +255,7 @@ impl<'n, 'a> ScaleFusion<'n, 'a> {
             vectors.push((tensor, vector, bias));
         }
         finite(&norm.module, &vectors)?;
-        Ok(PairFusion { applied: divided.scales, rows: None, vectors })
+        Ok(PairFusion { applied: scales::of_consumers(through, &divided.scales, width), rows: None, vectors })
     }
 
     fn divide_rows(

@@ -15,9 +15,13 @@ pub(super) fn fault(scales: &[f32], width: usize) -> Option<String> {
 
 /// The scales that can be moved: those of the query heads that read one key/value head are made equal, to their maximum.
 pub(super) fn passable(through: PairPath, scales: &[f32]) -> Vec<f32> {
-    let PairPath::Heads { head_dim, repeat } = through else { return scales.to_vec() };
-    let of_values = of_source(through, scales);
-    (0..scales.len()).map(|at| of_values[at / (head_dim * repeat) * head_dim + at % head_dim]).collect()
+    of_consumers(through, &of_source(through, scales), scales.len())
+}
+
+/// The scale of each of the `width` channels that consumers read, from those of the source's channels.
+pub(super) fn of_consumers(through: PairPath, of_source: &[f32], width: usize) -> Vec<f32> {
+    let PairPath::Heads { head_dim, repeat } = through else { return of_source.to_vec() };
+    (0..width).map(|at| of_source[at / (head_dim * repeat) * head_dim + at % head_dim]).collect()
 }
 
 /// The scale of each channel of the source: with heads, the maximum over those that read it.

@@ -6,7 +6,7 @@ use super::mask::Positions;
 use super::weights::{MICROSOFT, Weight};
 use kvant_container::onnx::{DataType, ModelProto, OperatorSetIdProto, PRODUCER, Spill};
 use kvant_forward::forward::Decoder;
-use kvant_forward::forward::blueprint::{Block, FeedForward, HeadNorms, NormLayer, Projections};
+use kvant_forward::forward::blueprint::{Block, FeedForward, HeadNorms, NormLayer, Projections, TokenMixer};
 use kvant_model::family::{QueryKeyNorm, Residual};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationQuantizer;
@@ -215,7 +215,7 @@ impl Writer<'_, '_> {
 
     fn sequential(&mut self, index: usize, block: &Block, x: &Value) -> Result<Value, OnnxExportError> {
         let normed = self.normed(block.attention_input.as_ref(), x);
-        let branch = self.attention(index, &block.attention, &normed)?;
+        let branch = self.mixed(index, &block.mixer, &normed)?;
         let x = self.joined(block, x, &branch, block.attention_output.as_ref());
         let normed = self.normed(block.feed_forward_input.as_ref(), &x);
         let branch = self.feed_forward(&block.feed_forward, &normed)?;
@@ -228,19 +228,27 @@ impl Writer<'_, '_> {
             Some(norm) => self.normed(Some(norm), x),
             None => normed.clone(),
         };
-        let attention = self.attention(index, &block.attention, &normed)?;
+        let attention = self.mixed(index, &block.mixer, &normed)?;
         let feed_forward = self.feed_forward(&block.feed_forward, &second)?;
         let x = self.joined(block, x, &attention, block.attention_output.as_ref());
         Ok(self.joined(block, &x, &feed_forward, block.feed_forward_output.as_ref()))
     }
 
     fn post_norm(&mut self, index: usize, block: &Block, x: &Value) -> Result<Value, OnnxExportError> {
-        let branch = self.attention(index, &block.attention, x)?;
+        let branch = self.mixed(index, &block.mixer, x)?;
         let x = self.joined(block, x, &branch, None);
         let x = self.normed(block.attention_input.as_ref(), &x);
         let branch = self.feed_forward(&block.feed_forward, &x)?;
         let x = self.joined(block, &x, &branch, None);
         Ok(self.normed(block.feed_forward_input.as_ref(), &x))
+    }
+
+    /// The token mixer on normed rows `x`.
+    fn mixed(&mut self, index: usize, mixer: &TokenMixer, x: &Value) -> Result<Value, OnnxExportError> {
+        match mixer {
+            TokenMixer::Attention(layer) => self.attention(index, layer, x),
+            TokenMixer::GatedDelta(_) => Err(OnnxExportError::unsupported(LINEAR_ATTENTION)),
+        }
     }
 
     /// `x + scale * norm(branch)`.
@@ -251,27 +259,38 @@ impl Writer<'_, '_> {
     }
 }
 
+/// The rule of recurrent mixers, which no nodes are made for.
+const LINEAR_ATTENTION: &str = "linear attention (gated delta nets)";
+
 /// What a block computes and no nodes are made for.
 fn rule_without_nodes(block: &Block) -> Option<&'static str> {
-    let attention = &block.attention;
+    let of_block = [(block.scalar.is_some(), "scaled blocks")];
+    let mut rules =
+        rules_of_mixer(&block.mixer).into_iter().chain(of_block).chain(rules_of_network(&block.feed_forward));
+    rules.find(|(has, _)| *has).map(|(_, rule)| rule)
+}
+
+fn rules_of_mixer(mixer: &TokenMixer) -> Vec<(bool, &'static str)> {
+    let attention = match mixer {
+        TokenMixer::Attention(attention) => attention,
+        TokenMixer::GatedDelta(_) => return vec![(true, LINEAR_ATTENTION)],
+    };
     let plain = |norms: &HeadNorms| norms.rule == QueryKeyNorm::PlainAfterRotary;
-    let rules = [
+    vec![
         (attention.biases.is_some(), "linear biases on the scores of attention"),
         (attention.chunk.is_some(), "attention in chunks"),
         (attention.clip.is_some(), "clipped queries, keys and values"),
         (attention.value_scale != 1.0, "scaled values"),
         (attention.value_norm.is_some(), "norms of values"),
-        (block.scalar.is_some(), "scaled blocks"),
         (attention.growth.is_some(), "queries that grow with their position"),
-        (attention.gate.is_some(), "gates on the outputs of heads"),
+        (attention.gates.is_some(), "gates on the outputs of heads"),
         (attention.heads_norm.is_some(), "norms before the output projection"),
         (attention.head_norms.as_ref().is_some_and(plain), "norms of queries and keys without weights"),
         (
             matches!(attention.projections, Projections::Fused { grouped: true, .. }),
             "queries grouped with their keys in one matrix",
         ),
-    ];
-    rules.into_iter().chain(rules_of_network(&block.feed_forward)).find(|(has, _)| *has).map(|(_, rule)| rule)
+    ]
 }
 
 fn rules_of_network(network: &FeedForward) -> Vec<(bool, &'static str)> {

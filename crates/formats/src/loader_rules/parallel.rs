@@ -62,6 +62,12 @@ impl Cut {
             | Role::Gate
             | Role::Up
             | Role::GateUp
+            | Role::RecurrentInput
+            | Role::RecurrentGate
+            | Role::RecurrentInputGate
+            | Role::RecurrentDecay
+            | Role::RecurrentStrength
+            | Role::RecurrentRates
             | Role::Head => Cut::Rows,
             Role::Output | Role::Down => Cut::Columns,
             Role::QueryDown

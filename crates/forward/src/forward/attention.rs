@@ -1,9 +1,9 @@
 //! Attention of one block: project, normalise, turn, attend, project back.
 
-use super::blueprint::{AttentionLayer, HeadNorms, LatentProjections, NormLayer, Projections, QueryLatent};
+use super::blueprint::{AttentionLayer, HeadGates, HeadNorms, LatentProjections, NormLayer, Projections, QueryLatent};
 use super::heads::{HeadLayout, Heads};
 use super::hook::{ActivationPoint, Rows};
-use super::ops::Attention;
+use super::ops::{Attention, Gate};
 use super::options::{Flow, StopAt};
 use super::quantizers::quantize_heads;
 use super::run::Run;
@@ -12,7 +12,6 @@ use super::step::Step;
 use super::tensors::Projection;
 use super::weighed;
 use kvant_model::family::QueryKeyNorm;
-use kvant_numeric::linalg::sigmoid;
 use kvant_numeric::simd::Isa;
 use std::ops::ControlFlow;
 
@@ -37,10 +36,10 @@ impl Projected {
 }
 
 impl Run<'_, '_> {
-    /// The attention branch on normed rows `x`.
-    pub(super) fn attention(&self, block: usize, layer: &AttentionLayer, x: &[f32]) -> Flow<Vec<f32>> {
+    /// What the heads of attention give for normed rows `x`, side by side.
+    pub(super) fn attention_heads(&self, block: usize, layer: &AttentionLayer, x: &[f32]) -> Flow<Vec<f32>> {
         let mut projected = self.projected(layer, x)?;
-        let gates = layer.gate.as_ref().map(|gate| self.linear(gate, x));
+        let own_gates = layer.gate_layer().map(|gate| self.linear(gate, x));
         let sites = [ActivationPoint::Query(block), ActivationPoint::Key(block), ActivationPoint::Value(block)];
         sites.into_iter().enumerate().for_each(|(which, site)| self.show_heads(site, &projected.view(which)));
         self.quantize_heads(block, &mut projected);
@@ -64,31 +63,23 @@ impl Run<'_, '_> {
             None => self.attend(block, &attention),
             Some(step) => step.attend(block, &attention, |attention| self.attend(block, attention)),
         };
-        projected.buffers.into_iter().for_each(|buffer| self.buffers.give(buffer.data));
         if let Some(norm) = &layer.heads_norm {
             self.norm(norm, &mut heads, layer.output.columns);
         }
+        let gates = match (&layer.gates, &own_gates) {
+            (Some(HeadGates::WithQueries(layout)), _) => Some(Heads { layout: *layout, ..projected.view(0) }),
+            (_, Some(data)) => {
+                let row_width = layer.output.columns;
+                Some(Heads { data, row_width, layout: HeadLayout::row(row_width) })
+            }
+            _ => None,
+        };
         if let Some(gates) = gates {
-            self.open_gates(&gates, &mut heads);
-            self.buffers.give(gates);
+            self.ops.gate(Gate::Sigmoid, &gates, &mut heads);
         }
-        let out = self.attention_output(layer, &heads);
-        self.buffers.give(heads);
-        out
-    }
-
-    /// Multiplies the heads' outputs by the sigmoid of their gates.
-    fn open_gates(&self, gates: &[f32], heads: &mut [f32]) {
-        let precision = self.ops.precision();
-        for (head, gate) in heads.iter_mut().zip(gates) {
-            *head = precision.round(*head * precision.round(sigmoid(*gate)));
-        }
-    }
-
-    /// The output projection of the heads.
-    pub(super) fn attention_output(&self, layer: &AttentionLayer, heads: &[f32]) -> Flow<Vec<f32>> {
-        self.enter(StopAt::Heads, &[&layer.output], heads, self.spans())?;
-        ControlFlow::Continue(self.linear(&layer.output, heads))
+        let projected = projected.buffers.into_iter().map(|buffer| buffer.data);
+        projected.chain(own_gates).for_each(|buffer| self.buffers.give(buffer));
+        ControlFlow::Continue(heads)
     }
 
     /// Fused attention, unless somebody wants its weights.
@@ -137,13 +128,13 @@ impl Run<'_, '_> {
         let spans = self.spans();
         let mut projected = match &layer.projections {
             Projections::Separate { layers, heads } => {
-                let entered: Vec<&Projection> = layers.iter().chain(&layer.gate).collect();
+                let entered: Vec<&Projection> = layers.iter().chain(layer.gate_layer()).collect();
                 self.enter(StopAt::AttentionInput, &entered, x, spans)?;
                 let buffers = layers.iter().map(|layer| Buffer { data: self.linear(layer, x), width: layer.rows });
                 Projected { buffers: buffers.collect(), heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])] }
             }
             Projections::Fused { layer: fused, heads, grouped } => {
-                let entered: Vec<&Projection> = std::iter::once(fused).chain(&layer.gate).collect();
+                let entered: Vec<&Projection> = std::iter::once(fused).chain(layer.gate_layer()).collect();
                 self.enter(StopAt::AttentionInput, &entered, x, spans)?;
                 let data = self.linear(fused, x);
                 let data = if *grouped { stacked(&data, fused.rows, heads) } else { data };
@@ -151,7 +142,7 @@ impl Run<'_, '_> {
                 Projected { buffers: vec![buffer], heads: heads.map(|heads| (0, heads)) }
             }
             Projections::KeysAsValues { layers, heads } => {
-                let entered: Vec<&Projection> = layers.iter().chain(&layer.gate).collect();
+                let entered: Vec<&Projection> = layers.iter().chain(layer.gate_layer()).collect();
                 self.enter(StopAt::AttentionInput, &entered, x, spans)?;
                 let [queries, keys] = &**layers;
                 let mut buffers =
@@ -235,7 +226,8 @@ impl Run<'_, '_> {
         let (nope, rope, wide) = (sizes.nope_dim, sizes.rope_dim, sizes.value_dim);
         let width = nope + rope;
         let spans = self.spans();
-        let entered: Vec<&Projection> = [latent.query.first(), &latent.down].into_iter().chain(&layer.gate).collect();
+        let entered: Vec<&Projection> =
+            [latent.query.first(), &latent.down].into_iter().chain(layer.gate_layer()).collect();
         self.enter(StopAt::AttentionInput, &entered, x, spans)?;
         let (queries, down) = (self.linear(latent.query.first(), x), self.linear(&latent.down, x));
         let mut queries = self.latent_queries(&latent.query, queries)?;

@@ -22,12 +22,15 @@ mod buffers;
 pub mod cpu;
 mod error;
 mod feed_forward;
+mod gated_delta;
 mod heads;
 mod hook;
+mod mixer;
 pub mod ops;
 mod options;
 mod pass;
 mod quantizers;
+mod recurrent_state;
 mod rope;
 mod routing;
 mod routing_rule;
@@ -48,6 +51,7 @@ pub use options::{ForwardOptions, StartFrom, StopAt};
 pub use pass::LONG;
 pub use pass::{Chunk, Pass, WIDE, chunks};
 pub use quantizers::{AttentionQuantizers, LayerQuantizers, Quantizers};
+pub use recurrent_state::RecurrentState;
 pub use rope::{Angles, Rotary};
 pub use routing::Routing;
 pub use runner::Runner;
@@ -56,7 +60,7 @@ pub use spans::Spans;
 pub use tensors::{Projection, Tensors, Vector};
 pub use weight_overrides::WeightOverrides;
 
-use blueprint::Blueprint;
+use blueprint::{Blueprint, TokenMixer};
 use kvant_container::Checkpoint;
 use kvant_formats::import;
 use kvant_model::model_config::ModelConfig;
@@ -182,10 +186,16 @@ impl<'a> Decoder<'a> {
         layers.map(|layer| layer.rows.max(layer.columns)).max().unwrap_or(1)
     }
 
-    /// Bytes of the keys and values that a [`Session`] keeps for each token of a sequence.
-    pub fn cache_bytes_per_token(&self) -> u64 {
-        let widths = self.blueprint.blocks.iter().map(|block| block.attention.head_widths());
-        widths.map(|[_, keys, values]| 4 * (keys + values) as u64).sum()
+    /// Bytes that a [`Session`] keeps of a sequence of so many tokens: keys and values of each, and the states of recurrent mixers.
+    pub fn cache_bytes(&self, tokens: usize) -> u64 {
+        let of_mixer = |mixer: &TokenMixer| match mixer {
+            TokenMixer::Attention(layer) => {
+                let [_, keys, values] = layer.head_widths();
+                4 * ((keys + values) as u64).saturating_mul(tokens as u64)
+            }
+            TokenMixer::GatedDelta(layer) => 4 * layer.state_elements() as u64,
+        };
+        self.blueprint.blocks.iter().map(|block| of_mixer(&block.mixer)).fold(0, u64::saturating_add)
     }
 
     fn angles(&self, length: usize) -> Vec<Angles> {

@@ -2,6 +2,7 @@
 //! another device needs these operations and no more. Buffers are rows of `f32`, one per token, in any precision.
 
 use super::heads::{HeadLayout, Heads};
+use super::recurrent_state::RecurrentState;
 use super::rope::Angles;
 use kvant_model::family::{Activation, NormKind, Pairing};
 use kvant_numeric::ComputeDType;
@@ -98,6 +99,46 @@ pub enum Hidden<'a> {
     Alternating(&'a [f32]),
 }
 
+/// A causal depthwise convolution of sequences, a row per token.
+#[derive(Clone, Copy, Debug)]
+pub struct Convolution<'a> {
+    /// The rows, one element for each channel.
+    pub data: &'a [f32],
+    /// The weight, `[channels, kernel]`; the last element is that of the token itself.
+    pub weight: &'a [f32],
+    /// Tokens that it sees.
+    pub kernel: usize,
+    /// Rows of each sequence.
+    pub lengths: &'a [usize],
+}
+
+/// The gated delta rule on sequences. For each value head, with the state `S`, `q` and `k` divided by their lengths, `a` of
+/// [`DeltaRule::decays`] and `beta` of [`DeltaRule::strengths`]: `d = beta (v - a S^T k)`, `S := a S + k d^T`, `o = S^T q / sqrt(width of k)`.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaRule<'a> {
+    /// Queries.
+    pub queries: Heads<'a>,
+    /// Keys, as many heads as queries.
+    pub keys: Heads<'a>,
+    /// Values; each key head serves equally many of their heads.
+    pub values: Heads<'a>,
+    /// The factor on the state, one for each row and value head.
+    pub decays: &'a [f32],
+    /// How strongly rows are written, likewise.
+    pub strengths: &'a [f32],
+    /// Rows of each sequence.
+    pub lengths: &'a [usize],
+}
+
+/// The function of a gate that multiplies rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// `sigmoid(g)`, rounded before the product.
+    Sigmoid,
+    /// `g sigmoid(g)`, not rounded before it.
+    Silu,
+}
+
 /// The compute backend of a decoder.
 pub trait Ops: Sync {
     /// The precision of activations, to which every operation rounds its result.
@@ -119,6 +160,16 @@ pub trait Ops: Sync {
 
     /// Attention; `out` has a row for each query row, heads side by side, and is resized.
     fn attend(&self, attention: &Attention<'_>, out: &mut Vec<f32>);
+
+    /// The convolution of sequences that continue `states`, one for each; `out` is resized.
+    fn convolve(&self, convolution: &Convolution<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>);
+
+    /// The gated delta rule on sequences that continue `states`, one for each; `out` has a row for each row, value heads side by side,
+    /// and is resized.
+    fn delta_rule(&self, rule: &DeltaRule<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>);
+
+    /// Multiplies rows of heads side by side by their gates, in place.
+    fn gate(&self, gate: Gate, gates: &Heads<'_>, data: &mut [f32]);
 
     /// [`Activation::Xielu`] of `x` with its learned parameters; `out` is resized.
     fn xielu(&self, parameters: Xielu, x: &[f32], out: &mut Vec<f32>);

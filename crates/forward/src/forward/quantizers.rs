@@ -65,7 +65,8 @@ impl Quantizers {
         }
         for (block, layer) in blueprint.blocks.iter().enumerate() {
             let Some(stored) = import.attention(block) else { continue };
-            let [queries, keys, values] = layer.attention.head_widths();
+            let Some(attention) = layer.mixer.attention() else { continue };
+            let [queries, keys, values] = attention.head_widths();
             let of = |what: &str, stored: &Option<StoredActivation>, features: usize| {
                 quantizer(&format!("block {block}"), what, stored.as_ref(), features)
             };

@@ -227,7 +227,7 @@ impl<'a> Run<'_, 'a> {
     }
 
     fn sequential(&self, index: usize, block: &Block, x: &mut [f32]) -> Flow<()> {
-        if let Some(branch) = self.attention_branch(index, block, || self.normed(block.attention_input.as_ref(), x))? {
+        if let Some(branch) = self.mixer_branch(index, block, || self.normed(block.attention_input.as_ref(), x))? {
             self.join(block, x, branch, block.attention_output.as_ref());
         }
         let branch = self.feed_forward_branch(index, block, || self.normed(block.feed_forward_input.as_ref(), x))?;
@@ -239,16 +239,16 @@ impl<'a> Run<'_, 'a> {
         ControlFlow::Continue(())
     }
 
-    /// Attention of what `read` gives, from where the run begins; `None` where it begins behind it.
-    fn attention_branch(&self, index: usize, block: &Block, read: impl FnOnce() -> Vec<f32>) -> Flow<Option<Vec<f32>>> {
+    /// The token mixer on what `read` gives, from where the run begins; `None` where it begins behind it.
+    fn mixer_branch(&self, index: usize, block: &Block, read: impl FnOnce() -> Vec<f32>) -> Flow<Option<Vec<f32>>> {
         ControlFlow::Continue(match self.with.from {
             None => {
                 let x = read();
-                let out = self.attention(index, &block.attention, &x)?;
+                let out = self.mix(index, &block.mixer, &x)?;
                 self.buffers.give(x);
                 Some(out)
             }
-            Some(StartFrom::Heads(heads)) => Some(self.attention_output(&block.attention, heads)?),
+            Some(StartFrom::Heads(heads)) => Some(self.mixer_output(&block.mixer, heads)?),
             Some(StartFrom::FeedForward | StartFrom::Hidden(_)) => None,
         })
     }
@@ -272,7 +272,7 @@ impl<'a> Run<'_, 'a> {
         if second.is_none() {
             self.enter_both(index, block, &normed)?;
         }
-        let attention = self.attention(index, &block.attention, &normed)?;
+        let attention = self.mix(index, &block.mixer, &normed)?;
         let feed_forward = self.feed_forward(index, &block.feed_forward, second.as_ref().unwrap_or(&normed))?;
         self.join(block, x, attention, block.attention_output.as_ref());
         self.join(block, x, feed_forward, block.feed_forward_output.as_ref());
@@ -284,7 +284,7 @@ impl<'a> Run<'_, 'a> {
         if self.with.until != Some(StopAt::AttentionInput) {
             return ControlFlow::Continue(());
         }
-        let _ = self.attention(index, &block.attention, normed);
+        let _ = self.mix(index, &block.mixer, normed);
         match &block.feed_forward {
             FeedForward::Dense(_) => {
                 let _ = self.until(StopAt::FeedForward).feed_forward(index, &block.feed_forward, normed);
@@ -301,7 +301,7 @@ impl<'a> Run<'_, 'a> {
     }
 
     fn post_norm(&self, index: usize, block: &Block, x: &mut [f32]) -> Flow<()> {
-        if let Some(branch) = self.attention_branch(index, block, || x.to_vec())? {
+        if let Some(branch) = self.mixer_branch(index, block, || x.to_vec())? {
             self.join(block, x, branch, None);
             x.copy_from_slice(&self.normed(block.attention_input.as_ref(), x));
         }

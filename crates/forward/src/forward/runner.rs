@@ -51,10 +51,10 @@ impl<'r, 'a> Runner<'r, 'a> {
         self.run(v, length).block(block, x)
     }
 
-    /// The attention branch of a block on what its first layers read, to its end.
-    pub fn attention(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, normed: &[f32]) -> Vec<f32> {
-        let layer = &self.decoder.blueprint.blocks[block].attention;
-        whole(self.run(ForwardOptions { from: None, until: None, ..v }, length).attention(block, layer, normed))
+    /// The branch of a block's token mixer on what its first layers read, to its end.
+    pub fn mix(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, normed: &[f32]) -> Vec<f32> {
+        let mixer = &self.decoder.blueprint.blocks[block].mixer;
+        whole(self.run(ForwardOptions { from: None, until: None, ..v }, length).mix(block, mixer, normed))
     }
 
     /// The feed-forward branch of a block, dense or a mixture, on what its first layers read, to its end.

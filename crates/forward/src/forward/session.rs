@@ -1,4 +1,4 @@
-//! Sequences that grow: tokens pass the whole decoder as they are appended, and the keys and values of earlier tokens are kept.
+//! Sequences that grow: tokens pass the whole decoder as they are appended, and what blocks need of earlier tokens is kept.
 //! Not which tokens to append, which is [`crate::generation`]'s.
 
 use super::Decoder;
@@ -10,7 +10,7 @@ use super::options::ForwardOptions;
 use super::pass::{LONG, WIDE};
 use super::rope::{Angles, Rotary};
 use super::run::Run;
-use super::step::{KeyValueCache, Step};
+use super::step::{SequenceCache, Step};
 use super::tensors::Projection;
 use super::weight_overrides::WeightOverrides;
 use kvant_numeric::simd::Isa;
@@ -55,12 +55,12 @@ pub struct Session<'s, 'a> {
     sequences: Vec<Sequence>,
 }
 
-/// The tokens of a sequence, and the keys and values of the first `cached`.
+/// The tokens of a sequence, and what is kept of the first `cached`.
 #[derive(Debug, Default)]
 struct Sequence {
     tokens: Vec<u32>,
     cached: usize,
-    cache: KeyValueCache,
+    cache: SequenceCache,
 }
 
 impl<'s, 'a> Session<'s, 'a> {
@@ -91,7 +91,7 @@ impl<'s, 'a> Session<'s, 'a> {
 
     /// Begins a sequence, and returns its number.
     pub fn begin(&mut self) -> usize {
-        let cache = KeyValueCache::new(self.decoder.blueprint.blocks.len());
+        let cache = SequenceCache::new(self.decoder.blueprint.blocks.len());
         self.sequences.push(Sequence { tokens: Vec::new(), cached: 0, cache });
         self.sequences.len() - 1
     }
@@ -131,7 +131,7 @@ impl<'s, 'a> Session<'s, 'a> {
         let Sequence { tokens, cached, cache } = &mut self.sequences[sequence];
         let rotaries = &self.decoder.blueprint.rotaries;
         if *cached > 0 && rotaries.iter().any(|rotary| rotary.changes_between(*cached, tokens.len())) {
-            *cache = KeyValueCache::new(self.decoder.blueprint.blocks.len());
+            *cache = SequenceCache::new(self.decoder.blueprint.blocks.len());
             *cached = 0;
         }
         *cached..tokens.len()

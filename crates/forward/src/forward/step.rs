@@ -1,29 +1,31 @@
-//! Rows that continue sequences, and the keys and values of the tokens before them. Not the pass, which is that of
+//! Rows that continue sequences, and what is kept of the tokens before them: keys and values, or the states of recurrent mixers. Not the pass, which is that of
 //! [`super::run`], nor which rows to run, which is [`super::session`]'s.
 
 use super::heads::{HeadLayout, Heads};
 use super::ops::Attention;
+use super::recurrent_state::RecurrentState;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// The keys and values of a sequence, as the queries of every block meet them.
+/// What every block keeps of a sequence.
 #[derive(Clone, Debug, Default)]
-pub(super) struct KeyValueCache {
+pub(super) struct SequenceCache {
     blocks: Vec<BlockCache>,
 }
 
-/// Rows of keys and of values, one per token, heads side by side.
+/// Of attention rows of keys and of values as queries meet them, one per token, heads side by side; of a recurrent mixer its state.
 #[derive(Clone, Debug, Default)]
 struct BlockCache {
     keys: Vec<f32>,
     values: Vec<f32>,
+    recurrent: RecurrentState,
 }
 
-impl KeyValueCache {
+impl SequenceCache {
     /// One without tokens.
-    pub(super) fn new(blocks: usize) -> KeyValueCache {
-        KeyValueCache { blocks: vec![BlockCache::default(); blocks] }
+    pub(super) fn new(blocks: usize) -> SequenceCache {
+        SequenceCache { blocks: vec![BlockCache::default(); blocks] }
     }
 }
 
@@ -34,18 +36,18 @@ pub(super) struct Step {
     /// Positions of the rows of each sequence.
     positions: Vec<Range<usize>>,
     /// For one thread at a time: blocks follow each other.
-    caches: Mutex<Vec<KeyValueCache>>,
+    caches: Mutex<Vec<SequenceCache>>,
 }
 
 impl Step {
     /// Rows at these positions of sequences with these caches, which have the tokens before them.
-    pub(super) fn new(sequences: Vec<(Range<usize>, KeyValueCache)>) -> Step {
+    pub(super) fn new(sequences: Vec<(Range<usize>, SequenceCache)>) -> Step {
         let (positions, caches): (Vec<Range<usize>>, Vec<_>) = sequences.into_iter().unzip();
         Step { lengths: positions.iter().map(ExactSizeIterator::len).collect(), positions, caches: Mutex::new(caches) }
     }
 
     /// The caches, with what the rows added.
-    pub(super) fn into_caches(self) -> Vec<KeyValueCache> {
+    pub(super) fn into_caches(self) -> Vec<SequenceCache> {
         self.caches.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -91,8 +93,8 @@ impl Step {
                 start - length..start
             })
             .collect();
-        let of_sequence = |((rows, positions), cache): ((Range<usize>, &Range<usize>), &mut KeyValueCache)| {
-            let BlockCache { keys, values } = &mut cache.blocks[block];
+        let of_sequence = |((rows, positions), cache): ((Range<usize>, &Range<usize>), &mut SequenceCache)| {
+            let BlockCache { keys, values, .. } = &mut cache.blocks[block];
             let [queries, new_keys, new_values] =
                 [&attention.queries, &attention.keys, &attention.values].map(|heads| part(heads, rows.clone()));
             keys.extend(new_keys.gather());
@@ -108,6 +110,16 @@ impl Step {
         };
         let rows = parts.into_par_iter().zip(&self.positions).zip(caches.par_iter_mut()).map(of_sequence);
         rows.collect::<Vec<Vec<f32>>>().concat()
+    }
+
+    /// Calls `recur` with the states of a block's recurrent mixer, one for each sequence, which it continues.
+    pub(super) fn recur<R>(&self, block: usize, recur: impl FnOnce(&mut [RecurrentState]) -> R) -> R {
+        let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = caches.iter_mut().map(|cache| std::mem::take(&mut cache.blocks[block].recurrent));
+        let mut states: Vec<RecurrentState> = taken.collect();
+        let result = recur(&mut states);
+        caches.iter_mut().zip(states).for_each(|(cache, state)| cache.blocks[block].recurrent = state);
+        result
     }
 }
 
@@ -128,7 +140,7 @@ mod tests {
 
     #[test]
     fn rows_belong_to_the_sequence_they_continue() {
-        let step = Step::new(vec![(5..7, KeyValueCache::new(1)), (0..3, KeyValueCache::new(1))]);
+        let step = Step::new(vec![(5..7, SequenceCache::new(1)), (0..3, SequenceCache::new(1))]);
         assert_eq!(step.positions().collect::<Vec<_>>(), [5, 6, 0, 1, 2]);
         assert_eq!((0..5).map(|row| step.sequence_of(row)).collect::<Vec<_>>(), [0, 0, 1, 1, 1]);
         assert_eq!((step.longest(), step.lengths()), (7, &[2, 3][..]));

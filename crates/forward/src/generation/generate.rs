@@ -182,9 +182,9 @@ impl Active {
     }
 }
 
-/// Bytes of keys and values of a prompt and its continuation.
+/// Bytes that are kept of a prompt and its continuation.
 fn sequence_bytes(decoder: &Decoder<'_>, prompt: usize, options: &GenerationOptions) -> u64 {
-    decoder.cache_bytes_per_token().saturating_mul(prompt.saturating_add(options.max_new_tokens) as u64)
+    decoder.cache_bytes(prompt.saturating_add(options.max_new_tokens))
 }
 
 /// Refuses what cannot be generated. Returns how many sequences are continued together.

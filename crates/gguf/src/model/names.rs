@@ -25,6 +25,9 @@ pub(crate) fn of_role(role: Role, part: Part) -> Option<String> {
         Role::SharedGate => "ffn_gate_inp_shexp",
         Role::Head => return Some("output".to_owned()),
         Role::KeyValueUp | Role::ProjectIn | Role::ProjectOut | Role::Unknown => return None,
+        // No architecture with recurrent mixers is written.
+        Role::RecurrentInput | Role::RecurrentGate | Role::RecurrentInputGate => return None,
+        Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates => return None,
     };
     let suffix = match part {
         Part::Experts => "_exps",
@@ -44,6 +47,7 @@ pub(crate) fn of_norm(site: NormSite) -> &'static str {
         NormSite::QueryLatent => "attn_q_a_norm",
         NormSite::KeyValueLatent => "attn_kv_a_norm",
         NormSite::Heads => "attn_sub_norm",
+        NormSite::RecurrentOutput => "ssm_norm",
         NormSite::AttentionOutput => "post_attention_norm",
         NormSite::FeedForwardInput => "ffn_norm",
         NormSite::Hidden => "ffn_sub_norm",

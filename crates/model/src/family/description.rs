@@ -3,6 +3,7 @@
 //! derived from it by [`crate::network`].
 
 use super::math::{Math, Routing};
+use super::recurrent::{Recurrent, RecurrentParameter};
 use super::role::{NormKind, NormSite, Orientation, Role, RowOrder};
 use crate::model_config::ModelConfig;
 
@@ -28,13 +29,15 @@ pub struct Family {
     pub trunk: Trunk,
     /// The linear layers of attention, q before k before v, and the output last.
     pub attention: Linears,
+    /// The mixer that some blocks have in place of attention.
+    pub recurrent: Option<Recurrent>,
     /// The linear layers of the dense feed-forward network.
     pub mlp: Linears,
     /// The mixture of experts, where the family has one.
     pub moe: Option<Moe>,
     /// The norms of a block.
     pub norms: Norms,
-    /// The formula of all norms of the family.
+    /// The formula of all norms of the family, but of those that [`Recurrent`] describes.
     pub norm_kind: NormKind,
     /// How the 2-D weights are stored.
     pub orientation: Orientation,
@@ -107,7 +110,7 @@ pub enum ExpertStorage {
 }
 
 impl Family {
-    /// The formula of the norms of a checkpoint.
+    /// The formula of the norms of a checkpoint, but of those that [`Recurrent`] describes.
     pub fn norm_kind_of(&self, config: &ModelConfig) -> NormKind {
         let stated = || matches!(config.number("rms_norm_eps"), Ok(Some(_)));
         if self.math.rms_norm_if_stated && stated() { NormKind::Rms } else { self.norm_kind }
@@ -119,8 +122,24 @@ impl Family {
             let experts = moe.experts.iter().flat_map(|layout| layout.linears);
             experts.chain(moe.routing).chain(moe.shared)
         });
-        let dense = self.attention.iter().chain(self.mlp).chain(self.trunk.linears);
+        let recurrent = self.recurrent.iter().flat_map(|recurrent| recurrent.linears);
+        let dense = self.attention.iter().chain(recurrent).chain(self.mlp).chain(self.trunk.linears);
         dense.chain(moe).copied()
+    }
+
+    /// The formula of the norm at a site of a checkpoint.
+    pub fn norm_kind_at(&self, config: &ModelConfig, site: NormSite) -> NormKind {
+        match (site, &self.recurrent) {
+            (NormSite::RecurrentOutput, Some(recurrent)) => recurrent.norm_kind,
+            _ => self.norm_kind_of(config),
+        }
+    }
+
+    /// The names of all small tensors of blocks that belong to no linear layer and no norm.
+    pub fn all_parameters(&self) -> impl Iterator<Item = &'static str> {
+        let recurrent = self.recurrent.iter().flat_map(|recurrent| recurrent.parameters);
+        let recurrent = recurrent.map(|(_, path): &(RecurrentParameter, &'static str)| *path);
+        self.parameters.iter().copied().chain(recurrent)
     }
 
     /// The layers whose outputs are the keys and values that a cache stores: k and v, the fused q/k/v, or the up

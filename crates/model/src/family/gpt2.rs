@@ -24,6 +24,7 @@ pub const FAMILY: Family = Family {
         heads: &["lm_head"],
     },
     attention: &[(QueryKeyValue, "attn.c_attn"), (Output, "attn.c_proj")],
+    recurrent: None,
     mlp: &[(Up, "mlp.c_fc"), (Down, "mlp.c_proj")],
     moe: None,
     norms: &[(AttentionInput, "ln_1"), (FeedForwardInput, "ln_2")],

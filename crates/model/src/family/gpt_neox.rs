@@ -24,6 +24,7 @@ pub const FAMILY: Family = Family {
         heads: &["embed_out", "lm_head"],
     },
     attention: &[(QueryKeyValue, "attention.query_key_value"), (Output, "attention.dense")],
+    recurrent: None,
     mlp: &[(Up, "mlp.dense_h_to_4h"), (Down, "mlp.dense_4h_to_h")],
     moe: None,
     norms: &[(AttentionInput, "input_layernorm"), (FeedForwardInput, "post_attention_layernorm")],

@@ -24,6 +24,7 @@ pub const FAMILY: Family = Family {
         heads: &["lm_head"],
     },
     attention: &[(Query, "attn.q_proj"), (Key, "attn.k_proj"), (Value, "attn.v_proj"), (Output, "attn.out_proj")],
+    recurrent: None,
     mlp: &[(Up, "mlp.fc_in"), (Down, "mlp.fc_out")],
     moe: None,
     norms: &[(AttentionInput, "ln_1")],

@@ -15,6 +15,7 @@ pub const FAMILY: Family = Family {
     architectures: &["LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"],
     trunk: MODEL_TRUNK,
     attention: SELF_ATTENTION,
+    recurrent: None,
     mlp: GATED_MLP,
     moe: None,
     norms: PRE_NORMS,

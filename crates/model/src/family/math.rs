@@ -48,6 +48,8 @@ pub struct Math {
     pub weighs_expert_inputs: bool,
     /// Whether routed and shared experts are averaged unless `shared_expert_combination_strategy` of config.json is `sum`.
     pub averages_shared_experts: bool,
+    /// Where the gates on the outputs of attention's heads come from.
+    pub head_gate: HeadGate,
 }
 
 impl Math {
@@ -73,6 +75,7 @@ impl Math {
         clips: false,
         weighs_expert_inputs: false,
         averages_shared_experts: false,
+        head_gate: HeadGate::OwnLayer,
     };
 
     /// Returns whether the blocks of a model have norms of queries and keys, if those of its family do.
@@ -361,6 +364,26 @@ pub enum QueryKeyNorm {
     AllHeads,
     /// Over each head, without weights, after the rotary embedding of those layers that have one, if `use_qk_norm` (Llama 4).
     PlainAfterRotary,
+}
+
+/// Where the gates on the outputs of attention's heads come from. Before the output projection, every component is multiplied by the
+/// sigmoid of its gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadGate {
+    /// From a layer of their own, of the role [`Role::HeadGate`](super::Role::HeadGate); without one there are none.
+    OwnLayer,
+    /// From the query projection: per head the query, then as many gates (Qwen3-Next).
+    WithQueries,
+}
+
+impl HeadGate {
+    /// How many times the rows of a query the query projection has.
+    pub fn query_parts(self) -> usize {
+        match self {
+            HeadGate::OwnLayer => 1,
+            HeadGate::WithQueries => 2,
+        }
+    }
 }
 
 /// How a mixture of experts chooses `k = num_experts_per_tok` experts from the router's logits `z`, and weighs them.

@@ -3,6 +3,7 @@
 
 pub mod description;
 pub mod math;
+pub mod recurrent;
 pub mod role;
 
 mod afmoe;
@@ -64,7 +65,10 @@ mod phimoe;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
+mod qwen3_5_moe;
 mod qwen3_moe;
+mod qwen3_next;
 mod qwen3_omni_moe;
 mod qwen3_vl_moe;
 mod seed_oss;
@@ -77,9 +81,10 @@ mod undescribed;
 
 pub use description::{ExpertLayout, ExpertStorage, Family, Linears, Moe, Norms, Trunk};
 pub use math::{
-    Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, LogitScale, Math, Pairing, Positions,
+    Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, HeadGate, LogitScale, Math, Pairing, Positions,
     QueryKeyNorm, QueryScale, Residual, RotaryLayers, Routing, Window,
 };
+pub use recurrent::{LINEAR_ATTENTION, Recurrent, RecurrentMixer, RecurrentParameter};
 pub use role::{NormKind, NormSite, Orientation, Part, Role, RowOrder};
 
 pub use description::{leaf, owns_kv};
@@ -147,7 +152,10 @@ pub static FAMILIES: &[Family] = &[
     qwen2::FAMILY,
     qwen2_moe::FAMILY,
     qwen3::FAMILY,
+    qwen3_5::FAMILY,
+    qwen3_5_moe::FAMILY,
     qwen3_moe::FAMILY,
+    qwen3_next::FAMILY,
     qwen3_omni_moe::FAMILY,
     qwen3_vl_moe::FAMILY,
     seed_oss::FAMILY,

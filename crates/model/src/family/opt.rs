@@ -29,6 +29,7 @@ pub const FAMILY: Family = Family {
         (Value, "self_attn.v_proj"),
         (Output, "self_attn.out_proj"),
     ],
+    recurrent: None,
     mlp: &[(Up, "fc1"), (Down, "fc2")],
     moe: None,
     norms: &[(AttentionInput, "self_attn_layer_norm"), (FeedForwardInput, "final_layer_norm")],

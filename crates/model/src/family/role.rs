@@ -27,8 +27,20 @@ pub enum Role {
     KeyValueUp,
     /// The gate `g = W x` of attention: its sigmoid multiplies the heads' outputs.
     HeadGate,
-    /// The output projection of attention.
+    /// The output projection of attention, or of a recurrent mixer.
     Output,
+    /// Recurrent mixers: what passes the convolution; of a gated delta net queries, keys and values.
+    RecurrentInput,
+    /// Recurrent mixers: the gate `z` on the output.
+    RecurrentGate,
+    /// Recurrent mixers: [`Role::RecurrentInput`] and [`Role::RecurrentGate`] in one matrix.
+    RecurrentInputGate,
+    /// Gated delta net: the step `a` of each head's decay.
+    RecurrentDecay,
+    /// Gated delta net: the strength `b` with which each head writes.
+    RecurrentStrength,
+    /// [`Role::RecurrentStrength`] and [`Role::RecurrentDecay`] in one matrix.
+    RecurrentRates,
     /// The gate `g` of a gated feed-forward `h = act(g) * u`.
     Gate,
     /// The up projection `u`; in a plain feed-forward the first layer, `h = act(u)`.
@@ -53,7 +65,7 @@ pub enum Role {
 
 impl Role {
     /// Every role, in the order of the declaration.
-    pub const ALL: [Role; 20] = [
+    pub const ALL: [Role; 26] = [
         Role::Query,
         Role::Key,
         Role::Value,
@@ -64,6 +76,12 @@ impl Role {
         Role::KeyValueUp,
         Role::HeadGate,
         Role::Output,
+        Role::RecurrentInput,
+        Role::RecurrentGate,
+        Role::RecurrentInputGate,
+        Role::RecurrentDecay,
+        Role::RecurrentStrength,
+        Role::RecurrentRates,
         Role::Gate,
         Role::Up,
         Role::GateUp,
@@ -89,6 +107,12 @@ impl Role {
             Role::KeyValueUp => "key-value-up",
             Role::HeadGate => "head-gate",
             Role::Output => "output",
+            Role::RecurrentInput => "recurrent-input",
+            Role::RecurrentGate => "recurrent-gate",
+            Role::RecurrentInputGate => "recurrent-input-gate",
+            Role::RecurrentDecay => "recurrent-decay",
+            Role::RecurrentStrength => "recurrent-strength",
+            Role::RecurrentRates => "recurrent-rates",
             Role::Gate => "gate",
             Role::Up => "up",
             Role::GateUp => "gate-up",
@@ -103,9 +127,14 @@ impl Role {
     }
 
     /// Whether layers of this role stay in the source's precision unless the user asks otherwise: the output head,
-    /// and layers that route tokens. They are small, and errors there cost most.
+    /// layers that route tokens, and those that give a recurrent mixer one number a head. They are small, and errors there cost most.
     pub fn is_kept_by_default(self) -> bool {
-        matches!(self, Role::Head | Role::Router | Role::SharedGate)
+        matches!(self, Role::Head | Role::Router | Role::SharedGate) || self.is_rate()
+    }
+
+    /// Returns whether layers of this role have one output for each head of a recurrent mixer.
+    pub fn is_rate(self) -> bool {
+        matches!(self, Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates)
     }
 }
 
@@ -120,6 +149,8 @@ impl fmt::Display for Role {
 pub enum Part {
     /// Self-attention.
     Attention,
+    /// A recurrent mixer in place of attention.
+    Recurrent,
     /// A dense feed-forward network.
     Mlp,
     /// One of the routed experts.
@@ -148,7 +179,8 @@ pub enum Orientation {
 pub enum RowOrder {
     /// One after the other: all of q, then all of k, then all of v; all of gate, then all of up.
     Stacked,
-    /// Per head `[q; k; v]`, heads one after the other (GPT-NeoX).
+    /// Per head `[q; k; v]`, heads one after the other (GPT-NeoX). In the recurrent mixers of Qwen3-Next, per key head `[q; k; v; z]` with
+    /// the values and gates of all value heads that read it.
     PerHead,
     /// Per key head the queries that share it, its key, its value: `[q ..; k; v]` (Falcon).
     PerGroup,
@@ -173,6 +205,8 @@ pub enum NormSite {
     KeyValueLatent,
     /// On the heads' outputs, before the output projection (BitNet).
     Heads,
+    /// On the output of each head of a recurrent mixer, before its gate. All heads share it.
+    RecurrentOutput,
     /// On the output of attention, before it joins the residual stream.
     AttentionOutput,
     /// Before the feed-forward network.

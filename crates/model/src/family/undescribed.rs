@@ -72,34 +72,6 @@ const KEPT: &[(&str, &[&str])] = &[
     ("mllama", &["*lm_head", "*patch_embedding", "multi_modal_projector"]),
     ("muse_glimmer", &["*vision_tower*", "*vision_adapter*", "*vision_projection*", "lm_head"]),
     ("qwen", &["lm_head"]),
-    ("qwen3_5", &["lm_head", "model.visual.*", "*mtp*"]),
-    (
-        "qwen3_5_moe",
-        &[
-            "lm_head",
-            "model.visual.*",
-            "mtp.*",
-            "*mlp.gate",
-            "*shared_expert_gate*",
-            "*.linear_attn.*",
-            "*.self_attn.*",
-            "*.shared_expert.*",
-        ],
-    ),
-    (
-        "qwen3_next",
-        &[
-            "lm_head",
-            "mtp.fc",
-            "*linear_attn.in_proj_ba",
-            "*linear_attn.in_proj_qkvz",
-            "*mlp.gate",
-            "*mlp.shared_expert_gate",
-            "*self_attn.k_proj",
-            "*self_attn.q_proj",
-            "*self_attn.v_proj",
-        ],
-    ),
     (
         "qwen4_exp",
         &[
@@ -134,7 +106,7 @@ const KEPT: &[(&str, &[&str])] = &[
 const ALIKE: &[(&str, &str)] = &[("lfm2_moe", "lfm2"), ("lfm2_vl", "lfm2")];
 
 /// The modules to keep by default in an architecture without a description, if any are known. The language model of a multimodal
-/// architecture (`qwen3_5_moe_text`) keeps the same layers alone as inside it.
+/// architecture (`minimax_m3_vl_text`) keeps the same layers alone as inside it.
 pub fn kept_by_default(model_type: &str) -> Option<&'static [&'static str]> {
     let row = |name: &str| KEPT.iter().find(|(row, _)| *row == name).map(|(_, globs)| *globs);
     let alike = || ALIKE.iter().find(|(name, _)| *name == model_type).and_then(|(_, alike)| row(alike));
@@ -149,7 +121,7 @@ mod tests {
     #[test]
     fn text_only_variant_keeps_the_same_modules() {
         for (alone, whole) in
-            [("qwen3_5_moe_text", "qwen3_5_moe"), ("minimax_m3_vl_text", "minimax_m3_vl"), ("lfm2_moe", "lfm2")]
+            [("kimi_k3_text", "kimi_k3"), ("minimax_m3_vl_text", "minimax_m3_vl"), ("lfm2_moe", "lfm2")]
         {
             assert!(kept_by_default(alone).is_some_and(|kept| Some(kept) == kept_by_default(whole)), "{alone}");
         }

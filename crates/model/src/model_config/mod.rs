@@ -5,6 +5,7 @@
 
 mod fields;
 mod moe;
+mod recurrent;
 mod rope;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use serde_json::{Map, Value};
 
 use fields::{Fields, Section};
 pub use moe::{ExpertsConfig, LatentConfig};
+pub use recurrent::DeltaConfig;
 pub use rope::{RopeConfig, RopeParameters};
 
 /// Keys under which multimodal checkpoints nest the language model, from the outside in.
@@ -117,7 +119,7 @@ pub struct ModelConfig {
     pub rope: RopeConfig,
     /// Length of the sliding window.
     pub sliding_window: Option<usize>,
-    /// Per layer `full_attention` or `sliding_attention`.
+    /// Per layer `full_attention`, `sliding_attention` or `linear_attention`.
     pub layer_types: Vec<String>,
     /// `c` of the soft-cap `c tanh(a / c)` on attention scores.
     pub attention_softcap: Option<f64>,
@@ -129,6 +131,8 @@ pub struct ModelConfig {
     pub experts: Option<ExpertsConfig>,
     /// Multi-head latent attention.
     pub latent: Option<LatentConfig>,
+    /// Gated delta nets.
+    pub delta: Option<DeltaConfig>,
     /// The `quantization_config` that is already there.
     pub quantization: Option<Value>,
     /// The language model's object with the whole model's keys beneath it, for keys that few families have.
@@ -283,6 +287,7 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         clip_qkv: clip_qkv(inner)?,
         experts: ExpertsConfig::read(inner)?,
         latent: LatentConfig::read(inner)?,
+        delta: DeltaConfig::read(inner)?,
         model_types: model_types.clone(),
         quantization: outer.find(&["quantization_config"]).map(|(_, value)| value.clone()),
         text,

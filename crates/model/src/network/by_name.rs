@@ -9,7 +9,7 @@ use super::{
     ExpertsId, ExpertsStorage, FusedExperts, Linear, LinearId, Network, Norm, NormId, Notice, Place, Reason, Slot,
     TensorMeta, links, siblings,
 };
-use crate::family::{ExpertStorage, Family, NormKind, Orientation, Role};
+use crate::family::{ExpertStorage, Family, Orientation, Role};
 use crate::model_config::ModelConfig;
 use kvant_quant::glob::Glob;
 
@@ -29,8 +29,7 @@ pub(super) fn recognise(family: &'static Family, config: &ModelConfig, tensors: 
 
 struct Builder<'t> {
     family: &'static Family,
-    norm_kind: NormKind,
-    hidden_size: Option<usize>,
+    config: &'t ModelConfig,
     tensors: &'t [TensorMeta],
     keep: Vec<Glob>,
     layers: usize,
@@ -48,11 +47,10 @@ struct Builder<'t> {
 }
 
 impl<'t> Builder<'t> {
-    fn new(family: &'static Family, config: &ModelConfig, tensors: &'t [TensorMeta]) -> Self {
+    fn new(family: &'static Family, config: &'t ModelConfig, tensors: &'t [TensorMeta]) -> Self {
         Builder {
             family,
-            norm_kind: family.norm_kind_of(config),
-            hidden_size: config.hidden_size,
+            config,
             tensors,
             keep: family.keep.iter().map(|pattern| Glob::new(pattern)).collect(),
             layers: config.num_layers.unwrap_or(usize::MAX),
@@ -118,7 +116,7 @@ impl<'t> Builder<'t> {
         self.norms.push(Norm {
             module: named.module.clone(),
             site,
-            kind: self.norm_kind,
+            kind: self.family.norm_kind_at(self.config, site),
             block: named.block,
             head: named.head,
             weight: at,
@@ -205,7 +203,8 @@ impl<'t> Builder<'t> {
         let layouts = self.family.moe.iter().flat_map(|moe| moe.experts);
         let fused = layouts.filter(|layout| layout.storage == ExpertStorage::Fused);
         let has = |wanted| fused.clone().any(|layout| layout.orientation == wanted);
-        let Some(hidden) = self.hidden_size.filter(|_| has(Orientation::OutIn) && has(Orientation::InOut)) else {
+        let Some(hidden) = self.config.hidden_size.filter(|_| has(Orientation::OutIn) && has(Orientation::InOut))
+        else {
             return listed;
         };
         let (out_in, in_out) = if role == Role::Down { (first, second) } else { (second, first) };

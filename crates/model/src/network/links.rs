@@ -7,12 +7,12 @@ use std::ops::Range;
 
 use super::{ExpertsId, Linear, LinearId, Network, NormId};
 use crate::family::{Activation, Family, NormSite, Part, Residual, Role, RowOrder, owns_kv};
-use crate::model_config::ModelConfig;
+use crate::model_config::{DeltaConfig, ModelConfig};
 
 /// The activation that a layer of a block reads, in the order of the forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Input {
-    /// The residual stream after the norm before attention.
+    /// The residual stream after the norm before attention, or before a recurrent mixer.
     Attention,
     /// MLA's query latent after its norm.
     QueryLatent,
@@ -80,7 +80,8 @@ pub enum PairPath {
     /// Nothing: consumers read the norm's output.
     Norm,
     /// Attention. Input column `h * head_dim + j` of the consumer reads row `(h / repeat) * head_dim + j` of the
-    /// source, so `s` must be equal for the `repeat` query heads of one key/value head.
+    /// source, so `s` must be equal for the `repeat` query heads of one key/value head. Behind the norm of a recurrent mixer's heads, `j` is
+    /// a channel of the norm, which all `repeat` heads share.
     Heads {
         /// Width of a value head.
         head_dim: usize,
@@ -112,6 +113,7 @@ pub(super) struct Facts {
     activation: Option<Activation>,
     residual: Option<Residual>,
     heads: Option<Heads>,
+    delta: Option<DeltaConfig>,
 }
 
 /// Sizes of attention.
@@ -131,6 +133,7 @@ impl Facts {
             residual: Some(family.math.residual.resolve(config)),
             // Where values are clipped (OLMo) or normalised (Gemma 4), they do not scale.
             heads: Heads::of(config).filter(|_| config.clip_qkv.is_none() && !family.math.value_norm),
+            delta: config.delta,
         }
     }
 }
@@ -234,6 +237,7 @@ impl Network {
             _ => self.norm_links(block),
         };
         links.extend(self.heads_link(block));
+        links.extend(self.recurrent_link(block));
         links.extend(self.hidden_links(block));
         links.extend(self.fused_hidden_link(block));
         links.sort_by_key(|link| self.input_of_consumer(&link.into));
@@ -306,6 +310,20 @@ impl Network {
             from: ScaleSource::Linear { linear, rows },
             into: vec![Consumer::Linear(output)],
             through: PairPath::Heads { head_dim, repeat },
+        })
+    }
+
+    /// The norm of a recurrent mixer's heads to its output projection. The gate between them multiplies channel by channel; all heads share
+    /// the norm.
+    fn recurrent_link(&self, block: usize) -> Option<SmoothingPair> {
+        let mut norms = self.norms.iter().enumerate().filter(|(_, norm)| norm.block == Some(block));
+        let (norm, _) = norms.find(|(_, norm)| norm.site == NormSite::RecurrentOutput)?;
+        let (output, layer) = self.linears_of(block).find(|(_, linear)| linear.role == Role::Output)?;
+        let DeltaConfig { value_heads, value_dim, .. } = self.facts.delta?;
+        (value_heads.checked_mul(value_dim) == Some(layer.in_features)).then(|| SmoothingPair {
+            from: ScaleSource::Norm(NormId(norm)),
+            into: vec![Consumer::Linear(output)],
+            through: PairPath::Heads { head_dim: value_dim, repeat: value_heads },
         })
     }
 
@@ -386,6 +404,8 @@ fn input_of(part: Part, role: Role, expert: Option<usize>) -> Option<Input> {
     match role {
         Role::Query | Role::Key | Role::Value | Role::QueryKeyValue | Role::HeadGate => Some(Input::Attention),
         Role::QueryDown | Role::KeyValueDown => Some(Input::Attention),
+        Role::RecurrentInput | Role::RecurrentGate | Role::RecurrentInputGate => Some(Input::Attention),
+        Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates => Some(Input::Attention),
         Role::QueryUp => Some(Input::QueryLatent),
         Role::KeyValueUp => Some(Input::KeyValueLatent),
         Role::Output => Some(Input::Heads),

@@ -171,7 +171,16 @@ fn block_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
     entries.extend(family.attention.iter().map(|&(role, path)| (path.into(), linear(Part::Attention, role))));
     entries.extend(family.mlp.iter().map(|&(role, path)| (path.into(), stacked(linear(Part::Mlp, role)))));
     entries.extend(family.norms.iter().map(|&(site, path)| (path.into(), Entry::Norm(site))));
-    entries.extend(family.parameters.iter().map(|&path| (path.into(), Entry::Parameter)));
+    entries.extend(family.all_parameters().map(|path| (path.into(), Entry::Parameter)));
+    if let Some(recurrent) = family.recurrent {
+        let linear = |role: Role| Entry::Linear {
+            part: Part::Recurrent,
+            role,
+            orientation: family.orientation,
+            rows: recurrent.rows,
+        };
+        entries.extend(recurrent.linears.iter().map(|&(role, path)| (path.into(), linear(role))));
+    }
     if let Some(moe) = family.moe {
         entries.extend(moe.routing.iter().map(|&(role, path)| (path.into(), linear(Part::Routing, role))));
         let shared = moe.shared.iter();

@@ -11,6 +11,8 @@ const FUSED: &[(&str, &[Role])] = &[
     ("qkv_proj", &[Role::Query, Role::Key, Role::Value]),
     ("gate_up_proj", &[Role::Gate, Role::Up]),
     ("fused_qkv_a_proj", &[Role::QueryDown, Role::KeyValueDown]),
+    ("in_proj_qkvz", &[Role::RecurrentInput, Role::RecurrentGate]),
+    ("in_proj_ba", &[Role::RecurrentStrength, Role::RecurrentDecay]),
 ];
 
 /// A group of at least two linear layers under one parent module.

@@ -284,3 +284,30 @@ fn every_block_has_kv_cache_owners() {
     assert_eq!(owners("deepseek_v2"), ["self_attn.kv_b_proj"]);
     assert_eq!(owners("gpt2"), ["attn.c_attn"]);
 }
+
+#[test]
+fn recurrent_blocks_are_smoothed_behind_their_norms_and_into_their_output() {
+    let mlp = ["post_attention_layernorm -> mlp.gate_proj mlp.up_proj", "mlp.up_proj -> mlp.down_proj"];
+    let inputs =
+        "input_layernorm -> linear_attn.in_proj_a linear_attn.in_proj_b linear_attn.in_proj_qkv linear_attn.in_proj_z";
+    let delta = [inputs, "linear_attn.norm -> linear_attn.out_proj", mlp[0], mlp[1]];
+    for fixture in ["qwen3_5", "qwen3_5_text"] {
+        assert_links(fixture, 0, &delta);
+        // The gate on what the heads give does not mix channels.
+        assert_links(fixture, 1, LLAMA);
+    }
+    let network = Checkpoint::read("qwen3_5").network();
+    let link = network.links(0).remove(1);
+    assert_eq!(link.through, PairPath::Heads { head_dim: 8, repeat: 6 });
+    assert_eq!(network.kv_owners(0), []);
+    let inputs = "input_layernorm -> linear_attn.in_proj_ba linear_attn.in_proj_qkvz";
+    let next = links_of(&Checkpoint::read("qwen3_next").network(), 0);
+    assert_eq!(next[..2], [inputs, delta[1]]);
+}
+
+#[test]
+fn recurrent_inputs_that_engines_fuse_are_siblings() {
+    let network = Checkpoint::read("qwen3_5").network();
+    let fused: Vec<&str> = network.siblings().iter().map(|siblings| inside(&siblings.fused, 0)).take(2).collect();
+    assert_eq!(fused, ["linear_attn.in_proj_ba", "linear_attn.in_proj_qkvz"]);
+}

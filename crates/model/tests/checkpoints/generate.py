@@ -41,6 +41,11 @@ VISION = dict(
 AUDIO = dict(d_model=32, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=48, num_mel_bins=16, output_dim=64,
              downsample_hidden_size=16, max_source_positions=32)  # fmt: skip
 QWEN_VISION = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64)
+DELTA = dict(
+    WIDE, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=6,
+    linear_key_head_dim=12, linear_value_head_dim=8, linear_conv_kernel_dim=4,
+)  # fmt: skip
+DELTA_EXPERTS = dict(DELTA, **ROUTED, num_experts=4, shared_expert_intermediate_size=48)
 
 # File name -> (model_type, arguments of its config class).
 CHECKPOINTS = {
@@ -130,7 +135,11 @@ CHECKPOINTS = {
         dict(BASE, **ROUTED, num_experts=4, shared_expert_intermediate_size=48, decoder_sparse_step=1),
     ),
     "qwen3": ("qwen3", WIDE),
+    "qwen3_5": ("qwen3_5", dict(text_config=DELTA, vision_config=QWEN_VISION)),
+    "qwen3_5_moe": ("qwen3_5_moe", dict(text_config=DELTA_EXPERTS, vision_config=QWEN_VISION)),
+    "qwen3_5_text": ("qwen3_5_text", DELTA),
     "qwen3_moe": ("qwen3_moe", dict(WIDE, **ROUTED, num_experts=4, decoder_sparse_step=1, mlp_only_layers=[0])),
+    "qwen3_next": ("qwen3_next", dict(DELTA_EXPERTS, mlp_only_layers=[1])),
     "qwen3_omni_moe": (
         "qwen3_omni_moe_thinker",
         dict(text_config=dict(WIDE, **EXPERTS), vision_config=dict(QWEN_VISION, deepstack_visual_indexes=[0]), audio_config=AUDIO),
@@ -148,6 +157,9 @@ CHECKPOINTS = {
     "starcoder2": ("starcoder2", BASE),
 }  # fmt: skip
 
+# Published with all experts of a block in two tensors; transformers saves one a projection and expert.
+FUSED = {"qwen3_5_moe"}
+
 NOISE = re.compile(r"dropout|drop$|init|_token|use_cache|transformers_version|output_|summary_|pdrop|is_decoder|chunk_size_f|pretraining|vision_config|audio_config")
 
 
@@ -156,6 +168,7 @@ def main() -> None:
     for name, (model_type, arguments) in CHECKPOINTS.items():
         if len(sys.argv) < 2 or name in sys.argv[1:]:
             config, header = save(model_type, arguments)
+            header = with_fused_experts(header) if name in FUSED else header
             lines = [f"config {json.dumps(relevant(config))}", *sorted(compress(header))]
             (Path(__file__).parent / f"{name}.txt").write_text("\n".join(lines) + "\n")
 
@@ -179,6 +192,21 @@ def model_class(config):
             return classes[type(config)]
     name = type(config).__name__.removesuffix("Config")
     return getattr(transformers, f"{name}ForCausalLM", None) or getattr(transformers, f"{name}ForConditionalGeneration")
+
+
+def with_fused_experts(header: dict) -> dict:
+    """The layout of checkpoints that hold all experts of a block in two tensors, gate and up in one."""
+    fused = {}
+    for name, info in header.items():
+        parts = re.fullmatch(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight", name)
+        if not parts:
+            fused[name] = info
+        elif parts[3] != "up":
+            rows, columns = info["shape"]
+            leaf, rows = ("gate_up_proj", 2 * rows) if parts[3] == "gate" else ("down_proj", rows)
+            count = max(int(number) for number in re.findall(rf"{re.escape(parts[1])}\.(\d+)\.", "\n".join(header))) + 1
+            fused[f"{parts[1]}.{leaf}"] = dict(info, shape=[count, rows, columns])
+    return fused
 
 
 def relevant(config: dict) -> dict:

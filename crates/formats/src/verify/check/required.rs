@@ -1,7 +1,7 @@
 //! The tensors that the forward pass of a family reads, whatever the blocks of a checkpoint agree on: a model without them loads
 //! with random numbers in their place, or not at all.
 
-use kvant_model::family::{Family, NormSite, Part, Positions, Residual, Role, leaf};
+use kvant_model::family::{Family, NormSite, Part, Positions, Recurrent, Residual, Role, leaf};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Place, TensorMeta};
 use std::collections::{BTreeMap, HashSet};
@@ -90,7 +90,20 @@ const BIASES: &[BiasRule] = &[
     BiasRule { families: &["qwen2", "qwen2_moe"], roles: INPUTS, norms: false, flag: Some(("qkv_bias", true)) },
     BiasRule { families: &["gpt_oss"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", true)) },
     BiasRule {
-        families: &["llama", "arcee", "phimoe", "apertus", "bitnet", "afmoe", "hy_v3", "hunyuan_v1_moe", "llama4"],
+        families: &[
+            "llama",
+            "arcee",
+            "phimoe",
+            "apertus",
+            "bitnet",
+            "afmoe",
+            "hy_v3",
+            "hunyuan_v1_moe",
+            "llama4",
+            "qwen3_5",
+            "qwen3_5_moe",
+            "qwen3_next",
+        ],
         roles: ATTENTION,
         norms: false,
         flag: Some(("attention_bias", false)),
@@ -167,7 +180,17 @@ impl Expected<'_> {
         let lacking: BTreeMap<&str, &str> =
             needed.rev().map(|path| (leaf(path), *path)).filter(|(name, _)| !has(name)).collect();
         let reason = format!("is missing: every such block of {} has it", self.family.name);
-        lacking.values().map(|path| Missing { subject: full(path), reason: reason.clone() }).collect()
+        let recurrent = self.recurrent(block).map_or(&[][..], |recurrent| recurrent.parameters);
+        let recurrent = recurrent.iter().map(|(_, path)| full(path));
+        let recurrent =
+            recurrent.filter(|path| !names.contains(&**path) && !names.contains(&*format!("{path}.weight")));
+        let subjects = lacking.values().map(|path| full(path)).chain(recurrent);
+        subjects.map(|subject| Missing { subject, reason: reason.clone() }).collect()
+    }
+
+    /// The recurrent mixer of a block that has one in place of attention.
+    fn recurrent(&self, block: usize) -> Option<Recurrent> {
+        self.family.recurrent.filter(|recurrent| recurrent.is_in_block(self.config, block))
     }
 
     fn tensor(&self, module: &str, reason: &str) -> Missing {
@@ -205,7 +228,7 @@ impl Expected<'_> {
             names > 1 && norms.any(|norm| norm.block == Some(block) && norm.site == site)
         };
         let required = self.family.norms.iter();
-        let required = required.filter(|(site, _)| self.requires_norm(*site, &roles) && !has_other(*site));
+        let required = required.filter(|(site, _)| self.requires_norm(*site, block, &roles) && !has_other(*site));
         let blocks = path_of_blocks(self.network);
         let reason = format!("is missing: every block of {} has it", self.family.name);
         let paths = required.flat_map(|(site, path)| self.modules_of(*site, &format!("{blocks}.{block}.{path}")));
@@ -226,14 +249,17 @@ impl Expected<'_> {
     }
 
     /// Returns whether a block with layers of these roles cannot do without a norm.
-    fn requires_norm(&self, site: NormSite, roles: &HashSet<(Part, Role)>) -> bool {
+    fn requires_norm(&self, site: NormSite, block: usize, roles: &HashSet<(Part, Role)>) -> bool {
         let has = |role| roles.iter().any(|(_, found)| *found == role);
         match site {
             // Families that are parallel only by choice have no second norm then.
             NormSite::FeedForwardInput => {
                 !(self.family.math.residual.may_share_norm() && self.residual() == Residual::Parallel)
             }
-            NormSite::Query | NormSite::Key => self.family.math.has_query_key_norms(self.config),
+            NormSite::Query | NormSite::Key => {
+                self.family.math.has_query_key_norms(self.config) && self.recurrent(block).is_none()
+            }
+            NormSite::RecurrentOutput => self.recurrent(block).is_some(),
             NormSite::QueryLatent => has(Role::QueryUp),
             NormSite::KeyValueLatent => has(Role::KeyValueUp),
             _ => true,
@@ -250,7 +276,10 @@ impl Expected<'_> {
     /// The linear layers that a block lacks.
     fn layers_of(&self, block: usize) -> Vec<Missing> {
         let roles = self.roles_of(block);
-        let mut missing = self.attention(&roles);
+        let mut missing = match self.recurrent(block) {
+            Some(recurrent) => lacking_recurrent(&recurrent, &roles),
+            None => self.attention(&roles),
+        };
         missing.extend(self.feed_forward(&roles));
         let describe = |what: String| Missing {
             subject: format!("block {block}"),
@@ -334,7 +363,8 @@ impl Expected<'_> {
         let bias = |module: &str| Missing { subject: format!("{module}.bias"), reason: reason.clone() };
         let with_bias = |role: &Role| rules.iter().any(|rule| rule.roles.contains(role));
         let layers = self.network.linears().iter().filter(|linear| linear.expert.is_none());
-        let layers = layers.filter(|linear| linear.bias.is_none() && with_bias(&linear.role));
+        let layers = layers.filter(|linear| linear.bias.is_none() && linear.part != Part::Recurrent);
+        let layers = layers.filter(|linear| with_bias(&linear.role));
         let experts = self.network.experts().iter();
         let experts = experts.filter(|experts| experts.bias.is_none() && with_bias(&experts.role));
         let experts =
@@ -347,6 +377,12 @@ impl Expected<'_> {
         let head = self.family.trunk.heads.first().filter(|_| head).map(|head| bias(head));
         layers.map(|linear| bias(&linear.module)).chain(experts).chain(norms).chain(head).collect()
     }
+}
+
+/// The layers that a block with a recurrent mixer lacks.
+fn lacking_recurrent(recurrent: &Recurrent, roles: &HashSet<(Part, Role)>) -> Vec<String> {
+    let lacking = recurrent.linears.iter().filter(|(role, _)| !roles.contains(&(Part::Recurrent, *role)));
+    lacking.map(|(_, path)| format!("`{path}`")).collect()
 }
 
 #[cfg(test)]
@@ -423,6 +459,12 @@ mod tests {
             ("phi", "layers.1.self_attn.q_layernorm.bias", "layers.1.self_attn.q_layernorm.bias: is missing"),
             ("stablelm", "model.norm.bias", "model.norm.bias: is missing"),
             ("stablelm", "layers.1.self_attn.q_layernorm.norms.3", "q_layernorm.norms.3.weight: is missing"),
+            ("qwen3_5", "A_log", "layers.0.linear_attn.A_log: is missing"),
+            ("qwen3_5_moe", "linear_attn.in_proj_z", "block 0: there is no weight for `linear_attn.in_proj_z`"),
+            ("qwen3_next", "conv1d", "layers.0.linear_attn.conv1d: is missing"),
+            ("qwen3_next", "linear_attn.norm", "layers.0.linear_attn.norm.weight: is missing"),
+            ("qwen3_next", "q_norm", "layers.1.self_attn.q_norm.weight: is missing"),
+            ("qwen3_next", "self_attn.k_proj", "block 1: there is no weight for keys"),
             ("glm", "q_proj.bias", "layers.0.self_attn.q_proj.bias: is missing"),
         ] {
             let missing = without(fixture, &[part]);

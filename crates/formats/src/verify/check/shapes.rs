@@ -16,7 +16,11 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
 }
 
 fn mismatches(config: &ModelConfig, network: &Network, tensors: &[TensorMeta], findings: &mut Findings) {
-    let sizes = Sizes { config, projects: network.linears().iter().any(|linear| linear.role == Role::ProjectIn) };
+    let sizes = Sizes {
+        config,
+        projects: network.linears().iter().any(|linear| linear.role == Role::ProjectIn),
+        query_parts: network.family().map_or(1, |family| family.math.head_gate.query_parts()),
+    };
     for linear in network.linears().iter().filter(|linear| linear.out_features > 0 && linear.in_features > 0) {
         let found = (linear.out_features, linear.in_features);
         let expected = match (linear.role, sizes.linear(linear)) {
@@ -69,6 +73,8 @@ struct Sizes<'a> {
     config: &'a ModelConfig,
     /// Whether embeddings have another width than the blocks.
     projects: bool,
+    /// How many times the rows of a query the query projection has.
+    query_parts: usize,
 }
 
 impl Sizes<'_> {
@@ -104,6 +110,9 @@ impl Sizes<'_> {
     }
 
     fn linear(&self, linear: &Linear) -> Expected {
+        if linear.part == Part::Recurrent {
+            return self.delta(linear.role);
+        }
         let wide = self.intermediate(linear.part, linear.block);
         self.of_role(linear.role, wide)
     }
@@ -118,7 +127,7 @@ impl Sizes<'_> {
             return self.latent(role);
         }
         match role {
-            Role::Query => (self.queries(), hidden),
+            Role::Query => (self.queries().and_then(|rows| rows.checked_mul(self.query_parts)), hidden),
             Role::Key | Role::Value => (self.keys(), hidden),
             Role::QueryKeyValue => {
                 let both = self.queries().zip(self.keys());
@@ -150,6 +159,23 @@ impl Sizes<'_> {
             Role::KeyValueDown => (latent.key_value_rank.checked_add(latent.rope_dim), self.hidden()),
             Role::KeyValueUp => (heads(latent.nope_dim.saturating_add(latent.value_dim)), Some(latent.key_value_rank)),
             Role::Output => (self.hidden(), heads(latent.value_dim)),
+            _ => (None, None),
+        }
+    }
+
+    /// Gated delta nets.
+    fn delta(&self, role: Role) -> Expected {
+        let Some(delta) = &self.config.delta else { return (None, None) };
+        let (hidden, values) = (self.hidden(), delta.values());
+        match role {
+            Role::RecurrentInput => (delta.channels(), hidden),
+            Role::RecurrentGate => (values, hidden),
+            Role::RecurrentInputGate => {
+                (delta.channels().zip(values).and_then(|(channels, values)| channels.checked_add(values)), hidden)
+            }
+            Role::RecurrentDecay | Role::RecurrentStrength => (Some(delta.value_heads), hidden),
+            Role::RecurrentRates => (delta.value_heads.checked_mul(2), hidden),
+            Role::Output => (hidden, values),
             _ => (None, None),
         }
     }
@@ -206,6 +232,10 @@ mod tests {
             [("vocab_size", 100), ("hidden_size", 8), ("intermediate_size", 7), ("num_attention_heads", 1)]
         {
             assert!(!other(key, value).is_empty(), "{key}");
+        }
+        for key in ["linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "head_dim"] {
+            let delta = support::Checkpoint::read("qwen3_next").with_config(key, json!(10));
+            assert!(!found(&delta).is_empty(), "{key}");
         }
         let experts = support::Checkpoint::read("gpt_oss").with_config("num_local_experts", json!(3));
         assert!(found(&experts).iter().any(|finding| finding.reason.contains("experts")));

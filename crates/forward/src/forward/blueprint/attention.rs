@@ -7,7 +7,9 @@ use crate::forward::error::ForwardError;
 use crate::forward::heads::HeadLayout;
 use crate::forward::rope::{Rotary, attention_scale_of_yarn};
 use crate::forward::tensors::{Projection, Vector};
-use kvant_model::family::{AttentionScale, NormKind, NormSite, Pairing, Positions, QueryKeyNorm, Role, RowOrder};
+use kvant_model::family::{
+    AttentionScale, HeadGate, NormKind, NormSite, Pairing, Positions, QueryKeyNorm, Role, RowOrder,
+};
 use kvant_model::model_config::{LatentConfig, RopeParameters};
 use kvant_model::network::Place;
 
@@ -40,8 +42,8 @@ pub struct AttentionLayer {
     pub value_scale: f32,
     /// The factor on queries that depends on their position.
     pub growth: Option<QueryGrowth>,
-    /// The gate on the heads' outputs.
-    pub gate: Option<Projection>,
+    /// The gates on the heads' outputs.
+    pub gates: Option<HeadGates>,
     /// The norm of the heads' outputs.
     pub heads_norm: Option<NormLayer>,
     /// The output projection.
@@ -57,6 +59,15 @@ pub struct HeadNorms {
     pub key: NormLayer,
     /// Over what, and when.
     pub rule: QueryKeyNorm,
+}
+
+/// The gates on the heads' outputs: each component is multiplied by the sigmoid of its gate.
+#[derive(Clone, Debug)]
+pub enum HeadGates {
+    /// Those of a layer of their own.
+    Layer(Projection),
+    /// Those in the rows of queries, where they stand.
+    WithQueries(HeadLayout),
 }
 
 /// The projections of queries, keys and values.
@@ -139,6 +150,14 @@ impl AttentionLayer {
         }
     }
 
+    /// The layer that gives the gates on the heads' outputs, where they have one of their own.
+    pub fn gate_layer(&self) -> Option<&Projection> {
+        match &self.gates {
+            Some(HeadGates::Layer(layer)) => Some(layer),
+            Some(HeadGates::WithQueries(_)) | None => None,
+        }
+    }
+
     /// All its linear layers.
     pub fn layers(&self) -> Vec<&Projection> {
         let mut layers = match &self.projections {
@@ -153,7 +172,7 @@ impl AttentionLayer {
                 queries.into_iter().chain([&latent.down, &latent.up]).collect()
             }
         };
-        layers.extend(&self.gate);
+        layers.extend(self.gate_layer());
         layers.push(&self.output);
         layers
     }
@@ -177,7 +196,7 @@ impl<'a> Sources<'_, 'a> {
         };
         let window = self.config.sliding_window.filter(|_| sliding);
         let scale = self.attention_scale()?;
-        let gate = parts.find(|linear| linear.role == Role::HeadGate);
+        let gates = self.gates(parts, &projections, [heads, value_dim])?;
         Ok(AttentionLayer {
             projections,
             head_norms: self.head_norms(parts, index, [heads, key_heads], width)?,
@@ -192,10 +211,31 @@ impl<'a> Sources<'_, 'a> {
             value_norm: self.family.math.value_norm.then(|| self.plain_rms()),
             value_scale: self.value_scale()?,
             growth: self.query_growth(index)?,
-            gate: gate.map(|_| parts.sized(Role::HeadGate, heads * value_dim, self.hidden()?)).transpose()?,
+            gates,
             heads_norm: parts.listed_norm(NormSite::Heads)?,
             output: parts.sized(Role::Output, self.hidden()?, heads * value_dim)?,
         })
+    }
+
+    /// The gates on the heads' outputs of `width` elements; those in the rows of queries stand behind each query.
+    fn gates(
+        &self,
+        parts: &Parts<'_, '_, 'a>,
+        projections: &Projections,
+        [heads, width]: [usize; 2],
+    ) -> Result<Option<HeadGates>, ForwardError> {
+        match (self.family.math.head_gate, projections) {
+            (HeadGate::WithQueries, Projections::Separate { heads: [queries, ..], .. }) if queries.width == width => {
+                Ok(Some(HeadGates::WithQueries(queries.part(width, width))))
+            }
+            (HeadGate::WithQueries, _) => Err(ForwardError::unsupported(
+                "gates behind queries where these are not as wide as values, or not alone",
+            )),
+            (HeadGate::OwnLayer, _) if parts.find(|linear| linear.role == Role::HeadGate).is_some() => {
+                Ok(Some(HeadGates::Layer(parts.sized(Role::HeadGate, heads * width, self.hidden()?)?)))
+            }
+            (HeadGate::OwnLayer, _) => Ok(None),
+        }
     }
 
     fn head_dim(&self) -> Result<usize, ForwardError> {
@@ -275,13 +315,14 @@ impl<'a> Sources<'_, 'a> {
             let heads = counts.map(|count| HeadLayout::packed(count, width));
             return Ok(Projections::KeysAsValues { layers: Box::new(layers), heads });
         }
+        let query_step = self.family.math.head_gate.query_parts() * width;
         let layers = [
-            layer(Role::Query, heads * width)?,
+            layer(Role::Query, heads * query_step)?,
             layer(Role::Key, key_heads * width)?,
             layer(Role::Value, key_heads * value_width)?,
         ];
-        let widths = [width, width, value_width];
-        let heads = std::array::from_fn(|which| HeadLayout::packed(counts[which], widths[which]));
+        let packed = |which: usize, width| HeadLayout::packed(counts[which], width);
+        let heads = [HeadLayout { step: query_step, ..packed(0, width) }, packed(1, width), packed(2, value_width)];
         Ok(Projections::Separate { layers: Box::new(layers), heads })
     }
 

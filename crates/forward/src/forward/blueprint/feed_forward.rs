@@ -133,7 +133,7 @@ impl<'a> Sources<'_, 'a> {
         }))
     }
 
-    fn activation(&self) -> Activation {
+    pub(super) fn activation(&self) -> Activation {
         self.family.math.activation.resolve(self.config)
     }
 

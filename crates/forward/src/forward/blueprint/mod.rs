@@ -4,6 +4,8 @@
 
 mod attention;
 mod feed_forward;
+mod gated_delta;
+mod mixer;
 mod parts;
 mod positions;
 mod rules;
@@ -17,8 +19,10 @@ use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Notice};
 use serde_json::Value;
 
-pub use attention::{AttentionLayer, HeadNorms, LatentProjections, Projections, QueryLatent};
+pub use attention::{AttentionLayer, HeadGates, HeadNorms, LatentProjections, Projections, QueryLatent};
 pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, XieluLayer};
+pub use gated_delta::{DeltaInputs, GatedDeltaLayer};
+pub use mixer::TokenMixer;
 use parts::Parts;
 pub use positions::{QueryGrowth, ScoreBiases};
 
@@ -73,11 +77,11 @@ pub struct Block {
     pub residual: Residual,
     /// The factor on each branch.
     pub branch_scale: f32,
-    /// The norm before attention; behind it where the block is post-norm.
+    /// The norm before the token mixer; behind it where the block is post-norm.
     pub attention_input: Option<NormLayer>,
-    /// Attention.
-    pub attention: AttentionLayer,
-    /// The norm of attention's output.
+    /// Attention, or what the block has in its place.
+    pub mixer: TokenMixer,
+    /// The norm of the mixer's output.
     pub attention_output: Option<NormLayer>,
     /// The norm before the feed-forward network; behind it where the block is post-norm.
     pub feed_forward_input: Option<NormLayer>,
@@ -92,7 +96,7 @@ pub struct Block {
 impl Block {
     /// All its linear layers.
     pub fn layers(&self) -> Vec<&Projection> {
-        [self.attention.layers(), self.feed_forward.layers()].concat()
+        [self.mixer.layers(), self.feed_forward.layers()].concat()
     }
 
     /// Returns whether a run can continue one that ended at this depth: see [`StartFrom`](super::StartFrom).
@@ -103,7 +107,7 @@ impl Block {
     /// The layer whose inputs are needed by a run that continues from this depth.
     pub fn resumed_layer(&self, depth: StopAt) -> Option<&Projection> {
         match (depth, &self.feed_forward) {
-            (StopAt::Heads, _) => Some(&self.attention.output),
+            (StopAt::Heads, _) => Some(self.mixer.output()),
             (StopAt::Hidden, FeedForward::Dense(mlp)) => Some(&mlp.down),
             _ => None,
         }
@@ -168,7 +172,7 @@ impl<'a> Sources<'_, 'a> {
             residual: self.family.math.residual.resolve(self.config),
             branch_scale: multiplier.map_or(Ok(1.0), |key| self.number(key))?,
             attention_input: parts.listed_norm(NormSite::AttentionInput)?,
-            attention: self.attention(&parts, index)?,
+            mixer: self.mixer(&parts, index)?,
             attention_output: parts.listed_norm(NormSite::AttentionOutput)?,
             feed_forward_input: self.feed_forward_norm(&parts)?,
             feed_forward: self.feed_forward(&parts, index)?,

@@ -2,7 +2,7 @@
 
 use super::Sources;
 use crate::forward::error::ForwardError;
-use kvant_model::family::{Activation, Positions, Role, RotaryLayers, Window};
+use kvant_model::family::{Activation, LINEAR_ATTENTION, Positions, Role, RotaryLayers, Window};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Place, Reason};
 
@@ -97,10 +97,11 @@ fn check_blocks(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
 
 fn check_layer_types(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let (types, blocks) = (&sources.config.layer_types, sources.network.blocks().len());
-    let chunks = sources.family.math.window == Window::Chunks;
+    let (chunks, recurs) = (sources.family.math.window == Window::Chunks, sources.family.recurrent.is_some());
     let unknown = |kind: &&String| match kind.as_str() {
         "full_attention" | "sliding_attention" => false,
         "chunked_attention" => !chunks,
+        LINEAR_ATTENTION => !recurs,
         _ => true,
     };
     match types.iter().find(unknown) {

@@ -3,11 +3,15 @@
 
 mod activation;
 mod attention;
+mod convolution;
+mod delta_rule;
+mod gate;
 mod linear;
 mod rotary;
 
-use super::heads::HeadLayout;
-use super::ops::{Attention, Hidden, NormWeights, Ops, Xielu};
+use super::heads::{HeadLayout, Heads};
+use super::ops::{Attention, Convolution, DeltaRule, Gate, Hidden, NormWeights, Ops, Xielu};
+use super::recurrent_state::RecurrentState;
 use super::rope::Angles;
 use kvant_model::family::{Activation, Pairing};
 use kvant_numeric::linalg::{layer_norm, rms_norm};
@@ -90,6 +94,18 @@ impl Ops for Cpu {
 
     fn attend(&self, attention: &Attention<'_>, out: &mut Vec<f32>) {
         attention::attend(*self, attention, out);
+    }
+
+    fn convolve(&self, convolution: &Convolution<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>) {
+        convolution::convolve(*self, convolution, states, out);
+    }
+
+    fn delta_rule(&self, rule: &DeltaRule<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>) {
+        delta_rule::delta_rule(*self, rule, states, out);
+    }
+
+    fn gate(&self, gate: Gate, gates: &Heads<'_>, data: &mut [f32]) {
+        gate::gate(*self, gate, gates, data);
     }
 
     fn xielu(&self, parameters: Xielu, x: &[f32], out: &mut Vec<f32>) {

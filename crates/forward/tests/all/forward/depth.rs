@@ -171,7 +171,7 @@ fn branches_alone_match_the_block() {
             let (all, _) = seen(&runner, 1, None, &x);
             let blueprint = &decoder.blueprint().blocks[1];
             let read = |module: &str| &all[module].0;
-            let attention = runner.attention(v, 1, LENGTH, read(&blueprint.attention.layers()[0].module));
+            let attention = runner.mix(v, 1, LENGTH, read(&blueprint.mixer.layers()[0].module));
             let feed_forward = runner.feed_forward(v, 1, LENGTH, read(&blueprint.feed_forward.layers()[0].module));
             let expected: Vec<f32> = x.iter().zip(attention).map(|(x, a)| x + a).collect();
             let expected: Vec<f32> = expected.iter().zip(feed_forward).map(|(x, f)| x + f).collect();

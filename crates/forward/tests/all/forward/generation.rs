@@ -51,7 +51,7 @@ fn samples_depend_on_the_seed_and_on_nothing_else() {
         let expected = run(decoder, &prompts(), &all);
         assert_ne!(expected[1].tokens, expected[3].tokens, "equal prompts are continued differently");
         // Memory for a single sequence, of 9 tokens and 12 new ones.
-        let memory = decoder.cache_bytes_per_token() * 21;
+        let memory = decoder.cache_bytes(21);
         for (threads, memory) in [(1, memory), (3, 1 << 30)] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let found = pool.install(|| run(decoder, &prompts(), &GenerationOptions { memory, ..all.clone() }));

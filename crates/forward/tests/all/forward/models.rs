@@ -3,7 +3,7 @@
 use crate::{common, support};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_forward::forward::blueprint::{
-    AttentionLayer, Block, Blueprint, FeedForward, NormLayer, Projections, QueryLatent,
+    AttentionLayer, Block, Blueprint, FeedForward, NormLayer, Projections, QueryLatent, TokenMixer,
 };
 use kvant_forward::forward::{Decoder, Projection, Vector, WeightOverrides};
 use kvant_numeric::simd::Isa;
@@ -11,7 +11,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 31] = [
+pub const FAMILIES: [&str; 34] = [
     "afmoe",
     "apertus",
     "bitnet",
@@ -41,6 +41,9 @@ pub const FAMILIES: [&str; 31] = [
     "phi",
     "phimoe",
     "qwen2_moe",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_next",
     "stablelm",
     "stablelm_parallel",
 ];
@@ -118,7 +121,14 @@ fn norms(block: &Block) -> Vec<&NormLayer> {
         FeedForward::Mixture(_) => &None,
         FeedForward::Dense(mlp) => &mlp.hidden_norm,
     };
-    own.into_iter().chain([hidden]).flatten().chain(attention_norms(&block.attention)).collect()
+    own.into_iter().chain([hidden]).flatten().chain(mixer_norms(&block.mixer)).collect()
+}
+
+fn mixer_norms(mixer: &TokenMixer) -> Vec<&NormLayer> {
+    match mixer {
+        TokenMixer::Attention(layer) => attention_norms(layer),
+        TokenMixer::GatedDelta(layer) => vec![&layer.norm],
+    }
 }
 
 fn attention_norms(layer: &AttentionLayer) -> Vec<&NormLayer> {
@@ -141,5 +151,9 @@ fn parameters(block: &Block) -> Vec<&Vector> {
         FeedForward::Dense(mlp) => mlp.xielu.as_ref(),
     };
     let learned = learned.into_iter().flat_map(|xielu| [&xielu.alpha_p, &xielu.alpha_n, &xielu.beta, &xielu.eps]);
-    block.attention.sinks.iter().chain(correction).chain(learned).chain(&block.scalar).collect()
+    let of_mixer = match &block.mixer {
+        TokenMixer::Attention(layer) => layer.sinks.iter().collect(),
+        TokenMixer::GatedDelta(layer) => vec![&layer.convolution, &layer.decay_log, &layer.step_bias],
+    };
+    of_mixer.into_iter().chain(correction).chain(learned).chain(&block.scalar).collect()
 }

@@ -1,0 +1,139 @@
+//! The gated delta net of one block: how queries, keys, values, gates and rates are projected, and its small tensors.
+
+use super::parts::Parts;
+use super::{NormLayer, Sources};
+use crate::forward::error::ForwardError;
+use crate::forward::tensors::{Projection, Vector};
+use kvant_model::family::{Activation, NormSite, Recurrent, RecurrentParameter, Role};
+use kvant_model::model_config::DeltaConfig;
+
+/// A gated delta net; see [`kvant_model::family::RecurrentMixer::GatedDelta`].
+#[derive(Clone, Debug)]
+pub struct GatedDeltaLayer {
+    /// The layers that read the hidden state.
+    pub inputs: DeltaInputs,
+    /// The weight of the convolution, `[channels, kernel]`.
+    pub convolution: Vector,
+    /// `A_log`, one for each value head.
+    pub decay_log: Vector,
+    /// `dt_bias`, one for each value head.
+    pub step_bias: Vector,
+    /// The activation behind the convolution.
+    pub activation: Activation,
+    /// The norm of each head's output.
+    pub norm: NormLayer,
+    /// The sizes.
+    pub sizes: DeltaConfig,
+    /// The output projection.
+    pub output: Projection,
+}
+
+/// The layers that read the hidden state.
+#[derive(Clone, Debug)]
+pub enum DeltaInputs {
+    /// Four layers.
+    Separate {
+        /// All queries, then all keys, then all values.
+        mixed: Projection,
+        /// The gates on the output.
+        gate: Projection,
+        /// How strongly each value head writes.
+        strength: Projection,
+        /// The step of each value head's decay.
+        decay: Projection,
+    },
+    /// Two layers, whose rows are those of one key head after the other.
+    ByKeyHead {
+        /// Per key head a query, a key, and the values and then the gates of its value heads.
+        mixed_and_gate: Projection,
+        /// Per key head the strengths, then the steps of its value heads.
+        rates: Projection,
+    },
+}
+
+impl DeltaInputs {
+    /// All of them.
+    pub fn layers(&self) -> Vec<&Projection> {
+        match self {
+            DeltaInputs::Separate { mixed, gate, strength, decay } => vec![mixed, gate, strength, decay],
+            DeltaInputs::ByKeyHead { mixed_and_gate, rates } => vec![mixed_and_gate, rates],
+        }
+    }
+}
+
+impl GatedDeltaLayer {
+    /// All its linear layers.
+    pub fn layers(&self) -> Vec<&Projection> {
+        let mut layers = self.inputs.layers();
+        layers.push(&self.output);
+        layers
+    }
+
+    /// Elements that it keeps of a sequence: the states of all value heads, and the tokens that its convolution still sees.
+    pub fn state_elements(&self) -> usize {
+        let DeltaConfig { value_heads, key_dim, value_dim, kernel, .. } = self.sizes;
+        value_heads * key_dim * value_dim + (kernel - 1) * (self.convolution.length / kernel)
+    }
+}
+
+impl<'a> Sources<'_, 'a> {
+    pub(super) fn gated_delta(
+        &self,
+        parts: &Parts<'_, '_, 'a>,
+        index: usize,
+        recurrent: &Recurrent,
+    ) -> Result<GatedDeltaLayer, ForwardError> {
+        let sizes = self.need(self.config.delta, "linear_num_key_heads")?;
+        if !sizes.value_heads.is_multiple_of(sizes.key_heads) {
+            let heads = format!("{} value heads on {} key heads", sizes.value_heads, sizes.key_heads);
+            return Err(ForwardError::unsupported(heads));
+        }
+        let too_large = || ForwardError::unsupported("heads of linear attention beyond all sizes");
+        let (values, channels) = (sizes.values().ok_or_else(too_large)?, sizes.channels().ok_or_else(too_large)?);
+        let elements = channels.checked_mul(sizes.kernel).ok_or_else(too_large)?;
+        let parameter = |which: RecurrentParameter, length: usize| {
+            let path = recurrent.parameter(which).unwrap_or_default();
+            let named = self.parameter(index, &format!("{path}.weight"), length)?;
+            let found = named.map_or_else(|| self.parameter(index, path, length), |named| Ok(Some(named)))?;
+            found.ok_or_else(|| ForwardError::missing(parts.place(), format!("tensor `{path}`")))
+        };
+        let norm = parts.listed_norm(NormSite::RecurrentOutput)?;
+        let norm =
+            norm.ok_or_else(|| ForwardError::missing(parts.place(), "norm of the output of linear attention"))?;
+        if norm.weight.iter().map(|weight| weight.length).sum::<usize>() != sizes.value_dim {
+            let expected = format!("norm of {} elements, the width of a value head", sizes.value_dim);
+            return Err(ForwardError::missing(parts.place(), expected));
+        }
+        Ok(GatedDeltaLayer {
+            inputs: self.delta_inputs(parts, &sizes, (channels, values))?,
+            convolution: parameter(RecurrentParameter::Convolution, elements)?,
+            decay_log: parameter(RecurrentParameter::DecayLog, sizes.value_heads)?,
+            step_bias: parameter(RecurrentParameter::StepBias, sizes.value_heads)?,
+            activation: self.activation(),
+            norm,
+            sizes,
+            output: parts.sized(Role::Output, self.hidden()?, values)?,
+        })
+    }
+
+    fn delta_inputs(
+        &self,
+        parts: &Parts<'_, '_, 'a>,
+        sizes: &DeltaConfig,
+        (channels, values): (usize, usize),
+    ) -> Result<DeltaInputs, ForwardError> {
+        let (hidden, heads) = (self.hidden()?, sizes.value_heads);
+        if parts.find(|linear| linear.role == Role::RecurrentInputGate).is_some() {
+            return Ok(DeltaInputs::ByKeyHead {
+                mixed_and_gate: parts.sized(Role::RecurrentInputGate, channels + values, hidden)?,
+                rates: parts.sized(Role::RecurrentRates, 2 * heads, hidden)?,
+            });
+        }
+        Ok(DeltaInputs::Separate {
+            mixed: parts.sized(Role::RecurrentInput, channels, hidden)?,
+            gate: parts.sized(Role::RecurrentGate, values, hidden)?,
+            strength: parts.sized(Role::RecurrentStrength, heads, hidden)?,
+            decay: parts.sized(Role::RecurrentDecay, heads, hidden)?,
+        })
+    }
+}

@@ -1,0 +1,174 @@
+//! The gated delta rule, token by token. Threads share the value heads of all sequences.
+
+use super::Cpu;
+use crate::forward::ops::DeltaRule;
+use crate::forward::recurrent_state::RecurrentState;
+use kvant_numeric::linalg::Precision;
+use kvant_numeric::simd::{Loop, dispatch};
+use rayon::prelude::*;
+
+/// What is added to the squared length of queries and keys.
+const EPS: f32 = 1e-6;
+
+/// One value head of a sequence: the index of the sequence's first row, the head, its state and its rows of output.
+struct HeadTask<'s> {
+    first: usize,
+    rows: usize,
+    head: usize,
+    state: &'s mut [f32],
+}
+
+/// See [`crate::forward::ops::Ops::delta_rule`].
+pub(super) fn delta_rule(cpu: Cpu, rule: &DeltaRule<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>) {
+    let (values, key_dim) = (rule.values.layout, rule.keys.layout.width);
+    let row_width = values.count * values.width;
+    out.resize(rule.values.data.len() / rule.values.row_width.max(1) * row_width, 0.0);
+    let each = key_dim * values.width;
+    let mut first = 0;
+    let mut tasks = Vec::new();
+    for (rows, state) in rule.lengths.iter().zip(states) {
+        state.memory.resize(values.count * each, 0.0);
+        let heads = state.memory.chunks_mut(each).enumerate();
+        tasks.extend(heads.map(|(head, state)| HeadTask { first, rows: *rows, head, state }));
+        first += rows;
+    }
+    let run = |HeadTask { first, rows, head, state }: HeadTask<'_>| {
+        let mut out = vec![0.0; rows * values.width];
+        dispatch(cpu.isa, DeltaHead { precision: cpu.precision, rule, first, head, state, out: &mut out });
+        (first, head, out)
+    };
+    let parts: Vec<(usize, usize, Vec<f32>)> = tasks.into_par_iter().map(run).collect();
+    for (first, head, part) in parts {
+        for (row, values) in part.chunks_exact(values.width).enumerate() {
+            let start = (first + row) * row_width + head * values.len();
+            out[start..start + values.len()].copy_from_slice(values);
+        }
+    }
+}
+
+struct DeltaHead<'a> {
+    precision: Precision,
+    rule: &'a DeltaRule<'a>,
+    first: usize,
+    head: usize,
+    state: &'a mut [f32],
+    out: &'a mut [f32],
+}
+
+impl Loop for DeltaHead<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let DeltaHead { precision, rule, first, head, state, out } = self;
+        let (wide, heads) = (rule.values.layout.width, rule.values.layout.count);
+        let (key_dim, key_head) = (rule.keys.layout.width, head / (heads / rule.keys.layout.count));
+        let scale = 1.0 / (key_dim as f32).sqrt();
+        let (mut query, mut key, mut delta) = (vec![0.0; key_dim], vec![0.0; key_dim], vec![0.0; wide]);
+        for (row, out) in (first..).zip(out.chunks_exact_mut(wide)) {
+            unit(precision, &rule.queries.from(row, key_head)[..key_dim], &mut query);
+            unit(precision, &rule.keys.from(row, key_head)[..key_dim], &mut key);
+            query.iter_mut().for_each(|q| *q *= scale);
+            let (decay, strength) = (rule.decays[row * heads + head], rule.strengths[row * heads + head]);
+            // What the state has stored for this key.
+            delta.fill(0.0);
+            for (line, k) in state.chunks_exact(wide).zip(&key) {
+                delta.iter_mut().zip(line).for_each(|(d, s)| *d += s * k);
+            }
+            let value = &rule.values.from(row, head)[..wide];
+            delta.iter_mut().zip(value).for_each(|(d, v)| *d = (v - decay * *d) * strength);
+            out.fill(0.0);
+            for ((line, k), q) in state.chunks_exact_mut(wide).zip(&key).zip(&query) {
+                for ((s, d), out) in line.iter_mut().zip(&delta).zip(out.iter_mut()) {
+                    *s = decay * *s + k * d;
+                    *out += q * *s;
+                }
+            }
+            out.iter_mut().for_each(|out| *out = precision.round(*out));
+        }
+    }
+}
+
+/// `x / sqrt(|x|^2 + eps)`. In bfloat16 every step is rounded.
+#[inline(always)]
+fn unit(precision: Precision, x: &[f32], out: &mut [f32]) {
+    let round = |x| precision.round(x);
+    let squares: f32 = x.iter().map(|x| round(x * x)).sum();
+    let factor = round(1.0 / round(round(squares) + EPS).sqrt());
+    out.iter_mut().zip(x).for_each(|(out, x)| *out = round(x * factor));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::ops::Ops;
+    use crate::forward::{HeadLayout, Heads};
+    use kvant_numeric::simd::Isa;
+
+    const ROWS: usize = 7;
+
+    fn numbers(count: usize, seed: usize) -> Vec<f32> {
+        (0..count).map(|i| ((i * 37 + seed * 11) % 23) as f32 * 0.1 - 1.1).collect()
+    }
+
+    /// Two key heads of 3, four value heads of 2.
+    fn run(cpu: Cpu, rows: std::ops::Range<usize>, lengths: &[usize], states: &mut [RecurrentState]) -> Vec<f32> {
+        let (keys, values) = (numbers(ROWS * 12, 1), numbers(ROWS * 8, 2));
+        let rates: Vec<f32> = numbers(ROWS * 4, 3).iter().map(|x| 0.5 + x / 4.0).collect();
+        let view = |data: &'static [f32], row_width: usize, layout| Heads {
+            data: &data[rows.start * row_width..rows.end * row_width],
+            row_width,
+            layout,
+        };
+        let (keys, values): (&'static [f32], &'static [f32]) = (keys.leak(), values.leak());
+        let part = HeadLayout::packed(2, 3);
+        let rates = &rates[rows.start * 4..rows.end * 4];
+        let rule = DeltaRule {
+            queries: view(keys, 12, part),
+            keys: view(keys, 12, HeadLayout { start: 6, ..part }),
+            values: view(values, 8, HeadLayout::packed(4, 2)),
+            decays: rates,
+            strengths: &rates.iter().map(|x| 1.0 - x).collect::<Vec<f32>>(),
+            lengths,
+        };
+        let mut out = Vec::new();
+        cpu.delta_rule(&rule, states, &mut out);
+        out
+    }
+
+    #[test]
+    fn continued_sequences_have_the_bits_of_whole_ones_on_every_instruction_set() {
+        let mut expected: Option<(Vec<f32>, Vec<RecurrentState>)> = None;
+        for isa in Isa::available() {
+            let mut whole = vec![RecurrentState::default(); 2];
+            let out = run(Cpu::new(isa), 0..ROWS, &[4, 3], &mut whole);
+            let mut parts = vec![RecurrentState::default(); 2];
+            let mut first = run(Cpu::new(isa), 0..2, &[2], &mut parts[..1]);
+            first.extend(run(Cpu::new(isa), 2..4, &[2], &mut parts[..1]));
+            first.extend(run(Cpu::new(isa), 4..7, &[3], &mut parts[1..]));
+            assert!(first == out && parts == whole);
+            let (expected, states) = expected.get_or_insert_with(|| (out.clone(), whole.clone()));
+            assert!(*expected == out && *states == whole);
+        }
+    }
+
+    #[test]
+    fn state_returns_what_was_written_under_a_key() {
+        // With full strength and no decay, a query equal to the key reads its value, whatever was there before.
+        let (key, value) = ([3.0, 0.0, 4.0], [2.0, -1.0]);
+        let heads = |data, width| Heads { data, row_width: width, layout: HeadLayout::row(width) };
+        let rule = DeltaRule {
+            queries: heads(&key, 3),
+            keys: heads(&key, 3),
+            values: heads(&value, 2),
+            decays: &[1.0],
+            strengths: &[1.0],
+            lengths: &[1],
+        };
+        let mut states = [RecurrentState { tail: Vec::new(), memory: vec![5.0, 1.0, 2.0, 2.0, 7.0, 3.0] }];
+        let mut out = Vec::new();
+        Cpu::default().delta_rule(&rule, &mut states, &mut out);
+        let expected = value.map(|v: f32| v / 3f32.sqrt());
+        assert!(out.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{out:?} {expected:?}");
+    }
+}

@@ -1,0 +1,128 @@
+//! The gated delta net of one block: project, convolve, update the state token by token, normalise, gate, project back.
+
+use super::blueprint::{DeltaInputs, GatedDeltaLayer};
+use super::heads::{HeadLayout, Heads};
+use super::ops::{Convolution, DeltaRule, Gate, Hidden};
+use super::options::{Flow, StopAt};
+use super::recurrent_state::RecurrentState;
+use super::run::Run;
+use kvant_model::model_config::DeltaConfig;
+use kvant_numeric::linalg::{exp, sigmoid};
+use std::ops::ControlFlow;
+
+/// What the first layers give, a row per token.
+struct DeltaRows {
+    /// Queries, keys and values.
+    mixed: Vec<f32>,
+    /// Gates on the output.
+    gates: Vec<f32>,
+    /// Strengths before the sigmoid, one for each value head.
+    strengths: Vec<f32>,
+    /// Steps of the decay.
+    steps: Vec<f32>,
+}
+
+impl Run<'_, '_> {
+    /// The branch of a gated delta net on normed rows `x`, up to its output projection.
+    pub(super) fn gated_delta_heads(&self, block: usize, layer: &GatedDeltaLayer, x: &[f32]) -> Flow<Vec<f32>> {
+        let layers = layer.inputs.layers();
+        self.enter(StopAt::AttentionInput, &layers, x, self.spans())?;
+        let rows = self.delta_rows(layer, x);
+        let lengths: Vec<usize> = self.spans().of(x.len() / layers[0].columns).collect();
+        ControlFlow::Continue(match self.step {
+            None => self.delta(layer, rows, &lengths, &mut vec![RecurrentState::default(); lengths.len()]),
+            Some(step) => step.recur(block, |states| self.delta(layer, rows, &lengths, states)),
+        })
+    }
+
+    fn delta_rows(&self, layer: &GatedDeltaLayer, x: &[f32]) -> DeltaRows {
+        match &layer.inputs {
+            DeltaInputs::Separate { mixed, gate, strength, decay } => DeltaRows {
+                mixed: self.linear(mixed, x),
+                gates: self.linear(gate, x),
+                strengths: self.linear(strength, x),
+                steps: self.linear(decay, x),
+            },
+            DeltaInputs::ByKeyHead { mixed_and_gate, rates } => {
+                let (both, all) = (self.linear(mixed_and_gate, x), self.linear(rates, x));
+                let rows = by_kind(&layer.sizes, &both, &all);
+                [both, all].into_iter().for_each(|buffer| self.buffers.give(buffer));
+                rows
+            }
+        }
+    }
+
+    /// The gated outputs of all value heads, side by side.
+    fn delta(
+        &self,
+        layer: &GatedDeltaLayer,
+        rows: DeltaRows,
+        lengths: &[usize],
+        states: &mut [RecurrentState],
+    ) -> Vec<f32> {
+        let DeltaConfig { key_heads, value_heads, key_dim, value_dim, kernel } = layer.sizes;
+        let DeltaRows { mixed, gates, strengths, steps } = rows;
+        let (keys, values) = (key_heads * key_dim, value_heads * value_dim);
+        let weight = self.vector(Some(&layer.convolution));
+        let mut convolved = self.buffers.take(mixed.len());
+        self.ops.convolve(&Convolution { data: &mixed, weight: &weight, kernel, lengths }, states, &mut convolved);
+        let mut activated = mixed;
+        self.ops.activate(layer.activation, Hidden::Plain(&convolved), &mut activated);
+        let view = |start: usize, count: usize, width: usize| Heads {
+            data: &activated,
+            row_width: 2 * keys + values,
+            layout: HeadLayout { start, ..HeadLayout::packed(count, width) },
+        };
+        let rule = DeltaRule {
+            queries: view(0, key_heads, key_dim),
+            keys: view(keys, key_heads, key_dim),
+            values: view(2 * keys, value_heads, value_dim),
+            decays: &self.decays(layer, &steps),
+            strengths: &strengths.iter().map(|b| self.ops.precision().round(sigmoid(*b))).collect::<Vec<f32>>(),
+            lengths,
+        };
+        let mut heads = self.buffers.take(gates.len());
+        self.ops.delta_rule(&rule, states, &mut heads);
+        let packed = HeadLayout::packed(value_heads, value_dim);
+        self.ops.normalise(&self.norm_weights(&layer.norm), &mut heads, values, packed);
+        self.ops.gate(Gate::Silu, &Heads { data: &gates, row_width: values, layout: packed }, &mut heads);
+        [convolved, activated, gates, strengths, steps].into_iter().for_each(|buffer| self.buffers.give(buffer));
+        heads
+    }
+
+    /// The factor `exp(g)` on the state of each value head, a row per token.
+    fn decays(&self, layer: &GatedDeltaLayer, steps: &[f32]) -> Vec<f32> {
+        let precision = self.ops.precision();
+        let rounded = |values: Vec<f32>| values.into_iter().map(|value| precision.round(value)).collect::<Vec<f32>>();
+        let rates: Vec<f32> = rounded(self.vector(Some(&layer.decay_log))).into_iter().map(exp).collect();
+        let biases = rounded(self.vector(Some(&layer.step_bias)));
+        let heads = rates.iter().zip(&biases).cycle();
+        steps.iter().zip(heads).map(|(step, (rate, bias))| exp(-rate * softplus(step + bias))).collect()
+    }
+}
+
+/// `ln(1 + exp(x))`.
+fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { x.exp().ln_1p() }
+}
+
+/// Rows laid out by key heads, as queries, keys and values, gates and rates of all heads.
+fn by_kind(sizes: &DeltaConfig, both: &[f32], rates: &[f32]) -> DeltaRows {
+    let DeltaConfig { key_heads, value_heads, key_dim, value_dim, .. } = *sizes;
+    let shared = value_heads / key_heads;
+    let values = shared * value_dim;
+    let width = 2 * key_dim + 2 * values;
+    let gather = |data: &[f32], step: usize, parts: &[(usize, usize)]| -> Vec<f32> {
+        let part = |row: &'_ [f32], (start, width): (usize, usize)| -> Vec<f32> {
+            row.chunks_exact(step).flat_map(|head| &head[start..start + width]).copied().collect()
+        };
+        let rows = data.chunks_exact(key_heads * step);
+        rows.flat_map(|row| parts.iter().flat_map(|which| part(row, *which)).collect::<Vec<f32>>()).collect()
+    };
+    DeltaRows {
+        mixed: gather(both, width, &[(0, key_dim), (key_dim, key_dim), (2 * key_dim, values)]),
+        gates: gather(both, width, &[(2 * key_dim + values, values)]),
+        strengths: gather(rates, 2 * shared, &[(0, shared)]),
+        steps: gather(rates, 2 * shared, &[(shared, shared)]),
+    }
+}
