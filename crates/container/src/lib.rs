@@ -69,7 +69,7 @@ mod writer;
 mod zip;
 
 pub use self::safetensors::{
-    Header, HeaderError, Layout, LayoutError, MAX_HEADER_LEN, Shard, TensorDeclaration, TensorEntry,
+    Header, HeaderError, Layout, LayoutError, MAX_HEADER_LEN, Shard, TensorDeclaration, TensorEntry, TensorPart,
 };
 pub use checkpoint::{
     AdapterSource, Checkpoint, CheckpointError, CustomCode, LeftOutFile, LeftOutReason, MANIFEST_FILE, MissingCode,

@@ -1,6 +1,6 @@
 //! One file of tensors, mapped and checked, and views of them: safetensors, or what `torch.save` wrote. No shards, no writing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::mmap::MappedFile;
 use crate::pytorch;
-use crate::safetensors::{Header, Layout, TensorEntry};
+use crate::safetensors::{Header, Layout, TensorEntry, TensorPart};
 
 /// A mapped file whose tensors are known to be inside it: see [`Header::parse`].
 #[derive(Debug)]
@@ -63,6 +63,19 @@ impl TensorFile {
         let header = header.map_err(|problem| Error::Header { file: map.path().to_path_buf(), problem })?;
         let (entries, metadata) = header.into_parts();
         Ok(Self { map, entries, metadata })
+    }
+
+    /// The same file with tensors seen as their parts, which follow each other. Tensors that `parts_of` has none for stay whole, as do
+    /// those whose parts are not exactly their bytes, or have the name of another tensor.
+    #[must_use]
+    pub fn divided(self, parts_of: impl Fn(&TensorEntry) -> Option<Vec<TensorPart>>) -> Self {
+        let names: HashSet<String> = self.entries.iter().map(|entry| entry.name().to_owned()).collect();
+        let is_new = |part: &TensorEntry| !names.contains(part.name());
+        let divide = |entry: TensorEntry| {
+            let parts = parts_of(&entry).and_then(|parts| entry.cut(parts));
+            parts.filter(|parts| parts.iter().all(is_new)).unwrap_or_else(|| vec![entry])
+        };
+        Self { entries: self.entries.into_iter().flat_map(divide).collect(), ..self }
     }
 
     /// The path it was opened with.

@@ -2,12 +2,14 @@
 //!
 //! * [`format`](mod@format): one file or folder for each checkpoint format, written and read, [`algorithm`]: what their configurations say of
 //!   algorithms,
-//! * [`import`]: checkpoints that are quantized already, seen as if their weights were floats; with LoRA adapters ([`adapter`]),
+//! * [`import`]: checkpoints that are quantized already, seen as if their weights were floats; with LoRA adapters ([`adapter`]);
+//!   [`experts`]: all experts of a block in one tensor, seen one by one,
 //! * [`transcode`]: codes from one format to another,
 //! * [`loader_rules`], [`loader_names`]: what loaders accept; [`verify`]: whether a finished checkpoint loads, and is sane.
 
 pub mod adapter;
 pub mod algorithm;
+pub mod experts;
 pub mod format;
 pub mod import;
 pub mod loader_names;

@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::gguf::GgufFile;
 use crate::json::read_python_json;
 use crate::mmap::{FileState, MappedFile};
+use crate::safetensors::{TensorEntry, TensorPart};
 use crate::tensor_file::{TensorFile, TensorView};
 use sources::Sources;
 
@@ -86,6 +87,17 @@ impl Checkpoint {
             adapters: Vec::new(),
             replaced: None,
         })
+    }
+
+    /// The same checkpoint with tensors seen as their parts, see [`TensorFile::divided`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Checkpoint`] for a part with the name of a tensor in another shard.
+    pub fn divided(self, parts_of: impl Fn(&TensorEntry) -> Option<Vec<TensorPart>>) -> Result<Checkpoint, Error> {
+        let shards: Vec<_> = self.shards.into_iter().map(|shard| shard.divided(&parts_of)).collect();
+        let positions = unique_positions(&self.path, &shards)?;
+        Ok(Checkpoint { shards, positions, ..self })
     }
 
     /// A GGUF file seen as a checkpoint. What its tensors and metadata mean is not known here: `small` holds tensors that are

@@ -353,3 +353,24 @@ fn rewritten_or_replaced_description_is_a_changed_file() {
     fs::rename(dir.path().join("new"), dir.path().join("tokenizer.json")).unwrap();
     assert_eq!(changed(&checkpoint), Some(dir.path().join("tokenizer.json")));
 }
+
+#[test]
+fn parts_of_a_tensor_are_seen_in_its_place() {
+    let dir = dir_with(&[]);
+    let layout =
+        Layout::new(vec![TensorDeclaration::new("all", Dtype::U8, [2, 3])], u64::MAX, BTreeMap::new()).unwrap();
+    let writer = Writer::create(dir.path(), layout).unwrap();
+    writer.write_at(0, 0, &[0, 1, 2, 3, 4, 5]).unwrap();
+    writer.finish(Durability::Process).unwrap();
+    let part = |name: &str, shape: &[usize]| TensorPart { name: name.to_owned(), shape: shape.to_vec() };
+    let divided =
+        |parts: &[TensorPart]| Checkpoint::open(dir.path()).unwrap().divided(|_| Some(parts.to_vec())).unwrap();
+    let checkpoint = divided(&[part("a", &[1, 3]), part("b", &[3])]);
+    assert_eq!(names(&checkpoint), ["a", "b"]);
+    let bytes = |name: &str| checkpoint.tensor(name).map(|tensor| tensor.bytes().to_vec());
+    assert_eq!([bytes("a"), bytes("b"), bytes("all")], [Some(vec![0, 1, 2]), Some(vec![3, 4, 5]), None]);
+    // Too few bytes, too many, and a name that is taken.
+    for parts in [vec![part("a", &[3])], vec![part("a", &[7])], vec![part("a", &[3]), part("all", &[3])]] {
+        assert_eq!(names(&divided(&parts)), ["all"]);
+    }
+}

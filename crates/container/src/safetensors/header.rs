@@ -60,6 +60,27 @@ impl TensorEntry {
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
     }
+
+    /// Its parts; `None` where they are not exactly its bytes.
+    pub(crate) fn cut(&self, parts: Vec<TensorPart>) -> Option<Vec<TensorEntry>> {
+        let mut start = self.range.start;
+        let mut entries = Vec::with_capacity(parts.len());
+        for TensorPart { name, shape } in parts {
+            let end = start.checked_add(byte_len(self.dtype, &shape).ok()?)?;
+            entries.push(TensorEntry { name, dtype: self.dtype, shape, range: start..end });
+            start = end;
+        }
+        (start == self.range.end).then_some(entries)
+    }
+}
+
+/// Some of a tensor's outermost rows, seen as a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorPart {
+    /// Its name.
+    pub name: String,
+    /// Its dimensions.
+    pub shape: Vec<usize>,
 }
 
 impl Header {

@@ -7,7 +7,7 @@ mod layout;
 
 pub use crate::error::{HeaderError, LayoutError};
 pub use crate::limits::MAX_HEADER_LEN;
-pub use header::{Header, TensorEntry};
+pub use header::{Header, TensorEntry, TensorPart};
 pub use layout::{Layout, Shard, TensorDeclaration};
 
 /// The member of the header that holds free-form strings; no tensor can have this name.

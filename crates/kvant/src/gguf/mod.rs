@@ -96,7 +96,7 @@ fn ignored(job: &Job) -> Option<&'static str> {
 fn open(path: &Path) -> Result<Checkpoint, Error> {
     match SourceKind::of(path) {
         SourceKind::Gguf => Ok(restore::open_any(path)?),
-        _ => job::open(path),
+        _ => job::open_whole(path),
     }
 }
 

@@ -37,7 +37,7 @@ pub struct TypeShare {
 
 impl CheckpointInspection {
     pub(crate) fn read(model: &Path) -> Result<CheckpointInspection, Error> {
-        let checkpoint = job::open(model)?;
+        let checkpoint = job::open_whole(model)?;
         let json = checkpoint.config()?;
         let config = json.as_ref().map(ModelConfig::from_json).transpose();
         let config = config.map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;

@@ -17,8 +17,8 @@ pub use limits::{GraphEngine, Limits, QualityLimits};
 pub use recipe::{GraphRecipe, Recipe};
 pub use sensitivity::Sensitivity;
 pub use sinks::{Commit, Sinks};
-pub(crate) use source::open;
 pub use source::{Source, SourceKind};
+pub(crate) use source::{open, open_whole};
 pub use verification::Verification;
 
 /// A model to quantize.

@@ -38,7 +38,11 @@ impl Source {
     /// Opens the model as a checkpoint, with its adapters.
     pub(crate) fn open(&self) -> Result<Checkpoint, Error> {
         self.refuse_adapters_of_gguf()?;
-        Ok(kvant_formats::adapter::open(open(&self.model)?, &self.adapters)?)
+        match self.adapters.is_empty() {
+            true => open(&self.model),
+            // Adapters name the modules of the checkpoint.
+            false => Ok(kvant_formats::adapter::open(open_whole(&self.model)?, &self.adapters)?),
+        }
     }
 }
 
@@ -76,8 +80,13 @@ impl SourceKind {
     }
 }
 
-/// Opens a checkpoint of safetensors, or a GGUF file as one.
+/// Opens a checkpoint of safetensors, or a GGUF file as one. Experts have a matrix each where their family has that layout.
 pub(crate) fn open(model: &Path) -> Result<Checkpoint, Error> {
+    Ok(kvant_formats::experts::divided(open_whole(model)?)?)
+}
+
+/// The same with all tensors as they are in the files.
+pub(crate) fn open_whole(model: &Path) -> Result<Checkpoint, Error> {
     match SourceKind::of(model) {
         SourceKind::Gguf => Ok(kvant_gguf::model::restore::open(model)?),
         _ => Ok(Checkpoint::open(model)?),

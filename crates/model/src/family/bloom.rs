@@ -32,6 +32,7 @@ pub const FAMILY: Family = Family {
     orientation: Orientation::OutIn,
     qkv_rows: RowOrder::PerHead,
     parameters: &[],
+    extra: None,
     math: Math {
         activation: ActivationRule::Fixed(Activation::GeluTanh),
         positions: Positions::Alibi(Alibi { rounded: false, scaled: false }),

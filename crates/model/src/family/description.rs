@@ -45,6 +45,8 @@ pub struct Family {
     pub qkv_rows: RowOrder,
     /// Small tensors of a block that belong to no linear layer and no norm, like attention sinks.
     pub parameters: &'static [&'static str],
+    /// Layers that predict further tokens, which are kept unless a recipe says otherwise.
+    pub extra: Option<Extra>,
     /// The rules of the forward pass.
     pub math: Math,
     /// Modules that stay in the source's precision by default: globs on full module names. Heads and routers are kept
@@ -72,6 +74,17 @@ pub struct Trunk {
     pub linears: Linears,
     /// Names of the output head, the usual one first.
     pub heads: &'static [&'static str],
+}
+
+/// Layers outside the decoder that predict further tokens (multi-token prediction). They are not run.
+#[derive(Clone, Copy, Debug)]
+pub struct Extra {
+    /// The module that holds them, beside the trunk.
+    pub path: &'static str,
+    /// The list of blocks in it, whose layers are named like those of the decoder.
+    pub blocks: &'static str,
+    /// Linear layers outside these blocks.
+    pub linears: Linears,
 }
 
 /// A mixture of experts.

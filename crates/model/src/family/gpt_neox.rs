@@ -32,6 +32,7 @@ pub const FAMILY: Family = Family {
     orientation: Orientation::OutIn,
     qkv_rows: RowOrder::PerHead,
     parameters: &[],
+    extra: None,
     math: Math {
         activation: ActivationRule::Config(Activation::Gelu),
         residual: Residual::ParallelIf("use_parallel_residual", true),

@@ -32,6 +32,7 @@ pub const FAMILY: Family = Family {
     orientation: Orientation::OutIn,
     qkv_rows: RowOrder::Stacked,
     parameters: &[],
+    extra: None,
     math: Math {
         activation: ActivationRule::Config(Activation::GeluTanh),
         residual: Residual::Parallel,

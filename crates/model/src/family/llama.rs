@@ -23,6 +23,7 @@ pub const FAMILY: Family = Family {
     orientation: Orientation::OutIn,
     qkv_rows: RowOrder::Stacked,
     parameters: &[],
+    extra: None,
     math: Math::LLAMA,
     keep: &["lm_head"],
     in_memory: &[],

@@ -79,7 +79,7 @@ mod starcoder2;
 
 mod undescribed;
 
-pub use description::{ExpertLayout, ExpertStorage, Family, Linears, Moe, Norms, Trunk};
+pub use description::{ExpertLayout, ExpertStorage, Extra, Family, Linears, Moe, Norms, Trunk};
 pub use math::{
     Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, HeadGate, LogitScale, Math, Pairing, Positions,
     QueryKeyNorm, QueryScale, Residual, RotaryLayers, Routing, Window,

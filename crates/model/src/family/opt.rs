@@ -37,6 +37,7 @@ pub const FAMILY: Family = Family {
     orientation: Orientation::OutIn,
     qkv_rows: RowOrder::Stacked,
     parameters: &[],
+    extra: None,
     math: Math {
         activation: ActivationRule::Config(Activation::Relu),
         // The 350M checkpoint is post-norm.

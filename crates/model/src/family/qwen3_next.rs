@@ -2,12 +2,12 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
-use super::description::{Family, Norms};
+use super::description::{Extra, Family, Norms};
 use super::math::{HeadGate, Math, Pairing, Positions};
 use super::recurrent::{Recurrent, RecurrentMixer, RecurrentParameter};
 use super::role::NormSite::{self, AttentionInput, FeedForwardInput, RecurrentOutput};
 use super::role::Role::{Output, RecurrentInputGate, RecurrentRates};
-use super::role::{NormKind, RowOrder};
+use super::role::{NormKind, Role, RowOrder};
 use super::{llama, qwen2_moe};
 
 /// The norms of a block of either kind.
@@ -47,10 +47,11 @@ pub const FAMILY: Family = Family {
     moe: qwen2_moe::FAMILY.moe,
     norms: NORMS,
     norm_kind: NormKind::RmsUnitOffset,
+    extra: Some(Extra { path: "mtp", blocks: "layers", linears: &[(Role::Unknown, "fc")] }),
     math: Math { positions: Positions::rotary(Pairing::Halves, 0.25), head_gate: HeadGate::WithQueries, ..Math::LLAMA },
     keep: &[
         "lm_head",
-        "mtp.fc",
+        "mtp.*",
         "*linear_attn.in_proj_ba",
         "*linear_attn.in_proj_qkvz",
         "*mlp.gate",

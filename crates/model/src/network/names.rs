@@ -83,11 +83,13 @@ pub(super) struct Names {
     block: HashMap<Cow<'static, str>, Entry>,
     /// By path inside the trunk.
     trunk: HashMap<Cow<'static, str>, Entry>,
+    /// By path inside the module of layers that predict further tokens, outside of their blocks.
+    extra: HashMap<Cow<'static, str>, Entry>,
 }
 
 impl Names {
     pub(super) fn new(family: &'static Family) -> Names {
-        Names { family, block: block_entries(family), trunk: trunk_entries(family) }
+        Names { family, block: block_entries(family), trunk: trunk_entries(family), extra: extra_entries(family) }
     }
 
     /// The path of the trunk in this checkpoint: that under which most tensors of blocks are found.
@@ -101,7 +103,8 @@ impl Names {
 
     /// The kind of the tensor `name`, given the trunk's path.
     pub(super) fn understand(&self, trunk: &str, name: &str) -> Option<Named> {
-        self.block_tensor(trunk, name).or_else(|| self.trunk_tensor(trunk, name)).or_else(|| self.head_tensor(name))
+        let of_decoder = self.block_tensor(trunk, name).or_else(|| self.trunk_tensor(trunk, name));
+        of_decoder.or_else(|| self.head_tensor(name)).or_else(|| self.extra_tensor(name))
     }
 
     /// The index of the block that a name speaks of, whether or not the rest of the name is known.
@@ -134,6 +137,19 @@ impl Names {
     fn trunk_tensor(&self, trunk: &str, name: &str) -> Option<Named> {
         let (entry, suffix, cut) = look_up(&self.trunk, strip_path(trunk, name)?)?;
         Some(outside(name, cut, entry, suffix))
+    }
+
+    /// A tensor of a linear layer that predicts further tokens. It belongs to no block of the decoder, and to none of its experts.
+    fn extra_tensor(&self, name: &str) -> Option<Named> {
+        let extra = self.family.extra?;
+        let rest = strip_path(extra.path, name)?;
+        let in_block = || {
+            let (index, rest) = strip_path(extra.blocks, rest)?.split_once('.')?;
+            parse_index(index)?;
+            look_up(&self.block, &generalise(rest).0)
+        };
+        let (entry, suffix, cut) = look_up(&self.extra, rest).or_else(in_block)?;
+        matches!(entry, Entry::Linear { .. }).then(|| outside(name, cut, entry, suffix))
     }
 
     /// Heads are outside the trunk; wrappers may put a path in front.
@@ -241,6 +257,17 @@ fn trunk_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
     entries.extend(trunk.norms.iter().map(|&(site, path)| (path.into(), Entry::Norm(site))));
     entries.extend(trunk.linears.iter().map(|&(role, path)| (path.into(), linear(role))));
     entries
+}
+
+fn extra_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
+    let linear = |role: Role| Entry::Linear {
+        part: Part::Unknown,
+        role,
+        orientation: Orientation::OutIn,
+        rows: RowOrder::Stacked,
+    };
+    let linears = family.extra.iter().flat_map(|extra| extra.linears);
+    linears.map(|&(role, path)| (path.into(), linear(role))).collect()
 }
 
 /// The entry whose module the name continues, the suffix, and how many bytes of the name are suffix.

@@ -533,3 +533,24 @@ fn strange_names_and_shapes_do_not_panic() {
         }
     }
 }
+
+#[test]
+fn layers_that_predict_further_tokens_are_kept_unless_asked_for() {
+    let checkpoint = Checkpoint::read("qwen3_5_moe")
+        .with("mtp.fc.weight", &[64, 128], "BF16")
+        .with("mtp.norm.weight", &[64], "BF16")
+        .with("mtp.layers.0.self_attn.q_proj.weight", &[256, 64], "BF16")
+        .with("mtp.layers.0.self_attn.k_proj.weight", &[64, 64], "BF16")
+        .with("mtp.layers.0.self_attn.v_proj.weight", &[64, 64], "BF16")
+        .with("mtp.layers.0.mlp.experts.3.down_proj.weight", &[64, 32], "BF16");
+    let network = checkpoint.network();
+    let extra: Vec<&Linear> = network.linears().iter().filter(|linear| linear.module.starts_with("mtp.")).collect();
+    assert_eq!(extra.len(), 5);
+    assert!(extra.iter().all(|linear| linear.kept && linear.block.is_none() && linear.expert.is_none()));
+    assert!(network.siblings().iter().any(|siblings| siblings.fused == "mtp.layers.0.self_attn.qkv_proj"));
+    assert_eq!(network.blocks(), [0, 1]);
+    // The norm.
+    assert_eq!(network.notices(), [Notice::ExtraLayers { tensors: 1 }]);
+    let next = Checkpoint::read("qwen3_next").with("mtp.layers.0.linear_attn.out_proj.weight", &[64, 48], "BF16");
+    assert!(linear(&next.network(), "mtp.layers.0.linear_attn.out_proj").kept);
+}

@@ -28,7 +28,11 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
         .filter(|(name, _)| is_of_cache(name))
         .filter_map(|(name, _)| block(name))
         .collect();
-    let without: Vec<usize> = subject.network.blocks().iter().copied().filter(|block| !with.contains(block)).collect();
+    // Recurrent mixers keep no keys and values.
+    let recurrent = subject.network.family().and_then(|family| family.recurrent);
+    let attends = |block: usize| !recurrent.is_some_and(|recurrent| recurrent.is_in_block(&subject.config, block));
+    let blocks = subject.network.blocks().iter().copied().filter(|block| attends(*block));
+    let without: Vec<usize> = blocks.filter(|block| !with.contains(block)).collect();
     let Some(first) = without.first() else { return };
     // Engines take 1 where there is none at all; where some are missing, the file is not whole.
     let severity = if with.is_empty() { Severity::Warning } else { Severity::Error };

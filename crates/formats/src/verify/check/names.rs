@@ -69,18 +69,30 @@ fn missing(there: &BTreeSet<usize>, count: usize) -> Option<(usize, usize)> {
 /// The paths of a block's tensors inside it, indices of experts aside.
 type Parts = BTreeSet<String>;
 
+/// What blocks may differ in: those of one kind have the same parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct BlockKind {
+    sparse: bool,
+    sliding: bool,
+    recurrent: bool,
+}
+
 /// A tensor that some blocks of a kind have must be in all of them, and without a description one that most have; the tensors that are
 /// missing.
 fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) -> HashSet<String> {
     let mut reported = HashSet::new();
-    let mut kinds: BTreeMap<(bool, bool), BTreeMap<usize, Parts>> = BTreeMap::new();
+    let mut kinds: BTreeMap<BlockKind, BTreeMap<usize, Parts>> = BTreeMap::new();
     let family = subject.network.family();
     let by_attention = family.is_some_and(|family| family.math.full_heads || family.math.sliding_has_more);
+    let recurrent = family.and_then(|family| family.recurrent);
     for (block, parts) in parts_of_blocks(subject) {
-        let sparse = parts.iter().any(|part| part.contains("expert"));
-        let kind = subject.config.layer_types.get(block).filter(|_| by_attention);
-        let sliding = kind.is_some_and(|kind| kind == "sliding_attention");
-        kinds.entry((sparse, sliding)).or_default().insert(block, parts);
+        let layer_type = subject.config.layer_types.get(block).filter(|_| by_attention);
+        let kind = BlockKind {
+            sparse: parts.iter().any(|part| part.contains("expert")),
+            sliding: layer_type.is_some_and(|kind| kind == "sliding_attention"),
+            recurrent: recurrent.is_some_and(|recurrent| recurrent.is_in_block(&subject.config, block)),
+        };
+        kinds.entry(kind).or_default().insert(block, parts);
     }
     for blocks in kinds.values() {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();

@@ -1,0 +1,83 @@
+"""Tiny random-weight hybrids of gated delta nets and attention, with the tokenizer of a trained model."""
+
+import pathlib
+import re
+import shutil
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import models
+from forward_models import scaled
+
+TEXT = dict(vocab_size=2048, hidden_size=128, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=32, max_position_embeddings=512, bos_token_id=0, eos_token_id=0, pad_token_id=0, linear_num_key_heads=2,
+            linear_num_value_heads=4, linear_key_head_dim=24, linear_value_head_dim=32, linear_conv_kernel_dim=4,
+            layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"])  # fmt: skip
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=128, shared_expert_intermediate_size=128)
+VISION = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=128)
+
+# name -> (model_type, arguments of its config class)
+MODELS = {
+    "qwen3_next": ("qwen3_next", dict(TEXT, **EXPERTS, norm_topk_prob=True, mlp_only_layers=[1])),
+    "qwen3_5_text": ("qwen3_5_text", TEXT),
+    "qwen3_5_moe_text": ("qwen3_5_moe_text", dict(TEXT, **EXPERTS)),
+    "qwen3_5": ("qwen3_5", dict(text_config=TEXT, vision_config=VISION)),
+    "qwen3_5_moe": ("qwen3_5_moe", dict(text_config=dict(TEXT, **EXPERTS), vision_config=VISION)),
+}  # fmt: skip
+
+
+def auto_class(directory):
+    multimodal = hasattr(transformers.AutoConfig.from_pretrained(directory), "vision_config")
+    return transformers.AutoModelForImageTextToText if multimodal else transformers.AutoModelForCausalLM
+
+
+def with_fused_experts(tensors):
+    """The layout in which Qwen publishes bf16: all experts of a block in two tensors, gate above up, without `.weight`."""
+    fused, experts = {}, {}
+    for name, tensor in tensors.items():
+        found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+)_proj\.weight", name)
+        if not found or name.startswith("mtp."):
+            fused[name] = tensor
+        else:
+            experts.setdefault(found[1], {})[int(found[2]), found[3]] = tensor
+    for module, parts in experts.items():
+        indices = sorted({index for index, _ in parts})
+        fused[f"{module}.gate_up_proj"] = torch.stack([torch.cat([parts[i, "gate"], parts[i, "up"]]) for i in indices])
+        fused[f"{module}.down_proj"] = torch.stack([parts[i, "down"] for i in indices])
+    return fused
+
+
+def with_head_of_further_tokens(tensors):
+    """Layers named as Qwen names those that predict further tokens: a copy of the block with attention, and what leads into it."""
+    block = re.compile(r".*\.layers\.2\.(.*)")
+    copies = {f"mtp.layers.0.{found[1]}": tensor.clone() for name, tensor in tensors.items() if (found := block.fullmatch(name))}
+    fc = torch.randn(128, 256, generator=torch.Generator().manual_seed(5)).to(torch.bfloat16) * 0.05
+    norms = {f"mtp.{name}.weight": torch.zeros(128, dtype=torch.bfloat16) for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")}
+    return {**tensors, **copies, **norms, "mtp.fc.weight": fc}
+
+
+def save(name, out, repo, dtype="bfloat16"):
+    """The directory of a model, made on first use. `-fused` and `-mtp` behind a name change how, and what, it stores."""
+    out = pathlib.Path(out)
+    if (out / "config.json").exists():
+        return out
+    base, *changes = name.split("-")
+    kind, arguments = MODELS[base]
+    config = transformers.AutoConfig.for_model(kind, **arguments)
+    auto = transformers.AutoModelForImageTextToText if hasattr(config, "vision_config") else transformers.AutoModelForCausalLM
+    model = auto.from_config(config, dtype=getattr(torch, dtype))
+    generator = torch.Generator().manual_seed(sum(map(ord, base)))
+    with torch.no_grad():
+        for n, p in model.named_parameters():
+            change = scaled(n, p.shape, generator)
+            p.copy_(p + change if "norm" in n and "bias" not in n else change)
+    model.save_pretrained(out)
+    tensors = load_file(out / "model.safetensors")
+    for change in changes:
+        tensors = {"mtp": with_head_of_further_tokens, "fused": with_fused_experts}[change](tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, out / "model.safetensors", metadata={"format": "pt"})
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(models.find_shared("nano_llama", repo, None) / file, out / file)
+    return out
