@@ -166,6 +166,9 @@ def test_layers_that_predict_further_tokens_are_quantized_on_request(kvant, hybr
     assert not scales(kept) and len(ignored(kept)) == 8
     assert len(scales(asked)) == 7 and ignored(asked) == {"mtp.fc"}
     load(asked)
+    static = "mtp.layers.*=e4m3:tensor+e4m3:tensor!static"
+    done = kvant("plan", hybrid("qwen3_5-mtp"), "-s", "FP8_DYNAMIC", "--override", static)
+    assert done.returncode != 0 and "is not run" in done.stderr, done.stderr
 
 
 def test_greedy_continuation_equals_generate_of_transformers(kvant, hybrid):

@@ -101,6 +101,10 @@ impl Decisions<'_, '_> {
         if linear.out_features == 0 || linear.in_features == 0 {
             return self.source.keep_linear(linear, "empty").map(Drafts::from);
         }
+        let mut activations = [scheme.input, scheme.output].into_iter().flatten();
+        if self.source.network.predicts_further(linear) && activations.any(|scheme| scheme.needs_calibration()) {
+            return Err(PlanError::NotRun { layer: linear.module.clone(), scheme: scheme.to_string() });
+        }
         let layer = self.source.draft(linear, scheme)?;
         let scale = self
             .source

@@ -195,6 +195,16 @@ pub enum PlanError {
         /// The head.
         layer: String,
     },
+    /// Activations of a layer that is never run would have to be observed (*unsupported*).
+    #[error(
+        "layer `{layer}` predicts further tokens and is not run, so no calibration finds the static scales of `{scheme}`"
+    )]
+    NotRun {
+        /// The layer.
+        layer: String,
+        /// Its scheme.
+        scheme: String,
+    },
     /// Nothing is left to quantize (*invalid*).
     #[error("no layer is left to quantize: {reason}")]
     Nothing {
@@ -373,6 +383,7 @@ impl Diagnostic for PlanError {
             PlanError::CannotHold { .. }
             | PlanError::Conversion { .. }
             | PlanError::ExcludedCodes { .. }
+            | PlanError::NotRun { .. }
             | PlanError::Activation { .. }
             | PlanError::Attention { .. }
             | PlanError::AlreadyQuantized { .. }
@@ -483,6 +494,10 @@ impl Diagnostic for PlanError {
                 "keep it with ‹exclude› '{layer}'; or set tie_word_embeddings to false in config.json of the source, whose head is stored \
                  apart, and quantize it"
             )),
+            PlanError::NotRun { layer, .. } => {
+                let module = layer.split('.').next().unwrap_or(layer);
+                Some(format!("keep these layers with ‹exclude› '{module}.*', or give them a scheme without static scales with ‹override›"))
+            }
             PlanError::Nothing { hint, .. } => Some((*hint).to_owned()),
         }
     }

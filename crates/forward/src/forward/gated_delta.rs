@@ -37,14 +37,12 @@ impl Run<'_, '_> {
 
     fn delta_rows(&self, layer: &GatedDeltaLayer, x: &[f32]) -> DeltaRows {
         match &layer.inputs {
-            DeltaInputs::Separate { mixed, gate, strength, decay } => DeltaRows {
-                mixed: self.linear(mixed, x),
-                gates: self.linear(gate, x),
-                strengths: self.linear(strength, x),
-                steps: self.linear(decay, x),
-            },
-            DeltaInputs::ByKeyHead { mixed_and_gate, rates } => {
-                let (both, all) = (self.linear(mixed_and_gate, x), self.linear(rates, x));
+            DeltaInputs::Separate(layers) => {
+                let [mixed, gates, strengths, steps] = layers.each_ref().map(|layer| self.linear(layer, x));
+                DeltaRows { mixed, gates, strengths, steps }
+            }
+            DeltaInputs::ByKeyHead(layers) => {
+                let [both, all] = layers.each_ref().map(|layer| self.linear(layer, x));
                 let rows = by_kind(&layer.sizes, &both, &all);
                 [both, all].into_iter().for_each(|buffer| self.buffers.give(buffer));
                 rows

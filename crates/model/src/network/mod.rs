@@ -304,6 +304,12 @@ impl Network {
         &self.linears[id.0]
     }
 
+    /// Returns whether a linear layer predicts further tokens, so that the decoder does not run it.
+    pub fn predicts_further(&self, linear: &Linear) -> bool {
+        let extra = self.family.and_then(|family| family.extra);
+        extra.is_some_and(|extra| linear.module.split('.').next() == Some(extra.path))
+    }
+
     /// All tensors that hold the experts of a block.
     pub fn experts(&self) -> &[FusedExperts] {
         &self.experts

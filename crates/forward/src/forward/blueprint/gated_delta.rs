@@ -31,32 +31,20 @@ pub struct GatedDeltaLayer {
 /// The layers that read the hidden state.
 #[derive(Clone, Debug)]
 pub enum DeltaInputs {
-    /// Four layers.
-    Separate {
-        /// All queries, then all keys, then all values.
-        mixed: Projection,
-        /// The gates on the output.
-        gate: Projection,
-        /// How strongly each value head writes.
-        strength: Projection,
-        /// The step of each value head's decay.
-        decay: Projection,
-    },
-    /// Two layers, whose rows are those of one key head after the other.
-    ByKeyHead {
-        /// Per key head a query, a key, and the values and then the gates of its value heads.
-        mixed_and_gate: Projection,
-        /// Per key head the strengths, then the steps of its value heads.
-        rates: Projection,
-    },
+    /// Four layers: all queries, then all keys, then all values in one; the gates on the output; how strongly each value head writes; the
+    /// step of each value head's decay.
+    Separate(Box<[Projection; 4]>),
+    /// Two layers, whose rows are those of one key head after the other: a query, a key, and the values and then the gates of its value
+    /// heads; and the strengths, then the steps of these.
+    ByKeyHead(Box<[Projection; 2]>),
 }
 
 impl DeltaInputs {
     /// All of them.
     pub fn layers(&self) -> Vec<&Projection> {
         match self {
-            DeltaInputs::Separate { mixed, gate, strength, decay } => vec![mixed, gate, strength, decay],
-            DeltaInputs::ByKeyHead { mixed_and_gate, rates } => vec![mixed_and_gate, rates],
+            DeltaInputs::Separate(layers) => layers.iter().collect(),
+            DeltaInputs::ByKeyHead(layers) => layers.iter().collect(),
         }
     }
 }
@@ -124,16 +112,16 @@ impl<'a> Sources<'_, 'a> {
     ) -> Result<DeltaInputs, ForwardError> {
         let (hidden, heads) = (self.hidden()?, sizes.value_heads);
         if parts.find(|linear| linear.role == Role::RecurrentInputGate).is_some() {
-            return Ok(DeltaInputs::ByKeyHead {
-                mixed_and_gate: parts.sized(Role::RecurrentInputGate, channels + values, hidden)?,
-                rates: parts.sized(Role::RecurrentRates, 2 * heads, hidden)?,
-            });
+            return Ok(DeltaInputs::ByKeyHead(Box::new([
+                parts.sized(Role::RecurrentInputGate, channels + values, hidden)?,
+                parts.sized(Role::RecurrentRates, 2 * heads, hidden)?,
+            ])));
         }
-        Ok(DeltaInputs::Separate {
-            mixed: parts.sized(Role::RecurrentInput, channels, hidden)?,
-            gate: parts.sized(Role::RecurrentGate, values, hidden)?,
-            strength: parts.sized(Role::RecurrentStrength, heads, hidden)?,
-            decay: parts.sized(Role::RecurrentDecay, heads, hidden)?,
-        })
+        Ok(DeltaInputs::Separate(Box::new([
+            parts.sized(Role::RecurrentInput, channels, hidden)?,
+            parts.sized(Role::RecurrentGate, values, hidden)?,
+            parts.sized(Role::RecurrentStrength, heads, hidden)?,
+            parts.sized(Role::RecurrentDecay, heads, hidden)?,
+        ])))
     }
 }
