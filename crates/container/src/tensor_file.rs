@@ -65,8 +65,8 @@ impl TensorFile {
         Ok(Self { map, entries, metadata })
     }
 
-    /// The same file with tensors seen as their parts, which follow each other. Tensors that `parts_of` has none for stay whole, as do
-    /// those whose parts are not exactly their bytes, or have the name of another tensor.
+    /// The same file with tensors seen as their parts, which follow each other. Tensors without parts stay whole, as do those whose
+    /// parts are not exactly their bytes, or have the name of another tensor.
     #[must_use]
     pub fn divided(self, parts_of: impl Fn(&TensorEntry) -> Option<Vec<TensorPart>>) -> Self {
         let names: HashSet<String> = self.entries.iter().map(|entry| entry.name().to_owned()).collect();
