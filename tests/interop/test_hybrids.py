@@ -34,6 +34,7 @@ DENSE = {
     "FP8_DYNAMIC": ["-s", "FP8_DYNAMIC"],
     "FP8_kv": ["-s", "FP8", "--kv-cache", "fp8"],
     "int8_static": ["-s", "int8:channel+int8:tensor!static", "-f", "compressed-tensors"],
+    "quark_int8": ["-s", "int8"],
     "fp8_blocks": ["-s", "FP8_BLOCK", "-f", "compressed-tensors"],
 }
 # Experts that transformers has decompressed take inputs in floats.
