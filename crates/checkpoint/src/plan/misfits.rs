@@ -173,14 +173,18 @@ impl Recognised<'_> {
             Notice::UnknownExperts { first, .. } => Some(first.clone()),
             _ => None,
         });
+        // Those of a described family are taken apart, but into layers of other names.
+        let is_fused = !self.network.experts().is_empty();
+        let described = self.network.linears().iter().find(|linear| is_fused && linear.expert.is_some());
+        let experts = experts.or_else(|| described.map(|linear| linear.module.clone()));
         let Some(layer) = experts.filter(|_| unfuses && self.format.capabilities().unfuses_experts) else {
             return Ok(());
         };
         let problem = CannotHold {
-            reason: "transformers looks for the experts of this architecture one by one in compressed-tensors' layout, and would start \
-                     them at random: Kvant does not take them apart"
+            reason: "transformers looks for the gate, up and down layers of each expert of this architecture in compressed-tensors' \
+                     layout, which are not written, and would start them at random"
                 .to_owned(),
-            hint: "use ‹format› quark or fake, in which they stay one tensor of floats".to_owned(),
+            hint: "use ‹format› fake, in which they stay one tensor, or quark".to_owned(),
         };
         let scheme = self.recipe.scheme_name();
         Err(PlanError::CannotHold { layer, scheme, problem })

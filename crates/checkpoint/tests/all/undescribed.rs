@@ -237,6 +237,16 @@ fn experts_split_by_the_loader_are_refused() {
     let model = with_tensors(&config, &tensors);
     let error = plan(&model.source, &settings("int4:g32", OutputFormat::COMPRESSED_TENSORS)).unwrap_err();
     assert!(error.to_string().contains("experts") && error.hint().unwrap().contains("quark"), "{error}");
+}
+
+#[test]
+fn weights_left_in_floats_are_reported_first() {
+    let config = json!({"model_type": "strange", "architectures": ["StrangeForCausalLM"], "vocab_size": 32});
+    let tensors = [
+        weight("model.layers.0.self_attn.q_proj.weight", Dtype::BF16, &[64, 64]),
+        weight("model.layers.0.feed_forward.experts.down_proj", Dtype::BF16, &[2, 64, 64]),
+    ];
+    let model = with_tensors(&config, &tensors);
     let plan = model.plan(&settings("int4:g32", OutputFormat::QUARK));
     let share = plan.float_share().unwrap();
     assert!(share.starts_with("67 % of the weights") && share.contains("feed_forward.experts.down_proj"), "{share}");

@@ -74,7 +74,7 @@ fn hints_name_options_of_the_command() {
         (
             1,
             ["convert", "notes.txt", "--to", "gguf", "-o", "out"].to_vec(),
-            ".safetensors, .gguf or .onnx file",
+            ".bin, .gguf or .onnx file",
             "damaged",
         ),
         (1, ["convert", "graph.onnx", "--to", "float", "-o", "out"].to_vec(), "is an ONNX graph", "damaged"),
