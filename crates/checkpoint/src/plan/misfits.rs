@@ -174,9 +174,7 @@ impl Recognised<'_> {
             _ => None,
         });
         // Those of a described family are taken apart, but into layers of other names.
-        let is_fused = !self.network.experts().is_empty();
-        let described = self.network.linears().iter().find(|linear| is_fused && linear.expert.is_some());
-        let experts = experts.or_else(|| described.map(|linear| linear.module.clone()));
+        let experts = experts.or_else(|| self.network.experts().first().map(|experts| experts.module.clone()));
         let Some(layer) = experts.filter(|_| unfuses && self.format.capabilities().unfuses_experts) else {
             return Ok(());
         };
@@ -184,7 +182,7 @@ impl Recognised<'_> {
             reason: "transformers looks for the gate, up and down layers of each expert of this architecture in compressed-tensors' \
                      layout, which are not written, and would start them at random"
                 .to_owned(),
-            hint: "use ‹format› fake, in which they stay one tensor, or quark".to_owned(),
+            hint: "use ‹format› fake, in which they stay one tensor".to_owned(),
         };
         let scheme = self.recipe.scheme_name();
         Err(PlanError::CannotHold { layer, scheme, problem })

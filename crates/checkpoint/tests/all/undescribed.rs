@@ -236,7 +236,7 @@ fn experts_split_by_the_loader_are_refused() {
     ];
     let model = with_tensors(&config, &tensors);
     let error = plan(&model.source, &settings("int4:g32", OutputFormat::COMPRESSED_TENSORS)).unwrap_err();
-    assert!(error.to_string().contains("experts") && error.hint().unwrap().contains("quark"), "{error}");
+    assert!(error.to_string().contains("experts") && error.hint().unwrap().contains("fake"), "{error}");
 }
 
 #[test]

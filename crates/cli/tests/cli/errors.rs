@@ -71,12 +71,7 @@ fn hints_name_options_of_the_command() {
         [&["quantize", "nano_llama", "-o", "out"], more].concat()
     }
     for (code, args, told, untold) in [
-        (
-            1,
-            ["convert", "notes.txt", "--to", "gguf", "-o", "out"].to_vec(),
-            ".bin, .gguf or .onnx file",
-            "damaged",
-        ),
+        (1, ["convert", "notes.txt", "--to", "gguf", "-o", "out"].to_vec(), ".bin, .gguf or .onnx file", "damaged"),
         (1, ["convert", "graph.onnx", "--to", "float", "-o", "out"].to_vec(), "is an ONNX graph", "damaged"),
         (2, quantize(&["--scheme", "Q4_K_M", "--format", "awq"]), "scheme for GGUF files only", "unknown"),
         (2, quantize(&["--scheme", "int4:g3x", "--format", "gguf"]), "g3x", "not a GGUF type"),
