@@ -22,7 +22,7 @@ pub struct RopeParameters {
     pub theta: Option<f64>,
     /// The part of each head that turns.
     pub partial: Option<f64>,
-    /// The number of components that turn, in the families that state it so ([`STATE_COMPONENTS`]).
+    /// The number of components that turn, in the families that state it so.
     pub dim: Option<usize>,
     /// The ratio of the context length to the one the model was trained on.
     pub factor: Option<f64>,
