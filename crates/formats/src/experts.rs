@@ -6,7 +6,8 @@ use kvant_model::family::{self, ExpertLayout, ExpertStorage, Family, Orientation
 use kvant_model::model_config::ModelConfig;
 
 /// The checkpoint with the tensors of all experts of a block seen as one matrix for each projection of each expert, where its family
-/// has a layout with these. Others stay as they are: families without such a layout, tensors that are not floats.
+/// has a layout with these. Others stay as they are: families without such a layout or whose first layout is one tensor, which is
+/// what transformers looks for, and tensors that are not floats.
 ///
 /// # Errors
 ///
@@ -28,8 +29,12 @@ struct Layouts {
 
 impl Layouts {
     fn of(family: &Family) -> Option<Layouts> {
+        let layouts = family.moe?.experts;
+        if layouts.first()?.storage == ExpertStorage::Fused {
+            return None;
+        }
         let find = |storage: ExpertStorage| {
-            let mut layouts = family.moe?.experts.iter();
+            let mut layouts = layouts.iter();
             layouts.find(|layout| layout.storage == storage && layout.orientation == Orientation::OutIn).copied()
         };
         let fused = find(ExpertStorage::Fused).filter(|layout| layout.gate_up_rows == RowOrder::Stacked)?;
@@ -112,6 +117,7 @@ mod tests {
     #[test]
     fn other_families_and_codes_stay_in_one_tensor() {
         let whole = ["gate_up_proj [2, 6, 4]", "down_proj [2, 4, 3]"];
+        assert_eq!(names("qwen3_vl_moe", Dtype::BF16), whole, "transformers looks for one tensor");
         assert_eq!(names("gpt_oss", Dtype::BF16), whole);
         assert_eq!(names("llama", Dtype::BF16), whole);
         assert_eq!(names("qwen3_5_moe", Dtype::U8), whole);

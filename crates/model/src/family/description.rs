@@ -92,7 +92,8 @@ pub struct Extra {
 pub struct Moe {
     /// The router, and the gate of the shared expert if there is one.
     pub routing: Linears,
-    /// The layouts in which checkpoints of the family store the routed experts.
+    /// The layouts in which checkpoints of the family store the routed experts; the first one is what transformers finds where they
+    /// are quantized.
     pub experts: &'static [ExpertLayout],
     /// The linear layers of the experts that all tokens pass.
     pub shared: Linears,

@@ -2,6 +2,7 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
+use super::common::{EXPERTS, FUSED_EXPERTS};
 use super::deepseek_v3;
 use super::description::{Family, Moe};
 use super::math::{Math, QueryScale, Routing};
@@ -13,7 +14,7 @@ pub const FAMILY: Family = Family {
     model_types: &["mistral4"],
     architectures: &["Mistral4ForCausalLM", "Mistral4Model"],
     moe: match deepseek_v3::FAMILY.moe {
-        Some(moe) => Some(Moe { rule: Routing::SoftmaxTwoBest, ..moe }),
+        Some(moe) => Some(Moe { experts: &[FUSED_EXPERTS, EXPERTS], rule: Routing::SoftmaxTwoBest, ..moe }),
         None => None,
     },
     parameters: &[],

@@ -16,7 +16,7 @@ pub const FAMILY: Family = Family {
     architectures: &["Qwen3VLMoeForConditionalGeneration", "Qwen3VLMoeTextModel"],
     moe: Some(Moe {
         routing: &[(Router, "mlp.gate")],
-        experts: &[EXPERTS, FUSED_EXPERTS, TRANSPOSED_EXPERTS],
+        experts: &[FUSED_EXPERTS, EXPERTS, TRANSPOSED_EXPERTS],
         shared: &[],
         rule: Routing::SoftmaxThenTop,
     }),
