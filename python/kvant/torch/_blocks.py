@@ -7,7 +7,7 @@ of them are given, they run one by one; otherwise the model runs from its beginn
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -68,7 +68,7 @@ class _Call:
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         call = cls(*pytree.tree_flatten((args, kwargs)))
-        call.versions = _versions(call.arguments)
+        call.versions = versions(call.arguments)
         return call
 
     def run(self, block: nn.Module) -> None:
@@ -76,7 +76,7 @@ class _Call:
         self.outputs = pytree.tree_leaves(block(*args, **kwargs))
 
 
-def _versions(values: list[Any]) -> list[int]:
+def versions(values: list[Any]) -> list[int]:
     """Numbers that change when tensors are changed in place."""
     return [value._version if isinstance(value, Tensor) and not value.is_inference() else 0 for value in values]
 
@@ -296,8 +296,8 @@ class _Trace:
                 return
             call = self.blocks[name][1][-1]
             call.outputs = pytree.tree_leaves(outputs)
-            call.output_versions = _versions(call.outputs)
-            if _versions(call.arguments) != call.versions:
+            call.output_versions = versions(call.outputs)
+            if versions(call.arguments) != call.versions:
                 self.changing.add(_list_of(name))
 
         return before, after
@@ -305,7 +305,7 @@ class _Trace:
 
 def _structure(batch: Any) -> str:
     """Identifies what a batch has besides the values of its tensors."""
-    leaves, spec = pytree.tree_flatten(batch)
+    leaves, spec = pytree.tree_flatten(dict(batch) if isinstance(batch, Mapping) else batch)
     known = [(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves]
     return f"{spec} {known}"
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import kvant
 from kvant._errors import UnsupportedError
 from kvant.torch._algorithms import LayerRecipe
-from kvant.torch._blocks import Stage, Walk
+from kvant.torch._blocks import Stage, Walk, versions
 from kvant.torch._layouts import Layout, is_lookup
 from kvant.torch._routing import Rows
 from kvant.torch._runs import Calibration, of_layer, quantizers_off
@@ -154,7 +154,7 @@ class _DivergedError(Exception):
 class _SharedInputs:
     """Layers that read the same tensors, such as query, key and value: their sums are found once.
 
-    Layers share what their first calls read; where later calls differ, a `_DivergedError` says so.
+    Layers share what their first calls read in the same batch; where later calls differ, a `_DivergedError` says so.
 
     Args:
         inputs: The layers that may share.
@@ -163,6 +163,7 @@ class _SharedInputs:
     def __init__(self, inputs: Mapping[str, _Inputs]) -> None:
         self._inputs = {name: item for name, item in inputs.items() if item.is_shareable}
         self._leaders: dict[str, str] = {}
+        self._begun: dict[str, int] = {}
         self._calls: dict[str, list[tuple[Tensor, int]]] = {}
         self._batch = -1
 
@@ -175,8 +176,9 @@ class _SharedInputs:
             self._batch, self._calls = batch, {}
         calls = self._calls.setdefault(name, [])
         # The tensors of a batch are held, so that none takes the place of another in memory.
-        calls.append((x, x._version))
-        if not self._inputs[name].has_begun and name not in self._leaders:
+        calls.append((x, versions([x])[0]))
+        if name not in self._begun:
+            self._begun[name] = batch
             leader = next((other for other in self._calls if other != name and self._is_same(other, name)), None)
             if leader is not None:
                 self._leaders[name] = self._leaders.get(leader, leader)
@@ -190,6 +192,9 @@ class _SharedInputs:
         """Whether the last call of a layer reads what the same call of another one has read."""
         ours, theirs = self._calls[name], self._calls.get(leader, [])
         if self._inputs[leader].algorithms != self._inputs[name].algorithms or len(theirs) < len(ours):
+            return False
+        # What a layer has seen in batches before is no part of another's sums.
+        if self._begun[leader] != self._begun[name]:
             return False
         (x, version), (other, other_version) = ours[-1], theirs[len(ours) - 1]
         return x is other and version == other_version
@@ -232,12 +237,9 @@ class _Inputs:
     @property
     def is_shareable(self) -> bool:
         """Whether its sums are those of another layer that reads the same tensors."""
-        return not self.has_mismatch and not isinstance(self.module, nn.modules.conv._ConvNd | nn.Embedding)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it has seen inputs."""
-        return self._batch >= 0
+        return not self.has_mismatch and not (
+            isinstance(self.module, nn.modules.conv._ConvNd) or is_lookup(self.module)
+        )
 
     def take_from(self, other: _Inputs) -> None:
         """Takes the sums of another layer."""
@@ -275,7 +277,7 @@ class _Inputs:
             self._float.clear()
 
     def _expected(self, rows: Tensor, chosen: Rows, place: int) -> Tensor:
-        """The inputs in the float model of the tokens of rows; the rows themselves where it has none."""
+        """The float model's inputs for the same tokens; a row itself where the float model has none for its token."""
         call = self._float[place] if place < len(self._float) else None
         if call is not None and call.chosen.path == chosen.path and call.inputs.shape == rows.shape:
             return call.inputs

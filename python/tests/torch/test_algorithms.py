@@ -159,6 +159,34 @@ class Branches(nn.Module):
         return self.one(x) + self.two(x.flip(0) * 3 if bool(is_apart) else x)
 
 
+def test_layers_that_begin_in_different_batches_share_no_sums() -> None:
+    class Late(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(16, 4), nn.Linear(16, 4)
+
+        def forward(self, x: Tensor, is_late: Tensor) -> Tensor:
+            return self.one(x) + self.two(x) if bool(is_late) else self.one(x)
+
+    torch.manual_seed(3)
+    batches = [(torch.randn(40, 16) * scale, torch.tensor(scale == 1)) for scale in (100.0, 1.0)]
+    float_model = Late()
+    model = copy.deepcopy(float_model)
+    kt.quantize_(model, "int4:g16", batches, algorithm="gptq")
+    sums = kvant.Hessian(16)
+    sums.add(batches[1][0])
+    expected = kvant.gptq(float_model.two.weight.detach(), sums, "int4:g16").dequantize()
+    assert torch.equal(model.two.weight, expected)
+
+
+def test_inputs_that_track_no_versions_are_taken() -> None:
+    with torch.inference_mode():
+        batches = [torch.randn(40, 16)]
+    model = nn.Sequential(nn.Linear(16, 4))
+    kt.quantize_(model, "int4:g16", batches, algorithm="gptq")
+    assert model[0].chosen is not None
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_layers_share_the_sums_of_inputs_that_they_share(last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(3)
