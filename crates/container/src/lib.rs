@@ -51,6 +51,7 @@ mod json;
 mod limits;
 pub mod mmap;
 mod new_file;
+mod numbered_name;
 pub mod onnx;
 mod path_text;
 pub mod positioned;

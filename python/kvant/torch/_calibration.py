@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,49 +19,48 @@ from kvant.torch._runs import Calibration, in_memory_order, quantizers_off
 from kvant.torch._schemes import layer_scheme
 
 
-class _Extremes:
-    """The observer min-max: of each batch only the least and the greatest values matter."""
-
-    def __init__(self, scheme: str) -> None:
-        self.observer = kvant.Observer(scheme)
-        self.parameters = self.observer.parameters
-        self.by_feature = layer_scheme(scheme).weight.granularity == "channel"
-
-    def update(self, batch: Tensor) -> None:
-        """Takes a batch in, [..., features]."""
-        if batch.numel() == 0:
-            return
-        rows = batch.reshape(-1, batch.shape[-1]) if self.by_feature else in_memory_order(batch).reshape(-1, 1)
-        ends = torch.stack(torch.aminmax(rows, dim=0) if self.by_feature else torch.aminmax(rows.reshape(-1)))
-        self.observer.update(ends.cpu().reshape(-1, rows.shape[-1]))
-
-
-class _Checked:
-    """An observer that is shown finite values only.
+class _Watcher:
+    """An observer that is shown finite values only, and of each batch no more than it needs.
 
     Args:
-        observer: The observer.
+        observer: Makes a user's observer of a scheme; None for the observer that the scheme names.
+        scheme: The scheme.
         calibration: Knows the batch that runs.
         layer: The name of the layer.
         what: What of the layer is observed.
     """
 
-    def __init__(self, observer: Observing, calibration: Calibration, layer: str, what: str) -> None:
-        self.observer = observer
-        self.parameters = observer.parameters
+    def __init__(
+        self,
+        observer: Callable[[str], Observing] | None,
+        scheme: str,
+        calibration: Calibration,
+        layer: str,
+        what: str,
+    ) -> None:
+        self.observer: Observing = (observer or kvant.Observer)(scheme)
+        self.parameters = self.observer.parameters
+        weight = layer_scheme(scheme).weight
+        self._needs_ends_only = observer is None and weight.observer == "minmax"
+        self._by_feature = weight.granularity == "channel"
         self._calibration = calibration
         self._layer = layer
         self._what = what
 
     def update(self, batch: Tensor) -> None:
         """Takes a batch in, [..., features]."""
+        if self._needs_ends_only:
+            if batch.numel() == 0:
+                return
+            batch = self._ends(batch)
         self._calibration.check_finite(self._layer, self._what, batch)
         self.observer.update(batch)
 
-
-def observer_of(scheme: str) -> Observing:
-    """The observer that a scheme names."""
-    return _Extremes(scheme) if layer_scheme(scheme).weight.observer == "minmax" else kvant.Observer(scheme)
+    def _ends(self, batch: Tensor) -> Tensor:
+        """The least and the greatest values, [2, features] or [2, 1], with NaN where there is one."""
+        if self._by_feature:
+            return torch.stack(torch.aminmax(batch.reshape(-1, batch.shape[-1]), dim=0)).cpu()
+        return torch.stack(torch.aminmax(in_memory_order(batch))).cpu().reshape(-1, 1)
 
 
 def calibrate(calibration: Calibration, chosen: Mapping[str, LayerRecipe], channels_last: bool) -> None:
@@ -114,8 +113,9 @@ class _Watched:
 
 def _observe(calibration: Calibration, watched: Mapping[TensorQuantizer, _Watched]) -> None:
     for quantizer, place in watched.items():
-        observer = (place.recipe.observer or observer_of)(quantizer.scheme.spelling)
-        quantizer.observer = _Checked(observer, calibration, place.layer, f"{place.side}s")
+        quantizer.observer = _Watcher(
+            place.recipe.observer, quantizer.scheme.spelling, calibration, place.layer, f"{place.side}s"
+        )
     calibration.run_all()
 
 

@@ -321,7 +321,7 @@ def _computes_as(kind: type[nn.Module], base: type[nn.Module]) -> bool:
 
 
 class _SubclassType(type):
-    """The type of the quantized classes of subclasses, which are pickled as what they are made of."""
+    """The metaclass of quantized subclasses: such a class is pickled as the classes that it combines."""
 
 
 @cache

@@ -163,14 +163,14 @@ def _check_parameters(name: str, module: nn.Module) -> None:
         if is_own and not parametrize.is_parametrized(module, parameter):
             continue
         raise UnsupportedError(
-            f"layer {name}: its {parameter} is not a parameter of its own, but is computed from others in each pass",
+            f"layer {name}: its {parameter} is recomputed from other tensors in every forward pass",
             kind="unsupported",
             remedy=f"first call {_remover(module, parameter)}, or leave the layer out with `exclude`",
         )
 
 
 def _remover(module: nn.Module, parameter: str) -> str:
-    """The function of torch that makes a computed parameter one of its own."""
+    """The call of torch that turns a recomputed tensor back into a parameter."""
     own = module._parameters
     if parametrize.is_parametrized(module, parameter):
         return f'torch.nn.utils.parametrize.remove_parametrizations(layer, "{parameter}")'

@@ -218,7 +218,7 @@ def _of(before: Rows, places: Tensor, path: int) -> Rows:
 
 
 def _combined(given: Iterable[Rows], name: str) -> Rows:
-    """The rows of a tensor that is made of several ones."""
+    """The rows of a tensor that is computed from several tensors."""
     chosen = {rows.path: rows for rows in given if rows.path}
     if not chosen:
         return ALL

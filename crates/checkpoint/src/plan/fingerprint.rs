@@ -6,25 +6,27 @@ use kvant_container::gguf::GgufFile;
 use kvant_container::{Checkpoint, Layout};
 use kvant_weights::activation_point::Parameters;
 use serde_json::Value;
+use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// What decides the output's bytes whatever its layout: the source's files (their headers, lengths and times), the recipe
 /// and the version of Kvant.
 pub(crate) fn source_text(checkpoint: &Checkpoint, recipe: &str) -> String {
     let mut text = format!("kvant {}\n{recipe}\n", env!("CARGO_PKG_VERSION"));
+    let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
     for shard in checkpoint.shards() {
-        let modified = shard.path().metadata().and_then(|m| m.modified()).ok();
+        let modified = modified(shard.path());
         // The name alone: the same checkpoint may be called by several paths.
         text.push_str(&format!("{:?} {} {modified:?}\n", shard.path().file_name(), shard.map().len()));
     }
     let parts = checkpoint.gguf().map(GgufFile::maps).unwrap_or_default();
     for part in parts.iter().skip(1) {
-        let modified = part.path().metadata().and_then(|m| m.modified()).ok();
+        let modified = modified(part.path());
         text.push_str(&format!("{} {modified:?}\n", part.len()));
     }
     for adapter in checkpoint.adapters() {
         let file = adapter.file();
-        let modified = file.path().metadata().and_then(|m| m.modified()).ok();
+        let modified = modified(file.path());
         text.push_str(&format!("adapter {} {} {modified:?}\n", file.map().len(), adapter.config()));
         file.tensors().for_each(|tensor| text.push_str(&format!("{} {:?}\n", tensor.name(), tensor.shape())));
     }

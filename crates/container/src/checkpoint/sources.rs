@@ -10,6 +10,7 @@ use super::index::ShardIndex;
 use crate::directory::directory_of;
 use crate::error::CheckpointError;
 use crate::error::Error;
+use crate::numbered_name::NumberedName;
 use crate::tensor_file::TensorFile;
 
 /// How the files of a format of weights are called.
@@ -208,24 +209,16 @@ fn open_file(path: &Path) -> Result<TensorFile, Error> {
 fn missing_number(shards: &[PathBuf], format: FileNames) -> Option<String> {
     let names: HashSet<String> =
         shards.iter().filter_map(|path| path.file_name()?.to_str()).map(str::to_owned).collect();
-    let mut counted: Vec<(&str, &str)> = names.iter().filter_map(|name| numbered(name, format.extension)).collect();
+    let mut counted: Vec<NumberedName<'_>> =
+        names.iter().filter_map(|name| NumberedName::of(name, format.extension)).collect();
     counted.sort_unstable();
-    counted.dedup();
-    counted.into_iter().find_map(|(name, count)| {
+    counted.dedup_by_key(|name| (name.prefix, name.count));
+    counted.into_iter().find_map(|name| {
         // What is there bounds the work: the count is whatever a name says.
-        let last = count.parse::<usize>().ok()?.min(names.len() + 1);
-        let width = count.len();
-        let expected = (1..=last).map(|number| format!("{name}-{number:0width$}-of-{count}.{}", format.extension));
-        expected.into_iter().find(|expected| !names.contains(expected))
+        let last = name.count.min(names.len() as u64 + 1);
+        let mut expected = (1..=last).map(|number| name.with_number(number, format.extension));
+        expected.find(|expected| !names.contains(expected))
     })
-}
-
-/// The name and the count of `NAME-NUMBER-of-COUNT.EXTENSION`, where both numbers have five digits, as tools write them.
-fn numbered<'f>(file: &'f str, extension: &str) -> Option<(&'f str, &'f str)> {
-    let (rest, count) = file.strip_suffix(extension)?.strip_suffix('.')?.rsplit_once("-of-")?;
-    let (name, number) = rest.rsplit_once('-')?;
-    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-    (is_number(number) && is_number(count)).then_some((name, count))
 }
 
 /// The index with the usual name; else, unless there is a file with the usual name, the only one with another.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Metadata, Value};
 use crate::error::GgufError;
+use crate::numbered_name::NumberedName;
 
 /// The number of the part, counted from 0 (`u16`).
 const NUMBER: &str = "split.no";
@@ -15,8 +16,8 @@ const COUNT: &str = "split.count";
 /// The number of tensors of all parts (`i32`).
 const TENSORS: &str = "split.tensors.count";
 
-/// The most parts: names have five digits.
-const MOST: u64 = 99_999;
+/// How the names of parts end.
+const EXTENSION: &str = "gguf";
 
 /// What a file says of the parts that it is one of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +45,8 @@ impl PartOf {
     /// The paths of all parts, by that of one.
     pub fn paths(self, path: &Path) -> Result<Vec<PathBuf>, GgufError> {
         let misnamed = || GgufError::PartName { number: self.number.saturating_add(1), count: self.count };
-        let named = PartName::of(path).filter(|name| name.number == self.number + 1 && name.count == self.count);
-        named.map(|name| name.all(path)).ok_or_else(misnamed)
+        let own = named(path).filter(|name| name.number == self.number + 1 && name.count == self.count);
+        own.map(|name| all(path, name)).ok_or_else(misnamed)
     }
 
     /// Checks that the part at a place is that part.
@@ -56,29 +57,15 @@ impl PartOf {
     }
 }
 
-/// The name of a part: `PREFIX-00001-of-00003.gguf`.
-struct PartName<'p> {
-    prefix: &'p str,
-    /// Counted from 1.
-    number: u64,
-    count: u64,
+/// The name of a part.
+fn named(path: &Path) -> Option<NumberedName<'_>> {
+    let name = NumberedName::of(path.file_name()?.to_str()?, EXTENSION)?;
+    (1..=name.count).contains(&name.number).then_some(name)
 }
 
-impl<'p> PartName<'p> {
-    fn of(path: &'p Path) -> Option<PartName<'p>> {
-        let name = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
-        let (rest, count) = name.rsplit_once("-of-")?;
-        let (prefix, number) = rest.rsplit_once('-')?;
-        let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-        let parse = |text: &str| digits(text).then(|| text.parse().ok()).flatten();
-        let (number, count): (u64, u64) = (parse(number)?, parse(count)?);
-        (number >= 1 && number <= count && count <= MOST).then_some(PartName { prefix, number, count })
-    }
-
-    fn all(&self, path: &Path) -> Vec<PathBuf> {
-        let name = |number: u64| format!("{}-{number:05}-of-{:05}.gguf", self.prefix, self.count);
-        (1..=self.count).map(|number| path.with_file_name(name(number))).collect()
-    }
+/// The paths of all parts, by that of one and its name.
+fn all(path: &Path, name: NumberedName<'_>) -> Vec<PathBuf> {
+    (1..=name.count).map(|number| path.with_file_name(name.with_number(number, EXTENSION))).collect()
 }
 
 /// The paths of the model that a file is a part of by its name, that file among them; none for other names.
@@ -88,5 +75,5 @@ impl<'p> PartName<'p> {
 /// assert_eq!(paths[0], std::path::Path::new("a/m-00001-of-00002.gguf"));
 /// ```
 pub fn parts_named(path: &Path) -> Vec<PathBuf> {
-    PartName::of(path).map(|name| name.all(path)).unwrap_or_default()
+    named(path).map(|name| all(path, name)).unwrap_or_default()
 }

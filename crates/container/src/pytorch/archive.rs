@@ -1,8 +1,9 @@
 //! The zip archive that PyTorch writes since 1.6: `NAME/data.pkl` and a stored entry `NAME/data/KEY` for each storage.
 
+use super::Storages;
 use super::pickle::Pickle;
-use super::{Storages, checked_len};
 use crate::error::PytorchError;
+use crate::limits::MAX_HEADER_LEN;
 use crate::zip::{ZipEntry, zip_entries};
 
 /// The pickle of an archive, and where its storages are.
@@ -22,7 +23,11 @@ pub(super) fn read(file: &[u8]) -> Result<(Pickle, Storages), PytorchError> {
         return Err(PytorchError::BigEndian);
     }
     let data = find("data.pkl").ok_or(PytorchError::Unknown)?;
-    let pickle = Pickle::read(checked_len(stored(data, file)?)?)?;
+    let data = stored(data, file)?;
+    if data.len() as u64 > MAX_HEADER_LEN {
+        return Err(PytorchError::TooLong { len: data.len() as u64 });
+    }
+    let pickle = Pickle::read(data)?;
     let prefix = within("data/");
     let mut storages = Storages::new();
     for entry in &entries {
@@ -37,7 +42,7 @@ fn stored<'f>(entry: &ZipEntry, file: &'f [u8]) -> Result<&'f [u8], PytorchError
     place(entry, file).map(|range| &file[range])
 }
 
-/// Where an entry is that lies in the archive as it is.
+/// The range of the file that holds an uncompressed entry.
 fn place(entry: &ZipEntry, file: &[u8]) -> Result<std::ops::Range<usize>, PytorchError> {
     if entry.encrypted || entry.method != 0 {
         return Err(PytorchError::Compressed { entry: entry.name.clone() });

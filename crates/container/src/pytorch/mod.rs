@@ -12,10 +12,10 @@ use std::ops::Range;
 
 use pickle::{Pickle, Tensor, Value};
 
-use crate::dtype::{Dtype, byte_len};
+use crate::dtype::byte_len;
 use crate::error::PytorchError;
-use crate::limits::{MAX_DIMENSIONS, MAX_HEADER_LEN};
-use crate::safetensors::TensorEntry;
+use crate::limits::MAX_DIMENSIONS;
+use crate::safetensors::{LFS_POINTER, TensorEntry};
 
 /// Under which keys training tools put the state dictionary of a model.
 const WRAPPERS: &[&str] = &["state_dict", "model_state_dict", "model", "module"];
@@ -25,7 +25,7 @@ pub(crate) fn entries(file: &[u8]) -> Result<Vec<TensorEntry>, PytorchError> {
     let (pickle, storages) = match file {
         [b'P', b'K', 3, 4, ..] => archive::read(file)?,
         [0x80, ..] => stacked::read(file)?,
-        _ if file.starts_with(b"version https://git-lfs") => return Err(PytorchError::LfsPointer),
+        _ if file.starts_with(LFS_POINTER) => return Err(PytorchError::LfsPointer),
         _ => return Err(PytorchError::Unknown),
     };
     let mut entries: Vec<TensorEntry> =
@@ -36,14 +36,6 @@ pub(crate) fn entries(file: &[u8]) -> Result<Vec<TensorEntry>, PytorchError> {
 
 /// Where the bytes of each storage are in the file.
 type Storages = HashMap<String, Range<u64>>;
-
-/// A pickle's bytes, which are no more than those of a header.
-fn checked_len(bytes: &[u8]) -> Result<&[u8], PytorchError> {
-    match bytes.len() as u64 <= MAX_HEADER_LEN {
-        true => Ok(bytes),
-        false => Err(PytorchError::TooLong { len: bytes.len() as u64 }),
-    }
-}
 
 /// The state dictionary: names and tensors.
 fn tensors(pickle: &Pickle) -> Result<Vec<(&str, &Tensor)>, PytorchError> {
@@ -99,11 +91,6 @@ fn is_contiguous(tensor: &Tensor) -> bool {
         expected = expected.saturating_mul(size as u64);
         fits
     })
-}
-
-/// The bytes of a storage of so many elements; `None` for sizes that no file has.
-fn storage_len(dtype: Option<Dtype>, elements: u64) -> Option<u64> {
-    elements.checked_mul(dtype.map_or(1, |dtype| dtype.bitsize() as u64 / 8))
 }
 
 #[cfg(test)]

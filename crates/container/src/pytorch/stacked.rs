@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
+use super::Storages;
 use super::pickle::{Pickle, Value};
-use super::{Storages, checked_len, storage_len};
 use crate::dtype::Dtype;
 use crate::error::PytorchError;
 use crate::limits::MAX_HEADER_LEN;
@@ -44,7 +44,7 @@ impl Pickles<'_> {
         let rest = self.file.get(self.at..).unwrap_or_default();
         // What follows a pickle does not count for its length.
         let longest = rest.len().min(MAX_HEADER_LEN as usize);
-        let pickle = Pickle::read(checked_len(&rest[..longest])?)?;
+        let pickle = Pickle::read(&rest[..longest])?;
         self.at += pickle.len;
         Ok(pickle)
     }
@@ -78,4 +78,9 @@ fn storages(file: &[u8], start: usize, state: &Pickle, keys: &Pickle) -> Result<
         at = end;
     }
     Ok(storages)
+}
+
+/// The bytes of a storage of so many elements; `None` for sizes that no file has.
+fn storage_len(dtype: Option<Dtype>, elements: u64) -> Option<u64> {
+    elements.checked_mul(dtype.map_or(1, |dtype| dtype.bitsize() as u64 / 8))
 }

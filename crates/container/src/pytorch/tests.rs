@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Diagnostic;
+use crate::dtype::Dtype;
 
 const ARCHIVE: &[u8] = include_bytes!("fixtures/archive.bin");
 const STACKED: &[u8] = include_bytes!("fixtures/stacked.bin");

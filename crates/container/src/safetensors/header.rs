@@ -16,7 +16,7 @@ use crate::json::Pairs;
 use crate::limits::{MAX_DIMENSIONS, MAX_HEADER_LEN};
 
 /// The first bytes of a Git LFS pointer, which a clone without Git LFS leaves in place of a large file.
-const LFS_POINTER: &[u8] = b"version https://git-lfs";
+pub(crate) const LFS_POINTER: &[u8] = b"version https://git-lfs";
 
 /// A checked header: the tensors in file order, with byte ranges that lie inside the file and do not overlap.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,6 +7,7 @@ mod layout;
 
 pub use crate::error::{HeaderError, LayoutError};
 pub use crate::limits::MAX_HEADER_LEN;
+pub(crate) use header::LFS_POINTER;
 pub use header::{Header, TensorEntry, TensorPart};
 pub use layout::{Layout, Shard, TensorDeclaration};
 

@@ -2,12 +2,12 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
-use super::common::{EXPERTS, FUSED_EXPERTS};
+use super::common::{EXPERTS, FUSED_EXPERTS, SHARED_EXPERTS};
 use super::description::{Family, Moe};
 use super::llama;
 use super::math::{EmbeddingScale, Math, Pairing, Positions, RotaryLayers, Routing, Window};
 use super::role::NormSite::{self, AttentionInput, AttentionOutput, FeedForwardInput, FeedForwardOutput};
-use super::role::Role::{Down, Gate, HeadGate, Key, Output, Query, Router, Up, Value};
+use super::role::Role::{HeadGate, Key, Output, Query, Router, Value};
 
 /// The description.
 pub const FAMILY: Family = Family {
@@ -25,11 +25,7 @@ pub const FAMILY: Family = Family {
     moe: Some(Moe {
         routing: &[(Router, "mlp.router.gate")],
         experts: &[EXPERTS, FUSED_EXPERTS],
-        shared: &[
-            (Gate, "mlp.shared_experts.gate_proj"),
-            (Up, "mlp.shared_experts.up_proj"),
-            (Down, "mlp.shared_experts.down_proj"),
-        ],
+        shared: SHARED_EXPERTS,
         rule: Routing::SigmoidGroups,
     }),
     norms: &[

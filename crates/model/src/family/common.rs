@@ -27,6 +27,13 @@ pub const SELF_ATTENTION: Linears = &[
 /// A gated feed-forward network, as in LLaMA.
 pub const GATED_MLP: Linears = &[(Gate, "mlp.gate_proj"), (Up, "mlp.up_proj"), (Down, "mlp.down_proj")];
 
+/// The gated feed-forward network of experts that all tokens pass, as in DeepSeek.
+pub const SHARED_EXPERTS: Linears = &[
+    (Gate, "mlp.shared_experts.gate_proj"),
+    (Up, "mlp.shared_experts.up_proj"),
+    (Down, "mlp.shared_experts.down_proj"),
+];
+
 /// A gated feed-forward network whose gate and up projection are one matrix, gate first.
 pub const FUSED_GATED_MLP: Linears = &[(GateUp, "mlp.gate_up_proj"), (Down, "mlp.down_proj")];
 

@@ -2,12 +2,12 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
-use super::common::{EXPERTS, FUSED_EXPERTS};
+use super::common::{EXPERTS, FUSED_EXPERTS, SHARED_EXPERTS};
 use super::description::{Family, Moe};
 use super::llama;
 use super::math::{Math, Pairing, Positions, Routing};
 use super::role::NormSite::{AttentionInput, FeedForwardInput, KeyValueLatent, QueryLatent};
-use super::role::Role::{Down, Gate, KeyValueDown, KeyValueUp, Output, Query, QueryDown, QueryUp, Router, Up};
+use super::role::Role::{KeyValueDown, KeyValueUp, Output, Query, QueryDown, QueryUp, Router};
 
 /// The description.
 pub const FAMILY: Family = Family {
@@ -27,11 +27,7 @@ pub const FAMILY: Family = Family {
     moe: Some(Moe {
         routing: &[(Router, "mlp.gate")],
         experts: &[EXPERTS, FUSED_EXPERTS],
-        shared: &[
-            (Gate, "mlp.shared_experts.gate_proj"),
-            (Up, "mlp.shared_experts.up_proj"),
-            (Down, "mlp.shared_experts.down_proj"),
-        ],
+        shared: SHARED_EXPERTS,
         rule: Routing::SoftmaxGroups,
     }),
     norms: &[

@@ -2,11 +2,11 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
-use super::common::{EXPERTS, FUSED_EXPERTS};
+use super::common::{EXPERTS, FUSED_EXPERTS, SHARED_EXPERTS};
 use super::description::{Family, Moe};
 use super::ernie4_5;
 use super::math::Routing;
-use super::role::Role::{Down, Gate, Router, Up};
+use super::role::Role::Router;
 
 /// The description.
 pub const FAMILY: Family = Family {
@@ -17,11 +17,7 @@ pub const FAMILY: Family = Family {
     moe: Some(Moe {
         routing: &[(Router, "mlp.gate")],
         experts: &[EXPERTS, FUSED_EXPERTS],
-        shared: &[
-            (Gate, "mlp.shared_experts.gate_proj"),
-            (Up, "mlp.shared_experts.up_proj"),
-            (Down, "mlp.shared_experts.down_proj"),
-        ],
+        shared: SHARED_EXPERTS,
         rule: Routing::SoftmaxCorrected,
     }),
     parameters: &["mlp.moe_statics.e_score_correction_bias", "mlp.gate.moe_statics.e_score_correction_bias"],

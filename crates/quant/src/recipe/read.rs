@@ -50,7 +50,7 @@ enum Syntax {
 }
 
 impl Syntax {
-    /// A key with its value, as it stands in JSON.
+    /// A key and a value that is written as in JSON.
     fn pair(self, key: &str, value: &str) -> String {
         match self {
             Syntax::Toml => format!("{key} = {value}"),

@@ -364,7 +364,9 @@ class _Selection:
         self.only = _known(graph, only, "nodes_to_quantize")
         self.exclude = _known(graph, exclude, "nodes_to_exclude")
         if (op_types and not self.op_types) or (only and not self.only):
-            raise usage_error("the graph has none of these operators or nodes", "name operators or nodes of the graph")
+            raise usage_error(
+                "the graph has none of these operators or nodes", "give operators or nodes that the graph has"
+            )
         self.graph = graph
         self.exclude_op_types: list[str] = []
 

@@ -247,7 +247,7 @@ fn pattern_notice(facts: &Facts<'_>) -> Option<String> {
     })
 }
 
-/// Bounds of logits that the graph of Gemma 2 has where a model has none.
+/// Notes the caps that llama.cpp applies to Gemma 2 where config.json states none.
 fn caps_notice(facts: &Facts<'_>) -> Option<String> {
     let config = facts.config;
     let has_both = config.attention_softcap.is_some() && config.logit_softcap.is_some();
@@ -296,13 +296,13 @@ fn activation_notice(facts: &Facts<'_>) -> Option<String> {
 fn loss_notices(tensors: &[PlannedTensor], fits: Option<&Fits>) -> Vec<String> {
     let Some(fits) = fits else { return Vec::new() };
     let lost = tensors.iter().filter_map(|tensor| Some((tensor, fits.get(&tensor.name)?.loss.as_ref()?)));
-    let (rounded, anew): (Vec<_>, Vec<_>) = lost.partition(|(tensor, _)| tensor.carried.is_some());
+    let (rounded, recoded): (Vec<_>, Vec<_>) = lost.partition(|(tensor, _)| tensor.carried.is_some());
     let together = rounded.first().map(|(tensor, loss)| match rounded.len() {
         1 => format!("`{}`: {loss}, and rounded", tensor.name),
         count => format!("scales or minima of {count} tensors are rounded; of `{}`, the first, {loss}", tensor.name),
     });
     let mut kinds: BTreeMap<TensorType, Vec<&str>> = BTreeMap::new();
-    anew.iter().for_each(|(tensor, _)| kinds.entry(tensor.kind).or_default().push(&tensor.name));
+    recoded.iter().for_each(|(tensor, _)| kinds.entry(tensor.kind).or_default().push(&tensor.name));
     requantized(&kinds).into_iter().chain(together).collect()
 }
 

@@ -161,7 +161,7 @@ impl Loop for Alternating<'_> {
 }
 
 #[inline(always)]
-fn silu(x: f32) -> f32 {
+pub(super) fn silu(x: f32) -> f32 {
     x * sigmoid(x)
 }
 

@@ -1,5 +1,6 @@
 //! Gates on rows of heads.
 
+use super::activation::silu;
 use super::{Cpu, for_rows};
 use crate::forward::heads::Heads;
 use crate::forward::ops::Gate;
@@ -33,7 +34,7 @@ impl Loop for Gated<'_> {
         let round = |x| precision.round(x);
         match gate {
             Gate::Sigmoid => values.iter_mut().zip(gates).for_each(|(x, g)| *x = round(*x * round(sigmoid(*g)))),
-            Gate::Silu => values.iter_mut().zip(gates).for_each(|(x, g)| *x = round(*x * (g * sigmoid(*g)))),
+            Gate::Silu => values.iter_mut().zip(gates).for_each(|(x, g)| *x = round(*x * silu(*g))),
         }
     }
 }
