@@ -1,5 +1,7 @@
 """Tiny random-weight models, one for each rule of the forward pass, with weights large enough for every rule to matter."""
 
+import copy
+import json
 import pathlib
 
 import torch
@@ -192,7 +194,8 @@ def save(name, out, **changes):
     out = pathlib.Path(out)
     if (out / "config.json").exists():
         return out
-    kind, arguments = MODELS[name]
+    # transformers writes into the dictionaries it is given, which models share.
+    kind, arguments = copy.deepcopy(MODELS[name])
     config = transformers.AutoConfig.for_model(kind, **{**arguments, **changes})
     model = model_class(config)._from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
@@ -206,4 +209,8 @@ def save(name, out, **changes):
                 # Its scores have no factor, and attention to single tokens would amplify what is rounded.
                 p.mul_(0.4)
     model.save_pretrained(out)
+    # Arguments that transformers turns into others, and does not write.
+    written = json.loads((out / "config.json").read_text())
+    missing = {key: value for key, value in changes.items() if key not in written and value is not None}
+    (out / "config.json").write_text(json.dumps(written | missing, indent=2))
     return out

@@ -22,6 +22,8 @@ CHANGES = {
     "olmo": dict(num_key_value_heads=4),
     "phi": dict(num_key_value_heads=4, intermediate_size=512),
     "qwen2": dict(use_sliding_window=False),
+    **{name: dict(layer_types=None, full_attention_interval=2, linear_key_head_dim=32) for name in ("qwen3_5", "qwen3_5_moe")},
+    "qwen3_next": dict(layer_types=None, full_attention_interval=2, linear_key_head_dim=32, mlp_only_layers=[]),
     "qwen3_moe": dict(mlp_only_layers=[]),
 }
 BLOCKS = ("e4m3:b32x32+e4m3:g32!dynamic",)

@@ -48,10 +48,11 @@ UNASKED = {"afmoe", "gemma4", "hy_v3", "mimo_v2_flash", "qwen3_vl_moe"}
 FAMILIES = [(name, *case) for name in sorted(set(OF_KIND.values()) - UNASKED)
             for case in (("int4:g32", "--format", "quark"), ("int4:g32", "--format", "compressed-tensors"), ("ptpc_fp8",))]  # fmt: skip
 FAMILIES += [("gpt_oss", "mxfp4_weight_only", "--format", "mxfp4")]
-# vLLM has attention for heads of these sizes alone, and windows in all layers alone.
+# vLLM has attention for heads of these sizes alone, and windows in all layers alone; it cuts the packed columns of in_proj_qkv into
+# queries, keys and values.
 LATENT = dict(qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
 CHANGES = {"deepseek_v2": LATENT, "deepseek_v3": dict(LATENT, topk_method="noaux_tc"), "glm4_moe_lite": LATENT, "mistral4": LATENT, "qwen2": dict(use_sliding_window=False),
-           "ernie4_5_moe": dict(use_bias=False)}  # fmt: skip
+           "ernie4_5_moe": dict(use_bias=False), "qwen3_5": dict(linear_key_head_dim=32)}  # fmt: skip
 # What loads although Kvant does not say so: it has no rule that tells these from what does not.
 UNSAID = [("gpt_oss", "ptpc_fp8")]
 CASES = [tuple(case) for case in dict.fromkeys([*NAMED, *OTHER_LAYOUTS, *CACHES, *MIXED, *EXCLUDED, *TRAINED, *FAMILIES])]

@@ -47,9 +47,9 @@ impl Writer<'_, '_> {
                 self.scaled(mixture, chosen)
             }
             rule if grouped => {
-                return Err(OnnxExportError::unsupported(format!("routing by {rule:?} in groups of experts")));
+                return Err(OnnxExportError::unsupported(format!("routing by {rule}, with groups of experts")));
             }
-            rule => return Err(OnnxExportError::unsupported(format!("routing by {rule:?}"))),
+            rule => return Err(OnnxExportError::unsupported(format!("routing by {rule}"))),
         };
         let zero = self.builder.number(0.0);
         let none = self.builder.binary("Min", logits, &zero);

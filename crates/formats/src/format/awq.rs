@@ -3,6 +3,7 @@
 //! transformers, vLLM and SGLang read.
 
 use super::grouped::Grouping;
+use super::selector::fused_name;
 use super::stored::{CodeType, ModuleReader, ModuleTensors, ModuleWeight, WeightLayout};
 use super::{Capabilities, CheckpointFormat, ExcludedNames, ModelDescription};
 use kvant_container::Dtype;
@@ -84,6 +85,11 @@ fn check(layer: &LayerSpec<'_>, scheme: IntScheme) -> Result<(), CannotHold> {
     Ok(())
 }
 
+/// The names, each after that of the layer that engines fuse of it and others: SGLang looks only for that.
+fn with_fused(names: &[&str]) -> Vec<String> {
+    names.iter().flat_map(|name| [fused_name(name), Some((*name).to_owned())]).flatten().collect()
+}
+
 /// The whole object. Readers take names of `exclude` as parts of names.
 ///
 /// # Errors
@@ -101,7 +107,7 @@ fn quantization_config(layers: &[(&str, LayerScheme)], exclude: &[&str]) -> Resu
     Ok(json!({
         "bits": 4,
         "group_size": first.size_number(),
-        "modules_to_not_convert": if exclude.is_empty() { Value::Null } else { json!(exclude) },
+        "modules_to_not_convert": if exclude.is_empty() { Value::Null } else { json!(with_fused(exclude)) },
         "quant_method": "awq",
         "version": "gemm",
         "zero_point": true,
@@ -174,6 +180,8 @@ mod tests {
         let same = [("a", scheme("uint4:g64:zp")), ("b", scheme("int4:g64"))];
         let config = quantization_config(&same, &["lm_head"]).unwrap();
         assert_eq!((&config["group_size"], &config["modules_to_not_convert"]), (&json!(64), &json!(["lm_head"])));
+        let kept = quantization_config(&same, &["m.0.k_proj", "m.0.q_proj"]).unwrap();
+        assert_eq!(kept["modules_to_not_convert"], json!(["m.0.k_proj", "m.0.qkv_proj", "m.0.q_proj"]));
         let channel = quantization_config(&[("a", scheme("int4:channel"))], &[]).unwrap();
         assert_eq!((&channel["group_size"], &channel["modules_to_not_convert"]), (&json!(-1), &Value::Null));
         let mixed = [same[0], ("c", scheme("uint4:g128:zp"))];

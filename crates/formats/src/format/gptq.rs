@@ -3,7 +3,7 @@
 //! less 1, the second as they are. Its `quantization_config` is that of GPTQModel, which transformers, vLLM and SGLang read.
 
 use super::grouped::Grouping;
-use super::selector::{Selector, commonest, escape, select};
+use super::selector::{Selector, commonest, escape, fused_name, select};
 use super::stored::{CodeType, ModuleReader, ModuleTensors, ModuleWeight, WeightLayout};
 use super::{Capabilities, CheckpointFormat, ExcludedNames, ModelDescription, awq};
 use kvant_container::Dtype;
@@ -103,10 +103,6 @@ fn check(version: Gptq, layer: &LayerSpec<'_>, bits: u32) -> Result<(), CannotHo
     }
 }
 
-/// Projections that engines fuse, and what the fused layer is called: its name is the one that they look up.
-const FUSED: &[(&str, &[&str])] =
-    &[("qkv_proj", &["q_proj", "k_proj", "v_proj"]), ("gate_up_proj", &["gate_proj", "up_proj"])];
-
 /// The whole object. The commonest grouping of the layers is the default; `dynamic` has the others, and, after `-:`, the
 /// modules that stay as they are. `act_order` says that channels are grouped otherwise than as they stand.
 ///
@@ -163,15 +159,9 @@ fn kept_expression(name: &str) -> String {
     }
 }
 
-/// The expressions, and after the first of projections that are fused, that of the fused layer.
+/// The expressions, each after that of the layer that engines fuse of it and others: its name is the one that they look up.
 fn with_fused(patterns: Vec<String>) -> Vec<String> {
-    let of_fused = |pattern: &String| {
-        let name = |(fused, parts): &(&str, &[&str])| {
-            let before = pattern.strip_suffix(&format!("{}$", parts[0]))?;
-            Some(format!("{before}{fused}$"))
-        };
-        FUSED.iter().find_map(name)
-    };
+    let of_fused = |pattern: &String| Some(format!("{}$", fused_name(pattern.strip_suffix('$')?)?));
     patterns.into_iter().flat_map(|pattern| [of_fused(&pattern), Some(pattern)]).flatten().collect()
 }
 

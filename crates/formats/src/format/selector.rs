@@ -5,6 +5,20 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::hash::Hash;
 
+/// The first of the projections that engines fuse, and what the fused layer is called.
+const FUSED: &[(&str, &str)] = &[
+    ("q_proj", "qkv_proj"),
+    ("gate_proj", "gate_up_proj"),
+    ("in_proj_qkv", "in_proj_qkvz"),
+    ("in_proj_a", "in_proj_ba"),
+];
+
+/// The name of the layer that engines fuse of `name` and its siblings, if `name` is the first of them.
+pub(super) fn fused_name(name: &str) -> Option<String> {
+    let (parent, leaf) = name.rsplit_once('.')?;
+    FUSED.iter().find(|(first, _)| *first == leaf).map(|(_, fused)| format!("{parent}.{fused}"))
+}
+
 /// A selector of one module, or of all modules with the same last name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Selector {

@@ -417,6 +417,24 @@ pub enum Routing {
     SparseMixer,
 }
 
+impl std::fmt::Display for Routing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Routing::SoftmaxThenTop => "the softmax of all experts, always normalised",
+            Routing::SoftmaxThenTopIfNormalised => "the softmax of all experts",
+            Routing::TopThenSoftmax => "the softmax of the chosen experts",
+            Routing::SoftmaxGroups => "the softmax of all experts and the best of each group",
+            Routing::SigmoidGroups => "the corrected sigmoid of each expert and the two best of each group",
+            Routing::SigmoidTop => "the corrected sigmoid of each expert",
+            Routing::SoftmaxCorrected => "the corrected softmax of all experts",
+            Routing::SoftmaxTwoBest => "the softmax of all experts and the two best of each group",
+            Routing::TopThenSigmoid => "the sigmoid of the chosen experts",
+            Routing::TopThenStated => "the function that config.json states",
+            Routing::SparseMixer => "SparseMixer",
+        })
+    }
+}
+
 impl Routing {
     /// The rule of a checkpoint: not [`Routing::TopThenStated`]. `None` if config.json names an unknown one.
     pub fn resolve(self, config: &ModelConfig) -> Option<Routing> {
