@@ -40,7 +40,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => {
             let printer = Printer::new(cli.global);
             let name = cli.command.name();
-            let result = crash::catch(|| commands::run(cli.command, &printer));
+            let result = crash::catch(|| {
+                cli.families.iter().try_for_each(|file| kvant::add_family(file).map(drop))?;
+                commands::run(cli.command, &printer)
+            });
             conclude(&printer, result.map_err(|error| for_command(error, name)))
         }
         Err(error) => refuse(&error, &args),

@@ -35,7 +35,7 @@ pub struct Geometry {
     /// The tensors' places.
     pub places: Vec<Place>,
     /// The name and the contents of a file that says which tensor is where, in formats that have one.
-    pub index: Option<(&'static str, String)>,
+    pub index: Option<(String, String)>,
 }
 
 impl Geometry {

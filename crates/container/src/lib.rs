@@ -71,6 +71,7 @@ mod zip;
 
 pub use self::safetensors::{
     Header, HeaderError, Layout, LayoutError, MAX_HEADER_LEN, Shard, TensorDeclaration, TensorEntry, TensorPart,
+    WeightFiles,
 };
 pub use checkpoint::{
     AdapterSource, Checkpoint, CheckpointError, CustomCode, LeftOutFile, LeftOutReason, MANIFEST_FILE, MissingCode,

@@ -7,7 +7,7 @@ use kvant_formats::format::OutputFormat;
 use kvant_formats::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader, Reads};
 use kvant_gguf::ftype::IMATRIX;
 use kvant_gguf::ftype::{FTYPES, FtypeRow};
-use kvant_model::family::FAMILIES;
+use kvant_model::family;
 use kvant_numeric::format::{DTYPES, DTypeRow};
 use kvant_onnx::algorithm::{Stage, algorithms as graph_algorithms};
 use kvant_quant::observer::{ObserverRow, observers as all_observers};
@@ -244,7 +244,9 @@ fn formats() -> Table {
 
 fn families() -> Table {
     let columns = vec![text("name"), text("model_types"), text("about")];
-    let rows = FAMILIES.iter().map(|family| vec![json!(family.name), json!(family.model_types), json!(family.summary)]);
+    let rows = family::all()
+        .into_iter()
+        .map(|family| vec![json!(family.name), json!(family.model_types), json!(family.summary)]);
     Table { columns, rows: rows.collect() }
 }
 

@@ -393,7 +393,7 @@ fn is_placed(plan: &dyn OutputPlan, paths: &Paths) -> bool {
 /// The files that tensors are written to, and their index.
 fn files_of_tensors(plan: &dyn OutputPlan) -> Vec<PathBuf> {
     let geometry = plan.geometry();
-    let index = geometry.index.iter().map(|(name, _)| PathBuf::from(*name));
+    let index = geometry.index.iter().map(|(name, _)| PathBuf::from(name));
     geometry.files.iter().map(|file| PathBuf::from(&file.name)).chain(index).collect()
 }
 

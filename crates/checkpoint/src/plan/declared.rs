@@ -15,7 +15,7 @@ use super::{
     DroppedTensor, KeptTensor, LayerOutput, ParameterTensor, Plan, PlannedActivationPoint, PlannedAttention,
     PlannedLayer, names,
 };
-use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView};
+use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView, WeightFiles};
 use kvant_formats::format::plain_floats::FakeQuantization;
 use kvant_formats::format::tensors::{DescribedLayer, METADATA_KEY, description};
 use kvant_formats::loader_rules::ModelTraits;
@@ -201,8 +201,11 @@ impl<'a> Declared<'a> {
         metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
         let dropped = self.dropped.into_iter().chain(parts_of_codes(checkpoint, &self.source)).collect();
         let Recognised { tensors, network, config: model, recipe, format } = self.source;
-        let layout =
-            Layout::new(self.declarations, recipe.max_shard_size(), metadata).map_err(kvant_container::Error::from)?;
+        // The class of a component of a diffusers pipeline.
+        let is_component = config.as_ref().is_some_and(|config| config.get("_class_name").is_some());
+        let files = if is_component { WeightFiles::Diffusion } else { WeightFiles::Model };
+        let layout = Layout::new(self.declarations, recipe.max_shard_size(), metadata);
+        let layout = layout.map_err(kvant_container::Error::from)?.with_files(files);
         let fingerprint = fingerprint(checkpoint, &recipe, &layout, config.as_ref(), &self.layers);
         let stored: Vec<String> = tensors.iter().map(|tensor| tensor.stored_name()).collect();
         names::refuse_idle_rules(&network, &recipe, stored.iter().map(String::as_str))?;

@@ -4,6 +4,7 @@ use super::PlannedLayer;
 use crate::recipe::Recipe;
 use kvant_container::gguf::GgufFile;
 use kvant_container::{Checkpoint, Layout};
+use kvant_model::family;
 use kvant_weights::activation_point::Parameters;
 use serde_json::Value;
 use std::path::Path;
@@ -13,6 +14,8 @@ use xxhash_rust::xxh3::xxh3_128;
 /// and the version of Kvant.
 pub(crate) fn source_text(checkpoint: &Checkpoint, recipe: &str) -> String {
     let mut text = format!("kvant {}\n{recipe}\n", env!("CARGO_PKG_VERSION"));
+    // Built-in ones change with the version alone.
+    family::all().iter().skip(family::FAMILIES.len()).for_each(|family| text.push_str(&format!("{family:?}\n")));
     let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
     for shard in checkpoint.shards() {
         let modified = modified(shard.path());

@@ -174,7 +174,6 @@ pub(super) fn notices(
     notices.extend(unread_tokenizer(checkpoint));
     notices.extend(kvant_formats::lora::notices(checkpoint));
     notices.extend(code_notice(checkpoint));
-    notices.extend(name_for_diffusers(checkpoint));
     for file in checkpoint.left_out_files().unwrap_or_default() {
         notices.push(format!("{} is not carried along: {}", shown(&file.name), file.reason));
     }
@@ -190,15 +189,6 @@ fn code_notice(checkpoint: &Checkpoint) -> Option<String> {
     let text = "copied, as the configuration names the model's own code: Kvant does not run it, loaders do \
                 (trust_remote_code)";
     (!names.is_empty()).then(|| format!("{subject} {text}"))
-}
-
-/// Components of diffusers have files of another name.
-fn name_for_diffusers(checkpoint: &Checkpoint) -> Option<String> {
-    let config = checkpoint.config().ok().flatten()?;
-    config.get("_class_name")?;
-    let name =
-        "diffusers looks for diffusion_pytorch_model.safetensors: rename model.safetensors to load the result with it";
-    Some(name.to_owned())
 }
 
 /// That loaders of plain floats leave out what evaluation applies.

@@ -8,7 +8,8 @@ const INSPECT: &str = "\
 Examples:
   kvant inspect Llama-3.2-1B
   kvant inspect model.safetensors --all
-  kvant inspect out --json | jq .quantization";
+  kvant inspect out --json | jq .quantization
+  kvant inspect new-model --suggest-family > new_model.toml";
 
 /// `kvant inspect`.
 #[derive(Debug, Args)]
@@ -17,6 +18,9 @@ pub struct InspectArgs {
     /// Hugging Face directory, .safetensors or .gguf file, or ONNX graph, quantized or not
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
+    /// Print a first description of the architecture for --family instead: what the names of tensors tell
+    #[arg(long, conflicts_with = "all")]
+    pub suggest_family: bool,
     /// How much is listed.
     #[command(flatten)]
     pub listing: ListingArgs,

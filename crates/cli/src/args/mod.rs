@@ -36,8 +36,9 @@ pub use sensitivity::SensitivityArgs;
 pub use typed::typed;
 pub use verify::VerifyArgs;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use kvant_checkpoint::engine::Options;
+use std::path::PathBuf;
 
 /// The three commands that most people need.
 const EXAMPLES: &str = "\
@@ -59,6 +60,9 @@ pub struct Cli {
     /// Options of every command.
     #[command(flatten)]
     pub global: GlobalArgs,
+    /// Description of an architecture that Kvant does not know, in TOML; repeatable. `kvant inspect MODEL --suggest-family` drafts one
+    #[arg(long = "family", global = true, hide_short_help = true, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Model")]
+    pub families: Vec<PathBuf>,
     /// The command.
     #[command(subcommand)]
     pub command: Command,

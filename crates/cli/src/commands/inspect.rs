@@ -3,7 +3,8 @@
 use crate::args::InspectArgs;
 use crate::interrupt;
 use crate::printer::Printer;
-use kvant::{Error, Inspection, inspect, json};
+use kvant::{Error, Inspection, inspect, json, suggest_family};
+use serde_json::json;
 
 /// Inspects a model; reads headers and configurations only.
 ///
@@ -11,6 +12,19 @@ use kvant::{Error, Inspection, inspect, json};
 /// Errors of the files.
 pub fn run(args: &InspectArgs, printer: &Printer) -> Result<(), Error> {
     interrupt::exit_on_signal();
+    if args.suggest_family {
+        let draft = suggest_family(&args.model)?;
+        if let Some(family) = draft.described {
+            printer.note(&format!("this architecture has a description, `{family}`: a file is not needed"));
+        }
+        return match printer.is_json() {
+            true => printer.json(
+                "inspect",
+                &json!({"like": draft.like, "described": draft.described, "open": draft.open, "description": draft.text}),
+            ),
+            false => printer.data(&draft.text),
+        };
+    }
     let inspection = inspect(&args.model)?;
     let is_graph = matches!(inspection, Inspection::Graph(_));
     match printer.is_json() {

@@ -195,6 +195,7 @@ fn quantize_and_convert_json_match_their_schemas() {
     }
     let anew = check(&place, "convert", &["convert", "again", "--to", "awq", "--requantize", "-o", "awq"]);
     assert!(has(&anew["errors"]), "{anew}");
+    check(&place, "inspect", &["inspect", "nano_llama", "--suggest-family"]);
     for model in ["nano_llama", "nano_llama/model.safetensors", "int4", "c", "q4.gguf", "all/onnx/model.onnx"] {
         check(&place, "inspect", &["inspect", model]);
         check(&place, "verify", &["verify", model]);

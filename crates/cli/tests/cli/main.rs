@@ -8,6 +8,7 @@ mod convert;
 mod counts;
 mod errors;
 mod external_data;
+mod family;
 #[cfg(unix)]
 mod generate;
 mod graph_formats;

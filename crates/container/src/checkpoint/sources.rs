@@ -1,6 +1,7 @@
 //! Which files make the checkpoint: an index and its shards, a single file, or all files of a directory.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,15 +21,24 @@ struct FileNames {
     single: &'static str,
     /// How the names of files end.
     extension: &'static str,
-    /// What the names of files without an index contain: other files of PyTorch have the same ending.
+    /// What the names of files contain: other files have the same ending.
     mark: &'static str,
 }
 
 /// The formats that a directory can hold; the first one that it does hold counts.
 const FORMATS: &[FileNames] = &[
+    // Components of diffusers pipelines, beside which the same weights may lie in other types.
+    FileNames {
+        single: "diffusion_pytorch_model.safetensors",
+        extension: "safetensors",
+        mark: "diffusion_pytorch_model",
+    },
     FileNames { single: "model.safetensors", extension: "safetensors", mark: "" },
     FileNames { single: "pytorch_model.bin", extension: "bin", mark: "pytorch_model" },
 ];
+
+/// The file that names the components of a diffusers pipeline.
+const PIPELINE_FILE: &str = "model_index.json";
 
 /// What follows the name of the single file in that of its index.
 const INDEX_SUFFIX: &str = ".index.json";
@@ -155,7 +165,9 @@ impl FileNames {
     }
 
     fn is_index(&self, path: &Path) -> bool {
-        path.to_string_lossy().strip_suffix(INDEX_SUFFIX).is_some_and(|name| has_extension(name, &[self.extension]))
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let of_file = name.strip_suffix(INDEX_SUFFIX).is_some_and(|file| has_extension(file, &[self.extension]));
+        of_file && name.contains(self.mark)
     }
 
     /// Hidden files are not shards: some systems leave `._model.safetensors` beside a copied `model.safetensors`.
@@ -190,11 +202,21 @@ fn find_in_dir(dir: &Path) -> Result<(Option<ShardIndex>, Vec<PathBuf>), Error> 
             return Ok((None, shards));
         }
     }
+    let components = if dir.join(PIPELINE_FILE).is_file() { components_in(dir) } else { Vec::new() };
     let problem = match dead {
         Some(file) => CheckpointError::DeadLink { file },
+        None if !components.is_empty() => CheckpointError::Pipeline { components },
         None => foreign_format(&files, CheckpointError::NoWeights),
     };
     Err(Error::Checkpoint { path: dir.to_path_buf(), problem })
+}
+
+/// The folders of a pipeline that hold weights, sorted.
+fn components_in(dir: &Path) -> Vec<String> {
+    let is_shard = |name: &OsString| FORMATS.iter().any(|format| format.is_visible_shard(Path::new(name)));
+    let has_weights = |component: &Path| list_dir(component).unwrap_or_default().iter().any(is_shard);
+    let names = list_dir(dir).unwrap_or_default().into_iter().filter(|name| has_weights(&dir.join(name)));
+    names.map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
 /// Maps a file of tensors, by its name.

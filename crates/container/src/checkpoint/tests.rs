@@ -91,6 +91,27 @@ fn without_index_default_name_wins_over_all_files() {
 }
 
 #[test]
+fn component_of_a_pipeline_is_read_without_its_other_types() {
+    let dir = tempfile::tempdir().unwrap();
+    shard(&dir, "diffusion_pytorch_model.safetensors", &["a"]);
+    shard(&dir, "diffusion_pytorch_model.fp16.safetensors", &["a"]);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!(checkpoint.shards().len(), 1);
+    assert!(checkpoint.shards()[0].path().ends_with("diffusion_pytorch_model.safetensors"));
+}
+
+#[test]
+fn pipeline_is_refused_with_the_names_of_its_components() {
+    let dir = dir_with(&[("model_index.json", r#"{"_class_name": "FluxPipeline"}"#)]);
+    assert_eq!(problem(dir.path()), CheckpointError::NoWeights);
+    shard(&dir, "vae/diffusion_pytorch_model.safetensors", &["a"]);
+    shard(&dir, "text_encoder/model.safetensors", &["a"]);
+    fs::create_dir(dir.path().join("scheduler")).unwrap();
+    let components = vec!["text_encoder".to_owned(), "vae".to_owned()];
+    assert_eq!(problem(dir.path()), CheckpointError::Pipeline { components });
+}
+
+#[test]
 fn single_index_of_another_name_is_used() {
     let dir = dir_with(&[("other.safetensors.index.json", r#"{"weight_map":{"x":"a.safetensors"}}"#)]);
     shard(&dir, "a.safetensors", &["x"]);

@@ -15,6 +15,12 @@ pub enum CheckpointError {
     /// The directory holds no weights that are known at all.
     #[error("there are no files of weights here")]
     NoWeights,
+    /// A pipeline of diffusers, whose components are models. *Unsupported* as a whole.
+    #[error("is a diffusers pipeline of several models: {}", components.join(", "))]
+    Pipeline {
+        /// The folders of those that have weights.
+        components: Vec<String>,
+    },
     /// A file of weights is a link to nothing.
     #[error("{} is a link that leads nowhere", crate::path_text::shown(file))]
     DeadLink {
@@ -166,6 +172,7 @@ impl Diagnostic for CheckpointError {
             | Self::AdapterPickle { .. }
             | Self::Gguf { .. }
             | Self::NotSafetensors
+            | Self::Pipeline { .. }
             | Self::ForeignShard { .. } => ErrorKind::Unsupported,
             _ => ErrorKind::Invalid,
         }
@@ -186,6 +193,9 @@ impl Diagnostic for CheckpointError {
             }
             Self::NoWeights => {
                 "give the directory that holds config.json and the *.safetensors or pytorch_model.bin files"
+            }
+            Self::Pipeline { .. } => {
+                "quantize one component, in plain floats for diffusers (‹format› fake), and put the result in its place in a copy of the pipeline"
             }
             Self::DeadLink { .. } => "download the file again: what it was a link to has been removed or moved",
             Self::EmptyIndex => "download the index again; without one, all files of weights in the directory are read",

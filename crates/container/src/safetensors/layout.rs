@@ -60,19 +60,48 @@ impl Shard {
     }
 }
 
+/// How the files of weights are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WeightFiles {
+    /// `model.safetensors`, as transformers looks for them.
+    #[default]
+    Model,
+    /// `diffusion_pytorch_model.safetensors`, as diffusers does.
+    Diffusion,
+}
+
+impl WeightFiles {
+    fn stem(self) -> &'static str {
+        match self {
+            WeightFiles::Model => "model",
+            WeightFiles::Diffusion => "diffusion_pytorch_model",
+        }
+    }
+
+    fn shard(self, number: usize, count: usize) -> String {
+        match count {
+            1 => format!("{}.safetensors", self.stem()),
+            _ => format!("{}-{:05}-of-{count:05}.safetensors", self.stem(), number + 1),
+        }
+    }
+
+    /// The file that maps tensors to shards.
+    fn index(self) -> String {
+        format!("{}.safetensors.index.json", self.stem())
+    }
+}
+
 /// The complete geometry of a checkpoint to be written. Equal inputs give equal bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layout {
+    files: WeightFiles,
     declarations: Vec<TensorDeclaration>,
     places: Vec<Place>,
     shards: Vec<Shard>,
     total_size: u64,
 }
 
-/// The file that maps tensors to shards.
-const INDEX_FILE: &str = "model.safetensors.index.json";
-
-/// Its contents.
+/// The contents of the file that maps tensors to shards.
 #[derive(Serialize)]
 struct Index<'a> {
     metadata: IndexMetadata,
@@ -104,6 +133,7 @@ impl Layout {
             sizes.iter().try_fold(0u64, |sum, &size| sum.checked_add(size)).ok_or(LayoutError::TotalOverflow)?;
         let groups = fill_shards(&sizes, max_shard_size);
         let mut layout = Self {
+            files: WeightFiles::default(),
             places: vec![Place { shard: 0, offset: 0, len: 0 }; sizes.len()],
             declarations,
             shards: vec![],
@@ -111,9 +141,16 @@ impl Layout {
         };
         let count = groups.len();
         for (number, group) in groups.into_iter().enumerate() {
-            layout.place_shard(shard_name(number, count), group, &sizes, &metadata)?;
+            layout.place_shard(layout.files.shard(number, count), group, &sizes, &metadata)?;
         }
         Ok(layout)
+    }
+
+    /// The same with files that are called otherwise.
+    pub fn with_files(mut self, files: WeightFiles) -> Self {
+        let count = self.shards.len();
+        self.shards.iter_mut().enumerate().for_each(|(number, shard)| shard.file_name = files.shard(number, count));
+        Self { files, ..self }
     }
 
     /// The declared tensors, in their order; a tensor's position is its index everywhere else.
@@ -141,7 +178,7 @@ impl Layout {
         self.shards.iter().fold(0, |sum, shard| sum.saturating_add(shard.file_len))
     }
 
-    /// The contents of `model.safetensors.index.json`, names sorted; `None` if there is a single file, which needs no index.
+    /// The contents of the index, `model.safetensors.index.json`, names sorted; `None` if there is a single file, which needs no index.
     pub fn index(&self) -> Option<String> {
         if self.shards.len() < 2 {
             return None;
@@ -182,7 +219,7 @@ impl Layout {
 
 impl From<Layout> for Geometry {
     fn from(layout: Layout) -> Geometry {
-        let index = layout.index().map(|text| (INDEX_FILE, text));
+        let index = layout.index().map(|text| (layout.files.index(), text));
         let names = layout.declarations.into_iter().map(|declaration| declaration.name).collect();
         let file = |shard: Shard| OutputFile { name: shard.file_name, header: shard.header, len: shard.file_len };
         Geometry { files: layout.shards.into_iter().map(file).collect(), names, places: layout.places, index }
@@ -227,13 +264,6 @@ fn fill_shards(sizes: &[u64], max_shard_size: u64) -> Vec<Vec<usize>> {
         }
     }
     shards
-}
-
-fn shard_name(number: usize, count: usize) -> String {
-    match count {
-        1 => "model.safetensors".into(),
-        _ => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
-    }
 }
 
 /// The ranges of tensors laid one after the other. Their sum was checked to fit 64 bits.

@@ -47,6 +47,17 @@ fn single_shard_has_plain_name_and_no_index() {
 }
 
 #[test]
+fn files_of_diffusers_have_its_names() {
+    let named = |max| layout(bytes_named(&[6, 4]), max).with_files(WeightFiles::Diffusion);
+    assert_eq!(names(&named(100)), ["diffusion_pytorch_model.safetensors"]);
+    let two = named(6);
+    assert_eq!(names(&two)[1], "diffusion_pytorch_model-00002-of-00002.safetensors");
+    assert!(two.index().unwrap().contains("diffusion_pytorch_model-00001-of-00002.safetensors"));
+    let (index, _) = crate::geometry::Geometry::from(two).index.unwrap();
+    assert_eq!(index, "diffusion_pytorch_model.safetensors.index.json");
+}
+
+#[test]
 fn shards_are_filled_in_order_up_to_the_limit() {
     let layout = layout(bytes_named(&[6, 4, 1, 30, 0, 5, 5, 0]), 10);
     assert_eq!(

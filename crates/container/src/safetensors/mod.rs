@@ -9,7 +9,7 @@ pub use crate::error::{HeaderError, LayoutError};
 pub use crate::limits::MAX_HEADER_LEN;
 pub(crate) use header::LFS_POINTER;
 pub use header::{Header, TensorEntry, TensorPart};
-pub use layout::{Layout, Shard, TensorDeclaration};
+pub use layout::{Layout, Shard, TensorDeclaration, WeightFiles};
 
 /// The member of the header that holds free-form strings; no tensor can have this name.
 const METADATA_KEY: &str = "__metadata__";

@@ -39,10 +39,7 @@ impl CheckpointInspection {
     pub(crate) fn read(model: &Path) -> Result<CheckpointInspection, Error> {
         let checkpoint = job::open_whole(model)?;
         let json = checkpoint.config()?;
-        let config = json.as_ref().map(ModelConfig::from_json).transpose();
-        let config = config.map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
-        let meta = |tensor: TensorView<'_>| TensorMeta::new(tensor.name(), tensor.shape(), tensor.dtype().to_string());
-        let metas: Vec<TensorMeta> = checkpoint.tensors().map(meta).collect();
+        let (config, metas) = headers(&checkpoint)?;
         let network = Network::recognise(config.as_ref().unwrap_or(&ModelConfig::default()), &metas);
         let quantization = quantization::find(&checkpoint, json.as_ref());
         Ok(CheckpointInspection { checkpoint, config, network, quantization })
@@ -115,6 +112,14 @@ impl CheckpointInspection {
             })
         })
     }
+}
+
+/// The configuration and the tensors of a checkpoint.
+pub(crate) fn headers(checkpoint: &Checkpoint) -> Result<(Option<ModelConfig>, Vec<TensorMeta>), Error> {
+    let config = checkpoint.config()?.map(|json| ModelConfig::from_json(&json)).transpose();
+    let config = config.map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+    let meta = |tensor: TensorView<'_>| TensorMeta::new(tensor.name(), tensor.shape(), tensor.dtype().to_string());
+    Ok((config, checkpoint.tensors().map(meta).collect()))
 }
 
 fn elements(tensor: &TensorView<'_>) -> u64 {

@@ -5,6 +5,7 @@ pub mod gguf;
 pub mod graph;
 mod quantization;
 
+pub(crate) use checkpoint::headers;
 pub use checkpoint::{CheckpointInspection, TypeShare};
 pub use quantization::Quantization;
 

@@ -2,40 +2,55 @@
 //! pass follows. Everything else (pairs for smoothing, order of rounding, fused siblings, owners of the KV cache) is
 //! derived from it by [`crate::network`].
 
+use super::leaked::leaked;
 use super::math::{Math, Routing};
 use super::recurrent::{Recurrent, RecurrentParameter};
 use super::role::{NormKind, NormSite, Orientation, Role, RowOrder};
 use crate::model_config::ModelConfig;
+use serde::{Deserialize, Serialize};
+
+/// A text of a description: compiled in, or read from a file and kept for as long as the program runs.
+pub type Text = &'static str;
 
 /// Linear layers by role. A name is the module's path inside its container (a block or the trunk); `{}` is
 /// the index of an expert.
-pub type Linears = &'static [(Role, &'static str)];
+pub type Linears = &'static [(Role, Text)];
 
 /// Norms by position; `{}` in a name is the index of a head.
-pub type Norms = &'static [(NormSite, &'static str)];
+pub type Norms = &'static [(NormSite, Text)];
 
 /// A model family: all that Kvant knows of an architecture.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Family {
     /// The name used in the CLI and in reports; the same as the most usual `model_type`.
-    pub name: &'static str,
+    #[serde(deserialize_with = "leaked")]
+    pub name: Text,
     /// One line for `kvant list families`.
-    pub summary: &'static str,
+    #[serde(deserialize_with = "leaked")]
+    pub summary: Text,
     /// The values of `model_type` in config.json that mean this family.
-    pub model_types: &'static [&'static str],
+    #[serde(deserialize_with = "leaked")]
+    pub model_types: &'static [Text],
     /// The values of `architectures` that mean it when `model_type` says nothing.
-    pub architectures: &'static [&'static str],
+    #[serde(deserialize_with = "leaked")]
+    pub architectures: &'static [Text],
     /// The modules around the blocks.
     pub trunk: Trunk,
     /// The linear layers of attention, q before k before v, and the output last.
+    #[serde(deserialize_with = "leaked")]
     pub attention: Linears,
     /// The mixer that some blocks have in place of attention.
+    #[serde(default)]
     pub recurrent: Option<Recurrent>,
     /// The linear layers of the dense feed-forward network.
+    #[serde(deserialize_with = "leaked")]
     pub mlp: Linears,
     /// The mixture of experts, where the family has one.
+    #[serde(default)]
     pub moe: Option<Moe>,
     /// The norms of a block.
+    #[serde(deserialize_with = "leaked")]
     pub norms: Norms,
     /// The formula of all norms of the family, but of those that [`Recurrent`] describes.
     pub norm_kind: NormKind,
@@ -44,65 +59,86 @@ pub struct Family {
     /// The row order of a matrix that holds q, k and v.
     pub qkv_rows: RowOrder,
     /// Small tensors of a block that belong to no linear layer and no norm, like attention sinks.
-    pub parameters: &'static [&'static str],
+    #[serde(deserialize_with = "leaked")]
+    pub parameters: &'static [Text],
     /// Layers that predict further tokens, which are kept unless a recipe says otherwise.
+    #[serde(default)]
     pub extra: Option<Extra>,
     /// The rules of the forward pass.
     pub math: Math,
     /// Modules that stay in the source's precision by default: globs on full module names. Heads and routers are kept
     /// whether or not they stand here.
-    pub keep: &'static [&'static str],
+    #[serde(deserialize_with = "leaked")]
+    pub keep: &'static [Text],
     /// Parts of module names that transformers changes when it loads a model: on disk, then in memory.
-    pub in_memory: &'static [(&'static str, &'static str)],
+    #[serde(deserialize_with = "leaked")]
+    pub in_memory: &'static [(Text, Text)],
 }
 
 /// The parts of the model outside its blocks. Paths are relative to `path`, except for the heads, which are absolute.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Trunk {
     /// The module that holds embeddings, blocks and final norm in a causal language model, e.g. `model`. Checkpoints
     /// of base models lack its first part, multimodal ones add `language_model`.
-    pub path: &'static str,
+    #[serde(deserialize_with = "leaked")]
+    pub path: Text,
     /// Token embedding.
-    pub embedding: &'static str,
+    #[serde(deserialize_with = "leaked")]
+    pub embedding: Text,
     /// Learned positions.
-    pub positions: Option<&'static str>,
+    #[serde(deserialize_with = "leaked", default)]
+    pub positions: Option<Text>,
     /// The list of blocks; block `i` is `{path}.{blocks}.{i}`.
-    pub blocks: &'static str,
+    #[serde(deserialize_with = "leaked")]
+    pub blocks: Text,
     /// Norms outside the blocks.
+    #[serde(deserialize_with = "leaked")]
     pub norms: Norms,
     /// Linear layers outside the blocks, besides the head.
+    #[serde(deserialize_with = "leaked")]
     pub linears: Linears,
     /// Names of the output head, the usual one first.
-    pub heads: &'static [&'static str],
+    #[serde(deserialize_with = "leaked")]
+    pub heads: &'static [Text],
 }
 
 /// Layers outside the decoder that predict further tokens (multi-token prediction). They are not run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Extra {
     /// The module that holds them, beside the trunk.
-    pub path: &'static str,
+    #[serde(deserialize_with = "leaked")]
+    pub path: Text,
     /// The list of blocks in it, whose layers are named like those of the decoder.
-    pub blocks: &'static str,
+    #[serde(deserialize_with = "leaked")]
+    pub blocks: Text,
     /// Linear layers outside these blocks.
+    #[serde(deserialize_with = "leaked")]
     pub linears: Linears,
 }
 
 /// A mixture of experts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Moe {
     /// The router, and the gate of the shared expert if there is one.
+    #[serde(deserialize_with = "leaked")]
     pub routing: Linears,
     /// The layouts in which checkpoints of the family store the routed experts; the first one is what transformers finds where they
     /// are quantized.
+    #[serde(deserialize_with = "leaked")]
     pub experts: &'static [ExpertLayout],
     /// The linear layers of the experts that all tokens pass.
+    #[serde(deserialize_with = "leaked")]
     pub shared: Linears,
     /// How the experts are chosen.
     pub rule: Routing,
 }
 
 /// How routed experts are stored.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ExpertLayout {
     /// One matrix per expert, or one tensor for all.
     pub storage: ExpertStorage,
@@ -111,11 +147,13 @@ pub struct ExpertLayout {
     /// The row order of a matrix that holds gate and up.
     pub gate_up_rows: RowOrder,
     /// The names.
+    #[serde(deserialize_with = "leaked")]
     pub linears: Linears,
 }
 
 /// Whether the experts of a block are one tensor or many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ExpertStorage {
     /// A 2-D weight per expert; `{}` in the name is the expert's index.
     Separate,

@@ -2,10 +2,14 @@
 //! and routing. Values that differ per checkpoint (sizes, epsilons, soft-caps, window lengths) are read from
 //! `config.json` by [`crate::model_config`]; the rules that use them are here.
 
+use super::description::Text;
+use super::leaked::leaked;
 use crate::model_config::ModelConfig;
+use serde::{Deserialize, Serialize};
 
 /// The rules of a family's forward pass.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Math {
     /// The activation of the feed-forward network.
     pub activation: ActivationRule,
@@ -22,11 +26,13 @@ pub struct Math {
     /// The factor on the logits, before any soft-cap.
     pub logit_scale: LogitScale,
     /// The key of config.json with a factor on every branch that joins the residual stream.
-    pub residual_multiplier: Option<&'static str>,
+    #[serde(deserialize_with = "leaked", default)]
+    pub residual_multiplier: Option<Text>,
     /// Norms of queries and keys, where the family has them.
     pub query_key_norm: QueryKeyNorm,
     /// The boolean of config.json that asks for them, where they are optional.
-    pub query_key_norm_if: Option<&'static str>,
+    #[serde(deserialize_with = "leaked", default)]
+    pub query_key_norm_if: Option<Text>,
     /// The factor on queries that depends on their position.
     pub query_scale: QueryScale,
     /// Whether `alpha` of dynamic rotary embeddings stretches their base.
@@ -39,7 +45,8 @@ pub struct Math {
     /// Whether values are normalised, without weights, as keys are with theirs.
     pub value_norm: bool,
     /// The factor on values: a key of config.json, and its value where that is absent; null is 1.
-    pub value_scale: Option<(&'static str, f64)>,
+    #[serde(deserialize_with = "leaked", default)]
+    pub value_scale: Option<(Text, f64)>,
     /// Whether norms are RMS norms where config.json states `rms_norm_eps`, whatever the family's formula.
     pub rms_norm_if_stated: bool,
     /// Whether queries, keys and values are clipped to `clip_qkv` of config.json.
@@ -88,7 +95,8 @@ impl Math {
 }
 
 /// An activation function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
@@ -138,7 +146,8 @@ impl Activation {
 }
 
 /// The origin of the activation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ActivationRule {
     /// The one that config.json names, else this one.
     Config(Activation),
@@ -157,7 +166,8 @@ impl ActivationRule {
 }
 
 /// How the two branches of a block join the residual stream `x`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Residual {
     /// `x += attention(norm(x)); x += mlp(norm(x))`, with the norms that the family has before and after each branch.
     Sequential,
@@ -166,11 +176,11 @@ pub enum Residual {
     /// `x = norm(x + attention(x)); x = norm(x + mlp(x))`.
     PostNorm,
     /// Parallel if this boolean of config.json is true, otherwise sequential; the second value is the default.
-    ParallelIf(&'static str, bool),
+    ParallelIf(#[serde(deserialize_with = "leaked")] Text, bool),
     /// Parallel if any of these booleans of config.json is true, each with its default; otherwise sequential.
-    ParallelIfAny(&'static [(&'static str, bool)]),
+    ParallelIfAny(#[serde(deserialize_with = "leaked")] &'static [(Text, bool)]),
     /// Sequential if this boolean of config.json is true, otherwise post-norm; the second value is the default.
-    PreNormIf(&'static str, bool),
+    PreNormIf(#[serde(deserialize_with = "leaked")] Text, bool),
 }
 
 impl Residual {
@@ -194,7 +204,8 @@ impl Residual {
 }
 
 /// How positions enter the model.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Positions {
     /// Rotary embedding of queries and keys (arXiv 2104.09864).
     Rotary {
@@ -213,13 +224,14 @@ pub enum Positions {
     /// Biases on scores.
     Alibi(Alibi),
     /// The same if this boolean of config.json is true, else rotary over halves of whole heads.
-    AlibiIf(&'static str, Alibi),
+    AlibiIf(#[serde(deserialize_with = "leaked")] Text, Alibi),
 }
 
 /// Biases on scores that grow with the key's position `j` (ALiBi, arXiv 2108.12409): `b = m_h j` for head `h` of `n`. Slopes are
 /// `m_h = 2^(-8 h / n)` for `h = 1..=n` where `n` is a power of two; otherwise those of the power below, then every second one of
 /// the power above.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Alibi {
     /// Whether slopes, positions and biases are rounded to bfloat16 whatever the model's type (Falcon).
     pub rounded: bool,
@@ -247,7 +259,8 @@ impl Positions {
 }
 
 /// Which components of a head the rotary embedding turns together, of `d` turning ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Pairing {
     /// `i` and `i + d/2` (GPT-NeoX, LLaMA as Hugging Face stores it).
     Halves,
@@ -256,7 +269,8 @@ pub enum Pairing {
 }
 
 /// The layers with rotary positions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum RotaryLayers {
     /// Every layer.
     All,
@@ -273,7 +287,8 @@ pub enum RotaryLayers {
 
 /// Which layers see a sliding window of `sliding_window` positions. Where config.json has `layer_types`, that
 /// decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Window {
     /// None: full causal attention.
     Full,
@@ -302,35 +317,38 @@ pub enum Window {
 }
 
 /// The factor on `q k^T`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum AttentionScale {
     /// `1 / sqrt(d)` with `d` the width of a query head.
     HeadDim,
     /// `1 / sqrt(c)` with `c` this key of config.json (Gemma 2 and 3).
-    InverseRootOf(&'static str),
+    InverseRootOf(#[serde(deserialize_with = "leaked")] Text),
     /// This key of config.json (Granite).
-    Multiplier(&'static str),
+    Multiplier(#[serde(deserialize_with = "leaked")] Text),
     /// This key of `attn_config` in config.json, else [`AttentionScale::HeadDim`] (MPT).
-    StatedForAttention(&'static str),
+    StatedForAttention(#[serde(deserialize_with = "leaked")] Text),
     /// 1 (GPT-Neo).
     One,
 }
 
 /// The factor on the embeddings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum EmbeddingScale {
     /// 1.
     One,
     /// `sqrt(hidden_size)`, rounded to the model's type (Gemma).
     RootHidden,
     /// The same if this boolean of config.json is true, else 1 (AFMoE).
-    RootHiddenIf(&'static str),
+    RootHiddenIf(#[serde(deserialize_with = "leaked")] Text),
     /// This key of config.json (Granite).
-    Multiplier(&'static str),
+    Multiplier(#[serde(deserialize_with = "leaked")] Text),
 }
 
 /// The factor on queries at position `p`, after norms and rotary embedding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum QueryScale {
     /// 1.
     One,
@@ -343,18 +361,20 @@ pub enum QueryScale {
 }
 
 /// The factor on the logits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum LogitScale {
     /// 1.
     One,
     /// Times this key of config.json (Cohere).
-    Multiplier(&'static str),
+    Multiplier(#[serde(deserialize_with = "leaked")] Text),
     /// Divided by this key of config.json (Granite).
-    Divisor(&'static str),
+    Divisor(#[serde(deserialize_with = "leaked")] Text),
 }
 
 /// How the norms of queries and keys work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum QueryKeyNorm {
     /// Over each head, before the rotary embedding (Qwen3, Gemma 3).
     PerHead,
@@ -368,7 +388,8 @@ pub enum QueryKeyNorm {
 
 /// Where the gates on the outputs of attention's heads come from. Before the output projection, every component is multiplied by the
 /// sigmoid of its gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum HeadGate {
     /// From a layer of their own, of the role [`Role::HeadGate`](super::Role::HeadGate); without one there are none.
     OwnLayer,
@@ -387,7 +408,8 @@ impl HeadGate {
 }
 
 /// How a mixture of experts chooses `k = num_experts_per_tok` experts from the router's logits `z`, and weighs them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Routing {
     /// `p = softmax(z)`, the k largest, divided by their sum (Mixtral).
     SoftmaxThenTop,

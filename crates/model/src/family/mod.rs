@@ -2,6 +2,8 @@
 //! here reads a tensor, and no algorithm keeps its own list of layers.
 
 pub mod description;
+mod file;
+mod leaked;
 pub mod math;
 pub mod recurrent;
 pub mod role;
@@ -79,7 +81,8 @@ mod starcoder2;
 
 mod undescribed;
 
-pub use description::{ExpertLayout, ExpertStorage, Extra, Family, Linears, Moe, Norms, Trunk};
+pub use description::{ExpertLayout, ExpertStorage, Extra, Family, Linears, Moe, Norms, Text, Trunk};
+pub use file::{FamilyFileError, USUAL, parse};
 pub use math::{
     Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, HeadGate, LogitScale, Math, Pairing, Positions,
     QueryKeyNorm, QueryScale, Residual, RotaryLayers, Routing, Window,
@@ -91,8 +94,10 @@ pub use description::{leaf, owns_kv};
 pub use undescribed::kept_by_default;
 
 use crate::model_config::ModelConfig;
+use kvant_quant::registry::{RegisterError, Registry, Row};
+use std::sync::LazyLock;
 
-/// Every family with a description, sorted by name. A new family is one file and one line here.
+/// Every family that is built in, sorted by name. A new family is one file and one line here.
 pub static FAMILIES: &[Family] = &[
     afmoe::FAMILY,
     apertus::FAMILY,
@@ -165,9 +170,35 @@ pub static FAMILIES: &[Family] = &[
     starcoder2::FAMILY,
 ];
 
+static KNOWN: LazyLock<Registry<&'static Family>> = LazyLock::new(|| Registry::new(FAMILIES.iter().collect()));
+
+impl Row for &'static Family {
+    const KIND: &'static str = "family";
+
+    fn names(&self) -> Vec<&str> {
+        vec![self.name]
+    }
+}
+
+/// Adds a family for as long as the program runs. What it says of a `model_type` or an architecture counts before what others say.
+///
+/// # Errors
+/// [`RegisterError`] where the name cannot be spelled, or another family has it.
+pub fn register(family: Family) -> Result<&'static Family, RegisterError> {
+    // Networks point to their family.
+    let family = Box::leak(Box::new(family));
+    KNOWN.register(family)?;
+    Ok(family)
+}
+
+/// Every family: those that are built in, then those that were registered.
+pub fn all() -> Vec<&'static Family> {
+    KNOWN.rows()
+}
+
 /// The family of that name.
 pub fn by_name(name: &str) -> Option<&'static Family> {
-    FAMILIES.iter().find(|family| family.name == name)
+    all().into_iter().find(|family| family.name == name)
 }
 
 /// The family of a checkpoint: by `model_type`, of the whole model before that of a nested language model, else by
@@ -192,7 +223,7 @@ pub fn conflict(config: &ModelConfig) -> Option<(&str, &str)> {
 }
 
 fn having(name: &str, list: fn(&Family) -> &'static [&'static str]) -> Option<&'static Family> {
-    FAMILIES.iter().find(|family| list(family).contains(&name))
+    all().into_iter().rev().find(|family| list(family).contains(&name))
 }
 
 #[cfg(test)]

@@ -2,29 +2,36 @@
 //! layers. They keep a state of a fixed size where attention keeps keys and values. What is named here is data of the families; what
 //! the mixers compute is in the forward pass.
 
-use super::description::Linears;
+use super::description::{Linears, Text};
+use super::leaked::leaked;
 use super::role::{NormKind, RowOrder};
 use crate::model_config::ModelConfig;
+use serde::{Deserialize, Serialize};
 
 /// The recurrent token mixer of a family.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Recurrent {
     /// The formula.
     pub mixer: RecurrentMixer,
     /// Its linear layers, the output last.
+    #[serde(deserialize_with = "leaked")]
     pub linears: Linears,
     /// How the rows of its inputs are laid out where one matrix holds several.
     pub rows: RowOrder,
     /// Its tensors that belong to no linear layer and no norm.
-    pub parameters: &'static [(RecurrentParameter, &'static str)],
+    #[serde(deserialize_with = "leaked")]
+    pub parameters: &'static [(RecurrentParameter, Text)],
     /// The formula of the norm of its output, which differs from the family's other norms.
     pub norm_kind: NormKind,
     /// Where config.json has no `layer_types`: the key whose value `n` says that every `n`-th block has attention, and its default.
-    pub attention_interval: (&'static str, usize),
+    #[serde(deserialize_with = "leaked")]
+    pub attention_interval: (Text, usize),
 }
 
 /// What a recurrent mixer computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum RecurrentMixer {
     /// Gated delta net (arXiv 2412.06464). Queries, keys and values pass a causal depthwise convolution and SiLU; queries and keys are
     /// divided by their lengths. For each value head, with the state `S` of a key head's width by its own,
@@ -34,7 +41,8 @@ pub enum RecurrentMixer {
 }
 
 /// A tensor of a recurrent mixer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum RecurrentParameter {
     /// The weight of the depthwise convolution, `[channels, 1, kernel]`.
     Convolution,

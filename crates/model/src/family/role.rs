@@ -1,13 +1,15 @@
 //! The vocabulary of a decoder: the role of a linear layer, its position, the position of a norm and the order in which a
 //! weight is stored. Names of tensors are not here; they are data of the families.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The role of a linear layer inside a decoder.
 ///
 /// In the names below `x` is the residual stream after its norm, `c` a latent of multi-head latent attention (MLA,
 /// arXiv 2405.04434) and `h` the hidden activation of a feed-forward network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// Queries `q = W x` (of every head).
     Query,
@@ -60,6 +62,7 @@ pub enum Role {
     /// Hidden size to embedding width, after the last block.
     ProjectOut,
     /// A linear layer whose purpose is not known.
+    #[serde(rename = "linear")]
     Unknown,
 }
 
@@ -145,7 +148,8 @@ impl fmt::Display for Role {
 }
 
 /// The part of the model a linear layer belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Part {
     /// Self-attention.
     Attention,
@@ -166,7 +170,8 @@ pub enum Part {
 }
 
 /// How a weight matrix is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Orientation {
     /// `[out_features, in_features]`, as `torch.nn.Linear` stores it.
     OutIn,
@@ -175,7 +180,8 @@ pub enum Orientation {
 }
 
 /// How several projections share the output rows of one matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum RowOrder {
     /// One after the other: all of q, then all of k, then all of v; all of gate, then all of up.
     Stacked,
@@ -189,7 +195,8 @@ pub enum RowOrder {
 }
 
 /// The position of a norm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum NormSite {
     /// On the embeddings, before the first block.
     Embedding,
@@ -220,7 +227,8 @@ pub enum NormSite {
 }
 
 /// The formula of a norm with weight `w`, bias `b` and a small `eps`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum NormKind {
     /// `x / sqrt(mean(x^2) + eps) * w`.
     Rms,

@@ -18,39 +18,9 @@ fn family_table_is_sorted_with_unique_names() {
 fn every_family_description_is_complete() {
     for family in FAMILIES {
         let name = family.name;
-        assert!(!family.model_types.is_empty() && !family.summary.is_empty(), "{name}");
+        assert_eq!(file::check(family), Ok(()), "{name}");
+        assert!(!family.summary.is_empty() && !family.keep.is_empty(), "{name}");
         assert!(!family.summary.ends_with('.') && family.summary.len() <= 120, "{name}: {}", family.summary);
-        assert!(!family.trunk.heads.is_empty(), "{name} has no head");
-        assert!(family.trunk.norms.iter().any(|(site, _)| *site == NormSite::Final), "{name} has no final norm");
-        assert_eq!(family.attention.last().map(|(role, _)| *role), Some(Role::Output), "{name}");
-        assert!(!family.kv_globs().is_empty(), "{name} has no owner of the KV cache");
-        let has_down = |linears: Linears| linears.iter().any(|(role, _)| *role == Role::Down);
-        let experts_have_down = family.moe.is_some_and(|moe| moe.experts.iter().all(|layout| has_down(layout.linears)));
-        assert!(has_down(family.mlp) || experts_have_down, "{name} has no down projection");
-        assert!(!family.keep.is_empty(), "{name} keeps nothing");
-    }
-}
-
-#[test]
-fn module_name_has_one_role_per_family() {
-    for family in FAMILIES {
-        let linears: Vec<_> = family.linears().collect();
-        for (role, path) in &linears {
-            let meanings: HashSet<_> =
-                linears.iter().filter(|(_, other)| other == path).map(|(role, _)| role).collect();
-            assert_eq!(meanings.len(), 1, "{}: {path} ({role})", family.name);
-            assert!(family.norms.iter().all(|(_, norm)| norm != path), "{}: {path}", family.name);
-        }
-    }
-}
-
-#[test]
-fn only_separate_experts_are_indexed() {
-    for layout in FAMILIES.iter().filter_map(|family| family.moe).flat_map(|moe| moe.experts) {
-        for (_, path) in layout.linears {
-            let indices = path.split('.').filter(|part| *part == "{}").count();
-            assert_eq!(indices, usize::from(layout.storage == ExpertStorage::Separate), "{path}");
-        }
     }
 }
 

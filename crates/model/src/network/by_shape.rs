@@ -187,12 +187,16 @@ fn role(module: &str, out_features: usize, in_features: usize, config: &ModelCon
     if is_router(module, out_features, in_features, config) {
         return if out_features == 1 { Role::SharedGate } else { Role::Router };
     }
-    let known = LEAVES.iter().find(|(_, leaves)| leaves.contains(&leaf));
-    known.map_or(Role::Unknown, |(role, _)| *role)
+    role_of_leaf(leaf).unwrap_or(Role::Unknown)
+}
+
+/// The role that layers of this name usually have.
+pub(super) fn role_of_leaf(leaf: &str) -> Option<Role> {
+    LEAVES.iter().find(|(_, leaves)| leaves.contains(&leaf)).map(|(role, _)| *role)
 }
 
 /// Named like a head, outside of the blocks and not deep inside the model.
-fn is_head(module: &str) -> bool {
+pub(super) fn is_head(module: &str) -> bool {
     let above = module.rsplit_once('.').map_or("", |(above, _)| above);
     HEADS.contains(&leaf(module)) && (above.is_empty() || above.split('.').all(|part| ABOVE_HEADS.contains(&part)))
 }
@@ -220,7 +224,7 @@ fn is_norm(part: &str) -> bool {
     part.contains("norm") || part.starts_with("ln_") || part == "ln"
 }
 
-fn part(module: &str, role: Role) -> Part {
+pub(super) fn part(module: &str, role: Role) -> Part {
     match role {
         Role::Head => Part::Trunk,
         Role::Router | Role::SharedGate => Part::Routing,

@@ -4,6 +4,7 @@
 
 mod by_name;
 mod by_shape;
+mod draft;
 mod dropped;
 mod links;
 mod module_names;
@@ -18,6 +19,7 @@ use std::collections::BTreeSet;
 use crate::family::{Family, NormKind, NormSite, Orientation, Part, Role, RowOrder};
 use crate::model_config::ModelConfig;
 
+pub use draft::FamilyDraft;
 pub use dropped::DroppedTensor;
 pub use links::{Consumer, Input, PairPath, ScaleSource, SmoothingPair, Subset};
 pub use module_names::{expert_module, in_memory_module, on_disk_module};

@@ -107,6 +107,16 @@ impl Names {
         of_decoder.or_else(|| self.head_tensor(name)).or_else(|| self.extra_tensor(name))
     }
 
+    /// Whether blocks have a tensor of this name, numbers of experts and heads as `{}`.
+    pub(super) fn have(&self, pattern: &str) -> bool {
+        look_up(&self.block, pattern).is_some()
+    }
+
+    /// The names of all modules of blocks.
+    pub(super) fn modules(&self) -> impl Iterator<Item = &str> {
+        self.block.keys().map(AsRef::as_ref)
+    }
+
     /// The index of the block that a name speaks of, whether or not the rest of the name is known.
     pub(super) fn block_index(&self, trunk: &str, name: &str) -> Option<usize> {
         self.split_block(trunk, name).map(|(index, _)| index)

@@ -1,0 +1,77 @@
+//! `--family` and `kvant inspect --suggest-family`: architectures that Kvant has no description of.
+
+use crate::kvant::Place;
+
+const TEXT: &str = "The tower stood where the river turns, and nobody asked who had built it. ";
+
+/// The small model under the name of an architecture that has no description.
+fn renamed() -> Place {
+    let place = Place::new();
+    let config = std::fs::read_to_string(place.path("nano_llama/config.json")).unwrap();
+    let config = config.replace("LlamaForCausalLM", "NovelForCausalLM").replace("\"llama\"", "\"novel\"");
+    place.write("nano_llama/config.json", &config);
+    place.write("text.txt", &TEXT.repeat(60));
+    place
+}
+
+#[test]
+fn described_architecture_is_evaluated_and_calibrated() {
+    let place = renamed();
+    let eval = ["eval", "nano_llama", "--data", "text.txt", "--seq-len", "64", "--json"];
+    assert_eq!(place.run(&eval).code, Some(1), "it has no description");
+    place.write("novel.toml", "name = \"my-novel\"\nmodel_types = [\"novel\"]\n");
+    let described = place.succeed(&[&eval[..], &["--family", "novel.toml"]].concat()).json();
+    let known = {
+        let place = Place::new();
+        place.write("text.txt", &TEXT.repeat(60));
+        place.succeed(&eval).json()
+    };
+    assert_eq!(described["perplexity"], known["perplexity"]);
+    let quantize = ["quantize", "nano_llama", "-s", "int4:g32", "-a", "gptq", "--calib", "text.txt", "--seq-len", "64"];
+    place.succeed(&[&quantize[..], &["--family", "novel.toml", "-f", "compressed-tensors", "-o", "out"]].concat());
+    let plan = place.succeed(&["plan", "nano_llama", "-s", "int4:g32", "--family", "novel.toml"]);
+    assert!(plan.stdout.starts_with("NovelForCausalLM (family my-novel)"), "{plan:?}");
+    let listed = place.succeed(&["list", "families", "--family", "novel.toml", "--json"]).stdout;
+    assert!(listed.contains("my-novel"));
+}
+
+#[test]
+fn draft_of_a_description_is_a_description() {
+    let place = renamed();
+    let draft = place.succeed(&["inspect", "nano_llama", "--suggest-family"]).stdout;
+    assert!(draft.starts_with("name = \"my-novel\"\nlike = \"llama\"\n"), "{draft}");
+    place.write("novel.toml", &draft);
+    place.succeed(&["eval", "nano_llama", "--data", "text.txt", "--seq-len", "64", "--family", "novel.toml"]);
+    let json = place.succeed(&["inspect", "nano_llama", "--suggest-family", "--json"]).json();
+    assert_eq!((json["like"].as_str(), json["open"].as_array().map(Vec::len)), (Some("llama"), Some(0)));
+    let known = Place::new().succeed(&["inspect", "nano_llama", "--suggest-family"]);
+    assert!(known.stderr.contains("has a description, `llama`"), "{known:?}");
+}
+
+#[test]
+fn mistakes_in_descriptions_are_refused() {
+    let place = renamed();
+    let plan = ["plan", "nano_llama", "-s", "int4", "--family", "novel.toml"];
+    assert_eq!(place.run(&plan).code, Some(2), "there is no such file");
+    for (text, problem) in [
+        ("name = \"my-novel\"", "missing field `model_types`"),
+        ("name = \"llama\"\nmodel_types = [\"novel\"]", "the name `llama` is taken"),
+        ("name = \"my-novel\"\nmodel_types = [\"novel\"]\nmpl = []", "unknown field `mpl`"),
+    ] {
+        place.write("novel.toml", text);
+        let run = place.run(&plan);
+        assert!(run.code != Some(0) && run.stderr.contains("novel.toml: ") && run.stderr.contains(problem), "{run:?}");
+    }
+}
+
+#[test]
+fn other_description_does_not_resume_the_work() {
+    let place = renamed();
+    place.write("novel.toml", "name = \"my-novel\"\nmodel_types = [\"novel\"]\n");
+    let quantize = ["quantize", "nano_llama", "-s", "int4:g32", "--family", "novel.toml", "-o", "out"];
+    place.succeed(&quantize);
+    let again = place.run(&quantize);
+    place.write("novel.toml", "name = \"my-novel\"\nmodel_types = [\"novel\"]\nkeep = [\"*.down_proj\"]\n");
+    let other = place.run(&quantize);
+    assert_ne!(other.code, Some(0), "another description is another run: {other:?}, {again:?}");
+}

@@ -1,0 +1,51 @@
+//! Architectures that Kvant has no description of: a user's descriptions, and first drafts of them.
+
+use crate::error::{Error, ErrorKind};
+use crate::inspect::headers;
+use crate::job;
+use crate::paths::{MODEL, refuse_missing};
+use kvant_model::family::{self, Family};
+use kvant_model::network::FamilyDraft;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The longest description that is read.
+const MOST: u64 = 1 << 20;
+
+/// Reads the description of an architecture from a TOML file, and uses it for as long as the program runs: checkpoints whose
+/// `model_type` or architecture it names are calibrated, evaluated and written by it. The same file may be added again. See
+/// [`kvant_model::family::parse`] for what a file holds.
+///
+/// # Errors
+/// A file that cannot be read, that is no description, or that gives a family the name of another.
+pub fn add_family(file: &Path) -> Result<&'static Family, Error> {
+    let mut text = String::new();
+    let read = File::open(file).and_then(|open| open.take(MOST).read_to_string(&mut text));
+    read.map_err(|error| {
+        let problem = format!("the description {} cannot be read: {error}", file.display());
+        Error::new(ErrorKind::Usage, problem).with_hint(Some("name a TOML file".to_owned()))
+    })?;
+    let described = family::parse(&text, file)?;
+    // Added before, by the same program.
+    let known = family::by_name(described.name).filter(|known| format!("{known:?}") == format!("{described:?}"));
+    let register = || {
+        family::register(described)
+            .map_err(|error| Error::new(ErrorKind::Usage, format!("{}: {error}", file.display())))
+    };
+    known.map_or_else(register, Ok)
+}
+
+/// A first description of a checkpoint's architecture, from its configuration and the names and shapes of its tensors.
+///
+/// # Errors
+/// Errors of its files, and models that have no numbered blocks.
+pub fn suggest_family(model: &Path) -> Result<FamilyDraft, Error> {
+    refuse_missing([(MODEL, model)])?;
+    let (config, tensors) = headers(&job::open_whole(model)?)?;
+    FamilyDraft::new(&config.unwrap_or_default(), &tensors).ok_or_else(|| {
+        let problem = format!("{} has no numbered blocks, which a description is about", model.display());
+        Error::new(ErrorKind::Unsupported, problem)
+            .with_hint(Some("such models are quantized without a description, from weights alone".to_owned()))
+    })
+}

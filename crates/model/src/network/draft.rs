@@ -1,0 +1,327 @@
+//! A first description of an architecture that has none: the family whose names come nearest, and the differences that tensor names
+//! show. What names do not show, the rules of the forward pass above all, is left to whoever completes it.
+
+use super::names::{Names, generalise, parse_index};
+use super::tables::is_embedding_name;
+use super::{Place, Reason, TensorMeta};
+use super::{by_name, by_shape};
+use crate::family::{self, Family, Math, NormSite, Part, Role, leaf};
+use crate::model_config::ModelConfig;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{Display, Write};
+
+/// A description to be completed.
+#[derive(Clone, Debug)]
+pub struct FamilyDraft {
+    /// The TOML text, with a comment for whatever is open. [`family::parse`] reads it.
+    pub text: String,
+    /// The built-in family that it is like.
+    pub like: &'static str,
+    /// The family that describes the architecture already.
+    pub described: Option<&'static str>,
+    /// Tensors of the decoder that the draft gives no place, indices as `{}`, each with its shape in the first block.
+    pub open: Vec<String>,
+}
+
+/// A module of blocks.
+struct Module {
+    /// Its path inside its block, indices of experts as `{}`.
+    path: String,
+    shape: Vec<usize>,
+}
+
+impl FamilyDraft {
+    /// The draft for a checkpoint, or `None` if its tensors are not in numbered blocks.
+    pub fn new(config: &ModelConfig, tensors: &[TensorMeta]) -> Option<FamilyDraft> {
+        let list = list_of_blocks(tensors)?;
+        let (trunk, blocks) = list.rsplit_once('.').unwrap_or(("", &list));
+        let modules = modules_in(&list, tensors);
+        let like = nearest(&modules)?;
+        let mut text = String::new();
+        let described = family::of_config(config).map(|family| family.name);
+        let name = config.model_types.last().map_or("my_model", String::as_str);
+        let legal = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+        write_value(&mut text, "name", &format!("my-{}", name.chars().map(legal).collect::<String>()));
+        write_value(&mut text, "like", &like.name);
+        write_value(&mut text, "model_types", &[name]);
+        write_value(&mut text, "architectures", &config.architectures);
+        write_linears(&mut text, "attention", &modules, like, Part::Attention);
+        write_linears(&mut text, "mlp", &modules, like, Part::Mlp);
+        write_norms(&mut text, &modules, like);
+        write_trunk(&mut text, like, trunk, blocks, tensors);
+        let open = open_tensors(&text, config, tensors);
+        write_open(&mut text, &open, &modules, like);
+        Some(FamilyDraft { text, like: like.name, described, open })
+    }
+}
+
+/// A line of TOML. Strings and lists of JSON are those of TOML.
+fn write_value(text: &mut String, key: impl Display, value: &impl Serialize) {
+    let value = serde_json::to_string(value).unwrap_or_default();
+    let _ = writeln!(text, "{key} = {}", value.replace(",", ", "));
+}
+
+/// The path under which most tensors are numbered, as `model.layers`.
+fn list_of_blocks(tensors: &[TensorMeta]) -> Option<String> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for tensor in tensors {
+        let mut at = 0;
+        for part in tensor.name.split('.') {
+            if parse_index(part).is_some() && at > 0 {
+                *counts.entry(&tensor.name[..at - 1]).or_default() += 1;
+                break;
+            }
+            at += part.len() + 1;
+        }
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(path, _)| path.to_owned())
+}
+
+/// The modules of all blocks, each once.
+fn modules_in(list: &str, tensors: &[TensorMeta]) -> Vec<Module> {
+    let mut seen = BTreeSet::new();
+    let mut modules = Vec::new();
+    for tensor in tensors {
+        let rest = tensor.name.strip_prefix(list).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
+        let Some((_, rest)) = rest.filter(|(index, _)| parse_index(index).is_some()) else { continue };
+        let (path, _) = generalise(rest.strip_suffix(".weight").unwrap_or(rest));
+        if !path.ends_with(".bias") && seen.insert(path.clone()) {
+            modules.push(Module { path, shape: tensor.shape.clone() });
+        }
+    }
+    modules
+}
+
+/// The family that knows most of the modules; of several the one that names the fewest others, and whose rules are those of most models.
+fn nearest(modules: &[Module]) -> Option<&'static Family> {
+    let present: BTreeSet<&str> = modules.iter().map(|module| module.path.as_str()).collect();
+    let rating = |family: &&'static Family| {
+        let names = Names::new(family);
+        let known = present.iter().filter(|path| names.have(path)).count();
+        let others = names.modules().filter(|path| !present.contains(path)).count();
+        (known, Reverse(others), family.name == family::USUAL, family.math == Math::LLAMA)
+    };
+    family::all().into_iter().max_by_key(rating)
+}
+
+/// Usual last parts of the names of layers whose role is clear in a block alone.
+const MORE_LEAVES: &[(Role, &[&str])] = &[
+    (Role::Output, &["dense", "c_proj"]),
+    (Role::Up, &["dense_h_to_4h", "fc1", "fc_in", "c_fc"]),
+    (Role::Down, &["dense_4h_to_h", "fc2", "fc_out"]),
+];
+
+/// A list of linear layers, where the checkpoint has others than the family. Without the layer that every list ends with it is a comment.
+fn write_linears(text: &mut String, key: &str, modules: &[Module], like: &'static Family, part: Part) {
+    let (base, last) = if part == Part::Attention { (like.attention, Role::Output) } else { (like.mlp, Role::Down) };
+    let known = |path: &str| base.iter().find(|(_, listed)| *listed == path).map(|(role, _)| *role);
+    let names = Names::new(like);
+    let role_of = |leaf: &str| {
+        let more = || MORE_LEAVES.iter().find(|(_, leaves)| leaves.contains(&leaf)).map(|(role, _)| *role);
+        by_shape::role_of_leaf(leaf).or_else(more)
+    };
+    let guessed = |module: &Module| {
+        let role = role_of(leaf(&module.path)).filter(|_| module.shape.len() == 2)?;
+        let is_here = by_shape::part(&module.path, role) == part && !module.path.contains("{}");
+        (is_here && !names.have(&module.path)).then_some(role)
+    };
+    let found = modules.iter().filter_map(|module| {
+        let role = known(&module.path).or_else(|| guessed(module))?;
+        Some((role, module.path.as_str()))
+    });
+    let mut found: Vec<(Role, &str)> = found.collect();
+    found.sort();
+    // A mixture may have no dense network.
+    if found.is_empty() || base.iter().all(|row| found.contains(row)) && found.len() == base.len() {
+        return;
+    }
+    let has_last = found.iter().any(|(role, _)| *role == last);
+    write_value(text, if has_last { key.to_owned() } else { format!("# {key}") }, &found);
+}
+
+/// The norms of a block, where the checkpoint has others than the family.
+fn write_norms(text: &mut String, modules: &[Module], like: &'static Family) {
+    let known = |path: &str| like.norms.iter().find(|(_, listed)| *listed == path).map(|(site, _)| *site);
+    let found = modules.iter().filter_map(|module| {
+        let site = known(&module.path).or_else(|| norm_site(module))?;
+        Some((site, module.path.as_str()))
+    });
+    let mut found: Vec<(NormSite, &str)> = found.collect();
+    found.sort();
+    if !like.norms.iter().all(|row| found.contains(row)) || found.len() != like.norms.len() {
+        write_value(text, "norms", &found);
+    }
+}
+
+/// Parts of names that tell the place of a norm. The first that occurs decides.
+const SITES: &[(NormSite, &[&str])] = &[
+    (NormSite::Query, &["q_norm", "query_norm", "q_layernorm", "query_layernorm"]),
+    (NormSite::Key, &["k_norm", "key_norm", "k_layernorm", "key_layernorm"]),
+    (
+        NormSite::FeedForwardInput,
+        &["post_attention", "ffn", "mlp", "feedforward", "feed_forward", "ln_2", "norm2", "ln2"],
+    ),
+    (NormSite::AttentionInput, &["input", "attn", "attention", "ln_1", "norm1", "ln1"]),
+];
+
+/// The place of a norm, as far as its name tells.
+fn norm_site(module: &Module) -> Option<NormSite> {
+    let name = leaf(&module.path).to_lowercase();
+    let is_norm = module.shape.len() == 1 && ["norm", "ln"].iter().any(|word| name.contains(word));
+    let tells = |(_, parts): &&(NormSite, &[&str])| parts.iter().any(|part| name.contains(part));
+    SITES.iter().find(tells).filter(|_| is_norm).map(|(site, _)| *site)
+}
+
+/// Where the checkpoint keeps its blocks, embedding, final norm and head, if not where the family does.
+fn write_trunk(text: &mut String, like: &Family, trunk: &str, blocks: &str, tensors: &[TensorMeta]) {
+    let mut rows = String::new();
+    let path = trunk.strip_suffix(".language_model").or(trunk.strip_prefix("language_model.")).unwrap_or(trunk);
+    if path != like.trunk.path && !path.is_empty() {
+        write_value(&mut rows, "path", &path);
+    }
+    if blocks != like.trunk.blocks {
+        write_value(&mut rows, "blocks", &blocks);
+    }
+    let is_numbered = |name: &str| name.split('.').any(|part| parse_index(part).is_some());
+    let outside = tensors.iter().filter(|tensor| !is_numbered(&tensor.name));
+    let weights: Vec<_> = outside.filter_map(|t| Some((t.name.strip_suffix(".weight")?, t.shape.as_slice()))).collect();
+    let local = |name: &str| name.strip_prefix(trunk).map(|rest| rest.trim_start_matches('.').to_owned());
+    let tables = weights.iter().filter(|(name, shape)| shape.len() == 2 && is_embedding_name(name));
+    let embedding = tables.max_by_key(|(_, shape)| shape[0]).and_then(|(name, _)| local(name));
+    if let Some(name) = embedding.filter(|name| name != like.trunk.embedding) {
+        write_value(&mut rows, "embedding", &name);
+    }
+    let norms: Vec<String> =
+        weights.iter().filter(|(_, shape)| shape.len() == 1).filter_map(|(n, _)| local(n)).collect();
+    let is_final = |name: &str| like.trunk.norms.iter().any(|row| *row == (NormSite::Final, name));
+    if let [norm] = norms.as_slice()
+        && !is_final(norm)
+    {
+        write_value(&mut rows, "norms", &[(NormSite::Final, norm)]);
+    }
+    let heads = weights.iter().filter(|(name, shape)| shape.len() == 2 && by_shape::is_head(name));
+    if let Some((head, _)) = heads.into_iter().find(|(name, _)| !like.trunk.heads.contains(name)) {
+        write_value(&mut rows, "heads", &[head]);
+    }
+    if !rows.is_empty() {
+        let _ = write!(text, "\n[trunk]\n{rows}");
+    }
+}
+
+/// The tensors that have no place in the network which the draft describes.
+fn open_tensors(text: &str, config: &ModelConfig, tensors: &[TensorMeta]) -> Vec<String> {
+    let Ok(family) = family::parse(text, "draft".as_ref()) else { return Vec::new() };
+    let network = by_name::recognise(Box::leak(Box::new(family)), config, tensors);
+    let is_open = |at: usize| network.as_ref().is_none_or(|n| n.places()[at] == Place::Other(Reason::Unrecognised));
+    let mut open = BTreeMap::new();
+    for (_, tensor) in tensors.iter().enumerate().filter(|(at, _)| is_open(*at)) {
+        open.entry(generalise(&tensor.name).0).or_insert_with(|| format!("{:?}", tensor.shape));
+    }
+    open.into_iter().map(|(name, shape)| format!("{} {shape}", name.escape_debug())).collect()
+}
+
+/// What names do not show, as comments.
+fn write_open(text: &mut String, open: &[String], modules: &[Module], like: &'static Family) {
+    let mut comments = Vec::new();
+    if !open.is_empty() {
+        comments.push("These tensors have no place yet: name them above, or leave them in float.".to_owned());
+        comments.extend(open.iter().map(|tensor| format!("  {tensor}")));
+    }
+    let present = |path: &str| modules.iter().any(|module| module.path == path);
+    let listed = like.attention.iter().map(|(_, path)| *path).chain(like.norms.iter().map(|(_, path)| *path));
+    let absent: Vec<&str> = listed.filter(|path| !present(path)).collect();
+    if !absent.is_empty() {
+        comments.push(format!(
+            "{} has these layers and norms, which are absent here: {}",
+            like.name,
+            absent.join(", ")
+        ));
+    }
+    comments.push(format!(
+        "The rules of the forward pass ([math]) and the formula of norms (norm_kind) are those of {}. Compare logits with the original.",
+        like.name
+    ));
+    text.push('\n');
+    for comment in comments {
+        let _ = writeln!(text, "# {comment}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn draft(tensors: &[(&str, &[usize])]) -> FamilyDraft {
+        let config = ModelConfig::from_json(&json!({"model_type": "Novel.2", "architectures": ["NovelForCausalLM"]}));
+        let metas: Vec<_> = tensors.iter().map(|(name, shape)| TensorMeta::new(*name, *shape, "BF16")).collect();
+        FamilyDraft::new(&config.unwrap(), &metas).unwrap()
+    }
+
+    #[test]
+    fn known_names_are_not_repeated() {
+        let draft = draft(&[
+            ("model.embed_tokens.weight", &[32, 8]),
+            ("model.layers.0.self_attn.q_proj.weight", &[8, 8]),
+            ("model.layers.0.self_attn.k_proj.weight", &[8, 8]),
+            ("model.layers.0.self_attn.v_proj.weight", &[8, 8]),
+            ("model.layers.0.self_attn.o_proj.weight", &[8, 8]),
+            ("model.layers.0.self_attn.q_norm.weight", &[8]),
+            ("model.layers.0.self_attn.k_norm.weight", &[8]),
+            ("model.layers.0.mlp.gate_proj.weight", &[16, 8]),
+            ("model.layers.0.mlp.up_proj.weight", &[16, 8]),
+            ("model.layers.0.mlp.down_proj.weight", &[8, 16]),
+            ("model.layers.0.input_layernorm.weight", &[8]),
+            ("model.layers.0.post_attention_layernorm.weight", &[8]),
+            ("model.norm.weight", &[8]),
+            ("lm_head.weight", &[32, 8]),
+        ]);
+        let start = "name = \"my-novel-2\"\nlike = \"qwen3\"\nmodel_types = [\"Novel.2\"]\narchitectures = [\"NovelForCausalLM\"]\n\n# The rules";
+        assert!(draft.text.starts_with(start), "{}", draft.text);
+        assert_eq!((draft.like, draft.described, draft.open.len()), ("qwen3", None, 0));
+    }
+
+    #[test]
+    fn other_names_are_written_and_strange_ones_reported() {
+        let draft = draft(&[
+            ("decoder.tok_embeddings.weight", &[32, 8]),
+            ("decoder.h.0.attention.wq.weight", &[8, 8]),
+            ("decoder.h.0.attention.wk.weight", &[8, 8]),
+            ("decoder.h.0.attention.wv.weight", &[8, 8]),
+            ("decoder.h.0.attention.wo.weight", &[8, 8]),
+            ("decoder.h.0.attention.whatever", &[8, 3]),
+            ("decoder.h.1.attention.whatever", &[8, 3]),
+            ("decoder.h.0.feed_forward.w1.weight", &[16, 8]),
+            ("decoder.h.0.feed_forward.w3.weight", &[16, 8]),
+            ("decoder.h.0.feed_forward.w2.weight", &[8, 16]),
+            ("decoder.h.0.attention_norm.weight", &[8]),
+            ("decoder.h.0.ffn_norm.weight", &[8]),
+            ("decoder.final.weight", &[8]),
+            ("output.weight", &[32, 8]),
+        ]);
+        let family = family::parse(&draft.text, "draft".as_ref()).unwrap();
+        let query = (Role::Query, "attention.wq");
+        assert_eq!((family.attention[0], family.attention.len(), family.mlp.len()), (query, 4, 3));
+        let trunk = family.trunk;
+        assert_eq!(
+            (trunk.path, trunk.blocks, trunk.embedding, trunk.heads),
+            ("decoder", "h", "tok_embeddings", &["output"][..])
+        );
+        assert_eq!(trunk.norms, [(NormSite::Final, "final")]);
+        let norms = [(NormSite::AttentionInput, "attention_norm"), (NormSite::FeedForwardInput, "ffn_norm")];
+        assert_eq!(family.norms, norms);
+        assert_eq!(draft.open, ["decoder.h.{}.attention.whatever [8, 3]"]);
+        assert!(draft.text.contains("#   decoder.h.{}.attention.whatever [8, 3]\n"));
+    }
+
+    #[test]
+    fn hostile_names_stay_in_their_comment() {
+        let draft =
+            draft(&[("model.layers.0.self_attn.q_proj.weight", &[8, 8]), ("model.layers.0.x\nname = \"evil\"", &[8])]);
+        assert_eq!(draft.text.lines().filter(|line| line.starts_with("name")).count(), 1);
+        let nothing = [TensorMeta::new("weight", [3], "F32")];
+        assert!(FamilyDraft::new(&ModelConfig::default(), &nothing).is_none());
+    }
+}

@@ -1,0 +1,90 @@
+"""Architectures that Kvant has no description of, described in TOML: the perplexity is that of transformers, algorithms run, and what is
+written loads."""
+
+import json
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+import transformers
+
+import forward_models
+
+BASE, NARROW = forward_models.BASE, forward_models.NARROW
+# Arguments of the configuration, and what the draft of Kvant does not find out.
+DESCRIBED = {
+    "vaultgemma": (
+        dict(forward_models.WIDE, sliding_window=20, query_pre_attn_scalar=40, attn_logit_softcapping=5.0, final_logit_softcapping=10.0),
+        'like = "gemma2"\nnorms = [["attention-input", "input_layernorm"], ["feed-forward-input", "pre_feedforward_layernorm"]]',
+    ),
+    "ministral": (dict(NARROW, sliding_window=20, layer_types=["sliding_attention", "full_attention"] * 2), 'like = "mistral"'),
+    "persimmon": (
+        {k: v for k, v in BASE.items() if k != "num_key_value_heads"},
+        """
+        like = "gpt_neox"
+        attention = [["query-key-value", "self_attn.query_key_value"], ["output", "self_attn.dense"]]
+        norms = [["attention-input", "input_layernorm"], ["query", "self_attn.q_layernorm"], ["key", "self_attn.k_layernorm"],
+                 ["feed-forward-input", "post_attention_layernorm"]]
+        trunk = { path = "model", embedding = "embed_tokens", norms = [["final", "final_layernorm"]], heads = ["lm_head"] }
+        math = { residual = "sequential", activation = { config = "relu-squared" }, positions = { rotary = { pairing = "halves", partial = 0.5, layers = "all" } } }
+        """,
+    ),
+    "jais2": (BASE, 'like = "nemotron"\nnorm_kind = "layer-norm"\n[math]\npositions = { rotary = { pairing = "halves", partial = 1.0, layers = "all" } }'),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=DESCRIBED)
+def described(request, module_path):
+    """(the model's directory, its description, a text)"""
+    kind = request.param
+    arguments, text = DESCRIBED[kind]
+    root = module_path(f"described-{kind}")
+    forward_models.MODELS[kind] = (kind, arguments)
+    model = forward_models.save(kind, root / "model")
+    (root / "family.toml").write_text(f'name = "my-{kind}"\nmodel_types = ["{kind}"]\n{text}\n')
+    tokens = np.random.default_rng(5).integers(0, 512, (8, 64)).tolist()
+    (root / "text.txt").write_text(" ".join(str(token) for row in tokens for token in row))
+    # Text is tokens of its own, so that any tokenizer will do.
+    vocabulary = {str(token): token for token in range(512)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(model / "tokenizer.json"))
+    yield model, root / "family.toml", root / "text.txt"
+    del forward_models.MODELS[kind]
+
+
+def perplexity(directory, tokens):
+    model = forward_models.model_class(transformers.AutoConfig.from_pretrained(directory))
+    model, report = model.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"], report
+    tokens = torch.tensor([int(token) for token in tokens.read_text().split()]).reshape(-1, 64)
+    with torch.no_grad():
+        logits = model.eval()(tokens).logits[:, :-1]
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).exp())
+
+
+def test_perplexity_is_that_of_transformers(described, kvant):
+    model, family, tokens = described
+    assert kvant("eval", model, "--data", tokens, "--seq-len", "64").returncode == 1, "it has no description"
+    done = kvant("eval", model, "--data", tokens, "--seq-len", "64", "--family", family, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["perplexity"] == pytest.approx(perplexity(model, tokens), rel=1e-4)
+
+
+def test_calibrated_output_loads(described, kvant, tmp_path):
+    model, family, tokens = described
+    options = ["-s", "int4:g32", "-a", "autosmoothquant,gptq", "--calib", tokens, "--seq-len", "64", "-f", "fake", "--family", family]
+    done = kvant("quantize", model, *options, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    done = kvant("eval", tmp_path / "out", "--data", tokens, "--seq-len", "64", "--family", family, "--json")
+    assert json.loads(done.stdout)["perplexity"] == pytest.approx(perplexity(tmp_path / "out", tokens), rel=1e-3)
+
+
+def test_draft_is_read(described, kvant, tmp_path):
+    model, _, _ = described
+    draft = kvant("inspect", model, "--suggest-family")
+    assert draft.returncode == 0, draft.stderr
+    (tmp_path / "draft.toml").write_text(draft.stdout)
+    done = kvant("plan", model, "-s", "int4:g32", "--family", tmp_path / "draft.toml")
+    assert done.returncode == 0 and "(family my-" in done.stdout, done.stderr
