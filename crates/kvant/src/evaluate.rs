@@ -1,7 +1,7 @@
 //! Measuring how well a model predicts a text, or how far a graph is from its float graph.
 
 use crate::cancel::CancelToken;
-use crate::ending::{concluded_reading, refuse_changed_graphs};
+use crate::ending::concluded_reading;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter, Stage, Unit};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
@@ -11,7 +11,7 @@ use crate::paths::{MODEL, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::text::shown;
 use kvant_container::Remedy;
-use kvant_container::onnx::SourceGraph;
+use kvant_container::onnx::{ModelProto, read};
 use kvant_forward::evaluation::{
     Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate, tokenize,
 };
@@ -202,20 +202,16 @@ impl Evaluation {
         if reference.is_dir() {
             return Err(reference_is_directory(reference));
         }
-        let sources = [SourceGraph::read(&self.source.model)?, SourceGraph::read(reference)?];
-        let found = self.compared(&sources, reporter);
-        // Of an error, too, a file that was rewritten is the cause.
-        refuse_changed_graphs(&sources)?;
-        found
+        self.compared(&read(&self.source.model)?, &read(reference)?, reporter)
     }
 
     /// A quantized graph and its float graph on the data.
     fn compared(
         &self,
-        [quantized, reference]: &[SourceGraph; 2],
+        quantized: &ModelProto,
+        reference: &ModelProto,
         reporter: &Reporter<'_>,
     ) -> Result<GraphEvaluation, Error> {
-        let (quantized, reference) = (&quantized.model, &reference.model);
         for graph in [quantized, reference] {
             check(graph).map_err(QuantizeError::from)?;
         }
