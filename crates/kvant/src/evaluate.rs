@@ -186,11 +186,15 @@ impl Evaluation {
         let message =
             format!("{data} is text, and the perplexity of graphs is not measured, that of decoders included");
         Err(Error::new(ErrorKind::Unsupported, message).with_remedies(vec![
-            Remedy::command(format!("eval CHECKPOINT ‹data› {data}"), "measures the checkpoint that the graph was made of"),
-            Remedy::text(
-                "compare the graph with its float graph (`kvant convert CHECKPOINT ‹to› onnx`) on arrays of inputs, with \
-                 ‹reference› and ‹data› FILE.npz",
+            Remedy::command(
+                format!("eval CHECKPOINT ‹data› {data}"),
+                "measures the checkpoint that the graph was made of",
             ),
+            Remedy::setting(
+                "reference",
+                "compare the graph with its float graph on arrays of inputs, with ‹reference› and ‹data› FILE.npz",
+            ),
+            made_of_checkpoint(),
         ]))
     }
 
@@ -237,9 +241,12 @@ impl Evaluation {
 fn reference_is_directory(reference: &Path) -> Error {
     let message =
         format!("‹reference› {} is a directory: an ONNX graph is compared with another graph", shown(reference));
-    let remedy =
-        Remedy::text("name the float graph (.onnx), which `kvant convert CHECKPOINT ‹to› onnx` makes of a checkpoint");
-    Error::new(ErrorKind::Usage, message).with_remedies(vec![remedy])
+    let remedy = Remedy::setting("reference", "name the float graph (.onnx) with ‹reference›");
+    Error::new(ErrorKind::Usage, message).with_remedies(vec![remedy, made_of_checkpoint()])
+}
+
+fn made_of_checkpoint() -> Remedy {
+    Remedy::command("convert CHECKPOINT ‹to› onnx", "makes the float graph of a checkpoint")
 }
 
 fn reference_is_graph(reference: &Path) -> Error {
