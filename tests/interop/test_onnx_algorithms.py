@@ -60,6 +60,7 @@ GAINS = [
     ("digits_mobilenet", "cle,bias-correction", (), 5),
     ("digits_relu6", "gptq", ("--weight", "int4", "--per-channel"), 0.5),
     ("digits_transformer", "smoothquant", (), 2),
+    ("digits_transformer", "autosmoothquant", (), 2),
     ("digits_transformer", "smoothquant,gptq", ("--weight", "int4", "--per-channel"), 5),
     ("digits_relu6", "cle,gptq,bias-correction", ("--weight", "int4"), 3),
     ("digits_transformer", "quarot", (), 5),

@@ -81,7 +81,7 @@ pub use directory::{MissingFolder, directory_of, model_directory, names_below};
 pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
 pub use error::{Error, PytorchError, WriterError, io_hint};
 pub use geometry::{Geometry, OutputFile, Place};
-pub use mmap::{FileState, LostFile, LostFiles, MappedFile};
+pub use mmap::{FileChanges, LostFile, MappedFile};
 pub use new_file::{TEMPORARY, behind_links, new_file_for, write_file};
 pub use path_text::{of_record, recorded_name, shell_word, shown};
 pub use remedy::Remedy;

@@ -4,8 +4,8 @@
 mod file_state;
 mod lost;
 
-pub use file_state::FileState;
-pub use lost::{LostFile, LostFiles};
+pub(crate) use file_state::FileState;
+pub use lost::{FileChanges, LostFile};
 
 use std::fs::File;
 use std::ops::{Deref, Range};
@@ -20,7 +20,7 @@ use crate::positioned::open_regular;
 ///
 /// The bytes come from the page cache and are not private memory of the process. The file must not be changed by anyone
 /// while it is mapped. If it is cut short nevertheless, or its disk fails, bytes that are gone read as zeros on Unix, and
-/// [`has_lost_bytes`](Self::has_lost_bytes) and [`LostFiles`] report it; elsewhere the system refuses to cut a mapped file.
+/// [`has_lost_bytes`](Self::has_lost_bytes) and [`FileChanges`] report it; elsewhere the system refuses to cut a mapped file.
 #[derive(Debug)]
 pub struct MappedFile {
     // Dropped before the map: its range is another's then.
@@ -60,15 +60,10 @@ impl MappedFile {
         Self { guard: None, map: None, owned, path: path.to_path_buf() }
     }
 
-    /// Whether the file was written to since it was mapped: see [`FileState::has_changed`]. [`LostFiles::first_changed`] reports it
-    /// too, also after the map is gone.
+    /// Whether the file was written to since it was mapped. One that another file took the place of, or that was removed, was not: the
+    /// mapped bytes are still there. [`FileChanges::first_changed`] reports it too, also after the map is gone.
     pub fn has_changed(&self) -> bool {
-        self.state().is_some_and(FileState::has_changed)
-    }
-
-    /// What the file was like when it was mapped; none of bytes in memory and of an empty file.
-    pub fn state(&self) -> Option<&FileState> {
-        self.guard.as_ref().map(lost::Guard::file)
+        self.guard.as_ref().is_some_and(|guard| guard.file().has_changed())
     }
 
     /// Whether bytes of the file could not be read since it was mapped, and read as zeros: it was cut short, or its disk failed.
@@ -165,13 +160,27 @@ mod tests {
         assert_eq!(&file[..], &bytes[..]);
     }
 
+    #[test]
+    fn a_file_that_is_rewritten_has_changed_and_one_that_is_replaced_has_not() {
+        let (dir, file) = mapped(&[7; 9000]);
+        assert!(!file.has_changed());
+        let copy = dir.path().join("copy");
+        std::fs::copy(file.path(), &copy).unwrap();
+        std::fs::rename(&copy, file.path()).unwrap();
+        assert!(!file.has_changed(), "its bytes are still mapped");
+        let (_dir, file) = mapped(&[7; 9000]);
+        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(9);
+        std::fs::File::options().append(true).open(file.path()).unwrap().set_modified(later).unwrap();
+        assert!(file.has_changed());
+    }
+
     #[cfg(unix)]
     #[test]
     fn truncated_mapping_reads_zeros_and_is_reported() {
         let bytes = vec![7u8; 1 << 20];
         let (dir, file) = mapped(&bytes);
         let (_other_dir, other) = mapped(&bytes);
-        let lost = LostFiles::from_now_on();
+        let lost = FileChanges::from_now_on();
         let cut = std::fs::OpenOptions::new().write(true).open(file.path()).unwrap();
         cut.set_len(10_000).unwrap();
         assert_eq!(file[9_999], 7);
@@ -189,7 +198,7 @@ mod tests {
         assert_eq!(lost.first(), Some(LostFile { path, is_shorter: true }));
         drop(file);
         assert!(lost.first().is_some(), "it is known after the map is gone");
-        let lost = LostFiles::from_now_on();
+        let lost = FileChanges::from_now_on();
         assert!(lost.first().is_none());
         // Reads by the kernel raise no signal, so the map is checked when it is dropped.
         let (_dir, file) = mapped(&[7; 9000]);

@@ -2,8 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::text::shown;
-use kvant_container::onnx::SourceGraph;
-use kvant_container::{LostFile, LostFiles};
+use kvant_container::{FileChanges, LostFile};
 use std::path::Path;
 
 /// The state that a request leaves when it is stopped.
@@ -35,7 +34,7 @@ pub(crate) fn concluded<T>(
     stopped: impl FnOnce() -> Stopped,
     work: impl FnOnce() -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let lost = LostFiles::from_now_on();
+    let lost = FileChanges::from_now_on();
     let result = work();
     match (lost.first(), result) {
         (Some(file), _) => Err(of_lost_file(&file)),
@@ -58,7 +57,7 @@ pub(crate) fn concluded_reading<T>(work: impl FnOnce() -> Result<T, Error>) -> R
     concluded(
         || Stopped::StartsOver,
         || {
-            let files = LostFiles::from_now_on();
+            let files = FileChanges::from_now_on();
             let found = work()?;
             refuse_changed(&files)?;
             Ok(found)
@@ -67,12 +66,12 @@ pub(crate) fn concluded_reading<T>(work: impl FnOnce() -> Result<T, Error>) -> R
 }
 
 /// Refuses results of files that were rewritten while they were read.
-pub(crate) fn refuse_changed(files: &LostFiles) -> Result<(), Error> {
+pub(crate) fn refuse_changed(files: &FileChanges) -> Result<(), Error> {
     files.first_changed().map_or(Ok(()), |path| Err(of_changed_file(&path)))
 }
 
 /// What is wrong with a model may be that it was being rewritten. What the system refused, or the user asked for, is not.
-fn blamed_on_change(error: Error, files: &LostFiles) -> Error {
+fn blamed_on_change(error: Error, files: &FileChanges) -> Error {
     match error.kind {
         ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::Internal => {
             files.first_changed().map_or(error, |path| of_changed_file(&path))
@@ -85,15 +84,6 @@ fn of_changed_file(path: &Path) -> Error {
     let message = format!("{} has changed while it was read; its results are discarded", shown(path));
     let hint = "wait until the file is complete, and run the same command again";
     Error::system(message).with_hint(Some(hint.to_owned()))
-}
-
-/// Refuses results of graphs whose files were written to while they were in use.
-///
-/// # Errors
-/// The first such file.
-pub(crate) fn refuse_changed_graphs<'s>(sources: impl IntoIterator<Item = &'s SourceGraph>) -> Result<(), Error> {
-    let changed = sources.into_iter().find_map(SourceGraph::changed_file);
-    changed.map_or(Ok(()), |file| Err(of_changed_file(file)))
 }
 
 /// The error for a file that was lost while it was read.

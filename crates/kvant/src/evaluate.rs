@@ -1,7 +1,7 @@
 //! Measuring how well a model predicts a text, or how far a graph is from its float graph.
 
 use crate::cancel::CancelToken;
-use crate::ending::{concluded_reading, refuse_changed_graphs};
+use crate::ending::concluded_reading;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter, Stage, Unit};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
@@ -11,7 +11,7 @@ use crate::paths::{MODEL, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::text::shown;
 use kvant_container::Remedy;
-use kvant_container::onnx::SourceGraph;
+use kvant_container::onnx::{ModelProto, read};
 use kvant_forward::evaluation::{
     Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate, tokenize,
 };
@@ -186,11 +186,15 @@ impl Evaluation {
         let message =
             format!("{data} is text, and the perplexity of graphs is not measured, that of decoders included");
         Err(Error::new(ErrorKind::Unsupported, message).with_remedies(vec![
-            Remedy::command(format!("eval CHECKPOINT ‹data› {data}"), "measures the checkpoint that the graph was made of"),
-            Remedy::text(
-                "compare the graph with its float graph (`kvant convert CHECKPOINT ‹to› onnx`) on arrays of inputs, with \
-                 ‹reference› and ‹data› FILE.npz",
+            Remedy::command(
+                format!("eval CHECKPOINT ‹data› {data}"),
+                "measures the checkpoint that the graph was made of",
             ),
+            Remedy::setting(
+                "reference",
+                "compare the graph with its float graph on arrays of inputs, with ‹reference› and ‹data› FILE.npz",
+            ),
+            made_of_checkpoint(),
         ]))
     }
 
@@ -202,20 +206,16 @@ impl Evaluation {
         if reference.is_dir() {
             return Err(reference_is_directory(reference));
         }
-        let sources = [SourceGraph::read(&self.source.model)?, SourceGraph::read(reference)?];
-        let found = self.compared(&sources, reporter);
-        // Of an error, too, a file that was rewritten is the cause.
-        refuse_changed_graphs(&sources)?;
-        found
+        self.compared(&read(&self.source.model)?, &read(reference)?, reporter)
     }
 
     /// A quantized graph and its float graph on the data.
     fn compared(
         &self,
-        [quantized, reference]: &[SourceGraph; 2],
+        quantized: &ModelProto,
+        reference: &ModelProto,
         reporter: &Reporter<'_>,
     ) -> Result<GraphEvaluation, Error> {
-        let (quantized, reference) = (&quantized.model, &reference.model);
         for graph in [quantized, reference] {
             check(graph).map_err(QuantizeError::from)?;
         }
@@ -241,9 +241,12 @@ impl Evaluation {
 fn reference_is_directory(reference: &Path) -> Error {
     let message =
         format!("‹reference› {} is a directory: an ONNX graph is compared with another graph", shown(reference));
-    let remedy =
-        Remedy::text("name the float graph (.onnx), which `kvant convert CHECKPOINT ‹to› onnx` makes of a checkpoint");
-    Error::new(ErrorKind::Usage, message).with_remedies(vec![remedy])
+    let remedy = Remedy::setting("reference", "name the float graph (.onnx) with ‹reference›");
+    Error::new(ErrorKind::Usage, message).with_remedies(vec![remedy, made_of_checkpoint()])
+}
+
+fn made_of_checkpoint() -> Remedy {
+    Remedy::command("convert CHECKPOINT ‹to› onnx", "makes the float graph of a checkpoint")
 }
 
 fn reference_is_graph(reference: &Path) -> Error {

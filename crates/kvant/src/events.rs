@@ -5,7 +5,7 @@ use crate::ending::{of_lost_file, refuse_changed};
 use crate::error::Error;
 use crate::settings;
 use kvant_checkpoint::engine;
-use kvant_container::LostFiles;
+use kvant_container::FileChanges;
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 
@@ -151,12 +151,12 @@ pub enum Unit {
 pub(crate) struct Reporter<'e> {
     events: Mutex<&'e mut dyn Events>,
     cancel: CancelToken,
-    lost: LostFiles,
+    lost: FileChanges,
 }
 
 impl<'e> Reporter<'e> {
     pub fn new(events: &'e mut dyn Events, cancel: &CancelToken) -> Reporter<'e> {
-        Reporter { events: Mutex::new(events), cancel: cancel.clone(), lost: LostFiles::from_now_on() }
+        Reporter { events: Mutex::new(events), cancel: cancel.clone(), lost: FileChanges::from_now_on() }
     }
 
     /// The token that cancels the run.

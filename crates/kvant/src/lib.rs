@@ -288,11 +288,11 @@
 //! # }
 //! ```
 //!
-//! Register a transform of your own, which finds scales for pairs of layers of checkpoints. It may try scales: the loss is that of
-//! what the layers put out, quantized:
+//! Register a transform of your own, which finds scales for layers and what they read, on checkpoints and on graphs. It may try
+//! scales: the loss is that of what the layers put out, quantized:
 //!
 //! ```
-//! use kvant::{CancelToken, Job};
+//! use kvant::{CancelToken, Job, Report};
 //! use kvant_quant::algorithm::register;
 //! use kvant_quant::options::{self, OptionRow, Settings, Values};
 //! use kvant_quant::transform::{Needs, PairError, PairProblem, PairScales, Transform, TransformRow};
@@ -359,6 +359,17 @@
 //! // No scale is found without a share.
 //! assert!(quantize(&["roots:share=0", "gptq"])? == unscaled);
 //! assert!(quantize(&["gptq", "roots"]).is_err(), "transforms come before roundings");
+//!
+//! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/onnx/tinytransformer.float.onnx");
+//! let mut job = Job::new(model);
+//! job.recipe.scheme = Some("A8W8".to_owned());
+//! job.recipe.algorithm = vec!["roots".to_owned()];
+//! job.data.files = vec!["random".into()];
+//! # job.limits.engine.choice = kvant_onnx::runtime::RuntimeChoice::Rten;
+//! job.sinks.output = Some(directory.path().join("roots.onnx"));
+//! let Report::Graph(report) = job.run(&mut (), &CancelToken::new())? else { return Err("a graph was given".into()) };
+//! let found = &report.graphs[0].report;
+//! assert!(found.scaled_inputs.len() + found.not_scaled.len() > 0);
 //! # Ok(())
 //! # }
 //! ```

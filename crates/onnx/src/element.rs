@@ -8,6 +8,8 @@ use kvant_numeric::DType;
 use kvant_numeric::format::{Int, MiniFloat};
 use kvant_quant::graph_grid::CodeRange;
 
+use crate::UnknownWord;
+
 /// The element type of a quantized tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are those of the types")]
@@ -166,22 +168,18 @@ impl fmt::Display for Element {
     }
 }
 
-/// An unknown element type.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an element type of ONNX quantization; choose from {names}", names = names())]
-pub struct UnknownElement(pub String);
-
-fn names() -> String {
-    ELEMENTS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ")
+fn unknown(text: &str) -> UnknownWord {
+    let names: Vec<&str> = ELEMENTS.iter().map(|row| row.name).collect();
+    UnknownWord::new(text, format!("an element type of ONNX quantization; choose from {}", names.join(", ")))
 }
 
 impl FromStr for Element {
-    type Err = UnknownElement;
+    type Err = UnknownWord;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wanted = text.trim().to_ascii_lowercase();
         let row = ELEMENTS.iter().find(|row| row.name == wanted);
-        row.map(|row| row.element).ok_or_else(|| UnknownElement(text.to_owned()))
+        row.map(|row| row.element).ok_or_else(|| unknown(text))
     }
 }
 

@@ -46,5 +46,8 @@ pub mod shape;
 pub mod solution;
 #[cfg(test)]
 mod test_models;
+mod unknown_word;
 pub mod verify;
 pub mod writing;
+
+pub use unknown_word::UnknownWord;

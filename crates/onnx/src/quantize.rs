@@ -14,8 +14,8 @@ use kvant_quant::glob::Glob;
 use rayon::prelude::*;
 
 use crate::algorithm::{
-    self, Algorithm, AlgorithmError, Data, EqualizedPair, LimitedWeight, Rotations, ScaledInput, Transformed, Tunable,
-    Unlimited, transform, transform_with_data, tune,
+    self, Algorithm, AlgorithmError, Data, EqualizedPair, Rotations, Transformed, TransformedByData, Tunable,
+    transform, transform_with_data, tune,
 };
 use crate::calibration::{Observation, Observed, Settings, Watched};
 use crate::count::{self, Counts, constants, size};
@@ -64,12 +64,8 @@ pub struct Prepared {
 #[derive(Debug)]
 pub struct TransformedModel {
     prepared: Prepared,
-    /// Tensors whose channels were scaled.
-    pub(crate) scaled_inputs: Vec<ScaledInput>,
-    /// Weights that were limited.
-    pub(crate) limited_weights: Vec<LimitedWeight>,
-    /// The original values of these weights, with which the float model computes.
-    pub(crate) unlimited: Unlimited,
+    /// What algorithms changed based on data. With the original values of limited weights the float model computes.
+    pub(crate) changes: TransformedByData,
 }
 
 impl Deref for TransformedModel {
@@ -264,28 +260,17 @@ impl Prepared {
     ) -> Result<TransformedModel, QuantizeError> {
         let waits = |a: &&Algorithm| a.stage() == algorithm::Stage::Float && a.needs_data();
         let Some(first) = self.recipe.algorithms.iter().find(waits) else {
-            let unlimited = Unlimited::default();
-            return Ok(TransformedModel {
-                prepared: self,
-                scaled_inputs: Vec::new(),
-                limited_weights: Vec::new(),
-                unlimited,
-            });
+            return Ok(TransformedModel { prepared: self, changes: TransformedByData::default() });
         };
         let data = data.ok_or(AlgorithmError::NoData(first.name().to_owned()))?;
         let wanted = (&self.recipe, &self.placement);
-        let done = transform_with_data(&mut self.model, wanted, &self.types, data, spill)?;
+        let changes = transform_with_data(&mut self.model, wanted, &self.types, data, spill)?;
         // Codes before a Mul that takes the outliers away would be those of the outliers.
-        let multiplied = done.scaled_inputs.iter().filter_map(|input| input.multiplied_by.as_deref());
+        let multiplied = changes.scaled_inputs.iter().filter_map(|input| input.multiplied_by.as_deref());
         let excluded = multiplied.map(|name| NodeRule { nodes: Glob::literal(name), excluded: true });
         self.recipe.selection.node_rules.extend(excluded);
         (self.types, self.placement) = place_all(&self.model, &self.recipe)?;
-        Ok(TransformedModel {
-            prepared: self,
-            scaled_inputs: done.scaled_inputs,
-            limited_weights: done.limited_weights,
-            unlimited: done.unlimited,
-        })
+        Ok(TransformedModel { prepared: self, changes })
     }
 
     /// The same simplified model with another recipe, which must not ask for other passes, nor for other algorithms of floats.
@@ -556,7 +541,7 @@ impl TransformedModel {
         data: Option<&mut Data<'_>>,
         spill: Option<&Spill>,
     ) -> Result<Solved, QuantizeError> {
-        let Self { mut prepared, scaled_inputs, limited_weights, unlimited } = self;
+        let Self { mut prepared, changes } = self;
         if let Some(tensor) = observed.varying_channels.first() {
             return Err(QuantizeError::ChannelCount { tensor: tensor.clone() });
         }
@@ -587,7 +572,7 @@ impl TransformedModel {
             recipe: &prepared.recipe,
             placement: &prepared.placement,
             types: &prepared.types,
-            unlimited: &unlimited,
+            unlimited: &changes.unlimited,
         };
         let gains = tune(&mut tunable, &mut solution, data)?;
         let wide_biases = prepared.widen_biases(&solution)?;
@@ -598,8 +583,9 @@ impl TransformedModel {
             .extend(mask_like.into_iter().map(|name| (name, "it carries an attention mask".to_owned())));
         let beyond = "the ratio of the scales around its pooling is beyond what ONNX Runtime's kernel takes";
         report.left_in_float.extend(unfit.into_iter().map(|name| (name, beyond.to_owned())));
-        report.scaled_inputs = scaled_inputs;
-        report.limited_weights = limited_weights;
+        report.scaled_inputs = changes.scaled_inputs;
+        report.not_scaled = changes.not_scaled;
+        report.limited_weights = changes.limited_weights;
         report.methods(&prepared.methods(observed, &ranges));
         report.adjusted = adjusted;
         report.wide_biases = wide_biases;

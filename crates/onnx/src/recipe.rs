@@ -2,6 +2,7 @@
 
 use kvant_quant::glob::Glob;
 
+use crate::UnknownWord;
 use crate::algorithm_settings::Algorithms;
 use crate::element::Element;
 use crate::pass;
@@ -173,7 +174,7 @@ impl std::str::FromStr for Subgraph {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let names = |part: &str| part.split(',').map(|name| name.trim().to_owned()).collect();
-        let wrong = || UnknownWord { word: text.to_owned(), choices: "FROM..TO, the names of nodes" };
+        let wrong = || UnknownWord::new(text, "one of FROM..TO, the names of nodes");
         let (from, to) = text.split_once("..").ok_or_else(wrong)?;
         Ok(Self { from: names(from), to: names(to) })
     }
@@ -307,14 +308,6 @@ impl Recipe {
     }
 }
 
-/// An unknown word.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{word}` is not one of {choices}")]
-pub struct UnknownWord {
-    word: String,
-    choices: &'static str,
-}
-
 /// Reads and writes one of a few words.
 macro_rules! words {
     ($type:ty, $choices:literal, $($word:literal => $value:path),+) => {
@@ -324,7 +317,7 @@ macro_rules! words {
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 match text.to_ascii_lowercase().as_str() {
                     $($word => Ok($value),)+
-                    _ => Err(UnknownWord { word: text.to_owned(), choices: $choices }),
+                    _ => Err(UnknownWord::new(text, concat!("one of ", $choices))),
                 }
             }
         }

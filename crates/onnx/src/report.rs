@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use crate::algorithm::{EqualizedPair, LayerGain, LeftStream, LimitedWeight, RotatedStream, ScaledInput};
+use crate::algorithm::{EqualizedPair, LayerGain, LeftInput, LeftStream, LimitedWeight, RotatedStream, ScaledInput};
 use crate::count::{ConstantBytes, Counts};
 use crate::quantization::Range;
 use crate::verify::Saturation;
@@ -67,6 +67,9 @@ pub struct Report {
     pub not_rotated: Vec<LeftStream>,
     /// Tensors whose channels were scaled.
     pub scaled_inputs: Vec<ScaledInput>,
+    /// Tensors whose channels an algorithm left as they are, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_scaled: Vec<LeftInput>,
     /// Weights that an algorithm has clipped.
     pub limited_weights: Vec<LimitedWeight>,
     /// The gain of algorithms for each layer whose codes or biases they chose.

@@ -44,12 +44,15 @@ impl Row for AnyRow {
     }
 }
 
+/// The names of algorithms that only graphs have: no other gets one of them.
+pub const NAMES_OF_GRAPHS: &[&str] = &["cle", "equalization", "cross-layer-equalization", "quarot", "rotation"];
+
 /// In the order in which they run.
 static ALGORITHMS: LazyLock<Registry<AnyRow>> = LazyLock::new(|| {
     let transforms = transform::built_in().into_iter().map(AnyRow::from);
     let roundings = rounding::built_in().into_iter().map(AnyRow::from);
     let correction = AnyRow::Correction(Arc::new(bias_correction::row()));
-    Registry::new(transforms.chain(roundings).chain([correction]).collect())
+    Registry::new(transforms.chain(roundings).chain([correction]).collect()).with_reserved(NAMES_OF_GRAPHS)
 });
 
 /// Every algorithm: those that come with Kvant in a fixed order, then those that were registered.
@@ -220,7 +223,7 @@ mod tests {
             renamed.name = name.into();
             assert_eq!(register(renamed), taken(name));
         }
-        for name in ["gptq", "awq", "smooth", "silence", "bc"] {
+        for name in ["gptq", "awq", "smooth", "silence", "bc", "cle", "rotation"] {
             let mut renamed = transform.clone();
             renamed.name = name.into();
             assert_eq!(register(renamed), taken(name));

@@ -1,47 +1,15 @@
 //! Runs calibration data through the source model, in floats, while the statistics of a plan's places are gathered.
 
+use super::error::CalibrationError;
 use super::statistics::Statistics;
-use kvant_container::{Diagnostic, ErrorKind};
 use kvant_forward::forward::ops::Ops;
-use kvant_forward::forward::{self, ActivationHook, Decoder, ForwardError, Pass, Rows, chunks};
+use kvant_forward::forward::{self, ActivationHook, Decoder, Pass, Rows, chunks};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationStatistic;
 use kvant_weights::activation_point::ActivationPoint;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-
-/// Failures of observation.
-#[derive(Debug, thiserror::Error)]
-pub enum ObserveError {
-    /// The model cannot be run, or not on these data.
-    #[error(transparent)]
-    Forward(#[from] ForwardError),
-    /// Logits are not observed (*unsupported*).
-    #[error("the output of {0} is not quantized with static scales: logits are not observed")]
-    Head(String),
-    /// It was asked to stop.
-    #[error("stopped")]
-    Cancelled,
-}
-
-impl Diagnostic for ObserveError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            ObserveError::Forward(error) => error.kind(),
-            ObserveError::Head(_) => ErrorKind::Unsupported,
-            ObserveError::Cancelled => ErrorKind::Cancelled,
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            ObserveError::Forward(error) => error.hint(),
-            ObserveError::Head(head) => Some(format!("leave its output unquantized: ‹override› '{head}=SCHEME'")),
-            ObserveError::Cancelled => None,
-        }
-    }
-}
 
 /// Statistics of `sequences`, added to `statistics` in their order: the same at any number of threads.
 ///
@@ -59,13 +27,13 @@ pub fn observe(
     memory: u64,
     cancelled: &AtomicBool,
     mut watch: impl FnMut(usize, u64, u64),
-) -> Result<Statistics, ObserveError> {
+) -> Result<Statistics, CalibrationError> {
     let chunks = chunks(decoder, sequences.iter().map(Vec::as_slice));
     let tokens: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
     let watcher = ObserverHook::new(statistics);
     let head = &decoder.blueprint().head.module;
     if watcher.wants(forward::ActivationPoint::Output(head)) {
-        return Err(ObserveError::Head(head.clone()));
+        return Err(CalibrationError::Head(head.clone()));
     }
     let mut pass = Pass::begin(decoder, ops, &chunks, memory, Some(&watcher))?;
     let blocks = decoder.blueprint().blocks.len();
@@ -74,7 +42,7 @@ pub fn observe(
         decoder.check_block(block)?;
         for (index, chunk) in chunks.iter().enumerate() {
             if cancelled.load(Ordering::Relaxed) {
-                return Err(ObserveError::Cancelled);
+                return Err(CalibrationError::Cancelled);
             }
             pass.block(block, index, |_| {})?;
             done += chunk.tokens.len();

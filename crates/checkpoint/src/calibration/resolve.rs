@@ -1,13 +1,12 @@
 //! From the statistics of a plan's places to the parameters that its output stores. Pure: no model, no data.
 
+use super::error::CalibrationError;
 use super::report::{Filled, Report};
 use super::statistics::Statistics;
 use crate::plan::{ParameterTensor, Plan};
-use kvant_container::{Diagnostic, ErrorKind};
 use kvant_numeric::kernel::Range;
 use kvant_quant::activation::StaticParameters;
-use kvant_weights::activation_point::Parameters;
-use kvant_weights::activation_point::{ActivationPoint, PlannedActivationPoint};
+use kvant_weights::activation_point::{Parameters, PlannedActivationPoint};
 use kvant_weights::parts::{ParameterContent, ScaleEncoding};
 use std::collections::BTreeMap;
 
@@ -18,58 +17,6 @@ pub struct Resolved {
     pub parameters: Parameters,
     /// Notices for the user.
     pub report: Report,
-}
-
-/// The reason that there are no parameters.
-#[derive(Debug, thiserror::Error, PartialEq)]
-pub enum ResolveError {
-    /// Neither a point nor its group was observed (*invalid*: the data).
-    #[error("no activations of {0} were seen")]
-    Skip(ActivationPoint),
-    /// Too many activations of a place were NaN or infinite for a range (*invalid*: the model).
-    #[error("{count} activations of {site}, over {tokens} tokens, are NaN or infinite")]
-    NotFinite {
-        /// The place.
-        site: ActivationPoint,
-        /// Their number.
-        count: u64,
-        /// Tokens that the place saw.
-        tokens: u64,
-    },
-    /// A point needs a scale beyond the range of its stored type (*unsupported* by the format).
-    #[error("the activations of {site} need a scale of {scale:e}, beyond what its type in the output holds")]
-    TooLarge {
-        /// The place.
-        site: ActivationPoint,
-        /// The scale.
-        scale: f32,
-    },
-    /// The statistics lack a place of the plan (*invalid*).
-    #[error("the statistics have nothing of {0}")]
-    Missing(ActivationPoint),
-}
-
-impl Diagnostic for ResolveError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            ResolveError::TooLarge { .. } => ErrorKind::Unsupported,
-            _ => ErrorKind::Invalid,
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        let hint = match self {
-            ResolveError::Skip(_) => "calibrate with more or other data",
-            ResolveError::NotFinite { .. } => {
-                "the checkpoint may be damaged: `kvant eval` shows whether it computes anything"
-            }
-            ResolveError::TooLarge { .. } => {
-                "quantize these activations with another scale type, or keep them in float"
-            }
-            ResolveError::Missing(_) => "calibrate again: the statistics are of another plan",
-        };
-        Some(hint.to_owned())
-    }
 }
 
 /// Parameters from statistics.
@@ -85,8 +32,8 @@ impl Diagnostic for ResolveError {
 ///   nothing with these activations at any scale.
 ///
 /// # Errors
-/// [`ResolveError`], where neither a point nor its group was observed, or the statistics are not of this plan.
-pub fn resolve(plan: &Plan, statistics: &Statistics) -> Result<Resolved, ResolveError> {
+/// [`CalibrationError`], where neither a point nor its group was observed, or the statistics are not of this plan.
+pub fn resolve(plan: &Plan, statistics: &Statistics) -> Result<Resolved, CalibrationError> {
     let observed =
         plan.sites().iter().map(|planned| Observed::new(planned, statistics)).collect::<Result<Vec<_>, _>>()?;
     let scale_group = ScaleGroups::of(&observed);
@@ -123,16 +70,16 @@ struct Observed<'a> {
 
 impl<'a> Observed<'a> {
     /// The reason that there is no range.
-    fn unseen(&self) -> ResolveError {
+    fn unseen(&self) -> CalibrationError {
         let site = self.planned.site.clone();
         match self.not_finite {
-            0 => ResolveError::Skip(site),
-            count => ResolveError::NotFinite { site, count, tokens: self.tokens },
+            0 => CalibrationError::Unobserved(site),
+            count => CalibrationError::NotFinite { site, count, tokens: self.tokens },
         }
     }
 
-    fn new(planned: &'a PlannedActivationPoint, statistics: &Statistics) -> Result<Observed<'a>, ResolveError> {
-        let statistic = statistics.get(&planned.site).ok_or_else(|| ResolveError::Missing(planned.site.clone()))?;
+    fn new(planned: &'a PlannedActivationPoint, statistics: &Statistics) -> Result<Observed<'a>, CalibrationError> {
+        let statistic = statistics.get(&planned.site).ok_or_else(|| CalibrationError::Missing(planned.site.clone()))?;
         Ok(Observed {
             planned,
             ranges: statistic.ranges(planned.scheme.scheme, planned.arithmetic),
@@ -142,14 +89,14 @@ impl<'a> Observed<'a> {
     }
 
     /// Refuses scales that would be stored as infinity.
-    fn check_scales(&self, plan: &Plan, found: &StaticParameters) -> Result<(), ResolveError> {
+    fn check_scales(&self, plan: &Plan, found: &StaticParameters) -> Result<(), CalibrationError> {
         let site = &self.planned.site;
         let is_half = |tensor: &ParameterTensor| {
             tensor.part.site == *site && tensor.part.content == ParameterContent::Scales(ScaleEncoding::F16)
         };
         let largest = if plan.parameter_tensors().iter().any(is_half) { f32::from(half::f16::MAX) } else { f32::MAX };
         match found.scales.iter().find(|scale| **scale > largest || scale.is_nan()) {
-            Some(scale) => Err(ResolveError::TooLarge { site: site.clone(), scale: *scale }),
+            Some(scale) => Err(CalibrationError::TooLarge { site: site.clone(), scale: *scale }),
             None => Ok(()),
         }
     }

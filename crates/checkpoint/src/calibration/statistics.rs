@@ -1,10 +1,10 @@
 //! The statistics of all places of a plan, as one value that can be stored. Not the parameters that follow: see
 //! [`resolve`](super::resolve).
 
+use super::error::CalibrationError;
 use crate::plan::Plan;
-use kvant_container::{Diagnostic, ErrorKind};
 use kvant_numeric::simd::Isa;
-use kvant_quant::activation::{ActivationError, ActivationStatistic};
+use kvant_quant::activation::ActivationStatistic;
 use kvant_weights::activation_point::ActivationPoint;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,41 +15,18 @@ pub struct Statistics {
     sites: BTreeMap<ActivationPoint, ActivationStatistic>,
 }
 
-/// Statistics cannot be made.
-#[derive(Debug, thiserror::Error, PartialEq)]
-pub enum StatisticsError {
-    /// The scheme of a place has no statistic (*unsupported*).
-    #[error("{site}: {problem}")]
-    Scheme {
-        /// The place.
-        site: ActivationPoint,
-        /// The reason.
-        problem: ActivationError,
-    },
-}
-
-impl Diagnostic for StatisticsError {
-    fn kind(&self) -> ErrorKind {
-        ErrorKind::Unsupported
-    }
-
-    fn hint(&self) -> Option<String> {
-        let StatisticsError::Scheme { problem, .. } = self;
-        Some(problem.hint().to_owned())
-    }
-}
-
 impl Statistics {
     /// Empty statistics of all points of a plan.
     ///
     /// # Errors
-    /// [`StatisticsError::Scheme`]; none for places that [`Plan::new`] has let through.
-    pub fn new(plan: &Plan) -> Result<Statistics, StatisticsError> {
+    /// [`CalibrationError::Scheme`]; none for places that [`Plan::new`] has let through.
+    pub fn new(plan: &Plan) -> Result<Statistics, CalibrationError> {
         let of = |planned: &kvant_weights::activation_point::PlannedActivationPoint| {
-            let problem = |problem| StatisticsError::Scheme { site: planned.site.clone(), problem };
+            let problem = |problem| CalibrationError::Scheme { site: planned.site.clone(), problem };
             Ok((planned.site.clone(), ActivationStatistic::new(planned.scheme).map_err(problem)?))
         };
-        Ok(Statistics { sites: plan.sites().iter().map(of).collect::<Result<_, _>>()? })
+        let sites = plan.sites().iter().map(of).collect::<Result<_, CalibrationError>>()?;
+        Ok(Statistics { sites })
     }
 
     /// The statistic of a point; `None` if the plan does not need one.

@@ -33,16 +33,3 @@ pub enum ScaleFusionError {
         module: String,
     },
 }
-
-impl ScaleFusionError {
-    /// The remedy.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            ScaleFusionError::Scales { .. } | ScaleFusionError::ClippingThresholds { .. } => {
-                "find them from the statistics of this layer"
-            }
-            ScaleFusionError::Fixed { .. } => "leave this pair unscaled, or quantize the layer as well",
-            ScaleFusionError::Overflow { .. } => "leave this pair unscaled, or start from the checkpoint in bfloat16",
-        }
-    }
-}

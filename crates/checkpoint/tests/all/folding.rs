@@ -267,7 +267,7 @@ fn unscalable_pairs_are_left_unchanged() {
             let mut foldings = ScaleFusion::new(network, tensors, 0, |_| kept);
             let link = &network.links(0)[link];
             let error = foldings.apply(link, &vec![scale; foldings.width(link)]).unwrap_err();
-            assert!(foldings.changed_tensors().next().is_none() && !error.hint().is_empty());
+            assert!(foldings.changed_tensors().next().is_none());
             error
         })
     };

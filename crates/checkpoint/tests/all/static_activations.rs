@@ -2,7 +2,7 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use crate::common::{files, llama, llama_config, scheme, weight, write};
-use kvant_checkpoint::calibration::{ResolveError, Resolved, Statistics, resolve};
+use kvant_checkpoint::calibration::{CalibrationError, Resolved, Statistics, resolve};
 use kvant_checkpoint::engine::{self, EngineError, Output, Silent, Start};
 use kvant_checkpoint::plan::{CalibratedPlan, Plan, PlanError};
 use kvant_checkpoint::recipe::{Recipe, Settings};
@@ -87,7 +87,7 @@ fn mostly_nan_activations_are_refused() {
     };
     // A tenth of the tokens is left out and reported; more is a model that computes nothing.
     assert_eq!(with_nan(10).unwrap().report.not_finite[0].1, 10);
-    assert!(matches!(with_nan(2), Err(ResolveError::NotFinite { count: 50, tokens: 102, .. })));
+    assert!(matches!(with_nan(2), Err(CalibrationError::NotFinite { count: 50, tokens: 102, .. })));
 }
 
 const UP: &str = "model.layers.0.mlp.up_proj";
@@ -404,8 +404,8 @@ fn unobserved_activations_are_named() {
     let (_dir, source, _target) = small(Dtype::BF16);
     let planned = plan(&source, &scheme("fp8")).unwrap();
     let statistics = Statistics::new(&planned).unwrap();
-    assert!(matches!(resolve(&planned, &statistics), Err(ResolveError::Skip(_))));
-    assert!(matches!(resolve(&planned, &Statistics::default()), Err(ResolveError::Missing(_))));
+    assert!(matches!(resolve(&planned, &statistics), Err(CalibrationError::Unobserved(_))));
+    assert!(matches!(resolve(&planned, &Statistics::default()), Err(CalibrationError::Missing(_))));
 }
 
 #[test]

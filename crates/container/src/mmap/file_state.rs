@@ -9,7 +9,7 @@ use crate::positioned::file_id;
 
 /// What a file was like when it was mapped or first read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileState {
+pub(crate) struct FileState {
     path: PathBuf,
     len: u64,
     /// Which file it was, and its last change; `None` for a file without a name, and where the system does not say.
@@ -42,13 +42,13 @@ impl FileState {
     }
 
     /// The path that the file was opened with.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether the file was written to since. One that another file took the place of, or that was removed, was not: bytes that are
     /// mapped are still there.
-    pub fn has_changed(&self) -> bool {
+    pub(crate) fn has_changed(&self) -> bool {
         self.now().is_some_and(|now| self.differs(&now))
     }
 

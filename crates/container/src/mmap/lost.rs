@@ -23,7 +23,7 @@ pub struct LostFile {
 
 /// The files that lose bytes or are rewritten from a moment on, in the whole process: parallel runs cannot be distinguished.
 #[derive(Clone, Copy, Debug)]
-pub struct LostFiles {
+pub struct FileChanges {
     read: usize,
     shortened: usize,
     changed: usize,
@@ -31,12 +31,12 @@ pub struct LostFiles {
     map: u64,
 }
 
-impl LostFiles {
+impl FileChanges {
     /// Counts from now on.
-    pub fn from_now_on() -> LostFiles {
+    pub fn from_now_on() -> FileChanges {
         let mut registry = registry();
         registry.collect();
-        LostFiles {
+        FileChanges {
             read: registry.lost.len(),
             shortened: registry.shortened.len(),
             changed: registry.changed.len(),

@@ -9,20 +9,18 @@ use super::data_type::byte_len;
 use super::proto::TensorProto;
 use super::tensor::{data_type, element_count};
 use crate::error::OnnxError;
-use crate::mmap::{FileState, MappedFile};
+use crate::mmap::MappedFile;
 
 /// Maps the files that tensors refer to, each once.
 pub(super) struct ExternalFiles<'a> {
     directory: &'a Path,
     mapped: HashMap<String, Bytes>,
-    /// What they were like.
-    pub states: Vec<FileState>,
 }
 
 impl<'a> ExternalFiles<'a> {
     /// Files are looked for below `directory`, the model's own.
     pub(super) fn new(directory: &'a Path) -> Self {
-        Self { directory, mapped: HashMap::new(), states: Vec::new() }
+        Self { directory, mapped: HashMap::new() }
     }
 
     /// The tensor's external bytes, as a slice of the mapped file.
@@ -56,7 +54,6 @@ impl<'a> ExternalFiles<'a> {
             return Err(outside());
         }
         let file = MappedFile::open(&resolved).map_err(|e| missing(e.to_string()))?;
-        self.states.extend(file.state().cloned());
         let bytes = Bytes::from_owner(file);
         self.mapped.insert(location.to_owned(), bytes.clone());
         Ok(bytes)

@@ -401,13 +401,6 @@ impl<T> MessageField<T> {
     }
 }
 
-impl<T: Default> MessageField<T> {
-    /// The message, an empty one where there is none.
-    pub fn mut_or_insert_default(&mut self) -> &mut T {
-        self.0.get_or_insert_default()
-    }
-}
-
 impl<T> From<Option<T>> for MessageField<T> {
     fn from(message: Option<T>) -> MessageField<T> {
         MessageField(message.map(Box::new))

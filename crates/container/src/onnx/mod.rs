@@ -29,7 +29,7 @@ pub use proto::{
 /// The producer name in written graphs.
 pub const PRODUCER: &str = "kvant";
 
-pub use read::{SourceGraph, external_files, parse, read};
+pub use read::{external_files, parse, read};
 pub use spill::{Spill, keep};
 pub use tensor::{data_type, element_count, set_contents, shape, tensor, tensor_bytes};
 pub use write::{ExternalData, external_data_path, serialize, sync_written, write, write_unless};

@@ -9,46 +9,21 @@ use super::message::Message;
 use super::proto::{AttributeProto, DataLocation, GraphProto, ModelProto, NodeProto, TensorProto};
 use crate::error::Error;
 use crate::error::OnnxError;
-use crate::mmap::{FileState, MappedFile};
+use crate::mmap::MappedFile;
 use crate::protobuf::{WireError, varint};
 use bytes::Bytes;
 
-/// Reads a model and maps all of its data. Nothing of a tensor's contents is copied.
+/// Reads a model and maps all of its data. Nothing of a tensor's contents is copied: the tensors are slices of the mapped files,
+/// which nobody may write to while the model is in use ([`FileChanges`](crate::FileChanges) notices it).
 ///
 /// Errors: a file that cannot be read or is not a model with a graph, external data outside of the directory or missing or
 /// shorter than their tensor.
 pub fn read(path: &Path) -> Result<ModelProto, Error> {
-    Ok(SourceGraph::read(path)?.model)
-}
-
-/// A model and the files that its bytes are of, which nobody may write to while it is in use.
-#[derive(Clone, Debug)]
-pub struct SourceGraph {
-    /// The model. Its tensors are slices of the mapped files.
-    pub model: ModelProto,
-    files: Vec<FileState>,
-}
-
-impl SourceGraph {
-    /// The same as [`read`], with what the files are like.
-    ///
-    /// # Errors
-    /// Those of [`read`].
-    pub fn read(path: &Path) -> Result<SourceGraph, Error> {
-        let named = |problem| Error::Onnx { file: path.to_path_buf(), problem };
-        let file = MappedFile::open(path)?;
-        let of_model = file.state().cloned();
-        let bytes = Bytes::from_owner(file);
-        let mut model = parse(&bytes).map_err(named)?;
-        let mut files = ExternalFiles::new(directory_of(path));
-        each_tensor(&mut model, &mut |tensor| bring_in(tensor, &mut files)).map_err(named)?;
-        Ok(SourceGraph { model, files: of_model.into_iter().chain(files.states).collect() })
-    }
-
-    /// The first of its files that was written to since it was read: what was computed from it may mix both versions.
-    pub fn changed_file(&self) -> Option<&Path> {
-        self.files.iter().find(|file| file.has_changed()).map(FileState::path)
-    }
+    let named = |problem| Error::Onnx { file: path.to_path_buf(), problem };
+    let mut model = parse(&Bytes::from_owner(MappedFile::open(path)?)).map_err(named)?;
+    let mut files = ExternalFiles::new(directory_of(path));
+    each_tensor(&mut model, &mut |tensor| bring_in(tensor, &mut files)).map_err(named)?;
+    Ok(model)
 }
 
 /// The files that hold a model's external data, as the model names them. They are not opened.
@@ -149,31 +124,6 @@ fn in_attribute(attribute: &mut AttributeProto, visit: &mut Visit<'_>) -> Result
 mod tests {
     use super::super::serialize;
     use super::*;
-
-    #[test]
-    fn a_file_that_is_rewritten_is_noticed_and_one_that_is_replaced_is_not() {
-        use super::super::{ExternalData, data_type, external_data_path, tensor, write};
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("m.onnx");
-        let weight = tensor("w", super::super::DataType::FLOAT, &[512], vec![1u8; 2048]);
-        let graph = GraphProto { initializer: vec![weight], name: Some("g".to_owned()), ..GraphProto::default() };
-        let model = ModelProto { graph: super::super::MessageField::some(graph), ..ModelProto::default() };
-        write(model, &path, ExternalData::Always).unwrap();
-        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(9);
-        for file in [path.clone(), external_data_path(&path)] {
-            let source = SourceGraph::read(&path).unwrap();
-            assert_eq!(data_type(&source.model.graph.initializer[0]), super::super::DataType::FLOAT);
-            assert_eq!(source.changed_file(), None);
-            let copy = dir.path().join("copy");
-            std::fs::copy(&file, &copy).unwrap();
-            std::fs::rename(&copy, &file).unwrap();
-            assert_eq!(source.changed_file(), None, "its bytes are still mapped");
-            let source = SourceGraph::read(&path).unwrap();
-            std::fs::File::options().append(true).open(&file).unwrap().set_modified(later).unwrap();
-            let changed = source.changed_file().and_then(Path::file_name).map(ToOwned::to_owned);
-            assert_eq!(changed.as_deref(), file.file_name());
-        }
-    }
 
     #[test]
     fn every_truncated_graph_is_refused() {

@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn kept_contents_are_not_taken_for_a_file_that_was_cut_short() {
         let beside = tempfile::tempdir().unwrap();
-        let lost = crate::LostFiles::from_now_on();
+        let lost = crate::FileChanges::from_now_on();
         drop(Spill::new(beside.path()).unwrap().keep(vec![7; SPILLED]).unwrap());
         assert_eq!(lost.first_shortened(), None);
     }

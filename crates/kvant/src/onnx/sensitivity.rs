@@ -1,15 +1,14 @@
 //! Measures which layers of a graph quantization hurts, and looks for a mix of types that is good enough.
 
 use super::data::{calibration, opened};
-use super::recipe;
-use crate::ending::refuse_changed_graphs;
+use super::{read, recipe};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::{Sensitivity, SourceKind};
 use crate::paths::refuse_existing;
 use crate::settings::first_given;
 use crate::text::shown;
-use kvant_container::onnx::{ExternalData, GraphProto, SourceGraph, Spill};
+use kvant_container::onnx::{ExternalData, GraphProto, ModelProto, Spill};
 use kvant_container::write_file;
 use kvant_onnx::data::SampleSource;
 use kvant_onnx::sensitivity::{Bench, Candidate, Data, Outcome, Target, candidates, plan, search, sensitivities};
@@ -28,11 +27,8 @@ pub fn run(analysis: &Sensitivity, reporter: &Reporter<'_>) -> Result<(Outcome, 
     let settings = recipe::settings(job)?;
     let tried = tried(analysis, &settings, analysis.target.as_ref())?;
     reporter.started();
-    let source = SourceGraph::read(&job.source.model)?;
-    let outcome = measured(analysis, &source, &settings, tried, reporter);
-    // Of an error, too, a file that was rewritten is the cause.
-    refuse_changed_graphs([&source])?;
-    let outcome = outcome?;
+    let source = read(&job.source.model)?;
+    let outcome = measured(analysis, &source, &settings, tried, reporter)?;
     reporter.refuse_lost()?;
     let written = analysis.output.as_deref().map_or(Ok(()), |output| {
         refuse_existing(output, analysis.overwrite)?;
@@ -44,7 +40,7 @@ pub fn run(analysis: &Sensitivity, reporter: &Reporter<'_>) -> Result<(Outcome, 
 /// Measures the layers of a graph, and looks for a mix.
 fn measured(
     analysis: &Sensitivity,
-    source: &SourceGraph,
+    source: &ModelProto,
     settings: &Settings,
     tried: Vec<Candidate>,
     reporter: &Reporter<'_>,
@@ -53,7 +49,7 @@ fn measured(
     let cancelled = reporter.cancel().flag();
     let spill = Spill::new(&std::env::temp_dir())?.cancelled_by(cancelled.clone());
     let pool = job.limits.pool()?;
-    let base = pool.install(|| plan(source.model.clone(), settings, Some(&spill)))?;
+    let base = pool.install(|| plan(source.clone(), settings, Some(&spill)))?;
     reporter.notes(base.notices());
     let data = data(analysis, &base.model.graph, reporter)?;
     let options = job.limits.runtime();

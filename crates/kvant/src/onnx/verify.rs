@@ -1,13 +1,12 @@
 //! Checks that a graph runs and that its quantization is valid.
 
 use super::opening::{self, Opening};
-use crate::ending::refuse_changed_graphs;
 use crate::error::{Error, ErrorKind};
 use crate::findings::failing;
 use crate::job::Verification;
 use crate::settings::first_given;
 use kvant_container::Remedy;
-use kvant_container::onnx::{ModelProto, SourceGraph};
+use kvant_container::onnx::{ModelProto, read};
 use kvant_formats::verify::{Loader, loaders};
 use kvant_onnx::verify::fails_in_a_run;
 use kvant_quant::finding::{Finding, Severity};
@@ -29,23 +28,17 @@ pub fn run(request: &Verification) -> Result<GraphVerdict, Error> {
             failure.with_hint(Some("leave it out: a graph is read completely and runs on one device".to_owned()))
         );
     }
-    let source = SourceGraph::read(&request.model);
-    let (nodes, mut findings, fails) = match &source {
-        Ok(SourceGraph { model, .. }) => {
-            (model.graph.node.len(), kvant_onnx::verify::verify(model), fails_in_a_run(model))
-        }
-        Err(_) => (0, Vec::new(), false),
+    // It stays mapped to the end: what the engine says of a file that is rewritten meanwhile is then refused too.
+    let source = match read(&request.model) {
+        Ok(model) => Ok(model),
+        Err(error) => Err(kvant_onnx::verify::unread(error)?),
     };
-    let source = match source {
-        Ok(source) => Some(source),
-        Err(error) => {
-            findings.push(kvant_onnx::verify::unread(error)?);
-            None
-        }
+    let (nodes, mut findings, fails) = match &source {
+        Ok(model) => (model.graph.node.len(), kvant_onnx::verify::verify(model), fails_in_a_run(model)),
+        Err(finding) => (0, vec![finding.clone()], false),
     };
     // A file that cannot be read is not given to a library that may crash over it.
     let opening = if nodes == 0 { Opening::Unknown } else { opening::ask(&request.model, &request.engine) };
-    refuse_changed_graphs(&source)?;
     refusal(&opening, &request.model, &mut findings);
     let runs = !fails && runs(&opening, &findings);
     let loader = loaders().iter().find(|loader| request.loader.as_ref() == Some(&loader.id));

@@ -53,6 +53,13 @@ pub fn remarks(made: &GraphReport) -> Vec<Remark> {
 
 /// Remarks on what became of tensors.
 fn note_tensors(report: &Report, remarks: &mut Remarks) {
+    for left in &report.not_scaled {
+        remarks.detail(format!("`{}` is not scaled by {}: {}", left.tensor, left.algorithm, left.reason));
+    }
+    if let [first, ..] = &report.not_scaled[..] {
+        let left = counts::number(report.not_scaled.len(), "tensor");
+        remarks.note(format!("{left} not scaled, `{}` for one: {}; ‹verbose› lists all", first.tensor, first.reason));
+    }
     for (name, count) in &report.limited {
         remarks.detail(format!("`{}`: {} limited", name, counts::number(count, "value")));
     }

@@ -5,7 +5,7 @@ use super::matrix::Matrix;
 use crate::error::{Error, ErrorKind};
 use kvant_numeric::kernel::Range;
 use kvant_onnx::calibration::{ObserverRef, Settings, WeightMethod, weight_parameters};
-use kvant_onnx::element::{Element, UnknownElement};
+use kvant_onnx::element::Element;
 use kvant_onnx::quantization::{Affine, ScaleKind, affine};
 use kvant_onnx::solution::bias_scales::{is_wide, least_weight_scales, magnitudes, raise, wide_enough};
 use kvant_quant::observer::{GraphStatistic, SampleView, UnknownObserver};
@@ -28,7 +28,7 @@ impl GraphScheme {
         let unknown = |message: String, topic: &str| {
             Error::new(ErrorKind::Usage, message).with_hint(Some(format!("see `kvant list {topic}`")))
         };
-        let element: Element = dtype.parse().map_err(|error: UnknownElement| unknown(error.to_string(), "elements"))?;
+        let element = dtype.parse::<Element>().map_err(|error| unknown(error.to_string(), "elements"))?;
         if !element.is_integer() {
             let hint = "use an integer dtype, such as int8";
             let error = Error::new(ErrorKind::Unsupported, format!("{element} has no codes with a zero point"));

@@ -40,9 +40,9 @@ pub struct RowScales<'a> {
 pub fn dequantize_row(isa: Isa, kind: CodeKind, codes: &[u8], scales: RowScales<'_>, out: &mut [f32]) {
     match kind {
         CodeKind::Integer { .. } | CodeKind::OffsetInteger { .. } => {
-            dispatch(isa, Integers { decoder: IntegerDecoder::new(kind), codes, scales, out });
+            dispatch(isa, Groups { decoder: IntegerDecoder::new(kind), codes, scales, out });
         }
-        CodeKind::Float(format) => dispatch(isa, Floats { decoder: FloatDecoder::new(format), codes, scales, out }),
+        CodeKind::Float(format) => dispatch(isa, Groups { decoder: FloatDecoder::new(format), codes, scales, out }),
     }
 }
 
@@ -101,14 +101,14 @@ impl IntegerDecoder {
     }
 }
 
-struct Integers<'a> {
-    decoder: IntegerDecoder,
+struct Groups<'a, D> {
+    decoder: D,
     codes: &'a [u8],
     scales: RowScales<'a>,
     out: &'a mut [f32],
 }
 
-impl Loop for Integers<'_> {
+impl<D: CodeDecoder> Loop for Groups<'_, D> {
     type Output = ();
 
     #[inline(always)]
@@ -120,32 +120,7 @@ impl Loop for Integers<'_> {
             let (head, rest) = codes.split_at(length.min(codes.len()));
             let (values, others) = std::mem::take(&mut out).split_at_mut(head.len());
             for (code, value) in head.iter().zip(values) {
-                *value = self.decoder.value(*code, zero_point) * *scale;
-            }
-            (codes, out, length) = (rest, others, group);
-        }
-    }
-}
-
-struct Floats<'a> {
-    decoder: FloatDecoder,
-    codes: &'a [u8],
-    scales: RowScales<'a>,
-    out: &'a mut [f32],
-}
-
-impl Loop for Floats<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        let RowScales { scales, group, first, .. } = self.scales;
-        let (mut codes, mut out, mut length) = (self.codes, self.out, first);
-        for scale in scales {
-            let (head, rest) = codes.split_at(length.min(codes.len()));
-            let (values, others) = std::mem::take(&mut out).split_at_mut(head.len());
-            for (code, value) in head.iter().zip(values) {
-                *value = self.decoder.decode(*code) * *scale;
+                *value = self.decoder.decode(*code, zero_point) * *scale;
             }
             (codes, out, length) = (rest, others, group);
         }

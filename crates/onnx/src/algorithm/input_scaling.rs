@@ -11,9 +11,8 @@ use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, 
 use serde::Serialize;
 
 use super::channels::ChannelMap;
-use crate::error::AlgorithmError;
 use crate::error::QuantizeError;
-use crate::graph::{Index, Names, SortError, is_standard, node, positional_input, sort};
+use crate::graph::{Index, Names, is_standard, node, positional_input, sort};
 use crate::shape::Types;
 use crate::solution::values;
 
@@ -195,8 +194,7 @@ pub(super) fn apply(
 
 /// Puts every Mul in front of what reads it.
 pub(super) fn sorted(model: &mut ModelProto) -> Result<(), QuantizeError> {
-    let wrong = |cause: SortError| AlgorithmError::Layer { layer: cause.0.clone(), problem: cause.to_string() };
-    Ok(model.graph.as_mut().map_or(Ok(()), sort).map_err(wrong)?)
+    Ok(model.graph.as_mut().map_or(Ok(()), sort)?)
 }
 
 fn rescale(

@@ -13,7 +13,6 @@
 //! Adding one: a file here, and one with its settings, a variant and a row of the table there.
 
 mod attention_scores;
-mod awq;
 mod channels;
 mod cross_layer_equalization;
 mod data;
@@ -31,9 +30,9 @@ mod quarot;
 mod reconstruction_tests;
 mod rounding;
 mod samples;
+mod scaling;
 mod selection;
 mod simulation;
-mod smooth_quant;
 mod store;
 mod target;
 mod transform;
@@ -41,12 +40,10 @@ mod trial;
 mod tuning;
 
 pub use crate::algorithm_settings::{
-    Algorithm, AlgorithmRow, Algorithms, BiasCorrection, ClipRule, Equalization, QuarotSettings, SmoothQuantSettings,
-    SpellingError, Stage, algorithms, named, split_name,
+    Algorithm, AlgorithmRow, Algorithms, BiasCorrection, ClipRule, Equalization, QuarotSettings, SpellingError, Stage,
+    algorithms, named, split_name,
 };
 pub use crate::error::AlgorithmError;
-pub use awq::LimitedWeight;
-pub(crate) use awq::Unlimited;
 pub use cross_layer_equalization::{EqualizedPair, equalize};
 pub use data::Data;
 pub use input_scaling::ScaledInput;
@@ -54,6 +51,8 @@ pub use kvant_quant::reconstruction::ActivationFunction;
 pub use layer::{Grid, Layer, Rounded};
 pub use layer_io::{LayerIo, Pair};
 pub use quarot::{LeftStream, RotatedStream, Rotations, rotate};
+pub use scaling::{LeftInput, LimitedWeight};
+pub(crate) use scaling::{TransformedByData, Unlimited};
 pub(crate) use simulation::Tunable;
 pub(crate) use transform::{Transformed, check, transform, transform_with_data};
 pub use tuning::LayerGain;

@@ -7,7 +7,6 @@ use kvant_container::onnx::{Bytes, ModelProto, set_contents};
 
 use super::Unlimited;
 use super::layer::Grid;
-use crate::error::AlgorithmError;
 use crate::error::QuantizeError;
 use crate::graph::{Index, sort};
 use crate::npu::simulate_hardware;
@@ -56,13 +55,13 @@ pub(super) fn simulation(prepared: &Tunable<'_>, solution: &Solution) -> Result<
     }
     let recipe = Recipe { boundary: Boundary::Pairs, ..prepared.recipe.clone() };
     write_pairs(&mut model, &recipe, &placement, solution, None)?;
-    Ok(sorted(model)?)
+    sorted(model)
 }
 
 /// The model with its nodes in an order in which they can run.
-pub(super) fn sorted(mut model: ModelProto) -> Result<ModelProto, AlgorithmError> {
+pub(super) fn sorted(mut model: ModelProto) -> Result<ModelProto, QuantizeError> {
     if let Some(graph) = model.graph.as_mut() {
-        sort(graph).map_err(|e| AlgorithmError::Layer { problem: e.to_string(), layer: e.0 })?;
+        sort(graph)?;
     }
     Ok(model)
 }

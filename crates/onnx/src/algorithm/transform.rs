@@ -1,12 +1,12 @@
 //! The algorithms that change the float model before anything is observed, and whether a recipe's algorithms can be run at all.
 
 use kvant_container::onnx::{DataType, ModelProto, Spill, TensorProto, shape, tensor};
+use kvant_quant::transform::AnyTransform;
 
-use super::awq::{self, LimitedWeight, Subject, Unlimited};
 use super::cross_layer_equalization::{EqualizedPair, equalize};
 use super::data::Data;
-use super::input_scaling::ScaledInput;
 use super::quarot::{Rotations, rotate};
+use super::scaling::{self, Subject, TransformedByData, reckons_with_codes};
 use super::target::{channels, weight_of};
 use super::{Algorithm, ClipRule, Equalization, Stage};
 use crate::error::AlgorithmError;
@@ -22,11 +22,11 @@ pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
     let refused = |algorithm: &Algorithm, reason| {
         Err(AlgorithmError::NotInLayout { algorithm: algorithm.name().to_owned(), reason })
     };
-    let chooses = |algorithm: &&Algorithm| algorithm.stage() >= Stage::Rounding || is_awq(algorithm);
+    let chooses = |algorithm: &&Algorithm| algorithm.stage() >= Stage::Rounding || searches(algorithm);
     if let Some(first) = recipe.algorithms.iter().find(chooses).filter(|_| !is_codes) {
         return refused(first, "it is for weights of integers, and these are none");
     }
-    let beside = |algorithm: &&Algorithm| matches!(algorithm, Algorithm::BiasCorrection(_)) || is_awq(algorithm);
+    let beside = |algorithm: &&Algorithm| matches!(algorithm, Algorithm::BiasCorrection(_)) || searches(algorithm);
     let searches_zeros = recipe.algorithms.iter().any(|algorithm| algorithm.hqq().is_some());
     if let Some(first) = recipe.algorithms.iter().find(beside).filter(|_| searches_zeros) {
         return refused(first, "it would reckon with other codes than those that hqq finds at the end");
@@ -46,8 +46,9 @@ pub(crate) fn check(recipe: &Recipe) -> Result<(), AlgorithmError> {
     recipe.algorithms.iter().find(lost).map_or(Ok(()), |late| refused(late, reason))
 }
 
-fn is_awq(algorithm: &Algorithm) -> bool {
-    matches!(algorithm, Algorithm::Awq(_))
+/// Returns whether it is a transform that reckons with rounded weights.
+fn searches(algorithm: &Algorithm) -> bool {
+    matches!(algorithm, Algorithm::Transform(transform) if reckons_with_codes(&**transform))
 }
 
 /// The changes of the float model without data.
@@ -83,18 +84,8 @@ pub(crate) fn transform(
     Ok(done)
 }
 
-/// The changes of the float model based on data.
-#[derive(Debug, Default)]
-pub(crate) struct TransformedByData {
-    /// Tensors whose channels were scaled.
-    pub scaled_inputs: Vec<ScaledInput>,
-    /// Weights that were limited.
-    pub limited_weights: Vec<LimitedWeight>,
-    /// These weights without their limits.
-    pub unlimited: Unlimited,
-}
-
-/// Changes the float model based on data, for the tensors that a placement quantizes.
+/// Changes the float model based on data, for the tensors that a placement quantizes. As on checkpoints, one transform follows the
+/// other, and weights are limited once all scales are found, as the first that asks for it says.
 pub(crate) fn transform_with_data(
     model: &mut ModelProto,
     (recipe, placement): (&Recipe, &Placement),
@@ -103,16 +94,14 @@ pub(crate) fn transform_with_data(
     spill: Option<&Spill>,
 ) -> Result<TransformedByData, QuantizeError> {
     let mut done = TransformedByData::default();
-    for algorithm in recipe.algorithms.iter() {
-        match algorithm {
-            Algorithm::SmoothQuant(settings) => done.scaled_inputs.extend(settings.run(model, types, data, spill)?),
-            Algorithm::Awq(settings) => {
-                let made = awq::run(*settings, model, &Subject { recipe, types, placement }, data, spill)?;
-                done.scaled_inputs.extend(made.scaled);
-                (done.limited_weights, done.unlimited) = (made.limited, made.unlimited);
-            }
-            _ => {}
-        }
+    let transforms: Vec<&AnyTransform> = recipe.algorithms.transforms().collect();
+    let clip = transforms.iter().find_map(|transform| transform.clip());
+    for (index, transform) in transforms.iter().enumerate() {
+        let clip = clip.filter(|_| index + 1 == transforms.len());
+        let made = scaling::run(&***transform, clip, model, &Subject { recipe, types, placement }, data, spill)?;
+        done.scaled_inputs.extend(made.scaled_inputs);
+        done.not_scaled.extend(made.not_scaled);
+        (done.limited_weights, done.unlimited) = (made.limited_weights, made.unlimited);
     }
     Ok(done)
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use kvant_quant::transform::AnyTransform;
+
 use super::spelling::SpellingError;
 use super::{Algorithm, Stage, algorithms};
 
@@ -14,6 +16,14 @@ impl Algorithms {
     /// The algorithms, in the order in which they run.
     pub fn iter(&self) -> std::slice::Iter<'_, Algorithm> {
         self.0.iter()
+    }
+
+    /// The transforms whose scales are found in data, in the order in which they run.
+    pub fn transforms(&self) -> impl Iterator<Item = &AnyTransform> {
+        self.0.iter().filter_map(|algorithm| match algorithm {
+            Algorithm::Transform(transform) => Some(transform),
+            _ => None,
+        })
     }
 
     /// Returns whether there are none.

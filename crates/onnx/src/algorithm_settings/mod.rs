@@ -1,18 +1,15 @@
 //! The available algorithms, one row each: their spelling and options. Their implementation is
-//! [`crate::algorithm`]; roundings, and what can be set of them, are those of [`kvant_quant::rounding`].
+//! [`crate::algorithm`]; roundings and transforms, and what can be set of them, are those of [`kvant_quant::algorithm`].
 
-mod awq;
 mod equalization;
 mod list;
 mod quarot;
-mod smooth_quant;
 mod spelling;
 
 pub use equalization::{ClipRule, Equalization};
 pub(crate) use list::suffix;
 pub use list::{Algorithms, split_name};
 pub use quarot::QuarotSettings;
-pub use smooth_quant::SmoothQuantSettings;
 pub use spelling::SpellingError;
 
 use std::sync::{Arc, LazyLock};
@@ -23,7 +20,7 @@ pub use kvant_quant::bias_correction::BiasCorrection;
 use kvant_quant::options::{self, OptionRow, Settings};
 use kvant_quant::registry;
 use kvant_quant::rounding::{AnyRounding, Hqq, Needs};
-use kvant_quant::transform::{Awq, Transform as _};
+use kvant_quant::transform::{self, AnyTransform};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -34,10 +31,8 @@ pub enum Algorithm {
     Equalization(Equalization),
     /// Channels of the residual stream and of attention heads rotated.
     Quarot(QuarotSettings),
-    /// Scales of channels moved from the inputs of products into their weights.
-    SmoothQuant(SmoothQuantSettings),
-    /// Scales of channels under which rounded weights change outputs least.
-    Awq(Awq),
+    /// Scales of channels moved from the inputs of products into their weights, as data show.
+    Transform(AnyTransform),
     /// Codes that are not the nearest ones.
     Rounding(AnyRounding),
     /// Biases that compensate for the mean error of a layer.
@@ -62,7 +57,8 @@ pub type AlgorithmRow = registry::AlgorithmRow<Algorithm>;
 pub fn algorithms() -> Vec<Arc<AlgorithmRow>> {
     let roundings = algorithm::roundings().into_iter().filter(|row| !row.default.is_nearest());
     let roundings = roundings.map(|row| Arc::new(row.map(Algorithm::Rounding)));
-    TRANSFORMS.iter().cloned().chain(roundings).chain([CORRECTION.clone()]).collect()
+    let transforms = algorithm::transforms().into_iter().map(|row| Arc::new(row.map(Algorithm::Transform)));
+    OF_GRAPHS.iter().cloned().chain(transforms).chain(roundings).chain([CORRECTION.clone()]).collect()
 }
 
 /// The algorithm of a name, in any case of letters, with `-` or `_`.
@@ -70,7 +66,8 @@ pub fn named(name: &str) -> Option<Arc<AlgorithmRow>> {
     algorithms().into_iter().find(|row| row.is_named(name))
 }
 
-static TRANSFORMS: LazyLock<Vec<Arc<AlgorithmRow>>> = LazyLock::new(|| {
+/// Those that only graphs have.
+static OF_GRAPHS: LazyLock<Vec<Arc<AlgorithmRow>>> = LazyLock::new(|| {
     let equalization = row(
         ("cle", Equalization::DEFAULTS),
         equalization::OPTIONS,
@@ -85,21 +82,9 @@ static TRANSFORMS: LazyLock<Vec<Arc<AlgorithmRow>>> = LazyLock::new(|| {
         "rotates the channels of the residual stream so that outliers spread over all: for transformers",
         "arXiv 2404.00456",
     );
-    let smooth_quant = row(
-        ("smoothquant", SmoothQuantSettings::DEFAULTS),
-        smooth_quant::OPTIONS,
-        Algorithm::SmoothQuant,
-        "moves the outliers of a product's inputs into its weights: for transformers",
-        "arXiv 2211.10438",
-    );
-    [
-        equalization.with_aliases(&["equalization", "cross-layer-equalization"]),
-        quarot.with_aliases(&["rotation"]),
-        smooth_quant.with_aliases(&["smooth", "smooth-quant"]),
-        awq::row(),
-    ]
-    .map(Arc::new)
-    .to_vec()
+    [equalization.with_aliases(&["equalization", "cross-layer-equalization"]), quarot.with_aliases(&["rotation"])]
+        .map(Arc::new)
+        .to_vec()
 });
 
 static CORRECTION: LazyLock<Arc<AlgorithmRow>> =
@@ -122,8 +107,7 @@ impl Algorithm {
         match self {
             Self::Equalization(_) => "cle",
             Self::Quarot(_) => "quarot",
-            Self::SmoothQuant(_) => "smoothquant",
-            Self::Awq(_) => "awq",
+            Self::Transform(transform) => transform.name(),
             Self::Rounding(rounding) => rounding.name(),
             Self::BiasCorrection(_) => bias_correction::NAME,
         }
@@ -134,8 +118,7 @@ impl Algorithm {
         match self {
             Self::Equalization(settings) => options::shown(settings),
             Self::Quarot(settings) => options::shown(settings),
-            Self::SmoothQuant(settings) => options::shown(settings),
-            Self::Awq(settings) => settings.settings(),
+            Self::Transform(transform) => transform.settings(),
             Self::Rounding(rounding) => rounding.settings(),
             Self::BiasCorrection(settings) => options::shown(settings),
         }
@@ -144,7 +127,7 @@ impl Algorithm {
     /// When it runs.
     pub fn stage(&self) -> Stage {
         match self {
-            Self::Equalization(_) | Self::Quarot(_) | Self::SmoothQuant(_) | Self::Awq(_) => Stage::Float,
+            Self::Equalization(_) | Self::Quarot(_) | Self::Transform(_) => Stage::Float,
             Self::Rounding(_) => Stage::Rounding,
             Self::BiasCorrection(_) => Stage::Correction,
         }
@@ -154,17 +137,21 @@ impl Algorithm {
     pub fn needs_data(&self) -> bool {
         match self {
             Self::Equalization(_) | Self::Quarot(_) => false,
-            Self::SmoothQuant(_) | Self::Awq(_) | Self::BiasCorrection(_) => true,
+            Self::Transform(_) | Self::BiasCorrection(_) => true,
             Self::Rounding(_) => self.hqq().is_none(),
         }
     }
 
     /// The statistics of activations that it needs, in words.
     pub fn needs(&self) -> &'static str {
-        match (self.needs_data(), self.stage()) {
-            (false, _) => "nothing",
-            (true, Stage::Float) => "largest activations",
-            (true, _) => "inputs and float outputs of layers",
+        match self {
+            Self::Transform(transform) => match transform.needs() {
+                transform::Needs::Maxima => "largest activations",
+                transform::Needs::MaximaAndRuns => "largest activations, trials",
+                transform::Needs::MeansRunsAndSamples => "mean activations, trials",
+            },
+            _ if self.needs_data() => "inputs and float outputs of layers",
+            _ => "nothing",
         }
     }
 
@@ -172,8 +159,11 @@ impl Algorithm {
     pub fn cost(&self) -> &'static str {
         match self {
             Self::Equalization(_) | Self::Quarot(_) => "little",
-            Self::SmoothQuant(_) => "a run of the float model",
-            Self::Awq(_) => "a run of the float model, inputs^2 for each of its tokens",
+            Self::Transform(transform) => match transform.needs() {
+                transform::Needs::Maxima => "a run of the float model",
+                transform::Needs::MaximaAndRuns => "a run of the float model, trials on samples",
+                transform::Needs::MeansRunsAndSamples => "a run of the float model, inputs^2 for each of its tokens",
+            },
             Self::Rounding(rounding) => match rounding.needs() {
                 Needs::Nothing => "twenty rounds over the weights",
                 Needs::Hessian => "inputs^2 for each position of a layer's output",
@@ -202,7 +192,7 @@ impl Algorithm {
         match self {
             Self::BiasCorrection(_) => true,
             Self::Rounding(rounding) => rounding.trains_biases(),
-            Self::Equalization(_) | Self::Quarot(_) | Self::SmoothQuant(_) | Self::Awq(_) => false,
+            Self::Equalization(_) | Self::Quarot(_) | Self::Transform(_) => false,
         }
     }
 }

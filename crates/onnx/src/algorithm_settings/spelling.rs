@@ -91,6 +91,26 @@ mod tests {
     }
 
     #[test]
+    fn clip_is_searched_unless_switched_off() {
+        let same = |text: &str| text.parse::<Algorithm>().map(|algorithm| algorithm.to_string());
+        assert_eq!(same("awq:clip=on").unwrap(), "awq");
+        assert_eq!(same("awq:clip=off:duo=on").unwrap(), "awq:duo=on:clip=off");
+        assert_eq!(same("awq:tokens=64").unwrap(), "awq:tokens=64");
+        assert!(same("awq:clip=off:tokens=64").is_err());
+    }
+
+    #[test]
+    fn only_graphs_have_the_names_that_are_reserved_for_them() {
+        for name in kvant_quant::algorithm::NAMES_OF_GRAPHS {
+            assert!(named(name).is_some() && kvant_quant::algorithm::named(name).is_none(), "{name}");
+        }
+        let reserved = |name: &&str| !kvant_quant::algorithm::NAMES_OF_GRAPHS.contains(name);
+        for row in algorithms().into_iter().filter(|row| kvant_quant::algorithm::named(&row.name).is_none()) {
+            assert_eq!(row.names().find(reserved), None, "a registered algorithm could have its name");
+        }
+    }
+
+    #[test]
     fn spelling_mistakes_are_named_with_a_hint() {
         let error = |text: &str| text.parse::<Algorithm>().unwrap_err();
         assert_eq!(error("clee").to_string(), "`clee` is not an algorithm for ONNX graphs; did you mean `cle`?");

@@ -23,4 +23,4 @@ pub(crate) use index::for_each_read;
 pub use names::Names;
 pub use node::{bodies, bodies_mut, cast_node, domain, for_each_node, is, is_standard, node, positional_input};
 pub use opset::{STANDARD_DOMAIN, add_opset, opset};
-pub use sort::{SortError, order, sort};
+pub use sort::{order, sort};

@@ -4,17 +4,16 @@ use std::collections::{BTreeSet, HashMap};
 
 use kvant_container::onnx::GraphProto;
 
+use super::GraphError;
 use super::Index;
 use super::check::label;
 
-/// Nodes that wait for each other.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the nodes of the graph form a cycle: `{0}` waits for its own result")]
-pub struct SortError(pub String);
-
 /// Sorts the nodes of a graph (not those of its subgraphs). Among the nodes that could come next the earliest does, so a
 /// sorted graph stays as it is.
-pub fn sort(graph: &mut GraphProto) -> Result<(), SortError> {
+///
+/// # Errors
+/// [`GraphError::Cycle`], for nodes that wait for each other.
+pub fn sort(graph: &mut GraphProto) -> Result<(), GraphError> {
     let order = order(graph)?;
     let mut nodes: Vec<Option<_>> = std::mem::take(&mut graph.node).into_iter().map(Some).collect();
     graph.node = order.into_iter().filter_map(|i| nodes[i].take()).collect();
@@ -22,7 +21,10 @@ pub fn sort(graph: &mut GraphProto) -> Result<(), SortError> {
 }
 
 /// The positions of the nodes in the order that [`sort`] gives them.
-pub fn order(graph: &GraphProto) -> Result<Vec<usize>, SortError> {
+///
+/// # Errors
+/// As [`sort`].
+pub fn order(graph: &GraphProto) -> Result<Vec<usize>, GraphError> {
     let index = Index::new(graph);
     let mut waits: Vec<usize> = vec![0; graph.node.len()];
     let mut followers: HashMap<usize, Vec<usize>> = HashMap::new();
@@ -35,7 +37,7 @@ pub fn order(graph: &GraphProto) -> Result<Vec<usize>, SortError> {
     }
     let order = release(&mut waits, &followers);
     match waits.iter().position(|&n| n > 0) {
-        Some(stuck) => Err(SortError(label(&graph.node[stuck]))),
+        Some(stuck) => Err(GraphError::Cycle(label(&graph.node[stuck]))),
         None => Ok(order),
     }
 }
@@ -83,8 +85,12 @@ mod tests {
     fn sorting_a_cycle_is_an_error() {
         let nodes = vec![node("Add", "p", &["x", "b"], &["a"]), node("Relu", "q", &["a"], &["b"])];
         let mut graph = GraphProto { node: nodes, ..GraphProto::default() };
-        assert_eq!(sort(&mut graph), Err(SortError("p".to_owned())));
+        assert_eq!(sort(&mut graph), Err(GraphError::Cycle("p".to_owned())));
         graph.node.iter_mut().for_each(|node| node.name = None);
-        assert_eq!(sort(&mut graph), Err(SortError("a".to_owned())), "a node without a name is called by its output");
+        assert_eq!(
+            sort(&mut graph),
+            Err(GraphError::Cycle("a".to_owned())),
+            "a node without a name is called by its output"
+        );
     }
 }

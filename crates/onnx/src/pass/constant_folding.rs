@@ -18,7 +18,7 @@ pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize
     let left = budget(graph);
     let mut folder = Folder { graph, index, types, opset, context, values: HashMap::new(), left };
     let mut edit = Edit::default();
-    let order = graph::order(graph).map_err(|cycle| graph::GraphError::Cycle(cycle.0))?;
+    let order = graph::order(graph)?;
     for position in order {
         if let Some(made) = folder.fold(&graph.node[position])? {
             edit.replace(position, Vec::new());

@@ -282,7 +282,7 @@ pub fn simplify(
 
 fn sort(model: &mut ModelProto) -> Result<(), PassError> {
     let sorted = model.graph.as_mut().map(crate::graph::sort).transpose();
-    sorted.map(drop).map_err(|cycle| PassError::Graph(crate::graph::GraphError::Cycle(cycle.0)))
+    Ok(sorted.map(drop)?)
 }
 
 #[cfg(test)]

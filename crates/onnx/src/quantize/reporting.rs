@@ -61,6 +61,7 @@ impl Report {
             rotated: prepared.rotations.rotated.clone(),
             not_rotated: prepared.rotations.left.clone(),
             scaled_inputs: Vec::new(),
+            not_scaled: Vec::new(),
             limited_weights: Vec::new(),
             gains: Vec::new(),
             left_in_float: skipped.collect(),

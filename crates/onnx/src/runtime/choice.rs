@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::UnknownWord;
+
 /// The engine to run models with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RuntimeChoice {
@@ -36,16 +38,12 @@ impl fmt::Display for RuntimeChoice {
     }
 }
 
-/// A text that names no engine.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an engine: auto, rten or ort")]
-pub struct ParseRuntimeChoiceError(String);
-
 impl FromStr for RuntimeChoice {
-    type Err = ParseRuntimeChoiceError;
+    type Err = UnknownWord;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|c| c.name() == text).ok_or_else(|| ParseRuntimeChoiceError(text.to_owned()))
+        let unknown = || UnknownWord::new(text, "an engine: auto, rten or ort");
+        Self::ALL.into_iter().find(|choice| choice.name() == text).ok_or_else(unknown)
     }
 }
 

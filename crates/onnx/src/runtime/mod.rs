@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use kvant_container::onnx::{GraphProto, ModelProto, data_type_bits};
 
-pub use choice::{ParseRuntimeChoiceError, RuntimeChoice, RuntimeOptions};
+pub use choice::{RuntimeChoice, RuntimeOptions};
 pub use error::RuntimeError;
 pub use ort_library::look_in_packages;
 pub use session::{Session, Visit};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::target::Target;
+use crate::UnknownWord;
 use crate::element::Element;
 use crate::recipe::{Recipe, TensorScheme};
 
@@ -111,16 +112,13 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// A text that names no candidate.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a candidate: write A16W8, A8W8:channel, an activation/weight pair of element types, or float")]
-pub struct UnknownCandidate(String);
+const EXPECTED: &str = "a candidate: write A16W8, A8W8:channel, an activation/weight pair of element types, or float";
 
 impl FromStr for Candidate {
-    type Err = UnknownCandidate;
+    type Err = UnknownWord;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let unknown = || UnknownCandidate(text.to_owned());
+        let unknown = || UnknownWord::new(text, EXPECTED);
         let lower = text.trim().to_ascii_lowercase();
         if lower == "float" {
             return Ok(Self::Float);

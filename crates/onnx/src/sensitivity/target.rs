@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use crate::UnknownWord;
 use crate::evaluation::Quality;
 
 /// The target to reach.
@@ -45,13 +46,10 @@ impl Size {
     }
 }
 
-/// A text that is no size.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a size: write bytes with a unit, as in 12MB, or a share of the float model's, as in 30%")]
-pub struct UnknownSize(String);
+const EXPECTED: &str = "a size: write bytes with a unit, as in 12MB, or a share of the float model's, as in 30%";
 
 impl FromStr for Size {
-    type Err = UnknownSize;
+    type Err = UnknownWord;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const UNITS: &[(&str, f64)] = &[("kb", 1e3), ("mb", 1e6), ("gb", 1e9), ("b", 1.0)];
@@ -61,7 +59,7 @@ impl FromStr for Size {
         let unit = |(unit, factor): &(&str, f64)| Some((number(lower.strip_suffix(unit)?)? * factor) as u64);
         let size = share.or_else(|| UNITS.iter().find_map(unit).map(Self::Bytes));
         size.or_else(|| number(&lower).filter(|n| *n < 1.0).map(Self::Share))
-            .ok_or_else(|| UnknownSize(text.to_owned()))
+            .ok_or_else(|| UnknownWord::new(text, EXPECTED))
     }
 }
 

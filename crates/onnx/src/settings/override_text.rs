@@ -4,7 +4,8 @@ use kvant_quant::glob::Glob;
 use kvant_quant::recipe::OverrideEntry;
 
 use super::SettingsError;
-use crate::element::{Element, UnknownElement};
+use crate::UnknownWord;
+use crate::element::Element;
 use crate::recipe::Override;
 
 /// What an override means. Its scheme is `keep`, or an element type, `channel` or `tensor`, `symmetric` or `asymmetric` and a calibration
@@ -19,7 +20,7 @@ pub(super) fn resolve(entry: &OverrideEntry) -> Result<Override, SettingsError> 
     };
     let mut made = Override { of_layers, ..Override::of(Glob::new(pattern)) };
     for word in entry.scheme.split(':').map(str::trim) {
-        let wrong = |problem: UnknownElement| SettingsError::Override {
+        let wrong = |problem: UnknownWord| SettingsError::Override {
             tensors: pattern.to_owned(),
             problem: problem.to_string(),
         };
@@ -28,7 +29,7 @@ pub(super) fn resolve(entry: &OverrideEntry) -> Result<Override, SettingsError> 
     Ok(made)
 }
 
-fn take(made: &mut Override, word: &str) -> Result<(), UnknownElement> {
+fn take(made: &mut Override, word: &str) -> Result<(), UnknownWord> {
     match word {
         "keep" | "float" => made.float = true,
         "channel" => made.per_channel = Some(true),

@@ -24,6 +24,24 @@ fn bounds(format: Int, zero_point: f64) -> (f32, f32) {
     ((format.min() as f64 - zero_point) as f32, (format.max() as f64 - zero_point) as f32)
 }
 
+/// Makes a loop of a type whose `each` rounds results with a function: that of its arithmetic.
+macro_rules! rounding_in_arithmetic {
+    ($type:ident) => {
+        impl Loop for $type<'_> {
+            type Output = ();
+
+            #[inline(always)]
+            fn run(self) {
+                match self.arithmetic {
+                    ComputeDType::F32 => self.each(|value| value),
+                    ComputeDType::Bf16 => self.each(round_to_bf16),
+                    ComputeDType::F16 => self.each(round_to_f16),
+                }
+            }
+        }
+    };
+}
+
 /// Integers whose scales hold for `group` elements of a row of `width`. Formats have at most 16 bits, zero points are whole.
 pub(super) struct IntTiles<'a> {
     pub(super) format: Int,
@@ -34,18 +52,7 @@ pub(super) struct IntTiles<'a> {
     pub(super) affines: &'a [Affine],
 }
 
-impl Loop for IntTiles<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        match self.arithmetic {
-            ComputeDType::F32 => self.each(|value| value),
-            ComputeDType::Bf16 => self.each(round_to_bf16),
-            ComputeDType::F16 => self.each(round_to_f16),
-        }
-    }
-}
+rounding_in_arithmetic!(IntTiles);
 
 impl IntTiles<'_> {
     #[inline(always)]
@@ -72,18 +79,7 @@ pub(super) struct IntFeatures<'a> {
     pub(super) affines: &'a [Affine],
 }
 
-impl Loop for IntFeatures<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        match self.arithmetic {
-            ComputeDType::F32 => self.each(|value| value),
-            ComputeDType::Bf16 => self.each(round_to_bf16),
-            ComputeDType::F16 => self.each(round_to_f16),
-        }
-    }
-}
+rounding_in_arithmetic!(IntFeatures);
 
 impl IntFeatures<'_> {
     #[inline(always)]
@@ -177,18 +173,7 @@ pub(super) struct FloatFeatures<'a> {
     pub(super) scales: &'a [f32],
 }
 
-impl Loop for FloatFeatures<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        match self.arithmetic {
-            ComputeDType::F32 => self.each(|value| value),
-            ComputeDType::Bf16 => self.each(round_to_bf16),
-            ComputeDType::F16 => self.each(round_to_f16),
-        }
-    }
-}
+rounding_in_arithmetic!(FloatFeatures);
 
 impl FloatFeatures<'_> {
     #[inline(always)]

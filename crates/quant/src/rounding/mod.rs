@@ -16,7 +16,7 @@ mod weights;
 pub(crate) use algorithm::built_in;
 pub use algorithm::{AnyRounding, Rounding, RoundingRow};
 pub use bands::nearest_in_bands;
-pub use gptq::{ColumnOrder, Damping, Gptq, GptqFactors, Groups, OrderError, Rounded, Variant};
+pub use gptq::{ColumnOrder, Damping, Gptq, GptqFactors, Groups, Rounded, Variant};
 pub use hqq::Hqq;
 pub use nearest::{Nearest, nearest};
 pub use problem::{Grid, LayerError, LayerProblem, Needs, RoundedLayer, SampleError, SharedInputs};

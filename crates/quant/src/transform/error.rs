@@ -29,18 +29,6 @@ pub enum TransformError {
     Rounding(#[from] RoundingError),
 }
 
-impl TransformError {
-    /// The remedy.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            TransformError::NoData => "give more calibration text",
-            TransformError::NotFinite { .. } => "calibrate in f32, or look for the layer whose outputs overflow",
-            TransformError::Channels { .. } => "collect the statistics of the layer's own inputs",
-            TransformError::Rounding(_) => "choose a scheme that fits the weight's shape",
-        }
-    }
-}
-
 /// Returns whether all of `values` are numbers.
 ///
 /// # Errors

@@ -60,7 +60,7 @@ const OPTIONS: &[OptionRow] = &[
 pub(super) fn row() -> TransformRow {
     let about = "moves outliers of inputs into weights, by the largest magnitudes of both";
     let row = TransformRow::of(SmoothQuant::DEFAULTS, OPTIONS, about);
-    row.with_aliases(&["smooth"]).with_paper("arXiv 2211.10438")
+    row.with_aliases(&["smooth", "smooth-quant"]).with_paper("arXiv 2211.10438")
 }
 
 impl Transform for SmoothQuant {

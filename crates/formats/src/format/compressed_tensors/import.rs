@@ -79,35 +79,19 @@ impl ModuleReader for CompressedTensorsReader {
     }
 }
 
-const INPUT: ParameterNames = ParameterNames {
-    scale: "input_scale",
-    zero_point: "input_zero_point",
-    global_scale: GlobalScaleName::Divisor("input_global_scale"),
-};
+const INPUT: ParameterNames =
+    ParameterNames::new("input_scale", "input_zero_point", GlobalScaleName::Divisor("input_global_scale"));
 
-const OUTPUT: ParameterNames = ParameterNames {
-    scale: "output_scale",
-    zero_point: "output_zero_point",
-    global_scale: GlobalScaleName::Divisor("output_global_scale"),
-};
+const OUTPUT: ParameterNames =
+    ParameterNames::new("output_scale", "output_zero_point", GlobalScaleName::Divisor("output_global_scale"));
 
-const QUERY: ParameterNames = ParameterNames {
-    scale: "q_scale",
-    zero_point: "q_zero_point",
-    global_scale: GlobalScaleName::Divisor("q_global_scale"),
-};
+const QUERY: ParameterNames =
+    ParameterNames::new("q_scale", "q_zero_point", GlobalScaleName::Divisor("q_global_scale"));
 
-const KEY: ParameterNames = ParameterNames {
-    scale: "k_scale",
-    zero_point: "k_zero_point",
-    global_scale: GlobalScaleName::Divisor("k_global_scale"),
-};
+const KEY: ParameterNames = ParameterNames::new("k_scale", "k_zero_point", GlobalScaleName::Divisor("k_global_scale"));
 
-const VALUE: ParameterNames = ParameterNames {
-    scale: "v_scale",
-    zero_point: "v_zero_point",
-    global_scale: GlobalScaleName::Divisor("v_global_scale"),
-};
+const VALUE: ParameterNames =
+    ParameterNames::new("v_scale", "v_zero_point", GlobalScaleName::Divisor("v_global_scale"));
 
 fn is_quantized(module: &ModuleTensors<'_, '_>) -> bool {
     ["weight_packed", "weight_scale"].iter().any(|suffix| module.tensor(suffix).is_some())

@@ -75,23 +75,17 @@ impl ModuleReader for QuarkReader {
     }
 }
 
-pub(in crate::format) const INPUT: ParameterNames = ParameterNames {
-    scale: "input_scale",
-    zero_point: "input_zero_point",
-    global_scale: GlobalScaleName::Multiplier("input_scale_2"),
-};
+pub(in crate::format) const INPUT: ParameterNames =
+    ParameterNames::new("input_scale", "input_zero_point", GlobalScaleName::Multiplier("input_scale_2"));
 
-pub(in crate::format) const OUTPUT: ParameterNames = ParameterNames {
-    scale: "output_scale",
-    zero_point: "output_zero_point",
-    global_scale: GlobalScaleName::Multiplier("output_scale_2"),
-};
+pub(in crate::format) const OUTPUT: ParameterNames =
+    ParameterNames::new("output_scale", "output_zero_point", GlobalScaleName::Multiplier("output_scale_2"));
 
-const PROBABILITIES: ParameterNames = ParameterNames {
-    scale: "prob_output_scale",
-    zero_point: "prob_output_zero_point",
-    global_scale: GlobalScaleName::Multiplier("prob_output_scale_2"),
-};
+const PROBABILITIES: ParameterNames = ParameterNames::new(
+    "prob_output_scale",
+    "prob_output_zero_point",
+    GlobalScaleName::Multiplier("prob_output_scale_2"),
+);
 
 /// Returns whether the weight of a module is quantized.
 fn is_quantized(module: &ModuleTensors<'_, '_>) -> bool {

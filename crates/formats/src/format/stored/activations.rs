@@ -82,6 +82,11 @@ pub(crate) enum GlobalScaleName {
 }
 
 impl ParameterNames {
+    /// The tensors of these names.
+    pub const fn new(scale: &'static str, zero_point: &'static str, global_scale: GlobalScaleName) -> ParameterNames {
+        ParameterNames { scale, zero_point, global_scale }
+    }
+
     /// An activation of this scheme whose parameters are in these tensors.
     pub fn read(
         self,

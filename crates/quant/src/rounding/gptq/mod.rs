@@ -84,37 +84,7 @@ pub enum ColumnOrder {
     Activation,
 }
 
-/// Errors of settings.
-#[derive(Debug, thiserror::Error, Clone, Copy, PartialEq, Eq)]
-pub enum OrderError {
-    /// Activation order with dynamic groups (*invalid*).
-    #[error(
-        "activation order (desc_act) needs static groups: the columns of a group are not rounded one after another"
-    )]
-    ActivationNotStatic,
-}
-
-impl OrderError {
-    /// The remedy.
-    pub fn hint(&self) -> &'static str {
-        "set static_groups to true or desc_act to false"
-    }
-}
-
 impl ColumnOrder {
-    /// The order by the names that settings have in other tools.
-    ///
-    /// # Errors
-    /// [`OrderError`] for `desc_act` without `static_groups`.
-    pub fn new(desc_act: bool, static_groups: bool) -> Result<ColumnOrder, OrderError> {
-        match (desc_act, static_groups) {
-            (true, true) => Ok(ColumnOrder::Activation),
-            (true, false) => Err(OrderError::ActivationNotStatic),
-            (false, true) => Ok(ColumnOrder::Stored(Groups::Static)),
-            (false, false) => Ok(ColumnOrder::Stored(Groups::Dynamic)),
-        }
-    }
-
     /// When the scales of groups are found.
     pub fn groups(self) -> Groups {
         match self {

@@ -4,7 +4,7 @@ use super::reference::judge_watched;
 use super::{TOLERANCE, context, hessian, noise, order, rtn, scheme};
 use kvant_numeric::kernel::Range;
 use kvant_quant::hessian::HessianError;
-use kvant_quant::rounding::{ColumnOrder, Gptq, Groups, OrderError, RoundingError, Rtn, TensorContext};
+use kvant_quant::rounding::{ColumnOrder, Gptq, Groups, RoundingError, Rtn, TensorContext};
 
 const FEATURES: usize = 180;
 const DYNAMIC: ColumnOrder = ColumnOrder::Stored(Groups::Dynamic);
@@ -75,14 +75,6 @@ fn dynamic_groups_do_not_depend_on_the_number_of_threads() {
         pool.install(|| feedback.round(&weights, 600, scheme("uint4:g60:zp"), context()).unwrap())
     });
     assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
-}
-
-#[test]
-fn activation_order_with_dynamic_groups_is_refused() {
-    assert_eq!(ColumnOrder::new(true, false), Err(OrderError::ActivationNotStatic));
-    assert_eq!(ColumnOrder::new(true, true), Ok(ColumnOrder::Activation));
-    assert_eq!(ColumnOrder::new(false, true), Ok(ColumnOrder::Stored(Groups::Static)));
-    assert_eq!(ColumnOrder::new(false, false), Ok(DYNAMIC));
 }
 
 #[test]

@@ -5,28 +5,58 @@ use std::collections::BTreeMap;
 use kvant_container::onnx::ModelProto;
 use kvant_quant::hessian::Hessian;
 use kvant_quant::random::mix;
-use kvant_quant::transform::{ChannelStatistic, Clip};
+use kvant_quant::transform::{ChannelStatistic, Clip, Loss, Needs, Transform};
 
 use crate::algorithm::data::Data;
 use crate::algorithm::input_scaling::SharedInputGroup;
 use crate::calibration::{Watch, watch};
 use crate::data::Array;
 use crate::error::AlgorithmError;
+use crate::recipe::Recipe;
+
+/// Rows, about, on which scales are tried.
+const TRIAL_ROWS: usize = 512;
+
+/// What is observed of a tensor besides the magnitudes of its channels.
+#[derive(Clone, Copy)]
+pub(super) struct Observation {
+    /// Whether the products of its rows are added up.
+    hessian: bool,
+    /// Rows that are sampled, at least.
+    rows: usize,
+}
+
+impl Observation {
+    /// What a transform, and the search of limits that follows, need.
+    pub fn of(transform: &dyn Transform, recipe: &Recipe, clip: Option<Clip>) -> Self {
+        let (needs, measure) = (transform.needs(), transform.measure());
+        let rounds_inputs = measure.with_inputs && (recipe.activation.is_some() || recipe.products.is_some());
+        // The squared error of rounded weights follows from the sum of the products of the inputs.
+        let hessian = needs == Needs::MeansRunsAndSamples && measure.loss == Loss::Mse && !rounds_inputs;
+        let tries = !hessian && (needs != Needs::Maxima || transform.trials() > 0);
+        let rows = clip.map_or(0, |clip| clip.tokens).max(if tries { TRIAL_ROWS } else { 0 });
+        Self { hessian, rows }
+    }
+
+    /// Bytes of the observation of so many channels.
+    fn bytes(self, channels: usize) -> u64 {
+        let hessian = if self.hessian { Hessian::bytes(channels, false) } else { 0 };
+        // Sampled rows are thinned out at twice the wanted number.
+        hessian.saturating_add((8 * self.rows as u64).saturating_mul(channels as u64))
+    }
+}
 
 /// As many readers at a time as fit in memory, at least one.
 pub(super) fn batches(
     readers: &[SharedInputGroup],
-    clip: Option<Clip>,
+    wanted: Observation,
     budget: u64,
 ) -> impl Iterator<Item = &[SharedInputGroup]> {
     let mut rest = readers;
-    // Sampled rows are thinned out at twice the wanted number.
-    let rows = clip.map_or(0, |clip| 8 * clip.tokens as u64);
     std::iter::from_fn(move || {
         let mut bytes = 0u64;
         let fits = |readers: &&SharedInputGroup| {
-            let sampled = rows.saturating_mul(readers.channels as u64);
-            bytes = bytes.saturating_add(Hessian::bytes(readers.channels, false)).saturating_add(sampled);
+            bytes = bytes.saturating_add(wanted.bytes(readers.channels));
             bytes <= budget
         };
         let count = rest.iter().take_while(fits).count().max(1).min(rest.len());
@@ -39,14 +69,23 @@ pub(super) fn batches(
 /// Statistics of a tensor.
 pub(super) struct Inputs {
     pub statistic: ChannelStatistic,
-    pub hessian: Hessian,
+    /// The sum of the products of its rows, if that was wanted.
+    pub hessian: Option<Hessian>,
     sampled: SampledRows,
 }
 
 impl Inputs {
-    fn new(channels: usize, clip: Option<Clip>) -> Self {
-        let sampled = SampledRows::new(channels, clip.map_or(0, |clip| clip.tokens));
-        Self { statistic: ChannelStatistic::new(channels), hessian: Hessian::new(channels), sampled }
+    fn new(channels: usize, wanted: Observation) -> Self {
+        Self {
+            statistic: ChannelStatistic::new(channels),
+            hessian: wanted.hessian.then(|| Hessian::new(channels)),
+            sampled: SampledRows::new(channels, wanted.rows),
+        }
+    }
+
+    /// The sampled rows.
+    pub fn sampled_rows(&self) -> &[f32] {
+        &self.sampled.rows
     }
 
     /// The sampled rows, each channel divided by its scale.
@@ -66,13 +105,13 @@ impl SampledInputs {
     pub fn observed(
         model: &ModelProto,
         readers: &[SharedInputGroup],
-        clip: Option<Clip>,
+        wanted: Observation,
         data: &mut Data<'_>,
     ) -> Result<Self, AlgorithmError> {
-        let mut seen = Self(readers.iter().map(|r| (r.tensor.clone(), Inputs::new(r.channels, clip))).collect());
-        let wanted: Vec<String> = seen.0.keys().cloned().collect();
-        if !wanted.is_empty() {
-            watch(model, &wanted, &mut seen, data.samples, &data.runtime, &mut |_, _| {}, data.cancelled)?;
+        let mut seen = Self(readers.iter().map(|r| (r.tensor.clone(), Inputs::new(r.channels, wanted))).collect());
+        let tensors: Vec<String> = seen.0.keys().cloned().collect();
+        if !tensors.is_empty() {
+            watch(model, &tensors, &mut seen, data.samples, &data.runtime, &mut |_, _| {}, data.cancelled)?;
         }
         Ok(seen)
     }
@@ -89,7 +128,9 @@ impl Watch for SampledInputs {
         if array.shape().last() == Some(&inputs.statistic.channels()) {
             let rows = array.to_f32s();
             inputs.statistic.update(&rows);
-            inputs.hessian.add(&rows);
+            if let Some(hessian) = &mut inputs.hessian {
+                hessian.add(&rows);
+            }
             inputs.sampled.add(&rows);
         }
     }

@@ -1,4 +1,4 @@
-//! The results of AWQ for the products that read a tensor, kept for resuming: the search is expensive, its application is not.
+//! The results of a transform for the products that read a tensor, kept for resuming: the search is expensive, its application is not.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +12,8 @@ use crate::error::AlgorithmError;
 pub(super) struct Found {
     /// The scales; none where ones are best, or where no sample had the tensor.
     pub scales: Option<Vec<f32>>,
+    /// Why there are none, if something kept the transform from finding them.
+    pub reason: Option<String>,
     /// The limits.
     pub shares: Vec<Shares>,
 }
@@ -21,6 +23,7 @@ struct StoredResult {
     tensor: String,
     /// The bits of the scales.
     scales: Option<Vec<u32>>,
+    reason: Option<String>,
     shares: Vec<StoredShares>,
 }
 
@@ -40,6 +43,7 @@ impl Found {
         let stored = StoredResult {
             tensor: readers.tensor.clone(),
             scales: self.scales.as_ref().map(bits),
+            reason: self.reason.clone(),
             shares: self.shares.iter().map(Shares::stored).collect(),
         };
         data.keep(name, &stored, &[])
@@ -51,7 +55,7 @@ impl Found {
         let scales = stored.scales.map(|bits| bits.into_iter().map(f32::from_bits).collect::<Vec<f32>>());
         let fits = stored.tensor == readers.tensor && scales.as_ref().is_none_or(|all| all.len() == readers.channels);
         let shares = stored.shares.into_iter().map(|stored| Shares::of_stored(stored, readers));
-        let found = Found { scales, shares: shares.collect::<Option<_>>()? };
+        let found = Found { scales, reason: stored.reason, shares: shares.collect::<Option<_>>()? };
         fits.then_some(found)
     }
 }

@@ -1,4 +1,4 @@
-//! AWQ's second half on graphs: clipping thresholds of quantized weights, which make the steps of their groups finer. The search is
+//! What follows scales on graphs, where a transform asks for it: clipping thresholds of quantized weights, which make the steps of their groups finer. The search is
 //! that of the other flow, [`kvant_quant::transform::Clip`].
 //!
 //! Weights of queries and keys are left out, as there, since their errors meet in products; so are
@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::found::StoredShares;
 use super::row_rounding::RowRounding;
 use super::weight_rows::{places, rows};
-use super::{Subject, Weighted, failed};
+use super::{Subject, TransformedByData, failed};
 use crate::algorithm::input_scaling::{Scaled, SharedInputGroup};
 use crate::error::QuantizeError;
 use crate::graph::Index;
@@ -120,14 +120,14 @@ impl Shares {
     pub fn apply(
         &self,
         model: &mut ModelProto,
-        done: &mut Weighted,
+        done: &mut TransformedByData,
         spill: Option<&Spill>,
     ) -> Result<(), QuantizeError> {
         let tensors = model.graph.as_mut().into_iter().flat_map(|graph| &mut graph.initializer);
         let Some(tensor) = tensors.into_iter().find(|tensor| tensor.name() == self.weight.name) else { return Ok(()) };
         let cut = self.shares.iter().filter(|share| **share < 1.0).count();
         let limited = LimitedWeight { weight: self.weight.name.clone(), groups: self.shares.len(), cut };
-        done.limited.push(limited);
+        done.limited_weights.push(limited);
         if cut == 0 {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! How a recipe rounds a weight whose rows are outputs. No graph.
+//! How a recipe rounds a weight whose rows are outputs, and what it meets. No graph.
 
 use crate::algorithm::layer::Grid;
 use crate::calibration_method::{WeightMethod, weight_parameters};
@@ -30,6 +30,19 @@ impl RowRounding {
         Self { columns, blocks, method, per_channel: scheme.per_channel }
     }
 
+    /// As a recipe rounds the inputs of products, if it does, unless it has other words for one. All channels share a scale.
+    pub fn of_inputs(recipe: &Recipe, columns: usize) -> Option<Self> {
+        let scheme = recipe.products.map(|products| products.activation).or(recipe.activation)?;
+        let method = WeightMethod {
+            element: scheme.element,
+            symmetric: scheme.symmetric,
+            scale: scheme.scale,
+            method: scheme.method,
+            reduce_range: scheme.reduce_range,
+        };
+        Some(Self { columns, blocks: None, method, per_channel: false })
+    }
+
     /// As a weight of `columns` inputs is placed.
     pub fn of_weight(recipe: &Recipe, weight: &Weight, columns: usize) -> Self {
         let per_channel = weight.axis.is_some();
@@ -51,10 +64,15 @@ impl RowRounding {
         self.grid(weight).map_or_else(|| weight.to_vec(), |grid| grid.values(&grid.nearest(weight)))
     }
 
+    /// `Q(W s)`.
+    pub fn scaled(&self, weight: &[f32], scales: &[f32]) -> Vec<f32> {
+        let scaled: Vec<f32> = weight.iter().zip(scales.iter().cycle()).map(|(w, s)| w * s).collect();
+        self.nearest(&scaled)
+    }
+
     /// `Q(W s) / s`.
     pub fn rounded(&self, weight: &[f32], scales: &[f32]) -> Vec<f32> {
-        let scaled: Vec<f32> = weight.iter().zip(scales.iter().cycle()).map(|(w, s)| w * s).collect();
-        let rounded = self.nearest(&scaled);
+        let rounded = self.scaled(weight, scales);
         rounded.iter().zip(scales.iter().cycle()).map(|(w, s)| w / s).collect()
     }
 
