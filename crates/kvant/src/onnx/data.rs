@@ -46,6 +46,13 @@ pub(crate) fn of_path(path: &Path) -> SampleSource {
     path.to_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| SampleSource::Path(path.to_path_buf()))
 }
 
+/// Returns whether a path is that of text or tokens, and not of arrays, images or made-up values.
+pub(crate) fn is_text(path: &Path) -> bool {
+    let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let is_array = ["npz", "npy", "safetensors", "jpg", "jpeg", "png"].contains(&ending.as_str());
+    matches!(of_path(path), SampleSource::Path(_)) && path.is_file() && !is_array
+}
+
 /// Opens data for the inputs of a graph; `labels` is the array among them that is for none.
 ///
 /// # Errors

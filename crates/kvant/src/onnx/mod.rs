@@ -13,6 +13,7 @@ pub mod sensitivity;
 #[cfg(test)]
 mod source_tests;
 mod staged;
+pub mod text;
 pub mod verify;
 
 pub use decoder::GraphConversion;
