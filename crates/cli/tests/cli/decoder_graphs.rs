@@ -106,3 +106,60 @@ fn graphs_without_text_to_measure_are_refused_with_a_way_out() {
         &["the vocabulary of the model is 128, that of the reference 2048", "--reference"],
     );
 }
+
+/// The quality that a run over a graph reports of its result on text.
+fn quality(run: &serde_json::Value) -> serde_json::Value {
+    assert_eq!(run["quality"]["samples_from"], "held-out", "{run}");
+    run["quality"]["text"].clone()
+}
+
+#[test]
+fn decoder_graph_is_calibrated_on_text_and_on_tokens() {
+    let place = place();
+    std::fs::copy(place.path("float.onnx"), place.path("nano_llama/model.onnx")).unwrap();
+    let quantize = |graph: &str, data: &str, output: &str| {
+        let preset = ["quantize", graph, "--preset", "INT8_TRANSFORMER_DEFAULT", "--runtime", "rten", "--json"];
+        let data = ["--data", data, "--num-samples", "4", "--seq-len", "32", "-o", output];
+        place.succeed(&[&preset[..], &data[..]].concat()).json()
+    };
+    let of_text = quality(&quantize("nano_llama/model.onnx", "text.txt", "text.onnx"));
+    let divergence = of_text["kl_mean"].as_f64().unwrap();
+    assert!(divergence > 0.0 && divergence < 0.2 && of_text["tokens"].as_u64().unwrap() >= 31, "{of_text}");
+    let found = evaluated(&place, &["text.onnx", "--reference", "nano_llama/model.onnx", "--runtime", "rten"]);
+    let whole = found["kl_mean"].as_f64().unwrap();
+    assert!(whole > divergence / 4.0 && whole < divergence * 4.0, "{whole}, {divergence} on the held-out sequences");
+
+    // Rows of tokens need no tokenizer.
+    let row = |first: u32| serde_json::json!({"input_ids": (first..first + 40).collect::<Vec<u32>>()}).to_string();
+    place.write("rows.jsonl", &(0..6).map(|i| row(100 * i + 5) + "\n").collect::<String>());
+    let of_tokens = quality(&quantize("float.onnx", "rows.jsonl", "tokens.onnx"));
+    assert_eq!(of_tokens["tokens"], 62, "two rows of 32 tokens are left");
+}
+
+#[test]
+fn text_for_graphs_that_cannot_take_it_is_refused() {
+    let place = place();
+    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
+    std::fs::copy(data.join("tinycnn.float.onnx"), place.path("image.onnx")).unwrap();
+    std::fs::copy(data.join("tinycnn.calib.npz"), place.path("calib.npz")).unwrap();
+    for (line, code, words) in [
+        ("quantize image.onnx --preset A8W8 --data text.txt -o out.onnx", 1, "no decoder of text"),
+        ("sensitivity image.onnx --preset A8W8 --data text.txt", 1, "no decoder of text"),
+        ("sensitivity image.onnx --preset A8W8 --data calib.npz --eval text.txt", 1, "no decoder of text"),
+        (
+            "quantize image.onnx --preset A8W8 --data calib.npz --seq-len 9 -o out.onnx",
+            2,
+            "--seq-len applies only to text",
+        ),
+        ("quantize float.onnx --preset A8W8 --data text.txt -o out.onnx", 1, "tokenizer.json is missing"),
+        (
+            "quantize float.onnx --preset A8W8 --data text.txt --preprocess size=8 -o out.onnx",
+            2,
+            "does not apply to text",
+        ),
+    ] {
+        let run = place.run(&[&line.split(' ').collect::<Vec<_>>()[..], &["--runtime", "rten"]].concat());
+        assert!(run.code == Some(code) && run.stderr.contains(words), "{line}: {run:?}");
+        assert!(!place.path("out.onnx").exists());
+    }
+}

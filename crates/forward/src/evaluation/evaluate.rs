@@ -4,7 +4,7 @@
 use super::EvaluationError;
 use super::comparison::{BlockErrors, Comparison};
 use super::score::{Score, ScorePair};
-use super::windows::{Window, windows};
+use super::windows::{JoinedSequences, Window, windows};
 use crate::forward::ops::Ops;
 use crate::forward::{Chunk, Decoder, Pass, chunks};
 use kvant_numeric::simd::Isa;
@@ -102,16 +102,8 @@ pub fn evaluate_sequences(
     memory: u64,
     watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Evaluation, EvaluationError> {
-    let (mut tokens, mut windows) = (Vec::new(), Vec::new());
-    for sequence in sequences.iter().filter(|sequence| sequence.len() > 1) {
-        let start = tokens.len();
-        tokens.extend_from_slice(sequence);
-        windows.push(Window { tokens: start..tokens.len(), scored: sequence.len() - 1 });
-    }
+    let JoinedSequences { tokens, windows } = JoinedSequences::of(sequences)?;
     let window = windows.iter().map(|window| window.tokens.len()).max().unwrap_or(0);
-    if windows.is_empty() {
-        return Err(EvaluationError::TooShort { tokens: tokens.len(), window: 2 });
-    }
     let options = Options { memory, ..Options::windows_of(window) };
     evaluate_windows((decoder, reference), ops, &tokens, &windows, options, watch)
 }

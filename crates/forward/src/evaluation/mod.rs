@@ -15,4 +15,4 @@ pub use evaluate::{DEFAULT_MEMORY, Evaluation, Options, default_window, evaluate
 pub use likelihood::{Likelihood, ScoredSequence, likelihoods};
 pub use logits::{LogitsEvaluation, WindowLogits};
 pub use text::{check_text, read_text, tokenize};
-pub use windows::{Window, windows};
+pub use windows::{JoinedSequences, Window, windows};

@@ -10,6 +10,7 @@ pub mod plan;
 pub mod quantize;
 pub mod recipe;
 pub mod sensitivity;
+mod sequences;
 #[cfg(test)]
 mod source_tests;
 mod staged;

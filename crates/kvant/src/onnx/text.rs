@@ -9,8 +9,8 @@ use crate::text::shown;
 use kvant_container::onnx::{ModelProto, SourceGraph};
 use kvant_container::{Remedy, directory_of};
 use kvant_forward::evaluation::{
-    Evaluation as TextEvaluation, EvaluationError, LogitsEvaluation, Window, WindowLogits, default_window, tokenize,
-    windows,
+    Evaluation as TextEvaluation, EvaluationError, JoinedSequences, LogitsEvaluation, Window, WindowLogits,
+    default_window, tokenize, windows,
 };
 use kvant_forward::forward::ForwardError;
 use kvant_model::model_config::ModelConfig;
@@ -18,6 +18,7 @@ use kvant_onnx::decoder::{DecoderError, DecoderGraph, DecoderSession};
 use kvant_onnx::error::QuantizeError;
 use kvant_onnx::graph::check;
 use kvant_onnx::runtime::RuntimeOptions;
+use serde::Serialize;
 use serde_json::Value;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -67,8 +68,49 @@ fn on_text(
     Ok(TextReport { found, run: TextRun::Engine(engine) })
 }
 
+/// How well a quantized decoder predicts text, beside its float graph.
+#[derive(Debug, Serialize)]
+pub struct TextQuality {
+    /// Scored tokens.
+    pub tokens: usize,
+    /// The perplexity.
+    pub perplexity: f64,
+    /// That of the float graph.
+    pub reference_perplexity: f64,
+    /// The mean Kullback-Leibler divergence from the float graph, in nats.
+    pub kl_mean: f64,
+    /// Its standard error.
+    pub kl_mean_error: f64,
+    /// The share of tokens for which both graphs find the same one likeliest.
+    pub top1_agreement: f64,
+}
+
+/// Measures a quantized decoder beside its float graph, in this order, on sequences of tokens.
+///
+/// # Errors
+/// Those of [`evaluate`], and sequences that predict nothing.
+pub fn distance(
+    models: [&ModelProto; 2],
+    sequences: &[Vec<u32>],
+    runtime: &RuntimeOptions,
+    watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<TextQuality, Error> {
+    let JoinedSequences { tokens, windows } = JoinedSequences::of(sequences)?;
+    let text = Text { tokens: &tokens, windows: &windows, vocabulary: None };
+    let (found, _) = text.run(&models, runtime, watch)?;
+    let comparison = found.comparison.ok_or_else(|| Error::internal("no float graph to compare with".to_owned()))?;
+    Ok(TextQuality {
+        tokens: found.tokens,
+        perplexity: found.perplexity,
+        reference_perplexity: comparison.reference_perplexity,
+        kl_mean: comparison.kl_mean.value,
+        kl_mean_error: comparison.kl_mean.error,
+        top1_agreement: comparison.top1_agreement,
+    })
+}
+
 /// The decoder that a graph is.
-pub fn decoder(path: &Path, model: &ModelProto) -> Result<DecoderGraph, Error> {
+fn decoder(path: &Path, model: &ModelProto) -> Result<DecoderGraph, Error> {
     check(model).map_err(QuantizeError::from)?;
     DecoderGraph::of(&model.graph).map_err(|error| of_graph(path, error))
 }
