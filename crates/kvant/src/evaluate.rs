@@ -7,7 +7,7 @@ use crate::events::{Events, Reporter, Stage, Unit};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
 use crate::onnx::data::{is_text, of_path};
 use crate::onnx::refuse_idle_library;
-use crate::onnx::text::evaluate as text_of_graph;
+use crate::onnx::text::{TextRequest, TextResult, evaluate as text_of_graph};
 use crate::paths::{MODEL, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::text::shown;
@@ -224,7 +224,17 @@ impl Evaluation {
             return Err(reference_is_no_graph(reference));
         }
         check_text(&self.data)?;
-        text_of_graph(self, reporter)
+        let request = TextRequest {
+            model: &self.source.model,
+            reference: self.reference.as_deref(),
+            data: &self.data,
+            tokenizer: self.tokenizer.as_deref(),
+            seq_len: self.seq_len,
+            stride: self.stride,
+            limits: &self.limits,
+        };
+        let TextResult { found, engine } = text_of_graph(&request, reporter)?;
+        Ok(TextReport { found, run: TextRun::Engine(engine) })
     }
 
     fn graph(&self, reporter: &Reporter<'_>) -> Result<GraphEvaluation, Error> {

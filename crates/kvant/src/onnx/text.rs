@@ -2,8 +2,8 @@
 
 use crate::ending::refuse_changed_graphs;
 use crate::error::{Error, ErrorKind};
-use crate::evaluate::{Evaluation, TextReport, TextRun};
 use crate::events::{Reporter, Stage, Unit};
+use crate::job::Limits;
 use crate::paths::full_path;
 use crate::text::shown;
 use kvant_container::onnx::{ModelProto, SourceGraph};
@@ -23,38 +23,63 @@ use serde_json::Value;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+/// A decoder's graph to evaluate on text.
+pub struct TextRequest<'a> {
+    /// The graph.
+    pub model: &'a Path,
+    /// The graph to compare it with.
+    pub reference: Option<&'a Path>,
+    /// The text.
+    pub data: &'a Path,
+    /// The path of the tokenizer; `None` is found beside the graphs.
+    pub tokenizer: Option<&'a Path>,
+    /// Tokens of a window.
+    pub seq_len: Option<usize>,
+    /// Tokens from the start of one window to that of the next.
+    pub stride: Option<usize>,
+    /// Resources.
+    pub limits: &'a Limits,
+}
+
+/// The evaluation of a graph on text.
+pub struct TextResult {
+    /// The perplexity, and how far the graph is from its reference.
+    pub found: TextEvaluation,
+    /// The engine that ran it, with its version.
+    pub engine: String,
+}
+
 /// Evaluates the graph of a decoder, beside its reference if there is one.
 ///
 /// # Errors
 /// Graphs that are no decoders, vocabularies that differ, no tokenizer; errors of the text and the engine.
-pub fn evaluate(evaluation: &Evaluation, reporter: &Reporter<'_>) -> Result<TextReport, Error> {
-    let paths: Vec<&Path> =
-        std::iter::once(evaluation.source.model.as_path()).chain(evaluation.reference.as_deref()).collect();
+pub fn evaluate(request: &TextRequest<'_>, reporter: &Reporter<'_>) -> Result<TextResult, Error> {
+    let paths: Vec<&Path> = std::iter::once(request.model).chain(request.reference).collect();
     let sources = paths.iter().map(|path| SourceGraph::read(path)).collect::<Result<Vec<_>, _>>()?;
-    let found = on_text(evaluation, &paths, &sources, reporter);
+    let found = on_text(request, &paths, &sources, reporter);
     // Of an error, too, a file that was rewritten is the cause.
     refuse_changed_graphs(&sources)?;
     found
 }
 
 fn on_text(
-    evaluation: &Evaluation,
+    request: &TextRequest<'_>,
     paths: &[&Path],
     sources: &[SourceGraph],
     reporter: &Reporter<'_>,
-) -> Result<TextReport, Error> {
+) -> Result<TextResult, Error> {
     let decoders = paths.iter().zip(sources).map(|(path, source)| decoder(path, &source.model));
     let decoders = decoders.collect::<Result<Vec<_>, Error>>()?;
     let vocabulary = vocabulary(&decoders)?;
-    let home = Home::of(paths, evaluation.tokenizer.as_deref());
-    let tokens = tokenize(&home.tokenizer(paths)?, &evaluation.data)?;
+    let home = Home::of(paths, request.tokenizer);
+    let tokens = tokenize(&home.tokenizer(paths)?, request.data)?;
     refuse_unknown(&tokens, vocabulary.unwrap_or(usize::MAX))?;
     let fixed = decoders.iter().find_map(DecoderGraph::length);
-    let window = evaluation.seq_len.or(fixed).unwrap_or_else(|| default_window(home.longest));
+    let window = request.seq_len.or(fixed).unwrap_or_else(|| default_window(home.longest));
     if let Some(longest) = home.longest.filter(|longest| window > *longest) {
         reporter.note(&format!("windows of {window} tokens are longer than the {longest} that the model was made for"));
     }
-    let mut windows = windows(tokens.len(), window, evaluation.stride)?;
+    let mut windows = windows(tokens.len(), window, request.stride)?;
     // The last window of overlapping ones may be shorter, and is dropped as a tail where a graph takes one length.
     windows.retain(|window| fixed.is_none_or(|fixed| window.tokens.len() == fixed) || window.tokens.start == 0);
     let text = Text { tokens: &tokens, windows: &windows, vocabulary };
@@ -62,10 +87,10 @@ fn on_text(
     reporter.started();
     let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
     let watch = progress.watch_cancelled();
-    let runtime = evaluation.limits.runtime();
-    let (found, engine) = evaluation.limits.pool()?.install(|| text.run(&models, &runtime, watch))?;
+    let runtime = request.limits.runtime();
+    let (found, engine) = request.limits.pool()?.install(|| text.run(&models, &runtime, watch))?;
     drop(progress);
-    Ok(TextReport { found, run: TextRun::Engine(engine) })
+    Ok(TextResult { found, engine })
 }
 
 /// How well a quantized decoder predicts text, beside its float graph.
