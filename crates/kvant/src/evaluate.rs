@@ -5,15 +5,16 @@ use crate::ending::concluded_reading;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter, Stage, Unit};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
-use crate::onnx::data::of_path;
+use crate::onnx::data::{is_text, of_path};
 use crate::onnx::refuse_idle_library;
+use crate::onnx::text::{TextRequest, TextResult, evaluate as text_of_graph};
 use crate::paths::{MODEL, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::text::shown;
 use kvant_container::Remedy;
 use kvant_container::onnx::{ModelProto, read};
 use kvant_forward::evaluation::{
-    Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate, tokenize,
+    Comparison, Evaluation as TextEvaluation, Options, check_text, default_window, evaluate, tokenize,
 };
 use kvant_forward::forward::Decoder;
 use kvant_onnx::data::{DataOptions, inputs};
@@ -29,11 +30,11 @@ use std::path::{Path, PathBuf};
 pub struct Evaluation {
     /// A float or quantized checkpoint, a GGUF file, or a quantized graph.
     pub source: Source,
-    /// A text; for graphs arrays, images, or `random`.
+    /// A text; for graphs that are no decoders arrays, images, or `random`.
     pub data: PathBuf,
-    /// The source of this model, to compare with. Required for graphs.
+    /// The source of this model, to compare with. Required for graphs on arrays or images.
     pub reference: Option<PathBuf>,
-    /// The path of the tokenizer; `None` is the model.
+    /// The path of the tokenizer; `None` is the model, and for a graph its directory or the one above.
     pub tokenizer: Option<PathBuf>,
     /// Tokens of a window; `None` is 2048, or as many as the model takes if these are fewer.
     pub seq_len: Option<usize>,
@@ -51,9 +52,6 @@ pub struct Evaluation {
     pub limits: Limits,
 }
 
-/// Extensions of text files.
-const TEXT_ENDINGS: [&str; 5] = ["txt", "md", "json", "jsonl", "parquet"];
-
 /// The measurement.
 pub enum EvaluationReport {
     /// Of a language model.
@@ -66,8 +64,19 @@ pub enum EvaluationReport {
 pub struct TextReport {
     /// The perplexity, and how far the model is from its reference.
     pub found: TextEvaluation,
-    /// The activations that are quantized, in words.
-    pub activations: Vec<String>,
+    /// How the model was run.
+    pub run: TextRun,
+}
+
+/// How a language model was run on a text.
+pub enum TextRun {
+    /// Kvant's own forward pass.
+    Forward {
+        /// The activations that are quantized, in words.
+        activations: Vec<String>,
+    },
+    /// The engine that ran the graph, with its version.
+    Engine(String),
 }
 
 impl Evaluation {
@@ -106,6 +115,9 @@ impl Evaluation {
         let adapters = self.source.adapters.iter().map(|path| ("‹lora›", path.as_path()));
         refuse_missing(named.into_iter().filter_map(|(what, path)| Some((what, path?))).chain(adapters))?;
         match self.source.kind() {
+            SourceKind::Graph if is_text(&self.data) => {
+                Ok(EvaluationReport::Text(Box::new(self.graph_text(reporter)?)))
+            }
             SourceKind::Graph => Ok(EvaluationReport::Graph(Box::new(self.graph(reporter)?))),
             _ => Ok(EvaluationReport::Text(Box::new(self.text(reporter)?))),
         }
@@ -123,7 +135,7 @@ impl Evaluation {
         let reference = original.as_ref().map(Decoder::open).transpose()?;
         let tokens = tokenize(self.tokenizer.as_deref().unwrap_or(&self.source.model), &self.data)?;
         let options = Options {
-            window: self.seq_len.unwrap_or_else(|| default_window(&decoder)),
+            window: self.seq_len.unwrap_or_else(|| default_window(decoder.longest())),
             stride: self.stride,
             memory: self.limits.memory.0,
         };
@@ -140,7 +152,8 @@ impl Evaluation {
         let work = || evaluate(&decoder, reference.as_ref(), &ops, &tokens, options, watch);
         let found = self.limits.pool()?.install(work)?;
         drop(progress);
-        Ok(TextReport { found, activations: decoder.quantized_activations() })
+        let run = TextRun::Forward { activations: decoder.quantized_activations() };
+        Ok(TextReport { found, run })
     }
 
     /// Refuses what only graphs have, so that no setting is silently without effect.
@@ -159,48 +172,73 @@ impl Evaluation {
         }
     }
 
-    /// Refuses what only language models have.
+    /// Refuses what only text has.
     fn refuse_text_settings(&self) -> Result<(), Error> {
+        self.refuse_checkpoint_settings()?;
         let given = [
-            (!self.source.adapters.is_empty(), "‹lora›"),
             (self.tokenizer.is_some(), "‹tokenizer›"),
             (self.seq_len.is_some(), "‹seq-len›"),
             (self.stride.is_some(), "‹stride›"),
+        ];
+        match first_given(&given) {
+            Some(setting) => Err(Error::new(ErrorKind::Usage, format!("{setting} applies only to text"))
+                .with_hint(Some("leave it out: the graph is run on the samples of ‹data›".to_owned()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses what only arrays and images have.
+    fn refuse_array_settings(&self) -> Result<(), Error> {
+        let given = [
+            (self.num_samples.is_some(), "‹num-samples›"),
+            (self.labels.is_some(), "‹labels›"),
+            (self.preprocess.is_some(), "‹preprocess›"),
+        ];
+        match first_given(&given) {
+            Some(setting) => Err(Error::new(ErrorKind::Usage, format!("{setting} does not apply to text"))
+                .with_hint(Some("leave it out: all windows of the text are evaluated".to_owned()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses what only checkpoints and GGUF files have.
+    fn refuse_checkpoint_settings(&self) -> Result<(), Error> {
+        let given = [
+            (!self.source.adapters.is_empty(), "‹lora›"),
             (self.precision != Precision::default(), "‹precision›"),
             (self.limits.memory != Limits::default().memory, "‹max-memory›"),
         ];
         match first_given(&given) {
             Some(setting) => Err(Error::new(ErrorKind::Usage, format!("{setting} does not apply to an ONNX graph"))
-                .with_hint(Some("leave it out: a graph is run on samples, not on text".to_owned()))),
+                .with_hint(Some("leave it out: an engine runs the graph as it is".to_owned()))),
             None => Ok(()),
         }
     }
 
-    /// Refuses text for a graph: decoders are evaluated as checkpoints only.
-    fn refuse_text(&self) -> Result<(), Error> {
-        let ending = self.data.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-        if !TEXT_ENDINGS.contains(&ending.as_str()) {
-            return Ok(());
+    /// A decoder as a graph on text.
+    fn graph_text(&self, reporter: &Reporter<'_>) -> Result<TextReport, Error> {
+        self.refuse_checkpoint_settings()?;
+        self.refuse_array_settings()?;
+        refuse_idle_library(&self.limits.engine)?;
+        if let Some(reference) = self.reference.as_deref().filter(|path| SourceKind::of(path) != SourceKind::Graph) {
+            return Err(reference_is_no_graph(reference));
         }
-        let data = shown(&self.data);
-        let message =
-            format!("{data} is text, and the perplexity of graphs is not measured, that of decoders included");
-        Err(Error::new(ErrorKind::Unsupported, message).with_remedies(vec![
-            Remedy::command(
-                format!("eval CHECKPOINT ‹data› {data}"),
-                "measures the checkpoint that the graph was made of",
-            ),
-            Remedy::setting(
-                "reference",
-                "compare the graph with its float graph on arrays of inputs, with ‹reference› and ‹data› FILE.npz",
-            ),
-            made_of_checkpoint(),
-        ]))
+        check_text(&self.data)?;
+        let request = TextRequest {
+            model: &self.source.model,
+            reference: self.reference.as_deref(),
+            data: &self.data,
+            tokenizer: self.tokenizer.as_deref(),
+            seq_len: self.seq_len,
+            stride: self.stride,
+            limits: &self.limits,
+        };
+        let TextResult { found, engine } = text_of_graph(&request, reporter)?;
+        Ok(TextReport { found, run: TextRun::Engine(engine) })
     }
 
     fn graph(&self, reporter: &Reporter<'_>) -> Result<GraphEvaluation, Error> {
         self.refuse_text_settings()?;
-        self.refuse_text()?;
         let reference = self.reference.as_deref().ok_or_else(no_reference)?;
         refuse_idle_library(&self.limits.engine)?;
         if reference.is_dir() {
@@ -249,6 +287,12 @@ fn made_of_checkpoint() -> Remedy {
     Remedy::command("convert CHECKPOINT ‹to› onnx", "makes the float graph of a checkpoint")
 }
 
+fn reference_is_no_graph(reference: &Path) -> Error {
+    let message = format!("‹reference› {} is no ONNX graph, and the model is one", shown(reference));
+    let remedy = Remedy::setting("reference", "name the float graph (.onnx) with ‹reference›");
+    Error::new(ErrorKind::Usage, message).with_remedies(vec![remedy, made_of_checkpoint()])
+}
+
 fn reference_is_graph(reference: &Path) -> Error {
     let message = format!("‹reference› {} is an ONNX graph, and the model is none", shown(reference));
     let remedy = Remedy::text("name the checkpoint or GGUF file that the model is to be compared with");
@@ -280,19 +324,29 @@ impl TextReport {
             "seq_len": found.window,
             "seconds": found.seconds,
             "tokens_per_second": found.tokens_per_second(),
-            "quantized_activations": self.activations,
         });
         if let (Some(comparison), Value::Object(object)) = (&found.comparison, &mut object) {
             object.extend(compared(comparison));
+        }
+        match &self.run {
+            TextRun::Forward { activations } => {
+                object["quantized_activations"] = json!(activations);
+                if let Some(comparison) = &found.comparison {
+                    object["blocks"] = blocks(comparison);
+                }
+            }
+            TextRun::Engine(name) => object["engine"] = json!(name),
         }
         object
     }
 }
 
-fn compared(comparison: &Comparison) -> impl Iterator<Item = (String, Value)> {
+fn blocks(comparison: &Comparison) -> Value {
     // JSON has no infinity: a block without error has no ratio.
-    let blocks = comparison.blocks.iter().enumerate();
-    let blocks: Vec<Value> = blocks.map(|(block, decibels)| json!({"block": block, "sqnr_db": decibels})).collect();
+    comparison.blocks.iter().enumerate().map(|(block, decibels)| json!({"block": block, "sqnr_db": decibels})).collect()
+}
+
+fn compared(comparison: &Comparison) -> impl Iterator<Item = (String, Value)> {
     let fields = [
         ("reference_perplexity", json!(comparison.reference_perplexity)),
         ("perplexity_ratio", json!(comparison.perplexity_ratio.value)),
@@ -301,7 +355,6 @@ fn compared(comparison: &Comparison) -> impl Iterator<Item = (String, Value)> {
         ("kl_mean_error", json!(comparison.kl_mean.error)),
         ("kl_p99", json!(comparison.kl_p99)),
         ("top1_agreement", json!(comparison.top1_agreement)),
-        ("blocks", json!(blocks)),
     ];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value))
 }

@@ -225,7 +225,7 @@ fn increase(comparison: &Comparison) -> f64 {
 /// A text in windows, as `kvant eval` cuts it.
 fn windows(job: &Job, decoder: &Decoder<'_>, text: &Path) -> Result<Vec<Vec<u32>>, Error> {
     let tokens = tokenize(&job.source.model, text)?;
-    let window = job.data.seq_len.unwrap_or_else(|| default_window(decoder)).min(tokens.len());
+    let window = job.data.seq_len.unwrap_or_else(|| default_window(decoder.longest())).min(tokens.len());
     if window < 2 {
         return Err(EvaluationError::TooShort { tokens: tokens.len(), window: 2 }.into());
     }

@@ -9,6 +9,7 @@
 //! * [`algorithm`] recovers accuracy lost by rounding: before calibration, when codes are chosen, and after; `algorithm_settings` and
 //!   `calibration_method` are the options that recipes name;
 //! * [`data`] lends samples from files, [`runtime`] runs the float model on them;
+//! * [`decoder`] recognises decoders of text, and runs them on tokens;
 //! * [`writing`] writes the quantized graph; [`quantize`] is the whole run, [`preset`] the recipes with names, [`cost`] what a
 //!   run will cost;
 //! * [`evaluation`] compares it with the float model, [`kernel`] computes the operators that no engine has.
@@ -24,6 +25,7 @@ pub mod constant;
 pub mod cost;
 pub mod count;
 pub mod data;
+pub mod decoder;
 pub mod element;
 pub mod error;
 pub mod evaluation;

@@ -15,6 +15,8 @@ Examples:
   kvant eval Llama-3.2-1B-int4 --reference Llama-3.2-1B --data wikitext.txt
       the distance of a quantized model from the original, by token and by block
   kvant eval Llama-3.2-1B --data wikitext.txt --seq-len 512 --json | jq .perplexity
+  kvant eval onnx/model.int8.onnx --reference onnx/model.onnx --data wikitext.txt
+      the same for the ONNX graph of a decoder
 
 The text is tokenized as a whole and cut into consecutive windows; a shorter tail is dropped. Every token of a window \
 except the first is scored given the tokens before it in the window, and perplexity is the exponential of the mean loss. \
@@ -22,7 +24,10 @@ With --stride, windows overlap, and each window scores only the tokens that the 
 
 With --reference, the output also has the Kullback-Leibler divergence from the reference in nats, the share of tokens \
 for which both models agree on the most likely token, and the signal-to-noise ratio (SQNR) of each block's output. A \
-drop after a block shows that quantization hurts that block.";
+drop after a block shows that quantization hurts that block.
+
+The ONNX graph of a decoder (input_ids to logits, as Kvant, Optimum and onnxruntime-genai export it) is evaluated on text \
+in the same way, without blocks. Its tokenizer.json is that beside the graph, in the directory above, or in --tokenizer.";
 
 /// `kvant eval`.
 #[derive(Debug, Args)]
@@ -36,7 +41,8 @@ pub struct EvalArgs {
     pub adapters: AdapterArgs,
     /// Data to measure the model on: a text; arrays or images for ONNX graphs
     ///
-    /// For language models a text file in UTF-8. For ONNX graphs .npz, .npy, .safetensors, a directory of them or of images.
+    /// For language models, ONNX graphs of decoders included, a text file in UTF-8. For ONNX graphs .npz, .npy, .safetensors, a
+    /// directory of them or of images.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub data: PathBuf,
     /// The original model, to compare with

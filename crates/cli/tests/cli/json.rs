@@ -252,6 +252,21 @@ fn evaluated_json_matches_its_schema() {
     quantize("error", &["-s", "int2:g64", "-o", "refused", "--max-kl", "0.0001"]);
 }
 
+#[test]
+fn json_of_decoder_graphs_on_text_matches_its_schema() {
+    let place = place();
+    let graph = "float.onnx";
+    place.succeed(&["convert", "nano_llama", "--to", "onnx", "-o", graph]);
+    std::fs::copy(place.path("nano_llama/tokenizer.json"), place.path("tokenizer.json")).unwrap();
+    let quantize = ["quantize", graph, "--preset", "MATMUL_NBITS", "--runtime", "rten", "-o", "int4.onnx"];
+    let found = check(&place, "quantize", &[&quantize[..], &CALIBRATED].concat());
+    assert_eq!(found["quality"]["text"]["tokens"], 62, "{found}");
+    let eval = ["eval", "int4.onnx", "--data", "text.txt", "--seq-len", "64", "--runtime", "rten"];
+    let found = check(&place, "eval", &[&eval[..], &["--reference", graph]].concat());
+    assert!(found["kl_mean"].as_f64().unwrap() > 0.0, "{found}");
+    check(&place, "eval", &[&eval[..], &["--tokenizer", "nano_llama"]].concat());
+}
+
 /// A directory with two small graphs and data for them.
 fn graphs() -> Place {
     let place = Place::empty();

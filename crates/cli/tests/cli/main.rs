@@ -6,6 +6,7 @@ mod algorithms;
 mod calibrate;
 mod convert;
 mod counts;
+mod decoder_graphs;
 mod errors;
 mod external_data;
 mod family;

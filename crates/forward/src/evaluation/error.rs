@@ -72,6 +72,22 @@ pub enum EvaluationError {
         /// In the reference.
         reference: usize,
     },
+    /// Logits of a window that are not a row for each of its tokens.
+    #[error("{values} logits are not a row for each of {}", number(tokens, "token"))]
+    LogitsShape {
+        /// The tokens of the window.
+        tokens: usize,
+        /// The number of logits.
+        values: usize,
+    },
+    /// The logits of a model that another engine runs are NaN.
+    #[error("the likelihood of token {token} of window {at} is not a number")]
+    NotANumberElsewhere {
+        /// The window.
+        at: usize,
+        /// The token in it.
+        token: usize,
+    },
     /// The model's output is NaN.
     #[error("the likelihood of token {token} of window {at} is not a number{}", because_of(cause))]
     NotANumber {
@@ -115,6 +131,10 @@ impl Diagnostic for EvaluationError {
             EvaluationError::Reference { .. } => "‹reference› is the model that this one was made from",
             EvaluationError::NotANumber { .. } => {
                 "download the checkpoint again, or make it again from the original model"
+            }
+            EvaluationError::LogitsShape { .. } => "export the graph with the logits of all tokens",
+            EvaluationError::NotANumberElsewhere { .. } => {
+                "make the graph again from the original model: values overflow in it, as they may in float16"
             }
             EvaluationError::Read { .. } | EvaluationError::Cancelled => return None,
         };

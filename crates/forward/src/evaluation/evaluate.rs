@@ -4,7 +4,7 @@
 use super::EvaluationError;
 use super::comparison::{BlockErrors, Comparison};
 use super::score::{Score, ScorePair};
-use super::windows::{Window, windows};
+use super::windows::{JoinedSequences, Window, windows};
 use crate::forward::ops::Ops;
 use crate::forward::{Chunk, Decoder, Pass, chunks};
 use kvant_numeric::simd::Isa;
@@ -65,9 +65,9 @@ impl Evaluation {
     }
 }
 
-/// The window for a model: the smaller of 2048 and its longest context.
-pub fn default_window(decoder: &Decoder<'_>) -> usize {
-    decoder.longest().map_or(LONGEST_DEFAULT, |longest| longest.min(LONGEST_DEFAULT))
+/// The window for a model whose longest context is known or not: the smaller of 2048 and that.
+pub fn default_window(longest: Option<usize>) -> usize {
+    longest.map_or(LONGEST_DEFAULT, |longest| longest.min(LONGEST_DEFAULT))
 }
 
 /// Evaluates `decoder` on `tokens`, beside `reference` if there is one. `watch` receives the tokens done and the tokens in all; a
@@ -102,16 +102,8 @@ pub fn evaluate_sequences(
     memory: u64,
     watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Evaluation, EvaluationError> {
-    let (mut tokens, mut windows) = (Vec::new(), Vec::new());
-    for sequence in sequences.iter().filter(|sequence| sequence.len() > 1) {
-        let start = tokens.len();
-        tokens.extend_from_slice(sequence);
-        windows.push(Window { tokens: start..tokens.len(), scored: sequence.len() - 1 });
-    }
+    let JoinedSequences { tokens, windows } = JoinedSequences::of(sequences)?;
     let window = windows.iter().map(|window| window.tokens.len()).max().unwrap_or(0);
-    if windows.is_empty() {
-        return Err(EvaluationError::TooShort { tokens: tokens.len(), window: 2 });
-    }
     let options = Options { memory, ..Options::windows_of(window) };
     evaluate_windows((decoder, reference), ops, &tokens, &windows, options, watch)
 }
@@ -194,10 +186,20 @@ pub(super) fn not_a_number(decoder: &Decoder<'_>, at: usize, token: usize) -> Ev
 
 /// `exp` of the mean, of finite numbers that `decoder` gives.
 fn perplexity(decoder: &Decoder<'_>, log_likelihoods: &[f64], windows: &[Window]) -> Result<f64, EvaluationError> {
+    perplexity_or(log_likelihoods, windows, |at, token| not_a_number(decoder, at, token))
+}
+
+/// `exp(-mean)` of the log-likelihoods of all scored tokens of `windows`. The error is that for the first one that is NaN, in a window and
+/// at a token of it.
+pub(super) fn perplexity_or(
+    log_likelihoods: &[f64],
+    windows: &[Window],
+    error: impl Fn(usize, usize) -> EvaluationError,
+) -> Result<f64, EvaluationError> {
     if let Some(mut index) = log_likelihoods.iter().position(|score| score.is_nan()) {
         for (at, window) in windows.iter().enumerate() {
             if index < window.scored {
-                return Err(not_a_number(decoder, at, window.tokens.len() - window.scored + index));
+                return Err(error(at, window.tokens.len() - window.scored + index));
             }
             index -= window.scored;
         }
@@ -320,7 +322,7 @@ impl Beside<'_> {
 }
 
 /// The starts and lengths of the pieces that the vocabulary is cut into.
-fn pieces(vocabulary: usize, rows: usize) -> impl Iterator<Item = (usize, usize)> {
+pub(super) fn pieces(vocabulary: usize, rows: usize) -> impl Iterator<Item = (usize, usize)> {
     let piece = (LOGITS / rows.max(1)).clamp(1, PIECE);
     (0..vocabulary).step_by(piece).map(move |start| (start, piece.min(vocabulary - start)))
 }

@@ -12,6 +12,35 @@ pub struct Window {
     pub scored: usize,
 }
 
+/// Sequences one behind the other, each a window of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinedSequences {
+    /// The tokens of all.
+    pub tokens: Vec<u32>,
+    /// A window for each.
+    pub windows: Vec<Window>,
+}
+
+impl JoinedSequences {
+    /// Joins sequences. Those of one token, which predict nothing, are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`EvaluationError::TooShort`] where no sequence predicts anything.
+    pub fn of(sequences: &[Vec<u32>]) -> Result<JoinedSequences, EvaluationError> {
+        let (mut tokens, mut windows) = (Vec::new(), Vec::new());
+        for sequence in sequences.iter().filter(|sequence| sequence.len() > 1) {
+            let start = tokens.len();
+            tokens.extend_from_slice(sequence);
+            windows.push(Window { tokens: start..tokens.len(), scored: sequence.len() - 1 });
+        }
+        match windows.is_empty() {
+            true => Err(EvaluationError::TooShort { tokens: tokens.len(), window: 2 }),
+            false => Ok(JoinedSequences { tokens, windows }),
+        }
+    }
+}
+
 /// Windows of `length` tokens of a text of `tokens`.
 ///
 /// Without a stride they follow each other, a shorter tail is dropped, and every token but a window's first is scored.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Calibration data, and how they run through the model.
 #[derive(Clone, Debug)]
 pub struct Data {
-    /// Text, JSON, Parquet or tokens; for graphs one file or directory of arrays or images, or `random`.
+    /// Text, JSON, Parquet or tokens; for graphs that are no decoders one file or directory of arrays or images, or `random`.
     pub files: Vec<PathBuf>,
     /// Sequences or samples to take.
     pub num_samples: usize,

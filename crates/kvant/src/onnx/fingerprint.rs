@@ -1,5 +1,6 @@
 //! Everything that determines the results of a graph's expensive stages: a run that differs in any of it does not resume from another's.
 
+use super::text::Home;
 use crate::job::Job;
 use kvant_container::onnx::external_files;
 use kvant_container::unfinished::state_of;
@@ -21,6 +22,11 @@ pub fn fingerprint(job: &Job, resolved: &Resolved) -> String {
         engine.choice,
         engine.library,
     );
+    // Of text, the sequences.
+    let tokenizer = Home::of(&[&job.source.model], None).tokenizer(&[&job.source.model]).ok();
+    let tokenizer = tokenizer.and_then(|directory| state_of(&directory.join("tokenizer.json")).ok());
+    let sequences = format!("{:?} {:?} {:?} {} {tokenizer:?}\n", data.seq_len, data.packing, data.column, data.shuffle);
+    text.push_str(&sequences);
     let external = external_files(&job.source.model).unwrap_or_default();
     let files = std::iter::once(job.source.model.as_path()).chain(external.iter().map(|file| file.as_path()));
     for file in files.chain(data.files.iter().map(|file| file.as_path())) {

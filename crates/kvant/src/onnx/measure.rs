@@ -1,6 +1,8 @@
 //! Quality of a quantized graph: it runs beside its float graph, one sample at a time, before it is committed.
 
-use super::data::{opened, source};
+use super::data::{GraphData, source};
+use super::sequences::TextSequences;
+use super::text::{TextQuality, distance};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Job;
@@ -17,6 +19,7 @@ use kvant_onnx::verify::Saturation;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 /// A tenth of the number of calibration samples is used for measuring, but at least this many, if available.
 const LEAST: usize = 32;
@@ -67,6 +70,9 @@ pub struct Quality {
     pub outputs: Vec<TensorReport>,
     /// The share of samples with the same top class.
     pub top1_agreement: Option<f64>,
+    /// Of a decoder on text, how well it predicts that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<TextQuality>,
     /// The reason that ONNX Runtime does not run it with its graph optimizations.
     pub optimized_fails: Option<String>,
     /// Whether no other engine was requested.
@@ -102,7 +108,7 @@ pub fn measure(subject: &Subject<'_>, reporter: &Reporter<'_>) -> Result<Measure
     }
 }
 
-fn quality(subject: &Subject<'_>, source: &SampleSource, reporter: &Reporter<'_>) -> Result<Quality, Error> {
+fn quality(subject: &Subject<'_>, source: &GraphData, reporter: &Reporter<'_>) -> Result<Quality, Error> {
     let reference = widened(subject.source.clone()).map_err(kvant_onnx::error::QuantizeError::from)?;
     let (report, origin) = match outputs(subject, &reference, source, reporter) {
         // An engine may not have the types of the source: those of the simplified graph it ran already.
@@ -111,6 +117,10 @@ fn quality(subject: &Subject<'_>, source: &SampleSource, reporter: &Reporter<'_>
         }
         other => other,
     }?;
+    let text = match source {
+        GraphData::Text(files) => noted(on_text(subject, files, reporter), reporter)?,
+        GraphData::Samples(_) => None,
+    };
     let saturates = Saturation::of(&subject.quantized.graph).is_some();
     let concerns = Concern::of(&report, saturates, subject.elsewhere);
     let is_low = subject.least.is_some_and(|least| report.outputs.iter().any(|output| is_below(output, least)));
@@ -133,12 +143,45 @@ fn quality(subject: &Subject<'_>, source: &SampleSource, reporter: &Reporter<'_>
         engine: report.engine,
         outputs: report.outputs,
         top1_agreement: report.top1_agreement,
+        text,
         is_useless,
         optimized_fails: report.optimized_fails,
         warnings: concerns.iter().map(ToString::to_string).collect(),
         worst_tensors,
         suggestions,
     })
+}
+
+/// A decoder on sequences that it was not calibrated on, where there are any.
+fn on_text(subject: &Subject<'_>, files: &[PathBuf], reporter: &Reporter<'_>) -> Result<TextQuality, Error> {
+    let most = Most::of(subject);
+    let held_out = if is_calibrated(subject) { most.held_out } else { 0 };
+    let (mut sequences, held_out) =
+        TextSequences::load(subject.job, files, &subject.source.graph, subject.job.data.num_samples, held_out)?
+            .into_parts();
+    if !held_out.is_empty() {
+        sequences = held_out;
+    }
+    let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
+    let watch = progress.watch_cancelled();
+    distance([subject.quantized, subject.source], &sequences, subject.runtime, watch)
+}
+
+/// A measurement on text, or a note of its failure: that of a graph with NaN in its outputs is one, and the outputs were compared.
+fn noted(found: Result<TextQuality, Error>, reporter: &Reporter<'_>) -> Result<Option<TextQuality>, Error> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(failure) if failure.kind == ErrorKind::Interrupted => Err(failure),
+        Err(failure) => {
+            reporter.note(&format!("the perplexity of the result was not measured: {}", failure.message));
+            Ok(None)
+        }
+    }
+}
+
+/// Returns whether ranges or codes come from data.
+fn is_calibrated(subject: &Subject<'_>) -> bool {
+    subject.recipe.needs_data() || subject.recipe.algorithms.need_data()
 }
 
 /// The reason that outputs were not compared.
@@ -159,11 +202,10 @@ impl From<Unmeasured> for Error {
 fn outputs(
     subject: &Subject<'_>,
     reference: &ModelProto,
-    source: &SampleSource,
+    source: &GraphData,
     reporter: &Reporter<'_>,
 ) -> Result<(Report, SampleOrigin), Unmeasured> {
-    let used = subject.job.data.num_samples;
-    let most = Most { held_out: LEAST.max(used / 10), given: used };
+    let most = Most::of(subject);
     let (mut samples, origin) = samples(subject, reference, source, most).map_err(Unmeasured::Data)?;
     let all = samples.len() as u64;
     let progress = reporter.stage(Stage::Evaluation, Unit::Samples);
@@ -189,23 +231,31 @@ struct Most {
     given: usize,
 }
 
+impl Most {
+    fn of(subject: &Subject<'_>) -> Most {
+        let used = subject.job.data.num_samples;
+        Most { held_out: LEAST.max(used / 10), given: used }
+    }
+}
+
 /// Samples after those used for ranges, if any; otherwise the same ones.
 fn samples(
     subject: &Subject<'_>,
     graph: &ModelProto,
-    source: &SampleSource,
+    source: &GraphData,
     most: Most,
 ) -> Result<(Samples, SampleOrigin), Error> {
-    let (data, used) = (&subject.job.data, subject.job.data.num_samples);
-    let calibrated = subject.recipe.needs_data() || subject.recipe.algorithms.need_data();
-    if calibrated && !matches!(source, SampleSource::Random(_)) {
-        let rest = opened(source, data, &graph.graph, None, None)?.behind(used, most.held_out);
-        if let Some(rest) = rest {
-            return Ok((rest, SampleOrigin::HeldOut));
-        }
+    let (job, used) = (subject.job, subject.job.data.num_samples);
+    let calibrated = is_calibrated(subject);
+    let rest = match calibrated && !source.is_made_up() {
+        true => source.behind(job, &graph.graph, used, most.held_out)?,
+        false => None,
+    };
+    if let Some(rest) = rest {
+        return Ok((rest, SampleOrigin::HeldOut));
     }
     let origin = if calibrated { SampleOrigin::Calibration } else { SampleOrigin::Given };
-    Ok((opened(source, data, &graph.graph, Some(most.given.min(used)), None)?, origin))
+    Ok((source.first(job, &graph.graph, most.given.min(used))?, origin))
 }
 
 /// Notes in a quantized graph which of its tensors are not those of the source, because an algorithm has scaled their channels.
@@ -217,8 +267,8 @@ pub fn note_channels(quantized: &mut ModelProto, subject: &Channels<'_>) {
     }
     let found = || -> Result<Vec<String>, Error> {
         let reference = widened(subject.source.clone()).map_err(kvant_onnx::error::QuantizeError::from)?;
-        let source = source(&subject.job.data)?.unwrap_or(SampleSource::Random(Distribution::Normal));
-        let mut samples = opened(&source, &subject.job.data, &reference.graph, Some(1), None)?;
+        let made_up = GraphData::Samples(SampleSource::Random(Distribution::Normal));
+        let mut samples = source(&subject.job.data)?.unwrap_or(made_up).first(subject.job, &reference.graph, 1)?;
         Ok(scaled_tensors(&reference, subject.float, &mut samples, subject.runtime)?)
     };
     note_scaled(quantized, &found().unwrap_or_default());
@@ -236,7 +286,7 @@ pub struct Channels<'a> {
 
 /// The most damaged tensors inside, against the float graph whose channels have the same scales: those that are NaN or infinite first,
 /// in the order of the graph.
-fn worst(subject: &Subject<'_>, source: &SampleSource) -> Vec<TensorReport> {
+fn worst(subject: &Subject<'_>, source: &GraphData) -> Vec<TensorReport> {
     let most = Most { held_out: INSIDE, given: INSIDE };
     let Ok((mut samples, _)) = samples(subject, subject.float, source, most) else { return Vec::new() };
     // Here they can be compared.

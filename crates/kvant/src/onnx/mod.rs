@@ -10,9 +10,11 @@ pub mod plan;
 pub mod quantize;
 pub mod recipe;
 pub mod sensitivity;
+mod sequences;
 #[cfg(test)]
 mod source_tests;
 mod staged;
+pub mod text;
 pub mod verify;
 
 pub use decoder::GraphConversion;

@@ -1,6 +1,6 @@
 //! From a job to the recipe of an ONNX graph.
 
-use super::data::source;
+use super::data::{GraphData, source};
 use super::refuse_idle_library;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Job, Limits, Precision};
@@ -8,7 +8,6 @@ use crate::resolve;
 use crate::settings::first_given;
 use kvant_checkpoint::blockwise::Propagate;
 use kvant_container::Remedy;
-use kvant_onnx::data::SampleSource;
 use kvant_onnx::settings::{Resolved, Settings};
 use kvant_quant::recipe::OverrideEntry;
 
@@ -47,10 +46,6 @@ fn refuse_foreign(job: &Job) -> Result<(), Error> {
         (job.recipe.pack_method.is_some(), "‹pack-method›"),
         (job.recipe.kv_cache.is_some(), "‹kv-cache›"),
         (job.recipe.attention.is_some(), "‹attention›"),
-        (job.data.seq_len.is_some(), "‹seq-len›"),
-        (job.data.packing.is_some(), "‹packing›"),
-        (job.data.column.is_some(), "‹column›"),
-        (job.data.shuffle, "‹shuffle›"),
         (job.sinks.max_shard_size.is_some(), "‹max-shard-size›"),
         (job.recipe.no_keep_defaults, "‹no-keep-defaults›"),
         (job.recipe.min_kv_scale.is_some(), "‹min-kv-scale›"),
@@ -60,7 +55,7 @@ fn refuse_foreign(job: &Job) -> Result<(), Error> {
         (job.data.propagate != Propagate::default(), "‹propagate›"),
         (job.limits.memory != Limits::default().memory, "‹max-memory›"),
     ];
-    refuse_idle_seed(job)?;
+    refuse_text_settings(job)?;
     match first_given(&foreign).or_else(|| resolve::gguf_setting(job)) {
         Some(option) => Err(Error::new(ErrorKind::Usage, format!("{option} does not apply to an ONNX graph"))
             .with_hint(Some("`kvant quantize --help` lists what ONNX graphs have".to_owned()))),
@@ -68,14 +63,29 @@ fn refuse_foreign(job: &Job) -> Result<(), Error> {
     }
 }
 
-/// Refuses a seed where no data are made up: samples of files are taken in their order.
-fn refuse_idle_seed(job: &Job) -> Result<(), Error> {
-    let is_made_up = matches!(source(&job.data), Ok(Some(SampleSource::Random(_))));
+/// Refuses what only text has where the data are none, and a seed where nothing is random: samples of files are taken in their order.
+fn refuse_text_settings(job: &Job) -> Result<(), Error> {
+    let data = match source(&job.data) {
+        Ok(Some(GraphData::Text(_))) => return Ok(()),
+        data => data,
+    };
+    let of_text = [
+        (job.data.seq_len.is_some(), "‹seq-len›"),
+        (job.data.packing.is_some(), "‹packing›"),
+        (job.data.column.is_some(), "‹column›"),
+        (job.data.shuffle, "‹shuffle›"),
+    ];
+    if let Some(setting) = first_given(&of_text) {
+        let message = format!("{setting} applies only to text, which ONNX graphs of decoders take");
+        let hint = "leave it out, or give text with ‹data›".to_owned();
+        return Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint)));
+    }
+    let is_made_up = matches!(data, Ok(Some(data)) if data.is_made_up());
     if job.data.seed == 0 || is_made_up {
         return Ok(());
     }
-    let error = Error::new(ErrorKind::Usage, "‹seed› applies only to made-up data (‹data› random) of an ONNX graph");
-    Err(error.with_remedies(vec![Remedy::leave_out("seed")]))
+    let message = "‹seed› applies only to made-up data (‹data› random) and to text of an ONNX graph";
+    Err(Error::new(ErrorKind::Usage, message).with_remedies(vec![Remedy::leave_out("seed")]))
 }
 
 /// A switch that is on, or nothing said.

@@ -1,6 +1,6 @@
 //! Measures which layers of a graph quantization hurts, and looks for a mix of types that is good enough.
 
-use super::data::{calibration, opened};
+use super::data::{GraphData, calibration, opened};
 use super::{read, recipe};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
@@ -9,8 +9,7 @@ use crate::paths::refuse_existing;
 use crate::settings::first_given;
 use crate::text::shown;
 use kvant_container::onnx::{ExternalData, GraphProto, ModelProto, Spill};
-use kvant_container::write_file;
-use kvant_onnx::data::SampleSource;
+use kvant_container::{Remedy, write_file};
 use kvant_onnx::sensitivity::{Bench, Candidate, Data, Outcome, Target, candidates, plan, search, sensitivities};
 use kvant_onnx::settings::Settings;
 use std::path::Path;
@@ -108,14 +107,23 @@ fn tried(analysis: &Sensitivity, settings: &Settings, target: Option<&Target>) -
 fn data(analysis: &Sensitivity, graph: &GraphProto, reporter: &Reporter<'_>) -> Result<Data, Error> {
     let (calibration, source) = calibration(&analysis.job, graph, reporter)?;
     let held_out = match &analysis.test {
-        Some(path) => SampleSource::Path(path.clone()),
+        Some(path) => GraphData::of_path(path),
         None => {
             reporter.note("models are measured on the calibration data; ‹eval› names other samples");
             source
         }
     };
-    let labels = analysis.labels.as_deref().map(|name| held_out.labels(name)).transpose()?;
-    let held_out = opened(&held_out, &analysis.job.data, graph, Some(analysis.test_samples), analysis.labels.clone())?;
+    let (job, count) = (&analysis.job, analysis.test_samples);
+    let (held_out, labels) = match (&held_out, &analysis.labels) {
+        (GraphData::Samples(source), Some(name)) => {
+            (opened(source, &job.data, graph, Some(count), Some(name.clone()))?, Some(source.labels(name)?))
+        }
+        (GraphData::Text(_), Some(_)) => {
+            let error = Error::new(ErrorKind::Usage, "‹labels› does not apply to text");
+            return Err(error.with_remedies(vec![Remedy::leave_out("labels")]));
+        }
+        (held_out, None) => (held_out.first(job, graph, count)?, None),
+    };
     Ok(Data { calibration, held_out, labels })
 }
 

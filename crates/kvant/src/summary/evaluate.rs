@@ -1,7 +1,7 @@
 //! Evaluations in words.
 
 use super::{Remark, Section, eval_graph};
-use crate::evaluate::EvaluationReport;
+use crate::evaluate::{EvaluationReport, TextRun};
 use crate::text::{Align, Table};
 use kvant_forward::evaluation::{Comparison, Evaluation};
 
@@ -9,7 +9,7 @@ impl EvaluationReport {
     /// The report in sections.
     pub fn sections(&self) -> Vec<Section> {
         match self {
-            EvaluationReport::Text(report) => text(&report.found, &report.activations),
+            EvaluationReport::Text(report) => text(&report.found, &report.run),
             EvaluationReport::Graph(report) => eval_graph::sections(report),
         }
     }
@@ -23,14 +23,24 @@ impl EvaluationReport {
     }
 }
 
-fn text(found: &Evaluation, activations: &[String]) -> Vec<Section> {
+fn text(found: &Evaluation, run: &TextRun) -> Vec<Section> {
     let mut sections = vec![Section::Table(summary(found))];
-    if !activations.is_empty() {
-        let lines: Vec<String> = activations.iter().map(|line| format!("quantized activations: {line}")).collect();
+    let lines: Vec<String> = match run {
+        TextRun::Forward { activations } => {
+            activations.iter().map(|line| format!("quantized activations: {line}")).collect()
+        }
+        TextRun::Engine(_) => Vec::new(),
+    };
+    if !lines.is_empty() {
         sections.push(Section::Text(lines.join("\n")));
     }
     if let Some(comparison) = &found.comparison {
-        sections.extend([distance(comparison), blocks(comparison)].map(Section::Table));
+        sections.push(Section::Table(distance(comparison)));
+        // Graphs have no blocks.
+        sections.extend((!comparison.blocks.is_empty()).then(|| Section::Table(blocks(comparison))));
+    }
+    if let TextRun::Engine(name) = run {
+        sections.push(Section::Text(format!("on {name}")));
     }
     sections
 }

@@ -171,6 +171,17 @@ fn note_quality(quality: &Quality, remarks: &mut Remarks) {
             counts::number(quality.outputs.len() - SHOWN, "further output")
         ));
     }
+    if let Some(text) = &quality.text {
+        remarks.summary(format!(
+            "  text: perplexity {:.4}, of the float graph {:.4}; KL divergence {:.6} ± {:.6} nats; the same top token in {:.2} %; {}",
+            text.perplexity,
+            text.reference_perplexity,
+            text.kl_mean,
+            text.kl_mean_error,
+            100.0 * text.top1_agreement,
+            counts::number(text.tokens, "token"),
+        ));
+    }
     if let Some(problem) = quality.optimized_fails.as_ref().filter(|_| !quality.is_useless) {
         remarks.warning(format!("onnxruntime does not run it with its graph optimizations: {problem}"));
     }

@@ -11,7 +11,7 @@ use super::inputs::{Axis, Input, display_axes};
 use super::stored::Stored;
 
 /// The values of one input for every sample.
-pub(super) trait Column: Send {
+pub(crate) trait Column: Send {
     /// Number of samples.
     fn len(&self) -> usize;
 

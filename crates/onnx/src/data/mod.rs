@@ -27,6 +27,7 @@ pub use array::{Array, Values};
 pub(crate) use array::each_type;
 pub use element::Element;
 
+pub(crate) use column::Column;
 pub(crate) use element::from_bytes;
 pub use error::DataError;
 pub use inputs::{Axis, Input, display_axes, inputs, type_of};

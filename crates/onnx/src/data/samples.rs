@@ -21,7 +21,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    pub(super) fn new(
+    pub(crate) fn new(
         columns: Vec<(Input, Box<dyn Column>)>,
         limit: Option<usize>,
         random: bool,

@@ -81,7 +81,8 @@ pub(super) fn kernel_error(node: &NodeProto, error: crate::kernel::KernelError) 
     RuntimeError::Kernel { node: node.name().to_owned(), op: node.op_type().to_owned(), error }
 }
 
-fn spilled(name: &str, array: &Array<'_>, spill: &Spill) -> Result<TensorProto, RuntimeError> {
+/// An array as a constant; large ones are on disk.
+pub(super) fn spilled(name: &str, array: &Array<'_>, spill: &Spill) -> Result<TensorProto, RuntimeError> {
     let contents: Vec<u8> = match array.values() {
         Values::Bool(values) => values.iter().map(|&v| v.into()).collect(),
         other => each_type!(other, v => v.iter().flat_map(|x| bytemuck::bytes_of(x).to_vec()).collect()),

@@ -2,12 +2,15 @@
 //! rest by an engine.
 
 mod folding;
+mod nbits;
 mod quantizer;
 mod segments;
 mod session;
 
 pub(crate) use quantizer::Quantizer;
 pub(crate) use session::declared;
+
+use nbits::expanded;
 
 use std::collections::HashMap;
 
@@ -20,11 +23,13 @@ use session::FakeQuantized;
 /// Loads a quantized model, to run it for the wanted tensors. ONNX Runtime runs standard and `com.microsoft` operators itself,
 /// without changing the graph; where there are others, or with the embedded engine, quantizing nodes are computed here.
 pub fn open(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Box<dyn Session>, RuntimeError> {
+    if is_native(model, options)? {
+        return runtime::open(model, wanted, &RuntimeOptions { optimize: false, ..options.clone() });
+    }
+    let model = &*expanded(model, options)?;
     let graph = &model.graph;
-    let native = is_native(model, options)?;
-    if native || !graph.node.iter().any(Quantizer::is) {
-        let optimize = options.optimize && !native;
-        return runtime::open(model, wanted, &RuntimeOptions { optimize, ..options.clone() });
+    if !graph.node.iter().any(Quantizer::is) {
+        return runtime::open(model, wanted, options);
     }
     let (constants, made) = constants(graph, wanted)?;
     let session = FakeQuantized::open(model, &made, options)?;

@@ -150,7 +150,7 @@ fn perplexity_follows_from_the_likelihoods() {
     let mean = golden.log_likelihood.iter().sum::<f64>() / found.tokens as f64;
     assert_eq!((found.windows, found.tokens), (3, 3 * 39));
     assert!((found.perplexity / (-mean).exp() - 1.0).abs() < 1e-5, "{}", found.perplexity);
-    assert_eq!(default_window(&decoder), decoder.longest().unwrap().min(2048));
+    assert_eq!(default_window(decoder.longest()), decoder.longest().unwrap().min(2048));
 }
 
 #[test]

@@ -1,0 +1,84 @@
+//! Text and tokens as samples of a decoder's graph: read, packed and held out as for checkpoints.
+
+use super::text::Home;
+use crate::calibration::{check, options};
+use crate::error::{Error, ErrorKind};
+use crate::job::Job;
+use kvant_container::Remedy;
+use kvant_container::directory_of;
+use kvant_container::onnx::GraphProto;
+use kvant_data::calibration::{CalibrationData, Options};
+use kvant_onnx::data::Samples;
+use kvant_onnx::decoder::{DecoderError, DecoderGraph};
+use std::path::PathBuf;
+
+/// Sequences of tokens for a decoder.
+pub struct TextSequences {
+    decoder: DecoderGraph,
+    data: CalibrationData,
+    file: PathBuf,
+}
+
+impl TextSequences {
+    /// Reads the first `count` sequences of the files of a job, and at most `held_out` further ones.
+    ///
+    /// # Errors
+    /// Graphs that are no decoders; errors of the data or the tokenizer.
+    pub fn load(
+        job: &Job,
+        files: &[PathBuf],
+        graph: &GraphProto,
+        count: usize,
+        held_out: usize,
+    ) -> Result<TextSequences, Error> {
+        if job.data.preprocess.is_some() {
+            let error = Error::new(ErrorKind::Usage, "‹preprocess› does not apply to text");
+            return Err(error.with_remedies(vec![Remedy::leave_out("preprocess")]));
+        }
+        let decoder = DecoderGraph::of(graph)?;
+        let (model, fixed) = (job.source.model.as_path(), decoder.length());
+        let home = Home::of(&[model], None);
+        check(&job.data, home.longest)?;
+        let usual = options(&job.data, home.longest);
+        let length = job.data.seq_len.or(fixed).unwrap_or(usual.sequence_length);
+        if let Some(fixed) = fixed.filter(|fixed| *fixed != length) {
+            return Err(DecoderError::Length { fixed, given: length }.into());
+        }
+        let options = Options { files: files.to_vec(), samples: count, held_out, sequence_length: length, ..usual };
+        // Tokens need no tokenizer: that it is missing is an error where text is read.
+        let tokenizer = home.tokenizer(&[model]).unwrap_or_else(|_| directory_of(model).to_path_buf());
+        let vocabulary = decoder.vocabulary().unwrap_or(usize::MAX);
+        let data = CalibrationData::load(&options, &tokenizer, vocabulary, |_, _| {})?;
+        let file = files.first().cloned().unwrap_or_default();
+        Ok(TextSequences { decoder, data, file })
+    }
+
+    /// What the user should know about the data.
+    pub fn warnings(&self) -> Vec<String> {
+        self.data.provenance.warnings().iter().map(ToString::to_string).collect()
+    }
+
+    /// The sequences, and those that are held out.
+    pub fn into_parts(self) -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
+        (self.data.sequences, self.data.held_out)
+    }
+
+    /// The sequences as samples.
+    ///
+    /// # Errors
+    /// Sequences of another length than the graph takes.
+    pub fn samples(self) -> Result<Samples, Error> {
+        Ok(self.decoder.samples(self.data.sequences, self.file)?)
+    }
+
+    /// The sequences that are held out as samples; `None` where there are none.
+    ///
+    /// # Errors
+    /// Those of [`Self::samples`].
+    pub fn held_out_samples(self) -> Result<Option<Samples>, Error> {
+        match self.data.held_out.is_empty() {
+            true => Ok(None),
+            false => Ok(Some(self.decoder.samples(self.data.held_out, self.file)?)),
+        }
+    }
+}

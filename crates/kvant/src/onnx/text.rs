@@ -1,0 +1,255 @@
+//! Decoders as graphs on text: perplexity, and the distance from a float graph. Windows and scores are those of checkpoints.
+
+use crate::error::{Error, ErrorKind};
+use crate::events::{Reporter, Stage, Unit};
+use crate::job::Limits;
+use crate::paths::full_path;
+use crate::text::shown;
+use kvant_container::onnx::{ModelProto, read};
+use kvant_container::{Remedy, directory_of};
+use kvant_forward::evaluation::{
+    Evaluation as TextEvaluation, EvaluationError, JoinedSequences, LogitsEvaluation, Window, WindowLogits,
+    default_window, tokenize, windows,
+};
+use kvant_forward::forward::ForwardError;
+use kvant_model::model_config::ModelConfig;
+use kvant_onnx::decoder::{DecoderError, DecoderGraph, DecoderSession};
+use kvant_onnx::error::QuantizeError;
+use kvant_onnx::graph::check;
+use kvant_onnx::runtime::RuntimeOptions;
+use serde::Serialize;
+use serde_json::Value;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+/// A decoder's graph to evaluate on text.
+pub struct TextRequest<'a> {
+    /// The graph.
+    pub model: &'a Path,
+    /// The graph to compare it with.
+    pub reference: Option<&'a Path>,
+    /// The text.
+    pub data: &'a Path,
+    /// The path of the tokenizer; `None` is found beside the graphs.
+    pub tokenizer: Option<&'a Path>,
+    /// Tokens of a window.
+    pub seq_len: Option<usize>,
+    /// Tokens from the start of one window to that of the next.
+    pub stride: Option<usize>,
+    /// Resources.
+    pub limits: &'a Limits,
+}
+
+/// The evaluation of a graph on text.
+pub struct TextResult {
+    /// The perplexity, and how far the graph is from its reference.
+    pub found: TextEvaluation,
+    /// The engine that ran it, with its version.
+    pub engine: String,
+}
+
+/// Evaluates the graph of a decoder, beside its reference if there is one.
+///
+/// # Errors
+/// Graphs that are no decoders, vocabularies that differ, no tokenizer; errors of the text and the engine.
+pub fn evaluate(request: &TextRequest<'_>, reporter: &Reporter<'_>) -> Result<TextResult, Error> {
+    let paths: Vec<&Path> = std::iter::once(request.model).chain(request.reference).collect();
+    let models = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    let decoders = paths.iter().zip(&models).map(|(path, model)| decoder(path, model));
+    let decoders = decoders.collect::<Result<Vec<_>, Error>>()?;
+    let vocabulary = vocabulary(&decoders)?;
+    let home = Home::of(&paths, request.tokenizer);
+    let tokens = tokenize(&home.tokenizer(&paths)?, request.data)?;
+    refuse_unknown(&tokens, vocabulary.unwrap_or(usize::MAX))?;
+    let fixed = decoders.iter().find_map(DecoderGraph::length);
+    let window = request.seq_len.or(fixed).unwrap_or_else(|| default_window(home.longest));
+    if let Some(longest) = home.longest.filter(|longest| window > *longest) {
+        reporter.note(&format!("windows of {window} tokens are longer than the {longest} that the model was made for"));
+    }
+    let mut windows = windows(tokens.len(), window, request.stride)?;
+    // The last window of overlapping ones may be shorter, and is dropped as a tail where a graph takes one length.
+    windows.retain(|window| fixed.is_none_or(|fixed| window.tokens.len() == fixed) || window.tokens.start == 0);
+    let text = Text { tokens: &tokens, windows: &windows, vocabulary };
+    let models: Vec<&ModelProto> = models.iter().collect();
+    reporter.started();
+    let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
+    let watch = progress.watch_cancelled();
+    let runtime = request.limits.runtime();
+    let (found, engine) = request.limits.pool()?.install(|| text.run(&models, &runtime, watch))?;
+    drop(progress);
+    Ok(TextResult { found, engine })
+}
+
+/// How well a quantized decoder predicts text, beside its float graph.
+#[derive(Debug, Serialize)]
+pub struct TextQuality {
+    /// Scored tokens.
+    pub tokens: usize,
+    /// The perplexity.
+    pub perplexity: f64,
+    /// That of the float graph.
+    pub reference_perplexity: f64,
+    /// The mean Kullback-Leibler divergence from the float graph, in nats.
+    pub kl_mean: f64,
+    /// Its standard error.
+    pub kl_mean_error: f64,
+    /// The share of tokens for which both graphs find the same one likeliest.
+    pub top1_agreement: f64,
+}
+
+/// Measures a quantized decoder beside its float graph, in this order, on sequences of tokens.
+///
+/// # Errors
+/// Those of [`evaluate`], and sequences that predict nothing.
+pub fn distance(
+    models: [&ModelProto; 2],
+    sequences: &[Vec<u32>],
+    runtime: &RuntimeOptions,
+    watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<TextQuality, Error> {
+    let JoinedSequences { tokens, windows } = JoinedSequences::of(sequences)?;
+    let text = Text { tokens: &tokens, windows: &windows, vocabulary: None };
+    let (found, _) = text.run(&models, runtime, watch)?;
+    let comparison = found.comparison.ok_or_else(|| Error::internal("no float graph to compare with".to_owned()))?;
+    Ok(TextQuality {
+        tokens: found.tokens,
+        perplexity: found.perplexity,
+        reference_perplexity: comparison.reference_perplexity,
+        kl_mean: comparison.kl_mean.value,
+        kl_mean_error: comparison.kl_mean.error,
+        top1_agreement: comparison.top1_agreement,
+    })
+}
+
+/// The decoder that a graph is.
+fn decoder(path: &Path, model: &ModelProto) -> Result<DecoderGraph, Error> {
+    check(model).map_err(QuantizeError::from)?;
+    DecoderGraph::of(&model.graph).map_err(|error| of_graph(path, error))
+}
+
+/// An error with the name of its graph.
+fn of_graph(path: &Path, error: DecoderError) -> Error {
+    let error = Error::from(error);
+    Error { message: format!("{}: {}", shown(path), error.message), ..error }
+}
+
+/// The vocabulary that all graphs state.
+fn vocabulary(decoders: &[DecoderGraph]) -> Result<Option<usize>, EvaluationError> {
+    let mut stated = decoders.iter().filter_map(DecoderGraph::vocabulary);
+    match (stated.next(), stated.next()) {
+        (Some(model), Some(reference)) if model != reference => Err(other_vocabulary(model, reference)),
+        (first, _) => Ok(first),
+    }
+}
+
+fn other_vocabulary(model: usize, reference: usize) -> EvaluationError {
+    EvaluationError::Reference { what: "vocabulary", model, reference }
+}
+
+fn refuse_unknown(tokens: &[u32], vocabulary: usize) -> Result<(), EvaluationError> {
+    match tokens.iter().find(|token| **token as usize >= vocabulary) {
+        Some(token) => Err(ForwardError::Token { token: *token, vocabulary }.into()),
+        None => Ok(()),
+    }
+}
+
+/// A text in windows.
+struct Text<'t> {
+    tokens: &'t [u32],
+    windows: &'t [Window],
+    /// The size of the vocabulary, where the graphs state it.
+    vocabulary: Option<usize>,
+}
+
+impl Text<'_> {
+    /// Runs a model, and the reference behind it if there is one, window by window. Of the reference the logits of one window are kept.
+    fn run(
+        &self,
+        models: &[&ModelProto],
+        options: &RuntimeOptions,
+        mut watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<(TextEvaluation, String), Error> {
+        let sessions = models.iter().map(|model| DecoderSession::open(model, options));
+        let mut sessions = sessions.collect::<Result<Vec<_>, _>>()?.into_iter();
+        let (Some(mut model), mut reference) = (sessions.next(), sessions.next()) else {
+            return Err(Error::internal("no graph to evaluate".to_owned()));
+        };
+        let all: usize = self.windows.iter().map(|window| window.tokens.len()).sum();
+        let (mut found, mut done) = (LogitsEvaluation::new(self.tokens, self.windows), 0);
+        for window in self.windows {
+            if watch(done as u64, all as u64).is_break() {
+                return Err(EvaluationError::Cancelled.into());
+            }
+            let tokens = &self.tokens[window.tokens.clone()];
+            let kept = reference.as_mut().map(|reference| reference.logits(tokens, <[f32]>::to_vec)).transpose()?;
+            let kept = kept.as_deref();
+            model.logits(tokens, |model| {
+                self.check(tokens.len(), model, kept)?;
+                found.add(WindowLogits { model, reference: kept })
+            })??;
+            done += tokens.len();
+        }
+        let _ = watch(done as u64, all as u64);
+        Ok((found.finish()?, model.engine()))
+    }
+
+    /// Refuses logits of different vocabularies, and of one that has not all tokens of the text.
+    fn check(&self, tokens: usize, model: &[f32], reference: Option<&[f32]>) -> Result<(), EvaluationError> {
+        let of = |logits: &[f32]| logits.len() / tokens.max(1);
+        match reference {
+            Some(reference) if reference.len() != model.len() => Err(other_vocabulary(of(model), of(reference))),
+            _ if self.vocabulary == Some(of(model)) => Ok(()),
+            _ => refuse_unknown(self.tokens, of(model)),
+        }
+    }
+}
+
+/// The paths at which the files of a graph's model may be: a named one, else the graph's own directory, the one above it, where exporters
+/// put graphs into a folder, and those of the reference.
+pub struct Home {
+    named: Option<PathBuf>,
+    directories: Vec<PathBuf>,
+    /// Tokens of the longest context, where config.json or genai_config.json is found and says it.
+    pub longest: Option<usize>,
+}
+
+impl Home {
+    /// The paths for graphs, with that of the tokenizer if it is named.
+    pub fn of(graphs: &[&Path], named: Option<&Path>) -> Home {
+        let both = graphs.iter().flat_map(|graph| {
+            let own = full_path(directory_of(graph));
+            let above = own.parent().map(Path::to_path_buf);
+            std::iter::once(own).chain(above)
+        });
+        let directories: Vec<PathBuf> = both.collect();
+        let longest = named.into_iter().chain(directories.iter().map(PathBuf::as_path)).find_map(longest);
+        Home { named: named.map(Path::to_path_buf), directories, longest }
+    }
+
+    /// The path of the tokenizer: as it is named, or the directory with tokenizer.json.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn tokenizer(&self, graphs: &[&Path]) -> Result<PathBuf, Error> {
+        let found = || self.directories.iter().find(|directory| directory.join("tokenizer.json").is_file()).cloned();
+        self.named.clone().or_else(found).ok_or_else(|| no_tokenizer(graphs))
+    }
+}
+
+fn no_tokenizer(graphs: &[&Path]) -> Error {
+    let graphs: Vec<String> = graphs.iter().map(|graph| shown(graph)).collect();
+    let message = format!("there is no tokenizer.json beside {}, nor in the directory above", graphs.join(" or "));
+    Error::new(ErrorKind::Invalid, message).with_remedies(vec![
+        Remedy::setting("tokenizer", "name its directory with ‹tokenizer›"),
+        Remedy::text("copy tokenizer.json of the model beside the graph"),
+    ])
+}
+
+/// The longest context that a directory's configuration states: config.json of transformers, genai_config.json of onnxruntime-genai.
+fn longest(directory: &Path) -> Option<usize> {
+    let read =
+        |name: &str| -> Option<Value> { serde_json::from_slice(&std::fs::read(directory.join(name)).ok()?).ok() };
+    let of_transformers = || ModelConfig::from_json(&read("config.json")?).ok()?.max_positions;
+    let of_genai = || usize::try_from(read("genai_config.json")?["model"]["context_length"].as_u64()?).ok();
+    of_transformers().or_else(of_genai).filter(|longest| *longest > 1)
+}
