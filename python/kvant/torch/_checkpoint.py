@@ -224,12 +224,12 @@ def float_layers(model: nn.Module, names: Iterable[str], rename: Callable[[str],
     return modules
 
 
-def make_quantized(module: nn.Module, scheme: LayerScheme) -> None:
+def make_quantized(module: nn.Module, scheme: LayerScheme, bias: str | None = None) -> None:
     """Makes a float layer a quantized one whose parameters are set afterwards."""
     kind = quantized_class(module)
     assert kind is not None
     become(module, kind)
-    equip(module, LayerRecipe(scheme.spelling), scheme)
+    equip(module, LayerRecipe(scheme.spelling, bias=bias), scheme)
 
 
 def check_state(model: nn.Module, tensors: Mapping[str, Tensor], known: Iterable[str]) -> None:

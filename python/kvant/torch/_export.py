@@ -241,7 +241,11 @@ def save(model: nn.Module, file: StrPath) -> Path:
     path = Path(file)
     layers = _layers_to_write(model, path)
     described = {
-        name: {"scheme": module.scheme_text, "frozen": not module.weight_quantizer.enabled}
+        name: {
+            "scheme": module.scheme_text,
+            "bias": module.bias_text,
+            "frozen": not module.weight_quantizer.enabled,
+        }
         for name, module in layers.items()
     }
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
@@ -291,6 +295,7 @@ def _load_file(model: nn.Module, file: StrPath) -> None:
     modules = float_layers(model, described)
     try:
         schemes = {name: layer_scheme(layer["scheme"]) for name, layer in described.items()}
+        biases = {name: layer.get("bias") for name, layer in described.items()}
         frozen = {name for name, layer in described.items() if layer["frozen"]}
     except (KeyError, TypeError, kvant.UsageError) as error:
         raise kvant.InvalidError(f"{os.fspath(file)} is damaged: {error!r} in its metadata", kind="invalid") from error
@@ -298,15 +303,17 @@ def _load_file(model: nn.Module, file: StrPath) -> None:
     check_state(model, {name: tensor for name, tensor in tensors.items() if name not in of_quantizers}, ())
     for name, scheme in schemes.items():
         module: Any = modules[name]
-        make_quantized(module, scheme)
+        make_quantized(module, scheme, biases[name])
         module.weight_quantizer.enabled = name not in frozen
+        if module.bias_quantizer is not None:
+            module.bias_quantizer.enabled = name not in frozen
         _place(module, name, tensors)
     model.load_state_dict(tensors, strict=False)
 
 
 def _place(module: Any, name: str, tensors: dict[str, Tensor]) -> None:
     """Makes room for the parameters of a layer's quantizers."""
-    for role in ("weight", "input", "output"):
+    for role in ("weight", "bias", "input", "output"):
         quantizer = getattr(module, f"{role}_quantizer")
         if quantizer is None:
             continue

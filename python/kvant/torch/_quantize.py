@@ -30,6 +30,7 @@ def quantize_(
     data: Iterable[Any] | None = None,
     *,
     algorithm: str | None = None,
+    bias: str | None = None,
     exclude: str | Iterable[str] = (),
     overrides: Mapping[str, Wanted] | None = None,
     layer_types: Mapping[type[nn.Module] | str, Wanted] | None = None,
@@ -54,6 +55,8 @@ def quantize_(
         algorithm: Algorithms of `kvant list algorithms` with their options: transforms (`smoothquant`, `awq`), a
             rounding (`gptq`, `gptaq`, `qronos`, `adaround`, `hqq`) and `bias-correction`, as in
             `smoothquant,gptq:damping=0.05`; None rounds to nearest.
+        bias: The scheme of biases, as that of a weight, with one scale or one for each value: `int8:tensor`,
+            `int32:tensor`, `e4m3:channel`. By default they stay floats; a `LayerRecipe` may have its own.
         exclude: Patterns of names of layers that stay as they are: globs, or `re:` and a regular expression.
         overrides: Schemes for patterns of names; the last match wins.
         layer_types: Schemes for types, or names of types; names win over types.
@@ -78,8 +81,9 @@ def quantize_(
     output_embeddings = getattr(model, "get_output_embeddings", None)
     head = output_embeddings() if keep_head and callable(output_embeddings) else None
     selected = select(model, Selection(scheme, exclude, overrides or {}, layer_types or {}, head))
-    chosen = {name: recipe.with_algorithm(algorithm) for name, recipe in selected.items()}
+    chosen = {name: recipe.with_defaults(algorithm, bias) for name, recipe in selected.items()}
     schemes = {name: layer_scheme(recipe.scheme) for name, recipe in chosen.items()}
+    _check_biases(model, chosen)
     if steps not in ("learned", "fixed"):
         raise usage_error(f"steps={steps!r} is unknown", 'give "learned" or "fixed"')
     if smoothing and not any(recipe.algorithms.transforms for recipe in chosen.values()):
@@ -147,7 +151,19 @@ def freeze(model: nn.Module) -> nn.Module:
             values = with_strides_of(module.weight, values)
             module.weight = nn.Parameter(values, requires_grad=module.weight.requires_grad)
             module.weight_quantizer.enabled = False
+        for module in layers:
+            quantizer = module.bias_quantizer
+            if quantizer is not None and quantizer.enabled:
+                module.bias = nn.Parameter(module.quantized_bias(), requires_grad=module.bias.requires_grad)
+                quantizer.enabled = False
     return model
+
+
+def _check_biases(model: nn.Module, chosen: Mapping[str, LayerRecipe]) -> None:
+    """Refuses schemes that biases do not have, and a scheme of biases where no layer has one."""
+    named = [name for name, recipe in chosen.items() if recipe.bias_scheme is not None]
+    if named and all(getattr(model.get_submodule(name), "bias", None) is None for name in named):
+        raise usage_error("a scheme of biases is given, and no layer that it is for has one", "leave `bias` out")
 
 
 def _is_calibrated(scheme: LayerScheme) -> bool:
@@ -222,7 +238,9 @@ def equip(module: Any, recipe: LayerRecipe, scheme: LayerScheme) -> None:
             return None
         return TensorQuantizer(given, dtype).to(device if device.type != "meta" else None)
 
+    bias = None if getattr(module, "bias", None) is None else recipe.bias_scheme
     module.weight_quantizer = TensorQuantizer(scheme.weight, dtype)
+    module.bias_quantizer = None if bias is None else TensorQuantizer(bias, dtype)
     module.input_quantizer = None if is_lookup(module) else activation(scheme.input)
     module.output_quantizer = activation(scheme.output)
     module.chosen = None

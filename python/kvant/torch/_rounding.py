@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import kvant
 from kvant._errors import UnsupportedError
 from kvant.torch._algorithms import LayerRecipe
 from kvant.torch._blocks import Stage, Walk, versions
-from kvant.torch._layouts import Layout, is_lookup
+from kvant.torch._layouts import Layout, bias_matrix, is_lookup
 from kvant.torch._routing import Rows
 from kvant.torch._runs import Calibration, of_layer, quantizers_off
 
@@ -62,6 +62,28 @@ def store(module: Any, quantized: Any) -> None:
         quantizer.set_parameters(quantized.scale, quantized.zero_point, module.weight.device)
 
 
+def nearest_bias(module: Any, format: str | None = None) -> Any:
+    """The nearest codes of a quantized bias, as the matrix of `bias_matrix`: under its stored scales, where it has
+    some."""
+    quantizer = module.bias_quantizer
+    matrix = bias_matrix(module.bias.detach(), quantizer.scheme).contiguous().cpu()
+    if quantizer.scale is None:
+        return kvant.quantize_tensor(matrix, quantizer.scheme.spelling, format=format)
+    return kvant.quantize_tensor(
+        matrix, quantizer.scheme.spelling, quantizer.current_scale, quantizer.zero_point, format=format
+    )
+
+
+def store_biases(calibration: Calibration, chosen: Iterable[str]) -> None:
+    """Stores the scales of biases, as weights and algorithms have left them."""
+    for name in chosen:
+        module: Any = calibration.model.get_submodule(name)
+        if module.bias_quantizer is not None and module.bias.device.type != "meta":
+            with of_layer(name):
+                found = nearest_bias(module)
+            module.bias_quantizer.set_parameters(found.scale, found.zero_point, module.bias.device)
+
+
 def take(module: Any, quantized: Any, calibration: Calibration) -> None:
     """Takes codes that were chosen: the weight becomes their values."""
     calibration.replace(module, "weight", module.layout.to_weight(quantized.dequantize(), tuple(module.weight.shape)))
@@ -90,6 +112,7 @@ def round_weights(calibration: Calibration, chosen: Mapping[str, LayerRecipe]) -
     if on_data:
         with quantizers_off(calibration.model):
             _round_on_data(calibration, on_data)
+    store_biases(calibration, chosen)
 
 
 def _offloaded(name: str) -> UnsupportedError:

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("quark.torch")
 
-from quark_configs import quark_schemes  # noqa: E402
+from quark_configs import quark_biases, quark_schemes  # noqa: E402
 from torch import nn  # noqa: E402
 
 import kvant.torch as kt  # noqa: E402
@@ -65,6 +65,36 @@ def test_frozen_weights_and_outputs_equal_quarks(kind: str, name: str) -> None:
     assert not torch.equal(ours.layer.weight, before)
     x = sample()
     assert torch.equal(ours(x), theirs(x)), "outputs"
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("Linear", "float32"), ("Conv2d", "float32"), ("ConvTranspose2d", "float32"), ("Linear", "bfloat16")],
+)
+@pytest.mark.parametrize("bias", quark_biases())
+def test_frozen_biases_and_outputs_equal_quarks(bias: str, kind: str, dtype: str) -> None:
+    from quark.torch import ModelQuantizer
+    from quark.torch.quantization.config.config import QConfig, QLayerConfig
+
+    scheme, weight, given = quark_schemes(0, 4)["int8 static"]
+    torch.manual_seed(5)
+    make, sample = LAYERS[kind]
+    model = Wrapped(make()).eval().to(getattr(torch, dtype))
+    model.layer.bias.data.normal_(0, 2)
+    batches = [sample().to(model.layer.weight.dtype) for _ in range(2)]
+    theirs, before = copy.deepcopy(model), model.layer.bias.detach().clone()
+    config = QConfig(QLayerConfig(weight=weight, input_tensors=given, bias=quark_biases()[bias]))
+    quantizer = ModelQuantizer(config)
+    theirs = quantizer.freeze(quantizer.quantize_model(theirs, batches))
+    ours = kt.quantize_(model, scheme, batches, bias=bias)
+    x = sample().to(before.dtype)
+    thawed = ours(x)
+    kt.freeze(ours)
+    assert torch.equal(ours.layer.bias, theirs.layer.bias), "biases"
+    if bias.startswith(("int8:tensor", "int4")):
+        assert not torch.equal(ours.layer.bias, before)
+    assert torch.equal(ours(x), theirs(x)), "outputs"
+    assert torch.equal(ours(x), thawed)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
