@@ -90,6 +90,7 @@ def quark_schemes(axis: int, group_size: int) -> dict[str, tuple[str, Any, Any]]
         "fp8 dynamic": ("e4m3:tensor+e4m3:tensor!dynamic", fp8, fp8_dynamic),
         "fp8 token": ("e4m3:channel+e4m3:channel!dynamic", fp8_channel, fp8_token),
         "int4": (of_int4, int4, None),
+        "int4 channel": ("int4:channel", config(Dtype.int4, "per_channel", ch_axis=axis), None),
         "uint4": (f"u{of_int4}:zp", uint4, None),
         "int4 static": (f"{of_int4}+int8:tensor!static", int4, int8),
         "int4 dynamic": (f"{of_int4}+int8:tensor!dynamic", int4, int8_dynamic),

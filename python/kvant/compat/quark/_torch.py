@@ -98,10 +98,11 @@ class ModelQuantizer:
         for name, module in layers.items():
             layer = _resolved(config, name, module)
             scheme = None if layer is None else scheme_of(layer, layer_type(module))
-            recipes[name] = _recipe(scheme, algorithms, name)
+            recipe = _recipe(scheme, algorithms, name)
             # Quark leaves the configuration of a bias out where a layer has none.
-            if layer is not None and recipes[name] is not None and getattr(module, "bias", None) is not None:
-                recipes[name] = replace(recipes[name], bias=bias_of(layer))
+            if layer is not None and recipe is not None and getattr(module, "bias", None) is not None:
+                recipe = replace(recipe, bias=bias_of(layer))
+            recipes[name] = recipe
         _check_algorithms(model, layers, algorithms)
         return kt.quantize_(
             model,

@@ -236,6 +236,7 @@ fn judged(
         model,
         layers: Vec::new(),
         convolutions: Vec::new(),
+        biases: Vec::new(),
         unnamed_routers: Vec::new(),
         stops: findings.iter().filter(stops).collect(),
         sharding: &sharding,
