@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kvant.torch._layouts import Layout, bias_matrix, is_conv1d, layout_of
+from kvant.torch._offload import values_of
 from kvant.torch._ops import fake_quantize, learned_fake_quantize, with_strides_of
 from kvant.torch._schemes import TensorScheme
 
@@ -146,7 +147,7 @@ class QuantizedModule:
 
     def is_as_chosen(self) -> bool:
         """Whether the weight still has the values of the codes that were chosen."""
-        weight = self.weight.detach()
+        weight = values_of(self, "weight")  # type: ignore[arg-type]
         values = self.layout.to_weight(self.chosen.dequantize(), tuple(weight.shape))
         return torch.equal(values.to(weight.dtype), weight.cpu())
 
@@ -180,7 +181,8 @@ class QuantizedModule:
         quantizer = self.bias_quantizer
         if bias is None or quantizer is None or not quantizer.enabled:
             return bias
-        return quantizer(bias_matrix(bias, quantizer.scheme)).reshape(bias.shape)
+        values: Tensor = quantizer(bias_matrix(bias, quantizer.scheme))
+        return values.reshape(bias.shape)
 
     def quantized_input(self, x: Tensor) -> Tensor:
         """Inputs after quantization."""

@@ -16,8 +16,9 @@ from kvant.torch._algorithms import LayerRecipe, Wanted
 from kvant.torch._calibration import calibrate
 from kvant.torch._layouts import is_lookup, layout_of
 from kvant.torch._modules import TensorQuantizer, become, leave_fast_path, quantized_class, quantized_modules
+from kvant.torch._offload import find_offloaded, remove_unused, slot_of
 from kvant.torch._ops import with_strides_of
-from kvant.torch._rounding import codes_of, round_weights
+from kvant.torch._rounding import codes_of, nearest_bias, round_weights, store
 from kvant.torch._runs import Calibration, Forward
 from kvant.torch._schemes import LayerScheme, TensorScheme, layer_scheme
 from kvant.torch._selection import Selection, select
@@ -108,6 +109,7 @@ def quantize_(
         _check_groups(name, module, schemes[name])
         if trainable:
             _check_trainable(name, module, schemes[name], steps == "learned")
+    find_offloaded(model)
     calibration = Calibration(model, batches, forward)
     try:
         with calibration.evaluating():
@@ -124,6 +126,8 @@ def quantize_(
     except BaseException:
         calibration.undo()
         raise
+    finally:
+        remove_unused(model)
     if trainable and steps == "learned":
         for _, module in quantized_modules(model):
             for quantizer in module.quantizers:
@@ -141,6 +145,11 @@ def freeze(model: nn.Module) -> nn.Module:
         for module in layers:
             for quantizer in module.quantizers:
                 quantizer.fix_scale()
+        find_offloaded(model)
+        offloaded = [module for module in layers if module.weight.device.type == "meta"]
+        for module in offloaded:
+            _freeze_offloaded(module)
+        remove_unused(model)
         rounded = [module for module in layers if module.weight_quantizer.enabled]
         # Codes stay, so they are made first: then the memory of each weight serves for the values of the next one.
         for module in rounded:
@@ -157,6 +166,20 @@ def freeze(model: nn.Module) -> nn.Module:
                 module.bias = nn.Parameter(module.quantized_bias(), requires_grad=module.bias.requires_grad)
                 quantizer.enabled = False
     return model
+
+
+def _freeze_offloaded(module: Any) -> None:
+    """Rounds a weight and a bias that come with each pass. Their values and stored scales stay, and no codes."""
+    weight, bias = slot_of(module, "weight"), slot_of(module, "bias") if module.bias_quantizer is not None else None
+    if weight is not None and module.weight_quantizer.enabled:
+        codes = codes_of(module)
+        store(module, codes)
+        module.chosen = codes if module.weight_quantizer.scale is None else None
+        weight.write(module.layout.to_weight(codes.dequantize(), tuple(module.weight.shape)).to(module.weight.dtype))
+        module.weight_quantizer.enabled = False
+    if bias is not None and module.bias_quantizer.enabled:
+        bias.write(nearest_bias(module).dequantize().reshape(module.bias.shape).to(module.bias.dtype))
+        module.bias_quantizer.enabled = False
 
 
 def _check_biases(model: nn.Module, chosen: Mapping[str, LayerRecipe]) -> None:
