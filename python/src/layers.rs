@@ -56,7 +56,8 @@ pub fn quantization_config(
         let schemes = layers.iter().map(|(name, text, _)| Ok((name.as_str(), scheme_of(text)?)));
         let schemes = schemes.collect::<Result<Vec<_>, Error>>()?;
         let biases = layers.iter().filter_map(|(name, _, bias)| Some((name.as_str(), bias.as_deref()?)));
-        let biases = biases.map(|(name, text)| Ok((name, scheme_of(text)?.weight))).collect::<Result<Vec<_>, Error>>()?;
+        let biases =
+            biases.map(|(name, text)| Ok((name, scheme_of(text)?.weight))).collect::<Result<Vec<_>, Error>>()?;
         let exclude: Vec<&str> = exclude.iter().map(String::as_str).collect();
         config_of(format, &schemes, &biases, &exclude)
     };
