@@ -232,7 +232,8 @@ def _rounded(name: str, module: Any, format: str) -> dict[str, Tensor]:
         f"{name}._weight_zero_point": zero.reshape(shape).to(torch.int32).contiguous(),
     }
     for stored, tensor in _activations(name, module, format).items():
-        tensors[f"{name}._{stored.removeprefix(f'{name}.')}"] = tensor
+        parameter = stored.removeprefix(f"{name}.")
+        tensors[f"{name}._{parameter}"] = tensor.to(torch.int32) if parameter.endswith("_zero_point") else tensor
     if module.bias_quantizer is not None:
         tensors[f"{name}.bias"] = _values_of_bias(module)
     return tensors

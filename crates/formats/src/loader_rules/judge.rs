@@ -63,6 +63,8 @@ pub(crate) struct LoaderQuery<'a> {
     pub convolutions: Vec<&'a str>,
     /// Layers whose biases are codes.
     pub biases: Vec<&'a str>,
+    /// Those among them with a scale for each value.
+    pub channel_biases: Vec<&'a str>,
     /// Routers and heads in floats that config.json does not name.
     pub unnamed_routers: Vec<String>,
     /// Problems for every loader.
@@ -177,7 +179,12 @@ fn refusals(layout: &Layout, case: &LoaderQuery<'_>, reasons: &mut Reasons) {
             reasons.add(name, reason);
         }
     }
-    for (names, reason) in [(&case.convolutions, &layout.convolutions), (&case.biases, &layout.biases)] {
+    let kinds = [
+        (&case.convolutions, &layout.convolutions),
+        (&case.biases, &layout.biases),
+        (&case.channel_biases, &layout.channel_biases),
+    ];
+    for (names, reason) in kinds {
         for (name, reason) in names.iter().zip(reason.iter().cycle()) {
             reasons.add(name, reason.clone());
         }

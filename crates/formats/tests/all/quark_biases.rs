@@ -104,6 +104,11 @@ fn quantized_biases_are_valid_and_refused_by_loaders_that_read_floats() {
             assert_eq!(verdict.loads, Loads::No, "{id}");
             assert!(verdict.reasons.iter().any(|reason| reason.reason.contains("biases")), "{verdict:?}");
         }
+        for id in ["amd-quark", "transformers"] {
+            let verdict = report.verdicts.iter().find(|verdict| verdict.id == id).unwrap();
+            let named: Vec<&str> = verdict.reasons.iter().map(|reason| reason.place.as_str()).collect();
+            assert_eq!(named, ["up"], "one scale for each value: {verdict:?}");
+        }
     });
 }
 

@@ -237,6 +237,7 @@ fn judged(
         layers: Vec::new(),
         convolutions: Vec::new(),
         biases: Vec::new(),
+        channel_biases: Vec::new(),
         unnamed_routers: Vec::new(),
         stops: findings.iter().filter(stops).collect(),
         sharding: &sharding,
