@@ -44,19 +44,22 @@ pub fn packed_activations<'py>(
     Ok(tensors.map(|t| (t.name, t.dtype.to_string(), t.shape, t.bytes.into_pyarray(py))).collect())
 }
 
-/// The configuration of a checkpoint as JSON.
+/// The configuration of a checkpoint as JSON. `layers` are names with the schemes of layers, and of biases where they are quantized.
 #[pyfunction]
 pub fn quantization_config(
     py: Python<'_>,
     format: &str,
-    layers: Vec<(String, String)>,
+    layers: Vec<(String, String, Option<String>)>,
     exclude: Vec<String>,
 ) -> PyResult<String> {
     let made = || {
-        let schemes = layers.iter().map(|(name, text)| Ok((name.as_str(), scheme_of(text)?)));
+        let schemes = layers.iter().map(|(name, text, _)| Ok((name.as_str(), scheme_of(text)?)));
         let schemes = schemes.collect::<Result<Vec<_>, Error>>()?;
+        let biases = layers.iter().filter_map(|(name, _, bias)| Some((name.as_str(), bias.as_deref()?)));
+        let biases =
+            biases.map(|(name, text)| Ok((name, scheme_of(text)?.weight))).collect::<Result<Vec<_>, Error>>()?;
         let exclude: Vec<&str> = exclude.iter().map(String::as_str).collect();
-        config_of(format, &schemes, &exclude)
+        config_of(format, &schemes, &biases, &exclude)
     };
     made().map(|config| config.to_string()).map_err(|error| raised(py, error))
 }

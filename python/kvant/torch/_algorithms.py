@@ -11,6 +11,8 @@ from typing import Any, Protocol, TypeAlias
 from torch import Tensor
 
 from kvant import _kvant
+from kvant._errors import UnsupportedError, usage_error
+from kvant.torch._schemes import TensorScheme, layer_scheme
 
 
 class Observing(Protocol):
@@ -33,11 +35,14 @@ class LayerRecipe:
             observer if it is None.
         algorithm: Algorithms of `kvant list algorithms`: None (round to nearest), `gptq:damping=0.05`,
             `smoothquant,gptq`.
+        bias: The scheme of biases: as that of a weight, with one scale (`int8:tensor`) or one for each value
+            (`int8:channel`); None and `float` leave them as they are.
     """
 
     scheme: str
     observer: Callable[[str], Observing] | None = None
     algorithm: str | None = None
+    bias: str | None = None
 
     @property
     def algorithms(self) -> Algorithms:
@@ -48,9 +53,37 @@ class LayerRecipe:
         """
         return algorithms_of(self.algorithm or "rtn")
 
-    def with_algorithm(self, algorithm: str | None) -> LayerRecipe:
-        """The recipe with an algorithm, unless it has its own."""
-        return self if self.algorithm is not None else replace(self, algorithm=algorithm)
+    @property
+    def bias_scheme(self) -> TensorScheme | None:
+        """The scheme of biases, if they are quantized.
+
+        Raises:
+            UsageError: An unknown scheme, or one that quantizes more than a weight.
+            UnsupportedError: A scheme that biases do not have.
+        """
+        return None if self.bias is None or self.bias == "float" else _bias_scheme(self.bias)
+
+    def with_defaults(self, algorithm: str | None, bias: str | None) -> LayerRecipe:
+        """The recipe with an algorithm and a scheme of biases, unless it has its own."""
+        return replace(
+            self,
+            algorithm=algorithm if self.algorithm is None else self.algorithm,
+            bias=bias if self.bias is None else self.bias,
+        )
+
+
+def _bias_scheme(text: str) -> TensorScheme:
+    scheme = layer_scheme(text)
+    if scheme.input is not None or scheme.output is not None:
+        raise usage_error(f"the scheme {text} of biases quantizes activations", f"give {scheme.weight.spelling}")
+    weight = scheme.weight
+    if not weight.has_stored_scale or weight.granularity not in ("tensor", "channel") or weight.axis == 1:
+        raise UnsupportedError(
+            f"biases are not quantized in {weight.spelling}",
+            kind="unsupported",
+            remedy="use one scale or one for each value: int8:tensor, int32:tensor, e4m3:channel",
+        )
+    return weight
 
 
 Wanted: TypeAlias = str | LayerRecipe | None

@@ -15,6 +15,7 @@ from kvant._errors import usage_error
 from kvant.torch._algorithms import LayerRecipe, Observing
 from kvant.torch._layouts import is_lookup
 from kvant.torch._modules import TensorQuantizer, quantized_modules
+from kvant.torch._offload import device_of
 from kvant.torch._runs import Calibration, in_memory_order, quantizers_off
 from kvant.torch._schemes import layer_scheme
 
@@ -96,8 +97,7 @@ def calibrate(calibration: Calibration, chosen: Mapping[str, LayerRecipe], chann
                 f"no calibration data reached the {place.side} of {place.layer}",
                 "give data that use the whole model, or leave the layer out with `exclude`",
             ) from error
-        device = place.module.weight.device
-        quantizer.set_parameters(scale, zero_point, torch.device("cpu") if device.type == "meta" else device)
+        quantizer.set_parameters(scale, zero_point, device_of(place.module))
         quantizer.observer = None
 
 

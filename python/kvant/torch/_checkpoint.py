@@ -38,8 +38,8 @@ _DTYPES = {
     "F8_E5M2": torch.float8_e5m2,
 }
 
-# Types of the codes of convolutions by their dtypes.
-_CODES = {"int8": torch.int8, "uint8": torch.uint8, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+# Types of codes of one byte by their dtypes.
+BYTES = {"int8": torch.int8, "uint8": torch.uint8, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class StoredLayer:
     Attributes:
         name: Its name in the checkpoint.
         scheme: Its scheme.
+        bias: The scheme of its bias, if that is quantized.
         is_packed: Whether its weight is codes, which are read as the values of a matrix [outputs, inputs].
         is_convolution: Whether its weight is codes of the weight's own shape.
         parameters: The scale and zero point of static activations, by `input` and `output`.
@@ -56,15 +57,16 @@ class StoredLayer:
 
     name: str
     scheme: LayerScheme
+    bias: str | None
     is_packed: bool
     is_convolution: bool
     parameters: Mapping[str, tuple[Tensor, Tensor | None]]
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The tensors that its weight is read from."""
+        """The tensors that its weight and its quantized bias are read from."""
         suffixes = ("weight", "weight_scale", "weight_zero_point") if self.is_convolution else ("weight",)
-        return tuple(f"{self.name}.{suffix}" for suffix in suffixes)
+        return tuple(f"{self.name}.{suffix}" for suffix in (*suffixes, *(("bias",) if self.bias else ())))
 
     def weight_for(self, module: Any, tensors: Mapping[str, Tensor]) -> Tensor:
         """The values of its weight, with the shape and type of a module's.
@@ -91,20 +93,20 @@ class StoredLayer:
     def _unpacked(self, module: Any, tensors: Mapping[str, Tensor]) -> Tensor:
         """The values of codes that have the shape of the weight."""
         scheme, layout = self.scheme.weight, layout_of(module, self.scheme.weight)
-        codes, scale, zero_point = (tensors.get(part) for part in self.parts)
+        codes, scale, zero_point = (tensors.get(part) for part in self.parts[:3])
         assert codes is not None
         _check_shape(self.parts[0], codes, tuple(module.weight.shape))
-        if scheme.dtype not in _CODES or scheme.granularity not in ("tensor", "channel") or scheme.axis == 1:
+        if scheme.dtype not in BYTES or scheme.granularity not in ("tensor", "channel") or scheme.axis == 1:
             raise UnsupportedError(
                 f"{self.parts[0]}: convolutions in {scheme.spelling} are not read",
                 kind="unsupported",
                 remedy="use a scheme of eight bits for them, such as int8:channel or e4m3:channel",
             )
-        if codes.dtype != _CODES[scheme.dtype]:
+        if codes.dtype != BYTES[scheme.dtype]:
             raise _invalid(f"{self.parts[0]} is {codes.dtype}; {scheme.dtype} codes were expected")
         matrix = layout.to_matrix(codes.float())
         rows = 1 if scheme.granularity == "tensor" else matrix.shape[0]
-        for part, parameter in zip(self.parts[1:], (scale, zero_point), strict=True):
+        for part, parameter in zip(self.parts[1:3], (scale, zero_point), strict=True):
             if parameter is not None and parameter.numel() != rows:
                 raise _invalid(f"{part}: shape {list(parameter.shape)} does not fit the layer: {rows} were expected")
         if scale is None:
@@ -113,11 +115,30 @@ class StoredLayer:
             matrix = matrix - zero_point.float().reshape(-1, 1)
         return layout.to_weight(matrix * scale.float().reshape(-1, 1), tuple(module.weight.shape))
 
-    def apply(self, module: Any, weight: Tensor) -> None:
+    def bias_for(self, module: Any, tensors: Mapping[str, Tensor]) -> Tensor | None:
+        """The values of its bias, if that is quantized, with the type of a module's.
+
+        Raises:
+            InvalidError: They do not fit, are missing or not finite.
+        """
+        if self.bias is None:
+            return None
+        name = f"{self.name}.bias"
+        if module.bias is None or name not in tensors:
+            raise _invalid(f"{name} is missing" if name not in tensors else f"the model has no {name}")
+        _check_shape(name, tensors[name], tuple(module.bias.shape))
+        if not tensors[name].isfinite().all():
+            raise _invalid(f"{name}: a value of the bias is NaN or infinite")
+        return tensors[name].to(module.weight.device, module.weight.dtype)
+
+    def apply(self, module: Any, weight: Tensor, bias: Tensor | None) -> None:
         """Makes a float layer this one."""
-        make_quantized(module, self.scheme)
+        make_quantized(module, self.scheme, self.bias)
         module.weight = nn.Parameter(weight, requires_grad=module.weight.requires_grad)
         module.weight_quantizer.enabled = False
+        if bias is not None:
+            module.bias = nn.Parameter(bias, requires_grad=module.bias.requires_grad)
+            module.bias_quantizer.enabled = False
         for side, parameters in self.parameters.items():
             quantizer = getattr(module, f"{side}_quantizer")
             if quantizer is not None:
@@ -172,12 +193,13 @@ class StoredCheckpoint:
     def restore(self, modules: Mapping[str, nn.Module], tensors: Mapping[str, Tensor]) -> Callable[[], None]:
         """Checks the weights of layers against modules, and returns what makes these quantized ones."""
         weights = {name: self.layers[name].weight_for(module, tensors) for name, module in modules.items()}
+        biases = {name: self.layers[name].bias_for(module, tensors) for name, module in modules.items()}
 
         def apply() -> None:
             # Shared layers are stored under each of their names.
             names = {module: name for name, module in modules.items()}
             for module, name in names.items():
-                self.layers[name].apply(module, weights[name])
+                self.layers[name].apply(module, weights[name], biases[name])
 
         return apply
 
@@ -189,9 +211,27 @@ def load_checkpoint(model: nn.Module, directory: StrPath) -> None:
     tensors = stored.read(modules)
     apply = stored.restore(modules, tensors)
     others = {name: tensor for name, tensor in tensors.items() if name not in stored.parts}
-    check_state(model, others, {f"{name}.weight" for name in modules})
+    check_state(model, others, stored.parts)
+    tied = _tied_to(model, modules, others)
     model.load_state_dict(others, strict=False)
     apply()
+    for name, module in tied.items():
+        owner, _, parameter = name.rpartition(".")
+        setattr(model.get_submodule(owner), parameter, module.weight)
+
+
+def _tied_to(model: nn.Module, modules: Mapping[str, Any], others: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The tensors of a model that a checkpoint does not have because they are the weight of a quantized layer, with
+    that layer."""
+    owners = {module.weight.data_ptr(): module for module in modules.values()}
+    quantized = {id(module) for module in modules.values()}
+    return {
+        name: owners[tensor.data_ptr()]
+        for name, tensor in model.state_dict().items()
+        if tensor.data_ptr() in owners
+        and name not in others
+        and id(model.get_submodule(name.rpartition(".")[0])) not in quantized
+    }
 
 
 def float_layers(model: nn.Module, names: Iterable[str], rename: Callable[[str], str] = str) -> dict[str, nn.Module]:
@@ -224,12 +264,12 @@ def float_layers(model: nn.Module, names: Iterable[str], rename: Callable[[str],
     return modules
 
 
-def make_quantized(module: nn.Module, scheme: LayerScheme) -> None:
+def make_quantized(module: nn.Module, scheme: LayerScheme, bias: str | None = None) -> None:
     """Makes a float layer a quantized one whose parameters are set afterwards."""
     kind = quantized_class(module)
     assert kind is not None
     become(module, kind)
-    equip(module, LayerRecipe(scheme.spelling), scheme)
+    equip(module, LayerRecipe(scheme.spelling, bias=bias), scheme)
 
 
 def check_state(model: nn.Module, tensors: Mapping[str, Tensor], known: Iterable[str]) -> None:
@@ -248,8 +288,9 @@ def check_state(model: nn.Module, tensors: Mapping[str, Tensor], known: Iterable
         if name not in state:
             raise _invalid(f"the model has no tensor {name}")
         _check_shape(name, tensor, tuple(state[name].shape))
-    shared = {state[name].data_ptr() for name in tensors}
-    for name in state.keys() - tensors.keys() - set(known):
+    known = set(known)
+    shared = {state[name].data_ptr() for name in state.keys() & (tensors.keys() | known)}
+    for name in state.keys() - tensors.keys() - known:
         if state[name].data_ptr() not in shared:
             raise _invalid(f"{name} is missing")
 
@@ -265,7 +306,7 @@ def _stored_layer(name: str, described: Mapping[str, Any]) -> StoredLayer:
 
     found = {side: parameters(described[side]) for side in ("input", "output") if described[side] is not None}
     scheme = layer_scheme(described["scheme"])
-    return StoredLayer(name, scheme, described["is_packed"], described["is_convolution"], found)
+    return StoredLayer(name, scheme, described["bias"], described["is_packed"], described["is_convolution"], found)
 
 
 def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:

@@ -18,7 +18,7 @@ from kvant import _kvant
 from kvant._errors import UnsupportedError, usage_error
 from kvant._tensors import _weight
 from kvant._types import StrPath
-from kvant.torch._checkpoint import check_state, float_layers, load_checkpoint, make_quantized
+from kvant.torch._checkpoint import BYTES, check_state, float_layers, load_checkpoint, make_quantized
 from kvant.torch._layouts import is_conv1d
 from kvant.torch._modules import (
     QuantizedModule,
@@ -28,9 +28,10 @@ from kvant.torch._modules import (
     quantized_class,
     quantized_modules,
 )
-from kvant.torch._rounding import codes_of
+from kvant.torch._offload import state_of, values_of
+from kvant.torch._rounding import codes_of, nearest_bias
 from kvant.torch._runs import of_layer
-from kvant.torch._schemes import layer_scheme
+from kvant.torch._schemes import TensorScheme, layer_scheme
 
 _METADATA = "kvant"
 
@@ -41,9 +42,9 @@ def export(model: nn.Module, output: StrPath, format: str = "quark") -> Path:
     Args:
         model: A model that `quantize_` has quantized; frozen or not.
         output: A new directory.
-        format: `quark`, which holds every layer whose codes are whole bytes, and linear layers of every scheme; `fake`,
-            which holds every layer in every scheme, as floats on the grid of the codes; other formats of
-            `kvant list formats` hold linear layers.
+        format: `quark`, in which convolutions and embeddings are codes where these are whole bytes, and otherwise, as
+            AMD Quark exports them, floats on the grid of the codes; `fake`, in which every layer is such floats; other
+            formats of `kvant list formats` hold linear layers.
 
     Returns:
         The directory.
@@ -65,17 +66,38 @@ def export(model: nn.Module, output: StrPath, format: str = "quark") -> Path:
         config["tie_word_embeddings"] = False
     if format == "fake":
         for name, module in layers.items():
-            tensors[f"{name}.weight"] = module.quantized_weight().detach().cpu().contiguous()
+            tensors[f"{name}.weight"] = _values_of_codes(module)
+            if module.bias_quantizer is not None:
+                tensors[f"{name}.bias"] = _values_of_bias(module)
         config["kvant_fake_quantization"] = _fake_quantization(layers)
     else:
+        schemes = [(name, module.scheme_text, module.bias_text) for name, module in layers.items()]
+        exclude = [name for module, names in names_of(model).items() if _is_float_layer(module) for name in names]
+        config["quantization_config"] = json.loads(_kvant.quantization_config(format, schemes, exclude))
         for name, module in layers.items():
             with of_layer(name):
                 tensors.update(_packed(name, module, format))
-        schemes = [(name, module.scheme_text) for name, module in layers.items()]
-        exclude = [name for module, names in names_of(model).items() if _is_float_layer(module) for name in names]
-        config["quantization_config"] = json.loads(_kvant.quantization_config(format, schemes, exclude))
     _write(directory, tensors, config, model)
     return directory
+
+
+def _values_of_codes(module: Any) -> Tensor:
+    """A weight after quantization."""
+    if module.weight.device.type != "meta":
+        values: Tensor = module.quantized_weight().detach().cpu().contiguous()
+        return values
+    if not module.weight_quantizer.enabled:
+        return values_of(module, "weight").contiguous()
+    values = module.layout.to_weight(codes_of(module).dequantize(), tuple(module.weight.shape))
+    return values.to(module.weight.dtype).contiguous()
+
+
+def _values_of_bias(module: Any) -> Tensor:
+    """A quantized bias after quantization."""
+    if module.bias.device.type == "meta":
+        return nearest_bias(module).dequantize().reshape(module.bias.shape).to(module.bias.dtype)  # type: ignore[no-any-return]
+    values: Tensor = module.quantized_bias().detach().cpu().contiguous()
+    return values
 
 
 def _is_float_layer(module: nn.Module) -> bool:
@@ -134,7 +156,7 @@ def _other_tensors(model: nn.Module, layers: dict[str, Any]) -> dict[str, Tensor
     packed = {f"{name}.weight" for name in layers}
     kept = {
         name: tensor.detach().cpu().contiguous()
-        for name, tensor in model.state_dict().items()
+        for name, tensor in state_of(model).items()
         if name not in packed and not (quantizers and name.startswith(quantizers))
     }
     for name, source in _tied(model).items():
@@ -167,23 +189,75 @@ def _packed(name: str, module: Any, format: str) -> dict[str, Tensor]:
             kind="unsupported",
             remedy="quantize the checkpoint with kvant.quantize, which turns it",
         )
-    if module.chosen is None and not module.weight_quantizer.enabled:
+    quantizer = module.weight_quantizer
+    if module.chosen is None and not quantizer.enabled and quantizer.scale is None:
         raise UnsupportedError(
             "it was loaded frozen, and its codes are not kept",
             kind="unsupported",
             remedy="export the model that was quantized, or to the format fake",
         )
+    if not is_linear and not _is_bytes(module.weight_quantizer.scheme):
+        return _rounded(name, module, format)
     quantized = codes_of(module, format)
     tensors: dict[str, Tensor] = quantized.packed(format, name)
     codes = f"{name}.weight"
     if not is_linear:
-        if module.weight_quantizer.scheme.granularity == "group" or tensors[codes].shape != quantized.shape:
-            raise UnsupportedError(
-                f"it is a {module.float_class.__name__}, whose shape codes in {quantized.scheme} do not have",
-                kind="unsupported",
-                remedy="use a scheme of eight bits for it, such as int8:channel or e4m3:channel",
-            )
         tensors[codes] = module.layout.to_weight(tensors[codes], tuple(module.weight.shape)).contiguous()
+    return {**tensors, **_packed_bias(name, module, format), **_activations(name, module, format)}
+
+
+def _is_bytes(scheme: TensorScheme) -> bool:
+    """Whether codes are bytes with one scale or one for each output channel, so that they can have any shape."""
+    return scheme.dtype in BYTES and scheme.granularity in ("tensor", "channel") and scheme.axis != 1
+
+
+def _rounded(name: str, module: Any, format: str) -> dict[str, Tensor]:
+    """The tensors of a convolution or embedding as AMD Quark exports it: floats on the grid of the codes, and under the
+    names of its quantizers the parameters."""
+    scheme = module.weight_quantizer.scheme
+    if scheme.kind != "int" and not (scheme.kind == "float" and scheme.scale in ("model", "f32", "f16", "bf16")):
+        raise UnsupportedError(
+            f"it is a {module.float_class.__name__}, for which {format} has no place in {scheme.spelling}",
+            kind="unsupported",
+            remedy="export to the format fake, or give it integers or fp8, such as int8:channel",
+        )
+    quantized = codes_of(module)
+    weight = module.layout.to_weight(quantized.dequantize(), tuple(module.weight.shape))
+    zero = torch.zeros_like(quantized.scale) if quantized.zero_point is None else quantized.zero_point
+    # One group in each row has an axis too.
+    shape = (quantized.shape[0], -1) if scheme.granularity == "group" else tuple(quantized.scale.shape)
+    tensors = {
+        f"{name}.weight": weight.to(module.weight.dtype).contiguous(),
+        f"{name}._weight_scale": quantized.scale.reshape(shape).contiguous(),
+        f"{name}._weight_zero_point": zero.reshape(shape).to(torch.int32).contiguous(),
+    }
+    for stored, tensor in _activations(name, module, format).items():
+        parameter = stored.removeprefix(f"{name}.")
+        tensors[f"{name}._{parameter}"] = tensor.to(torch.int32) if parameter.endswith("_zero_point") else tensor
+    if module.bias_quantizer is not None:
+        tensors[f"{name}.bias"] = _values_of_bias(module)
+    return tensors
+
+
+def _packed_bias(name: str, module: Any, format: str) -> dict[str, Tensor]:
+    """The codes of a quantized bias with their parameters, as those of a weight."""
+    if module.bias_quantizer is None:
+        return {}
+    if module.bias_quantizer.scheme.dtype not in BYTES:
+        raise UnsupportedError(
+            f"{format} holds biases of eight bits, and its bias has {module.bias_text}",
+            kind="unsupported",
+            remedy="give biases another scheme, such as int8:tensor, or export to the format fake",
+        )
+    packed = nearest_bias(module, format).packed(format, name)
+    tensors = {f"{name}.bias{stored.removeprefix(f'{name}.weight')}": tensor for stored, tensor in packed.items()}
+    tensors[f"{name}.bias"] = tensors[f"{name}.bias"].reshape(module.bias.shape)
+    return tensors
+
+
+def _activations(name: str, module: Any, format: str) -> dict[str, Tensor]:
+    """The tensors of static activations."""
+    tensors = {}
     for side in ("input", "output"):
         quantizer = getattr(module, f"{side}_quantizer")
         if quantizer is not None and quantizer.scale is not None:
@@ -192,9 +266,9 @@ def _packed(name: str, module: Any, format: str) -> dict[str, Tensor]:
 
 
 def _parameters(name: str, side: str, module: Any, quantizer: Any, format: str) -> dict[str, Tensor]:
-    """The tensors of static activations."""
+    """The tensors of static inputs or outputs."""
     points = [] if quantizer.zero_point is None else quantizer.zero_point.reshape(-1).float().tolist()
-    given = _weight(module.weight.detach().cpu())
+    given = _weight(values_of(module, "weight").cpu())
     features = int(module.layout.to_matrix(module.weight).shape[1])
     packed = _kvant.packed_activations(
         format,
@@ -241,10 +315,14 @@ def save(model: nn.Module, file: StrPath) -> Path:
     path = Path(file)
     layers = _layers_to_write(model, path)
     described = {
-        name: {"scheme": module.scheme_text, "frozen": not module.weight_quantizer.enabled}
+        name: {
+            "scheme": module.scheme_text,
+            "bias": module.bias_text,
+            "frozen": not module.weight_quantizer.enabled,
+        }
         for name, module in layers.items()
     }
-    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state_of(model).items()}
     with _unfinished(path) as unfinished:
         save_file(tensors, unfinished, metadata={_METADATA: json.dumps(described), "format": "pt"})
     return path
@@ -291,6 +369,7 @@ def _load_file(model: nn.Module, file: StrPath) -> None:
     modules = float_layers(model, described)
     try:
         schemes = {name: layer_scheme(layer["scheme"]) for name, layer in described.items()}
+        biases = {name: layer.get("bias") for name, layer in described.items()}
         frozen = {name for name, layer in described.items() if layer["frozen"]}
     except (KeyError, TypeError, kvant.UsageError) as error:
         raise kvant.InvalidError(f"{os.fspath(file)} is damaged: {error!r} in its metadata", kind="invalid") from error
@@ -298,15 +377,17 @@ def _load_file(model: nn.Module, file: StrPath) -> None:
     check_state(model, {name: tensor for name, tensor in tensors.items() if name not in of_quantizers}, ())
     for name, scheme in schemes.items():
         module: Any = modules[name]
-        make_quantized(module, scheme)
+        make_quantized(module, scheme, biases[name])
         module.weight_quantizer.enabled = name not in frozen
+        if module.bias_quantizer is not None:
+            module.bias_quantizer.enabled = name not in frozen
         _place(module, name, tensors)
     model.load_state_dict(tensors, strict=False)
 
 
 def _place(module: Any, name: str, tensors: dict[str, Tensor]) -> None:
     """Makes room for the parameters of a layer's quantizers."""
-    for role in ("weight", "input", "output"):
+    for role in ("weight", "bias", "input", "output"):
         quantizer = getattr(module, f"{role}_quantizer")
         if quantizer is None:
             continue

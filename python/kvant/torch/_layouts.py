@@ -63,6 +63,11 @@ def layout_of(module: nn.Module, scheme: TensorScheme) -> Layout:
     return _turned() if is_conv1d(module) else _plain()
 
 
+def bias_matrix(bias: Tensor, scheme: TensorScheme) -> Tensor:
+    """A bias [outputs] as a matrix: with a scale for each value a column, otherwise a row."""
+    return bias.reshape(-1, 1) if scheme.granularity == "channel" else bias.reshape(1, -1)
+
+
 def is_conv1d(module: nn.Module) -> bool:
     """Whether a layer is transformers' Conv1D, quantized or not."""
     return type(module).__name__ in ("Conv1D", "QuantizedConv1D")

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kvant.torch._layouts import Layout, is_conv1d, layout_of
+from kvant.torch._layouts import Layout, bias_matrix, is_conv1d, layout_of
+from kvant.torch._offload import values_of
 from kvant.torch._ops import fake_quantize, learned_fake_quantize, with_strides_of
 from kvant.torch._schemes import TensorScheme
 
@@ -128,6 +129,7 @@ class QuantizedModule:
 
     Attributes:
         weight_quantizer: Quantizes the weight; disabled once it is frozen.
+        bias_quantizer: Quantizes the bias; disabled once it is frozen, None where it stays a float.
         input_quantizer, output_quantizer: Those of activations; None where these stay as they are.
         chosen: The codes of the weight that an algorithm chose: a `kvant.QuantTensor` of a matrix [outputs, inputs].
         scheme_text: The spelling of its scheme.
@@ -135,6 +137,7 @@ class QuantizedModule:
     """
 
     weight_quantizer: TensorQuantizer
+    bias_quantizer: TensorQuantizer | None
     input_quantizer: TensorQuantizer | None
     output_quantizer: TensorQuantizer | None
     chosen: Any
@@ -144,15 +147,20 @@ class QuantizedModule:
 
     def is_as_chosen(self) -> bool:
         """Whether the weight still has the values of the codes that were chosen."""
-        weight = self.weight.detach()
+        weight = values_of(self, "weight")  # type: ignore[arg-type]
         values = self.layout.to_weight(self.chosen.dequantize(), tuple(weight.shape))
         return torch.equal(values.to(weight.dtype), weight.cpu())
 
     @property
     def quantizers(self) -> list[TensorQuantizer]:
-        """Those of its weight, inputs and outputs, where it has them."""
-        found = (self.weight_quantizer, self.input_quantizer, self.output_quantizer)
+        """Those of its weight, bias, inputs and outputs, where it has them."""
+        found = (self.weight_quantizer, self.bias_quantizer, self.input_quantizer, self.output_quantizer)
         return [quantizer for quantizer in found if quantizer is not None]
+
+    @property
+    def bias_text(self) -> str | None:
+        """The spelling of the scheme of its bias; None where that stays a float."""
+        return None if self.bias_quantizer is None else self.bias_quantizer.scheme.spelling
 
     @property
     def layout(self) -> Layout:
@@ -166,6 +174,15 @@ class QuantizedModule:
         layout = self.layout
         values = layout.to_weight(self.weight_quantizer(layout.to_matrix(self.weight)), tuple(self.weight.shape))
         return with_strides_of(self.weight, values)
+
+    def quantized_bias(self) -> Tensor | None:
+        """The bias after quantization; None where there is none."""
+        bias: Tensor | None = self.bias  # type: ignore[attr-defined]
+        quantizer = self.bias_quantizer
+        if bias is None or quantizer is None or not quantizer.enabled:
+            return bias
+        values: Tensor = quantizer(bias_matrix(bias, quantizer.scheme))
+        return values.reshape(bias.shape)
 
     def quantized_input(self, x: Tensor) -> Tensor:
         """Inputs after quantization."""
@@ -182,7 +199,7 @@ class QuantizedLinear(QuantizedModule, nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """As nn.Linear."""
         x, weight = self.quantized_input(input), self.quantized_weight()
-        return self.quantized_output(F.linear(x, weight, self.bias))
+        return self.quantized_output(F.linear(x, weight, self.quantized_bias()))
 
 
 class QuantizedConv1d(QuantizedModule, nn.Conv1d):
@@ -191,7 +208,7 @@ class QuantizedConv1d(QuantizedModule, nn.Conv1d):
     def forward(self, input: Tensor) -> Tensor:
         """As nn.Conv1d."""
         x, weight = self.quantized_input(input), self.quantized_weight()
-        return self.quantized_output(self._conv_forward(x, weight, self.bias))
+        return self.quantized_output(self._conv_forward(x, weight, self.quantized_bias()))
 
 
 class QuantizedConv2d(QuantizedModule, nn.Conv2d):
@@ -200,7 +217,7 @@ class QuantizedConv2d(QuantizedModule, nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """As nn.Conv2d."""
         x, weight = self.quantized_input(input), self.quantized_weight()
-        return self.quantized_output(self._conv_forward(x, weight, self.bias))
+        return self.quantized_output(self._conv_forward(x, weight, self.quantized_bias()))
 
 
 class QuantizedConv3d(QuantizedModule, nn.Conv3d):
@@ -209,7 +226,7 @@ class QuantizedConv3d(QuantizedModule, nn.Conv3d):
     def forward(self, input: Tensor) -> Tensor:
         """As nn.Conv3d."""
         x, weight = self.quantized_input(input), self.quantized_weight()
-        return self.quantized_output(self._conv_forward(x, weight, self.bias))
+        return self.quantized_output(self._conv_forward(x, weight, self.quantized_bias()))
 
 
 class QuantizedConvTranspose2d(QuantizedModule, nn.ConvTranspose2d):
@@ -220,7 +237,8 @@ class QuantizedConvTranspose2d(QuantizedModule, nn.ConvTranspose2d):
         x, weight = self.quantized_input(input), self.quantized_weight()
         own: Any = self
         padding = own._output_padding(x, output_size, own.stride, own.padding, own.kernel_size, 2, own.dilation)
-        made = F.conv_transpose2d(x, weight, own.bias, own.stride, own.padding, padding, own.groups, own.dilation)
+        bias = self.quantized_bias()
+        made = F.conv_transpose2d(x, weight, bias, own.stride, own.padding, padding, own.groups, own.dilation)
         return self.quantized_output(made)
 
 
@@ -272,7 +290,8 @@ class QuantizedConv1D(QuantizedModule, nn.Module):
         """As transformers' Conv1D."""
         shape = x.size()[:-1] + (self.nf,)
         flat = self.quantized_input(x).reshape(-1, x.size(-1))
-        return self.quantized_output(torch.addmm(self.bias, flat, self.quantized_weight()).view(shape))
+        bias: Any = self.quantized_bias()
+        return self.quantized_output(torch.addmm(bias, flat, self.quantized_weight()).view(shape))
 
 
 _QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
@@ -370,7 +389,7 @@ def become(module: nn.Module, kind: type[nn.Module]) -> Callable[[], None]:
         module.__class__ = before
         if old is not None:
             module.__dict__["_old_forward"] = old
-        for name in ("weight_quantizer", "input_quantizer", "output_quantizer"):
+        for name in ("weight_quantizer", "bias_quantizer", "input_quantizer", "output_quantizer"):
             module._modules.pop(name, None)
             module.__dict__.pop(name, None)
         for name in ("float_class", "chosen", "scheme_text"):

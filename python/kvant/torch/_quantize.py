@@ -16,8 +16,9 @@ from kvant.torch._algorithms import LayerRecipe, Wanted
 from kvant.torch._calibration import calibrate
 from kvant.torch._layouts import is_lookup, layout_of
 from kvant.torch._modules import TensorQuantizer, become, leave_fast_path, quantized_class, quantized_modules
+from kvant.torch._offload import find_offloaded, remove_unused, slot_of
 from kvant.torch._ops import with_strides_of
-from kvant.torch._rounding import codes_of, round_weights
+from kvant.torch._rounding import codes_of, nearest_bias, round_weights, store
 from kvant.torch._runs import Calibration, Forward
 from kvant.torch._schemes import LayerScheme, TensorScheme, layer_scheme
 from kvant.torch._selection import Selection, select
@@ -30,6 +31,7 @@ def quantize_(
     data: Iterable[Any] | None = None,
     *,
     algorithm: str | None = None,
+    bias: str | None = None,
     exclude: str | Iterable[str] = (),
     overrides: Mapping[str, Wanted] | None = None,
     layer_types: Mapping[type[nn.Module] | str, Wanted] | None = None,
@@ -54,6 +56,8 @@ def quantize_(
         algorithm: Algorithms of `kvant list algorithms` with their options: transforms (`smoothquant`, `awq`), a
             rounding (`gptq`, `gptaq`, `qronos`, `adaround`, `hqq`) and `bias-correction`, as in
             `smoothquant,gptq:damping=0.05`; None rounds to nearest.
+        bias: The scheme of biases, as that of a weight, with one scale or one for each value: `int8:tensor`,
+            `int32:tensor`, `e4m3:channel`. By default they stay floats; a `LayerRecipe` may have its own.
         exclude: Patterns of names of layers that stay as they are: globs, or `re:` and a regular expression.
         overrides: Schemes for patterns of names; the last match wins.
         layer_types: Schemes for types, or names of types; names win over types.
@@ -78,8 +82,9 @@ def quantize_(
     output_embeddings = getattr(model, "get_output_embeddings", None)
     head = output_embeddings() if keep_head and callable(output_embeddings) else None
     selected = select(model, Selection(scheme, exclude, overrides or {}, layer_types or {}, head))
-    chosen = {name: recipe.with_algorithm(algorithm) for name, recipe in selected.items()}
+    chosen = {name: recipe.with_defaults(algorithm, bias) for name, recipe in selected.items()}
     schemes = {name: layer_scheme(recipe.scheme) for name, recipe in chosen.items()}
+    _check_biases(model, chosen)
     if steps not in ("learned", "fixed"):
         raise usage_error(f"steps={steps!r} is unknown", 'give "learned" or "fixed"')
     if smoothing and not any(recipe.algorithms.transforms for recipe in chosen.values()):
@@ -104,6 +109,7 @@ def quantize_(
         _check_groups(name, module, schemes[name])
         if trainable:
             _check_trainable(name, module, schemes[name], steps == "learned")
+    find_offloaded(model)
     calibration = Calibration(model, batches, forward)
     try:
         with calibration.evaluating():
@@ -120,6 +126,8 @@ def quantize_(
     except BaseException:
         calibration.undo()
         raise
+    finally:
+        remove_unused(model)
     if trainable and steps == "learned":
         for _, module in quantized_modules(model):
             for quantizer in module.quantizers:
@@ -137,6 +145,11 @@ def freeze(model: nn.Module) -> nn.Module:
         for module in layers:
             for quantizer in module.quantizers:
                 quantizer.fix_scale()
+        find_offloaded(model)
+        offloaded = [module for module in layers if module.weight.device.type == "meta"]
+        for module in offloaded:
+            _freeze_offloaded(module)
+        remove_unused(model)
         rounded = [module for module in layers if module.weight_quantizer.enabled]
         # Codes stay, so they are made first: then the memory of each weight serves for the values of the next one.
         for module in rounded:
@@ -147,7 +160,33 @@ def freeze(model: nn.Module) -> nn.Module:
             values = with_strides_of(module.weight, values)
             module.weight = nn.Parameter(values, requires_grad=module.weight.requires_grad)
             module.weight_quantizer.enabled = False
+        for module in layers:
+            quantizer = module.bias_quantizer
+            if quantizer is not None and quantizer.enabled:
+                module.bias = nn.Parameter(module.quantized_bias(), requires_grad=module.bias.requires_grad)
+                quantizer.enabled = False
     return model
+
+
+def _freeze_offloaded(module: Any) -> None:
+    """Rounds a weight and a bias that come with each pass. Their values and stored scales stay, and no codes."""
+    weight, bias = slot_of(module, "weight"), slot_of(module, "bias") if module.bias_quantizer is not None else None
+    if weight is not None and module.weight_quantizer.enabled:
+        codes = codes_of(module)
+        store(module, codes)
+        module.chosen = codes if module.weight_quantizer.scale is None else None
+        weight.write(module.layout.to_weight(codes.dequantize(), tuple(module.weight.shape)).to(module.weight.dtype))
+        module.weight_quantizer.enabled = False
+    if bias is not None and module.bias_quantizer.enabled:
+        bias.write(nearest_bias(module).dequantize().reshape(module.bias.shape).to(module.bias.dtype))
+        module.bias_quantizer.enabled = False
+
+
+def _check_biases(model: nn.Module, chosen: Mapping[str, LayerRecipe]) -> None:
+    """Refuses schemes that biases do not have, and a scheme of biases where no layer has one."""
+    named = [name for name, recipe in chosen.items() if recipe.bias_scheme is not None]
+    if named and all(getattr(model.get_submodule(name), "bias", None) is None for name in named):
+        raise usage_error("a scheme of biases is given, and no layer that it is for has one", "leave `bias` out")
 
 
 def _is_calibrated(scheme: LayerScheme) -> bool:
@@ -222,7 +261,9 @@ def equip(module: Any, recipe: LayerRecipe, scheme: LayerScheme) -> None:
             return None
         return TensorQuantizer(given, dtype).to(device if device.type != "meta" else None)
 
+    bias = None if getattr(module, "bias", None) is None else recipe.bias_scheme
     module.weight_quantizer = TensorQuantizer(scheme.weight, dtype)
+    module.bias_quantizer = None if bias is None else TensorQuantizer(bias, dtype)
     module.input_quantizer = None if is_lookup(module) else activation(scheme.input)
     module.output_quantizer = activation(scheme.output)
     module.chosen = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import kvant
-from kvant._errors import UnsupportedError
 from kvant.torch._algorithms import LayerRecipe
 from kvant.torch._blocks import Stage, Walk, versions
-from kvant.torch._layouts import Layout, is_lookup
+from kvant.torch._layouts import Layout, bias_matrix, is_lookup
+from kvant.torch._offload import device_of, is_stored, values_of
 from kvant.torch._routing import Rows
 from kvant.torch._runs import Calibration, of_layer, quantizers_off
 
 
 def matrix_of(module: Any) -> Tensor:
     """The weight of a layer as a matrix on the CPU, [outputs, inputs]."""
-    matrix: Tensor = module.layout.to_matrix(module.weight.detach()).contiguous().cpu()
+    matrix: Tensor = module.layout.to_matrix(values_of(module, "weight")).contiguous().cpu()
     return matrix
 
 
@@ -59,14 +59,38 @@ def store(module: Any, quantized: Any) -> None:
     """Stores the scales of a weight, if they can be given to the operator."""
     quantizer = module.weight_quantizer
     if quantizer.scheme.has_stored_scale:
-        quantizer.set_parameters(quantized.scale, quantized.zero_point, module.weight.device)
+        quantizer.set_parameters(quantized.scale, quantized.zero_point, device_of(module))
+
+
+def nearest_bias(module: Any, format: str | None = None) -> Any:
+    """The nearest codes of a quantized bias, as the matrix of `bias_matrix`: under its stored scales, where it has
+    some."""
+    quantizer = module.bias_quantizer
+    matrix = bias_matrix(values_of(module, "bias"), quantizer.scheme).contiguous().cpu()
+    if quantizer.scale is None:
+        return kvant.quantize_tensor(matrix, quantizer.scheme.spelling, format=format)
+    return kvant.quantize_tensor(
+        matrix, quantizer.scheme.spelling, quantizer.current_scale, quantizer.zero_point, format=format
+    )
+
+
+def store_biases(calibration: Calibration, chosen: Iterable[str]) -> None:
+    """Stores the scales of biases, as weights and algorithms have left them."""
+    for name in chosen:
+        module: Any = calibration.model.get_submodule(name)
+        if module.bias_quantizer is not None and is_stored(module):
+            with of_layer(name):
+                found = nearest_bias(module)
+            module.bias_quantizer.set_parameters(found.scale, found.zero_point, device_of(module))
 
 
 def take(module: Any, quantized: Any, calibration: Calibration) -> None:
     """Takes codes that were chosen: the weight becomes their values."""
     calibration.replace(module, "weight", module.layout.to_weight(quantized.dequantize(), tuple(module.weight.shape)))
-    module.chosen = quantized
     store(module, quantized)
+    # The stored scales and the values of an offloaded weight give its codes again.
+    if module.weight.device.type != "meta" or module.weight_quantizer.scale is None:
+        module.chosen = quantized
 
 
 def round_weights(calibration: Calibration, chosen: Mapping[str, LayerRecipe]) -> None:
@@ -74,12 +98,7 @@ def round_weights(calibration: Calibration, chosen: Mapping[str, LayerRecipe]) -
     on_data = {name: recipe for name, recipe in chosen.items() if recipe.algorithms.sees_inputs}
     for name, recipe in chosen.items():
         module: Any = calibration.model.get_submodule(name)
-        if module.weight.device.type == "meta":
-            # Its weight comes with each forward pass.
-            if recipe.algorithms.needs_data:
-                raise _offloaded(name)
-            continue
-        if name in on_data:
+        if name in on_data or (recipe.algorithms.rounding is None and not is_stored(module)):
             continue
         with of_layer(name):
             if recipe.algorithms.rounding is None:
@@ -90,14 +109,7 @@ def round_weights(calibration: Calibration, chosen: Mapping[str, LayerRecipe]) -
     if on_data:
         with quantizers_off(calibration.model):
             _round_on_data(calibration, on_data)
-
-
-def _offloaded(name: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"layer {name} is offloaded, and algorithms change weights",
-        kind="unsupported",
-        remedy="leave `algorithm` out, or quantize the checkpoint with kvant.quantize, which streams",
-    )
+    store_biases(calibration, chosen)
 
 
 def _round_on_data(calibration: Calibration, recipes: Mapping[str, LayerRecipe]) -> None:
@@ -328,7 +340,7 @@ def _round(name: str, seen: _Inputs, calibration: Calibration) -> None:
         take(module, quantized, calibration)
     if algorithms.correction and module.bias is not None and seen.total is not None and len(seen.total) == features:
         error = (matrix.double() - quantized.dequantize().double()) @ (seen.total / seen.rows)
-        corrected = module.bias.detach().cpu().double() + algorithms.correction * error
+        corrected = values_of(module, "bias").cpu().double() + algorithms.correction * error
         if corrected.isfinite().all():
             calibration.replace(module, "bias", corrected)
 

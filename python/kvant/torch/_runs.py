@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import kvant
 from kvant._errors import usage_error
 from kvant.torch._modules import TensorQuantizer
+from kvant.torch._offload import Slot, slot_of
 from kvant.torch._ops import with_strides_of
 
 Forward: TypeAlias = Callable[[nn.Module, Any], Any]
@@ -64,6 +65,7 @@ class Calibration:
         self.forward = forward or run_batch
         self._undo: list[Callable[[], None]] = []
         self._float: dict[tuple[nn.Module, str], nn.Parameter] = {}
+        self._float_files: dict[tuple[nn.Module, str], str | None] = {}
         self.batch = 0
 
     def run(self, number: int) -> Any:
@@ -115,14 +117,25 @@ class Calibration:
     def replace(self, module: nn.Module, name: str, value: Tensor) -> None:
         """Gives a parameter other values; until the end the old ones can come back."""
         before: nn.Parameter = getattr(module, name)
+        slot = slot_of(module, name)
+        if slot is not None:
+            self._replace_offloaded(slot, module, name, value.reshape(before.shape).to(before.dtype))
+            return
         self._float.setdefault((module, name), before)
         value = with_strides_of(before, value.reshape(before.shape).to(before.device, before.dtype))
         setattr(module, name, nn.Parameter(value, requires_grad=before.requires_grad))
         self.on_undo(lambda: setattr(module, name, before))
 
+    def _replace_offloaded(self, slot: Slot, module: nn.Module, name: str, value: Tensor) -> None:
+        before = slot.file
+        self._float_files.setdefault((module, name), before)
+        slot.write(value)
+        self.on_undo(lambda: slot.use(before))
+
     def forget_float_weights(self) -> None:
         """Takes the parameters as they are now for those of the float model."""
         self._float.clear()
+        self._float_files.clear()
 
     @contextlib.contextmanager
     def weights(self, are_float: bool) -> Iterator[None]:
@@ -131,6 +144,12 @@ class Calibration:
             yield
             return
         rounded = {(module, name): getattr(module, name) for module, name in self._float}
+        files = {}
+        for (module, name), file in self._float_files.items():
+            slot = slot_of(module, name)
+            assert slot is not None
+            files[slot] = slot.file
+            slot.use(file)
         for (module, name), parameter in self._float.items():
             setattr(module, name, parameter)
         try:
@@ -138,6 +157,8 @@ class Calibration:
         finally:
             for (module, name), parameter in rounded.items():
                 setattr(module, name, parameter)
+            for slot, file in files.items():
+                slot.use(file)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -24,6 +24,7 @@ from kvant.torch._algorithms import LayerRecipe
 from kvant.torch._blocks import input_of
 from kvant.torch._layouts import is_conv1d
 from kvant.torch._modules import names_of
+from kvant.torch._offload import device_of, is_stored, values_of
 from kvant.torch._rounding import matrix_of
 from kvant.torch._runs import Calibration, of_layer, quantizers_off, tensors_of
 
@@ -174,7 +175,7 @@ def _is_linear(module: nn.Module) -> bool:
 def _fold(calibration: Calibration, pair: SmoothingPair, scales: Tensor) -> None:
     """Divides the outputs of a module by scales, one for each channel, and multiplies columns of the layers by them."""
     source = calibration.model.get_submodule(pair.source)
-    weight: Tensor = source.weight.detach().cpu().double()  # type: ignore[operator]
+    weight: Tensor = values_of(source, "weight").cpu().double()
     scales = scales.double()
     if weight.dim() == 1:
         divided = (weight + 1) / scales - 1 if _adds_one(source) else weight / scales
@@ -183,10 +184,10 @@ def _fold(calibration: Calibration, pair: SmoothingPair, scales: Tensor) -> None
     calibration.replace(source, "weight", divided)
     bias = getattr(source, "bias", None)
     if bias is not None:
-        calibration.replace(source, "bias", bias.detach().cpu().double() / scales)
+        calibration.replace(source, "bias", values_of(source, "bias").cpu().double() / scales)
     for name in pair.layers:
         layer = calibration.model.get_submodule(name)
-        columns: Tensor = layer.weight.detach().cpu().double()  # type: ignore[operator]
+        columns: Tensor = values_of(layer, "weight").cpu().double()
         calibration.replace(layer, "weight", columns * (scales.reshape(-1, 1) if is_conv1d(layer) else scales))
 
 
@@ -356,20 +357,25 @@ def _adds_one(module: nn.Module) -> bool:
 @torch.no_grad()
 def _scales(module: nn.Module) -> float | None:
     """What a norm adds to its weight before it multiplies by it: 0 or 1; None if outputs are not products of it."""
-    weight: Any = module.weight
-    if weight.device.type == "meta":
+    if not is_stored(module):
         return None
+    kept: dict[str, Any] = {name: value for name, value in module.named_parameters(recurse=False)}
+    given = {name: values_of(module, name).to(device_of(module)) for name in kept}
+    # Hooks of accelerate would bring the parameters as they are.
+    forward: Any = module.__dict__.get("_old_forward", module.forward)
+    weight = given["weight"]
     generator = torch.Generator().manual_seed(0)
     # Of a size that no other axis than the last one has.
     x = torch.randn(2, len(weight) + 1, len(weight), generator=generator).to(weight.device, weight.dtype)
-    kept: dict[str, Any] = {name: value for name, value in module.named_parameters(recurse=False)}
     try:
-        plain = module.forward(x)
+        for name, value in given.items():
+            setattr(module, name, nn.Parameter(value))
+        plain = forward(x)
         for added in (0.0, 1.0):
             module.weight = nn.Parameter((weight + added) / 2 - added)
             if getattr(module, "bias", None) is not None:
-                module.bias = nn.Parameter(kept["bias"] / 2)
-            halved = module.forward(x)
+                module.bias = nn.Parameter(given["bias"] / 2)
+            halved = forward(x)
             if plain.shape == x.shape and torch.allclose(halved, plain / 2, rtol=2e-2, atol=1e-5) and plain.any():
                 return added
     except Exception:

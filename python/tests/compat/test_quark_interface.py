@@ -148,7 +148,7 @@ def test_what_is_not_done_is_refused_with_the_reason() -> None:
     model = nn.Sequential(nn.Linear(8, 8))
     layer = config.QLayerConfig
     for given in (
-        config.QConfig(layer(weight=plain, bias=plain)),
+        config.QConfig(layer(weight=plain, bias=[plain, plain])),
         config.QConfig(layer(input_tensors=plain)),
         config.QConfig(layer(weight=plain), algo_config=["awq"]),
         config.QConfig(layer(weight=plain), quant_mode=type.QuantizationMode.fx_graph_mode),

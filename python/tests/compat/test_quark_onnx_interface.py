@@ -146,6 +146,9 @@ CONFIGURATIONS: dict[str, Configuration] = {
         module.Int8Spec(),
     ),
     "percentile": lambda module: layer(module, module.Int8Spec(), module.Int8Spec(), extra_options={"Percentile": 90}),
+    "percentile, asymmetric": lambda module: layer(
+        module, module.UInt8Spec(), module.Int8Spec(), extra_options={"Percentile": 90}
+    ),
     "CLE": lambda module: layer(module, module.Int8Spec(), module.Int8Spec(), algo_config=[module.CLEConfig()]),
     "MX4": lambda module: layer(module, module.MX4Spec(), module.MX4Spec()),
     "MXInt8": lambda module: layer(module, module.MXInt8Spec(), module.MXInt8Spec()),
@@ -388,9 +391,6 @@ def test_other_requests_that_are_refused() -> None:
 
 def test_methods_that_differ_warn() -> None:
     model = nets.products()
-    spec = compat.UInt8Spec()
-    with pytest.warns(kvant.KvantWarning, match="both tails"):
-        compat.ModelQuantizer(layer(compat, spec, compat.Int8Spec())).quantize_model(model, None, Reader(model))
     for method in ("Entropy", "MinMSE"):
         spec = compat.Int8Spec(calibration_method=compat.CalibMethod[method])
         with pytest.warns(kvant.KvantWarning, match=method):

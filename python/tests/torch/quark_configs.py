@@ -5,6 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 
+def quark_biases() -> dict[str, Any]:
+    """Kvant's schemes of biases, with the configurations of AMD Quark."""
+    from quark.torch.quantization.config.config import QTensorConfig
+    from quark.torch.quantization.config.type import Dtype, QSchemeType, RoundType, ScaleType
+    from quark.torch.quantization.observer import PerChannelMinMaxObserver, PerTensorMinMaxObserver
+
+    def config(dtype: Any, observer: Any = PerTensorMinMaxObserver, **more: Any) -> Any:
+        return QTensorConfig(
+            dtype=dtype,
+            observer_cls=observer,
+            round_method=RoundType.half_even,
+            scale_type=ScaleType.float,
+            **{"symmetric": True, "is_dynamic": False, "qscheme": QSchemeType.per_tensor, **more},
+        )
+
+    channel = {"qscheme": QSchemeType.per_channel, "ch_axis": 0}
+    return {
+        "int8:tensor": config(Dtype.int8),
+        "int8:tensor:zp": config(Dtype.int8, symmetric=False),
+        "uint8:tensor:zp": config(Dtype.uint8, symmetric=False),
+        "int8:channel": config(Dtype.int8, PerChannelMinMaxObserver, **channel),
+        "int4:tensor": config(Dtype.int4),
+        "int16:tensor": config(Dtype.int16),
+        "int32:tensor": config(Dtype.int32),
+        "e4m3:tensor": config(Dtype.fp8_e4m3),
+        "e4m3:channel": config(Dtype.fp8_e4m3, PerChannelMinMaxObserver, **channel),
+    }
+
+
 def quark_schemes(axis: int, group_size: int) -> dict[str, tuple[str, Any, Any]]:
     """Kvant's scheme, and Quark's configurations of weight and input.
 
@@ -61,6 +90,7 @@ def quark_schemes(axis: int, group_size: int) -> dict[str, tuple[str, Any, Any]]
         "fp8 dynamic": ("e4m3:tensor+e4m3:tensor!dynamic", fp8, fp8_dynamic),
         "fp8 token": ("e4m3:channel+e4m3:channel!dynamic", fp8_channel, fp8_token),
         "int4": (of_int4, int4, None),
+        "int4 channel": ("int4:channel", config(Dtype.int4, "per_channel", ch_axis=axis), None),
         "uint4": (f"u{of_int4}:zp", uint4, None),
         "int4 static": (f"{of_int4}+int8:tensor!static", int4, int8),
         "int4 dynamic": (f"{of_int4}+int8:tensor!dynamic", int4, int8_dynamic),

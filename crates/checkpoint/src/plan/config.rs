@@ -120,6 +120,7 @@ impl Declared<'_> {
     fn fake_quantization(&self) -> Option<FakeQuantization> {
         let scheme = |scheme: LayerScheme| ModuleScheme {
             weight: Some(scheme.weight),
+            bias: None,
             input: scheme.input,
             output: scheme.output,
         };

@@ -54,6 +54,7 @@ fn quantization_config(
     };
     let exclude: Vec<&str> = described.exclude.iter().map(String::as_str).collect();
     let model = ModelDescription {
+        biases: &[],
         layers: &borrowed(described.layers),
         exclude: &exclude,
         aliases: &borrowed(described.aliases),

@@ -24,6 +24,8 @@ pub struct Capabilities {
     pub act_order: bool,
     /// Whether it can say that activations are quantized.
     pub activations: bool,
+    /// Whether it can say that biases are quantized.
+    pub biases: bool,
     /// Whether only experts that are one tensor are quantized, and everything else is kept.
     pub fused_experts_only: bool,
     /// Whether the order of 4-bit codes in words can be chosen.
@@ -77,6 +79,7 @@ impl Capabilities {
             scale: None,
             act_order: false,
             activations: false,
+            biases: false,
             fused_experts_only: false,
             nibble_orders: false,
             offset_codes: false,

@@ -32,7 +32,7 @@ pub use pattern::Pattern;
 
 use crate::algorithm::Algorithms;
 use kvant_numeric::pack::NibbleOrder;
-use kvant_quant::scheme::{AttentionScheme, LayerScheme};
+use kvant_quant::scheme::{AttentionScheme, LayerScheme, TensorScheme};
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{ActivationSpec, AttentionSpec, CannotHold, LayerSpec, ParameterPart, Part};
 use quark::AttentionModules;
@@ -99,6 +99,8 @@ pub trait CheckpointFormat: Send + Sync {
 pub struct ModelDescription<'a> {
     /// The quantized modules.
     pub layers: &'a [(&'a str, LayerScheme)],
+    /// The modules among them whose biases are quantized, with the schemes of these.
+    pub biases: &'a [(&'a str, TensorScheme)],
     /// The linear modules that stay as they are: names, or patterns of the form that [`Capabilities::excluded_names`] states.
     pub exclude: &'a [&'a str],
     /// The quantized modules whose names in a model that transformers has loaded differ, under those names.

@@ -7,6 +7,8 @@ use kvant_quant::scheme::{ActivationScheme, TensorScheme};
 pub struct ModuleScheme {
     /// The weight.
     pub weight: Option<TensorScheme>,
+    /// The bias.
+    pub bias: Option<TensorScheme>,
     /// The input activations.
     pub input: Option<ActivationScheme>,
     /// The output activations.

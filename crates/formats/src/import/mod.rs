@@ -13,7 +13,7 @@ use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
 
 use crate::format::FormatHandle;
 use crate::format::plain_floats;
-use crate::format::stored::{Catalog, ModuleReader, ModuleTensors, not_a_matrix, quantization_config};
+use crate::format::stored::{Catalog, ModuleReader, ModuleTensors, ModuleWeight, not_a_matrix, quantization_config};
 use crate::format::tensors::{self, TENSORS_METHOD, described};
 use kvant_container::{Checkpoint, TensorView};
 use kvant_model::network::{TensorMeta, modality_part};
@@ -51,6 +51,7 @@ const PARAMETERS: &[&str] = &[
 pub struct Import<'a> {
     tensors: Vec<ImportedTensor<'a>>,
     schemes: HashMap<String, TensorScheme>,
+    biases: HashMap<String, TensorScheme>,
     convolutions: Vec<TensorView<'a>>,
     activations: HashMap<String, StoredActivations>,
     attention: HashMap<usize, StoredAttention>,
@@ -66,6 +67,11 @@ impl<'a> Import<'a> {
     /// The modules whose weights are quantized as config.json states it, with the schemes of these.
     pub fn schemes(&self) -> &HashMap<String, TensorScheme> {
         &self.schemes
+    }
+
+    /// The modules whose biases are codes, with the schemes of these. Among the tensors they are matrices of one row or one column.
+    pub fn biases(&self) -> &HashMap<String, TensorScheme> {
+        &self.biases
     }
 
     /// The codes of convolutions. They and their scales are among the tensors as they are stored.
@@ -238,33 +244,44 @@ impl<'c, 'a> Builder<'c, 'a> {
     fn add_module(&mut self, name: &'c str) -> Result<(), ImportError> {
         let module = self.catalog.module(name);
         self.add_activations(&module)?;
+        let mut parts = Vec::new();
+        if let Some(bias) = self.reader.bias(&module)? {
+            let scheme = bias.matrices.first().and_then(|layout| layout.scheme);
+            self.import.biases.extend(scheme.map(|scheme| (name.to_owned(), scheme)));
+            parts.extend(self.add_packed(bias)?);
+        }
         if let (Some(scheme), Some(codes)) = (self.reader.convolution(&module), module.tensor("weight")) {
             self.import.schemes.insert(name.to_owned(), scheme);
             self.import.convolutions.push(codes);
-            self.parts.insert(name, Vec::new());
-            return Ok(());
-        }
-        let mut parts = Vec::new();
-        for weight in self.reader.weights(&module)? {
-            let bound = weight
-                .matrices
-                .iter()
-                .map(|layout| layout.bind(self.catalog).map(|matrix| Arc::new(PackedMatrix::Apart(matrix))));
-            let matrices = bound.collect::<Result<Vec<_>, _>>()?;
-            if let Some(scheme) = weight.matrices.first().and_then(|layout| layout.scheme) {
-                self.import.schemes.insert(name.to_owned(), scheme);
+        } else if let Some(rounded) = self.reader.rounded(&module) {
+            self.import.schemes.insert(name.to_owned(), rounded.scheme);
+            parts.extend(rounded.parameters);
+        } else {
+            for weight in self.reader.weights(&module)? {
+                let scheme = weight.matrices.first().and_then(|layout| layout.scheme);
+                self.import.schemes.extend(scheme.map(|scheme| (name.to_owned(), scheme)));
+                parts.extend(self.add_packed(weight)?);
             }
-            let meta = TensorMeta::new(weight.name, weight.shape, "F32");
-            self.import.tensors.push(ImportedTensor { meta, stored: Stored::Packed(matrices) });
-            let names = weight
-                .matrices
-                .into_iter()
-                .take(1)
-                .flat_map(|layout| layout.parts.into_iter().map(|part| part.name).chain(layout.groups));
-            parts.extend(names);
         }
         self.parts.insert(name, parts);
         Ok(())
+    }
+
+    /// Adds a tensor that is packed, and returns the names of its parts.
+    fn add_packed(&mut self, weight: ModuleWeight) -> Result<Vec<String>, ImportError> {
+        let bound = weight
+            .matrices
+            .iter()
+            .map(|layout| layout.bind(self.catalog).map(|matrix| Arc::new(PackedMatrix::Apart(matrix))));
+        let matrices = bound.collect::<Result<Vec<_>, _>>()?;
+        let meta = TensorMeta::new(weight.name, weight.shape, "F32");
+        self.import.tensors.push(ImportedTensor { meta, stored: Stored::Packed(matrices) });
+        let names = weight
+            .matrices
+            .into_iter()
+            .take(1)
+            .flat_map(|layout| layout.parts.into_iter().map(|part| part.name).chain(layout.groups));
+        Ok(names.collect())
     }
 
     fn add_activations(&mut self, module: &ModuleTensors<'_, '_>) -> Result<(), ImportError> {

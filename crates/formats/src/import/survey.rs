@@ -27,6 +27,8 @@ pub(crate) struct Survey<'a> {
     pub weights: Vec<StoredWeight<'a>>,
     /// The convolutions whose weights are codes, with their scales.
     pub convolutions: Vec<(String, TensorView<'a>)>,
+    /// The biases that are codes, by module, with their scales.
+    pub biases: Vec<(String, TensorView<'a>)>,
     /// The tensors that are stored as they are.
     pub plain: Vec<(String, TensorView<'a>)>,
     /// The tensors that describe activations.
@@ -134,6 +136,10 @@ impl<'a> Surveyor<'_, 'a> {
         for name in names.into_iter().filter(|name| seen.insert(*name)) {
             let module = self.catalog.module(name);
             self.activations(method, &module);
+            match method.bias(&module) {
+                Ok(bias) => bias.into_iter().for_each(|bias| self.bias(&module, bias)),
+                Err(error) => self.problem(ProblemKind::Weight, name, error),
+            }
             if let (Some(scheme), Some(codes)) = (method.convolution(&module), module.tensor("weight")) {
                 self.convolution(&module, scheme, codes);
                 continue;
@@ -181,6 +187,19 @@ impl<'a> Surveyor<'_, 'a> {
         }
         let stored = self.stored(name.strip_suffix(".weight").unwrap_or(&name), &layout, matrices);
         self.survey.weights.push(stored);
+    }
+
+    /// A bias that is codes.
+    fn bias(&mut self, module: &ModuleTensors<'_, 'a>, bias: ModuleWeight) {
+        self.survey.tensors.push(TensorMeta::new(bias.name.as_str(), bias.shape, "F32"));
+        for layout in bias.matrices {
+            self.taken.extend(layout.parts.iter().map(|part| part.name.clone()));
+            if let Err(error) = layout.bind(self.catalog) {
+                self.problem(ProblemKind::Weight, module.name, error);
+            }
+        }
+        let scales = module.tensor("bias_scale").map(|scales| (module.name.to_owned(), scales));
+        self.survey.biases.extend(scales);
     }
 
     /// Codes with the shape of the weight.

@@ -61,6 +61,10 @@ pub(crate) struct LoaderQuery<'a> {
     pub layers: Vec<(&'a str, LayerFacts)>,
     /// Convolutions whose weights are codes.
     pub convolutions: Vec<&'a str>,
+    /// Layers whose biases are codes.
+    pub biases: Vec<&'a str>,
+    /// Those among them with a scale for each value.
+    pub channel_biases: Vec<&'a str>,
     /// Routers and heads in floats that config.json does not name.
     pub unnamed_routers: Vec<String>,
     /// Problems for every loader.
@@ -175,8 +179,15 @@ fn refusals(layout: &Layout, case: &LoaderQuery<'_>, reasons: &mut Reasons) {
             reasons.add(name, reason);
         }
     }
-    for (name, reason) in case.convolutions.iter().zip(layout.convolutions.iter().cycle()) {
-        reasons.add(name, reason.clone());
+    let kinds = [
+        (&case.convolutions, &layout.convolutions),
+        (&case.biases, &layout.biases),
+        (&case.channel_biases, &layout.channel_biases),
+    ];
+    for (names, reason) in kinds {
+        for (name, reason) in names.iter().zip(reason.iter().cycle()) {
+            reasons.add(name, reason.clone());
+        }
     }
     for router in case.unnamed_routers.iter().filter(|_| layout.names_routers) {
         reasons.add(router, "is stored as floats, but config.json does not list it as unquantized".to_owned());

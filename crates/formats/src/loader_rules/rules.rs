@@ -71,6 +71,12 @@ pub struct Layout {
     /// Why convolutions whose weights are codes are refused.
     #[serde(default)]
     pub(super) convolutions: Option<String>,
+    /// Why biases that are codes are refused.
+    #[serde(default)]
+    pub(super) biases: Option<String>,
+    /// Why biases that are codes with a scale for each value are refused.
+    #[serde(default)]
+    pub(super) channel_biases: Option<String>,
     /// Whether routers and heads must be listed as not quantized.
     #[serde(default)]
     pub(super) names_routers: bool,

@@ -125,6 +125,8 @@ fn report(path: &Path, subject: &CheckpointView<'_>, options: &Options) -> Repor
         model: subject.model_facts(),
         layers: subject.layers(),
         convolutions: subject.survey.convolutions.iter().map(|(module, _)| module.as_str()).collect(),
+        biases: subject.survey.biases.iter().map(|(module, _)| module.as_str()).collect(),
+        channel_biases: channel_biases(subject),
         unnamed_routers: unnamed_routers(subject),
         stops: stops(&findings),
         sharding: &subject.sharding,
@@ -155,6 +157,8 @@ fn unopened(path: &Path, finding: Finding, options: &Options) -> Report {
         model,
         layers,
         convolutions: Vec::new(),
+        biases: Vec::new(),
+        channel_biases: Vec::new(),
         unnamed_routers,
         stops,
         sharding: &sharding,
@@ -203,6 +207,15 @@ fn without_repetitions(findings: Vec<Finding>) -> Vec<Finding> {
     let is_error = |finding: &&Finding| finding.severity == Severity::Error && CLOSER.contains(&finding.check);
     let known: HashSet<String> = findings.iter().filter(is_error).map(|finding| finding.place.clone()).collect();
     findings.into_iter().filter(|f| !COARSER.contains(&f.check) || !known.contains(&f.place)).collect()
+}
+
+/// Layers whose biases are codes with a scale for each value.
+fn channel_biases<'a>(subject: &'a CheckpointView<'_>) -> Vec<&'a str> {
+    let biases = subject.survey.biases.iter();
+    biases
+        .filter(|(_, scales)| scales.shape().iter().product::<usize>() > 1)
+        .map(|(module, _)| module.as_str())
+        .collect()
 }
 
 /// Routers and heads in floats that config.json does not name.

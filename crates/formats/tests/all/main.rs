@@ -8,3 +8,4 @@ mod formats;
 mod import_activations;
 mod import_hostile;
 mod import_others;
+mod quark_biases;

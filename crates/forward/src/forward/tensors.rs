@@ -165,10 +165,14 @@ impl<'a> Tensors<'a> {
     ///
     /// Another length, and types that are not floats.
     pub fn vector(&self, tensor: usize, length: Option<usize>) -> Result<Vector, ForwardError> {
-        let Stored::Plain(view) = &self.stored[tensor] else {
-            return Err(ForwardError::unsupported(format!("{}, which is quantized", self.meta[tensor].name)));
+        let (source, bytes) = match &self.stored[tensor] {
+            Stored::Plain(view) => (source(*view)?, view.bytes().len()),
+            // Codes of a bias are read as floats.
+            Stored::Packed(matrices) => match &matrices[..] {
+                [matrix] => (FloatDType::F32, matrix.rows() * matrix.columns() * FloatDType::F32.size()),
+                _ => return Err(ForwardError::unsupported(format!("{}, which is quantized", self.meta[tensor].name))),
+            },
         };
-        let (source, bytes) = (source(*view)?, view.bytes().len());
         let found = bytes / source.size();
         if length.is_some_and(|length| length != found) {
             return Err(self.shape_error(tensor, &format!("{} elements", length.unwrap_or(0))));
@@ -243,8 +247,18 @@ impl<'a> Tensors<'a> {
     /// A vector, widened.
     pub fn values(&self, vector: &Vector) -> Vec<f32> {
         let mut values = vec![0.0; vector.length];
-        if let Stored::Plain(view) = &self.stored[vector.tensor] {
-            widen(Isa::best(), vector.source, &view.bytes()[vector.bytes.clone()], &mut values);
+        match &self.stored[vector.tensor] {
+            Stored::Plain(view) => {
+                widen(Isa::best(), vector.source, &view.bytes()[vector.bytes.clone()], &mut values);
+            }
+            Stored::Packed(matrices) => {
+                let mut all = Vec::new();
+                for matrix in matrices {
+                    matrix.read(Isa::best(), &Band { rows: 0..matrix.rows(), columns: 0..matrix.columns() }, &mut all);
+                }
+                let first = vector.bytes.start / vector.source.size();
+                all.into_iter().skip(first).zip(&mut values).for_each(|(value, place)| *place = value);
+            }
         }
         values
     }

@@ -168,12 +168,25 @@ pub fn packed_activations(
     Ok(packed.collect())
 }
 
-/// The `quantization_config` of a checkpoint with these layers, for its config.json. `exclude` are the layers that stay as they are.
+/// The `quantization_config` of a checkpoint with these layers, for its config.json. `biases` are those among them with quantized biases,
+/// `exclude` are the layers that stay as they are.
 ///
 /// # Errors
 /// *Usage* for an unknown format, *unsupported* where it cannot describe the schemes.
-pub fn quantization_config(format: &str, layers: &[(&str, LayerScheme)], exclude: &[&str]) -> Result<Value, Error> {
+pub fn quantization_config(
+    format: &str,
+    layers: &[(&str, LayerScheme)],
+    biases: &[(&str, TensorScheme)],
+    exclude: &[&str],
+) -> Result<Value, Error> {
+    let found = find(format)?;
+    if let Some((name, _)) = biases.first().filter(|_| !found.capabilities().biases) {
+        let error =
+            Error::new(ErrorKind::Unsupported, format!("layer {name}: {format} has no place for a quantized bias"));
+        return Err(error.with_hint(Some("use ‹format› quark or fake, or leave biases in float".to_owned())));
+    }
     let description = ModelDescription {
+        biases,
         layers,
         exclude,
         aliases: &[],
@@ -183,7 +196,7 @@ pub fn quantization_config(format: &str, layers: &[(&str, LayerScheme)], exclude
         nibble_order: NibbleOrder::default(),
         algorithms: &Algorithms::default(),
     };
-    find(format)?.config(&description).map_err(cannot_hold)
+    found.config(&description).map_err(cannot_hold)
 }
 
 fn cannot_hold(error: CannotHold) -> Error {

@@ -28,7 +28,8 @@ impl StoredModel {
         Ok(StoredModel { checkpoint: Checkpoint::open(path)? })
     }
 
-    /// The quantized layers by name: objects with `scheme`, the spelling of the layer's scheme; `is_packed`, whether its weight is codes;
+    /// The quantized layers by name: objects with `scheme`, the spelling of the layer's scheme; `bias`, that of its bias, or null;
+    /// `is_packed`, whether its weight is codes;
     /// `is_convolution`, whether these have the shape of the weight, and are not unpacked by [`StoredModel::read`]; and for `input` and
     /// `output` the stored parameters, `scales` and `zero_points`, or null.
     ///
@@ -62,11 +63,12 @@ impl StoredModel {
 }
 
 fn layers(import: &Import<'_>) -> Result<Value, Error> {
+    let is_bias = |name: &str| name.strip_suffix(".bias").is_some_and(|module| import.biases().contains_key(module));
     let weights = import.tensors().iter().filter_map(|tensor| match &tensor.stored {
-        Stored::Packed(matrices) => {
+        Stored::Packed(matrices) if !is_bias(&tensor.meta.name) => {
             Some((tensor.meta.name.strip_suffix(".weight").unwrap_or(&tensor.meta.name), &matrices[..]))
         }
-        Stored::Plain(_) => None,
+        _ => None,
     });
     let packed: BTreeMap<&str, &[_]> = weights.collect();
     let convolutions: BTreeSet<&str> =
@@ -86,6 +88,7 @@ fn layers(import: &Import<'_>) -> Result<Value, Error> {
         };
         let layer = json!({
             "scheme": scheme.to_string(),
+            "bias": import.biases().get(name).map(ToString::to_string),
             "is_packed": matrices.is_some(),
             "is_convolution": convolutions.contains(name),
             "input": parameters(name, activations.input)?,

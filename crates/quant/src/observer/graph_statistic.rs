@@ -106,6 +106,16 @@ mod tests {
     }
 
     #[test]
+    fn magnitude_percentile_cuts_large_values_only() {
+        let values: Vec<f32> = (0..1000).map(|index| index as f32 / 1000.0).chain([-0.25, 20.0]).collect();
+        let range = range_of("magnitude-percentile90", &[&values]);
+        assert_eq!(range.min, -0.25, "both ends of percentile90 are cut: {:?}", range_of("percentile90", &[&values]));
+        assert!(range.max > 0.5 && range.max < 1.0, "{range:?}");
+        let narrow = range_of("percentile90", &[&values]);
+        assert!(narrow.min > range.min, "{narrow:?}");
+    }
+
+    #[test]
     fn every_observer_accepts_any_values() {
         let odd: [&[f32]; 6] = [
             &[],

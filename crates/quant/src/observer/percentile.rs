@@ -20,6 +20,38 @@ pub(super) const ROW: ObserverRow = ObserverRow {
     },
 };
 
+pub(super) const OF_MAGNITUDES: ObserverRow = ObserverRow {
+    name: "magnitude-percentile",
+    aliases: &[],
+    example: "magnitude-percentile99.99",
+    about: "for zero points too, the range without the largest magnitudes, where percentile cuts both ends: ONNX Runtime's default",
+    make: |settings| {
+        let percentile = if settings.is_empty() { Percentile::DEFAULT } else { settings.parse().ok()? };
+        Some(Box::new(MagnitudePercentile(percentile)))
+    },
+};
+
+/// The observer that counts magnitudes whatever the codes are.
+#[derive(Clone, Copy, Debug)]
+struct MagnitudePercentile(Percentile);
+
+impl Observer for MagnitudePercentile {
+    fn spelling(&self) -> String {
+        format!("{}{}", OF_MAGNITUDES.name, self.0)
+    }
+
+    fn needs(&self, grid: &dyn Grid) -> Needs {
+        needs_of(grid, true)
+    }
+
+    /// `[-t, t]`, never beyond the range of all values.
+    fn range(&self, seen: &ObservedValues<'_>, _: &dyn Grid) -> Range {
+        let (found, full) = (range_by(self.0, seen, true), seen.range());
+        let min = found.min.max(full.min);
+        Range { min, max: found.max.min(full.max).max(min) }
+    }
+}
+
 /// The observer, with the share where it was given one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PercentileObserver(Option<Percentile>);
@@ -49,7 +81,11 @@ impl Observer for PercentileObserver {
 
 /// The source of percentiles.
 pub(super) fn needs(grid: &dyn Grid) -> Needs {
-    match (grid.graph(), grid.is_symmetric()) {
+    needs_of(grid, grid.is_symmetric())
+}
+
+fn needs_of(grid: &dyn Grid, symmetric: bool) -> Needs {
+    match (grid.graph(), symmetric) {
         (None, _) => Needs::HISTOGRAM,
         (Some(_), true) => Needs::growing(GrowingNeeds { magnitudes: true, ..GrowingNeeds::NONE }),
         (Some(_), false) => Needs::growing(GrowingNeeds { centred: true, ..GrowingNeeds::NONE }),
@@ -58,7 +94,10 @@ pub(super) fn needs(grid: &dyn Grid) -> Needs {
 
 /// The range that holds a share of the values.
 pub(super) fn range_of(percentile: Percentile, seen: &ObservedValues<'_>, grid: &dyn Grid) -> Range {
-    let symmetric = grid.is_symmetric();
+    range_by(percentile, seen, grid.is_symmetric())
+}
+
+fn range_by(percentile: Percentile, seen: &ObservedValues<'_>, symmetric: bool) -> Range {
     match (seen.growing_histograms(), seen.all_values()) {
         (Some(growing), _) => percentile.of_growing(growing, seen.range(), symmetric),
         (None, Some(values)) => percentile.range(values, seen.range(), symmetric),

@@ -33,6 +33,7 @@ pub struct ObserverRow {
 pub const OBSERVERS: &[ObserverRow] = &[
     min_max::ROW,
     percentile::ROW,
+    percentile::OF_MAGNITUDES,
     layerwise_percentile::ROW,
     mse::ROW,
     entropy::ROW,

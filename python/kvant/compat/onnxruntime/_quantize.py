@@ -115,8 +115,6 @@ def quantize_static(
     * AveragePool has a separate output scale, and a LayerNormalization or InstanceNormalization has an 8-bit bias;
     * BatchNormalization stays in float: fold it first, as `quant_pre_process` does;
     * constants of Add, Mul and similar: the lowest int8 code is -127 and `reduce_range` counts for them;
-    * Percentile counts both tails where activations are asymmetric and their type of range is not given, which warns.
-      With CalibTensorRangeSymmetric=False, or symmetric activations, ranges are onnxruntime's;
     * QOperator: Softmax has the scale of its values, and operators whose neighbours are float may differ;
     * SmoothQuant is Kvant's, which needs no neural-compressor.
 
@@ -480,14 +478,8 @@ def _method(method: CalibrationMethod, options: Mapping[str, Any], symmetric: bo
         raise unsupported(
             "CalibTensorRangeSymmetric=False with symmetric codes: the percentile counts magnitudes", "leave it out"
         )
-    if not symmetric and not both_tails:
-        warnings.warn(
-            "the percentile of asymmetric activations counts both tails, where onnxruntime counts magnitudes: "
-            "CalibTensorRangeSymmetric=False means this in both",
-            KvantWarning,
-            stacklevel=3,
-        )
-    return f"percentile{float(options.get('CalibPercentile', 99.999))}"
+    name = "percentile" if symmetric or both_tails else "magnitude-percentile"
+    return f"{name}{float(options.get('CalibPercentile', 99.999))}"
 
 
 def _is_symmetric(weight: str, options: Mapping[str, Any]) -> bool:

@@ -249,7 +249,7 @@ class QConfig:
 
 Config = QConfig
 
-_INTEGERS = ("int2", "int3", "int4", "uint4", "int8", "uint8", "uint2", "int16")
+_INTEGERS: tuple[str, ...] = ("int2", "int3", "int4", "uint4", "int8", "uint8", "uint2", "int16")
 _FLOATS = {"fp8_e4m3": "e4m3", "fp8_e5m2": "e5m2", "fp4": "e2m1", "fp6_e2m3": "e2m3", "fp6_e3m2": "e3m2"}
 _CASTS = {"float16": "f16", "bfloat16": "bf16"}
 _SCALES = {None: "", "float": "", "float32": ":f32", "float16": ":f16", "bfloat16": ":bf16", "pof2": ":pow2"}
@@ -261,8 +261,6 @@ def scheme_of(layer: QLayerConfig, kind: str) -> str | None:
     Raises:
         UnsupportedError: Kvant does not do this.
     """
-    if layer.bias is not None:
-        raise unsupported("biases are not quantized in place", "leave `bias` out")
     if layer.weight is None:
         if layer.input_tensors is None and layer.output_tensors is None:
             return None
@@ -272,6 +270,18 @@ def scheme_of(layer: QLayerConfig, kind: str) -> str | None:
     if made is not None:
         return f"{text}+{given or '-'}+{made}"
     return text if given is None else f"{text}+{given}"
+
+
+def bias_of(layer: QLayerConfig) -> str | None:
+    """The scheme that a configuration means for biases; None if they stay as they are.
+
+    Raises:
+        UnsupportedError: Kvant does not do this.
+    """
+    if layer.bias is None:
+        return None
+    dtypes = (*_INTEGERS, "int32", "uint16")
+    return _tensor(layer.bias, "biases", {0: "channel", -1: "channel"}, (-1,), dtypes)
 
 
 def _weight_axis(kind: str) -> dict[int, str]:
@@ -299,7 +309,13 @@ def _activation(given: Tensors) -> str | None:
     return f"{text}!{'dynamic' if first.is_dynamic else 'static'}"
 
 
-def _tensor(given: Any, what: str, channels: Mapping[int, str], groups: tuple[int, ...]) -> str:
+def _tensor(
+    given: Any,
+    what: str,
+    channels: Mapping[int, str],
+    groups: tuple[int, ...],
+    integers: tuple[str, ...] = _INTEGERS,
+) -> str:
     """The spelling of a tensor's scheme."""
     if isinstance(given, list):
         if len(given) != 1:
@@ -316,7 +332,7 @@ def _tensor(given: Any, what: str, channels: Mapping[int, str], groups: tuple[in
     if dtype == "mx":
         element = given.mx_element_dtype.value if given.mx_element_dtype else "int8"
         return "mxint8" if element == "int8" else f"{_FLOATS[element]}:g{given.group_size or 32}:e8m0"
-    if dtype not in _INTEGERS and dtype not in _FLOATS:
+    if dtype not in integers and dtype not in _FLOATS:
         raise unsupported(f"{what} in {dtype} is not supported", "`kvant list dtypes` shows the dtypes")
     observer = (given.observer_cls or PerTensorMinMaxObserver).spelling
     if observer is None:

@@ -682,11 +682,10 @@ def _method(request: _Request) -> str:
     """The method that finds ranges of activations; a warning where it differs from Quark's."""
     range_symmetric = request.options.get("CalibTensorRangeSymmetric")
     if request.method == "percentile":
-        if not request.symmetric and range_symmetric is not False:
-            _warn("the percentile of asymmetric activations counts both tails, where Quark counts magnitudes")
         if request.symmetric and range_symmetric is False:
             raise unsupported("CalibTensorRangeSymmetric=False with symmetric activations", "leave it out")
-        return f"percentile{float(request.options.get('Percentile', 99.999))}"
+        name = "percentile" if request.symmetric or range_symmetric is False else "magnitude-percentile"
+        return f"{name}{float(request.options.get('Percentile', 99.999))}"
     if range_symmetric and not request.symmetric:
         raise unsupported("CalibTensorRangeSymmetric with asymmetric activations", "use ActivationSymmetric")
     if request.method == "entropy":

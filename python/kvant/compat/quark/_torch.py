@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from kvant.compat.quark._configuration import (
     QLayerConfig,
     QuantizationMode,
     algorithms_of,
+    bias_of,
     scheme_of,
 )
 from kvant.torch._modules import layer_type, quantized_class
@@ -93,16 +94,21 @@ class ModelQuantizer:
         if config.kv_cache_quant_config or config.softmax_quant_spec:
             raise unsupported("quantized attention of models in place", "quantize the checkpoint with kvant.quantize")
         algorithms = algorithms_of(config.algo_config)
-        schemes: dict[str, str | None] = {}
+        recipes: dict[str, kt.LayerRecipe | None] = {}
         for name, module in layers.items():
             layer = _resolved(config, name, module)
-            schemes[name] = None if layer is None else scheme_of(layer, layer_type(module))
+            scheme = None if layer is None else scheme_of(layer, layer_type(module))
+            recipe = _recipe(scheme, algorithms, name)
+            # Quark leaves the configuration of a bias out where a layer has none.
+            if layer is not None and recipe is not None and getattr(module, "bias", None) is not None:
+                recipe = replace(recipe, bias=bias_of(layer))
+            recipes[name] = recipe
         _check_algorithms(model, layers, algorithms)
         return kt.quantize_(
             model,
             None,
             dataloader,
-            overrides={escaped(name): _recipe(scheme, algorithms, name) for name, scheme in schemes.items()},
+            overrides={escaped(name): recipe for name, recipe in recipes.items()},
             smoothing=_smoothing(model, algorithms),
             keep_head=False,
             channels_last=False,

@@ -30,7 +30,8 @@ impl Recognised<'_> {
             let name = self.output_name(&linear.module);
             let input = scheme_at(ActivationPoint::Input(name.clone()), &stored.input);
             let output = scheme_at(ActivationPoint::Output(name.clone()), &stored.output);
-            layers.push((name, ModuleScheme { weight: self.stored_scheme(linear, defaults), input, output }));
+            layers
+                .push((name, ModuleScheme { weight: self.stored_scheme(linear, defaults), bias: None, input, output }));
         }
         let mut attention = Vec::new();
         for block in self.network.blocks() {

@@ -146,6 +146,7 @@ fn read_group(place: &str, group: &Value, default: Option<&str>) -> Result<Group
     let (output_place, output) = field("output_activations");
     let scheme = ModuleScheme {
         weight: args(&weights_place, weights)?.map(|args| args.weight(&weights_place)).transpose()?,
+        bias: None,
         input: activation(&input_place, input)?,
         output: activation(&output_place, output)?,
     };

@@ -136,7 +136,7 @@ mod tests {
 
     fn scheme(text: &str) -> ModuleScheme {
         let scheme: kvant_quant::scheme::LayerScheme = text.parse().unwrap();
-        ModuleScheme { weight: Some(scheme.weight), input: scheme.input, output: scheme.output }
+        ModuleScheme { weight: Some(scheme.weight), bias: None, input: scheme.input, output: scheme.output }
     }
 
     #[test]

@@ -2,13 +2,15 @@
 
 use super::parts::{code_layout, parts};
 use super::{StoredQuark, WeightFormat};
+use crate::format::ModuleScheme;
 use crate::format::fp8;
 use crate::format::stored::{
-    GlobalScaleName, ModuleReader, ModuleTensors, ModuleWeight, ParameterNames, StoredActivation, StoredActivations,
-    StoredAttention, WeightLayout,
+    GlobalScaleName, ModuleReader, ModuleTensors, ModuleWeight, ParameterNames, RoundedWeight, StoredActivation,
+    StoredActivations, StoredAttention, WeightLayout,
 };
 use kvant_container::Dtype;
-use kvant_quant::scheme::TensorScheme;
+use kvant_numeric::pack::NibbleOrder;
+use kvant_quant::scheme::{Axis, Granularity, TensorScheme};
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::LayerSpec;
 use serde_json::Value;
@@ -51,7 +53,29 @@ impl ModuleReader for QuarkReader {
         (self.config.weight_format == WeightFormat::Real).then_some(scheme)
     }
 
+    fn bias(&self, module: &ModuleTensors<'_, '_>) -> Result<Option<ModuleWeight>, ImportError> {
+        let has_codes = module.tensor("bias").is_some() && module.tensor("bias_scale").is_some();
+        let is_real = self.config.weight_format == WeightFormat::Real;
+        match self.config.scheme(module.name).bias.filter(|_| has_codes && is_real) {
+            Some(scheme) => bias(module, scheme).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn rounded(&self, module: &ModuleTensors<'_, '_>) -> Option<RoundedWeight> {
+        let scheme = self.rounded_scheme(module)?;
+        let beside = module.suffixes().filter(|suffix| ROUNDED.contains(suffix));
+        let parameters = beside.map(|suffix| module.tensor_name(suffix)).collect();
+        Some(RoundedWeight { scheme: scheme.weight?, parameters })
+    }
+
     fn activations(&self, module: &ModuleTensors<'_, '_>) -> Result<StoredActivations, ImportError> {
+        if let Some(scheme) = self.rounded_scheme(module) {
+            let read =
+                |names: &ParameterNames, given: Option<_>| given.map(|given| names.read(module, given)).transpose();
+            let (input, output) = (read(&ROUNDED_INPUT, scheme.input)?, read(&ROUNDED_OUTPUT, scheme.output)?);
+            return Ok(StoredActivations { input, output });
+        }
         let scheme = self.config.scheme(module.name);
         let input = scheme.input.filter(|_| is_quantized(module)).map(|input| INPUT.read(module, input)).transpose()?;
         let output = if self.cached(module).is_some() { None } else { self.output(module)? };
@@ -87,12 +111,66 @@ const PROBABILITIES: ParameterNames = ParameterNames::new(
     GlobalScaleName::Multiplier("prob_output_scale_2"),
 );
 
+/// The names in modules that Quark does not pack (convolutions and embeddings): those of its quantizers.
+const ROUNDED_INPUT: ParameterNames = ParameterNames {
+    scale: "_input_scale",
+    zero_point: "_input_zero_point",
+    global_scale: GlobalScaleName::Multiplier("_input_scale_2"),
+};
+
+const ROUNDED_OUTPUT: ParameterNames = ParameterNames {
+    scale: "_output_scale",
+    zero_point: "_output_zero_point",
+    global_scale: GlobalScaleName::Multiplier("_output_scale_2"),
+};
+
+/// All of them.
+const ROUNDED: [&str; 8] = [
+    "_weight_scale",
+    "_weight_zero_point",
+    "_bias_scale",
+    "_bias_zero_point",
+    "_input_scale",
+    "_input_zero_point",
+    "_output_scale",
+    "_output_zero_point",
+];
+
+/// The codes of a bias: as those of a weight with one row, or with one column where each value has a scale.
+fn bias(module: &ModuleTensors<'_, '_>, scheme: TensorScheme) -> Result<ModuleWeight, ImportError> {
+    let shape = module.need("bias")?.shape().to_vec();
+    let length = shape.iter().product();
+    let is_column = scheme.granularity() == Some(Granularity::Channel(Axis::Rows));
+    let size = if is_column { (length, 1) } else { (1, length) };
+    let layer = LayerSpec::weight_only(module.name, size, scheme, NibbleOrder::default());
+    let mut parts = parts(&layer).map_err(|error| ImportError::cannot_hold(module.name, &error))?;
+    let weight = module.tensor_name("weight");
+    for part in &mut parts {
+        if let Some(suffix) = part.name.strip_prefix(&weight) {
+            part.name = format!("{}{suffix}", module.tensor_name("bias"));
+        }
+    }
+    let layout = WeightLayout::of_scheme(module.name, scheme, size, parts)?;
+    Ok(ModuleWeight { name: module.tensor_name("bias"), shape, matrices: vec![layout] })
+}
+
 /// Returns whether the weight of a module is quantized.
 fn is_quantized(module: &ModuleTensors<'_, '_>) -> bool {
     module.tensor("weight").is_some() && module.tensor("weight_scale").is_some()
 }
 
 impl QuarkReader {
+    /// The description of a module whose weight is floats on the grid of its codes, beside the parameters of Quark's quantizers.
+    fn rounded_scheme(&self, module: &ModuleTensors<'_, '_>) -> Option<ModuleScheme> {
+        let weight = module.tensor("weight").filter(|_| module.tensor("_weight_scale").is_some())?;
+        let types: &[&str] = match weight.shape().len() {
+            2 => &["Embedding", "EmbeddingBag"],
+            _ => &["Conv2d", "ConvTranspose2d", "Conv1d", "Conv3d"],
+        };
+        let is_float = matches!(weight.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16);
+        Some(self.config.scheme_of_type(module.name, types)).filter(|scheme| is_float && scheme.weight.is_some())
+    }
+
     /// The name of a module whose output is quantized only as it enters the cache.
     fn cached(&self, module: &ModuleTensors<'_, '_>) -> Option<&'static str> {
         let leaf = module.name.rsplit('.').next()?;

@@ -19,6 +19,7 @@ pub use document::QuarkConfig;
 pub(super) use import::{INPUT, OUTPUT};
 pub(super) use parts::parts;
 pub use stored::StoredQuark;
+use write::describe_biases;
 pub use write::{WeightFormat, layer_config, quantization_config};
 
 use super::stored::ModuleReader;
@@ -42,6 +43,7 @@ impl CheckpointFormat for Quark {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             activations: true,
+            biases: true,
             nibble_orders: true,
             integer_weight: true,
             module_names: ModuleNames::InMemory,
@@ -64,6 +66,7 @@ impl CheckpointFormat for Quark {
 
     fn config(&self, model: &ModelDescription<'_>) -> Result<Value, CannotHold> {
         let mut config = quantization_config(model.layers, model.exclude, model.nibble_order, WeightFormat::Real)?;
+        describe_biases(&mut config, model.layers, model.biases)?;
         describe_attention(&mut config, &model.attention, model.attention_modules, model.layers)?;
         config["algo_config"] = algo_config(model.algorithms);
         Ok(config)

@@ -8,12 +8,15 @@ use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{ActivationScheme, Timing};
 use kvant_weights::recipe_error::RecipeError;
 use serde_json::{Map, Value};
+use std::collections::HashMap;
 
 /// The modules of a checkpoint as described by a `quantization_config` of Quark.
 #[derive(Clone, Debug)]
 pub struct StoredQuark {
     default: ModuleScheme,
     layers: Vec<(Pattern, ModuleScheme)>,
+    /// The schemes of types of layers, by the names of the types.
+    types: HashMap<String, ModuleScheme>,
     exclude: Vec<Pattern>,
     /// Outputs of modules that are otherwise excluded: keys and values.
     cache: Vec<(Pattern, Option<ActivationScheme>)>,
@@ -47,6 +50,7 @@ impl StoredQuark {
         let cache = configs(config, "kv_cache_quant_config")?;
         Ok(StoredQuark {
             default: default(config)?,
+            types: types(config)?,
             layers,
             exclude: patterns("exclude", config.get("exclude"))?,
             cache: cache.into_iter().map(|(pattern, scheme)| (pattern, scheme.output)).collect(),
@@ -68,6 +72,16 @@ impl StoredQuark {
             return ModuleScheme { output, ..ModuleScheme::default() };
         }
         self.entry(module).unwrap_or(self.default)
+    }
+
+    /// The description of a module of one of these types of layers.
+    pub fn scheme_of_type(&self, module: &str, types: &[&str]) -> ModuleScheme {
+        let is_excluded = self.exclude.iter().any(|pattern| pattern.matches(module));
+        let of_type = types.iter().find_map(|name| self.types.get(*name)).copied();
+        match of_type.filter(|_| !is_excluded && self.entry(module).is_none()) {
+            Some(scheme) => scheme,
+            None => self.scheme(module),
+        }
     }
 
     /// Whether it quantizes the output of a module whose weight stays in float, by naming the module: the entries for keys,
@@ -114,6 +128,14 @@ fn default(config: &Value) -> Result<ModuleScheme, RecipeError> {
     }
 }
 
+fn types(config: &Value) -> Result<HashMap<String, ModuleScheme>, RecipeError> {
+    let fields = config.get("layer_type_quant_config").and_then(Value::as_object).into_iter().flatten();
+    let read = |(name, value): (&String, &Value)| {
+        Ok((name.clone(), module_scheme(&format!("layer_type_quant_config.{name}"), value)?))
+    };
+    fields.map(read).collect()
+}
+
 fn configs(config: &Value, key: &str) -> Result<Vec<(Pattern, ModuleScheme)>, RecipeError> {
     let empty = Map::new();
     let fields = match config.get(key) {
@@ -138,12 +160,11 @@ fn module_scheme(place: &str, value: &Value) -> Result<ModuleScheme, RecipeError
     let (input_place, input) = tensor("input_tensors");
     let (output_place, output) = tensor("output_tensors");
     let (bias_place, bias) = tensor("bias");
-    if bias.is_some() {
-        return Err(RecipeError::unsupported(bias_place, "quantized biases are not read", HINT));
-    }
+    let bias = bias.map(|value| tensor_scheme(&bias_place, value, Place::StoredWeight)).transpose()?;
     let weight = weight.map(|value| tensor_scheme(&weight_place, value, Place::StoredWeight)).transpose()?;
     Ok(ModuleScheme {
         weight: weight.map(|(scheme, _)| scheme),
+        bias: bias.map(|(scheme, _)| scheme),
         input: activation(&input_place, input)?,
         output: activation(&output_place, output)?,
     })

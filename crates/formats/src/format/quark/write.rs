@@ -12,6 +12,7 @@ use kvant_quant::scheme::{
 };
 use kvant_weights::parts::CannotHold;
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 
 /// The contents of the tensors called `weight`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +94,25 @@ pub fn layer_config(scheme: &LayerScheme) -> Result<Value, CannotHold> {
         "target_device": null,
         "weight": tensor_config(scheme.weight, PatternPlace::Weight)?,
     }))
+}
+
+/// Describes quantized biases: each of their layers gets an entry of its own, which counts before patterns.
+///
+/// # Errors
+/// [`CannotHold`] for schemes that Quark cannot describe.
+pub(super) fn describe_biases(
+    config: &mut Value,
+    layers: &[(&str, LayerScheme)],
+    biases: &[(&str, TensorScheme)],
+) -> Result<(), CannotHold> {
+    let schemes: HashMap<&str, LayerScheme> = layers.iter().copied().collect();
+    for (name, bias) in biases {
+        let Some(scheme) = schemes.get(name) else { continue };
+        let mut layer = layer_config(scheme)?;
+        layer["bias"] = tensor_config(*bias, PatternPlace::Weight)?;
+        config["layer_quant_config"][*name] = layer;
+    }
+    Ok(())
 }
 
 /// The description of outputs.

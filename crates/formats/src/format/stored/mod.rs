@@ -33,6 +33,22 @@ pub trait ModuleReader: fmt::Debug {
         None
     }
 
+    /// The bias of a module, where it is codes and scales; `None` for floats.
+    ///
+    /// # Errors
+    /// As for weights.
+    fn bias(&self, module: &ModuleTensors<'_, '_>) -> Result<Option<ModuleWeight>, ImportError> {
+        let _ = module;
+        Ok(None)
+    }
+
+    /// The scheme of a weight that is stored as floats on the grid of its codes, with the parameters of these beside it in tensors
+    /// that belong to no float model.
+    fn rounded(&self, module: &ModuleTensors<'_, '_>) -> Option<RoundedWeight> {
+        let _ = module;
+        None
+    }
+
     /// The quantized activations of a linear layer.
     ///
     /// # Errors
@@ -73,6 +89,15 @@ pub struct ModuleWeight {
     pub shape: Vec<usize>,
     /// Its only matrix, or those of all experts.
     pub matrices: Vec<WeightLayout>,
+}
+
+/// A weight that is stored as the values of its codes.
+#[derive(Clone, Debug)]
+pub struct RoundedWeight {
+    /// The scheme of the codes.
+    pub scheme: TensorScheme,
+    /// The tensors beside it that describe its quantization.
+    pub parameters: Vec<String>,
 }
 
 impl ModuleWeight {

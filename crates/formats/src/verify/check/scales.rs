@@ -50,8 +50,9 @@ pub(super) fn outliers(subject: &CheckpointView<'_>, findings: &mut Findings) {
 }
 
 fn counted<'a>(subject: &CheckpointView<'a>) -> Vec<(Stored<'a>, Scales)> {
-    let of_convolutions = subject.survey.convolutions.iter().filter_map(|(_, scales)| of_floats(*scales));
-    let all: Vec<Stored<'a>> = of_weights(subject).chain(of_convolutions).chain(of_activations(subject)).collect();
+    let of_others = subject.survey.convolutions.iter().chain(&subject.survey.biases);
+    let of_others = of_others.filter_map(|(_, scales)| of_floats(*scales));
+    let all: Vec<Stored<'a>> = of_weights(subject).chain(of_others).chain(of_activations(subject)).collect();
     let count = |stored: Stored<'a>| {
         let found = scan::scales(stored.view, stored.encoding);
         (stored, found)

@@ -236,6 +236,8 @@ fn judged(
         model,
         layers: Vec::new(),
         convolutions: Vec::new(),
+        biases: Vec::new(),
+        channel_biases: Vec::new(),
         unnamed_routers: Vec::new(),
         stops: findings.iter().filter(stops).collect(),
         sharding: &sharding,
