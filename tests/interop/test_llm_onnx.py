@@ -20,7 +20,7 @@ SCHEMES = {
     "e4m3:channel": ("DequantizeLinear",),
     "mxfp4_weight_only": (),
 }
-REFUSED = ("groups of experts", "angles depend", "SparseMixer", "without a gate")
+REFUSED = ("groups of experts", "angles depend", "SparseMixer", "without a gate", "linear attention", "short convolutions", "state-space layers")
 
 
 @functools.cache

@@ -22,12 +22,20 @@ fn every_family_description_is_complete() {
         assert!(!family.summary.ends_with('.') && family.summary.len() <= 120, "{name}: {}", family.summary);
         assert!(!family.trunk.heads.is_empty(), "{name} has no head");
         assert!(family.trunk.norms.iter().any(|(site, _)| *site == NormSite::Final), "{name} has no final norm");
-        assert_eq!(family.attention.last().map(|(role, _)| *role), Some(Role::Output), "{name}");
+        assert!(!family.keep.is_empty(), "{name} keeps nothing");
+        let mixers = [family.attention, family.recurrent.map_or(&[][..], |recurrent| recurrent.linears)];
+        for mixer in mixers.into_iter().filter(|mixer| !mixer.is_empty()) {
+            assert_eq!(mixer.last().map(|(role, _)| *role), Some(Role::Output), "{name}");
+        }
+        assert!(mixers.iter().any(|mixer| !mixer.is_empty()), "{name} mixes no tokens");
+        if family.attention.is_empty() {
+            // State-space layers only.
+            continue;
+        }
         assert!(!family.kv_globs().is_empty(), "{name} has no owner of the KV cache");
         let has_down = |linears: Linears| linears.iter().any(|(role, _)| *role == Role::Down);
         let experts_have_down = family.moe.is_some_and(|moe| moe.experts.iter().all(|layout| has_down(layout.linears)));
         assert!(has_down(family.mlp) || experts_have_down, "{name} has no down projection");
-        assert!(!family.keep.is_empty(), "{name} keeps nothing");
     }
 }
 
