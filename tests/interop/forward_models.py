@@ -204,8 +204,6 @@ MODELS = {
 
 # Models with recurrent mixers, for which there are no GGUF files and no graphs.
 RECURRENT = ("bamba", "falcon_h1", "granitemoehybrid", "lfm2", "lfm2_moe", "mamba2", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
-# Those of them that engines have not been asked about.
-UNASKED = {"bamba", "falcon_h1", "granitemoehybrid", "lfm2", "lfm2_moe", "mamba2", "nemotron_h"}
 HYBRIDS = {name for name, (kind, _) in MODELS.items() if kind in RECURRENT}
 
 

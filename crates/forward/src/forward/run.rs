@@ -244,8 +244,13 @@ impl<'a> Run<'_, 'a> {
 
     /// The token mixer on what `read` gives, from where the run begins; `None` where it begins behind it.
     fn mixer_branch(&self, index: usize, block: &Block, read: impl FnOnce() -> Vec<f32>) -> Flow<Option<Vec<f32>>> {
+        if let TokenMixer::Absent = block.mixer {
+            return match self.with.until {
+                Some(until) if until < StopAt::FeedForward => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(None),
+            };
+        }
         ControlFlow::Continue(match self.with.from {
-            _ if matches!(block.mixer, TokenMixer::Absent) => None,
             None => {
                 let x = read();
                 let out = self.mix(index, &block.mixer, &x)?;
