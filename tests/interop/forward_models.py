@@ -26,6 +26,19 @@ MULTIPLIERS = dict(attention_multiplier=0.1, embedding_multiplier=12.0, logits_s
 DELTA = dict(WIDE, linear_num_key_heads=3, linear_num_value_heads=6, linear_key_head_dim=20, linear_value_head_dim=12, linear_conv_kernel_dim=4,
              layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"])  # fmt: skip
 DELTA_EXPERTS = dict(DELTA, **EXPERTS, shared_expert_intermediate_size=96)
+# Heads, groups and states of state-space layers, none a power of two.
+MAMBA2 = dict(mamba_n_heads=6, mamba_n_groups=3, mamba_d_state=12, mamba_d_conv=4, mamba_expand=3)
+GRANITE4 = dict(BASE, **MAMBA2, shared_intermediate_size=96, layer_types=["mamba", "attention", "mamba", "mamba"])
+MAMBA_ONLY = dict(vocab_size=512, hidden_size=96, num_hidden_layers=3, num_heads=6, head_dim=48, expand=3, n_groups=3, state_size=12,
+                  bos_token_id=0, eos_token_id=0, pad_token_id=0)  # fmt: skip
+NEMOTRON_H = dict({k: v for k, v in NARROW.items() if k != "num_hidden_layers"}, mamba_num_heads=6, mamba_head_dim=48, n_groups=3, ssm_state_size=12, conv_kernel=4, n_routed_experts=8,
+                  num_experts_per_tok=3, moe_intermediate_size=64, moe_shared_expert_intermediate_size=96,
+                  layers_block_type=["linear_attention", "moe", "full_attention", "mlp", "linear_attention"])  # fmt: skip
+FALCON_H1 = {**BASE, **MAMBA2, "mamba_d_ssm": 288, "num_hidden_layers": 3}
+FALCON_H1_FACTORS = dict(embedding_multiplier=5.6, lm_head_multiplier=0.4, key_multiplier=0.6, attention_in_multiplier=1.3, ssm_in_multiplier=0.8,
+                         attention_out_multiplier=0.7, ssm_out_multiplier=1.4, mlp_multipliers=[0.9, 0.6],
+                         ssm_multipliers=[0.7, 1.2, 0.9, 1.1, 0.8])  # fmt: skip
+CONVOLUTIONS = dict(BASE, layer_types=["conv", "full_attention", "conv", "conv"], block_multiple_of=32)
 
 
 def rope(kind, **parameters):
@@ -101,6 +114,8 @@ MODELS = {
     "olmoe": ("olmoe", dict(BASE, num_experts=8, num_experts_per_tok=2)),
     "granite": ("granite", dict(BASE, **MULTIPLIERS)),
     "granitemoe": ("granitemoe", dict(BASE, **LOCAL_EXPERTS, **MULTIPLIERS)),
+    "granitemoehybrid": ("granitemoehybrid", dict(GRANITE4, **MULTIPLIERS, num_local_experts=4, num_experts_per_tok=2)),
+    "granitemoehybrid_dense": ("granitemoehybrid", dict(GRANITE4, num_local_experts=0, position_embedding_type="rope", mamba_proj_bias=True)),
     "phimoe": ("phimoe", dict(BASE, **LOCAL_EXPERTS)),
     "phimoe_biases": ("phimoe", dict(BASE, **LOCAL_EXPERTS, attention_bias=True, lm_head_bias=True)),
     "gpt_oss": ("gpt_oss", dict(NARROW, num_local_experts=4, num_experts_per_tok=2, sliding_window=20)),
@@ -126,6 +141,9 @@ MODELS = {
     "cohere2": ("cohere2", dict(BASE, sliding_window=20)),
     "afmoe": ("afmoe", dict(NARROW, **EXPERTS, num_dense_layers=1, num_shared_experts=1, sliding_window=20, route_scale=1.7, mup_enabled=True)),
     "apertus": ("apertus", BASE),
+    "bamba": ("bamba", dict(BASE, **MAMBA2, attn_layer_indices=[1])),
+    "bamba_bias": ("bamba", {**BASE, **MAMBA2, "attn_layer_indices": [0, 3], "mamba_conv_bias": False, "mamba_proj_bias": True, "mamba_n_groups": 1,
+                             "mamba_d_conv": 3, "time_step_limit": [0.3, 0.9], "attention_bias": True, "mlp_bias": True}),
     "bitnet": ("bitnet", BASE),
     "bloom": ("bloom", dict(BLOOM, n_head=4)),
     "bloom_heads": ("bloom", dict(BLOOM, n_head=12)),
@@ -138,10 +156,19 @@ MODELS = {
     "falcon_alibi": ("falcon", dict(FALCON, num_attention_heads=12, alibi=True, multi_query=False, parallel_attn=False, bias=True)),
     "falcon_groups": ("falcon", dict(FALCON, num_kv_heads=2, new_decoder_architecture=True, bias=True)),
     "falcon_one_norm": ("falcon", dict(FALCON, num_kv_heads=4, new_decoder_architecture=True, num_ln_in_parallel_attn=1)),
+    "falcon_h1": ("falcon_h1", {**FALCON_H1, **FALCON_H1_FACTORS, "mamba_rms_norm": True}),
+    "falcon_h1_gated": ("falcon_h1", {**FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "key_multiplier": 0.4}),
+    "falcon_h1_plain": ("falcon_h1", {**FALCON_H1, **FALCON_H1_FACTORS, "mamba_n_groups": 1, "attention_bias": True, "mlp_bias": True,
+                                      "projectors_bias": True, "mamba_proj_bias": True, "mamba_conv_bias": False}),
     "gemma4": ("gemma4_text", dict(GEMMA4, final_logit_softcapping=10.0)),
     "gemma4_shared": ("gemma4_text", dict(GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1)),
     "hunyuan_moe": ("hunyuan_v1_moe", dict(NARROW, num_experts=8, moe_topk=3, **rope("dynamic", factor=1.0, alpha=50.0))),
     "hy_v3": ("hy_v3", dict(NARROW, **EXPERTS, num_shared_experts=2, router_scaling_factor=1.7)),
+    "lfm2": ("lfm2", dict(CONVOLUTIONS, tie_word_embeddings=True)),
+    "lfm2_bias": ("lfm2", dict(CONVOLUTIONS, conv_bias=True, conv_L_cache=4, block_ffn_dim_multiplier=1.3, tie_word_embeddings=False)),
+    "lfm2_indices": ("lfm2", {**BASE, "full_attn_idxs": [0, 2], "block_auto_adjust_ff_dim": False, "conv_L_cache": 2}),
+    "lfm2_moe": ("lfm2_moe", dict(CONVOLUTIONS, **EXPERTS, num_dense_layers=1, routed_scaling_factor=1.7)),
+    "lfm2_moe_plain": ("lfm2_moe", dict(CONVOLUTIONS, **EXPERTS, num_dense_layers=2, use_expert_bias=False, norm_topk_prob=False)),
     "llama4": ("llama4_text", dict(LLAMA4, attention_chunk_size=20, num_experts_per_tok=1, floor_scale=16, attn_scale=0.5)),
     "llama4_dense": ("llama4_text", dict(LLAMA4, attention_chunk_size=40, num_experts_per_tok=2, interleave_moe_layer_step=2, use_qk_norm=False,
                                          attn_temperature_tuning=False, no_rope_layers=[1, 0, 1, 0])),
@@ -156,7 +183,12 @@ MODELS = {
     "glm4": ("glm4", NARROW),
     "hunyuan": ("hunyuan_v1_dense", NARROW),
     "hunyuan_alpha": ("hunyuan_v1_dense", dict(NARROW, **rope("dynamic", factor=1.0, alpha=50.0))),
+    "mamba2": ("mamba2", MAMBA_ONLY),
+    "mamba2_bias": ("mamba2", {**MAMBA_ONLY, "n_groups": 1, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3}),
     "nemotron": ("nemotron", BASE),
+    "nemotron_h": ("nemotron_h", dict(NEMOTRON_H, n_group=4, topk_group=2, routed_scaling_factor=2.5)),
+    "nemotron_h_dense": ("nemotron_h", {**NEMOTRON_H, "layers_block_type": ["mamba", "mlp", "attention", "mamba"], "use_bias": True, "n_groups": 1,
+                                        "mlp_bias": True, "time_step_min": 0.6}),
     "olmo": ("olmo", BASE),
     "olmo_clipped": ("olmo", dict(BASE, clip_qkv=1.5)),
     "olmo2": ("olmo2", BASE),
@@ -171,6 +203,10 @@ MODELS = {
     "stablelm_norms_parallel": ("stablelm", dict(BASE, qk_layernorm=True, use_parallel_residual=True, use_qkv_bias=True)),
     "starcoder2": ("starcoder2", dict(BASE, sliding_window=20)),
 }  # fmt: skip
+
+# Models with recurrent mixers, for which there are no GGUF files and no graphs.
+RECURRENT = ("bamba", "falcon_h1", "granitemoehybrid", "lfm2", "lfm2_moe", "mamba2", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+HYBRIDS = {name for name, (kind, _) in MODELS.items() if kind in RECURRENT}
 
 
 def scaled(name, shape, generator):
@@ -199,7 +235,7 @@ def save(name, out, **changes):
     config = transformers.AutoConfig.for_model(kind, **{**arguments, **changes})
     model = model_class(config)._from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
-    buffers = [(n, b) for n, b in model.named_buffers() if n.endswith(("correction_bias", "act_fn.beta", "act_fn.eps", "layer_scalar"))]
+    buffers = [(n, b) for n, b in model.named_buffers() if n.endswith(("correction_bias", "expert_bias", "act_fn.beta", "act_fn.eps", "layer_scalar"))]
     with torch.no_grad():
         for n, p in [*model.named_parameters(), *buffers]:
             change = scaled(n, p.shape, generator)

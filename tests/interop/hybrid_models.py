@@ -1,4 +1,4 @@
-"""Tiny random-weight hybrids of gated delta nets and attention, with the tokenizer of a trained model."""
+"""Tiny random-weight hybrids of recurrent mixers and attention, with the tokenizer of a trained model."""
 
 import pathlib
 import re
@@ -16,6 +16,10 @@ TEXT = dict(vocab_size=2048, hidden_size=128, intermediate_size=128, num_hidden_
             linear_num_value_heads=4, linear_key_head_dim=24, linear_value_head_dim=32, linear_conv_kernel_dim=4,
             layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"])  # fmt: skip
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=128, shared_expert_intermediate_size=128)
+PLAIN = dict(vocab_size=2048, hidden_size=128, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
+             bos_token_id=0, eos_token_id=0, pad_token_id=0)  # fmt: skip
+FOUR = dict(PLAIN, num_hidden_layers=4)
+MAMBA2 = dict(mamba_n_heads=8, mamba_n_groups=2, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2)
 VISION = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=128)
 
 # name -> (model_type, arguments of its config class)
@@ -23,6 +27,15 @@ MODELS = {
     "qwen3_next": ("qwen3_next", dict(TEXT, **EXPERTS, norm_topk_prob=True, mlp_only_layers=[1])),
     "qwen3_5_text": ("qwen3_5_text", TEXT),
     "qwen3_5_moe_text": ("qwen3_5_moe_text", dict(TEXT, **EXPERTS)),
+    "bamba": ("bamba", dict(FOUR, **MAMBA2, attn_layer_indices=[1])),
+    "falcon_h1": ("falcon_h1", dict(FOUR, **MAMBA2, mamba_d_ssm=256, mamba_rms_norm=True, attention_in_multiplier=1.2, ssm_in_multiplier=0.8)),
+    "granitemoehybrid": ("granitemoehybrid", dict(FOUR, **MAMBA2, num_local_experts=0, shared_intermediate_size=128,
+                                                  layer_types=["linear_attention", "full_attention"] * 2)),
+    "lfm2": ("lfm2", dict(FOUR, layer_types=["conv", "full_attention", "conv", "conv"], block_multiple_of=32)),
+    "mamba2": ("mamba2", dict(vocab_size=2048, hidden_size=128, num_hidden_layers=3, num_heads=8, head_dim=32, n_groups=2, state_size=16,
+                              bos_token_id=0, eos_token_id=0, pad_token_id=0)),
+    "nemotron_h": ("nemotron_h", dict(PLAIN, head_dim=32, mamba_num_heads=8, mamba_head_dim=32, n_groups=2, ssm_state_size=16,
+                                      layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"])),
     "qwen3_5": ("qwen3_5", dict(text_config=TEXT, vision_config=VISION)),
     "qwen3_5_moe": ("qwen3_5_moe", dict(text_config=dict(TEXT, **EXPERTS), vision_config=VISION)),
 }  # fmt: skip

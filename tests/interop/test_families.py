@@ -13,10 +13,11 @@ import transformers
 import forward_models
 from conftest import REPO
 
-NAMES = ("afmoe", "apertus", "bitnet", "bloom_heads", "cohere2_moe", "ernie4_5_moe", "exaone_moe", "falcon_alibi", "falcon_groups", "gemma4", "gemma4_shared", "hunyuan_moe",
-         "hy_v3", "llama4", "mimo_v2_flash", "ministral3", "mistral4", "mpt", "qwen3_vl_moe")  # fmt: skip
+NAMES = ("afmoe", "apertus", "bamba", "bitnet", "bloom_heads", "cohere2_moe", "ernie4_5_moe", "exaone_moe", "falcon_alibi", "falcon_groups", "falcon_h1", "gemma4", "gemma4_shared",
+         "granitemoehybrid", "granitemoehybrid_dense", "hunyuan_moe", "hy_v3", "lfm2_bias", "lfm2_moe", "llama4", "mimo_v2_flash", "ministral3", "mistral4", "mpt",
+         "nemotron_h", "nemotron_h_dense", "qwen3_vl_moe")  # fmt: skip
 # In these all experts of a block are one tensor, and loaders do not find them one by one.
-UNREAD = {"llama4", "mistral4", "qwen3_vl_moe"}
+UNREAD = {"granitemoehybrid", "llama4", "mistral4", "qwen3_vl_moe"}
 # Layers of Falcon read the float weight that compressed ones do not have.
 UNREAD |= {"falcon_alibi", "falcon_groups"}
 CALIBRATED = ("gptq", "awq", "smoothquant", "gptaq", "qronos", "autosmoothquant,gptq")
@@ -106,7 +107,7 @@ def test_static_activations_and_cache_are_calibrated(name, made, own_logits, tmp
     assert closeness(own_logits(out, tmp_path), source) > 0.3
 
 
-@pytest.mark.parametrize("name", ["afmoe", "bitnet", "falcon_groups", "mpt", "llama4", "bloom_heads", "apertus", "mimo_v2_flash"])
+@pytest.mark.parametrize("name", ["afmoe", "bitnet", "falcon_groups", "bamba", "falcon_h1", "granitemoehybrid_dense", "lfm2_bias", "nemotron_h_dense", "mpt", "llama4", "bloom_heads", "apertus", "mimo_v2_flash"])
 def test_smoothing_keeps_the_function(name, made, own_logits, tmp_path):
     """Scales that are moved between layers change no more than rounding does."""
     source = own_logits(forward_models.save(name, made.tokens.parent / name), tmp_path)

@@ -1,4 +1,4 @@
-"""Hybrids of gated delta nets and attention (Qwen3-Next, Qwen3.5): checkpoints load in transformers with no key missing, and compute the
+"""Hybrids of recurrent mixers and attention: checkpoints load in transformers with no key missing, and compute the
 logits of kvant's forward pass."""
 
 import json
@@ -16,11 +16,15 @@ from test_eval import TEXT
 from test_static_logits import ours
 
 CALIBRATION = ["--num-samples", "8", "--seq-len", "64"]
+# Models with state-space layers or short convolutions.
+STATES = ("bamba", "falcon_h1", "granitemoehybrid", "lfm2", "mamba2", "nemotron_h")
 SMALL = ["lm_head", "*mlp.gate", "*shared_expert_gate"]
 
 
 def all_layers(model):
     """Options that quantize delta nets, attention and experts alike, whatever a family keeps by default."""
+    if model in STATES:
+        return ["--no-keep-defaults", "--exclude", "lm_head"]
     if "qwen3_next" in model:
         kept = [*SMALL, "*in_proj_ba"]
     else:
@@ -40,6 +44,9 @@ DENSE = {
 # Experts that transformers has decompressed take inputs in floats.
 MIXTURES = {"fp8_weights": ["-s", "e4m3:channel", "-f", "compressed-tensors"]}
 CASES = [("qwen3_5_text", name) for name in DENSE] + [("qwen3_5-mtp", "FP8_DYNAMIC"), ("qwen3_5-mtp", "W4A16")]
+CASES += [(model, name) for model in STATES for name in ("W4A16", "FP8_kv", "int8_static")]
+# The class of Mamba 2 reads float weights that packed layers do not have, and it has no cache of keys and values.
+CASES = [case for case in CASES if case not in {("mamba2", "W4A16"), ("mamba2", "FP8_kv")}]
 CASES += [(model, name) for model in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe_text-fused") for name in MIXTURES]
 CASES += [("qwen3_5_moe-fused-mtp", "fp8_weights")]
 ALGORITHMS = ("gptq", "awq", "smoothquant,gptq", "gptaq", "qronos", "adaround", "awq,gptq")
@@ -49,7 +56,8 @@ ALGORITHMS = ("gptq", "awq", "smoothquant,gptq", "gptaq", "qronos", "adaround", 
 def hybrid(tmp_path_factory):
     """hybrid(name) -> directory."""
     root = tmp_path_factory.mktemp("hybrids")
-    return lambda name: hybrid_models.save(name, root / name, REPO)
+    # The class of Nemotron-H mixes types where a quantized checkpoint of bf16 is run in f32.
+    return lambda name: hybrid_models.save(name, root / name, REPO, dtype="float32" if name == "nemotron_h" else "bfloat16")
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +123,7 @@ def test_logits_of_quantized_checkpoints_match_transformers(model, name, made, h
         assert first < 1e-4
 
 
-@pytest.mark.parametrize("model", ["qwen3_5_text", "qwen3_next", "qwen3_5_moe_text-fused"])
+@pytest.mark.parametrize("model", ["qwen3_5_text", "qwen3_next", "qwen3_5_moe_text-fused", *STATES])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_algorithms_keep_the_model_and_fold_what_they_move(model, algorithm, made, hybrid):
     directory = made(model, algorithm.replace(",", "-"), ["-s", "int8:channel", "-a", algorithm, "-f", "fake", *all_layers(model)])
@@ -172,8 +180,9 @@ def test_layers_that_predict_further_tokens_are_quantized_on_request(kvant, hybr
     assert done.returncode != 0 and "is not run" in done.stderr, done.stderr
 
 
-def test_greedy_continuation_equals_generate_of_transformers(kvant, hybrid):
-    directory = hybrid("qwen3_next")
+@pytest.mark.parametrize("name", ["qwen3_next", *STATES])
+def test_greedy_continuation_equals_generate_of_transformers(name, kvant, hybrid):
+    directory = hybrid(name)
     model, tokenizer = load(directory), transformers.AutoTokenizer.from_pretrained(directory)
     prompts = ["The iterator yields every element of", "fn"]
     done = kvant("generate", directory, *[part for prompt in prompts for part in ("--prompt", prompt)], "--max-new-tokens", 16, "--json")

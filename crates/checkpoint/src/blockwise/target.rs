@@ -71,7 +71,7 @@ fn branches(network: &Network, link: &SmoothingPair) -> Inspected {
             feed_forward = true;
             continue;
         };
-        let single = [Input::QueryLatent, Input::KeyValueLatent, Input::Heads, Input::Hidden];
+        let single = [Input::QueryLatent, Input::KeyValueLatent, Input::Heads, Input::RecurrentHeads, Input::Hidden];
         if network.input(*id).is_some_and(|input| single.contains(&input)) {
             return Inspected::Layers;
         }

@@ -247,7 +247,7 @@ impl Writer<'_, '_> {
     fn mixed(&mut self, index: usize, mixer: &TokenMixer, x: &Value) -> Result<Value, OnnxExportError> {
         match mixer {
             TokenMixer::Attention(layer) => self.attention(index, layer, x),
-            TokenMixer::GatedDelta(_) => Err(OnnxExportError::unsupported(LINEAR_ATTENTION)),
+            recurrent => Err(OnnxExportError::unsupported(recurrent_rule(recurrent))),
         }
     }
 
@@ -259,8 +259,16 @@ impl Writer<'_, '_> {
     }
 }
 
-/// The rule of recurrent mixers, which no nodes are made for.
-const LINEAR_ATTENTION: &str = "linear attention (gated delta nets)";
+/// The name of a recurrent mixer, for which no nodes are made.
+fn recurrent_rule(mixer: &TokenMixer) -> &'static str {
+    match mixer {
+        TokenMixer::Attention(_) => "attention",
+        TokenMixer::GatedDelta(_) => "linear attention (gated delta nets)",
+        TokenMixer::ShortConvolution(_) => "short convolutions",
+        TokenMixer::Mamba2(_) | TokenMixer::Both(_) => "state-space layers (Mamba 2)",
+        TokenMixer::Absent => "blocks without a token mixer",
+    }
+}
 
 /// What a block computes and no nodes are made for.
 fn rule_without_nodes(block: &Block) -> Option<&'static str> {
@@ -273,7 +281,7 @@ fn rule_without_nodes(block: &Block) -> Option<&'static str> {
 fn rules_of_mixer(mixer: &TokenMixer) -> Vec<(bool, &'static str)> {
     let attention = match mixer {
         TokenMixer::Attention(attention) => attention,
-        TokenMixer::GatedDelta(_) => return vec![(true, LINEAR_ATTENTION)],
+        recurrent => return vec![(true, recurrent_rule(recurrent))],
     };
     let plain = |norms: &HeadNorms| norms.rule == QueryKeyNorm::PlainAfterRotary;
     vec![
@@ -281,6 +289,7 @@ fn rules_of_mixer(mixer: &TokenMixer) -> Vec<(bool, &'static str)> {
         (attention.chunk.is_some(), "attention in chunks"),
         (attention.clip.is_some(), "clipped queries, keys and values"),
         (attention.value_scale != 1.0, "scaled values"),
+        (attention.key_scale != 1.0, "scaled keys"),
         (attention.value_norm.is_some(), "norms of values"),
         (attention.growth.is_some(), "queries that grow with their position"),
         (attention.gates.is_some(), "gates on the outputs of heads"),
@@ -295,8 +304,10 @@ fn rules_of_mixer(mixer: &TokenMixer) -> Vec<(bool, &'static str)> {
 
 fn rules_of_network(network: &FeedForward) -> Vec<(bool, &'static str)> {
     match network {
+        FeedForward::Absent => vec![(true, "blocks without a feed-forward network")],
         FeedForward::Dense(mlp) => vec![
             (mlp.xielu.is_some(), "activation functions with learned parameters"),
+            (mlp.factors != [1.0; 2], "scaled feed-forward networks"),
             (mlp.hidden_norm.is_some(), "norms before the down projection"),
         ],
         FeedForward::Mixture(mixture) => vec![

@@ -13,6 +13,7 @@ impl Writer<'_, '_> {
         match network {
             FeedForward::Dense(mlp) => self.mlp(mlp, x),
             FeedForward::Mixture(mixture) => self.mixture(mixture, x),
+            FeedForward::Absent => Err(OnnxExportError::unsupported("blocks without a feed-forward network")),
         }
     }
 

@@ -111,8 +111,8 @@ impl Declared<'_> {
             *work.multiplications.entry(depth(stage.input)).or_default() += count.chain(experts).sum::<u64>();
             let features = stage.linears.first().map_or(0, |id| self.source.network.linear(*id).in_features);
             match stage.input {
-                Input::Heads => work.heads = features,
-                Input::Attention => work.width = features,
+                Input::Heads | Input::RecurrentHeads => work.heads = work.heads.max(features),
+                Input::Attention | Input::Recurrent => work.width = features,
                 _ => {}
             }
         }
@@ -127,11 +127,18 @@ impl Declared<'_> {
     fn resumes(&self, stages: &[Subset]) -> Vec<StopAt> {
         let residual = self.source.network.family().map(|family| family.math.residual.resolve(&self.source.config));
         let mixture = stages.iter().any(|stage| matches!(stage.input, Input::Routed(_)));
-        match (residual, mixture) {
-            (Some(Residual::Parallel), _) => vec![],
-            (_, true) => vec![StopAt::Heads, StopAt::FeedForward],
-            (_, false) => vec![StopAt::Heads, StopAt::FeedForward, StopAt::Hidden],
-        }
+        // Blocks of one branch have less, and two mixers have no common output projection.
+        let reads = |input: Input| stages.iter().any(|stage| stage.input == input);
+        let both = reads(Input::Heads) && reads(Input::RecurrentHeads);
+        let has = |wanted: &StopAt| {
+            stages.iter().any(|stage| depth(stage.input) == *wanted) && !(both && *wanted == StopAt::Heads)
+        };
+        let resumed: &[StopAt] = match (residual, mixture) {
+            (Some(Residual::Parallel), _) => &[],
+            (_, true) => &[StopAt::Heads, StopAt::FeedForward],
+            (_, false) => &[StopAt::Heads, StopAt::FeedForward, StopAt::Hidden],
+        };
+        resumed.iter().copied().filter(has).collect()
     }
 
     /// Experts that a token is sent to, and how many there are.
@@ -192,10 +199,10 @@ impl Declared<'_> {
 /// Where in a block an activation is known.
 fn depth(input: Input) -> StopAt {
     match input {
-        Input::Attention => StopAt::AttentionInput,
+        Input::Attention | Input::Recurrent => StopAt::AttentionInput,
         Input::QueryLatent => StopAt::QueryLatent,
         Input::KeyValueLatent => StopAt::KeyValueLatent,
-        Input::Heads => StopAt::Heads,
+        Input::Heads | Input::RecurrentHeads => StopAt::Heads,
         Input::FeedForward | Input::Routed(_) => StopAt::FeedForward,
         Input::Hidden | Input::SharedHidden | Input::RoutedHidden(_) => StopAt::Hidden,
     }

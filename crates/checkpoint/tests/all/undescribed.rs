@@ -68,16 +68,20 @@ fn strings(value: &Value) -> Vec<&str> {
     value.as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect()
 }
 
-const NEMOTRON: [(&str, &[usize]); 5] = [
+const NEMOTRON: [(&str, &[usize]); 7] = [
     ("backbone.embeddings", &[32, 64]),
+    ("backbone.layers.0.norm", &[64]),
     ("backbone.layers.0.mixer.up_proj", &[128, 64]),
     ("backbone.layers.0.mixer.down_proj", &[64, 128]),
     ("backbone.layers.0.mixer.gate", &[4, 64]),
+    ("backbone.norm_f", &[64]),
     ("lm_head", &[32, 64]),
 ];
 
 fn nemotron() -> Model {
-    model(&json!({"model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], "vocab_size": 32}), &NEMOTRON)
+    let config = json!({"model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], "vocab_size": 32,
+        "layers_block_type": ["mlp"]});
+    model(&config, &NEMOTRON)
 }
 
 #[test]

@@ -161,8 +161,10 @@ impl Run<'_, '_> {
             let Buffer { data, width } = &mut projected.buffers[buffer];
             self.normalise_heads(norm, data, *width, layout);
         }
-        if layer.value_scale != 1.0 {
-            self.scale_values(layer.value_scale, &mut projected);
+        for (which, scale) in [(1, layer.key_scale), (2, layer.value_scale)] {
+            if scale != 1.0 {
+                self.scale_heads(which, scale, &mut projected);
+            }
         }
         let is_after = |norms: &&HeadNorms| {
             matches!(norms.rule, QueryKeyNorm::PerHeadAfterRotary | QueryKeyNorm::PlainAfterRotary)
@@ -188,8 +190,8 @@ impl Run<'_, '_> {
         }
     }
 
-    fn scale_values(&self, scale: f32, projected: &mut Projected) {
-        let (precision, (buffer, layout)) = (self.ops.precision(), projected.heads[2]);
+    fn scale_heads(&self, which: usize, scale: f32, projected: &mut Projected) {
+        let (precision, (buffer, layout)) = (self.ops.precision(), projected.heads[which]);
         let Buffer { data, width } = &mut projected.buffers[buffer];
         for row in data.chunks_exact_mut(*width) {
             layout.of(row).flatten().for_each(|value| *value = precision.round(*value * scale));

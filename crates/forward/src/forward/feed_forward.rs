@@ -18,6 +18,7 @@ impl Run<'_, '_> {
         match network {
             FeedForward::Dense(mlp) => self.mlp(mlp, x, self.spans()),
             FeedForward::Mixture(mixture) => self.mixture(block, mixture, x),
+            FeedForward::Absent => ControlFlow::Continue(Vec::new()),
         }
     }
 
@@ -32,7 +33,9 @@ impl Run<'_, '_> {
     /// The down projection of hidden activations.
     pub(super) fn mlp_output(&self, mlp: &Mlp, hidden: &[f32], spans: Spans<'_>) -> Flow<Vec<f32>> {
         self.enter(StopAt::Hidden, &[&mlp.down], hidden, spans)?;
-        ControlFlow::Continue(self.linear_of(&mlp.down, hidden, spans))
+        let mut out = self.linear_of(&mlp.down, hidden, spans);
+        self.scale(mlp.factors[1], &mut out);
+        ControlFlow::Continue(out)
     }
 
     /// The hidden activation.
@@ -49,7 +52,8 @@ impl Run<'_, '_> {
                 self.buffers.give(up);
             }
             FirstLayers::Gated(gate, up) => {
-                let (gate, up) = (linear(gate), linear(up));
+                let (mut gate, up) = (linear(gate), linear(up));
+                self.scale(mlp.factors[0], &mut gate);
                 self.ops.activate(mlp.activation, Hidden::Pair { gate: &gate, up: &up }, &mut hidden);
                 [gate, up].into_iter().for_each(|rows| self.buffers.give(rows));
             }

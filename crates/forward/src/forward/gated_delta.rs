@@ -2,8 +2,9 @@
 
 use super::blueprint::{DeltaInputs, GatedDeltaLayer};
 use super::heads::{HeadLayout, Heads};
-use super::ops::{Convolution, DeltaRule, Gate, Hidden};
+use super::ops::{DeltaRule, Gate, Hidden};
 use super::options::{Flow, StopAt};
+use super::recurrent::softplus;
 use super::recurrent_state::RecurrentState;
 use super::run::Run;
 use kvant_model::model_config::DeltaConfig;
@@ -28,11 +29,10 @@ impl Run<'_, '_> {
         let layers = layer.inputs.layers();
         self.enter(StopAt::AttentionInput, &layers, x, self.spans())?;
         let rows = self.delta_rows(layer, x);
-        let lengths: Vec<usize> = self.spans().of(x.len() / layers[0].columns).collect();
-        ControlFlow::Continue(match self.step {
-            None => self.delta(layer, rows, &lengths, &mut vec![RecurrentState::default(); lengths.len()]),
-            Some(step) => step.recur(block, |states| self.delta(layer, rows, &lengths, states)),
-        })
+        let count = x.len() / layers[0].columns;
+        ControlFlow::Continue(
+            self.with_states(block, count, |lengths, states| self.delta(layer, rows, lengths, states)),
+        )
     }
 
     fn delta_rows(&self, layer: &GatedDeltaLayer, x: &[f32]) -> DeltaRows {
@@ -58,12 +58,10 @@ impl Run<'_, '_> {
         lengths: &[usize],
         states: &mut [RecurrentState],
     ) -> Vec<f32> {
-        let DeltaConfig { key_heads, value_heads, key_dim, value_dim, kernel } = layer.sizes;
+        let DeltaConfig { key_heads, value_heads, key_dim, value_dim, .. } = layer.sizes;
         let DeltaRows { mixed, gates, strengths, steps } = rows;
         let (keys, values) = (key_heads * key_dim, value_heads * value_dim);
-        let weight = self.vector(Some(&layer.convolution));
-        let mut convolved = self.buffers.take(mixed.len());
-        self.ops.convolve(&Convolution { data: &mixed, weight: &weight, kernel, lengths }, states, &mut convolved);
+        let convolved = self.convolved(&layer.convolution, &mixed, lengths, states);
         let mut activated = mixed;
         self.ops.activate(layer.activation, Hidden::Plain(&convolved), &mut activated);
         let view = |start: usize, count: usize, width: usize| Heads {
@@ -97,11 +95,6 @@ impl Run<'_, '_> {
         let heads = rates.iter().zip(&biases).cycle();
         steps.iter().zip(heads).map(|(step, (rate, bias))| exp(-rate * softplus(step + bias))).collect()
     }
-}
-
-/// `ln(1 + exp(x))`.
-fn softplus(x: f32) -> f32 {
-    if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
 /// Rows laid out by key heads, as queries, keys and values, gates and rates of all heads.

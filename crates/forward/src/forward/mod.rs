@@ -25,11 +25,13 @@ mod feed_forward;
 mod gated_delta;
 mod heads;
 mod hook;
+mod mamba2;
 mod mixer;
 pub mod ops;
 mod options;
 mod pass;
 mod quantizers;
+mod recurrent;
 mod recurrent_state;
 mod rope;
 mod routing;
@@ -37,6 +39,7 @@ mod routing_rule;
 mod run;
 mod runner;
 mod session;
+mod short_convolution;
 mod spans;
 mod step;
 mod streams;
@@ -60,7 +63,7 @@ pub use spans::Spans;
 pub use tensors::{Projection, Tensors, Vector};
 pub use weight_overrides::WeightOverrides;
 
-use blueprint::{Blueprint, TokenMixer};
+use blueprint::Blueprint;
 use kvant_container::Checkpoint;
 use kvant_formats::import;
 use kvant_model::model_config::ModelConfig;
@@ -188,14 +191,8 @@ impl<'a> Decoder<'a> {
 
     /// Bytes that a [`Session`] keeps of a sequence of so many tokens: keys and values of each, and the states of recurrent mixers.
     pub fn cache_bytes(&self, tokens: usize) -> u64 {
-        let of_mixer = |mixer: &TokenMixer| match mixer {
-            TokenMixer::Attention(layer) => {
-                let [_, keys, values] = layer.head_widths();
-                4 * ((keys + values) as u64).saturating_mul(tokens as u64)
-            }
-            TokenMixer::GatedDelta(layer) => 4 * layer.state_elements() as u64,
-        };
-        self.blueprint.blocks.iter().map(|block| of_mixer(&block.mixer)).fold(0, u64::saturating_add)
+        let mixers = self.blueprint.blocks.iter().map(|block| block.mixer.state_elements(tokens) as u64);
+        mixers.map(|elements| elements.saturating_mul(4)).fold(0, u64::saturating_add)
     }
 
     fn angles(&self, length: usize) -> Vec<Angles> {

@@ -106,6 +106,8 @@ pub struct Convolution<'a> {
     pub data: &'a [f32],
     /// The weight, `[channels, kernel]`; the last element is that of the token itself.
     pub weight: &'a [f32],
+    /// The bias of each channel; empty if there is none.
+    pub bias: &'a [f32],
     /// Tokens that it sees.
     pub kernel: usize,
     /// Rows of each sequence.
@@ -130,6 +132,42 @@ pub struct DeltaRule<'a> {
     pub lengths: &'a [usize],
 }
 
+/// State-space layers of sequences. For each head, with the state `S` of its width by that of `b` and `c`, a step `d` and a decay `a`:
+/// `S := a S + d x b^T`, `y = S c + D x`.
+#[derive(Clone, Copy, Debug)]
+pub struct StateSpace<'a> {
+    /// `x`.
+    pub inputs: Heads<'a>,
+    /// `b`; each serves equally many heads.
+    pub writes: Heads<'a>,
+    /// `c`, as many as there are of `b`.
+    pub reads: Heads<'a>,
+    /// `d`, one for each row and head.
+    pub steps: &'a [f32],
+    /// `a`, likewise.
+    pub decays: &'a [f32],
+    /// `D`, one for each head.
+    pub skips: &'a [f32],
+    /// Rows of each sequence.
+    pub lengths: &'a [usize],
+}
+
+/// The norm of rows at a gate: `h = x silu(g)`, and for each of equal parts `h / sqrt(mean(h^2) + eps) * w`. Where the gate comes last, it
+/// multiplies what the norm of `x` gives; without a weight there is no norm.
+#[derive(Clone, Copy, Debug)]
+pub struct GatedNorm<'a> {
+    /// The gates, one head as wide as the row.
+    pub gates: Heads<'a>,
+    /// The weight, as long as a row; empty if there is no norm.
+    pub weight: &'a [f32],
+    /// The small number under the root.
+    pub eps: f32,
+    /// Parts of a row.
+    pub parts: usize,
+    /// Whether the gate comes last.
+    pub gate_last: bool,
+}
+
 /// The function of a gate that multiplies rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
@@ -137,6 +175,8 @@ pub enum Gate {
     Sigmoid,
     /// `g sigmoid(g)`, not rounded before it.
     Silu,
+    /// `g`.
+    Plain,
 }
 
 /// The compute backend of a decoder.
@@ -167,6 +207,13 @@ pub trait Ops: Sync {
     /// The gated delta rule on sequences that continue `states`, one for each; `out` has a row for each row, value heads side by side,
     /// and is resized.
     fn delta_rule(&self, rule: &DeltaRule<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>);
+
+    /// State-space layers of sequences that continue `states`, one for each; `out` has a row for each row, heads side by side, is resized,
+    /// and is in `f32` whatever the precision, as [`Ops::gated_norm`] takes it.
+    fn state_space(&self, task: &StateSpace<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>);
+
+    /// Gates and normalises rows, in place. Only the result is rounded.
+    fn gated_norm(&self, norm: &GatedNorm<'_>, data: &mut [f32]);
 
     /// Multiplies rows of heads side by side by their gates, in place.
     fn gate(&self, gate: Gate, gates: &Heads<'_>, data: &mut [f32]);

@@ -50,6 +50,15 @@ impl RoutingRule<'_> {
                 let scores: Vec<f32> = logits.iter().map(|z| sigmoid(*z)).collect();
                 divided(self.weighted(&scores, self.best(&self.corrected(&scores))))
             }
+            Routing::SigmoidTopIfNormalised => {
+                let scores: Vec<f32> = logits.iter().map(|z| sigmoid(*z)).collect();
+                let mut chosen = self.weighted(&scores, self.best(&self.corrected(&scores)));
+                if self.normalise {
+                    let sum: f32 = chosen.iter().map(|(_, weight)| weight).sum();
+                    chosen.iter_mut().for_each(|(_, weight)| *weight /= sum + 1e-6);
+                }
+                self.scaled(chosen)
+            }
             Routing::SoftmaxCorrected => {
                 let scores = softmax(logits);
                 let chosen = self.weighted(&scores, self.best(&self.corrected(&scores)));

@@ -1,7 +1,7 @@
 //! One run of a decoder over some sequences: embeddings, a block, the head. Holds the activations of one block.
 
 use super::Decoder;
-use super::blueprint::{Block, Blueprint, FeedForward, NormLayer};
+use super::blueprint::{Block, Blueprint, FeedForward, NormLayer, TokenMixer};
 use super::buffers::Buffers;
 use super::error::ForwardError;
 use super::heads::HeadLayout;
@@ -230,6 +230,9 @@ impl<'a> Run<'_, 'a> {
         if let Some(branch) = self.mixer_branch(index, block, || self.normed(block.attention_input.as_ref(), x))? {
             self.join(block, x, branch, block.attention_output.as_ref());
         }
+        if let FeedForward::Absent = block.feed_forward {
+            return if self.with.until.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        }
         let branch = self.feed_forward_branch(index, block, || self.normed(block.feed_forward_input.as_ref(), x))?;
         self.join(block, x, branch, block.feed_forward_output.as_ref());
         if let Some(scalar) = self.vector(block.scalar.as_ref()).first() {
@@ -241,6 +244,12 @@ impl<'a> Run<'_, 'a> {
 
     /// The token mixer on what `read` gives, from where the run begins; `None` where it begins behind it.
     fn mixer_branch(&self, index: usize, block: &Block, read: impl FnOnce() -> Vec<f32>) -> Flow<Option<Vec<f32>>> {
+        if let TokenMixer::Absent = block.mixer {
+            return match self.with.until {
+                Some(until) if until < StopAt::FeedForward => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(None),
+            };
+        }
         ControlFlow::Continue(match self.with.from {
             None => {
                 let x = read();
@@ -286,6 +295,7 @@ impl<'a> Run<'_, 'a> {
         }
         let _ = self.mix(index, &block.mixer, normed);
         match &block.feed_forward {
+            FeedForward::Absent => {}
             FeedForward::Dense(_) => {
                 let _ = self.until(StopAt::FeedForward).feed_forward(index, &block.feed_forward, normed);
             }
@@ -309,6 +319,14 @@ impl<'a> Run<'_, 'a> {
         self.join(block, x, branch, None);
         x.copy_from_slice(&self.normed(block.feed_forward_input.as_ref(), x));
         ControlFlow::Continue(())
+    }
+
+    /// Multiplies `data` by a factor, unless that is 1.
+    pub(super) fn scale(&self, factor: f32, data: &mut [f32]) {
+        if factor != 1.0 {
+            let precision = self.ops.precision();
+            data.iter_mut().for_each(|value| *value = precision.round(*value * factor));
+        }
     }
 
     /// `x += scale * norm(branch)`.

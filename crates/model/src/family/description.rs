@@ -3,8 +3,8 @@
 //! derived from it by [`crate::network`].
 
 use super::leaked::leaked;
-use super::math::{Math, Routing};
-use super::recurrent::{Recurrent, RecurrentParameter};
+use super::math::{Math, Residual, Routing};
+use super::recurrent::{Recurrent, RecurrentBlocks, RecurrentParameter, is_feed_forward};
 use super::role::{NormKind, NormSite, Orientation, Role, RowOrder};
 use crate::model_config::ModelConfig;
 use serde::{Deserialize, Serialize};
@@ -161,7 +161,32 @@ pub enum ExpertStorage {
     Fused,
 }
 
+/// What a block of a model has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Branches {
+    /// Attention.
+    pub attention: bool,
+    /// A recurrent mixer.
+    pub recurrent: bool,
+    /// A feed-forward network.
+    pub feed_forward: bool,
+}
+
 impl Family {
+    /// What a block has: a token mixer and a feed-forward network, or one of them.
+    pub fn branches(&self, config: &ModelConfig, block: usize) -> Branches {
+        let recurrent = self.recurrent.is_some_and(|recurrent| recurrent.is_in_block(config, block));
+        let feeds = config.layer_types.get(block).is_some_and(|kind| is_feed_forward(kind));
+        match self.math.residual.resolve(config) == Residual::Single {
+            true => Branches { attention: !recurrent && !feeds, recurrent, feed_forward: feeds },
+            false => {
+                let beside = |recurrent: Recurrent| recurrent.blocks == RecurrentBlocks::BesideAttention;
+                let attention = !recurrent || self.recurrent.is_some_and(beside);
+                Branches { attention, recurrent, feed_forward: true }
+            }
+        }
+    }
+
     /// The formula of the norms of a checkpoint, but of those that [`Recurrent`] describes.
     pub fn norm_kind_of(&self, config: &ModelConfig) -> NormKind {
         let stated = || matches!(config.number("rms_norm_eps"), Ok(Some(_)));

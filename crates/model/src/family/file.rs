@@ -100,13 +100,19 @@ pub(super) fn check(family: &Family) -> Result<(), String> {
     need(!family.trunk.heads.is_empty(), "`trunk.heads` names no output head")?;
     let sites = |site| family.trunk.norms.iter().any(|(listed, _)| *listed == site);
     need(sites(NormSite::Final), "`trunk.norms` has no `final` norm")?;
-    let last = family.attention.last().map(|(role, _)| *role);
-    need(last == Some(Role::Output), "the last layer of `attention` must be its `output`")?;
-    need(!family.kv_globs().is_empty(), "`attention` has no layer that makes keys and values")?;
+    let ends_in_output = |mixer: Linears| mixer.last().is_none_or(|(role, _)| *role == Role::Output);
+    let recurrent = family.recurrent.map_or(&[][..], |recurrent| recurrent.linears);
+    need(ends_in_output(family.attention), "the last layer of `attention` must be its `output`")?;
+    need(ends_in_output(recurrent), "the last layer of `recurrent.linears` must be its `output`")?;
+    need(!family.attention.is_empty() || !recurrent.is_empty(), "neither `attention` nor `recurrent` mixes tokens")?;
+    let has_cache = family.attention.is_empty() || !family.kv_globs().is_empty();
+    need(has_cache, "`attention` has no layer that makes keys and values")?;
     let has_down = |linears: Linears| linears.iter().any(|(role, _)| *role == Role::Down);
     let experts = family.moe.iter().flat_map(|moe| moe.experts);
     let experts_have_down = family.moe.is_some() && experts.clone().all(|layout| has_down(layout.linears));
-    need(has_down(family.mlp) || experts_have_down, "neither `mlp` nor the experts of `moe` have a `down` layer")?;
+    // State-space layers alone need no network behind them.
+    let feeds = family.attention.is_empty() || has_down(family.mlp) || experts_have_down;
+    need(feeds, "neither `mlp` nor the experts of `moe` have a `down` layer")?;
     for layout in experts {
         let wanted = usize::from(layout.storage == ExpertStorage::Separate);
         let indices = |path: &str| path.split('.').filter(|part| *part == "{}").count();

@@ -28,6 +28,10 @@ pub struct Math {
     /// The key of config.json with a factor on every branch that joins the residual stream.
     #[serde(deserialize_with = "leaked", default)]
     pub residual_multiplier: Option<Text>,
+    /// Whether config.json has factors on what enters, passes and leaves the branches of a block (Falcon-H1): `attention_in_multiplier`,
+    /// `key_multiplier`, `attention_out_multiplier`, `ssm_in_multiplier`, `ssm_multipliers` (of what the first layer of a state-space layer
+    /// gives: gate, `x`, `b`, `c`, steps), `ssm_out_multiplier`, `mlp_multipliers` (of the gate and of the output). Each is 1 where absent.
+    pub branch_multipliers: bool,
     /// Norms of queries and keys, where the family has them.
     pub query_key_norm: QueryKeyNorm,
     /// The boolean of config.json that asks for them, where they are optional.
@@ -70,6 +74,7 @@ impl Math {
         embedding_scale: EmbeddingScale::One,
         logit_scale: LogitScale::One,
         residual_multiplier: None,
+        branch_multipliers: false,
         query_key_norm: QueryKeyNorm::PerHead,
         query_key_norm_if: None,
         query_scale: QueryScale::One,
@@ -175,6 +180,8 @@ pub enum Residual {
     Parallel,
     /// `x = norm(x + attention(x)); x = norm(x + mlp(x))`.
     PostNorm,
+    /// `x += branch(norm(x))`: a block has one branch, a token mixer or a feed-forward network (Nemotron-H).
+    Single,
     /// Parallel if this boolean of config.json is true, otherwise sequential; the second value is the default.
     ParallelIf(#[serde(deserialize_with = "leaked")] Text, bool),
     /// Parallel if any of these booleans of config.json is true, each with its default; otherwise sequential.
@@ -184,7 +191,7 @@ pub enum Residual {
 }
 
 impl Residual {
-    /// The wiring of a checkpoint: [`Residual::Sequential`], [`Residual::Parallel`] or [`Residual::PostNorm`].
+    /// The wiring of a checkpoint: [`Residual::Sequential`], [`Residual::Parallel`], [`Residual::PostNorm`] or [`Residual::Single`].
     pub fn resolve(self, config: &ModelConfig) -> Residual {
         match self {
             Residual::ParallelIf(key, default) if config.flag_or(key, default) => Residual::Parallel,
@@ -225,6 +232,10 @@ pub enum Positions {
     Alibi(Alibi),
     /// The same if this boolean of config.json is true, else rotary over halves of whole heads.
     AlibiIf(#[serde(deserialize_with = "leaked")] Text, Alibi),
+    /// Rotary over halves of whole heads if this key of config.json names `rope`, else none.
+    RotaryIfNamed(#[serde(deserialize_with = "leaked")] Text),
+    /// None: the order of tokens enters through recurrent mixers and the causal mask.
+    None,
 }
 
 /// Biases on scores that grow with the key's position `j` (ALiBi, arXiv 2108.12409): `b = m_h j` for head `h` of `n`. Slopes are
@@ -243,11 +254,12 @@ impl Positions {
     /// Rotary over halves of whole heads in every layer, as in LLaMA.
     pub const ROTARY: Positions = Positions::rotary(Pairing::Halves, 1.0);
 
-    /// The positions of a checkpoint: not [`Positions::AlibiIf`].
+    /// The positions of a checkpoint: neither [`Positions::AlibiIf`] nor [`Positions::RotaryIfNamed`].
     pub fn resolve(self, config: &ModelConfig) -> Positions {
         match self {
             Positions::AlibiIf(key, alibi) if config.flag_or(key, false) => Positions::Alibi(alibi),
-            Positions::AlibiIf(..) => Positions::ROTARY,
+            Positions::RotaryIfNamed(key) if config.text(key) != Some("rope") => Positions::None,
+            Positions::AlibiIf(..) | Positions::RotaryIfNamed(_) => Positions::ROTARY,
             fixed => fixed,
         }
     }
@@ -425,6 +437,8 @@ pub enum Routing {
     SigmoidGroups,
     /// `p = sigmoid(z)`; choice by `p` plus a learned correction; weights `p`, divided by their sum (MiniMax-M2).
     SigmoidTop,
+    /// The same, weights divided by their sum and 1e-6 if `norm_topk_prob`, times `routed_scaling_factor` (LFM2).
+    SigmoidTopIfNormalised,
     /// `p = softmax(z)`; choice by `p` plus a learned correction; weights `p`, divided by their sum, which counts as `moe_norm_min` if it
     /// is less (ERNIE 4.5).
     SoftmaxCorrected,
@@ -448,6 +462,7 @@ impl std::fmt::Display for Routing {
             Routing::SoftmaxGroups => "the softmax of all experts and the best of each group",
             Routing::SigmoidGroups => "the corrected sigmoid of each expert and the two best of each group",
             Routing::SigmoidTop => "the corrected sigmoid of each expert",
+            Routing::SigmoidTopIfNormalised => "the corrected sigmoid of each expert, scaled",
             Routing::SoftmaxCorrected => "the corrected softmax of all experts",
             Routing::SoftmaxTwoBest => "the softmax of all experts and the two best of each group",
             Routing::TopThenSigmoid => "the sigmoid of the chosen experts",
@@ -470,7 +485,8 @@ impl Routing {
 
     /// Whether weights are divided by their sum where the rule leaves that open and config.json is silent.
     pub fn normalises_by_default(self) -> bool {
-        matches!(self, Routing::SigmoidGroups | Routing::SoftmaxTwoBest | Routing::TopThenStated)
+        use Routing::{SigmoidGroups, SigmoidTopIfNormalised, SoftmaxTwoBest, TopThenStated};
+        matches!(self, SigmoidGroups | SigmoidTopIfNormalised | SoftmaxTwoBest | TopThenStated)
     }
 }
 

@@ -11,6 +11,7 @@ pub mod role;
 mod afmoe;
 mod apertus;
 mod arcee;
+mod bamba;
 mod bitnet;
 mod bloom;
 mod cohere;
@@ -26,6 +27,7 @@ mod ernie4_5_moe;
 mod exaone4;
 mod exaone_moe;
 mod falcon;
+mod falcon_h1;
 mod flex_olmo;
 mod gemma;
 mod gemma2;
@@ -41,13 +43,17 @@ mod gpt_oss;
 mod gptj;
 mod granite;
 mod granitemoe;
+mod granitemoehybrid;
 mod helium;
 mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
 mod hy_v3;
 mod kimi_k2;
+mod lfm2;
+mod lfm2_moe;
 mod llama;
 mod llama4;
+mod mamba2;
 mod mimo_v2_flash;
 mod minimax_m2;
 mod ministral3;
@@ -56,6 +62,7 @@ mod mistral4;
 mod mixtral;
 mod mpt;
 mod nemotron;
+mod nemotron_h;
 mod olmo;
 mod olmo2;
 mod olmo3;
@@ -81,13 +88,16 @@ mod starcoder2;
 
 mod undescribed;
 
-pub use description::{ExpertLayout, ExpertStorage, Extra, Family, Linears, Moe, Norms, Text, Trunk};
+pub use description::{Branches, ExpertLayout, ExpertStorage, Extra, Family, Linears, Moe, Norms, Text, Trunk};
 pub use file::{FamilyFileError, USUAL, parse};
 pub use math::{
     Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, HeadGate, LogitScale, Math, Pairing, Positions,
     QueryKeyNorm, QueryScale, Residual, RotaryLayers, Routing, Window,
 };
-pub use recurrent::{LINEAR_ATTENTION, Recurrent, RecurrentMixer, RecurrentParameter};
+pub use recurrent::{
+    Mamba2Norm, Recurrent, RecurrentBlocks, RecurrentMixer, RecurrentParameter, attends_to_all, is_feed_forward,
+    is_recurrent,
+};
 pub use role::{NormKind, NormSite, Orientation, Part, Role, RowOrder};
 
 pub use description::{leaf, owns_kv};
@@ -102,6 +112,7 @@ pub static FAMILIES: &[Family] = &[
     afmoe::FAMILY,
     apertus::FAMILY,
     arcee::FAMILY,
+    bamba::FAMILY,
     bitnet::FAMILY,
     bloom::FAMILY,
     cohere::FAMILY,
@@ -116,6 +127,7 @@ pub static FAMILIES: &[Family] = &[
     exaone4::FAMILY,
     exaone_moe::FAMILY,
     falcon::FAMILY,
+    falcon_h1::FAMILY,
     flex_olmo::FAMILY,
     gemma::FAMILY,
     gemma2::FAMILY,
@@ -131,13 +143,17 @@ pub static FAMILIES: &[Family] = &[
     gptj::FAMILY,
     granite::FAMILY,
     granitemoe::FAMILY,
+    granitemoehybrid::FAMILY,
     helium::FAMILY,
     hunyuan_v1_dense::FAMILY,
     hunyuan_v1_moe::FAMILY,
     hy_v3::FAMILY,
     kimi_k2::FAMILY,
+    lfm2::FAMILY,
+    lfm2_moe::FAMILY,
     llama::FAMILY,
     llama4::FAMILY,
+    mamba2::FAMILY,
     mimo_v2_flash::FAMILY,
     minimax_m2::FAMILY,
     ministral3::FAMILY,
@@ -146,6 +162,7 @@ pub static FAMILIES: &[Family] = &[
     mixtral::FAMILY,
     mpt::FAMILY,
     nemotron::FAMILY,
+    nemotron_h::FAMILY,
     olmo::FAMILY,
     olmo2::FAMILY,
     olmo3::FAMILY,

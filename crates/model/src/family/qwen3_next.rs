@@ -4,7 +4,7 @@
 
 use super::description::{Extra, Family, Norms};
 use super::math::{HeadGate, Math, Pairing, Positions};
-use super::recurrent::{Recurrent, RecurrentMixer, RecurrentParameter};
+use super::recurrent::{Recurrent, RecurrentBlocks, RecurrentMixer, RecurrentParameter};
 use super::role::NormSite::{self, AttentionInput, FeedForwardInput, RecurrentOutput};
 use super::role::Role::{Output, RecurrentInputGate, RecurrentRates};
 use super::role::{NormKind, Role, RowOrder};
@@ -34,7 +34,8 @@ pub const GATED_DELTA: Recurrent = Recurrent {
         (RecurrentParameter::StepBias, "linear_attn.dt_bias"),
     ],
     norm_kind: NormKind::Rms,
-    attention_interval: ("full_attention_interval", 4),
+    convolution_bias: None,
+    blocks: RecurrentBlocks::AllButEvery("full_attention_interval", 4),
 };
 
 /// The description.

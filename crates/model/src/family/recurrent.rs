@@ -1,5 +1,5 @@
-//! Recurrent token mixers, which hybrid models have in most of their blocks in place of attention: linear attention and state-space
-//! layers. They keep a state of a fixed size where attention keeps keys and values. What is named here is data of the families; what
+//! Recurrent token mixers, which hybrid models have in most of their blocks in place of attention: linear attention, state-space layers
+//! and short convolutions. They keep a state of a fixed size where attention keeps keys and values. What is named here is data of the families; what
 //! the mixers compute is in the forward pass.
 
 use super::description::{Linears, Text};
@@ -24,9 +24,31 @@ pub struct Recurrent {
     pub parameters: &'static [(RecurrentParameter, Text)],
     /// The formula of the norm of its output, which differs from the family's other norms.
     pub norm_kind: NormKind,
-    /// Where config.json has no `layer_types`: the key whose value `n` says that every `n`-th block has attention, and its default.
-    #[serde(deserialize_with = "leaked")]
-    pub attention_interval: (Text, usize),
+    /// The key of config.json that says whether the convolution has biases, and its value where that is absent; `None` where it has none.
+    #[serde(deserialize_with = "leaked", default)]
+    pub convolution_bias: Option<(Text, bool)>,
+    /// Which blocks have it, where config.json has no `layer_types`.
+    pub blocks: RecurrentBlocks,
+}
+
+/// The blocks that have the recurrent mixer of a family, where config.json does not list types of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RecurrentBlocks {
+    /// All but every `n`-th, where this key of config.json has `n`, with its default (Qwen3-Next).
+    AllButEvery(#[serde(deserialize_with = "leaked")] Text, usize),
+    /// All but those whose indices a key of config.json lists.
+    AllButListed {
+        /// The key.
+        #[serde(deserialize_with = "leaked")]
+        key: Text,
+        /// Whether all have it where there is no list (Bamba), or none (LFM2).
+        without: bool,
+    },
+    /// All of them.
+    Every,
+    /// All of them, which have attention as well: both mixers read the same norm, and their outputs are added (Falcon-H1).
+    BesideAttention,
 }
 
 /// What a recurrent mixer computes.
@@ -38,6 +60,29 @@ pub enum RecurrentMixer {
     /// `S := exp(g) S + k (beta (v - exp(g) S^T k))^T` and `o = S^T q / sqrt(d_k)`, where `g = -exp(A_log) softplus(a + dt_bias)` and
     /// `beta = sigmoid(b)`. The output layer reads `norm(o) * silu(z)`.
     GatedDelta,
+    /// Short convolution with two gates (LFM2). The first layer gives `b`, `c` and `x`, each as wide as the hidden state, and the output
+    /// layer reads `c * conv(b * x)`, a causal depthwise convolution without activation.
+    ShortConvolution,
+    /// Mamba 2 (arXiv 2405.21060). The first layer gives the gate `z`, then `x`, `b` and `c`, which pass a causal depthwise convolution and
+    /// its activation, then a step for each head. For each head, with the state `S` of its width by the size of the state, and with `b` and
+    /// `c` of its group, `d = softplus(step + dt_bias)`, `S := exp(-exp(A_log) d) S + d x b^T` and `y = S c + D x`. The output layer reads
+    /// `norm(y * silu(z))`, where the norm is over each of equal parts of all heads.
+    Mamba2 {
+        /// The norm.
+        norm: Mamba2Norm,
+    },
+}
+
+/// The norm of a Mamba 2 mixer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mamba2Norm {
+    /// Behind the gate, over all heads.
+    AllHeads,
+    /// Behind the gate, over the heads of each group.
+    PerGroup,
+    /// The same if `mamba_rms_norm` of config.json is true, before the gate unless `mamba_norm_before_gate` is false; else none.
+    PerGroupIfAny,
 }
 
 /// A tensor of a recurrent mixer.
@@ -50,6 +95,8 @@ pub enum RecurrentParameter {
     DecayLog,
     /// `dt_bias`: what is added to the step of each head.
     StepBias,
+    /// `D`: the factor on what passes the state of each head by.
+    Skip,
 }
 
 impl Recurrent {
@@ -58,16 +105,52 @@ impl Recurrent {
         self.parameters.iter().find(|(listed, _)| *listed == parameter).map(|(_, path)| *path)
     }
 
-    /// Returns whether a block has this mixer: its `layer_types` say so, or else the interval.
+    /// Returns whether a block has this mixer: its `layer_types` say so, or else the family's rule.
     pub fn is_in_block(&self, config: &ModelConfig, block: usize) -> bool {
-        if let Some(kind) = config.layer_types.get(block) {
-            return kind == LINEAR_ATTENTION;
+        let listed = config.layer_types.get(block).filter(|_| self.blocks != RecurrentBlocks::BesideAttention);
+        if let Some(kind) = listed {
+            return is_recurrent(kind);
         }
-        let (key, default) = self.attention_interval;
-        let interval = config.number(key).ok().flatten().map_or(default, |interval| interval.max(1.0) as usize);
-        !(block + 1).is_multiple_of(interval)
+        match self.blocks {
+            RecurrentBlocks::AllButEvery(key, default) => {
+                let interval = config.number(key).ok().flatten().map_or(default, |interval| interval.max(1.0) as usize);
+                !(block + 1).is_multiple_of(interval)
+            }
+            RecurrentBlocks::AllButListed { key, without } => match config.lists(key, block) {
+                Some(listed) => !listed,
+                None => without,
+            },
+            RecurrentBlocks::Every | RecurrentBlocks::BesideAttention => true,
+        }
+    }
+
+    /// Returns whether a norm belongs to it.
+    pub fn has_norm(&self, config: &ModelConfig) -> bool {
+        match self.mixer {
+            RecurrentMixer::GatedDelta => true,
+            RecurrentMixer::ShortConvolution => false,
+            RecurrentMixer::Mamba2 { norm: Mamba2Norm::PerGroupIfAny } => config.flag_or("mamba_rms_norm", false),
+            RecurrentMixer::Mamba2 { .. } => true,
+        }
+    }
+
+    /// Returns whether the convolution has biases.
+    pub fn has_convolution_bias(&self, config: &ModelConfig) -> bool {
+        self.convolution_bias.is_some_and(|(key, default)| config.flag_or(key, default))
     }
 }
 
-/// The entry of `layer_types` for blocks with a recurrent mixer.
-pub const LINEAR_ATTENTION: &str = "linear_attention";
+/// Returns whether an entry of `layer_types` is that of blocks with a recurrent mixer; older names of it included.
+pub fn is_recurrent(kind: &str) -> bool {
+    matches!(kind, "linear_attention" | "conv" | "mamba")
+}
+
+/// Returns whether an entry of `layer_types` is that of blocks that have nothing but a feed-forward network.
+pub fn is_feed_forward(kind: &str) -> bool {
+    matches!(kind, "mlp" | "moe")
+}
+
+/// Returns whether an entry of `layer_types` is that of blocks that attend to all earlier tokens; older names of it included.
+pub fn attends_to_all(kind: &str) -> bool {
+    matches!(kind, "full_attention" | "attention")
+}

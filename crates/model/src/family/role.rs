@@ -31,11 +31,12 @@ pub enum Role {
     HeadGate,
     /// The output projection of attention, or of a recurrent mixer.
     Output,
-    /// Recurrent mixers: what passes the convolution; of a gated delta net queries, keys and values.
+    /// Recurrent mixers: what passes the convolution; of a gated delta net queries, keys and values, of a short convolution its gates too.
     RecurrentInput,
     /// Recurrent mixers: the gate `z` on the output.
     RecurrentGate,
-    /// Recurrent mixers: [`Role::RecurrentInput`] and [`Role::RecurrentGate`] in one matrix.
+    /// Recurrent mixers: [`Role::RecurrentInput`] and [`Role::RecurrentGate`] in one matrix; of Mamba 2 the gate first, and last the step of
+    /// each head.
     RecurrentInputGate,
     /// Gated delta net: the step `a` of each head's decay.
     RecurrentDecay,
@@ -212,7 +213,7 @@ pub enum NormSite {
     KeyValueLatent,
     /// On the heads' outputs, before the output projection (BitNet).
     Heads,
-    /// On the output of each head of a recurrent mixer, before its gate. All heads share it.
+    /// On the output of a recurrent mixer: of each head before its gate, all heads sharing it; of Mamba 2 behind the gate, over all heads.
     RecurrentOutput,
     /// On the output of attention, before it joins the residual stream.
     AttentionOutput,

@@ -25,7 +25,6 @@ const KEPT: &[(&str, &[&str])] = &[
         ],
     ),
     ("glm_moe_dsa", &["*self_attn*", "*mlp.gate", "*lm_head", "*mlp.gate_proj", "*mlp.up_proj", "*mlp.down_proj"]),
-    ("granitemoehybrid", &["lm_head", "*router*"]),
     ("grok-1", &["lm_head", "*.gate"]),
     ("instella", &["lm_head"]),
     (
@@ -57,7 +56,6 @@ const KEPT: &[(&str, &[&str])] = &[
             "*self_attn.*_conv1d*",
         ],
     ),
-    ("lfm2", &["lm_head", "*conv.in_proj", "*conv.out_proj"]),
     (
         "minimax_m3_vl",
         &[
@@ -102,15 +100,11 @@ const KEPT: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Architectures that have the same layers as one of the table: with experts, or beside other modalities.
-const ALIKE: &[(&str, &str)] = &[("lfm2_moe", "lfm2"), ("lfm2_vl", "lfm2")];
-
 /// The modules to keep by default in an architecture without a description, if any are known. The language model of a multimodal
 /// architecture (`minimax_m3_vl_text`) keeps the same layers alone as inside it.
 pub fn kept_by_default(model_type: &str) -> Option<&'static [&'static str]> {
     let row = |name: &str| KEPT.iter().find(|(row, _)| *row == name).map(|(_, globs)| *globs);
-    let alike = || ALIKE.iter().find(|(name, _)| *name == model_type).and_then(|(_, alike)| row(alike));
-    row(model_type).or_else(alike).or_else(|| row(model_type.strip_suffix("_text")?))
+    row(model_type).or_else(|| row(model_type.strip_suffix("_text")?))
 }
 
 #[cfg(test)]
@@ -120,9 +114,7 @@ mod tests {
 
     #[test]
     fn text_only_variant_keeps_the_same_modules() {
-        for (alone, whole) in
-            [("kimi_k3_text", "kimi_k3"), ("minimax_m3_vl_text", "minimax_m3_vl"), ("lfm2_moe", "lfm2")]
-        {
+        for (alone, whole) in [("kimi_k3_text", "kimi_k3"), ("minimax_m3_vl_text", "minimax_m3_vl")] {
             assert!(kept_by_default(alone).is_some_and(|kept| Some(kept) == kept_by_default(whole)), "{alone}");
         }
         assert!(kept_by_default("unheard_of_text").is_none());

@@ -42,6 +42,11 @@ impl<'s, 'a> Fields<'s, 'a> {
         })
     }
 
+    /// Returns whether the first section with this key has null there.
+    pub(super) fn states_null(&self, key: &str) -> bool {
+        self.sections.iter().find_map(|section| section.map.get(key)).is_some_and(Value::is_null)
+    }
+
     /// A size: a whole number from 1 on. A list means one size per layer, hence no single one: `None`.
     pub(super) fn size(&self, keys: &[&str]) -> Result<Option<usize>, ConfigError> {
         match self.find(keys) {

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use fields::{Fields, Section};
 pub use moe::{ExpertsConfig, LatentConfig};
-pub use recurrent::DeltaConfig;
+pub use recurrent::{DeltaConfig, MambaConfig};
 pub use rope::{RopeConfig, RopeParameters};
 
 /// Keys under which multimodal checkpoints nest the language model, from the outside in.
@@ -119,7 +119,8 @@ pub struct ModelConfig {
     pub rope: RopeConfig,
     /// Length of the sliding window.
     pub sliding_window: Option<usize>,
-    /// Per layer `full_attention`, `sliding_attention` or `linear_attention`.
+    /// Per layer `full_attention`, `sliding_attention`, `linear_attention`, or an older name of one of them; where blocks have one branch
+    /// also `mlp` and `moe`.
     pub layer_types: Vec<String>,
     /// `c` of the soft-cap `c tanh(a / c)` on attention scores.
     pub attention_softcap: Option<f64>,
@@ -133,6 +134,8 @@ pub struct ModelConfig {
     pub latent: Option<LatentConfig>,
     /// Gated delta nets.
     pub delta: Option<DeltaConfig>,
+    /// Mamba 2 mixers.
+    pub mamba: Option<MambaConfig>,
     /// The `quantization_config` that is already there.
     pub quantization: Option<Value>,
     /// The language model's object with the whole model's keys beneath it, for keys that few families have.
@@ -222,6 +225,12 @@ impl ModelConfig {
         self.text.get(key)?.as_array()?.get(index)
     }
 
+    /// Returns whether a list that few families have contains a number; `None` without such a list.
+    pub fn lists(&self, key: &str, number: usize) -> Option<bool> {
+        let list = self.text.get(key)?.as_array()?;
+        Some(list.iter().any(|entry| entry.as_u64() == Some(number as u64)))
+    }
+
     /// A string that few families have.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.text.get(key).and_then(Value::as_str)
@@ -263,12 +272,13 @@ fn merged(outer: &Map<String, Value>, inner: &Map<String, Value>) -> Map<String,
 fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) -> Result<ModelConfig, ConfigError> {
     let model_types = model_types(inner, outer)?;
     let inner = inner.read_by(model_types.last().map(String::as_str));
+    let layer_types = recurrent::layer_types(inner)?;
     Ok(ModelConfig {
         architectures: architectures(outer)?,
         hidden_size: inner.size(&["hidden_size", "n_embd", "d_model"])?,
-        intermediate_sizes: inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"])?,
+        intermediate_sizes: intermediate_sizes(inner, &model_types)?,
         dense_intermediate_size: inner.size(&["intermediate_size_mlp", "prefix_dense_intermediate_size"])?,
-        num_layers: inner.size(&["num_hidden_layers", "n_layer", "num_layers", "n_layers"])?,
+        num_layers: num_layers(inner, &model_types, layer_types.len())?,
         num_heads: inner.size(&["num_attention_heads", "n_head", "num_heads", "n_heads"])?,
         stated_kv_heads: key_heads(inner, &model_types)?,
         stated_head_dim: inner.size(&["head_dim"])?,
@@ -278,20 +288,37 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         tie_word_embeddings: outer.flag(&["tie_word_embeddings"])?,
         dtype: dtype(outer)?,
         norm_eps: inner.positive(&["rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"])?,
-        activation: inner.text(&["hidden_activation", "hidden_act", "activation_function"])?,
+        activation: inner.text(&["hidden_activation", "hidden_act", "mlp_hidden_act", "activation_function"])?,
         rope: RopeConfig::read(inner)?,
         sliding_window: inner.count(&["sliding_window"])?.filter(|window| *window > 0),
-        layer_types: inner.texts(&["layer_types"])?,
+        layer_types,
         attention_softcap: inner.positive(&["attn_logit_softcapping"])?,
         logit_softcap: inner.positive(&["final_logit_softcapping"])?,
         clip_qkv: clip_qkv(inner)?,
         experts: ExpertsConfig::read(inner)?,
         latent: LatentConfig::read(inner)?,
         delta: DeltaConfig::read(inner)?,
+        mamba: MambaConfig::read(inner, model_types.last().map(String::as_str))?,
         model_types: model_types.clone(),
         quantization: outer.find(&["quantization_config"]).map(|(_, value)| value.clone()),
         text,
     })
+}
+
+/// The number of blocks; Nemotron-H has as many as it lists types of.
+fn num_layers(inner: Fields<'_, '_>, model_types: &[String], listed: usize) -> Result<Option<usize>, ConfigError> {
+    match model_types.last().is_some_and(|name| name == "nemotron_h") && listed > 0 {
+        true => Ok(Some(listed)),
+        false => inner.size(&["num_hidden_layers", "n_layer", "num_layers", "n_layers"]),
+    }
+}
+
+/// Widths of feed-forward networks; that of LFM2 is computed.
+fn intermediate_sizes(inner: Fields<'_, '_>, model_types: &[String]) -> Result<Vec<usize>, ConfigError> {
+    match model_types.last().is_some_and(|name| name == "lfm2") {
+        true => Ok(recurrent::adjusted_width(inner)?.into_iter().collect()),
+        false => inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"]),
+    }
 }
 
 /// The key of Falcon's configuration, whose older models share one key head unless they say otherwise.

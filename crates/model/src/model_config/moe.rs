@@ -42,7 +42,11 @@ impl ExpertsConfig {
             per_token: fields.size(&["num_experts_per_tok", "moe_k", "moe_topk", "experts_per_token"])?,
             intermediate_size: fields.size(&["moe_intermediate_size"])?,
             shared_count: fields.count(&["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"])?,
-            shared_intermediate_size: fields.count(&["shared_expert_intermediate_size"])?,
+            shared_intermediate_size: fields.count(&[
+                "shared_expert_intermediate_size",
+                "shared_intermediate_size",
+                "moe_shared_expert_intermediate_size",
+            ])?,
             normalise: fields.flag(&["norm_topk_prob"])?,
             scale: fields.number(&["routed_scaling_factor", "route_scale", "router_scaling_factor"])?,
             groups: fields.size(&["n_group"])?,

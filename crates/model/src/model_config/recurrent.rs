@@ -2,6 +2,7 @@
 
 use super::ConfigError;
 use super::fields::Fields;
+use serde_json::Value;
 
 /// The sizes of gated delta nets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,4 +48,132 @@ impl DeltaConfig {
     pub fn channels(&self) -> Option<usize> {
         self.keys()?.checked_mul(2)?.checked_add(self.values()?)
     }
+}
+
+/// The least step of Nemotron-H, where config.json states none.
+const NEMOTRON_STEP: f64 = 0.001;
+
+/// The sizes of Mamba 2 mixers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MambaConfig {
+    /// Heads.
+    pub heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Groups of heads that share what writes and reads their states; each serves equally many.
+    pub groups: usize,
+    /// Size of the state of each channel.
+    pub state: usize,
+    /// Tokens that the convolution sees, the last included.
+    pub kernel: usize,
+    /// The least step.
+    pub least_step: f64,
+    /// The largest step, which may be infinite.
+    pub largest_step: f64,
+}
+
+impl MambaConfig {
+    pub(super) fn read(fields: Fields<'_, '_>, model_type: Option<&str>) -> Result<Option<MambaConfig>, ConfigError> {
+        // Where there is no attention, its heads are meant.
+        let (heads, width): (&[&str], &[&str]) = match model_type {
+            Some("mamba2") => (&["num_heads"], &["head_dim"]),
+            _ => (&["mamba_n_heads", "mamba_num_heads"], &["mamba_d_head", "mamba_head_dim"]),
+        };
+        let Some(heads) = fields.size(heads)? else { return Ok(None) };
+        let sizes = [
+            head_width(fields, heads, width)?,
+            fields.size(&["mamba_n_groups", "n_groups"])?,
+            fields.size(&["mamba_d_state", "ssm_state_size", "state_size"])?,
+            fields.size(&["mamba_d_conv", "conv_kernel"])?,
+        ];
+        let [Some(head_dim), Some(groups), Some(state), Some(kernel)] = sizes else { return Ok(None) };
+        let (least_step, largest_step) = match model_type {
+            Some("nemotron_h") => {
+                (fields.number(&["mamba_dt_min", "time_step_min"])?.unwrap_or(NEMOTRON_STEP), f64::INFINITY)
+            }
+            _ => step_limits(fields)?,
+        };
+        Ok(Some(MambaConfig { heads, head_dim, groups, state, kernel, least_step, largest_step }))
+    }
+
+    /// Channels of all heads; `None` beyond what can be counted.
+    pub fn inner(&self) -> Option<usize> {
+        self.heads.checked_mul(self.head_dim)
+    }
+
+    /// Channels of the convolution: those of all heads, and what writes and reads the states of each group.
+    pub fn channels(&self) -> Option<usize> {
+        self.groups.checked_mul(self.state)?.checked_mul(2)?.checked_add(self.inner()?)
+    }
+
+    /// Rows of the first layer: the gate, the channels of the convolution, and a step for each head.
+    pub fn rows(&self) -> Option<usize> {
+        self.inner()?.checked_add(self.channels()?)?.checked_add(self.heads)
+    }
+}
+
+/// The width of a head; `auto` is an equal part of `mamba_d_ssm`, else of `mamba_expand` times the hidden size.
+fn head_width(fields: Fields<'_, '_>, heads: usize, keys: &[&str]) -> Result<Option<usize>, ConfigError> {
+    match fields.find(keys) {
+        Some((_, Value::String(auto))) if auto == "auto" => {
+            let both = fields.size(&["mamba_expand"])?.zip(fields.size(&["hidden_size"])?);
+            let expanded = both.and_then(|(factor, hidden)| factor.checked_mul(hidden));
+            Ok(fields.size(&["mamba_d_ssm"])?.or(expanded).map(|inner| inner / heads))
+        }
+        _ => fields.size(keys),
+    }
+}
+
+/// The least and the largest step: all positive ones unless `time_step_limit` says otherwise.
+fn step_limits(fields: Fields<'_, '_>) -> Result<(f64, f64), ConfigError> {
+    const KEY: &str = "time_step_limit";
+    let Some((key, value)) = fields.find(&[KEY]) else { return Ok((0.0, f64::INFINITY)) };
+    let limits = value.as_array().filter(|limits| limits.len() == 2);
+    let limits = limits.and_then(|limits| Some((limits[0].as_f64()?, upper_limit(&limits[1])?)));
+    limits.ok_or_else(|| ConfigError::invalid(key, "two numbers", value))
+}
+
+/// Infinity has no number in JSON: transformers writes an object, older versions what Python prints.
+fn upper_limit(value: &Value) -> Option<f64> {
+    let is_infinite = |name: &str| name.ends_with("Infinity") && !name.ends_with("-Infinity");
+    match value {
+        Value::Object(object) => {
+            object.get("__float__")?.as_str().filter(|name| is_infinite(name)).map(|_| f64::INFINITY)
+        }
+        Value::String(name) => is_infinite(name).then_some(f64::INFINITY),
+        _ => value.as_f64(),
+    }
+}
+
+/// The width of the feed-forward networks of LFM2, of which config.json states another number: two thirds of it, times a factor, up to the
+/// next multiple.
+pub(super) fn adjusted_width(fields: Fields<'_, '_>) -> Result<Option<usize>, ConfigError> {
+    let Some(stated) = fields.size(&["block_ff_dim", "intermediate_size"])? else { return Ok(None) };
+    if !fields.flag(&["block_auto_adjust_ff_dim"])?.unwrap_or(true) {
+        return Ok(Some(stated));
+    }
+    let width = stated * 2 / 3;
+    if fields.states_null("block_ffn_dim_multiplier") {
+        return Ok(Some(width));
+    }
+    let factor = fields.positive(&["block_ffn_dim_multiplier"])?.unwrap_or(1.0);
+    let multiple = fields.size(&["block_multiple_of"])?.unwrap_or(256);
+    Ok(((factor * width as f64) as usize).div_ceil(multiple).checked_mul(multiple))
+}
+
+/// What blocks have: as listed, or as spelled by the letters of Nemotron-H.
+pub(super) fn layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigError> {
+    let listed = fields.texts(&["layer_types", "layers_block_type"])?;
+    let Some((key, pattern)) = fields.find(&["hybrid_override_pattern"]).filter(|_| listed.is_empty()) else {
+        return Ok(listed);
+    };
+    let name = |letter: char| match letter {
+        'M' => Some("linear_attention".to_owned()),
+        '*' => Some("full_attention".to_owned()),
+        '-' => Some("mlp".to_owned()),
+        'E' => Some("moe".to_owned()),
+        _ => None,
+    };
+    let names: Option<Vec<String>> = pattern.as_str().and_then(|letters| letters.chars().map(name).collect());
+    names.ok_or_else(|| ConfigError::invalid(key, "a string of the letters M, *, - and E", pattern))
 }

@@ -222,3 +222,46 @@ fn keys_that_the_class_does_not_read_are_ignored() {
     let opt = of("opt", json!({"head_dim": "wide", "intermediate_size": 8, "ffn_dim": 256}));
     assert_eq!(opt.intermediate_sizes, [256]);
 }
+
+#[test]
+fn sizes_of_state_space_layers_go_by_the_names_of_their_class() {
+    let stated = json!({"model_type": "bamba", "hidden_size": 64, "mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_expand": 2,
+        "mamba_n_groups": 2, "mamba_d_state": 6, "mamba_d_conv": 4});
+    let mamba = read_json(stated.clone()).mamba.unwrap();
+    assert_eq!((mamba.head_dim, mamba.inner(), mamba.channels(), mamba.rows()), (16, Some(128), Some(152), Some(288)));
+    assert_eq!((mamba.least_step, mamba.largest_step), (0.0, f64::INFINITY));
+    let with = |key: &str, value| {
+        let mut changed = stated.clone();
+        changed[key] = value;
+        ModelConfig::from_json(&changed)
+    };
+    assert_eq!(with("mamba_d_ssm", json!(96)).unwrap().mamba.unwrap().head_dim, 12);
+    for upper in [json!({"__float__": "Infinity"}), json!("\u{0}kvant:Infinity")] {
+        let mamba = with("time_step_limit", json!([0.5, upper])).unwrap().mamba.unwrap();
+        assert_eq!((mamba.least_step, mamba.largest_step), (0.5, f64::INFINITY));
+    }
+    let error = with("time_step_limit", json!([0.5, "much"])).unwrap_err();
+    assert!(error.to_string().contains("`time_step_limit`"), "{error}");
+    let nemotron = json!({"model_type": "nemotron_h", "mamba_num_heads": 4, "mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 6,
+        "conv_kernel": 4, "num_heads": 7, "head_dim": 3, "hybrid_override_pattern": "M*-E"});
+    let nemotron = read_json(nemotron);
+    let mamba = nemotron.mamba.unwrap();
+    assert_eq!((mamba.heads, mamba.head_dim, mamba.least_step), (4, 8, 0.001));
+    assert_eq!(nemotron.layer_types, ["linear_attention", "full_attention", "mlp", "moe"]);
+    assert_eq!(nemotron.num_layers, Some(4));
+    let alone = json!({"model_type": "mamba2", "num_heads": 4, "head_dim": 8, "n_groups": 2, "state_size": 6, "conv_kernel": 4});
+    assert_eq!(read_json(alone).mamba.map(|mamba| mamba.heads), Some(4));
+}
+
+#[test]
+fn width_of_lfm2_is_computed() {
+    let width = |more: Value| {
+        let mut stated = json!({"model_type": "lfm2", "intermediate_size": 1000});
+        stated.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        read_json(stated).intermediate_sizes
+    };
+    assert_eq!(width(json!({})), [768]);
+    assert_eq!(width(json!({"block_ffn_dim_multiplier": 1.3, "block_multiple_of": 100})), [900]);
+    assert_eq!(width(json!({"block_ffn_dim_multiplier": null})), [666]);
+    assert_eq!(width(json!({"block_auto_adjust_ff_dim": false, "block_ff_dim": 512})), [512]);
+}

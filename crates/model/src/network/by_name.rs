@@ -97,7 +97,7 @@ impl<'t> Builder<'t> {
         let place = match (named.entry, named.suffix) {
             (Entry::Embedding, Suffix::Slot(Slot::Weight)) => return Place::Embedding,
             (Entry::Positions, Suffix::Slot(Slot::Weight)) => return Place::Positions,
-            (Entry::Parameter, Suffix::Slot(Slot::Weight)) => return Place::Parameter,
+            (Entry::Parameter, Suffix::Slot(Slot::Weight | Slot::Bias)) => return Place::Parameter,
             (Entry::Norm(_), Suffix::Slot(Slot::Weight)) => self.add_norm(at, named),
             (Entry::Linear { .. }, Suffix::Slot(Slot::Weight)) => self.add_linear(at, named),
             (Entry::FusedExperts { .. }, Suffix::Slot(Slot::Weight) | Suffix::Blocks) => self.add_experts(at, named),

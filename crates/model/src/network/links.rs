@@ -6,20 +6,24 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use super::{ExpertsId, Linear, LinearId, Network, NormId};
-use crate::family::{Activation, Family, NormSite, Part, Residual, Role, RowOrder, owns_kv};
+use crate::family::{Activation, Family, NormSite, Part, RecurrentMixer, Residual, Role, RowOrder, owns_kv};
 use crate::model_config::{DeltaConfig, ModelConfig};
 
 /// The activation that a layer of a block reads, in the order of the forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Input {
-    /// The residual stream after the norm before attention, or before a recurrent mixer.
+    /// The residual stream after the norm before attention.
     Attention,
+    /// The residual stream after the norm before a recurrent mixer.
+    Recurrent,
     /// MLA's query latent after its norm.
     QueryLatent,
     /// MLA's key/value latent after its norm.
     KeyValueLatent,
     /// The heads' outputs, side by side.
     Heads,
+    /// What the output projection of a recurrent mixer reads.
+    RecurrentHeads,
     /// The residual stream after the norm before the feed-forward network.
     FeedForward,
     /// The hidden activation of the dense feed-forward network.
@@ -88,7 +92,7 @@ pub enum PairPath {
         /// Query heads per key/value head.
         repeat: usize,
     },
-    /// The product with the activated gate, which is linear in the source.
+    /// The product with the activated gate, or with what a short convolution gives, which is linear in the source.
     Product,
     /// ReLU, which lets positive scales through.
     Relu,
@@ -113,6 +117,7 @@ pub(super) struct Facts {
     activation: Option<Activation>,
     residual: Option<Residual>,
     heads: Option<Heads>,
+    recurrent: Option<RecurrentMixer>,
     delta: Option<DeltaConfig>,
 }
 
@@ -133,6 +138,7 @@ impl Facts {
             residual: Some(family.math.residual.resolve(config)),
             // Where values are clipped (OLMo) or normalised (Gemma 4), they do not scale.
             heads: Heads::of(config).filter(|_| config.clip_qkv.is_none() && !family.math.value_norm),
+            recurrent: family.recurrent.map(|recurrent| recurrent.mixer),
             delta: config.delta,
         }
     }
@@ -270,6 +276,11 @@ impl Network {
         let norms = self.norms.iter().enumerate().filter(|(_, norm)| norm.block == Some(block));
         let links = norms.filter_map(|(at, norm)| {
             let into = self.readers(block, norm.site);
+            // Two mixers read what each of them multiplies by a factor of its own: no trial runs both.
+            let stages = self.stages(block);
+            let has = |input| stages.iter().any(|stage| stage.input == input);
+            let both = norm.site == NormSite::AttentionInput && has(Input::Attention) && has(Input::Recurrent);
+            let into = if both { Vec::new() } else { into };
             let link = SmoothingPair { from: ScaleSource::Norm(NormId(at)), into, through: PairPath::Norm };
             (!link.into.is_empty()).then_some(link)
         });
@@ -279,8 +290,12 @@ impl Network {
     /// All that reads the norm at `site`.
     fn readers(&self, block: usize, site: NormSite) -> Vec<Consumer> {
         let shared = self.shares_norm(block);
+        let single = self.facts.residual == Some(Residual::Single);
+        let mixes = |input: Input| matches!(input, Input::Attention | Input::Recurrent);
+        let feeds = |input: Input| matches!(input, Input::FeedForward | Input::Routed(_));
         let reads = |input: Input| match site {
-            NormSite::AttentionInput => input == Input::Attention || shared && matches!(input, Input::Routed(_)),
+            NormSite::AttentionInput if single => mixes(input) || feeds(input),
+            NormSite::AttentionInput => mixes(input) || shared && matches!(input, Input::Routed(_)),
             NormSite::QueryLatent => input == Input::QueryLatent,
             NormSite::KeyValueLatent => input == Input::KeyValueLatent,
             NormSite::Heads => input == Input::Heads,
@@ -302,7 +317,8 @@ impl Network {
         let heads = self.facts.heads.filter(|_| !self.has_norm(block, NormSite::Heads))?;
         let find = |wanted: fn(Role) -> bool| self.linears_of(block).find(|(_, linear)| wanted(linear.role));
         let (linear, values) = find(|role| matches!(role, Role::Value | Role::QueryKeyValue | Role::KeyValueUp))?;
-        let (output, layer) = find(|role| role == Role::Output)?;
+        let mut outputs = self.linears_of(block).filter(|(_, linear)| linear.part == Part::Attention);
+        let (output, layer) = outputs.find(|(_, linear)| linear.role == Role::Output)?;
         let rows = heads.value_rows(values)?;
         let (head_dim, repeat) = (heads.value_dim, heads.repeat(rows.len())?);
         let widths_agree = heads.query.checked_mul(head_dim) == Some(layer.in_features);
@@ -313,18 +329,36 @@ impl Network {
         })
     }
 
-    /// The norm of a recurrent mixer's heads to its output projection. The gate between them multiplies channel by channel; all heads share
-    /// the norm.
+    /// What stands right before the output projection of a recurrent mixer, to that projection.
     fn recurrent_link(&self, block: usize) -> Option<SmoothingPair> {
-        let mut norms = self.norms.iter().enumerate().filter(|(_, norm)| norm.block == Some(block));
-        let (norm, _) = norms.find(|(_, norm)| norm.site == NormSite::RecurrentOutput)?;
-        let (output, layer) = self.linears_of(block).find(|(_, linear)| linear.role == Role::Output)?;
-        let DeltaConfig { value_heads, value_dim, .. } = self.facts.delta?;
-        (value_heads.checked_mul(value_dim) == Some(layer.in_features)).then(|| SmoothingPair {
-            from: ScaleSource::Norm(NormId(norm)),
-            into: vec![Consumer::Linear(output)],
-            through: PairPath::Heads { head_dim: value_dim, repeat: value_heads },
-        })
+        let recurrent = |role: Role| {
+            self.linears_of(block).find(move |(_, linear)| linear.part == Part::Recurrent && linear.role == role)
+        };
+        let (output, layer) = recurrent(Role::Output)?;
+        let into = vec![Consumer::Linear(output)];
+        let norm = || {
+            let mut norms = self.norms.iter().enumerate().filter(|(_, norm)| norm.block == Some(block));
+            let (norm, _) = norms.find(|(_, norm)| norm.site == NormSite::RecurrentOutput)?;
+            Some(ScaleSource::Norm(NormId(norm)))
+        };
+        match self.facts.recurrent? {
+            // The gate between them multiplies channel by channel; all heads share the norm.
+            RecurrentMixer::GatedDelta => {
+                let DeltaConfig { value_heads, value_dim, .. } = self.facts.delta?;
+                let through = PairPath::Heads { head_dim: value_dim, repeat: value_heads };
+                let agrees = value_heads.checked_mul(value_dim) == Some(layer.in_features);
+                agrees.then_some(SmoothingPair { from: norm()?, into, through })
+            }
+            RecurrentMixer::Mamba2 { .. } => Some(SmoothingPair { from: norm()?, into, through: PairPath::Norm }),
+            // The second of three parts multiplies what the convolution gives.
+            RecurrentMixer::ShortConvolution => {
+                let (linear, inputs) = recurrent(Role::RecurrentInput)?;
+                let width = layer.in_features;
+                let agrees = width.checked_mul(3) == Some(inputs.out_features);
+                let from = ScaleSource::Linear { linear, rows: std::iter::once(width..2 * width).collect() };
+                agrees.then_some(SmoothingPair { from, into, through: PairPath::Product })
+            }
+        }
     }
 
     /// Up to down projections, in the dense network, the shared experts and each expert.
@@ -404,8 +438,9 @@ fn input_of(part: Part, role: Role, expert: Option<usize>) -> Option<Input> {
     match role {
         Role::Query | Role::Key | Role::Value | Role::QueryKeyValue | Role::HeadGate => Some(Input::Attention),
         Role::QueryDown | Role::KeyValueDown => Some(Input::Attention),
-        Role::RecurrentInput | Role::RecurrentGate | Role::RecurrentInputGate => Some(Input::Attention),
-        Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates => Some(Input::Attention),
+        Role::RecurrentInput | Role::RecurrentGate | Role::RecurrentInputGate => Some(Input::Recurrent),
+        Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates => Some(Input::Recurrent),
+        Role::Output if part == Part::Recurrent => Some(Input::RecurrentHeads),
         Role::QueryUp => Some(Input::QueryLatent),
         Role::KeyValueUp => Some(Input::KeyValueLatent),
         Role::Output => Some(Input::Heads),

@@ -306,6 +306,37 @@ fn recurrent_blocks_are_smoothed_behind_their_norms_and_into_their_output() {
 }
 
 #[test]
+fn short_convolutions_and_state_space_layers_are_smoothed_where_that_is_exact() {
+    let network = Checkpoint::read("lfm2").network();
+    let convolution = [
+        "operator_norm -> conv.in_proj",
+        "conv.in_proj -> conv.out_proj",
+        "ffn_norm -> feed_forward.w1 feed_forward.w3",
+        "feed_forward.w3 -> feed_forward.w2",
+    ];
+    assert_eq!(links_of(&network, 0), convolution);
+    let link = network.links(0).remove(1);
+    let ScaleSource::Linear { rows, .. } = link.from else { panic!("{link:?}") };
+    // What multiplies the output of the convolution.
+    assert_eq!((rows.first(), rows.len(), link.through), (Some(&(64..128)), 1, PairPath::Product));
+    let bamba = links_of(&Checkpoint::read("bamba").network(), 0);
+    assert_eq!(bamba[..2], ["input_layernorm -> mamba.in_proj", "mamba.norm -> mamba.out_proj"]);
+    let granite = links_of(&Checkpoint::read("granitemoehybrid_dense").network(), 0);
+    assert_eq!(
+        granite[2..],
+        ["post_attention_layernorm -> shared_mlp.input_linear", "shared_mlp.input_linear -> shared_mlp.output_linear"]
+    );
+    // Squared ReLU passes no scale, and in a block of one branch its norm feeds that.
+    let nemotron = Checkpoint::read("nemotron_h").network();
+    assert_eq!(links_of(&nemotron, 0), ["norm -> mixer.in_proj", "mixer.norm -> mixer.out_proj"]);
+    assert_eq!(links_of(&nemotron, 3), ["norm -> mixer.up_proj"]);
+    assert!(
+        links_of(&nemotron, 1)[0].contains("mixer.gate") && links_of(&nemotron, 1)[0].contains("experts.3.up_proj")
+    );
+    assert_eq!(nemotron.kv_owners(3), []);
+}
+
+#[test]
 fn recurrent_inputs_that_engines_fuse_are_siblings() {
     let network = Checkpoint::read("qwen3_5").network();
     let fused: Vec<&str> = network.siblings().iter().map(|siblings| inside(&siblings.fused, 0)).take(2).collect();

@@ -45,12 +45,14 @@ DELTA = dict(
     WIDE, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=6,
     linear_key_head_dim=12, linear_value_head_dim=8, linear_conv_kernel_dim=4,
 )  # fmt: skip
+MAMBA = dict(mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=6, mamba_d_conv=4, mamba_expand=2)
 DELTA_EXPERTS = dict(DELTA, **ROUTED, num_experts=4, shared_expert_intermediate_size=48)
 
 # File name -> (model_type, arguments of its config class).
 CHECKPOINTS = {
     "afmoe": ("afmoe", dict(BASE, **EXPERTS, head_dim=16, num_dense_layers=1, num_shared_experts=1, sliding_window=16, route_scale=1.5)),
     "apertus": ("apertus", BASE),
+    "bamba": ("bamba", dict(BASE, **MAMBA, attn_layer_indices=[1])),
     "bitnet": ("bitnet", BASE),
     "bloom": ("bloom", dict(hidden_size=64, n_layer=2, n_head=4, vocab_size=160)),
     "arcee": ("arcee", BASE),
@@ -72,6 +74,8 @@ CHECKPOINTS = {
     "falcon": ("falcon", FALCON),
     "falcon_alibi": ("falcon", dict(FALCON, alibi=True, multi_query=False, parallel_attn=False, bias=True)),
     "falcon_groups": ("falcon", dict(FALCON, num_kv_heads=2, new_decoder_architecture=True)),
+    "falcon_h1": ("falcon_h1", dict(BASE, **MAMBA, mamba_d_ssm=96, mamba_rms_norm=True)),
+    "falcon_h1_plain": ("falcon_h1", dict(BASE, **MAMBA, mamba_d_ssm=96)),
     "flex_olmo": ("flex_olmo", dict(BASE, num_experts=4)),
     "gemma": ("gemma", WIDE),
     "gemma2": ("gemma2", WIDE),
@@ -95,10 +99,20 @@ CHECKPOINTS = {
     "gptj": ("gptj", dict(GPT, rotary_dim=8)),
     "granite": ("granite", BASE),
     "granitemoe": ("granitemoe", dict(BASE, num_local_experts=4)),
+    "granitemoehybrid": (
+        "granitemoehybrid",
+        dict(BASE, **MAMBA, num_local_experts=4, shared_intermediate_size=48, layer_types=["linear_attention", "full_attention"]),
+    ),
+    "granitemoehybrid_dense": (
+        "granitemoehybrid",
+        dict(BASE, **MAMBA, num_local_experts=0, shared_intermediate_size=48, layer_types=["linear_attention", "full_attention"]),
+    ),
     "helium": ("helium", dict(BASE, head_dim=16)),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", dict(BASE, head_dim=16)),
     "hunyuan_v1_moe": ("hunyuan_v1_moe", dict(BASE, head_dim=16, num_experts=4, moe_topk=2)),
     "hy_v3": ("hy_v3", dict(BASE, **EXPERTS, head_dim=16)),
+    "lfm2": ("lfm2", dict(BASE, layer_types=["conv", "full_attention"], block_multiple_of=16)),
+    "lfm2_moe": ("lfm2_moe", dict(BASE, **EXPERTS, layer_types=["conv", "full_attention"], num_dense_layers=1)),
     "llama": ("llama", BASE),
     "llama_bias": ("llama", dict(BASE, attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
     "llama4_text": (
@@ -106,6 +120,7 @@ CHECKPOINTS = {
         dict(BASE, head_dim=16, num_local_experts=4, intermediate_size_mlp=80, interleave_moe_layer_step=2, attention_chunk_size=16,
              no_rope_layers=[1, 0], floor_scale=4),
     ),
+    "mamba2": ("mamba2", dict(vocab_size=160, hidden_size=64, num_hidden_layers=2, num_heads=4, head_dim=32, n_groups=2, state_size=6)),
     "mimo_v2_flash": (
         "mimo_v2_flash",
         dict(BASE, **ROUTED, head_dim=24, v_head_dim=16, n_routed_experts=4, n_group=1, topk_group=1, sliding_window=16,
@@ -119,6 +134,12 @@ CHECKPOINTS = {
     "mixtral": ("mixtral", dict(BASE, num_local_experts=4)),
     "mpt": ("mpt", dict(d_model=64, n_layers=2, n_heads=4, vocab_size=160, max_seq_len=64)),
     "nemotron": ("nemotron", BASE),
+    "nemotron_h": (
+        "nemotron_h",
+        dict({key: value for key, value in BASE.items() if key != "num_hidden_layers"}, **ROUTED, head_dim=16, mamba_num_heads=4,
+             mamba_head_dim=24, n_groups=2, ssm_state_size=6, n_routed_experts=4, moe_shared_expert_intermediate_size=48,
+             layers_block_type=["linear_attention", "moe", "full_attention", "mlp"]),
+    ),
     "olmo": ("olmo", BASE),
     "olmo2": ("olmo2", BASE),
     "olmo3": ("olmo3", BASE),

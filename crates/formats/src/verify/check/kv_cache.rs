@@ -28,9 +28,9 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
         .filter(|(name, _)| is_of_cache(name))
         .filter_map(|(name, _)| block(name))
         .collect();
-    // Recurrent mixers keep no keys and values.
-    let recurrent = subject.network.family().and_then(|family| family.recurrent);
-    let attends = |block: usize| !recurrent.is_some_and(|recurrent| recurrent.is_in_block(&subject.config, block));
+    // Blocks without attention keep no keys and values.
+    let family = subject.network.family();
+    let attends = |block: usize| family.is_none_or(|family| family.branches(&subject.config, block).attention);
     let blocks = subject.network.blocks().iter().copied().filter(|block| attends(*block));
     let without: Vec<usize> = blocks.filter(|block| !with.contains(block)).collect();
     let Some(first) = without.first() else { return };

@@ -3,6 +3,7 @@
 use super::required::{self, Missing, path_of_blocks};
 use crate::import::survey::ProblemKind as About;
 use crate::verify::subject::CheckpointView;
+use kvant_model::family::Branches;
 use kvant_model::network::{Place, Reason, TensorMeta};
 use kvant_quant::finding::Findings;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -74,7 +75,7 @@ type Parts = BTreeSet<String>;
 struct BlockKind {
     sparse: bool,
     sliding: bool,
-    recurrent: bool,
+    branches: Option<Branches>,
 }
 
 /// A tensor that some blocks of a kind have must be in all of them, and without a description one that most have; the tensors that are
@@ -84,13 +85,12 @@ fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) -> HashSet<Stri
     let mut kinds: BTreeMap<BlockKind, BTreeMap<usize, Parts>> = BTreeMap::new();
     let family = subject.network.family();
     let by_attention = family.is_some_and(|family| family.math.full_heads || family.math.sliding_has_more);
-    let recurrent = family.and_then(|family| family.recurrent);
     for (block, parts) in parts_of_blocks(subject) {
         let layer_type = subject.config.layer_types.get(block).filter(|_| by_attention);
         let kind = BlockKind {
             sparse: parts.iter().any(|part| part.contains("expert")),
             sliding: layer_type.is_some_and(|kind| kind == "sliding_attention"),
-            recurrent: recurrent.is_some_and(|recurrent| recurrent.is_in_block(&subject.config, block)),
+            branches: family.map(|family| family.branches(&subject.config, block)),
         };
         kinds.entry(kind).or_default().insert(block, parts);
     }

@@ -1,7 +1,7 @@
 //! The tensors that the forward pass of a family reads, whatever the blocks of a checkpoint agree on: a model without them loads
 //! with random numbers in their place, or not at all.
 
-use kvant_model::family::{Family, NormSite, Part, Positions, Recurrent, Residual, Role, leaf};
+use kvant_model::family::{Family, NormSite, Part, Positions, Recurrent, RecurrentParameter, Residual, Role, leaf};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Place, TensorMeta};
 use std::collections::{BTreeMap, HashSet};
@@ -114,6 +114,18 @@ const BIASES: &[BiasRule] = &[
         norms: false,
         flag: Some(("mlp_bias", false)),
     },
+    BiasRule {
+        families: &["bamba", "falcon_h1", "granitemoehybrid"],
+        roles: ATTENTION,
+        norms: false,
+        flag: Some(("attention_bias", false)),
+    },
+    BiasRule {
+        families: &["bamba", "falcon_h1", "nemotron_h"],
+        roles: FEED_FORWARD,
+        norms: false,
+        flag: Some(("mlp_bias", false)),
+    },
     BiasRule { families: &["starcoder2", "nemotron", "phimoe", "stablelm"], roles: &[], norms: true, flag: None },
 ];
 
@@ -180,8 +192,12 @@ impl Expected<'_> {
         let lacking: BTreeMap<&str, &str> =
             needed.rev().map(|path| (leaf(path), *path)).filter(|(name, _)| !has(name)).collect();
         let reason = format!("is missing: every such block of {} has it", self.family.name);
-        let recurrent = self.recurrent(block).map_or(&[][..], |recurrent| recurrent.parameters);
+        let mixer = self.recurrent(block);
+        let recurrent = mixer.map_or(&[][..], |recurrent| recurrent.parameters);
         let recurrent = recurrent.iter().map(|(_, path)| full(path));
+        let bias = mixer.filter(|recurrent| recurrent.has_convolution_bias(self.config));
+        let bias = bias.and_then(|recurrent| recurrent.parameter(RecurrentParameter::Convolution));
+        let recurrent = recurrent.chain(bias.map(|path| full(&format!("{path}.bias"))));
         let recurrent =
             recurrent.filter(|path| !names.contains(&**path) && !names.contains(&*format!("{path}.weight")));
         let subjects = lacking.values().map(|path| full(path)).chain(recurrent);
@@ -257,9 +273,9 @@ impl Expected<'_> {
                 !(self.family.math.residual.may_share_norm() && self.residual() == Residual::Parallel)
             }
             NormSite::Query | NormSite::Key => {
-                self.family.math.has_query_key_norms(self.config) && self.recurrent(block).is_none()
+                self.family.math.has_query_key_norms(self.config) && self.family.branches(self.config, block).attention
             }
-            NormSite::RecurrentOutput => self.recurrent(block).is_some(),
+            NormSite::RecurrentOutput => self.recurrent(block).is_some_and(|mixer| mixer.has_norm(self.config)),
             NormSite::QueryLatent => has(Role::QueryUp),
             NormSite::KeyValueLatent => has(Role::KeyValueUp),
             _ => true,
@@ -276,11 +292,14 @@ impl Expected<'_> {
     /// The linear layers that a block lacks.
     fn layers_of(&self, block: usize) -> Vec<Missing> {
         let roles = self.roles_of(block);
-        let mut missing = match self.recurrent(block) {
-            Some(recurrent) => lacking_recurrent(&recurrent, &roles),
-            None => self.attention(&roles),
-        };
-        missing.extend(self.feed_forward(&roles));
+        let branches = self.family.branches(self.config, block);
+        let mut missing = self.recurrent(block).map_or_else(Vec::new, |mixer| lacking_recurrent(&mixer, &roles));
+        if branches.attention {
+            missing.extend(self.attention(&roles));
+        }
+        if branches.feed_forward {
+            missing.extend(self.feed_forward(&roles));
+        }
         let describe = |what: String| Missing {
             subject: format!("block {block}"),
             reason: format!("there is no weight for {what}"),
@@ -290,7 +309,7 @@ impl Expected<'_> {
 
     fn attention(&self, roles: &HashSet<(Part, Role)>) -> Vec<String> {
         use Role::{Key, KeyValueDown, KeyValueUp, Output, Query, QueryDown, QueryKeyValue, QueryUp, Value};
-        let has = |any: &[Role]| roles.iter().any(|(_, role)| any.contains(role));
+        let has = |any: &[Role]| roles.iter().any(|(part, role)| *part == Part::Attention && any.contains(role));
         let needed: [(&str, bool, &[Role]); 6] = [
             ("queries", true, &[Query, QueryKeyValue, QueryUp]),
             ("keys", true, &[Key, QueryKeyValue, KeyValueUp]),
@@ -315,7 +334,8 @@ impl Expected<'_> {
         let mut parts = vec![(Part::Mlp, "the feed-forward network's"), (Part::Experts, "the experts'")];
         parts.push((Part::SharedExperts, "the shared experts'"));
         parts.retain(|(part, _)| present(*part));
-        if !present(Part::Mlp) && !present(Part::Experts) {
+        let is_alone = self.config.experts.is_none() && present(Part::SharedExperts);
+        if !present(Part::Mlp) && !present(Part::Experts) && !is_alone {
             parts.insert(0, (Part::Mlp, "the feed-forward network's"));
         }
         let mut missing = Vec::new();

@@ -1,7 +1,7 @@
 //! Shapes: what config.json's sizes give for every layer whose size follows from them.
 
 use crate::verify::subject::CheckpointView;
-use kvant_model::family::{Part, Role};
+use kvant_model::family::{Part, RecurrentMixer, Role};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{FusedExperts, Linear, Network, Place, TensorMeta};
 use kvant_quant::finding::Findings;
@@ -20,6 +20,7 @@ fn mismatches(config: &ModelConfig, network: &Network, tensors: &[TensorMeta], f
         config,
         projects: network.linears().iter().any(|linear| linear.role == Role::ProjectIn),
         query_parts: network.family().map_or(1, |family| family.math.head_gate.query_parts()),
+        recurrent: network.family().and_then(|family| family.recurrent).map(|recurrent| recurrent.mixer),
     };
     for linear in network.linears().iter().filter(|linear| linear.out_features > 0 && linear.in_features > 0) {
         let found = (linear.out_features, linear.in_features);
@@ -75,6 +76,8 @@ struct Sizes<'a> {
     projects: bool,
     /// How many times the rows of a query the query projection has.
     query_parts: usize,
+    /// The recurrent mixer of the family.
+    recurrent: Option<RecurrentMixer>,
 }
 
 impl Sizes<'_> {
@@ -111,10 +114,14 @@ impl Sizes<'_> {
 
     fn linear(&self, linear: &Linear) -> Expected {
         if linear.part == Part::Recurrent {
-            return self.delta(linear.role);
+            return self.recurrent(linear.role);
         }
         let wide = self.intermediate(linear.part, linear.block);
-        self.of_role(linear.role, wide)
+        match linear.part == Part::Experts && self.config.states("moe_latent_size") {
+            // Experts of Nemotron 3 may work in a latent.
+            true => self.of_expert_in_latent(linear.role, wide),
+            false => self.of_role(linear.role, wide),
+        }
     }
 
     fn experts(&self, experts: &FusedExperts) -> Expected {
@@ -143,6 +150,15 @@ impl Sizes<'_> {
         }
     }
 
+    fn of_expert_in_latent(&self, role: Role, wide: Option<usize>) -> Expected {
+        let stated = self.config.number("moe_latent_size").ok().flatten().map(|width| width as usize);
+        let width = stated.or(self.hidden());
+        match role {
+            Role::Down => (width, wide),
+            _ => (wide, width),
+        }
+    }
+
     fn is_without_latents(&self, role: Role) -> bool {
         matches!(role, Role::Gate | Role::Up | Role::GateUp | Role::Down | Role::Router | Role::Head)
     }
@@ -159,6 +175,25 @@ impl Sizes<'_> {
             Role::KeyValueDown => (latent.key_value_rank.checked_add(latent.rope_dim), self.hidden()),
             Role::KeyValueUp => (heads(latent.nope_dim.saturating_add(latent.value_dim)), Some(latent.key_value_rank)),
             Role::Output => (self.hidden(), heads(latent.value_dim)),
+            _ => (None, None),
+        }
+    }
+
+    /// Recurrent mixers.
+    fn recurrent(&self, role: Role) -> Expected {
+        let hidden = self.hidden();
+        match (self.recurrent, role) {
+            (Some(RecurrentMixer::GatedDelta), _) => self.delta(role),
+            (Some(RecurrentMixer::ShortConvolution), Role::RecurrentInput) => {
+                (hidden.and_then(|hidden| hidden.checked_mul(3)), hidden)
+            }
+            (Some(RecurrentMixer::ShortConvolution), Role::Output) => (hidden, hidden),
+            (Some(RecurrentMixer::Mamba2 { .. }), Role::RecurrentInputGate) => {
+                (self.config.mamba.and_then(|mamba| mamba.rows()), hidden)
+            }
+            (Some(RecurrentMixer::Mamba2 { .. }), Role::Output) => {
+                (hidden, self.config.mamba.and_then(|mamba| mamba.inner()))
+            }
             _ => (None, None),
         }
     }

@@ -8,7 +8,7 @@ use crate::forward::heads::HeadLayout;
 use crate::forward::rope::{Rotary, attention_scale_of_yarn};
 use crate::forward::tensors::{Projection, Vector};
 use kvant_model::family::{
-    AttentionScale, HeadGate, NormKind, NormSite, Pairing, Positions, QueryKeyNorm, Role, RowOrder,
+    AttentionScale, HeadGate, NormKind, NormSite, Pairing, Part, Positions, QueryKeyNorm, Role, RowOrder,
 };
 use kvant_model::model_config::{LatentConfig, RopeParameters};
 use kvant_model::network::Place;
@@ -40,6 +40,8 @@ pub struct AttentionLayer {
     pub value_norm: Option<NormLayer>,
     /// The factor on values.
     pub value_scale: f32,
+    /// The factor on keys, before the rotary embedding.
+    pub key_scale: f32,
     /// The factor on queries that depends on their position.
     pub growth: Option<QueryGrowth>,
     /// The gates on the heads' outputs.
@@ -150,6 +152,12 @@ impl AttentionLayer {
         }
     }
 
+    /// Elements of the keys and values of so many tokens.
+    pub fn cache_elements(&self, tokens: usize) -> usize {
+        let [_, keys, values] = self.head_widths();
+        (keys + values).saturating_mul(tokens)
+    }
+
     /// The layer that gives the gates on the heads' outputs, where they have one of their own.
     pub fn gate_layer(&self) -> Option<&Projection> {
         match &self.gates {
@@ -210,10 +218,11 @@ impl<'a> Sources<'_, 'a> {
             clip: self.config.clip_qkv.map(|clip| clip as f32),
             value_norm: self.family.math.value_norm.then(|| self.plain_rms()),
             value_scale: self.value_scale()?,
+            key_scale: self.branch_multiplier("key_multiplier")?,
             growth: self.query_growth(index)?,
             gates,
             heads_norm: parts.listed_norm(NormSite::Heads)?,
-            output: parts.sized(Role::Output, self.hidden()?, heads * value_dim)?,
+            output: parts.output(Part::Attention, self.hidden()?, heads * value_dim)?,
         })
     }
 

@@ -15,6 +15,8 @@ pub enum FeedForward {
     Dense(Box<Mlp>),
     /// Experts.
     Mixture(Box<Mixture>),
+    /// Nothing: the block has a token mixer only.
+    Absent,
 }
 
 /// A dense network.
@@ -30,6 +32,8 @@ pub struct Mlp {
     pub hidden_norm: Option<NormLayer>,
     /// The layer behind it.
     pub down: Projection,
+    /// The factors on the gate before its activation, and on the output.
+    pub factors: [f32; 2],
 }
 
 /// The learned parameters of [`Activation::Xielu`].
@@ -99,19 +103,34 @@ impl FeedForward {
                 let around = std::iter::once(&mixture.router).chain(&mixture.shared_gate);
                 around.chain(networks.flat_map(Mlp::layers)).collect()
             }
+            FeedForward::Absent => Vec::new(),
         }
     }
 }
 
 impl<'a> Sources<'_, 'a> {
     pub(super) fn feed_forward(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<FeedForward, ForwardError> {
+        if !self.family.branches(self.config, index).feed_forward {
+            return Ok(FeedForward::Absent);
+        }
         match parts.linear(Role::Router)? {
             Some(router) => Ok(FeedForward::Mixture(Box::new(self.mixture(parts, index, router)?))),
             None => {
-                let dense = self.mlp(parts, Part::Mlp, None)?;
+                // Families with a network beside the experts have it alone where there are none.
+                let dense = match self.mlp(parts, Part::Mlp, None)? {
+                    None => self.mlp(parts, Part::SharedExperts, None)?,
+                    dense => dense,
+                };
                 let dense = dense.ok_or_else(|| ForwardError::missing(parts.place(), "feed-forward network"))?;
                 let hidden_norm = parts.listed_norm(NormSite::Hidden)?;
-                Ok(FeedForward::Dense(Box::new(Mlp { hidden_norm, xielu: self.xielu(parts, index)?, ..dense })))
+                let factor = |which| self.listed_multiplier("mlp_multipliers", which);
+                let factors = [factor(0)?, factor(1)?];
+                Ok(FeedForward::Dense(Box::new(Mlp {
+                    hidden_norm,
+                    xielu: self.xielu(parts, index)?,
+                    factors,
+                    ..dense
+                })))
             }
         }
     }
@@ -149,7 +168,7 @@ impl<'a> Sources<'_, 'a> {
             _ => return Err(ForwardError::missing(parts.place(), "gate or up projection")),
         };
         let activation = self.activation();
-        Mlp { first, activation, xielu: None, hidden_norm: None, down }
+        Mlp { first, activation, xielu: None, hidden_norm: None, down, factors: [1.0; 2] }
             .checked(self.hidden()?, &parts.place())
             .map(Some)
     }
@@ -217,7 +236,7 @@ impl<'a> Sources<'_, 'a> {
         let (first, down) = (find(Role::GateUp).ok_or_else(missing)?, find(Role::Down).ok_or_else(missing)?);
         let first_layers = FirstLayers::Fused(self.matrix_of(first, which)?, first.rows);
         let (activation, down) = (self.activation(), self.matrix_of(down, which)?);
-        let mlp = Mlp { first: first_layers, activation, xielu: None, hidden_norm: None, down };
+        let mlp = Mlp { first: first_layers, activation, xielu: None, hidden_norm: None, down, factors: [1.0; 2] };
         mlp.checked(self.hidden()?, place)
     }
 

@@ -1,10 +1,11 @@
 //! The gated delta net of one block: how queries, keys, values, gates and rates are projected, and its small tensors.
 
 use super::parts::Parts;
+use super::recurrent::ConvolutionLayer;
 use super::{NormLayer, Sources};
 use crate::forward::error::ForwardError;
 use crate::forward::tensors::{Projection, Vector};
-use kvant_model::family::{Activation, NormSite, Recurrent, RecurrentParameter, Role};
+use kvant_model::family::{Activation, NormSite, Part, Recurrent, RecurrentParameter, Role};
 use kvant_model::model_config::DeltaConfig;
 
 /// A gated delta net; see [`kvant_model::family::RecurrentMixer::GatedDelta`].
@@ -12,8 +13,8 @@ use kvant_model::model_config::DeltaConfig;
 pub struct GatedDeltaLayer {
     /// The layers that read the hidden state.
     pub inputs: DeltaInputs,
-    /// The weight of the convolution, `[channels, kernel]`.
-    pub convolution: Vector,
+    /// The convolution.
+    pub convolution: ConvolutionLayer,
     /// `A_log`, one for each value head.
     pub decay_log: Vector,
     /// `dt_bias`, one for each value head.
@@ -59,8 +60,8 @@ impl GatedDeltaLayer {
 
     /// Elements that it keeps of a sequence: the states of all value heads, and the tokens that its convolution still sees.
     pub fn state_elements(&self) -> usize {
-        let DeltaConfig { value_heads, key_dim, value_dim, kernel, .. } = self.sizes;
-        value_heads * key_dim * value_dim + (kernel - 1) * (self.convolution.length / kernel)
+        let DeltaConfig { value_heads, key_dim, value_dim, .. } = self.sizes;
+        value_heads * key_dim * value_dim + self.convolution.state_elements()
     }
 }
 
@@ -78,12 +79,8 @@ impl<'a> Sources<'_, 'a> {
         }
         let too_large = || ForwardError::unsupported("heads of linear attention beyond all sizes");
         let (values, channels) = (sizes.values().ok_or_else(too_large)?, sizes.channels().ok_or_else(too_large)?);
-        let elements = channels.checked_mul(sizes.kernel).ok_or_else(too_large)?;
         let parameter = |which: RecurrentParameter, length: usize| {
-            let path = recurrent.parameter(which).unwrap_or_default();
-            let named = self.parameter(index, &format!("{path}.weight"), length)?;
-            let found = named.map_or_else(|| self.parameter(index, path, length), |named| Ok(Some(named)))?;
-            found.ok_or_else(|| ForwardError::missing(parts.place(), format!("tensor `{path}`")))
+            self.recurrent_parameter(parts, (index, recurrent), (which, length))
         };
         let norm = parts.listed_norm(NormSite::RecurrentOutput)?;
         let norm =
@@ -94,13 +91,13 @@ impl<'a> Sources<'_, 'a> {
         }
         Ok(GatedDeltaLayer {
             inputs: self.delta_inputs(parts, &sizes, (channels, values))?,
-            convolution: parameter(RecurrentParameter::Convolution, elements)?,
+            convolution: self.convolution(parts, (index, recurrent), (channels, sizes.kernel))?,
             decay_log: parameter(RecurrentParameter::DecayLog, sizes.value_heads)?,
             step_bias: parameter(RecurrentParameter::StepBias, sizes.value_heads)?,
             activation: self.activation(),
             norm,
             sizes,
-            output: parts.sized(Role::Output, self.hidden()?, values)?,
+            output: parts.output(Part::Recurrent, self.hidden()?, values)?,
         })
     }
 

@@ -3,10 +3,25 @@
 use super::Sources;
 use super::attention::AttentionLayer;
 use super::gated_delta::GatedDeltaLayer;
+use super::mamba2::Mamba2Layer;
 use super::parts::Parts;
+use super::short_convolution::ShortConvolutionLayer;
 use crate::forward::error::ForwardError;
 use crate::forward::tensors::Projection;
 use kvant_model::family::RecurrentMixer;
+
+/// Two mixers that read the same norm, and whose outputs are added.
+#[derive(Clone, Debug)]
+pub struct ParallelMixers {
+    /// Attention.
+    pub attention: AttentionLayer,
+    /// The recurrent mixer.
+    pub recurrent: Mamba2Layer,
+    /// The factors on the input and the output of attention.
+    pub attention_factors: [f32; 2],
+    /// Those of the recurrent mixer.
+    pub recurrent_factors: [f32; 2],
+}
 
 /// What mixes the tokens of a sequence.
 #[derive(Clone, Debug)]
@@ -15,6 +30,14 @@ pub enum TokenMixer {
     Attention(Box<AttentionLayer>),
     /// A gated delta net.
     GatedDelta(Box<GatedDeltaLayer>),
+    /// A short convolution.
+    ShortConvolution(Box<ShortConvolutionLayer>),
+    /// A Mamba 2 mixer.
+    Mamba2(Box<Mamba2Layer>),
+    /// Attention and a Mamba 2 mixer side by side.
+    Both(Box<ParallelMixers>),
+    /// Nothing: the block has a feed-forward network only.
+    Absent,
 }
 
 impl TokenMixer {
@@ -22,7 +45,11 @@ impl TokenMixer {
     pub fn attention(&self) -> Option<&AttentionLayer> {
         match self {
             TokenMixer::Attention(layer) => Some(layer),
-            TokenMixer::GatedDelta(_) => None,
+            TokenMixer::Both(both) => Some(&both.attention),
+            TokenMixer::GatedDelta(_)
+            | TokenMixer::ShortConvolution(_)
+            | TokenMixer::Mamba2(_)
+            | TokenMixer::Absent => None,
         }
     }
 
@@ -31,28 +58,73 @@ impl TokenMixer {
         match self {
             TokenMixer::Attention(layer) => layer.layers(),
             TokenMixer::GatedDelta(layer) => layer.layers(),
+            TokenMixer::ShortConvolution(layer) => vec![&layer.input, &layer.output],
+            TokenMixer::Mamba2(layer) => vec![&layer.input, &layer.output],
+            TokenMixer::Both(both) => {
+                let recurrent = [&both.recurrent.input, &both.recurrent.output];
+                both.attention.layers().into_iter().chain(recurrent).collect()
+            }
+            TokenMixer::Absent => Vec::new(),
         }
     }
 
-    /// The layer that reads what its heads give.
-    pub fn output(&self) -> &Projection {
+    /// Elements that it keeps of a sequence of so many tokens.
+    pub fn state_elements(&self, tokens: usize) -> usize {
         match self {
-            TokenMixer::Attention(layer) => &layer.output,
-            TokenMixer::GatedDelta(layer) => &layer.output,
+            TokenMixer::Attention(layer) => layer.cache_elements(tokens),
+            TokenMixer::GatedDelta(layer) => layer.state_elements(),
+            TokenMixer::ShortConvolution(layer) => layer.convolution.state_elements(),
+            TokenMixer::Mamba2(layer) => layer.state_elements(),
+            TokenMixer::Both(both) => {
+                both.attention.cache_elements(tokens).saturating_add(both.recurrent.state_elements())
+            }
+            TokenMixer::Absent => 0,
+        }
+    }
+
+    /// The layer that reads what its heads give, where there is one alone.
+    pub fn output(&self) -> Option<&Projection> {
+        match self {
+            TokenMixer::Attention(layer) => Some(&layer.output),
+            TokenMixer::GatedDelta(layer) => Some(&layer.output),
+            TokenMixer::ShortConvolution(layer) => Some(&layer.output),
+            TokenMixer::Mamba2(layer) => Some(&layer.output),
+            TokenMixer::Both(_) | TokenMixer::Absent => None,
         }
     }
 }
 
 impl<'a> Sources<'_, 'a> {
     pub(super) fn mixer(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<TokenMixer, ForwardError> {
-        let recurrent = self.family.recurrent.filter(|recurrent| recurrent.is_in_block(self.config, index));
-        Ok(match recurrent {
+        let branches = self.family.branches(self.config, index);
+        Ok(match self.family.recurrent.filter(|_| branches.recurrent) {
+            None if !branches.attention => TokenMixer::Absent,
             None => TokenMixer::Attention(Box::new(self.attention(parts, index)?)),
             Some(recurrent) => match recurrent.mixer {
                 RecurrentMixer::GatedDelta => {
                     TokenMixer::GatedDelta(Box::new(self.gated_delta(parts, index, &recurrent)?))
                 }
+                RecurrentMixer::ShortConvolution => {
+                    TokenMixer::ShortConvolution(Box::new(self.short_convolution(parts, index, &recurrent)?))
+                }
+                RecurrentMixer::Mamba2 { norm } => {
+                    let layer = self.mamba2(parts, index, &recurrent, norm)?;
+                    match branches.attention {
+                        true => TokenMixer::Both(Box::new(self.both(self.attention(parts, index)?, layer)?)),
+                        false => TokenMixer::Mamba2(Box::new(layer)),
+                    }
+                }
             },
+        })
+    }
+
+    fn both(&self, attention: AttentionLayer, recurrent: Mamba2Layer) -> Result<ParallelMixers, ForwardError> {
+        let factor = |key| self.branch_multiplier(key);
+        Ok(ParallelMixers {
+            attention,
+            recurrent,
+            attention_factors: [factor("attention_in_multiplier")?, factor("attention_out_multiplier")?],
+            recurrent_factors: [factor("ssm_in_multiplier")?, factor("ssm_out_multiplier")?],
         })
     }
 }

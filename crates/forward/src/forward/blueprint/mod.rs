@@ -5,10 +5,13 @@
 mod attention;
 mod feed_forward;
 mod gated_delta;
+mod mamba2;
 mod mixer;
 mod parts;
 mod positions;
+mod recurrent;
 mod rules;
+mod short_convolution;
 
 use super::error::ForwardError;
 use super::options::StopAt;
@@ -22,9 +25,12 @@ use serde_json::Value;
 pub use attention::{AttentionLayer, HeadGates, HeadNorms, LatentProjections, Projections, QueryLatent};
 pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, XieluLayer};
 pub use gated_delta::{DeltaInputs, GatedDeltaLayer};
-pub use mixer::TokenMixer;
+pub use mamba2::Mamba2Layer;
+pub use mixer::{ParallelMixers, TokenMixer};
 use parts::Parts;
 pub use positions::{QueryGrowth, ScoreBiases};
+pub use recurrent::ConvolutionLayer;
+pub use short_convolution::ShortConvolutionLayer;
 
 /// Everything that a forward pass uses.
 #[derive(Clone, Debug)]
@@ -73,7 +79,7 @@ pub struct NormLayer {
 /// A decoder block.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// How the branches join: [`Residual::Sequential`], [`Residual::Parallel`] or [`Residual::PostNorm`].
+    /// How the branches join: [`Residual::Sequential`], [`Residual::Parallel`], [`Residual::PostNorm`] or [`Residual::Single`].
     pub residual: Residual,
     /// The factor on each branch.
     pub branch_scale: f32,
@@ -101,13 +107,15 @@ impl Block {
 
     /// Returns whether a run can continue one that ended at this depth: see [`StartFrom`](super::StartFrom).
     pub fn resumes_at(&self, depth: StopAt) -> bool {
-        self.residual != Residual::Parallel && (depth == StopAt::FeedForward || self.resumed_layer(depth).is_some())
+        let feeds = !matches!(self.feed_forward, FeedForward::Absent);
+        let reached = depth == StopAt::FeedForward && feeds || self.resumed_layer(depth).is_some();
+        self.residual != Residual::Parallel && reached
     }
 
     /// The layer whose inputs are needed by a run that continues from this depth.
     pub fn resumed_layer(&self, depth: StopAt) -> Option<&Projection> {
         match (depth, &self.feed_forward) {
-            (StopAt::Heads, _) => Some(self.mixer.output()),
+            (StopAt::Heads, _) => self.mixer.output(),
             (StopAt::Hidden, FeedForward::Dense(mlp)) => Some(&mlp.down),
             _ => None,
         }
@@ -185,6 +193,8 @@ impl<'a> Sources<'_, 'a> {
     fn feed_forward_norm(&self, parts: &Parts<'_, '_, 'a>) -> Result<Option<NormLayer>, ForwardError> {
         let parallel = self.family.math.residual.resolve(self.config) == Residual::Parallel;
         match self.family.math.residual {
+            // The norm before the only branch.
+            Residual::Single => parts.listed_norm(NormSite::AttentionInput),
             rule if rule.may_share_norm() && parallel => parts.norm(NormSite::FeedForwardInput),
             _ => parts.listed_norm(NormSite::FeedForwardInput),
         }
@@ -245,6 +255,25 @@ impl<'a> Sources<'_, 'a> {
     fn number(&self, key: &'static str) -> Result<f32, ForwardError> {
         let number = self.config.number(key)?;
         Ok(self.need(number, key)? as f32)
+    }
+
+    /// A factor on what passes a branch.
+    fn branch_multiplier(&self, key: &'static str) -> Result<f32, ForwardError> {
+        match self.family.math.branch_multipliers {
+            true => Ok(self.config.number(key)?.unwrap_or(1.0) as f32),
+            false => Ok(1.0),
+        }
+    }
+
+    /// The same, one of a list.
+    fn listed_multiplier(&self, key: &'static str, index: usize) -> Result<f32, ForwardError> {
+        match self.config.item(key, index).filter(|_| self.family.math.branch_multipliers) {
+            None => Ok(1.0),
+            Some(factor) => {
+                let factor = factor.as_f64().map(|factor| factor as f32);
+                factor.ok_or_else(|| ForwardError::unsupported(format!("`{key}` of config.json")))
+            }
+        }
     }
 
     fn need<T>(&self, value: Option<T>, key: &str) -> Result<T, ForwardError> {

@@ -52,9 +52,23 @@ impl<'p, 's, 'a> Parts<'p, 's, 'a> {
         found.map(|linear| self.sources.tensors.projection(linear)).transpose()
     }
 
-    /// The layer of a role; `columns` and `rows` are checked where they are given.
+    /// The layer of a role with so many rows and columns.
     pub(super) fn sized(&self, role: Role, rows: usize, columns: usize) -> Result<Projection, ForwardError> {
-        let found = self.find(|linear| linear.role == role);
+        self.checked(self.find(|linear| linear.role == role), role, [rows, columns])
+    }
+
+    /// The output projection of a mixer, of which a block may have two.
+    pub(super) fn output(&self, part: Part, rows: usize, columns: usize) -> Result<Projection, ForwardError> {
+        let found = self.find(|linear| linear.part == part && linear.role == Role::Output);
+        self.checked(found, Role::Output, [rows, columns])
+    }
+
+    fn checked(
+        &self,
+        found: Option<&'p Linear>,
+        role: Role,
+        [rows, columns]: [usize; 2],
+    ) -> Result<Projection, ForwardError> {
         let linear = found.ok_or_else(|| ForwardError::missing(self.place(), format!("{role} projection")))?;
         if (linear.out_features, linear.in_features) != (rows, columns) {
             let expected = format!("{rows} outputs and {columns} inputs, which config.json implies");

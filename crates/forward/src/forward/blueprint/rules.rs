@@ -2,7 +2,9 @@
 
 use super::Sources;
 use crate::forward::error::ForwardError;
-use kvant_model::family::{Activation, LINEAR_ATTENTION, Positions, Role, RotaryLayers, Window};
+use kvant_model::family::{
+    Activation, Positions, Residual, Role, RotaryLayers, Window, attends_to_all, is_feed_forward, is_recurrent,
+};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Place, Reason};
 
@@ -99,10 +101,11 @@ fn check_layer_types(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let (types, blocks) = (&sources.config.layer_types, sources.network.blocks().len());
     let (chunks, recurs) = (sources.family.math.window == Window::Chunks, sources.family.recurrent.is_some());
     let unknown = |kind: &&String| match kind.as_str() {
-        "full_attention" | "sliding_attention" => false,
+        "sliding_attention" => false,
         "chunked_attention" => !chunks,
-        LINEAR_ATTENTION => !recurs,
-        _ => true,
+        kind if is_recurrent(kind) => !recurs,
+        kind if is_feed_forward(kind) => sources.family.math.residual != Residual::Single,
+        kind => !attends_to_all(kind),
     };
     match types.iter().find(unknown) {
         Some(kind) => Err(ForwardError::unsupported(format!("layers of the type `{kind}`"))),

@@ -12,12 +12,13 @@ const ROWS: usize = 32;
 
 /// See [`crate::forward::ops::Ops::convolve`].
 pub(super) fn convolve(cpu: Cpu, task: &Convolution<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>) {
-    let Convolution { data, weight, kernel, lengths } = *task;
+    let Convolution { data, weight, bias, kernel, lengths } = *task;
     let channels = weight.len() / kernel.max(1);
     out.resize(data.len(), 0.0);
     // By position, so that neighbouring channels are computed together.
     let weight: Vec<f32> =
         (0..kernel).flat_map(|at| weight.iter().skip(at).step_by(kernel)).map(|w| cpu.precision.round(*w)).collect();
+    let bias: Vec<f32> = bias.iter().map(|bias| cpu.precision.round(*bias)).collect();
     let (mut data, mut out) = (data, out.as_mut_slice());
     for (rows, state) in lengths.iter().zip(states) {
         let (sequence, rest) = data.split_at(rows * channels);
@@ -36,7 +37,7 @@ pub(super) fn convolve(cpu: Cpu, task: &Convolution<'_>, states: &mut [Recurrent
                 let first = chunk * ROWS + index;
                 let rows = (0..kernel).map(|at| row(first + at));
                 let taps: Vec<(&[f32], &[f32])> = rows.zip(weight.chunks_exact(channels)).collect();
-                dispatch(cpu.isa, Taps { precision: cpu.precision, taps: &taps, out });
+                dispatch(cpu.isa, Taps { precision: cpu.precision, taps: &taps, bias: &bias, out });
             }
         });
         state.tail = (*rows..rows + before).flat_map(row).copied().collect();
@@ -47,6 +48,8 @@ struct Taps<'a> {
     precision: Precision,
     /// Rows with the weights of their position.
     taps: &'a [(&'a [f32], &'a [f32])],
+    /// What the sums begin with, unless it is empty.
+    bias: &'a [f32],
     out: &'a mut [f32],
 }
 
@@ -55,8 +58,11 @@ impl Loop for Taps<'_> {
 
     #[inline(always)]
     fn run(self) {
-        let Taps { precision, taps, out } = self;
-        out.fill(0.0);
+        let Taps { precision, taps, bias, out } = self;
+        match bias.is_empty() {
+            true => out.fill(0.0),
+            false => out.copy_from_slice(bias),
+        }
         for (row, weight) in taps {
             for ((out, x), w) in out.iter_mut().zip(*row).zip(*weight) {
                 *out += x * w;
@@ -79,7 +85,7 @@ mod tests {
         let data: Vec<f32> = (1..=10).map(|i| i as f32).collect();
         let run = |data: &[f32], lengths: &[usize], states: &mut [RecurrentState]| {
             let mut out = Vec::new();
-            cpu.convolve(&Convolution { data, weight: &weight, kernel: 3, lengths }, states, &mut out);
+            cpu.convolve(&Convolution { data, weight: &weight, bias: &[], kernel: 3, lengths }, states, &mut out);
             out
         };
         let mut states = vec![RecurrentState::default(); 2];

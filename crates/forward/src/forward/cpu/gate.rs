@@ -34,6 +34,7 @@ impl Loop for Gated<'_> {
         let round = |x| precision.round(x);
         match gate {
             Gate::Sigmoid => values.iter_mut().zip(gates).for_each(|(x, g)| *x = round(*x * round(sigmoid(*g)))),
+            Gate::Plain => values.iter_mut().zip(gates).for_each(|(x, g)| *x = round(*x * g)),
             Gate::Silu => values.iter_mut().zip(gates).for_each(|(x, g)| *x = round(*x * silu(*g))),
         }
     }

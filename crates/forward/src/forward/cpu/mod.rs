@@ -6,11 +6,13 @@ mod attention;
 mod convolution;
 mod delta_rule;
 mod gate;
+mod gated_norm;
 mod linear;
 mod rotary;
+mod state_space;
 
 use super::heads::{HeadLayout, Heads};
-use super::ops::{Attention, Convolution, DeltaRule, Gate, Hidden, NormWeights, Ops, Xielu};
+use super::ops::{Attention, Convolution, DeltaRule, Gate, GatedNorm, Hidden, NormWeights, Ops, StateSpace, Xielu};
 use super::recurrent_state::RecurrentState;
 use super::rope::Angles;
 use kvant_model::family::{Activation, Pairing};
@@ -102,6 +104,14 @@ impl Ops for Cpu {
 
     fn delta_rule(&self, rule: &DeltaRule<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>) {
         delta_rule::delta_rule(*self, rule, states, out);
+    }
+
+    fn state_space(&self, task: &StateSpace<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>) {
+        state_space::state_space(*self, task, states, out);
+    }
+
+    fn gated_norm(&self, norm: &GatedNorm<'_>, data: &mut [f32]) {
+        gated_norm::gated_norm(*self, norm, data);
     }
 
     fn gate(&self, gate: Gate, gates: &Heads<'_>, data: &mut [f32]) {

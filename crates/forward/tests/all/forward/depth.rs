@@ -49,10 +49,10 @@ fn seen(runner: &Runner<'_, '_>, block: usize, until: Option<StopAt>, x: &[f32])
 
 fn depth_of(input: Input) -> StopAt {
     match input {
-        Input::Attention => StopAt::AttentionInput,
+        Input::Attention | Input::Recurrent => StopAt::AttentionInput,
         Input::QueryLatent => StopAt::QueryLatent,
         Input::KeyValueLatent => StopAt::KeyValueLatent,
-        Input::Heads => StopAt::Heads,
+        Input::Heads | Input::RecurrentHeads => StopAt::Heads,
         Input::FeedForward | Input::Routed(_) => StopAt::FeedForward,
         Input::Hidden | Input::SharedHidden | Input::RoutedHidden(_) => StopAt::Hidden,
     }

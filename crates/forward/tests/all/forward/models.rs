@@ -11,9 +11,10 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 34] = [
+pub const FAMILIES: [&str; 42] = [
     "afmoe",
     "apertus",
+    "bamba",
     "bitnet",
     "bloom",
     "cohere",
@@ -24,17 +25,24 @@ pub const FAMILIES: [&str; 34] = [
     "ernie4_5_moe",
     "falcon_alibi",
     "falcon_groups",
+    "falcon_h1",
     "gemma2",
     "gemma4_text",
     "gpt2",
     "gpt_neox",
     "gptj",
     "granitemoe",
+    "granitemoehybrid",
+    "granitemoehybrid_dense",
+    "lfm2",
+    "lfm2_moe",
     "llama4_text",
+    "mamba2",
     "mimo_v2_flash",
     "mistral4",
     "mixtral",
     "nemotron",
+    "nemotron_h",
     "olmo2",
     "opt",
     "opt_350m",
@@ -118,7 +126,7 @@ fn vectors(blueprint: &Blueprint) -> Vec<&Vector> {
 fn norms(block: &Block) -> Vec<&NormLayer> {
     let own = [&block.attention_input, &block.attention_output, &block.feed_forward_input, &block.feed_forward_output];
     let hidden = match &block.feed_forward {
-        FeedForward::Mixture(_) => &None,
+        FeedForward::Mixture(_) | FeedForward::Absent => &None,
         FeedForward::Dense(mlp) => &mlp.hidden_norm,
     };
     own.into_iter().chain([hidden]).flatten().chain(mixer_norms(&block.mixer)).collect()
@@ -128,6 +136,9 @@ fn mixer_norms(mixer: &TokenMixer) -> Vec<&NormLayer> {
     match mixer {
         TokenMixer::Attention(layer) => attention_norms(layer),
         TokenMixer::GatedDelta(layer) => vec![&layer.norm],
+        TokenMixer::ShortConvolution(_) | TokenMixer::Absent => Vec::new(),
+        TokenMixer::Mamba2(layer) => layer.norm.iter().collect(),
+        TokenMixer::Both(both) => attention_norms(&both.attention).into_iter().chain(&both.recurrent.norm).collect(),
     }
 }
 
@@ -144,16 +155,22 @@ fn attention_norms(layer: &AttentionLayer) -> Vec<&NormLayer> {
 fn parameters(block: &Block) -> Vec<&Vector> {
     let correction = match &block.feed_forward {
         FeedForward::Mixture(mixture) => mixture.correction.as_ref(),
-        FeedForward::Dense(_) => None,
+        FeedForward::Dense(_) | FeedForward::Absent => None,
     };
     let learned = match &block.feed_forward {
-        FeedForward::Mixture(_) => None,
+        FeedForward::Mixture(_) | FeedForward::Absent => None,
         FeedForward::Dense(mlp) => mlp.xielu.as_ref(),
     };
     let learned = learned.into_iter().flat_map(|xielu| [&xielu.alpha_p, &xielu.alpha_n, &xielu.beta, &xielu.eps]);
     let of_mixer = match &block.mixer {
         TokenMixer::Attention(layer) => layer.sinks.iter().collect(),
-        TokenMixer::GatedDelta(layer) => vec![&layer.convolution, &layer.decay_log, &layer.step_bias],
+        TokenMixer::GatedDelta(layer) => {
+            layer.convolution.vectors().chain([&layer.decay_log, &layer.step_bias]).collect()
+        }
+        TokenMixer::ShortConvolution(layer) => layer.convolution.vectors().collect(),
+        TokenMixer::Mamba2(layer) => layer.vectors().collect(),
+        TokenMixer::Both(both) => both.attention.sinks.iter().chain(both.recurrent.vectors()).collect(),
+        TokenMixer::Absent => Vec::new(),
     };
     of_mixer.into_iter().chain(correction).chain(learned).chain(&block.scalar).collect()
 }

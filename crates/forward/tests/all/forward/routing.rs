@@ -19,7 +19,7 @@ const BLOCK: usize = 1;
 fn mixture<'d>(decoder: &'d Decoder<'_>) -> &'d Mixture {
     match &decoder.blueprint().blocks[BLOCK].feed_forward {
         FeedForward::Mixture(mixture) => mixture,
-        FeedForward::Dense(_) => panic!("no experts"),
+        FeedForward::Dense(_) | FeedForward::Absent => panic!("no experts"),
     }
 }
 

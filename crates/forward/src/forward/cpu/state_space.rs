@@ -1,0 +1,152 @@
+//! State-space layers, token by token. Threads share the heads of all sequences.
+
+use super::Cpu;
+use crate::forward::ops::StateSpace;
+use crate::forward::recurrent_state::RecurrentState;
+use kvant_numeric::simd::{Loop, dispatch};
+use rayon::prelude::*;
+
+/// One head of a sequence: the index of the sequence's first row, the head, its state and how many rows there are.
+struct HeadTask<'s> {
+    first: usize,
+    rows: usize,
+    head: usize,
+    state: &'s mut [f32],
+}
+
+/// See [`crate::forward::ops::Ops::state_space`].
+pub(super) fn state_space(cpu: Cpu, task: &StateSpace<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>) {
+    let (inputs, size) = (task.inputs.layout, task.writes.layout.width);
+    let row_width = inputs.count * inputs.width;
+    out.resize(task.inputs.data.len() / task.inputs.row_width.max(1) * row_width, 0.0);
+    let each = size * inputs.width;
+    let mut first = 0;
+    let mut tasks = Vec::new();
+    for (rows, state) in task.lengths.iter().zip(states) {
+        state.memory.resize(inputs.count * each, 0.0);
+        let heads = state.memory.chunks_mut(each).enumerate();
+        tasks.extend(heads.map(|(head, state)| HeadTask { first, rows: *rows, head, state }));
+        first += rows;
+    }
+    let run = |HeadTask { first, rows, head, state }: HeadTask<'_>| {
+        let mut out = vec![0.0; rows * inputs.width];
+        dispatch(cpu.isa, StateSpaceHead { task, first, head, state, out: &mut out });
+        (first, head, out)
+    };
+    let parts: Vec<(usize, usize, Vec<f32>)> = tasks.into_par_iter().map(run).collect();
+    for (first, head, part) in parts {
+        for (row, values) in part.chunks_exact(inputs.width).enumerate() {
+            let start = (first + row) * row_width + head * values.len();
+            out[start..start + values.len()].copy_from_slice(values);
+        }
+    }
+}
+
+/// The state is stored as `[size of the state, width of the head]`, so that neighbouring channels are computed together.
+struct StateSpaceHead<'a> {
+    task: &'a StateSpace<'a>,
+    first: usize,
+    head: usize,
+    state: &'a mut [f32],
+    out: &'a mut [f32],
+}
+
+impl Loop for StateSpaceHead<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let StateSpaceHead { task, first, head, state, out } = self;
+        let (width, heads) = (task.inputs.layout.width, task.inputs.layout.count);
+        let (size, group) = (task.writes.layout.width, head / (heads / task.writes.layout.count));
+        let mut written = vec![0.0; width];
+        for (row, out) in (first..).zip(out.chunks_exact_mut(width)) {
+            let x = &task.inputs.from(row, head)[..width];
+            let (step, decay) = (task.steps[row * heads + head], task.decays[row * heads + head]);
+            written.iter_mut().zip(x).for_each(|(written, x)| *written = step * x);
+            let (writes, reads) = (&task.writes.from(row, group)[..size], &task.reads.from(row, group)[..size]);
+            out.fill(0.0);
+            for ((line, b), c) in state.chunks_exact_mut(width).zip(writes).zip(reads) {
+                for ((s, written), out) in line.iter_mut().zip(&written).zip(out.iter_mut()) {
+                    *s = decay * *s + b * written;
+                    *out += c * *s;
+                }
+            }
+            out.iter_mut().zip(x).for_each(|(out, x)| *out += task.skips[head] * x);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::ops::Ops;
+    use crate::forward::{HeadLayout, Heads};
+    use kvant_numeric::simd::Isa;
+
+    const ROWS: usize = 7;
+
+    fn numbers(count: usize, seed: usize) -> Vec<f32> {
+        (0..count).map(|i| ((i * 37 + seed * 11) % 23) as f32 * 0.1 - 1.1).collect()
+    }
+
+    /// Four heads of 3 in two groups, states of 5.
+    fn run(cpu: Cpu, rows: std::ops::Range<usize>, lengths: &[usize], states: &mut [RecurrentState]) -> Vec<f32> {
+        let (x, shared) = (numbers(ROWS * 12, 1), numbers(ROWS * 20, 2));
+        let rates: Vec<f32> = numbers(ROWS * 4, 3).iter().map(|x| 0.5 + x / 4.0).collect();
+        let view = |data: &'static [f32], row_width: usize, layout| Heads {
+            data: &data[rows.start * row_width..rows.end * row_width],
+            row_width,
+            layout,
+        };
+        let (x, shared): (&'static [f32], &'static [f32]) = (x.leak(), shared.leak());
+        let rates = &rates[rows.start * 4..rows.end * 4];
+        let task = StateSpace {
+            inputs: view(x, 12, HeadLayout::packed(4, 3)),
+            writes: view(shared, 20, HeadLayout::packed(2, 5)),
+            reads: view(shared, 20, HeadLayout { start: 10, ..HeadLayout::packed(2, 5) }),
+            steps: &rates.iter().map(|x| 1.0 - x).collect::<Vec<f32>>(),
+            decays: rates,
+            skips: &[0.5, -1.0, 2.0, 0.0],
+            lengths,
+        };
+        let mut out = Vec::new();
+        cpu.state_space(&task, states, &mut out);
+        out
+    }
+
+    #[test]
+    fn continued_sequences_have_the_bits_of_whole_ones_on_every_instruction_set() {
+        let mut expected: Option<(Vec<f32>, Vec<RecurrentState>)> = None;
+        for isa in Isa::available() {
+            let mut whole = vec![RecurrentState::default(); 2];
+            let out = run(Cpu::new(isa), 0..ROWS, &[4, 3], &mut whole);
+            let mut parts = vec![RecurrentState::default(); 2];
+            let mut first = run(Cpu::new(isa), 0..2, &[2], &mut parts[..1]);
+            first.extend(run(Cpu::new(isa), 2..4, &[2], &mut parts[..1]));
+            first.extend(run(Cpu::new(isa), 4..7, &[3], &mut parts[1..]));
+            assert!(first == out && parts == whole);
+            let (expected, states) = expected.get_or_insert_with(|| (out.clone(), whole.clone()));
+            assert!(*expected == out && *states == whole);
+        }
+    }
+
+    #[test]
+    fn state_decays_and_is_read_along_its_channels() {
+        let heads = |data, width| Heads { data, row_width: width, layout: HeadLayout::row(width) };
+        let task = StateSpace {
+            inputs: heads(&[2.0, 1.0], 2),
+            writes: heads(&[1.0, 0.0, 3.0], 3),
+            reads: heads(&[1.0, 1.0, 1.0], 3),
+            steps: &[0.5],
+            decays: &[0.1],
+            skips: &[10.0],
+            lengths: &[1],
+        };
+        let mut states = [RecurrentState { tail: Vec::new(), memory: vec![10.0, 0.0, 0.0, 20.0, 0.0, 0.0] }];
+        let mut out = Vec::new();
+        Cpu::default().state_space(&task, &mut states, &mut out);
+        assert_eq!(states[0].memory, [2.0, 0.5, 0.0, 2.0, 3.0, 1.5]);
+        assert_eq!(out, [25.0, 14.0]);
+    }
+}
