@@ -80,7 +80,7 @@ const NEMOTRON: [(&str, &[usize]); 7] = [
 
 fn nemotron() -> Model {
     let config = json!({"model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], "vocab_size": 32,
-        "layers_block_type": ["mlp"]});
+        "layers_block_type": ["mlp"], "hidden_size": 64, "num_attention_heads": 4});
     model(&config, &NEMOTRON)
 }
 

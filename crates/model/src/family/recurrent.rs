@@ -24,7 +24,8 @@ pub struct Recurrent {
     pub parameters: &'static [(RecurrentParameter, Text)],
     /// The formula of the norm of its output, which differs from the family's other norms.
     pub norm_kind: NormKind,
-    /// The key of config.json that says whether the convolution has biases, and its value where that is absent; `None` where it has none.
+    /// The key of config.json that says whether the convolution has biases, and its value where that is absent; `None` for a convolution
+    /// without biases.
     #[serde(deserialize_with = "leaked", default)]
     pub convolution_bias: Option<(Text, bool)>,
     /// Which blocks have it, where config.json has no `layer_types`.
