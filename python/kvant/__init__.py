@@ -32,6 +32,7 @@ from kvant._errors import (
     UnsupportedError,
     UsageError,
 )
+from kvant._family import add_family
 from kvant._files import convert, evaluate, generate, inspect, plan, quantize, sensitivity, verify
 from kvant._language_model import GeneratedText, LanguageModel, Likelihood
 from kvant._reports import (
@@ -83,6 +84,7 @@ __all__ = [
     "UsageError",
     "VerifyReport",
     "__version__",
+    "add_family",
     "convert",
     "evaluate",
     "fake_quantize",

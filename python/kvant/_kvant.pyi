@@ -15,6 +15,7 @@ __all__ = [
     "QuantTensor",
     "StoredModel",
     "__version__",
+    "add_family",
     "algorithms",
     "fake_quantize",
     "is_graph",
@@ -38,6 +39,7 @@ __version__: str
 # The numbers as bytes, the name of their type in safetensors files, rows and columns.
 _Array: TypeAlias = tuple[NDArray[numpy.uint8], str, int, int]
 
+def add_family(file: str | PathLike[str]) -> str: ...
 def main(arguments: Sequence[str]) -> int: ...
 def use_program(program: Sequence[str], packages: Sequence[str]) -> None: ...
 def parameters(command: str) -> str: ...

@@ -25,7 +25,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[pymodule(name = "_kvant")]
 mod kvant_module {
     #[pymodule_export]
-    use super::{main, use_program};
+    use super::{add_family, main, use_program};
     #[pymodule_export]
     use crate::language_model::LanguageModel;
     #[pymodule_export]
@@ -47,6 +47,13 @@ mod kvant_module {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
+}
+
+/// Uses the description of an architecture, and returns the name of its family.
+#[pyfunction]
+fn add_family(py: Python<'_>, file: PathBuf) -> PyResult<&'static str> {
+    let added = py.detach(|| kvant::add_family(&file));
+    added.map(|family| family.name).map_err(|error| tensor::raised(py, error))
 }
 
 /// Carries out a command line without the name of the program, and returns the exit code of the process.

@@ -165,11 +165,7 @@ impl Evaluation {
             (self.limits.engine.choice != RuntimeChoice::Auto, "‹runtime›"),
             (self.limits.engine.library.is_some(), "‹runtime-library›"),
         ];
-        match first_given(&given) {
-            Some(setting) => Err(Error::new(ErrorKind::Usage, format!("{setting} applies only to ONNX graphs"))
-                .with_hint(Some("leave it out: all windows of the text are evaluated".to_owned()))),
-            None => Ok(()),
-        }
+        refuse_given(&given, "applies only to ONNX graphs", "leave it out: all windows of the text are evaluated")
     }
 
     /// Refuses what only text has.
@@ -180,11 +176,7 @@ impl Evaluation {
             (self.seq_len.is_some(), "‹seq-len›"),
             (self.stride.is_some(), "‹stride›"),
         ];
-        match first_given(&given) {
-            Some(setting) => Err(Error::new(ErrorKind::Usage, format!("{setting} applies only to text"))
-                .with_hint(Some("leave it out: the graph is run on the samples of ‹data›".to_owned()))),
-            None => Ok(()),
-        }
+        refuse_given(&given, "applies only to text", "leave it out: the graph is run on the samples of ‹data›")
     }
 
     /// Refuses what only arrays and images have.
@@ -194,11 +186,7 @@ impl Evaluation {
             (self.labels.is_some(), "‹labels›"),
             (self.preprocess.is_some(), "‹preprocess›"),
         ];
-        match first_given(&given) {
-            Some(setting) => Err(Error::new(ErrorKind::Usage, format!("{setting} does not apply to text"))
-                .with_hint(Some("leave it out: all windows of the text are evaluated".to_owned()))),
-            None => Ok(()),
-        }
+        refuse_given(&given, "does not apply to text", "leave it out: all windows of the text are evaluated")
     }
 
     /// Refuses what only checkpoints and GGUF files have.
@@ -208,11 +196,7 @@ impl Evaluation {
             (self.precision != Precision::default(), "‹precision›"),
             (self.limits.memory != Limits::default().memory, "‹max-memory›"),
         ];
-        match first_given(&given) {
-            Some(setting) => Err(Error::new(ErrorKind::Usage, format!("{setting} does not apply to an ONNX graph"))
-                .with_hint(Some("leave it out: an engine runs the graph as it is".to_owned()))),
-            None => Ok(()),
-        }
+        refuse_given(&given, "does not apply to an ONNX graph", "leave it out: an engine runs the graph as it is")
     }
 
     /// A decoder as a graph on text.
@@ -274,6 +258,13 @@ impl Evaluation {
         let done = &mut |done| watch(done as u64, all);
         Ok(evaluate_graph(&reference, quantized, &mut samples, labels.as_deref(), &runtime, done)?)
     }
+}
+
+/// Refuses the first setting that is given.
+fn refuse_given(given: &[(bool, &'static str)], reason: &str, hint: &str) -> Result<(), Error> {
+    first_given(given).map_or(Ok(()), |setting| {
+        Err(Error::new(ErrorKind::Usage, format!("{setting} {reason}")).with_hint(Some(hint.to_owned())))
+    })
 }
 
 fn reference_is_directory(reference: &Path) -> Error {

@@ -1,58 +1,27 @@
-//! The gated delta rule, token by token. Threads share the value heads of all sequences.
+//! The gated delta rule, token by token.
 
 use super::Cpu;
+use super::recurrent_heads::{HeadTask, by_head};
 use crate::forward::ops::DeltaRule;
 use crate::forward::recurrent_state::RecurrentState;
 use kvant_numeric::linalg::Precision;
 use kvant_numeric::simd::{Loop, dispatch};
-use rayon::prelude::*;
 
 /// What is added to the squared length of queries and keys.
 const EPS: f32 = 1e-6;
 
-/// One value head of a sequence: the index of the sequence's first row, the head, its state and its rows of output.
-struct HeadTask<'s> {
-    first: usize,
-    rows: usize,
-    head: usize,
-    state: &'s mut [f32],
-}
-
 /// See [`crate::forward::ops::Ops::delta_rule`].
 pub(super) fn delta_rule(cpu: Cpu, rule: &DeltaRule<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>) {
-    let (values, key_dim) = (rule.values.layout, rule.keys.layout.width);
-    let row_width = values.count * values.width;
-    out.resize(rule.values.data.len() / rule.values.row_width.max(1) * row_width, 0.0);
-    let each = key_dim * values.width;
-    let mut first = 0;
-    let mut tasks = Vec::new();
-    for (rows, state) in rule.lengths.iter().zip(states) {
-        state.memory.resize(values.count * each, 0.0);
-        let heads = state.memory.chunks_mut(each).enumerate();
-        tasks.extend(heads.map(|(head, state)| HeadTask { first, rows: *rows, head, state }));
-        first += rows;
-    }
-    let run = |HeadTask { first, rows, head, state }: HeadTask<'_>| {
-        let mut out = vec![0.0; rows * values.width];
-        dispatch(cpu.isa, DeltaHead { precision: cpu.precision, rule, first, head, state, out: &mut out });
-        (first, head, out)
-    };
-    let parts: Vec<(usize, usize, Vec<f32>)> = tasks.into_par_iter().map(run).collect();
-    for (first, head, part) in parts {
-        for (row, values) in part.chunks_exact(values.width).enumerate() {
-            let start = (first + row) * row_width + head * values.len();
-            out[start..start + values.len()].copy_from_slice(values);
-        }
-    }
+    by_head(rule.values.layout, rule.keys.layout.width, rule.lengths, states, out, |task| {
+        dispatch(cpu.isa, DeltaHead { precision: cpu.precision, rule, task });
+    });
 }
 
+/// A value head.
 struct DeltaHead<'a> {
     precision: Precision,
     rule: &'a DeltaRule<'a>,
-    first: usize,
-    head: usize,
-    state: &'a mut [f32],
-    out: &'a mut [f32],
+    task: HeadTask<'a>,
 }
 
 impl Loop for DeltaHead<'_> {
@@ -60,7 +29,7 @@ impl Loop for DeltaHead<'_> {
 
     #[inline(always)]
     fn run(self) {
-        let DeltaHead { precision, rule, first, head, state, out } = self;
+        let DeltaHead { precision, rule, task: HeadTask { first, head, state, out } } = self;
         let (wide, heads) = (rule.values.layout.width, rule.values.layout.count);
         let (key_dim, key_head) = (rule.keys.layout.width, head / (heads / rule.keys.layout.count));
         let scale = 1.0 / (key_dim as f32).sqrt();

@@ -8,6 +8,7 @@ mod delta_rule;
 mod gate;
 mod gated_norm;
 mod linear;
+mod recurrent_heads;
 mod rotary;
 mod state_space;
 

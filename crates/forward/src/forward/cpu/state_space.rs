@@ -1,54 +1,22 @@
-//! State-space layers, token by token. Threads share the heads of all sequences.
+//! State-space layers, token by token.
 
 use super::Cpu;
+use super::recurrent_heads::{HeadTask, by_head};
 use crate::forward::ops::StateSpace;
 use crate::forward::recurrent_state::RecurrentState;
 use kvant_numeric::simd::{Loop, dispatch};
-use rayon::prelude::*;
-
-/// One head of a sequence: the index of the sequence's first row, the head, its state and how many rows there are.
-struct HeadTask<'s> {
-    first: usize,
-    rows: usize,
-    head: usize,
-    state: &'s mut [f32],
-}
 
 /// See [`crate::forward::ops::Ops::state_space`].
-pub(super) fn state_space(cpu: Cpu, task: &StateSpace<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>) {
-    let (inputs, size) = (task.inputs.layout, task.writes.layout.width);
-    let row_width = inputs.count * inputs.width;
-    out.resize(task.inputs.data.len() / task.inputs.row_width.max(1) * row_width, 0.0);
-    let each = size * inputs.width;
-    let mut first = 0;
-    let mut tasks = Vec::new();
-    for (rows, state) in task.lengths.iter().zip(states) {
-        state.memory.resize(inputs.count * each, 0.0);
-        let heads = state.memory.chunks_mut(each).enumerate();
-        tasks.extend(heads.map(|(head, state)| HeadTask { first, rows: *rows, head, state }));
-        first += rows;
-    }
-    let run = |HeadTask { first, rows, head, state }: HeadTask<'_>| {
-        let mut out = vec![0.0; rows * inputs.width];
-        dispatch(cpu.isa, StateSpaceHead { task, first, head, state, out: &mut out });
-        (first, head, out)
-    };
-    let parts: Vec<(usize, usize, Vec<f32>)> = tasks.into_par_iter().map(run).collect();
-    for (first, head, part) in parts {
-        for (row, values) in part.chunks_exact(inputs.width).enumerate() {
-            let start = (first + row) * row_width + head * values.len();
-            out[start..start + values.len()].copy_from_slice(values);
-        }
-    }
+pub(super) fn state_space(cpu: Cpu, space: &StateSpace<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>) {
+    by_head(space.inputs.layout, space.writes.layout.width, space.lengths, states, out, |task| {
+        dispatch(cpu.isa, StateSpaceHead { space, task });
+    });
 }
 
 /// The state is stored as `[size of the state, width of the head]`, so that neighbouring channels are computed together.
 struct StateSpaceHead<'a> {
-    task: &'a StateSpace<'a>,
-    first: usize,
-    head: usize,
-    state: &'a mut [f32],
-    out: &'a mut [f32],
+    space: &'a StateSpace<'a>,
+    task: HeadTask<'a>,
 }
 
 impl Loop for StateSpaceHead<'_> {
@@ -56,15 +24,15 @@ impl Loop for StateSpaceHead<'_> {
 
     #[inline(always)]
     fn run(self) {
-        let StateSpaceHead { task, first, head, state, out } = self;
-        let (width, heads) = (task.inputs.layout.width, task.inputs.layout.count);
-        let (size, group) = (task.writes.layout.width, head / (heads / task.writes.layout.count));
+        let StateSpaceHead { space, task: HeadTask { first, head, state, out } } = self;
+        let (width, heads) = (space.inputs.layout.width, space.inputs.layout.count);
+        let (size, group) = (space.writes.layout.width, head / (heads / space.writes.layout.count));
         let mut written = vec![0.0; width];
         for (row, out) in (first..).zip(out.chunks_exact_mut(width)) {
-            let x = &task.inputs.from(row, head)[..width];
-            let (step, decay) = (task.steps[row * heads + head], task.decays[row * heads + head]);
+            let x = &space.inputs.from(row, head)[..width];
+            let (step, decay) = (space.steps[row * heads + head], space.decays[row * heads + head]);
             written.iter_mut().zip(x).for_each(|(written, x)| *written = step * x);
-            let (writes, reads) = (&task.writes.from(row, group)[..size], &task.reads.from(row, group)[..size]);
+            let (writes, reads) = (&space.writes.from(row, group)[..size], &space.reads.from(row, group)[..size]);
             out.fill(0.0);
             for ((line, b), c) in state.chunks_exact_mut(width).zip(writes).zip(reads) {
                 for ((s, written), out) in line.iter_mut().zip(&written).zip(out.iter_mut()) {
@@ -72,7 +40,7 @@ impl Loop for StateSpaceHead<'_> {
                     *out += c * *s;
                 }
             }
-            out.iter_mut().zip(x).for_each(|(out, x)| *out += task.skips[head] * x);
+            out.iter_mut().zip(x).for_each(|(out, x)| *out += space.skips[head] * x);
         }
     }
 }
