@@ -18,7 +18,7 @@ pub struct InspectArgs {
     /// Hugging Face directory, .safetensors or .gguf file, or ONNX graph, quantized or not
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
-    /// Print a first description of the architecture for --family instead: what the names of tensors tell
+    /// Print a first description of the architecture for --family, made from the names of tensors, instead
     #[arg(long, conflicts_with = "all")]
     pub suggest_family: bool,
     /// How much is listed.

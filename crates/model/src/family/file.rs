@@ -1,4 +1,4 @@
-//! Descriptions in TOML files: a family that Kvant does not know, told as the ways in which it differs from one that it knows.
+//! Descriptions in TOML files: a family that Kvant does not know, by the ways in which it differs from one that it knows.
 
 use super::description::{ExpertStorage, Family, Linears};
 use super::role::{NormSite, Role};
@@ -40,8 +40,8 @@ impl Diagnostic for FamilyFileError {
     }
 }
 
-/// The family that a file describes. Beside the fields of [`Family`], the file names in `like` the family whose fields hold where it has
-/// none of its own (without it `llama`). Roles, norm sites and other choices are spelled in lower case with hyphens.
+/// The family that a file describes. Beside the fields of [`Family`], the file names in `like` the family that supplies the fields it
+/// leaves out (`llama` unless named), except what transformers renames. Roles, norm sites and other choices are spelled in lower case with hyphens.
 ///
 /// ```
 /// let text = r#"
@@ -77,7 +77,10 @@ pub fn parse(text: &str, file: &Path) -> Result<Family, FamilyFileError> {
         merged.remove(*key);
     }
     merged.insert("summary".to_owned(), Value::String(format!("Described in a file, like {like}")));
-    merged.insert("architectures".to_owned(), Value::Array(Vec::new()));
+    // What transformers renames is decided by the class of the model, whatever its layers are like.
+    for key in ["architectures", "in_memory"] {
+        merged.insert(key.to_owned(), Value::Array(Vec::new()));
+    }
     merge(&mut merged, table);
     let family: Family = merged.try_into().map_err(|error: toml::de::Error| failed(error.message().to_owned()))?;
     check(&family).map_err(failed)?;
@@ -168,6 +171,7 @@ mod tests {
         assert_eq!(family.math.residual, Residual::ParallelIf("parallel", true));
         assert_eq!(family.math.positions, Positions::Learned { offset: 2 });
         assert!(family.moe.is_some() && family.architectures.is_empty());
+        assert!(by_name("mixtral").unwrap().in_memory.len() > family.in_memory.len());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! A first description of an architecture that has none: the family whose names come nearest, and the differences that tensor names
-//! show. What names do not show, the rules of the forward pass above all, is left to whoever completes it.
+//! A first description of an unknown architecture: the family whose names come nearest, and the differences that tensor names show.
+//! What names do not show, the rules of the forward pass above all, is left to whoever completes it.
 
 use super::names::{Names, generalise, parse_index};
 use super::tables::is_embedding_name;
