@@ -13,8 +13,6 @@ TEXT = dict(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_la
             max_position_embeddings=128, bos_token_id=0, eos_token_id=0, pad_token_id=0)  # fmt: skip
 NEMOTRON = dict(TEXT, head_dim=16, layers_block_type=["mamba", "attention", "moe"], ssm_state_size=16, mamba_num_heads=8, mamba_head_dim=16,
                 n_groups=2, n_routed_experts=4, moe_intermediate_size=32, moe_shared_expert_intermediate_size=32, use_mamba_kernels=False)  # fmt: skip
-MISTRAL4 = dict(TEXT, num_key_value_heads=4, moe_intermediate_size=32, n_routed_experts=4, num_experts_per_tok=2, kv_lora_rank=32,
-                q_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=16)  # fmt: skip
 MLLAMA_VISION = dict(hidden_size=64, attention_heads=4, num_hidden_layers=1, num_global_layers=1, intermediate_size=128, vision_output_dim=128,
                      image_size=28, patch_size=14, max_num_tiles=1, intermediate_layers_indices=[0], supported_aspect_ratios=[[1, 1]])  # fmt: skip
 DETR = dict(d_model=64, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128,
@@ -26,7 +24,6 @@ SWIN = dict(image_size=32, patch_size=4, embed_dim=64, depths=[1, 1], num_heads=
 # architecture -> (class, configuration, module on disk, the same after loading)
 RENAMED = {
     "nemotron_h": ("NemotronHForCausalLM", NEMOTRON, "backbone.layers.1.mixer.q_proj", "model.layers.1.mixer.q_proj"),
-    "mistral4": ("Mistral4ForCausalLM", MISTRAL4, None, None),
     "mllama": ("MllamaForConditionalGeneration",
                dict(text_config=dict(TEXT, cross_attention_layers=[1], rope_parameters=dict(rope_type="default", rope_theta=1e4)),
                     vision_config=MLLAMA_VISION, image_token_index=255),

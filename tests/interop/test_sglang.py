@@ -23,7 +23,7 @@ CHANGES = {
     "phi": dict(num_key_value_heads=4, intermediate_size=512),
     "qwen2": dict(use_sliding_window=False),
     **{name: dict(layer_types=None, full_attention_interval=2, linear_key_head_dim=32) for name in ("qwen3_5", "qwen3_5_moe")},
-    "qwen3_next": dict(layer_types=None, full_attention_interval=2, linear_key_head_dim=32, mlp_only_layers=[]),
+    "qwen3_next": dict(layer_types=None, full_attention_interval=2, linear_key_head_dim=32, linear_value_head_dim=16, mlp_only_layers=[]),
     "qwen3_moe": dict(mlp_only_layers=[]),
 }
 BLOCKS = ("e4m3:b32x32+e4m3:g32!dynamic",)
@@ -52,8 +52,7 @@ FAMILY_CASES = ("int4:g32", "--format", "compressed-tensors"), ("ptpc_fp8",), (*
 UNSAID = {
     "layers that SGLang fuses (q, k, v; gate, up; shared experts with the others) are looked for under the name of the fused layer, in the lists "
     "of layers in floats and of targets alike, unless its class of the architecture says what is fused": [
-        *(("nano_llama", "int4:g32", "--exclude", pattern, "--format", layout) for pattern in ("*.layers.1.*", "*.mlp.*")
-          for layout in ("compressed-tensors", "awq")),
+        *(("nano_llama", "int4:g32", "--exclude", pattern, "--format", "compressed-tensors") for pattern in ("*.layers.1.*", "*.mlp.*")),
         ("nano_llama", "int4:g32", "--override", "*.down_proj=int8:channel", "--format", "compressed-tensors"),
         *(("glm4_moe", *case) for case in FAMILY_CASES),
         *((name, "int4:g32", "--format", layout) for name in ("deepseek_v2", "deepseek_v3") for layout in ("awq", "gptq")),

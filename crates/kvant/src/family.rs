@@ -8,7 +8,11 @@ use kvant_model::family::{self, Family};
 use kvant_model::network::FamilyDraft;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
+
+/// The files whose descriptions are used, which no run may write.
+static FILES: RwLock<Vec<PathBuf>> = RwLock::new(Vec::new());
 
 /// The longest description that is read.
 const MOST: u64 = 1 << 20;
@@ -27,6 +31,7 @@ pub fn add_family(file: &Path) -> Result<&'static Family, Error> {
         Error::new(ErrorKind::Usage, problem).with_hint(Some("name a TOML file".to_owned()))
     })?;
     let described = family::parse(&text, file)?;
+    FILES.write().unwrap_or_else(PoisonError::into_inner).push(file.to_owned());
     // Added before, by the same program.
     let known = family::by_name(described.name).filter(|known| format!("{known:?}") == format!("{described:?}"));
     let register = || {
@@ -34,6 +39,11 @@ pub fn add_family(file: &Path) -> Result<&'static Family, Error> {
             .map_err(|error| Error::new(ErrorKind::Usage, format!("{}: {error}", file.display())))
     };
     known.map_or_else(register, Ok)
+}
+
+/// The files that were added.
+pub(crate) fn files() -> Vec<PathBuf> {
+    FILES.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// A first description of a checkpoint's architecture, from its configuration and the names and shapes of its tensors.

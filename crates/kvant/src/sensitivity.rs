@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter};
 use crate::job::{Sensitivity, SourceKind};
 use crate::onnx;
-use crate::paths::{self, Paths};
+use crate::paths::{self, FileKind, Paths};
 use kvant_onnx::sensitivity::Outcome;
 
 /// The result of an analysis.
@@ -41,7 +41,7 @@ fn check_paths(analysis: &Sensitivity) -> Result<(), Error> {
     let mut paths = Paths::new(analysis.overwrite, true);
     paths.reads_job(&analysis.job);
     paths.reads("the test data", analysis.test.as_deref());
-    paths.writes_file("‹output›", analysis.output.as_deref());
+    paths.writes_file("‹output›", analysis.output.as_deref(), FileKind::Recipe);
     let test = analysis.test.iter().map(|path| ("‹eval›", path.as_path()));
     paths::refuse_missing(paths::named(&analysis.job).chain(test))?;
     paths.check()

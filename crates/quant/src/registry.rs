@@ -100,7 +100,9 @@ pub enum RegisterError {
         name: String,
     },
     /// The name could not be spelled in a recipe.
-    #[error("`{name}` cannot name an {kind}: names are lower-case letters, digits, `-` and `_`, the first a letter")]
+    #[error(
+        "`{name}` is no name for the {kind}: names are lower-case letters, digits, `-` and `_`, the first a letter"
+    )]
     Name {
         /// What was registered.
         kind: &'static str,

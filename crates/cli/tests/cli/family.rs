@@ -75,3 +75,31 @@ fn other_description_does_not_resume_the_work() {
     let other = place.run(&quantize);
     assert_ne!(other.code, Some(0), "another description is another run: {other:?}, {again:?}");
 }
+
+#[test]
+fn description_is_not_overwritten() {
+    let place = renamed();
+    place.write("novel.toml", "name = \"my-novel\"\nmodel_types = [\"novel\"]\n");
+    let run = place.run(&[
+        "quantize",
+        "nano_llama",
+        "-s",
+        "Q4_0",
+        "-a",
+        "imatrix",
+        "--calib",
+        "text.txt",
+        "--seq-len",
+        "64",
+        "--save-imatrix",
+        "novel.toml",
+        "-o",
+        "out.gguf",
+        "--overwrite",
+        "--family",
+        "novel.toml",
+    ]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.stderr.contains("the description"), "{run:?}");
+    assert!(std::fs::read_to_string(place.path("novel.toml")).unwrap().starts_with("name"));
+}

@@ -4,6 +4,7 @@
 
 use super::name::refuse_slash;
 use crate::error::{Error, ErrorKind};
+use crate::family;
 use crate::job::{Job, SourceKind};
 use crate::text::shown;
 use kvant_checkpoint::engine::paths_beside;
@@ -14,7 +15,7 @@ use kvant_container::positioned::file_id;
 use kvant_container::unfinished::checkpoint_beside;
 use kvant_container::{CheckpointError, behind_links, directory_of, io_hint, model_directory};
 use std::fs::{self, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 /// Checks the paths of a job. If it `writes`, whether its outputs can be written is tried; a plan leaves no trace and tries it with a
@@ -28,8 +29,8 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
     paths.reads_job(job);
     paths.reads("the evaluation text", evaluated);
     paths.writes_model(job.sinks.output.as_deref());
-    paths.writes_file("‹report›", job.sinks.report.as_deref());
-    paths.writes_file("‹save-imatrix›", job.sinks.save_imatrix.as_deref());
+    paths.writes_file("‹report›", job.sinks.report.as_deref(), FileKind::Report);
+    paths.writes_file("‹save-imatrix›", job.sinks.save_imatrix.as_deref(), FileKind::Importance);
     refuse_missing(named(job).chain(evaluated.map(|path| ("‹eval›", path))))?;
     for (setting, file) in [("‹imatrix›", &job.recipe.imatrix), ("‹recipe›", &job.recipe.file)] {
         if let Some(file) = file.as_ref().filter(|file| file.is_dir()) {
@@ -158,14 +159,51 @@ struct Written {
     path: PathBuf,
     /// Names beside it that are in use during the run, or belong to it.
     beside: Vec<PathBuf>,
-    /// Whether it is the model: its parents are created, and the engine decides whether it can be replaced.
-    is_model: bool,
+    /// Its kind. `None` for the model: its parents are created, and the engine decides whether it can be replaced.
+    kind: Option<FileKind>,
+}
+
+/// A file beside the model that a run writes. It replaces only files of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// JSON about each tensor of a graph.
+    Report,
+    /// GGUF with the importance of inputs.
+    Importance,
+    /// A recipe in TOML.
+    Recipe,
+}
+
+impl FileKind {
+    /// What is wrong with replacing a file, if that is of another kind. Empty files are nobody's.
+    fn mismatch(self, path: &Path) -> Option<&'static str> {
+        let mut start = Vec::new();
+        // Pipes and devices are written, not replaced.
+        if !path.is_file() {
+            return None;
+        }
+        fs::File::open(path).ok()?.take(64).read_to_end(&mut start).ok()?;
+        let text = start.trim_ascii_start();
+        let is_of_kind = match self {
+            _ if text.is_empty() => true,
+            FileKind::Report => text.starts_with(b"{"),
+            FileKind::Importance => start.starts_with(b"GGUF"),
+            FileKind::Recipe => text.starts_with(b"#") || text.starts_with(b"[") || text.contains(&b'='),
+        };
+        (!is_of_kind).then_some(match self {
+            FileKind::Report => "a file that is no JSON is there, which a report does not replace",
+            FileKind::Importance => "a file that is no GGUF is there, which the importance of inputs does not replace",
+            FileKind::Recipe => "a file that is no recipe is there, which a recipe does not replace",
+        })
+    }
 }
 
 impl Paths {
-    /// No paths yet. Files are replaced if `overwrite`; if it `tries`, whether they can be written is tried.
+    /// Only the descriptions of families so far, which every run reads. Files are replaced if `overwrite`; if it `tries`, whether they can be written is tried.
     pub fn new(overwrite: bool, tries: bool) -> Paths {
-        Paths { overwrite, tries, read: Vec::new(), written: Vec::new() }
+        let mut paths = Paths { overwrite, tries, read: Vec::new(), written: Vec::new() };
+        family::files().iter().for_each(|file| paths.reads("the description", Some(file)));
+        paths
     }
 
     pub fn reads(&mut self, what: &str, path: Option<&Path>) {
@@ -214,11 +252,11 @@ impl Paths {
         if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) || is_graph(path) {
             beside.push(super::record::beside(path));
         }
-        self.written.push(Written { option: "‹output›", path: path.to_owned(), beside, is_model: true });
+        self.written.push(Written { option: "‹output›", path: path.to_owned(), beside, kind: None });
     }
 
-    pub fn writes_file(&mut self, option: &'static str, path: Option<&Path>) {
-        let written = |path: &Path| Written { option, path: path.to_owned(), beside: Vec::new(), is_model: false };
+    pub fn writes_file(&mut self, option: &'static str, path: Option<&Path>, kind: FileKind) {
+        let written = |path: &Path| Written { option, path: path.to_owned(), beside: Vec::new(), kind: Some(kind) };
         self.written.extend(path.map(written));
     }
 
@@ -227,9 +265,9 @@ impl Paths {
             self.read.iter().try_for_each(|read| written.refuse_overlap(read))?;
             let others = self.written[..at].iter().flat_map(Written::places);
             others.collect::<Vec<_>>().iter().try_for_each(|other| written.refuse_overlap(other))?;
-            match written.is_model {
-                true => written.refuse_unreachable()?,
-                false => written.refuse_file(self.overwrite)?,
+            match written.kind {
+                None => written.refuse_unreachable()?,
+                Some(kind) => written.refuse_file(self.overwrite, kind)?,
             }
             written.refuse_long_name()?;
             match self.tries {
@@ -273,7 +311,7 @@ impl Written {
     }
 
     /// Refuses a file that cannot be made or may not be replaced.
-    fn refuse_file(&self, overwrite: bool) -> Result<(), Error> {
+    fn refuse_file(&self, overwrite: bool, kind: FileKind) -> Result<(), Error> {
         match fs::metadata(directory_of(&self.path)) {
             _ if self.path.is_dir() => return Err(self.unwritable("it is a directory", "name a file in it")),
             Ok(found) if found.is_dir() => {}
@@ -285,7 +323,11 @@ impl Written {
         }
         let hint = format!("remove it, or choose another path for {}", self.option);
         follow(Some(self.path.clone())).map_err(|error| error.with_hint(Some(hint)))?;
-        refuse_existing(&self.path, overwrite)
+        refuse_existing(&self.path, overwrite)?;
+        match kind.mismatch(&self.path) {
+            Some(problem) => Err(self.unwritable(problem, "remove it, or choose another path")),
+            None => Ok(()),
+        }
     }
 
     /// Refuses a model below a file, and a file named like a directory.
@@ -346,7 +388,7 @@ impl Written {
     fn try_writing(&self, overwrite: bool) -> Result<(), Error> {
         let failed = |cause: io::Error| self.failed(&cause);
         let is_special = fs::metadata(&self.path).is_ok_and(|found| !found.is_file() && !found.is_dir());
-        if is_special && !self.is_model {
+        if is_special && self.kind.is_some() {
             return Ok(());
         }
         // The contents of a replaced directory are removed at the end.
@@ -423,7 +465,23 @@ mod tests {
     use super::*;
 
     fn written(path: &Path) -> Written {
-        Written { option: "‹report›", path: path.to_owned(), beside: Vec::new(), is_model: false }
+        Written { option: "‹report›", path: path.to_owned(), beside: Vec::new(), kind: Some(FileKind::Report) }
+    }
+
+    #[test]
+    fn file_of_another_kind_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |kind: FileKind, there: &[u8]| {
+            let path = folder.path().join("file");
+            fs::write(&path, there).unwrap();
+            written(&path).refuse_file(true, kind).map_err(|error| error.to_string())
+        };
+        for (kind, same) in
+            [(FileKind::Report, &b"{}"[..]), (FileKind::Importance, b"GGUF\x03"), (FileKind::Recipe, b"version = 2")]
+        {
+            assert_eq!((check(kind, same), check(kind, b"")), (Ok(()), Ok(())));
+            assert!(check(kind, b"precious notes").unwrap_err().contains("does not replace"));
+        }
     }
 
     #[test]
@@ -431,7 +489,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let check = |name: &str| {
             let written = written(&folder.path().join(name));
-            written.refuse_file(false).and_then(|()| written.try_writing(false))
+            written.refuse_file(false, FileKind::Report).and_then(|()| written.try_writing(false))
         };
         assert!(check("report.json").is_ok());
         for (path, reason) in [("none/report.json", "missing"), ("", "a directory")] {

@@ -195,7 +195,7 @@ fn write_trunk(text: &mut String, like: &Family, trunk: &str, blocks: &str, tens
     }
     let norms: Vec<String> =
         weights.iter().filter(|(_, shape)| shape.len() == 1).filter_map(|(n, _)| local(n)).collect();
-    let is_final = |name: &str| like.trunk.norms.iter().any(|row| *row == (NormSite::Final, name));
+    let is_final = |name: &str| like.trunk.norms.contains(&(NormSite::Final, name));
     if let [norm] = norms.as_slice()
         && !is_final(norm)
     {
