@@ -118,6 +118,9 @@ fn existing_files_are_replaced_only_when_asked() {
     refused(&place, &[&IMATRIX[..], &["-o", "o.gguf", "--save-imatrix", "none/i.gguf"]].concat(), 2, "is missing");
     assert_eq!(fs::read(place.path("kept.gguf")).unwrap(), b"mine");
     assert!(!place.path("o.gguf").exists());
+    refused(&place, &[&line[..], &["--overwrite"]].concat(), 2, "a file that is no GGUF is there");
+    assert_eq!(fs::read(place.path("kept.gguf")).unwrap(), b"mine");
+    place.write("kept.gguf", "GGUF");
     place.succeed(&[&line[..], &["--overwrite"]].concat());
     assert!(fs::read(place.path("kept.gguf")).unwrap().starts_with(b"GGUF"));
 }
@@ -207,11 +210,13 @@ fn graph_reports_replace_no_file_unasked() {
         (&["-o", "dd.onnx", "--report", "calib.npz", "--overwrite"], 2, "is the calibration data"),
         (&["-o", "float.onnx", "--overwrite"], 2, "is the source"),
         (&["-o", "dd.onnx", "--report", "report.json"], 1, "report.json exists already"),
+        (&["-o", "dd.onnx", "--report", "report.json", "--overwrite"], 2, "a file that is no JSON is there"),
         (&["-o", "stray.onnx", "--overwrite"], 1, "stray.onnx.data exists, and the graph next to it does not use it"),
     ] {
         refused(&place, &quantize(more), code, told);
     }
     assert!(contents(&place.path("")) == before);
+    place.write("report.json", "{}");
     place.succeed(&quantize(&["-o", "dd.onnx", "--report", "report.json", "--overwrite"]));
     // Two graphs may share external data: those of the second are not taken away with the first.
     let mut model = onnx::read(&place.path("float.onnx")).unwrap();
