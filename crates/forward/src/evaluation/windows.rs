@@ -12,7 +12,7 @@ pub struct Window {
     pub scored: usize,
 }
 
-/// Sequences one behind the other, each a window of its own.
+/// Sequences joined end to end, with one window for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinedSequences {
     /// The tokens of all.

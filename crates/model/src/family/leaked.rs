@@ -5,7 +5,7 @@ use super::recurrent::RecurrentParameter;
 use super::role::{NormSite, Role};
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 
-/// What is made of an owned value by keeping it until the program ends.
+/// A value that is kept until the program ends, made from an owned one.
 pub(super) trait Leaked: Sized {
     type Owned: DeserializeOwned;
 

@@ -133,7 +133,7 @@ fn step_limits(fields: Fields<'_, '_>) -> Result<(f64, f64), ConfigError> {
     limits.ok_or_else(|| ConfigError::invalid(key, "two numbers", value))
 }
 
-/// Infinity has no number in JSON: transformers writes an object, older versions what Python prints.
+/// JSON has no number for infinity: transformers writes an object, older versions the text that Python prints.
 fn upper_limit(value: &Value) -> Option<f64> {
     let is_infinite = |name: &str| name.ends_with("Infinity") && !name.ends_with("-Infinity");
     match value {

@@ -155,7 +155,7 @@ fn write_norms(text: &mut String, modules: &[Module], like: &'static Family) {
     }
 }
 
-/// Parts of names that tell the place of a norm. The first that occurs decides.
+/// Parts of names that show the place of a norm. The first that occurs decides.
 const SITES: &[(NormSite, &[&str])] = &[
     (NormSite::Query, &["q_norm", "query_norm", "q_layernorm", "query_layernorm"]),
     (NormSite::Key, &["k_norm", "key_norm", "k_layernorm", "key_layernorm"]),
@@ -166,12 +166,12 @@ const SITES: &[(NormSite, &[&str])] = &[
     (NormSite::AttentionInput, &["input", "attn", "attention", "ln_1", "norm1", "ln1"]),
 ];
 
-/// The place of a norm, as far as its name tells.
+/// The place of a norm, if its name shows it.
 fn norm_site(module: &Module) -> Option<NormSite> {
     let name = leaf(&module.path).to_lowercase();
     let is_norm = module.shape.len() == 1 && ["norm", "ln"].iter().any(|word| name.contains(word));
-    let tells = |(_, parts): &&(NormSite, &[&str])| parts.iter().any(|part| name.contains(part));
-    SITES.iter().find(tells).filter(|_| is_norm).map(|(site, _)| *site)
+    let shows = |(_, parts): &&(NormSite, &[&str])| parts.iter().any(|part| name.contains(part));
+    SITES.iter().find(shows).filter(|_| is_norm).map(|(site, _)| *site)
 }
 
 /// Where the checkpoint keeps its blocks, embedding, final norm and head, if not where the family does.

@@ -276,7 +276,7 @@ impl Network {
         let norms = self.norms.iter().enumerate().filter(|(_, norm)| norm.block == Some(block));
         let links = norms.filter_map(|(at, norm)| {
             let into = self.readers(block, norm.site);
-            // Two mixers read what each of them multiplies by a factor of its own: no trial runs both.
+            // Two mixers read the norm, each with a different factor, and no trial runs both.
             let stages = self.stages(block);
             let has = |input| stages.iter().any(|stage| stage.input == input);
             let both = norm.site == NormSite::AttentionInput && has(Input::Attention) && has(Input::Recurrent);

@@ -96,7 +96,7 @@ pub fn layer_config(scheme: &LayerScheme) -> Result<Value, CannotHold> {
     }))
 }
 
-/// Describes quantized biases: each of their layers gets an entry of its own, which counts before patterns.
+/// Describes quantized biases: each layer with one gets a separate entry, which takes precedence over patterns.
 ///
 /// # Errors
 /// [`CannotHold`] for schemes that Quark cannot describe.

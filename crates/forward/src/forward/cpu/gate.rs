@@ -18,11 +18,12 @@ pub(super) fn gate(cpu: Cpu, gate: Gate, gates: &Heads<'_>, data: &mut [f32]) {
     });
 }
 
-struct Gated<'a> {
-    precision: Precision,
-    gate: Gate,
-    gates: &'a [f32],
-    values: &'a mut [f32],
+/// Multiplies values by what their gates give.
+pub(super) struct Gated<'a> {
+    pub precision: Precision,
+    pub gate: Gate,
+    pub gates: &'a [f32],
+    pub values: &'a mut [f32],
 }
 
 impl Loop for Gated<'_> {

@@ -1,9 +1,10 @@
 //! The norm of rows at a gate, in `f32` up to the result.
 
+use super::gate::Gated;
 use super::{Cpu, for_rows};
-use crate::forward::ops::GatedNorm;
-use kvant_numeric::linalg::{Precision, rms_norm, sigmoid};
-use kvant_numeric::simd::{Loop, dispatch};
+use crate::forward::ops::{Gate, GatedNorm};
+use kvant_numeric::linalg::{Precision, rms_norm};
+use kvant_numeric::simd::dispatch;
 
 /// See [`crate::forward::ops::Ops::gated_norm`].
 pub(super) fn gated_norm(cpu: Cpu, norm: &GatedNorm<'_>, data: &mut [f32]) {
@@ -12,31 +13,17 @@ pub(super) fn gated_norm(cpu: Cpu, norm: &GatedNorm<'_>, data: &mut [f32]) {
     for_rows(data, width, |index, row| {
         let gates = &norm.gates.from(index, 0)[..width];
         if !norm.gate_last {
-            dispatch(isa, Gated { gates, values: row });
+            dispatch(isa, Gated { precision: Precision::F32, gate: Gate::Silu, gates, values: row });
         }
         let part = (width / norm.parts.max(1)).max(1);
         for (values, weight) in row.chunks_mut(part).zip(norm.weight.chunks(part)) {
             rms_norm(isa, values, weight, 0.0, norm.eps, Precision::F32);
         }
         if norm.gate_last {
-            dispatch(isa, Gated { gates, values: row });
+            dispatch(isa, Gated { precision: Precision::F32, gate: Gate::Silu, gates, values: row });
         }
         row.iter_mut().for_each(|value| *value = precision.round(*value));
     });
-}
-
-struct Gated<'a> {
-    gates: &'a [f32],
-    values: &'a mut [f32],
-}
-
-impl Loop for Gated<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        self.values.iter_mut().zip(self.gates).for_each(|(x, g)| *x *= g * sigmoid(*g));
-    }
 }
 
 #[cfg(test)]

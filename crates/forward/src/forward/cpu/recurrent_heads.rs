@@ -1,4 +1,4 @@
-//! Recurrent layers head by head: threads share the heads of all sequences, each of which has a state of its own.
+//! Recurrent layers, one head at a time: threads share the heads of all sequences, and every head keeps its own state.
 
 use crate::forward::HeadLayout;
 use crate::forward::recurrent_state::RecurrentState;
