@@ -45,7 +45,13 @@ pub struct Ranges {
 impl Weight {
     /// The way to this weight's codes.
     pub fn method(&self) -> WeightMethod {
-        let TensorScheme { element, symmetric, scale, method, reduce_range, .. } = self.scheme;
+        self.scheme.into()
+    }
+}
+
+impl From<TensorScheme> for WeightMethod {
+    fn from(scheme: TensorScheme) -> WeightMethod {
+        let TensorScheme { element, symmetric, scale, method, reduce_range, .. } = scheme;
         WeightMethod { element, symmetric, scale, method, reduce_range }
     }
 }

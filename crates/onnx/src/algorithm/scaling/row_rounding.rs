@@ -20,27 +20,13 @@ impl RowRounding {
     pub fn of(recipe: &Recipe, columns: usize) -> Self {
         let blocks = blocks(recipe);
         let scheme = recipe.products.map_or(recipe.weight, |products| products.weight);
-        let method = WeightMethod {
-            element: scheme.element,
-            symmetric: scheme.symmetric,
-            scale: scheme.scale,
-            method: scheme.method,
-            reduce_range: scheme.reduce_range,
-        };
-        Self { columns, blocks, method, per_channel: scheme.per_channel }
+        Self { columns, blocks, method: scheme.into(), per_channel: scheme.per_channel }
     }
 
     /// As a recipe rounds the inputs of products, if it does, unless it has other words for one. All channels share a scale.
     pub fn of_inputs(recipe: &Recipe, columns: usize) -> Option<Self> {
         let scheme = recipe.products.map(|products| products.activation).or(recipe.activation)?;
-        let method = WeightMethod {
-            element: scheme.element,
-            symmetric: scheme.symmetric,
-            scale: scheme.scale,
-            method: scheme.method,
-            reduce_range: scheme.reduce_range,
-        };
-        Some(Self { columns, blocks: None, method, per_channel: false })
+        Some(Self { columns, blocks: None, method: scheme.into(), per_channel: false })
     }
 
     /// As a weight of `columns` inputs is placed.

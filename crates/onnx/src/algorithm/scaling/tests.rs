@@ -221,7 +221,7 @@ fn a_registered_transform_scales_the_products_of_a_graph() {
     assert_eq!(of(&model), of(&net()).iter().map(|value| value * 2.0).collect::<Vec<_>>());
 }
 
-/// The losses that a transform is told of scales of one, and of others.
+/// The losses that a transform gets for scales of one and for uneven scales.
 fn losses(needs: Needs, measure: Measure, preset: &str) -> Vec<f64> {
     let find = |pair: &mut dyn PairProblem, measure| {
         let uneven: Vec<f32> = (0..INPUTS).map(|channel| 1.0 + (channel % 7) as f32).collect();
