@@ -3,16 +3,12 @@
 use crate::error::{Error, ErrorKind};
 use crate::inspect::headers;
 use crate::job;
-use crate::paths::{MODEL, refuse_missing};
+use crate::paths::{MODEL, protect, refuse_missing};
 use kvant_model::family::{self, Family};
 use kvant_model::network::FamilyDraft;
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
-
-/// The files whose descriptions are used, which no run may write.
-static FILES: RwLock<Vec<PathBuf>> = RwLock::new(Vec::new());
+use std::path::Path;
 
 /// The longest description that is read.
 const MOST: u64 = 1 << 20;
@@ -31,7 +27,7 @@ pub fn add_family(file: &Path) -> Result<&'static Family, Error> {
         Error::new(ErrorKind::Usage, problem).with_hint(Some("name a TOML file".to_owned()))
     })?;
     let described = family::parse(&text, file)?;
-    FILES.write().unwrap_or_else(PoisonError::into_inner).push(file.to_owned());
+    protect("the description", file);
     // Added before, by the same program.
     let known = family::by_name(described.name).filter(|known| format!("{known:?}") == format!("{described:?}"));
     let register = || {
@@ -39,11 +35,6 @@ pub fn add_family(file: &Path) -> Result<&'static Family, Error> {
             .map_err(|error| Error::new(ErrorKind::Usage, format!("{}: {error}", file.display())))
     };
     known.map_or_else(register, Ok)
-}
-
-/// The files that were added.
-pub(crate) fn files() -> Vec<PathBuf> {
-    FILES.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// A first description of a checkpoint's architecture, from its configuration and the names and shapes of its tensors.

@@ -4,7 +4,6 @@
 
 use super::name::refuse_slash;
 use crate::error::{Error, ErrorKind};
-use crate::family;
 use crate::job::{Job, SourceKind};
 use crate::text::shown;
 use kvant_checkpoint::engine::paths_beside;
@@ -17,6 +16,7 @@ use kvant_container::{CheckpointError, behind_links, directory_of, io_hint, mode
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 /// Checks the paths of a job. If it `writes`, whether its outputs can be written is tried; a plan leaves no trace and tries it with a
 /// file without a name.
@@ -147,10 +147,25 @@ pub struct Paths {
     written: Vec<Written>,
 }
 
+/// Files that every run of the program reads, which none may write.
+static PROTECTED: RwLock<Vec<Place>> = RwLock::new(Vec::new());
+
+/// Keeps a file from being written by any later run of the program.
+pub(crate) fn protect(what: &str, file: &Path) {
+    PROTECTED.write().unwrap_or_else(PoisonError::into_inner).push(Place::of(what, file));
+}
+
 /// A path and its role in the run.
+#[derive(Clone)]
 struct Place {
     what: String,
     path: PathBuf,
+}
+
+impl Place {
+    fn of(what: &str, path: &Path) -> Place {
+        Place { what: format!("{what} {}", shown(path)), path: path.to_owned() }
+    }
 }
 
 /// A path that is written.
@@ -199,16 +214,14 @@ impl FileKind {
 }
 
 impl Paths {
-    /// Only the descriptions of families so far, which every run reads. Files are replaced if `overwrite`; if it `tries`, whether they can be written is tried.
+    /// Only the protected files so far. Files are replaced if `overwrite`; if it `tries`, whether they can be written is tried.
     pub fn new(overwrite: bool, tries: bool) -> Paths {
-        let mut paths = Paths { overwrite, tries, read: Vec::new(), written: Vec::new() };
-        family::files().iter().for_each(|file| paths.reads("the description", Some(file)));
-        paths
+        let read = PROTECTED.read().unwrap_or_else(PoisonError::into_inner).clone();
+        Paths { overwrite, tries, read, written: Vec::new() }
     }
 
     pub fn reads(&mut self, what: &str, path: Option<&Path>) {
-        let place = |path: &Path| Place { what: format!("{what} {}", shown(path)), path: path.to_owned() };
-        self.read.extend(path.map(place));
+        self.read.extend(path.map(|path| Place::of(what, path)));
     }
 
     pub fn reads_model(&mut self, model: &Path) {
