@@ -21,7 +21,7 @@ use crate::calibration::{Observation, Observed, Settings, Watched};
 use crate::count::{self, Counts, constants, size};
 use crate::element::Element;
 use crate::error::QuantizeError;
-use crate::graph::{Index, STANDARD_DOMAIN, check, for_each_node, is, opset};
+use crate::graph::{Index, NodeNames, STANDARD_DOMAIN, check, for_each_node, is, opset};
 use crate::npu;
 use crate::pass::{self, Context, upgrade_opset};
 use crate::placement::{
@@ -87,7 +87,7 @@ pub fn prepare(
 ) -> Result<Prepared, QuantizeError> {
     check(&model)?;
     refuse_quantized(&model)?;
-    let source = Named::of(&model.graph);
+    let (source, nodes) = (Named::of(&model.graph), NodeNames::of(&model.graph));
     lift_constants(&mut model);
     let context = Context { spill, kept: kept_type(&recipe), ..Context::default() };
     let defaults = inputs_with_defaults(&model);
@@ -101,6 +101,9 @@ pub fn prepare(
     }
     algorithm::check(&recipe)?;
     let Transformed { equalized, rotations } = transform(&mut model, &recipe, spill)?;
+    if let Some(graph) = model.graph.as_mut() {
+        nodes.tell_apart(graph);
+    }
     let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph))?;
     let (types, placement) = place_all(&model, &recipe)?;
     Ok(Prepared { model, recipe, placement, types, passes, equalized, rotations, unmatched, fixed_inputs })
@@ -264,7 +267,11 @@ impl Prepared {
         };
         let data = data.ok_or(AlgorithmError::NoData(first.name().to_owned()))?;
         let wanted = (&self.recipe, &self.placement);
+        let nodes = NodeNames::of(&self.model.graph);
         let changes = transform_with_data(&mut self.model, wanted, &self.types, data, spill)?;
+        if let Some(graph) = self.model.graph.as_mut() {
+            nodes.tell_apart(graph);
+        }
         // Codes before a Mul that takes the outliers away would be those of the outliers.
         let multiplied = changes.scaled_inputs.iter().filter_map(|input| input.multiplied_by.as_deref());
         let excluded = multiplied.map(|name| NodeRule { nodes: Glob::literal(name), excluded: true });
@@ -627,6 +634,9 @@ impl Solved {
                 fuse(&mut model)?;
             }
         }
+        if let Some(graph) = model.graph.as_mut() {
+            NodeNames::of(&self.prepared.model.graph).tell_apart(graph);
+        }
         report.constants.output_bytes = constants(&model.graph, size);
         report.saturation = Saturation::of(&model.graph);
         sign(&mut model);
@@ -652,8 +662,57 @@ fn sign(model: &mut ModelProto) {
 mod tests {
     use super::*;
     use crate::graph::node;
-    use crate::preset::Preset;
-    use crate::test_models::{floats, model};
+    use crate::preset::{PRESETS, Preset};
+    use crate::solution::Ranges;
+    use crate::test_models::{floats, model, typed};
+    use crate::verify::verify;
+    use kvant_container::onnx::{Bytes, parse};
+
+    /// A graph quantized by a preset without its algorithms, every range from -1 to 1.
+    fn quantized(float: ModelProto, preset: &Preset) -> ModelProto {
+        let mut recipe = preset.recipe();
+        recipe.algorithms = recipe.algorithms.without_data();
+        let prepared = prepare(float, recipe.clone(), &recipe.passes(), None).unwrap();
+        let tensors = prepared.observation().tensors();
+        let whole = tensors.into_iter().map(|name| (name, Range { min: -1.0, max: 1.0 })).collect();
+        let observed = Observed { ranges: Ranges { whole, ..Ranges::default() }, samples: 1, ..Observed::default() };
+        prepared.transformed(None, None).unwrap().finish_with(&observed, None, None).unwrap().0
+    }
+
+    fn names_of(model: &ModelProto) -> (BTreeSet<&str>, BTreeSet<&str>) {
+        let graph = &model.graph;
+        let made = graph.node.iter().flat_map(|node| &node.output).map(String::as_str);
+        let constants = graph.initializer.iter().map(|tensor| tensor.name());
+        (graph.node.iter().map(|node| node.name()).collect(), made.chain(constants).collect())
+    }
+
+    #[test]
+    fn names_of_a_graph_may_be_those_that_quantization_adds() {
+        let file = format!("{}/tests/data/tinytransformer.float.onnx", env!("CARGO_MANIFEST_DIR"));
+        let float = parse(&Bytes::from(std::fs::read(file).unwrap())).unwrap();
+        for preset in PRESETS {
+            let first = quantized(float.clone(), preset);
+            let ((old_nodes, old_tensors), (nodes, tensors)) = (names_of(&float), names_of(&first));
+            let mut taken = float.clone();
+            let graph = taken.graph.as_mut().unwrap();
+            let mut last = graph.input[0].name().to_owned();
+            for (at, name) in nodes.difference(&old_nodes).enumerate() {
+                let output = format!("node {at}");
+                graph.node.push(node("Sin", name, &[&last], &[&output]));
+                last = output;
+            }
+            for (at, name) in tensors.difference(&old_tensors).enumerate() {
+                graph.node.push(node("Sin", &format!("tensor {at}"), &[&last], &[name]));
+                last = (*name).to_owned();
+            }
+            graph.output.push(typed(&last, &[1]));
+            let second = quantized(taken, preset);
+            let wrong = verify(&second).into_iter().find(|finding| ["graph", "names"].contains(&finding.check));
+            assert!(wrong.is_none(), "{}: {wrong:?}", preset.name);
+            let kept = |name: &&str| second.graph.node.iter().any(|node| is(node, "Sin") && node.name() == *name);
+            assert!(nodes.difference(&old_nodes).all(kept), "{}: {:?}", preset.name, names_of(&second).0);
+        }
+    }
 
     #[test]
     fn inputs_whose_default_becomes_a_constant_are_noted() {
