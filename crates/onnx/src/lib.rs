@@ -46,6 +46,7 @@ pub mod sensitivity;
 pub mod settings;
 pub mod shape;
 pub mod solution;
+mod tensor_store;
 #[cfg(test)]
 mod test_models;
 mod unknown_word;
