@@ -165,7 +165,6 @@ def assert_cache_costs_nothing(kvant, directory, source, preset, evaluated):
     half = divergence(source, made, rows, (WINDOW // 2, WINDOW))
     # What was cached is cached again with each token.
     steps = divergence(source, made, rows, (WINDOW // 2, *range(WINDOW // 2 + 1, WINDOW + 1)))
-    print(preset, "whole", whole, "half", half, "steps", steps)
     assert max(half, steps) <= 1.1 * whole + 1e-4, (whole, half, steps)
     assert math.isclose(evaluated(made, "--reference", source)["kl_mean"], half, rel_tol=0.05, abs_tol=1e-4)
 
