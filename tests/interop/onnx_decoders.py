@@ -52,9 +52,10 @@ def export(directory, target, dtype=torch.float32):
     return target
 
 
-def genai(target, vocabulary, kind=TensorProto.FLOAT16, seed=0):
-    """One block with the GroupQueryAttention of com.microsoft, which rotates queries and keys and lengthens the cache itself."""
-    heads, key_heads, width, longest = 4, 2, 16, 256
+def genai(target, vocabulary, kind=TensorProto.FLOAT16, seed=0, operator="GroupQueryAttention"):
+    """One block with an attention of com.microsoft, which lengthens the cache itself. GroupQueryAttention rotates queries and keys."""
+    heads, width, longest = 4, 16, 256
+    key_heads = 2 if operator == "GroupQueryAttention" else heads
     hidden, rng = heads * width, np.random.default_rng(seed)
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     angles = np.arange(longest)[:, None] / 10000 ** (np.arange(width // 2) * 2 / width)
@@ -65,32 +66,25 @@ def genai(target, vocabulary, kind=TensorProto.FLOAT16, seed=0):
         "head": rng.normal(size=(hidden, vocabulary)) * 0.2,
         "cos": np.cos(angles),
         "sin": np.sin(angles),
+        "bias": np.zeros((heads + 2 * key_heads) * width),
     }
     initializers = [onnx.numpy_helper.from_array(array.astype(dtype), name) for name, array in constants.items()]
     integers = {"one": np.int64([1]), "length": np.int64(1)}
     initializers += [onnx.numpy_helper.from_array(array, name) for name, array in integers.items()]
     node = helper.make_node
     nodes = [
-        node("ReduceSum", ["attention_mask", "one"], ["tokens"], keepdims=1),
-        node("Sub", ["tokens", "one"], ["before"]),
-        node("Cast", ["before"], ["seqlens_k"], to=TensorProto.INT32),
-        node("Shape", ["attention_mask"], ["shape"]),
-        node("Gather", ["shape", "length"], ["total"], axis=0),
-        node("Cast", ["total"], ["total_length"], to=TensorProto.INT32),
         node("Gather", ["embedding", "input_ids"], ["x"]),
-        node("MatMul", ["x", "query_key_value"], ["packed"]),
-        node(
-            "GroupQueryAttention",
-            ["packed", "", "", "past_key_values.0.key", "past_key_values.0.value", "seqlens_k", "total_length", "cos", "sin"],
-            ["attended", "present.0.key", "present.0.value"],
-            domain="com.microsoft", num_heads=heads, kv_num_heads=key_heads, do_rotary=1,
-        ),
+        *attention(operator, heads, key_heads),
         node("MatMul", ["attended", "output"], ["branch"]),
         node("Add", ["x", "branch"], ["y"]),
         node("MatMul", ["y", "head"], ["logits"]),
-    ]  # fmt: skip
+    ]
     value = helper.make_tensor_value_info
-    cache = lambda name, length: [value(f"{name}.0.{part}", kind, ["batch_size", key_heads, length, width]) for part in ("key", "value")]
+    # Attention has keys and values in one tensor.
+    parts = {".0": [2]} if operator == "Attention" else {".0.key": [], ".0.value": []}
+    cache = lambda name, length: [
+        value(name + part, kind, [*first, "batch_size", key_heads, length, width]) for part, first in parts.items()
+    ]
     inputs = [
         value("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"]),
         value("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"]),
@@ -101,3 +95,30 @@ def genai(target, vocabulary, kind=TensorProto.FLOAT16, seed=0):
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), str(target))
     return target
+
+
+def attention(operator, heads, key_heads):
+    """The nodes from `x` to `attended`, behind a cache."""
+    node = helper.make_node
+    past, present = (tuple(f"{name}.0.{part}" for part in ("key", "value")) for name in ("past_key_values", "present"))
+    packed = node("MatMul", ["x", "query_key_value"], ["packed"])
+    if operator == "Attention":
+        inputs = ["x", "query_key_value", "bias", "", "past_key_values.0"]
+        return [node(operator, inputs, ["attended", "present.0"], domain="com.microsoft", num_heads=heads, unidirectional=1)]
+    if operator == "MultiHeadAttention":
+        split = node("Split", ["packed"], ["query", "key", "value"], axis=2)
+        inputs = ["query", "key", "value", "", "", "", *past]
+        return [packed, split, node(operator, inputs, ["attended", *present], domain="com.microsoft", num_heads=heads, unidirectional=1)]
+    return [
+        node("ReduceSum", ["attention_mask", "one"], ["tokens"], keepdims=1),
+        node("Sub", ["tokens", "one"], ["before"]),
+        node("Cast", ["before"], ["seqlens_k"], to=TensorProto.INT32),
+        node("Shape", ["attention_mask"], ["shape"]),
+        node("Gather", ["shape", "length"], ["total"], axis=0),
+        node("Cast", ["total"], ["total_length"], to=TensorProto.INT32),
+        packed,
+        node(
+            operator, ["packed", "", "", *past, "seqlens_k", "total_length", "cos", "sin"], ["attended", *present],
+            domain="com.microsoft", num_heads=heads, kv_num_heads=key_heads, do_rotary=1,
+        ),
+    ]  # fmt: skip

@@ -1,5 +1,6 @@
 //! How to load a result: a line to copy for each loader of a format. The format lists its loaders.
 
+use crate::job::SourceKind;
 use crate::text::shell_word;
 use kvant_container::directory_of;
 use serde_json::{Value, json};
@@ -34,7 +35,8 @@ fn line(loader: &str, file: &Path) -> Option<String> {
 
 /// A GGUF file is named apart from its directory; models with other modalities have a class of their own.
 fn transformers(path: &Path) -> String {
-    if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|extension| extension == "gguf")) {
+    let is_gguf = SourceKind::named(path) == Some(SourceKind::Gguf);
+    if let Some(name) = path.file_name().filter(|_| is_gguf) {
         let directory = directory_of(path);
         let (directory, name) = (python(directory), python(Path::new(name)));
         return format!("AutoModelForCausalLM.from_pretrained({directory}, gguf_file={name})");
@@ -87,9 +89,9 @@ mod tests {
     #[test]
     fn transformers_load_lines_handle_gguf_and_modalities() {
         let call = |path: &Path| line("transformers", path).unwrap();
-        let files = [("m.gguf", "."), ("out/m.gguf", "out")];
-        for (path, directory) in files {
-            let expected = format!("AutoModelForCausalLM.from_pretrained(\"{directory}\", gguf_file=\"m.gguf\")");
+        let files = [("m.gguf", ".", "m.gguf"), ("out/m.gguf", "out", "m.gguf"), ("M.GGUF", ".", "M.GGUF")];
+        for (path, directory, name) in files {
+            let expected = format!("AutoModelForCausalLM.from_pretrained(\"{directory}\", gguf_file=\"{name}\")");
             assert_eq!(call(Path::new(path)), expected);
         }
         let model = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@
 //! * [`algorithm`] recovers accuracy lost by rounding: before calibration, when codes are chosen, and after; `algorithm_settings` and
 //!   `calibration_method` are the options that recipes name;
 //! * [`data`] lends samples from files, [`runtime`] runs the float model on them;
-//! * [`decoder`] recognises decoders of text, and runs them on tokens;
+//! * [`decoder`] recognises decoders of text, and runs them on tokens; `kv_cache` knows their caches of keys and values;
 //! * [`writing`] writes the quantized graph; [`quantize`] is the whole run, [`preset`] the recipes with names, [`cost`] what a
 //!   run will cost;
 //! * [`evaluation`] compares it with the float model, [`kernel`] computes the operators that no engine has.
@@ -32,6 +32,7 @@ pub mod evaluation;
 mod fake_quantization;
 pub mod graph;
 pub mod kernel;
+mod kv_cache;
 mod masks;
 pub mod npu;
 pub mod pass;
@@ -46,6 +47,7 @@ pub mod sensitivity;
 pub mod settings;
 pub mod shape;
 pub mod solution;
+mod tensor_store;
 #[cfg(test)]
 mod test_models;
 mod unknown_word;

@@ -5,7 +5,7 @@
 
 mod reporting;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Deref;
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, PRODUCER, Spill, data_type};
@@ -21,7 +21,8 @@ use crate::calibration::{Observation, Observed, Settings, Watched};
 use crate::count::{self, Counts, constants, size};
 use crate::element::Element;
 use crate::error::QuantizeError;
-use crate::graph::{Index, STANDARD_DOMAIN, check, for_each_node, is, opset};
+use crate::graph::{Index, NodeNames, STANDARD_DOMAIN, check, for_each_node, is, opset};
+use crate::kv_cache;
 use crate::npu;
 use crate::pass::{self, Context, upgrade_opset};
 use crate::placement::{
@@ -76,6 +77,33 @@ impl Deref for TransformedModel {
     }
 }
 
+/// The tensors that are observed for the ranges of others.
+pub(crate) struct RangeSources<'g> {
+    graph: &'g GraphProto,
+    index: Index,
+    /// Tensors of cached values, with those that hold the new ones too.
+    lengthened: HashMap<String, String>,
+}
+
+impl RangeSources<'_> {
+    /// The tensor that determines a tensor's range: a cached one is lengthened to it, and one that only Relu, Clip or the Min of a
+    /// bound read needs codes for their output.
+    pub(crate) fn observed(&self, tensor: &str) -> String {
+        let behind = |tensor: &str, clamps: &dyn Fn(&NodeProto) -> bool| {
+            let reader = self.index.only_consumer(tensor).map(|i| &self.graph.node[i]);
+            reader.filter(|node| clamps(node)).and_then(|node| node.output.first()).cloned()
+        };
+        if let Some(whole) = self.lengthened.get(tensor) {
+            return whole.clone();
+        }
+        let clamped = behind(tensor, &|node| is(node, "Relu") || is(node, "Clip"));
+        let tensor = clamped.unwrap_or_else(|| tensor.to_owned());
+        // Equalization leaves a bound for each channel behind a Relu.
+        let constant = |name: &String| self.index.constant(self.graph, name).is_some();
+        behind(&tensor, &|node| is(node, "Min") && node.input.iter().any(constant)).unwrap_or(tensor)
+    }
+}
+
 /// Checks and simplifies a model and places its quantizers.
 ///
 /// Errors: an invalid graph, a recipe that matches nothing in the graph or whose types have no operators.
@@ -87,7 +115,7 @@ pub fn prepare(
 ) -> Result<Prepared, QuantizeError> {
     check(&model)?;
     refuse_quantized(&model)?;
-    let source = Named::of(&model.graph);
+    let (source, nodes) = (Named::of(&model.graph), NodeNames::of(&model.graph));
     lift_constants(&mut model);
     let context = Context { spill, kept: kept_type(&recipe), ..Context::default() };
     let defaults = inputs_with_defaults(&model);
@@ -101,6 +129,9 @@ pub fn prepare(
     }
     algorithm::check(&recipe)?;
     let Transformed { equalized, rotations } = transform(&mut model, &recipe, spill)?;
+    if let Some(graph) = model.graph.as_mut() {
+        nodes.tell_apart(graph);
+    }
     let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph))?;
     let (types, placement) = place_all(&model, &recipe)?;
     Ok(Prepared { model, recipe, placement, types, passes, equalized, rotations, unmatched, fixed_inputs })
@@ -264,7 +295,11 @@ impl Prepared {
         };
         let data = data.ok_or(AlgorithmError::NoData(first.name().to_owned()))?;
         let wanted = (&self.recipe, &self.placement);
+        let nodes = NodeNames::of(&self.model.graph);
         let changes = transform_with_data(&mut self.model, wanted, &self.types, data, spill)?;
+        if let Some(graph) = self.model.graph.as_mut() {
+            nodes.tell_apart(graph);
+        }
         // Codes before a Mul that takes the outliers away would be those of the outliers.
         let multiplied = changes.scaled_inputs.iter().filter_map(|input| input.multiplied_by.as_deref());
         let excluded = multiplied.map(|name| NodeRule { nodes: Glob::literal(name), excluded: true });
@@ -296,7 +331,7 @@ impl Prepared {
 
     /// Statistics for the tensors whose ranges are needed; `None` if nothing depends on data.
     pub fn observation(&self) -> Observation {
-        let index = Index::new(self.graph());
+        let sources = self.range_sources();
         let needed = self.placement.activations.iter().filter(|(_, a)| a.provider.is_none() && a.range.is_none());
         let ranged = needed.filter(|(_, a)| a.scheme.element.is_integer() || a.scheme.element.is_float8());
         Observation::new(ranged.map(|(name, activation)| {
@@ -305,29 +340,22 @@ impl Prepared {
                 percentile: self.recipe.percentile,
                 ..Settings::new(s.method, s.element, s.symmetric, s.scale)
             };
-            (self.observed(&index, name), Watched { settings, channels: activation.channels })
+            (sources.observed(name), Watched { settings, channels: activation.channels })
         }))
     }
 
-    /// The tensor that determines a tensor's range: one that only Relu, Clip or the Min of a bound read needs codes
-    /// for their output.
-    pub(crate) fn observed(&self, index: &Index, tensor: &str) -> String {
-        let behind = |tensor: &str, clamps: &dyn Fn(&NodeProto) -> bool| {
-            let reader = index.only_consumer(tensor).map(|i| &self.graph().node[i]);
-            reader.filter(|node| clamps(node)).and_then(|node| node.output.first()).cloned()
-        };
-        let clamped = behind(tensor, &|node| is(node, "Relu") || is(node, "Clip"));
-        let tensor = clamped.unwrap_or_else(|| tensor.to_owned());
-        // Equalization leaves a bound for each channel behind a Relu.
-        let constant = |name: &String| index.constant(self.graph(), name).is_some();
-        behind(&tensor, &|node| is(node, "Min") && node.input.iter().any(constant)).unwrap_or(tensor)
+    /// Where the ranges of its tensors come from.
+    pub(crate) fn range_sources(&self) -> RangeSources<'_> {
+        let index = Index::new(self.graph());
+        let lengthened = kv_cache::lengthened(self.graph(), &index);
+        RangeSources { graph: self.graph(), index, lengthened }
     }
 
     /// The methods that found ranges, for tensors with automatic methods and observed ranges.
     fn methods(&self, observed: &Observed, ranges: &Ranges) -> BTreeMap<String, &'static str> {
-        let index = Index::new(self.graph());
+        let sources = self.range_sources();
         let method = |name: &String| {
-            let key = self.observed(&index, name);
+            let key = sources.observed(name);
             let is_observed = ranges.whole.get(name) == observed.ranges.whole.get(&key);
             Some((name.clone(), *observed.methods.get(&key).filter(|_| is_observed)?))
         };
@@ -336,19 +364,19 @@ impl Prepared {
 
     /// The range of every tensor from those that were observed.
     fn ranges(&self, observed: &Ranges) -> Ranges {
-        let index = Index::new(self.graph());
+        let sources = self.range_sources();
         // All of a Softmax's range is used only by one that computes with codes; one behind a mask stays in float.
         let coded = |name: &String| self.placement.activations.contains_key(name);
         let softmax = |name: &str| {
-            let maker = index.producer(name).map(|i| &self.graph().node[i]);
+            let maker = sources.index.producer(name).map(|i| &self.graph().node[i]);
             maker.is_some_and(|node| is(node, "Softmax") && node.input.first().is_some_and(coded))
         };
         let range = |name: &String| match softmax(name) {
             true => Some(Range { min: 0.0, max: 1.0 }),
-            false => observed.whole.get(&self.observed(&index, name)).copied(),
+            false => observed.whole.get(&sources.observed(name)).copied(),
         };
         let named = || self.placement.activations.keys();
-        let channels = |name: &String| observed.channels.get(&self.observed(&index, name)).cloned();
+        let channels = |name: &String| observed.channels.get(&sources.observed(name)).cloned();
         Ranges {
             whole: named().filter_map(|name| range(name).map(|range| (name.clone(), range))).collect(),
             channels: named().filter_map(|name| channels(name).map(|ranges| (name.clone(), ranges))).collect(),
@@ -370,11 +398,11 @@ impl Prepared {
         dropped.retain(|&i| nodes[i].output.first().is_some_and(|name| activations.contains_key(name)));
     }
 
-    /// Quantized tensors whose values turned out to carry masks.
-    fn mask_like(&self, observed: &Observed) -> BTreeSet<String> {
-        let index = Index::new(self.graph());
-        let mask_like = |name: &&String| observed.mask_like.contains(&self.observed(&index, name));
-        self.placement.activations.keys().filter(mask_like).cloned().collect()
+    /// Quantized tensors whose ranges come from some of those that were observed.
+    fn ranged_by(&self, observed: &BTreeSet<String>) -> BTreeSet<String> {
+        let sources = self.range_sources();
+        let is_ranged = |name: &&String| observed.contains(&sources.observed(name));
+        self.placement.activations.keys().filter(is_ranged).cloned().collect()
     }
 
     fn adjust(&self, solution: &mut Solution) -> Result<Vec<String>, QuantizeError> {
@@ -547,8 +575,10 @@ impl TransformedModel {
         }
         let check_cancelled = || spill.map_or(Ok(()), Spill::check);
         check_cancelled()?;
-        let mask_like = prepared.mask_like(observed);
+        let mask_like = prepared.ranged_by(&observed.mask_like);
+        let without_values = prepared.ranged_by(&observed.without_values);
         prepared.placement.remove(&mask_like);
+        prepared.placement.remove(&without_values);
         prepared.keep_clamps();
         let ranges = prepared.ranges(&observed.ranges);
         let mut solution = solve(prepared.graph(), &prepared.placement, &ranges, spill)?;
@@ -581,6 +611,8 @@ impl TransformedModel {
         report
             .left_in_float
             .extend(mask_like.into_iter().map(|name| (name, "it carries an attention mask".to_owned())));
+        let empty = "it had no values in the calibration data";
+        report.left_in_float.extend(without_values.into_iter().map(|name| (name, empty.to_owned())));
         let beyond = "the ratio of the scales around its pooling is beyond what ONNX Runtime's kernel takes";
         report.left_in_float.extend(unfit.into_iter().map(|name| (name, beyond.to_owned())));
         report.scaled_inputs = changes.scaled_inputs;
@@ -627,6 +659,9 @@ impl Solved {
                 fuse(&mut model)?;
             }
         }
+        if let Some(graph) = model.graph.as_mut() {
+            NodeNames::of(&self.prepared.model.graph).tell_apart(graph);
+        }
         report.constants.output_bytes = constants(&model.graph, size);
         report.saturation = Saturation::of(&model.graph);
         sign(&mut model);
@@ -651,9 +686,127 @@ fn sign(model: &mut ModelProto) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::node;
-    use crate::preset::Preset;
-    use crate::test_models::{floats, model};
+    use crate::graph::{node, set_attribute};
+    use crate::preset::{PRESETS, Preset};
+    use crate::shape::{Dim, ValueType};
+    use crate::solution::Ranges;
+    use crate::test_models::{floats, integers, model, typed};
+    use crate::verify::verify;
+    use kvant_container::onnx::{Bytes, parse};
+
+    /// A graph quantized by a preset without its algorithms, every range from -1 to 1.
+    fn quantized(float: ModelProto, preset: &Preset) -> ModelProto {
+        let mut recipe = preset.recipe();
+        recipe.algorithms = recipe.algorithms.without_data();
+        let prepared = prepare(float, recipe.clone(), &recipe.passes(), None).unwrap();
+        let tensors = prepared.observation().tensors();
+        let whole = tensors.into_iter().map(|name| (name, Range { min: -1.0, max: 1.0 })).collect();
+        let observed = Observed { ranges: Ranges { whole, ..Ranges::default() }, samples: 1, ..Observed::default() };
+        prepared.transformed(None, None).unwrap().finish_with(&observed, None, None).unwrap().0
+    }
+
+    fn names_of(model: &ModelProto) -> (BTreeSet<&str>, BTreeSet<&str>) {
+        let graph = &model.graph;
+        let made = graph.node.iter().flat_map(|node| &node.output).map(String::as_str);
+        let constants = graph.initializer.iter().map(|tensor| tensor.name());
+        (graph.node.iter().map(|node| node.name()).collect(), made.chain(constants).collect())
+    }
+
+    #[test]
+    fn names_of_a_graph_may_be_those_that_quantization_adds() {
+        let file = format!("{}/tests/data/tinytransformer.float.onnx", env!("CARGO_MANIFEST_DIR"));
+        let float = parse(&Bytes::from(std::fs::read(file).unwrap())).unwrap();
+        for preset in PRESETS {
+            let first = quantized(float.clone(), preset);
+            let ((old_nodes, old_tensors), (nodes, tensors)) = (names_of(&float), names_of(&first));
+            let mut taken = float.clone();
+            let graph = taken.graph.as_mut().unwrap();
+            let mut last = graph.input[0].name().to_owned();
+            for (at, name) in nodes.difference(&old_nodes).enumerate() {
+                let output = format!("node {at}");
+                graph.node.push(node("Sin", name, &[&last], &[&output]));
+                last = output;
+            }
+            for (at, name) in tensors.difference(&old_tensors).enumerate() {
+                graph.node.push(node("Sin", &format!("tensor {at}"), &[&last], &[name]));
+                last = (*name).to_owned();
+            }
+            graph.output.push(typed(&last, &[1]));
+            let second = quantized(taken, preset);
+            let wrong = verify(&second).into_iter().find(|finding| ["graph", "names"].contains(&finding.check));
+            assert!(wrong.is_none(), "{}: {wrong:?}", preset.name);
+            let kept = |name: &&str| second.graph.node.iter().any(|node| is(node, "Sin") && node.name() == *name);
+            assert!(nodes.difference(&old_nodes).all(kept), "{}: {:?}", preset.name, names_of(&second).0);
+        }
+    }
+
+    /// A decoder with a cache in one tensor of keys and values, whose keys are ten times as large.
+    fn decoder(past: &str, present: &str) -> ModelProto {
+        let gather = |name: &str, at: &str, output: &str| node("Gather", name, &[past, at], &[output]);
+        let concat = |name: &str, inputs: &[&str], axis: i64, output: &str| {
+            let mut made = node("Concat", name, inputs, &[output]);
+            set_attribute(&mut made, "axis", axis);
+            made
+        };
+        let nodes = vec![
+            gather("past keys", "zero", "k"),
+            gather("past values", "one", "v"),
+            node("Mul", "keys", &["x", "ten"], &["new k"]),
+            concat("join keys", &["k", "new k"], 1, "keys"),
+            concat("join values", &["v", "x"], 1, "values"),
+            node("Unsqueeze", "k4", &["keys", "axis"], &["k5"]),
+            node("Unsqueeze", "v4", &["values", "axis"], &["v5"]),
+            concat("cache", &["k5", "v5"], 0, present),
+            node("Mul", "product", &["keys", "values"], &["y"]),
+        ];
+        let scalar = |name: &str, value: i64| {
+            kvant_container::onnx::tensor(name, DataType::INT64, &[], value.to_le_bytes().to_vec())
+        };
+        let constants = vec![scalar("zero", 0), scalar("one", 1), integers("axis", &[0]), floats("ten", &[1], &[10.0])];
+        let mut made = model(17, nodes, constants, &[], &[]);
+        let open = |name: &str, dims: &[Dim]| ValueType::new(DataType::FLOAT, dims.into()).to_proto(name).unwrap();
+        let graph = made.graph.as_mut().unwrap();
+        let (length, all) = (Dim::Symbol("past".into()), Dim::Symbol("all".into()));
+        graph.input = vec![typed("x", &[1, 2, 4]), open(past, &[Dim::Known(2), Dim::Known(1), length, Dim::Known(4)])];
+        graph.output = vec![
+            open("y", &[Dim::Known(1), all.clone(), Dim::Known(4)]),
+            open(present, &[Dim::Known(2), Dim::Known(1), all, Dim::Known(4)]),
+        ];
+        made
+    }
+
+    /// The scales of tensors after a run whose cache is empty.
+    fn scales(float: ModelProto, preset: &str, tensors: &[&str]) -> Vec<Option<f32>> {
+        let recipe = Preset::find(preset).unwrap().recipe();
+        let prepared = prepare(float, recipe.clone(), &recipe.passes(), None).unwrap();
+        let mut observation = prepared.observation();
+        for tensor in observation.tensors() {
+            let high = match tensor.as_str() {
+                "new k" | "keys" | "k5" | "present_0" | "y" => 10.0,
+                _ => 1.0,
+            };
+            let is_cached = ["past_0", "past_in", "k", "v"].contains(&tensor.as_str());
+            let values = if is_cached { vec![] } else { vec![-high, high] };
+            observation.see(&tensor, &[values.len()], &values);
+        }
+        observation.end_sample();
+        let (_, report) = prepared.transformed(None, None).unwrap().finish(&observation, None, None).unwrap();
+        let scale = |name: &&str| report.tensors.iter().find(|t| t.name == **name).and_then(|t| t.scale);
+        let found: Vec<Option<f32>> = tensors.iter().map(scale).collect();
+        let is_left = report.left_in_float.iter().any(|(_, reason)| reason.contains("no values"));
+        assert_eq!(is_left, found.contains(&None));
+        found
+    }
+
+    #[test]
+    fn cached_values_have_the_scale_of_those_that_join_them() {
+        for preset in ["A8W8", "A16W8", "U8S8_AAWS", "XINT8"] {
+            let found = scales(decoder("past_0", "present_0"), preset, &["past_0", "present_0", "k", "keys"]);
+            assert!(found[0].is_some() && found[0] == found[1] && found[2] == found[3], "{preset}: {found:?}");
+            // Of another name, nothing says that its values are those of the output.
+            assert_eq!(scales(decoder("past_in", "out"), preset, &["past_in", "k", "v"]), [None; 3], "{preset}");
+        }
+    }
 
     #[test]
     fn inputs_whose_default_becomes_a_constant_are_noted() {

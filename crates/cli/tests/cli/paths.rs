@@ -198,6 +198,7 @@ fn graph_reports_replace_no_file_unasked() {
     let place = with_graph();
     place.write("report.json", "mine");
     place.write("stray.onnx.data", "mine");
+    place.write("notes.onnx", "mine");
     let quantize = |more: &[&'static str]| {
         [&["quantize", "float.onnx", "--preset", "A8W8", "--data", "calib.npz", "--runtime", "rten"], more].concat()
     };
@@ -211,6 +212,7 @@ fn graph_reports_replace_no_file_unasked() {
         (&["-o", "float.onnx", "--overwrite"], 2, "is the source"),
         (&["-o", "dd.onnx", "--report", "report.json"], 1, "report.json exists already"),
         (&["-o", "dd.onnx", "--report", "report.json", "--overwrite"], 2, "a file that is no JSON is there"),
+        (&["-o", "notes.onnx", "--overwrite"], 1, "it is not an ONNX graph"),
         (&["-o", "stray.onnx", "--overwrite"], 1, "stray.onnx.data exists, and the graph next to it does not use it"),
     ] {
         refused(&place, &quantize(more), code, told);

@@ -17,6 +17,7 @@ use kvant_container::onnx::{ExternalData, Spill};
 use kvant_container::unfinished::{Claim, Paths, Room};
 use kvant_container::{Checkpoint, directory_of};
 use kvant_forward::forward::Decoder;
+use kvant_onnx::decoder::state_context;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -127,7 +128,8 @@ impl Task<'_> {
         self.check_room()?;
         let directory = directory_of(self.output);
         let spill = Spill::new(directory)?.cancelled_by(reporter.cancel().flag().clone());
-        let made = self.limits.pool()?.install(|| export(decoder, Some(&spill), self.weights_only))?;
+        let mut made = self.limits.pool()?.install(|| export(decoder, Some(&spill), self.weights_only))?;
+        decoder.longest().into_iter().for_each(|tokens| state_context(&mut made.model, tokens));
         notes(&made, self.weights_only, reporter);
         let opens = !self.sinks.commit.no_verify && accept(&made.model, self.output)?;
         let nodes = made.model.graph.node.len();

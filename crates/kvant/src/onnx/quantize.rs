@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Resumption, Stage, Unit};
 use crate::job::{Job, SourceKind};
 use crate::json::versioned;
-use crate::paths::{full_path, refuse_existing, refuse_stray_data};
+use crate::paths::{full_path, refuse_existing, refuse_other_file, refuse_stray_data};
 use crate::text::shown;
 use kvant_container::onnx::{ModelProto, Spill, external_files};
 use kvant_container::unfinished::{Claim, KeptResults, Paths, Room};
@@ -302,6 +302,7 @@ pub fn check_output(output: &Path, overwrite: bool) -> Result<(), Error> {
         return Err(usage(format!("{named} is not a regular file"), "choose another name with ‹output›"));
     }
     refuse_existing(output, overwrite)?;
+    refuse_other_file(output)?;
     refuse_stray_data(output)
 }
 

@@ -1,15 +1,15 @@
 //! Text and tokens as samples of a decoder's graph: read, packed and held out as for checkpoints.
 
-use super::text::Home;
+use super::text::{Home, refuse_exhausting};
 use crate::calibration::{check, options};
 use crate::error::{Error, ErrorKind};
 use crate::job::Job;
 use kvant_container::Remedy;
 use kvant_container::directory_of;
-use kvant_container::onnx::GraphProto;
+use kvant_container::onnx::{GraphProto, read};
 use kvant_data::calibration::{CalibrationData, Options};
 use kvant_onnx::data::Samples;
-use kvant_onnx::decoder::{DecoderError, DecoderGraph};
+use kvant_onnx::decoder::DecoderGraph;
 use std::path::PathBuf;
 
 /// Sequences of tokens for a decoder.
@@ -41,14 +41,14 @@ impl TextSequences {
         check(&job.data, home.longest)?;
         let usual = options(&job.data, home.longest);
         let length = job.data.seq_len.or(fixed).unwrap_or(usual.sequence_length);
-        if let Some(fixed) = fixed.filter(|fixed| *fixed != length) {
-            return Err(DecoderError::Length { fixed, given: length }.into());
-        }
+        decoder.check_length(length)?;
         let options = Options { files: files.to_vec(), samples: count, held_out, sequence_length: length, ..usual };
         // Tokens need no tokenizer: that it is missing is an error where text is read.
         let tokenizer = home.tokenizer(&[model]).unwrap_or_else(|_| directory_of(model).to_path_buf());
         let vocabulary = decoder.vocabulary().unwrap_or(usize::MAX);
         let data = CalibrationData::load(&options, &tokenizer, vocabulary, |_, _| {})?;
+        let longest = data.sequences.iter().map(Vec::len).max().unwrap_or(0);
+        refuse_exhausting(&read(model)?, longest)?;
         let file = files.first().cloned().unwrap_or_default();
         Ok(TextSequences { decoder, data, file })
     }

@@ -3,8 +3,9 @@
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Limits;
+use crate::memory;
 use crate::paths::full_path;
-use crate::text::shown;
+use crate::text::{shown, size};
 use kvant_container::onnx::{ModelProto, read};
 use kvant_container::{Remedy, directory_of};
 use kvant_forward::evaluation::{
@@ -13,7 +14,7 @@ use kvant_forward::evaluation::{
 };
 use kvant_forward::forward::ForwardError;
 use kvant_model::model_config::ModelConfig;
-use kvant_onnx::decoder::{DecoderError, DecoderGraph, DecoderSession};
+use kvant_onnx::decoder::{DecoderError, DecoderGraph, DecoderSession, context_of, least_memory};
 use kvant_onnx::error::QuantizeError;
 use kvant_onnx::graph::check;
 use kvant_onnx::runtime::RuntimeOptions;
@@ -66,6 +67,8 @@ pub fn evaluate(request: &TextRequest<'_>, reporter: &Reporter<'_>) -> Result<Te
     if let Some(longest) = home.longest.filter(|longest| window > *longest) {
         reporter.note(&format!("windows of {window} tokens are longer than the {longest} that the model was made for"));
     }
+    decoders.iter().try_for_each(|decoder| decoder.check_length(window))?;
+    models.iter().try_for_each(|model| refuse_exhausting(model, window.min(tokens.len())))?;
     let mut windows = windows(tokens.len(), window, request.stride)?;
     // The last window of overlapping ones may be shorter, and is dropped as a tail where a graph takes one length.
     windows.retain(|window| fixed.is_none_or(|fixed| window.tokens.len() == fixed) || window.tokens.start == 0);
@@ -78,6 +81,21 @@ pub fn evaluate(request: &TextRequest<'_>, reporter: &Reporter<'_>) -> Result<Te
     let (found, engine) = request.limits.pool()?.install(|| text.run(&models, &runtime, watch))?;
     drop(progress);
     Ok(TextResult { found, engine })
+}
+
+/// Refuses sequences for which even one attention takes more memory than there is.
+///
+/// # Errors
+/// Names both.
+pub fn refuse_exhausting(model: &ModelProto, tokens: usize) -> Result<(), Error> {
+    let needed = least_memory(model, tokens);
+    let Some(available) = memory::available().filter(|available| needed > *available) else { return Ok(()) };
+    let (needed, available) = (size::bytes(needed), size::bytes(available));
+    let message = format!(
+        "sequences of {tokens} tokens take more than {needed} of memory in the graph, and {available} are available"
+    );
+    let error = Error::new(ErrorKind::Invalid, message);
+    Err(error.with_remedies(vec![Remedy::setting("seq-len", "give a smaller ‹seq-len›")]))
 }
 
 /// How well a quantized decoder predicts text, beside its float graph.
@@ -209,7 +227,7 @@ impl Text<'_> {
 pub struct Home {
     named: Option<PathBuf>,
     directories: Vec<PathBuf>,
-    /// Tokens of the longest context, where config.json or genai_config.json is found and says it.
+    /// Tokens of the longest context, where config.json, genai_config.json or the graph says it.
     pub longest: Option<usize>,
 }
 
@@ -222,7 +240,9 @@ impl Home {
             std::iter::once(own).chain(above)
         });
         let directories: Vec<PathBuf> = both.collect();
-        let longest = named.into_iter().chain(directories.iter().map(PathBuf::as_path)).find_map(longest);
+        let configured = named.into_iter().chain(directories.iter().map(PathBuf::as_path)).find_map(longest);
+        let of_graph = || graphs.iter().filter_map(|graph| context_of(&read(graph).ok()?)).min();
+        let longest = configured.or_else(of_graph);
         Home { named: named.map(Path::to_path_buf), directories, longest }
     }
 

@@ -11,7 +11,7 @@ use kvant_container::Remedy;
 use kvant_container::gguf::parts_named;
 use kvant_container::onnx::{external_data_path, external_files};
 use kvant_container::positioned::file_id;
-use kvant_container::unfinished::checkpoint_beside;
+use kvant_container::unfinished::{OutputError, checkpoint_beside};
 use kvant_container::{CheckpointError, behind_links, directory_of, io_hint, model_directory};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -106,6 +106,18 @@ pub fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), Error> {
     }
     let failure = Error::new(ErrorKind::Invalid, format!("{} exists already", shown(path)));
     Err(failure.with_remedies(vec![Remedy::text("name another file"), Remedy::Overwrite]))
+}
+
+/// Refuses to replace a file that is no ONNX graph by one. Empty files are nobody's.
+///
+/// # Errors
+/// Names it.
+pub fn refuse_other_file(graph: &Path) -> Result<(), Error> {
+    let is_empty = fs::metadata(graph).is_ok_and(|found| found.len() == 0);
+    if !graph.is_file() || is_empty || external_files(graph).is_ok() {
+        return Ok(());
+    }
+    Err(OutputError::NotReplaceable { path: graph.to_owned(), reason: "it is not an ONNX graph".to_owned() }.into())
 }
 
 /// Refuses to replace external data that the replaced graph does not use, or that another graph beside it uses too: only those of
@@ -494,6 +506,21 @@ mod tests {
         {
             assert_eq!((check(kind, same), check(kind, b"")), (Ok(()), Ok(())));
             assert!(check(kind, b"precious notes").unwrap_err().contains("does not replace"));
+        }
+    }
+
+    #[test]
+    fn graph_replaces_only_a_graph() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("n.onnx");
+        assert!(refuse_other_file(&path).is_ok());
+        // Of a model, its graph without fields.
+        for (there, is_replaced) in
+            [(&b""[..], true), (b"\x3a\x00", true), (b"precious notes", false), (b"\x08\x07", false)]
+        {
+            fs::write(&path, there).unwrap();
+            let checked = refuse_other_file(&path).map_err(|error| error.to_string());
+            assert_eq!(checked.is_ok(), is_replaced, "{checked:?}");
         }
     }
 

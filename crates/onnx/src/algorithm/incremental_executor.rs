@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use kvant_container::onnx::{Bytes, GraphProto, ModelProto, TensorProto, set_contents};
 
 use super::data::Data;
-use super::store::Store;
 use super::trial::panicked;
 use crate::data::Array;
 use crate::error::AlgorithmError;
 use crate::fake_quantization::{declared, open};
 use crate::graph::for_each_read;
 use crate::runtime::{RuntimeError, RuntimeOptions};
+use crate::tensor_store::TensorStore;
 
 /// A partially executed model.
 pub(super) struct IncrementalExecutor {
@@ -23,7 +23,7 @@ pub(super) struct IncrementalExecutor {
     /// The first node that has not run.
     next: usize,
     /// Tensors that later nodes read.
-    store: Store,
+    store: TensorStore,
     /// The last node that reads a tensor.
     last: HashMap<String, usize>,
     /// The inputs of the model, and the tensors made so far that are kept.
@@ -37,7 +37,7 @@ impl IncrementalExecutor {
         let samples = data.samples.len();
         let scratch = data.runtime.scratch.clone().unwrap_or_else(std::env::temp_dir);
         // There are two walks side by side.
-        let store = Store::new(data.runtime.budget / 2, scratch);
+        let store = TensorStore::new(data.runtime.budget / 2, scratch);
         let mut live = HashSet::new();
         for sample in 0..samples {
             for (name, array) in data.samples.sample(sample)? {

@@ -33,7 +33,6 @@ mod samples;
 mod scaling;
 mod selection;
 mod simulation;
-mod store;
 mod target;
 mod transform;
 mod trial;

@@ -11,7 +11,7 @@ use super::target::{channels, weight_of};
 use super::{Algorithm, ClipRule, Equalization, Stage};
 use crate::error::AlgorithmError;
 use crate::error::QuantizeError;
-use crate::graph::{Index, is, positional_input};
+use crate::graph::{Index, Names, is, positional_input};
 use crate::placement::Placement;
 use crate::recipe::{Layout, Recipe};
 use crate::shape::Types;
@@ -109,7 +109,7 @@ pub(crate) fn transform_with_data(
 /// Adds a bias of zeros to layers that could have one.
 fn add_biases(model: &mut ModelProto) {
     let Some(graph) = model.graph.as_mut() else { return };
-    let index = Index::new(graph);
+    let (index, mut names) = (Index::new(graph), Names::of(graph));
     let missing = |node: &&kvant_container::onnx::NodeProto| !is(node, "MatMul") && positional_input(node, 2).is_none();
     let zeros: Vec<Option<TensorProto>> = graph
         .node
@@ -118,9 +118,9 @@ fn add_biases(model: &mut ModelProto) {
             let weight = index.constant(graph, weight_of(node).filter(|_| missing(&node))?)?;
             let count = channels(node, &shape(weight).ok()?)?;
             let float = kvant_container::onnx::data_type(weight) == DataType::FLOAT;
-            let name = format!("{}_bias", node.output.first()?);
-            let free = index.producer(&name).is_none() && index.initializer(&name).is_none() && !index.is_input(&name);
-            (float && free).then(|| tensor(&name, DataType::FLOAT, &[count], vec![0u8; count * 4]))
+            let output = node.output.first().filter(|_| float)?;
+            let name = names.fresh(&format!("{output}_bias"));
+            Some(tensor(&name, DataType::FLOAT, &[count], vec![0u8; count * 4]))
         })
         .collect();
     for (node, zeros) in graph.node.iter_mut().zip(zeros) {

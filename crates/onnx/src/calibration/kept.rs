@@ -24,6 +24,7 @@ struct StoredObservation {
     whole: BTreeMap<String, Bits>,
     channels: BTreeMap<String, Vec<Bits>>,
     huge: BTreeSet<String>,
+    empty: BTreeSet<String>,
     odd: BTreeSet<String>,
     uneven: BTreeSet<String>,
     methods: BTreeMap<String, String>,
@@ -50,6 +51,7 @@ impl Observed {
             whole: self.ranges.whole.iter().map(|(name, range)| (name.clone(), bits(range))).collect(),
             channels: channels.map(|(name, all)| (name.clone(), all.iter().map(bits).collect())).collect(),
             huge: self.mask_like.clone(),
+            empty: self.without_values.clone(),
             odd: self.non_finite.clone(),
             uneven: self.varying_channels.clone(),
             methods: self.methods.iter().map(|(name, method)| (name.clone(), (*method).to_owned())).collect(),
@@ -69,6 +71,7 @@ impl Observed {
         let observed = Observed {
             ranges: Ranges { whole, channels },
             mask_like: stored.huge,
+            without_values: stored.empty,
             non_finite: stored.odd,
             varying_channels: stored.uneven,
             methods: methods.collect::<Option<_>>()?,
@@ -96,6 +99,7 @@ mod tests {
             observed.ranges.channels.insert(row.name.to_owned(), vec![range; at]);
         }
         observed.mask_like.insert("mask".to_owned());
+        observed.without_values.insert("cache".to_owned());
         observed.keep("rten", &kept).unwrap();
         let (found, engine) = Observed::kept(&kept).unwrap();
         assert_eq!((format!("{found:?}"), engine.as_str()), (format!("{observed:?}"), "rten"));

@@ -31,6 +31,8 @@ pub struct Observed {
     pub ranges: Ranges,
     /// The tensors with values that no code can represent beside the others: attention masks. They must stay in float.
     pub mask_like: BTreeSet<String>,
+    /// The tensors without a value in any sample. They have no range, and must stay in float.
+    pub without_values: BTreeSet<String>,
     /// The tensors with NaN values, which the float model computes in them.
     pub non_finite: BTreeSet<String>,
     /// The tensors whose number of channels varied.
@@ -44,6 +46,7 @@ pub struct Observed {
 /// A statistic for each tensor that needs a range.
 pub struct Observation {
     statistics: BTreeMap<String, Watch>,
+    with_values: BTreeSet<String>,
     mask_like: BTreeSet<String>,
     non_finite: BTreeSet<String>,
     varying_channels: BTreeSet<String>,
@@ -113,8 +116,8 @@ impl Observation {
     /// For the given tensors.
     pub fn new<W: Into<Watched>>(wanted: impl IntoIterator<Item = (String, W)>) -> Self {
         let statistics = wanted.into_iter().map(|(name, watched)| (name, Watch::start(watched.into()))).collect();
-        let (mask_like, non_finite, varying_channels) = Default::default();
-        Self { statistics, mask_like, non_finite, varying_channels, samples: 0 }
+        let (with_values, mask_like, non_finite, varying_channels) = Default::default();
+        Self { statistics, with_values, mask_like, non_finite, varying_channels, samples: 0 }
     }
 
     /// The tensors observed, in order.
@@ -125,6 +128,9 @@ impl Observation {
     /// Takes in the values of a tensor in one sample.
     pub fn see(&mut self, tensor: &str, shape: &[usize], values: &[f32]) {
         let Some(watch) = self.statistics.get_mut(tensor) else { return };
+        if !values.is_empty() && !self.with_values.contains(tensor) {
+            self.with_values.insert(tensor.to_owned());
+        }
         let seen = SampleView::new(values);
         match watch {
             Watch::Whole(statistic) => statistic.observe(&seen),
@@ -159,7 +165,9 @@ impl Observation {
         let whole = all.par_iter().map(|(name, watch)| ((*name).clone(), watch.range())).collect();
         let channels = all.par_iter().filter_map(|(name, watch)| Some(((*name).clone(), watch.ranges()?))).collect();
         let methods = all.par_iter().filter_map(|(name, watch)| Some(((*name).clone(), watch.chosen()?))).collect();
+        let without_values = all.iter().map(|(name, _)| *name).filter(|name| !self.with_values.contains(*name));
         Observed {
+            without_values: without_values.filter(|_| self.samples > 0).cloned().collect(),
             methods,
             ranges: Ranges { whole, channels },
             mask_like: self.mask_like.clone(),

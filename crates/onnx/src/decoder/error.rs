@@ -32,6 +32,14 @@ pub enum DecoderError {
         /// The length of the sequence.
         given: usize,
     },
+    /// A table of positions has no rows for all tokens.
+    #[error("the graph has positions for {}, and this sequence has {given}", number(most, "token"))]
+    TooLong {
+        /// The rows.
+        most: usize,
+        /// The length of the sequence.
+        given: usize,
+    },
     /// Logits that are not a row for each token.
     #[error("output `logits` has the shape {shape:?} for {}", number(tokens, "token"))]
     Logits {
@@ -51,13 +59,18 @@ pub enum DecoderError {
     Data(#[from] DataError),
 }
 
+/// The way to a length that a graph takes.
+fn give(length: usize) -> String {
+    format!("give that length with ‹seq-len› {length}")
+}
+
 impl Diagnostic for DecoderError {
     fn kind(&self) -> ErrorKind {
         match self {
             DecoderError::NoDecoder { .. } | DecoderError::Input { .. } | DecoderError::Logits { .. } => {
                 ErrorKind::Unsupported
             }
-            DecoderError::Length { .. } => ErrorKind::Usage,
+            DecoderError::Length { .. } | DecoderError::TooLong { .. } => ErrorKind::Usage,
             DecoderError::Runtime(error) => error.kind(),
             DecoderError::Pass(error) => error.kind(),
             DecoderError::Data(error) => error.kind(),
@@ -71,7 +84,9 @@ impl Diagnostic for DecoderError {
                 "export the decoder with `input_ids`, `attention_mask`, `position_ids` and `past_key_values` alone, or give arrays of \
                  all inputs with ‹data› FILE.npz"
             }
-            DecoderError::Length { fixed, .. } => return Some(format!("give that length with ‹seq-len› {fixed}")),
+            DecoderError::Length { fixed: length, .. } | DecoderError::TooLong { most: length, .. } => {
+                return Some(give(*length));
+            }
             DecoderError::Logits { .. } => "export the decoder with the logits of all tokens, not only of the last one",
             DecoderError::Runtime(error) => return error.hint(),
             DecoderError::Pass(error) => return error.hint(),
@@ -82,9 +97,8 @@ impl Diagnostic for DecoderError {
 
     fn remedies(&self) -> Vec<Remedy> {
         match self {
-            DecoderError::Length { fixed, .. } => {
-                let text = format!("give that length with ‹seq-len› {fixed}");
-                vec![Remedy::Setting { name: "seq-len", value: Some(fixed.to_string()), text }]
+            DecoderError::Length { fixed: length, .. } | DecoderError::TooLong { most: length, .. } => {
+                vec![Remedy::Setting { name: "seq-len", value: Some(length.to_string()), text: give(*length) }]
             }
             DecoderError::Runtime(error) => error.remedies(),
             DecoderError::Pass(error) => error.remedies(),

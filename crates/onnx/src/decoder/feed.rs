@@ -1,14 +1,21 @@
-//! Which inputs a decoder has, and their values for a sequence of tokens behind an empty cache.
+//! Which inputs a decoder has, and their values for tokens behind a cache, an empty one or a filled one.
+
+use std::collections::HashMap;
 
 use kvant_container::onnx::{DataType, GraphProto};
 
 use super::DecoderError;
+use super::context::rows_of_positions;
 use crate::data::{Array, Axis, Input, Values, display_axes, inputs, type_of};
+use crate::kv_cache;
 
 /// The input of tokens.
 pub const TOKENS: &str = "input_ids";
 /// The output of logits.
 pub(super) const LOGITS: &str = "logits";
+
+/// The input that selects the branch for a filled cache in graphs that have two.
+const BRANCH: &str = "use_cache_branch";
 
 /// A graph that makes logits `[batch, sequence, vocabulary]` of tokens `input_ids` `[batch, sequence]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,16 +25,36 @@ pub struct DecoderGraph {
     vocabulary: Option<usize>,
     /// The only length of sequences, where there is one.
     length: Option<usize>,
+    /// The tokens that have positions, where a table holds them.
+    most: Option<usize>,
+    /// The outputs that the next run takes as its cache, each with the input; empty where tokens cannot be run in parts.
+    pub(super) cache: Vec<CacheTensor>,
 }
 
-/// The values of an input for `n` tokens.
+/// An output of cached keys or values, and the input that it is for the next tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CacheTensor {
+    pub(super) past: String,
+    pub(super) present: String,
+}
+
+/// Keys and values of the tokens that were run.
+#[derive(Debug, Default)]
+pub(super) struct Cached {
+    /// How many tokens there are.
+    pub(super) tokens: usize,
+    /// By input.
+    pub(super) arrays: HashMap<String, Array<'static>>,
+}
+
+/// The values of an input for `n` tokens behind others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Feed {
     /// The tokens, `[1, n]`.
     Tokens,
-    /// Ones, `[1, n]`: no token is padding.
+    /// Ones for all tokens, those before included: none is padding.
     Mask,
-    /// `0 .. n`, `[1, n]`, or `[n]` for graphs of one axis.
+    /// The positions of the tokens, `[1, n]`, or `[n]` for graphs of one axis.
     Positions {
         /// Whether there is an axis for sequences.
         batched: bool,
@@ -63,7 +90,9 @@ impl DecoderGraph {
         let inputs = inputs.collect::<Result<Vec<_>, DecoderError>>()?;
         let vocabulary = axes.as_deref().and_then(|axes| fixed(axes, 2));
         let length = length(&inputs)?;
-        Ok(DecoderGraph { inputs, vocabulary, length })
+        let cache = if length.is_none() { cache(graph, &inputs) } else { Vec::new() };
+        let most = rows_of_positions(graph);
+        Ok(DecoderGraph { inputs, vocabulary, length, most, cache })
     }
 
     /// The size of the vocabulary, where the graph states it.
@@ -76,17 +105,35 @@ impl DecoderGraph {
         self.length
     }
 
-    /// The arrays of all inputs for a sequence of tokens, of the types that the graph takes.
+    /// Refuses a length of sequences that it does not take.
     ///
     /// # Errors
     ///
-    /// [`DecoderError::Length`], and tokens beyond the range of the input's type.
-    pub fn feeds(&self, tokens: &[u32]) -> Result<Vec<(&str, Array<'static>)>, DecoderError> {
-        if let Some(fixed) = self.length.filter(|fixed| *fixed != tokens.len()) {
-            return Err(DecoderError::Length { fixed, given: tokens.len() });
+    /// [`DecoderError::Length`], [`DecoderError::TooLong`].
+    pub fn check_length(&self, given: usize) -> Result<(), DecoderError> {
+        match (self.length, self.most) {
+            (Some(fixed), _) if fixed != given => Err(DecoderError::Length { fixed, given }),
+            (_, Some(most)) if most < given => Err(DecoderError::TooLong { most, given }),
+            _ => Ok(()),
         }
-        let one = |(input, feed): &'_ (Input, Feed)| {
-            let array = feed.array(tokens, input.data_type);
+    }
+
+    /// The arrays of all inputs for tokens behind those that were run, of the types that the graph takes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::check_length`], and tokens beyond the range of the input's type.
+    pub(super) fn feeds<'c>(
+        &'c self,
+        cached: &'c Cached,
+        tokens: &[u32],
+    ) -> Result<Vec<(&'c str, Array<'c>)>, DecoderError> {
+        self.check_length(cached.tokens + tokens.len())?;
+        let one = |(input, feed): &'c (Input, Feed)| {
+            let array = match cached.arrays.get(&input.name) {
+                Some(array) => array.view().cast(input.data_type),
+                None => feed.array(cached.tokens, tokens, input.data_type),
+            };
             array.ok_or_else(|| refused(input, format!("its type {:?} does not hold it", input.data_type)))
         };
         self.inputs.iter().map(|each| Ok((each.0.name.as_str(), one(each)?))).collect()
@@ -94,17 +141,17 @@ impl DecoderGraph {
 }
 
 impl Feed {
-    /// The array for a sequence; `None` where a value does not fit the type.
-    pub(super) fn array(&self, tokens: &[u32], data_type: DataType) -> Option<Array<'static>> {
-        let count = tokens.len();
+    /// The array for tokens behind so many others; `None` where a value does not fit the type.
+    pub(super) fn array(&self, before: usize, tokens: &[u32], data_type: DataType) -> Option<Array<'static>> {
+        let (count, all) = (tokens.len(), before + tokens.len());
         let integers =
             |shape: Vec<usize>, values: Vec<i64>| Array::new(shape, Values::I64(values.into()))?.cast(data_type);
         match self {
             Feed::Tokens => integers(vec![1, count], tokens.iter().map(|token| i64::from(*token)).collect()),
-            Feed::Mask => integers(vec![1, count], vec![1; count]),
+            Feed::Mask => integers(vec![1, all], vec![1; all]),
             Feed::Positions { batched } => {
                 let shape = if *batched { vec![1, count] } else { vec![count] };
-                integers(shape, (0..count as i64).collect())
+                integers(shape, (before as i64..all as i64).collect())
             }
             Feed::EmptyCache(shape) => Array::new(shape.clone(), Values::F32(Vec::new().into()))?.cast(data_type),
             Feed::Zero(shape) => integers(shape.clone(), vec![0; shape.iter().product()]),
@@ -124,22 +171,28 @@ fn feed(input: &Input) -> Result<Feed, DecoderError> {
         "position_ids" | "cache_position" if rank == Some(1) && holds_integers => {
             Ok(Feed::Positions { batched: false })
         }
-        "use_cache_branch" | "num_logits_to_keep" | "logits_to_keep" if holds_integers => zero(input),
+        BRANCH | "num_logits_to_keep" | "logits_to_keep" if holds_integers => zero(input),
         TOKENS | "attention_mask" | "position_ids" => {
             let axes = input.axes.as_deref().map(display_axes).unwrap_or_default();
             Err(refused(input, format!("it has the shape {axes}, where [batch, sequence] is known")))
         }
-        name if is_cache(name) => empty_cache(input),
+        name if kv_cache::is_past(name) => empty_cache(input),
         _ => Err(refused(input, "it is not known".to_owned())),
     }
 }
 
-/// Returns whether a name is that of cached keys or values: `past_key_values.0.key`, `past_key_values.0.decoder.value`, `past_0`,
-/// `past_key_0`. Those of an encoder do not follow from the tokens.
-fn is_cache(name: &str) -> bool {
-    name.starts_with("past")
-        && !name.contains("encoder")
-        && name.rsplit(['.', '_']).any(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+/// The outputs that the next run takes as its cache, if they are for all of its inputs.
+fn cache(graph: &GraphProto, inputs: &[(Input, Feed)]) -> Vec<CacheTensor> {
+    // The branch for a filled cache takes one token.
+    if inputs.iter().any(|(input, _)| input.name == BRANCH) {
+        return Vec::new();
+    }
+    let caches = inputs.iter().filter(|(_, feed)| matches!(feed, Feed::EmptyCache(_)));
+    let pair = |(input, _): &(Input, Feed)| {
+        let present = kv_cache::present(graph, &input.name)?.to_owned();
+        Some(CacheTensor { past: input.name.clone(), present })
+    };
+    caches.map(pair).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// An input with every axis of one element.

@@ -14,11 +14,7 @@ impl DecoderGraph {
     ///
     /// No sequence; sequences of another length than the graph takes.
     pub fn samples(&self, sequences: Vec<Vec<u32>>, named: PathBuf) -> Result<Samples, super::DecoderError> {
-        if let Some((fixed, other)) =
-            self.length().and_then(|fixed| Some((fixed, sequences.iter().find(|sequence| sequence.len() != fixed)?)))
-        {
-            return Err(super::DecoderError::Length { fixed, given: other.len() });
-        }
+        sequences.iter().try_for_each(|sequence| self.check_length(sequence.len()))?;
         let sequences = Arc::new(sequences);
         let column = |(input, feed): &(Input, Feed)| {
             let (sequences, named) = (Arc::clone(&sequences), named.clone());
@@ -43,7 +39,7 @@ impl Column for FeedColumn {
     }
 
     fn sample(&mut self, index: usize) -> Result<Array<'_>, DataError> {
-        let array = self.sequences.get(index).and_then(|tokens| self.feed.array(tokens, self.input.data_type));
+        let array = self.sequences.get(index).and_then(|tokens| self.feed.array(0, tokens, self.input.data_type));
         let problem = || format!("sequence {index} has a token that does not fit its type");
         array.ok_or_else(|| DataError::Mismatch { input: self.input.name.clone(), problem: problem() })
     }

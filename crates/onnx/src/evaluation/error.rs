@@ -45,6 +45,9 @@ pub enum EvaluationError {
         /// Number of samples.
         samples: usize,
     },
+    /// Outputs that are kept for many comparisons.
+    #[error("cannot store outputs in a temporary file: {0}")]
+    Store(#[from] std::io::Error),
     /// The user asked to stop.
     #[error("stopped while the models ran over the samples")]
     Cancelled,
@@ -62,6 +65,7 @@ impl Diagnostic for EvaluationError {
         match self {
             Self::Data(error) => error.kind(),
             Self::Runtime { error, .. } => error.kind(),
+            Self::Store(_) => ErrorKind::Io,
             Self::Cancelled => ErrorKind::Cancelled,
             _ => ErrorKind::Invalid,
         }
@@ -76,6 +80,7 @@ impl Diagnostic for EvaluationError {
             Self::NoCodes { .. } => Some(
                 "quantize the model again with ‹io-dtype› pairs and compare that, or insert a QuantizeLinear behind the input",
             ),
+            Self::Store(_) => Some("make room in the temporary directory, or give fewer samples"),
             Self::Cancelled => None,
             Self::Labels { .. } => Some("labels have one class per sample, in the order of the samples"),
         };

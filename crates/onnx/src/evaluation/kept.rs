@@ -1,16 +1,17 @@
 //! The outputs of a float model, kept: many quantized models are measured against them, and the float model runs once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 
-use kvant_container::onnx::{DataType, ModelProto};
+use kvant_container::onnx::ModelProto;
 
 use super::classes::Classes;
 use super::statistics::Statistics;
-use super::{EvaluationError, QUANTIZED, REFERENCE, of_classes, open};
+use super::{EvaluationError, QUANTIZED, REFERENCE, in_f32, of_classes, open};
 use crate::data::{Array, Samples};
 use crate::fake_quantization::{Quantizer, is_native};
 use crate::runtime::{self, RuntimeOptions, Session};
+use crate::tensor_store::TensorStore;
 
 /// The quality of a quantized model's outputs relative to its float model.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
@@ -30,10 +31,13 @@ impl Quality {
     }
 }
 
-/// The outputs of a float model on samples. They are in memory, all samples of them.
+/// The outputs of a float model on samples: in memory up to the budget of its run, in a temporary file beyond it.
 pub struct KeptOutputs {
     names: Vec<String>,
-    samples: Vec<HashMap<String, Array<'static>>>,
+    store: TensorStore,
+    samples: usize,
+    /// The first output of floats with rows of classes, if there is one.
+    classes: Option<String>,
     labels: Option<Vec<i64>>,
 }
 
@@ -48,21 +52,27 @@ impl KeptOutputs {
         let failed = |error| EvaluationError::Runtime { which: REFERENCE, error };
         let names: Vec<String> = model.graph.output.iter().map(|value| value.name().to_owned()).collect();
         let mut session = runtime::open(model, &names, options).map_err(failed)?;
-        let mut kept = Vec::with_capacity(samples.len());
+        let store = TensorStore::new(options.budget, options.scratch.clone().unwrap_or_else(std::env::temp_dir));
+        let mut classes = BTreeSet::new();
         for number in 0..samples.len() {
-            let mut outputs = HashMap::new();
+            let (mut kept, mut stored) = (0, Ok(()));
             let run = session.run(&samples.sample(number)?, &names, &mut |name, array| {
-                let floats = is_float(array).then(|| array.clone().cast(DataType::FLOAT)).flatten();
-                outputs.extend(floats.map(|floats| (name.to_owned(), floats.into_owned())));
-                ControlFlow::Continue(())
+                let Some(floats) = in_f32(array) else { return ControlFlow::Continue(()) };
+                kept += 1;
+                if of_classes(&floats) {
+                    classes.insert(name.to_owned());
+                }
+                stored = store.put(name, number, floats.into_owned());
+                if stored.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
             run.map_err(failed)?;
-            if outputs.is_empty() {
+            stored?;
+            if kept == 0 {
                 return Err(EvaluationError::NoFloatOutput);
             }
-            kept.push(outputs);
         }
-        Ok(Self { names, samples: kept, labels })
+        let classes = names.iter().find(|name| classes.contains(*name)).cloned();
+        Ok(Self { names, store, samples: samples.len(), classes, labels })
     }
 
     /// Runs a quantized model with the same inputs on the same samples.
@@ -97,29 +107,24 @@ impl KeptOutputs {
     ) -> Result<KeptMeasurement, EvaluationError> {
         let failed = |error| EvaluationError::Runtime { which: QUANTIZED, error };
         let mut found = KeptMeasurement { statistics: HashMap::new(), classes: Classes::default(), rows: 0 };
-        for (number, kept) in self.samples.iter().enumerate() {
-            let class_output = self.names.iter().find(|name| kept.get(*name).is_some_and(of_classes));
+        for number in 0..self.samples {
+            let mut stored = Ok(());
             let run = session.run(&samples.sample(number)?, &self.names, &mut |name, array| {
-                if let Some(reference) = kept.get(name) {
-                    let values = array.to_f32s();
-                    found.add(
-                        name,
-                        reference,
-                        &values,
-                        class_output.is_some_and(|n| n == name),
-                        self.labels.as_deref(),
-                    );
+                match self.store.get(name, number) {
+                    Ok(Some(reference)) => {
+                        let of_classes = self.classes.as_deref() == Some(name);
+                        found.add(name, &reference, &array.to_f32s(), of_classes, self.labels.as_deref());
+                    }
+                    Ok(None) => {}
+                    Err(error) => stored = Err(error),
                 }
-                ControlFlow::Continue(())
+                if stored.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
             run.map_err(failed)?;
+            stored?;
         }
         Ok(found)
     }
-}
-
-fn is_float(array: &Array<'_>) -> bool {
-    matches!(array.data_type(), DataType::FLOAT | DataType::FLOAT16 | DataType::BFLOAT16 | DataType::DOUBLE)
 }
 
 /// Results of a quantized model so far.

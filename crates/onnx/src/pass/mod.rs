@@ -38,6 +38,7 @@ mod weights;
 use kvant_container::onnx::{DataType, ModelProto, Spill};
 
 use crate::constant::Value;
+use crate::graph::NodeNames;
 
 pub use error::PassError;
 pub(crate) use nhwc_inputs::TO_CHANNELS_FIRST;
@@ -263,6 +264,7 @@ pub fn simplify(
     context: &Context<'_>,
 ) -> Result<Vec<(&'static str, usize)>, PassError> {
     let mut counts: Vec<_> = selection.passes().map(|pass| (pass.name, 0)).collect();
+    let names = NodeNames::of(&model.graph);
     sort(model)?;
     for _ in 0..MOST_ROUNDS {
         let mut found = 0;
@@ -277,6 +279,9 @@ pub fn simplify(
         }
     }
     sort(model)?;
+    if let Some(graph) = model.graph.as_mut() {
+        names.tell_apart(graph);
+    }
     Ok(counts)
 }
 

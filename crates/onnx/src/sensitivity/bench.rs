@@ -17,7 +17,6 @@ use crate::cost::Cost;
 use crate::data::Samples;
 use crate::error::QuantizeError;
 use crate::evaluation::{KeptOutputs, Quality};
-use crate::graph::Index;
 use crate::quantize::{Prepared, prepare};
 use crate::recipe::{Boundary, Layout, Recipe};
 use crate::runtime::RuntimeOptions;
@@ -214,10 +213,10 @@ impl Bench {
             .zip(assignment)
             .flat_map(|(part, choice)| part.names.iter().map(move |name| (name.as_str(), choice.unwrap_or(0))))
             .collect();
-        let index = Index::new(&prepared.model.graph);
+        let sources = prepared.range_sources();
         let (mut ranges, mut methods) = (Ranges::default(), BTreeMap::new());
         for name in prepared.placement.activations.keys() {
-            let key = prepared.observed(&index, name);
+            let key = sources.observed(name);
             let observed = &self.observed[levels.get(name.as_str()).copied().unwrap_or(0)];
             let from = &observed.ranges;
             if let Some(method) = observed.methods.get(&key) {
@@ -235,6 +234,7 @@ impl Bench {
             ranges,
             methods,
             mask_like: first.mask_like.clone(),
+            without_values: first.without_values.clone(),
             non_finite: first.non_finite.clone(),
             varying_channels: first.varying_channels.clone(),
             samples: first.samples,

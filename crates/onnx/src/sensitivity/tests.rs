@@ -53,6 +53,14 @@ fn quantized(settings: &Settings) -> (ModelProto, f64) {
     (made, quality.sqnr_db)
 }
 
+#[test]
+fn outputs_beyond_the_budget_are_measured_alike() {
+    let (made, sqnr_db) = quantized(&settings("A8W4"));
+    let (float, options) = (model(), RuntimeOptions { budget: 1, ..options() });
+    let kept = crate::evaluation::KeptOutputs::new(&float, &mut samples(&float), None, &options).unwrap();
+    assert_eq!(kept.measure(&made, &mut samples(&float), &options).unwrap().sqnr_db, sqnr_db);
+}
+
 fn found(bench: &mut Bench, target: Option<Target>) -> Result<Outcome, SensitivityError> {
     let rows = sensitivities(bench, false, &mut |_, _| ())?;
     search(bench, rows, target, &mut |_, _| ())

@@ -5,6 +5,7 @@
 mod biases;
 mod kernels;
 mod known_operators;
+mod names;
 mod operators;
 mod pairs;
 mod saturation;
@@ -41,6 +42,7 @@ pub const CHECKS: &[Check] = &[
         about: "every tensor is produced once, every name that is read exists, and sizes match shapes",
         run: structure,
     },
+    Check { id: "names", about: "no two nodes of a graph have one name", run: names::run },
     Check {
         id: "types",
         about: "element types are known to the versions of the operators and of the file",
@@ -180,6 +182,20 @@ mod tests {
         broken.graph.as_mut().unwrap().node.remove(0);
         assert_eq!(found(&broken)[0].0, "graph");
         assert!(!runs(&verify(&broken)));
+    }
+
+    #[test]
+    fn names_that_occur_twice_are_an_error() {
+        let mut broken = healthy();
+        broken.graph.as_mut().unwrap().node[0].name = Some("m".to_owned());
+        assert_eq!(found(&broken), [("names", "is the name of 2 nodes: QuantizeLinear and MatMul".to_owned())]);
+        assert!(!runs(&verify(&broken)));
+        broken.graph.as_mut().unwrap().node.iter_mut().for_each(|node| node.name = None);
+        assert_eq!(found(&broken), [], "nodes need no names");
+        let mut tensors = healthy();
+        let graph = tensors.graph.as_mut().unwrap();
+        graph.initializer.push(scalar("s", 0.5));
+        assert!(found(&tensors).iter().any(|(check, reason)| *check == "graph" && reason.contains("made twice")));
     }
 
     #[test]

@@ -11,7 +11,8 @@ use crate::graph::Names;
 #[derive(Debug, Default)]
 pub(super) struct TensorNames {
     names: Names,
-    given: HashMap<String, String>,
+    /// By tensor and suffix: two of them may have the same text.
+    given: HashMap<(String, String), String>,
 }
 
 impl TensorNames {
@@ -22,9 +23,9 @@ impl TensorNames {
 
     /// The name of what stands for a tensor.
     pub fn of_tensor(&mut self, tensor: &str, suffix: &str) -> String {
-        let wanted = format!("{tensor}{suffix}");
         let names = &mut self.names;
-        self.given.entry(wanted).or_insert_with_key(|wanted| names.fresh(wanted)).clone()
+        let given = self.given.entry((tensor.to_owned(), suffix.to_owned()));
+        given.or_insert_with(|| names.fresh(&format!("{tensor}{suffix}"))).clone()
     }
 }
 
@@ -40,5 +41,7 @@ mod tests {
         assert_eq!(names.of_tensor("w", "_scale"), "w_scale_1");
         assert_eq!(names.of_tensor("w", "_scale"), "w_scale_1");
         assert_eq!(names.of_tensor("x", "_scale"), "x_scale");
+        assert_eq!(names.of_tensor("x", "_a_b"), "x_a_b");
+        assert_eq!(names.of_tensor("x_a", "_b"), "x_a_b_1");
     }
 }

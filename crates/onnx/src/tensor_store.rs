@@ -1,4 +1,4 @@
-//! Activations of samples between the layers of a walk: in memory up to a budget, in a temporary file beyond it.
+//! Tensors of samples that are kept between runs: in memory up to a budget, in a temporary file beyond it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,7 +10,7 @@ use kvant_container::positioned::{read_exact_at, write_all_at};
 use crate::data::Array;
 
 /// Tensors by name and sample.
-pub(super) struct Store {
+pub(crate) struct TensorStore {
     budget: u64,
     directory: PathBuf,
     held: Mutex<Held>,
@@ -38,7 +38,7 @@ fn bytes(array: &Array<'_>) -> u64 {
     array.len() as u64 * if array.f32s().is_some() { 4 } else { 8 }
 }
 
-impl Store {
+impl TensorStore {
     /// An empty store. The file, if needed, is created in `directory`.
     pub fn new(budget: u64, directory: PathBuf) -> Self {
         Self { budget, directory, held: Mutex::default() }
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn values_beyond_the_budget_come_back_from_a_reused_file() {
-        let store = Store::new(16, std::env::temp_dir());
+        let store = TensorStore::new(16, std::env::temp_dir());
         (0..3).for_each(|sample| store.put("a", sample, array(sample as f32)).unwrap());
         store.put("b", 0, array(9.0)).unwrap();
         (0..3).for_each(|sample| assert_eq!(*store.get("a", sample).unwrap().unwrap(), array(sample as f32)));
