@@ -13,6 +13,8 @@ import forward_models
 OF_KIND = {forward_models.MODELS[name][0]: name for name in reversed(forward_models.MODELS)}
 # What a configuration is of, not what is computed.
 NAMES = ("model_type", "architectures", "dtype", "transformers_version", "_name_or_path")
+# Lists that classes make of other keys, which published models state, as they do the scaling of rotary embeddings.
+COMPUTED = ("layer_types",)
 
 
 def section(config):
@@ -24,8 +26,8 @@ def default(kind, arguments, key):
     """The value of a key in transformers' configuration where it is not an argument, as JSON has it."""
     try:
         config = transformers.AutoConfig.for_model(kind, **arguments)
-        return json.loads(json.dumps(config.to_dict()))[key]
-    except (KeyError, TypeError, ValueError):
+        return json.loads(json.dumps(config.to_dict())).get(key)
+    except Exception:  # The class refuses its default beside the other keys.
         return None
 
 
@@ -53,7 +55,8 @@ def test_absent_keys_have_the_defaults_of_their_class(name, kvant, tmp_path):
         arguments = {other: value for other, value in rest.items() if other not in NAMES}
         stated = default(known["model_type"], arguments, key)
         absent = perplexity(tmp_path / f"{key}-absent", rest)
-        if stated is None or absent is None:
+        is_scaled = key == "rope_parameters" and stated and stated.get("rope_type") != "default"
+        if stated is None or absent is None or is_scaled or key in COMPUTED:
             return None
         expected = perplexity(tmp_path / f"{key}-stated", dict(rest, **{key: stated}))
         return None if expected is None else (absent, expected, stated)
