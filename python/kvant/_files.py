@@ -423,6 +423,7 @@ def evaluate(
     data: CalibrationData,
     *,
     lora: Paths | None = None,
+    column: str | None = None,
     reference: StrPath | None = None,
     tokenizer: StrPath | None = None,
     seq_len: int | None = None,
@@ -439,13 +440,14 @@ def evaluate(
 ) -> EvaluateReport:
     """Measures the perplexity of a language model, or how far a model is from its `reference`.
 
-    `data` of a language model is a file with text, or a list of texts, which are joined with blank lines. Data of
-    an ONNX graph are files or in memory, as for `quantize`.
+    `data` of a language model is a file, or a list of texts, which are joined with blank lines. Data of an ONNX graph
+    are files or in memory, as for `quantize`.
 
     Args:
         model: Hugging Face directory, GGUF file or ONNX graph.
-        data: Data to measure the model on: a text; arrays or images for ONNX graphs.
+        data: Data to measure the model on: text, JSON, Parquet or tokens; arrays or images for ONNX graphs.
         lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
+        column: The field or column with the text, conversation or tokens [default: found by its name].
         reference: The original model, to compare with.
         tokenizer: Directory of tokenizer.json [default: the model].
         seq_len: Tokens per window [default: 2048, or the model's longest context if that is shorter].

@@ -28,7 +28,7 @@ def test_described_architecture_is_evaluated(llama: Path, texts: list[str], tmp_
 def test_mistakes_are_named(tmp_path: Path) -> None:
     description = tmp_path / "wrong.toml"
     description.write_text('name = "wrong"\nmodel_types = ["wrong"]\nmpl = []\n')
-    with pytest.raises(kvant.InvalidError, match="unknown field `mpl`"):
+    with pytest.raises(kvant.UsageError, match="line 3: unknown field `mpl`"):
         kvant.add_family(description)
     with pytest.raises(kvant.UsageError, match="cannot be read"):
         kvant.add_family(tmp_path / "nowhere.toml")

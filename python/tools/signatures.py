@@ -90,7 +90,7 @@ FUNCTIONS: list[dict[str, Any]] = [
         "positional": ["model", "data"],
         "summary": "Measures the perplexity of a language model, or how far a model is from its `reference`.",
         "paragraphs": [
-            "`data` of a language model is a file with text, or a list of texts, which are joined with blank lines. "
+            "`data` of a language model is a file, or a list of texts, which are joined with blank lines. "
             "Data of an ONNX graph are files or in memory, as for `quantize`."
         ],
     },

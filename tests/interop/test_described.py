@@ -81,6 +81,40 @@ def test_calibrated_output_loads(described, kvant, tmp_path):
     assert json.loads(done.stdout)["perplexity"] == pytest.approx(perplexity(tmp_path / "out", tokens), rel=1e-3)
 
 
+def renamed(name, root):
+    """A model under the name of an architecture that has no description."""
+    model = forward_models.save(name, root / "model")
+    config = json.loads((model / "config.json").read_text())
+    for section in (config, config.get("text_config", {})):
+        section.update({key: f"novel_{section[key]}" for key in ("model_type",) if key in section})
+    (root / "renamed").mkdir()
+    (root / "renamed" / "config.json").write_text(json.dumps(dict(config, architectures=["NovelForCausalLM"])))
+    for file in model.glob("*.safetensors*"):
+        (root / "renamed" / file.name).symlink_to(file)
+    return model, root / "renamed"
+
+
+# One model of each kind of configuration.
+OF_KIND = {forward_models.MODELS[name][0]: name for name in reversed(forward_models.MODELS)}
+# Names and config.json are those of another architecture, whose rules differ: whoever completes the draft has to state them.
+OTHER_RULES = {"ernie4_5", "gemma", "helium", "ministral3", "mistral", "smollm3"}
+
+
+@pytest.mark.parametrize("name", sorted(OF_KIND.values()))
+def test_drafts_of_renamed_architectures_run(name, kvant, tmp_path):
+    model, unknown = renamed(name, tmp_path)
+    draft = kvant("inspect", unknown, "--suggest-family")
+    assert draft.returncode == 0, draft.stderr
+    (tmp_path / "draft.toml").write_text(draft.stdout)
+    tokens = np.random.default_rng(5).integers(0, 512, (2, 48)).tolist()
+    (tmp_path / "tokens.jsonl").write_text("\n".join(map(json.dumps, tokens)))
+    options = ["--data", tmp_path / "tokens.jsonl", "--seq-len", "48", "--json"]
+    known, done = kvant("eval", model, *options), kvant("eval", unknown, *options, "--family", tmp_path / "draft.toml")
+    assert (known.returncode, done.returncode) == (0, 0), f"{known.stderr} {done.stderr}\n{draft.stdout}"
+    is_same = json.loads(done.stdout)["perplexity"] == pytest.approx(json.loads(known.stdout)["perplexity"], rel=1e-6)
+    assert is_same == (name not in OTHER_RULES), draft.stdout
+
+
 def test_draft_is_read(described, kvant, tmp_path):
     model, _, _ = described
     draft = kvant("inspect", model, "--suggest-family")

@@ -55,7 +55,16 @@ CHANGES = {"deepseek_v2": LATENT, "deepseek_v3": dict(LATENT, topk_method="noaux
            "ernie4_5_moe": dict(use_bias=False), "qwen3_5": dict(linear_key_head_dim=32)}  # fmt: skip
 # What loads although Kvant does not say so: it has no rule that tells these from what does not.
 UNSAID = [("gpt_oss", "ptpc_fp8")]
-CASES = [tuple(case) for case in dict.fromkeys([*NAMED, *OTHER_LAYOUTS, *CACHES, *MIXED, *EXCLUDED, *TRAINED, *FAMILIES])]
+# Experts of one block that differ, and blocks that do; of one layout also the layers of each expert.
+EXPERT_RULES = (("--exclude", "*.experts.1.*"), ("--exclude", "*.layers.1.mlp.experts.*"), ("--override", "*.experts.1.*={other}"),
+                ("--override", "*.experts.*.down_proj={other}"), ("--override", "*.layers.1.mlp.experts.*={other}"))  # fmt: skip
+EXPERTS = [("qwen3_moe_whole", scheme, option, rule.format(other=other), "--format", layout)
+           for layout, scheme, other in (("quark", "int4:g32", "int4:g64"), ("quark", "ptpc_fp8", "e4m3:tensor+e4m3:tensor!dynamic"),
+                                         ("compressed-tensors", "int4:g32", "int8:g32"), ("compressed-tensors", "FP8_DYNAMIC", "int8:channel+int8:channel!dynamic"),
+                                         ("awq", "int4:g32", "int8:g32"), ("gptq", "int4:g32", "int8:g32"),
+                                         ("fp8", "e4m3:b32x32+e4m3:g32!dynamic", "e4m3:tensor+e4m3:tensor!dynamic"))
+           for option, rule in EXPERT_RULES]  # fmt: skip
+CASES = [tuple(case) for case in dict.fromkeys([*NAMED, *OTHER_LAYOUTS, *CACHES, *MIXED, *EXCLUDED, *TRAINED, *FAMILIES, *EXPERTS])]
 
 
 def source(name, root, changes):

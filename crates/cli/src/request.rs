@@ -142,6 +142,7 @@ impl From<ConvertArgs> for Conversion {
 impl From<EvalArgs> for Evaluation {
     fn from(args: EvalArgs) -> Evaluation {
         Evaluation {
+            column: args.column,
             reference: args.reference,
             tokenizer: args.tokenizer,
             seq_len: args.seq_len,

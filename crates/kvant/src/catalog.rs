@@ -160,7 +160,7 @@ fn loader_rules() -> Table {
     let rows = kvant_formats::verify::loaders().iter().flat_map(|loader| {
         loader.layout.iter().map(|layout| {
             let schemes = layout.knows.as_deref().unwrap_or("all of the format");
-            let refuses: Vec<&str> = layout.refusals().collect();
+            let refuses = loader.refusals(layout);
             vec![
                 json!(loader.id),
                 json!(layout.method),

@@ -13,8 +13,9 @@ use crate::settings::first_given;
 use crate::text::shown;
 use kvant_container::Remedy;
 use kvant_container::onnx::{ModelProto, read};
+use kvant_data::calibration::Documents;
 use kvant_forward::evaluation::{
-    Comparison, Evaluation as TextEvaluation, Options, check_text, default_window, evaluate, tokenize,
+    Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate_documents,
 };
 use kvant_forward::forward::Decoder;
 use kvant_onnx::data::{DataOptions, inputs};
@@ -30,8 +31,10 @@ use std::path::{Path, PathBuf};
 pub struct Evaluation {
     /// A float or quantized checkpoint, a GGUF file, or a quantized graph.
     pub source: Source,
-    /// A text; for graphs that are no decoders arrays, images, or `random`.
+    /// A file in a format of calibration data, or of text with another name; for graphs that are no decoders arrays, images, or `random`.
     pub data: PathBuf,
+    /// The field of a row that holds its text, conversation or tokens; found by its name by default.
+    pub column: Option<String>,
     /// The source of this model, to compare with. Required for graphs on arrays or images.
     pub reference: Option<PathBuf>,
     /// The path of the tokenizer; `None` is the model, and for a graph its directory or the one above.
@@ -85,6 +88,7 @@ impl Evaluation {
         Evaluation {
             source,
             data: data.into(),
+            column: None,
             reference: None,
             tokenizer: None,
             seq_len: None,
@@ -133,7 +137,9 @@ impl Evaluation {
         let decoder = Decoder::open(&checkpoint)?;
         let original = self.reference.as_deref().map(job::open).transpose()?;
         let reference = original.as_ref().map(Decoder::open).transpose()?;
-        let tokens = tokenize(self.tokenizer.as_deref().unwrap_or(&self.source.model), &self.data)?;
+        let tokenizer = self.tokenizer.as_deref().unwrap_or(&self.source.model);
+        let data = Documents::load(&self.data, self.column.as_deref(), tokenizer, decoder.vocabulary())?;
+        data.warnings.iter().for_each(|warning| reporter.warning(&warning.to_string()));
         let options = Options {
             window: self.seq_len.unwrap_or_else(|| default_window(decoder.longest())),
             stride: self.stride,
@@ -149,7 +155,7 @@ impl Evaluation {
         let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
         let watch = progress.watch_cancelled();
         let ops = self.precision.ops();
-        let work = || evaluate(&decoder, reference.as_ref(), &ops, &tokens, options, watch);
+        let work = || evaluate_documents(&decoder, reference.as_ref(), &ops, &data.documents, options, watch);
         let found = self.limits.pool()?.install(work)?;
         drop(progress);
         let run = TextRun::Forward { activations: decoder.quantized_activations() };
@@ -175,6 +181,7 @@ impl Evaluation {
             (self.tokenizer.is_some(), "‹tokenizer›"),
             (self.seq_len.is_some(), "‹seq-len›"),
             (self.stride.is_some(), "‹stride›"),
+            (self.column.is_some(), "‹column›"),
         ];
         refuse_given(&given, "applies only to text", "leave it out: the graph is run on the samples of ‹data›")
     }
@@ -207,11 +214,12 @@ impl Evaluation {
         if let Some(reference) = self.reference.as_deref().filter(|path| SourceKind::of(path) != SourceKind::Graph) {
             return Err(reference_is_no_graph(reference));
         }
-        check_text(&self.data)?;
+        Documents::check(&self.data, self.column.as_deref())?;
         let request = TextRequest {
             model: &self.source.model,
             reference: self.reference.as_deref(),
             data: &self.data,
+            column: self.column.as_deref(),
             tokenizer: self.tokenizer.as_deref(),
             seq_len: self.seq_len,
             stride: self.stride,

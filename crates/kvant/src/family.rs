@@ -2,8 +2,9 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::inspect::headers;
-use crate::job;
+use crate::job::{self, SourceKind};
 use crate::paths::{MODEL, protect, refuse_missing};
+use crate::text::shown;
 use kvant_model::family::{self, Family};
 use kvant_model::network::FamilyDraft;
 use std::fs::File;
@@ -30,19 +31,22 @@ pub fn add_family(file: &Path) -> Result<&'static Family, Error> {
     protect("the description", file);
     // Added before, by the same program.
     let known = family::by_name(described.name).filter(|known| format!("{known:?}") == format!("{described:?}"));
-    let register = || {
-        family::register(described)
-            .map_err(|error| Error::new(ErrorKind::Usage, format!("{}: {error}", file.display())))
-    };
+    let register =
+        || family::register(described).map_err(|error| Error::from(family::name_error(&text, file, error.to_string())));
     known.map_or_else(register, Ok)
 }
 
 /// A first description of a checkpoint's architecture, from its configuration and the names and shapes of its tensors.
 ///
 /// # Errors
-/// Errors of its files, and models that have no numbered blocks.
+/// Errors of its files, graphs, and models that have no numbered blocks.
 pub fn suggest_family(model: &Path) -> Result<FamilyDraft, Error> {
     refuse_missing([(MODEL, model)])?;
+    if SourceKind::of(model) == SourceKind::Graph {
+        let problem = format!("{} is an ONNX graph, and ‹suggest-family› describes checkpoints", shown(model));
+        let hint = "name the Hugging Face checkpoint that the graph was made from";
+        return Err(Error::new(ErrorKind::Usage, problem).with_hint(Some(hint.to_owned())));
+    }
     let (config, tensors) = headers(&job::open_whole(model)?)?;
     FamilyDraft::new(&config.unwrap_or_default(), &tensors).ok_or_else(|| {
         let problem = format!("{} has no numbered blocks, which a description is about", model.display());

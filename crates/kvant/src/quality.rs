@@ -10,9 +10,7 @@ use crate::text::shown;
 use kvant_checkpoint::engine::rejection_report;
 use kvant_container::{Checkpoint, Remedy, write_file};
 use kvant_data::calibration as data;
-use kvant_forward::evaluation::{
-    Comparison, Evaluation, EvaluationError, check_text, default_window, evaluate_sequences, tokenize,
-};
+use kvant_forward::evaluation::{Comparison, Evaluation, JoinedSequences, default_window, evaluate_sequences};
 use kvant_forward::forward::Decoder;
 use kvant_quant::counts::number;
 use serde_json::{Value, json};
@@ -65,7 +63,7 @@ pub fn preflight(job: &Job, source: &Checkpoint) -> Result<(), Error> {
         return Ok(());
     }
     Decoder::open(source)?;
-    Ok(job.limits.quality.eval.as_deref().map_or(Ok(()), check_text)?)
+    Ok(job.limits.quality.eval.as_deref().map_or(Ok(()), |file| data::Documents::check(file, None))?)
 }
 
 impl<'a> Gate<'a> {
@@ -86,7 +84,7 @@ impl<'a> Gate<'a> {
         }
         let decoder = Decoder::open(source)?;
         let (sequences, data) = match &job.limits.quality.eval {
-            Some(text) => (windows(job, &decoder, text)?, shown(text)),
+            Some(text) => (windows(job, &decoder, text, reporter)?, shown(text)),
             None => (held_out(job, source, &decoder, target, calibrates, reporter)?, "held-out sequences".to_owned()),
         };
         let (has_gguf_scheme, measured) = (false, RefCell::new(None));
@@ -222,14 +220,16 @@ fn increase(comparison: &Comparison) -> f64 {
     100.0 * (comparison.perplexity_ratio.value - 1.0)
 }
 
-/// A text in windows, as `kvant eval` cuts it.
-fn windows(job: &Job, decoder: &Decoder<'_>, text: &Path) -> Result<Vec<Vec<u32>>, Error> {
-    let tokens = tokenize(&job.source.model, text)?;
-    let window = job.data.seq_len.unwrap_or_else(|| default_window(decoder.longest())).min(tokens.len());
-    if window < 2 {
-        return Err(EvaluationError::TooShort { tokens: tokens.len(), window: 2 }.into());
-    }
-    Ok(tokens.chunks_exact(window).map(<[u32]>::to_vec).collect())
+/// A file of text or tokens in windows, as `kvant eval` cuts it; a short text is one window.
+fn windows(job: &Job, decoder: &Decoder<'_>, file: &Path, reporter: &Reporter<'_>) -> Result<Vec<Vec<u32>>, Error> {
+    let data::Documents { documents, warnings } =
+        data::Documents::load(file, None, &job.source.model, decoder.vocabulary())?;
+    warnings.iter().for_each(|warning| reporter.warning(&warning.to_string()));
+    let longest = job.data.seq_len.unwrap_or_else(|| default_window(decoder.longest()));
+    let documents = documents.into_iter().map(|document| data::TokenDocument { is_row: true, ..document });
+    let documents: Vec<data::TokenDocument> = documents.collect();
+    let JoinedSequences { tokens, windows } = JoinedSequences::of_documents(&documents, longest, None)?;
+    Ok(windows.into_iter().map(|window| tokens[window.tokens].to_vec()).collect())
 }
 
 /// The held-out part of the calibration data.

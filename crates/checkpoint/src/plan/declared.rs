@@ -18,9 +18,11 @@ use super::{
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView, WeightFiles};
 use kvant_formats::format::plain_floats::FakeQuantization;
 use kvant_formats::format::tensors::{DescribedLayer, METADATA_KEY, description};
-use kvant_formats::loader_rules::ModelTraits;
+use kvant_formats::loader_rules::{ModelTraits, differ_in_a_block};
 use kvant_formats::transcode::FloatType;
+use kvant_model::family;
 use kvant_model::network::{Linear, Place, Reason};
+use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::{ParameterPart, Part};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,21 +167,42 @@ impl<'a> Declared<'a> {
     }
 
     /// Known problems of loaders.
-    fn traits(&self) -> ModelTraits {
+    fn traits(&self, has_config: bool) -> ModelTraits {
         let expert = |linear: &Linear| linear.expert.is_some();
         let quantized: BTreeSet<usize> = self.layers.iter().map(|layer| layer.source.position).collect();
         let kept =
             |linear: &&Linear| expert(linear) && !quantized.contains(&self.source.tensors[linear.weight].position);
         let fused = !self.source.network.experts().is_empty();
         ModelTraits {
-            family: self.source.network.family().map(|family| family.name),
+            family: family::built_in(&self.source.config).map(|family| family.name),
+            lacks_model_type: has_config && self.source.config.model_types.is_empty(),
             other_modalities: self.source.network.places().contains(&Place::Other(Reason::Modality)),
             experts: fused || self.source.network.linears().iter().any(expert),
             fused_experts: fused,
+            mixed_experts: self.has_mixed_experts(),
             kept_experts: self.source.network.linears().iter().any(|linear| kept(&linear)),
             attention: self.source.recipe.attention(),
             bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
         }
+    }
+
+    /// Whether some experts of a block have one scheme, and others another or none.
+    fn has_mixed_experts(&self) -> bool {
+        let network = &self.source.network;
+        let separate = network.linears().iter().filter(|linear| linear.expert.is_some());
+        let separate = separate.map(|linear| (linear.weight, linear.block));
+        let fused = network.experts().iter().map(|experts| (experts.weight(), Some(experts.block)));
+        let position = |tensor: usize| self.source.tensors[tensor].position;
+        let blocks: BTreeMap<usize, Option<usize>> =
+            separate.chain(fused).map(|(tensor, block)| (position(tensor), block)).collect();
+        let quantized = self.layers.iter().filter_map(|layer| {
+            let block = blocks.get(&layer.source.position)?;
+            Some((layer.source.position, (*block, Some(layer.scheme))))
+        });
+        let quantized: Vec<(usize, (Option<usize>, Option<LayerScheme>))> = quantized.collect();
+        let seen: BTreeSet<usize> = quantized.iter().map(|(position, _)| *position).collect();
+        let kept = blocks.iter().filter(|(position, _)| !seen.contains(position)).map(|(_, block)| (*block, None));
+        differ_in_a_block(quantized.into_iter().map(|(_, expert)| expert).chain(kept))
     }
 
     /// The plan, which nothing changes afterwards.
@@ -189,7 +212,7 @@ impl<'a> Declared<'a> {
         json: Option<Value>,
         stated: StatedAs,
     ) -> Result<Plan, PlanError> {
-        let (exclude, traits, float_share) = (self.exclude_list(), self.traits(), self.float_share());
+        let (exclude, traits, float_share) = (self.exclude_list(), self.traits(json.is_some()), self.float_share());
         let blocks = if self.source.recipe.algorithms().need_data() { self.blocks() } else { Vec::new() };
         self.check_algorithms(checkpoint, &blocks)?;
         let outside = self.outside(&blocks);

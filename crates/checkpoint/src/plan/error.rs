@@ -225,7 +225,7 @@ pub enum AlgorithmProblem {
     #[error("needs a config.json, which says what the layers read, and the source does not have one")]
     NoConfig,
     /// Nothing is known of the architecture (*unsupported*).
-    #[error("{architecture} has no description, so that it is not known what its layers read")]
+    #[error("{architecture} has no description that fits its tensors, so that it is not known what its layers read")]
     Undescribed {
         /// Its name.
         architecture: String,
@@ -308,9 +308,16 @@ impl Diagnostic for AlgorithmProblem {
             AlgorithmProblem::CannotRun(problem) if problem.kind() != ErrorKind::Unsupported => {
                 Remedy::of_hint(problem.hint())
             }
-            AlgorithmProblem::Undescribed { .. } | AlgorithmProblem::CannotRun(_) => vec![without],
+            AlgorithmProblem::Undescribed { .. } => vec![description_wanted(), without],
+            AlgorithmProblem::CannotRun(_) => vec![without],
         }
     }
+}
+
+/// The way out of what an architecture without a description cannot have.
+fn description_wanted() -> Remedy {
+    let text = "describe the architecture in a file and name that in ‹family› (`kvant inspect MODEL ‹suggest-family›` writes a first one)";
+    Remedy::setting("family", text)
 }
 
 /// The verb of a list of layers whose first is named, after the number of the others.

@@ -18,7 +18,8 @@ Examples:
   kvant eval onnx/model.int8.onnx --reference onnx/model.onnx --data wikitext.txt
       the same for the ONNX graph of a decoder
 
-The text is tokenized as a whole and cut into consecutive windows; a shorter tail is dropped. Every token of a window \
+A text is tokenized as a whole and cut into consecutive windows; a shorter tail is dropped. Rows of a file are texts of their own, \
+and one that does not fill a window is a shorter window. Tokens (input_ids) need no tokenizer. Every token of a window \
 except the first is scored given the tokens before it in the window, and perplexity is the exponential of the mean loss. \
 With --stride, windows overlap, and each window scores only the tokens that the previous one did not.
 
@@ -39,12 +40,16 @@ pub struct EvalArgs {
     /// Adapters.
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Data to measure the model on: a text; arrays or images for ONNX graphs
+    /// Data to measure the model on: text, JSON, Parquet or tokens; arrays or images for ONNX graphs
     ///
-    /// For language models, ONNX graphs of decoders included, a text file in UTF-8. For ONNX graphs .npz, .npy, .safetensors, a
-    /// directory of them or of images.
+    /// For language models .json, .jsonl, .parquet, .npy or .safetensors, with the rows of calibration data, or text in UTF-8; text and
+    /// JSON also as .gz and .zst. For ONNX graphs .npz, .npy, .safetensors, a directory of them or of images; text, JSON and Parquet for
+    /// graphs of decoders.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub data: PathBuf,
+    /// The field or column with the text, conversation or tokens [default: found by its name]
+    #[arg(long, value_name = "NAME")]
+    pub column: Option<String>,
     /// The original model, to compare with
     #[arg(long, short_alias = 'r', value_name = "MODEL", value_hint = ValueHint::AnyPath)]
     pub reference: Option<PathBuf>,

@@ -20,7 +20,8 @@ pub struct GateArgs {
     pub max_perplexity_increase: Option<f64>,
     /// Data to measure the result on
     ///
-    /// A text on which the result is compared with the source. Without limits the comparison is only reported.
+    /// Text or tokens, as `kvant eval` takes them, on which the result is compared with the source. Without limits the comparison is
+    /// only reported.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, group = TEXT)]
     pub eval: Option<PathBuf>,
 }

@@ -60,7 +60,8 @@ fn mistakes_in_descriptions_are_refused() {
     ] {
         place.write("novel.toml", text);
         let run = place.run(&plan);
-        assert!(run.code != Some(0) && run.stderr.contains("novel.toml: ") && run.stderr.contains(problem), "{run:?}");
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.stderr.contains("novel.toml") && run.stderr.contains(problem), "{run:?}");
     }
 }
 

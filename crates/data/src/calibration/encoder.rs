@@ -2,7 +2,7 @@
 
 use super::chat_template::{ChatTemplate, Rendered};
 use super::document::{Document, Skip};
-use super::{CalibrationDataError, Options, Packing};
+use super::{CalibrationDataError, Packing};
 use crate::tokenizer::{ModelTokenizer, TokenizerError};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -52,9 +52,9 @@ impl From<TokenizerError> for Unusable {
 }
 
 impl Encoder {
-    /// An encoder for a model of `vocabulary` tokens.
-    pub(super) fn new(model: &Path, vocabulary: usize, options: &Options) -> Encoder {
-        let (model, longest) = (model.to_path_buf(), options.sequence_length);
+    /// An encoder for a model of `vocabulary` tokens, and samples of at most `longest`.
+    pub(super) fn new(model: &Path, vocabulary: usize, longest: usize) -> Encoder {
+        let model = model.to_path_buf();
         Encoder { model, tools: None, vocabulary, longest, templated: 0, untemplated: 0, refusal: None }
     }
 

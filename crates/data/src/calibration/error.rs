@@ -129,6 +129,18 @@ pub enum CalibrationDataError {
         /// The requested field.
         column: Option<String>,
     },
+    /// Nothing of a file to evaluate on can be used.
+    #[error("{} gives no tokens{}", kvant_container::shown(file), reason(why))]
+    NoDocument {
+        /// The file.
+        file: PathBuf,
+        /// The reason that its rows are unusable.
+        why: String,
+        /// The problem of most rows.
+        most: Option<Skip>,
+        /// The requested field.
+        column: Option<String>,
+    },
 }
 
 fn reason(why: &str) -> String {
@@ -167,19 +179,21 @@ impl Diagnostic for CalibrationDataError {
             Self::NotBuilt { feature, .. } => {
                 return Some(format!("build Kvant with `--features {feature}`, or give the rows as JSON lines"));
             }
-            Self::Damaged { .. } => "the file is damaged, or not what calibration data of its kind hold",
+            Self::Damaged { .. } => "the file is damaged, or not what data of its kind hold",
             Self::NoColumn { .. } => "name the column that holds the text with ‹column›",
             Self::NoFields { .. } => {
                 "leave ‹column› out: it applies only to files of rows, such as .jsonl and .parquet"
             }
             Self::NotText { .. } => "give text files in UTF-8",
-            Self::TooLarge { .. } => "give a part of it: calibration needs some hundred samples",
+            Self::TooLarge { .. } => "give a part of it",
             Self::OutOfVocabulary { .. } => "the tokens were made with the tokenizer of another model",
-            Self::NoSample { most: Some(Skip::NoText), column: Some(column), .. } => {
+            Self::NoSample { most: Some(Skip::NoText), column: Some(column), .. }
+            | Self::NoDocument { most: Some(Skip::NoText), column: Some(column), .. } => {
                 return Some(format!(
                     "no row has text in a field `{column}`: name one that holds a string, a conversation or a list of tokens with ‹column›"
                 ));
             }
+            Self::NoDocument { most, .. } => most.map_or("give a file that holds text or tokens", Skip::hint),
             Self::NoSample { most, .. } => most.map_or("give more or longer text, or shorter sequences", Skip::hint),
             Self::Read { cause, .. } => return kvant_container::io_hint(cause).map(str::to_owned),
             Self::Options { .. } | Self::Template { .. } | Self::Unsupported { .. } => return None,

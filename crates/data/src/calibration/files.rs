@@ -76,6 +76,17 @@ impl DataFile {
         Some(DataFile { path, format, compression: compression.unwrap_or(Compression::None) })
     }
 
+    /// The file by its name, which is text where its extension is unknown; `None` for compressed ones of which nothing else is known.
+    pub(super) fn or_text(path: PathBuf) -> Option<DataFile> {
+        let is_compressed = || {
+            let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+            COMPRESSIONS.iter().any(|(known, _)| *known == ending)
+        };
+        let text = FORMATS.iter().find(|format| format.ending == "txt").filter(|_| !is_compressed());
+        let text = text.map(|format| DataFile { path: path.clone(), format, compression: Compression::None });
+        DataFile::of(path).or(text)
+    }
+
     /// The size of a text that is one document; `None` if compressed, or for other files.
     pub(super) fn text_bytes(&self) -> Option<u64> {
         let size = || std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
@@ -144,7 +155,7 @@ pub(super) fn known_formats() -> String {
         let endings = FORMATS.iter().filter(|format| format.compressible == compressible);
         endings.map(|format| format!(".{}", format.ending)).collect::<Vec<_>>().join(", ")
     };
-    format!("calibration data is read from files named {} (each also with .gz or .zst), {}", with(true), with(false))
+    format!("data is read from files named {} (each also with .gz or .zst), {}", with(true), with(false))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(super) fn load(
     let files = options.resolve()?;
     let mut loader = Loader {
         options,
-        encoder: Encoder::new(model, vocabulary, options),
+        encoder: Encoder::new(model, vocabulary, options.sequence_length),
         selection: Selection::new(options),
         short: Vec::new(),
         files: Vec::new(),
@@ -230,6 +230,17 @@ pub(super) fn no_sample(
     reasons: &BTreeMap<Skip, u64>,
     refusal: Option<String>,
 ) -> CalibrationDataError {
+    let (why, most) = why_unusable(names, rows, reasons, refusal);
+    CalibrationDataError::NoSample { length: options.sequence_length, why, most, column: options.column.clone() }
+}
+
+/// Why files have no usable row, in words, and the problem of most rows.
+pub(super) fn why_unusable(
+    names: &[String],
+    rows: u64,
+    reasons: &BTreeMap<Skip, u64>,
+    refusal: Option<String>,
+) -> (String, Option<Skip>) {
     // A file without rows skips none.
     let most = match rows {
         0 => Some(Skip::Empty),
@@ -238,6 +249,5 @@ pub(super) fn no_sample(
     let reasons = reasons.iter().map(|(skip, count)| format!(", {count} {skip}")).collect::<String>();
     let refusal = refusal.map_or(String::new(), |refusal| format!(" ({refusal})"));
     let read = number(rows, "row");
-    let why = format!("{read} read{}{reasons}{refusal}", of_files(names));
-    CalibrationDataError::NoSample { length: options.sequence_length, why, most, column: options.column.clone() }
+    (format!("{read} read{}{reasons}{refusal}", of_files(names)), most)
 }

@@ -1,4 +1,4 @@
-//! Calibration data: from files of text, conversations or tokens to sequences of tokens.
+//! Calibration data: from files of text, conversations or tokens to sequences of tokens; and the same files to evaluate on, as documents.
 //!
 //! A file is read in one of the formats of `files`, chosen by its name, and hands out rows; a row becomes a document (text, a
 //! conversation or tokens) by the rules of `fields`; documents become tokens with the checkpoint's own tokenizer and chat
@@ -12,6 +12,7 @@ mod beginning;
 mod chat_template;
 mod conversation;
 mod document;
+mod documents;
 mod encoder;
 mod error;
 mod fields;
@@ -25,6 +26,7 @@ mod stream;
 
 pub use chat_template::{ChatTemplate, Rendered};
 pub use document::Skip;
+pub use documents::{Documents, TokenDocument};
 pub use error::CalibrationDataError;
 pub use options::{Options, Packing};
 pub use provenance::{FileProvenance, HeldOut, Provenance, Warning};

@@ -104,12 +104,17 @@ pub struct LayerFacts {
 /// Properties of a model that affect loaders for every scheme.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ModelFacts {
+    /// Whether loaders know its architecture.
     pub described: bool,
-    /// The name of its description.
+    /// The name of its built-in description.
     pub family: Option<&'static str>,
+    /// Whether config.json has no `model_type`.
+    pub lacks_model_type: bool,
     pub experts: bool,
     pub fused_experts: bool,
     pub kept_experts: bool,
+    /// Whether experts of one block have different schemes, floats among them.
+    pub mixed_experts: bool,
     pub other_modalities: bool,
     pub bf16: bool,
     pub attention: Attention,
@@ -195,6 +200,14 @@ impl LayerFacts {
         LayerFacts { element, scale_name: scale_name.or(self.scale_name), ..self }
     }
 
+    /// As layers of other widths may have it: where only shapes show groups, one that is as wide as its layer looks like a channel.
+    pub fn with_channels_as_groups(self) -> LayerFacts {
+        match self.sharing {
+            Sharing::Channel | Sharing::Group => LayerFacts { sharing: Sharing::Group, group: None, ..self },
+            _ => self,
+        }
+    }
+
     /// With the activations of a checkpoint.
     pub fn with_activations(self, input: Option<&StoredActivation>, output: Option<&StoredActivation>) -> LayerFacts {
         let input_group = input.and_then(|input| group_of(input.scheme));
@@ -237,9 +250,11 @@ impl ModelFacts {
         ModelFacts {
             described: traits.family.is_some(),
             family: traits.family,
+            lacks_model_type: traits.lacks_model_type,
             experts: traits.experts,
             fused_experts: traits.fused_experts,
             kept_experts: traits.kept_experts,
+            mixed_experts: traits.mixed_experts,
             other_modalities: traits.other_modalities,
             bf16: traits.bf16,
             attention: Attention::of([key_value, attention.query, attention.probabilities].into_iter().flatten()),
@@ -291,6 +306,18 @@ fn size_of(group: usize) -> Option<usize> {
     Some(group).filter(|size| *size != usize::MAX)
 }
 
+/// Returns whether experts of one block differ: each is given by its block, and by what it may differ in.
+pub fn differ_in_a_block<T: PartialEq>(experts: impl IntoIterator<Item = (Option<usize>, T)>) -> bool {
+    let mut first_of_block: BTreeMap<Option<usize>, T> = BTreeMap::new();
+    experts.into_iter().any(|(block, expert)| match first_of_block.get(&block) {
+        Some(first) => *first != expert,
+        None => {
+            first_of_block.insert(block, expert);
+            false
+        }
+    })
+}
+
 fn has_zero_points(scheme: TensorScheme) -> bool {
     match scheme {
         TensorScheme::Int(int) | TensorScheme::Progressive { second: int, .. } => int.zero_point != ZeroPoint::Zero,
@@ -318,6 +345,13 @@ mod tests {
         assert_eq!(facts("e2m1:g16:e4m3:f32").scale, Scale::E4m3WithGlobal);
         assert_eq!(facts("int4:channel:f32/e4m3:tensor:f32").scale, Scale::TwoStage);
         assert_eq!(facts("mx9").scale, Scale::None);
+    }
+
+    #[test]
+    fn experts_are_compared_within_their_block() {
+        let two_blocks = [(Some(0), "int4"), (Some(0), "int4"), (Some(1), "int8"), (Some(1), "int8")];
+        assert!(!differ_in_a_block(two_blocks));
+        assert!(differ_in_a_block(two_blocks.into_iter().chain([(Some(0), "int8")])));
     }
 
     #[test]

@@ -133,6 +133,7 @@ fn verdict(loader: &'static Loader, case: &LoaderQuery<'_>) -> LoaderSupport {
     let layout = loader.layout.iter().find(|layout| layout.method == case.method);
     let mut reasons = Reasons::default();
     case.stops.iter().for_each(|finding| reasons.add(&finding.place, finding.reason.clone()));
+    loader.model_refusals(&case.model).for_each(|(place, reason)| reasons.add(place, reason.to_owned()));
     match layout {
         None => {
             let (place, reason) = unread(case.method);

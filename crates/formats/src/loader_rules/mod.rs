@@ -7,8 +7,8 @@ mod parallel;
 mod rules;
 mod written;
 
-pub use facts::LayerFacts;
 pub(crate) use facts::{Attention, GgufFacts, ModelFacts, Scale, Sharing, sharing_of};
+pub use facts::{LayerFacts, differ_in_a_block};
 pub(crate) use judge::{LoaderQuery, file_refusal, judge, refusal, size_refusal};
 pub use judge::{LoaderSupport, Loads, Reason, ShardShape};
 pub(crate) use parallel::Sharding;

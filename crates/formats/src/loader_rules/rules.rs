@@ -2,6 +2,7 @@
 
 use super::facts::{Attention, GgufFacts, LayerFacts, ModelFacts, Scale, Sharing, When};
 use serde::Deserialize;
+use std::collections::HashSet;
 use std::sync::LazyLock;
 
 static RULES: LazyLock<Rules> = LazyLock::new(|| parse(TEXT).unwrap_or_default());
@@ -35,6 +36,9 @@ pub struct Loader {
     pub version: String,
     /// The source of the rules.
     pub source: String,
+    /// Models that are refused, whatever the layout.
+    #[serde(default)]
+    refuse: Vec<ModelRefusal>,
     /// Its input.
     pub layout: Vec<Layout>,
 }
@@ -44,6 +48,22 @@ impl Loader {
     pub(crate) fn of_method(&self, method: &str) -> Option<(&str, &Layout)> {
         let layout = self.layout.iter().find(|layout| layout.method == method)?;
         Some((layout.name.as_deref().unwrap_or(&self.name), layout))
+    }
+
+    /// The places and reasons of a model that is refused, whatever its layers are.
+    pub(crate) fn model_refusals<'s>(&'s self, model: &'s ModelFacts) -> impl Iterator<Item = (&'s str, &'s str)> {
+        let holding = self.refuse.iter().filter(|refusal| refusal.when.holds_for_model(model));
+        holding.map(|refusal| (refusal.place.as_str(), refusal.reason.as_str()))
+    }
+
+    /// The reasons to refuse layers and models in a layout, each once.
+    pub fn refusals<'s>(&'s self, layout: &'s Layout) -> Vec<&'s str> {
+        // The rules are about checkpoints, and not about GGUF files.
+        let of_models = self.refuse.iter().filter(|_| layout.method != "gguf").map(|refusal| refusal.reason.as_str());
+        let limits = layout.limit.iter().filter(|limit| limit.hard).map(|limit| limit.reason.as_str());
+        let of_layout = layout.refuse.iter().map(|refusal| refusal.reason.as_str()).chain(limits);
+        let mut known = HashSet::new();
+        of_models.chain(of_layout).filter(|reason| known.insert(*reason)).collect()
     }
 }
 
@@ -85,20 +105,22 @@ pub struct Layout {
     pub(crate) limit: Vec<Limit>,
 }
 
-impl Layout {
-    /// The reasons to refuse layers and models.
-    pub fn refusals(&self) -> impl Iterator<Item = &str> {
-        let limits = self.limit.iter().filter(|limit| limit.hard).map(|limit| limit.reason.as_str());
-        self.refuse.iter().map(|refusal| refusal.reason.as_str()).chain(limits)
-    }
-}
-
 /// A condition under which a layer or a model is refused.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Refusal {
     pub when: Condition,
     pub reason: String,
+}
+
+/// A condition under which a model is refused in every layout.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ModelRefusal {
+    when: Condition,
+    /// What of the model is to blame.
+    place: String,
+    reason: String,
 }
 
 /// Sizes of the shards of a weight.
@@ -158,6 +180,8 @@ pub(super) struct Condition {
     experts: Option<bool>,
     fused_experts: Option<bool>,
     kept_experts: Option<bool>,
+    mixed_experts: Option<bool>,
+    model_type: Option<bool>,
     other_modalities: Option<bool>,
     bf16: Option<bool>,
     probabilities: Option<bool>,
@@ -218,6 +242,8 @@ impl Condition {
             && is(self.experts, model.experts)
             && is(self.fused_experts, model.fused_experts)
             && is(self.kept_experts, model.kept_experts)
+            && is(self.mixed_experts, model.mixed_experts)
+            && is(self.model_type, !model.lacks_model_type)
             && is(self.other_modalities, model.other_modalities)
             && is(self.bf16, model.bf16)
             && is(self.probabilities, model.probabilities)
@@ -237,7 +263,6 @@ fn is(wanted: Option<bool>, found: bool) -> bool {
 mod tests {
     use super::*;
     use kvant_numeric::DType;
-    use std::collections::HashSet;
 
     #[test]
     fn loader_rules_are_consistent() {
@@ -252,6 +277,18 @@ mod tests {
                 // The message of a refused value must list the accepted ones.
                 assert!(layout.take.is_empty() || layout.knows.is_some(), "{} {}", loader.id, layout.method);
             }
+        }
+    }
+
+    #[test]
+    fn reasons_of_several_rules_are_listed_once() {
+        for (loader, layout) in
+            loaders().iter().flat_map(|loader| loader.layout.iter().map(move |layout| (loader, layout)))
+        {
+            let reasons = loader.refusals(layout);
+            let once: HashSet<&str> = reasons.iter().copied().collect();
+            assert_eq!(once.len(), reasons.len(), "{} {}", loader.id, layout.method);
+            assert!(layout.refuse.iter().all(|refusal| once.contains(refusal.reason.as_str())));
         }
     }
 
@@ -274,8 +311,9 @@ mod tests {
     fn families_in_rules_are_described() {
         let rules = parse(TEXT).unwrap();
         let layouts = rules.loader.iter().flat_map(|loader| &loader.layout);
-        let refused = layouts.flat_map(|layout| layout.refuse.iter().flat_map(|refusal| &refusal.when.family));
-        let names: Vec<&String> = refused.collect();
+        let of_layouts = layouts.flat_map(|layout| layout.refuse.iter().flat_map(|refusal| &refusal.when.family));
+        let of_models = rules.loader.iter().flat_map(|loader| &loader.refuse).flat_map(|refusal| &refusal.when.family);
+        let names: Vec<&String> = of_layouts.chain(of_models).collect();
         assert!(
             !names.is_empty() && names.iter().all(|name| kvant_model::family::by_name(name).is_some()),
             "{names:?}"

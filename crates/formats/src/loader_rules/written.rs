@@ -8,8 +8,11 @@ use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
 /// Properties of a model that affect loaders for every scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelTraits {
-    /// The name of the architecture's description; of those without one it is not known which modules loaders take for linear layers.
+    /// The name of the architecture's built-in description; of those without one it is not known which modules loaders take for linear
+    /// layers, whatever a file describes.
     pub family: Option<&'static str>,
+    /// config.json has no `model_type`, by which loaders find the class of a model.
+    pub lacks_model_type: bool,
     /// There are vision towers or the like beside the language model.
     pub other_modalities: bool,
     /// There is a mixture of experts.
@@ -18,6 +21,8 @@ pub struct ModelTraits {
     pub fused_experts: bool,
     /// Some experts are kept.
     pub kept_experts: bool,
+    /// Experts of one block have different schemes, floats among them.
+    pub mixed_experts: bool,
     /// All weights are stored as bf16 (or fp8).
     pub bf16: bool,
     /// The quantization of attention.
@@ -30,10 +35,12 @@ const OF_FLOATS: &str = "all loaders of float models";
 /// A language model that no loader stumbles over.
 const DENSE: ModelTraits = ModelTraits {
     family: Some("llama"),
+    lacks_model_type: false,
     other_modalities: false,
     experts: false,
     fused_experts: false,
     kept_experts: false,
+    mixed_experts: false,
     bf16: true,
     attention: AttentionScheme { rotary: Rotary::Before, key_value: None, query: None, probabilities: None },
 };
@@ -65,11 +72,15 @@ pub fn loaders(
     model: ModelTraits,
     layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
 ) -> Vec<&'static str> {
-    let Some(method) = format.method() else { return vec![OF_FLOATS] };
+    let Some(method) = format.method() else {
+        return if model.lacks_model_type { Vec::new() } else { vec![OF_FLOATS] };
+    };
     let facts = ModelFacts::of_traits(model);
     let layers: Vec<(LayerFacts, ShardShape)> =
         layers.map(|(scheme, extent)| (LayerFacts::of_scheme(scheme).stored_in(format), extent)).collect();
-    let rows = known_loaders().iter().filter_map(|loader| loader.of_method(method)).filter(|_| model.family.is_some());
+    let known = known_loaders().iter().filter(|_| model.family.is_some());
+    let known = known.filter(|loader| loader.model_refusals(&facts).next().is_none());
+    let rows = known.filter_map(|loader| loader.of_method(method));
     let takes = |layout, (layer, extent): &(LayerFacts, ShardShape)| {
         refusal(layout, layer, &facts).is_none() && size_refusal(layout, layer, *extent).is_none()
     };

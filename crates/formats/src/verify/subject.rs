@@ -4,9 +4,9 @@ use super::statement::QuantConfig;
 use crate::import::survey::{StoredWeight, Survey, survey};
 use crate::import::{StoredActivations, StoredAttention};
 use crate::loader_rules::Sharding;
-use crate::loader_rules::{Attention, LayerFacts, ModelFacts, Scale, Sharing, sharing_of};
+use crate::loader_rules::{Attention, LayerFacts, ModelFacts, Scale, Sharing, differ_in_a_block, sharing_of};
 use kvant_container::Checkpoint;
-use kvant_model::family::ExpertStorage;
+use kvant_model::family::{self, ExpertStorage};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Linear, Network, Place, Reason};
 use kvant_weights::parts::ScaleEncoding;
@@ -127,18 +127,33 @@ impl<'a> CheckpointView<'a> {
         let fused = !self.network.experts().is_empty();
         let is_float = |dtype: &str| matches!(dtype, "F32" | "F16");
         let floats = self.survey.plain.iter().map(|(_, view)| view.dtype().to_string());
+        let family = family::built_in(&self.config);
         ModelFacts {
-            described: self.network.family().is_some(),
-            family: self.network.family().map(|family| family.name),
+            described: family.is_some(),
+            family: family.map(|family| family.name),
+            lacks_model_type: self.json.is_some() && self.config.model_types.is_empty(),
             experts: fused || experts().next().is_some(),
             fused_experts: experts().next().is_some() && self.has_only_fused_experts(),
             kept_experts: experts().any(|expert| self.weight(&expert.module).is_none()),
+            mixed_experts: self.has_mixed_experts(),
             other_modalities: self.network.places().contains(&Place::Other(Reason::Modality)),
             bf16: !floats.into_iter().any(|dtype| is_float(&dtype)),
             attention: Attention::of(self.attention_schemes()),
             probabilities: self.survey.attention.iter().any(|(_, found)| found.probabilities.is_some()),
             ..ModelFacts::default()
         }
+    }
+
+    /// Returns whether some experts of a block have one scheme, and others another or none.
+    fn has_mixed_experts(&self) -> bool {
+        let facts: HashMap<&str, LayerFacts> = self.layers().into_iter().collect();
+        let of_expert = |expert: &Linear| {
+            let facts = facts.get(expert.module.as_str())?.clone();
+            let is_stated = self.weight(&expert.module)?.granularity.is_some();
+            Some(if is_stated { facts } else { facts.with_channels_as_groups() })
+        };
+        let experts = self.network.linears().iter().filter(|linear| linear.expert.is_some());
+        differ_in_a_block(experts.map(|expert| (expert.block, of_expert(expert))))
     }
 
     /// Returns whether loaders know the experts of the family as one tensor only.

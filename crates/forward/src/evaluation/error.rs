@@ -2,7 +2,6 @@
 
 use crate::forward::ForwardError;
 use kvant_container::{Diagnostic, ErrorKind};
-use kvant_data::tokenizer::TokenizerError;
 use kvant_quant::counts::number;
 use std::path::PathBuf;
 
@@ -23,12 +22,6 @@ pub enum EvaluationError {
         /// The system's answer.
         cause: std::io::Error,
     },
-    /// The file holds text in another form.
-    #[error("{} is not plain text", kvant_container::shown(file))]
-    OtherForm {
-        /// The file.
-        file: PathBuf,
-    },
     /// The text is not UTF-8.
     #[error("{} is not UTF-8 text: byte {position}", kvant_container::shown(file))]
     NotText {
@@ -37,9 +30,6 @@ pub enum EvaluationError {
         /// The position of the first invalid byte.
         position: usize,
     },
-    /// The tokenizer cannot be used.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
     /// There are fewer tokens than one window needs.
     #[error("{} {} a window of {window}", number(tokens, "token"), if *tokens == 1 { "does not fill" } else { "do not fill" })]
     TooShort {
@@ -111,7 +101,6 @@ impl Diagnostic for EvaluationError {
     fn kind(&self) -> ErrorKind {
         match self {
             EvaluationError::Forward(error) => error.kind(),
-            EvaluationError::Tokenizer(error) => error.kind(),
             EvaluationError::Read { .. } => ErrorKind::Io,
             EvaluationError::Cancelled => ErrorKind::Cancelled,
             EvaluationError::Window { .. } | EvaluationError::Stride { .. } => ErrorKind::Usage,
@@ -122,8 +111,6 @@ impl Diagnostic for EvaluationError {
     fn hint(&self) -> Option<String> {
         let text = match self {
             EvaluationError::Forward(error) => return error.hint(),
-            EvaluationError::Tokenizer(error) => return error.hint(),
-            EvaluationError::OtherForm { .. } => "give a text file; what is between its first and last byte is scored",
             EvaluationError::NotText { .. } => "give a text file in UTF-8",
             EvaluationError::TooShort { .. } => "give a longer text, or shorter windows with ‹seq-len›",
             EvaluationError::Window { .. } => "‹seq-len› is at least 2",

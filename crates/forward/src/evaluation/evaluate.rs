@@ -7,6 +7,7 @@ use super::score::{Score, ScorePair};
 use super::windows::{JoinedSequences, Window, windows};
 use crate::forward::ops::Ops;
 use crate::forward::{Chunk, Decoder, Pass, chunks};
+use kvant_data::calibration::TokenDocument;
 use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
 use std::ops::ControlFlow;
@@ -87,6 +88,23 @@ pub fn evaluate(
 ) -> Result<Evaluation, EvaluationError> {
     let windows = windows(tokens.len(), options.window, options.stride)?;
     evaluate_windows((decoder, reference), ops, tokens, &windows, options, watch)
+}
+
+/// The same on documents, each in windows of its own: see [`JoinedSequences::of_documents`].
+///
+/// # Errors
+///
+/// As [`evaluate`].
+pub fn evaluate_documents(
+    decoder: &Decoder<'_>,
+    reference: Option<&Decoder<'_>>,
+    ops: &dyn Ops,
+    documents: &[TokenDocument],
+    options: Options,
+    watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<Evaluation, EvaluationError> {
+    let JoinedSequences { tokens, windows } = JoinedSequences::of_documents(documents, options.window, options.stride)?;
+    evaluate_windows((decoder, reference), ops, &tokens, &windows, options, watch)
 }
 
 /// The same on sequences of any lengths, each a window of its own: those of one token, which predict nothing, are left out.

@@ -11,8 +11,10 @@ mod windows;
 
 pub use comparison::{Comparison, Mean};
 pub use error::EvaluationError;
-pub use evaluate::{DEFAULT_MEMORY, Evaluation, Options, default_window, evaluate, evaluate_sequences};
+pub use evaluate::{
+    DEFAULT_MEMORY, Evaluation, Options, default_window, evaluate, evaluate_documents, evaluate_sequences,
+};
 pub use likelihood::{Likelihood, ScoredSequence, likelihoods};
 pub use logits::{LogitsEvaluation, WindowLogits};
-pub use text::{check_text, read_text, tokenize};
+pub use text::read_text;
 pub use windows::{JoinedSequences, Window, windows};

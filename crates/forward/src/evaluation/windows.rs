@@ -1,6 +1,7 @@
 //! The windows of a text, and the scored tokens in them.
 
 use super::EvaluationError;
+use kvant_data::calibration::TokenDocument;
 use std::ops::Range;
 
 /// A piece of the text that passes the model alone.
@@ -39,6 +40,36 @@ impl JoinedSequences {
             false => Ok(JoinedSequences { tokens, windows }),
         }
     }
+
+    /// Joins documents, each in [`windows`] of its own. A row that does not fill one is a shorter window; rows of one token, which predict
+    /// nothing, are left out.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`windows`] for files that are one document; [`EvaluationError::TooShort`] where no row predicts anything.
+    pub fn of_documents(
+        documents: &[TokenDocument],
+        length: usize,
+        stride: Option<usize>,
+    ) -> Result<JoinedSequences, EvaluationError> {
+        check(length, stride)?;
+        let (mut tokens, mut joined) = (Vec::new(), Vec::new());
+        for document in documents.iter().filter(|document| !document.is_row || document.tokens.len() > 1) {
+            let longest = if document.is_row { document.tokens.len() } else { usize::MAX };
+            let (length, start) = (length.min(longest), tokens.len());
+            let moved = |window: Window| {
+                let Window { tokens, scored } = window;
+                Window { tokens: start + tokens.start..start + tokens.end, scored }
+            };
+            let stride = stride.map(|stride| stride.min(length));
+            joined.extend(windows(document.tokens.len(), length, stride)?.into_iter().map(moved));
+            tokens.extend_from_slice(&document.tokens);
+        }
+        match joined.is_empty() {
+            true => Err(EvaluationError::TooShort { tokens: documents.len(), window: 2 }),
+            false => Ok(JoinedSequences { tokens, windows: joined }),
+        }
+    }
 }
 
 /// Windows of `length` tokens of a text of `tokens`.
@@ -51,9 +82,7 @@ impl JoinedSequences {
 ///
 /// Windows that predict nothing or are not filled, strides longer than windows.
 pub fn windows(tokens: usize, length: usize, stride: Option<usize>) -> Result<Vec<Window>, EvaluationError> {
-    if length < 2 {
-        return Err(EvaluationError::Window { window: length });
-    }
+    check(length, stride)?;
     if tokens < length {
         return Err(EvaluationError::TooShort { tokens, window: length });
     }
@@ -62,8 +91,17 @@ pub fn windows(tokens: usize, length: usize, stride: Option<usize>) -> Result<Ve
             let starts = (0..tokens / length).map(|window| window * length);
             Ok(starts.map(|start| Window { tokens: start..start + length, scored: length - 1 }).collect())
         }
-        Some(stride) if stride == 0 || stride > length => Err(EvaluationError::Stride { stride, window: length }),
         Some(stride) => Ok(strided(tokens, length, stride)),
+    }
+}
+
+/// Refuses windows that predict nothing, and strides of zero or that leave gaps.
+fn check(length: usize, stride: Option<usize>) -> Result<(), EvaluationError> {
+    let is_wrong = |stride: &usize| *stride == 0 || *stride > length;
+    match stride.filter(is_wrong) {
+        _ if length < 2 => Err(EvaluationError::Window { window: length }),
+        Some(stride) => Err(EvaluationError::Stride { stride, window: length }),
+        None => Ok(()),
     }
 }
 
@@ -88,6 +126,22 @@ mod tests {
     fn plain_windows_drop_the_tail() {
         let found = windows(11, 4, None).unwrap();
         assert_eq!(found, [Window { tokens: 0..4, scored: 3 }, Window { tokens: 4..8, scored: 3 }]);
+    }
+
+    #[test]
+    fn rows_have_windows_of_their_own() {
+        let row = |length: usize| TokenDocument { tokens: vec![1; length], is_row: true };
+        let found = JoinedSequences::of_documents(&[row(3), row(1), row(9)], 4, None).unwrap();
+        let expected = [(0..3, 2), (3..7, 3), (7..11, 3)];
+        assert_eq!(found.windows, expected.map(|(tokens, scored)| Window { tokens, scored }));
+        assert_eq!(found.tokens.len(), 12);
+        let overlapping = JoinedSequences::of_documents(&[row(2), row(6)], 4, Some(3)).unwrap();
+        let expected = [(0..2, 1), (2..6, 3), (5..8, 2)];
+        assert_eq!(overlapping.windows, expected.map(|(tokens, scored)| Window { tokens, scored }));
+        let text = TokenDocument { is_row: false, ..row(3) };
+        let short = JoinedSequences::of_documents(&[text], 4, None);
+        assert!(matches!(short, Err(EvaluationError::TooShort { tokens: 3, window: 4 })), "{short:?}");
+        assert!(matches!(JoinedSequences::of_documents(&[row(1)], 4, None), Err(EvaluationError::TooShort { .. })));
     }
 
     #[test]

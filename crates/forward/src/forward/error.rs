@@ -24,6 +24,12 @@ pub enum ForwardError {
         /// The rule, naming the layer or key it comes from.
         rule: String,
     },
+    /// The architecture has no description.
+    #[error("{architecture} has no description that fits its tensors, so that it is not known what its layers compute")]
+    Undescribed {
+        /// Its name.
+        architecture: String,
+    },
     /// Nothing says which model the tensors are.
     #[error("the checkpoint has no config.json, which describes the model to run")]
     NoConfig,
@@ -106,7 +112,7 @@ impl ForwardError {
 impl Diagnostic for ForwardError {
     fn kind(&self) -> ErrorKind {
         match self {
-            ForwardError::Unsupported { .. } => ErrorKind::Unsupported,
+            ForwardError::Unsupported { .. } | ForwardError::Undescribed { .. } => ErrorKind::Unsupported,
             ForwardError::File(error) => error.kind(),
             ForwardError::Spill(_) => ErrorKind::Io,
             ForwardError::Activation { cause, .. } if cause.is_unsupported() => ErrorKind::Unsupported,
@@ -120,6 +126,10 @@ impl Diagnostic for ForwardError {
             ForwardError::Unsupported { .. } => {
                 "nothing that runs the model works for it: evaluation, calibration, graphs and algorithms that look at data do \
                  not; `kvant plan` shows whether schemes without calibration fit its layers"
+            }
+            ForwardError::Undescribed { .. } => {
+                "describe it in a file and name that in ‹family›: `kvant inspect MODEL ‹suggest-family›` writes a first description; \
+                 without one, `kvant plan` shows whether schemes without calibration fit its layers"
             }
             ForwardError::NoConfig => "put the model's config.json next to its weights",
             ForwardError::Missing { .. } | ForwardError::Shape { .. } => {

@@ -8,9 +8,10 @@ use crate::paths::full_path;
 use crate::text::{shown, size};
 use kvant_container::onnx::{ModelProto, read};
 use kvant_container::{Remedy, directory_of};
+use kvant_data::calibration::{CalibrationDataError, Documents};
 use kvant_forward::evaluation::{
     Evaluation as TextEvaluation, EvaluationError, JoinedSequences, LogitsEvaluation, Window, WindowLogits,
-    default_window, tokenize, windows,
+    default_window,
 };
 use kvant_forward::forward::ForwardError;
 use kvant_model::model_config::ModelConfig;
@@ -29,8 +30,10 @@ pub struct TextRequest<'a> {
     pub model: &'a Path,
     /// The graph to compare it with.
     pub reference: Option<&'a Path>,
-    /// The text.
+    /// The text or tokens.
     pub data: &'a Path,
+    /// The field of a row that holds them; found by its name by default.
+    pub column: Option<&'a str>,
     /// The path of the tokenizer; `None` is found beside the graphs.
     pub tokenizer: Option<&'a Path>,
     /// Tokens of a window.
@@ -60,18 +63,22 @@ pub fn evaluate(request: &TextRequest<'_>, reporter: &Reporter<'_>) -> Result<Te
     let decoders = decoders.collect::<Result<Vec<_>, Error>>()?;
     let vocabulary = vocabulary(&decoders)?;
     let home = Home::of(&paths, request.tokenizer);
-    let tokens = tokenize(&home.tokenizer(&paths)?, request.data)?;
-    refuse_unknown(&tokens, vocabulary.unwrap_or(usize::MAX))?;
+    let documents = documents(request, &home, &paths, vocabulary.unwrap_or(usize::MAX))?;
+    documents.warnings.iter().for_each(|warning| reporter.warning(&warning.to_string()));
     let fixed = decoders.iter().find_map(DecoderGraph::length);
     let window = request.seq_len.or(fixed).unwrap_or_else(|| default_window(home.longest));
     if let Some(longest) = home.longest.filter(|longest| window > *longest) {
         reporter.note(&format!("windows of {window} tokens are longer than the {longest} that the model was made for"));
     }
+    let JoinedSequences { tokens, mut windows } =
+        JoinedSequences::of_documents(&documents.documents, window, request.stride)?;
     decoders.iter().try_for_each(|decoder| decoder.check_length(window))?;
     models.iter().try_for_each(|model| refuse_exhausting(model, window.min(tokens.len())))?;
-    let mut windows = windows(tokens.len(), window, request.stride)?;
-    // The last window of overlapping ones may be shorter, and is dropped as a tail where a graph takes one length.
-    windows.retain(|window| fixed.is_none_or(|fixed| window.tokens.len() == fixed) || window.tokens.start == 0);
+    // Rows and the last of overlapping windows may be shorter, and are dropped as a tail where a graph takes one length.
+    windows.retain(|piece| fixed.is_none() || piece.tokens.len() == window);
+    if windows.is_empty() {
+        return Err(EvaluationError::TooShort { tokens: tokens.len(), window }.into());
+    }
     let text = Text { tokens: &tokens, windows: &windows, vocabulary };
     let models: Vec<&ModelProto> = models.iter().collect();
     reporter.started();
@@ -96,6 +103,16 @@ pub fn refuse_exhausting(model: &ModelProto, tokens: usize) -> Result<(), Error>
     );
     let error = Error::new(ErrorKind::Invalid, message);
     Err(error.with_remedies(vec![Remedy::setting("seq-len", "give a smaller ‹seq-len›")]))
+}
+
+/// The documents of the request's data. Tokens need no tokenizer.
+fn documents(request: &TextRequest<'_>, home: &Home, graphs: &[&Path], vocabulary: usize) -> Result<Documents, Error> {
+    let tokenizer = home.tokenizer(graphs);
+    let directory = tokenizer.as_deref().unwrap_or_else(|_| directory_of(request.model));
+    match (Documents::load(request.data, request.column, directory, vocabulary), tokenizer) {
+        (Err(CalibrationDataError::Tokenizer(_)), Err(missing)) => Err(missing),
+        (documents, _) => Ok(documents?),
+    }
 }
 
 /// How well a quantized decoder predicts text, beside its float graph.

@@ -70,6 +70,10 @@ pub struct Family {
     /// whether or not they stand here.
     #[serde(deserialize_with = "leaked")]
     pub keep: &'static [Text],
+    /// The `model_type` as whose config.json that of the family is read, if not as its own: the same keys count, with the same names and
+    /// defaults.
+    #[serde(deserialize_with = "leaked", default)]
+    pub config_like: Option<Text>,
     /// Parts of module names that transformers changes when it loads a model: on disk, then in memory.
     #[serde(deserialize_with = "leaked")]
     pub in_memory: &'static [(Text, Text)],

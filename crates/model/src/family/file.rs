@@ -4,8 +4,10 @@ use super::description::{ExpertStorage, Family, Linears};
 use super::role::{NormSite, Role};
 use super::{all, by_name};
 use kvant_container::{Diagnostic, ErrorKind};
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use toml::de::DeTable;
 use toml::{Table, Value};
 
 /// The family that others are usually like.
@@ -17,19 +19,21 @@ const TABLES: &[&str] = &["trunk", "recurrent", "moe", "extra", "math"];
 /// Keys that say what the family is, which no other family can say for it.
 const OWN: &[&str] = &["name", "summary", "model_types", "architectures"];
 
-/// What keeps a file from being a description; always *invalid*.
+/// What keeps a file from being a description.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {problem}", file.display())]
+#[error("{}{}: {problem}", file.display(), line.map(|line| format!(", line {line}")).unwrap_or_default())]
 pub struct FamilyFileError {
     /// The file.
     pub file: PathBuf,
-    /// What is wrong with it.
+    /// The line of the field that is wrong, from 1 on; `None` where the file does not have it.
+    pub line: Option<usize>,
+    /// What is wrong with which field.
     pub problem: String,
 }
 
 impl Diagnostic for FamilyFileError {
     fn kind(&self) -> ErrorKind {
-        ErrorKind::Invalid
+        ErrorKind::Usage
     }
 
     fn hint(&self) -> Option<String> {
@@ -38,6 +42,100 @@ impl Diagnostic for FamilyFileError {
                 .to_owned(),
         )
     }
+}
+
+/// The text of a file, in which the lines of its fields are found.
+struct Source<'s> {
+    file: &'s Path,
+    text: &'s str,
+}
+
+/// What is wrong with a field of a description, whose path is `math.activation` or the like.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Flaw {
+    field: &'static str,
+    problem: String,
+}
+
+impl Source<'_> {
+    fn error(&self, line: Option<usize>, problem: String) -> FamilyFileError {
+        FamilyFileError { file: self.file.to_owned(), line, problem }
+    }
+
+    /// The error of text that is no TOML, or of a value, without the text itself, of which a line may be long.
+    fn of_toml(&self, line: Option<usize>, error: &toml::de::Error) -> FamilyFileError {
+        self.error(line, brief(&error.message().lines().collect::<Vec<_>>().join(", ")))
+    }
+
+    /// The error of a field. Its name is added where the problem does not have it.
+    fn of_field(&self, field: &str, problem: String) -> FamilyFileError {
+        let name = format!("`{}`", field.rsplit('.').next().unwrap_or(field));
+        let problem = if problem.contains(&name) { problem } else { format!("`{field}`: {problem}") };
+        let mut fields = self.fields();
+        // A table that does not have the field, or a field inside of it.
+        let line = fields.find(|(known, _)| known == field).map(|(_, line)| line);
+        self.error(line, problem)
+    }
+
+    fn line_at(&self, offset: usize) -> usize {
+        1 + self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+    }
+
+    /// The fields of the file, those of tables whose fields replace others one by one with the table before them; each with its line.
+    fn fields(&self) -> impl Iterator<Item = (String, usize)> {
+        let table = DeTable::parse(self.text).map(|table| table.into_inner()).unwrap_or_default();
+        let mut fields = Vec::new();
+        for (key, value) in &table {
+            let name = key.get_ref().to_string();
+            match value.get_ref().as_table().filter(|_| TABLES.contains(&name.as_str())) {
+                Some(inner) => fields.extend(
+                    inner.keys().map(|key| (format!("{name}.{}", key.get_ref()), self.line_at(key.span().start))),
+                ),
+                None => fields.push((name, self.line_at(key.span().start))),
+            }
+        }
+        fields.sort_by_key(|(_, line)| *line);
+        fields.into_iter()
+    }
+
+    /// The first field that a description cannot have so, with the problem; `None` if each may stand alone.
+    fn wrong_field(&self, base: &Table, own: &Table) -> Option<FamilyFileError> {
+        self.fields().find_map(|(field, line)| {
+            // A table that the base does not have stands or falls as a whole.
+            let table = field.split_once('.').map(|(table, _)| table.to_owned());
+            let field = table.filter(|table| base.get(table).is_none()).unwrap_or(field);
+            let mut alone = base.clone();
+            merge(&mut alone, only(own, &field)?);
+            let error = Family::deserialize(alone).err()?;
+            let problem = self.of_toml(Some(line), &error).problem;
+            Some(FamilyFileError { line: Some(line), ..self.of_field(&field, problem) })
+        })
+    }
+}
+
+/// A message without the middle of a long value.
+fn brief(message: &str) -> String {
+    const EITHER_END: usize = 300;
+    let characters: Vec<char> = message.chars().collect();
+    match characters.len() > 2 * EITHER_END {
+        true => {
+            let (start, end) = (&characters[..EITHER_END], &characters[characters.len() - EITHER_END..]);
+            format!("{}...{}", String::from_iter(start), String::from_iter(end))
+        }
+        false => message.to_owned(),
+    }
+}
+
+/// A table of one field of another.
+fn only(table: &Table, field: &str) -> Option<Table> {
+    let (outer, inner) = field.split_once('.').map_or((field, None), |(outer, inner)| (outer, Some(inner)));
+    let value = match (table.get(outer)?, inner) {
+        (Value::Table(nested), Some(inner)) => {
+            Value::Table(Table::from_iter([(inner.to_owned(), nested.get(inner)?.clone())]))
+        }
+        (value, _) => value.clone(),
+    };
+    Some(Table::from_iter([(outer.to_owned(), value)]))
 }
 
 /// The family that a file describes. Beside the fields of [`Family`], the file names in `like` the family that supplies the fields it
@@ -58,33 +156,48 @@ impl Diagnostic for FamilyFileError {
 /// # Errors
 /// [`FamilyFileError`] for text that is no TOML, for unknown fields and values, and for descriptions that lack a part.
 pub fn parse(text: &str, file: &Path) -> Result<Family, FamilyFileError> {
-    let failed = |problem: String| FamilyFileError { file: file.to_owned(), problem };
-    let mut table: Table =
-        text.parse().map_err(|error: toml::de::Error| failed(error.to_string().trim().to_owned()))?;
-    let like = match table.remove("like") {
+    let source = Source { file, text };
+    let no_toml = |error: toml::de::Error| {
+        let line = error.span().map(|span| source.line_at(span.start));
+        source.of_toml(line, &error)
+    };
+    let mut own: Table = text.parse().map_err(no_toml)?;
+    let like = match own.remove("like") {
         None => USUAL.to_owned(),
         Some(Value::String(name)) => name,
-        Some(other) => return Err(failed(format!("`like` must be the name of a family, found {}", other.type_str()))),
+        Some(other) => {
+            let problem = format!("`like` must be the name of a family, found {}", other.type_str());
+            return Err(source.of_field("like", problem));
+        }
     };
     let base = by_name(&like).ok_or_else(|| {
         let rated = all().into_iter().map(|family| (strsim::damerau_levenshtein(&like, family.name), family.name));
         let guess = rated.min().filter(|(distance, _)| *distance <= 2);
         let guess = guess.map(|(_, name)| format!(", did you mean `{name}`?")).unwrap_or_default();
-        failed(format!("`like`: no family is called `{like}`{guess}"))
+        source.of_field("like", format!("`like`: no family is called `{like}`{guess}"))
     })?;
-    let mut merged = Table::try_from(base).map_err(|error| failed(error.to_string()))?;
+    let whole = Table::try_from(base).map_err(|error| source.error(None, error.to_string()))?;
+    let mut merged = whole.clone();
     for key in OWN {
         merged.remove(*key);
     }
+    let config_like = base.config_like.or(base.model_types.first().copied()).unwrap_or_default();
+    merged.insert("config_like".to_owned(), Value::String(config_like.to_owned()));
     merged.insert("summary".to_owned(), Value::String(format!("Described in a file, like {like}")));
     // What transformers renames is decided by the class of the model, whatever its layers are like.
     for key in ["architectures", "in_memory"] {
         merged.insert(key.to_owned(), Value::Array(Vec::new()));
     }
-    merge(&mut merged, table);
-    let family: Family = merged.try_into().map_err(|error: toml::de::Error| failed(error.message().to_owned()))?;
-    check(&family).map_err(failed)?;
+    merge(&mut merged, own.clone());
+    let family = Family::deserialize(merged)
+        .map_err(|error| source.wrong_field(&whole, &own).unwrap_or_else(|| source.of_toml(None, &error)))?;
+    check(&family).map_err(|Flaw { field, problem }| source.of_field(field, problem))?;
     Ok(family)
+}
+
+/// The error of a description whose name is taken, or cannot be spelled.
+pub fn name_error(text: &str, file: &Path, problem: String) -> FamilyFileError {
+    Source { file, text }.of_field("name", problem)
 }
 
 fn merge(base: &mut Table, own: Table) {
@@ -97,42 +210,65 @@ fn merge(base: &mut Table, own: Table) {
 }
 
 /// What every description must have, and what none may have.
-pub(super) fn check(family: &Family) -> Result<(), String> {
-    let need = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
-    need(!family.model_types.is_empty(), "`model_types` is empty: no config.json would mean this family")?;
-    need(!family.trunk.heads.is_empty(), "`trunk.heads` names no output head")?;
+pub(super) fn check(family: &Family) -> Result<(), Flaw> {
+    let flaw = |field: &'static str, problem: &str| Err(Flaw { field, problem: problem.to_owned() });
+    let need = |holds: bool, field: &'static str, what: &str| if holds { Ok(()) } else { flaw(field, what) };
+    need(
+        !family.model_types.is_empty(),
+        "model_types",
+        "`model_types` is empty: no config.json would mean this family",
+    )?;
+    need(!family.trunk.heads.is_empty(), "trunk.heads", "`trunk.heads` names no output head")?;
     let sites = |site| family.trunk.norms.iter().any(|(listed, _)| *listed == site);
-    need(sites(NormSite::Final), "`trunk.norms` has no `final` norm")?;
+    need(sites(NormSite::Final), "trunk.norms", "`trunk.norms` has no `final` norm")?;
     let ends_in_output = |mixer: Linears| mixer.last().is_none_or(|(role, _)| *role == Role::Output);
     let recurrent = family.recurrent.map_or(&[][..], |recurrent| recurrent.linears);
-    need(ends_in_output(family.attention), "the last layer of `attention` must be its `output`")?;
-    need(ends_in_output(recurrent), "the last layer of `recurrent.linears` must be its `output`")?;
-    need(!family.attention.is_empty() || !recurrent.is_empty(), "neither `attention` nor `recurrent` mixes tokens")?;
+    need(ends_in_output(family.attention), "attention", "the last layer of `attention` must be its `output`")?;
+    let last = "the last layer of `recurrent.linears` must be its `output`";
+    need(ends_in_output(recurrent), "recurrent.linears", last)?;
+    let mixes = !family.attention.is_empty() || !recurrent.is_empty();
+    need(mixes, "attention", "neither `attention` nor `recurrent` mixes tokens")?;
     let has_cache = family.attention.is_empty() || !family.kv_globs().is_empty();
-    need(has_cache, "`attention` has no layer that makes keys and values")?;
+    need(has_cache, "attention", "`attention` has no layer that makes keys and values")?;
     let has_down = |linears: Linears| linears.iter().any(|(role, _)| *role == Role::Down);
     let experts = family.moe.iter().flat_map(|moe| moe.experts);
     let experts_have_down = family.moe.is_some() && experts.clone().all(|layout| has_down(layout.linears));
     // State-space layers alone need no network behind them.
     let feeds = family.attention.is_empty() || has_down(family.mlp) || experts_have_down;
-    need(feeds, "neither `mlp` nor the experts of `moe` have a `down` layer")?;
+    need(feeds, "mlp", "neither `mlp` nor the experts of `moe` have a `down` layer")?;
     for layout in experts {
         let wanted = usize::from(layout.storage == ExpertStorage::Separate);
         let indices = |path: &str| path.split('.').filter(|part| *part == "{}").count();
         if let Some((_, path)) = layout.linears.iter().find(|(_, path)| indices(path) != wanted) {
-            return Err(format!("`{path}`: names of separate experts have one `{{}}`, those of one tensor none"));
+            let problem = format!("`{path}`: names of separate experts have one `{{}}`, those of one tensor none");
+            return flaw("moe.experts", &problem);
         }
     }
     let mut roles = BTreeMap::new();
     for (role, path) in family.linears() {
         if roles.insert(path, role).is_some_and(|other| other != role) {
-            return Err(format!("`{path}` has two roles"));
+            return flaw(field_of(family, path), &format!("`{path}` has two roles"));
         }
     }
     match family.norms.iter().find(|(_, norm)| roles.contains_key(norm)) {
-        Some((_, norm)) => Err(format!("`{norm}` is a norm and a linear layer")),
+        Some((_, norm)) => flaw("norms", &format!("`{norm}` is a norm and a linear layer")),
         None => Ok(()),
     }
+}
+
+/// The field that names a linear layer: the last of several.
+fn field_of(family: &Family, path: &str) -> &'static str {
+    let has = |linears: Linears| linears.iter().any(|(_, listed)| *listed == path);
+    let moe = family.moe.as_ref();
+    let fields = [
+        ("moe.shared", moe.is_some_and(|moe| has(moe.shared))),
+        ("moe.routing", moe.is_some_and(|moe| has(moe.routing))),
+        ("moe.experts", moe.is_some_and(|moe| moe.experts.iter().any(|layout| has(layout.linears)))),
+        ("trunk.linears", has(family.trunk.linears)),
+        ("mlp", has(family.mlp)),
+        ("recurrent.linears", family.recurrent.is_some_and(|recurrent| has(recurrent.linears))),
+    ];
+    fields.into_iter().find(|(_, has)| *has).map_or("attention", |(field, _)| field)
 }
 
 #[cfg(test)]
@@ -186,6 +322,29 @@ mod tests {
         assert!(
             problem(&format!("{start}norms = [[\"query\", \"mlp.up_proj\"]]")).contains("a norm and a linear layer")
         );
-        assert!(problem("name = ").contains("TOML parse error"));
+    }
+
+    #[test]
+    fn mistakes_in_files_have_their_line_and_field_and_no_more_text() {
+        let start = "name = \"mine\"\nmodel_types = [\"mine\"]\n";
+        let long = "x".repeat(5000);
+        for (text, line, problem) in [
+            ("attention = 3", Some(3), "`attention`: invalid type: integer `3`"),
+            ("[math]\nclips = true\nvalue_norm = \"yes\"", Some(5), "`math.value_norm`: invalid type: string"),
+            ("[trunk]\npath = \"a\"\nheads = []", Some(5), "`trunk.heads` names no output head"),
+            ("mlp = [[\"gate\", \"a\"], [\"up\", \"a\"], [\"down\", \"b\"]]", Some(3), "`mlp`: `a` has two roles"),
+            ("like = 3", Some(3), "`like` must be the name of a family, found integer"),
+            ("norm_kind = \"rms", Some(3), "invalid basic string"),
+            (&format!("norms = \"{long}\""), Some(3), "`norms`: invalid type: string"),
+        ] {
+            let error = parse(&format!("{start}{text}"), "f.toml".as_ref()).unwrap_err();
+            assert!(error.problem.contains(problem) && error.problem.len() < 1000, "{error}");
+            assert_eq!(error.line, line, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Usage);
+        }
+        let missing = parse("name = \"mine\"", "f.toml".as_ref()).unwrap_err();
+        assert_eq!(missing.to_string(), "f.toml: missing field `model_types`");
+        let taken = name_error(start, "f.toml".as_ref(), "the name `mine` is taken".to_owned());
+        assert_eq!(taken.to_string(), "f.toml, line 1: `name`: the name `mine` is taken");
     }
 }

@@ -40,5 +40,6 @@ pub const FAMILY: Family = Family {
         ..Math::LLAMA
     },
     keep: &["embed_out", "lm_head"],
+    config_like: None,
     in_memory: &[("embed_out", "lm_head")],
 };

@@ -26,5 +26,6 @@ pub const FAMILY: Family = Family {
     extra: None,
     math: Math::LLAMA,
     keep: &["lm_head"],
+    config_like: None,
     in_memory: &[],
 };

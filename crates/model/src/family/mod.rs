@@ -89,7 +89,7 @@ mod starcoder2;
 mod undescribed;
 
 pub use description::{Branches, ExpertLayout, ExpertStorage, Extra, Family, Linears, Moe, Norms, Text, Trunk};
-pub use file::{FamilyFileError, USUAL, parse};
+pub use file::{FamilyFileError, USUAL, name_error, parse};
 pub use math::{
     Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, HeadGate, LogitScale, Math, Pairing, Positions,
     QueryKeyNorm, QueryScale, Residual, RotaryLayers, Routing, Window,
@@ -103,7 +103,7 @@ pub use role::{NormKind, NormSite, Orientation, Part, Role, RowOrder};
 pub use description::{leaf, owns_kv};
 pub use undescribed::kept_by_default;
 
-use crate::model_config::ModelConfig;
+use crate::model_config::{ModelConfig, read_like};
 use kvant_quant::registry::{RegisterError, Registry, Row};
 use std::sync::LazyLock;
 
@@ -205,6 +205,9 @@ pub fn register(family: Family) -> Result<&'static Family, RegisterError> {
     // Networks point to their family.
     let family = Box::leak(Box::new(family));
     KNOWN.register(family)?;
+    if let Some(like) = family.config_like {
+        family.model_types.iter().for_each(|model_type| read_like(model_type, like));
+    }
     Ok(family)
 }
 
@@ -226,6 +229,13 @@ pub fn of_config(config: &ModelConfig) -> Option<&'static Family> {
         let mut names = config.architectures.iter();
         names.find_map(|name| having(name, |family| family.architectures))
     })
+}
+
+/// The built-in family that a `model_type` of the checkpoint means, whatever was registered: what loaders know it as, which find the
+/// class of a model by its `model_type`, and know no descriptions of others.
+pub fn built_in(config: &ModelConfig) -> Option<&'static Family> {
+    let means = |family: &&Family, name: &String| family.model_types.contains(&name.as_str());
+    config.model_types.iter().find_map(|name| FAMILIES.iter().find(|family| means(family, name)))
 }
 
 /// A `model_type` and one of `architectures` that name different families. Families without their own architectures share those

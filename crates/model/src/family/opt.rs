@@ -46,5 +46,6 @@ pub const FAMILY: Family = Family {
         ..Math::LLAMA
     },
     keep: &["lm_head"],
+    config_like: None,
     in_memory: &[],
 };

@@ -32,6 +32,11 @@ impl<'s, 'a> Fields<'s, 'a> {
         Fields { model_type, ..self }
     }
 
+    /// Returns whether the class that reads the keys is that of this `model_type`.
+    pub(super) fn is_of(&self, model_type: &str) -> bool {
+        self.model_type == Some(model_type)
+    }
+
     /// The first of `keys` that is read and has a value other than null, with its full path.
     pub(super) fn find(&self, keys: &[&str]) -> Option<(String, &'a Value)> {
         self.sections.iter().find_map(|section| {

@@ -3,7 +3,9 @@
 //! of the wrong type is an error that names its key. Keys that the class of the model does not read count as absent. Rules
 //! that hold for a whole family are not here but in [`crate::family`].
 
+mod class_defaults;
 mod fields;
+mod likeness;
 mod moe;
 mod recurrent;
 mod rope;
@@ -15,6 +17,7 @@ use kvant_container::python_json;
 use serde_json::{Map, Value};
 
 use fields::{Fields, Section};
+pub(crate) use likeness::read_like;
 pub use moe::{ExpertsConfig, LatentConfig};
 pub use recurrent::{DeltaConfig, MambaConfig};
 pub use rope::{RopeConfig, RopeParameters};
@@ -153,6 +156,8 @@ impl ModelConfig {
             return Err(ConfigError::NotAnObject { found: brief(config) });
         };
         let Section { path, map: inner } = language_model(outer)?;
+        let class = inner.get("model_type").or(outer.get("model_type")).and_then(Value::as_str).unwrap_or_default();
+        let inner = &class_defaults::completed(inner, outer, &likeness::rules_of(class));
         let whole = || Section { path: String::new(), map: outer };
         let nested = || Section { path: path.clone(), map: inner };
         let (inside_out, outside_in) = ([nested(), whole()], [whole(), nested()]);
@@ -271,18 +276,19 @@ fn merged(outer: &Map<String, Value>, inner: &Map<String, Value>) -> Map<String,
 /// into the whole model first.
 fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) -> Result<ModelConfig, ConfigError> {
     let model_types = model_types(inner, outer)?;
-    let inner = inner.read_by(model_types.last().map(String::as_str));
+    let rules = model_types.last().map(|name| likeness::rules_of(name));
+    let inner = inner.read_by(rules.as_deref());
     let layer_types = recurrent::layer_types(inner)?;
     Ok(ModelConfig {
         architectures: architectures(outer)?,
         hidden_size: inner.size(&["hidden_size", "n_embd", "d_model"])?,
-        intermediate_sizes: intermediate_sizes(inner, &model_types)?,
+        intermediate_sizes: intermediate_sizes(inner)?,
         dense_intermediate_size: inner.size(&["intermediate_size_mlp", "prefix_dense_intermediate_size"])?,
-        num_layers: num_layers(inner, &model_types, layer_types.len())?,
+        num_layers: num_layers(inner, layer_types.len())?,
         num_heads: inner.size(&["num_attention_heads", "n_head", "num_heads", "n_heads"])?,
-        stated_kv_heads: key_heads(inner, &model_types)?,
+        stated_kv_heads: key_heads(inner)?,
         stated_head_dim: inner.size(&["head_dim"])?,
-        stated_value_dim: value_dim(inner, &model_types)?,
+        stated_value_dim: value_dim(inner)?,
         vocab_size: inner.size(&["vocab_size"])?,
         max_positions: inner.size(&["max_position_embeddings", "n_positions", "max_seq_len"])?,
         tie_word_embeddings: outer.flag(&["tie_word_embeddings"])?,
@@ -298,33 +304,33 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         experts: ExpertsConfig::read(inner)?,
         latent: LatentConfig::read(inner)?,
         delta: DeltaConfig::read(inner)?,
-        mamba: MambaConfig::read(inner, model_types.last().map(String::as_str))?,
-        model_types: model_types.clone(),
+        mamba: MambaConfig::read(inner)?,
+        model_types,
         quantization: outer.find(&["quantization_config"]).map(|(_, value)| value.clone()),
         text,
     })
 }
 
 /// The number of blocks; Nemotron-H has as many as it lists types of.
-fn num_layers(inner: Fields<'_, '_>, model_types: &[String], listed: usize) -> Result<Option<usize>, ConfigError> {
-    match model_types.last().is_some_and(|name| name == "nemotron_h") && listed > 0 {
+fn num_layers(inner: Fields<'_, '_>, listed: usize) -> Result<Option<usize>, ConfigError> {
+    match inner.is_of("nemotron_h") && listed > 0 {
         true => Ok(Some(listed)),
         false => inner.size(&["num_hidden_layers", "n_layer", "num_layers", "n_layers"]),
     }
 }
 
 /// Widths of feed-forward networks; that of LFM2 is computed.
-fn intermediate_sizes(inner: Fields<'_, '_>, model_types: &[String]) -> Result<Vec<usize>, ConfigError> {
-    match model_types.last().is_some_and(|name| name == "lfm2") {
+fn intermediate_sizes(inner: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> {
+    match inner.is_of("lfm2") {
         true => Ok(recurrent::adjusted_width(inner)?.into_iter().collect()),
         false => inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"]),
     }
 }
 
 /// The key of Falcon's configuration, whose older models share one key head unless they say otherwise.
-fn key_heads(inner: Fields<'_, '_>, model_types: &[String]) -> Result<Option<usize>, ConfigError> {
+fn key_heads(inner: Fields<'_, '_>) -> Result<Option<usize>, ConfigError> {
     let stated = inner.size(&["num_key_value_heads", "num_kv_heads"])?;
-    if model_types.last().is_none_or(|name| name != "falcon") {
+    if !inner.is_of("falcon") {
         return Ok(stated);
     }
     let flag = |key, default| Ok::<_, ConfigError>(inner.flag(&[key])?.unwrap_or(default));
@@ -336,8 +342,8 @@ fn key_heads(inner: Fields<'_, '_>, model_types: &[String]) -> Result<Option<usi
 }
 
 /// Other classes without latents do not read it.
-fn value_dim(inner: Fields<'_, '_>, model_types: &[String]) -> Result<Option<usize>, ConfigError> {
-    match model_types.last().is_some_and(|name| name == "mimo_v2_flash") {
+fn value_dim(inner: Fields<'_, '_>) -> Result<Option<usize>, ConfigError> {
+    match inner.is_of("mimo_v2_flash") {
         true => inner.size(&["v_head_dim"]),
         false => Ok(None),
     }

@@ -73,11 +73,11 @@ pub struct MambaConfig {
 }
 
 impl MambaConfig {
-    pub(super) fn read(fields: Fields<'_, '_>, model_type: Option<&str>) -> Result<Option<MambaConfig>, ConfigError> {
+    pub(super) fn read(fields: Fields<'_, '_>) -> Result<Option<MambaConfig>, ConfigError> {
         // Where there is no attention, its heads are meant.
-        let (heads, width): (&[&str], &[&str]) = match model_type {
-            Some("mamba2") => (&["num_heads"], &["head_dim"]),
-            _ => (&["mamba_n_heads", "mamba_num_heads"], &["mamba_d_head", "mamba_head_dim"]),
+        let (heads, width): (&[&str], &[&str]) = match fields.is_of("mamba2") {
+            true => (&["num_heads"], &["head_dim"]),
+            false => (&["mamba_n_heads", "mamba_num_heads"], &["mamba_d_head", "mamba_head_dim"]),
         };
         let Some(heads) = fields.size(heads)? else { return Ok(None) };
         let sizes = [
@@ -87,11 +87,9 @@ impl MambaConfig {
             fields.size(&["mamba_d_conv", "conv_kernel"])?,
         ];
         let [Some(head_dim), Some(groups), Some(state), Some(kernel)] = sizes else { return Ok(None) };
-        let (least_step, largest_step) = match model_type {
-            Some("nemotron_h") => {
-                (fields.number(&["mamba_dt_min", "time_step_min"])?.unwrap_or(NEMOTRON_STEP), f64::INFINITY)
-            }
-            _ => step_limits(fields)?,
+        let (least_step, largest_step) = match fields.is_of("nemotron_h") {
+            true => (fields.number(&["mamba_dt_min", "time_step_min"])?.unwrap_or(NEMOTRON_STEP), f64::INFINITY),
+            false => step_limits(fields)?,
         };
         Ok(Some(MambaConfig { heads, head_dim, groups, state, kernel, least_step, largest_step }))
     }

@@ -89,8 +89,7 @@ fn local_base(fields: Fields<'_, '_>, main: &RopeParameters) -> Result<Option<Ro
 }
 
 fn components(fields: Fields<'_, '_>) -> Result<Option<usize>, ConfigError> {
-    let family = fields.text(&["model_type"])?;
-    match family.is_some_and(|family| STATE_COMPONENTS.contains(&family.as_str())) {
+    match STATE_COMPONENTS.iter().any(|model_type| fields.is_of(model_type)) {
         true => fields.size(&["rotary_dim"]),
         false => Ok(None),
     }

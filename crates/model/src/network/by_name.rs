@@ -105,7 +105,13 @@ impl<'t> Builder<'t> {
             _ => None,
         };
         let Some(place) = place else {
-            return Place::Other(self.surroundings.reason(&self.tensors[at]));
+            let is_layer = matches!(named.entry, Entry::Linear { .. } | Entry::FusedExperts { .. });
+            let is_weight = is_layer && named.suffix == Suffix::Slot(Slot::Weight);
+            return Place::Other(match self.surroundings.reason(&self.tensors[at]) {
+                // Integers of any type where a layer has its weight: no table of indices.
+                Reason::Buffer if is_weight => Reason::Quantized,
+                reason => reason,
+            });
         };
         self.by_module.insert(named.module.clone(), place);
         place

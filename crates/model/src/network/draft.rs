@@ -5,9 +5,10 @@ use super::names::{Names, generalise, parse_index};
 use super::tables::is_embedding_name;
 use super::{Place, Reason, TensorMeta};
 use super::{by_name, by_shape};
-use crate::family::{self, Family, Math, NormSite, Part, Role, leaf};
+use crate::family::{self, Family, Math, NormKind, NormSite, Part, QueryKeyNorm, Role, leaf};
 use crate::model_config::ModelConfig;
 use serde::Serialize;
+use serde_json::{Map, Value};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
@@ -38,7 +39,7 @@ impl FamilyDraft {
         let list = list_of_blocks(tensors)?;
         let (trunk, blocks) = list.rsplit_once('.').unwrap_or(("", &list));
         let modules = modules_in(&list, tensors);
-        let like = nearest(&modules)?;
+        let like = nearest(&modules, &Evidence::of(config, &modules, tensors))?;
         let mut text = String::new();
         let described = family::of_config(config).map(|family| family.name);
         let name = config.model_types.last().map_or("my_model", String::as_str);
@@ -94,16 +95,105 @@ fn modules_in(list: &str, tensors: &[TensorMeta]) -> Vec<Module> {
     modules
 }
 
-/// The family that knows most of the modules; of several the one that names the fewest others, and whose rules are those of most models.
-fn nearest(modules: &[Module]) -> Option<&'static Family> {
+/// The family that knows most of the modules; of several the one whose norms are like these, with the fewest unusual rules that nothing shows,
+/// that names the fewest other modules, and whose rules read most keys of config.json.
+fn nearest(modules: &[Module], evidence: &Evidence<'_>) -> Option<&'static Family> {
     let present: BTreeSet<&str> = modules.iter().map(|module| module.path.as_str()).collect();
     let rating = |family: &&'static Family| {
         let names = Names::new(family);
         let known = present.iter().filter(|path| names.have(path)).count();
         let others = names.modules().filter(|path| !present.contains(path)).count();
-        (known, Reverse(others), family.name == family::USUAL, family.math == Math::LLAMA)
+        let fits = norms_fit(family, modules, evidence.config) && evidence.norms.fit(family.norm_kind);
+        let (unfounded, stated) = evidence.of_rules(family);
+        (known, fits, Reverse(unfounded), Reverse(others), stated, family.name == family::USUAL)
     };
     family::all().into_iter().max_by_key(rating)
+}
+
+/// What a checkpoint shows of the rules of its architecture, besides the names of its layers.
+struct Evidence<'c> {
+    config: &'c ModelConfig,
+    norms: NormEvidence,
+}
+
+/// What a checkpoint shows of the formula of its norms.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NormEvidence {
+    /// They have no tensors.
+    Plain,
+    /// They subtract the mean: they have biases, or config.json calls their epsilon so.
+    Centred,
+    /// Neither.
+    Scaled,
+}
+
+impl NormEvidence {
+    fn fit(self, kind: NormKind) -> bool {
+        self == match kind {
+            NormKind::LayerNormPlain => NormEvidence::Plain,
+            NormKind::LayerNorm | NormKind::LayerNormUnitOffset => NormEvidence::Centred,
+            NormKind::Rms | NormKind::RmsUnitOffset => NormEvidence::Scaled,
+        }
+    }
+}
+
+impl<'c> Evidence<'c> {
+    fn of(config: &'c ModelConfig, modules: &[Module], tensors: &[TensorMeta]) -> Evidence<'c> {
+        let is_norm = |path: &str| ["norm", "ln"].iter().any(|word| leaf(path).to_lowercase().contains(word));
+        let has_norms = modules.iter().any(|module| module.shape.len() == 1 && is_norm(&module.path));
+        let has_biases = tensors.iter().any(|tensor| tensor.name.strip_suffix(".bias").is_some_and(is_norm));
+        let is_centred = || ["layer_norm_eps", "layer_norm_epsilon"].iter().any(|key| config.states(key));
+        let norms = match has_norms {
+            false => NormEvidence::Plain,
+            true if has_biases || (is_centred() && !config.states("rms_norm_eps")) => NormEvidence::Centred,
+            true => NormEvidence::Scaled,
+        };
+        Evidence { config, norms }
+    }
+
+    /// The number of the family's rules that differ from the usual ones without a key of config.json to show for it, and the number of
+    /// keys that its rules name and config.json states.
+    fn of_rules(&self, family: &Family) -> (usize, usize) {
+        let fields = |math: Math| match serde_json::to_value(math) {
+            Ok(Value::Object(fields)) => fields,
+            _ => Map::new(),
+        };
+        let (rules, usual) = (fields(family.math), fields(Math::LLAMA));
+        let differing = rules.iter().filter(|(name, rule)| usual.get(*name) != Some(rule));
+        let unfounded = differing.filter(|(_, rule)| self.stated(rule) == 0).count();
+        let recurrent = serde_json::to_value(family.recurrent).unwrap_or_default();
+        (unfounded, rules.values().chain([&recurrent]).map(|rule| self.stated(rule)).sum())
+    }
+
+    /// The number of keys that a rule names and config.json states.
+    fn stated(&self, rule: &Value) -> usize {
+        let mut names = BTreeSet::new();
+        collect_texts(rule, &mut names);
+        names.into_iter().filter(|name| self.config.states(name)).count()
+    }
+}
+
+/// Returns whether norms of queries and keys have the width that the family's have: that of a head, or of all heads.
+fn norms_fit(family: &Family, modules: &[Module], config: &ModelConfig) -> bool {
+    let Some(head) = config.head_dim() else { return true };
+    let widths = |wanted: NormSite, count: Option<usize>| {
+        let paths = family.norms.iter().filter(|(site, _)| *site == wanted).map(|(_, path)| *path).collect::<Vec<_>>();
+        let mut found = modules.iter().filter(|module| paths.contains(&module.path.as_str()));
+        let is_whole = family.math.query_key_norm == QueryKeyNorm::AllHeads;
+        let width = if is_whole { count.and_then(|count| count.checked_mul(head)) } else { Some(head) };
+        found.all(|norm| width.is_none_or(|width| norm.shape == [width]))
+    };
+    widths(NormSite::Query, config.num_heads) && widths(NormSite::Key, config.num_kv_heads())
+}
+
+/// All texts in a value.
+fn collect_texts<'v>(value: &'v Value, texts: &mut BTreeSet<&'v str>) {
+    match value {
+        Value::String(text) => drop(texts.insert(text)),
+        Value::Array(list) => list.iter().for_each(|value| collect_texts(value, texts)),
+        Value::Object(fields) => fields.values().for_each(|value| collect_texts(value, texts)),
+        _ => {}
+    }
 }
 
 /// Usual last parts of the names of layers whose role is clear in a block alone.

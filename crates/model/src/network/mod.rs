@@ -146,6 +146,14 @@ pub struct FusedExperts {
 }
 
 impl FusedExperts {
+    /// The tensor with the weights, floats or codes.
+    pub fn weight(&self) -> usize {
+        match self.storage {
+            ExpertsStorage::Float { weight } => weight,
+            ExpertsStorage::Mxfp4 { blocks, .. } => blocks,
+        }
+    }
+
     /// The tensor with the weights, where they are floats.
     pub fn float_weight(&self) -> Option<usize> {
         match self.storage {

@@ -69,7 +69,7 @@ impl fmt::Display for Notice {
             Notice::UnknownArchitecture { name } => write!(
                 f,
                 "no description of the architecture `{name}`: linear layers are recognised by shape \
-                 and name, and only data-free schemes are possible"
+                 and name, and only data-free schemes are possible; ‹family› takes a description"
             ),
             Notice::NoArchitecture => f.write_str(
                 "config.json is missing or names no architecture: linear layers are recognised by shape and name, and only \

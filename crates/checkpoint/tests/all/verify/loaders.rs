@@ -1,6 +1,8 @@
 //! The loaders' support of checkpoints, by the table of their rules.
 
 use super::model::{Model, verdict};
+use crate::common;
+use kvant_container::Dtype;
 use kvant_formats::format::OutputFormat;
 use kvant_formats::verify::{Loads, Options, Report, loaders};
 use serde_json::json;
@@ -122,4 +124,87 @@ fn blocks_must_not_span_fused_layers() {
     assert_eq!(loads(&report, "vllm"), Loads::No);
     assert!(verdict(&report, "vllm").reasons[0].reason.contains("32 output channels are not a multiple of 64"));
     assert_eq!(loads(&report, "transformers"), Loads::Yes);
+}
+
+/// A mixture of two experts, of the one block of the model.
+fn mixture() -> Model {
+    let block = "model.layers.0";
+    let ones = |name: String, shape: &[usize]| {
+        let values = (0..shape.iter().product::<usize>()).flat_map(|_| half::bf16::from_f32(1.0).to_le_bytes());
+        (format!("{name}.weight"), Dtype::BF16, shape.to_vec(), values.collect())
+    };
+    let experts = (0..2).flat_map(|expert| {
+        [("gate_proj", [32, 64]), ("up_proj", [32, 64]), ("down_proj", [64, 32])]
+            .map(|(name, shape)| ones(format!("{block}.mlp.experts.{expert}.{name}"), &shape))
+    });
+    let others = [
+        ones(format!("{block}.mlp.gate"), &[2, 64]),
+        ones(format!("{block}.self_attn.q_norm"), &[32]),
+        ones(format!("{block}.self_attn.k_norm"), &[32]),
+    ];
+    let mut model =
+        Model::float().without("mlp.gate_proj.weight").without("mlp.up_proj.weight").without("mlp.down_proj.weight");
+    model.tensors.extend(experts.chain(others));
+    model.configured(|config| {
+        config["model_type"] = json!("qwen3_moe");
+        config["architectures"] = json!(["Qwen3MoeForCausalLM"]);
+        for (key, value) in
+            [("num_experts", 2), ("num_experts_per_tok", 1), ("moe_intermediate_size", 32), ("head_dim", 32)]
+        {
+            config[key] = json!(value);
+        }
+    })
+}
+
+#[test]
+fn engines_refuse_blocks_whose_experts_have_several_schemes() {
+    let float = mixture();
+    for (overrides, engines) in [
+        (&[][..], true),
+        (&["*.mlp.experts.*=int8:g32"], true),
+        (&["*.experts.1.*=int8:g32"], false),
+        (&["*.experts.*.down_proj=int8:g32"], false),
+        (&["*.experts.1.*=none"], false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        common::write(dir.path(), &float.config, &float.tensors);
+        let parsed = overrides.iter().map(|text| text.parse().unwrap()).collect();
+        let format = Some(OutputFormat::COMPRESSED_TENSORS);
+        let settings = kvant_checkpoint::recipe::Settings { format, overrides: parsed, ..common::scheme("int4:g32") };
+        let planned = common::plan(dir.path(), &settings).unwrap().loaders();
+        let made = float.quantize_mixed("int4:g32", overrides, OutputFormat::COMPRESSED_TENSORS).verify();
+        for (name, id) in [("vLLM", "vllm"), ("SGLang", "sglang")] {
+            assert_eq!(planned.contains(&name), engines, "{overrides:?} {name}");
+            assert_eq!(loads(&made, id) == Loads::Yes, engines, "{overrides:?} {name}: {:?}", made.verdicts);
+        }
+    }
+}
+
+#[test]
+fn loaders_without_a_model_type_find_no_class() {
+    let unnamed =
+        |model: &Model| model.clone().configured(|config| drop(config.as_object_mut().unwrap().remove("model_type")));
+    let float = unnamed(&Model::float());
+    let dir = tempfile::tempdir().unwrap();
+    common::write(dir.path(), &float.config, &float.tensors);
+    let planned = common::plan(dir.path(), &common::scheme("int4:g32")).unwrap();
+    assert_eq!((planned.family(), planned.loaders().as_slice()), (Some("llama"), &[][..]));
+    let report = float.verify();
+    for id in ["transformers", "vllm", "sglang"] {
+        assert_eq!(loads(&report, id), Loads::No, "{id}");
+        assert!(verdict(&report, id).reasons[0].reason.contains("model_type"), "{id}");
+    }
+}
+
+#[test]
+fn described_architectures_have_only_the_loaders_of_their_model_type() {
+    let text = "name = \"loaders-novel\"\nmodel_types = [\"loaders_novel\"]\n";
+    kvant_model::family::register(kvant_model::family::parse(text, "f.toml".as_ref()).unwrap()).unwrap();
+    let novel = Model::float().configured(|config| config["model_type"] = json!("loaders_novel"));
+    let dir = tempfile::tempdir().unwrap();
+    common::write(dir.path(), &novel.config, &novel.tensors);
+    let planned = common::plan(dir.path(), &common::scheme("int4:g32")).unwrap();
+    assert_eq!((planned.family(), planned.loaders().as_slice()), (Some("loaders-novel"), &[][..]));
+    let report = novel.quantize("int4:g32", OutputFormat::QUARK).verify();
+    assert_eq!((report.family, loads(&report, "vllm")), (Some("loaders-novel"), Loads::Unknown));
 }

@@ -332,3 +332,19 @@ fn single_file_is_verified_as_far_as_possible() {
     assert!(alone().passes() && alone().family.is_none());
     assert!(verify(&dir.path().join("nothing"), &Options::default()).is_err());
 }
+
+#[test]
+fn weights_of_integers_are_reported_as_such_and_not_as_missing() {
+    let weight = "model.layers.0.self_attn.q_proj.weight";
+    let shape = Model::float().tensors.into_iter().find(|(name, ..)| name == weight).unwrap().2;
+    for dtype in [Dtype::I64, Dtype::I32] {
+        let bytes = vec![0; shape.iter().product::<usize>() * dtype.bitsize() / 8];
+        let integers = Model::float().with((weight.to_owned(), dtype, shape.clone(), bytes));
+        integers.assert_error("names", weight, &format!("holds integers ({dtype}), but no scales"));
+        assert_eq!(integers.verify().errors().count(), 1, "{:?}", integers.verify().findings);
+        let dir = tempfile::tempdir().unwrap();
+        common::write(dir.path(), &integers.config, &integers.tensors);
+        let refused = common::plan(dir.path(), &common::scheme("int4:g32")).unwrap_err();
+        assert!(refused.to_string().contains(weight), "{refused}");
+    }
+}

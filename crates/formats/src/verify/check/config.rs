@@ -24,7 +24,11 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     if !is_unnamed(subject) && subject.network.family().is_none() {
         let name = subject.config.architectures.first().or(subject.config.model_types.first());
         let reason = format!("no description of the architecture `{}`", name.map_or("", String::as_str));
-        findings.warning("config.json", reason, "names and shapes of its tensors are not checked");
+        findings.warning(
+            "config.json",
+            reason,
+            "names and shapes of its tensors are not checked; ‹family› takes a description",
+        );
     }
     for problem in subject.survey.problems.iter().filter(|problem| problem.subject == About::Configuration) {
         // What Kvant does not read may load well elsewhere.

@@ -114,9 +114,27 @@ fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) -> HashSet<Stri
 /// What the family's forward pass reads; tensors that other blocks have are reported already.
 fn required_tensors(subject: &CheckpointView<'_>, reported: &HashSet<String>, findings: &mut Findings) {
     let missing = required::missing(&subject.network, &subject.config, &subject.survey.tensors);
-    for Missing { subject, reason } in missing.into_iter().filter(|missing| !reported.contains(&missing.subject)) {
+    let integers = blocks_with_integers(subject);
+    let is_new = |missing: &Missing| !reported.contains(&missing.subject) && !integers.contains(&missing.subject);
+    for Missing { subject, reason } in missing.into_iter().filter(is_new) {
         findings.error(subject, reason, REMAKE);
     }
+}
+
+/// The blocks with a weight that is there, but holds integers, which is reported by its name.
+fn blocks_with_integers(subject: &CheckpointView<'_>) -> HashSet<String> {
+    let tensors = subject.survey.tensors.iter().zip(subject.network.places());
+    let prefix = format!("{}.", path_of_blocks(&subject.network));
+    let block = |name: &str| Some(format!("block {}", name.strip_prefix(&prefix)?.split_once('.')?.0));
+    tensors
+        .filter(|(tensor, place)| is_integer_weight(tensor, **place))
+        .filter_map(|(tensor, _)| block(&tensor.name))
+        .collect()
+}
+
+/// Returns whether a tensor is the weight of a layer, as integers without scales.
+fn is_integer_weight(tensor: &TensorMeta, place: Place) -> bool {
+    place == Place::Other(Reason::Quantized) && holds_codes(tensor)
 }
 
 fn parts_of_blocks(subject: &CheckpointView<'_>) -> BTreeMap<usize, Parts> {
@@ -125,7 +143,7 @@ fn parts_of_blocks(subject: &CheckpointView<'_>) -> BTreeMap<usize, Parts> {
     for (tensor, place) in subject.survey.tensors.iter().zip(subject.network.places()) {
         let inside = tensor.name.strip_prefix(&prefix).and_then(|rest| rest.split_once('.'));
         let Some((block, part)) = inside.and_then(|(block, part)| Some((block.parse().ok()?, part))) else { continue };
-        if !matches!(place, Place::Other(_)) {
+        if !matches!(place, Place::Other(_)) || is_integer_weight(tensor, *place) {
             blocks.entry(block).or_default().insert(without_numbers(part));
         }
     }
@@ -177,7 +195,8 @@ fn leftovers(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for (tensor, place) in subject.survey.tensors.iter().zip(subject.network.places()) {
         match place {
             Place::Other(Reason::Quantized) if !misread && holds_codes(tensor) => {
-                findings.error(&tensor.name, "holds codes, but has no scales", REMAKE);
+                let reason = format!("holds integers ({}), but no scales say what they stand for", tensor.dtype);
+                findings.error(&tensor.name, reason, REMAKE);
             }
             Place::Other(Reason::Quantized) if !misread => {
                 let reason = "is a quantization parameter without a quantized layer: no loader reads it";

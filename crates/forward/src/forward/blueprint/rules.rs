@@ -27,8 +27,8 @@ const REFUSED_VALUES: &[&str] = &["sliding_window_layers"];
 
 pub(super) fn unknown_architecture(config: &ModelConfig) -> ForwardError {
     let name = config.architectures.first().or(config.model_types.first());
-    let name = name.map_or("an unknown architecture", String::as_str);
-    ForwardError::unsupported(format!("{name}: no family describes it"))
+    let name = name.map_or("this architecture", String::as_str);
+    ForwardError::Undescribed { architecture: name.to_owned() }
 }
 
 /// Refuses unsupported rules that config.json or tensor names indicate.

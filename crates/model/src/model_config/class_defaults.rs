@@ -1,0 +1,166 @@
+//! What transformers' configuration classes take for keys that config.json does not state, where that differs from what most classes take.
+//! `tests/interop/test_absent_keys.py` compares all of them.
+
+use serde_json::{Map, Value};
+
+/// The default of a key in some classes.
+struct ClassDefault {
+    key: &'static str,
+    /// The value in JSON.
+    value: &'static str,
+    /// The values of `model_type` whose class has it.
+    types: &'static [&'static str],
+    /// Further keys that say the same.
+    unless: &'static [&'static str],
+}
+
+const fn row(key: &'static str, value: &'static str, types: &'static [&'static str]) -> ClassDefault {
+    ClassDefault { key, value, types, unless: &[] }
+}
+
+/// The small number under the root of norms.
+const fn epsilon(key: &'static str, value: &'static str, types: &'static [&'static str]) -> ClassDefault {
+    ClassDefault {
+        unless: &["rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"],
+        ..row(key, value, types)
+    }
+}
+
+/// The base of rotary embeddings.
+const fn theta(value: &'static str, types: &'static [&'static str]) -> ClassDefault {
+    ClassDefault { unless: &["rope_parameters"], ..row("rope_theta", value, types) }
+}
+
+const DEFAULTS: &[ClassDefault] = &[
+    row("norm_topk_prob", "true", &["qwen3_next", "qwen3_omni_moe_text"]),
+    row("norm_topk_prob", "false", &["dots1"]),
+    row("routed_scaling_factor", "2.5", &["deepseek_v3", "exaone_moe"]),
+    row("routed_scaling_factor", "1.8", &["glm4_moe_lite"]),
+    row("router_scaling_factor", "2.826", &["hy_v3"]),
+    row("num_shared_experts", "0", &["cohere2_moe"]),
+    row("n_group", "8", &["deepseek_v3"]),
+    row("topk_group", "4", &["deepseek_v3"]),
+    epsilon(
+        "rms_norm_eps",
+        "1e-5",
+        &[
+            "afmoe",
+            "apertus",
+            "arcee",
+            "bamba",
+            "bitnet",
+            "cwm",
+            "ernie4_5",
+            "ernie4_5_moe",
+            "exaone4",
+            "exaone_moe",
+            "falcon_h1",
+            "glm4_moe",
+            "glm4_moe_lite",
+            "gpt_oss",
+            "hunyuan_v1_dense",
+            "hunyuan_v1_moe",
+            "hy_v3",
+            "llama4_text",
+            "mimo_v2_flash",
+            "ministral3",
+            "mixtral",
+            "olmo2",
+            "olmo3",
+            "olmoe",
+            "phi3",
+            "qwen2_5_vl_text",
+            "qwen2_vl_text",
+            "solar_open",
+        ],
+    ),
+    epsilon("rms_norm_eps", "1.5625e-7", &["glm", "glm4"]),
+    epsilon("rms_norm_eps", "1e-8", &["helium"]),
+    epsilon("norm_eps", "1e-5", &["lfm2", "lfm2_moe"]),
+    epsilon("layer_norm_epsilon", "1e-5", &["mamba2", "nemotron_h"]),
+    theta("100000.0", &["helium"]),
+    theta(
+        "500000.0",
+        &[
+            "bitnet",
+            "cohere",
+            "ernie4_5",
+            "ernie4_5_moe",
+            "flex_olmo",
+            "llama4_text",
+            "olmo3",
+            "qwen3_vl_moe_text",
+            "qwen3_vl_text",
+        ],
+    ),
+    theta(
+        "1000000.0",
+        &[
+            "lfm2",
+            "lfm2_moe",
+            "mixtral",
+            "phimoe",
+            "qwen2_5_vl_text",
+            "qwen2_vl_text",
+            "qwen3_omni_moe_text",
+            "solar_open",
+        ],
+    ),
+    theta("2000000.0", &["smollm3"]),
+    theta("5000000.0", &["minimax_m2"]),
+    theta("11158840.0", &["hy_v3"]),
+];
+
+/// The keys of a language model with the defaults of the class of `model_type` for those that neither it nor the `whole` model states.
+pub(super) fn completed(
+    stated: &Map<String, Value>,
+    whole: &Map<String, Value>,
+    model_type: &str,
+) -> Map<String, Value> {
+    let mut all = stated.clone();
+    let is_stated = |key: &str| stated.contains_key(key) || whole.contains_key(key);
+    let is_absent =
+        |default: &&ClassDefault| !is_stated(default.key) && !default.unless.iter().any(|key| is_stated(key));
+    let of_class = DEFAULTS.iter().filter(|default| default.types.contains(&model_type)).filter(is_absent);
+    for default in of_class {
+        if let Ok(value) = serde_json::from_str(default.value) {
+            all.insert(default.key.to_owned(), value);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model_config::ModelConfig;
+    use serde_json::json;
+
+    #[test]
+    fn defaults_are_json_and_each_class_has_one_for_a_key() {
+        for (at, ClassDefault { key, value, types, .. }) in DEFAULTS.iter().enumerate() {
+            assert!(serde_json::from_str::<Value>(value).is_ok(), "{key}: {value}");
+            let mut others = DEFAULTS[at + 1..].iter().filter(|other| other.key == *key);
+            assert!(others.all(|other| types.iter().all(|name| !other.types.contains(name))), "{key}");
+        }
+    }
+
+    #[test]
+    fn absent_keys_have_the_default_of_their_class() {
+        let normalise = |config: Value| ModelConfig::from_json(&config).unwrap().experts.unwrap().normalise;
+        assert_eq!(normalise(json!({"model_type": "qwen3_next", "num_experts": 4})), Some(true));
+        assert_eq!(
+            normalise(json!({"model_type": "qwen3_next", "num_experts": 4, "norm_topk_prob": false})),
+            Some(false)
+        );
+        assert_eq!(normalise(json!({"model_type": "qwen3_moe", "num_experts": 4})), None);
+        let epsilon = |config: Value| ModelConfig::from_json(&config).unwrap().norm_eps;
+        assert_eq!(epsilon(json!({"model_type": "mixtral"})), Some(1e-5));
+        assert_eq!(epsilon(json!({"model_type": "mixtral", "layer_norm_eps": 1e-3})), Some(1e-3));
+        let theta = |config: Value| ModelConfig::from_json(&config).unwrap().rope.main.theta;
+        assert_eq!(theta(json!({"model_type": "mixtral"})), Some(1e6));
+        assert_eq!(theta(json!({"model_type": "mixtral", "rope_parameters": {"rope_theta": 1e4}})), Some(1e4));
+        let nested = json!({"model_type": "qwen3_omni_moe", "text_config": {"model_type": "qwen3_omni_moe_text", "num_experts": 4}});
+        assert_eq!(normalise(nested), Some(true));
+    }
+}
