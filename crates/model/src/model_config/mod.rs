@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use fields::{Fields, Section};
 pub use moe::{ExpertsConfig, LatentConfig};
-pub use recurrent::{DeltaConfig, MambaConfig};
+pub use recurrent::{DeltaConfig, Mamba1Config, MambaConfig};
 pub use rope::{RopeConfig, RopeParameters};
 
 /// Keys under which multimodal checkpoints nest the language model, from the outside in.
@@ -134,6 +134,8 @@ pub struct ModelConfig {
     pub latent: Option<LatentConfig>,
     /// Gated delta nets.
     pub delta: Option<DeltaConfig>,
+    /// Mamba mixers.
+    pub mamba1: Option<Mamba1Config>,
     /// Mamba 2 mixers.
     pub mamba: Option<MambaConfig>,
     /// The `quantization_config` that is already there.
@@ -297,7 +299,8 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         clip_qkv: clip_qkv(inner)?,
         experts: ExpertsConfig::read(inner)?,
         latent: LatentConfig::read(inner)?,
-        delta: DeltaConfig::read(inner)?,
+        delta: DeltaConfig::read(inner, model_types.last().map(String::as_str))?,
+        mamba1: Mamba1Config::read(inner, model_types.last().map(String::as_str))?,
         mamba: MambaConfig::read(inner, model_types.last().map(String::as_str))?,
         model_types: model_types.clone(),
         quantization: outer.find(&["quantization_config"]).map(|(_, value)| value.clone()),
@@ -313,11 +316,23 @@ fn num_layers(inner: Fields<'_, '_>, model_types: &[String], listed: usize) -> R
     }
 }
 
-/// Widths of feed-forward networks; that of LFM2 is computed.
+/// Widths of feed-forward networks; those of LFM2 are computed, and blocks of Gemma 4 that share keys may be twice as wide.
 fn intermediate_sizes(inner: Fields<'_, '_>, model_types: &[String]) -> Result<Vec<usize>, ConfigError> {
-    match model_types.last().is_some_and(|name| name == "lfm2") {
-        true => Ok(recurrent::adjusted_width(inner)?.into_iter().collect()),
-        false => inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"]),
+    let model_type = model_types.last().map_or("", String::as_str);
+    let stated = || inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"]);
+    match model_type {
+        "lfm2" => Ok(recurrent::adjusted_width(inner)?.into_iter().collect()),
+        "gemma4_text" if inner.flag(&["use_double_wide_mlp"])? == Some(true) => {
+            let (layers, sharing) = (inner.size(&["num_hidden_layers"])?, inner.count(&["num_kv_shared_layers"])?);
+            let first = layers.zip(sharing).and_then(|(layers, sharing)| Some((layers, layers.checked_sub(sharing)?)));
+            match (&stated()?[..], first.filter(|(_, first)| *first > 0)) {
+                ([width], Some((layers, first))) => {
+                    Ok((0..layers).map(|layer| if layer < first { *width } else { width.saturating_mul(2) }).collect())
+                }
+                (other, _) => Ok(other.to_vec()),
+            }
+        }
+        _ => stated(),
     }
 }
 
