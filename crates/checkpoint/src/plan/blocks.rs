@@ -135,7 +135,7 @@ impl Declared<'_> {
         };
         let lanes = self.source.network.linears().iter().any(|linear| linear.role == Role::LaneRouter);
         let resumed: &[StopAt] = match (residual, mixture) {
-            _ if lanes => &[StopAt::Heads],
+            _ if lanes => &[],
             (Some(Residual::Parallel), _) => &[],
             (_, true) => &[StopAt::Heads, StopAt::FeedForward],
             (_, false) => &[StopAt::Heads, StopAt::FeedForward, StopAt::Hidden],

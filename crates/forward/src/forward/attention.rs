@@ -295,7 +295,8 @@ impl Run<'_, '_> {
             [latent.query.first(), &latent.down].into_iter().chain(index).chain(layer.gate_layer()).collect();
         self.enter(StopAt::AttentionInput, &entered, x, spans)?;
         let (queries, down) = (self.linear(latent.query.first(), x), self.linear(&latent.down, x));
-        let (mut queries, index) = self.latent_queries(layer, &latent.query, queries, x)?;
+        let index = layer.indexer.as_ref().map(|indexer| self.index_inputs(indexer, x));
+        let (mut queries, index) = self.latent_queries(layer, &latent.query, queries, index)?;
         let (mut compressed, mut turning) = split(&down, sizes.key_value_rank, rope);
         self.norm(&latent.norm, &mut compressed, sizes.key_value_rank);
         self.enter(StopAt::KeyValueLatent, &[&latent.up], &compressed, spans)?;
@@ -316,35 +317,48 @@ impl Run<'_, '_> {
         ControlFlow::Continue(projected)
     }
 
-    /// Queries, from what the first of their layers gave, and what an indexer makes of their latent and of the rows `x`.
+    /// Queries, from what the first of their layers gave, and `index` with what the indexer makes of their latent.
     fn latent_queries(
         &self,
         layer: &AttentionLayer,
         query: &QueryLatent,
         mut first: Vec<f32>,
-        x: &[f32],
+        index: Option<IndexRows>,
     ) -> Flow<(Vec<f32>, Option<IndexRows>)> {
         let QueryLatent::Latent(down, norm, up) = query else { return ControlFlow::Continue((first, None)) };
         self.norm(norm, &mut first, down.rows);
         let entered: Vec<&Projection> =
             std::iter::once(up).chain(layer.indexer.iter().map(|indexer| &indexer.query)).collect();
         self.enter(StopAt::QueryLatent, &entered, &first, self.spans())?;
-        let index = layer.indexer.as_ref().map(|indexer| self.index_rows(layer, indexer, &first, x));
+        let both = layer.indexer.as_ref().zip(index);
+        let index = both.map(|(indexer, index)| self.index_rows(layer, indexer, &first, index));
         ControlFlow::Continue((self.linear(up, &first), index))
     }
 
-    /// What an indexer makes of query latents and of normed rows `x`.
-    fn index_rows(&self, layer: &AttentionLayer, indexer: &IndexerLayer, latents: &[f32], x: &[f32]) -> IndexRows {
-        let mut queries = self.linear(&indexer.query, latents);
+    /// What an indexer makes of normed rows `x` alone.
+    fn index_inputs(&self, indexer: &IndexerLayer, x: &[f32]) -> IndexRows {
         let mut keys = self.linear(&indexer.key, x);
         self.norm(&indexer.norm, &mut keys, indexer.width);
+        IndexRows { queries: Vec::new(), keys, weights: self.linear(&indexer.weights, x) }
+    }
+
+    /// The same with queries from their latents, and turned.
+    fn index_rows(
+        &self,
+        layer: &AttentionLayer,
+        indexer: &IndexerLayer,
+        latents: &[f32],
+        index: IndexRows,
+    ) -> IndexRows {
+        let IndexRows { mut keys, weights, .. } = index;
+        let mut queries = self.linear(&indexer.query, latents);
         let turning = |count| HeadLayout::packed(count, indexer.width).part(0, indexer.turning);
         if let Some((rotary, _)) = layer.rotary {
             let angles = &self.angles[rotary];
             self.ops.rotate(angles, indexer.pairing, &mut queries, indexer.query.rows, turning(indexer.heads));
             self.ops.rotate(angles, indexer.pairing, &mut keys, indexer.width, turning(1));
         }
-        IndexRows { queries, keys, weights: self.linear(&indexer.weights, x) }
+        IndexRows { queries, keys, weights }
     }
 
     fn normalise_heads(&self, norm: &NormLayer, data: &mut [f32], width: usize, layout: HeadLayout) {

@@ -147,8 +147,7 @@ impl Block {
         let feeds = !matches!(self.feed_forward, FeedForward::Absent);
         let reached = depth == StopAt::FeedForward && feeds || self.resumed_layer(depth).is_some();
         // What attention was joined to is none of several streams.
-        let is_kept = self.lane_mixer.is_none() || depth == StopAt::Heads;
-        self.residual != Residual::Parallel && is_kept && reached
+        self.residual != Residual::Parallel && self.lane_mixer.is_none() && reached
     }
 
     /// The layer whose inputs are needed by a run that continues from this depth.
