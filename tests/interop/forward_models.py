@@ -20,6 +20,8 @@ LOCAL_EXPERTS = dict(num_local_experts=8, num_experts_per_tok=2)
 DEEPSEEK = dict(BASE, kv_lora_rank=32, q_lora_rank=48, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=24, num_key_value_heads=4,
                 moe_intermediate_size=64, num_experts_per_tok=2, n_routed_experts=8, n_shared_experts=2, first_k_dense_replace=1,
                 n_group=1, topk_group=1)  # fmt: skip
+# Fewer keys than tokens, and enough heads that hardly a score is 0, of which another one might be chosen.
+SPARSE = dict(DEEPSEEK, index_topk=13, index_head_dim=24, index_n_heads=11)
 GROUPS = dict(n_group=4, topk_group=2, routed_scaling_factor=2.5)
 MULTIPLIERS = dict(attention_multiplier=0.1, embedding_multiplier=12.0, logits_scaling=8.0, residual_multiplier=0.22)
 # Heads of keys and values that differ in number and width, none a power of two; blocks of both kinds.
@@ -31,6 +33,11 @@ MAMBA2 = dict(mamba_n_heads=6, mamba_n_groups=3, mamba_d_state=12, mamba_d_conv=
 GRANITE4 = dict(BASE, **MAMBA2, shared_intermediate_size=96, layer_types=["mamba", "attention", "mamba", "mamba"])
 MAMBA_ONLY = dict(vocab_size=512, hidden_size=96, num_hidden_layers=3, num_heads=6, head_dim=48, expand=3, n_groups=3, state_size=12,
                   bos_token_id=0, eos_token_id=0, pad_token_id=0)  # fmt: skip
+# A rank and channels that are no powers of two.
+MAMBA1 = dict(vocab_size=512, hidden_size=72, num_hidden_layers=3, expand=3, state_size=6, conv_kernel=3, time_step_rank=7,
+              bos_token_id=0, eos_token_id=0, pad_token_id=0)  # fmt: skip
+JAMBA = dict(BASE, mamba_d_state=6, mamba_d_conv=4, mamba_expand=3, mamba_dt_rank=11, num_experts=4, attn_layer_period=3, attn_layer_offset=1,
+             expert_layer_period=2, expert_layer_offset=1, use_mamba_kernels=False)  # fmt: skip
 NEMOTRON_H = dict({k: v for k, v in NARROW.items() if k != "num_hidden_layers"}, mamba_num_heads=6, mamba_head_dim=48, n_groups=3, ssm_state_size=12, conv_kernel=4, n_routed_experts=8,
                   num_experts_per_tok=3, moe_intermediate_size=64, moe_shared_expert_intermediate_size=96,
                   layers_block_type=["linear_attention", "moe", "full_attention", "mlp", "linear_attention"])  # fmt: skip
@@ -55,6 +62,9 @@ COHERE_MOE = dict(NARROW, num_experts=8, num_experts_per_tok=3, num_shared_exper
 FALCON = dict(hidden_size=192, num_hidden_layers=3, num_attention_heads=8, vocab_size=512, ffn_hidden_size=256, bos_token_id=0, eos_token_id=0)
 GEMMA4 = dict(NARROW, num_hidden_layers=6, global_head_dim=64, hidden_size_per_layer_input=0, sliding_window=20,
               layer_types=(["sliding_attention"] * 2 + ["full_attention"]) * 2)  # fmt: skip
+GEMMA3N = dict(NARROW, num_hidden_layers=6, hidden_size_per_layer_input=24, vocab_size_per_layer_input=512, num_kv_shared_layers=3, laurel_rank=20,
+               sliding_window=20, layer_types=(["sliding_attention"] * 2 + ["full_attention"]) * 2,
+               activation_sparsity_pattern=[0.95, 0.7, 0.0, 0.5, 0.0, 0.8])  # fmt: skip
 GROWING = rope("yarn", factor=8.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4)
 LLAMA4 = dict(NARROW, num_local_experts=4, intermediate_size_mlp=160, interleave_moe_layer_step=1)
 MPT = dict(d_model=192, n_layers=3, vocab_size=512, max_seq_len=128)
@@ -79,6 +89,9 @@ MODELS = {
     "gemma": ("gemma", WIDE),
     "gemma2": ("gemma2", dict(WIDE, sliding_window=20, query_pre_attn_scalar=40, attn_logit_softcapping=5.0, final_logit_softcapping=10.0)),
     "gemma3": ("gemma3_text", dict(WIDE, num_hidden_layers=7, sliding_window=20, query_pre_attn_scalar=40, rope_parameters=GEMMA3_ROPE)),
+    "gemma3n": ("gemma3n_text", dict(GEMMA3N, final_logit_softcapping=10.0)),
+    "gemma3n_lanes": ("gemma3n_text", dict(GEMMA3N, altup_num_inputs=3, altup_active_idx=1, altup_correct_scale=False, num_kv_shared_layers=2,
+                                           activation_sparsity_pattern=[0.0] * 6)),
     "phi3": ("phi3", dict(BASE, sliding_window=20, partial_rotary_factor=0.5)),
     "phi3_longrope": ("phi3", dict(BASE, original_max_position_embeddings=64, **LONG_ROPE)),
     "arcee": ("arcee", BASE),
@@ -125,10 +138,12 @@ MODELS = {
     "deepseek_v2_lite": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=None)),
     "deepseek_v2_lite_deep": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=None, num_hidden_layers=27)),
     "deepseek_v3": ("deepseek_v3", dict(DEEPSEEK, **GROUPS, norm_topk_prob=True, **deepseek_yarn(1.0))),
+    "deepseek_v32": ("deepseek_v32", dict(SPARSE, **GROUPS, norm_topk_prob=True, **deepseek_yarn(1.0))),
     "dots1": ("dots1", dict(BASE, moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=2,
                             first_k_dense_replace=1, routed_scaling_factor=2.5, norm_topk_prob=True, sliding_window=20, max_window_layers=2)),
     "flex_olmo": ("flex_olmo", dict(BASE, num_experts=8, num_experts_per_tok=2)),
     "glm4_moe_lite": ("glm4_moe_lite", {**DEEPSEEK, **GROUPS, "norm_topk_prob": True}),
+    "glm_moe_dsa": ("glm_moe_dsa", dict(SPARSE, norm_topk_prob=True)),
     "solar_open": ("solar_open", dict(NARROW, moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1,
                                       n_group=1, topk_group=1)),
     "glm4_moe": ("glm4_moe", dict(NARROW, moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1,
@@ -160,10 +175,16 @@ MODELS = {
     "falcon_h1_gated": ("falcon_h1", {**FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "key_multiplier": 0.4}),
     "falcon_h1_plain": ("falcon_h1", {**FALCON_H1, **FALCON_H1_FACTORS, "mamba_n_groups": 1, "attention_bias": True, "mlp_bias": True,
                                       "projectors_bias": True, "mamba_proj_bias": True, "mamba_conv_bias": False}),
+    "falcon_mamba": ("falcon_mamba", dict(MAMBA1, mixer_rms_eps=1e-3)),
     "gemma4": ("gemma4_text", dict(GEMMA4, final_logit_softcapping=10.0)),
+    "gemma4_layer_inputs": ("gemma4_text", dict(GEMMA4, hidden_size_per_layer_input=24, vocab_size_per_layer_input=512, num_kv_shared_layers=3,
+                                                use_double_wide_mlp=True)),
+    "gemma4_moe": ("gemma4_text", dict(GEMMA4, **EXPERTS, enable_moe_block=True, top_k_experts=3)),
     "gemma4_shared": ("gemma4_text", dict(GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1)),
     "hunyuan_moe": ("hunyuan_v1_moe", dict(NARROW, num_experts=8, moe_topk=3, **rope("dynamic", factor=1.0, alpha=50.0))),
     "hy_v3": ("hy_v3", dict(NARROW, **EXPERTS, num_shared_experts=2, router_scaling_factor=1.7)),
+    "jamba": ("jamba", JAMBA),
+    "jamba_dense": ("jamba", {**JAMBA, "num_experts": 1, "mamba_dt_rank": "auto", "mamba_conv_bias": False, "mamba_proj_bias": True}),
     "lfm2": ("lfm2", dict(CONVOLUTIONS, tie_word_embeddings=True)),
     "lfm2_bias": ("lfm2", dict(CONVOLUTIONS, conv_bias=True, conv_L_cache=4, block_ffn_dim_multiplier=1.3, tie_word_embeddings=False)),
     "lfm2_indices": ("lfm2", {**BASE, "full_attn_idxs": [0, 2], "block_auto_adjust_ff_dim": False, "conv_L_cache": 2}),
@@ -183,6 +204,8 @@ MODELS = {
     "glm4": ("glm4", NARROW),
     "hunyuan": ("hunyuan_v1_dense", NARROW),
     "hunyuan_alpha": ("hunyuan_v1_dense", dict(NARROW, **rope("dynamic", factor=1.0, alpha=50.0))),
+    "mamba": ("mamba", MAMBA1),
+    "mamba_bias": ("mamba", dict(MAMBA1, use_bias=True, use_conv_bias=False, tie_word_embeddings=False)),
     "mamba2": ("mamba2", MAMBA_ONLY),
     "mamba2_bias": ("mamba2", {**MAMBA_ONLY, "n_groups": 1, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3}),
     "nemotron": ("nemotron", BASE),
@@ -193,6 +216,8 @@ MODELS = {
     "olmo_clipped": ("olmo", dict(BASE, clip_qkv=1.5)),
     "olmo2": ("olmo2", BASE),
     "olmo3": ("olmo3", dict(BASE, sliding_window=20)),
+    "olmo_hybrid": ("olmo_hybrid", DELTA),
+    "olmo_hybrid_rotary": ("olmo_hybrid", dict(DELTA, **rope("default"), linear_allow_neg_eigval=False, linear_num_key_heads=5, linear_num_value_heads=5)),
     "phi": ("phi", BASE),
     "phi_tied": ("phi", dict(BASE, tie_word_embeddings=True)),
     "phi_norms": ("phi", dict(BASE, qk_layernorm=True)),
@@ -205,7 +230,7 @@ MODELS = {
 }  # fmt: skip
 
 # Models with recurrent mixers, for which there are no GGUF files and no graphs.
-RECURRENT = ("bamba", "falcon_h1", "granitemoehybrid", "lfm2", "lfm2_moe", "mamba2", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+RECURRENT = ("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 HYBRIDS = {name for name, (kind, _) in MODELS.items() if kind in RECURRENT}
 
 
@@ -241,7 +266,7 @@ def save(name, out, **changes):
             change = scaled(n, p.shape, generator)
             # Norms stay near the identity.
             p.copy_(p + change if "norm" in n and "bias" not in n or n.endswith("layer_scalar") else change)
-            if kind == "gemma4_text" and n.endswith(("q_norm.weight", "k_norm.weight")):
+            if kind in ("gemma3n_text", "gemma4_text") and n.endswith(("q_norm.weight", "k_norm.weight")):
                 # Its scores have no factor, and attention to single tokens would amplify what is rounded.
                 p.mul_(0.4)
     model.save_pretrained(out)

@@ -13,11 +13,11 @@ import transformers
 import forward_models
 from conftest import REPO
 
-NAMES = ("afmoe", "apertus", "bamba", "bitnet", "bloom_heads", "cohere2_moe", "ernie4_5_moe", "exaone_moe", "falcon_alibi", "falcon_groups", "falcon_h1", "gemma4", "gemma4_shared",
-         "granitemoehybrid", "granitemoehybrid_dense", "hunyuan_moe", "hy_v3", "lfm2_bias", "lfm2_moe", "llama4", "mimo_v2_flash", "ministral3", "mistral4", "mpt",
-         "nemotron_h", "nemotron_h_dense", "qwen3_vl_moe")  # fmt: skip
+NAMES = ("afmoe", "apertus", "bamba", "bitnet", "bloom_heads", "cohere2_moe", "deepseek_v32", "ernie4_5_moe", "exaone_moe", "falcon_alibi", "falcon_groups", "falcon_h1", "gemma3n", "gemma4", "gemma4_layer_inputs", "gemma4_moe", "gemma4_shared",
+         "granitemoehybrid", "granitemoehybrid_dense", "hunyuan_moe", "hy_v3", "jamba", "lfm2_bias", "lfm2_moe", "llama4", "mimo_v2_flash", "ministral3", "mistral4", "mpt",
+         "nemotron_h", "nemotron_h_dense", "olmo_hybrid", "qwen3_vl_moe")  # fmt: skip
 # In these all experts of a block are one tensor, and loaders do not find them one by one.
-UNREAD = {"granitemoehybrid", "llama4", "mistral4", "qwen3_vl_moe"}
+UNREAD = {"gemma4_moe", "granitemoehybrid", "llama4", "mistral4", "qwen3_vl_moe"}
 # Layers of Falcon read the float weight that compressed ones do not have.
 UNREAD |= {"falcon_alibi", "falcon_groups"}
 CALIBRATED = ("gptq", "awq", "smoothquant", "gptaq", "qronos", "autosmoothquant,gptq")

@@ -28,8 +28,8 @@ TRAINED = ("nano_llama", "nano_qwen3", "nano_mixtral", "nano_gemma2")
 WITHOUT = {"opt", "opt_post_norm", "gptj", "gptj_tied", "glm", "hunyuan", "llama_dynamic", "phi_norms"}
 WITHOUT |= {"arcee", "cwm", "dots1", "ernie4_5", "ernie4_5_bias", "exaone4", "exaone4_full", "flex_olmo", "glm4_moe_lite", "glm4_moe_routed", "qwen2_moe_routed", "helium",
             "opt_plain_norms", "seed_oss", "solar_open"}  # fmt: skip
-WITHOUT |= {"afmoe", "apertus", "bitnet", "bloom", "bloom_heads", "cohere2_moe", "cohere2_moe_rms", "ernie4_5_moe", "exaone_moe", "falcon", "falcon_alibi",
-            "falcon_groups", "falcon_one_norm", "gemma4", "gemma4_shared", "hunyuan_alpha", "hunyuan_moe", "hy_v3", "llama4", "llama4_dense", "mimo_v2_flash",
+WITHOUT |= {"afmoe", "deepseek_v32", "gemma3n", "gemma3n_lanes", "glm_moe_dsa", "apertus", "bitnet", "bloom", "bloom_heads", "cohere2_moe", "cohere2_moe_rms", "ernie4_5_moe", "exaone_moe", "falcon", "falcon_alibi",
+            "falcon_groups", "falcon_one_norm", "gemma4", "gemma4_layer_inputs", "gemma4_moe", "gemma4_shared", "hunyuan_alpha", "hunyuan_moe", "hy_v3", "llama4", "llama4_dense", "mimo_v2_flash",
             "ministral3", "mistral4", "mpt", "mpt_heads", "qwen3_vl_moe"}  # fmt: skip
 WITHOUT |= forward_models.HYBRIDS
 OTHERWISE = {"phimoe_biases", "phi3", "phi3_longrope", "deepseek_v2"}

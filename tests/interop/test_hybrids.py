@@ -17,14 +17,15 @@ from test_static_logits import ours
 
 CALIBRATION = ["--num-samples", "8", "--seq-len", "64"]
 # Models with state-space layers or short convolutions.
-STATES = ("bamba", "falcon_h1", "granitemoehybrid", "lfm2", "mamba2", "nemotron_h")
+STATES = ("bamba", "falcon_h1", "granitemoehybrid", "jamba", "lfm2", "mamba", "mamba2", "nemotron_h")
 SMALL = ["lm_head", "*mlp.gate", "*shared_expert_gate"]
 
 
 def all_layers(model):
     """Options that quantize delta nets, attention and experts alike, whatever a family keeps by default."""
     if model in STATES:
-        return ["--no-keep-defaults", "--exclude", "lm_head"]
+        # The class of Mamba reads the float weight of dt_proj.
+        return ["--no-keep-defaults", "--exclude", "lm_head", *(["--exclude", "*dt_proj"] if model == "mamba" else [])]
     if "qwen3_next" in model:
         kept = [*SMALL, "*in_proj_ba"]
     else:
@@ -44,9 +45,10 @@ DENSE = {
 # Experts that transformers has decompressed take inputs in floats.
 MIXTURES = {"fp8_weights": ["-s", "e4m3:channel", "-f", "compressed-tensors"]}
 CASES = [("qwen3_5_text", name) for name in DENSE] + [("qwen3_5-mtp", "FP8_DYNAMIC"), ("qwen3_5-mtp", "W4A16")]
+CASES += [("olmo_hybrid", name) for name in ("W4A16", "FP8_kv")]
 CASES += [(model, name) for model in STATES for name in ("W4A16", "FP8_kv", "int8_static")]
 # The class of Mamba 2 reads float weights that packed layers do not have, and it has no cache of keys and values.
-CASES = [case for case in CASES if case not in {("mamba2", "W4A16"), ("mamba2", "FP8_kv")}]
+CASES = [case for case in CASES if case not in {("mamba", "FP8_kv"), ("mamba2", "W4A16"), ("mamba2", "FP8_kv")}]
 CASES += [(model, name) for model in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe_text-fused") for name in MIXTURES]
 CASES += [("qwen3_5_moe-fused-mtp", "fp8_weights")]
 ALGORITHMS = ("gptq", "awq", "smoothquant,gptq", "gptaq", "qronos", "adaround", "awq,gptq")
@@ -123,7 +125,7 @@ def test_logits_of_quantized_checkpoints_match_transformers(model, name, made, h
         assert first < 1e-4
 
 
-@pytest.mark.parametrize("model", ["qwen3_5_text", "qwen3_next", "qwen3_5_moe_text-fused", *STATES])
+@pytest.mark.parametrize("model", ["qwen3_5_text", "qwen3_next", "qwen3_5_moe_text-fused", "olmo_hybrid", *STATES])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_algorithms_keep_the_model_and_fold_what_they_move(model, algorithm, made, hybrid):
     directory = made(model, algorithm.replace(",", "-"), ["-s", "int8:channel", "-a", algorithm, "-f", "fake", *all_layers(model)])
@@ -180,7 +182,7 @@ def test_layers_that_predict_further_tokens_are_quantized_on_request(kvant, hybr
     assert done.returncode != 0 and "is not run" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", *STATES])
+@pytest.mark.parametrize("name", ["qwen3_next", "olmo_hybrid", *STATES])
 def test_greedy_continuation_equals_generate_of_transformers(name, kvant, hybrid):
     directory = hybrid(name)
     model, tokenizer = load(directory), transformers.AutoTokenizer.from_pretrained(directory)

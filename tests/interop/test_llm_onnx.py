@@ -23,9 +23,11 @@ SCHEMES = {
 # What the export has no nodes for, and the models that need it.
 REFUSED = {
     "angles depend on the length of the text": ("llama_dynamic", "phi3_longrope", "hunyuan_moe", "hunyuan_alpha"),
-    "linear attention (gated delta nets)": ("qwen3_next", "qwen3_next_one_head", "qwen3_next_interval", "qwen3_5", "qwen3_5_bias", "qwen3_5_heads",
+    "linear attention (gated delta nets)": ("qwen3_next", "qwen3_next_one_head", "qwen3_next_interval", "qwen3_5", "qwen3_5_bias", "qwen3_5_heads", "olmo_hybrid", "olmo_hybrid_rotary",
                                             "qwen3_5_moe"),
     "short convolutions": ("lfm2", "lfm2_bias", "lfm2_indices", "lfm2_moe", "lfm2_moe_plain"),
+    "selective state-space layers": ("falcon_mamba", "jamba", "jamba_dense", "mamba", "mamba_bias"),
+    "attention to keys that an indexer chooses": ("deepseek_v32", "glm_moe_dsa"),
     "state-space layers": ("bamba", "bamba_bias", "falcon_h1", "falcon_h1_gated", "falcon_h1_plain", "granitemoehybrid", "granitemoehybrid_dense",
                            "mamba2", "mamba2_bias", "nemotron_h", "nemotron_h_dense"),
     "SparseMixer": ("phimoe", "phimoe_biases"),
@@ -38,7 +40,7 @@ REFUSED = {
     "routing by the sigmoid of the chosen experts": ("cohere2_moe_rms",),
     "routing by the corrected softmax of all experts": ("ernie4_5_moe",),
     "queries grouped with their keys in one matrix": ("falcon", "falcon_groups", "falcon_one_norm"),
-    "norms of values": ("gemma4", "gemma4_shared"),
+    "norms of values": ("gemma3n", "gemma3n_lanes", "gemma4", "gemma4_layer_inputs", "gemma4_moe", "gemma4_shared"),
     "attention in chunks": ("llama4", "llama4_dense"),
     "scaled values": ("mimo_v2_flash",),
     "queries that grow with their position": ("ministral3", "mistral4"),

@@ -66,6 +66,11 @@ impl PartialForward {
             StopAt::FeedForward => Some(StartFrom::FeedForward),
             StopAt::Hidden => Some(StartFrom::Hidden(inputs)),
             StopAt::AttentionInput | StopAt::QueryLatent | StopAt::KeyValueLatent => None,
+            StopAt::LowRankLatent
+            | StopAt::Convolved
+            | StopAt::StepLatent
+            | StopAt::LayerInput
+            | StopAt::LayerInputHidden => None,
         }
     }
 }

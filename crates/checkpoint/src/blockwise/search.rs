@@ -11,7 +11,6 @@ use super::trial::{Outputs, PairTrial};
 use super::work::Work;
 use crate::folding::{ScaleFusion, ScaleFusionError};
 use crate::plan::{HELD_OUT_ROWS, LayerId, PlannedBlock, PlannedLayer, SEARCH_ROWS, SEARCH_TOKENS};
-use kvant_forward::forward::blueprint::FeedForward;
 use kvant_forward::forward::{ForwardOptions, StopAt};
 use kvant_model::family::Role;
 use kvant_model::network::ScaleSource;
@@ -131,7 +130,8 @@ impl<'a> Blockwise<'_, 'a> {
         });
         for chunk in chunks {
             // All inputs of layers are known there; what the last layers put out is not looked at.
-            let until = Some(StopAt::Hidden);
+            let reads_own = self.decoder.blueprint().blocks[work.block.index].layer_input.is_some();
+            let until = Some(if reads_own { StopAt::LayerInputHidden } else { StopAt::Hidden });
             let variation =
                 ForwardOptions { overlay: Some(&work.float), tap: Some(&taps), until, ..ForwardOptions::default() };
             self.runner.give(self.run_chunk(work, variation, 0, chunk)?);
@@ -148,9 +148,7 @@ impl<'a> Blockwise<'_, 'a> {
     /// How many rows of so many tokens will pass a module, about: experts get their share.
     fn expected(&self, block: &PlannedBlock, module: &str, tokens: u64) -> usize {
         let tokens = tokens as usize;
-        let FeedForward::Mixture(mixture) = &self.decoder.blueprint().blocks[block.index].feed_forward else {
-            return tokens;
-        };
+        let Some(mixture) = self.decoder.blueprint().blocks[block.index].mixture() else { return tokens };
         let of_expert = mixture.experts.iter().flat_map(|expert| expert.layers()).any(|layer| layer.module == module);
         if of_expert { tokens * mixture.per_token / mixture.experts.len().max(1) } else { tokens }
     }
@@ -466,7 +464,7 @@ fn sampled(inputs: &Inputs, tokens: usize) -> Vec<f32> {
 
 /// Returns whether limits are found for layers of this role.
 fn is_clipped(role: &str) -> bool {
-    const ROLES: [Role; 9] = [
+    const ROLES: [Role; 13] = [
         Role::Query,
         Role::Key,
         Role::QueryKeyValue,
@@ -474,7 +472,11 @@ fn is_clipped(role: &str) -> bool {
         Role::QueryUp,
         Role::KeyValueDown,
         Role::KeyValueUp,
+        Role::IndexQuery,
+        Role::IndexKey,
         Role::RecurrentInput,
+        Role::RecurrentQuery,
+        Role::RecurrentKey,
         Role::RecurrentInputGate,
     ];
     !ROLES.iter().any(|left_out| left_out.name() == role)

@@ -1,8 +1,8 @@
 //! A smoothing pair of the network with the modules behind its ids, and the modules inspected to judge its scales. Finds no scales.
 
-use kvant_model::family::Role;
+use kvant_model::family::{NormSite, Role};
 use kvant_model::network::expert_module;
-use kvant_model::network::{Consumer, Input, Network, ScaleSource, SmoothingPair};
+use kvant_model::network::{Consumer, Input, Network, NormId, ScaleSource, SmoothingPair};
 
 /// The outputs compared to judge the scales of a smoothing pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,7 @@ impl<'l> ResolvedPair<'l> {
             ScaleSource::Experts { experts, .. } => network.experts()[experts.index()].module.clone(),
         };
         let inspected = match link.from {
+            ScaleSource::Norm(id) if is_read_alone(network, id) => Inspected::Layers,
             ScaleSource::Norm(_) => branches(network, link),
             _ => Inspected::Layers,
         };
@@ -63,6 +64,14 @@ fn modules_of(network: &Network, consumer: Consumer) -> Vec<String> {
     }
 }
 
+/// Returns whether what reads a norm is no branch that can run alone: experts beside a dense network, and queries that meet another
+/// block's keys.
+fn is_read_alone(network: &Network, norm: NormId) -> bool {
+    let norm = network.norm(norm);
+    let shares = || norm.block.is_some_and(|block| network.shares_keys(block));
+    norm.site == NormSite::RoutedInput || norm.site == NormSite::AttentionInput && shares()
+}
+
 /// The branches that read what the link scales; latents, heads and hidden activations are read by single layers.
 fn branches(network: &Network, link: &SmoothingPair) -> Inspected {
     let (mut attention, mut feed_forward) = (false, false);
@@ -71,7 +80,14 @@ fn branches(network: &Network, link: &SmoothingPair) -> Inspected {
             feed_forward = true;
             continue;
         };
-        let single = [Input::QueryLatent, Input::KeyValueLatent, Input::Heads, Input::RecurrentHeads, Input::Hidden];
+        let single = [
+            Input::QueryLatent,
+            Input::KeyValueLatent,
+            Input::StepLatent,
+            Input::Heads,
+            Input::RecurrentHeads,
+            Input::Hidden,
+        ];
         if network.input(*id).is_some_and(|input| single.contains(&input)) {
             return Inspected::Layers;
         }
@@ -87,8 +103,10 @@ fn branches(network: &Network, link: &SmoothingPair) -> Inspected {
 fn is_of_mixer(role: Role) -> bool {
     use Role::{
         HeadGate, Key, KeyValueDown, Query, QueryDown, QueryKeyValue, RecurrentGate, RecurrentInput,
-        RecurrentInputGate, Value,
+        RecurrentInputGate, RecurrentKey, RecurrentQuery, RecurrentValue, Value,
     };
     let attends = matches!(role, Query | Key | Value | QueryKeyValue | QueryDown | KeyValueDown | HeadGate);
-    attends || matches!(role, RecurrentInput | RecurrentGate | RecurrentInputGate) || role.is_rate()
+    let recurs = matches!(role, RecurrentInput | RecurrentGate | RecurrentInputGate) || role.is_rate();
+    let chooses = matches!(role, Role::IndexKey | Role::IndexWeights);
+    attends || chooses || recurs || matches!(role, RecurrentQuery | RecurrentKey | RecurrentValue)
 }

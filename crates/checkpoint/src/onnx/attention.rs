@@ -50,6 +50,9 @@ impl Writer<'_, '_> {
                 let rows = self.linear(layer, x)?;
                 heads.map(|heads| self.heads(&rows, layer.rows, heads))
             }
+            Projections::Queries { .. } => {
+                return Err(OnnxExportError::unsupported("keys and values that blocks share"));
+            }
             Projections::KeysAsValues { .. } => return Err(OnnxExportError::unsupported("keys that are values")),
             Projections::Latent(latent) => return self.latent(layer, latent, x),
         };

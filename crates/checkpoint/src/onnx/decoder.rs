@@ -197,7 +197,7 @@ impl Writer<'_, '_> {
     }
 
     fn normed(&mut self, norm: Option<&NormLayer>, x: &Value) -> Value {
-        let width = self.decoder.width();
+        let width = self.decoder.hidden();
         norm.map_or_else(|| x.clone(), |norm| self.norm(norm, x, width, &[width]))
     }
 
@@ -265,6 +265,7 @@ fn recurrent_rule(mixer: &TokenMixer) -> &'static str {
         TokenMixer::Attention(_) => "attention",
         TokenMixer::GatedDelta(_) => "linear attention (gated delta nets)",
         TokenMixer::ShortConvolution(_) => "short convolutions",
+        TokenMixer::Mamba1(_) => "selective state-space layers (Mamba)",
         TokenMixer::Mamba2(_) | TokenMixer::Both(_) => "state-space layers (Mamba 2)",
         TokenMixer::Absent => "blocks without a token mixer",
     }
@@ -272,7 +273,13 @@ fn recurrent_rule(mixer: &TokenMixer) -> &'static str {
 
 /// What a block computes and no nodes are made for.
 fn rule_without_nodes(block: &Block) -> Option<&'static str> {
-    let of_block = [(block.scalar.is_some(), "scaled blocks")];
+    let of_block = [
+        (block.scalar.is_some(), "scaled blocks"),
+        (block.lane_mixer.is_some(), "several residual streams"),
+        (block.low_rank.is_some(), "narrow layers beside attention"),
+        (block.layer_input.is_some(), "inputs of single layers"),
+        (block.routed.is_some(), "experts beside a dense network"),
+    ];
     let mut rules =
         rules_of_mixer(&block.mixer).into_iter().chain(of_block).chain(rules_of_network(&block.feed_forward));
     rules.find(|(has, _)| *has).map(|(_, rule)| rule)
@@ -285,6 +292,8 @@ fn rules_of_mixer(mixer: &TokenMixer) -> Vec<(bool, &'static str)> {
     };
     let plain = |norms: &HeadNorms| norms.rule == QueryKeyNorm::PlainAfterRotary;
     vec![
+        (matches!(attention.projections, Projections::Queries { .. }), "keys and values that blocks share"),
+        (attention.indexer.is_some(), "attention to keys that an indexer chooses"),
         (attention.biases.is_some(), "linear biases on the scores of attention"),
         (attention.chunk.is_some(), "attention in chunks"),
         (attention.clip.is_some(), "clipped queries, keys and values"),
@@ -307,6 +316,7 @@ fn rules_of_network(network: &FeedForward) -> Vec<(bool, &'static str)> {
         FeedForward::Absent => vec![(true, "blocks without a feed-forward network")],
         FeedForward::Dense(mlp) => vec![
             (mlp.xielu.is_some(), "activation functions with learned parameters"),
+            (mlp.cutoff.is_some(), "sparse activations"),
             (mlp.factors != [1.0; 2], "scaled feed-forward networks"),
             (mlp.hidden_norm.is_some(), "norms before the down projection"),
         ],

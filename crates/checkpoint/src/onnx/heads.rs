@@ -33,7 +33,8 @@ impl Writer<'_, '_> {
     /// Norms of queries and keys.
     pub(super) fn norm_heads(&mut self, norms: Option<&HeadNorms>, queries: &mut HeadsOf, keys: &mut HeadsOf) {
         let Some(norms) = norms else { return };
-        for (heads, norm) in [(queries, &norms.query), (keys, &norms.key)] {
+        for (heads, norm) in [(queries, Some(&norms.query)), (keys, norms.key.as_ref())] {
+            let Some(norm) = norm else { continue };
             heads.value = match norms.rule {
                 QueryKeyNorm::AllHeads => self.norm_of_all(norm, heads),
                 QueryKeyNorm::PerHead | QueryKeyNorm::PerHeadAfterRotary | QueryKeyNorm::PlainAfterRotary => {

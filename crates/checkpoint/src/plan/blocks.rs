@@ -4,7 +4,7 @@
 use super::LayerId;
 use super::declared::Declared;
 use kvant_forward::forward::StopAt;
-use kvant_model::family::Residual;
+use kvant_model::family::{Residual, Role};
 use kvant_model::network::expert_module;
 use kvant_model::network::{Consumer, Input, ScaleSource, SmoothingPair, Subset};
 use std::collections::{BTreeMap, HashMap};
@@ -133,7 +133,9 @@ impl Declared<'_> {
         let has = |wanted: &StopAt| {
             stages.iter().any(|stage| depth(stage.input) == *wanted) && !(both && *wanted == StopAt::Heads)
         };
+        let lanes = self.source.network.linears().iter().any(|linear| linear.role == Role::LaneRouter);
         let resumed: &[StopAt] = match (residual, mixture) {
+            _ if lanes => &[],
             (Some(Residual::Parallel), _) => &[],
             (_, true) => &[StopAt::Heads, StopAt::FeedForward],
             (_, false) => &[StopAt::Heads, StopAt::FeedForward, StopAt::Hidden],
@@ -202,8 +204,13 @@ fn depth(input: Input) -> StopAt {
         Input::Attention | Input::Recurrent => StopAt::AttentionInput,
         Input::QueryLatent => StopAt::QueryLatent,
         Input::KeyValueLatent => StopAt::KeyValueLatent,
+        Input::Convolved => StopAt::Convolved,
+        Input::StepLatent => StopAt::StepLatent,
+        Input::LowRankLatent => StopAt::LowRankLatent,
         Input::Heads | Input::RecurrentHeads => StopAt::Heads,
-        Input::FeedForward | Input::Routed(_) => StopAt::FeedForward,
+        Input::FeedForward | Input::Router | Input::Routed(_) => StopAt::FeedForward,
         Input::Hidden | Input::SharedHidden | Input::RoutedHidden(_) => StopAt::Hidden,
+        Input::LayerInput => StopAt::LayerInput,
+        Input::LayerInputHidden => StopAt::LayerInputHidden,
     }
 }

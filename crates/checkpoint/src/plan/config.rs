@@ -54,7 +54,7 @@ impl Declared<'_> {
             .tensors
             .iter()
             .zip(self.source.network.places())
-            .filter(|(_, place)| **place == Place::Embedding);
+            .filter(|(_, place)| matches!(place, Place::Embedding | Place::LayerInputs));
         let embeddings = embeddings.filter_map(|(tensor, _)| tensor.name().strip_suffix(".weight"));
         let usual = names::USUAL_HEADS.iter().copied();
         let all = embeddings.chain(usual).map(str::to_owned).chain(self.tied_modules());

@@ -46,6 +46,7 @@ pub(super) fn reason(place: Place) -> &'static str {
         Place::Norm(..) => "norm",
         Place::Embedding => "embedding",
         Place::Positions => "positions",
+        Place::LayerInputs => "inputs of layers",
         Place::HeadBias => "bias",
         Place::Parameter => "parameter",
         Place::Other(Reason::Buffer) => "buffer",

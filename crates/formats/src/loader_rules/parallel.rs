@@ -63,17 +63,34 @@ impl Cut {
             | Role::Up
             | Role::GateUp
             | Role::RecurrentInput
+            | Role::RecurrentQuery
+            | Role::RecurrentKey
+            | Role::RecurrentValue
             | Role::RecurrentGate
             | Role::RecurrentInputGate
             | Role::RecurrentDecay
             | Role::RecurrentStrength
             | Role::RecurrentRates
+            | Role::RecurrentStep
             | Role::Head => Cut::Rows,
-            Role::Output | Role::Down => Cut::Columns,
+            Role::Output | Role::Down | Role::RecurrentChoice => Cut::Columns,
             Role::QueryDown
             | Role::KeyValueDown
             | Role::Router
             | Role::SharedGate
+            | Role::IndexQuery
+            | Role::IndexKey
+            | Role::IndexWeights
+            | Role::LaneInput
+            | Role::LaneOutput
+            | Role::LaneRouter
+            | Role::LanePrediction
+            | Role::LaneCorrection
+            | Role::LowRankDown
+            | Role::LowRankUp
+            | Role::LayerInputs
+            | Role::LayerInputGate
+            | Role::LayerInputOutput
             | Role::ProjectIn
             | Role::ProjectOut
             | Role::Unknown => Cut::Nowhere,

@@ -166,7 +166,7 @@ fn fit(decoder: &Decoder<'_>, reference: &Decoder<'_>) -> Result<(), EvaluationE
     let pairs = [
         ("vocabulary", decoder.vocabulary(), reference.vocabulary()),
         ("number of blocks", decoder.blueprint().blocks.len(), reference.blueprint().blocks.len()),
-        ("hidden size", decoder.width(), reference.width()),
+        ("hidden size", decoder.hidden(), reference.hidden()),
     ];
     match pairs.into_iter().find(|(_, model, reference)| model != reference) {
         None => Ok(()),

@@ -1,9 +1,12 @@
 //! Attention of one block: project, normalise, turn, attend, project back.
 
-use super::blueprint::{AttentionLayer, HeadGates, HeadNorms, LatentProjections, NormLayer, Projections, QueryLatent};
+use super::blueprint::{
+    AttentionLayer, HeadGates, HeadNorms, IndexerLayer, LatentProjections, NormLayer, Projections, QueryLatent,
+};
 use super::heads::{HeadLayout, Heads};
 use super::hook::{ActivationPoint, Rows};
-use super::ops::{Attention, Gate};
+use super::indexer::IndexRows;
+use super::ops::{Attention, Gate, KeyIndex};
 use super::options::{Flow, StopAt};
 use super::quantizers::quantize_heads;
 use super::run::Run;
@@ -14,6 +17,7 @@ use super::weighed;
 use kvant_model::family::QueryKeyNorm;
 use kvant_numeric::simd::Isa;
 use std::ops::ControlFlow;
+use std::sync::PoisonError;
 
 /// A buffer with heads in its rows.
 #[derive(Clone)]
@@ -26,6 +30,10 @@ struct Buffer {
 struct Projected {
     buffers: Vec<Buffer>,
     heads: [(usize, HeadLayout); 3],
+    /// How many of the three the block makes: all, or queries only.
+    own: usize,
+    /// What the block's indexer makes.
+    index: Option<IndexRows>,
 }
 
 impl Projected {
@@ -41,8 +49,23 @@ impl Run<'_, '_> {
         let mut projected = self.projected(layer, x)?;
         let own_gates = layer.gate_layer().map(|gate| self.linear(gate, x));
         let sites = [ActivationPoint::Query(block), ActivationPoint::Key(block), ActivationPoint::Value(block)];
-        sites.into_iter().enumerate().for_each(|(which, site)| self.show_heads(site, &projected.view(which)));
+        sites
+            .into_iter()
+            .take(projected.own)
+            .enumerate()
+            .for_each(|(which, site)| self.show_heads(site, &projected.view(which)));
         self.quantize_heads(block, &mut projected);
+        self.share_keys(&projected);
+        let index = layer.indexer.as_ref().zip(projected.index.as_ref()).map(|(indexer, rows)| KeyIndex {
+            queries: Heads {
+                data: &rows.queries,
+                row_width: indexer.query.rows,
+                layout: HeadLayout::packed(indexer.heads, indexer.width),
+            },
+            keys: Heads { data: &rows.keys, row_width: indexer.width, layout: HeadLayout::row(indexer.width) },
+            weights: &rows.weights,
+            most: indexer.most,
+        });
         let sinks = self.vector(layer.sinks.as_ref());
         let positions = self.step.map_or(self.length, Step::longest);
         let biases = layer.biases.as_ref().map(|biases| biases.of(positions)).unwrap_or_default();
@@ -58,10 +81,13 @@ impl Run<'_, '_> {
             chunk: layer.chunk,
             sinks: &sinks,
             biases: &biases,
+            index,
         };
         let mut heads = match self.step {
             None => self.attend(block, &attention),
-            Some(step) => step.attend(block, &attention, |attention| self.attend(block, attention)),
+            Some(step) => {
+                step.attend((layer.key_block, projected.own > 1), &attention, |attention| self.attend(block, attention))
+            }
         };
         if let Some(norm) = &layer.heads_norm {
             self.norm(norm, &mut heads, layer.output.columns);
@@ -87,7 +113,7 @@ impl Run<'_, '_> {
         let quantizer = self.decoder.quantizers.attention(block).and_then(|all| all.probabilities.as_ref());
         let site = ActivationPoint::Probabilities(block);
         let tap = self.with.tap.filter(|tap| tap.wants(site));
-        if quantizer.is_none() && tap.is_none() {
+        if quantizer.is_none() && tap.is_none() && attention.index.is_none() {
             let mut heads = Vec::new();
             self.ops.attend(attention, &mut heads);
             return heads;
@@ -115,7 +141,7 @@ impl Run<'_, '_> {
     fn quantize_heads(&self, block: usize, projected: &mut Projected) {
         let Some(quantizers) = self.decoder.quantizers.attention(block) else { return };
         let all = [&quantizers.query, &quantizers.key, &quantizers.value];
-        for (which, quantizer) in all.into_iter().enumerate() {
+        for (which, quantizer) in all.into_iter().take(projected.own).enumerate() {
             let Some(quantizer) = quantizer else { continue };
             let (buffer, layout) = projected.heads[which];
             let Buffer { data, width } = &mut projected.buffers[buffer];
@@ -131,7 +157,12 @@ impl Run<'_, '_> {
                 let entered: Vec<&Projection> = layers.iter().chain(layer.gate_layer()).collect();
                 self.enter(StopAt::AttentionInput, &entered, x, spans)?;
                 let buffers = layers.iter().map(|layer| Buffer { data: self.linear(layer, x), width: layer.rows });
-                Projected { buffers: buffers.collect(), heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])] }
+                Projected {
+                    buffers: buffers.collect(),
+                    heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])],
+                    own: 3,
+                    index: None,
+                }
             }
             Projections::Fused { layer: fused, heads, grouped } => {
                 let entered: Vec<&Projection> = std::iter::once(fused).chain(layer.gate_layer()).collect();
@@ -139,7 +170,7 @@ impl Run<'_, '_> {
                 let data = self.linear(fused, x);
                 let data = if *grouped { stacked(&data, fused.rows, heads) } else { data };
                 let buffer = Buffer { data, width: fused.rows };
-                Projected { buffers: vec![buffer], heads: heads.map(|heads| (0, heads)) }
+                Projected { buffers: vec![buffer], heads: heads.map(|heads| (0, heads)), own: 3, index: None }
             }
             Projections::KeysAsValues { layers, heads } => {
                 let entered: Vec<&Projection> = layers.iter().chain(layer.gate_layer()).collect();
@@ -148,7 +179,19 @@ impl Run<'_, '_> {
                 let mut buffers =
                     [queries, keys].map(|layer| Buffer { data: self.linear(layer, x), width: layer.rows }).to_vec();
                 buffers.push(Buffer { data: self.buffers.copy(&buffers[1].data), width: keys.rows });
-                Projected { buffers, heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])] }
+                Projected { buffers, heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])], own: 3, index: None }
+            }
+            Projections::Queries { layer: queries, heads, unread } => {
+                let entered: Vec<&Projection> =
+                    std::iter::once(queries).chain(unread).chain(layer.gate_layer()).collect();
+                self.enter(StopAt::AttentionInput, &entered, x, spans)?;
+                for layer in unread {
+                    self.show(ActivationPoint::Input(&layer.module), x, layer.columns, spans);
+                }
+                let data = self.linear(queries, x);
+                let shared = self.shared_keys(data.len() / queries.rows.max(1), heads);
+                let buffers = vec![Buffer { data, width: queries.rows }, shared];
+                Projected { buffers, heads: [(0, heads[0]), (1, heads[1]), (1, heads[2])], own: 1, index: None }
             }
             Projections::Latent(latent) => return self.latent(layer, latent, x),
         };
@@ -156,13 +199,13 @@ impl Run<'_, '_> {
             let values = projected.buffers.iter_mut().flat_map(|buffer| &mut buffer.data);
             values.for_each(|value| *value = value.clamp(-clip, clip));
         }
-        if let Some(norm) = &layer.value_norm {
+        if let Some(norm) = layer.value_norm.as_ref().filter(|_| projected.own == 3) {
             let (buffer, layout) = projected.heads[2];
             let Buffer { data, width } = &mut projected.buffers[buffer];
             self.normalise_heads(norm, data, *width, layout);
         }
         for (which, scale) in [(1, layer.key_scale), (2, layer.value_scale)] {
-            if scale != 1.0 {
+            if scale != 1.0 && projected.own == 3 {
                 self.scale_heads(which, scale, &mut projected);
             }
         }
@@ -176,9 +219,28 @@ impl Run<'_, '_> {
         ControlFlow::Continue(projected)
     }
 
+    /// Hands keys and values that the block makes on to others that attend to them.
+    fn share_keys(&self, projected: &Projected) {
+        let Some(shared) = self.shared_keys.filter(|_| projected.own == 3) else { return };
+        let (keys, values) = (projected.view(1), projected.view(2));
+        let width = |heads: &Heads<'_>| (heads.layout.count * heads.layout.width).max(1);
+        let (key_rows, value_rows) = (keys.gather(), values.gather());
+        let both = key_rows.chunks_exact(width(&keys)).zip(value_rows.chunks_exact(width(&values)));
+        let rows = both.flat_map(|(key, value)| key.iter().chain(value)).copied().collect();
+        *shared.lock().unwrap_or_else(PoisonError::into_inner) = rows;
+    }
+
+    /// The keys and values of another block for `count` rows. A mixer that runs alone has none.
+    fn shared_keys(&self, count: usize, [_, keys, values]: &[HeadLayout; 3]) -> Buffer {
+        let width = keys.count * keys.width + values.count * values.width;
+        let shared = self.shared_keys.map(|rows| rows.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        Buffer { data: shared.unwrap_or_else(|| vec![0.0; count * width]), width }
+    }
+
     fn norm_heads(&self, norms: Option<&HeadNorms>, projected: &mut Projected) {
         let Some(norms) = norms else { return };
-        for (which, norm) in [(0, &norms.query), (1, &norms.key)] {
+        for (which, norm) in [(0, Some(&norms.query)), (1, norms.key.as_ref())] {
+            let Some(norm) = norm else { continue };
             let (buffer, layout) = projected.heads[which];
             let layout = match norms.rule {
                 QueryKeyNorm::AllHeads => HeadLayout { width: layout.width * layout.count, count: 1, ..layout },
@@ -216,7 +278,7 @@ impl Run<'_, '_> {
 
     fn turn_heads(&self, layer: &AttentionLayer, projected: &mut Projected) {
         let Some((rotary, pairing)) = layer.rotary else { return };
-        for which in 0..2 {
+        for which in 0..projected.own.min(2) {
             let (buffer, layout) = projected.heads[which];
             let Buffer { data, width } = &mut projected.buffers[buffer];
             self.ops.rotate(&self.angles[rotary], pairing, data, *width, layout);
@@ -228,11 +290,13 @@ impl Run<'_, '_> {
         let (nope, rope, wide) = (sizes.nope_dim, sizes.rope_dim, sizes.value_dim);
         let width = nope + rope;
         let spans = self.spans();
+        let index = layer.indexer.iter().flat_map(|indexer| [&indexer.key, &indexer.weights]);
         let entered: Vec<&Projection> =
-            [latent.query.first(), &latent.down].into_iter().chain(layer.gate_layer()).collect();
+            [latent.query.first(), &latent.down].into_iter().chain(index).chain(layer.gate_layer()).collect();
         self.enter(StopAt::AttentionInput, &entered, x, spans)?;
         let (queries, down) = (self.linear(latent.query.first(), x), self.linear(&latent.down, x));
-        let mut queries = self.latent_queries(&latent.query, queries)?;
+        let index = layer.indexer.as_ref().map(|indexer| self.index_inputs(indexer, x));
+        let (mut queries, index) = self.latent_queries(layer, &latent.query, queries, index)?;
         let (mut compressed, mut turning) = split(&down, sizes.key_value_rank, rope);
         self.norm(&latent.norm, &mut compressed, sizes.key_value_rank);
         self.enter(StopAt::KeyValueLatent, &[&latent.up], &compressed, spans)?;
@@ -248,17 +312,53 @@ impl Run<'_, '_> {
         let buffers =
             [(queries, latent.heads * width), (keys, latent.heads * width), (up, latent.heads * (nope + wide))];
         let buffers = buffers.map(|(data, width)| Buffer { data, width }).into();
-        let mut projected = Projected { buffers, heads: [(0, all), (1, all), (2, values)] };
+        let mut projected = Projected { buffers, heads: [(0, all), (1, all), (2, values)], own: 3, index };
         self.grow_queries(layer, &mut projected);
         ControlFlow::Continue(projected)
     }
 
-    /// Queries, from what the first of their layers gave.
-    fn latent_queries(&self, query: &QueryLatent, mut first: Vec<f32>) -> Flow<Vec<f32>> {
-        let QueryLatent::Latent(down, norm, up) = query else { return ControlFlow::Continue(first) };
+    /// Queries, from what the first of their layers gave, and `index` with what the indexer makes of their latent.
+    fn latent_queries(
+        &self,
+        layer: &AttentionLayer,
+        query: &QueryLatent,
+        mut first: Vec<f32>,
+        index: Option<IndexRows>,
+    ) -> Flow<(Vec<f32>, Option<IndexRows>)> {
+        let QueryLatent::Latent(down, norm, up) = query else { return ControlFlow::Continue((first, None)) };
         self.norm(norm, &mut first, down.rows);
-        self.enter(StopAt::QueryLatent, &[up], &first, self.spans())?;
-        ControlFlow::Continue(self.linear(up, &first))
+        let entered: Vec<&Projection> =
+            std::iter::once(up).chain(layer.indexer.iter().map(|indexer| &indexer.query)).collect();
+        self.enter(StopAt::QueryLatent, &entered, &first, self.spans())?;
+        let both = layer.indexer.as_ref().zip(index);
+        let index = both.map(|(indexer, index)| self.index_rows(layer, indexer, &first, index));
+        ControlFlow::Continue((self.linear(up, &first), index))
+    }
+
+    /// What an indexer makes of normed rows `x` alone.
+    fn index_inputs(&self, indexer: &IndexerLayer, x: &[f32]) -> IndexRows {
+        let mut keys = self.linear(&indexer.key, x);
+        self.norm(&indexer.norm, &mut keys, indexer.width);
+        IndexRows { queries: Vec::new(), keys, weights: self.linear(&indexer.weights, x) }
+    }
+
+    /// The same with queries from their latents, and turned.
+    fn index_rows(
+        &self,
+        layer: &AttentionLayer,
+        indexer: &IndexerLayer,
+        latents: &[f32],
+        index: IndexRows,
+    ) -> IndexRows {
+        let IndexRows { mut keys, weights, .. } = index;
+        let mut queries = self.linear(&indexer.query, latents);
+        let turning = |count| HeadLayout::packed(count, indexer.width).part(0, indexer.turning);
+        if let Some((rotary, _)) = layer.rotary {
+            let angles = &self.angles[rotary];
+            self.ops.rotate(angles, indexer.pairing, &mut queries, indexer.query.rows, turning(indexer.heads));
+            self.ops.rotate(angles, indexer.pairing, &mut keys, indexer.width, turning(1));
+        }
+        IndexRows { queries, keys, weights }
     }
 
     fn normalise_heads(&self, norm: &NormLayer, data: &mut [f32], width: usize, layout: HeadLayout) {

@@ -17,7 +17,7 @@ impl Run<'_, '_> {
     pub(super) fn feed_forward(&self, block: usize, network: &FeedForward, x: &[f32]) -> Flow<Vec<f32>> {
         match network {
             FeedForward::Dense(mlp) => self.mlp(mlp, x, self.spans()),
-            FeedForward::Mixture(mixture) => self.mixture(block, mixture, x),
+            FeedForward::Mixture(mixture) => self.mixture(block, mixture, x, x),
             FeedForward::Absent => ControlFlow::Continue(Vec::new()),
         }
     }
@@ -54,6 +54,9 @@ impl Run<'_, '_> {
             FirstLayers::Gated(gate, up) => {
                 let (mut gate, up) = (linear(gate), linear(up));
                 self.scale(mlp.factors[0], &mut gate);
+                if let Some(cutoff) = mlp.cutoff {
+                    self.cut(cutoff, &mut gate, mlp.down.columns);
+                }
                 self.ops.activate(mlp.activation, Hidden::Pair { gate: &gate, up: &up }, &mut hidden);
                 [gate, up].into_iter().for_each(|rows| self.buffers.give(rows));
             }
@@ -75,6 +78,20 @@ impl Run<'_, '_> {
         hidden
     }
 
+    /// Subtracts from the gates of every row their mean and so many deviations, and leaves nothing below 0.
+    fn cut(&self, deviations: f32, gates: &mut [f32], width: usize) {
+        let precision = self.ops.precision();
+        gates.par_chunks_exact_mut(width.max(1)).for_each(|row| {
+            let count = row.len() as f32;
+            let mean = row.iter().sum::<f32>() / count;
+            let variance = row.iter().map(|gate| (gate - mean) * (gate - mean)).sum::<f32>() / count;
+            let cutoff = precision.round(
+                precision.round(mean) + precision.round(precision.round(variance.sqrt()) * precision.round(deviations)),
+            );
+            row.iter_mut().for_each(|gate| *gate = precision.round(*gate - cutoff).max(0.0));
+        });
+    }
+
     fn xielu(&self, layer: &XieluLayer) -> Xielu {
         let number = |vector| self.vector(Some(vector)).first().copied().unwrap_or(f32::NAN);
         Xielu {
@@ -85,9 +102,10 @@ impl Run<'_, '_> {
         }
     }
 
-    fn mixture(&self, block: usize, mixture: &Mixture, x: &[f32]) -> Flow<Vec<f32>> {
+    /// A mixture of experts on rows `x`, which the router chooses by rows `scored`.
+    pub(super) fn mixture(&self, block: usize, mixture: &Mixture, x: &[f32], scored: &[f32]) -> Flow<Vec<f32>> {
         let width = mixture.router.columns;
-        let shares = self.shares(block, mixture, x);
+        let shares = self.shares(block, mixture, scored);
         let parts =
             shares.par_iter().zip(&mixture.experts).map(|(share, expert)| self.routed(mixture, expert, share, x));
         // Where the run ends, it ends in all of them: each is seen.
@@ -129,8 +147,10 @@ impl Run<'_, '_> {
             least_sum: mixture.least_sum,
             jitter: mixture.jitter,
         };
-        let experts = mixture.experts.len();
-        let choices: Vec<Vec<Choice>> = logits.par_chunks_exact(experts).map(|logits| rule.choose(logits)).collect();
+        let (experts, scales) = (mixture.experts.len(), self.vector(mixture.expert_scales.as_ref()));
+        let scaled = |(expert, weight): Choice| (expert, weight * scales.get(expert).copied().unwrap_or(1.0));
+        let choose = |logits: &[f32]| -> Vec<Choice> { rule.choose(logits).into_iter().map(scaled).collect() };
+        let choices: Vec<Vec<Choice>> = logits.par_chunks_exact(experts).map(choose).collect();
         shares_of(choices, experts)
     }
 

@@ -37,6 +37,15 @@ impl Run<'_, '_> {
 
     fn delta_rows(&self, layer: &GatedDeltaLayer, x: &[f32]) -> DeltaRows {
         match &layer.inputs {
+            DeltaInputs::Single(layers) => {
+                let [queries, keys, values, gates, strengths, steps] =
+                    layers.each_ref().map(|layer| self.linear(layer, x));
+                let width = |layer: usize| layers[layer].rows;
+                let rows = queries.chunks_exact(width(0)).zip(keys.chunks_exact(width(1)));
+                let rows = rows.zip(values.chunks_exact(width(2)));
+                let mixed = rows.flat_map(|((query, key), value)| query.iter().chain(key).chain(value));
+                DeltaRows { mixed: mixed.copied().collect(), gates, strengths, steps }
+            }
             DeltaInputs::Separate(layers) => {
                 let [mixed, gates, strengths, steps] = layers.each_ref().map(|layer| self.linear(layer, x));
                 DeltaRows { mixed, gates, strengths, steps }
@@ -74,7 +83,7 @@ impl Run<'_, '_> {
             keys: view(keys, key_heads, key_dim),
             values: view(2 * keys, value_heads, value_dim),
             decays: &self.decays(layer, &steps),
-            strengths: &strengths.iter().map(|b| self.ops.precision().round(sigmoid(*b))).collect::<Vec<f32>>(),
+            strengths: &self.strengths(layer, &strengths),
             lengths,
         };
         let mut heads = self.buffers.take(gates.len());
@@ -84,6 +93,12 @@ impl Run<'_, '_> {
         self.ops.gate(Gate::Silu, &Heads { data: &gates, row_width: values, layout: packed }, &mut heads);
         [convolved, activated, gates, strengths, steps].into_iter().for_each(|buffer| self.buffers.give(buffer));
         heads
+    }
+
+    /// How strongly each value head writes, a row per token.
+    fn strengths(&self, layer: &GatedDeltaLayer, rows: &[f32]) -> Vec<f32> {
+        let precision = self.ops.precision();
+        rows.iter().map(|b| precision.round(layer.strength * precision.round(sigmoid(*b)))).collect()
     }
 
     /// The factor `exp(g)` on the state of each value head, a row per token.

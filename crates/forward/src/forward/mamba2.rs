@@ -105,7 +105,7 @@ impl Run<'_, '_> {
     }
 
     /// The elements of a vector in the precision of activations.
-    fn rounded(&self, vector: &super::tensors::Vector) -> Vec<f32> {
+    pub(super) fn rounded(&self, vector: &super::tensors::Vector) -> Vec<f32> {
         let precision = self.ops.precision();
         self.vector(Some(vector)).into_iter().map(|value| precision.round(value)).collect()
     }

@@ -25,6 +25,10 @@ mod feed_forward;
 mod gated_delta;
 mod heads;
 mod hook;
+mod indexer;
+mod lanes;
+mod layer_input;
+mod mamba1;
 mod mamba2;
 mod mixer;
 pub mod ops;
@@ -42,6 +46,7 @@ mod session;
 mod short_convolution;
 mod spans;
 mod step;
+mod stream;
 mod streams;
 mod tensors;
 mod weighed;
@@ -178,9 +183,13 @@ impl<'a> Decoder<'a> {
     }
 
     /// The width of the residual stream.
+    pub fn hidden(&self) -> usize {
+        self.blueprint.stream.hidden
+    }
+
+    /// The width of a row of the stream between blocks: the residual stream, and what later blocks read besides.
     pub fn width(&self) -> usize {
-        let embedding = self.blueprint.embedding.columns;
-        self.blueprint.project_in.as_ref().map_or(embedding, |layer| layer.rows)
+        self.blueprint.stream.width()
     }
 
     /// Elements that the widest activations of a token have: what bounds the tokens that pass together.

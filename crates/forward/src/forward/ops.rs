@@ -22,6 +22,19 @@ pub struct NormWeights {
     pub eps: f32,
 }
 
+/// What an indexer chooses keys by: for each query the keys with the largest `sum_h w_h relu(q_h k)`.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyIndex<'a> {
+    /// `q`, a row for each query.
+    pub queries: Heads<'a>,
+    /// `k`, one head, a row for each key.
+    pub keys: Heads<'a>,
+    /// `w`, one for each query and head.
+    pub weights: &'a [f32],
+    /// Keys of each query at most.
+    pub most: usize,
+}
+
 /// Causal attention of several sequences of the same length.
 #[derive(Clone, Debug)]
 pub struct Attention<'a> {
@@ -47,6 +60,8 @@ pub struct Attention<'a> {
     pub sinks: &'a [f32],
     /// What is added to the scores of keys: for each query head as many numbers as there are positions; empty if nothing is.
     pub biases: &'a [f32],
+    /// What chooses the keys that queries attend to; `None` where that are all that they see.
+    pub index: Option<KeyIndex<'a>>,
 }
 
 impl Attention<'_> {
@@ -152,6 +167,26 @@ pub struct StateSpace<'a> {
     pub lengths: &'a [usize],
 }
 
+/// Selective state-space layers of sequences. For each channel, with a state `s` of as many elements as `b` and `c`, a step `d` and rates
+/// `a`: `s := exp(-a d) s + d x b`, `y = c s + D x`.
+#[derive(Clone, Copy, Debug)]
+pub struct SelectiveScan<'a> {
+    /// `x`, one head as wide as there are channels.
+    pub inputs: Heads<'a>,
+    /// `b`, one head, which serves all channels.
+    pub writes: Heads<'a>,
+    /// `c`, likewise.
+    pub reads: Heads<'a>,
+    /// `d`, one for each row and channel.
+    pub steps: &'a [f32],
+    /// `a`, `[channels, size of the state]`.
+    pub rates: &'a [f32],
+    /// `D`, one for each channel.
+    pub skips: &'a [f32],
+    /// Rows of each sequence.
+    pub lengths: &'a [usize],
+}
+
 /// The norm of rows at a gate: `h = x silu(g)`, and for each of equal parts `h / sqrt(mean(h^2) + eps) * w`. Where the gate comes last, it
 /// multiplies what the norm of `x` gives; without a weight there is no norm.
 #[derive(Clone, Copy, Debug)]
@@ -211,6 +246,9 @@ pub trait Ops: Sync {
     /// State-space layers of sequences that continue `states`, one for each; `out` has a row for each row, heads side by side, is resized,
     /// and is in `f32` whatever the precision, as [`Ops::gated_norm`] takes it.
     fn state_space(&self, task: &StateSpace<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>);
+
+    /// Selective state-space layers of sequences, likewise, with the channels side by side.
+    fn selective_scan(&self, scan: &SelectiveScan<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>);
 
     /// Gates and normalises rows, in place. Only the result is rounded.
     fn gated_norm(&self, norm: &GatedNorm<'_>, data: &mut [f32]);

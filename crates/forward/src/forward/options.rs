@@ -48,6 +48,12 @@ pub enum StopAt {
     QueryLatent,
     /// MLA's key/value latent after its norm.
     KeyValueLatent,
+    /// Mamba: what the convolution gives.
+    Convolved,
+    /// Mamba: the latent of the steps after its norm.
+    StepLatent,
+    /// What the first of two narrow layers beside attention gives.
+    LowRankLatent,
     /// The heads' outputs, side by side.
     Heads,
     /// The input of the first layers of the feed-forward network, including rows routed to experts. A router is
@@ -55,6 +61,10 @@ pub enum StopAt {
     FeedForward,
     /// Hidden activations of the feed-forward network, of shared experts and of each expert.
     Hidden,
+    /// The input of the gate on the block's own input.
+    LayerInput,
+    /// The block's own input, gated.
+    LayerInputHidden,
 }
 
 /// The start of a run of a block that continues an earlier one. The stream is that

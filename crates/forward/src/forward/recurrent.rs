@@ -28,7 +28,8 @@ impl Run<'_, '_> {
         lengths: &[usize],
         states: &mut [RecurrentState],
     ) -> Vec<f32> {
-        let (weight, bias) = (self.vector(Some(&layer.weight)), self.vector(layer.bias.as_ref()));
+        let weight: Vec<f32> = layer.weight.iter().flat_map(|weight| self.vector(Some(weight))).collect();
+        let bias = self.vector(layer.bias.as_ref());
         let mut out = self.buffers.take(data.len());
         let convolution = Convolution { data, weight: &weight, bias: &bias, kernel: layer.kernel, lengths };
         self.ops.convolve(&convolution, states, &mut out);

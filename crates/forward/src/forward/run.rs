@@ -1,7 +1,7 @@
 //! One run of a decoder over some sequences: embeddings, a block, the head. Holds the activations of one block.
 
 use super::Decoder;
-use super::blueprint::{Block, Blueprint, FeedForward, NormLayer, TokenMixer};
+use super::blueprint::{Block, Blueprint, FeedForward, NormLayer, RoutedBranch, TokenMixer};
 use super::buffers::Buffers;
 use super::error::ForwardError;
 use super::heads::HeadLayout;
@@ -12,6 +12,7 @@ use super::quantizers::quantize;
 use super::rope::Angles;
 use super::spans::Spans;
 use super::step::Step;
+use super::stream::SharedKeyRows;
 use super::tensors::{Projection, Tensors, Vector};
 use kvant_model::family::Residual;
 use kvant_numeric::linalg::tanh;
@@ -21,6 +22,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::f32::consts::FRAC_1_SQRT_2;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -37,6 +39,8 @@ pub(super) struct Run<'r, 'a> {
     pub(super) buffers: &'r Buffers,
     /// The sequences that the rows continue; `None` where rows are whole sequences of `length` tokens.
     pub(super) step: Option<&'r Step>,
+    /// The keys and values that the block attends to and others too.
+    pub(super) shared_keys: Option<&'r SharedKeyRows>,
     /// Whether weights stay mapped after their use, because they are needed again soon.
     pub(super) keeps_weights: bool,
 }
@@ -88,7 +92,7 @@ impl<'a> Run<'_, 'a> {
         self.decoder.quantizers.layer(&layer.module)?.output.as_ref()
     }
 
-    fn blueprint(&self) -> &Blueprint {
+    pub(super) fn blueprint(&self) -> &Blueprint {
         &self.decoder.blueprint
     }
 
@@ -161,12 +165,12 @@ impl<'a> Run<'_, 'a> {
     fn normed(&self, norm: Option<&NormLayer>, x: &[f32]) -> Vec<f32> {
         let mut out = self.buffers.copy(x);
         if let Some(norm) = norm {
-            self.norm(norm, &mut out, self.decoder.width());
+            self.norm(norm, &mut out, self.decoder.hidden());
         }
         out
     }
 
-    /// Embeddings of tokens, positions included.
+    /// The stream before the first block: embeddings of tokens, positions included, and what blocks read besides.
     pub(super) fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>, ForwardError> {
         let table = &self.blueprint().embedding;
         let vocabulary = table.rows.min(self.blueprint().head.rows);
@@ -183,11 +187,32 @@ impl<'a> Run<'_, 'a> {
             x = self.linear(layer, &x);
         }
         self.add_positions(&mut x)?;
-        Ok(self.normed(self.blueprint().embedding_norm.as_ref(), &x))
+        let x = self.normed(self.blueprint().embedding_norm.as_ref(), &x);
+        Ok(self.widened(tokens, x))
+    }
+
+    /// Rows of the stream for embeddings `x`.
+    fn widened(&self, tokens: &[u32], x: Vec<f32>) -> Vec<f32> {
+        let layout = &self.blueprint().stream;
+        if layout.is_plain() {
+            return x;
+        }
+        let mut rows = vec![0.0; tokens.len() * layout.width()];
+        if let Some(inputs) = &self.blueprint().layer_inputs {
+            layout.scatter(&self.layer_inputs(inputs, tokens, &x), layout.inputs(), &mut rows);
+        }
+        let streams = match &self.blueprint().lanes {
+            Some(lanes) => self.lanes_of(lanes, x),
+            None => vec![x],
+        };
+        for (lane, stream) in streams.iter().enumerate() {
+            layout.scatter(stream, layout.lane(lane), &mut rows);
+        }
+        rows
     }
 
     /// One row of a table, appended to `out`.
-    fn read_row(&self, table: &Projection, row: usize, out: &mut Vec<f32>) {
+    pub(super) fn read_row(&self, table: &Projection, row: usize, out: &mut Vec<f32>) {
         let band = Band { rows: row..row + 1, columns: 0..table.columns };
         self.weight(table).read(Isa::best(), &band, out);
     }
@@ -216,9 +241,8 @@ impl<'a> Run<'_, 'a> {
         Ok(())
     }
 
-    /// Block `index`, on the residual stream `x`.
-    pub(super) fn block(&self, index: usize, x: &mut [f32]) -> Flow<()> {
-        let block = &self.blueprint().blocks[index];
+    /// The branches of a block, on the residual stream `x`.
+    pub(super) fn branches(&self, index: usize, block: &Block, x: &mut [f32]) -> Flow<()> {
         match block.residual {
             Residual::Parallel => self.parallel(index, block, x),
             Residual::PostNorm => self.post_norm(index, block, x),
@@ -227,19 +251,60 @@ impl<'a> Run<'_, 'a> {
     }
 
     fn sequential(&self, index: usize, block: &Block, x: &mut [f32]) -> Flow<()> {
-        if let Some(branch) = self.mixer_branch(index, block, || self.normed(block.attention_input.as_ref(), x))? {
+        // Where the run ends, it ends in both: each is seen.
+        let beside = self.low_rank_branch(block, x);
+        let branch = self.mixer_branch(index, block, || self.normed(block.attention_input.as_ref(), x));
+        let (beside, branch) = (beside?, branch?);
+        if let Some(branch) = branch {
             self.join(block, x, branch, block.attention_output.as_ref());
+        }
+        if let Some(added) = beside {
+            self.ops.join(x, &added, 1.0);
+            self.scale(self.ops.precision().round(FRAC_1_SQRT_2), x);
         }
         if let FeedForward::Absent = block.feed_forward {
             return if self.with.until.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         }
-        let branch = self.feed_forward_branch(index, block, || self.normed(block.feed_forward_input.as_ref(), x))?;
+        let branch = self.feed_forward_branch(index, block, || self.normed(block.feed_forward_input.as_ref(), x));
+        let branch = match &block.routed {
+            None => branch?,
+            Some(routed) => self.with_routed(index, routed, branch, x)?,
+        };
         self.join(block, x, branch, block.feed_forward_output.as_ref());
-        if let Some(scalar) = self.vector(block.scalar.as_ref()).first() {
-            let precision = self.ops.precision();
-            x.iter_mut().for_each(|value| *value = precision.round(*value * scalar));
-        }
         ControlFlow::Continue(())
+    }
+
+    /// Multiplies the stream behind a block by its factor.
+    pub(super) fn scale_block(&self, block: &Block, x: &mut [f32]) {
+        if let Some(scalar) = self.vector(block.scalar.as_ref()).first() {
+            self.scale(*scalar, x);
+        }
+    }
+
+    /// The sum of the dense network's branch and of the experts beside it, which read the stream `x`.
+    fn with_routed(&self, index: usize, routed: &RoutedBranch, dense: Flow<Vec<f32>>, x: &[f32]) -> Flow<Vec<f32>> {
+        let mut scored = self.normed(Some(&routed.router_norm), x);
+        self.scale(routed.router_scale, &mut scored);
+        let read = self.normed(Some(&routed.input), x);
+        // Where the run ends, it ends in both: each is seen.
+        let experts = self.mixture(index, &routed.mixture, &read, &scored);
+        let (mut dense, mut experts) = (dense?, experts?);
+        self.norm(&routed.dense_output, &mut dense, self.decoder.hidden());
+        self.norm(&routed.output, &mut experts, self.decoder.hidden());
+        self.ops.join(&mut dense, &experts, 1.0);
+        [scored, read, experts].into_iter().for_each(|buffer| self.buffers.give(buffer));
+        ControlFlow::Continue(dense)
+    }
+
+    /// What narrow layers beside attention add to the stream `x`, unless the run begins behind attention.
+    fn low_rank_branch(&self, block: &Block, x: &[f32]) -> Flow<Option<Vec<f32>>> {
+        match (&block.low_rank, self.with.from) {
+            (Some(layer), None | Some(StartFrom::Heads(_))) => {
+                let normed = self.normed(block.attention_input.as_ref(), x);
+                ControlFlow::Continue(Some(self.low_rank(layer, &normed)?))
+            }
+            _ => ControlFlow::Continue(None),
+        }
     }
 
     /// The token mixer on what `read` gives, from where the run begins; `None` where it begins behind it.
@@ -332,7 +397,7 @@ impl<'a> Run<'_, 'a> {
     /// `x += scale * norm(branch)`.
     fn join(&self, block: &Block, x: &mut [f32], mut branch: Vec<f32>, norm: Option<&NormLayer>) {
         if let Some(norm) = norm {
-            self.norm(norm, &mut branch, self.decoder.width());
+            self.norm(norm, &mut branch, self.decoder.hidden());
         }
         self.ops.join(x, &branch, block.branch_scale);
         self.buffers.give(branch);
@@ -340,7 +405,13 @@ impl<'a> Run<'_, 'a> {
 
     /// The input of the head: the stream after the last norm.
     pub(super) fn finish(&self, x: &[f32]) -> Vec<f32> {
-        let mut x = self.normed(self.blueprint().final_norm.as_ref(), x);
+        let layout = &self.blueprint().stream;
+        let residual = match &self.blueprint().lanes {
+            Some(lanes) => Cow::Owned(self.lanes_merged(lanes, &layout.gather_lanes(x))),
+            None if layout.is_plain() => Cow::Borrowed(x),
+            None => Cow::Owned(layout.gather(x, layout.lane(0))),
+        };
+        let mut x = self.normed(self.blueprint().final_norm.as_ref(), &residual);
         if let Some(layer) = &self.blueprint().project_out {
             x = self.linear(layer, &x);
         }

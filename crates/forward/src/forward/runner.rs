@@ -111,6 +111,7 @@ impl<'r, 'a> Runner<'r, 'a> {
             angles: angles.clone(),
             buffers: &self.buffers,
             step: None,
+            shared_keys: None,
             keeps_weights: false,
         }
     }

@@ -208,12 +208,14 @@ impl<'s, 'a> Session<'s, 'a> {
     fn run<'r>(&'r self, ops: &'r dyn Ops, length: usize) -> Run<'r, 'a> {
         let with = ForwardOptions { overlay: Some(&self.overrides), ..ForwardOptions::default() };
         let (decoder, buffers, angles) = (self.decoder, &self.buffers, Arc::default());
-        Run { decoder, ops, with, length, angles, buffers, step: None, keeps_weights: true }
+        Run { decoder, ops, with, length, angles, buffers, step: None, shared_keys: None, keeps_weights: true }
     }
 }
 
 fn all_layers(blueprint: &Blueprint) -> impl Iterator<Item = &Projection> {
     let around =
         blueprint.project_in.iter().chain(&blueprint.project_out).chain([&blueprint.head, &blueprint.embedding]);
+    let lanes = blueprint.lanes.iter().flat_map(|lanes| lanes.inputs.iter().chain(&lanes.outputs));
+    let around = around.chain(lanes).chain(blueprint.layer_inputs.iter().map(|inputs| &inputs.projection));
     blueprint.blocks.iter().flat_map(Block::layers).chain(around)
 }

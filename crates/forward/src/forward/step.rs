@@ -2,7 +2,7 @@
 //! [`super::run`], nor which rows to run, which is [`super::session`]'s.
 
 use super::heads::{HeadLayout, Heads};
-use super::ops::Attention;
+use super::ops::{Attention, KeyIndex};
 use super::recurrent_state::RecurrentState;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -19,6 +19,8 @@ pub(super) struct SequenceCache {
 struct BlockCache {
     keys: Vec<f32>,
     values: Vec<f32>,
+    /// The keys of the indexer.
+    index: Vec<f32>,
     recurrent: RecurrentState,
 }
 
@@ -75,11 +77,11 @@ impl Step {
         ends.position(|end| row < end).unwrap_or(self.lengths.len())
     }
 
-    /// Appends the rows' keys and values to the caches, and attends with `attend` sequence by sequence. `attention` is that of the
-    /// rows alone.
+    /// Appends the rows' keys and values to the caches of a block, unless another one has, and attends with `attend` sequence by sequence.
+    /// `attention` is that of the rows alone.
     pub(super) fn attend(
         &self,
-        block: usize,
+        (block, appends): (usize, bool),
         attention: &Attention<'_>,
         attend: impl Fn(&Attention<'_>) -> Vec<f32> + Sync,
     ) -> Vec<f32> {
@@ -94,17 +96,22 @@ impl Step {
             })
             .collect();
         let of_sequence = |((rows, positions), cache): ((Range<usize>, &Range<usize>), &mut SequenceCache)| {
-            let BlockCache { keys, values, .. } = &mut cache.blocks[block];
+            let BlockCache { keys, values, index, .. } = &mut cache.blocks[block];
+            let of_rows = attention.index.map(|all| part_of_index(&all, rows.clone()));
             let [queries, new_keys, new_values] =
                 [&attention.queries, &attention.keys, &attention.values].map(|heads| part(heads, rows.clone()));
-            keys.extend(new_keys.gather());
-            values.extend(new_values.gather());
+            if appends {
+                keys.extend(new_keys.gather());
+                values.extend(new_values.gather());
+                index.extend(of_rows.iter().flat_map(|new| new.keys.gather()));
+            }
             attend(&Attention {
                 queries,
                 keys: packed(keys, new_keys.layout),
                 values: packed(values, new_values.layout),
                 length: rows.len(),
                 past: positions.start,
+                index: of_rows.map(|new| KeyIndex { keys: packed(index, new.keys.layout), ..new }),
                 ..attention.clone()
             })
         };
@@ -126,6 +133,17 @@ impl Step {
 /// Some rows.
 fn part<'a>(heads: &Heads<'a>, rows: Range<usize>) -> Heads<'a> {
     Heads { data: &heads.data[rows.start * heads.row_width..rows.end * heads.row_width], ..*heads }
+}
+
+/// What chooses keys for some rows.
+fn part_of_index<'a>(index: &KeyIndex<'a>, rows: Range<usize>) -> KeyIndex<'a> {
+    let heads = index.queries.layout.count;
+    KeyIndex {
+        queries: part(&index.queries, rows.clone()),
+        keys: part(&index.keys, rows.clone()),
+        weights: &index.weights[rows.start * heads..rows.end * heads],
+        most: index.most,
+    }
 }
 
 /// Rows of the heads of a layout, side by side.

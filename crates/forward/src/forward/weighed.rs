@@ -1,6 +1,7 @@
 //! Attention with observable or quantized probabilities: they exist, block of rows by block of rows, where fused
 //! attention never has them. Slower, and used only if a quantizer or a hook requires it.
 
+use super::indexer::chosen;
 use super::ops::Attention;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Precision, Threads, multiply, softmax};
 use kvant_numeric::simd::Isa;
@@ -9,6 +10,9 @@ use std::ops::Range;
 
 /// Query rows of a block.
 const BLOCK: usize = 64;
+
+/// The score of keys that are not chosen: their weight is 0.
+const UNSEEN: f32 = -1e30;
 
 /// [`Ops::attend`](super::ops::Ops::attend) with `weights` called on the weights of some rows of one head: rows of as many
 /// elements as the keys that any of them sees, zero where a row does not see. Threads call it in any order.
@@ -20,13 +24,15 @@ pub(super) fn attend(
     let width = attention.queries.layout.count * attention.values.layout.width;
     let tokens = attention.queries.data.len() / attention.queries.row_width;
     let mut out = vec![0.0; tokens * width];
+    let chosen = attention.index.as_ref().map(|index| chosen(attention, index));
     out.par_chunks_mut(attention.length * width).enumerate().for_each(|(sequence, rows)| {
         rows.par_chunks_mut(BLOCK * width).enumerate().for_each_init(Vec::new, |scores, (block, out)| {
             let start = block * BLOCK;
             let rows = start..start + out.len() / width;
             let first = sequence * attention.length;
             let first_key = sequence * (attention.past + attention.length);
-            let task = AttentionTask { isa, precision, attention, weights, first, first_key, rows };
+            let chosen = chosen.as_deref();
+            let task = AttentionTask { isa, precision, attention, weights, chosen, first, first_key, rows };
             (0..attention.queries.layout.count).for_each(|head| task.head(head, scores, out));
             out.iter_mut().for_each(|value| *value = precision.round(*value));
         });
@@ -40,6 +46,8 @@ struct AttentionTask<'a> {
     precision: Precision,
     attention: &'a Attention<'a>,
     weights: &'a (dyn Fn(&mut [f32], usize) + Sync),
+    /// Which keys of its sequence each query row attends to, where an indexer chooses.
+    chosen: Option<&'a [bool]>,
     first: usize,
     /// The row of the sequence's first key.
     first_key: usize,
@@ -80,9 +88,21 @@ impl AttentionTask<'_> {
         let (seen, after) = rest.split_at_mut(row + 1 - self.seen_from(row));
         before.fill(0.0);
         after.fill(0.0);
+        let chosen = self.chosen_of(row);
+        for (score, _) in seen.iter_mut().zip(chosen).filter(|(_, chosen)| !**chosen) {
+            *score = UNSEEN;
+        }
         let biases = self.attention.biases_of(head).get(self.seen_from(row)..).unwrap_or(&[]);
         softmax(self.isa, seen, self.attention.cap, biases, self.attention.sinks.get(head).copied());
         seen.iter_mut().for_each(|weight| *weight = self.precision.round(*weight));
+    }
+
+    /// Which of the keys that it sees the query at `row` attends to; empty for all.
+    fn chosen_of(&self, row: usize) -> &[bool] {
+        let Some(chosen) = self.chosen else { return &[] };
+        let all = self.attention.past + self.attention.length;
+        let start = (self.first + row - self.attention.past) * all;
+        &chosen[start + self.seen_from(row)..=start + row]
     }
 }
 
@@ -119,6 +139,7 @@ mod tests {
                 chunk,
                 sinks: &[],
                 biases,
+                index: None,
             };
             let mut fused = Vec::new();
             Cpu::default().attend(&attention, &mut fused);

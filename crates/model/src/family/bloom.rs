@@ -18,6 +18,7 @@ pub const FAMILY: Family = Family {
         path: "transformer",
         embedding: "word_embeddings",
         positions: None,
+        layer_inputs: None,
         blocks: "h",
         norms: &[(Embedding, "word_embeddings_layernorm"), (Final, "ln_f")],
         linears: &[],

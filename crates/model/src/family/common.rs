@@ -10,6 +10,7 @@ pub const MODEL_TRUNK: Trunk = Trunk {
     path: "model",
     embedding: "embed_tokens",
     positions: None,
+    layer_inputs: None,
     blocks: "layers",
     norms: &[(Final, "norm")],
     linears: &[],

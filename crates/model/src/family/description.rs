@@ -52,7 +52,7 @@ pub struct Family {
     /// The norms of a block.
     #[serde(deserialize_with = "leaked")]
     pub norms: Norms,
-    /// The formula of all norms of the family, but of those that [`Recurrent`] describes.
+    /// The formula of all norms of the family, but of those that [`Recurrent`] describes, and of [`NormSite::IndexKey`], which is a LayerNorm.
     pub norm_kind: NormKind,
     /// How the 2-D weights are stored.
     pub orientation: Orientation,
@@ -93,6 +93,9 @@ pub struct Trunk {
     /// Learned positions.
     #[serde(deserialize_with = "leaked", default)]
     pub positions: Option<Text>,
+    /// The table with an input of every block for each token.
+    #[serde(deserialize_with = "leaked", default)]
+    pub layer_inputs: Option<Text>,
     /// The list of blocks; block `i` is `{path}.{blocks}.{i}`.
     #[serde(deserialize_with = "leaked")]
     pub blocks: Text,
@@ -191,6 +194,40 @@ impl Family {
         }
     }
 
+    /// The block whose keys and values a block attends to: its own, or those of the last block of its type that makes some.
+    pub fn key_block(&self, config: &ModelConfig, block: usize) -> usize {
+        let first = self.first_sharing(config).filter(|first| block >= *first);
+        let Some(makers) = first.and_then(|first| config.layer_types.get(..first)) else { return block };
+        let kind = config.layer_types.get(block);
+        makers.iter().rposition(|maker| Some(maker) == kind).unwrap_or(block)
+    }
+
+    /// The first of the last blocks, which make no keys and values.
+    fn first_sharing(&self, config: &ModelConfig) -> Option<usize> {
+        let sharing = config.number("num_kv_shared_layers").ok().flatten().filter(|_| self.math.shares_keys)?;
+        config.num_layers?.checked_sub(sharing as usize).filter(|first| *first > 0)
+    }
+
+    /// The site of a norm in a block, where names of norms depend on its mixer.
+    pub fn norm_site(&self, config: &ModelConfig, site: NormSite, block: Option<usize>) -> NormSite {
+        let Some(block) = block.filter(|_| self.math.norms_by_mixer) else { return site };
+        match (site, self.branches(config, block).recurrent) {
+            (NormSite::FeedForwardInput, false) => NormSite::AttentionOutput,
+            (NormSite::AttentionOutput, true) => NormSite::FeedForwardInput,
+            _ => site,
+        }
+    }
+
+    /// Returns whether a block has the norm that the family has at a site, as far as its mixer decides that.
+    pub fn has_norm_at(&self, config: &ModelConfig, site: NormSite, block: usize) -> bool {
+        let recurrent = self.branches(config, block).recurrent;
+        match site {
+            NormSite::AttentionInput | NormSite::FeedForwardInput => recurrent || !self.math.norms_by_mixer,
+            NormSite::AttentionOutput | NormSite::FeedForwardOutput => !recurrent || !self.math.norms_by_mixer,
+            _ => true,
+        }
+    }
+
     /// The formula of the norms of a checkpoint, but of those that [`Recurrent`] describes.
     pub fn norm_kind_of(&self, config: &ModelConfig) -> NormKind {
         let stated = || matches!(config.number("rms_norm_eps"), Ok(Some(_)));
@@ -212,6 +249,7 @@ impl Family {
     pub fn norm_kind_at(&self, config: &ModelConfig, site: NormSite) -> NormKind {
         match (site, &self.recurrent) {
             (NormSite::RecurrentOutput, Some(recurrent)) => recurrent.norm_kind,
+            (NormSite::IndexKey, _) => NormKind::LayerNorm,
             _ => self.norm_kind_of(config),
         }
     }

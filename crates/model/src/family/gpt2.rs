@@ -18,6 +18,7 @@ pub const FAMILY: Family = Family {
         path: "transformer",
         embedding: "wte",
         positions: Some("wpe"),
+        layer_inputs: None,
         blocks: "h",
         norms: &[(Final, "ln_f")],
         linears: &[],

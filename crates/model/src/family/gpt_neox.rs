@@ -18,6 +18,7 @@ pub const FAMILY: Family = Family {
         path: "gpt_neox",
         embedding: "embed_in",
         positions: None,
+        layer_inputs: None,
         blocks: "layers",
         norms: &[(Final, "final_layer_norm")],
         linears: &[],

@@ -18,6 +18,7 @@ pub const FAMILY: Family = Family {
         path: "transformer",
         embedding: "wte",
         positions: None,
+        layer_inputs: None,
         blocks: "h",
         norms: &[(Final, "ln_f")],
         linears: &[],

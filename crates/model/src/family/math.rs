@@ -46,11 +46,20 @@ pub struct Math {
     /// Whether layers with full attention have heads of a width and number of their own (Gemma 4): those of `per_layer_config`, else
     /// `global_head_dim` and, where keys are values, `num_global_key_value_heads`.
     pub full_heads: bool,
+    /// Whether the last `num_kv_shared_layers` blocks of config.json attend to the keys and values of the last block of their type before
+    /// them (Gemma 3n and 4).
+    pub shares_keys: bool,
     /// Whether values are normalised, without weights, as keys are with theirs.
     pub value_norm: bool,
     /// The factor on values: a key of config.json, and its value where that is absent; null is 1.
     #[serde(deserialize_with = "leaked", default)]
     pub value_scale: Option<(Text, f64)>,
+    /// Whether blocks with a recurrent mixer have norms before their branches only, and others behind them only (OLMo Hybrid).
+    pub norms_by_mixer: bool,
+    /// What turns together in the heads of the indexer, where one chooses the `index_topk` keys that a token attends to: those with the largest
+    /// `sum_h w_h relu(q_h k)` (DeepSeek V3.2).
+    #[serde(default)]
+    pub indexer: Option<Pairing>,
     /// Whether norms are RMS norms where config.json states `rms_norm_eps`, whatever the family's formula.
     pub rms_norm_if_stated: bool,
     /// Whether queries, keys and values are clipped to `clip_qkv` of config.json.
@@ -81,8 +90,11 @@ impl Math {
         rotary_alpha: false,
         sliding_has_more: false,
         full_heads: false,
+        shares_keys: false,
         value_norm: false,
         value_scale: None,
+        norms_by_mixer: false,
+        indexer: None,
         rms_norm_if_stated: false,
         clips: false,
         weighs_expert_inputs: false,
@@ -234,6 +246,8 @@ pub enum Positions {
     AlibiIf(#[serde(deserialize_with = "leaked")] Text, Alibi),
     /// Rotary over halves of whole heads if this key of config.json names `rope`, else none.
     RotaryIfNamed(#[serde(deserialize_with = "leaked")] Text),
+    /// Rotary over halves of whole heads if config.json states a base, else none (OLMo Hybrid).
+    RotaryIfTheta,
     /// None: the order of tokens enters through recurrent mixers and the causal mask.
     None,
 }
@@ -254,12 +268,13 @@ impl Positions {
     /// Rotary over halves of whole heads in every layer, as in LLaMA.
     pub const ROTARY: Positions = Positions::rotary(Pairing::Halves, 1.0);
 
-    /// The positions of a checkpoint: neither [`Positions::AlibiIf`] nor [`Positions::RotaryIfNamed`].
+    /// The positions of a checkpoint: none of [`Positions::AlibiIf`], [`Positions::RotaryIfNamed`] and [`Positions::RotaryIfTheta`].
     pub fn resolve(self, config: &ModelConfig) -> Positions {
         match self {
             Positions::AlibiIf(key, alibi) if config.flag_or(key, false) => Positions::Alibi(alibi),
             Positions::RotaryIfNamed(key) if config.text(key) != Some("rope") => Positions::None,
-            Positions::AlibiIf(..) | Positions::RotaryIfNamed(_) => Positions::ROTARY,
+            Positions::RotaryIfTheta if config.rope.main.theta.is_none() => Positions::None,
+            Positions::AlibiIf(..) | Positions::RotaryIfNamed(_) | Positions::RotaryIfTheta => Positions::ROTARY,
             fixed => fixed,
         }
     }

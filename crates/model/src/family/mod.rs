@@ -21,6 +21,7 @@ mod common;
 mod cwm;
 mod deepseek_v2;
 mod deepseek_v3;
+mod deepseek_v32;
 mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -28,15 +29,18 @@ mod exaone4;
 mod exaone_moe;
 mod falcon;
 mod falcon_h1;
+mod falcon_mamba;
 mod flex_olmo;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm;
 mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
+mod glm_moe_dsa;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
@@ -48,11 +52,13 @@ mod helium;
 mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
 mod hy_v3;
+mod jamba;
 mod kimi_k2;
 mod lfm2;
 mod lfm2_moe;
 mod llama;
 mod llama4;
+mod mamba;
 mod mamba2;
 mod mimo_v2_flash;
 mod minimax_m2;
@@ -66,6 +72,7 @@ mod nemotron_h;
 mod olmo;
 mod olmo2;
 mod olmo3;
+mod olmo_hybrid;
 mod olmoe;
 mod opt;
 mod phi;
@@ -95,8 +102,8 @@ pub use math::{
     QueryKeyNorm, QueryScale, Residual, RotaryLayers, Routing, Window,
 };
 pub use recurrent::{
-    Mamba2Norm, Recurrent, RecurrentBlocks, RecurrentMixer, RecurrentParameter, attends_to_all, is_feed_forward,
-    is_recurrent,
+    Mamba1Norms, Mamba2Norm, Recurrent, RecurrentBlocks, RecurrentMixer, RecurrentParameter, attends_to_all,
+    is_feed_forward, is_recurrent,
 };
 pub use role::{NormKind, NormSite, Orientation, Part, Role, RowOrder};
 
@@ -121,6 +128,7 @@ pub static FAMILIES: &[Family] = &[
     cwm::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
+    deepseek_v32::FAMILY,
     dots1::FAMILY,
     ernie4_5::FAMILY,
     ernie4_5_moe::FAMILY,
@@ -128,15 +136,18 @@ pub static FAMILIES: &[Family] = &[
     exaone_moe::FAMILY,
     falcon::FAMILY,
     falcon_h1::FAMILY,
+    falcon_mamba::FAMILY,
     flex_olmo::FAMILY,
     gemma::FAMILY,
     gemma2::FAMILY,
     gemma3::FAMILY,
+    gemma3n::FAMILY,
     gemma4::FAMILY,
     glm::FAMILY,
     glm4::FAMILY,
     glm4_moe::FAMILY,
     glm4_moe_lite::FAMILY,
+    glm_moe_dsa::FAMILY,
     gpt2::FAMILY,
     gpt_neox::FAMILY,
     gpt_oss::FAMILY,
@@ -148,11 +159,13 @@ pub static FAMILIES: &[Family] = &[
     hunyuan_v1_dense::FAMILY,
     hunyuan_v1_moe::FAMILY,
     hy_v3::FAMILY,
+    jamba::FAMILY,
     kimi_k2::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
     llama::FAMILY,
     llama4::FAMILY,
+    mamba::FAMILY,
     mamba2::FAMILY,
     mimo_v2_flash::FAMILY,
     minimax_m2::FAMILY,
@@ -166,6 +179,7 @@ pub static FAMILIES: &[Family] = &[
     olmo::FAMILY,
     olmo2::FAMILY,
     olmo3::FAMILY,
+    olmo_hybrid::FAMILY,
     olmoe::FAMILY,
     opt::FAMILY,
     phi::FAMILY,

@@ -18,6 +18,7 @@ pub const FAMILY: Family = Family {
         path: "model.decoder",
         embedding: "embed_tokens",
         positions: Some("embed_positions"),
+        layer_inputs: None,
         blocks: "layers",
         norms: &[(Final, "final_layer_norm")],
         linears: &[(ProjectIn, "project_in"), (ProjectOut, "project_out")],

@@ -21,7 +21,7 @@ pub const NORMS: Norms = &[
 
 /// Gated delta net whose inputs are two matrices, laid out by key heads.
 pub const GATED_DELTA: Recurrent = Recurrent {
-    mixer: RecurrentMixer::GatedDelta,
+    mixer: RecurrentMixer::GatedDelta { doubled_if: None, eps: None },
     linears: &[
         (RecurrentInputGate, "linear_attn.in_proj_qkvz"),
         (RecurrentRates, "linear_attn.in_proj_ba"),

@@ -46,6 +46,15 @@ pub enum RecurrentBlocks {
         /// Whether all have it where there is no list (Bamba), or none (LFM2).
         without: bool,
     },
+    /// All but those at an offset in periods, where these keys of config.json have period and offset, with their defaults (Jamba).
+    AllButPeriodic {
+        /// The key of the period.
+        #[serde(deserialize_with = "leaked")]
+        period: (Text, usize),
+        /// The key of the offset.
+        #[serde(deserialize_with = "leaked")]
+        offset: (Text, usize),
+    },
     /// All of them.
     Every,
     /// All of them, which have attention as well: both mixers read the same norm, and their outputs are added (Falcon-H1).
@@ -53,17 +62,32 @@ pub enum RecurrentBlocks {
 }
 
 /// What a recurrent mixer computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecurrentMixer {
     /// Gated delta net (arXiv 2412.06464). Queries, keys and values pass a causal depthwise convolution and SiLU; queries and keys are
     /// divided by their lengths. For each value head, with the state `S` of a key head's width by its own,
     /// `S := exp(g) S + k (beta (v - exp(g) S^T k))^T` and `o = S^T q / sqrt(d_k)`, where `g = -exp(A_log) softplus(a + dt_bias)` and
-    /// `beta = sigmoid(b)`. The output layer reads `norm(o) * silu(z)`.
-    GatedDelta,
+    /// `beta = sigmoid(b)`, or twice that. The output layer reads `norm(o) * silu(z)`.
+    GatedDelta {
+        /// The key of config.json that says whether `beta` is twice the sigmoid, with its default; `None` where it never is.
+        #[serde(deserialize_with = "leaked", default)]
+        doubled_if: Option<(Text, bool)>,
+        /// The small number under the root of the norm, where it is not that of other norms.
+        #[serde(default)]
+        eps: Option<f64>,
+    },
     /// Short convolution with two gates (LFM2). The first layer gives `b`, `c` and `x`, each as wide as the hidden state, and the output
     /// layer reads `c * conv(b * x)`, a causal depthwise convolution without activation.
     ShortConvolution,
+    /// Mamba (arXiv 2312.00752). The first layer gives `x`, which passes a causal depthwise convolution and its activation, then the gate
+    /// `z`. A second layer gives from `x` the latent of the steps, `b` and `c`, which may be normalised, and a third one the step of each
+    /// channel from its latent. For each channel, with a state `s` of as many elements as `b` and `c`, `d = softplus(step)`,
+    /// `s := exp(-exp(A_log) d) s + d x b` and `y = c s + D x`. The output layer reads `y * silu(z)`.
+    Mamba1 {
+        /// The norms of the latent, of `b` and of `c`.
+        norms: Mamba1Norms,
+    },
     /// Mamba 2 (arXiv 2405.21060). The first layer gives the gate `z`, then `x`, `b` and `c`, which pass a causal depthwise convolution and
     /// its activation, then a step for each head. For each head, with the state `S` of its width by the size of the state, and with `b` and
     /// `c` of its group, `d = softplus(step + dt_bias)`, `S := exp(-exp(A_log) d) S + d x b^T` and `y = S c + D x`. The output layer reads
@@ -72,6 +96,18 @@ pub enum RecurrentMixer {
         /// The norm.
         norm: Mamba2Norm,
     },
+}
+
+/// The norms inside of a Mamba mixer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mamba1Norms {
+    /// None (Mamba).
+    None,
+    /// Without weights, with `mixer_rms_eps` of config.json (Falcon Mamba).
+    Plain,
+    /// With weights (Jamba).
+    Weighted,
 }
 
 /// The norm of a Mamba 2 mixer.
@@ -92,11 +128,17 @@ pub enum Mamba2Norm {
 pub enum RecurrentParameter {
     /// The weight of the depthwise convolution, `[channels, 1, kernel]`.
     Convolution,
-    /// `A_log`: the logarithm of the rate of decay of each head.
+    /// Its rows for queries, where queries, keys and values have a tensor each.
+    QueryConvolution,
+    /// Those for keys.
+    KeyConvolution,
+    /// Those for values.
+    ValueConvolution,
+    /// `A_log`: the logarithm of the rate of decay of each head; of Mamba, of each element of the state of each channel.
     DecayLog,
     /// `dt_bias`: what is added to the step of each head.
     StepBias,
-    /// `D`: the factor on what passes the state of each head by.
+    /// `D`: the factor on what passes the state of each head, or channel, by.
     Skip,
 }
 
@@ -121,6 +163,12 @@ impl Recurrent {
                 Some(listed) => !listed,
                 None => without,
             },
+            RecurrentBlocks::AllButPeriodic { period, offset } => {
+                let read = |(key, default): (Text, usize)| {
+                    config.number(key).ok().flatten().map_or(default, |number| number.max(0.0) as usize)
+                };
+                block % read(period).max(1) != read(offset)
+            }
             RecurrentBlocks::Every | RecurrentBlocks::BesideAttention => true,
         }
     }
@@ -128,8 +176,8 @@ impl Recurrent {
     /// Returns whether a norm belongs to it.
     pub fn has_norm(&self, config: &ModelConfig) -> bool {
         match self.mixer {
-            RecurrentMixer::GatedDelta => true,
-            RecurrentMixer::ShortConvolution => false,
+            RecurrentMixer::GatedDelta { .. } => true,
+            RecurrentMixer::ShortConvolution | RecurrentMixer::Mamba1 { .. } => false,
             RecurrentMixer::Mamba2 { norm: Mamba2Norm::PerGroupIfAny } => config.flag_or("mamba_rms_norm", false),
             RecurrentMixer::Mamba2 { .. } => true,
         }

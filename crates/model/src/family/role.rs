@@ -27,16 +27,28 @@ pub enum Role {
     KeyValueDown,
     /// MLA: keys and values from the key/value latent; per head `[k_nope; v]`.
     KeyValueUp,
+    /// Sparse attention: what chooses keys, its queries from the query latent.
+    IndexQuery,
+    /// Sparse attention: the keys of what chooses keys.
+    IndexKey,
+    /// Sparse attention: the weight of each head of what chooses keys.
+    IndexWeights,
     /// The gate `g = W x` of attention: its sigmoid multiplies the heads' outputs.
     HeadGate,
     /// The output projection of attention, or of a recurrent mixer.
     Output,
     /// Recurrent mixers: what passes the convolution; of a gated delta net queries, keys and values, of a short convolution its gates too.
     RecurrentInput,
+    /// Gated delta net: queries, where [`Role::RecurrentInput`] is three matrices.
+    RecurrentQuery,
+    /// Gated delta net: keys, likewise.
+    RecurrentKey,
+    /// Gated delta net: values, likewise.
+    RecurrentValue,
     /// Recurrent mixers: the gate `z` on the output.
     RecurrentGate,
     /// Recurrent mixers: [`Role::RecurrentInput`] and [`Role::RecurrentGate`] in one matrix; of Mamba 2 the gate first, and last the step of
-    /// each head.
+    /// each head, of Mamba the gate last.
     RecurrentInputGate,
     /// Gated delta net: the step `a` of each head's decay.
     RecurrentDecay,
@@ -44,6 +56,10 @@ pub enum Role {
     RecurrentStrength,
     /// [`Role::RecurrentStrength`] and [`Role::RecurrentDecay`] in one matrix.
     RecurrentRates,
+    /// Mamba: from what the convolution gives, the latent of the steps, what is written into the state, and what reads it.
+    RecurrentChoice,
+    /// Mamba: the step of each channel, from the latent of the steps.
+    RecurrentStep,
     /// The gate `g` of a gated feed-forward `h = act(g) * u`.
     Gate,
     /// The up projection `u`; in a plain feed-forward the first layer, `h = act(u)`.
@@ -56,6 +72,26 @@ pub enum Role {
     Router,
     /// The scalar gate on the shared expert.
     SharedGate,
+    /// The inputs that blocks have of their own, of all of them, from the embeddings (Gemma 4).
+    LayerInputs,
+    /// The gate on a block's own input.
+    LayerInputGate,
+    /// From a block's own input, gated, back to the residual stream.
+    LayerInputOutput,
+    /// Several residual streams side by side (Gemma 3n): from the embeddings to one of them.
+    LaneInput,
+    /// From one of several streams to what the last norm reads.
+    LaneOutput,
+    /// The router of a block among several streams.
+    LaneRouter,
+    /// How a block predicts streams from each other.
+    LanePrediction,
+    /// How a block moves streams by what it computes.
+    LaneCorrection,
+    /// The first of two narrow layers beside attention (Gemma 3n).
+    LowRankDown,
+    /// The second of them.
+    LowRankUp,
     /// The output head: logits from the last hidden state.
     Head,
     /// Embedding width to hidden size, before the first block.
@@ -69,7 +105,7 @@ pub enum Role {
 
 impl Role {
     /// Every role, in the order of the declaration.
-    pub const ALL: [Role; 26] = [
+    pub const ALL: [Role; 44] = [
         Role::Query,
         Role::Key,
         Role::Value,
@@ -78,20 +114,38 @@ impl Role {
         Role::QueryUp,
         Role::KeyValueDown,
         Role::KeyValueUp,
+        Role::IndexQuery,
+        Role::IndexKey,
+        Role::IndexWeights,
         Role::HeadGate,
         Role::Output,
         Role::RecurrentInput,
+        Role::RecurrentQuery,
+        Role::RecurrentKey,
+        Role::RecurrentValue,
         Role::RecurrentGate,
         Role::RecurrentInputGate,
         Role::RecurrentDecay,
         Role::RecurrentStrength,
         Role::RecurrentRates,
+        Role::RecurrentChoice,
+        Role::RecurrentStep,
         Role::Gate,
         Role::Up,
         Role::GateUp,
         Role::Down,
         Role::Router,
         Role::SharedGate,
+        Role::LayerInputs,
+        Role::LayerInputGate,
+        Role::LayerInputOutput,
+        Role::LaneInput,
+        Role::LaneOutput,
+        Role::LaneRouter,
+        Role::LanePrediction,
+        Role::LaneCorrection,
+        Role::LowRankDown,
+        Role::LowRankUp,
         Role::Head,
         Role::ProjectIn,
         Role::ProjectOut,
@@ -109,20 +163,38 @@ impl Role {
             Role::QueryUp => "query-up",
             Role::KeyValueDown => "key-value-down",
             Role::KeyValueUp => "key-value-up",
+            Role::IndexQuery => "index-query",
+            Role::IndexKey => "index-key",
+            Role::IndexWeights => "index-weights",
             Role::HeadGate => "head-gate",
             Role::Output => "output",
             Role::RecurrentInput => "recurrent-input",
+            Role::RecurrentQuery => "recurrent-query",
+            Role::RecurrentKey => "recurrent-key",
+            Role::RecurrentValue => "recurrent-value",
             Role::RecurrentGate => "recurrent-gate",
             Role::RecurrentInputGate => "recurrent-input-gate",
             Role::RecurrentDecay => "recurrent-decay",
             Role::RecurrentStrength => "recurrent-strength",
             Role::RecurrentRates => "recurrent-rates",
+            Role::RecurrentChoice => "recurrent-choice",
+            Role::RecurrentStep => "recurrent-step",
             Role::Gate => "gate",
             Role::Up => "up",
             Role::GateUp => "gate-up",
             Role::Down => "down",
             Role::Router => "router",
             Role::SharedGate => "shared-gate",
+            Role::LayerInputs => "layer-inputs",
+            Role::LayerInputGate => "layer-input-gate",
+            Role::LayerInputOutput => "layer-input-output",
+            Role::LaneInput => "lane-input",
+            Role::LaneOutput => "lane-output",
+            Role::LaneRouter => "lane-router",
+            Role::LanePrediction => "lane-prediction",
+            Role::LaneCorrection => "lane-correction",
+            Role::LowRankDown => "low-rank-down",
+            Role::LowRankUp => "low-rank-up",
             Role::Head => "head",
             Role::ProjectIn => "project-in",
             Role::ProjectOut => "project-out",
@@ -133,7 +205,8 @@ impl Role {
     /// Whether layers of this role stay in the source's precision unless the user asks otherwise: the output head,
     /// layers that route tokens, and those that give a recurrent mixer one number a head. They are small, and errors there cost most.
     pub fn is_kept_by_default(self) -> bool {
-        matches!(self, Role::Head | Role::Router | Role::SharedGate) || self.is_rate()
+        use Role::{Head, LaneCorrection, LanePrediction, LaneRouter, Router, SharedGate};
+        matches!(self, Head | Router | SharedGate | LaneRouter | LanePrediction | LaneCorrection) || self.is_rate()
     }
 
     /// Returns whether layers of this role have one output for each head of a recurrent mixer.
@@ -211,10 +284,18 @@ pub enum NormSite {
     QueryLatent,
     /// On the key/value latent of MLA.
     KeyValueLatent,
+    /// On the keys of what chooses keys (sparse attention).
+    IndexKey,
     /// On the heads' outputs, before the output projection (BitNet).
     Heads,
     /// On the output of a recurrent mixer: of each head before its gate, all heads sharing it; of Mamba 2 behind the gate, over all heads.
     RecurrentOutput,
+    /// Mamba: on the latent of the steps.
+    RecurrentStep,
+    /// Mamba: on what is written into the state.
+    RecurrentWrites,
+    /// Mamba: on what reads the state.
+    RecurrentReads,
     /// On the output of attention, before it joins the residual stream.
     AttentionOutput,
     /// Before the feed-forward network.
@@ -223,6 +304,20 @@ pub enum NormSite {
     Hidden,
     /// On the output of the feed-forward network, before it joins the residual stream.
     FeedForwardOutput,
+    /// On the output of the dense network that stands beside routed experts (Gemma 4).
+    DenseOutput,
+    /// Before routed experts that stand beside a dense network.
+    RoutedInput,
+    /// On the output of these experts.
+    RoutedOutput,
+    /// On the inputs that blocks have of their own, of each block.
+    LayerInputs,
+    /// On what the router among several streams reads.
+    LaneRouter,
+    /// On what two narrow layers beside attention give.
+    LowRankOutput,
+    /// On what a block's own input adds, before it joins the residual stream.
+    LayerInputOutput,
     /// After the last block.
     Final,
 }

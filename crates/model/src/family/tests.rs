@@ -31,7 +31,7 @@ fn model_type_wins_over_class_name() {
     assert_eq!(of(json!({"model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]})), Some("kimi_k2"));
     assert_eq!(of(json!({"model_type": "new", "architectures": ["LlamaForCausalLM"]})), Some("llama"));
     assert_eq!(of(json!({"model_type": "llava", "text_config": {"model_type": "mistral"}})), Some("mistral"));
-    assert_eq!(of(json!({"model_type": "mamba"})), None);
+    assert_eq!(of(json!({"model_type": "rwkv"})), None);
     assert_eq!(of(json!({})), None);
 }
 

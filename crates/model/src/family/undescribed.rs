@@ -7,7 +7,6 @@ const KEPT: &[(&str, &[&str])] = &[
     ("chatglm", &["transformer.output_layer"]),
     ("dbrx", &["lm_head", "*router.layer"]),
     ("deepseek", &["lm_head", "*.gate"]),
-    ("deepseek_v32", &["lm_head", "*mlp.gate", "model.layers.61.*", "*self_attn*"]),
     ("deepseek_v4", &["*attn*", "embed", "head", "*ffn.gate*", "hc_*", "mtp.*"]),
     ("deepseek_vl_v2", &["lm_head", "model.sam_model*", "model.vision_model*", "model.projector*"]),
     ("gemma4_unified", &["*embed_vision*", "*vision_embedder*", "*embed_audio*", "*lm_head"]),
@@ -24,7 +23,6 @@ const KEPT: &[(&str, &[&str])] = &[
             "model.language_model.layers.45.*",
         ],
     ),
-    ("glm_moe_dsa", &["*self_attn*", "*mlp.gate", "*lm_head", "*mlp.gate_proj", "*mlp.up_proj", "*mlp.down_proj"]),
     ("grok-1", &["lm_head", "*.gate"]),
     ("instella", &["lm_head"]),
     (

@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use fields::{Fields, Section};
 pub(crate) use likeness::read_like;
 pub use moe::{ExpertsConfig, LatentConfig};
-pub use recurrent::{DeltaConfig, MambaConfig};
+pub use recurrent::{DeltaConfig, Mamba1Config, MambaConfig};
 pub use rope::{RopeConfig, RopeParameters};
 
 /// Keys under which multimodal checkpoints nest the language model, from the outside in.
@@ -137,6 +137,8 @@ pub struct ModelConfig {
     pub latent: Option<LatentConfig>,
     /// Gated delta nets.
     pub delta: Option<DeltaConfig>,
+    /// Mamba mixers.
+    pub mamba1: Option<Mamba1Config>,
     /// Mamba 2 mixers.
     pub mamba: Option<MambaConfig>,
     /// The `quantization_config` that is already there.
@@ -304,6 +306,7 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         experts: ExpertsConfig::read(inner)?,
         latent: LatentConfig::read(inner)?,
         delta: DeltaConfig::read(inner)?,
+        mamba1: Mamba1Config::read(inner)?,
         mamba: MambaConfig::read(inner)?,
         model_types,
         quantization: outer.find(&["quantization_config"]).map(|(_, value)| value.clone()),
@@ -319,11 +322,22 @@ fn num_layers(inner: Fields<'_, '_>, listed: usize) -> Result<Option<usize>, Con
     }
 }
 
-/// Widths of feed-forward networks; that of LFM2 is computed.
+/// Widths of feed-forward networks; those of LFM2 are computed, and blocks of Gemma 4 that share keys may be twice as wide.
 fn intermediate_sizes(inner: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> {
-    match inner.is_of("lfm2") {
-        true => Ok(recurrent::adjusted_width(inner)?.into_iter().collect()),
-        false => inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"]),
+    if inner.is_of("lfm2") {
+        return Ok(recurrent::adjusted_width(inner)?.into_iter().collect());
+    }
+    let stated = inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"])?;
+    if !inner.is_of("gemma4_text") || inner.flag(&["use_double_wide_mlp"])? != Some(true) {
+        return Ok(stated);
+    }
+    let (layers, sharing) = (inner.size(&["num_hidden_layers"])?, inner.count(&["num_kv_shared_layers"])?);
+    let first = layers.zip(sharing).and_then(|(layers, sharing)| Some((layers, layers.checked_sub(sharing)?)));
+    match (&stated[..], first.filter(|(_, first)| *first > 0)) {
+        ([width], Some((layers, first))) => {
+            Ok((0..layers).map(|layer| if layer < first { *width } else { width.saturating_mul(2) }).collect())
+        }
+        _ => Ok(stated),
     }
 }
 

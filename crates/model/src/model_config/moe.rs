@@ -39,7 +39,13 @@ impl ExpertsConfig {
         let Some(count) = count.filter(|count| *count > 0) else { return Ok(None) };
         Ok(Some(ExpertsConfig {
             count,
-            per_token: fields.size(&["num_experts_per_tok", "moe_k", "moe_topk", "experts_per_token"])?,
+            per_token: fields.size(&[
+                "num_experts_per_tok",
+                "moe_k",
+                "moe_topk",
+                "experts_per_token",
+                "top_k_experts",
+            ])?,
             intermediate_size: fields.size(&["moe_intermediate_size"])?,
             shared_count: fields.count(&["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"])?,
             shared_intermediate_size: fields.count(&[

@@ -21,6 +21,9 @@ pub struct DeltaConfig {
 
 impl DeltaConfig {
     pub(super) fn read(fields: Fields<'_, '_>) -> Result<Option<DeltaConfig>, ConfigError> {
+        if fields.is_of("olmo_hybrid") {
+            return DeltaConfig::of_olmo_hybrid(fields);
+        }
         let sizes = [
             fields.size(&["linear_num_key_heads"])?,
             fields.size(&["linear_num_value_heads"])?,
@@ -32,6 +35,21 @@ impl DeltaConfig {
             return Ok(None);
         };
         Ok(Some(DeltaConfig { key_heads, value_heads, key_dim, value_dim, kernel }))
+    }
+
+    /// Sizes that OLMo Hybrid does not state follow from those of attention.
+    fn of_olmo_hybrid(fields: Fields<'_, '_>) -> Result<Option<DeltaConfig>, ConfigError> {
+        let both = fields.size(&["hidden_size"])?.zip(fields.size(&["num_attention_heads"])?);
+        let Some((hidden, heads)) = both else { return Ok(None) };
+        let key_heads = fields.size(&["linear_num_key_heads"])?.unwrap_or(heads);
+        let key_dim = fields.size(&["linear_key_head_dim"])?.unwrap_or(hidden * 3 / 4 / key_heads);
+        Ok(Some(DeltaConfig {
+            key_heads,
+            value_heads: fields.size(&["linear_num_value_heads"])?.unwrap_or(heads),
+            key_dim,
+            value_dim: fields.size(&["linear_value_head_dim"])?.unwrap_or(key_dim.saturating_mul(2)),
+            kernel: fields.size(&["linear_conv_kernel_dim"])?.unwrap_or(4),
+        }))
     }
 
     /// Rows of all queries, or of all keys; `None` beyond what can be counted.
@@ -107,6 +125,52 @@ impl MambaConfig {
     /// Rows of the first layer: the gate, the channels of the convolution, and a step for each head.
     pub fn rows(&self) -> Option<usize> {
         self.inner()?.checked_add(self.channels()?)?.checked_add(self.heads)
+    }
+}
+
+/// The sizes of Mamba mixers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mamba1Config {
+    /// Channels.
+    pub inner: usize,
+    /// Size of the state of each channel.
+    pub state: usize,
+    /// Width of the latent of the steps.
+    pub rank: usize,
+    /// Tokens that the convolution sees, the last included.
+    pub kernel: usize,
+}
+
+impl Mamba1Config {
+    pub(super) fn read(fields: Fields<'_, '_>) -> Result<Option<Mamba1Config>, ConfigError> {
+        let keys = if fields.is_of("mamba") || fields.is_of("falcon_mamba") {
+            ["expand", "state_size", "conv_kernel", "time_step_rank"]
+        } else if fields.is_of("jamba") {
+            ["mamba_expand", "mamba_d_state", "mamba_d_conv", "mamba_dt_rank"]
+        } else {
+            return Ok(None);
+        };
+        let [expand, state, kernel, rank] = keys;
+        let Some(hidden) = fields.size(&["hidden_size"])? else { return Ok(None) };
+        let factor = fields.size(&[expand])?.unwrap_or(2);
+        let inner = hidden.checked_mul(factor);
+        let (state, kernel) = (fields.size(&[state])?.unwrap_or(16), fields.size(&[kernel])?.unwrap_or(4));
+        let rank = match fields.find(&[rank]) {
+            None => hidden.div_ceil(16),
+            Some((_, Value::String(auto))) if auto == "auto" => hidden.div_ceil(16),
+            Some(_) => fields.size(&[rank])?.unwrap_or(1),
+        };
+        Ok(inner.map(|inner| Mamba1Config { inner, state, rank, kernel }))
+    }
+
+    /// Rows of the first layer: what passes the convolution, and the gate; `None` beyond what can be counted.
+    pub fn rows(&self) -> Option<usize> {
+        self.inner.checked_mul(2)
+    }
+
+    /// Rows of the second layer: the latent of the steps, what is written and what is read.
+    pub fn chosen(&self) -> Option<usize> {
+        self.state.checked_mul(2)?.checked_add(self.rank)
     }
 }
 

@@ -265,3 +265,33 @@ fn width_of_lfm2_is_computed() {
     assert_eq!(width(json!({"block_ffn_dim_multiplier": null})), [666]);
     assert_eq!(width(json!({"block_auto_adjust_ff_dim": false, "block_ff_dim": 512})), [512]);
 }
+
+#[test]
+fn sizes_of_mamba_follow_from_the_hidden_size() {
+    let sizes = |stated: Value| read_json(stated).mamba1;
+    let jamba = sizes(
+        json!({"model_type": "jamba", "hidden_size": 72, "mamba_expand": 3, "mamba_d_state": 6, "mamba_dt_rank": "auto"}),
+    );
+    assert_eq!(jamba, Some(Mamba1Config { inner: 216, state: 6, rank: 5, kernel: 4 }));
+    let mamba =
+        json!({"model_type": "mamba", "hidden_size": 64, "state_size": 8, "conv_kernel": 3, "time_step_rank": 7});
+    assert_eq!(sizes(mamba), Some(Mamba1Config { inner: 128, state: 8, rank: 7, kernel: 3 }));
+    assert_eq!(sizes(json!({"model_type": "llama", "hidden_size": 64})), None);
+}
+
+#[test]
+fn sizes_of_olmo_hybrid_follow_from_those_of_attention() {
+    let stated = json!({"model_type": "olmo_hybrid", "hidden_size": 96, "num_attention_heads": 6});
+    let delta = read_json(stated).delta.unwrap();
+    assert_eq!((delta.key_heads, delta.value_heads, delta.key_dim, delta.value_dim, delta.kernel), (6, 6, 12, 24, 4));
+}
+
+#[test]
+fn networks_of_gemma_4_that_share_keys_may_be_twice_as_wide() {
+    let stated = json!({"model_type": "gemma4_text", "num_hidden_layers": 4, "num_kv_shared_layers": 1, "intermediate_size": 10,
+        "use_double_wide_mlp": true});
+    assert_eq!(read_json(stated.clone()).intermediate_sizes, [10, 10, 10, 20]);
+    let mut narrow = stated;
+    narrow["use_double_wide_mlp"] = json!(false);
+    assert_eq!(read_json(narrow).intermediate_sizes, [10]);
+}

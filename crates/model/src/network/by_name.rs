@@ -97,6 +97,7 @@ impl<'t> Builder<'t> {
         let place = match (named.entry, named.suffix) {
             (Entry::Embedding, Suffix::Slot(Slot::Weight)) => return Place::Embedding,
             (Entry::Positions, Suffix::Slot(Slot::Weight)) => return Place::Positions,
+            (Entry::LayerInputs, Suffix::Slot(Slot::Weight)) => return Place::LayerInputs,
             (Entry::Parameter, Suffix::Slot(Slot::Weight | Slot::Bias)) => return Place::Parameter,
             (Entry::Norm(_), Suffix::Slot(Slot::Weight)) => self.add_norm(at, named),
             (Entry::Linear { .. }, Suffix::Slot(Slot::Weight)) => self.add_linear(at, named),
@@ -119,6 +120,7 @@ impl<'t> Builder<'t> {
 
     fn add_norm(&mut self, at: usize, named: &Named) -> Option<Place> {
         let Entry::Norm(site) = named.entry else { return None };
+        let site = self.family.norm_site(self.config, site, named.block);
         self.norms.push(Norm {
             module: named.module.clone(),
             site,
@@ -276,6 +278,7 @@ impl<'t> Builder<'t> {
         Network {
             family: Some(self.family),
             trunk,
+            sharing: blocks.iter().copied().filter(|block| self.family.key_block(config, *block) != *block).collect(),
             blocks,
             unclear,
             facts: links::Facts::of(self.family, config),

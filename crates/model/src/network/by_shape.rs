@@ -81,6 +81,7 @@ pub(super) fn recognise(family: Option<&'static Family>, config: &ModelConfig, t
         trunk: String::new(),
         blocks: blocks.into_iter().collect(),
         unclear: BTreeSet::new(),
+        sharing: BTreeSet::new(),
         facts: links::Facts::default(),
         head_bias: None,
         tied: !has_head || config.tie_word_embeddings == Some(true),

@@ -20,21 +20,33 @@ pub enum Input {
     QueryLatent,
     /// MLA's key/value latent after its norm.
     KeyValueLatent,
+    /// Mamba: what the convolution gives.
+    Convolved,
+    /// Mamba: the latent of the steps after its norm.
+    StepLatent,
+    /// What the first of two narrow layers beside attention gives.
+    LowRankLatent,
     /// The heads' outputs, side by side.
     Heads,
     /// What the output projection of a recurrent mixer reads.
     RecurrentHeads,
     /// The residual stream after the norm before the feed-forward network.
     FeedForward,
+    /// What the router reads, where experts stand beside a dense network: the residual stream after a norm of its own.
+    Router,
     /// The hidden activation of the dense feed-forward network.
     Hidden,
     /// The hidden activation of the shared experts.
     SharedHidden,
-    /// Those rows of [`Input::FeedForward`] that are routed to an expert; `None` means each expert of a fused
-    /// tensor.
+    /// Those rows of [`Input::FeedForward`], or of what experts beside a dense network read, that are routed to an expert; `None` means
+    /// each expert of a fused tensor.
     Routed(Option<usize>),
     /// The hidden activation of an expert.
     RoutedHidden(Option<usize>),
+    /// The residual stream behind the feed-forward network, which the gate on the block's own input reads.
+    LayerInput,
+    /// The block's own input, gated.
+    LayerInputHidden,
 }
 
 /// Layers that read the same activation: they share a Hessian, and are rounded before those that depend on them.
@@ -209,8 +221,12 @@ impl Network {
     pub fn input(&self, id: LinearId) -> Option<Input> {
         let linear = self.linear(id);
         let input = input_of(linear.part, linear.role, linear.expert)?;
-        let merged = input == Input::FeedForward && linear.block.is_some_and(|block| self.shares_norm(block));
-        Some(if merged { Input::Attention } else { input })
+        let holds = |test: fn(&Network, usize) -> bool| linear.block.is_some_and(|block| test(self, block));
+        Some(match input {
+            Input::FeedForward if holds(Network::shares_norm) => Input::Attention,
+            Input::FeedForward if linear.role == Role::Router && holds(Network::has_experts_beside) => Input::Router,
+            input => input,
+        })
     }
 
     /// The layers of a block grouped by input, in the order of the forward pass: the order of GPTQ, and the
@@ -251,10 +267,18 @@ impl Network {
     }
 
     /// The layers of a block whose outputs the KV cache stores: keys and values, the fused q/k/v, or the up
-    /// projection of MLA's latent.
+    /// projection of MLA's latent. None where a block attends to the keys and values of another one.
     pub fn kv_owners(&self, block: usize) -> Vec<LinearId> {
+        if self.shares_keys(block) {
+            return Vec::new();
+        }
         let owners = self.linears_of(block).filter(|(_, linear)| owns_kv(linear.role));
         owners.map(|(id, _)| id).collect()
+    }
+
+    /// Returns whether a block attends to the keys and values of another one.
+    pub fn shares_keys(&self, block: usize) -> bool {
+        self.sharing.contains(&block)
     }
 
     fn linears_of(&self, block: usize) -> impl Iterator<Item = (LinearId, &Linear)> {
@@ -270,6 +294,11 @@ impl Network {
     /// Returns whether one norm feeds attention and the feed-forward network.
     fn shares_norm(&self, block: usize) -> bool {
         self.facts.residual == Some(Residual::Parallel) && !self.has_norm(block, NormSite::FeedForwardInput)
+    }
+
+    /// Returns whether routed experts of a block stand beside a dense network, with a norm of their own.
+    fn has_experts_beside(&self, block: usize) -> bool {
+        self.has_norm(block, NormSite::RoutedInput)
     }
 
     fn norm_links(&self, block: usize) -> Vec<SmoothingPair> {
@@ -292,14 +321,19 @@ impl Network {
         let shared = self.shares_norm(block);
         let single = self.facts.residual == Some(Residual::Single);
         let mixes = |input: Input| matches!(input, Input::Attention | Input::Recurrent);
-        let feeds = |input: Input| matches!(input, Input::FeedForward | Input::Routed(_));
+        let beside = self.has_experts_beside(block);
+        let feeds = |input: Input| input == Input::FeedForward || !beside && matches!(input, Input::Routed(_));
         let reads = |input: Input| match site {
+            // The norm's output joins the stream itself.
+            NormSite::AttentionInput if self.has_norm(block, NormSite::LowRankOutput) => false,
             NormSite::AttentionInput if single => mixes(input) || feeds(input),
             NormSite::AttentionInput => mixes(input) || shared && matches!(input, Input::Routed(_)),
             NormSite::QueryLatent => input == Input::QueryLatent,
             NormSite::KeyValueLatent => input == Input::KeyValueLatent,
+            NormSite::RecurrentStep => input == Input::StepLatent,
             NormSite::Heads => input == Input::Heads,
-            NormSite::FeedForwardInput => matches!(input, Input::FeedForward | Input::Routed(_)),
+            NormSite::FeedForwardInput => feeds(input),
+            NormSite::RoutedInput => matches!(input, Input::Routed(_)),
             NormSite::Hidden => input == Input::Hidden,
             _ => false,
         };
@@ -343,12 +377,14 @@ impl Network {
         };
         match self.facts.recurrent? {
             // The gate between them multiplies channel by channel; all heads share the norm.
-            RecurrentMixer::GatedDelta => {
+            RecurrentMixer::GatedDelta { .. } => {
                 let DeltaConfig { value_heads, value_dim, .. } = self.facts.delta?;
                 let through = PairPath::Heads { head_dim: value_dim, repeat: value_heads };
                 let agrees = value_heads.checked_mul(value_dim) == Some(layer.in_features);
                 agrees.then_some(SmoothingPair { from: norm()?, into, through })
             }
+            // What the convolution gives also chooses what is written.
+            RecurrentMixer::Mamba1 { .. } => None,
             RecurrentMixer::Mamba2 { .. } => Some(SmoothingPair { from: norm()?, into, through: PairPath::Norm }),
             // The second of three parts multiplies what the convolution gives.
             RecurrentMixer::ShortConvolution => {
@@ -439,9 +475,13 @@ fn input_of(part: Part, role: Role, expert: Option<usize>) -> Option<Input> {
         Role::Query | Role::Key | Role::Value | Role::QueryKeyValue | Role::HeadGate => Some(Input::Attention),
         Role::QueryDown | Role::KeyValueDown => Some(Input::Attention),
         Role::RecurrentInput | Role::RecurrentGate | Role::RecurrentInputGate => Some(Input::Recurrent),
+        Role::RecurrentQuery | Role::RecurrentKey | Role::RecurrentValue => Some(Input::Recurrent),
         Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates => Some(Input::Recurrent),
+        Role::RecurrentChoice => Some(Input::Convolved),
+        Role::RecurrentStep => Some(Input::StepLatent),
         Role::Output if part == Part::Recurrent => Some(Input::RecurrentHeads),
-        Role::QueryUp => Some(Input::QueryLatent),
+        Role::IndexKey | Role::IndexWeights => Some(Input::Attention),
+        Role::QueryUp | Role::IndexQuery => Some(Input::QueryLatent),
         Role::KeyValueUp => Some(Input::KeyValueLatent),
         Role::Output => Some(Input::Heads),
         Role::Router | Role::SharedGate => Some(Input::FeedForward),
@@ -450,7 +490,12 @@ fn input_of(part: Part, role: Role, expert: Option<usize>) -> Option<Input> {
         Role::Down if part == Part::Experts => Some(Input::RoutedHidden(expert)),
         Role::Down if part == Part::SharedExperts => Some(Input::SharedHidden),
         Role::Down => Some(Input::Hidden),
-        Role::Head | Role::ProjectIn | Role::ProjectOut | Role::Unknown => None,
+        Role::LowRankDown => Some(Input::Attention),
+        Role::LowRankUp => Some(Input::LowRankLatent),
+        Role::LayerInputGate => Some(Input::LayerInput),
+        Role::LayerInputOutput => Some(Input::LayerInputHidden),
+        Role::LaneInput | Role::LaneOutput | Role::LaneRouter | Role::LanePrediction | Role::LaneCorrection => None,
+        Role::Head | Role::LayerInputs | Role::ProjectIn | Role::ProjectOut | Role::Unknown => None,
     }
 }
 

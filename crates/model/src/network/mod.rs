@@ -226,6 +226,8 @@ pub enum Place {
     HeadBias,
     /// Learned positions.
     Positions,
+    /// The table with an input of every block for each token.
+    LayerInputs,
     /// A small tensor that the family names: attention sinks, the correction bias of a router.
     Parameter,
     /// Copied through untouched.
@@ -266,6 +268,8 @@ pub struct Network {
     head_bias: Option<usize>,
     /// Blocks with tensors that are not understood, so that it is not known who reads what.
     unclear: BTreeSet<usize>,
+    /// Blocks that attend to the keys and values of another one.
+    sharing: BTreeSet<usize>,
     facts: links::Facts,
     notices: Vec<Notice>,
 }

@@ -15,6 +15,7 @@ pub(super) enum Entry {
     Norm(NormSite),
     Embedding,
     Positions,
+    LayerInputs,
     Parameter,
 }
 
@@ -145,7 +146,7 @@ impl Names {
     }
 
     fn trunk_tensor(&self, trunk: &str, name: &str) -> Option<Named> {
-        let (entry, suffix, cut) = look_up(&self.trunk, strip_path(trunk, name)?)?;
+        let (entry, suffix, cut) = look_up(&self.trunk, &generalise(strip_path(trunk, name)?).0)?;
         Some(outside(name, cut, entry, suffix))
     }
 
@@ -264,6 +265,7 @@ fn trunk_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
     let mut entries = HashMap::new();
     entries.insert(trunk.embedding.into(), Entry::Embedding);
     entries.extend(trunk.positions.map(|path| (path.into(), Entry::Positions)));
+    entries.extend(trunk.layer_inputs.map(|path| (path.into(), Entry::LayerInputs)));
     entries.extend(trunk.norms.iter().map(|&(site, path)| (path.into(), Entry::Norm(site))));
     entries.extend(trunk.linears.iter().map(|&(role, path)| (path.into(), linear(role))));
     entries

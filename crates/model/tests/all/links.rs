@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, outside `#[test]` functions.
 
 use crate::support::Checkpoint;
+use kvant_model::family::Role;
 use kvant_model::network::{Consumer, Input, LinearId, Network, PairPath, ScaleSource, SmoothingPair};
 use serde_json::json;
 
@@ -230,7 +231,10 @@ fn every_layer_of_a_block_is_in_one_subset() {
             assert!(stages.is_sorted_by(|a, b| a.input < b.input), "{name}");
             let mut staged: Vec<LinearId> = stages.iter().flat_map(|stage| stage.linears.clone()).collect();
             staged.sort();
-            let in_block = network.linears().iter().filter(|linear| linear.block == Some(block)).count();
+            // What mixes several streams is kept, and reads them twice.
+            let mixes = |role| matches!(role, Role::LaneRouter | Role::LanePrediction | Role::LaneCorrection);
+            let in_block = network.linears().iter().filter(|linear| linear.block == Some(block) && !mixes(linear.role));
+            let in_block = in_block.count();
             assert_eq!(staged.len(), in_block, "{name}");
             staged.dedup();
             assert_eq!(staged.len(), in_block, "{name}");
@@ -341,4 +345,56 @@ fn recurrent_inputs_that_engines_fuse_are_siblings() {
     let network = Checkpoint::read("qwen3_5").network();
     let fused: Vec<&str> = network.siblings().iter().map(|siblings| inside(&siblings.fused, 0)).take(2).collect();
     assert_eq!(fused, ["linear_attn.in_proj_ba", "linear_attn.in_proj_qkvz"]);
+}
+
+#[test]
+fn blocks_without_own_keys_have_no_owners_of_the_cache() {
+    let network = Checkpoint::read("gemma4_layer_inputs").network();
+    assert_eq!([0, 1, 2, 3].map(|block| network.kv_owners(block).len()), [2, 2, 0, 0]);
+    assert_eq!([0, 1, 2, 3].map(|block| network.shares_keys(block)), [false, false, true, true]);
+    assert_eq!(links_of(&network, 2)[0], "input_layernorm -> self_attn.q_proj");
+    let last = network.stages(2).into_iter().map(|stage| stage.input).skip(4).collect::<Vec<_>>();
+    assert_eq!(last, [Input::LayerInput, Input::LayerInputHidden]);
+}
+
+#[test]
+fn experts_beside_a_network_are_smoothed_by_their_own_norm() {
+    let network = Checkpoint::read("gemma4_moe").network();
+    let links = links_of(&network, 0);
+    assert!(links.contains(&"pre_feedforward_layernorm -> mlp.gate_proj mlp.up_proj".to_owned()), "{links:?}");
+    assert!(links.contains(&"pre_feedforward_layernorm_2 -> experts.gate_up_proj".to_owned()), "{links:?}");
+    assert!(links.iter().all(|link| !link.contains("router")), "{links:?}");
+    assert!(network.stages(0).iter().any(|stage| stage.input == Input::Router && stage.linears.len() == 1));
+}
+
+#[test]
+fn norms_whose_output_joins_the_stream_are_not_scaled() {
+    let network = Checkpoint::read("gemma3n_text").network();
+    let links = links_of(&network, 0);
+    assert!(links.iter().all(|link| !link.starts_with("input_layernorm")), "{links:?}");
+    assert!(links.contains(&"pre_feedforward_layernorm -> mlp.gate_proj mlp.up_proj".to_owned()), "{links:?}");
+}
+
+#[test]
+fn selective_state_space_layers_are_smoothed_behind_their_norms() {
+    let jamba = links_of(&Checkpoint::read("jamba").network(), 0);
+    assert_eq!(jamba[..2], ["input_layernorm -> mamba.in_proj", "mamba.dt_layernorm -> mamba.dt_proj"]);
+    assert_eq!(links_of(&Checkpoint::read("mamba").network(), 0), ["norm -> mixer.in_proj"]);
+}
+
+#[test]
+fn indexers_read_what_attention_reads() {
+    let links = links_of(&Checkpoint::read("deepseek_v32").network(), 0);
+    let attention = "input_layernorm -> self_attn.indexer.weights_proj self_attn.indexer.wk self_attn.kv_a_proj_with_mqa self_attn.q_a_proj";
+    assert_eq!(links[..2], [attention, "self_attn.q_a_layernorm -> self_attn.indexer.wq_b self_attn.q_b_proj"]);
+}
+
+#[test]
+fn norms_of_hybrids_stand_where_their_mixers_need_them() {
+    let network = Checkpoint::read("olmo_hybrid").network();
+    let delta = links_of(&network, 0);
+    assert!(delta[0].starts_with("attention_layer_norm -> linear_attn.a_proj"), "{delta:?}");
+    assert!(delta.contains(&"feedforward_layer_norm -> mlp.gate_proj mlp.up_proj".to_owned()), "{delta:?}");
+    // Behind attention the same name is that of a norm before the residual stream.
+    assert!(links_of(&network, 1).iter().all(|link| !link.contains("layer_norm")));
 }

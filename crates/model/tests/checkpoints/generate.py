@@ -46,6 +46,7 @@ DELTA = dict(
     linear_key_head_dim=12, linear_value_head_dim=8, linear_conv_kernel_dim=4,
 )  # fmt: skip
 MAMBA = dict(mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=6, mamba_d_conv=4, mamba_expand=2)
+MAMBA1 = dict(vocab_size=160, hidden_size=64, num_hidden_layers=2, state_size=6, time_step_rank=5)
 DELTA_EXPERTS = dict(DELTA, **ROUTED, num_experts=4, shared_expert_intermediate_size=48)
 
 # File name -> (model_type, arguments of its config class).
@@ -66,6 +67,7 @@ CHECKPOINTS = {
     "deepseek_v2": ("deepseek_v2", DEEPSEEK),
     "deepseek_v2_lite": ("deepseek_v2", dict(DEEPSEEK, q_lora_rank=None)),
     "deepseek_v3": ("deepseek_v3", DEEPSEEK),
+    "deepseek_v32": ("deepseek_v32", dict(DEEPSEEK, index_topk=3, index_head_dim=20, index_n_heads=3)),
     "dots1": ("dots1", dict(BASE, **ROUTED, n_routed_experts=4, n_shared_experts=2, first_k_dense_replace=1)),
     "ernie4_5": ("ernie4_5", dict(BASE, use_bias=True)),
     "ernie4_5_moe": ("ernie4_5_moe", dict(BASE, moe_intermediate_size=32, moe_num_experts=4, moe_k=2, use_bias=True)),
@@ -76,6 +78,7 @@ CHECKPOINTS = {
     "falcon_groups": ("falcon", dict(FALCON, num_kv_heads=2, new_decoder_architecture=True)),
     "falcon_h1": ("falcon_h1", dict(BASE, **MAMBA, mamba_d_ssm=96, mamba_rms_norm=True)),
     "falcon_h1_plain": ("falcon_h1", dict(BASE, **MAMBA, mamba_d_ssm=96)),
+    "falcon_mamba": ("falcon_mamba", dict(MAMBA1)),
     "flex_olmo": ("flex_olmo", dict(BASE, num_experts=4)),
     "gemma": ("gemma", WIDE),
     "gemma2": ("gemma2", WIDE),
@@ -86,6 +89,22 @@ CHECKPOINTS = {
         dict(BASE, head_dim=16, global_head_dim=32, num_global_key_value_heads=1, attention_k_eq_v=True, hidden_size_per_layer_input=0,
              sliding_window=16, layer_types=["sliding_attention", "full_attention"]),
     ),
+    "gemma3n_text": (
+        "gemma3n_text",
+        dict(BASE, num_hidden_layers=4, head_dim=16, hidden_size_per_layer_input=12, vocab_size_per_layer_input=160, num_kv_shared_layers=2,
+             laurel_rank=10, sliding_window=16, layer_types=["sliding_attention", "full_attention"] * 2,
+             activation_sparsity_pattern=[0.95, 0.0, 0.5, 0.0]),
+    ),
+    "gemma4_layer_inputs": (
+        "gemma4_text",
+        dict(BASE, num_hidden_layers=4, head_dim=16, global_head_dim=32, hidden_size_per_layer_input=12, vocab_size_per_layer_input=160,
+             num_kv_shared_layers=2, use_double_wide_mlp=True, sliding_window=16, layer_types=["sliding_attention", "full_attention"] * 2),
+    ),
+    "gemma4_moe": (
+        "gemma4_text",
+        dict(BASE, head_dim=16, global_head_dim=32, hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=4, top_k_experts=2,
+             moe_intermediate_size=32, sliding_window=16, layer_types=["sliding_attention", "full_attention"]),
+    ),
     "glm": ("glm", dict(BASE, head_dim=16)),
     "glm4": ("glm4", dict(BASE, head_dim=16)),
     "glm4_moe": (
@@ -93,6 +112,7 @@ CHECKPOINTS = {
         dict(BASE, **ROUTED, head_dim=16, n_routed_experts=4, n_shared_experts=1, first_k_dense_replace=1, use_qk_norm=True),
     ),
     "glm4_moe_lite": ("glm4_moe_lite", DEEPSEEK),
+    "glm_moe_dsa": ("glm_moe_dsa", dict(DEEPSEEK, index_topk=3, index_head_dim=20, index_n_heads=3)),
     "gpt2": ("gpt2", GPT),
     "gpt_neox": ("gpt_neox", {key: value for key, value in BASE.items() if key != "num_key_value_heads"}),
     "gpt_oss": ("gpt_oss", dict(BASE, head_dim=16, num_local_experts=4, num_experts_per_tok=2)),
@@ -111,6 +131,10 @@ CHECKPOINTS = {
     "hunyuan_v1_dense": ("hunyuan_v1_dense", dict(BASE, head_dim=16)),
     "hunyuan_v1_moe": ("hunyuan_v1_moe", dict(BASE, head_dim=16, num_experts=4, moe_topk=2)),
     "hy_v3": ("hy_v3", dict(BASE, **EXPERTS, head_dim=16)),
+    "jamba": (
+        "jamba",
+        dict(BASE, mamba_d_state=6, mamba_dt_rank=5, num_experts=4, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
+    ),
     "lfm2": ("lfm2", dict(BASE, layer_types=["conv", "full_attention"], block_multiple_of=16)),
     "lfm2_moe": ("lfm2_moe", dict(BASE, **EXPERTS, layer_types=["conv", "full_attention"], num_dense_layers=1)),
     "llama": ("llama", BASE),
@@ -120,6 +144,7 @@ CHECKPOINTS = {
         dict(BASE, head_dim=16, num_local_experts=4, intermediate_size_mlp=80, interleave_moe_layer_step=2, attention_chunk_size=16,
              no_rope_layers=[1, 0], floor_scale=4),
     ),
+    "mamba": ("mamba", MAMBA1),
     "mamba2": ("mamba2", dict(vocab_size=160, hidden_size=64, num_hidden_layers=2, num_heads=4, head_dim=32, n_groups=2, state_size=6)),
     "mimo_v2_flash": (
         "mimo_v2_flash",
@@ -143,6 +168,7 @@ CHECKPOINTS = {
     "olmo": ("olmo", BASE),
     "olmo2": ("olmo2", BASE),
     "olmo3": ("olmo3", BASE),
+    "olmo_hybrid": ("olmo_hybrid", DELTA),
     "olmoe": ("olmoe", dict(BASE, num_experts=4)),
     "opt": ("opt", OPT),
     "opt_350m": ("opt", dict(OPT, word_embed_proj_dim=32, do_layer_norm_before=False)),

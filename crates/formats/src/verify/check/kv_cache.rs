@@ -28,10 +28,14 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
         .filter(|(name, _)| is_of_cache(name))
         .filter_map(|(name, _)| block(name))
         .collect();
-    // Blocks without attention keep no keys and values.
+    // Blocks without attention keep no keys and values, nor do those that attend to another one's.
     let family = subject.network.family();
-    let attends = |block: usize| family.is_none_or(|family| family.branches(&subject.config, block).attention);
-    let blocks = subject.network.blocks().iter().copied().filter(|block| attends(*block));
+    let keeps = |block: usize| {
+        family.is_none_or(|family| {
+            family.branches(&subject.config, block).attention && family.key_block(&subject.config, block) == block
+        })
+    };
+    let blocks = subject.network.blocks().iter().copied().filter(|block| keeps(*block));
     let without: Vec<usize> = blocks.filter(|block| !with.contains(block)).collect();
     let Some(first) = without.first() else { return };
     // Engines take 1 where there is none at all; where some are missing, the file is not whole.

@@ -151,8 +151,29 @@ impl Expected<'_> {
         {
             missing.push(self.tensor(&in_trunk(self.network, path), "is missing: it is the table of positions"));
         }
+        if self.has_layer_inputs() {
+            missing.extend(self.layer_inputs());
+        }
         missing.extend(self.projections());
         missing
+    }
+
+    /// What the inputs of blocks are made of.
+    fn layer_inputs(&self) -> Vec<Missing> {
+        let trunk = &self.family.trunk;
+        let places = self.network.places();
+        let has_layer = self.network.linears().iter().any(|linear| linear.role == Role::LayerInputs);
+        let parts = [
+            (trunk.layer_inputs, places.contains(&Place::LayerInputs)),
+            (trunk.linears.iter().find(|(role, _)| *role == Role::LayerInputs).map(|(_, path)| *path), has_layer),
+            (
+                trunk.norms.iter().find(|(site, _)| *site == NormSite::LayerInputs).map(|(_, path)| *path),
+                self.has_outside(NormSite::LayerInputs),
+            ),
+        ];
+        let lacking = parts.into_iter().filter(|(_, has)| !has).filter_map(|(path, _)| path);
+        let reason = "is missing: the inputs of blocks are made with it";
+        lacking.map(|path| self.tensor(&in_trunk(self.network, path), reason)).collect()
     }
 
     /// The layers between embeddings and blocks of another width: all of them where there is one, or where config.json states two
@@ -160,14 +181,15 @@ impl Expected<'_> {
     fn projections(&self) -> Vec<Missing> {
         let has =
             |role: Role| self.network.linears().iter().any(|linear| linear.block.is_none() && linear.role == role);
-        let listed = self.family.trunk.linears;
+        // What makes the inputs of layers has been looked at.
+        let listed = || self.family.trunk.linears.iter().filter(|(role, _)| *role != Role::LayerInputs);
         let stated = self.config.number("word_embed_proj_dim").ok().flatten().map(|width| width as usize);
         let differ = stated.is_some_and(|width| self.config.hidden_size.is_some_and(|hidden| hidden != width));
-        if !differ && !listed.iter().any(|(role, _)| has(*role)) {
+        if !differ && !listed().any(|(role, _)| has(*role)) {
             return Vec::new();
         }
         let reason = "is missing: embeddings have another width than the blocks";
-        let lacking = listed.iter().filter(|(role, _)| !has(*role));
+        let lacking = listed().filter(|(role, _)| !has(*role));
         lacking.map(|(_, path)| self.tensor(&in_trunk(self.network, path), reason)).collect()
     }
 
@@ -238,13 +260,13 @@ impl Expected<'_> {
         }
         let roles = self.roles_of(block);
         // Of several names for one norm, a block has one.
-        let has_other = |site: NormSite| {
-            let names = self.family.norms.iter().filter(|(listed, _)| *listed == site).count();
+        let has_other = |site: NormSite, path: &str| {
             let mut norms = self.network.norms().iter();
-            names > 1 && norms.any(|norm| norm.block == Some(block) && norm.site == site)
+            !path.contains("{}") && norms.any(|norm| norm.block == Some(block) && norm.site == site)
         };
         let required = self.family.norms.iter();
-        let required = required.filter(|(site, _)| self.requires_norm(*site, block, &roles) && !has_other(*site));
+        let required =
+            required.filter(|(site, path)| self.requires_norm(*site, block, &roles) && !has_other(*site, path));
         let blocks = path_of_blocks(self.network);
         let reason = format!("is missing: every block of {} has it", self.family.name);
         let paths = required.flat_map(|(site, path)| self.modules_of(*site, &format!("{blocks}.{block}.{path}")));
@@ -267,19 +289,51 @@ impl Expected<'_> {
     /// Returns whether a block with layers of these roles cannot do without a norm.
     fn requires_norm(&self, site: NormSite, block: usize, roles: &HashSet<(Part, Role)>) -> bool {
         let has = |role| roles.iter().any(|(_, found)| *found == role);
+        if !self.family.has_norm_at(self.config, site, block) {
+            return false;
+        }
         match site {
             // Families that are parallel only by choice have no second norm then.
             NormSite::FeedForwardInput => {
                 !(self.family.math.residual.may_share_norm() && self.residual() == Residual::Parallel)
             }
             NormSite::Query | NormSite::Key => {
-                self.family.math.has_query_key_norms(self.config) && self.family.branches(self.config, block).attention
+                let makes = site == NormSite::Query || self.makes_keys(block);
+                let attends = self.family.branches(self.config, block).attention;
+                self.family.math.has_query_key_norms(self.config) && attends && makes
             }
+            NormSite::RecurrentStep | NormSite::RecurrentWrites | NormSite::RecurrentReads => {
+                self.recurrent(block).is_some()
+            }
+            NormSite::DenseOutput | NormSite::RoutedInput | NormSite::RoutedOutput => has(Role::Router),
+            NormSite::LayerInputOutput => self.has_layer_inputs(),
             NormSite::RecurrentOutput => self.recurrent(block).is_some_and(|mixer| mixer.has_norm(self.config)),
             NormSite::QueryLatent => has(Role::QueryUp),
+            NormSite::IndexKey => has(Role::IndexKey),
             NormSite::KeyValueLatent => has(Role::KeyValueUp),
             _ => true,
         }
+    }
+
+    /// What is missing of the layers between several streams, and of those beside attention.
+    fn lacking_lanes(&self, roles: &HashSet<(Part, Role)>) -> Vec<String> {
+        use Role::{LaneCorrection, LanePrediction, LaneRouter, LowRankDown, LowRankUp};
+        let required = [LaneCorrection, LanePrediction, LaneRouter, LowRankDown, LowRankUp];
+        let listed = self.family.mlp.iter().filter(|(role, _)| required.contains(role));
+        let lacking = listed.filter(|(role, _)| !roles.contains(&(Part::Mlp, *role)));
+        lacking.map(|(_, path)| format!("`{path}`")).collect()
+    }
+
+    /// Returns whether a block makes the keys and values that it attends to.
+    fn makes_keys(&self, block: usize) -> bool {
+        self.family.key_block(self.config, block) == block
+    }
+
+    /// Returns whether blocks have inputs of their own: there is a table of them, or config.json states their width.
+    fn has_layer_inputs(&self) -> bool {
+        let stated = self.config.number("hidden_size_per_layer_input").ok().flatten();
+        let stated = stated.is_some_and(|width| width > 0.0) && self.family.trunk.layer_inputs.is_some();
+        stated || self.network.places().contains(&Place::LayerInputs)
     }
 
     fn roles_of(&self, block: usize) -> HashSet<(Part, Role)> {
@@ -295,11 +349,15 @@ impl Expected<'_> {
         let branches = self.family.branches(self.config, block);
         let mut missing = self.recurrent(block).map_or_else(Vec::new, |mixer| lacking_recurrent(&mixer, &roles));
         if branches.attention {
-            missing.extend(self.attention(&roles));
+            missing.extend(self.attention(&roles, self.makes_keys(block)));
         }
         if branches.feed_forward {
             missing.extend(self.feed_forward(&roles));
         }
+        if self.has_layer_inputs() {
+            missing.extend(lacking_layer_inputs(&roles));
+        }
+        missing.extend(self.lacking_lanes(&roles));
         let describe = |what: String| Missing {
             subject: format!("block {block}"),
             reason: format!("there is no weight for {what}"),
@@ -307,16 +365,20 @@ impl Expected<'_> {
         missing.into_iter().map(describe).collect()
     }
 
-    fn attention(&self, roles: &HashSet<(Part, Role)>) -> Vec<String> {
+    fn attention(&self, roles: &HashSet<(Part, Role)>, makes_keys: bool) -> Vec<String> {
         use Role::{Key, KeyValueDown, KeyValueUp, Output, Query, QueryDown, QueryKeyValue, QueryUp, Value};
         let has = |any: &[Role]| roles.iter().any(|(part, role)| *part == Part::Attention && any.contains(role));
-        let needed: [(&str, bool, &[Role]); 6] = [
+        let indexes = self.family.math.indexer.is_some();
+        let needed: [(&str, bool, &[Role]); 9] = [
             ("queries", true, &[Query, QueryKeyValue, QueryUp]),
-            ("keys", true, &[Key, QueryKeyValue, KeyValueUp]),
-            ("values", !self.shares_values(), &[Value, QueryKeyValue, KeyValueUp]),
+            ("keys", makes_keys, &[Key, QueryKeyValue, KeyValueUp]),
+            ("values", makes_keys && !self.shares_values(), &[Value, QueryKeyValue, KeyValueUp]),
             ("the latent of queries", has(&[QueryUp]), &[QueryDown]),
             ("the latent of keys and values", has(&[KeyValueUp]), &[KeyValueDown]),
             ("the output of attention", true, &[Output]),
+            ("the queries of the indexer", indexes, &[Role::IndexQuery]),
+            ("the keys of the indexer", indexes, &[Role::IndexKey]),
+            ("the weights of the indexer", indexes, &[Role::IndexWeights]),
         ];
         let missing = needed.into_iter().filter(|(_, needed, any)| *needed && !has(any));
         missing.map(|(name, ..)| name.to_owned()).collect()
@@ -397,6 +459,16 @@ impl Expected<'_> {
         let head = self.family.trunk.heads.first().filter(|_| head).map(|head| bias(head));
         layers.map(|linear| bias(&linear.module)).chain(experts).chain(norms).chain(head).collect()
     }
+}
+
+/// What is missing of the layers that a block's own input passes.
+fn lacking_layer_inputs(roles: &HashSet<(Part, Role)>) -> Vec<String> {
+    let layers = [
+        (Role::LayerInputGate, "the gate on the block's own input"),
+        (Role::LayerInputOutput, "the projection of the block's own input"),
+    ];
+    let lacking = layers.into_iter().filter(|(role, _)| !roles.iter().any(|(_, found)| found == role));
+    lacking.map(|(_, name)| name.to_owned()).collect()
 }
 
 /// The layers that a block with a recurrent mixer lacks.

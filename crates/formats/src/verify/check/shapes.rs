@@ -146,8 +146,34 @@ impl Sizes<'_> {
             Role::Down => (hidden, wide),
             Role::Router => (self.config.experts.as_ref().map(|experts| experts.count), hidden),
             Role::Head => self.embedding(),
+            Role::LayerInputs => {
+                let both = self.config.num_layers.zip(self.layer_input());
+                (both.and_then(|(layers, width)| layers.checked_mul(width)), hidden)
+            }
+            Role::LaneInput | Role::LaneOutput => (hidden, hidden),
+            Role::LaneRouter => (self.lanes(), hidden),
+            Role::LanePrediction => (self.lanes().and_then(|lanes| lanes.checked_mul(lanes)), self.lanes()),
+            Role::LaneCorrection => (self.lanes(), self.lanes()),
+            Role::LowRankDown => (self.number("laurel_rank"), hidden),
+            Role::LowRankUp => (hidden, self.number("laurel_rank")),
+            Role::LayerInputGate => (self.layer_input(), hidden),
+            Role::LayerInputOutput => (hidden, self.layer_input()),
             _ => (None, None),
         }
+    }
+
+    /// Width of the input that a block has of its own.
+    fn layer_input(&self) -> Option<usize> {
+        self.number("hidden_size_per_layer_input")
+    }
+
+    /// Residual streams side by side.
+    fn lanes(&self) -> Option<usize> {
+        self.number("altup_num_inputs")
+    }
+
+    fn number(&self, key: &str) -> Option<usize> {
+        self.config.number(key).ok().flatten().map(|number| number as usize)
     }
 
     fn of_expert_in_latent(&self, role: Role, wide: Option<usize>) -> Expected {
@@ -174,6 +200,11 @@ impl Sizes<'_> {
             Role::QueryUp => (query, latent.query_rank),
             Role::KeyValueDown => (latent.key_value_rank.checked_add(latent.rope_dim), self.hidden()),
             Role::KeyValueUp => (heads(latent.nope_dim.saturating_add(latent.value_dim)), Some(latent.key_value_rank)),
+            Role::IndexQuery => {
+                (self.heads(self.number("index_n_heads"), self.number("index_head_dim")), latent.query_rank)
+            }
+            Role::IndexKey => (self.number("index_head_dim"), self.hidden()),
+            Role::IndexWeights => (self.number("index_n_heads"), self.hidden()),
             Role::Output => (self.hidden(), heads(latent.value_dim)),
             _ => (None, None),
         }
@@ -183,11 +214,12 @@ impl Sizes<'_> {
     fn recurrent(&self, role: Role) -> Expected {
         let hidden = self.hidden();
         match (self.recurrent, role) {
-            (Some(RecurrentMixer::GatedDelta), _) => self.delta(role),
+            (Some(RecurrentMixer::GatedDelta { .. }), _) => self.delta(role),
             (Some(RecurrentMixer::ShortConvolution), Role::RecurrentInput) => {
                 (hidden.and_then(|hidden| hidden.checked_mul(3)), hidden)
             }
             (Some(RecurrentMixer::ShortConvolution), Role::Output) => (hidden, hidden),
+            (Some(RecurrentMixer::Mamba1 { .. }), _) => self.mamba1(role),
             (Some(RecurrentMixer::Mamba2 { .. }), Role::RecurrentInputGate) => {
                 (self.config.mamba.and_then(|mamba| mamba.rows()), hidden)
             }
@@ -198,12 +230,27 @@ impl Sizes<'_> {
         }
     }
 
+    /// Mamba mixers.
+    fn mamba1(&self, role: Role) -> Expected {
+        let Some(sizes) = &self.config.mamba1 else { return (None, None) };
+        let (hidden, inner) = (self.hidden(), Some(sizes.inner));
+        match role {
+            Role::RecurrentInputGate => (sizes.rows(), hidden),
+            Role::RecurrentChoice => (sizes.chosen(), inner),
+            Role::RecurrentStep => (inner, Some(sizes.rank)),
+            Role::Output => (hidden, inner),
+            _ => (None, None),
+        }
+    }
+
     /// Gated delta nets.
     fn delta(&self, role: Role) -> Expected {
         let Some(delta) = &self.config.delta else { return (None, None) };
         let (hidden, values) = (self.hidden(), delta.values());
         match role {
             Role::RecurrentInput => (delta.channels(), hidden),
+            Role::RecurrentQuery | Role::RecurrentKey => (delta.keys(), hidden),
+            Role::RecurrentValue => (values, hidden),
             Role::RecurrentGate => (values, hidden),
             Role::RecurrentInputGate => {
                 (delta.channels().zip(values).and_then(|(channels, values)| channels.checked_add(values)), hidden)

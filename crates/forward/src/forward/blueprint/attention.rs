@@ -1,5 +1,6 @@
 //! The attention of one block: how queries, keys and values are projected, where their heads stand, what turns.
 
+use super::indexer::IndexerLayer;
 use super::parts::Parts;
 use super::positions::{QueryGrowth, ScoreBiases};
 use super::{NormLayer, Sources, rules};
@@ -36,6 +37,10 @@ pub struct AttentionLayer {
     pub biases: Option<ScoreBiases>,
     /// The largest magnitude of queries, keys and values, where they are clipped.
     pub clip: Option<f32>,
+    /// What chooses the keys that a token attends to.
+    pub indexer: Option<IndexerLayer>,
+    /// The block whose keys and values it attends to, mostly its own.
+    pub key_block: usize,
     /// The norm of values.
     pub value_norm: Option<NormLayer>,
     /// The factor on values.
@@ -57,8 +62,8 @@ pub struct AttentionLayer {
 pub struct HeadNorms {
     /// That of queries.
     pub query: NormLayer,
-    /// That of keys.
-    pub key: NormLayer,
+    /// That of keys, where the block makes some.
+    pub key: Option<NormLayer>,
     /// Over what, and when.
     pub rule: QueryKeyNorm,
 }
@@ -98,6 +103,15 @@ pub enum Projections {
         layers: Box<[Projection; 2]>,
         /// The heads of queries, keys and values.
         heads: [HeadLayout; 3],
+    },
+    /// One layer: keys and values are those of another block.
+    Queries {
+        /// Queries.
+        layer: Projection,
+        /// The heads of queries, and of keys and values where those of one token are a row.
+        heads: [HeadLayout; 3],
+        /// Layers of keys and values that the checkpoint has and nothing reads; engines fuse them with the queries.
+        unread: Vec<Projection>,
     },
     /// Through latents (arXiv 2405.04434).
     Latent(Box<LatentProjections>),
@@ -144,6 +158,7 @@ impl AttentionLayer {
         match &self.projections {
             Projections::Separate { heads, .. }
             | Projections::Fused { heads, .. }
+            | Projections::Queries { heads, .. }
             | Projections::KeysAsValues { heads, .. } => heads.map(|h| h.width * h.count),
             Projections::Latent(latent) => {
                 let turned = latent.sizes.nope_dim + latent.sizes.rope_dim;
@@ -152,10 +167,19 @@ impl AttentionLayer {
         }
     }
 
-    /// Elements of the keys and values of so many tokens.
-    pub fn cache_elements(&self, tokens: usize) -> usize {
+    /// Elements of the keys and values of a token.
+    pub(super) fn key_value_elements(&self) -> usize {
         let [_, keys, values] = self.head_widths();
-        (keys + values).saturating_mul(tokens)
+        keys + values
+    }
+
+    /// Elements that are kept of so many tokens; none where another block keeps the keys and values.
+    pub fn cache_elements(&self, tokens: usize) -> usize {
+        match &self.projections {
+            Projections::Queries { .. } => 0,
+            _ => (self.key_value_elements() + self.indexer.as_ref().map_or(0, |indexer| indexer.width))
+                .saturating_mul(tokens),
+        }
     }
 
     /// The layer that gives the gates on the heads' outputs, where they have one of their own.
@@ -172,6 +196,7 @@ impl AttentionLayer {
             Projections::Separate { layers, .. } => layers.iter().collect(),
             Projections::KeysAsValues { layers, .. } => layers.iter().collect(),
             Projections::Fused { layer, .. } => vec![layer],
+            Projections::Queries { layer, unread, .. } => std::iter::once(layer).chain(unread).collect(),
             Projections::Latent(latent) => {
                 let queries = match &latent.query {
                     QueryLatent::None(layer) => vec![layer],
@@ -180,6 +205,7 @@ impl AttentionLayer {
                 queries.into_iter().chain([&latent.down, &latent.up]).collect()
             }
         };
+        layers.extend(self.indexer.iter().flat_map(IndexerLayer::layers));
         layers.extend(self.gate_layer());
         layers.push(&self.output);
         layers
@@ -190,6 +216,7 @@ impl<'a> Sources<'_, 'a> {
     pub(super) fn attention(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<AttentionLayer, ForwardError> {
         let heads = self.need(self.config.num_heads, "num_attention_heads")?;
         let sliding = rules::is_sliding(self, index)?;
+        let key_block = self.family.key_block(self.config, index);
         let key_heads = self.key_heads(index, sliding)?;
         let width = self.head_width(index, sliding)?;
         let (projections, value_dim) = match &self.config.latent {
@@ -199,7 +226,11 @@ impl<'a> Sources<'_, 'a> {
                 let widths = [width, value_width].map(|width| self.need(width, "head_dim"));
                 let [width, value_width] = widths;
                 let (width, value_width) = (width?, value_width?);
-                (self.projections(parts, [heads, key_heads], [width, value_width])?, value_width)
+                let (counts, widths) = ([heads, key_heads], [width, value_width]);
+                match key_block == index {
+                    true => (self.projections(parts, counts, widths)?, value_width),
+                    false => (self.queries(parts, counts, widths)?, value_width),
+                }
             }
         };
         let window = self.config.sliding_window.filter(|_| sliding);
@@ -216,6 +247,8 @@ impl<'a> Sources<'_, 'a> {
             sinks: self.sinks(index, sliding, heads)?,
             biases: self.score_biases(heads, scale)?,
             clip: self.config.clip_qkv.map(|clip| clip as f32),
+            indexer: self.indexer(parts, index)?,
+            key_block,
             value_norm: self.family.math.value_norm.then(|| self.plain_rms()),
             value_scale: self.value_scale()?,
             key_scale: self.branch_multiplier("key_multiplier")?,
@@ -335,6 +368,26 @@ impl<'a> Sources<'_, 'a> {
         Ok(Projections::Separate { layers: Box::new(layers), heads })
     }
 
+    /// The projection of queries of a block that attends to another one's keys.
+    fn queries(
+        &self,
+        parts: &Parts<'_, '_, 'a>,
+        [heads, key_heads]: [usize; 2],
+        [width, value_width]: [usize; 2],
+    ) -> Result<Projections, ForwardError> {
+        let mut unread = Vec::new();
+        for role in [Role::Key, Role::Value] {
+            unread.extend(parts.linear(role)?);
+        }
+        let (keys, values) = (HeadLayout::packed(key_heads, width), HeadLayout::packed(key_heads, value_width));
+        let values = HeadLayout { start: key_heads * width, ..values };
+        Ok(Projections::Queries {
+            layer: parts.sized(Role::Query, heads * width, self.hidden()?)?,
+            heads: [HeadLayout::packed(heads, width), keys, values],
+            unread,
+        })
+    }
+
     fn latent(
         &self,
         parts: &Parts<'_, '_, 'a>,
@@ -375,12 +428,14 @@ impl<'a> Sources<'_, 'a> {
         if rule == QueryKeyNorm::PlainAfterRotary {
             let norm = self.plain_rms();
             let has_norms = self.config.flag_or("use_qk_norm", true) && rules::is_turned(self, index)?;
-            return Ok(has_norms.then(|| HeadNorms { query: norm.clone(), key: norm, rule }));
+            return Ok(has_norms.then(|| HeadNorms { query: norm.clone(), key: Some(norm), rule }));
         }
         let Some(width) = width.filter(|_| self.config.latent.is_none()) else { return Ok(None) };
         let norm = |site, count| parts.head_norm(site, (count, width));
-        match (norm(NormSite::Query, heads)?, norm(NormSite::Key, key_heads)?) {
-            (Some(query), Some(key)) => Ok(Some(HeadNorms { query, key, rule })),
+        let makes_keys = self.family.key_block(self.config, index) == index;
+        let key = norm(NormSite::Key, key_heads)?.filter(|_| makes_keys);
+        match (norm(NormSite::Query, heads)?, key) {
+            (Some(query), key) if key.is_some() || !makes_keys => Ok(Some(HeadNorms { query, key, rule })),
             (None, None) if self.may_lack_head_norms() => Ok(None),
             _ => Err(ForwardError::missing(parts.place(), "norm of queries or keys")),
         }
@@ -457,13 +512,23 @@ impl<'a> Sources<'_, 'a> {
 
     /// A small tensor of a block that the family names, by the end of its name.
     pub(super) fn parameter(&self, block: usize, end: &str, length: usize) -> Result<Option<Vector>, ForwardError> {
+        self.sized_parameter(block, end, Some(length))
+    }
+
+    /// The same, of any length where none is given.
+    pub(super) fn sized_parameter(
+        &self,
+        block: usize,
+        end: &str,
+        length: Option<usize>,
+    ) -> Result<Option<Vector>, ForwardError> {
         let place = [self.network.trunk(), self.family.trunk.blocks, &block.to_string(), ""];
         let prefix = place.join(".").trim_start_matches('.').to_owned();
         let mut both = self.tensors.meta().iter().zip(self.network.places());
         let found = both.position(|(tensor, place)| {
             *place == Place::Parameter && tensor.name.starts_with(&prefix) && tensor.name.ends_with(end)
         });
-        found.map(|tensor| self.tensors.vector(tensor, Some(length))).transpose()
+        found.map(|tensor| self.tensors.vector(tensor, length)).transpose()
     }
 }
 

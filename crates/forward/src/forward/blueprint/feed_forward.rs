@@ -34,6 +34,8 @@ pub struct Mlp {
     pub down: Projection,
     /// The factors on the gate before its activation, and on the output.
     pub factors: [f32; 2],
+    /// How many deviations above its mean a gate must be; what is above that passes the activation.
+    pub cutoff: Option<f32>,
 }
 
 /// The learned parameters of [`Activation::Xielu`].
@@ -91,6 +93,26 @@ pub struct Mixture {
     pub shared_gate: Option<Projection>,
     /// The factor on the sum of all.
     pub sum_scale: f32,
+    /// Factors on the weights of single experts.
+    pub expert_scales: Option<Vector>,
+}
+
+/// Experts beside a dense network (Gemma 4). They read the stream behind attention through a norm of their own, the router through
+/// another one. The block's feed-forward branch is the sum of both networks, each behind a norm.
+#[derive(Clone, Debug)]
+pub struct RoutedBranch {
+    /// The norm of what the router reads.
+    pub router_norm: NormLayer,
+    /// The factor on that.
+    pub router_scale: f32,
+    /// The norm of what the experts read.
+    pub input: NormLayer,
+    /// The experts.
+    pub mixture: Mixture,
+    /// The norm of what they give.
+    pub output: NormLayer,
+    /// The norm of what the dense network gives.
+    pub dense_output: NormLayer,
 }
 
 impl FeedForward {
@@ -98,13 +120,18 @@ impl FeedForward {
     pub fn layers(&self) -> Vec<&Projection> {
         match self {
             FeedForward::Dense(mlp) => mlp.layers(),
-            FeedForward::Mixture(mixture) => {
-                let networks = mixture.experts.iter().chain(&mixture.shared);
-                let around = std::iter::once(&mixture.router).chain(&mixture.shared_gate);
-                around.chain(networks.flat_map(Mlp::layers)).collect()
-            }
+            FeedForward::Mixture(mixture) => mixture.layers(),
             FeedForward::Absent => Vec::new(),
         }
+    }
+}
+
+impl Mixture {
+    /// All its linear layers.
+    pub fn layers(&self) -> Vec<&Projection> {
+        let networks = self.experts.iter().chain(&self.shared);
+        let around = std::iter::once(&self.router).chain(&self.shared_gate);
+        around.chain(networks.flat_map(Mlp::layers)).collect()
     }
 }
 
@@ -113,7 +140,7 @@ impl<'a> Sources<'_, 'a> {
         if !self.family.branches(self.config, index).feed_forward {
             return Ok(FeedForward::Absent);
         }
-        match parts.linear(Role::Router)? {
+        match parts.linear(Role::Router)?.filter(|_| !self.has_experts_beside()) {
             Some(router) => Ok(FeedForward::Mixture(Box::new(self.mixture(parts, index, router)?))),
             None => {
                 // Families with a network beside the experts have it alone where there are none.
@@ -129,10 +156,43 @@ impl<'a> Sources<'_, 'a> {
                     hidden_norm,
                     xielu: self.xielu(parts, index)?,
                     factors,
+                    cutoff: self.cutoff(index)?,
                     ..dense
                 })))
             }
         }
+    }
+
+    /// Returns whether experts of the family stand beside a dense network.
+    fn has_experts_beside(&self) -> bool {
+        self.family.norms.iter().any(|(site, _)| *site == NormSite::RoutedInput)
+    }
+
+    /// The experts that stand beside the feed-forward network of a block.
+    pub(super) fn routed(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<Option<RoutedBranch>, ForwardError> {
+        let Some(router) = parts.linear(Role::Router)?.filter(|_| self.has_experts_beside()) else { return Ok(None) };
+        let hidden = self.hidden()?;
+        let missing = |what: &str| ForwardError::missing(parts.place(), what.to_owned());
+        let norm = |site| parts.listed_norm(site)?.ok_or_else(|| missing("norm of experts beside a network"));
+        let weight = self.parameter(index, "router.scale", hidden)?.ok_or_else(|| missing("scale of its router"))?;
+        let kind = self.family.norm_kind_of(self.config);
+        Ok(Some(RoutedBranch {
+            router_norm: NormLayer { kind, weight: vec![weight], bias: Vec::new(), eps: self.eps() },
+            router_scale: 1.0 / (hidden as f32).sqrt(),
+            input: norm(NormSite::RoutedInput)?,
+            mixture: self.mixture(parts, index, router)?,
+            output: norm(NormSite::RoutedOutput)?,
+            dense_output: norm(NormSite::DenseOutput)?,
+        }))
+    }
+
+    /// The cutoff of a block's gates: that which leaves out a share of values with a normal distribution (Gemma 3n).
+    fn cutoff(&self, index: usize) -> Result<Option<f32>, ForwardError> {
+        const KEY: &str = "activation_sparsity_pattern";
+        let Some(share) = self.config.item(KEY, index) else { return Ok(None) };
+        let share = share.as_f64().filter(|share| (0.0..1.0).contains(share));
+        let share = share.ok_or_else(|| ForwardError::unsupported(format!("`{KEY}` beyond 0 and 1")))?;
+        Ok((share > 0.0).then(|| normal_quantile(share) as f32))
     }
 
     /// The parameters of the activation, where it has some.
@@ -168,7 +228,7 @@ impl<'a> Sources<'_, 'a> {
             _ => return Err(ForwardError::missing(parts.place(), "gate or up projection")),
         };
         let activation = self.activation();
-        Mlp { first, activation, xielu: None, hidden_norm: None, down, factors: [1.0; 2] }
+        Mlp { first, activation, xielu: None, hidden_norm: None, down, factors: [1.0; 2], cutoff: None }
             .checked(self.hidden()?, &parts.place())
             .map(Some)
     }
@@ -207,6 +267,7 @@ impl<'a> Sources<'_, 'a> {
             shared: if has_shared { self.mlp(parts, Part::SharedExperts, None)? } else { None },
             shared_gate: if has_shared { parts.linear(Role::SharedGate)? } else { None },
             sum_scale: if has_shared { self.sum_scale()? } else { 1.0 },
+            expert_scales: self.parameter(index, "per_expert_scale", config.count)?,
         })
     }
 
@@ -236,7 +297,15 @@ impl<'a> Sources<'_, 'a> {
         let (first, down) = (find(Role::GateUp).ok_or_else(missing)?, find(Role::Down).ok_or_else(missing)?);
         let first_layers = FirstLayers::Fused(self.matrix_of(first, which)?, first.rows);
         let (activation, down) = (self.activation(), self.matrix_of(down, which)?);
-        let mlp = Mlp { first: first_layers, activation, xielu: None, hidden_norm: None, down, factors: [1.0; 2] };
+        let mlp = Mlp {
+            first: first_layers,
+            activation,
+            xielu: None,
+            hidden_norm: None,
+            down,
+            factors: [1.0; 2],
+            cutoff: None,
+        };
         mlp.checked(self.hidden()?, place)
     }
 
@@ -280,10 +349,39 @@ impl Mlp {
     }
 }
 
+/// The point below which a value with the standard normal distribution is with this probability, by Newton's method.
+fn normal_quantile(probability: f64) -> f64 {
+    let density = |z: f64| (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    // `1/2 + density (z + z^3/3 + z^5/(3 5) + ...)`.
+    let below = |z: f64| {
+        let terms = (1..200).scan(z, |term, at| {
+            let now = *term;
+            *term *= z * z / f64::from(2 * at + 1);
+            Some(now)
+        });
+        0.5 + density(z) * terms.sum::<f64>()
+    };
+    (0..60).fold(0.0, |z: f64, _| (z - (below(z) - probability) / density(z)).clamp(-6.0, 6.0))
+}
+
 fn groups(config: &ExpertsConfig) -> Result<(usize, usize), ForwardError> {
     let (all, used) = (config.groups.unwrap_or(1), config.groups_per_token.unwrap_or(1));
     match config.count.is_multiple_of(all) && used <= all {
         true => Ok((all, used)),
         false => Err(ForwardError::unsupported(format!("{} experts in {all} groups, {used} per token", config.count))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_the_normal_distribution() {
+        for (probability, expected) in
+            [(0.5, 0.0), (0.95, 1.644_853_627), (0.1, -1.281_551_566), (0.999, 3.090_232_306)]
+        {
+            assert!((normal_quantile(probability) - expected).abs() < 1e-8, "{probability}");
+        }
     }
 }

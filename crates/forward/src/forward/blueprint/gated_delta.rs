@@ -5,7 +5,7 @@ use super::recurrent::ConvolutionLayer;
 use super::{NormLayer, Sources};
 use crate::forward::error::ForwardError;
 use crate::forward::tensors::{Projection, Vector};
-use kvant_model::family::{Activation, NormSite, Part, Recurrent, RecurrentParameter, Role};
+use kvant_model::family::{Activation, NormSite, Part, Recurrent, RecurrentMixer, RecurrentParameter, Role};
 use kvant_model::model_config::DeltaConfig;
 
 /// A gated delta net; see [`kvant_model::family::RecurrentMixer::GatedDelta`].
@@ -19,6 +19,8 @@ pub struct GatedDeltaLayer {
     pub decay_log: Vector,
     /// `dt_bias`, one for each value head.
     pub step_bias: Vector,
+    /// The factor on how strongly heads write.
+    pub strength: f32,
     /// The activation behind the convolution.
     pub activation: Activation,
     /// The norm of each head's output.
@@ -32,6 +34,8 @@ pub struct GatedDeltaLayer {
 /// The layers that read the hidden state.
 #[derive(Clone, Debug)]
 pub enum DeltaInputs {
+    /// Six layers: queries, keys, values, and the others of [`DeltaInputs::Separate`].
+    Single(Box<[Projection; 6]>),
     /// Four layers: all queries, then all keys, then all values in one; the gates on the output; how strongly each value head writes; the
     /// step of each value head's decay.
     Separate(Box<[Projection; 4]>),
@@ -44,6 +48,7 @@ impl DeltaInputs {
     /// All of them.
     pub fn layers(&self) -> Vec<&Projection> {
         match self {
+            DeltaInputs::Single(layers) => layers.iter().collect(),
             DeltaInputs::Separate(layers) => layers.iter().collect(),
             DeltaInputs::ByKeyHead(layers) => layers.iter().collect(),
         }
@@ -89,13 +94,19 @@ impl<'a> Sources<'_, 'a> {
             let expected = format!("norm of {} elements, the width of a value head", sizes.value_dim);
             return Err(ForwardError::missing(parts.place(), expected));
         }
+        let (doubled, eps) = match recurrent.mixer {
+            RecurrentMixer::GatedDelta { doubled_if, eps } => (doubled_if, eps),
+            _ => (None, None),
+        };
+        let doubles = doubled.is_some_and(|(key, default)| self.config.flag_or(key, default));
         Ok(GatedDeltaLayer {
             inputs: self.delta_inputs(parts, &sizes, (channels, values))?,
             convolution: self.convolution(parts, (index, recurrent), (channels, sizes.kernel))?,
             decay_log: parameter(RecurrentParameter::DecayLog, sizes.value_heads)?,
             step_bias: parameter(RecurrentParameter::StepBias, sizes.value_heads)?,
+            strength: if doubles { 2.0 } else { 1.0 },
             activation: self.activation(),
-            norm,
+            norm: NormLayer { eps: eps.map_or(norm.eps, |eps| eps as f32), ..norm },
             sizes,
             output: parts.output(Part::Recurrent, self.hidden()?, values)?,
         })
@@ -112,6 +123,17 @@ impl<'a> Sources<'_, 'a> {
             return Ok(DeltaInputs::ByKeyHead(Box::new([
                 parts.sized(Role::RecurrentInputGate, channels + values, hidden)?,
                 parts.sized(Role::RecurrentRates, 2 * heads, hidden)?,
+            ])));
+        }
+        if parts.find(|linear| linear.role == Role::RecurrentQuery).is_some() {
+            let keys = (channels - values) / 2;
+            return Ok(DeltaInputs::Single(Box::new([
+                parts.sized(Role::RecurrentQuery, keys, hidden)?,
+                parts.sized(Role::RecurrentKey, keys, hidden)?,
+                parts.sized(Role::RecurrentValue, values, hidden)?,
+                parts.sized(Role::RecurrentGate, values, hidden)?,
+                parts.sized(Role::RecurrentStrength, heads, hidden)?,
+                parts.sized(Role::RecurrentDecay, heads, hidden)?,
             ])));
         }
         Ok(DeltaInputs::Separate(Box::new([

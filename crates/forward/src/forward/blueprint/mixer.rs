@@ -3,6 +3,7 @@
 use super::Sources;
 use super::attention::AttentionLayer;
 use super::gated_delta::GatedDeltaLayer;
+use super::mamba1::Mamba1Layer;
 use super::mamba2::Mamba2Layer;
 use super::parts::Parts;
 use super::short_convolution::ShortConvolutionLayer;
@@ -32,6 +33,8 @@ pub enum TokenMixer {
     GatedDelta(Box<GatedDeltaLayer>),
     /// A short convolution.
     ShortConvolution(Box<ShortConvolutionLayer>),
+    /// A Mamba mixer.
+    Mamba1(Box<Mamba1Layer>),
     /// A Mamba 2 mixer.
     Mamba2(Box<Mamba2Layer>),
     /// Attention and a Mamba 2 mixer side by side.
@@ -48,6 +51,7 @@ impl TokenMixer {
             TokenMixer::Both(both) => Some(&both.attention),
             TokenMixer::GatedDelta(_)
             | TokenMixer::ShortConvolution(_)
+            | TokenMixer::Mamba1(_)
             | TokenMixer::Mamba2(_)
             | TokenMixer::Absent => None,
         }
@@ -59,6 +63,7 @@ impl TokenMixer {
             TokenMixer::Attention(layer) => layer.layers(),
             TokenMixer::GatedDelta(layer) => layer.layers(),
             TokenMixer::ShortConvolution(layer) => vec![&layer.input, &layer.output],
+            TokenMixer::Mamba1(layer) => layer.layers(),
             TokenMixer::Mamba2(layer) => vec![&layer.input, &layer.output],
             TokenMixer::Both(both) => {
                 let recurrent = [&both.recurrent.input, &both.recurrent.output];
@@ -74,6 +79,7 @@ impl TokenMixer {
             TokenMixer::Attention(layer) => layer.cache_elements(tokens),
             TokenMixer::GatedDelta(layer) => layer.state_elements(),
             TokenMixer::ShortConvolution(layer) => layer.convolution.state_elements(),
+            TokenMixer::Mamba1(layer) => layer.state_elements(),
             TokenMixer::Mamba2(layer) => layer.state_elements(),
             TokenMixer::Both(both) => {
                 both.attention.cache_elements(tokens).saturating_add(both.recurrent.state_elements())
@@ -88,6 +94,7 @@ impl TokenMixer {
             TokenMixer::Attention(layer) => Some(&layer.output),
             TokenMixer::GatedDelta(layer) => Some(&layer.output),
             TokenMixer::ShortConvolution(layer) => Some(&layer.output),
+            TokenMixer::Mamba1(layer) => Some(&layer.output),
             TokenMixer::Mamba2(layer) => Some(&layer.output),
             TokenMixer::Both(_) | TokenMixer::Absent => None,
         }
@@ -101,11 +108,14 @@ impl<'a> Sources<'_, 'a> {
             None if !branches.attention => TokenMixer::Absent,
             None => TokenMixer::Attention(Box::new(self.attention(parts, index)?)),
             Some(recurrent) => match recurrent.mixer {
-                RecurrentMixer::GatedDelta => {
+                RecurrentMixer::GatedDelta { .. } => {
                     TokenMixer::GatedDelta(Box::new(self.gated_delta(parts, index, &recurrent)?))
                 }
                 RecurrentMixer::ShortConvolution => {
                     TokenMixer::ShortConvolution(Box::new(self.short_convolution(parts, index, &recurrent)?))
+                }
+                RecurrentMixer::Mamba1 { norms } => {
+                    TokenMixer::Mamba1(Box::new(self.mamba1(parts, index, &recurrent, norms)?))
                 }
                 RecurrentMixer::Mamba2 { norm } => {
                     let layer = self.mamba2(parts, index, &recurrent, norm)?;

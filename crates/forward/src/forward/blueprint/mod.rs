@@ -5,6 +5,10 @@
 mod attention;
 mod feed_forward;
 mod gated_delta;
+mod indexer;
+mod lanes;
+mod layer_input;
+mod mamba1;
 mod mamba2;
 mod mixer;
 mod parts;
@@ -12,6 +16,7 @@ mod positions;
 mod recurrent;
 mod rules;
 mod short_convolution;
+mod stream;
 
 use super::error::ForwardError;
 use super::options::StopAt;
@@ -23,14 +28,19 @@ use kvant_model::network::{Network, Notice};
 use serde_json::Value;
 
 pub use attention::{AttentionLayer, HeadGates, HeadNorms, LatentProjections, Projections, QueryLatent};
-pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, XieluLayer};
+pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, RoutedBranch, XieluLayer};
 pub use gated_delta::{DeltaInputs, GatedDeltaLayer};
+pub use indexer::IndexerLayer;
+pub use lanes::{LaneMixer, Lanes, LowRank};
+pub use layer_input::{LayerInput, LayerInputs};
+pub use mamba1::Mamba1Layer;
 pub use mamba2::Mamba2Layer;
 pub use mixer::{ParallelMixers, TokenMixer};
 use parts::Parts;
 pub use positions::{QueryGrowth, ScoreBiases};
 pub use recurrent::ConvolutionLayer;
 pub use short_convolution::ShortConvolutionLayer;
+pub use stream::{SharedKeys, StreamLayout};
 
 /// Everything that a forward pass uses.
 #[derive(Clone, Debug)]
@@ -45,6 +55,12 @@ pub struct Blueprint {
     pub embedding_norm: Option<NormLayer>,
     /// Embedding width to hidden size.
     pub project_in: Option<Projection>,
+    /// The residual streams, where there are several.
+    pub lanes: Option<Lanes>,
+    /// The inputs that blocks have of their own.
+    pub layer_inputs: Option<LayerInputs>,
+    /// What a row of the stream between blocks holds.
+    pub stream: StreamLayout,
     /// The blocks.
     pub blocks: Vec<Block>,
     /// The norm after the last block.
@@ -87,14 +103,22 @@ pub struct Block {
     pub attention_input: Option<NormLayer>,
     /// Attention, or what the block has in its place.
     pub mixer: TokenMixer,
+    /// Narrow layers beside attention.
+    pub low_rank: Option<LowRank>,
     /// The norm of the mixer's output.
     pub attention_output: Option<NormLayer>,
     /// The norm before the feed-forward network; behind it where the block is post-norm.
     pub feed_forward_input: Option<NormLayer>,
     /// The feed-forward network.
     pub feed_forward: FeedForward,
+    /// Experts beside it.
+    pub routed: Option<Box<RoutedBranch>>,
     /// The norm of the feed-forward network's output.
     pub feed_forward_output: Option<NormLayer>,
+    /// What the block does with several residual streams.
+    pub lane_mixer: Option<LaneMixer>,
+    /// What the block does with an input of its own.
+    pub layer_input: Option<LayerInput>,
     /// The factor on the stream behind the block.
     pub scalar: Option<Vector>,
 }
@@ -102,21 +126,35 @@ pub struct Block {
 impl Block {
     /// All its linear layers.
     pub fn layers(&self) -> Vec<&Projection> {
-        [self.mixer.layers(), self.feed_forward.layers()].concat()
+        let routed = self.routed.iter().flat_map(|routed| routed.mixture.layers());
+        let input = self.layer_input.iter().flat_map(|layer| [&layer.gate, &layer.output]);
+        let lanes = self.lane_mixer.iter().flat_map(LaneMixer::layers);
+        let narrow = self.low_rank.iter().flat_map(|layer| [&layer.down, &layer.up]);
+        let beside = routed.chain(input).chain(lanes).chain(narrow);
+        [self.mixer.layers(), self.feed_forward.layers()].concat().into_iter().chain(beside).collect()
+    }
+
+    /// The mixture of experts, alone or beside a dense network.
+    pub fn mixture(&self) -> Option<&Mixture> {
+        match &self.feed_forward {
+            FeedForward::Mixture(mixture) => Some(mixture),
+            FeedForward::Dense(_) | FeedForward::Absent => self.routed.as_ref().map(|routed| &routed.mixture),
+        }
     }
 
     /// Returns whether a run can continue one that ended at this depth: see [`StartFrom`](super::StartFrom).
     pub fn resumes_at(&self, depth: StopAt) -> bool {
         let feeds = !matches!(self.feed_forward, FeedForward::Absent);
         let reached = depth == StopAt::FeedForward && feeds || self.resumed_layer(depth).is_some();
-        self.residual != Residual::Parallel && reached
+        // What attention was joined to is none of several streams.
+        self.residual != Residual::Parallel && self.lane_mixer.is_none() && reached
     }
 
     /// The layer whose inputs are needed by a run that continues from this depth.
     pub fn resumed_layer(&self, depth: StopAt) -> Option<&Projection> {
         match (depth, &self.feed_forward) {
             (StopAt::Heads, _) => self.mixer.output(),
-            (StopAt::Hidden, FeedForward::Dense(mlp)) => Some(&mlp.down),
+            (StopAt::Hidden, FeedForward::Dense(mlp)) if self.routed.is_none() => Some(&mlp.down),
             _ => None,
         }
     }
@@ -151,6 +189,10 @@ impl<'a> Sources<'_, 'a> {
     fn blueprint(&self) -> Result<Blueprint, ForwardError> {
         let trunk = Parts::trunk(self);
         let embedding = self.embedding()?;
+        let (lanes, layer_inputs) = (self.lanes(&trunk)?, self.layer_inputs(&trunk)?);
+        let blocks =
+            (0..self.network.blocks().len()).map(|block| self.block(block, layer_inputs.as_ref(), lanes.as_ref()));
+        let blocks = blocks.collect::<Result<Vec<Block>, ForwardError>>()?;
         let residual = self.family.math.residual.resolve(self.config);
         let no_final_norm = residual == Residual::PostNorm || self.config.flag_or("_remove_final_layer_norm", false);
         Ok(Blueprint {
@@ -158,7 +200,10 @@ impl<'a> Sources<'_, 'a> {
             positions: self.positions()?,
             embedding_norm: trunk.norm(NormSite::Embedding)?,
             project_in: trunk.linear(Role::ProjectIn)?,
-            blocks: (0..self.network.blocks().len()).map(|block| self.block(block)).collect::<Result<_, _>>()?,
+            stream: StreamLayout::new(self.hidden()?, lanes.as_ref(), layer_inputs.as_ref(), &blocks),
+            lanes,
+            layer_inputs,
+            blocks,
             final_norm: match no_final_norm {
                 true => trunk.norm(NormSite::Final)?,
                 false => trunk.listed_norm(NormSite::Final)?,
@@ -173,30 +218,47 @@ impl<'a> Sources<'_, 'a> {
         })
     }
 
-    fn block(&self, index: usize) -> Result<Block, ForwardError> {
+    fn block(&self, index: usize, inputs: Option<&LayerInputs>, lanes: Option<&Lanes>) -> Result<Block, ForwardError> {
         let parts = Parts::block(self, index);
         let multiplier = self.family.math.residual_multiplier;
         Ok(Block {
             residual: self.family.math.residual.resolve(self.config),
             branch_scale: multiplier.map_or(Ok(1.0), |key| self.number(key))?,
-            attention_input: parts.listed_norm(NormSite::AttentionInput)?,
+            attention_input: self.norm_at(&parts, NormSite::AttentionInput, index)?,
             mixer: self.mixer(&parts, index)?,
-            attention_output: parts.listed_norm(NormSite::AttentionOutput)?,
-            feed_forward_input: self.feed_forward_norm(&parts)?,
+            low_rank: self.low_rank(&parts)?,
+            attention_output: self.norm_at(&parts, NormSite::AttentionOutput, index)?,
+            feed_forward_input: self.feed_forward_norm(&parts, index)?,
             feed_forward: self.feed_forward(&parts, index)?,
-            feed_forward_output: parts.listed_norm(NormSite::FeedForwardOutput)?,
+            routed: self.routed(&parts, index)?.map(Box::new),
+            feed_forward_output: self.norm_at(&parts, NormSite::FeedForwardOutput, index)?,
+            lane_mixer: lanes.map(|lanes| self.lane_mixer(&parts, index, lanes)).transpose()?,
+            layer_input: inputs.map(|inputs| self.layer_input(&parts, inputs.width)).transpose()?,
             scalar: self.parameter(index, "layer_scalar", 1)?,
         })
     }
 
+    /// The norm of a block at a site, if blocks with its mixer have one there.
+    fn norm_at(
+        &self,
+        parts: &Parts<'_, '_, 'a>,
+        site: NormSite,
+        index: usize,
+    ) -> Result<Option<NormLayer>, ForwardError> {
+        match self.family.has_norm_at(self.config, site, index) {
+            true => parts.listed_norm(site),
+            false => Ok(None),
+        }
+    }
+
     /// Families that are parallel only by choice have no second norm then (StableLM).
-    fn feed_forward_norm(&self, parts: &Parts<'_, '_, 'a>) -> Result<Option<NormLayer>, ForwardError> {
+    fn feed_forward_norm(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<Option<NormLayer>, ForwardError> {
         let parallel = self.family.math.residual.resolve(self.config) == Residual::Parallel;
         match self.family.math.residual {
             // The norm before the only branch.
             Residual::Single => parts.listed_norm(NormSite::AttentionInput),
             rule if rule.may_share_norm() && parallel => parts.norm(NormSite::FeedForwardInput),
-            _ => parts.listed_norm(NormSite::FeedForwardInput),
+            _ => self.norm_at(parts, NormSite::FeedForwardInput, index),
         }
     }
 

@@ -57,6 +57,16 @@ impl<'p, 's, 'a> Parts<'p, 's, 'a> {
         self.checked(self.find(|linear| linear.role == role), role, [rows, columns])
     }
 
+    /// The square layers of a role whose names end in numbers, in their order.
+    pub(super) fn numbered(&self, role: Role, (count, width): (usize, usize)) -> Result<Vec<Projection>, ForwardError> {
+        let mut found: Vec<&Linear> = self.linears().filter(|linear| linear.role == role).collect();
+        found.sort_by_key(|linear| linear.module.rsplit('.').next().and_then(|number| number.parse::<usize>().ok()));
+        match found.len() == count {
+            true => found.into_iter().map(|linear| self.checked(Some(linear), role, [width, width])).collect(),
+            false => Err(ForwardError::missing(self.place(), format!("{role} projections, {count} in number"))),
+        }
+    }
+
     /// The output projection of a mixer, of which a block may have two.
     pub(super) fn output(&self, part: Part, rows: usize, columns: usize) -> Result<Projection, ForwardError> {
         let found = self.find(|linear| linear.part == part && linear.role == Role::Output);
@@ -176,7 +186,7 @@ impl<'p, 's, 'a> Parts<'p, 's, 'a> {
         let weight = tensors.vector(norm.weight, None)?;
         let bias = norm.bias.map(|bias| tensors.vector(bias, Some(weight.length))).transpose()?;
         // The norms of latents do not take the model's eps.
-        let latent = matches!(norm.site, NormSite::QueryLatent | NormSite::KeyValueLatent);
+        let latent = matches!(norm.site, NormSite::QueryLatent | NormSite::KeyValueLatent | NormSite::IndexKey);
         let eps = if latent { 1e-6 } else { self.sources.eps() };
         Ok(NormLayer { kind: norm.kind, weight: vec![weight], bias: bias.into_iter().collect(), eps })
     }

@@ -3,7 +3,7 @@
 use super::Sources;
 use crate::forward::error::ForwardError;
 use kvant_model::family::{
-    Activation, Positions, Residual, Role, RotaryLayers, Window, attends_to_all, is_feed_forward, is_recurrent,
+    Activation, Family, Positions, Residual, Role, RotaryLayers, Window, attends_to_all, is_feed_forward, is_recurrent,
 };
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Place, Reason};
@@ -16,11 +16,13 @@ const REFUSED_FLAGS: &[&str] = &[
     "use_cross_attention",
     "is_encoder_decoder",
     "apply_residual_connection_post_layernorm",
-    "enable_moe_block",
 ];
 
-/// Keys with a number other than 0 that change what is computed.
-const REFUSED_COUNTS: &[&str] = &["hidden_size_per_layer_input", "num_kv_shared_layers"];
+/// Keys with a number other than 0 that change what is computed, and the rules with which it is.
+const REFUSED_COUNTS: &[(&str, fn(&Family) -> bool)] = &[
+    ("hidden_size_per_layer_input", |family| family.trunk.layer_inputs.is_some()),
+    ("num_kv_shared_layers", |family| family.math.shares_keys),
+];
 
 /// Keys with a value that change what is computed.
 const REFUSED_VALUES: &[&str] = &["sliding_window_layers"];
@@ -57,8 +59,9 @@ fn check_flags(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let clip = config.clip_qkv.filter(|_| !sources.family.math.clips).map(|_| &"clip_qkv");
     // GPT-2 scales attention unless disabled.
     let unscaled = (!config.flag_or("scale_attn_weights", true)).then_some(&"scale_attn_weights");
-    let stated = |key: &&&str| config.number(key).is_ok_and(|count| count.is_some_and(|count| count != 0.0));
-    let count = REFUSED_COUNTS.iter().find(stated);
+    let stated = |key: &str| config.number(key).is_ok_and(|count| count.is_some_and(|count| count != 0.0));
+    let mut counts = REFUSED_COUNTS.iter().filter(|(_, computes)| !computes(sources.family));
+    let count = counts.find(|(key, _)| stated(key)).map(|(key, _)| key);
     let both_ways = config.text("use_bidirectional_attention").filter(|tokens| *tokens == "all");
     let both_ways = both_ways.map(|_| &"use_bidirectional_attention");
     match flag.or(value).or(clip).or(count).or(both_ways).or(unscaled) {
@@ -103,6 +106,7 @@ fn check_layer_types(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let unknown = |kind: &&String| match kind.as_str() {
         "sliding_attention" => false,
         "chunked_attention" => !chunks,
+        "deepseek_sparse_attention" => sources.family.math.indexer.is_none(),
         kind if is_recurrent(kind) => !recurs,
         kind if is_feed_forward(kind) => sources.family.math.residual != Residual::Single,
         kind => !attends_to_all(kind),

@@ -10,10 +10,13 @@ mod gated_norm;
 mod linear;
 mod recurrent_heads;
 mod rotary;
+mod selective_scan;
 mod state_space;
 
 use super::heads::{HeadLayout, Heads};
-use super::ops::{Attention, Convolution, DeltaRule, Gate, GatedNorm, Hidden, NormWeights, Ops, StateSpace, Xielu};
+use super::ops::{
+    Attention, Convolution, DeltaRule, Gate, GatedNorm, Hidden, NormWeights, Ops, SelectiveScan, StateSpace, Xielu,
+};
 use super::recurrent_state::RecurrentState;
 use super::rope::Angles;
 use kvant_model::family::{Activation, Pairing};
@@ -109,6 +112,10 @@ impl Ops for Cpu {
 
     fn state_space(&self, task: &StateSpace<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>) {
         state_space::state_space(*self, task, states, out);
+    }
+
+    fn selective_scan(&self, scan: &SelectiveScan<'_>, states: &mut [RecurrentState], out: &mut Vec<f32>) {
+        selective_scan::selective_scan(*self, scan, states, out);
     }
 
     fn gated_norm(&self, norm: &GatedNorm<'_>, data: &mut [f32]) {

@@ -12,13 +12,18 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 
-const DEPTHS: [StopAt; 6] = [
+const DEPTHS: [StopAt; 11] = [
     StopAt::AttentionInput,
     StopAt::QueryLatent,
     StopAt::KeyValueLatent,
+    StopAt::Convolved,
+    StopAt::StepLatent,
+    StopAt::LowRankLatent,
     StopAt::Heads,
     StopAt::FeedForward,
     StopAt::Hidden,
+    StopAt::LayerInput,
+    StopAt::LayerInputHidden,
 ];
 
 /// The inputs of every layer: rows and their spans.
@@ -34,6 +39,10 @@ impl ActivationHook for Inputs {
 
     fn see(&self, site: ActivationPoint<'_>, rows: Rows<'_>) {
         let ActivationPoint::Input(module) = site else { panic!("{site:?}") };
+        // What mixes several streams reads them before and behind the branches, wherever a run ends.
+        if module.contains(".altup.") {
+            return;
+        }
         let spans = rows.spans.of(rows.data.len() / rows.columns).collect();
         let before = self.0.lock().unwrap().insert(module.to_owned(), (rows.data.to_vec(), spans));
         assert!(before.is_none(), "{module} was seen twice");
@@ -52,9 +61,14 @@ fn depth_of(input: Input) -> StopAt {
         Input::Attention | Input::Recurrent => StopAt::AttentionInput,
         Input::QueryLatent => StopAt::QueryLatent,
         Input::KeyValueLatent => StopAt::KeyValueLatent,
+        Input::Convolved => StopAt::Convolved,
+        Input::StepLatent => StopAt::StepLatent,
+        Input::LowRankLatent => StopAt::LowRankLatent,
         Input::Heads | Input::RecurrentHeads => StopAt::Heads,
-        Input::FeedForward | Input::Routed(_) => StopAt::FeedForward,
+        Input::FeedForward | Input::Router | Input::Routed(_) => StopAt::FeedForward,
         Input::Hidden | Input::SharedHidden | Input::RoutedHidden(_) => StopAt::Hidden,
+        Input::LayerInput => StopAt::LayerInput,
+        Input::LayerInputHidden => StopAt::LayerInputHidden,
     }
 }
 
@@ -93,7 +107,8 @@ fn check(family: &str, decoder: &Decoder<'_>, network: &Network) {
         assert_eq!(flow, ControlFlow::Continue(()));
         let depths = depths(network, block);
         assert!(all.keys().all(|module| depths.contains_key(module)), "{family}: {:?} {depths:?}", all.keys());
-        for until in DEPTHS {
+        let reads_own = decoder.blueprint().blocks[block].layer_input.is_some();
+        for until in DEPTHS.into_iter().filter(|until| reads_own || *until < StopAt::LayerInput) {
             let (seen, flow) = seen(&runner, block, Some(until), &x);
             assert_eq!(flow, ControlFlow::Break(()), "{family} {until:?}");
             let expected: Seen = all.clone().into_iter().filter(|(m, _)| is_before(m, depths[m], until)).collect();

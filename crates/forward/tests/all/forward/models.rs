@@ -11,7 +11,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 42] = [
+pub const FAMILIES: [&str; 51] = [
     "afmoe",
     "apertus",
     "bamba",
@@ -22,21 +22,29 @@ pub const FAMILIES: [&str; 42] = [
     "deepseek_v2",
     "deepseek_v2_lite",
     "deepseek_v3",
+    "deepseek_v32",
     "ernie4_5_moe",
     "falcon_alibi",
     "falcon_groups",
     "falcon_h1",
+    "falcon_mamba",
     "gemma2",
+    "gemma3n_text",
+    "gemma4_layer_inputs",
+    "gemma4_moe",
     "gemma4_text",
+    "glm_moe_dsa",
     "gpt2",
     "gpt_neox",
     "gptj",
     "granitemoe",
     "granitemoehybrid",
     "granitemoehybrid_dense",
+    "jamba",
     "lfm2",
     "lfm2_moe",
     "llama4_text",
+    "mamba",
     "mamba2",
     "mimo_v2_flash",
     "mistral4",
@@ -44,6 +52,7 @@ pub const FAMILIES: [&str; 42] = [
     "nemotron",
     "nemotron_h",
     "olmo2",
+    "olmo_hybrid",
     "opt",
     "opt_350m",
     "phi",
@@ -113,12 +122,16 @@ fn projections(blueprint: &Blueprint) -> Vec<&Projection> {
     let positions = blueprint.positions.as_ref().map(|(table, _)| table);
     let around = [&blueprint.embedding, &blueprint.head].into_iter().chain(positions);
     let around = around.chain(&blueprint.project_in).chain(&blueprint.project_out);
+    let lanes = blueprint.lanes.iter().flat_map(|lanes| lanes.inputs.iter().chain(&lanes.outputs));
+    let around =
+        around.chain(lanes).chain(blueprint.layer_inputs.iter().flat_map(|inputs| [&inputs.table, &inputs.projection]));
     around.chain(blueprint.blocks.iter().flat_map(Block::layers)).collect()
 }
 
 fn vectors(blueprint: &Blueprint) -> Vec<&Vector> {
     let norms =
         blueprint.embedding_norm.iter().chain(&blueprint.final_norm).chain(blueprint.blocks.iter().flat_map(norms));
+    let norms = norms.chain(blueprint.layer_inputs.iter().map(|inputs| &inputs.norm));
     let of_norms = norms.flat_map(|norm| norm.weight.iter().chain(&norm.bias));
     of_norms.chain(blueprint.blocks.iter().flat_map(parameters)).collect()
 }
@@ -129,7 +142,15 @@ fn norms(block: &Block) -> Vec<&NormLayer> {
         FeedForward::Mixture(_) | FeedForward::Absent => &None,
         FeedForward::Dense(mlp) => &mlp.hidden_norm,
     };
-    own.into_iter().chain([hidden]).flatten().chain(mixer_norms(&block.mixer)).collect()
+    let routed = block
+        .routed
+        .iter()
+        .flat_map(|routed| [&routed.router_norm, &routed.input, &routed.output, &routed.dense_output]);
+    let of_input = block.layer_input.iter().flat_map(|layer| &layer.norm);
+    let of_lanes = block.lane_mixer.iter().map(|mixer| &mixer.norm);
+    let of_lanes = of_lanes.chain(block.low_rank.iter().map(|layer| &layer.norm));
+    let own = own.into_iter().chain([hidden]).flatten().chain(mixer_norms(&block.mixer));
+    own.chain(routed).chain(of_input).chain(of_lanes).collect()
 }
 
 fn mixer_norms(mixer: &TokenMixer) -> Vec<&NormLayer> {
@@ -137,14 +158,17 @@ fn mixer_norms(mixer: &TokenMixer) -> Vec<&NormLayer> {
         TokenMixer::Attention(layer) => attention_norms(layer),
         TokenMixer::GatedDelta(layer) => vec![&layer.norm],
         TokenMixer::ShortConvolution(_) | TokenMixer::Absent => Vec::new(),
+        TokenMixer::Mamba1(layer) => layer.norms.iter().flatten().collect(),
         TokenMixer::Mamba2(layer) => layer.norm.iter().collect(),
         TokenMixer::Both(both) => attention_norms(&both.attention).into_iter().chain(&both.recurrent.norm).collect(),
     }
 }
 
 fn attention_norms(layer: &AttentionLayer) -> Vec<&NormLayer> {
-    let mut norms: Vec<&NormLayer> = layer.head_norms.iter().flat_map(|norms| [&norms.query, &norms.key]).collect();
+    let mut norms: Vec<&NormLayer> =
+        layer.head_norms.iter().flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key)).collect();
     norms.extend(&layer.heads_norm);
+    norms.extend(layer.indexer.iter().map(|indexer| &indexer.norm));
     if let Projections::Latent(latent) = &layer.projections {
         norms.push(&latent.norm);
         norms.extend(if let QueryLatent::Latent(_, norm, _) = &latent.query { Some(norm) } else { None });
@@ -168,9 +192,12 @@ fn parameters(block: &Block) -> Vec<&Vector> {
             layer.convolution.vectors().chain([&layer.decay_log, &layer.step_bias]).collect()
         }
         TokenMixer::ShortConvolution(layer) => layer.convolution.vectors().collect(),
+        TokenMixer::Mamba1(layer) => layer.vectors().collect(),
         TokenMixer::Mamba2(layer) => layer.vectors().collect(),
         TokenMixer::Both(both) => both.attention.sinks.iter().chain(both.recurrent.vectors()).collect(),
         TokenMixer::Absent => Vec::new(),
     };
-    of_mixer.into_iter().chain(correction).chain(learned).chain(&block.scalar).collect()
+    let scales = block.routed.iter().flat_map(|routed| &routed.mixture.expert_scales);
+    let scales = scales.chain(block.lane_mixer.iter().flat_map(|mixer| &mixer.output_scale));
+    of_mixer.into_iter().chain(scales).chain(correction).chain(learned).chain(&block.scalar).collect()
 }

@@ -106,9 +106,21 @@ fn sequences_are_read_again_where_angles_change_with_the_length() {
 #[test]
 fn batch_gives_what_single_sequences_give() {
     let tokens = tokens();
-    for family in
-        ["llama", "mixtral", "deepseek_v3", "gpt2", "gpt_oss", "qwen3_5_moe", "lfm2", "nemotron_h", "falcon_h1"]
-    {
+    for family in [
+        "llama",
+        "mixtral",
+        "deepseek_v3",
+        "deepseek_v32",
+        "gemma3n_text",
+        "gemma4_layer_inputs",
+        "gpt2",
+        "gpt_oss",
+        "jamba",
+        "qwen3_5_moe",
+        "lfm2",
+        "nemotron_h",
+        "falcon_h1",
+    ] {
         let dir = write(family, Dtype::BF16, "");
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
         let decoder = Decoder::open(&checkpoint).unwrap();

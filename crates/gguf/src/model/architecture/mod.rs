@@ -237,7 +237,7 @@ impl Architecture {
         let stored = match family.math.positions {
             Positions::Rotary { pairing, .. } => pairing,
             Positions::Learned { .. } | Positions::Alibi(_) | Positions::AlibiIf(..) => return false,
-            Positions::RotaryIfNamed(_) | Positions::None => return false,
+            Positions::RotaryIfNamed(_) | Positions::RotaryIfTheta | Positions::None => return false,
         };
         (stored, self.pairing) == (Pairing::Halves, Pairing::Neighbours)
     }

@@ -1,0 +1,81 @@
+//! A block on rows of the stream that hold more than the residual stream: what its parts are taken from, and where they go back to.
+
+use super::blueprint::{Block, LaneMixer, Lanes};
+use super::options::Flow;
+use super::run::Run;
+use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError};
+
+/// The keys, then the values, that several blocks attend to, a row per token: written by the block that makes them.
+pub(super) type SharedKeyRows = Mutex<Vec<f32>>;
+
+impl Run<'_, '_> {
+    /// Block `index`, on rows `x` of the stream.
+    pub(super) fn block(&self, index: usize, x: &mut [f32]) -> Flow<()> {
+        let (block, layout) = (&self.blueprint().blocks[index], &self.blueprint().stream);
+        if layout.is_plain() {
+            self.branches(index, block, x)?;
+            self.scale_block(block, x);
+            return ControlFlow::Continue(());
+        }
+        let keys = block.mixer.attention().and_then(|layer| layout.keys_of(layer.key_block));
+        let rows = keys.clone().map_or_else(Vec::new, |place| layout.gather(x, place));
+        let shared = SharedKeyRows::new(rows);
+        let run = Run { shared_keys: keys.is_some().then_some(&shared), ..self.clone() };
+        let flow = match (&block.lane_mixer, &self.blueprint().lanes) {
+            (Some(mixer), Some(lanes)) => run.block_of_lanes(index, block, (mixer, lanes), x),
+            _ => {
+                let mut residual = layout.gather(x, layout.lane(0));
+                let flow = run.whole_block(index, block, x, &mut residual);
+                // Where the run ends in the block, another one continues from what it left.
+                layout.scatter(&residual, layout.lane(0), x);
+                flow
+            }
+        };
+        drop(run);
+        if let Some(place) = keys {
+            layout.scatter(&shared.into_inner().unwrap_or_else(PoisonError::into_inner), place, x);
+        }
+        flow
+    }
+
+    /// A block on several residual streams. Where the run ends in it, the streams are as they were.
+    fn block_of_lanes(
+        &self,
+        index: usize,
+        block: &Block,
+        (mixer, lanes): (&LaneMixer, &Lanes),
+        rows: &mut [f32],
+    ) -> Flow<()> {
+        let (layout, active) = (&self.blueprint().stream, lanes.active);
+        let mut streams = self.predicted(mixer, active, &layout.gather_lanes(rows));
+        let mut computed = streams[active].clone();
+        self.branches(index, block, &mut computed)?;
+        self.correct(mixer, active, &mut streams, &computed);
+        if let Some(layer) = &block.layer_input {
+            let mut read = streams[active].clone();
+            let (precision, scale) = (self.ops.precision(), self.vector(mixer.output_scale.as_ref()));
+            let factors = scale.iter().cycle();
+            read.iter_mut().zip(factors).for_each(|(value, factor)| *value = precision.round(*value * factor));
+            let added = self.layer_input(layer, &layout.gather(rows, layout.input_of(index)), &read)?;
+            streams.iter_mut().skip(1).for_each(|stream| self.ops.join(stream, &added, 1.0));
+        }
+        for (lane, stream) in streams.iter().enumerate() {
+            layout.scatter(stream, layout.lane(lane), rows);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// The branches of a block, and its own input from `rows` of the stream, on the residual stream.
+    fn whole_block(&self, index: usize, block: &Block, rows: &[f32], residual: &mut [f32]) -> Flow<()> {
+        self.branches(index, block, residual)?;
+        if let Some(layer) = &block.layer_input {
+            let layout = &self.blueprint().stream;
+            let input = layout.gather(rows, layout.input_of(index));
+            let added = self.layer_input(layer, &input, residual)?;
+            self.ops.join(residual, &added, 1.0);
+        }
+        self.scale_block(block, residual);
+        ControlFlow::Continue(())
+    }
+}
