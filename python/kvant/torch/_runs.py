@@ -6,6 +6,7 @@ import contextlib
 import copy
 import ctypes
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -93,7 +94,8 @@ class Calibration:
         """
         if not values.is_floating_point() or not values.numel():
             return
-        if not all(bool(end.isfinite()) for end in torch.aminmax(in_memory_order(values.detach()))):
+        ends = torch.stack(torch.aminmax(in_memory_order(values.detach())))
+        if not all(map(math.isfinite, ends.tolist())):
             raise kvant.InvalidError(
                 f"layer {layer}: {what} are NaN or infinite in batch {self.batch} of the data, counted from 0",
                 kind="invalid",
