@@ -163,6 +163,8 @@ CONFIGURATIONS: dict[str, Configuration] = {
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_codes_are_those_of_quark(net: str, name: str, reference: Any, tmp_path: Path) -> None:
+    if "TRANSFORMER" in name and net == "normalized":
+        pytest.skip("only products are quantized, and the net has none")
     equal(*both(reference, tmp_path, net, CONFIGURATIONS[name]))
 
 
