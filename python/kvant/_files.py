@@ -164,7 +164,8 @@ def quantize(
         weight_method: Method that determines weight ranges.
         percentile: Percent of the values inside the range, for the percentile method [default: 99.999, or 99.9999
             for some presets].
-        bias: How biases are stored: int32, int16, weight (quantized like a weight) or float.
+        bias: How biases are stored: int32, int32-all (those of normalizations too), int16, weight (quantized like a
+            weight) or float.
         op_domain: Operator domain of the result: standard, microsoft or quark [default: standard where such an
             operator exists].
         graph_format: qdq: Q/DQ pairs around float operators; qoperator: integer operators.
@@ -331,7 +332,8 @@ def plan(
         weight_method: Method that determines weight ranges.
         percentile: Percent of the values inside the range, for the percentile method [default: 99.999, or 99.9999
             for some presets].
-        bias: How biases are stored: int32, int16, weight (quantized like a weight) or float.
+        bias: How biases are stored: int32, int32-all (those of normalizations too), int16, weight (quantized like a
+            weight) or float.
         op_domain: Operator domain of the result: standard, microsoft or quark [default: standard where such an
             operator exists].
         graph_format: qdq: Q/DQ pairs around float operators; qoperator: integer operators.
@@ -610,7 +612,8 @@ def sensitivity(
         weight_method: Method that determines weight ranges.
         percentile: Percent of the values inside the range, for the percentile method [default: 99.999, or 99.9999
             for some presets].
-        bias: How biases are stored: int32, int16, weight (quantized like a weight) or float.
+        bias: How biases are stored: int32, int32-all (those of normalizations too), int16, weight (quantized like a
+            weight) or float.
         op_domain: Operator domain of the result: standard, microsoft or quark [default: standard where such an
             operator exists].
         graph_format: qdq: Q/DQ pairs around float operators; qoperator: integer operators.

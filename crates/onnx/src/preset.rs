@@ -291,6 +291,7 @@ fn weights(element: Element, symmetric: bool) -> TensorScheme {
         method: ObserverRef::MIN_MAX,
         per_channel: false,
         reduce_range: false,
+        full_range: false,
     }
 }
 

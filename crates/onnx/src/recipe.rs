@@ -24,13 +24,17 @@ pub struct TensorScheme {
     pub per_channel: bool,
     /// Whether only half of the codes are used.
     pub reduce_range: bool,
+    /// Whether asymmetric codes of a signed type include the lowest one, which symmetric ones never do.
+    pub full_range: bool,
 }
 
-/// The quantization of biases of convolutions and matrix products.
+/// The quantization of biases of convolutions, matrix products and normalizations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BiasKind {
     /// int32 with the scale of the product, `s_input * s_weight`: what integer kernels add.
     Int32,
+    /// As `Int32`, and biases of LayerNormalization and InstanceNormalization too, which are quantized like weights otherwise.
+    Int32OfAll,
     /// int16 with the scale of the product; opset 21.
     Int16,
     /// Quantized like a weight, with its own scale.
@@ -197,6 +201,8 @@ pub struct Override {
     pub method: Option<ObserverRef>,
     /// A scale for each channel, or one for all.
     pub per_channel: Option<bool>,
+    /// With the lowest code of a signed type.
+    pub full_range: bool,
     /// Not quantized at all.
     pub float: bool,
 }
@@ -212,6 +218,7 @@ impl Override {
             range: None,
             method: None,
             per_channel: None,
+            full_range: false,
             float: false,
         }
     }
@@ -332,8 +339,8 @@ macro_rules! words {
     };
 }
 
-words!(BiasKind, "int32, int16, weight, float",
-    "int32" => BiasKind::Int32, "int16" => BiasKind::Int16, "weight" => BiasKind::LikeWeight, "float" => BiasKind::Float);
+words!(BiasKind, "int32, int32-all, int16, weight, float",
+    "int32" => BiasKind::Int32, "int32-all" => BiasKind::Int32OfAll, "int16" => BiasKind::Int16, "weight" => BiasKind::LikeWeight, "float" => BiasKind::Float);
 words!(Form, "standard, microsoft, quark",
     "standard" => Form::Standard, "microsoft" => Form::Microsoft, "quark" => Form::Quark);
 words!(Boundary, "pairs, float, integer",

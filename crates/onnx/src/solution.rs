@@ -51,8 +51,8 @@ impl Weight {
 
 impl From<TensorScheme> for WeightMethod {
     fn from(scheme: TensorScheme) -> WeightMethod {
-        let TensorScheme { element, symmetric, scale, method, reduce_range, .. } = scheme;
-        WeightMethod { element, symmetric, scale, method, reduce_range }
+        let TensorScheme { element, symmetric, scale, method, reduce_range, full_range, .. } = scheme;
+        WeightMethod { element, symmetric, scale, method, reduce_range, full_range }
     }
 }
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Products, whose second input is a weight and whose third is a bias.
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+# Normalizations, whose second input multiplies and whose third is a bias.
+NORMALIZATIONS = ("InstanceNormalization", "LayerNormalization")
 # Operators whose constants are quantized like activations.
 _OPERANDS = ("Add", "Concat", "Div", "Gather", "GatherElements", "Max", "Min", "Mul", "Sub", "Where")
 # Operators that only move values, which are quantized where their input is.
@@ -83,6 +85,11 @@ class Graph:
             if node.op_type in PRODUCTS and len(node.input) > 1 and node.input[1] in self.float_constants
         }
 
+    def factors(self, nodes: Sequence[onnx.NodeProto]) -> list[str]:
+        """The constants that normalizations multiply by."""
+        found = [node.input[1] for node in nodes if node.op_type in NORMALIZATIONS and len(node.input) > 1]
+        return [name for name in found if name in self.float_constants]
+
     def operands(self, nodes: Sequence[onnx.NodeProto]) -> list[str]:
         """Constants that are quantized like activations."""
         found = [name for node in nodes if node.op_type in _OPERANDS for name in node.input]
@@ -127,6 +134,11 @@ class Graph:
         return [name for name in found if name]
 
 
+def codes_words(symmetric: bool) -> str:
+    """The words of an override for codes as onnxruntime has them."""
+    return "symmetric" if symmetric else "asymmetric:full-range"
+
+
 def dynamic_overrides(
     graph: Graph, nodes: Sequence[onnx.NodeProto], weight: str, symmetric: bool, per_channel: bool
 ) -> dict[str, str]:
@@ -134,7 +146,7 @@ def dynamic_overrides(
 
     Only products have quantized constants there, those in bodies of If, Loop and Scan included.
     """
-    symmetry = "symmetric" if symmetric else "asymmetric"
+    symmetry = codes_words(symmetric)
     made = {"*": f"{weight}:{'channel' if per_channel else 'tensor'}:{symmetry}"}
     for name, kind in graph.weights(nodes).items():
         if kind == "Conv":

@@ -60,6 +60,9 @@ def export(model: nn.Module, output: StrPath, format: str = "quark") -> Path:
     layers: dict[str, Any] = {name: module for module, names in modules.items() for name in names}
     if "" in layers:
         raise usage_error("the model is a layer itself, which has no name", "put it into a model: nn.Sequential(layer)")
+    for name, module in layers.items() if format != "fake" else ():
+        with of_layer(name):
+            _check_place(module, format)
     tensors = _other_tensors(model, layers)
     config = _config(model)
     if set(_tied(model).values()) & {f"{name}.weight" for name in layers}:
@@ -174,9 +177,9 @@ def _tied(model: nn.Module) -> dict[str, str]:
     return dict(tied) if isinstance(tied, Mapping) else dict.fromkeys(tied, "")
 
 
-def _packed(name: str, module: Any, format: str) -> dict[str, Tensor]:
-    """The tensors of a quantized layer."""
-    is_linear = isinstance(module, nn.Linear) or is_conv1d(module)
+def _check_place(module: Any, format: str) -> None:
+    """Refuses a quantized layer that a format has no place for."""
+    is_linear = _is_linear(module)
     if not is_linear and format != "quark":
         raise UnsupportedError(
             f"it is a {module.float_class.__name__}, and {format} holds linear layers",
@@ -190,12 +193,41 @@ def _packed(name: str, module: Any, format: str) -> dict[str, Tensor]:
             remedy="quantize the checkpoint with kvant.quantize, which turns it",
         )
     quantizer = module.weight_quantizer
+    scheme = quantizer.scheme
     if module.chosen is None and not quantizer.enabled and quantizer.scale is None:
         raise UnsupportedError(
             "it was loaded frozen, and its codes are not kept",
             kind="unsupported",
             remedy="export the model that was quantized, or to the format fake",
         )
+    if not is_linear and not _is_bytes(scheme) and not _has_plain_scales(scheme):
+        raise UnsupportedError(
+            f"it is a {module.float_class.__name__}, for which {format} has no place in {scheme.spelling}",
+            kind="unsupported",
+            remedy="export to the format fake, or give it integers, fp8 or MX, such as int8:channel",
+        )
+    are_codes = is_linear or _is_bytes(scheme)
+    if are_codes and module.bias_quantizer is not None and module.bias_quantizer.scheme.dtype not in BYTES:
+        raise UnsupportedError(
+            f"{format} holds biases of eight bits, and its bias has {module.bias_text}",
+            kind="unsupported",
+            remedy="give biases another scheme, such as int8:tensor, or export to the format fake",
+        )
+
+
+def _is_linear(module: Any) -> bool:
+    return isinstance(module, nn.Linear) or is_conv1d(module)
+
+
+def _has_plain_scales(scheme: TensorScheme) -> bool:
+    """Whether codes times scales are the values."""
+    is_float = scheme.kind == "float" and scheme.scale in ("model", "f32", "f16", "bf16", "e8m0")
+    return scheme.kind == "int" or is_float
+
+
+def _packed(name: str, module: Any, format: str) -> dict[str, Tensor]:
+    """The tensors of a quantized layer."""
+    is_linear = _is_linear(module)
     if not is_linear and not _is_bytes(module.weight_quantizer.scheme):
         return _rounded(name, module, format)
     quantized = codes_of(module, format)
@@ -215,22 +247,17 @@ def _rounded(name: str, module: Any, format: str) -> dict[str, Tensor]:
     """The tensors of a convolution or embedding as AMD Quark exports it: floats on the grid of the codes, and under the
     names of its quantizers the parameters."""
     scheme = module.weight_quantizer.scheme
-    if scheme.kind != "int" and not (scheme.kind == "float" and scheme.scale in ("model", "f32", "f16", "bf16")):
-        raise UnsupportedError(
-            f"it is a {module.float_class.__name__}, for which {format} has no place in {scheme.spelling}",
-            kind="unsupported",
-            remedy="export to the format fake, or give it integers or fp8, such as int8:channel",
-        )
     quantized = codes_of(module)
     weight = module.layout.to_weight(quantized.dequantize(), tuple(module.weight.shape))
-    zero = torch.zeros_like(quantized.scale) if quantized.zero_point is None else quantized.zero_point
     # One group in each row has an axis too.
     shape = (quantized.shape[0], -1) if scheme.granularity == "group" else tuple(quantized.scale.shape)
     tensors = {
         f"{name}.weight": weight.to(module.weight.dtype).contiguous(),
         f"{name}._weight_scale": quantized.scale.reshape(shape).contiguous(),
-        f"{name}._weight_zero_point": zero.reshape(shape).to(torch.int32).contiguous(),
     }
+    if scheme.scale != "e8m0":
+        zero = torch.zeros_like(quantized.scale) if quantized.zero_point is None else quantized.zero_point
+        tensors[f"{name}._weight_zero_point"] = zero.reshape(shape).to(torch.int32).contiguous()
     for stored, tensor in _activations(name, module, format).items():
         parameter = stored.removeprefix(f"{name}.")
         tensors[f"{name}._{parameter}"] = tensor.to(torch.int32) if parameter.endswith("_zero_point") else tensor
@@ -243,12 +270,6 @@ def _packed_bias(name: str, module: Any, format: str) -> dict[str, Tensor]:
     """The codes of a quantized bias with their parameters, as those of a weight."""
     if module.bias_quantizer is None:
         return {}
-    if module.bias_quantizer.scheme.dtype not in BYTES:
-        raise UnsupportedError(
-            f"{format} holds biases of eight bits, and its bias has {module.bias_text}",
-            kind="unsupported",
-            remedy="give biases another scheme, such as int8:tensor, or export to the format fake",
-        )
     packed = nearest_bias(module, format).packed(format, name)
     tensors = {f"{name}.bias{stored.removeprefix(f'{name}.weight')}": tensor for stored, tensor in packed.items()}
     tensors[f"{name}.bias"] = tensors[f"{name}.bias"].reshape(module.bias.shape)

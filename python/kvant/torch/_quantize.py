@@ -17,7 +17,6 @@ from kvant.torch._calibration import calibrate
 from kvant.torch._layouts import is_lookup, layout_of
 from kvant.torch._modules import TensorQuantizer, become, leave_fast_path, quantized_class, quantized_modules
 from kvant.torch._offload import find_offloaded, remove_unused, slot_of
-from kvant.torch._ops import with_strides_of
 from kvant.torch._rounding import codes_of, nearest_bias, round_weights, store
 from kvant.torch._runs import Calibration, Forward
 from kvant.torch._schemes import LayerScheme, TensorScheme, layer_scheme
@@ -151,14 +150,16 @@ def freeze(model: nn.Module) -> nn.Module:
             _freeze_offloaded(module)
         remove_unused(model)
         rounded = [module for module in layers if module.weight_quantizer.enabled]
-        # Codes stay, so they are made first: then the memory of each weight serves for the values of the next one.
+        # Codes stay, so they are made first. Then the memory of each weight serves for the values of the next one, and
+        # that of the extension, whose allocator is another one, for the next values that it makes.
         for module in rounded:
             module.chosen = codes_of(module)
         for module in rounded:
-            shape, dtype = tuple(module.weight.shape), module.weight.dtype
-            values = module.layout.to_weight(module.chosen.dequantize(), shape).to(module.weight.device, dtype)
-            values = with_strides_of(module.weight, values)
+            weight = module.weight.detach()
+            values = module.layout.to_weight(module.chosen.dequantize(), tuple(weight.shape))
+            values = torch.empty_like(weight).copy_(values)
             module.weight = nn.Parameter(values, requires_grad=module.weight.requires_grad)
+            del weight, values
             module.weight_quantizer.enabled = False
         for module in layers:
             quantizer = module.bias_quantizer

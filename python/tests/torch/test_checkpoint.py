@@ -105,7 +105,7 @@ def test_exported_networks_load_with_the_same_outputs(
 
 
 @pytest.mark.parametrize(
-    "scheme", ["mx6+mx6!dynamic", "bfp16", "int4:g4", "int4:channel+mxint8!dynamic", "e2m1:g32:e8m0"]
+    "scheme", ["mx6+mx6!dynamic", "bfp16", "int4:g4", "int4:channel+mxint8!dynamic", "e2m1:g16:e4m3:f32"]
 )
 def test_floats_on_a_grid_hold_every_scheme_of_every_layer(
     network: Network, batches: list[Any], tmp_path: Path, scheme: str
@@ -254,9 +254,29 @@ def test_convolutions_without_codes_of_bytes_are_floats_on_their_grid(scheme: st
     ]
 
 
-def test_blocks_of_convolutions_have_no_place_in_quarks_layout(tmp_path: Path) -> None:
-    model = kt.quantize_(nn.Sequential(nn.Conv2d(32, 8, 1)), "e2m1:g32:e8m0")
-    with pytest.raises(kvant.UnsupportedError, match="layer 0: it is a Conv2d"):
+def test_mx_blocks_of_convolutions_and_embeddings_are_floats_on_their_grid(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    layers = nn.Sequential(nn.Conv2d(32, 64, 3), nn.ConvTranspose2d(64, 16, 2), nn.Flatten(2), nn.Linear(16, 32))
+    model = nn.Sequential(nn.Embedding(10, 32), layers).eval()
+    fresh = copy.deepcopy(model)
+    kt.quantize_(model, "e2m1:g32:e8m0", layer_types={nn.Embedding: "e2m1:g32:e8m0"}, exclude=["1.3"])
+    output = kt.export(model, tmp_path / "out")
+    stored = load_file(output / "model.safetensors")
+    # A row for each place of a kernel, and no zero points.
+    assert stored["1.0._weight_scale"].shape == (64 * 9, 1) and "1.0._weight_zero_point" not in stored
+    assert kvant.verify(output)
+    loaded = kt.load(fresh, output)
+    for name, layer in kt.quantized_modules(model):
+        again = loaded.get_submodule(name)
+        assert torch.equal(again.weight, layer.quantized_weight()) and again.scheme_text == layer.scheme_text
+
+
+def test_blocks_of_convolutions_are_refused_before_codes_are_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = kt.quantize_(nn.Sequential(nn.Linear(32, 32), nn.Conv2d(32, 8, 1)), "e2m1:g16:e4m3:f32")
+    monkeypatch.setattr("kvant.torch._export.codes_of", lambda *_: pytest.fail("a layer was packed"))
+    with pytest.raises(kvant.UnsupportedError, match="layer 1: it is a Conv2d, for which quark has no place"):
         kt.export(model, tmp_path / "out")
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -282,3 +285,26 @@ def test_extremes_see_every_value_in_any_layout(layout: torch.memory_format) -> 
         kt.quantize_(model, "int8:tensor+int8:tensor!static", [batch], channels_last=False)
         scale: Any = model[0].input_quantizer.scale
         assert scale.item() == kvant.quantize_tensor(batch.reshape(1, -1), "int8:tensor").scale.item()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other thresholds")
+def test_memory_of_activations_is_reused_during_calibration() -> None:
+    code = """
+import resource, torch, kvant.torch as kt
+
+def faults(calls):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(calls):
+        a = torch.ones(6_000_000)
+        b = a + 1
+        del a, b
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+before = faults(8)
+kt.quantize_(torch.nn.Sequential(torch.nn.Linear(4, 4)), "int8:tensor+int8:tensor!static", [torch.ones(4)])
+faults(1)
+print(before, faults(8))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after = map(int, run.stdout.split())
+    assert after < before / 4, run.stdout

@@ -182,21 +182,29 @@ def test_quark_imports_exported_biases(tmp_path: Path) -> None:
         assert torch.allclose(theirs(**batch).logits, model(**batch).logits, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["int4 channel", "int4", "int4 static"])
+@pytest.mark.parametrize("name", ["int4 channel", "int4", "int4 static", "mxfp4", "mxfp4 static"])
 def test_exported_convolutions_and_embeddings_equal_quarks(name: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     from quark.torch.quantization.config.config import QConfig, QLayerConfig
     from safetensors.torch import load_file
 
+    # Blocks of MX have 32 values.
+    width = 32 if name.startswith("mx") else 8
+
     def resnet(seed: int) -> Any:
         torch.manual_seed(seed)
         config = transformers.ResNetConfig(
-            num_channels=8, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=8
+            num_channels=width,
+            embedding_size=width,
+            hidden_sizes=[width, 2 * width],
+            depths=[1, 1],
+            layer_type="basic",
+            num_labels=width,
         )
         return transformers.ResNetForImageClassification(config).eval()
 
     torch.manual_seed(3)
-    batch = {"pixel_values": torch.randn(1, 8, 32, 32)}
+    batch = {"pixel_values": torch.randn(1, width, 32, 32)}
     scheme, weight, given = quark_schemes(0, 8)[name]
     config = QConfig(QLayerConfig(weight=weight, input_tensors=given))
     expected = quarks_export(resnet(1), config, batch, tmp_path / "theirs")

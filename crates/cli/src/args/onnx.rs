@@ -44,7 +44,7 @@ pub struct OnnxArgs {
     /// Percent of the values inside the range, for the percentile method [default: 99.999, or 99.9999 for some presets]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub percentile: Option<f64>,
-    /// How biases are stored: int32, int16, weight (quantized like a weight) or float
+    /// How biases are stored: int32, int32-all (those of normalizations too), int16, weight (quantized like a weight) or float
     #[arg(long, value_name = "KIND")]
     pub bias: Option<BiasKind>,
     /// Operator domain of the result: standard, microsoft or quark [default: standard where such an operator exists]

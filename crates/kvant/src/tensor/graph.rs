@@ -46,7 +46,7 @@ impl GraphScheme {
     /// Scale and zero point of each row of a weight.
     pub fn row_parameters(&self, weight: &Matrix<'_>) -> Vec<Affine> {
         let GraphScheme { element, symmetric, scale, observer: method } = *self;
-        let method = WeightMethod { element, symmetric, scale, method, reduce_range: false };
+        let method = WeightMethod { element, symmetric, scale, method, reduce_range: false, full_range: false };
         let (rows, columns) = weight.shape();
         weight_parameters(&weight.values(), &[rows, columns], Some(0), method)
     }

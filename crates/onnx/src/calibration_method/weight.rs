@@ -14,8 +14,8 @@ use kvant_quant::observer::{ObserverRef, SampleView, scale_candidates};
 pub struct WeightMethod {
     /// The element type.
     pub element: Element,
-    /// Whether the scale is made for codes symmetric about zero. Codes are always limited to the symmetric ones, so that
-    /// the kernels of 8-bit products may rely on it.
+    /// Whether the scale is made for codes symmetric about zero. Codes are limited to the symmetric ones in any case, so that
+    /// the kernels of 8-bit products may rely on it, unless `full_range` is set.
     pub symmetric: bool,
     /// The allowed scales.
     pub scale: ScaleKind,
@@ -23,6 +23,8 @@ pub struct WeightMethod {
     pub method: ObserverRef,
     /// Half of the codes only.
     pub reduce_range: bool,
+    /// Whether asymmetric codes include the lowest one of a signed type.
+    pub full_range: bool,
 }
 
 /// The channels of a tensor: `outer x channels x inner` elements.
@@ -84,7 +86,10 @@ impl WeightMethod {
 
     /// The codes that are used.
     pub(crate) fn used_codes(&self) -> Option<CodeRange> {
-        if self.reduce_range { self.element.reduced_range() } else { self.element.range(true) }
+        match self.reduce_range {
+            true => self.element.reduced_range(),
+            false => self.element.range(self.symmetric || !self.full_range),
+        }
     }
 
     /// Scale and zero point of the values of one channel.
@@ -190,7 +195,7 @@ mod tests {
     }
 
     fn int8(symmetric: bool, method: ObserverRef, scale: ScaleKind) -> WeightMethod {
-        WeightMethod { element: Element::Int8, symmetric, scale, method, reduce_range: false }
+        WeightMethod { element: Element::Int8, symmetric, scale, method, reduce_range: false, full_range: false }
     }
 
     #[test]
@@ -208,6 +213,17 @@ mod tests {
         let made = weight(&[-1.0, 3.0], &[2], None, int8(false, ObserverRef::MIN_MAX, ScaleKind::Float));
         assert_eq!(made.codes.iter().map(|&c| c as i8).collect::<Vec<_>>(), [-127, 127]);
         assert_ne!(made.parameters[0].zero_point, 0);
+    }
+
+    #[test]
+    fn full_range_adds_the_lowest_code_to_asymmetric_weights() {
+        let codes = |symmetric| {
+            let plain = int8(symmetric, ObserverRef::MIN_MAX, ScaleKind::Float);
+            let made = weight(&[-1.0, 3.0, -3.0], &[3], None, WeightMethod { full_range: true, ..plain });
+            made.codes.iter().map(|&c| c as i8).collect::<Vec<_>>()
+        };
+        assert_eq!(codes(false), [-43, 127, -128]);
+        assert_eq!(codes(true), [-42, 127, -127]);
     }
 
     #[test]

@@ -134,7 +134,8 @@ impl<'a> Placer<'a> {
             Rule::Choice => self.tensors(node, inputs(1, 3)),
             Rule::Normalization => {
                 self.tensors(node, inputs(0, 1));
-                inputs(1, 3).iter().for_each(|name| self.weight(name, None));
+                inputs(1, 2).iter().for_each(|name| self.weight(name, None));
+                inputs(2, 3).iter().for_each(|name| self.normalization_bias(position, node, name));
             }
             Rule::Product => self.product(position, node),
         }
@@ -186,6 +187,15 @@ impl<'a> Placer<'a> {
         }
     }
 
+    /// The bias of a normalization, which has codes like its weight's where the recipe does not ask for others. Codes with
+    /// the scale of a node are of use for that node only.
+    fn normalization_bias(&mut self, position: usize, node: &NodeProto, bias: &str) {
+        match self.recipe.bias {
+            BiasKind::Int32OfAll if self.index.consumers(bias).len() == 1 => self.bias(position, node, bias),
+            _ => self.weight(bias, None),
+        }
+    }
+
     fn bias(&mut self, position: usize, node: &NodeProto, bias: &str) {
         let scheme = self.recipe.weight;
         let integers = scheme.element.is_integer() && self.recipe.activation.is_some_and(|a| a.element.is_integer());
@@ -195,7 +205,7 @@ impl<'a> Placer<'a> {
         let made = Bias { input, weight, node: position, element };
         match self.recipe.bias {
             BiasKind::Float => {}
-            BiasKind::Int32 | BiasKind::Int16 if integers => {
+            BiasKind::Int32 | BiasKind::Int32OfAll | BiasKind::Int16 if integers => {
                 let kept = self.overridden(bias).is_some_and(|o| o.float);
                 if !kept && is_bias && !self.made.weights.contains_key(bias) {
                     self.made.biases.insert(bias.to_owned(), made.clone());
@@ -315,6 +325,7 @@ fn apply(scheme: TensorScheme, overridden: Option<&Override>) -> TensorScheme {
         symmetric: o.symmetric.unwrap_or(scheme.symmetric),
         method: o.method.unwrap_or(scheme.method),
         per_channel: o.per_channel.unwrap_or(scheme.per_channel),
+        full_range: o.full_range || scheme.full_range,
         ..scheme
     }
 }

@@ -68,7 +68,8 @@ impl Candidate {
 pub(super) fn words(scheme: &TensorScheme) -> String {
     let symmetry = if scheme.symmetric { "symmetric" } else { "asymmetric" };
     let channels = if scheme.per_channel { ":channel" } else { "" };
-    format!("{}:{symmetry}{channels}:{}", scheme.element, scheme.method)
+    let full_range = if scheme.full_range { ":full-range" } else { "" };
+    format!("{}:{symmetry}{channels}{full_range}:{}", scheme.element, scheme.method)
 }
 
 fn integer(bits: u32, signed: bool) -> Element {

@@ -8,8 +8,8 @@ use crate::UnknownWord;
 use crate::element::Element;
 use crate::recipe::Override;
 
-/// What an override means. Its scheme is `keep`, or an element type, `channel` or `tensor`, `symmetric` or `asymmetric` and a calibration
-/// method in any order, with colons between. A type alone is symmetric where it is signed.
+/// What an override means. Its scheme is `keep`, or an element type, `channel` or `tensor`, `symmetric` or `asymmetric`, `full-range` and a
+/// calibration method in any order, with colons between. A type alone is symmetric where it is signed.
 ///
 /// # Errors
 /// A word that is none of those.
@@ -36,6 +36,7 @@ fn take(made: &mut Override, word: &str) -> Result<(), UnknownWord> {
         "tensor" => made.per_channel = Some(false),
         "symmetric" => made.symmetric = Some(true),
         "asymmetric" => made.symmetric = Some(false),
+        "full-range" => made.full_range = true,
         _ => match word.parse() {
             Ok(method) => made.method = Some(method),
             Err(_) => {
@@ -63,6 +64,7 @@ mod tests {
         let all = read("asymmetric:int8:channel:entropy").unwrap();
         assert_eq!((all.element, all.symmetric), (Some(Element::Int8), Some(false)));
         assert_eq!((all.per_channel, all.method), (Some(true), "entropy".parse().ok()));
+        assert!(!all.full_range && read("int8:asymmetric:full-range").unwrap().full_range);
         assert!(read("keep").unwrap().float && read("tensor").unwrap().element.is_none());
         assert!(read("int7").unwrap_err().to_string().contains("x*: `int7`"));
     }

@@ -4,7 +4,7 @@
 use super::grid::ActivationGrid;
 use super::spread::Spread;
 use super::{ActivationError, StaticParameters};
-use crate::observer::{Decay, Kept, MovingRange, ObservedValues, ObserverRef};
+use crate::observer::{Averaging, Kept, MovingRange, ObservedValues, ObserverRef};
 use crate::scheme::{ActivationScheme, TensorScheme, Timing};
 use kvant_numeric::ComputeDType;
 use kvant_numeric::kernel::{Range, group_ranges};
@@ -25,7 +25,7 @@ pub struct ActivationStatistic {
     ranges: Vec<Option<Ends>>,
     /// Data that the observer keeps in addition.
     kept: Kept,
-    /// The moving averages of the ranges of batches, where the observer asks for them.
+    /// The averages of the ranges of batches, where the observer asks for them.
     averages: Option<Averages>,
 }
 
@@ -33,10 +33,10 @@ pub struct ActivationStatistic {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Ends(f64, f64);
 
-/// Moving averages: one, or one per feature; empty before the first finite value.
+/// Averages: one, or one per feature; empty before the first finite value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Averages {
-    decay: Decay,
+    averaging: Averaging,
     ranges: Vec<Option<MovingRange>>,
 }
 
@@ -46,7 +46,7 @@ impl Averages {
         self.ranges.resize(ranges.len(), None);
         for (average, range) in self.ranges.iter_mut().zip(ranges).filter(|(_, range)| range.min <= range.max) {
             match average {
-                Some(average) => average.update(self.decay, *range),
+                Some(average) => average.update(self.averaging, *range),
                 None => *average = Some(MovingRange::new(*range)),
             }
         }
@@ -57,7 +57,7 @@ impl Averages {
         self.ranges.resize(self.ranges.len().max(later.ranges.len()), None);
         for (own, later) in self.ranges.iter_mut().zip(&later.ranges) {
             match (own.as_mut(), later) {
-                (Some(own), Some(later)) => own.merge(self.decay, later),
+                (Some(own), Some(later)) => own.merge(self.averaging, later),
                 (None, later) => *own = *later,
                 (Some(_), None) => {}
             }
@@ -98,9 +98,9 @@ impl ActivationStatistic {
         }
         let needs = observer.needs(&ActivationGrid { scheme: scheme.scheme, arithmetic: ComputeDType::F32 });
         if by_feature && !needs.is_range_of_batches() {
-            return refuse("features have no histograms of their own: use min-max or `ema`");
+            return refuse("features have no histograms of their own: use min-max, `ema` or `mean`");
         }
-        let averages = needs.average.map(|decay| Averages { decay, ranges: Vec::new() });
+        let averages = needs.average.map(|averaging| Averages { averaging, ranges: Vec::new() });
         let kept = Kept::new(needs);
         Ok(ActivationStatistic { observer, by_feature, tokens: 0, not_finite: 0, ranges: Vec::new(), kept, averages })
     }

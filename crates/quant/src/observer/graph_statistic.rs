@@ -4,7 +4,7 @@
 
 use super::growing::Growing;
 use super::kept::Kept;
-use super::{Found, ObservedValues, ObserverRef, SampleView};
+use super::{Averaging, Found, ObservedValues, ObserverRef, SampleView};
 use crate::graph_grid::GraphGrid;
 use kvant_numeric::kernel::Range;
 use std::sync::OnceLock;
@@ -22,19 +22,42 @@ pub struct GraphStatistic {
     found: OnceLock<Found>,
 }
 
-/// `v <- v + c (new - v)` for each sample, starting with the range of the first.
+/// The average of the ranges of samples.
 #[derive(Clone, Copy, Debug)]
 struct Average {
-    weight: f32,
-    range: Option<Range>,
+    averaging: Averaging,
+    /// The moving average, or the sum.
+    range: Option<[f64; 2]>,
+    samples: u32,
 }
 
 impl Average {
+    fn new(averaging: Averaging) -> Average {
+        Average { averaging, range: None, samples: 0 }
+    }
+
+    /// Decaying, it is `v <- v + c (new - v)` in f32 for each sample, starting with the range of the first.
     fn update(&mut self, new: Range) {
-        let mix = |old: f32, new: f32| old + self.weight * (new - old);
-        let old = self.range.unwrap_or(new);
-        let averaged = Range { min: mix(old.min, new.min), max: mix(old.max, new.max) };
-        self.range = Some(if self.range.is_some() { averaged } else { new });
+        self.samples = self.samples.saturating_add(1);
+        let new = [f64::from(new.min), f64::from(new.max)];
+        let Some(range) = &mut self.range else {
+            self.range = Some(new);
+            return;
+        };
+        for (old, new) in range.iter_mut().zip(new) {
+            *old = match self.averaging {
+                Averaging::Decaying(decay) => {
+                    let (old, new) = (*old as f32, new as f32);
+                    f64::from(old + decay.weight_of_new() * (new - old))
+                }
+                Averaging::Equal => *old + new,
+            };
+        }
+    }
+
+    fn range(&self) -> Option<Range> {
+        let samples = if self.averaging == Averaging::Equal { f64::from(self.samples) } else { 1.0 };
+        self.range.map(|[min, max]| Range { min: (min / samples) as f32, max: (max / samples) as f32 })
     }
 }
 
@@ -42,7 +65,7 @@ impl GraphStatistic {
     /// Nothing seen yet.
     pub fn new(observer: ObserverRef, grid: GraphGrid) -> GraphStatistic {
         let needs = observer.needs(&grid);
-        let average = needs.average.map(|decay| Average { weight: decay.weight_of_new(), range: None });
+        let average = needs.average.map(Average::new);
         let (kept, growing) = (Kept::new(needs), Growing::new(needs.growing));
         GraphStatistic { observer, grid, range: None, average, kept, growing, found: OnceLock::new() }
     }
@@ -78,7 +101,7 @@ impl GraphStatistic {
     fn found(&self) -> &Found {
         self.found.get_or_init(|| {
             let range = self.range.unwrap_or(Range { min: 0.0, max: 0.0 });
-            let average = self.average.and_then(|average| average.range);
+            let average = self.average.and_then(|average| average.range());
             self.observer.find(&ObservedValues::growing(range, average, &self.kept, &self.growing), &self.grid)
         })
     }
@@ -98,11 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn minmax_counts_samples_equally_and_moving_averages_decay() {
+    fn ranges_of_samples_are_joined_or_averaged() {
         let samples: [&[f32]; 2] = [&[-1.0, 2.0], &[0.0, 12.0]];
         assert_eq!(range_of("minmax", &samples), Range { min: -1.0, max: 12.0 });
         assert_eq!(range_of("moving-average", &samples), Range { min: -0.99, max: 2.1 });
         assert_eq!(range_of("ema0.5", &samples), Range { min: -0.5, max: 7.0 });
+        let three: [&[f32]; 3] = [samples[0], samples[1], &[-0.5, 4.0]];
+        assert_eq!(range_of("mean", &three), Range { min: -0.5, max: 6.0 });
     }
 
     #[test]

@@ -2,14 +2,14 @@
 //! memory.
 
 use super::growing::GrowingNeeds;
-use super::moving_average::Decay;
+use super::moving_average::Averaging;
 use super::{Histogram, Moments, Sample};
 use serde::{Deserialize, Serialize};
 
 /// The statistics that an observer needs besides the range.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Needs {
-    pub(crate) average: Option<Decay>,
+    pub(crate) average: Option<Averaging>,
     pub(super) histogram: bool,
     pub(super) moments: bool,
     pub(super) sample: bool,
@@ -29,9 +29,9 @@ impl Needs {
     /// A [`Sample`] of the values.
     pub const SAMPLE: Needs = Needs { sample: true, ..NOTHING };
 
-    /// The moving average of the ranges of batches.
-    pub const fn average(decay: Decay) -> Needs {
-        Needs { average: Some(decay), ..NOTHING }
+    /// An average of the ranges of batches.
+    pub const fn average(averaging: Averaging) -> Needs {
+        Needs { average: Some(averaging), ..NOTHING }
     }
 
     /// Histograms whose bins grow as those of ONNX Runtime, for tensors of graphs.

@@ -1,7 +1,7 @@
 //! Observers: from the values of a tensor to the range that its codes cover. Not the scale that follows, which is in
 //! [`crate::parameters`].
 //!
-//! An observer states the statistics it needs ([`Needs`]): their range, a moving average of the ranges of batches,
+//! An observer states the statistics it needs ([`Needs`]): their range, an average of the ranges of batches,
 //! a histogram, moments, or a sample of the values. All of these are updated batch by batch in bounded memory and merge:
 //! parts of the data give the same result as the whole. From these statistics ([`ObservedValues`]) and the rounding under a range
 //! ([`Grid`]), the observer finds the range.
@@ -85,8 +85,8 @@ pub use histogram::{Bin, Histogram};
 pub(crate) use kept::Kept;
 pub use kept::Needs;
 pub use moments::Moments;
-pub use moving_average::Decay;
 pub(crate) use moving_average::MovingRange;
+pub use moving_average::{Averaging, Decay};
 pub use mse::scale_candidates;
 pub use percentile::Percentile;
 pub use registry::{OBSERVERS, ObserverRef, ObserverRow, UnknownObserver, observers, register};

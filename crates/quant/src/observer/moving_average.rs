@@ -1,7 +1,7 @@
-//! The moving average of the ranges of batches, as PyTorch's moving-average observers define it. Of activations only:
-//! weights come in one batch.
+//! Averages of the ranges of batches: the moving average, as PyTorch's moving-average observers define it, and the mean, as
+//! ONNX Runtime's quantizer defines its own. Of activations only: weights come in one batch.
 
-use super::registry::ObserverRow;
+use super::registry::{ObserverRow, plain};
 use super::{Grid, Needs, ObservedTensor, ObservedValues, Observer};
 use kvant_numeric::kernel::Range;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,15 @@ pub(super) const ROW: ObserverRow = ObserverRow {
     },
 };
 
-/// The observer.
+pub(super) const MEAN: ObserverRow = ObserverRow {
+    name: "mean",
+    aliases: &[],
+    example: "mean",
+    about: "of activations: the mean of the batches' ranges",
+    make: |settings| plain(settings, Mean),
+};
+
+/// The moving average.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MovingAverage(Decay);
 
@@ -33,16 +41,51 @@ impl Observer for MovingAverage {
     }
 
     fn needs(&self, _: &dyn Grid) -> Needs {
-        Needs::average(self.0)
+        Needs::average(Averaging::Decaying(self.0))
     }
 
     fn refusal(&self, tensor: &ObservedTensor) -> Option<&'static str> {
-        tensor.is_weight.then_some("it averages batches, and a weight is one batch")
+        refusal(tensor)
     }
 
     fn range(&self, seen: &ObservedValues<'_>, _: &dyn Grid) -> Range {
         seen.average()
     }
+}
+
+/// The mean.
+#[derive(Clone, Copy, Debug)]
+struct Mean;
+
+impl Observer for Mean {
+    fn spelling(&self) -> String {
+        MEAN.name.to_owned()
+    }
+
+    fn needs(&self, _: &dyn Grid) -> Needs {
+        Needs::average(Averaging::Equal)
+    }
+
+    fn refusal(&self, tensor: &ObservedTensor) -> Option<&'static str> {
+        refusal(tensor)
+    }
+
+    fn range(&self, seen: &ObservedValues<'_>, _: &dyn Grid) -> Range {
+        seen.average()
+    }
+}
+
+fn refusal(tensor: &ObservedTensor) -> Option<&'static str> {
+    tensor.is_weight.then_some("it averages batches, and a weight is one batch")
+}
+
+/// The weights of batches in an average of their ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Averaging {
+    /// What stays of the average with every new batch.
+    Decaying(Decay),
+    /// All batches weigh the same.
+    Equal,
 }
 
 /// The parts into which 1 is divided, so that a decay is an exact, comparable number.
@@ -82,7 +125,8 @@ impl FromStr for Decay {
     }
 }
 
-/// The average over the batches so far: the first batch's range, then `average = decay * average + (1 - decay) * range`.
+/// The average over the batches so far. Decaying, it is the first batch's range, then `average = decay * average +
+/// (1 - decay) * range`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MovingRange {
     average: [f64; 2],
@@ -99,19 +143,32 @@ impl MovingRange {
     }
 
     /// The average with one more batch.
-    pub(crate) fn update(&mut self, decay: Decay, range: Range) {
-        self.merge(decay, &MovingRange::new(range));
+    pub(crate) fn update(&mut self, averaging: Averaging, range: Range) {
+        self.merge(averaging, &MovingRange::new(range));
     }
 
     /// The average over these batches and then those of `later`.
-    ///
+    pub(crate) fn merge(&mut self, averaging: Averaging, later: &MovingRange) {
+        match averaging {
+            Averaging::Decaying(decay) => self.decay_to(decay, later),
+            Averaging::Equal => self.add(later),
+        }
+        self.batches = self.batches.saturating_add(later.batches);
+    }
+
     /// What `later` began with its first batch at full weight, it would have begun with the average so far.
-    pub(crate) fn merge(&mut self, decay: Decay, later: &MovingRange) {
+    fn decay_to(&mut self, decay: Decay, later: &MovingRange) {
         let kept = decay.value().powi(later.batches.min(i32::MAX as u32) as i32);
         for ((average, first), end) in self.average.iter_mut().zip(later.first).zip(later.average) {
             *average = kept * (*average - first) + end;
         }
-        self.batches = self.batches.saturating_add(later.batches);
+    }
+
+    fn add(&mut self, later: &MovingRange) {
+        let share = f64::from(later.batches) / (f64::from(self.batches) + f64::from(later.batches));
+        for (average, end) in self.average.iter_mut().zip(later.average) {
+            *average += share * (end - *average);
+        }
     }
 
     pub(crate) fn range(&self) -> Range {
@@ -123,28 +180,41 @@ impl MovingRange {
 mod tests {
     use super::*;
 
-    fn averaged(ranges: &[(f32, f32)]) -> MovingRange {
+    fn decaying() -> Averaging {
+        Averaging::Decaying("0.9".parse().unwrap())
+    }
+
+    fn averaged(averaging: Averaging, ranges: &[(f32, f32)]) -> MovingRange {
         let mut ranges = ranges.iter().map(|(min, max)| Range { min: *min, max: *max });
         let mut moving = MovingRange::new(ranges.next().unwrap());
-        ranges.for_each(|range| moving.update("0.9".parse().unwrap(), range));
+        ranges.for_each(|range| moving.update(averaging, range));
         moving
     }
 
     #[test]
     fn moving_average_matches_pytorch() {
-        let range = averaged(&[(-1.0, 2.0), (-3.0, 1.0), (0.0, 4.0)]).range();
+        let range = averaged(decaying(), &[(-1.0, 2.0), (-3.0, 1.0), (0.0, 4.0)]).range();
         // torch.ao's MovingAverageMinMaxObserver with averaging_constant 0.1
         assert!((range.min - -1.08).abs() < 1e-6 && (range.max - 2.11).abs() < 1e-6, "{range:?}");
     }
 
     #[test]
-    fn moving_averages_of_parts_merge_to_the_whole() {
+    fn batches_weigh_the_same_in_a_mean() {
+        let range = averaged(Averaging::Equal, &[(-1.0, 2.0), (-3.0, 1.0), (1.0, 4.5)]).range();
+        assert_eq!(range, Range { min: -1.0, max: 2.5 });
+    }
+
+    #[test]
+    fn averages_of_parts_merge_to_the_whole() {
         let all = [(-1.0, 2.0), (-3.0, 1.0), (0.0, 4.0), (-0.5, 9.0), (-7.0, 0.25)];
-        for cut in 1..all.len() {
-            let mut merged = averaged(&all[..cut]);
-            merged.merge("0.9".parse().unwrap(), &averaged(&all[cut..]));
-            let (merged, whole) = (merged.range(), averaged(&all).range());
-            assert!((merged.min - whole.min).abs() < 1e-6 && (merged.max - whole.max).abs() < 1e-6);
+        for averaging in [decaying(), Averaging::Equal] {
+            let whole = averaged(averaging, &all).range();
+            for cut in 1..all.len() {
+                let mut merged = averaged(averaging, &all[..cut]);
+                merged.merge(averaging, &averaged(averaging, &all[cut..]));
+                let merged = merged.range();
+                assert!((merged.min - whole.min).abs() < 1e-6 && (merged.max - whole.max).abs() < 1e-6);
+            }
         }
     }
 }

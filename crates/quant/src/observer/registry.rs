@@ -39,6 +39,7 @@ pub const OBSERVERS: &[ObserverRow] = &[
     entropy::ROW,
     automatic::ROW,
     moving_average::ROW,
+    moving_average::MEAN,
     distribution::ROW,
     non_overflow::ROW,
 ];

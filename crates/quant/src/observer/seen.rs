@@ -28,7 +28,7 @@ impl<'a> ObservedValues<'a> {
         ObservedValues { range, average: None, source: Source::Values(values), growing: None }
     }
 
-    /// Values of which the range is known and what was kept; `average` is the moving average of the ranges of batches.
+    /// Values of which the range is known and what was kept; `average` is that of the ranges of batches.
     pub(crate) fn kept(range: Range, average: Option<Range>, kept: &'a Kept) -> ObservedValues<'a> {
         ObservedValues { range, average, source: Source::Kept(kept), growing: None }
     }
@@ -53,7 +53,7 @@ impl<'a> ObservedValues<'a> {
         self.range
     }
 
-    /// The moving average of the ranges of batches; of one batch its range.
+    /// The average of the ranges of batches that was among the needs; of one batch its range.
     pub fn average(&self) -> Range {
         self.average.unwrap_or(self.range)
     }

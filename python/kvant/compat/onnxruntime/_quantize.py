@@ -12,7 +12,7 @@ import numpy
 
 import kvant
 from kvant._errors import KvantWarning, usage_error
-from kvant.compat._onnx import PRODUCTS, Graph, batches, dynamic_overrides, model_file, samples
+from kvant.compat._onnx import PRODUCTS, Graph, batches, codes_words, dynamic_overrides, model_file, samples
 from kvant.compat._shared import escaped, unsupported
 from kvant.compat.onnxruntime._types import (
     CalibrationMethod,
@@ -58,11 +58,6 @@ _FIXED: dict[str, tuple[Any, str, str]] = {
     "ActivationRestrictedAsymmetric": (False, "zero points follow from ranges", "use ActivationSymmetric"),
     "AddQDQPairToWeight": (False, "weights are stored as codes", "leave it out"),
     "BlockSize": (0, "a weight has one scale, or one for each channel", "use kvant.quantize(model, 'MATMUL_NBITS')"),
-    "CalibMovingAverage": (
-        False,
-        "Kvant's moving average weighs batches, where onnxruntime takes the mean of their ranges",
-        "use kvant.quantize with calibration_method='ema0.99'",
-    ),
     "DedicatedQDQPair": (False, "nodes that read the same tensor share its pair", "leave it out"),
     "MinimumRealRange": (None, "ranges are those of the data", "leave it out"),
     "OpTypesToExcludeOutputQuantization": (
@@ -77,13 +72,16 @@ _FIXED: dict[str, tuple[Any, str, str]] = {
 }
 _OPTIONS = {
     *_FIXED,
-    *("ActivationSymmetric", "CalibMaxIntermediateOutputs", "CalibMovingAverageConstant", "CalibPercentile"),
-    *("CalibStridedMinMax", "CalibTensorRangeSymmetric", "DefaultTensorType", "EnableSubgraph", "MatMulConstBOnly"),
-    *("ForceQuantizeNoInputCheck", "QuantizeBias", "SmoothQuant", "SmoothQuantAlpha", "TensorQuantOverrides"),
-    *("UseQDQContribOps", "WeightSymmetric"),
+    *("ActivationSymmetric", "CalibMaxIntermediateOutputs", "CalibMovingAverage", "CalibMovingAverageConstant"),
+    *("CalibPercentile", "CalibStridedMinMax", "CalibTensorRangeSymmetric", "DefaultTensorType", "EnableSubgraph"),
+    *("ForceQuantizeNoInputCheck", "MatMulConstBOnly", "QuantizeBias", "SmoothQuant", "SmoothQuantAlpha"),
+    *("TensorQuantOverrides", "UseQDQContribOps", "WeightSymmetric"),
 }
 # What changes nothing where activations get their scales when the model runs.
-_ONLY_STATIC = ("ActivationSymmetric", "CalibStridedMinMax", "SmoothQuant", "TensorQuantOverrides", "UseQDQContribOps")
+_ONLY_STATIC = (
+    *("ActivationSymmetric", "CalibMovingAverage", "CalibStridedMinMax", "SmoothQuant", "TensorQuantOverrides"),
+    "UseQDQContribOps",
+)
 _BODIES = ("If", "Loop", "Scan")
 _OVERRIDES = {"quant_type", "symmetric"}
 
@@ -112,9 +110,9 @@ def quantize_static(
     are different:
 
     * symmetric activations: no pair between an operator and the Relu, LeakyRelu or Clip after it;
-    * AveragePool has a separate output scale, and a LayerNormalization or InstanceNormalization has an 8-bit bias;
+    * AveragePool has a separate output scale;
     * BatchNormalization stays in float: fold it first, as `quant_pre_process` does;
-    * constants of Add, Mul and similar: the lowest int8 code is -127 and `reduce_range` counts for them;
+    * constants of Add, Mul and similar: `reduce_range` counts for them;
     * QOperator: Softmax has the scale of its values, and operators whose neighbours are float may differ;
     * SmoothQuant is Kvant's, which needs no neural-compressor.
 
@@ -166,8 +164,8 @@ def quantize_static(
         "graph_format": "qdq" if layout is QuantFormat.QDQ else "qoperator",
         "calibration_method": _method(method, options, symmetric),
     }
-    if not options.get("QuantizeBias", True) and layout is QuantFormat.QDQ:
-        keywords["bias"] = "float"
+    if layout is QuantFormat.QDQ:
+        keywords["bias"] = "int32-all" if options.get("QuantizeBias", True) else "float"
     if options.get("UseQDQContribOps"):
         keywords["op_domain"] = "microsoft"
     if options.get("SmoothQuant"):
@@ -183,8 +181,8 @@ def quantize_static(
         if not options.get("ForceQuantizeNoInputCheck"):
             chosen.exclude += graph.moves_in_float(chosen.nodes)
         overrides = _weights(graph, chosen, weight, options, per_channel, layout)
-        if (activation, symmetric) != (weight, _is_symmetric(weight, options)):
-            words = f"{activation}:tensor:minmax:{_symmetry(symmetric)}"
+        if (activation, symmetric) != (weight, not weight.startswith("u")):
+            words = f"{activation}:tensor:minmax:{codes_words(symmetric)}"
             overrides.update(dict.fromkeys(graph.operands(chosen.nodes), words))
         overrides.update(_given_overrides(options.get("TensorQuantOverrides") or {}))
         overrides = {escaped(name): words for name, words in overrides.items()}
@@ -248,8 +246,6 @@ def quantize_dynamic(
     for name in _ONLY_STATIC:
         if options.get(name):
             raise unsupported(f"extra_options {name} of dynamic quantization", "leave it out, or use quantize_static")
-    if not _is_symmetric(weight, options) and weight == "int8":
-        raise _asymmetric()
     with model_file(model_input) as path:
         graph = Graph(path)
         given = list(op_types_to_quantize or [])
@@ -472,7 +468,8 @@ def _method(method: CalibrationMethod, options: Mapping[str, Any], symmetric: bo
                 "CalibTensorRangeSymmetric with asymmetric codes, which loses half of them",
                 "use ActivationSymmetric instead",
             )
-        return "minmax"
+        is_averaged = method is CalibrationMethod.MinMax and options.get("CalibMovingAverage")
+        return _average(options) if is_averaged else "minmax"
     both_tails = options.get("CalibTensorRangeSymmetric", True) is False
     if symmetric and both_tails:
         raise unsupported(
@@ -482,20 +479,23 @@ def _method(method: CalibrationMethod, options: Mapping[str, Any], symmetric: bo
     return f"{name}{float(options.get('CalibPercentile', 99.999))}"
 
 
+def _average(options: Mapping[str, Any]) -> str:
+    """The average of the ranges of batches: their mean in each stride, and the moving average of these means."""
+    stride = options.get("CalibStridedMinMax")
+    if not stride:
+        return "mean"
+    weight = float(options.get("CalibMovingAverageConstant", 0.01))
+    if stride != 1 or not 0 < weight < 1:
+        raise unsupported(
+            f"CalibMovingAverage with CalibStridedMinMax={stride!r} and CalibMovingAverageConstant={weight}",
+            "leave CalibStridedMinMax out, or give 1 and a constant between 0 and 1",
+        )
+    return f"ema{1 - weight:.9f}"
+
+
 def _is_symmetric(weight: str, options: Mapping[str, Any]) -> bool:
     given = options.get("WeightSymmetric")
     return not weight.startswith("u") if given is None else bool(given)
-
-
-def _symmetry(symmetric: bool) -> str:
-    return "symmetric" if symmetric else "asymmetric"
-
-
-def _asymmetric() -> kvant.UnsupportedError:
-    return unsupported(
-        "WeightSymmetric=False with signed codes: Kvant's lowest code is -127, onnxruntime's is -128",
-        "use QUInt8 for weights",
-    )
 
 
 def _weights(
@@ -503,14 +503,17 @@ def _weights(
 ) -> dict[str, str]:
     """Overrides for weights whose codes are not what the preset makes of their type."""
     # Pairs with a scale for each channel are always symmetric.
-    symmetric = _is_symmetric(weight, options) or (per_channel and layout is QuantFormat.QDQ)
+    of_tensors = _is_symmetric(weight, options)
+    of_products = of_tensors or (per_channel and layout is QuantFormat.QDQ)
     is_signed = not weight.startswith("u")
-    if symmetric is is_signed:
-        return {}
-    if is_signed:
-        raise _asymmetric()
-    words = f"{weight}:{'channel' if per_channel else 'tensor'}:symmetric"
-    return dict.fromkeys(graph.weights(chosen.nodes), words)
+    made = {}
+    if of_products is not is_signed:
+        words = f"{weight}:{'channel' if per_channel else 'tensor'}:{codes_words(of_products)}"
+        made.update(dict.fromkeys(graph.weights(chosen.nodes), words))
+    if of_tensors is not is_signed:
+        words = f"{weight}:tensor:{codes_words(of_tensors)}"
+        made.update(dict.fromkeys(graph.factors(chosen.nodes), words))
+    return made
 
 
 def _given_overrides(given: Mapping[str, Any]) -> dict[str, str]:
@@ -525,7 +528,7 @@ def _given_overrides(given: Mapping[str, Any]) -> dict[str, str]:
                 f"give {' and '.join(sorted(_OVERRIDES))}, which Kvant reads",
             )
         words = [_element(entry["quant_type"], f"quant_type of {name!r}")] if "quant_type" in entry else []
-        words += [_symmetry(entry["symmetric"])] if "symmetric" in entry else []
+        words += [codes_words(bool(entry["symmetric"]))] if "symmetric" in entry else []
         if words:
             made[name] = ":".join(words)
     return made

@@ -74,8 +74,9 @@ _NO_EFFECT = {
 }
 # Options that are read below.
 _READ = {
-    *("ActivationSymmetric", "BFPAttributes", "BiasCorrection", "CalibDataSize", "CalibTensorRangeSymmetric"),
-    *("CLEScaleAppendBias", "CLESteps", "ConvertFP16ToFP32", "ConvertNCHWToNHWC", "EnableNPUCnn"),
+    *("ActivationSymmetric", "BFPAttributes", "BiasCorrection", "CalibDataSize", "CalibMovingAverage"),
+    *("CalibTensorRangeSymmetric", "CLEScaleAppendBias", "CLESteps", "ConvertFP16ToFP32", "ConvertNCHWToNHWC"),
+    "EnableNPUCnn",
     *("ExecutionProviders", "ExtraOpTypesToQuantize", "FastFinetune", "Int16Bias"),
     *("Int32Bias", "MXAttributes", "MatMulConstBOnly", "NodesToQuantize", "OpTypesToQuantize", "OptimizeModel"),
     *("Percentile", "QuantizeAllOpTypes", "QuantizeBias", "RandomDataReaderInputDataRange"),
@@ -107,7 +108,6 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "AlignEltwiseQuantType": (True, False),
     "AlignReshape": (False,),
     "AlignTranspose": (False,),
-    "CalibMovingAverage": (False,),
     "CalibPassthroughOpTypes": ([], None),
     "ConvertClipToDPUVersion": (False,),
     "ConvertClipToRelu": (False,),
@@ -688,6 +688,8 @@ def _method(request: _Request) -> str:
         return f"{name}{float(request.options.get('Percentile', 99.999))}"
     if range_symmetric and not request.symmetric:
         raise unsupported("CalibTensorRangeSymmetric with asymmetric activations", "use ActivationSymmetric")
+    if request.method == "minmax" and request.options.get("CalibMovingAverage"):
+        return "mean"
     if request.method == "entropy":
         _warn("Entropy: Quark's 128 bins leave one candidate, Kvant searches 2048")
     if request.method == "mse":
