@@ -120,7 +120,11 @@ fn merged_weights_match_a_manual_merge() {
         decoder.logits(&Cpu::default(), &[1, 5, 9, 2], 4).unwrap()
     };
     let ours = adapter::open(Checkpoint::open(&path("base")).unwrap(), &adapters).unwrap();
-    assert_eq!(logits(ours), logits(Checkpoint::open(&path("merged")).unwrap()));
+    // Merged weights are read as floats, stored ones multiplied as they are: some processors sum these in another order.
+    let expected = logits(Checkpoint::open(&path("merged")).unwrap());
+    let largest = expected.iter().fold(0.0f32, |a, b| a.max(b.abs()));
+    let differences = logits(ours).into_iter().zip(&expected).map(|(ours, expected)| (ours - expected).abs());
+    assert!(differences.fold(0.0, f32::max) < 1e-5 * largest);
 }
 
 #[test]

@@ -51,7 +51,9 @@ fn adapter_is_merged_but_is_not_a_model() {
         let run = place.succeed(&[&["eval", "--data", "text.txt", "--seq-len", "64", "--json"], model].concat());
         run.json()["perplexity"].as_f64().unwrap()
     };
-    assert_eq!(perplexity(&["nano_llama", "--lora", "lora"]), perplexity(&["merged"]));
+    // Processors that multiply stored weights as they are sum them in another order than merged ones.
+    let (at_once, merged) = (perplexity(&["nano_llama", "--lora", "lora"]), perplexity(&["merged"]));
+    assert!((at_once / merged - 1.0).abs() < 1e-5, "{at_once} {merged}");
     assert_ne!(perplexity(&["nano_llama"]), perplexity(&["merged"]));
 }
 
