@@ -215,6 +215,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
             overrides: args.overrides,
             pack_method: args.pack_method,
             weights_only: args.weights_only,
+            scales: args.scales,
             kv_cache: args.kv_cache,
             kv_cache_post_rope: args.kv_cache_post_rope,
             min_kv_scale: args.min_kv_scale,

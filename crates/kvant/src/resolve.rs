@@ -29,6 +29,7 @@ pub fn settings(job: &Job, format: Option<OutputFormat>, also: &[OutputFormat]) 
         overrides: job.recipe.overrides.clone(),
         keep_defaults: job.recipe.no_keep_defaults.then_some(false),
         weights_only: job.recipe.weights_only.then_some(true),
+        scales: job.recipe.scales,
         kv_cache: job.recipe.kv_cache.clone(),
         kv_cache_post_rope: job.recipe.kv_cache_post_rope.then_some(true),
         min_kv_scale: job.recipe.min_kv_scale,

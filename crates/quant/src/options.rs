@@ -39,6 +39,11 @@ impl Values {
         text: "a whole number from 1 to 1000000",
         accepts: |text| text.parse().is_ok_and(|count: u32| (1..=1_000_000).contains(&count)),
     };
+    /// Counts that may be zero.
+    pub const ROUNDS: Values = Values {
+        text: "a whole number from 0 to 1000",
+        accepts: |text| text.parse().is_ok_and(|count: u32| count <= 1000),
+    };
     /// `on` or `off`: a field of type `bool`.
     pub const SWITCH: Values = Values { text: "on or off", accepts: |text| matches!(text, "on" | "off") };
     /// Seeds of random numbers.

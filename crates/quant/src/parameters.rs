@@ -39,6 +39,16 @@ impl IntScheme {
         Affine { scale: self.scale.stored(affine.scale), ..affine }
     }
 
+    /// The scale that is stored for a wanted one, which may be negative.
+    pub(crate) fn stored_scale(&self, scale: f32, arithmetic: ComputeDType) -> f32 {
+        let size = scale.abs().max(EPSILON);
+        let stored = match self.scale {
+            ScaleType::PowerOfTwo => nearest_power_of_two(size),
+            kind => kind.stored(kind.arithmetic(arithmetic).round(size)),
+        };
+        stored.copysign(scale)
+    }
+
     /// The parameters among exponents `-2..=2` about those of `range` that leave the least squared error, for scales of
     /// powers of two.
     pub fn best_power_of_two(&self, values: &[f32], range: Range) -> Affine {
@@ -154,8 +164,7 @@ fn power_of_two(format: Int, zero_point: ZeroPoint, range: Range) -> Affine {
     let scale = (max - min) / steps;
     let scale = if scale == 0.0 { 1.0 } else { scale };
     let rough_zero_point = (qmin - min / scale).trunc();
-    let exponent = scale.clamp(f32::MIN_POSITIVE, f32::MAX).log2().round_ties_even();
-    let scale = exponent.clamp(-126.0, 127.0).exp2();
+    let scale = nearest_power_of_two(scale);
     let rounded_min = ((qmin - rough_zero_point) * scale).min(0.0);
     let exact = f64::from((qmin - rounded_min / scale).round_ties_even());
     let zero_point = if zero_point == ZeroPoint::Zero { middle(format) } else { exact };
@@ -184,6 +193,21 @@ impl FloatScheme {
         }
     }
 
+    /// The scale that is stored for a wanted one, next to that of the whole tensor.
+    pub(crate) fn stored_scale(&self, scale: f32, arithmetic: ComputeDType, global_scale: f32) -> f32 {
+        let block_scale = |format: MiniFloat| {
+            let scale = rounded_to(format, scale / global_scale);
+            if scale == 0.0 { 1.0 } else { scale }
+        };
+        match self.scale {
+            FloatScale::Plain(kind) => kind.stored(kind.arithmetic(arithmetic).round(scale).max(EPSILON)),
+            FloatScale::E8m0(_) => nearest_power_of_two(scale),
+            FloatScale::E5m3 => rounded_to(MiniFloat::E5M3, arithmetic.round(scale)),
+            FloatScale::E4m3WithGlobal => block_scale(MiniFloat::E4M3),
+            FloatScale::E5m3WithGlobal => block_scale(MiniFloat::E5M3),
+        }
+    }
+
     #[inline(always)]
     fn block_scale(&self, format: MiniFloat, amax: f32, global_scale: f32) -> f32 {
         let scale = rounded_to(format, amax / (global_scale * self.format.max()));
@@ -201,6 +225,11 @@ impl FloatScheme {
         let scale = amax / (block_max * self.format.max());
         Some(if scale == 0.0 { EPSILON } else { scale })
     }
+}
+
+/// The power of two nearest in the logarithm.
+fn nearest_power_of_two(scale: f32) -> f32 {
+    scale.clamp(f32::MIN_POSITIVE, f32::MAX).log2().round_ties_even().clamp(-126.0, 127.0).exp2()
 }
 
 #[inline(always)]

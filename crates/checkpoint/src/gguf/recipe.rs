@@ -215,6 +215,7 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
         ),
         (settings.pack_method.is_some(), "‹pack-method›", "the layout of blocks is fixed"),
         (settings.max_shard_size.is_some(), "‹max-shard-size›", "it is written as one file"),
+        (settings.scales.is_some(), "‹scales›", "its types search their scales by rules of their own"),
         (settings.weights_only.is_some(), "‹weights-only›", "weights are all that is quantized"),
         (settings.keep_defaults.is_some(), "‹no-keep-defaults›", "its mixes say what every tensor becomes"),
         (settings.min_kv_scale.is_some(), "‹min-kv-scale›", "llama.cpp quantizes the cache when it runs"),

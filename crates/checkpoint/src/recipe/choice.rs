@@ -4,6 +4,7 @@
 use super::Algorithm;
 use kvant_gguf::ftype::Ftype;
 use kvant_numeric::format::DTYPES;
+use kvant_quant::observer::ObserverRef;
 use kvant_quant::scheme::{Dialect, LayerScheme, PRESETS, Preset, SchemeError};
 use kvant_weights::recipe_error::{RecipeError, quoted};
 use std::fmt;
@@ -93,6 +94,15 @@ impl SchemeChoice {
     /// The text that [`SchemeChoice::find`] reads as this.
     pub fn spelling(self) -> String {
         self.scheme().map_or("keep".to_owned(), |scheme| scheme.to_string())
+    }
+
+    /// The same with the scales of weights found by an observer, unless the scheme names one.
+    pub(super) fn with_observer(self, observer: ObserverRef) -> Result<SchemeChoice, RecipeError> {
+        let SchemeChoice::Scheme(named) = self else { return Ok(self) };
+        let scheme = LayerScheme { weight: named.scheme.weight.with_observer(observer), ..named.scheme };
+        // Not every observer goes with every scheme, as their spelling tells.
+        let scheme = scheme.to_string().parse().map_err(|error| explain("‹scales›", &scheme.to_string(), error))?;
+        Ok(SchemeChoice::Scheme(NamedScheme { scheme, ..named }))
     }
 
     pub(super) fn weights_only(self) -> SchemeChoice {

@@ -104,11 +104,17 @@ impl Recipe {
     /// ```
     pub fn resolve(line: &Settings, file: &Settings) -> Result<Recipe, RecipeError> {
         let weights_only = line.weights_only.or(file.weights_only).unwrap_or(false);
-        let drop_inputs = |choice: SchemeChoice| if weights_only { choice.weights_only() } else { choice };
-        let default = drop_inputs(default_choice(line, file)?);
+        let scales = line.scales.or(file.scales);
+        let settle = |choice: SchemeChoice| {
+            let choice = if weights_only { choice.weights_only() } else { choice };
+            scales.map_or(Ok(choice), |observer| choice.with_observer(observer))
+        };
+        let default = settle(default_choice(line, file)?)?;
         let mut rules = rules(file, "override")?;
         rules.extend(self::rules(line, "‹override›")?);
-        rules.iter_mut().for_each(|rule| rule.choice = drop_inputs(rule.choice));
+        for rule in &mut rules {
+            rule.choice = settle(rule.choice)?;
+        }
         let choices = || std::iter::once(default).chain(rules.iter().map(|rule| rule.choice));
         if choices().all(|choice| choice == SchemeChoice::Keep) {
             return Err(RecipeError::invalid(
@@ -309,6 +315,8 @@ impl Serialize for Recipe {
             overrides: self.rules.iter().map(rule).collect(),
             keep_defaults: Some(self.keep_defaults),
             weights_only: Some(self.weights_only),
+            // Schemes name it.
+            scales: None,
             algorithm: (!self.algorithms.is_plain()).then(|| self.algorithms.spellings()),
             kv_cache: self.attention.key_value.map(|cache| cache.scheme.to_string()),
             kv_cache_post_rope: Some(self.attention.rotary == Rotary::After),

@@ -8,6 +8,7 @@ use kvant_container::shown;
 use kvant_formats::format::OutputFormat;
 use kvant_formats::format::quark::read_algorithms;
 use kvant_numeric::pack::NibbleOrder;
+use kvant_quant::observer::{ObserverRef, UnknownObserver};
 use kvant_quant::recipe::{ModelKind, OverrideEntry, RecipeFile};
 use kvant_weights::recipe_error::RecipeError;
 use serde::Serialize;
@@ -99,6 +100,8 @@ pub struct Settings {
     pub keep_defaults: Option<bool>,
     /// Whether inputs stay as they are, whatever schemes say of them.
     pub weights_only: Option<bool>,
+    /// The observer that finds the scales of weights, where schemes name none.
+    pub scales: Option<ObserverRef>,
     /// The algorithms in order, each with its options: `awq`, `gptq:damping=0.05`.
     pub algorithm: Option<Vec<String>>,
     /// The scheme of keys and values in the cache: `fp8`, `int8` or a spelling.
@@ -237,6 +240,7 @@ impl TryFrom<RecipeFile> for Settings {
             foreign: file.is_foreign,
             keep_defaults: file.keep_defaults,
             weights_only: file.weights_only,
+            scales: file.scales.as_ref().map(|text| scales(name, text)).transpose()?,
             algorithm: (!file.algorithm.is_empty()).then_some(file.algorithm),
             kv_cache: file.kv_cache,
             kv_cache_post_rope: file.kv_cache_post_rope,
@@ -249,6 +253,13 @@ impl TryFrom<RecipeFile> for Settings {
             notes: file.notes,
         })
     }
+}
+
+/// The observer of a name, which must support weights.
+fn scales(name: &str, text: &str) -> Result<ObserverRef, RecipeError> {
+    text.parse().map_err(|error: UnknownObserver| {
+        RecipeError::invalid(format!("{name}: scales"), error.to_string(), "`kvant list observers` shows all")
+    })
 }
 
 const FORMATS: &str = "`kvant list formats` shows all";

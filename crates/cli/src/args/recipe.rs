@@ -11,6 +11,7 @@ use clap::{Args, ValueHint};
 use kvant::Format;
 use kvant_checkpoint::engine::Options;
 use kvant_checkpoint::recipe::{OverrideText, PackMethod};
+use kvant_onnx::calibration::ObserverRef;
 use std::path::PathBuf;
 
 /// The model and the recipe.
@@ -31,6 +32,12 @@ pub struct RecipeArgs {
     /// Quantize weights only; activations stay in float
     #[arg(long)]
     pub weights_only: bool,
+    /// How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax]
+    ///
+    /// `search` tries scales for the least squared error, weighed by the inputs where a calibrated rounding sees them. Schemes that
+    /// name an observer keep it.
+    #[arg(long, value_name = "OBSERVER")]
+    pub scales: Option<ObserverRef>,
     /// Quantize the KV cache: fp8, int8 or a spelling such as int8:tensor; needs calibration data
     #[arg(long, value_name = "SCHEME", help_heading = "Checkpoints")]
     pub kv_cache: Option<String>,

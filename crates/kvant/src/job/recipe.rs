@@ -15,6 +15,8 @@ pub struct Recipe {
     pub file: Option<PathBuf>,
     /// Algorithms with their options, e.g. `awq`, `gptq:damping=0.05`.
     pub algorithm: Vec<String>,
+    /// The observer that finds the scales of weights, where schemes name none.
+    pub scales: Option<ObserverRef>,
     /// Names of layers or nodes that are kept, with wildcards.
     pub exclude: Vec<String>,
     /// Other schemes for the layers or tensors whose names match.

@@ -107,7 +107,7 @@ fn options(job: &Job) -> Settings {
         algorithm: algorithms(job),
         reduce_range: on(graph.reduce_range),
         calibration_method: graph.calibration_method,
-        weight_method: graph.weight_method,
+        weight_method: graph.weight_method.or(recipe.scales),
         percentile: graph.percentile,
         bias: graph.bias,
         form: graph.form,

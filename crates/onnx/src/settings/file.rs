@@ -86,7 +86,7 @@ impl TryFrom<RecipeFile> for Settings {
             algorithm: file.algorithm,
             reduce_range: file.reduce_range,
             calibration_method: word(name, "calibration_method", file.calibration_method)?,
-            weight_method: word(name, "weight_method", file.weight_method)?,
+            weight_method: word(name, "weight_method", file.weight_method)?.or(word(name, "scales", file.scales)?),
             percentile: file.percentile,
             bias: word(name, "bias", file.bias)?,
             form: word(name, "op_domain", file.op_domain)?,

@@ -77,6 +77,7 @@ mod percentile;
 mod registry;
 mod sample;
 mod sample_view;
+mod search;
 mod seen;
 
 pub use graph_statistic::GraphStatistic;

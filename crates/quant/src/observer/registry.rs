@@ -2,7 +2,7 @@
 
 use super::{
     Observer, automatic, distribution, entropy, layerwise_percentile, min_max, moving_average, mse, non_overflow,
-    percentile,
+    percentile, search,
 };
 use crate::registry::{RegisterError, Registry, Row, canonical};
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,7 @@ pub const OBSERVERS: &[ObserverRow] = &[
     percentile::OF_MAGNITUDES,
     layerwise_percentile::ROW,
     mse::ROW,
+    search::ROW,
     entropy::ROW,
     automatic::ROW,
     moving_average::ROW,
@@ -113,6 +114,9 @@ impl ObserverRef {
     /// The range with the least squared error.
     pub const MSE: ObserverRef =
         ObserverRef(&RegistryEntry { name: mse::ROW.name, spelling: mse::ROW.name, observer: &mse::Mse });
+    /// The scale with the least squared error, for weights.
+    pub const SEARCH: ObserverRef =
+        ObserverRef(&RegistryEntry { name: search::ROW.name, spelling: search::ROW.name, observer: &search::Search });
     /// The least and the greatest value under a power of two.
     pub const NON_OVERFLOW: ObserverRef = ObserverRef(&RegistryEntry {
         name: non_overflow::ROW.name,

@@ -79,6 +79,7 @@ pub const KEYS: &[Key] = &[
     all("version", &[]),
     all("scheme", &["preset"]),
     all("weights_only", &[]),
+    all("scales", &[]),
     all("algorithm", &[]),
     all("exclude", &[]),
     checkpoint("format"),

@@ -50,6 +50,8 @@ pub struct RecipeFile {
     pub scheme: Option<String>,
     /// Whether activations stay in float.
     pub weights_only: Option<bool>,
+    /// The observer that finds the scales of weights.
+    pub scales: Option<String>,
     /// The algorithms in order, each spelled with its options: `awq`, `gptq:damping=0.05`.
     #[serde(deserialize_with = "read::algorithms")]
     pub algorithm: Vec<String>,

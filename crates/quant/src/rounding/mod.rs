@@ -10,7 +10,9 @@ mod nearest;
 mod problem;
 mod reconstruction;
 mod rtn;
+mod steps;
 mod tiles;
+mod value_grid;
 mod weights;
 
 pub(crate) use algorithm::built_in;

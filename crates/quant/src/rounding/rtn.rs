@@ -5,6 +5,7 @@ mod extents;
 mod floats;
 mod grid;
 mod integers;
+pub(super) mod search;
 
 use super::tiles::Tiles;
 use super::weights::Weights;
@@ -94,6 +95,8 @@ struct Strip<'a> {
     elements: Elements<'a>,
     rows: usize,
     columns: usize,
+    /// The weight of each column's errors in searches.
+    importance: Option<&'a [f32]>,
 }
 
 impl<'a> Strip<'a> {
@@ -176,7 +179,8 @@ impl Rtn {
         for start in (0..rows).step_by(step) {
             let end = (start + step).min(rows);
             let elements = weights.elements(self.isa, start..end, &mut scratch.values);
-            self.append(Strip { elements, rows: end - start, columns }, &mut scratch.groups, out)?;
+            let strip = Strip { elements, rows: end - start, columns, importance: weights.importance() };
+            self.append(strip, &mut scratch.groups, out)?;
         }
         self.check_scales(out.scales.get(known..).unwrap_or_default())
     }
@@ -188,7 +192,7 @@ impl Rtn {
             TensorScheme::Float(FloatScheme { scale: FloatScale::Plain(scale), .. }) => scale.largest(),
             _ => f32::MAX,
         };
-        match scales.iter().find(|scale| **scale > largest || scale.is_nan()) {
+        match scales.iter().find(|scale| scale.abs() > largest || scale.is_nan()) {
             Some(scale) => Err(RoundingError::ScaleTooLarge { scale: *scale, largest }),
             None => Ok(()),
         }

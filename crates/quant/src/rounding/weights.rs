@@ -11,25 +11,38 @@ pub struct Weights<'a> {
     rows: usize,
     columns: usize,
     stride: usize,
+    importance: Option<&'a [f32]>,
 }
 
 impl<'a> Weights<'a> {
     /// A matrix of `columns` whose rows follow one another.
     pub fn new(elements: Elements<'a>, columns: usize) -> Weights<'a> {
         let rows = elements.len().checked_div(columns).unwrap_or(0);
-        Weights { elements, rows, columns, stride: columns }
+        Weights { elements, rows, columns, stride: columns, importance: None }
     }
 
     /// A matrix of known shape, which may have no columns.
     pub fn of_shape(elements: Elements<'a>, rows: usize, columns: usize) -> Weights<'a> {
-        Weights { elements, rows, columns, stride: columns }
+        Weights { elements, rows, columns, stride: columns, importance: None }
+    }
+
+    /// The same, where a searched scale weighs the errors of each column: by the mean square of what it is multiplied by, or
+    /// anything in proportion to it.
+    pub fn weighed_by(self, importance: &'a [f32]) -> Weights<'a> {
+        Weights { importance: Some(importance), ..self }
+    }
+
+    /// The weight of each column's errors.
+    pub(super) fn importance(&self) -> Option<&'a [f32]> {
+        self.importance
     }
 
     /// Some columns of the matrix.
     pub fn columns(self, columns: Range<usize>) -> Weights<'a> {
         let end = self.elements.len().min((self.rows.saturating_sub(1)) * self.stride + columns.end);
         let elements = self.elements.slice(columns.start.min(end)..end);
-        Weights { elements, columns: columns.len(), ..self }
+        let importance = self.importance.and_then(|importance| importance.get(columns.clone()));
+        Weights { elements, importance, columns: columns.len(), ..self }
     }
 
     /// Some rows of the matrix.

@@ -167,6 +167,19 @@ impl TensorScheme {
         }
     }
 
+    /// The same with another range statistic, where it has one and none was chosen.
+    pub fn with_observer(self, observer: ObserverRef) -> TensorScheme {
+        match self {
+            TensorScheme::Int(scheme) if scheme.observer == ObserverRef::MIN_MAX => {
+                TensorScheme::Int(IntScheme { observer, ..scheme })
+            }
+            TensorScheme::Float(scheme) if scheme.observer == ObserverRef::MIN_MAX => {
+                TensorScheme::Float(FloatScheme { observer, ..scheme })
+            }
+            _ => self,
+        }
+    }
+
     /// The reason that the observer does not support such a weight or such activations.
     pub(crate) fn observer_refusal(self, is_weight: bool) -> Option<&'static str> {
         let has_power_of_two_scales = matches!(self, TensorScheme::Int(int) if int.scale == ScaleType::PowerOfTwo);
@@ -314,14 +327,13 @@ impl Parts {
             _ => return None,
         };
         let granularity = self.granularity.unwrap_or(Granularity::Tensor);
-        let searched = self.observer.unwrap_or_default() != ObserverRef::MIN_MAX;
+        let observer = self.observer.unwrap_or_default();
         let grouped = matches!(granularity, Granularity::Group { axis: Axis::Columns, .. });
         let legal = match scale {
             FloatScale::Plain(ScaleType::PowerOfTwo) => false,
             FloatScale::Plain(_) => true,
-            _ => grouped && !searched,
+            _ => grouped && [ObserverRef::MIN_MAX, ObserverRef::SEARCH].contains(&observer),
         };
-        let observer = self.observer.unwrap_or_default();
         (legal && self.zero_point.is_none()).then_some(FloatScheme { format, granularity, scale, observer })
     }
 

@@ -1,7 +1,8 @@
 //! GPTQ, GPTAQ and Qronos as selectable roundings: their options, and their application to a layer.
 
-use super::{ColumnOrder, Damping, Gptq, GptqFactors, Groups, Variant};
-use crate::hessian::HessianError;
+use super::refine::Refinement;
+use super::{ColumnOrder, Damping, Gptq, GptqFactors, Groups, Rounded, Variant};
+use crate::hessian::{Hessian, HessianError};
 use crate::options::{self, OptionError, OptionRow, Settings, Values};
 use crate::rounding::problem::{Grid, LayerError, LayerProblem, Needs, RoundedLayer, SharedInputs};
 use crate::rounding::{AnyRounding, Rounding, RoundingError, RoundingRow};
@@ -15,6 +16,7 @@ struct Options {
     order: Order,
     groups: GroupScales,
     block: u32,
+    rounds: u32,
     /// Of GPTAQ alone.
     alpha: Option<f32>,
 }
@@ -62,6 +64,11 @@ const OPTIONS: &[OptionRow] = &[
         values: Values::COUNT,
         about: "columns whose errors are made up for together: for speed; codes differ by the rounding of sums only",
     },
+    OptionRow {
+        name: "rounds",
+        values: Values::ROUNDS,
+        about: "rounds of refinement afterwards, in which each group gets the scale and codes that leave the least error beside all others",
+    },
 ];
 
 const GPTAQ_OPTIONS: &[OptionRow] = &[
@@ -69,6 +76,7 @@ const GPTAQ_OPTIONS: &[OptionRow] = &[
     OPTIONS[1],
     OPTIONS[2],
     OPTIONS[3],
+    OPTIONS[4],
     OptionRow {
         name: "alpha",
         values: Values::SHARE,
@@ -109,6 +117,7 @@ impl Gptq {
             order: if self.order == ColumnOrder::Activation { Order::Activation } else { Order::Stored },
             groups: if self.order.groups() == Groups::Dynamic { GroupScales::Dynamic } else { GroupScales::Static },
             block: self.block as u32,
+            rounds: self.rounds,
             alpha: match self.variant {
                 Variant::Gptaq { alpha } => Some(alpha),
                 Variant::Gptq | Variant::Qronos => None,
@@ -134,7 +143,32 @@ impl Gptq {
             (Variant::Gptaq { .. }, Some(alpha)) => Variant::Gptaq { alpha },
             (variant, _) => variant,
         };
-        Ok(Gptq { variant, damping, order, block: options.block as usize })
+        Ok(Gptq { variant, damping, order, block: options.block as usize, rounds: options.rounds })
+    }
+
+    /// The weight after the rounds of refinement.
+    fn refined(
+        &self,
+        problem: &LayerProblem<'_>,
+        hessian: &Hessian,
+        factors: &GptqFactors,
+        mut rounded: Rounded,
+    ) -> Result<Rounded, LayerError> {
+        let Grid::Scheme { context, .. } = problem.grid else { return Ok(rounded) };
+        if self.rounds == 0 {
+            return Ok(rounded);
+        }
+        problem.check_cancelled()?;
+        let mismatch = match self.variant {
+            Variant::Gptq => 0.0,
+            Variant::Gptaq { alpha } => alpha,
+            Variant::Qronos => 1.0,
+        };
+        let (rounds, isa, damping) = (self.rounds, factors.isa, factors.damping());
+        let weight = factors.without_dead(problem.weight);
+        Refinement { hessian, mismatch, damping, rounds, isa }.run(&weight, context, &mut rounded.tensor)?;
+        let loss = hessian.loss(&weight, &rounded.tensor.dequantize());
+        Ok(Rounded { loss, ..rounded })
     }
 
     /// The factors, of which there is one set for all weights that read the same inputs.
@@ -178,6 +212,7 @@ impl Rounding for Gptq {
             Grid::Scheme { scheme, context, from } => factors.round_to(problem.weight, from, rows, scheme, context)?,
             Grid::Fixed { parameters, .. } => factors.round_on(problem.weight, parameters.clone())?,
         };
+        let rounded = self.refined(problem, &inputs.hessian, factors, rounded)?;
         Ok(RoundedLayer {
             tensor: rounded.tensor,
             bias: None,

@@ -2,8 +2,8 @@
 //! of this one, which it is given.
 
 use super::factors::Shares;
-use super::grid::{Grid, Step};
-use super::steps::{LANES, Lanes, Steps};
+use crate::rounding::steps::{LANES, Lanes, Steps};
+use crate::rounding::value_grid::{Grid, Step};
 use kvant_numeric::linalg::BlockRow;
 use kvant_numeric::simd::Loop;
 

@@ -28,6 +28,8 @@ pub struct GptqFactors {
     /// Row `j` holds `F_ij` for positions `i < j`, and zeros from the diagonal on.
     pub(super) rows: LowerBlocks,
     pub(super) mismatch: MismatchFactors,
+    /// The sum of squares of each input.
+    importance: Vec<f32>,
     pub(super) groups: Groups,
     /// The damping added to the diagonal.
     damping: f64,
@@ -77,6 +79,7 @@ impl GptqFactors {
             dead: diagonal.dead,
             shares,
             mismatch,
+            importance: gram.diagonal(),
             damping,
             isa: Isa::best(),
         })
@@ -117,8 +120,7 @@ impl GptqFactors {
     ) -> Result<Rounded, RoundingError> {
         self.check(weights, rows)?;
         let weights = self.without_dead(weights);
-        let tensor =
-            nearest_in_bands(scheme, context, Weights::of_shape(Elements::Values(&weights), rows, self.columns()))?;
+        let tensor = nearest_in_bands(scheme, context, self.weighed(&weights, rows))?;
         self.sweep(&weights, context, tensor)
     }
 
@@ -144,8 +146,7 @@ impl GptqFactors {
             return Err(RoundingError::NotFinite);
         }
         let from = self.without_dead(parameters_from);
-        let tensor =
-            nearest_in_bands(scheme, context, Weights::of_shape(Elements::Values(&from), rows, self.columns()))?;
+        let tensor = nearest_in_bands(scheme, context, self.weighed(&from, rows))?;
         self.sweep(&self.without_dead(weights), context, tensor)
     }
 
@@ -166,6 +167,10 @@ impl GptqFactors {
         let weights = self.without_dead(weights);
         let groups = Groups::Static;
         self.sweep_with(groups, &weights, TensorContext::new(ComputeDType::F32), grid)
+    }
+
+    fn weighed<'w>(&'w self, weights: &'w [f32], rows: usize) -> Weights<'w> {
+        Weights::of_shape(Elements::Values(weights), rows, self.columns()).weighed_by(&self.importance)
     }
 
     fn check(&self, weights: &[f32], rows: usize) -> Result<(), HessianError> {
@@ -191,7 +196,7 @@ impl GptqFactors {
         Ok(Rounded { tensor, loss })
     }
 
-    fn without_dead<'a>(&self, weights: &'a [f32]) -> Cow<'a, [f32]> {
+    pub(super) fn without_dead<'a>(&self, weights: &'a [f32]) -> Cow<'a, [f32]> {
         if self.dead_columns() == 0 {
             return Cow::Borrowed(weights);
         }

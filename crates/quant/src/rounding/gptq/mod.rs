@@ -28,11 +28,10 @@ mod algorithm;
 mod block;
 mod damped;
 mod factors;
-mod grid;
 mod memory;
 mod mismatch;
+mod refine;
 mod regroup;
-mod steps;
 mod sweep;
 
 pub(super) use algorithm::rows;
@@ -106,6 +105,8 @@ pub struct Gptq {
     /// Columns of a block, at least 1: the sums over earlier blocks are products of matrices, those within a block are not.
     /// It changes speed, and the codes in ties alone.
     pub block: usize,
+    /// Rounds of refinement of scales and codes after the last column.
+    pub rounds: u32,
 }
 
 impl Gptq {
@@ -115,6 +116,7 @@ impl Gptq {
         damping: Damping::OfMeanDiagonal(0.01),
         order: ColumnOrder::Activation,
         block: 128,
+        rounds: 0,
     };
 
     /// GPTAQ with a quarter of the input mismatch, otherwise as [`GPTQ`](Self::GPTQ).

@@ -4,15 +4,12 @@
 use super::Groups;
 use super::block::Block;
 use super::factors::GptqFactors;
-use super::grid::{Any, Code, Divided, DividedIn, Float, Grid, Staged, Times, Whole};
 use super::mismatch::MismatchFactors;
 use super::regroup::{Regroup, put_scales};
-use super::steps::{LANES, Scaled, Steps};
 use crate::quant_tensor::{Codes, QuantTensor};
-use crate::rounding::{RoundingError, Rtn, TensorContext};
-use crate::scheme::{FloatScheme, IntScheme, TensorScheme, ZeroPoint};
-use kvant_numeric::ComputeDType;
-use kvant_numeric::kernel::Scaling;
+use crate::rounding::steps::{LANES, Scaled, Steps};
+use crate::rounding::value_grid::{Code, Grid, OnGrid, on_grid};
+use crate::rounding::{RoundingError, TensorContext};
 use kvant_numeric::linalg::{BlockRow, Matrix, MatrixMut, Threads, multiply};
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::{Isa, dispatch};
@@ -35,13 +32,7 @@ pub(super) fn sweep(
     let scheme = tensor.scheme();
     let regroup = Regroup::new(groups, weights, context, tensor)?;
     let sweep = Sweep { factors, weights, tensor, regroup, isa: factors.isa };
-    let swept = match scheme {
-        TensorScheme::Int(int) if is_whole(int) => sweep.run(Whole::new(int.format), Scaled::ByReciprocals),
-        TensorScheme::Int(int) => sweep.run(Any { format: int.format }, Scaled::ByReciprocals),
-        TensorScheme::Float(float) => sweep.floats(float, Rtn::new(scheme, context)?.scaling(float)),
-        TensorScheme::Progressive { first, second } => sweep.stages(first, second, context),
-        TensorScheme::Block(_) | TensorScheme::Cast(_) => return Err(RoundingError::NoCodes(scheme)),
-    }?;
+    let swept = on_grid(scheme, context, tensor.global_scale(), &sweep)??;
     tensor.codes = swept.codes;
     for (band, parts) in swept.renewed.iter().enumerate() {
         parts.iter().enumerate().for_each(|(group, part)| put_scales(tensor, band * BAND, group + 1, part));
@@ -59,10 +50,6 @@ struct Swept {
 
 type Sweeping = Result<Swept, RoundingError>;
 
-fn is_whole(scheme: IntScheme) -> bool {
-    scheme.format.bits() <= 8 && scheme.zero_point != ZeroPoint::Float
-}
-
 struct Sweep<'a> {
     factors: &'a GptqFactors,
     weights: &'a [f32],
@@ -71,30 +58,10 @@ struct Sweep<'a> {
     isa: Isa,
 }
 
-impl Sweep<'_> {
-    fn floats(&self, scheme: FloatScheme, scaling: Scaling) -> Sweeping {
-        let format = scheme.format;
-        match scaling {
-            Scaling::PowerOfTwo => self.run(Float { format, quotient: Times }, Scaled::ByReciprocals),
-            Scaling::Divide(ComputeDType::F32) => self.run(Float { format, quotient: Divided }, Scaled::ByDivision),
-            Scaling::Divide(arithmetic) => {
-                self.run(Float { format, quotient: DividedIn(arithmetic) }, Scaled::ByDivision)
-            }
-        }
-    }
+impl OnGrid for &Sweep<'_> {
+    type Output = Sweeping;
 
-    fn stages(&self, first: FloatScheme, second: IntScheme, context: TensorContext) -> Sweeping {
-        let global_scale = self.tensor.global_scale().unwrap_or(1.0);
-        let (first, arithmetic) = (first.format, context.arithmetic);
-        if is_whole(second) {
-            let second = Whole::new(second.format);
-            return self.run(Staged { first, arithmetic, global_scale, second }, Scaled::ByReciprocals);
-        }
-        let second = Any { format: second.format };
-        self.run(Staged { first, arithmetic, global_scale, second }, Scaled::ByReciprocals)
-    }
-
-    fn run<G: Grid>(&self, grid: G, scaled: Scaled) -> Sweeping {
+    fn run<G: Grid>(self, grid: G, scaled: Scaled) -> Sweeping {
         let columns = self.factors.columns();
         let mut codes = vec![G::Code::default(); self.weights.len()];
         let bands = self.weights.par_chunks(BAND * columns).zip(codes.par_chunks_mut(BAND * columns));

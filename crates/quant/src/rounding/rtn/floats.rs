@@ -4,10 +4,11 @@
 use super::grid::FloatGrid;
 use super::{Groups, RoundingError, Rtn, Strip, TensorContext, grown};
 use crate::observer::{ObservedValues, ObserverRef};
+use crate::parameters::Affine;
 use crate::quant_tensor::{Codes, QuantTensor};
 use crate::rounding::batch::{Divisors, Scales};
 use crate::rounding::tiles::Tiles;
-use crate::scheme::{FloatScale, FloatScheme, Granularity, IntScheme};
+use crate::scheme::{FloatScale, FloatScheme, Granularity, IntScheme, TensorScheme};
 use kvant_numeric::ComputeDType;
 use kvant_numeric::kernel::{Elements, Scaling, encode_elements};
 use kvant_numeric::simd::dispatch;
@@ -27,7 +28,7 @@ impl Rtn {
             out.scales.clear();
         }
         let scales = grown(&mut out.scales, tiles.count);
-        self.find_scales(scheme, strip, &tiles, &groups.amaxes, global_scale, scales);
+        self.find_scales(scheme, strip, &tiles, &groups.amaxes, global_scale, scales)?;
         groups.divisors.resize(tiles.count, 0.0);
         dispatch(self.isa, Divisors { scales, global_scale, divisors: &mut groups.divisors });
         if let Codes::Bytes(codes) = &mut out.codes {
@@ -45,10 +46,19 @@ impl Rtn {
         amaxes: &[f32],
         global_scale: Option<f32>,
         scales: &mut [f32],
-    ) {
+    ) -> Result<(), RoundingError> {
         let (arithmetic, global_scale) = (self.context.arithmetic, global_scale.unwrap_or(1.0));
         if scheme.observer == ObserverRef::MIN_MAX {
-            return dispatch(self.isa, Scales { scheme, arithmetic, global_scale, amaxes, scales });
+            dispatch(self.isa, Scales { scheme, arithmetic, global_scale, amaxes, scales });
+            return Ok(());
+        }
+        if scheme.observer == ObserverRef::SEARCH {
+            dispatch(self.isa, Scales { scheme, arithmetic, global_scale, amaxes, scales: &mut *scales });
+            let mut affines: Vec<Affine> =
+                scales.iter().map(|scale| Affine { scale: *scale, zero_point: 0.0 }).collect();
+            self.search(TensorScheme::Float(scheme), Some(global_scale), strip, tiles, &mut affines)?;
+            scales.iter_mut().zip(affines).for_each(|(scale, found)| *scale = found.scale);
+            return Ok(());
         }
         let values = strip.values(self.isa);
         let grid = FloatGrid { scheme, arithmetic, global_scale };
@@ -56,6 +66,7 @@ impl Rtn {
             let values = tiles.gather(&values, tile);
             *out = grid.scale(scheme.observer.range(&ObservedValues::values(&values), &grid));
         }
+        Ok(())
     }
 
     fn float_codes(&self, scheme: FloatScheme, strip: Strip<'_>, tiles: &Tiles, divisors: &[f32], codes: &mut [u8]) {

@@ -7,7 +7,7 @@ use crate::parameters::{Affine, quantize};
 use crate::quant_tensor::{Codes, QuantTensor};
 use crate::rounding::batch::{Affines, Steps};
 use crate::rounding::tiles::Tiles;
-use crate::scheme::{Granularity, IntScheme, ScaleType, ZeroPoint};
+use crate::scheme::{Granularity, IntScheme, ScaleType, TensorScheme, ZeroPoint};
 use kvant_numeric::kernel::{AffineStep, Range, element_codes};
 use kvant_numeric::simd::dispatch;
 
@@ -21,7 +21,7 @@ impl Rtn {
     ) -> Result<(), RoundingError> {
         let tiles = strip.tiles(scheme.granularity);
         self.find_ranges(scheme, strip, &tiles, groups)?;
-        self.find_affines(scheme, strip, &tiles, groups);
+        self.find_affines(scheme, strip, &tiles, groups)?;
         match &mut out.codes {
             Codes::Bytes(codes) if scheme.zero_point != ZeroPoint::Float => {
                 self.byte_codes(scheme, strip, &tiles, groups, codes);
@@ -35,17 +35,29 @@ impl Rtn {
         Ok(())
     }
 
-    fn find_affines(&self, scheme: IntScheme, strip: Strip<'_>, tiles: &Tiles, groups: &mut Groups) {
+    fn find_affines(
+        &self,
+        scheme: IntScheme,
+        strip: Strip<'_>,
+        tiles: &Tiles,
+        groups: &mut Groups,
+    ) -> Result<(), RoundingError> {
         let arithmetic = self.context.arithmetic;
         let Groups { ranges, affines, .. } = groups;
         affines.resize(ranges.len(), Affine { scale: 1.0, zero_point: 0.0 });
-        if scheme.observer == ObserverRef::MIN_MAX {
-            return dispatch(self.isa, Affines { scheme, arithmetic, ranges, affines });
+        if [ObserverRef::MIN_MAX, ObserverRef::SEARCH].contains(&scheme.observer) {
+            dispatch(self.isa, Affines { scheme, arithmetic, ranges, affines });
+            return if scheme.observer == ObserverRef::SEARCH {
+                self.search(TensorScheme::Int(scheme), None, strip, tiles, affines)
+            } else {
+                Ok(())
+            };
         }
         let values = strip.values(self.isa);
         for (tile, (affine, range)) in affines.iter_mut().zip(ranges).enumerate() {
             *affine = self.searched_affine(scheme, &tiles.gather(&values, tile), *range);
         }
+        Ok(())
     }
 
     fn searched_affine(&self, scheme: IntScheme, values: &[f32], range: Range) -> Affine {

@@ -1,21 +1,20 @@
 //! The scales and zero points of some rows, laid out as the loop over columns reads them. Not their values, which round to
 //! nearest has found.
 
-use super::grid::Step;
-use crate::parameters::EPSILON;
+use super::value_grid::Step;
 use crate::quant_tensor::QuantTensor;
 use crate::scheme::TensorScheme;
 use std::ops::Range;
 
 /// Rows that are worked on at once by the innermost loop.
-pub(super) const LANES: usize = 64;
+pub(in crate::rounding) const LANES: usize = 64;
 
 /// A value for each of as many rows.
-pub(super) type Lanes<T> = [T; LANES];
+pub(in crate::rounding) type Lanes<T> = [T; LANES];
 
 /// The divisors of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scaled {
+pub(in crate::rounding) enum Scaled {
     /// The divisor of values.
     ByDivision,
     /// The reciprocals of that.
@@ -23,7 +22,7 @@ pub(super) enum Scaled {
 }
 
 /// The steps of some rows: for every tile of columns that shares scales, one for each row.
-pub(super) struct Steps {
+pub(in crate::rounding) struct Steps {
     tile_columns: usize,
     /// Chunks of lanes in a row of tiles.
     chunks: usize,
@@ -34,7 +33,7 @@ pub(super) struct Steps {
 
 impl Steps {
     /// The steps of the rows `rows` of `tensor` in `chunks` chunks of lanes; those past the last row have a scale of 1.
-    pub(super) fn new(tensor: &QuantTensor, rows: Range<usize>, chunks: usize, scaled: Scaled) -> Steps {
+    pub(in crate::rounding) fn new(tensor: &QuantTensor, rows: Range<usize>, chunks: usize, scaled: Scaled) -> Steps {
         let (rows_in_all, columns) = tensor.shape();
         let tile = tensor.scheme().granularity().map_or((1, 1), |granularity| granularity.tile(rows_in_all, columns));
         let (tile_rows, tile_columns) = (tile.0.max(1), tile.1.max(1));
@@ -55,7 +54,7 @@ impl Steps {
     }
 
     /// Takes the steps of a tile of columns from a tensor that has these columns alone, for as many rows.
-    pub(super) fn renew(&mut self, tile: usize, tensor: &QuantTensor, scaled: Scaled) {
+    pub(in crate::rounding) fn renew(&mut self, tile: usize, tensor: &QuantTensor, scaled: Scaled) {
         (0..tensor.scales().len()).for_each(|lane| self.set(lane, tile, step(tensor, lane, scaled)));
     }
 
@@ -68,7 +67,7 @@ impl Steps {
 
     /// Scales, divisors and zero points of one column for one chunk of lanes.
     #[inline(always)]
-    pub(super) fn of(&self, column: usize, chunk: usize) -> (&Lanes<f32>, &Lanes<f32>, &Lanes<f64>) {
+    pub(in crate::rounding) fn of(&self, column: usize, chunk: usize) -> (&Lanes<f32>, &Lanes<f32>, &Lanes<f64>) {
         let index = column / self.tile_columns * self.chunks + chunk;
         (&self.scales[index], &self.divisors[index], &self.zero_points[index])
     }
@@ -82,8 +81,5 @@ fn step(tensor: &QuantTensor, index: usize, scaled: Scaled) -> Step {
         (TensorScheme::Float(_), Some(global_scale)) => stored * global_scale,
         _ => stored,
     };
-    // Scales of MatMulNBits may be negative.
-    let divisor = if scale.abs() > 0.0 { scale } else { EPSILON };
-    let divisor = if scaled == Scaled::ByDivision { divisor } else { 1.0 / divisor };
-    Step { scale, divisor, zero_point: tensor.zero_points().get(index).copied().unwrap_or(0.0) }
+    Step::new(scale, tensor.zero_points().get(index).copied().unwrap_or(0.0), scaled)
 }
