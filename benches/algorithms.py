@@ -30,29 +30,33 @@ SCHEMES = {
     "int2 g64": "int2:g64",
     "uint2 g64": "uint2:g64:zp",
     "mxfp4": "mxfp4_weight_only",
+    "nvfp4": "e2m1:g16:e4m3:f32",
     "int8 static": "int8:channel+int8:tensor!static",
     "W4A8": "int4:g128+int8:token!dynamic",
 }
 ACTIVATIONS = ("int8 static", "W4A8")
 COMMON = ["rtn", "awq", "gptq", "awq,gptq", "gptaq", "qronos"]
+# With searched scales (--scales search), which only Kvant has; and refined with the codes.
+SEARCHED = ["search+rtn", "search+gptq:rounds=4", "search+qronos:rounds=4"]
 TRAINED = ["adaround", "adaquant"]
 CORRECTED = ["bias-correction", "gptq,bias-correction"]
 ALGORITHMS = {
-    "int4 g128": [*COMMON, *TRAINED, *CORRECTED],
-    "uint4 g128": [*COMMON, "hqq", *TRAINED, *CORRECTED],
-    "int3 g128": [*COMMON, *TRAINED, *CORRECTED],
-    "int2 g64": [*COMMON, *TRAINED, *CORRECTED],
-    "uint2 g64": ["rtn", "hqq", "gptq"],
-    "mxfp4": COMMON,
+    "int4 g128": [*COMMON, *SEARCHED, *TRAINED, *CORRECTED],
+    "uint4 g128": [*COMMON, *SEARCHED, "hqq", *TRAINED, *CORRECTED],
+    "int3 g128": [*COMMON, *SEARCHED, *TRAINED, *CORRECTED],
+    "int2 g64": [*COMMON, *SEARCHED, *TRAINED, *CORRECTED],
+    "uint2 g64": ["rtn", "hqq", "gptq", *SEARCHED],
+    "mxfp4": [*COMMON, *SEARCHED],
+    "nvfp4": ["rtn", "gptq", "qronos", *SEARCHED],
     **dict.fromkeys(ACTIVATIONS, ["rtn", "smoothquant", "smoothquant,gptq", "autosmoothquant", "smoothquant-own"]),
 }
 NAMES = {"rtn": "RTN", "awq": "AWQ", "gptq": "GPTQ", "gptaq": "GPTAQ", "qronos": "Qronos", "smoothquant": "SmoothQuant",
          "autosmoothquant": "AutoSmoothQuant", "smoothquant-own": "SmoothQuant, Quark's alpha", "hqq": "HQQ",
          "adaround": "AdaRound", "adaquant": "AdaQuant", "bias-correction": "bias correction"}  # fmt: skip
 # What a tool does not have at all, or is not run with.
-OURS = ("hqq", *TRAINED, *CORRECTED)
+OURS = ("hqq", *SEARCHED, *TRAINED, *CORRECTED)
 LACKS = {"kvant": ("smoothquant-own",), "quark": OURS, "llm-compressor": ("gptaq", "qronos", "autosmoothquant", "smoothquant-own", *OURS)}
-OUR_SCHEMES = ("uint2 g64",)
+OUR_SCHEMES = ("uint2 g64", "nvfp4")
 
 
 def has_biases(model):
@@ -76,7 +80,9 @@ def lacks(tool, cell):
 
 
 def shown(algorithm):
-    return " + ".join(NAMES[part] for part in algorithm.split(","))
+    searched, rounding = algorithm.split("+") if "+" in algorithm else ("", algorithm)
+    parts = [NAMES[part.split(":")[0]] + (" refined" if ":" in part else "") for part in rounding.split(",")]
+    return " + ".join([*(["searched scales"] if searched else []), *parts])
 
 
 class Cache:
@@ -134,9 +140,12 @@ def kvant(a, work):
         with tempfile.TemporaryDirectory() as folder:
             out, start = str(Path(folder) / "out"), time.perf_counter()
             command = [a.kvant, "quantize", model, "--scheme", SCHEMES[cell["scheme"]], "-o", out, *common]
-            if cell["algorithm"] != "rtn":
-                command += ["--algorithm", cell["algorithm"]]
-            if cell["algorithm"] != "rtn" or cell["scheme"] == "int8 static":
+            algorithm = cell["algorithm"].removeprefix("search+")
+            if algorithm != cell["algorithm"]:
+                command += ["--scales", "search"]
+            if algorithm != "rtn":
+                command += ["--algorithm", algorithm]
+            if algorithm != "rtn" or cell["scheme"] == "int8 static":
                 command += ["--calib", a.calib, "--num-samples", str(a.samples), *windows]
             try:
                 subprocess.run(command, check=True, capture_output=True)

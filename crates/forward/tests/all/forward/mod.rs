@@ -11,8 +11,7 @@ mod routing;
 mod session;
 
 use kvant_container::{Checkpoint, Diagnostic, ErrorKind};
-use kvant_data::tokenizer::TokenizerError;
-use kvant_forward::evaluation::{EvaluationError, Options, default_window, evaluate, tokenize};
+use kvant_forward::evaluation::{EvaluationError, Options, default_window, evaluate};
 use kvant_forward::forward::cpu::Cpu;
 use kvant_forward::forward::{Decoder, ForwardError};
 use kvant_numeric::simd::Isa;
@@ -204,16 +203,4 @@ fn evaluation_stops_when_cancelled() {
         assert_eq!(found.unwrap_err().kind(), ErrorKind::Cancelled);
         assert_eq!(calls, 1);
     }
-}
-
-#[test]
-fn text_is_tokenized_whole() {
-    let dir = tempfile::tempdir().unwrap();
-    let text = dir.path().join("text.txt");
-    std::fs::write(&text, "The quick brown fox jumps over the lazy dog.\n".repeat(500)).unwrap();
-    let tokens = tokenize(&model(), &text).unwrap();
-    assert!(tokens.len() > 500 * 5 && tokens.len() < 500 * 45, "{}", tokens.len());
-    std::fs::write(&text, [b'a', 0xFF]).unwrap();
-    assert!(matches!(tokenize(&model(), &text), Err(EvaluationError::NotText { position: 1, .. })));
-    assert!(matches!(tokenize(dir.path(), &text), Err(EvaluationError::Tokenizer(TokenizerError::Missing { .. }))));
 }
