@@ -287,6 +287,7 @@ fn algorithm_row(row: &AlgorithmRow) -> Vec<Value> {
     let kind = match row.algorithm {
         Algorithm::Transform(_) => "transform",
         Algorithm::Rounding(_) => "rounding",
+        Algorithm::Tuning(_) => "tuning",
         Algorithm::Correction(_) => "correction",
     };
     let options = row.options.iter().map(|(option, value)| json!(format!("{}={value}", option.name)));

@@ -1,4 +1,4 @@
-//! Every algorithm that a list can name: transforms, roundings and the correction of biases, with names that none shares with another.
+//! Every algorithm that a list can name: transforms, roundings, tuning and the correction of biases, with names that none shares with another.
 //! Users of the library [`register`] theirs. Not how algorithms work.
 
 use crate::bias_correction::{self, BiasCorrection};
@@ -6,6 +6,7 @@ use crate::options::{self, Settings};
 use crate::registry::{AlgorithmRow, RegisterError, Registry, Row};
 use crate::rounding::{self, AnyRounding, RoundingRow};
 use crate::transform::{self, AnyTransform, TransformRow};
+use crate::tuning::{self, AutoRound};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
@@ -16,6 +17,8 @@ pub enum AnyRow {
     Transform(Arc<TransformRow>),
     /// It chooses codes.
     Rounding(Arc<RoundingRow>),
+    /// It moves codes and scales of a whole block once they are chosen.
+    Tuning(Arc<AlgorithmRow<AutoRound>>),
     /// It changes biases once codes are chosen.
     Correction(Arc<AlgorithmRow<BiasCorrection>>),
 }
@@ -39,6 +42,7 @@ impl Row for AnyRow {
         match self {
             AnyRow::Transform(row) => row.names().collect(),
             AnyRow::Rounding(row) => row.names().collect(),
+            AnyRow::Tuning(row) => row.names().collect(),
             AnyRow::Correction(row) => row.names().collect(),
         }
     }
@@ -52,7 +56,8 @@ static ALGORITHMS: LazyLock<Registry<AnyRow>> = LazyLock::new(|| {
     let transforms = transform::built_in().into_iter().map(AnyRow::from);
     let roundings = rounding::built_in().into_iter().map(AnyRow::from);
     let correction = AnyRow::Correction(Arc::new(bias_correction::row()));
-    Registry::new(transforms.chain(roundings).chain([correction]).collect()).with_reserved(NAMES_OF_GRAPHS)
+    let tuning = AnyRow::Tuning(Arc::new(tuning::row()));
+    Registry::new(transforms.chain(roundings).chain([tuning, correction]).collect()).with_reserved(NAMES_OF_GRAPHS)
 });
 
 /// Every algorithm: those that come with Kvant in a fixed order, then those that were registered.
@@ -92,6 +97,7 @@ fn spell(f: &mut fmt::Formatter<'_>, name: &str, settings: &Settings) -> fmt::Re
     let defaults = named(name).map(|row| match row {
         AnyRow::Transform(row) => row.default.settings(),
         AnyRow::Rounding(row) => row.default.settings(),
+        AnyRow::Tuning(row) => options::shown(&row.default),
         AnyRow::Correction(row) => options::shown(&row.default),
     });
     let defaults = defaults.unwrap_or_default();
@@ -109,6 +115,12 @@ impl fmt::Display for AnyTransform {
 impl fmt::Display for AnyRounding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         spell(f, self.name(), &self.settings())
+    }
+}
+
+impl fmt::Display for AutoRound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        spell(f, tuning::NAME, &options::shown(self))
     }
 }
 
@@ -149,6 +161,7 @@ mod tests {
             match row {
                 AnyRow::Transform(row) => check_row(&row, row.default.settings()),
                 AnyRow::Rounding(row) => check_row(&row, row.default.settings()),
+                AnyRow::Tuning(row) => check_row(&row, options::shown(&row.default)),
                 AnyRow::Correction(row) => check_row(&row, options::shown(&row.default)),
             }
         }

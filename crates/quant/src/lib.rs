@@ -41,6 +41,7 @@ pub mod rounding;
 pub mod scheme;
 mod scheme_error;
 pub mod transform;
+pub mod tuning;
 
 pub use affine::Affine;
 pub use quant_tensor::{Codes, Parameters, QuantParts, QuantTensor};

@@ -4,14 +4,35 @@ use super::error::BlockwiseError;
 use super::report::LayerReport;
 use super::rounding::SharedInputGroup;
 use super::run::Blockwise;
+use super::tuning::RoundedLayer;
 use super::work::Work;
 use crate::folding::ScaleFusionError;
 use crate::plan::LayerId;
 use kvant_quant::QuantTensor;
+use kvant_weights::weight::WeightMatrix;
+use std::sync::Arc;
 
 impl<'a> Blockwise<'_, 'a> {
-    /// A layer is rounded: corrects its bias where that is asked for, writes its codes, and lets the passes that follow see both.
+    /// A layer is rounded: lets the passes that follow see its codes, and writes them unless they are tuned first.
     pub(super) fn finish(
+        &self,
+        work: &mut Work<'_, '_, 'a>,
+        readers: &SharedInputGroup,
+        index: LayerId,
+        tensor: QuantTensor,
+        report: LayerReport,
+    ) -> Result<(), BlockwiseError> {
+        if self.tuning().is_none() {
+            return self.write(work, readers, index, tensor, report);
+        }
+        let weight = WeightMatrix::quantized(Arc::new(tensor.clone()));
+        work.rounded.set_weight(&self.plan.layer(index).module, weight);
+        work.rounded_layers.push(RoundedLayer { readers: readers.clone(), index, tensor, report });
+        Ok(())
+    }
+
+    /// Corrects the bias of a layer where that is asked for, writes its codes, and lets the passes that follow see both.
+    pub(super) fn write(
         &self,
         work: &mut Work<'_, '_, 'a>,
         readers: &SharedInputGroup,

@@ -1,5 +1,5 @@
 //! Quantizing with calibration data, one decoder block after the other: scales are moved through the block's smoothing pairs
-//! (`search`), its layers are rounded subset by subset (`rounding`), and the output of the quantized block is the input of the next
+//! (`search`), its layers are rounded subset by subset (`rounding`), what was chosen may be tuned (`tuning`), and the output of the quantized block is the input of the next
 //! one. One block's weights are in use at a time; the activations between two blocks are on disk, from which a killed run
 //! resumes ([`State`]).
 //!
@@ -24,6 +24,7 @@ mod state;
 mod streams;
 mod target;
 mod trial;
+mod tuning;
 mod work;
 
 pub use error::BlockwiseError;

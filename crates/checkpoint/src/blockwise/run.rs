@@ -140,6 +140,7 @@ pub fn run(
 
 impl<'r, 'a> Blockwise<'r, 'a> {
     fn run(&self, settings: Settings<'_>, resumes: &dyn Fn(usize)) -> Result<BlockResults, BlockwiseError> {
+        self.check_tuning()?;
         let mut state = self.state(settings)?;
         if state.found.blocks > 0 {
             resumes(state.found.blocks);
@@ -196,13 +197,23 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     }
 
     fn streams(&self) -> usize {
-        if self.needs() >= Needs::InputMismatch { 2 } else { 1 }
+        if self.sees_mismatch() || self.tuning().is_some() { 2 } else { 1 }
+    }
+
+    /// Whether the rounding compares what layers read with the float model.
+    fn sees_mismatch(&self) -> bool {
+        self.needs() >= Needs::InputMismatch
     }
 
     /// Of files with rows of so many columns.
     fn shape(&self, columns: usize) -> StreamShape {
+        self.shape_of(columns, self.streams())
+    }
+
+    /// The same for so many streams.
+    pub(super) fn shape_of(&self, columns: usize, streams: usize) -> StreamShape {
         let sizes = self.chunks.iter().map(|chunk| chunk.tokens.len() * columns).collect();
-        StreamShape { sizes, streams: self.streams(), precision: self.precision() }
+        StreamShape { sizes, streams, precision: self.precision() }
     }
 
     fn needs(&self) -> Needs {
@@ -223,6 +234,10 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         self.transform(&mut work)?;
         self.meter.enter(index, BlockStage::Rounding);
         self.round(&mut work)?;
+        if self.tuning().is_some() {
+            self.meter.enter(index, BlockStage::Tuning);
+            self.tune(&mut work)?;
+        }
         self.check_finished(index)?;
         let changed = self.write_changed(&work)?;
         let watcher = ObserverHook::new(state.found.statistics.clone());
@@ -282,7 +297,11 @@ impl<'r, 'a> Blockwise<'r, 'a> {
             self.runner.give(x);
             if self.streams() == 2 {
                 let variation = ForwardOptions { overlay: Some(&work.float), ..ForwardOptions::default() };
-                let x = self.run_partial(work, variation, (1, chunk), None)?;
+                let x = match self.sees_mismatch() {
+                    true => self.run_partial(work, variation, (1, chunk), None)?,
+                    // No earlier run has led the float model into the block.
+                    false => self.run_chunk(work, variation, 1, chunk)?,
+                };
                 next.write(1, chunk, &x).map_err(BlockwiseError::streams("write"))?;
                 self.runner.give(x);
             }
@@ -304,7 +323,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     }
 
     /// The rows of a chunk, in memory that earlier runs have used.
-    fn read(&self, stream: &StreamFile, lane: usize, chunk: usize) -> Result<Vec<f32>, BlockwiseError> {
+    pub(super) fn read(&self, stream: &StreamFile, lane: usize, chunk: usize) -> Result<Vec<f32>, BlockwiseError> {
         let buffer = self.runner.buffer(stream.elements(chunk));
         stream.read(lane, chunk, buffer).map_err(BlockwiseError::streams("read"))
     }
@@ -402,7 +421,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let looks = self.plan.recipe().algorithms().see_inputs();
         let of = |block: &PlannedBlock| {
             let stages = if looks { block.stages.len() as u64 * streams } else { 0 };
-            (stages + streams) * (self.tokens + self.held_out_tokens) + self.search_work(block)
+            (stages + streams) * (self.tokens + self.held_out_tokens) + self.search_work(block) + self.tuning_work()
         };
         let sums = self.plan.blocks().iter().scan(0, |sum, block| {
             *sum += of(block);

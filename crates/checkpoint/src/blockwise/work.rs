@@ -15,6 +15,7 @@ use super::inputs::Inputs;
 use super::reached::PartialForward;
 use super::report::{BlockwiseReport, InsufficientCalibration, LayerReport};
 use super::streams::StreamFile;
+use super::tuning::RoundedLayer;
 
 /// A block being quantized. Its weights stay in the mapped file; this is their current state.
 pub(super) struct Work<'w, 'n, 'a> {
@@ -36,6 +37,8 @@ pub(super) struct Work<'w, 'n, 'a> {
     pub(super) means: HashMap<String, MeanInput>,
     /// The block with the layers that are rounded so far.
     pub(super) rounded: WeightOverrides<'a>,
+    /// Rounded layers that are tuned before they are written.
+    pub(super) rounded_layers: Vec<RoundedLayer>,
     /// The progress of its runs.
     pub(super) reached: Option<PartialForward>,
     /// The pending report.
@@ -67,6 +70,7 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
             held_out: HashMap::new(),
             means: HashMap::new(),
             rounded: WeightOverrides::default(),
+            rounded_layers: Vec::new(),
             reached: None,
             report: BlockwiseReport::default(),
             open: HashMap::new(),

@@ -83,7 +83,7 @@ impl Plan {
             passes: total(&|block| estimate.passes(block)),
             search: total(&|block| estimate.search(block)),
             hessians: total(&|block| estimate.hessians(block)),
-            rounding: total(&|block| estimate.rounding(block)),
+            rounding: total(&|block| estimate.rounding(block) + estimate.tuning(block)),
             peak_memory: self.peak_memory(threads).saturating_add((BESIDE + in_blocks).max(size.tokenizing)),
             disk: estimate.disk(),
         })
@@ -116,7 +116,30 @@ struct SharedInputGroup {
 impl Estimate<'_> {
     /// Models that run side by side.
     fn lanes(&self) -> u64 {
-        if self.needs >= Needs::InputMismatch { 2 } else { 1 }
+        if self.compares() || self.plan.recipe.algorithms().tuning.is_some() { 2 } else { 1 }
+    }
+
+    /// Returns whether the rounding compares the quantized model's inputs with the float model's.
+    fn compares(&self) -> bool {
+        self.needs >= Needs::InputMismatch
+    }
+
+    /// Steps of learned rounding: a run forwards and two backwards, each of a chunk.
+    fn tuning(&self, block: &PlannedBlock) -> f64 {
+        let Some(tuning) = self.plan.recipe.algorithms().tuning else { return 0.0 };
+        let tokens = (LONG as f64).min(self.tokens()).max(self.size.length as f64);
+        let run = 2.0 * block.work.of_run(None, self.size.length) as f64;
+        3.0 * run * (f64::from(tuning.iterations) * tokens + self.all_tokens() as f64)
+    }
+
+    /// Bytes of it: weights, latent values, their gradients and scales in floats; all that a chunk's steps have read, and gradients of it.
+    fn tuning_memory(&self, block: &PlannedBlock, chunk: u64) -> u64 {
+        if self.plan.recipe.algorithms().tuning.is_none() {
+            return 0;
+        }
+        let layers = block.layers().map(|index| self.plan.layer(index));
+        let weights: u64 = layers.map(|layer| (layer.rows * layer.columns) as u64).sum();
+        5 * FLOAT * weights + TAPE * chunk * FLOAT
     }
 
     /// Returns whether there are runs up to each stage.
@@ -177,7 +200,7 @@ impl Estimate<'_> {
     fn hessians(&self, block: &PlannedBlock) -> f64 {
         let of_token = |readers: &SharedInputGroup| {
             let square = readers.features * readers.features;
-            readers.share * if self.lanes() == 2 { 3.0 * square } else { square }
+            readers.share * if self.compares() { 3.0 * square } else { square }
         };
         if self.needs == Needs::Nothing {
             return 0.0;
@@ -222,14 +245,16 @@ impl Estimate<'_> {
         let widest = layers().map(|layer| layer.rows.max(layer.columns) as u64).max().unwrap_or(0);
         let most = (WIDE as u64 / widest.max(1)).min(LONG as u64).max(self.size.length);
         let chunk = most.min(self.size.tokens()) * widest;
-        codes + self.hessian_memory(block) + IN_WORK * largest + ALIVE * chunk * FLOAT + self.search_memory(block)
+        let rounding =
+            self.hessian_memory(block) + IN_WORK * largest + ALIVE * chunk * FLOAT + self.search_memory(block);
+        codes + rounding.max(self.tuning_memory(block, chunk))
     }
 
     fn hessian_memory(&self, block: &PlannedBlock) -> u64 {
         if self.needs == Needs::Nothing {
             return 0;
         }
-        let mismatch = self.lanes() == 2;
+        let mismatch = self.compares();
         let readers = self.readers(block);
         let held_out = (self.size.held_out.saturating_mul(self.size.length)).min(2 * HELD_OUT_ROWS);
         let bytes = |readers: &SharedInputGroup| {
@@ -255,3 +280,6 @@ const IN_WORK: u64 = 14;
 
 /// Widest activations that exist at a time: those of gate, up, their product, and what is kept to be looked at.
 const ALIVE: u64 = 6;
+
+/// The same on a tape, with their gradients: about a dozen values of a token in a block are as wide as a layer.
+const TAPE: u64 = 24;

@@ -1,5 +1,6 @@
 //! The requested algorithms, their order and settings: `awq:clip=off,gptq:damping=0.05`. Not how they
-//! work: see [`kvant_quant::transform`], [`kvant_quant::rounding`] and [`kvant_quant::bias_correction`].
+//! work: see [`kvant_quant::transform`], [`kvant_quant::rounding`], [`kvant_quant::tuning`] and
+//! [`kvant_quant::bias_correction`].
 
 mod one;
 
@@ -8,11 +9,12 @@ pub use one::{Algorithm, AlgorithmRow};
 use kvant_quant::bias_correction::BiasCorrection;
 use kvant_quant::rounding::{AnyRounding, Needs};
 use kvant_quant::transform::AnyTransform;
+use kvant_quant::tuning::AutoRound;
 use kvant_weights::recipe_error::RecipeError;
 use std::fmt;
 use std::str::FromStr;
 
-/// What is done to weights: transforms in this order, then a rounding; then to biases.
+/// What is done to weights: transforms in this order, then a rounding, then the tuning of what it chose; then to biases.
 ///
 /// ```
 /// use kvant_formats::algorithm::Algorithms;
@@ -28,6 +30,8 @@ pub struct Algorithms {
     pub transforms: Vec<AnyTransform>,
     /// The rounding.
     pub rounding: AnyRounding,
+    /// Whether what the rounding chose is tuned block by block, and how.
+    pub tuning: Option<AutoRound>,
     /// Whether biases make up for the mean error of codes, and how.
     pub correction: Option<BiasCorrection>,
 }
@@ -35,7 +39,7 @@ pub struct Algorithms {
 /// Round to nearest alone.
 impl Default for Algorithms {
     fn default() -> Algorithms {
-        Algorithms { transforms: Vec::new(), rounding: AnyRounding::nearest(), correction: None }
+        Algorithms { transforms: Vec::new(), rounding: AnyRounding::nearest(), tuning: None, correction: None }
     }
 }
 
@@ -55,12 +59,13 @@ impl Algorithms {
 
     /// Returns whether weights are only rounded to nearest.
     pub fn is_plain(&self) -> bool {
-        self.transforms.is_empty() && self.rounding.is_nearest() && self.correction.is_none()
+        let adjusts = self.tuning.is_some() || self.correction.is_some();
+        self.transforms.is_empty() && self.rounding.is_nearest() && !adjusts
     }
 
     /// Returns whether one of them needs layer inputs, so that the model is run block by block.
     pub fn need_data(&self) -> bool {
-        !self.transforms.is_empty() || self.see_inputs()
+        !self.transforms.is_empty() || self.see_inputs() || self.tuning.is_some()
     }
 
     /// Returns whether what follows the transforms must know what layers read in the quantized model.
@@ -73,7 +78,9 @@ impl Algorithms {
         let transforms = self.transforms.iter().cloned().map(Algorithm::Transform);
         let says_more = !self.rounding.is_nearest() || self.is_plain();
         let rounding = says_more.then(|| Algorithm::Rounding(self.rounding.clone()));
-        transforms.chain(rounding).chain(self.correction.map(Algorithm::Correction)).collect()
+        let tuning = self.tuning.map(Algorithm::Tuning);
+        let correction = self.correction.map(Algorithm::Correction);
+        transforms.chain(rounding).chain(tuning).chain(correction).collect()
     }
 
     /// The algorithms one by one as they are spelled.
@@ -134,6 +141,7 @@ impl List<'_> {
             match item {
                 Algorithm::Transform(transform) => algorithms.transforms.push(transform),
                 Algorithm::Rounding(rounding) => algorithms.rounding = rounding,
+                Algorithm::Tuning(tuning) => algorithms.tuning = Some(tuning),
                 Algorithm::Correction(correction) => algorithms.correction = Some(correction),
             }
         }

@@ -7,16 +7,19 @@ use kvant_quant::options::{self, OptionError, OptionRow, Settings};
 use kvant_quant::registry::AlgorithmRow as Row;
 use kvant_quant::rounding::{self, AnyRounding};
 use kvant_quant::transform::{self, AnyTransform};
+use kvant_quant::tuning::{self, AutoRound};
 use kvant_weights::recipe_error::{RecipeError, quoted};
 use std::fmt;
 
-/// A transform, a rounding or the correction of biases.
+/// A transform, a rounding, the tuning of what it chose, or the correction of biases.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Algorithm {
     /// It changes weights before they are rounded.
     Transform(AnyTransform),
     /// It chooses codes.
     Rounding(AnyRounding),
+    /// It moves codes and scales of a whole block once they are chosen.
+    Tuning(AutoRound),
     /// It changes biases once codes are chosen.
     Correction(BiasCorrection),
 }
@@ -52,24 +55,13 @@ impl AlgorithmRow {
 }
 
 /// Algorithms that others have.
-const ELSEWHERE: &[&str] = &[
-    "autoround",
-    "quarot",
-    "rotation",
-    "signround",
-    "spinquant",
-    "spqr",
-    "quip",
-    "svdquant",
-    "twobitscalar",
-    "omniquant",
-    "aqlm",
-];
+const ELSEWHERE: &[&str] =
+    &["quarot", "rotation", "spinquant", "spqr", "quip", "svdquant", "twobitscalar", "omniquant", "aqlm"];
 
 const LIST: &str = "`kvant list algorithms` shows all";
 
 impl Algorithm {
-    /// Every algorithm: transforms, then roundings, then the correction of biases.
+    /// Every algorithm: transforms, roundings, tuning, and the correction of biases.
     pub fn table() -> Vec<AlgorithmRow> {
         let of_transform = |row: &Row<AnyTransform>| AlgorithmRow::new(row, Algorithm::Transform(row.default.clone()));
         let of_rounding = |row: &Row<AnyRounding>| AlgorithmRow::new(row, Algorithm::Rounding(row.default.clone()));
@@ -77,7 +69,9 @@ impl Algorithm {
         let roundings = algorithm::roundings().into_iter().map(|row| of_rounding(&row));
         let correction = bias_correction::row();
         let correction = AlgorithmRow::new(&correction, Algorithm::Correction(correction.default));
-        transforms.chain(roundings).chain([correction]).collect()
+        let tuning = tuning::row();
+        let tuning = AlgorithmRow::new(&tuning, Algorithm::Tuning(tuning.default));
+        transforms.chain(roundings).chain([tuning, correction]).collect()
     }
 
     /// The algorithm of a name with options and their values; `None` for an unknown name.
@@ -88,6 +82,7 @@ impl Algorithm {
         Some(match algorithm::named(name)? {
             AnyRow::Transform(row) => row.read(given).map(Algorithm::Transform),
             AnyRow::Rounding(row) => row.read(given).map(Algorithm::Rounding),
+            AnyRow::Tuning(row) => row.read(given).map(Algorithm::Tuning),
             AnyRow::Correction(row) => row.read(given).map(Algorithm::Correction),
         })
     }
@@ -122,6 +117,7 @@ impl Algorithm {
         match self {
             Algorithm::Transform(transform) => transform.settings(),
             Algorithm::Rounding(rounding) => rounding.settings(),
+            Algorithm::Tuning(tuning) => options::shown(tuning),
             Algorithm::Correction(correction) => options::shown(correction),
         }
     }
@@ -131,6 +127,7 @@ impl Algorithm {
         match self {
             Algorithm::Transform(transform) => transform.name(),
             Algorithm::Rounding(rounding) => rounding.name(),
+            Algorithm::Tuning(_) => tuning::NAME,
             Algorithm::Correction(_) => bias_correction::NAME,
         }
     }
@@ -148,6 +145,7 @@ impl Algorithm {
                 rounding::Needs::Hessian => "Hessians",
                 rounding::Needs::InputMismatch | rounding::Needs::Outputs => "Hessians, float inputs",
             },
+            Algorithm::Tuning(_) => "float outputs of blocks",
             Algorithm::Correction(_) => "mean inputs",
         }
     }
@@ -168,6 +166,7 @@ impl Algorithm {
                 rounding::Needs::InputMismatch => "about three times that of gptq",
                 rounding::Needs::Outputs => "hundreds of times that of gptaq",
             },
+            Algorithm::Tuning(_) => "three runs of the block on a batch for each step",
             Algorithm::Correction(_) => "little",
         }
     }
@@ -179,6 +178,7 @@ impl fmt::Display for Algorithm {
         match self {
             Algorithm::Transform(transform) => transform.fmt(f),
             Algorithm::Rounding(rounding) => rounding.fmt(f),
+            Algorithm::Tuning(tuning) => tuning.fmt(f),
             Algorithm::Correction(correction) => correction.fmt(f),
         }
     }

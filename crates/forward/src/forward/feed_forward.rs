@@ -126,7 +126,7 @@ impl Run<'_, '_> {
     }
 
     /// The rows of every expert.
-    fn shares(&self, block: usize, mixture: &Mixture, x: &[f32]) -> Arc<Shares> {
+    pub(super) fn shares(&self, block: usize, mixture: &Mixture, x: &[f32]) -> Arc<Shares> {
         let logits = self.linear(&mixture.router, x);
         let choose = || self.choose(mixture, &logits);
         match self.with.routing {

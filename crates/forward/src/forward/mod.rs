@@ -23,6 +23,7 @@ pub mod cpu;
 mod error;
 mod feed_forward;
 mod gated_delta;
+pub mod gradient;
 mod heads;
 mod hook;
 mod indexer;

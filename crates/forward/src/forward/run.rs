@@ -71,7 +71,7 @@ impl<'a> Run<'_, 'a> {
         self.step.map_or(row / self.length.max(1), |step| step.sequence_of(row))
     }
 
-    fn bias(&self, layer: &Projection) -> Option<Cow<'_, [f32]>> {
+    pub(super) fn bias(&self, layer: &Projection) -> Option<Cow<'_, [f32]>> {
         let overlaid = self.with.overlay.and_then(|overlay| overlay.bias(&layer.module));
         overlaid.map(Cow::Borrowed).or_else(|| self.tensors().bias(layer).map(Cow::Owned))
     }
@@ -83,7 +83,7 @@ impl<'a> Run<'_, 'a> {
         overlaid.map_or_else(|| self.tensors().values(vector), <[f32]>::to_vec)
     }
 
-    fn input_quantizer(&self, layer: &Projection) -> Option<&ActivationQuantizer> {
+    pub(super) fn input_quantizer(&self, layer: &Projection) -> Option<&ActivationQuantizer> {
         let overlaid = self.with.overlay.and_then(|overlay| overlay.input(&layer.module));
         overlaid.or_else(|| self.decoder.quantizers.layer(&layer.module)?.input.as_ref())
     }
@@ -133,7 +133,7 @@ impl<'a> Run<'_, 'a> {
         Run { with: ForwardOptions { until: Some(depth), ..self.with }, ..self.clone() }
     }
 
-    fn quantized(
+    pub(super) fn quantized(
         &self,
         quantizer: &ActivationQuantizer,
         mut data: Vec<f32>,

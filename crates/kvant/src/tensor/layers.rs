@@ -99,7 +99,7 @@ fn tensor_json(scheme: TensorScheme) -> Value {
 }
 
 /// The algorithms of a list (`awq,gptq:damping=0.05`) in their order, for code that applies them one by one: an array of objects with
-/// `name`, `spelling`, `kind` (`transform`, `rounding` or `correction`), `options` (all of them) and of roundings `needs` (`nothing`,
+/// `name`, `spelling`, `kind` (`transform`, `rounding`, `tuning` or `correction`), `options` (all of them) and of roundings `needs` (`nothing`,
 /// `hessian` or `mismatch`).
 ///
 /// # Errors
@@ -117,6 +117,7 @@ pub fn algorithms_json(text: &str) -> Result<Value, Error> {
                 };
                 ("rounding", Some(needs))
             }
+            Algorithm::Tuning(_) => ("tuning", None),
             Algorithm::Correction(_) => ("correction", None),
         };
         json!({

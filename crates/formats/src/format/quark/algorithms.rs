@@ -130,7 +130,7 @@ fn config_of(algorithm: &Algorithm) -> Option<Value> {
         Algorithm::Transform(transform) => config_of_transform(&**transform),
         // Quark names no others.
         Algorithm::Rounding(rounding) => rounding.downcast().map(config_of_gptq),
-        Algorithm::Correction(_) => None,
+        Algorithm::Tuning(_) | Algorithm::Correction(_) => None,
     }
 }
 

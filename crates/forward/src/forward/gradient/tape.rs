@@ -1,0 +1,216 @@
+//! The tape: values, the steps that made them, and their gradients in the opposite order. What a block consists of is in `block.rs`.
+
+use super::super::heads::HeadLayout;
+use super::super::ops::NormWeights;
+use super::super::rope::Angles;
+use super::super::run::Run;
+use super::super::tensors::Projection;
+use super::Weights;
+use super::activation::{Form, activation_gradient};
+use super::attention::AttentionStep;
+use super::norm::norm_gradient;
+use kvant_model::family::{Activation, Pairing};
+use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply, multiply_add};
+
+/// A value on a tape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Var(usize);
+
+/// Values and the steps that made them.
+pub(super) struct Tape<'r, 'a> {
+    pub(super) run: Run<'r, 'a>,
+    weights: &'r Weights,
+    values: Vec<Vec<f32>>,
+    steps: Vec<(Step<'r>, Var)>,
+}
+
+/// What gave a value.
+pub(super) enum Step<'r> {
+    /// `x W^T + b`.
+    Linear { layer: &'r Projection, x: Var },
+    /// `x` on the grid that a layer reads its inputs on, as if it was `x`.
+    Quantize { x: Var },
+    /// Normed heads.
+    Norm { norm: NormWeights, width: usize, layout: HeadLayout, x: Var },
+    /// Turned heads.
+    Turn { rotary: usize, pairing: Pairing, width: usize, layout: HeadLayout, x: Var },
+    /// Attention.
+    Attend(Box<AttentionStep>),
+    /// The hidden activation.
+    Activate { activation: Activation, form: Form },
+    /// `x + scale * branch`.
+    Join { x: Var, branch: Var, scale: f32 },
+    /// Each element times its factor, which no weight decides.
+    Multiply { x: Var, factors: Vec<f32> },
+    /// `x * sigmoid(gate)`, heads of `gate` by elements of `x`.
+    Gate { x: Var, gate: Var, width: usize, layout: HeadLayout },
+    /// Some rows.
+    Gather { x: Var, rows: Vec<usize>, width: usize },
+    /// `x` with weighed rows added.
+    Scatter { x: Var, part: Var, rows: Vec<(usize, f32)>, width: usize },
+    /// Elements in another order: element `i` is that of `from[i]` in a row.
+    Reorder { x: Var, from: Vec<usize>, width: usize },
+}
+
+impl<'r, 'a> Tape<'r, 'a> {
+    pub(super) fn new(run: Run<'r, 'a>, weights: &'r Weights) -> Tape<'r, 'a> {
+        Tape { run, weights, values: Vec::new(), steps: Vec::new() }
+    }
+
+    /// A value that no step gave.
+    pub(super) fn put(&mut self, value: Vec<f32>) -> Var {
+        self.values.push(value);
+        Var(self.values.len() - 1)
+    }
+
+    pub(super) fn value(&self, var: Var) -> &[f32] {
+        &self.values[var.0]
+    }
+
+    /// Records what a step gave.
+    pub(super) fn record(&mut self, step: Step<'r>, value: Vec<f32>) -> Var {
+        let var = self.put(value);
+        self.steps.push((step, var));
+        var
+    }
+
+    /// The weight of a layer; empty for layers that the caller forgot.
+    fn weight(&self, layer: &Projection) -> Matrix<'r> {
+        let weight = self.weights.get(&layer.module).map_or(&[][..], Vec::as_slice);
+        Matrix::new(weight, layer.rows, layer.columns, layer.columns)
+    }
+
+    pub(super) fn linear(&mut self, layer: &'r Projection, x: Var) -> Var {
+        let x = self.quantized(layer, x);
+        let rows = self.value(x).len() / layer.columns;
+        let mut out = vec![0.0; rows * layer.rows];
+        let input = Matrix::new(self.value(x), rows, layer.columns, layer.columns);
+        let weight = self.weight(layer).transposed();
+        multiply(MatrixMut::new(&mut out, rows, layer.rows, layer.rows), input, weight, 1.0, Threads::Pool);
+        if let Some(bias) = self.run.bias(layer) {
+            out.chunks_exact_mut(layer.rows)
+                .for_each(|row| row.iter_mut().zip(bias.iter()).for_each(|(out, bias)| *out += bias));
+        }
+        self.record(Step::Linear { layer, x }, out)
+    }
+
+    /// What a layer reads.
+    fn quantized(&mut self, layer: &Projection, x: Var) -> Var {
+        let Some(quantizer) = self.run.input_quantizer(layer) else { return x };
+        let out = self.run.quantized(quantizer, self.value(x).to_vec(), layer.columns, self.run.spans());
+        self.record(Step::Quantize { x }, out)
+    }
+
+    /// The gradient of the input, and those of the weights that `gradients` names.
+    pub(super) fn backward(mut self, output: Var, gradient: Vec<f32>, input: Var, weights: &mut Weights) -> Vec<f32> {
+        let mut gradients = Gradients(vec![None; self.values.len()]);
+        gradients.0[output.0] = Some(gradient);
+        while let Some((step, var)) = self.steps.pop() {
+            if let Some(gradient) = gradients.0[var.0].take() {
+                self.step_back(step, gradient, &mut gradients, weights);
+            }
+        }
+        let length = self.value(input).len();
+        gradients.0[input.0].take().unwrap_or_else(|| vec![0.0; length])
+    }
+
+    fn step_back(&self, step: Step<'r>, mut out: Vec<f32>, gradients: &mut Gradients, weights: &mut Weights) {
+        match step {
+            Step::Linear { layer, x } => {
+                let rows = out.len() / layer.rows;
+                let out = Matrix::new(&out, rows, layer.rows, layer.rows);
+                let mut input = vec![0.0; rows * layer.columns];
+                let place = MatrixMut::new(&mut input, rows, layer.columns, layer.columns);
+                multiply(place, out, self.weight(layer), 1.0, Threads::Pool);
+                gradients.add(x, input);
+                if let Some(weight) = weights.get_mut(&layer.module) {
+                    let place = MatrixMut::new(weight, layer.rows, layer.columns, layer.columns);
+                    let read = Matrix::new(self.value(x), rows, layer.columns, layer.columns);
+                    multiply_add(place, out.transposed(), read, 1.0, Threads::Pool);
+                }
+            }
+            Step::Quantize { x } => gradients.add(x, out),
+            Step::Norm { norm, width, layout, x } => {
+                norm_gradient(&norm, self.value(x), &mut out, width, layout);
+                gradients.add(x, out);
+            }
+            Step::Turn { rotary, pairing, width, layout, x } => {
+                let angles = &self.run.angles[rotary];
+                let back = Angles { sin: angles.sin.iter().map(|sin| -sin).collect(), ..angles.clone() };
+                self.run.ops.rotate(&back, pairing, &mut out, width, layout);
+                gradients.add(x, out);
+            }
+            Step::Attend(step) => {
+                let [queries, keys, values] = step.backward(|var| self.value(var), &out);
+                gradients.add(step.heads[0].0, queries);
+                gradients.add(step.heads[1].0, keys);
+                gradients.add(step.heads[2].0, values);
+            }
+            Step::Activate { activation, form } => {
+                for (var, gradient) in activation_gradient(activation, &form, |var| self.value(var), &out) {
+                    gradients.add(var, gradient);
+                }
+            }
+            Step::Join { x, branch, scale } => {
+                gradients.add(branch, out.iter().map(|value| value * scale).collect());
+                gradients.add(x, out);
+            }
+            Step::Multiply { x, factors } => {
+                out.iter_mut().zip(factors).for_each(|(value, factor)| *value *= factor);
+                gradients.add(x, out);
+            }
+            Step::Gate { x, gate, width, layout } => {
+                let mut of_gate = vec![0.0; self.value(gate).len()];
+                let elements = layout.width * layout.count;
+                let rows = of_gate.chunks_exact_mut(width).zip(self.value(gate).chunks_exact(width));
+                for (index, (of_gate, gate)) in rows.enumerate() {
+                    for head in 0..layout.count {
+                        for element in 0..layout.width {
+                            let at = index * elements + head * layout.width + element;
+                            let from = layout.start + head * layout.step + element;
+                            let open = 1.0 / (1.0 + (-gate[from]).exp());
+                            of_gate[from] = out[at] * self.value(x)[at] * open * (1.0 - open);
+                            out[at] *= open;
+                        }
+                    }
+                }
+                gradients.add(gate, of_gate);
+                gradients.add(x, out);
+            }
+            Step::Gather { x, rows, width } => {
+                let mut all = vec![0.0; self.value(x).len()];
+                for (row, gradient) in rows.into_iter().zip(out.chunks_exact(width)) {
+                    let place = &mut all[row * width..(row + 1) * width];
+                    place.iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value);
+                }
+                gradients.add(x, all);
+            }
+            Step::Scatter { x, part, rows, width } => {
+                let weighed = rows.into_iter().flat_map(|(row, weight)| {
+                    out[row * width..(row + 1) * width].iter().map(move |value| value * weight)
+                });
+                gradients.add(part, weighed.collect());
+                gradients.add(x, out);
+            }
+            Step::Reorder { x, from, width } => {
+                let mut back = vec![0.0; out.len()];
+                for (back, out) in back.chunks_exact_mut(width).zip(out.chunks_exact(width)) {
+                    from.iter().zip(out).for_each(|(from, value)| back[*from] = *value);
+                }
+                gradients.add(x, back);
+            }
+        }
+    }
+}
+
+/// The gradients of values.
+pub(super) struct Gradients(Vec<Option<Vec<f32>>>);
+
+impl Gradients {
+    fn add(&mut self, var: Var, gradient: Vec<f32>) {
+        match &mut self.0[var.0] {
+            Some(sum) => sum.iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value),
+            empty => *empty = Some(gradient),
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Weights that are learned through their rounding: each has a latent value, which is rounded to the grid of its scale, and each scale
+//! a factor. Both move by the sign of the gradient (SignRound, arXiv 2309.05516). Not the gradient, which others compute.
+
+use super::rtn::search::StorableScales;
+use super::rtn::{RoundingError, TensorContext};
+use super::steps::Scaled;
+use super::value_grid::{Code, Grid, OnGrid, Step, on_grid};
+use crate::quant_tensor::{Codes, QuantTensor};
+use crate::scheme::{FloatScale, FloatScheme, IntScheme, ScaleType, TensorScheme};
+use rayon::prelude::*;
+
+/// A weight whose codes and scales are learned.
+///
+/// With the latent weight `l` and the scale `s`, the weight is `q = s round(l / s)` on the grid. Gradients pass the rounding: `dq/dl` is 1
+/// where `l` is within the reach of the codes and 0 outside, and `dq/ds` is `(q - l) / s` within and `q / s` outside.
+#[derive(Clone, Debug)]
+pub struct LatentWeight {
+    tensor: QuantTensor,
+    context: TensorContext,
+    latent: Vec<f32>,
+    /// The scales at the start, as the grid has them, and what each has become of that.
+    scales: Vec<f32>,
+    factors: Vec<f32>,
+}
+
+/// How far a latent weight may be from the value of its code at the start, in distances of the grid: it is rounded to it.
+const WITHIN: f32 = 0.49;
+
+/// How far scales may move, as a share of themselves.
+const REACH: f32 = 0.5;
+
+impl LatentWeight {
+    /// Starts at the codes and scales of a tensor, each latent value as near to the weight as its code allows.
+    ///
+    /// # Errors
+    /// [`RoundingError::NoCodes`].
+    pub fn new(weight: &[f32], tensor: QuantTensor, context: TensorContext) -> Result<LatentWeight, RoundingError> {
+        let values = tensor.dequantize();
+        let factors = vec![1.0; tensor.scales().len()];
+        let mut made = LatentWeight { latent: values, context, scales: Vec::new(), factors, tensor };
+        made.scales = made.tensor.scales().iter().map(|scale| scale * made.storable().outer()).collect();
+        made.on_grid(Start { weight })?;
+        Ok(made)
+    }
+
+    /// The weight as it is rounded now, row-major.
+    pub fn values(&self) -> Vec<f32> {
+        let mut latent = self.latent.clone();
+        // The scheme has codes, or there would be no latent weight.
+        let _ = on_grid(
+            self.tensor.scheme(),
+            self.context,
+            self.tensor.global_scale(),
+            Values { of: self, out: &mut latent },
+        );
+        latent
+    }
+
+    /// Moves latent values by `rate` distances of the grid, and factors of scales by `scale_rate`, against the signs of the gradient.
+    pub fn step(&mut self, gradient: &[f32], rate: f32, scale_rate: f32) {
+        // As above.
+        let _ = self.on_grid(Move { gradient, rate, scale_rate });
+    }
+
+    /// The tensor that it is rounded to now.
+    ///
+    /// # Errors
+    /// [`RoundingError::NoCodes`].
+    pub fn rounded(&self) -> Result<QuantTensor, RoundingError> {
+        let codes = on_grid(self.tensor.scheme(), self.context, self.tensor.global_scale(), ToCodes { of: self })?;
+        let storable = self.storable();
+        let scales = (0..self.scales.len()).map(|index| storable.stored(self.scale(index))).collect();
+        Ok(QuantTensor { codes, scales, ..self.tensor.clone() })
+    }
+
+    fn on_grid<E: Edit>(&mut self, edit: E) -> Result<(), RoundingError> {
+        let (scheme, context, global_scale) = (self.tensor.scheme(), self.context, self.tensor.global_scale());
+        on_grid(scheme, context, global_scale, EditOn { of: self, edit })
+    }
+
+    fn storable(&self) -> StorableScales {
+        let (scheme, global_scale) = (self.tensor.scheme(), self.tensor.global_scale());
+        StorableScales { scheme, arithmetic: self.context.arithmetic, global_scale }
+    }
+
+    /// Powers of two stay: half of one, or twice as much, is no small step.
+    fn has_moving_scales(&self) -> bool {
+        !matches!(
+            self.tensor.scheme(),
+            TensorScheme::Int(IntScheme { scale: ScaleType::PowerOfTwo, .. })
+                | TensorScheme::Float(FloatScheme { scale: FloatScale::E8m0(_), .. })
+        )
+    }
+
+    /// A scale as it is now.
+    fn scale(&self, index: usize) -> f32 {
+        let (start, factor) = (self.scales[index], self.factors[index]);
+        if factor == 1.0 { start } else { self.storable().nearest(start * factor) }
+    }
+
+    fn step_of(&self, index: usize, scaled: Scaled) -> Step {
+        Step::new(self.scale(index), self.tensor.zero_points().get(index).copied().unwrap_or(0.0), scaled)
+    }
+
+    /// The steps of all scales.
+    fn steps(&self, scaled: Scaled) -> Vec<Step> {
+        (0..self.scales.len()).map(|index| self.step_of(index, scaled)).collect()
+    }
+
+    /// The scale of each run of columns of a row: columns of a run, and the first scale of the row.
+    fn tiles(&self, row: usize) -> (usize, usize) {
+        let (tile_rows, tile_columns) = self.tensor.tile();
+        (tile_columns, row / tile_rows * self.tensor.scale_shape().1)
+    }
+}
+
+/// A change of a latent weight on its grid.
+trait Edit {
+    fn apply<G: Grid>(self, of: &mut LatentWeight, grid: G, scaled: Scaled);
+}
+
+struct EditOn<'a, E> {
+    of: &'a mut LatentWeight,
+    edit: E,
+}
+
+impl<E: Edit> OnGrid for EditOn<'_, E> {
+    type Output = ();
+
+    fn run<G: Grid>(self, grid: G, scaled: Scaled) {
+        self.edit.apply(self.of, grid, scaled);
+    }
+}
+
+/// From values of codes to latent values.
+struct Start<'a> {
+    weight: &'a [f32],
+}
+
+impl Edit for Start<'_> {
+    fn apply<G: Grid>(self, of: &mut LatentWeight, grid: G, scaled: Scaled) {
+        let (_, columns) = of.tensor.shape();
+        let steps = of.steps(scaled);
+        let mut latent = std::mem::take(&mut of.latent);
+        let rows = latent.par_chunks_exact_mut(columns.max(1)).zip(self.weight.par_chunks_exact(columns.max(1)));
+        rows.enumerate().for_each(|(row, (latent, weight))| {
+            let (width, first) = of.tiles(row);
+            for (column, (latent, weight)) in latent.iter_mut().zip(weight).enumerate() {
+                let within = WITHIN * grid.spacing(*latent, steps[first + column / width]);
+                *latent = weight.clamp(*latent - within, *latent + within);
+            }
+        });
+        of.latent = latent;
+    }
+}
+
+/// One step down the gradient.
+struct Move<'a> {
+    gradient: &'a [f32],
+    rate: f32,
+    scale_rate: f32,
+}
+
+impl Edit for Move<'_> {
+    fn apply<G: Grid>(self, of: &mut LatentWeight, grid: G, scaled: Scaled) {
+        let (_, columns) = of.tensor.shape();
+        let steps = of.steps(scaled);
+        let mut latent = std::mem::take(&mut of.latent);
+        let rows = latent.par_chunks_exact_mut(columns.max(1)).zip(self.gradient.par_chunks_exact(columns.max(1)));
+        // For each row the slopes of its scales.
+        let slopes: Vec<Vec<f32>> = rows
+            .enumerate()
+            .map(|(row, (latent, gradient))| {
+                let (width, first) = of.tiles(row);
+                let parts = latent.chunks_mut(width).zip(gradient.chunks(width)).enumerate();
+                parts.map(|(tile, (latent, gradient))| self.tile(grid, steps[first + tile], latent, gradient)).collect()
+            })
+            .collect();
+        of.latent = latent;
+        if self.scale_rate == 0.0 || !of.has_moving_scales() {
+            return;
+        }
+        let mut of_scales = vec![0.0f32; of.scales.len()];
+        for (row, slopes) in slopes.iter().enumerate() {
+            let (_, first) = of.tiles(row);
+            of_scales[first..].iter_mut().zip(slopes).for_each(|(sum, slope)| *sum += slope);
+        }
+        for ((factor, slope), scale) in of.factors.iter_mut().zip(of_scales).zip(&of.scales) {
+            let down = if slope == 0.0 { 0.0 } else { (slope * scale).signum() };
+            *factor = (*factor - self.scale_rate * down).clamp(1.0 - REACH, 1.0 + REACH);
+        }
+    }
+}
+
+impl Move<'_> {
+    /// Moves the latent values of a tile; the slope of its scale.
+    fn tile<G: Grid>(&self, grid: G, step: Step, latent: &mut [f32], gradient: &[f32]) -> f32 {
+        let ends = [f32::MIN, f32::MAX].map(|far| grid.nearest(far, step).1);
+        let (low, high) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
+        let mut slope = 0.0;
+        for (latent, gradient) in latent.iter_mut().zip(gradient) {
+            let (_, value) = grid.nearest(*latent, step);
+            let is_within = (low..=high).contains(latent);
+            slope += gradient * if is_within { value - *latent } else { value };
+            if is_within && *gradient != 0.0 {
+                *latent -= self.rate * grid.spacing(*latent, step) * gradient.signum();
+            }
+        }
+        slope / step.scale
+    }
+}
+
+/// What latent values are rounded to.
+struct Values<'a> {
+    of: &'a LatentWeight,
+    out: &'a mut [f32],
+}
+
+impl OnGrid for Values<'_> {
+    type Output = ();
+
+    fn run<G: Grid>(self, grid: G, scaled: Scaled) {
+        let (_, columns) = self.of.tensor.shape();
+        let steps = self.of.steps(scaled);
+        self.out.par_chunks_exact_mut(columns.max(1)).enumerate().for_each(|(row, values)| {
+            let (width, first) = self.of.tiles(row);
+            for (tile, values) in values.chunks_mut(width).enumerate() {
+                values.iter_mut().for_each(|value| *value = grid.nearest(*value, steps[first + tile]).1);
+            }
+        });
+    }
+}
+
+/// The codes of latent values.
+struct ToCodes<'a> {
+    of: &'a LatentWeight,
+}
+
+impl OnGrid for ToCodes<'_> {
+    type Output = Codes;
+
+    fn run<G: Grid>(self, grid: G, scaled: Scaled) -> Codes {
+        let (_, columns) = self.of.tensor.shape();
+        let steps = self.of.steps(scaled);
+        let code = |(index, value): (usize, &f32)| {
+            let (width, first) = self.of.tiles(index / columns);
+            grid.nearest(*value, steps[first + index % columns / width]).0
+        };
+        let codes = self.of.latent.par_iter().enumerate().map(code).collect();
+        G::Code::collect(codes, self.of.tensor.scheme().format().bits())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rounding::Rtn;
+    use kvant_numeric::ComputeDType;
+
+    fn noise(count: usize) -> Vec<f32> {
+        (0..count).map(|i| ((i * 7919) % 1009) as f32 / 504.5 - 1.0).collect()
+    }
+
+    #[test]
+    fn latent_weights_start_at_the_codes_and_follow_the_gradient() {
+        let context = TensorContext::new(ComputeDType::F32);
+        for scheme in ["int4:g32", "uint4:g32:zp", "int8:channel", "e2m1:g16:e4m3:f32", "e2m1:g32:e8m0", "e4m3:tensor"]
+        {
+            let weight = noise(8 * 64);
+            let rtn = Rtn::new(scheme.parse().unwrap(), context).unwrap();
+            let tensor = rtn.round(&weight, 8, 64).unwrap();
+            let mut latent = LatentWeight::new(&weight, tensor.clone(), context).unwrap();
+            assert_eq!(latent.rounded().unwrap(), tensor, "{scheme}");
+            assert_eq!(latent.values(), tensor.dequantize(), "{scheme}");
+            // Towards zero: the gradient of half the sum of squares is the value.
+            let before: f32 = latent.values().iter().map(|v| v * v).sum();
+            for _ in 0..20 {
+                let gradient = latent.values();
+                latent.step(&gradient, 0.05, 0.01);
+            }
+            let after: f32 = latent.values().iter().map(|v| v * v).sum();
+            assert!(after < 0.9 * before, "{scheme}: {before} {after}");
+            assert_eq!(latent.rounded().unwrap().dequantize(), latent.values(), "{scheme}");
+        }
+    }
+}
