@@ -43,6 +43,7 @@ impl AttentionStep {
             chunk: self.chunk,
             sinks: &self.sinks,
             biases: &self.biases,
+            index: None,
         }
     }
 

@@ -75,7 +75,7 @@ impl<'r> Tape<'r, '_> {
     }
 
     fn normed(&mut self, norm: Option<&NormLayer>, x: Var) -> Var {
-        let width = self.run.decoder.width();
+        let width = self.run.decoder.hidden();
         norm.map_or(x, |norm| self.norm(norm, (x, width, HeadLayout::row(width))))
     }
 
@@ -174,7 +174,7 @@ impl<'r> Tape<'r, '_> {
                 [(q, queries.rows, heads[0]), (k, keys.rows, heads[1]), (k, keys.rows, heads[2])]
             }
             // Refused before.
-            Projections::Latent(_) => [(x, 1, HeadLayout::row(1)); 3],
+            Projections::Latent(_) | Projections::Queries { .. } => [(x, 1, HeadLayout::row(1)); 3],
         };
         if let Some(limit) = layer.clip {
             all.iter_mut().for_each(|part| part.0 = self.clip(part.0, limit));
@@ -209,7 +209,8 @@ impl<'r> Tape<'r, '_> {
 
     fn norm_heads(&mut self, norms: Option<&HeadNorms>, all: &mut [InRows; 3]) {
         let Some(norms) = norms else { return };
-        for (part, norm) in all.iter_mut().zip([&norms.query, &norms.key]) {
+        for (part, norm) in all.iter_mut().zip([Some(&norms.query), norms.key.as_ref()]) {
+            let Some(norm) = norm else { continue };
             let (x, width, layout) = *part;
             let layout = match norms.rule {
                 QueryKeyNorm::AllHeads => HeadLayout { width: layout.width * layout.count, count: 1, ..layout },

@@ -12,7 +12,7 @@ mod block;
 mod norm;
 mod tape;
 
-use super::blueprint::{Block, FeedForward, Mlp, Projections, TokenMixer};
+use super::blueprint::{Block, Blueprint, FeedForward, Mlp, Projections, TokenMixer};
 use super::error::ForwardError;
 use super::options::ForwardOptions;
 use super::runner::Runner;
@@ -45,7 +45,7 @@ impl<'r, 'a> BlockGradient<'r, 'a> {
     /// # Errors
     /// *Unsupported* for blocks with steps that have no gradient here: token mixers other than attention, and XIELU.
     pub fn new(runner: &'r Runner<'r, 'a>, index: usize) -> Result<BlockGradient<'r, 'a>, ForwardError> {
-        check(&runner.decoder().blueprint().blocks[index])?;
+        check(runner.decoder().blueprint(), &runner.decoder().blueprint().blocks[index])?;
         Ok(BlockGradient { runner, index })
     }
 
@@ -89,23 +89,33 @@ impl Recorded<'_, '_> {
 }
 
 /// Refuses steps without a gradient.
-fn check(block: &Block) -> Result<(), ForwardError> {
+fn check(blueprint: &Blueprint, block: &Block) -> Result<(), ForwardError> {
     let missing = |step: &str| ForwardError::unsupported(format!("gradients of {step}"));
+    let beside = block.routed.is_some() || block.low_rank.is_some();
+    if !blueprint.stream.is_plain() || beside {
+        return Err(missing("blocks that read or make more than one stream"));
+    }
     match &block.mixer {
-        TokenMixer::Attention(layer) if matches!(layer.projections, Projections::Latent(_)) => {
-            return Err(missing("latent attention"));
-        }
-        TokenMixer::Attention(_) | TokenMixer::Absent => {}
+        TokenMixer::Attention(layer) => match layer.projections {
+            Projections::Latent(_) => return Err(missing("latent attention")),
+            Projections::Queries { .. } => return Err(missing("keys of another block")),
+            _ => {}
+        },
+        TokenMixer::Absent => {}
         TokenMixer::GatedDelta(_) => return Err(missing("gated delta rules")),
         TokenMixer::ShortConvolution(_) => return Err(missing("short convolutions")),
-        TokenMixer::Mamba2(_) | TokenMixer::Both(_) => return Err(missing("state-space layers")),
+        TokenMixer::Mamba1(_) | TokenMixer::Mamba2(_) | TokenMixer::Both(_) => {
+            return Err(missing("state-space layers"));
+        }
     }
     let networks: Vec<&Mlp> = match &block.feed_forward {
         FeedForward::Dense(mlp) => vec![mlp],
         FeedForward::Mixture(mixture) => mixture.experts.iter().chain(&mixture.shared).collect(),
         FeedForward::Absent => Vec::new(),
     };
-    match networks.iter().any(|mlp| matches!(mlp.activation, Activation::Xielu | Activation::Unknown)) {
+    let refused =
+        |mlp: &&Mlp| mlp.cutoff.is_some() || matches!(mlp.activation, Activation::Xielu | Activation::Unknown);
+    match networks.iter().any(refused) {
         true => Err(missing("this activation function")),
         false => Ok(()),
     }
