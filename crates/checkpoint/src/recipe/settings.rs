@@ -101,6 +101,7 @@ pub struct Settings {
     /// Whether inputs stay as they are, whatever schemes say of them.
     pub weights_only: Option<bool>,
     /// The observer that finds the scales of weights, where schemes name none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub scales: Option<ObserverRef>,
     /// The algorithms in order, each with its options: `awq`, `gptq:damping=0.05`.
     pub algorithm: Option<Vec<String>>,

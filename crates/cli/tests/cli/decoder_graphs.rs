@@ -92,7 +92,11 @@ fn graphs_without_text_to_measure_are_refused_with_a_way_out() {
     refused(&[&["float.onnx", "--num-samples", "3"], &named[..]].concat(), 2, &["--num-samples", "leave it out"]);
     refused(&[&["float.onnx", "--precision", "bf16"], &named[..]].concat(), 2, &["--precision", "leave it out"]);
     place.write("rows.jsonl", "{\"text\": \"a\"}\n");
-    refused(&["float.onnx", "--data", "rows.jsonl", "--tokenizer", "nano_llama"], 1, &["not plain text", "text file"]);
+    refused(
+        &["float.onnx", "--data", "rows.jsonl", "--tokenizer", "nano_llama"],
+        1,
+        &["1 token does not fill", "longer text"],
+    );
     // A vocabulary that has not all tokens of the text, and two that differ.
     let graph = std::fs::read(place.path("float.onnx")).unwrap();
     let (whole, fewer): (&[u8], &[u8]) = (&[0x08, 0x80, 0x10], &[0x08, 0x80, 0x01]);

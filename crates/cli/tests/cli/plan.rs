@@ -93,7 +93,7 @@ fn plan_refuses_what_a_run_would_refuse() {
     for (options, words) in [
         (&["bert", "-s", "int8:channel", "--max-kl", "1", "--eval", "text.txt"][..], "BertModel"),
         (&["nano_llama", "-s", "int8:channel", "--max-kl", "1", "--eval", "noise.txt"], "UTF-8"),
-        (&["nano_llama", "-s", "Q4_0", "--max-kl", "1", "--eval", "empty.txt"], "0 tokens"),
+        (&["nano_llama", "-s", "Q4_0", "--max-kl", "1", "--eval", "empty.txt"], "no tokens"),
         (&["nano_llama", "-s", "int8:channel", "--max-kl", "1", "--eval", "texts"], "is a directory"),
     ] {
         let run = place.run(&[&["quantize", "--dry-run"], options].concat());

@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(found.warnings, [Warning::Skipped { file: "a.jsonl".to_owned(), rows: 1, why: Skip::NoText }]);
         let named = read("a.jsonl", b"{\"ids\": [7, 8]}\n", Some("ids")).unwrap();
         assert_eq!(named.documents[0].tokens, [7, 8]);
-        let header = b"\x93NUMPY\x01\x00\x36\x00{'descr': '<u2', 'fortran_order': False, 'shape': (3,)}";
+        let header = b"\x93NUMPY\x01\x00\x37\x00{'descr': '<u2', 'fortran_order': False, 'shape': (3,)}";
         let array = read("a.npy", &[&header[..], &[1, 0, 2, 0, 3, 0]].concat(), None).unwrap();
         assert_eq!(array.documents, [TokenDocument { tokens: vec![1, 2, 3], is_row: false }]);
     }

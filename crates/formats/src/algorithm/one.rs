@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(message("gptq:clip=on"), "‹algorithm›: `gptq` has no option `clip`");
         assert_eq!(
             find("gptq:clip=on").unwrap_err().hint().unwrap(),
-            "it has damping, order, groups, block: write them as in gptq:damping=..."
+            "it has damping, order, groups, block, rounds: write them as in gptq:damping=..."
         );
         assert_eq!(find("rtn:order=stored").unwrap_err().hint().unwrap(), "it has no options");
         assert_eq!(message("gptq:damping=2"), "‹algorithm›: `2` is not a value of `gptq:damping`");
@@ -249,6 +249,6 @@ mod tests {
 
     #[test]
     fn algorithms_of_other_tools_are_unsupported_not_invalid() {
-        assert!(matches!(find("AutoRound").unwrap_err(), RecipeError::Unsupported(_)));
+        assert!(matches!(find("SpinQuant").unwrap_err(), RecipeError::Unsupported(_)));
     }
 }

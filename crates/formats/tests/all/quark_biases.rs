@@ -107,7 +107,9 @@ fn quantized_biases_are_valid_and_refused_by_loaders_that_read_floats() {
         for id in ["amd-quark", "transformers"] {
             let verdict = report.verdicts.iter().find(|verdict| verdict.id == id).unwrap();
             let named: Vec<&str> = verdict.reasons.iter().map(|reason| reason.place.as_str()).collect();
-            assert_eq!(named, ["up"], "one scale for each value: {verdict:?}");
+            // transformers finds no class without `model_type` either.
+            let others: Vec<&str> = named.iter().copied().filter(|place| *place != "config.json").collect();
+            assert_eq!(others, ["up"], "one scale for each value: {verdict:?}");
         }
     });
 }

@@ -104,8 +104,11 @@ fn nearest(modules: &[Module], evidence: &Evidence<'_>) -> Option<&'static Famil
         let known = present.iter().filter(|path| names.have(path)).count();
         let others = names.modules().filter(|path| !present.contains(path)).count();
         let fits = norms_fit(family, modules, evidence.config) && evidence.norms.fit(family.norm_kind);
+        let has_experts = |path: &&str| path.contains("experts");
+        // Dense networks are like dense families.
+        let lacks_experts = names.modules().any(|path| has_experts(&path)) && !present.iter().any(has_experts);
         let (unfounded, stated) = evidence.of_rules(family);
-        (known, fits, Reverse(unfounded), Reverse(others), stated, family.name == family::USUAL)
+        (known, fits, !lacks_experts, Reverse(unfounded), Reverse(others), stated, family.name == family::USUAL)
     };
     family::all().into_iter().max_by_key(rating)
 }

@@ -222,7 +222,7 @@ mod tests {
             let made = weight(&[-1.0, 3.0, -3.0], &[3], None, WeightMethod { full_range: true, ..plain });
             made.codes.iter().map(|&c| c as i8).collect::<Vec<_>>()
         };
-        assert_eq!(codes(false), [-43, 127, -128]);
+        assert_eq!(codes(false), [-42, 127, -128]);
         assert_eq!(codes(true), [-42, 127, -127]);
     }
 

@@ -79,7 +79,9 @@ fn read_algorithm(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError>
     let options: Vec<(&str, &str)> = given.iter().map(|(_, option, value)| (*option, value.as_str())).collect();
     let unsupported =
         || RecipeError::unsupported(PLACE, format!("the algorithm {} is not supported", quoted(name)), REMOVE);
-    let algorithm = Algorithm::named(name, &options).ok_or_else(unsupported)?.map_err(|problem| {
+    // Its AutoRound has other settings.
+    let found = Algorithm::named(name, &options).filter(|found| !matches!(found, Ok(Algorithm::Tuning(_))));
+    let algorithm = found.ok_or_else(unsupported)?.map_err(|problem| {
         let field = given.iter().find(|(_, option, _)| problem.is_of(option)).map_or("", |(field, ..)| field);
         RecipeError::invalid(format!("{PLACE}.{name}.{field}"), problem.to_string(), problem.hint())
     })?;

@@ -109,7 +109,7 @@ fn attention_is_causal_and_limited_to_the_sequence() {
 #[test]
 fn unsupported_architectures_are_refused_by_name() {
     for (key, value, named) in [
-        ("model_type", "mamba".into(), "no family"),
+        ("model_type", "rwkv".into(), "no family"),
         ("hidden_act", "softplus".into(), "softplus"),
         ("clip_qkv", 8.into(), "clip_qkv"),
         ("rope_parameters", serde_json::json!({"rope_type": "spiral"}), "spiral"),
@@ -118,7 +118,7 @@ fn unsupported_architectures_are_refused_by_name() {
         let error = refusal(|config| {
             config[key] = value.clone();
             if key == "model_type" {
-                config["architectures"] = serde_json::json!(["MambaForCausalLM"]);
+                config["architectures"] = serde_json::json!(["RwkvForCausalLM"]);
             }
         });
         assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains(named), "{error}");
