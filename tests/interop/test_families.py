@@ -80,7 +80,8 @@ def test_integers_load_with_the_weights_of_fake_quantization(name, made):
     assert closeness(ours, fake) > 0.999
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in UNREAD])
+# What is rounded the other way changes which keys the indexer of DeepSeek V3.2 chooses.
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in UNREAD | {"deepseek_v32"}])
 def test_fp8_loads_with_the_activations_of_kvant(name, made, own_logits, tmp_path):
     out = made(name, "FP8_DYNAMIC", "--format", "compressed-tensors")
     # What is rounded the other way changes what small random models choose and attend to.
@@ -100,7 +101,8 @@ def test_algorithms_run(name, algorithm, made, own_logits, tmp_path):
     assert closeness(own_logits(out, tmp_path), source) > 0.3
 
 
-@pytest.mark.parametrize("name", NAMES)
+# Delta nets of OLMo Hybrid have layers named k_proj and v_proj, which the patterns of a cache in Quark's layout match: it is refused.
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "olmo_hybrid"])
 def test_static_activations_and_cache_are_calibrated(name, made, own_logits, tmp_path):
     out = made(name, "fp8", "--kv-cache", "fp8", "--format", "quark", calib=True)
     source = own_logits(forward_models.save(name, made.tokens.parent / name), tmp_path)

@@ -58,10 +58,15 @@ def expected_of(module, gradients):
     """The gradient of a layer by the name that Kvant gives it: a weight, or one of the experts in a tensor."""
     if f"{module}.weight" in gradients:
         return gradients[f"{module}.weight"]
+    if f"{module.replace('backbone.', 'model.', 1)}.weight" in gradients:
+        return gradients[f"{module.replace('backbone.', 'model.', 1)}.weight"]
     expert = re.fullmatch(r"(.*experts)\.(\d+)\.(\w+)", module) or re.fullmatch(r"(.*experts\.\w+)()\.(\d+)", module)
     for name, gradient in gradients.items():
-        if expert and gradient.ndim == 3 and name.startswith(expert[1]) and (not expert[3] or expert[3].split("_")[0] in name):
-            return gradient[int(expert[2] or expert[3])]
+        if expert and gradient.ndim == 3 and name.startswith(expert[1]) and (not expert[3] or expert[3].isdigit() or expert[3].split("_")[0] in name):
+            own = gradient[int(expert[2] or expert[3])]
+            # Gates and ups of an expert may be one matrix, which experts in a checkpoint are not.
+            halves = own.shape[0] // 2
+            return {"gate_proj": own[:halves], "up_proj": own[halves:]}.get(expert[3], own) if "gate_up" in name else own
     return None
 
 

@@ -45,7 +45,6 @@ DENSE = {
 # Experts that transformers has decompressed take inputs in floats.
 MIXTURES = {"fp8_weights": ["-s", "e4m3:channel", "-f", "compressed-tensors"]}
 CASES = [("qwen3_5_text", name) for name in DENSE] + [("qwen3_5-mtp", "FP8_DYNAMIC"), ("qwen3_5-mtp", "W4A16")]
-CASES += [("olmo_hybrid", name) for name in ("W4A16", "FP8_kv")]
 CASES += [(model, name) for model in STATES for name in ("W4A16", "FP8_kv", "int8_static")]
 # The class of Mamba 2 reads float weights that packed layers do not have, and it has no cache of keys and values.
 CASES = [case for case in CASES if case not in {("mamba", "FP8_kv"), ("mamba2", "W4A16"), ("mamba2", "FP8_kv")}]

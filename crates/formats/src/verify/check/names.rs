@@ -75,6 +75,8 @@ type Parts = BTreeSet<String>;
 struct BlockKind {
     sparse: bool,
     sliding: bool,
+    /// Whether it attends to the keys of another block.
+    shares_keys: bool,
     branches: Option<Branches>,
 }
 
@@ -90,6 +92,7 @@ fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) -> HashSet<Stri
         let kind = BlockKind {
             sparse: parts.iter().any(|part| part.contains("expert")),
             sliding: layer_type.is_some_and(|kind| kind == "sliding_attention"),
+            shares_keys: family.is_some_and(|family| family.key_block(&subject.config, block) != block),
             branches: family.map(|family| family.branches(&subject.config, block)),
         };
         kinds.entry(kind).or_default().insert(block, parts);
