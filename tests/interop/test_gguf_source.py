@@ -87,7 +87,8 @@ def test_gguf_is_compared_with_its_source(write, evaluated):  # noqa: F811
     found = evaluated(write(directory, "Q8_0"), "--reference", directory)
     assert 0 < found["kl_mean"] < 1e-3 and found["top1_agreement"] > 0.95
     same = evaluated(write(directory, "BF16"), "--reference", directory)
-    assert same["kl_mean"] == 0.0 and same["perplexity"] == same["reference_perplexity"]
+    # Some processors sum products of stored and of decoded weights in another order.
+    assert same["kl_mean"] < 1e-6 and abs(same["perplexity"] / same["reference_perplexity"] - 1) < 1e-5
 
 
 def test_another_tokenizer_can_be_given(write, evaluated, family, kvant, text):  # noqa: F811
@@ -122,7 +123,7 @@ def test_float_conversion_of_codes_matches_gguf_py(name, write, converted, evalu
         assert np.array_equal(made[f"model.layers.1.self_attn.{module}.weight"].numpy(), expected), module
     assert np.array_equal(made["model.embed_tokens.weight"].numpy(), tensor_of(path, "token_embd.weight"))
     logits = evaluated(path, "--reference", out)
-    assert logits["kl_mean"] == 0.0 and logits["perplexity"] == logits["reference_perplexity"]
+    assert logits["kl_mean"] < 1e-6 and abs(logits["perplexity"] / logits["reference_perplexity"] - 1) < 1e-5
     half = load_file(converted(path, "float", "--dtype", "bf16") / "model.safetensors")
     assert half["model.embed_tokens.weight"].dtype == torch.bfloat16
 
@@ -132,7 +133,7 @@ def test_float_conversion_of_codes_matches_gguf_py(name, write, converted, evalu
 def test_codes_are_copied(mix, target, write, converted, evaluated):  # noqa: F811
     path = write(trained("nano_llama"), mix)
     found = evaluated(converted(path, target), "--reference", path)
-    assert found["kl_mean"] == 0.0
+    assert found["kl_mean"] < 1e-6
 
 
 def test_codes_with_inexact_scales_are_refused(write, kvant, tmp_path):  # noqa: F811
@@ -160,7 +161,7 @@ def test_gguf_files_of_codes_load_in_llama_cpp(name, scheme, source, options, ki
     assert llama_perplexity(llama, path, windows(directory, text)) == pytest.approx(expected, rel=0.01)
     # Values are the same to the last bit, but where minima were rounded.
     found = evaluated(path, "--reference", made)
-    assert found["kl_mean"] == 0.0 if not options else found["kl_mean"] < 1e-5
+    assert found["kl_mean"] < 1e-6 if not options else found["kl_mean"] < 1e-5
 
 
 @pytest.mark.parametrize("name", ("granitemoe", "gpt_oss", "mixtral", "deepseek_v2_lite"))
@@ -170,7 +171,7 @@ def test_expert_codes_are_written_to_gguf_in_the_same_run(name, kvant, family, e
     done = kvant("quantize", family(name), "--scheme", "int8:g32", "--format", "quark", "--format", "gguf", "-o", out)
     assert done.returncode == 0, done.stderr
     found = evaluated(out / "gguf" / "model.gguf", "--reference", out / "quark", "--seq-len", "16")
-    assert found["kl_mean"] == 0.0
+    assert found["kl_mean"] < 1e-6
     assert kvant("verify", out / "gguf" / "model.gguf").returncode == 0
 
 

@@ -46,8 +46,8 @@ DENSE = {
 MIXTURES = {"fp8_weights": ["-s", "e4m3:channel", "-f", "compressed-tensors"]}
 CASES = [("qwen3_5_text", name) for name in DENSE] + [("qwen3_5-mtp", "FP8_DYNAMIC"), ("qwen3_5-mtp", "W4A16")]
 CASES += [(model, name) for model in STATES for name in ("W4A16", "FP8_kv", "int8_static")]
-# The class of Mamba 2 reads float weights that packed layers do not have, and it has no cache of keys and values.
-CASES = [case for case in CASES if case not in {("mamba", "FP8_kv"), ("mamba2", "W4A16"), ("mamba2", "FP8_kv")}]
+# The classes of Mamba read float weights that packed layers do not have, and it has no cache of keys and values.
+CASES = [case for case in CASES if case not in {("mamba", "W4A16"), ("mamba", "FP8_kv"), ("mamba2", "W4A16"), ("mamba2", "FP8_kv")}]
 CASES += [(model, name) for model in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe_text-fused") for name in MIXTURES]
 CASES += [("qwen3_5_moe-fused-mtp", "fp8_weights")]
 ALGORITHMS = ("gptq", "awq", "smoothquant,gptq", "gptaq", "qronos", "adaround", "awq,gptq")

@@ -62,7 +62,6 @@ UNSAID = {
     ],
     "SGLang's class is named PhiMoEForCausalLM, as published; under transformers' name, PhimoeForCausalLM, a wrapper is taken that knows no such "
     "experts": [("phimoe", *case) for case in FAMILY_CASES],
-    "rules are applied to quantized layers, and a model in floats has none": [("glm", "int4:g32", "--format", "fake")],
 }  # fmt: skip
 REASONS = {case: reason for reason, cases in UNSAID.items() for case in cases}
 
@@ -76,7 +75,9 @@ def answers(kvant, module_path):
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_sglang_loads_what_kvant_lists(case, answers):
     sglang, kvant = answers.get(case) or pytest.skip("Kvant refuses to write it, or the model is not at hand")
-    assert sglang["ok"] == (kvant["loads"] == "yes" and case not in REASONS), (sglang, kvant)
+    if case in test_vllm.UNRULED and kvant["loads"] == "yes" and not sglang["ok"]:
+        pytest.xfail("experts that differ from block to block have no rule")
+    assert sglang["ok"] == (kvant["loads"] == "yes" and case not in REASONS or case in test_vllm.UNSAID), (sglang, kvant)
     if case in REASONS:
         assert kvant["loads"] == "yes", f"Kvant says so now: {REASONS[case]}"
 
