@@ -28,6 +28,7 @@ def quantize(
     output: StrPath,
     recipe: StrPath | None = None,
     weights_only: bool = False,
+    scales: str | None = None,
     kv_cache: str | None = None,
     kv_cache_post_rope: bool = False,
     min_kv_scale: float | None = None,
@@ -120,6 +121,7 @@ def quantize(
         recipe: Recipe file: TOML, AMD Quark's or compressed-tensors' JSON, or llm-compressor's YAML; options take
             precedence over it.
         weights_only: Quantize weights only; activations stay in float.
+        scales: How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax].
         kv_cache: Quantize the KV cache: fp8, int8 or a spelling such as int8:tensor; needs calibration data.
         kv_cache_post_rope: Quantize keys and values after the rotary embedding, as they are cached, instead of
             before it.
@@ -216,6 +218,7 @@ def plan(
     output: StrPath | None = None,
     recipe: StrPath | None = None,
     weights_only: bool = False,
+    scales: str | None = None,
     kv_cache: str | None = None,
     kv_cache_post_rope: bool = False,
     min_kv_scale: float | None = None,
@@ -288,6 +291,7 @@ def plan(
         recipe: Recipe file: TOML, AMD Quark's or compressed-tensors' JSON, or llm-compressor's YAML; options take
             precedence over it.
         weights_only: Quantize weights only; activations stay in float.
+        scales: How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax].
         kv_cache: Quantize the KV cache: fp8, int8 or a spelling such as int8:tensor; needs calibration data.
         kv_cache_post_rope: Quantize keys and values after the rotary embedding, as they are cached, instead of
             before it.
@@ -532,6 +536,7 @@ def sensitivity(
     output: StrPath | None = None,
     recipe: StrPath | None = None,
     weights_only: bool = False,
+    scales: str | None = None,
     exclude: Strings | None = None,
     algorithm: Strings | None = None,
     overrides: Mapping[str, str] | Strings | None = None,
@@ -589,6 +594,7 @@ def sensitivity(
         output: Recipe file (TOML) to write, for recipe of `kvant quantize`.
         recipe: Recipe file (TOML); options take precedence over it.
         weights_only: Quantize weights only; activations stay in float.
+        scales: How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax].
         exclude: Keep the nodes whose names match in float.
         algorithm: Algorithms besides those of the preset, e.g. cle; `kvant quantize` runs those that need data.
         overrides: Type for tensors, e.g. 'logits=uint16', 'fc.weight=int8:channel', 'x=entropy' or '=keep', the
