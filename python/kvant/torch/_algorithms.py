@@ -123,6 +123,12 @@ class Algorithms:
 def algorithms_of(text: str) -> Algorithms:
     """The algorithms of a list such as `awq:clip=off,gptq`."""
     items = json.loads(_kvant.algorithms(text))
+    if any(item["kind"] == "tuning" for item in items):
+        raise UnsupportedError(
+            "autoround learns codes of decoder blocks from files, not in place",
+            kind="unsupported",
+            remedy="leave it out, or use kvant.quantize on the checkpoint",
+        )
     transforms = [item for item in items if item["kind"] == "transform"]
     roundings = [item for item in items if item["kind"] == "rounding" and item["name"] != "rtn"]
     return Algorithms(
