@@ -18,8 +18,11 @@ const REFUSED_FLAGS: &[&str] = &[
     "apply_residual_connection_post_layernorm",
 ];
 
+/// What is asked of a family.
+type FamilyTest = fn(&Family) -> bool;
+
 /// Keys with a number other than 0 that change what is computed, and the rules with which it is.
-const REFUSED_COUNTS: &[(&str, fn(&Family) -> bool)] = &[
+const REFUSED_COUNTS: &[(&str, FamilyTest)] = &[
     ("hidden_size_per_layer_input", |family| family.trunk.layer_inputs.is_some()),
     ("num_kv_shared_layers", |family| family.math.shares_keys),
 ];

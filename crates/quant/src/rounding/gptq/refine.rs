@@ -7,6 +7,8 @@
 //! its minimum, `q_j - R_j / H_jj` (coordinate descent, arXiv 2406.17542). The scale of the least squares follows from the codes,
 //! and is taken where rounding to it leaves less error (arXiv 2602.02126 does so in closed form). `H` is damped as for the sweep.
 
+#![allow(clippy::needless_range_loop)] // Lanes of several arrays go together.
+
 use super::sweep::BAND;
 use crate::hessian::Hessian;
 use crate::quant_tensor::{Codes, QuantTensor};
