@@ -7,6 +7,8 @@
 //! `TOKENS` holds sequences of `LENGTH` little-endian `u32`, `ALONG` the gradient of a block's output as `f32`, the same for every block. The
 //! directory `OUT` receives a file for each linear layer of a block, named as its module; blocks without gradients are printed.
 
+#![allow(clippy::print_stdout)] // Tests read what it refuses.
+
 use kvant_container::Checkpoint;
 use kvant_forward::forward::cpu::Cpu;
 use kvant_forward::forward::gradient::{BlockGradient, Weights};

@@ -22,7 +22,6 @@ use kvant_formats::loader_rules::{ModelTraits, differ_in_a_block};
 use kvant_formats::transcode::FloatType;
 use kvant_model::family;
 use kvant_model::network::{Linear, Place, Reason};
-use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::{ParameterPart, Part};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -199,7 +198,7 @@ impl<'a> Declared<'a> {
             let block = blocks.get(&layer.source.position)?;
             Some((layer.source.position, (*block, Some(layer.scheme))))
         });
-        let quantized: Vec<(usize, (Option<usize>, Option<LayerScheme>))> = quantized.collect();
+        let quantized: Vec<(usize, _)> = quantized.collect();
         let seen: BTreeSet<usize> = quantized.iter().map(|(position, _)| *position).collect();
         let kept = blocks.iter().filter(|(position, _)| !seen.contains(position)).map(|(_, block)| (*block, None));
         differ_in_a_block(quantized.into_iter().map(|(_, expert)| expert).chain(kept))
