@@ -100,7 +100,7 @@ impl SchemeChoice {
     pub(super) fn with_observer(self, observer: ObserverRef) -> Result<SchemeChoice, RecipeError> {
         let SchemeChoice::Scheme(named) = self else { return Ok(self) };
         let scheme = LayerScheme { weight: named.scheme.weight.with_observer(observer), ..named.scheme };
-        // Not every observer goes with every scheme, as their spelling tells.
+        // Parsing refuses observers that do not support the scheme.
         let scheme = scheme.to_string().parse().map_err(|error| explain("‹scales›", &scheme.to_string(), error))?;
         Ok(SchemeChoice::Scheme(NamedScheme { scheme, ..named }))
     }

@@ -90,7 +90,7 @@ pub fn evaluate(
     evaluate_windows((decoder, reference), ops, tokens, &windows, options, watch)
 }
 
-/// The same on documents, each in windows of its own: see [`JoinedSequences::of_documents`].
+/// The same on documents, each in its own windows: see [`JoinedSequences::of_documents`].
 ///
 /// # Errors
 ///

@@ -6,7 +6,6 @@ use super::rtn::{RoundingError, TensorContext};
 use super::steps::Scaled;
 use super::value_grid::{Code, Grid, OnGrid, Step, on_grid};
 use crate::quant_tensor::{Codes, QuantTensor};
-use crate::scheme::{FloatScale, FloatScheme, IntScheme, ScaleType, TensorScheme};
 use rayon::prelude::*;
 
 /// A weight whose codes and scales are learned.
@@ -79,17 +78,7 @@ impl LatentWeight {
     }
 
     fn storable(&self) -> StorableScales {
-        let (scheme, global_scale) = (self.tensor.scheme(), self.tensor.global_scale());
-        StorableScales { scheme, arithmetic: self.context.arithmetic, global_scale }
-    }
-
-    /// Powers of two stay: half of one, or twice as much, is no small step.
-    fn has_moving_scales(&self) -> bool {
-        !matches!(
-            self.tensor.scheme(),
-            TensorScheme::Int(IntScheme { scale: ScaleType::PowerOfTwo, .. })
-                | TensorScheme::Float(FloatScheme { scale: FloatScale::E8m0(_), .. })
-        )
+        StorableScales::of(&self.tensor, self.context)
     }
 
     /// A scale as it is now.
@@ -177,7 +166,8 @@ impl Edit for Move<'_> {
             })
             .collect();
         of.latent = latent;
-        if self.scale_rate == 0.0 || !of.has_moving_scales() {
+        // Half of a power of two, or twice as much, is no small step.
+        if self.scale_rate == 0.0 || of.storable().are_powers_of_two() {
             return;
         }
         let mut of_scales = vec![0.0f32; of.scales.len()];

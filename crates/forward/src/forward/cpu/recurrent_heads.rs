@@ -49,3 +49,38 @@ pub(super) fn by_head(
         }
     }
 }
+
+/// What the tests of all recurrences share.
+#[cfg(test)]
+pub(super) mod testing {
+    use crate::forward::cpu::Cpu;
+    use crate::forward::recurrent_state::RecurrentState;
+    use kvant_numeric::simd::Isa;
+    use std::ops::Range;
+
+    /// Rows of two sequences, of 4 and 3 tokens.
+    pub(in crate::forward::cpu) const ROWS: usize = 7;
+
+    pub(in crate::forward::cpu) fn numbers(count: usize, seed: usize) -> Vec<f32> {
+        (0..count).map(|i| ((i * 37 + seed * 11) % 23) as f32 * 0.1 - 1.1).collect()
+    }
+
+    /// Sequences that are continued have the bits of whole ones, in outputs and states, on every instruction set. `run` computes some
+    /// rows of sequences of these lengths.
+    pub(in crate::forward::cpu) fn assert_sequences_continue(
+        run: impl Fn(Cpu, Range<usize>, &[usize], &mut [RecurrentState]) -> Vec<f32>,
+    ) {
+        let mut expected: Option<(Vec<f32>, Vec<RecurrentState>)> = None;
+        for isa in Isa::available() {
+            let mut whole = vec![RecurrentState::default(); 2];
+            let out = run(Cpu::new(isa), 0..ROWS, &[4, 3], &mut whole);
+            let mut parts = vec![RecurrentState::default(); 2];
+            let mut first = run(Cpu::new(isa), 0..2, &[2], &mut parts[..1]);
+            first.extend(run(Cpu::new(isa), 2..4, &[2], &mut parts[..1]));
+            first.extend(run(Cpu::new(isa), 4..7, &[3], &mut parts[1..]));
+            assert!(first == out && parts == whole);
+            let (expected, states) = expected.get_or_insert_with(|| (out.clone(), whole.clone()));
+            assert!(*expected == out && *states == whole);
+        }
+    }
+}

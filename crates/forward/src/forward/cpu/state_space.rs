@@ -48,15 +48,9 @@ impl Loop for StateSpaceHead<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forward::cpu::recurrent_heads::testing::{ROWS, assert_sequences_continue, numbers};
     use crate::forward::ops::Ops;
     use crate::forward::{HeadLayout, Heads};
-    use kvant_numeric::simd::Isa;
-
-    const ROWS: usize = 7;
-
-    fn numbers(count: usize, seed: usize) -> Vec<f32> {
-        (0..count).map(|i| ((i * 37 + seed * 11) % 23) as f32 * 0.1 - 1.1).collect()
-    }
 
     /// Four heads of 3 in two groups, states of 5.
     fn run(cpu: Cpu, rows: std::ops::Range<usize>, lengths: &[usize], states: &mut [RecurrentState]) -> Vec<f32> {
@@ -85,18 +79,7 @@ mod tests {
 
     #[test]
     fn continued_sequences_have_the_bits_of_whole_ones_on_every_instruction_set() {
-        let mut expected: Option<(Vec<f32>, Vec<RecurrentState>)> = None;
-        for isa in Isa::available() {
-            let mut whole = vec![RecurrentState::default(); 2];
-            let out = run(Cpu::new(isa), 0..ROWS, &[4, 3], &mut whole);
-            let mut parts = vec![RecurrentState::default(); 2];
-            let mut first = run(Cpu::new(isa), 0..2, &[2], &mut parts[..1]);
-            first.extend(run(Cpu::new(isa), 2..4, &[2], &mut parts[..1]));
-            first.extend(run(Cpu::new(isa), 4..7, &[3], &mut parts[1..]));
-            assert!(first == out && parts == whole);
-            let (expected, states) = expected.get_or_insert_with(|| (out.clone(), whole.clone()));
-            assert!(*expected == out && *states == whole);
-        }
+        assert_sequences_continue(run);
     }
 
     #[test]

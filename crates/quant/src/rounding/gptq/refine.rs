@@ -51,11 +51,7 @@ impl Refinement<'_> {
         if let TensorScheme::Progressive { .. } = tensor.scheme() {
             return Ok(());
         }
-        let storable = StorableScales {
-            scheme: tensor.scheme(),
-            arithmetic: context.arithmetic,
-            global_scale: tensor.global_scale(),
-        };
+        let storable = StorableScales::of(tensor, context);
         let refined = on_grid(
             tensor.scheme(),
             context,
@@ -527,11 +523,7 @@ mod tests {
             let [one, three] = [1, 3].map(|rounds| refined(rounds, Isa::best()));
             assert!(error(&one) < before.loss, "{text}: {} {}", error(&one), before.loss);
             assert!(error(&three) <= 1.001 * error(&one), "{text}: {} {}", error(&three), error(&one));
-            let storable = StorableScales {
-                scheme: three.scheme(),
-                arithmetic: context.arithmetic,
-                global_scale: three.global_scale(),
-            };
+            let storable = StorableScales::of(&three, context);
             for scale in three.scales() {
                 assert_eq!(storable.stored(scale * storable.outer()), *scale, "{text}");
             }

@@ -2,8 +2,9 @@
 //! it. From the scale of the range: shares of it, negative ones where the codes of integers reach further on one side, then
 //! the least squares of the codes that were best, and zero points beside the best.
 
-use super::{RoundingError, Rtn, Strip};
+use super::{RoundingError, Rtn, Strip, TensorContext};
 use crate::parameters::Affine;
+use crate::quant_tensor::QuantTensor;
 use crate::rounding::steps::Scaled;
 use crate::rounding::tiles::Tiles;
 use crate::rounding::value_grid::{Grid, OnGrid, Step, on_grid};
@@ -38,6 +39,21 @@ pub(in crate::rounding) struct StorableScales {
 }
 
 impl StorableScales {
+    /// Those of a tensor.
+    pub(in crate::rounding) fn of(tensor: &QuantTensor, context: TensorContext) -> StorableScales {
+        let (scheme, global_scale) = (tensor.scheme(), tensor.global_scale());
+        StorableScales { scheme, arithmetic: context.arithmetic, global_scale }
+    }
+
+    /// Whether they are powers of two alone.
+    pub(in crate::rounding) fn are_powers_of_two(&self) -> bool {
+        matches!(
+            self.scheme,
+            TensorScheme::Int(IntScheme { scale: ScaleType::PowerOfTwo, .. })
+                | TensorScheme::Float(FloatScheme { scale: FloatScale::E8m0(_), .. })
+        )
+    }
+
     /// The scale that is stored for one that the grid should have.
     pub(in crate::rounding) fn stored(&self, wanted: f32) -> f32 {
         match self.scheme {
@@ -66,9 +82,10 @@ impl StorableScales {
     fn shares(&self) -> Vec<f32> {
         let evenly =
             |from: f32, to: f32, steps: u32| (0..=steps).map(move |i| from + (to - from) * i as f32 / steps as f32);
+        if self.are_powers_of_two() {
+            return vec![0.5, 2.0];
+        }
         match self.scheme {
-            TensorScheme::Int(IntScheme { scale: ScaleType::PowerOfTwo, .. })
-            | TensorScheme::Float(FloatScheme { scale: FloatScale::E8m0(_), .. }) => vec![0.5, 2.0],
             TensorScheme::Int(int) | TensorScheme::Progressive { second: int, .. } => {
                 let least = match int.format.bits() {
                     ..=2 => 0.35,
