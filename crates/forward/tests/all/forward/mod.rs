@@ -109,7 +109,7 @@ fn attention_is_causal_and_limited_to_the_sequence() {
 #[test]
 fn unsupported_architectures_are_refused_by_name() {
     for (key, value, named) in [
-        ("model_type", "rwkv".into(), "no family"),
+        ("model_type", "rwkv".into(), "no description that fits"),
         ("hidden_act", "softplus".into(), "softplus"),
         ("clip_qkv", 8.into(), "clip_qkv"),
         ("rope_parameters", serde_json::json!({"rope_type": "spiral"}), "spiral"),
