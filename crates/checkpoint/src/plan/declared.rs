@@ -18,7 +18,7 @@ use super::{
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView, WeightFiles};
 use kvant_formats::format::plain_floats::FakeQuantization;
 use kvant_formats::format::tensors::{DescribedLayer, METADATA_KEY, description};
-use kvant_formats::loader_rules::{ModelTraits, differ_in_a_block};
+use kvant_formats::loader_rules::{ExpertSchemes, ModelTraits};
 use kvant_formats::transcode::FloatType;
 use kvant_model::family;
 use kvant_model::network::{Linear, Place, Reason};
@@ -178,15 +178,15 @@ impl<'a> Declared<'a> {
             other_modalities: self.source.network.places().contains(&Place::Other(Reason::Modality)),
             experts: fused || self.source.network.linears().iter().any(expert),
             fused_experts: fused,
-            mixed_experts: self.has_mixed_experts(),
+            expert_schemes: self.expert_schemes(),
             kept_experts: self.source.network.linears().iter().any(|linear| kept(&linear)),
             attention: self.source.recipe.attention(),
             bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
         }
     }
 
-    /// Whether some experts of a block have one scheme, and others another or none.
-    fn has_mixed_experts(&self) -> bool {
+    /// How the schemes of experts differ.
+    fn expert_schemes(&self) -> ExpertSchemes {
         let network = &self.source.network;
         let separate = network.linears().iter().filter(|linear| linear.expert.is_some());
         let separate = separate.map(|linear| (linear.weight, linear.block));
@@ -201,7 +201,7 @@ impl<'a> Declared<'a> {
         let quantized: Vec<(usize, _)> = quantized.collect();
         let seen: BTreeSet<usize> = quantized.iter().map(|(position, _)| *position).collect();
         let kept = blocks.iter().filter(|(position, _)| !seen.contains(position)).map(|(_, block)| (*block, None));
-        differ_in_a_block(quantized.into_iter().map(|(_, expert)| expert).chain(kept))
+        ExpertSchemes::of(quantized.into_iter().map(|(_, expert)| expert).chain(kept))
     }
 
     /// The plan, which nothing changes afterwards.

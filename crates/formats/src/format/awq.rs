@@ -3,7 +3,7 @@
 //! transformers, vLLM and SGLang read.
 
 use super::grouped::Grouping;
-use super::selector::fused_name;
+use super::selector::{fused_name, whole_experts};
 use super::stored::{CodeType, ModuleReader, ModuleTensors, ModuleWeight, WeightLayout};
 use super::{Capabilities, CheckpointFormat, ExcludedNames, ModelDescription};
 use kvant_container::Dtype;
@@ -90,7 +90,14 @@ fn with_fused(names: &[&str]) -> Vec<String> {
     names.iter().flat_map(|name| [fused_name(name), Some((*name).to_owned())]).flatten().collect()
 }
 
-/// The whole object. Readers take names of `exclude` as parts of names.
+/// What stays as it is, experts of a block also by the name of the module that holds them. Readers take these as parts of names.
+fn excluded(layers: &[(&str, LayerScheme)], exclude: &[&str]) -> Vec<String> {
+    let quantized: Vec<&str> = layers.iter().map(|(name, _)| *name).collect();
+    let experts = whole_experts(exclude, &quantized).into_iter().map(str::to_owned);
+    experts.chain(with_fused(exclude)).collect()
+}
+
+/// The whole object.
 ///
 /// # Errors
 /// [`CannotHold`] where layers differ in their groups, for which there is one number.
@@ -107,7 +114,7 @@ fn quantization_config(layers: &[(&str, LayerScheme)], exclude: &[&str]) -> Resu
     Ok(json!({
         "bits": 4,
         "group_size": first.size_number(),
-        "modules_to_not_convert": if exclude.is_empty() { Value::Null } else { json!(with_fused(exclude)) },
+        "modules_to_not_convert": if exclude.is_empty() { Value::Null } else { json!(excluded(layers, exclude)) },
         "quant_method": "awq",
         "version": "gemm",
         "zero_point": true,
@@ -182,6 +189,8 @@ mod tests {
         assert_eq!((&config["group_size"], &config["modules_to_not_convert"]), (&json!(64), &json!(["lm_head"])));
         let kept = quantization_config(&same, &["m.0.k_proj", "m.0.q_proj"]).unwrap();
         assert_eq!(kept["modules_to_not_convert"], json!(["m.0.k_proj", "m.0.qkv_proj", "m.0.q_proj"]));
+        let experts = quantization_config(&same, &["m.0.experts.0.up_proj", "m.0.experts.1.up_proj"]).unwrap();
+        assert_eq!(experts["modules_to_not_convert"][0], json!("m.0.experts"));
         let channel = quantization_config(&[("a", scheme("int4:channel"))], &[]).unwrap();
         assert_eq!((&channel["group_size"], &channel["modules_to_not_convert"]), (&json!(-1), &Value::Null));
         let mixed = [same[0], ("c", scheme("uint4:g128:zp"))];

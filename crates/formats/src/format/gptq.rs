@@ -3,7 +3,7 @@
 //! less 1, the second as they are. Its `quantization_config` is that of GPTQModel, which transformers, vLLM and SGLang read.
 
 use super::grouped::Grouping;
-use super::selector::{Selector, commonest, escape, fused_name, select};
+use super::selector::{Selector, commonest, escape, fused_name, select, whole_experts};
 use super::stored::{CodeType, ModuleReader, ModuleTensors, ModuleWeight, WeightLayout};
 use super::{Capabilities, CheckpointFormat, ExcludedNames, ModelDescription, awq};
 use kvant_container::Dtype;
@@ -132,16 +132,26 @@ fn quantization_config(
 
 /// The deviations from the default, by regular expressions that match from the start of a module's name.
 fn dynamic(groupings: &[(&str, Grouping)], exclude: &[&str], usual: Grouping) -> Map<String, Value> {
-    let others = select(groupings, exclude).into_iter().filter(|(grouping, _)| *grouping != usual);
+    let names = |keep: &dyn Fn(Grouping) -> bool| -> Vec<&str> {
+        groupings.iter().filter(|(_, grouping)| keep(*grouping)).map(|(name, _)| *name).collect()
+    };
     let mut rules = Map::new();
-    for (grouping, selectors) in others {
+    for (grouping, selectors) in select(groupings, exclude).into_iter().filter(|(grouping, _)| *grouping != usual) {
+        let others = [names(&|other| other != grouping), exclude.to_vec()].concat();
+        let experts = whole_experts(&names(&|other| other == grouping), &others).into_iter().map(whole_module);
         let rule = json!({"bits": grouping.bits, "group_size": grouping.size_number(), "sym": grouping.symmetric});
-        let patterns = with_fused(selectors.iter().map(expression).collect());
-        rules.extend(patterns.into_iter().map(|pattern| (format!("+:{pattern}"), rule.clone())));
+        let patterns = experts.chain(with_fused(selectors.iter().map(expression).collect()));
+        rules.extend(patterns.map(|pattern| (format!("+:{pattern}"), rule.clone())));
     }
-    let kept = exclude.iter().map(|name| kept_expression(name)).collect();
-    rules.extend(with_fused(kept).into_iter().map(|pattern| (format!("-:{pattern}"), json!({}))));
+    let experts = whole_experts(exclude, &names(&|_| true)).into_iter().map(whole_module);
+    let kept = with_fused(exclude.iter().map(|name| kept_expression(name)).collect());
+    rules.extend(experts.chain(kept).map(|pattern| (format!("-:{pattern}"), json!({}))));
     rules
+}
+
+/// A module and all that it holds.
+fn whole_module(name: &str) -> String {
+    format!("^{}(\\.|$)", escape(name))
 }
 
 fn expression(selector: &Selector) -> String {
@@ -291,5 +301,21 @@ mod tests {
         assert_eq!(fate("lm_head"), Some(("-:".to_owned(), json!({}))));
         assert_eq!(fate("m.1.qkv_proj"), Some(("-:".to_owned(), json!({}))));
         assert_eq!((fate("m.0.q_proj"), fate("m.0.up_proj"), fate("xlm_head")), (None, None, None));
+    }
+
+    #[test]
+    fn experts_of_a_block_are_named_together() {
+        let layers = [
+            ("m.0.experts.0.up", scheme("int4:g32")),
+            ("m.0.experts.1.up", scheme("int4:g32")),
+            ("m.1.experts.0.up", scheme("int8:g32")),
+            ("m.3.experts.0.up", scheme("int8:g32")),
+            ("m.3.experts.1.up", scheme("int4:g32")),
+        ];
+        let config = quantization_config(&layers, &["m.2.experts.0.up"], "gptq", false).unwrap();
+        let rules: Vec<&String> = config["dynamic"].as_object().unwrap().keys().collect();
+        assert!(rules.iter().any(|rule| *rule == r"+:^m\.1\.experts(\.|$)"), "{rules:?}");
+        assert!(rules.iter().any(|rule| *rule == r"-:^m\.2\.experts(\.|$)"), "{rules:?}");
+        assert!(!rules.iter().any(|rule| rule.contains(r"m\.0") || rule.contains(r"m\.3\.experts(")), "{rules:?}");
     }
 }

@@ -19,6 +19,22 @@ pub(super) fn fused_name(name: &str) -> Option<String> {
     FUSED.iter().find(|(first, _)| *first == leaf).map(|(_, fused)| format!("{parent}.{fused}"))
 }
 
+/// The modules that hold the experts of a block (`….experts` of `….experts.3.up_proj`) where `modules` has layers of them and
+/// `others` has none: engines look up one name for all experts of a block. Each once, in the order of `modules`.
+pub(super) fn whole_experts<'a>(modules: &[&'a str], others: &[&str]) -> Vec<&'a str> {
+    let other: HashSet<&str> = others.iter().filter_map(|name| experts_module(name)).collect();
+    let mut seen = HashSet::new();
+    let whole = modules.iter().filter_map(|name| experts_module(name)).filter(|experts| !other.contains(experts));
+    whole.filter(|experts| seen.insert(*experts)).collect()
+}
+
+/// The module that holds the experts, if `name` is that of a layer of a numbered expert.
+fn experts_module(name: &str) -> Option<&str> {
+    let (head, tail) = name.split_once(".experts.")?;
+    let (number, _) = tail.split_once('.')?;
+    number.parse::<u32>().ok().map(|_| &name[..head.len() + ".experts".len()])
+}
+
 /// A selector of one module, or of all modules with the same last name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Selector {
@@ -123,6 +139,12 @@ mod tests {
         let groups = select(&[("head", 1), ("a.head", 1)], &[]);
         let globs: Vec<_> = groups[0].1.iter().map(|s| Glob::new(&s.glob())).collect();
         assert!(["head", "a.head"].iter().all(|name| globs.iter().any(|glob| glob.matches(name))));
+    }
+
+    #[test]
+    fn experts_of_a_block_have_one_name_unless_they_differ() {
+        let kept = ["m.0.experts.0.up", "m.0.experts.1.up", "m.1.experts.0.up", "m.experts.gate", "re:.*experts.2.up"];
+        assert_eq!(whole_experts(&kept, &["m.1.experts.1.up", "m.2.experts.0.up"]), ["m.0.experts"]);
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub(crate) struct ModelFacts {
     pub fused_experts: bool,
     pub kept_experts: bool,
     /// Whether experts of one block have different schemes, floats among them.
-    pub mixed_experts: bool,
+    pub expert_schemes: ExpertSchemes,
     pub other_modalities: bool,
     pub bf16: bool,
     pub attention: Attention,
@@ -254,7 +254,7 @@ impl ModelFacts {
             experts: traits.experts,
             fused_experts: traits.fused_experts,
             kept_experts: traits.kept_experts,
-            mixed_experts: traits.mixed_experts,
+            expert_schemes: traits.expert_schemes,
             other_modalities: traits.other_modalities,
             bf16: traits.bf16,
             attention: Attention::of([key_value, attention.query, attention.probabilities].into_iter().flatten()),
@@ -306,16 +306,37 @@ fn size_of(group: usize) -> Option<usize> {
     Some(group).filter(|size| *size != usize::MAX)
 }
 
-/// Returns whether experts of one block differ: each is given by its block, and by what it may differ in.
-pub fn differ_in_a_block<T: PartialEq>(experts: impl IntoIterator<Item = (Option<usize>, T)>) -> bool {
-    let mut first_of_block: BTreeMap<Option<usize>, T> = BTreeMap::new();
-    experts.into_iter().any(|(block, expert)| match first_of_block.get(&block) {
-        Some(first) => *first != expert,
-        None => {
-            first_of_block.insert(block, expert);
-            false
+/// How the schemes of experts differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ExpertSchemes {
+    /// All have one scheme, or none is quantized.
+    #[default]
+    Alike,
+    /// All of a block have one scheme, or none is quantized; those of another block differ.
+    ByBlock,
+    /// Some of a block have one scheme, and others another or none.
+    Mixed,
+}
+
+impl ExpertSchemes {
+    /// How experts differ, each given by its block, and by what it may differ in.
+    pub fn of<T: PartialEq>(experts: impl IntoIterator<Item = (Option<usize>, T)>) -> ExpertSchemes {
+        let mut first_of_block: BTreeMap<Option<usize>, T> = BTreeMap::new();
+        let mixed = experts.into_iter().any(|(block, expert)| match first_of_block.get(&block) {
+            Some(first) => *first != expert,
+            None => {
+                first_of_block.insert(block, expert);
+                false
+            }
+        });
+        let mut blocks = first_of_block.values();
+        let first = blocks.next();
+        match mixed {
+            true => ExpertSchemes::Mixed,
+            false if blocks.any(|other| Some(other) != first) => ExpertSchemes::ByBlock,
+            false => ExpertSchemes::Alike,
         }
-    })
+    }
 }
 
 fn has_zero_points(scheme: TensorScheme) -> bool {
@@ -350,8 +371,10 @@ mod tests {
     #[test]
     fn experts_are_compared_within_their_block() {
         let two_blocks = [(Some(0), "int4"), (Some(0), "int4"), (Some(1), "int8"), (Some(1), "int8")];
-        assert!(!differ_in_a_block(two_blocks));
-        assert!(differ_in_a_block(two_blocks.into_iter().chain([(Some(0), "int8")])));
+        assert_eq!(ExpertSchemes::of(two_blocks), ExpertSchemes::ByBlock);
+        assert_eq!(ExpertSchemes::of(two_blocks.into_iter().take(1)), ExpertSchemes::Alike);
+        let mixed = two_blocks.into_iter().chain([(Some(0), "int8")]);
+        assert_eq!(ExpertSchemes::of(mixed), ExpertSchemes::Mixed);
     }
 
     #[test]

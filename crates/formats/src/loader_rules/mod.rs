@@ -8,7 +8,7 @@ mod rules;
 mod written;
 
 pub(crate) use facts::{Attention, GgufFacts, ModelFacts, Scale, Sharing, sharing_of};
-pub use facts::{LayerFacts, differ_in_a_block};
+pub use facts::{ExpertSchemes, LayerFacts};
 pub(crate) use judge::{LoaderQuery, file_refusal, judge, refusal, size_refusal};
 pub use judge::{LoaderSupport, Loads, Reason, ShardShape};
 pub(crate) use parallel::Sharding;

@@ -1,6 +1,6 @@
 //! The table of loaders in `loader_rules.toml`, and its conditions. Not their evaluation.
 
-use super::facts::{Attention, GgufFacts, LayerFacts, ModelFacts, Scale, Sharing, When};
+use super::facts::{Attention, ExpertSchemes, GgufFacts, LayerFacts, ModelFacts, Scale, Sharing, When};
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -181,6 +181,7 @@ pub(super) struct Condition {
     fused_experts: Option<bool>,
     kept_experts: Option<bool>,
     mixed_experts: Option<bool>,
+    experts_by_block: Option<bool>,
     model_type: Option<bool>,
     other_modalities: Option<bool>,
     bf16: Option<bool>,
@@ -242,7 +243,8 @@ impl Condition {
             && is(self.experts, model.experts)
             && is(self.fused_experts, model.fused_experts)
             && is(self.kept_experts, model.kept_experts)
-            && is(self.mixed_experts, model.mixed_experts)
+            && is(self.mixed_experts, model.expert_schemes == ExpertSchemes::Mixed)
+            && is(self.experts_by_block, model.expert_schemes == ExpertSchemes::ByBlock)
             && is(self.model_type, !model.lacks_model_type)
             && is(self.other_modalities, model.other_modalities)
             && is(self.bf16, model.bf16)

@@ -1,7 +1,7 @@
 //! What loads a format of which scheme, as plans tell it. The rules are those by which finished checkpoints are judged:
 //! see [`crate::verify`].
 
-use super::{LayerFacts, ModelFacts, ShardShape, loaders as known_loaders, refusal, size_refusal};
+use super::{ExpertSchemes, LayerFacts, ModelFacts, ShardShape, loaders as known_loaders, refusal, size_refusal};
 use crate::format::OutputFormat;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
 
@@ -21,8 +21,8 @@ pub struct ModelTraits {
     pub fused_experts: bool,
     /// Some experts are kept.
     pub kept_experts: bool,
-    /// Experts of one block have different schemes, floats among them.
-    pub mixed_experts: bool,
+    /// How the schemes of experts differ.
+    pub expert_schemes: ExpertSchemes,
     /// All weights are stored as bf16 (or fp8).
     pub bf16: bool,
     /// The quantization of attention.
@@ -40,7 +40,7 @@ const DENSE: ModelTraits = ModelTraits {
     experts: false,
     fused_experts: false,
     kept_experts: false,
-    mixed_experts: false,
+    expert_schemes: ExpertSchemes::Alike,
     bf16: true,
     attention: AttentionScheme { rotary: Rotary::Before, key_value: None, query: None, probabilities: None },
 };

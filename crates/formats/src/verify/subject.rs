@@ -4,7 +4,7 @@ use super::statement::QuantConfig;
 use crate::import::survey::{StoredWeight, Survey, survey};
 use crate::import::{StoredActivations, StoredAttention};
 use crate::loader_rules::Sharding;
-use crate::loader_rules::{Attention, LayerFacts, ModelFacts, Scale, Sharing, differ_in_a_block, sharing_of};
+use crate::loader_rules::{Attention, ExpertSchemes, LayerFacts, ModelFacts, Scale, Sharing, sharing_of};
 use kvant_container::Checkpoint;
 use kvant_model::family::{self, ExpertStorage};
 use kvant_model::model_config::ModelConfig;
@@ -135,7 +135,7 @@ impl<'a> CheckpointView<'a> {
             experts: fused || experts().next().is_some(),
             fused_experts: experts().next().is_some() && self.has_only_fused_experts(),
             kept_experts: experts().any(|expert| self.weight(&expert.module).is_none()),
-            mixed_experts: self.has_mixed_experts(),
+            expert_schemes: self.expert_schemes(),
             other_modalities: self.network.places().contains(&Place::Other(Reason::Modality)),
             bf16: !floats.into_iter().any(|dtype| is_float(&dtype)),
             attention: Attention::of(self.attention_schemes()),
@@ -144,8 +144,8 @@ impl<'a> CheckpointView<'a> {
         }
     }
 
-    /// Returns whether some experts of a block have one scheme, and others another or none.
-    fn has_mixed_experts(&self) -> bool {
+    /// How the schemes of experts differ.
+    fn expert_schemes(&self) -> ExpertSchemes {
         let facts: HashMap<&str, LayerFacts> = self.layers().into_iter().collect();
         let of_expert = |expert: &Linear| {
             let facts = facts.get(expert.module.as_str())?.clone();
@@ -153,7 +153,7 @@ impl<'a> CheckpointView<'a> {
             Some(if is_stated { facts } else { facts.with_channels_as_groups() })
         };
         let experts = self.network.linears().iter().filter(|linear| linear.expert.is_some());
-        differ_in_a_block(experts.map(|expert| (expert.block, of_expert(expert))))
+        ExpertSchemes::of(experts.map(|expert| (expert.block, of_expert(expert))))
     }
 
     /// Returns whether loaders know the experts of the family as one tensor only.
