@@ -5,12 +5,13 @@ use super::activation_points::{Kin, SiteDraft};
 use super::draft::{self, Draft};
 use super::error::PlanError;
 use super::recognised::Recognised;
-use kvant_model::family::Role;
+use kvant_formats::format::OutputFormat;
+use kvant_model::family::{Part, Role};
 use kvant_model::network::{Linear, LinearId};
 use kvant_quant::scheme::{ActivationScheme, AttentionScheme, MinScale, Rotary};
 use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::parts::{AttentionSpec, CannotHold, Owner, ParameterPart};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A block whose attention is quantized, and where the parameters of what is static are found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +62,7 @@ impl Recognised<'_> {
         let mut known: BTreeMap<ActivationPoint, ActivationScheme> =
             of_layers.map(|planned| (planned.site.clone(), planned.scheme)).collect();
         let mut drafts = AttentionDrafts::default();
+        self.check_cache_names(&scheme)?;
         for block in self.network.blocks() {
             let Some(owners) = self.owners(*block) else { continue };
             let BlockDraft { planned, parts, sites } = self.attention_of_block(*block, &scheme, &owners)?;
@@ -87,6 +89,29 @@ impl Recognised<'_> {
             scheme.map_or(Ok(()), |scheme| self.check_activation(place, scheme, true))?;
         }
         Ok(())
+    }
+
+    /// Quark names what the cache stores by the ends of names, which other layers must not share: those of delta nets do.
+    fn check_cache_names(&self, scheme: &AttentionScheme) -> Result<(), PlanError> {
+        if self.format != OutputFormat::QUARK || scheme.key_value.is_none() {
+            return Ok(());
+        }
+        let leaf = |module: &str| module.rsplit('.').next().unwrap_or(module).to_owned();
+        let owners: BTreeSet<LinearId> =
+            self.network.blocks().iter().flat_map(|block| self.network.kv_owners(*block)).collect();
+        let owners: BTreeSet<&str> = owners.iter().map(|id| self.network.linear(*id).module.as_str()).collect();
+        let leaves: BTreeSet<String> = owners.iter().map(|module| leaf(module)).collect();
+        let others = self.network.linears().iter().filter(|linear| linear.part == Part::Recurrent);
+        match others.map(|linear| linear.module.as_str()).find(|module| leaves.contains(&leaf(module))) {
+            None => Ok(()),
+            Some(other) => {
+                let reason = format!(
+                    "in Quark's layout every layer named `{}` would count as one whose output the cache stores, and `{other}` is none",
+                    leaf(other)
+                );
+                Err(PlanError::Attention { reason })
+            }
+        }
     }
 
     fn owners(&self, block: usize) -> Option<Owners> {

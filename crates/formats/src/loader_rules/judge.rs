@@ -16,7 +16,8 @@ pub enum Loads {
     Yes,
     /// It does not.
     No,
-    /// The architecture has no description, so that it is not known what loaders take for linear layers.
+    /// It is not known: the architecture has no description, so that it is not known what loaders take for linear layers, or the loader was
+    /// not tried with it.
     Unknown,
 }
 
@@ -143,7 +144,7 @@ fn verdict(loader: &'static Loader, case: &LoaderQuery<'_>) -> LoaderSupport {
     }
     let limits = layout.map_or(&[][..], |layout| &layout.limit[..]);
     hard_limits(limits, case, 1, &mut reasons);
-    let loads = match (reasons.list.is_empty(), case.model.described) {
+    let loads = match (reasons.list.is_empty(), case.model.described && loader.is_tried_with(&case.model)) {
         (false, _) => Loads::No,
         (true, false) => Loads::Unknown,
         (true, true) => Loads::Yes,
@@ -175,8 +176,14 @@ fn refusals(layout: &Layout, case: &LoaderQuery<'_>, reasons: &mut Reasons) {
     if let (Some(architecture), Some(reason)) = (case.model.architecture, file_refusal(layout, &case.model)) {
         reasons.add(architecture, reason);
     }
+    let of_model =
+        layout.refuse.iter().filter(|refusal| !case.layers.is_empty() && refusal.when.holds_for_model(&case.model));
+    let of_model: Vec<(&str, &str)> =
+        of_model.filter_map(|refusal| Some((refusal.when.part_of_model()?, refusal.reason.as_str()))).collect();
+    of_model.iter().for_each(|(part, reason)| reasons.add(part, (*reason).to_owned()));
     for (name, layer) in &case.layers {
-        if let Some(reason) = refusal(layout, layer, &case.model) {
+        let reason = refusal(layout, layer, &case.model);
+        if let Some(reason) = reason.filter(|reason| of_model.iter().all(|(_, known)| known != reason)) {
             reasons.add(name, reason);
         }
     }

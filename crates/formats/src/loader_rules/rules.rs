@@ -39,6 +39,9 @@ pub struct Loader {
     /// Models that are refused, whatever the layout.
     #[serde(default)]
     refuse: Vec<ModelRefusal>,
+    /// Families that it was not tried with, or could not be: whether it loads them is not known.
+    #[serde(default)]
+    untried: Vec<String>,
     /// Its input.
     pub layout: Vec<Layout>,
 }
@@ -48,6 +51,11 @@ impl Loader {
     pub(crate) fn of_method(&self, method: &str) -> Option<(&str, &Layout)> {
         let layout = self.layout.iter().find(|layout| layout.method == method)?;
         Some((layout.name.as_deref().unwrap_or(&self.name), layout))
+    }
+
+    /// Returns whether it is known which models of this family it loads.
+    pub(crate) fn is_tried_with(&self, model: &ModelFacts) -> bool {
+        !self.untried.iter().any(|family| Some(family.as_str()) == model.family)
     }
 
     /// The places and reasons of a model that is refused, whatever its layers are.
@@ -231,6 +239,21 @@ impl Condition {
             && is(self.act_order, layer.act_order)
     }
 
+    /// What of a model it is about, if it says nothing of layers.
+    pub fn part_of_model(&self) -> Option<&'static str> {
+        let lists = self.weight.is_empty()
+            && self.scale.is_empty()
+            && self.sharing.is_empty()
+            && self.group.is_empty()
+            && self.input.is_empty()
+            && self.timing.is_empty()
+            && self.scale_name.is_empty();
+        let flags = [self.zero_points, self.has_input, self.output, self.act_order];
+        let experts = [self.experts, self.fused_experts, self.kept_experts, self.mixed_experts, self.experts_by_block];
+        let part = if experts.contains(&Some(true)) { "experts" } else { "model" };
+        (lists && flags.iter().all(Option::is_none)).then_some(part)
+    }
+
     /// Returns whether what it says of a model holds.
     pub fn holds_for_model(&self, model: &ModelFacts) -> bool {
         let (architecture, family) = (model.architecture.map(str::to_owned), model.family.map(str::to_owned));
@@ -315,7 +338,8 @@ mod tests {
         let layouts = rules.loader.iter().flat_map(|loader| &loader.layout);
         let of_layouts = layouts.flat_map(|layout| layout.refuse.iter().flat_map(|refusal| &refusal.when.family));
         let of_models = rules.loader.iter().flat_map(|loader| &loader.refuse).flat_map(|refusal| &refusal.when.family);
-        let names: Vec<&String> = of_layouts.chain(of_models).collect();
+        let untried = rules.loader.iter().flat_map(|loader| &loader.untried);
+        let names: Vec<&String> = of_layouts.chain(of_models).chain(untried).collect();
         assert!(
             !names.is_empty() && names.iter().all(|name| kvant_model::family::by_name(name).is_some()),
             "{names:?}"

@@ -79,7 +79,7 @@ pub fn loaders(
     let layers: Vec<(LayerFacts, ShardShape)> =
         layers.map(|(scheme, extent)| (LayerFacts::of_scheme(scheme).stored_in(format), extent)).collect();
     let known = known_loaders().iter().filter(|_| model.family.is_some());
-    let known = known.filter(|loader| loader.model_refusals(&facts).next().is_none());
+    let known = known.filter(|loader| loader.is_tried_with(&facts) && loader.model_refusals(&facts).next().is_none());
     let rows = known.filter_map(|loader| loader.of_method(method));
     let takes = |layout, (layer, extent): &(LayerFacts, ShardShape)| {
         refusal(layout, layer, &facts).is_none() && size_refusal(layout, layer, *extent).is_none()

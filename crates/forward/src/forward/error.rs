@@ -132,6 +132,10 @@ impl Diagnostic for ForwardError {
                  without one, `kvant plan` shows whether schemes without calibration fit its layers"
             }
             ForwardError::NoConfig => "put the model's config.json next to its weights",
+            ForwardError::Missing { .. } | ForwardError::Shape { .. } if kvant_model::family::any_registered() => {
+                "the description of the family, config.json and the tensors do not agree: correct the file that ‹family› names if it \
+                 is the model's; `kvant inspect ‹all›` lists what is there"
+            }
             ForwardError::Missing { .. } | ForwardError::Shape { .. } => {
                 "config.json and the tensors are not of the same model; `kvant inspect ‹all›` lists what is there"
             }

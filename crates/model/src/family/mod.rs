@@ -230,6 +230,11 @@ pub fn all() -> Vec<&'static Family> {
     KNOWN.rows()
 }
 
+/// Returns whether families were registered, so that a model's may be one that is not built in.
+pub fn any_registered() -> bool {
+    KNOWN.rows().len() > FAMILIES.len()
+}
+
 /// The family of that name.
 pub fn by_name(name: &str) -> Option<&'static Family> {
     all().into_iter().find(|family| family.name == name)

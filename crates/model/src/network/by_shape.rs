@@ -72,6 +72,7 @@ pub(super) fn recognise(family: Option<&'static Family>, config: &ModelConfig, t
     let place = |(at, tensor)| place_weight(at, tensor, config, &surroundings, &mut linears);
     let places = numbered.map(place).collect();
     let places = attach_rest(tensors, places, &mut linears);
+    orient(tensors, &mut linears);
     keep(&mut linears, config);
     let siblings = siblings::assign(&mut linears);
     let blocks: BTreeSet<usize> = linears.iter().filter_map(|linear| linear.block).collect();
@@ -141,6 +142,28 @@ fn linear(at: usize, module: &str, out_features: usize, in_features: usize, conf
         bias: None,
         scale: None,
         kept: false,
+    }
+}
+
+/// Turns weights that are stored as `[in, out]` (transformers' Conv1D), which show by a bias of as many values as columns. Where some of a
+/// model's blocks are, all are of which no bias shows the opposite.
+fn orient(tensors: &[TensorMeta], linears: &mut [Linear]) {
+    let shown = |linear: &Linear| {
+        let length = tensors[linear.bias?].shape.iter().product::<usize>();
+        match (length == linear.out_features, length == linear.in_features) {
+            (true, false) => Some(Orientation::OutIn),
+            (false, true) => Some(Orientation::InOut),
+            _ => None,
+        }
+    };
+    if !linears.iter().any(|linear| shown(linear) == Some(Orientation::InOut)) {
+        return;
+    }
+    for linear in linears.iter_mut().filter(|linear| linear.block.is_some()) {
+        if shown(linear) != Some(Orientation::OutIn) {
+            linear.orientation = Orientation::InOut;
+            std::mem::swap(&mut linear.in_features, &mut linear.out_features);
+        }
     }
 }
 

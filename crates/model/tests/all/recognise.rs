@@ -493,6 +493,27 @@ fn unknown_architecture_is_recognised_by_shape_and_name() {
 }
 
 #[test]
+fn conv1d_weights_of_unknown_architectures_show_by_their_biases() {
+    let network = Checkpoint::read("llama")
+        .with_config("model_type", json!("strange"))
+        .with_config("architectures", json!(["StrangeForCausalLM"]))
+        .with("h.0.attn.c_attn.weight", &[64, 192], "F32")
+        .with("h.0.attn.c_attn.bias", &[192], "F32")
+        .with("h.0.attn.c_proj.weight", &[64, 64], "F32")
+        .with("h.0.attn.c_proj.bias", &[64], "F32")
+        .with("h.0.mlp.fc.weight", &[256, 64], "F32")
+        .with("h.0.mlp.fc.bias", &[256], "F32")
+        .network();
+    let seen = |name: &str| {
+        let linear = linear(&network, name);
+        (linear.orientation, linear.out_features, linear.in_features)
+    };
+    assert_eq!(seen("h.0.attn.c_attn"), (Orientation::InOut, 192, 64));
+    assert_eq!(seen("h.0.attn.c_proj"), (Orientation::InOut, 64, 64));
+    assert_eq!(seen("h.0.mlp.fc"), (Orientation::OutIn, 256, 64));
+}
+
+#[test]
 fn unknown_architecture_keeps_known_modules() {
     let network = Checkpoint::read("deepseek_v3")
         .with_config("model_type", json!("deepseek_v32"))

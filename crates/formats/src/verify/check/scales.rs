@@ -23,8 +23,7 @@ struct Stored<'a> {
 }
 
 /// The possible reasons for negative weight scales.
-const OF_BLOCKS: &str =
-    "blocks of llama.cpp have such, and loaders multiply by them; of another source, download the file again";
+const SIGNED: &str = "searched scales and blocks of llama.cpp have such, and loaders multiply by them";
 
 /// Scales that would all have come out below 0 by chance once in 65536 tensors; where signs are those of values, both occur.
 const MANY: usize = 16;
@@ -114,7 +113,7 @@ fn report(stored: &Stored<'_>, found: &Scales, findings: &mut Findings) {
     match (found.negative, are_signed(stored, found)) {
         (0, _) => {}
         (negative, false) => findings.error(name, format!("{} are negative", of(negative)), DAMAGED),
-        (negative, true) => findings.warning(name, format!("{} are negative", of(negative)), OF_BLOCKS),
+        (negative, true) => findings.note(name, format!("{} are negative", of(negative)), SIGNED),
     }
     match (found.zero, stored.may_be_zero) {
         (0, _) => {}
