@@ -47,7 +47,9 @@ def with_outliers(source, out, factor):
 def divergence(kvant, model, scheme, algorithm, options, work):
     out = work / "out"
     shutil.rmtree(out, ignore_errors=True)
-    calibrated = ["--calib", options.calib, "--num-samples", str(options.samples), "--seq-len", "256"] if algorithm not in ("rtn", "rotate", "rotate:size=32") else []
+    data = ["--calib", options.calib, "--num-samples", str(options.samples), "--seq-len", "256"]
+    # Its inputs have a static scale.
+    calibrated = data if scheme == "nvfp4" or algorithm not in ("rtn", "rotate", "rotate:size=32") else []
     run = [kvant, "quantize", model, "--scheme", scheme, "--algorithm", algorithm, *calibrated, "-o", out, "-q"]
     done = subprocess.run([str(word) for word in run], capture_output=True, text=True)
     if done.returncode:

@@ -39,10 +39,10 @@ def test_rotation_keeps_the_logits(name, logits, kvant, tmp_path, monkeypatch): 
         return
     assert plan.returncode == 0, plan.stderr
     for rotation, difference in differences(logits, directory, tmp_path, monkeypatch, ROTATIONS):
-        assert difference <= (5e-4 if name in ROUNDED else 5e-5), rotation
+        assert difference <= (5e-4 if name in ROUNDED else 1e-4), rotation
 
 
 def test_values_alone_are_rotated_where_the_stream_is_not(logits, tmp_path, monkeypatch):  # noqa: F811
     directory = forward_models.save("gemma2", tmp_path / "gemma2")
     ((_, difference),) = differences(logits, directory, tmp_path, monkeypatch, ["rotate:stream=off"])
-    assert 0 < difference <= 5e-5
+    assert 0 < difference <= 1e-4

@@ -112,7 +112,7 @@ impl Changes {
             StreamObstacle::Tensor { tensor, what } => Refusal { tensor: Some(tensor), reason: what.to_owned() },
             other => Refusal::new(format!("has a residual stream that cannot be rotated: {other}")),
         })?;
-        (self.table, self.last_norm) = (stream.tables.first().copied(), stream.last_norm);
+        (self.table, self.last_norm) = (stream.embedding, stream.last_norm);
         let table = self.table.ok_or_else(|| Refusal::new("has no embeddings"))?;
         let [_, channels] = *metas[table].shape.as_slice() else {
             return Err(Refusal { tensor: Some(table), reason: "is no table".to_owned() });
@@ -130,14 +130,14 @@ impl Changes {
         }
         self.separate_head = network.is_tied();
         self.norms.extend(stream.readers.iter().filter_map(|(_, norm)| *norm).chain(stream.last_norm));
-        for table in &stream.tables {
+        for table in stream.embedding.into_iter().chain(stream.positions) {
             let change = WeightChange {
                 place: MatrixPlace::WHOLE,
                 norm: None,
                 inputs: Some(Arc::clone(&rotation)),
                 outputs: None,
             };
-            self.weights.insert(*table, change);
+            self.weights.insert(table, change);
         }
         for (consumer, norm) in &stream.readers {
             let layer = layer(network, *consumer)?;

@@ -10,8 +10,10 @@ use std::fmt;
 /// The residual stream of a decoder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResidualStream {
-    /// Tables whose rows are added to it: embeddings, learned positions.
-    pub tables: Vec<usize>,
+    /// The table of the embeddings.
+    pub embedding: Option<usize>,
+    /// Another table whose rows are added to it: learned positions.
+    pub positions: Option<usize>,
     /// Layers whose outputs are added to it.
     pub writers: Vec<Consumer>,
     /// Layers that read it, each with the norm between them, where that has a weight.
@@ -72,8 +74,10 @@ impl Network {
         self.check_places()?;
         let mut stream = ResidualStream { subtracts_mean: self.subtracts_mean(), ..ResidualStream::default() };
         for (tensor, place) in self.places.iter().enumerate() {
-            if matches!(place, Place::Embedding | Place::Positions) {
-                stream.tables.push(tensor);
+            match place {
+                Place::Embedding => stream.embedding = Some(tensor),
+                Place::Positions => stream.positions = Some(tensor),
+                _ => {}
             }
         }
         for block in &self.blocks {
