@@ -63,10 +63,10 @@ GAINS = [
     ("digits_transformer", "autosmoothquant", (), 2),
     ("digits_transformer", "smoothquant,gptq", ("--weight", "int4", "--per-channel"), 5),
     ("digits_relu6", "cle,gptq,bias-correction", ("--weight", "int4"), 3),
-    ("digits_transformer", "quarot", (), 5),
-    ("digits_transformer", "quarot", ("--weight", "int4", "--per-channel"), 5),
-    ("digits_decoder", "quarot", (), 1.5),
-    ("digits_decoder", "quarot", ("--weight", "int4"), 2),
+    ("digits_transformer", "rotate", (), 5),
+    ("digits_transformer", "rotate", ("--weight", "int4", "--per-channel"), 5),
+    ("digits_decoder", "rotate", (), 1.5),
+    ("digits_decoder", "rotate", ("--weight", "int4"), 2),
 ]
 
 
@@ -163,7 +163,7 @@ def test_report_lists_the_gain_of_each_layer(nets, quantized):
 
 
 def test_report_lists_rotations(nets, quantized):
-    report = json.loads(quantized("digits_decoder", "quarot").with_suffix(".json").read_text())["report"]
+    report = json.loads(quantized("digits_decoder", "rotate").with_suffix(".json").read_text())["report"]
     stream, *heads = report["rotated"]
     assert (stream["channels"], stream["normalizations"], stream["rotation"]) == (48, 5, "Hadamard 12 x 2 x 2")
     # The rows, the places and two layers of each block make the stream; five layers of each and the head read it.

@@ -15,5 +15,6 @@ pub mod import;
 pub mod loader_names;
 pub mod loader_rules;
 pub mod lora;
+pub mod rotation;
 pub mod transcode;
 pub mod verify;

@@ -4,9 +4,11 @@
 //! logits MODEL LENGTH TOKENS OUT [THREADS]
 //! ```
 //!
-//! `TOKENS` holds sequences of `LENGTH` little-endian `u32`; `OUT` receives the logits of every token as `f32`.
+//! `TOKENS` holds sequences of `LENGTH` little-endian `u32`; `OUT` receives the logits of every token as `f32`. `KVANT_ROTATE` spells a
+//! rotation of the model (`rotate:seed=3`).
 
 use kvant_container::Checkpoint;
+use kvant_formats::algorithm::Algorithms;
 use kvant_forward::forward::Decoder;
 use kvant_forward::forward::cpu::Cpu;
 use std::error::Error;
@@ -21,7 +23,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bytes = std::fs::read(tokens)?;
     let tokens: Vec<u32> =
         bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
-    let checkpoint = Checkpoint::open(Path::new(model))?;
+    let mut checkpoint = Checkpoint::open(Path::new(model))?;
+    if let Some(rotate) = std::env::var("KVANT_ROTATE").ok().map(|text| text.parse::<Algorithms>()).transpose()? {
+        checkpoint =
+            kvant_formats::rotation::rotated(checkpoint, &rotate.rotation.ok_or("KVANT_ROTATE is no rotation")?)?;
+    }
     let decoder = Decoder::open(&checkpoint)?;
     let length = length.parse()?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;

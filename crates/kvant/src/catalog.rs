@@ -285,6 +285,7 @@ fn importance_row() -> Vec<Value> {
 
 fn algorithm_row(row: &AlgorithmRow) -> Vec<Value> {
     let kind = match row.algorithm {
+        Algorithm::Rotation(_) => "rotation",
         Algorithm::Transform(_) => "transform",
         Algorithm::Rounding(_) => "rounding",
         Algorithm::Tuning(_) => "tuning",

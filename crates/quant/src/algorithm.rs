@@ -1,9 +1,10 @@
-//! Every algorithm that a list can name: transforms, roundings, tuning and the correction of biases, with names that none shares with another.
+//! Every algorithm that a list can name: rotations, transforms, roundings, tuning and the correction of biases, with names that none shares with another.
 //! Users of the library [`register`] theirs. Not how algorithms work.
 
 use crate::bias_correction::{self, BiasCorrection};
 use crate::options::{self, Settings};
 use crate::registry::{AlgorithmRow, RegisterError, Registry, Row};
+use crate::rotation::{self, Rotate};
 use crate::rounding::{self, AnyRounding, RoundingRow};
 use crate::transform::{self, AnyTransform, TransformRow};
 use crate::tuning::{self, AutoRound};
@@ -13,6 +14,8 @@ use std::sync::{Arc, LazyLock};
 /// An algorithm that can be asked for by name, of any kind.
 #[derive(Clone, Debug)]
 pub enum AnyRow {
+    /// It rotates a model before anything else is done to it.
+    Rotation(Arc<AlgorithmRow<Rotate>>),
     /// It changes weights before they are rounded.
     Transform(Arc<TransformRow>),
     /// It chooses codes.
@@ -40,6 +43,7 @@ impl Row for AnyRow {
 
     fn names(&self) -> Vec<&str> {
         match self {
+            AnyRow::Rotation(row) => row.names().collect(),
             AnyRow::Transform(row) => row.names().collect(),
             AnyRow::Rounding(row) => row.names().collect(),
             AnyRow::Tuning(row) => row.names().collect(),
@@ -49,7 +53,7 @@ impl Row for AnyRow {
 }
 
 /// The names of algorithms that only graphs have: no other gets one of them.
-pub const NAMES_OF_GRAPHS: &[&str] = &["cle", "equalization", "cross-layer-equalization", "quarot", "rotation"];
+pub const NAMES_OF_GRAPHS: &[&str] = &["cle", "equalization", "cross-layer-equalization"];
 
 /// In the order in which they run.
 static ALGORITHMS: LazyLock<Registry<AnyRow>> = LazyLock::new(|| {
@@ -57,7 +61,9 @@ static ALGORITHMS: LazyLock<Registry<AnyRow>> = LazyLock::new(|| {
     let roundings = rounding::built_in().into_iter().map(AnyRow::from);
     let correction = AnyRow::Correction(Arc::new(bias_correction::row()));
     let tuning = AnyRow::Tuning(Arc::new(tuning::row()));
-    Registry::new(transforms.chain(roundings).chain([tuning, correction]).collect()).with_reserved(NAMES_OF_GRAPHS)
+    let rotation = AnyRow::Rotation(Arc::new(rotation::row()));
+    let rows = std::iter::once(rotation).chain(transforms).chain(roundings).chain([tuning, correction]);
+    Registry::new(rows.collect()).with_reserved(NAMES_OF_GRAPHS)
 });
 
 /// Every algorithm: those that come with Kvant in a fixed order, then those that were registered.
@@ -95,6 +101,7 @@ pub fn register(row: impl Into<AnyRow>) -> Result<(), RegisterError> {
 /// The name, and the settings that are not the default ones: `gptq:damping=0.05`.
 fn spell(f: &mut fmt::Formatter<'_>, name: &str, settings: &Settings) -> fmt::Result {
     let defaults = named(name).map(|row| match row {
+        AnyRow::Rotation(row) => options::shown(&row.default),
         AnyRow::Transform(row) => row.default.settings(),
         AnyRow::Rounding(row) => row.default.settings(),
         AnyRow::Tuning(row) => options::shown(&row.default),
@@ -115,6 +122,12 @@ impl fmt::Display for AnyTransform {
 impl fmt::Display for AnyRounding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         spell(f, self.name(), &self.settings())
+    }
+}
+
+impl fmt::Display for Rotate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        spell(f, rotation::NAME, &options::shown(self))
     }
 }
 
@@ -159,6 +172,7 @@ mod tests {
     fn transform_rows_are_found_by_names_and_read_back_settings() {
         for row in rows() {
             match row {
+                AnyRow::Rotation(row) => check_row(&row, options::shown(&row.default)),
                 AnyRow::Transform(row) => check_row(&row, row.default.settings()),
                 AnyRow::Rounding(row) => check_row(&row, row.default.settings()),
                 AnyRow::Tuning(row) => check_row(&row, options::shown(&row.default)),

@@ -12,6 +12,7 @@ mod merged;
 mod not_finite;
 mod packed;
 mod recode;
+mod rotated;
 mod row_map;
 
 pub use crate::band::{Band, BandAxis, bands};
@@ -25,6 +26,7 @@ pub use merged::{LowRank, MergedBase, MergedMatrix};
 pub use not_finite::{first_not_finite, place};
 pub use packed::PackedMatrix;
 pub use recode::{RecodedParameters, integers};
+pub use rotated::{RotatedRows, RotatedWeights, WeightRotation};
 pub use row_map::RowMap;
 
 use kvant_numeric::kernel::{Elements, FloatDType, Range, element_ranges, group_ranges, widen};
@@ -33,6 +35,7 @@ use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
 use rayon::prelude::*;
+use rotated::RotatedMatrix;
 use std::ops;
 use std::sync::Arc;
 
@@ -65,6 +68,8 @@ enum Storage<'a> {
     Coded { matrix: Arc<CodedMatrix>, first_row: usize },
     /// Another matrix, folded; from a row of the whole on.
     Folded { matrix: Box<WeightMatrix<'a>>, folding: Arc<WeightTransform>, first_row: usize },
+    /// Another matrix, rotated; from a row of the whole on.
+    Rotated { matrix: Arc<RotatedMatrix<'a>>, first_row: usize },
 }
 
 impl<'a> WeightMatrix<'a> {
@@ -111,6 +116,18 @@ impl<'a> WeightMatrix<'a> {
         WeightMatrix { rows, columns, storage: Storage::Folded { matrix: Box::new(self), folding, first_row: 0 } }
     }
 
+    /// The matrix, rotated when it is read. `kept` is shared by the weights of a model.
+    ///
+    /// # Panics
+    ///
+    /// If the rotation is of another size.
+    pub fn rotated(self, rotation: WeightRotation, kept: Arc<RotatedWeights>) -> WeightMatrix<'a> {
+        let (rows, columns) = (self.rows, self.columns);
+        assert!(rotation.fits(rows, columns), "the rotation is not of a {rows}x{columns} matrix");
+        let matrix = Arc::new(RotatedMatrix::new(self, rotation, kept));
+        WeightMatrix { rows, columns, storage: Storage::Rotated { matrix, first_row: 0 } }
+    }
+
     /// Some rows; all rows of a matrix stored by columns, whose rows are not contiguous.
     pub fn slice_rows(&self, rows: ops::Range<usize>) -> WeightMatrix<'a> {
         let storage = match &self.storage {
@@ -138,6 +155,9 @@ impl<'a> WeightMatrix<'a> {
             Storage::Folded { matrix, folding, first_row } => {
                 let (matrix, folding) = (matrix.clone(), Arc::clone(folding));
                 Storage::Folded { matrix, folding, first_row: first_row + rows.start }
+            }
+            Storage::Rotated { matrix, first_row } => {
+                Storage::Rotated { matrix: Arc::clone(matrix), first_row: first_row + rows.start }
             }
         };
         WeightMatrix { rows: rows.len(), columns: self.columns, storage }
@@ -199,6 +219,7 @@ impl<'a> WeightMatrix<'a> {
                 matrix.read(isa, &band, out);
                 folding.apply(isa, &band, self.columns, &mut out[start..]);
             }
+            Storage::Rotated { matrix, first_row } => matrix.read(isa, &below(*first_row), out),
         }
     }
 

@@ -123,9 +123,10 @@ class Algorithms:
 def algorithms_of(text: str) -> Algorithms:
     """The algorithms of a list such as `awq:clip=off,gptq`."""
     items = json.loads(_kvant.algorithms(text))
-    if any(item["kind"] == "tuning" for item in items):
+    of_files = {"tuning": "learns codes of decoder blocks", "rotation": "rotates the residual stream of decoders"}
+    if beyond := next((item for item in items if item["kind"] in of_files), None):
         raise UnsupportedError(
-            "autoround learns codes of decoder blocks from files, not in place",
+            f"{beyond['name']} {of_files[beyond['kind']]} of files, not in place",
             kind="unsupported",
             remedy="leave it out, or use kvant.quantize on the checkpoint",
         )

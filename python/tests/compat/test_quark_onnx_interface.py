@@ -374,7 +374,7 @@ def test_other_requests_that_are_refused() -> None:
     target = compat.QLayerConfig(input_tensors=compat.Int16Spec(), weight=compat.Int8Spec())
     for algorithm, word in (
         (compat.AutoMixprecisionConfig(target), "sensitivity"),
-        (compat.QuarotConfig(), "quarot"),
+        (compat.QuarotConfig(), "rotate"),
         (compat.AdaRoundConfig(data_size=2), "data_size"),
         (compat.AdaQuantConfig(lr_adjust=(1.0, 0.1)), "lr_adjust"),
         (compat.GPTQConfig(bits=4), "GPTQConfig"),

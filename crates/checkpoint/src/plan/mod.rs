@@ -47,7 +47,7 @@ use kvant_formats::loader_rules::{ShardShape, loaders_of};
 use kvant_quant::rounding::{AnyRounding, Needs};
 use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::ParameterPart;
-use kvant_weights::weight::Band;
+use kvant_weights::weight::{Band, RotatedWeights};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 
@@ -290,7 +290,14 @@ impl Plan {
         };
         let largest = self.layers.iter().map(|layer| layer.band_bytes().max(of_rounding(layer))).max().unwrap_or(0);
         const PROGRAM: u64 = 24 << 20;
-        PROGRAM + largest * threads as u64
+        PROGRAM + self.rotated_bytes() + largest * threads as u64
+    }
+
+    /// Bytes of rotated weights that are kept in memory, and of one that is being made.
+    fn rotated_bytes(&self) -> u64 {
+        let bytes = |layer: &PlannedLayer| layer.rows as u64 * layer.columns as u64 * size_of::<f32>() as u64;
+        let largest = self.layers.iter().map(bytes).max().unwrap_or(0);
+        self.recipe.algorithms().rotation.map_or(0, |_| largest * (RotatedWeights::KEPT as u64 + 1))
     }
 
     /// The recipe's rounding, where it needs no data and does more than round to nearest: the engine asks it for whole layers.

@@ -31,5 +31,6 @@ mod quantize;
 mod resume;
 #[cfg(unix)]
 mod resume_graph;
+mod rotation;
 mod usage;
 mod verify;

@@ -75,7 +75,7 @@ pub(super) struct Replaced {
 }
 
 impl Replaced {
-    fn of(file: TensorFile) -> Replaced {
+    pub(super) fn of(file: TensorFile) -> Replaced {
         let positions = file.tensors().enumerate().map(|(at, tensor)| (tensor.name().to_owned(), at)).collect();
         Replaced { file, positions }
     }

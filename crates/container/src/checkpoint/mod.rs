@@ -6,6 +6,7 @@ mod code;
 mod extra;
 mod index;
 mod modules;
+mod rewriting;
 mod sources;
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,6 +18,7 @@ pub use adapter::AdapterSource;
 use adapter::Replaced;
 pub use code::{CustomCode, MissingCode};
 pub use extra::{LeftOutFile, LeftOutReason, MANIFEST_FILE};
+use rewriting::Rewriting;
 
 use crate::error::Error;
 use crate::gguf::GgufFile;
@@ -45,6 +47,7 @@ pub struct Checkpoint {
     gguf: Option<GgufSource>,
     adapters: Vec<AdapterSource>,
     replaced: Option<Replaced>,
+    rewriting: Option<Rewriting>,
 }
 
 /// A GGUF file behind a checkpoint, and the tensors and files derived from it.
@@ -86,6 +89,7 @@ impl Checkpoint {
             gguf: None,
             adapters: Vec::new(),
             replaced: None,
+            rewriting: None,
         })
     }
 
@@ -123,6 +127,7 @@ impl Checkpoint {
             gguf,
             adapters,
             replaced: None,
+            rewriting: None,
         })
     }
 
@@ -178,18 +183,9 @@ impl Checkpoint {
         tensors.map(|tensor| self.replaced(tensor.name()).unwrap_or(tensor))
     }
 
-    /// The replacement of a tensor.
-    fn replaced(&self, name: &str) -> Option<TensorView<'_>> {
-        self.replaced.as_ref()?.tensor(name)
-    }
-
     /// The tensor of a name.
     pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
-        if let Some(replaced) = self.replaced(name) {
-            return Some(replaced);
-        }
-        let &(shard, position) = self.positions.get(name)?;
-        self.shards.get(shard)?.get(position)
+        self.replaced(name).or_else(|| self.unchanged_tensor(name))
     }
 
     /// The number of tensors.
@@ -222,7 +218,10 @@ impl Checkpoint {
     ///
     /// [`Error::TooLarge`] beyond 64 MiB, [`Error::Json`], [`Error::Io`].
     pub fn config(&self) -> Result<Option<serde_json::Value>, Error> {
-        self.json(extra::CONFIG_FILE)
+        match self.changed_config() {
+            Some(config) => Ok(Some(config.clone())),
+            None => self.json(extra::CONFIG_FILE),
+        }
     }
 
     /// The contents of a JSON file of the [directory](Self::directory) itself, as [`Self::config`] reads them.

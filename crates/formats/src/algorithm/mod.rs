@@ -7,6 +7,7 @@ mod one;
 pub use one::{Algorithm, AlgorithmRow};
 
 use kvant_quant::bias_correction::BiasCorrection;
+use kvant_quant::rotation::Rotate;
 use kvant_quant::rounding::{AnyRounding, Needs};
 use kvant_quant::transform::AnyTransform;
 use kvant_quant::tuning::AutoRound;
@@ -14,7 +15,7 @@ use kvant_weights::recipe_error::RecipeError;
 use std::fmt;
 use std::str::FromStr;
 
-/// What is done to weights: transforms in this order, then a rounding, then the tuning of what it chose; then to biases.
+/// What is done to weights: a rotation, transforms in this order, then a rounding, then the tuning of what it chose; then to biases.
 ///
 /// ```
 /// use kvant_formats::algorithm::Algorithms;
@@ -26,6 +27,8 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Algorithms {
+    /// Whether the model is rotated first, and how.
+    pub rotation: Option<Rotate>,
     /// The transforms before rounding; no two of a kind.
     pub transforms: Vec<AnyTransform>,
     /// The rounding.
@@ -39,7 +42,13 @@ pub struct Algorithms {
 /// Round to nearest alone.
 impl Default for Algorithms {
     fn default() -> Algorithms {
-        Algorithms { transforms: Vec::new(), rounding: AnyRounding::nearest(), tuning: None, correction: None }
+        Algorithms {
+            rotation: None,
+            transforms: Vec::new(),
+            rounding: AnyRounding::nearest(),
+            tuning: None,
+            correction: None,
+        }
     }
 }
 
@@ -57,7 +66,7 @@ impl Algorithms {
         Ok(algorithms.finish())
     }
 
-    /// Returns whether weights are only rounded to nearest.
+    /// Returns whether weights are only rounded to nearest, those of a rotated model included.
     pub fn is_plain(&self) -> bool {
         let adjusts = self.tuning.is_some() || self.correction.is_some();
         self.transforms.is_empty() && self.rounding.is_nearest() && !adjusts
@@ -75,12 +84,13 @@ impl Algorithms {
 
     /// The algorithms one by one, round to nearest only where it is alone.
     pub fn items(&self) -> Vec<Algorithm> {
+        let rotation = self.rotation.map(Algorithm::Rotation);
         let transforms = self.transforms.iter().cloned().map(Algorithm::Transform);
-        let says_more = !self.rounding.is_nearest() || self.is_plain();
+        let says_more = !self.rounding.is_nearest() || self.is_plain() && rotation.is_none();
         let rounding = says_more.then(|| Algorithm::Rounding(self.rounding.clone()));
         let tuning = self.tuning.map(Algorithm::Tuning);
         let correction = self.correction.map(Algorithm::Correction);
-        transforms.chain(rounding).chain(tuning).chain(correction).collect()
+        rotation.into_iter().chain(transforms).chain(rounding).chain(tuning).chain(correction).collect()
     }
 
     /// The algorithms one by one as they are spelled.
@@ -120,6 +130,10 @@ impl List<'_> {
         let rounding = self.items.iter().find(|item| matches!(item, Algorithm::Rounding(_)));
         let rounding = rounding.map(Algorithm::name);
         match (rounding, &next) {
+            (_, Algorithm::Rotation(_)) if !self.items.is_empty() => {
+                let reason = format!("`{name}` rotates the model before anything else is done to it");
+                invalid(reason, format!("give `{name}` first"))
+            }
             (Some(first), Algorithm::Rounding(_)) => {
                 let reason = format!("`{first}` and `{name}` both choose codes, which can be done once");
                 invalid(reason, "keep one of them".to_owned())
@@ -139,6 +153,7 @@ impl List<'_> {
         let mut algorithms = Algorithms::default();
         for item in self.items {
             match item {
+                Algorithm::Rotation(rotation) => algorithms.rotation = Some(rotation),
                 Algorithm::Transform(transform) => algorithms.transforms.push(transform),
                 Algorithm::Rounding(rounding) => algorithms.rounding = rounding,
                 Algorithm::Tuning(tuning) => algorithms.tuning = Some(tuning),

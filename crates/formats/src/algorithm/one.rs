@@ -5,15 +5,18 @@ use kvant_quant::algorithm::{self, AnyRow};
 use kvant_quant::bias_correction::{self, BiasCorrection};
 use kvant_quant::options::{self, OptionError, OptionRow, Settings};
 use kvant_quant::registry::AlgorithmRow as Row;
+use kvant_quant::rotation::{self, Rotate};
 use kvant_quant::rounding::{self, AnyRounding};
 use kvant_quant::transform::{self, AnyTransform};
 use kvant_quant::tuning::{self, AutoRound};
 use kvant_weights::recipe_error::{RecipeError, quoted};
 use std::fmt;
 
-/// A transform, a rounding, the tuning of what it chose, or the correction of biases.
+/// A rotation, a transform, a rounding, the tuning of what it chose, or the correction of biases.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Algorithm {
+    /// It rotates the model before anything else is done to it.
+    Rotation(Rotate),
     /// It changes weights before they are rounded.
     Transform(AnyTransform),
     /// It chooses codes.
@@ -55,8 +58,7 @@ impl AlgorithmRow {
 }
 
 /// Algorithms that others have.
-const ELSEWHERE: &[&str] =
-    &["quarot", "rotation", "spinquant", "spqr", "quip", "svdquant", "twobitscalar", "omniquant", "aqlm"];
+const ELSEWHERE: &[&str] = &["spinquant", "spqr", "quip", "svdquant", "twobitscalar", "omniquant", "aqlm"];
 
 const LIST: &str = "`kvant list algorithms` shows all";
 
@@ -71,7 +73,9 @@ impl Algorithm {
         let correction = AlgorithmRow::new(&correction, Algorithm::Correction(correction.default));
         let tuning = tuning::row();
         let tuning = AlgorithmRow::new(&tuning, Algorithm::Tuning(tuning.default));
-        transforms.chain(roundings).chain([tuning, correction]).collect()
+        let rotation = rotation::row();
+        let rotation = AlgorithmRow::new(&rotation, Algorithm::Rotation(rotation.default));
+        std::iter::once(rotation).chain(transforms).chain(roundings).chain([tuning, correction]).collect()
     }
 
     /// The algorithm of a name with options and their values; `None` for an unknown name.
@@ -80,6 +84,7 @@ impl Algorithm {
     /// If an option does not exist, is given twice, or does not accept its value.
     pub fn named(name: &str, given: &[(&str, &str)]) -> Option<Result<Algorithm, OptionError>> {
         Some(match algorithm::named(name)? {
+            AnyRow::Rotation(row) => row.read(given).map(Algorithm::Rotation),
             AnyRow::Transform(row) => row.read(given).map(Algorithm::Transform),
             AnyRow::Rounding(row) => row.read(given).map(Algorithm::Rounding),
             AnyRow::Tuning(row) => row.read(given).map(Algorithm::Tuning),
@@ -115,6 +120,7 @@ impl Algorithm {
     /// All of its settings, as options are spelled.
     pub fn settings(&self) -> Settings {
         match self {
+            Algorithm::Rotation(rotation) => options::shown(rotation),
             Algorithm::Transform(transform) => transform.settings(),
             Algorithm::Rounding(rounding) => rounding.settings(),
             Algorithm::Tuning(tuning) => options::shown(tuning),
@@ -125,6 +131,7 @@ impl Algorithm {
     /// The spelling without options.
     pub fn name(&self) -> &str {
         match self {
+            Algorithm::Rotation(_) => rotation::NAME,
             Algorithm::Transform(transform) => transform.name(),
             Algorithm::Rounding(rounding) => rounding.name(),
             Algorithm::Tuning(_) => tuning::NAME,
@@ -135,6 +142,7 @@ impl Algorithm {
     /// The input statistics that it needs, in words.
     pub fn needs(&self) -> &'static str {
         match self {
+            Algorithm::Rotation(_) => "nothing",
             Algorithm::Transform(transform) => match transform.needs() {
                 transform::Needs::Maxima => "largest inputs",
                 transform::Needs::MaximaAndRuns => "largest inputs, trial runs",
@@ -153,6 +161,7 @@ impl Algorithm {
     /// Its cost besides a run of the calibration data through every block, in words.
     pub fn cost(&self) -> &'static str {
         match self {
+            Algorithm::Rotation(_) => "products of small matrices for each weight that is read, not even that run",
             Algorithm::Transform(transform) => match transform.needs() {
                 transform::Needs::Maxima => "little",
                 transform::Needs::MaximaAndRuns | transform::Needs::MeansRunsAndSamples => {
@@ -176,6 +185,7 @@ impl fmt::Display for Algorithm {
     /// The name, and the settings that are not the default ones.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Algorithm::Rotation(rotation) => rotation.fmt(f),
             Algorithm::Transform(transform) => transform.fmt(f),
             Algorithm::Rounding(rounding) => rounding.fmt(f),
             Algorithm::Tuning(tuning) => tuning.fmt(f),

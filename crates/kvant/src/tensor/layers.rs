@@ -99,7 +99,7 @@ fn tensor_json(scheme: TensorScheme) -> Value {
 }
 
 /// The algorithms of a list (`awq,gptq:damping=0.05`) in their order, for code that applies them one by one: an array of objects with
-/// `name`, `spelling`, `kind` (`transform`, `rounding`, `tuning` or `correction`), `options` (all of them) and of roundings `needs` (`nothing`,
+/// `name`, `spelling`, `kind` (`rotation`, `transform`, `rounding`, `tuning` or `correction`), `options` (all of them) and of roundings `needs` (`nothing`,
 /// `hessian` or `mismatch`).
 ///
 /// # Errors
@@ -108,6 +108,7 @@ pub fn algorithms_json(text: &str) -> Result<Value, Error> {
     let algorithms = Algorithms::of_list("the algorithm", &[text])?;
     let item = |algorithm: Algorithm| {
         let (kind, needs) = match &algorithm {
+            Algorithm::Rotation(_) => ("rotation", None),
             Algorithm::Transform(_) => ("transform", None),
             Algorithm::Rounding(rounding) => {
                 let needs = match rounding.needs() {

@@ -127,7 +127,7 @@ pub struct SmoothingPair {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     activation: Option<Activation>,
-    residual: Option<Residual>,
+    pub(super) residual: Option<Residual>,
     heads: Option<Heads>,
     recurrent: Option<RecurrentMixer>,
     delta: Option<DeltaConfig>,
@@ -317,7 +317,7 @@ impl Network {
     }
 
     /// All that reads the norm at `site`.
-    fn readers(&self, block: usize, site: NormSite) -> Vec<Consumer> {
+    pub(super) fn readers(&self, block: usize, site: NormSite) -> Vec<Consumer> {
         let shared = self.shares_norm(block);
         let single = self.facts.residual == Some(Residual::Single);
         let mixes = |input: Input| matches!(input, Input::Attention | Input::Recurrent);
@@ -463,7 +463,7 @@ impl Subset {
         Subset { input, linears: Vec::new(), experts: Vec::new() }
     }
 
-    fn into_consumers(self) -> impl Iterator<Item = Consumer> {
+    pub(super) fn into_consumers(self) -> impl Iterator<Item = Consumer> {
         let linears = self.linears.into_iter().map(Consumer::Linear);
         linears.chain(self.experts.into_iter().map(Consumer::Experts))
     }

@@ -10,6 +10,7 @@ mod links;
 mod module_names;
 mod names;
 mod notice;
+mod residual_stream;
 mod siblings;
 mod surroundings;
 mod tables;
@@ -25,6 +26,7 @@ pub use links::{Consumer, Input, PairPath, ScaleSource, SmoothingPair, Subset};
 pub use module_names::{expert_module, in_memory_module, on_disk_module};
 pub use names::modality_part;
 pub use notice::Notice;
+pub use residual_stream::{ResidualStream, StreamObstacle};
 pub use siblings::Siblings;
 pub use tables::is_embedding_name;
 

@@ -76,15 +76,18 @@ static OF_GRAPHS: LazyLock<Vec<Arc<AlgorithmRow>>> = LazyLock::new(|| {
         "arXiv 1906.04721",
     );
     let quarot = row(
-        ("quarot", QuarotSettings::DEFAULTS),
+        ("rotate", QuarotSettings::DEFAULTS),
         quarot::OPTIONS,
         Algorithm::Quarot,
         "rotates the channels of the residual stream so that outliers spread over all: for transformers",
         "arXiv 2404.00456",
     );
-    [equalization.with_aliases(&["equalization", "cross-layer-equalization"]), quarot.with_aliases(&["rotation"])]
-        .map(Arc::new)
-        .to_vec()
+    [
+        equalization.with_aliases(&["equalization", "cross-layer-equalization"]),
+        quarot.with_aliases(&["quarot", "rotation"]),
+    ]
+    .map(Arc::new)
+    .to_vec()
 });
 
 static CORRECTION: LazyLock<Arc<AlgorithmRow>> =
@@ -106,7 +109,7 @@ impl Algorithm {
     pub fn name(&self) -> &str {
         match self {
             Self::Equalization(_) => "cle",
-            Self::Quarot(_) => "quarot",
+            Self::Quarot(_) => "rotate",
             Self::Transform(transform) => transform.name(),
             Self::Rounding(rounding) => rounding.name(),
             Self::BiasCorrection(_) => bias_correction::NAME,

@@ -53,14 +53,29 @@ impl Factor {
 
     /// Multiplies from the right the interleaved vectors of a longer vector, whose elements are `stride` apart.
     pub fn apply(&self, vector: &mut [f64], stride: usize) {
-        let mut lane = vec![0f64; self.size];
+        if self.size == 2 {
+            return self.apply_pairs(vector, stride);
+        }
+        let mut before = vec![0f64; self.size * stride];
         for block in vector.chunks_exact_mut(self.size * stride) {
-            for start in 0..stride {
-                lane.iter_mut().enumerate().for_each(|(i, value)| *value = block[start + i * stride]);
-                for column in 0..self.size {
-                    let sum: f64 = lane.iter().enumerate().map(|(row, value)| value * self.at(row, column)).sum();
-                    block[start + column * stride] = sum;
+            before.copy_from_slice(block);
+            for (column, sums) in block.chunks_exact_mut(stride).enumerate() {
+                sums.fill(0.0);
+                for (row, values) in before.chunks_exact(stride).enumerate() {
+                    let factor = self.at(row, column);
+                    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value * factor);
                 }
+            }
+        }
+    }
+
+    /// The same for a matrix of order two, of which products of Hadamard matrices have many.
+    fn apply_pairs(&self, vector: &mut [f64], stride: usize) {
+        let [a, b, c, d] = [self.at(0, 0), self.at(0, 1), self.at(1, 0), self.at(1, 1)];
+        for block in vector.chunks_exact_mut(2 * stride) {
+            let (first, second) = block.split_at_mut(stride);
+            for (x, y) in first.iter_mut().zip(second) {
+                (*x, *y) = (*x * a + *y * c, *x * b + *y * d);
             }
         }
     }

@@ -15,6 +15,9 @@
 mod factor;
 mod hadamard;
 mod orthogonal;
+mod rotate;
+
+pub use rotate::{NAME, Rotate, row};
 
 use std::fmt;
 
@@ -86,14 +89,20 @@ impl Rotation {
 
     /// Multiplies a vector of all channels. `scratch` may hold anything.
     pub fn apply(&self, vector: &mut [f64], scratch: &mut Vec<f64>) {
-        let mixed = self.order.iter().zip(&self.signs).map(|(&from, sign)| vector[from] * sign);
+        self.apply_side_by_side(vector, 1, scratch);
+    }
+
+    /// Multiplies so many vectors at once, whose elements of one channel stand side by side.
+    pub fn apply_side_by_side(&self, vectors: &mut [f64], count: usize, scratch: &mut Vec<f64>) {
         scratch.clear();
-        scratch.extend(mixed);
-        vector.copy_from_slice(scratch);
-        let mut stride = vector.len();
+        for (&from, sign) in self.order.iter().zip(&self.signs) {
+            scratch.extend(vectors[from * count..][..count].iter().map(|value| value * sign));
+        }
+        vectors.copy_from_slice(scratch);
+        let mut stride = vectors.len();
         for factor in &self.factors {
             stride /= factor.size();
-            factor.apply(vector, stride);
+            factor.apply(vectors, stride);
         }
     }
 }
@@ -160,6 +169,19 @@ mod tests {
             let sums = (0..channels).map(|column| rows.iter().map(|row| row[column]).sum::<f64>());
             assert!(is_orthogonal(&rows) && sums.into_iter().all(|sum| (sum - 1.0).abs() < 1e-12), "{channels}");
             assert!(peak(&rows) <= most + 1e-9, "{channels}: {}", peak(&rows));
+        }
+    }
+
+    #[test]
+    fn vectors_side_by_side_are_rotated_alike() {
+        for channels in [8, 12, 6, 48] {
+            for rotation in [Rotation::hadamard(channels, 3).unwrap(), Rotation::mean_keeping(channels, 3).unwrap()] {
+                let mut both: Vec<f64> = (0..2 * channels).map(|i| (i * i % 17) as f64 - 5.0).collect();
+                let mut first: Vec<f64> = both.iter().step_by(2).copied().collect();
+                rotation.apply_side_by_side(&mut both, 2, &mut Vec::new());
+                rotation.apply(&mut first, &mut Vec::new());
+                assert_eq!(both.iter().step_by(2).copied().collect::<Vec<_>>(), first);
+            }
         }
     }
 

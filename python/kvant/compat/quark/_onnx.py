@@ -503,7 +503,7 @@ def _old_request(config: QuantizationConfig) -> _Request:
     }
     remedies = {
         "include_auto_mp": "use kvant.sensitivity, or kvant.quantize with a preset such as S16S16_MIXED_S8S8",
-        "include_rotation": "use kvant.quantize with algorithm='quarot', which finds the layers by itself",
+        "include_rotation": "use kvant.quantize with algorithm='rotate', which finds the layers by itself",
     }
     for name, value in refused.items():
         if value:
@@ -853,7 +853,7 @@ def _algorithm(entry: Any) -> str:
     name = type(entry).__name__
     remedy = {
         "AutoMixprecisionConfig": "use kvant.sensitivity, which searches for a mix of types",
-        "QuarotConfig": "use kvant.quantize with algorithm='quarot', which finds the layers by itself",
+        "QuarotConfig": "use kvant.quantize with algorithm='rotate', which finds the layers by itself",
     }.get(name, "use an algorithm of `kvant list algorithms`")
     raise unsupported(name, remedy)
 

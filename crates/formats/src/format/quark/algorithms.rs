@@ -3,6 +3,7 @@
 
 use super::read::is_empty;
 use crate::algorithm::{Algorithm, Algorithms};
+use kvant_quant::rotation::Rotate;
 use kvant_quant::rounding::{ColumnOrder, Damping, Gptq, Groups, Rounding, Variant};
 use kvant_quant::transform::Transform;
 use kvant_weights::recipe_error::{RecipeError, quoted};
@@ -68,6 +69,9 @@ const PLACE: &str = "algo_config";
 fn read_algorithm(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError> {
     let name = fields.get("name").and_then(Value::as_str);
     let name = name.ok_or_else(|| RecipeError::invalid(PLACE, "an algorithm has no `name`", REMOVE))?;
+    if is_rotation(name) {
+        return read_rotation(fields);
+    }
     let mut given: Vec<(&str, &str, String)> = Vec::new();
     for (field, option, switch) in OPTIONS {
         if let Some(value) = fields.get(*field).filter(|value| !value.is_null()) {
@@ -87,6 +91,33 @@ fn read_algorithm(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError>
     })?;
     check_others(&algorithm, fields)?;
     Ok(algorithm)
+}
+
+fn is_rotation(name: &str) -> bool {
+    ["rotation", "quarot"].iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// Quark's rotation: `r1` and `r2` are folded into weights, all else is done to activations or learned. An older name, `quarot`, means
+/// all four where they are not given.
+fn read_rotation(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError> {
+    let is_on = |key: &str, default: bool| fields.get(key).and_then(Value::as_bool).unwrap_or(default);
+    let is_older = fields.get("name").and_then(Value::as_str).is_some_and(|name| name.eq_ignore_ascii_case("quarot"));
+    let asked = [("r3", is_older), ("r4", is_older), ("online_r1_rotation", false), ("trainable", false)];
+    if let Some((key, _)) = asked.into_iter().find(|(key, default)| is_on(key, *default)) {
+        let reason = match key {
+            "trainable" => "rotations are not learned",
+            _ => "rotations of activations are not supported, only those that are folded into weights (r1, r2)",
+        };
+        return Err(RecipeError::unsupported(format!("{PLACE}.rotation.{key}"), reason, "set it to false"));
+    }
+    let size = match fields.get("rotation_size").filter(|size| !size.is_null()) {
+        None => Some(0),
+        Some(size) => size.as_u64().and_then(|size| u32::try_from(size).ok()),
+    };
+    let place = || format!("{PLACE}.rotation.rotation_size");
+    let size = size.ok_or_else(|| RecipeError::invalid(place(), "must be a number of channels", REMOVE))?;
+    let (stream, heads) = (is_on("r1", true), is_on("r2", is_older));
+    Ok(Algorithm::Rotation(Rotate { stream, heads, size, ..Rotate::DEFAULTS }))
 }
 
 fn check_others(algorithm: &Algorithm, fields: &Map<String, Value>) -> Result<(), RecipeError> {
@@ -132,7 +163,8 @@ fn config_of(algorithm: &Algorithm) -> Option<Value> {
         Algorithm::Transform(transform) => config_of_transform(&**transform),
         // Quark names no others.
         Algorithm::Rounding(rounding) => rounding.downcast().map(config_of_gptq),
-        Algorithm::Tuning(_) | Algorithm::Correction(_) => None,
+        // What is folded into weights is nothing that a loader has to know: vLLM takes a `rotation` for one of activations.
+        Algorithm::Rotation(_) | Algorithm::Tuning(_) | Algorithm::Correction(_) => None,
     }
 }
 
@@ -180,6 +212,22 @@ fn plain(number: f32) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rotations_are_read_where_they_are_folded() {
+        let read = |json: Value| read_algorithms(&json).map(|(algorithms, _)| algorithms.to_string());
+        assert_eq!(read(json!({"name": "rotation"})).unwrap(), "rotate:heads=off");
+        let both = json!([{"name": "rotation", "r2": true, "rotation_size": 32, "scaling_layers": {"first_layer": []}}, {"name": "gptq"}]);
+        assert_eq!(read(both).unwrap(), "rotate:size=32,gptq");
+        for (key, value) in
+            [("r3", json!(true)), ("r4", json!(true)), ("trainable", json!(true)), ("rotation_size", json!("x"))]
+        {
+            let mut rotation = json!({"name": "rotation"});
+            rotation[key] = value;
+            assert!(read(rotation).unwrap_err().to_string().contains(key), "{key}");
+        }
+        assert!(read(json!({"name": "quarot"})).is_err());
+    }
 
     fn read(value: &Value) -> Result<(Algorithms, Vec<String>), RecipeError> {
         read_algorithms(value)

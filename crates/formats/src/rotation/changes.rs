@@ -1,0 +1,203 @@
+//! What a rotation changes in a model, tensor by tensor, found from its network alone.
+
+use super::MatrixPlace;
+use kvant_model::network::{
+    Consumer, ExpertsStorage, Network, NormId, PairPath, ScaleSource, SmoothingPair, StreamObstacle, TensorMeta,
+};
+use kvant_quant::rotation::{Rotate, Rotation};
+use kvant_weights::weight::{ImportedTensor, RotatedRows};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The reason that a model cannot be rotated, and the tensor that is concerned.
+pub(super) struct Refusal {
+    pub tensor: Option<usize>,
+    pub reason: String,
+}
+
+impl Refusal {
+    fn new(reason: impl Into<String>) -> Refusal {
+        Refusal { tensor: None, reason: reason.into() }
+    }
+}
+
+/// The change of a weight.
+#[derive(Clone, Debug)]
+pub(super) struct WeightChange {
+    pub place: MatrixPlace,
+    /// The norm whose weights it takes over.
+    pub norm: Option<NormId>,
+    pub inputs: Option<Arc<Rotation>>,
+    pub outputs: Option<RotatedRows>,
+}
+
+/// What a rotation changes, by the positions of tensors.
+pub(super) struct Changes {
+    pub weights: BTreeMap<usize, WeightChange>,
+    pub biases: BTreeMap<usize, RotatedRows>,
+    /// Norms whose weights move into what reads them.
+    pub norms: BTreeSet<NormId>,
+    /// Whether the head gets a weight of its own.
+    pub separate_head: bool,
+    /// The rotation of the residual stream.
+    stream: Option<Arc<Rotation>>,
+    table: Option<usize>,
+    last_norm: Option<NormId>,
+}
+
+/// A head that shared its weight with a table.
+pub(super) struct SeparateHead {
+    pub name: String,
+    pub table: usize,
+    pub norm: Option<NormId>,
+    pub rotation: Arc<Rotation>,
+}
+
+/// A weight, and the bias with it.
+struct Layer {
+    weight: usize,
+    bias: Option<usize>,
+    place: MatrixPlace,
+    rows: usize,
+}
+
+impl Changes {
+    /// What a rotation changes in a network.
+    ///
+    /// # Errors
+    /// [`Refusal`] where it would change the model's function.
+    pub fn of(network: &Network, metas: &[TensorMeta], rotate: &Rotate) -> Result<Changes, Refusal> {
+        let mut changes = Changes {
+            weights: BTreeMap::new(),
+            biases: BTreeMap::new(),
+            norms: BTreeSet::new(),
+            separate_head: false,
+            stream: None,
+            table: None,
+            last_norm: None,
+        };
+        if rotate.stream {
+            changes.add_stream(network, metas, rotate)?;
+        }
+        if rotate.heads {
+            for path in network.value_paths() {
+                changes.add_values(network, &path, rotate)?;
+            }
+        }
+        match changes.weights.is_empty() {
+            true => Err(Refusal::new("has nothing that the rotation is asked to change")),
+            false => Ok(changes),
+        }
+    }
+
+    /// A vector of the residual stream, rotated.
+    pub fn rotate_stream(&self, mut vector: Vec<f64>) -> Vec<f64> {
+        if let Some(rotation) = &self.stream {
+            let mut scratch = Vec::new();
+            vector.chunks_exact_mut(rotation.channels()).for_each(|part| rotation.apply(part, &mut scratch));
+        }
+        vector
+    }
+
+    /// The head that has to be separated from the embeddings.
+    pub fn head_of(&self, network: &Network, tensors: &[ImportedTensor<'_>]) -> Option<SeparateHead> {
+        let (table, rotation) = (self.table?, self.stream.clone()?);
+        let name = format!("{}.weight", network.family()?.trunk.heads.first()?);
+        let is_missing = network.head().is_none() && tensors.iter().all(|tensor| tensor.meta.name != name);
+        is_missing.then_some(SeparateHead { name, table, norm: self.last_norm, rotation })
+    }
+
+    fn add_stream(&mut self, network: &Network, metas: &[TensorMeta], rotate: &Rotate) -> Result<(), Refusal> {
+        let stream = network.residual_stream().map_err(|obstacle| match obstacle {
+            StreamObstacle::Tensor { tensor, what } => Refusal { tensor: Some(tensor), reason: what.to_owned() },
+            other => Refusal::new(format!("has a residual stream that cannot be rotated: {other}")),
+        })?;
+        (self.table, self.last_norm) = (stream.embedding, stream.last_norm);
+        let table = self.table.ok_or_else(|| Refusal::new("has no embeddings"))?;
+        let [_, channels] = *metas[table].shape.as_slice() else {
+            return Err(Refusal { tensor: Some(table), reason: "is no table".to_owned() });
+        };
+        let rotation = rotate.of_stream(channels, stream.subtracts_mean).ok_or_else(|| {
+            Refusal::new(match rotate.size {
+                0 => format!("has {channels} channels in its residual stream, for which there is no rotation"),
+                size => format!("has {channels} channels in its residual stream, which groups of {size} do not divide"),
+            })
+        })?;
+        let rotation = Arc::new(rotation);
+        self.stream = Some(Arc::clone(&rotation));
+        if network.is_tied() && network.head().is_some() {
+            return Err(Refusal::new("shares the embeddings with its head, but has a tensor for the head as well"));
+        }
+        self.separate_head = network.is_tied();
+        self.norms.extend(stream.readers.iter().filter_map(|(_, norm)| *norm).chain(stream.last_norm));
+        for table in stream.embedding.into_iter().chain(stream.positions) {
+            let change = WeightChange {
+                place: MatrixPlace::WHOLE,
+                norm: None,
+                inputs: Some(Arc::clone(&rotation)),
+                outputs: None,
+            };
+            self.weights.insert(table, change);
+        }
+        for (consumer, norm) in &stream.readers {
+            let layer = layer(network, *consumer)?;
+            let change = self.change(&layer);
+            (change.norm, change.inputs) = (*norm, Some(Arc::clone(&rotation)));
+        }
+        for consumer in &stream.writers {
+            let layer = layer(network, *consumer)?;
+            let outputs = |rows: Vec<_>| RotatedRows { rows, rotation: Arc::clone(&rotation) };
+            self.change(&layer).outputs = Some(outputs(std::iter::once(0..layer.rows).collect()));
+            if let Some(bias) = layer.bias {
+                let experts = (0..layer.place.count).map(|expert| expert * layer.rows..(expert + 1) * layer.rows);
+                self.biases.insert(bias, outputs(experts.collect()));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_values(&mut self, network: &Network, path: &SmoothingPair, rotate: &Rotate) -> Result<(), Refusal> {
+        let (ScaleSource::Linear { linear, rows }, PairPath::Heads { head_dim, .. }) = (&path.from, path.through)
+        else {
+            return Ok(());
+        };
+        let rotation = rotate.of_values(head_dim).map(Arc::new);
+        let rotation = rotation
+            .ok_or_else(|| Refusal::new(format!("has heads of {head_dim} values, for which there is no rotation")))?;
+        let values = layer(network, Consumer::Linear(*linear))?;
+        let outputs = RotatedRows { rows: rows.clone(), rotation: Arc::clone(&rotation) };
+        self.change(&values).outputs = Some(outputs.clone());
+        self.biases.extend(values.bias.map(|bias| (bias, outputs)));
+        for consumer in &path.into {
+            let output = layer(network, *consumer)?;
+            self.change(&output).inputs = Some(Arc::clone(&rotation));
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, layer: &Layer) -> &mut WeightChange {
+        let none = WeightChange { place: layer.place, norm: None, inputs: None, outputs: None };
+        self.weights.entry(layer.weight).or_insert(none)
+    }
+}
+
+fn layer(network: &Network, consumer: Consumer) -> Result<Layer, Refusal> {
+    match consumer {
+        Consumer::Linear(id) => {
+            let linear = network.linear(id);
+            if linear.scale.is_some() {
+                return Err(Refusal { tensor: Some(linear.weight), reason: "is quantized already".to_owned() });
+            }
+            let place = MatrixPlace { count: 1, orientation: linear.orientation };
+            Ok(Layer { weight: linear.weight, bias: linear.bias, place, rows: linear.out_features })
+        }
+        Consumer::Experts(id) => {
+            let experts = &network.experts()[id.index()];
+            let ExpertsStorage::Float { weight } = experts.storage else {
+                return Err(Refusal { tensor: Some(experts.weight()), reason: "is quantized already".to_owned() });
+            };
+            let place = MatrixPlace { count: experts.experts, orientation: experts.orientation };
+            Ok(Layer { weight, bias: experts.bias, place, rows: experts.out_features })
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! A checkpoint read as the rotated model of the same function (QuaRot's R1 and R2, arXiv 2404.00456), whose weights are computed as they
+//! are read: no weight is copied to be changed. With the rotation `R` of the residual stream and `g` the weights of a norm,
+//!
+//! * tables of embeddings `E` become `E R`, and a head that shared them gets a weight of its own;
+//! * layers that read the stream through the norm become `W diag(g) R`, and the norm's weights ones, its bias `(b / g) R`;
+//! * layers that write to the stream become `R' W`, their biases `b R`.
+//!
+//! The values of attention are rotated in each head by `V`: their rows become `V' W`, and the output projection `W V`.
+//! Which layers these are, is derived in [`kvant_model::network::ResidualStream`].
+
+mod changes;
+
+use crate::algorithm::Algorithms;
+use crate::import;
+use changes::{Changes, Refusal};
+use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorFile, TensorView};
+use kvant_model::family::Orientation;
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::{Network, TensorMeta};
+use kvant_numeric::kernel::{FloatDType, widen};
+use kvant_numeric::simd::Isa;
+use kvant_quant::counts::number;
+use kvant_quant::rotation::Rotate;
+use kvant_weights::import_error::ImportError;
+use kvant_weights::parts::{ScaleEncoding, encode};
+use kvant_weights::weight::{
+    ImportedTensor, MergedBase, MergedMatrix, PackedMatrix, RotatedWeights, Stored, WeightMatrix, WeightRotation,
+};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const HINT: &str =
+    "leave `rotate` out of ‹algorithm›, or try `rotate:stream=off`, which rotates the values of attention alone";
+
+/// A checkpoint read as the rotated model. Norms and biases are computed here, weights when they are read.
+///
+/// # Errors
+/// *Unsupported* for models whose function a rotation would change, and for weights that are quantized already.
+pub fn rotated(model: Checkpoint, rotate: &Rotate) -> Result<Checkpoint, ImportError> {
+    let (config, replaced) = {
+        let tensors = import::open(&model)?.into_tensors();
+        let rotation = ModelRotation::of(&model, rotate, &tensors)?;
+        let mut config = model.config()?.unwrap_or_default();
+        if rotation.changes.separate_head {
+            untie(&mut config);
+        }
+        (config, rotation.vectors(&model, &tensors)?)
+    };
+    Ok(model.with_rewriting(rotate.to_string(), config, replaced))
+}
+
+/// That the head of a rotated model no longer shares the embeddings. `network` is that of the rotated model.
+pub fn notice(checkpoint: &Checkpoint, network: &Network) -> Option<String> {
+    checkpoint.rewriting()?;
+    let head = network.linear(network.head()?);
+    let name = format!("{}.weight", head.module);
+    let text = format!(
+        "the head gets a weight of its own, `{name}`: the last norm is folded into it, and not into the embeddings that it shared \
+         ({} more)",
+        number(head.in_features * head.out_features, "value")
+    );
+    checkpoint.tensor(&name).is_none().then_some(text)
+}
+
+/// Rotates the tensors of a checkpoint as they are read. `spelling` is that of the rotation.
+pub(crate) fn apply<'a>(
+    checkpoint: &'a Checkpoint,
+    spelling: &str,
+    tensors: &mut Vec<ImportedTensor<'a>>,
+) -> Result<(), ImportError> {
+    let algorithms: Algorithms = spelling.parse()?;
+    let Some(rotate) = algorithms.rotation else { return Ok(()) };
+    ModelRotation::of(checkpoint, &rotate, tensors)?.apply(checkpoint, tensors)
+}
+
+/// The rotation of a model.
+struct ModelRotation {
+    network: Network,
+    changes: Changes,
+}
+
+impl ModelRotation {
+    fn of(
+        checkpoint: &Checkpoint,
+        rotate: &Rotate,
+        tensors: &[ImportedTensor<'_>],
+    ) -> Result<ModelRotation, ImportError> {
+        let config = checkpoint.config()?.map(|json| ModelConfig::from_json(&json)).transpose();
+        let config =
+            config.map_err(|error| ImportError::invalid("config.json", error.to_string()))?.unwrap_or_default();
+        let metas: Vec<TensorMeta> = tensors.iter().map(|tensor| tensor.meta.clone()).collect();
+        let network = Network::recognise(&config, &metas);
+        let refused = |refusal: Refusal| {
+            let place = refusal.tensor.map_or("the model", |tensor| metas[tensor].name.as_str());
+            ImportError::unsupported(place, refusal.reason, HINT)
+        };
+        let changes = Changes::of(&network, &metas, rotate).map_err(refused)?;
+        Ok(ModelRotation { network, changes })
+    }
+
+    /// The norms and biases of the rotated model, in their types.
+    fn vectors(&self, checkpoint: &Checkpoint, tensors: &[ImportedTensor<'_>]) -> Result<TensorFile, ImportError> {
+        let (mut declarations, mut contents) = (Vec::new(), Vec::new());
+        let mut add = |tensor: usize, values: Vec<f64>| {
+            let view = unchanged(checkpoint, &tensors[tensor])?;
+            let values: Vec<f32> = values.into_iter().map(|value| value as f32).collect();
+            if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+                let reason = format!("would hold {value} in the rotated model");
+                return Err(ImportError::unsupported(view.name(), reason, HINT));
+            }
+            let encoding = ScaleEncoding::of_float(view.dtype()).ok_or_else(|| not_float(view))?;
+            declarations.push(TensorDeclaration::new(view.name(), view.dtype(), view.shape().to_vec()));
+            contents.push(encode(encoding, &values));
+            Ok(())
+        };
+        for norm in &self.changes.norms {
+            let norm = self.network.norm(*norm);
+            let offset = f64::from(norm.kind.offset());
+            let weight = values(checkpoint, &tensors[norm.weight])?;
+            if let Some(bias) = norm.bias {
+                // A channel that the norm multiplies by zero has its bias alone, which nothing could scale.
+                let both = values(checkpoint, &tensors[bias])?.into_iter().zip(&weight);
+                let divided = both.map(|(b, w)| if b == 0.0 { 0.0 } else { b / (offset + w) });
+                add(bias, self.changes.rotate_stream(divided.collect()))?;
+            }
+            add(norm.weight, vec![1.0 - offset; weight.len()])?;
+        }
+        for (bias, rows) in &self.changes.biases {
+            let mut all = values(checkpoint, &tensors[*bias])?;
+            let mut scratch = Vec::new();
+            for range in &rows.rows {
+                all[range.clone()]
+                    .chunks_exact_mut(rows.rotation.channels())
+                    .for_each(|part| rows.rotation.apply(part, &mut scratch));
+            }
+            add(*bias, all)?;
+        }
+        let layout = Layout::new(declarations, u64::MAX, BTreeMap::new()).map_err(kvant_container::Error::from)?;
+        Ok(TensorFile::in_memory(&layout, &contents, checkpoint.path())?)
+    }
+
+    /// Changes the weights, and adds that of a separate head.
+    fn apply<'a>(&self, checkpoint: &'a Checkpoint, tensors: &mut Vec<ImportedTensor<'a>>) -> Result<(), ImportError> {
+        let kept = Arc::new(RotatedWeights::default());
+        let mut gains = BTreeMap::new();
+        for norm in &self.changes.norms {
+            let of_norm = self.network.norm(*norm);
+            let weight = values(checkpoint, &tensors[of_norm.weight])?;
+            gains.insert(*norm, weight.into_iter().map(|w| w as f32 + of_norm.kind.offset()).collect::<Vec<f32>>());
+        }
+        let gains = |norm: &Option<_>| norm.as_ref().and_then(|norm| gains.get(norm)).cloned();
+        let head = self.changes.head_of(&self.network, tensors);
+        let head = head.map(|head| -> Result<_, ImportError> {
+            let rotation =
+                WeightRotation { gains: gains(&head.norm), inputs: Some(Arc::clone(&head.rotation)), outputs: None };
+            let rotated = Rotated { place: &MatrixPlace::WHOLE, rotation: &rotation, kept: &kept, is_new: true };
+            let stored = rotated.stored(&tensors[head.table])?;
+            Ok(ImportedTensor { meta: TensorMeta { name: head.name, ..tensors[head.table].meta.clone() }, stored })
+        });
+        let head = head.transpose()?;
+        // Networks of no width have weights without values.
+        for (tensor, change) in &self.changes.weights {
+            if tensors[*tensor].meta.shape.contains(&0) {
+                continue;
+            }
+            let rotation = WeightRotation {
+                gains: gains(&change.norm),
+                inputs: change.inputs.clone(),
+                outputs: change.outputs.clone(),
+            };
+            let rotated = Rotated { place: &change.place, rotation: &rotation, kept: &kept, is_new: false };
+            tensors[*tensor].stored = rotated.stored(&tensors[*tensor])?;
+        }
+        tensors.extend(head);
+        Ok(())
+    }
+}
+
+/// How many matrices a tensor has, and how they are stored.
+#[derive(Clone, Copy, Debug)]
+struct MatrixPlace {
+    count: usize,
+    orientation: Orientation,
+}
+
+impl MatrixPlace {
+    const WHOLE: MatrixPlace = MatrixPlace { count: 1, orientation: Orientation::OutIn };
+}
+
+/// A rotation of the matrices of a tensor.
+struct Rotated<'r> {
+    place: &'r MatrixPlace,
+    rotation: &'r WeightRotation,
+    kept: &'r Arc<RotatedWeights>,
+    /// Whether the result stands beside the tensor instead of in its place.
+    is_new: bool,
+}
+
+impl Rotated<'_> {
+    fn stored<'a>(&self, tensor: &ImportedTensor<'a>) -> Result<Stored<'a>, ImportError> {
+        let bases = match &tensor.stored {
+            Stored::Plain(view) => self.bases(*view)?,
+            Stored::Packed(matrices) => {
+                matrices.iter().map(|matrix| self.merged_base(tensor, matrix)).collect::<Result<_, _>>()?
+            }
+        };
+        let rotate = |base: MergedBase<'a>| {
+            if !self.rotation.fits(base.matrix.rows, base.matrix.columns) {
+                let reason =
+                    format!("is {} x {}, which the rotation does not fit", base.matrix.rows, base.matrix.columns);
+                return Err(ImportError::unsupported(&tensor.meta.name, reason, HINT));
+            }
+            let matrix = base.matrix.rotated(self.rotation.clone(), Arc::clone(self.kept));
+            let name = base.name.filter(|_| !self.is_new);
+            Ok(Arc::new(PackedMatrix::Merged(MergedMatrix::new(MergedBase { matrix, name, ..base }))))
+        };
+        Ok(Stored::Packed(bases.into_iter().map(rotate).collect::<Result<_, _>>()?))
+    }
+
+    /// The matrices of a tensor of floats.
+    fn bases<'a>(&self, view: TensorView<'a>) -> Result<Vec<MergedBase<'a>>, ImportError> {
+        let source = float_type(view)?;
+        let is_transposed = self.place.orientation == Orientation::InOut;
+        let shape = match *view.shape() {
+            [first, second] if self.place.count == 1 => Some((first, second)),
+            [count, first, second] if self.place.count == count => Some((first, second)),
+            _ => None,
+        };
+        let shape = shape.map(|(first, second)| if is_transposed { (second, first) } else { (first, second) });
+        let (rows, columns) = shape.filter(|(rows, columns)| rows * columns > 0).ok_or_else(|| {
+            let reason = format!("has the shape {:?}, not that of {} matrices", view.shape(), self.place.count);
+            ImportError::unsupported(view.name(), reason, HINT)
+        })?;
+        let bytes = view.bytes().chunks_exact(rows * columns * source.size());
+        let base = |bytes: &'a [u8]| MergedBase {
+            matrix: WeightMatrix::plain(bytes, source, (rows, columns), is_transposed),
+            view: Some(view).filter(|_| self.place.count == 1),
+            name: Some(view.name()),
+            is_float: true,
+            dtype: view.dtype(),
+            bytes: bytes.len() as u64,
+        };
+        Ok(bytes.map(base).collect())
+    }
+
+    /// A weight that adapters change.
+    fn merged_base<'a>(
+        &self,
+        tensor: &ImportedTensor<'a>,
+        matrix: &Arc<PackedMatrix<'a>>,
+    ) -> Result<MergedBase<'a>, ImportError> {
+        let dtype = matrix.own_type().filter(|_| matrix.is_float());
+        let dtype = dtype.ok_or_else(|| ImportError::unsupported(&tensor.meta.name, "is quantized already", HINT))?;
+        Ok(MergedBase {
+            matrix: WeightMatrix::packed(Arc::clone(matrix)),
+            view: None,
+            name: matrix.tensor_name(),
+            is_float: true,
+            dtype,
+            bytes: matrix.stored_bytes(),
+        })
+    }
+}
+
+/// States that the head does not share the embeddings, wherever config.json says that it does.
+fn untie(config: &mut Value) {
+    const KEY: &str = "tie_word_embeddings";
+    let Some(whole) = config.as_object_mut() else { return };
+    whole.insert(KEY.to_owned(), Value::Bool(false));
+    for part in whole.values_mut().filter_map(Value::as_object_mut).filter(|part| part.contains_key(KEY)) {
+        part.insert(KEY.to_owned(), Value::Bool(false));
+    }
+}
+
+/// A small tensor as it was before the rotation.
+fn unchanged<'c>(checkpoint: &'c Checkpoint, tensor: &ImportedTensor<'_>) -> Result<TensorView<'c>, ImportError> {
+    let plain = match &tensor.stored {
+        Stored::Plain(view) => checkpoint.unchanged_tensor(view.name()),
+        Stored::Packed(_) => None,
+    };
+    plain.ok_or_else(|| ImportError::unsupported(&tensor.meta.name, "is quantized already", HINT))
+}
+
+fn values(checkpoint: &Checkpoint, tensor: &ImportedTensor<'_>) -> Result<Vec<f64>, ImportError> {
+    let view = unchanged(checkpoint, tensor)?;
+    let source = float_type(view)?;
+    let mut values = vec![0.0; view.bytes().len() / source.size()];
+    widen(Isa::best(), source, view.bytes(), &mut values);
+    Ok(values.into_iter().map(f64::from).collect())
+}
+
+fn float_type(view: TensorView<'_>) -> Result<FloatDType, ImportError> {
+    match view.dtype() {
+        Dtype::F32 => Ok(FloatDType::F32),
+        Dtype::F16 => Ok(FloatDType::F16),
+        Dtype::BF16 => Ok(FloatDType::Bf16),
+        _ => Err(not_float(view)),
+    }
+}
+
+fn not_float(view: TensorView<'_>) -> ImportError {
+    let reason = format!("is {}, and only F32, F16 and BF16 can be rotated", view.dtype());
+    ImportError::unsupported(view.name(), reason, HINT)
+}

@@ -1,0 +1,68 @@
+//! The algorithm `rotate`: what is rotated in a model, and by which matrices. Not where a model may be rotated.
+
+use super::Rotation;
+use crate::options::{OptionRow, Values};
+use crate::registry::AlgorithmRow;
+use serde::{Deserialize, Serialize};
+
+/// The name.
+pub const NAME: &str = "rotate";
+
+/// The settings.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Rotate {
+    /// Rotates the residual stream (R1).
+    pub stream: bool,
+    /// Rotates the values of attention in their heads (R2).
+    pub heads: bool,
+    /// Channels that are mixed with each other; 0 for all.
+    pub size: u32,
+    /// Decides signs and orders.
+    pub seed: u32,
+}
+
+impl Rotate {
+    /// The residual stream and values, all channels.
+    pub const DEFAULTS: Rotate = Rotate { stream: true, heads: true, size: 0, seed: 1 };
+
+    /// The rotation of so many channels of the residual stream, which keeps the mean over them if asked. Fewer channels than all are
+    /// mixed by one matrix that all groups of so many share. `None` where there is no such matrix, or groups do not divide the channels.
+    pub fn of_stream(&self, channels: usize, keeps_mean: bool) -> Option<Rotation> {
+        let size = match self.size as usize {
+            0 => channels,
+            size if channels.is_multiple_of(size) => size,
+            _ => return None,
+        };
+        match keeps_mean {
+            true => Rotation::mean_keeping(size, u64::from(self.seed)),
+            false => Rotation::hadamard(size, u64::from(self.seed)),
+        }
+    }
+
+    /// The rotation of the values of a head of so many channels.
+    pub fn of_values(&self, channels: usize) -> Option<Rotation> {
+        Rotation::hadamard(channels, u64::from(self.seed) ^ 0x5EED)
+    }
+}
+
+const OPTIONS: &[OptionRow] = &[
+    OptionRow { name: "stream", values: Values::SWITCH, about: "whether the residual stream is rotated (R1)" },
+    OptionRow {
+        name: "heads",
+        values: Values::SWITCH,
+        about: "whether the values of attention are rotated in each head (R2)",
+    },
+    OptionRow {
+        name: "size",
+        values: Values::SEED,
+        about: "channels that are mixed with each other, such as 32 for MX formats; 0 for all",
+    },
+    OptionRow { name: "seed", values: Values::SEED, about: "decides signs and orders" },
+];
+
+/// The row.
+pub fn row() -> AlgorithmRow<Rotate> {
+    let about = "rotates the residual stream and values, folded into the weights, so that no channel is an outlier";
+    let row = AlgorithmRow::of_settings(NAME, about, OPTIONS, Rotate::DEFAULTS, |settings| settings);
+    row.with_aliases(&["quarot", "rotation"]).with_paper("arXiv 2404.00456")
+}
