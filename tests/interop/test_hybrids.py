@@ -10,6 +10,7 @@ import transformers
 
 import checkpoint
 import foreign_layouts
+import forward_models
 import hybrid_models
 from conftest import REPO
 from test_eval import TEXT
@@ -193,3 +194,10 @@ def test_greedy_continuation_equals_generate_of_transformers(name, kvant, hybrid
         with torch.no_grad():
             made = model.generate(ids, max_new_tokens=16, do_sample=False)[0, ids.shape[1] :].tolist()
         assert found["tokens"] == made[: len(found["tokens"])], prompt
+
+
+def test_cache_of_delta_nets_is_refused_in_the_layout_that_names_it_by_ends(kvant, tmp_path):
+    model = forward_models.save("olmo_hybrid", tmp_path / "model")
+    refused = kvant("plan", model, "-s", "fp8", "--kv-cache", "fp8")
+    assert refused.returncode == 1 and "linear_attn" in refused.stderr, refused.stderr
+    assert kvant("plan", model, "-s", "FP8", "--kv-cache", "fp8").returncode == 0

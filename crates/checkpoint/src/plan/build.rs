@@ -21,7 +21,7 @@ impl Plan {
         let json = checkpoint.config()?;
         let config = json.as_ref().map_or_else(|| Ok(ModelConfig::default()), ModelConfig::from_json)?;
         let recipe = if json.is_some() { recipe } else { without_config(recipe)? };
-        let merges = !checkpoint.adapters().is_empty();
+        let merges = checkpoint.changes_weights();
         let import = match recipe.requantizes() || merges || checkpoint.gguf().is_some() {
             true => Some(import::open(checkpoint)?),
             false => None,

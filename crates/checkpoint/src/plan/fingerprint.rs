@@ -33,6 +33,7 @@ pub(crate) fn source_text(checkpoint: &Checkpoint, recipe: &str) -> String {
         text.push_str(&format!("adapter {} {} {modified:?}\n", file.map().len(), adapter.config()));
         file.tensors().for_each(|tensor| text.push_str(&format!("{} {:?}\n", tensor.name(), tensor.shape())));
     }
+    text.extend(checkpoint.rewriting().map(|change| format!("{change}\n")));
     let blocks = checkpoint.gguf().into_iter().flat_map(|file| file.tensors());
     blocks.for_each(|tensor| text.push_str(&format!("{} {} {:?}\n", tensor.name(), tensor.kind(), tensor.shape())));
     for tensor in checkpoint.tensors() {

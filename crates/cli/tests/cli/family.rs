@@ -38,7 +38,8 @@ fn described_architecture_is_evaluated_and_calibrated() {
 #[test]
 fn descriptions_that_do_not_fit_the_model_are_named_in_hints() {
     let place = renamed();
-    let norms = "norms = [[\"attention-input\", \"absent_norm\"], [\"feed-forward-input\", \"post_attention_layernorm\"]]";
+    let norms =
+        "norms = [[\"attention-input\", \"absent_norm\"], [\"feed-forward-input\", \"post_attention_layernorm\"]]";
     place.write("novel.toml", &format!("name = \"my-novel\"\nlike = \"llama\"\nmodel_types = [\"novel\"]\n{norms}\n"));
     let run = place.run(&["eval", "nano_llama", "--data", "text.txt", "--seq-len", "64", "--family", "novel.toml"]);
     assert!(run.code == Some(1) && run.stderr.contains("--family"), "{run:?}");

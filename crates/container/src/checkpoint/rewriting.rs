@@ -24,6 +24,11 @@ impl Checkpoint {
         Checkpoint { rewriting: Some(Rewriting { spelling, config, replaced }), ..self }
     }
 
+    /// Returns whether weights are others than those of the files: adapters are merged into them, or a change is made to them.
+    pub fn changes_weights(&self) -> bool {
+        !self.adapters.is_empty() || self.rewriting.is_some()
+    }
+
     /// The spelling of the change that is to be made to weights.
     pub fn rewriting(&self) -> Option<&str> {
         self.rewriting.as_ref().map(|rewriting| rewriting.spelling.as_str())

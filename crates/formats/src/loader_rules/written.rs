@@ -150,6 +150,21 @@ mod tests {
         assert_eq!(packed("e2m1:g16:e4m3:f32", EXPERTS), ["vLLM", "SGLang"]);
         assert_eq!(packed("e2m1:g32:e8m0", ModelTraits { bf16: false, ..DENSE }), ["vLLM"]);
         assert_eq!(packed("int4:g128", ModelTraits { kept_experts: true, ..EXPERTS }), ["vLLM", "SGLang"]);
+        let differing = |expert_schemes| ModelTraits { expert_schemes, ..EXPERTS };
+        assert!(packed("int4:g128", differing(ExpertSchemes::Mixed)).is_empty());
+        assert_eq!(packed("int4:g128", differing(ExpertSchemes::ByBlock)), ["vLLM", "SGLang"]);
+        assert_eq!(
+            found(OutputFormat::GPTQ, "int4:g128", differing(ExpertSchemes::ByBlock)),
+            ["transformers with gptqmodel", "vLLM"]
+        );
+        let of_family = |family| ModelTraits { family: Some(family), ..DENSE };
+        assert!(packed("int4:g128", of_family("mamba")).is_empty());
+        assert_eq!(
+            packed("e4m3:channel+e4m3:channel!dynamic", of_family("mamba")),
+            ["transformers with compressed-tensors"]
+        );
+        // Nobody tried.
+        assert!(!packed("int4:g128", of_family("afmoe")).contains(&"vLLM"));
         let fused = ModelTraits { fused_experts: true, ..EXPERTS };
         assert!(packed("int4:g128", fused).is_empty());
         assert_eq!(quark("e2m1:g32:e8m0", fused), ["amd-quark"]);

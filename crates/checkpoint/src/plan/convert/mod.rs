@@ -80,7 +80,7 @@ impl Plan {
         };
         let tensors = SourceTensor::imported(checkpoint, import.tensors().to_vec(), float.dtype());
         // A GGUF file of floats has another layout all the same, and a model with adapters other weights.
-        let is_changed = checkpoint.gguf().is_some() || !checkpoint.adapters().is_empty();
+        let is_changed = checkpoint.gguf().is_some() || checkpoint.changes_weights();
         let is_converted =
             is_changed && matches!(conversion.target, ConversionTarget::Float(_) | ConversionTarget::Fake);
         let coded = StoredDefaults::of(&tensors);
