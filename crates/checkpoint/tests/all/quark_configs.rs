@@ -117,8 +117,9 @@ fn algorithms_are_read_and_unknown_ones_are_unsupported() {
     let alpha = algorithms[1].1.strip_prefix("smoothquant").unwrap();
     assert!(alpha.is_empty() || alpha.starts_with(":alpha="));
     assert_eq!(algorithms[0], ("gptq_int4_wo_32", "gptq"));
-    assert_eq!(algorithms[2], ("uint4_wo_128_awq_quarkmode", "awq"));
-    assert_eq!((refused.len(), read.len()), (6, 3));
+    assert_eq!(algorithms[2], ("rotation_r1_offline_mxfp4", "rotate:heads=off"));
+    assert_eq!(algorithms[3], ("uint4_wo_128_awq_quarkmode", "awq"));
+    assert_eq!((refused.len(), read.len()), (6, 4));
 }
 
 #[test]
