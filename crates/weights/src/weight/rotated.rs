@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Columns that are rotated side by side.
 const PANEL: usize = 64;
+/// Values whose inputs are rotated at a time.
+const STRIP: usize = 64 << 10;
 
 /// What a rotation of a model does to a weight `W`: it becomes `O' W diag(g) R`, with the transpose `O'` of the rotation of outputs.
 #[derive(Clone, Debug, Default)]
@@ -100,9 +102,14 @@ impl<'a> RotatedMatrix<'a> {
         while next < band.rows.end {
             let mixed = self.rotation.outputs.as_ref().and_then(|outputs| Some((outputs, outputs.mixed_with(next)?)));
             let Some((outputs, rows)) = mixed else {
-                let row = self.with_rotated_inputs(isa, next..next + 1);
-                out.extend(row[band.columns.clone()].iter().map(|value| *value as f32));
-                next += 1;
+                let end = band.rows.end.min(next + self.strip());
+                let alone =
+                    |row: &usize| self.rotation.outputs.as_ref().is_none_or(|all| all.mixed_with(*row).is_none());
+                let end = (next + 1..end).find(|row| !alone(row)).unwrap_or(end);
+                for row in self.with_rotated_inputs(isa, next..end).chunks_exact(columns.max(1)) {
+                    out.extend(row[band.columns.clone()].iter().map(|value| *value as f32));
+                }
+                next = end;
                 continue;
             };
             let values = match rows == (0..self.base.rows) {
@@ -115,6 +122,11 @@ impl<'a> RotatedMatrix<'a> {
             }
             next = end;
         }
+    }
+
+    /// Rows that are read at a time.
+    fn strip(&self) -> usize {
+        (STRIP / self.base.columns.max(1)).max(1)
     }
 
     /// Some rows behind the gains and the rotation of inputs.
@@ -151,8 +163,9 @@ impl<'a> RotatedMatrix<'a> {
     fn mix(&self, isa: Isa, outputs: &RotatedRows, rows: Range<usize>) -> Vec<f32> {
         let (columns, first) = (self.base.columns, rows.start);
         let mut values = Vec::with_capacity(rows.len() * columns);
-        for row in rows.clone() {
-            values.extend(self.with_rotated_inputs(isa, row..row + 1).into_iter().map(|value| value as f32));
+        for start in rows.clone().step_by(self.strip()) {
+            let strip = start..rows.end.min(start + self.strip());
+            values.extend(self.with_rotated_inputs(isa, strip).into_iter().map(|value| value as f32));
         }
         let (mut panel, mut scratch) = (Vec::new(), Vec::new());
         for start in (0..columns).step_by(PANEL) {
