@@ -15,6 +15,7 @@ pub mod import;
 pub mod loader_names;
 pub mod loader_rules;
 pub mod lora;
+pub mod rotated;
 pub mod rotation;
 pub mod transcode;
 pub mod verify;

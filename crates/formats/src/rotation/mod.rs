@@ -11,7 +11,6 @@
 mod changes;
 
 use crate::algorithm::Algorithms;
-use crate::import;
 use changes::{Changes, Refusal};
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorFile, TensorView};
 use kvant_model::family::Orientation;
@@ -33,21 +32,21 @@ use std::sync::Arc;
 const HINT: &str =
     "leave `rotate` out of ‹algorithm›, or try `rotate:stream=off`, which rotates the values of attention alone";
 
-/// A checkpoint read as the rotated model. Norms and biases are computed here, weights when they are read.
+/// config.json of the rotated model, and its norms and biases, after all that is refused has been. `tensors` are those of the model.
 ///
 /// # Errors
 /// *Unsupported* for models whose function a rotation would change, and for weights that are quantized already.
-pub fn rotated(model: Checkpoint, rotate: &Rotate) -> Result<Checkpoint, ImportError> {
-    let (config, replaced) = {
-        let tensors = import::open(&model)?.into_tensors();
-        let rotation = ModelRotation::of(&model, rotate, &tensors)?;
-        let mut config = model.config()?.unwrap_or_default();
-        if rotation.changes.separate_head {
-            untie(&mut config);
-        }
-        (config, rotation.vectors(&model, &tensors)?)
-    };
-    Ok(model.with_rewriting(rotate.to_string(), config, replaced))
+pub(crate) fn checked(
+    model: &Checkpoint,
+    rotate: &Rotate,
+    tensors: &[ImportedTensor<'_>],
+) -> Result<(Value, TensorFile), ImportError> {
+    let rotation = ModelRotation::of(model, rotate, tensors)?;
+    let mut config = model.config()?.unwrap_or_default();
+    if rotation.changes.separate_head {
+        untie(&mut config);
+    }
+    Ok((config, rotation.vectors(model, tensors)?))
 }
 
 /// That the head of a rotated model no longer shares the embeddings. `network` is that of the rotated model.

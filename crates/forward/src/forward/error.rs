@@ -123,6 +123,10 @@ impl Diagnostic for ForwardError {
 
     fn hint(&self) -> Option<String> {
         let text = match self {
+            ForwardError::Unsupported { .. } if kvant_model::family::any_registered() => {
+                "complete the description in the file that ‹family› names if it is the model's; what else is not computed leaves \
+                 schemes without calibration, which `kvant plan` shows"
+            }
             ForwardError::Unsupported { .. } => {
                 "nothing that runs the model works for it: evaluation, calibration, graphs and algorithms that look at data do \
                  not; `kvant plan` shows whether schemes without calibration fit its layers"

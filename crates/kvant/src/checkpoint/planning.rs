@@ -114,10 +114,7 @@ fn plan_for(
 ) -> Result<(Checkpoint, Plan), Error> {
     resolve::refuse_graph_settings(job)?;
     let recipe = recipe(job, format, also)?.with_calibration(calibrated);
-    let checkpoint = match recipe.algorithms().rotation {
-        Some(rotate) => kvant_formats::rotation::rotated(job.source.open()?, &rotate)?,
-        None => job.source.open()?,
-    };
+    let checkpoint = job.source.open_rotated(recipe.algorithms().rotation)?;
     let plan = Plan::new(&checkpoint, recipe)?;
     Ok((checkpoint, plan))
 }

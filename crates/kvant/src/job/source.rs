@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use kvant_container::Checkpoint;
+use kvant_quant::rotation::Rotate;
 use std::path::{Path, PathBuf};
 
 /// A model, and adapters that are merged into its weights.
@@ -47,6 +48,14 @@ impl Source {
 }
 
 impl Source {
+    /// Opens the model as a checkpoint, rotated if asked.
+    pub(crate) fn open_rotated(&self, rotation: Option<Rotate>) -> Result<Checkpoint, Error> {
+        match rotation {
+            Some(rotate) => Ok(kvant_formats::rotated::open(self.open()?, &rotate)?),
+            None => self.open(),
+        }
+    }
+
     /// Refuses adapters beside a GGUF file.
     pub(crate) fn refuse_adapters_of_gguf(&self) -> Result<(), Error> {
         if self.adapters.is_empty() || self.kind() != SourceKind::Gguf {

@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn unsupported_quark_algorithms_are_named() {
         let message = |value: Value| read(&value).unwrap_err().to_string();
-        assert_eq!(message(json!([{"name": "rotation"}])), "algo_config: the algorithm `rotation` is not supported");
+        assert_eq!(message(json!([{"name": "svdquant"}])), "algo_config: the algorithm `svdquant` is not supported");
         assert!(
             message(json!([{"name": "gptq", "static_groups": false}])).starts_with("algo_config.gptq.static_groups: ")
         );
