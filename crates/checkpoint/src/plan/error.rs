@@ -205,6 +205,14 @@ pub enum PlanError {
         /// Its scheme.
         scheme: String,
     },
+    /// Logits, which no calibration observes, would have static scales (*unsupported*).
+    #[error("the output of `{layer}` cannot have the static scales of `{scheme}`: logits are not observed")]
+    Logits {
+        /// The head.
+        layer: String,
+        /// Its scheme.
+        scheme: String,
+    },
     /// Nothing is left to quantize (*invalid*).
     #[error("no layer is left to quantize: {reason}")]
     Nothing {
@@ -391,6 +399,7 @@ impl Diagnostic for PlanError {
             | PlanError::Conversion { .. }
             | PlanError::ExcludedCodes { .. }
             | PlanError::NotRun { .. }
+            | PlanError::Logits { .. }
             | PlanError::Activation { .. }
             | PlanError::Attention { .. }
             | PlanError::AlreadyQuantized { .. }
@@ -504,6 +513,9 @@ impl Diagnostic for PlanError {
             PlanError::NotRun { layer, .. } => {
                 let module = layer.split('.').next().unwrap_or(layer);
                 Some(format!("keep these layers with ‹exclude› '{module}.*', or give them a scheme without static scales with ‹override›"))
+            }
+            PlanError::Logits { layer, .. } => {
+                Some(format!("keep it with ‹exclude› '{layer}', or give it a scheme whose output stays in float with ‹override›"))
             }
             PlanError::Nothing { hint, .. } => Some((*hint).to_owned()),
         }

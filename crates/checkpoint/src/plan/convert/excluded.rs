@@ -2,6 +2,7 @@
 //! the output holds, or the plan is refused.
 
 use super::{CommonSchemes, Fitted, StoredDefaults, Task, some_of};
+use crate::plan::activation_points::is_static;
 use crate::plan::decisions::{Decisions, EXCLUDED};
 use crate::plan::draft::{Drafts, LostCodes};
 use crate::plan::error::PlanError;
@@ -10,7 +11,6 @@ use kvant_formats::format::OutputFormat;
 use kvant_formats::import::Import;
 use kvant_formats::transcode::{Conversion, ConversionTarget};
 use kvant_model::network::{FusedExperts, Linear};
-use kvant_quant::scheme::ActivationScheme;
 
 const STATIC: &str = "its activations have static scales, which cannot be combined with newly calibrated ones";
 
@@ -130,10 +130,6 @@ impl Recognised<'_> {
         self.check_fused(&layers.drafts, true)?;
         Ok(Some(format!("{} {keep} in the source: excluded", some_of(&names))))
     }
-}
-
-fn is_static(scheme: Option<ActivationScheme>) -> bool {
-    scheme.is_some_and(|scheme| scheme.needs_calibration())
 }
 
 /// The reason that a layer does not fit, without its name.
