@@ -140,7 +140,6 @@ pub fn run(
 
 impl<'r, 'a> Blockwise<'r, 'a> {
     fn run(&self, settings: Settings<'_>, resumes: &dyn Fn(usize)) -> Result<BlockResults, BlockwiseError> {
-        self.check_tuning()?;
         let mut state = self.state(settings)?;
         if state.found.blocks > 0 {
             resumes(state.found.blocks);

@@ -5,7 +5,7 @@ use super::error::{AlgorithmProblem, PlanError};
 use super::{LayerId, PlannedBlock};
 use kvant_container::Checkpoint;
 use kvant_formats::algorithm::Algorithms;
-use kvant_forward::forward::Decoder;
+use kvant_forward::forward::{Decoder, gradient};
 use kvant_model::network::{Consumer, SmoothingPair};
 use kvant_quant::scheme::TensorScheme;
 use std::collections::HashSet;
@@ -44,8 +44,24 @@ impl Declared<'_> {
         if let Some(problem) = problem.or_else(|| self.without_biases(algorithms, blocks)) {
             return refused(problem);
         }
-        let decoder = Decoder::open(checkpoint);
-        decoder.map(|_| ()).or_else(|problem| refused(AlgorithmProblem::CannotRun(Box::new(problem))))
+        match Decoder::open(checkpoint) {
+            Err(problem) => refused(AlgorithmProblem::CannotRun(Box::new(problem))),
+            Ok(decoder) => self.without_gradients(algorithms, blocks, &decoder).map_or(Ok(()), refused),
+        }
+    }
+
+    /// Tuning follows the gradients of the blocks that have quantized layers.
+    fn without_gradients(
+        &self,
+        algorithms: &Algorithms,
+        blocks: &[PlannedBlock],
+        decoder: &Decoder<'_>,
+    ) -> Option<AlgorithmProblem> {
+        algorithms.tuning?;
+        blocks.iter().find_map(|block| {
+            let layer = self.layers[block.layers().next()?.index()].name.clone();
+            Some(AlgorithmProblem::NoGradients { layer, step: gradient::missing_step(decoder, block.index)? })
+        })
     }
 
     /// A layer of a block whose scheme only simulates values.

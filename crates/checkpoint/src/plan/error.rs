@@ -275,6 +275,17 @@ pub enum AlgorithmProblem {
     /// No bias can be corrected (*unsupported*).
     #[error("`bias-correction` finds no layer with a bias among those that are quantized")]
     NoBiases,
+    /// A block has a step whose gradient is not computed (*unsupported*).
+    #[error(
+        "`{}` cannot tune `{layer}` and the other layers of its block: gradients of {step} are not computed",
+        kvant_quant::tuning::NAME
+    )]
+    NoGradients {
+        /// The first such layer.
+        layer: String,
+        /// The step.
+        step: &'static str,
+    },
     /// There is no forward pass for the model.
     #[error(transparent)]
     CannotRun(Box<ForwardError>),
@@ -312,6 +323,9 @@ impl Diagnostic for AlgorithmProblem {
             }
             AlgorithmProblem::NoBiases => {
                 vec![Remedy::text("leave bias-correction out of ‹algorithm›: loaders would not know a new bias")]
+            }
+            AlgorithmProblem::NoGradients { .. } => {
+                vec![Remedy::setting("algorithm", format!("leave {} out of ‹algorithm›", kvant_quant::tuning::NAME))]
             }
             AlgorithmProblem::CannotRun(problem) if problem.kind() != ErrorKind::Unsupported => {
                 Remedy::of_hint(problem.hint())
