@@ -23,9 +23,7 @@ impl Declared<'_> {
             return refused(AlgorithmProblem::Setting { rounding, setting });
         }
         if !algorithms.need_data() {
-            return self
-                .not_for_scheme(algorithms, (0..self.layers.len()).map(LayerId).collect())
-                .map_or(Ok(()), refused);
+            return self.not_for_scheme(algorithms, self.chosen().collect()).map_or(Ok(()), refused);
         }
         if !self.source.recipe.is_calibrated() {
             return refused(AlgorithmProblem::NoData);
@@ -93,8 +91,9 @@ impl Declared<'_> {
     /// Transforms have nothing to do where no scale can be moved into a layer that is quantized.
     fn without_links(&self, algorithms: &Algorithms, blocks: &[PlannedBlock]) -> Option<AlgorithmProblem> {
         let transform = algorithms.transforms.first()?;
-        let modules: HashSet<&str> = self.layers.iter().map(|layer| layer.module.as_str()).collect();
-        let positions: HashSet<usize> = self.layers.iter().map(|layer| layer.source.position).collect();
+        let chosen = || self.chosen().map(|layer| &self.layers[layer.index()]);
+        let modules: HashSet<&str> = chosen().map(|layer| layer.module.as_str()).collect();
+        let positions: HashSet<usize> = chosen().map(|layer| layer.source.position).collect();
         let is_planned = |consumer: &Consumer| match consumer {
             Consumer::Linear(id) => modules.contains(self.source.network.linear(*id).module.as_str()),
             Consumer::Experts(id) => {
@@ -120,12 +119,18 @@ impl Declared<'_> {
         (!some).then_some(AlgorithmProblem::NoBiases)
     }
 
-    /// Planned layers that no block has: they are rounded to nearest.
+    /// The layers whose codes are not those of the source.
+    pub(super) fn chosen(&self) -> impl Iterator<Item = LayerId> + '_ {
+        let layers = self.layers.iter().enumerate().filter(|(_, layer)| !layer.is_recoded());
+        layers.map(|(index, _)| LayerId(index))
+    }
+
+    /// Layers that are rounded and that no block has: they are rounded to nearest.
     pub(super) fn outside(&self, blocks: &[PlannedBlock]) -> Vec<LayerId> {
         if !self.source.recipe.algorithms().need_data() {
             return Vec::new();
         }
         let inside: HashSet<LayerId> = blocks.iter().flat_map(PlannedBlock::layers).collect();
-        (0..self.layers.len()).map(LayerId).filter(|index| !inside.contains(index)).collect()
+        self.chosen().filter(|index| !inside.contains(index)).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Runs block by block: what they observe outside of the blocks, and codes that they leave alone.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
-use crate::common::{scheme, weight, write};
+use crate::common::{encoded, llama, llama_config, quantize, scheme, weight, write};
 use kvant_checkpoint::blockwise::{self, BlockResults, Propagate, Sources};
 use kvant_checkpoint::calibration::{Statistics, observe, resolve};
 use kvant_checkpoint::engine::{self, Output, Silent, Start};
@@ -11,6 +11,7 @@ use kvant_container::{Checkpoint, Dtype, Durability};
 use kvant_forward::forward::Decoder;
 use kvant_forward::forward::cpu::Cpu;
 use kvant_weights::activation_point::ActivationPoint;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -40,7 +41,7 @@ fn run_blocks(plan: &Plan, checkpoint: &Checkpoint, output: &Output, target: &Pa
 }
 
 /// A checkpoint quantized with algorithms, and the statistics of its activations.
-fn quantized_by_blocks(source: &Path, target: &Path, settings: &Settings) -> Statistics {
+pub fn quantized_by_blocks(source: &Path, target: &Path, settings: &Settings) -> Statistics {
     let checkpoint = Checkpoint::open(source).unwrap();
     let plan = planned(&checkpoint, settings).on_data("data");
     let Start::Working(output) = Output::begin(&plan, source, target, false).unwrap() else { panic!("finished") };
@@ -92,5 +93,71 @@ fn layers_outside_the_blocks_are_observed_with_and_without_algorithms() {
         for layer in before.iter().chain(behind) {
             assert_eq!(of(&by_blocks, layer).tokens(), 64, "{fixture}: {layer}");
         }
+    }
+}
+
+/// A llama of two blocks.
+fn two_blocks() -> (serde_json::Value, Vec<crate::common::Tensor>) {
+    let mut config = llama_config();
+    config["num_hidden_layers"] = 2.into();
+    let mut tensors = llama(Dtype::BF16);
+    let blocks = tensors.iter().filter(|(name, ..)| name.contains("layers.0."));
+    let second = blocks.map(|(name, dtype, shape, _)| weight(&name.replace("layers.0.", "layers.1."), *dtype, shape));
+    let second: Vec<_> = second.collect();
+    tensors.extend(second);
+    // Norms whose scales can be moved.
+    for (name, dtype, shape, bytes) in &mut tensors {
+        if name.ends_with("norm.weight") {
+            *bytes = encoded(*dtype, &vec![1.0; shape[0]]);
+        }
+    }
+    (config, tensors)
+}
+
+/// The tensors of some layers, as they are stored.
+fn stored(model: &Path, layers: &str) -> BTreeMap<String, Vec<u8>> {
+    let checkpoint = Checkpoint::open(model).unwrap();
+    let tensors =
+        checkpoint.tensors().filter(|tensor| tensor.name().contains(layers) && !tensor.name().contains("norm"));
+    tensors.map(|tensor| (tensor.name().to_owned(), tensor.bytes().to_vec())).collect()
+}
+
+#[test]
+fn algorithms_leave_the_codes_of_excluded_layers_as_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let (config, tensors) = two_blocks();
+    write(&path("base"), &config, &tensors);
+    let in_quark = |text: &str| Settings { format: Some("quark".parse().unwrap()), ..scheme(text) };
+    quantize(&path("base"), &path("mx"), &in_quark("mxfp4"), 1).unwrap();
+    for (algorithms, excluded) in [
+        ("gptq", "layers.0."),
+        ("awq,gptq", "layers.0."),
+        ("awq", "down_proj"),
+        ("smoothquant", "o_proj"),
+        ("hqq", "layers.1."),
+    ] {
+        let exclude = vec![format!("*{excluded}*")];
+        let text = if algorithms == "hqq" { "uint4:g32:zp" } else { "int4:g32" };
+        let settings = Settings { requantize: Some(true), exclude, ..in_quark(text) };
+        let (settings, target) = (with_algorithms(settings, algorithms), path(&format!("{algorithms}{excluded}")));
+        let checkpoint = Checkpoint::open(&path("mx")).unwrap();
+        let plan = planned(&checkpoint, &settings);
+        assert!(
+            plan.notices().iter().any(|notice| notice.contains("the codes that they have")),
+            "{:?}",
+            plan.notices()
+        );
+        assert!(plan.outside().is_empty(), "{algorithms}: {:?}", plan.outside());
+        match plan.blocks().is_empty() {
+            true => drop(quantize(&path("mx"), &target, &settings, 2).unwrap()),
+            false => drop(quantized_by_blocks(&path("mx"), &target, &settings)),
+        }
+        assert_eq!(stored(&target, excluded), stored(&path("mx"), excluded), "{algorithms}");
+        let all = stored(&target, "layers.");
+        assert!(
+            all.keys().any(|name| !name.contains(excluded)
+                && all[name] != stored(&path("mx"), name).remove(name).unwrap_or_default())
+        );
     }
 }
