@@ -54,6 +54,11 @@ pub fn check(job: &Job) -> Result<(), Error> {
     Ok(())
 }
 
+/// Returns whether limits are measured on calibration data.
+pub fn measures_on_calibration_data(job: &Job) -> bool {
+    job.limits.quality.given().is_some() && job.limits.quality.eval.is_none()
+}
+
 /// Refuses limits of a planned run that could not be measured, because the model does not run here or the file contains no text.
 ///
 /// # Errors

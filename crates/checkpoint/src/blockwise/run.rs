@@ -140,7 +140,6 @@ pub fn run(
 
 impl<'r, 'a> Blockwise<'r, 'a> {
     fn run(&self, settings: Settings<'_>, resumes: &dyn Fn(usize)) -> Result<BlockResults, BlockwiseError> {
-        self.check_tuning()?;
         let mut state = self.state(settings)?;
         if state.found.blocks > 0 {
             resumes(state.found.blocks);
@@ -153,7 +152,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
             state.commit(next, found).map_err(BlockwiseError::streams("write"))?;
             self.meter.settle(work[index + 1]);
         }
-        self.head(&mut state)?;
+        self.observe_rest(&mut state)?;
         Ok(state.found)
     }
 
@@ -164,16 +163,18 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         if let Some(state) = State::resume(settings.target, &key, &shape).filter(|state| self.agrees(state)) {
             return Ok(state);
         }
-        let none =
-            BlockResults { statistics: Statistics::new(self.plan).unwrap_or_default(), ..BlockResults::default() };
-        let state = State::begin(settings.target, &key, &shape, none);
-        let state = state.map_err(BlockwiseError::streams("make room for"))?;
+        let state = State::begin(settings.target, &key, &shape, BlockResults::default());
+        let mut state = state.map_err(BlockwiseError::streams("make room for"))?;
+        // Some layers stand before the blocks.
+        let watcher = ObserverHook::new(Statistics::new(self.plan).unwrap_or_default());
         for (index, chunk) in self.chunks.iter().enumerate() {
-            let x = self.runner.embed(ForwardOptions::default(), &chunk.tokens, chunk.length)?;
+            let options = ForwardOptions { tap: self.tap(&watcher, index), ..ForwardOptions::default() };
+            let x = self.runner.embed(options, &chunk.tokens, chunk.length)?;
             for lane in 0..self.streams() {
                 state.current.write(lane, index, &x).map_err(BlockwiseError::streams("write"))?;
             }
         }
+        state.found.statistics = watcher.statistics();
         Ok(state)
     }
 
@@ -194,6 +195,12 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     /// The data of losses.
     pub(super) fn held_out(&self) -> Range<usize> {
         self.calibration_chunks..self.chunks.len()
+    }
+
+    /// The hook on a chunk, which is for calibration data only.
+    fn tap<'t>(&self, watcher: &'t ObserverHook, chunk: usize) -> Option<&'t dyn ActivationHook> {
+        let watcher: &dyn ActivationHook = watcher;
+        self.calibration().contains(&chunk).then_some(watcher)
     }
 
     fn streams(&self) -> usize {
@@ -286,8 +293,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         // The partial forward is that of the quantized model, and past the points that a hook wants to see.
         let from_start = self.propagate == Propagate::Float || !self.plan.sites().is_empty();
         for chunk in 0..self.chunks.len() {
-            let watcher: &dyn ActivationHook = watcher;
-            let tap = self.calibration().contains(&chunk).then_some(watcher);
+            let tap = self.tap(watcher, chunk);
             let variation = ForwardOptions { overlay: Some(carried), tap, ..ForwardOptions::default() };
             let x = match from_start {
                 true => self.run_chunk(work, variation, 0, chunk)?,
@@ -396,20 +402,17 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         Ok(jobs)
     }
 
-    /// The statistics for static scales of the head's input.
-    fn head(&self, state: &mut State) -> Result<(), BlockwiseError> {
+    /// The statistics of what layers behind the blocks read, the head's input among them.
+    fn observe_rest(&self, state: &mut State) -> Result<(), BlockwiseError> {
+        if self.plan.sites().is_empty() {
+            return Ok(());
+        }
         let watcher = ObserverHook::new(state.found.statistics.clone());
-        let head = &self.decoder.blueprint().head.module;
-        if watcher.wants(kvant_forward::forward::ActivationPoint::Input(head)) {
-            for (index, chunk) in self.chunks[self.calibration()].iter().enumerate() {
-                let x = self.read(&state.current, 0, index)?;
-                self.runner.hidden(
-                    ForwardOptions { tap: Some(&watcher), ..ForwardOptions::default() },
-                    chunk.length,
-                    &x,
-                );
-                self.runner.give(x);
-            }
+        for index in self.calibration() {
+            let x = self.read(&state.current, 0, index)?;
+            let options = ForwardOptions { tap: Some(&watcher), ..ForwardOptions::default() };
+            self.runner.hidden(options, self.chunks[index].length, &x);
+            self.runner.give(x);
         }
         state.found.statistics = watcher.statistics();
         Ok(())

@@ -34,16 +34,6 @@ struct LearnedLayer {
 }
 
 impl<'a> Blockwise<'_, 'a> {
-    /// Refuses blocks whose weights have no gradients, before anything is done.
-    pub(super) fn check_tuning(&self) -> Result<(), BlockwiseError> {
-        if self.tuning().is_some() {
-            for block in 0..self.plan.blocks().len() {
-                BlockGradient::new(&self.runner, block)?;
-            }
-        }
-        Ok(())
-    }
-
     /// The settings of learned rounding, where it was asked for.
     pub(super) fn tuning(&self) -> Option<AutoRound> {
         self.plan.recipe().algorithms().tuning

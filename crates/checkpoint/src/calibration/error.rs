@@ -19,9 +19,6 @@ pub enum CalibrationError {
     /// The model cannot be run, or not on these data.
     #[error(transparent)]
     Forward(#[from] ForwardError),
-    /// Logits are not observed (*unsupported*).
-    #[error("the output of {0} is not quantized with static scales: logits are not observed")]
-    Head(String),
     /// It was asked to stop.
     #[error("stopped")]
     Cancelled,
@@ -56,9 +53,7 @@ impl Diagnostic for CalibrationError {
         match self {
             CalibrationError::Forward(error) => error.kind(),
             CalibrationError::Cancelled => ErrorKind::Cancelled,
-            CalibrationError::Scheme { .. } | CalibrationError::Head(_) | CalibrationError::TooLarge { .. } => {
-                ErrorKind::Unsupported
-            }
+            CalibrationError::Scheme { .. } | CalibrationError::TooLarge { .. } => ErrorKind::Unsupported,
             CalibrationError::Unobserved(_) | CalibrationError::NotFinite { .. } | CalibrationError::Missing(_) => {
                 ErrorKind::Invalid
             }
@@ -69,9 +64,6 @@ impl Diagnostic for CalibrationError {
         let hint = match self {
             CalibrationError::Scheme { problem, .. } => problem.hint(),
             CalibrationError::Forward(error) => return error.hint(),
-            CalibrationError::Head(head) => {
-                return Some(format!("leave its output unquantized: ‹override› '{head}=SCHEME'"));
-            }
             CalibrationError::Cancelled => return None,
             CalibrationError::Unobserved(_) => "calibrate with more or other data",
             CalibrationError::NotFinite { .. } => {

@@ -154,6 +154,11 @@ impl Recognised<'_> {
     }
 }
 
+/// Returns whether activations, if they are quantized, have static scales.
+pub(super) fn is_static(scheme: Option<ActivationScheme>) -> bool {
+    scheme.is_some_and(|scheme| scheme.needs_calibration())
+}
+
 /// Refuses parameters that do not fill the tensors.
 pub(super) fn check_parameters(tensors: &[ParameterTensor], parameters: &Parameters) -> Result<(), PlanError> {
     for ParameterTensor { part, .. } in tensors {

@@ -5,7 +5,7 @@ use super::error::{AlgorithmProblem, PlanError};
 use super::{LayerId, PlannedBlock};
 use kvant_container::Checkpoint;
 use kvant_formats::algorithm::Algorithms;
-use kvant_forward::forward::Decoder;
+use kvant_forward::forward::{Decoder, gradient};
 use kvant_model::network::{Consumer, SmoothingPair};
 use kvant_quant::scheme::TensorScheme;
 use std::collections::HashSet;
@@ -23,9 +23,7 @@ impl Declared<'_> {
             return refused(AlgorithmProblem::Setting { rounding, setting });
         }
         if !algorithms.need_data() {
-            return self
-                .not_for_scheme(algorithms, (0..self.layers.len()).map(LayerId).collect())
-                .map_or(Ok(()), refused);
+            return self.not_for_scheme(algorithms, self.chosen().collect()).map_or(Ok(()), refused);
         }
         if !self.source.recipe.is_calibrated() {
             return refused(AlgorithmProblem::NoData);
@@ -44,8 +42,24 @@ impl Declared<'_> {
         if let Some(problem) = problem.or_else(|| self.without_biases(algorithms, blocks)) {
             return refused(problem);
         }
-        let decoder = Decoder::open(checkpoint);
-        decoder.map(|_| ()).or_else(|problem| refused(AlgorithmProblem::CannotRun(Box::new(problem))))
+        match Decoder::open(checkpoint) {
+            Err(problem) => refused(AlgorithmProblem::CannotRun(Box::new(problem))),
+            Ok(decoder) => self.without_gradients(algorithms, blocks, &decoder).map_or(Ok(()), refused),
+        }
+    }
+
+    /// Tuning follows the gradients of the blocks that have quantized layers.
+    fn without_gradients(
+        &self,
+        algorithms: &Algorithms,
+        blocks: &[PlannedBlock],
+        decoder: &Decoder<'_>,
+    ) -> Option<AlgorithmProblem> {
+        algorithms.tuning?;
+        blocks.iter().find_map(|block| {
+            let layer = self.layers[block.layers().next()?.index()].name.clone();
+            Some(AlgorithmProblem::NoGradients { layer, step: gradient::missing_step(decoder, block.index)? })
+        })
     }
 
     /// A layer of a block whose scheme only simulates values.
@@ -77,8 +91,9 @@ impl Declared<'_> {
     /// Transforms have nothing to do where no scale can be moved into a layer that is quantized.
     fn without_links(&self, algorithms: &Algorithms, blocks: &[PlannedBlock]) -> Option<AlgorithmProblem> {
         let transform = algorithms.transforms.first()?;
-        let modules: HashSet<&str> = self.layers.iter().map(|layer| layer.module.as_str()).collect();
-        let positions: HashSet<usize> = self.layers.iter().map(|layer| layer.source.position).collect();
+        let chosen = || self.chosen().map(|layer| &self.layers[layer.index()]);
+        let modules: HashSet<&str> = chosen().map(|layer| layer.module.as_str()).collect();
+        let positions: HashSet<usize> = chosen().map(|layer| layer.source.position).collect();
         let is_planned = |consumer: &Consumer| match consumer {
             Consumer::Linear(id) => modules.contains(self.source.network.linear(*id).module.as_str()),
             Consumer::Experts(id) => {
@@ -104,12 +119,18 @@ impl Declared<'_> {
         (!some).then_some(AlgorithmProblem::NoBiases)
     }
 
-    /// Planned layers that no block has: they are rounded to nearest.
+    /// The layers whose codes are not those of the source.
+    pub(super) fn chosen(&self) -> impl Iterator<Item = LayerId> + '_ {
+        let layers = self.layers.iter().enumerate().filter(|(_, layer)| !layer.is_recoded());
+        layers.map(|(index, _)| LayerId(index))
+    }
+
+    /// Layers that are rounded and that no block has: they are rounded to nearest.
     pub(super) fn outside(&self, blocks: &[PlannedBlock]) -> Vec<LayerId> {
         if !self.source.recipe.algorithms().need_data() {
             return Vec::new();
         }
         let inside: HashSet<LayerId> = blocks.iter().flat_map(PlannedBlock::layers).collect();
-        (0..self.layers.len()).map(LayerId).filter(|index| !inside.contains(index)).collect()
+        self.chosen().filter(|index| !inside.contains(index)).collect()
     }
 }

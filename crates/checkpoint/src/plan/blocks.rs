@@ -7,14 +7,14 @@ use kvant_forward::forward::StopAt;
 use kvant_model::family::{Residual, Role};
 use kvant_model::network::expert_module;
 use kvant_model::network::{Consumer, Input, ScaleSource, SmoothingPair, Subset};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A decoder block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedBlock {
     /// Its place among the blocks.
     pub index: usize,
-    /// The layers that are quantized, in the order of the forward pass.
+    /// The layers whose codes are chosen, in the order of the forward pass.
     pub stages: Vec<PlannedStage>,
     /// The pairs through which scales may be moved, kept layers among their consumers included.
     pub links: Vec<SmoothingPair>,
@@ -81,14 +81,33 @@ impl Declared<'_> {
     /// The blocks with the layers that are planned.
     pub(super) fn blocks(&self) -> Vec<PlannedBlock> {
         let planned: HashMap<&str, LayerId> =
-            self.layers.iter().enumerate().map(|(index, layer)| (layer.module.as_str(), LayerId(index))).collect();
+            self.chosen().map(|layer| (self.layers[layer.index()].module.as_str(), layer)).collect();
         let block = |(index, number): (usize, &usize)| PlannedBlock {
             index,
             stages: self.stages(*number, &planned),
-            links: self.source.network.links(*number),
+            links: self.links(*number),
             work: self.work(*number),
         };
         self.source.network.blocks().iter().enumerate().map(block).collect()
+    }
+
+    /// The links of a block that change no weight whose codes are taken over.
+    fn links(&self, block: usize) -> Vec<SmoothingPair> {
+        let recoded: HashSet<usize> =
+            self.layers.iter().filter(|layer| layer.is_recoded()).map(|layer| layer.source.position).collect();
+        let network = &self.source.network;
+        let weight = |consumer: Consumer| match consumer {
+            Consumer::Linear(id) => network.linear(id).weight,
+            Consumer::Experts(id) => network.experts()[id.index()].weight(),
+        };
+        let is_free = |consumer: Consumer| !recoded.contains(&self.source.tensors[weight(consumer)].position);
+        let from = |link: &SmoothingPair| match link.from {
+            ScaleSource::Norm(_) => None,
+            ScaleSource::Linear { linear, .. } => Some(Consumer::Linear(linear)),
+            ScaleSource::Experts { experts, .. } => Some(Consumer::Experts(experts)),
+        };
+        let links = network.links(block).into_iter();
+        links.filter(|link| link.into.iter().copied().chain(from(link)).all(is_free)).collect()
     }
 
     fn stages(&self, block: usize, planned: &HashMap<&str, LayerId>) -> Vec<PlannedStage> {
@@ -116,7 +135,7 @@ impl Declared<'_> {
                 _ => {}
             }
         }
-        for link in self.source.network.links(block) {
+        for link in self.links(block) {
             let (attention, trial) = self.trial(&link, &work);
             let total = if attention { &mut work.trial_of_attention } else { &mut work.trial_of_rows };
             *total += trial;

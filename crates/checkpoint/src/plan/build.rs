@@ -18,6 +18,20 @@ impl Plan {
     /// # Errors
     /// Whatever can be refused: see [`PlanError`].
     pub fn new(checkpoint: &Checkpoint, recipe: Recipe) -> Result<Plan, PlanError> {
+        match Plan::quantized(checkpoint, recipe.clone()) {
+            Err(PlanError::ExcludedCodes { layers, format, reason, .. }) => {
+                // The advice is a format in which everything fits.
+                let holds =
+                    |other: &OutputFormat| Plan::quantized(checkpoint, recipe.clone().with_format(*other)).is_ok();
+                let formats = [OutputFormat::QUARK, OutputFormat::COMPRESSED_TENSORS].into_iter().filter(holds);
+                let formats = formats.map(|format| format.to_string()).collect();
+                Err(PlanError::ExcludedCodes { layers, format, reason, formats })
+            }
+            planned => planned,
+        }
+    }
+
+    fn quantized(checkpoint: &Checkpoint, recipe: Recipe) -> Result<Plan, PlanError> {
         let json = checkpoint.config()?;
         let config = json.as_ref().map_or_else(|| Ok(ModelConfig::default()), ModelConfig::from_json)?;
         let recipe = if json.is_some() { recipe } else { without_config(recipe)? };

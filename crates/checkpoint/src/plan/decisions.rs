@@ -1,6 +1,6 @@
 //! What a recipe makes of every linear layer of a recognised source: the scheme that it gets, or why it stays.
 
-use super::activation_points::LayerOrigin;
+use super::activation_points::{LayerOrigin, is_static};
 use super::convert::ExcludedCodes;
 use super::draft::{self, Draft, Drafts, DroppedDraft};
 use super::error::PlanError;
@@ -10,6 +10,7 @@ use super::recognised::Recognised;
 use crate::recipe::RuleMatch;
 use kvant_formats::format::OutputFormat;
 use kvant_formats::import::Import;
+use kvant_model::family::Role;
 use kvant_model::network::Linear;
 use kvant_quant::scheme::LayerScheme;
 
@@ -101,9 +102,11 @@ impl Decisions<'_, '_> {
         if linear.out_features == 0 || linear.in_features == 0 {
             return self.source.keep_linear(linear, "empty").map(Drafts::from);
         }
-        let mut activations = [scheme.input, scheme.output].into_iter().flatten();
-        if self.source.network.predicts_further(linear) && activations.any(|scheme| scheme.needs_calibration()) {
+        if self.source.network.predicts_further(linear) && (is_static(scheme.input) || is_static(scheme.output)) {
             return Err(PlanError::NotRun { layer: linear.module.clone(), scheme: scheme.to_string() });
+        }
+        if linear.role == Role::Head && is_static(scheme.output) {
+            return Err(PlanError::Logits { layer: linear.module.clone(), scheme: scheme.to_string() });
         }
         let layer = self.source.draft(linear, scheme)?;
         let scale = self

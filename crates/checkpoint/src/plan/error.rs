@@ -52,8 +52,8 @@ pub enum PlanError {
         /// The format.
         format: String,
     },
-    /// Excluded layers are quantized in the source, and the format does not hold their codes beside the others (*unsupported*).
-    #[error("`{}`{} excluded, and ‹format› {format} does not hold the codes that they have: {reason}", .layers.first().map_or("", String::as_str), and_more(.layers.len()))]
+    /// Excluded layers are quantized in the source, and their codes cannot be kept beside the others (*unsupported*).
+    #[error("`{}`{} excluded, and the codes in the source cannot be kept in ‹format› {format}: {reason}", .layers.first().map_or("", String::as_str), and_more(.layers.len()))]
     ExcludedCodes {
         /// The layers.
         layers: Vec<String>,
@@ -61,6 +61,8 @@ pub enum PlanError {
         format: String,
         /// The reason for the first one.
         reason: String,
+        /// The formats in which they can be kept.
+        formats: Vec<String>,
     },
     /// Something is said of layers that there are none of (*invalid*).
     #[error("no layer matches `{pattern}`, given with {} or in the recipe", idle_option(*excludes))]
@@ -205,6 +207,14 @@ pub enum PlanError {
         /// Its scheme.
         scheme: String,
     },
+    /// Logits, which no calibration observes, would have static scales (*unsupported*).
+    #[error("the output of `{layer}` cannot have the static scales of `{scheme}`: logits are not observed")]
+    Logits {
+        /// The head.
+        layer: String,
+        /// Its scheme.
+        scheme: String,
+    },
     /// Nothing is left to quantize (*invalid*).
     #[error("no layer is left to quantize: {reason}")]
     Nothing {
@@ -267,6 +277,17 @@ pub enum AlgorithmProblem {
     /// No bias can be corrected (*unsupported*).
     #[error("`bias-correction` finds no layer with a bias among those that are quantized")]
     NoBiases,
+    /// A block has a step whose gradient is not computed (*unsupported*).
+    #[error(
+        "`{}` cannot tune `{layer}` and the other layers of its block: gradients of {step} are not computed",
+        kvant_quant::tuning::NAME
+    )]
+    NoGradients {
+        /// The first such layer.
+        layer: String,
+        /// The step.
+        step: &'static str,
+    },
     /// There is no forward pass for the model.
     #[error(transparent)]
     CannotRun(Box<ForwardError>),
@@ -304,6 +325,9 @@ impl Diagnostic for AlgorithmProblem {
             }
             AlgorithmProblem::NoBiases => {
                 vec![Remedy::text("leave bias-correction out of ‹algorithm›: loaders would not know a new bias")]
+            }
+            AlgorithmProblem::NoGradients { .. } => {
+                vec![Remedy::setting("algorithm", format!("leave {} out of ‹algorithm›", kvant_quant::tuning::NAME))]
             }
             AlgorithmProblem::CannotRun(problem) if problem.kind() != ErrorKind::Unsupported => {
                 Remedy::of_hint(problem.hint())
@@ -391,6 +415,7 @@ impl Diagnostic for PlanError {
             | PlanError::Conversion { .. }
             | PlanError::ExcludedCodes { .. }
             | PlanError::NotRun { .. }
+            | PlanError::Logits { .. }
             | PlanError::Activation { .. }
             | PlanError::Attention { .. }
             | PlanError::AlreadyQuantized { .. }
@@ -400,11 +425,13 @@ impl Diagnostic for PlanError {
 
     fn remedies(&self) -> Vec<Remedy> {
         match self {
-            PlanError::ExcludedCodes { .. } => vec![
-                Remedy::setting("override", "give them a scheme with ‹override›"),
-                Remedy::UseFormat("choose a format that holds several schemes (quark, compressed-tensors)".to_owned()),
-                Remedy::command("convert ‹to› float", "first provides them as floats: quantize the result"),
-            ],
+            PlanError::ExcludedCodes { formats, .. } => {
+                let format = (!formats.is_empty())
+                    .then(|| Remedy::UseFormat(format!("keep their codes with ‹format› {}", formats.join(" or "))));
+                let scheme = Remedy::setting("override", "give them a scheme with ‹override›");
+                let floats = "makes floats of all layers, which can be quantized with the same ‹exclude›";
+                format.into_iter().chain([scheme, Remedy::command("convert ‹to› float", floats)]).collect()
+            }
             PlanError::IdleOverride { nearest, .. } if !nearest.is_empty() => {
                 vec![Remedy::ChooseOneOf(nearest.clone()), Remedy::command("inspect MODEL", "shows all")]
             }
@@ -452,11 +479,7 @@ impl Diagnostic for PlanError {
             PlanError::Container(error) => error.hint(),
             PlanError::Import(error) => error.hint(),
             PlanError::Conversion { hint, .. } => Some(hint.clone()),
-            PlanError::ExcludedCodes { .. } => Some(
-                "give them a scheme with ‹override›, choose a format that holds several schemes (quark, compressed-tensors), or, to \
-                 have them in floats, run `kvant convert ‹to› float` first and quantize the result"
-                    .to_owned(),
-            ),
+            PlanError::ExcludedCodes { .. } => Remedy::hint(&self.remedies()),
             PlanError::IdleOverride { nearest, ends, .. } if nearest.is_empty() => {
                 Some(format!("layers end in {}; `kvant inspect MODEL` shows all", ends.join(", ")))
             }
@@ -504,6 +527,9 @@ impl Diagnostic for PlanError {
             PlanError::NotRun { layer, .. } => {
                 let module = layer.split('.').next().unwrap_or(layer);
                 Some(format!("keep these layers with ‹exclude› '{module}.*', or give them a scheme without static scales with ‹override›"))
+            }
+            PlanError::Logits { layer, .. } => {
+                Some(format!("keep it with ‹exclude› '{layer}', or give it a scheme whose output stays in float with ‹override›"))
             }
             PlanError::Nothing { hint, .. } => Some((*hint).to_owned()),
         }

@@ -248,6 +248,11 @@ impl Recipe {
         self.also.iter().fold(self.format().fitted(scheme), |scheme, format| format.fitted(scheme))
     }
 
+    /// The same with another format.
+    pub(crate) fn with_format(self, format: OutputFormat) -> Recipe {
+        Recipe { asked_format: Some(format), ..self }
+    }
+
     /// The recipe for a source without config.json: its default is a format that needs none.
     pub(crate) fn without_config(self) -> Recipe {
         let format = self.asked_format.unwrap_or_else(|| format::fitting_without_config(self.choices()));

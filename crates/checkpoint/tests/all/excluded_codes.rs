@@ -2,6 +2,7 @@
 //! refused.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
+use crate::blockwise::quantized_by_blocks;
 use crate::common::{llama, llama_config, plan, quantize, scheme, write};
 use crate::conversions::sources::shuffle_groups;
 use kvant_checkpoint::recipe::Settings;
@@ -65,7 +66,11 @@ fn single_scheme_formats_refuse_excluded_quantized_layers() {
     let refused = plan(&path("fp8"), &requantized("uint4:g32:zp", "awq")).unwrap_err();
     let message = refused.to_string();
     assert!(message.contains(DOWN) && message.contains("‹format› awq"), "{message}");
-    assert!(refused.hint().unwrap().contains("‹override›"));
+    let hint = refused.hint().unwrap();
+    assert!(hint.contains("‹override›") && hint.contains("‹format› quark or compressed-tensors"), "{hint}");
+    for format in ["quark", "compressed-tensors"] {
+        plan(&path("fp8"), &requantized("uint4:g32:zp", format)).unwrap();
+    }
     // Floats on the grid of codes are floats.
     plan(&path("fp8"), &requantized("int4:g32", "fake")).unwrap();
 }
@@ -84,4 +89,18 @@ fn kept_codes_in_activation_order_give_all_layers_a_list_of_groups() {
     let ending = |end: &str| names.iter().filter(|name| name.ends_with(end)).count();
     assert!(names.contains(&format!("{DOWN}.weight_g_idx").as_str()), "{names:?}");
     assert_eq!(ending(".weight_g_idx"), ending(".weight_packed"), "{names:?}");
+}
+
+#[test]
+fn no_format_is_advised_where_none_keeps_the_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    write(&path("base"), &llama_config(), &llama(Dtype::BF16));
+    quantized_by_blocks(&path("base"), &path("fp8"), &scheme("fp8").with_algorithms(&["gptq".to_owned()]).unwrap());
+    for format in ["quark", "compressed-tensors"] {
+        let refused = plan(&path("fp8"), &requantized("int4:g32", format)).unwrap_err();
+        let (message, hint) = (refused.to_string(), refused.hint().unwrap());
+        assert!(message.contains("static scales"), "{message}");
+        assert!(hint.contains("‹override›") && !hint.contains("‹format›"), "{hint}");
+    }
 }

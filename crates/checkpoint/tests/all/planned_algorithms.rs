@@ -222,3 +222,41 @@ fn transform_without_smoothing_pairs_is_refused() {
     let error = Plan::new(&Checkpoint::open(dir.path()).unwrap(), recipe).unwrap_err();
     assert!(error.to_string().starts_with("awq: `awq` finds no pair of layers"), "{error}");
 }
+
+/// A model with the tensors of a fixture, planned.
+fn plan_of_fixture(fixture: &str, settings: &Settings) -> Result<Plan, PlanError> {
+    let dir = tempfile::tempdir().unwrap();
+    let fixture = crate::support::Checkpoint::read(fixture);
+    let tensors = fixture.tensors.iter().map(|meta| weight(&meta.name, Dtype::BF16, &meta.shape));
+    write(dir.path(), &fixture.config, &tensors.collect::<Vec<_>>());
+    let recipe = Recipe::resolve(settings, &Settings::default()).unwrap().with_calibration(true);
+    Plan::new(&Checkpoint::open(dir.path()).unwrap(), recipe)
+}
+
+#[test]
+fn tuning_is_refused_where_a_block_has_no_gradients() {
+    for (fixture, layer, step) in [
+        ("deepseek_v3", "model.layers.0.", "latent attention"),
+        ("jamba", "model.layers.0.mamba.", "state-space layers"),
+        ("mamba", "backbone.layers.0.", "state-space layers"),
+        ("olmo_hybrid", "model.layers.0.", "gated delta rules"),
+        ("lfm2", "model.layers.0.", "short convolutions"),
+        ("gemma3n_text", "model.layers.0.", "more than one stream"),
+        ("gemma4_layer_inputs", "model.layers.0.", "more than one stream"),
+        ("apertus", "model.layers.0.", "xIELU"),
+    ] {
+        let error = plan_of_fixture(fixture, &with("int8:channel", "gptq,autoround")).expect_err(fixture);
+        let (message, hint) = (error.to_string(), error.hint().unwrap());
+        assert!(message.contains(&format!("`autoround` cannot tune `{layer}")), "{fixture}: {message}");
+        assert!(message.contains(step), "{fixture}: {message}");
+        assert_eq!(
+            (error.kind(), hint.as_str()),
+            (ErrorKind::Unsupported, "leave autoround out of ‹algorithm›"),
+            "{fixture}"
+        );
+        plan_of_fixture(fixture, &with("int8:channel", "gptq")).unwrap_or_else(|error| panic!("{fixture}: {error}"));
+    }
+    // Blocks without quantized layers are not tuned.
+    let exclude = vec!["model.layers.0.*".to_owned()];
+    plan_of_fixture("jamba", &Settings { exclude, ..with("int8:channel", "gptq,autoround") }).unwrap();
+}

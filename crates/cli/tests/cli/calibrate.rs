@@ -132,8 +132,28 @@ fn impossible_calibrations_are_refused_first() {
         assert!(run.stderr.contains(words), "{options:?}: {run:?}");
         assert!(!names(&place.path("")).iter().any(|name| name.starts_with("out")), "{options:?}");
     }
-    let unused = place.succeed(&quantize(&["-s", "int4_wo_128", "-o", "out"]));
-    assert!(unused.stderr.contains("calibration data ignored"), "{unused:?}");
+}
+
+#[test]
+fn unneeded_calibration_data_are_ignored_by_plans_and_runs() {
+    let place = place();
+    // Such data could not be used: the file has no fields, and the sequences are too long.
+    let data = ["--calib", "text.txt", "--column", "text", "--seq-len", "513"];
+    for command in [&["plan", "nano_llama"][..], &["quantize", "nano_llama", "-o", "out"]] {
+        let unused = place.succeed(&[command, &["-s", "int4_wo_128"], &data].concat());
+        assert!(unused.stderr.contains("warning: calibration data ignored"), "{command:?}: {unused:?}");
+        for options in [
+            &["-s", "int8"][..],
+            &["-s", "int4_wo_128", "--algorithm", "gptq"],
+            &["-s", "int4_wo_128", "--max-kl", "1"],
+        ] {
+            let refused = place.run(&[command, options, &data].concat());
+            assert!(
+                refused.code != Some(0) && refused.stderr.contains("has no fields"),
+                "{command:?} {options:?}: {refused:?}"
+            );
+        }
+    }
 }
 
 #[test]

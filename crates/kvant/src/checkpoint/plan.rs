@@ -3,7 +3,7 @@
 use super::fate::{TensorSummary, fates};
 use super::outputs::Outputs;
 use super::planning::{self, Planned};
-use crate::calibration::{self, options};
+use crate::calibration::options;
 use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::{Format, Job};
@@ -26,8 +26,7 @@ pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error>
     if !job.sinks.commit.no_verify {
         planned.preflight()?;
     }
-    // The room on disks depends on the length of sequences.
-    calibration::check(&job.data, planned.plan.longest())?;
+    planned.check_data(job, reporter)?;
     if let Some(outputs) = &outputs {
         outputs.check(&planned)?;
     }

@@ -1,8 +1,10 @@
 //! From a job to the plan of a checkpoint, and of the file that is written from it.
 
+use crate::calibration;
 use crate::error::{Error, ErrorKind};
+use crate::events::Reporter;
 use crate::job::{Format, Job, SourceKind};
-use crate::resolve;
+use crate::{quality, resolve};
 use kvant_checkpoint::engine::OutputPlan;
 use kvant_checkpoint::gguf::GgufPlan;
 use kvant_checkpoint::plan::Plan;
@@ -42,6 +44,26 @@ impl Planned {
     pub fn preflight(&self) -> Result<(), Error> {
         self.plan.preflight(&self.checkpoint)?;
         Ok(self.file.as_ref().map_or(Ok(()), |file| file.preflight(&self.checkpoint))?)
+    }
+
+    /// Refuses calibration data that the run could not use, without reading them, and says where it does not need any.
+    ///
+    /// # Errors
+    /// Those of loading the data, where they are needed.
+    pub fn check_data(&self, job: &Job, reporter: &Reporter<'_>) -> Result<(), Error> {
+        let (calibrates, measures) = (self.plan.needs_calibration(), quality::measures_on_calibration_data(job));
+        if calibrates || measures {
+            // The room on disks depends on the length of sequences.
+            calibration::check(&job.data, self.plan.longest())?;
+        }
+        if calibrates || job.data.files.is_empty() {
+            return Ok(());
+        }
+        match measures {
+            true => reporter.note("this recipe does not need calibration data: the result is measured on them"),
+            false => reporter.warning("calibration data ignored: this recipe does not need any"),
+        }
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use super::outputs::{Delivered, Output as Made, Outputs};
 use super::plan::Cost;
 use super::planning::{self, Planned};
 use super::warnings;
-use crate::calibration::{self, Calibration, clear_away};
+use crate::calibration::{Calibration, clear_away};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Job;
@@ -37,11 +37,8 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     if !job.sinks.commit.no_verify {
         planned.preflight()?;
     }
-    let calibrates = planned.plan.needs_calibration() || !planned.plan.blocks().is_empty();
-    if calibrates {
-        // The room on disks depends on the length of sequences.
-        calibration::check(&job.data, planned.plan.longest())?;
-    }
+    let calibrates = planned.plan.needs_calibration();
+    planned.check_data(job, reporter)?;
     outputs.check(&planned)?;
     let Planned { checkpoint, plan, .. } = planned;
     reporter.notes(plan.notices());
@@ -95,14 +92,6 @@ impl Run<'_, '_> {
             true => self.calibration.complete(plan, self.reporter)?,
             false => plan.without_calibration()?,
         };
-        if plan.sites().is_empty() && !self.job.data.files.is_empty() {
-            match self.gate {
-                Some(_) if self.job.limits.quality.eval.is_none() => {
-                    self.reporter.note("this recipe does not need calibration data: the result is measured on them");
-                }
-                _ => self.reporter.warning("calibration data ignored: this recipe does not need any"),
-            }
-        }
         let output = match self.begin(&plan, claim)? {
             Start::Working(output) => output,
             Start::Finished(output) => return self.finished(plan, output),

@@ -12,8 +12,8 @@ use crate::delivery::Delivery;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::{self, Job, Limits, SourceKind};
-use crate::resolve;
 use crate::settings::first_given;
+use crate::{quality, resolve};
 use kvant_checkpoint::engine::{Claim, Committed, Done, Output};
 use kvant_checkpoint::gguf::run::run as carry_out;
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe, imatrix};
@@ -80,12 +80,9 @@ fn foreign_setting(job: &Job, option: &str) -> Error {
 
 /// A setting that only a measurement reads.
 fn ignored(job: &Job) -> Option<&'static str> {
-    let quality = &job.limits.quality;
-    let measures_quality = quality.given().is_some() && quality.eval.is_none();
-    let given = [
-        (job.sinks.save_imatrix.is_some(), "‹save-imatrix›"),
-        (!job.data.files.is_empty() && !measures_quality, "‹calib›"),
-    ];
+    let measures = quality::measures_on_calibration_data(job);
+    let given =
+        [(job.sinks.save_imatrix.is_some(), "‹save-imatrix›"), (!job.data.files.is_empty() && !measures, "‹calib›")];
     first_given(&given)
 }
 

@@ -2,6 +2,7 @@
 //! the output holds, or the plan is refused.
 
 use super::{CommonSchemes, Fitted, StoredDefaults, Task, some_of};
+use crate::plan::activation_points::is_static;
 use crate::plan::decisions::{Decisions, EXCLUDED};
 use crate::plan::draft::{Drafts, LostCodes};
 use crate::plan::error::PlanError;
@@ -10,11 +11,8 @@ use kvant_formats::format::OutputFormat;
 use kvant_formats::import::Import;
 use kvant_formats::transcode::{Conversion, ConversionTarget};
 use kvant_model::network::{FusedExperts, Linear};
-use kvant_quant::scheme::ActivationScheme;
 
 const STATIC: &str = "its activations have static scales, which cannot be combined with newly calibrated ones";
-
-const ALGORITHMS: &str = "algorithms choose the codes of all layers of a block";
 
 /// How excluded layers keep the codes that they have in the source, if any do.
 pub(in crate::plan) struct ExcludedCodes<'c, 'a> {
@@ -51,7 +49,6 @@ impl<'c, 'a> ExcludedCodes<'c, 'a> {
         let lost = |reason: &str| Ok(Some(lose(source, linear.weight, reason)));
         match source.fit_linear(task, linear) {
             Ok(Some(Fitted { layer, .. })) if is_static(layer.input) || is_static(layer.output) => lost(STATIC),
-            Ok(Some(_)) if !source.recipe.algorithms().is_plain() => lost(ALGORITHMS),
             Ok(Some(fitted)) => {
                 let kept_codes = vec![fitted.layer.name.clone()];
                 Ok(Some(Drafts { kept_codes, ..source.convert_linear(task, linear, fitted)? }))
@@ -70,9 +67,6 @@ impl<'c, 'a> ExcludedCodes<'c, 'a> {
         reason: &str,
     ) -> Result<Option<Drafts>, PlanError> {
         let Some(task) = self.task_for(source, weight, reason) else { return Ok(None) };
-        if !source.recipe.algorithms().is_plain() {
-            return Ok(Some(lose(source, weight, ALGORITHMS)));
-        }
         Ok(Some(match source.convert_experts(task, experts) {
             Ok(converted) => Drafts { kept_codes: vec![experts.module.clone()], ..converted },
             Err(error) => lose(source, weight, &reason_of(&error)),
@@ -120,6 +114,7 @@ impl Recognised<'_> {
                 layers: layers.lost_codes.iter().map(module).collect(),
                 format: self.format.to_string(),
                 reason: reason.clone(),
+                formats: Vec::new(),
             });
         }
         if layers.kept_codes.is_empty() {
@@ -130,10 +125,6 @@ impl Recognised<'_> {
         self.check_fused(&layers.drafts, true)?;
         Ok(Some(format!("{} {keep} in the source: excluded", some_of(&names))))
     }
-}
-
-fn is_static(scheme: Option<ActivationScheme>) -> bool {
-    scheme.is_some_and(|scheme| scheme.needs_calibration())
 }
 
 /// The reason that a layer does not fit, without its name.

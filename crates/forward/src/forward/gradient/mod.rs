@@ -12,7 +12,8 @@ mod block;
 mod norm;
 mod tape;
 
-use super::blueprint::{Block, Blueprint, FeedForward, Mlp, Projections, TokenMixer};
+use super::Decoder;
+use super::blueprint::{FeedForward, Mlp, Projections, TokenMixer};
 use super::error::ForwardError;
 use super::options::ForwardOptions;
 use super::runner::Runner;
@@ -43,10 +44,12 @@ impl<'r, 'a> BlockGradient<'r, 'a> {
     /// Block `index` of a decoder.
     ///
     /// # Errors
-    /// *Unsupported* for blocks with steps that have no gradient here: token mixers other than attention, and XIELU.
+    /// *Unsupported* for blocks with a [`missing_step`].
     pub fn new(runner: &'r Runner<'r, 'a>, index: usize) -> Result<BlockGradient<'r, 'a>, ForwardError> {
-        check(runner.decoder().blueprint(), &runner.decoder().blueprint().blocks[index])?;
-        Ok(BlockGradient { runner, index })
+        match missing_step(runner.decoder(), index) {
+            Some(step) => Err(ForwardError::unsupported(format!("gradients of {step}"))),
+            None => Ok(BlockGradient { runner, index }),
+        }
     }
 
     /// The weights of all linear layers of the block: those of the overlay, else as they are stored.
@@ -88,36 +91,37 @@ impl Recorded<'_, '_> {
     }
 }
 
-/// Refuses steps without a gradient.
-fn check(blueprint: &Blueprint, block: &Block) -> Result<(), ForwardError> {
-    let missing = |step: &str| ForwardError::unsupported(format!("gradients of {step}"));
-    let beside = block.routed.is_some() || block.low_rank.is_some();
-    if !blueprint.stream.is_plain() || beside {
-        return Err(missing("blocks that read or make more than one stream"));
+/// The first step of a block that has no gradient here; `None` if all have one.
+pub fn missing_step(decoder: &Decoder<'_>, block: usize) -> Option<&'static str> {
+    let (blueprint, block) = (decoder.blueprint(), &decoder.blueprint().blocks[block]);
+    if !blueprint.stream.is_plain() || block.routed.is_some() || block.low_rank.is_some() {
+        return Some("blocks that read or make more than one stream");
     }
-    match &block.mixer {
+    let of_mixer = match &block.mixer {
         TokenMixer::Attention(layer) => match layer.projections {
-            Projections::Latent(_) => return Err(missing("latent attention")),
-            Projections::Queries { .. } => return Err(missing("keys of another block")),
-            _ => {}
+            Projections::Latent(_) => Some("latent attention"),
+            Projections::Queries { .. } => Some("keys of another block"),
+            _ => None,
         },
-        TokenMixer::Absent => {}
-        TokenMixer::GatedDelta(_) => return Err(missing("gated delta rules")),
-        TokenMixer::ShortConvolution(_) => return Err(missing("short convolutions")),
-        TokenMixer::Mamba1(_) | TokenMixer::Mamba2(_) | TokenMixer::Both(_) => {
-            return Err(missing("state-space layers"));
-        }
-    }
-    let networks: Vec<&Mlp> = match &block.feed_forward {
-        FeedForward::Dense(mlp) => vec![mlp],
-        FeedForward::Mixture(mixture) => mixture.experts.iter().chain(&mixture.shared).collect(),
-        FeedForward::Absent => Vec::new(),
+        TokenMixer::Absent => None,
+        TokenMixer::GatedDelta(_) => Some("gated delta rules"),
+        TokenMixer::ShortConvolution(_) => Some("short convolutions"),
+        TokenMixer::Mamba1(_) | TokenMixer::Mamba2(_) | TokenMixer::Both(_) => Some("state-space layers"),
     };
-    let refused =
-        |mlp: &&Mlp| mlp.cutoff.is_some() || matches!(mlp.activation, Activation::Xielu | Activation::Unknown);
-    match networks.iter().any(refused) {
-        true => Err(missing("this activation function")),
-        false => Ok(()),
+    of_mixer.or_else(|| match &block.feed_forward {
+        FeedForward::Dense(mlp) => missing_in(mlp),
+        FeedForward::Mixture(mixture) => mixture.experts.iter().chain(&mixture.shared).find_map(missing_in),
+        FeedForward::Absent => None,
+    })
+}
+
+/// The same of a feed-forward network.
+fn missing_in(mlp: &Mlp) -> Option<&'static str> {
+    match mlp.activation {
+        _ if mlp.cutoff.is_some() => Some("sparse activations"),
+        Activation::Xielu => Some("the activation function xIELU"),
+        Activation::Unknown => Some("this activation function"),
+        _ => None,
     }
 }
 
