@@ -18,10 +18,10 @@ use super::scale::f16_bits;
 use super::symmetric::{Q4_0, Q5_0};
 use super::{GgmlType, block::Layout};
 use crate::arithmetic::f16_to_f32;
-use crate::format::MiniFloat;
+use crate::format::{DType, Int, MiniFloat};
 
 /// The levels of codes, before they are scaled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Levels {
     /// Integers: `code - zero`, codes from `low` to `high`.
     Integers {
@@ -56,7 +56,7 @@ impl Levels {
 }
 
 /// The scales that a block can store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GroupScales {
     /// A binary16 for each group.
     F16,
@@ -74,7 +74,7 @@ pub enum GroupScales {
 }
 
 /// The minima that a block can store; they are subtracted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GroupMinima {
     /// None: they are zero.
     None,
@@ -88,14 +88,14 @@ pub enum GroupMinima {
 }
 
 /// A type whose values are linear in scales and minima of groups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupedType {
     /// The type.
     pub kind: GgmlType,
     /// Elements of a group.
     pub group: usize,
     /// Bits of a code.
-    pub bits: u32,
+    pub bits: u8,
     /// The levels of codes.
     pub levels: Levels,
     /// The scales of groups.
@@ -143,7 +143,7 @@ impl GroupedType {
         const fn row(
             kind: GgmlType,
             group: usize,
-            bits: u32,
+            bits: u8,
             levels: Levels,
             scales: GroupScales,
             minima: GroupMinima,
@@ -171,6 +171,15 @@ impl GroupedType {
     /// That of a tensor type; `None` where its values are not of this kind.
     pub fn of(kind: GgmlType) -> Option<GroupedType> {
         Self::ALL.into_iter().find(|row| row.kind == kind)
+    }
+
+    /// The format of its codes.
+    pub fn codes(self) -> DType {
+        match self.levels {
+            Levels::Integers { low, .. } if low < 0 => DType::Int(Int::signed(self.bits)),
+            Levels::Integers { .. } | Levels::Iq4 => DType::Int(Int::unsigned(self.bits)),
+            Levels::E2m1 => DType::MiniFloat(MiniFloat::E2M1),
+        }
     }
 
     /// Returns whether groups have minima.
