@@ -66,6 +66,7 @@ pub struct Parameters<'a> {
     scales: &'a [f32],
     zero_points: &'a [f64],
     global_scale: Option<f32>,
+    factors: &'a [f32],
 }
 
 impl<'a> Parameters<'a> {
@@ -86,7 +87,7 @@ impl<'a> Parameters<'a> {
         if scales.len() != count || !(zero_points.is_empty() || zero_points.len() == count) {
             return Err(misfit(scheme));
         }
-        Ok(Parameters { scheme, shape, scale_shape, scales, zero_points, global_scale })
+        Ok(Parameters { scheme, shape, scale_shape, scales, zero_points, global_scale, factors: &[] })
     }
 
     /// The scheme of the codes.
@@ -117,6 +118,16 @@ impl<'a> Parameters<'a> {
     /// The scale of the whole tensor: see [`QuantTensor::global_scale`].
     pub fn global_scale(&self) -> Option<f32> {
         self.global_scale
+    }
+
+    /// The blocks of these codes, if the scheme is one of GGUF; appended to `out`.
+    pub fn put_blocks(&self, codes: &[u8], out: &mut Vec<u8>) {
+        let TensorScheme::Gguf(blocks) = self.scheme else { return };
+        let minima: Vec<f32> = self.zero_points.iter().map(|minimum| *minimum as f32).collect();
+        let view = GroupedView { codes, scales: self.scales, minima: &minima, factors: self.factors };
+        let start = out.len();
+        out.resize(start + codes.len() / blocks.kind.block_elements() * blocks.kind.block_bytes(), 0);
+        blocks.assemble(view, &mut out[start..]);
     }
 }
 
@@ -242,6 +253,7 @@ impl QuantTensor {
             scales: &self.scales,
             zero_points: &self.zero_points,
             global_scale: self.global_scale,
+            factors: &self.factors,
         }
     }
 
@@ -274,15 +286,9 @@ impl QuantTensor {
         &self.zero_points
     }
 
-    /// Whole blocks of GGUF, if it has that scheme; appended to `out`.
+    /// Its blocks, if it has a scheme of GGUF; appended to `out`.
     pub fn put_blocks(&self, out: &mut Vec<u8>) {
-        let TensorScheme::Gguf(blocks) = self.scheme else { return };
-        let minima: Vec<f32> = self.zero_points.iter().map(|minimum| *minimum as f32).collect();
-        let codes = self.code_bytes().unwrap_or_default();
-        let view = GroupedView { codes, scales: &self.scales, minima: &minima, factors: &self.factors };
-        let start = out.len();
-        out.resize(start + codes.len() / blocks.kind.block_elements() * blocks.kind.block_bytes(), 0);
-        blocks.assemble(view, &mut out[start..]);
+        self.parameters().put_blocks(self.code_bytes().unwrap_or_default(), out);
     }
 
     /// The scale of the whole tensor, of the first stage in progressive schemes.

@@ -2,9 +2,10 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::job::{Format, Job, SourceKind};
+use crate::gguf;
 use crate::resolve;
 use kvant_checkpoint::engine::OutputPlan;
-use kvant_checkpoint::gguf::GgufPlan;
+use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_checkpoint::plan::Plan;
 use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_container::Checkpoint;
@@ -68,6 +69,9 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
         return Err(failure.with_hint(Some("name every format once".to_owned())));
     }
     resolve::refuse_checkpoint_settings(job)?;
+    if let Some(recipe) = gguf::recipe_of_blocks(job)? {
+        return plan_blocks(job, recipe, file, calibrated);
+    }
     let (checkpoint, plan) = plan_for_all(job, calibrated)?;
     resolve::refuse_idle_propagation(job, !plan.blocks().is_empty())?;
     let file = job.sinks.wants_gguf().then(|| GgufPlan::of_codes(&checkpoint, &plan, file)).transpose()?;
@@ -79,6 +83,17 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
         Decoder::open(&checkpoint)?;
     }
     Ok(Planned { checkpoint, plan, file })
+}
+
+/// The plan of a file whose codes algorithms choose, and of the checkpoint that holds its blocks before.
+fn plan_blocks(job: &Job, recipe: GgufRecipe, file: &str, calibrated: bool) -> Result<Planned, Error> {
+    let checkpoint = job.source.open()?;
+    let file = GgufPlan::new(&checkpoint, recipe, file)?;
+    let plan = Plan::new(&checkpoint, file.recipe.of_layers(file.types_of_modules()).with_calibration(calibrated))?;
+    if !plan.blocks().is_empty() {
+        Decoder::open(&checkpoint)?;
+    }
+    Ok(Planned { checkpoint, plan, file: Some(file) })
 }
 
 /// Refuses what a graph of the quantized decoder would not hold: rules of the model, weights and quantized activations.
