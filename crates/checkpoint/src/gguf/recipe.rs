@@ -375,9 +375,19 @@ mod tests {
             recipe(&settings).unwrap_err().to_string()
         };
         assert!(with(|s| s.kv_cache = Some("fp8".into())).starts_with("‹kv-cache›: does not apply"));
-        assert!(with(|s| s.algorithm = Some(vec!["gptq".into()])).contains("cannot round to the block types"));
+        assert!(with(|s| s.algorithm = Some(vec!["hqq".into()])).contains("cannot choose codes of the block types"));
         assert!(with(|s| s.overrides = vec!["*=int4".parse().unwrap()]).contains("not a tensor type"));
         let settings = Settings { algorithm: Some(vec![IMATRIX.to_owned()]), ..line("Q4_0") };
         assert!(recipe(&settings).unwrap().unwrap().needs_importance());
+    }
+
+    #[test]
+    fn algorithms_that_see_inputs_need_no_imatrix() {
+        for list in [&["imatrix", "awq,qronos"][..], &["awq", "qronos"]] {
+            let list = list.iter().map(|item| (*item).to_owned()).collect();
+            let recipe = recipe(&Settings { algorithm: Some(list), ..line("Q4_K_M") }).unwrap().unwrap();
+            assert!(recipe.has_algorithms() && recipe.has_importance() && !recipe.needs_importance());
+            assert_eq!(recipe.algorithms().to_string(), "awq,qronos");
+        }
     }
 }
