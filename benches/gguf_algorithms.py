@@ -3,24 +3,25 @@
 own scale search, with the same types of all tensors.
 
     python3 benches/gguf_algorithms.py --calib TEXT --data TEXT --cache FILE MODEL... [--kvant target/release/kvant]
-                                       [--llama target/llama.cpp/lib/libllama.so] [--mixes ...] [--algorithms ...]
+                                       [--llama target/llama.cpp/lib/libggml-base.so] [--mixes ...] [--algorithms ...]
 
-Each cell is the mean KL divergence from the source in nats, as `kvant eval` finds it for every file. llama.cpp gets the importance of inputs
-that `--algorithm imatrix` has measured on the calibration text, and the source in BF16. A column is measured where its tool is given; what the
+Each cell is the mean KL divergence from the source in nats, as `kvant eval` finds it for every file. llama.cpp's blocks are those of
+ggml_quantize_chunk, which llama-quantize calls, with the importance of inputs that `--algorithm imatrix` has measured on the calibration text. A column is measured where its tool is given; what the
 cache has is not measured again (--forget NAME). Prints a Markdown table.
 """
 import argparse
 import ctypes
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-# llama_ftype of llama.h.
-FTYPES = {"Q4_0": 2, "Q8_0": 7, "Q2_K": 10, "Q3_K_S": 11, "Q3_K_M": 12, "Q4_K_S": 14, "Q4_K_M": 15, "Q5_K_S": 16, "Q5_K_M": 17,
-          "Q6_K": 18, "Q2_K_S": 21, "IQ4_NL": 25, "IQ4_XS": 30}  # fmt: skip
+import gguf
+import numpy
+
 MIXES = ["Q2_K_S", "Q2_K", "Q3_K_S", "Q3_K_M", "Q4_0", "IQ4_NL", "IQ4_XS", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q6_K"]
 LLAMA = ["llama", "llama+imatrix"]
 OURS = ["rtn", "imatrix", "gptq", "gptq:rounds=4", "gptaq:rounds=4", "qronos", "qronos:rounds=4"]
@@ -35,47 +36,41 @@ def run(*command):
     return done.stdout
 
 
-class Importance(ctypes.Structure):
-    """llama_model_imatrix_data"""
-
-    _fields_ = [("name", ctypes.c_char_p), ("data", ctypes.POINTER(ctypes.c_float)), ("size", ctypes.c_size_t)]
-
-
-class Parameters(ctypes.Structure):
-    """llama_model_quantize_params"""
-
-    _fields_ = [("nthread", ctypes.c_int32), ("ftype", ctypes.c_int), ("output_tensor_type", ctypes.c_int), ("token_embedding_type", ctypes.c_int),
-                *[(name, ctypes.c_bool) for name in ("allow_requantize", "quantize_output_tensor", "only_copy", "pure", "keep_split", "dry_run")],
-                ("imatrix", ctypes.POINTER(Importance)), ("kv_overrides", ctypes.c_void_p), ("tt_overrides", ctypes.c_void_p),
-                ("prune_layers", ctypes.c_void_p), ("max_buf_size", ctypes.c_size_t)]  # fmt: skip
-
-
 def importance_of(path):
-    """The mean squares of inputs in a file of `--save-imatrix`, as llama.cpp wants them."""
-    import gguf
-    import numpy
-
+    """The mean squares of inputs in a file of `--save-imatrix`, by the name of the weight."""
     tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(path).tensors}
-    found = []
+    found = {}
     for name in [name.removesuffix(".in_sum2") for name in tensors if name.endswith(".in_sum2")]:
         sums, counts = tensors[f"{name}.in_sum2"], tensors[f"{name}.counts"].reshape(-1, 1)
-        means = numpy.ascontiguousarray((sums.reshape(len(counts), -1) / numpy.maximum(counts, 1)).astype(numpy.float32).reshape(-1))
-        found.append((name.encode(), means))
+        found[name] = (sums.reshape(len(counts), -1) / numpy.maximum(counts, 1)).astype(numpy.float32)
     return found
 
 
-def llama(library, source, out, mix, importance, threads):
+def llama(library, source, template, out, importance):
+    """Writes `template` with the blocks that llama.cpp makes of the values in `source`, as llama-quantize does."""
     library = ctypes.CDLL(library)
-    library.llama_model_quantize_default_params.restype = Parameters
-    library.llama_log_set(ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None), None)
-    parameters = library.llama_model_quantize_default_params()
-    parameters.nthread, parameters.ftype = threads, FTYPES[mix]
     pointer = ctypes.POINTER(ctypes.c_float)
-    data = [Importance(name, means.ctypes.data_as(pointer), means.size) for name, means in importance]
-    if data:
-        parameters.imatrix = (Importance * (len(data) + 1))(*data, Importance(None, None, 0))
-    if library.llama_model_quantize(str(source).encode(), str(out).encode(), ctypes.byref(parameters)):
-        raise SystemExit(f"llama.cpp does not quantize {source} to {mix}")
+    quantize = library.ggml_quantize_chunk
+    quantize.restype = ctypes.c_size_t
+    quantize.argtypes = [ctypes.c_int, pointer, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, pointer]
+    shutil.copy(template, out)
+    floats = {tensor.name: tensor for tensor in gguf.GGUFReader(source).tensors}
+    with open(out, "r+b") as file:
+        for tensor in gguf.GGUFReader(template).tensors:
+            kind = tensor.tensor_type
+            if gguf.GGML_QUANT_SIZES[kind][0] == 1:
+                continue
+            values = gguf.quants.dequantize(floats[tensor.name].data, floats[tensor.name].tensor_type)
+            matrices = numpy.ascontiguousarray(values, dtype=numpy.float32).reshape(-1, *values.shape[-2:])
+            file.seek(tensor.data_offset)
+            for matrix, values in enumerate(matrices):
+                means = importance.get(tensor.name)
+                means = numpy.ascontiguousarray(means[matrix]).ctypes.data_as(pointer) if means is not None else None
+                made = ctypes.create_string_buffer(tensor.n_bytes // len(matrices))
+                size = quantize(int(kind), values.ctypes.data_as(pointer), made, 0, *values.shape, means)
+                if size != len(made):
+                    raise SystemExit(f"{tensor.name}: {size} bytes, and {len(made)} were expected")
+                file.write(made.raw)
 
 
 class Files:
@@ -102,8 +97,9 @@ class Files:
 
     def make(self, mix, column):
         if column in LLAMA:
-            out = self.folder / "llama.gguf"
-            llama(self.a.llama, self.source(), out, mix, self.importance() if column == "llama+imatrix" else [], self.a.threads)
+            weighs = column == "llama+imatrix"
+            template, out = self.make(mix, "imatrix" if weighs else "rtn"), self.folder / "llama.gguf"
+            llama(self.a.llama, self.source(), template, out, self.importance() if weighs else {})
             return out
         data = () if column == "rtn" else ("--algorithm", column, *self.data)
         return self.kvant("ours.gguf", "--scheme", mix, *data)

@@ -68,9 +68,7 @@ impl Job {
             return onnx::quantize::run(&job, reporter).map(Report::Graph);
         }
         match gguf::recipe(&job)? {
-            Some(recipe) if !recipe.has_algorithms() => {
-                gguf::quantize::run(&job, recipe, reporter).map(Report::Gguf)
-            }
+            Some(recipe) if !recipe.has_algorithms() => gguf::quantize::run(&job, recipe, reporter).map(Report::Gguf),
             Some(_) => checkpoint::quantize::run(&job.of_gguf(), reporter).map(Report::Checkpoint),
             None => checkpoint::quantize::run(&job, reporter).map(Report::Checkpoint),
         }
@@ -92,9 +90,7 @@ impl Job {
             Some(recipe) if !recipe.has_algorithms() => {
                 gguf::plan::plan(&job, recipe, &reporter).map(|plan| Plan::Gguf(Box::new(plan)))
             }
-            Some(_) => {
-                checkpoint::plan::plan(&job.of_gguf(), &reporter).map(|plan| Plan::Checkpoint(Box::new(plan)))
-            }
+            Some(_) => checkpoint::plan::plan(&job.of_gguf(), &reporter).map(|plan| Plan::Checkpoint(Box::new(plan))),
             None => checkpoint::plan::plan(&job, &reporter).map(|plan| Plan::Checkpoint(Box::new(plan))),
         }
     }

@@ -10,6 +10,7 @@ use kvant_gguf::ftype::{FTYPES, Ftype};
 use kvant_gguf::model::codec;
 use kvant_numeric::ggml::GroupedType;
 use kvant_quant::glob::Glob;
+use kvant_quant::observer::ObserverRef;
 use kvant_quant::scheme::TensorScheme;
 use kvant_weights::recipe_error::{RecipeError, quoted};
 use serde::Serialize;
@@ -46,6 +47,8 @@ pub struct GgufRecipe {
     imatrix: ImatrixUse,
     /// What chooses the codes of layers, and what changes weights before.
     algorithms: Algorithms,
+    /// Whether scales are searched for where llama.cpp has a formula.
+    searches_scales: bool,
     /// Whether values of a source that is quantized already may be quantized again.
     requantizes: bool,
     seed: u64,
@@ -73,6 +76,8 @@ struct Shown {
     importance: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     algorithm: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scales: Option<&'static str>,
 }
 
 /// A rule of an override, as other recipes have it.
@@ -121,7 +126,8 @@ impl GgufRecipe {
         let requantizes = line.requantize.or(file.requantize).unwrap_or(false);
         let seed = line.seed.or(file.seed).unwrap_or(0);
         let notes = line.notes.iter().chain(&file.notes).cloned().collect();
-        Ok(Some(GgufRecipe { ftype, rules, imatrix, algorithms, requantizes, seed, notes }))
+        let searches_scales = line.scales.or(file.scales).is_some();
+        Ok(Some(GgufRecipe { ftype, rules, imatrix, algorithms, searches_scales, requantizes, seed, notes }))
     }
 
     /// The recipe of a mix alone.
@@ -131,6 +137,7 @@ impl GgufRecipe {
             rules: Vec::new(),
             imatrix: ImatrixUse::Uniform,
             algorithms: Algorithms::default(),
+            searches_scales: false,
             requantizes: false,
             seed: 0,
             notes: Vec::new(),
@@ -145,6 +152,11 @@ impl GgufRecipe {
     /// The algorithms that work on blocks of the decoder.
     pub fn algorithms(&self) -> &Algorithms {
         &self.algorithms
+    }
+
+    /// Returns whether the scales of all types are searched for, also where llama.cpp has a formula.
+    pub fn searches_scales(&self) -> bool {
+        self.searches_scales
     }
 
     /// Returns whether algorithms work on blocks of the decoder, so that a checkpoint of blocks is written before the file.
@@ -232,7 +244,8 @@ impl Serialize for GgufRecipe {
         let importance = self.has_importance();
         let algorithm = if self.has_algorithms() { self.algorithms.spellings() } else { Vec::new() };
         let scheme = self.ftype.row().name;
-        Shown { scheme, format: "gguf", overrides, importance, algorithm }.serialize(serializer)
+        let scales = self.searches_scales.then_some("search");
+        Shown { scheme, format: "gguf", overrides, importance, algorithm, scales }.serialize(serializer)
     }
 }
 
@@ -256,7 +269,7 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
         ),
         (settings.pack_method.is_some(), "‹pack-method›", "the layout of blocks is fixed"),
         (settings.max_shard_size.is_some(), "‹max-shard-size›", "it is written as one file"),
-        (settings.scales.is_some(), "‹scales›", "its types search their scales by rules of their own"),
+        (has_other_scales(settings), "‹scales›", "its types have scales by llama.cpp's rules, or by ‹scales› search"),
         (settings.weights_only.is_some(), "‹weights-only›", "weights are all that is quantized"),
         (settings.keep_defaults.is_some(), "‹no-keep-defaults›", "its mixes say what every tensor becomes"),
         (settings.min_kv_scale.is_some(), "‹min-kv-scale›", "llama.cpp quantizes the cache when it runs"),
@@ -268,6 +281,11 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
         }
         None => Ok(()),
     }
+}
+
+/// Returns whether scales are to be found by another observer than the search.
+fn has_other_scales(settings: &Settings) -> bool {
+    settings.scales.is_some_and(|observer| observer != ObserverRef::SEARCH)
 }
 
 fn rules(settings: &Settings, option: &str) -> Result<Vec<Rule>, RecipeError> {
@@ -376,6 +394,7 @@ mod tests {
         };
         assert!(with(|s| s.kv_cache = Some("fp8".into())).starts_with("‹kv-cache›: does not apply"));
         assert!(with(|s| s.algorithm = Some(vec!["hqq".into()])).contains("cannot choose codes of the block types"));
+        assert!(with(|s| s.scales = Some(ObserverRef::MIN_MAX)).starts_with("‹scales›: does not apply"));
         assert!(with(|s| s.overrides = vec!["*=int4".parse().unwrap()]).contains("not a tensor type"));
         let settings = Settings { algorithm: Some(vec![IMATRIX.to_owned()]), ..line("Q4_0") };
         assert!(recipe(&settings).unwrap().unwrap().needs_importance());

@@ -48,7 +48,8 @@ fn algorithms_choose_the_codes_of_gguf_types() {
     };
     for scheme in ["Q4_0", "IQ4_NL"] {
         let make = |algorithm: &str, more: &[&str], output: &str| {
-            let line = ["quantize", "nano_llama", "--scheme", scheme, "--algorithm", algorithm, "-o", output, "--overwrite"];
+            let line =
+                ["quantize", "nano_llama", "--scheme", scheme, "--algorithm", algorithm, "-o", output, "--overwrite"];
             place.succeed(&[&line[..], &DATA, more].concat());
             fs::read(place.path(output)).unwrap()
         };

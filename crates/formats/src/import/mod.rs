@@ -269,10 +269,7 @@ impl<'c, 'a> Builder<'c, 'a> {
 
     /// Adds a tensor that is packed, and returns the names of its parts.
     fn add_packed(&mut self, weight: ModuleWeight) -> Result<Vec<String>, ImportError> {
-        let bound = weight
-            .matrices
-            .iter()
-            .map(|layout| layout.bind(self.catalog).map(Arc::new));
+        let bound = weight.matrices.iter().map(|layout| layout.bind(self.catalog).map(Arc::new));
         let matrices = bound.collect::<Result<Vec<_>, _>>()?;
         let meta = TensorMeta::new(weight.name, weight.shape, "F32");
         self.import.tensors.push(ImportedTensor { meta, stored: Stored::Packed(matrices) });

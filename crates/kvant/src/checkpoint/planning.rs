@@ -1,8 +1,8 @@
 //! From a job to the plan of a checkpoint, and of the file that is written from it.
 
 use crate::error::{Error, ErrorKind};
-use crate::job::{Format, Job, SourceKind};
 use crate::gguf;
+use crate::job::{Format, Job, SourceKind};
 use crate::resolve;
 use kvant_checkpoint::engine::OutputPlan;
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
@@ -88,8 +88,16 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
 /// The plan of a file whose codes algorithms choose, and of the checkpoint that holds its blocks before.
 fn plan_blocks(job: &Job, recipe: GgufRecipe, file: &str, calibrated: bool) -> Result<Planned, Error> {
     let checkpoint = job.source.open()?;
-    let file = GgufPlan::new(&checkpoint, recipe, file)?;
-    let plan = Plan::new(&checkpoint, file.recipe.of_layers(file.types_of_modules()).with_calibration(calibrated))?;
+    let mut file = GgufPlan::new(&checkpoint, recipe, file)?;
+    let types = file.types_of_modules();
+    if types.is_empty() {
+        let (mix, algorithms) = (file.recipe.ftype(), file.recipe.algorithms());
+        let reason = format!("{algorithms}: no layer of {mix} has codes that algorithms choose");
+        let hint = "use another type, e.g. ‹scheme› Q4_K_M or Q4_0, or leave ‹algorithm› out";
+        return Err(Error::new(ErrorKind::Unsupported, reason).with_hint(Some(hint.to_owned())));
+    }
+    file.notices.extend(file.note_of_nearest(&types));
+    let plan = Plan::new(&checkpoint, file.recipe.of_layers(types).with_calibration(calibrated))?;
     if !plan.blocks().is_empty() {
         Decoder::open(&checkpoint)?;
     }

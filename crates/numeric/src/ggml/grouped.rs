@@ -370,7 +370,8 @@ fn put_nested<T: NestedBlock<B, G>, const B: usize, const G: usize>(
     let highest = if let GroupMinima::Multiples { high } = row.minima { high } else { 0 };
     let blocks = parts.codes.as_chunks::<256>().0.iter().zip(parts.scales.as_chunks::<G>().0);
     let factors = parts.factors.chunks_exact(row.factors().max(1));
-    for (index, (((codes, scales), factors), block)) in blocks.zip(factors).zip(out.as_chunks_mut::<B>().0).enumerate() {
+    for (index, (((codes, scales), factors), block)) in blocks.zip(factors).zip(out.as_chunks_mut::<B>().0).enumerate()
+    {
         let (factor, of_minima) = (factors[0], factors.get(1).copied().unwrap_or(0.0));
         let minima = parts.minima.get(index * G..(index + 1) * G);
         let minimum = |group: usize| minima.map_or(0.0, |minima| multiple(minima[group], of_minima, 0, highest));

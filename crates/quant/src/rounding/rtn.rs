@@ -3,8 +3,8 @@
 
 mod extents;
 mod floats;
-mod grid;
 mod gguf;
+mod grid;
 mod integers;
 pub(super) mod search;
 

@@ -8,8 +8,8 @@ use super::{GgufPlan, GgufPlanError, PlannedTensor};
 use crate::gguf::carried::{Carried, Fit};
 use crate::gguf::recipe::GgufRecipe;
 use kvant_container::Checkpoint;
-use kvant_gguf::model::{Builder, Content, drafts_of};
 use kvant_gguf::model::codec;
+use kvant_gguf::model::{Builder, Content, drafts_of};
 use kvant_model::network::{Network, expert_module};
 use kvant_numeric::ggml::GroupedType;
 use kvant_weights::weight::{ImportedTensor, PackedMatrix};
@@ -28,6 +28,19 @@ impl GgufPlan {
             }
         }
         types.into_iter().filter_map(|(module, blocks)| Some((module, blocks?))).collect()
+    }
+
+    /// A note on the quantized layers of decoder blocks whose codes algorithms do not choose.
+    pub fn note_of_nearest(&self, types: &BTreeMap<String, GroupedType>) -> Option<String> {
+        let layers = self.tensors.iter().filter(|tensor| tensor.block.is_some() && tensor.is_weight());
+        let is_chosen = |tensor: &PlannedTensor| modules_of(tensor).iter().any(|module| types.contains_key(module));
+        let mut nearest = layers.filter(|tensor| tensor.is_quantized() && !is_chosen(tensor));
+        let first = nearest.next()?;
+        let more = match nearest.count() {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
+        Some(format!("`{}`{more} ({}): no algorithm chooses its codes, which are the nearest", first.name, first.kind))
     }
 
     /// Plans the file of a checkpoint whose layers are blocks; `model` is the directory that gives the model its name. Other

@@ -11,7 +11,8 @@ use kvant_quant::scheme::{TensorScheme, ZeroPoint};
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{Content, Packing, Part, ScaleEncoding};
 use kvant_weights::weight::{
-    BlockMatrix, BlockPiece, BlockTensor, CodeMatrix, Factor, PackedMatrix, RowMap, StoredCodes, StoredScales, ZeroPoints,
+    BlockMatrix, BlockPiece, BlockTensor, CodeMatrix, Factor, PackedMatrix, RowMap, StoredCodes, StoredScales,
+    ZeroPoints,
 };
 use std::ops::Range;
 use std::sync::Arc;

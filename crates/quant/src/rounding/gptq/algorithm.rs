@@ -225,7 +225,8 @@ impl Rounding for Gptq {
 
     fn refuses(&self, scheme: &TensorScheme) -> Option<&'static str> {
         let is_dynamic = self.order.groups() == Groups::Dynamic && matches!(scheme, TensorScheme::Gguf(_));
-        is_dynamic.then_some("groups of GGUF blocks share numbers, which are found before their codes: use groups=static")
+        is_dynamic
+            .then_some("groups of GGUF blocks share numbers, which are found before their codes: use groups=static")
     }
 
     /// As much damping as the Hessian of so few tokens has in the directions that it knows.

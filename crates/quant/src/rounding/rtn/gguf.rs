@@ -1,6 +1,7 @@
-//! Blocks of GGUF: scales and codes of the type's own search, which the importance of columns weighs.
+//! Blocks of GGUF: scales and codes of the type's own search, which the importance of columns weighs. It is a search for all types: what
+//! llama.cpp has a formula for is found by one only without importance, which is then the same for all columns here.
 
-use super::{Rtn, RoundingError, Strip};
+use super::{RoundingError, Rtn, Strip};
 use crate::quant_tensor::{Codes, QuantTensor};
 use kvant_numeric::ggml::{GroupedBlocks, GroupedType, first_saturated, quantize};
 
@@ -16,7 +17,9 @@ impl Rtn {
             return Err(RoundingError::NotFinite);
         }
         let mut bytes = vec![0; values.len() / kind.block_elements() * kind.block_bytes()];
-        quantize(self.isa, kind, strip.columns, &values, strip.importance, &mut bytes);
+        let uniform = if strip.importance.is_none() { vec![1.0; strip.columns] } else { Vec::new() };
+        let importance = strip.importance.unwrap_or(&uniform);
+        quantize(self.isa, kind, strip.columns, &values, Some(importance), &mut bytes);
         if let Some(at) = first_saturated(kind, &values, &bytes) {
             let (scale, largest) = (values[at], kind.safe_magnitude());
             return Err(RoundingError::ScaleTooLarge { scale, largest });
@@ -49,7 +52,7 @@ mod tests {
             let rtn = Rtn::new(TensorScheme::Gguf(blocks), TensorContext::new(ComputeDType::F32)).unwrap();
             let tensor = rtn.round(&weights, 4, 512).unwrap();
             let mut expected = vec![0; 4 * blocks.kind.row_bytes(512).unwrap()];
-            quantize(Isa::best(), blocks.kind, 512, &weights, None, &mut expected);
+            quantize(Isa::best(), blocks.kind, 512, &weights, Some(&[1.0; 512]), &mut expected);
             let mut bytes = Vec::new();
             tensor.put_blocks(&mut bytes);
             assert_eq!(bytes, expected, "{}", blocks.kind);

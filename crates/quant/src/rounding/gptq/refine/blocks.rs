@@ -73,7 +73,9 @@ impl<G: Grid> Group<'_, G> {
             self.try_steps(best, steps);
         }
         for (scales, minima) in NEIGHBOURS {
-            if scales != 0 && !has_neighbours(blocks) || minima != 0 && !matches!(blocks.minima, GroupMinima::Multiples { .. }) {
+            if scales != 0 && !has_neighbours(blocks)
+                || minima != 0 && !matches!(blocks.minima, GroupMinima::Multiples { .. })
+            {
                 continue;
             }
             let mut steps = best.steps;
@@ -81,7 +83,8 @@ impl<G: Grid> Group<'_, G> {
                 let step = steps.of(lane);
                 let factors = steps.factors.map(|factors| factors[lane]);
                 let scale = beside(blocks, step.scale, factors[0], scales);
-                let minimum = blocks.stored_minimum(step.zero_point as f32 + f32::from(minima) * factors[1], factors[1]);
+                let minimum =
+                    blocks.stored_minimum(step.zero_point as f32 + f32::from(minima) * factors[1], factors[1]);
                 let minimum = if minima == 0 { step.zero_point } else { f64::from(minimum) };
                 steps.set(lane, Step::new(scale, minimum, self.scaled));
             }
@@ -179,7 +182,8 @@ impl<G: Grid> Band<'_, G> {
             }
             for (index, place) in places.enumerate() {
                 for lane in 0..LANES {
-                    changes[index * self.chunks + chunk][lane] = refitted.values[index][lane] - self.values[place][lane];
+                    changes[index * self.chunks + chunk][lane] =
+                        refitted.values[index][lane] - self.values[place][lane];
                 }
                 self.values[place] = refitted.values[index];
             }
