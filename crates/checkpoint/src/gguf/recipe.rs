@@ -324,8 +324,8 @@ fn algorithms(line: &Settings, file: &Settings) -> Result<(bool, Algorithms), Re
     let all = asked.iter().flat_map(|item| item.split(',')).map(str::trim);
     let (imatrix, others): (Vec<&str>, Vec<&str>) = all.partition(|one| *one == IMATRIX);
     let algorithms = Algorithms::of_list("‹algorithm›", &others)?;
-    if let Some(other) = algorithms.items().iter().find(|item| !works_on_blocks(item)) {
-        let reason = format!("{} cannot choose codes of the block types of GGUF", quoted(other.name()));
+    if let Some((item, why)) = algorithms.items().iter().find_map(|item| Some((item, refusal(item)?))) {
+        let reason = format!("{} cannot choose codes of the block types of GGUF: {why}", quoted(item.name()));
         let hint = "use gptq, gptaq, qronos or imatrix, or a scheme whose codes become blocks: ‹scheme› int4:g32 \
                     ‹format› gguf";
         return Err(RecipeError::invalid("‹algorithm›", reason, hint));
@@ -333,13 +333,13 @@ fn algorithms(line: &Settings, file: &Settings) -> Result<(bool, Algorithms), Re
     Ok((!imatrix.is_empty() && !algorithms.see_inputs(), algorithms))
 }
 
-/// Returns whether an algorithm can be used with blocks: transforms, roundings that take them, and the correction of biases.
-fn works_on_blocks(algorithm: &Algorithm) -> bool {
-    let scheme = TensorScheme::Gguf(GroupedType::ALL[0]);
+/// The reason that an algorithm cannot be used with blocks, if so. Transforms and the correction of biases do not see codes.
+fn refusal(algorithm: &Algorithm) -> Option<&'static str> {
     match algorithm {
-        Algorithm::Rounding(rounding) => rounding.is_nearest() || rounding.refuses(&scheme).is_none(),
-        Algorithm::Transform(_) | Algorithm::Correction(_) => true,
-        Algorithm::Tuning(_) => false,
+        Algorithm::Rounding(rounding) if rounding.is_nearest() => None,
+        Algorithm::Rounding(rounding) => rounding.refuses(&TensorScheme::Gguf(GroupedType::ALL[0])),
+        Algorithm::Transform(_) | Algorithm::Correction(_) => None,
+        Algorithm::Tuning(_) => Some("it moves scales one by one, and those of a block are multiples of one number"),
     }
 }
 

@@ -30,13 +30,17 @@ fn plan_of_gguf_codes_matches_the_file() {
     assert!(shown.stdout.contains("int4:g32, format gguf") && shown.stdout.contains("Q4_0"), "{}", shown.stdout);
 }
 
-/// A text to calibrate on, and one to measure on.
+/// A text to calibrate on, and one to measure on: pages of the documentation.
 fn texts(place: &Place) {
-    place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(200));
-    place.write("other.txt", &"A slice of the vector borrows its elements until the iterator is dropped. ".repeat(40));
+    let page = |name: &str| {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/").to_owned() + name;
+        fs::read_to_string(path).unwrap().chars().take(24_000).collect::<String>()
+    };
+    place.write("text.txt", &page("algorithms.md"));
+    place.write("other.txt", &page("verification.md"));
 }
 
-const DATA: [&str; 6] = ["--calib", "text.txt", "--num-samples", "8", "--seq-len", "64"];
+const DATA: [&str; 6] = ["--calib", "text.txt", "--num-samples", "32", "--seq-len", "128"];
 
 #[test]
 fn algorithms_choose_the_codes_of_gguf_types() {
@@ -58,7 +62,7 @@ fn algorithms_choose_the_codes_of_gguf_types() {
         assert_eq!(chosen.len() / 1000, weighed.len() / 1000, "{scheme}: the same types");
         assert!(make("imatrix,qronos:rounds=2", &["--threads", "2"], "again.gguf") == chosen, "{scheme}");
         let (chosen, weighed) = (divergence("qronos.gguf"), divergence("imatrix.gguf"));
-        assert!(chosen < 0.6 * weighed, "{scheme}: {chosen} {weighed}");
+        assert!(chosen < 0.7 * weighed, "{scheme}: {chosen} {weighed}");
     }
     let left: Vec<String> = names(&place.path(""));
     let unwanted = left.iter().filter(|name| name.contains("partial") || name.contains("checkpoint"));
@@ -76,7 +80,8 @@ fn plan_of_chosen_gguf_codes_matches_the_file() {
     place.succeed(&[&["quantize"], &options[..], &DATA, &["-o", "out.gguf"]].concat());
     let made = place.succeed(&["inspect", "out.gguf", "--json"]).json();
     assert_eq!(plan["output_bytes"], made["bytes"]);
-    let unneeded = ["quantize", "nano_llama", "-s", "Q4_0", "--algorithm", "gptq", "--imatrix", "x", "-o", "x.gguf"];
+    let unneeded =
+        ["quantize", "nano_llama", "-s", "Q4_0", "--algorithm", "gptq", "--imatrix", "text.txt", "-o", "x.gguf"];
     let refused = place.run(&[&unneeded[..], &DATA].concat());
     assert!(refused.stderr.contains("--imatrix has no use"), "{}", refused.stderr);
 }

@@ -7,6 +7,7 @@
 
 use super::{Band, COLUMNS, Choice, Grid, Group, LANES, Lanes, Steps};
 use crate::quant_tensor::QuantTensor;
+use crate::rounding::steps::Scaled;
 use crate::rounding::value_grid::Step;
 use crate::scheme::TensorScheme;
 use kvant_numeric::ggml::{GroupMinima, GroupScales, GroupedType};
@@ -128,7 +129,8 @@ impl<G: Grid> Group<'_, G> {
     }
 }
 
-/// Steps of scales and minima that are tried, one after the other.
+/// Steps of scales and minima that are tried one after the other, each from what was best so far: those of scales again when minima
+/// have moved.
 const NEIGHBOURS: [(i8, i8); 8] = [(1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1), (1, 0), (-1, 0)];
 
 /// Returns whether scales have few enough values that the ones beside a scale are worth trying.
@@ -158,7 +160,6 @@ impl<G: Grid> Band<'_, G> {
             return;
         }
         let groups = (end - elements) / self.group..end / self.group;
-        // Half a block at a time is in the second-level cache.
         let whole = end - elements..end;
         let panel = self.panel(&whole);
         let mut changes = vec![[0.0f32; LANES]; elements * self.chunks];
@@ -223,7 +224,7 @@ struct Refit<'a> {
     residuals: Vec<Lanes<f32>>,
     /// By group.
     steps: Vec<Steps>,
-    scaled: crate::rounding::steps::Scaled,
+    scaled: Scaled,
 }
 
 /// Values and steps with other factors.
