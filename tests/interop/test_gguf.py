@@ -266,6 +266,21 @@ def test_importance_is_measured_saved_and_lowers_the_error(kvant, tmp_path, writ
     assert error(measured) < error(write(directory, "Q4_0"))
 
 
+@pytest.mark.parametrize("mix", ("Q2_K", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS", "Q5_1"))
+def test_codes_chosen_with_error_feedback_read_back_in_gguf_py(mix, wide, write, our_values, tmp_path):
+    """The types are those of weighed rounding, the values those that gguf-py finds, and other ones: experts too."""
+    text = tmp_path / "text.txt"
+    text.write_text("The iterator yields every element of the slice, in order. " * 400)
+    data = ("--calib", str(text), "--num-samples", "8", "--seq-len", "64")
+    weighed = gguf.GGUFReader(write(wide, mix, "--algorithm", "imatrix", *data))
+    chosen = write(wide, mix, "--algorithm", "gptq:rounds=1", *data)
+    reader = assert_same_values(chosen, our_values(chosen))
+    pairs = list(zip(weighed.tensors, reader.tensors, strict=True))
+    assert all((a.name, a.tensor_type) == (b.name, b.tensor_type) for a, b in pairs)
+    layers = [(a, b) for a, b in pairs if a.name.startswith("blk.") and gguf.GGML_QUANT_SIZES[a.tensor_type][0] > 1]
+    assert layers and all(not np.array_equal(a.data, b.data) for a, b in layers)
+
+
 # llama.cpp itself
 
 

@@ -6,11 +6,12 @@ use crate::ending::{Stopped, concluded};
 use crate::error::Error;
 use crate::events::{Events, Reporter};
 use crate::gguf::{self, GgufFilePlan};
-use crate::job::{Job, SourceKind};
+use crate::job::{Format, Job, SourceKind};
 use crate::onnx::{self, GraphPlan};
 use crate::report::Report;
 use crate::{paths, quality};
 use kvant_container::unfinished::blocks_beside;
+use kvant_formats::format::OutputFormat;
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -67,7 +68,8 @@ impl Job {
             return onnx::quantize::run(&job, reporter).map(Report::Graph);
         }
         match gguf::recipe(&job)? {
-            Some(recipe) => gguf::quantize::run(&job, recipe, reporter).map(Report::Gguf),
+            Some(recipe) if !recipe.has_algorithms() => gguf::quantize::run(&job, recipe, reporter).map(Report::Gguf),
+            Some(_) => checkpoint::quantize::run(&job.of_gguf(), reporter).map(Report::Checkpoint),
             None => checkpoint::quantize::run(&job, reporter).map(Report::Checkpoint),
         }
     }
@@ -85,9 +87,19 @@ impl Job {
             return onnx::plan::plan(&job).map(|plan| Plan::Graph(Box::new(plan)));
         }
         match gguf::recipe(&job)? {
-            Some(recipe) => gguf::plan::plan(&job, recipe, &reporter).map(|plan| Plan::Gguf(Box::new(plan))),
+            Some(recipe) if !recipe.has_algorithms() => {
+                gguf::plan::plan(&job, recipe, &reporter).map(|plan| Plan::Gguf(Box::new(plan)))
+            }
+            Some(_) => checkpoint::plan::plan(&job.of_gguf(), &reporter).map(|plan| Plan::Checkpoint(Box::new(plan))),
             None => checkpoint::plan::plan(&job, &reporter).map(|plan| Plan::Checkpoint(Box::new(plan))),
         }
+    }
+
+    /// The job with the format that the name of its scheme asks for.
+    fn of_gguf(&self) -> Job {
+        let mut job = self.clone();
+        job.sinks.formats = vec![Format::Model(OutputFormat::Gguf)];
+        job
     }
 
     /// The job with links to outputs followed and its paths checked, and with a format that only the recipe file names.

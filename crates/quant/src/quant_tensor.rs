@@ -3,6 +3,7 @@
 
 use crate::parameters::{Affine, dequantize};
 use crate::scheme::{FloatScheme, Granularity, IntScheme, SchemeError, TensorScheme};
+use kvant_numeric::ggml::GroupedView;
 
 /// Unpacked codes, row-major.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +52,8 @@ pub struct QuantTensor {
     pub(crate) scales: Vec<f32>,
     pub(crate) zero_points: Vec<f64>,
     pub(crate) global_scale: Option<f32>,
+    /// Of GGUF blocks: what scales and minima are multiples of.
+    pub(crate) factors: Vec<f32>,
     pub(crate) scale_shape: (usize, usize),
 }
 
@@ -63,6 +66,7 @@ pub struct Parameters<'a> {
     scales: &'a [f32],
     zero_points: &'a [f64],
     global_scale: Option<f32>,
+    factors: &'a [f32],
 }
 
 impl<'a> Parameters<'a> {
@@ -83,7 +87,7 @@ impl<'a> Parameters<'a> {
         if scales.len() != count || !(zero_points.is_empty() || zero_points.len() == count) {
             return Err(misfit(scheme));
         }
-        Ok(Parameters { scheme, shape, scale_shape, scales, zero_points, global_scale })
+        Ok(Parameters { scheme, shape, scale_shape, scales, zero_points, global_scale, factors: &[] })
     }
 
     /// The scheme of the codes.
@@ -114,6 +118,16 @@ impl<'a> Parameters<'a> {
     /// The scale of the whole tensor: see [`QuantTensor::global_scale`].
     pub fn global_scale(&self) -> Option<f32> {
         self.global_scale
+    }
+
+    /// The blocks of these codes, if the scheme is one of GGUF; appended to `out`.
+    pub fn put_blocks(&self, codes: &[u8], out: &mut Vec<u8>) {
+        let TensorScheme::Gguf(blocks) = self.scheme else { return };
+        let minima: Vec<f32> = self.zero_points.iter().map(|minimum| *minimum as f32).collect();
+        let view = GroupedView { codes, scales: self.scales, minima: &minima, factors: self.factors };
+        let start = out.len();
+        out.resize(start + codes.len() / blocks.kind.block_elements() * blocks.kind.block_bytes(), 0);
+        blocks.assemble(view, &mut out[start..]);
     }
 }
 
@@ -148,14 +162,29 @@ impl QuantTensor {
         if codes.len() != rows * columns || matches!(codes, Codes::Bytes(_)) != (scheme.format().bits() <= 8) {
             return Err(misfit(scheme));
         }
-        Ok(QuantTensor { scheme, rows, columns, codes, scales, zero_points, global_scale, scale_shape })
+        let factors = Vec::new();
+        Ok(QuantTensor { scheme, rows, columns, codes, scales, zero_points, global_scale, factors, scale_shape })
+    }
+
+    /// The same with the numbers that scales and minima of blocks of GGUF are multiples of.
+    pub(crate) fn with_factors(self, factors: Vec<f32>) -> QuantTensor {
+        QuantTensor { factors, ..self }
     }
 
     /// A tensor without rows.
     pub(crate) fn empty(scheme: TensorScheme, columns: usize) -> QuantTensor {
         let codes = if scheme.format().bits() <= 8 { Codes::Bytes(Vec::new()) } else { Codes::Wide(Vec::new()) };
-        let (scales, zero_points) = (Vec::new(), Vec::new());
-        QuantTensor { scheme, rows: 0, columns, codes, scales, zero_points, global_scale: None, scale_shape: (0, 0) }
+        QuantTensor {
+            scheme,
+            rows: 0,
+            columns,
+            codes,
+            scales: Vec::new(),
+            zero_points: Vec::new(),
+            global_scale: None,
+            factors: Vec::new(),
+            scale_shape: (0, 0),
+        }
     }
 
     /// Takes all rows away and keeps the memory.
@@ -166,6 +195,7 @@ impl QuantTensor {
         }
         self.scales.clear();
         self.zero_points.clear();
+        self.factors.clear();
         (self.rows, self.global_scale, self.scale_shape) = (0, None, (0, 0));
     }
 
@@ -223,6 +253,7 @@ impl QuantTensor {
             scales: &self.scales,
             zero_points: &self.zero_points,
             global_scale: self.global_scale,
+            factors: &self.factors,
         }
     }
 
@@ -250,9 +281,14 @@ impl QuantTensor {
         &self.scales
     }
 
-    /// Zero points, one for each scale; empty where every code of zero is 0.
+    /// Zero points, one for each scale; empty where every code of zero is 0. Of blocks of GGUF, the minima.
     pub fn zero_points(&self) -> &[f64] {
         &self.zero_points
+    }
+
+    /// Its blocks, if it has a scheme of GGUF; appended to `out`.
+    pub fn put_blocks(&self, out: &mut Vec<u8>) {
+        self.parameters().put_blocks(self.code_bytes().unwrap_or_default(), out);
     }
 
     /// The scale of the whole tensor, of the first stage in progressive schemes.
@@ -262,7 +298,7 @@ impl QuantTensor {
 
     /// The values of the codes, row-major:
     /// `(code - zero_point) * scale` for integers, `code * scale` for floats, where a block scale is first multiplied by
-    /// the tensor's; progressive codes are multiplied by both in turn.
+    /// the tensor's; progressive codes are multiplied by both in turn; of blocks of GGUF, `level(code) * scale - minimum`.
     pub fn dequantize(&self) -> Vec<f32> {
         let (_, scale_columns) = self.scale_shape;
         let (tile_rows, tile_columns) = self.tile();
@@ -281,6 +317,11 @@ impl QuantTensor {
             TensorScheme::Float(scheme) => self.float_value(scheme, index, scale_index),
             TensorScheme::Progressive { second, .. } => {
                 self.integer_value(second, index, scale_index) * self.global_scale.unwrap_or(1.0)
+            }
+            TensorScheme::Gguf(blocks) => {
+                let minimum = self.zero_points.get(scale_index).copied().unwrap_or(0.0) as f32;
+                let code = self.codes.integer(index, false) as u8;
+                blocks.levels.level(code) * self.scales[scale_index] - minimum
             }
             // No rounding makes a quantized tensor of these.
             TensorScheme::Block(_) | TensorScheme::Cast(_) => f32::NAN,
@@ -318,6 +359,7 @@ impl QuantTensor {
         if self.scheme.granularity() != Some(Granularity::Tensor) {
             self.scales.extend(other.scales);
             self.zero_points.extend(other.zero_points);
+            self.factors.extend(other.factors);
             self.scale_shape.0 += other.scale_shape.0;
         }
         Ok(())

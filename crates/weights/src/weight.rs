@@ -16,7 +16,7 @@ mod rotated;
 mod row_map;
 
 pub use crate::band::{Band, BandAxis, bands};
-pub use blocks::{BlockMatrix, BlockPiece};
+pub use blocks::{BlockMatrix, BlockPiece, BlockTensor};
 pub use code_matrix::{CodeMatrix, Factor, StoredScales, ZeroPoints, decode_scales};
 pub use codes::StoredCodes;
 pub use folding::{ClippingThresholds, WeightTransform};

@@ -7,7 +7,7 @@ use kvant_formats::transcode::loss_of_tensor_scale;
 use kvant_gguf::ftype::fitting;
 use kvant_gguf::model::TensorSlice;
 use kvant_numeric::format::MiniFloat;
-use kvant_numeric::ggml::{Coded, Parts};
+use kvant_numeric::ggml::{Coded, GroupedType, Parts};
 use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
 use kvant_quant::scheme::{
@@ -17,13 +17,42 @@ use kvant_weights::parts::{ScaleEncoding, encode};
 use kvant_weights::weight::Band;
 use kvant_weights::weight::PackedMatrix;
 
-/// The conversion of codes to blocks: the type, and the scheme that describes the codes with signed integers.
+/// What becomes of codes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Carried {
-    /// The type.
-    pub coded: Coded,
-    /// The scheme.
-    pub scheme: TensorScheme,
+pub enum Carried {
+    /// They become blocks of a type.
+    Codes {
+        /// The type.
+        coded: Coded,
+        /// The scheme that describes the codes with signed integers.
+        scheme: TensorScheme,
+    },
+    /// They are blocks of the type, and are copied.
+    Blocks(GroupedType),
+}
+
+impl Carried {
+    /// The type of the file's tensor.
+    pub(super) fn kind(self) -> TensorType {
+        let kind = match self {
+            Carried::Codes { coded, .. } => coded.kind(),
+            Carried::Blocks(blocks) => blocks.kind,
+        };
+        TensorType::from_id(kind.id()).unwrap_or(TensorType::F32)
+    }
+
+    /// The scheme of the codes.
+    pub(super) fn scheme(self) -> TensorScheme {
+        match self {
+            Carried::Codes { scheme, .. } => scheme,
+            Carried::Blocks(blocks) => TensorScheme::Gguf(blocks),
+        }
+    }
+
+    /// Returns whether a scale of the tensor stands beside the blocks.
+    pub(super) fn has_tensor_scale(self) -> bool {
+        matches!(self, Carried::Codes { coded: Coded::Nvfp4, .. })
+    }
 }
 
 /// The conversion of a weight that is quantized in the source.
@@ -65,9 +94,9 @@ pub(super) fn fit(isa: Isa, matrices: &[&PackedMatrix<'_>], accepted: Accepted) 
     let columns = matrices.first().map_or(1, |matrix| matrix.columns());
     match held(isa, matrices) {
         Ok((carried, loss)) => match loss {
-            None => Ok(Fit { kind: type_of(carried.coded), carried: Some(carried), loss: None }),
+            None => Ok(Fit { kind: carried.kind(), carried: Some(carried), loss: None }),
             Some((reason, relative)) if accepted >= Accepted::Rounding && relative <= SMALL_LOSS => {
-                Ok(Fit { kind: type_of(carried.coded), carried: Some(carried), loss: Some(reason) })
+                Ok(Fit { kind: carried.kind(), carried: Some(carried), loss: Some(reason) })
             }
             Some((reason, _)) => anew(matrices, columns, accepted, reason),
         },
@@ -75,7 +104,7 @@ pub(super) fn fit(isa: Isa, matrices: &[&PackedMatrix<'_>], accepted: Accepted) 
     }
 }
 
-pub(super) fn type_of(coded: Coded) -> TensorType {
+fn type_of(coded: Coded) -> TensorType {
     TensorType::from_id(coded.kind().id()).unwrap_or(TensorType::F32)
 }
 
@@ -116,13 +145,14 @@ fn held(isa: Isa, matrices: &[&PackedMatrix<'_>]) -> Result<(Carried, Loss), Str
             return Err("its input channels are not grouped in storage order, and the layout has no group index".into());
         }
         let scheme = matrix.scheme(symmetric, None).ok_or_else(|| matrix.unlike())?;
-        let carried = Carried { coded: coded(scheme, matrix.columns())?, scheme };
+        let coded = coded(scheme, matrix.columns())?;
+        let carried = Carried::Codes { coded, scheme };
         if found.is_some_and(|found| found != carried) {
             return Err("what becomes one tensor has codes of several kinds".to_owned());
         }
         found = Some(carried);
         let worst = loss.as_ref().map_or(0.0, |(_, relative)| *relative);
-        loss = loss_of(isa, matrix, carried.coded).filter(|(_, relative)| *relative > worst).or(loss);
+        loss = loss_of(isa, matrix, coded).filter(|(_, relative)| *relative > worst).or(loss);
     }
     Ok((found.ok_or("it has no codes")?, loss))
 }
@@ -217,7 +247,13 @@ pub(super) fn blocks(
     carried: Carried,
     out: &mut [u8],
 ) -> Result<(), SchemeError> {
-    let Carried { coded, scheme } = carried;
+    let (coded, scheme) = match carried {
+        Carried::Codes { coded, scheme } => (coded, scheme),
+        Carried::Blocks(blocks) => {
+            copy_blocks(matrix, slab, band, blocks, out);
+            return Ok(());
+        }
+    };
     let row_bytes = coded.kind().row_bytes(slab.size.1).unwrap_or(0);
     let mut written = 0;
     for rows in slab.rows.runs(band.rows.clone()) {
@@ -229,6 +265,18 @@ pub(super) fn blocks(
         written = end;
     }
     Ok(())
+}
+
+/// Copies the blocks of a band of what a slab becomes.
+fn copy_blocks(matrix: &PackedMatrix<'_>, slab: &TensorSlice, band: &Band, blocks: GroupedType, out: &mut [u8]) {
+    let PackedMatrix::Blocks(matrix) = matrix else { return };
+    let rows = slab.rows.runs(band.rows.clone()).into_iter().flatten();
+    let row_bytes = blocks.kind.row_bytes(slab.size.1).unwrap_or(0);
+    for (row, out) in rows.zip(out.chunks_mut(row_bytes.max(1))) {
+        if let Some(bytes) = matrix.row_blocks(row).filter(|bytes| bytes.len() == out.len()) {
+            out.copy_from_slice(bytes);
+        }
+    }
 }
 
 /// Writes the blocks of whole rows.

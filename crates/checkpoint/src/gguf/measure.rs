@@ -71,7 +71,7 @@ fn difference(
     for (slab, factor) in slabs.iter().zip(scales) {
         let (matrix, rows) = (tensors.matrix(slab)?, RowMap::all(slab.out_rows()));
         let width = slab.out_columns();
-        let piece = BlockPiece { tensor: made, kind, width, first, rows, transposed: false, factor: *factor };
+        let piece = BlockPiece { tensor: made.into(), kind, width, first, rows, transposed: false, factor: *factor };
         let after = BlockMatrix::new(slab.out_rows(), width, vec![piece])?;
         first += slab.out_rows();
         for band in PlannedTensor::bands(slab) {

@@ -1,16 +1,20 @@
 //! The user's request for a GGUF file: an ftype, and tensor types by name.
 
 use super::imatrix::Importance;
-use crate::recipe::{NamedScheme, Settings, glob};
+use crate::recipe::{BlockTypes, NamedScheme, OverrideText, Recipe, Settings, glob};
 use kvant_container::gguf::TensorType;
-use kvant_formats::algorithm::Algorithm;
+use kvant_formats::algorithm::{Algorithm, Algorithms};
 use kvant_formats::format::OutputFormat;
 use kvant_gguf::ftype::IMATRIX;
 use kvant_gguf::ftype::{FTYPES, Ftype};
 use kvant_gguf::model::codec;
+use kvant_numeric::ggml::GroupedType;
 use kvant_quant::glob::Glob;
+use kvant_quant::observer::ObserverRef;
+use kvant_quant::scheme::TensorScheme;
 use kvant_weights::recipe_error::{RecipeError, quoted};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A rule for tensors by name.
@@ -41,8 +45,13 @@ pub struct GgufRecipe {
     ftype: Ftype,
     rules: Vec<Rule>,
     imatrix: ImatrixUse,
+    /// What chooses the codes of layers, and what changes weights before.
+    algorithms: Algorithms,
+    /// Whether scales are searched for where llama.cpp has a formula.
+    searches_scales: bool,
     /// Whether values of a source that is quantized already may be quantized again.
     requantizes: bool,
+    seed: u64,
     notes: Vec<String>,
 }
 
@@ -65,6 +74,10 @@ struct Shown {
     #[serde(rename = "override")]
     overrides: Vec<ShownRule>,
     importance: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    algorithm: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scales: Option<&'static str>,
 }
 
 /// A rule of an override, as other recipes have it.
@@ -108,20 +121,47 @@ impl GgufRecipe {
         refuse_others(file)?;
         let mut rules = rules(file, "override")?;
         rules.extend(self::rules(line, "‹override›")?);
-        let imatrix = if asks_for_imatrix(line, file)? { ImatrixUse::Asked } else { ImatrixUse::Uniform };
+        let (asks_for_imatrix, algorithms) = algorithms(line, file)?;
+        let imatrix = if asks_for_imatrix { ImatrixUse::Asked } else { ImatrixUse::Uniform };
         let requantizes = line.requantize.or(file.requantize).unwrap_or(false);
+        let seed = line.seed.or(file.seed).unwrap_or(0);
         let notes = line.notes.iter().chain(&file.notes).cloned().collect();
-        Ok(Some(GgufRecipe { ftype, rules, imatrix, requantizes, notes }))
+        let searches_scales = line.scales.or(file.scales).is_some();
+        Ok(Some(GgufRecipe { ftype, rules, imatrix, algorithms, searches_scales, requantizes, seed, notes }))
     }
 
     /// The recipe of a mix alone.
     pub fn plain(ftype: Ftype) -> GgufRecipe {
-        GgufRecipe { ftype, rules: Vec::new(), imatrix: ImatrixUse::Uniform, requantizes: false, notes: Vec::new() }
+        GgufRecipe {
+            ftype,
+            rules: Vec::new(),
+            imatrix: ImatrixUse::Uniform,
+            algorithms: Algorithms::default(),
+            searches_scales: false,
+            requantizes: false,
+            seed: 0,
+            notes: Vec::new(),
+        }
     }
 
     /// The mix.
     pub fn ftype(&self) -> Ftype {
         self.ftype
+    }
+
+    /// The algorithms that work on blocks of the decoder.
+    pub fn algorithms(&self) -> &Algorithms {
+        &self.algorithms
+    }
+
+    /// Returns whether the scales of all types are searched for, also where llama.cpp has a formula.
+    pub fn searches_scales(&self) -> bool {
+        self.searches_scales
+    }
+
+    /// Returns whether algorithms work on blocks of the decoder, so that a checkpoint of blocks is written before the file.
+    pub fn has_algorithms(&self) -> bool {
+        !self.algorithms.is_plain()
     }
 
     /// Returns whether values of a source that is quantized already may be quantized again.
@@ -144,9 +184,9 @@ impl GgufRecipe {
         matches!(self.imatrix, ImatrixUse::Asked)
     }
 
-    /// Returns whether inputs are weighted by importance.
+    /// Returns whether inputs are weighted by importance, which algorithms that see inputs know too.
     pub fn has_importance(&self) -> bool {
-        !matches!(self.imatrix, ImatrixUse::Uniform)
+        !matches!(self.imatrix, ImatrixUse::Uniform) || self.algorithms.see_inputs()
     }
 
     /// The importance of inputs, where it is known.
@@ -176,6 +216,17 @@ impl GgufRecipe {
         self.rules.iter().filter(|rule| !matches(rule)).collect()
     }
 
+    /// The recipe for the layers whose codes algorithms choose, by the types of their modules.
+    pub fn of_layers(&self, types: BTreeMap<String, GroupedType>) -> Recipe {
+        let spelling = |rule: &Rule| OverrideText {
+            layers: rule.tensors.pattern().to_owned(),
+            scheme: rule.kind.map_or("keep", TensorType::name).to_owned(),
+        };
+        let overrides = self.rules.iter().map(spelling).collect();
+        let blocks = BlockTypes { scheme: self.ftype.row().name.to_owned(), overrides, types };
+        Recipe::of_blocks(blocks, self.algorithms.clone(), self.requantizes, self.seed)
+    }
+
     /// All of it as text: recipes that ask for the same have the same.
     pub fn canonical(&self) -> String {
         // Serializing plain strings and flags does not fail.
@@ -191,7 +242,10 @@ impl Serialize for GgufRecipe {
         };
         let overrides = self.rules.iter().map(rule).collect();
         let importance = self.has_importance();
-        Shown { scheme: self.ftype.row().name, format: "gguf", overrides, importance }.serialize(serializer)
+        let algorithm = if self.has_algorithms() { self.algorithms.spellings() } else { Vec::new() };
+        let scheme = self.ftype.row().name;
+        let scales = self.searches_scales.then_some("search");
+        Shown { scheme, format: "gguf", overrides, importance, algorithm, scales }.serialize(serializer)
     }
 }
 
@@ -215,7 +269,7 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
         ),
         (settings.pack_method.is_some(), "‹pack-method›", "the layout of blocks is fixed"),
         (settings.max_shard_size.is_some(), "‹max-shard-size›", "it is written as one file"),
-        (settings.scales.is_some(), "‹scales›", "its types search their scales by rules of their own"),
+        (has_other_scales(settings), "‹scales›", "its types have scales by llama.cpp's rules, or by ‹scales› search"),
         (settings.weights_only.is_some(), "‹weights-only›", "weights are all that is quantized"),
         (settings.keep_defaults.is_some(), "‹no-keep-defaults›", "its mixes say what every tensor becomes"),
         (settings.min_kv_scale.is_some(), "‹min-kv-scale›", "llama.cpp quantizes the cache when it runs"),
@@ -227,6 +281,11 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
         }
         None => Ok(()),
     }
+}
+
+/// Returns whether scales are to be found by another observer than the search.
+fn has_other_scales(settings: &Settings) -> bool {
+    settings.scales.is_some_and(|observer| observer != ObserverRef::SEARCH)
 }
 
 fn rules(settings: &Settings, option: &str) -> Result<Vec<Rule>, RecipeError> {
@@ -259,22 +318,28 @@ fn type_of(place: &str, text: &str) -> Result<Option<TensorType>, RecipeError> {
     }
 }
 
-/// Returns whether the importance of inputs is to be measured. No other algorithm works on blocks of llama.cpp's types.
-fn asks_for_imatrix(line: &Settings, file: &Settings) -> Result<bool, RecipeError> {
-    let asked = line.algorithm.as_ref().or(file.algorithm.as_ref());
-    match asked.map_or(&[][..], Vec::as_slice) {
-        [] => Ok(false),
-        [one] if one == IMATRIX => Ok(true),
-        [one] if one == "rtn" => Ok(false),
-        list => {
-            // A name that no model has an algorithm of is the mistake to speak of.
-            let others = list.iter().flat_map(|one| one.split(',')).map(str::trim).filter(|one| *one != IMATRIX);
-            others.map(|one| Algorithm::find("‹algorithm›", one)).collect::<Result<Vec<_>, _>>()?;
-            let reason = format!("{} cannot round to the block types of GGUF", quoted(&list.join(",")));
-            let hint =
-                "use ‹algorithm› imatrix, or a scheme whose codes become blocks: ‹scheme› int4:g32 ‹format› gguf";
-            Err(RecipeError::invalid("‹algorithm›", reason, hint))
-        }
+/// Returns whether the importance of inputs is to be measured, and the other algorithms. Those that see inputs measure it themselves.
+fn algorithms(line: &Settings, file: &Settings) -> Result<(bool, Algorithms), RecipeError> {
+    let asked = line.algorithm.as_ref().or(file.algorithm.as_ref()).map_or(&[][..], Vec::as_slice);
+    let all = asked.iter().flat_map(|item| item.split(',')).map(str::trim);
+    let (imatrix, others): (Vec<&str>, Vec<&str>) = all.partition(|one| *one == IMATRIX);
+    let algorithms = Algorithms::of_list("‹algorithm›", &others)?;
+    if let Some((item, why)) = algorithms.items().iter().find_map(|item| Some((item, refusal(item)?))) {
+        let reason = format!("{} cannot choose codes of the block types of GGUF: {why}", quoted(item.name()));
+        let hint = "use gptq, gptaq, qronos or imatrix, or a scheme whose codes become blocks: ‹scheme› int4:g32 \
+                    ‹format› gguf";
+        return Err(RecipeError::invalid("‹algorithm›", reason, hint));
+    }
+    Ok((!imatrix.is_empty() && !algorithms.see_inputs(), algorithms))
+}
+
+/// The reason that an algorithm cannot be used with blocks, if so. Transforms and the correction of biases do not see codes.
+fn refusal(algorithm: &Algorithm) -> Option<&'static str> {
+    match algorithm {
+        Algorithm::Rounding(rounding) if rounding.is_nearest() => None,
+        Algorithm::Rounding(rounding) => rounding.refuses(&TensorScheme::Gguf(GroupedType::ALL[0])),
+        Algorithm::Transform(_) | Algorithm::Correction(_) => None,
+        Algorithm::Tuning(_) => Some("it moves scales one by one, and those of a block are multiples of one number"),
     }
 }
 
@@ -328,9 +393,20 @@ mod tests {
             recipe(&settings).unwrap_err().to_string()
         };
         assert!(with(|s| s.kv_cache = Some("fp8".into())).starts_with("‹kv-cache›: does not apply"));
-        assert!(with(|s| s.algorithm = Some(vec!["gptq".into()])).contains("cannot round to the block types"));
+        assert!(with(|s| s.algorithm = Some(vec!["hqq".into()])).contains("cannot choose codes of the block types"));
+        assert!(with(|s| s.scales = Some(ObserverRef::MIN_MAX)).starts_with("‹scales›: does not apply"));
         assert!(with(|s| s.overrides = vec!["*=int4".parse().unwrap()]).contains("not a tensor type"));
         let settings = Settings { algorithm: Some(vec![IMATRIX.to_owned()]), ..line("Q4_0") };
         assert!(recipe(&settings).unwrap().unwrap().needs_importance());
+    }
+
+    #[test]
+    fn algorithms_that_see_inputs_need_no_imatrix() {
+        for list in [&["imatrix", "awq,qronos"][..], &["awq", "qronos"]] {
+            let list = list.iter().map(|item| (*item).to_owned()).collect();
+            let recipe = recipe(&Settings { algorithm: Some(list), ..line("Q4_K_M") }).unwrap().unwrap();
+            assert!(recipe.has_algorithms() && recipe.has_importance() && !recipe.needs_importance());
+            assert_eq!(recipe.algorithms().to_string(), "awq,qronos");
+        }
     }
 }

@@ -45,7 +45,9 @@ pub fn run(
     let done = bytes(&mut jobs.iter().copied().filter(|job| output.is_adopted(*job)));
     progress.begin(done + bytes(&mut left.iter().copied()), done);
     let tensors = SourceTensors::open(checkpoint)?;
-    let work = TensorWork { plan, checkpoint, output, cancelled, tensors, isa: Isa::best() };
+    let columns = plan.tensors.iter().map(PlannedTensor::columns).max().unwrap_or(0);
+    let uniform = vec![1.0; if plan.recipe.searches_scales() { columns } else { 0 }];
+    let work = TensorWork { plan, checkpoint, output, cancelled, tensors, uniform, isa: Isa::best() };
     let finished = take_turns(threads, &left, |job| {
         let pieces = work.tensor(job)?;
         refuse_lost(checkpoint)?;
@@ -80,6 +82,8 @@ struct TensorWork<'a> {
     output: &'a Output,
     cancelled: &'a AtomicBool,
     tensors: SourceTensors<'a>,
+    /// A weight for each column where all weigh the same and scales are searched for; otherwise empty.
+    uniform: Vec<f32>,
     isa: Isa,
 }
 
@@ -141,10 +145,12 @@ impl TensorWork<'_> {
         tensor.bytes().par_chunks(PIECE).enumerate().map(piece).collect()
     }
 
-    /// The importance of a slice's inputs; `None` if the slice is transposed.
+    /// The importance of a slice's inputs, if it is known and the slice is not transposed. All the same where scales are to be
+    /// searched for without.
     fn importance(&self, tensor: &PlannedTensor, number: usize, slab: &TensorSlice) -> Option<&[f32]> {
-        let importance = self.plan.recipe.importance().filter(|_| !slab.transposed)?;
-        importance.of_matrix(&tensor.name, number, slab.out_columns())
+        let importance = self.plan.recipe.importance().filter(|_| !slab.transposed);
+        let known = importance.and_then(|importance| importance.of_matrix(&tensor.name, number, slab.out_columns()));
+        known.or(self.uniform.get(..slab.out_columns()))
     }
 
     fn band(&self, task: &TensorSliceTask<'_>, band: &Band) -> Result<Written, EngineError> {

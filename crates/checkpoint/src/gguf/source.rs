@@ -116,7 +116,7 @@ fn matrices(tensor: GgufTensor<'_>) -> Option<Vec<Arc<PackedMatrix<'_>>>> {
     let kind = codec::of(tensor.kind()).filter(|_| tensor.byte_len() > 0)?;
     let [outer @ .., rows, width] = tensor.shape() else { return None };
     let piece = |matrix: usize| BlockPiece {
-        tensor,
+        tensor: tensor.into(),
         kind,
         width: *width,
         first: matrix * rows,

@@ -119,7 +119,8 @@ impl Decisions<'_, '_> {
 
     /// Layers that loaders fuse into one must have one scheme, or be kept together.
     fn check_siblings(&self) -> Result<(), PlanError> {
-        if self.source.format == OutputFormat::PlainFloats {
+        // llama.cpp fuses no tensors of a file, whose mixes have several types.
+        if self.source.format == OutputFormat::PlainFloats || self.source.recipe.makes_blocks() {
             return Ok(());
         }
         let network = &self.source.network;

@@ -148,7 +148,8 @@ pub(super) fn notices(
     } else {
         notices.extend(unpacked(recipe, layers, layout));
     }
-    if recipe.format().describes_in_metadata() {
+    // A file is made of blocks, which runtimes load.
+    if recipe.format().describes_in_metadata() && !recipe.makes_blocks() {
         notices.push(
             "no runtime loads the result as a model: it is codes and scales, described in the metadata of their files \
              (`kvant verify` checks them, `kvant convert ‹to› float` gives their values)"

@@ -21,10 +21,12 @@ pub use settings::{OverrideText, PackMethod, Settings};
 
 use crate::byte_size::ByteSize;
 use kvant_formats::format::OutputFormat;
+use kvant_numeric::ggml::GroupedType;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::glob::Glob;
-use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
+use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary, TensorScheme};
 use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
 
 /// The default of [`Recipe::max_shard_size`].
 pub const MAX_SHARD_SIZE: ByteSize = ByteSize(5_000_000_000);
@@ -67,6 +69,18 @@ pub struct Recipe {
     calibrated: bool,
     requantize: bool,
     notes: Vec<String>,
+    blocks: Option<BlockTypes>,
+}
+
+/// The types of layers that become blocks of a GGUF file, and what they follow from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BlockTypes {
+    /// The name of the mix.
+    pub scheme: String,
+    /// The overrides of types, which the types have taken into account.
+    pub overrides: Vec<OverrideText>,
+    /// By module; others are kept.
+    pub types: BTreeMap<String, GroupedType>,
 }
 
 /// The decision of a recipe on a module.
@@ -138,6 +152,7 @@ impl Recipe {
             requantize: line.requantize.or(file.requantize).unwrap_or(false),
             notes: line.notes.iter().chain(&file.notes).cloned().collect(),
             rules,
+            blocks: None,
         };
         // Files have it whatever the format: what an output says of how it was made is a recipe too.
         if line.pack_method.is_some() && !recipe.has_nibble_orders() {
@@ -170,12 +185,24 @@ impl Recipe {
             calibrated: true,
             requantize: true,
             notes: Vec::new(),
+            blocks: None,
         }
+    }
+
+    /// A recipe for layers that become blocks of a GGUF file, whose codes algorithms choose. They are written to a checkpoint first.
+    pub fn of_blocks(blocks: BlockTypes, algorithms: Algorithms, requantize: bool, seed: u64) -> Recipe {
+        let plain = Recipe::carrying(OutputFormat::TENSORS, AttentionScheme::default(), MAX_SHARD_SIZE.0);
+        Recipe { algorithms, seed, calibrated: false, requantize, blocks: Some(blocks), ..plain }
+    }
+
+    /// Returns whether layers become blocks of a GGUF file.
+    pub fn makes_blocks(&self) -> bool {
+        self.blocks.is_some()
     }
 
     /// Returns whether it is that of a conversion, which nobody says anything about layers in.
     pub(crate) fn is_conversion(&self) -> bool {
-        self.default == SchemeChoice::Keep && self.rules.is_empty()
+        self.default == SchemeChoice::Keep && self.rules.is_empty() && self.blocks.is_none()
     }
 
     /// Returns whether sources are read that are quantized already.
@@ -216,6 +243,10 @@ impl Recipe {
 
     /// The action on a linear layer, by its full module name.
     pub fn decide(&self, module: &str) -> RuleMatch {
+        if let Some(blocks) = &self.blocks {
+            let scheme = blocks.types.get(module).map(|kind| LayerScheme::weight_only(TensorScheme::Gguf(*kind)));
+            return scheme.map_or(RuleMatch::Excluded, RuleMatch::Override);
+        }
         match self.rules.iter().rev().find(|rule| rule.layers.matches(module)) {
             Some(rule) => rule.choice.scheme().map_or(RuleMatch::Excluded, RuleMatch::Override),
             None => self.default.scheme().map_or(RuleMatch::Excluded, RuleMatch::Default),
@@ -229,7 +260,7 @@ impl Recipe {
 
     /// The default scheme's name, for people: `int4_wo_128 (int4:g128)`.
     pub fn scheme_name(&self) -> String {
-        self.default.to_string()
+        self.blocks.as_ref().map_or_else(|| self.default.to_string(), |blocks| blocks.scheme.clone())
     }
 
     /// What is said of layers by name; the last match wins.
@@ -309,15 +340,21 @@ impl Serialize for Recipe {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let rule =
             |rule: &Rule| OverrideText { layers: rule.layers.pattern().to_owned(), scheme: rule.choice.spelling() };
+        let overrides = match &self.blocks {
+            Some(blocks) => blocks.overrides.clone(),
+            None => self.rules.iter().map(rule).collect(),
+        };
+        let scheme = self.blocks.as_ref().map_or_else(|| self.default.spelling(), |blocks| blocks.scheme.clone());
+        let format = if self.makes_blocks() { OutputFormat::Gguf } else { self.format() };
         let settings = Settings {
             version: Some(VERSION),
-            scheme: Some(self.default.spelling()),
-            format: Some(self.format()),
+            scheme: Some(scheme),
+            format: Some(format),
             also: self.also.clone(),
             pack_method: Some(self.pack_method),
             exclude: vec![],
             foreign: false,
-            overrides: self.rules.iter().map(rule).collect(),
+            overrides,
             keep_defaults: Some(self.keep_defaults),
             weights_only: Some(self.weights_only),
             // Schemes name it.

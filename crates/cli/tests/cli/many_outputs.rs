@@ -30,6 +30,62 @@ fn plan_of_gguf_codes_matches_the_file() {
     assert!(shown.stdout.contains("int4:g32, format gguf") && shown.stdout.contains("Q4_0"), "{}", shown.stdout);
 }
 
+/// A text to calibrate on, and one to measure on: pages of the documentation.
+fn texts(place: &Place) {
+    let page = |name: &str| {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/").to_owned() + name;
+        fs::read_to_string(path).unwrap().chars().take(24_000).collect::<String>()
+    };
+    place.write("text.txt", &page("algorithms.md"));
+    place.write("other.txt", &page("verification.md"));
+}
+
+const DATA: [&str; 6] = ["--calib", "text.txt", "--num-samples", "32", "--seq-len", "128"];
+
+#[test]
+fn algorithms_choose_the_codes_of_gguf_types() {
+    let place = Place::new();
+    texts(&place);
+    let divergence = |file: &str| {
+        let compare = ["eval", file, "--reference", "nano_llama", "--data", "other.txt", "--seq-len", "64", "--json"];
+        place.succeed(&compare).json()["kl_mean"].as_f64().unwrap()
+    };
+    for scheme in ["Q4_0", "IQ4_NL"] {
+        let make = |algorithm: &str, more: &[&str], output: &str| {
+            let line =
+                ["quantize", "nano_llama", "--scheme", scheme, "--algorithm", algorithm, "-o", output, "--overwrite"];
+            place.succeed(&[&line[..], &DATA, more].concat());
+            fs::read(place.path(output)).unwrap()
+        };
+        let weighed = make("imatrix", &[], "imatrix.gguf");
+        let chosen = make("qronos:rounds=2", &["--threads", "1"], "qronos.gguf");
+        assert_eq!(chosen.len() / 1000, weighed.len() / 1000, "{scheme}: the same types");
+        assert!(make("imatrix,qronos:rounds=2", &["--threads", "2"], "again.gguf") == chosen, "{scheme}");
+        let (chosen, weighed) = (divergence("qronos.gguf"), divergence("imatrix.gguf"));
+        assert!(chosen < 0.7 * weighed, "{scheme}: {chosen} {weighed}");
+    }
+    let left: Vec<String> = names(&place.path(""));
+    let unwanted = left.iter().filter(|name| name.contains("partial") || name.contains("checkpoint"));
+    assert_eq!(unwanted.count(), 0, "{left:?}");
+}
+
+#[test]
+fn plan_of_chosen_gguf_codes_matches_the_file() {
+    let place = Place::new();
+    texts(&place);
+    let options = ["nano_llama", "--scheme", "Q4_K_M", "--override", "*.down_proj=Q8_0", "--algorithm", "awq,gptq"];
+    let plan = place.succeed(&[&["plan"], &options[..], &DATA, &["--json"]].concat()).json();
+    assert_eq!((plan["format"].as_str(), plan["recipe"]["scheme"].as_str()), (Some("gguf"), Some("Q4_K_M")));
+    assert!(plan["calibration"].is_object(), "{plan}");
+    place.succeed(&[&["quantize"], &options[..], &DATA, &["-o", "out.gguf"]].concat());
+    let made = place.succeed(&["inspect", "out.gguf", "--json"]).json();
+    assert_eq!(plan["output_bytes"], made["bytes"]);
+    let unneeded =
+        ["quantize", "nano_llama", "-s", "Q4_0", "--algorithm", "gptq", "--imatrix", "text.txt", "-o", "x.gguf"];
+    let refused = place.run(&[&unneeded[..], &DATA].concat());
+    assert!(refused.stderr.contains("--imatrix has no use"), "{}", refused.stderr);
+}
+
 #[test]
 fn recipe_file_can_request_gguf() {
     let place = Place::new();

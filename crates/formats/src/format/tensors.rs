@@ -7,6 +7,7 @@ use super::stored::{ModuleReader, ModuleTensors, ModuleWeight, StoredActivations
 use super::{Capabilities, CheckpointFormat, FormatHandle, ModelDescription, quark};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_numeric::format::{Int, MiniFloat};
+use kvant_numeric::ggml::GroupedType;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{
     Axis, FloatScale, FloatScheme, Granularity, IntScheme, LayerScheme, TensorScheme, ZeroPoint,
@@ -73,10 +74,21 @@ fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
         TensorScheme::Int(scheme) => int_parts(layer, scheme),
         TensorScheme::Float(scheme) => float_parts(layer, scheme),
         TensorScheme::Progressive { .. } => quark::parts(layer),
+        TensorScheme::Gguf(blocks) => block_parts(layer, blocks),
         scheme @ (TensorScheme::Block(_) | TensorScheme::Cast(_)) => {
             Err(CannotHold::new(format!("there are no codes for `{scheme}`"), FAKE_HINT))
         }
     }
+}
+
+/// Rows of whole blocks.
+fn block_parts(layer: &LayerSpec<'_>, blocks: GroupedType) -> Result<Vec<Part>, CannotHold> {
+    let row = blocks.kind.row_bytes(layer.columns).ok_or_else(|| {
+        let (kind, size) = (blocks.kind, blocks.kind.block_elements());
+        let reason = format!("{} input channels are not a multiple of {size}, the block size of {kind}", layer.columns);
+        CannotHold::new(reason, "use another type for it")
+    })?;
+    Ok(vec![layer.part("weight", Dtype::U8, [layer.rows, row], Content::Blocks)])
 }
 
 fn int_parts(layer: &LayerSpec<'_>, scheme: IntScheme) -> Result<Vec<Part>, CannotHold> {

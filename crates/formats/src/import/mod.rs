@@ -9,7 +9,7 @@ pub(crate) mod survey;
 
 pub use crate::format::stored::{StoredActivation, StoredActivations, StoredAttention};
 use kvant_weights::import_error::ImportError;
-use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
+use kvant_weights::weight::{ImportedTensor, Stored};
 
 use crate::format::FormatHandle;
 use crate::format::plain_floats;
@@ -272,10 +272,7 @@ impl<'c, 'a> Builder<'c, 'a> {
 
     /// Adds a tensor that is packed, and returns the names of its parts.
     fn add_packed(&mut self, weight: ModuleWeight) -> Result<Vec<String>, ImportError> {
-        let bound = weight
-            .matrices
-            .iter()
-            .map(|layout| layout.bind(self.catalog).map(|matrix| Arc::new(PackedMatrix::Apart(matrix))));
+        let bound = weight.matrices.iter().map(|layout| layout.bind(self.catalog).map(Arc::new));
         let matrices = bound.collect::<Result<Vec<_>, _>>()?;
         let meta = TensorMeta::new(weight.name, weight.shape, "F32");
         self.import.tensors.push(ImportedTensor { meta, stored: Stored::Packed(matrices) });

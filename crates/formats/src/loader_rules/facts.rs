@@ -275,7 +275,7 @@ fn scale(scheme: TensorScheme) -> Scale {
             FloatScale::E5m3WithGlobal => Scale::E5m3WithGlobal,
         },
         TensorScheme::Progressive { .. } => Scale::TwoStage,
-        TensorScheme::Block(_) | TensorScheme::Cast(_) => Scale::None,
+        TensorScheme::Gguf(_) | TensorScheme::Block(_) | TensorScheme::Cast(_) => Scale::None,
     }
 }
 

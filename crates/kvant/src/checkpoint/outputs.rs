@@ -288,12 +288,11 @@ impl<'a> Outputs<'a> {
         make_directory_of(output)?;
         tell_of_name(output, reporter);
         let checkpoint = job::open(made)?;
-        let plan = GgufPlan::convert_of(
-            &checkpoint,
-            &self.job.source.model,
-            Accepted::Rounding,
-            &gguf::file_name(Some(output)),
-        )?;
+        let (model, name) = (&self.job.source.model, gguf::file_name(Some(output)));
+        let plan = match gguf::recipe_of_blocks(self.job)? {
+            Some(recipe) => GgufPlan::of_blocks(&checkpoint, model, recipe, &name)?,
+            None => GgufPlan::convert_of(&checkpoint, model, Accepted::Rounding, &name)?,
+        };
         reporter.notes(&plan.notices);
         let commit = self.job.sinks.commit;
         let claim = claim(output, &self.job.sinks.settings, commit)?;

@@ -3,10 +3,11 @@
 use crate::calibration;
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
+use crate::gguf;
 use crate::job::{Format, Job, SourceKind};
 use crate::{quality, resolve};
 use kvant_checkpoint::engine::OutputPlan;
-use kvant_checkpoint::gguf::GgufPlan;
+use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_checkpoint::plan::Plan;
 use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_container::Checkpoint;
@@ -90,6 +91,9 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
         return Err(failure.with_hint(Some("name every format once".to_owned())));
     }
     resolve::refuse_checkpoint_settings(job)?;
+    if let Some(recipe) = gguf::recipe_of_blocks(job)? {
+        return plan_blocks(job, recipe, file, calibrated);
+    }
     let (checkpoint, plan) = plan_for_all(job, calibrated)?;
     resolve::refuse_idle_propagation(job, !plan.blocks().is_empty())?;
     let file = job.sinks.wants_gguf().then(|| GgufPlan::of_codes(&checkpoint, &plan, file)).transpose()?;
@@ -101,6 +105,25 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
         Decoder::open(&checkpoint)?;
     }
     Ok(Planned { checkpoint, plan, file })
+}
+
+/// The plan of a file whose codes algorithms choose, and of the checkpoint that holds its blocks before.
+fn plan_blocks(job: &Job, recipe: GgufRecipe, file: &str, calibrated: bool) -> Result<Planned, Error> {
+    let checkpoint = job.source.open_rotated(recipe.algorithms().rotation)?;
+    let mut file = GgufPlan::new(&checkpoint, recipe, file)?;
+    let types = file.types_of_modules();
+    if types.is_empty() {
+        let (mix, algorithms) = (file.recipe.ftype(), file.recipe.algorithms());
+        let reason = format!("{algorithms}: no layer of {mix} has codes that algorithms choose");
+        let hint = "use another type, e.g. ‹scheme› Q4_K_M or Q4_0, or leave ‹algorithm› out";
+        return Err(Error::new(ErrorKind::Unsupported, reason).with_hint(Some(hint.to_owned())));
+    }
+    file.notices.extend(file.note_of_nearest(&types));
+    let plan = Plan::new(&checkpoint, file.recipe.of_layers(types).with_calibration(calibrated))?;
+    if !plan.blocks().is_empty() {
+        Decoder::open(&checkpoint)?;
+    }
+    Ok(Planned { checkpoint, plan, file: Some(file) })
 }
 
 /// Refuses what a graph of the quantized decoder would not hold: rules of the model, weights and quantized activations.

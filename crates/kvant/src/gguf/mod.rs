@@ -42,7 +42,7 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
         };
     };
     resolve::refuse_graph_settings(job)?;
-    resolve::refuse_idle_propagation(job, false)?;
+    resolve::refuse_idle_propagation(job, recipe.has_algorithms())?;
     if job.sinks.formats.len() > 1 || job.sinks.wants_graph() {
         let mix = recipe.ftype();
         let failure = Error::new(
@@ -52,7 +52,9 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
         let hint = "use a scheme that all of them can store, e.g. int4:g32, or write the file in a separate run";
         return Err(failure.with_hint(Some(hint.to_owned())));
     }
-    if let (Some(option), false) = (ignored(job), recipe.needs_importance()) {
+    if recipe.has_algorithms() {
+        refuse_importance(job)?;
+    } else if let (Some(option), false) = (ignored(job), recipe.needs_importance()) {
         let failure = Error::new(ErrorKind::Usage, format!("{option} has a meaning with ‹algorithm› imatrix only"));
         return Err(failure.with_remedies(vec![
             Remedy::setting_to("algorithm", "imatrix", "add ‹algorithm› imatrix"),
@@ -65,6 +67,24 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
         return Err(failure.with_hint(Some("read the importance of inputs from a file, or measure it".to_owned())));
     }
     Ok(Some(recipe.with_importance(Arc::new(imatrix::read(path)?))))
+}
+
+/// Algorithms that choose codes find the importance of inputs themselves, as the inputs of the quantized model.
+fn refuse_importance(job: &Job) -> Result<(), Error> {
+    let Some(option) = resolve::gguf_setting(job) else { return Ok(()) };
+    let failure = Error::new(ErrorKind::Usage, format!("{option} has no use with algorithms that choose codes"));
+    Err(failure.with_hint(Some("leave it out: they weigh errors by the inputs of the calibration data".to_owned())))
+}
+
+/// The recipe of a file whose codes are chosen by algorithms, which work on a checkpoint.
+///
+/// # Errors
+/// As [`recipe`].
+pub fn recipe_of_blocks(job: &Job) -> Result<Option<GgufRecipe>, Error> {
+    if !job.sinks.wants_gguf() {
+        return Ok(None);
+    }
+    Ok(recipe(job)?.filter(GgufRecipe::has_algorithms))
 }
 
 /// The error for a setting of GGUF files with a scheme that is none of theirs.
@@ -104,6 +124,10 @@ fn open(path: &Path) -> Result<Checkpoint, Error> {
 fn plan_for(job: &Job, recipe: GgufRecipe) -> Result<(Checkpoint, GgufPlan), Error> {
     job.source.refuse_adapters_of_gguf()?;
     let checkpoint = kvant_formats::adapter::open(open(&job.source.model)?, &job.source.adapters)?;
+    let checkpoint = match recipe.algorithms().rotation {
+        Some(rotate) => kvant_formats::rotated::open(checkpoint, &rotate)?,
+        None => checkpoint,
+    };
     let plan = GgufPlan::new(&checkpoint, recipe, &file_name(job.sinks.output.as_deref()))?;
     if plan.recipe.needs_importance() {
         calibration::check(&job.data, Decoder::open(&checkpoint)?.longest())?;

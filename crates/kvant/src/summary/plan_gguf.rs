@@ -67,11 +67,13 @@ fn table_of_groups(plan: &GgufPlan) -> Table {
 
 fn totals(plan: &GgufPlan, codes: Option<&CheckpointPlan>, threads: usize) -> Vec<Line> {
     let (title, tensors) = counts::tensors(plan);
+    let of_codes = codes.map_or(0, CheckpointPlan::peak_memory);
+    let memory = plan.peak_memory(threads).max(of_codes);
     let lines = [
         (title, format!("{tensors}; {} of the source left out", plan.dropped.len())),
         counts::sizes(plan.source_bytes, plan.layout.total_size()),
         counts::bits(plan.bits_per_weight(), "tensors"),
-        ("memory", format!("{} at most with {threads} threads", size::bytes(plan.peak_memory(threads)))),
+        ("memory", format!("{} at most with {threads} threads", size::bytes(memory))),
         ("loads with", plan.loaders().join(", ")),
     ];
     lines.into_iter().chain(codes.map(cost_lines).unwrap_or_default()).collect()

@@ -6,6 +6,7 @@ pub use kvant_quant::counts::number;
 use super::size;
 use kvant_checkpoint::gguf::GgufPlan;
 use kvant_checkpoint::plan::Plan;
+use kvant_quant::scheme::TensorScheme;
 use std::collections::BTreeMap;
 
 /// A line of a summary: its title and text.
@@ -16,7 +17,10 @@ pub fn layers(plan: &Plan) -> Line {
     let default = plan.recipe().default_choice().scheme().map(|scheme| plan.recipe().fitted(scheme));
     let name = |layer: &kvant_checkpoint::plan::PlannedLayer| match Some(layer.scheme) == default {
         true => plan.recipe().scheme_name(),
-        false => layer.scheme.to_string(),
+        false => match layer.scheme.weight {
+            TensorScheme::Gguf(blocks) => blocks.kind.to_string(),
+            _ => layer.scheme.to_string(),
+        },
     };
     let quantized = types(plan.layers().len(), plan.layers().iter().map(name));
     ("layers", format!("{quantized}, {} kept", number(plan.kept().len(), "tensor")))

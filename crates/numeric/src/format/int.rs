@@ -38,11 +38,11 @@ impl Int {
     /// 0..2^32-1
     pub const UINT32: Int = Int::unsigned(32);
 
-    const fn signed(bits: u8) -> Int {
+    pub(crate) const fn signed(bits: u8) -> Int {
         Int { bits, signed: true }
     }
 
-    const fn unsigned(bits: u8) -> Int {
+    pub(crate) const fn unsigned(bits: u8) -> Int {
         Int { bits, signed: false }
     }
 

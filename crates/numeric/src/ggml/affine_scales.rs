@@ -7,6 +7,7 @@
 //! kept if the total error is lower.
 
 use super::affine_fit::{Affine, AffineSearch};
+use super::grouped::Head;
 use super::lanes::Lanes;
 use super::tile::{Tile, codes_of};
 
@@ -38,6 +39,17 @@ pub(super) struct AffineBlock<const K: usize, const L: usize> {
     pub minima: [u8; L],
     /// The codes of each group.
     pub codes: [[u8; K]; L],
+}
+
+impl<const K: usize, const L: usize> AffineBlock<K, L> {
+    /// The integers, which fit into a byte with a sign, and the codes of 256 elements.
+    #[inline(always)]
+    pub fn parts(&self) -> (Head<L>, [u8; 256]) {
+        let mut codes = [0; 256];
+        codes.iter_mut().zip(self.codes.as_flattened()).for_each(|(code, own)| *code = *own);
+        let scales = self.scales.map(|scale| scale as i8);
+        (Head { factors: self.factors, scales, minima: self.minima }, codes)
+    }
 }
 
 /// The number of refits of `d` and `dmin`.

@@ -145,13 +145,13 @@ fn power_below(value: f32) -> f32 {
 
 /// The byte of a power of two, the least where it is below all.
 #[inline(always)]
-fn e8m0_bits(power: f32) -> u8 {
+pub(super) fn e8m0_bits(power: f32) -> u8 {
     (power.to_bits() >> 23).min(254) as u8
 }
 
 /// Half of an e8m0 scale: the table of levels is doubled. All 256 bytes are numbers.
 #[inline(always)]
-fn half_of_e8m0(bits: u8) -> f32 {
+pub(super) fn half_of_e8m0(bits: u8) -> f32 {
     match bits {
         0..2 => f32::from_bits(0x0020_0000 << bits),
         _ => f32::from_bits(u32::from(bits - 1) << 23),
@@ -166,7 +166,7 @@ fn neighbour(code: u8, step: i16) -> u8 {
 
 /// Half of an e4m3 scale, its sign bit left out. What is NaN in e4m3fn is 0 without the sign bit.
 #[inline(always)]
-fn half_of_e4m3(bits: u8) -> f32 {
+pub(super) fn half_of_e4m3(bits: u8) -> f32 {
     let (exponent, mantissa) = (u32::from(bits >> 3 & 0xF), f32::from(bits & 7));
     let power = f32::from_bits((exponent.max(1) + 127 - 8) << 23);
     let hidden = if exponent == 0 { 0.0 } else { 1.0 };

@@ -10,6 +10,7 @@
 use super::block::{Decode, EncodeWeighted, Layout, Rows, decode_blocks, encode_weighted};
 use super::coded::CodedBlock;
 use super::grid::{IQ4_LEVELS, Iq4};
+use super::grouped::{Head, NestedBlock};
 use super::planes::{put_nibbles, take_nibbles};
 use super::symmetric::Q4_0;
 use super::symmetric_fit::{SymmetricSearch, Trials};
@@ -70,18 +71,45 @@ impl EncodeWeighted<256, 136> for Iq4Xs {
     fn encode(values: &[f32; 256], importance: Option<&[f32; 256]>, out: &mut [u8; 136]) {
         let importance = importance.map(<[f32; 256]>::as_slice);
         let block = symmetric_block::<_, 32, 8>(SEARCH, HALF_OF_SCALES, values, importance);
-        let scales = block.scales.map(|scale| (scale + 32) as u8);
+        let (head, codes) = block.parts();
+        Iq4Xs::put(&head, &codes, out);
+    }
+}
+
+impl NestedBlock<136, 8> for Iq4Xs {
+    #[inline(always)]
+    fn put(head: &Head<8>, codes: &[u8; 256], out: &mut [u8; 136]) {
+        let scales = head.scales.map(|scale| (scale + 32) as u8);
         let high =
             scales.iter().enumerate().fold(0, |bits, (group, scale)| bits | u16::from(scale >> 4) << (2 * group));
-        out[..2].copy_from_slice(&block.factor.to_le_bytes());
+        out[..2].copy_from_slice(&head.factors[0].to_le_bytes());
         out[2..4].copy_from_slice(&high.to_le_bytes());
         for (byte, pair) in out[4..8].iter_mut().zip(scales.as_chunks::<2>().0) {
             *byte = pair[0] & 0xF | pair[1] << 4;
         }
-        for (bytes, codes) in out[8..].chunks_exact_mut(16).zip(&block.codes) {
+        for (bytes, codes) in out[8..].chunks_exact_mut(16).zip(codes.chunks_exact(32)) {
             put_nibbles(codes, bytes);
         }
     }
+
+    fn take(block: &[u8; 136], codes: &mut [u8; 256]) -> Head<8> {
+        for (bytes, codes) in block[8..].chunks_exact(16).zip(codes.chunks_exact_mut(32)) {
+            take_nibbles(bytes, codes);
+        }
+        Head {
+            factors: [u16::from_le_bytes([block[0], block[1]]), 0],
+            scales: std::array::from_fn(|group| take_scale(block, group)),
+            minima: [0; 8],
+        }
+    }
+}
+
+/// The scale of a group of IQ4_XS.
+#[inline(always)]
+fn take_scale(block: &[u8; 136], group: usize) -> i8 {
+    let high = u16::from_le_bytes([block[2], block[3]]);
+    let low = block[4 + group / 2] >> (4 * (group % 2)) & 0xF;
+    (low | ((high >> (2 * group) & 3) as u8) << 4) as i8 - 32
 }
 
 impl Decode<32, 18> for Iq4Nl {
@@ -97,11 +125,9 @@ impl Decode<256, 136> for Iq4Xs {
     #[inline(always)]
     fn decode(block: &[u8; 136], out: &mut [f32; 256]) {
         let d = f16_to_f32(u16::from_le_bytes([block[0], block[1]]));
-        let high = u16::from_le_bytes([block[2], block[3]]);
         let groups = out.as_chunks_mut::<32>().0.iter_mut().zip(block[8..].chunks_exact(16));
         for (group, (out, bytes)) in groups.enumerate() {
-            let low = block[4 + group / 2] >> (4 * (group % 2)) & 0xF;
-            let scale = (low | ((high >> (2 * group) & 3) as u8) << 4) as i8 - 32;
+            let scale = take_scale(block, group);
             let mut codes = [0; 32];
             take_nibbles(bytes, &mut codes);
             decode_codes(d * f32::from(scale), &codes, out);

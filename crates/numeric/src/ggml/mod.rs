@@ -16,6 +16,7 @@ mod coded;
 mod float;
 mod fp4;
 mod grid;
+mod grouped;
 mod iq4;
 mod lanes;
 mod planes;
@@ -33,6 +34,7 @@ mod ternary;
 mod tile;
 
 pub use coded::{Coded, Parts, PartsMut};
+pub use grouped::{GroupMinima, GroupScales, GroupedBlocks, GroupedType, GroupedView, Levels};
 pub use saturation::first_saturated;
 
 use crate::simd::Isa;

@@ -7,6 +7,7 @@
 use super::affine_fit::AffineSearch;
 use super::affine_scales::affine_block;
 use super::block::{Decode, EncodeWeighted, Layout, Rows, decode_blocks, encode_weighted};
+use super::grouped::{Head, NestedBlock};
 use super::planes::{pair_of_bits, put_pairs_of_bits};
 use crate::arithmetic::f16_to_f32;
 use crate::simd::Isa;
@@ -35,14 +36,32 @@ impl EncodeWeighted<256, 84> for Q2K {
     fn encode(values: &[f32; 256], importance: Option<&[f32; 256]>, out: &mut [u8; 84]) {
         let importance = importance.map(<[f32; 256]>::as_slice);
         let block = affine_block::<16, 16>(SEARCH, GREATEST_SCALE, values, importance);
-        for (byte, (scale, minimum)) in out.iter_mut().zip(block.scales.iter().zip(block.minima)) {
-            *byte = scale & 0xF | minimum << 4;
+        let (head, codes) = block.parts();
+        Q2K::put(&head, &codes, out);
+    }
+}
+
+impl NestedBlock<84, 16> for Q2K {
+    #[inline(always)]
+    fn put(head: &Head<16>, codes: &[u8; 256], out: &mut [u8; 84]) {
+        for (byte, (scale, minimum)) in out.iter_mut().zip(head.scales.iter().zip(head.minima)) {
+            *byte = *scale as u8 & 0xF | minimum << 4;
         }
-        let codes = block.codes.as_flattened();
         put_pairs_of_bits(|j| codes[j], &mut out[16..48]);
         put_pairs_of_bits(|j| codes[128 + j], &mut out[48..80]);
-        out[80..82].copy_from_slice(&block.factors[0].to_le_bytes());
-        out[82..].copy_from_slice(&block.factors[1].to_le_bytes());
+        out[80..82].copy_from_slice(&head.factors[0].to_le_bytes());
+        out[82..].copy_from_slice(&head.factors[1].to_le_bytes());
+    }
+
+    fn take(block: &[u8; 84], codes: &mut [u8; 256]) -> Head<16> {
+        for (j, code) in codes.iter_mut().enumerate() {
+            *code = pair_of_bits(block[16 + j / 128 * 32 + j % 32], j / 32 % 4);
+        }
+        Head {
+            factors: [80, 82].map(|at| u16::from_le_bytes([block[at], block[at + 1]])),
+            scales: std::array::from_fn(|group| (block[group] & 0xF) as i8),
+            minima: std::array::from_fn(|group| block[group] >> 4),
+        }
     }
 }
 

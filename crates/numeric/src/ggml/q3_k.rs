@@ -6,7 +6,8 @@
 
 use super::block::{Decode, EncodeWeighted, Layout, Rows, decode_blocks, encode_weighted};
 use super::grid::Integers;
-use super::planes::{pair_of_bits, put_bits, put_pairs_of_bits};
+use super::grouped::{Head, NestedBlock};
+use super::planes::{pair_of_bits, put_bits, put_pairs_of_bits, take_bits};
 use super::symmetric_fit::{SymmetricSearch, Trials};
 use super::symmetric_scales::symmetric_block;
 use crate::arithmetic::f16_to_f32;
@@ -39,12 +40,31 @@ impl EncodeWeighted<256, 110> for Q3K {
     fn encode(values: &[f32; 256], importance: Option<&[f32; 256]>, out: &mut [u8; 110]) {
         let importance = importance.map(<[f32; 256]>::as_slice);
         let block = symmetric_block::<_, 16, 16>(SEARCH, HALF_OF_SCALES, values, importance);
-        let codes = block.codes.as_flattened();
+        let (head, codes) = block.parts();
+        Q3K::put(&head, &codes, out);
+    }
+}
+
+impl NestedBlock<110, 16> for Q3K {
+    #[inline(always)]
+    fn put(head: &Head<16>, codes: &[u8; 256], out: &mut [u8; 110]) {
         put_bits(codes, 2, &mut out[..32]);
         put_pairs_of_bits(|j| codes[j], &mut out[32..64]);
         put_pairs_of_bits(|j| codes[128 + j], &mut out[64..96]);
-        put_scales(block.scales, &mut out[96..108]);
-        out[108..].copy_from_slice(&block.factor.to_le_bytes());
+        put_scales(head.scales, &mut out[96..108]);
+        out[108..].copy_from_slice(&head.factors[0].to_le_bytes());
+    }
+
+    fn take(block: &[u8; 110], codes: &mut [u8; 256]) -> Head<16> {
+        for (j, code) in codes.iter_mut().enumerate() {
+            *code = pair_of_bits(block[32 + j / 128 * 32 + j % 32], j / 32 % 4);
+        }
+        take_bits(&block[..32], 2, codes);
+        Head {
+            factors: [u16::from_le_bytes([block[108], block[109]]), 0],
+            scales: std::array::from_fn(|group| take_scale(&block[96..108], group)),
+            minima: [0; 16],
+        }
     }
 }
 

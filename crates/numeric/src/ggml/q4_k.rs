@@ -11,8 +11,9 @@
 //! bytes 4 to 7 minima likewise, and bytes 8 to 11 the low four bits of scales 4 to 7 and, above, of minima 4 to 7.
 
 use super::affine_fit::AffineSearch;
-use super::affine_scales::{AffineBlock, affine_block};
+use super::affine_scales::affine_block;
 use super::block::{Decode, EncodeWeighted, Layout, Rows, decode_blocks, encode_weighted};
+use super::grouped::{Head, NestedBlock};
 use super::planes::{put_bits, put_nibbles, take_bits, take_nibbles};
 use crate::arithmetic::f16_to_f32;
 use crate::simd::Isa;
@@ -55,8 +56,8 @@ impl EncodeWeighted<256, 144> for Q4K {
     #[inline(always)]
     fn encode(values: &[f32; 256], importance: Option<&[f32; 256]>, out: &mut [u8; 144]) {
         let block = affine_block::<32, 8>(SEARCH, GREATEST_SCALE, values, importance.map(<[f32; 256]>::as_slice));
-        put_head(&block, &mut out[..16]);
-        put_pairs(&block.codes, &mut out[16..]);
+        let (head, codes) = block.parts();
+        Q4K::put(&head, &codes, out);
     }
 }
 
@@ -65,26 +66,53 @@ impl EncodeWeighted<256, 176> for Q5K {
     fn encode(values: &[f32; 256], importance: Option<&[f32; 256]>, out: &mut [u8; 176]) {
         let search = AffineSearch { levels: 31.0, ..SEARCH };
         let block = affine_block::<32, 8>(search, GREATEST_SCALE, values, importance.map(<[f32; 256]>::as_slice));
-        put_head(&block, &mut out[..16]);
-        put_bits(block.codes.as_flattened(), 4, &mut out[16..48]);
-        put_pairs(&block.codes, &mut out[48..]);
+        let (head, codes) = block.parts();
+        Q5K::put(&head, &codes, out);
+    }
+}
+
+impl NestedBlock<144, 8> for Q4K {
+    #[inline(always)]
+    fn put(head: &Head<8>, codes: &[u8; 256], out: &mut [u8; 144]) {
+        put_head(head, &mut out[..16]);
+        put_pairs(codes, &mut out[16..]);
+    }
+
+    fn take(block: &[u8; 144], codes: &mut [u8; 256]) -> Head<8> {
+        *codes = take_pairs(&block[16..]);
+        take_head(&block[..16])
+    }
+}
+
+impl NestedBlock<176, 8> for Q5K {
+    #[inline(always)]
+    fn put(head: &Head<8>, codes: &[u8; 256], out: &mut [u8; 176]) {
+        put_head(head, &mut out[..16]);
+        put_bits(codes, 4, &mut out[16..48]);
+        put_pairs(codes, &mut out[48..]);
+    }
+
+    fn take(block: &[u8; 176], codes: &mut [u8; 256]) -> Head<8> {
+        *codes = take_pairs(&block[48..]);
+        take_bits(&block[16..48], 4, codes);
+        take_head(&block[..16])
     }
 }
 
 /// Nibbles of two groups share bytes.
 #[inline(always)]
-fn put_pairs(codes: &[[u8; 32]; 8], out: &mut [u8]) {
-    for (pair, bytes) in codes.as_flattened().chunks_exact(64).zip(out.chunks_exact_mut(32)) {
+fn put_pairs(codes: &[u8; 256], out: &mut [u8]) {
+    for (pair, bytes) in codes.chunks_exact(64).zip(out.chunks_exact_mut(32)) {
         put_nibbles(pair, bytes);
     }
 }
 
 /// Everything before the codes.
 #[inline(always)]
-fn put_head(block: &AffineBlock<32, 8>, out: &mut [u8]) {
-    out[..2].copy_from_slice(&block.factors[0].to_le_bytes());
-    out[2..4].copy_from_slice(&block.factors[1].to_le_bytes());
-    let (scales, minima) = (&block.scales, &block.minima);
+fn put_head(head: &Head<8>, out: &mut [u8]) {
+    out[..2].copy_from_slice(&head.factors[0].to_le_bytes());
+    out[2..4].copy_from_slice(&head.factors[1].to_le_bytes());
+    let (scales, minima) = (head.scales.map(|scale| scale as u8), &head.minima);
     for j in 0..4 {
         out[4 + j] = scales[j] & 63 | scales[j + 4] >> 4 << 6;
         out[8 + j] = minima[j] & 63 | minima[j + 4] >> 4 << 6;
@@ -92,27 +120,25 @@ fn put_head(block: &AffineBlock<32, 8>, out: &mut [u8]) {
     }
 }
 
-/// `d * scale` and `dmin * minimum` of each group.
+/// The inverse of [`put_head`].
 #[inline(always)]
-fn take_head(head: &[u8]) -> [(f32, f32); 8] {
-    let d = f16_to_f32(u16::from_le_bytes([head[0], head[1]]));
-    let dmin = f16_to_f32(u16::from_le_bytes([head[2], head[3]]));
-    let packed = &head[4..16];
-    let mut groups = [(0.0, 0.0); 8];
-    for (j, group) in groups.iter_mut().enumerate() {
+fn take_head(head: &[u8]) -> Head<8> {
+    let factors = [0, 2].map(|at| u16::from_le_bytes([head[at], head[at + 1]]));
+    let (packed, mut scales, mut minima) = (&head[4..16], [0; 8], [0; 8]);
+    for j in 0..8 {
         let (scale, minimum) = match j {
             0..4 => (packed[j] & 63, packed[j + 4] & 63),
             _ => (packed[j + 4] & 0xF | packed[j - 4] >> 6 << 4, packed[j + 4] >> 4 | packed[j] >> 6 << 4),
         };
-        *group = (d * f32::from(scale), dmin * f32::from(minimum));
+        (scales[j], minima[j]) = (scale as i8, minimum);
     }
-    groups
+    Head { factors, scales, minima }
 }
 
 impl Decode<256, 144> for Q4K {
     #[inline(always)]
     fn decode(block: &[u8; 144], out: &mut [f32; 256]) {
-        decode_groups(&take_head(&block[..16]), &take_pairs(&block[16..]), out);
+        decode_groups(take_head(&block[..16]), &take_pairs(&block[16..]), out);
     }
 }
 
@@ -121,7 +147,7 @@ impl Decode<256, 176> for Q5K {
     fn decode(block: &[u8; 176], out: &mut [f32; 256]) {
         let mut codes = take_pairs(&block[48..]);
         take_bits(&block[16..48], 4, &mut codes);
-        decode_groups(&take_head(&block[..16]), &codes, out);
+        decode_groups(take_head(&block[..16]), &codes, out);
     }
 }
 
@@ -135,8 +161,11 @@ fn take_pairs(bytes: &[u8]) -> [u8; 256] {
 }
 
 #[inline(always)]
-fn decode_groups(groups: &[(f32, f32); 8], codes: &[u8; 256], out: &mut [f32; 256]) {
-    for ((out, codes), (scale, minimum)) in out.chunks_exact_mut(32).zip(codes.chunks_exact(32)).zip(groups) {
+fn decode_groups(head: Head<8>, codes: &[u8; 256], out: &mut [f32; 256]) {
+    let [d, dmin] = head.factors.map(f16_to_f32);
+    let groups = out.chunks_exact_mut(32).zip(codes.chunks_exact(32));
+    for ((out, codes), (scale, minimum)) in groups.zip(head.scales.into_iter().zip(head.minima)) {
+        let (scale, minimum) = (d * f32::from(scale), dmin * f32::from(minimum));
         for (out, code) in out.iter_mut().zip(codes) {
             *out = scale * f32::from(*code) - minimum;
         }

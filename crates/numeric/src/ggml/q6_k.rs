@@ -6,6 +6,7 @@
 
 use super::block::{Decode, EncodeWeighted, Layout, Rows, decode_blocks, encode_weighted};
 use super::grid::Integers;
+use super::grouped::{Head, NestedBlock};
 use super::planes::{pair_of_bits, put_nibbles, put_pairs_of_bits, take_nibbles};
 use super::symmetric_fit::{SymmetricSearch, Trials};
 use super::symmetric_scales::symmetric_block;
@@ -39,15 +40,36 @@ impl EncodeWeighted<256, 210> for Q6K {
     fn encode(values: &[f32; 256], importance: Option<&[f32; 256]>, out: &mut [u8; 210]) {
         let importance = importance.map(<[f32; 256]>::as_slice);
         let block = symmetric_block::<_, 16, 16>(SEARCH, HALF_OF_SCALES, values, importance);
-        let codes = block.codes.as_flattened();
+        let (head, codes) = block.parts();
+        Q6K::put(&head, &codes, out);
+    }
+}
+
+impl NestedBlock<210, 16> for Q6K {
+    #[inline(always)]
+    fn put(head: &Head<16>, codes: &[u8; 256], out: &mut [u8; 210]) {
         for half in 0..2 {
             put_nibbles(&codes[128 * half..128 * half + 128], &mut out[64 * half..64 * half + 64]);
             put_pairs_of_bits(|j| codes[128 * half + j] >> 4, &mut out[128 + 32 * half..160 + 32 * half]);
         }
-        for (byte, scale) in out[192..208].iter_mut().zip(block.scales) {
+        for (byte, scale) in out[192..208].iter_mut().zip(head.scales) {
             *byte = scale as u8;
         }
-        out[208..].copy_from_slice(&block.factor.to_le_bytes());
+        out[208..].copy_from_slice(&head.factors[0].to_le_bytes());
+    }
+
+    fn take(block: &[u8; 210], codes: &mut [u8; 256]) -> Head<16> {
+        for half in 0..2 {
+            take_nibbles(&block[64 * half..64 * half + 64], &mut codes[128 * half..128 * half + 128]);
+        }
+        for (j, code) in codes.iter_mut().enumerate() {
+            *code |= pair_of_bits(block[128 + j / 128 * 32 + j % 32], j / 32 % 4) << 4;
+        }
+        Head {
+            factors: [u16::from_le_bytes([block[208], block[209]]), 0],
+            scales: std::array::from_fn(|group| block[192 + group] as i8),
+            minima: [0; 16],
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! `d` is fitted again by least squares to these integers and levels, and all of it is kept if the total error is lower.
 
 use super::grid::Grid;
+use super::grouped::Head;
 use super::lanes::Lanes;
 use super::symmetric_fit::SymmetricSearch;
 use super::tile::{Tile, codes_of};
@@ -35,6 +36,16 @@ pub(super) struct SymmetricBlock<const K: usize, const L: usize> {
     pub scales: [i8; L],
     /// The codes of each group.
     pub codes: [[u8; K]; L],
+}
+
+impl<const K: usize, const L: usize> SymmetricBlock<K, L> {
+    /// The integers and the codes of 256 elements.
+    #[inline(always)]
+    pub fn parts(&self) -> (Head<L>, [u8; 256]) {
+        let mut codes = [0; 256];
+        codes.iter_mut().zip(self.codes.as_flattened()).for_each(|(code, own)| *code = *own);
+        (Head { factors: [self.factor, 0], scales: self.scales, minima: [0; L] }, codes)
+    }
 }
 
 /// The number of refits of `d`.

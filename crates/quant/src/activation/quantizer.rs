@@ -72,7 +72,7 @@ impl ActivationQuantizer {
             }
             TensorScheme::Cast(cast) => dispatch(isa, Casts { values: rows, through: cast.arithmetic(), arithmetic }),
             // Refused when the quantizer was made.
-            TensorScheme::Progressive { .. } => {}
+            TensorScheme::Progressive { .. } | TensorScheme::Gguf(_) => {}
         }
     }
 }

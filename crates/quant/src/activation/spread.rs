@@ -30,6 +30,7 @@ impl Spread {
         }
         let spread = match (scheme.scheme, scheme.scheme.granularity()) {
             (TensorScheme::Progressive { .. }, _) => return refuse("two stages are for weights"),
+            (TensorScheme::Gguf(_), _) => return refuse("blocks of GGUF are for weights"),
             (_, Some(Granularity::Block { .. })) => return refuse("blocks would span tokens"),
             (_, Some(Granularity::Group { axis: Axis::Rows, .. })) => return refuse("groups would span tokens"),
             (_, Some(Granularity::Group { size: Some(size), .. })) => Spread::Groups(size.get() as usize),

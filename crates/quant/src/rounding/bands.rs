@@ -38,18 +38,20 @@ pub fn nearest_in_bands(
     let (codes, parameters) = in_parts(rows * columns, band * columns, state, |(scratch, out), codes| {
         out.clear();
         rtn.round_onto(weights.rows(codes.start / columns..codes.end / columns), scratch, out)?;
-        let parameters = (out.scales.clone(), out.zero_points.clone(), out.global_scale);
+        let numbers = (out.scales.clone(), out.zero_points.clone(), out.factors.clone());
+        let parameters = (numbers, out.global_scale);
         Ok::<_, RoundingError>((out.code_bytes().unwrap_or_default(), parameters))
     })?;
 
-    let global_scale = parameters.first().and_then(|(_, _, global_scale)| *global_scale);
+    let global_scale = parameters.first().and_then(|(_, global_scale)| *global_scale);
     let shares_one = scheme.granularity() == Some(Granularity::Tensor);
     let bands = if shares_one { &parameters[..parameters.len().min(1)] } else { &parameters[..] };
-    let scales: Vec<&[f32]> = bands.iter().map(|(scales, _, _)| scales.as_slice()).collect();
-    let zero_points: Vec<&[f64]> = bands.iter().map(|(_, zero_points, _)| zero_points.as_slice()).collect();
-    let (scales, zero_points) = (scales.concat(), zero_points.concat());
+    let scales: Vec<&[f32]> = bands.iter().map(|((scales, _, _), _)| scales.as_slice()).collect();
+    let zero_points: Vec<&[f64]> = bands.iter().map(|((_, zero_points, _), _)| zero_points.as_slice()).collect();
+    let factors: Vec<&[f32]> = bands.iter().map(|((_, _, factors), _)| factors.as_slice()).collect();
+    let (scales, zero_points, factors) = (scales.concat(), zero_points.concat(), factors.concat());
     let parts = QuantParts { codes: Codes::Bytes(codes), scales, zero_points, global_scale };
-    Ok(QuantTensor::new(scheme, rows, columns, parts)?)
+    Ok(QuantTensor::new(scheme, rows, columns, parts)?.with_factors(factors))
 }
 
 fn whole(scheme: TensorScheme, context: TensorContext, weights: Weights<'_>) -> Result<QuantTensor, RoundingError> {
@@ -109,8 +111,10 @@ mod tests {
             "e2m1:g32:e8m0",
             "e2m1:g16:e4m3:f32",
             "int4:channel:f32/e4m3:tensor:f32",
+            "gguf-q2_k",
+            "gguf-q5_1",
         ];
-        let (rows, columns) = (700, 480);
+        let (rows, columns) = (700, 512);
         let value = |i: usize| (((i * 2_654_435_769) >> 7) % 1999) as f32 / 500.0 - 1.5 + (i % columns) as f32 / 50.0;
         let values: Vec<f32> = (0..rows * columns).map(value).collect();
         for text in schemes {

@@ -3,6 +3,7 @@
 
 mod extents;
 mod floats;
+mod gguf;
 mod grid;
 mod integers;
 pub(super) mod search;
@@ -221,6 +222,7 @@ impl Rtn {
             TensorScheme::Int(scheme) => self.append_int(scheme, strip, groups, out),
             TensorScheme::Float(scheme) => self.append_float(scheme, strip, groups, out),
             TensorScheme::Progressive { first, second } => self.append_progressive(first, second, strip, groups, out),
+            TensorScheme::Gguf(blocks) => self.append_blocks(blocks, strip, out),
             TensorScheme::Block(_) | TensorScheme::Cast(_) => Err(RoundingError::NoCodes(self.scheme)),
         }
     }

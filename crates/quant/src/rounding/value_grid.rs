@@ -8,6 +8,7 @@ use crate::quant_tensor::Codes;
 use crate::scheme::{IntScheme, TensorScheme, ZeroPoint};
 use kvant_numeric::ComputeDType;
 use kvant_numeric::format::{Int, MiniFloat};
+use kvant_numeric::ggml::Levels;
 use kvant_numeric::kernel::Scaling;
 
 /// A code as it is kept while a weight is rounded.
@@ -80,6 +81,14 @@ pub(in crate::rounding) fn on_grid<W: OnGrid>(
             let second = Any { format: second.format };
             work.run(Staged { first, arithmetic, global_scale, second }, Scaled::ByReciprocals)
         }
+        TensorScheme::Gguf(blocks) => match blocks.levels {
+            Levels::Integers { zero, low, high } => {
+                let [zero, low, high] = [zero, low, high].map(f32::from);
+                work.run(BlockIntegers { zero, low, high }, Scaled::ByReciprocals)
+            }
+            Levels::Iq4 => work.run(Iq4, Scaled::ByReciprocals),
+            Levels::E2m1 => work.run(Float { format: MiniFloat::E2M1, quotient: Times }, Scaled::ByReciprocals),
+        },
         TensorScheme::Block(_) | TensorScheme::Cast(_) => return Err(RoundingError::NoCodes(scheme)),
     })
 }
@@ -217,6 +226,58 @@ impl<Q: Quotient> Grid for Float<Q> {
         let scaled = self.quotient.of(value, step.divisor).abs().min(self.format.max());
         let exponent = ((scaled.to_bits() >> 23) as i32 - 127).max(1 - self.format.bias());
         ((exponent - self.format.mantissa_bits() as i32) as f32).exp2() * step.scale.abs()
+    }
+}
+
+/// Integers of blocks of GGUF; steps hold reciprocals, and the minimum, which is subtracted, as zero point.
+#[derive(Clone, Copy)]
+pub(in crate::rounding) struct BlockIntegers {
+    pub(in crate::rounding) zero: f32,
+    pub(in crate::rounding) low: f32,
+    pub(in crate::rounding) high: f32,
+}
+
+impl Grid for BlockIntegers {
+    type Code = u8;
+
+    #[inline(always)]
+    fn nearest(self, value: f32, step: Step) -> (u8, f32) {
+        let minimum = step.zero_point as f32;
+        let level = ((value + minimum) * step.divisor).max(self.low - self.zero).min(self.high - self.zero);
+        let level = (level + TO_INTEGER) - TO_INTEGER;
+        ((level + self.zero + TO_INTEGER).to_bits() as u8, level * step.scale - minimum)
+    }
+
+    #[inline(always)]
+    fn spacing(self, _: f32, step: Step) -> f32 {
+        step.scale.abs()
+    }
+}
+
+/// The uneven levels of IQ4 blocks of GGUF; steps hold reciprocals.
+#[derive(Clone, Copy)]
+pub(in crate::rounding) struct Iq4;
+
+impl Grid for Iq4 {
+    type Code = u8;
+
+    #[inline(always)]
+    fn nearest(self, value: f32, step: Step) -> (u8, f32) {
+        let level = value * step.divisor;
+        let (mut code, mut nearest) = (0, f32::from(Levels::IQ4[0]));
+        for pair in Levels::IQ4.windows(2) {
+            let (low, high) = (f32::from(pair[0]), f32::from(pair[1]));
+            let is_above = level > (low + high) / 2.0;
+            code += u8::from(is_above);
+            nearest = if is_above { high } else { nearest };
+        }
+        (code, nearest * step.scale)
+    }
+
+    #[inline(always)]
+    fn spacing(self, value: f32, step: Step) -> f32 {
+        let code = usize::from(self.nearest(value, step).0).max(1);
+        (f32::from(Levels::IQ4[code]) - f32::from(Levels::IQ4[code - 1])) * step.scale.abs()
     }
 }
 

@@ -4,6 +4,7 @@
 use super::{Axis, FloatScale, Granularity, ScaleType, SchemeError, ZeroPoint};
 use crate::observer::{ObservedTensor, ObserverRef, SharedBy};
 use kvant_numeric::format::{Int, MicroExponent, MiniFloat, ScaleRule};
+use kvant_numeric::ggml::{GgmlType, GroupedType};
 use kvant_numeric::{ComputeDType, DType};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -71,7 +72,7 @@ impl Cast {
 ///
 /// Spelling: `format[:granularity][:scale][:zero point][:observer]`, for example `int4:g128`, `uint4:g32:f16:zp`,
 /// `e4m3:channel`, `e4m3:b128x128:f32`, `e2m1:g32:e8m0` (MXFP4), `e2m1:g16:e4m3:f32` (NVFP4), `int8:tensor:mse`, `mx9`,
-/// `bf16`, and `int4:channel:f32/e4m3:tensor:f32` (int4 codes of fp8 codes). Groups run along the input channels unless
+/// `bf16`, `gguf-q4_k`, and `int4:channel:f32/e4m3:tensor:f32` (int4 codes of fp8 codes). Groups run along the input channels unless
 /// `@0` follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TensorScheme {
@@ -90,7 +91,12 @@ pub enum TensorScheme {
     Block(BlockFormat),
     /// 16-bit floats.
     Cast(Cast),
+    /// The blocks of a tensor type of GGUF.
+    Gguf(GroupedType),
 }
+
+/// The prefix of tensor types of GGUF in spellings: some have the names of ftypes, which are mixes of several.
+const GGUF: &str = "gguf-";
 
 /// The remark about schemes that no loader supports, used in lists, plans, errors and summaries.
 pub const EVALUATION_ONLY: &str = "for evaluation only: no loader supports it; use ‹format› fake";
@@ -143,6 +149,7 @@ impl TensorScheme {
             TensorScheme::Block(BlockFormat::MxInt8(_)) => DType::MxInt8,
             TensorScheme::Cast(Cast::F16) => DType::F16,
             TensorScheme::Cast(Cast::Bf16) => DType::Bf16,
+            TensorScheme::Gguf(blocks) => blocks.codes(),
         }
     }
 
@@ -155,6 +162,7 @@ impl TensorScheme {
             TensorScheme::Block(BlockFormat::Bfp16) => Some(Granularity::group(8)),
             TensorScheme::Block(BlockFormat::MxInt8(_)) => Some(Granularity::group(32)),
             TensorScheme::Cast(_) => None,
+            TensorScheme::Gguf(blocks) => Some(Granularity::group(blocks.group as u32)),
         }
     }
 
@@ -198,7 +206,7 @@ impl TensorScheme {
             TensorScheme::Int(scheme) => scheme.granularity == Granularity::Tensor,
             TensorScheme::Float(scheme) => scheme.granularity == Granularity::Tensor || scheme.scale.has_global_scale(),
             TensorScheme::Progressive { .. } => true,
-            TensorScheme::Block(_) | TensorScheme::Cast(_) => false,
+            TensorScheme::Block(_) | TensorScheme::Cast(_) | TensorScheme::Gguf(_) => false,
         }
     }
 
@@ -210,6 +218,10 @@ impl TensorScheme {
         match self {
             // Blocks at the end of a row may be short.
             TensorScheme::Block(_) | TensorScheme::Cast(_) => Ok(()),
+            TensorScheme::Gguf(blocks) => {
+                let block = Granularity::group(blocks.kind.block_elements() as u32);
+                block.scale_shape(rows, columns).map(|_| ())
+            }
             _ => self.granularity().map_or(Ok(()), |g| g.scale_shape(rows, columns).map(|_| ())),
         }
     }
@@ -225,6 +237,7 @@ impl fmt::Display for TensorScheme {
                 write!(f, "{}:{}", self.format(), rule.name())
             }
             TensorScheme::Block(_) | TensorScheme::Cast(_) => write!(f, "{}", self.format()),
+            TensorScheme::Gguf(blocks) => write!(f, "{GGUF}{}", blocks.kind.name().to_ascii_lowercase()),
         }
     }
 }
@@ -358,6 +371,11 @@ impl FromStr for TensorScheme {
     type Err = SchemeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(kind) = text.strip_prefix(GGUF) {
+            let blocks = kind.parse::<GgmlType>().ok().and_then(GroupedType::of);
+            let unknown = || SchemeError::Spelling { text: text.to_owned(), part: kind.to_owned() };
+            return blocks.map(TensorScheme::Gguf).ok_or_else(unknown);
+        }
         if let Some((second, first)) = text.split_once('/') {
             return progressive(text, second, first);
         }
@@ -437,6 +455,8 @@ mod tests {
             "int4:channel:f32/e4m3:tensor:f32",
             "int4:g-1",
             "int4:g32@0",
+            "gguf-q4_k",
+            "gguf-iq4_xs",
         ] {
             let scheme: TensorScheme = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
             assert_eq!(scheme.to_string(), text);
@@ -461,6 +481,8 @@ mod tests {
             "e2m1:g32:e8m0:mse",
             "e8m0",
             "int4:what",
+            "gguf-f16",
+            "gguf-q4_k:g32",
             "",
             ":",
         ] {

@@ -127,6 +127,11 @@ impl Packer {
                 }
                 offset
             }
+            Content::Blocks => {
+                self.bytes.clear();
+                put_blocks(coded, &mut self.bytes);
+                band.rows.start * self.bytes.len() / band.rows.len().max(1)
+            }
             _ if !first => return None,
             _ => {
                 self.bytes = stored_once(part.content, &tensor, whole);
@@ -201,6 +206,13 @@ fn codes_start(packing: Packing, transposed: bool, (rows, columns): (usize, usiz
     }
 }
 
+/// The blocks of a band of whole rows.
+fn put_blocks(coded: Coded<'_>, out: &mut Vec<u8>) {
+    if let BandCodes::Bytes(codes) = coded.codes {
+        coded.parameters.put_blocks(codes, out);
+    }
+}
+
 /// The bytes of what a layer has once.
 fn stored_once(content: Content, tensor: &Parameters<'_>, whole: &Whole<'_>) -> Vec<u8> {
     let scale = tensor.global_scale().unwrap_or(1.0);
@@ -209,7 +221,7 @@ fn stored_once(content: Content, tensor: &Parameters<'_>, whole: &Whole<'_>) -> 
         Content::GlobalScaleReciprocal => whole.divisor.unwrap_or(1.0 / scale).to_le_bytes().to_vec(),
         Content::Groups => groups(tensor, whole),
         Content::Shape => [whole.shape.0 as i64, whole.shape.1 as i64].map(i64::to_le_bytes).concat(),
-        Content::Codes { .. } | Content::Scales { .. } | Content::ZeroPoints { .. } => Vec::new(),
+        Content::Codes { .. } | Content::Scales { .. } | Content::ZeroPoints { .. } | Content::Blocks => Vec::new(),
     }
 }
 

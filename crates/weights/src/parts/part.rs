@@ -45,6 +45,8 @@ pub enum Content {
         /// from the next, which a reader that adds to whole words gives back.
         less_one: bool,
     },
+    /// Whole blocks of a tensor type of GGUF: codes, scales and minima together.
+    Blocks,
     /// The f32 scale of the whole tensor: a multiplier.
     GlobalScale,
     /// Its reciprocal: what dequantization divides by.
@@ -216,6 +218,7 @@ impl Content {
         match self {
             // A vector has one entry a row whichever way it is stored.
             Content::Scales { .. } | Content::ZeroPoints { .. } if vector => Some(BandAxis::Rows),
+            Content::Blocks => Some(BandAxis::Rows),
             Content::Codes { transposed, .. }
             | Content::Scales { transposed, .. }
             | Content::ZeroPoints { transposed, .. } => matrix(transposed),

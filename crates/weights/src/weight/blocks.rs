@@ -1,19 +1,64 @@
-//! A matrix whose rows are rows of tensors of a GGUF file, in blocks of llama.cpp's types: its values. Its codes are in
+//! A matrix whose rows are rows of tensors of a GGUF file, or of a checkpoint on its way to one, in blocks of llama.cpp's types: its values. Its codes are in
 //! [`super::block_codes`]; `kvant_gguf::model::restore` says which rows they are.
 
 use super::block_codes::{Minima, dequantize_nvfp4};
 use super::row_map::RowMap;
 use crate::band::Band;
+use kvant_container::TensorView;
 use kvant_container::gguf::GgufTensor;
 use kvant_numeric::ggml::{Coded, GgmlType, dequantize};
 use kvant_numeric::simd::Isa;
+use std::ops::Range;
 use std::sync::OnceLock;
 
-/// Some rows of a matrix, which are rows of a tensor of the file.
+/// A tensor of blocks.
+#[derive(Clone, Copy, Debug)]
+pub enum BlockTensor<'a> {
+    /// Of a GGUF file.
+    Gguf(GgufTensor<'a>),
+    /// Of a checkpoint: its bytes.
+    Checkpoint(TensorView<'a>),
+}
+
+/// The same of either.
+macro_rules! of_tensor {
+    ($self:ident, $tensor:ident => $result:expr) => {
+        match $self {
+            BlockTensor::Gguf($tensor) => $result,
+            BlockTensor::Checkpoint($tensor) => $result,
+        }
+    };
+}
+
+impl<'a> BlockTensor<'a> {
+    fn name(&self) -> &'a str {
+        of_tensor!(self, tensor => tensor.name())
+    }
+
+    fn bytes(&self) -> &'a [u8] {
+        of_tensor!(self, tensor => tensor.bytes())
+    }
+
+    fn byte_len(&self) -> u64 {
+        of_tensor!(self, tensor => tensor.byte_len())
+    }
+
+    fn release_part(&self, part: Range<usize>) {
+        of_tensor!(self, tensor => tensor.release_part(part));
+    }
+}
+
+impl<'a> From<GgufTensor<'a>> for BlockTensor<'a> {
+    fn from(tensor: GgufTensor<'a>) -> Self {
+        BlockTensor::Gguf(tensor)
+    }
+}
+
+/// Some rows of a matrix, which are rows of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockPiece<'a> {
     /// The tensor.
-    pub tensor: GgufTensor<'a>,
+    pub tensor: BlockTensor<'a>,
     /// The type of its blocks.
     pub kind: GgmlType,
     /// Elements of a row of the tensor.
@@ -77,6 +122,20 @@ impl<'a> BlockMatrix<'a> {
         let first = self.pieces.first()?.kind;
         let same = self.pieces.iter().all(|piece| piece.kind == first);
         self.is_float().then_some(if same { first } else { GgmlType::F32 })
+    }
+
+    /// The blocks of a row, where all of it is of one type and rows are rows of tensors.
+    pub fn row_blocks(&self, row: usize) -> Option<&'a [u8]> {
+        self.kind()?;
+        let (piece, at) = self.find(row)?;
+        Some(self.pieces[piece].row_bytes(at))
+    }
+
+    /// The type of its blocks, where all are of one and rows are rows of tensors, under no scale.
+    pub fn kind(&self) -> Option<GgmlType> {
+        let kind = self.pieces.first()?.kind;
+        let same = |piece: &BlockPiece<'_>| piece.kind == kind && !piece.transposed && piece.factor == 1.0;
+        self.pieces.iter().all(same).then_some(kind)
     }
 
     /// The type of its blocks, where all are of one that is codes with plain scales.
@@ -161,7 +220,7 @@ impl<'a> BlockPiece<'a> {
     }
 
     /// Some columns of a row.
-    fn read_row(&self, isa: Isa, row: usize, columns: std::ops::Range<usize>, out: &mut [f32]) {
+    fn read_row(&self, isa: Isa, row: usize, columns: Range<usize>, out: &mut [f32]) {
         let block = self.kind.block_elements();
         let (first, last) = (columns.start / block, columns.end.div_ceil(block));
         let size = self.kind.block_bytes();
@@ -194,7 +253,7 @@ impl<'a> BlockPiece<'a> {
     }
 
     /// Some of its rows, whole.
-    fn read_rows(&self, isa: Isa, rows: std::ops::Range<usize>) -> Vec<f32> {
+    fn read_rows(&self, isa: Isa, rows: Range<usize>) -> Vec<f32> {
         let mut values = vec![0.0; rows.len() * self.width];
         for (row, out) in rows.zip(values.chunks_mut(self.width.max(1))) {
             self.read_row(isa, row, 0..self.width, out);

@@ -13,7 +13,6 @@ use kvant_container::gguf::TensorType;
 use kvant_gguf::ftype::{FTYPES, Ftype};
 use kvant_gguf::model::{Builder, Draft, drafts_of};
 use kvant_model::network::Network;
-use kvant_numeric::ggml::Coded;
 use kvant_numeric::simd::Isa;
 use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
 use std::collections::HashMap;
@@ -132,12 +131,12 @@ impl Planner<'_> {
 
 /// The scales over those of groups, for every matrix of a tensor of NVFP4; none where they are all 1.
 fn tensor_scales(matrices: &[&PackedMatrix<'_>], fit: &Fit) -> Option<Vec<f32>> {
-    fit.carried.filter(|carried| carried.coded == Coded::Nvfp4)?;
+    fit.carried.filter(|carried| carried.has_tensor_scale())?;
     let scales: Vec<f32> = matrices.iter().map(|matrix| matrix.global_scale().unwrap_or(1.0)).collect();
     scales.iter().any(|scale| *scale != 1.0).then_some(scales)
 }
 
-fn packed<'t, 'a>(tensors: &'t [ImportedTensor<'a>], slab: &TensorSlice) -> Option<&'t PackedMatrix<'a>> {
+pub(super) fn packed<'t, 'a>(tensors: &'t [ImportedTensor<'a>], slab: &TensorSlice) -> Option<&'t PackedMatrix<'a>> {
     match &tensors.get(slab.tensor)?.stored {
         Stored::Packed(matrices) => matrices.get(slab.matrix).map(|matrix| &**matrix),
         Stored::Plain(_) => None,

@@ -337,7 +337,7 @@ pub(super) fn fingerprint(
 ) -> String {
     let mut bytes = source_text(checkpoint, &recipe.canonical()).into_bytes();
     let carried = tensors.iter().filter_map(|tensor| Some((&tensor.name, tensor.carried?)));
-    carried.for_each(|(name, carried)| bytes.extend(format!("{name} {}\n", carried.scheme).into_bytes()));
+    carried.for_each(|(name, carried)| bytes.extend(format!("{name} {}\n", carried.scheme()).into_bytes()));
     bytes.extend_from_slice(layout.header());
     if let Some(importance) = recipe.importance() {
         bytes.extend_from_slice(&importance.hash().to_le_bytes());

@@ -5,6 +5,7 @@
 mod build;
 mod convert;
 mod finish;
+mod of_blocks;
 mod of_codes;
 mod of_file;
 mod tensor;

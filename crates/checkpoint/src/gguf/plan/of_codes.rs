@@ -4,7 +4,7 @@ use super::build::Planner;
 use super::convert::{Fits, ftype_of};
 use super::finish::Names;
 use super::{GgufPlan, GgufPlanError, TensorSlice};
-use crate::gguf::carried::{Carried, Fit, coded, type_of};
+use crate::gguf::carried::{Carried, Fit, coded};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::source::{common, type_of_floats};
 use crate::plan::{Plan, PlannedLayer};
@@ -66,7 +66,7 @@ impl Planner<'_> {
         let mut fits = Fits::new();
         for (draft, slabs) in self.model.drafts.iter().filter(|draft| !draft.fixed).filter_map(drafts_of) {
             let fit = match self.codes_of(draft, slabs, plan.layers())? {
-                Some(carried) => Fit { kind: type_of(carried.coded), carried: Some(carried), loss: None },
+                Some(carried) => Fit { kind: carried.kind(), carried: Some(carried), loss: None },
                 None => {
                     let kinds = slabs.iter().filter_map(|slab| kept.get(slab.tensor.checked_sub(plan.layers().len())?));
                     Fit { kind: common(kinds.copied()).unwrap_or(TensorType::F32), carried: None, loss: None }
@@ -81,7 +81,7 @@ impl Planner<'_> {
     fn add_scales_to_come(&mut self, fits: &Fits) {
         let is_scaled = |draft: &Draft| {
             let carried = fits.get(&draft.name).and_then(|fit| fit.carried);
-            carried.is_some_and(|carried| carried.coded == Coded::Nvfp4)
+            carried.is_some_and(Carried::has_tensor_scale)
         };
         let scaled = self.model.drafts.iter().filter(|draft| is_scaled(draft)).filter_map(drafts_of);
         let scales = scaled.map(|(draft, slabs)| draft.scales(vec![1.0; slabs.len()]));
@@ -118,7 +118,7 @@ impl Planner<'_> {
         let coded = coded_of(first)?;
         match self.unread_scale(draft).filter(|_| coded == Coded::Nvfp4) {
             Some(reason) => refused(first, &reason),
-            None => Ok(Some(Carried { coded, scheme })),
+            None => Ok(Some(Carried::Codes { coded, scheme })),
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn code_layout(scheme: TensorScheme, order: NibbleOrder) -> Result<(P
         TensorScheme::Progressive { second, .. } => Ok((int_packing(order, second.format)?, false)),
         TensorScheme::Float(float) if float.format.bits() == 8 => Ok((Packing::Bytes, false)),
         TensorScheme::Float(float) => Ok((Packing::Bits(float.format.bits()), false)),
-        TensorScheme::Block(_) | TensorScheme::Cast(_) => {
+        TensorScheme::Gguf(_) | TensorScheme::Block(_) | TensorScheme::Cast(_) => {
             Err(CannotHold::new(format!("Quark's layout has no codes for `{scheme}`"), FAKE_HINT))
         }
     }

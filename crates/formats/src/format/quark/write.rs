@@ -162,6 +162,9 @@ fn specs(scheme: TensorScheme, place: PatternPlace) -> Result<Vec<TensorSpec>, C
         }
         TensorScheme::Block(format) => Ok(vec![block_spec(format)?]),
         TensorScheme::Cast(cast) => Ok(vec![cast_spec(cast)]),
+        TensorScheme::Gguf(_) => {
+            Err(CannotHold::new(format!("Quark has no `{scheme}`"), "write it with ‹format› gguf"))
+        }
     }
 }
 

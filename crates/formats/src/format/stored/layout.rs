@@ -4,12 +4,16 @@
 use super::catalog::Catalog;
 use super::scalars;
 use kvant_container::{Dtype, TensorView};
-use kvant_numeric::format::MiniFloat;
+use kvant_numeric::format::{DType, MiniFloat};
+use kvant_numeric::ggml::GroupedType;
 use kvant_numeric::kernel::CodeKind;
 use kvant_quant::scheme::{TensorScheme, ZeroPoint};
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{Content, Packing, Part, ScaleEncoding};
-use kvant_weights::weight::{CodeMatrix, Factor, StoredCodes, StoredScales, ZeroPoints};
+use kvant_weights::weight::{
+    BlockMatrix, BlockPiece, BlockTensor, CodeMatrix, Factor, PackedMatrix, RowMap, StoredCodes, StoredScales,
+    ZeroPoints,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -76,6 +80,7 @@ impl WeightLayout {
             TensorScheme::Int(int) => (integer(int.format), false, int.zero_point),
             TensorScheme::Progressive { second, .. } => (integer(second.format), true, second.zero_point),
             TensorScheme::Float(float) => (CodeType::Float(float.format), false, ZeroPoint::Zero),
+            TensorScheme::Gguf(blocks) => (code_type(blocks.codes())?, false, ZeroPoint::Zero),
             TensorScheme::Block(_) | TensorScheme::Cast(_) => return None,
         };
         let signed = !matches!(element, CodeType::Integer { signed: false, .. });
@@ -107,7 +112,33 @@ impl WeightLayout {
     }
 
     /// The matrix of these tensors, once it is sure that they are what the layout says.
-    pub(crate) fn bind<'a>(&self, catalog: &Catalog<'a>) -> Result<CodeMatrix<'a>, ImportError> {
+    pub(crate) fn bind<'a>(&self, catalog: &Catalog<'a>) -> Result<PackedMatrix<'a>, ImportError> {
+        match self.scheme {
+            Some(TensorScheme::Gguf(blocks)) => self.bind_blocks(blocks, catalog).map(PackedMatrix::Blocks),
+            _ => self.bind_codes(catalog).map(PackedMatrix::Apart),
+        }
+    }
+
+    fn bind_blocks<'a>(&self, blocks: GroupedType, catalog: &Catalog<'a>) -> Result<BlockMatrix<'a>, ImportError> {
+        let missing = || ImportError::missing(self.name(), "the layer's weight");
+        let part = self.parts.first().ok_or_else(missing)?;
+        let view = catalog.tensor(&part.name).ok_or_else(missing)?;
+        check_shape(part, view)?;
+        check_dtype(part, view)?;
+        let piece = BlockPiece {
+            tensor: BlockTensor::Checkpoint(view),
+            kind: blocks.kind,
+            width: self.columns,
+            first: 0,
+            rows: RowMap::all(self.rows),
+            transposed: false,
+            factor: 1.0,
+        };
+        let misfit = || ImportError::invalid(view.name(), format!("is not {} rows of blocks", self.rows));
+        BlockMatrix::new(self.rows, self.columns, vec![piece]).ok_or_else(misfit)
+    }
+
+    fn bind_codes<'a>(&self, catalog: &Catalog<'a>) -> Result<CodeMatrix<'a>, ImportError> {
         let mut pieces = Pieces::default();
         for part in &self.parts {
             match catalog.tensor(&part.name) {
@@ -167,8 +198,8 @@ impl WeightLayout {
             Content::GlobalScale => pieces.factor = Factor::OfScales(scalars::scalar(view)?),
             Content::GlobalScaleReciprocal => pieces.factor = Factor::UnderScales(scalars::scalar(view)?),
             Content::Shape => self.check_stated_shape(view)?,
-            // Read beside the parts: see `groups`.
-            Content::Groups => {}
+            // Read beside the parts: see `groups` and `bind_blocks`.
+            Content::Groups | Content::Blocks => {}
         }
         Ok(())
     }
@@ -246,6 +277,15 @@ impl WeightLayout {
         };
         let runs = groups.iter().enumerate().all(|(column, group)| column / self.tile.1.max(1) == *group as usize);
         Ok(Some(groups).filter(|_| !runs))
+    }
+}
+
+/// The kind of codes of a format.
+fn code_type(format: DType) -> Option<CodeType> {
+    match format {
+        DType::Int(int) => Some(integer(int)),
+        DType::MiniFloat(float) => Some(CodeType::Float(float)),
+        _ => None,
     }
 }
 

@@ -11,7 +11,8 @@ use kvant_weights::parts::Content;
 pub(super) fn schemes(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for group in subject.network.siblings() {
         let members = members(subject, group);
-        if members.iter().any(|member| subject.is_unread(&member.module)) {
+        let is_excused = |member: &&Linear| subject.is_unread(&member.module) || is_blocks(subject, member);
+        if members.iter().any(is_excused) {
             continue;
         }
         let scheme = |linear: &Linear| match subject.weight(&linear.module) {
@@ -25,6 +26,12 @@ pub(super) fn schemes(subject: &CheckpointView<'_>, findings: &mut Findings) {
             findings.error(&other.module, reason, "give both the same scheme, or keep both in float");
         }
     }
+}
+
+/// Returns whether a layer is blocks of GGUF: llama.cpp fuses no tensors, and its mixes give them several types.
+fn is_blocks(subject: &CheckpointView<'_>, linear: &Linear) -> bool {
+    let weight = subject.weight(&linear.module);
+    weight.is_some_and(|weight| weight.parts.iter().any(|(content, _)| *content == Content::Blocks))
 }
 
 fn members<'s>(subject: &'s CheckpointView<'_>, group: &Siblings) -> Vec<&'s Linear> {

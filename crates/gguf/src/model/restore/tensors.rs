@@ -122,7 +122,7 @@ fn add<'a>(
         let place = &mut places[slab.tensor];
         (place.size, place.offset, place.small) = (slab.size, slab.offset, small);
         let piece = BlockPiece {
-            tensor,
+            tensor: tensor.into(),
             kind,
             width: slab.out_columns(),
             first,

@@ -6,6 +6,7 @@ use crate::hessian::{Hessian, HessianError};
 use crate::options::{self, OptionError, OptionRow, Settings, Values};
 use crate::rounding::problem::{Grid, LayerError, LayerProblem, Needs, RoundedLayer, SharedInputs};
 use crate::rounding::{AnyRounding, Rounding, RoundingError, RoundingRow};
+use crate::scheme::TensorScheme;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -220,6 +221,12 @@ impl Rounding for Gptq {
             damping: Some(factors.damping()),
             dead_columns: factors.dead_columns(),
         })
+    }
+
+    fn refuses(&self, scheme: &TensorScheme) -> Option<&'static str> {
+        let is_dynamic = self.order.groups() == Groups::Dynamic && matches!(scheme, TensorScheme::Gguf(_));
+        is_dynamic
+            .then_some("groups of GGUF blocks share numbers, which are found before their codes: use groups=static")
     }
 
     /// As much damping as the Hessian of so few tokens has in the directions that it knows.

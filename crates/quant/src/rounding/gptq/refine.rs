@@ -9,6 +9,8 @@
 
 #![allow(clippy::needless_range_loop)] // Lanes of several arrays go together.
 
+mod blocks;
+
 use super::sweep::BAND;
 use crate::hessian::Hessian;
 use crate::quant_tensor::{Codes, QuantTensor};
@@ -17,6 +19,7 @@ use crate::rounding::steps::{LANES, Lanes, Scaled};
 use crate::rounding::value_grid::{Code, Grid, OnGrid, Step, on_grid};
 use crate::rounding::{RoundingError, TensorContext};
 use crate::scheme::TensorScheme;
+use kvant_numeric::ggml::GroupedType;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply_add};
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::{Isa, Loop, dispatch};
@@ -62,6 +65,7 @@ impl Refinement<'_> {
         if !refined.scales.is_empty() {
             tensor.scales = refined.scales;
             tensor.zero_points = refined.zero_points;
+            tensor.factors = refined.factors;
         }
         Ok(())
     }
@@ -71,6 +75,7 @@ struct Refined {
     codes: Codes,
     scales: Vec<f32>,
     zero_points: Vec<f64>,
+    factors: Vec<f32>,
 }
 
 struct Refine<'a> {
@@ -98,14 +103,15 @@ impl OnGrid for Refine<'_> {
         });
         let bands: Vec<BandResult<G::Code>> = bands.collect();
         let mut codes = Vec::with_capacity(rows * columns);
-        let (mut scales, mut zero_points) = (Vec::new(), Vec::new());
+        let (mut scales, mut zero_points, mut factors) = (Vec::new(), Vec::new(), Vec::new());
         for band in bands {
             codes.extend(band.codes);
             scales.extend(band.scales);
             zero_points.extend(band.zero_points);
+            factors.extend(band.factors);
         }
         let codes = G::Code::collect(codes, self.tensor.scheme().format().bits());
-        Refined { codes, scales, zero_points }
+        Refined { codes, scales, zero_points, factors }
     }
 }
 
@@ -113,6 +119,7 @@ struct BandResult<C> {
     codes: Vec<C>,
     scales: Vec<f32>,
     zero_points: Vec<f64>,
+    factors: Vec<f32>,
 }
 
 /// Parameters of a group for some rows.
@@ -121,6 +128,8 @@ struct Steps {
     scales: Lanes<f32>,
     divisors: Lanes<f32>,
     zero_points: Lanes<f64>,
+    /// Of blocks of GGUF: what scales and minima are multiples of.
+    factors: [Lanes<f32>; 2],
 }
 
 impl Steps {
@@ -171,14 +180,23 @@ impl<'a, G: Grid> Band<'a, G> {
         let chunks = rows.len().div_ceil(LANES);
         let lanes = chunks * LANES;
         let across = work.tensor.scale_shape().1;
-        let unit = Steps { scales: [1.0; LANES], divisors: [1.0; LANES], zero_points: [0.0; LANES] };
+        let unit = Steps {
+            scales: [1.0; LANES],
+            divisors: [1.0; LANES],
+            zero_points: [0.0; LANES],
+            factors: [[0.0; LANES]; 2],
+        };
         let mut steps = vec![unit; across * chunks];
         for (lane, row) in rows.clone().enumerate() {
             for tile in 0..across {
                 let index = row / tile_rows * across + tile;
                 let zero_point = work.tensor.zero_points().get(index).copied().unwrap_or(0.0);
                 let scale = work.tensor.scales()[index] * work.storable.outer();
-                steps[tile * chunks + lane / LANES].set(lane % LANES, Step::new(scale, zero_point, scaled));
+                let steps = &mut steps[tile * chunks + lane / LANES];
+                steps.set(lane % LANES, Step::new(scale, zero_point, scaled));
+                for (factors, factor) in steps.factors.iter_mut().zip(blocks::factors_of(work.tensor, row, tile)) {
+                    factors[lane % LANES] = *factor;
+                }
             }
         }
         let by_column = |values: &[f32]| {
@@ -272,6 +290,7 @@ impl<'a, G: Grid> Band<'a, G> {
                     scaled: self.scaled,
                     storable: &self.work.storable,
                     moves_scales: self.own_scales && in_one,
+                    blocks: blocks::blocks_of(self.work.tensor),
                     panel: &panel,
                     size: columns,
                     part: part.clone(),
@@ -294,6 +313,7 @@ impl<'a, G: Grid> Band<'a, G> {
                 }
             }
             self.add(&panel, part.len(), changes.as_flattened());
+            self.refit_block(part.end);
         }
     }
 
@@ -316,7 +336,7 @@ impl<'a, G: Grid> Band<'a, G> {
                 }
             }
         }
-        BandResult { codes: by_rows, scales, zero_points }
+        BandResult { codes: by_rows, scales, zero_points, factors: self.factors() }
     }
 }
 
@@ -326,6 +346,8 @@ struct Group<'a, G: Grid> {
     scaled: Scaled,
     storable: &'a StorableScales,
     moves_scales: bool,
+    /// The type, of blocks of GGUF.
+    blocks: Option<GroupedType>,
     /// The rows of the damped Hessian.
     panel: &'a [f32],
     size: usize,
@@ -363,6 +385,10 @@ impl<G: Grid> Loop for Group<'_, G> {
         };
         self.pass(&mut best);
         if !self.moves_scales {
+            return best;
+        }
+        if let Some(blocks) = self.blocks {
+            self.fit_stored(&mut best, blocks);
             return best;
         }
         for _ in 0..2 {
@@ -490,7 +516,7 @@ mod tests {
         hessian
     }
 
-    const SCHEMES: [&str; 11] = [
+    const SCHEMES: [&str; 18] = [
         "int2:g32",
         "int3:g64:f16",
         "int4:channel",
@@ -502,11 +528,18 @@ mod tests {
         "e4m3:b64x64:f32",
         "e2m1:g16:e4m3:f32",
         "e2m1:g32:e8m0",
+        "gguf-q2_k",
+        "gguf-q3_k",
+        "gguf-q4_k",
+        "gguf-q4_0",
+        "gguf-q5_1",
+        "gguf-iq4_xs",
+        "gguf-nvfp4",
     ];
 
     #[test]
     fn rounds_of_refinement_lower_the_output_error_with_scales_that_can_be_stored() {
-        let (rows, columns) = (70, 192);
+        let (rows, columns) = (70, 256);
         let (weight, hessian) = (noise(rows * columns, 1), hessian(columns));
         let context = TensorContext::new(ComputeDType::Bf16);
         let factors = Gptq::GPTQ.prepare(&hessian).unwrap();
@@ -524,8 +557,14 @@ mod tests {
             assert!(error(&one) < before.loss, "{text}: {} {}", error(&one), before.loss);
             assert!(error(&three) <= 1.001 * error(&one), "{text}: {} {}", error(&three), error(&one));
             let storable = StorableScales::of(&three, context);
-            for scale in three.scales() {
+            for scale in three.scales().iter().filter(|_| three.factors.is_empty()) {
                 assert_eq!(storable.stored(scale * storable.outer()), *scale, "{text}");
+            }
+            let (mut bytes, mut values) = (Vec::new(), vec![0.0; weight.len()]);
+            three.put_blocks(&mut bytes);
+            if let TensorScheme::Gguf(blocks) = three.scheme() {
+                kvant_numeric::ggml::dequantize(Isa::best(), blocks.kind, &bytes, &mut values);
+                assert_eq!(values, three.dequantize(), "{text}");
             }
             assert_eq!(refined(3, Isa::best()), three, "{text}");
         }

@@ -61,7 +61,8 @@ impl StorableScales {
                 int.stored_scale(wanted, self.arithmetic)
             }
             TensorScheme::Float(float) => float.stored_scale(wanted, self.arithmetic, self.outer()),
-            TensorScheme::Block(_) | TensorScheme::Cast(_) => wanted,
+            // What blocks store depends on the factors of each.
+            TensorScheme::Gguf(_) | TensorScheme::Block(_) | TensorScheme::Cast(_) => wanted,
         }
     }
 
@@ -102,7 +103,7 @@ impl StorableScales {
             // Up to where the second largest number of e2m1 is that of the range.
             TensorScheme::Float(float) if float.format.bits() <= 4 => evenly(0.6, 1.55, 24).collect(),
             TensorScheme::Float(_) => evenly(0.5, 1.1, 24).collect(),
-            TensorScheme::Block(_) | TensorScheme::Cast(_) => Vec::new(),
+            TensorScheme::Gguf(_) | TensorScheme::Block(_) | TensorScheme::Cast(_) => Vec::new(),
         }
     }
 
