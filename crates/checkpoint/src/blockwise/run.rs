@@ -396,18 +396,19 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         Ok(jobs)
     }
 
-    /// The statistics for static scales of the head's input.
+    /// The statistics for static scales of what the head reads, or the readouts of an encoder.
     fn head(&self, state: &mut State) -> Result<(), BlockwiseError> {
         let watcher = ObserverHook::new(state.found.statistics.clone());
-        let head = &self.decoder.blueprint().head.module;
-        if watcher.wants(kvant_forward::forward::ActivationPoint::Input(head)) {
+        let behind = self.decoder.layers_behind();
+        let input = |module| kvant_forward::forward::ActivationPoint::Input(module);
+        if behind.iter().any(|layer| watcher.wants(input(&layer.module))) {
+            let with = ForwardOptions { tap: Some(&watcher), ..ForwardOptions::default() };
             for (index, chunk) in self.chunks[self.calibration()].iter().enumerate() {
                 let x = self.read(&state.current, 0, index)?;
-                self.runner.hidden(
-                    ForwardOptions { tap: Some(&watcher), ..ForwardOptions::default() },
-                    chunk.length,
-                    &x,
-                );
+                let hidden = self.runner.hidden(with, chunk.length, &x);
+                for readout in self.decoder.readouts() {
+                    self.runner.readout_rows(with, chunk.length, readout, &hidden);
+                }
                 self.runner.give(x);
             }
         }

@@ -31,9 +31,9 @@ pub fn observe(
     let chunks = chunks(decoder, sequences.iter().map(Vec::as_slice));
     let tokens: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
     let watcher = ObserverHook::new(statistics);
-    let head = &decoder.blueprint().head.module;
-    if watcher.wants(forward::ActivationPoint::Output(head)) {
-        return Err(CalibrationError::Head(head.clone()));
+    let behind = decoder.layers_behind();
+    if let Some(layer) = behind.iter().find(|layer| watcher.wants(forward::ActivationPoint::Output(&layer.module))) {
+        return Err(CalibrationError::Head(layer.module.clone()));
     }
     let mut pass = Pass::begin(decoder, ops, &chunks, memory, Some(&watcher))?;
     let blocks = decoder.blueprint().blocks.len();
@@ -49,8 +49,11 @@ pub fn observe(
             watch(block, (done / blocks) as u64, tokens as u64);
         }
     }
-    if watcher.wants(forward::ActivationPoint::Input(head)) {
-        (0..chunks.len()).try_for_each(|chunk| pass.hidden(chunk).map(drop))?;
+    if behind.iter().any(|layer| watcher.wants(forward::ActivationPoint::Input(&layer.module))) {
+        for chunk in 0..chunks.len() {
+            let hidden = pass.hidden(chunk)?;
+            decoder.readouts().iter().for_each(|readout| drop(pass.readout_rows(chunk, readout, &hidden)));
+        }
     }
     drop(pass);
     Ok(watcher.statistics())

@@ -44,7 +44,7 @@ impl Declared<'_> {
         if let Some(problem) = problem.or_else(|| self.without_biases(algorithms, blocks)) {
             return refused(problem);
         }
-        let decoder = Decoder::open(checkpoint);
+        let decoder = Decoder::open_any(checkpoint);
         decoder.map(|_| ()).or_else(|problem| refused(AlgorithmProblem::CannotRun(Box::new(problem))))
     }
 

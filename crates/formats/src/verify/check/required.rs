@@ -75,7 +75,12 @@ const BIASES: &[BiasRule] = &[
     BiasRule { families: &["gpt_neox", "gptj"], roles: FEED_FORWARD, norms: true, flag: None },
     BiasRule { families: &["gpt_neox"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", true)) },
     BiasRule { families: &["starcoder2"], roles: ALL, norms: false, flag: Some(("use_bias", true)) },
-    BiasRule { families: &["bloom"], roles: ALL, norms: true, flag: None },
+    BiasRule {
+        families: &["bert", "bloom", "distilbert", "electra", "esm", "mpnet", "roberta"],
+        roles: ALL,
+        norms: true,
+        flag: None,
+    },
     BiasRule { families: &["falcon"], roles: ALL, norms: false, flag: Some(("bias", false)) },
     BiasRule { families: &["falcon"], roles: &[], norms: true, flag: None },
     BiasRule {
@@ -145,7 +150,8 @@ impl Expected<'_> {
         for (_, path) in listed.filter(|(site, _)| !self.has_outside(*site)) {
             missing.push(self.tensor(&in_trunk(self.network, path), "is missing: it is the norm after the last block"));
         }
-        let learned = matches!(self.family.math.positions, Positions::Learned { .. });
+        let learned =
+            matches!(self.family.math.positions, Positions::Learned { .. } | Positions::LearnedBehindPadding { .. });
         if let (true, Some(path)) = (learned, self.family.trunk.positions)
             && !self.network.places().contains(&Place::Positions)
         {
