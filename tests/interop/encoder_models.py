@@ -82,8 +82,9 @@ def load(directory):
 def outputs(model, tokens):
     """The last hidden states of some sequences, and what the model makes of them, in the order of Kvant's readouts."""
     with torch.no_grad():
-        base = model.base_model(tokens)
+        # compressed-tensors decompresses weights as the whole model first runs.
         whole = model(tokens)
+        base = model.base_model(tokens)
     pooled = getattr(base, "pooler_output", None)
     architecture = type(model).__name__
     of_class = (names for end, names in OUTPUTS.items() if architecture == end or architecture.endswith(end) and end.startswith("For"))

@@ -77,7 +77,7 @@ CHECKPOINTS = {
     "ernie4_5_moe": ("ernie4_5_moe", dict(BASE, moe_intermediate_size=32, moe_num_experts=4, moe_k=2, use_bias=True)),
     "distilbert": ("distilbert", dict(vocab_size=160, dim=64, hidden_dim=96, n_layers=2, n_heads=4, max_position_embeddings=64)),
     "electra": ("electra", dict(ENCODER, embedding_size=32)),
-    "esm": ("esm", dict(ENCODER, vocab_size=33, pad_token_id=1, mask_token_id=32, position_embedding_type="rotary", token_dropout=True)),
+    "esm": ("esm", dict(ENCODER, pad_token_id=1, mask_token_id=32, position_embedding_type="rotary", token_dropout=True)),
     "modernbert": ("modernbert", dict(ENCODER, local_attention=32)),
     "mpnet": ("mpnet", dict(ENCODER, pad_token_id=1)),
     "roberta": ("roberta", dict(ENCODER, pad_token_id=1)),

@@ -150,12 +150,25 @@ impl Expected<'_> {
         for (_, path) in listed.filter(|(site, _)| !self.has_outside(*site)) {
             missing.push(self.tensor(&in_trunk(self.network, path), "is missing: it is the norm after the last block"));
         }
-        let learned =
-            matches!(self.family.math.positions, Positions::Learned { .. } | Positions::LearnedBehindPadding { .. });
+        let positions = self.family.math.positions.resolve(self.config);
+        let learned = matches!(positions, Positions::Learned { .. } | Positions::LearnedBehindPadding { .. });
         if let (true, Some(path)) = (learned, self.family.trunk.positions)
             && !self.network.places().contains(&Place::Positions)
         {
             missing.push(self.tensor(&in_trunk(self.network, path), "is missing: it is the table of positions"));
+        }
+        if let Some(encoder) = self.family.encoder {
+            let tables = [
+                (encoder.token_types, Place::TokenTypes, "is missing: it is the table of token types"),
+                (
+                    encoder.relative_positions,
+                    Place::RelativePositions,
+                    "is missing: it is the table of biases for distances",
+                ),
+            ];
+            let absent = tables.into_iter().filter(|(_, place, _)| !self.network.places().contains(place));
+            let paths = absent.filter_map(|(path, _, reason)| Some((path?, reason)));
+            missing.extend(paths.map(|(path, reason)| self.tensor(&in_trunk(self.network, path), reason)));
         }
         if self.has_layer_inputs() {
             missing.extend(self.layer_inputs());
