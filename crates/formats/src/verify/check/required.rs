@@ -537,6 +537,14 @@ mod tests {
         let missing = without("opt", &["embed_positions"]);
         assert_eq!(missing, "model.decoder.embed_positions.weight: is missing: it is the table of positions\n");
         assert!(without("gpt2", &["wpe"]).contains("transformer.wpe.weight"));
+        for (fixture, table) in [
+            ("bert", "bert.embeddings.token_type_embeddings"),
+            ("roberta", "roberta.embeddings.position_embeddings"),
+            ("mpnet", "mpnet.encoder.relative_attention_bias"),
+        ] {
+            let missing = without(fixture, &[table]);
+            assert!(missing.starts_with(&format!("{table}.weight: is missing")), "{missing}");
+        }
     }
 
     #[test]
