@@ -50,6 +50,20 @@ def test_outputs_of_generated_models_match_transformers(name, encode, tmp_path):
         assert np.abs(ours - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
+def test_older_configurations_of_modernbert_are_read_as_transformers_reads_them(encode, tmp_path):
+    directory = encoder_models.save("modernbert", tmp_path / "model")
+    config = json.loads((directory / "config.json").read_text())
+    for key in ("layer_types", "rope_parameters"):
+        config.pop(key)
+    for changes in (dict(global_attn_every_n_layers=2, global_rope_theta=2000.0, local_rope_theta=300.0), {}):
+        (directory / "config.json").write_text(json.dumps(config | changes))
+        model = encoder_models.load(directory)
+        tokens = tokens_for(model, (2, 96))
+        hidden, _ = encoder_models.outputs(model, torch.tensor(tokens))
+        ours = encode(directory, tokens, tmp_path).reshape(hidden.shape)
+        assert np.abs(ours - hidden).max() <= 1e-4 * np.abs(hidden).max()
+
+
 # Quantized checkpoints that transformers loads.
 RECIPES = {
     "static": ["-s", "int8:channel+int8:tensor!static"],
