@@ -137,7 +137,7 @@ class ConvertReport(Report):
 
 @dataclass(frozen=True)
 class EvaluateReport(Report):
-    """A measurement. The rows are the blocks of a language model (with a reference), or the outputs of a graph.
+    """A measurement. The rows are the blocks of a language model (with a reference), or of an encoder, or the outputs of a graph.
 
     Attributes:
         perplexity: Perplexity of a language model.
@@ -146,7 +146,10 @@ class EvaluateReport(Report):
         top1_agreement: Share of tokens or samples for which both models agree on the most likely class.
         tokens: Tokens that were scored.
         samples: Samples of a graph that were run.
-        outputs: An object for each output of a graph, with its signal-to-noise ratio in dB.
+        outputs: An object for each output of a graph or an encoder, with its signal-to-noise ratio in dB.
+        embedding_cosine_mean: Mean cosine of an encoder's embeddings of texts and those of the reference.
+        embedding_cosine_min: The least of these.
+        hidden_sqnr_db: Signal-to-noise ratio of an encoder's last hidden states in dB.
         seconds: Duration of the run.
     """
 
@@ -159,6 +162,9 @@ class EvaluateReport(Report):
     tokens: int | None = None
     samples: int | None = None
     outputs: list[dict[str, Any]] | None = None
+    embedding_cosine_mean: float | None = None
+    embedding_cosine_min: float | None = None
+    hidden_sqnr_db: float | None = None
     seconds: float | None = None
 
 

@@ -4,6 +4,8 @@
 //! logits MODEL LENGTH TOKENS OUT [THREADS]
 //! ```
 //!
+//! Of an encoder it writes the last hidden states, then all that its readouts give, one after the other.
+//!
 //! `TOKENS` holds sequences of `LENGTH` little-endian `u32`; `OUT` receives the logits of every token as `f32`. `KVANT_ROTATE` spells a
 //! rotation of the model (`rotate:seed=3`).
 
@@ -27,10 +29,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(rotate) = std::env::var("KVANT_ROTATE").ok().map(|text| text.parse::<Algorithms>()).transpose()? {
         checkpoint = kvant_formats::rotated::open(checkpoint, &rotate.rotation.ok_or("KVANT_ROTATE is no rotation")?)?;
     }
-    let decoder = Decoder::open(&checkpoint)?;
+    let decoder = Decoder::open_any(&checkpoint)?;
     let length = length.parse()?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
-    let logits = pool.install(|| decoder.logits(&Cpu::default(), &tokens, length))?;
+    let logits = match decoder.is_encoder() {
+        true => {
+            let (hidden, readouts) = pool.install(|| decoder.encode(&Cpu::default(), &tokens, length))?;
+            [hidden, readouts.concat()].concat()
+        }
+        false => pool.install(|| decoder.logits(&Cpu::default(), &tokens, length))?,
+    };
     std::fs::write(out, logits.iter().flat_map(|z| z.to_le_bytes()).collect::<Vec<u8>>())?;
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Running decoders, and measuring how good they are.
+//! Running decoders and encoders, and measuring how good they are.
 //!
 //! * [`forward`](mod@forward): the forward pass, block by block over all sequences, with hooks on activations and weights that stand in
 //!   for those of the checkpoint,
-//! * [`evaluation`]: perplexity and the distance to another model, on text,
+//! * [`evaluation`]: perplexity of decoders and the distance to another model, on text,
 //! * [`generation`]: text continued token by token,
 //! * [`float_file`]: floats that do not fit into memory, in a temporary file.
 

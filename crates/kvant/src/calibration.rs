@@ -130,7 +130,7 @@ impl Calibration<'_> {
     /// # Errors
     /// Whatever is wrong with the data, the tokenizer or the model; before anything is written.
     pub fn complete(&self, plan: Plan, reporter: &Reporter<'_>) -> Result<CalibratedPlan, Error> {
-        let decoder = Decoder::open(self.checkpoint)?;
+        let decoder = Decoder::open_any(self.checkpoint)?;
         let Loaded { data, provenance } = self.load(&decoder, 0, reporter)?;
         let precision = self.job.data.precision.name();
         let file = StatisticsFile::beside(self.target, format!("{} {precision} {provenance}", plan.fingerprint()));

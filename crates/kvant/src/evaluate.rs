@@ -1,4 +1,4 @@
-//! Measuring how well a model predicts a text, or how far a graph is from its float graph.
+//! Measuring how well a model predicts a text, or how far an encoder or a graph is from its float model.
 
 use crate::cancel::CancelToken;
 use crate::ending::concluded_reading;
@@ -11,11 +11,12 @@ use crate::onnx::text::{TextRequest, TextResult, evaluate as text_of_graph};
 use crate::paths::{MODEL, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::text::shown;
-use kvant_container::Remedy;
 use kvant_container::onnx::{ModelProto, read};
+use kvant_container::{Remedy, model_directory};
 use kvant_data::calibration::Documents;
 use kvant_forward::evaluation::{
-    Comparison, Evaluation as TextEvaluation, Options, default_window, evaluate_documents,
+    Comparison, EncoderEvaluation, Evaluation as TextEvaluation, Options, Pooling, ReadoutComparison, default_window,
+    evaluate_documents, evaluate_encoder,
 };
 use kvant_forward::forward::Decoder;
 use kvant_onnx::data::{DataOptions, inputs};
@@ -24,6 +25,7 @@ use kvant_onnx::evaluation::{Report as GraphEvaluation, evaluate as evaluate_gra
 use kvant_onnx::graph::check;
 use kvant_onnx::runtime::RuntimeChoice;
 use serde_json::{Value, json};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// An evaluation of a model.
@@ -59,6 +61,8 @@ pub struct Evaluation {
 pub enum EvaluationReport {
     /// Of a language model.
     Text(Box<TextReport>),
+    /// Of an encoder.
+    Encoder(Box<EncoderReport>),
     /// Of a graph.
     Graph(Box<GraphEvaluation>),
 }
@@ -69,6 +73,14 @@ pub struct TextReport {
     pub found: TextEvaluation,
     /// How the model was run.
     pub run: TextRun,
+}
+
+/// An encoder beside its reference, on texts.
+pub struct EncoderReport {
+    /// How far it is from its reference.
+    pub found: EncoderEvaluation,
+    /// The activations that are quantized, in words.
+    pub activations: Vec<String>,
 }
 
 /// How a language model was run on a text.
@@ -123,20 +135,21 @@ impl Evaluation {
                 Ok(EvaluationReport::Text(Box::new(self.graph_text(reporter)?)))
             }
             SourceKind::Graph => Ok(EvaluationReport::Graph(Box::new(self.graph(reporter)?))),
-            _ => Ok(EvaluationReport::Text(Box::new(self.text(reporter)?))),
+            _ => self.checkpoint(reporter),
         }
     }
 
-    fn text(&self, reporter: &Reporter<'_>) -> Result<TextReport, Error> {
+    fn checkpoint(&self, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {
         self.refuse_graph_settings()?;
         refuse_directory("‹data›", &self.data)?;
         if let Some(graph) = self.reference.as_deref().filter(|path| SourceKind::of(path) == SourceKind::Graph) {
             return Err(reference_is_graph(graph));
         }
         let checkpoint = self.source.open()?;
-        let decoder = Decoder::open(&checkpoint)?;
+        let decoder = Decoder::open_any(&checkpoint)?;
         let original = self.reference.as_deref().map(job::open).transpose()?;
-        let reference = original.as_ref().map(Decoder::open).transpose()?;
+        let reference = original.as_ref().map(Decoder::open_any).transpose()?;
+        refuse_other_kind(&decoder, reference.as_ref())?;
         let tokenizer = self.tokenizer.as_deref().unwrap_or(&self.source.model);
         let data = Documents::load(&self.data, self.column.as_deref(), tokenizer, decoder.vocabulary())?;
         data.warnings.iter().for_each(|warning| reporter.warning(&warning.to_string()));
@@ -155,11 +168,17 @@ impl Evaluation {
         let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
         let watch = progress.watch_cancelled();
         let ops = self.precision.ops();
+        let activations = decoder.quantized_activations();
+        if let Some(reference) = reference.as_ref().filter(|_| decoder.is_encoder()) {
+            let pooling = pooling(&self.source.model, self.reference.as_deref())?;
+            let both = (&decoder, reference);
+            let work = || evaluate_encoder(both, &ops, &data.documents, pooling, options, watch);
+            let found = self.limits.pool()?.install(work)?;
+            return Ok(EvaluationReport::Encoder(Box::new(EncoderReport { found, activations })));
+        }
         let work = || evaluate_documents(&decoder, reference.as_ref(), &ops, &data.documents, options, watch);
         let found = self.limits.pool()?.install(work)?;
-        drop(progress);
-        let run = TextRun::Forward { activations: decoder.quantized_activations() };
-        Ok(TextReport { found, run })
+        Ok(EvaluationReport::Text(Box::new(TextReport { found, run: TextRun::Forward { activations } })))
     }
 
     /// Refuses what only graphs have, so that no setting is silently without effect.
@@ -275,6 +294,46 @@ fn refuse_given(given: &[(bool, &'static str)], reason: &str, hint: &str) -> Res
     })
 }
 
+/// Refuses an encoder alone or beside a decoder.
+fn refuse_other_kind(model: &Decoder<'_>, reference: Option<&Decoder<'_>>) -> Result<(), Error> {
+    let name = |encoder: bool| if encoder { "an encoder" } else { "a decoder" };
+    match (model.is_encoder(), reference.map(Decoder::is_encoder)) {
+        (true, None) => {
+            let message = "an encoder predicts no next token: it is measured against the model that it was made from";
+            let remedy = Remedy::setting("reference", "name that with ‹reference›");
+            Err(Error::new(ErrorKind::Usage, message).with_remedies(vec![remedy]))
+        }
+        (model, Some(reference)) if model != reference => {
+            let message = format!("‹reference› is {}, and the model is {}", name(reference), name(model));
+            let remedy = Remedy::text("name the model that this one was made from");
+            Err(Error::new(ErrorKind::Usage, message).with_remedies(vec![remedy]))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How sentence-transformers makes an embedding of hidden states, by `1_Pooling/config.json` beside the model or its reference; the mean
+/// where there is no such file.
+fn pooling(model: &Path, reference: Option<&Path>) -> Result<Pooling, Error> {
+    let places = [Some(model), reference].into_iter().flatten();
+    let files = places.map(|place| model_directory(place).join("1_Pooling").join("config.json"));
+    let Some(file) = files.into_iter().find(|file| file.is_file()) else { return Ok(Pooling::Mean) };
+    let invalid = |cause: String| Error::new(ErrorKind::Invalid, format!("{}: {cause}", shown(&file)));
+    let text =
+        fs::read_to_string(&file).map_err(|cause| Error::system(format!("cannot read {}: {cause}", shown(&file))))?;
+    let config: Value = serde_json::from_str(&text).map_err(|cause| invalid(cause.to_string()))?;
+    let is = |key: &str| config.get(key).and_then(Value::as_bool) == Some(true);
+    match (is("pooling_mode_mean_tokens"), is("pooling_mode_cls_token")) {
+        (true, false) => Ok(Pooling::Mean),
+        (false, true) => Ok(Pooling::First),
+        _ => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{}: neither the mean of all tokens nor the first one", shown(&file)),
+        )
+        .with_hint(Some("without the file, embeddings are means of all tokens".to_owned()))),
+    }
+}
+
 fn reference_is_directory(reference: &Path) -> Error {
     let message =
         format!("‹reference› {} is a directory: an ONNX graph is compared with another graph", shown(reference));
@@ -308,6 +367,7 @@ impl EvaluationReport {
     pub fn to_json(&self) -> Value {
         match self {
             EvaluationReport::Text(report) => report.to_json(),
+            EvaluationReport::Encoder(report) => report.to_json(),
             EvaluationReport::Graph(report) => json!(report),
         }
     }
@@ -331,7 +391,7 @@ impl TextReport {
             TextRun::Forward { activations } => {
                 object["quantized_activations"] = json!(activations);
                 if let Some(comparison) = &found.comparison {
-                    object["blocks"] = blocks(comparison);
+                    object["blocks"] = blocks(&comparison.blocks);
                 }
             }
             TextRun::Engine(name) => object["engine"] = json!(name),
@@ -340,9 +400,30 @@ impl TextReport {
     }
 }
 
-fn blocks(comparison: &Comparison) -> Value {
+impl EncoderReport {
+    fn to_json(&self) -> Value {
+        let found = &self.found;
+        let readout = |readout: &ReadoutComparison| json!({"name": readout.name, "sqnr_db": readout.decibels, "top1_agreement": readout.agreement});
+        json!({
+            "sequences": found.sequences,
+            "tokens": found.tokens,
+            "seq_len": found.window,
+            "seconds": found.seconds,
+            "tokens_per_second": found.tokens_per_second(),
+            "pooling": found.pooling.name(),
+            "embedding_cosine_mean": found.mean_cosine,
+            "embedding_cosine_min": found.least_cosine,
+            "hidden_sqnr_db": found.hidden_decibels,
+            "outputs": found.readouts.iter().map(readout).collect::<Value>(),
+            "blocks": blocks(&found.blocks),
+            "quantized_activations": self.activations,
+        })
+    }
+}
+
+fn blocks(decibels: &[f64]) -> Value {
     // JSON has no infinity: a block without error has no ratio.
-    comparison.blocks.iter().enumerate().map(|(block, decibels)| json!({"block": block, "sqnr_db": decibels})).collect()
+    decibels.iter().enumerate().map(|(block, decibels)| json!({"block": block, "sqnr_db": decibels})).collect()
 }
 
 fn compared(comparison: &Comparison) -> impl Iterator<Item = (String, Value)> {

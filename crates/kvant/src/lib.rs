@@ -423,7 +423,7 @@ pub use checkpoint::plan::{CheckpointPlan, Cost};
 pub use checkpoint::quantize::CheckpointReport;
 pub use convert::ConversionReport;
 pub use error::{Error, ErrorKind};
-pub use evaluate::{Evaluation, EvaluationReport, TextReport, TextRun};
+pub use evaluate::{EncoderReport, Evaluation, EvaluationReport, TextReport, TextRun};
 pub use events::{Event, Events, Resumption, Stage, Unit};
 pub use family::{add_family, suggest_family};
 pub use generation::language_model::{GenerateUntil, LanguageModel, ModelFacts, TokenPair};

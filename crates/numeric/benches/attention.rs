@@ -4,7 +4,9 @@
 //! `cargo bench -p kvant-numeric --bench attention [-- LENGTH]`
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
-use kvant_numeric::linalg::{AttentionBuffers, AttentionRule, KeysValues, Matrix, MatrixMut, Precision, QUERIES};
+use kvant_numeric::linalg::{
+    AttentionBuffers, AttentionRule, KeysValues, Matrix, MatrixMut, Precision, QUERIES, ScoreBias,
+};
 use kvant_numeric::simd::Isa;
 use std::hint::black_box;
 use std::time::Instant;
@@ -39,9 +41,10 @@ fn attend(rows: &[f32], length: usize, width: usize, precision: Precision) {
         scale: (width as f32).powf(-0.5),
         cap: None,
         window: None,
+        ahead: 0,
         chunk: None,
         sink: None,
-        biases: &[],
+        bias: ScoreBias::NONE,
     };
     let (mut buffers, mut out) = (AttentionBuffers::default(), vec![0.0; QUERIES * width]);
     for first in (0..length).step_by(QUERIES) {

@@ -402,16 +402,19 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         Ok(jobs)
     }
 
-    /// The statistics of what layers behind the blocks read, the head's input among them.
+    /// The statistics of what layers behind the blocks read: the head, or the readouts of an encoder.
     fn observe_rest(&self, state: &mut State) -> Result<(), BlockwiseError> {
         if self.plan.sites().is_empty() {
             return Ok(());
         }
         let watcher = ObserverHook::new(state.found.statistics.clone());
+        let with = ForwardOptions { tap: Some(&watcher), ..ForwardOptions::default() };
         for index in self.calibration() {
-            let x = self.read(&state.current, 0, index)?;
-            let options = ForwardOptions { tap: Some(&watcher), ..ForwardOptions::default() };
-            self.runner.hidden(options, self.chunks[index].length, &x);
+            let (x, length) = (self.read(&state.current, 0, index)?, self.chunks[index].length);
+            let hidden = self.runner.hidden(with, length, &x);
+            for readout in self.decoder.readouts() {
+                self.runner.readout_rows(with, length, readout, &hidden);
+            }
             self.runner.give(x);
         }
         state.found.statistics = watcher.statistics();

@@ -46,7 +46,10 @@ pub fn observe(
         }
     }
     // Some layers stand behind the blocks.
-    (0..chunks.len()).try_for_each(|chunk| pass.hidden(chunk).map(drop))?;
+    for chunk in 0..chunks.len() {
+        let hidden = pass.hidden(chunk)?;
+        decoder.readouts().iter().for_each(|readout| drop(pass.readout_rows(chunk, readout, &hidden)));
+    }
     drop(pass);
     Ok(watcher.statistics())
 }

@@ -333,12 +333,12 @@ fn algorithms(line: &Settings, file: &Settings) -> Result<(bool, Algorithms), Re
     Ok((!imatrix.is_empty() && !algorithms.see_inputs(), algorithms))
 }
 
-/// The reason that an algorithm cannot be used with blocks, if so. Transforms and the correction of biases do not see codes.
+/// The reason that an algorithm cannot be used with blocks, if so. Rotations, transforms and the correction of biases do not see codes.
 fn refusal(algorithm: &Algorithm) -> Option<&'static str> {
     match algorithm {
         Algorithm::Rounding(rounding) if rounding.is_nearest() => None,
         Algorithm::Rounding(rounding) => rounding.refuses(&TensorScheme::Gguf(GroupedType::ALL[0])),
-        Algorithm::Transform(_) | Algorithm::Correction(_) => None,
+        Algorithm::Rotation(_) | Algorithm::Transform(_) | Algorithm::Correction(_) => None,
         Algorithm::Tuning(_) => Some("it moves scales one by one, and those of a block are multiples of one number"),
     }
 }

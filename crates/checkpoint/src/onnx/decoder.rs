@@ -6,7 +6,9 @@ use super::mask::Positions;
 use super::weights::{MICROSOFT, Weight};
 use kvant_container::onnx::{DataType, ModelProto, OperatorSetIdProto, PRODUCER, Spill};
 use kvant_forward::forward::Decoder;
-use kvant_forward::forward::blueprint::{Block, FeedForward, HeadNorms, NormLayer, Projections, TokenMixer};
+use kvant_forward::forward::blueprint::{
+    Block, FeedForward, HeadNorms, NormLayer, PositionTable, Projections, TokenMixer,
+};
 use kvant_model::family::{QueryKeyNorm, Residual};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationQuantizer;
@@ -187,7 +189,7 @@ impl Writer<'_, '_> {
         if let Some(layer) = &blueprint.project_in {
             x = self.linear(layer, &x)?;
         }
-        if let Some((table, offset)) = &blueprint.positions {
+        if let Some(PositionTable { table, offset, .. }) = &blueprint.positions {
             let offset = self.builder.integer(*offset as i64);
             let rows = self.builder.binary("Add", places, &offset);
             let found = self.looked_up(table, &rows)?;

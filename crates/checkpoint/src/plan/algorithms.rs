@@ -42,7 +42,7 @@ impl Declared<'_> {
         if let Some(problem) = problem.or_else(|| self.without_biases(algorithms, blocks)) {
             return refused(problem);
         }
-        match Decoder::open(checkpoint) {
+        match Decoder::open_any(checkpoint) {
             Err(problem) => refused(AlgorithmProblem::CannotRun(Box::new(problem))),
             Ok(decoder) => self.without_gradients(algorithms, blocks, &decoder).map_or(Ok(()), refused),
         }

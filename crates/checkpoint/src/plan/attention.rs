@@ -83,6 +83,9 @@ impl Recognised<'_> {
 
     fn check_attention(&self, scheme: &AttentionScheme) -> Result<(), PlanError> {
         let key_value = scheme.key_value.map(|key_value| key_value.scheme);
+        if key_value.is_some() && self.network.family().is_some_and(|family| family.encoder.is_some()) {
+            return Err(PlanError::Attention { reason: "an encoder has no KV cache".to_owned() });
+        }
         for (place, scheme) in
             [("the KV cache", key_value), ("queries", scheme.query), ("the softmax", scheme.probabilities)]
         {

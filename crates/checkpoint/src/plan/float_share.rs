@@ -49,7 +49,9 @@ impl Declared<'_> {
         let is_matrix = matches!(tensor.shape().len(), 2 | 3) && tensor.meta().is_float();
         let module = tensor.name().strip_suffix(".weight").unwrap_or(tensor.name());
         let counts = match self.source.network.places()[position] {
-            Place::Linear(id, Slot::Weight) => self.source.network.linear(id).role != Role::Head,
+            Place::Linear(id, Slot::Weight) => {
+                !matches!(self.source.network.linear(id).role, Role::Head | Role::Readout)
+            }
             Place::Experts(_, Slot::Weight) => true,
             Place::Other(reason) => !matches!(reason, Reason::Buffer | Reason::Quantized),
             _ => false,

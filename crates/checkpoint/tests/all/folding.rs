@@ -73,16 +73,21 @@ fn tokens() -> Vec<u32> {
     (0..3 * LENGTH as u32).map(|at| at * at * 7 % 151).collect()
 }
 
+/// Logits of a decoder, last hidden states of an encoder.
 fn logits(dir: &Path) -> Vec<f32> {
     let checkpoint = Checkpoint::open(dir).unwrap();
-    let decoder = Decoder::open(&checkpoint).unwrap_or_else(|error| panic!("{error}"));
+    let decoder = Decoder::open_any(&checkpoint).unwrap_or_else(|error| panic!("{error}"));
+    if decoder.is_encoder() {
+        return decoder.encode(&Cpu::default(), &tokens(), LENGTH).unwrap().0;
+    }
     decoder.logits(&Cpu::default(), &tokens(), LENGTH).unwrap()
 }
 
 /// The logits of a checkpoint with random scales moved through all its links, as foldings.
 fn logits_of_overlay(dir: &Path) -> Vec<f32> {
     let checkpoint = Checkpoint::open(dir).unwrap();
-    let (decoder, cpu, mut overlay) = (Decoder::open(&checkpoint).unwrap(), Cpu::default(), WeightOverrides::default());
+    let decoder = Decoder::open_any(&checkpoint).unwrap();
+    let (cpu, mut overlay) = (Cpu::default(), WeightOverrides::default());
     let tensors = decoder.tensors();
     let config = ModelConfig::from_json(&checkpoint.config().unwrap().unwrap()).unwrap();
     let network = Network::recognise(&config, tensors.meta());
@@ -97,7 +102,7 @@ fn logits_of_overlay(dir: &Path) -> Vec<f32> {
     let mut x = runner.embed(v, &tokens(), LENGTH).unwrap();
     network.blocks().iter().for_each(|block| assert!(runner.block(v, *block, LENGTH, &mut x).is_continue()));
     let hidden = runner.hidden(v, LENGTH, &x);
-    runner.logits(v, &hidden, 0..decoder.vocabulary())
+    if decoder.is_encoder() { hidden } else { runner.logits(v, &hidden, 0..decoder.vocabulary()) }
 }
 
 /// The largest difference relative to the largest number.

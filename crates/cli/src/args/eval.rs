@@ -27,6 +27,9 @@ With --reference, the output also has the Kullback-Leibler divergence from the r
 for which both models agree on the most likely token, and the signal-to-noise ratio (SQNR) of each block's output. A \
 drop after a block shows that quantization hurts that block.
 
+Encoders (BERT and others) predict no next token and need --reference: the output has the cosine of each text's embedding and \
+that of the reference, and the SQNR of the last hidden states, of each block's output and of pooled states and logits.
+
 The ONNX graph of a decoder (input_ids to logits, as Kvant, Optimum and onnxruntime-genai export it) is evaluated on text \
 in the same way, without blocks. Its tokenizer.json is that beside the graph, in the directory above, or in --tokenizer.";
 

@@ -2,6 +2,7 @@
 //! keywords that those schemas use are understood here; one that is not is an error.
 
 use crate::kvant::Place;
+use crate::made_model::write_encoder;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -250,6 +251,21 @@ fn evaluated_json_matches_its_schema() {
     let found = quantize("quantize", &["-s", "Q8_0", "-o", "q8.gguf"]);
     assert!(found["evaluation"]["kl_mean"].is_number() && found["evaluation"]["max_kl"].is_null(), "{found}");
     quantize("error", &["-s", "int2:g64", "-o", "refused", "--max-kl", "0.0001"]);
+}
+
+#[test]
+fn json_of_encoders_matches_its_schema() {
+    let place = Place::empty();
+    write_encoder(&place.path("bert"));
+    place.write("tokens.jsonl", "[1, 5, 9, 22]\n[7, 3, 60, 2, 11]\n");
+    let scheme = ["-s", "int8:channel+int8:tensor!static", "-f", "compressed-tensors", "--calib", "tokens.jsonl"];
+    check(&place, "quantize", &[&["quantize", "bert", "-o", "out"], &scheme[..]].concat());
+    let eval = ["eval", "out", "--data", "tokens.jsonl"];
+    let found = check(&place, "eval", &[&eval[..], &["--reference", "bert"]].concat());
+    assert!(found["embedding_cosine_mean"].as_f64().unwrap() > 0.8, "{found}");
+    assert!(found["outputs"][0]["name"] == "pooled" && found["sequences"] == 2 && found["tokens"] == 9, "{found}");
+    let refused = check(&place, "error", &eval);
+    assert!(refused.to_string().contains("is measured against the model that it was made from"), "{refused}");
 }
 
 #[test]

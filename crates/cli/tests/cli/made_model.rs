@@ -16,17 +16,7 @@ pub struct MadeModel {
 impl MadeModel {
     /// Writes config.json and the shards.
     pub fn write(&self, dir: &Path) {
-        std::fs::create_dir_all(dir).unwrap();
-        std::fs::write(dir.join("config.json"), self.config().to_string()).unwrap();
-        let metadata = [("format".to_owned(), "pt".to_owned())].into();
-        let layout = Layout::new(self.declarations(), self.max_shard_size, metadata).unwrap();
-        let writer = Writer::create(dir, layout).unwrap();
-        let mut state = 0x9E37_79B9_7F4A_7C15;
-        let sizes: Vec<u64> = writer.geometry().places.iter().map(|place| place.len).collect();
-        for (tensor, size) in sizes.into_iter().enumerate() {
-            writer.write_at(tensor, 0, &weights(size, &mut state)).unwrap();
-        }
-        writer.finish(Durability::Process).unwrap();
+        write(dir, &self.config(), self.declarations(), self.max_shard_size);
     }
 
     fn config(&self) -> serde_json::Value {
@@ -55,6 +45,53 @@ impl MadeModel {
         all.push(declare("lm_head.weight".to_owned(), &[self.vocabulary, hidden]));
         all
     }
+}
+
+/// Writes a small BERT with a pooler and random weights in bfloat16.
+pub fn write_encoder(dir: &Path) {
+    let (hidden, wide, vocabulary) = (32, 64, 64);
+    let config = json!({
+        "architectures": ["BertModel"], "model_type": "bert", "dtype": "bfloat16", "hidden_size": hidden,
+        "intermediate_size": wide, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": vocabulary,
+        "max_position_embeddings": 16,
+    });
+    let mut all = Vec::new();
+    let mut add = |name: &str, shape: &[usize]| all.push(TensorDeclaration::new(name.to_owned(), Dtype::BF16, shape));
+    for (table, rows) in [("word", vocabulary), ("position", 16), ("token_type", 2)] {
+        add(&format!("embeddings.{table}_embeddings.weight"), &[rows, hidden]);
+    }
+    let block = "encoder.layer.0";
+    for (layer, [rows, columns]) in [
+        ("attention.self.query", [hidden, hidden]),
+        ("attention.self.key", [hidden, hidden]),
+        ("attention.self.value", [hidden, hidden]),
+        ("attention.output.dense", [hidden, hidden]),
+        ("intermediate.dense", [wide, hidden]),
+        ("output.dense", [hidden, wide]),
+    ] {
+        add(&format!("{block}.{layer}.weight"), &[rows, columns]);
+        add(&format!("{block}.{layer}.bias"), &[rows]);
+    }
+    for norm in ["embeddings", &format!("{block}.attention.output"), &format!("{block}.output")] {
+        ["weight", "bias"].iter().for_each(|part| add(&format!("{norm}.LayerNorm.{part}"), &[hidden]));
+    }
+    add("pooler.dense.weight", &[hidden, hidden]);
+    add("pooler.dense.bias", &[hidden]);
+    write(dir, &config, all, u64::MAX);
+}
+
+fn write(dir: &Path, config: &serde_json::Value, tensors: Vec<TensorDeclaration>, max_shard_size: u64) {
+    std::fs::create_dir_all(dir).unwrap();
+    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    let metadata = [("format".to_owned(), "pt".to_owned())].into();
+    let layout = Layout::new(tensors, max_shard_size, metadata).unwrap();
+    let writer = Writer::create(dir, layout).unwrap();
+    let mut state = 0x9E37_79B9_7F4A_7C15;
+    let sizes: Vec<u64> = writer.geometry().places.iter().map(|place| place.len).collect();
+    for (tensor, size) in sizes.into_iter().enumerate() {
+        writer.write_at(tensor, 0, &weights(size, &mut state)).unwrap();
+    }
+    writer.finish(Durability::Process).unwrap();
 }
 
 /// Random signs and mantissas, magnitudes from 2^-9 to 2^-2.

@@ -93,6 +93,7 @@ impl Cut {
             | Role::LayerInputOutput
             | Role::ProjectIn
             | Role::ProjectOut
+            | Role::Readout
             | Role::Unknown => Cut::Nowhere,
         }
     }

@@ -86,7 +86,7 @@ impl BlockErrors {
         }
     }
 
-    fn decibels(&self) -> f64 {
+    pub(super) fn decibels(&self) -> f64 {
         10.0 * (self.signal / self.noise).log10()
     }
 }

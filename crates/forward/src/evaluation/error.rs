@@ -78,6 +78,12 @@ pub enum EvaluationError {
         /// The token in it.
         token: usize,
     },
+    /// The embeddings of an encoder are NaN.
+    #[error("the embedding of a text is not a number{}", because_of(cause))]
+    NoEmbedding {
+        /// A tensor with a value that is NaN or infinite, and the value; none where the values overflow on the way.
+        cause: Option<(String, f32)>,
+    },
     /// The model's output is NaN.
     #[error("the likelihood of token {token} of window {at} is not a number{}", because_of(cause))]
     NotANumber {
@@ -116,7 +122,7 @@ impl Diagnostic for EvaluationError {
             EvaluationError::Window { .. } => "‹seq-len› is at least 2",
             EvaluationError::Stride { .. } => "‹stride› is at least 1 and at most ‹seq-len›",
             EvaluationError::Reference { .. } => "‹reference› is the model that this one was made from",
-            EvaluationError::NotANumber { .. } => {
+            EvaluationError::NotANumber { .. } | EvaluationError::NoEmbedding { .. } => {
                 "download the checkpoint again, or make it again from the original model"
             }
             EvaluationError::LogitsShape { .. } => "export the graph with the logits of all tokens",

@@ -16,7 +16,7 @@ use std::time::Instant;
 /// The longest window that is chosen unasked.
 const LONGEST_DEFAULT: usize = 2048;
 /// Elements of logits of one model that exist at a time.
-const LOGITS: usize = 8 << 20;
+pub(super) const LOGITS: usize = 8 << 20;
 /// Logits of one row that are summed in `f32`.
 const PIECE: usize = 4096;
 /// Bytes of activations that are kept in memory unless said otherwise.
@@ -162,7 +162,7 @@ fn evaluate_windows(
 }
 
 /// Returns whether both models can be compared token by token and block by block.
-fn fit(decoder: &Decoder<'_>, reference: &Decoder<'_>) -> Result<(), EvaluationError> {
+pub(super) fn fit(decoder: &Decoder<'_>, reference: &Decoder<'_>) -> Result<(), EvaluationError> {
     let pairs = [
         ("vocabulary", decoder.vocabulary(), reference.vocabulary()),
         ("number of blocks", decoder.blueprint().blocks.len(), reference.blueprint().blocks.len()),

@@ -1,6 +1,7 @@
 //! Quality of a model, measured on text with the forward pass of [`crate::forward`].
 
 mod comparison;
+mod encoder;
 mod error;
 mod evaluate;
 mod likelihood;
@@ -10,6 +11,7 @@ mod text;
 mod windows;
 
 pub use comparison::{Comparison, Mean};
+pub use encoder::{EncoderEvaluation, Pooling, ReadoutComparison, evaluate_encoder};
 pub use error::EvaluationError;
 pub use evaluate::{
     DEFAULT_MEMORY, Evaluation, Options, default_window, evaluate, evaluate_documents, evaluate_sequences,

@@ -1,7 +1,8 @@
 //! Attention of one block: project, normalise, turn, attend, project back.
 
 use super::blueprint::{
-    AttentionLayer, HeadGates, HeadNorms, IndexerLayer, LatentProjections, NormLayer, Projections, QueryLatent,
+    AttentionLayer, HeadBiases, HeadGates, HeadNorms, IndexerLayer, LatentProjections, NormLayer, Projections,
+    QueryLatent, ScoreBiases,
 };
 use super::heads::{HeadLayout, Heads};
 use super::hook::{ActivationPoint, Rows};
@@ -68,7 +69,7 @@ impl Run<'_, '_> {
         });
         let sinks = self.vector(layer.sinks.as_ref());
         let positions = self.step.map_or(self.length, Step::longest);
-        let biases = layer.biases.as_ref().map(|biases| biases.of(positions)).unwrap_or_default();
+        let biases = self.head_biases(layer, positions);
         let attention = Attention {
             queries: projected.view(0),
             keys: projected.view(1),
@@ -78,9 +79,10 @@ impl Run<'_, '_> {
             scale: layer.scale,
             cap: layer.cap,
             window: layer.window,
+            ahead: layer.ahead,
             chunk: layer.chunk,
             sinks: &sinks,
-            biases: &biases,
+            bias: biases.as_score_bias(),
             index,
         };
         let mut heads = match self.step {
@@ -106,6 +108,19 @@ impl Run<'_, '_> {
         let projected = projected.buffers.into_iter().map(|buffer| buffer.data);
         projected.chain(own_gates).for_each(|buffer| self.buffers.give(buffer));
         ControlFlow::Continue(heads)
+    }
+
+    /// What is added to scores in sequences of so many positions.
+    pub(super) fn head_biases(&self, layer: &AttentionLayer, positions: usize) -> HeadBiases {
+        match &layer.biases {
+            None => HeadBiases::default(),
+            Some(ScoreBiases::Slopes(slopes)) => HeadBiases::OfKeys(slopes.of(positions)),
+            Some(ScoreBiases::Distances(distances)) => {
+                let mut table = Vec::new();
+                (0..distances.table.rows).for_each(|row| self.read_row(&distances.table, row, &mut table));
+                HeadBiases::OfDistances(distances.of(&table, positions))
+            }
+        }
     }
 
     /// Fused attention, unless somebody wants its weights.

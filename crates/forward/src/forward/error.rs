@@ -30,6 +30,12 @@ pub enum ForwardError {
         /// Its name.
         architecture: String,
     },
+    /// The model predicts no next token.
+    #[error("{family} is a family of encoders, which predict no next token")]
+    Encoder {
+        /// The family.
+        family: &'static str,
+    },
     /// Nothing says which model the tensors are.
     #[error("the checkpoint has no config.json, which describes the model to run")]
     NoConfig,
@@ -112,7 +118,9 @@ impl ForwardError {
 impl Diagnostic for ForwardError {
     fn kind(&self) -> ErrorKind {
         match self {
-            ForwardError::Unsupported { .. } | ForwardError::Undescribed { .. } => ErrorKind::Unsupported,
+            ForwardError::Unsupported { .. } | ForwardError::Undescribed { .. } | ForwardError::Encoder { .. } => {
+                ErrorKind::Unsupported
+            }
             ForwardError::File(error) => error.kind(),
             ForwardError::Spill(_) => ErrorKind::Io,
             ForwardError::Activation { cause, .. } if cause.is_unsupported() => ErrorKind::Unsupported,
@@ -134,6 +142,10 @@ impl Diagnostic for ForwardError {
             ForwardError::Undescribed { .. } => {
                 "describe it in a file and name that in ‹family›: `kvant inspect MODEL ‹suggest-family›` writes a first description; \
                  without one, `kvant plan` shows whether schemes without calibration fit its layers"
+            }
+            ForwardError::Encoder { .. } => {
+                "text generation, perplexity and graphs of decoders need a decoder; `kvant eval MODEL ‹reference›` compares an encoder \
+                 with the model that it was made from"
             }
             ForwardError::NoConfig => "put the model's config.json next to its weights",
             ForwardError::Missing { .. } | ForwardError::Shape { .. } if kvant_model::family::any_registered() => {

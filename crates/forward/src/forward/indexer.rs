@@ -21,7 +21,7 @@ pub(super) fn chosen(attention: &Attention<'_>, index: &KeyIndex<'_>) -> Vec<boo
     let mut chosen = vec![true; rows * all];
     chosen.par_chunks_mut(all.max(1)).enumerate().for_each(|(row, chosen)| {
         let (sequence, position) = (row / length, attention.past + row % length);
-        let seen = attention.seen_from(position)..position + 1;
+        let seen = attention.seen(position);
         if seen.len() <= index.most {
             return;
         }
@@ -47,6 +47,7 @@ fn score(index: &KeyIndex<'_>, row: usize, key: usize) -> f32 {
 mod tests {
     use super::*;
     use crate::forward::{HeadLayout, Heads};
+    use kvant_numeric::linalg::ScoreBias;
 
     #[test]
     fn keys_with_the_largest_scores_are_chosen_of_those_that_are_seen() {
@@ -66,9 +67,10 @@ mod tests {
             scale: 1.0,
             cap: None,
             window: None,
+            ahead: 0,
             chunk: None,
             sinks: &[],
-            biases: &[],
+            bias: ScoreBias::NONE,
             index: None,
         };
         let found = chosen(&attention, &index);

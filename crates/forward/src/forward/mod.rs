@@ -1,4 +1,4 @@
-//! The forward pass of a decoder, built from its family's description. Activations are `f32` rows, one per token; weights
+//! The forward pass of a decoder or an encoder, built from its family's description. Activations are `f32` rows, one per token; weights
 //! stay in the mapped file and are widened piece by piece, so memory is that of the activations of one block.
 //!
 //! [`blueprint`] specifies the pass for a checkpoint, [`Pass`] runs sequences through it block by block, [`Runner`] runs
@@ -36,6 +36,7 @@ pub mod ops;
 mod options;
 mod pass;
 mod quantizers;
+mod readout;
 mod recurrent;
 mod recurrent_state;
 mod rope;
@@ -60,6 +61,7 @@ pub use options::{ForwardOptions, StartFrom, StopAt};
 pub use pass::LONG;
 pub use pass::{Chunk, Pass, WIDE, chunks};
 pub use quantizers::{AttentionQuantizers, LayerQuantizers, Quantizers};
+pub(crate) use readout::mean;
 pub use recurrent_state::RecurrentState;
 pub use rope::{Angles, Rotary};
 pub use routing::Routing;
@@ -69,7 +71,7 @@ pub use spans::Spans;
 pub use tensors::{Projection, Tensors, Vector};
 pub use weight_overrides::WeightOverrides;
 
-use blueprint::Blueprint;
+use blueprint::{Blueprint, ReadoutLayers};
 use kvant_container::Checkpoint;
 use kvant_formats::import;
 use kvant_model::model_config::ModelConfig;
@@ -77,7 +79,7 @@ use kvant_model::network::Network;
 use kvant_weights::weight::WeightMatrix;
 use ops::Ops;
 
-/// A decoder that can be run.
+/// A decoder that can be run, or where it was opened by [`Decoder::open_any`], an encoder.
 #[derive(Clone, Debug)]
 pub struct Decoder<'a> {
     tensors: Tensors<'a>,
@@ -92,8 +94,22 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     ///
-    /// [`ForwardError::Unsupported`] for unsupported rules; errors for anything missing or inconsistent.
+    /// [`ForwardError::Unsupported`] for unsupported rules; [`ForwardError::Encoder`] for encoders, which predict no next token; errors for
+    /// anything missing or inconsistent.
     pub fn open(checkpoint: &'a Checkpoint) -> Result<Decoder<'a>, ForwardError> {
+        let decoder = Decoder::open_any(checkpoint)?;
+        match decoder.network.family().filter(|family| family.encoder.is_some()) {
+            None => Ok(decoder),
+            Some(family) => Err(ForwardError::Encoder { family: family.name }),
+        }
+    }
+
+    /// The same for a decoder or an encoder.
+    ///
+    /// # Errors
+    ///
+    /// [`ForwardError::Unsupported`] for unsupported rules; errors for anything missing or inconsistent.
+    pub fn open_any(checkpoint: &'a Checkpoint) -> Result<Decoder<'a>, ForwardError> {
         let config = checkpoint.config()?.ok_or(ForwardError::NoConfig)?;
         let import = import::open(checkpoint)?;
         let tensors = Tensors::new(import.tensors().to_vec());
@@ -146,6 +162,24 @@ impl<'a> Decoder<'a> {
     /// The number of tokens that there are.
     pub fn vocabulary(&self) -> usize {
         self.blueprint.head.rows
+    }
+
+    /// Returns whether it is an encoder.
+    pub fn is_encoder(&self) -> bool {
+        self.blueprint.encoder.is_some()
+    }
+
+    /// What an encoder makes of its last hidden states.
+    pub fn readouts(&self) -> &[ReadoutLayers] {
+        self.blueprint.encoder.as_ref().map_or(&[], |encoder| &encoder.readouts)
+    }
+
+    /// The layers behind the last norm: the head, or those of an encoder's readouts.
+    pub fn layers_behind(&self) -> Vec<&Projection> {
+        match &self.blueprint.encoder {
+            None => vec![&self.blueprint.head],
+            Some(encoder) => encoder.readouts.iter().flat_map(ReadoutLayers::layers).collect(),
+        }
     }
 
     /// The longest context that config.json states.
@@ -207,6 +241,33 @@ impl<'a> Decoder<'a> {
 
     fn angles(&self, length: usize) -> Vec<Angles> {
         self.blueprint.rotaries.iter().map(|rotary| rotary.angles(length)).collect()
+    }
+
+    /// The last hidden states of an encoder for sequences of `length` tokens, a row per token, and what its readouts make of them. Tokens
+    /// beyond the last whole sequence are left out.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Decoder::logits`].
+    pub fn encode(
+        &self,
+        ops: &dyn Ops,
+        tokens: &[u32],
+        length: usize,
+    ) -> Result<(Vec<f32>, Vec<Vec<f32>>), ForwardError> {
+        let chunks = chunks(self, tokens.chunks_exact(length.max(1)));
+        let mut pass = Pass::begin(self, ops, &chunks, u64::MAX, None)?;
+        let (mut all, mut readouts) = (Vec::new(), vec![Vec::new(); self.readouts().len()]);
+        for chunk in 0..chunks.len() {
+            (0..self.blueprint.blocks.len()).try_for_each(|block| pass.block(block, chunk, |_| {}))?;
+            let hidden = pass.hidden(chunk)?;
+            for (readout, out) in self.readouts().iter().zip(&mut readouts) {
+                let rows = pass.readout_rows(chunk, readout, &hidden);
+                out.extend(pass.readout_values(readout, &rows, 0..readout.width));
+            }
+            all.extend(hidden);
+        }
+        Ok((all, readouts))
     }
 
     /// Logits of sequences of `length` tokens, one after the other in `tokens`: a row of [`Decoder::vocabulary`] per

@@ -6,8 +6,9 @@ use super::recurrent_state::RecurrentState;
 use super::rope::Angles;
 use kvant_model::family::{Activation, NormKind, Pairing};
 use kvant_numeric::ComputeDType;
-use kvant_numeric::linalg::Precision;
+use kvant_numeric::linalg::{Precision, ScoreBias};
 use kvant_weights::weight::WeightMatrix;
+use std::ops::Range;
 
 /// A norm, ready to be applied.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +36,7 @@ pub struct KeyIndex<'a> {
     pub most: usize,
 }
 
-/// Causal attention of several sequences of the same length.
+/// Attention of several sequences of the same length.
 #[derive(Clone, Debug)]
 pub struct Attention<'a> {
     /// Queries.
@@ -52,29 +53,43 @@ pub struct Attention<'a> {
     pub scale: f32,
     /// `c` of the soft-cap `c tanh(s / c)` on scores.
     pub cap: Option<f32>,
-    /// The number of positions a token sees, including itself; `None` for all before it.
+    /// The number of positions a token sees, itself included and later ones aside; `None` for all before it.
     pub window: Option<usize>,
+    /// How many later positions a token sees: none where attention is causal.
+    pub ahead: usize,
     /// Positions of a chunk: a token sees its own chunk, from its first position on; `None` where there are no chunks.
     pub chunk: Option<usize>,
     /// A further score per query head; empty if there are none.
     pub sinks: &'a [f32],
-    /// What is added to the scores of keys: for each query head as many numbers as there are positions; empty if nothing is.
-    pub biases: &'a [f32],
+    /// What is added to scores: for each query head as many numbers as for the others.
+    pub bias: ScoreBias<'a>,
     /// What chooses the keys that queries attend to; `None` where that are all that they see.
     pub index: Option<KeyIndex<'a>>,
 }
 
 impl Attention<'_> {
-    /// The biases of all positions for a query head; empty if there are none.
-    pub fn biases_of(&self, head: usize) -> &[f32] {
-        let positions = self.biases.len() / self.queries.layout.count.max(1);
-        &self.biases[head * positions..(head + 1) * positions]
+    /// What is added to the scores of a query head.
+    pub fn bias_of(&self, head: usize) -> ScoreBias<'_> {
+        let part = |all: &'_ [f32]| -> Range<usize> {
+            let count = all.len() / self.queries.layout.count.max(1);
+            head * count..(head + 1) * count
+        };
+        match self.bias {
+            ScoreBias::OfKeys(all) => ScoreBias::OfKeys(&all[part(all)]),
+            ScoreBias::OfDistances(all) => ScoreBias::OfDistances(&all[part(all)]),
+        }
     }
 
     /// The first position that the one at `position` sees.
     pub fn seen_from(&self, position: usize) -> usize {
         let window = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
         self.chunk.map_or(window, |chunk| window.max(position - position % chunk.max(1)))
+    }
+
+    /// The positions that the one at `position` sees.
+    pub fn seen(&self, position: usize) -> Range<usize> {
+        let end = (position + 1).saturating_add(self.ahead).min(self.past + self.length);
+        self.seen_from(position)..end
     }
 }
 

@@ -2,6 +2,7 @@
 //! sequences. Not what a block computes, which is in [`super::Runner`].
 
 use super::Decoder;
+use super::blueprint::ReadoutLayers;
 use super::error::ForwardError;
 use super::hook::ActivationHook;
 use super::ops::Ops;
@@ -91,7 +92,8 @@ impl<'p, 'a> Pass<'p, 'a> {
         self.streams.put(chunk, x)
     }
 
-    /// The input of the head for one chunk, a row per token: the stream after the last norm. The chunk ends here.
+    /// The input of the head for one chunk, a row per token: the stream after the last norm; of an encoder its last hidden states. The
+    /// chunk ends here.
     ///
     /// # Errors
     ///
@@ -99,6 +101,16 @@ impl<'p, 'a> Pass<'p, 'a> {
     pub fn hidden(&mut self, chunk: usize) -> Result<Vec<f32>, ForwardError> {
         let x = self.streams.take(chunk)?;
         Ok(self.runner.hidden(self.with, self.chunks[chunk].length, &x))
+    }
+
+    /// What the last layer of an encoder's readout reads of [`Pass::hidden`] of a chunk; if it ends in another step, its result.
+    pub fn readout_rows(&self, chunk: usize, readout: &ReadoutLayers, hidden: &[f32]) -> Vec<f32> {
+        self.runner.readout_rows(self.with, self.chunks[chunk].length, readout, hidden)
+    }
+
+    /// The elements `range` of what a readout gives, for rows of [`Pass::readout_rows`].
+    pub fn readout_values(&self, readout: &ReadoutLayers, rows: &[f32], range: Range<usize>) -> Vec<f32> {
+        self.runner.readout_values(self.with, readout, rows, range)
     }
 
     /// Some logits of rows of [`Pass::hidden`]: those of the tokens `range`.

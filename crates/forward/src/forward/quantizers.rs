@@ -1,6 +1,6 @@
 //! Fake quantization of activations during a pass, as the deployed model computes it: which quantizer stands where.
 
-use super::blueprint::{Block, Blueprint};
+use super::blueprint::{Block, Blueprint, ReadoutLayers};
 use super::error::ForwardError;
 use super::heads::{HeadLayout, Heads};
 use super::spans::Spans;
@@ -56,7 +56,8 @@ impl Quantizers {
     pub fn of(import: &Import<'_>, blueprint: &Blueprint) -> Result<Quantizers, ForwardError> {
         let mut quantizers = Quantizers::default();
         let inner = blueprint.blocks.iter().flat_map(Block::layers);
-        let outer = blueprint.project_in.iter().chain(&blueprint.project_out).chain([&blueprint.head]);
+        let readouts = blueprint.encoder.iter().flat_map(|encoder| &encoder.readouts).flat_map(ReadoutLayers::layers);
+        let outer = blueprint.project_in.iter().chain(&blueprint.project_out).chain([&blueprint.head]).chain(readouts);
         for layer in inner.chain(outer) {
             let Some(stored) = import.activations(&layer.module) else { continue };
             let input = quantizer(&layer.module, "input", stored.input.as_ref(), layer.columns)?;

@@ -1,7 +1,9 @@
 //! One run of a decoder over some sequences: embeddings, a block, the head. Holds the activations of one block.
 
 use super::Decoder;
-use super::blueprint::{Block, Blueprint, FeedForward, NormLayer, RoutedBranch, TokenMixer};
+use super::blueprint::{
+    Block, Blueprint, EncoderParts, FeedForward, NormLayer, PositionTable, RoutedBranch, TokenMixer,
+};
 use super::buffers::Buffers;
 use super::error::ForwardError;
 use super::heads::HeadLayout;
@@ -183,12 +185,46 @@ impl<'a> Run<'_, 'a> {
         let (precision, scale) = (self.ops.precision(), self.blueprint().embedding_scale);
         let scale = precision.round(scale);
         x.iter_mut().for_each(|x| *x = precision.round(precision.round(*x) * scale));
-        if let Some(layer) = &self.blueprint().project_in {
+        let (project, encoder) = (self.blueprint().project_in.as_ref(), self.blueprint().encoder.as_ref());
+        if let Some(layer) = project.filter(|_| encoder.is_none()) {
             x = self.linear(layer, &x);
         }
-        self.add_positions(&mut x)?;
-        let x = self.normed(self.blueprint().embedding_norm.as_ref(), &x);
+        if let Some(encoder) = encoder {
+            self.drop_tokens(encoder, tokens, &mut x);
+            self.add_token_types(encoder, &mut x);
+        }
+        self.add_positions(tokens, &mut x)?;
+        if let Some(norm) = &self.blueprint().embedding_norm {
+            let width = x.len() / tokens.len().max(1);
+            self.norm(norm, &mut x, width);
+        }
+        if let Some(layer) = project.filter(|_| encoder.is_some()) {
+            x = self.linear(layer, &x);
+        }
         Ok(self.widened(tokens, x))
+    }
+
+    /// Embeddings without those of a dropped token, the others scaled to what is usual: in training 12 % of the tokens are dropped.
+    fn drop_tokens(&self, encoder: &EncoderParts, tokens: &[u32], x: &mut [f32]) {
+        const USUAL: f32 = 0.15 * 0.8;
+        let Some(dropped) = encoder.dropped_token else { return };
+        let width = x.len() / tokens.len().max(1);
+        let precision = self.ops.precision();
+        for (tokens, x) in tokens.chunks(self.length).zip(x.chunks_mut(self.length * width)) {
+            let share = tokens.iter().filter(|token| **token == dropped).count() as f32 / tokens.len() as f32;
+            for (token, row) in tokens.iter().zip(x.chunks_exact_mut(width)) {
+                let kept = if *token == dropped { 0.0 } else { 1.0 };
+                row.iter_mut()
+                    .for_each(|value| *value = precision.round(kept * *value * (1.0 - USUAL) / (1.0 - share)));
+            }
+        }
+    }
+
+    fn add_token_types(&self, encoder: &EncoderParts, x: &mut [f32]) {
+        let Some(table) = &encoder.token_types else { return };
+        let mut first = Vec::new();
+        self.read_row(table, 0, &mut first);
+        x.chunks_exact_mut(table.columns).for_each(|row| self.ops.join(row, &first, 1.0));
     }
 
     /// Rows of the stream for embeddings `x`.
@@ -217,9 +253,9 @@ impl<'a> Run<'_, 'a> {
         self.weight(table).read(Isa::best(), &band, out);
     }
 
-    fn add_positions(&self, x: &mut [f32]) -> Result<(), ForwardError> {
-        let Some((table, offset)) = &self.blueprint().positions else { return Ok(()) };
-        let longest = table.rows.saturating_sub(*offset);
+    fn add_positions(&self, tokens: &[u32], x: &mut [f32]) -> Result<(), ForwardError> {
+        let Some(positions) = &self.blueprint().positions else { return Ok(()) };
+        let (PositionTable { table, offset, padding }, longest) = (positions, positions.longest());
         if let Some(step) = self.step {
             let length = step.longest();
             if length > longest {
@@ -234,6 +270,18 @@ impl<'a> Run<'_, 'a> {
             return Err(ForwardError::TooLong { length: self.length, longest });
         }
         let mut rows = Vec::new();
+        if let Some(padding) = padding.filter(|padding| tokens.contains(padding)) {
+            for sequence in tokens.chunks(self.length) {
+                let mut next = *offset;
+                for token in sequence {
+                    let is_padding = *token == padding;
+                    self.read_row(table, if is_padding { *offset - 1 } else { next }, &mut rows);
+                    next += usize::from(!is_padding);
+                }
+            }
+            self.ops.join(x, &rows, 1.0);
+            return Ok(());
+        }
         (0..self.length).for_each(|position| self.read_row(table, position + offset, &mut rows));
         for sequence in x.chunks_mut(self.length * table.columns) {
             self.ops.join(sequence, &rows, 1.0);
@@ -403,7 +451,7 @@ impl<'a> Run<'_, 'a> {
         self.buffers.give(branch);
     }
 
-    /// The input of the head: the stream after the last norm.
+    /// The input of the head: the stream after the last norm; of an encoder its last hidden states.
     pub(super) fn finish(&self, x: &[f32]) -> Vec<f32> {
         let layout = &self.blueprint().stream;
         let residual = match &self.blueprint().lanes {
@@ -415,6 +463,10 @@ impl<'a> Run<'_, 'a> {
         if let Some(layer) = &self.blueprint().project_out {
             x = self.linear(layer, &x);
         }
+        // What encoders have behind their last hidden states are readouts.
+        if self.blueprint().encoder.is_some() {
+            return x;
+        }
         let (head, spans) = (&self.blueprint().head, self.spans());
         self.show(ActivationPoint::Input(&head.module), &x, head.columns, spans);
         match self.input_quantizer(head) {
@@ -425,14 +477,19 @@ impl<'a> Run<'_, 'a> {
 
     /// The logits of the tokens `range`, for every row.
     pub(super) fn logits(&self, hidden: &[f32], range: Range<usize>) -> Vec<f32> {
-        let head = &self.blueprint().head;
-        let bias = self.bias(head).map(|bias| bias[range.clone()].to_vec());
-        let mut logits = Vec::new();
-        // Of a weight stored by inputs, which no head is, all rows would come.
-        self.ops.linear(hidden, &self.weight(head).slice_rows(range), bias.as_deref(), &mut logits);
+        let mut logits = self.slice_of_linear(&self.blueprint().head, hidden, range);
         self.shape_logits(&mut logits);
-        self.release(head);
         logits
+    }
+
+    /// The outputs `range` of a layer, for every row of its inputs, which are quantized where they are.
+    pub(super) fn slice_of_linear(&self, layer: &Projection, x: &[f32], range: Range<usize>) -> Vec<f32> {
+        let bias = self.bias(layer).map(|bias| bias[range.clone()].to_vec());
+        let mut out = Vec::new();
+        // Of a weight stored by inputs, which no such layer is, all rows would come.
+        self.ops.linear(x, &self.weight(layer).slice_rows(range), bias.as_deref(), &mut out);
+        self.release(layer);
+        out
     }
 
     fn shape_logits(&self, logits: &mut [f32]) {

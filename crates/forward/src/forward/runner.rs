@@ -2,6 +2,7 @@
 //! [`super::Pass`]'s.
 
 use super::Decoder;
+use super::blueprint::ReadoutLayers;
 use super::buffers::Buffers;
 use super::error::ForwardError;
 use super::ops::Ops;
@@ -71,6 +72,28 @@ impl<'r, 'a> Runner<'r, 'a> {
     /// The input of the head: the stream `x` after the last norm.
     pub fn hidden(&self, v: ForwardOptions<'_, 'a>, length: usize, x: &[f32]) -> Vec<f32> {
         self.run(v, length).finish(x)
+    }
+
+    /// What the last layer of an encoder's readout reads of [`Runner::hidden`]; if it ends in another step, its result.
+    pub fn readout_rows(
+        &self,
+        v: ForwardOptions<'_, 'a>,
+        length: usize,
+        readout: &ReadoutLayers,
+        hidden: &[f32],
+    ) -> Vec<f32> {
+        self.run(v, length).readout_rows(readout, hidden)
+    }
+
+    /// The elements `range` of what a readout gives, for rows of [`Runner::readout_rows`].
+    pub fn readout_values(
+        &self,
+        v: ForwardOptions<'_, 'a>,
+        readout: &ReadoutLayers,
+        rows: &[f32],
+        range: Range<usize>,
+    ) -> Vec<f32> {
+        self.run(v, 1).readout_values(readout, rows, range)
     }
 
     /// Some logits of rows of [`Runner::hidden`]: those of the tokens `range`.

@@ -58,7 +58,7 @@ impl AttentionTask<'_> {
     fn head(&self, head: usize, scores: &mut Vec<f32>, out: &mut [f32]) {
         let Attention { queries, keys, values, scale, .. } = self.attention;
         let past = self.attention.past;
-        let seen = self.seen_from(past + self.rows.start)..past + self.rows.end;
+        let seen = self.attention.seen(past + self.rows.start).start..self.attention.seen(past + self.rows.end - 1).end;
         let first_key = self.first_key + seen.start;
         let (count, width) = (self.rows.len(), queries.layout.width);
         let key_head = head / (queries.layout.count / keys.layout.count);
@@ -77,22 +77,18 @@ impl AttentionTask<'_> {
         multiply(out, Matrix::new(scores, count, seen.len(), seen.len()), v, 1.0, Threads::One);
     }
 
-    /// The first position that the one at `row` sees.
-    fn seen_from(&self, row: usize) -> usize {
-        self.attention.seen_from(row)
-    }
-
     /// From scores to weights: softmax over what the row sees, zero elsewhere.
     fn weigh(&self, head: usize, row: usize, start: usize, line: &mut [f32]) {
-        let (before, rest) = line.split_at_mut(self.seen_from(row) - start);
-        let (seen, after) = rest.split_at_mut(row + 1 - self.seen_from(row));
+        let range = self.attention.seen(row);
+        let (before, rest) = line.split_at_mut(range.start - start);
+        let (seen, after) = rest.split_at_mut(range.len());
         before.fill(0.0);
         after.fill(0.0);
         let chosen = self.chosen_of(row);
         for (score, _) in seen.iter_mut().zip(chosen).filter(|(_, chosen)| !**chosen) {
             *score = UNSEEN;
         }
-        let biases = self.attention.biases_of(head).get(self.seen_from(row)..).unwrap_or(&[]);
+        let biases = self.attention.bias_of(head).of_query(row, range.start);
         softmax(self.isa, seen, self.attention.cap, biases, self.attention.sinks.get(head).copied());
         seen.iter_mut().for_each(|weight| *weight = self.precision.round(*weight));
     }
@@ -102,7 +98,8 @@ impl AttentionTask<'_> {
         let Some(chosen) = self.chosen else { return &[] };
         let all = self.attention.past + self.attention.length;
         let start = (self.first + row - self.attention.past) * all;
-        &chosen[start + self.seen_from(row)..=start + row]
+        let seen = self.attention.seen(row);
+        &chosen[start + seen.start..start + seen.end]
     }
 }
 
@@ -112,6 +109,7 @@ mod tests {
     use crate::forward::cpu::Cpu;
     use crate::forward::ops::Ops;
     use crate::forward::{HeadLayout, Heads};
+    use kvant_numeric::linalg::ScoreBias;
 
     #[test]
     fn unquantized_probabilities_match_fused_attention() {
@@ -120,13 +118,16 @@ mod tests {
         let (q, k, v) = (data(1), data(2), data(3));
         let heads = |data, count, width| Heads { data, row_width: 32, layout: HeadLayout::packed(count, width) };
         let slopes: Vec<f32> = (0..4 * 100).map(|i| (i % 100) as f32 * 0.1 * (1 + i / 100) as f32).collect();
+        let distances: Vec<f32> = (0..4 * 199).map(|i| (i % 31) as f32 * 0.1 * (1 + i / 199) as f32).collect();
         let cases = [
-            (None, None, None, &[][..]),
-            (Some(30), Some(5.0), None, &[]),
-            (None, None, Some(40), &[]),
-            (None, None, None, &slopes),
+            (None, 0, None, None, ScoreBias::NONE),
+            (Some(30), 0, Some(5.0), None, ScoreBias::NONE),
+            (None, 0, None, Some(40), ScoreBias::NONE),
+            (None, 0, None, None, ScoreBias::OfKeys(&slopes)),
+            (None, usize::MAX, None, None, ScoreBias::OfDistances(&distances)),
+            (Some(30), 29, None, None, ScoreBias::NONE),
         ];
-        for (window, cap, chunk, biases) in cases {
+        for (window, ahead, cap, chunk, bias) in cases {
             let attention = Attention {
                 queries: heads(&q, 4, 8),
                 keys: heads(&k, 2, 8),
@@ -136,9 +137,10 @@ mod tests {
                 scale: 0.35,
                 cap,
                 window,
+                ahead,
                 chunk,
                 sinks: &[],
-                biases,
+                bias,
                 index: None,
             };
             let mut fused = Vec::new();

@@ -34,7 +34,7 @@ pub(crate) fn of_role(role: Role, part: Part) -> Option<String> {
         Role::LowRankUp => "laurel_r",
         Role::LayerInputGate => "inp_gate",
         Role::LayerInputOutput => "proj",
-        Role::KeyValueUp | Role::ProjectIn | Role::ProjectOut | Role::Unknown => return None,
+        Role::KeyValueUp | Role::ProjectIn | Role::ProjectOut | Role::Readout | Role::Unknown => return None,
         // No architecture with recurrent mixers is written.
         Role::RecurrentInput | Role::RecurrentGate | Role::RecurrentInputGate => return None,
         Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates => return None,
@@ -76,6 +76,7 @@ pub(crate) fn of_norm(site: NormSite) -> &'static str {
         NormSite::LowRankOutput => "laurel_post_norm",
         NormSite::LayerInputs => "per_layer_proj_norm",
         NormSite::LayerInputOutput => "post_norm",
+        NormSite::Readout => "readout_norm",
         NormSite::Final => "output_norm",
     }
 }

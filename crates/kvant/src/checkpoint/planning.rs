@@ -102,7 +102,7 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
     }
     if plan.needs_calibration() || !plan.blocks().is_empty() {
         // The headers show whether the model runs here.
-        Decoder::open(&checkpoint)?;
+        Decoder::open_any(&checkpoint)?;
     }
     Ok(Planned { checkpoint, plan, file })
 }

@@ -103,7 +103,7 @@ impl Run<'_, '_> {
 
     /// Runs the recipe's algorithms block by block, then the remaining work.
     fn block_by_block(&self, plan: Plan, claim: Claim) -> Result<QuantizeWork, Error> {
-        let decoder = Decoder::open(self.checkpoint)?;
+        let decoder = Decoder::open_any(self.checkpoint)?;
         let held_out = Options::tenth(self.job.data.num_samples);
         let loaded = self.calibration.load(&decoder, held_out, self.reporter)?;
         let plan = self.calibration.plan_for(plan, &loaded);

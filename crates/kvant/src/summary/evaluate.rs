@@ -1,15 +1,16 @@
 //! Evaluations in words.
 
 use super::{Remark, Section, eval_graph};
-use crate::evaluate::{EvaluationReport, TextRun};
+use crate::evaluate::{EncoderReport, EvaluationReport, TextRun};
 use crate::text::{Align, Table};
-use kvant_forward::evaluation::{Comparison, Evaluation};
+use kvant_forward::evaluation::{Comparison, Evaluation, Pooling};
 
 impl EvaluationReport {
     /// The report in sections.
     pub fn sections(&self) -> Vec<Section> {
         match self {
             EvaluationReport::Text(report) => text(&report.found, &report.run),
+            EvaluationReport::Encoder(report) => encoder(report),
             EvaluationReport::Graph(report) => eval_graph::sections(report),
         }
     }
@@ -17,7 +18,7 @@ impl EvaluationReport {
     /// Remarks on the result.
     pub fn remarks(&self) -> Vec<Remark> {
         match self {
-            EvaluationReport::Text(_) => Vec::new(),
+            EvaluationReport::Text(_) | EvaluationReport::Encoder(_) => Vec::new(),
             EvaluationReport::Graph(report) => eval_graph::remarks(report),
         }
     }
@@ -25,19 +26,13 @@ impl EvaluationReport {
 
 fn text(found: &Evaluation, run: &TextRun) -> Vec<Section> {
     let mut sections = vec![Section::Table(summary(found))];
-    let lines: Vec<String> = match run {
-        TextRun::Forward { activations } => {
-            activations.iter().map(|line| format!("quantized activations: {line}")).collect()
-        }
-        TextRun::Engine(_) => Vec::new(),
-    };
-    if !lines.is_empty() {
-        sections.push(Section::Text(lines.join("\n")));
+    if let TextRun::Forward { activations } = run {
+        sections.extend(quantized_activations(activations));
     }
     if let Some(comparison) = &found.comparison {
         sections.push(Section::Table(distance(comparison)));
         // Graphs have no blocks.
-        sections.extend((!comparison.blocks.is_empty()).then(|| Section::Table(blocks(comparison))));
+        sections.extend((!comparison.blocks.is_empty()).then(|| Section::Table(blocks(&comparison.blocks))));
     }
     if let TextRun::Engine(name) = run {
         sections.push(Section::Text(format!("on {name}")));
@@ -72,9 +67,45 @@ fn distance(comparison: &Comparison) -> Table {
     table
 }
 
-fn blocks(comparison: &Comparison) -> Table {
+fn quantized_activations(activations: &[String]) -> Option<Section> {
+    let lines: Vec<String> = activations.iter().map(|line| format!("quantized activations: {line}")).collect();
+    (!lines.is_empty()).then(|| Section::Text(lines.join("\n")))
+}
+
+fn encoder(report: &EncoderReport) -> Vec<Section> {
+    let EncoderReport { found, activations } = report;
+    let titles = ["embedding cosine", "least", "hidden SQNR dB", "texts", "tokens", "seq len", "seconds", "tokens/s"];
+    let mut summary = Table::new(&titles.map(|title| (title, Align::Right)));
+    summary.push([
+        format!("{:.6}", found.mean_cosine),
+        format!("{:.6}", found.least_cosine),
+        format!("{:.2}", found.hidden_decibels),
+        found.sequences.to_string(),
+        found.tokens.to_string(),
+        found.window.to_string(),
+        format!("{:.2}", found.seconds),
+        format!("{:.0}", found.tokens_per_second()),
+    ]);
+    let mut readouts =
+        Table::new(&[("output", Align::Left), ("SQNR dB", Align::Right), ("same largest", Align::Right)]);
+    for readout in &found.readouts {
+        let share = format!("{:.2} %", readout.agreement * 100.0);
+        readouts.push([readout.name.to_owned(), format!("{:.2}", readout.decibels), share]);
+    }
+    let pooling = match found.pooling {
+        Pooling::Mean => "the embedding of a text is the mean of its last hidden states",
+        Pooling::First => "the embedding of a text is the last hidden state of its first token",
+    };
+    let mut sections = vec![Section::Table(summary), Section::Text(pooling.to_owned())];
+    sections.extend(quantized_activations(activations));
+    sections.extend((!found.readouts.is_empty()).then_some(Section::Table(readouts)));
+    sections.push(Section::Table(blocks(&found.blocks)));
+    sections
+}
+
+fn blocks(decibels: &[f64]) -> Table {
     let mut table = Table::new(&["block", "SQNR dB"].map(|title| (title, Align::Right)));
-    for (block, decibels) in comparison.blocks.iter().enumerate() {
+    for (block, decibels) in decibels.iter().enumerate() {
         table.push([block.to_string(), format!("{decibels:.2}")]);
     }
     table

@@ -34,6 +34,7 @@ pub const FAMILY: Family = Family {
     qkv_rows: RowOrder::PerHead,
     parameters: &[],
     extra: None,
+    encoder: None,
     math: Math {
         activation: ActivationRule::Fixed(Activation::GeluTanh),
         positions: Positions::Alibi(Alibi { rounded: false, scaled: false }),

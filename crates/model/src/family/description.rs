@@ -2,6 +2,7 @@
 //! pass follows. Everything else (pairs for smoothing, order of rounding, fused siblings, owners of the KV cache) is
 //! derived from it by [`crate::network`].
 
+use super::encoder::Encoder;
 use super::leaked::leaked;
 use super::math::{Math, Residual, Routing};
 use super::recurrent::{Recurrent, RecurrentBlocks, RecurrentParameter, is_feed_forward};
@@ -64,6 +65,9 @@ pub struct Family {
     /// Layers that predict further tokens, which are kept unless a recipe says otherwise.
     #[serde(default)]
     pub extra: Option<Extra>,
+    /// What the family has if it is one of encoders.
+    #[serde(default)]
+    pub encoder: Option<Encoder>,
     /// The rules of the forward pass.
     pub math: Math,
     /// Modules that stay in the source's precision by default: globs on full module names. Heads and routers are kept
@@ -218,10 +222,11 @@ impl Family {
         }
     }
 
-    /// Returns whether a block has the norm that the family has at a site, as far as its mixer decides that.
+    /// Returns whether a block has the norm that the family has at a site, as far as its place and its mixer decide that.
     pub fn has_norm_at(&self, config: &ModelConfig, site: NormSite, block: usize) -> bool {
         let recurrent = self.branches(config, block).recurrent;
         match site {
+            NormSite::AttentionInput if block == 0 && self.math.first_norm_is_absent => false,
             NormSite::AttentionInput | NormSite::FeedForwardInput => recurrent || !self.math.norms_by_mixer,
             NormSite::AttentionOutput | NormSite::FeedForwardOutput => !recurrent || !self.math.norms_by_mixer,
             _ => true,

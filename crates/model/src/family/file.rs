@@ -14,7 +14,7 @@ use toml::{Table, Value};
 pub const USUAL: &str = "llama";
 
 /// Tables whose keys replace those of the known family one by one. All other values replace theirs as a whole.
-const TABLES: &[&str] = &["trunk", "recurrent", "moe", "extra", "math"];
+const TABLES: &[&str] = &["trunk", "recurrent", "moe", "extra", "encoder", "math"];
 
 /// Keys that say what the family is, which no other family can say for it.
 const OWN: &[&str] = &["name", "summary", "model_types", "architectures"];
@@ -220,7 +220,8 @@ pub(super) fn check(family: &Family) -> Result<(), Flaw> {
     )?;
     need(!family.trunk.heads.is_empty(), "trunk.heads", "`trunk.heads` names no output head")?;
     let sites = |site| family.trunk.norms.iter().any(|(listed, _)| *listed == site);
-    need(sites(NormSite::Final), "trunk.norms", "`trunk.norms` has no `final` norm")?;
+    let ends_in_norm = sites(NormSite::Final) || family.encoder.is_some();
+    need(ends_in_norm, "trunk.norms", "`trunk.norms` has no `final` norm")?;
     let ends_in_output = |mixer: Linears| mixer.last().is_none_or(|(role, _)| *role == Role::Output);
     let recurrent = family.recurrent.map_or(&[][..], |recurrent| recurrent.linears);
     need(ends_in_output(family.attention), "attention", "the last layer of `attention` must be its `output`")?;

@@ -34,6 +34,7 @@ pub const FAMILY: Family = Family {
     qkv_rows: RowOrder::PerHead,
     parameters: &[],
     extra: None,
+    encoder: None,
     math: Math {
         activation: ActivationRule::Config(Activation::Gelu),
         residual: Residual::ParallelIf("use_parallel_residual", true),

@@ -24,6 +24,7 @@ pub const FAMILY: Family = Family {
     qkv_rows: RowOrder::Stacked,
     parameters: &[],
     extra: None,
+    encoder: None,
     math: Math::LLAMA,
     keep: &["lm_head"],
     config_like: None,

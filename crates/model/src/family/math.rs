@@ -56,6 +56,9 @@ pub struct Math {
     pub value_scale: Option<(Text, f64)>,
     /// Whether blocks with a recurrent mixer have norms before their branches only, and others behind them only (OLMo Hybrid).
     pub norms_by_mixer: bool,
+    /// Whether the first block has no norm before attention, as that of the embeddings stands there (ModernBERT).
+    #[serde(default)]
+    pub first_norm_is_absent: bool,
     /// What turns together in the heads of the indexer, where one chooses the `index_topk` keys that a token attends to: those with the largest
     /// `sum_h w_h relu(q_h k)` (DeepSeek V3.2).
     #[serde(default)]
@@ -94,6 +97,7 @@ impl Math {
         value_norm: false,
         value_scale: None,
         norms_by_mixer: false,
+        first_norm_is_absent: false,
         indexer: None,
         rms_norm_if_stated: false,
         clips: false,
@@ -240,6 +244,16 @@ pub enum Positions {
         /// Rows before that of the first position.
         offset: usize,
     },
+    /// The same, read behind the row of the padding token `pad_token_id`: a token at position `p` among those that are no padding has row
+    /// `p + 1` behind it (RoBERTa). The padding token of MPNet is always 1.
+    LearnedBehindPadding {
+        /// The padding token if config.json states none.
+        padding: usize,
+        /// Whether config.json is not asked.
+        is_fixed: bool,
+    },
+    /// Rotary over halves of whole heads if `position_embedding_type` of config.json is `rotary`, else learned behind padding (ESM).
+    RotaryOrLearned,
     /// Biases on scores.
     Alibi(Alibi),
     /// The same if this boolean of config.json is true, else rotary over halves of whole heads.
@@ -268,11 +282,15 @@ impl Positions {
     /// Rotary over halves of whole heads in every layer, as in LLaMA.
     pub const ROTARY: Positions = Positions::rotary(Pairing::Halves, 1.0);
 
-    /// The positions of a checkpoint: none of [`Positions::AlibiIf`], [`Positions::RotaryIfNamed`] and [`Positions::RotaryIfTheta`].
+    /// The positions of a checkpoint: none of [`Positions::RotaryOrLearned`], [`Positions::AlibiIf`], [`Positions::RotaryIfNamed`] and [`Positions::RotaryIfTheta`].
     pub fn resolve(self, config: &ModelConfig) -> Positions {
         match self {
             Positions::AlibiIf(key, alibi) if config.flag_or(key, false) => Positions::Alibi(alibi),
             Positions::RotaryIfNamed(key) if config.text(key) != Some("rope") => Positions::None,
+            Positions::RotaryOrLearned if config.text("position_embedding_type") != Some("rotary") => {
+                Positions::LearnedBehindPadding { padding: 1, is_fixed: false }
+            }
+            Positions::RotaryOrLearned => Positions::ROTARY,
             Positions::RotaryIfTheta if config.rope.main.theta.is_none() => Positions::None,
             Positions::AlibiIf(..) | Positions::RotaryIfNamed(_) | Positions::RotaryIfTheta => Positions::ROTARY,
             fixed => fixed,
@@ -339,6 +357,9 @@ pub enum Window {
     },
     /// Chunks of `attention_chunk_size` positions instead of windows, in the layers with rotary embedding (Llama 4).
     Chunks,
+    /// All but every `global_attn_every_n_layers`-th, beginning with layer 0, which is full; every third if config.json does not say
+    /// (ModernBERT).
+    AllButEveryNth,
     /// If `use_sliding_window`, the layers from `max_window_layers` on (Qwen).
     FromLayer,
 }

@@ -2,6 +2,7 @@
 //! here reads a tensor, and no algorithm keeps its own list of layers.
 
 pub mod description;
+pub mod encoder;
 mod file;
 mod leaked;
 pub mod math;
@@ -12,6 +13,7 @@ mod afmoe;
 mod apertus;
 mod arcee;
 mod bamba;
+mod bert;
 mod bitnet;
 mod bloom;
 mod cohere;
@@ -22,9 +24,12 @@ mod cwm;
 mod deepseek_v2;
 mod deepseek_v3;
 mod deepseek_v32;
+mod distilbert;
 mod dots1;
+mod electra;
 mod ernie4_5;
 mod ernie4_5_moe;
+mod esm;
 mod exaone4;
 mod exaone_moe;
 mod falcon;
@@ -66,6 +71,8 @@ mod ministral3;
 mod mistral;
 mod mistral4;
 mod mixtral;
+mod modernbert;
+mod mpnet;
 mod mpt;
 mod nemotron;
 mod nemotron_h;
@@ -87,6 +94,7 @@ mod qwen3_moe;
 mod qwen3_next;
 mod qwen3_omni_moe;
 mod qwen3_vl_moe;
+mod roberta;
 mod seed_oss;
 mod smollm3;
 mod solar_open;
@@ -96,6 +104,7 @@ mod starcoder2;
 mod undescribed;
 
 pub use description::{Branches, ExpertLayout, ExpertStorage, Extra, Family, Linears, Moe, Norms, Text, Trunk};
+pub use encoder::{Encoder, Readout, ReadoutRows, ReadoutStep};
 pub use file::{FamilyFileError, USUAL, name_error, parse};
 pub use math::{
     Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, HeadGate, LogitScale, Math, Pairing, Positions,
@@ -120,6 +129,7 @@ pub static FAMILIES: &[Family] = &[
     apertus::FAMILY,
     arcee::FAMILY,
     bamba::FAMILY,
+    bert::FAMILY,
     bitnet::FAMILY,
     bloom::FAMILY,
     cohere::FAMILY,
@@ -129,9 +139,12 @@ pub static FAMILIES: &[Family] = &[
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
     deepseek_v32::FAMILY,
+    distilbert::FAMILY,
     dots1::FAMILY,
+    electra::FAMILY,
     ernie4_5::FAMILY,
     ernie4_5_moe::FAMILY,
+    esm::FAMILY,
     exaone4::FAMILY,
     exaone_moe::FAMILY,
     falcon::FAMILY,
@@ -173,6 +186,8 @@ pub static FAMILIES: &[Family] = &[
     mistral::FAMILY,
     mistral4::FAMILY,
     mixtral::FAMILY,
+    modernbert::FAMILY,
+    mpnet::FAMILY,
     mpt::FAMILY,
     nemotron::FAMILY,
     nemotron_h::FAMILY,
@@ -194,6 +209,7 @@ pub static FAMILIES: &[Family] = &[
     qwen3_next::FAMILY,
     qwen3_omni_moe::FAMILY,
     qwen3_vl_moe::FAMILY,
+    roberta::FAMILY,
     seed_oss::FAMILY,
     smollm3::FAMILY,
     solar_open::FAMILY,

@@ -49,6 +49,7 @@ pub const FAMILY: Family = Family {
     norms: NORMS,
     norm_kind: NormKind::RmsUnitOffset,
     extra: Some(Extra { path: "mtp", blocks: "layers", linears: &[(Role::Unknown, "fc")] }),
+    encoder: None,
     math: Math { positions: Positions::rotary(Pairing::Halves, 0.25), head_gate: HeadGate::WithQueries, ..Math::LLAMA },
     keep: &[
         "lm_head",

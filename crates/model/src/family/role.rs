@@ -94,6 +94,8 @@ pub enum Role {
     LowRankUp,
     /// The output head: logits from the last hidden state.
     Head,
+    /// Encoders: behind the last hidden states, as a pooler, a classifier and what stands before the output head.
+    Readout,
     /// Embedding width to hidden size, before the first block.
     ProjectIn,
     /// Hidden size to embedding width, after the last block.
@@ -105,7 +107,7 @@ pub enum Role {
 
 impl Role {
     /// Every role, in the order of the declaration.
-    pub const ALL: [Role; 44] = [
+    pub const ALL: [Role; 45] = [
         Role::Query,
         Role::Key,
         Role::Value,
@@ -147,6 +149,7 @@ impl Role {
         Role::LowRankDown,
         Role::LowRankUp,
         Role::Head,
+        Role::Readout,
         Role::ProjectIn,
         Role::ProjectOut,
         Role::Unknown,
@@ -196,17 +199,19 @@ impl Role {
             Role::LowRankDown => "low-rank-down",
             Role::LowRankUp => "low-rank-up",
             Role::Head => "head",
+            Role::Readout => "readout",
             Role::ProjectIn => "project-in",
             Role::ProjectOut => "project-out",
             Role::Unknown => "linear",
         }
     }
 
-    /// Whether layers of this role stay in the source's precision unless the user asks otherwise: the output head,
+    /// Whether layers of this role stay in the source's precision unless the user asks otherwise: the output head and readouts,
     /// layers that route tokens, and those that give a recurrent mixer one number a head. They are small, and errors there cost most.
     pub fn is_kept_by_default(self) -> bool {
-        use Role::{Head, LaneCorrection, LanePrediction, LaneRouter, Router, SharedGate};
-        matches!(self, Head | Router | SharedGate | LaneRouter | LanePrediction | LaneCorrection) || self.is_rate()
+        use Role::{Head, LaneCorrection, LanePrediction, LaneRouter, Readout, Router, SharedGate};
+        matches!(self, Head | Readout | Router | SharedGate | LaneRouter | LanePrediction | LaneCorrection)
+            || self.is_rate()
     }
 
     /// Returns whether layers of this role have one output for each head of a recurrent mixer.
@@ -320,6 +325,8 @@ pub enum NormSite {
     LayerInputOutput,
     /// After the last block.
     Final,
+    /// Encoders: in what is read out of the last hidden states.
+    Readout,
 }
 
 /// The formula of a norm with weight `w`, bias `b` and a small `eps`.

@@ -28,7 +28,7 @@ const fn epsilon(key: &'static str, value: &'static str, types: &'static [&'stat
 
 /// The base of rotary embeddings.
 const fn theta(value: &'static str, types: &'static [&'static str]) -> ClassDefault {
-    ClassDefault { unless: &["rope_parameters"], ..row("rope_theta", value, types) }
+    ClassDefault { unless: &["rope_parameters", "global_rope_theta"], ..row("rope_theta", value, types) }
 }
 
 const DEFAULTS: &[ClassDefault] = &[
@@ -74,6 +74,14 @@ const DEFAULTS: &[ClassDefault] = &[
             "solar_open",
         ],
     ),
+    epsilon(
+        "layer_norm_eps",
+        "1e-12",
+        &["bert", "camembert", "distilbert", "electra", "esm", "mpnet", "roberta", "xlm-roberta"],
+    ),
+    row("local_attention", "128", &["modernbert"]),
+    theta("160000.0", &["modernbert"]),
+    ClassDefault { unless: &["rope_parameters"], ..row("local_rope_theta", "10000.0", &["modernbert"]) },
     epsilon("rms_norm_eps", "1.5625e-7", &["glm", "glm4"]),
     epsilon("rms_norm_eps", "1e-8", &["helium"]),
     epsilon("norm_eps", "1e-5", &["lfm2", "lfm2_moe"]),

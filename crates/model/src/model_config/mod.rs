@@ -283,7 +283,7 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
     let layer_types = recurrent::layer_types(inner)?;
     Ok(ModelConfig {
         architectures: architectures(outer)?,
-        hidden_size: inner.size(&["hidden_size", "n_embd", "d_model"])?,
+        hidden_size: inner.size(hidden_keys(inner))?,
         intermediate_sizes: intermediate_sizes(inner)?,
         dense_intermediate_size: inner.size(&["intermediate_size_mlp", "prefix_dense_intermediate_size"])?,
         num_layers: num_layers(inner, layer_types.len())?,
@@ -296,9 +296,9 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         tie_word_embeddings: outer.flag(&["tie_word_embeddings"])?,
         dtype: dtype(outer)?,
         norm_eps: inner.positive(&["rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"])?,
-        activation: inner.text(&["hidden_activation", "hidden_act", "mlp_hidden_act", "activation_function"])?,
+        activation: inner.text(activation_keys(inner))?,
         rope: RopeConfig::read(inner)?,
-        sliding_window: inner.count(&["sliding_window"])?.filter(|window| *window > 0),
+        sliding_window: sliding_window(inner)?,
         layer_types,
         attention_softcap: inner.positive(&["attn_logit_softcapping"])?,
         logit_softcap: inner.positive(&["final_logit_softcapping"])?,
@@ -314,6 +314,27 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
     })
 }
 
+/// The keys of the width of the residual stream.
+fn hidden_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
+    if inner.is_of("distilbert") { &["dim"] } else { &["hidden_size", "n_embd", "d_model"] }
+}
+
+/// The keys of the activation.
+fn activation_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
+    match inner.is_of("distilbert") {
+        true => &["activation"],
+        false => &["hidden_activation", "hidden_act", "mlp_hidden_act", "activation_function"],
+    }
+}
+
+/// Positions that a token sees, itself included and later ones aside; of ModernBERT half of what it sees on both sides.
+fn sliding_window(inner: Fields<'_, '_>) -> Result<Option<usize>, ConfigError> {
+    match inner.is_of("modernbert") {
+        true => Ok(inner.count(&["local_attention"])?.map(|both| both / 2 + 1)),
+        false => Ok(inner.count(&["sliding_window"])?.filter(|window| *window > 0)),
+    }
+}
+
 /// The number of blocks; Nemotron-H has as many as it lists types of.
 fn num_layers(inner: Fields<'_, '_>, listed: usize) -> Result<Option<usize>, ConfigError> {
     match inner.is_of("nemotron_h") && listed > 0 {
@@ -326,6 +347,9 @@ fn num_layers(inner: Fields<'_, '_>, listed: usize) -> Result<Option<usize>, Con
 fn intermediate_sizes(inner: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> {
     if inner.is_of("lfm2") {
         return Ok(recurrent::adjusted_width(inner)?.into_iter().collect());
+    }
+    if inner.is_of("distilbert") {
+        return inner.sizes(&["hidden_dim"]);
     }
     let stated = inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"])?;
     if !inner.is_of("gemma4_text") || inner.flag(&["use_double_wide_mlp"])? != Some(true) {

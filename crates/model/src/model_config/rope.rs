@@ -82,9 +82,9 @@ impl RopeConfig {
     }
 }
 
-/// Gemma 3 before `rope_parameters`, and MiMo-V2: sliding layers have their own base and are not scaled.
+/// Gemma 3 and ModernBERT before `rope_parameters`, and MiMo-V2: sliding layers have their own base and are not scaled.
 fn local_base(fields: Fields<'_, '_>, main: &RopeParameters) -> Result<Option<RopeParameters>, ConfigError> {
-    let local = fields.positive(&["rope_local_base_freq", "swa_rope_theta"])?;
+    let local = fields.positive(&["rope_local_base_freq", "swa_rope_theta", "local_rope_theta"])?;
     Ok(local.map(|theta| RopeParameters { theta: Some(theta), ..main.clone() }))
 }
 
@@ -108,7 +108,7 @@ impl RopeParameters {
     /// Reads every field that stands directly in `fields`.
     fn read(fields: Fields<'_, '_>) -> Result<RopeParameters, ConfigError> {
         Ok(RopeParameters {
-            theta: fields.positive(&["rope_theta", "rotary_emb_base"])?,
+            theta: fields.positive(&["rope_theta", "rotary_emb_base", "global_rope_theta"])?,
             partial: fields.positive(&["partial_rotary_factor", "rotary_pct", "rope_pct"])?,
             dim: components(fields)?,
             original_max_positions: fields.size(&["original_max_position_embeddings"])?,

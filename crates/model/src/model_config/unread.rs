@@ -5,6 +5,10 @@
 /// Models whose attention has one key head for each query head, of `hidden_size / num_attention_heads` components.
 const MULTI_HEAD: &[&str] = &["bloom", "gpt2", "gpt_neox", "gptj", "mpt", "opt"];
 
+/// Encoders, whose attention is likewise.
+const ENCODERS: &[&str] =
+    &["bert", "camembert", "distilbert", "electra", "esm", "modernbert", "mpnet", "roberta", "xlm-roberta"];
+
 /// Mixtures of experts whose experts have the width `intermediate_size`.
 const ONE_WIDTH: &[&str] = &[
     "cohere2_moe",
@@ -46,6 +50,10 @@ const ONE_RULE: &[&str] = &["afmoe", "hy_v3"];
 const UNREAD: &[(&str, &[&str])] = &[
     ("num_key_value_heads", MULTI_HEAD),
     ("num_kv_heads", MULTI_HEAD),
+    ("num_key_value_heads", ENCODERS),
+    ("num_kv_heads", ENCODERS),
+    ("head_dim", ENCODERS),
+    ("sliding_window", ENCODERS),
     // Not gpt_neox and stablelm: their rotary embedding reads it.
     ("head_dim", &["bloom", "falcon", "gpt2", "gptj", "mpt", "opt"]),
     ("intermediate_size", &["bloom", "falcon", "gpt2", "gptj", "mpt", "opt"]),

@@ -97,6 +97,8 @@ impl<'t> Builder<'t> {
         let place = match (named.entry, named.suffix) {
             (Entry::Embedding, Suffix::Slot(Slot::Weight)) => return Place::Embedding,
             (Entry::Positions, Suffix::Slot(Slot::Weight)) => return Place::Positions,
+            (Entry::TokenTypes, Suffix::Slot(Slot::Weight)) => return Place::TokenTypes,
+            (Entry::RelativePositions, Suffix::Slot(Slot::Weight)) => return Place::RelativePositions,
             (Entry::LayerInputs, Suffix::Slot(Slot::Weight)) => return Place::LayerInputs,
             (Entry::Parameter, Suffix::Slot(Slot::Weight | Slot::Bias)) => return Place::Parameter,
             (Entry::Norm(_), Suffix::Slot(Slot::Weight)) => self.add_norm(at, named),
@@ -239,12 +241,21 @@ impl<'t> Builder<'t> {
         }
     }
 
-    /// The bias of a head whose weight is the embedding, which checkpoints do not store twice.
+    /// The bias of a head whose weight is the embedding, which checkpoints do not store twice. Encoders may store the bias twice, beside
+    /// the head's weight and above it.
     fn add_head_bias(&mut self, at: usize) {
-        let has_head = self.linears.iter().any(|linear| linear.role == Role::Head);
-        if self.may_be_tied && !has_head && self.head_bias.is_none() {
-            self.places[at] = Place::HeadBias;
-            self.head_bias = Some(at);
+        let head = self.linears.iter_mut().find(|linear| linear.role == Role::Head);
+        let is_encoder = self.family.encoder.is_some();
+        match head {
+            None if self.may_be_tied && (is_encoder || self.head_bias.is_none()) => {
+                self.places[at] = Place::HeadBias;
+                self.head_bias.get_or_insert(at);
+            }
+            Some(head) if is_encoder => {
+                self.places[at] = Place::HeadBias;
+                head.bias.get_or_insert(at);
+            }
+            _ => {}
         }
     }
 

@@ -495,7 +495,7 @@ fn input_of(part: Part, role: Role, expert: Option<usize>) -> Option<Input> {
         Role::LayerInputGate => Some(Input::LayerInput),
         Role::LayerInputOutput => Some(Input::LayerInputHidden),
         Role::LaneInput | Role::LaneOutput | Role::LaneRouter | Role::LanePrediction | Role::LaneCorrection => None,
-        Role::Head | Role::LayerInputs | Role::ProjectIn | Role::ProjectOut | Role::Unknown => None,
+        Role::Head | Role::Readout | Role::LayerInputs | Role::ProjectIn | Role::ProjectOut | Role::Unknown => None,
     }
 }
 

@@ -228,6 +228,10 @@ pub enum Place {
     HeadBias,
     /// Learned positions.
     Positions,
+    /// The table of token types.
+    TokenTypes,
+    /// The table of biases for distances between tokens.
+    RelativePositions,
     /// The table with an input of every block for each token.
     LayerInputs,
     /// A small tensor that the family names: attention sinks, the correction bias of a router.

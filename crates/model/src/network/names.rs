@@ -15,6 +15,8 @@ pub(super) enum Entry {
     Norm(NormSite),
     Embedding,
     Positions,
+    TokenTypes,
+    RelativePositions,
     LayerInputs,
     Parameter,
 }
@@ -49,6 +51,9 @@ const SUFFIXES: &[(&str, Suffix)] = &[
     ("_scales", Suffix::Slot(Slot::Scale)),
     ("", Suffix::Slot(Slot::Weight)),
 ];
+
+/// Further suffixes of norms, which the first models of transformers had from TensorFlow.
+const NORM_SUFFIXES: &[(&str, Suffix)] = &[(".gamma", Suffix::Slot(Slot::Weight)), (".beta", Suffix::Slot(Slot::Bias))];
 
 /// Last parts of tensor names that belong to formats which are not decoded here.
 const QUANTIZATION_PARAMETERS: &[&str] = &[
@@ -86,11 +91,19 @@ pub(super) struct Names {
     trunk: HashMap<Cow<'static, str>, Entry>,
     /// By path inside the module of layers that predict further tokens, outside of their blocks.
     extra: HashMap<Cow<'static, str>, Entry>,
+    /// What encoders have behind their blocks, by path inside the trunk or beside it.
+    readouts: HashMap<Cow<'static, str>, Entry>,
 }
 
 impl Names {
     pub(super) fn new(family: &'static Family) -> Names {
-        Names { family, block: block_entries(family), trunk: trunk_entries(family), extra: extra_entries(family) }
+        Names {
+            family,
+            block: block_entries(family),
+            trunk: trunk_entries(family),
+            extra: extra_entries(family),
+            readouts: readout_entries(family),
+        }
     }
 
     /// The path of the trunk in this checkpoint: that under which most tensors of blocks are found.
@@ -105,7 +118,8 @@ impl Names {
     /// The kind of the tensor `name`, given the trunk's path.
     pub(super) fn understand(&self, trunk: &str, name: &str) -> Option<Named> {
         let of_decoder = self.block_tensor(trunk, name).or_else(|| self.trunk_tensor(trunk, name));
-        of_decoder.or_else(|| self.head_tensor(name)).or_else(|| self.extra_tensor(name))
+        let of_head = || self.head_tensor(name).or_else(|| self.readout_tensor(trunk, name));
+        of_decoder.or_else(of_head).or_else(|| self.extra_tensor(name))
     }
 
     /// Whether blocks have a tensor of this name, numbers of experts and heads as `{}`.
@@ -147,6 +161,12 @@ impl Names {
 
     fn trunk_tensor(&self, trunk: &str, name: &str) -> Option<Named> {
         let (entry, suffix, cut) = look_up(&self.trunk, &generalise(strip_path(trunk, name)?).0)?;
+        Some(outside(name, cut, entry, suffix))
+    }
+
+    fn readout_tensor(&self, trunk: &str, name: &str) -> Option<Named> {
+        let inside = || look_up(&self.readouts, strip_path(trunk, name)?);
+        let (entry, suffix, cut) = look_up(&self.readouts, name).or_else(inside)?;
         Some(outside(name, cut, entry, suffix))
     }
 
@@ -265,10 +285,27 @@ fn trunk_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
     let mut entries = HashMap::new();
     entries.insert(trunk.embedding.into(), Entry::Embedding);
     entries.extend(trunk.positions.map(|path| (path.into(), Entry::Positions)));
+    let encoder = family.encoder.as_ref();
+    let table = |path: Option<&'static str>, entry: Entry| path.map(|path| (path.into(), entry));
+    entries.extend(table(encoder.and_then(|encoder| encoder.token_types), Entry::TokenTypes));
+    entries.extend(table(encoder.and_then(|encoder| encoder.relative_positions), Entry::RelativePositions));
     entries.extend(trunk.layer_inputs.map(|path| (path.into(), Entry::LayerInputs)));
     entries.extend(trunk.norms.iter().map(|&(site, path)| (path.into(), Entry::Norm(site))));
     entries.extend(trunk.linears.iter().map(|&(role, path)| (path.into(), linear(role))));
     entries
+}
+
+fn readout_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
+    let linear = Entry::Linear {
+        part: Part::Trunk,
+        role: Role::Readout,
+        orientation: Orientation::OutIn,
+        rows: RowOrder::Stacked,
+    };
+    let encoder = || family.encoder.iter();
+    let linears = encoder().flat_map(|encoder| encoder.linears()).map(|path| (path.into(), linear));
+    let norms = encoder().flat_map(|encoder| encoder.norms());
+    linears.chain(norms.map(|path| (path.into(), Entry::Norm(NormSite::Readout)))).collect()
 }
 
 fn extra_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
@@ -284,10 +321,12 @@ fn extra_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
 
 /// The entry whose module the name continues, the suffix, and how many bytes of the name are suffix.
 fn look_up(entries: &HashMap<Cow<'static, str>, Entry>, name: &str) -> Option<(Entry, Suffix, usize)> {
-    SUFFIXES.iter().find_map(|(text, suffix)| {
+    let found = |(text, suffix): &(&str, Suffix)| {
         let entry = entries.get(name.strip_suffix(text)?)?;
         Some((*entry, *suffix, text.len()))
-    })
+    };
+    let of_norm = || NORM_SUFFIXES.iter().find_map(found).filter(|(entry, ..)| matches!(entry, Entry::Norm(_)));
+    SUFFIXES.iter().find_map(found).or_else(of_norm)
 }
 
 /// Paths of the trunk in checkpoints: as in the causal language model; without the first part (base models); after or

@@ -49,11 +49,15 @@ MAMBA = dict(mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=6, mamba_d_conv=4,
 MAMBA1 = dict(vocab_size=160, hidden_size=64, num_hidden_layers=2, state_size=6, time_step_rank=5)
 DELTA_EXPERTS = dict(DELTA, **ROUTED, num_experts=4, shared_expert_intermediate_size=48)
 
+ENCODER = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
+ENCODERS = ("bert", "distilbert", "electra", "esm", "modernbert", "mpnet", "roberta")
+
 # File name -> (model_type, arguments of its config class).
 CHECKPOINTS = {
     "afmoe": ("afmoe", dict(BASE, **EXPERTS, head_dim=16, num_dense_layers=1, num_shared_experts=1, sliding_window=16, route_scale=1.5)),
     "apertus": ("apertus", BASE),
     "bamba": ("bamba", dict(BASE, **MAMBA, attn_layer_indices=[1])),
+    "bert": ("bert", ENCODER),
     "bitnet": ("bitnet", BASE),
     "bloom": ("bloom", dict(hidden_size=64, n_layer=2, n_head=4, vocab_size=160)),
     "arcee": ("arcee", BASE),
@@ -71,6 +75,12 @@ CHECKPOINTS = {
     "dots1": ("dots1", dict(BASE, **ROUTED, n_routed_experts=4, n_shared_experts=2, first_k_dense_replace=1)),
     "ernie4_5": ("ernie4_5", dict(BASE, use_bias=True)),
     "ernie4_5_moe": ("ernie4_5_moe", dict(BASE, moe_intermediate_size=32, moe_num_experts=4, moe_k=2, use_bias=True)),
+    "distilbert": ("distilbert", dict(vocab_size=160, dim=64, hidden_dim=96, n_layers=2, n_heads=4, max_position_embeddings=64)),
+    "electra": ("electra", dict(ENCODER, embedding_size=32)),
+    "esm": ("esm", dict(ENCODER, pad_token_id=1, mask_token_id=32, position_embedding_type="rotary", token_dropout=True)),
+    "modernbert": ("modernbert", dict(ENCODER, local_attention=32)),
+    "mpnet": ("mpnet", dict(ENCODER, pad_token_id=1)),
+    "roberta": ("roberta", dict(ENCODER, pad_token_id=1)),
     "exaone4": ("exaone4", BASE),
     "exaone_moe": ("exaone_moe", dict(BASE, **EXPERTS, sliding_window=16, sliding_window_pattern=2)),
     "falcon": ("falcon", FALCON),
@@ -234,6 +244,8 @@ def save(model_type: str, arguments: dict) -> tuple[dict, dict]:
 
 def model_class(config):
     """The class with a language model's head, also of models that the automatic classes do not know."""
+    if config.model_type in ENCODERS:
+        return transformers.MODEL_FOR_MASKED_LM_MAPPING[type(config)]
     for classes in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
         if type(config) in classes:
             return classes[type(config)]

@@ -18,7 +18,7 @@ mod rows;
 mod single_query;
 mod tiled;
 
-pub use attention::{AttentionBuffers, AttentionRule, KeysValues, QUERIES};
+pub use attention::{AttentionBuffers, AttentionRule, KeysValues, QUERIES, ScoreBias};
 pub use cholesky::{Cholesky, NotPositiveDefinite};
 pub use coded::{CodedMatrix, CodedScales};
 pub use cross_gram::CrossGram;

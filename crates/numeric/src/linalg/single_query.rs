@@ -31,7 +31,7 @@ pub fn attend_one(
     assert!(fits && query.len() == keys.columns && out.len() == values.columns, "shapes do not match");
     scores.resize(keys.rows, 0.0);
     dispatch(isa, Scores { query, keys, scale: rule.scale, scores });
-    softmax(isa, scores, rule.cap, rule.biases, rule.sink);
+    softmax(isa, scores, rule.cap, rule.bias.of_query(0, 0), rule.sink);
     scores.iter_mut().for_each(|weight| *weight = precision.round(*weight));
     dispatch(isa, WeightedSum { weights: scores, values, out });
     out.iter_mut().for_each(|value| *value = precision.round(*value));
@@ -96,6 +96,7 @@ impl Loop for WeightedSum<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::linalg::ScoreBias;
     use crate::linalg::{AttentionBuffers, KeysValues, MatrixMut};
 
     #[test]
@@ -108,7 +109,15 @@ mod tests {
         let matrices = || (Matrix::new(&keys, count, width, width), Matrix::new(&values, count, wide, wide));
         let slope: Vec<f32> = (0..count).map(|key| key as f32 * 0.25).collect();
         for (cap, sink, biases) in [(None, None, &[][..]), (Some(3.0), Some(0.5), &[]), (None, None, &slope)] {
-            let rule = AttentionRule { scale: 0.4, cap, window: None, chunk: None, sink, biases };
+            let rule = AttentionRule {
+                scale: 0.4,
+                cap,
+                window: None,
+                ahead: 0,
+                chunk: None,
+                sink,
+                bias: ScoreBias::OfKeys(biases),
+            };
             let mut expected = vec![0.0; wide];
             let (k, v) = matrices();
             KeysValues::new(k, v, Precision::F32).attend(

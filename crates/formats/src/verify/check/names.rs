@@ -3,7 +3,7 @@
 use super::required::{self, Missing, path_of_blocks};
 use crate::import::survey::ProblemKind as About;
 use crate::verify::subject::CheckpointView;
-use kvant_model::family::Branches;
+use kvant_model::family::{Branches, NormSite};
 use kvant_model::network::{Place, Reason, TensorMeta};
 use kvant_quant::finding::Findings;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -78,6 +78,8 @@ struct BlockKind {
     /// Whether it attends to the keys of another block.
     shares_keys: bool,
     branches: Option<Branches>,
+    /// Whether it has a norm before its mixer, as far as its place and its mixer decide that.
+    has_first_norm: bool,
 }
 
 /// A tensor that some blocks of a kind have must be in all of them, and without a description one that most have; the tensors that are
@@ -94,6 +96,8 @@ fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) -> HashSet<Stri
             sliding: layer_type.is_some_and(|kind| kind == "sliding_attention"),
             shares_keys: family.is_some_and(|family| family.key_block(&subject.config, block) != block),
             branches: family.map(|family| family.branches(&subject.config, block)),
+            has_first_norm: family
+                .is_none_or(|family| family.has_norm_at(&subject.config, NormSite::AttentionInput, block)),
         };
         kinds.entry(kind).or_default().insert(block, parts);
     }

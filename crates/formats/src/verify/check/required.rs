@@ -75,7 +75,12 @@ const BIASES: &[BiasRule] = &[
     BiasRule { families: &["gpt_neox", "gptj"], roles: FEED_FORWARD, norms: true, flag: None },
     BiasRule { families: &["gpt_neox"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", true)) },
     BiasRule { families: &["starcoder2"], roles: ALL, norms: false, flag: Some(("use_bias", true)) },
-    BiasRule { families: &["bloom"], roles: ALL, norms: true, flag: None },
+    BiasRule {
+        families: &["bert", "bloom", "distilbert", "electra", "esm", "mpnet", "roberta"],
+        roles: ALL,
+        norms: true,
+        flag: None,
+    },
     BiasRule { families: &["falcon"], roles: ALL, norms: false, flag: Some(("bias", false)) },
     BiasRule { families: &["falcon"], roles: &[], norms: true, flag: None },
     BiasRule {
@@ -145,11 +150,25 @@ impl Expected<'_> {
         for (_, path) in listed.filter(|(site, _)| !self.has_outside(*site)) {
             missing.push(self.tensor(&in_trunk(self.network, path), "is missing: it is the norm after the last block"));
         }
-        let learned = matches!(self.family.math.positions, Positions::Learned { .. });
+        let positions = self.family.math.positions.resolve(self.config);
+        let learned = matches!(positions, Positions::Learned { .. } | Positions::LearnedBehindPadding { .. });
         if let (true, Some(path)) = (learned, self.family.trunk.positions)
             && !self.network.places().contains(&Place::Positions)
         {
             missing.push(self.tensor(&in_trunk(self.network, path), "is missing: it is the table of positions"));
+        }
+        if let Some(encoder) = self.family.encoder {
+            let tables = [
+                (encoder.token_types, Place::TokenTypes, "is missing: it is the table of token types"),
+                (
+                    encoder.relative_positions,
+                    Place::RelativePositions,
+                    "is missing: it is the table of biases for distances",
+                ),
+            ];
+            let absent = tables.into_iter().filter(|(_, place, _)| !self.network.places().contains(place));
+            let paths = absent.filter_map(|(path, _, reason)| Some((path?, reason)));
+            missing.extend(paths.map(|(path, reason)| self.tensor(&in_trunk(self.network, path), reason)));
         }
         if self.has_layer_inputs() {
             missing.extend(self.layer_inputs());
@@ -518,6 +537,14 @@ mod tests {
         let missing = without("opt", &["embed_positions"]);
         assert_eq!(missing, "model.decoder.embed_positions.weight: is missing: it is the table of positions\n");
         assert!(without("gpt2", &["wpe"]).contains("transformer.wpe.weight"));
+        for (fixture, table) in [
+            ("bert", "bert.embeddings.token_type_embeddings"),
+            ("roberta", "roberta.embeddings.position_embeddings"),
+            ("mpnet", "mpnet.encoder.relative_attention_bias"),
+        ] {
+            let missing = without(fixture, &[table]);
+            assert!(missing.starts_with(&format!("{table}.weight: is missing")), "{missing}");
+        }
     }
 
     #[test]

@@ -27,8 +27,10 @@ pub struct AttentionLayer {
     pub scale: f32,
     /// The soft-cap on scores.
     pub cap: Option<f32>,
-    /// Positions that a token sees.
+    /// Positions that a token sees, itself included and later ones aside.
     pub window: Option<usize>,
+    /// Later positions that it sees.
+    pub ahead: usize,
     /// Positions of a chunk, where a token sees its own chunk only.
     pub chunk: Option<usize>,
     /// A further score per head.
@@ -243,6 +245,7 @@ impl<'a> Sources<'_, 'a> {
             scale,
             cap: self.config.attention_softcap.map(|cap| cap as f32),
             window: if sliding { Some(self.need(window, "sliding_window")?) } else { None },
+            ahead: self.ahead(window),
             chunk: rules::chunk(self, index)?,
             sinks: self.sinks(index, sliding, heads)?,
             biases: self.score_biases(heads, scale)?,

@@ -3,6 +3,7 @@
 //! Computes nothing.
 
 mod attention;
+mod encoder;
 mod feed_forward;
 mod gated_delta;
 mod indexer;
@@ -22,12 +23,13 @@ use super::error::ForwardError;
 use super::options::StopAt;
 use super::rope::Rotary;
 use super::tensors::{Projection, Tensors, Vector};
-use kvant_model::family::{EmbeddingScale, Family, LogitScale, NormKind, NormSite, Positions, Residual, Role};
+use kvant_model::family::{EmbeddingScale, Family, LogitScale, NormKind, NormSite, Residual, Role};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Notice};
 use serde_json::Value;
 
 pub use attention::{AttentionLayer, HeadGates, HeadNorms, LatentProjections, Projections, QueryLatent};
+pub use encoder::{EncoderParts, HiddenRows, PositionTable, ReadoutLayer, ReadoutLayers};
 pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, RoutedBranch, XieluLayer};
 pub use gated_delta::{DeltaInputs, GatedDeltaLayer};
 pub use indexer::IndexerLayer;
@@ -37,7 +39,7 @@ pub use mamba1::Mamba1Layer;
 pub use mamba2::Mamba2Layer;
 pub use mixer::{ParallelMixers, TokenMixer};
 use parts::Parts;
-pub use positions::{QueryGrowth, ScoreBiases};
+pub use positions::{DistanceBiases, HeadBiases, QueryGrowth, ScoreBiases, SlopeBiases};
 pub use recurrent::ConvolutionLayer;
 pub use short_convolution::ShortConvolutionLayer;
 pub use stream::{SharedKeys, StreamLayout};
@@ -49,11 +51,13 @@ pub struct Blueprint {
     pub embedding: Projection,
     /// The factor on it.
     pub embedding_scale: f32,
-    /// A table of learned positions, and the rows before the first.
-    pub positions: Option<(Projection, usize)>,
+    /// The table of learned positions.
+    pub positions: Option<PositionTable>,
+    /// What an encoder has.
+    pub encoder: Option<EncoderParts>,
     /// The norm of the embeddings.
     pub embedding_norm: Option<NormLayer>,
-    /// Embedding width to hidden size.
+    /// Embedding width to hidden size; of encoders behind positions and norm.
     pub project_in: Option<Projection>,
     /// The residual streams, where there are several.
     pub lanes: Option<Lanes>,
@@ -67,7 +71,7 @@ pub struct Blueprint {
     pub final_norm: Option<NormLayer>,
     /// Hidden size to embedding width.
     pub project_out: Option<Projection>,
-    /// The output head.
+    /// The output head. An encoder that predicts no tokens has its embedding here.
     pub head: Projection,
     /// The factor on the logits.
     pub logit_scale: f32,
@@ -189,6 +193,7 @@ impl<'a> Sources<'_, 'a> {
     fn blueprint(&self) -> Result<Blueprint, ForwardError> {
         let trunk = Parts::trunk(self);
         let embedding = self.embedding()?;
+        let (head, positions) = (self.head(&embedding)?, self.position_table()?);
         let (lanes, layer_inputs) = (self.lanes(&trunk)?, self.layer_inputs(&trunk)?);
         let blocks =
             (0..self.network.blocks().len()).map(|block| self.block(block, layer_inputs.as_ref(), lanes.as_ref()));
@@ -197,7 +202,9 @@ impl<'a> Sources<'_, 'a> {
         let no_final_norm = residual == Residual::PostNorm || self.config.flag_or("_remove_final_layer_norm", false);
         Ok(Blueprint {
             embedding_scale: self.embedding_scale()?,
-            positions: self.positions()?,
+            longest: self.longest(positions.as_ref()),
+            positions,
+            encoder: self.encoder(&trunk, &head)?,
             embedding_norm: trunk.norm(NormSite::Embedding)?,
             project_in: trunk.linear(Role::ProjectIn)?,
             stream: StreamLayout::new(self.hidden()?, lanes.as_ref(), layer_inputs.as_ref(), &blocks),
@@ -209,12 +216,11 @@ impl<'a> Sources<'_, 'a> {
                 false => trunk.listed_norm(NormSite::Final)?,
             },
             project_out: trunk.linear(Role::ProjectOut)?,
-            head: self.head(&embedding)?,
+            head,
             embedding,
             logit_scale: self.logit_scale()?,
             logit_cap: self.config.logit_softcap.map(|cap| cap as f32),
             rotaries: self.rotaries()?,
-            longest: self.config.max_positions,
         })
     }
 
@@ -270,10 +276,9 @@ impl<'a> Sources<'_, 'a> {
     fn head(&self, embedding: &Projection) -> Result<Projection, ForwardError> {
         match self.network.head().filter(|_| !self.network.is_tied()) {
             Some(head) => self.tensors.projection(self.network.linear(head)),
-            None if self.network.notices().contains(&Notice::NoHead) => Err(ForwardError::missing(
-                "the model",
-                "output head, which config.json says is not tied to the embedding",
-            )),
+            None if self.family.encoder.is_none() && self.network.notices().contains(&Notice::NoHead) => Err(
+                ForwardError::missing("the model", "output head, which config.json says is not tied to the embedding"),
+            ),
             None => {
                 let bias = self.network.tied_head_bias();
                 let bias = bias.map(|bias| self.tensors.vector(bias, Some(embedding.rows))).transpose()?;
@@ -282,11 +287,10 @@ impl<'a> Sources<'_, 'a> {
         }
     }
 
-    fn positions(&self) -> Result<Option<(Projection, usize)>, ForwardError> {
-        let Positions::Learned { offset } = self.positions_rule() else { return Ok(None) };
-        let at = self.network.places().iter().position(|place| *place == kvant_model::network::Place::Positions);
-        let at = at.ok_or_else(|| ForwardError::missing("the model", "table of positions"))?;
-        Ok(Some((self.tensors.table(at)?, offset)))
+    /// The longest context that config.json states, or that learned positions allow.
+    fn longest(&self, positions: Option<&PositionTable>) -> Option<usize> {
+        let learned = positions.filter(|_| self.family.encoder.is_some()).map(PositionTable::longest);
+        self.config.max_positions.into_iter().chain(learned).min()
     }
 
     fn embedding_scale(&self) -> Result<f32, ForwardError> {

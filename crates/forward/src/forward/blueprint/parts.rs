@@ -1,5 +1,6 @@
 //! The layers and norms of one block, or of what surrounds the blocks, looked up by role.
 
+use super::encoder::is_at;
 use super::{NormLayer, Sources};
 use crate::forward::error::ForwardError;
 use crate::forward::tensors::Projection;
@@ -85,6 +86,18 @@ impl<'p, 's, 'a> Parts<'p, 's, 'a> {
             return Err(self.sources.tensors.shape_error(linear.weight, &expected));
         }
         self.sources.tensors.projection(linear)
+    }
+
+    /// The layer at a path behind the last hidden states of an encoder, if there is one.
+    pub(super) fn readout(&self, path: &str) -> Result<Option<Projection>, ForwardError> {
+        let found = self.find(|linear| linear.role == Role::Readout && is_at(&linear.module, path));
+        found.map(|linear| self.sources.tensors.projection(linear)).transpose()
+    }
+
+    /// The norm there.
+    pub(super) fn readout_norm(&self, path: &str) -> Result<Option<NormLayer>, ForwardError> {
+        let norms = self.norms_at(NormSite::Readout);
+        norms.into_iter().find(|norm| is_at(&norm.module, path)).map(|norm| self.layer(norm)).transpose()
     }
 
     /// The norms at a site: one, or one for each head.

@@ -3,12 +3,84 @@
 
 use super::{Sources, rules};
 use crate::forward::error::ForwardError;
+use crate::forward::tensors::Projection;
 use kvant_model::family::{Alibi, Positions, QueryScale};
-use kvant_numeric::linalg::Precision;
+use kvant_model::network::Place;
+use kvant_numeric::linalg::{Precision, ScoreBias};
 
-/// Biases on scores: see [`Alibi`].
+/// Biases on scores.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ScoreBiases {
+pub enum ScoreBiases {
+    /// See [`Alibi`].
+    Slopes(SlopeBiases),
+    /// See [`Encoder::relative_positions`](kvant_model::family::Encoder::relative_positions).
+    Distances(DistanceBiases),
+}
+
+/// What is added to scores, one head after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HeadBiases {
+    /// A number for each key.
+    OfKeys(Vec<f32>),
+    /// A number for each distance: see [`ScoreBias::OfDistances`].
+    OfDistances(Vec<f32>),
+}
+
+impl Default for HeadBiases {
+    fn default() -> HeadBiases {
+        HeadBiases::OfKeys(Vec::new())
+    }
+}
+
+impl HeadBiases {
+    /// The same, as attention takes it.
+    pub fn as_score_bias(&self) -> ScoreBias<'_> {
+        match self {
+            HeadBiases::OfKeys(biases) => ScoreBias::OfKeys(biases),
+            HeadBiases::OfDistances(biases) => ScoreBias::OfDistances(biases),
+        }
+    }
+}
+
+/// A learned bias for each head and bucket of distances (T5, MPNet). Of `n` buckets, the second half is for keys behind the query. In
+/// either half, the first `n / 4` distances have a bucket each, and further ones share buckets whose widths grow with the logarithm, up to
+/// a distance of [`FARTHEST`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct DistanceBiases {
+    /// The biases, a row for each bucket.
+    pub table: Projection,
+}
+
+/// Buckets of a table.
+const BUCKETS: usize = 32;
+
+/// The distance from which on all share a bucket.
+const FARTHEST: f32 = 128.0;
+
+impl DistanceBiases {
+    /// The biases of every distance in sequences of `positions`, from the rows of the table.
+    pub fn of(&self, table: &[f32], positions: usize) -> Vec<f32> {
+        let (buckets, heads) = (self.table.rows, self.table.columns);
+        let distances = || (0..2 * positions.max(1) - 1).map(|at| at as i64 - positions.max(1) as i64 + 1);
+        (0..heads).flat_map(|head| distances().map(move |far| table[bucket(far, buckets) * heads + head])).collect()
+    }
+}
+
+/// The bucket of a key so far behind its query; before it where negative.
+fn bucket(distance: i64, buckets: usize) -> usize {
+    let half = buckets / 2;
+    let start = if distance > 0 { half } else { 0 };
+    let (far, exact) = (distance.unsigned_abs() as usize, half / 2);
+    if far < exact {
+        return start + far;
+    }
+    let share = (far as f32 / exact as f32).ln() / (FARTHEST / exact as f32).ln();
+    start + (exact + (share * (half - exact) as f32) as usize).min(half - 1)
+}
+
+/// Biases that grow with the key's position: see [`Alibi`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlopeBiases {
     /// The slope of each query head.
     slopes: Vec<f32>,
     /// The precision of slopes, positions and biases.
@@ -17,11 +89,11 @@ pub struct ScoreBiases {
     factor: f32,
 }
 
-impl ScoreBiases {
-    fn new(alibi: Alibi, heads: usize, scale: f32) -> ScoreBiases {
+impl SlopeBiases {
+    fn new(alibi: Alibi, heads: usize, scale: f32) -> SlopeBiases {
         let precision = if alibi.rounded { Precision::Bf16 } else { Precision::F32 };
         let slopes = slopes(heads).into_iter().map(|slope| precision.round(slope)).collect();
-        ScoreBiases { slopes, precision, factor: if alibi.scaled { scale } else { 1.0 } }
+        SlopeBiases { slopes, precision, factor: if alibi.scaled { scale } else { 1.0 } }
     }
 
     /// The biases of the first `positions` keys for every head, one head after the other.
@@ -66,12 +138,40 @@ impl Sources<'_, '_> {
 
     /// The biases on scores, where the model has them.
     pub(super) fn score_biases(&self, heads: usize, scale: f32) -> Result<Option<ScoreBiases>, ForwardError> {
+        if let Some(table) = self.relative_positions(heads)? {
+            return Ok(Some(ScoreBiases::Distances(DistanceBiases { table })));
+        }
         let Positions::Alibi(alibi) = self.positions_rule() else { return Ok(None) };
         // transformers computes with 8 whatever config.json states, and other engines with what it states.
         let stated = self.config.attention_number("alibi_bias_max")?.filter(|stated| *stated != f64::from(LARGEST));
         match stated {
-            None => Ok(Some(ScoreBiases::new(alibi, heads, scale))),
+            None => Ok(Some(ScoreBiases::Slopes(SlopeBiases::new(alibi, heads, scale)))),
             Some(stated) => Err(ForwardError::unsupported(format!("`alibi_bias_max` of {stated}, not {LARGEST}"))),
+        }
+    }
+
+    /// The table of biases for distances, where the model has one.
+    fn relative_positions(&self, heads: usize) -> Result<Option<Projection>, ForwardError> {
+        let Some(at) = self.network.places().iter().position(|place| *place == Place::RelativePositions) else {
+            return match self.family.encoder.and_then(|encoder| encoder.relative_positions) {
+                None => Ok(None),
+                Some(path) => Err(ForwardError::missing("the model", format!("table `{path}`"))),
+            };
+        };
+        let table = self.tensors.table(at)?;
+        // MPNet's class computes with 32, whatever config.json states.
+        match (table.rows, table.columns) == (BUCKETS, heads) {
+            true => Ok(Some(table)),
+            false => Err(self.tensors.shape_error(at, &format!("biases of {heads} heads for {BUCKETS} buckets"))),
+        }
+    }
+
+    /// How many later positions a token sees, in a block with this window.
+    pub(super) fn ahead(&self, window: Option<usize>) -> usize {
+        match (self.family.encoder, window) {
+            (None, _) => 0,
+            (Some(_), None) => usize::MAX,
+            (Some(_), Some(window)) => window - 1,
         }
     }
 
@@ -111,9 +211,16 @@ mod tests {
     }
 
     #[test]
+    fn far_distances_share_buckets() {
+        // Values of transformers' MPNetEncoder.relative_position_bucket.
+        let found = [-200, -127, -64, -20, -8, -7, -1, 0, 1, 7, 8, 9, 20, 64, 127, 128].map(|far| bucket(far, BUCKETS));
+        assert_eq!(found, [15, 15, 14, 10, 8, 7, 1, 0, 17, 23, 24, 24, 26, 30, 31, 31]);
+    }
+
+    #[test]
     fn rounded_biases_have_rounded_positions() {
         let alibi = Alibi { rounded: true, scaled: true };
-        let biases = ScoreBiases::new(alibi, 1, 256.0).of(300);
+        let biases = SlopeBiases::new(alibi, 1, 256.0).of(300);
         // bfloat16 has no 257.
         assert_eq!((biases[255], biases[257], biases.len()), (255.0, 256.0, 300));
     }

@@ -15,6 +15,7 @@ const REFUSED_FLAGS: &[&str] = &[
     "add_cross_attention",
     "use_cross_attention",
     "is_encoder_decoder",
+    "is_folding_model",
     "apply_residual_connection_post_layernorm",
 ];
 
@@ -67,7 +68,8 @@ fn check_flags(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let count = counts.find(|(key, _)| stated(key)).map(|(key, _)| key);
     let both_ways = config.text("use_bidirectional_attention").filter(|tokens| *tokens == "all");
     let both_ways = both_ways.map(|_| &"use_bidirectional_attention");
-    match flag.or(value).or(clip).or(count).or(both_ways).or(unscaled) {
+    let masked = (sources.family.encoder.is_some() && config.flag_or("is_decoder", false)).then_some(&"is_decoder");
+    match flag.or(masked).or(value).or(clip).or(count).or(both_ways).or(unscaled) {
         Some(key) => Err(ForwardError::unsupported(format!("`{key}` of config.json"))),
         None => Ok(()),
     }
@@ -142,6 +144,10 @@ pub(super) fn is_sliding(sources: &Sources<'_, '_>, index: usize) -> Result<bool
             config.sliding_window.is_some() && index > 0 && !(index + 1).is_multiple_of(period)
         }
         Window::FirstFull { period } => config.sliding_window.is_some() && !index.is_multiple_of(period),
+        Window::AllButEveryNth => {
+            let stated = config.number("global_attn_every_n_layers")?.map(|period| period as usize);
+            !index.is_multiple_of(stated.unwrap_or(3).max(1))
+        }
         Window::FromLayer => {
             let from = config.number("max_window_layers")?.unwrap_or(f64::INFINITY);
             config.flag_or("use_sliding_window", false) && index as f64 >= from

@@ -1,9 +1,11 @@
-//! Causal attention of all heads of all sequences: threads share blocks of queries and heads.
+//! Attention of all heads of all sequences: threads share blocks of queries and heads.
 
 use super::Cpu;
 use crate::forward::heads::Heads;
 use crate::forward::ops::Attention;
-use kvant_numeric::linalg::{AttentionBuffers, AttentionRule, KeysValues, Matrix, MatrixMut, QUERIES, attend_one};
+use kvant_numeric::linalg::{
+    AttentionBuffers, AttentionRule, KeysValues, Matrix, MatrixMut, QUERIES, ScoreBias, attend_one,
+};
 use rayon::prelude::*;
 
 /// Queries that a thread takes at a time.
@@ -46,9 +48,10 @@ fn single_queries(cpu: Cpu, attention: &Attention<'_>, out: &mut [f32]) {
             scale: *scale,
             cap: *cap,
             window: None,
+            ahead: 0,
             chunk: None,
             sink: sinks.get(head).copied(),
-            biases: attention.biases_of(head).get(past + 1 - seen..).unwrap_or(&[]),
+            bias: ScoreBias::OfKeys(attention.bias_of(head).of_query(*past, past + 1 - seen)),
         };
         attend_one(cpu.isa, query, keys, values, rule, cpu.precision, scores, out);
     });
@@ -110,16 +113,17 @@ impl<'a> AttentionTask<'a> {
         out: &mut [f32],
         buffers: &mut AttentionBuffers,
     ) {
-        let Attention { queries, values, scale, cap, window, chunk, sinks, .. } = self.attention;
+        let Attention { queries, values, scale, cap, window, ahead, chunk, sinks, .. } = self.attention;
         let (wide, position) = (values.layout.width, self.start + from);
         let rows = out.len() / wide;
         let rule = AttentionRule {
             scale: *scale,
             cap: *cap,
             window: *window,
+            ahead: *ahead,
             chunk: *chunk,
             sink: sinks.get(head).copied(),
-            biases: self.attention.biases_of(head),
+            bias: self.attention.bias_of(head),
         };
         let queries = view(queries, self.first + position, rows, head);
         let position = self.attention.past + position;

@@ -1,5 +1,6 @@
 //! The gradient of attention. Its weights are computed again, for one key head of one sequence at a time.
 
+use super::super::blueprint::HeadBiases;
 use super::super::heads::{HeadLayout, Heads};
 use super::super::ops::Attention;
 use super::tape::Var;
@@ -14,9 +15,10 @@ pub(super) struct AttentionStep {
     pub(super) scale: f32,
     pub(super) cap: Option<f32>,
     pub(super) window: Option<usize>,
+    pub(super) ahead: usize,
     pub(super) chunk: Option<usize>,
     pub(super) sinks: Vec<f32>,
-    pub(super) biases: Vec<f32>,
+    pub(super) biases: HeadBiases,
 }
 
 /// Gradients of the heads that a key head serves, rows of one head after another.
@@ -40,9 +42,10 @@ impl AttentionStep {
             scale: self.scale,
             cap: self.cap,
             window: self.window,
+            ahead: self.ahead,
             chunk: self.chunk,
             sinks: &self.sinks,
-            biases: &self.biases,
+            bias: self.biases.as_score_bias(),
             index: None,
         }
     }
@@ -127,11 +130,11 @@ impl Task<'_, '_> {
     /// Turns scores into weights, and the gradients of weights into those of scores.
     fn soften(&self, head: usize, weights: &mut [f32], slopes: &mut [f32]) {
         let length = self.attention.length;
-        let biases = self.attention.biases_of(head);
+        let bias = self.attention.bias_of(head);
         let sink = self.attention.sinks.get(head).copied();
         let rows = weights.chunks_exact_mut(length).zip(slopes.chunks_exact_mut(length)).enumerate();
         for (position, (weights, slopes)) in rows {
-            let seen = self.attention.seen_from(position)..position + 1;
+            let seen = self.attention.seen(position);
             let mut bends = vec![1.0f32; seen.len()];
             if let Some(cap) = self.attention.cap {
                 for (score, bend) in weights[seen.clone()].iter_mut().zip(&mut bends) {
@@ -139,8 +142,8 @@ impl Task<'_, '_> {
                     (*score, *bend) = (cap * turned, 1.0 - turned * turned);
                 }
             }
-            for (index, score) in weights[seen.clone()].iter_mut().enumerate() {
-                *score += biases.get(seen.start + index).copied().unwrap_or(0.0);
+            for (score, bias) in weights[seen.clone()].iter_mut().zip(bias.of_query(position, seen.start)) {
+                *score += bias;
             }
             let most = weights[seen.clone()].iter().copied().chain(sink).fold(f32::NEG_INFINITY, f32::max);
             let mut sum = sink.map_or(0.0, |sink| (sink - most).exp());

@@ -126,9 +126,10 @@ impl<'r> Tape<'r, '_> {
             scale: layer.scale,
             cap: layer.cap,
             window: layer.window,
+            ahead: layer.ahead,
             chunk: layer.chunk,
             sinks: self.run.vector(layer.sinks.as_ref()),
-            biases: layer.biases.as_ref().map(|biases| biases.of(length)).unwrap_or_default(),
+            biases: self.run.head_biases(layer, length),
         };
         let mut out = Vec::new();
         self.run.ops.attend(&step.attention(|var| self.value(var)), &mut out);

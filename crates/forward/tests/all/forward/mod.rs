@@ -10,7 +10,8 @@ mod overlay;
 mod routing;
 mod session;
 
-use kvant_container::{Checkpoint, Diagnostic, ErrorKind};
+use crate::support;
+use kvant_container::{Checkpoint, Diagnostic, Dtype, ErrorKind};
 use kvant_forward::evaluation::{EvaluationError, Options, default_window, evaluate};
 use kvant_forward::forward::cpu::Cpu;
 use kvant_forward::forward::{Decoder, ForwardError};
@@ -123,6 +124,37 @@ fn unsupported_architectures_are_refused_by_name() {
         });
         assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains(named), "{error}");
     }
+}
+
+#[test]
+fn encoders_see_both_ways_and_are_no_decoders() {
+    let dir = models::write("bert", Dtype::F32, "");
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let refused = Decoder::open(&checkpoint).err().unwrap();
+    assert!(matches!(refused, ForwardError::Encoder { family: "bert" }) && refused.kind() == ErrorKind::Unsupported);
+    let encoder = Decoder::open_any(&checkpoint).unwrap();
+    let names: Vec<&str> = encoder.readouts().iter().map(|readout| readout.name).collect();
+    assert!(encoder.is_encoder() && names == ["masked-token logits"], "{names:?}");
+    let run = |tokens: &[u32]| encoder.encode(&Cpu::default(), tokens, models::LENGTH).unwrap();
+    let (hidden, readouts) = run(&models::TOKENS);
+    assert_eq!((hidden.len(), readouts[0].len()), (24 * encoder.hidden(), 24 * encoder.vocabulary()));
+    let mut tokens = models::TOKENS;
+    tokens[7] = 8;
+    let (changed, _) = run(&tokens);
+    let width = models::LENGTH * encoder.hidden();
+    assert_ne!(hidden[..encoder.hidden()], changed[..encoder.hidden()], "the first token sees the last");
+    assert_eq!(hidden[width..], changed[width..], "other sequences do not");
+}
+
+#[test]
+fn classes_with_unknown_outputs_are_refused() {
+    let mut fixture = support::Checkpoint::read("bert");
+    let mut tensor = fixture.tensors[0].clone();
+    (tensor.name, tensor.shape) = ("classifier.weight".to_owned(), vec![3, 64]);
+    fixture.tensors.push(tensor);
+    let dir = models::write_fixture(&fixture, Dtype::F32, "");
+    let error = Decoder::open_any(&Checkpoint::open(dir.path()).unwrap()).err().unwrap().to_string();
+    assert!(error.contains("what BertForMaskedLM makes of classifier"), "{error}");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use crate::{common, support};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_forward::forward::blueprint::{
-    AttentionLayer, Block, Blueprint, FeedForward, NormLayer, Projections, QueryLatent, TokenMixer,
+    AttentionLayer, Block, Blueprint, FeedForward, NormLayer, Projections, QueryLatent, ReadoutLayer, ReadoutLayers,
+    ScoreBiases, TokenMixer,
 };
 use kvant_forward::forward::{Decoder, Projection, Vector, WeightOverrides};
 use kvant_numeric::simd::Isa;
@@ -11,10 +12,11 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 51] = [
+pub const FAMILIES: [&str; 58] = [
     "afmoe",
     "apertus",
     "bamba",
+    "bert",
     "bitnet",
     "bloom",
     "cohere",
@@ -23,7 +25,10 @@ pub const FAMILIES: [&str; 51] = [
     "deepseek_v2_lite",
     "deepseek_v3",
     "deepseek_v32",
+    "distilbert",
+    "electra",
     "ernie4_5_moe",
+    "esm",
     "falcon_alibi",
     "falcon_groups",
     "falcon_h1",
@@ -49,6 +54,8 @@ pub const FAMILIES: [&str; 51] = [
     "mimo_v2_flash",
     "mistral4",
     "mixtral",
+    "modernbert",
+    "mpnet",
     "nemotron",
     "nemotron_h",
     "olmo2",
@@ -61,6 +68,7 @@ pub const FAMILIES: [&str; 51] = [
     "qwen3_5",
     "qwen3_5_moe",
     "qwen3_next",
+    "roberta",
     "stablelm",
     "stablelm_parallel",
 ];
@@ -86,11 +94,11 @@ pub fn write_fixture(fixture: &support::Checkpoint, dtype: Dtype, salt: &str) ->
     dir
 }
 
-/// Calls `work` with the decoder of such a model.
+/// Calls `work` with the decoder or encoder of such a model.
 pub fn with_decoder<T>(family: &str, dtype: Dtype, salt: &str, work: impl FnOnce(&Checkpoint, &Decoder<'_>) -> T) -> T {
     let dir = write(family, dtype, salt);
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
-    let decoder = Decoder::open(&checkpoint).unwrap_or_else(|error| panic!("{family}: {error}"));
+    let decoder = Decoder::open_any(&checkpoint).unwrap_or_else(|error| panic!("{family}: {error}"));
     work(&checkpoint, &decoder)
 }
 
@@ -119,9 +127,17 @@ pub fn overlay_of(decoder: &Decoder<'_>) -> WeightOverrides<'static> {
 }
 
 fn projections(blueprint: &Blueprint) -> Vec<&Projection> {
-    let positions = blueprint.positions.as_ref().map(|(table, _)| table);
+    let positions = blueprint.positions.as_ref().map(|positions| &positions.table);
+    let attentions = blueprint.blocks.iter().filter_map(|block| block.mixer.attention());
+    let distances = attentions.filter_map(|layer| match &layer.biases {
+        Some(ScoreBiases::Distances(distances)) => Some(&distances.table),
+        _ => None,
+    });
+    let encoder = blueprint.encoder.iter();
+    let readouts = encoder.clone().flat_map(|encoder| &encoder.readouts).flat_map(ReadoutLayers::layers);
     let around = [&blueprint.embedding, &blueprint.head].into_iter().chain(positions);
     let around = around.chain(&blueprint.project_in).chain(&blueprint.project_out);
+    let around = around.chain(distances).chain(readouts).chain(encoder.flat_map(|encoder| &encoder.token_types));
     let lanes = blueprint.lanes.iter().flat_map(|lanes| lanes.inputs.iter().chain(&lanes.outputs));
     let around =
         around.chain(lanes).chain(blueprint.layer_inputs.iter().flat_map(|inputs| [&inputs.table, &inputs.projection]));
@@ -132,6 +148,11 @@ fn vectors(blueprint: &Blueprint) -> Vec<&Vector> {
     let norms =
         blueprint.embedding_norm.iter().chain(&blueprint.final_norm).chain(blueprint.blocks.iter().flat_map(norms));
     let norms = norms.chain(blueprint.layer_inputs.iter().map(|inputs| &inputs.norm));
+    let steps = blueprint.encoder.iter().flat_map(|encoder| &encoder.readouts).flat_map(|readout| &readout.steps);
+    let norms = norms.chain(steps.filter_map(|step| match step {
+        ReadoutLayer::Norm(norm) => Some(norm),
+        _ => None,
+    }));
     let of_norms = norms.flat_map(|norm| norm.weight.iter().chain(&norm.bias));
     of_norms.chain(blueprint.blocks.iter().flat_map(parameters)).collect()
 }

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 const BOTH: [Precision; 2] = [Precision::F32, Precision::Bf16];
 
-/// The logits of a decoder that an overlay changes.
+/// The logits of a decoder, or what the readouts of an encoder give, that an overlay changes.
 fn logits(
     decoder: &Decoder<'_>,
     overlay: Option<&WeightOverrides<'_>>,
@@ -31,7 +31,15 @@ fn logits(
     for block in 0..decoder.blueprint().blocks.len() {
         assert_eq!(runner.block(v, block, length, &mut x), ControlFlow::Continue(()));
     }
-    runner.logits(v, &runner.hidden(v, length, &x), 0..decoder.vocabulary())
+    let hidden = runner.hidden(v, length, &x);
+    let of_readouts = decoder.readouts().iter().flat_map(|readout| {
+        let rows = runner.readout_rows(v, length, readout, &hidden);
+        runner.readout_values(v, readout, &rows, 0..readout.width)
+    });
+    match decoder.is_encoder() {
+        true => of_readouts.collect(),
+        false => runner.logits(v, &hidden, 0..decoder.vocabulary()),
+    }
 }
 
 #[track_caller]

@@ -236,7 +236,10 @@ impl Architecture {
     pub fn interleaves(&self, family: &Family) -> bool {
         let stored = match family.math.positions {
             Positions::Rotary { pairing, .. } => pairing,
-            Positions::Learned { .. } | Positions::Alibi(_) | Positions::AlibiIf(..) => return false,
+            Positions::Learned { .. } | Positions::LearnedBehindPadding { .. } | Positions::RotaryOrLearned => {
+                return false;
+            }
+            Positions::Alibi(_) | Positions::AlibiIf(..) => return false,
             Positions::RotaryIfNamed(_) | Positions::RotaryIfTheta | Positions::None => return false,
         };
         (stored, self.pairing) == (Pairing::Halves, Pairing::Neighbours)

@@ -8,14 +8,17 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) first: usize,
+    /// How many keys there are: what follows them in a band is none.
+    pub(super) keys: usize,
     pub(super) window: Option<usize>,
+    pub(super) ahead: usize,
     pub(super) chunk: Option<usize>,
 }
 
 impl Seen {
     /// The bands with keys that one of `queries` queries sees.
     pub(super) fn bands(self, queries: usize) -> Range<usize> {
-        self.start(self.first) / BAND..(self.first + queries).div_ceil(BAND)
+        self.start(self.first) / BAND..self.end((self.first + queries).saturating_sub(1)).div_ceil(BAND)
     }
 
     /// The first position that the query at `position` sees.
@@ -24,9 +27,14 @@ impl Seen {
         self.chunk.map_or(window, |chunk| window.max(position - position % chunk.max(1)))
     }
 
+    /// The position behind the last one that the query at `position` sees.
+    fn end(self, position: usize) -> usize {
+        (position + 1).saturating_add(self.ahead).min(self.keys)
+    }
+
     /// Returns whether all 32 queries see all of a band.
     pub(super) fn is_whole(self, band: usize) -> bool {
-        (band + 1) * BAND <= self.first + 1 && self.start(self.first + QUERIES - 1) <= band * BAND
+        (band + 1) * BAND <= self.end(self.first) && self.start(self.first + QUERIES - 1) <= band * BAND
     }
 
     /// Which of sixteen queries from the `from`-th on see the key at `position`: 1 and 0.
@@ -35,7 +43,10 @@ impl Seen {
         let query = (self.first + from) as i64;
         let window = self.window.map_or(i64::MAX, |window| (position + window) as i64);
         let chunk = self.chunk.map_or(i64::MAX, |chunk| (position - position % chunk.max(1) + chunk) as i64);
-        let (earliest, latest) = (position as i64, window.min(chunk));
+        // Farther ahead than any position.
+        let ahead = self.ahead.min(u32::MAX as usize) as i64;
+        let latest = if position < self.keys { window.min(chunk) } else { i64::MIN };
+        let earliest = position as i64 - ahead;
         std::array::from_fn(|lane| {
             let query = query + lane as i64;
             earliest <= query && query < latest

@@ -1,9 +1,10 @@
-//! Causal attention of one head without its scores in memory (arXiv 2205.14135): blocks of queries meet blocks of keys, and
+//! Attention of one head without its scores in memory (arXiv 2205.14135): blocks of queries meet blocks of keys, and
 //! a running softmax joins what they give. Not the projections around it, nor the sharing of heads among threads.
 //!
 //! Everything is transposed: scores have keys in rows and queries in columns, so that the softmax of sixteen
 //! queries runs in the lanes of a vector.
 
+mod bias;
 mod lanes;
 mod mask;
 mod softmax;
@@ -12,6 +13,7 @@ mod tiles;
 use super::matmul::{Matrix, MatrixMut};
 use super::precision::Precision;
 use crate::simd::{Isa, SIDE, Tile, TileUnit};
+pub use bias::ScoreBias;
 use lanes::Lanes;
 use mask::Seen;
 use softmax::Softmax;
@@ -35,20 +37,23 @@ pub struct AttentionRule<'a> {
     pub scale: f32,
     /// `c` of the soft-cap `c tanh(s / c)` on scores.
     pub cap: Option<f32>,
-    /// How many positions a query sees, its own included; `None` for all up to it.
+    /// How many positions a query sees, its own included and later ones aside; `None` for all up to it.
     pub window: Option<usize>,
+    /// How many positions behind its own a query sees: none where attention is causal.
+    pub ahead: usize,
     /// Positions of a chunk: a query sees its own chunk, from its first position on; `None` where there are no chunks.
     pub chunk: Option<usize>,
     /// A further score, which takes its share and has no value.
     pub sink: Option<f32>,
-    /// What is added to the scores of every key, after scale and soft-cap; empty if nothing is.
-    pub biases: &'a [f32],
+    /// What is added to scores, after scale and soft-cap.
+    pub bias: ScoreBias<'a>,
 }
 
 /// The keys and values of one head over a sequence, in the form that products with them take.
 #[derive(Debug)]
 pub struct KeysValues<'a> {
     form: Form<'a>,
+    count: usize,
     value_width: usize,
     precision: Precision,
 }
@@ -85,7 +90,7 @@ impl<'a> KeysValues<'a> {
             (Precision::Bf16, Some(unit)) => Form::Packed(unit, PackedKeys::new(unit, keys, values)),
             _ => Form::Rows(Lanes::new(keys, values)),
         };
-        KeysValues { form, value_width: values.columns, precision }
+        KeysValues { form, count: keys.rows, value_width: values.columns, precision }
     }
 
     /// `softmax(scale q k^T) v` for at most [`QUERIES`] queries, the first of which has position `first`. In bfloat16 the
@@ -105,7 +110,7 @@ impl<'a> KeysValues<'a> {
     ) {
         let fits = queries.rows <= QUERIES && queries.column_step == 1;
         assert!(fits && out.rows == queries.rows && out.columns == self.value_width, "shapes do not match");
-        let task = AttentionTask { isa, queries, first, rule, precision: self.precision };
+        let task = AttentionTask { isa, queries, keys: self.count, first, rule, precision: self.precision };
         match &self.form {
             Form::Rows(lanes) => task.run(&lanes.on(isa), out, buffers),
             Form::Packed(unit, keys) => {
@@ -134,6 +139,8 @@ trait Products {
 struct AttentionTask<'a> {
     isa: Isa,
     queries: Matrix<'a>,
+    /// How many keys there are.
+    keys: usize,
     first: usize,
     rule: AttentionRule<'a>,
     precision: Precision,
@@ -147,7 +154,8 @@ impl AttentionTask<'_> {
         sums.clear();
         sums.resize(out.columns.div_ceil(BAND), [[Tile::ZERO; 2]; 2]);
         let mut softmax = Softmax::new(self.isa, self.rule, self.precision);
-        let seen = Seen { first: self.first, window: self.rule.window, chunk: self.rule.chunk };
+        let AttentionRule { window, ahead, chunk, .. } = self.rule;
+        let seen = Seen { first: self.first, keys: self.keys, window, ahead, chunk };
         let bands = seen.bands(self.queries.rows);
         for start in bands.clone().step_by(BANDS) {
             let bands = start..(start + BANDS).min(bands.end);

@@ -2,7 +2,7 @@
 //! with a smaller one.
 
 use super::mask::Seen;
-use super::{AttentionRule, BAND, Square};
+use super::{AttentionRule, BAND, ScoreBias, Square};
 use crate::linalg::elementary::{exp2, tanh};
 use crate::linalg::precision::Precision;
 use crate::simd::{Isa, Loop, SIDE, Tile, dispatch};
@@ -94,7 +94,7 @@ impl Loop for Scale<'_> {
             for (half, pair) in square.iter_mut().enumerate() {
                 let first = (band + index) * BAND + half * SIDE;
                 for (group, (tile, largest)) in pair.iter_mut().zip(&mut largest).enumerate() {
-                    rule.apply(tile, first);
+                    rule.apply(tile, first, seen.first + group * SIDE);
                     if !whole {
                         hide(tile, seen, group * SIDE, first);
                     }
@@ -112,9 +112,9 @@ impl Loop for Scale<'_> {
 }
 
 impl AttentionRule<'_> {
-    /// Scale, soft-cap and the biases of keys from position `first` on, times `log2 e`.
+    /// Scale, soft-cap and the biases of keys from position `first` on and of queries from `query` on, times `log2 e`.
     #[inline(always)]
-    fn apply(self, Tile(rows): &mut Tile, first: usize) {
+    fn apply(self, Tile(rows): &mut Tile, first: usize, query: usize) {
         match self.cap {
             None => {
                 let scale = self.scale * LOG2_E;
@@ -129,9 +129,20 @@ impl AttentionRule<'_> {
                 }
             }
         }
-        for (row, bias) in rows.iter_mut().zip(self.biases.get(first..).unwrap_or(&[])) {
-            for score in row {
-                *score = (f32::from_bits(*score) + bias * LOG2_E).to_bits();
+        match self.bias {
+            ScoreBias::OfKeys(_) => {
+                for (row, bias) in rows.iter_mut().zip(self.bias.of_query(query, first)) {
+                    for score in row {
+                        *score = (f32::from_bits(*score) + bias * LOG2_E).to_bits();
+                    }
+                }
+            }
+            ScoreBias::OfDistances(_) => {
+                for lane in 0..SIDE {
+                    for (row, bias) in rows.iter_mut().zip(self.bias.of_query(query + lane, first)) {
+                        row[lane] = (f32::from_bits(row[lane]) + bias * LOG2_E).to_bits();
+                    }
+                }
             }
         }
     }

@@ -3,7 +3,21 @@
 use super::*;
 
 const PLAIN: AttentionRule<'_> =
-    AttentionRule { scale: 0.2, cap: None, window: None, chunk: None, sink: None, biases: &[] };
+    AttentionRule { scale: 0.2, cap: None, window: None, ahead: 0, chunk: None, sink: None, bias: ScoreBias::NONE };
+
+/// All of a sequence.
+const BOTH_WAYS: AttentionRule<'_> = AttentionRule { ahead: usize::MAX, ..PLAIN };
+
+/// Biases of 149 distances that grow by a quarter.
+const SLOPE_OF_149: [f32; 149] = {
+    let mut biases = [0.0; 149];
+    let mut distance = 0;
+    while distance < 149 {
+        biases[distance] = distance as f32 * 0.25 - 10.0;
+        distance += 1;
+    }
+    biases
+};
 
 /// Biases of 150 keys that grow by a quarter.
 const SLOPE: &[f32] = &{
@@ -72,13 +86,14 @@ impl Case {
             let q = row(&self.queries, width, query);
             let window = self.rule.window.map_or(0, |window| (query + 1).saturating_sub(window));
             let start = self.rule.chunk.map_or(window, |chunk| window.max(query / chunk * chunk));
+            let end = (query + 1).saturating_add(self.rule.ahead).min(self.length);
             let score = |key: usize| {
                 let dot: f64 = q.iter().zip(row(&self.keys, width, key)).map(|(a, b)| a * b).sum();
                 let scaled = dot * f64::from(self.rule.scale);
                 let capped = self.rule.cap.map_or(scaled, |cap| f64::from(cap) * (scaled / f64::from(cap)).tanh());
-                capped + self.rule.biases.get(key).map_or(0.0, |bias| f64::from(*bias))
+                capped + self.rule.bias.of_query(query, key).first().map_or(0.0, |bias| f64::from(*bias))
             };
-            let scores: Vec<f64> = (start..=query).map(score).collect();
+            let scores: Vec<f64> = (start..end).map(score).collect();
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
             let sink = self.rule.sink.map_or(0.0, |sink| (f64::from(sink) - largest).exp());
@@ -106,7 +121,14 @@ fn cases() -> Vec<Case> {
         Case::new(300, (32, 32), rule(None, Some(128), Some(-3.0))),
         Case::new(200, (24, 24), AttentionRule { chunk: Some(48), ..PLAIN }),
         Case::new(300, (32, 16), AttentionRule { chunk: Some(100), window: Some(70), ..PLAIN }),
-        Case::new(150, (32, 32), AttentionRule { biases: SLOPE, ..PLAIN }),
+        Case::new(150, (32, 32), AttentionRule { bias: ScoreBias::OfKeys(SLOPE), ..PLAIN }),
+        Case::new(1, (8, 8), BOTH_WAYS),
+        Case::new(32, (16, 16), BOTH_WAYS),
+        Case::new(45, (16, 16), BOTH_WAYS),
+        Case::new(300, (24, 40), AttentionRule { sink: Some(0.5), ..BOTH_WAYS }),
+        Case::new(200, (32, 16), AttentionRule { window: Some(40), ahead: 39, ..PLAIN }),
+        Case::new(75, (32, 32), AttentionRule { bias: ScoreBias::OfDistances(&SLOPE_OF_149), ..BOTH_WAYS }),
+        Case::new(60, (32, 32), AttentionRule { bias: ScoreBias::OfDistances(&SLOPE_OF_149), ..PLAIN }),
     ]
 }
 
@@ -133,11 +155,18 @@ fn bf16_attention_is_within_rounding_of_its_definition() {
         let (width, wide) = case.widths;
         let keys = Matrix::new(&case.keys, case.length, width, width);
         let values = Matrix::new(&case.values, case.length, wide, wide);
-        let rows =
-            KeysValues { form: Form::Rows(Lanes::new(keys, values)), value_width: wide, precision: Precision::Bf16 };
+        let rows = KeysValues {
+            form: Form::Rows(Lanes::new(keys, values)),
+            count: case.length,
+            value_width: wide,
+            precision: Precision::Bf16,
+        };
         let packed = TileUnit::available().into_iter().map(|unit| {
             let form = Form::Packed(unit, PackedKeys::new(unit, keys, values));
-            case.with(&KeysValues { form, value_width: wide, precision: Precision::Bf16 }, Isa::best())
+            case.with(
+                &KeysValues { form, count: case.length, value_width: wide, precision: Precision::Bf16 },
+                Isa::best(),
+            )
         });
         for results in packed.chain([case.run(Isa::best(), Precision::Bf16), case.with(&rows, Isa::best())]) {
             // A weight and the result are each rounded to 8 bits.

@@ -1,0 +1,108 @@
+//! ELECTRA.
+//!
+//! Data only; the fields are explained in [`super::description`].
+
+use super::description::{Family, Trunk};
+use super::encoder::{Encoder, Readout, ReadoutRows, ReadoutStep};
+use super::math::{Activation, ActivationRule, Math, Positions, Residual};
+use super::role::NormSite::{AttentionInput, Embedding, FeedForwardInput};
+use super::role::Role::{Down, Key, Output, ProjectIn, Query, Up, Value};
+use super::role::{NormKind, Orientation, RowOrder};
+
+/// What is read out of the last hidden states.
+const READOUTS: &[Readout] = &[
+    Readout {
+        name: "masked-token logits",
+        class: None,
+        rows: ReadoutRows::All,
+        steps: &[
+            ReadoutStep::Linear("generator_predictions.dense"),
+            ReadoutStep::Gelu,
+            ReadoutStep::Norm("generator_predictions.LayerNorm"),
+            ReadoutStep::Head,
+        ],
+    },
+    Readout {
+        name: "replaced-token logits",
+        class: None,
+        rows: ReadoutRows::All,
+        steps: &[
+            ReadoutStep::Linear("discriminator_predictions.dense"),
+            ReadoutStep::Activation,
+            ReadoutStep::Linear("discriminator_predictions.dense_prediction"),
+        ],
+    },
+    Readout {
+        name: "logits",
+        class: None,
+        rows: ReadoutRows::First,
+        steps: &[
+            ReadoutStep::Linear("classifier.dense"),
+            ReadoutStep::Gelu,
+            ReadoutStep::Linear("classifier.out_proj"),
+        ],
+    },
+    Readout {
+        name: "logits",
+        class: Some("ForTokenClassification"),
+        rows: ReadoutRows::All,
+        steps: &[ReadoutStep::Linear("classifier")],
+    },
+    Readout { name: "logits", class: None, rows: ReadoutRows::All, steps: &[ReadoutStep::Linear("qa_outputs")] },
+];
+
+/// The description.
+pub const FAMILY: Family = Family {
+    name: "electra",
+    summary: "ELECTRA: like BERT, with embeddings of another width",
+    model_types: &["electra"],
+    architectures: &[
+        "ElectraModel",
+        "ElectraForPreTraining",
+        "ElectraForMaskedLM",
+        "ElectraForSequenceClassification",
+        "ElectraForTokenClassification",
+        "ElectraForQuestionAnswering",
+    ],
+    trunk: Trunk {
+        path: "electra",
+        embedding: "embeddings.word_embeddings",
+        positions: Some("embeddings.position_embeddings"),
+        layer_inputs: None,
+        blocks: "encoder.layer",
+        norms: &[(Embedding, "embeddings.LayerNorm")],
+        linears: &[(ProjectIn, "embeddings_project")],
+        heads: &["generator_lm_head"],
+    },
+    attention: &[
+        (Query, "attention.self.query"),
+        (Key, "attention.self.key"),
+        (Value, "attention.self.value"),
+        (Output, "attention.output.dense"),
+    ],
+    recurrent: None,
+    mlp: &[(Up, "intermediate.dense"), (Down, "output.dense")],
+    moe: None,
+    norms: &[(AttentionInput, "attention.output.LayerNorm"), (FeedForwardInput, "output.LayerNorm")],
+    norm_kind: NormKind::LayerNorm,
+    orientation: Orientation::OutIn,
+    qkv_rows: RowOrder::Stacked,
+    parameters: &[],
+    extra: None,
+    encoder: Some(Encoder {
+        token_types: Some("embeddings.token_type_embeddings"),
+        relative_positions: None,
+        drops_tokens: false,
+        readouts: READOUTS,
+        unread: &[],
+    }),
+    math: Math {
+        activation: ActivationRule::Config(Activation::Gelu),
+        residual: Residual::PostNorm,
+        positions: Positions::Learned { offset: 0 },
+        ..Math::LLAMA
+    },
+    keep: &[],
+    config_like: None,
+    in_memory: &[],
+};

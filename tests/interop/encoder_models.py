@@ -1,0 +1,101 @@
+"""Tiny random-weight encoders, one for each rule of their forward pass, with weights large enough for every rule to matter."""
+
+import pathlib
+
+import torch
+import transformers
+
+from forward_models import scaled
+
+BASE = dict(vocab_size=512, hidden_size=128, intermediate_size=192, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=200)
+PADDED = dict(BASE, pad_token_id=1, bos_token_id=0, eos_token_id=2)
+MODERN = dict(BASE, num_hidden_layers=5, pad_token_id=0, bos_token_id=0, eos_token_id=0, cls_token_id=0, sep_token_id=0, local_attention=32)
+ESM = dict(PADDED, vocab_size=64, mask_token_id=33, token_dropout=True)
+
+# name -> (configuration class, class, arguments)
+MODELS = {
+    "bert": ("BertConfig", "BertModel", BASE),
+    "bert_mlm": ("BertConfig", "BertForMaskedLM", dict(BASE, hidden_act="gelu_new", layer_norm_eps=1e-5)),
+    "bert_pretraining": ("BertConfig", "BertForPreTraining", dict(BASE, tie_word_embeddings=False)),
+    "bert_classes": ("BertConfig", "BertForSequenceClassification", dict(BASE, num_labels=5)),
+    "bert_token_classes": ("BertConfig", "BertForTokenClassification", dict(BASE, num_labels=5)),
+    "bert_answers": ("BertConfig", "BertForQuestionAnswering", BASE),
+    "roberta": ("RobertaConfig", "RobertaModel", PADDED),
+    "roberta_mlm": ("RobertaConfig", "RobertaForMaskedLM", dict(PADDED, pad_token_id=3)),
+    "roberta_classes": ("RobertaConfig", "RobertaForSequenceClassification", dict(PADDED, num_labels=3)),
+    "xlm_roberta": ("XLMRobertaConfig", "XLMRobertaModel", PADDED),
+    "xlm_roberta_token_classes": ("XLMRobertaConfig", "XLMRobertaForTokenClassification", dict(PADDED, num_labels=7)),
+    "camembert_mlm": ("CamembertConfig", "CamembertForMaskedLM", PADDED),
+    "distilbert": ("DistilBertConfig", "DistilBertModel", dict(vocab_size=512, dim=128, hidden_dim=192, n_layers=3, n_heads=4, max_position_embeddings=200)),
+    "distilbert_mlm": ("DistilBertConfig", "DistilBertForMaskedLM", dict(vocab_size=512, dim=128, hidden_dim=192, n_layers=3, n_heads=4, activation="relu")),
+    "distilbert_classes": ("DistilBertConfig", "DistilBertForSequenceClassification", dict(vocab_size=512, dim=128, hidden_dim=192, n_layers=3, n_heads=4, num_labels=4)),
+    "mpnet": ("MPNetConfig", "MPNetModel", PADDED),
+    "mpnet_mlm": ("MPNetConfig", "MPNetForMaskedLM", PADDED),
+    "electra": ("ElectraConfig", "ElectraForPreTraining", dict(BASE, embedding_size=64)),
+    "electra_mlm": ("ElectraConfig", "ElectraForMaskedLM", dict(BASE, embedding_size=64)),
+    "electra_classes": ("ElectraConfig", "ElectraForSequenceClassification", dict(BASE, embedding_size=128, num_labels=3)),
+    "esm": ("EsmConfig", "EsmForMaskedLM", dict(ESM, position_embedding_type="rotary")),
+    "esm_positions": ("EsmConfig", "EsmModel", dict(ESM, position_embedding_type="absolute", emb_layer_norm_before=True)),
+    "esm_classes": ("EsmConfig", "EsmForSequenceClassification", dict(ESM, position_embedding_type="rotary", token_dropout=False, num_labels=3)),
+    "modernbert": ("ModernBertConfig", "ModernBertModel", MODERN),
+    "modernbert_mlm": ("ModernBertConfig", "ModernBertForMaskedLM", dict(MODERN, norm_bias=True, attention_bias=True, mlp_bias=True)),
+    "modernbert_classes": ("ModernBertConfig", "ModernBertForSequenceClassification", dict(MODERN, num_labels=3)),
+    "modernbert_mean_classes": ("ModernBertConfig", "ModernBertForSequenceClassification", dict(MODERN, num_labels=3, classifier_pooling="mean")),
+    "modernbert_token_classes": ("ModernBertConfig", "ModernBertForTokenClassification", dict(MODERN, num_labels=3)),
+}  # fmt: skip
+
+# The outputs of transformers that the readouts of Kvant are, by class: the first class or end of one decides. Base models have a pooler or
+# nothing.
+OUTPUTS = {
+    "ElectraForPreTraining": ["logits"],
+    "BertForPreTraining": ["pooler_output", "prediction_logits", "seq_relationship_logits"],
+    "BertForSequenceClassification": ["pooler_output", "logits"],
+    "ForQuestionAnswering": ["start_and_end"],
+}
+
+
+def save(name, out):
+    """The directory of a model, made on first use."""
+    out = pathlib.Path(out)
+    if (out / "config.json").exists():
+        return out
+    kind, architecture, arguments = MODELS[name]
+    config = getattr(transformers, kind)(**arguments)
+    model = getattr(transformers, architecture)._from_config(config, dtype=torch.float32, attn_implementation="eager")
+    generator = torch.Generator().manual_seed(sum(map(ord, name)))
+    with torch.no_grad():
+        for n, p in model.named_parameters():
+            change = scaled(n, p.shape, generator)
+            # Norms stay near the identity.
+            p.copy_(p + change if "norm" in n.lower() and "bias" not in n else change)
+    model.save_pretrained(out)
+    return out
+
+
+def load(directory):
+    """The model in a directory, with the class that it was saved from."""
+    config = transformers.AutoConfig.from_pretrained(directory)
+    kind = getattr(transformers, config.architectures[0])
+    return kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def outputs(model, tokens):
+    """The last hidden states of some sequences, and what the model makes of them, in the order of Kvant's readouts."""
+    with torch.no_grad():
+        # compressed-tensors decompresses weights as the whole model first runs.
+        whole = model(tokens)
+        base = model.base_model(tokens)
+    pooled = getattr(base, "pooler_output", None)
+    architecture = type(model).__name__
+    of_class = (names for end, names in OUTPUTS.items() if architecture == end or architecture.endswith(end) and end.startswith("For"))
+    default = ["logits"] if "For" in architecture else ["pooler_output"] if pooled is not None else []
+    names = next(of_class, default)
+
+    def output(name):
+        if name == "pooler_output":
+            return pooled
+        if name == "start_and_end":
+            return torch.stack([whole.start_logits, whole.end_logits], -1)
+        return whole[name]
+
+    return base.last_hidden_state.numpy(), [output(name).numpy() for name in names]
