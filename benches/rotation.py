@@ -25,7 +25,10 @@ SCHEMES = {
     "NVFP4": "nvfp4",
 }
 ALGORITHMS = ["rtn", "smoothquant", "rotate", "rotate:size=32", "qronos", "rotate,qronos", "rotate:size=32,qronos"]
-READERS = {"input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj")}
+READERS = {
+    "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
+}
 
 
 def with_outliers(source, out, factor):
@@ -66,17 +69,23 @@ def main():
     parser.add_argument("--data", required=True)
     parser.add_argument("--kvant", default="target/release/kvant")
     parser.add_argument("--outliers", type=float, default=30.0)
+    parser.add_argument("--outliers-only", action="store_true")
     parser.add_argument("--samples", type=int, default=64)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         for model in options.models:
             made = with_outliers(model, work / f"{model.name}-outliers", options.outliers)
-            for kind, path in ((model.name, model), (f"{model.name} with outliers", made)):
+            for kind, path in ((model.name, model), (f"{model.name} with outliers", made))[options.outliers_only :]:
                 print(f"\n### {kind}\n\n| | {' | '.join(SCHEMES)} |\n|---|{'---|' * len(SCHEMES)}", flush=True)
                 for algorithm in ALGORITHMS:
-                    cells = [divergence(options.kvant, path, scheme, algorithm, options, work) for scheme in SCHEMES.values()]
-                    print(f"| {algorithm} | {' | '.join('–' if cell is None else f'{cell:.4f}' for cell in cells)} |", flush=True)
+                    cells = [
+                        divergence(options.kvant, path, scheme, algorithm, options, work) for scheme in SCHEMES.values()
+                    ]
+                    print(
+                        f"| {algorithm} | {' | '.join('–' if cell is None else f'{cell:.4f}' for cell in cells)} |",
+                        flush=True,
+                    )
 
 
 if __name__ == "__main__":

@@ -139,7 +139,10 @@ impl<'a> Gate<'a> {
 
     fn measure(&self, made: &Path, reporter: &Reporter<'_>) -> Result<Evaluation, Error> {
         let checkpoint = job::open(made)?;
-        let (decoder, reference) = (Decoder::open(&checkpoint)?, Decoder::open(self.source)?);
+        // A rotated model is compared with the one that was rotated.
+        let original = self.source.rewriting().map(|_| self.job.source.open()).transpose()?;
+        let (decoder, reference) =
+            (Decoder::open(&checkpoint)?, Decoder::open(original.as_ref().unwrap_or(self.source))?);
         let (ops, memory) = (self.job.data.precision.ops(), self.job.limits.memory.0);
         let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
         let watch = progress.watch_cancelled();

@@ -242,7 +242,7 @@ impl Serialize for GgufRecipe {
         };
         let overrides = self.rules.iter().map(rule).collect();
         let importance = self.has_importance();
-        let algorithm = if self.has_algorithms() { self.algorithms.spellings() } else { Vec::new() };
+        let algorithm = if self.algorithms.is_default() { Vec::new() } else { self.algorithms.spellings() };
         let scheme = self.ftype.row().name;
         let scales = self.searches_scales.then_some("search");
         Shown { scheme, format: "gguf", overrides, importance, algorithm, scales }.serialize(serializer)

@@ -77,7 +77,7 @@ impl Decisions<'_, '_> {
                     tensor: view.stored_name(),
                     position: view.position,
                     expert: Some(expert),
-                    is_transposed: experts.orientation == Orientation::InOut && view.packed().is_none(),
+                    is_transposed: experts.orientation == Orientation::InOut && !view.has_codes(),
                     dtype,
                     storage: expert_storage(view, expert, PackedUse::Values),
                 },

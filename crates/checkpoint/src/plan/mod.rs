@@ -290,14 +290,14 @@ impl Plan {
         };
         let largest = self.layers.iter().map(|layer| layer.band_bytes().max(of_rounding(layer))).max().unwrap_or(0);
         const PROGRAM: u64 = 24 << 20;
-        PROGRAM + self.rotated_bytes() + largest * threads as u64
+        PROGRAM + self.rotated_bytes(threads) + largest * threads as u64
     }
 
-    /// Bytes of rotated weights that are kept in memory, and of one that is being made.
-    fn rotated_bytes(&self) -> u64 {
+    /// Bytes of rotated weights that are kept in memory, and of those that threads are making.
+    fn rotated_bytes(&self, threads: usize) -> u64 {
         let bytes = |layer: &PlannedLayer| layer.rows as u64 * layer.columns as u64 * size_of::<f32>() as u64;
         let largest = self.layers.iter().map(bytes).max().unwrap_or(0);
-        self.recipe.algorithms().rotation.map_or(0, |_| largest * (RotatedWeights::KEPT as u64 + 1))
+        self.recipe.algorithms().rotation.map_or(0, |_| largest * (RotatedWeights::KEPT + threads) as u64)
     }
 
     /// The recipe's rounding, where it needs no data and does more than round to nearest: the engine asks it for whole layers.

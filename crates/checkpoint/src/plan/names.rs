@@ -176,7 +176,7 @@ pub(super) fn notices(
     }
     notices.extend(unread_tokenizer(checkpoint));
     notices.extend(kvant_formats::lora::notices(checkpoint));
-    notices.extend(kvant_formats::rotation::notice(checkpoint, network));
+    notices.extend(kvant_formats::rotation::notices(checkpoint, network));
     notices.extend(code_notice(checkpoint));
     for file in checkpoint.left_out_files().unwrap_or_default() {
         notices.push(format!("{} is not carried along: {}", shown(&file.name), file.reason));

@@ -105,7 +105,7 @@ fn of_quark(config: QuarkConfig) -> RecipeFile {
         min_kv_scale: config.attention.key_value.map(|cache| cache.min_scale.value()),
         queries: config.attention.query.map(|scheme| scheme.to_string()),
         probabilities: config.attention.probabilities.map(|scheme| scheme.to_string()),
-        algorithm: if config.algorithms.is_plain() { Vec::new() } else { config.algorithms.spellings() },
+        algorithm: if config.algorithms.is_default() { Vec::new() } else { config.algorithms.spellings() },
         notes: config.notes,
         exclude: config.exclude,
         overrides: overrides.map(|(layers, scheme)| OverrideEntry::of_layers(layers, text(scheme))).collect(),

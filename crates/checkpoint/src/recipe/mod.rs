@@ -359,7 +359,7 @@ impl Serialize for Recipe {
             weights_only: Some(self.weights_only),
             // Schemes name it.
             scales: None,
-            algorithm: (!self.algorithms.is_plain()).then(|| self.algorithms.spellings()),
+            algorithm: (!self.algorithms.is_default()).then(|| self.algorithms.spellings()),
             kv_cache: self.attention.key_value.map(|cache| cache.scheme.to_string()),
             kv_cache_post_rope: Some(self.attention.rotary == Rotary::After),
             min_kv_scale: self.attention.key_value.map(|cache| cache.min_scale.value()),

@@ -55,8 +55,8 @@ pub struct RecipeArgs {
     pub exclude: Vec<String>,
     /// Algorithms, e.g. gptq (`kvant list algorithms`)
     ///
-    /// For checkpoints: transforms, one rounding and bias-correction, with options after colons (`kvant list algorithm-options`), e.g.
-    /// awq,gptq:damping=0.05; the default is rtn, and all others but hqq need calibration data. For ONNX graphs, e.g. cle,bias-correction, in any order, also as suffixes of
+    /// For checkpoints: rotate, transforms, one rounding, autoround and bias-correction, with options after colons (`kvant list algorithm-options`), e.g.
+    /// awq,gptq:damping=0.05; the default is rtn, and all others but rotate and hqq need calibration data. For ONNX graphs, e.g. cle,bias-correction, in any order, also as suffixes of
     /// a preset. A file with AMD Quark's JSON (algo_config, or one of its objects) is accepted too. Replaces the algorithms of
     /// the recipe.
     #[arg(short, long, alias = "quant-algo", alias = "quant_algo", value_name = "LIST")]

@@ -66,6 +66,7 @@ fn rotations_come_first_and_fit_the_channels() {
     };
     assert!(refused("gptq,rotate").contains("give `rotate` first"));
     assert!(refused("rotate:size=48").contains("128 channels"));
+    assert!(refused("rotate:size=2").contains("from 4"));
     assert!(refused("rotate:stream=off:heads=off").contains("nothing"));
     // Its weights are codes.
     place.succeed(&["quantize", "nano_llama", "-s", "int4:g32", "-o", "codes"]);

@@ -24,7 +24,7 @@ impl Checkpoint {
         Checkpoint { rewriting: Some(Rewriting { spelling, config, replaced }), ..self }
     }
 
-    /// Returns whether weights are others than those of the files: adapters are merged into them, or a change is made to them.
+    /// Returns whether weights differ from those of the files: adapters are merged into them, or a change is made to them.
     pub fn changes_weights(&self) -> bool {
         !self.adapters.is_empty() || self.rewriting.is_some()
     }

@@ -66,6 +66,11 @@ impl Algorithms {
         Ok(algorithms.finish())
     }
 
+    /// Returns whether nothing is asked for but rounding to nearest.
+    pub fn is_default(&self) -> bool {
+        self.rotation.is_none() && self.is_plain()
+    }
+
     /// Returns whether weights are only rounded to nearest, those of a rotated model included.
     pub fn is_plain(&self) -> bool {
         let adjusts = self.tuning.is_some() || self.correction.is_some();
@@ -86,7 +91,7 @@ impl Algorithms {
     pub fn items(&self) -> Vec<Algorithm> {
         let rotation = self.rotation.map(Algorithm::Rotation);
         let transforms = self.transforms.iter().cloned().map(Algorithm::Transform);
-        let says_more = !self.rounding.is_nearest() || self.is_plain() && rotation.is_none();
+        let says_more = !self.rounding.is_nearest() || self.is_default();
         let rounding = says_more.then(|| Algorithm::Rounding(self.rounding.clone()));
         let tuning = self.tuning.map(Algorithm::Tuning);
         let correction = self.correction.map(Algorithm::Correction);

@@ -161,7 +161,7 @@ impl Algorithm {
     /// Its cost besides a run of the calibration data through every block, in words.
     pub fn cost(&self) -> &'static str {
         match self {
-            Algorithm::Rotation(_) => "products of small matrices for each weight that is read, not even that run",
+            Algorithm::Rotation(_) => "a small matrix product for each weight, not even that run",
             Algorithm::Transform(transform) => match transform.needs() {
                 transform::Needs::Maxima => "little",
                 transform::Needs::MaximaAndRuns | transform::Needs::MeansRunsAndSamples => {

@@ -1,6 +1,7 @@
 //! What a rotation changes in a model, tensor by tensor, found from its network alone.
 
 use super::MatrixPlace;
+use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{
     Consumer, ExpertsStorage, Network, NormId, PairPath, ScaleSource, SmoothingPair, StreamObstacle, TensorMeta,
 };
@@ -13,11 +14,21 @@ use std::sync::Arc;
 pub(super) struct Refusal {
     pub tensor: Option<usize>,
     pub reason: String,
+    /// Whether it is about the residual stream, so that values may be rotated all the same.
+    pub of_stream: bool,
 }
 
 impl Refusal {
     fn new(reason: impl Into<String>) -> Refusal {
-        Refusal { tensor: None, reason: reason.into() }
+        Refusal { tensor: None, reason: reason.into(), of_stream: false }
+    }
+
+    fn of(tensor: usize, reason: &str) -> Refusal {
+        Refusal { tensor: Some(tensor), ..Refusal::new(reason) }
+    }
+
+    fn of_stream(self) -> Refusal {
+        Refusal { of_stream: true, ..self }
     }
 }
 
@@ -41,6 +52,8 @@ pub(super) struct Changes {
     pub separate_head: bool,
     /// The rotation of the residual stream.
     stream: Option<Arc<Rotation>>,
+    /// Channels of the residual stream.
+    pub channels: usize,
     table: Option<usize>,
     last_norm: Option<NormId>,
 }
@@ -66,18 +79,24 @@ impl Changes {
     ///
     /// # Errors
     /// [`Refusal`] where it would change the model's function.
-    pub fn of(network: &Network, metas: &[TensorMeta], rotate: &Rotate) -> Result<Changes, Refusal> {
+    pub fn of(
+        network: &Network,
+        metas: &[TensorMeta],
+        rotate: &Rotate,
+        config: &ModelConfig,
+    ) -> Result<Changes, Refusal> {
         let mut changes = Changes {
             weights: BTreeMap::new(),
             biases: BTreeMap::new(),
             norms: BTreeSet::new(),
             separate_head: false,
             stream: None,
+            channels: 0,
             table: None,
             last_norm: None,
         };
         if rotate.stream {
-            changes.add_stream(network, metas, rotate)?;
+            changes.add_stream(network, metas, rotate, config).map_err(Refusal::of_stream)?;
         }
         if rotate.heads {
             for path in network.value_paths() {
@@ -85,7 +104,7 @@ impl Changes {
             }
         }
         match changes.weights.is_empty() {
-            true => Err(Refusal::new("has nothing that the rotation is asked to change")),
+            true => Err(Refusal::new("nothing in it can be rotated with these options")),
             false => Ok(changes),
         }
     }
@@ -107,23 +126,36 @@ impl Changes {
         is_missing.then_some(SeparateHead { name, table, norm: self.last_norm, rotation })
     }
 
-    fn add_stream(&mut self, network: &Network, metas: &[TensorMeta], rotate: &Rotate) -> Result<(), Refusal> {
+    fn add_stream(
+        &mut self,
+        network: &Network,
+        metas: &[TensorMeta],
+        rotate: &Rotate,
+        config: &ModelConfig,
+    ) -> Result<(), Refusal> {
+        if network.family().is_some_and(|family| family.encoder.is_some()) {
+            return Err(Refusal::new("is an encoder, whose hidden states would be rotated"));
+        }
+        if network.head().is_none() && !config.architectures.iter().any(|name| has_head(name)) {
+            return Err(Refusal::new("has no head, so that its hidden states, which are its output, would be rotated"));
+        }
         let stream = network.residual_stream().map_err(|obstacle| match obstacle {
-            StreamObstacle::Tensor { tensor, what } => Refusal { tensor: Some(tensor), reason: what.to_owned() },
+            StreamObstacle::Tensor { tensor, what } => Refusal::of(tensor, what),
             other => Refusal::new(format!("has a residual stream that cannot be rotated: {other}")),
         })?;
         (self.table, self.last_norm) = (stream.embedding, stream.last_norm);
         let table = self.table.ok_or_else(|| Refusal::new("has no embeddings"))?;
         let [_, channels] = *metas[table].shape.as_slice() else {
-            return Err(Refusal { tensor: Some(table), reason: "is no table".to_owned() });
+            return Err(Refusal::of(table, "is not a matrix"));
         };
         let rotation = rotate.of_stream(channels, stream.subtracts_mean).ok_or_else(|| {
-            Refusal::new(match rotate.size {
-                0 => format!("has {channels} channels in its residual stream, for which there is no rotation"),
-                size => format!("has {channels} channels in its residual stream, which groups of {size} do not divide"),
-            })
+            let groups = if rotate.size == 0 { String::new() } else { format!(" in groups of {}", rotate.size) };
+            Refusal::new(format!(
+                "has {channels} channels in its residual stream, for which there is no rotation{groups}"
+            ))
         })?;
         let rotation = Arc::new(rotation);
+        self.channels = channels;
         self.stream = Some(Arc::clone(&rotation));
         if network.is_tied() && network.head().is_some() {
             return Err(Refusal::new("shares the embeddings with its head, but has a tensor for the head as well"));
@@ -181,12 +213,17 @@ impl Changes {
     }
 }
 
+/// Returns whether models of a class have a head, which may be their embedding.
+fn has_head(class: &str) -> bool {
+    ["ForCausalLM", "LMHeadModel", "ForConditionalGeneration"].iter().any(|ending| class.ends_with(ending))
+}
+
 fn layer(network: &Network, consumer: Consumer) -> Result<Layer, Refusal> {
     match consumer {
         Consumer::Linear(id) => {
             let linear = network.linear(id);
             if linear.scale.is_some() {
-                return Err(Refusal { tensor: Some(linear.weight), reason: "is quantized already".to_owned() });
+                return Err(Refusal::of(linear.weight, "is quantized already"));
             }
             let place = MatrixPlace { count: 1, orientation: linear.orientation };
             Ok(Layer { weight: linear.weight, bias: linear.bias, place, rows: linear.out_features })
@@ -194,7 +231,7 @@ fn layer(network: &Network, consumer: Consumer) -> Result<Layer, Refusal> {
         Consumer::Experts(id) => {
             let experts = &network.experts()[id.index()];
             let ExpertsStorage::Float { weight } = experts.storage else {
-                return Err(Refusal { tensor: Some(experts.weight()), reason: "is quantized already".to_owned() });
+                return Err(Refusal::of(experts.weight(), "is quantized already"));
             };
             let place = MatrixPlace { count: experts.experts, orientation: experts.orientation };
             Ok(Layer { weight, bias: experts.bias, place, rows: experts.out_features })

@@ -29,8 +29,14 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const HINT: &str =
-    "leave `rotate` out of ‹algorithm›, or try `rotate:stream=off`, which rotates the values of attention alone";
+/// The largest finite f16.
+const F16_MAX: f32 = 65504.0;
+const HINT: &str = "leave `rotate` out of ‹algorithm›";
+/// The same where the values of attention could be rotated.
+const VALUES_ALONE: &str =
+    "leave `rotate` out of ‹algorithm›, or give `rotate:stream=off`, which rotates the values of attention alone";
+/// A bias of a norm that is so many times its weight is told of.
+const LARGE: f32 = 32.0;
 
 /// config.json of the rotated model, and its norms and biases, after all that is refused has been. `tensors` are those of the model.
 ///
@@ -49,9 +55,33 @@ pub(crate) fn checked(
     Ok((config, rotation.vectors(model, tensors)?))
 }
 
-/// That the head of a rotated model no longer shares the embeddings. `network` is that of the rotated model.
-pub fn notice(checkpoint: &Checkpoint, network: &Network) -> Option<String> {
-    checkpoint.rewriting()?;
+/// What the user should know of a rotated model, whose network is `network`.
+pub fn notices(checkpoint: &Checkpoint, network: &Network) -> Vec<String> {
+    if checkpoint.rewriting().is_none() {
+        return Vec::new();
+    }
+    separate_head(checkpoint, network).into_iter().chain(large_bias(checkpoint, network)).collect()
+}
+
+/// That norms give much more of their biases than of what they normalise, which quantized inputs resolve coarsely.
+fn large_bias(checkpoint: &Checkpoint, network: &Network) -> Option<String> {
+    let largest = |view: TensorView<'_>| {
+        let source = float_type(view).ok()?;
+        let mut values = vec![0.0; view.bytes().len() / source.size()];
+        widen(Isa::best(), source, view.bytes(), &mut values);
+        values.into_iter().map(f32::abs).max_by(f32::total_cmp)
+    };
+    let names = network.norms().iter().filter(|norm| norm.bias.is_some()).map(|norm| format!("{}.bias", norm.module));
+    let found = names.filter_map(|name| Some((largest(checkpoint.tensor(&name)?)?, name)));
+    let (most, name) = found.max_by(|one, other| one.0.total_cmp(&other.0)).filter(|(most, _)| *most > LARGE)?;
+    Some(format!(
+        "`{name}` is up to {most:.0} times as large as what the norm gives besides: errors of quantized layers behind it grow by as much \
+         when they are rotated, so compare the result with one that is not"
+    ))
+}
+
+/// That the head of a rotated model no longer shares the embeddings.
+fn separate_head(checkpoint: &Checkpoint, network: &Network) -> Option<String> {
     let head = network.linear(network.head()?);
     let name = format!("{}.weight", head.module);
     let text = format!(
@@ -92,9 +122,10 @@ impl ModelRotation {
         let network = Network::recognise(&config, &metas);
         let refused = |refusal: Refusal| {
             let place = refusal.tensor.map_or("the model", |tensor| metas[tensor].name.as_str());
-            ImportError::unsupported(place, refusal.reason, HINT)
+            let values_alone = refusal.of_stream && rotate.heads && !network.value_paths().is_empty();
+            ImportError::unsupported(place, refusal.reason, if values_alone { VALUES_ALONE } else { HINT })
         };
-        let changes = Changes::of(&network, &metas, rotate).map_err(refused)?;
+        let changes = Changes::of(&network, &metas, rotate, &config).map_err(refused)?;
         Ok(ModelRotation { network, changes })
     }
 
@@ -104,7 +135,8 @@ impl ModelRotation {
         let mut add = |tensor: usize, values: Vec<f64>| {
             let view = unchanged(checkpoint, &tensors[tensor])?;
             let values: Vec<f32> = values.into_iter().map(|value| value as f32).collect();
-            if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+            let beyond = |value: &&f32| !value.is_finite() || view.dtype() == Dtype::F16 && value.abs() > F16_MAX;
+            if let Some(value) = values.iter().find(beyond) {
                 let reason = format!("would hold {value} in the rotated model");
                 return Err(ImportError::unsupported(view.name(), reason, HINT));
             }
@@ -117,9 +149,12 @@ impl ModelRotation {
             let norm = self.network.norm(*norm);
             let offset = f64::from(norm.kind.offset());
             let weight = values(checkpoint, &tensors[norm.weight])?;
+            self.check_length(&tensors[norm.weight], weight.len(), self.changes.channels)?;
             if let Some(bias) = norm.bias {
+                let shift = values(checkpoint, &tensors[bias])?;
+                self.check_length(&tensors[bias], shift.len(), weight.len())?;
                 // A channel that the norm multiplies by zero has its bias alone, which nothing could scale.
-                let both = values(checkpoint, &tensors[bias])?.into_iter().zip(&weight);
+                let both = shift.into_iter().zip(&weight);
                 let divided = both.map(|(b, w)| if b == 0.0 { 0.0 } else { b / (offset + w) });
                 add(bias, self.changes.rotate_stream(divided.collect()))?;
             }
@@ -127,6 +162,10 @@ impl ModelRotation {
         }
         for (bias, rows) in &self.changes.biases {
             let mut all = values(checkpoint, &tensors[*bias])?;
+            let end = rows.rows.iter().map(|range| range.end).max().unwrap_or(0);
+            if all.len() < end {
+                self.check_length(&tensors[*bias], all.len(), end)?;
+            }
             let mut scratch = Vec::new();
             for range in &rows.rows {
                 all[range.clone()]
@@ -137,6 +176,13 @@ impl ModelRotation {
         }
         let layout = Layout::new(declarations, u64::MAX, BTreeMap::new()).map_err(kvant_container::Error::from)?;
         Ok(TensorFile::in_memory(&layout, &contents, checkpoint.path())?)
+    }
+
+    fn check_length(&self, tensor: &ImportedTensor<'_>, found: usize, expected: usize) -> Result<(), ImportError> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(ImportError::invalid(&tensor.meta.name, format!("has {found} values, not {expected}")))
     }
 
     /// Changes the weights, and adds that of a separate head.

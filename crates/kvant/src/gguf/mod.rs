@@ -52,6 +52,14 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
         let hint = "use a scheme that all of them can store, e.g. int4:g32, or write the file in a separate run";
         return Err(failure.with_hint(Some(hint.to_owned())));
     }
+    if let (Some(option), Some(_)) = (resolve::gguf_setting(job), recipe.algorithms().rotation) {
+        let failure = Error::new(
+            ErrorKind::Usage,
+            format!("{option} is of the channels of the model as it is, and `rotate` mixes them"),
+        );
+        let hint = "leave it out: ‹algorithm› rotate,imatrix measures the importance in the rotated model";
+        return Err(failure.with_hint(Some(hint.to_owned())));
+    }
     if recipe.has_algorithms() {
         refuse_importance(job)?;
     } else if let (Some(option), false) = (ignored(job), recipe.needs_importance()) {

@@ -27,7 +27,7 @@ pub struct Encoder {
     pub unread: &'static [Text],
 }
 
-/// An output that is made of the last hidden states. It exists where a checkpoint has its layers.
+/// An output computed from the last hidden states. It exists where a checkpoint has its layers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Readout {

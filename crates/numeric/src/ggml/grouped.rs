@@ -111,7 +111,7 @@ pub struct GroupedBlocks {
     pub codes: Vec<u8>,
     /// One for each group.
     pub scales: Vec<f32>,
-    /// One for each group, which is subtracted; empty where the type has none.
+    /// One for each group, which is subtracted; empty for types without minima.
     pub minima: Vec<f32>,
     /// One number of binary16 for each block where scales are multiples, two where minima are too; otherwise empty.
     pub factors: Vec<f32>,

@@ -39,11 +39,18 @@ impl Rotate {
         }
     }
 
-    /// The rotation of the values of a head of so many channels.
+    /// The rotation of the values of a head of so many channels: of groups of them, where the groups divide the head.
     pub fn of_values(&self, channels: usize) -> Option<Rotation> {
-        Rotation::hadamard(channels, u64::from(self.seed) ^ 0x5EED)
+        let groups = Some(self.size as usize).filter(|size| *size > 0 && channels.is_multiple_of(*size));
+        Rotation::hadamard(groups.unwrap_or(channels), u64::from(self.seed) ^ 0x5EED)
     }
 }
+
+/// Fewer channels than four are hardly mixed.
+const SIZE: Values = Values {
+    text: "0, or a whole number from 4 to 1048576",
+    accepts: |text| text.parse().is_ok_and(|size: u32| size == 0 || (4..=1 << 20).contains(&size)),
+};
 
 const OPTIONS: &[OptionRow] = &[
     OptionRow { name: "stream", values: Values::SWITCH, about: "whether the residual stream is rotated (R1)" },
@@ -54,7 +61,7 @@ const OPTIONS: &[OptionRow] = &[
     },
     OptionRow {
         name: "size",
-        values: Values::SEED,
+        values: SIZE,
         about: "channels that are mixed with each other, such as 32 for MX formats; 0 for all",
     },
     OptionRow { name: "seed", values: Values::SEED, about: "decides signs and orders" },

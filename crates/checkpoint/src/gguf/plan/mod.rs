@@ -12,7 +12,7 @@ mod tensor;
 mod types;
 
 use kvant_gguf::model::{Content, GgufPlanError, TensorSlice};
-use kvant_weights::weight::RowMap;
+use kvant_weights::weight::{RotatedWeights, RowMap};
 pub use tensor::{PlannedTensor, Reason};
 
 use super::recipe::GgufRecipe;
@@ -94,7 +94,11 @@ impl GgufPlan {
     pub fn peak_memory(&self, threads: usize) -> u64 {
         const PROGRAM: u64 = 24 << 20;
         let largest = self.tensors.iter().map(PlannedTensor::band_bytes).max().unwrap_or(0);
-        PROGRAM + 8 * self.layout.header().len() as u64 + largest * threads as u64
+        // Weights of a rotated model that are kept, and those that threads are making.
+        let weights = self.tensors.iter().map(|tensor| tensor.elements() * size_of::<f32>() as u64).max().unwrap_or(0);
+        let rotated =
+            self.recipe.algorithms().rotation.map_or(0, |_| weights * (RotatedWeights::KEPT + threads) as u64);
+        PROGRAM + 8 * self.layout.header().len() as u64 + rotated + largest * threads as u64
     }
 
     /// The loaders of the file.
