@@ -211,7 +211,9 @@ mod tests {
         let hadamard = |channels| Arc::new(Rotation::hadamard(channels, 5).unwrap());
         let gains: Vec<f32> = (0..columns).map(|i| 0.5 + i as f32 / 8.0).collect();
         let all = Band { rows: 0..rows, columns: 0..columns };
-        for (inputs, outputs, ranges) in [(16, 24, vec![0..24]), (4, 8, vec![0..8, 16..24]), (16, 4, vec![8..16])] {
+        let heads = |rows: &[(usize, usize)]| rows.iter().map(|(start, end)| *start..*end).collect::<Vec<_>>();
+        let cases = [(16, 24, heads(&[(0, 24)])), (4, 8, heads(&[(0, 8), (16, 24)])), (16, 4, heads(&[(8, 16)]))];
+        for (inputs, outputs, ranges) in cases {
             let (inputs, outputs) = (hadamard(inputs), hadamard(outputs));
             let rotation = WeightRotation {
                 gains: Some(gains.clone()),
