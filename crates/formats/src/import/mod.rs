@@ -1,6 +1,6 @@
 //! Quantized checkpoints of any tool, presented as if their weights were floats: the tensors there
 //! would be, and the dequantization of packed ones. Reads headers, config.json and scalars; weights are read
-//! band by band through [`PackedMatrix`]. Runs nothing.
+//! band by band through [`PackedMatrix`](kvant_weights::weight::PackedMatrix). Runs nothing.
 //!
 //! Readers of formats are beside their writers, in [`crate::format`]: the layout of a weight is the list of parts that would be
 //! written, so that one unpacker inverts one packer.

@@ -44,7 +44,7 @@ impl HeadBiases {
 
 /// A learned bias for each head and bucket of distances (T5, MPNet). Of `n` buckets, the second half is for keys behind the query. In
 /// either half, the first `n / 4` distances have a bucket each, and further ones share buckets whose widths grow with the logarithm, up to
-/// a distance of [`FARTHEST`].
+/// a distance of 128.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DistanceBiases {
     /// The biases, a row for each bucket.
