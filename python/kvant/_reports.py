@@ -137,7 +137,9 @@ class ConvertReport(Report):
 
 @dataclass(frozen=True)
 class EvaluateReport(Report):
-    """A measurement. The rows are the blocks of a language model (with a reference), or of an encoder, or the outputs of a graph.
+    """A measurement.
+
+    The rows are the blocks of a language model (with a reference), or of an encoder, or the outputs of a graph.
 
     Attributes:
         perplexity: Perplexity of a language model.
