@@ -38,6 +38,20 @@ pub const SHARED_EXPERTS: Linears = &[
 /// A gated feed-forward network whose gate and up projection are one matrix, gate first.
 pub const FUSED_GATED_MLP: Linears = &[(GateUp, "mlp.gate_up_proj"), (Down, "mlp.down_proj")];
 
+/// Separate projections, as in BERT.
+pub const BERT_ATTENTION: Linears = &[
+    (Query, "attention.self.query"),
+    (Key, "attention.self.key"),
+    (Value, "attention.self.value"),
+    (Output, "attention.output.dense"),
+];
+
+/// A plain feed-forward network, as in BERT.
+pub const BERT_MLP: Linears = &[(Up, "intermediate.dense"), (Down, "output.dense")];
+
+/// A norm behind each branch, as in BERT.
+pub const BERT_NORMS: Norms = &[(AttentionInput, "attention.output.LayerNorm"), (FeedForwardInput, "output.LayerNorm")];
+
 /// A norm before each branch, as in LLaMA.
 pub const PRE_NORMS: Norms = &[(AttentionInput, "input_layernorm"), (FeedForwardInput, "post_attention_layernorm")];
 

@@ -28,13 +28,8 @@ const READOUTS: &[Readout] = &[
         rows: ReadoutRows::First,
         steps: &[ReadoutStep::Linear("pre_classifier"), ReadoutStep::Relu, ReadoutStep::Linear("classifier")],
     },
-    Readout {
-        name: "logits",
-        class: Some("ForTokenClassification"),
-        rows: ReadoutRows::All,
-        steps: &[ReadoutStep::Linear("classifier")],
-    },
-    Readout { name: "logits", class: None, rows: ReadoutRows::All, steps: &[ReadoutStep::Linear("qa_outputs")] },
+    Readout::CLASSES_OF_TOKENS,
+    Readout::ANSWERS,
 ];
 
 /// The description.

@@ -2,11 +2,12 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
+use super::common::{BERT_ATTENTION, BERT_MLP, BERT_NORMS};
 use super::description::{Family, Trunk};
 use super::encoder::{Encoder, Readout, ReadoutRows, ReadoutStep};
 use super::math::{Activation, ActivationRule, Math, Positions, Residual};
-use super::role::NormSite::{AttentionInput, Embedding, FeedForwardInput};
-use super::role::Role::{Down, Key, Output, ProjectIn, Query, Up, Value};
+use super::role::NormSite::Embedding;
+use super::role::Role::ProjectIn;
 use super::role::{NormKind, Orientation, RowOrder};
 
 /// What is read out of the last hidden states.
@@ -42,13 +43,8 @@ const READOUTS: &[Readout] = &[
             ReadoutStep::Linear("classifier.out_proj"),
         ],
     },
-    Readout {
-        name: "logits",
-        class: Some("ForTokenClassification"),
-        rows: ReadoutRows::All,
-        steps: &[ReadoutStep::Linear("classifier")],
-    },
-    Readout { name: "logits", class: None, rows: ReadoutRows::All, steps: &[ReadoutStep::Linear("qa_outputs")] },
+    Readout::CLASSES_OF_TOKENS,
+    Readout::ANSWERS,
 ];
 
 /// The description.
@@ -74,16 +70,11 @@ pub const FAMILY: Family = Family {
         linears: &[(ProjectIn, "embeddings_project")],
         heads: &["generator_lm_head"],
     },
-    attention: &[
-        (Query, "attention.self.query"),
-        (Key, "attention.self.key"),
-        (Value, "attention.self.value"),
-        (Output, "attention.output.dense"),
-    ],
+    attention: BERT_ATTENTION,
     recurrent: None,
-    mlp: &[(Up, "intermediate.dense"), (Down, "output.dense")],
+    mlp: BERT_MLP,
     moe: None,
-    norms: &[(AttentionInput, "attention.output.LayerNorm"), (FeedForwardInput, "output.LayerNorm")],
+    norms: BERT_NORMS,
     norm_kind: NormKind::LayerNorm,
     orientation: Orientation::OutIn,
     qkv_rows: RowOrder::Stacked,

@@ -78,6 +78,53 @@ pub enum ReadoutStep {
     Head,
 }
 
+impl Readout {
+    /// The hidden state of the first token behind a layer and a tangent.
+    pub(super) const POOLED: Readout = Readout {
+        name: "pooled",
+        class: None,
+        rows: ReadoutRows::First,
+        steps: &[ReadoutStep::Linear("pooler.dense"), ReadoutStep::Tanh],
+    };
+
+    /// RoBERTa's logits of masked tokens.
+    pub(super) const MASKED_TOKENS: Readout = Readout {
+        name: "masked-token logits",
+        class: None,
+        rows: ReadoutRows::All,
+        steps: &[
+            ReadoutStep::Linear("lm_head.dense"),
+            ReadoutStep::Gelu,
+            ReadoutStep::Norm("lm_head.layer_norm"),
+            ReadoutStep::Head,
+        ],
+    };
+
+    /// RoBERTa's logits of classes of a text.
+    pub(super) const CLASSES: Readout = Readout {
+        name: "logits",
+        class: None,
+        rows: ReadoutRows::First,
+        steps: &[
+            ReadoutStep::Linear("classifier.dense"),
+            ReadoutStep::Tanh,
+            ReadoutStep::Linear("classifier.out_proj"),
+        ],
+    };
+
+    /// Logits of classes of each token.
+    pub(super) const CLASSES_OF_TOKENS: Readout = Readout {
+        name: "logits",
+        class: Some("ForTokenClassification"),
+        rows: ReadoutRows::All,
+        steps: &[ReadoutStep::Linear("classifier")],
+    };
+
+    /// Logits of the beginning and the end of an answer.
+    pub(super) const ANSWERS: Readout =
+        Readout { name: "logits", class: None, rows: ReadoutRows::All, steps: &[ReadoutStep::Linear("qa_outputs")] };
+}
+
 impl Encoder {
     /// The layers of all readouts and those that are not run.
     pub fn linears(&self) -> impl Iterator<Item = Text> {

@@ -2,49 +2,15 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
+use super::common::{BERT_ATTENTION, BERT_MLP};
 use super::description::{Family, Trunk};
-use super::encoder::{Encoder, Readout, ReadoutRows, ReadoutStep};
+use super::encoder::{Encoder, Readout};
 use super::math::{Activation, ActivationRule, Math, Positions};
 use super::role::NormSite::{AttentionInput, Embedding, FeedForwardInput, Final};
-use super::role::Role::{Down, Key, Output, Query, Up, Value};
 use super::role::{NormKind, Orientation, RowOrder};
 
 /// What is read out of the last hidden states.
-const READOUTS: &[Readout] = &[
-    Readout {
-        name: "pooled",
-        class: None,
-        rows: ReadoutRows::First,
-        steps: &[ReadoutStep::Linear("pooler.dense"), ReadoutStep::Tanh],
-    },
-    Readout {
-        name: "masked-token logits",
-        class: None,
-        rows: ReadoutRows::All,
-        steps: &[
-            ReadoutStep::Linear("lm_head.dense"),
-            ReadoutStep::Gelu,
-            ReadoutStep::Norm("lm_head.layer_norm"),
-            ReadoutStep::Head,
-        ],
-    },
-    Readout {
-        name: "logits",
-        class: None,
-        rows: ReadoutRows::First,
-        steps: &[
-            ReadoutStep::Linear("classifier.dense"),
-            ReadoutStep::Tanh,
-            ReadoutStep::Linear("classifier.out_proj"),
-        ],
-    },
-    Readout {
-        name: "logits",
-        class: Some("ForTokenClassification"),
-        rows: ReadoutRows::All,
-        steps: &[ReadoutStep::Linear("classifier")],
-    },
-];
+const READOUTS: &[Readout] = &[Readout::POOLED, Readout::MASKED_TOKENS, Readout::CLASSES, Readout::CLASSES_OF_TOKENS];
 
 /// The description.
 pub const FAMILY: Family = Family {
@@ -62,14 +28,9 @@ pub const FAMILY: Family = Family {
         linears: &[],
         heads: &["lm_head.decoder", "lm_head"],
     },
-    attention: &[
-        (Query, "attention.self.query"),
-        (Key, "attention.self.key"),
-        (Value, "attention.self.value"),
-        (Output, "attention.output.dense"),
-    ],
+    attention: BERT_ATTENTION,
     recurrent: None,
-    mlp: &[(Up, "intermediate.dense"), (Down, "output.dense")],
+    mlp: BERT_MLP,
     moe: None,
     norms: &[(AttentionInput, "attention.LayerNorm"), (FeedForwardInput, "LayerNorm")],
     norm_kind: NormKind::LayerNorm,

@@ -9,6 +9,14 @@ use super::role::NormSite::{AttentionInput, Embedding, FeedForwardInput, Final};
 use super::role::Role::{Down, GateUp, Output, QueryKeyValue};
 use super::role::{NormKind, Orientation, RowOrder};
 
+/// What all classes but that for masked tokens do.
+const CLASSIFIER: &[ReadoutStep] = &[
+    ReadoutStep::Linear("head.dense"),
+    ReadoutStep::NamedActivation("classifier_activation"),
+    ReadoutStep::Norm("head.norm"),
+    ReadoutStep::Linear("classifier"),
+];
+
 /// What is read out of the last hidden states.
 const READOUTS: &[Readout] = &[
     Readout {
@@ -26,46 +34,16 @@ const READOUTS: &[Readout] = &[
         name: "logits",
         class: Some("ForSequenceClassification"),
         rows: ReadoutRows::FirstUnlessMean("classifier_pooling"),
-        steps: &[
-            ReadoutStep::Linear("head.dense"),
-            ReadoutStep::NamedActivation("classifier_activation"),
-            ReadoutStep::Norm("head.norm"),
-            ReadoutStep::Linear("classifier"),
-        ],
+        steps: CLASSIFIER,
     },
     Readout {
         name: "logits",
         class: Some("ForMultipleChoice"),
         rows: ReadoutRows::FirstUnlessMean("classifier_pooling"),
-        steps: &[
-            ReadoutStep::Linear("head.dense"),
-            ReadoutStep::NamedActivation("classifier_activation"),
-            ReadoutStep::Norm("head.norm"),
-            ReadoutStep::Linear("classifier"),
-        ],
+        steps: CLASSIFIER,
     },
-    Readout {
-        name: "logits",
-        class: Some("ForTokenClassification"),
-        rows: ReadoutRows::All,
-        steps: &[
-            ReadoutStep::Linear("head.dense"),
-            ReadoutStep::NamedActivation("classifier_activation"),
-            ReadoutStep::Norm("head.norm"),
-            ReadoutStep::Linear("classifier"),
-        ],
-    },
-    Readout {
-        name: "logits",
-        class: Some("ForQuestionAnswering"),
-        rows: ReadoutRows::All,
-        steps: &[
-            ReadoutStep::Linear("head.dense"),
-            ReadoutStep::NamedActivation("classifier_activation"),
-            ReadoutStep::Norm("head.norm"),
-            ReadoutStep::Linear("classifier"),
-        ],
-    },
+    Readout { name: "logits", class: Some("ForTokenClassification"), rows: ReadoutRows::All, steps: CLASSIFIER },
+    Readout { name: "logits", class: Some("ForQuestionAnswering"), rows: ReadoutRows::All, steps: CLASSIFIER },
 ];
 
 /// The description.

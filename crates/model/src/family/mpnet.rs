@@ -2,56 +2,14 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
+use super::common::BERT_MLP;
 use super::description::{Family, Trunk};
-use super::encoder::{Encoder, Readout, ReadoutRows, ReadoutStep};
+use super::encoder::Encoder;
 use super::math::{Activation, ActivationRule, Math, Positions, Residual};
+use super::roberta::READOUTS;
 use super::role::NormSite::{AttentionInput, Embedding, FeedForwardInput};
-use super::role::Role::{Down, Key, Output, Query, Up, Value};
+use super::role::Role::{Key, Output, Query, Value};
 use super::role::{NormKind, Orientation, RowOrder};
-
-/// What is read out of the last hidden states.
-const READOUTS: &[Readout] = &[
-    Readout {
-        name: "pooled",
-        class: None,
-        rows: ReadoutRows::First,
-        steps: &[ReadoutStep::Linear("pooler.dense"), ReadoutStep::Tanh],
-    },
-    Readout {
-        name: "masked-token logits",
-        class: None,
-        rows: ReadoutRows::All,
-        steps: &[
-            ReadoutStep::Linear("lm_head.dense"),
-            ReadoutStep::Gelu,
-            ReadoutStep::Norm("lm_head.layer_norm"),
-            ReadoutStep::Head,
-        ],
-    },
-    Readout {
-        name: "logits",
-        class: None,
-        rows: ReadoutRows::First,
-        steps: &[
-            ReadoutStep::Linear("classifier.dense"),
-            ReadoutStep::Tanh,
-            ReadoutStep::Linear("classifier.out_proj"),
-        ],
-    },
-    Readout {
-        name: "logits",
-        class: Some("ForMultipleChoice"),
-        rows: ReadoutRows::First,
-        steps: &[ReadoutStep::Linear("pooler.dense"), ReadoutStep::Tanh, ReadoutStep::Linear("classifier")],
-    },
-    Readout {
-        name: "logits",
-        class: Some("ForTokenClassification"),
-        rows: ReadoutRows::All,
-        steps: &[ReadoutStep::Linear("classifier")],
-    },
-    Readout { name: "logits", class: None, rows: ReadoutRows::All, steps: &[ReadoutStep::Linear("qa_outputs")] },
-];
 
 /// The description.
 pub const FAMILY: Family = Family {
@@ -82,7 +40,7 @@ pub const FAMILY: Family = Family {
         (Output, "attention.attn.o"),
     ],
     recurrent: None,
-    mlp: &[(Up, "intermediate.dense"), (Down, "output.dense")],
+    mlp: BERT_MLP,
     moe: None,
     norms: &[(AttentionInput, "attention.LayerNorm"), (FeedForwardInput, "output.LayerNorm")],
     norm_kind: NormKind::LayerNorm,

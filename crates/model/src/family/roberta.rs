@@ -2,55 +2,26 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
+use super::common::{BERT_ATTENTION, BERT_MLP, BERT_NORMS};
 use super::description::{Family, Trunk};
 use super::encoder::{Encoder, Readout, ReadoutRows, ReadoutStep};
 use super::math::{Activation, ActivationRule, Math, Positions, Residual};
-use super::role::NormSite::{AttentionInput, Embedding, FeedForwardInput};
-use super::role::Role::{Down, Key, Output, Query, Up, Value};
+use super::role::NormSite::Embedding;
 use super::role::{NormKind, Orientation, RowOrder};
 
 /// What is read out of the last hidden states.
-const READOUTS: &[Readout] = &[
-    Readout {
-        name: "pooled",
-        class: None,
-        rows: ReadoutRows::First,
-        steps: &[ReadoutStep::Linear("pooler.dense"), ReadoutStep::Tanh],
-    },
-    Readout {
-        name: "masked-token logits",
-        class: None,
-        rows: ReadoutRows::All,
-        steps: &[
-            ReadoutStep::Linear("lm_head.dense"),
-            ReadoutStep::Gelu,
-            ReadoutStep::Norm("lm_head.layer_norm"),
-            ReadoutStep::Head,
-        ],
-    },
-    Readout {
-        name: "logits",
-        class: None,
-        rows: ReadoutRows::First,
-        steps: &[
-            ReadoutStep::Linear("classifier.dense"),
-            ReadoutStep::Tanh,
-            ReadoutStep::Linear("classifier.out_proj"),
-        ],
-    },
+pub(super) const READOUTS: &[Readout] = &[
+    Readout::POOLED,
+    Readout::MASKED_TOKENS,
+    Readout::CLASSES,
     Readout {
         name: "logits",
         class: Some("ForMultipleChoice"),
         rows: ReadoutRows::First,
         steps: &[ReadoutStep::Linear("pooler.dense"), ReadoutStep::Tanh, ReadoutStep::Linear("classifier")],
     },
-    Readout {
-        name: "logits",
-        class: Some("ForTokenClassification"),
-        rows: ReadoutRows::All,
-        steps: &[ReadoutStep::Linear("classifier")],
-    },
-    Readout { name: "logits", class: None, rows: ReadoutRows::All, steps: &[ReadoutStep::Linear("qa_outputs")] },
+    Readout::CLASSES_OF_TOKENS,
+    Readout::ANSWERS,
 ];
 
 /// The description.
@@ -82,16 +53,11 @@ pub const FAMILY: Family = Family {
         linears: &[],
         heads: &["lm_head.decoder", "lm_head"],
     },
-    attention: &[
-        (Query, "attention.self.query"),
-        (Key, "attention.self.key"),
-        (Value, "attention.self.value"),
-        (Output, "attention.output.dense"),
-    ],
+    attention: BERT_ATTENTION,
     recurrent: None,
-    mlp: &[(Up, "intermediate.dense"), (Down, "output.dense")],
+    mlp: BERT_MLP,
     moe: None,
-    norms: &[(AttentionInput, "attention.output.LayerNorm"), (FeedForwardInput, "output.LayerNorm")],
+    norms: BERT_NORMS,
     norm_kind: NormKind::LayerNorm,
     orientation: Orientation::OutIn,
     qkv_rows: RowOrder::Stacked,
