@@ -3,7 +3,7 @@
 
     python3 benches/rotation.py --calib TEXT --data TEXT MODEL... [--kvant target/release/kvant] [--outliers 30]
 
-A model with outliers is made of each model without changing its function: in every block one channel in fifty of the norms before attention
+Each model is also measured with outliers, which do not change its function: in every block one channel in fifty of the norms before attention
 and the feed-forward network is multiplied by a factor, and the columns that read it are divided by it. Each cell is the mean KL divergence
 from the float model in nats, all on the same windows. Prints a Markdown table for each model.
 """

@@ -27,7 +27,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
     let mut checkpoint = Checkpoint::open(Path::new(model))?;
     if let Some(rotate) = std::env::var("KVANT_ROTATE").ok().map(|text| text.parse::<Algorithms>()).transpose()? {
-        checkpoint = kvant_formats::rotated::open(checkpoint, &rotate.rotation.ok_or("KVANT_ROTATE is no rotation")?)?;
+        let rotation = rotate.rotation.ok_or("KVANT_ROTATE is no rotation")?;
+        checkpoint = kvant_formats::rotated::open(checkpoint, Some(rotation))?;
     }
     let decoder = Decoder::open_any(&checkpoint)?;
     let length = length.parse()?;

@@ -149,7 +149,7 @@ pub(super) fn notices(
     } else {
         notices.extend(unpacked(recipe, layers, layout));
     }
-    // A file is made of blocks, which runtimes load.
+    // A checkpoint of blocks becomes a GGUF file, which runtimes load.
     if recipe.format().describes_in_metadata() && !recipe.makes_blocks() {
         notices.push(
             "no runtime loads the result as a model: it is codes and scales, described in the metadata of their files \

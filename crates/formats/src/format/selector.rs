@@ -20,7 +20,7 @@ pub(super) fn fused_name(name: &str) -> Option<String> {
 }
 
 /// The modules that hold the experts of a block (`….experts` of `….experts.3.up_proj`) where `modules` has layers of them and
-/// `others` has none: engines look up one name for all experts of a block. Each once, in the order of `modules`.
+/// `others` does not: engines look up one name for all experts of a block. Without repetitions, in the order of `modules`.
 pub(super) fn whole_experts<'a>(modules: &[&'a str], others: &[&str]) -> Vec<&'a str> {
     let other: HashSet<&str> = others.iter().filter_map(|name| experts_module(name)).collect();
     let mut seen = HashSet::new();

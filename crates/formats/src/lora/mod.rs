@@ -223,7 +223,8 @@ fn float_source(view: TensorView<'_>) -> Result<FloatDType, ImportError> {
     })
 }
 
-fn source_of(dtype: Dtype) -> Option<FloatDType> {
+/// The type of values that are widened; `None` for others than plain floats.
+pub(crate) fn source_of(dtype: Dtype) -> Option<FloatDType> {
     match dtype {
         Dtype::F32 => Some(FloatDType::F32),
         Dtype::F16 => Some(FloatDType::F16),

@@ -48,7 +48,7 @@ pub(super) struct Changes {
     pub biases: BTreeMap<usize, RotatedRows>,
     /// Norms whose weights move into what reads them.
     pub norms: BTreeSet<NormId>,
-    /// Whether the head gets a weight of its own.
+    /// Whether the head needs a separate weight.
     pub separate_head: bool,
     /// The rotation of the residual stream.
     stream: Option<Arc<Rotation>>,

@@ -1,7 +1,7 @@
 //! A checkpoint read as the rotated model of the same function (QuaRot's R1 and R2, arXiv 2404.00456), whose weights are computed as they
 //! are read: no weight is copied to be changed. With the rotation `R` of the residual stream and `g` the weights of a norm,
 //!
-//! * tables of embeddings `E` become `E R`, and a head that shared them gets a weight of its own;
+//! * tables of embeddings `E` become `E R`, and a head that shared them gets a separate weight;
 //! * layers that read the stream through the norm become `W diag(g) R`, and the norm's weights ones, its bias `(b / g) R`;
 //! * layers that write to the stream become `R' W`, their biases `b R`.
 //!
@@ -11,6 +11,7 @@
 mod changes;
 
 use crate::algorithm::Algorithms;
+use crate::lora::source_of;
 use changes::{Changes, Refusal};
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorFile, TensorView};
 use kvant_model::family::Orientation;
@@ -35,7 +36,7 @@ const HINT: &str = "leave `rotate` out of ‹algorithm›";
 /// The same where the values of attention could be rotated.
 const VALUES_ALONE: &str =
     "leave `rotate` out of ‹algorithm›, or give `rotate:stream=off`, which rotates the values of attention alone";
-/// A bias of a norm that is so many times its weight is told of.
+/// From this ratio of a norm's bias to its weight on, the user is warned.
 const LARGE: f32 = 32.0;
 
 /// config.json of the rotated model, and its norms and biases, after all that is refused has been. `tensors` are those of the model.
@@ -65,12 +66,7 @@ pub fn notices(checkpoint: &Checkpoint, network: &Network) -> Vec<String> {
 
 /// That norms give much more of their biases than of what they normalise, which quantized inputs resolve coarsely.
 fn large_bias(checkpoint: &Checkpoint, network: &Network) -> Option<String> {
-    let largest = |view: TensorView<'_>| {
-        let source = float_type(view).ok()?;
-        let mut values = vec![0.0; view.bytes().len() / source.size()];
-        widen(Isa::best(), source, view.bytes(), &mut values);
-        values.into_iter().map(f32::abs).max_by(f32::total_cmp)
-    };
+    let largest = |view: TensorView<'_>| widened(view).ok()?.into_iter().map(f32::abs).max_by(f32::total_cmp);
     let names = network.norms().iter().filter(|norm| norm.bias.is_some()).map(|norm| format!("{}.bias", norm.module));
     let found = names.filter_map(|name| Some((largest(checkpoint.tensor(&name)?)?, name)));
     let (most, name) = found.max_by(|one, other| one.0.total_cmp(&other.0)).filter(|(most, _)| *most > LARGE)?;
@@ -85,7 +81,7 @@ fn separate_head(checkpoint: &Checkpoint, network: &Network) -> Option<String> {
     let head = network.linear(network.head()?);
     let name = format!("{}.weight", head.module);
     let text = format!(
-        "the head gets a weight of its own, `{name}`: the last norm is folded into it, and not into the embeddings that it shared \
+        "the head gets a separate weight, `{name}`: the last norm is folded into it, but not into the embeddings that it shared \
          ({} more)",
         number(head.in_features * head.out_features, "value")
     );
@@ -328,20 +324,18 @@ fn unchanged<'c>(checkpoint: &'c Checkpoint, tensor: &ImportedTensor<'_>) -> Res
 }
 
 fn values(checkpoint: &Checkpoint, tensor: &ImportedTensor<'_>) -> Result<Vec<f64>, ImportError> {
-    let view = unchanged(checkpoint, tensor)?;
+    Ok(widened(unchanged(checkpoint, tensor)?)?.into_iter().map(f64::from).collect())
+}
+
+fn widened(view: TensorView<'_>) -> Result<Vec<f32>, ImportError> {
     let source = float_type(view)?;
     let mut values = vec![0.0; view.bytes().len() / source.size()];
     widen(Isa::best(), source, view.bytes(), &mut values);
-    Ok(values.into_iter().map(f64::from).collect())
+    Ok(values)
 }
 
 fn float_type(view: TensorView<'_>) -> Result<FloatDType, ImportError> {
-    match view.dtype() {
-        Dtype::F32 => Ok(FloatDType::F32),
-        Dtype::F16 => Ok(FloatDType::F16),
-        Dtype::BF16 => Ok(FloatDType::Bf16),
-        _ => Err(not_float(view)),
-    }
+    source_of(view.dtype()).ok_or_else(|| not_float(view))
 }
 
 fn not_float(view: TensorView<'_>) -> ImportError {

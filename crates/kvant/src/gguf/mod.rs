@@ -132,10 +132,7 @@ fn open(path: &Path) -> Result<Checkpoint, Error> {
 fn plan_for(job: &Job, recipe: GgufRecipe) -> Result<(Checkpoint, GgufPlan), Error> {
     job.source.refuse_adapters_of_gguf()?;
     let checkpoint = kvant_formats::adapter::open(open(&job.source.model)?, &job.source.adapters)?;
-    let checkpoint = match recipe.algorithms().rotation {
-        Some(rotate) => kvant_formats::rotated::open(checkpoint, &rotate)?,
-        None => checkpoint,
-    };
+    let checkpoint = kvant_formats::rotated::open(checkpoint, recipe.algorithms().rotation)?;
     let plan = GgufPlan::new(&checkpoint, recipe, &file_name(job.sinks.output.as_deref()))?;
     if plan.recipe.needs_importance() {
         calibration::check(&job.data, Decoder::open(&checkpoint)?.longest())?;

@@ -50,10 +50,7 @@ impl Source {
 impl Source {
     /// Opens the model as a checkpoint, rotated if asked.
     pub(crate) fn open_rotated(&self, rotation: Option<Rotate>) -> Result<Checkpoint, Error> {
-        match rotation {
-            Some(rotate) => Ok(kvant_formats::rotated::open(self.open()?, &rotate)?),
-            None => self.open(),
-        }
+        Ok(kvant_formats::rotated::open(self.open()?, rotation)?)
     }
 
     /// Refuses adapters beside a GGUF file.

@@ -95,9 +95,8 @@ impl Network {
         let gated: BTreeSet<usize> =
             self.linears.iter().filter(|l| l.role == Role::HeadGate).filter_map(|l| l.block).collect();
         let blocks = self.blocks.iter().filter(|block| !gates_of_queries && !gated.contains(block));
-        let of_values = |pair: &SmoothingPair| match (&pair.from, pair.through) {
-            (ScaleSource::Linear { linear, .. }, PairPath::Heads { .. }) => self.input(*linear).is_some(),
-            _ => false,
+        let of_values = |pair: &SmoothingPair| {
+            matches!((&pair.from, pair.through), (ScaleSource::Linear { .. }, PairPath::Heads { .. }))
         };
         blocks.flat_map(|block| self.links(*block)).filter(of_values).collect()
     }

@@ -97,8 +97,8 @@ fn is_rotation(name: &str) -> bool {
     ["rotation", "quarot"].iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// Quark's rotation: `r1` and `r2` are folded into weights, all else is done to activations or learned. An older name, `quarot`, means
-/// all four where they are not given.
+/// Quark's rotation: `r1` and `r2` are folded into the weights; the other options rotate activations or train the rotation. Under the
+/// older name `quarot`, all four rotations are on unless the configuration turns them off.
 fn read_rotation(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError> {
     let is_on = |key: &str, default: bool| fields.get(key).and_then(Value::as_bool).unwrap_or(default);
     let is_older = fields.get("name").and_then(Value::as_str).is_some_and(|name| name.eq_ignore_ascii_case("quarot"));

@@ -80,7 +80,7 @@ pub struct PositionTable {
     pub table: Projection,
     /// Rows before that of the first position.
     pub offset: usize,
-    /// The token that has no position of its own, but the row before that of the first.
+    /// The padding token, which reads the row before the first position.
     pub padding: Option<u32>,
 }
 
