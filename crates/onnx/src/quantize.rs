@@ -457,7 +457,7 @@ impl Prepared {
         if self.recipe.algorithms.iter().any(equalizes) && self.equalized.is_empty() {
             notices.push("no two layers of the model can be equalized".to_owned());
         }
-        if self.recipe.algorithms.iter().any(|algorithm| matches!(algorithm, Algorithm::Quarot(_))) {
+        if self.recipe.algorithms.iter().any(|algorithm| matches!(algorithm, Algorithm::Rotate(_))) {
             notices.extend(self.rotations.notice());
         }
         if let [first, more @ ..] = &self.fixed_inputs[..] {

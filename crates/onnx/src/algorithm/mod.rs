@@ -25,9 +25,9 @@ mod layer_io;
 mod mix;
 mod normalization;
 mod outcome;
-mod quarot;
 #[cfg(test)]
 mod reconstruction_tests;
+mod rotate;
 mod rounding;
 mod samples;
 mod scaling;
@@ -39,7 +39,7 @@ mod trial;
 mod tuning;
 
 pub use crate::algorithm_settings::{
-    Algorithm, AlgorithmRow, Algorithms, BiasCorrection, ClipRule, Equalization, QuarotSettings, SpellingError, Stage,
+    Algorithm, AlgorithmRow, Algorithms, BiasCorrection, ClipRule, Equalization, RotateSettings, SpellingError, Stage,
     algorithms, named, split_name,
 };
 pub use crate::error::AlgorithmError;
@@ -49,7 +49,7 @@ pub use input_scaling::ScaledInput;
 pub use kvant_quant::reconstruction::ActivationFunction;
 pub use layer::{Grid, Layer, Rounded};
 pub use layer_io::{LayerIo, Pair};
-pub use quarot::{LeftStream, RotatedStream, Rotations, rotate};
+pub use rotate::{LeftStream, RotatedStream, Rotations, rotate};
 pub use scaling::{LeftInput, LimitedWeight};
 pub(crate) use scaling::{TransformedByData, Unlimited};
 pub(crate) use simulation::Tunable;

@@ -5,7 +5,7 @@ use kvant_quant::transform::AnyTransform;
 
 use super::cross_layer_equalization::{EqualizedPair, equalize};
 use super::data::Data;
-use super::quarot::{Rotations, rotate};
+use super::rotate::{Rotations, rotate};
 use super::scaling::{self, Subject, TransformedByData, reckons_with_codes};
 use super::target::{channels, weight_of};
 use super::{Algorithm, ClipRule, Equalization, Stage};
@@ -74,7 +74,7 @@ pub(crate) fn transform(
                 let clip = if recipe.npu { ClipRule::Keep } else { settings.clip };
                 done.equalized.extend(equalize(model, Equalization { clip, ..*settings }, spill)?);
             }
-            Algorithm::Quarot(settings) => done.rotations = rotate(model, *settings, spill)?,
+            Algorithm::Rotate(settings) => done.rotations = rotate(model, *settings, spill)?,
             _ => {}
         }
     }

@@ -3,13 +3,13 @@
 
 mod equalization;
 mod list;
-mod quarot;
+mod rotate;
 mod spelling;
 
 pub use equalization::{ClipRule, Equalization};
 pub(crate) use list::suffix;
 pub use list::{Algorithms, split_name};
-pub use quarot::QuarotSettings;
+pub use rotate::RotateSettings;
 pub use spelling::SpellingError;
 
 use std::sync::{Arc, LazyLock};
@@ -30,7 +30,7 @@ pub enum Algorithm {
     /// Scales of channels moved between consecutive layers.
     Equalization(Equalization),
     /// Channels of the residual stream and of attention heads rotated.
-    Quarot(QuarotSettings),
+    Rotate(RotateSettings),
     /// Scales of channels moved from the inputs of products into their weights, as data show.
     Transform(AnyTransform),
     /// Codes that are not the nearest ones.
@@ -75,16 +75,16 @@ static OF_GRAPHS: LazyLock<Vec<Arc<AlgorithmRow>>> = LazyLock::new(|| {
         "scales channels of consecutive layers so that both weights use their range: for depthwise convolutions",
         "arXiv 1906.04721",
     );
-    let quarot = row(
-        ("rotate", QuarotSettings::DEFAULTS),
-        quarot::OPTIONS,
-        Algorithm::Quarot,
+    let rotate = row(
+        ("rotate", RotateSettings::DEFAULTS),
+        rotate::OPTIONS,
+        Algorithm::Rotate,
         "rotates the channels of the residual stream so that outliers spread over all: for transformers",
         "arXiv 2404.00456",
     );
     [
         equalization.with_aliases(&["equalization", "cross-layer-equalization"]),
-        quarot.with_aliases(&["quarot", "rotation"]),
+        rotate.with_aliases(&["quarot", "rotation"]),
     ]
     .map(Arc::new)
     .to_vec()
@@ -109,7 +109,7 @@ impl Algorithm {
     pub fn name(&self) -> &str {
         match self {
             Self::Equalization(_) => "cle",
-            Self::Quarot(_) => "rotate",
+            Self::Rotate(_) => "rotate",
             Self::Transform(transform) => transform.name(),
             Self::Rounding(rounding) => rounding.name(),
             Self::BiasCorrection(_) => bias_correction::NAME,
@@ -120,7 +120,7 @@ impl Algorithm {
     pub fn settings(&self) -> Settings {
         match self {
             Self::Equalization(settings) => options::shown(settings),
-            Self::Quarot(settings) => options::shown(settings),
+            Self::Rotate(settings) => options::shown(settings),
             Self::Transform(transform) => transform.settings(),
             Self::Rounding(rounding) => rounding.settings(),
             Self::BiasCorrection(settings) => options::shown(settings),
@@ -130,7 +130,7 @@ impl Algorithm {
     /// When it runs.
     pub fn stage(&self) -> Stage {
         match self {
-            Self::Equalization(_) | Self::Quarot(_) | Self::Transform(_) => Stage::Float,
+            Self::Equalization(_) | Self::Rotate(_) | Self::Transform(_) => Stage::Float,
             Self::Rounding(_) => Stage::Rounding,
             Self::BiasCorrection(_) => Stage::Correction,
         }
@@ -139,7 +139,7 @@ impl Algorithm {
     /// Returns whether it runs the model over calibration data, beyond those that ranges need.
     pub fn needs_data(&self) -> bool {
         match self {
-            Self::Equalization(_) | Self::Quarot(_) => false,
+            Self::Equalization(_) | Self::Rotate(_) => false,
             Self::Transform(_) | Self::BiasCorrection(_) => true,
             Self::Rounding(_) => self.hqq().is_none(),
         }
@@ -161,7 +161,7 @@ impl Algorithm {
     /// Its further cost, in words.
     pub fn cost(&self) -> &'static str {
         match self {
-            Self::Equalization(_) | Self::Quarot(_) => "little",
+            Self::Equalization(_) | Self::Rotate(_) => "little",
             Self::Transform(transform) => match transform.needs() {
                 transform::Needs::Maxima => "a run of the float model",
                 transform::Needs::MaximaAndRuns => "a run of the float model, trials on samples",
@@ -195,7 +195,7 @@ impl Algorithm {
         match self {
             Self::BiasCorrection(_) => true,
             Self::Rounding(rounding) => rounding.trains_biases(),
-            Self::Equalization(_) | Self::Quarot(_) | Self::Transform(_) => false,
+            Self::Equalization(_) | Self::Rotate(_) | Self::Transform(_) => false,
         }
     }
 }

@@ -138,8 +138,8 @@ mod tests {
         assert!(weights_only.resolve().unwrap().recipe.activation.is_none());
         let unknown = Settings { preset: Some("A8W9".to_owned()), ..settings };
         assert!(unknown.resolve().unwrap_err().to_string().contains("nearest name is A8W"));
-        let misspelled = Settings { preset: Some("A8W8_QUAROTT".to_owned()), ..Settings::default() };
-        assert!(misspelled.resolve().unwrap_err().to_string().ends_with("A8W8_QUAROT"));
+        let misspelled = Settings { preset: Some("A8W8_ROTATEE".to_owned()), ..Settings::default() };
+        assert!(misspelled.resolve().unwrap_err().to_string().ends_with("A8W8_ROTATE"));
         let twice = Settings { preset: Some("A8W8_CLE_CLE".to_owned()), ..Settings::default() };
         assert!(twice.resolve().unwrap_err().to_string().contains("`cle` is given twice"));
         assert!(matches!(Settings::default().resolve(), Err(SettingsError::NoPreset)));

@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 
 /// The settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QuarotSettings {
+pub struct RotateSettings {
     /// The seed of the matrices.
     pub seed: u32,
     /// Whether the values of attentions are rotated in their heads.
     pub heads: bool,
 }
 
-impl QuarotSettings {
+impl RotateSettings {
     /// The residual stream and the heads.
     pub const DEFAULTS: Self = Self { seed: 1, heads: true };
 }

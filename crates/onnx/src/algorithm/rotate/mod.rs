@@ -26,7 +26,7 @@ mod view;
 use kvant_container::onnx::{ModelProto, Spill};
 use serde::Serialize;
 
-use crate::algorithm_settings::QuarotSettings;
+use crate::algorithm_settings::RotateSettings;
 use crate::error::QuantizeError;
 use crate::graph::Index;
 use crate::shape::infer;
@@ -101,7 +101,7 @@ impl Rotations {
 /// Constants whose bytes do not fit their shape.
 pub fn rotate(
     model: &mut ModelProto,
-    settings: QuarotSettings,
+    settings: RotateSettings,
     spill: Option<&Spill>,
 ) -> Result<Rotations, QuantizeError> {
     let types = infer(model);

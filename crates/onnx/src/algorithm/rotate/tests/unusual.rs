@@ -91,7 +91,7 @@ fn numbers(dims: &[usize], seed: usize) -> Array<'static> {
 /// Rotates and says how much the outputs have changed, over the largest of each.
 fn rotated(before: &ModelProto, inputs: &[(&str, Array<'_>)]) -> (ModelProto, Rotations, f32) {
     let mut after = before.clone();
-    let done = rotate(&mut after, QuarotSettings::DEFAULTS, None).unwrap();
+    let done = rotate(&mut after, RotateSettings::DEFAULTS, None).unwrap();
     crate::graph::check(&after).unwrap();
     let pairs = outputs(before, inputs).into_iter().zip(outputs(&after, inputs));
     let changes = pairs.map(|(a, b)| {
@@ -226,7 +226,7 @@ fn table_transposed_at_run_time_blocks_rotation() {
     let ids = [("ids", Array::of(vec![1, TOKENS], vec![3i64, 0, 10, 7, 3]).unwrap())];
     let (made, _) = tied(true);
     let mut after = made.clone();
-    let residual = QuarotSettings { heads: false, ..QuarotSettings::DEFAULTS };
+    let residual = RotateSettings { heads: false, ..RotateSettings::DEFAULTS };
     let done = rotate(&mut after, residual, None).unwrap();
     assert!(done.rotated.is_empty() && done.left[0].reason.contains("(MatMul)"), "{:?}", done.left);
     assert_eq!(made, after);

@@ -21,7 +21,7 @@ proptest! {
         let (width, heads) = [(8, 2), (12, 3), (18, 3), (32, 4)][size];
         let (plain, stream) = Net::new(width, heads, SPELLINGS[kind], biases, seed).finish();
         let mut turned = plain.clone();
-        let done = rotate(&mut turned, QuarotSettings::DEFAULTS, None).unwrap();
+        let done = rotate(&mut turned, RotateSettings::DEFAULTS, None).unwrap();
         // The residual stream, and the heads of both blocks.
         prop_assert_eq!((done.rotated.len(), &done.left), (3, &Vec::new()));
         prop_assert_eq!(done.rotated[0].normalizations, 5);
@@ -38,7 +38,7 @@ fn norm_gains_and_biases_are_moved_into_layers() {
     for spelling in SPELLINGS {
         let (mut turned, _) = Net::new(16, 2, spelling, true, 3).finish();
         let nodes = turned.graph.node.len();
-        rotate(&mut turned, QuarotSettings::DEFAULTS, None).unwrap();
+        rotate(&mut turned, RotateSettings::DEFAULTS, None).unwrap();
         let graph = &turned.graph;
         let whole = graph.node.iter().filter(|node| node.op_type().ends_with("Normalization"));
         for norm in whole {
@@ -64,7 +64,7 @@ fn streams_with_other_readers_are_not_rotated() {
     let graph = scaled.graph.as_mut().unwrap();
     graph.node.push(node("Sigmoid", "gate", &[&stream], &["gated"]));
     graph.output.push(value("gated"));
-    let residual = QuarotSettings { heads: false, ..QuarotSettings::DEFAULTS };
+    let residual = RotateSettings { heads: false, ..RotateSettings::DEFAULTS };
     for (before, reason) in [(shown, "is an output of the model"), (scaled, "`gate` (Sigmoid) reads its channels")] {
         let mut after = before.clone();
         let done = rotate(&mut after, residual, None).unwrap();
@@ -84,7 +84,7 @@ fn shape_readers_do_not_block_rotation() {
         graph.node.push(node("Size", "size", &[&stream], &["count"]));
         graph.output.extend([value("sizes"), value("count")]);
         let mut turned = plain.clone();
-        let done = rotate(&mut turned, QuarotSettings::DEFAULTS, None).unwrap();
+        let done = rotate(&mut turned, RotateSettings::DEFAULTS, None).unwrap();
         assert_eq!((done.rotated[0].normalizations, &done.left), (5, &Vec::new()), "{spelling:?}");
     }
 }
@@ -101,7 +101,7 @@ fn norms_after_the_sums_are_not_rotated() {
     let mut made = model(17, net.nodes, net.weights, &[], &[&output]);
     made.graph.as_mut().unwrap().input = vec![typed("x", &[1, TOKENS, INPUTS])];
     let before = made.clone();
-    let done = rotate(&mut made, QuarotSettings::DEFAULTS, None).unwrap();
+    let done = rotate(&mut made, RotateSettings::DEFAULTS, None).unwrap();
     assert!(done.left[0].reason.contains("reads normalized values, but is not a layer"), "{:?}", done.left);
     assert_eq!(made, before);
 }
@@ -121,7 +121,7 @@ fn shared_constants_are_copied() {
     let first = layers[0].input[1].clone();
     layers[1].input[1] = first.clone();
     let before = shared.clone();
-    rotate(&mut shared, QuarotSettings::DEFAULTS, None).unwrap();
+    rotate(&mut shared, RotateSettings::DEFAULTS, None).unwrap();
     assert!(change(&before, &shared) <= 1e-5);
     let copies = shared.graph.initializer.iter().filter(|t| t.name().starts_with(&format!("{first}_rotated")));
     // Each block has its own rotation of the heads.
@@ -132,6 +132,6 @@ fn shared_constants_are_copied() {
 #[test]
 fn models_without_a_stream_give_a_notice() {
     let mut made = model(17, vec![node("Relu", "", &["x"], &["y"])], Vec::new(), &["x"], &["y"]);
-    let done = rotate(&mut made, QuarotSettings::DEFAULTS, None).unwrap();
+    let done = rotate(&mut made, RotateSettings::DEFAULTS, None).unwrap();
     assert!(done.notice().unwrap().ends_with("nothing is normalized"));
 }

@@ -8,7 +8,7 @@ use super::affine::{SharedInputGroup, readers};
 use super::norm::{Norm, norms};
 use super::stream::{Seed, Stream, by_input, grow};
 use super::view::View;
-use super::{LeftStream, QuarotSettings};
+use super::{LeftStream, RotateSettings};
 use crate::graph::is;
 
 /// A stream that is rotated.
@@ -25,7 +25,7 @@ pub(super) struct Planned {
 }
 
 /// All streams of a graph.
-pub(super) fn plan(view: &View<'_>, settings: QuarotSettings) -> (Vec<Planned>, Vec<LeftStream>) {
+pub(super) fn plan(view: &View<'_>, settings: RotateSettings) -> (Vec<Planned>, Vec<LeftStream>) {
     let norms = norms(view);
     let (by_input, mut seen) = (by_input(&norms), HashSet::new());
     let (mut planned, mut left) = (Vec::new(), Vec::new());
