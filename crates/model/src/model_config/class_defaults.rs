@@ -34,12 +34,12 @@ const fn theta(value: &'static str, types: &'static [&'static str]) -> ClassDefa
 const DEFAULTS: &[ClassDefault] = &[
     row("norm_topk_prob", "true", &["qwen3_next", "qwen3_omni_moe_text"]),
     row("norm_topk_prob", "false", &["dots1"]),
-    row("routed_scaling_factor", "2.5", &["deepseek_v3", "exaone_moe"]),
+    row("routed_scaling_factor", "2.5", &["deepseek_v3", "deepseek_v32", "exaone_moe", "glm_moe_dsa"]),
     row("routed_scaling_factor", "1.8", &["glm4_moe_lite"]),
     row("router_scaling_factor", "2.826", &["hy_v3"]),
     row("num_shared_experts", "0", &["cohere2_moe"]),
-    row("n_group", "8", &["deepseek_v3"]),
-    row("topk_group", "4", &["deepseek_v3"]),
+    row("n_group", "8", &["deepseek_v3", "deepseek_v32"]),
+    row("topk_group", "4", &["deepseek_v3", "deepseek_v32"]),
     epsilon(
         "rms_norm_eps",
         "1e-5",
@@ -57,6 +57,7 @@ const DEFAULTS: &[ClassDefault] = &[
             "falcon_h1",
             "glm4_moe",
             "glm4_moe_lite",
+            "glm_moe_dsa",
             "gpt_oss",
             "hunyuan_v1_dense",
             "hunyuan_v1_moe",
@@ -79,13 +80,20 @@ const DEFAULTS: &[ClassDefault] = &[
         "1e-12",
         &["bert", "camembert", "distilbert", "electra", "esm", "mpnet", "roberta", "xlm-roberta"],
     ),
+    row("attn_logit_softcapping", "50.0", &["gemma2"]),
+    row("final_logit_softcapping", "30.0", &["gemma2", "gemma3n_text"]),
+    // Where it is null, there are no rotary embeddings.
+    ClassDefault {
+        unless: &["rope_theta", "rope_scaling"],
+        ..row("rope_parameters", r#"{"rope_theta": 10000.0, "rope_type": "default"}"#, &["olmo_hybrid"])
+    },
     row("local_attention", "128", &["modernbert"]),
     theta("160000.0", &["modernbert"]),
     ClassDefault { unless: &["rope_parameters"], ..row("local_rope_theta", "10000.0", &["modernbert"]) },
     epsilon("rms_norm_eps", "1.5625e-7", &["glm", "glm4"]),
     epsilon("rms_norm_eps", "1e-8", &["helium"]),
     epsilon("norm_eps", "1e-5", &["lfm2", "lfm2_moe"]),
-    epsilon("layer_norm_epsilon", "1e-5", &["mamba2", "nemotron_h"]),
+    epsilon("layer_norm_epsilon", "1e-5", &["falcon_mamba", "mamba", "mamba2", "nemotron_h"]),
     theta("100000.0", &["helium"]),
     theta(
         "500000.0",

@@ -226,7 +226,8 @@ impl Expected<'_> {
             .family
             .parameters
             .iter()
-            .filter(|path| is_routed || !(leaf(path).ends_with("_bias") || path.starts_with("router.")));
+            .filter(|path| is_routed || !(leaf(path).ends_with("_bias") || path.starts_with("router.")))
+            .filter(|path| leaf(path) != "expert_bias" || self.config.flag_or("use_expert_bias", true));
         let is_sliding = self.config.layer_types.get(block).is_some_and(|kind| kind == "sliding_attention");
         let no_sinks = self.family.math.sliding_has_more && !is_sliding;
         let needed = needed.filter(|path| !no_sinks || !path.contains("sink"));
