@@ -398,3 +398,27 @@ fn norms_of_hybrids_stand_where_their_mixers_need_them() {
     // Behind attention the same name is that of a norm before the residual stream.
     assert!(links_of(&network, 1).iter().all(|link| !link.contains("layer_norm")));
 }
+
+#[test]
+fn blocks_that_text_passes_over_are_left_alone() {
+    let network = Checkpoint::read("mllama").network();
+    assert!(!network.stages(0).is_empty() && !network.links(0).is_empty());
+    assert!(network.stages(1).is_empty() && network.links(1).is_empty());
+    assert!(network.residual_stream().is_err());
+}
+
+#[test]
+fn values_reach_as_many_heads_as_their_block_has() {
+    let network = Checkpoint::read("laguna").network();
+    for block in [0, 1] {
+        let links = links_of(&network, block);
+        assert!(links.contains(&"self_attn.v_proj -> self_attn.o_proj".to_owned()), "{block}: {links:?}");
+    }
+}
+
+#[test]
+fn computed_positions_are_not_rotated() {
+    let refused = Checkpoint::read("xglm").network().residual_stream().unwrap_err();
+    assert!(refused.to_string().contains("positions are computed"), "{refused}");
+    assert!(Checkpoint::read("nanochat").network().residual_stream().is_ok());
+}
