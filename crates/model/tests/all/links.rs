@@ -228,6 +228,10 @@ fn every_layer_of_a_block_is_in_one_subset() {
         let network = Checkpoint::read(&name).network();
         for &block in network.blocks() {
             let stages = network.stages(block);
+            if name == "mllama" && block == 1 {
+                assert!(stages.is_empty(), "text passes it over");
+                continue;
+            }
             assert!(stages.is_sorted_by(|a, b| a.input < b.input), "{name}");
             let mut staged: Vec<LinearId> = stages.iter().flat_map(|stage| stage.linears.clone()).collect();
             staged.sort();
