@@ -145,6 +145,9 @@ pub struct CrossAttention {
     /// Their linear layers in place of attention's, of which some read the other modality.
     #[serde(deserialize_with = "leaked")]
     pub linears: &'static [Text],
+    /// Their tensors that belong to no linear layer and no norm of other blocks.
+    #[serde(deserialize_with = "leaked")]
+    pub parameters: &'static [Text],
 }
 
 impl CrossAttention {
@@ -296,7 +299,8 @@ impl Family {
     pub fn all_parameters(&self) -> impl Iterator<Item = &'static str> {
         let recurrent = self.recurrent.iter().flat_map(|recurrent| recurrent.parameters);
         let recurrent = recurrent.map(|(_, path): &(RecurrentParameter, &'static str)| *path);
-        self.parameters.iter().copied().chain(recurrent)
+        let cross = self.cross_attention.into_iter().flat_map(|cross| cross.parameters);
+        self.parameters.iter().copied().chain(recurrent).chain(cross.copied())
     }
 
     /// The layers whose outputs are the keys and values that a cache stores: k and v, the fused q/k/v, or the up

@@ -15,8 +15,8 @@ pub const FAMILY: Family = Family {
         listed: "cross_attention_layers",
         usual: &[3, 8, 13, 18, 23, 28, 33, 38],
         linears: &["cross_attn.q_proj", "cross_attn.k_proj", "cross_attn.v_proj", "cross_attn.o_proj"],
+        parameters: &["cross_attn.q_norm", "cross_attn.k_norm", "cross_attn_attn_gate", "cross_attn_mlp_gate"],
     }),
-    parameters: &["cross_attn.q_norm", "cross_attn.k_norm", "cross_attn_attn_gate", "cross_attn_mlp_gate"],
     keep: &["*lm_head", "*patch_embedding", "multi_modal_projector"],
     ..llama::FAMILY
 };
