@@ -4,6 +4,7 @@ import copy
 import json
 import pathlib
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -67,6 +68,19 @@ GEMMA3N = dict(NARROW, num_hidden_layers=6, hidden_size_per_layer_input=24, voca
                activation_sparsity_pattern=[0.95, 0.7, 0.0, 0.5, 0.0, 0.8])  # fmt: skip
 GROWING = rope("yarn", factor=8.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4)
 LLAMA4 = dict(NARROW, num_local_experts=4, intermediate_size_mlp=160, interleave_moe_layer_step=1)
+# Images, which tests show to no model.
+KIMI_VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, pos_emb_height=4, pos_emb_width=4, pos_emb_time=2)
+SIGLIP = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=32, patch_size=8, num_patches=16)
+MLLAMA_VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_global_layers=1, attention_heads=2, image_size=28, patch_size=14,
+                     vision_output_dim=64, intermediate_layers_indices=[0])  # fmt: skip
+# Query heads that differ by layer, and parts of heads that turn, by type.
+LAGUNA = dict(NARROW, **EXPERTS, shared_expert_intermediate_size=96, sliding_window=20, num_attention_heads_per_layer=[4, 6, 2, 4],
+              layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+              rope_parameters=dict(full_attention=dict(rope_type="yarn", rope_theta=5e5, partial_rotary_factor=0.5, factor=8.0,
+                                                       original_max_position_embeddings=32),
+                                   sliding_attention=dict(rope_type="default", rope_theta=1e4)))  # fmt: skip
+PERSIMMON = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
+XGLM = dict(d_model=128, ffn_dim=192, num_layers=3, attention_heads=4, vocab_size=512, max_position_embeddings=256, bos_token_id=0, eos_token_id=0)
 MPT = dict(d_model=192, n_layers=3, vocab_size=512, max_seq_len=128)
 VISION = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=128, deepstack_visual_indexes=[0])
 GEMMA3_ROPE = dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
@@ -227,10 +241,31 @@ MODELS = {
     "stablelm_norms": ("stablelm", dict(BASE, num_attention_heads=12, num_key_value_heads=4, hidden_size=192, qk_layernorm=True)),
     "stablelm_norms_parallel": ("stablelm", dict(BASE, qk_layernorm=True, use_parallel_residual=True, use_qkv_bias=True)),
     "starcoder2": ("starcoder2", dict(BASE, sliding_window=20)),
+    "axk1": ("axk1", dict(DEEPSEEK, **GROUPS, norm_topk_prob=True, **deepseek_yarn(1.0))),
+    "gpt_bigcode": ("gpt_bigcode", GPT),
+    "gpt_bigcode_heads": ("gpt_bigcode", dict(GPT, n_embd=144, n_head=6, n_inner=200, multi_query=False, tie_word_embeddings=False)),
+    "kimi_k25": ("kimi_k25", dict(text_config=dict(DEEPSEEK, **GROUPS, model_type="deepseek_v3", norm_topk_prob=True), vision_config=KIMI_VISION,
+                                  tie_word_embeddings=False)),
+    "laguna": ("laguna", dict(LAGUNA, moe_routed_scaling_factor=1.7, moe_router_logit_softcapping=2.0)),
+    "laguna_elements": ("laguna", dict(LAGUNA, gating="per-element", num_attention_heads_per_layer=None, attention_bias=True,
+                                       mlp_layer_types=["sparse", "dense", "sparse", "sparse"], tie_word_embeddings=True)),
+    "lfm2_vl": ("lfm2_vl", dict(text_config=dict(CONVOLUTIONS, model_type="lfm2", block_auto_adjust_ff_dim=False), vision_config=SIGLIP)),
+    "ministral": ("ministral", dict(WIDE, sliding_window=20)),
+    "ministral_mixed": ("ministral", dict(WIDE, sliding_window=20, layer_types=["full_attention", "sliding_attention"] * 2)),
+    "mllama": ("mllama", dict(text_config=dict(BASE, cross_attention_layers=[1, 2]), vision_config=MLLAMA_VISION)),
+    "mllama_text": ("mllama_text_model", {**BASE, "num_hidden_layers": 5, "cross_attention_layers": [3],
+                                          **rope("llama3", factor=8.0, original_max_position_embeddings=64, low_freq_factor=1.0, high_freq_factor=4.0)}),
+    "nanochat": ("nanochat", BASE),
+    "nanochat_capped": ("nanochat", dict(BASE, final_logit_softcapping=3.0, attention_bias=True, tie_word_embeddings=True)),
+    "persimmon": ("persimmon", PERSIMMON),
+    "persimmon_plain": ("persimmon", dict(PERSIMMON, qk_layernorm=False, partial_rotary_factor=0.25, tie_word_embeddings=True)),
+    "xglm": ("xglm", XGLM),
+    "xglm_unscaled": ("xglm", dict(XGLM, d_model=90, attention_heads=6, scale_embedding=False, pad_token_id=7, activation_function="relu",
+                                   tie_word_embeddings=False)),
 }  # fmt: skip
 
 # Models with recurrent mixers, for which there are no GGUF files and no graphs.
-RECURRENT = ("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+RECURRENT = ("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "lfm2_vl", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 HYBRIDS = {name for name, (kind, _) in MODELS.items() if kind in RECURRENT}
 
 
@@ -244,10 +279,21 @@ def scaled(name, shape, generator):
 
 def model_class(config):
     """The class with a language model's head, also of models that the automatic classes for causal models do not know."""
+    # The automatic class for a causal model of Llama 3.2 Vision has its language model alone.
+    for kind in (transformers.MllamaForConditionalGeneration, transformers.MllamaForCausalLM):
+        if type(config) is kind.config_class:
+            return kind
     for classes in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
         if type(config) in classes:
             return classes[type(config)]
     return getattr(transformers, type(config).__name__.removesuffix("Config") + "ForCausalLM")
+
+
+def with_published_names(path):
+    """transformers takes the decoder's layers of Kimi K2.5 for those of the part for images as it saves, and reads published names."""
+    tensors = safetensors.torch.load_file(path)
+    renamed = {name.replace("language_model.model.blocks.", "language_model.model.layers."): tensor for name, tensor in tensors.items()}
+    safetensors.torch.save_file(renamed, path, metadata={"format": "pt"})
 
 
 def save(name, out, **changes):
@@ -270,6 +316,8 @@ def save(name, out, **changes):
                 # Its scores have no factor, and attention to single tokens would amplify what is rounded.
                 p.mul_(0.4)
     model.save_pretrained(out)
+    if kind == "kimi_k25":
+        with_published_names(out / "model.safetensors")
     # Arguments that transformers turns into others, and does not write.
     written = json.loads((out / "config.json").read_text())
     missing = {key: value for key, value in changes.items() if key not in written and value is not None}

@@ -11,24 +11,12 @@ import transformers
 
 import forward_models
 
-BASE, NARROW = forward_models.BASE, forward_models.NARROW
+BASE = forward_models.BASE
 # Arguments of the configuration, and what the draft of Kvant does not find out.
 DESCRIBED = {
     "vaultgemma": (
         dict(forward_models.WIDE, sliding_window=20, query_pre_attn_scalar=40, attn_logit_softcapping=5.0, final_logit_softcapping=10.0),
         'like = "gemma2"\nnorms = [["attention-input", "input_layernorm"], ["feed-forward-input", "pre_feedforward_layernorm"]]',
-    ),
-    "ministral": (dict(NARROW, sliding_window=20, layer_types=["sliding_attention", "full_attention"] * 2), 'like = "mistral"'),
-    "persimmon": (
-        {k: v for k, v in BASE.items() if k != "num_key_value_heads"},
-        """
-        like = "gpt_neox"
-        attention = [["query-key-value", "self_attn.query_key_value"], ["output", "self_attn.dense"]]
-        norms = [["attention-input", "input_layernorm"], ["query", "self_attn.q_layernorm"], ["key", "self_attn.k_layernorm"],
-                 ["feed-forward-input", "post_attention_layernorm"]]
-        trunk = { path = "model", embedding = "embed_tokens", norms = [["final", "final_layernorm"]], heads = ["lm_head"] }
-        math = { residual = "sequential", activation = { config = "relu-squared" }, positions = { rotary = { pairing = "halves", partial = 0.5, layers = "all" } } }
-        """,
     ),
     "jais2": (BASE, 'like = "nemotron"\nnorm_kind = "layer-norm"\n[math]\npositions = { rotary = { pairing = "halves", partial = 1.0, layers = "all" } }'),
 }  # fmt: skip
@@ -97,8 +85,8 @@ def renamed(name, root):
 # One model of each kind of configuration.
 OF_KIND = {forward_models.MODELS[name][0]: name for name in reversed(forward_models.MODELS)}
 # Names and config.json are those of another architecture, whose rules differ: whoever completes the draft has to state them.
-OTHER_RULES = {"cohere2", "cohere2_moe", "deepseek_v32", "ernie4_5", "falcon_mamba", "gemma", "helium", "ministral3", "mistral", "mistral4",
-               "olmo", "qwen3_moe", "qwen3_vl_moe", "smollm3"}  # fmt: skip
+OTHER_RULES = {"cohere2", "cohere2_moe", "deepseek_v32", "ernie4_5", "falcon_mamba", "gemma", "helium", "ministral", "ministral3", "mistral",
+               "mistral4", "olmo", "qwen3_moe", "qwen3_vl_moe", "smollm3"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(OF_KIND.values()))

@@ -31,6 +31,8 @@ WITHOUT |= {"arcee", "cwm", "dots1", "ernie4_5", "ernie4_5_bias", "exaone4", "ex
 WITHOUT |= {"afmoe", "deepseek_v32", "gemma3n", "gemma3n_lanes", "glm_moe_dsa", "apertus", "bitnet", "bloom", "bloom_heads", "cohere2_moe", "cohere2_moe_rms", "ernie4_5_moe", "exaone_moe", "falcon", "falcon_alibi",
             "falcon_groups", "falcon_one_norm", "gemma4", "gemma4_layer_inputs", "gemma4_moe", "gemma4_shared", "hunyuan_alpha", "hunyuan_moe", "hy_v3", "llama4", "llama4_dense", "mimo_v2_flash",
             "ministral3", "mistral4", "mpt", "mpt_heads", "qwen3_vl_moe"}  # fmt: skip
+WITHOUT |= {"axk1", "gpt_bigcode", "gpt_bigcode_heads", "kimi_k25", "laguna", "laguna_elements", "ministral", "ministral_mixed", "mllama", "mllama_text", "nanochat", "nanochat_capped",
+            "persimmon", "persimmon_plain", "xglm", "xglm_unscaled"}  # fmt: skip
 WITHOUT |= forward_models.HYBRIDS
 OTHERWISE = {"phimoe_biases", "phi3", "phi3_longrope", "deepseek_v2"}
 # No sliding windows in its graph (a notice says so), or a scale of attention that it derives from sizes instead of reading it.

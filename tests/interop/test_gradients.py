@@ -47,6 +47,8 @@ def reference(directory, tokens, along):
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found = {}
     for index, block in enumerate(blocks):
+        if index not in outputs:
+            continue  # Text alone passes it over.
         model.zero_grad()
         out = outputs[index]
         (out * torch.tensor(along).reshape(out.shape)).sum().backward(retain_graph=True)
@@ -56,6 +58,8 @@ def reference(directory, tokens, along):
 
 def expected_of(module, gradients):
     """The gradient of a layer by the name that Kvant gives it: a weight, or one of the experts in a tensor."""
+    # transformers names modules of multimodal models otherwise than published files.
+    module = re.sub(r"^language_model\.model\.", "model.language_model.", module)
     if f"{module}.weight" in gradients:
         return gradients[f"{module}.weight"]
     if f"{module.replace('backbone.', 'model.', 1)}.weight" in gradients:

@@ -44,7 +44,8 @@ TRAINED = [(model, *case) for model in models.SHARED if model != "nano_llama" fo
 # One model of each family, in the layouts where names matter.
 OF_KIND = {forward_models.MODELS[name][0]: name for name in reversed(forward_models.MODELS)}
 # Of these it reads keys of config.json that published models have and transformers does not write, or it wants a GPU when it is made.
-UNASKED = {"afmoe", "deepseek_v32", "gemma3n", "glm_moe_dsa", "gemma4", "hy_v3", "lfm2", "mimo_v2_flash", "qwen3_vl_moe"}
+UNASKED = {"afmoe", "axk1", "deepseek_v32", "gemma3n", "glm_moe_dsa", "gemma4", "gpt_bigcode", "hy_v3", "kimi_k25", "laguna", "lfm2", "lfm2_vl", "mimo_v2_flash", "ministral", "mllama",
+           "mllama_text", "nanochat", "persimmon", "qwen3_vl_moe", "xglm"}  # fmt: skip
 FAMILIES = [(name, *case) for name in sorted(set(OF_KIND.values()) - UNASKED)
             for case in (("int4:g32", "--format", "quark"), ("int4:g32", "--format", "compressed-tensors"), ("ptpc_fp8",))]  # fmt: skip
 FAMILIES += [("gpt_oss", "mxfp4_weight_only", "--format", "mxfp4")]

@@ -184,6 +184,9 @@ impl Writer<'_, '_> {
 
     fn embedded(&mut self, tokens: &Value, places: &Value) -> Result<Value, OnnxExportError> {
         let blueprint = self.decoder.blueprint();
+        if blueprint.sinusoids.is_some() {
+            return Err(OnnxExportError::unsupported("positions of sines and cosines"));
+        }
         let x = self.looked_up(&blueprint.embedding, tokens)?;
         let mut x = self.builder.scaled(&x, blueprint.embedding_scale);
         if let Some(layer) = &blueprint.project_in {

@@ -58,6 +58,7 @@ impl Writer<'_, '_> {
         let builder = &mut self.builder;
         let [(from, to, step), (from_second, to_second, _)] = match pairing {
             Pairing::Halves => [(0, half, 1), (half, angles.dim, 1)],
+            Pairing::SwappedHalves => [(half, angles.dim, 1), (0, half, 1)],
             Pairing::Neighbours => [(0, angles.dim, 2), (1, angles.dim, 2)],
         };
         let first = builder.slice(&heads.value, -1, from, to, step);
@@ -70,6 +71,7 @@ impl Writer<'_, '_> {
         let (left, right) = (turn("Sub", &first, &second), turn("Add", &second, &first));
         let rotated = match pairing {
             Pairing::Halves => builder.concat(&[&left, &right], -1),
+            Pairing::SwappedHalves => builder.concat(&[&right, &left], -1),
             Pairing::Neighbours => {
                 let (left, right) = (builder.unsqueeze(&left, &[-1]), builder.unsqueeze(&right, &[-1]));
                 let pairs = builder.concat(&[&left, &right], -1);

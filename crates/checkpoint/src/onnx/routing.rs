@@ -16,6 +16,9 @@ struct Chosen {
 impl Writer<'_, '_> {
     /// The shares of all experts.
     pub(super) fn shares(&mut self, mixture: &Mixture, logits: &Value) -> Result<Value, OnnxExportError> {
+        if mixture.score_cap.is_some() {
+            return Err(OnnxExportError::unsupported("soft-caps on the scores of experts"));
+        }
         let grouped = mixture.groups.1 < mixture.groups.0;
         let chosen = match mixture.rule {
             Routing::SoftmaxThenTop => {

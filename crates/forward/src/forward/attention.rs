@@ -48,7 +48,7 @@ impl Run<'_, '_> {
     /// What the heads of attention give for normed rows `x`, side by side.
     pub(super) fn attention_heads(&self, block: usize, layer: &AttentionLayer, x: &[f32]) -> Flow<Vec<f32>> {
         let mut projected = self.projected(layer, x)?;
-        let own_gates = layer.gate_layer().map(|gate| self.linear(gate, x));
+        let own_gates = layer.gates.as_ref().and_then(|gates| self.gates_of_layer(gates, x));
         let sites = [ActivationPoint::Query(block), ActivationPoint::Key(block), ActivationPoint::Value(block)];
         sites
             .into_iter()
@@ -103,11 +103,22 @@ impl Run<'_, '_> {
             _ => None,
         };
         if let Some(gates) = gates {
-            self.ops.gate(Gate::Sigmoid, &gates, &mut heads);
+            let function = layer.gates.as_ref().map_or(Gate::Sigmoid, HeadGates::function);
+            self.ops.gate(function, &gates, &mut heads);
         }
         let projected = projected.buffers.into_iter().map(|buffer| buffer.data);
         projected.chain(own_gates).for_each(|buffer| self.buffers.give(buffer));
         ControlFlow::Continue(heads)
+    }
+
+    /// Gates of a layer of their own for rows `x`, one for each component.
+    fn gates_of_layer(&self, gates: &HeadGates, x: &[f32]) -> Option<Vec<f32>> {
+        let HeadGates::Layer { layer, shared, .. } = gates else { return None };
+        let rows = self.linear(layer, x);
+        match shared {
+            1 => Some(rows),
+            shared => Some(rows.into_iter().flat_map(|gate| std::iter::repeat_n(gate, *shared)).collect()),
+        }
     }
 
     /// What is added to scores in sequences of so many positions.

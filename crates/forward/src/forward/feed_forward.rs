@@ -8,6 +8,7 @@ use super::routing_rule::{Choice, RoutingRule};
 use super::run::Run;
 use super::spans::{Spans, spans_of};
 use kvant_model::family::RowOrder;
+use kvant_numeric::linalg::tanh;
 use rayon::prelude::*;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -127,7 +128,10 @@ impl Run<'_, '_> {
 
     /// The rows of every expert.
     pub(super) fn shares(&self, block: usize, mixture: &Mixture, x: &[f32]) -> Arc<Shares> {
-        let logits = self.linear(&mixture.router, x);
+        let mut logits = self.linear(&mixture.router, x);
+        if let Some(cap) = mixture.score_cap {
+            logits.iter_mut().for_each(|score| *score = cap * tanh(*score / cap));
+        }
         let choose = || self.choose(mixture, &logits);
         match self.with.routing {
             Some(routing) => routing.shares(block, x.len() / mixture.router.columns, choose),

@@ -223,6 +223,8 @@ pub struct GatedNorm<'a> {
 pub enum Gate {
     /// `sigmoid(g)`, rounded before the product.
     Sigmoid,
+    /// `ln(1 + exp(g))`, rounded before the product.
+    Softplus,
     /// `g sigmoid(g)`, not rounded before it.
     Silu,
     /// `g`.

@@ -194,6 +194,7 @@ impl<'a> Run<'_, 'a> {
             self.add_token_types(encoder, &mut x);
         }
         self.add_positions(tokens, &mut x)?;
+        self.add_sinusoids(tokens.len(), &mut x);
         if let Some(norm) = &self.blueprint().embedding_norm {
             let width = x.len() / tokens.len().max(1);
             self.norm(norm, &mut x, width);
@@ -287,6 +288,20 @@ impl<'a> Run<'_, 'a> {
             self.ops.join(sequence, &rows, 1.0);
         }
         Ok(())
+    }
+
+    /// Adds positions that are computed to the embeddings of `count` tokens.
+    fn add_sinusoids(&self, count: usize, x: &mut [f32]) {
+        let Some(sinusoids) = &self.blueprint().sinusoids else { return };
+        let positions: Box<dyn Iterator<Item = usize>> = match self.step {
+            Some(step) => Box::new(step.positions()),
+            None => Box::new((0..self.length).cycle()),
+        };
+        let precision = self.ops.precision();
+        let mut rows = Vec::with_capacity(x.len());
+        positions.take(count).for_each(|position| sinusoids.extend(position, &mut rows));
+        rows.iter_mut().for_each(|value| *value = precision.round(*value));
+        self.ops.join(x, &rows, 1.0);
     }
 
     /// The branches of a block, on the residual stream `x`.

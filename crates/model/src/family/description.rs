@@ -65,6 +65,9 @@ pub struct Family {
     /// Layers that predict further tokens, which are kept unless a recipe says otherwise.
     #[serde(default)]
     pub extra: Option<Extra>,
+    /// The blocks that attend to what another modality gives, where the family has some.
+    #[serde(default)]
+    pub cross_attention: Option<CrossAttention>,
     /// What the family has if it is one of encoders.
     #[serde(default)]
     pub encoder: Option<Encoder>,
@@ -129,6 +132,31 @@ pub struct Extra {
     pub linears: Linears,
 }
 
+/// Blocks that attend to what another modality gives. For text alone they are passed over.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CrossAttention {
+    /// The key of config.json that lists these blocks.
+    #[serde(deserialize_with = "leaked")]
+    pub listed: Text,
+    /// The blocks, where config.json does not list them.
+    #[serde(deserialize_with = "leaked")]
+    pub usual: &'static [usize],
+    /// Their linear layers in place of attention's, of which some read the other modality.
+    #[serde(deserialize_with = "leaked")]
+    pub linears: &'static [Text],
+    /// Their tensors that belong to no linear layer and no norm of other blocks.
+    #[serde(deserialize_with = "leaked")]
+    pub parameters: &'static [Text],
+}
+
+impl CrossAttention {
+    /// Returns whether a block is one of them.
+    pub fn is_in_block(&self, config: &ModelConfig, block: usize) -> bool {
+        config.lists(self.listed, block).unwrap_or_else(|| self.usual.contains(&block))
+    }
+}
+
 /// A mixture of experts.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -184,8 +212,11 @@ pub struct Branches {
 }
 
 impl Family {
-    /// What a block has: a token mixer and a feed-forward network, or one of them.
+    /// What a block has: a token mixer and a feed-forward network, one of them, or nothing where text alone passes it over.
     pub fn branches(&self, config: &ModelConfig, block: usize) -> Branches {
+        if self.cross_attention.is_some_and(|cross| cross.is_in_block(config, block)) {
+            return Branches { attention: false, recurrent: false, feed_forward: false };
+        }
         let recurrent = self.recurrent.is_some_and(|recurrent| recurrent.is_in_block(config, block));
         let feeds = config.layer_types.get(block).is_some_and(|kind| is_feed_forward(kind));
         match self.math.residual.resolve(config) == Residual::Single {
@@ -222,8 +253,12 @@ impl Family {
         }
     }
 
-    /// Returns whether a block has the norm that the family has at a site, as far as its place and its mixer decide that.
+    /// Returns whether a block has the norm that the family has at a site, as far as its place, its mixer and its experts decide that.
     pub fn has_norm_at(&self, config: &ModelConfig, site: NormSite, block: usize) -> bool {
+        let dense = config.experts.as_ref().is_none_or(|experts| block < experts.dense_prefix);
+        if site == NormSite::FeedForwardOutput && self.math.only_experts_have_output_norm && dense {
+            return false;
+        }
         let recurrent = self.branches(config, block).recurrent;
         match site {
             NormSite::AttentionInput if block == 0 && self.math.first_norm_is_absent => false,
@@ -247,7 +282,8 @@ impl Family {
         });
         let recurrent = self.recurrent.iter().flat_map(|recurrent| recurrent.linears);
         let dense = self.attention.iter().chain(recurrent).chain(self.mlp).chain(self.trunk.linears);
-        dense.chain(moe).copied()
+        let cross = self.cross_attention.into_iter().flat_map(|cross| cross.linears);
+        dense.chain(moe).copied().chain(cross.map(|path| (Role::Unknown, *path)))
     }
 
     /// The formula of the norm at a site of a checkpoint.
@@ -263,7 +299,8 @@ impl Family {
     pub fn all_parameters(&self) -> impl Iterator<Item = &'static str> {
         let recurrent = self.recurrent.iter().flat_map(|recurrent| recurrent.parameters);
         let recurrent = recurrent.map(|(_, path): &(RecurrentParameter, &'static str)| *path);
-        self.parameters.iter().copied().chain(recurrent)
+        let cross = self.cross_attention.into_iter().flat_map(|cross| cross.parameters);
+        self.parameters.iter().copied().chain(recurrent).chain(cross.copied())
     }
 
     /// The layers whose outputs are the keys and values that a cache stores: k and v, the fused q/k/v, or the up

@@ -80,6 +80,7 @@ pub const FAMILY: Family = Family {
     qkv_rows: RowOrder::Stacked,
     parameters: &[],
     extra: None,
+    cross_attention: None,
     encoder: Some(Encoder {
         token_types: Some("embeddings.token_type_embeddings"),
         relative_positions: None,

@@ -38,6 +38,7 @@ pub const FAMILY: Family = Family {
     qkv_rows: RowOrder::Stacked,
     parameters: &[],
     extra: None,
+    cross_attention: None,
     encoder: Some(Encoder {
         token_types: None,
         relative_positions: None,

@@ -14,7 +14,7 @@ use toml::{Table, Value};
 pub const USUAL: &str = "llama";
 
 /// Tables whose keys replace those of the known family one by one. All other values replace theirs as a whole.
-const TABLES: &[&str] = &["trunk", "recurrent", "moe", "extra", "encoder", "math"];
+const TABLES: &[&str] = &["trunk", "recurrent", "moe", "extra", "cross_attention", "encoder", "math"];
 
 /// Keys that say what the family is, which no other family can say for it.
 const OWN: &[&str] = &["name", "summary", "model_types", "architectures"];

@@ -34,6 +34,7 @@ pub const FAMILY: Family = Family {
     qkv_rows: RowOrder::PerHead,
     parameters: &[],
     extra: None,
+    cross_attention: None,
     encoder: None,
     math: Math {
         activation: ActivationRule::Config(Activation::Gelu),

@@ -24,6 +24,7 @@ pub const FAMILY: Family = Family {
     qkv_rows: RowOrder::Stacked,
     parameters: &[],
     extra: None,
+    cross_attention: None,
     encoder: None,
     math: Math::LLAMA,
     keep: &["lm_head"],

@@ -73,6 +73,9 @@ pub struct Math {
     pub averages_shared_experts: bool,
     /// Where the gates on the outputs of attention's heads come from.
     pub head_gate: HeadGate,
+    /// Whether the norm on the output of the feed-forward network stands in blocks with experts only (A.X K1).
+    #[serde(default)]
+    pub only_experts_have_output_norm: bool,
 }
 
 impl Math {
@@ -104,6 +107,7 @@ impl Math {
         weighs_expert_inputs: false,
         averages_shared_experts: false,
         head_gate: HeadGate::OwnLayer,
+        only_experts_have_output_norm: false,
     };
 
     /// Returns whether the blocks of a model have norms of queries and keys, if those of its family do.
@@ -252,6 +256,14 @@ pub enum Positions {
         /// Whether config.json is not asked.
         is_fixed: bool,
     },
+    /// Sines, then cosines, of the position behind `offset` at as many frequencies, `10000^(-i / (n - 1))` for `i` of `n`: no tensor. The row
+    /// of `pad_token_id` is 0 (XGLM).
+    Sinusoidal {
+        /// What is added to a position.
+        offset: usize,
+        /// The padding token if config.json is silent.
+        padding: usize,
+    },
     /// Rotary over halves of whole heads if `position_embedding_type` of config.json is `rotary`, else learned behind padding (ESM).
     RotaryOrLearned,
     /// Biases on scores.
@@ -309,6 +321,8 @@ impl Positions {
 pub enum Pairing {
     /// `i` and `i + d/2` (GPT-NeoX, LLaMA as Hugging Face stores it).
     Halves,
+    /// `i + d/2` and `i`: halves that turn backwards (nanochat).
+    SwappedHalves,
     /// `2i` and `2i + 1` (GPT-J, Cohere, GLM, DeepSeek).
     Neighbours,
 }
@@ -430,12 +444,12 @@ pub enum QueryKeyNorm {
     PerHeadAfterRotary,
     /// Over all heads at once, before the rotary embedding (OLMo 2).
     AllHeads,
-    /// Over each head, without weights, after the rotary embedding of those layers that have one, if `use_qk_norm` (Llama 4).
+    /// Over each head, without weights, after the rotary embedding of those layers that have one, if `use_qk_norm` (Llama 4, nanochat).
     PlainAfterRotary,
 }
 
 /// Where the gates on the outputs of attention's heads come from. Before the output projection, every component is multiplied by the
-/// sigmoid of its gate.
+/// sigmoid of its gate, or by another function of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HeadGate {
@@ -443,13 +457,16 @@ pub enum HeadGate {
     OwnLayer,
     /// From the query projection: per head the query, then as many gates (Qwen3-Next).
     WithQueries,
+    /// From a layer of their own, with the softplus of a gate in place of its sigmoid: one gate for each head if `gating` of config.json is
+    /// absent, true or `per-head`, else one for each component (Laguna).
+    Softplus,
 }
 
 impl HeadGate {
     /// How many times the rows of a query the query projection has.
     pub fn query_parts(self) -> usize {
         match self {
-            HeadGate::OwnLayer => 1,
+            HeadGate::OwnLayer | HeadGate::Softplus => 1,
             HeadGate::WithQueries => 2,
         }
     }

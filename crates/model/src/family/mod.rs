@@ -12,6 +12,7 @@ pub mod role;
 mod afmoe;
 mod apertus;
 mod arcee;
+mod axk1;
 mod bamba;
 mod bert;
 mod bitnet;
@@ -47,6 +48,7 @@ mod glm4_moe;
 mod glm4_moe_lite;
 mod glm_moe_dsa;
 mod gpt2;
+mod gpt_bigcode;
 mod gpt_neox;
 mod gpt_oss;
 mod gptj;
@@ -59,6 +61,8 @@ mod hunyuan_v1_moe;
 mod hy_v3;
 mod jamba;
 mod kimi_k2;
+mod kimi_k25;
+mod laguna;
 mod lfm2;
 mod lfm2_moe;
 mod llama;
@@ -67,13 +71,16 @@ mod mamba;
 mod mamba2;
 mod mimo_v2_flash;
 mod minimax_m2;
+mod ministral;
 mod ministral3;
 mod mistral;
 mod mistral4;
 mod mixtral;
+mod mllama;
 mod modernbert;
 mod mpnet;
 mod mpt;
+mod nanochat;
 mod nemotron;
 mod nemotron_h;
 mod olmo;
@@ -82,6 +89,7 @@ mod olmo3;
 mod olmo_hybrid;
 mod olmoe;
 mod opt;
+mod persimmon;
 mod phi;
 mod phi3;
 mod phimoe;
@@ -100,10 +108,13 @@ mod smollm3;
 mod solar_open;
 mod stablelm;
 mod starcoder2;
+mod xglm;
 
 mod undescribed;
 
-pub use description::{Branches, ExpertLayout, ExpertStorage, Extra, Family, Linears, Moe, Norms, Text, Trunk};
+pub use description::{
+    Branches, CrossAttention, ExpertLayout, ExpertStorage, Extra, Family, Linears, Moe, Norms, Text, Trunk,
+};
 pub use encoder::{Encoder, Readout, ReadoutRows, ReadoutStep};
 pub use file::{FamilyFileError, USUAL, name_error, parse};
 pub use math::{
@@ -128,6 +139,7 @@ pub static FAMILIES: &[Family] = &[
     afmoe::FAMILY,
     apertus::FAMILY,
     arcee::FAMILY,
+    axk1::FAMILY,
     bamba::FAMILY,
     bert::FAMILY,
     bitnet::FAMILY,
@@ -162,6 +174,7 @@ pub static FAMILIES: &[Family] = &[
     glm4_moe_lite::FAMILY,
     glm_moe_dsa::FAMILY,
     gpt2::FAMILY,
+    gpt_bigcode::FAMILY,
     gpt_neox::FAMILY,
     gpt_oss::FAMILY,
     gptj::FAMILY,
@@ -174,6 +187,8 @@ pub static FAMILIES: &[Family] = &[
     hy_v3::FAMILY,
     jamba::FAMILY,
     kimi_k2::FAMILY,
+    kimi_k25::FAMILY,
+    laguna::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
     llama::FAMILY,
@@ -182,13 +197,16 @@ pub static FAMILIES: &[Family] = &[
     mamba2::FAMILY,
     mimo_v2_flash::FAMILY,
     minimax_m2::FAMILY,
+    ministral::FAMILY,
     ministral3::FAMILY,
     mistral::FAMILY,
     mistral4::FAMILY,
     mixtral::FAMILY,
+    mllama::FAMILY,
     modernbert::FAMILY,
     mpnet::FAMILY,
     mpt::FAMILY,
+    nanochat::FAMILY,
     nemotron::FAMILY,
     nemotron_h::FAMILY,
     olmo::FAMILY,
@@ -197,6 +215,7 @@ pub static FAMILIES: &[Family] = &[
     olmo_hybrid::FAMILY,
     olmoe::FAMILY,
     opt::FAMILY,
+    persimmon::FAMILY,
     phi::FAMILY,
     phi3::FAMILY,
     phimoe::FAMILY,
@@ -215,6 +234,7 @@ pub static FAMILIES: &[Family] = &[
     solar_open::FAMILY,
     stablelm::FAMILY,
     starcoder2::FAMILY,
+    xglm::FAMILY,
 ];
 
 static KNOWN: LazyLock<Registry<&'static Family>> = LazyLock::new(|| Registry::new(FAMILIES.iter().collect()));

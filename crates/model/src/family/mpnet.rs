@@ -48,6 +48,7 @@ pub const FAMILY: Family = Family {
     qkv_rows: RowOrder::Stacked,
     parameters: &[],
     extra: None,
+    cross_attention: None,
     encoder: Some(Encoder {
         token_types: None,
         relative_positions: Some("encoder.relative_attention_bias"),

@@ -39,6 +39,7 @@ pub const FAMILY: Family = Family {
     qkv_rows: RowOrder::Stacked,
     parameters: &[],
     extra: None,
+    cross_attention: None,
     encoder: None,
     math: Math {
         activation: ActivationRule::Config(Activation::Relu),

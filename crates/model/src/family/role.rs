@@ -343,6 +343,8 @@ pub enum NormKind {
     LayerNormUnitOffset,
     /// `(x - mean(x)) / sqrt(var(x) + eps)`: no parameters (OLMo), so nothing can be folded into it.
     LayerNormPlain,
+    /// `x / sqrt(mean(x^2) + eps)`: likewise (nanochat).
+    RmsPlain,
 }
 
 impl NormKind {
@@ -350,18 +352,18 @@ impl NormKind {
     pub fn offset(self) -> f32 {
         match self {
             NormKind::RmsUnitOffset | NormKind::LayerNormUnitOffset => 1.0,
-            NormKind::Rms | NormKind::LayerNorm | NormKind::LayerNormPlain => 0.0,
+            NormKind::Rms | NormKind::RmsPlain | NormKind::LayerNorm | NormKind::LayerNormPlain => 0.0,
         }
     }
 
     /// Returns whether the mean is subtracted.
     pub fn subtracts_mean(self) -> bool {
-        !matches!(self, NormKind::Rms | NormKind::RmsUnitOffset)
+        !matches!(self, NormKind::Rms | NormKind::RmsUnitOffset | NormKind::RmsPlain)
     }
 
     /// Returns whether the norm has a weight tensor.
     pub fn has_weight(self) -> bool {
-        self != NormKind::LayerNormPlain
+        !matches!(self, NormKind::LayerNormPlain | NormKind::RmsPlain)
     }
 }
 
@@ -383,6 +385,7 @@ mod tests {
         assert_eq!(NormKind::RmsUnitOffset.offset(), 1.0);
         assert_eq!(NormKind::Rms.offset(), 0.0);
         assert!(NormKind::LayerNormUnitOffset.subtracts_mean());
-        assert!(!NormKind::LayerNormPlain.has_weight());
+        assert!(!NormKind::LayerNormPlain.has_weight() && !NormKind::RmsPlain.has_weight());
+        assert!(NormKind::LayerNormPlain.subtracts_mean() && !NormKind::RmsPlain.subtracts_mean());
     }
 }

@@ -26,20 +26,6 @@ const KEPT: &[(&str, &[&str])] = &[
     ("grok-1", &["lm_head", "*.gate"]),
     ("instella", &["lm_head"]),
     (
-        "kimi_k25",
-        &[
-            "*self_attn*",
-            "*mlp.gate",
-            "*lm_head",
-            "*mlp.gate_proj",
-            "*mlp.up_proj",
-            "*mlp.down_proj",
-            "*shared_experts*",
-            "*mm_projector*",
-            "*vision_tower*",
-        ],
-    ),
-    (
         "kimi_k3",
         &[
             "*block_sparse_moe.gate*",
@@ -65,7 +51,6 @@ const KEPT: &[(&str, &[&str])] = &[
             "*self_attn*",
         ],
     ),
-    ("mllama", &["*lm_head", "*patch_embedding", "multi_modal_projector"]),
     ("muse_glimmer", &["*vision_tower*", "*vision_adapter*", "*vision_projection*", "lm_head"]),
     ("qwen", &["lm_head"]),
     (

@@ -34,12 +34,14 @@ const fn theta(value: &'static str, types: &'static [&'static str]) -> ClassDefa
 const DEFAULTS: &[ClassDefault] = &[
     row("norm_topk_prob", "true", &["qwen3_next", "qwen3_omni_moe_text"]),
     row("norm_topk_prob", "false", &["dots1"]),
-    row("routed_scaling_factor", "2.5", &["deepseek_v3", "deepseek_v32", "exaone_moe", "glm_moe_dsa"]),
+    row("routed_scaling_factor", "2.5", &["axk1", "deepseek_v3", "deepseek_v32", "exaone_moe", "glm_moe_dsa"]),
     row("routed_scaling_factor", "1.8", &["glm4_moe_lite"]),
     row("router_scaling_factor", "2.826", &["hy_v3"]),
     row("num_shared_experts", "0", &["cohere2_moe"]),
-    row("n_group", "8", &["deepseek_v3", "deepseek_v32"]),
-    row("topk_group", "4", &["deepseek_v3", "deepseek_v32"]),
+    row("n_group", "8", &["axk1", "deepseek_v3", "deepseek_v32"]),
+    row("topk_group", "4", &["axk1", "deepseek_v3", "deepseek_v32"]),
+    row("first_k_dense_replace", "1", &["axk1"]),
+    row("scale_embedding", "true", &["xglm"]),
     epsilon(
         "rms_norm_eps",
         "1e-5",
@@ -66,6 +68,7 @@ const DEFAULTS: &[ClassDefault] = &[
             "mimo_v2_flash",
             "ministral3",
             "mixtral",
+            "mllama_text_model",
             "olmo2",
             "olmo3",
             "olmoe",
@@ -82,6 +85,7 @@ const DEFAULTS: &[ClassDefault] = &[
     ),
     row("attn_logit_softcapping", "50.0", &["gemma2"]),
     row("final_logit_softcapping", "30.0", &["gemma2", "gemma3n_text"]),
+    row("final_logit_softcapping", "15.0", &["nanochat"]),
     // Where it is null, there are no rotary embeddings.
     ClassDefault {
         unless: &["rope_theta", "rope_scaling"],
@@ -104,6 +108,7 @@ const DEFAULTS: &[ClassDefault] = &[
             "ernie4_5_moe",
             "flex_olmo",
             "llama4_text",
+            "mllama_text_model",
             "olmo3",
             "qwen3_vl_moe_text",
             "qwen3_vl_text",

@@ -25,6 +25,9 @@ pub use rope::{RopeConfig, RopeParameters};
 /// Keys under which multimodal checkpoints nest the language model, from the outside in.
 const NESTS: &[&str] = &["thinker_config", "text_config", "language_config", "llm_config"];
 
+/// Tokens for images that Llama 3.2 Vision reads and never predicts.
+const IMAGE_TOKENS: usize = 8;
+
 /// A defect of config.json.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -100,14 +103,18 @@ pub struct ModelConfig {
     pub num_layers: Option<usize>,
     /// Number of query heads.
     pub num_heads: Option<usize>,
+    /// Number of query heads of each layer, where layers differ (Laguna).
+    pub heads_by_layer: Vec<usize>,
     /// Number of key/value heads, as stated; see [`ModelConfig::num_kv_heads`].
     pub stated_kv_heads: Option<usize>,
     /// Width of a head, as stated; see [`ModelConfig::head_dim`].
     pub stated_head_dim: Option<usize>,
     /// Width of a value head, where it is stated for attention without latents (MiMo-V2).
     pub stated_value_dim: Option<usize>,
-    /// Rows of the token embedding.
+    /// Rows of the output head.
     pub vocab_size: Option<usize>,
+    /// Rows of the token embedding beyond those of the head.
+    pub further_tokens: usize,
     /// Longest context.
     pub max_positions: Option<usize>,
     /// Whether the head shares the embedding's weight; if the key is absent, the default of the class applies.
@@ -169,6 +176,16 @@ impl ModelConfig {
     /// Number of key/value heads: as stated, otherwise as many as query heads.
     pub fn num_kv_heads(&self) -> Option<usize> {
         self.stated_kv_heads.or(self.num_heads)
+    }
+
+    /// Rows of the token embedding.
+    pub fn embedding_rows(&self) -> Option<usize> {
+        self.vocab_size?.checked_add(self.further_tokens)
+    }
+
+    /// Number of query heads of a layer.
+    pub fn heads_of_layer(&self, index: usize) -> Option<usize> {
+        self.heads_by_layer.get(index).copied().or(self.num_heads)
     }
 
     /// Width of a head: as stated, else hidden size over heads.
@@ -287,11 +304,13 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         intermediate_sizes: intermediate_sizes(inner)?,
         dense_intermediate_size: inner.size(&["intermediate_size_mlp", "prefix_dense_intermediate_size"])?,
         num_layers: num_layers(inner, layer_types.len())?,
-        num_heads: inner.size(&["num_attention_heads", "n_head", "num_heads", "n_heads"])?,
+        num_heads: inner.size(&["num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads"])?,
+        heads_by_layer: heads_by_layer(inner)?,
         stated_kv_heads: key_heads(inner)?,
         stated_head_dim: inner.size(&["head_dim"])?,
         stated_value_dim: value_dim(inner)?,
         vocab_size: inner.size(&["vocab_size"])?,
+        further_tokens: if inner.is_of("mllama_text_model") { IMAGE_TOKENS } else { 0 },
         max_positions: inner.size(&["max_position_embeddings", "n_positions", "max_seq_len"])?,
         tie_word_embeddings: outer.flag(&["tie_word_embeddings"])?,
         dtype: dtype(outer)?,
@@ -365,9 +384,20 @@ fn intermediate_sizes(inner: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> 
     }
 }
 
-/// The key of Falcon's configuration, whose older models share one key head unless they say otherwise.
+/// Other classes do not read it.
+fn heads_by_layer(inner: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> {
+    match inner.is_of("laguna") {
+        true => inner.sizes(&["num_attention_heads_per_layer"]),
+        false => Ok(Vec::new()),
+    }
+}
+
+/// The key of Falcon's configuration, whose older models share one key head unless they say otherwise, as all of GPT-BigCode do.
 fn key_heads(inner: Fields<'_, '_>) -> Result<Option<usize>, ConfigError> {
     let stated = inner.size(&["num_key_value_heads", "num_kv_heads"])?;
+    if inner.is_of("gpt_bigcode") {
+        return Ok(inner.flag(&["multi_query"])?.unwrap_or(true).then_some(1));
+    }
     if !inner.is_of("falcon") {
         return Ok(stated);
     }

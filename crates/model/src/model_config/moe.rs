@@ -54,7 +54,12 @@ impl ExpertsConfig {
                 "moe_shared_expert_intermediate_size",
             ])?,
             normalise: fields.flag(&["norm_topk_prob"])?,
-            scale: fields.number(&["routed_scaling_factor", "route_scale", "router_scaling_factor"])?,
+            scale: fields.number(&[
+                "routed_scaling_factor",
+                "route_scale",
+                "router_scaling_factor",
+                "moe_routed_scaling_factor",
+            ])?,
             groups: fields.size(&["n_group"])?,
             groups_per_token: fields.size(&["topk_group"])?,
             dense_prefix: fields.count(&["first_k_dense_replace"])?.unwrap_or(0),

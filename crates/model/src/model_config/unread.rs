@@ -3,7 +3,7 @@
 //! Only keys that would change sizes or results here are listed.
 
 /// Models whose attention has one key head for each query head, of `hidden_size / num_attention_heads` components.
-const MULTI_HEAD: &[&str] = &["bloom", "gpt2", "gpt_neox", "gptj", "mpt", "opt"];
+const MULTI_HEAD: &[&str] = &["bloom", "gpt2", "gpt_neox", "gptj", "mpt", "opt", "persimmon", "xglm"];
 
 /// Encoders, whose attention is likewise.
 const ENCODERS: &[&str] =
@@ -28,6 +28,7 @@ const ONE_WIDTH: &[&str] = &[
 /// Mixtures of experts whose shared network is as wide as `n_shared_experts` routed experts.
 const COUNTED_SHARED: &[&str] = &[
     "afmoe",
+    "axk1",
     "deepseek_v2",
     "deepseek_v3",
     "deepseek_v32",
@@ -44,7 +45,7 @@ const COUNTED_SHARED: &[&str] = &[
 ];
 
 /// Mixtures of experts with a rule of their own: one group, weights divided by their sum, a factor under another name.
-const ONE_RULE: &[&str] = &["afmoe", "hy_v3"];
+const ONE_RULE: &[&str] = &["afmoe", "hy_v3", "laguna"];
 
 /// Each key with the values of `model_type` whose class does not read it.
 const UNREAD: &[(&str, &[&str])] = &[
@@ -54,19 +55,19 @@ const UNREAD: &[(&str, &[&str])] = &[
     ("num_kv_heads", ENCODERS),
     ("head_dim", ENCODERS),
     ("sliding_window", ENCODERS),
-    // Not gpt_neox and stablelm: their rotary embedding reads it.
-    ("head_dim", &["bloom", "falcon", "gpt2", "gptj", "mpt", "opt"]),
-    ("intermediate_size", &["bloom", "falcon", "gpt2", "gptj", "mpt", "opt"]),
-    ("ffn_dim", &["gpt2", "gptj"]),
-    ("n_inner", &["opt"]),
+    // Not gpt_neox, persimmon and stablelm: their rotary embedding reads it.
+    ("head_dim", &["bloom", "falcon", "gpt2", "gpt_bigcode", "gptj", "mpt", "opt", "xglm"]),
+    ("intermediate_size", &["bloom", "falcon", "gpt2", "gpt_bigcode", "gptj", "mpt", "opt", "xglm"]),
+    ("ffn_dim", &["gpt2", "gpt_bigcode", "gptj"]),
+    ("n_inner", &["opt", "xglm"]),
     ("ffn_hidden_size", MULTI_HEAD),
-    ("hidden_act", &["falcon", "gpt2", "gptj", "nemotron_h", "opt"]),
+    ("hidden_act", &["falcon", "gpt2", "gpt_bigcode", "gptj", "nemotron_h", "opt", "xglm"]),
     ("hidden_activation", MULTI_HEAD),
     ("moe_intermediate_size", ONE_WIDTH),
     ("shared_expert_intermediate_size", COUNTED_SHARED),
     ("n_group", ONE_RULE),
     ("topk_group", ONE_RULE),
-    ("norm_topk_prob", &["afmoe", "hy_v3", "jamba", "llama4_text"]),
+    ("norm_topk_prob", &["afmoe", "hy_v3", "jamba", "laguna", "llama4_text"]),
     ("routed_scaling_factor", ONE_RULE),
     ("layer_types", &["falcon_h1", "falcon_mamba", "jamba", "mamba", "ministral3"]),
     ("layers_block_type", &["bamba", "falcon_h1", "falcon_mamba", "jamba", "mamba"]),

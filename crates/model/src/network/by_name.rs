@@ -289,6 +289,7 @@ impl<'t> Builder<'t> {
         Network {
             family: Some(self.family),
             trunk,
+            passed_over: self.passed_over(&blocks),
             sharing: blocks.iter().copied().filter(|block| self.family.key_block(config, *block) != *block).collect(),
             blocks,
             unclear,
@@ -308,6 +309,16 @@ impl<'t> Builder<'t> {
     fn blocks(&self) -> Vec<usize> {
         let blocks: BTreeSet<usize> = self.named.iter().filter_map(|named| named.as_ref().ok()?.block).collect();
         blocks.into_iter().collect()
+    }
+
+    /// The blocks that attend to what another modality gives.
+    fn passed_over(&self, blocks: &[usize]) -> BTreeSet<usize> {
+        let cross = self.family.cross_attention;
+        blocks
+            .iter()
+            .copied()
+            .filter(|block| cross.is_some_and(|cross| cross.is_in_block(self.config, *block)))
+            .collect()
     }
 
     /// The blocks with a tensor that may be, or belong to, a layer which is not understood.

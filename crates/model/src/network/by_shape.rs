@@ -83,6 +83,7 @@ pub(super) fn recognise(family: Option<&'static Family>, config: &ModelConfig, t
         blocks: blocks.into_iter().collect(),
         unclear: BTreeSet::new(),
         sharing: BTreeSet::new(),
+        passed_over: BTreeSet::new(),
         facts: links::Facts::default(),
         head_bias: None,
         tied: !has_head || config.tie_word_embeddings == Some(true),

@@ -133,7 +133,7 @@ enum NormEvidence {
 impl NormEvidence {
     fn fit(self, kind: NormKind) -> bool {
         self == match kind {
-            NormKind::LayerNormPlain => NormEvidence::Plain,
+            NormKind::LayerNormPlain | NormKind::RmsPlain => NormEvidence::Plain,
             NormKind::LayerNorm | NormKind::LayerNormUnitOffset => NormEvidence::Centred,
             NormKind::Rms | NormKind::RmsUnitOffset => NormEvidence::Scaled,
         }

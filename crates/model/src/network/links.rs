@@ -129,6 +129,8 @@ pub(super) struct Facts {
     activation: Option<Activation>,
     pub(super) residual: Option<Residual>,
     heads: Option<Heads>,
+    /// Query heads of each block, where blocks differ.
+    heads_by_layer: Vec<usize>,
     recurrent: Option<RecurrentMixer>,
     delta: Option<DeltaConfig>,
 }
@@ -150,6 +152,7 @@ impl Facts {
             residual: Some(family.math.residual.resolve(config)),
             // Where values are clipped (OLMo) or normalised (Gemma 4), they do not scale.
             heads: Heads::of(config).filter(|_| config.clip_qkv.is_none() && !family.math.value_norm),
+            heads_by_layer: config.heads_by_layer.clone(),
             recurrent: family.recurrent.map(|recurrent| recurrent.mixer),
             delta: config.delta,
         }
@@ -230,8 +233,11 @@ impl Network {
     }
 
     /// The layers of a block grouped by input, in the order of the forward pass: the order of GPTQ, and the
-    /// layers that share a Hessian.
+    /// layers that share a Hessian. None in blocks that text alone passes over.
     pub fn stages(&self, block: usize) -> Vec<Subset> {
+        if self.passed_over.contains(&block) {
+            return Vec::new();
+        }
         let mut stages: BTreeMap<Input, Subset> = BTreeMap::new();
         for (id, _) in self.linears_of(block) {
             if let Some(input) = self.input(id) {
@@ -248,9 +254,10 @@ impl Network {
 
     /// The links of a block, in the order of the forward pass. Kept layers appear too: a caller that moves a scale
     /// must scale them as well. None for unknown architectures, and for blocks with tensors that are not understood
-    /// (adapters, packed weights), which might read the same activations.
+    /// (adapters, packed weights), which might read the same activations, or that text alone passes over.
     pub fn links(&self, block: usize) -> Vec<SmoothingPair> {
-        let Some(residual) = self.facts.residual.filter(|_| !self.unclear.contains(&block)) else {
+        let is_left = self.unclear.contains(&block) || self.passed_over.contains(&block);
+        let Some(residual) = self.facts.residual.filter(|_| !is_left) else {
             return Vec::new();
         };
         // Behind a post-norm the residual stream itself reads the norm's output, so the norm cannot be scaled alone.
@@ -349,6 +356,7 @@ impl Network {
     /// Values to the output projection, through attention; a gate on the heads' outputs passes scales, a norm of them does not.
     fn heads_link(&self, block: usize) -> Option<SmoothingPair> {
         let heads = self.facts.heads.filter(|_| !self.has_norm(block, NormSite::Heads))?;
+        let heads = Heads { query: self.facts.heads_by_layer.get(block).copied().unwrap_or(heads.query), ..heads };
         let find = |wanted: fn(Role) -> bool| self.linears_of(block).find(|(_, linear)| wanted(linear.role));
         let (linear, values) = find(|role| matches!(role, Role::Value | Role::QueryKeyValue | Role::KeyValueUp))?;
         let mut outputs = self.linears_of(block).filter(|(_, linear)| linear.part == Part::Attention);

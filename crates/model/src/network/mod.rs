@@ -276,6 +276,8 @@ pub struct Network {
     unclear: BTreeSet<usize>,
     /// Blocks that attend to the keys and values of another one.
     sharing: BTreeSet<usize>,
+    /// The blocks that text alone passes over.
+    passed_over: BTreeSet<usize>,
     facts: links::Facts,
     notices: Vec<Notice>,
 }

@@ -228,6 +228,10 @@ fn block_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
         };
         entries.extend(recurrent.linears.iter().map(|&(role, path)| (path.into(), linear(role))));
     }
+    if let Some(cross) = family.cross_attention {
+        let entry = stacked(linear(Part::Unknown, Role::Unknown));
+        entries.extend(cross.linears.iter().map(|&path| (path.into(), entry)));
+    }
     if let Some(moe) = family.moe {
         entries.extend(moe.routing.iter().map(|&(role, path)| (path.into(), linear(Part::Routing, role))));
         let shared = moe.shared.iter();

@@ -3,7 +3,7 @@
 
 use super::links::{Consumer, Input, PairPath, ScaleSource, SmoothingPair};
 use super::{LinearId, Network, NormId, Place, Reason};
-use crate::family::{HeadGate, NormSite, Residual, Role};
+use crate::family::{HeadGate, NormSite, Positions, Residual, Role};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -33,6 +33,8 @@ pub enum StreamObstacle {
     Norm(String),
     /// Norms stand on the stream itself.
     PostNorm,
+    /// Positions are added to the stream as numbers that no tensor holds.
+    Positions,
     /// A layer neither reads the stream through a norm nor writes to it, as far as is known.
     Layer(String),
     /// A tensor that is not understood, or of a part that would have to be rotated too.
@@ -52,6 +54,9 @@ impl fmt::Display for StreamObstacle {
                 write!(f, "`{module}` normalises what is added to the residual stream, which no rotation passes")
             }
             StreamObstacle::PostNorm => f.write_str("its norms stand on the residual stream itself"),
+            StreamObstacle::Positions => {
+                f.write_str("its positions are computed, not read from a table that could be rotated")
+            }
             StreamObstacle::Layer(module) => {
                 write!(f, "`{module}` is beside the residual stream, where rotations are not supported")
             }
@@ -69,6 +74,9 @@ impl Network {
         let residual = self.facts.residual.filter(|_| self.family.is_some()).ok_or(StreamObstacle::Undescribed)?;
         if residual == Residual::PostNorm {
             return Err(StreamObstacle::PostNorm);
+        }
+        if self.family.is_some_and(|family| matches!(family.math.positions, Positions::Sinusoidal { .. })) {
+            return Err(StreamObstacle::Positions);
         }
         self.check_norms()?;
         self.check_places()?;

@@ -38,6 +38,10 @@ DEEPSEEK = dict(
 VISION = dict(
     hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
 )
+KIMI_VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, pos_emb_height=4, pos_emb_width=4, pos_emb_time=2)
+MLLAMA_VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_global_layers=1, attention_heads=2, image_size=28, patch_size=14,
+                     vision_output_dim=64, intermediate_layers_indices=[0])  # fmt: skip
+XGLM = dict(d_model=64, ffn_dim=96, num_layers=2, attention_heads=4, vocab_size=160, max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
 AUDIO = dict(d_model=32, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=48, num_mel_bins=16, output_dim=64,
              downsample_hidden_size=16, max_source_positions=32)  # fmt: skip
 QWEN_VISION = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64)
@@ -56,6 +60,7 @@ ENCODERS = ("bert", "distilbert", "electra", "esm", "modernbert", "mpnet", "robe
 CHECKPOINTS = {
     "afmoe": ("afmoe", dict(BASE, **EXPERTS, head_dim=16, num_dense_layers=1, num_shared_experts=1, sliding_window=16, route_scale=1.5)),
     "apertus": ("apertus", BASE),
+    "axk1": ("axk1", DEEPSEEK),
     "bamba": ("bamba", dict(BASE, **MAMBA, attn_layer_indices=[1])),
     "bert": ("bert", ENCODER),
     "bitnet": ("bitnet", BASE),
@@ -78,6 +83,7 @@ CHECKPOINTS = {
     "distilbert": ("distilbert", dict(vocab_size=160, dim=64, hidden_dim=96, n_layers=2, n_heads=4, max_position_embeddings=64)),
     "electra": ("electra", dict(ENCODER, embedding_size=32)),
     "esm": ("esm", dict(ENCODER, pad_token_id=1, mask_token_id=32, position_embedding_type="rotary", token_dropout=True)),
+    "mllama": ("mllama", dict(text_config=dict(BASE, cross_attention_layers=[1]), vision_config=MLLAMA_VISION)),
     "modernbert": ("modernbert", dict(ENCODER, local_attention=32)),
     "mpnet": ("mpnet", dict(ENCODER, pad_token_id=1)),
     "roberta": ("roberta", dict(ENCODER, pad_token_id=1)),
@@ -124,6 +130,8 @@ CHECKPOINTS = {
     "glm4_moe_lite": ("glm4_moe_lite", DEEPSEEK),
     "glm_moe_dsa": ("glm_moe_dsa", dict(DEEPSEEK, index_topk=3, index_head_dim=20, index_n_heads=3)),
     "gpt2": ("gpt2", GPT),
+    "gpt_bigcode": ("gpt_bigcode", GPT),
+    "gpt_bigcode_heads": ("gpt_bigcode", dict(GPT, multi_query=False)),
     "gpt_neox": ("gpt_neox", {key: value for key, value in BASE.items() if key != "num_key_value_heads"}),
     "gpt_oss": ("gpt_oss", dict(BASE, head_dim=16, num_local_experts=4, num_experts_per_tok=2)),
     "gptj": ("gptj", dict(GPT, rotary_dim=8)),
@@ -145,6 +153,9 @@ CHECKPOINTS = {
         "jamba",
         dict(BASE, mamba_d_state=6, mamba_dt_rank=5, num_experts=4, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
     ),
+    "kimi_k25": ("kimi_k25", dict(text_config=dict(DEEPSEEK, model_type="deepseek_v3"), vision_config=KIMI_VISION, tie_word_embeddings=False)),
+    "laguna": ("laguna", dict(BASE, **EXPERTS, head_dim=16, shared_expert_intermediate_size=48, sliding_window=16, num_attention_heads_per_layer=[4, 2],
+                              layer_types=["full_attention", "sliding_attention"])),  # fmt: skip
     "lfm2": ("lfm2", dict(BASE, layer_types=["conv", "full_attention"], block_multiple_of=16)),
     "lfm2_moe": ("lfm2_moe", dict(BASE, **EXPERTS, layer_types=["conv", "full_attention"], num_dense_layers=1)),
     "llama": ("llama", BASE),
@@ -162,12 +173,14 @@ CHECKPOINTS = {
              layer_types=["full_attention", "sliding_attention"]),
     ),
     "minimax_m2": ("minimax_m2", dict(BASE, head_dim=16, num_local_experts=4)),
+    "ministral": ("ministral", dict(BASE, head_dim=16, sliding_window=16)),
     "ministral3": ("ministral3", dict(BASE, head_dim=16)),
     "mistral": ("mistral", WIDE),
     "mistral3": ("mistral3", dict(text_config=dict(WIDE, model_type="mistral"), vision_config=dict(VISION, model_type="pixtral"))),
     "mistral4": ("mistral4", DEEPSEEK),
     "mixtral": ("mixtral", dict(BASE, num_local_experts=4)),
     "mpt": ("mpt", dict(d_model=64, n_layers=2, n_heads=4, vocab_size=160, max_seq_len=64)),
+    "nanochat": ("nanochat", BASE),
     "nemotron": ("nemotron", BASE),
     "nemotron_h": (
         "nemotron_h",
@@ -182,6 +195,7 @@ CHECKPOINTS = {
     "olmoe": ("olmoe", dict(BASE, num_experts=4)),
     "opt": ("opt", OPT),
     "opt_350m": ("opt", dict(OPT, word_embed_proj_dim=32, do_layer_norm_before=False)),
+    "persimmon": ("persimmon", ENCODER),
     "phi": ("phi", dict(BASE, num_key_value_heads=4, qk_layernorm=True)),
     "phi3": ("phi3", BASE),
     "phimoe": ("phimoe", dict(BASE, num_local_experts=4)),
@@ -212,6 +226,7 @@ CHECKPOINTS = {
     "stablelm": ("stablelm", dict(BASE, qk_layernorm=True)),
     "stablelm_parallel": ("stablelm", dict(BASE, use_parallel_residual=True)),
     "starcoder2": ("starcoder2", BASE),
+    "xglm": ("xglm", XGLM),
 }  # fmt: skip
 
 # Published with all experts of a block in two tensors; transformers saves one a projection and expert.
@@ -239,6 +254,9 @@ def save(model_type: str, arguments: dict) -> tuple[dict, dict]:
         with open(f"{folder}/model.safetensors", "rb") as file:
             header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         header.pop("__metadata__", None)
+        if model_type == "kimi_k25":
+            # transformers takes the decoder's layers for those of the part for images as it saves, and reads published names.
+            header = {name.replace("language_model.model.blocks.", "language_model.model.layers."): info for name, info in header.items()}
         return json.loads(Path(folder, "config.json").read_text()), header
 
 
@@ -246,6 +264,9 @@ def model_class(config):
     """The class with a language model's head, also of models that the automatic classes do not know."""
     if config.model_type in ENCODERS:
         return transformers.MODEL_FOR_MASKED_LM_MAPPING[type(config)]
+    if config.model_type == "mllama":
+        # The automatic classes know its language model alone.
+        return transformers.MllamaForConditionalGeneration
     for classes in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
         if type(config) in classes:
             return classes[type(config)]

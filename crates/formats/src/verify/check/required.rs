@@ -65,7 +65,7 @@ const EXPERTS: &[Role] = &[Role::Router, Role::GateUp, Role::Down];
 
 const BIASES: &[BiasRule] = &[
     BiasRule { families: &["opt"], roles: ALL, norms: true, flag: Some(("enable_bias", true)) },
-    BiasRule { families: &["gpt2", "phi"], roles: ALL, norms: true, flag: None },
+    BiasRule { families: &["gpt2", "gpt_bigcode", "persimmon", "phi", "xglm"], roles: ALL, norms: true, flag: None },
     BiasRule { families: &["phi", "gptj"], roles: HEAD, norms: false, flag: None },
     BiasRule { families: &["phimoe"], roles: HEAD, norms: false, flag: Some(("lm_head_bias", false)) },
     BiasRule { families: &["stablelm"], roles: INPUTS, norms: false, flag: Some(("use_qkv_bias", false)) },
@@ -104,7 +104,9 @@ const BIASES: &[BiasRule] = &[
             "afmoe",
             "hy_v3",
             "hunyuan_v1_moe",
+            "laguna",
             "llama4",
+            "nanochat",
             "qwen3_5",
             "qwen3_5_moe",
             "qwen3_next",

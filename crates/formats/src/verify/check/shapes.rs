@@ -26,7 +26,7 @@ fn mismatches(config: &ModelConfig, network: &Network, tensors: &[TensorMeta], f
         let found = (linear.out_features, linear.in_features);
         let expected = match (linear.role, sizes.linear(linear)) {
             (Role::Head, (vocabulary, width)) => {
-                report_vocabulary(&linear.module, found.0, vocabulary, findings);
+                report_vocabulary(&linear.module, found.0, vocabulary, 0, findings);
                 (None, width)
             }
             (_, expected) => expected,
@@ -44,7 +44,7 @@ fn mismatches(config: &ModelConfig, network: &Network, tensors: &[TensorMeta], f
     for (tensor, place) in tensors.iter().zip(network.places()) {
         if let (Place::Embedding, &[rows, columns]) = (place, tensor.shape.as_slice()) {
             let (vocabulary, width) = sizes.embedding();
-            report_vocabulary(&tensor.name, rows, vocabulary, findings);
+            report_vocabulary(&tensor.name, rows, vocabulary, config.further_tokens, findings);
             report(&tensor.name, (rows, columns), (None, width), findings);
         }
     }
@@ -63,9 +63,10 @@ fn report(place: &str, found: (usize, usize), expected: Expected, findings: &mut
     say(found.1, expected.1, "input channels");
 }
 
-fn report_vocabulary(place: &str, rows: usize, stated: Option<usize>, findings: &mut Findings) {
-    if let Some(stated) = stated.filter(|stated| *stated != rows) {
-        findings.error(place, format!("has {rows} rows; vocab_size of config.json is {stated}"), HINT);
+fn report_vocabulary(place: &str, rows: usize, stated: Option<usize>, further: usize, findings: &mut Findings) {
+    if let Some(stated) = stated.filter(|stated| stated.checked_add(further) != Some(rows)) {
+        let beside = if further == 0 { String::new() } else { format!(", beside {further} tokens that are only read") };
+        findings.error(place, format!("has {rows} rows; vocab_size of config.json is {stated}{beside}"), HINT);
     }
 }
 
@@ -96,6 +97,7 @@ impl Sizes<'_> {
     /// Returns whether layers have heads of different widths.
     fn heads_vary(&self) -> bool {
         ["per_layer_config", "global_head_dim"].iter().any(|key| self.config.states(key))
+            || !self.config.heads_by_layer.is_empty()
     }
 
     /// Of models whose layers have different numbers of key heads, none is stated for all.

@@ -53,7 +53,7 @@ fn unknown_in_merges(model: &Value) -> Option<&str> {
 }
 
 fn vocabulary(subject: &CheckpointView<'_>, tokenizer: &Value, findings: &mut Findings) {
-    let Some(rows) = subject.config.vocab_size else { return };
+    let Some(rows) = subject.config.embedding_rows() else { return };
     let largest = largest_token(tokenizer).filter(|largest| *largest >= rows as u64);
     if let Some(largest) = largest {
         let reason = format!("has a token {largest}, and the embedding {rows} rows");

@@ -6,6 +6,7 @@ use super::positions::{QueryGrowth, ScoreBiases};
 use super::{NormLayer, Sources, rules};
 use crate::forward::error::ForwardError;
 use crate::forward::heads::HeadLayout;
+use crate::forward::ops::Gate;
 use crate::forward::rope::{Rotary, attention_scale_of_yarn};
 use crate::forward::tensors::{Projection, Vector};
 use kvant_model::family::{
@@ -70,13 +71,30 @@ pub struct HeadNorms {
     pub rule: QueryKeyNorm,
 }
 
-/// The gates on the heads' outputs: each component is multiplied by the sigmoid of its gate.
+/// The gates on the heads' outputs: each component is multiplied by a function of its gate.
 #[derive(Clone, Debug)]
 pub enum HeadGates {
     /// Those of a layer of their own.
-    Layer(Projection),
+    Layer {
+        /// The layer.
+        layer: Projection,
+        /// The function.
+        function: Gate,
+        /// Components that share a gate: one, or those of a head.
+        shared: usize,
+    },
     /// Those in the rows of queries, where they stand.
     WithQueries(HeadLayout),
+}
+
+impl HeadGates {
+    /// What multiplies a component, as a function of its gate.
+    pub fn function(&self) -> Gate {
+        match self {
+            HeadGates::Layer { function, .. } => *function,
+            HeadGates::WithQueries(_) => Gate::Sigmoid,
+        }
+    }
 }
 
 /// The projections of queries, keys and values.
@@ -187,7 +205,7 @@ impl AttentionLayer {
     /// The layer that gives the gates on the heads' outputs, where they have one of their own.
     pub fn gate_layer(&self) -> Option<&Projection> {
         match &self.gates {
-            Some(HeadGates::Layer(layer)) => Some(layer),
+            Some(HeadGates::Layer { layer, .. }) => Some(layer),
             Some(HeadGates::WithQueries(_)) | None => None,
         }
     }
@@ -216,7 +234,7 @@ impl AttentionLayer {
 
 impl<'a> Sources<'_, 'a> {
     pub(super) fn attention(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<AttentionLayer, ForwardError> {
-        let heads = self.need(self.config.num_heads, "num_attention_heads")?;
+        let heads = self.need(self.config.heads_of_layer(index), "num_attention_heads")?;
         let sliding = rules::is_sliding(self, index)?;
         let key_block = self.family.key_block(self.config, index);
         let key_heads = self.key_heads(index, sliding)?;
@@ -277,9 +295,26 @@ impl<'a> Sources<'_, 'a> {
                 "gates behind queries where these are not as wide as values, or not alone",
             )),
             (HeadGate::OwnLayer, _) if parts.find(|linear| linear.role == Role::HeadGate).is_some() => {
-                Ok(Some(HeadGates::Layer(parts.sized(Role::HeadGate, heads * width, self.hidden()?)?)))
+                let layer = parts.sized(Role::HeadGate, heads * width, self.hidden()?)?;
+                Ok(Some(HeadGates::Layer { layer, function: Gate::Sigmoid, shared: 1 }))
             }
             (HeadGate::OwnLayer, _) => Ok(None),
+            (HeadGate::Softplus, _) => {
+                let shared = if self.gates_are_of_heads()? { width } else { 1 };
+                let layer = parts.sized(Role::HeadGate, heads * width / shared, self.hidden()?)?;
+                Ok(Some(HeadGates::Layer { layer, function: Gate::Softplus, shared }))
+            }
+        }
+    }
+
+    /// Returns whether all components of a head share a gate.
+    fn gates_are_of_heads(&self) -> Result<bool, ForwardError> {
+        const KEY: &str = "gating";
+        match (self.config.text(KEY), self.config.flag_or(KEY, true)) {
+            (None, of_heads) => Ok(of_heads),
+            (Some("per-head"), _) => Ok(true),
+            (Some("per-element"), _) => Ok(false),
+            (Some(other), _) => Err(ForwardError::unsupported(format!("`{KEY}` {other} in config.json"))),
         }
     }
 

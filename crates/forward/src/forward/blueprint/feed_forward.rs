@@ -67,6 +67,8 @@ pub enum FirstLayers {
 pub struct Mixture {
     /// Scores of the experts.
     pub router: Projection,
+    /// `c` of the soft-cap `c tanh(z / c)` on the scores.
+    pub score_cap: Option<f32>,
     /// The choice of experts.
     pub rule: Routing,
     /// Their number.
@@ -254,6 +256,7 @@ impl<'a> Sources<'_, 'a> {
         let greedy = self.json.get("topk_method").and_then(serde_json::Value::as_str) == Some("greedy");
         Ok(Mixture {
             router,
+            score_cap: self.score_cap()?,
             rule,
             per_token,
             normalise: config.normalise.unwrap_or(moe.rule.normalises_by_default()),
@@ -269,6 +272,12 @@ impl<'a> Sources<'_, 'a> {
             sum_scale: if has_shared { self.sum_scale()? } else { 1.0 },
             expert_scales: self.parameter(index, "per_expert_scale", config.count)?,
         })
+    }
+
+    /// 0 is none.
+    fn score_cap(&self) -> Result<Option<f32>, ForwardError> {
+        let stated = self.config.number("moe_router_logit_softcapping")?;
+        Ok(stated.filter(|cap| *cap > 0.0).map(|cap| cap as f32))
     }
 
     /// Shared experts may count as one of two networks whose average is taken.

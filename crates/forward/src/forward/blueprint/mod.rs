@@ -39,7 +39,7 @@ pub use mamba1::Mamba1Layer;
 pub use mamba2::Mamba2Layer;
 pub use mixer::{ParallelMixers, TokenMixer};
 use parts::Parts;
-pub use positions::{DistanceBiases, HeadBiases, QueryGrowth, ScoreBiases, SlopeBiases};
+pub use positions::{DistanceBiases, HeadBiases, QueryGrowth, ScoreBiases, Sinusoids, SlopeBiases};
 pub use recurrent::ConvolutionLayer;
 pub use short_convolution::ShortConvolutionLayer;
 pub use stream::{SharedKeys, StreamLayout};
@@ -53,6 +53,8 @@ pub struct Blueprint {
     pub embedding_scale: f32,
     /// The table of learned positions.
     pub positions: Option<PositionTable>,
+    /// Positions that are computed.
+    pub sinusoids: Option<Sinusoids>,
     /// What an encoder has.
     pub encoder: Option<EncoderParts>,
     /// The norm of the embeddings.
@@ -204,6 +206,7 @@ impl<'a> Sources<'_, 'a> {
             embedding_scale: self.embedding_scale()?,
             longest: self.longest(positions.as_ref()),
             positions,
+            sinusoids: self.sinusoids()?,
             encoder: self.encoder(&trunk, &head)?,
             embedding_norm: trunk.norm(NormSite::Embedding)?,
             project_in: trunk.linear(Role::ProjectIn)?,

@@ -1,5 +1,5 @@
-//! How positions enter attention besides rotary embeddings: biases on scores, and a factor on queries. Computes numbers of single
-//! positions; where they are applied is in `attention.rs`.
+//! How positions enter besides rotary embeddings and tables: biases on scores, a factor on queries, and rows of sines and cosines. Computes
+//! numbers of single positions; where they are applied is in `attention.rs` and `run.rs`.
 
 use super::{Sources, rules};
 use crate::forward::error::ForwardError;
@@ -130,7 +130,46 @@ impl QueryGrowth {
     }
 }
 
+/// Rows of sines and cosines that are added to embeddings: see [`Positions::Sinusoidal`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sinusoids {
+    /// What is added to a position.
+    offset: usize,
+    /// The sum whose row is 0.
+    zero: Option<usize>,
+    /// Elements of a row.
+    width: usize,
+}
+
+/// The inverse of the least frequency.
+const LONGEST_WAVE: f64 = 10_000.0;
+
+impl Sinusoids {
+    /// Appends the row of a position.
+    pub fn extend(&self, position: usize, rows: &mut Vec<f32>) {
+        let (at, half) = (position + self.offset, self.width / 2);
+        let end = rows.len() + self.width;
+        if self.zero != Some(at) {
+            let step = (LONGEST_WAVE.ln() / (half as f64 - 1.0)) as f32;
+            // Frequencies and angles are f32, as the models were trained with.
+            let angle = |index: usize| f64::from(at as f32 * (-(index as f32) * step).exp());
+            rows.extend((0..half).map(|index| angle(index).sin() as f32));
+            rows.extend((0..half).map(|index| angle(index).cos() as f32));
+        }
+        rows.resize(end, 0.0);
+    }
+}
+
 impl Sources<'_, '_> {
+    /// Positions of sines and cosines, where the model has them.
+    pub(super) fn sinusoids(&self) -> Result<Option<Sinusoids>, ForwardError> {
+        let Positions::Sinusoidal { offset, padding } = self.positions_rule() else { return Ok(None) };
+        const KEY: &str = "pad_token_id";
+        let stated = self.config.number(KEY)?.map(|token| token as usize);
+        let zero = if self.config.states(KEY) { stated } else { Some(padding) };
+        Ok(Some(Sinusoids { offset, zero, width: self.hidden()? }))
+    }
+
     /// The positions of the model.
     pub(super) fn positions_rule(&self) -> Positions {
         self.family.math.positions.resolve(self.config)
@@ -215,6 +254,19 @@ mod tests {
         // Values of transformers' MPNetEncoder.relative_position_bucket.
         let found = [-200, -127, -64, -20, -8, -7, -1, 0, 1, 7, 8, 9, 20, 64, 127, 128].map(|far| bucket(far, BUCKETS));
         assert_eq!(found, [15, 15, 14, 10, 8, 7, 1, 0, 17, 23, 24, 24, 26, 30, 31, 31]);
+    }
+
+    #[test]
+    fn sinusoids_are_those_of_the_position_behind_the_offset() {
+        let row = |zero, position| {
+            let mut row = Vec::new();
+            Sinusoids { offset: 2, zero, width: 5 }.extend(position, &mut row);
+            row
+        };
+        let close = |row: Vec<f32>, expected: [f32; 5]| row.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6);
+        assert!(close(row(Some(1), 1), [3f32.sin(), 3e-4f32.sin(), 3f32.cos(), 3e-4f32.cos(), 0.0]));
+        assert_eq!(row(Some(3), 1), [0.0; 5]);
+        assert_eq!((row(Some(3), 0)[2], row(None, 1).len()), (2f64.cos() as f32, 5));
     }
 
     #[test]

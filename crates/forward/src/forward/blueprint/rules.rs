@@ -17,6 +17,7 @@ const REFUSED_FLAGS: &[&str] = &[
     "is_encoder_decoder",
     "is_folding_model",
     "apply_residual_connection_post_layernorm",
+    "moe_apply_router_weight_on_input",
 ];
 
 /// What is asked of a family.
@@ -63,13 +64,16 @@ fn check_flags(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let clip = config.clip_qkv.filter(|_| !sources.family.math.clips).map(|_| &"clip_qkv");
     // GPT-2 scales attention unless disabled.
     let unscaled = (!config.flag_or("scale_attn_weights", true)).then_some(&"scale_attn_weights");
+    // Attention with latents turns neighbours unless told otherwise.
+    let halves = config.latent.is_some() && !config.flag_or("rope_interleave", true);
+    let halves = halves.then_some(&"rope_interleave");
     let stated = |key: &str| config.number(key).is_ok_and(|count| count.is_some_and(|count| count != 0.0));
     let mut counts = REFUSED_COUNTS.iter().filter(|(_, computes)| !computes(sources.family));
     let count = counts.find(|(key, _)| stated(key)).map(|(key, _)| key);
     let both_ways = config.text("use_bidirectional_attention").filter(|tokens| *tokens == "all");
     let both_ways = both_ways.map(|_| &"use_bidirectional_attention");
     let masked = (sources.family.encoder.is_some() && config.flag_or("is_decoder", false)).then_some(&"is_decoder");
-    match flag.or(masked).or(value).or(clip).or(count).or(both_ways).or(unscaled) {
+    match flag.or(masked).or(value).or(clip).or(count).or(both_ways).or(unscaled).or(halves) {
         Some(key) => Err(ForwardError::unsupported(format!("`{key}` of config.json"))),
         None => Ok(()),
     }

@@ -4,6 +4,7 @@ use super::activation::silu;
 use super::{Cpu, for_rows};
 use crate::forward::heads::Heads;
 use crate::forward::ops::Gate;
+use crate::forward::recurrent::softplus;
 use kvant_numeric::linalg::{Precision, sigmoid};
 use kvant_numeric::simd::{Loop, dispatch};
 
@@ -35,6 +36,7 @@ impl Loop for Gated<'_> {
         let round = |x| precision.round(x);
         match gate {
             Gate::Sigmoid => values.iter_mut().zip(gates).for_each(|(x, g)| *x = round(*x * round(sigmoid(*g)))),
+            Gate::Softplus => values.iter_mut().zip(gates).for_each(|(x, g)| *x = round(*x * round(softplus(*g)))),
             Gate::Plain => values.iter_mut().zip(gates).for_each(|(x, g)| *x = round(*x * g)),
             Gate::Silu => values.iter_mut().zip(gates).for_each(|(x, g)| *x = round(*x * silu(*g))),
         }
@@ -58,5 +60,7 @@ mod tests {
         let close = |a: [f32; 4], b: [f32; 4]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5);
         assert!(close(apply(Gate::Sigmoid), [1.0, 3.0, 0.0, 2.5]));
         assert!(close(apply(Gate::Silu), [0.0, 90.0, 0.0, 0.0]));
+        let ln2 = std::f32::consts::LN_2;
+        assert!(close(apply(Gate::Softplus), [2.0 * ln2, 90.0, 0.0, 5.0 * ln2]));
     }
 }

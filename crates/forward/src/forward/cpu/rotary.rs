@@ -33,6 +33,7 @@ impl Loop for Turn<'_> {
         for head in layout.of(row) {
             match pairing {
                 Pairing::Halves => turn_halves(precision, head, cos, sin),
+                Pairing::SwappedHalves => turn_swapped_halves(precision, head, cos, sin),
                 Pairing::Neighbours => turn_neighbours(precision, head, cos, sin),
             }
         }
@@ -44,6 +45,14 @@ fn turn_halves(precision: Precision, head: &mut [f32], cos: &[f32], sin: &[f32])
     let (first, rest) = head.split_at_mut(cos.len());
     for (((a, b), cos), sin) in first.iter_mut().zip(rest).zip(cos).zip(sin) {
         (*a, *b) = rotated(precision, (*a, *b), *cos, *sin);
+    }
+}
+
+#[inline(always)]
+fn turn_swapped_halves(precision: Precision, head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let (first, rest) = head.split_at_mut(cos.len());
+    for (((a, b), cos), sin) in first.iter_mut().zip(rest).zip(cos).zip(sin) {
+        (*b, *a) = rotated(precision, (*b, *a), *cos, *sin);
     }
 }
 
@@ -72,12 +81,16 @@ mod tests {
     }
 
     #[test]
-    fn rope_rotates_both_pairings_by_position() {
+    fn rope_rotates_every_pairing_by_position() {
         for isa in Isa::available() {
             for (pairing, expected) in [
                 (
                     Pairing::Halves,
                     [1.0 * 0.6 - 3.0 * 0.8, 2.0 * 0.8 - 4.0 * 0.6, 3.0 * 0.6 + 0.8, 4.0 * 0.8 + 2.0 * 0.6],
+                ),
+                (
+                    Pairing::SwappedHalves,
+                    [1.0 * 0.6 + 3.0 * 0.8, 2.0 * 0.8 + 4.0 * 0.6, 3.0 * 0.6 - 0.8, 4.0 * 0.8 - 2.0 * 0.6],
                 ),
                 (Pairing::Neighbours, [0.6 - 2.0 * 0.8, 2.0 * 0.6 + 0.8, 3.0 * 0.8 - 4.0 * 0.6, 4.0 * 0.8 + 3.0 * 0.6]),
             ] {

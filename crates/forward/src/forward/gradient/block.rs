@@ -140,20 +140,24 @@ impl<'r> Tape<'r, '_> {
         }
         out = match &layer.gates {
             None => out,
-            Some(HeadGates::WithQueries(layout)) => self.gate(out, (heads[0].0, heads[0].1, *layout)),
-            Some(HeadGates::Layer(gate)) => {
-                let gate = self.linear(gate, x);
-                self.gate(out, (gate, width, HeadLayout::row(width)))
+            Some(HeadGates::WithQueries(layout)) => self.gate(Gate::Sigmoid, out, (heads[0].0, heads[0].1, *layout)),
+            Some(HeadGates::Layer { layer: gate, function, shared }) => {
+                let mut gates = self.linear(gate, x);
+                if *shared > 1 {
+                    let from = (0..gate.rows).flat_map(|head| std::iter::repeat_n(head, *shared)).collect();
+                    gates = self.gathered(gates, from, gate.rows);
+                }
+                self.gate(*function, out, (gates, width, HeadLayout::row(width)))
             }
         };
         self.linear(&layer.output, out)
     }
 
-    fn gate(&mut self, x: Var, (gate, width, layout): InRows) -> Var {
+    fn gate(&mut self, function: Gate, x: Var, (gate, width, layout): InRows) -> Var {
         let mut out = self.value(x).to_vec();
         let gates = Heads { data: self.value(gate), row_width: width, layout };
-        self.run.ops.gate(Gate::Sigmoid, &gates, &mut out);
-        self.record(Step::Gate { x, gate, width, layout }, out)
+        self.run.ops.gate(function, &gates, &mut out);
+        self.record(Step::Gate { function, x, gate, width, layout }, out)
     }
 
     /// Queries, keys and values.
@@ -165,7 +169,7 @@ impl<'r> Tape<'r, '_> {
             Projections::Fused { layer: fused, heads, grouped } => {
                 let mut rows = self.linear(fused, x);
                 if *grouped {
-                    rows = self.reorder(rows, stacked_order(fused, heads));
+                    rows = self.gathered(rows, stacked_order(fused, heads), fused.rows);
                 }
                 heads.map(|heads| (rows, fused.rows, heads))
             }
@@ -228,11 +232,11 @@ impl<'r> Tape<'r, '_> {
         self.record(Step::Multiply { x, factors }, out)
     }
 
-    fn reorder(&mut self, x: Var, from: Vec<usize>) -> Var {
-        let width = from.len();
+    /// Of each row of `width` elements those at these places, one after the other.
+    fn gathered(&mut self, x: Var, from: Vec<usize>, width: usize) -> Var {
         let rows = self.value(x).chunks_exact(width);
         let out = rows.flat_map(|row| from.iter().map(|index| row[*index])).collect();
-        self.record(Step::Reorder { x, from, width }, out)
+        self.record(Step::GatherColumns { x, from, width }, out)
     }
 
     fn feed_forward(&mut self, index: usize, network: &'r FeedForward, x: Var) -> Var {

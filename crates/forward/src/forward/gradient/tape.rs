@@ -1,7 +1,8 @@
 //! The tape: values, the steps that made them, and their gradients in the opposite order. What a block consists of is in `block.rs`.
 
 use super::super::heads::HeadLayout;
-use super::super::ops::NormWeights;
+use super::super::ops::{Gate, NormWeights};
+use super::super::recurrent::softplus;
 use super::super::rope::Angles;
 use super::super::run::Run;
 use super::super::tensors::Projection;
@@ -42,14 +43,14 @@ pub(super) enum Step<'r> {
     Join { x: Var, branch: Var, scale: f32 },
     /// Each element times its factor, which no weight decides.
     Multiply { x: Var, factors: Vec<f32> },
-    /// `x * sigmoid(gate)`, heads of `gate` by elements of `x`.
-    Gate { x: Var, gate: Var, width: usize, layout: HeadLayout },
+    /// `x * function(gate)`, heads of `gate` by elements of `x`.
+    Gate { function: Gate, x: Var, gate: Var, width: usize, layout: HeadLayout },
     /// Some rows.
     Gather { x: Var, rows: Vec<usize>, width: usize },
     /// `x` with weighed rows added.
     Scatter { x: Var, part: Var, rows: Vec<(usize, f32)>, width: usize },
-    /// Elements in another order: element `i` is that of `from[i]` in a row.
-    Reorder { x: Var, from: Vec<usize>, width: usize },
+    /// Rows made of elements of rows of `width`: element `i` is that of `from[i]`.
+    GatherColumns { x: Var, from: Vec<usize>, width: usize },
 }
 
 impl<'r, 'a> Tape<'r, 'a> {
@@ -159,7 +160,7 @@ impl<'r, 'a> Tape<'r, 'a> {
                 out.iter_mut().zip(factors).for_each(|(value, factor)| *value *= factor);
                 gradients.add(x, out);
             }
-            Step::Gate { x, gate, width, layout } => {
+            Step::Gate { function, x, gate, width, layout } => {
                 let mut of_gate = vec![0.0; self.value(gate).len()];
                 let elements = layout.width * layout.count;
                 let rows = of_gate.chunks_exact_mut(width).zip(self.value(gate).chunks_exact(width));
@@ -168,8 +169,8 @@ impl<'r, 'a> Tape<'r, 'a> {
                         for element in 0..layout.width {
                             let at = index * elements + head * layout.width + element;
                             let from = layout.start + head * layout.step + element;
-                            let open = 1.0 / (1.0 + (-gate[from]).exp());
-                            of_gate[from] = out[at] * self.value(x)[at] * open * (1.0 - open);
+                            let (open, slope) = gate_with_slope(function, gate[from]);
+                            of_gate[from] = out[at] * self.value(x)[at] * slope;
                             out[at] *= open;
                         }
                     }
@@ -192,14 +193,25 @@ impl<'r, 'a> Tape<'r, 'a> {
                 gradients.add(part, weighed.collect());
                 gradients.add(x, out);
             }
-            Step::Reorder { x, from, width } => {
-                let mut back = vec![0.0; out.len()];
-                for (back, out) in back.chunks_exact_mut(width).zip(out.chunks_exact(width)) {
-                    from.iter().zip(out).for_each(|(from, value)| back[*from] = *value);
+            Step::GatherColumns { x, from, width } => {
+                let mut back = vec![0.0; self.value(x).len()];
+                for (back, out) in back.chunks_exact_mut(width).zip(out.chunks_exact(from.len())) {
+                    from.iter().zip(out).for_each(|(from, value)| back[*from] += *value);
                 }
                 gradients.add(x, back);
             }
         }
+    }
+}
+
+/// What a gate multiplies by, and the slope of that.
+fn gate_with_slope(function: Gate, gate: f32) -> (f32, f32) {
+    let open = 1.0 / (1.0 + (-gate).exp());
+    match function {
+        Gate::Sigmoid => (open, open * (1.0 - open)),
+        Gate::Softplus => (softplus(gate), open),
+        Gate::Silu => (gate * open, open * (1.0 + gate * (1.0 - open))),
+        Gate::Plain => (gate, 1.0),
     }
 }
 

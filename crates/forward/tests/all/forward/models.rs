@@ -12,9 +12,10 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 58] = [
+pub const FAMILIES: [&str; 66] = [
     "afmoe",
     "apertus",
+    "axk1",
     "bamba",
     "bert",
     "bitnet",
@@ -40,12 +41,15 @@ pub const FAMILIES: [&str; 58] = [
     "gemma4_text",
     "glm_moe_dsa",
     "gpt2",
+    "gpt_bigcode",
+    "gpt_bigcode_heads",
     "gpt_neox",
     "gptj",
     "granitemoe",
     "granitemoehybrid",
     "granitemoehybrid_dense",
     "jamba",
+    "laguna",
     "lfm2",
     "lfm2_moe",
     "llama4_text",
@@ -54,14 +58,17 @@ pub const FAMILIES: [&str; 58] = [
     "mimo_v2_flash",
     "mistral4",
     "mixtral",
+    "mllama",
     "modernbert",
     "mpnet",
+    "nanochat",
     "nemotron",
     "nemotron_h",
     "olmo2",
     "olmo_hybrid",
     "opt",
     "opt_350m",
+    "persimmon",
     "phi",
     "phimoe",
     "qwen2_moe",
@@ -71,6 +78,7 @@ pub const FAMILIES: [&str; 58] = [
     "roberta",
     "stablelm",
     "stablelm_parallel",
+    "xglm",
 ];
 
 /// Tokens of every test: sequences of 8.

@@ -240,7 +240,9 @@ impl Architecture {
                 return false;
             }
             Positions::Alibi(_) | Positions::AlibiIf(..) => return false,
-            Positions::RotaryIfNamed(_) | Positions::RotaryIfTheta | Positions::None => return false,
+            Positions::RotaryIfNamed(_) | Positions::RotaryIfTheta | Positions::Sinusoidal { .. } | Positions::None => {
+                return false;
+            }
         };
         (stored, self.pairing) == (Pairing::Halves, Pairing::Neighbours)
     }
