@@ -9,6 +9,7 @@ import transformers
 import checkpoint
 import forward_models
 from models import fill
+from test_vllm import OF_KIND
 
 TEXT = dict(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             max_position_embeddings=128, bos_token_id=0, eos_token_id=0, pad_token_id=0)  # fmt: skip
@@ -122,9 +123,8 @@ def test_encoders_in_quark_layout_match_their_weights(name, arguments, floats, k
 
 
 # One of each family, and of these both schemes: what splits or merges experts, and what reads weights otherwise than a linear layer does.
-KINDS = {forward_models.MODELS[name][0]: name for name in reversed(forward_models.MODELS)}
 BOTH = {"falcon", "gemma4_moe", "gpt_oss", "mamba2", "mistral4", "mixtral", "qwen3_moe_whole", "qwen3_vl_moe"} & set(forward_models.MODELS)
-SUPPORT = [(name, "int4:g32") for name in sorted({*KINDS.values(), *BOTH})] + [(name, "FP8_DYNAMIC") for name in sorted(BOTH)]
+SUPPORT = [(name, "int4:g32") for name in sorted({*OF_KIND.values(), *BOTH})] + [(name, "FP8_DYNAMIC") for name in sorted(BOTH)]
 
 
 @pytest.mark.parametrize("name,scheme", SUPPORT)
