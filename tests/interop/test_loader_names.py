@@ -7,7 +7,9 @@ import torch
 import transformers
 
 import checkpoint
+import forward_models
 from models import fill
+from test_vllm import OF_KIND
 
 TEXT = dict(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             max_position_embeddings=128, bos_token_id=0, eos_token_id=0, pad_token_id=0)  # fmt: skip
@@ -118,3 +120,28 @@ def test_encoders_in_quark_layout_match_their_weights(name, arguments, floats, k
         with torch.no_grad():
             logits.append(loaded(**inputs).logits.float().flatten())
     assert torch.nn.functional.cosine_similarity(*logits, dim=0) > 0.999
+
+
+# One of each family, and of these both schemes: what splits or merges experts, and what reads weights otherwise than a linear layer does.
+BOTH = {"falcon", "gemma4_moe", "gpt_oss", "mamba2", "mistral4", "mixtral", "qwen3_moe_whole", "qwen3_vl_moe"} & set(forward_models.MODELS)
+SUPPORT = [(name, "int4:g32") for name in sorted({*OF_KIND.values(), *BOTH})] + [(name, "FP8_DYNAMIC") for name in sorted(BOTH)]
+
+
+@pytest.mark.parametrize("name,scheme", SUPPORT)
+def test_plan_and_verify_list_transformers_where_it_loads(name, scheme, kvant, tmp_path):
+    source, out = forward_models.save(name, tmp_path / "source"), tmp_path / "out"
+    options = ["--scheme", scheme, "--format", "compressed-tensors"]
+    if kvant("quantize", source, *options, "-o", out).returncode:
+        pytest.skip("Kvant refuses to write it")
+    planned = any(loader.startswith("transformers") for loader in json.loads(kvant("plan", source, *options, "--json").stdout)["loaders"])
+    verdicts = json.loads(kvant("verify", out, "--json").stdout)["loaders"]
+    verified = next(verdict["loads"] for verdict in verdicts if verdict["id"] == "transformers") == "yes"
+    try:
+        config = transformers.AutoConfig.from_pretrained(out)
+        model, report = forward_models.model_class(config).from_pretrained(out, dtype="auto", output_loading_info=True)
+        loads = not report["missing_keys"] and not report["unexpected_keys"]
+        with torch.no_grad():
+            model.eval()(torch.arange(1, 9)[None])
+    except AttributeError:
+        loads = False
+    assert planned == verified == loads

@@ -93,3 +93,29 @@ def test_pools_the_kernel_refuses_run_in_a_default_session(kvant, place):
         sqnr(model, broken, np.load(data)["x"][32:])
     done = kvant("verify", broken, "--for", "onnxruntime", "--wide")
     assert done.returncode == 1 and "--override 'p_float=keep'" in done.stdout, done.stdout + done.stderr
+
+def test_what_onnxruntime_cannot_open_fails_verification_and_is_not_written(kvant, place):
+    """No rule of Kvant's knows it: onnxruntime is asked."""
+    model, out = place / "mismatch.onnx", place / "mismatch.q.onnx"
+    types = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [2, 3]), ("out", [2, 5]))]
+    weight = numpy_helper.from_array(np.linspace(-1, 1, 20, dtype="f").reshape(4, 5), "w")
+    graph = helper.make_graph([NODE("MatMul", ["x", "w"], ["out"], name="product")], "net", types[:1], types[1:], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+    verified = kvant("verify", model, "--json")
+    [finding] = json.loads(verified.stdout)["findings"]
+    assert (verified.returncode, finding["check"], finding["severity"]) == (1, "opening", "error")
+    refused = kvant("quantize", model, "--preset", "WEIGHTS_INT8", "-o", out)
+    assert refused.returncode == 1 and "does not open the result" in refused.stderr and "--no-verify" in refused.stderr
+    assert not out.exists()
+    assert kvant("quantize", model, "--preset", "WEIGHTS_INT8", "-o", out, "--no-verify").returncode == 0 and out.exists()
+
+
+def test_float8_that_a_default_session_cannot_open_is_reported(kvant, place):
+    model, data, out = place / "clip.onnx", place / "clip.npz", place / "clip.q.onnx"
+    draw = np.random.default_rng(1).standard_normal
+    nodes = [NODE("MatMul", ["x", "w"], ["a"], name="m"), NODE("Clip", ["a", "low", "high"], ["b"]), NODE("MatMul", ["b", "v"], ["out"], name="n")]
+    write(model, nodes, {"w": draw((4, 5)), "v": draw((5, 3)), "low": np.array(-1), "high": np.array(1)}, [4], 3)
+    np.savez(data, x=draw((32, 2, 4)).astype("f"))
+    done = kvant("quantize", model, "--preset", "FP8", "--data", data, "--runtime", "ort", "-o", out)
+    assert done.returncode == 0 and "warning: onnxruntime does not run it with its graph optimizations" in done.stderr, done.stderr
+    assert kvant("verify", out, "--for", "onnxruntime").returncode == 1

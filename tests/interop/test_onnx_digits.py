@@ -67,3 +67,13 @@ def test_evaluation_accuracy_matches(kvant, quantized, digits, net):
     said = json.loads(done.stdout)
     assert said["top1"] == pytest.approx(onnx_oracle.accuracy(path, test, LABELS), abs=2 * SLACK)
     assert said["reference_top1"] == pytest.approx(FLOAT[net], abs=1e-3)
+
+def test_lost_classes_give_a_warning_with_remedies(kvant, kvant_onnx, digits, tmp_path):
+    """One scale for a tensor of depthwise filters: what is left of the float model is its class in a tenth of the pictures."""
+    options = ["quantize", digits / "digits_mobilenet.onnx", "--preset", "A8W8", "--data", digits / "calib.npz"]
+    done = kvant(*options, "-o", tmp_path / "q.onnx")
+    assert done.returncode == 0, done.stderr
+    for told in ("below 15 dB", "the top class differs from the float model's", "the most damaged tensors", "--cle"):
+        assert told in done.stderr, done.stderr
+    refused = kvant(*options, "--min-sqnr", "15", "-o", tmp_path / "gated.onnx")
+    assert refused.returncode == 1 and not (tmp_path / "gated.onnx").exists(), refused.stderr

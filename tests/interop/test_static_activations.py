@@ -35,7 +35,7 @@ CASES = {
     "int8_outputs": ("int8", dict(outputs=True), dict(scheme="int8:tensor+int8:tensor!static+int8:tensor!static")),
 }
 MODELS = [("nano_llama", case) for case in CASES] + [("nano_mixtral", c) for c in ("fp8", "nvfp4", "int8")] + [
-    ("nano_opt", "int8"), ("nano_qwen3", "fp8_kv"), ("phi3", "fp8"), ("llama_f32", "int8"), ("llama_f16", "fp8")]  # fmt: skip
+    ("nano_opt", "int8"), ("nano_opt", "int8_outputs"), ("nano_mixtral", "int8_outputs"), ("nano_qwen3", "fp8_kv"), ("phi3", "fp8"), ("llama_f32", "int8"), ("llama_f16", "fp8")]  # fmt: skip
 # On disk experts have other names than in memory.
 MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 

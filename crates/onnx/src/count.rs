@@ -55,3 +55,55 @@ pub fn constants(graph: &GraphProto, size: impl Fn(&TensorProto) -> u64) -> u64 
 pub fn size(tensor: &TensorProto) -> u64 {
     tensor_bytes(tensor).map_or(0, |bytes| bytes.len() as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{node, set_attribute};
+    use crate::preset::Preset;
+    use crate::quantize::prepare;
+    use crate::test_models::{branches, floats, model, typed};
+    use kvant_container::onnx::ModelProto;
+
+    /// Two products around If, in whose branches there are two more each.
+    fn around_branches() -> ModelProto {
+        let square = |name: &str, scale: f32| floats(name, &[2, 2], &[scale, 0.5, -0.25, 1.0]);
+        let branch = |name: &str, scale: f32| GraphProto {
+            name: Some(name.to_owned()),
+            node: vec![
+                node("MatMul", &format!("{name}_own"), &["h", "w"], &["p"]),
+                node("Add", &format!("{name}_bias"), &["p", "b"], &["q"]),
+                node("MatMul", &format!("{name}_outer"), &["q", "outer"], &["r"]),
+                node("Tanh", &format!("{name}_tanh"), &["r"], &["z"]),
+            ],
+            initializer: vec![square("w", scale), floats("b", &[2], &[0.5, -0.5])],
+            output: vec![typed("z", &[4, 2])],
+            ..GraphProto::default()
+        };
+        let mut sum = node("ReduceSum", "sum", &["h"], &["s"]);
+        set_attribute(&mut sum, "keepdims", 0i64);
+        let nodes = vec![
+            node("MatMul", "first", &["x", "w0"], &["h0"]),
+            node("Relu", "relu", &["h0"], &["h"]),
+            sum,
+            node("Greater", "greater", &["s", "zero"], &["c"]),
+            branches("c", "i", branch("then", 0.25), branch("else", -2.0)),
+            node("MatMul", "last", &["i", "outer"], &["o"]),
+        ];
+        let constants = vec![square("w0", 0.75), square("outer", 1.5), floats("zero", &[], &[0.0])];
+        let mut made = model(17, nodes, constants, &[], &[]);
+        let graph = made.graph.as_mut().unwrap();
+        (graph.input, graph.output) = (vec![typed("x", &[4, 2])], vec![typed("o", &[4, 2])]);
+        made
+    }
+
+    #[test]
+    fn nodes_inside_of_others_are_counted_once_among_all() {
+        for (preset, quantized) in [("A8W8", 7), ("WEIGHTS_INT8", 7), ("INT8_DYNAMIC_QUANT", 6), ("MATMUL_NBITS", 6)] {
+            let recipe = Preset::find(preset).unwrap().recipe();
+            let counts = Counts::of(&prepare(around_branches(), recipe.clone(), &recipe.passes(), None).unwrap());
+            assert_eq!((counts.quantized_nodes, counts.nodes), (quantized, 14), "{preset}");
+            assert!(counts.to_string().starts_with(&format!("{quantized} of 14 nodes quantized")), "{counts}");
+        }
+    }
+}

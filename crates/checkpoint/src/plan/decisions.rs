@@ -20,6 +20,9 @@ pub(super) const EXCLUDED: &str = "excluded";
 /// The reason that a layer that the family keeps stays unquantized.
 const KEPT_BY_DEFAULT: &str = "kept by default";
 
+/// The remedy where nothing but the recipe keeps layers.
+const LEAVE_OUT: &str = "leave out an ‹exclude›, or an ‹override› that keeps layers";
+
 /// What the recipe decides, and the layers that stay whatever it says by default.
 pub(super) struct Decisions<'s, 'a> {
     pub(super) source: &'s Recognised<'a>,
@@ -71,11 +74,15 @@ impl Recognised<'_> {
 impl Recognised<'_> {
     /// Refuses to quantize a head that is stored, and that no loader reads: config.json says that it is the embedding.
     fn refuse_tied_head(&self, drafts: &[Draft]) -> Result<(), PlanError> {
-        let head = self.network.head().filter(|_| self.network.is_tied()).map(|head| self.network.linear(head));
-        match head.filter(|head| draft::layers(drafts).any(|drafted| drafted.weight == head.weight)) {
+        match self.tied_head().filter(|head| draft::layers(drafts).any(|drafted| drafted.weight == head.weight)) {
             Some(head) => Err(PlanError::TiedHead { layer: head.module.clone() }),
             None => Ok(()),
         }
+    }
+
+    /// The head that is stored although it is the embedding.
+    fn tied_head(&self) -> Option<&Linear> {
+        self.network.head().filter(|_| self.network.is_tied()).map(|head| self.network.linear(head))
     }
 }
 
@@ -155,16 +162,23 @@ impl Decisions<'_, '_> {
             let reason = "there are no fused expert tensors, and this format quantizes nothing else";
             return (reason, "choose another format (`kvant list formats`)");
         }
-        let mut linears = network.linears().iter().map(|linear| self.decide(&linear.module, linear.kept));
+        let is_kept = |linear: &Linear| self.decide(&linear.module, linear.kept) == Err(KEPT_BY_DEFAULT);
+        let tied = self.source.tied_head();
+        let mut others = network.linears().iter().filter(|linear| tied.is_none_or(|head| head.weight != linear.weight));
         let kept_experts = recipe.keep_defaults() && network.experts().iter().any(|experts| experts.kept);
-        let kept = linears.any(|decided| decided == Err(KEPT_BY_DEFAULT)) || kept_experts;
-        match kept {
-            false => {
-                ("the recipe excludes every linear layer", "leave out an ‹exclude›, or an ‹override› that keeps layers")
+        match (others.any(is_kept) || kept_experts, tied) {
+            (false, None) => ("the recipe excludes every linear layer", LEAVE_OUT),
+            (false, Some(_)) => {
+                ("the recipe excludes every linear layer but the head, which is the embedding", LEAVE_OUT)
             }
-            true => (
+            (true, None) => (
                 "every linear layer is excluded or kept by default",
                 "‹no-keep-defaults› quantizes layers that are kept by default, ‹override› gives some of them a scheme",
+            ),
+            // Without the defaults the head would be quantized too, and refused.
+            (true, Some(_)) => (
+                "every linear layer is excluded or kept by default",
+                "‹override› gives layers that are kept by default a scheme",
             ),
         }
     }

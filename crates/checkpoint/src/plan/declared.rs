@@ -18,7 +18,7 @@ use super::{
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView, WeightFiles};
 use kvant_formats::format::plain_floats::FakeQuantization;
 use kvant_formats::format::tensors::{DescribedLayer, METADATA_KEY, description};
-use kvant_formats::loader_rules::{ExpertSchemes, ModelTraits};
+use kvant_formats::loader_rules::{ExpertSchemes, ModelTraits, finds_whole_experts};
 use kvant_formats::transcode::FloatType;
 use kvant_model::family;
 use kvant_model::network::{Linear, Place, Reason};
@@ -169,20 +169,47 @@ impl<'a> Declared<'a> {
     fn traits(&self, has_config: bool) -> ModelTraits {
         let expert = |linear: &Linear| linear.expert.is_some();
         let quantized: BTreeSet<usize> = self.layers.iter().map(|layer| layer.source.position).collect();
-        let kept =
-            |linear: &&Linear| expert(linear) && !quantized.contains(&self.source.tensors[linear.weight].position);
+        let is_quantized = |tensor: usize| quantized.contains(&self.source.tensors[tensor].position);
+        let kept = |linear: &&Linear| expert(linear) && !is_quantized(linear.weight);
         let fused = !self.source.network.experts().is_empty();
         ModelTraits {
             family: family::built_in(&self.source.config).map(|family| family.name),
             lacks_model_type: has_config && self.source.config.model_types.is_empty(),
             other_modalities: self.source.network.places().contains(&Place::Other(Reason::Modality)),
             experts: fused || self.source.network.linears().iter().any(expert),
-            fused_experts: fused,
+            fused_experts: self.has_split_experts() && finds_whole_experts(&self.source.network),
             expert_schemes: self.expert_schemes(),
+            whole_experts: self.source.network.experts().iter().any(|experts| !is_quantized(experts.weight())),
             kept_experts: self.source.network.linears().iter().any(|linear| kept(&linear)),
             attention: self.source.recipe.attention(),
+            float32: self.kept.iter().any(|kept| self.declarations[kept.tensor].dtype == Dtype::F32),
+            listed_siblings: self.has_listed_siblings(&is_quantized),
             bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
         }
+    }
+
+    /// Returns whether layers that engines fuse must be listed by name.
+    fn has_listed_siblings(&self, is_quantized: &dyn Fn(usize) -> bool) -> bool {
+        let network = &self.source.network;
+        let members = network.siblings().iter().flat_map(|group| &group.members).map(|member| network.linear(*member));
+        let mut fused = members.filter(|linear| linear.expert.is_none()).peekable();
+        let of_experts = network.linears().iter().filter(|linear| linear.expert.is_some()).map(|linear| linear.weight);
+        let of_experts = of_experts.chain(network.experts().iter().map(|experts| experts.weight()));
+        let of_experts: BTreeSet<usize> = of_experts.map(|tensor| self.source.tensors[tensor].position).collect();
+        let mut schemes = self.layers.iter().filter(|layer| !of_experts.contains(&layer.source.position));
+        let first = schemes.next().map(|layer| layer.scheme);
+        let several = schemes.any(|layer| Some(layer.scheme) != first);
+        fused.peek().is_some() && (several || fused.any(|linear| !is_quantized(linear.weight)))
+    }
+
+    /// Returns whether the output has experts one by one: as the source has them, or split.
+    fn has_split_experts(&self) -> bool {
+        let network = &self.source.network;
+        let split = |layer: &PlannedLayer| {
+            let is_part = matches!(&layer.output, LayerOutput::Parts { slice: (_, 1), .. });
+            is_part && layer.source.expert.is_some()
+        };
+        network.linears().iter().any(|linear| linear.expert.is_some()) || self.layers.iter().any(split)
     }
 
     /// How the schemes of experts differ.

@@ -229,6 +229,36 @@ fn static_outputs_are_stored_only_for_quantized_layers() {
 }
 
 #[test]
+fn plans_with_static_outputs_and_their_results_agree_for_several_architectures() {
+    for fixture in ["llama", "opt", "qwen3", "phi3", "mixtral", "gpt_neox"] {
+        let (_dir, source, target) = small(Dtype::BF16);
+        let headers = crate::support::Checkpoint::read(fixture);
+        let tensors = headers.tensors.iter().map(|meta| weight(&meta.name, Dtype::BF16, &meta.shape));
+        std::fs::remove_dir_all(&source).unwrap();
+        write(&source, &headers.config, &tensors.collect::<Vec<_>>());
+        let settings = scheme("int8:tensor+int8:tensor!static+int8:tensor!static");
+        let planned = plan(&source, &settings).unwrap();
+        made(&source, &target, &settings);
+        let checkpoint = Checkpoint::open(&target).unwrap();
+        let outputs = checkpoint.tensors().filter(|tensor| tensor.name().ends_with(".output_scale")).count();
+        assert_eq!(outputs, planned.layers().len(), "{fixture}");
+        let report = verify(&target, &Options::default()).unwrap();
+        let errors: Vec<_> = report.errors().filter(|error| error.check != "tokenizer").collect();
+        assert!(errors.is_empty(), "{fixture}: {errors:?}");
+        for (name, id) in [
+            ("amd-quark", "amd-quark"),
+            ("transformers with amd-quark", "transformers"),
+            ("vLLM", "vllm"),
+            ("SGLang", "sglang"),
+        ] {
+            let verdict = report.verdicts.iter().find(|verdict| verdict.id == id).unwrap();
+            let listed = planned.loaders().contains(&name);
+            assert_eq!(listed, verdict.loads == kvant_formats::verify::Loads::Yes, "{fixture} {name}: {verdict:?}");
+        }
+    }
+}
+
+#[test]
 fn layouts_without_output_scales_refuse_them() {
     let (_dir, source, _) = small(Dtype::BF16);
     let schemes = [

@@ -162,4 +162,7 @@ fn sizes_include_external_data_and_counts_use_singular() {
     let json = place.succeed(&["quantize", "renamed.onnx", "--preset", "BF16_MODEL", "-o", "b.onnx", "--json"]).json();
     let bytes = |name: &str| std::fs::metadata(place.path(name)).unwrap().len();
     assert_eq!(json["source_bytes"].as_u64(), Some(bytes("renamed.onnx") + bytes("half.onnx.data")), "{json}");
+    let split = ["quantize", "float.onnx", "--preset", "WEIGHTS_INT8", "--external-data", "always", "-o", "s.onnx"];
+    let json = place.succeed(&[&split[..], &["--runtime", "rten", "--json"]].concat()).json();
+    assert_eq!(json["output_bytes"].as_u64(), Some(bytes("s.onnx") + bytes("s.onnx.data")), "{json}");
 }

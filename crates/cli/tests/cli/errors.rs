@@ -145,6 +145,12 @@ fn unmatched_patterns_are_refused_with_nearest_names() {
         assert!(run.stderr.contains("down_porj") && run.stderr.contains("did you mean down_proj"), "{}", run.stderr);
         assert!(!place.path("out").exists());
     }
+    place.succeed(&["quantize", "nano_llama", "-s", "F16", "-o", "f16.gguf"]);
+    for pattern in [&["-x", "*.ffn_donw"], &["--override", "*.ffn_donw=Q8_0"]] {
+        let run = place.run(&[&["quantize", "f16.gguf", "-s", "Q4_0", "-o", "out.gguf"][..], pattern].concat());
+        assert!(run.code == Some(1) && run.stderr.contains("ffn_donw"), "{run:?}");
+        assert!(run.stderr.contains("did you mean ffn_down") && !place.path("out.gguf").exists(), "{run:?}");
+    }
     let run = place.run(&[&["plan", "nano_llama", "-x", "re:(q|k"][..], &int4].concat());
     assert!(run.code == Some(2) && run.stderr.contains("not a regular expression"), "{run:?}");
     // What is never quantized can be named, and regular expressions take layers out.

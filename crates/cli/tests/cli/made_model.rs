@@ -80,6 +80,17 @@ pub fn write_encoder(dir: &Path) {
     write(dir, &config, all, u64::MAX);
 }
 
+/// Writes a layer, and two experts in one tensor, of an architecture without a description.
+pub fn write_unknown_experts(dir: &Path) {
+    let config = json!({"model_type": "strange", "architectures": ["StrangeForCausalLM"], "vocab_size": 32});
+    let declare = |name: &str, shape: &[usize]| TensorDeclaration::new(name.to_owned(), Dtype::BF16, shape);
+    let all = vec![
+        declare("model.layers.0.self_attn.q_proj.weight", &[64, 64]),
+        declare("model.layers.0.feed_forward.experts.down_proj", &[2, 64, 64]),
+    ];
+    write(dir, &config, all, u64::MAX);
+}
+
 fn write(dir: &Path, config: &serde_json::Value, tensors: Vec<TensorDeclaration>, max_shard_size: u64) {
     std::fs::create_dir_all(dir).unwrap();
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();

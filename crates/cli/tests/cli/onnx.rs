@@ -41,6 +41,14 @@ fn patterns_without_effect_are_reported() {
         assert_eq!(refused.code, Some(1), "{refused:?}");
         assert!(refused.stderr.contains(told) && refused.stderr.contains("hint: "), "{refused:?}");
     }
+    for (options, told) in [
+        (["-x", "conw*"], "--exclude conw* matches no node"),
+        (["--override", "nil=int16"], "--override nil matches no tensor"),
+    ] {
+        let refused = place().run(&[&SENSITIVITY[..], &options].concat());
+        assert!(refused.code == Some(1) && refused.stderr.contains(told), "{refused:?}");
+        assert!(refused.stderr.contains("hint: "), "{refused:?}");
+    }
 }
 
 #[test]
@@ -670,4 +678,29 @@ fn graph_evaluation_can_be_interrupted() {
     std::io::Read::read_to_string(&mut stderr, &mut text).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{text}");
     assert!(text.ends_with("Interrupted. Nothing was written: the same command starts over.\n"), "{text}");
+}
+
+/// As in recipes of checkpoints: of the file from top to bottom, then of the command line.
+#[test]
+fn last_override_of_a_tensor_decides() {
+    let place = place();
+    let file = |first: &str, second: &str| {
+        let rule =
+            |(tensors, scheme): (&str, &str)| format!("[[override]]\ntensors = \"{tensors}\"\nscheme = \"{scheme}\"\n");
+        let rules: Vec<String> = [("r0", first), ("r*", second)].map(rule).into();
+        place.write("recipe.toml", &format!("version = 2\npreset = \"A8W8\"\n{}", rules.concat()));
+    };
+    let dtype = |options: &[&str]| {
+        let plan = place.succeed(&[&["plan", "float.onnx", "--json"], options].concat()).json();
+        let tensors = plan["tensors"].as_array().unwrap();
+        let found = tensors.iter().find(|tensor| tensor["name"] == "r0").unwrap();
+        found["dtype"].as_str().unwrap().to_owned()
+    };
+    for (first, second) in [("int16", "int8"), ("int8", "int16")] {
+        let options = [format!("r0={first}"), format!("r*={second}")];
+        assert_eq!(dtype(&["--preset", "A8W8", "--override", &options[0], "--override", &options[1]]), second);
+        file(first, second);
+        assert_eq!(dtype(&["--recipe", "recipe.toml"]), second, "{first}, then {second}");
+        assert_eq!(dtype(&["--recipe", "recipe.toml", "--override", &options[0]]), first, "options follow the file");
+    }
 }

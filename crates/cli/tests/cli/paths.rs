@@ -42,6 +42,8 @@ fn refused(place: &Place, line: &[&str], code: i32, told: &str) -> Run {
 fn inputs_and_other_outputs_are_never_overwritten() {
     let place = with_text();
     place.write("here ü.txt", &TEXT.repeat(40));
+    place.write("recipe.toml", "version = 2\nscheme = \"Q4_0\"\n");
+    place.succeed(&[&IMATRIX[..], &["-o", "first.gguf", "--save-imatrix", "inputs.gguf", "-q"]].concat());
     #[cfg(unix)]
     {
         fs::hard_link(place.path("nano_llama/model.safetensors"), place.path("second")).unwrap();
@@ -74,16 +76,28 @@ fn inputs_and_other_outputs_are_never_overwritten() {
             int4(&["--algorithm", "gptq", "--calib", "here ü.txt", "-f", "gguf", "-o", "here ü.txt"]),
             "is the calibration",
         ),
+        (vec!["quantize", "nano_llama", "--recipe", "recipe.toml", "-o", "recipe.toml"], "is the recipe recipe.toml"),
+        (
+            vec!["quantize", "nano_llama", "-s", "Q4_0", "--max-kl", "1", "--eval", "text.txt", "-o", "text.txt"],
+            "is the evaluation text text.txt",
+        ),
+        (
+            vec!["quantize", "nano_llama", "-s", "Q4_0", "--imatrix", "inputs.gguf", "-o", "inputs.gguf"],
+            "is the importance of inputs, inputs.gguf",
+        ),
         (vec!["convert", "nano_llama", "--to", "float", "-o", "nano_llama/out"], "lies inside the source"),
         (vec!["plan", "nano_llama", "-s", "int4:g32", "-o", "nano_llama/out"], "lies inside the source"),
     ] {
         for overwrite in [&[][..], &["--overwrite"]] {
             if cfg!(unix) || !told.contains("also") && !line.iter().any(|word| word.contains("link")) {
-                refused(&place, &[&line[..], overwrite].concat(), 2, told);
+                let run = refused(&place, &[&line[..], overwrite].concat(), 2, told);
+                // Neither a warning about data nor progress is told before: nothing was done.
+                assert!(run.stderr.starts_with("error: "), "{line:?}: {}", run.stderr);
             }
         }
     }
     assert_eq!(names(&place.path("")), all);
+    assert_eq!(fs::read_to_string(place.path("text.txt")).unwrap(), TEXT.repeat(40));
     assert!(contents(&place.path("nano_llama")) == model, "the source is as it was");
 }
 

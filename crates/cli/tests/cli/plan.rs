@@ -32,6 +32,80 @@ fn plan_tables_fit_the_terminal_unless_wide() {
 }
 
 #[test]
+fn tables_of_all_commands_fit_the_terminal() {
+    let place = Place::new();
+    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
+    for name in ["tinycnn.float.onnx", "tinycnn.calib.npz"] {
+        std::fs::copy(data.join(name), place.path(name)).unwrap();
+    }
+    place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(20));
+    place.succeed(&["quantize", "nano_llama", "-s", "int4:g32", "-o", "out"]);
+    place.succeed(&["quantize", "nano_llama", "-s", "Q4_0", "-o", "out.gguf"]);
+    let graph = ["tinycnn.float.onnx", "--preset", "A8W8", "--data", "tinycnn.calib.npz", "--runtime", "rten"];
+    place.succeed(&[&["quantize"], &graph[..], &["-o", "q.onnx"]].concat());
+    let compared = ["--reference", "tinycnn.float.onnx", "--data", "tinycnn.calib.npz", "--runtime", "rten"];
+    let lines: [Vec<&str>; 13] = [
+        vec!["plan", "nano_llama", "-s", "int4:g32"],
+        vec!["plan", "nano_llama", "-s", "Q4_K_M"],
+        vec!["plan", "out.gguf", "-s", "Q2_K", "--requantize"],
+        vec!["plan", "tinycnn.float.onnx", "--preset", "A8W8"],
+        vec!["verify", "out"],
+        vec!["verify", "out", "--tensor-parallel", "8"],
+        vec!["verify", "out.gguf"],
+        vec!["inspect", "out"],
+        vec!["inspect", "out.gguf"],
+        vec!["inspect", "q.onnx"],
+        vec!["eval", "out", "--reference", "nano_llama", "--data", "text.txt", "--seq-len", "64"],
+        [&["eval", "q.onnx"], &compared[..]].concat(),
+        [&["sensitivity"], &graph[..]].concat(),
+    ];
+    for line in lines {
+        for columns in [80, 100] {
+            let output = place.command(&line).env("COLUMNS", columns.to_string()).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert!(!text.is_empty(), "{line:?}: {}", String::from_utf8_lossy(&output.stderr));
+            // Prose is not wrapped: it has no columns, but for a title.
+            let is_titled = |row: &str| ["tensors  ", "layers  "].iter().any(|title| row.starts_with(title));
+            for row in text.lines().filter(|row| row.trim().contains("  ") && !is_titled(row)) {
+                let is_path = row.contains(place.path("").to_str().unwrap());
+                assert!(is_path || row.chars().count() <= columns, "{line:?} at {columns}: {row}\n{text}");
+            }
+        }
+    }
+}
+
+/// Experts of an unknown layout are most of the model.
+#[test]
+fn weights_left_in_floats_are_told_first() {
+    let place = Place::empty();
+    crate::made_model::write_unknown_experts(&place.path("strange"));
+    let told = "67 % of the weights stay in float by default: `model.layers.*.feed_forward.experts.down_proj` (67 %)";
+    let plan = place.succeed(&["plan", "strange", "-s", "int4:g32"]);
+    assert_eq!(plan.stdout.lines().nth(1), Some(told), "{}", plan.stdout);
+    let run = place.succeed(&["quantize", "strange", "-s", "int4:g32", "-o", "out"]);
+    assert_eq!(run.stderr.lines().next(), Some(&*format!("note: {told}")), "{}", run.stderr);
+}
+
+#[test]
+fn hints_for_unknown_architectures_name_the_description() {
+    let place = Place::new();
+    place.write("text.txt", "A text, of a few words.");
+    let config = std::fs::read_to_string(place.path("nano_llama/config.json")).unwrap();
+    let config = config.replace("LlamaForCausalLM", "GptNovelForCausalLM").replace("\"llama\"", "\"gpt_novel\"");
+    place.write("nano_llama/config.json", &config);
+    for line in [
+        &["eval", "nano_llama", "--data", "text.txt"][..],
+        &["quantize", "nano_llama", "-s", "int4:g32", "-a", "gptq", "--calib", "text.txt", "-o", "out"],
+    ] {
+        let refused = place.run(line);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let hint = refused.stderr.split_once("hint: ").unwrap().1;
+        assert!(hint.contains("--family") && hint.contains("--suggest-family"), "{hint}");
+        assert!(!hint.contains("quantize"), "{hint}");
+    }
+}
+
+#[test]
 fn plan_shows_the_cost_of_algorithms() {
     let place = Place::new();
     place.write("text.txt", "A text.");

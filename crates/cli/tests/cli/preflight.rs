@@ -194,3 +194,41 @@ fn without(dir: &std::path::Path, part: &str) {
     fs::rename(other.join("model.safetensors"), dir.join("model.safetensors")).unwrap();
     fs::remove_dir_all(other).unwrap();
 }
+
+/// Far more than any disk has: 400 million samples of 512 tokens.
+#[test]
+fn disk_space_for_activations_and_all_outputs_is_checked_before_the_work() {
+    let place = Place::new();
+    place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(40));
+    let needed = |formats: &[&str]| {
+        let line = ["quantize", "nano_llama", "-s", "int4:g32", "-a", "gptq", "--calib", "text.txt"];
+        let options = ["--num-samples", "400000000", "-o", "out"];
+        let refused = place.run(&[&line[..], &options, formats].concat());
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.stderr.starts_with("error: ") && refused.stderr.contains("for temporary files"), "{refused:?}");
+        assert!(refused.stderr.contains("hint: ") && refused.stderr.contains("--num-samples"), "{refused:?}");
+        assert_eq!(names(&place.path("")), ["nano_llama", "text.txt"]);
+        let number = |after: &str| -> u64 {
+            let from = refused.stderr.split_once(after).unwrap().1.trim_start();
+            from.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+        };
+        // All that is written beside the temporary files.
+        number(" needs ") - number("disk space, ")
+    };
+    let one = needed(&["-f", "awq"]);
+    assert!(one > 0 && needed(&["-f", "awq", "-f", "gguf"]) > one + one / 2, "{one}");
+}
+
+/// What a hint names leads on: to a plan, or to another way.
+#[test]
+fn hint_where_nothing_is_left_to_quantize_can_be_followed() {
+    let tied = configured(|config| config["tie_word_embeddings"] = json!(true));
+    let line = ["plan", "nano_llama", "--scheme", "int4:g32", "-x", "*.layers.*"];
+    let refused = tied.run(&line);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(!refused.stderr.contains("--no-keep-defaults") && refused.stderr.contains("--exclude"), "{refused:?}");
+    let untied = Place::new();
+    let refused = untied.run(&line);
+    assert!(refused.code == Some(1) && refused.stderr.contains("--no-keep-defaults"), "{refused:?}");
+    untied.succeed(&[&line[..], &["--no-keep-defaults"]].concat());
+}

@@ -310,6 +310,24 @@ fn auto_map_code_is_copied() {
 }
 
 #[test]
+fn module_folders_of_sentence_transformers_are_in_the_output() {
+    let place = Place::new();
+    let modules = r#"[{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"},
+                      {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]"#;
+    place.write("nano_llama/modules.json", modules);
+    std::fs::create_dir(place.path("nano_llama/1_Pooling")).unwrap();
+    place.write("nano_llama/1_Pooling/config.json", r#"{"word_embedding_dimension": 128}"#);
+    place.succeed(&["quantize", "nano_llama", "--scheme", "int4:g32", "-o", "out"]);
+    for file in ["modules.json", "1_Pooling/config.json"] {
+        let read = |model: &str| std::fs::read(place.path(&format!("{model}/{file}"))).unwrap();
+        assert_eq!(read("out"), read("nano_llama"), "{file}");
+    }
+    let manifest = std::fs::read(place.path("out/kvant_manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+    assert!(manifest["files"]["1_Pooling/config.json"].is_object(), "{manifest}");
+}
+
+#[test]
 fn quiet_and_json_output() {
     let place = Place::new();
     let quiet = place.succeed(&["quantize", "nano_llama", "--scheme", "mxfp4", "-o", "out", "--quiet"]);

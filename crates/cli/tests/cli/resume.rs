@@ -112,6 +112,12 @@ fn unfinished_work_of_another_recipe_is_refused() {
         assert!(!refused.stderr.contains("--scheme"), "options that agree are not told: {}", refused.stderr);
         assert_eq!(names(&place.path("out.partial")), before);
     }
+    let scheme = ["--scheme", "int4:g32", "--max-shard-size", "4MB", "-o", "out"];
+    let refused = place.run(&[&["quantize", "model"], &OPTIONS[2..], &scheme].concat());
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let told = "unfinished run with other options: --scheme nvfp4, now --scheme int4:g32";
+    assert!(refused.stderr.contains(told) && refused.stderr.contains("--restart"), "{}", refused.stderr);
+    assert_eq!(names(&place.path("out.partial")), before);
     let restarted = other("out", &["--restart"]);
     assert_eq!((restarted.code, &restarted.json()["resumed_jobs"]), (Some(0), &0.into()));
     other("fresh", &[]);

@@ -4,6 +4,8 @@
 use super::written::ModelTraits;
 use crate::format::OutputFormat;
 use crate::import::StoredActivation;
+use kvant_model::family::ExpertStorage;
+use kvant_model::network::Network;
 use kvant_numeric::DType;
 use kvant_numeric::format::MiniFloat;
 use kvant_quant::scheme::{
@@ -113,10 +115,16 @@ pub(crate) struct ModelFacts {
     pub experts: bool,
     pub fused_experts: bool,
     pub kept_experts: bool,
+    /// Whether experts are floats in one tensor for all.
+    pub whole_experts: bool,
     /// Whether experts of one block have different schemes, floats among them.
     pub expert_schemes: ExpertSchemes,
     pub other_modalities: bool,
     pub bf16: bool,
+    /// Whether some floats have 32 bits.
+    pub float32: bool,
+    /// Whether layers that engines fuse must be listed by name: some are floats, or there are several schemes.
+    pub listed_siblings: bool,
     pub attention: Attention,
     /// Whether the softmax is quantized.
     pub probabilities: bool,
@@ -254,9 +262,12 @@ impl ModelFacts {
             experts: traits.experts,
             fused_experts: traits.fused_experts,
             kept_experts: traits.kept_experts,
+            whole_experts: traits.whole_experts,
             expert_schemes: traits.expert_schemes,
             other_modalities: traits.other_modalities,
             bf16: traits.bf16,
+            float32: traits.float32,
+            listed_siblings: traits.listed_siblings,
             attention: Attention::of([key_value, attention.query, attention.probabilities].into_iter().flatten()),
             probabilities: attention.probabilities.is_some(),
             ..ModelFacts::default()
@@ -304,6 +315,13 @@ fn group_of(input: ActivationScheme) -> Option<usize> {
 /// A group of all channels has no explicit size.
 fn size_of(group: usize) -> Option<usize> {
     Some(group).filter(|size| *size != usize::MAX)
+}
+
+/// Returns whether loaders find the quantized experts of an architecture as one tensor only, and none of them one by one. Its
+/// description begins with the layout that they find.
+pub fn finds_whole_experts(network: &Network) -> bool {
+    let moe = network.family().and_then(|family| family.moe);
+    moe.and_then(|moe| moe.experts.first()).is_some_and(|layout| layout.storage == ExpertStorage::Fused)
 }
 
 /// How the schemes of experts differ.

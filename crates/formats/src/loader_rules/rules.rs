@@ -188,11 +188,14 @@ pub(super) struct Condition {
     experts: Option<bool>,
     fused_experts: Option<bool>,
     kept_experts: Option<bool>,
+    whole_experts: Option<bool>,
     mixed_experts: Option<bool>,
     experts_by_block: Option<bool>,
     model_type: Option<bool>,
     other_modalities: Option<bool>,
     bf16: Option<bool>,
+    float32: Option<bool>,
+    listed_siblings: Option<bool>,
     probabilities: Option<bool>,
     architecture: Vec<String>,
     scaled_rope: Option<bool>,
@@ -249,8 +252,9 @@ impl Condition {
             && self.timing.is_empty()
             && self.scale_name.is_empty();
         let flags = [self.zero_points, self.has_input, self.output, self.act_order];
-        let experts = [self.experts, self.fused_experts, self.kept_experts, self.mixed_experts, self.experts_by_block];
-        let part = if experts.contains(&Some(true)) { "experts" } else { "model" };
+        let kept = [self.kept_experts, self.whole_experts];
+        let experts = [self.experts, self.fused_experts, self.mixed_experts, self.experts_by_block];
+        let part = if experts.iter().chain(&kept).any(|holds| *holds == Some(true)) { "experts" } else { "model" };
         (lists && flags.iter().all(Option::is_none)).then_some(part)
     }
 
@@ -266,11 +270,14 @@ impl Condition {
             && is(self.experts, model.experts)
             && is(self.fused_experts, model.fused_experts)
             && is(self.kept_experts, model.kept_experts)
+            && is(self.whole_experts, model.whole_experts)
             && is(self.mixed_experts, model.expert_schemes == ExpertSchemes::Mixed)
             && is(self.experts_by_block, model.expert_schemes == ExpertSchemes::ByBlock)
             && is(self.model_type, !model.lacks_model_type)
             && is(self.other_modalities, model.other_modalities)
             && is(self.bf16, model.bf16)
+            && is(self.float32, model.float32)
+            && is(self.listed_siblings, model.listed_siblings)
             && is(self.probabilities, model.probabilities)
     }
 }

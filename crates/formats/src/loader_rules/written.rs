@@ -17,14 +17,20 @@ pub struct ModelTraits {
     pub other_modalities: bool,
     /// There is a mixture of experts.
     pub experts: bool,
-    /// Experts are one tensor in the source, and linear layers one by one in the output.
+    /// The output has experts one by one, and loaders of the architecture find one tensor of all where they are quantized.
     pub fused_experts: bool,
     /// Some experts are kept.
     pub kept_experts: bool,
+    /// Some experts stay floats in one tensor for all.
+    pub whole_experts: bool,
     /// How the schemes of experts differ.
     pub expert_schemes: ExpertSchemes,
     /// All weights are stored as bf16 (or fp8).
     pub bf16: bool,
+    /// Some floats of the output have 32 bits.
+    pub float32: bool,
+    /// Layers that engines fuse must be listed by name: some are kept, or there are several schemes.
+    pub listed_siblings: bool,
     /// The quantization of attention.
     pub attention: AttentionScheme,
 }
@@ -40,8 +46,11 @@ const DENSE: ModelTraits = ModelTraits {
     experts: false,
     fused_experts: false,
     kept_experts: false,
+    whole_experts: false,
     expert_schemes: ExpertSchemes::Alike,
     bf16: true,
+    float32: false,
+    listed_siblings: false,
     attention: AttentionScheme { rotary: Rotary::Before, key_value: None, query: None, probabilities: None },
 };
 
@@ -165,9 +174,18 @@ mod tests {
         );
         // Nobody tried.
         assert!(!packed("int4:g128", of_family("afmoe")).contains(&"vLLM"));
-        let fused = ModelTraits { fused_experts: true, ..EXPERTS };
+        let fused = ModelTraits { family: Some("gpt_oss"), fused_experts: true, ..EXPERTS };
         assert!(packed("int4:g128", fused).is_empty());
         assert_eq!(quark("e2m1:g32:e8m0", fused), ["amd-quark"]);
+        // Its class finds experts one by one too.
+        let latent = ModelTraits { family: Some("mistral4"), ..fused };
+        assert_eq!(packed("e4m3:channel+e4m3:channel!dynamic", latent), ["vLLM"]);
+        let whole = ModelTraits { whole_experts: true, ..EXPERTS };
+        assert_eq!(packed("int4:g128", whole), ["transformers with compressed-tensors"]);
+        let listed = ModelTraits { listed_siblings: true, ..DENSE };
+        assert_eq!(packed("int4:g128", listed), ["transformers with compressed-tensors", "vLLM"]);
+        let biased = ModelTraits { family: Some("opt"), float32: true, bf16: false, ..DENSE };
+        assert_eq!(packed("int4:g128", biased), ["transformers with compressed-tensors", "vLLM"]);
         let mixtral = ModelTraits { family: Some("mixtral"), ..EXPERTS };
         assert!(
             quark("e2m1:g32:e8m0", EXPERTS).contains(&"vLLM") && !quark("e2m1:g32:e8m0", mixtral).contains(&"vLLM")

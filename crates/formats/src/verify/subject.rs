@@ -4,9 +4,11 @@ use super::statement::QuantConfig;
 use crate::import::survey::{StoredWeight, Survey, survey};
 use crate::import::{StoredActivations, StoredAttention};
 use crate::loader_rules::Sharding;
-use crate::loader_rules::{Attention, ExpertSchemes, LayerFacts, ModelFacts, Scale, Sharing, sharing_of};
+use crate::loader_rules::{
+    Attention, ExpertSchemes, LayerFacts, ModelFacts, Scale, Sharing, finds_whole_experts, sharing_of,
+};
 use kvant_container::Checkpoint;
-use kvant_model::family::{self, ExpertStorage};
+use kvant_model::family;
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Linear, Network, Place, Reason};
 use kvant_weights::parts::ScaleEncoding;
@@ -126,22 +128,38 @@ impl<'a> CheckpointView<'a> {
         let experts = || self.network.linears().iter().filter(|linear| linear.expert.is_some());
         let fused = !self.network.experts().is_empty();
         let is_float = |dtype: &str| matches!(dtype, "F32" | "F16");
-        let floats = self.survey.plain.iter().map(|(_, view)| view.dtype().to_string());
+        let floats = || self.survey.plain.iter().map(|(_, view)| view.dtype().to_string());
         let family = family::built_in(&self.config);
         ModelFacts {
             described: family.is_some(),
             family: family.map(|family| family.name),
             lacks_model_type: self.json.is_some() && self.config.model_types.is_empty(),
             experts: fused || experts().next().is_some(),
-            fused_experts: experts().next().is_some() && self.has_only_fused_experts(),
+            fused_experts: experts().next().is_some() && finds_whole_experts(&self.network),
             kept_experts: experts().any(|expert| self.weight(&expert.module).is_none()),
+            whole_experts: self.network.experts().iter().any(|experts| self.weight(&experts.module).is_none()),
             expert_schemes: self.expert_schemes(),
             other_modalities: self.network.places().contains(&Place::Other(Reason::Modality)),
-            bf16: !floats.into_iter().any(|dtype| is_float(&dtype)),
+            bf16: !floats().any(|dtype| is_float(&dtype)),
+            float32: floats().any(|dtype| dtype == "F32"),
+            listed_siblings: self.has_listed_siblings(),
             attention: Attention::of(self.attention_schemes()),
             probabilities: self.survey.attention.iter().any(|(_, found)| found.probabilities.is_some()),
             ..ModelFacts::default()
         }
+    }
+
+    /// Returns whether layers that engines fuse must be listed by name.
+    fn has_listed_siblings(&self) -> bool {
+        let facts: HashMap<&str, LayerFacts> = self.layers().into_iter().collect();
+        let alone = |linear: &&Linear| linear.expert.is_none();
+        let members = self.network.siblings().iter().flat_map(|group| &group.members);
+        let mut fused = members.map(|member| self.network.linear(*member)).filter(alone).peekable();
+        let layers = self.network.linears().iter().filter(alone);
+        let mut schemes = layers.filter_map(|linear| facts.get(linear.module.as_str()));
+        let first = schemes.next();
+        let several = schemes.any(|other| Some(other) != first);
+        fused.peek().is_some() && (several || fused.any(|linear| self.weight(&linear.module).is_none()))
     }
 
     /// How the schemes of experts differ.
@@ -153,13 +171,10 @@ impl<'a> CheckpointView<'a> {
             Some(if is_stated { facts } else { facts.with_channels_as_groups() })
         };
         let experts = self.network.linears().iter().filter(|linear| linear.expert.is_some());
-        ExpertSchemes::of(experts.map(|expert| (expert.block, of_expert(expert))))
-    }
-
-    /// Returns whether loaders know the experts of the family as one tensor only.
-    fn has_only_fused_experts(&self) -> bool {
-        let layouts = self.network.family().and_then(|family| family.moe).map(|moe| moe.experts);
-        layouts.is_some_and(|layouts| layouts.iter().all(|layout| layout.storage == ExpertStorage::Fused))
+        let experts = experts.map(|expert| (expert.block, of_expert(expert)));
+        // Those of one tensor have one scheme; beside experts that were split they are floats.
+        let whole = self.network.experts().iter().filter(|experts| self.weight(&experts.module).is_none());
+        ExpertSchemes::of(experts.chain(whole.map(|experts| (Some(experts.block), None))))
     }
 
     fn attention_schemes(&self) -> Vec<kvant_quant::scheme::ActivationScheme> {

@@ -1,5 +1,5 @@
-//! Tables of text that fit a width: columns are aligned, prose is wrapped, and a column that does not fit beside the others goes
-//! below its row. Nothing is cut off. Front ends choose the width and how titles look.
+//! Tables of text that fit a width: columns are aligned, prose and titles are wrapped, and a column that does not fit beside the
+//! others goes below its row. Nothing is cut off. Front ends choose the width and how titles look.
 
 use super::printable;
 
@@ -74,29 +74,36 @@ impl Table {
         lines.join("\n")
     }
 
-    /// The widths that the contents of each column ask for: the natural one, and the least.
+    /// The widths that the contents of each column ask for: the natural one, and the least. Titles of numbers are wrapped, and
+    /// numbers are not.
     fn widths(&self, column: usize) -> (usize, usize) {
-        let title = length(&self.titles[column].0);
+        let (title, align) = &self.titles[column];
         let cells = || self.rows.iter().filter_map(|row| row.get(column));
-        let natural = cells().map(|cell| length(cell)).max().unwrap_or(0).max(title);
-        let word =
-            cells().flat_map(|cell| pieces(cell)).map(|piece| length(piece.trim_end())).max().unwrap_or(0).max(title);
-        (natural, word.max(PROSE.min(natural)))
+        let longest = cells().map(|cell| length(cell)).max().unwrap_or(0);
+        let natural = longest.max(length(title));
+        match align {
+            Align::Right => (natural, longest.max(longest_piece(title))),
+            Align::Left => {
+                let word = cells().map(|cell| longest_piece(cell)).max().unwrap_or(0).max(length(title));
+                (natural, word.max(PROSE.min(natural)))
+            }
+        }
     }
 
     fn places(&self, width: usize) -> Vec<CellPlace> {
         let widths: Vec<(usize, usize)> = (0..self.titles.len()).map(|column| self.widths(column)).collect();
         let is_text = |column: usize| self.titles[column].1 == Align::Left;
-        let least = |column: usize| if is_text(column) { widths[column].1 } else { widths[column].0 };
+        let least = |column: usize| widths[column].1;
         let mut beside: Vec<usize> = (0..widths.len()).collect();
-        // Prose goes below first, then names; of the same kind the last.
+        // Prose goes below first, then names, short text and numbers; of the same kind the last.
         let is_prose = |column: usize| is_text(column) && widths[column].1 < widths[column].0;
         while total(beside.iter().map(|&column| least(column))) > width {
             let foldable =
                 || beside.iter().copied().filter(|&column| column > 0 && least(column) >= PROSE && is_text(column));
-            let Some(folded) = foldable().rfind(|&column| is_prose(column)).or_else(|| foldable().next_back()) else {
-                break;
-            };
+            let text = foldable().rfind(|&column| is_prose(column)).or_else(|| foldable().next_back());
+            let others = || beside.iter().copied().filter(|&column| column > 0 && least(0) <= width);
+            let short = || others().rfind(|&column| is_text(column)).or_else(|| others().next_back());
+            let Some(folded) = text.or_else(short) else { break };
             beside.retain(|&column| column != folded);
         }
         let mut places = vec![CellPlace::Below; widths.len()];
@@ -147,6 +154,10 @@ impl Table {
 
 fn length(text: &str) -> usize {
     text.chars().count()
+}
+
+fn longest_piece(text: &str) -> usize {
+    pieces(text).map(|piece| length(piece.trim_end())).max().unwrap_or(0)
 }
 
 /// The width of columns beside each other.
@@ -206,6 +217,22 @@ mod tests {
         table.push(["a", "1 B", ""]);
         table.push(["größe\u{7}", "12 MB", "x"]);
         assert_eq!(plain(&table, 80), "name         size\na             1 B\ngröße\\u{7}  12 MB  x");
+    }
+
+    #[test]
+    fn titles_of_numbers_are_wrapped_and_numbers_go_below_last() {
+        let titles = ["perplexity", "of the reference", "increase"].map(|title| (title, Align::Right));
+        let mut table = Table::new(&titles);
+        table.push(["12.3456", "11.2233", "+10.0 %"]);
+        assert_eq!(plain(&table, 80).lines().count(), 2);
+        let narrow = plain(&table, 34);
+        assert_eq!(
+            narrow,
+            "perplexity        of the  increase\n               reference\n   12.3456       11.2233   +10.0 %"
+        );
+        let folded = plain(&table, 24);
+        assert_eq!(folded.lines().last(), Some("    increase: +10.0 %"), "{folded}");
+        assert!(folded.lines().all(|line| line.chars().count() <= 24), "{folded}");
     }
 
     #[test]

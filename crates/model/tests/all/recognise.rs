@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, outside `#[test]` functions.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::support::Checkpoint;
 use kvant_model::family::{FAMILIES, NormKind, NormSite, Orientation, Part, Role, RowOrder};
@@ -612,4 +612,39 @@ fn layers_that_predict_further_tokens_are_kept_unless_asked_for() {
     assert_eq!(network.notices(), [Notice::ExtraLayers { tensors: 1 }]);
     let next = Checkpoint::read("qwen3_next").with("mtp.layers.0.linear_attn.out_proj.weight", &[64, 48], "BF16");
     assert!(linear(&next.network(), "mtp.layers.0.linear_attn.out_proj").kept);
+}
+
+/// `qwen3_5_moe` and `qwen3_5_moe_text` are one architecture with and without its other parts.
+#[test]
+fn text_only_variants_keep_the_same_layers() {
+    let kept = |fixture: &str, model_type: &str| {
+        let checkpoint = Checkpoint::read(fixture).with_config("model_type", json!(model_type));
+        let network = checkpoint.with_config("architectures", json!([])).network();
+        let linears = network.linears().iter().map(|linear| (linear.module.clone(), linear.kept));
+        let experts = network.experts().iter().map(|experts| (experts.module.clone(), experts.kept));
+        linears.chain(experts).collect::<Vec<_>>()
+    };
+    let mut pairs = Vec::new();
+    for fixture in crate::support::names() {
+        let family = Checkpoint::read(&fixture).network().family().unwrap();
+        for text in family.model_types {
+            let Some(whole) = text.strip_suffix("_text").filter(|whole| family.model_types.contains(whole)) else {
+                continue;
+            };
+            let (alone, inside) = (kept(&fixture, text), kept(&fixture, whole));
+            assert!(alone.iter().any(|(_, kept)| !kept), "{fixture} as {text}");
+            assert_eq!(alone, inside, "{fixture} as {text} and as {whole}");
+            pairs.push(whole);
+        }
+    }
+    assert!(pairs.contains(&"qwen3_5_moe") && pairs.contains(&"gemma3"), "{pairs:?}");
+    // Two families whose blocks differ in their experts only.
+    let of = |fixture: &str| -> HashMap<String, bool> {
+        let network = Checkpoint::read(fixture).network();
+        network.linears().iter().map(|linear| (linear.module.clone(), linear.kept)).collect()
+    };
+    let (dense, experts) = (of("lfm2"), of("lfm2_moe"));
+    let shared: Vec<_> = dense.iter().filter(|(module, _)| experts.contains_key(*module)).collect();
+    assert!(shared.len() > 4, "{dense:?} {experts:?}");
+    assert!(shared.iter().all(|(module, kept)| experts[*module] == **kept), "{dense:?} {experts:?}");
 }

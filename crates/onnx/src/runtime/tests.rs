@@ -259,3 +259,52 @@ fn embedded_engine_knows_inferred_ranks() {
     let seen = run(&old, &["y"], &[("x", x.view())], &options(RuntimeChoice::Rten));
     assert_eq!(seen[0].2, [0.5; 4]);
 }
+
+/// As exporters before opset 17 write them: no types of what lies between, and all of it in one float type.
+#[test]
+fn recurrent_layers_run_embedded_in_both_float_types() {
+    let mut lstm = node("LSTM", "lstm", &["h", "weights", "recurrent"], &["all"]);
+    set_attribute(&mut lstm, "hidden_size", 2i64);
+    let nodes = vec![
+        node("MatMul", "first", &["x", "w"], &["h"]),
+        lstm,
+        node("Squeeze", "flat", &["all", "axes"], &["s"]),
+        node("MatMul", "last", &["s", "w"], &["y"]),
+    ];
+    for data_type in [DataType::FLOAT, DataType::FLOAT16] {
+        let is_half = data_type == DataType::FLOAT16;
+        let constant = |name: &str, shape: &[usize]| {
+            let values = (0..shape.iter().product::<usize>()).map(|at| (at % 5) as f32 / 4.0 - 0.5);
+            let bytes: Vec<u8> = match is_half {
+                true => values.flat_map(|value| half::f16::from_f32(value).to_le_bytes()).collect(),
+                false => values.flat_map(f32::to_le_bytes).collect(),
+            };
+            tensor(name, data_type, shape, bytes)
+        };
+        let axes = tensor("axes", DataType::INT64, &[1], 1i64.to_le_bytes().to_vec());
+        let graph = GraphProto {
+            name: Some("recurrent".to_owned()),
+            node: nodes.clone(),
+            initializer: vec![
+                constant("w", &[2, 2]),
+                constant("weights", &[1, 8, 2]),
+                constant("recurrent", &[1, 8, 2]),
+                axes,
+            ],
+            input: vec![value("x", data_type, &[3, 1, 2])],
+            output: vec![value("y", data_type, &[3, 1, 2])],
+            ..GraphProto::default()
+        };
+        let mut old = model(graph);
+        old.opset_import[0].version = Some(15);
+        let x = [0.5, -1.0, 0.25, 2.0, -0.5, 1.0];
+        let x = match is_half {
+            true => Array::of(vec![3, 1, 2], x.map(half::f16::from_f32).to_vec()),
+            false => Array::of(vec![3, 1, 2], x.to_vec()),
+        };
+        let seen = run(&old, &["y"], &[("x", x.unwrap().view())], &options(RuntimeChoice::Rten));
+        let (_, shape, values) = &seen[0];
+        assert_eq!(shape, &[3, 1, 2], "{data_type:?}");
+        assert!(values.iter().all(|value| value.is_finite()) && values.iter().any(|value| *value != 0.0), "{values:?}");
+    }
+}

@@ -77,6 +77,15 @@ fn floats_outside(recipe: Recipe) -> Recipe {
     Recipe { boundary, algorithms, ..recipe }
 }
 
+/// Why no layer is left to choose types for: the overrides take them, or none is outside of bodies.
+fn without_layers(base: &Prepared) -> SensitivityError {
+    let recipe = Recipe { overrides: Vec::new(), ..base.recipe.clone() };
+    match base.with_recipe(recipe) {
+        Ok(plain) if !layers(&plain).0.is_empty() => SensitivityError::NoLayers,
+        _ => SensitivityError::OnlyInBodies,
+    }
+}
+
 impl Bench {
     /// The bits of a weight in the recipe.
     pub(super) fn weight_bits(&self) -> u32 {
@@ -96,8 +105,7 @@ impl Bench {
         let Data { mut calibration, mut held_out, labels } = data;
         let (layers, parts) = layers(&base);
         if layers.is_empty() {
-            let overridden = !base.recipe.overrides.is_empty();
-            return Err(if overridden { SensitivityError::NoLayers } else { SensitivityError::OnlyInBodies });
+            return Err(without_layers(&base));
         }
         let kept = KeptOutputs::new(&base.model, &mut held_out, labels, &options)?;
         let scratch = options.scratch.clone().unwrap_or_else(std::env::temp_dir);

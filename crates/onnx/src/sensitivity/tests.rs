@@ -4,14 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kvant_container::Diagnostic;
-use kvant_container::onnx::{Bytes, ModelProto, parse, serialize};
+use kvant_container::onnx::{Bytes, DataType, GraphProto, ModelProto, parse, serialize};
+use kvant_quant::recipe::OverrideEntry;
 
 use super::*;
 use crate::calibration::observe;
 use crate::data::{DataOptions, SampleSource, Samples, inputs};
+use crate::graph::node;
 use crate::quantize::prepare;
 use crate::runtime::{RuntimeChoice, RuntimeOptions};
 use crate::settings::Settings;
+use crate::shape::ValueType;
+use crate::test_models::{self, branches, floats, typed};
 
 fn model() -> ModelProto {
     let path = format!("{}/tests/data/tinycnn.float.onnx", env!("CARGO_MANIFEST_DIR"));
@@ -127,4 +131,40 @@ fn unreachable_target_is_reported() {
     assert_eq!(error.hint().unwrap(), "ask for less", "all that could be advised is given");
     let dynamic = plan(model(), &settings("UINT8_DYNAMIC_QUANT"), None);
     assert!(matches!(dynamic, Err(SensitivityError::Layout)));
+}
+
+/// `y = tanh(x w)` in both branches of If, which a value of its own decides: nothing is computed outside of them.
+fn only_in_branches() -> ModelProto {
+    let branch = |name: &str, weight: f32| GraphProto {
+        name: Some(name.to_owned()),
+        node: vec![node("MatMul", "product", &["x", "w"], &["p"]), node("Tanh", "tanh", &["p"], &["z"])],
+        initializer: vec![floats("w", &[2, 2], &[weight, 0.0, 0.5, 1.0])],
+        output: vec![typed("z", &[4, 2])],
+        ..GraphProto::default()
+    };
+    let choice = branches("c", "y", branch("then", 0.25), branch("else", -2.0));
+    let mut made = test_models::model(17, vec![choice], Vec::new(), &[], &[]);
+    let graph = made.graph.as_mut().unwrap();
+    graph.input = vec![typed("x", &[4, 2]), ValueType::new(DataType::BOOL, Vec::new()).to_proto("c").unwrap()];
+    graph.output = vec![typed("y", &[4, 2])];
+    made
+}
+
+#[test]
+fn missing_layers_are_blamed_on_overrides_only_where_they_take_them() {
+    let refused = |model: ModelProto, overrides: &[(&str, &str)]| {
+        let entry = |(name, scheme): &(&str, &str)| OverrideEntry::of_tensors((*name).to_owned(), (*scheme).to_owned());
+        let settings = Settings { overrides: overrides.iter().map(entry).collect(), ..settings("A8W8") };
+        let base = plan(model, &settings, None).unwrap();
+        let (calibration, held_out) = (samples(&self::model()), samples(&self::model()));
+        let data = Data { calibration, held_out, labels: None };
+        let stop = Arc::new(AtomicBool::new(false));
+        Bench::new(base, settings, Vec::new(), data, options(), stop, &mut |_, _| ()).err().unwrap()
+    };
+    for overrides in [&[][..], &[("x", "int16")]] {
+        let error = refused(only_in_branches(), overrides);
+        assert!(matches!(error, SensitivityError::OnlyInBodies), "{overrides:?}: {error}");
+    }
+    let error = refused(model(), &[("*", "int8")]);
+    assert!(matches!(error, SensitivityError::NoLayers), "{error}");
 }

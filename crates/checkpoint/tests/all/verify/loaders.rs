@@ -2,10 +2,12 @@
 
 use super::model::{Model, verdict};
 use crate::common;
+use kvant_checkpoint::recipe::Settings;
 use kvant_container::Dtype;
 use kvant_formats::format::OutputFormat;
 use kvant_formats::verify::{Loads, Options, Report, loaders};
 use serde_json::json;
+use std::path::Path;
 
 fn loads(report: &Report, loader: &str) -> Loads {
     verdict(report, loader).loads
@@ -40,6 +42,80 @@ fn plans_and_finished_checkpoints_list_the_same_loaders() {
         }
         let transformers = planned.iter().any(|name| name.starts_with("transformers"));
         assert_eq!(transformers, taken("transformers"), "{scheme}");
+    }
+}
+
+/// The loaders of the table that a plan lists.
+fn planned(dir: &Path, settings: &Settings) -> Option<Vec<&'static str>> {
+    let found = common::plan(dir, settings).ok()?.loaders();
+    let ids = [("transformers", "transformers"), ("vLLM", "vllm"), ("SGLang", "sglang"), ("amd-quark", "amd-quark")];
+    let is_listed = |start: &str| found.iter().any(|name| name.starts_with(start));
+    Some(ids.into_iter().filter(|(start, _)| is_listed(start)).map(|(_, id)| id).collect())
+}
+
+/// A fixture of the model crate, with weights.
+fn fixture(name: &str) -> Model {
+    let headers = crate::support::Checkpoint::read(name);
+    let tensors = headers.tensors.iter().map(|tensor| common::weight(&tensor.name, Dtype::BF16, &tensor.shape));
+    Model { config: headers.config.clone(), tensors: tensors.collect() }
+}
+
+#[test]
+fn every_family_has_the_same_loaders_in_plans_and_in_finished_checkpoints() {
+    let cases = [
+        ("int4:g16", OutputFormat::COMPRESSED_TENSORS, None),
+        ("e4m3:channel+e4m3:channel!dynamic", OutputFormat::COMPRESSED_TENSORS, None),
+        ("int4:g16", OutputFormat::COMPRESSED_TENSORS, Some("*experts*")),
+        ("e4m3:channel+e4m3:channel!dynamic", OutputFormat::QUARK, None),
+    ];
+    let mut compared = 0;
+    for name in crate::support::names() {
+        let float = fixture(&name);
+        for (scheme, format, exclude) in cases {
+            // Nothing to exclude, or nothing left.
+            if exclude.is_some() && !float.tensors.iter().any(|(name, ..)| name.contains("experts")) {
+                continue;
+            }
+            let exclude = exclude.into_iter().map(str::to_owned).collect();
+            let settings = Settings { format: Some(format), exclude, ..common::scheme(scheme) };
+            let dir = tempfile::tempdir().unwrap();
+            let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+            common::write(&source, &float.config, &float.tensors);
+            let Some(planned) = planned(&source, &settings) else { continue };
+            common::quantize(&source, &target, &settings, 1).unwrap();
+            let report = Model::read(&target).verify();
+            let errors: Vec<_> = report.errors().map(|error| error.check).collect();
+            let listed: Vec<&str> = ["transformers", "vllm", "sglang", "amd-quark"]
+                .into_iter()
+                .filter(|id| loads(&report, id) == Loads::Yes)
+                .collect();
+            assert_eq!(planned, listed, "{name} {settings:?}: {errors:?} {:#?}", report.verdicts);
+            compared += 1;
+        }
+    }
+    assert!(compared > 200, "{compared}");
+}
+
+/// transformers merges the experts of architectures that are published so, and of no others.
+#[test]
+fn experts_that_were_split_load_where_they_are_published_one_by_one() {
+    for (name, loads_split, loads_kept) in
+        [("mistral4", false, true), ("qwen3_vl_moe", false, true), ("gpt_oss", false, true), ("qwen3_moe", true, false)]
+    {
+        let float = fixture(name);
+        for (exclude, expected) in [(None, loads_split), (Some("*experts*"), loads_kept)] {
+            let dir = tempfile::tempdir().unwrap();
+            let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+            common::write(&source, &float.config, &float.tensors);
+            let exclude: Vec<String> = exclude.into_iter().map(str::to_owned).collect();
+            let format = Some(OutputFormat::COMPRESSED_TENSORS);
+            let settings = Settings { format, exclude, ..common::scheme("int4:g16") };
+            assert_eq!(planned(&source, &settings).unwrap().contains(&"transformers"), expected, "{name} {settings:?}");
+            common::quantize(&source, &target, &settings, 1).unwrap();
+            let report = Model::read(&target).verify();
+            let verdict = verdict(&report, "transformers");
+            assert_eq!(verdict.loads == Loads::Yes, expected, "{name} {settings:?}: {verdict:?}");
+        }
     }
 }
 
