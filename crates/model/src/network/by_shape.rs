@@ -293,10 +293,12 @@ fn notices(
 ) -> Vec<Notice> {
     let name = config.model_types.first().or(config.architectures.first());
     let unknown = match family {
-        Some(family) => Notice::ForeignNames { family: family.name },
-        None => name.map_or(Notice::NoArchitecture, |name| Notice::UnknownArchitecture { name: name.clone() }),
+        Some(family) => Some(Notice::ForeignNames { family: family.name }),
+        // Components of diffusers pipelines are no decoders, which is all that descriptions are of.
+        None if config.is_component => None,
+        None => Some(name.map_or(Notice::NoArchitecture, |name| Notice::UnknownArchitecture { name: name.clone() })),
     };
-    let mut notices = vec![unknown];
+    let mut notices: Vec<Notice> = unknown.into_iter().collect();
     notices.extend(super::common_notices(tensors, places));
     notices.extend(unknown_experts(tensors, places));
     notices
