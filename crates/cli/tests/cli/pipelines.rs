@@ -120,6 +120,7 @@ fn what_does_not_apply_to_pipelines_is_refused() {
         (&["--component", "transfromer=fp8"][..], 2, "no component `transfromer`"),
         (&["-x", "*.down_proj"], 2, "names no component"),
         (&["--override", "down=int8:channel"], 2, "names no component"),
+        (&["-x", "vae.*"], 2, "`vae.*` changes nothing: the component vae is kept"),
         (&["-x", "transformer.nothing"], 1, "transformer: "),
         (&["--lora", "nano_llama"], 2, "--lora does not apply"),
         (&["--format", "gguf"], 2, "does not apply to a diffusers pipeline"),

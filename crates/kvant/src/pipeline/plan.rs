@@ -56,6 +56,7 @@ pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, E
     for Choice { component, checkpoint, bytes, fate } in choose(job, &pipeline)? {
         let (plan, job) = match fate {
             Fate::Kept(reason) => {
+                refuse_patterns_of_kept(job, &component.name, &reason)?;
                 let inside = checkpoint.all_files()?.into_iter();
                 files.extend(inside.map(|file| PathBuf::from(&component.name).join(file)));
                 (Err(reason), None)
@@ -97,6 +98,18 @@ fn plan_component(mut job: Job, reporter: &Reporter<'_>) -> Result<(Job, Checkpo
         }
         Err(error) => Err(error),
     }
+}
+
+/// Refuses patterns of layers in a component that is copied: they would change nothing.
+fn refuse_patterns_of_kept(job: &Job, component: &str, reason: &str) -> Result<(), Error> {
+    let excluded = job.recipe.exclude.iter();
+    let mut patterns = excluded.chain(job.recipe.overrides.iter().map(|pattern| &pattern.layers));
+    let is_inside = |pattern: &&String| pattern.strip_prefix(component).is_some_and(|rest| rest.starts_with('.'));
+    let Some(pattern) = patterns.find(is_inside) else { return Ok(()) };
+    let message = format!("`{pattern}` changes nothing: the component {component} is kept ({reason})");
+    let hint =
+        format!("leave the pattern out, or give the component a scheme, e.g. ‹component› {component}=int8:channel");
+    Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint)))
 }
 
 /// Refuses what a pipeline as a whole has no place for.

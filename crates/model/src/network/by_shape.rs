@@ -62,6 +62,10 @@ const GATES: &[&str] =
 /// The most outputs of a layer of unknown purpose that is taken for a gate of heads.
 const GATE_ROWS: usize = 128;
 
+/// Words in the names of what turns a step of denoising into scales and shifts, in components of diffusers pipelines. Some models compute
+/// these layers in f32 whatever the type of the others.
+const CONDITIONS: &[&str] = &["time", "timestep", "guidance", "mod", "modulation", "adaln"];
+
 /// Fewer inputs or outputs than these make a layer of unknown purpose too small to be worth a scale.
 const FEW: usize = 8;
 
@@ -183,6 +187,7 @@ fn is_delicate(linear: &Linear, config: &ModelConfig) -> bool {
     linear.out_features == 1
         || is_gate(linear, config)
         || is_prediction(module)
+        || (config.is_component && is_condition(module))
         || module.split('.').any(is_norm)
         || (linear.role == Role::Unknown && linear.out_features.min(linear.in_features) < FEW)
 }
@@ -201,6 +206,11 @@ fn is_prediction(module: &str) -> bool {
     let mut outside = module.split('.').take_while(|part| parse_index(part).is_none());
     let predicts = |part: &str| part.rsplit_once('_').is_some_and(|(_, word)| PREDICTORS.contains(&word));
     outside.any(|part| PREDICTIONS.contains(&part) || predicts(part))
+}
+
+/// Named like what makes scales and shifts of a step of denoising.
+fn is_condition(module: &str) -> bool {
+    module.split(['.', '_']).any(|word| CONDITIONS.contains(&word))
 }
 
 fn role(module: &str, out_features: usize, in_features: usize, config: &ModelConfig) -> Role {
