@@ -45,7 +45,9 @@ TRAINED = [(model, *case) for model in models.SHARED if model != "nano_llama" fo
 # One model of each family, in the layouts where names matter.
 OF_KIND = {forward_models.MODELS[name][0]: name for name in reversed(forward_models.MODELS)}
 # Families that are left out, and why. The rules of the loader must not say that it loads them.
-NEW = {"axk1", "gpt_bigcode", "kimi_k25", "laguna", "lfm2_vl", "ministral", "mllama", "mllama_text", "nanochat", "persimmon", "xglm"}
+NEW = {"axk1", "gpt_bigcode", "kimi_k25", "laguna", "ministral", "mllama", "nanochat", "persimmon", "xglm"}
+# Models of such families under other names.
+OTHER_NAMES = {"lfm2_vl", "mllama_text"}
 ENCODERS = {"bert", "distilbert", "electra", "esm", "modernbert", "mpnet", "roberta"}
 NO_MODEL = {"kimi_k2", "minimax_m2", "qwen3_omni_moe"}
 LEFT_OUT_FAMILIES = {
@@ -56,7 +58,7 @@ LEFT_OUT_FAMILIES = {
     "encoders are loaded as poolers, which vllm_load.py does not make": ENCODERS,
 }  # fmt: skip
 UNASKED = set().union(*LEFT_OUT_FAMILIES.values())
-FAMILIES = [(name, *case) for name in sorted(set(OF_KIND.values()) - UNASKED)
+FAMILIES = [(name, *case) for name in sorted(set(OF_KIND.values()) - UNASKED - OTHER_NAMES)
             for case in (("int4:g32", "--format", "quark"), ("int4:g32", "--format", "compressed-tensors"), ("ptpc_fp8",))]  # fmt: skip
 FAMILIES += [("gpt_oss", "mxfp4_weight_only", "--format", "mxfp4")]
 # vLLM has attention for heads of these sizes alone, and windows in all layers alone; it cuts the packed columns of in_proj_qkv into

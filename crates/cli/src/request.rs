@@ -213,6 +213,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
             algorithm: args.algorithm,
             exclude: args.exclude,
             overrides: args.overrides,
+            components: args.components,
             pack_method: args.pack_method,
             weights_only: args.weights_only,
             scales: args.scales,

@@ -75,6 +75,7 @@ pub use self::safetensors::{
 };
 pub use checkpoint::{
     AdapterSource, Checkpoint, CheckpointError, CustomCode, LeftOutFile, LeftOutReason, MANIFEST_FILE, MissingCode,
+    Pipeline, PipelineComponent,
 };
 pub use diagnostic::{Diagnostic, ErrorKind};
 pub use directory::{MissingFolder, directory_of, model_directory, names_below};

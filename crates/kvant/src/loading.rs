@@ -28,6 +28,8 @@ fn line(loader: &str, file: &Path) -> Option<String> {
         "Ollama" => Some(format!("echo FROM {} > Modelfile && ollama create NAME", path)),
         "LM Studio" => Some(format!("lms import {}", path)),
         "amd-quark" => Some(format!("quark.torch.import_model_from_safetensors(model, {})", python(file))),
+        "diffusers" => Some(format!("DiffusionPipeline.from_pretrained({})", python(file))),
+        _ if loader.starts_with("diffusers") => Some(format!("diffusers.AutoModel.from_pretrained({})", python(file))),
         _ if loader.starts_with("transformers") => Some(transformers(file)),
         _ => None,
     }

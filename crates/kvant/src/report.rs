@@ -4,6 +4,7 @@ use crate::checkpoint::quantize::CheckpointReport;
 use crate::error::Error;
 use crate::gguf::quantize::GgufReport;
 use crate::onnx::quantize::GraphReport;
+use crate::pipeline::PipelineReport;
 use serde_json::Value;
 use std::path::Path;
 
@@ -15,6 +16,8 @@ pub enum Report {
     Gguf(Box<GgufReport>),
     /// An ONNX graph.
     Graph(Box<GraphReport>),
+    /// A diffusers pipeline.
+    Pipeline(Box<PipelineReport>),
 }
 
 impl Report {
@@ -27,6 +30,7 @@ impl Report {
                 report.graphs.iter().map(|graph| graph.output.as_path()).collect()
             }
             Report::Graph(_) => Vec::new(),
+            Report::Pipeline(report) => vec![&report.output],
         }
     }
 
@@ -44,6 +48,7 @@ impl Report {
             Report::Checkpoint(report) => report.to_json(),
             Report::Gguf(report) => report.to_json(),
             Report::Graph(report) => report.to_json(),
+            Report::Pipeline(report) => report.to_json(),
         }
     }
 }

@@ -3,11 +3,12 @@
 use crate::cancel::CancelToken;
 use crate::checkpoint::{self, CheckpointPlan};
 use crate::ending::{Stopped, concluded};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter};
 use crate::gguf::{self, GgufFilePlan};
 use crate::job::{Format, Job, SourceKind};
 use crate::onnx::{self, GraphPlan};
+use crate::pipeline::{self, PipelinePlan};
 use crate::report::Report;
 use crate::{paths, quality};
 use kvant_container::unfinished::blocks_beside;
@@ -23,6 +24,8 @@ pub enum Plan {
     Gguf(Box<GgufFilePlan>),
     /// An ONNX graph.
     Graph(Box<GraphPlan>),
+    /// A diffusers pipeline.
+    Pipeline(Box<PipelinePlan>),
 }
 
 impl Plan {
@@ -32,15 +35,16 @@ impl Plan {
             Plan::Checkpoint(plan) => plan.to_json(),
             Plan::Gguf(plan) => gguf::plan::to_json(&plan.plan, &plan.checkpoint, plan.threads),
             Plan::Graph(plan) => plan.to_json(),
+            Plan::Pipeline(plan) => plan.to_json(),
         }
     }
 
-    /// Each tensor as JSON; of graphs they are in [`to_json`](Self::to_json).
+    /// Each tensor as JSON; of graphs they are in [`to_json`](Self::to_json), and of pipelines left out.
     pub fn tensors_json(&self) -> Vec<Value> {
         match self {
             Plan::Checkpoint(plan) => plan.tensors_json(),
             Plan::Gguf(plan) => gguf::plan::tensors_json(&plan.plan).collect(),
-            Plan::Graph(_) => Vec::new(),
+            Plan::Graph(_) | Plan::Pipeline(_) => Vec::new(),
         }
     }
 }
@@ -67,6 +71,10 @@ impl Job {
         if job.source.kind() == SourceKind::Graph {
             return onnx::quantize::run(&job, reporter).map(Report::Graph);
         }
+        if job.source.kind() == SourceKind::Pipeline {
+            return pipeline::quantize::run(&job, reporter).map(Report::Pipeline);
+        }
+        refuse_components(&job)?;
         match gguf::recipe(&job)? {
             Some(recipe) if !recipe.has_algorithms() => gguf::quantize::run(&job, recipe, reporter).map(Report::Gguf),
             Some(_) => checkpoint::quantize::run(&job.of_gguf(), reporter).map(Report::Checkpoint),
@@ -86,6 +94,10 @@ impl Job {
         if job.source.kind() == SourceKind::Graph {
             return onnx::plan::plan(&job).map(|plan| Plan::Graph(Box::new(plan)));
         }
+        if job.source.kind() == SourceKind::Pipeline {
+            return pipeline::plan::plan(&job, &reporter).map(|plan| Plan::Pipeline(Box::new(plan)));
+        }
+        refuse_components(&job)?;
         match gguf::recipe(&job)? {
             Some(recipe) if !recipe.has_algorithms() => {
                 gguf::plan::plan(&job, recipe, &reporter).map(|plan| Plan::Gguf(Box::new(plan)))
@@ -113,4 +125,13 @@ impl Job {
         checkpoint::planning::complete(&mut job)?;
         Ok(job)
     }
+}
+
+/// Refuses schemes of components where the model has none.
+fn refuse_components(job: &Job) -> Result<(), Error> {
+    if job.recipe.components.is_empty() {
+        return Ok(());
+    }
+    let failure = Error::new(ErrorKind::Usage, "‹component› applies only to diffusers pipelines");
+    Err(failure.with_hint(Some("leave it out, or name a folder with a model_index.json".to_owned())))
 }

@@ -7,6 +7,7 @@ use crate::job::{SourceKind, Verification};
 use crate::json::path as path_json;
 use crate::onnx::{self, verify::GraphVerdict};
 use crate::paths::{MODEL, refuse_missing};
+use crate::pipeline::{self, PipelineVerdict};
 use crate::text::shown;
 use kvant_formats::verify::{LoaderSupport, Options, Reads, Reason, Report, loaders, verify};
 use serde_json::{Value, json};
@@ -17,6 +18,8 @@ pub enum VerificationReport {
     Checkpoint(Box<CheckpointVerdict>),
     /// An ONNX graph.
     Graph(Box<GraphVerdict>),
+    /// A diffusers pipeline.
+    Pipeline(Box<PipelineVerdict>),
 }
 
 /// The findings of a checkpoint or a GGUF file.
@@ -47,6 +50,10 @@ impl Verification {
             loader: loader.map(|loader| loader.id.as_str()),
             tensor_parallel: self.tensor_parallel.map(usize::from),
         };
+        if SourceKind::of(&self.model) == SourceKind::Pipeline {
+            let verdict = pipeline::verify::run(&self.model, &options)?;
+            return Ok(VerificationReport::Pipeline(Box::new(verdict)));
+        }
         let report = verify(&self.model, &options)?;
         let (loader, tensor_parallel) = (self.loader.clone(), self.tensor_parallel);
         Ok(VerificationReport::Checkpoint(Box::new(CheckpointVerdict { report, loader, tensor_parallel })))
@@ -59,6 +66,7 @@ impl VerificationReport {
         match self {
             VerificationReport::Checkpoint(verdict) => verdict.report.passes(),
             VerificationReport::Graph(verdict) => verdict.passes(),
+            VerificationReport::Pipeline(verdict) => verdict.passes(),
         }
     }
 
@@ -67,6 +75,7 @@ impl VerificationReport {
         match self {
             VerificationReport::Checkpoint(verdict) => verdict.problem(),
             VerificationReport::Graph(verdict) => verdict.problem(),
+            VerificationReport::Pipeline(verdict) => verdict.problem(),
         }
     }
 
@@ -75,6 +84,7 @@ impl VerificationReport {
         match self {
             VerificationReport::Checkpoint(verdict) => verdict.to_json(),
             VerificationReport::Graph(verdict) => verdict.to_json(),
+            VerificationReport::Pipeline(verdict) => verdict.to_json(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Doing what the plan says: in parallel, in bounded memory, one band of a weight at a time, every finished job recorded.
 //! No decisions: those are the plan's.
 
+mod folder;
 mod layer;
 mod manifest;
 mod output;
@@ -10,6 +11,7 @@ mod packed;
 mod turns;
 mod verify;
 
+pub use folder::{Folder, FolderStart};
 pub use kvant_container::unfinished::{Claim, Differing, Options, OutputError, paths_beside, rejection_report};
 pub use manifest::{is_recorded, record_files};
 pub use output::{Committed, Output, Start};

@@ -480,7 +480,7 @@ pub(super) fn write_files(
 
 /// Copies what a file holds and not its permissions, which may be those of a download or of a read-only disk. Folders are made where
 /// there are none.
-fn copy_anew(from: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn copy_anew(from: &Path, to: &Path) -> io::Result<()> {
     to.parent().map_or(Ok(()), fs::create_dir_all)?;
     io::copy(&mut fs::File::open(from)?, &mut fs::File::create(to)?).map(drop)
 }
@@ -495,7 +495,7 @@ fn made(paths: &Paths, form: &Form) -> PathBuf {
 
 /// Renames the output to its final name: the staging directory, or the single file in it. An existing output is set aside first, and
 /// removed afterwards.
-fn put_in_place(paths: &Paths, form: &Form, overwrite: bool) -> Result<(), OutputError> {
+pub(super) fn put_in_place(paths: &Paths, form: &Form, overwrite: bool) -> Result<(), OutputError> {
     let made = made(paths, form);
     check_target(&paths.target, form, overwrite, Look::Bytes)?;
     if paths.target.symlink_metadata().is_ok() {

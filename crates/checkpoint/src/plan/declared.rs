@@ -16,6 +16,7 @@ use super::{
     PlannedLayer, names,
 };
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView, WeightFiles};
+use kvant_formats::format::forget_torchao;
 use kvant_formats::format::plain_floats::FakeQuantization;
 use kvant_formats::format::tensors::{DescribedLayer, METADATA_KEY, description};
 use kvant_formats::loader_rules::{ExpertSchemes, ModelTraits, finds_whole_experts};
@@ -161,8 +162,20 @@ impl<'a> Declared<'a> {
         self.layers.iter().filter_map(|layer| {
             let LayerOutput::Parts { parts, .. } = &layer.output else { return None };
             let (shape, scheme) = ((layer.rows, layer.columns), layer.scheme);
-            Some(DescribedLayer { name: &layer.name, shape, scheme, parts })
+            let dtype = stored_type(layer.source.dtype);
+            Some(DescribedLayer { name: &layer.name, shape, scheme, parts, dtype })
         })
+    }
+
+    /// What the output's format says of tensors in the metadata of files.
+    fn metadata_of_format(&self) -> BTreeMap<String, String> {
+        let Some(format) = self.source.format.checkpoint() else { return BTreeMap::new() };
+        let layers: Vec<DescribedLayer<'_>> = self.described().collect();
+        let parts: BTreeSet<&str> =
+            layers.iter().flat_map(|layer| layer.parts).map(|part| part.name.as_str()).collect();
+        let names = self.declarations.iter().map(|declaration| declaration.name.as_str());
+        let others: Vec<&str> = names.filter(|name| !parts.contains(name)).collect();
+        format.metadata(&layers, &others)
     }
 
     /// Known problems of loaders.
@@ -175,6 +188,7 @@ impl<'a> Declared<'a> {
         ModelTraits {
             family: family::built_in(&self.source.config).map(|family| family.name),
             lacks_model_type: has_config && self.source.config.model_types.is_empty(),
+            component: self.source.config.is_component,
             other_modalities: self.source.network.places().contains(&Place::Other(Reason::Modality)),
             experts: fused || self.source.network.linears().iter().any(expert),
             fused_experts: self.has_split_experts() && finds_whole_experts(&self.source.network),
@@ -246,20 +260,21 @@ impl<'a> Declared<'a> {
         let config = json.map(|json| self.quantized_config(json, &exclude)).transpose()?;
         let mut metadata: BTreeMap<String, String> = checkpoint.metadata();
         metadata.remove(METADATA_KEY);
+        forget_torchao(&mut metadata);
+        metadata.extend(self.metadata_of_format());
         metadata.extend(is_described.then(|| (METADATA_KEY.to_owned(), description(self.described()).to_string())));
         metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
         let dropped = self.dropped.into_iter().chain(parts_of_codes(checkpoint, &self.source)).collect();
         let Recognised { tensors, network, config: model, recipe, format } = self.source;
-        // The class of a component of a diffusers pipeline.
-        let is_component = config.as_ref().is_some_and(|config| config.get("_class_name").is_some());
-        let files = if is_component { WeightFiles::Diffusion } else { WeightFiles::Model };
+        let files = if model.is_component { WeightFiles::Diffusion } else { WeightFiles::Model };
         let layout = Layout::new(self.declarations, recipe.max_shard_size(), metadata);
         let layout = layout.map_err(kvant_container::Error::from)?.with_files(files);
         let fingerprint = fingerprint(checkpoint, &recipe, &layout, config.as_ref(), &self.layers);
         let stored: Vec<String> = tensors.iter().map(|tensor| tensor.stored_name()).collect();
         names::refuse_idle_rules(&network, &recipe, stored.iter().map(String::as_str))?;
         let of_plan = names::notices(&network, &recipe, &self.layers, &layout, &outside, checkpoint);
-        let notices = float_share.iter().cloned().chain(self.notices).chain(of_plan).collect();
+        let of_loaders = names::unknown_loaders(&network, &model, format);
+        let notices = float_share.iter().cloned().chain(self.notices).chain(of_plan).chain(of_loaders).collect();
         Ok(Plan {
             traits,
             notices,

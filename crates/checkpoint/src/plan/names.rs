@@ -4,8 +4,9 @@ use super::error::others;
 use super::{LayerId, PlanError, PlannedLayer};
 use crate::recipe::Recipe;
 use kvant_container::{Checkpoint, Layout, shown};
-use kvant_formats::format::OutputFormat;
+use kvant_formats::format::{FormatHandle, OutputFormat};
 use kvant_gguf::model::restore::unread_tokenizer;
+use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Notice, Place, Reason, Slot, expert_module};
 use kvant_quant::glob::{Glob, nearest_names};
 use kvant_quant::scheme::{EVALUATION_ONLY, TensorScheme};
@@ -113,6 +114,20 @@ fn unpacked(recipe: &Recipe, layers: &[PlannedLayer], layout: &Layout) -> Vec<St
     schemes.iter().map(notice).collect()
 }
 
+/// What is said where it is not known that anything loads the result.
+pub(super) fn unknown_loaders(network: &Network, config: &ModelConfig, format: OutputFormat) -> Option<String> {
+    if format == OutputFormat::PlainFloats || format.describes_in_metadata() || network.family().is_some() {
+        return None;
+    }
+    if !config.is_component {
+        let reason = "what loads the result is not known for this architecture: try it before you rely on it";
+        return Some(reason.to_owned());
+    }
+    let is_read = format == OutputFormat::Checkpoint(FormatHandle::TORCHAO);
+    let reason = "diffusers does not load this layout: use ‹format› torchao or fake";
+    (!is_read).then(|| reason.to_owned())
+}
+
 /// Notices for the user.
 pub(super) fn notices(
     network: &Network,
@@ -156,13 +171,6 @@ pub(super) fn notices(
              (`kvant verify` checks them, `kvant convert ‹to› float` gives their values)"
                 .to_owned(),
         );
-    }
-    if network.family().is_none()
-        && recipe.format() != OutputFormat::PlainFloats
-        && !recipe.format().describes_in_metadata()
-    {
-        notices
-            .push("what loads the result is not known for this architecture: try it before you rely on it".to_owned());
     }
     if !recipe.keep_defaults() && network.family().is_some() && network.head().is_none() && network.is_tied() {
         notices.push(

@@ -122,7 +122,7 @@ fn several_schemes_are_targeted_under_both_names() {
 }
 
 #[test]
-fn heads_are_kept_and_not_listed_where_quantized() {
+fn heads_and_conditions_are_kept_and_not_listed_where_quantized() {
     let config = json!({"_class_name": "FluxTransformer2DModel"});
     let model = model(
         &config,
@@ -134,9 +134,12 @@ fn heads_are_kept_and_not_listed_where_quantized() {
         ],
     );
     let kept = model.quantized(&settings("int4:g32", OutputFormat::QUARK));
-    assert_eq!(kept, ["blocks.0.attn.to_q", "time_text_embed.timestep_embedder.linear_1", "context_embedder"]);
+    assert_eq!(kept, ["blocks.0.attn.to_q", "context_embedder"]);
     let all = Settings { keep_defaults: Some(false), ..settings("int4:g32", OutputFormat::QUARK) };
-    assert!(model.quantized(&all).contains(&"proj_out".to_owned()));
+    let all_quantized = model.quantized(&all);
+    for delicate in ["proj_out", "time_text_embed.timestep_embedder.linear_1"] {
+        assert!(all_quantized.contains(&delicate.to_owned()), "{delicate}");
+    }
     let config = model.written(&all);
     assert!(!strings(&config["exclude"]).contains(&"proj_out"), "{config}");
 }

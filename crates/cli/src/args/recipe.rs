@@ -24,7 +24,7 @@ pub struct RecipeArgs {
     /// Scheme by name or spelling, e.g. int4:g128
     ///
     /// `kvant list schemes` lists the names. For ONNX graphs a preset (`kvant list presets`).
-    #[arg(short, long, visible_alias = "preset", value_name = "SCHEME", required_unless_present = "recipe")]
+    #[arg(short, long, visible_alias = "preset", value_name = "SCHEME", required_unless_present_any = ["recipe", "components"])]
     pub scheme: Option<String>,
     /// Recipe file: TOML, AMD Quark's or compressed-tensors' JSON, or llm-compressor's YAML; options take precedence over it
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -67,6 +67,12 @@ pub struct RecipeArgs {
     /// the last match wins.
     #[arg(long = "override", value_name = "GLOB=SCHEME", value_parser = glob_and_scheme)]
     pub overrides: Vec<OverrideText>,
+    /// Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep
+    ///
+    /// `--scheme` applies to all components with at least a tenth of the weights but those that turn latents into images. Without
+    /// `--scheme` only the named components are quantized. Repeatable.
+    #[arg(long = "component", value_name = "NAME=SCHEME", value_parser = component_and_scheme, help_heading = "Diffusers pipelines")]
+    pub components: Vec<OverrideText>,
     /// Checkpoint format to write [default: the format of the scheme's tool]
     ///
     /// `kvant list formats` lists them. Repeatable: each format gets a directory in the output directory.
@@ -107,6 +113,10 @@ fn pack_method_parser() -> impl TypedValueParser<Value = PackMethod> {
     let reorder = PossibleValue::new("reorder").help("Codes 0 2 4 6 1 3 5 7 from the low bits up, as in AWQ");
     let order = PossibleValue::new("order").help("Codes 0 to 7 from the low bits up");
     PossibleValuesParser::new([reorder, order]).try_map(|name| name.parse::<PackMethod>())
+}
+
+fn component_and_scheme(text: &str) -> Result<OverrideText, &'static str> {
+    text.parse().map_err(|_| "write NAME=SCHEME, e.g. transformer=e4m3:channel")
 }
 
 fn glob_and_scheme(text: &str) -> Result<OverrideText, &'static str> {

@@ -133,7 +133,7 @@ fn fit(name: &str, value: &Value, context: &[&str]) {
 }
 
 /// Runs a command and holds its output against the schema of that name.
-fn check(place: &Place, name: &str, args: &[&str]) -> Value {
+pub fn check(place: &Place, name: &str, args: &[&str]) -> Value {
     let run = place.run(&[args, &["--json"]].concat());
     let value: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {run:?}"));
     assert!(run.stdout.starts_with(&format!("{{\"schema\":\"kvant.{name}/1\"")), "{args:?}: {}", run.stdout);

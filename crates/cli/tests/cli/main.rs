@@ -23,6 +23,7 @@ mod made_model;
 mod many_outputs;
 mod onnx;
 mod paths;
+mod pipelines;
 mod plan;
 mod preflight;
 mod quality;

@@ -664,6 +664,9 @@ fn inapplicable_graph_options_are_refused_by_name() {
 #[cfg(unix)]
 #[test]
 fn graph_evaluation_can_be_interrupted() {
+    if ignores_signals() {
+        return;
+    }
     let place = place();
     let line =
         "eval float.onnx --reference float.onnx --data random --num-samples 5000000 --runtime rten --progress always";

@@ -19,7 +19,7 @@ pub(super) const CONFIG_FILE: &str = "config.json";
 pub const MANIFEST_FILE: &str = "kvant_manifest.json";
 
 /// Weights in formats of other frameworks.
-const FOREIGN_EXTENSIONS: &[&str] = &["h5", "msgpack", "gguf", "onnx", "ot"];
+pub(super) const FOREIGN_EXTENSIONS: &[&str] = &["h5", "msgpack", "gguf", "onnx", "ot"];
 
 /// Endings of files that describe a model or its tokenizer.
 const DESCRIBING_EXTENSIONS: &[&str] = &["json", "jinja", "model", "tiktoken", "py"];

@@ -6,6 +6,7 @@ mod code;
 mod extra;
 mod index;
 mod modules;
+mod pipeline;
 mod rewriting;
 mod sources;
 
@@ -18,6 +19,7 @@ pub use adapter::AdapterSource;
 use adapter::Replaced;
 pub use code::{CustomCode, MissingCode};
 pub use extra::{LeftOutFile, LeftOutReason, MANIFEST_FILE};
+pub use pipeline::{Pipeline, PipelineComponent};
 use rewriting::Rewriting;
 
 use crate::error::Error;
@@ -253,7 +255,22 @@ impl Checkpoint {
         Ok(self.sort_files()?.0)
     }
 
-    /// The bytes of these files.
+    /// The names of all files of the checkpoint, its weights included, sorted: those of a copy that changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the directory cannot be listed.
+    pub fn all_files(&self) -> Result<Vec<PathBuf>, Error> {
+        let Some(directory) = self.directory.as_deref() else { return Ok(Vec::new()) };
+        let own = self.shards.iter().map(TensorFile::path).chain(self.index.as_deref());
+        let own = own.filter_map(|path| Some(path.strip_prefix(directory).ok()?.to_path_buf()));
+        let config = Some(PathBuf::from(extra::CONFIG_FILE)).filter(|name| directory.join(name).is_file());
+        let mut files: Vec<PathBuf> = own.chain(config).chain(self.extra_files()?).collect();
+        files.sort();
+        Ok(files)
+    }
+
+    /// The bytes of the [extra files](Self::extra_files).
     ///
     /// # Errors
     ///

@@ -38,7 +38,7 @@ const FORMATS: &[FileNames] = &[
 ];
 
 /// The file that names the components of a diffusers pipeline.
-const PIPELINE_FILE: &str = "model_index.json";
+pub(super) const PIPELINE_FILE: &str = "model_index.json";
 
 /// What follows the name of the single file in that of its index.
 const INDEX_SUFFIX: &str = ".index.json";
@@ -213,10 +213,14 @@ fn find_in_dir(dir: &Path) -> Result<(Option<ShardIndex>, Vec<PathBuf>), Error> 
 
 /// The folders of a pipeline that hold weights, sorted.
 fn components_in(dir: &Path) -> Vec<String> {
-    let is_shard = |name: &OsString| FORMATS.iter().any(|format| format.is_visible_shard(Path::new(name)));
-    let has_weights = |component: &Path| list_dir(component).unwrap_or_default().iter().any(is_shard);
-    let names = list_dir(dir).unwrap_or_default().into_iter().filter(|name| has_weights(&dir.join(name)));
+    let names = list_dir(dir).unwrap_or_default().into_iter().filter(|name| holds_weights(&dir.join(name)));
     names.map(|name| name.to_string_lossy().into_owned()).collect()
+}
+
+/// Returns whether a folder holds files of weights.
+pub(super) fn holds_weights(folder: &Path) -> bool {
+    let is_shard = |name: &OsString| FORMATS.iter().any(|format| format.is_visible_shard(Path::new(name)));
+    list_dir(folder).unwrap_or_default().iter().any(is_shard)
 }
 
 /// Maps a file of tensors, by its name.

@@ -195,7 +195,7 @@ impl Diagnostic for CheckpointError {
                 "give the directory that holds config.json and the *.safetensors or pytorch_model.bin files"
             }
             Self::Pipeline { .. } => {
-                "quantize one component, in plain floats for diffusers (‹format› fake), and put the result in its place in a copy of the pipeline"
+                "name one of its folders; `kvant quantize`, `kvant plan` and `kvant verify` take the whole pipeline"
             }
             Self::DeadLink { .. } => "download the file again: what it was a link to has been removed or moved",
             Self::EmptyIndex => "download the index again; without one, all files of weights in the directory are read",

@@ -46,10 +46,22 @@ pub fn checkpoint_beside(output: &Path) -> PathBuf {
     output.with_file_name(name)
 }
 
-/// The output that an intermediate checkpoint is for; any other path as it is.
+/// Stands between the name of an output and that of a part of it.
+const PART: &str = ".kvant-part-";
+
+/// A part of the output that is made apart, under a name that users do not choose.
+pub fn part_beside(output: &Path, part: &str) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(output.file_name().unwrap_or_default());
+    name.push(PART);
+    name.push(part);
+    output.with_file_name(name)
+}
+
+/// The output that an intermediate checkpoint or a part is for; any other path as it is.
 pub(super) fn named_output(path: &Path) -> PathBuf {
-    let name = path.file_name().and_then(|name| name.to_str());
-    let output = name.and_then(|name| name.strip_prefix('.')?.strip_suffix(CHECKPOINT));
+    let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix('.'));
+    let output = name.and_then(|name| name.strip_suffix(CHECKPOINT).or_else(|| Some(name.rsplit_once(PART)?.0)));
     output.map_or_else(|| path.to_owned(), |output| path.with_file_name(output))
 }
 

@@ -1,15 +1,17 @@
 //! The table of checkpoint formats, handles to its rows, and formats that are added to it while a program runs.
 
 use super::stored::ModuleReader;
+use super::tensors::DescribedLayer;
 use super::{
     Capabilities, CheckpointFormat, ModelDescription, awq, compressed_tensors, fp8, gptq, modelopt, mxfp4, quark,
-    tensors,
+    tensors, torchao,
 };
 use kvant_quant::registry::{RegisterError, Registry, Row};
 use kvant_quant::scheme::EVALUATION_ONLY;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{ActivationSpec, AttentionSpec, CannotHold, LayerSpec, ParameterPart, Part};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::str::FromStr;
@@ -36,6 +38,8 @@ impl FormatHandle {
     pub const MXFP4: FormatHandle = FormatHandle(&mxfp4::Mxfp4);
     /// NVIDIA ModelOpt's layouts, which are read only.
     pub const MODELOPT: FormatHandle = FormatHandle(&modelopt::ModelOpt);
+    /// torchao's tensors in safetensors files.
+    pub const TORCHAO: FormatHandle = FormatHandle(&torchao::TorchAo);
     /// Codes and scales of tensors that no config.json makes a model of, described in the metadata of their files.
     pub const TENSORS: FormatHandle = FormatHandle(&tensors::Tensors);
 }
@@ -50,6 +54,7 @@ const BUILT_IN: &[FormatHandle] = &[
     FormatHandle::FP8,
     FormatHandle::MXFP4,
     FormatHandle::MODELOPT,
+    FormatHandle::TORCHAO,
     FormatHandle::TENSORS,
 ];
 
@@ -159,6 +164,11 @@ impl FormatHandle {
     /// [`CannotHold`] for schemes that it cannot describe.
     pub fn config(self, model: &ModelDescription<'_>) -> Result<Value, CannotHold> {
         self.0.config(model)
+    }
+
+    /// What the metadata of every file say of these layers, and of the `others` among the output's tensors.
+    pub fn metadata(self, layers: &[DescribedLayer<'_>], others: &[&str]) -> BTreeMap<String, String> {
+        self.0.metadata(layers, others)
     }
 
     /// Reads a `quantization_config` with this `quant_method`.

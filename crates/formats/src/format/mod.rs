@@ -22,6 +22,7 @@ pub mod quark;
 mod selector;
 pub mod stored;
 pub mod tensors;
+mod torchao;
 
 pub use capabilities::{Capabilities, ExcludedNames, ModuleNames};
 pub use fp8::{scale_block, stated_block};
@@ -29,6 +30,7 @@ pub use handle::{FormatHandle, UnknownFormat, register};
 pub use module_scheme::ModuleScheme;
 pub use output_format::{OutputFormat, gguf_has_its_own};
 pub use pattern::Pattern;
+pub use torchao::forget as forget_torchao;
 
 use crate::algorithm::Algorithms;
 use kvant_numeric::pack::NibbleOrder;
@@ -37,7 +39,9 @@ use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{ActivationSpec, AttentionSpec, CannotHold, LayerSpec, ParameterPart, Part};
 use quark::AttentionModules;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use stored::ModuleReader;
+use tensors::DescribedLayer;
 
 /// A way to store quantized layers in safetensors files, and to describe them in config.json.
 pub trait CheckpointFormat: Send + Sync {
@@ -86,6 +90,12 @@ pub trait CheckpointFormat: Send + Sync {
     /// # Errors
     /// [`CannotHold`] for schemes that it cannot describe.
     fn config(&self, model: &ModelDescription<'_>) -> Result<Value, CannotHold>;
+
+    /// What the metadata of every file say besides: of these layers, and of the `others` among the output's tensors.
+    fn metadata(&self, layers: &[DescribedLayer<'_>], others: &[&str]) -> BTreeMap<String, String> {
+        let _ = (layers, others);
+        BTreeMap::new()
+    }
 
     /// Reads a `quantization_config` with this `quant_method`, one of [`Capabilities::reads`].
     ///

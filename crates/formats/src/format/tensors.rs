@@ -186,6 +186,8 @@ pub struct DescribedLayer<'a> {
     pub scheme: LayerScheme,
     /// Its tensors.
     pub parts: &'a [Part],
+    /// The type of its floats.
+    pub dtype: Dtype,
 }
 
 /// The config.json, if any: everything else is in the metadata.

@@ -112,6 +112,8 @@ pub(crate) struct ModelFacts {
     pub family: Option<&'static str>,
     /// Whether config.json has no `model_type`.
     pub lacks_model_type: bool,
+    /// Whether it is a component of a diffusers pipeline.
+    pub component: bool,
     pub experts: bool,
     pub fused_experts: bool,
     pub kept_experts: bool,
@@ -259,6 +261,7 @@ impl ModelFacts {
             described: traits.family.is_some(),
             family: traits.family,
             lacks_model_type: traits.lacks_model_type,
+            component: traits.component,
             experts: traits.experts,
             fused_experts: traits.fused_experts,
             kept_experts: traits.kept_experts,

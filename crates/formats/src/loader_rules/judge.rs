@@ -144,7 +144,7 @@ fn verdict(loader: &'static Loader, case: &LoaderQuery<'_>) -> LoaderSupport {
     }
     let limits = layout.map_or(&[][..], |layout| &layout.limit[..]);
     hard_limits(limits, case, 1, &mut reasons);
-    let loads = match (reasons.list.is_empty(), case.model.described && loader.is_tried_with(&case.model)) {
+    let loads = match (reasons.list.is_empty(), loader.knows(&case.model)) {
         (false, _) => Loads::No,
         (true, false) => Loads::Unknown,
         (true, true) => Loads::Yes,

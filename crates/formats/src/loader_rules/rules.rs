@@ -42,6 +42,9 @@ pub struct Loader {
     /// Families that it was not tried with, or could not be: whether it loads them is not known.
     #[serde(default)]
     untried: Vec<String>,
+    /// Whether it loads components of diffusers pipelines, of any architecture.
+    #[serde(default)]
+    components: bool,
     /// Its input.
     pub layout: Vec<Layout>,
 }
@@ -53,9 +56,10 @@ impl Loader {
         Some((layout.name.as_deref().unwrap_or(&self.name), layout))
     }
 
-    /// Returns whether it is known which models of this family it loads.
-    pub(crate) fn is_tried_with(&self, model: &ModelFacts) -> bool {
-        !self.untried.iter().any(|family| Some(family.as_str()) == model.family)
+    /// Returns whether it is known which models of this architecture it loads.
+    pub(crate) fn knows(&self, model: &ModelFacts) -> bool {
+        let is_untried = self.untried.iter().any(|family| Some(family.as_str()) == model.family);
+        if model.component { self.components } else { model.described && !is_untried }
     }
 
     /// The places and reasons of a model that is refused, whatever its layers are.
@@ -192,6 +196,7 @@ pub(super) struct Condition {
     mixed_experts: Option<bool>,
     experts_by_block: Option<bool>,
     model_type: Option<bool>,
+    component: Option<bool>,
     other_modalities: Option<bool>,
     bf16: Option<bool>,
     float32: Option<bool>,
@@ -274,6 +279,7 @@ impl Condition {
             && is(self.mixed_experts, model.expert_schemes == ExpertSchemes::Mixed)
             && is(self.experts_by_block, model.expert_schemes == ExpertSchemes::ByBlock)
             && is(self.model_type, !model.lacks_model_type)
+            && is(self.component, model.component)
             && is(self.other_modalities, model.other_modalities)
             && is(self.bf16, model.bf16)
             && is(self.float32, model.float32)

@@ -13,6 +13,8 @@ pub struct ModelTraits {
     pub family: Option<&'static str>,
     /// config.json has no `model_type`, by which loaders find the class of a model.
     pub lacks_model_type: bool,
+    /// It is a component of a diffusers pipeline: config.json names a class of that library.
+    pub component: bool,
     /// There are vision towers or the like beside the language model.
     pub other_modalities: bool,
     /// There is a mixture of experts.
@@ -42,6 +44,7 @@ const OF_FLOATS: &str = "all loaders of float models";
 const DENSE: ModelTraits = ModelTraits {
     family: Some("llama"),
     lacks_model_type: false,
+    component: false,
     other_modalities: false,
     experts: false,
     fused_experts: false,
@@ -82,13 +85,13 @@ pub fn loaders(
     layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
 ) -> Vec<&'static str> {
     let Some(method) = format.method() else {
-        return if model.lacks_model_type { Vec::new() } else { vec![OF_FLOATS] };
+        return if model.lacks_model_type && !model.component { Vec::new() } else { vec![OF_FLOATS] };
     };
     let facts = ModelFacts::of_traits(model);
     let layers: Vec<(LayerFacts, ShardShape)> =
         layers.map(|(scheme, extent)| (LayerFacts::of_scheme(scheme).stored_in(format), extent)).collect();
-    let known = known_loaders().iter().filter(|_| model.family.is_some());
-    let known = known.filter(|loader| loader.is_tried_with(&facts) && loader.model_refusals(&facts).next().is_none());
+    let known = known_loaders().iter().filter(|loader| loader.knows(&facts));
+    let known = known.filter(|loader| loader.model_refusals(&facts).next().is_none());
     let rows = known.filter_map(|loader| loader.of_method(method));
     let takes = |layout, (layer, extent): &(LayerFacts, ShardShape)| {
         refusal(layout, layer, &facts).is_none() && size_refusal(layout, layer, *extent).is_none()

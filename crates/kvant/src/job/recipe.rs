@@ -21,6 +21,8 @@ pub struct Recipe {
     pub exclude: Vec<String>,
     /// Other schemes for the layers or tensors whose names match.
     pub overrides: Vec<OverrideText>,
+    /// Other schemes for components of a diffusers pipeline, or `keep`.
+    pub components: Vec<OverrideText>,
     /// The order of 4-bit codes in AMD Quark's layout.
     pub pack_method: Option<PackMethod>,
     /// Whether the activations of the scheme are left out.

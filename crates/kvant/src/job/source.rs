@@ -1,14 +1,14 @@
 //! The source.
 
 use crate::error::{Error, ErrorKind};
-use kvant_container::Checkpoint;
+use kvant_container::{Checkpoint, Pipeline};
 use kvant_quant::rotation::Rotate;
 use std::path::{Path, PathBuf};
 
 /// A model, and adapters that are merged into its weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// A Hugging Face directory, a `.safetensors` or `.gguf` file, or an ONNX graph.
+    /// A Hugging Face directory, a `.safetensors` or `.gguf` file, a diffusers pipeline, or an ONNX graph.
     pub model: PathBuf,
     /// LoRA adapters, as PEFT saves them. They are merged as weights are read.
     pub adapters: Vec<PathBuf>,
@@ -23,6 +23,8 @@ pub enum SourceKind {
     Gguf,
     /// An ONNX graph.
     Graph,
+    /// A folder of a diffusers pipeline, whose components are checkpoints.
+    Pipeline,
 }
 
 impl Source {
@@ -81,6 +83,7 @@ impl SourceKind {
         match () {
             () if ends("onnx") => SourceKind::Graph,
             () if kvant_container::gguf::is_gguf(model) || (model.is_file() && ends("gguf")) => SourceKind::Gguf,
+            () if Pipeline::is_at(model) => SourceKind::Pipeline,
             () => SourceKind::Checkpoint,
         }
     }

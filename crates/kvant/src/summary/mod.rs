@@ -11,6 +11,7 @@ mod inspect_gguf;
 mod inspect_graph;
 mod layers;
 mod pattern;
+mod pipeline;
 mod plan;
 mod plan_gguf;
 mod plan_graph;

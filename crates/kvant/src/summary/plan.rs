@@ -1,7 +1,7 @@
 //! Plans in words.
 
-use super::pattern;
 use super::{Section, plan_gguf, plan_graph};
+use super::{pattern, pipeline};
 use crate::checkpoint::fate::TensorSummary;
 use crate::checkpoint::plan::{CheckpointPlan, Cost};
 use crate::run::Plan;
@@ -16,6 +16,7 @@ impl Plan {
     pub fn sections(&self, all: bool) -> Vec<Section> {
         match self {
             Plan::Graph(plan) => plan_graph::sections(plan),
+            Plan::Pipeline(plan) => pipeline::plan_sections(plan),
             Plan::Gguf(plan) => plan_gguf::sections(&plan.plan, None, plan.threads, all),
             Plan::Checkpoint(planned) => match &planned.file {
                 Some(file) => plan_gguf::sections(file, Some(planned), planned.cost.threads, all),
@@ -29,6 +30,7 @@ impl Plan {
         match self {
             Plan::Graph(plan) => plan.prepared.notices().iter().map(ToString::to_string).collect(),
             Plan::Gguf(plan) => plan.plan.notices.clone(),
+            Plan::Pipeline(plan) => plan.notices.clone(),
             Plan::Checkpoint(planned) => match &planned.file {
                 Some(file) => {
                     let needs = planned.cost.lacks_data.then(|| format!("the run needs {NEEDS_DATA}"));

@@ -1,6 +1,6 @@
 //! Reports of quantizations in words.
 
-use super::{Remark, Section, layers, quantize_graph, with_loaders};
+use super::{Remark, Section, layers, pipeline, quantize_graph, with_loaders};
 use crate::checkpoint::outputs::Output;
 use crate::checkpoint::quantize::CheckpointReport;
 use crate::gguf::quantize::GgufReport;
@@ -17,7 +17,7 @@ impl Report {
     pub fn losses(&self) -> Vec<Section> {
         match self {
             Report::Checkpoint(report) => report.blocks.as_ref().map(layers::sections).unwrap_or_default(),
-            Report::Gguf(_) | Report::Graph(_) => Vec::new(),
+            Report::Gguf(_) | Report::Graph(_) | Report::Pipeline(_) => Vec::new(),
         }
     }
 
@@ -27,6 +27,7 @@ impl Report {
             Report::Checkpoint(report) => report.warnings().into_iter().map(Remark::Warning).collect(),
             Report::Gguf(_) => Vec::new(),
             Report::Graph(report) => quantize_graph::remarks(report),
+            Report::Pipeline(report) => pipeline::remarks(report),
         }
     }
 
@@ -36,6 +37,7 @@ impl Report {
             Report::Checkpoint(report) => checkpoint(report),
             Report::Gguf(report) => vec![gguf(report)],
             Report::Graph(_) => Vec::new(),
+            Report::Pipeline(report) => pipeline::report_sections(report),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{Section, findings};
 use crate::onnx::opening::Opening;
 use crate::onnx::verify::GraphVerdict;
+use crate::pipeline::PipelineVerdict;
 use crate::text::{Align, Table, counts};
 use crate::verify::{CheckpointVerdict, VerificationReport, in_words};
 use kvant_formats::verify::{LoaderSupport, Loads, Report};
@@ -13,6 +14,7 @@ impl VerificationReport {
         match self {
             VerificationReport::Checkpoint(found) => checkpoint(found, all),
             VerificationReport::Graph(found) => graph(found, all),
+            VerificationReport::Pipeline(found) => pipeline(found, all),
         }
     }
 }
@@ -35,6 +37,22 @@ fn head(report: &Report) -> String {
     };
     let tensors = format!("{}, {family}, {layers}", counts::number(report.tensors, "tensor"));
     format!("{tensors}: {}", findings::count(&report.findings))
+}
+
+/// Of each component a line, its findings, and the loaders that take it.
+fn pipeline(found: &PipelineVerdict, all: bool) -> Vec<Section> {
+    let missing = found.missing.iter().map(|name| format!("{name}: model_index.json names it, and it has no folder"));
+    let mut sections: Vec<Section> = missing.map(Section::Text).collect();
+    for (name, report) in &found.components {
+        let taken = report.verdicts.iter().filter(|verdict| verdict.loads == Loads::Yes);
+        let taken: Vec<&str> = taken.map(|verdict| verdict.loader).collect();
+        let loaders = if taken.is_empty() { String::new() } else { format!("; loads in {}", taken.join(", ")) };
+        sections.push(Section::Text(format!("{name}: {}{loaders}", head(report))));
+        if !report.findings.is_empty() {
+            sections.push(Section::Table(findings::table(&report.findings, all)));
+        }
+    }
+    sections
 }
 
 /// Every loader, or the requested one.

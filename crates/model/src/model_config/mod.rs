@@ -93,6 +93,8 @@ pub struct ModelConfig {
     pub model_types: Vec<String>,
     /// Class names of transformers.
     pub architectures: Vec<String>,
+    /// Whether the model is a component of a diffusers pipeline, whose class is named by `_class_name`.
+    pub is_component: bool,
     /// Width of the residual stream.
     pub hidden_size: Option<usize>,
     /// Width of the feed-forward network: empty if unknown, one value for all layers, or one per layer.
@@ -300,6 +302,7 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
     let layer_types = recurrent::layer_types(inner)?;
     Ok(ModelConfig {
         architectures: architectures(outer)?,
+        is_component: outer.text(&["_class_name"])?.is_some(),
         hidden_size: inner.size(hidden_keys(inner))?,
         intermediate_sizes: intermediate_sizes(inner)?,
         dense_intermediate_size: inner.size(&["intermediate_size_mlp", "prefix_dense_intermediate_size"])?,

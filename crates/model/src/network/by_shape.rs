@@ -62,6 +62,10 @@ const GATES: &[&str] =
 /// The most outputs of a layer of unknown purpose that is taken for a gate of heads.
 const GATE_ROWS: usize = 128;
 
+/// Words in the names of what turns a step of denoising into scales and shifts, in components of diffusers pipelines. Some models compute
+/// these layers in f32 whatever the type of the others.
+const CONDITIONS: &[&str] = &["time", "timestep", "guidance", "mod", "modulation", "adaln"];
+
 /// Fewer inputs or outputs than these make a layer of unknown purpose too small to be worth a scale.
 const FEW: usize = 8;
 
@@ -184,6 +188,7 @@ fn is_delicate(linear: &Linear, config: &ModelConfig) -> bool {
     linear.out_features == 1
         || is_gate(linear, config)
         || is_prediction(module)
+        || (config.is_component && is_condition(module))
         || module.split('.').any(is_norm)
         || (linear.role == Role::Unknown && linear.out_features.min(linear.in_features) < FEW)
 }
@@ -202,6 +207,11 @@ fn is_prediction(module: &str) -> bool {
     let mut outside = module.split('.').take_while(|part| parse_index(part).is_none());
     let predicts = |part: &str| part.rsplit_once('_').is_some_and(|(_, word)| PREDICTORS.contains(&word));
     outside.any(|part| PREDICTIONS.contains(&part) || predicts(part))
+}
+
+/// Named like what makes scales and shifts of a step of denoising.
+fn is_condition(module: &str) -> bool {
+    module.split(['.', '_']).any(|word| CONDITIONS.contains(&word))
 }
 
 fn role(module: &str, out_features: usize, in_features: usize, config: &ModelConfig) -> Role {
@@ -294,10 +304,12 @@ fn notices(
 ) -> Vec<Notice> {
     let name = config.model_types.first().or(config.architectures.first());
     let unknown = match family {
-        Some(family) => Notice::ForeignNames { family: family.name },
-        None => name.map_or(Notice::NoArchitecture, |name| Notice::UnknownArchitecture { name: name.clone() }),
+        Some(family) => Some(Notice::ForeignNames { family: family.name }),
+        // Components of diffusers pipelines are no decoders, which is all that descriptions are of.
+        None if config.is_component => None,
+        None => Some(name.map_or(Notice::NoArchitecture, |name| Notice::UnknownArchitecture { name: name.clone() })),
     };
-    let mut notices = vec![unknown];
+    let mut notices: Vec<Notice> = unknown.into_iter().collect();
     notices.extend(super::common_notices(tensors, places));
     notices.extend(unknown_experts(tensors, places));
     notices

@@ -1,0 +1,258 @@
+//! An output directory made of parts: directories that are made one after the other, each with a journal of its own, under hidden names
+//! beside the output. When all are complete they move into the output, files are copied beside them, and the output gets its name by
+//! one rename. How parts are made is not known here.
+
+use super::Form;
+use super::manifest::{self, Look};
+use super::output::{copy_anew, put_in_place};
+use super::output_check::{check_source, check_target};
+use kvant_container::unfinished::{
+    Claim, Entry, Held, Journal, OutputError, Paths, Room, check_beside, part_beside, remove,
+};
+use kvant_container::{Durability, MissingFolder, names_below, positioned, recorded_name};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// The start of such an output.
+#[derive(Debug)]
+pub enum FolderStart {
+    /// There is work to do.
+    Working(Folder),
+    /// An earlier run of the same plan finished the work, and was killed before it could report it.
+    Finished,
+}
+
+/// An unfinished output of parts. Dropped before [`finish`](Self::finish), it is kept for the next run to resume.
+#[derive(Debug)]
+pub struct Folder {
+    paths: Paths,
+    journal: Journal,
+    overwrite: bool,
+}
+
+impl Folder {
+    /// Refuses what cannot become the output, without touching anything. Of each part its name and its bytes are given, and the bytes of
+    /// all copied files.
+    ///
+    /// # Errors
+    /// [`OutputError::Exists`], [`OutputError::IsSource`], [`OutputError::InTheWay`], [`OutputError::NoRoom`].
+    pub fn check(
+        source: &Path,
+        target: &Path,
+        plan: &str,
+        parts: &[(&str, u64)],
+        copied: u64,
+        overwrite: bool,
+    ) -> Result<(), OutputError> {
+        let paths = Paths::of(target)?;
+        check_source(&paths.target, source)?;
+        if is_placed(&paths, plan) {
+            return Ok(());
+        }
+        check_target(&paths.target, &Form::Directory, overwrite, Look::Bytes)?;
+        check_beside(&paths)?;
+        let mut room = Room::default();
+        for (name, bytes) in parts {
+            let part = part_beside(&paths.target, name);
+            if !part.exists() && !paths.staging.join(name).exists() {
+                room.output(&Paths::of(&part)?, *bytes);
+            }
+        }
+        room.temporary(&paths.target, copied);
+        room.check()
+    }
+
+    /// Removes what an interrupted run has left of an output and its parts. Where somebody else's files are among the work, nothing is
+    /// removed.
+    ///
+    /// # Errors
+    /// [`OutputError::Busy`], [`OutputError::InTheWay`], the system's.
+    pub fn discard(target: &Path, parts: &[&str]) -> Result<(), OutputError> {
+        let paths = Paths::of(target)?;
+        for part in parts.iter().map(|name| part_beside(&paths.target, name)) {
+            Claim::discard(&part, true)?;
+            remove_own(&part)?;
+        }
+        Claim::discard(&paths.target, false)
+    }
+
+    /// Starts an output, or resumes an interrupted one. Parts of another plan are removed.
+    ///
+    /// # Errors
+    /// [`OutputError::OtherRun`], [`OutputError::InTheWay`], the system's.
+    pub fn begin(claim: Claim, plan: &str, parts: &[&str], overwrite: bool) -> Result<FolderStart, OutputError> {
+        claim.refuse_other_plan(plan, overwrite)?;
+        let Held { paths, journal, found, given } = claim.into_held();
+        if is_placed(&paths, plan) {
+            paths.clear_away()?;
+            return Ok(FolderStart::Finished);
+        }
+        let failed = OutputError::io("write", &paths.journal);
+        if found.plan.as_deref() == Some(plan) {
+            journal.resume(&found).map_err(failed)?;
+        } else {
+            parts.iter().try_for_each(|name| remove_own(&part_beside(&paths.target, name)))?;
+            remove(&paths.staging)?;
+            journal.begin(plan, &given).map_err(failed)?;
+        }
+        fs::create_dir_all(&paths.staging).map_err(OutputError::io("create", &paths.staging))?;
+        Ok(FolderStart::Working(Folder { paths, journal, overwrite }))
+    }
+
+    /// The path under which a part is to be made.
+    pub fn part(&self, name: &str) -> PathBuf {
+        part_beside(&self.paths.target, name)
+    }
+
+    /// Returns whether a part is complete, made by this run or an earlier one of the same plan. One that has changed since is removed.
+    ///
+    /// # Errors
+    /// System errors.
+    pub fn holds(&self, name: &str) -> Result<bool, OutputError> {
+        for dir in [self.paths.staging.join(name), self.part(name)] {
+            if !dir.is_dir() {
+                continue;
+            }
+            if manifest::strangers(&dir, Look::Bytes).map_err(OutputError::io("read", &dir))?.is_none() {
+                return Ok(true);
+            }
+            remove(&dir)?;
+        }
+        Ok(false)
+    }
+
+    /// Records that a part is complete: from now on a run with other options is refused.
+    ///
+    /// # Errors
+    /// System errors.
+    pub fn record(&self, part: usize) -> Result<(), OutputError> {
+        let entry = Entry { job: part, pieces: Vec::new() };
+        self.journal.record(&entry).map_err(OutputError::io("write", &self.paths.journal))
+    }
+
+    /// Moves the parts into the output, copies `files` from below `source`, and gives the output its name.
+    ///
+    /// # Errors
+    /// System errors.
+    pub fn finish(
+        self,
+        parts: &[&str],
+        source: &Path,
+        files: &[PathBuf],
+        durability: Durability,
+    ) -> Result<PathBuf, OutputError> {
+        let Folder { paths, journal, overwrite } = self;
+        let mut names: BTreeSet<PathBuf> = files.iter().cloned().collect();
+        for name in parts {
+            for dir in [paths.staging.join(name), part_beside(&paths.target, name)] {
+                let inside = names_below(&dir, MissingFolder::Skip).map_err(OutputError::io("read", &dir))?;
+                names.extend(inside.iter().map(|inner| Path::new(name).join(kvant_container::of_record(inner))));
+            }
+        }
+        let recorded = names.iter().map(|name| recorded_name(name)).collect();
+        journal.record_files(recorded).map_err(OutputError::io("write", &paths.journal))?;
+        for (name, part) in parts.iter().map(|name| (name, part_beside(&paths.target, name))) {
+            if part.exists() {
+                fs::rename(&part, paths.staging.join(name)).map_err(OutputError::io("move", &part))?;
+            }
+        }
+        for name in files {
+            let (from, to) = (source.join(name), paths.staging.join(name));
+            copy_anew(&from, &to).map_err(OutputError::io("copy", &from))?;
+            if durability == Durability::Disk {
+                File::open(&to).and_then(|file| file.sync_all()).map_err(OutputError::io("sync", &to))?;
+            }
+        }
+        manifest::refuse_others(&paths.staging, names)?;
+        manifest::write(&paths.staging, durability)?;
+        journal.record_whole().map_err(OutputError::io("write", &paths.journal))?;
+        put_in_place(&paths, &Form::Directory, overwrite)?;
+        if let (Durability::Disk, Some(parent)) = (durability, paths.target.parent()) {
+            positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
+        }
+        paths.clear_away()?;
+        Ok(paths.target)
+    }
+}
+
+/// Returns whether an earlier run of the plan did everything but clear away its journal.
+fn is_placed(paths: &Paths, plan: &str) -> bool {
+    paths.target.is_dir() && !paths.staging.exists() && Journal::peek(&paths.journal).is_whole(plan)
+}
+
+/// Removes a complete part that Kvant wrote; nothing if there is none.
+fn remove_own(part: &Path) -> Result<(), OutputError> {
+    if part.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let is_own = part.is_dir() && matches!(manifest::strangers(part, Look::Names), Ok(None));
+    if is_own { remove(part) } else { Err(OutputError::InTheWay(part.to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_container::unfinished::Options;
+
+    const PARTS: [&str; 2] = ["a", "b"];
+
+    fn make(folder: &Folder, name: &str) {
+        let part = folder.part(name);
+        fs::create_dir(&part).unwrap();
+        fs::write(part.join("weights"), name).unwrap();
+        manifest::write(&part, Durability::Process).unwrap();
+    }
+
+    fn begin(target: &Path, plan: &str) -> Folder {
+        let claim = Claim::take(target, &Options::new()).unwrap();
+        match Folder::begin(claim, plan, &PARTS, false).unwrap() {
+            FolderStart::Working(folder) => folder,
+            FolderStart::Finished => panic!("finished"),
+        }
+    }
+
+    #[test]
+    fn parts_of_an_interrupted_run_are_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, target) = (dir.path().join("source"), dir.path().join("out"));
+        fs::create_dir_all(source.join("scheduler")).unwrap();
+        fs::write(source.join("scheduler/config.json"), "{}").unwrap();
+        let folder = begin(&target, "plan");
+        make(&folder, "a");
+        folder.record(0).unwrap();
+        drop(folder);
+        let other = Claim::take(&target, &Options::new()).unwrap();
+        let refused = Folder::begin(other, "other", &PARTS, false).unwrap_err();
+        assert!(matches!(refused, OutputError::OtherRun { .. }), "{refused}");
+        let folder = begin(&target, "plan");
+        assert_eq!(PARTS.map(|name| folder.holds(name).unwrap()), [true, false]);
+        make(&folder, "b");
+        fs::write(folder.part("b").join("weights"), "c").unwrap();
+        assert!(!folder.holds("b").unwrap(), "it has changed");
+        make(&folder, "b");
+        folder.finish(&PARTS, &source, &["scheduler/config.json".into()], Durability::Process).unwrap();
+        assert_eq!(fs::read_to_string(target.join("b/weights")).unwrap(), "b");
+        assert!(target.join("scheduler/config.json").exists());
+        assert_eq!(manifest::strangers(&target, Look::Bytes).unwrap(), None);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left beside it");
+    }
+
+    #[test]
+    fn discarded_parts_are_gone_and_files_of_others_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out");
+        let folder = begin(&target, "plan");
+        make(&folder, "a");
+        folder.record(0).unwrap();
+        drop(folder);
+        Folder::discard(&target, &PARTS).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let mine = part_beside(&target, "a");
+        fs::create_dir(&mine).unwrap();
+        fs::write(mine.join("mine"), "").unwrap();
+        let claim = Claim::take(&target, &Options::new()).unwrap();
+        assert!(matches!(Folder::begin(claim, "plan", &PARTS, false), Err(OutputError::InTheWay(_))));
+        assert!(mine.join("mine").exists());
+    }
+}

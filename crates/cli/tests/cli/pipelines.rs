@@ -1,0 +1,141 @@
+//! Diffusers pipelines: which components are quantized, what goes along, how runs resume, and what is refused.
+
+use crate::json::check;
+use crate::kvant::{Place, copy_dir, names, nano_llama};
+use crate::made_model::MadeModel;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// A component of diffusers with layers of this width.
+fn write_component(dir: &Path, class: &str, hidden: usize) {
+    let model = MadeModel { layers: 2, hidden, intermediate: 2 * hidden, vocabulary: 64, max_shard_size: u64::MAX };
+    model.write(dir);
+    std::fs::rename(dir.join("model.safetensors"), dir.join("diffusion_pytorch_model.safetensors")).unwrap();
+    std::fs::write(dir.join("config.json"), json!({ "_class_name": class }).to_string()).unwrap();
+}
+
+/// A pipeline `pipe` with a transformer, a text encoder, a VAE, a scheduler and a tokenizer.
+fn place() -> Place {
+    let place = Place::new();
+    let index = json!({
+        "_class_name": "FluxPipeline",
+        "transformer": ["diffusers", "FluxTransformer2DModel"],
+        "text_encoder": ["transformers", "LlamaModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+        "scheduler": ["diffusers", "EulerDiscreteScheduler"],
+        "image_encoder": [null, null],
+    });
+    std::fs::create_dir_all(place.path("pipe/scheduler")).unwrap();
+    place.write("pipe/model_index.json", &index.to_string());
+    place.write("pipe/README.md", "mine");
+    place.write("pipe/scheduler/scheduler_config.json", "{}");
+    write_component(&place.path("pipe/transformer"), "FluxTransformer2DModel", 256);
+    write_component(&place.path("pipe/vae"), "AutoencoderKL", 256);
+    copy_dir(&nano_llama(), &place.path("pipe/text_encoder"));
+    place
+}
+
+fn by_name<'j>(report: &'j Value, name: &str) -> &'j Value {
+    report["components"].as_array().unwrap().iter().find(|component| component["name"] == name).unwrap()
+}
+
+#[test]
+fn large_components_are_quantized_and_the_rest_is_copied() {
+    let place = place();
+    let line = ["pipe", "--scheme", "int8:channel"];
+    let plan = check(&place, "plan", &[&["plan"], &line[..]].concat());
+    let report = check(&place, "quantize", &[&["quantize"], &line[..], &["-o", "out"]].concat());
+    assert_eq!(plan["components"], report["components"]);
+    assert_eq!(by_name(&report, "transformer")["format"], "torchao");
+    assert_eq!(by_name(&report, "transformer")["loaders"], json!(["diffusers with torchao"]));
+    assert!(by_name(&report, "vae")["reason"].as_str().unwrap().contains("AutoencoderKL"));
+    let out = place.path("out");
+    let made =
+        ["README.md", "kvant_manifest.json", "model_index.json", "scheduler", "text_encoder", "transformer", "vae"];
+    assert_eq!(names(&out), made);
+    assert!(out.join("transformer/diffusion_pytorch_model.safetensors").exists());
+    assert!(out.join("text_encoder/tokenizer.json").exists());
+    let weights = "vae/diffusion_pytorch_model.safetensors";
+    assert_eq!(std::fs::read(out.join(weights)).unwrap(), std::fs::read(place.path("pipe").join(weights)).unwrap());
+    assert_eq!(names(&place.path(".")).len(), 3, "nothing is left beside the output");
+    assert_eq!(check(&place, "verify", &["verify", "out"])["passes"], true);
+    let table = place.succeed(&["plan", "pipe", "--scheme", "int8:channel"]).stdout;
+    assert!(table.starts_with("FluxPipeline, 3 components") && table.contains("AutoencoderKL"), "{table}");
+
+    // What was written is Kvant's to replace, but not with a file of the user's in it.
+    let again = ["quantize", "pipe", "--component", "transformer=e4m3:channel", "-o", "out"];
+    assert_eq!(place.run(&again).code, Some(1));
+    place.write("out/transformer/notes.txt", "mine");
+    let refused = place.run(&[&again[..], &["--overwrite"]].concat());
+    assert!(refused.code == Some(1) && refused.stderr.contains("notes.txt"), "{refused:?}");
+    std::fs::remove_file(place.path("out/transformer/notes.txt")).unwrap();
+    let report = check(&place, "quantize", &[&again[..], &["--overwrite"]].concat());
+    assert!(by_name(&report, "text_encoder")["reason"].as_str().unwrap().starts_with("not named with "));
+
+    std::fs::remove_dir_all(place.path("out/scheduler")).unwrap();
+    let damaged = place.run(&["verify", "out"]);
+    assert!(damaged.code == Some(1) && damaged.stderr.contains("`scheduler`"), "{damaged:?}");
+}
+
+#[test]
+fn schemes_that_diffusers_does_not_load_become_floats() {
+    let place = place();
+    let line =
+        ["quantize", "pipe", "--component", "transformer=int4:g32", "-x", "transformer.*.down_proj", "-o", "out"];
+    let report = place.succeed(&[&line[..], &["--json"]].concat()).json();
+    let transformer = by_name(&report, "transformer");
+    assert_eq!((&transformer["format"], &transformer["quantized_layers"]), (&json!("fake"), &json!(12)));
+    assert_eq!(transformer["output_bytes"], transformer["source_bytes"]);
+}
+
+#[test]
+fn interrupted_pipelines_resume_at_the_component() {
+    let place = place();
+    // Names are worked on in order: the text encoder is made, and the transformer has no room for its work file.
+    place.write(".out.kvant-part-transformer.partial", "mine");
+    let line = ["quantize", "pipe", "--scheme", "int8:channel", "-o", "out"];
+    let stopped = place.run(&line);
+    assert!(stopped.code == Some(1) && stopped.stderr.contains("transformer: "), "{stopped:?}");
+    assert!(place.path(".out.kvant-part-text_encoder").is_dir() && !place.path("out").exists());
+    let other = place.run(&["quantize", "pipe", "--scheme", "e4m3:channel", "-o", "out"]);
+    assert!(other.code == Some(1) && other.stderr.contains("--restart"), "{other:?}");
+    assert!(place.path(".out.kvant-part-text_encoder").is_dir());
+    std::fs::remove_file(place.path(".out.kvant-part-transformer.partial")).unwrap();
+    let report = place.succeed(&[&line[..], &["--json"]].concat()).json();
+    assert_eq!(report["resumed_components"], 1);
+    assert_eq!(names(&place.path(".")), ["nano_llama", "out", "pipe"]);
+    let straight = place.succeed(&["quantize", "pipe", "--scheme", "int8:channel", "-o", "straight", "--json"]).json();
+    assert_eq!(straight["resumed_components"], 0);
+    for file in ["transformer/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"] {
+        let read = |out: &str| std::fs::read(place.path(out).join(file)).unwrap();
+        assert_eq!(read("out"), read("straight"), "{file}");
+    }
+}
+
+#[test]
+fn what_does_not_apply_to_pipelines_is_refused() {
+    let place = place();
+    let pipe = ["plan", "pipe", "--scheme", "int8:channel"];
+    for (line, code, told) in [
+        (&["--component", "transfromer=fp8"][..], 2, "no component `transfromer`"),
+        (&["-x", "*.down_proj"], 2, "names no component"),
+        (&["--override", "down=int8:channel"], 2, "names no component"),
+        (&["-x", "vae.*"], 2, "`vae.*` changes nothing: the component vae is kept"),
+        (&["-x", "transformer.nothing"], 1, "transformer: "),
+        (&["--lora", "nano_llama"], 2, "--lora does not apply"),
+        (&["--format", "gguf"], 2, "does not apply to a diffusers pipeline"),
+        (&["--format", "fake", "--format", "torchao"], 2, "more than one --format"),
+        (&["--algorithm", "gptq", "--calib", "pipe/README.md"], 1, "text_encoder: "),
+    ] {
+        let run = place.run(&[&pipe[..], line].concat());
+        assert!(run.code == Some(code) && run.stderr.contains(told), "{line:?}: {run:?}");
+    }
+    let kept = place.run(&["plan", "pipe", "--component", "transformer=keep"]);
+    assert!(kept.code == Some(1) && kept.stderr.contains("no component of the pipeline is quantized"), "{kept:?}");
+    let checkpoint = place.run(&["plan", "nano_llama", "--scheme", "fp8", "--weights-only", "--component", "a=fp8"]);
+    assert!(checkpoint.code == Some(2) && checkpoint.stderr.contains("only to diffusers pipelines"), "{checkpoint:?}");
+    let eval = place.run(&["eval", "pipe", "--data", "pipe/README.md"]);
+    assert!(eval.code == Some(1) && eval.stderr.contains("diffusers pipeline"), "{eval:?}");
+    let inside = place.run(&["quantize", "pipe", "--scheme", "int8:channel", "-o", "pipe/out"]);
+    assert!(inside.code == Some(2), "{inside:?}");
+}

@@ -1,0 +1,203 @@
+//! Plans a pipeline: a plan for each component that is quantized, and the files that are copied.
+
+use super::choice::{Choice, Fate, choose};
+use crate::checkpoint::plan::{self as checkpoint_plan, CheckpointPlan};
+use crate::error::{Error, ErrorKind};
+use crate::events::Reporter;
+use crate::job::{Format, Job};
+use crate::json::path as path_json;
+use kvant_container::{Pipeline, PipelineComponent, recorded_name};
+use kvant_formats::format::{FormatHandle, OutputFormat};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use xxhash_rust::xxh3::Xxh3;
+
+/// The plan of a pipeline.
+pub struct PipelinePlan {
+    /// The pipeline.
+    pub pipeline: Pipeline,
+    /// Its components with weights.
+    pub components: Vec<PlannedComponent>,
+    /// Files that are copied, relative to the pipeline, and their bytes.
+    pub(crate) copied: Vec<(PathBuf, u64)>,
+    /// Notes on the components, each with the name of one.
+    pub notices: Vec<String>,
+    pub(crate) fingerprint: String,
+}
+
+/// A component.
+pub struct PlannedComponent {
+    /// Its name and class.
+    pub component: PipelineComponent,
+    /// Bytes of its tensors.
+    pub source_bytes: u64,
+    /// Its plan if it is quantized, or the reason that it is kept.
+    pub plan: Result<Box<CheckpointPlan>, String>,
+    /// The job that quantizes it, whose output is not named yet.
+    pub(crate) job: Option<Box<Job>>,
+}
+
+impl PlannedComponent {
+    /// Bytes of its tensors in the output.
+    pub fn output_bytes(&self) -> u64 {
+        self.plan.as_ref().map_or(self.source_bytes, |planned| planned.plan.layout().total_size())
+    }
+}
+
+/// Plans a job whose source is a pipeline.
+///
+/// # Errors
+/// Whatever a run would refuse; errors of components name them.
+pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, Error> {
+    refuse_settings(job)?;
+    let pipeline = Pipeline::open(&job.source.model)?;
+    let (mut components, mut notices) = (Vec::new(), Vec::new());
+    let mut files = pipeline.files.clone();
+    for Choice { component, checkpoint, bytes, fate } in choose(job, &pipeline)? {
+        let (plan, job) = match fate {
+            Fate::Kept(reason) => {
+                refuse_patterns_of_kept(job, &component.name, &reason)?;
+                let inside = checkpoint.all_files()?.into_iter();
+                files.extend(inside.map(|file| PathBuf::from(&component.name).join(file)));
+                (Err(reason), None)
+            }
+            Fate::Quantized(job) => {
+                let (job, plan) = plan_component(*job, reporter)
+                    .map_err(|error| Error { message: format!("{}: {}", component.name, error.message), ..error })?;
+                notices.extend(plan.plan.notices().iter().map(|notice| format!("{}: {notice}", component.name)));
+                (Ok(Box::new(plan)), Some(Box::new(job)))
+            }
+        };
+        components.push(PlannedComponent { component, source_bytes: bytes, plan, job });
+    }
+    if components.iter().all(|component| component.plan.is_err()) {
+        let failure = Error::new(ErrorKind::Invalid, "no component of the pipeline is quantized");
+        let hint = "give ‹scheme› for the large components, or name some, e.g. ‹component› transformer=fp8";
+        return Err(failure.with_hint(Some(hint.to_owned())));
+    }
+    let size = |file: &PathBuf| pipeline.path.join(file).metadata().map_or(0, |found| found.len());
+    let copied: Vec<(PathBuf, u64)> = files.iter().map(|file| (file.clone(), size(file))).collect();
+    let fingerprint = fingerprint(&components, &copied);
+    Ok(PipelinePlan { pipeline, components, copied, notices, fingerprint })
+}
+
+/// The plan of a component in the format that was asked for; else in torchao's, which diffusers loads, or where that does not hold the
+/// scheme as floats.
+fn plan_component(mut job: Job, reporter: &Reporter<'_>) -> Result<(Job, CheckpointPlan), Error> {
+    if !job.sinks.formats.is_empty() {
+        let plan = checkpoint_plan::plan(&job, reporter)?;
+        return Ok((job, plan));
+    }
+    job.sinks.formats = vec![Format::Model(OutputFormat::Checkpoint(FormatHandle::TORCHAO))];
+    match checkpoint_plan::plan(&job, reporter) {
+        Ok(plan) => Ok((job, plan)),
+        Err(error) if error.kind == ErrorKind::Unsupported => {
+            job.sinks.formats = vec![Format::Model(OutputFormat::PlainFloats)];
+            // What is wrong with torchao's layout is not what the user asked about.
+            checkpoint_plan::plan(&job, reporter).map(|plan| (job, plan))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Refuses patterns of layers in a component that is copied: they would change nothing.
+fn refuse_patterns_of_kept(job: &Job, component: &str, reason: &str) -> Result<(), Error> {
+    let excluded = job.recipe.exclude.iter();
+    let mut patterns = excluded.chain(job.recipe.overrides.iter().map(|pattern| &pattern.layers));
+    let is_inside = |pattern: &&String| pattern.strip_prefix(component).is_some_and(|rest| rest.starts_with('.'));
+    let Some(pattern) = patterns.find(is_inside) else { return Ok(()) };
+    let message = format!("`{pattern}` changes nothing: the component {component} is kept ({reason})");
+    let hint =
+        format!("leave the pattern out, or give the component a scheme, e.g. ‹component› {component}=int8:channel");
+    Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint)))
+}
+
+/// Refuses what a pipeline as a whole has no place for.
+fn refuse_settings(job: &Job) -> Result<(), Error> {
+    let refuse = |setting: &str, hint: &str| {
+        let failure = Error::new(ErrorKind::Usage, format!("{setting} does not apply to a diffusers pipeline"));
+        Err(failure.with_hint(Some(hint.to_owned())))
+    };
+    let quality = &job.limits.quality;
+    let is_measured = quality.max_kl.is_some() || quality.max_perplexity_increase.is_some() || quality.eval.is_some();
+    if !job.source.adapters.is_empty() {
+        return refuse(
+            "‹lora›",
+            "merge the adapter into the component that it was trained on, which is a folder of the pipeline",
+        );
+    }
+    if job.sinks.wants_gguf() || job.sinks.wants_graph() {
+        return refuse("this ‹format›", "name a component of it, or a checkpoint format (`kvant list formats`)");
+    }
+    if job.sinks.formats.len() > 1 {
+        return refuse("more than one ‹format›", "name one format for all components");
+    }
+    if is_measured {
+        return refuse("a limit on the quality of texts", "leave it out: components are no language models");
+    }
+    Ok(())
+}
+
+/// A number for what is made: the plans of components, and names and sizes of the other files.
+fn fingerprint(components: &[PlannedComponent], copied: &[(PathBuf, u64)]) -> String {
+    let mut hash = Xxh3::new();
+    for component in components {
+        let plan = component.plan.as_ref().map_or("", |planned| planned.plan.fingerprint());
+        hash.update(format!("{}\n{plan}\n", component.component.name).as_bytes());
+    }
+    for (file, bytes) in copied {
+        hash.update(format!("{}\n{bytes}\n", recorded_name(file)).as_bytes());
+    }
+    format!("{:016x}", hash.digest())
+}
+
+impl PipelinePlan {
+    /// The names of the components that are quantized.
+    pub(crate) fn quantized(&self) -> impl Iterator<Item = &PlannedComponent> {
+        self.components.iter().filter(|component| component.plan.is_ok())
+    }
+
+    /// Bytes of all tensors before, and after.
+    pub fn sizes(&self) -> (u64, u64) {
+        let sum = |bytes: fn(&PlannedComponent) -> u64| self.components.iter().map(bytes).sum();
+        (sum(|component| component.source_bytes), sum(PlannedComponent::output_bytes))
+    }
+
+    /// Bytes of memory that a run takes at most.
+    pub fn peak_memory(&self) -> u64 {
+        let of = |component: &PlannedComponent| component.plan.as_ref().map_or(0, |planned| planned.peak_memory());
+        self.components.iter().map(of).max().unwrap_or(0)
+    }
+
+    /// The plan as JSON; the plan of a component has no tensors.
+    pub(crate) fn to_json(&self) -> Value {
+        let (source_bytes, output_bytes) = self.sizes();
+        json!({
+            "model": path_json(&self.pipeline.path),
+            "pipeline": self.pipeline.class,
+            "components": self.components.iter().map(component_json).collect::<Vec<_>>(),
+            "copied_files": self.copied.iter().map(|(file, _)| recorded_name(file)).collect::<Vec<_>>(),
+            "source_bytes": source_bytes,
+            "output_bytes": output_bytes,
+            "peak_memory": self.peak_memory(),
+            "notices": self.notices,
+        })
+    }
+}
+
+/// A component with what becomes of it.
+pub(super) fn component_json(component: &PlannedComponent) -> Value {
+    let planned = component.plan.as_ref().ok();
+    json!({
+        "name": component.component.name,
+        "library": component.component.library,
+        "class": component.component.class,
+        "reason": component.plan.as_ref().err(),
+        "recipe": planned.map(|planned| planned.plan.recipe()),
+        "format": planned.map(|planned| planned.format()),
+        "loaders": planned.map_or_else(Vec::new, |planned| planned.plan.loaders()),
+        "quantized_layers": planned.map_or(0, |planned| planned.plan.layers().len()),
+        "source_bytes": component.source_bytes,
+        "output_bytes": component.output_bytes(),
+    })
+}

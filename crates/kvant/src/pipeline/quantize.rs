@@ -1,0 +1,122 @@
+//! Quantizes a pipeline, component by component, and delivers it as one folder.
+
+use super::plan::{self, PipelinePlan, component_json};
+use crate::checkpoint;
+use crate::delivery;
+use crate::error::Error;
+use crate::events::{Event, Events, Reporter};
+use crate::job::Job;
+use crate::json::path as path_json;
+use crate::{loading, paths};
+use kvant_checkpoint::engine::{Folder, FolderStart};
+use kvant_container::Durability;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The loader of a pipeline.
+pub(crate) const LOADER: &str = "diffusers";
+
+/// The result of quantizing a pipeline.
+pub struct PipelineReport {
+    /// The plan.
+    pub plan: PipelinePlan,
+    /// The output.
+    pub output: PathBuf,
+    /// The number of components that an interrupted run had made.
+    pub resumed: usize,
+    /// What is to be said of components, each with the name of one.
+    pub warnings: Vec<String>,
+    /// The duration of the run.
+    pub time: Duration,
+}
+
+/// Quantizes a pipeline.
+///
+/// # Errors
+/// Whatever can be refused, before anything is written; then what the system or the weights say.
+pub(crate) fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<PipelineReport>, Error> {
+    let begun = Instant::now();
+    let output = job.sinks.output.as_deref().ok_or_else(paths::no_directory)?;
+    let plan = plan::plan(job, reporter)?;
+    let names: Vec<&str> = plan.quantized().map(|component| component.component.name.as_str()).collect();
+    let commit = job.sinks.commit;
+    if commit.restart {
+        Folder::discard(output, &names)?;
+    }
+    delivery::check_runs([output], &job.sinks.settings, commit)?;
+    let parts: Vec<(&str, u64)> = names.iter().copied().zip(plan.quantized().map(|part| part.output_bytes())).collect();
+    let copied = plan.copied.iter().map(|(_, bytes)| bytes).sum();
+    Folder::check(&job.source.model, output, &plan.fingerprint, &parts, copied, commit.overwrite)?;
+    reporter.started();
+    let claim = delivery::claim(output, &job.sinks.settings, commit)?;
+    let folder = match Folder::begin(claim, &plan.fingerprint, &names, commit.overwrite)? {
+        FolderStart::Finished => {
+            let (output, resumed) = (output.to_owned(), names.len());
+            let report = PipelineReport { output, resumed, warnings: Vec::new(), time: begun.elapsed(), plan };
+            return Ok(Box::new(report));
+        }
+        FolderStart::Working(folder) => folder,
+    };
+    let (mut resumed, mut warnings) = (0, Vec::new());
+    for (at, component) in plan.quantized().enumerate() {
+        let (name, Some(job)) = (component.component.name.as_str(), component.job.as_deref()) else { continue };
+        if folder.holds(name)? {
+            resumed += 1;
+        } else {
+            let mut job = job.clone();
+            job.sinks.output = Some(folder.part(name));
+            let mut events = ComponentEvents { name, reporter };
+            let made = checkpoint::quantize::run(&job, &Reporter::new(&mut events, reporter.cancel()))
+                .map_err(|error| Error { message: format!("{name}: {}", error.message), ..error })?;
+            warnings.extend(made.warnings().into_iter().map(|warning| format!("{name}: {warning}")));
+        }
+        folder.record(at)?;
+    }
+    let durability = if commit.sync { Durability::Disk } else { Durability::Process };
+    let files: Vec<PathBuf> = plan.copied.iter().map(|(file, _)| file.clone()).collect();
+    let output = folder.finish(&names, &plan.pipeline.path, &files, durability)?;
+    Ok(Box::new(PipelineReport { plan, output, resumed, warnings, time: begun.elapsed() }))
+}
+
+/// Passes on what a component's run says, with the component's name.
+struct ComponentEvents<'r, 'e> {
+    name: &'r str,
+    reporter: &'r Reporter<'e>,
+}
+
+impl Events for ComponentEvents<'_, '_> {
+    fn event(&mut self, event: Event<'_>) {
+        let named = |text: &str| format!("{}: {text}", self.name);
+        match event {
+            Event::Note(text) => self.reporter.event(Event::Note(&named(text))),
+            Event::Warning(text) => self.reporter.event(Event::Warning(&named(text))),
+            Event::Detail(text) => self.reporter.event(Event::Detail(&named(text))),
+            // The pipeline's run has started.
+            Event::Started => {}
+            other => self.reporter.event(other),
+        }
+    }
+
+    fn spell(&self, setting: &str) -> String {
+        self.reporter.spelled(&format!("‹{setting}›"))
+    }
+}
+
+impl PipelineReport {
+    /// The report as JSON.
+    pub(crate) fn to_json(&self) -> Value {
+        let (source_bytes, output_bytes) = self.plan.sizes();
+        json!({
+            "output": path_json(&self.output),
+            "pipeline": self.plan.pipeline.class,
+            "components": self.plan.components.iter().map(component_json).collect::<Vec<_>>(),
+            "resumed_components": self.resumed,
+            "source_bytes": source_bytes,
+            "output_bytes": output_bytes,
+            "seconds": self.time.as_secs_f64(),
+            "loading": loading::json(&[LOADER], &self.output),
+            "notices": self.plan.notices,
+        })
+    }
+}

@@ -1,0 +1,57 @@
+"""Loads a checkpoint in torchao's format with transformers, in a process of its own with torchao in its path.
+
+python torchao_load.py CHECKPOINT EXPECTED       prints JSON: layers with codes, and the largest relative difference to floats
+python torchao_load.py make NAME SOURCE OUT      lets torchao write one
+"""
+
+import json
+import sys
+
+import torch
+from transformers import AutoModelForCausalLM
+
+
+def load(path):
+    return AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+
+
+def floats(parameter):
+    """What a parameter stands for, in f32."""
+    data = parameter.data
+    kind = type(data).__name__
+    if kind in ("Int8Tensor", "Float8Tensor"):
+        return data.qdata.float() * data.scale.float()
+    return data.dequantize().float() if hasattr(data, "qdata") else data.float()
+
+
+def make(name, source, out):
+    import torchao.quantization as torchao
+    from torchao.prototype.mx_formats import NVFP4WeightOnlyConfig
+    from transformers import TorchAoConfig
+
+    configs = {
+        "int8": torchao.Int8WeightOnlyConfig(),
+        "fp8": torchao.Float8WeightOnlyConfig(),
+        "nvfp4": NVFP4WeightOnlyConfig(),
+    }
+    config = TorchAoConfig(configs[name])
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16, quantization_config=config)
+    model.save_pretrained(out)
+
+
+def main():
+    if sys.argv[1] == "make":
+        make(*sys.argv[2:])
+        return
+    model, expected = load(sys.argv[1]), dict(load(sys.argv[2]).named_parameters())
+    codes, difference = 0, 0.0
+    for name, parameter in model.named_parameters():
+        codes += hasattr(parameter.data, "qdata")
+        float_one = expected[name].float()
+        worst = (floats(parameter) - float_one).abs().max() / float_one.abs().max()
+        difference = max(difference, worst.item())
+    print(json.dumps({"codes": codes, "difference": difference}))
+
+
+if __name__ == "__main__":
+    main()
