@@ -1,9 +1,10 @@
 //! Everything that can be chosen: schemes, formats, algorithms, families and the rest, as tables.
 
+use crate::pipeline::quantize::LOADER as PIPELINE_LOADER;
 use crate::text;
 use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_formats::algorithm::{Algorithm, AlgorithmRow};
-use kvant_formats::format::OutputFormat;
+use kvant_formats::format::{FormatHandle, OutputFormat};
 use kvant_formats::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader, Reads};
 use kvant_gguf::ftype::IMATRIX;
 use kvant_gguf::ftype::{FTYPES, FtypeRow};
@@ -179,14 +180,19 @@ fn schemes() -> Table {
     Table { columns, rows: PRESETS.iter().map(scheme_row).chain(mixes).collect() }
 }
 
-/// The schemes that a loader reads in their default format, for dense language models; for ONNX Runtime the presets of graphs.
+/// The schemes that a loader reads in their default format, for dense language models; for diffusers those of components in torchao's
+/// format, which pipelines get; for ONNX Runtime the presets of graphs.
 /// `loader` is its id.
 pub fn schemes_for(loader: &str) -> Table {
     let known = kvant_formats::verify::loaders().iter().find(|known| known.id == loader);
     let names = |name: &&str| {
         known.is_some_and(|known| **name == *known.name || name.starts_with(&format!("{} with", known.name)))
     };
+    let of_components = OutputFormat::Checkpoint(FormatHandle::TORCHAO);
     let takes = |preset: &Preset| {
+        if loader == PIPELINE_LOADER {
+            return preset.scheme().is_ok_and(|scheme| of_components.holds(scheme));
+        }
         let settings = Settings { scheme: Some(preset.name.to_owned()), ..Settings::default() };
         let recipe = Recipe::resolve(&settings, &Settings::default());
         let loaders = recipe.ok().zip(preset.scheme().ok()).map(|(recipe, scheme)| recipe.format().loaders_of(scheme));
@@ -368,6 +374,7 @@ mod tests {
         assert!(has("sglang", "FP8_DYNAMIC") && !has("sglang", "MXFP4A16") && !has("vllm", "Q4_K_M"));
         assert!(has("transformers", "W4A16") && has("amd-quark", "mxfp4"));
         assert!(has("llama.cpp", "Q4_K_M") && !has("llama.cpp", "W4A16"));
+        assert!(has("diffusers", "W8A8") && !has("diffusers", "W4A16"));
         assert!(has("onnxruntime", "U8S8_AAWS") && !has("onnxruntime", "W4A16"));
         for loader in kvant_formats::verify::loaders() {
             assert!(!names(&loader.id).is_empty(), "{}", loader.id);

@@ -90,12 +90,17 @@ impl VerificationReport {
 }
 
 impl CheckpointVerdict {
+    pub(crate) fn of(report: Report, loader: Option<&str>, tensor_parallel: Option<usize>) -> CheckpointVerdict {
+        let tensor_parallel = tensor_parallel.and_then(|ways| u16::try_from(ways).ok());
+        CheckpointVerdict { report, loader: loader.map(str::to_owned), tensor_parallel }
+    }
+
     /// The requested loader, by its id.
     pub fn loader(&self) -> Option<&str> {
         self.loader.as_deref()
     }
 
-    fn problem(&self) -> String {
+    pub(crate) fn problem(&self) -> String {
         let path = shown(&self.report.path);
         let asked = self.loader.as_deref().and_then(|id| self.report.verdicts.iter().find(|verdict| verdict.id == id));
         match asked {

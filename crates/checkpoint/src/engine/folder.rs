@@ -9,7 +9,7 @@ use super::output_check::{check_source, check_target};
 use kvant_container::unfinished::{
     Claim, Entry, Held, Journal, OutputError, Paths, Room, check_beside, part_beside, remove,
 };
-use kvant_container::{Durability, MissingFolder, names_below, positioned, recorded_name};
+use kvant_container::{Durability, MissingFolder, directory_of, names_below, positioned, recorded_name};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -68,9 +68,9 @@ impl Folder {
     ///
     /// # Errors
     /// [`OutputError::Busy`], [`OutputError::InTheWay`], the system's.
-    pub fn discard(target: &Path, parts: &[&str]) -> Result<(), OutputError> {
+    pub fn discard(target: &Path) -> Result<(), OutputError> {
         let paths = Paths::of(target)?;
-        for part in parts.iter().map(|name| part_beside(&paths.target, name)) {
+        for part in parts_of(&paths.target)? {
             Claim::discard(&part, true)?;
             remove_own(&part)?;
         }
@@ -81,7 +81,7 @@ impl Folder {
     ///
     /// # Errors
     /// [`OutputError::OtherRun`], [`OutputError::InTheWay`], the system's.
-    pub fn begin(claim: Claim, plan: &str, parts: &[&str], overwrite: bool) -> Result<FolderStart, OutputError> {
+    pub fn begin(claim: Claim, plan: &str, overwrite: bool) -> Result<FolderStart, OutputError> {
         claim.refuse_other_plan(plan, overwrite)?;
         let Held { paths, journal, found, given } = claim.into_held();
         if is_placed(&paths, plan) {
@@ -92,7 +92,7 @@ impl Folder {
         if found.plan.as_deref() == Some(plan) {
             journal.resume(&found).map_err(failed)?;
         } else {
-            parts.iter().try_for_each(|name| remove_own(&part_beside(&paths.target, name)))?;
+            parts_of(&paths.target)?.iter().try_for_each(|part| remove_own(part))?;
             remove(&paths.staging)?;
             journal.begin(plan, &given).map_err(failed)?;
         }
@@ -105,19 +105,18 @@ impl Folder {
         part_beside(&self.paths.target, name)
     }
 
-    /// Returns whether a part is complete, made by this run or an earlier one of the same plan. One that has changed since is removed.
+    /// Returns whether a part is complete, made by this run or an earlier one of the same plan. One in which something has changed since is not
+    /// Kvant's alone any more, and refused.
     ///
     /// # Errors
-    /// System errors.
+    /// [`OutputError::InTheWay`], the system's.
     pub fn holds(&self, name: &str) -> Result<bool, OutputError> {
         for dir in [self.paths.staging.join(name), self.part(name)] {
             if !dir.is_dir() {
                 continue;
             }
-            if manifest::strangers(&dir, Look::Bytes).map_err(OutputError::io("read", &dir))?.is_none() {
-                return Ok(true);
-            }
-            remove(&dir)?;
+            let is_own = manifest::strangers(&dir, Look::Bytes).map_err(OutputError::io("read", &dir))?.is_none();
+            return if is_own { Ok(true) } else { Err(OutputError::InTheWay(dir)) };
         }
         Ok(false)
     }
@@ -181,6 +180,24 @@ fn is_placed(paths: &Paths, plan: &str) -> bool {
     paths.target.is_dir() && !paths.staging.exists() && Journal::peek(&paths.journal).is_whole(plan)
 }
 
+/// The complete and unfinished parts beside an output, of whatever plan.
+fn parts_of(target: &Path) -> Result<Vec<PathBuf>, OutputError> {
+    let beside = part_beside(target, "");
+    let prefix = beside.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let directory = directory_of(target);
+    let failed = || OutputError::io("read", directory);
+    let Ok(entries) = fs::read_dir(directory) else { return Ok(Vec::new()) };
+    let mut parts = BTreeSet::new();
+    for entry in entries {
+        let name = entry.map_err(failed())?.file_name().to_string_lossy().into_owned();
+        if let Some(part) = name.strip_prefix(&prefix) {
+            // What is beside a part is called after it.
+            parts.insert(part_beside(target, part.split(".partial").next().unwrap_or(part)));
+        }
+    }
+    Ok(parts.into_iter().collect())
+}
+
 /// Removes a complete part that Kvant wrote; nothing if there is none.
 fn remove_own(part: &Path) -> Result<(), OutputError> {
     if part.symlink_metadata().is_err() {
@@ -206,7 +223,7 @@ mod tests {
 
     fn begin(target: &Path, plan: &str) -> Folder {
         let claim = Claim::take(target, &Options::new()).unwrap();
-        match Folder::begin(claim, plan, &PARTS, false).unwrap() {
+        match Folder::begin(claim, plan, false).unwrap() {
             FolderStart::Working(folder) => folder,
             FolderStart::Finished => panic!("finished"),
         }
@@ -223,14 +240,14 @@ mod tests {
         folder.record(0).unwrap();
         drop(folder);
         let other = Claim::take(&target, &Options::new()).unwrap();
-        let refused = Folder::begin(other, "other", &PARTS, false).unwrap_err();
+        let refused = Folder::begin(other, "other", false).unwrap_err();
         assert!(matches!(refused, OutputError::OtherRun { .. }), "{refused}");
         let folder = begin(&target, "plan");
         assert_eq!(PARTS.map(|name| folder.holds(name).unwrap()), [true, false]);
         make(&folder, "b");
         fs::write(folder.part("b").join("weights"), "c").unwrap();
-        assert!(!folder.holds("b").unwrap(), "it has changed");
-        make(&folder, "b");
+        assert!(matches!(folder.holds("b"), Err(OutputError::InTheWay(_))), "it has changed");
+        fs::write(folder.part("b").join("weights"), "b").unwrap();
         folder.finish(&PARTS, &source, &["scheduler/config.json".into()], Durability::Process).unwrap();
         assert_eq!(fs::read_to_string(target.join("b/weights")).unwrap(), "b");
         assert!(target.join("scheduler/config.json").exists());
@@ -246,13 +263,13 @@ mod tests {
         make(&folder, "a");
         folder.record(0).unwrap();
         drop(folder);
-        Folder::discard(&target, &PARTS).unwrap();
+        Folder::discard(&target).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         let mine = part_beside(&target, "a");
         fs::create_dir(&mine).unwrap();
         fs::write(mine.join("mine"), "").unwrap();
         let claim = Claim::take(&target, &Options::new()).unwrap();
-        assert!(matches!(Folder::begin(claim, "plan", &PARTS, false), Err(OutputError::InTheWay(_))));
+        assert!(matches!(Folder::begin(claim, "plan", false), Err(OutputError::InTheWay(_))));
         assert!(mine.join("mine").exists());
     }
 }

@@ -123,9 +123,11 @@ fn what_does_not_apply_to_pipelines_is_refused() {
         (&["-x", "vae.*"], 2, "`vae.*` changes nothing: the component vae is kept"),
         (&["-x", "transformer.nothing"], 1, "transformer: "),
         (&["--lora", "nano_llama"], 2, "--lora does not apply"),
+        (&["--format", "quark"], 1, "diffusers does not load the format quark"),
+        (&["--component", "transformer=fp8"], 1, "components of pipelines do not run in Kvant"),
         (&["--format", "gguf"], 2, "does not apply to a diffusers pipeline"),
         (&["--format", "fake", "--format", "torchao"], 2, "more than one --format"),
-        (&["--algorithm", "gptq", "--calib", "pipe/README.md"], 1, "text_encoder: "),
+        (&["--algorithm", "gptq", "--calib", "pipe/README.md"], 1, "it needs calibration data"),
     ] {
         let run = place.run(&[&pipe[..], line].concat());
         assert!(run.code == Some(code) && run.stderr.contains(told), "{line:?}: {run:?}");
@@ -136,6 +138,22 @@ fn what_does_not_apply_to_pipelines_is_refused() {
     assert!(checkpoint.code == Some(2) && checkpoint.stderr.contains("only to diffusers pipelines"), "{checkpoint:?}");
     let eval = place.run(&["eval", "pipe", "--data", "pipe/README.md"]);
     assert!(eval.code == Some(1) && eval.stderr.contains("diffusers pipeline"), "{eval:?}");
+    let file = place.run(&["quantize", "pipe", "--scheme", "int8:channel", "-o", "out.gguf"]);
+    assert!(file.code == Some(2) && file.stderr.contains("a pipeline is a folder"), "{file:?}");
+    place.succeed(&["quantize", "pipe", "--scheme", "int8:channel", "-o", "int8"]);
+    let again = place.run(&["quantize", "int8", "--scheme", "e4m3:channel", "--no-keep-defaults", "-o", "again"]);
+    assert!(again.code == Some(1) && again.stderr.contains("quantized already"), "{again:?}");
+    place.succeed(&["verify", "int8", "--for", "diffusers"]);
+    for (file, told) in
+        [("vae/diffusion_pytorch_model.safetensors", "no weights"), ("scheduler/scheduler_config.json", "is empty")]
+    {
+        std::fs::rename(place.path("int8").join(file), place.path("away")).unwrap();
+        let verified = place.run(&["verify", "int8"]);
+        assert!(verified.code == Some(1) && verified.stderr.contains(told), "{file}: {verified:?}");
+        let planned = place.run(&["plan", "int8", "--scheme", "int8:channel", "--requantize"]);
+        assert!(planned.code == Some(1) && planned.stderr.contains(told), "{file}: {planned:?}");
+        std::fs::rename(place.path("away"), place.path("int8").join(file)).unwrap();
+    }
     let inside = place.run(&["quantize", "pipe", "--scheme", "int8:channel", "-o", "pipe/out"]);
     assert!(inside.code == Some(2), "{inside:?}");
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::MAX_CONFIG_LEN;
-use super::extra::{FOREIGN_EXTENSIONS, MANIFEST_FILE, has_extension, is_hidden, list_dir};
+use super::extra::{CONFIG_FILE, FOREIGN_EXTENSIONS, MANIFEST_FILE, has_extension, is_hidden, list_dir};
 use super::sources::{PICKLE_EXTENSIONS, PIPELINE_FILE, holds_weights};
 use crate::error::Error;
 use crate::json::read_python_json;
@@ -23,8 +23,10 @@ pub struct Pipeline {
     /// The files of a copy besides those of these components: of the folder itself and of components without weights, relative to the
     /// folder.
     pub files: Vec<PathBuf>,
-    /// Components that `model_index.json` names and that have no folder, sorted.
-    pub missing: Vec<String>,
+    /// Components that `model_index.json` names and that lack files, sorted, each with what is wrong.
+    pub missing: Vec<(String, &'static str)>,
+    /// Weights outside of all components, which a copy does without.
+    pub left_out: Vec<PathBuf>,
 }
 
 /// A component with weights.
@@ -32,10 +34,10 @@ pub struct Pipeline {
 pub struct PipelineComponent {
     /// The name of its folder.
     pub name: String,
-    /// The library of its class, `diffusers` or `transformers`; `None` if `model_index.json` does not name the component.
-    pub library: Option<String>,
+    /// The library of its class, e.g. `diffusers` or `transformers`.
+    pub library: String,
     /// Its class.
-    pub class: Option<String>,
+    pub class: String,
 }
 
 impl Pipeline {
@@ -53,24 +55,32 @@ impl Pipeline {
         let index = read_python_json(&path.join(PIPELINE_FILE), MAX_CONFIG_LEN)?;
         let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
         let class = text(index.get("_class_name"));
-        let (mut components, mut files) = (Vec::new(), Vec::new());
+        let stated = |name: &str| {
+            let stated = index.get(name)?.as_array()?;
+            Some((text(stated.first())?, text(stated.get(1))?))
+        };
+        let (mut components, mut files, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
         let names = list_dir(path)?.into_iter().filter(|name| !is_hidden(name) && name != MANIFEST_FILE);
         for name in names {
             let place = path.join(&name);
-            if place.is_file() {
-                files.extend((!is_weights(&name)).then(|| PathBuf::from(&name)));
-            } else if let Some(name) = name.to_str().filter(|_| holds_weights(&place)) {
-                let stated = index.get(name);
-                let part = |at: usize| text(stated.and_then(|stated| stated.get(at)));
-                components.push(PipelineComponent { name: name.to_owned(), library: part(0), class: part(1) });
-            } else if place.is_dir() {
-                files.extend(files_below(path, Path::new(&name))?);
+            let component = name.to_str().and_then(|name| Some((name, stated(name)?)));
+            match component {
+                _ if place.is_file() && is_weights(&name) => left_out.push(PathBuf::from(&name)),
+                _ if place.is_file() => files.push(PathBuf::from(&name)),
+                Some((name, (library, class))) if holds_weights(&place) => {
+                    components.push(PipelineComponent { name: name.to_owned(), library, class });
+                }
+                // Weights of folders that the index does not name are nobody's to judge.
+                _ if place.is_dir() => files.extend(files_below(path, Path::new(&name), component.is_none())?),
+                _ => {}
             }
         }
-        let is_component = |stated: &Value| stated.as_array().is_some_and(|stated| stated.iter().all(Value::is_string));
-        let stated = index.as_object().into_iter().flatten().filter(|(_, stated)| is_component(stated));
-        let missing = stated.map(|(name, _)| name.clone()).filter(|name| !path.join(name).is_dir()).collect();
-        Ok(Pipeline { path: path.to_path_buf(), class, components, files, missing })
+        let names = index.as_object().into_iter().flatten().map(|(name, _)| name);
+        let lacking = names.filter(|name| stated(name).is_some());
+        let mut missing: Vec<(String, &'static str)> =
+            lacking.filter_map(|name| Some((name.clone(), lack(&path.join(name))?))).collect();
+        missing.sort();
+        Ok(Pipeline { path: path.to_path_buf(), class, components, files, missing, left_out })
     }
 }
 
@@ -82,15 +92,27 @@ fn is_weights(name: &OsStr) -> bool {
         || name.ends_with(".safetensors.index.json")
 }
 
-/// The files of a folder and of those in it, but weights and hidden ones. Links to folders are not followed.
-fn files_below(root: &Path, folder: &Path) -> Result<Vec<PathBuf>, Error> {
+/// What is wrong with the folder of a component, if anything: models have a config.json, schedulers and tokenizers have other files.
+fn lack(folder: &Path) -> Option<&'static str> {
+    match list_dir(folder) {
+        Err(_) => Some("it has no folder"),
+        Ok(names) if names.is_empty() => Some("its folder is empty"),
+        Ok(names) if names.iter().any(|name| name == CONFIG_FILE) && !holds_weights(folder) => {
+            Some("its folder has a config.json and no weights")
+        }
+        Ok(_) => None,
+    }
+}
+
+/// The files of a folder and of those in it, but hidden ones, and weights unless they are wanted. Links to folders are not followed.
+fn files_below(root: &Path, folder: &Path, with_weights: bool) -> Result<Vec<PathBuf>, Error> {
     let (mut files, mut left) = (Vec::new(), vec![folder.to_path_buf()]);
     while let Some(folder) = left.pop() {
         for name in list_dir(&root.join(&folder))?.into_iter().filter(|name| !is_hidden(name)) {
-            let (file, is_weights) = (folder.join(&name), is_weights(&name));
+            let (file, is_wanted) = (folder.join(&name), with_weights || !is_weights(&name));
             match root.join(&file) {
                 place if place.is_dir() && !place.is_symlink() => left.push(file),
-                place if place.is_file() && !is_weights => files.push(file),
+                place if place.is_file() && is_wanted => files.push(file),
                 _ => {}
             }
         }
@@ -110,8 +132,11 @@ mod tests {
         for (name, text) in [
             (
                 "model_index.json",
-                r#"{"_class_name": "FluxPipeline", "transformer": ["diffusers", "FluxTransformer2DModel"], "x": 1}"#,
+                r#"{"_class_name": "FluxPipeline", "transformer": ["diffusers", "FluxTransformer2DModel"], "x": 1,
+                    "vae": ["diffusers", "AutoencoderKL"], "scheduler": ["diffusers", "S"], "unet": ["diffusers", "U"],
+                    "tokenizer": ["transformers", "T"], "image_encoder": [null, null]}"#,
             ),
+            ("vae/config.json", "{}"),
             ("README.md", ""),
             ("flux1-dev.safetensors", ""),
             (".gitattributes", ""),
@@ -128,13 +153,24 @@ mod tests {
         assert!(Pipeline::is_at(dir.path()) && !Pipeline::is_at(&dir.path().join("x")));
         let pipeline = Pipeline::open(dir.path()).unwrap();
         assert_eq!(pipeline.class.as_deref(), Some("FluxPipeline"));
-        let names: Vec<(&str, Option<&str>)> =
-            pipeline.components.iter().map(|found| (found.name.as_str(), found.library.as_deref())).collect();
-        assert_eq!(names, [("transformer", Some("diffusers")), ("x", None)]);
+        let names: Vec<(&str, &str)> =
+            pipeline.components.iter().map(|found| (found.name.as_str(), found.library.as_str())).collect();
+        assert_eq!(names, [("transformer", "diffusers")]);
+        let missing: Vec<&str> = pipeline.missing.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(missing, ["unet", "vae"]);
+        assert_eq!(pipeline.left_out, [Path::new("flux1-dev.safetensors")]);
         let files: Vec<&str> = pipeline.files.iter().filter_map(|file| file.to_str()).collect();
         assert_eq!(
             files,
-            ["README.md", "model_index.json", "scheduler/scheduler_config.json", "tokenizer/inner/vocab.json"]
+            [
+                "README.md",
+                "model_index.json",
+                "onnx/model.onnx",
+                "scheduler/scheduler_config.json",
+                "tokenizer/inner/vocab.json",
+                "vae/config.json",
+                "x/model.safetensors"
+            ]
         );
     }
 }

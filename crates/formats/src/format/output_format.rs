@@ -1,6 +1,7 @@
 //! Everything that a quantized model is written as: a checkpoint of some format, plain floats, or a GGUF file.
 
 use super::{Capabilities, FormatHandle, UnknownFormat};
+use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{LayerScheme, ScaleType};
 use kvant_weights::parts::{ActivationSpec, AttentionSpec, CannotHold, LayerSpec, ParameterPart, Part};
 use serde::de::Error;
@@ -117,6 +118,13 @@ impl OutputFormat {
             OutputFormat::PlainFloats => Ok(Vec::new()),
             OutputFormat::Gguf => Err(gguf_has_its_own()),
         }
+    }
+
+    /// Returns whether it has a place for layers of this scheme, of sizes that suit every scheme.
+    pub fn holds(self, scheme: LayerScheme) -> bool {
+        let scheme = self.fitted(scheme);
+        let whole = LayerSpec::weight_only("layer", (256, 256), scheme.weight, NibbleOrder::default());
+        self.parts(&LayerSpec { scheme, ..whole }).is_ok()
     }
 
     /// The tensors with the static parameters of a layer's activations; none where scales are dynamic, and for plain floats, which

@@ -21,7 +21,9 @@ use kvant_quant::scheme::{
     ActivationScheme, Axis, FloatScale, Granularity, LayerScheme, ScaleType, TensorScheme, Timing, ZeroPoint,
 };
 use kvant_weights::import_error::ImportError;
-use kvant_weights::parts::{CannotHold, Content, LayerSpec, Packing, Part, ScaleEncoding};
+use kvant_weights::parts::{
+    AttentionSpec, CannotHold, Content, LayerSpec, Packing, ParameterPart, Part, ScaleEncoding,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -48,6 +50,11 @@ impl CheckpointFormat for TorchAo {
 
     fn parts(&self, layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
         parts(layer)
+    }
+
+    fn attention_parts(&self, _spec: &AttentionSpec) -> Result<Vec<ParameterPart>, CannotHold> {
+        let hint = "leave ‹kv-cache› and ‹attention› out, or use ‹format› quark or compressed-tensors";
+        Err(CannotHold::new("torchao's layout has no quantized keys, values or queries", hint))
     }
 
     fn config(&self, model: &ModelDescription<'_>) -> Result<Value, CannotHold> {

@@ -66,7 +66,7 @@ pub(super) fn choose(job: &Job, pipeline: &Pipeline) -> Result<Vec<Choice>, Erro
 
 fn fate(job: &Job, component: &PipelineComponent, share: f64) -> Fate {
     let named = job.recipe.components.iter().rev().find(|named| named.layers == component.name);
-    let class = component.class.as_deref().unwrap_or_default();
+    let class = component.class.as_str();
     let scheme = match named {
         Some(named) if named.scheme == KEEP => return Fate::Kept("as asked".to_owned()),
         Some(named) => Some(named.scheme.clone()),
@@ -76,7 +76,6 @@ fn fate(job: &Job, component: &PipelineComponent, share: f64) -> Fate {
         None if SENSITIVE.iter().any(|part| class.contains(part)) => {
             return Fate::Kept(format!("quantizing {class} costs quality and saves little"));
         }
-        None if component.class.is_none() => return Fate::Kept("model_index.json does not name it".to_owned()),
         None if share < LARGE => return Fate::Kept("less than a tenth of the weights".to_owned()),
         None => job.recipe.scheme.clone(),
     };

@@ -1,13 +1,19 @@
 //! Plans a pipeline: a plan for each component that is quantized, and the files that are copied.
 
 use super::choice::{Choice, Fate, choose};
+use super::quantize::LOADER;
 use crate::checkpoint::plan::{self as checkpoint_plan, CheckpointPlan};
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
+use crate::findings::failing;
 use crate::job::{Format, Job};
 use crate::json::path as path_json;
+use crate::resolve;
+use crate::text::shown;
+use kvant_checkpoint::recipe::Recipe;
 use kvant_container::{Pipeline, PipelineComponent, recorded_name};
 use kvant_formats::format::{FormatHandle, OutputFormat};
+use kvant_formats::verify::{Options, verify};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use xxhash_rust::xxh3::Xxh3;
@@ -51,6 +57,11 @@ impl PlannedComponent {
 pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, Error> {
     refuse_settings(job)?;
     let pipeline = Pipeline::open(&job.source.model)?;
+    if let Some((name, lack)) = pipeline.missing.first() {
+        let message = format!("{}: model_index.json names `{name}`, and {lack}", shown(&pipeline.path));
+        let hint = "download what is missing: diffusers does not load the pipeline without it";
+        return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())));
+    }
     let (mut components, mut notices) = (Vec::new(), Vec::new());
     let mut files = pipeline.files.clone();
     for Choice { component, checkpoint, bytes, fate } in choose(job, &pipeline)? {
@@ -62,8 +73,8 @@ pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, E
                 (Err(reason), None)
             }
             Fate::Quantized(job) => {
-                let (job, plan) = plan_component(*job, reporter)
-                    .map_err(|error| Error { message: format!("{}: {}", component.name, error.message), ..error })?;
+                let planned = plan_component(*job, &component, reporter);
+                let (job, plan) = planned.map_err(|error| of_component(error, &component.name))?;
                 notices.extend(plan.plan.notices().iter().map(|notice| format!("{}: {notice}", component.name)));
                 (Ok(Box::new(plan)), Some(Box::new(job)))
             }
@@ -72,7 +83,7 @@ pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, E
     }
     if components.iter().all(|component| component.plan.is_err()) {
         let failure = Error::new(ErrorKind::Invalid, "no component of the pipeline is quantized");
-        let hint = "give ‹scheme› for the large components, or name some, e.g. ‹component› transformer=fp8";
+        let hint = "give ‹scheme› for the large components, or name some, e.g. ‹component› transformer=e4m3:channel";
         return Err(failure.with_hint(Some(hint.to_owned())));
     }
     let size = |file: &PathBuf| pipeline.path.join(file).metadata().map_or(0, |found| found.len());
@@ -83,8 +94,14 @@ pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, E
 
 /// The plan of a component in the format that was asked for; else in torchao's, which diffusers loads, or where that does not hold the
 /// scheme as floats.
-fn plan_component(mut job: Job, reporter: &Reporter<'_>) -> Result<(Job, CheckpointPlan), Error> {
+fn plan_component(
+    mut job: Job,
+    component: &PipelineComponent,
+    reporter: &Reporter<'_>,
+) -> Result<(Job, CheckpointPlan), Error> {
+    refuse_calibration(&job)?;
     if !job.sinks.formats.is_empty() {
+        refuse_unread(&job, component)?;
         let plan = checkpoint_plan::plan(&job, reporter)?;
         return Ok((job, plan));
     }
@@ -110,6 +127,45 @@ fn refuse_patterns_of_kept(job: &Job, component: &str, reason: &str) -> Result<(
     let hint =
         format!("leave the pattern out, or give the component a scheme, e.g. ‹component› {component}=int8:channel");
     Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint)))
+}
+
+/// An error of a component, with its name before those of its layers.
+fn of_component(error: Error, name: &str) -> Error {
+    let named = |text: &str| text.replace("‹exclude› '", &format!("‹exclude› '{name}."));
+    let hint = error.hint.as_deref().map(named);
+    let message = format!("{name}: {}", error.message);
+    Error { message, ..error }.with_hint(hint)
+}
+
+/// Refuses schemes and algorithms that need calibration data: components do not run here.
+fn refuse_calibration(job: &Job) -> Result<(), Error> {
+    let (line, file) = resolve::settings(job, None, &[])?;
+    let recipe = Recipe::resolve(&line, &file)?;
+    let algorithms = recipe.algorithms();
+    let what = match recipe.default_choice().scheme() {
+        _ if algorithms.need_data() => format!("{algorithms}: it needs calibration data"),
+        Some(scheme) if scheme.needs_calibration() => {
+            format!("`{scheme}` has static scales, which need calibration data")
+        }
+        _ => return Ok(()),
+    };
+    let hint = "use int8:channel or e4m3:channel, or with quantized inputs W8A8 or FP8_DYNAMIC; `kvant.torch` in Python \
+                calibrates components";
+    let message = format!("{what}, and components of pipelines do not run in Kvant");
+    Err(Error::new(ErrorKind::Unsupported, message).with_hint(Some(hint.to_owned())))
+}
+
+/// Refuses a format that the library of a component does not load.
+fn refuse_unread(job: &Job, component: &PipelineComponent) -> Result<(), Error> {
+    let reads = [OutputFormat::Checkpoint(FormatHandle::TORCHAO), OutputFormat::PlainFloats].map(Format::Model);
+    match job.sinks.formats.iter().find(|format| !reads.contains(format)) {
+        Some(format) if component.library == LOADER => {
+            let message = format!("diffusers does not load the format {}", format.name());
+            let hint = "use ‹format› torchao or fake, or leave ‹format› out";
+            Err(Error::new(ErrorKind::Unsupported, message).with_hint(Some(hint.to_owned())))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses what a pipeline as a whole has no place for.
@@ -152,6 +208,27 @@ fn fingerprint(components: &[PlannedComponent], copied: &[(PathBuf, u64)]) -> St
 }
 
 impl PipelinePlan {
+    /// Refuses a pipeline with a component that is copied and damaged: NaN in a norm would be found only when the result is loaded.
+    pub(crate) fn refuse_damaged(&self) -> Result<(), Error> {
+        for component in self.components.iter().filter(|component| component.plan.is_err()) {
+            let path = self.pipeline.path.join(&component.component.name);
+            let report = verify(&path, &Options::default())?;
+            if !report.passes() {
+                let message = failing(&shown(&path).to_string(), &report.findings);
+                let hint = "download the component again, or copy it unchecked with ‹no-verify›";
+                return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is said of weights that are not copied.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        let (first, more) = self.pipeline.left_out.split_first()?;
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        Some(format!("{}{more} lies outside of all components and is not copied", shown(first)))
+    }
+
     /// The names of the components that are quantized.
     pub(crate) fn quantized(&self) -> impl Iterator<Item = &PlannedComponent> {
         self.components.iter().filter(|component| component.plan.is_ok())
@@ -180,7 +257,7 @@ impl PipelinePlan {
             "source_bytes": source_bytes,
             "output_bytes": output_bytes,
             "peak_memory": self.peak_memory(),
-            "notices": self.notices,
+            "notices": self.notices.iter().cloned().chain(self.left_out()).collect::<Vec<_>>(),
         })
     }
 }

@@ -3,15 +3,16 @@
 use super::plan::{self, PipelinePlan, component_json};
 use crate::checkpoint;
 use crate::delivery;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::events::{Event, Events, Reporter};
-use crate::job::Job;
+use crate::job::{Job, SourceKind};
 use crate::json::path as path_json;
+use crate::text::shown;
 use crate::{loading, paths};
 use kvant_checkpoint::engine::{Folder, FolderStart};
 use kvant_container::Durability;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The loader of a pipeline.
@@ -38,11 +39,17 @@ pub struct PipelineReport {
 pub(crate) fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<PipelineReport>, Error> {
     let begun = Instant::now();
     let output = job.sinks.output.as_deref().ok_or_else(paths::no_directory)?;
+    refuse_file_name(output)?;
     let plan = plan::plan(job, reporter)?;
+    if !job.sinks.commit.no_verify {
+        plan.refuse_damaged()?;
+    }
+    let left_out = plan.left_out();
+    reporter.notes(&left_out);
     let names: Vec<&str> = plan.quantized().map(|component| component.component.name.as_str()).collect();
     let commit = job.sinks.commit;
     if commit.restart {
-        Folder::discard(output, &names)?;
+        Folder::discard(output)?;
     }
     delivery::check_runs([output], &job.sinks.settings, commit)?;
     let parts: Vec<(&str, u64)> = names.iter().copied().zip(plan.quantized().map(|part| part.output_bytes())).collect();
@@ -50,7 +57,7 @@ pub(crate) fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<PipelineRepo
     Folder::check(&job.source.model, output, &plan.fingerprint, &parts, copied, commit.overwrite)?;
     reporter.started();
     let claim = delivery::claim(output, &job.sinks.settings, commit)?;
-    let folder = match Folder::begin(claim, &plan.fingerprint, &names, commit.overwrite)? {
+    let folder = match Folder::begin(claim, &plan.fingerprint, commit.overwrite)? {
         FolderStart::Finished => {
             let (output, resumed) = (output.to_owned(), names.len());
             let report = PipelineReport { output, resumed, warnings: Vec::new(), time: begun.elapsed(), plan };
@@ -69,7 +76,9 @@ pub(crate) fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<PipelineRepo
             let mut events = ComponentEvents { name, reporter };
             let made = checkpoint::quantize::run(&job, &Reporter::new(&mut events, reporter.cancel()))
                 .map_err(|error| Error { message: format!("{name}: {}", error.message), ..error })?;
-            warnings.extend(made.warnings().into_iter().map(|warning| format!("{name}: {warning}")));
+            // Tokenizers are components of their own.
+            let warned = made.warnings().into_iter().filter(|warning| !warning.starts_with("tokenizer.json"));
+            warnings.extend(warned.map(|warning| format!("{name}: {warning}")));
         }
         folder.record(at)?;
     }
@@ -101,6 +110,16 @@ impl Events for ComponentEvents<'_, '_> {
     fn spell(&self, setting: &str) -> String {
         self.reporter.spelled(&format!("‹{setting}›"))
     }
+}
+
+/// Refuses the name of a file: a pipeline is a folder.
+fn refuse_file_name(output: &Path) -> Result<(), Error> {
+    let is_file = SourceKind::named(output).is_some() || output.extension().is_some_and(|end| end == "safetensors");
+    if !is_file {
+        return Ok(());
+    }
+    let message = format!("{} is the name of a file, and a pipeline is a folder", shown(output));
+    Err(Error::new(ErrorKind::Usage, message).with_hint(Some("name a folder with ‹output›".to_owned())))
 }
 
 impl PipelineReport {

@@ -1,11 +1,12 @@
-//! Checks a pipeline: every component with weights as a checkpoint of its own, and that the others are there.
+//! Checks a pipeline: every component with weights as a checkpoint of its own, and that no component lacks files.
 
+use super::quantize::LOADER;
 use crate::error::Error;
-use crate::findings::failing;
 use crate::json::path as path_json;
 use crate::text::shown;
+use crate::verify::CheckpointVerdict;
 use kvant_container::Pipeline;
-use kvant_formats::verify::{Options, Report, verify};
+use kvant_formats::verify::{Options, loaders, verify};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -14,43 +15,47 @@ pub struct PipelineVerdict {
     /// The pipeline.
     pub path: PathBuf,
     /// The findings of each component.
-    pub components: Vec<(String, Report)>,
-    /// Components that `model_index.json` names and that have no folder.
-    pub missing: Vec<String>,
+    pub components: Vec<(String, CheckpointVerdict)>,
+    /// Components that lack files, each with what is wrong.
+    pub missing: Vec<(String, &'static str)>,
 }
 
-/// Checks a pipeline.
+/// Checks a pipeline. Components of transformers are loaded by that library, also where diffusers is asked about.
 ///
 /// # Errors
 /// Errors of reading it.
 pub(crate) fn run(model: &Path, options: &Options) -> Result<PipelineVerdict, Error> {
     let pipeline = Pipeline::open(model)?;
     let components = pipeline.components.iter().map(|component| {
-        let report = verify(&model.join(&component.name), options)?;
-        Ok((component.name.clone(), report))
+        let other = || loaders().iter().find(|loader| loader.id == component.library).map(|loader| loader.id.as_str());
+        let loader = if options.loader == Some(LOADER) { other() } else { options.loader };
+        let mut report = verify(&model.join(&component.name), &Options { loader, ..*options })?;
+        // Tokenizers are components of their own.
+        report.findings.retain(|finding| finding.place != "tokenizer.json");
+        let verdict = CheckpointVerdict::of(report, loader, options.tensor_parallel);
+        Ok((component.name.clone(), verdict))
     });
     let components = components.collect::<Result<_, Error>>()?;
     Ok(PipelineVerdict { path: model.to_owned(), components, missing: pipeline.missing })
 }
 
 impl PipelineVerdict {
-    /// Returns whether all components are there and pass.
+    /// Returns whether all components are whole and pass.
     pub fn passes(&self) -> bool {
-        self.missing.is_empty() && self.components.iter().all(|(_, report)| report.passes())
+        self.missing.is_empty() && self.components.iter().all(|(_, verdict)| verdict.report.passes())
     }
 
     pub(crate) fn problem(&self) -> String {
-        if let Some(missing) = self.missing.first() {
-            return format!("{}: model_index.json names `{missing}`, which has no folder", shown(&self.path));
+        if let Some((missing, lack)) = self.missing.first() {
+            return format!("{}: model_index.json names `{missing}`, and {lack}", shown(&self.path));
         }
-        let failed = self.components.iter().find(|(_, report)| !report.passes());
-        failed.map_or_else(String::new, |(name, report)| {
-            failing(&shown(&self.path.join(name)).to_string(), &report.findings)
-        })
+        let failed = self.components.iter().find(|(_, verdict)| !verdict.report.passes());
+        failed.map_or_else(String::new, |(_, verdict)| verdict.problem())
     }
 
     pub(crate) fn to_json(&self) -> Value {
-        let component = |(name, report): &(String, Report)| {
+        let component = |(name, verdict): &(String, CheckpointVerdict)| {
+            let report = &verdict.report;
             json!({
                 "name": name,
                 "passes": report.passes(),
@@ -65,7 +70,7 @@ impl PipelineVerdict {
             "model": path_json(&self.path),
             "passes": self.passes(),
             "components": self.components.iter().map(component).collect::<Vec<_>>(),
-            "missing": self.missing,
+            "missing": self.missing.iter().map(|(name, _)| name).collect::<Vec<_>>(),
         })
     }
 }

@@ -35,7 +35,7 @@ fn table(plan: &PipelinePlan) -> Table {
     let mut table = Table::new(&titles);
     for component in &plan.components {
         let name = component.component.name.clone();
-        let class = component.component.class.clone().unwrap_or_default();
+        let class = component.component.class.clone();
         let [scheme, format, layers, why] = match &component.plan {
             Ok(planned) => {
                 let layers = planned.plan.layers().len().to_string();

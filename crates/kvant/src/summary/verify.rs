@@ -41,9 +41,10 @@ fn head(report: &Report) -> String {
 
 /// Of each component a line, its findings, and the loaders that take it.
 fn pipeline(found: &PipelineVerdict, all: bool) -> Vec<Section> {
-    let missing = found.missing.iter().map(|name| format!("{name}: model_index.json names it, and it has no folder"));
+    let missing = found.missing.iter().map(|(name, lack)| format!("{name}: model_index.json names it, and {lack}"));
     let mut sections: Vec<Section> = missing.map(Section::Text).collect();
-    for (name, report) in &found.components {
+    for (name, verdict) in &found.components {
+        let report = &verdict.report;
         let taken = report.verdicts.iter().filter(|verdict| verdict.loads == Loads::Yes);
         let taken: Vec<&str> = taken.map(|verdict| verdict.loader).collect();
         let loaders = if taken.is_empty() { String::new() } else { format!("; loads in {}", taken.join(", ")) };

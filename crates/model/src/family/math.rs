@@ -73,7 +73,7 @@ pub struct Math {
     pub averages_shared_experts: bool,
     /// Where the gates on the outputs of attention's heads come from.
     pub head_gate: HeadGate,
-    /// Whether the norm on the output of the feed-forward network stands in blocks with experts only (A.X K1).
+    /// Whether the norm on the output of the feed-forward network is in blocks with experts only (A.X K1).
     #[serde(default)]
     pub only_experts_have_output_norm: bool,
 }

@@ -78,6 +78,11 @@ const QUANTIZATION_PARAMETERS: &[&str] = &[
     "qzeros",
     "scales",
     "g_idx",
+    "_weight_qdata",
+    "_weight_scale",
+    "_weight_zero_point",
+    "_weight_per_tensor_scale",
+    "_weight_scale_and_zero",
     "absmax",
     "quant_map",
 ];

@@ -391,7 +391,12 @@ mod tests {
     fn missing_bounds_of_gemma_2_are_noted() {
         let capped = json!({"model_type": "gemma2", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0});
         assert!(noted("gemma2", &capped, caps_notice).is_none());
-        assert!(noted("gemma2", &json!({"model_type": "gemma2"}), caps_notice).is_some());
+        assert!(
+            noted("gemma2", &json!({"model_type": "gemma2"}), caps_notice).is_none(),
+            "its class has the same bounds"
+        );
+        let none = json!({"model_type": "gemma2", "attn_logit_softcapping": null});
+        assert!(noted("gemma2", &none, caps_notice).is_some());
     }
 
     #[test]

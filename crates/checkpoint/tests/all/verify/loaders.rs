@@ -147,6 +147,7 @@ fn float_checkpoints_load_in_engines_only() {
     let expected = [
         ("amd-quark", Loads::No),
         ("transformers", Loads::Yes),
+        ("diffusers", Loads::No),
         ("vllm", Loads::Yes),
         ("sglang", Loads::Yes),
         ("llama.cpp", Loads::No),

@@ -21,7 +21,7 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     stated_sizes::run(subject, findings);
     stated_values::run(subject, findings);
     marked(subject, findings);
-    if !is_unnamed(subject) && subject.network.family().is_none() {
+    if !is_unnamed(subject) && subject.network.family().is_none() && !subject.config.is_component {
         let name = subject.config.architectures.first().or(subject.config.model_types.first());
         let reason = format!("no description of the architecture `{}`", name.map_or("", String::as_str));
         findings.warning(

@@ -1,6 +1,7 @@
 //! Lists of what is not quantized: they name every linear layer that is in floats, none that is quantized, and nothing that
 //! does not exist.
 
+use crate::format::FormatHandle;
 use crate::loader_names::LoaderNames;
 use crate::verify::statement::{Listed, QuantConfig};
 use crate::verify::subject::CheckpointView;
@@ -11,6 +12,10 @@ use std::collections::HashSet;
 
 pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let Some(statement) = subject.statement.as_ref().filter(|_| !subject.survey.weights.is_empty()) else { return };
+    // It has no list: loaders know layers by their tensors.
+    if FormatHandle::reading(&statement.method) == Some(FormatHandle::TORCHAO) {
+        return;
+    }
     for linear in subject.float_linears().filter(|linear| statement.quantizes(&linear.module)) {
         in_floats(linear, statement, findings);
     }

@@ -9,7 +9,9 @@ const FILES: [&str; 6] =
     ["tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model"];
 
 pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
-    let Some(dir) = subject.checkpoint.directory().filter(|_| subject.json.is_some()) else { return };
+    // Of a component of a pipeline the tokenizer, if any, is a component too.
+    let has_own = subject.json.is_some() && !subject.config.is_component;
+    let Some(dir) = subject.checkpoint.directory().filter(|_| has_own) else { return };
     if !FILES.iter().any(|file| dir.join(file).is_file()) {
         let hint = "copy tokenizer.json, tokenizer_config.json and their like from the original model";
         return findings.warning("tokenizer.json", "there is no tokenizer next to the weights", hint);
