@@ -30,12 +30,14 @@ pub(super) fn head(network: &Network) -> &'static str {
     head.map_or("lm_head", |head| *head)
 }
 
-/// Loaders put quantized tensors into linear modules; GPT-2's layers are of another kind.
-pub(super) fn no_linear_module() -> CannotHold {
-    CannotHold {
-        reason: "its weight is stored as [in, out] (a Conv1D), whose codes no loader reads".to_owned(),
-        hint: "write a GGUF file with a GGUF scheme, e.g. ‹scheme› Q8_0, or floats with ‹format› fake".to_owned(),
-    }
+/// Loaders put quantized tensors into linear modules; GPT-2's layers are of another kind. GGUF files are made of `described`
+/// architectures only.
+pub(super) fn no_linear_module(described: bool) -> CannotHold {
+    let hint = match described {
+        true => "write a GGUF file with a GGUF scheme, e.g. ‹scheme› Q8_0, or floats with ‹format› fake",
+        false => "write floats with ‹format› fake",
+    };
+    CannotHold::new("its weight is stored as [in, out] (a Conv1D), whose codes no loader reads", hint)
 }
 
 /// The plan's reason for copying a tensor.
@@ -220,7 +222,7 @@ mod tests {
 
     #[test]
     fn non_linear_layer_kinds_get_a_hint_for_every_format() {
-        let refusal = no_linear_module();
+        let refusal = no_linear_module(true);
         assert!(refusal.reason.contains("Conv1D") && !refusal.reason.contains("quark"));
         assert!(refusal.hint.contains("‹scheme› Q8_0") && refusal.hint.contains("‹format› fake"));
     }

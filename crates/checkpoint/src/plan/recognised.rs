@@ -78,7 +78,7 @@ impl Recognised<'_> {
         let problem =
             |problem| PlanError::CannotHold { layer: layer.name.clone(), scheme: layer.scheme.to_string(), problem };
         if layer.source.is_transposed && layer.source.expert.is_none() {
-            return Err(problem(names::no_linear_module()));
+            return Err(problem(names::no_linear_module(self.network.family().is_some())));
         }
         let spec = LayerSpec {
             name: &layer.name,

@@ -22,10 +22,10 @@ pub fn run(args: PlanArgs, printer: &Printer) -> Result<(), Error> {
 pub fn show(job: &Job, all: bool, printer: &Printer) -> Result<(), Error> {
     interrupt::exit_on_signal();
     let plan = job.plan(&mut Console::new(printer))?;
-    let is_graph = matches!(plan, Plan::Graph(_));
+    let (is_graph, is_pipeline) = (matches!(plan, Plan::Graph(_)), matches!(plan, Plan::Pipeline(_)));
     match printer.is_json() {
         false => printer.data(&printer.sections(&plan.sections(all)))?,
-        true if is_graph => printer.json("plan", &plan.to_json())?,
+        true if is_graph || is_pipeline => printer.json("plan", &plan.to_json())?,
         true => printer.data(&json::object("plan", &plan.to_json(), "tensors", plan.tensors_json().into_iter()))?,
     }
     // The object of a checkpoint has its notices.

@@ -394,7 +394,7 @@ struct TorchAoReader {
 
 impl ModuleReader for TorchAoReader {
     fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError> {
-        let Some((scheme, shape)) = stored(module)? else { return Ok(Vec::new()) };
+        let Some(StoredWeight { scheme, shape }) = stored(module)? else { return Ok(Vec::new()) };
         // Inputs do not decide on the tensors of a weight, but MX has none without.
         let input = ActivationScheme { scheme, timing: Timing::Dynamic };
         let input = Some(input).filter(|_| matches!(Class::of(scheme), Some(Class::Mx(..))));
@@ -409,7 +409,7 @@ impl ModuleReader for TorchAoReader {
     }
 
     fn activations(&self, module: &ModuleTensors<'_, '_>) -> Result<StoredActivations, ImportError> {
-        let scheme = stored(module)?.map(|(scheme, _)| scheme).filter(|_| self.quantizes_inputs);
+        let scheme = stored(module)?.map(|weight| weight.scheme).filter(|_| self.quantizes_inputs);
         let input = scheme.map(|scheme| StoredActivation {
             scheme: ActivationScheme { scheme, timing: Timing::Dynamic },
             parameters: None,
@@ -418,8 +418,15 @@ impl ModuleReader for TorchAoReader {
     }
 }
 
+/// A weight as it is stored.
+struct StoredWeight {
+    scheme: TensorScheme,
+    /// Output and input channels.
+    shape: (usize, usize),
+}
+
 /// The scheme and the shape of a module's weight, by the types of its tensors; `None` for a plain one.
-fn stored(module: &ModuleTensors<'_, '_>) -> Result<Option<(TensorScheme, (usize, usize))>, ImportError> {
+fn stored(module: &ModuleTensors<'_, '_>) -> Result<Option<StoredWeight>, ImportError> {
     let Some(codes) = module.tensor(CODES) else { return Ok(None) };
     let dequantize = "dequantize the checkpoint with torchao, and quantize that";
     if let Some(zero_points) = module.tensor(ZERO_POINTS)
@@ -455,7 +462,7 @@ fn stored(module: &ModuleTensors<'_, '_>) -> Result<Option<(TensorScheme, (usize
         );
         return Err(ImportError::unsupported(module.tensor_name(SCALES), reason, dequantize));
     }
-    Ok(Some((scheme, (rows, columns))))
+    Ok(Some(StoredWeight { scheme, shape: (rows, columns) }))
 }
 
 #[cfg(test)]
