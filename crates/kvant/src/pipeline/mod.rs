@@ -4,8 +4,6 @@
 mod choice;
 pub mod plan;
 pub mod quantize;
-pub mod verify;
 
 pub use plan::{PipelinePlan, PlannedComponent};
 pub use quantize::PipelineReport;
-pub use verify::PipelineVerdict;

@@ -3,9 +3,8 @@
 use super::{Section, findings};
 use crate::onnx::opening::Opening;
 use crate::onnx::verify::GraphVerdict;
-use crate::pipeline::PipelineVerdict;
 use crate::text::{Align, Table, counts};
-use crate::verify::{CheckpointVerdict, VerificationReport, in_words};
+use crate::verify::{CheckpointVerdict, PipelineVerdict, VerificationReport, in_words};
 use kvant_formats::verify::{LoaderSupport, Loads, Report};
 
 impl VerificationReport {

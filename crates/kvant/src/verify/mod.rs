@@ -1,5 +1,9 @@
 //! Checking that a quantized model from any tool is valid and loadable.
 
+mod pipeline;
+
+pub use pipeline::PipelineVerdict;
+
 use crate::ending::concluded_reading;
 use crate::error::Error;
 use crate::findings::failing;
@@ -7,7 +11,6 @@ use crate::job::{SourceKind, Verification};
 use crate::json::path as path_json;
 use crate::onnx::{self, verify::GraphVerdict};
 use crate::paths::{MODEL, refuse_missing};
-use crate::pipeline::{self, PipelineVerdict};
 use crate::text::shown;
 use kvant_formats::verify::{LoaderSupport, Options, Reads, Reason, Report, loaders, verify};
 use serde_json::{Value, json};
@@ -51,7 +54,7 @@ impl Verification {
             tensor_parallel: self.tensor_parallel.map(usize::from),
         };
         if SourceKind::of(&self.model) == SourceKind::Pipeline {
-            let verdict = pipeline::verify::run(&self.model, &options)?;
+            let verdict = pipeline::run(&self.model, &options)?;
             return Ok(VerificationReport::Pipeline(Box::new(verdict)));
         }
         let report = verify(&self.model, &options)?;

@@ -1,10 +1,10 @@
 //! Checks a pipeline: every component with weights as a checkpoint of its own, and that no component lacks files.
 
-use super::quantize::LOADER;
+use super::CheckpointVerdict;
 use crate::error::Error;
 use crate::json::path as path_json;
+use crate::pipeline::quantize::LOADER;
 use crate::text::shown;
-use crate::verify::CheckpointVerdict;
 use kvant_container::Pipeline;
 use kvant_formats::verify::{Options, loaders, verify};
 use serde_json::{Value, json};
