@@ -36,6 +36,7 @@ def quantize(
     exclude: Strings | None = None,
     algorithm: Strings | None = None,
     overrides: Mapping[str, str] | Strings | None = None,
+    component: Strings | None = None,
     format: Strings | None = None,
     pack_method: Literal["reorder", "order"] | None = None,
     no_keep_defaults: bool = False,
@@ -131,6 +132,7 @@ def quantize(
         algorithm: Algorithms, e.g. gptq (`kvant list algorithms`).
         overrides: Scheme for some layers, e.g. '*.down_proj=int8:channel'.
         override: The same as overrides.
+        component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
         format: Checkpoint format to write [default: the format of the scheme's tool].
         pack_method: Order of 4-bit codes in AMD Quark's format.
         no_keep_defaults: Also quantize layers that stay in float by default: output heads, routers.
@@ -226,6 +228,7 @@ def plan(
     exclude: Strings | None = None,
     algorithm: Strings | None = None,
     overrides: Mapping[str, str] | Strings | None = None,
+    component: Strings | None = None,
     format: Strings | None = None,
     pack_method: Literal["reorder", "order"] | None = None,
     no_keep_defaults: bool = False,
@@ -301,6 +304,7 @@ def plan(
         algorithm: Algorithms, e.g. gptq (`kvant list algorithms`).
         overrides: Scheme for some layers, e.g. '*.down_proj=int8:channel'.
         override: The same as overrides.
+        component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
         format: Checkpoint format to write [default: the format of the scheme's tool].
         pack_method: Order of 4-bit codes in AMD Quark's format.
         no_keep_defaults: Also quantize layers that stay in float by default: output heads, routers.
@@ -375,7 +379,7 @@ def plan(
 
 def convert(
     model: StrPath,
-    to: Literal["quark", "compressed-tensors", "awq", "gptq", "gptq_v2", "fp8", "mxfp4", "float", "onnx", "gguf"]
+    to: Literal["quark", "compressed-tensors", "awq", "gptq", "gptq_v2", "fp8", "mxfp4", "torchao", "float", "onnx", "gguf"]
     | None = None,
     *,
     output: StrPath,
@@ -389,7 +393,7 @@ def convert(
     sync: bool = False,
     no_verify: bool = False,
     threads: int | None = None,
-    format: Literal["quark", "compressed-tensors", "awq", "gptq", "gptq_v2", "fp8", "mxfp4", "float", "onnx", "gguf"]
+    format: Literal["quark", "compressed-tensors", "awq", "gptq", "gptq_v2", "fp8", "mxfp4", "torchao", "float", "onnx", "gguf"]
     | None = None,
     progress: bool = True,
 ) -> ConvertReport:
@@ -446,8 +450,8 @@ def evaluate(
 ) -> EvaluateReport:
     """Measures the perplexity of a language model, or how far a model is from its `reference`.
 
-    `data` of a language model is a file, or a list of texts, which are joined with blank lines. Data of an ONNX graph
-    are files or in memory, as for `quantize`.
+    `data` of a language model is a file, or a list of texts, which are joined with blank lines. Data of an ONNX
+    graph are files or in memory, as for `quantize`.
 
     Args:
         model: Hugging Face directory, GGUF file or ONNX graph.
@@ -484,7 +488,7 @@ def evaluate(
 def verify(
     model: StrPath,
     *,
-    for_: Literal["amd-quark", "transformers", "vllm", "sglang", "llama.cpp", "onnxruntime"] | None = None,
+    for_: Literal["amd-quark", "transformers", "diffusers", "vllm", "sglang", "llama.cpp", "onnxruntime"] | None = None,
     tensor_parallel: int | None = None,
     quick: bool = False,
     progress: bool = True,
@@ -540,6 +544,7 @@ def sensitivity(
     exclude: Strings | None = None,
     algorithm: Strings | None = None,
     overrides: Mapping[str, str] | Strings | None = None,
+    component: Strings | None = None,
     data: CalibrationData | None = None,
     num_samples: int | None = None,
     seed: int | None = None,
@@ -600,6 +605,7 @@ def sensitivity(
         overrides: Type for tensors, e.g. 'logits=uint16', 'fc.weight=int8:channel', 'x=entropy' or '=keep', the
             last match wins.
         override: The same as overrides.
+        component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
         data: Calibration data: .npz, .npy, .safetensors, a directory of them or of images, or `random`.
         calib: The same as data.
         num_samples: Number of samples to use [default: 128].

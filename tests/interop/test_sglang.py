@@ -54,7 +54,7 @@ LEFT_OUT_FAMILIES = {
 }  # fmt: skip
 UNASKED = set().union(*LEFT_OUT_FAMILIES.values())
 CASES = [case for case in dict.fromkeys([*test_vllm.CASES, *MORE])
-         if case[0] != "nano_gemma2" and not {case[0], MODELS.get(case[0], case)[0]} & UNASKED and case not in LEFT_OUT]  # fmt: skip
+         if case[0] != "nano_gemma2" and case[0] not in test_vllm.OTHER_NAMES and not {case[0], MODELS.get(case[0], case)[0]} & UNASKED and case not in LEFT_OUT]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

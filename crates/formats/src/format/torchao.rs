@@ -402,8 +402,14 @@ impl ModuleReader for TorchAoReader {
             scheme: LayerScheme { weight: scheme, input, output: None },
             ..LayerSpec::weight_only(module.name, shape, scheme, NibbleOrder::default())
         };
-        let parts =
+        let mut parts =
             FormatHandle::TORCHAO.parts(&layer).map_err(|error| ImportError::cannot_hold(module.name, &error))?;
+        if module.tensor(ZERO_POINTS).is_some() {
+            // torchao stores the zeros of symmetric codes.
+            let content = Content::ZeroPoints { packing: Packing::Bytes, transposed: false, less_one: false };
+            let (rows, columns) = layer.scale_shape().map_err(|error| ImportError::cannot_hold(module.name, &error))?;
+            parts.push(layer.part(ZERO_POINTS, Dtype::I8, [rows, columns], content));
+        }
         let layout = WeightLayout::of_scheme(module.name, scheme, shape, parts)?;
         Ok(vec![ModuleWeight::of(module, layout)])
     }

@@ -5,7 +5,7 @@ use super::names::{Names, generalise, parse_index};
 use super::tables::is_embedding_name;
 use super::{Place, Reason, TensorMeta};
 use super::{by_name, by_shape};
-use crate::family::{self, Family, Math, NormKind, NormSite, Part, QueryKeyNorm, Role, leaf};
+use crate::family::{self, Family, Math, NormKind, NormSite, Orientation, Part, QueryKeyNorm, Role, leaf};
 use crate::model_config::ModelConfig;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -103,7 +103,9 @@ fn nearest(modules: &[Module], evidence: &Evidence<'_>) -> Option<&'static Famil
         let names = Names::new(family);
         let known = present.iter().filter(|path| names.have(path)).count();
         let others = names.modules().filter(|path| !present.contains(path)).count();
-        let fits = norms_fit(family, modules, evidence.config) && evidence.norms.fit(family.norm_kind);
+        let fits = norms_fit(family, modules, evidence.config)
+            && evidence.norms.fit(family.norm_kind)
+            && orientation_fits(family, modules, evidence.config);
         let has_experts = |path: &&str| path.contains("experts");
         // Dense networks are like dense families.
         let lacks_experts = names.modules().any(|path| has_experts(&path)) && !present.iter().any(has_experts);
@@ -187,6 +189,19 @@ fn norms_fit(family: &Family, modules: &[Module], config: &ModelConfig) -> bool 
         found.all(|norm| width.is_none_or(|width| norm.shape == [width]))
     };
     widths(NormSite::Query, config.num_heads) && widths(NormSite::Key, config.num_kv_heads())
+}
+
+/// Returns whether the layers that widen the hidden states are stored the way round that the family's are.
+fn orientation_fits(family: &Family, modules: &[Module], config: &ModelConfig) -> bool {
+    let Some(hidden) = config.hidden_size else { return true };
+    let paths: Vec<&str> = family.mlp.iter().filter(|(role, _)| *role == Role::Up).map(|(_, path)| *path).collect();
+    let mut found = modules.iter().filter(|module| paths.contains(&module.path.as_str()));
+    found.all(|module| match module.shape[..] {
+        [rows, columns] if rows != columns => {
+            hidden == if family.orientation == Orientation::InOut { rows } else { columns }
+        }
+        _ => true,
+    })
 }
 
 /// All texts in a value.
