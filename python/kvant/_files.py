@@ -379,7 +379,9 @@ def plan(
 
 def convert(
     model: StrPath,
-    to: Literal["quark", "compressed-tensors", "awq", "gptq", "gptq_v2", "fp8", "mxfp4", "torchao", "float", "onnx", "gguf"]
+    to: Literal[
+        "quark", "compressed-tensors", "awq", "gptq", "gptq_v2", "fp8", "mxfp4", "torchao", "float", "onnx", "gguf"
+    ]
     | None = None,
     *,
     output: StrPath,
@@ -393,7 +395,9 @@ def convert(
     sync: bool = False,
     no_verify: bool = False,
     threads: int | None = None,
-    format: Literal["quark", "compressed-tensors", "awq", "gptq", "gptq_v2", "fp8", "mxfp4", "torchao", "float", "onnx", "gguf"]
+    format: Literal[
+        "quark", "compressed-tensors", "awq", "gptq", "gptq_v2", "fp8", "mxfp4", "torchao", "float", "onnx", "gguf"
+    ]
     | None = None,
     progress: bool = True,
 ) -> ConvertReport:

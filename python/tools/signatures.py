@@ -167,7 +167,14 @@ def parameter(command: str, row: dict[str, Any], name: str) -> str:
 def optional(name: str, kind: str) -> str:
     """A parameter that need not be given, as the formatter breaks it."""
     line = f"    {name}: {kind} | None = None,"
-    return line if len(line) <= 120 else f"    {name}: {kind}\n    | None = None,"
+    if len(line) <= 120:
+        return line
+    # As ruff formats it.
+    first = f"    {name}: {kind}"
+    if len(first) > 120:
+        opening, values = kind.split("[", 1)
+        first = f"    {name}: {opening}[\n        {values.removesuffix(']')}\n    ]"
+    return f"{first}\n    | None = None,"
 
 
 def described(row: dict[str, Any], command: str) -> list[str]:
