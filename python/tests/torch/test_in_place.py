@@ -307,4 +307,4 @@ print(before, faults(8))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, after = map(int, run.stdout.split())
-    assert after < before / 4, run.stdout
+    assert after < before / 3, run.stdout
