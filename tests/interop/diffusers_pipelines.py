@@ -1,4 +1,4 @@
-"""Makes tiny random diffusers pipelines, and compares their denoisers; run in a process of its own with diffusers in its path.
+"""Makes tiny random diffusers pipelines and compares their denoisers. Runs in a separate process that can import diffusers.
 
 python diffusers_pipelines.py make NAME FOLDER
 python diffusers_pipelines.py load FLOAT QUANTIZED [EXPECTED]   prints JSON: per component the largest difference of outputs

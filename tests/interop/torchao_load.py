@@ -1,4 +1,4 @@
-"""Loads a checkpoint in torchao's format with transformers, in a process of its own with torchao in its path.
+"""Loads a checkpoint in torchao's format with transformers. Runs in a separate process that can import torchao.
 
 python torchao_load.py CHECKPOINT EXPECTED       prints JSON: layers with codes, and the largest relative difference to floats
 python torchao_load.py make NAME SOURCE OUT      lets torchao write one

@@ -127,7 +127,7 @@ impl Job {
     }
 }
 
-/// Refuses schemes of components where the model has none.
+/// Refuses schemes for components of a model that is not a pipeline.
 fn refuse_components(job: &Job) -> Result<(), Error> {
     if job.recipe.components.is_empty() {
         return Ok(());

@@ -1,15 +1,15 @@
-//! An output directory made of parts: directories that are made one after the other, each with a journal of its own, under hidden names
-//! beside the output. When all are complete they move into the output, files are copied beside them, and the output gets its name by
-//! one rename. How parts are made is not known here.
+//! An output directory that is assembled from parts. Each part is a directory with its own journal, written under a hidden name beside
+//! the output. Complete parts move into the output, other files are copied there, and one rename gives the output its name. Writing
+//! the parts is up to the caller.
 
 use super::Form;
 use super::manifest::{self, Look};
-use super::output::{copy_anew, put_in_place};
+use super::output::{copy_anew, give_name, is_placed_as};
 use super::output_check::{check_source, check_target};
 use kvant_container::unfinished::{
     Claim, Entry, Held, Journal, OutputError, Paths, Room, check_beside, part_beside, remove,
 };
-use kvant_container::{Durability, MissingFolder, directory_of, names_below, positioned, recorded_name};
+use kvant_container::{Durability, MissingFolder, directory_of, names_below, of_record, recorded_name};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ impl Folder {
     ) -> Result<(), OutputError> {
         let paths = Paths::of(target)?;
         check_source(&paths.target, source)?;
-        if is_placed(&paths, plan) {
+        if is_placed_as(&Form::Directory, plan, &paths) {
             return Ok(());
         }
         check_target(&paths.target, &Form::Directory, overwrite, Look::Bytes)?;
@@ -84,7 +84,7 @@ impl Folder {
     pub fn begin(claim: Claim, plan: &str, overwrite: bool) -> Result<FolderStart, OutputError> {
         claim.refuse_other_plan(plan, overwrite)?;
         let Held { paths, journal, found, given } = claim.into_held();
-        if is_placed(&paths, plan) {
+        if is_placed_as(&Form::Directory, plan, &paths) {
             paths.clear_away()?;
             return Ok(FolderStart::Finished);
         }
@@ -105,8 +105,8 @@ impl Folder {
         part_beside(&self.paths.target, name)
     }
 
-    /// Returns whether a part is complete, made by this run or an earlier one of the same plan. One in which something has changed since is not
-    /// Kvant's alone any more, and refused.
+    /// Returns whether a part is complete, written by this run or by an earlier run of the same plan. A part that has changed since may hold
+    /// the user's files, and is refused.
     ///
     /// # Errors
     /// [`OutputError::InTheWay`], the system's.
@@ -146,7 +146,7 @@ impl Folder {
         for name in parts {
             for dir in [paths.staging.join(name), part_beside(&paths.target, name)] {
                 let inside = names_below(&dir, MissingFolder::Skip).map_err(OutputError::io("read", &dir))?;
-                names.extend(inside.iter().map(|inner| Path::new(name).join(kvant_container::of_record(inner))));
+                names.extend(inside.iter().map(|inner| Path::new(name).join(of_record(inner))));
             }
         }
         let recorded = names.iter().map(|name| recorded_name(name)).collect();
@@ -164,20 +164,10 @@ impl Folder {
             }
         }
         manifest::refuse_others(&paths.staging, names)?;
-        manifest::write(&paths.staging, durability)?;
-        journal.record_whole().map_err(OutputError::io("write", &paths.journal))?;
-        put_in_place(&paths, &Form::Directory, overwrite)?;
-        if let (Durability::Disk, Some(parent)) = (durability, paths.target.parent()) {
-            positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
-        }
+        give_name(&paths, &journal, &Form::Directory, overwrite, durability)?;
         paths.clear_away()?;
         Ok(paths.target)
     }
-}
-
-/// Returns whether an earlier run of the plan did everything but clear away its journal.
-fn is_placed(paths: &Paths, plan: &str) -> bool {
-    paths.target.is_dir() && !paths.staging.exists() && Journal::peek(&paths.journal).is_whole(plan)
 }
 
 /// The complete and unfinished parts beside an output, of whatever plan.

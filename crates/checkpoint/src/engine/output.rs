@@ -367,27 +367,44 @@ struct Complete {
 impl Complete {
     fn give_name(self, plan: &dyn OutputPlan, durability: Durability) -> Result<Committed, EngineError> {
         let Complete { paths, warnings, journal, overwrite } = self;
-        if plan.form() == Form::Directory {
-            manifest::write(&paths.staging, durability)?;
-        }
-        journal.record_whole().map_err(OutputError::io("write", &paths.journal))?;
-        put_in_place(&paths, &plan.form(), overwrite)?;
-        paths.clear_beside()?;
-        if let (Durability::Disk, Some(parent)) = (durability, paths.target.parent()) {
-            positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
-        }
+        give_name(&paths, &journal, &plan.form(), overwrite, durability)?;
         Ok(Committed { paths, warnings, _journal: journal })
     }
 }
 
+/// Gives a complete output its name: nothing but its journal is left beside it then.
+pub(super) fn give_name(
+    paths: &Paths,
+    journal: &Journal,
+    form: &Form,
+    overwrite: bool,
+    durability: Durability,
+) -> Result<(), OutputError> {
+    if *form == Form::Directory {
+        manifest::write(&paths.staging, durability)?;
+    }
+    journal.record_whole().map_err(OutputError::io("write", &paths.journal))?;
+    put_in_place(paths, form, overwrite)?;
+    paths.clear_beside()?;
+    if let (Durability::Disk, Some(parent)) = (durability, paths.target.parent()) {
+        positioned::sync_dir(parent).map_err(OutputError::io("sync", parent))?;
+    }
+    Ok(())
+}
+
 /// Returns whether an earlier run of the plan did everything but clear away its journal.
 fn is_placed(plan: &dyn OutputPlan, paths: &Paths) -> bool {
-    let placed = match plan.form() {
+    is_placed_as(&plan.form(), plan.fingerprint(), paths)
+}
+
+/// The same of the plan with this fingerprint.
+pub(super) fn is_placed_as(form: &Form, plan: &str, paths: &Paths) -> bool {
+    let placed = match form {
         Form::Directory => paths.target.is_dir() && !paths.staging.exists(),
         // The directory that it was made in is left empty where the end came before it was removed.
         Form::File(name) => paths.target.is_file() && !paths.staging.join(name).exists(),
     };
-    placed && Journal::peek(&paths.journal).is_whole(plan.fingerprint())
+    placed && Journal::peek(&paths.journal).is_whole(plan)
 }
 
 /// The files that tensors are written to, and their index.
@@ -495,7 +512,7 @@ fn made(paths: &Paths, form: &Form) -> PathBuf {
 
 /// Renames the output to its final name: the staging directory, or the single file in it. An existing output is set aside first, and
 /// removed afterwards.
-pub(super) fn put_in_place(paths: &Paths, form: &Form, overwrite: bool) -> Result<(), OutputError> {
+fn put_in_place(paths: &Paths, form: &Form, overwrite: bool) -> Result<(), OutputError> {
     let made = made(paths, form);
     check_target(&paths.target, form, overwrite, Look::Bytes)?;
     if paths.target.symlink_metadata().is_ok() {

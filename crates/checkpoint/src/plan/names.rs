@@ -30,8 +30,8 @@ pub(super) fn head(network: &Network) -> &'static str {
     head.map_or("lm_head", |head| *head)
 }
 
-/// Loaders put quantized tensors into linear modules; GPT-2's layers are of another kind. GGUF files are made of `described`
-/// architectures only.
+/// Loaders put quantized tensors into linear modules, which GPT-2's layers are not. Only `described` architectures can be written as
+/// GGUF files.
 pub(super) fn no_linear_module(described: bool) -> CannotHold {
     let hint = match described {
         true => "write a GGUF file with a GGUF scheme, e.g. ‹scheme› Q8_0, or floats with ‹format› fake",

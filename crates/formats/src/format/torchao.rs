@@ -395,7 +395,7 @@ struct TorchAoReader {
 impl ModuleReader for TorchAoReader {
     fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError> {
         let Some(StoredWeight { scheme, shape }) = stored(module)? else { return Ok(Vec::new()) };
-        // Inputs do not decide on the tensors of a weight, but MX has none without.
+        // The tensors of a weight do not depend on its inputs, but torchao has MX weights only beside MX inputs.
         let input = ActivationScheme { scheme, timing: Timing::Dynamic };
         let input = Some(input).filter(|_| matches!(Class::of(scheme), Some(Class::Mx(..))));
         let layer = LayerSpec {

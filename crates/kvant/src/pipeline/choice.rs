@@ -45,10 +45,10 @@ pub(super) fn choose(job: &Job, pipeline: &Pipeline) -> Result<Vec<Choice>, Erro
         refuse_unknown(name, &names)?;
     }
     for pattern in &job.recipe.exclude {
-        component_of(pattern, &names, "‹exclude›")?;
+        refuse_outside(pattern, &names, "‹exclude›")?;
     }
     for pattern in &job.recipe.overrides {
-        component_of(&pattern.layers, &names, "‹override›")?;
+        refuse_outside(&pattern.layers, &names, "‹override›")?;
     }
     let mut opened = Vec::new();
     for component in &pipeline.components {
@@ -87,13 +87,10 @@ fn fate(job: &Job, component: &PipelineComponent, share: f64) -> Fate {
     let recipe = &mut of_component.recipe;
     recipe.scheme = scheme;
     recipe.components.clear();
-    let prefix = format!("{}.", component.name);
-    let inner = |pattern: &String| pattern.strip_prefix(&prefix).map(str::to_owned);
-    recipe.exclude = job.recipe.exclude.iter().filter_map(inner).collect();
-    let inner = |pattern: &OverrideText| {
-        Some(OverrideText { layers: pattern.layers.strip_prefix(&prefix)?.to_owned(), ..pattern.clone() })
-    };
-    recipe.overrides = job.recipe.overrides.iter().filter_map(inner).collect();
+    let inside = |pattern: &str| pattern_inside(pattern, &component.name).map(str::to_owned);
+    recipe.exclude = job.recipe.exclude.iter().filter_map(|pattern| inside(pattern)).collect();
+    let inside = |named: &OverrideText| Some(OverrideText { layers: inside(&named.layers)?, ..named.clone() });
+    recipe.overrides = job.recipe.overrides.iter().filter_map(inside).collect();
     Fate::Quantized(Box::new(of_component))
 }
 
@@ -106,13 +103,18 @@ fn refuse_unknown(name: &str, names: &[&str]) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint)))
 }
 
-/// The component that a pattern of layer names begins with.
-fn component_of<'n>(pattern: &str, names: &[&'n str], setting: &str) -> Result<&'n str, Error> {
-    let begins = |name: &&&str| pattern.strip_prefix(**name).is_some_and(|rest| rest.starts_with('.'));
-    names.iter().find(begins).copied().ok_or_else(|| {
-        let message = format!("{setting} `{}` names no component", shown(pattern.as_ref()));
-        let example = names.first().unwrap_or(&"transformer");
-        let hint = format!("begin the pattern with a component and a dot, e.g. '{example}.*.ff.*'");
-        Error::new(ErrorKind::Usage, message).with_hint(Some(hint))
-    })
+/// What a pattern of layer names says of the layers of a component; `None` where it does not begin with the component's name.
+pub(super) fn pattern_inside<'p>(pattern: &'p str, component: &str) -> Option<&'p str> {
+    pattern.strip_prefix(component)?.strip_prefix('.')
+}
+
+/// Refuses a pattern that begins with the name of no component.
+fn refuse_outside(pattern: &str, names: &[&str], setting: &str) -> Result<(), Error> {
+    if names.iter().any(|name| pattern_inside(pattern, name).is_some()) {
+        return Ok(());
+    }
+    let message = format!("{setting} `{}` names no component", shown(pattern.as_ref()));
+    let example = names.first().unwrap_or(&"transformer");
+    let hint = format!("begin the pattern with a component and a dot, e.g. '{example}.*.ff.*'");
+    Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint)))
 }

@@ -1,6 +1,7 @@
 //! Plans a pipeline: a plan for each component that is quantized, and the files that are copied.
 
-use super::choice::{Choice, Fate, choose};
+use super::choice::{Choice, Fate, choose, pattern_inside};
+use super::lack;
 use super::quantize::LOADER;
 use crate::checkpoint::plan::{self as checkpoint_plan, CheckpointPlan};
 use crate::error::{Error, ErrorKind};
@@ -57,8 +58,7 @@ impl PlannedComponent {
 pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, Error> {
     refuse_settings(job)?;
     let pipeline = Pipeline::open(&job.source.model)?;
-    if let Some((name, lack)) = pipeline.missing.first() {
-        let message = format!("{}: model_index.json names `{name}`, and {lack}", shown(&pipeline.path));
+    if let Some(message) = lack(&pipeline.path, &pipeline.missing) {
         let hint = "download what is missing: diffusers does not load the pipeline without it";
         return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())));
     }
@@ -121,8 +121,7 @@ fn plan_component(
 fn refuse_patterns_of_kept(job: &Job, component: &str, reason: &str) -> Result<(), Error> {
     let excluded = job.recipe.exclude.iter();
     let mut patterns = excluded.chain(job.recipe.overrides.iter().map(|pattern| &pattern.layers));
-    let is_inside = |pattern: &&String| pattern.strip_prefix(component).is_some_and(|rest| rest.starts_with('.'));
-    let Some(pattern) = patterns.find(is_inside) else { return Ok(()) };
+    let Some(pattern) = patterns.find(|pattern| pattern_inside(pattern, component).is_some()) else { return Ok(()) };
     let message = format!("`{pattern}` changes nothing: the component {component} is kept ({reason})");
     let hint =
         format!("leave the pattern out, or give the component a scheme, e.g. ‹component› {component}=int8:channel");

@@ -41,11 +41,7 @@ pub(crate) fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<PipelineRepo
     let output = job.sinks.output.as_deref().ok_or_else(paths::no_directory)?;
     refuse_file_name(output)?;
     let plan = plan::plan(job, reporter)?;
-    if !job.sinks.commit.no_verify {
-        plan.refuse_damaged()?;
-    }
-    let left_out = plan.left_out();
-    reporter.notes(&left_out);
+    reporter.notes(plan.left_out());
     let names: Vec<&str> = plan.quantized().map(|component| component.component.name.as_str()).collect();
     let commit = job.sinks.commit;
     if commit.restart {
@@ -55,6 +51,10 @@ pub(crate) fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<PipelineRepo
     let parts: Vec<(&str, u64)> = names.iter().copied().zip(plan.quantized().map(|part| part.output_bytes())).collect();
     let copied = plan.copied.iter().map(|(_, bytes)| bytes).sum();
     Folder::check(&job.source.model, output, &plan.fingerprint, &parts, copied, commit.overwrite)?;
+    // Last, since it reads weights.
+    if !commit.no_verify {
+        plan.refuse_damaged()?;
+    }
     reporter.started();
     let claim = delivery::claim(output, &job.sinks.settings, commit)?;
     let folder = match Folder::begin(claim, &plan.fingerprint, commit.overwrite)? {

@@ -1,10 +1,10 @@
-//! Checks a pipeline: every component with weights as a checkpoint of its own, and that no component lacks files.
+//! Verifies a pipeline: each component with weights is verified like a checkpoint, and every component must have its files.
 
 use super::CheckpointVerdict;
 use crate::error::Error;
 use crate::json::path as path_json;
+use crate::pipeline::lack;
 use crate::pipeline::quantize::LOADER;
-use crate::text::shown;
 use kvant_container::Pipeline;
 use kvant_formats::verify::{Options, loaders, verify};
 use serde_json::{Value, json};
@@ -46,11 +46,9 @@ impl PipelineVerdict {
     }
 
     pub(crate) fn problem(&self) -> String {
-        if let Some((missing, lack)) = self.missing.first() {
-            return format!("{}: model_index.json names `{missing}`, and {lack}", shown(&self.path));
-        }
-        let failed = self.components.iter().find(|(_, verdict)| !verdict.report.passes());
-        failed.map_or_else(String::new, |(_, verdict)| verdict.problem())
+        let failed = || self.components.iter().find(|(_, verdict)| !verdict.report.passes());
+        let missing = lack(&self.path, &self.missing);
+        missing.or_else(|| Some(failed()?.1.problem())).unwrap_or_default()
     }
 
     pub(crate) fn to_json(&self) -> Value {

@@ -133,7 +133,7 @@ fn unreachable_target_is_reported() {
     assert!(matches!(dynamic, Err(SensitivityError::Layout)));
 }
 
-/// `y = tanh(x w)` in both branches of If, which a value of its own decides: nothing is computed outside of them.
+/// A graph with `y = tanh(x w)` in both branches of an If, whose condition is an input: no product stands outside the branches.
 fn only_in_branches() -> ModelProto {
     let branch = |name: &str, weight: f32| GraphProto {
         name: Some(name.to_owned()),

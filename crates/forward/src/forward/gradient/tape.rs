@@ -49,7 +49,7 @@ pub(super) enum Step<'r> {
     Gather { x: Var, rows: Vec<usize>, width: usize },
     /// `x` with weighed rows added.
     Scatter { x: Var, part: Var, rows: Vec<(usize, f32)>, width: usize },
-    /// Rows made of elements of rows of `width`: element `i` is that of `from[i]`.
+    /// Columns of `x`, whose rows have `width` elements: column `i` of the result is column `from[i]`.
     GatherColumns { x: Var, from: Vec<usize>, width: usize },
 }
 
