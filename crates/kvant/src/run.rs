@@ -74,7 +74,6 @@ impl Job {
         if job.source.kind() == SourceKind::Pipeline {
             return pipeline::quantize::run(&job, reporter).map(Report::Pipeline);
         }
-        refuse_components(&job)?;
         match gguf::recipe(&job)? {
             Some(recipe) if !recipe.has_algorithms() => gguf::quantize::run(&job, recipe, reporter).map(Report::Gguf),
             Some(_) => checkpoint::quantize::run(&job.of_gguf(), reporter).map(Report::Checkpoint),
@@ -97,7 +96,6 @@ impl Job {
         if job.source.kind() == SourceKind::Pipeline {
             return pipeline::plan::plan(&job, &reporter).map(|plan| Plan::Pipeline(Box::new(plan)));
         }
-        refuse_components(&job)?;
         match gguf::recipe(&job)? {
             Some(recipe) if !recipe.has_algorithms() => {
                 gguf::plan::plan(&job, recipe, &reporter).map(|plan| Plan::Gguf(Box::new(plan)))
@@ -116,6 +114,7 @@ impl Job {
 
     /// The job with links to outputs followed and its paths checked, and with a format that only the recipe file names.
     fn prepared(&self, writes: bool) -> Result<Job, Error> {
+        refuse_components(self)?;
         let mut job = self.clone();
         job.sinks.output = paths::follow(job.sinks.output)?;
         if writes && job.source.kind() == SourceKind::Graph {
@@ -129,7 +128,7 @@ impl Job {
 
 /// Refuses schemes for components of a model that is not a pipeline.
 fn refuse_components(job: &Job) -> Result<(), Error> {
-    if job.recipe.components.is_empty() {
+    if job.recipe.components.is_empty() || job.source.kind() == SourceKind::Pipeline {
         return Ok(());
     }
     let failure = Error::new(ErrorKind::Usage, "‹component› applies only to diffusers pipelines");

@@ -4,7 +4,7 @@ use crate::kvant::{Place, Run};
 use std::path::Path;
 
 /// A file of the graphs that tests of `kvant-onnx` use.
-fn graph_data(name: &str) -> std::path::PathBuf {
+pub(crate) fn graph_data(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data").join(name)
 }
 

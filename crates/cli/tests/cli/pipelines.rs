@@ -1,5 +1,6 @@
 //! Diffusers pipelines: which components are quantized, what goes along, how runs resume, and what is refused.
 
+use crate::counts::graph_data;
 use crate::json::check;
 use crate::kvant::{Place, copy_dir, names, nano_llama};
 use crate::made_model::MadeModel;
@@ -134,8 +135,11 @@ fn what_does_not_apply_to_pipelines_is_refused() {
     }
     let kept = place.run(&["plan", "pipe", "--component", "transformer=keep"]);
     assert!(kept.code == Some(1) && kept.stderr.contains("no component of the pipeline is quantized"), "{kept:?}");
-    let checkpoint = place.run(&["plan", "nano_llama", "--scheme", "fp8", "--weights-only", "--component", "a=fp8"]);
-    assert!(checkpoint.code == Some(2) && checkpoint.stderr.contains("only to diffusers pipelines"), "{checkpoint:?}");
+    std::fs::copy(graph_data("tinycnn.float.onnx"), place.path("float.onnx")).unwrap();
+    for other in [&["nano_llama", "--scheme", "fp8", "--weights-only"][..], &["float.onnx", "--preset", "FP16_MODEL"]] {
+        let run = place.run(&[&["plan"], other, &["--component", "a=fp8"]].concat());
+        assert!(run.code == Some(2) && run.stderr.contains("only to diffusers pipelines"), "{run:?}");
+    }
     let eval = place.run(&["eval", "pipe", "--data", "pipe/README.md"]);
     assert!(eval.code == Some(1) && eval.stderr.contains("diffusers pipeline"), "{eval:?}");
     let file = place.run(&["quantize", "pipe", "--scheme", "int8:channel", "-o", "out.gguf"]);

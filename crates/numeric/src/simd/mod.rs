@@ -4,6 +4,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod columns;
 mod dispatch;
 mod isa;
 mod lanes;
@@ -11,7 +13,7 @@ mod prefetch;
 mod tile;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::ROWS;
+pub(crate) use columns::{Factors, add_rows_by_hand};
 pub(crate) use dispatch::dispatch_256;
 pub use dispatch::{Loop, dispatch};
 pub use isa::Isa;

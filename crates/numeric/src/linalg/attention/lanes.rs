@@ -70,13 +70,8 @@ fn add_product(isa: Isa, a: Matrix<'_>, b: &[[Tile; 2]], out: &mut [[Tile; 2]]) 
 /// The rows that are done by hand.
 #[cfg(target_arch = "x86_64")]
 fn by_hand(isa: Isa, a: Matrix<'_>, b: &[[Tile; 2]], out: &mut [[Tile; 2]]) -> usize {
-    use crate::simd::ROWS;
-    let Some(avx512) = isa.avx512() else { return 0 };
-    let done = a.rows / ROWS * ROWS;
-    for at in (0..done).step_by(ROWS) {
-        avx512.add_products(&a.data[at * a.row_step..], (a.row_step, a.column_step), a.columns, b, out, at);
-    }
-    done
+    let Matrix { data, rows, columns, row_step, column_step } = a;
+    crate::simd::add_rows_by_hand(isa, crate::simd::Factors { data, row_step, column_step, rows, columns }, b, out)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -98,15 +93,19 @@ impl Loop for AddProduct<'_> {
     #[inline(always)]
     fn run(self) {
         let AddProduct { a, rows, b, out } = self;
-        for t in 0..a.columns {
-            let factors = &b[t / SIDE];
-            for row in rows.clone() {
+        for row in rows {
+            // A copy, which registers hold: compilers do not know that `out` and `b` are apart.
+            let mut sums = out[row / SIDE].each_ref().map(|tile| tile.0[row % SIDE].map(f32::from_bits));
+            for t in 0..a.columns {
                 let factor = a.data[row * a.row_step + t * a.column_step];
-                for (sums, b) in out[row / SIDE].iter_mut().zip(factors) {
-                    for (sum, b) in sums.0[row % SIDE].iter_mut().zip(&b.0[t % SIDE]) {
-                        *sum = (f32::from_bits(*sum) + factor * f32::from_bits(*b)).to_bits();
+                for (sums, b) in sums.iter_mut().zip(&b[t / SIDE]) {
+                    for (sum, b) in sums.iter_mut().zip(&b.0[t % SIDE]) {
+                        *sum += factor * f32::from_bits(*b);
                     }
                 }
+            }
+            for (tile, sums) in out[row / SIDE].iter_mut().zip(sums) {
+                tile.0[row % SIDE] = sums.map(f32::to_bits);
             }
         }
     }

@@ -3,7 +3,6 @@
 //! instruction sets, which they serve well enough.
 #![allow(unsafe_code)]
 
-mod columns;
 mod float;
 mod fp4;
 mod int;
@@ -11,8 +10,6 @@ mod int;
 use super::isa::{Isa, Level};
 use crate::element_loop::{Element, ElementLoop, FloatCodes, IntCodes};
 use std::arch::x86_64::*;
-
-pub(crate) use columns::ROWS;
 
 /// Elements of a block: the bytes of a vector.
 const BLOCK: usize = 64;
