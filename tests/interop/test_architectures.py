@@ -1,12 +1,16 @@
-"""docs/reference/architectures.md, as plans of a small model of each architecture say it. KVANT_UPDATE_DOCS writes it."""
+"""docs/reference/architectures.md, as plans of small models say it, and transformers of those that no loader is named for.
+KVANT_UPDATE_DOCS writes it."""
 
 import json
 import os
 
+import compressed_tensors.compressors
 import pytest
+import torch
 
 import encoder_models
 import forward_models
+import undescribed_models
 from conftest import REPO
 from test_gguf import byte_tokenizer
 
@@ -24,6 +28,14 @@ llama.cpp.
 * **int4**, **FP8**: what is known to load `int4:g32` and `FP8_DYNAMIC` in compressed-tensors' layout. Other layouts: `kvant plan`. A loader
   that is not named refuses the layout for this architecture, or was not tried with it: `kvant verify --for LOADER` says which.
 * **GGUF**: written for llama.cpp.
+
+"""
+UNDESCRIBED = """
+## Without a description
+
+Linear layers of other architectures are recognized by shape and name, and quantized without calibration. `kvant plan` names no loader for
+them. The table shows what transformers loads of small models, with all weights as Kvant meant them; classes that read the float weight of
+a layer as they are loaded raise an error for packed codes.
 
 """
 HEADER = ("architecture", "calibration", "tuning", "int4", "FP8", "GGUF")
@@ -66,9 +78,48 @@ def rows(kvant, module_path):
     return [row(kind, variants) for kind, variants in sources(module_path("architectures")).items()]
 
 
-def test_page_says_what_plans_say(rows):
-    line = lambda cells: "| " + " | ".join(cells) + " |"  # noqa: E731
-    written = TEXT + "\n".join([line(HEADER), "|---" * len(HEADER) + "|", *map(line, rows)]) + "\n"
+def weights(directory):
+    """The weights of a model that transformers loads whole, dequantized; nothing where it raises an error."""
+    try:
+        model, report = undescribed_models.load(directory)
+    except AttributeError as error:
+        assert "no attribute" in str(error) and "weight" in str(error), error
+        return None
+    assert not report["missing_keys"] and not report["unexpected_keys"], (directory, report)
+    for module in model.modules():
+        if hasattr(module, "quantization_scheme"):
+            compressed_tensors.compressors.decompress_module(module)
+    return {name: parameter.detach().float() for name, parameter in model.named_parameters()}
+
+
+@pytest.fixture(scope="module")
+def loaded(kvant, module_path):
+    root = module_path("undescribed")
+
+    def loads(name, scheme):
+        model = undescribed_models.save(name, root / name)
+        for layout in ("compressed-tensors", "fake"):
+            done = kvant("quantize", model, "--scheme", scheme, "--format", layout, "--overwrite", "-o", root / layout)
+            assert done.returncode == 0, done.stderr
+        meant, found = weights(root / "fake"), weights(root / "compressed-tensors")
+        if found is None:
+            return ""
+        assert meant.keys() <= found.keys(), name
+        # The fake export is rounded to bf16.
+        wrong = [key for key, weight in meant.items() if not torch.allclose(found[key], weight, rtol=1e-2, atol=1e-6)]
+        assert not wrong, (name, scheme, wrong)
+        return "loads"
+
+    return [(f"`{name}`", loads(name, "int4:g32"), loads(name, "FP8_DYNAMIC")) for name in sorted(undescribed_models.MODELS)]
+
+
+def table(header, rows):
+    line = lambda cells: "| " + " | ".join(cells) + " |\n"  # noqa: E731
+    return line(header) + "|---" * len(header) + "|\n" + "".join(map(line, rows))
+
+
+def test_page_says_what_plans_and_transformers_say(rows, loaded):
+    written = TEXT + table(HEADER, rows) + UNDESCRIBED + table(("architecture", "int4", "FP8"), loaded)
     if "KVANT_UPDATE_DOCS" in os.environ:
         PAGE.write_text(written)
     assert PAGE.read_text() == written, "KVANT_UPDATE_DOCS=1 pytest tests/interop/test_architectures.py writes it"

@@ -37,7 +37,7 @@ fn line(loader: &str, file: &Path) -> Option<String> {
 
 /// A GGUF file is named apart from its directory; models with other modalities have a class of their own.
 fn transformers(path: &Path) -> String {
-    let is_gguf = SourceKind::named(path) == Some(SourceKind::Gguf);
+    let is_gguf = SourceKind::named(path) == Some(SourceKind::Gguf) || kvant_container::gguf::is_gguf(path);
     if let Some(name) = path.file_name().filter(|_| is_gguf) {
         let directory = directory_of(path);
         let (directory, name) = (python(directory), python(Path::new(name)));

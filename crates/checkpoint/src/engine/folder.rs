@@ -85,6 +85,7 @@ impl Folder {
         claim.refuse_other_plan(plan, overwrite)?;
         let Held { paths, journal, found, given } = claim.into_held();
         if is_placed_as(&Form::Directory, plan, &paths) {
+            manifest::refuse_changed(&paths.target)?;
             paths.clear_away()?;
             return Ok(FolderStart::Finished);
         }
@@ -109,14 +110,13 @@ impl Folder {
     /// the user's files, and is refused.
     ///
     /// # Errors
-    /// [`OutputError::InTheWay`], the system's.
+    /// [`OutputError::Changed`], the system's.
     pub fn holds(&self, name: &str) -> Result<bool, OutputError> {
         for dir in [self.paths.staging.join(name), self.part(name)] {
             if !dir.is_dir() {
                 continue;
             }
-            let is_own = manifest::strangers(&dir, Look::Bytes).map_err(OutputError::io("read", &dir))?.is_none();
-            return if is_own { Ok(true) } else { Err(OutputError::InTheWay(dir)) };
+            return manifest::refuse_changed(&dir).map(|()| true);
         }
         Ok(false)
     }
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(PARTS.map(|name| folder.holds(name).unwrap()), [true, false]);
         make(&folder, "b");
         fs::write(folder.part("b").join("weights"), "c").unwrap();
-        assert!(matches!(folder.holds("b"), Err(OutputError::InTheWay(_))), "it has changed");
+        assert!(matches!(folder.holds("b"), Err(OutputError::Changed { .. })));
         fs::write(folder.part("b").join("weights"), "b").unwrap();
         folder.finish(&PARTS, &source, &["scheduler/config.json".into()], Durability::Process).unwrap();
         assert_eq!(fs::read_to_string(target.join("b/weights")).unwrap(), "b");

@@ -135,6 +135,18 @@ pub(super) fn strangers(dir: &Path, look: Look) -> io::Result<Option<String>> {
     Ok((!strangers.is_empty()).then(|| format!("it contains what Kvant did not write: {}", told(&strangers))))
 }
 
+/// Refuses to use a directory as Kvant left it where anything was changed, added or removed.
+pub(super) fn refuse_changed(dir: &Path) -> Result<(), OutputError> {
+    let failed = OutputError::io("read", dir);
+    let strangers = strangers(dir, Look::Bytes).map_err(failed)?;
+    let recorded = read(dir).into_iter().flat_map(|manifest| manifest.files.into_keys());
+    let lacking = || recorded.map(|name| of_record(&name)).find(|name| !dir.join(name).exists());
+    match strangers.or_else(|| Some(format!("it lacks {}", shown(&lacking()?)))) {
+        Some(how) => Err(OutputError::Changed { path: dir.to_owned(), how }),
+        None => Ok(()),
+    }
+}
+
 /// The first names, those of changed files marked, and how many more there are.
 fn told(strangers: &[(String, bool)]) -> String {
     let first = strangers.iter().take(TOLD);
@@ -199,6 +211,8 @@ mod tests {
         assert!(look(Look::Bytes).unwrap().ends_with(": config.json (changed)"));
         fs::remove_file(path("config.json")).unwrap();
         assert_eq!(look(Look::Bytes), None, "what is gone is nobody's loss");
+        let changed = refuse_changed(dir.path()).unwrap_err().to_string();
+        assert!(changed.ends_with("since: it lacks config.json"), "{changed}");
         fs::create_dir(path("logs")).unwrap();
         (0..6).for_each(|n| fs::write(path(&format!("note{n}")), "").unwrap());
         let told = look(Look::Names).unwrap();

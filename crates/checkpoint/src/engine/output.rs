@@ -233,6 +233,9 @@ impl Output {
         claim.refuse_other_plan(plan.fingerprint(), overwrite)?;
         let Held { paths, journal, found, given } = claim.into_held();
         if is_placed(plan, &paths) {
+            if plan.form() == Form::Directory {
+                manifest::refuse_changed(&paths.target)?;
+            }
             paths.clear_beside()?;
             return Ok(Start::Finished(Committed { paths, warnings: Vec::new(), _journal: journal }));
         }

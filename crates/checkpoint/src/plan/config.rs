@@ -55,9 +55,15 @@ impl Declared<'_> {
             .iter()
             .zip(self.source.network.places())
             .filter(|(_, place)| matches!(place, Place::Embedding | Place::LayerInputs));
-        let embeddings = embeddings.filter_map(|(tensor, _)| tensor.name().strip_suffix(".weight"));
-        let usual = names::USUAL_HEADS.iter().copied();
-        let all = embeddings.chain(usual).map(str::to_owned).chain(self.tied_modules());
+        let embeddings: Vec<&str> =
+            embeddings.filter_map(|(tensor, _)| tensor.name().strip_suffix(".weight")).collect();
+        // Beside other modalities the head may stand within the language model, as the embedding does.
+        let has_modalities = self.source.network.places().contains(&Place::Other(Reason::Modality));
+        let models = embeddings.iter().filter_map(|name| name.split_once('.')).filter(|_| has_modalities);
+        let models: BTreeSet<String> = models.map(|(model, _)| format!("{model}.")).collect();
+        let usual = |within: &str| names::USUAL_HEADS.map(|head| format!("{within}{head}"));
+        let heads = models.iter().flat_map(|model| usual(model)).chain(usual(""));
+        let all = embeddings.iter().map(|name| (*name).to_owned()).chain(heads).chain(self.tied_modules());
         all.filter(|module| !self.reaches(module, quantized)).collect()
     }
 

@@ -416,10 +416,30 @@ fn warnings_of_acceptance_are_those_of_verifying_the_finished_output() {
     };
     assert_eq!(resumed(Verify::Run), warnings);
     assert_eq!(resumed(Verify::Skip), []);
-    std::fs::write(target.join("config.json"), "{").unwrap();
-    let Start::Finished(committed) = begin() else { panic!("not finished") };
-    assert!(matches!(committed.verify(&plan, Verify::Run), Err(EngineError::VerificationFailed { .. })));
-    assert!(!target.exists() && matches!(begin(), Start::Working(_)));
+}
+
+#[test]
+fn finished_output_that_was_changed_is_refused_and_left_alone() {
+    let (_dir, source, target) = small(Dtype::BF16);
+    let plan = plan(&source, &scheme("int4:g32")).unwrap().without_calibration().unwrap();
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    let begin = || Output::begin(&plan, &source, &target, false);
+    let Ok(Start::Working(output)) = begin() else { panic!("finished") };
+    engine::run(&plan, &checkpoint, &output, 2, &AtomicBool::new(false), &Silent).unwrap();
+    drop(output.place(&plan, &checkpoint, Durability::Process, Verify::Run).unwrap());
+    let config = std::fs::read(target.join("config.json")).unwrap();
+    for (text, told) in [(Some("{"), "config.json (changed)"), (None, "it lacks config.json")] {
+        match text {
+            Some(text) => std::fs::write(target.join("config.json"), text).unwrap(),
+            None => std::fs::remove_file(target.join("config.json")).unwrap(),
+        }
+        let before = files(&target);
+        let refused = begin().err().unwrap().to_string();
+        assert!(refused.ends_with(told), "{refused}");
+        assert_eq!(files(&target), before);
+    }
+    std::fs::write(target.join("config.json"), config).unwrap();
+    assert!(matches!(begin(), Ok(Start::Finished(_))));
 }
 
 #[test]

@@ -102,6 +102,11 @@ fn interrupted_pipelines_resume_at_the_component() {
     assert!(other.code == Some(1) && other.stderr.contains("--restart"), "{other:?}");
     assert!(place.path(".out.kvant-part-text_encoder").is_dir());
     std::fs::remove_file(place.path(".out.kvant-part-transformer.partial")).unwrap();
+    let config = place.path(".out.kvant-part-text_encoder/config.json");
+    std::fs::rename(&config, place.path("away")).unwrap();
+    let lacking = place.run(&line);
+    assert!(lacking.code == Some(1) && lacking.stderr.contains("it lacks config.json"), "{lacking:?}");
+    std::fs::rename(place.path("away"), &config).unwrap();
     let report = place.succeed(&[&line[..], &["--json"]].concat()).json();
     assert_eq!(report["resumed_components"], 1);
     assert_eq!(names(&place.path(".")), ["nano_llama", "out", "pipe"]);
@@ -158,6 +163,24 @@ fn what_does_not_apply_to_pipelines_is_refused() {
         assert!(planned.code == Some(1) && planned.stderr.contains(told), "{file}: {planned:?}");
         std::fs::rename(place.path("away"), place.path("int8").join(file)).unwrap();
     }
+    for (file, text, told) in [
+        ("scheduler/scheduler_config.json", "{", "is not JSON"),
+        ("model_index.json", r#"{"_class_name": "FluxPipeline"}"#, "names no component"),
+    ] {
+        let whole = std::fs::read_to_string(place.path("pipe").join(file)).unwrap();
+        place.write(&format!("pipe/{file}"), text);
+        for line in [&["plan", "pipe", "--scheme", "int8:channel"][..], &["verify", "pipe", "--for", "diffusers"]] {
+            let run = place.run(line);
+            assert!(run.code == Some(1) && run.stderr.contains(told), "{file}: {run:?}");
+        }
+        place.write(&format!("pipe/{file}"), &whole);
+    }
+    let names = ["diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.fp16.safetensors"];
+    let [plain, variant] = names.map(|name| place.path("pipe/vae").join(name));
+    std::fs::rename(&plain, &variant).unwrap();
+    let run = place.run(&pipe);
+    assert!(run.code == Some(1) && run.stderr.contains("is not a name that diffusers looks for"), "{run:?}");
+    std::fs::rename(&variant, &plain).unwrap();
     let inside = place.run(&["quantize", "pipe", "--scheme", "int8:channel", "-o", "pipe/out"]);
     assert!(inside.code == Some(2), "{inside:?}");
 }

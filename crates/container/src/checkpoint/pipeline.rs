@@ -11,6 +11,9 @@ use super::sources::{PICKLE_EXTENSIONS, PIPELINE_FILE, holds_weights};
 use crate::error::Error;
 use crate::json::read_python_json;
 
+/// More bytes than the largest file of a tokenizer has.
+const MAX_TOKENIZER_LEN: u64 = 256 << 20;
+
 /// A pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pipeline {
@@ -23,8 +26,12 @@ pub struct Pipeline {
     /// The files of a copy besides those of these components: of the folder itself and of components without weights, relative to the
     /// folder.
     pub files: Vec<PathBuf>,
+    /// Whether `model_index.json` names no component at all.
+    pub is_empty: bool,
     /// Components that `model_index.json` names and that lack files, sorted, each with what is wrong.
     pub missing: Vec<(String, &'static str)>,
+    /// Files of components without weights that cannot be read as the JSON that their names promise, each with the reason.
+    pub damaged: Vec<(PathBuf, String)>,
     /// Weights outside of all components, which a copy does without.
     pub left_out: Vec<PathBuf>,
 }
@@ -60,6 +67,7 @@ impl Pipeline {
             Some((text(stated.first())?, text(stated.get(1))?))
         };
         let (mut components, mut files, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+        let mut damaged = Vec::new();
         let names = list_dir(path)?.into_iter().filter(|name| !is_hidden(name) && name != MANIFEST_FILE);
         for name in names {
             let place = path.join(&name);
@@ -70,17 +78,23 @@ impl Pipeline {
                 Some((name, (library, class))) if holds_weights(&place) => {
                     components.push(PipelineComponent { name: name.to_owned(), library, class });
                 }
-                // Weights of folders that the index does not name are nobody's to judge.
-                _ if place.is_dir() => files.extend(files_below(path, Path::new(&name), component.is_none())?),
+                Some((name, _)) if place.is_dir() => {
+                    let inside = files_below(path, Path::new(name), false)?;
+                    damaged.extend(inside.iter().filter_map(|file| Some((file.clone(), json_error(path, file)?))));
+                    files.extend(inside);
+                }
+                // Folders that the index does not name are nobody's to judge, their weights included.
+                _ if place.is_dir() => files.extend(files_below(path, Path::new(&name), true)?),
                 _ => {}
             }
         }
         let names = index.as_object().into_iter().flatten().map(|(name, _)| name);
-        let lacking = names.filter(|name| stated(name).is_some());
-        let mut missing: Vec<(String, &'static str)> =
-            lacking.filter_map(|name| Some((name.clone(), lack(&path.join(name))?))).collect();
+        let named: Vec<&String> = names.filter(|name| stated(name).is_some()).collect();
+        let lacking = named.iter().filter_map(|name| Some(((*name).clone(), lack(&path.join(name))?)));
+        let mut missing: Vec<(String, &'static str)> = lacking.collect();
         missing.sort();
-        Ok(Pipeline { path: path.to_path_buf(), class, components, files, missing, left_out })
+        let is_empty = named.is_empty();
+        Ok(Pipeline { path: path.to_path_buf(), class, components, files, is_empty, missing, damaged, left_out })
     }
 }
 
@@ -97,9 +111,22 @@ fn lack(folder: &Path) -> Option<&'static str> {
     match list_dir(folder) {
         Err(_) => Some("it has no folder"),
         Ok(names) if names.is_empty() => Some("its folder is empty"),
-        Ok(names) if names.iter().any(|name| name == CONFIG_FILE) && !holds_weights(folder) => {
-            Some("its folder has a config.json and no weights")
-        }
+        Ok(names) => match (names.iter().any(|name| name == CONFIG_FILE), holds_weights(folder)) {
+            (true, false) => Some("its folder has a config.json and no weights"),
+            (false, true) => Some("its folder has weights and no config.json"),
+            _ => None,
+        },
+    }
+}
+
+/// Why a file that its name says is JSON cannot be read as that.
+fn json_error(pipeline: &Path, file: &Path) -> Option<String> {
+    if file.extension().is_none_or(|extension| extension != "json") {
+        return None;
+    }
+    match read_python_json(&pipeline.join(file), MAX_TOKENIZER_LEN) {
+        Err(Error::Json { message, .. }) => Some(format!("it is not JSON: {message}")),
+        Err(error) => Some(error.to_string()),
         Ok(_) => None,
     }
 }
@@ -140,7 +167,7 @@ mod tests {
             ("README.md", ""),
             ("flux1-dev.safetensors", ""),
             (".gitattributes", ""),
-            ("scheduler/scheduler_config.json", "{}"),
+            ("scheduler/scheduler_config.json", "{"),
             ("tokenizer/inner/vocab.json", "{}"),
             ("onnx/model.onnx", ""),
             ("transformer/diffusion_pytorch_model.safetensors", ""),
@@ -157,7 +184,13 @@ mod tests {
             pipeline.components.iter().map(|found| (found.name.as_str(), found.library.as_str())).collect();
         assert_eq!(names, [("transformer", "diffusers")]);
         let missing: Vec<&str> = pipeline.missing.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(missing, ["unet", "vae"]);
+        assert_eq!(missing, ["transformer", "unet", "vae"]);
+        assert_eq!(pipeline.missing[0].1, "its folder has weights and no config.json");
+        let damaged: Vec<&Path> = pipeline.damaged.iter().map(|(file, _)| file.as_path()).collect();
+        assert_eq!(damaged, [Path::new("scheduler/scheduler_config.json")]);
+        assert!(!pipeline.is_empty && pipeline.damaged[0].1.starts_with("it is not JSON: "), "{pipeline:?}");
+        fs::write(dir.path().join("model_index.json"), r#"{"_class_name": "FluxPipeline"}"#).unwrap();
+        assert!(Pipeline::open(dir.path()).unwrap().is_empty);
         assert_eq!(pipeline.left_out, [Path::new("flux1-dev.safetensors")]);
         let files: Vec<&str> = pipeline.files.iter().filter_map(|file| file.to_str()).collect();
         assert_eq!(

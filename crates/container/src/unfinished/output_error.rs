@@ -57,6 +57,14 @@ pub enum OutputError {
     /// The staging directory is not of Kvant's making (*invalid*).
     #[error("{} exists and is not an unfinished output of Kvant", crate::path_text::shown(.0))]
     InTheWay(PathBuf),
+    /// Finished work that the run was to go on from is not as Kvant left it (*invalid*).
+    #[error("{} is finished work of this run, and was changed since: {how}", crate::path_text::shown(path))]
+    Changed {
+        /// The work.
+        path: PathBuf,
+        /// The change.
+        how: String,
+    },
     /// The disk has no room.
     #[error(
         "{}{} needs {needed} bytes of disk space{}, and {available} are free in {}",
@@ -154,7 +162,8 @@ impl Diagnostic for OutputError {
             | OutputError::NoName(_)
             | OutputError::OtherOptions { .. }
             | OutputError::OtherRun { .. }
-            | OutputError::InTheWay(_) => ErrorKind::Invalid,
+            | OutputError::InTheWay(_)
+            | OutputError::Changed { .. } => ErrorKind::Invalid,
             OutputError::Busy { .. } | OutputError::NoRoom { .. } | OutputError::Io { .. } => ErrorKind::Io,
         }
     }
@@ -184,6 +193,9 @@ impl Diagnostic for OutputError {
             }
             OutputError::OtherOptions { .. } => {
                 vec![Remedy::text("repeat the original options to resume"), Remedy::Restart, Remedy::ChooseOutput]
+            }
+            OutputError::Changed { path, .. } => {
+                vec![Remedy::text(format!("restore it, or move {} away: the next run makes it again", shown(path)))]
             }
             OutputError::InTheWay(path) => vec![Remedy::text(format!("move {} away", shown(path)))],
             OutputError::NoRoom { of_data, .. } => {

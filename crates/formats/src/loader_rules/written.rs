@@ -40,6 +40,9 @@ pub struct ModelTraits {
 /// The loaders of plain floats.
 const OF_FLOATS: &str = "all loaders of float models";
 
+/// The loader of a component of a pipeline with plain floats.
+const OF_FLOAT_COMPONENTS: &str = "diffusers AutoModel";
+
 /// A language model that no loader stumbles over.
 const DENSE: ModelTraits = ModelTraits {
     family: Some("llama"),
@@ -85,7 +88,11 @@ pub fn loaders(
     layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
 ) -> Vec<&'static str> {
     let Some(method) = format.method() else {
-        return if model.lacks_model_type && !model.component { Vec::new() } else { vec![OF_FLOATS] };
+        return match (model.component, model.lacks_model_type) {
+            (true, _) => vec![OF_FLOAT_COMPONENTS],
+            (false, true) => Vec::new(),
+            (false, false) => vec![OF_FLOATS],
+        };
     };
     let facts = ModelFacts::of_traits(model);
     let layers: Vec<(LayerFacts, ShardShape)> =

@@ -9,10 +9,12 @@ pub use plan::{PipelinePlan, PlannedComponent};
 pub use quantize::PipelineReport;
 
 use crate::text::shown;
-use std::path::Path;
+use kvant_container::Pipeline;
 
-/// The first component that lacks files, in words.
-pub(crate) fn lack(pipeline: &Path, missing: &[(String, &'static str)]) -> Option<String> {
-    let (name, lack) = missing.first()?;
-    Some(format!("{}: model_index.json names `{name}`, and {lack}", shown(pipeline)))
+/// Why diffusers does not load a pipeline, whatever its weights are: a sentence for each file or component.
+pub(crate) fn flaws(pipeline: &Pipeline) -> Vec<String> {
+    let empty = pipeline.is_empty.then(|| "model_index.json names no component".to_owned());
+    let missing = pipeline.missing.iter().map(|(name, lack)| format!("model_index.json names `{name}`, and {lack}"));
+    let damaged = pipeline.damaged.iter().map(|(file, problem)| format!("{}: {problem}", shown(file)));
+    empty.into_iter().chain(missing).chain(damaged).collect()
 }

@@ -1,7 +1,7 @@
 //! Plans a pipeline: a plan for each component that is quantized, and the files that are copied.
 
 use super::choice::{Choice, Fate, choose, pattern_inside};
-use super::lack;
+use super::flaws;
 use super::quantize::LOADER;
 use crate::checkpoint::plan::{self as checkpoint_plan, CheckpointPlan};
 use crate::error::{Error, ErrorKind};
@@ -58,8 +58,9 @@ impl PlannedComponent {
 pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, Error> {
     refuse_settings(job)?;
     let pipeline = Pipeline::open(&job.source.model)?;
-    if let Some(message) = lack(&pipeline.path, &pipeline.missing) {
-        let hint = "download what is missing: diffusers does not load the pipeline without it";
+    if let Some(flaw) = flaws(&pipeline).first() {
+        let message = format!("{}: {flaw}", shown(&pipeline.path));
+        let hint = "download it again: diffusers does not load the pipeline as it is";
         return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())));
     }
     let (mut components, mut notices) = (Vec::new(), Vec::new());
@@ -68,8 +69,13 @@ pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, E
         let (plan, job) = match fate {
             Fate::Kept(reason) => {
                 refuse_patterns_of_kept(job, &component.name, &reason)?;
-                let inside = checkpoint.all_files()?.into_iter();
-                files.extend(inside.map(|file| PathBuf::from(&component.name).join(file)));
+                let inside = checkpoint.all_files()?;
+                refuse_other_names(&component, &inside)?;
+                files.extend(inside.iter().map(|file| PathBuf::from(&component.name).join(file)));
+                let left = checkpoint.left_out_files()?.into_iter();
+                notices.extend(left.map(|file| {
+                    format!("{}: {} is not carried along: {}", component.name, shown(&file.name), file.reason)
+                }));
                 (Err(reason), None)
             }
             Fate::Quantized(job) => {
@@ -128,9 +134,32 @@ fn refuse_patterns_of_kept(job: &Job, component: &str, reason: &str) -> Result<(
     Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint)))
 }
 
+/// Refuses a component that is copied with weights under a name that its library does not look for.
+fn refuse_other_names(component: &PipelineComponent, files: &[PathBuf]) -> Result<(), Error> {
+    let stem = match component.library.as_str() {
+        LOADER => "diffusion_pytorch_model",
+        "transformers" => "model",
+        _ => return Ok(()),
+    };
+    let is_found = |end: &str| files.iter().any(|file| file.as_os_str() == format!("{stem}.{end}").as_str());
+    let named = files.iter().find(|file| file.extension().is_some_and(|extension| extension == "safetensors"));
+    let Some(named) = named.filter(|_| !is_found("safetensors") && !is_found("safetensors.index.json")) else {
+        return Ok(());
+    };
+    let (name, library) = (&component.name, &component.library);
+    let message = format!("{name}: {} is not a name that {library} looks for", shown(named));
+    let hint = format!(
+        "rename the weights to {stem}.safetensors, or with an index its files, or quantize the component: ‹component› {name}=int8:channel"
+    );
+    Err(Error::new(ErrorKind::Unsupported, message).with_hint(Some(hint)))
+}
+
 /// An error of a component, with its name before those of its layers.
-fn of_component(error: Error, name: &str) -> Error {
-    let named = |text: &str| text.replace("‹exclude› '", &format!("‹exclude› '{name}."));
+pub(super) fn of_component(error: Error, name: &str) -> Error {
+    let named = |text: &str| {
+        let text = text.replace("‹exclude› '", &format!("‹exclude› '{name}."));
+        text.replace("kvant inspect MODEL", &format!("kvant inspect MODEL/{name}"))
+    };
     let hint = error.hint.as_deref().map(named);
     let message = format!("{name}: {}", error.message);
     Error { message, ..error }.with_hint(hint)

@@ -1,6 +1,6 @@
 //! Quantizes a pipeline, component by component, and delivers it as one folder.
 
-use super::plan::{self, PipelinePlan, component_json};
+use super::plan::{self, PipelinePlan, component_json, of_component};
 use crate::checkpoint;
 use crate::delivery;
 use crate::error::{Error, ErrorKind};
@@ -75,7 +75,7 @@ pub(crate) fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<PipelineRepo
             job.sinks.output = Some(folder.part(name));
             let mut events = ComponentEvents { name, reporter };
             let made = checkpoint::quantize::run(&job, &Reporter::new(&mut events, reporter.cancel()))
-                .map_err(|error| Error { message: format!("{name}: {}", error.message), ..error })?;
+                .map_err(|error| of_component(error, name))?;
             // Tokenizers are components of their own.
             let warned = made.warnings().into_iter().filter(|warning| !warning.starts_with("tokenizer.json"));
             warnings.extend(warned.map(|warning| format!("{name}: {warning}")));

@@ -40,8 +40,7 @@ fn head(report: &Report) -> String {
 
 /// Of each component a line, its findings, and the loaders that take it.
 fn pipeline(found: &PipelineVerdict, all: bool) -> Vec<Section> {
-    let missing = found.missing.iter().map(|(name, lack)| format!("{name}: model_index.json names it, and {lack}"));
-    let mut sections: Vec<Section> = missing.map(Section::Text).collect();
+    let mut sections: Vec<Section> = found.flaws.iter().cloned().map(Section::Text).collect();
     for (name, verdict) in &found.components {
         let report = &verdict.report;
         let taken = report.verdicts.iter().filter(|verdict| verdict.loads == Loads::Yes);

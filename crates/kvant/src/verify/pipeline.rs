@@ -3,8 +3,9 @@
 use super::CheckpointVerdict;
 use crate::error::Error;
 use crate::json::path as path_json;
-use crate::pipeline::lack;
+use crate::pipeline::flaws;
 use crate::pipeline::quantize::LOADER;
+use crate::text::shown;
 use kvant_container::Pipeline;
 use kvant_formats::verify::{Options, loaders, verify};
 use serde_json::{Value, json};
@@ -16,8 +17,8 @@ pub struct PipelineVerdict {
     pub path: PathBuf,
     /// The findings of each component.
     pub components: Vec<(String, CheckpointVerdict)>,
-    /// Components that lack files, each with what is wrong.
-    pub missing: Vec<(String, &'static str)>,
+    /// Why diffusers does not load it, whatever its weights are: a sentence for each file or component.
+    pub flaws: Vec<String>,
 }
 
 /// Checks a pipeline. Components of transformers are loaded by that library, also where diffusers is asked about.
@@ -36,19 +37,19 @@ pub(crate) fn run(model: &Path, options: &Options) -> Result<PipelineVerdict, Er
         Ok((component.name.clone(), verdict))
     });
     let components = components.collect::<Result<_, Error>>()?;
-    Ok(PipelineVerdict { path: model.to_owned(), components, missing: pipeline.missing })
+    Ok(PipelineVerdict { path: model.to_owned(), components, flaws: flaws(&pipeline) })
 }
 
 impl PipelineVerdict {
     /// Returns whether all components are whole and pass.
     pub fn passes(&self) -> bool {
-        self.missing.is_empty() && self.components.iter().all(|(_, verdict)| verdict.report.passes())
+        self.flaws.is_empty() && self.components.iter().all(|(_, verdict)| verdict.report.passes())
     }
 
     pub(crate) fn problem(&self) -> String {
         let failed = || self.components.iter().find(|(_, verdict)| !verdict.report.passes());
-        let missing = lack(&self.path, &self.missing);
-        missing.or_else(|| Some(failed()?.1.problem())).unwrap_or_default()
+        let flaw = self.flaws.first().map(|flaw| format!("{}: {flaw}", shown(&self.path)));
+        flaw.or_else(|| Some(failed()?.1.problem())).unwrap_or_default()
     }
 
     pub(crate) fn to_json(&self) -> Value {
@@ -68,7 +69,7 @@ impl PipelineVerdict {
             "model": path_json(&self.path),
             "passes": self.passes(),
             "components": self.components.iter().map(component).collect::<Vec<_>>(),
-            "missing": self.missing.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            "flaws": self.flaws,
         })
     }
 }

@@ -1,0 +1,84 @@
+"""Small random models of architectures without a description: vision, speech, encoders, encoders with decoders, mixtures, and language models
+with towers."""
+
+import pathlib
+
+import torch
+import transformers
+
+BLOCKS = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
+IMAGES = dict(BLOCKS, image_size=32, patch_size=8)
+LANGUAGE = dict(BLOCKS, vocab_size=512, num_key_value_heads=2, max_position_embeddings=256)
+SEQUENCES = dict(d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128,
+                 decoder_ffn_dim=128, vocab_size=512, max_position_embeddings=128)
+
+# name, which is not always the model_type -> (class, arguments of its configuration)
+MODELS = {
+    "albert": ("AlbertModel", dict(BLOCKS, vocab_size=512, embedding_size=32)),
+    "bart": ("BartForConditionalGeneration", SEQUENCES),
+    "beit": ("BeitForImageClassification", IMAGES),
+    "biogpt": ("BioGptForCausalLM", dict(BLOCKS, vocab_size=512, max_position_embeddings=128)),
+    "blenderbot": ("BlenderbotForConditionalGeneration", SEQUENCES),
+    "blip-2": ("Blip2ForConditionalGeneration", dict(text_config=dict(model_type="opt", hidden_size=64, ffn_dim=128, num_hidden_layers=2, num_attention_heads=4, vocab_size=512, word_embed_proj_dim=64), vision_config=IMAGES, qformer_config=dict(BLOCKS, vocab_size=512, encoder_hidden_size=64))),
+    "clip": ("CLIPModel", dict(text_config=dict(BLOCKS, vocab_size=512, max_position_embeddings=77), vision_config=IMAGES, projection_dim=32)),
+    "codegen": ("CodeGenForCausalLM", dict(n_embd=64, n_layer=2, n_head=4, vocab_size=512, n_positions=128, rotary_dim=8)),
+    "convnext": ("ConvNextForImageClassification", dict(hidden_sizes=[32, 64, 96, 128], depths=[1, 1, 2, 1])),
+    "deberta": ("DebertaModel", dict(BLOCKS, vocab_size=512, relative_attention=True, pos_att_type=["p2c", "c2p"])),
+    "deberta-v2": ("DebertaV2ForSequenceClassification", dict(BLOCKS, vocab_size=512, relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=32, norm_rel_ebd="layer_norm", share_att_key=True)),
+    "deit": ("DeiTForImageClassification", IMAGES),
+    "diffllama": ("DiffLlamaForCausalLM", LANGUAGE),
+    "dinov2": ("Dinov2ForImageClassification", IMAGES),
+    "dinov3_vit": ("DINOv3ViTModel", IMAGES),
+    "gpt_neo": ("GPTNeoForCausalLM", dict(vocab_size=512, hidden_size=64, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], max_position_embeddings=128)),
+    "hubert": ("HubertForCTC", dict(BLOCKS, conv_dim=[32, 32], conv_stride=[5, 2], conv_kernel=[10, 3], num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4, vocab_size=32)),
+    "internvl": ("InternVLForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="qwen2"), vision_config=dict(BLOCKS, image_size=[32, 32], patch_size=[8, 8]))),
+    "jetmoe": ("JetMoeForCausalLM", dict(vocab_size=512, hidden_size=64, num_hidden_layers=2, num_key_value_heads=2, kv_channels=16, intermediate_size=64, num_local_experts=4, num_experts_per_tok=2)),
+    "llava": ("LlavaForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="llama"), vision_config=dict(IMAGES, model_type="clip_vision_model"))),
+    "longcat_flash": ("LongcatFlashForCausalLM", dict(vocab_size=512, hidden_size=64, ffn_hidden_size=128, num_layers=2, num_hidden_layers=4, num_attention_heads=4, kv_lora_rank=32, q_lora_rank=48, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, expert_ffn_hidden_size=64, moe_topk=2, n_routed_experts=4, zero_expert_num=2)),
+    "m2m_100": ("M2M100ForConditionalGeneration", SEQUENCES),
+    "marian": ("MarianMTModel", dict(SEQUENCES, pad_token_id=1, decoder_start_token_id=1)),
+    "minimax": ("MiniMaxForCausalLM", dict(LANGUAGE, num_local_experts=4, num_experts_per_tok=2, head_dim=16, layer_types=["full_attention", "linear_attention"])),
+    "mistral3": ("Mistral3ForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="mistral"), vision_config=dict(IMAGES, model_type="pixtral", head_dim=16))),
+    "paligemma": ("PaliGemmaForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="gemma", head_dim=16), vision_config=dict(IMAGES, model_type="siglip_vision_model"))),
+    "pegasus": ("PegasusForConditionalGeneration", SEQUENCES),
+    "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", dict(text_config=LANGUAGE, vision_config=dict(depth=1, hidden_size=32, intermediate_size=64, num_heads=2, out_hidden_size=64))),
+    "qwen2_audio": ("Qwen2AudioForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="qwen2"), audio_config=dict(d_model=64, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=128, num_mel_bins=16, max_source_positions=32))),
+    "qwen3_vl": ("Qwen3VLForConditionalGeneration", dict(text_config=dict(LANGUAGE, head_dim=16), vision_config=dict(depth=1, hidden_size=32, intermediate_size=64, num_heads=2, out_hidden_size=64, deepstack_visual_indexes=[0]))),
+    "recurrent_gemma": ("RecurrentGemmaForCausalLM", dict(LANGUAGE, num_hidden_layers=3, lru_width=64, attention_window_size=32)),
+    "rwkv": ("RwkvForCausalLM", dict(vocab_size=512, hidden_size=64, num_hidden_layers=2, intermediate_size=128)),
+    "sam": ("SamModel", dict(vision_config=dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, image_size=64, patch_size=16, mlp_dim=128, output_channels=32, window_size=2, global_attn_indexes=[1]), prompt_encoder_config=dict(hidden_size=32, image_size=64, patch_size=16), mask_decoder_config=dict(hidden_size=32, mlp_dim=64, num_attention_heads=4, iou_head_hidden_dim=32))),
+    "siglip": ("SiglipModel", dict(text_config=dict(BLOCKS, vocab_size=512, max_position_embeddings=64), vision_config=IMAGES)),
+    "siglip2": ("Siglip2Model", dict(text_config=dict(BLOCKS, vocab_size=512, max_position_embeddings=64), vision_config=dict(BLOCKS, num_patches=16, patch_size=8))),
+    "swin": ("SwinForImageClassification", dict(embed_dim=32, depths=[1, 1], num_heads=[2, 4], image_size=32, patch_size=2, window_size=4)),
+    "t5": ("T5ForConditionalGeneration", dict(d_model=64, d_ff=128, d_kv=16, num_layers=2, num_heads=4, vocab_size=512)),
+    "timesfm": ("TimesFmModelForPrediction", dict(BLOCKS, head_dim=16)),
+    "vit": ("ViTForImageClassification", IMAGES),
+    "voxtral": ("VoxtralForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="llama"), audio_config=dict(BLOCKS, num_hidden_layers=1, num_mel_bins=16, max_source_positions=32))),
+    "wav2vec2": ("Wav2Vec2ForCTC", dict(BLOCKS, conv_dim=[32, 32], conv_stride=[5, 2], conv_kernel=[10, 3], num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4, vocab_size=32)),
+    "whisper": ("WhisperForConditionalGeneration", dict(SEQUENCES, num_mel_bins=16, max_source_positions=64, max_target_positions=64, pad_token_id=1, bos_token_id=1, eos_token_id=1, decoder_start_token_id=1)),
+    "xlnet": ("XLNetModel", dict(d_model=64, n_layer=2, n_head=4, d_inner=128, vocab_size=512)),
+    "zamba2": ("Zamba2ForCausalLM", dict(LANGUAGE, num_hidden_layers=4, mamba_d_state=8, mamba_ngroups=1, n_mamba_heads=4, mamba_expand=2, hybrid_layer_ids=[1, 3], layers_block_type=["mamba", "hybrid", "mamba", "hybrid"], num_mem_blocks=1, adapter_rank=16)),
+}  # fmt: skip
+
+
+def load(directory):
+    """The model, and what transformers says of its loading."""
+    config = transformers.AutoConfig.from_pretrained(directory)
+    return getattr(transformers, config.architectures[0]).from_pretrained(directory, output_loading_info=True)
+
+
+def save(name, out):
+    """The directory of a model, made on first use."""
+    out = pathlib.Path(out)
+    if (out / "config.json").exists():
+        return out
+    kind, arguments = MODELS[name]
+    torch.manual_seed(0)
+    model = getattr(transformers, kind)(getattr(transformers, kind).config_class(**arguments)).to(torch.bfloat16)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Some are made without values.
+            if parameter.dim() > 1:
+                parameter.copy_(torch.randn_like(parameter) * parameter.shape[-1] ** -0.5)
+    model.save_pretrained(out)
+    return out
