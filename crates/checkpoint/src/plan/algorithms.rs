@@ -31,7 +31,7 @@ impl Declared<'_> {
         if self.source.network.family().is_none() && checkpoint.config()?.is_none() {
             return refused(AlgorithmProblem::NoConfig);
         }
-        if self.source.network.family().is_none() {
+        if self.source.network.family().is_none() && !self.source.config.is_component {
             return refused(AlgorithmProblem::Undescribed {
                 architecture: super::build::architecture(&self.source.config),
             });

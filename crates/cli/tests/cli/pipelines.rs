@@ -181,6 +181,8 @@ fn what_does_not_apply_to_pipelines_is_refused() {
     let run = place.run(&pipe);
     assert!(run.code == Some(1) && run.stderr.contains("is not a name that diffusers looks for"), "{run:?}");
     std::fs::rename(&variant, &plain).unwrap();
+    let alone = place.run(&["plan", "pipe/transformer", "--scheme", "int8"]);
+    assert!(alone.code == Some(1) && alone.stderr.contains("int8:channel or e4m3:channel"), "{alone:?}");
     let inside = place.run(&["quantize", "pipe", "--scheme", "int8:channel", "-o", "pipe/out"]);
     assert!(inside.code == Some(2), "{inside:?}");
 }

@@ -30,6 +30,12 @@ pub enum ForwardError {
         /// Its name.
         architecture: String,
     },
+    /// The model is a component of a diffusers pipeline.
+    #[error("{class} is a component of diffusers pipelines, which do not run in Kvant")]
+    Component {
+        /// Its class.
+        class: String,
+    },
     /// The model predicts no next token.
     #[error("{family} is a family of encoders, which predict no next token")]
     Encoder {
@@ -118,9 +124,10 @@ impl ForwardError {
 impl Diagnostic for ForwardError {
     fn kind(&self) -> ErrorKind {
         match self {
-            ForwardError::Unsupported { .. } | ForwardError::Undescribed { .. } | ForwardError::Encoder { .. } => {
-                ErrorKind::Unsupported
-            }
+            ForwardError::Unsupported { .. }
+            | ForwardError::Undescribed { .. }
+            | ForwardError::Component { .. }
+            | ForwardError::Encoder { .. } => ErrorKind::Unsupported,
             ForwardError::File(error) => error.kind(),
             ForwardError::Spill(_) => ErrorKind::Io,
             ForwardError::Activation { cause, .. } if cause.is_unsupported() => ErrorKind::Unsupported,
@@ -142,6 +149,10 @@ impl Diagnostic for ForwardError {
             ForwardError::Undescribed { .. } => {
                 "describe it in a file and name that in ‹family›: `kvant inspect MODEL ‹suggest-family›` writes a first description; \
                  without one, `kvant plan` shows whether schemes without calibration fit its layers"
+            }
+            ForwardError::Component { .. } => {
+                "use int8:channel or e4m3:channel, or with quantized inputs W8A8 or FP8_DYNAMIC; `kvant.torch` in Python calibrates \
+                 components"
             }
             ForwardError::Encoder { .. } => {
                 "text generation, perplexity and graphs of decoders need a decoder; `kvant eval MODEL ‹reference›` compares an encoder \

@@ -6,7 +6,7 @@ use crate::text::{Align, Table, size};
 use kvant_container::onnx::{ModelProto, data_type, data_type_name};
 use kvant_quant::counts::number;
 
-/// The contents of a graph; `all` lists each initializer too.
+/// The contents of a graph; `all` lists each node and initializer too.
 pub fn sections(model: &ModelProto, all: bool) -> Vec<Section> {
     let graph = &model.graph;
     let opsets: Vec<String> = model
@@ -29,6 +29,11 @@ pub fn sections(model: &ModelProto, all: bool) -> Vec<Section> {
     operators(graph).into_iter().for_each(|(name, n)| nodes.push([name, n.to_string()]));
     let mut sections = vec![Section::Text(head), Section::Table(io), Section::Table(weights), Section::Table(nodes)];
     if all {
+        let mut each = Table::new(&["node", "operator", "outputs"].map(|t| (t, Align::Left)));
+        for node in &graph.node {
+            each.push([node.name().to_owned(), node.op_type().to_owned(), node.output.join(", ")]);
+        }
+        sections.push(Section::Table(each));
         let mut tensors = Table::new(&["initializer", "type", "shape"].map(|t| (t, Align::Left)));
         for t in &graph.initializer {
             tensors.push([t.name().to_owned(), data_type_name(data_type(t)), format!("{:?}", t.dims)]);

@@ -60,9 +60,9 @@ impl Word<'_> {
     /// The refusal of a word that names nothing.
     fn refused(&self, named: &Named) -> QuantizeError {
         let (pattern, names, command) = match self {
-            Self::Node(_, glob) => ((*glob).clone(), &named.nodes, "plan"),
-            Self::ExactNode(name) => (Glob::literal(name), &named.nodes, "plan"),
-            Self::Tensor(said) => (said.tensors.clone(), &named.tensors, "plan"),
+            Self::Node(_, glob) => ((*glob).clone(), &named.nodes, "inspect ‹all›"),
+            Self::ExactNode(name) => (Glob::literal(name), &named.nodes, "inspect ‹all›"),
+            Self::Tensor(said) => (said.tensors.clone(), &named.tensors, "inspect ‹all›"),
             Self::Operator(_, op_type) => (Glob::literal(op_type), &named.operators, "inspect"),
         };
         let names = || names.iter().map(String::as_str).filter(|name| !name.is_empty());

@@ -35,7 +35,10 @@ const REFUSED_VALUES: &[&str] = &["sliding_window_layers"];
 pub(super) fn unknown_architecture(config: &ModelConfig) -> ForwardError {
     let name = config.architectures.first().or(config.model_types.first());
     let name = name.map_or("this architecture", String::as_str);
-    ForwardError::Undescribed { architecture: name.to_owned() }
+    match config.is_component {
+        true => ForwardError::Component { class: name.to_owned() },
+        false => ForwardError::Undescribed { architecture: name.to_owned() },
+    }
 }
 
 /// Refuses unsupported rules that config.json or tensor names indicate.
