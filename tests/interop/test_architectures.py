@@ -31,11 +31,12 @@ llama.cpp.
 
 """
 UNDESCRIBED = """
-## Without a description
+## Other architectures
 
-Linear layers of other architectures are recognized by shape and name, and quantized without calibration. `kvant plan` names no loader for
-them. The table shows what transformers loads of small models, with all weights as Kvant meant them; classes that read the float weight of
-a layer as they are loaded raise an error for packed codes.
+Linear layers of architectures without a description are recognized by shape and name, and quantized without calibration, and `kvant plan`
+names no loader for them. Of language models with towers the language model is described. The table shows what transformers loads of small
+models, with all weights as Kvant meant them; classes that read the float weight of a layer as they are loaded raise an error for packed
+codes.
 
 """
 HEADER = ("architecture", "calibration", "tuning", "int4", "FP8", "GGUF")

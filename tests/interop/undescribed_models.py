@@ -12,6 +12,7 @@ LANGUAGE = dict(BLOCKS, vocab_size=512, num_key_value_heads=2, max_position_embe
 SEQUENCES = dict(d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128,
                  decoder_ffn_dim=128, vocab_size=512, max_position_embeddings=128)
 
+# Not Zamba2: its blocks share layers, which transformers takes for layers without scales of their own.
 # name, which is not always the model_type -> (class, arguments of its configuration)
 MODELS = {
     "albert": ("AlbertModel", dict(BLOCKS, vocab_size=512, embedding_size=32)),
@@ -57,7 +58,6 @@ MODELS = {
     "wav2vec2": ("Wav2Vec2ForCTC", dict(BLOCKS, conv_dim=[32, 32], conv_stride=[5, 2], conv_kernel=[10, 3], num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4, vocab_size=32)),
     "whisper": ("WhisperForConditionalGeneration", dict(SEQUENCES, num_mel_bins=16, max_source_positions=64, max_target_positions=64, pad_token_id=1, bos_token_id=1, eos_token_id=1, decoder_start_token_id=1)),
     "xlnet": ("XLNetModel", dict(d_model=64, n_layer=2, n_head=4, d_inner=128, vocab_size=512)),
-    "zamba2": ("Zamba2ForCausalLM", dict(LANGUAGE, num_hidden_layers=4, mamba_d_state=8, mamba_ngroups=1, n_mamba_heads=4, mamba_expand=2, hybrid_layer_ids=[1, 3], layers_block_type=["mamba", "hybrid", "mamba", "hybrid"], num_mem_blocks=1, adapter_rank=16)),
 }  # fmt: skip
 
 

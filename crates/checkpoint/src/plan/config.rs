@@ -45,10 +45,6 @@ impl Declared<'_> {
 
     /// Heads that the checkpoint has no tensor for, or whose part is not known.
     fn heads(&self, quantized: &BTreeSet<&str>) -> Vec<String> {
-        if self.source.network.family().is_some() {
-            let tied = self.source.network.is_tied().then(|| names::head(&self.source.network).to_owned());
-            return tied.into_iter().collect();
-        }
         let embeddings = self
             .source
             .tensors
@@ -61,6 +57,11 @@ impl Declared<'_> {
         let has_modalities = self.source.network.places().contains(&Place::Other(Reason::Modality));
         let models = embeddings.iter().filter_map(|name| name.split_once('.')).filter(|_| has_modalities);
         let models: BTreeSet<String> = models.map(|(model, _)| format!("{model}.")).collect();
+        if self.source.network.family().is_some() {
+            let head = names::head(&self.source.network);
+            let tied = models.iter().map(|model| format!("{model}{head}")).chain([head.to_owned()]);
+            return if self.source.network.is_tied() { tied.collect() } else { Vec::new() };
+        }
         let usual = |within: &str| names::USUAL_HEADS.map(|head| format!("{within}{head}"));
         let heads = models.iter().flat_map(|model| usual(model)).chain(usual(""));
         let all = embeddings.iter().map(|name| (*name).to_owned()).chain(heads).chain(self.tied_modules());

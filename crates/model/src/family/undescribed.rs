@@ -1,5 +1,5 @@
 //! Architectures without a description whose module names are known well enough to list the modules to keep: the defaults
-//! of AMD Quark's templates, and layers that several modules share, which loaders take for layers of their own. Their linear layers are recognised by shape and name; adding a description moves a row into
+//! of AMD Quark's templates. Their linear layers are recognised by shape and name; adding a description moves a row into
 //! its own file.
 
 /// Model type, and globs on full module names.
@@ -81,7 +81,6 @@ const KEPT: &[(&str, &[&str])] = &[
             "*.ple.*",
         ],
     ),
-    ("zamba2", &["lm_head", "*.shared_transformer.*"]),
 ];
 
 /// The modules to keep by default in an architecture without a description, if any are known. The language model of a multimodal
