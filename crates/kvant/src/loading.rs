@@ -30,21 +30,24 @@ fn line(loader: &str, file: &Path) -> Option<String> {
         "amd-quark" => Some(format!("quark.torch.import_model_from_safetensors(model, {})", python(file))),
         "diffusers" => Some(format!("DiffusionPipeline.from_pretrained({})", python(file))),
         _ if loader.starts_with("diffusers") => Some(format!("diffusers.AutoModel.from_pretrained({})", python(file))),
-        _ if loader.starts_with("transformers") => Some(transformers(file)),
+        _ if loader.starts_with("transformers") => transformers(file),
         _ => None,
     }
 }
 
-/// A GGUF file is named apart from its directory; models with other modalities have a class of their own.
-fn transformers(path: &Path) -> String {
-    let is_gguf = SourceKind::named(path) == Some(SourceKind::Gguf) || kvant_container::gguf::is_gguf(path);
-    if let Some(name) = path.file_name().filter(|_| is_gguf) {
-        let directory = directory_of(path);
-        let (directory, name) = (python(directory), python(Path::new(name)));
-        return format!("AutoModelForCausalLM.from_pretrained({directory}, gguf_file={name})");
+/// A GGUF file is named apart from its directory, and loads only under a name that ends in `.gguf`; models with other modalities have a
+/// class of their own.
+fn transformers(path: &Path) -> Option<String> {
+    if SourceKind::named(path) == Some(SourceKind::Gguf) {
+        let name = path.file_name()?;
+        let (directory, name) = (python(directory_of(path)), python(Path::new(name)));
+        return Some(format!("AutoModelForCausalLM.from_pretrained({directory}, gguf_file={name})"));
+    }
+    if kvant_container::gguf::is_gguf(path) {
+        return None;
     }
     let class = if is_multimodal(path) { "AutoModelForImageTextToText" } else { "AutoModelForCausalLM" };
-    format!("{class}.from_pretrained({})", python(path))
+    Some(format!("{class}.from_pretrained({})", python(path)))
 }
 
 /// Returns whether config.json names an architecture of more than text.

@@ -74,7 +74,8 @@ fn borrowed(layers: &[(String, LayerScheme)]) -> Vec<(&str, LayerScheme)> {
 /// A model's config.json that says that its weights are floats of a type (`bfloat16`), and nothing of quantization.
 pub(crate) fn without_quantization(mut config: Value, dtype: &str) -> Value {
     forget_quantization(&mut config);
-    if let Some(fields) = config.as_object_mut() {
+    // Classes of diffusers take every key for an argument.
+    if let Some(fields) = config.as_object_mut().filter(|fields| !fields.contains_key("_class_name")) {
         let key = if fields.contains_key("torch_dtype") { "torch_dtype" } else { "dtype" };
         fields.insert(key.to_owned(), Value::from(dtype));
     }

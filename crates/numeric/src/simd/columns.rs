@@ -134,7 +134,7 @@ mod tests {
         for (rows, columns, row_step, column_step) in [(0, 3, 3, 1), (21, 40, 40, 1), (13, 37, 1, 21), (1, 5, 5, 1)] {
             let a = Factors { data: &data, row_step, column_step, rows, columns };
             for isa in Isa::available() {
-                let mut out = start.clone();
+                let mut out = start;
                 let done = add_rows_by_hand(isa, a, &b, &mut out);
                 assert!(
                     if isa == Isa::BASELINE { done == 0 } else { rows - done < AVX2_ROWS },
