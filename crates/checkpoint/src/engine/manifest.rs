@@ -135,12 +135,12 @@ pub(super) fn strangers(dir: &Path, look: Look) -> io::Result<Option<String>> {
     Ok((!strangers.is_empty()).then(|| format!("it contains what Kvant did not write: {}", told(&strangers))))
 }
 
-/// Refuses to use a directory as Kvant left it where anything was changed, added or removed.
+/// Refuses a directory in which anything was changed, added or removed since Kvant wrote it.
 pub(super) fn refuse_changed(dir: &Path) -> Result<(), OutputError> {
     let failed = OutputError::io("read", dir);
     let strangers = strangers(dir, Look::Bytes).map_err(failed)?;
-    let recorded = read(dir).into_iter().flat_map(|manifest| manifest.files.into_keys());
-    let lacking = || recorded.map(|name| of_record(&name)).find(|name| !dir.join(name).exists());
+    let recorded = || read(dir).into_iter().flat_map(|manifest| manifest.files.into_keys());
+    let lacking = || recorded().map(|name| of_record(&name)).find(|name| !dir.join(name).exists());
     match strangers.or_else(|| Some(format!("it lacks {}", shown(&lacking()?)))) {
         Some(how) => Err(OutputError::Changed { path: dir.to_owned(), how }),
         None => Ok(()),

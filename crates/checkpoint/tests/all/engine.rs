@@ -416,6 +416,10 @@ fn warnings_of_acceptance_are_those_of_verifying_the_finished_output() {
     };
     assert_eq!(resumed(Verify::Run), warnings);
     assert_eq!(resumed(Verify::Skip), []);
+    let Start::Finished(committed) = begin() else { panic!("not finished") };
+    std::fs::write(target.join("config.json"), "{").unwrap();
+    assert!(matches!(committed.verify(&plan, Verify::Run), Err(EngineError::VerificationFailed { .. })));
+    assert!(!target.exists() && matches!(begin(), Start::Working(_)));
 }
 
 #[test]

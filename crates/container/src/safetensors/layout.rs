@@ -80,13 +80,18 @@ impl WeightFiles {
 
     fn shard(self, number: usize, count: usize) -> String {
         match count {
-            1 => format!("{}.safetensors", self.stem()),
+            1 => self.whole(),
             _ => format!("{}-{:05}-of-{count:05}.safetensors", self.stem(), number + 1),
         }
     }
 
+    /// The file that holds all tensors, where they are not sharded.
+    pub fn whole(self) -> String {
+        format!("{}.safetensors", self.stem())
+    }
+
     /// The file that maps tensors to shards.
-    fn index(self) -> String {
+    pub fn index(self) -> String {
         format!("{}.safetensors.index.json", self.stem())
     }
 }

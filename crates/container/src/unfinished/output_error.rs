@@ -57,10 +57,10 @@ pub enum OutputError {
     /// The staging directory is not of Kvant's making (*invalid*).
     #[error("{} exists and is not an unfinished output of Kvant", crate::path_text::shown(.0))]
     InTheWay(PathBuf),
-    /// Finished work that the run was to go on from is not as Kvant left it (*invalid*).
+    /// A finished part of an interrupted run was changed after Kvant wrote it (*invalid*).
     #[error("{} is finished work of this run, and was changed since: {how}", crate::path_text::shown(path))]
     Changed {
-        /// The work.
+        /// The finished part.
         path: PathBuf,
         /// The change.
         how: String,

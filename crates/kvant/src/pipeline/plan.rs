@@ -12,11 +12,12 @@ use crate::json::path as path_json;
 use crate::resolve;
 use crate::text::shown;
 use kvant_checkpoint::recipe::Recipe;
-use kvant_container::{Pipeline, PipelineComponent, recorded_name};
+use kvant_container::{Diagnostic, Pipeline, PipelineComponent, WeightFiles, recorded_name};
 use kvant_formats::format::{FormatHandle, OutputFormat};
 use kvant_formats::verify::{Options, verify};
+use kvant_forward::forward::ForwardError;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The plan of a pipeline.
@@ -105,7 +106,7 @@ fn plan_component(
     component: &PipelineComponent,
     reporter: &Reporter<'_>,
 ) -> Result<(Job, CheckpointPlan), Error> {
-    refuse_calibration(&job)?;
+    refuse_calibration(&job, component)?;
     if !job.sinks.formats.is_empty() {
         refuse_unread(&job, component)?;
         let plan = checkpoint_plan::plan(&job, reporter)?;
@@ -136,20 +137,21 @@ fn refuse_patterns_of_kept(job: &Job, component: &str, reason: &str) -> Result<(
 
 /// Refuses a component that is copied with weights under a name that its library does not look for.
 fn refuse_other_names(component: &PipelineComponent, files: &[PathBuf]) -> Result<(), Error> {
-    let stem = match component.library.as_str() {
-        LOADER => "diffusion_pytorch_model",
-        "transformers" => "model",
+    let expected = match component.library.as_str() {
+        LOADER => WeightFiles::Diffusion,
+        "transformers" => WeightFiles::Model,
         _ => return Ok(()),
     };
-    let is_found = |end: &str| files.iter().any(|file| file.as_os_str() == format!("{stem}.{end}").as_str());
+    let whole = expected.whole();
+    let is_found = files.iter().any(|file| file == Path::new(&whole) || file == Path::new(&expected.index()));
     let named = files.iter().find(|file| file.extension().is_some_and(|extension| extension == "safetensors"));
-    let Some(named) = named.filter(|_| !is_found("safetensors") && !is_found("safetensors.index.json")) else {
+    let Some(named) = named.filter(|_| !is_found) else {
         return Ok(());
     };
     let (name, library) = (&component.name, &component.library);
     let message = format!("{name}: {} is not a name that {library} looks for", shown(named));
     let hint = format!(
-        "rename the weights to {stem}.safetensors, or with an index its files, or quantize the component: ‹component› {name}=int8:channel"
+        "rename the weights to {whole}, or with an index its files, or quantize the component: ‹component› {name}=int8:channel"
     );
     Err(Error::new(ErrorKind::Unsupported, message).with_hint(Some(hint)))
 }
@@ -166,7 +168,7 @@ pub(super) fn of_component(error: Error, name: &str) -> Error {
 }
 
 /// Refuses schemes and algorithms that need calibration data: components do not run here.
-fn refuse_calibration(job: &Job) -> Result<(), Error> {
+fn refuse_calibration(job: &Job, component: &PipelineComponent) -> Result<(), Error> {
     let (line, file) = resolve::settings(job, None, &[])?;
     let recipe = Recipe::resolve(&line, &file)?;
     let algorithms = recipe.algorithms();
@@ -177,10 +179,9 @@ fn refuse_calibration(job: &Job) -> Result<(), Error> {
         }
         _ => return Ok(()),
     };
-    let hint = "use int8:channel or e4m3:channel, or with quantized inputs W8A8 or FP8_DYNAMIC; `kvant.torch` in Python \
-                calibrates components";
     let message = format!("{what}, and components of pipelines do not run in Kvant");
-    Err(Error::new(ErrorKind::Unsupported, message).with_hint(Some(hint.to_owned())))
+    let hint = ForwardError::Component { class: component.class.clone() }.hint();
+    Err(Error::new(ErrorKind::Unsupported, message).with_hint(hint))
 }
 
 /// Refuses a format that the library of a component does not load.
