@@ -345,7 +345,8 @@ def save(model: nn.Module, file: StrPath) -> Path:
     }
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state_of(model).items()}
     with _unfinished(path) as unfinished:
-        save_file(tensors, unfinished, metadata={_METADATA: json.dumps(described), "format": "pt"})
+        # One entry: safetensors writes several in an order that differs from run to run.
+        save_file(tensors, unfinished, metadata={_METADATA: json.dumps(described)})
     return path
 
 

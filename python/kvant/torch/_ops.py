@@ -1,7 +1,7 @@
 """The operator `kvant::fake_quantize`: values rounded to those that have a code.
 
 On the CPU it runs Kvant's kernels. On other devices integers and small floats are computed in torch itself, to the same
-bits in float32; schemes with scales of several levels go through the CPU.
+bits; blocks over rows, and formats that are no numbers with a scale, go through the CPU.
 """
 
 from __future__ import annotations
@@ -120,27 +120,52 @@ def _inside(view: Tensor, scheme: TensorScheme, scale: Tensor, zero_point: Tenso
 
 
 def _is_computed_in_torch(scheme: TensorScheme, is_scale_known: bool) -> bool:
-    is_scale_computed = scheme.observer == "minmax" and scheme.scale in ("model", "f32", "e8m0")
-    is_known = scheme.has_stored_scale and scheme.granularity in ("tensor", "channel", "group")
-    return is_known and (is_scale_known or is_scale_computed)
+    if scheme.granularity not in ("tensor", "channel", "group"):
+        return False
+    if is_scale_known:
+        return scheme.has_stored_scale
+    return scheme.observer == "minmax" and scheme.scale in ("model", "f32", "f16", "bf16", "e8m0", "e4m3:f32")
 
 
 def in_torch(x: Tensor, scheme: TensorScheme, scale: Tensor | None, zero_point: Tensor | None) -> Tensor:
-    """The operator in torch: to the same bits as the kernels in float32, on any device."""
+    """The operator in torch, to the same bits as the kernels on any device.
+
+    Scales that have the model's type are computed in it, and numbers are rounded to it where the kernels do.
+    """
     view = _grouped(x, scheme).float()
     if scale is None:
-        scale, zero_point = _parameters(view, scheme)
+        scale, zero_point = _parameters(view, scheme, x.dtype)
     else:
         scale = _spread(scale.float(), scheme)
         zero_point = None if zero_point is None else _spread(zero_point.float(), scheme)
     if scheme.kind == "int":
         codes = torch.round(view * (1.0 / scale))
-        zero = 0.0 if zero_point is None else zero_point
-        codes = (codes + zero).clamp(scheme.min, scheme.max)
-        values = (codes - zero) * scale
+        if scheme.zero_point == "float" and zero_point is not None:
+            codes = torch.round(view * (1.0 / scale) + zero_point)
+        elif zero_point is not None:
+            codes = codes + zero_point
+        codes = codes.clamp(scheme.min, scheme.max)
+        values = (codes if zero_point is None else codes - zero_point) * scale
     else:
-        values = _round_float(view / scale, scheme) * scale
+        quotient = torch.float32
+        if scheme.granularity != "group" and (scheme.timing is not None or scheme.scale == "model"):
+            quotient = x.dtype
+        if scheme.granularity == "channel" and scheme.timing is not None:
+            # A vector of scales is cast to the type of its dividend.
+            scale = _rounded(scale, x.dtype)
+        divisor = torch.where(scale == 0, torch.full_like(scale, _EPSILON), scale)
+        values = _round_float(_rounded(view / divisor, quotient), scheme) * scale
     return values.reshape(x.shape).to(x.dtype)
+
+
+def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values in float32, rounded to a type."""
+    return values.to(dtype).float()
+
+
+def _divided(values: Tensor, number: float) -> Tensor:
+    """The quotient: by a number of Python, GPUs would multiply by its inverse."""
+    return values / torch.full((), number, dtype=values.dtype, device=values.device)
 
 
 def _grouped(x: Tensor, scheme: TensorScheme) -> Tensor:
@@ -170,27 +195,68 @@ def _shared_axis(scheme: TensorScheme) -> int:
     return 0 if scheme.granularity == "channel" and scheme.axis == 1 else 1
 
 
-def _parameters(view: Tensor, scheme: TensorScheme) -> tuple[Tensor, Tensor | None]:
-    """Scales and zero points of the range of the values that share them."""
+def _parameters(view: Tensor, scheme: TensorScheme, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Scales and zero points of the range of the values that share them, of a model of this type."""
     axis = _shared_axis(scheme)
     low, high = view.amin(dim=axis, keepdim=True), view.amax(dim=axis, keepdim=True)
+    arithmetic = dtype if scheme.scale == "model" else torch.float32
     if scheme.kind == "float":
         greatest = torch.maximum(-low, high)
         if scheme.scale == "e8m0":
             return _power_of_two(greatest, scheme), None
-        scale = greatest / scheme.max
-        return torch.where(scale == 0, torch.full_like(scale, _EPSILON), scale), None
+        if scheme.scale == "e4m3:f32":
+            return _scales_of_blocks(greatest, scheme), None
+        scale = _rounded(_divided(greatest, scheme.max), arithmetic)
+        return _stored(torch.where(scale == 0, torch.full_like(scale, _EPSILON), scale), scheme), None
     steps = scheme.max - scheme.min
     if scheme.zero_point == "float":
-        scale = (high - low) / steps
+        scale = _step(low, high, steps, arithmetic)
         scale = torch.where(scale <= _EPSILON, torch.ones_like(scale), scale)
-        return scale, scheme.min - low / scale
+        return _stored(scale, scheme), scheme.min + _rounded(-low / scale, arithmetic)
     low, high = low.clamp(max=0), high.clamp(min=0)
     if scheme.zero_point == "none":
-        scale = (torch.maximum(-low, high) / (steps / 2)).clamp(min=_EPSILON)
-        return scale, torch.full_like(scale, scheme.middle) if scheme.middle else None
-    scale = ((high - low) / steps).clamp(min=_EPSILON)
-    return scale, (scheme.min - torch.round(low / scale)).clamp(scheme.min, scheme.max)
+        scale = _rounded(_divided(torch.maximum(-low, high), steps / 2), arithmetic).clamp(min=_EPSILON)
+        return _stored(scale, scheme), torch.full_like(scale, scheme.middle) if scheme.middle else None
+    scale = _step(low, high, steps, arithmetic).clamp(min=_EPSILON)
+    # torch keeps a scalar scale in float32.
+    below = _rounded(low / scale, torch.float32 if scheme.granularity == "tensor" else arithmetic)
+    return _stored(scale, scheme), (scheme.min - torch.round(below)).clamp(scheme.min, scheme.max)
+
+
+def _step(low: Tensor, high: Tensor, steps: float, arithmetic: torch.dtype) -> Tensor:
+    """The width of a range by the number of its steps; a width that overflows the type is taken in float64."""
+    width = _rounded(high - low, arithmetic)
+    exact = _divided(high.double() - low.double(), steps).float()
+    return _rounded(torch.where(width.isfinite(), _divided(width, steps), exact), arithmetic)
+
+
+def _stored(scale: Tensor, scheme: TensorScheme) -> Tensor:
+    """Scales as they are stored: of float16 at least its smallest number, and those beyond its largest as they are."""
+    if scheme.scale == "bf16":
+        return _rounded(scale, torch.bfloat16)
+    if scheme.scale == "f16":
+        rounded = _rounded(scale, torch.float16).clamp(min=2.0**-24)
+        return torch.where(rounded.isfinite(), rounded, scale)
+    return scale
+
+
+_E4M3_MAX = 448.0
+
+
+def _scales_of_blocks(greatest: Tensor, scheme: TensorScheme) -> Tensor:
+    """The scales of blocks in e4m3, times that of the whole tensor in float32."""
+    whole = _divided(greatest.max(), _E4M3_MAX * scheme.max)
+    whole = torch.where(whole == 0, torch.full_like(whole, _EPSILON), whole)
+    if scheme.timing is None:
+        scale = _to_e4m3(greatest / (whole * scheme.max))
+        return torch.where(scale == 0, torch.ones_like(scale), scale) * whole
+    scale = _divided(greatest, scheme.max)
+    scale = torch.where(scale == 0, torch.full_like(scale, _EPSILON), scale)
+    return _to_e4m3(scale / whole) * whole
+
+
+def _to_e4m3(values: Tensor) -> Tensor:
+    return _round_to(values, 4, 3, _E4M3_MAX)
 
 
 def _bits_of(scheme: TensorScheme) -> tuple[int, int]:
@@ -209,9 +275,13 @@ def _power_of_two(greatest: Tensor, scheme: TensorScheme) -> Tensor:
 
 
 def _round_float(values: Tensor, scheme: TensorScheme) -> Tensor:
+    """Values rounded to the elements of a scheme."""
+    return _round_to(values, *_bits_of(scheme), scheme.max)
+
+
+def _round_to(values: Tensor, exponent: int, mantissa: int, largest: float) -> Tensor:
     """Values rounded to the nearest small floats, half to even, saturated."""
-    exponent, mantissa = _bits_of(scheme)
     least = 2 - 2 ** (exponent - 1)
     _, power = torch.frexp(values)
     step = torch.ldexp(torch.ones_like(values), (power - 1).clamp(min=least) - mantissa)
-    return (torch.round(values / step) * step).clamp(-scheme.max, scheme.max)
+    return (torch.round(values / step) * step).clamp(-largest, largest)
