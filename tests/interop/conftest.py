@@ -1,8 +1,8 @@
 """Finds the kvant binary and the models, and runs each (model, scheme) once in kvant and once in the oracle.
 
-    $KVANT         the binary; default target/release/kvant of this repository
-    $KVANT_MODELS  a directory of the trained small models; default tests/models, then ../shared/models
-    $KVANT_KEEP    set: what tests write is kept, in pytest's temporary directory
+    $KVANT_BINARIES  the directory of the binaries; default target/release of this repository
+    $KVANT_MODELS    a directory of the trained small models; default tests/models, then ../shared/models
+    $KVANT_KEEP      set: what tests write is kept, in pytest's temporary directory
 """
 
 import functools
@@ -28,6 +28,8 @@ sys.path.insert(0, str(HERE))
 
 import models  # noqa: E402
 
+BINARIES = pathlib.Path(os.environ.get("KVANT_BINARIES", REPO / "target" / "release"))
+
 torch.set_num_threads(1)
 
 
@@ -41,12 +43,18 @@ def pytest_configure(config):
 transformers.utils.logging.disable_progress_bar()
 
 
+def example(name):
+    """The binary of an example, without which the test is skipped."""
+    found = BINARIES / "examples" / name
+    return found if found.exists() else pytest.skip(f"{found} is missing: cargo build --release --examples, or set $KVANT_BINARIES")
+
+
 @pytest.fixture(scope="session")
 def kvant():
     """Runs kvant: kvant("quantize", model, "--scheme", ...) -> CompletedProcess."""
-    binary = pathlib.Path(os.environ.get("KVANT", REPO / "target" / "release" / "kvant"))
+    binary = BINARIES / "kvant"
     if not binary.exists():
-        pytest.exit(f"{binary} is missing: cargo build --release, or set $KVANT", returncode=2)
+        pytest.exit(f"{binary} is missing: cargo build --release, or set $KVANT_BINARIES", returncode=2)
     return lambda *arguments: subprocess.run([str(binary), *map(str, arguments)], capture_output=True, text=True, timeout=300)
 
 

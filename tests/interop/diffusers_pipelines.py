@@ -163,14 +163,14 @@ def load(folder):
     return diffusers.DiffusionPipeline.from_pretrained(folder, torch_dtype=torch.bfloat16, **absent)
 
 
-def main():
+def run(verb, *arguments):
     torch.manual_seed(0)
-    if sys.argv[1] == "make":
-        pipeline = PIPELINES[sys.argv[2]]()
-        pipeline.to(torch.bfloat16).save_pretrained(sys.argv[3])
-        return
-    source, quantized = load(sys.argv[2]), load(sys.argv[3])
-    expected = load(sys.argv[4]) if len(sys.argv) > 4 else None
+    if verb == "make":
+        name, folder = arguments
+        PIPELINES[name]().to(torch.bfloat16).save_pretrained(folder)
+        return None
+    source, quantized, *expected = map(load, arguments)
+    expected = expected[0] if expected else None
     report = {}
     for name, component in quantized.components.items():
         if not isinstance(component, torch.nn.Module):
@@ -189,8 +189,8 @@ def main():
             assert torch.isfinite(mine).all()
             entry["cosine"] = torch.nn.functional.cosine_similarity(mine.flatten(), float_one.flatten(), dim=0).item()
         report[name] = entry
-    print(json.dumps(report))
+    return report
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(run(*sys.argv[1:])))

@@ -15,7 +15,7 @@ import transformers
 
 import chat_templates
 import models
-from conftest import REPO
+from conftest import REPO, example
 
 MANY = 100_000
 
@@ -23,10 +23,7 @@ MANY = 100_000
 @pytest.fixture(scope="module")
 def calibration_data():
     """calibration_data(model, files, samples, length, packing) -> the object that kvant's example prints."""
-    default = REPO / "target" / "release" / "examples" / "calibration_data"
-    binary = pathlib.Path(os.environ.get("KVANT_CALIBRATION_DATA", default))
-    if not binary.exists():
-        pytest.skip(f"{binary} is missing: cargo build --release --example calibration_data, or set $KVANT_CALIBRATION_DATA")
+    binary = example("calibration_data")
 
     def run(model, files, samples=MANY, length=4096, packing="natural"):
         command = [binary, model, samples, length, packing, *files]

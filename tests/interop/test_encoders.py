@@ -1,8 +1,6 @@
 """Encoders: the forward pass, calibrated quantization and evaluation, against transformers in f32."""
 
 import json
-import os
-import pathlib
 import subprocess
 
 import numpy as np
@@ -10,15 +8,13 @@ import pytest
 import torch
 
 import encoder_models
-from conftest import REPO
+from conftest import example
 
 
 @pytest.fixture(scope="module")
 def encode():
     """encode(directory, tokens, tmp) -> all numbers that kvant's forward pass gives: last hidden states, then readouts."""
-    binary = pathlib.Path(os.environ.get("KVANT_LOGITS", REPO / "target" / "release" / "examples" / "logits"))
-    if not binary.exists():
-        pytest.skip(f"{binary} is missing: cargo build --release --example logits, or set $KVANT_LOGITS")
+    binary = example("logits")
 
     def run(directory, tokens, tmp):
         tokens.astype("<u4").tofile(tmp / "tokens")

@@ -1,8 +1,6 @@
 """Families whose blocks compute something that others do not: every kind of algorithm runs on them, and what is written loads with the weights
 and the activations that were meant."""
 
-import os
-import pathlib
 import subprocess
 
 import numpy as np
@@ -11,7 +9,7 @@ import torch
 import transformers
 
 import forward_models
-from conftest import REPO
+from conftest import example
 
 NAMES = ("afmoe", "apertus", "bamba", "bitnet", "bloom_heads", "cohere2_moe", "deepseek_v32", "ernie4_5_moe", "exaone_moe", "falcon_alibi", "falcon_groups", "falcon_h1", "gemma3n", "gemma4", "gemma4_layer_inputs", "gemma4_moe", "gemma4_shared",
          "granitemoehybrid", "granitemoehybrid_dense", "hunyuan_moe", "hy_v3", "jamba", "lfm2_bias", "lfm2_moe", "llama4", "mimo_v2_flash", "ministral3", "mistral4", "mpt",
@@ -61,9 +59,7 @@ def closeness(a, b):
 @pytest.fixture(scope="module")
 def own_logits():
     """The same as `logits`, of kvant's forward pass."""
-    binary = pathlib.Path(os.environ.get("KVANT_LOGITS", REPO / "target" / "release" / "examples" / "logits"))
-    if not binary.exists():
-        pytest.skip(f"{binary} is missing: cargo build --release --example logits, or set $KVANT_LOGITS")
+    binary = example("logits")
 
     def run(directory, tmp):
         np.random.default_rng(1).integers(0, 512, (1, 48)).astype("<u4").tofile(tmp / "tokens")

@@ -13,7 +13,7 @@ import transformers
 
 import forward_models
 import models
-from conftest import REPO
+from conftest import REPO, example
 
 TRAINED = ("nano_llama", "nano_qwen3", "nano_mixtral", "nano_opt", "nano_gemma2", "small")
 WINDOW = 256
@@ -22,9 +22,7 @@ WINDOW = 256
 @pytest.fixture(scope="module")
 def logits():
     """logits(directory, tokens) -> array [sequences, length, vocabulary] of kvant's forward pass."""
-    binary = pathlib.Path(os.environ.get("KVANT_LOGITS", REPO / "target" / "release" / "examples" / "logits"))
-    if not binary.exists():
-        pytest.skip(f"{binary} is missing: cargo build --release --example logits, or set $KVANT_LOGITS")
+    binary = example("logits")
 
     def run(directory, tokens, tmp):
         tokens.astype("<u4").tofile(tmp / "tokens")

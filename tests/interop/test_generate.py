@@ -1,13 +1,13 @@
 """`kvant generate` and the scores of `kvant::LanguageModel`, against transformers in f32."""
 
 import json
-import os
-import pathlib
 import subprocess
 
 import pytest
 import torch
 import transformers
+
+from conftest import example
 
 MODELS = ["nano_llama", "nano_qwen3", "nano_mixtral", "nano_opt", "nano_gemma2"]
 PROMPTS = ["The iterator yields every element of", "fn", "A model is as good as what it says of words that it has not seen. It"]
@@ -43,10 +43,7 @@ def test_greedy_continuation_equals_generate_of_transformers(kvant, model_dir, n
 @pytest.fixture(scope="session")
 def scores():
     """scores(model, tokens, scored) -> what the example `loglikelihood` prints for each sequence."""
-    examples = pathlib.Path(os.environ.get("KVANT_EXAMPLES", pathlib.Path(__file__).parents[2] / "target" / "release" / "examples"))
-    binary = examples / "loglikelihood"
-    if not binary.exists():
-        pytest.skip(f"{binary} is missing: cargo build --release --examples, or set $KVANT_EXAMPLES")
+    binary = example("loglikelihood")
 
     def run(model, pairs):
         done = subprocess.run([str(binary), str(model)], input=json.dumps(pairs), capture_output=True, text=True, timeout=300)

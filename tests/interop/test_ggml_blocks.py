@@ -9,14 +9,14 @@ with importance weighted by it: what kvant's searches minimise.
 import ctypes
 import functools
 import os
-import pathlib
 import subprocess
 
 import numpy as np
 import pytest
 
+from conftest import example
+
 gguf = pytest.importorskip("gguf")
-REPO = pathlib.Path(__file__).parents[2]
 COLUMNS = 1024
 SIZES = gguf.constants.GGML_QUANT_SIZES
 # Blocks by a formula: the same bytes, whatever the importance where the second says so.
@@ -46,9 +46,7 @@ IMPORTANCE = np.random.default_rng(8).lognormal(0, 2, COLUMNS).astype(np.float32
 @pytest.fixture(scope="module")
 def blocks(module_path):
     """blocks("quantize", type, values, importance or None) and blocks("dequantize", type, bytes)."""
-    program = pathlib.Path(os.environ.get("KVANT_EXAMPLES", REPO / "target" / "release" / "examples")) / "ggml_blocks"
-    if not program.exists():
-        pytest.skip(f"{program} is missing: cargo build --release --examples, or set $KVANT_EXAMPLES")
+    program = example("ggml_blocks")
     folder = module_path("blocks")
 
     def run(verb, kind, data, importance=None):

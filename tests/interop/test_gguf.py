@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 import forward_models
 import models
-from conftest import REPO
+from conftest import REPO, example
 
 gguf = pytest.importorskip("gguf")
 
@@ -109,9 +109,7 @@ def wide(module_path):
 @pytest.fixture(scope="module")
 def our_values(module_path):
     """our_values(path) -> {name: array} of kvant's own dequantizer."""
-    binary = pathlib.Path(os.environ.get("KVANT_EXAMPLES", REPO / "target" / "release" / "examples")) / "gguf_values"
-    if not binary.exists():
-        pytest.skip(f"{binary} is missing: cargo build --release --examples")
+    binary = example("gguf_values")
 
     def run(path):
         out = module_path("values")

@@ -1,7 +1,5 @@
 """Gradients of the weights of each block, against torch's, for every family whose blocks have them."""
 
-import os
-import pathlib
 import re
 import subprocess
 
@@ -11,7 +9,7 @@ import torch
 import transformers
 
 import forward_models
-from conftest import REPO
+from conftest import example
 
 SHAPE = (2, 11)
 # What a block of each has in it that has no gradient yet.
@@ -21,8 +19,7 @@ REFUSED = ("latent attention", "gated delta rules", "short convolutions", "state
 
 @pytest.fixture(scope="module")
 def binary():
-    found = pathlib.Path(os.environ.get("KVANT_GRADIENTS", REPO / "target" / "release" / "examples" / "gradients"))
-    return found if found.exists() else pytest.skip(f"{found} is missing: cargo build --release --example gradients")
+    return example("gradients")
 
 
 def blocks_of(model):

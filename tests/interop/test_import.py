@@ -1,7 +1,6 @@
 """Checkpoints quantized by others, read by kvant: the weights that their loaders dequantize, bit for bit in f32, and logits."""
 
 import json
-import os
 import pathlib
 import subprocess
 
@@ -17,18 +16,12 @@ from safetensors.torch import load_file, save_file
 import checkpoint
 import foreign_layouts
 import quark_oracle
-from conftest import REPO
+from conftest import example
 from schemes import DATA_FREE, REPRESENTATIVE, STATIC
 
 CASES = [("nano_llama", s) for s in DATA_FREE + STATIC]
 CASES += [(m, s) for m in ("nano_mixtral", "gpt_oss", "qwen3_moe", "gpt_neox", "llama_f16", "llama_tied") for s in REPRESENTATIVE]
 TOKENS = np.random.default_rng(5).integers(0, 500, (2, 64))
-
-
-def example(name):
-    """A binary of the examples."""
-    found = pathlib.Path(os.environ.get("KVANT_EXAMPLES", REPO / "target" / "release" / "examples")) / name
-    return found if found.exists() else pytest.skip(f"{found} is missing: cargo build --release --examples, or set $KVANT_EXAMPLES")
 
 
 def run(*command):

@@ -12,9 +12,8 @@ from onnx import TensorProto, helper
 
 import onnx_large
 import onnx_oracle
-from conftest import REPO
+from conftest import BINARIES
 
-KVANT = pathlib.Path(os.environ.get("KVANT", REPO / "target" / "release" / "kvant"))
 HEAVY = pytest.mark.skipif(not os.environ.get("KVANT_HEAVY"), reason="$KVANT_HEAVY asks for tests of gigabytes")
 
 
@@ -56,7 +55,7 @@ def private_peak(command):
 def test_three_gigabytes_within_one_of_private_memory(tmp_path):
     model = onnx_large.write_chain(tmp_path / "chain.onnx", 3)
     out = tmp_path / "q.onnx"
-    peak = private_peak([KVANT, "quantize", model, "--preset", "A8W8", "--data", data_of(model), "-o", out])
+    peak = private_peak([BINARIES / "kvant", "quantize", model, "--preset", "A8W8", "--data", data_of(model), "-o", out])
     assert peak < 1e9
     assert sum(p.stat().st_size for p in tmp_path.glob("q.onnx*")) < 0.3 * 3e9
     onnx.checker.check_model(str(out))

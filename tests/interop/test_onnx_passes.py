@@ -1,7 +1,7 @@
 """Each graph pass keeps what models compute, and shape inference says what onnx says.
 
-Passes run through `cargo run -p kvant-onnx --example simplify`, or the binary that $KVANT_SIMPLIFY names. The models are those
-made here, and, where they are at hand, those of $KVANT_ONNX_MODELS and of ../shared.
+Passes run through the example `simplify`. The models are those made here, and, where they are at hand, those of $KVANT_ONNX_MODELS
+and of ../shared.
 """
 
 import json
@@ -16,8 +16,8 @@ import onnxruntime as ort
 import pytest
 
 import onnx_pass_models
+from conftest import REPO, example
 
-REPO = pathlib.Path(__file__).resolve().parents[2]
 # What these change is what callers give and get; test_onnx_sources.py looks at them.
 OF_THE_ENDS = {"float-ends", "nhwc-inputs"}
 PASSES = sorted(re.findall(r'\bname: "([a-z0-9-]+)"', (REPO / "crates/onnx/src/pass/mod.rs").read_text()))
@@ -39,10 +39,7 @@ SMALL = [name for name, path in SHARED.items() if path.stat().st_size < 8_000_00
 @pytest.fixture(scope="module")
 def simplify(module_path):
     """simplify(model path, *selection) -> (path of the result, counts)."""
-    binary = os.environ.get("KVANT_SIMPLIFY")
-    if not binary:
-        subprocess.run(["cargo", "build", "-q", "-p", "kvant-onnx", "--example", "simplify"], cwd=REPO, check=True)
-        binary = REPO / "target/debug/examples/simplify"
+    binary = example("simplify")
     folder = module_path("passes")
 
     def run(path, *selection):

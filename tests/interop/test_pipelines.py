@@ -18,16 +18,24 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def python(script, *args):
-    """Runs a script with diffusers and torchao in its path; what it prints last, as JSON if it prints any."""
+@pytest.fixture(scope="module")
+def python():
+    """python(script, *arguments) -> what its `run` returns, in a process with diffusers and torchao in its path."""
     path = os.pathsep.join(filter(None, [str(EXTRAS), os.environ.get("PYTHONPATH")]))
     env = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
-    run = subprocess.run(
-        [sys.executable, str(HERE / script), *map(str, args)], env=env, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
-    return json.loads(lines[-1]) if lines else None
+    with subprocess.Popen(
+        [sys.executable, str(HERE / "extras_worker.py")], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as worker:
+
+        def ask(script, *arguments):
+            worker.stdin.write(json.dumps([script, *map(str, arguments)]) + "\n")
+            worker.stdin.flush()
+            answer = json.loads(worker.stdout.readline())
+            assert "error" not in answer, answer["error"]
+            return answer["result"]
+
+        yield ask
+        worker.stdin.close()
 
 
 def run(kvant, *args, check=True):
@@ -38,20 +46,20 @@ def run(kvant, *args, check=True):
 
 
 @pytest.fixture(scope="module")
-def pipelines(tmp_path_factory):
+def pipelines(python, tmp_path_factory):
     made = {}
 
     def of(name):
         if name not in made:
             made[name] = tmp_path_factory.mktemp("pipelines") / name
-            python("diffusers_pipelines.py", "make", name, made[name])
+            python("diffusers_pipelines", "make", name, made[name])
         return made[name]
 
     return of
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_pipelines_load_with_the_codes_that_were_chosen(kvant, name, pipelines, tmp_path):
+def test_pipelines_load_with_the_codes_that_were_chosen(kvant, python, name, pipelines, tmp_path):
     source = pipelines(name)
     denoiser = "unet" if name in ("sd", "sdxl") else "transformer"
     # Scales in f32, as torchao's format has them, so that `fake` has the same codes.
@@ -60,7 +68,7 @@ def test_pipelines_load_with_the_codes_that_were_chosen(kvant, name, pipelines, 
         report = json.loads(run(kvant, "quantize", source, "--component", f"{denoiser}={scheme}", "--json", "-o", out).stdout)
         run(kvant, "quantize", source, "--component", f"{denoiser}={scheme}", "--format", "fake", "-o", fake)
         run(kvant, "verify", out)
-        found = python("diffusers_pipelines.py", "load", source, out, fake)
+        found = python("diffusers_pipelines", "load", source, out, fake)
         made = {component["name"]: component for component in report["components"]}
         assert found[denoiser]["codes"] == made[denoiser]["quantized_layers"] > 0
         # The floats of `fake` are rounded to bf16.
@@ -69,23 +77,23 @@ def test_pipelines_load_with_the_codes_that_were_chosen(kvant, name, pipelines, 
         assert all(component["codes"] == 0 for other, component in found.items() if other != denoiser)
 
 
-def test_large_components_are_quantized_by_default(kvant, pipelines, tmp_path):
+def test_large_components_are_quantized_by_default(kvant, python, pipelines, tmp_path):
     source, out = pipelines("flux"), tmp_path / "out"
     report = json.loads(run(kvant, "quantize", source, "--scheme", "int8:channel", "--json", "-o", out).stdout)
     reasons = {component["name"]: component["reason"] for component in report["components"]}
     assert reasons["transformer"] is None and "AutoencoderKL" in reasons["vae"]
-    found = python("diffusers_pipelines.py", "load", source, out)
+    found = python("diffusers_pipelines", "load", source, out)
     assert found["transformer"]["codes"] > 0 and found["vae"]["codes"] == 0
     # Text encoders load through transformers.
     quantized = {name for name, reason in reasons.items() if reason is None}
     assert quantized == {name for name, component in found.items() if component["codes"] > 0}
 
 
-def test_schemes_without_a_layout_become_floats(kvant, pipelines, tmp_path):
+def test_schemes_without_a_layout_become_floats(kvant, python, pipelines, tmp_path):
     source, out = pipelines("wan"), tmp_path / "out"
     report = json.loads(run(kvant, "quantize", source, "--scheme", "int4:g16", "--json", "-o", out).stdout)
     assert [component["format"] for component in report["components"]] == ["fake"]
-    assert python("diffusers_pipelines.py", "load", source, out)["transformer"]["cosine"] > 0.9
+    assert python("diffusers_pipelines", "load", source, out)["transformer"]["cosine"] > 0.9
 
 
 SCHEMES = [
@@ -102,7 +110,7 @@ SCHEMES = [
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_transformers_reads_torchao_as_it_was_written(kvant, scheme, tmp_path):
+def test_transformers_reads_torchao_as_it_was_written(kvant, python, scheme, tmp_path):
     source = ROOT / "tests" / "models" / "nano_llama"
     out, back = tmp_path / "out", tmp_path / "back"
     shards = ["--max-shard-size", "1MB"] if scheme == "int8:channel" else []
@@ -110,20 +118,20 @@ def test_transformers_reads_torchao_as_it_was_written(kvant, scheme, tmp_path):
     run(kvant, "verify", out, "--for", "transformers")
     # Kvant reads it back, to floats in bf16.
     run(kvant, "convert", out, "--to", "float", "-o", back)
-    found = python("torchao_load.py", out, back)
+    found = python("torchao_load", out, back)
     assert found["codes"] == 28 and found["difference"] <= 2**-8, found
-    floats = python("torchao_load.py", back, source)
+    floats = python("torchao_load", back, source)
     assert floats["codes"] == 0 and 0 < floats["difference"] < 0.3, floats
 
 
-def test_torchaos_own_checkpoints_are_read(kvant, tmp_path):
+def test_torchaos_own_checkpoints_are_read(kvant, python, tmp_path):
     source = ROOT / "tests" / "models" / "nano_llama"
     for name in ("int8", "fp8", "nvfp4"):
-        python("torchao_load.py", "make", name, source, tmp_path / name)
+        python("torchao_load", "make", name, source, tmp_path / name)
         read = run(kvant, "convert", tmp_path / name, "--to", "float", "-o", tmp_path / f"{name}-float", check=False)
         if name == "nvfp4":
             assert read.returncode == 1 and "order of a GPU's kernels" in read.stderr, read.stderr
             continue
         assert read.returncode == 0, read.stderr
-        found = python("torchao_load.py", tmp_path / name, tmp_path / f"{name}-float")
+        found = python("torchao_load", tmp_path / name, tmp_path / f"{name}-float")
         assert found["codes"] == 28 and found["difference"] <= 2**-8, found

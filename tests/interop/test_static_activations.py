@@ -1,13 +1,9 @@
 """Static scales of activations: given the ranges that the incumbent's observers saw, kvant's export is the incumbent's, tensor
 for tensor and in config.json; and the layouts load, in compressed-tensors too.
-
-`$KVANT_CALIBRATED` names the example binary that takes observed ranges; default target/release/examples/calibrated.
 """
 
 import copy
 import json
-import os
-import pathlib
 import subprocess
 
 import pytest
@@ -18,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import checkpoint
 import quark_oracle
+from conftest import example
 from loading import load_with_transformers
 
 BATCHES = [quark_oracle.TOKENS + start for start in (0, 100, 200, 300)]
@@ -43,10 +40,7 @@ MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 @pytest.fixture(scope="module")
 def calibrated():
     """calibrated(model, settings, ranges, out): kvant's export with observed ranges; returns its report."""
-    repo = pathlib.Path(__file__).parents[2]
-    binary = pathlib.Path(os.environ.get("KVANT_CALIBRATED", repo / "target" / "release" / "examples" / "calibrated"))
-    if not binary.exists():
-        pytest.skip(f"{binary} is missing: cargo build --release -p kvant-checkpoint --example calibrated")
+    binary = example("calibrated")
 
     def run(model, settings, ranges, out):
         out.mkdir(exist_ok=True)

@@ -5,8 +5,6 @@ must be equal to rounding, and what differs must be less than what quantization 
 """
 
 import json
-import os
-import pathlib
 import subprocess
 
 import numpy as np
@@ -15,7 +13,7 @@ import torch
 import transformers
 
 import quark_oracle
-from conftest import REPO
+from conftest import example
 from test_eval import TEXT
 
 CALIBRATION = ["--num-samples", "8", "--seq-len", "64"]
@@ -52,9 +50,7 @@ def calibrated(kvant, model_dir, module_path):
 
 
 def ours(directory, tokens, tmp):
-    binary = pathlib.Path(os.environ.get("KVANT_LOGITS", REPO / "target" / "release" / "examples" / "logits"))
-    if not binary.exists():
-        pytest.skip(f"{binary} is missing: cargo build --release -p kvant-forward --example logits")
+    binary = example("logits")
     tokens.astype("<u4").tofile(tmp / "tokens")
     subprocess.run([binary, directory, str(tokens.shape[1]), tmp / "tokens", tmp / "logits"], check=True, timeout=300)
     return np.fromfile(tmp / "logits", dtype="<f4").reshape(*tokens.shape, -1)

@@ -39,19 +39,18 @@ def make(name, source, out):
     model.save_pretrained(out)
 
 
-def main():
-    if sys.argv[1] == "make":
-        make(*sys.argv[2:])
-        return
-    model, expected = load(sys.argv[1]), dict(load(sys.argv[2]).named_parameters())
+def run(*arguments):
+    if arguments[0] == "make":
+        return make(*arguments[1:])
+    model, expected = load(arguments[0]), dict(load(arguments[1]).named_parameters())
     codes, difference = 0, 0.0
     for name, parameter in model.named_parameters():
         codes += hasattr(parameter.data, "qdata")
         float_one = expected[name].float()
         worst = (floats(parameter) - float_one).abs().max() / float_one.abs().max()
         difference = max(difference, worst.item())
-    print(json.dumps({"codes": codes, "difference": difference}))
+    return {"codes": codes, "difference": difference}
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(run(*sys.argv[1:])))

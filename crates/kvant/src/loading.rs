@@ -35,16 +35,12 @@ fn line(loader: &str, file: &Path) -> Option<String> {
     }
 }
 
-/// A GGUF file is named apart from its directory, and loads only under a name that ends in `.gguf`; models with other modalities have a
-/// class of their own.
+/// A GGUF file is named apart from its directory; models with other modalities have a class of their own.
 fn transformers(path: &Path) -> Option<String> {
     if SourceKind::named(path) == Some(SourceKind::Gguf) {
         let name = path.file_name()?;
         let (directory, name) = (python(directory_of(path)), python(Path::new(name)));
         return Some(format!("AutoModelForCausalLM.from_pretrained({directory}, gguf_file={name})"));
-    }
-    if kvant_container::gguf::is_gguf(path) {
-        return None;
     }
     let class = if is_multimodal(path) { "AutoModelForImageTextToText" } else { "AutoModelForCausalLM" };
     Some(format!("{class}.from_pretrained({})", python(path)))

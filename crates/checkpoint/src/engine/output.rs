@@ -208,6 +208,25 @@ impl Output {
         Ok(paths.target.exists() && Journal::peek(&paths.journal).whole)
     }
 
+    /// Removes what an interrupted run has left of its outputs, finished ones included, unless `overwrite` lets the next run replace those.
+    /// Refused before anything is removed: a finished directory that was changed, which may hold the user's files, and a finished file.
+    ///
+    /// # Errors
+    /// [`OutputError::Changed`], [`OutputError::Exists`]; those of [`Claim::discard`].
+    pub fn discard_all(targets: &[&Path], overwrite: bool) -> Result<(), OutputError> {
+        let mut finished = Vec::new();
+        for target in targets {
+            finished.push(Self::is_uncommitted(target)?);
+        }
+        for (target, _) in targets.iter().zip(&finished).filter(|(_, finished)| **finished && !overwrite) {
+            match target.is_dir() {
+                true => manifest::refuse_changed(target)?,
+                false => return Err(OutputError::Exists(target.to_path_buf())),
+            }
+        }
+        targets.iter().zip(finished).try_for_each(|(target, finished)| Claim::discard(target, finished && !overwrite))
+    }
+
     /// Starts an output, or resumes an interrupted one: entries of its journal are trusted if the bytes
     /// in the files have the recorded hashes.
     ///

@@ -216,6 +216,36 @@ fn leftover_intermediate_checkpoint_is_named() {
 }
 
 #[test]
+fn restart_discards_finished_formats_of_an_interrupted_run() {
+    let place = Place::new();
+    place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(200));
+    let data = ["--algorithm", "gptq", "--calib", "text.txt", "--num-samples", "8", "--seq-len", "32"];
+    let quantize = [&["quantize"], &CODES[..], &data, &["--format", "quark", "--format", "awq", "-o", "two"]].concat();
+    let child = place.command(&quantize).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // While codes are made another process begins the second format: the run ends with the first one finished.
+    while !place.path("two/quark.partial.journal").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let journal = fs::File::create(place.path("two/awq.partial.journal")).unwrap();
+    journal.lock().unwrap();
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
+    drop(journal);
+    let config = place.path("two/quark/config.json");
+    let written = fs::read_to_string(&config).unwrap();
+
+    let restart = [&quantize[..], &["--restart"]].concat();
+    fs::write(&config, "mine").unwrap();
+    let refused = place.run(&restart);
+    assert!(refused.code == Some(1) && refused.stderr.contains("config.json (changed)"), "{refused:?}");
+    assert_eq!(fs::read_to_string(&config).unwrap(), "mine");
+    assert!(place.path("two/quark.partial.journal").exists(), "nothing is removed before a refusal");
+
+    fs::write(&config, written).unwrap();
+    place.succeed(&restart);
+    assert_eq!(names(&place.path("two")), ["awq", "quark"]);
+}
+
+#[test]
 fn unfinished_work_with_other_options_is_kept_until_restart() {
     let place = Place::new();
     place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(40));

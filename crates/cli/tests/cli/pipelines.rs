@@ -180,9 +180,13 @@ fn what_does_not_apply_to_pipelines_is_refused() {
     std::fs::rename(&plain, &variant).unwrap();
     let run = place.run(&pipe);
     assert!(run.code == Some(1) && run.stderr.contains("is not a name that diffusers looks for"), "{run:?}");
+    let verified = place.run(&["verify", "pipe"]);
+    assert!(verified.code == Some(1) && verified.stderr.contains("looks for"), "{verified:?}");
     std::fs::rename(&variant, &plain).unwrap();
     let alone = place.run(&["plan", "pipe/transformer", "--scheme", "int8"]);
     assert!(alone.code == Some(1) && alone.stderr.contains("int8:channel or e4m3:channel"), "{alone:?}");
+    let started = place.run(&["quantize", "pipe/transformer", "--scheme", "int8", "-o", "alone"]);
+    assert_eq!((started.code, started.stderr), (alone.code, alone.stderr), "data would not help");
     let inside = place.run(&["quantize", "pipe", "--scheme", "int8:channel", "-o", "pipe/out"]);
     assert!(inside.code == Some(2), "{inside:?}");
 }

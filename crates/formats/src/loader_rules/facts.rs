@@ -141,6 +141,8 @@ pub(crate) struct ModelFacts {
 /// What a GGUF file states that a loader may leave out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GgufFacts {
+    /// Whether its name ends in `.gguf`.
+    pub is_named: bool,
     /// The numbers of its architecture, named without it, and the [derived ones](GgufFacts::DERIVED).
     pub numbers: BTreeMap<String, f64>,
     /// The names of its tensors, without the number of their block.

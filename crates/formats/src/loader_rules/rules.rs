@@ -204,6 +204,7 @@ pub(super) struct Condition {
     probabilities: Option<bool>,
     architecture: Vec<String>,
     scaled_rope: Option<bool>,
+    gguf_name: Option<bool>,
     has: Vec<String>,
     states: Option<Stated>,
 }
@@ -272,6 +273,7 @@ impl Condition {
             && (self.has.is_empty() || self.has.iter().any(|tensor| model.file.tensors.contains(tensor)))
             && self.states.as_ref().is_none_or(|stated| stated.holds(&model.file))
             && is(self.scaled_rope, model.scaled_rope)
+            && is(self.gguf_name, model.file.is_named)
             && is(self.experts, model.experts)
             && is(self.fused_experts, model.fused_experts)
             && is(self.kept_experts, model.kept_experts)

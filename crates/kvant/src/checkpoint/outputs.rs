@@ -126,9 +126,14 @@ impl<'a> Outputs<'a> {
     /// # Errors
     /// Another run's work; the system's.
     pub fn claim(&self) -> Result<Claim, Error> {
-        if self.job.sinks.commit.restart {
-            let discard = |target: &Path| Claim::discard(target, self.is_passing() && target == self.checkpoint);
-            self.targets().try_for_each(discard)?;
+        let commit = self.job.sinks.commit;
+        match (commit.restart, self.has_folders()) {
+            (true, true) => engine::Output::discard_all(&self.targets().collect::<Vec<_>>(), commit.overwrite)?,
+            (true, false) => {
+                let discard = |target: &Path| Claim::discard(target, self.is_passing() && target == self.checkpoint);
+                self.targets().try_for_each(discard)?;
+            }
+            (false, _) => {}
         }
         Ok(Claim::take(&self.checkpoint, &self.job.sinks.settings)?)
     }

@@ -73,7 +73,14 @@ impl Planned {
 /// # Errors
 /// Whatever can be refused before weights are read.
 pub fn plan(job: &Job, file: &str) -> Result<Planned, Error> {
-    plan_with(job, file, !job.data.files.is_empty())
+    let calibrated = !job.data.files.is_empty();
+    plan_with(job, file, calibrated).or_else(|error| {
+        if !calibrated {
+            // To ask for data would be idle where they would not help.
+            outline(job, file)?;
+        }
+        Err(error)
+    })
 }
 
 /// The same for looking at alone: calibration data may come later.

@@ -1,8 +1,8 @@
 //! Plans a pipeline: a plan for each component that is quantized, and the files that are copied.
 
 use super::choice::{Choice, Fate, choose, pattern_inside};
-use super::flaws;
 use super::quantize::LOADER;
+use super::{Misnamed, flaws};
 use crate::checkpoint::plan::{self as checkpoint_plan, CheckpointPlan};
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
@@ -12,12 +12,12 @@ use crate::json::path as path_json;
 use crate::resolve;
 use crate::text::shown;
 use kvant_checkpoint::recipe::Recipe;
-use kvant_container::{Diagnostic, Pipeline, PipelineComponent, WeightFiles, recorded_name};
+use kvant_container::{Diagnostic, Pipeline, PipelineComponent, recorded_name};
 use kvant_formats::format::{FormatHandle, OutputFormat};
 use kvant_formats::verify::{Options, verify};
 use kvant_forward::forward::ForwardError;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use xxhash_rust::xxh3::Xxh3;
 
 /// The plan of a pipeline.
@@ -137,23 +137,12 @@ fn refuse_patterns_of_kept(job: &Job, component: &str, reason: &str) -> Result<(
 
 /// Refuses a component that is copied with weights under a name that its library does not look for.
 fn refuse_other_names(component: &PipelineComponent, files: &[PathBuf]) -> Result<(), Error> {
-    let expected = match component.library.as_str() {
-        LOADER => WeightFiles::Diffusion,
-        "transformers" => WeightFiles::Model,
-        _ => return Ok(()),
-    };
-    let whole = expected.whole();
-    let is_found = files.iter().any(|file| file == Path::new(&whole) || file == Path::new(&expected.index()));
-    let named = files.iter().find(|file| file.extension().is_some_and(|extension| extension == "safetensors"));
-    let Some(named) = named.filter(|_| !is_found) else {
-        return Ok(());
-    };
-    let (name, library) = (&component.name, &component.library);
-    let message = format!("{name}: {} is not a name that {library} looks for", shown(named));
+    let Some(Misnamed { problem, expected }) = Misnamed::find(component, files) else { return Ok(()) };
     let hint = format!(
-        "rename the weights to {whole}, or with an index its files, or quantize the component: ‹component› {name}=int8:channel"
+        "rename the weights to {expected}, or with an index its files, or quantize the component: ‹component› {}=int8:channel",
+        component.name
     );
-    Err(Error::new(ErrorKind::Unsupported, message).with_hint(Some(hint)))
+    Err(Error::new(ErrorKind::Unsupported, problem).with_hint(Some(hint)))
 }
 
 /// An error of a component, with its name before those of its layers.

@@ -3,10 +3,10 @@
 use super::CheckpointVerdict;
 use crate::error::Error;
 use crate::json::path as path_json;
-use crate::pipeline::flaws;
 use crate::pipeline::quantize::LOADER;
+use crate::pipeline::{Misnamed, flaws};
 use crate::text::shown;
-use kvant_container::Pipeline;
+use kvant_container::{Checkpoint, Pipeline};
 use kvant_formats::verify::{Options, loaders, verify};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,13 @@ pub(crate) fn run(model: &Path, options: &Options) -> Result<PipelineVerdict, Er
         Ok((component.name.clone(), verdict))
     });
     let components = components.collect::<Result<_, Error>>()?;
-    Ok(PipelineVerdict { path: model.to_owned(), components, flaws: flaws(&pipeline) })
+    let misnamed = pipeline.components.iter().filter_map(|component| {
+        // What cannot be opened has findings of its own.
+        let files = Checkpoint::open(&model.join(&component.name)).and_then(|checkpoint| checkpoint.all_files());
+        Some(Misnamed::find(component, &files.ok()?)?.problem)
+    });
+    let flaws = flaws(&pipeline).into_iter().chain(misnamed).collect();
+    Ok(PipelineVerdict { path: model.to_owned(), components, flaws })
 }
 
 impl PipelineVerdict {

@@ -103,7 +103,8 @@ impl GgufPlan {
 
     /// The loaders of the file.
     pub fn loaders(&self) -> Vec<&'static str> {
-        verify::gguf_loaders(&self.metadata, self.tensors.iter().map(|tensor| tensor.name.as_str()))
+        let tensors = self.tensors.iter().map(|tensor| tensor.name.as_str());
+        verify::gguf_loaders(self.layout.file_name(), &self.metadata, tensors)
     }
 }
 

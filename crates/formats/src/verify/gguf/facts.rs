@@ -5,8 +5,8 @@ use kvant_container::gguf::{Metadata, Value};
 use kvant_gguf::model::architecture::ARCHITECTURES;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The facts of a file with such metadata and tensors.
-pub(super) fn facts<'t>(metadata: &Metadata, tensors: impl IntoIterator<Item = &'t str>) -> ModelFacts {
+/// The facts of a file with such a name, metadata and tensors.
+pub(super) fn facts<'t>(name: &str, metadata: &Metadata, tensors: impl IntoIterator<Item = &'t str>) -> ModelFacts {
     let named = metadata.get("general.architecture").and_then(Value::as_str).unwrap_or_default();
     let numbers = numbers(metadata, named);
     let scaling = metadata.get(&format!("{named}.rope.scaling.type")).and_then(Value::as_str);
@@ -18,7 +18,7 @@ pub(super) fn facts<'t>(metadata: &Metadata, tensors: impl IntoIterator<Item = &
         experts: numbers.get("expert_count").is_some_and(|count| *count > 0.0),
         architecture,
         scaled_rope: factors || scaling.is_some_and(|kind| kind != "none"),
-        file: GgufFacts { numbers, tensors },
+        file: GgufFacts { is_named: name.to_ascii_lowercase().ends_with(".gguf"), numbers, tensors },
         ..ModelFacts::default()
     }
 }
@@ -45,9 +45,9 @@ fn numbers(metadata: &Metadata, architecture: &str) -> BTreeMap<String, f64> {
     numbers
 }
 
-/// The loaders that take a file with such metadata and tensors.
-pub fn loaders<'t>(metadata: &Metadata, tensors: impl IntoIterator<Item = &'t str>) -> Vec<&'static str> {
-    let facts = facts(metadata, tensors);
+/// The loaders that take a file with such a name, metadata and tensors.
+pub fn loaders<'t>(name: &str, metadata: &Metadata, tensors: impl IntoIterator<Item = &'t str>) -> Vec<&'static str> {
+    let facts = facts(name, metadata, tensors);
     let rows = known_loaders().iter().filter_map(|loader| loader.of_method("gguf"));
     rows.filter(|(_, layout)| file_refusal(layout, &facts).is_none()).map(|(name, _)| name).collect()
 }
@@ -60,7 +60,16 @@ mod tests {
         let mut metadata = Metadata::default();
         metadata.set("general.architecture", architecture);
         pairs.iter().for_each(|(key, value)| metadata.set(format!("{architecture}.{key}"), *value));
-        loaders(&metadata, tensors.iter().copied()).contains(&"transformers")
+        loaders("model.gguf", &metadata, tensors.iter().copied()).contains(&"transformers")
+    }
+
+    #[test]
+    fn loaders_that_look_for_a_name_are_listed_for_that() {
+        let mut metadata = Metadata::default();
+        metadata.set("general.architecture", "llama");
+        let found = |name: &str| loaders(name, &metadata, []);
+        assert!(found("M.GGUF").contains(&"transformers"));
+        assert!(!found("model.bin").contains(&"transformers") && found("model.bin").contains(&"llama.cpp"));
     }
 
     #[test]

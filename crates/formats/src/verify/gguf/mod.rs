@@ -201,7 +201,8 @@ fn report(path: &Path, file: &GgufFile, options: &Options) -> Report {
         findings.append(&mut unknown.into_vec());
     }
     let quantized = file.tensors().filter(|tensor| tensor.kind().block_elements() > 1).count();
-    let facts = facts::facts(file.metadata(), file.tensors().map(|tensor| tensor.name()));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let facts = facts::facts(&name, file.metadata(), file.tensors().map(|tensor| tensor.name()));
     judged(path, findings, options, (file.len(), quantized), facts)
 }
 
