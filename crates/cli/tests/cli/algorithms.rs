@@ -31,8 +31,8 @@ fn every_algorithm_completes_and_evaluates() {
         ("mx", "mxfp4", "gptq"),
         ("nv", "nvfp4", "awq,gptq"),
         ("fp8", "fp8", "gptq"),
-        ("adaround", "int3:g128", "adaround:num_iterations=60"),
-        ("awq_adaquant", "uint4_wo_128", "awq,adaquant:num_iterations=30:learning_rate=0.0003"),
+        ("adaround", "int3:g128", "adaround:num_iterations=12"),
+        ("awq_adaquant", "uint4_wo_128", "awq,adaquant:num_iterations=8:learning_rate=0.0003"),
         ("awq_hqq", "uint4_wo_128", "awq,hqq"),
     ];
     for (out, scheme, algorithm) in runs {
@@ -67,7 +67,7 @@ fn trained_roundings_lose_less_than_rtn() {
     place.succeed(&["quantize", "nano_llama", "-s", "int3:g128", "-o", "rtn"]);
     let nearest = place.divergence("rtn");
     for (out, algorithm) in
-        [("adaround", "adaround:num_iterations=400"), ("adaquant", "adaquant:num_iterations=400:learning_rate=0.001")]
+        [("adaround", "adaround:num_iterations=100"), ("adaquant", "adaquant:num_iterations=400:learning_rate=0.001")]
     {
         place.succeed(&quantize(&["-s", "int3:g128", "--algorithm", algorithm, "-o", out]));
         let record = place.record(out);
@@ -229,7 +229,7 @@ fn algorithm_output_does_not_depend_on_threads_or_memory() {
     for (name, scheme, algorithm) in [
         ("a", "uint4_wo_128", "awq,gptaq"),
         ("b", "int8", "autosmoothquant,gptq"),
-        ("c", "int3:g64", "adaround:num_iterations=30"),
+        ("c", "int3:g64", "adaround:num_iterations=12"),
         ("d", "uint4_wo_128", "hqq"),
     ] {
         let run = |out: &str, options: &[&str]| {
@@ -263,7 +263,7 @@ fn memory_stays_within_the_planned_figure() {
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         line.map_or(0, |line| line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024)
     };
-    for algorithm in ["gptq", "awq,gptaq", "smoothquant", "adaround:num_iterations=40"] {
+    for algorithm in ["gptq", "awq,gptaq", "smoothquant", "adaround:num_iterations=12"] {
         let options = ["-s", "uint4_wo_128", "--algorithm", algorithm, "--threads", "2"];
         let told = place.succeed(&[&["plan", "nano_llama", "--json"], &options[..], &DATA].concat()).json();
         let told = told["peak_memory"].as_u64().unwrap();
