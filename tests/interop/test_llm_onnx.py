@@ -102,7 +102,8 @@ def tokens_for(graph, length, seed=1):
     return np.random.default_rng(seed).integers(0, vocabulary, (2, length))
 
 
-@pytest.mark.parametrize("name", forward_models.MODELS)
+# Deep ones have the same blocks as others, many times: onnxruntime takes half a minute to open one.
+@pytest.mark.parametrize("name", [name for name in forward_models.MODELS if not name.endswith("_deep")])
 def test_generated_float_graphs_match(name, kvant, logits, tmp_path):  # noqa: F811
     directory = forward_models.save(name, tmp_path / name)
     if reason := REASONS.get(name):

@@ -58,7 +58,7 @@ impl Glob {
     /// matches nothing: see [`problem`](Self::problem).
     pub fn new(pattern: &str) -> Glob {
         let form = match pattern.strip_prefix(REGEX) {
-            Some(regex) => Regex::new(&format!("^(?:{regex})")).map_or_else(
+            Some(regex) => at_start(regex).map_or_else(
                 |error| PatternForm::Broken(error.to_string()),
                 |regex| PatternForm::Regex(Box::new(regex)),
             ),
@@ -126,6 +126,12 @@ impl Glob {
             PatternForm::Broken(_) => false,
         }
     }
+}
+
+/// A regular expression that matches at the start alone. Errors count positions in what was written.
+fn at_start(regex: &str) -> Result<Regex, fancy_regex::Error> {
+    Regex::new(regex)?;
+    Regex::new(&format!("^(?:{regex})"))
 }
 
 fn matches(tokens: &[Token], name: &str) -> bool {
@@ -319,5 +325,13 @@ mod tests {
         assert!(!Glob::new("model.layers.0").has_wildcard());
         assert!(Glob::new("*.gate").has_wildcard());
         assert!(!Glob::new("a[b").has_wildcard());
+    }
+
+    #[test]
+    fn errors_of_regular_expressions_are_about_what_was_written() {
+        let problem = |pattern: &str| Glob::new(pattern).problem().map(str::to_owned);
+        let told = problem("re:(").unwrap();
+        assert!(told.contains("position 1:"), "{told}");
+        assert!(problem("re:a)|(b").is_some() && problem("re:a|b").is_none());
     }
 }

@@ -22,6 +22,32 @@ impl ChannelMap {
         row / self.block * self.columns + column
     }
 
+    /// The largest magnitude of each channel of a weight.
+    pub fn magnitudes(&self, values: &[f32]) -> Vec<f32> {
+        let mut found = vec![0f32; self.channels];
+        for (row, values) in values.chunks(self.columns * self.inner).enumerate() {
+            let found = &mut found[row / self.block * self.columns..];
+            for (found, values) in found.iter_mut().zip(values.chunks(self.inner)) {
+                *found = values.iter().fold(*found, |largest, value| largest.max(value.abs()));
+            }
+        }
+        found
+    }
+
+    /// Changes each element of a weight by the number of its channel.
+    pub fn apply(&self, values: &mut [f32], of_channels: &[f32], by: impl Fn(f32, f32) -> f32) {
+        for (row, values) in values.chunks_mut(self.columns * self.inner).enumerate() {
+            let numbers = &of_channels[row / self.block * self.columns..];
+            if self.inner == 1 {
+                values.iter_mut().zip(numbers).for_each(|(value, number)| *value = by(*value, *number));
+                continue;
+            }
+            for (values, number) in values.chunks_mut(self.inner).zip(numbers) {
+                values.iter_mut().for_each(|value| *value = by(*value, *number));
+            }
+        }
+    }
+
     /// Channels along the rows.
     fn rows(shape: &[usize]) -> Option<Self> {
         let inner = shape.get(1..)?.iter().product();
@@ -112,6 +138,29 @@ mod tests {
         assert_eq!((map.channels, all(map, 8)), (4, vec![0, 1, 0, 1, 2, 3, 2, 3]));
         let map = ChannelMap::inputs(&layer("ConvTranspose", 2), &[4, 2, 1]).unwrap();
         assert_eq!((map.channels, all(map, 8)), (4, vec![0, 0, 1, 1, 2, 2, 3, 3]));
+    }
+
+    #[test]
+    fn whole_weights_are_taken_as_their_elements_are() {
+        let maps = [
+            ChannelMap::inputs(&layer("Conv", 2), &[4, 3, 2, 1]),
+            ChannelMap::inputs(&layer("Conv", 2), &[4, 6, 1, 1]),
+            ChannelMap::outputs(&layer("Conv", 1), &[6, 2, 2, 1]),
+            ChannelMap::outputs(&layer("MatMul", 1), &[4, 6]),
+        ];
+        let values: Vec<f32> = (0..24).map(|i| (i * 7 % 24) as f32 - 11.5).collect();
+        for map in maps.map(Option::unwrap) {
+            let (mut largest, numbers) = (vec![0f32; map.channels], (2..14).map(|i| i as f32).collect::<Vec<_>>());
+            let mut changed = values.clone();
+            for (element, value) in values.iter().enumerate() {
+                let channel = map.channel(element);
+                largest[channel] = largest[channel].max(value.abs());
+                changed[element] *= numbers[channel];
+            }
+            let mut found = values.clone();
+            map.apply(&mut found, &numbers, |value, number| value * number);
+            assert_eq!((map.magnitudes(&values), found), (largest, changed), "{map:?}");
+        }
     }
 
     #[test]

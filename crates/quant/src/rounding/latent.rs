@@ -1,12 +1,12 @@
 //! Weights that are learned through their rounding: each has a latent value, which is rounded to the grid of its scale, and each scale
 //! a factor. Both move by the sign of the gradient (SignRound, arXiv 2309.05516). Not the gradient, which others compute.
 
+use super::parallel::map_bands;
 use super::rtn::search::StorableScales;
 use super::rtn::{RoundingError, TensorContext};
 use super::steps::Scaled;
 use super::value_grid::{Code, Grid, OnGrid, Step, on_grid};
 use crate::quant_tensor::{Codes, QuantTensor};
-use rayon::prelude::*;
 
 /// A weight whose codes and scales are learned.
 ///
@@ -131,10 +131,9 @@ impl Edit for Start<'_> {
         let (_, columns) = of.tensor.shape();
         let steps = of.steps(scaled);
         let mut latent = std::mem::take(&mut of.latent);
-        let rows = latent.par_chunks_exact_mut(columns.max(1)).zip(self.weight.par_chunks_exact(columns.max(1)));
-        rows.enumerate().for_each(|(row, (latent, weight))| {
+        map_bands(&mut latent, columns, &|row, latent| {
             let (width, first) = of.tiles(row);
-            for (column, (latent, weight)) in latent.iter_mut().zip(weight).enumerate() {
+            for (column, (latent, weight)) in latent.iter_mut().zip(&self.weight[row * columns..]).enumerate() {
                 let within = WITHIN * grid.spacing(*latent, steps[first + column / width]);
                 *latent = weight.clamp(*latent - within, *latent + within);
             }
@@ -155,16 +154,13 @@ impl Edit for Move<'_> {
         let (_, columns) = of.tensor.shape();
         let steps = of.steps(scaled);
         let mut latent = std::mem::take(&mut of.latent);
-        let rows = latent.par_chunks_exact_mut(columns.max(1)).zip(self.gradient.par_chunks_exact(columns.max(1)));
         // For each row the slopes of its scales.
-        let slopes: Vec<Vec<f32>> = rows
-            .enumerate()
-            .map(|(row, (latent, gradient))| {
-                let (width, first) = of.tiles(row);
-                let parts = latent.chunks_mut(width).zip(gradient.chunks(width)).enumerate();
-                parts.map(|(tile, (latent, gradient))| self.tile(grid, steps[first + tile], latent, gradient)).collect()
-            })
-            .collect();
+        let slopes: Vec<Vec<f32>> = map_bands(&mut latent, columns, &|row, latent| {
+            let (width, first) = of.tiles(row);
+            let gradient = &self.gradient[row * columns..][..columns];
+            let parts = latent.chunks_mut(width).zip(gradient.chunks(width)).enumerate();
+            parts.map(|(tile, (latent, gradient))| self.tile(grid, steps[first + tile], latent, gradient)).collect()
+        });
         of.latent = latent;
         // Half of a power of two, or twice as much, is no small step.
         if self.scale_rate == 0.0 || of.storable().are_powers_of_two() {
@@ -212,7 +208,7 @@ impl OnGrid for Values<'_> {
     fn run<G: Grid>(self, grid: G, scaled: Scaled) {
         let (_, columns) = self.of.tensor.shape();
         let steps = self.of.steps(scaled);
-        self.out.par_chunks_exact_mut(columns.max(1)).enumerate().for_each(|(row, values)| {
+        map_bands(self.out, columns, &|row, values| {
             let (width, first) = self.of.tiles(row);
             for (tile, values) in values.chunks_mut(width).enumerate() {
                 values.iter_mut().for_each(|value| *value = grid.nearest(*value, steps[first + tile]).1);
@@ -232,11 +228,13 @@ impl OnGrid for ToCodes<'_> {
     fn run<G: Grid>(self, grid: G, scaled: Scaled) -> Codes {
         let (_, columns) = self.of.tensor.shape();
         let steps = self.of.steps(scaled);
-        let code = |(index, value): (usize, &f32)| {
-            let (width, first) = self.of.tiles(index / columns);
-            grid.nearest(*value, steps[first + index % columns / width]).0
-        };
-        let codes = self.of.latent.par_iter().enumerate().map(code).collect();
+        let mut codes = vec![G::Code::default(); self.of.latent.len()];
+        map_bands(&mut codes, columns, &|row, codes| {
+            let (width, first) = self.of.tiles(row);
+            for (column, (code, value)) in codes.iter_mut().zip(&self.of.latent[row * columns..]).enumerate() {
+                *code = grid.nearest(*value, steps[first + column / width]).0;
+            }
+        });
         G::Code::collect(codes, self.of.tensor.scheme().format().bits())
     }
 }

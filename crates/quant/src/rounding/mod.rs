@@ -8,6 +8,7 @@ mod gptq;
 mod hqq;
 mod latent;
 mod nearest;
+mod parallel;
 mod problem;
 mod reconstruction;
 mod rtn;

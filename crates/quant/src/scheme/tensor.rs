@@ -99,7 +99,7 @@ pub enum TensorScheme {
 const GGUF: &str = "gguf-";
 
 /// The remark about schemes that no loader supports, used in lists, plans, errors and summaries.
-pub const EVALUATION_ONLY: &str = "for evaluation only: no loader supports it; use ‹format› fake";
+pub const EVALUATION_ONLY: &str = "for evaluation only: no loader supports it";
 
 /// Whether no loader supports weights of these elements with any scales: MX6, MX9, BFP16, MXINT8 and integers of more than
 /// 8 bits. [`EVALUATION_ONLY`] says so.

@@ -73,12 +73,7 @@ impl Weights {
 
     /// Largest magnitude of each channel.
     fn ranges(&self, side: &Side) -> Vec<f32> {
-        let mut ranges = vec![0f32; side.map.channels];
-        for (element, value) in self.0.get(&side.weight).into_iter().flatten().enumerate() {
-            let channel = side.map.channel(element);
-            ranges[channel] = ranges[channel].max(value.abs());
-        }
-        ranges
+        side.map.magnitudes(self.0.get(&side.weight).map_or(&[], Vec::as_slice))
     }
 
     /// Lets biases count, in the measure in which the largest of them is to the largest weight.
@@ -94,8 +89,8 @@ impl Weights {
     }
 
     fn scale(&mut self, side: &Side, scales: &[f32], by: impl Fn(f32, f32) -> f32) {
-        for (element, value) in self.0.get_mut(&side.weight).into_iter().flatten().enumerate() {
-            *value = by(*value, scales[side.map.channel(element)]);
+        if let Some(values) = self.0.get_mut(&side.weight) {
+            side.map.apply(values, scales, by);
         }
     }
 }

@@ -14,6 +14,7 @@ mod blocks;
 use super::sweep::BAND;
 use crate::hessian::Hessian;
 use crate::quant_tensor::{Codes, QuantTensor};
+use crate::rounding::parallel::map_bands;
 use crate::rounding::rtn::search::StorableScales;
 use crate::rounding::steps::{LANES, Lanes, Scaled};
 use crate::rounding::value_grid::{Code, Grid, OnGrid, Step, on_grid};
@@ -23,7 +24,6 @@ use kvant_numeric::ggml::GroupedType;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply_add};
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::{Isa, Loop, dispatch};
-use rayon::prelude::*;
 use std::ops::Range;
 
 /// Columns that are worked on at once where a group has more, or fewer.
@@ -90,18 +90,16 @@ impl OnGrid for Refine<'_> {
 
     fn run<G: Grid>(self, grid: G, scaled: Scaled) -> Refined {
         let (rows, columns) = self.tensor.shape();
-        let values = self.tensor.dequantize();
-        let band = BAND * columns;
-        let bands = self.weights.par_chunks(band.max(1)).zip(values.par_chunks(band.max(1))).enumerate();
-        let bands = bands.map(|(index, (weights, values))| {
-            let first = index * BAND;
-            let mut band = Band::new(&self, grid, scaled, first..first + weights.len() / columns, weights, values);
+        let mut values = self.tensor.dequantize();
+        let bands: Vec<BandResult<G::Code>> = map_bands(&mut values, BAND * columns, &|band, values| {
+            let rows = band * BAND..band * BAND + values.len() / columns;
+            let weights = &self.weights[rows.start * columns..rows.end * columns];
+            let mut band = Band::new(&self, grid, scaled, rows, weights, values);
             for _ in 0..self.refinement.rounds {
                 band.round();
             }
             band.finish()
         });
-        let bands: Vec<BandResult<G::Code>> = bands.collect();
         let mut codes = Vec::with_capacity(rows * columns);
         let (mut scales, mut zero_points, mut factors) = (Vec::new(), Vec::new(), Vec::new());
         for band in bands {

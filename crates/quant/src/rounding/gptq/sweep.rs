@@ -7,13 +7,13 @@ use super::factors::GptqFactors;
 use super::mismatch::MismatchFactors;
 use super::regroup::{Regroup, put_scales};
 use crate::quant_tensor::{Codes, QuantTensor};
+use crate::rounding::parallel::map_bands;
 use crate::rounding::steps::{LANES, Scaled, Steps};
 use crate::rounding::value_grid::{Code, Grid, OnGrid, on_grid};
 use crate::rounding::{RoundingError, TensorContext};
 use kvant_numeric::linalg::{BlockRow, Matrix, MatrixMut, Threads, multiply};
 use kvant_numeric::pack::transpose;
 use kvant_numeric::simd::{Isa, dispatch};
-use rayon::prelude::*;
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -64,13 +64,13 @@ impl OnGrid for &Sweep<'_> {
     fn run<G: Grid>(self, grid: G, scaled: Scaled) -> Sweeping {
         let columns = self.factors.columns();
         let mut codes = vec![G::Code::default(); self.weights.len()];
-        let bands = self.weights.par_chunks(BAND * columns).zip(codes.par_chunks_mut(BAND * columns));
-        let bands = bands.enumerate().map(|(band, (weights, codes))| {
-            let rows = band * BAND..band * BAND + weights.len() / columns;
+        let bands = map_bands(&mut codes, BAND * columns, &|band, codes| {
+            let rows = band * BAND..band * BAND + codes.len() / columns;
             let steps = Steps::new(self.tensor, rows.clone(), rows.len().div_ceil(LANES), scaled);
+            let weights = &self.weights[rows.start * columns..rows.end * columns];
             Band::new(self, grid, steps, weights).run(rows.len(), codes, scaled)
         });
-        let (losses, renewed): (Vec<f64>, _) = bands.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        let (losses, renewed): (Vec<f64>, _) = bands.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         let codes = G::Code::collect(codes, self.tensor.scheme().format().bits());
         Ok(Swept { codes, loss: losses.iter().sum(), renewed })
     }
