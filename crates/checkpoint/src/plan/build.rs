@@ -36,7 +36,9 @@ impl Plan {
         let config = json.as_ref().map_or_else(|| Ok(ModelConfig::default()), ModelConfig::from_json)?;
         let recipe = if json.is_some() { recipe } else { without_config(recipe)? };
         let merges = checkpoint.changes_weights();
-        let import = match recipe.requantizes() || merges || checkpoint.gguf().is_some() {
+        let has_codes = recipe.requantizes() || merges || checkpoint.gguf().is_some();
+        let states_codes = json.as_ref().is_some_and(|json| json.get("quantization_config").is_some());
+        let import = match has_codes || states_codes && excludes_fp8(checkpoint, &config, &recipe) {
             true => Some(import::open(checkpoint)?),
             false => None,
         };
@@ -55,6 +57,12 @@ impl Plan {
         let drafts = source.quantized(import.as_ref())?;
         Declared::new(source, drafts).plan(checkpoint, json, StatedAs::Quantized)
     }
+}
+
+/// Returns whether the recipe excludes layers of an fp8 checkpoint, which keep their codes; such a checkpoint counts as floats otherwise.
+fn excludes_fp8(checkpoint: &Checkpoint, config: &ModelConfig, recipe: &Recipe) -> bool {
+    let source = Recognised::new(SourceTensor::plain(checkpoint), config.clone(), recipe.clone());
+    source.is_ok_and(|source| source.excludes_fp8())
 }
 
 /// The recipe for tensors that no config.json makes a model of.

@@ -188,6 +188,7 @@ impl<'a> Declared<'a> {
         ModelTraits {
             family: family::built_in(&self.source.config).map(|family| family.name),
             lacks_model_type: has_config && self.source.config.model_types.is_empty(),
+            foreign_class: family::conflict(&self.source.config).is_some(),
             component: self.source.config.is_component,
             other_modalities: self.source.network.places().contains(&Place::Other(Reason::Modality)),
             experts: fused || self.source.network.linears().iter().any(expert),

@@ -54,6 +54,13 @@ fn excluded_layers_keep_their_codes_where_the_format_allows() {
         assert_ne!(values(&target, up), values(&made, up));
         let report = verify(&target, &Options::default()).unwrap();
         assert!(report.passes(), "{:?}", report.findings);
+        if source == "FP8_DYNAMIC" {
+            // fp8 counts as floats, but not what stays as it is.
+            let plain = path(&format!("plain{format}"));
+            quantize(&made, &plain, &Settings { requantize: None, ..settings }, 2).unwrap();
+            let file = |model: &Path| std::fs::read(model.join("model.safetensors")).unwrap();
+            assert!(file(&plain) == file(&target), "{format}");
+        }
     }
 }
 
@@ -70,6 +77,8 @@ fn single_scheme_formats_refuse_excluded_quantized_layers() {
     // compressed-tensors has no unsigned integers.
     assert!(hint.contains("‹override›") && hint.contains("‹format› quark,"), "{hint}");
     plan(&path("fp8"), &requantized("uint4:g32:zp", "quark")).unwrap();
+    let plain = Settings { requantize: None, ..requantized("uint4:g32:zp", "awq") };
+    assert_eq!(plan(&path("fp8"), &plain).unwrap_err().to_string(), message);
     // Floats on the grid of codes are floats.
     plan(&path("fp8"), &requantized("int4:g32", "fake")).unwrap();
 }

@@ -324,4 +324,6 @@ fn model_type_and_class_of_different_families_give_a_notice() {
         "{:?}",
         plan.notices()
     );
+    let loaders = plan.loaders();
+    assert!(!loaders.contains(&"vLLM") && !loaders.contains(&"SGLang") && !loaders.is_empty(), "{loaders:?}");
 }

@@ -112,6 +112,8 @@ pub(crate) struct ModelFacts {
     pub family: Option<&'static str>,
     /// Whether config.json has no `model_type`.
     pub lacks_model_type: bool,
+    /// Whether `architectures` of config.json names a class of another model than `model_type`.
+    pub foreign_class: bool,
     /// Whether it is a component of a diffusers pipeline.
     pub component: bool,
     pub experts: bool,
@@ -263,6 +265,7 @@ impl ModelFacts {
             described: traits.family.is_some(),
             family: traits.family,
             lacks_model_type: traits.lacks_model_type,
+            foreign_class: traits.foreign_class,
             component: traits.component,
             experts: traits.experts,
             fused_experts: traits.fused_experts,

@@ -196,6 +196,7 @@ pub(super) struct Condition {
     mixed_experts: Option<bool>,
     experts_by_block: Option<bool>,
     model_type: Option<bool>,
+    foreign_class: Option<bool>,
     component: Option<bool>,
     other_modalities: Option<bool>,
     bf16: Option<bool>,
@@ -281,6 +282,7 @@ impl Condition {
             && is(self.mixed_experts, model.expert_schemes == ExpertSchemes::Mixed)
             && is(self.experts_by_block, model.expert_schemes == ExpertSchemes::ByBlock)
             && is(self.model_type, !model.lacks_model_type)
+            && is(self.foreign_class, model.foreign_class)
             && is(self.component, model.component)
             && is(self.other_modalities, model.other_modalities)
             && is(self.bf16, model.bf16)

@@ -13,6 +13,8 @@ pub struct ModelTraits {
     pub family: Option<&'static str>,
     /// config.json has no `model_type`, by which loaders find the class of a model.
     pub lacks_model_type: bool,
+    /// `architectures` of config.json names a class of another model than `model_type`.
+    pub foreign_class: bool,
     /// It is a component of a diffusers pipeline: config.json names a class of that library.
     pub component: bool,
     /// There are vision towers or the like beside the language model.
@@ -47,6 +49,7 @@ const OF_FLOAT_COMPONENTS: &str = "diffusers AutoModel";
 const DENSE: ModelTraits = ModelTraits {
     family: Some("llama"),
     lacks_model_type: false,
+    foreign_class: false,
     component: false,
     other_modalities: false,
     experts: false,

@@ -134,6 +134,7 @@ impl<'a> CheckpointView<'a> {
             described: family.is_some(),
             family: family.map(|family| family.name),
             lacks_model_type: self.json.is_some() && self.config.model_types.is_empty(),
+            foreign_class: family::conflict(&self.config).is_some(),
             component: self.config.is_component,
             experts: fused || experts().next().is_some(),
             fused_experts: experts().next().is_some() && finds_whole_experts(&self.network),
