@@ -26,7 +26,6 @@ EXCEPTIONS = {
     ("yolo", "A16W8", "ort A16W8"): (0.4, _HISTOGRAM),
     ("yolo", "A16W8", "quark A16W8"): (0.3, _SHARED),
     ("bert", "A16W8", "ort nomask:A16W8"): (0.3, _SPREAD),
-    ("decoder", "A16W8", "ort nomask:A16W8"): (0.3, _HISTOGRAM),
 }
 
 
@@ -86,8 +85,12 @@ def test_quantized_model_is_valid(quantized, onnx_model, name, preset):
     assert quantized_weights(path) >= float_weights(onnx_model(name)) > 0
 
 
-# Of minilm in A8W8 all outputs are noise, below 5 dB: 8 bits per tensor are too few for it, whoever chooses the scales.
-@pytest.mark.parametrize("name,preset", [case for case in CASES if case != ("minilm", "A8W8")])
+# Of minilm in A8W8 all outputs are noise, below 5 dB: 8 bits per tensor are too few for it, whoever chooses the scales. Three networks for
+# which other tools take longest are compared in two presets.
+SLOW = [(name, "A16W8") for name in ("minilm", "resnet50", "decoder")]
+
+
+@pytest.mark.parametrize("name,preset", [case for case in CASES if case not in [("minilm", "A8W8"), *SLOW]])
 def test_sqnr_is_no_worse_than_other_tools(quantized, incumbent, onnx_model, name, preset):
     model = onnx_model(name)
     data, test = (model.with_suffix(f".{kind}.npz") for kind in ("calib", "test"))

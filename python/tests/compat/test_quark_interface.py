@@ -292,3 +292,68 @@ def test_mistakes_in_algorithms_are_named() -> None:
         with pytest.raises(error, match=text):
             quantizer.quantize_model(model, [torch.randn(4, 32)])
         assert not list(kt.quantized_modules(model))
+
+
+def test_short_forms_stand_for_what_they_do_in_quark() -> None:
+    config = pytest.importorskip("quark.torch.quantization.config.config")
+    import dataclasses
+
+    from kvant.compat.quark.torch.quantization.config import config as ours
+
+    def described(given: Any) -> dict[str, Any]:
+        """The fields that both have, enums and observers by name."""
+        found = {name: value for name, value in vars(given).items() if value is not None}
+        return {name: getattr(value, "name", getattr(value, "__name__", value)) for name, value in found.items()}
+
+    given = {"ch_axis": -1, "group_size": 64, "block_size": 32}
+    names = [name for name in vars(config) if name.endswith("Spec") and dataclasses.is_dataclass(vars(config)[name])]
+    stages = {"DataTypeSpec", "OCP_MXSpec", "TwoStageSpec", "ProgressiveSpec", "ScaleQuantSpec"}
+    absent = {"FP8E5M3PerTensorSpec", "AmdFP4Spec", "OCP_MXFP4DiffsSpec"}
+    compared = [
+        name for name in names if name not in stages | absent and issubclass(vars(config)[name], config.DataTypeSpec)
+    ]
+    assert len(compared) >= 35
+    for name in compared:
+        theirs, mine = vars(config)[name], getattr(ours, name)
+        fields = [[(field.name, field.default) for field in dataclasses.fields(kind)] for kind in (theirs, mine)]
+        missing = dataclasses.MISSING
+        assert sorted(fields[0], key=str) == sorted(fields[1], key=str), name
+        arguments = {field: given[field] for field, default in fields[0] if default is missing}
+        if name == "Uint4PerChannelSpec":
+            arguments["is_dynamic"] = False
+        expected, found = (described(kind(**arguments).to_quantization_spec()) for kind in (theirs, mine))
+        assert found.items() <= expected.items(), name
+        assert not (expected.keys() - found.keys()) - {"enable_buffer_reuse", "max_input_numel"}, name
+    for name in absent:
+        with pytest.raises(kvant.UnsupportedError, match=name):
+            getattr(ours, name)
+    assert not hasattr(ours, "NothingSpec")
+
+
+def test_short_forms_quantize() -> None:
+    from kvant.compat.quark.torch import ModelQuantizer
+    from kvant.compat.quark.torch.quantization.config.config import (
+        FP8E4M3PerTensorSpec,
+        Int8PerTensorSpec,
+        OCP_MXFP4Spec,
+        QConfig,
+        QLayerConfig,
+        Uint4PerGroupSpec,
+    )
+
+    torch.manual_seed(0)
+    for spec, activation in (
+        (Int8PerTensorSpec(), Int8PerTensorSpec(is_dynamic=True)),
+        (Uint4PerGroupSpec(ch_axis=-1, group_size=32), None),
+        (OCP_MXFP4Spec(ch_axis=-1, is_dynamic=False), OCP_MXFP4Spec(ch_axis=-1)),
+        (FP8E4M3PerTensorSpec(), FP8E4M3PerTensorSpec(observer_method="percentile")),
+    ):
+        model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32)).eval()
+        data = [torch.randn(4, 64)]
+        expected = model(data[0])
+        inputs = None if activation is None else activation.to_quantization_spec()
+        layer = QLayerConfig(weight=spec.to_quantization_spec(), input_tensors=inputs)
+        made = ModelQuantizer(QConfig(global_quant_config=layer)).quantize_model(model, data)(data[0])
+        assert not torch.equal(made, expected) and torch.allclose(made, expected, atol=0.3)
+    with pytest.raises(kvant.UsageError, match="observer_method"):
+        Int8PerTensorSpec(observer_method="least").to_quantization_spec()

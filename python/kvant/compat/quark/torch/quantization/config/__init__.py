@@ -20,6 +20,9 @@ from kvant.compat.quark._configuration import (
     SmoothQuantConfig,
     ZeroPointType,
 )
+from kvant.compat.quark._specs import *  # noqa: F403
+from kvant.compat.quark._specs import __all__ as _specs
+from kvant.compat.quark._specs import refuse_absent as __getattr__  # noqa: F401
 
 __all__ = [
     "SmoothQuantConfig",
@@ -41,3 +44,4 @@ __all__ = [
     "ScaleType",
     "ZeroPointType",
 ]
+__all__ += _specs
