@@ -230,7 +230,7 @@ fn scheme_row(preset: &Preset) -> Vec<Value> {
 
 /// A description with the remark that no loader supports the scheme.
 fn about(text: &str, is_for_evaluation_only: bool) -> String {
-    if is_for_evaluation_only { format!("{text}; {EVALUATION_ONLY}") } else { text.to_owned() }
+    if is_for_evaluation_only { format!("{text}; {EVALUATION_ONLY}; use ‹format› fake") } else { text.to_owned() }
 }
 
 fn dtypes() -> Table {

@@ -420,7 +420,7 @@ pub use cancel::CancelToken;
 pub use checkpoint::CheckpointConversion;
 pub use checkpoint::fate::{Action, TensorSummary};
 pub use checkpoint::outputs::{Delivered, Output};
-pub use checkpoint::plan::{CheckpointPlan, Cost};
+pub use checkpoint::plan::{CheckpointPlan, Cost, PlannedOutput};
 pub use checkpoint::quantize::CheckpointReport;
 pub use convert::ConversionReport;
 pub use error::{Error, ErrorKind};

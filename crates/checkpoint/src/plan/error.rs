@@ -65,12 +65,14 @@ pub enum PlanError {
         formats: Vec<String>,
     },
     /// Something is said of layers that there are none of (*invalid*).
-    #[error("no layer matches `{pattern}`, given with {} or in the recipe", idle_option(*excludes))]
+    #[error("no layer matches `{pattern}`, given {}", idle_place(*excludes, *of_file))]
     IdleOverride {
         /// The pattern.
         pattern: String,
         /// Whether they are to be kept, and not of a scheme of their own.
         excludes: bool,
+        /// Whether the recipe file says it.
+        of_file: bool,
         /// Names that are like it.
         nearest: Vec<String>,
         /// The suffixes of layer names.
@@ -386,8 +388,12 @@ fn method_text(method: &Option<String>) -> String {
     method.as_ref().map_or_else(String::new, |method| format!(" ({method})"))
 }
 
-fn idle_option(excludes: bool) -> &'static str {
-    if excludes { "‹exclude›" } else { "‹override›" }
+fn idle_place(excludes: bool, of_file: bool) -> &'static str {
+    match (of_file, excludes) {
+        (true, _) => "in the recipe file",
+        (false, true) => "with ‹exclude›",
+        (false, false) => "with ‹override›",
+    }
 }
 
 impl Diagnostic for PlanError {

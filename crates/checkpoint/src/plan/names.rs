@@ -94,6 +94,7 @@ pub(super) fn refuse_idle_rules<'t>(
     Err(PlanError::IdleOverride {
         pattern: rule.layers.pattern().to_owned(),
         excludes: rule.choice.scheme().is_none(),
+        of_file: rule.of_file,
         nearest: nearest_names(&rule.layers, modules.iter().map(String::as_str)),
         ends: ends.into_iter().map(str::to_owned).collect(),
     })
@@ -153,7 +154,9 @@ pub(super) fn notices(
         .filter(|layer| layer.scheme.weight.is_for_evaluation_only())
         .map(|layer| layer.scheme.weight.to_string())
         .collect();
-    notices.extend(weights.iter().map(|weight| format!("`{weight}` is {EVALUATION_ONLY}")));
+    notices.extend(
+        weights.iter().map(|weight| format!("`{weight}` is {EVALUATION_ONLY}, so weights become floats on its grid")),
+    );
     let coarse: BTreeMap<String, String> = layers
         .iter()
         .filter_map(|layer| Some((layer.scheme.weight.to_string(), layer.scheme.weight.finer_spelling()?)))

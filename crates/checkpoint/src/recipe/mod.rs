@@ -40,6 +40,8 @@ pub struct Rule {
     pub choice: SchemeChoice,
     /// Whether it may match nothing: another tool has listed what it keeps of many models.
     pub may_be_idle: bool,
+    /// Whether it is in a recipe file.
+    pub of_file: bool,
 }
 
 /// The complete request of the user, checked as far as possible without a model.
@@ -124,8 +126,8 @@ impl Recipe {
             scales.map_or(Ok(choice), |observer| choice.with_observer(observer))
         };
         let default = settle(default_choice(line, file)?)?;
-        let mut rules = rules(file, "override")?;
-        rules.extend(self::rules(line, "‹override›")?);
+        let mut rules = rules(file, "override", true)?;
+        rules.extend(self::rules(line, "‹override›", false)?);
         for rule in &mut rules {
             rule.choice = settle(rule.choice)?;
         }
@@ -396,7 +398,7 @@ fn algorithms(line: &Settings, file: &Settings) -> Result<Algorithms, RecipeErro
 }
 
 /// The overrides and then the exclusions, which win over them.
-fn rules(settings: &Settings, option: &str) -> Result<Vec<Rule>, RecipeError> {
+fn rules(settings: &Settings, option: &str, of_file: bool) -> Result<Vec<Rule>, RecipeError> {
     let mut rules = Vec::with_capacity(settings.overrides.len() + settings.exclude.len());
     let may_be_idle = settings.foreign;
     for OverrideText { layers, scheme } in &settings.overrides {
@@ -405,10 +407,11 @@ fn rules(settings: &Settings, option: &str) -> Result<Vec<Rule>, RecipeError> {
             layers: glob(option, layers)?,
             choice,
             may_be_idle: may_be_idle && choice == SchemeChoice::Keep,
+            of_file,
         });
     }
     for pattern in &settings.exclude {
-        rules.push(Rule { layers: glob("exclude", pattern)?, choice: SchemeChoice::Keep, may_be_idle });
+        rules.push(Rule { layers: glob("exclude", pattern)?, choice: SchemeChoice::Keep, may_be_idle, of_file });
     }
     Ok(rules)
 }

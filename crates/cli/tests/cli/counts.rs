@@ -30,6 +30,21 @@ fn every_format_has_its_size_and_loaders() {
     let inspected = |path: &str| place.succeed(&["inspect", path, "--json"]).json()["bytes"].clone();
     assert_eq!(outputs[2]["output_bytes"], inspected("out/gguf/model.gguf"));
     assert!(outputs.iter().all(|output| !output["loading"].as_array().unwrap().is_empty()), "{json}");
+    let plan = ["plan", "nano_llama", "--scheme", "int4:g32"];
+    let json = place.succeed(&[&plan[..], &formats, &["--json"]].concat()).json();
+    let planned = json["outputs"].as_array().unwrap();
+    assert_eq!(planned.len(), outputs.len());
+    for (planned, made) in planned.iter().zip(outputs) {
+        assert_eq!(planned["format"], made["format"]);
+        let is_exact = made["format"] != "onnx";
+        assert!(!is_exact || planned["output_bytes"] == made["output_bytes"], "{planned} {made}");
+        assert!(!is_exact || planned["bits_per_weight"] == made["bits_per_weight"], "{planned} {made}");
+        assert!(!planned["loaders"].as_array().unwrap().is_empty(), "{planned}");
+    }
+    // A checkpoint that the outputs are only made of is none of them.
+    let passing = place.succeed(&[&plan[..], &formats[4..], &["--json"]].concat()).json();
+    let formats = passing["outputs"].as_array().unwrap().iter().map(|output| output["format"].as_str().unwrap());
+    assert_eq!(formats.collect::<Vec<_>>(), ["gguf", "onnx"]);
 }
 
 /// The tokenizer is in the file of a GGUF model and beside the tensors of others: sizes are those of tensors.

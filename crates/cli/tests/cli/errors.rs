@@ -88,6 +88,48 @@ fn hints_name_options_of_the_command() {
 }
 
 #[test]
+fn patterns_are_looked_for_where_they_were_given() {
+    let place = Place::new();
+    place.write(
+        "override.toml",
+        "version = 2\nscheme = \"mxfp4\"\noverride = [{layers = \"*.dawn\", scheme = \"int8\"}]\n",
+    );
+    place.write("exclude.toml", "version = 2\nscheme = \"mxfp4\"\nexclude = [\"*.dawn\"]\n");
+    for (options, told) in [
+        (&["-s", "mxfp4", "--override", "*.dawn=int8"][..], "given with --override\n"),
+        (&["-s", "mxfp4", "--exclude", "*.dawn"], "given with --exclude\n"),
+        (&["--recipe", "override.toml"], "given in the recipe file\n"),
+        (&["--recipe", "exclude.toml"], "given in the recipe file\n"),
+        (
+            &["--recipe", "exclude.toml", "--override", "*.q_praj=int8", "--exclude", "*.dawn"],
+            "given in the recipe file\n",
+        ),
+    ] {
+        let run = place.run(&[&["plan", "nano_llama"], options].concat());
+        assert!(run.code == Some(1) && run.stderr.contains(told), "{options:?}: {run:?}");
+    }
+    let run = place.run(&["plan", "nano_llama", "-s", "mxfp4", "--exclude", "re:("]);
+    assert!(run.code == Some(2) && run.stderr.contains("position 1:"), "{run:?}");
+}
+
+#[test]
+fn missing_configuration_is_named_as_what_is_missing() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("tensors")).unwrap();
+    for to in ["tensors/model.safetensors", "alone.safetensors"] {
+        std::fs::copy(place.path("nano_llama/model.safetensors"), place.path(to)).unwrap();
+    }
+    for (model, hint) in [
+        ("tensors", "put the model's config.json next to its weights"),
+        ("alone.safetensors", "name the directory of the model, not one of its files"),
+    ] {
+        let run = place.run(&["quantize", model, "-s", "Q4_K_M", "-o", "out.gguf"]);
+        assert!(run.code == Some(1) && run.stderr.contains("there is no config.json"), "{run:?}");
+        assert!(run.stderr.ends_with(&format!("hint: {hint}\n")), "{run:?}");
+    }
+}
+
+#[test]
 fn non_finite_gguf_weight_is_reported_with_its_file() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama", "--scheme", "F32", "-o", "floats.gguf"]);

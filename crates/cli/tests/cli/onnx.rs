@@ -459,6 +459,55 @@ fn result_below_min_sqnr_is_not_written() {
 }
 
 #[test]
+fn result_that_is_not_measured_does_not_reach_min_sqnr() {
+    let place = Place::empty();
+    let mut model = uneven();
+    // The embedded engine does not have it.
+    let mut norm = node("LRN", "l", &["h"], &["p"]);
+    kvant_onnx::graph::set_attribute(&mut norm, "size", 1i64);
+    model.graph.as_mut().unwrap().node[1] = norm;
+    onnx::write(model, &place.path("float.onnx"), ExternalData::Never).unwrap();
+    let line = ["quantize", "float.onnx", "--preset", "WEIGHTS_INT8", "--data", "random", "--runtime", "rten"];
+    let run = place.run(&[&line[..], &["--min-sqnr", "10", "-o", "out.onnx"]].concat());
+    assert!(
+        run.code == Some(1) && run.stderr.contains("--min-sqnr 10: the SQNR of the outputs is not known"),
+        "{run:?}"
+    );
+    assert!(run.stderr.contains("hint: measure it with --runtime ort, or leave --min-sqnr out"), "{run:?}");
+    assert_eq!(names(&place.path("")), ["float.onnx"]);
+}
+
+#[test]
+fn older_softmax_of_a_quantized_graph_is_measured() {
+    let place = Place::empty();
+    let floats: Vec<u8> = (0..64 * 128).flat_map(|i| ((i % 13) as f32 / 50.0 - 0.1).to_le_bytes()).collect();
+    let shape = [-1i64, 8, 16].iter().flat_map(|size| size.to_le_bytes()).collect::<Vec<u8>>();
+    let mut softmax = node("Softmax", "", &["r"], &["y"]);
+    kvant_onnx::graph::set_attribute(&mut softmax, "axis", 2i64);
+    let batch = |name: &str, shape: &[usize]| {
+        let dims = [Dim::Symbol("b".to_owned())].into_iter().chain(shape.iter().map(|&size| Dim::Known(size)));
+        ValueType::new(DataType::FLOAT, dims.collect()).to_proto(name).unwrap()
+    };
+    let graph = onnx::GraphProto {
+        name: Some("old".to_owned()),
+        node: vec![node("MatMul", "", &["x", "w"], &["m"]), node("Reshape", "", &["m", "shape"], &["r"]), softmax],
+        initializer: vec![
+            onnx::tensor("w", DataType::FLOAT, &[64, 128], floats),
+            onnx::tensor("shape", DataType::INT64, &[3], shape),
+        ],
+        input: vec![batch("x", &[64])],
+        output: vec![batch("y", &[8, 16])],
+        ..onnx::GraphProto::default()
+    };
+    let mut model = onnx::ModelProto { ir_version: Some(6), graph: Some(graph).into(), ..onnx::ModelProto::default() };
+    add_opset(&mut model, "", 11);
+    onnx::write(model, &place.path("float.onnx"), ExternalData::Never).unwrap();
+    let line = ["quantize", "float.onnx", "--preset", "U8S8_AAWS", "--data", "random", "--num-samples", "8"];
+    let run = place.succeed(&[&line[..], &["--runtime", "rten", "-o", "out.onnx"]].concat());
+    assert!(run.stderr.contains("measured on ") && !run.stderr.contains("not measured"), "{run:?}");
+}
+
+#[test]
 fn outputs_that_are_no_numbers_do_not_get_their_name() {
     let place = Place::empty();
     // One over values of which some get the code of zero.

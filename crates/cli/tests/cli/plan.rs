@@ -12,6 +12,8 @@ fn plan_tables() {
     insta::assert_snapshot!("plan_mixed", plan(&mixed));
     insta::assert_snapshot!("plan_fake", plan(&["--scheme", "mx6"]));
     insta::assert_snapshot!("plan_everything", plan(&["--scheme", "ptpc_fp8", "--no-keep-defaults"]));
+    let several = ["--format", "gptq", "--format", "awq", "--format", "gguf", "--requantize"];
+    insta::assert_snapshot!("plan_several", plan(&[&["--scheme", "W4A16"], &several[..]].concat()));
     insta::assert_snapshot!("plan_all", plan(&["--scheme", "nvfp4", "--weights-only", "--all"]));
 }
 

@@ -47,14 +47,17 @@ fn evaluation_only_schemes_are_described_consistently() {
         assert!(said(args).contains(words.as_str()), "{args:?}: {}", said(args));
     }
     let end = place.succeed(&["quantize", "nano_llama", "-s", "int16:channel", "-o", "int16"]).stderr;
-    assert!(end.contains(&format!("use              {words}\n")), "{end}");
+    assert!(end.contains(&format!("use              {words} but as floats\n")), "{end}");
     assert!(include_str!("../../../../docs/reference/checkpoint-formats.md").contains(words.as_str()));
     // No format points to another that has no place either.
     for format in ["quark", "compressed-tensors", "awq", "gptq", "fp8"] {
         let run = place.run(&["plan", "nano_llama", "-s", "mxint8", "--format", format]);
         assert!(run.code == Some(1) && run.stderr.contains(words.as_str()), "{format}: {run:?}");
         assert!(run.stderr.ends_with("hint: use --format fake\n"), "{format}: {run:?}");
+        assert_eq!(run.stderr.matches("--format fake").count(), 1, "{format}: {run:?}");
     }
+    // What is done already is no advice.
+    assert!(!end.contains("--format fake"), "{end}");
 }
 
 #[test]

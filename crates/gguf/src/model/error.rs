@@ -24,7 +24,10 @@ pub enum GgufPlanError {
     Tokenizer(#[from] TokenizerProblem),
     /// There is no config.json (*invalid*).
     #[error("there is no config.json, which provides the metadata of a GGUF file")]
-    NoConfig,
+    NoConfig {
+        /// Whether a file was named, and not the directory of a model.
+        of_file: bool,
+    },
     /// The family cannot be written (*unsupported*).
     #[error("{architecture} cannot be written as GGUF; these families can: {families}")]
     Family {
@@ -192,7 +195,12 @@ impl Diagnostic for GgufPlanError {
             GgufPlanError::Container(error) => error.hint(),
             GgufPlanError::Import(error) => error.hint(),
             GgufPlanError::Tokenizer(error) => error.hint(),
-            GgufPlanError::NoConfig => Some("name the directory of the model, not one of its files".to_owned()),
+            GgufPlanError::NoConfig { of_file: true } => {
+                Some("name the directory of the model, not one of its files".to_owned())
+            }
+            GgufPlanError::NoConfig { of_file: false } => {
+                Some("put the model's config.json next to its weights".to_owned())
+            }
             GgufPlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
             GgufPlanError::Family { .. }
             | GgufPlanError::Form { .. }

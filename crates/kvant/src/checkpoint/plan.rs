@@ -13,6 +13,7 @@ use kvant_checkpoint::gguf::GgufPlan;
 use kvant_checkpoint::plan::{CalibrationCost, CalibrationSize, Plan, PlannedLayer};
 use kvant_container::Checkpoint;
 use kvant_data::calibration::Options;
+use kvant_formats::format::OutputFormat;
 use kvant_weights::activation_point::PlannedActivationPoint;
 use serde_json::{Value, json};
 
@@ -31,11 +32,63 @@ pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error>
         outputs.check(&planned)?;
     }
     quality::preflight(job, &planned.checkpoint)?;
-    let Planned { checkpoint, plan, file } = planned;
+    let outputs = outputs_of(job, &planned);
+    let Planned { checkpoint, plan, file, .. } = planned;
     let cost = Cost::of(job, &plan);
     cost.note_shortage(reporter);
     let file = file.filter(|_| job.sinks.formats.len() == 1);
-    Ok(CheckpointPlan { checkpoint, plan, file, cost, is_graph: job.sinks.formats == [Format::Onnx] })
+    Ok(CheckpointPlan { checkpoint, plan, file, outputs, cost, is_graph: job.sinks.formats == [Format::Onnx] })
+}
+
+/// Every output, that of which the others are made first. A checkpoint that is removed at the end is none.
+fn outputs_of(job: &Job, planned: &Planned) -> Vec<PlannedOutput> {
+    let is_kept = job.sinks.formats.is_empty() || !job.sinks.checkpoints().is_empty();
+    let first = is_kept.then(|| PlannedOutput::of(&planned.plan));
+    let file = planned.file.as_ref().map(|file| PlannedOutput {
+        format: OutputFormat::Gguf.name(),
+        bytes: file.layout.total_size(),
+        bits_per_weight: file.bits_per_weight(),
+        loaders: file.loaders(),
+    });
+    let graph = job.sinks.wants_graph().then(|| PlannedOutput {
+        format: Format::ONNX,
+        loaders: vec!["onnxruntime"],
+        ..PlannedOutput::of(&planned.plan)
+    });
+    let others = planned.others.iter().map(PlannedOutput::of);
+    first.into_iter().chain(others).chain(file).chain(graph).collect()
+}
+
+/// One of the outputs of a plan.
+pub struct PlannedOutput {
+    /// Its format.
+    pub format: &'static str,
+    /// Bytes of its tensors; of a graph those of the checkpoint from which it is written, which are about as many.
+    pub bytes: u64,
+    /// Average bits per weight of quantized weights.
+    pub bits_per_weight: f64,
+    /// Its loaders.
+    pub loaders: Vec<&'static str>,
+}
+
+impl PlannedOutput {
+    fn of(plan: &Plan) -> PlannedOutput {
+        PlannedOutput {
+            format: plan.format().name(),
+            bytes: plan.layout().total_size(),
+            bits_per_weight: plan.bits_per_weight(),
+            loaders: plan.loaders(),
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "format": self.format,
+            "output_bytes": self.bytes,
+            "bits_per_weight": self.bits_per_weight,
+            "loaders": self.loaders,
+        })
+    }
 }
 
 /// The plan of quantizing a checkpoint.
@@ -46,6 +99,8 @@ pub struct CheckpointPlan {
     pub plan: Plan,
     /// The GGUF file to write from its codes, if only that is requested.
     pub file: Option<GgufPlan>,
+    /// Every output: one for each format.
+    pub outputs: Vec<PlannedOutput>,
     /// The cost of the run.
     pub cost: Cost,
     /// Whether the output is an ONNX graph, for which the checkpoint is intermediate.
@@ -133,6 +188,7 @@ impl CheckpointPlan {
             "loaders": if self.is_graph { vec!["onnxruntime"] } else { plan.loaders() },
             "source_bytes": plan.source_bytes(),
             "output_bytes": plan.layout().total_size(),
+            "outputs": self.outputs.iter().map(PlannedOutput::to_json).collect::<Vec<_>>(),
             "files": plan.layout().shards().len(),
             "quantized_layers": plan.layers().len(),
             "quantized_parameters": plan.quantized_parameters(),

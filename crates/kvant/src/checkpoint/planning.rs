@@ -33,6 +33,8 @@ pub struct Planned {
     pub checkpoint: Checkpoint,
     /// The checkpoint to write.
     pub plan: Plan,
+    /// The checkpoints in further formats, converted from it.
+    pub others: Vec<Plan>,
     /// The GGUF file to write from its codes, if one is requested.
     pub file: Option<GgufPlan>,
 }
@@ -101,7 +103,7 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
     if let Some(recipe) = gguf::recipe_of_blocks(job)? {
         return plan_blocks(job, recipe, file, calibrated);
     }
-    let (checkpoint, plan) = plan_for_all(job, calibrated)?;
+    let (checkpoint, plan, others) = plan_for_all(job, calibrated)?;
     resolve::refuse_idle_propagation(job, !plan.blocks().is_empty())?;
     let file = job.sinks.wants_gguf().then(|| GgufPlan::of_codes(&checkpoint, &plan, file)).transpose()?;
     if job.sinks.wants_graph() {
@@ -111,7 +113,7 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
         // The headers show whether the model runs here.
         Decoder::open_any(&checkpoint)?;
     }
-    Ok(Planned { checkpoint, plan, file })
+    Ok(Planned { checkpoint, plan, others, file })
 }
 
 /// The plan of a file whose codes algorithms choose, and of the checkpoint that holds its blocks before.
@@ -130,7 +132,7 @@ fn plan_blocks(job: &Job, recipe: GgufRecipe, file: &str, calibrated: bool) -> R
     if !plan.blocks().is_empty() {
         Decoder::open(&checkpoint)?;
     }
-    Ok(Planned { checkpoint, plan, file: Some(file) })
+    Ok(Planned { checkpoint, plan, others: Vec::new(), file: Some(file) })
 }
 
 /// Refuses what a graph of the quantized decoder would not hold: rules of the model, weights and quantized activations.
@@ -140,21 +142,27 @@ fn check_graph(checkpoint: &Checkpoint, plan: &Plan) -> Result<(), Error> {
     Ok(kvant_checkpoint::onnx::check(&Decoder::open(checkpoint)?, true)?)
 }
 
-/// The plan for the first of the formats that are checkpoints.
-fn plan_for_all(job: &Job, calibrated: bool) -> Result<(Checkpoint, Plan), Error> {
+/// The plan for the first of the formats that are checkpoints, and those for the others.
+fn plan_for_all(job: &Job, calibrated: bool) -> Result<(Checkpoint, Plan, Vec<Plan>), Error> {
     let formats = job.sinks.checkpoints();
     if formats == [OutputFormat::PlainFloats] && (job.sinks.wants_gguf() || job.sinks.wants_graph()) {
         let failure = Error::new(ErrorKind::Usage, "‹format› fake has no codes, of which the other formats are made");
         return Err(failure.with_hint(Some("write it in a separate run, or add a format that stores codes".to_owned())));
     }
     let file = job.sinks.wants_gguf().then_some(OutputFormat::Gguf);
-    let [first, others @ ..] = formats.as_slice() else { return plan_for(job, None, file.as_slice(), calibrated) };
+    let [first, others @ ..] = formats.as_slice() else {
+        let (checkpoint, plan) = plan_for(job, None, file.as_slice(), calibrated)?;
+        return Ok((checkpoint, plan, Vec::new()));
+    };
     let all = || formats.iter().copied().chain(file);
     // Conversions that a further format does not support are refused now, not after the first is written.
-    for format in others {
-        plan_for(job, Some(*format), &all().filter(|other| other != format).collect::<Vec<_>>(), calibrated)?;
-    }
-    plan_for(job, Some(*first), &all().skip(1).collect::<Vec<_>>(), calibrated)
+    let further = |format: &OutputFormat| {
+        let also: Vec<_> = all().filter(|other| other != format).collect();
+        plan_for(job, Some(*format), &also, calibrated).map(|(_, plan)| plan)
+    };
+    let others = others.iter().map(further).collect::<Result<_, Error>>()?;
+    let (checkpoint, plan) = plan_for(job, Some(*first), &all().skip(1).collect::<Vec<_>>(), calibrated)?;
+    Ok((checkpoint, plan, others))
 }
 
 /// The plan for one of the formats; the others, to which the result is converted, decide on scales too.

@@ -40,7 +40,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let calibrates = planned.plan.needs_calibration();
     planned.check_data(job, reporter)?;
     outputs.check(&planned)?;
-    let Planned { checkpoint, plan, file } = planned;
+    let Planned { checkpoint, plan, file, .. } = planned;
     reporter.notes(plan.notices());
     let chosen = file.filter(|file| file.recipe.has_algorithms());
     reporter.notes(chosen.and_then(|file| file.note_of_nearest(&file.types_of_modules())));

@@ -26,7 +26,7 @@ use kvant_onnx::data::Samples;
 use kvant_onnx::quantize::{Prepared, Solved, prepare};
 use kvant_onnx::recipe::{Layout, Recipe};
 use kvant_onnx::report::Report;
-use kvant_onnx::runtime::RuntimeChoice;
+use kvant_onnx::runtime::{RuntimeChoice, found};
 use kvant_onnx::settings::Resolved;
 use rayon::ThreadPool;
 use serde_json::{Value, json};
@@ -204,7 +204,25 @@ impl Run<'_, '_> {
             return Some(unfit(problem).with_remedies(ways));
         }
         let problem = graph.quality.require(self.job.limits.quality.min_sqnr?).err()?;
-        Some(unfit(problem).with_hint(Some("try one of the options above, or a lower ‹min-sqnr›".to_owned())))
+        Some(unfit(problem).with_remedies(self.ways_to_reach(&graph.quality)))
+    }
+
+    /// The ways to a result that reaches the least SQNR.
+    fn ways_to_reach(&self, measured: &Measured) -> Vec<Remedy> {
+        match measured {
+            Measured::Done(quality) if quality.outputs.is_empty() => vec![Remedy::leave_out("min-sqnr")],
+            Measured::Done(quality) => {
+                let lower = Remedy::setting("min-sqnr", "try a lower ‹min-sqnr›");
+                let above = (!quality.suggestions.is_empty()).then(|| Remedy::text("try one of the options above"));
+                above.into_iter().chain([lower]).collect()
+            }
+            Measured::Not(_) => {
+                let embedded = found(&self.job.limits.runtime()).is_ok_and(|(engine, _)| engine == RuntimeChoice::Rten);
+                let other = embedded.then(|| Remedy::setting_to("runtime", "ort", "measure it with ‹runtime› ort"));
+                let effect = "to write it without that";
+                other.into_iter().chain([Remedy::LeaveOut { setting: "min-sqnr", effect }]).collect()
+            }
+        }
     }
 
     /// How the next run gets past the report of this one, as the rest of a sentence.

@@ -4,6 +4,7 @@ use super::{Section, plan_gguf, plan_graph};
 use super::{pattern, pipeline};
 use crate::checkpoint::fate::TensorSummary;
 use crate::checkpoint::plan::{CheckpointPlan, Cost};
+use crate::job::Format;
 use crate::run::Plan;
 use crate::text::counts::{self, Line};
 use crate::text::{Align, Table, size};
@@ -48,7 +49,28 @@ impl Plan {
 
 fn checkpoint(planned: &CheckpointPlan, all: bool) -> Vec<Section> {
     let table = table(&planned.plan, &planned.fates(), all);
-    vec![Section::Text(title(planned)), Section::Table(table), Section::Lines(totals(planned))]
+    let mut sections = vec![Section::Text(title(planned)), Section::Table(table), Section::Lines(totals(planned))];
+    if planned.outputs.len() > 1 {
+        sections.push(Section::Table(table_of_outputs(planned)));
+    }
+    sections
+}
+
+/// The outputs, where there are several formats.
+fn table_of_outputs(planned: &CheckpointPlan) -> Table {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[("format", Left), ("size", Right), ("loads with", Left)]);
+    for output in &planned.outputs {
+        let about = if output.format == Format::ONNX { "about " } else { "" };
+        let bytes = size::bytes(output.bytes);
+        let loaders = match output.loaders.as_slice() {
+            _ if output.format == OutputFormat::TENSORS.name() => "no runtime, as a model".to_owned(),
+            [] => "no known loader".to_owned(),
+            loaders => loaders.join(", "),
+        };
+        table.push([output.format.to_owned(), format!("{about}{bytes}"), loaders]);
+    }
+    table
 }
 
 /// A line with the model, the scheme and the format, and one about large shares that stay in floats.

@@ -46,7 +46,7 @@ fn checkpoint(report: &CheckpointReport) -> Vec<Section> {
     let head = [counts::layers(&report.plan)];
     let is_evaluated = report.plan.layers().iter().any(|layer| layer.scheme.weight.is_for_evaluation_only());
     let tail = [("time", size::duration(report.time))].into_iter();
-    let tail = tail.chain(is_evaluated.then(|| ("use", EVALUATION_ONLY.to_owned())));
+    let tail = tail.chain(is_evaluated.then(|| ("use", format!("{EVALUATION_ONLY} but as floats"))));
     let tail = tail.chain(report.measured.as_ref().map(quality_line));
     if report.delivered.also.is_empty() {
         let made = &report.delivered.main;

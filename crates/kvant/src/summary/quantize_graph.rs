@@ -115,8 +115,10 @@ fn note_graph(made: &GraphReport, graph: &QuantizedGraph, remarks: &mut Remarks)
     let samples = counts::number(report.samples, "sample");
     let engine = made.engine.as_ref().map_or_else(String::new, |engine| format!(", {samples} on {engine}"));
     remarks.summary(format!(
-        "{}; {} to {}{engine}; {:.1} s",
+        "{}; constants: {} to {}, with the graph {} to {}{engine}; {:.1} s",
         report.counts,
+        size::bytes(report.constants.source_bytes),
+        size::bytes(report.constants.output_bytes),
         size::bytes(made.source_bytes),
         size::bytes(graph.bytes),
         made.seconds,

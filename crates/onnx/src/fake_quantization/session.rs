@@ -8,9 +8,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use kvant_container::onnx::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorTypeProto, TypeProto, TypeValue, ValueInfoProto,
-};
+use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
 
 use super::folding::{Constants, fold, kernel_error, quantizer};
 use super::quantizer::Quantizer;
@@ -18,6 +16,7 @@ use super::segments::{QuantizationStage, Segment, stages};
 use crate::data::Array;
 use crate::graph::sort;
 use crate::runtime::{RuntimeError, RuntimeOptions, Session, Visit, engine, found};
+use crate::shape::{Dim, ValueType};
 
 /// A quantized model ready to run.
 pub(super) struct FakeQuantized {
@@ -80,14 +79,12 @@ impl Running {
     }
 }
 
-/// A value of an array's type and of any shape.
+/// A value of an array's type and rank, and of any size: some operators mean other things at other ranks.
 pub(crate) fn declared(name: &str, array: Option<&Array<'_>>) -> ValueInfoProto {
-    let type_ = array.map(|array| {
-        let elem_type = Some(array.data_type() as i32);
-        let tensor = TensorTypeProto { elem_type, ..TensorTypeProto::default() };
-        TypeProto { value: Some(TypeValue::TensorType(tensor)), ..TypeProto::default() }
-    });
-    ValueInfoProto { name: Some(name.to_owned()), type_: type_.into(), ..ValueInfoProto::default() }
+    let of_array =
+        |array: &Array<'_>| ValueType::new(array.data_type(), vec![Dim::Unknown; array.shape().len()]).to_proto(name);
+    let untyped = || ValueInfoProto { name: Some(name.to_owned()), ..ValueInfoProto::default() };
+    array.and_then(of_array).unwrap_or_else(untyped)
 }
 
 impl Session for FakeQuantized {
@@ -172,4 +169,45 @@ fn quantized(
     }
     let declared = node.input.get(2).and_then(|zero| constants.declared(zero));
     quantizer.compute(&inputs, declared).map_err(|e| kernel_error(node, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Values;
+    use crate::fake_quantization::open;
+    use crate::graph::{node, set_attribute};
+    use crate::runtime::RuntimeChoice;
+    use crate::test_models::{floats, integers, model, typed};
+    use kvant_container::onnx::{DataType, tensor};
+
+    #[test]
+    fn part_of_a_graph_knows_the_rank_of_its_inputs() {
+        let mut softmax = node("Softmax", "s", &["d"], &["y_QuantizeLinear_Input"]);
+        set_attribute(&mut softmax, "axis", 2i64);
+        let pair = |from: &str, between: &str, to: &str| {
+            let linear = |op: &str, from: &str, to: &str| node(op, to, &[from, "scale", "zero"], &[to]);
+            [linear("QuantizeLinear", from, between), linear("DequantizeLinear", between, to)]
+        };
+        let reshape = node("Reshape", "r", &["x", "shape"], &["h"]);
+        let ends = pair("y_QuantizeLinear_Input", "yq", "y");
+        let nodes = [vec![reshape], pair("h", "hq", "d").into(), vec![softmax], ends.into()].concat();
+        let zero = tensor("zero", DataType::UINT8, &[], vec![0u8]);
+        let constants = vec![integers("shape", &[-1, 2, 2]), floats("scale", &[], &[0.125]), zero];
+        let mut old = model(11, nodes, constants, &[], &["y"]);
+        old.graph.as_mut().unwrap().input = vec![typed("x", &[1, 4])];
+        let options = RuntimeOptions { choice: RuntimeChoice::Rten, ..RuntimeOptions::default() };
+        let wanted = ["y".to_owned()];
+        let mut session = open(&old, &wanted, &options).unwrap();
+        let x = Array::of(vec![1, 4], vec![1.0f32; 4]).unwrap();
+        let mut seen = Vec::new();
+        let mut keep = |_: &str, array: &Array<'_>| {
+            seen.push(array.clone().into_owned());
+            ControlFlow::Continue(())
+        };
+        session.run(&[("x", x.view())], &wanted, &mut keep).unwrap();
+        assert!(
+            matches!(seen[0].values(), Values::F32(values) if **values == [0.5; 4]) && seen[0].shape() == [1, 2, 2]
+        );
+    }
 }

@@ -11,6 +11,7 @@ use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, TensorMeta};
 use kvant_weights::float_dtype::float_dtype;
 use kvant_weights::weight::{ImportedTensor, Stored};
+use serde_json::Value;
 
 impl GgufPlan {
     /// Plans the file `file_name` that a recipe makes of a checkpoint, or of another file.
@@ -47,8 +48,14 @@ pub(super) struct Opened<'a> {
     pub activations: bool,
 }
 
+/// What config.json states.
+pub(super) fn config_of(checkpoint: &Checkpoint) -> Result<Value, GgufPlanError> {
+    let of_file = checkpoint.path().is_file();
+    checkpoint.config()?.ok_or(GgufPlanError::NoConfig { of_file })
+}
+
 pub(super) fn opened(checkpoint: &Checkpoint) -> Result<Opened<'_>, GgufPlanError> {
-    let json = checkpoint.config()?.ok_or(GgufPlanError::NoConfig)?;
+    let json = config_of(checkpoint)?;
     let config = ModelConfig::from_json(&json)?;
     let import = import::open(checkpoint)?;
     let activations = import.quantizes_activations();

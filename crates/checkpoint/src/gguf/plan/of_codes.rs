@@ -1,6 +1,6 @@
 //! The file planned for codes that do not exist yet: invalid requests are refused before they are computed.
 
-use super::build::Planner;
+use super::build::{Planner, config_of};
 use super::convert::{Fits, ftype_of};
 use super::finish::Names;
 use super::{GgufPlan, GgufPlanError, TensorSlice};
@@ -27,7 +27,7 @@ impl GgufPlan {
         if !plan.recipe().attention().is_empty() {
             return Err(GgufPlanError::Attention);
         }
-        let json = checkpoint.config()?.ok_or(GgufPlanError::NoConfig)?;
+        let json = config_of(checkpoint)?;
         let config = ModelConfig::from_json(&json)?;
         let metas = metas(plan);
         let network = Network::recognise(&config, &metas);
