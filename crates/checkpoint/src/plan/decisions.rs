@@ -46,10 +46,12 @@ impl Recognised<'_> {
         scheme.map(|scheme| self.recipe.fitted(scheme))
     }
 
-    /// Returns whether the recipe excludes an fp8 weight that has scales.
+    /// Returns whether the recipe excludes an fp8 weight that has scales, for an output with a place for its codes.
     pub(super) fn excludes_fp8(&self) -> bool {
         let is_excluded = |module: &str| matches!(self.recipe.decide(module), RuleMatch::Excluded);
-        self.network.linears().iter().any(|linear| self.scale_of(linear).is_some() && is_excluded(&linear.module))
+        let mut linears = self.network.linears().iter();
+        self.format != OutputFormat::PlainFloats
+            && linears.any(|linear| self.scale_of(linear).is_some() && is_excluded(&linear.module))
     }
 
     /// What the recipe makes of the source. Excluded layers keep the codes of `import`, if they have any.
