@@ -218,10 +218,11 @@ impl Output {
         for target in targets {
             finished.push(Self::is_uncommitted(target)?);
         }
-        for (target, _) in targets.iter().zip(&finished).filter(|(_, finished)| **finished && !overwrite) {
-            match target.is_dir() {
-                true => manifest::refuse_changed(target)?,
-                false => return Err(OutputError::Exists(target.to_path_buf())),
+        for (target, _) in targets.iter().zip(&finished).filter(|(_, finished)| **finished) {
+            if target.is_dir() {
+                manifest::refuse_changed(target)?;
+            } else if !overwrite {
+                return Err(OutputError::Exists(target.to_path_buf()));
             }
         }
         targets.iter().zip(finished).try_for_each(|(target, finished)| Claim::discard(target, finished && !overwrite))

@@ -48,10 +48,26 @@ impl Recognised<'_> {
 
     /// Returns whether the recipe excludes an fp8 weight that has scales, for an output with a place for its codes.
     pub(super) fn excludes_fp8(&self) -> bool {
+        self.format != OutputFormat::PlainFloats && self.excluded_fp8().next().is_some()
+    }
+
+    /// The fp8 layers with scales that the recipe excludes.
+    fn excluded_fp8(&self) -> impl Iterator<Item = &Linear> {
         let is_excluded = |module: &str| matches!(self.recipe.decide(module), RuleMatch::Excluded);
-        let mut linears = self.network.linears().iter();
-        self.format != OutputFormat::PlainFloats
-            && linears.any(|linear| self.scale_of(linear).is_some() && is_excluded(&linear.module))
+        let linears = self.network.linears().iter();
+        linears.filter(move |linear| self.scale_of(linear).is_some() && is_excluded(&linear.module))
+    }
+
+    /// Says which excluded layers lose their codes, where the output has no place for any.
+    fn note_of_floats(&self) -> Option<String> {
+        let lost = self.excluded_fp8().filter(|_| self.format == OutputFormat::PlainFloats);
+        let lost: Vec<&Linear> = lost.collect();
+        let (first, more) = (lost.first()?, lost.len() - 1);
+        let others = if more == 0 { "becomes".to_owned() } else { format!("and {more} more become") };
+        Some(format!(
+            "`{}` {others} floats: they are excluded, and plain floats have no place for their codes in fp8",
+            first.module
+        ))
     }
 
     /// What the recipe makes of the source. Excluded layers keep the codes of `import`, if they have any.
@@ -74,6 +90,7 @@ impl Recognised<'_> {
             return Err(PlanError::Nothing { reason, hint });
         }
         let rest = self.keep_all(&draft::without_place(self, &layers.drafts));
+        let of_codes = of_codes.or_else(|| self.note_of_floats());
         let notices = decisions.odd.into_notices().into_iter().chain(layers.notices).chain(of_codes).collect();
         Ok(LayerDrafts { layers: layers.drafts, attention, rest, act_order: codes.act_order(), notices })
     }

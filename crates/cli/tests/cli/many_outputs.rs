@@ -235,10 +235,12 @@ fn restart_discards_finished_formats_of_an_interrupted_run() {
 
     let restart = [&quantize[..], &["--restart"]].concat();
     fs::write(&config, "mine").unwrap();
-    let refused = place.run(&restart);
-    assert!(refused.code == Some(1) && refused.stderr.contains("config.json (changed)"), "{refused:?}");
-    assert_eq!(fs::read_to_string(&config).unwrap(), "mine");
-    assert!(place.path("two/quark.partial.journal").exists(), "nothing is removed before a refusal");
+    for more in [&[][..], &["--overwrite"]] {
+        let refused = place.run(&[&restart[..], more].concat());
+        assert!(refused.code == Some(1) && refused.stderr.contains("config.json (changed)"), "{refused:?}");
+        assert_eq!(fs::read_to_string(&config).unwrap(), "mine");
+        assert!(place.path("two/quark.partial.journal").exists(), "nothing is removed before a refusal");
+    }
 
     fs::write(&config, written).unwrap();
     place.succeed(&restart);
