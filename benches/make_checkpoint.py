@@ -57,8 +57,24 @@ def write_shard(path, shard, weights):
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
+        if weights is None:
+            file.truncate(8 + len(text) + offset)
+            return
         for _, shape, _ in shard:
             file.write(weights(shape))
+
+
+def write_shards(out, shapes, limit, weights=None):
+    """Writes shards of at most so many bytes with their index, without weights as holes; returns bytes and number."""
+    shards, index = fill_shards(shapes, limit), {}
+    for number, shard in enumerate(shards, 1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        write_shard(out / name, shard, weights)
+        index |= {tensor: name for tensor, _, _ in shard}
+    total = sum(length for shard in shards for _, _, length in shard)
+    text = json.dumps({"metadata": {"total_size": total}, "weight_map": index})
+    (out / "model.safetensors.index.json").write_text(text)
+    return total, len(shards)
 
 
 def weight_source(seed):
@@ -94,16 +110,9 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=default)
     a = parser.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
-    shards, weights, index = fill_shards(tensor_shapes(a), a.shard_mb * 1_000_000), weight_source(a.seed), {}
-    for number, shard in enumerate(shards, 1):
-        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        write_shard(a.out / name, shard, weights)
-        index |= {tensor: name for tensor, _, _ in shard}
-    total = sum(length for shard in shards for _, _, length in shard)
-    text = json.dumps({"metadata": {"total_size": total}, "weight_map": index})
-    (a.out / "model.safetensors.index.json").write_text(text)
+    total, shards = write_shards(a.out, tensor_shapes(a), a.shard_mb * 1_000_000, weight_source(a.seed))
     (a.out / "config.json").write_text(json.dumps(config(a), indent=1))
-    print(f"{total / 1e9:.2f} GB in {len(shards)} shards")
+    print(f"{total / 1e9:.2f} GB in {shards} shards")
 
 
 if __name__ == "__main__":

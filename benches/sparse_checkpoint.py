@@ -6,27 +6,13 @@ room. For the time and the memory of models that are larger than either. Needs t
     benches/sparse_checkpoint.py OUT --one-tensor       one block, one tensor of 10.7 GB
 """
 import argparse
-import json
-import struct
 from pathlib import Path
 
 import torch
+from make_checkpoint import write_shards
 from transformers import AutoModelForCausalLM, Qwen3_5MoeTextConfig
 
 SHARD = 5_000_000_000
-
-
-def write_shard(path, tensors):
-    header, offset = {"__metadata__": {"format": "pt"}}, 0
-    for name, shape in tensors:
-        length = 2 * torch.Size(shape).numel()
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + length]}
-        offset += length
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        file.truncate(8 + len(text) + offset)
 
 
 def main():
@@ -46,20 +32,9 @@ def main():
     a.out.mkdir(parents=True)
     config.architectures = [type(model).__name__]
     config.save_pretrained(a.out)
-    shards, index = [[]], {}
-    for name, tensor in model.state_dict().items():
-        size = sum(2 * torch.Size(shape).numel() for _, shape in shards[-1])
-        if shards[-1] and size + 2 * tensor.numel() > SHARD:
-            shards.append([])
-        shards[-1].append((name, tensor.shape))
-    for number, tensors in enumerate(shards, 1):
-        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        write_shard(a.out / file, tensors)
-        index |= {name: file for name, _ in tensors}
-    total = sum(2 * tensor.numel() for tensor in model.state_dict().values())
-    text = json.dumps({"metadata": {"total_size": total}, "weight_map": index})
-    (a.out / "model.safetensors.index.json").write_text(text)
-    print(f"{total / 1e9:.1f} GB in {len(shards)} files")
+    shapes = ((name, tuple(tensor.shape)) for name, tensor in model.state_dict().items())
+    total, shards = write_shards(a.out, shapes, SHARD)
+    print(f"{total / 1e9:.1f} GB in {shards} files")
 
 
 if __name__ == "__main__":

@@ -139,13 +139,9 @@ def in_torch(x: Tensor, scheme: TensorScheme, scale: Tensor | None, zero_point: 
         scale = _spread(scale.float(), scheme)
         zero_point = None if zero_point is None else _spread(zero_point.float(), scheme)
     if scheme.kind == "int":
-        codes = torch.round(view * (1.0 / scale))
-        if scheme.zero_point == "float" and zero_point is not None:
-            codes = torch.round(view * (1.0 / scale) + zero_point)
-        elif zero_point is not None:
-            codes = codes + zero_point
-        codes = codes.clamp(scheme.min, scheme.max)
-        values = (codes if zero_point is None else codes - zero_point) * scale
+        quotients, zero = view * (1.0 / scale), 0.0 if zero_point is None else zero_point
+        codes = torch.round(quotients + zero) if scheme.zero_point == "float" else torch.round(quotients) + zero
+        values = (codes.clamp(scheme.min, scheme.max) - zero) * scale
     else:
         quotient = torch.float32
         if scheme.granularity != "group" and (scheme.timing is not None or scheme.scale == "model"):

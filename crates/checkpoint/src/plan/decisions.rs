@@ -60,10 +60,15 @@ impl Recognised<'_> {
 
     /// Says which excluded layers lose their codes, where the output has no place for any.
     fn note_of_floats(&self) -> Option<String> {
-        let lost = self.excluded_fp8().filter(|_| self.format == OutputFormat::PlainFloats);
-        let lost: Vec<&Linear> = lost.collect();
-        let (first, more) = (lost.first()?, lost.len() - 1);
-        let others = if more == 0 { "becomes".to_owned() } else { format!("and {more} more become") };
+        if self.format != OutputFormat::PlainFloats {
+            return None;
+        }
+        let mut lost = self.excluded_fp8();
+        let first = lost.next()?;
+        let others = match lost.count() {
+            0 => "becomes".to_owned(),
+            more => format!("and {more} more become"),
+        };
         Some(format!(
             "`{}` {others} floats: they are excluded, and plain floats have no place for their codes in fp8",
             first.module

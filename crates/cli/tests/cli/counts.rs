@@ -41,7 +41,7 @@ fn every_format_has_its_size_and_loaders() {
         assert!(!is_exact || planned["bits_per_weight"] == made["bits_per_weight"], "{planned} {made}");
         assert!(!planned["loaders"].as_array().unwrap().is_empty(), "{planned}");
     }
-    // A checkpoint that the outputs are only made of is none of them.
+    // The intermediate checkpoint is not an output.
     let passing = place.succeed(&[&plan[..], &formats[4..], &["--json"]].concat()).json();
     let formats = passing["outputs"].as_array().unwrap().iter().map(|output| output["format"].as_str().unwrap());
     assert_eq!(formats.collect::<Vec<_>>(), ["gguf", "onnx"]);

@@ -38,7 +38,7 @@ pub(crate) fn run(model: &Path, options: &Options) -> Result<PipelineVerdict, Er
     });
     let components = components.collect::<Result<_, Error>>()?;
     let misnamed = pipeline.components.iter().filter_map(|component| {
-        // What cannot be opened has findings of its own.
+        // A component that cannot be opened is reported by its own findings.
         let files = Checkpoint::open(&model.join(&component.name)).and_then(|checkpoint| checkpoint.all_files());
         Some(Misnamed::find(component, &files.ok()?)?.problem)
     });
