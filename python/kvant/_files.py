@@ -133,7 +133,7 @@ def quantize(
         overrides: Scheme for some layers, e.g. '*.down_proj=int8:channel'.
         override: The same as overrides.
         component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
-        format: Checkpoint format to write [default: the format of the scheme's tool].
+        format: Checkpoint format [default: that of the scheme's tool, or one that loads].
         pack_method: Order of 4-bit codes in AMD Quark's format.
         no_keep_defaults: Also quantize layers that stay in float by default: output heads, routers.
         requantize: Requantize weights where necessary, and accept the loss.
@@ -282,7 +282,7 @@ def plan(
     cle: bool = False,
     progress: bool = True,
 ) -> PlanReport:
-    """Previews a quantization: tensors, sizes, memory, loaders. Reads headers only, writes nothing.
+    """Previews a quantization: tensors, sizes, memory, loaders. Reads headers and norms only, writes nothing.
 
     Refuses what `quantize` would refuse, except missing data. `data` is as for `quantize`.
 
@@ -305,7 +305,7 @@ def plan(
         overrides: Scheme for some layers, e.g. '*.down_proj=int8:channel'.
         override: The same as overrides.
         component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
-        format: Checkpoint format to write [default: the format of the scheme's tool].
+        format: Checkpoint format [default: that of the scheme's tool, or one that loads].
         pack_method: Order of 4-bit codes in AMD Quark's format.
         no_keep_defaults: Also quantize layers that stay in float by default: output heads, routers.
         requantize: Requantize weights where necessary, and accept the loss.

@@ -1,13 +1,32 @@
 //! How to load a result: a line to copy for each loader of a format. The format lists its loaders.
 
+use crate::error::{Error, ErrorKind};
 use crate::job::SourceKind;
 use crate::text::shell_word;
-use kvant_container::directory_of;
+use kvant_checkpoint::plan::Plan;
+use kvant_container::{Remedy, directory_of};
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// The loader of tensors without a model.
 pub const NO_RUNTIME: &str = "no runtime loads it as a model: its files describe codes and scales of single tensors";
+
+/// Refuses a checkpoint that no known loader takes; `remedy` is what to write instead.
+///
+/// # Errors
+/// Names every loader of the format, and its reason.
+pub fn refuse_unloadable(plan: &Plan, remedy: impl FnOnce() -> Remedy) -> Result<(), Error> {
+    let refusals = plan.loader_refusals();
+    if refusals.is_empty() {
+        return Ok(());
+    }
+    let reasons: Vec<String> =
+        refusals.iter().map(|refusal| format!("{}: {}", refusal.loader, refusal.reason)).collect();
+    let format = plan.format().name();
+    let message = format!("no known loader takes this model in the format {format}: {}", reasons.join("; "));
+    let ways = vec![remedy(), Remedy::SkipVerification("write it anyway")];
+    Err(Error::new(ErrorKind::Unsupported, message).with_remedies(ways))
+}
 
 /// Each loader, and the line that loads the checkpoint at `path`, if there is one.
 pub fn lines(loaders: &[&'static str], path: &Path) -> Vec<(&'static str, Option<String>)> {

@@ -81,8 +81,8 @@ impl Job {
         }
     }
 
-    /// Plans the job: reads headers only and writes nothing. Refuses everything that [`run`](Self::run) would refuse before its
-    /// work, except missing calibration data.
+    /// Plans the job: reads headers, norms and biases, and writes nothing. Refuses everything that [`run`](Self::run) would refuse
+    /// before its work, except missing calibration data.
     ///
     /// # Errors
     /// See above.

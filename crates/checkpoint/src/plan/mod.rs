@@ -42,8 +42,7 @@ pub use tensor::{KeptTensor, TensorAction};
 use crate::recipe::Recipe;
 use kvant_container::Layout;
 use kvant_formats::format::OutputFormat;
-use kvant_formats::loader_rules::ModelTraits;
-use kvant_formats::loader_rules::{ShardShape, loaders_of};
+use kvant_formats::loader_rules::{LoaderRefusal, ModelTraits, ShardShape, loaders_of, refusals_of};
 use kvant_quant::rounding::{AnyRounding, Needs};
 use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::ParameterPart;
@@ -270,13 +269,22 @@ impl Plan {
 
     /// The loaders known to load the result.
     pub fn loaders(&self) -> Vec<&'static str> {
-        let extent = |layer: &PlannedLayer| {
+        loaders_of(self.format, self.traits, self.shapes())
+    }
+
+    /// The refusals of all loaders of the format, if none of them takes the result.
+    pub fn loader_refusals(&self) -> Vec<LoaderRefusal> {
+        refusals_of(self.format, self.traits, self.shapes())
+    }
+
+    /// The distinct schemes and sizes of layers, in the order of the first of each.
+    fn shapes(&self) -> impl Iterator<Item = (LayerScheme, ShardShape)> {
+        let shape = |layer: &PlannedLayer| {
             let PlannedLayer { rows, columns, is_fused, .. } = *layer;
-            ShardShape { rows, columns, is_fused, is_cut: false }
+            (layer.scheme, ShardShape { rows, columns, is_fused, is_cut: false })
         };
-        let distinct: HashSet<(LayerScheme, ShardShape)> =
-            self.layers.iter().map(|layer| (layer.scheme, extent(layer))).collect();
-        loaders_of(self.format, self.traits, distinct.iter().copied())
+        let mut seen = HashSet::new();
+        self.layers.iter().map(shape).filter(move |shape| seen.insert(*shape))
     }
 
     /// An upper bound of the private memory of a run with so many threads, in bytes.

@@ -99,7 +99,7 @@ impl<'a> SourceTensor<'a> {
 
     /// Returns whether it is quantized.
     pub(super) fn has_codes(&self) -> bool {
-        self.packed().is_some_and(|matrices| matrices.iter().any(|matrix| !matrix.is_float()))
+        self.stored.has_codes()
     }
 
     /// How it looks to the network.

@@ -73,7 +73,7 @@ pub struct RecipeArgs {
     /// `--scheme` only the named components are quantized. Repeatable.
     #[arg(long = "component", value_name = "NAME=SCHEME", value_parser = component_and_scheme, help_heading = "Diffusers pipelines")]
     pub components: Vec<OverrideText>,
-    /// Checkpoint format to write [default: the format of the scheme's tool]
+    /// Checkpoint format [default: that of the scheme's tool, or one that loads]
     ///
     /// `kvant list formats` lists them. Repeatable: each format gets a directory in the output directory.
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true, value_parser = format_parser(), help_heading = "Checkpoints")]

@@ -167,7 +167,7 @@ fn plan_refuses_what_a_run_would_refuse() {
         assert!(run.stderr.contains("hint: "), "{options:?}: {run:?}");
     }
     for (options, words) in [
-        (&["bert", "-s", "int8:channel", "--max-kl", "1", "--eval", "text.txt"][..], "BertModel"),
+        (&["bert", "-s", "W8A16", "--max-kl", "1", "--eval", "text.txt"][..], "BertModel"),
         (&["nano_llama", "-s", "int8:channel", "--max-kl", "1", "--eval", "noise.txt"], "UTF-8"),
         (&["nano_llama", "-s", "Q4_0", "--max-kl", "1", "--eval", "empty.txt"], "no tokens"),
         (&["nano_llama", "-s", "int8:channel", "--max-kl", "1", "--eval", "texts"], "is a directory"),

@@ -1,6 +1,7 @@
 //! Preflight checks: a config.json of another model, a model name that llama.cpp misinterprets.
 
 use crate::kvant::{Place, copy_dir, names};
+use crate::made_model::write_encoder;
 use kvant_container::{Checkpoint, Durability, Layout, TensorDeclaration, Writer};
 use serde_json::{Value, json};
 use std::fs;
@@ -231,4 +232,41 @@ fn hint_where_nothing_is_left_to_quantize_can_be_followed() {
     let refused = untied.run(&line);
     assert!(refused.code == Some(1) && refused.stderr.contains("--no-keep-defaults"), "{refused:?}");
     untied.succeed(&[&line[..], &["--no-keep-defaults"]].concat());
+}
+
+#[test]
+fn results_that_no_loader_takes_are_refused_unless_unverified() {
+    let place = Place::new();
+    let scheme = ["--scheme", "amdfp4_global16", "--weights-only"];
+    for line in [&["plan", "nano_llama"][..], &["quantize", "nano_llama", "-o", "out"]] {
+        let refused = place.run(&[line, &scheme].concat());
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let parts = ["no known loader takes this model in the format quark", "vLLM: ", "hint: use --format fake"];
+        assert!(parts.iter().all(|part| refused.stderr.contains(part)), "{}", refused.stderr);
+        assert_eq!(refused.stderr.contains("--no-verify"), line[0] == "quantize", "{}", refused.stderr);
+    }
+    assert_eq!(names(&place.path("")), ["nano_llama"]);
+    // Data would not help.
+    let refused = place.run(&["quantize", "nano_llama", "-o", "out", "--scheme", "amdfp4_global16"]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("no known loader"), "{refused:?}");
+    let written = place.succeed(&[&["quantize", "nano_llama", "-o", "out", "--no-verify"], &scheme[..]].concat());
+    assert!(written.stderr.contains("warning: no known loader takes "), "{}", written.stderr);
+    let verified = place.run(&["verify", "out"]);
+    assert!(verified.code == Some(1) && verified.stderr.contains("no known loader takes it"), "{verified:?}");
+    place.succeed(&[&["plan", "nano_llama", "--format", "fake"], &scheme[..]].concat());
+}
+
+#[test]
+fn a_format_that_loads_is_chosen_where_none_is_named() {
+    let place = Place::new();
+    write_encoder(&place.path("bert"));
+    let told = place.succeed(&["quantize", "bert", "-s", "int8:channel", "-o", "out"]);
+    let note = "the format is compressed-tensors: no known loader takes this model in the format quark";
+    assert!(told.stderr.contains(note), "{}", told.stderr);
+    place.succeed(&["verify", "out", "--for", "transformers"]);
+    let plan = place.succeed(&["plan", "bert", "-s", "int8:channel"]);
+    assert!(plan.stderr.contains(note) && plan.stdout.contains("format compressed-tensors"), "{plan:?}");
+    let refused = place.run(&["quantize", "bert", "-s", "int8:channel", "-f", "quark", "-o", "quark"]);
+    let hint = "hint: use --format compressed-tensors, which loads in transformers";
+    assert!(refused.code == Some(1) && refused.stderr.contains(hint), "{refused:?}");
 }

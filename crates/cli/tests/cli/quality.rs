@@ -298,6 +298,18 @@ fn non_finite_weights_are_named_before_calibration() {
     }
 }
 
+#[test]
+fn plan_finds_a_norm_that_is_not_finite() {
+    let place = place();
+    damage(&place, "model.layers.2.input_layernorm.weight", 7);
+    for scheme in ["int4_wo_128", "Q4_K_M"] {
+        let run = place.run(&["plan", "nano_llama", "-s", scheme]);
+        let is_named =
+            run.stderr.contains("tensor `model.layers.2.input_layernorm.weight`") && run.stderr.contains("NaN");
+        assert!(run.code == Some(1) && is_named, "{scheme}: {run:?}");
+    }
+}
+
 /// Advice to keep a layer as it is can be followed.
 #[test]
 fn non_finite_weights_are_kept_where_the_hint_says_so() {

@@ -9,6 +9,9 @@ pub enum OnnxError {
     /// The bytes are not a protobuf message of an ONNX model.
     #[error("not an ONNX model")]
     NotAModel,
+    /// The file is one of another kind, under a name that ends in .onnx.
+    #[error("a GGUF file, and not an ONNX model")]
+    Gguf,
     /// A model that cannot be written as a protobuf message.
     #[error("no protobuf message of an ONNX model: {0}")]
     Protobuf(String),
@@ -72,6 +75,7 @@ impl Diagnostic for OnnxError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NotAModel => Some("name the file of an ONNX graph, or export the model again"),
+            Self::Gguf => Some("give it a name that ends in .gguf"),
             Self::CutShort(_) => Some("copy or download the file again, all of it"),
             Self::OutsideDirectory { .. } => {
                 Some("put the data file beside the model, or get the model from elsewhere")

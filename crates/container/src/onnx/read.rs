@@ -9,6 +9,7 @@ use super::message::Message;
 use super::proto::{AttributeProto, DataLocation, GraphProto, ModelProto, NodeProto, TensorProto};
 use crate::error::Error;
 use crate::error::OnnxError;
+use crate::gguf::begins_as_gguf;
 use crate::mmap::MappedFile;
 use crate::protobuf::{WireError, varint};
 use bytes::Bytes;
@@ -45,6 +46,7 @@ pub fn external_files(path: &Path) -> Result<BTreeSet<PathBuf>, Error> {
 /// Parses the bytes of one file. External data are left alone.
 pub fn parse(bytes: &Bytes) -> Result<ModelProto, OnnxError> {
     let unread = |_: WireError| match cut_short(bytes) {
+        _ if begins_as_gguf(bytes) => OnnxError::Gguf,
         true => OnnxError::CutShort(bytes.len()),
         false => OnnxError::NotAModel,
     };
@@ -135,5 +137,6 @@ mod tests {
         assert!((0..whole.len()).all(|n| parse(&whole.slice(..n)).is_err()));
         assert_eq!(parse(&whole.slice(..whole.len() - 1)), Err(OnnxError::CutShort(whole.len() - 1)));
         assert_eq!(parse(&Bytes::from_static(b"not a model at all")), Err(OnnxError::NotAModel));
+        assert_eq!(parse(&Bytes::from_static(b"GGUF\x03\0\0\0")), Err(OnnxError::Gguf));
     }
 }

@@ -13,5 +13,4 @@ pub(crate) use judge::{LoaderQuery, file_refusal, judge, refusal, size_refusal};
 pub use judge::{LoaderSupport, Loads, Reason, ShardShape};
 pub(crate) use parallel::Sharding;
 pub use rules::{Loader, loaders};
-pub use written::ModelTraits;
-pub use written::loaders as loaders_of;
+pub use written::{LoaderRefusal, ModelTraits, loaders as loaders_of, refusals as refusals_of};

@@ -1,7 +1,9 @@
 //! What loads a format of which scheme, as plans tell it. The rules are those by which finished checkpoints are judged:
 //! see [`crate::verify`].
 
-use super::{ExpertSchemes, LayerFacts, ModelFacts, ShardShape, loaders as known_loaders, refusal, size_refusal};
+use super::{
+    ExpertSchemes, LayerFacts, Loader, ModelFacts, ShardShape, loaders as known_loaders, refusal, size_refusal,
+};
 use crate::format::OutputFormat;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
 
@@ -97,17 +99,58 @@ pub fn loaders(
             (false, false) => vec![OF_FLOATS],
         };
     };
+    let opinions = opinions(format, method, model, layers).into_iter();
+    opinions.filter(|opinion| opinion.is_known && opinion.refusal.is_none()).map(|opinion| opinion.loader).collect()
+}
+
+/// A loader that does not take a model, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoaderRefusal {
+    /// The name of the loader.
+    pub loader: &'static str,
+    /// The first of its reasons.
+    pub reason: String,
+}
+
+/// The refusals of all loaders that read the format, if each refuses the model; nothing if one takes it or was not tried with it. Of
+/// models without a description it is not known what loaders make of them.
+pub fn refusals(
+    format: OutputFormat,
+    model: ModelTraits,
+    layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
+) -> Vec<LoaderRefusal> {
+    let Some(method) = format.method().filter(|_| model.family.is_some() || model.component) else { return Vec::new() };
+    let refusal = |opinion: Opinion| Some(LoaderRefusal { loader: opinion.loader, reason: opinion.refusal? });
+    opinions(format, method, model, layers).into_iter().map(refusal).collect::<Option<_>>().unwrap_or_default()
+}
+
+/// What the rules of a loader that reads a format say of a model.
+struct Opinion {
+    loader: &'static str,
+    /// Whether it is known which models of the architecture it loads.
+    is_known: bool,
+    refusal: Option<String>,
+}
+
+fn opinions(
+    format: OutputFormat,
+    method: &'static str,
+    model: ModelTraits,
+    layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
+) -> Vec<Opinion> {
     let facts = ModelFacts::of_traits(model);
     let layers: Vec<(LayerFacts, ShardShape)> =
         layers.map(|(scheme, extent)| (LayerFacts::of_scheme(scheme).stored_in(format), extent)).collect();
-    let known = known_loaders().iter().filter(|loader| loader.knows(&facts));
-    let known = known.filter(|loader| loader.model_refusals(&facts).next().is_none());
-    let rows = known.filter_map(|loader| loader.of_method(method));
-    let takes = |layout, (layer, extent): &(LayerFacts, ShardShape)| {
-        refusal(layout, layer, &facts).is_none() && size_refusal(layout, layer, *extent).is_none()
+    let of_layer = |layout, (layer, extent): &(LayerFacts, ShardShape)| {
+        refusal(layout, layer, &facts).or_else(|| size_refusal(layout, layer, *extent))
     };
-    let taken = rows.filter(|(_, layout)| layers.iter().all(|layer| takes(layout, layer)));
-    taken.map(|(name, _)| name).collect()
+    let opinion = |loader: &'static Loader| {
+        let (name, layout) = loader.of_method(method)?;
+        let of_model = loader.model_refusals(&facts).next().map(|(_, reason)| reason.to_owned());
+        let refusal = of_model.or_else(|| layers.iter().find_map(|layer| of_layer(layout, layer)));
+        Some(Opinion { loader: name, is_known: loader.knows(&facts), refusal })
+    };
+    known_loaders().iter().filter_map(opinion).collect()
 }
 
 #[cfg(test)]

@@ -133,6 +133,9 @@ fn report(path: &Path, subject: &CheckpointView<'_>, options: &Options) -> Repor
         ways: ways(options),
     };
     let verdicts = judge(&case);
+    if findings.iter().all(|finding| finding.severity != Severity::Error) {
+        findings.splice(0..0, untaken(subject, &verdicts));
+    }
     Report {
         path: path.to_owned(),
         family: subject.network.family().map(|family| family.name),
@@ -145,6 +148,24 @@ fn report(path: &Path, subject: &CheckpointView<'_>, options: &Options) -> Repor
         loader: options.loader,
         tensor_parallel: options.tensor_parallel,
     }
+}
+
+/// The finding that no loader which reads the layout takes the model, if it is known what they make of its architecture.
+fn untaken(subject: &CheckpointView<'_>, verdicts: &[LoaderSupport]) -> Option<Finding> {
+    let is_known = subject.network.family().is_some() || subject.model_facts().component;
+    let readers = || loaders().iter().zip(verdicts).filter(|(loader, _)| loader.of_method(subject.method()).is_some());
+    if !is_known || readers().next().is_none() || readers().any(|(_, verdict)| verdict.loads != Loads::No) {
+        return None;
+    }
+    let names: Vec<&str> = readers().map(|(_, verdict)| verdict.loader).collect();
+    let mut findings = Findings::of("loaders");
+    let reason = format!("no known loader takes it: {} do not", names.join(", "));
+    findings.error(
+        subject.method(),
+        reason,
+        "write it in another format or scheme: ‹for› names a loader, whose reasons are given",
+    );
+    findings.into_vec().pop()
 }
 
 /// A checkpoint whose files do not make one.

@@ -6,7 +6,7 @@ use crate::events::{Reporter, Stage, Unit};
 use crate::job::Conversion as Request;
 use crate::job::{self, Limits, Sinks};
 use crate::json::path as path_json;
-use crate::loading;
+use crate::loading::{self, refuse_unloadable};
 use crate::paths::{OutputKind, check_name};
 use crate::text::shown;
 use kvant_checkpoint::conversion::{LayerError, measure};
@@ -40,6 +40,9 @@ pub fn run(
     let checkpoint = request.source.open()?;
     let plan = Plan::convert(&checkpoint, &conversion(request, target)?)?;
     preflight(&plan, &checkpoint, sinks.commit)?;
+    if !sinks.commit.no_verify {
+        refuse_unloadable(&plan, || Remedy::UseFormat("choose another target with ‹to›, e.g. float".to_owned()))?;
+    }
     check_output(&plan, &request.source.model, sinks)?;
     reporter.notes(plan.notices());
     let planned = CheckpointConversion {

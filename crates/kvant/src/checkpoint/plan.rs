@@ -9,6 +9,7 @@ use crate::events::Reporter;
 use crate::job::{Format, Job};
 use crate::json::path as path_json;
 use crate::{gguf, memory, quality};
+use kvant_checkpoint::finite;
 use kvant_checkpoint::gguf::GgufPlan;
 use kvant_checkpoint::plan::{CalibrationCost, CalibrationSize, Plan, PlannedLayer};
 use kvant_container::Checkpoint;
@@ -24,14 +25,16 @@ use serde_json::{Value, json};
 pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error> {
     let outputs = job.sinks.output.as_deref().map(|output| Outputs::of(job, output));
     let planned = planning::outline(job, &gguf::file_name(outputs.as_ref().and_then(Outputs::file)))?;
+    planned.preflight(job)?;
     if !job.sinks.commit.no_verify {
-        planned.preflight()?;
+        finite::check_vectors(&planned.checkpoint)?;
     }
     planned.check_data(job, reporter)?;
     if let Some(outputs) = &outputs {
         outputs.check(&planned)?;
     }
     quality::preflight(job, &planned.checkpoint)?;
+    reporter.notes(planned.note.iter());
     let outputs = outputs_of(job, &planned);
     let Planned { checkpoint, plan, file, .. } = planned;
     let cost = Cost::of(job, &plan);
@@ -42,8 +45,7 @@ pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error>
 
 /// Every output, that of which the others are made first. A checkpoint that is removed at the end is none.
 fn outputs_of(job: &Job, planned: &Planned) -> Vec<PlannedOutput> {
-    let is_kept = job.sinks.formats.is_empty() || !job.sinks.checkpoints().is_empty();
-    let first = is_kept.then(|| PlannedOutput::of(&planned.plan));
+    let first = job.sinks.keeps_checkpoint().then(|| PlannedOutput::of(&planned.plan));
     let file = planned.file.as_ref().map(|file| PlannedOutput {
         format: OutputFormat::Gguf.name(),
         bytes: file.layout.total_size(),

@@ -5,12 +5,13 @@ use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
 use crate::gguf;
 use crate::job::{Format, Job, SourceKind};
+use crate::loading::refuse_unloadable;
 use crate::{quality, resolve};
 use kvant_checkpoint::engine::OutputPlan;
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
-use kvant_checkpoint::plan::Plan;
+use kvant_checkpoint::plan::{Plan, PlanError};
 use kvant_checkpoint::recipe::{Recipe, Settings};
-use kvant_container::Checkpoint;
+use kvant_container::{Checkpoint, Remedy};
 use kvant_formats::format::OutputFormat;
 use kvant_forward::forward::Decoder;
 
@@ -37,16 +38,23 @@ pub struct Planned {
     pub others: Vec<Plan>,
     /// The GGUF file to write from its codes, if one is requested.
     pub file: Option<GgufPlan>,
+    /// What is said of the chosen format.
+    pub note: Option<String>,
 }
 
 impl Planned {
-    /// Refuses output that would not pass verification.
+    /// Refuses output that would not pass verification, unless `job` skips it.
     ///
     /// # Errors
-    /// Problems of the source or its name.
-    pub fn preflight(&self) -> Result<(), Error> {
+    /// Problems of the source or its name; outputs that no known loader takes.
+    pub fn preflight(&self, job: &Job) -> Result<(), Error> {
+        if job.sinks.commit.no_verify {
+            return Ok(());
+        }
         self.plan.preflight(&self.checkpoint)?;
-        Ok(self.file.as_ref().map_or(Ok(()), |file| file.preflight(&self.checkpoint))?)
+        self.file.as_ref().map_or(Ok(()), |file| file.preflight(&self.checkpoint))?;
+        let kept = job.sinks.keeps_checkpoint().then_some(&self.plan);
+        kept.into_iter().chain(&self.others).try_for_each(|plan| refuse_unloadable(plan, || way_to_load(job)))
     }
 
     /// Refuses calibration data that the run could not use, without reading them, and says where it does not need any.
@@ -79,7 +87,7 @@ pub fn plan(job: &Job, file: &str) -> Result<Planned, Error> {
     plan_with(job, file, calibrated).or_else(|error| {
         if !calibrated {
             // To ask for data would be idle where they would not help.
-            outline(job, file)?;
+            outline(job, file)?.preflight(job)?;
         }
         Err(error)
     })
@@ -103,17 +111,36 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
     if let Some(recipe) = gguf::recipe_of_blocks(job)? {
         return plan_blocks(job, recipe, file, calibrated);
     }
-    let (checkpoint, plan, others) = plan_for_all(job, calibrated)?;
+    let planned = plan_for_all(job, calibrated)?;
+    let (checkpoint, plan) = (&planned.checkpoint, &planned.plan);
     resolve::refuse_idle_propagation(job, !plan.blocks().is_empty())?;
-    let file = job.sinks.wants_gguf().then(|| GgufPlan::of_codes(&checkpoint, &plan, file)).transpose()?;
+    let file = job.sinks.wants_gguf().then(|| GgufPlan::of_codes(checkpoint, plan, file)).transpose()?;
     if job.sinks.wants_graph() {
-        check_graph(&checkpoint, &plan)?;
+        check_graph(checkpoint, plan)?;
     }
     if plan.needs_calibration() || !plan.blocks().is_empty() {
         // The headers show whether the model runs here.
-        Decoder::open_any(&checkpoint)?;
+        Decoder::open_any(checkpoint)?;
     }
-    Ok(Planned { checkpoint, plan, others, file })
+    Ok(Planned { file, ..planned })
+}
+
+/// The first of the formats with codes that a known loader would take, and its plan.
+fn loadable(job: &Job, calibrated: bool) -> Option<(Checkpoint, Plan)> {
+    let stores_codes = |format: &OutputFormat| matches!(format, OutputFormat::Checkpoint(_));
+    let mut planned =
+        OutputFormat::all().filter(stores_codes).filter_map(|format| plan_for(job, Some(format), &[], calibrated).ok());
+    planned.find(|(_, plan)| !plan.loaders().is_empty())
+}
+
+/// The advice for a result that no known loader takes.
+fn way_to_load(job: &Job) -> Remedy {
+    Remedy::UseFormat(match loadable(job, true) {
+        Some((_, plan)) => {
+            format!("use ‹format› {}, which loads in {}", plan.format().name(), plan.loaders().join(", "))
+        }
+        None => "use ‹format› fake, whose floats load wherever the source loads".to_owned(),
+    })
 }
 
 /// The plan of a file whose codes algorithms choose, and of the checkpoint that holds its blocks before.
@@ -132,7 +159,7 @@ fn plan_blocks(job: &Job, recipe: GgufRecipe, file: &str, calibrated: bool) -> R
     if !plan.blocks().is_empty() {
         Decoder::open(&checkpoint)?;
     }
-    Ok(Planned { checkpoint, plan, others: Vec::new(), file: Some(file) })
+    Ok(Planned { checkpoint, plan, others: Vec::new(), file: Some(file), note: None })
 }
 
 /// Refuses what a graph of the quantized decoder would not hold: rules of the model, weights and quantized activations.
@@ -143,7 +170,7 @@ fn check_graph(checkpoint: &Checkpoint, plan: &Plan) -> Result<(), Error> {
 }
 
 /// The plan for the first of the formats that are checkpoints, and those for the others.
-fn plan_for_all(job: &Job, calibrated: bool) -> Result<(Checkpoint, Plan, Vec<Plan>), Error> {
+fn plan_for_all(job: &Job, calibrated: bool) -> Result<Planned, Error> {
     let formats = job.sinks.checkpoints();
     if formats == [OutputFormat::PlainFloats] && (job.sinks.wants_gguf() || job.sinks.wants_graph()) {
         let failure = Error::new(ErrorKind::Usage, "‹format› fake has no codes, of which the other formats are made");
@@ -151,8 +178,7 @@ fn plan_for_all(job: &Job, calibrated: bool) -> Result<(Checkpoint, Plan, Vec<Pl
     }
     let file = job.sinks.wants_gguf().then_some(OutputFormat::Gguf);
     let [first, others @ ..] = formats.as_slice() else {
-        let (checkpoint, plan) = plan_for(job, None, file.as_slice(), calibrated)?;
-        return Ok((checkpoint, plan, Vec::new()));
+        return plan_in_default_format(job, file.as_slice(), calibrated);
     };
     let all = || formats.iter().copied().chain(file);
     // Conversions that a further format does not support are refused now, not after the first is written.
@@ -162,7 +188,28 @@ fn plan_for_all(job: &Job, calibrated: bool) -> Result<(Checkpoint, Plan, Vec<Pl
     };
     let others = others.iter().map(further).collect::<Result<_, Error>>()?;
     let (checkpoint, plan) = plan_for(job, Some(*first), &all().skip(1).collect::<Vec<_>>(), calibrated)?;
-    Ok((checkpoint, plan, others))
+    Ok(Planned { checkpoint, plan, others, file: None, note: None })
+}
+
+/// The plan in the format that the recipe's schemes come from. Where no known loader takes that, and neither the job nor its recipe file
+/// names a format, one that loads is chosen.
+fn plan_in_default_format(job: &Job, also: &[OutputFormat], calibrated: bool) -> Result<Planned, Error> {
+    let (checkpoint, plan) = plan_for(job, None, also, calibrated)?;
+    let of_default = |checkpoint, plan| Planned { checkpoint, plan, others: Vec::new(), file: None, note: None };
+    let (_, file) = resolve::settings(job, None, &[])?;
+    let is_free = job.sinks.formats.is_empty() && file.format.is_none() && !job.sinks.commit.no_verify;
+    if !is_free || plan.loader_refusals().is_empty() {
+        return Ok(of_default(checkpoint, plan));
+    }
+    let default = plan.format().name();
+    let note =
+        |chosen: &str| format!("the format is {chosen}: no known loader takes this model in the format {default}");
+    Ok(match loadable(job, calibrated) {
+        Some((checkpoint, other)) => {
+            Planned { note: Some(note(other.format().name())), ..of_default(checkpoint, other) }
+        }
+        None => of_default(checkpoint, plan),
+    })
 }
 
 /// The plan for one of the formats; the others, to which the result is converted, decide on scales too.
@@ -175,7 +222,14 @@ fn plan_for(
     resolve::refuse_graph_settings(job)?;
     let recipe = recipe(job, format, also)?.with_calibration(calibrated);
     let checkpoint = job.source.open_rotated(recipe.algorithms().rotation)?;
-    let plan = Plan::new(&checkpoint, recipe)?;
+    let plan = Plan::new(&checkpoint, recipe).map_err(|error| match error {
+        // The intermediate checkpoint of a file or a graph is nothing that the user has asked for.
+        PlanError::ExcludedCodes { layers, reason, .. } if !job.sinks.keeps_checkpoint() => {
+            let target = job.sinks.formats.first().map_or("", |format| format.name());
+            PlanError::ExcludedCodes { layers, format: target.to_owned(), reason, formats: Vec::new() }
+        }
+        error => error,
+    })?;
     Ok((checkpoint, plan))
 }
 

@@ -34,13 +34,12 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let output = job.sinks.output.as_deref().ok_or_else(paths::no_directory)?;
     let outputs = Outputs::of(job, output);
     let planned = planning::plan(job, &gguf::file_name(outputs.file()))?;
-    if !job.sinks.commit.no_verify {
-        planned.preflight()?;
-    }
+    planned.preflight(job)?;
     let calibrates = planned.plan.needs_calibration();
     planned.check_data(job, reporter)?;
     outputs.check(&planned)?;
-    let Planned { checkpoint, plan, file, .. } = planned;
+    let Planned { checkpoint, plan, file, note, .. } = planned;
+    reporter.notes(note);
     reporter.notes(plan.notices());
     let chosen = file.filter(|file| file.recipe.has_algorithms());
     reporter.notes(chosen.and_then(|file| file.note_of_nearest(&file.types_of_modules())));

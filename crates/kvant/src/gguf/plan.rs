@@ -8,6 +8,7 @@ use crate::job::Job;
 use crate::json::path as path_json;
 use crate::paths::{OutputKind, check_name};
 use crate::quality;
+use kvant_checkpoint::finite;
 use kvant_checkpoint::gguf::plan::PlannedTensor;
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_container::Checkpoint;
@@ -21,6 +22,9 @@ pub fn plan(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Gg
     note_data(job, &recipe, reporter);
     let (checkpoint, plan) = plan_for(job, recipe)?;
     preflight(&plan, &checkpoint, job.sinks.commit)?;
+    if !job.sinks.commit.no_verify {
+        finite::check_vectors(&checkpoint)?;
+    }
     if let Some(output) = &job.sinks.output {
         check_name(output, OutputKind::Gguf, "‹format›")?;
     }

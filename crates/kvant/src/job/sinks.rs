@@ -58,6 +58,11 @@ impl Sinks {
         formats
     }
 
+    /// Returns whether a checkpoint is one of the outputs, and not only an intermediate step to a file or a graph.
+    pub fn keeps_checkpoint(&self) -> bool {
+        self.formats.is_empty() || !self.checkpoints().is_empty()
+    }
+
     /// Returns whether a GGUF file is one of the formats.
     pub fn wants_gguf(&self) -> bool {
         self.formats.contains(&Format::Model(OutputFormat::Gguf))

@@ -23,3 +23,10 @@ pub enum Stored<'a> {
     /// too.
     Packed(Vec<Arc<PackedMatrix<'a>>>),
 }
+
+impl Stored<'_> {
+    /// Returns whether it is quantized.
+    pub fn has_codes(&self) -> bool {
+        matches!(self, Stored::Packed(matrices) if matrices.iter().any(|matrix| !matrix.is_float()))
+    }
+}

@@ -64,6 +64,7 @@ impl Planner<'_> {
         }
         let planned = self.typed(tensors, &recipe, fits)?;
         notices.extend(loss_notices(&planned, fits));
+        notices.extend(widening_notice(&planned, tensors));
         check_importance(&recipe, &planned)?;
         notices.extend(importance_notice(&recipe, &planned));
         let layout = GgufLayout::new(names.file, &metadata, planned.iter().map(declaration).collect())
@@ -304,6 +305,21 @@ fn loss_notices(tensors: &[PlannedTensor], fits: Option<&Fits>) -> Vec<String> {
     let mut kinds: BTreeMap<TensorType, Vec<&str>> = BTreeMap::new();
     recoded.iter().for_each(|(tensor, _)| kinds.entry(tensor.kind).or_default().push(&tensor.name));
     requantized(&kinds).into_iter().chain(together).collect()
+}
+
+/// The excluded layers that lose the codes that they have in the source.
+fn widening_notice(planned: &[PlannedTensor], tensors: &[ImportedTensor<'_>]) -> Option<String> {
+    let has_codes = |tensor: &&PlannedTensor| match &tensor.content {
+        Content::Slabs(slabs) => slabs.iter().any(|slab| tensors[slab.tensor].stored.has_codes()),
+        Content::Taken(_) | Content::Values(_) => false,
+    };
+    let mut widened = planned.iter().filter(|tensor| tensor.reason == Reason::Excluded).filter(has_codes);
+    let first = widened.next()?;
+    let others = match widened.count() {
+        0 => "becomes".to_owned(),
+        more => format!("and {more} more become"),
+    };
+    Some(format!("`{}` {others} floats: they are excluded, and these files have no place for their codes", first.name))
 }
 
 /// The tensors whose values are quantized again: how many to each type, and the first.

@@ -12,7 +12,7 @@ use kvant_formats::import::Import;
 use kvant_formats::transcode::{Conversion, ConversionTarget};
 use kvant_model::network::{FusedExperts, Linear};
 
-const STATIC: &str = "its activations have static scales, which cannot be combined with newly calibrated ones";
+const STATIC: &str = "its activations have static scales, which are only kept where all layers are converted";
 
 /// How excluded layers keep the codes that they have in the source, if any do.
 pub(in crate::plan) struct ExcludedCodes<'c, 'a> {
