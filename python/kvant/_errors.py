@@ -76,6 +76,10 @@ class InternalError(KvantError, RuntimeError):
     """A bug in Kvant."""
 
 
+class MissingExtraError(KvantError, ImportError):
+    """A package is not installed that this part of Kvant needs; the remedy names the extra that installs it."""
+
+
 _CLASSES: dict[str, type[KvantError]] = {
     "invalid": InvalidError,
     "unsupported": UnsupportedError,
@@ -102,6 +106,12 @@ def error_of(fields: dict[str, Any], report: Report | None = None) -> KvantError
 def usage_error(message: str, remedy: str) -> UsageError:
     """An error in the arguments that is found in Python."""
     return UsageError(message, kind="usage", remedy=remedy)
+
+
+def missing_extra(error: ModuleNotFoundError, part: str, extra: str) -> MissingExtraError:
+    """An error for a part of Kvant whose packages are not installed."""
+    message = f"{part} needs the package {(error.name or str(error)).partition('.')[0]}, which is not installed"
+    return MissingExtraError(message, kind="usage", remedy=f"pip install 'kvant[{extra}]'")
 
 
 def _restored(made: type[KvantError], message: str, fields: dict[str, Any]) -> KvantError:

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import lm_eval.models  # noqa: F401  The models of the harness, which it looks for only while none is registered.
-from lm_eval.api import registry
-from lm_eval.api.model import TemplateLM
-
-from kvant._errors import InvalidError, UnsupportedError
+from kvant._errors import InvalidError, UnsupportedError, missing_extra
 from kvant._language_model import LanguageModel
+
+try:
+    # The models of the harness, which it looks for only while none is registered.
+    import lm_eval.models  # noqa: F401
+    from lm_eval.api import registry
+    from lm_eval.api.model import TemplateLM
+except ModuleNotFoundError as error:
+    raise missing_extra(error, "kvant.lm_eval", "lm-eval") from error
 
 __all__ = ["KvantLM"]
 

@@ -21,14 +21,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from transformers import AutoConfig
-from transformers.quantizers.auto import register_quantization_config, register_quantizer
-from transformers.quantizers.base import HfQuantizer
-from transformers.utils.quantization_config import QuantizationConfigMixin
-
 import kvant
-from kvant._errors import UnsupportedError, usage_error
+from kvant._errors import UnsupportedError, missing_extra, usage_error
+
+try:
+    import torch
+    from transformers import AutoConfig
+    from transformers.quantizers.auto import register_quantization_config, register_quantizer
+    from transformers.quantizers.base import HfQuantizer
+    from transformers.utils.quantization_config import QuantizationConfigMixin
+except ModuleNotFoundError as error:
+    raise missing_extra(error, "kvant.transformers", "transformers") from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -107,3 +107,31 @@ def test_script_passes_strict_type_checks(tmp_path: Path) -> None:
     passed = subprocess.run([*check, str(script)], capture_output=True, text=True, env=environment)
     assert passed.returncode == 0, passed.stdout + passed.stderr
     assert subprocess.run([*check, str(wrong)], capture_output=True, env=environment).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("kvant.torch", "torch", "torch"),
+        ("kvant.torch.pt2e", "torchao", "pt2e"),
+        ("kvant.transformers", "transformers", "transformers"),
+        ("kvant.lm_eval", "lm_eval", "lm-eval"),
+        ("kvant.compat.quark.torch", "torch", "torch"),
+    ],
+)
+def test_missing_packages_name_the_extra(module: str, package: str, extra: str) -> None:
+    if package not in ("torch", "lm_eval"):
+        pytest.importorskip("torch")
+    script = f"""
+import sys
+sys.modules[{package!r}] = None
+try:
+    import {module}
+except ImportError as error:
+    import kvant
+    assert isinstance(error, kvant.MissingExtraError)
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert f"needs the package {package}" in run.stdout and f"pip install 'kvant[{extra}]'" in run.stdout

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from kvant._errors import KvantWarning, usage_error
-from kvant.compat._shared import escaped, unsupported
+from kvant._errors import KvantWarning, missing_extra, usage_error
+from kvant.compat._shared import escaped
 
 if TYPE_CHECKING:
     import onnx
@@ -60,10 +60,8 @@ class Graph:
     def __init__(self, path: Path) -> None:
         try:
             import onnx
-        except ImportError:
-            raise unsupported(
-                "this interface reads graphs with the package onnx", "pip install 'kvant[onnx]'"
-            ) from None
+        except ModuleNotFoundError as error:
+            raise missing_extra(error, "this interface", "onnx") from error
         try:
             model = onnx.load(str(path), load_external_data=False)
         except FileNotFoundError:

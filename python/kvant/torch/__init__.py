@@ -11,6 +11,13 @@ Schemes are those of the command line (`kvant list schemes`), for example `int4:
 
 from __future__ import annotations
 
+from kvant._errors import missing_extra
+
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise missing_extra(error, "kvant.torch", "torch") from error
+
 from kvant.torch._algorithms import LayerRecipe, Observing
 from kvant.torch._export import export, load, save
 from kvant.torch._modules import (

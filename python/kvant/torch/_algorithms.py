@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,13 +17,13 @@ from kvant.torch._schemes import TensorScheme, layer_scheme
 
 
 class Observing(Protocol):
-    """An observer: `kvant.Observer`, or your own class."""
+    """An observer of one tensor: `kvant.Observer`, or an object of your own class."""
 
     def update(self, batch: Tensor) -> None:
-        """Takes a batch in, [..., features]."""
+        """Takes a batch in, [..., features], on its device and in its type."""
 
     def parameters(self) -> tuple[Any, Any]:
-        """Scale and zero point (None where the code of zero is 0)."""
+        """Scale and zero point (None where the code of zero is 0): numbers, arrays or tensors."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class LayerRecipe:
 
     Attributes:
         scheme: A name or spelling of `kvant list schemes`.
-        observer: Makes the observers of static activations, from their scheme without its timing; the scheme's own
-            observer if it is None.
+        observer: Makes the observers of static activations: a class or function that is called for each tensor with the
+            scheme, without its timing (`int8:tensor`). None takes the observer that the scheme names.
         algorithm: Algorithms of `kvant list algorithms`: None (round to nearest), `gptq:damping=0.05`,
             `smoothquant,gptq`.
         bias: The scheme of biases: as that of a weight, with one scale (`int8:tensor`) or one for each value
@@ -43,6 +44,21 @@ class LayerRecipe:
     observer: Callable[[str], Observing] | None = None
     algorithm: str | None = None
     bias: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.observer is None:
+            return
+        try:
+            signature = inspect.signature(self.observer)
+        except ValueError:  # A callable that does not say what it takes.
+            return
+        try:
+            signature.bind("int8:tensor")
+        except TypeError as error:
+            raise usage_error(
+                f"observer={self.observer!r} cannot be called with a scheme: {error}",
+                "give a class whose __init__ takes the scheme, or a function: observer=lambda scheme: MyObserver()",
+            ) from error
 
     @property
     def algorithms(self) -> Algorithms:

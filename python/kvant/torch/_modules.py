@@ -35,7 +35,8 @@ class TensorQuantizer(nn.Module):
         log_change: The natural logarithm of what a learned scale is multiplied by.
         enabled: Whether it does anything.
         observer: What sees activations during calibration, instead of quantizing them.
-        is_exporting: Whether integers of eight bits are computed with torch's own operator, which exporters know.
+        exported: The scale and zero point as numbers, with which torch's own operator, which exporters know, computes
+            integers of eight bits; None unless a graph is exported.
     """
 
     scale: Tensor | None
@@ -48,7 +49,7 @@ class TensorQuantizer(nn.Module):
         self.dtype = dtype
         self.enabled = True
         self.observer: Any = None
-        self.is_exporting = False
+        self.exported: tuple[float, int] | None = None
         self.register_buffer("scale", None)
         self.register_buffer("zero_point", None)
         self.register_parameter("log_change", None)
@@ -65,11 +66,8 @@ class TensorQuantizer(nn.Module):
         if self.observer is not None:
             self.observer.update(x.detach())
             return x
-        if self.is_exporting and self.is_exportable:
-            zero = 0 if self.zero_point is None else int(self.zero_point)
-            return torch.fake_quantize_per_tensor_affine(
-                x, float(self.current_scale), zero, self.scheme.min, int(self.scheme.max)
-            )
+        if self.exported is not None:
+            return torch.fake_quantize_per_tensor_affine(x, *self.exported, self.scheme.min, int(self.scheme.max))
         if self.log_change is not None and self.scale is not None:
             scale = self.scale * self.log_change.exp()
             # Gradients pass straight through the rounding of scales.

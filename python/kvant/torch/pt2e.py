@@ -21,23 +21,27 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor, fx
-from torchao.quantization.pt2e import FakeQuantizeBase, ObserverBase
-from torchao.quantization.pt2e.quantizer import (
-    DerivedQuantizationSpec,
-    EdgeOrNode,
-    QuantizationAnnotation,
-    QuantizationSpec,
-    QuantizationSpecBase,
-    Quantizer,
-)
 
-from kvant._errors import UnsupportedError, usage_error
+from kvant._errors import UnsupportedError, missing_extra, usage_error
 from kvant.torch._graph_operators import OperatorGraph, attribute
 from kvant.torch._graph_placement import PlacedWeight, Placement, place
 from kvant.torch._graph_presets import PRESETS, GraphRecipe, TensorRecipe, graph_recipe
 from kvant.torch._graph_scales import Scales, solve, weight_parameters
 from kvant.torch._graph_statistics import Affine, Floats, Statistic
 from kvant.torch._selection import matches
+
+try:
+    from torchao.quantization.pt2e import FakeQuantizeBase, ObserverBase
+    from torchao.quantization.pt2e.quantizer import (
+        DerivedQuantizationSpec,
+        EdgeOrNode,
+        QuantizationAnnotation,
+        QuantizationSpec,
+        QuantizationSpecBase,
+        Quantizer,
+    )
+except ModuleNotFoundError as error:
+    raise missing_extra(error, "kvant.torch.pt2e", "pt2e") from error
 
 __all__ = ["PRESETS", "KvantFakeQuantize", "KvantObserver", "KvantQuantizer"]
 

@@ -368,7 +368,7 @@ def test_other_requests_that_are_refused(tmp_path: Path) -> None:
 def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(nets.products(), tmp_path / "model.onnx")
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(kvant.UnsupportedError, match=r"kvant\[onnx\]"):
+    with pytest.raises(kvant.MissingExtraError, match=r"kvant\[onnx\]"):
         quantization.quantize_dynamic(tmp_path / "model.onnx", tmp_path / "q.onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime.quantization", None)
     with pytest.raises(kvant.UnsupportedError, match="quant_pre_process"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
-import inspect
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,8 @@ from onnx_nets import Reader, constants_of, differences  # noqa: E402
 
 import kvant  # noqa: E402
 import kvant.compat.quark.onnx as compat  # noqa: E402
-from kvant.compat.quark.onnx.quantization.config import get_default_config  # noqa: E402
+from kvant.compat.quark._onnx import OPTIONS  # noqa: E402
+from kvant.compat.quark.onnx.quantization.config import get_default_config, get_default_config_mapping  # noqa: E402
 
 NETS = {**nets.NETS, "normalized": nets.normalized}
 
@@ -301,30 +301,10 @@ def test_algorithms_change_codes(algorithm: str) -> None:
     assert all(name.endswith("_quantized") or name.startswith("c2_bias") for name in changed)
 
 
-def test_names_and_signatures_are_those_of_quark(reference: Any) -> None:
-    missing = {
-        *("CalibraterBase", "MinMaxCalibrater", "QuantizationMode", "SearchSpace", "_COP_DOMAIN", "_COP_VERSION"),
-        *("create_calibrator_float_scale", "create_calibrator_power_of_two", "dump_model", "generate_all_configs"),
-        *("get_auto_search_config", "get_library_path", "quantize_dynamic", "quantize_static"),
-        *("write_calibration_table", "VitisExtendedQuantizer", "VitisQuantFormat", "VitisQuantType"),
-    }
-    assert set(reference.__all__) - set(compat.__all__) == missing
-    unread = {"CachedDataReader", "AutoSearch", "AutoSearchPro", "BiasCorrectionConfig", "AlgoConfig"}
-    for name in set(compat.__all__) - unread:
-        ours, theirs = getattr(compat, name), getattr(reference, name)
-        if not isinstance(ours, type):
-            continue
-        if hasattr(ours, "__members__"):
-            assert list(ours.__members__) == list(theirs.__members__), name
-        elif not name.startswith(("BF", "Data", "Calib")) and hasattr(theirs, "__init__"):
-            left, right = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
-            assert list(left) == list(right), name
-            for parameter in left:
-                a, b = left[parameter].default, right[parameter].default
-                if isinstance(b, int | float | str | tuple):
-                    assert a == b, (name, parameter)
-    presets = set(importlib.import_module("quark.onnx.quantization.config.custom_config").DefaultConfigMapping)
-    for name in presets - {f"BF16_MIXED_{kind}_ADAQUANT" for kind in ("BFP16", "MXINT8")}:
+def test_older_configurations_are_those_of_quark(reference: Any) -> None:
+    theirs_by_name = importlib.import_module("quark.onnx.quantization.config.custom_config").DefaultConfigMapping
+    assert get_default_config_mapping().keys() == theirs_by_name.keys()
+    for name in theirs_by_name:
         ours, theirs = get_default_config(name), config_of(reference).get_default_config(name)
         for field in ours.__dataclass_fields__:
             a, b = getattr(ours, field), getattr(theirs, field)
@@ -332,6 +312,81 @@ def test_names_and_signatures_are_those_of_quark(reference: Any) -> None:
                 assert getattr(a, "name", a) == getattr(b, "name", b), (name, field)
         if "MIXED" not in name and "ACCURATE" not in name:
             assert ours.extra_options == theirs.extra_options, name
+
+
+def test_configurations_become_the_dicts_of_quark(reference: Any) -> None:
+    def config(module: Any) -> Any:
+        wide = module.QLayerConfig(input_tensors=module.Int16Spec(), weight=module.MX9Spec())
+        return module.QConfig(
+            module.QLayerConfig(activation=module.XInt8Spec(), weight=module.Int8Spec(symmetric=False)),
+            {wide: ["a", "b"]},
+            {None: ["Mul"]},
+            ["c"],
+            [module.CLEConfig(cle_steps=3), module.AdaRoundConfig(num_iterations=5), module.SmoothQuantConfig(0.3)],
+            True,
+            extra_options={"Percentile": 99},
+        )
+
+    made = config(compat).to_dict()
+    assert made == config(reference).to_dict()
+    assert compat.QConfig.from_dict(made).to_dict() == made
+    for name, algorithm in (("GPTQConfig", {}), ("AdaQuantConfig", {"batch_size": 2}), ("QuarotConfig", {})):
+        ours, theirs = (getattr(module, name)(**algorithm) for module in (compat, reference))
+        assert ours.to_dict() == theirs.to_dict()
+        assert type(ours).from_dict(ours.to_dict()) == ours
+    for wrong in ({"name": "cle", "steps": 3}, {"name": "other"}, {}):
+        with pytest.raises(kvant.UsageError):
+            compat.CLEConfig.from_dict(wrong)
+    spec = compat.Int8Spec()
+    spec.set_data_type(compat.UInt8)
+    spec.set_symmetric(False)
+    assert compat.QTensorConfig.from_dict(spec.to_dict()).data_type is compat.UInt8
+
+
+def test_functions_of_quark(reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Quark writes to the working directory.
+    monkeypatch.chdir(tmp_path)
+    model = nets.convolutions()
+    made = []
+    for module in (reference, compat):
+        options = {"include_cle": False, "per_channel": True, "nodes_to_exclude": ["conv2"]}
+        static = module.quantize_static(
+            model, None, Reader(model), activation_type=module.QuantType.QUInt8, extra_options={}, **options
+        )
+        dynamic = module.quantize_dynamic(nets.products(), None, per_channel=True)
+        made.append((static, dynamic))
+    for expected, found in zip(*made, strict=True):
+        equal(expected, found)
+
+
+def test_every_method_and_configuration_works_or_is_refused() -> None:
+    model = nets.products()
+    configs: list[Any] = []
+    for method in compat.CalibMethod:
+        for scale_type in compat.ScaleType:
+            spec = compat.Int8Spec(calibration_method=method, scale_type=scale_type)
+            configs.append(compat.QConfig(compat.QLayerConfig(input_tensors=spec, weight=spec)))
+    older = (compat.CalibrationMethod, compat.PowerOfTwoMethod, compat.LayerWiseMethod, compat.Int16Method)
+    for method in (member for methods in older for member in methods):
+        configs.append(compat.Config(compat.QuantizationConfig(calibrate_method=method, include_cle=False)))
+    tuned = ("ADAROUND", "ADAQUANT", "ACCURATE")
+    names = [name for name in get_default_config_mapping() if not name.endswith(tuned)]
+    configs += [compat.QConfig.get_default_config(name) for name in names]
+    made = 0
+    for config in configs:
+        try:
+            assert compat.ModelQuantizer(config).quantize_model(model, None, Reader(model)) is not None
+            made += 1
+        except kvant.UnsupportedError as error:
+            assert error.remedy
+    assert made > len(configs) / 2
+
+
+def test_every_option_of_quark_is_known(reference: Any) -> None:
+    names = importlib.import_module("quark.onnx.quantization.config.maps").QCONFIG_ALL_PARAMS
+    # The others are arguments.
+    options = {name for name in names if name[0].isupper()}
+    assert len(options) > 100 and options <= OPTIONS
 
 
 def refused(error: type[Exception], config: Any) -> str:
@@ -389,8 +444,9 @@ def test_other_requests_that_are_refused() -> None:
         compat.QConfig.get_default_config("XINT9")
     with pytest.raises(kvant.UsageError, match="calibration data"):
         compat.ModelQuantizer(compat.A8W8_QCONFIG).quantize_model(nets.products())
-    with pytest.raises(kvant.UnsupportedError, match="search"):
-        compat.AutoSearch("model.onnx", None)
+    for name in ("AutoSearch", "get_library_path"):
+        with pytest.raises(kvant.UnsupportedError, match=name):
+            getattr(compat, name)("model.onnx", None)
 
 
 def test_methods_that_differ_warn() -> None:

@@ -153,6 +153,54 @@ def test_observers_of_ones_own(network: Network, batches: list[Any]) -> None:
     assert float(network.head.input_quantizer.scale) == 0.125
 
 
+def test_what_observers_of_ones_own_are_given_and_give(network: Network, batches: list[Any]) -> None:
+    made: list[Any] = []
+
+    class MinMax:
+        def __init__(self, scheme: str) -> None:
+            self.scheme, self.least, self.greatest = scheme, 0.0, 0.0
+            made.append(self)
+
+        def update(self, batch: Any) -> None:
+            assert batch.is_floating_point() and not batch.requires_grad
+            self.least = min(self.least, float(batch.min()))
+            self.greatest = max(self.greatest, float(batch.max()))
+
+        def parameters(self) -> tuple[float, int]:
+            scale = (self.greatest - self.least) / 255
+            return scale, round(-self.least / scale)
+
+    scheme = "int8:channel+uint8:tensor:zp!static"
+    expected = kt.quantize_(copy.deepcopy(network), scheme, batches)
+    kt.quantize_(network, kt.LayerRecipe(scheme, observer=MinMax), batches)
+    layers = list(kt.quantized_modules(network))
+    assert {observer.scheme for observer in made} == {"uint8:tensor:zp"} and len(made) >= len(layers)
+    x = batches[0]
+    assert torch.allclose(network(x), expected(x), atol=1e-3 * float(expected(x).abs().max()))
+
+
+def test_observer_of_the_documentation(network: Network, batches: list[Any]) -> None:
+    text = (Path(__file__).parents[3] / "docs/python.md").read_text()
+    example = next(block for block in text.split("```") if "class Typical" in block).removeprefix("python\n")
+    seen = []
+    hook = network.head.register_forward_pre_hook(lambda module, given: seen.append(given[0].abs().max()))
+    for batch in batches:
+        network(batch)
+    hook.remove()
+    exec(example, {"kt": kt, "torch": torch, "model": network, "loader": batches})
+    assert torch.allclose(network.head.input_quantizer.scale, torch.stack(seen).median() / 127)
+
+
+def test_observers_that_take_no_scheme_are_refused() -> None:
+    class NoScheme:
+        """One without arguments."""
+
+    with pytest.raises(kvant.UsageError, match="with a scheme") as caught:
+        kt.LayerRecipe("int8:channel+int8:tensor!static", observer=NoScheme)
+    assert "lambda scheme" in caught.value.remedy
+    kt.LayerRecipe("int8:channel+int8:tensor!static", observer=lambda scheme: NoScheme())
+
+
 def test_gptq_beats_rounding_to_nearest() -> None:
     torch.manual_seed(5)
     model = nn.Sequential(nn.Conv2d(4, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 32))

@@ -1,150 +1,120 @@
-"""Quark's configurations, and the schemes that they mean.
+"""Quark's configurations of PyTorch models.
 
-Fields and values are those of amd-quark 0.13. What Kvant does not do is refused with the reason when a model is
-quantized.
+Fields, their order and their defaults are those of amd-quark 0.13, and so are the dicts that configurations become.
+What they mean is in `_schemes`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
-from fnmatch import fnmatchcase
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kvant._errors import usage_error
 from kvant.compat._shared import unsupported
+from kvant.compat.quark._absent import TORCH
+from kvant.compat.quark._types import (
+    OBSERVERS,
+    DeviceType,
+    Dtype,
+    ObserverBase,
+    QSchemeType,
+    QuantFlow,
+    QuantizationMode,
+    RoundType,
+    ScaleType,
+    ZeroPointType,
+)
 
-
-class Dtype(Enum):
-    """Quark's dtypes."""
-
-    int2 = "int2"
-    int3 = "int3"
-    int4 = "int4"
-    uint4 = "uint4"
-    int8 = "int8"
-    uint8 = "uint8"
-    int16 = "int16"
-    uint16 = "uint16"
-    int32 = "int32"
-    uint2 = "uint2"
-    fp4 = "fp4"
-    fp6_e2m3 = "fp6_e2m3"
-    fp6_e3m2 = "fp6_e3m2"
-    fp8_e4m3 = "fp8_e4m3"
-    fp8_e5m2 = "fp8_e5m2"
-    mx = "mx"
-    mx6 = "mx6"
-    mx9 = "mx9"
-    bfp16 = "bfp16"
-    float16 = "float16"
-    bfloat16 = "bfloat16"
-
-
-class QSchemeType(Enum):
-    """Which values share a scale."""
-
-    per_tensor = "per_tensor"
-    per_channel = "per_channel"
-    per_group = "per_group"
-
-
-class ScaleType(Enum):
-    """The types of scales."""
-
-    float = "float"
-    float16 = "float16"
-    bfloat16 = "bfloat16"
-    float32 = "float32"
-    pof2 = "pof2"
-
-
-class RoundType(Enum):
-    """The ways of rounding. Codes are rounded half to even."""
-
-    round = 2
-    floor = 3
-    half_even = 8
-
-
-class ZeroPointType(Enum):
-    """The types of zero points."""
-
-    int32 = "int32"
-    float32 = "float32"
-
-
-class QuantizationMode(Enum):
-    """The flows. Models are quantized in place, in eager mode."""
-
-    eager_mode = "eager_mode"
-    fx_graph_mode = "fx_graph_mode"
-
-
-class _Observer:
-    """An observer, of which only the name counts."""
-
-    spelling: str | None = ""
-
-
-class PlaceholderObserver(_Observer):
-    """Observes nothing."""
-
-
-class PerTensorMinMaxObserver(_Observer):
-    """The least and the greatest value."""
-
-
-class PerChannelMinMaxObserver(_Observer):
-    """The same for each channel."""
-
-
-class PerGroupMinMaxObserver(_Observer):
-    """The same for each group."""
-
-
-class PerBlockMXObserver(_Observer):
-    """The greatest magnitude of each block."""
-
-
-class PerTensorPercentileObserver(_Observer):
-    """All but a few of the greatest values."""
-
-    spelling = ":percentile99.99999999"
-
-
-class PerTensorMSEObserver(_Observer):
-    """The range with the least squared error."""
-
-    spelling = ":mse"
-
-
-class PerTensorHistogramObserver(_Observer):
-    """Not supported: its range stays infinite in Quark."""
-
-    spelling = None
+if TYPE_CHECKING:
+    from kvant.compat.quark._templates import LLMTemplate
 
 
 @dataclass
 class QTensorConfig:
-    """How one tensor is quantized (QuantizationSpec in older versions)."""
+    """How one tensor is quantized (QuantizationSpec in older versions).
+
+    `round_method`, `enable_buffer_reuse` and `max_input_numel` make no difference.
+    """
 
     dtype: Dtype
-    observer_cls: type[_Observer] | None = None
+    observer_cls: type[ObserverBase] | None = None
     is_dynamic: bool | None = None
     qscheme: QSchemeType | None = None
     ch_axis: int | None = None
     group_size: int | None = None
+    block_size: tuple[int, int] | None = None
     symmetric: bool | None = None
     round_method: RoundType | None = None
     scale_type: ScaleType | None = None
     scale_format: str | None = None
     scale_calculation_mode: str | None = None
-    mx_element_dtype: Dtype | None = None
-    zero_point_type: ZeroPointType = ZeroPointType.int32
-    is_scale_quant: bool = False
     qat_spec: Any = None
+    mx_element_dtype: Dtype | None = None
+    zero_point_type: ZeroPointType | None = ZeroPointType.int32
+    is_scale_quant: bool = False
+    enable_buffer_reuse: bool = False
+    max_input_numel: int = 4194304
+
+    def set_group_size(self, group_size: int) -> None:
+        """Changes the size of groups: above zero, or -1 for one group in each row.
+
+        Raises:
+            UsageError: Another size.
+        """
+        if group_size != -1 and group_size < 1:
+            raise usage_error(f"group_size={group_size}", "give a size above zero, or -1 for the whole axis")
+        self.group_size = group_size
+
+    def is_ocp_mxfp4(self) -> bool:
+        """Whether this is OCP MXFP4."""
+        shared = (self.qscheme, self.scale_format, self.group_size)
+        return self.dtype is Dtype.fp4 and shared == (QSchemeType.per_group, "e8m0", 32)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as JSON has it: members of enumerations and observers by name."""
+        made = {entry.name: _named(getattr(self, entry.name)) for entry in fields(self) if entry.name != "qat_spec"}
+        made["block_size"] = None if self.block_size is None else list(self.block_size)
+        return made
+
+    @classmethod
+    def from_dict(cls, config_dict: Mapping[str, Any]) -> QTensorConfig:
+        """The configuration of such a dict.
+
+        Raises:
+            UsageError: A name that Quark does not have.
+        """
+        given = {entry.name: config_dict[entry.name] for entry in fields(cls) if entry.name in config_dict}
+        for name, members in _MEMBERS.items():
+            if given.get(name) is not None:
+                given[name] = _member(name, given[name], members)
+        if given.get("block_size") is not None:
+            given["block_size"] = tuple(given["block_size"])
+        return cls(**given)
+
+
+_MEMBERS: dict[str, Mapping[str, Any]] = {
+    "dtype": Dtype.__members__,
+    "mx_element_dtype": Dtype.__members__,
+    "observer_cls": OBSERVERS,
+    "qscheme": QSchemeType.__members__,
+    "round_method": RoundType.__members__,
+    "scale_type": ScaleType.__members__,
+    "zero_point_type": ZeroPointType.__members__,
+}
+
+
+def _named(value: Any) -> Any:
+    return value.name if isinstance(value, Enum) else value.__name__ if isinstance(value, type) else value
+
+
+def _member(name: str, given: str, members: Mapping[str, Any]) -> Any:
+    if given not in members:
+        raise usage_error(f"{name} {given!r} is unknown", f"use one of {', '.join(members)}")
+    return members[given]
 
 
 QuantizationSpec = QTensorConfig
@@ -154,41 +124,84 @@ Tensors = QTensorConfig | list[QTensorConfig] | None
 
 @dataclass
 class QLayerConfig:
-    """How a layer is quantized (QuantizationConfig in older versions)."""
+    """How a layer is quantized (QuantizationConfig in older versions). `target_device` makes no difference."""
 
     input_tensors: Tensors = None
     output_tensors: Tensors = None
     weight: Tensors = None
     bias: Tensors = None
-    target_device: Any = None
+    target_device: DeviceType | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as JSON has it."""
+
+        def of(given: Tensors) -> Any:
+            return [entry.to_dict() for entry in given] if isinstance(given, list) else given and given.to_dict()
+
+        tensors = {name: of(getattr(self, name)) for name in _TENSORS}
+        return {**tensors, "target_device": self.target_device and self.target_device.value}
+
+    @classmethod
+    def from_dict(cls, quantization_config: Mapping[str, Any]) -> QLayerConfig:
+        """The configuration of such a dict."""
+
+        def of(given: Any) -> Tensors:
+            if isinstance(given, list):
+                return [QTensorConfig.from_dict(entry) for entry in given]
+            return None if given is None else QTensorConfig.from_dict(given)
+
+        device = quantization_config.get("target_device")
+        tensors = {name: of(quantization_config.get(name)) for name in _TENSORS}
+        return cls(**tensors, target_device=None if device is None else DeviceType(device))
 
 
+_TENSORS = ("input_tensors", "output_tensors", "weight", "bias")
 QuantizationConfig = QLayerConfig
 
 
+class AlgoConfig:
+    """An algorithm."""
+
+    name: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its name and options."""
+        return dict(vars(self))
+
+
+class PreQuantOptConfig(AlgoConfig):
+    """A change of the float model before it is quantized."""
+
+
 @dataclass
-class GPTQConfig:
+class GPTQConfig(AlgoConfig):
     """GPTQ."""
 
+    name: str = "gptq"
     block_size: int = 128
     damp_percent: float = 0.01
     desc_act: bool = True
     static_groups: bool = True
     inside_layer_modules: list[str] = field(default_factory=list)
     model_decoder_layers: str = ""
-    name: str = "gptq"
 
 
 @dataclass
-class GPTAQConfig(GPTQConfig):
+class GPTAQConfig(AlgoConfig):
     """GPTAQ."""
 
-    alpha: float = 0.25
     name: str = "gptaq"
+    block_size: int = 128
+    damp_percent: float = 0.01
+    alpha: float = 0.25
+    desc_act: bool = True
+    static_groups: bool = True
+    inside_layer_modules: list[str] = field(default_factory=list)
+    model_decoder_layers: str = ""
 
 
 @dataclass
-class QronosConfig:
+class QronosConfig(AlgoConfig):
     """Qronos. `beta` changes how it is computed, and is ignored."""
 
     inside_layer_modules: list[str] = field(default_factory=list)
@@ -202,7 +215,7 @@ class QronosConfig:
 
 
 @dataclass
-class SmoothQuantConfig:
+class SmoothQuantConfig(AlgoConfig):
     """SmoothQuant."""
 
     name: str = "smooth"
@@ -213,7 +226,7 @@ class SmoothQuantConfig:
 
 
 @dataclass
-class AutoSmoothQuantConfig:
+class AutoSmoothQuantConfig(AlgoConfig):
     """AutoSmoothQuant."""
 
     name: str = "autosmoothquant"
@@ -223,7 +236,7 @@ class AutoSmoothQuantConfig:
 
 
 @dataclass
-class AWQConfig:
+class AWQConfig(AlgoConfig):
     """AWQ."""
 
     name: str = "awq"
@@ -231,263 +244,168 @@ class AWQConfig:
     model_decoder_layers: str = ""
 
 
-@dataclass
-class QConfig:
-    """How a model is quantized (Config in older versions)."""
-
-    global_quant_config: QLayerConfig
-    layer_type_quant_config: dict[Any, QLayerConfig] = field(default_factory=dict)
-    layer_quant_config: dict[str, QLayerConfig] = field(default_factory=dict)
-    kv_cache_quant_config: dict[str, QLayerConfig] = field(default_factory=dict)
-    softmax_quant_spec: QTensorConfig | None = None
-    exclude: list[str] = field(default_factory=list)
-    algo_config: list[Any] | Any | None = None
-    quant_mode: QuantizationMode = QuantizationMode.eager_mode
-    log_severity_level: int = 1
-    version: str = "0.13"
-
-
-Config = QConfig
-
-_INTEGERS: tuple[str, ...] = ("int2", "int3", "int4", "uint4", "int8", "uint8", "uint2", "int16")
-_FLOATS = {"fp8_e4m3": "e4m3", "fp8_e5m2": "e5m2", "fp4": "e2m1", "fp6_e2m3": "e2m3", "fp6_e3m2": "e3m2"}
-_CASTS = {"float16": "f16", "bfloat16": "bf16"}
-_SCALES = {None: "", "float": "", "float32": ":f32", "float16": ":f16", "bfloat16": ":bf16", "pof2": ":pow2"}
-
-
-def scheme_of(layer: QLayerConfig, kind: str) -> str | None:
-    """The scheme that a configuration means for a type of layers; None if the layer stays as it is.
-
-    Raises:
-        UnsupportedError: Kvant does not do this.
-    """
-    if layer.weight is None:
-        if layer.input_tensors is None and layer.output_tensors is None:
-            return None
-        raise unsupported("activations are quantized where the weight is", "give `weight` a configuration too")
-    text = _tensor(layer.weight, f"the weight of {kind}", _weight_axis(kind), _group_axes(kind))
-    given, made = _activation(layer.input_tensors), _activation(layer.output_tensors)
-    if made is not None:
-        return f"{text}+{given or '-'}+{made}"
-    return text if given is None else f"{text}+{given}"
-
-
-def bias_of(layer: QLayerConfig) -> str | None:
-    """The scheme that a configuration means for biases; None if they stay as they are.
-
-    Raises:
-        UnsupportedError: Kvant does not do this.
-    """
-    if layer.bias is None:
-        return None
-    dtypes = (*_INTEGERS, "int32", "uint16")
-    return _tensor(layer.bias, "biases", {0: "channel", -1: "channel"}, (-1,), dtypes)
-
-
-def _weight_axis(kind: str) -> dict[int, str]:
-    """The spelling of a scale for each entry of an axis of the weight."""
-    if kind == "ConvTranspose2d":
-        return {1: "channel"}
-    if kind in ("Linear", "Embedding", "EmbeddingBag"):
-        return {0: "channel", -2: "channel", 1: "channel@1", -1: "channel@1"}
-    return {0: "channel"}
-
-
-def _group_axes(kind: str) -> tuple[int, ...]:
-    """The axes of the weight along which groups run over input channels."""
-    if kind == "ConvTranspose2d":
-        return (0,)
-    return (1, -1) if kind in ("Linear", "Embedding", "EmbeddingBag") else (1,)
-
-
-def _activation(given: Tensors) -> str | None:
-    if given is None:
-        return None
-    # Quark counts the axes of [batch, tokens, features].
-    text = _tensor(given, "activations", {1: "channel", -2: "channel", 2: "channel@1", -1: "channel@1"}, (2, -1))
-    first = given[0] if isinstance(given, list) else given
-    return f"{text}!{'dynamic' if first.is_dynamic else 'static'}"
-
-
-def _tensor(
-    given: Any,
-    what: str,
-    channels: Mapping[int, str],
-    groups: tuple[int, ...],
-    integers: tuple[str, ...] = _INTEGERS,
-) -> str:
-    """The spelling of a tensor's scheme."""
-    if isinstance(given, list):
-        if len(given) != 1:
-            raise unsupported(
-                f"{what} in two stages is not read from a list of configurations",
-                "give the scheme by name with kvant.torch.quantize_, such as nvfp4 or int4_fp8",
-            )
-        given = given[0]
-    dtype = given.dtype.value
-    if dtype in _CASTS:
-        return _CASTS[dtype]
-    if dtype in ("mx6", "mx9", "bfp16"):
-        return str(dtype)
-    if dtype == "mx":
-        element = given.mx_element_dtype.value if given.mx_element_dtype else "int8"
-        return "mxint8" if element == "int8" else f"{_FLOATS[element]}:g{given.group_size or 32}:e8m0"
-    if dtype not in integers and dtype not in _FLOATS:
-        raise unsupported(f"{what} in {dtype} is not supported", "`kvant list dtypes` shows the dtypes")
-    observer = (given.observer_cls or PerTensorMinMaxObserver).spelling
-    if observer is None:
-        raise unsupported(
-            f"the observer {given.observer_cls.__name__} is not supported",
-            "use PerTensorMinMaxObserver, PerTensorMSEObserver or PerTensorPercentileObserver",
-        )
-    shared = _shared(given, what, channels, groups)
-    if dtype in _FLOATS:
-        return f"{_FLOATS[dtype]}:{shared}{_float_scale(given, what)}{observer}"
-    zero = "" if given.symmetric is not False else ":fzp" if given.zero_point_type is ZeroPointType.float32 else ":zp"
-    return f"{dtype}:{shared}{_scale(given)}{zero}{observer}"
-
-
-def _shared(given: QTensorConfig, what: str, channels: Mapping[int, str], groups: tuple[int, ...]) -> str:
-    if given.qscheme is None or given.qscheme is QSchemeType.per_tensor:
-        return "tensor"
-    if given.qscheme is QSchemeType.per_channel:
-        axis = 0 if given.ch_axis is None else given.ch_axis
-        if axis not in channels:
-            raise unsupported(f"{what} with a scale for each entry of axis {axis}", f"use ch_axis {min(channels)}")
-        return channels[axis]
-    if given.ch_axis not in groups:
-        raise unsupported(f"{what} in groups along axis {given.ch_axis}", f"use ch_axis {groups[0]}")
-    if not given.group_size:
-        raise usage_error(f"{what} in groups has no group_size", "give group_size")
-    return "g-1" if given.group_size < 0 else f"g{given.group_size}"
-
-
-def _scale(given: QTensorConfig) -> str:
-    return _SCALES[None if given.scale_type is None else given.scale_type.value]
-
-
-def _float_scale(given: QTensorConfig, what: str) -> str:
-    if given.scale_format in (None, "float32"):
-        return _scale(given)
-    if given.scale_format == "e8m0":
-        mode = given.scale_calculation_mode
-        if mode not in (None, "even"):
-            raise unsupported(f"{what} with scales by the rule {mode!r}", "use scale_calculation_mode='even'")
-        return ":e8m0"
-    if given.scale_format == "e5m3":
-        return ":e5m3"
-    raise unsupported(f"{what} with scales in {given.scale_format}", "use scale_format e8m0, e5m3 or float32")
-
-
-_ROUNDINGS = (GPTQConfig, QronosConfig)
-_TRANSFORMS = (SmoothQuantConfig, AutoSmoothQuantConfig, AWQConfig)
-# Algorithms by the names of templates.
-NAMED = {
+ALGORITHMS: dict[str, type[Any]] = {
     "autosmoothquant": AutoSmoothQuantConfig,
     "awq": AWQConfig,
     "gptaq": GPTAQConfig,
     "gptq": GPTQConfig,
     "qronos": QronosConfig,
-    "smooth": SmoothQuantConfig,
     "smoothquant": SmoothQuantConfig,
+}
+"""Algorithms by the names of templates."""
+
+# Algorithms that Kvant does not have on models in place, by the names of templates and files.
+_ABSENT = {
+    "autoround": "AutoRoundConfig",
+    "quarot": "RotationConfig",
+    "rotation": "RotationConfig",
+    "svdquant": "SVDQuantConfig",
+    "twobitscalar": "TwoBitScalarConfig",
 }
 
 
-@dataclass(frozen=True)
-class ModelAlgorithms:
-    """The algorithms of a configuration, in Kvant's words.
-
-    Attributes:
-        transforms: The list of transforms.
-        rounding: The rounding; empty for rounding to nearest.
-        rounded: Patterns of the names in a block of the layers that it rounds; all layers if there are none.
-        blocks: The name of the list of blocks.
-        pairs: The smoothing pairs of each block: the names of layers by that of what they read; None to find them.
-    """
-
-    transforms: str = ""
-    rounding: str = ""
-    rounded: tuple[str, ...] = ()
-    blocks: str = ""
-    pairs: Mapping[str, tuple[str, ...]] | None = None
-
-    def of_layer(self, name: str) -> str | None:
-        """The algorithms of a layer."""
-        is_rounded = not self.rounded or self.names(name)
-        return ",".join(part for part in (self.transforms, self.rounding if is_rounded else "") if part) or None
-
-    def names(self, name: str) -> bool:
-        """Whether a layer is one of those in blocks that are rounded."""
-        inside = name.removeprefix(f"{self.blocks}.").partition(".")[2]
-        return name.startswith(f"{self.blocks}.") and any(fnmatchcase(inside, pattern) for pattern in self.rounded)
-
-    def smoothing(self, blocks: int) -> dict[str, list[str]] | None:
-        """The smoothing pairs of a model with so many blocks."""
-        if self.pairs is None or not self.transforms:
-            return None
-        return {
-            f"{self.blocks}.{block}.{source}": [f"{self.blocks}.{block}.{layer}" for layer in layers]
-            for block in range(blocks)
-            for source, layers in self.pairs.items()
-        }
-
-
-def algorithms_of(given: Any) -> ModelAlgorithms:
-    """The algorithms of `algo_config`: transforms come before the rounding, wherever they stand.
+def algorithm_named(name: str) -> type[Any]:
+    """The class of an algorithm.
 
     Raises:
-        UnsupportedError: One of them does not run on models in place, or they have different blocks or pairs.
+        UnsupportedError: It does not run on models in place.
+        UsageError: There is none of this name.
     """
-    entries = given if isinstance(given, list) else [given] if given else []
-    for entry in entries:
-        if not isinstance(entry, (*_ROUNDINGS, *_TRANSFORMS)):
-            raise unsupported(
-                f"the algorithm {getattr(entry, 'name', entry)} does not run on models in place",
-                f"use one of {', '.join(kind.__name__ for kind in dict.fromkeys(NAMED.values()))}",
-            )
-    transforms = [entry for entry in entries if isinstance(entry, _TRANSFORMS)]
-    roundings = [entry for entry in entries if isinstance(entry, _ROUNDINGS)]
-    if len(roundings) > 1:
-        raise unsupported(f"{' and '.join(entry.name for entry in roundings)} at once", "use one of them")
-    tables = [_pairs(entry) for entry in transforms if entry.scaling_layers]
-    if any(table != tables[0] for table in tables):
-        raise unsupported("different scaling_layers of several algorithms", "give all of them the same")
-    rounded = tuple(name for entry in roundings for name in entry.inside_layer_modules)
-    needs_blocks = [
-        entry for entry in entries if getattr(entry, "scaling_layers", ()) or entry in roundings and rounded
-    ]
-    blocks = {entry.model_decoder_layers or "" for entry in needs_blocks}
-    if len(blocks) > 1 or "" in blocks:
-        raise unsupported(
-            "layers of blocks that model_decoder_layers does not name alike in all algorithms",
-            "give it the name of the list of blocks, or leave scaling_layers and inside_layer_modules out",
+    if name in _ABSENT:
+        reason, remedy = TORCH[_ABSENT[name]]
+        raise unsupported(f"{name}: {reason}", remedy)
+    if name not in ALGORITHMS:
+        raise usage_error(f"the algorithm {name!r} is unknown", f"use one of {', '.join(ALGORITHMS)}")
+    return ALGORITHMS[name]
+
+
+def _algorithm(given: Mapping[str, Any]) -> AlgoConfig:
+    """The algorithm of a dict with its name and options."""
+    name = str(given.get("name", ""))
+    kind = algorithm_named("smoothquant" if name == "smooth" else name)
+    known = {entry.name for entry in fields(kind)}
+    # Older files have the numbers of heads, which say nothing that the model does not.
+    unknown = sorted(given.keys() - known - {"num_attention_heads", "num_key_value_heads"})
+    if unknown:
+        raise usage_error(f"{name} has no option {', '.join(unknown)}", f"its options are {', '.join(sorted(known))}")
+    made: AlgoConfig = kind(**{key: value for key, value in given.items() if key in known})
+    return made
+
+
+def load_quant_algo_config_from_file(file_path: str) -> AlgoConfig:
+    """The algorithm of a JSON file: its name and options.
+
+    Raises:
+        UsageError: An unknown algorithm or option.
+        UnsupportedError: An algorithm that does not run on models in place.
+    """
+    return _algorithm(json.loads(Path(file_path).read_text()))
+
+
+load_pre_optimization_config_from_file = load_quant_algo_config_from_file
+
+
+@dataclass
+class QConfig:
+    """How a model is quantized (Config in older versions).
+
+    `log_severity_level`, `version`, `gpu_resident_blocks` and `keep_prequantized_layers` make no difference.
+    """
+
+    global_quant_config: QLayerConfig
+    exclude: list[str] = field(default_factory=list)
+    algo_config: list[Any] | Any | None = None
+    log_severity_level: int | None = 1
+    version: str | None = "0.13"
+    layer_type_quant_config: dict[Any, QLayerConfig] = field(default_factory=dict)
+    layer_quant_config: dict[str, QLayerConfig] = field(default_factory=dict)
+    kv_cache_quant_config: dict[str, QLayerConfig] = field(default_factory=dict)
+    kv_cache_group: list[str] | None = field(default_factory=list)
+    min_kv_scale: float = 0.0
+    kv_cache_post_rope: bool = False
+    shared_scale_groups: list[list[str]] = field(default_factory=list)
+    softmax_quant_spec: QTensorConfig | None = None
+    quant_mode: QuantizationMode = QuantizationMode.eager_mode
+    quant_flow: QuantFlow = QuantFlow.standard
+    gpu_resident_blocks: int = 0
+    sync_moe_expert_input_amax: bool = False
+    keep_prequantized_layers: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as config.json has it."""
+
+        def of(layers: Mapping[Any, QLayerConfig]) -> dict[str, Any]:
+            return {_named(name): layer.to_dict() for name, layer in layers.items()}
+
+        algorithms = self.algo_config
+        if algorithms is not None and not isinstance(algorithms, list):
+            algorithms = [algorithms]
+        return {
+            "global_quant_config": self.global_quant_config.to_dict(),
+            "exclude": self.exclude,
+            "algo_config": None if algorithms is None else [entry.to_dict() for entry in algorithms],
+            "softmax_quant_spec": self.softmax_quant_spec and self.softmax_quant_spec.to_dict(),
+            "quant_method": "quark",
+            "layer_type_quant_config": of(self.layer_type_quant_config),
+            "layer_quant_config": of(self.layer_quant_config),
+            "kv_cache_quant_config": of(self.kv_cache_quant_config),
+            "kv_cache_post_rope": self.kv_cache_post_rope,
+            "quant_mode": self.quant_mode.name,
+            "version": self.version,
+        }
+
+    @classmethod
+    def from_dict(cls, config_dict: Mapping[str, Any]) -> QConfig:
+        """The configuration of such a dict, with types of layers by name.
+
+        Raises:
+            UsageError: An unknown name.
+            UnsupportedError: An algorithm that does not run on models in place.
+        """
+
+        def of(name: str) -> dict[str, QLayerConfig]:
+            return {key: QLayerConfig.from_dict(layer) for key, layer in (config_dict.get(name) or {}).items()}
+
+        algorithms, softmax = config_dict.get("algo_config"), config_dict.get("softmax_quant_spec")
+        return cls(
+            QLayerConfig.from_dict(config_dict["global_quant_config"]),
+            exclude=list(config_dict.get("exclude") or []),
+            algo_config=None if algorithms is None else [_algorithm(entry) for entry in algorithms],
+            softmax_quant_spec=None if softmax is None else QTensorConfig.from_dict(softmax),
+            layer_type_quant_config=of("layer_type_quant_config"),
+            layer_quant_config=of("layer_quant_config"),
+            kv_cache_quant_config=of("kv_cache_quant_config"),
+            kv_cache_post_rope=bool(config_dict.get("kv_cache_post_rope", False)),
+            quant_mode=QuantizationMode[config_dict.get("quant_mode", "eager_mode")],
+            version=config_dict.get("version"),
         )
-    return ModelAlgorithms(
-        ",".join(map(_transform, transforms)),
-        "".join(map(_rounding, roundings)),
-        rounded,
-        next(iter(blocks), ""),
-        tables[0] if tables else None,
-    )
+
+    @staticmethod
+    def with_llm_template(
+        template: LLMTemplate,
+        scheme: str,
+        algorithm: str | list[str] | None = None,
+        kv_cache_scheme: str | None = None,
+        min_kv_scale: float = 0.0,
+        attention_scheme: str | None = None,
+        layer_config: dict[str, str] | None = None,
+        layer_type_config: dict[Any, str] | None = None,
+        exclude_layers: list[str] | None = None,
+    ) -> QConfig:
+        """As `LLMTemplate.get_config`."""
+        return template.get_config(
+            scheme,
+            algorithm,
+            kv_cache_scheme,
+            min_kv_scale,
+            attention_scheme,
+            layer_config,
+            layer_type_config,
+            exclude_layers,
+        )
+
+    def get_rotation_config(self) -> None:
+        """None: no configuration has rotations."""
 
 
-def _pairs(entry: Any) -> dict[str, tuple[str, ...]]:
-    return {pair["prev_op"]: tuple(pair["layers"]) for pair in entry.scaling_layers}
-
-
-def _transform(entry: Any) -> str:
-    if isinstance(entry, SmoothQuantConfig):
-        return f"smoothquant:alpha={entry.alpha}:clamp-min={entry.scale_clamp_min}"
-    if isinstance(entry, AutoSmoothQuantConfig):
-        return f"autosmoothquant:loss={(entry.compute_scale_loss or 'MSE').lower()}"
-    return "awq"
-
-
-def _rounding(entry: Any) -> str:
-    order = "activation" if entry.desc_act else "stored"
-    groups = "static" if entry.static_groups else "dynamic"
-    shared = f"order={order}:groups={groups}:block={entry.block_size}"
-    if isinstance(entry, QronosConfig):
-        return f"qronos:damping={entry.alpha}:{shared}"
-    alpha = f":alpha={entry.alpha}" if isinstance(entry, GPTAQConfig) else ""
-    return f"{entry.name}:damping={entry.damp_percent}{alpha}:{shared}"
+Config = QConfig

@@ -163,6 +163,8 @@ _REFUSED = {
     *("SimplifyModelOptions", "TensorQuantOverrides", "TensorsRangeFile", "UseFP32Scale", "UseMatMulNBits"),
     *("UseRandomHad", "UserCustomOpLibPath", "WeightScaled"),
 }
+OPTIONS = frozenset((*_NO_EFFECT, *_READ, *_PASSES, *_FIXED, *_NPU, *_REFUSED))
+"""The options of Quark: those that are read, that change nothing, and that are refused."""
 
 
 @dataclass
@@ -246,25 +248,17 @@ class ModelQuantizer:
             return _in_memory(path, keywords)
 
 
-class AutoSearch:
-    """Not supported."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        """Refuses.
-
-        Raises:
-            UnsupportedError: Always.
-        """
-        raise unsupported("a search over configurations", "use kvant.sensitivity, which searches for a mix of types")
-
-
-AutoSearchPro = AutoSearch
-
-
 class CachedDataReader(CalibrationDataReader):
     """A reader that can be read again."""
 
-    def __init__(self, dr: Any, data_size: int | None = None) -> None:
+    def __init__(
+        self, dr: Any, data_size: int | None = None, convert_nchw_to_nhwc: bool = False, quantize_fp16: bool = False
+    ) -> None:
+        if convert_nchw_to_nhwc or quantize_fp16:
+            raise unsupported(
+                "data that a reader converts (convert_nchw_to_nhwc, quantize_fp16)",
+                "leave these out, and give ModelQuantizer the option ConvertNCHWToNHWC or ConvertFP16ToFP32",
+            )
         self._batches = batches(dr)[:data_size]
         self.reset_iter()
 
@@ -703,10 +697,9 @@ def _warn(message: str) -> None:
 
 def _check_options(request: _Request, is_vint8: bool) -> None:
     """Refuses options that Kvant does not have."""
-    known = {*_NO_EFFECT, *_READ, *_PASSES, *_FIXED, *_NPU, *_REFUSED}
     for name, value in request.options.items():
-        if name not in known:
-            raise usage_error(f"the option {name!r} is unknown", f"known are {', '.join(sorted(known))}")
+        if name not in OPTIONS:
+            raise usage_error(f"the option {name!r} is unknown", f"known are {', '.join(sorted(OPTIONS))}")
         if is_vint8 and name in _OF_VINT8 and value == _OF_VINT8[name]:
             continue
         if name in _NPU:

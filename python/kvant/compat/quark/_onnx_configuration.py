@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kvant._errors import usage_error
+from kvant.compat._shared import unsupported
 from kvant.compat.onnxruntime._types import CalibrationMethod, QuantFormat, QuantType
 
 
@@ -116,6 +117,7 @@ MXFP6E3M2 = _data_type("MXFP6E3M2", "mxfp6_e3m2")
 MXFP8E4M3 = _data_type("MXFP8E4M3", "mxfp8_e4m3")
 MXFP8E5M2 = _data_type("MXFP8E5M2", "mxfp8_e5m2")
 MXInt8 = _data_type("MXInt8", "mxint8")
+_DATA_TYPES = {kind.__name__: kind for kind in DataType.__subclasses__()}
 
 
 class QTensorConfig:
@@ -134,6 +136,48 @@ class QTensorConfig:
         self.calibration_method = calibration_method
         self.quant_granularity = quant_granularity
         self.data_type = data_type
+
+    def set_symmetric(self, symmetric: bool) -> None:
+        """Changes whether the code of zero is 0."""
+        self.symmetric = symmetric
+
+    def set_scale_type(self, scale_type: ScaleType) -> None:
+        """Changes the type of scales."""
+        self.scale_type = scale_type
+
+    def set_calibration_method(self, calibration_method: CalibMethod) -> None:
+        """Changes how the range is found."""
+        self.calibration_method = calibration_method
+
+    def set_quant_granularity(self, quant_granularity: QuantGranularity) -> None:
+        """Changes which values share a scale."""
+        self.quant_granularity = quant_granularity
+
+    def set_data_type(self, data_type: type[DataType]) -> None:
+        """Changes the type of codes."""
+        self.data_type = data_type
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as JSON has it."""
+        given = {name: str(value) if isinstance(value, Enum) else value for name, value in vars(self).items()}
+        return {**given, "data_type": self.data_type.__name__}
+
+    @staticmethod
+    def from_dict(d: Mapping[str, Any]) -> QTensorConfig:
+        """The configuration of such a dict.
+
+        Raises:
+            UsageError: An unknown type or method.
+        """
+        kinds = {"scale_type": ScaleType, "calibration_method": CalibMethod, "quant_granularity": QuantGranularity}
+        given = {name: _known(d[name].rpartition(".")[2], kind.__members__) for name, kind in kinds.items()}
+        return QTensorConfig(d["symmetric"], **given, data_type=_known(d["data_type"], _DATA_TYPES))
+
+
+def _known(name: str, members: Mapping[str, Any]) -> Any:
+    if name not in members:
+        raise usage_error(f"{name!r} is unknown", f"use one of {', '.join(members)}")
+    return members[name]
 
 
 def _spec(
@@ -192,14 +236,66 @@ class QLayerConfig:
     bias: QTensorConfig | None = None
     output_tensors: QTensorConfig | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as JSON has it: tensors that are configured."""
+        return {name: spec.to_dict() for name, spec in vars(self).items() if spec is not None}
+
+    @staticmethod
+    def from_dict(d: Mapping[str, Any]) -> QLayerConfig:
+        """The configuration of such a dict."""
+        return QLayerConfig(**{name: QTensorConfig.from_dict(spec) for name, spec in d.items()})
+
 
 class AlgoConfig:
-    """An algorithm."""
+    """An algorithm. Its `name` is that of files."""
+
+    name: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its name, and options with another value than the default."""
+        plain = {entry.name: entry.default for entry in dataclasses.fields(self)}  # type: ignore[arg-type]
+        plain.update(target_op_type=list(TUNED))
+        return {"name": self.name, **{name: value for name, value in vars(self).items() if value != plain[name]}}
+
+    def get_options(self) -> dict[str, Any]:
+        """Not supported: the options of older configurations.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise unsupported(f"the options that {self.name} is in older configurations", "give it in QConfig.algo_config")
+
+    @classmethod
+    def from_dict(cls, d: Mapping[str, Any]) -> AlgoConfig:
+        """The algorithm of a dict with its name and options.
+
+        Raises:
+            UsageError: An unknown algorithm or option.
+        """
+        return algorithm_of(d)
+
+
+def algorithm_of(d: Mapping[str, Any]) -> AlgoConfig:
+    """The algorithm of a dict with its name and options.
+
+    Raises:
+        UsageError: An unknown algorithm or option.
+    """
+    kinds = (SmoothQuantConfig, CLEConfig, BiasCorrectionConfig, GPTQConfig, AutoMixprecisionConfig)
+    known: dict[str, Any] = {kind.name: kind for kind in (*kinds, AdaRoundConfig, AdaQuantConfig, QuarotConfig)}
+    kind = _known(str(d.get("name", "")), known)
+    options = {name: value for name, value in d.items() if name != "name"}
+    for name in options:
+        _known(name, kind.__dataclass_fields__)
+    made: AlgoConfig = kind(**options)
+    return made
 
 
 @dataclass
 class SmoothQuantConfig(AlgoConfig):
     """SmoothQuant."""
+
+    name = "smooth_quant"
 
     alpha: float = 0.5
 
@@ -207,6 +303,8 @@ class SmoothQuantConfig(AlgoConfig):
 @dataclass
 class CLEConfig(AlgoConfig):
     """Cross-layer equalization."""
+
+    name = "cle"
 
     cle_balance_method: str = "max"
     cle_steps: int = 1
@@ -220,10 +318,14 @@ class CLEConfig(AlgoConfig):
 class BiasCorrectionConfig(AlgoConfig):
     """Bias correction."""
 
+    name = "bias_correction"
+
 
 @dataclass
 class GPTQConfig(AlgoConfig):
     """GPTQ."""
+
+    name = "gptq"
 
     bits: int = 8
     block_size: int = 128
@@ -242,6 +344,8 @@ TUNED = (*_PRODUCTS, "InstanceNormalization", "LayerNormalization")
 @dataclass
 class AutoMixprecisionConfig(AlgoConfig):
     """A search for layers that need other types. Not supported."""
+
+    name = "auto_mixprecision"
 
     target_layer_config: Any
     target_op_type: tuple[str, ...] | list[str] = _PRODUCTS
@@ -265,6 +369,8 @@ class AutoMixprecisionConfig(AlgoConfig):
 @dataclass
 class AdaRoundConfig(AlgoConfig):
     """AdaRound."""
+
+    name = "adaround"
 
     optim_device: str = "cpu"
     infer_device: str = "cpu"
@@ -301,6 +407,8 @@ class AdaRoundConfig(AlgoConfig):
 class AdaQuantConfig(AdaRoundConfig):
     """AdaQuant."""
 
+    name = "adaquant"
+
     num_iterations: int = 3000
     learning_rate: float = 1e-05
 
@@ -308,6 +416,8 @@ class AdaQuantConfig(AdaRoundConfig):
 @dataclass
 class QuarotConfig(AlgoConfig):
     """QuaRot with pairs of layers from a file. Not supported."""
+
+    name = "quarot"
 
     r_matrix_dim: int = 4096
     use_random_had: bool = False
@@ -334,6 +444,44 @@ class QConfig:
         self.algo_config = algo_config or []
         self.use_external_data_format = use_external_data_format
         self.extra_options = kwargs
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as JSON has it."""
+
+        def of(layers: Mapping[Any, list[str]]) -> list[list[Any]]:
+            return [[None if layer is None else layer.to_dict(), names] for layer, names in layers.items()]
+
+        others = {name: value for name, value in self.extra_options.items() if name != "extra_options"}
+        return {
+            "global_config": self.global_config.to_dict(),
+            "specific_layer_config": of(self.specific_layer_config),
+            "layer_type_config": of(self.layer_type_config),
+            "exclude": self.exclude,
+            "algo_config": [entry.to_dict() for entry in self.algo_config],
+            "use_external_data_format": self.use_external_data_format,
+            "extra_options": {**others, **self.extra_options.get("extra_options", {})},
+        }
+
+    @staticmethod
+    def from_dict(d: Mapping[str, Any]) -> QConfig:
+        """The configuration of such a dict.
+
+        Raises:
+            UsageError: An unknown name.
+        """
+
+        def of(layers: list[list[Any]]) -> dict[Any, list[str]]:
+            return {None if layer is None else QLayerConfig.from_dict(layer): names for layer, names in layers}
+
+        return QConfig(
+            QLayerConfig.from_dict(d["global_config"]),
+            of(d.get("specific_layer_config", [])),
+            of(d.get("layer_type_config", [])),
+            d.get("exclude", []),
+            [algorithm_of(entry) for entry in d.get("algo_config", [])],
+            d.get("use_external_data_format", False),
+            **d.get("extra_options", {}),
+        )
 
     @staticmethod
     def get_default_config(config_name: str) -> Config:
@@ -556,6 +704,18 @@ def get_default_config(config_name: str) -> QuantizationConfig:
     if config_name not in presets:
         raise usage_error(f"there is no configuration {config_name!r}", f"known are {', '.join(sorted(presets))}")
     return copy.deepcopy(presets[config_name])
+
+
+def get_default_config_mapping() -> dict[str, QuantizationConfig]:
+    """All older configurations by name."""
+    both = ("A16W8", "A8W8", "S16S8_ASWS", "S8S8_AAWS", "U16S8_AAWS", "U8S8_AAWS", "XINT8")
+    quantized = ("BF16", "FP16", "BFP16", "BF16_MIXED_BFP16", "BF16_MIXED_MXINT8", "MX4", "MX6", "MX9", "MXINT8")
+    blocks = ("MXFP4E2M1", "MXFP6E2M3", "MXFP6E3M2", "MXFP8E4M3", "MXFP8E5M2")
+    tuned = [f"{name}_ADAROUND" for name in both] + [f"{name}_ADAQUANT" for name in (*both, *quantized, *blocks)]
+    return {name: get_default_config(name) for name in (*_presets(), *tuned)}
+
+
+DefaultConfigMapping = get_default_config_mapping()
 
 
 def _preset(

@@ -9,26 +9,49 @@ from dataclasses import dataclass, field, make_dataclass
 from typing import Any
 
 from kvant._errors import usage_error
-from kvant.compat._shared import unsupported
-from kvant.compat.quark import _configuration as c
-from kvant.compat.quark._configuration import Dtype, QSchemeType, QTensorConfig
+from kvant.compat.quark import _types as c
+from kvant.compat.quark._configuration import QTensorConfig
+from kvant.compat.quark._types import Dtype, QSchemeType
 
 _OBSERVERS = {
     None: None,
     "min_max": c.PerTensorMinMaxObserver,
     "histogram": c.PerTensorHistogramObserver,
+    "histogrampro": c.PerTensorHistogramObserverPro,
     "MSE": c.PerTensorMSEObserver,
     "percentile": c.PerTensorPercentileObserver,
 }
 _SCALE_TYPES = {"power_of_2": c.ScaleType.pof2} | {kind.value: kind for kind in c.ScaleType if kind.value != "pof2"}
-_ROUNDINGS = {kind.name: kind for kind in c.RoundType}
-_ZERO_POINTS = {kind.value: kind for kind in c.ZeroPointType}
 
 
-def _chosen(field_name: str, given: Any, known: dict[Any, Any]) -> Any:
+def _chosen(what: str, given: str | None, known: Any) -> Any:
     if given is None or given in known:
-        return known.get(given)
-    raise usage_error(f"{field_name} {given!r} is unknown", f"use one of {', '.join(map(repr, filter(None, known)))}")
+        return None if given is None else known[given]
+    raise usage_error(f"{what} {given!r} is unknown", f"use one of {', '.join(map(repr, filter(None, known)))}")
+
+
+def get_per_tensor_observer(observer_method: str | None = None) -> type[c.ObserverBase] | None:
+    """The observer of a name: `min_max`, `histogram`, `histogrampro`, `MSE` or `percentile`."""
+    found: type[c.ObserverBase] | None = _chosen("observer_method", observer_method, _OBSERVERS)
+    return found
+
+
+def get_scale_type(scale_type: str | None = None) -> c.ScaleType | None:
+    """The type of scales of a name."""
+    found: c.ScaleType | None = _chosen("scale_type", scale_type, _SCALE_TYPES)
+    return found
+
+
+def get_round_method(round_method: str | None = None) -> c.RoundType | None:
+    """The rounding of a name."""
+    found: c.RoundType | None = _chosen("round_method", round_method, c.RoundType.__members__)
+    return found
+
+
+def get_zero_point_type(zero_point_type: str | None = None) -> c.ZeroPointType | None:
+    """The type of zero points of a name."""
+    found: c.ZeroPointType | None = _chosen("zero_point_type", zero_point_type, c.ZeroPointType.__members__)
+    return found
 
 
 class DataTypeSpec:
@@ -45,28 +68,34 @@ class DataTypeSpec:
         """
         given = dict(vars(self))
         if "observer_method" in given:
-            given["observer_cls"] = _chosen("observer_method", given.pop("observer_method"), _OBSERVERS)
+            given["observer_cls"] = get_per_tensor_observer(given.pop("observer_method"))
         if "block_size" in given:
             given["group_size"] = given.pop("block_size")
-        for name, known in (("scale_type", _SCALE_TYPES), ("round_method", _ROUNDINGS)):
+        for name, find in (
+            ("scale_type", get_scale_type),
+            ("round_method", get_round_method),
+            ("zero_point_type", get_zero_point_type),
+        ):
             if name in given:
-                given[name] = _chosen(name, given[name], known)
-        if "zero_point_type" in given:
-            given["zero_point_type"] = _chosen("zero_point_type", given["zero_point_type"], _ZERO_POINTS)
+                given[name] = find(given[name])
         if self._fixed["dtype"] in (Dtype.mx, Dtype.mx6, Dtype.mx9, Dtype.bfp16):
             # Their blocks have no other timing.
             given.pop("is_dynamic", None)
         return QTensorConfig(**(self._fixed | given))
 
 
+class OCP_MXSpec(DataTypeSpec):  # noqa: N801
+    """A tensor in OCP MX blocks."""
+
+
 _REQUIRED = object()
 
 
-def _spec(name: str, what: str, fields: dict[str, Any], **fixed: Any) -> Any:
+def _spec(name: str, what: str, fields: dict[str, Any], base: Any = DataTypeSpec, **fixed: Any) -> Any:
     """A class of such configurations; fields without a default come first."""
     required = [(key, Any) for key, default in fields.items() if default is _REQUIRED]
     others = [(key, Any, field(default=value)) for key, value in fields.items() if value is not _REQUIRED]
-    made = make_dataclass(name, [*required, *others], bases=(DataTypeSpec,))
+    made = make_dataclass(name, [*required, *others], bases=(base,))
     made.__doc__, made.__module__ = f"{what}.", __name__
     made._fixed = fixed  # type: ignore[attr-defined]
     return made
@@ -93,6 +122,9 @@ def _per_channel(dtype: Dtype, symmetric: bool, **more: Any) -> Any:
 
 def _per_group(dtype: Dtype, symmetric: bool) -> Any:
     fields = {**_GROUP, "symmetric": symmetric, **_SCALED}
+    if dtype in (Dtype.int4, Dtype.uint4):
+        # The order of their arguments is another one.
+        fields = {**_GROUP, "symmetric": symmetric, "is_dynamic": False, **_SCALED}
     return _scaled(dtype, "group", fields, observer_cls=c.PerGroupMinMaxObserver)
 
 
@@ -110,13 +142,17 @@ def _float_per_group(dtype: Dtype, **more: Any) -> Any:
 def _mx(name: str, dtype: Dtype) -> Any:
     fields = {**_AXIS, "is_dynamic": True, "scale_calculation_mode": "even"}
     fixed = {**_MX, "scale_type": c.ScaleType.float, "scale_format": "e8m0", "group_size": 32}
-    return _spec(name, f"MX blocks of 32 {dtype.value} numbers", fields, dtype=dtype, **fixed)
+    return _spec(name, f"MX blocks of 32 {dtype.value} numbers", fields, OCP_MXSpec, dtype=dtype, **fixed)
 
 
-def _blocks(name: str, dtype: Dtype, fields: dict[str, Any], **fixed: Any) -> Any:
-    return _spec(
-        name, f"Blocks of {dtype.value}", {**_AXIS, **fields, "scale_calculation_mode": "even"}, dtype=dtype, **fixed
-    )
+def _blocks(name: str, dtype: Dtype, fields: dict[str, Any], base: type = DataTypeSpec, **fixed: Any) -> Any:
+    fields = {**_AXIS, **fields, "scale_calculation_mode": "even"}
+    return _spec(name, f"Blocks of {dtype.value}", fields, base, dtype=dtype, **fixed)
+
+
+def _fp8_per_tensor(dtype: Dtype) -> Any:
+    fields = {"observer_method": "min_max", "scale_type": None, "is_dynamic": False}
+    return _scaled(dtype, "tensor", fields, symmetric=True, round_method=c.RoundType.half_even)
 
 
 def _title(dtype: Dtype) -> str:
@@ -140,15 +176,8 @@ Uint8PerGroupSpec = _per_group(Dtype.uint8, False)
 Int8PerTensorSpec = _per_tensor(Dtype.int8, True)
 Int8PerChannelSpec = _per_channel(Dtype.int8, False)
 Int8PerGroupSpec = _per_group(Dtype.int8, True)
-FP8E4M3PerTensorSpec = _spec(
-    "FP8E4M3PerTensorSpec",
-    "fp8_e4m3 with a scale for the tensor",
-    {"observer_method": "min_max", "scale_type": None, "is_dynamic": False},
-    dtype=Dtype.fp8_e4m3,
-    qscheme=QSchemeType.per_tensor,
-    symmetric=True,
-    round_method=c.RoundType.half_even,
-)
+FP8E4M3PerTensorSpec = _fp8_per_tensor(Dtype.fp8_e4m3)
+FP8E5M3PerTensorSpec = _fp8_per_tensor(Dtype.fp8_e5m3)
 FP8E4M3PerChannelSpec = _per_channel(Dtype.fp8_e4m3, True)
 FP8E4M3PerGroupSpec = _float_per_group(Dtype.fp8_e4m3)
 FP8E5M2PerTensorSpec = _per_tensor(Dtype.fp8_e5m2, True)
@@ -164,26 +193,53 @@ OCP_MXFP8E5M2Spec = _mx("OCP_MXFP8E5M2Spec", Dtype.fp8_e5m2)
 OCP_MXFP6E3M2Spec = _mx("OCP_MXFP6E3M2Spec", Dtype.fp6_e3m2)
 OCP_MXFP6E2M3Spec = _mx("OCP_MXFP6E2M3Spec", Dtype.fp6_e2m3)
 OCP_MXFP4Spec = _mx("OCP_MXFP4Spec", Dtype.fp4)
-OCP_MXINT8Spec = _blocks("OCP_MXINT8Spec", Dtype.mx, {"is_dynamic": True}, group_size=32, mx_element_dtype=Dtype.int8)
+OCP_MXINT8Spec = _blocks(
+    "OCP_MXINT8Spec", Dtype.mx, {"is_dynamic": True}, OCP_MXSpec, group_size=32, mx_element_dtype=Dtype.int8
+)
+OCP_MXFP4DiffsSpec = _spec(
+    "OCP_MXFP4DiffsSpec",
+    "MX blocks of 32 fp4 numbers with the better of two exponents; not supported",
+    {**_AXIS, "is_dynamic": False, "scale_calculation_mode": "even"},
+    dtype=Dtype.fp4,
+    **{**_MX, "observer_cls": c.PerBlockMXDiffsObserver},
+    scale_type=c.ScaleType.float,
+    scale_format="e8m0",
+    group_size=32,
+)
+AmdFP4Spec = _spec(
+    "AmdFP4Spec",
+    "fp4 in groups with scales in e5m3",
+    {**_GROUP, "is_dynamic": True},
+    dtype=Dtype.fp4,
+    **_MX,
+    scale_type=c.ScaleType.float8_e5m3,
+    scale_format="e5m3",
+)
 MX6Spec = _blocks("MX6Spec", Dtype.mx6, {"block_size": _REQUIRED})
 MX9Spec = _blocks("MX9Spec", Dtype.mx9, {"block_size": _REQUIRED})
 BFP16Spec = _blocks("BFP16Spec", Dtype.bfp16, {}, group_size=8)
 
 
 @dataclass
-class ProgressiveSpec:
-    """A tensor in two stages: the codes of the first are quantized again."""
+class TwoStageSpec:
+    """A tensor in two stages."""
 
     first_stage: DataTypeSpec | QTensorConfig
     second_stage: DataTypeSpec | QTensorConfig
 
     def to_quantization_spec(self) -> list[QTensorConfig]:
         """The configurations of both stages."""
-        return [_configuration(stage) for stage in (self.first_stage, self.second_stage)]
+        return [
+            stage.to_quantization_spec() if isinstance(stage, DataTypeSpec) else stage
+            for stage in (self.first_stage, self.second_stage)
+        ]
 
 
-@dataclass
-class ScaleQuantSpec(ProgressiveSpec):
+class ProgressiveSpec(TwoStageSpec):
+    """A tensor in two stages: the codes of the first are quantized again."""
+
+
+class ScaleQuantSpec(TwoStageSpec):
     """A tensor in two stages: the scales of the first are quantized."""
 
     def to_quantization_spec(self) -> list[QTensorConfig]:
@@ -193,32 +249,5 @@ class ScaleQuantSpec(ProgressiveSpec):
         return [first, second]
 
 
-def _configuration(stage: DataTypeSpec | QTensorConfig) -> QTensorConfig:
-    return stage.to_quantization_spec() if isinstance(stage, DataTypeSpec) else stage
-
-
-_ABSENT = {
-    "FP8E5M3PerTensorSpec": "elements in e5m3 are not supported",
-    "AmdFP4Spec": "give the scheme by name with kvant.torch.quantize_: amdfp4",
-    "OCP_MXFP4DiffsSpec": "its observer is not supported; use OCP_MXFP4Spec",
-}
-
-
-def refuse_absent(name: str) -> Any:
-    """What a module says of a name that Quark has and Kvant has not.
-
-    Raises:
-        UnsupportedError: Quark has it.
-        AttributeError: It is no name of Quark's.
-    """
-    if name in _ABSENT:
-        raise unsupported(f"{name} is not supported", _ABSENT[name])
-    raise AttributeError(name)
-
-
-__all__ = ["DataTypeSpec", "ProgressiveSpec", "ScaleQuantSpec"]
-__all__ += [
-    name
-    for name, value in dict(globals()).items()
-    if isinstance(value, type) and name.endswith("Spec") and name not in __all__
-]
+__all__ = ["get_per_tensor_observer", "get_round_method", "get_scale_type", "get_zero_point_type"]
+__all__ += [name for name, value in dict(globals()).items() if isinstance(value, type) and name.endswith("Spec")]

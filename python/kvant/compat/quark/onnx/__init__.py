@@ -6,9 +6,8 @@ from kvant.compat.onnxruntime.quantization import (
     QuantFormat,
     QuantType,
 )
+from kvant.compat.quark._absent import onnx_name as __getattr__  # noqa: F401
 from kvant.compat.quark._onnx import (
-    AutoSearch,
-    AutoSearchPro,
     CachedDataReader,
     ModelQuantizer,
     PathDataReader,
@@ -80,6 +79,7 @@ from kvant.compat.quark._onnx_configuration import (
     UInt32Spec,
     XInt8Spec,
 )
+from kvant.compat.quark._onnx_functions import quantize_dynamic, quantize_static
 
 __all__ = [
     "A16W8_ADAQUANT_QCONFIG",
@@ -92,8 +92,6 @@ __all__ = [
     "AdaRoundConfig",
     "AlgoConfig",
     "AutoMixprecisionConfig",
-    "AutoSearch",
-    "AutoSearchPro",
     "BF16_QCONFIG",
     "BFP16",
     "BFP16Spec",
@@ -156,4 +154,6 @@ __all__ = [
     "XINT8_ADAROUND_QCONFIG",
     "XINT8_QCONFIG",
     "XInt8Spec",
+    "quantize_dynamic",
+    "quantize_static",
 ]

@@ -1,5 +1,6 @@
 """quark.onnx.quantization.config.algorithm."""
 
+from kvant.compat.quark._absent import onnx_name as __getattr__  # noqa: F401
 from kvant.compat.quark._onnx_configuration import (
     AdaQuantConfig,
     AdaRoundConfig,
@@ -11,6 +12,7 @@ from kvant.compat.quark._onnx_configuration import (
     QuarotConfig,
     SmoothQuantConfig,
 )
+from kvant.compat.quark._onnx_configuration import algorithm_of as from_dict
 
 __all__ = [
     "AdaQuantConfig",
@@ -22,4 +24,5 @@ __all__ = [
     "GPTQConfig",
     "QuarotConfig",
     "SmoothQuantConfig",
+    "from_dict",
 ]

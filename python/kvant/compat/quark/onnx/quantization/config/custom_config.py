@@ -13,7 +13,9 @@ from kvant.compat.quark._onnx_configuration import (
     XINT8_ADAQUANT_QCONFIG,
     XINT8_ADAROUND_QCONFIG,
     XINT8_QCONFIG,
+    DefaultConfigMapping,
     get_default_config,
+    get_default_config_mapping,
 )
 
 __all__ = [
@@ -28,6 +30,8 @@ __all__ = [
     "VINT8_QCONFIG",
     "XINT8_ADAQUANT_QCONFIG",
     "XINT8_ADAROUND_QCONFIG",
+    "DefaultConfigMapping",
     "XINT8_QCONFIG",
     "get_default_config",
+    "get_default_config_mapping",
 ]

@@ -1,5 +1,6 @@
 """quark.onnx.quantization.config.spec."""
 
+from kvant.compat.quark._absent import onnx_name as __getattr__  # noqa: F401
 from kvant.compat.quark._onnx_configuration import (
     BFloat16Spec,
     BFP16Spec,

@@ -1,5 +1,26 @@
 """quark.torch.quantization.config.type."""
 
-from kvant.compat.quark._configuration import Dtype, QSchemeType, QuantizationMode, RoundType, ScaleType, ZeroPointType
+from kvant.compat.quark._absent import torch_name as __getattr__  # noqa: F401
+from kvant.compat.quark._types import (
+    DeviceType,
+    Dtype,
+    QSchemeType,
+    QuantFlow,
+    QuantizationMode,
+    RoundType,
+    ScaleType,
+    TQTThresholdInitMeth,
+    ZeroPointType,
+)
 
-__all__ = ["Dtype", "QSchemeType", "QuantizationMode", "RoundType", "ScaleType", "ZeroPointType"]
+__all__ = [
+    "DeviceType",
+    "Dtype",
+    "QSchemeType",
+    "QuantFlow",
+    "QuantizationMode",
+    "RoundType",
+    "ScaleType",
+    "TQTThresholdInitMeth",
+    "ZeroPointType",
+]

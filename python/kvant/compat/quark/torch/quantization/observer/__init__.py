@@ -1,23 +1,3 @@
 """quark.torch.quantization.observer."""
 
-from kvant.compat.quark._configuration import (
-    PerBlockMXObserver,
-    PerChannelMinMaxObserver,
-    PerGroupMinMaxObserver,
-    PerTensorHistogramObserver,
-    PerTensorMinMaxObserver,
-    PerTensorMSEObserver,
-    PerTensorPercentileObserver,
-    PlaceholderObserver,
-)
-
-__all__ = [
-    "PerBlockMXObserver",
-    "PerChannelMinMaxObserver",
-    "PerGroupMinMaxObserver",
-    "PerTensorHistogramObserver",
-    "PerTensorMSEObserver",
-    "PerTensorMinMaxObserver",
-    "PerTensorPercentileObserver",
-    "PlaceholderObserver",
-]
+from kvant.compat.quark.torch.quantization.observer.observer import *  # noqa: F403

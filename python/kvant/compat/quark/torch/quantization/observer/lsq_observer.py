@@ -1,0 +1,3 @@
+"""quark.torch.quantization.observer.lsq_observer."""
+
+from kvant.compat.quark.torch.quantization.observer.observer import *  # noqa: F403
