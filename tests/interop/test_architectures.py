@@ -24,7 +24,8 @@ What plans say of small models of each described architecture (`model_type` in c
 llama.cpp.
 
 * **Calibration**: algorithms with calibration data, static activations and `kvant eval`.
-* **Tuning**: learned rounding, which needs gradients.
+* **Algorithms**: what runs besides roundings, which all run where calibration does: AWQ and SmoothQuant need pairs of layers between
+  which scales move, AutoRound gradients, and `rotate` a residual stream that can be rotated.
 * **int4**, **FP8**: what is known to load `int4:g32` and `FP8_DYNAMIC` in compressed-tensors' layout. Other layouts: `kvant plan`. A loader
   that is not named refuses the layout for this architecture, or was not tried with it: `kvant verify --for LOADER` says which.
 * **GGUF**: written for llama.cpp.
@@ -39,7 +40,8 @@ models, with all weights as Kvant meant them; classes that read the float weight
 codes.
 
 """
-HEADER = ("architecture", "calibration", "tuning", "int4", "FP8", "GGUF")
+HEADER = ("architecture", "calibration", "algorithms", "int4", "FP8", "GGUF")
+ALGORITHMS = ("awq", "smoothquant", "autoround", "rotate")
 
 
 def sources(root):
@@ -73,7 +75,8 @@ def rows(kvant, module_path):
         # Some of the small models have other widths than multiples of a group.
         int4 = ("--scheme", "int4:channel" if kind in ODD else "int4:g32")
         runs = lambda algorithm: says(*int4, "--format", "fake", "--algorithm", algorithm)  # noqa: E731
-        return (f"`{kind}`", runs("gptq"), runs("autoround"), loaders(variants[0], *int4), loaders(variants[0], "--scheme", "FP8_DYNAMIC"),
+        algorithms = ", ".join(name for name in ALGORITHMS if runs(name))
+        return (f"`{kind}`", runs("gptq"), algorithms, loaders(variants[0], *int4), loaders(variants[0], "--scheme", "FP8_DYNAMIC"),
                 says("--scheme", "Q8_0"))  # fmt: skip
 
     return [row(kind, variants) for kind, variants in sources(module_path("architectures")).items()]

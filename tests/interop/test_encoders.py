@@ -133,6 +133,9 @@ def test_encoders_are_refused_where_tokens_are_predicted(kvant, tmp_path):
 
 def test_packed_modernbert_is_not_said_to_load(kvant, tmp_path):
     source, out = encoder_models.save("modernbert", tmp_path / "model"), tmp_path / "out"
-    assert kvant("quantize", source, "-s", "int4:g32", "-f", "compressed-tensors", "-o", out).returncode == 0
+    options = ("-s", "int4:g32", "-f", "compressed-tensors", "-o", out)
+    refused = kvant("quantize", source, *options)
+    assert refused.returncode == 1 and "no known loader takes" in refused.stderr, refused.stderr
+    assert kvant("quantize", source, *options, "--no-verify").returncode == 0
     loaders = json.loads(kvant("verify", out, "--for", "transformers", "--json").stdout)["loaders"]
     assert [loader["loads"] for loader in loaders if loader["id"] == "transformers"] == ["no"], loaders

@@ -13,7 +13,13 @@ def refused(kvant, tmp_path, *arguments, status=1):
     return done.stderr
 
 
-@pytest.mark.parametrize("scheme", STATIC + STATIC_BROKEN)
+@pytest.mark.parametrize("scheme", STATIC_BROKEN)
+def test_scheme_that_no_loader_reads_is_refused(scheme, kvant, model_dir, tmp_path):
+    message = refused(kvant, tmp_path, model_dir("nano_llama"), "--scheme", scheme)
+    assert "no known loader" in message and "--no-verify" in message
+
+
+@pytest.mark.parametrize("scheme", STATIC)
 def test_static_activations_need_calibration(scheme, kvant, model_dir, tmp_path):
     message = refused(kvant, tmp_path, model_dir("nano_llama"), "--scheme", scheme, status=2)
     assert "--weights-only" in message

@@ -96,7 +96,7 @@ def compared(loader, python, cases, changes, kvant, root):
         model, out = source(name, root, changes), root / f"out-{number}"
         static = scheme in STATIC_ACTIVATIONS or "!static" in scheme or "--kv-cache" in options
         data = ["--calib", root / "text.txt", "--num-samples", "4", "--seq-len", "32"] if static else []
-        if model and kvant("quantize", model, "--scheme", scheme, *options, *data, "-o", out).returncode == 0:
+        if model and kvant("quantize", model, "--scheme", scheme, *options, *data, "--no-verify", "-o", out).returncode == 0:
             written[cases[number]] = out
     done = subprocess.run([python, HERE / f"{loader}_load.py", *written.values()], capture_output=True, text=True, timeout=900)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
