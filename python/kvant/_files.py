@@ -282,7 +282,7 @@ def plan(
     cle: bool = False,
     progress: bool = True,
 ) -> PlanReport:
-    """Previews a quantization: tensors, sizes, memory, loaders. Reads headers and norms only, writes nothing.
+    """Previews a quantization: tensors, sizes, memory, loaders. Reads headers and kept floats only, writes nothing.
 
     Refuses what `quantize` would refuse, except missing data. `data` is as for `quantize`.
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import numpy
 import pytest
 
 ROOT = Path(__file__).parents[2]
+
+# Commands that a shell starts in the background ignore Ctrl-C, and so would the tests of it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

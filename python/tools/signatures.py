@@ -72,7 +72,7 @@ FUNCTIONS: list[dict[str, Any]] = [
         "command": "plan",
         "report": "PlanReport",
         "positional": ["model", "scheme"],
-        "summary": "Previews a quantization: tensors, sizes, memory, loaders. Reads headers and norms only, "
+        "summary": "Previews a quantization: tensors, sizes, memory, loaders. Reads headers and kept floats only, "
         "writes nothing.",
         "paragraphs": ["Refuses what `quantize` would refuse, except missing data. `data` is as for `quantize`."],
     },

@@ -14,8 +14,17 @@ use std::collections::BTreeSet;
 /// # Errors
 /// [`EngineError::Weight`] with the tensor and the place in it.
 pub fn check_kept(plan: &Plan, checkpoint: &Checkpoint) -> Result<(), EngineError> {
+    check_small(plan, checkpoint, u64::MAX)
+}
+
+/// The same for kept tensors of at most so many bytes.
+///
+/// # Errors
+/// As [`check_kept`].
+pub fn check_small(plan: &Plan, checkpoint: &Checkpoint, bytes: u64) -> Result<(), EngineError> {
     let names: BTreeSet<&str> = plan.kept().iter().map(|kept| kept.source.as_str()).collect();
-    check(checkpoint, checkpoint.tensors().filter(|view| names.contains(view.name())))
+    let is_checked = |view: &TensorView<'_>| names.contains(view.name()) && view.byte_len() <= bytes;
+    check(checkpoint, checkpoint.tensors().filter(is_checked))
 }
 
 /// The same for all vectors of a source: norms and biases.
@@ -24,6 +33,14 @@ pub fn check_kept(plan: &Plan, checkpoint: &Checkpoint) -> Result<(), EngineErro
 /// As [`check_kept`].
 pub fn check_vectors(checkpoint: &Checkpoint) -> Result<(), EngineError> {
     check(checkpoint, checkpoint.tensors().filter(|view| view.shape().len() < 2))
+}
+
+/// The same for all floats of a source, scales included.
+///
+/// # Errors
+/// As [`check_kept`].
+pub fn check_all(checkpoint: &Checkpoint) -> Result<(), EngineError> {
+    check(checkpoint, checkpoint.tensors())
 }
 
 fn check<'a>(checkpoint: &Checkpoint, tensors: impl Iterator<Item = TensorView<'a>>) -> Result<(), EngineError> {

@@ -81,7 +81,7 @@ impl Job {
         }
     }
 
-    /// Plans the job: reads headers, norms and biases, and writes nothing. Refuses everything that [`run`](Self::run) would refuse
+    /// Plans the job: reads headers and kept floats, and writes nothing. Refuses everything that [`run`](Self::run) would refuse
     /// before its work, except missing calibration data.
     ///
     /// # Errors

@@ -493,7 +493,7 @@ impl Diagnostic for PlanError {
                 Some(format!("did you mean {}? `kvant inspect MODEL` shows all", nearest.join(" or ")))
             }
             PlanError::FloatsAlready => {
-                Some("use it as it is, or name another type of floats with ‹dtype›: bf16, f16 or f32".to_owned())
+                Some("use it as it is, or name a type of floats that it does not have with ‹dtype›, of bf16, f16 and f32".to_owned())
             }
             PlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
             PlanError::Unsaid => Some("put its original config.json next to it".to_owned()),

@@ -135,7 +135,7 @@ pub enum Command {
     Quantize(Box<QuantizeArgs>),
     /// Convert a quantized model to another format, losslessly where possible
     Convert(ConvertArgs),
-    /// Preview a quantization: tensors, size, memory, loaders; reads headers and norms only
+    /// Preview a quantization: tensors, size, memory, loaders; reads headers and kept floats only
     Plan(Box<PlanArgs>),
     /// Show architecture, tensors, sizes and quantization of a model
     Inspect(InspectArgs),

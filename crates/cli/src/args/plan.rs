@@ -13,7 +13,7 @@ Examples:
       with estimates of the arithmetic, memory and disk space of calibration
   kvant plan Llama-3.2-1B --scheme nvfp4 --weights-only --json | grep '\"quantize\"'
 
-Reads only headers, and norms and biases, which must be finite. What `kvant quantize` would refuse fails here too, except calibration data that are not given.";
+Reads only headers, and the floats that are kept (up to 2 GiB each), which must be finite. What `kvant quantize` would refuse fails here too, except calibration data that are not given.";
 
 /// The options that `-h` shows.
 const ESSENTIAL: &[&str] =

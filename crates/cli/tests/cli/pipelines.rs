@@ -79,6 +79,28 @@ fn large_components_are_quantized_and_the_rest_is_copied() {
 }
 
 #[test]
+fn files_that_are_not_copied_and_damaged_components_are_named() {
+    let place = place();
+    std::fs::create_dir(place.path("pipe/vae/notes")).unwrap();
+    let line = ["pipe", "--scheme", "int8:channel"];
+    let told = place.succeed(&[&["quantize"], &line[..], &["-o", "out"]].concat()).stderr;
+    assert!(told.contains("note: vae: notes is not carried along"), "{told}");
+    let keep = ["--component", "transformer=keep", "--component", "text_encoder=keep"];
+    let kept = place.run(&[&["plan"], &line[..], &keep].concat());
+    assert!(kept.code == Some(1) && kept.stderr.contains("name others"), "{kept:?}");
+
+    let weights = place.path("pipe/vae/diffusion_pytorch_model.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let start = 8 + length + header["model.norm.weight"]["data_offsets"][0].as_u64().unwrap() as usize;
+    bytes[start..start + 2].copy_from_slice(&0x7fc0_u16.to_le_bytes());
+    std::fs::write(weights, bytes).unwrap();
+    let refused = place.run(&[&["plan"], &line[..]].concat());
+    assert!(refused.code == Some(1) && refused.stderr.contains("vae: tensor `model.norm.weight`"), "{refused:?}");
+}
+
+#[test]
 fn schemes_that_diffusers_does_not_load_become_floats() {
     let place = place();
     let line =

@@ -299,14 +299,23 @@ fn non_finite_weights_are_named_before_calibration() {
 }
 
 #[test]
-fn plan_finds_a_norm_that_is_not_finite() {
-    let place = place();
-    damage(&place, "model.layers.2.input_layernorm.weight", 7);
-    for scheme in ["int4_wo_128", "Q4_K_M"] {
-        let run = place.run(&["plan", "nano_llama", "-s", scheme]);
-        let is_named =
-            run.stderr.contains("tensor `model.layers.2.input_layernorm.weight`") && run.stderr.contains("NaN");
-        assert!(run.code == Some(1) && is_named, "{scheme}: {run:?}");
+fn floats_that_are_not_finite_are_found_by_plans_conversions_and_verification() {
+    let norm = "model.layers.2.input_layernorm.weight";
+    let plan = |scheme: &'static str| vec!["plan", "nano_llama", "-s", scheme];
+    let graph = || vec!["convert", "nano_llama", "--to", "onnx", "-o", "out.onnx"];
+    let verify = || vec!["verify", "nano_llama", "--for", "vllm"];
+    for (tensor, lines) in [
+        (norm, vec![plan("int4_wo_128"), plan("Q4_K_M"), graph(), verify()]),
+        ("model.embed_tokens.weight", vec![plan("int4_wo_128"), graph(), verify()]),
+    ] {
+        let place = place();
+        damage(&place, tensor, 7);
+        for line in lines {
+            let run = place.run(&line);
+            let is_named = run.stderr.contains(tensor) && run.stderr.contains("NaN");
+            assert!(run.code == Some(1) && is_named, "{line:?}: {run:?}");
+        }
+        assert!(!place.path("out.onnx").exists());
     }
 }
 

@@ -112,15 +112,18 @@ pub struct LoaderRefusal {
     pub reason: String,
 }
 
-/// The refusals of all loaders that read the format, if each refuses the model; nothing if one takes it or was not tried with it. Of
-/// models without a description it is not known what loaders make of them.
+/// The refusals of all loaders that read the format, if none is known to take the model: those that were not tried with it count as such.
+/// Of models without a description it is not known what loaders make of them.
 pub fn refusals(
     format: OutputFormat,
     model: ModelTraits,
     layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
 ) -> Vec<LoaderRefusal> {
     let Some(method) = format.method().filter(|_| model.family.is_some() || model.component) else { return Vec::new() };
-    let refusal = |opinion: Opinion| Some(LoaderRefusal { loader: opinion.loader, reason: opinion.refusal? });
+    let refusal = |Opinion { loader, is_known, refusal }: Opinion| {
+        let untried = || (!is_known).then(|| "not tried with this architecture".to_owned());
+        Some(LoaderRefusal { loader, reason: refusal.or_else(untried)? })
+    };
     opinions(format, method, model, layers).into_iter().map(refusal).collect::<Option<_>>().unwrap_or_default()
 }
 
@@ -218,10 +221,7 @@ mod tests {
         let differing = |expert_schemes| ModelTraits { expert_schemes, ..EXPERTS };
         assert!(packed("int4:g128", differing(ExpertSchemes::Mixed)).is_empty());
         assert_eq!(packed("int4:g128", differing(ExpertSchemes::ByBlock)), ["vLLM", "SGLang"]);
-        assert_eq!(
-            found(OutputFormat::GPTQ, "int4:g128", differing(ExpertSchemes::ByBlock)),
-            ["transformers with gptqmodel", "vLLM"]
-        );
+        assert_eq!(found(OutputFormat::GPTQ, "int4:g128", differing(ExpertSchemes::ByBlock)), ["vLLM"]);
         let of_family = |family| ModelTraits { family: Some(family), ..DENSE };
         assert!(packed("int4:g128", of_family("mamba")).is_empty());
         assert_eq!(

@@ -27,7 +27,7 @@ pub use gguf::{
 };
 
 use crate::loader_rules::{Attention, LoaderQuery, ModelFacts, Sharding, judge};
-use check::opening;
+use check::{VALUES, opening};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::means_gguf;
 use kvant_quant::finding::{Finding, Findings, Severity};
@@ -76,12 +76,21 @@ pub struct Report {
 
 impl Report {
     /// Whether the checkpoint passes: with a loader that decides alone, whether that takes it, on as many devices as were
-    /// asked for; else whether no check has found an error.
+    /// asked for, and its values are sound; else whether no check has found an error.
     pub fn passes(&self) -> bool {
         match self.loader {
-            Some(id) => self.verdicts.iter().any(|verdict| verdict.id == id && self.is_taken(verdict)),
+            Some(id) => {
+                self.verdicts.iter().any(|verdict| verdict.id == id && self.is_taken(verdict)) && !self.is_nonsense()
+            }
             None => self.errors().next().is_none(),
         }
+    }
+
+    /// Whether values are wrong for every loader: NaN, or codes that no scale belongs to.
+    pub fn is_nonsense(&self) -> bool {
+        let of_checkpoint = |id: &str| CHECKS.iter().any(|check| check.id == id && check.subject == VALUES);
+        let of_file = |id: &str| GGUF_CHECKS.iter().any(|check| check.id == id && check.reads == Reads::Weights);
+        self.errors().any(|finding| of_checkpoint(finding.check) || of_file(finding.check))
     }
 
     fn is_taken(&self, verdict: &LoaderSupport) -> bool {

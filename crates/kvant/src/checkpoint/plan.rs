@@ -18,6 +18,9 @@ use kvant_formats::format::OutputFormat;
 use kvant_weights::activation_point::PlannedActivationPoint;
 use serde_json::{Value, json};
 
+/// The largest tensor that a plan reads: norms, biases and most embeddings, in a second or two.
+const READ_BY_PLANS: u64 = 2 << 30;
+
 /// Plans a job, and notes where this machine may lack memory for it.
 ///
 /// # Errors
@@ -27,7 +30,7 @@ pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error>
     let planned = planning::outline(job, &gguf::file_name(outputs.as_ref().and_then(Outputs::file)))?;
     planned.preflight(job)?;
     if !job.sinks.commit.no_verify {
-        finite::check_vectors(&planned.checkpoint)?;
+        finite::check_small(&planned.plan, &planned.checkpoint, READ_BY_PLANS)?;
     }
     planned.check_data(job, reporter)?;
     if let Some(outputs) = &outputs {

@@ -12,6 +12,7 @@ use crate::job::Conversion;
 use crate::job::{self, Limits, Sinks};
 use crate::paths::full_path;
 use crate::text::counts;
+use kvant_checkpoint::finite;
 use kvant_checkpoint::onnx::{Exported, check, export};
 use kvant_container::onnx::{ExternalData, Spill};
 use kvant_container::unfinished::{Claim, Paths, Room};
@@ -48,6 +49,9 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     }
     let output = sinks.output.as_deref().ok_or_else(no_output)?;
     reporter.started();
+    if !sinks.commit.no_verify {
+        finite::check_all(&checkpoint)?;
+    }
     let claim = claim(output, &sinks.settings, sinks.commit)?;
     let graph =
         Task { checkpoint: &checkpoint, output, sinks, limits, weights_only }.make(&decoder, claim, reporter)?;

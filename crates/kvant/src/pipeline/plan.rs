@@ -11,6 +11,7 @@ use crate::job::{Format, Job};
 use crate::json::path as path_json;
 use crate::resolve;
 use crate::text::shown;
+use kvant_checkpoint::finite;
 use kvant_checkpoint::recipe::Recipe;
 use kvant_container::{Diagnostic, Pipeline, PipelineComponent, recorded_name};
 use kvant_formats::format::{FormatHandle, OutputFormat};
@@ -30,6 +31,8 @@ pub struct PipelinePlan {
     pub(crate) copied: Vec<(PathBuf, u64)>,
     /// Notes on the components, each with the name of one.
     pub notices: Vec<String>,
+    /// The files that are not copied, each with the reason.
+    pub left_out: Vec<String>,
     pub(crate) fingerprint: String,
 }
 
@@ -65,6 +68,7 @@ pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, E
         return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())));
     }
     let (mut components, mut notices) = (Vec::new(), Vec::new());
+    let mut left_out: Vec<String> = left_out(&pipeline).into_iter().collect();
     let mut files = pipeline.files.clone();
     for Choice { component, checkpoint, bytes, fate } in choose(job, &pipeline)? {
         let (plan, job) = match fate {
@@ -74,9 +78,12 @@ pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, E
                 refuse_other_names(&component, &inside)?;
                 files.extend(inside.iter().map(|file| PathBuf::from(&component.name).join(file)));
                 let left = checkpoint.left_out_files()?.into_iter();
-                notices.extend(left.map(|file| {
+                left_out.extend(left.map(|file| {
                     format!("{}: {} is not carried along: {}", component.name, shown(&file.name), file.reason)
                 }));
+                if !job.sinks.commit.no_verify {
+                    finite::check_vectors(&checkpoint).map_err(|error| of_component(error.into(), &component.name))?;
+                }
                 (Err(reason), None)
             }
             Fate::Quantized(job) => {
@@ -90,13 +97,18 @@ pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, E
     }
     if components.iter().all(|component| component.plan.is_err()) {
         let failure = Error::new(ErrorKind::Invalid, "no component of the pipeline is quantized");
-        let hint = "give ‹scheme› for the large components, or name some, e.g. ‹component› transformer=e4m3:channel";
+        let hint = match job.recipe.scheme.is_some() {
+            true => {
+                "‹scheme› is for the large components, which are kept here: name others, e.g. ‹component› text_encoder=int8:channel"
+            }
+            false => "give ‹scheme› for the large components, or name some, e.g. ‹component› transformer=e4m3:channel",
+        };
         return Err(failure.with_hint(Some(hint.to_owned())));
     }
     let size = |file: &PathBuf| pipeline.path.join(file).metadata().map_or(0, |found| found.len());
     let copied: Vec<(PathBuf, u64)> = files.iter().map(|file| (file.clone(), size(file))).collect();
     let fingerprint = fingerprint(&components, &copied);
-    Ok(PipelinePlan { pipeline, components, copied, notices, fingerprint })
+    Ok(PipelinePlan { pipeline, components, copied, notices, left_out, fingerprint })
 }
 
 /// The plan of a component in the format that was asked for; else in torchao's, which diffusers loads, or where that does not hold the
@@ -212,6 +224,13 @@ fn refuse_settings(job: &Job) -> Result<(), Error> {
     Ok(())
 }
 
+/// What is said of weights outside of all components.
+fn left_out(pipeline: &Pipeline) -> Option<String> {
+    let (first, more) = pipeline.left_out.split_first()?;
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    Some(format!("{}{more} lies outside of all components and is not copied", shown(first)))
+}
+
 /// A number for what is made: the plans of components, and names and sizes of the other files.
 fn fingerprint(components: &[PlannedComponent], copied: &[(PathBuf, u64)]) -> String {
     let mut hash = Xxh3::new();
@@ -240,11 +259,9 @@ impl PipelinePlan {
         Ok(())
     }
 
-    /// What is said of weights that are not copied.
-    pub(crate) fn left_out(&self) -> Option<String> {
-        let (first, more) = self.pipeline.left_out.split_first()?;
-        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-        Some(format!("{}{more} lies outside of all components and is not copied", shown(first)))
+    /// The notices of components, and those on files that are not copied.
+    pub(crate) fn all_notices(&self) -> impl Iterator<Item = &String> {
+        self.notices.iter().chain(&self.left_out)
     }
 
     /// The names of the components that are quantized.
@@ -275,7 +292,7 @@ impl PipelinePlan {
             "source_bytes": source_bytes,
             "output_bytes": output_bytes,
             "peak_memory": self.peak_memory(),
-            "notices": self.notices.iter().cloned().chain(self.left_out()).collect::<Vec<_>>(),
+            "notices": self.all_notices().collect::<Vec<_>>(),
         })
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<PipelineRepo
     let output = job.sinks.output.as_deref().ok_or_else(paths::no_directory)?;
     refuse_file_name(output)?;
     let plan = plan::plan(job, reporter)?;
-    reporter.notes(plan.left_out());
+    reporter.notes(&plan.left_out);
     let names: Vec<&str> = plan.quantized().map(|component| component.component.name.as_str()).collect();
     let commit = job.sinks.commit;
     if commit.restart {
@@ -135,7 +135,7 @@ impl PipelineReport {
             "output_bytes": output_bytes,
             "seconds": self.time.as_secs_f64(),
             "loading": loading::json(&[LOADER], &self.output),
-            "notices": self.plan.notices,
+            "notices": self.plan.all_notices().collect::<Vec<_>>(),
         })
     }
 }

@@ -31,7 +31,7 @@ impl Plan {
         match self {
             Plan::Graph(plan) => plan.prepared.notices().iter().map(ToString::to_string).collect(),
             Plan::Gguf(plan) => plan.plan.notices.clone(),
-            Plan::Pipeline(plan) => plan.notices.iter().cloned().chain(plan.left_out()).collect(),
+            Plan::Pipeline(plan) => plan.all_notices().cloned().collect(),
             Plan::Checkpoint(planned) => match &planned.file {
                 Some(file) => {
                     let needs = planned.cost.lacks_data.then(|| format!("the run needs {NEEDS_DATA}"));

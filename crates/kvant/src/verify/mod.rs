@@ -106,7 +106,7 @@ impl CheckpointVerdict {
     pub(crate) fn problem(&self) -> String {
         let path = shown(&self.report.path);
         let asked = self.loader.as_deref().and_then(|id| self.report.verdicts.iter().find(|verdict| verdict.id == id));
-        match asked {
+        match asked.filter(|_| !self.report.is_nonsense()) {
             Some(verdict) => format!("{path} does not load in {}: {}", verdict.loader, self.why_not(verdict)),
             None => failing(&path.to_string(), &self.report.findings),
         }

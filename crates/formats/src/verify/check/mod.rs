@@ -86,8 +86,11 @@ const fn structure(id: &'static str, run: Run, about: &'static str) -> Check {
     Check { id, subject: "structure", about, reads: Reads::Headers, stops: true, run }
 }
 
+/// The subject of checks of values.
+pub(super) const VALUES: &str = "values";
+
 const fn values(id: &'static str, reads: Reads, run: Run, about: &'static str) -> Check {
-    Check { id, subject: "values", about, reads, stops: false, run }
+    Check { id, subject: VALUES, about, reads, stops: false, run }
 }
 
 const fn statement(id: &'static str, run: Run, about: &'static str) -> Check {
