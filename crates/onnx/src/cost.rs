@@ -41,13 +41,13 @@ impl Cost {
         let values = sum(observed.iter().map(|name| elements(&prepared.types, name)));
         let all = graph.node.iter().flat_map(|node| &node.output).filter(|name| !name.is_empty());
         let largest = all.filter_map(|name| elements(&prepared.types, name)).max().unwrap_or(0);
-        let source_bytes = constants(graph, size);
+        let weights = constants(graph, size);
         // Observed tensors live to the end of a run, the others while they are read; kernels keep weights in an order of theirs.
-        let session = |values: u64| 4 * (values + 2 * largest) + source_bytes;
+        let session = |values: u64| 4 * (values + 2 * largest) + weights;
         let statistics = HISTOGRAM * observed.len() as u64;
         let multiplications = sum(graph.node.iter().filter_map(|node| multiplications(&prepared.types, node)));
         Self {
-            constants: ConstantBytes { source_bytes, output_bytes: output_bytes(prepared) },
+            constants: ConstantBytes { source_bytes: prepared.source_bytes, output_bytes: output_bytes(prepared) },
             observed: observed.len(),
             observed_values: values,
             multiplications: multiplications.filter(|_| !observed.is_empty()),

@@ -32,7 +32,7 @@ impl fmt::Display for Counts {
 /// Bytes of the constants of a graph, before and after.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ConstantBytes {
-    /// Of the simplified model.
+    /// Of the source.
     pub source_bytes: u64,
     /// Of the quantized model.
     pub output_bytes: u64,

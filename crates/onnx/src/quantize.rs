@@ -49,6 +49,8 @@ pub struct Prepared {
     pub placement: Placement,
     /// Types and shapes, as far as they can be inferred.
     pub types: Types,
+    /// Bytes of the constants of the model as it is stored.
+    pub source_bytes: u64,
     /// Rewrites by each pass.
     pub passes: Vec<(&'static str, usize)>,
     /// Pairs of layers that were equalized.
@@ -117,6 +119,7 @@ pub fn prepare(
     refuse_quantized(&model)?;
     let (source, nodes) = (Named::of(&model.graph), NodeNames::of(&model.graph));
     lift_constants(&mut model);
+    let source_bytes = constants(&model.graph, size);
     let context = Context { spill, kept: kept_type(&recipe), ..Context::default() };
     let defaults = inputs_with_defaults(&model);
     let passes = pass::simplify(&mut model, passes, &context)?;
@@ -134,7 +137,18 @@ pub fn prepare(
     }
     let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph))?;
     let (types, placement) = place_all(&model, &recipe)?;
-    Ok(Prepared { model, recipe, placement, types, passes, equalized, rotations, unmatched, fixed_inputs })
+    Ok(Prepared {
+        model,
+        recipe,
+        placement,
+        types,
+        source_bytes,
+        passes,
+        equalized,
+        rotations,
+        unmatched,
+        fixed_inputs,
+    })
 }
 
 /// The first version of files in which initializers need not be inputs: those that are there are defaults, which a caller may
@@ -321,6 +335,7 @@ impl Prepared {
             recipe,
             placement,
             types,
+            source_bytes: self.source_bytes,
             passes,
             equalized,
             rotations: self.rotations.clone(),

@@ -116,6 +116,11 @@ pub(super) fn refuse_others(dir: &Path, written: impl IntoIterator<Item = PathBu
 pub(super) fn strangers(dir: &Path, look: Look) -> io::Result<Option<String>> {
     let found = names(dir)?;
     let Some(manifest) = read(dir) else {
+        let folders: BTreeSet<&str> = found.iter().map(|name| name.split('/').next().unwrap_or(name)).collect();
+        if !folders.is_empty() && folders.iter().all(|folder| dir.join(folder).join(MANIFEST_FILE).is_file()) {
+            let folders: Vec<&str> = folders.into_iter().collect();
+            return Ok(Some(format!("it holds the outputs of a run with several formats: {}", folders.join(", "))));
+        }
         let all = found.into_iter().map(|name| (name, false)).collect::<Vec<_>>();
         return Ok(Some(format!(
             "it has no {MANIFEST_FILE}, which would list Kvant's own files, and contains {}",
@@ -191,6 +196,20 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn directories_of_several_formats_are_named_as_such() {
+        let dir = tempfile::tempdir().unwrap();
+        for format in ["awq", "gptq"] {
+            fs::create_dir(dir.path().join(format)).unwrap();
+            fs::write(dir.path().join(format).join(MANIFEST_FILE), "{}").unwrap();
+            fs::write(dir.path().join(format).join("config.json"), "{}").unwrap();
+        }
+        let told = strangers(dir.path(), Look::Names).unwrap().unwrap();
+        assert_eq!(told, "it holds the outputs of a run with several formats: awq, gptq");
+        fs::write(dir.path().join("mine"), "").unwrap();
+        assert!(strangers(dir.path(), Look::Names).unwrap().unwrap().starts_with("it has no "));
+    }
 
     #[test]
     fn changed_or_added_files_are_reported() {

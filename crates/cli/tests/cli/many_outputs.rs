@@ -255,11 +255,14 @@ fn unfinished_work_with_other_options_is_kept_until_restart() {
                    {\"job\":0,\"pieces\":[]}\n";
     let gptq = ["--algorithm", "gptq", "--calib", "text.txt", "--num-samples", "2", "--seq-len", "32"];
     let int4 = ["--scheme", "int4:g32"];
-    // What is being made while another output is worked on: itself, the checkpoint that a file is made of, a folder.
-    let cases: [(&str, &str, Vec<&str>); 4] = [
+    // What is being made while another output is worked on: itself, the checkpoint that a file is made of, a folder, and what a run with
+    // one format had begun under the name of the directory for several.
+    let formats = ["--format", "quark", "--format", "awq"];
+    let cases: [(&str, &str, Vec<&str>); 5] = [
         ("out", "out", [&int4[..], &gptq].concat()),
         ("out.gguf", ".out.gguf.kvant-checkpoint", [&int4[..], &gptq, &["--format", "gguf"]].concat()),
-        ("two", "two/awq", [&int4[..], &gptq, &["--format", "quark", "--format", "awq"]].concat()),
+        ("two", "two/awq", [&int4[..], &gptq, &formats].concat()),
+        ("both", "both", [&int4[..], &gptq, &formats].concat()),
         ("q4.gguf", "q4.gguf", [&["--scheme", "Q4_0", "--algorithm", "imatrix"], &gptq[2..]].concat()),
     ];
     for (out, hidden, options) in cases {
@@ -277,7 +280,8 @@ fn unfinished_work_with_other_options_is_kept_until_restart() {
         assert!(!place.path(&format!("{hidden}.partial.blocks")).exists());
     }
     let left = names(&place.path(""));
-    assert_eq!(left, ["nano_llama", "out", "out.calibration.json", "out.gguf", "q4.gguf", "text.txt", "two"]);
+    let made = ["both", "nano_llama", "out", "out.calibration.json", "out.gguf", "q4.gguf", "text.txt", "two"];
+    assert_eq!(left, made);
 }
 
 #[test]

@@ -128,7 +128,11 @@ impl<'a> Outputs<'a> {
     pub fn claim(&self) -> Result<Claim, Error> {
         let commit = self.job.sinks.commit;
         match (commit.restart, self.has_folders()) {
-            (true, true) => engine::Output::discard_all(&self.targets().collect::<Vec<_>>(), commit.overwrite)?,
+            (true, true) => {
+                engine::Output::discard_all(&self.targets().collect::<Vec<_>>(), commit.overwrite)?;
+                // That of a run with one format.
+                Claim::discard(&self.output, false)?;
+            }
             (true, false) => {
                 let discard = |target: &Path| Claim::discard(target, self.is_passing() && target == self.checkpoint);
                 self.targets().try_for_each(discard)?;
@@ -149,7 +153,9 @@ impl<'a> Outputs<'a> {
     /// The files in the way.
     pub fn check(&self, planned: &Planned) -> Result<(), Error> {
         check_name(&self.output, self.kind, "‹format›")?;
-        check_runs(self.targets(), &self.job.sinks.settings, self.job.sinks.commit)?;
+        // Unfinished work of a run with one format could not be resumed beside a directory of this name.
+        let of_one_format = self.has_folders().then_some(self.output.as_path());
+        check_runs(self.targets().chain(of_one_format), &self.job.sinks.settings, self.job.sinks.commit)?;
         let (source, overwrite, plan) =
             (self.job.source.model.as_path(), self.job.sinks.commit.overwrite, &planned.plan);
         if let Some((file, codes)) = self.file.as_ref().zip(planned.file.as_ref()) {

@@ -1,7 +1,7 @@
 //! What is reported of a model that is prepared and solved.
 
 use super::Prepared;
-use crate::count::{ConstantBytes, Counts, constants, size};
+use crate::count::{ConstantBytes, Counts};
 use crate::report::{Report, TensorReport};
 use crate::solution::{Ranges, Solution};
 
@@ -53,7 +53,7 @@ impl Report {
         let passes = prepared.passes.iter().filter(|(_, count)| *count > 0);
         Self {
             counts: Counts::of(prepared),
-            constants: ConstantBytes { source_bytes: constants(&prepared.model.graph, size), output_bytes: 0 },
+            constants: ConstantBytes { source_bytes: prepared.source_bytes, output_bytes: 0 },
             samples,
             passes: passes.map(|(name, count)| ((*name).to_owned(), *count)).collect(),
             algorithms: prepared.recipe.algorithms.iter().map(ToString::to_string).collect(),
