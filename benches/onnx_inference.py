@@ -68,7 +68,7 @@ def words(seed, shape):
     text = pathlib.Path(__file__).read_text().split()
     for top in range(0, height - 40, 44):
         line = " ".join(random.choice(text, 12))
-        ImageDraw.Draw(picture).text((random.integers(0, 8), top + random.integers(0, 8)), line, random.integers(0, 90), ImageFont.load_default(30))
+        ImageDraw.Draw(picture).text((random.integers(0, 8), top + random.integers(0, 8)), line, int(random.integers(0, 90)), ImageFont.load_default(30))
     return np.repeat(np.asarray(picture, np.float32)[None] / 127.5 - 1, channels, axis=0)
 
 
