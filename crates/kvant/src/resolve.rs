@@ -70,7 +70,7 @@ pub fn refuse_idle_propagation(job: &Job, works_on_blocks: bool) -> Result<(), E
 /// The first that was given.
 pub fn refuse_checkpoint_settings(job: &Job) -> Result<(), Error> {
     let sinks = &job.sinks;
-    if sinks.formats.is_empty() || !sinks.checkpoints().is_empty() {
+    if sinks.keeps_checkpoint() {
         return Ok(());
     }
     let given =

@@ -255,8 +255,8 @@ fn unfinished_work_with_other_options_is_kept_until_restart() {
                    {\"job\":0,\"pieces\":[]}\n";
     let gptq = ["--algorithm", "gptq", "--calib", "text.txt", "--num-samples", "2", "--seq-len", "32"];
     let int4 = ["--scheme", "int4:g32"];
-    // What is being made while another output is worked on: itself, the checkpoint that a file is made of, a folder, and what a run with
-    // one format had begun under the name of the directory for several.
+    // Unfinished work in the way: of the output itself, of the intermediate checkpoint, of one format's directory, and of a run with one
+    // format whose output has the name of the directory.
     let formats = ["--format", "quark", "--format", "awq"];
     let cases: [(&str, &str, Vec<&str>); 5] = [
         ("out", "out", [&int4[..], &gptq].concat()),

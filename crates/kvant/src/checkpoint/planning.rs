@@ -43,6 +43,11 @@ pub struct Planned {
 }
 
 impl Planned {
+    /// One checkpoint, and nothing else.
+    fn of(checkpoint: Checkpoint, plan: Plan) -> Planned {
+        Planned { checkpoint, plan, others: Vec::new(), file: None, note: None }
+    }
+
     /// Refuses output that would not pass verification, unless `job` skips it.
     ///
     /// # Errors
@@ -159,7 +164,7 @@ fn plan_blocks(job: &Job, recipe: GgufRecipe, file: &str, calibrated: bool) -> R
     if !plan.blocks().is_empty() {
         Decoder::open(&checkpoint)?;
     }
-    Ok(Planned { checkpoint, plan, others: Vec::new(), file: Some(file), note: None })
+    Ok(Planned { file: Some(file), ..Planned::of(checkpoint, plan) })
 }
 
 /// Refuses what a graph of the quantized decoder would not hold: rules of the model, weights and quantized activations.
@@ -188,28 +193,21 @@ fn plan_for_all(job: &Job, calibrated: bool) -> Result<Planned, Error> {
     };
     let others = others.iter().map(further).collect::<Result<_, Error>>()?;
     let (checkpoint, plan) = plan_for(job, Some(*first), &all().skip(1).collect::<Vec<_>>(), calibrated)?;
-    Ok(Planned { checkpoint, plan, others, file: None, note: None })
+    Ok(Planned { others, ..Planned::of(checkpoint, plan) })
 }
 
 /// The plan in the format that the recipe's schemes come from. Where no known loader takes that, and neither the job nor its recipe file
 /// names a format, one that loads is chosen.
 fn plan_in_default_format(job: &Job, also: &[OutputFormat], calibrated: bool) -> Result<Planned, Error> {
     let (checkpoint, plan) = plan_for(job, None, also, calibrated)?;
-    let of_default = |checkpoint, plan| Planned { checkpoint, plan, others: Vec::new(), file: None, note: None };
-    let (_, file) = resolve::settings(job, None, &[])?;
-    let is_free = job.sinks.formats.is_empty() && file.format.is_none() && !job.sinks.commit.no_verify;
-    if !is_free || plan.loader_refusals().is_empty() {
-        return Ok(of_default(checkpoint, plan));
+    let is_open = job.sinks.formats.is_empty() && !job.sinks.commit.no_verify;
+    if !is_open || plan.loader_refusals().is_empty() || resolve::settings(job, None, &[])?.1.format.is_some() {
+        return Ok(Planned::of(checkpoint, plan));
     }
-    let default = plan.format().name();
-    let note =
-        |chosen: &str| format!("the format is {chosen}: no known loader takes this model in the format {default}");
-    Ok(match loadable(job, calibrated) {
-        Some((checkpoint, other)) => {
-            Planned { note: Some(note(other.format().name())), ..of_default(checkpoint, other) }
-        }
-        None => of_default(checkpoint, plan),
-    })
+    let Some((checkpoint, other)) = loadable(job, calibrated) else { return Ok(Planned::of(checkpoint, plan)) };
+    let (chosen, default) = (other.format().name(), plan.format().name());
+    let note = format!("the format is {chosen}: no known loader takes this model in the format {default}");
+    Ok(Planned { note: Some(note), ..Planned::of(checkpoint, other) })
 }
 
 /// The plan for one of the formats; the others, to which the result is converted, decide on scales too.

@@ -153,7 +153,10 @@ MODULES: Reasons = {
         "layers and pairs of algorithms are found by running the model, not in lists of families",
         "leave scaling_layers and inside_layer_modules out, or give your own",
     ),
-    "torch.export.gguf_export": ("GGUF files are not made of models in place", "use kvant.quantize(model, 'Q4_K_M')"),
+    "torch.export.gguf_export": (
+        "a model in memory cannot be written as a GGUF file",
+        "use kvant.quantize(model, 'Q4_K_M')",
+    ),
     "onnx.tools": ("Quark's tools for graphs are not there", "use kvant.inspect, kvant.convert and kvant.verify"),
     "onnx.quantization.auto_search": ONNX["AutoSearch"],
 }

@@ -142,7 +142,7 @@ def _tensor(
         given = given[0]
     if given.qat_spec is not None:
         raise unsupported(
-            f"{what} with a qat_spec: training needs no configuration of its own",
+            f"{what} with a qat_spec: quantization-aware training takes no separate configuration",
             "use kvant.torch.quantize_(model, scheme, data=batches, trainable=True)",
         )
     dtype = given.dtype.value
