@@ -53,6 +53,8 @@ pub enum LeftOutReason {
     OtherWeights,
     /// An index of files that are not copied.
     OtherIndex,
+    /// Weights of a pipeline that belong to none of its components.
+    OutsideComponents,
 }
 
 impl fmt::Display for LeftOutReason {
@@ -65,6 +67,7 @@ impl fmt::Display for LeftOutReason {
             Self::OtherSafetensors => "safetensors file that is not part of the checkpoint",
             Self::OtherWeights => "weights in another format",
             Self::OtherIndex => "index of other weights",
+            Self::OutsideComponents => "weights outside of all components",
         })
     }
 }

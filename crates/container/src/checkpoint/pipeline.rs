@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::MAX_CONFIG_LEN;
-use super::extra::{CONFIG_FILE, FOREIGN_EXTENSIONS, MANIFEST_FILE, has_extension, is_hidden, list_dir};
+use super::extra::{
+    CONFIG_FILE, FOREIGN_EXTENSIONS, LeftOutFile, LeftOutReason, MANIFEST_FILE, has_extension, is_hidden, list_dir,
+};
 use super::sources::{PICKLE_EXTENSIONS, PIPELINE_FILE, holds_weights};
 use crate::error::Error;
 use crate::json::read_python_json;
@@ -32,8 +34,8 @@ pub struct Pipeline {
     pub missing: Vec<(String, &'static str)>,
     /// Files of components without weights that cannot be read as the JSON that their names promise, each with the reason.
     pub damaged: Vec<(PathBuf, String)>,
-    /// Weights outside of all components, which a copy does without.
-    pub left_out: Vec<PathBuf>,
+    /// What a copy does without, named relative to the folder: weights outside of all components, and what is not a regular file.
+    pub left_out: Vec<LeftOutFile>,
 }
 
 /// A component with weights.
@@ -73,19 +75,21 @@ impl Pipeline {
             let place = path.join(&name);
             let component = name.to_str().and_then(|name| Some((name, stated(name)?)));
             match component {
-                _ if place.is_file() && is_weights(&name) => left_out.push(PathBuf::from(&name)),
+                _ if place.is_file() && is_weights(&name) => {
+                    left_out.push(LeftOutFile { name: name.into(), reason: LeftOutReason::OutsideComponents });
+                }
                 _ if place.is_file() => files.push(PathBuf::from(&name)),
                 Some((name, (library, class))) if holds_weights(&place) => {
                     components.push(PipelineComponent { name: name.to_owned(), library, class });
                 }
                 Some((name, _)) if place.is_dir() => {
-                    let inside = files_below(path, Path::new(name), false)?;
+                    let inside = files_below(path, Path::new(name), false, &mut left_out)?;
                     damaged.extend(inside.iter().filter_map(|file| Some((file.clone(), json_error(path, file)?))));
                     files.extend(inside);
                 }
                 // Folders that the index does not name are nobody's to judge, their weights included.
-                _ if place.is_dir() => files.extend(files_below(path, Path::new(&name), true)?),
-                _ => {}
+                _ if place.is_dir() => files.extend(files_below(path, Path::new(&name), true, &mut left_out)?),
+                _ => left_out.push(LeftOutFile { name: name.into(), reason: LeftOutReason::NotAFile }),
             }
         }
         let names = index.as_object().into_iter().flatten().map(|(name, _)| name);
@@ -132,7 +136,13 @@ fn json_error(pipeline: &Path, file: &Path) -> Option<String> {
 }
 
 /// The files of a folder and of those in it, but hidden ones, and weights unless they are wanted. Links to folders are not followed.
-fn files_below(root: &Path, folder: &Path, with_weights: bool) -> Result<Vec<PathBuf>, Error> {
+/// What is neither a file nor a folder is added to `left_out`.
+fn files_below(
+    root: &Path,
+    folder: &Path,
+    with_weights: bool,
+    left_out: &mut Vec<LeftOutFile>,
+) -> Result<Vec<PathBuf>, Error> {
     let (mut files, mut left) = (Vec::new(), vec![folder.to_path_buf()]);
     while let Some(folder) = left.pop() {
         for name in list_dir(&root.join(&folder))?.into_iter().filter(|name| !is_hidden(name)) {
@@ -140,7 +150,11 @@ fn files_below(root: &Path, folder: &Path, with_weights: bool) -> Result<Vec<Pat
             match root.join(&file) {
                 place if place.is_dir() && !place.is_symlink() => left.push(file),
                 place if place.is_file() && is_wanted => files.push(file),
-                _ => {}
+                place if place.is_file() => {
+                    left_out.push(LeftOutFile { name: file, reason: LeftOutReason::OtherWeights })
+                }
+                place if place.is_dir() => left_out.push(LeftOutFile { name: file, reason: LeftOutReason::Directory }),
+                _ => left_out.push(LeftOutFile { name: file, reason: LeftOutReason::NotAFile }),
             }
         }
     }
@@ -152,6 +166,25 @@ fn files_below(root: &Path, folder: &Path, with_weights: bool) -> Result<Vec<Pat
 mod tests {
     use super::*;
     use std::fs;
+
+    fn left(pipeline: &Pipeline) -> Vec<(&str, LeftOutReason)> {
+        pipeline.left_out.iter().filter_map(|left| Some((left.name.to_str()?, left.reason))).collect()
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn broken_links_are_left_out_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("model_index.json"), r#"{"scheduler": ["diffusers", "S"]}"#).unwrap();
+        fs::create_dir(dir.path().join("scheduler")).unwrap();
+        for link in ["LICENSE", "scheduler/scheduler_config.json"] {
+            std::os::unix::fs::symlink("gone", dir.path().join(link)).unwrap();
+        }
+        let pipeline = Pipeline::open(dir.path()).unwrap();
+        let expected = ["LICENSE", "scheduler/scheduler_config.json"].map(|name| (name, LeftOutReason::NotAFile));
+        assert_eq!(left(&pipeline), expected);
+        assert_eq!(pipeline.files, [Path::new("model_index.json")]);
+    }
 
     #[test]
     fn components_are_folders_with_weights_and_other_files_go_along() {
@@ -191,7 +224,7 @@ mod tests {
         assert!(!pipeline.is_empty && pipeline.damaged[0].1.starts_with("it is not JSON: "), "{pipeline:?}");
         fs::write(dir.path().join("model_index.json"), r#"{"_class_name": "FluxPipeline"}"#).unwrap();
         assert!(Pipeline::open(dir.path()).unwrap().is_empty);
-        assert_eq!(pipeline.left_out, [Path::new("flux1-dev.safetensors")]);
+        assert_eq!(left(&pipeline), [("flux1-dev.safetensors", LeftOutReason::OutsideComponents)]);
         let files: Vec<&str> = pipeline.files.iter().filter_map(|file| file.to_str()).collect();
         assert_eq!(
             files,

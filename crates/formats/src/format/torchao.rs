@@ -78,8 +78,9 @@ const ZERO_POINTS: &str = "_weight_zero_point";
 /// The key of the metadata that lists the tensors of the float model.
 const TENSOR_NAMES: &str = "tensor_names";
 
-const HINT: &str = "use W8A8 or int8:channel, FP8_DYNAMIC or e4m3:channel, MXFP8, MXFP4 or NVFP4A16, or ‹format› \
-                    compressed-tensors";
+// Names no other format: diffusers loads this one alone.
+const HINT: &str = "use W8A8 or int8:channel, FP8_DYNAMIC or e4m3:channel, MXFP8, MXFP4 or NVFP4A16, or another ‹format› \
+                    (`kvant list formats`)";
 
 /// A class of torchao for weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

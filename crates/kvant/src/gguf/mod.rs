@@ -11,12 +11,13 @@ use crate::calibration;
 use crate::delivery::Delivery;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
-use crate::job::{self, Job, Limits, SourceKind};
+use crate::job::{self, Job, Limits, Sinks, SourceKind};
 use crate::settings::first_given;
 use crate::{quality, resolve};
 use kvant_checkpoint::engine::{Claim, Committed, Done, Output};
 use kvant_checkpoint::gguf::run::run as carry_out;
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe, imatrix};
+use kvant_container::unfinished::{Paths, Room};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_formats::format::OutputFormat;
 use kvant_forward::forward::Decoder;
@@ -164,6 +165,17 @@ fn note_data(job: &Job, recipe: &GgufRecipe, reporter: &Reporter<'_>) {
         reporter
             .note("the run needs calibration data: a text with ‹calib› FILE, or a file of llama.cpp's with ‹imatrix›");
     }
+}
+
+/// Refuses a file and its imatrix, four bytes for each input of a weight, where their disks have no room for both.
+fn check_room(plan: &GgufPlan, sinks: &Sinks) -> Result<(), Error> {
+    let (Some(target), Some(imatrix)) = (&sinks.output, &sinks.save_imatrix) else { return Ok(()) };
+    let weights = plan.tensors.iter().filter(|tensor| tensor.is_weight());
+    let inputs: u64 = weights.map(|tensor| (tensor.columns() * tensor.modules.len()) as u64).sum();
+    let mut room = Room::default();
+    room.output(&Paths::of(target)?, plan.layout.total_size());
+    room.output(&Paths::of(imatrix)?, size_of::<f32>() as u64 * inputs);
+    Ok(room.check()?)
 }
 
 /// Carries out a plan.

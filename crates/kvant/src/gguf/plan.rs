@@ -1,6 +1,6 @@
 //! Plans a GGUF file: what would become of every tensor.
 
-use super::{note_data, plan_for};
+use super::{check_room, note_data, plan_for};
 use crate::delivery::{check_output, preflight};
 use crate::error::Error;
 use crate::events::Reporter;
@@ -29,6 +29,7 @@ pub fn plan(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Gg
         check_name(output, OutputKind::Gguf, "‹format›")?;
     }
     check_output(&plan, &job.source.model, &job.sinks)?;
+    check_room(&plan, &job.sinks)?;
     quality::preflight(job, &checkpoint)?;
     Ok(GgufFilePlan { checkpoint, plan, threads: job.limits.threads() })
 }

@@ -1,6 +1,6 @@
 //! Quantizes a model to a GGUF file: plans, checks, measures the importance of inputs where that is asked, and works.
 
-use super::{check_data, file_name, plan_for};
+use super::{check_data, check_room, file_name, plan_for};
 use crate::calibration::{Calibration, clear_away};
 use crate::delivery::{Delivery, check_output, claim, preflight};
 use crate::error::Error;
@@ -16,7 +16,6 @@ use kvant_checkpoint::finite;
 use kvant_checkpoint::gguf::imatrix::{self, Importance, InputSums, Keep, Provenance};
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_container::Checkpoint;
-use kvant_container::unfinished::{Paths, Room};
 use kvant_forward::forward::Decoder;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -40,7 +39,7 @@ pub fn run(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Box
     let target = job.sinks.output.as_deref().ok_or_else(no_file)?;
     check_name(target, OutputKind::Gguf, "‹format›")?;
     check_output(&plan, &job.source.model, &job.sinks)?;
-    check_room(&plan, target, job.sinks.save_imatrix.as_deref())?;
+    check_room(&plan, &job.sinks)?;
     tell_of_name(target, reporter);
     reporter.started();
     let claim = claim(target, &job.sinks.settings, commit)?;
@@ -83,17 +82,6 @@ impl MeasuredImportance {
         refuse_existing(path, overwrite)?;
         Ok(imatrix::write(path, &self.sums, &self.provenance)?)
     }
-}
-
-/// Refuses a file and its imatrix, four bytes for each input of a weight, where their disks have no room for both.
-fn check_room(plan: &GgufPlan, target: &Path, imatrix: Option<&Path>) -> Result<(), Error> {
-    let Some(imatrix) = imatrix else { return Ok(()) };
-    let weights = plan.tensors.iter().filter(|tensor| tensor.is_weight());
-    let inputs: u64 = weights.map(|tensor| (tensor.columns() * tensor.modules.len()) as u64).sum();
-    let mut room = Room::default();
-    room.output(&Paths::of(target)?, plan.layout.total_size());
-    room.output(&Paths::of(imatrix)?, size_of::<f32>() as u64 * inputs);
-    Ok(room.check()?)
 }
 
 /// A measurement of the importance of inputs.

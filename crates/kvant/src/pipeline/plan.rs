@@ -13,7 +13,7 @@ use crate::resolve;
 use crate::text::shown;
 use kvant_checkpoint::finite;
 use kvant_checkpoint::recipe::Recipe;
-use kvant_container::{Diagnostic, Pipeline, PipelineComponent, recorded_name};
+use kvant_container::{Diagnostic, LeftOutFile, Pipeline, PipelineComponent, recorded_name};
 use kvant_formats::format::{FormatHandle, OutputFormat};
 use kvant_formats::verify::{Options, verify};
 use kvant_forward::forward::ForwardError;
@@ -68,7 +68,7 @@ pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, E
         return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())));
     }
     let (mut components, mut notices) = (Vec::new(), Vec::new());
-    let mut left_out: Vec<String> = left_out(&pipeline).into_iter().collect();
+    let mut left_out: Vec<String> = pipeline.left_out.iter().map(left_out_line).collect();
     let mut files = pipeline.files.clone();
     for Choice { component, checkpoint, bytes, fate } in choose(job, &pipeline)? {
         let (plan, job) = match fate {
@@ -77,10 +77,8 @@ pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, E
                 let inside = checkpoint.all_files()?;
                 refuse_other_names(&component, &inside)?;
                 files.extend(inside.iter().map(|file| PathBuf::from(&component.name).join(file)));
-                let left = checkpoint.left_out_files()?.into_iter();
-                left_out.extend(left.map(|file| {
-                    format!("{}: {} is not carried along: {}", component.name, shown(&file.name), file.reason)
-                }));
+                let left = checkpoint.left_out_files()?;
+                left_out.extend(left.iter().map(|file| format!("{}: {}", component.name, left_out_line(file))));
                 if !job.sinks.commit.no_verify {
                     finite::check_vectors(&checkpoint).map_err(|error| of_component(error.into(), &component.name))?;
                 }
@@ -224,11 +222,8 @@ fn refuse_settings(job: &Job) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is said of weights outside of all components.
-fn left_out(pipeline: &Pipeline) -> Option<String> {
-    let (first, more) = pipeline.left_out.split_first()?;
-    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-    Some(format!("{}{more} lies outside of all components and is not copied", shown(first)))
+fn left_out_line(file: &LeftOutFile) -> String {
+    format!("{} is not carried along: {}", shown(&file.name), file.reason)
 }
 
 /// A number for what is made: the plans of components, and names and sizes of the other files.
