@@ -6,6 +6,7 @@ use super::draft::{self, Draft, Drafts, DroppedDraft};
 use super::error::PlanError;
 use super::layer_drafts::LayerDrafts;
 use super::misfits::OddLayers;
+use super::names::without_codes;
 use super::recognised::Recognised;
 use crate::recipe::RuleMatch;
 use kvant_formats::format::OutputFormat;
@@ -63,16 +64,7 @@ impl Recognised<'_> {
         if self.format != OutputFormat::PlainFloats {
             return None;
         }
-        let mut lost = self.excluded_fp8();
-        let first = lost.next()?;
-        let others = match lost.count() {
-            0 => "becomes".to_owned(),
-            more => format!("and {more} more become"),
-        };
-        Some(format!(
-            "`{}` {others} floats: they are excluded, and plain floats have no place for their codes in fp8",
-            first.module
-        ))
+        without_codes(self.excluded_fp8().map(|linear| linear.module.as_str()), "plain floats have")
     }
 
     /// What the recipe makes of the source. Excluded layers keep the codes of `import`, if they have any.

@@ -37,6 +37,7 @@ pub(crate) use fingerprint::{source_bytes, source_text};
 use kvant_model::network::DroppedTensor;
 use kvant_weights::activation_point::{ActivationPoint, PlannedActivationPoint};
 pub use layer::{LayerOutput, PackedUse, PlannedLayer, ScalesOfSource, SourceStorage, SourceWeight};
+pub(crate) use names::without_codes;
 pub use tensor::{KeptTensor, TensorAction};
 
 use crate::recipe::Recipe;

@@ -40,6 +40,16 @@ pub(super) fn no_linear_module(described: bool) -> CannotHold {
     CannotHold::new("its weight is stored as [in, out] (a Conv1D), whose codes no loader reads", hint)
 }
 
+/// Says which excluded layers become floats where the output, `outputs_have`, has no place for their codes.
+pub fn without_codes<'n>(mut excluded: impl Iterator<Item = &'n str>, outputs_have: &str) -> Option<String> {
+    let first = excluded.next()?;
+    let layers = match excluded.count() {
+        0 => format!("`{first}` is excluded and becomes floats"),
+        more => format!("`{first}` and {more} more are excluded and become floats"),
+    };
+    Some(format!("{layers}: {outputs_have} no place for the codes of the source"))
+}
+
 /// The plan's reason for copying a tensor.
 pub(super) fn reason(place: Place) -> &'static str {
     match place {

@@ -161,7 +161,11 @@ fn fp8_sources_are_read_with_their_scales() {
     let settings = Settings { exclude: vec!["*o_proj".to_owned()], ..scheme("mx9") };
     let plan = plan(&source, &settings).unwrap().without_calibration().unwrap();
     assert!(plan.kept().iter().any(|kept| matches!(kept.action, TensorAction::Widen { .. })));
-    assert!(plan.notices().iter().any(|note| note.contains("o_proj` becomes floats")), "{:?}", plan.notices());
+    assert!(
+        plan.notices().iter().any(|note| note.contains("o_proj` is excluded and becomes floats")),
+        "{:?}",
+        plan.notices()
+    );
     assert_eq!(plan.dropped().len(), 4);
     quantize(&source, &target, &settings, 2).unwrap();
 

@@ -426,7 +426,10 @@ fn excluded_layers_of_quantized_sources_are_noted_or_refused_for_gguf_files() {
 
     let excluded = ["--requantize", "-x", "*down_proj", "-o", "out.gguf"];
     let told = place.succeed(&[&["quantize", "fp8", "-s", "Q4_0"], &excluded[..]].concat()).stderr;
-    assert!(told.contains("`blk.0.ffn_down.weight` and 3 more become floats: they are excluded"), "{told}");
+    assert!(
+        told.contains("`blk.0.ffn_down.weight` and 3 more are excluded and become floats: this file has no place"),
+        "{told}"
+    );
     let codes = ["quantize", "static", "-s", "int4:g32", "-f", "gguf"];
     let refused = place.run(&[&codes, &excluded[..4], &["other.gguf"]].concat());
     let told = "cannot be kept in --format gguf: its activations have static scales, which are only kept where all";

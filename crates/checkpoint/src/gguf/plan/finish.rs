@@ -6,7 +6,7 @@ use super::types::{Candidate, choose_type, recipe_notices};
 use super::{Content, GgufPlan, GgufPlanError, PlannedTensor, Reason};
 use crate::gguf::recipe::GgufRecipe;
 use crate::gguf::source::kept_type;
-use crate::plan::{source_bytes, source_text};
+use crate::plan::{source_bytes, source_text, without_codes};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType};
 use kvant_gguf::ftype::{Category, Model, is_70b};
@@ -313,13 +313,8 @@ fn widening_notice(planned: &[PlannedTensor], tensors: &[ImportedTensor<'_>]) ->
         Content::Slabs(slabs) => slabs.iter().any(|slab| tensors[slab.tensor].stored.has_codes()),
         Content::Taken(_) | Content::Values(_) => false,
     };
-    let mut widened = planned.iter().filter(|tensor| tensor.reason == Reason::Excluded).filter(has_codes);
-    let first = widened.next()?;
-    let others = match widened.count() {
-        0 => "becomes".to_owned(),
-        more => format!("and {more} more become"),
-    };
-    Some(format!("`{}` {others} floats: they are excluded, and these files have no place for their codes", first.name))
+    let excluded = planned.iter().filter(|tensor| tensor.reason == Reason::Excluded).filter(has_codes);
+    without_codes(excluded.map(|tensor| tensor.name.as_str()), "this file has")
 }
 
 /// The tensors whose values are quantized again: how many to each type, and the first.
