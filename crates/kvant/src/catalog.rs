@@ -188,10 +188,10 @@ pub fn schemes_for(loader: &str) -> Table {
     let names = |name: &&str| {
         known.is_some_and(|known| **name == *known.name || name.starts_with(&format!("{} with", known.name)))
     };
-    let of_components = OutputFormat::Checkpoint(FormatHandle::TORCHAO);
+    let of_diffusion = DIFFUSION_LOADERS.iter().find(|(known, _)| *known == loader);
     let takes = |preset: &Preset| {
-        if loader == PIPELINE_LOADER {
-            return preset.scheme().is_ok_and(|scheme| of_components.holds(scheme));
+        if let Some((_, format)) = of_diffusion {
+            return preset.scheme().is_ok_and(|scheme| OutputFormat::Checkpoint(*format).holds(scheme));
         }
         let settings = Settings { scheme: Some(preset.name.to_owned()), ..Settings::default() };
         let recipe = Recipe::resolve(&settings, &Settings::default());
@@ -205,6 +205,10 @@ pub fn schemes_for(loader: &str) -> Table {
     table.rows = of_checkpoints.chain(of_graphs).collect();
     table
 }
+
+/// The loaders of diffusion models, which are no language models, and the format of theirs that decides.
+const DIFFUSION_LOADERS: [(&str, FormatHandle); 2] =
+    [(PIPELINE_LOADER, FormatHandle::TORCHAO), ("comfyui", FormatHandle::COMFYUI)];
 
 /// The loader of graphs, whose schemes are presets.
 const GRAPH_LOADER: &str = "onnxruntime";

@@ -45,6 +45,10 @@ fn line(loader: &str, file: &Path) -> Option<String> {
         "SGLang" => Some(format!("python -m sglang.launch_server --model-path {}", path)),
         "llama.cpp" => Some(format!("llama-cli -m {}", path)),
         "Ollama" => Some(format!("echo FROM {} > Modelfile && ollama create NAME", path)),
+        "ComfyUI" => {
+            let weights = shell_word(&file.join("model.safetensors"));
+            Some(format!("cp {weights} ComfyUI/models/diffusion_models/NAME.safetensors"))
+        }
         "LM Studio" => Some(format!("lms import {}", path)),
         "amd-quark" => Some(format!("quark.torch.import_model_from_safetensors(model, {})", python(file))),
         "diffusers" => Some(format!("DiffusionPipeline.from_pretrained({})", python(file))),

@@ -16,7 +16,7 @@ use super::{
     PlannedLayer, names,
 };
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView, WeightFiles};
-use kvant_formats::format::forget_torchao;
+use kvant_formats::format::forget_metadata;
 use kvant_formats::format::plain_floats::FakeQuantization;
 use kvant_formats::format::tensors::{DescribedLayer, METADATA_KEY, description};
 use kvant_formats::loader_rules::{ExpertSchemes, ModelTraits, finds_whole_experts};
@@ -257,18 +257,19 @@ impl<'a> Declared<'a> {
         let blocks = if self.source.recipe.algorithms().need_data() { self.blocks() } else { Vec::new() };
         self.check_algorithms(checkpoint, &blocks)?;
         let outside = self.outside(&blocks);
-        let is_described = self.source.format.describes_in_metadata() || json.is_none();
+        let of_format = self.metadata_of_format();
+        let is_described = (self.source.format.describes_in_metadata() || json.is_none()) && of_format.is_empty();
         let config = json.map(|json| self.quantized_config(json, &exclude)).transpose()?;
         let mut metadata: BTreeMap<String, String> = checkpoint.metadata();
-        metadata.remove(METADATA_KEY);
-        forget_torchao(&mut metadata);
-        metadata.extend(self.metadata_of_format());
+        forget_metadata(&mut metadata);
+        metadata.extend(of_format);
         metadata.extend(is_described.then(|| (METADATA_KEY.to_owned(), description(self.described()).to_string())));
         metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
         let dropped = self.dropped.into_iter().chain(parts_of_codes(checkpoint, &self.source)).collect();
         let Recognised { tensors, network, config: model, recipe, format } = self.source;
         let files = if model.is_component { WeightFiles::Diffusion } else { WeightFiles::Model };
-        let layout = Layout::new(self.declarations, recipe.max_shard_size(), metadata);
+        let max_shard_size = if format.capabilities().one_file { u64::MAX } else { recipe.max_shard_size() };
+        let layout = Layout::new(self.declarations, max_shard_size, metadata);
         let layout = layout.map_err(kvant_container::Error::from)?.with_files(files);
         let fingerprint = fingerprint(checkpoint, &recipe, &layout, config.as_ref(), &self.layers);
         let stored: Vec<String> = tensors.iter().map(|tensor| tensor.stored_name()).collect();

@@ -180,7 +180,7 @@ pub(super) fn notices(
         notices.extend(unpacked(recipe, layers, layout));
     }
     // A checkpoint of blocks becomes a GGUF file, which runtimes load.
-    if recipe.format().describes_in_metadata() && !recipe.makes_blocks() {
+    if recipe.format() == OutputFormat::TENSORS && !recipe.makes_blocks() {
         notices.push(
             "no runtime loads the result as a model: it is codes and scales, described in the metadata of their files \
              (`kvant verify` checks them, `kvant convert ‹to› float` gives their values)"

@@ -287,6 +287,37 @@ fn weights_without_config_are_not_a_model() {
 }
 
 #[test]
+fn file_for_comfyui_is_whole_and_describes_its_layers() {
+    let place = Place::new();
+    std::fs::rename(place.path("nano_llama/model.safetensors"), place.path("bare.safetensors")).unwrap();
+    // Its loader takes no shards.
+    let options = ["bare.safetensors", "--format", "comfyui", "--max-shard-size", "100KB"];
+    let run = place.succeed(&[&["quantize", "--scheme", "e4m3:tensor", "-o", "out"], &options[..]].concat());
+    assert!(run.stderr.contains("load it with     ComfyUI: cp "), "{run:?}");
+    assert_eq!(names(&place.path("out")), ["kvant_manifest.json", "model.safetensors"]);
+    let verified = place.succeed(&["verify", "out", "--for", "comfyui"]);
+    assert!(verified.stdout.contains("(comfyui): 0 errors, 0 warnings,"), "{verified:?}");
+    let found = place.succeed(&["inspect", "out", "--json"]).json();
+    let layer = &found["quantization"]["config"]["layers"]["model.layers.0.mlp.up_proj"];
+    let stated = serde_json::json!({ "format": "float8_e4m3fn", "full_precision_matrix_mult": true });
+    assert_eq!((&found["quantization"]["method"], layer), (&"comfyui".into(), &stated));
+
+    let converted = place.succeed(&["convert", "out", "--to", "float", "-o", "floats", "--json"]).json();
+    assert_eq!(converted["format"], "float", "{converted}");
+
+    for (scheme, told) in
+        [("int4:g32", "ComfyUI's layout has no `int4:g32:f32`"), ("e4m3:channel", "has no `e4m3:channel")]
+    {
+        let refused = place.run(&[&["plan", "--scheme", scheme], &options[..]].concat());
+        assert!(refused.code == Some(1) && refused.stderr.contains(told), "{refused:?}");
+        assert!(refused.stderr.contains("hint: use e4m3:tensor, int8:channel"), "{refused:?}");
+    }
+    std::fs::rename(place.path("bare.safetensors"), place.path("nano_llama/model.safetensors")).unwrap();
+    let refused = place.run(&["plan", "nano_llama", "--scheme", "e4m3:tensor", "--format", "comfyui"]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("without a config.json"), "{refused:?}");
+}
+
+#[test]
 fn auto_map_code_is_copied() {
     let place = Place::new();
     let map = "\"auto_map\": {\"AutoModelForCausalLM\": \"modeling_x.X\"}, \"vocab_size\": 2048";

@@ -16,6 +16,8 @@ pub struct Capabilities {
     /// Whether weights are described in config.json alone, so that a source without one cannot become it. Otherwise they are described
     /// in the metadata of their files.
     pub needs_config: bool,
+    /// Whether its loaders take one file, however large.
+    pub one_file: bool,
     /// Whether quantized checkpoints are converted to it.
     pub is_conversion_target: bool,
     /// The type that plain scales of weights have, where the format leaves no choice.
@@ -75,6 +77,7 @@ impl Capabilities {
             side_files: &[],
             is_written: true,
             needs_config: true,
+            one_file: false,
             is_conversion_target: true,
             scale: None,
             act_order: false,

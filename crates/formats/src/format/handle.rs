@@ -3,8 +3,8 @@
 use super::stored::ModuleReader;
 use super::tensors::DescribedLayer;
 use super::{
-    Capabilities, CheckpointFormat, ModelDescription, awq, compressed_tensors, fp8, gptq, modelopt, mxfp4, quark,
-    tensors, torchao,
+    Capabilities, CheckpointFormat, ModelDescription, awq, comfyui, compressed_tensors, fp8, gptq, modelopt, mxfp4,
+    quark, tensors, torchao,
 };
 use kvant_quant::registry::{RegisterError, Registry, Row};
 use kvant_quant::scheme::EVALUATION_ONLY;
@@ -40,6 +40,8 @@ impl FormatHandle {
     pub const MODELOPT: FormatHandle = FormatHandle(&modelopt::ModelOpt);
     /// torchao's tensors in safetensors files.
     pub const TORCHAO: FormatHandle = FormatHandle(&torchao::TorchAo);
+    /// Weights of diffusion models in one file, as ComfyUI has them.
+    pub const COMFYUI: FormatHandle = FormatHandle(&comfyui::ComfyUi);
     /// Codes and scales of tensors that no config.json makes a model of, described in the metadata of their files.
     pub const TENSORS: FormatHandle = FormatHandle(&tensors::Tensors);
 }
@@ -55,6 +57,7 @@ const BUILT_IN: &[FormatHandle] = &[
     FormatHandle::MXFP4,
     FormatHandle::MODELOPT,
     FormatHandle::TORCHAO,
+    FormatHandle::COMFYUI,
     FormatHandle::TENSORS,
 ];
 

@@ -7,6 +7,7 @@
 
 mod awq;
 mod capabilities;
+pub(crate) mod comfyui;
 pub mod compressed_tensors;
 mod fp8;
 mod gptq;
@@ -30,9 +31,9 @@ pub use handle::{FormatHandle, UnknownFormat, register};
 pub use module_scheme::ModuleScheme;
 pub use output_format::{OutputFormat, gguf_has_its_own};
 pub use pattern::Pattern;
-pub use torchao::forget as forget_torchao;
 
 use crate::algorithm::Algorithms;
+use kvant_container::Checkpoint;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, TensorScheme};
 use kvant_weights::import_error::ImportError;
@@ -125,6 +126,19 @@ pub struct ModelDescription<'a> {
     pub nibble_order: NibbleOrder,
     /// The algorithms that chose the codes.
     pub algorithms: &'a Algorithms,
+}
+
+/// The description of codes that files without a config.json hold themselves, and the method that reads it.
+pub fn described_in_files(checkpoint: &Checkpoint) -> Option<(&'static str, Value)> {
+    let of_comfyui = comfyui::described(checkpoint).map(|described| (comfyui::METHOD, described));
+    of_comfyui.or_else(|| Some((tensors::TENSORS_METHOD, tensors::described(checkpoint)?)))
+}
+
+/// Takes what formats say of a source's tensors out of the metadata of its files: it is not true of what they become.
+pub fn forget_metadata(metadata: &mut BTreeMap<String, String>) {
+    metadata.remove(tensors::METADATA_KEY);
+    comfyui::forget(metadata);
+    torchao::forget(metadata);
 }
 
 fn weights_alone(format: &str) -> CannotHold {

@@ -23,6 +23,7 @@ pub enum OutputFormat {
 /// For plain floats, config.json describes quantized activations for evaluation only.
 const PLAIN_FLOATS: Capabilities = Capabilities {
     needs_config: false,
+    one_file: false,
     is_conversion_target: false,
     activations: true,
     ..Capabilities::of_method("", &[])

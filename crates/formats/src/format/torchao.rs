@@ -308,7 +308,7 @@ fn metadata(layers: &[DescribedLayer<'_>], others: &[&str]) -> BTreeMap<String, 
 }
 
 /// Takes the descriptions of tensors out of the metadata of a source: they are not true of what it becomes.
-pub fn forget(metadata: &mut BTreeMap<String, String>) {
+pub(super) fn forget(metadata: &mut BTreeMap<String, String>) {
     let Some(names) = metadata.remove(TENSOR_NAMES) else { return };
     let names: Vec<String> = serde_json::from_str(&names).unwrap_or_default();
     names.iter().for_each(|name| drop(metadata.remove(name)));

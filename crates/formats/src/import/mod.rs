@@ -12,9 +12,10 @@ use kvant_weights::import_error::ImportError;
 use kvant_weights::weight::{ImportedTensor, Stored};
 
 use crate::format::FormatHandle;
+use crate::format::described_in_files;
 use crate::format::plain_floats;
 use crate::format::stored::{Catalog, ModuleReader, ModuleTensors, ModuleWeight, not_a_matrix, quantization_config};
-use crate::format::tensors::{self, TENSORS_METHOD, described};
+use crate::format::tensors::{self, TENSORS_METHOD};
 use kvant_container::{Checkpoint, TensorView};
 use kvant_model::network::{TensorMeta, modality_part};
 use kvant_quant::scheme::TensorScheme;
@@ -44,6 +45,10 @@ const PARAMETERS: &[&str] = &[
     "q_scale",
     "kv_scale",
     "prob_output_scale",
+    // ComfyUI's: what layers are, and the scales of inputs in older files.
+    "comfy_quant",
+    "scaled_fp8",
+    "scale_input",
 ];
 
 /// A checkpoint, seen as floats.
@@ -163,22 +168,21 @@ pub fn open_with_convolutions(checkpoint: &Checkpoint) -> Result<Import<'_>, Imp
 
 /// The reader of a checkpoint's layout.
 fn method_of(checkpoint: &Checkpoint, config: Option<&Value>) -> Result<Box<dyn ModuleReader>, ImportError> {
-    if let Some(described) = described_tensors(checkpoint, config) {
-        return tensors::reader(&described);
+    if let Some((method, described)) = described_tensors(checkpoint, config) {
+        return reader(method, &described);
     }
     match config.and_then(quantization_config) {
-        Some(stated) => method(stated),
+        Some(stated) => reader(stated.get("quant_method").and_then(Value::as_str).unwrap_or_default(), stated),
         None => side_method(checkpoint),
     }
 }
 
-/// The description of codes without a model in the metadata of files: if there is no config.json, or one that refers to it.
-fn described_tensors(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<Value> {
-    let stated = config.and_then(quantization_config).and_then(|stated| stated.get("quant_method")?.as_str());
-    if config.is_some() && stated != Some(TENSORS_METHOD) {
-        return None;
-    }
-    described(checkpoint)
+/// The description of codes in the files themselves, and the method that reads it: if there is no config.json, or one that refers to it.
+fn described_tensors(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<(&'static str, Value)> {
+    let Some(config) = config else { return described_in_files(checkpoint) };
+    let stated = quantization_config(config).and_then(|stated| stated.get("quant_method")?.as_str());
+    let described = if stated == Some(TENSORS_METHOD) { tensors::described(checkpoint) } else { None };
+    described.map(|described| (TENSORS_METHOD, described))
 }
 
 /// The reader for a file beside config.json. Without one, there may still be fp8 weights with scales.
@@ -193,8 +197,8 @@ fn side_method(checkpoint: &Checkpoint) -> Result<Box<dyn ModuleReader>, ImportE
 
 /// The quantization configuration of a checkpoint, and its method: in config.json, or in a file beside it.
 pub(crate) fn stated(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<(String, Value)> {
-    if let Some(described) = described_tensors(checkpoint, config) {
-        return Some((TENSORS_METHOD.to_owned(), described));
+    if let Some((method, described)) = described_tensors(checkpoint, config) {
+        return Some((method.to_owned(), described));
     }
     if let Some(stated) = config.and_then(quantization_config) {
         let name = stated.get("quant_method").and_then(Value::as_str).unwrap_or_default();
@@ -203,8 +207,8 @@ pub(crate) fn stated(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<
     side_files().find_map(|(file, _, method)| Some((method.to_owned(), checkpoint.json(file).ok()??)))
 }
 
-fn method(config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
-    let name = config.get("quant_method").and_then(Value::as_str).unwrap_or_default();
+/// The reader of a method's configuration.
+fn reader(name: &str, config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
     if let Some(format) = FormatHandle::reading(name) {
         return format.reader(name, config);
     }

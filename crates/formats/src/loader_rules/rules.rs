@@ -45,6 +45,9 @@ pub struct Loader {
     /// Whether it loads components of diffusers pipelines, of any architecture.
     #[serde(default)]
     components: bool,
+    /// Whether it takes any model in its layouts, since nothing else is written so.
+    #[serde(default, rename = "any-model")]
+    any_model: bool,
     /// Its input.
     pub layout: Vec<Layout>,
 }
@@ -59,6 +62,9 @@ impl Loader {
     /// Returns whether it is known which models of this architecture it loads.
     pub(crate) fn knows(&self, model: &ModelFacts) -> bool {
         let is_untried = self.untried.iter().any(|family| Some(family.as_str()) == model.family);
+        if self.any_model {
+            return true;
+        }
         if model.component { self.components } else { model.described && !is_untried }
     }
 

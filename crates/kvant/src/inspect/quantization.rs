@@ -3,7 +3,7 @@
 
 use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_container::{Checkpoint, Dtype};
-use kvant_formats::format::tensors::described;
+use kvant_formats::format::described_in_files;
 use kvant_quant::counts::number;
 use serde::Serialize;
 use serde_json::Value;
@@ -55,10 +55,11 @@ const FP8: &str = "fp8 tensors";
 
 /// Looks for quantization.
 pub fn find(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<Quantization> {
-    let described = if config.is_none() { described(checkpoint) } else { None };
-    let config = described.as_ref().or_else(|| config.and_then(quantization_config));
+    let described = if config.is_none() { described_in_files(checkpoint) } else { None };
+    let of_files = described.as_ref().map(|(method, _)| *method);
+    let config = described.as_ref().map(|(_, config)| config).or_else(|| config.and_then(quantization_config));
     let evidence = evidence(checkpoint);
-    let stated = config.and_then(|config| config.get("quant_method")?.as_str());
+    let stated = of_files.or_else(|| config?.get("quant_method")?.as_str());
     let usual = DEFAULTS.iter().find(|(sign, _)| evidence.contains_key(sign)).map(|(_, method)| *method);
     let method = stated.or(usual).or(config.map(|_| "unknown"))?.to_owned();
     let details = config.map(|config| details(&method, config)).unwrap_or_default();
@@ -86,7 +87,8 @@ fn details(method: &str, config: &Value) -> Vec<String> {
     match method {
         "quark" => quark_details(config),
         "compressed-tensors" => group_details(config),
-        "kvant-tensors" => tensor_details(config),
+        "kvant-tensors" => layer_details(config, "scheme"),
+        "comfyui" => layer_details(config, "format"),
         _ => plain_details(config),
     }
 }
@@ -118,14 +120,14 @@ fn group_details(config: &Value) -> Vec<String> {
     format.into_iter().chain(groups.into_iter().flatten().map(group)).chain(cache).collect()
 }
 
-/// The number of layers per scheme in the file metadata.
-fn tensor_details(config: &Value) -> Vec<String> {
+/// The number of layers with each value of a key in the description that files hold.
+fn layer_details(config: &Value, key: &str) -> Vec<String> {
     let layers = config.get("layers").and_then(Value::as_object).into_iter().flatten();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for scheme in layers.filter_map(|(_, layer)| layer.get("scheme")?.as_str()) {
-        *counts.entry(scheme).or_default() += 1;
+    for value in layers.filter_map(|(_, layer)| layer.get(key)?.as_str()) {
+        *counts.entry(value).or_default() += 1;
     }
-    let line = |(scheme, count): (&str, usize)| format!("{} {scheme}", number(count, "layer"));
+    let line = |(value, count): (&str, usize)| format!("{} {value}", number(count, "layer"));
     counts.into_iter().map(line).collect()
 }
 

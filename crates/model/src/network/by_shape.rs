@@ -66,6 +66,12 @@ const GATE_ROWS: usize = 128;
 /// these layers in f32 whatever the type of the others.
 const CONDITIONS: &[&str] = &["time", "timestep", "guidance", "mod", "modulation", "adaln"];
 
+/// Parts of names that say the same in the original files of diffusion models.
+const CONDITION_PARTS: &[&str] = &["emb_layers", "label_emb", "t_embedder", "vector_in", "y_embedder"];
+
+/// The first parts of names in files that hold a whole pipeline, but for those of the network that denoises.
+const BESIDE_DIFFUSION: &[&str] = &["cond_stage_model", "conditioner", "first_stage_model", "text_encoders", "vae"];
+
 /// Fewer inputs or outputs than these make a layer of unknown purpose too small to be worth a scale.
 const FEW: usize = 8;
 
@@ -188,7 +194,7 @@ fn is_delicate(linear: &Linear, config: &ModelConfig) -> bool {
     linear.out_features == 1
         || is_gate(linear, config)
         || is_prediction(module)
-        || (config.is_component && is_condition(module))
+        || (may_be_diffusion(config) && (is_condition(module) || is_beside_diffusion(module)))
         || module.split('.').any(is_norm)
         || (linear.role == Role::Unknown && linear.out_features.min(linear.in_features) < FEW)
 }
@@ -209,9 +215,20 @@ fn is_prediction(module: &str) -> bool {
     outside.any(|part| PREDICTIONS.contains(&part) || predicts(part))
 }
 
+/// A component of a pipeline, or weights without a config.json, as diffusion models in one file are.
+fn may_be_diffusion(config: &ModelConfig) -> bool {
+    config.is_component || (config.model_types.is_empty() && config.architectures.is_empty())
+}
+
 /// Named like what makes scales and shifts of a step of denoising.
 fn is_condition(module: &str) -> bool {
-    module.split(['.', '_']).any(|word| CONDITIONS.contains(&word))
+    let by_word = module.split(['.', '_']).any(|word| CONDITIONS.iter().any(|known| word.eq_ignore_ascii_case(known)));
+    by_word || module.split('.').any(|part| CONDITION_PARTS.contains(&part))
+}
+
+/// In a model that one file holds beside the network that denoises: a text encoder, or what turns latents into pictures.
+fn is_beside_diffusion(module: &str) -> bool {
+    module.split('.').next().is_some_and(|first| BESIDE_DIFFUSION.contains(&first))
 }
 
 fn role(module: &str, out_features: usize, in_features: usize, config: &ModelConfig) -> Role {

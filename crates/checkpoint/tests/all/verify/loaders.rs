@@ -152,6 +152,7 @@ fn float_checkpoints_load_in_engines_only() {
         ("sglang", Loads::Yes),
         ("llama.cpp", Loads::No),
         ("onnxruntime", Loads::No),
+        ("comfyui", Loads::No),
     ];
     assert_eq!(found.collect::<Vec<_>>(), expected);
 }

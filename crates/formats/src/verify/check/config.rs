@@ -1,6 +1,7 @@
 //! config.json: there, readable, of an architecture that is known.
 
 use super::{DAMAGED, stated_sizes, stated_values};
+use crate::format::comfyui;
 use crate::format::tensors::TENSORS_METHOD;
 use crate::import::survey::ProblemKind as About;
 use crate::verify::subject::CheckpointView;
@@ -90,6 +91,9 @@ fn missing(subject: &CheckpointView<'_>, findings: &mut Findings) {
     if subject.method() == TENSORS_METHOD {
         let reason = "it is missing: the files describe their own tensors, but no runtime loads them as a model";
         return findings.note("config.json", reason, "");
+    }
+    if subject.method() == comfyui::METHOD {
+        return;
     }
     if subject.checkpoint.path().is_dir() {
         findings.error("config.json", "is missing", "copy it from the original model");
