@@ -5,6 +5,7 @@ use crate::job::SourceKind;
 use crate::text::shell_word;
 use kvant_checkpoint::plan::Plan;
 use kvant_container::{Remedy, directory_of};
+use kvant_formats::format::OutputFormat;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -22,8 +23,11 @@ pub fn refuse_unloadable(plan: &Plan, remedy: impl FnOnce() -> Remedy) -> Result
     }
     let reasons: Vec<String> =
         refusals.iter().map(|refusal| format!("{}: {}", refusal.loader, refusal.reason)).collect();
-    let format = plan.format().name();
-    let message = format!("no known loader takes this model in the format {format}: {}", reasons.join("; "));
+    let written = match plan.format() {
+        OutputFormat::PlainFloats => "as plain floats".to_owned(),
+        format => format!("in the format {}", format.name()),
+    };
+    let message = format!("no known loader takes this model {written}: {}", reasons.join("; "));
     let ways = vec![remedy(), Remedy::SkipVerification("write it anyway")];
     Err(Error::new(ErrorKind::Unsupported, message).with_remedies(ways))
 }
@@ -58,23 +62,45 @@ fn line(loader: &str, file: &Path) -> Option<String> {
     }
 }
 
-/// A GGUF file is named apart from its directory; models with other modalities have a class of their own.
+/// A GGUF file is named apart from its directory.
 fn transformers(path: &Path) -> Option<String> {
     if SourceKind::named(path) == Some(SourceKind::Gguf) {
         let name = path.file_name()?;
         let (directory, name) = (python(directory_of(path)), python(Path::new(name)));
         return Some(format!("AutoModelForCausalLM.from_pretrained({directory}, gguf_file={name})"));
     }
-    let class = if is_multimodal(path) { "AutoModelForImageTextToText" } else { "AutoModelForCausalLM" };
-    Some(format!("{class}.from_pretrained({})", python(path)))
+    Some(format!("{}.from_pretrained({})", class(path), python(path)))
 }
 
-/// Returns whether config.json names an architecture of more than text.
-fn is_multimodal(directory: &Path) -> bool {
+/// The ends of architectures' names for which transformers has a class that chooses among them by that end.
+const TASKS: [&str; 8] = [
+    "ForAudioClassification",
+    "ForCTC",
+    "ForImageClassification",
+    "ForMaskedLM",
+    "ForMultipleChoice",
+    "ForQuestionAnswering",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+];
+
+/// transformers' class for the architecture that config.json names.
+fn class(directory: &Path) -> String {
     let config = std::fs::read(directory.join("config.json")).unwrap_or_default();
     let config: Value = serde_json::from_slice(&config).unwrap_or_default();
     let architecture = config["architectures"][0].as_str().unwrap_or_default();
-    architecture.ends_with("ForConditionalGeneration") && config["vision_config"].is_object()
+    if let Some(task) = TASKS.iter().find(|task| architecture.ends_with(**task)) {
+        return format!("AutoModel{task}");
+    }
+    let class = match architecture {
+        "WhisperForConditionalGeneration" => "AutoModelForSpeechSeq2Seq",
+        name if !name.ends_with("ForConditionalGeneration") && name.ends_with("Model") => "AutoModel",
+        name if !name.ends_with("ForConditionalGeneration") => "AutoModelForCausalLM",
+        _ if config["vision_config"].is_object() => "AutoModelForImageTextToText",
+        _ if config["is_encoder_decoder"] == true => "AutoModelForSeq2SeqLM",
+        _ => "AutoModelForCausalLM",
+    };
+    class.to_owned()
 }
 
 /// A string for Python; of a path that is not UTF-8 the one that Python itself makes of it.
@@ -97,7 +123,6 @@ fn python(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_formats::format::OutputFormat;
 
     #[test]
     fn every_format_has_a_load_line_for_every_loader() {
@@ -119,9 +144,16 @@ mod tests {
             assert_eq!(call(Path::new(path)), expected);
         }
         let model = tempfile::tempdir().unwrap();
-        let config = r#"{"architectures": ["Qwen2VLForConditionalGeneration"], "vision_config": {}}"#;
-        std::fs::write(model.path().join("config.json"), config).unwrap();
-        assert!(call(model.path()).starts_with("AutoModelForImageTextToText.from_pretrained("));
+        for (architecture, class) in [
+            ("Qwen2VLForConditionalGeneration", "AutoModelForImageTextToText"),
+            ("BertForMaskedLM", "AutoModelForMaskedLM"),
+            ("BertModel", "AutoModel"),
+            ("LlamaForCausalLM", "AutoModelForCausalLM"),
+        ] {
+            let config = format!(r#"{{"architectures": ["{architecture}"], "vision_config": {{}}}}"#);
+            std::fs::write(model.path().join("config.json"), config).unwrap();
+            assert!(call(model.path()).starts_with(&format!("{class}.from_pretrained(")), "{architecture}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::fmt;
 use kvant_container::onnx::{GraphProto, TensorProto, tensor_bytes};
 use serde::Serialize;
 
-use crate::graph::for_each_node;
+use crate::graph::{bodies, for_each_node};
 
 /// The quantized part of a graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -45,8 +45,14 @@ pub fn nodes(graph: &GraphProto) -> usize {
     count
 }
 
-/// Bytes of the constants of a graph, each as given by `size`.
+/// Bytes of the constants of a graph, those of the bodies of its nodes included, each as given by `size`.
 pub fn constants(graph: &GraphProto, size: impl Fn(&TensorProto) -> u64) -> u64 {
+    let mut bytes = own_constants(graph, &size);
+    for_each_node(graph, &mut |node| bytes += bodies(node).map(|body| own_constants(body, &size)).sum::<u64>());
+    bytes
+}
+
+fn own_constants(graph: &GraphProto, size: &impl Fn(&TensorProto) -> u64) -> u64 {
     let mut seen = BTreeSet::new();
     graph.initializer.iter().filter(|tensor| seen.insert(tensor.name())).map(size).sum()
 }
@@ -95,6 +101,12 @@ mod tests {
         let graph = made.graph.as_mut().unwrap();
         (graph.input, graph.output) = (vec![typed("x", &[4, 2])], vec![typed("o", &[4, 2])]);
         made
+    }
+
+    #[test]
+    fn constants_of_bodies_are_counted() {
+        // Two matrices and a number outside; a matrix and a vector in each branch.
+        assert_eq!(constants(&around_branches().graph, size), 2 * 16 + 4 + 2 * (16 + 8));
     }
 
     #[test]

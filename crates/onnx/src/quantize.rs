@@ -32,7 +32,9 @@ use crate::quantization::Range;
 use crate::recipe::{BiasKind, Boundary, FloatType, Layout, NodeRule, Override, Recipe};
 use crate::report::Report;
 use crate::shape::{self, Types};
-use crate::solution::{Ranges, Solution, refuse_nan, refuse_not_finite, solve, unfit_pools, values};
+use crate::solution::{
+    Ranges, Solution, refuse_beyond_float16, refuse_nan, refuse_not_finite, solve, unfit_pools, values,
+};
 use crate::verify::{Saturation, least_version};
 use crate::writing::{
     Blocks, Dialect, block_placement, dynamic, float16, fuse, lift_constants, write_blocks, write_pairs,
@@ -484,6 +486,7 @@ impl Prepared {
             notices
                 .push(format!("`{first}`{more}, which had a default among the constants, {are} no input any longer"));
         }
+        notices.extend(self.coarse_weights());
         notices.extend(self.recipe.overrides.iter().filter_map(|said| self.keeps_one_scale(said)));
         if self.placement.activations.values().any(|a| a.channels.is_some()) {
             notices.push(
@@ -513,6 +516,21 @@ impl Prepared {
         notices
     }
 
+    /// What is said of weights of few bits with one scale for all of a tensor.
+    fn coarse_weights(&self) -> Option<String> {
+        let weight = &self.recipe.weight;
+        let is_placed = matches!(self.recipe.layout, Layout::Qdq | Layout::QOperator);
+        let is_coarse = matches!(weight.element, Element::Int4 | Element::UInt4) && !weight.per_channel && is_placed;
+        let is_used = self.placement.weights.values().any(|w| w.axis.is_none() && w.scheme.element == weight.element);
+        (is_coarse && is_used).then(|| {
+            let element = weight.element;
+            format!(
+                "`{element}` gives each weight a single scale, which costs accuracy: ‹per-channel› gives each output channel its own, and \
+                 ‹scheme› {element}:g128 each block of a matrix"
+            )
+        })
+    }
+
     /// Refuses NaN or infinite weights, which would otherwise be found only after running the data. A value of a product that
     /// is infinite has no codes, and is refused too.
     ///
@@ -533,7 +551,13 @@ impl Prepared {
             let tensor = index.constant(graph, name).filter(|tensor| data_type(tensor) == DataType::FLOAT);
             let Some(values) = tensor.map(values).transpose()? else { return Ok(()) };
             // Others, such as masks, may be infinite on purpose.
-            let check = if of_products.contains(name) && values.len() > 1 { refuse_not_finite } else { refuse_nan };
+            let is_half = self.placement.weights.get(*name).is_some_and(|w| w.scheme.element == Element::Float16);
+            let check: fn(&str, &[f32]) -> Result<(), QuantizeError> =
+                match of_products.contains(name) && values.len() > 1 {
+                    true if is_half => refuse_beyond_float16,
+                    true => refuse_not_finite,
+                    false => refuse_nan,
+                };
             check(name, &values)
         })
     }

@@ -7,6 +7,7 @@ pub(crate) use pools::{averaged, fits_kernel, unfit_pools};
 
 use std::collections::BTreeMap;
 
+use half::f16;
 use kvant_container::onnx::{GraphProto, Spill, TensorProto, shape, tensor_bytes};
 
 use crate::block_map::BlockMap;
@@ -118,6 +119,15 @@ pub(crate) fn refuse_nan(name: &str, values: &[f32]) -> Result<(), QuantizeError
 /// Refuses a weight with NaN or infinite values.
 pub(crate) fn refuse_not_finite(name: &str, values: &[f32]) -> Result<(), QuantizeError> {
     refuse(name, values, |value| !value.is_finite())
+}
+
+/// Refuses a weight with values that float16 does not hold.
+pub(crate) fn refuse_beyond_float16(name: &str, values: &[f32]) -> Result<(), QuantizeError> {
+    refuse_not_finite(name, values)?;
+    let found = values.iter().position(|value| value.abs() > f16::MAX.to_f32());
+    let beyond =
+        |position: usize| QuantizeError::BeyondFloat16 { tensor: name.to_owned(), value: values[position], position };
+    found.map_or(Ok(()), |position| Err(beyond(position)))
 }
 
 fn refuse(name: &str, values: &[f32], wrong: impl Fn(f32) -> bool) -> Result<(), QuantizeError> {

@@ -93,7 +93,7 @@ impl Diagnostic for OnnxExportError {
                     .to_owned(),
             ),
             OnnxExportError::Attention => Some(
-                "‹weights-only› leaves all activations in float; or leave ‹kv-cache› and ‹attention› out"
+                "leave ‹kv-cache› and ‹attention› out; of a checkpoint that has them, `kvant convert ‹weights-only›` writes the weights"
                     .to_owned(),
             ),
             OnnxExportError::Unsupported { .. } => {

@@ -49,14 +49,15 @@ impl Recognised<'_> {
 
     /// Returns whether the recipe excludes an fp8 weight that has scales, for an output with a place for its codes.
     pub(super) fn excludes_fp8(&self) -> bool {
-        self.format != OutputFormat::PlainFloats && self.excluded_fp8().next().is_some()
+        self.format != OutputFormat::PlainFloats && self.excluded_codes().next().is_some()
     }
 
-    /// The fp8 layers with scales that the recipe excludes.
-    fn excluded_fp8(&self) -> impl Iterator<Item = &Linear> {
+    /// The layers with codes that the recipe excludes: fp8 with scales, and what an import has read.
+    fn excluded_codes(&self) -> impl Iterator<Item = &Linear> {
         let is_excluded = |module: &str| matches!(self.recipe.decide(module), RuleMatch::Excluded);
         let linears = self.network.linears().iter();
-        linears.filter(move |linear| self.scale_of(linear).is_some() && is_excluded(&linear.module))
+        let has_codes = |linear: &Linear| self.scale_of(linear).is_some() || self.tensors[linear.weight].has_codes();
+        linears.filter(move |linear| has_codes(linear) && is_excluded(&linear.module))
     }
 
     /// Says which excluded layers lose their codes, where the output has no place for any.
@@ -64,7 +65,7 @@ impl Recognised<'_> {
         if self.format != OutputFormat::PlainFloats {
             return None;
         }
-        without_codes(self.excluded_fp8().map(|linear| linear.module.as_str()), "plain floats have")
+        without_codes(self.excluded_codes().map(|linear| linear.module.as_str()), "plain floats have")
     }
 
     /// What the recipe makes of the source. Excluded layers keep the codes of `import`, if they have any.

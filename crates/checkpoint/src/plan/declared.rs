@@ -21,7 +21,7 @@ use kvant_formats::format::plain_floats::FakeQuantization;
 use kvant_formats::format::tensors::{DescribedLayer, METADATA_KEY, description};
 use kvant_formats::loader_rules::{ExpertSchemes, ModelTraits, finds_whole_experts};
 use kvant_formats::transcode::FloatType;
-use kvant_model::family;
+use kvant_model::family::{self, Role};
 use kvant_model::network::{Linear, Place, Reason};
 use kvant_weights::parts::{ParameterPart, Part};
 use serde_json::Value;
@@ -189,12 +189,14 @@ impl<'a> Declared<'a> {
             family: family::built_in(&self.source.config).map(|family| family.name),
             lacks_model_type: has_config && self.source.config.model_types.is_empty(),
             foreign_class: family::conflict(&self.source.config).is_some(),
+            foreign_names: self.source.network.has_foreign_names(),
             component: self.source.config.is_component,
             other_modalities: self.source.network.places().contains(&Place::Other(Reason::Modality)),
             experts: fused || self.source.network.linears().iter().any(expert),
             fused_experts: self.has_split_experts() && finds_whole_experts(&self.source.network),
             expert_schemes: self.expert_schemes(),
             whole_experts: self.source.network.experts().iter().any(|experts| !is_quantized(experts.weight())),
+            quantized_routers: self.layers.iter().any(|layer| layer.role == Role::Router.name()),
             kept_experts: self.source.network.linears().iter().any(|linear| kept(&linear)),
             attention: self.source.recipe.attention(),
             float32: self.kept.iter().any(|kept| self.declarations[kept.tensor].dtype == Dtype::F32),

@@ -326,4 +326,12 @@ fn model_type_and_class_of_different_families_give_a_notice() {
     );
     let loaders = plan.loaders();
     assert!(!loaders.contains(&"vLLM") && !loaders.contains(&"SGLang") && !loaders.is_empty(), "{loaders:?}");
+
+    // transformers makes the class of model_type, whose tensors have other names.
+    config["model_type"] = json!("opt");
+    write(dir.path(), &config, &crate::common::llama(Dtype::BF16));
+    let plan = self::plan(dir.path(), &scheme("int4:g32")).unwrap();
+    let refusals = plan.loader_refusals();
+    assert!(plan.loaders().is_empty(), "{:?}", plan.loaders());
+    assert!(!refusals.is_empty() && refusals[0].reason.contains("whose tensors have other names"), "{refusals:?}");
 }

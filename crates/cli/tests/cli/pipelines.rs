@@ -89,6 +89,18 @@ fn files_that_are_not_copied_and_damaged_components_are_named() {
     let kept = place.run(&[&["plan"], &line[..], &keep].concat());
     assert!(kept.code == Some(1) && kept.stderr.contains("name others"), "{kept:?}");
 
+    // A component of another class than model_index.json names.
+    let config = place.path("pipe/vae/config.json");
+    let fits = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, fits.replace("AutoencoderKL", "UNet2DConditionModel")).unwrap();
+    let refused = place.run(&[&["plan"], &line[..]].concat());
+    let told =
+        "vae: its config.json is of the class `UNet2DConditionModel`, and model_index.json names `AutoencoderKL`";
+    assert!(refused.code == Some(1) && refused.stderr.contains(told), "{refused:?}");
+    let verified = place.run(&["verify", "pipe"]);
+    assert!(verified.code == Some(1) && verified.stdout.contains(told), "{verified:?}");
+    std::fs::write(&config, fits).unwrap();
+
     let weights = place.path("pipe/vae/diffusion_pytorch_model.safetensors");
     let mut bytes = std::fs::read(&weights).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

@@ -2,7 +2,9 @@
 
 use super::journal::Journal;
 use super::output_error::OutputError;
+use crate::json::read_json;
 use crate::removal::or_gone;
+use serde_json::Value;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -155,12 +157,25 @@ pub fn check_beside(paths: &Paths) -> Result<(), OutputError> {
     if Journal::is_foreign(&paths.journal) {
         return Err(OutputError::InTheWay(paths.journal.clone()));
     }
-    let mut strangers = paths.beside().into_iter().filter(|path| path.symlink_metadata().is_ok());
+    // Of a rejected graph nothing else is left.
+    let is_stranger = |path: &PathBuf| path.symlink_metadata().is_ok() && !(*path == paths.report && is_report(path));
+    let mut strangers = paths.beside().into_iter().filter(is_stranger);
     match strangers.next().filter(|_| !paths.journal.exists()) {
         Some(stranger) => Err(OutputError::InTheWay(stranger)),
         None => Ok(()),
     }
 }
+
+/// Returns whether a file is a report of Kvant's: a JSON object whose `schema` says so.
+fn is_report(path: &Path) -> bool {
+    let report: Option<Value> = read_json(path, MAX_REPORT_LEN).ok();
+    report.is_some_and(|report| {
+        report.get("schema").and_then(Value::as_str).is_some_and(|name| name.starts_with("kvant."))
+    })
+}
+
+/// More bytes than the largest report has.
+const MAX_REPORT_LEN: u64 = 1 << 28;
 
 /// Removes a directory with all that is in it, or a file; what is gone already is removed.
 ///

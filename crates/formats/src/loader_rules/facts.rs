@@ -114,11 +114,15 @@ pub(crate) struct ModelFacts {
     pub lacks_model_type: bool,
     /// Whether `architectures` of config.json names a class of another model than `model_type`.
     pub foreign_class: bool,
+    /// Whether its tensors have other names than the architecture's.
+    pub foreign_names: bool,
     /// Whether it is a component of a diffusers pipeline.
     pub component: bool,
     pub experts: bool,
     pub fused_experts: bool,
     pub kept_experts: bool,
+    /// Whether layers that choose experts are quantized.
+    pub quantized_routers: bool,
     /// Whether experts are floats in one tensor for all.
     pub whole_experts: bool,
     /// Whether experts of one block have different schemes, floats among them.
@@ -266,10 +270,12 @@ impl ModelFacts {
             family: traits.family,
             lacks_model_type: traits.lacks_model_type,
             foreign_class: traits.foreign_class,
+            foreign_names: traits.foreign_names,
             component: traits.component,
             experts: traits.experts,
             fused_experts: traits.fused_experts,
             kept_experts: traits.kept_experts,
+            quantized_routers: traits.quantized_routers,
             whole_experts: traits.whole_experts,
             expert_schemes: traits.expert_schemes,
             other_modalities: traits.other_modalities,

@@ -53,6 +53,9 @@ pub struct LoaderSupport {
     pub tensor_parallel: Vec<usize>,
 }
 
+/// The method of checkpoints of plain floats in the rules.
+pub(crate) const FLOAT_METHOD: &str = "float";
+
 /// A query for loader support.
 pub(crate) struct LoaderQuery<'a> {
     /// `quant_method`, or `float`, `gguf`, `onnx`.
@@ -165,7 +168,7 @@ fn verdict(loader: &'static Loader, case: &LoaderQuery<'_>) -> LoaderSupport {
 /// The reason that a loader without rules for a layout does not support a model, and its source.
 fn unread(method: &str) -> (&'static str, String) {
     match method {
-        "float" => ("weights", "it does not read checkpoints of plain floats".to_owned()),
+        FLOAT_METHOD => ("weights", "it does not read checkpoints of plain floats".to_owned()),
         TENSORS_METHOD => ("weights", "it reads models, and these are codes and scales of single tensors".to_owned()),
         "gguf" => ("file", "it does not read GGUF files".to_owned()),
         method => ("quantization_config.quant_method", format!("it does not read the layout `{method}`")),
@@ -176,8 +179,9 @@ fn refusals(layout: &Layout, case: &LoaderQuery<'_>, reasons: &mut Reasons) {
     if let (Some(architecture), Some(reason)) = (case.model.architecture, file_refusal(layout, &case.model)) {
         reasons.add(architecture, reason);
     }
-    let of_model =
-        layout.refuse.iter().filter(|refusal| !case.layers.is_empty() && refusal.when.holds_for_model(&case.model));
+    // Where nothing is quantized, the rules of plain floats alone are about the model.
+    let is_judged = !case.layers.is_empty() || case.method == FLOAT_METHOD;
+    let of_model = layout.refuse.iter().filter(|refusal| is_judged && refusal.when.holds_for_model(&case.model));
     let of_model: Vec<(&str, &str)> =
         of_model.filter_map(|refusal| Some((refusal.when.part_of_model()?, refusal.reason.as_str()))).collect();
     of_model.iter().for_each(|(part, reason)| reasons.add(part, (*reason).to_owned()));

@@ -9,7 +9,7 @@ mod written;
 
 pub(crate) use facts::{Attention, GgufFacts, ModelFacts, Scale, Sharing, sharing_of};
 pub use facts::{ExpertSchemes, LayerFacts, finds_whole_experts};
-pub(crate) use judge::{LoaderQuery, file_refusal, judge, refusal, size_refusal};
+pub(crate) use judge::{FLOAT_METHOD, LoaderQuery, file_refusal, judge, refusal, size_refusal};
 pub use judge::{LoaderSupport, Loads, Reason, ShardShape};
 pub(crate) use parallel::Sharding;
 pub use rules::{Loader, loaders};

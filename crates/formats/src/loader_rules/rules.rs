@@ -65,7 +65,12 @@ impl Loader {
         if self.any_model {
             return true;
         }
-        if model.component { self.components } else { model.described && !is_untried }
+        if model.component { self.components } else { model.described && !model.foreign_names && !is_untried }
+    }
+
+    /// Returns whether it loads components of diffusers pipelines.
+    pub(crate) fn takes_components(&self) -> bool {
+        self.components
     }
 
     /// The places and reasons of a model that is refused, whatever its layers are.
@@ -198,11 +203,13 @@ pub(super) struct Condition {
     experts: Option<bool>,
     fused_experts: Option<bool>,
     kept_experts: Option<bool>,
+    quantized_routers: Option<bool>,
     whole_experts: Option<bool>,
     mixed_experts: Option<bool>,
     experts_by_block: Option<bool>,
     model_type: Option<bool>,
     foreign_class: Option<bool>,
+    foreign_names: Option<bool>,
     component: Option<bool>,
     other_modalities: Option<bool>,
     bf16: Option<bool>,
@@ -265,7 +272,7 @@ impl Condition {
             && self.timing.is_empty()
             && self.scale_name.is_empty();
         let flags = [self.zero_points, self.has_input, self.output, self.act_order];
-        let kept = [self.kept_experts, self.whole_experts];
+        let kept = [self.kept_experts, self.whole_experts, self.quantized_routers];
         let experts = [self.experts, self.fused_experts, self.mixed_experts, self.experts_by_block];
         let part = if experts.iter().chain(&kept).any(|holds| *holds == Some(true)) { "experts" } else { "model" };
         (lists && flags.iter().all(Option::is_none)).then_some(part)
@@ -284,11 +291,13 @@ impl Condition {
             && is(self.experts, model.experts)
             && is(self.fused_experts, model.fused_experts)
             && is(self.kept_experts, model.kept_experts)
+            && is(self.quantized_routers, model.quantized_routers)
             && is(self.whole_experts, model.whole_experts)
             && is(self.mixed_experts, model.expert_schemes == ExpertSchemes::Mixed)
             && is(self.experts_by_block, model.expert_schemes == ExpertSchemes::ByBlock)
             && is(self.model_type, !model.lacks_model_type)
             && is(self.foreign_class, model.foreign_class)
+            && is(self.foreign_names, model.foreign_names)
             && is(self.component, model.component)
             && is(self.other_modalities, model.other_modalities)
             && is(self.bf16, model.bf16)

@@ -2,7 +2,8 @@
 //! see [`crate::verify`].
 
 use super::{
-    ExpertSchemes, LayerFacts, Loader, ModelFacts, ShardShape, loaders as known_loaders, refusal, size_refusal,
+    ExpertSchemes, FLOAT_METHOD, LayerFacts, Loader, ModelFacts, ShardShape, file_refusal, loaders as known_loaders,
+    refusal, size_refusal,
 };
 use crate::format::OutputFormat;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
@@ -17,6 +18,8 @@ pub struct ModelTraits {
     pub lacks_model_type: bool,
     /// `architectures` of config.json names a class of another model than `model_type`.
     pub foreign_class: bool,
+    /// Its tensors have other names than those of the architecture that config.json names.
+    pub foreign_names: bool,
     /// It is a component of a diffusers pipeline: config.json names a class of that library.
     pub component: bool,
     /// There are vision towers or the like beside the language model.
@@ -27,6 +30,8 @@ pub struct ModelTraits {
     pub fused_experts: bool,
     /// Some experts are kept.
     pub kept_experts: bool,
+    /// Layers that choose experts are quantized.
+    pub quantized_routers: bool,
     /// Some experts stay floats in one tensor for all.
     pub whole_experts: bool,
     /// How the schemes of experts differ.
@@ -52,11 +57,13 @@ const DENSE: ModelTraits = ModelTraits {
     family: Some("llama"),
     lacks_model_type: false,
     foreign_class: false,
+    foreign_names: false,
     component: false,
     other_modalities: false,
     experts: false,
     fused_experts: false,
     kept_experts: false,
+    quantized_routers: false,
     whole_experts: false,
     expert_schemes: ExpertSchemes::Alike,
     bf16: true,
@@ -92,7 +99,7 @@ pub fn loaders(
     model: ModelTraits,
     layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
 ) -> Vec<&'static str> {
-    let Some(method) = format.method() else {
+    let Some(method) = method(format, model) else {
         return match (model.component, model.lacks_model_type) {
             (true, _) => vec![OF_FLOAT_COMPONENTS],
             (false, true) => Vec::new(),
@@ -101,6 +108,12 @@ pub fn loaders(
     };
     let opinions = opinions(format, method, model, layers).into_iter();
     opinions.filter(|opinion| opinion.is_known && opinion.refusal.is_none()).map(|opinion| opinion.loader).collect()
+}
+
+/// The name of a format in the rules. Plain floats are judged by them only where experts were split: elsewhere they load wherever the
+/// source does.
+fn method(format: OutputFormat, model: ModelTraits) -> Option<&'static str> {
+    format.method().or(model.fused_experts.then_some(FLOAT_METHOD))
 }
 
 /// A loader that does not take a model, and why.
@@ -113,13 +126,15 @@ pub struct LoaderRefusal {
 }
 
 /// The refusals of all loaders that read the format, if none is known to take the model: those that were not tried with it count as such.
-/// Of models without a description it is not known what loaders make of them.
+/// Of models without a description it is not known what loaders make of them, and neither of those with names of their own, unless
+/// config.json contradicts itself too.
 pub fn refusals(
     format: OutputFormat,
     model: ModelTraits,
     layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
 ) -> Vec<LoaderRefusal> {
-    let Some(method) = format.method().filter(|_| model.family.is_some() || model.component) else { return Vec::new() };
+    let is_judged = (model.family.is_some() && (model.foreign_class || !model.foreign_names)) || model.component;
+    let Some(method) = method(format, model).filter(|_| is_judged) else { return Vec::new() };
     let refusal = |Opinion { loader, is_known, refusal }: Opinion| {
         let untried = || (!is_known).then(|| "not tried with this architecture".to_owned());
         Some(LoaderRefusal { loader, reason: refusal.or_else(untried)? })
@@ -150,10 +165,13 @@ fn opinions(
     let opinion = |loader: &'static Loader| {
         let (name, layout) = loader.of_method(method)?;
         let of_model = loader.model_refusals(&facts).next().map(|(_, reason)| reason.to_owned());
-        let refusal = of_model.or_else(|| layers.iter().find_map(|layer| of_layer(layout, layer)));
+        let of_floats = || file_refusal(layout, &facts).filter(|_| method == FLOAT_METHOD);
+        let refusal = of_model.or_else(of_floats).or_else(|| layers.iter().find_map(|layer| of_layer(layout, layer)));
         Some(Opinion { loader: name, is_known: loader.knows(&facts), refusal })
     };
-    known_loaders().iter().filter_map(opinion).collect()
+    // Those of components have no opinion on the floats of a model.
+    let is_asked = |loader: &&Loader| method != FLOAT_METHOD || loader.takes_components() == model.component;
+    known_loaders().iter().filter(is_asked).filter_map(opinion).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::loader_rules::{
     Attention, ExpertSchemes, LayerFacts, ModelFacts, Scale, Sharing, finds_whole_experts, sharing_of,
 };
 use kvant_container::Checkpoint;
-use kvant_model::family;
+use kvant_model::family::{self, Role};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Linear, Network, Place, Reason};
 use kvant_weights::parts::ScaleEncoding;
@@ -135,9 +135,15 @@ impl<'a> CheckpointView<'a> {
             family: family.map(|family| family.name),
             lacks_model_type: self.json.is_some() && self.config.model_types.is_empty(),
             foreign_class: family::conflict(&self.config).is_some(),
+            foreign_names: self.network.has_foreign_names(),
             component: self.config.is_component,
             experts: fused || experts().next().is_some(),
             fused_experts: experts().next().is_some() && finds_whole_experts(&self.network),
+            quantized_routers: self
+                .network
+                .linears()
+                .iter()
+                .any(|linear| linear.role == Role::Router && self.weight(&linear.module).is_some()),
             kept_experts: experts().any(|expert| self.weight(&expert.module).is_none()),
             whole_experts: self.network.experts().iter().any(|experts| self.weight(&experts.module).is_none()),
             expert_schemes: self.expert_schemes(),

@@ -41,7 +41,10 @@ pub fn run(
     let plan = Plan::convert(&checkpoint, &conversion(request, target)?)?;
     preflight(&plan, &checkpoint, sinks.commit)?;
     if !sinks.commit.no_verify {
-        refuse_unloadable(&plan, || Remedy::UseFormat("choose another target with ‹to›, e.g. float".to_owned()))?;
+        refuse_unloadable(&plan, || match target {
+            ConversionTarget::Float(_) => Remedy::text("take the model that it was quantized from"),
+            _ => Remedy::UseFormat("choose another target with ‹to›, e.g. float".to_owned()),
+        })?;
     }
     check_output(&plan, &request.source.model, sinks)?;
     reporter.notes(plan.notices());

@@ -144,6 +144,9 @@ fn way_to_load(job: &Job) -> Remedy {
         Some((_, plan)) => {
             format!("use ‹format› {}, which loads in {}", plan.format().name(), plan.loaders().join(", "))
         }
+        None if job.sinks.formats == [Format::Model(OutputFormat::PlainFloats)] => {
+            "quantize the model that it was made from".to_owned()
+        }
         None => "use ‹format› fake, whose floats load wherever the source loads".to_owned(),
     })
 }

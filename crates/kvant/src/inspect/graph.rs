@@ -2,25 +2,29 @@
 
 use crate::json::path as path_json;
 use kvant_container::onnx::{GraphProto, ModelProto, data_type, data_type_name};
+use kvant_onnx::count::nodes;
 use kvant_onnx::data::{display_axes, inputs, type_of};
+use kvant_onnx::graph::{bodies, for_each_node};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The nodes of each operator.
+/// The nodes of each operator, those inside of others included.
 pub fn operators(graph: &GraphProto) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
-    for node in &graph.node {
+    for_each_node(graph, &mut |node| {
         let prefix = if node.domain().is_empty() { String::new() } else { format!("{}:", node.domain()) };
         *counts.entry(format!("{prefix}{}", node.op_type())).or_insert(0) += 1;
-    }
+    });
     counts
 }
 
-/// Number, bytes by element type of the initializers.
+/// Number and bytes of the initializers by element type, those inside of nodes included.
 pub fn types(graph: &GraphProto) -> BTreeMap<String, (usize, u64)> {
     let mut types: BTreeMap<String, (usize, u64)> = BTreeMap::new();
-    for tensor in &graph.initializer {
+    let mut graphs = vec![graph];
+    for_each_node(graph, &mut |node| graphs.extend(bodies(node)));
+    for tensor in graphs.into_iter().flat_map(|graph| &graph.initializer) {
         let bytes = kvant_container::onnx::tensor_bytes(tensor).map_or(0, |bytes| bytes.len() as u64);
         let entry = types.entry(data_type_name(data_type(tensor))).or_default();
         *entry = (entry.0 + 1, entry.1 + bytes);
@@ -56,7 +60,7 @@ pub(crate) fn to_json(path: &Path, model: &ModelProto) -> Value {
         "producer": model.producer_name(),
         "ir_version": model.ir_version(),
         "opsets": opsets,
-        "nodes": graph.node.len(),
+        "nodes": nodes(graph),
         "operators": operators(graph),
         "values": values.collect::<Vec<_>>(),
         "types": types.collect::<BTreeMap<_, _>>(),

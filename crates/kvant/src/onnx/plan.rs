@@ -8,6 +8,7 @@ use kvant_onnx::calibration::sessions;
 use kvant_onnx::cost::Cost;
 use kvant_onnx::count::Counts;
 use kvant_onnx::quantize::{Prepared, prepare};
+use kvant_onnx::recipe::Layout;
 use kvant_onnx::settings::Resolved;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -48,8 +49,12 @@ impl GraphPlan {
             let scale = a.provider.as_ref().map_or_else(own, |p| format!("that of {p}"));
             ["activation".to_owned(), name.clone(), a.scheme.element.to_string(), scale]
         });
+        let whole = match self.prepared.recipe.layout {
+            Layout::MatMulNBits { block, .. } => format!("per block of {block}"),
+            _ => "per tensor".to_owned(),
+        };
         let weights = placement.weights.iter().map(|(name, w)| {
-            let scale = w.axis.map_or_else(|| "per tensor".to_owned(), |axis| format!("per channel of axis {axis}"));
+            let scale = w.axis.map_or_else(|| whole.clone(), |axis| format!("per channel of axis {axis}"));
             ["weight".to_owned(), name.clone(), w.scheme.element.to_string(), scale]
         });
         let biases = placement.biases.iter().map(|(name, b)| {

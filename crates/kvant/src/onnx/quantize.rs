@@ -17,8 +17,8 @@ use crate::json::versioned;
 use crate::paths::{full_path, refuse_existing, refuse_other_file, refuse_stray_data};
 use crate::text::shown;
 use kvant_container::onnx::{ModelProto, Spill, external_files};
-use kvant_container::unfinished::{Claim, KeptResults, Paths, Room};
-use kvant_container::{Remedy, directory_of};
+use kvant_container::unfinished::{Claim, KeptResults, Paths, Room, rejection_report};
+use kvant_container::{Remedy, directory_of, write_file};
 use kvant_onnx::algorithm::Data;
 use kvant_onnx::calibration::{Observed, observe};
 use kvant_onnx::cost::DiskCost;
@@ -57,6 +57,11 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error
     match made.rejection {
         None => staged.place_all(claim, &outputs, commit.sync)?,
         Some(_) => staged.place_report(claim, commit.sync)?,
+    }
+    if made.rejection.is_some() && sinks.report.is_none() {
+        let kept = rejection_report(&outputs.named)?;
+        write_file(&kept, made.text(reporter)?.as_bytes())
+            .map_err(|cause| Error::system(format!("cannot write {}: {cause}", shown(&kept))))?;
     }
     Ok(Box::new(made))
 }
@@ -225,13 +230,16 @@ impl Run<'_, '_> {
         }
     }
 
-    /// How the next run gets past the report of this one, as the rest of a sentence.
+    /// Where the report of a rejected graph is, and how the next run gets past it, as the rest of a sentence.
     fn about_report(&self) -> String {
-        let replaced = |report: &PathBuf| {
-            let report = shown(report);
-            format!("; its report {report} is, and another run replaces it with ‹overwrite›")
-        };
-        self.job.sinks.report.as_ref().filter(|_| !self.job.sinks.commit.overwrite).map(replaced).unwrap_or_default()
+        match (&self.job.sinks.report, self.job.sinks.commit.overwrite) {
+            (Some(report), false) => {
+                format!("; its report {} is, and another run replaces it with ‹overwrite›", shown(report))
+            }
+            (Some(_), true) => String::new(),
+            (None, _) => rejection_report(&self.outputs.named)
+                .map_or_else(|_| String::new(), |report| format!("; the report is {}", shown(&report))),
+        }
     }
 
     /// Refuses a run that the disks have no room for: the graphs, new weights and kept results beside them, and activations in the

@@ -34,7 +34,7 @@ pub fn run(request: &Verification) -> Result<GraphVerdict, Error> {
         Err(error) => Err(kvant_onnx::verify::unread(error)?),
     };
     let (nodes, mut findings, fails) = match &source {
-        Ok(model) => (model.graph.node.len(), kvant_onnx::verify::verify(model), fails_in_a_run(model)),
+        Ok(model) => (kvant_onnx::count::nodes(&model.graph), kvant_onnx::verify::verify(model), fails_in_a_run(model)),
         Err(finding) => (0, vec![finding.clone()], false),
     };
     // A file that cannot be read is not given to a library that may crash over it.

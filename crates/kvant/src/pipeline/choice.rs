@@ -53,6 +53,10 @@ pub(super) fn choose(job: &Job, pipeline: &Pipeline) -> Result<Vec<Choice>, Erro
     let mut opened = Vec::new();
     for component in &pipeline.components {
         let checkpoint = crate::job::open_whole(&pipeline.path.join(&component.name))?;
+        if let Some(misfit) = super::misfit(component, &checkpoint).filter(|_| !job.sinks.commit.no_verify) {
+            let hint = "download the component again: diffusers does not load it as it is";
+            return Err(Error::new(ErrorKind::Invalid, misfit).with_hint(Some(hint.to_owned())));
+        }
         let bytes = checkpoint.tensors().map(|tensor| tensor.byte_len()).sum();
         opened.push((component, checkpoint, bytes));
     }

@@ -4,6 +4,7 @@ use super::Section;
 use crate::inspect::graph::{operators, types, values};
 use crate::text::{Align, Table, size};
 use kvant_container::onnx::{ModelProto, data_type, data_type_name};
+use kvant_onnx::count::nodes;
 use kvant_quant::counts::number;
 
 /// The contents of a graph; `all` lists each node and initializer too.
@@ -16,7 +17,7 @@ pub fn sections(model: &ModelProto, all: bool) -> Vec<Section> {
         .collect();
     let head = format!(
         "ONNX graph of {}, made by {} {}, opset {}",
-        number(graph.node.len(), "node"),
+        number(nodes(graph), "node"),
         model.producer_name(),
         model.producer_version(),
         opsets.join(", ")
@@ -25,9 +26,10 @@ pub fn sections(model: &ModelProto, all: bool) -> Vec<Section> {
     values(graph).into_iter().for_each(|row| io.push(row));
     let mut weights = Table::new(&[("type", Align::Left), ("tensors", Align::Right), ("bytes", Align::Right)]);
     types(graph).into_iter().for_each(|(name, (n, bytes))| weights.push([name, n.to_string(), size::bytes(bytes)]));
-    let mut nodes = Table::new(&[("operator", Align::Left), ("nodes", Align::Right)]);
-    operators(graph).into_iter().for_each(|(name, n)| nodes.push([name, n.to_string()]));
-    let mut sections = vec![Section::Text(head), Section::Table(io), Section::Table(weights), Section::Table(nodes)];
+    let mut by_operator = Table::new(&[("operator", Align::Left), ("nodes", Align::Right)]);
+    operators(graph).into_iter().for_each(|(name, n)| by_operator.push([name, n.to_string()]));
+    let mut sections =
+        vec![Section::Text(head), Section::Table(io), Section::Table(weights), Section::Table(by_operator)];
     if all {
         let mut each = Table::new(&["node", "operator", "outputs"].map(|t| (t, Align::Left)));
         for node in &graph.node {

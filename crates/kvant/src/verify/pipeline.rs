@@ -4,7 +4,7 @@ use super::CheckpointVerdict;
 use crate::error::Error;
 use crate::json::path as path_json;
 use crate::pipeline::quantize::LOADER;
-use crate::pipeline::{Misnamed, flaws};
+use crate::pipeline::{Misnamed, flaws, misfit};
 use crate::text::shown;
 use kvant_container::{Checkpoint, Pipeline};
 use kvant_formats::verify::{Options, loaders, verify};
@@ -37,12 +37,14 @@ pub(crate) fn run(model: &Path, options: &Options) -> Result<PipelineVerdict, Er
         Ok((component.name.clone(), verdict))
     });
     let components = components.collect::<Result<_, Error>>()?;
-    let misnamed = pipeline.components.iter().filter_map(|component| {
+    let of_components = pipeline.components.iter().flat_map(|component| {
         // A component that cannot be opened is reported by its own findings.
-        let files = Checkpoint::open(&model.join(&component.name)).and_then(|checkpoint| checkpoint.all_files());
-        Some(Misnamed::find(component, &files.ok()?)?.problem)
+        let checkpoint = Checkpoint::open(&model.join(&component.name)).ok();
+        let files = checkpoint.as_ref().and_then(|checkpoint| checkpoint.all_files().ok());
+        let misnamed = files.and_then(|files| Misnamed::find(component, &files)).map(|found| found.problem);
+        misnamed.into_iter().chain(checkpoint.and_then(|checkpoint| misfit(component, &checkpoint)))
     });
-    let flaws = flaws(&pipeline).into_iter().chain(misnamed).collect();
+    let flaws = flaws(&pipeline).into_iter().chain(of_components).collect();
     Ok(PipelineVerdict { path: model.to_owned(), components, flaws })
 }
 

@@ -246,6 +246,16 @@ impl ModelConfig {
         self.text.contains_key(key)
     }
 
+    /// A number that few families have.
+    pub fn size(&self, key: &str) -> Option<usize> {
+        usize::try_from(self.text.get(key)?.as_u64()?).ok()
+    }
+
+    /// The number of entries of a list.
+    pub fn entries(&self, key: &str) -> Option<usize> {
+        self.text.get(key)?.as_array().map(Vec::len)
+    }
+
     /// Entry `index` of a list that few families have.
     pub fn item(&self, key: &str, index: usize) -> Option<&Value> {
         self.text.get(key)?.as_array()?.get(index)

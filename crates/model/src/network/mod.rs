@@ -305,6 +305,11 @@ impl Network {
         self.family
     }
 
+    /// Returns whether the tensors have other names than those of the architecture that config.json names.
+    pub fn has_foreign_names(&self) -> bool {
+        self.notices.iter().any(|notice| matches!(notice, Notice::ForeignNames { .. }))
+    }
+
     /// The path of the module that holds embeddings and blocks in this checkpoint, e.g. `model`,
     /// `model.language_model` or nothing. Empty for unknown architectures.
     pub fn trunk(&self) -> &str {

@@ -19,8 +19,8 @@ const TABLES: [&str; 12] = [
 ];
 
 /// Last name words of linear layers that process looked-up rows.
-const WORKS_ON_TABLES: [&str; 10] =
-    ["dense", "fc", "in", "layer", "layers", "linear", "mapping", "proj", "project", "projection"];
+const WORKS_ON_TABLES: [&str; 11] =
+    ["dense", "fc", "in", "layer", "layers", "linear", "mapping", "out", "proj", "project", "projection"];
 
 /// Whether a module is an embedding by its name. The last part decides, word by word: `time_text_embed.linear_1` is a linear layer.
 pub fn is_embedding_name(module: &str) -> bool {
@@ -78,6 +78,8 @@ mod tests {
             "remembering",
             "blocks.3.attn.to_tokens",
             "decoder.to_tokens",
+            // A head.
+            "embed_out",
         ] {
             assert!(!is_embedding_name(layer), "{layer}");
         }

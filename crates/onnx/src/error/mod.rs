@@ -25,6 +25,18 @@ pub enum QuantizeError {
         /// Where.
         position: usize,
     },
+    /// A weight has a value that its 16-bit type does not hold.
+    #[error(
+        "the weight `{tensor}` has the value {value:e} at element {position}, which is beyond the range of float16"
+    )]
+    BeyondFloat16 {
+        /// The weight.
+        tensor: String,
+        /// The value.
+        value: f32,
+        /// Where.
+        position: usize,
+    },
     /// No data came by a tensor that needs a range.
     #[error("no calibration sample gave a value of the tensor `{tensor}`")]
     NoRange {
@@ -149,6 +161,7 @@ impl Diagnostic for QuantizeError {
             | Self::UnknownType { .. } => ErrorKind::Unsupported,
             Self::NoIntegerBoundary | Self::ChannelActivations { .. } | Self::ChannelCount { .. } => ErrorKind::Invalid,
             Self::NotFinite { .. }
+            | Self::BeyondFloat16 { .. }
             | Self::NoRange { .. }
             | Self::NothingToDo { .. }
             | Self::NothingToConvert { .. }
@@ -202,6 +215,7 @@ impl Diagnostic for QuantizeError {
             Self::IdleOverride { some, command, .. } => {
                 return Some(format!("there are {}; `kvant {command} MODEL` shows all", some.join(", ")));
             }
+            Self::BeyondFloat16 { .. } => "use a bfloat16 preset (BF16), or leave its node in float with ‹exclude›",
             Self::NotFinite { .. } => "the model is damaged or its training failed: such a weight has no scale",
             Self::NothingToConvert { .. } => {
                 "the model has this type already, or no floats; `kvant inspect` shows its types"

@@ -29,7 +29,7 @@ use kvant_container::{Checkpoint, Dtype};
 use kvant_formats::format::OutputFormat;
 use kvant_formats::import::{self, Import, StoredActivation};
 use kvant_formats::transcode::{Conversion, ConversionTarget, FloatType, loss_of_parameter};
-use kvant_model::family::{ExpertStorage, Role};
+use kvant_model::family::{ExpertStorage, Orientation, Role};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{ExpertsStorage, FusedExperts, Linear, expert_module};
 use kvant_numeric::simd::Isa;
@@ -309,12 +309,11 @@ impl Recognised<'_> {
         let Some([matrix]) = tensor.packed() else {
             return Err(self.refusal(&tensor.name, "it is several matrices", way_out(task.conversion.requantize)));
         };
-        if (matrix.rows(), matrix.columns()) != (linear.out_features, linear.in_features) {
-            return Err(self.refusal(
-                &tensor.name,
-                "it is stored as [in, out] in the float model",
-                "convert ‹to› float",
-            ));
+        // GGUF files have the matrices of a Conv1D as those of linear layers, which no class of the model has.
+        let is_turned = (matrix.rows(), matrix.columns()) != (linear.out_features, linear.in_features);
+        if is_turned || linear.orientation == Orientation::InOut {
+            let reason = "it is stored as [in, out] in the float model (a Conv1D), whose codes no loader reads";
+            return Err(self.refusal(&tensor.name, reason, "convert ‹to› float"));
         }
         let stored = task.import.activations(&linear.module).filter(|_| !task.conversion.leaves_activations());
         let scheme = |activation: Option<&StoredActivation>| activation.map(|activation| activation.scheme);

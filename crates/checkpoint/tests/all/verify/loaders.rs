@@ -2,9 +2,11 @@
 
 use super::model::{Model, verdict};
 use crate::common;
+use kvant_checkpoint::plan::Plan;
 use kvant_checkpoint::recipe::Settings;
-use kvant_container::Dtype;
+use kvant_container::{Checkpoint, Dtype};
 use kvant_formats::format::OutputFormat;
+use kvant_formats::transcode::{Conversion, ConversionTarget};
 use kvant_formats::verify::{Loads, Options, Report, loaders};
 use serde_json::json;
 use std::path::Path;
@@ -115,6 +117,15 @@ fn experts_that_were_split_load_where_they_are_published_one_by_one() {
             let report = Model::read(&target).verify();
             let verdict = verdict(&report, "transformers");
             assert_eq!(verdict.loads == Loads::Yes, expected, "{name} {settings:?}: {verdict:?}");
+            if !settings.exclude.is_empty() {
+                continue;
+            }
+            // The same holds of their values.
+            let target_of_floats = ConversionTarget::Float(None);
+            let conversion = Conversion { target: target_of_floats, requantize: false, max_shard_size: u64::MAX };
+            let plan = Plan::convert(&Checkpoint::open(&target).unwrap(), &conversion).unwrap();
+            let loads = plan.loaders().iter().any(|loader| loader.contains("transformers") || loader.contains("all"));
+            assert_eq!((loads, plan.loader_refusals().is_empty()), (expected, plan.loaders().len() > 0), "{name}");
         }
     }
 }
@@ -255,6 +266,25 @@ fn engines_refuse_blocks_whose_experts_have_several_schemes() {
             assert_eq!(planned.contains(&name), engines, "{overrides:?} {name}");
             assert_eq!(loads(&made, id) == Loads::Yes, engines, "{overrides:?} {name}: {:?}", made.verdicts);
         }
+    }
+}
+
+#[test]
+fn quantized_routers_are_not_known_to_load() {
+    let float = mixture();
+    let dir = tempfile::tempdir().unwrap();
+    common::write(dir.path(), &float.config, &float.tensors);
+    let fp8 = "e4m3:channel+e4m3:channel!dynamic";
+    for (scheme, format) in [("int4:g32", OutputFormat::COMPRESSED_TENSORS), (fp8, OutputFormat::QUARK)] {
+        let routers = format!("*.mlp.gate={scheme}");
+        let overrides = vec![routers.parse().unwrap()];
+        let settings = Settings { format: Some(format), overrides, ..common::scheme(scheme) };
+        let plan = common::plan(dir.path(), &settings).unwrap();
+        assert!(plan.loaders().is_empty(), "{format}: {:?}", plan.loaders());
+        let refusals = plan.loader_refusals();
+        assert!(!refusals.is_empty() && refusals.iter().any(|refusal| refusal.reason.contains("quantized routers")));
+        let made = float.quantize_mixed(scheme, &[routers.as_str()], format).verify();
+        assert_eq!(loads(&made, "transformers"), Loads::No, "{format}");
     }
 }
 

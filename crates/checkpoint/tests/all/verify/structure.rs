@@ -7,7 +7,7 @@ use kvant_container::{Checkpoint, Dtype, Durability, Layout, TensorDeclaration, 
 use kvant_formats::format::OutputFormat;
 use kvant_formats::verify::{Options, Report, verify};
 use kvant_quant::finding::Severity;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
 
 fn block(name: &str) -> String {
@@ -169,7 +169,7 @@ fn unreadable_config_is_an_error() {
 
 #[test]
 fn values_unknown_to_transformers_are_an_error() {
-    let with = |key: &'static str, value: serde_json::Value| Model::float().configured(|config| config[key] = value);
+    let with = |key: &'static str, value: Value| Model::float().configured(|config| config[key] = value);
     with("hidden_act", json!("nonsense")).assert_error("config", "hidden_act", "`nonsense`");
     with("dtype", json!("int99")).assert_error("config", "dtype", "`int99`");
     with("rope_scaling", json!({"rope_type": "nonsense"})).assert_error("config", "rope_type", "`nonsense`");
@@ -203,6 +203,21 @@ fn missing_sizes_are_an_error() {
 }
 
 #[test]
+fn sizes_that_contradict_each_other_are_an_error() {
+    let with = |key: &str, value: Value| Model::float().configured(|config| config[key] = value);
+    let heads = with("num_attention_heads", json!(3)).configured(|config| config["head_dim"] = Value::Null);
+    heads.assert_error("config", "num_attention_heads", "does not divide hidden_size 64");
+    with("layer_types", json!(vec!["full_attention"; 5])).assert_error("config", "layer_types", "has 5 entries for");
+    let chosen = with("num_experts", json!(4)).configured(|config| config["num_experts_per_tok"] = json!(5));
+    chosen.assert_error("config", "num_experts_per_tok", "is 5, and there are 4 experts");
+    let mixer = with("mamba_n_heads", json!(4)).configured(|config| {
+        config["mamba_d_head"] = json!(32);
+        config["mamba_expand"] = json!(3);
+    });
+    mixer.assert_error("config", "mamba_n_heads", "the mixers are 192 wide");
+}
+
+#[test]
 fn unparsable_json_files_are_an_error() {
     for (name, text) in
         [("tokenizer_config.json", "{"), ("generation_config.json", "[5]"), ("special_tokens_map.json", "5")]
@@ -219,7 +234,7 @@ fn unparsable_json_files_are_an_error() {
 fn sources_that_fail_verification_are_refused_first() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
-    let cases: [(&str, serde_json::Value, &str); 4] = [
+    let cases: [(&str, Value, &str); 4] = [
         ("num_hidden_layers", json!(null), "num_hidden_layers"),
         ("rope_scaling", json!({"rope_type": "llama3"}), "factor"),
         ("quantization_config", json!({"quant_method": "foo"}), "foo"),
@@ -272,9 +287,9 @@ fn sharded(dir: &Path) {
     assert!(Checkpoint::open(dir).unwrap().shards().len() > 1);
 }
 
-fn index(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
+fn index(dir: &Path, edit: impl FnOnce(&mut Value)) {
     let path = dir.join("model.safetensors.index.json");
-    let mut index: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let mut index: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     edit(&mut index);
     std::fs::write(path, index.to_string()).unwrap();
 }

@@ -96,7 +96,15 @@ fn result_that_is_not_measured_does_not_reach_min_sqnr() {
         "{run:?}"
     );
     assert!(run.stderr.contains("hint: measure it with --runtime ort, or leave --min-sqnr out"), "{run:?}");
-    assert_eq!(names(&place.path("")), ["float.onnx"]);
+    // What was found of it is kept without its name.
+    assert!(run.stderr.contains("out.onnx.partial.report.json\nhint: "), "{run:?}");
+    assert_eq!(names(&place.path("")), ["float.onnx", "out.onnx.partial.report.json"]);
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(place.path("out.onnx.partial.report.json")).unwrap()).unwrap();
+    assert_eq!(report["schema"], "kvant.quantize/1");
+    // The next run that writes removes it.
+    place.succeed(&[&line[..], &["-o", "out.onnx"]].concat());
+    assert_eq!(names(&place.path("")), ["float.onnx", "out.onnx"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Shapes: what config.json's sizes give for every layer whose size follows from them.
 
 use crate::verify::subject::CheckpointView;
-use kvant_model::family::{Part, RecurrentMixer, Role};
+use kvant_model::family::{Part, Positions, RecurrentMixer, Role};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{FusedExperts, Linear, Network, Place, TensorMeta};
 use kvant_quant::finding::Findings;
@@ -41,7 +41,15 @@ fn mismatches(config: &ModelConfig, network: &Network, tensors: &[TensorMeta], f
             findings.error(&experts.module, reason, HINT);
         }
     }
+    let positions = sizes.positions(network);
     for (tensor, place) in tensors.iter().zip(network.places()) {
+        if let (Place::Positions, &[rows, columns]) = (place, tensor.shape.as_slice()) {
+            if let Some(expected) = positions.filter(|expected| *expected != rows) {
+                let reason = format!("has {rows} rows for positions; config.json asks for {expected}");
+                findings.error(&tensor.name, reason, HINT);
+            }
+            report(&tensor.name, (rows, columns), (None, sizes.embedding().1), findings);
+        }
         if let (Place::Embedding, &[rows, columns]) = (place, tensor.shape.as_slice()) {
             let (vocabulary, width) = sizes.embedding();
             report_vocabulary(&tensor.name, rows, vocabulary, config.further_tokens, findings);
@@ -108,6 +116,16 @@ impl Sizes<'_> {
 
     fn heads_outputs(&self) -> Option<usize> {
         self.heads(self.config.num_heads, self.config.value_dim()).filter(|_| !self.heads_vary())
+    }
+
+    /// Rows of a table of learned positions.
+    fn positions(&self, network: &Network) -> Option<usize> {
+        let offset = match network.family()?.math.positions {
+            Positions::Learned { offset } => offset,
+            Positions::LearnedBehindPadding { .. } => 0,
+            _ => return None,
+        };
+        self.config.max_positions?.checked_add(offset)
     }
 
     fn embedding(&self) -> Expected {
