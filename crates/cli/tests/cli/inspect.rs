@@ -16,7 +16,7 @@ fn inspect_tables() {
 fn graph_of_an_unknown_maker_names_none() {
     let place = crate::onnx::place();
     let mut model = onnx::read(&place.path("float.onnx")).unwrap();
-    for (name, told) in [("", "ONNX graph of 9 nodes, opset "), ("me", "ONNX graph of 9 nodes, made by me, opset ")] {
+    for (name, told) in [("", "ONNX graph of 10 nodes, opset "), ("me", "ONNX graph of 10 nodes, made by me, opset ")] {
         model.producer_name = Some(name.to_owned());
         model.producer_version = Some(String::new());
         onnx::write(model.clone(), &place.path("float.onnx"), onnx::ExternalData::Auto).unwrap();

@@ -278,7 +278,7 @@ fn results_that_no_loader_takes_are_refused_unless_unverified() {
         assert_eq!(refused.code, Some(1), "{refused:?}");
         let parts = ["no known loader takes this model in the format quark", "vLLM: ", "hint: use --format fake"];
         assert!(parts.iter().all(|part| refused.stderr.contains(part)), "{}", refused.stderr);
-        assert_eq!(refused.stderr.contains("--no-verify"), line[0] == "quantize", "{}", refused.stderr);
+        assert!(refused.stderr.contains("--no-verify"), "{}", refused.stderr);
     }
     assert_eq!(names(&place.path("")), ["nano_llama"]);
     // Data would not help.

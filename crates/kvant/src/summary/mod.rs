@@ -68,7 +68,9 @@ fn titled((name, value): &Line, width: usize) -> String {
     let is_copied = *name == LOAD || name.is_empty();
     let indent = TITLES + 2;
     let room = if is_copied { usize::MAX } else { width.saturating_sub(indent) };
-    let value = prose(&printable(value), room).replace('\n', &format!("\n{:indent$}", ""));
+    let next = format!("\n{:indent$}", "");
+    // Values of several lines are aligned already.
+    let value = prose(&printable(value).replace(&next, "\n"), room).replace('\n', &next);
     format!("{name:<TITLES$}  {value}")
 }
 
