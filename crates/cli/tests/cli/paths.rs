@@ -154,7 +154,7 @@ fn models_and_importance_matrices_do_not_replace_each_other() {
     for (line, told) in [
         ([&IMATRIX[..], &["-o", "new.gguf", "--save-imatrix", "o.gguf"]].concat(), is_model),
         (quantize("i.gguf"), is_matrix),
-        (vec!["convert", "o.gguf", "--to", "gguf", "-s", "Q8_0", "-o", "i.gguf"], is_matrix),
+        (vec!["quantize", "nano_llama", "-s", "int4:g32", "-f", "gguf", "-o", "i.gguf"], is_matrix),
     ] {
         refused(&place, &[&line[..], &["--overwrite"]].concat(), 1, told);
     }
