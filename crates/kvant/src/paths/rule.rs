@@ -15,6 +15,7 @@ use kvant_container::onnx::{external_data_path, external_files};
 use kvant_container::positioned::file_id;
 use kvant_container::unfinished::{OutputError, checkpoint_beside};
 use kvant_container::{CheckpointError, behind_links, directory_of, io_hint, model_directory};
+use kvant_quant::recipe::RecipeFile;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufReader};
 use std::path::{Component, Path, PathBuf};
@@ -215,7 +216,7 @@ impl FileKind {
         let (is_of_kind, mismatch) = match self {
             FileKind::Report => (is_report(path), "it is not a report of Kvant"),
             FileKind::Importance => (imatrix::is_imatrix(path), "it is not an importance matrix"),
-            FileKind::Recipe => (kvant_checkpoint::recipe::read_file(path).is_ok(), "it is not a recipe"),
+            FileKind::Recipe => (is_recipe(path), "it is not a recipe"),
         };
         (!is_of_kind).then_some(mismatch)
     }
@@ -230,6 +231,13 @@ fn is_report(path: &Path) -> bool {
     let is_ours = |report: Written| report.schema.starts_with(SCHEMA_PREFIX);
     let file = fs::File::open(path).map(BufReader::new);
     file.is_ok_and(|file| serde_json::from_reader(file).is_ok_and(is_ours))
+}
+
+/// Returns whether a file is a recipe in TOML, as Kvant writes it, with at least one key.
+fn is_recipe(path: &Path) -> bool {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let has_key = text.lines().any(|line| !line.trim_start().starts_with('#') && line.contains('='));
+    has_key && RecipeFile::from_toml(&shown(path), &text).is_ok()
 }
 
 impl Paths {
