@@ -275,6 +275,7 @@ def plan(
     runtime: str | None = None,
     runtime_library: StrPath | None = None,
     overwrite: bool = False,
+    no_verify: bool = False,
     threads: int | None = None,
     preset: str | None = None,
     override: Mapping[str, str] | Strings | None = None,
@@ -365,6 +366,7 @@ def plan(
         runtime_library: ONNX Runtime's library, e.g. libonnxruntime.so [default: searched, also in the Python
             package].
         overwrite: Replace existing files, and directories that contain only Kvant's output.
+        no_verify: Skip output verification (see `kvant verify`).
         threads: Threads to use; results do not depend on it [default: one per processor].
         progress: Whether progress is shown: with tqdm if it is installed, otherwise as lines on stderr.
 

@@ -58,8 +58,8 @@ mod tests {
         let of = |hint: &str, command: &str| of_command(hint, command);
         let hint = "look at config.json; --no-verify writes it all the same";
         assert_eq!(of(hint, "quantize").as_deref(), Some(hint));
-        assert_eq!(of(hint, "plan").as_deref(), Some("look at config.json"));
-        assert_eq!(of("--no-verify writes it; or choose another", "plan").as_deref(), Some("choose another"));
+        assert_eq!(of(hint, "eval").as_deref(), Some("look at config.json"));
+        assert_eq!(of("--no-verify writes it; or choose another", "eval").as_deref(), Some("choose another"));
         assert_eq!(of("accept the loss with --requantize", "eval"), None);
     }
 

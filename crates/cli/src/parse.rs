@@ -16,12 +16,20 @@ pub fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
 }
 
 fn parse_plainly(args: &[OsString]) -> Result<Cli, clap::Error> {
-    let mut command = Cli::command();
+    let mut command = Cli::command().mut_subcommands(with_negative_numbers);
     let program = OsString::from("kvant");
     let matches = command.try_get_matches_from_mut(std::iter::once(&program).chain(args))?;
     let typed = typed(&command, &matches);
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
     Ok(Cli { command: cli.command.with_typed(typed), ..cli })
+}
+
+/// A command whose options take negative numbers as values, so that an error names the numbers that are possible.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    command.mut_args(|arg| {
+        let takes_value = !arg.is_positional() && arg.get_action().takes_values();
+        arg.allow_negative_numbers(takes_value)
+    })
 }
 
 /// Takes away the tip to put an argument behind `--`: no command takes values there.

@@ -91,7 +91,7 @@ impl From<PlanArgs> for Job {
     fn from(args: PlanArgs) -> Job {
         let mut job = job(args.recipe, &args.run);
         job.sinks.output = args.output;
-        job.sinks.commit.overwrite = args.replace.overwrite;
+        job.sinks.commit = Commit { overwrite: args.replace.overwrite, no_verify: args.no_verify, ..Commit::default() };
         job
     }
 }

@@ -12,6 +12,7 @@ use kvant_container::{Checkpoint, Remedy};
 use kvant_data::calibration::{CalibrationData, Options};
 use kvant_forward::forward::Decoder;
 use serde_json::{Value, json};
+use std::io;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -150,7 +151,7 @@ impl Calibration<'_> {
         let Resolved { parameters, report } = resolve(&plan, statistics)?;
         if kept.is_none() {
             reporter.refuse_lost()?;
-            let failure = |cause| Error::system(format!("cannot write {}: {cause}", shown(file.path())));
+            let failure = |cause: io::Error| Error::io(format!("cannot write {}", shown(file.path())), &cause);
             file.write(statistics).map_err(failure)?;
         }
         report.notices().iter().for_each(|notice| reporter.note(notice));
@@ -197,16 +198,16 @@ pub fn options(data: &Data, longest: Option<usize>) -> Options {
     }
 }
 
-/// Refuses data that are missing or too long for the model, without reading them.
+/// Refuses data that are missing or too long for the model, without reading them; `model` has the tokenizer.
 ///
 /// # Errors
 /// Those of loading them.
-pub fn check(data: &Data, longest: Option<usize>) -> Result<(), Error> {
+pub fn check(data: &Data, longest: Option<usize>, model: &Path) -> Result<(), Error> {
     if data.files.is_empty() {
         return Ok(());
     }
     let options = options(data, longest);
-    options.check()?;
+    options.check(model)?;
     check_length(&options, longest)
 }
 
@@ -223,8 +224,8 @@ fn check_length(options: &Options, longest: Option<usize>) -> Result<(), Error> 
 /// Removes the work files of a completed run.
 pub fn clear_away(target: &Path) -> Result<(), Error> {
     let blocks = State::directory(target);
-    let failure = |cause| Error::system(format!("cannot remove {}: {cause}", shown(&blocks)));
+    let failure = |cause: io::Error| Error::io(format!("cannot remove {}", shown(&blocks)), &cause);
     State::remove(target).map_err(failure)?;
     let file = StatisticsFile::beside(target, String::new());
-    file.remove().map_err(|cause| Error::system(format!("cannot remove {}: {cause}", shown(file.path()))))
+    file.remove().map_err(|cause| Error::io(format!("cannot remove {}", shown(file.path())), &cause))
 }

@@ -1,10 +1,12 @@
 //! Errors as users meet them: a kind, a message, a hint. Errors of the crates below are converted here and nowhere else.
 
 use crate::settings;
-use kvant_container::{Diagnostic, ErrorKind as FileErrorKind, Remedy};
+use kvant_container::{Diagnostic, ErrorKind as FileErrorKind, Remedy, io_hint};
+use kvant_forward::forward::ForwardError;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt;
+use std::io;
 
 /// The kind of the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -56,6 +58,23 @@ impl Error {
     /// The system refused something.
     pub fn system(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::System, message)
+    }
+
+    /// The system refused something, for a cause that may have a remedy.
+    pub(crate) fn io(message: impl fmt::Display, cause: &io::Error) -> Error {
+        Error::system(format!("{message}: {cause}")).with_hint(io_hint(cause).map(str::to_owned))
+    }
+
+    /// The error for a request that runs a model as a decoder, and the `way` to do without. What would make the model run is said only
+    /// where something does.
+    pub(crate) fn not_run(error: ForwardError, way: Remedy) -> Error {
+        let is_no_decoder = matches!(error, ForwardError::Encoder { .. } | ForwardError::Component { .. });
+        let error = Error::from(error);
+        if error.kind != ErrorKind::Unsupported {
+            return error;
+        }
+        let others = if is_no_decoder { Vec::new() } else { error.remedies.clone() };
+        error.with_remedies(std::iter::once(way).chain(others).collect())
     }
 
     /// A bug.
@@ -145,5 +164,17 @@ impl<E: Diagnostic> From<E> for Error {
             FileErrorKind::Internal => Error::internal(error.to_string()),
             kind => Error::new(kind.into(), error.to_string()).with_ways(error.hint(), error.remedies()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_disk_has_a_hint() {
+        let error = Error::io("cannot store ranges next to a.onnx", &io::ErrorKind::StorageFull.into());
+        assert!(error.kind == ErrorKind::System && error.message.starts_with("cannot store ranges next to a.onnx: "));
+        assert!(error.hint.unwrap().contains("free some space"));
     }
 }

@@ -233,7 +233,7 @@ impl Evaluation {
         if let Some(reference) = self.reference.as_deref().filter(|path| SourceKind::of(path) != SourceKind::Graph) {
             return Err(reference_is_no_graph(reference));
         }
-        Documents::check(&self.data, self.column.as_deref())?;
+        Documents::check(&self.data, self.column.as_deref(), None)?;
         let request = TextRequest {
             model: &self.source.model,
             reference: self.reference.as_deref(),
@@ -319,8 +319,7 @@ fn pooling(model: &Path, reference: Option<&Path>) -> Result<Pooling, Error> {
     let files = places.map(|place| model_directory(place).join("1_Pooling").join("config.json"));
     let Some(file) = files.into_iter().find(|file| file.is_file()) else { return Ok(Pooling::Mean) };
     let invalid = |cause: String| Error::new(ErrorKind::Invalid, format!("{}: {cause}", shown(&file)));
-    let text =
-        fs::read_to_string(&file).map_err(|cause| Error::system(format!("cannot read {}: {cause}", shown(&file))))?;
+    let text = fs::read_to_string(&file).map_err(|cause| Error::io(format!("cannot read {}", shown(&file)), &cause))?;
     let config: Value = serde_json::from_str(&text).map_err(|cause| invalid(cause.to_string()))?;
     let is = |key: &str| config.get(key).and_then(Value::as_bool) == Some(true);
     match (is("pooling_mode_mean_tokens"), is("pooling_mode_cls_token")) {

@@ -16,8 +16,11 @@ pub struct Versioned<T> {
 
 /// The object of a command.
 pub fn versioned<T: Serialize>(command: &str, object: T) -> Versioned<T> {
-    Versioned { schema: format!("kvant.{command}/{VERSION}"), object }
+    Versioned { schema: format!("{SCHEMA_PREFIX}{command}/{VERSION}"), object }
 }
+
+/// What the names of all schemas start with.
+pub(crate) const SCHEMA_PREFIX: &str = "kvant.";
 
 /// The version of all schemas: it changes when a key is renamed or removed, not when one is added.
 const VERSION: u32 = 1;

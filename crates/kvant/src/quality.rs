@@ -67,8 +67,16 @@ pub fn preflight(job: &Job, source: &Checkpoint) -> Result<(), Error> {
     if job.limits.quality.given().is_none() {
         return Ok(());
     }
-    Decoder::open(source)?;
-    Ok(job.limits.quality.eval.as_deref().map_or(Ok(()), |file| data::Documents::check(file, None))?)
+    decoder(job, source)?;
+    let model = Some(job.source.model.as_path());
+    Ok(job.limits.quality.eval.as_deref().map_or(Ok(()), |file| data::Documents::check(file, None, model))?)
+}
+
+/// The source as a decoder, without which no limit can be measured.
+fn decoder<'c>(job: &Job, source: &'c Checkpoint) -> Result<Decoder<'c>, Error> {
+    let option = job.limits.quality.given().unwrap_or_default();
+    let way = || Remedy::text(format!("leave {option} out: it is measured by running the model as a decoder"));
+    Decoder::open(source).map_err(|error| Error::not_run(error, way()))
 }
 
 impl<'a> Gate<'a> {
@@ -87,7 +95,7 @@ impl<'a> Gate<'a> {
         if job.limits.quality.given().is_none() {
             return Ok(None);
         }
-        let decoder = Decoder::open(source)?;
+        let decoder = decoder(job, source)?;
         let (sequences, data) = match &job.limits.quality.eval {
             Some(text) => (windows(job, &decoder, text, reporter)?, shown(text)),
             None => (held_out(job, source, &decoder, target, calibrates, reporter)?, "held-out sequences".to_owned()),
@@ -121,7 +129,7 @@ impl<'a> Gate<'a> {
         let kept = rejection_report(self.target)?;
         let text = serde_json::to_string_pretty(&report).map_err(|e| Error::internal(e.to_string()))?;
         write_file(&kept, (text + "\n").as_bytes())
-            .map_err(|cause| Error::system(format!("cannot write {}: {cause}", shown(&kept))))?;
+            .map_err(|cause| Error::io(format!("cannot write {}", shown(&kept)), &cause))?;
         let message = format!("{}, on {} of {}", exceeded.join("; "), number(found.tokens, "token"), self.data);
         let hint = format!(
             "{}, each with ‹restart› to discard the rejected result; the report is {}; run again with looser limits, or without limits, to \

@@ -39,6 +39,15 @@ impl Plan {
         }
     }
 
+    /// What verification of the output will warn of. Tokenizers of pipelines are components of their own.
+    fn warnings(&self) -> Vec<String> {
+        match self {
+            Plan::Checkpoint(plan) => plan.warnings.clone(),
+            Plan::Pipeline(plan) => plan.warnings(),
+            Plan::Gguf(_) | Plan::Graph(_) => Vec::new(),
+        }
+    }
+
     /// Each tensor as JSON; of graphs they are in [`to_json`](Self::to_json), and of pipelines left out.
     pub fn tensors_json(&self) -> Vec<Value> {
         match self {
@@ -89,20 +98,9 @@ impl Job {
     pub fn plan(&self, events: &mut dyn Events) -> Result<Plan, Error> {
         let reporter = Reporter::new(events, &CancelToken::new());
         let job = self.prepared(false)?;
-        quality::check(&job)?;
-        if job.source.kind() == SourceKind::Graph {
-            return onnx::plan::plan(&job).map(|plan| Plan::Graph(Box::new(plan)));
-        }
-        if job.source.kind() == SourceKind::Pipeline {
-            return pipeline::plan::plan(&job, &reporter).map(|plan| Plan::Pipeline(Box::new(plan)));
-        }
-        match gguf::recipe(&job)? {
-            Some(recipe) if !recipe.has_algorithms() => {
-                gguf::plan::plan(&job, recipe, &reporter).map(|plan| Plan::Gguf(Box::new(plan)))
-            }
-            Some(_) => checkpoint::plan::plan(&job.of_gguf(), &reporter).map(|plan| Plan::Checkpoint(Box::new(plan))),
-            None => checkpoint::plan::plan(&job, &reporter).map(|plan| Plan::Checkpoint(Box::new(plan))),
-        }
+        let plan = planned(&job, &reporter)?;
+        plan.warnings().iter().for_each(|warning| reporter.warning(warning));
+        Ok(plan)
     }
 
     /// The job with the format that the name of its scheme asks for.
@@ -123,6 +121,26 @@ impl Job {
         paths::check_job(&job, writes)?;
         checkpoint::planning::complete(&mut job)?;
         Ok(job)
+    }
+}
+
+/// The plan of a job whose paths are checked.
+fn planned(job: &Job, reporter: &Reporter<'_>) -> Result<Plan, Error> {
+    quality::check(job)?;
+    if job.source.kind() == SourceKind::Graph {
+        return onnx::plan::plan(job).map(|plan| Plan::Graph(Box::new(plan)));
+    }
+    if job.source.kind() == SourceKind::Pipeline {
+        let plan = pipeline::plan::plan(job, reporter)?;
+        pipeline::quantize::check_output(job, &plan)?;
+        return Ok(Plan::Pipeline(Box::new(plan)));
+    }
+    match gguf::recipe(job)? {
+        Some(recipe) if !recipe.has_algorithms() => {
+            gguf::plan::plan(job, recipe, reporter).map(|plan| Plan::Gguf(Box::new(plan)))
+        }
+        Some(_) => checkpoint::plan::plan(&job.of_gguf(), reporter).map(|plan| Plan::Checkpoint(Box::new(plan))),
+        None => checkpoint::plan::plan(job, reporter).map(|plan| Plan::Checkpoint(Box::new(plan))),
     }
 }
 

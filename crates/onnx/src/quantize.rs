@@ -4,7 +4,6 @@
 //! they compute on data; [`Prepared::observation`] says which tensors need ranges; [`TransformedModel::finish`] writes the quantized graph.
 
 mod reporting;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Deref;
 
@@ -197,12 +196,20 @@ fn place_all(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), 
     };
     match recipe.layout {
         Layout::Float(to) if idle => return Err(QuantizeError::NothingToConvert { to: to.name() }),
-        _ if idle => return Err(QuantizeError::NothingToDo { left: left(&placement.skipped) }),
+        _ if idle => return Err(nothing_to_do(model, recipe, &placement.skipped)),
         _ => {}
     }
     check_operators(recipe, &placement)?;
     check_kernels(recipe, &placement, &model.graph)?;
     Ok((types, placement))
+}
+
+/// The error for a model that a recipe leaves in float, with the settings whose exclusions are the cause.
+fn nothing_to_do(model: &ModelProto, recipe: &Recipe, skipped: &[Skipped]) -> QuantizeError {
+    let all = Recipe { selection: recipe.selection.clone().without_exclusions(), ..recipe.clone() };
+    let given = Some(recipe.selection.exclusions()).filter(|given| !given.is_empty());
+    let exclusions = given.filter(|_| place_all(model, &all).is_ok()).unwrap_or_default();
+    QuantizeError::NothingToDo { left: Skipped::most_frequent(skipped), exclusions }
 }
 
 /// The type of floats that stays where a model is converted to it.
@@ -212,16 +219,6 @@ fn kept_type(recipe: &Recipe) -> Option<DataType> {
         Layout::Float(FloatType::BFloat16) => Some(DataType::BFLOAT16),
         _ => None,
     }
-}
-
-/// The reason that nodes selected by a recipe stay in float, as the rest of a sentence: the most frequent one.
-fn left(skipped: &[Skipped]) -> String {
-    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    skipped.iter().for_each(|skipped| reasons.entry(skipped.reason).or_default().push(&skipped.node));
-    let Some((reason, nodes)) = reasons.into_iter().max_by_key(|(_, nodes)| nodes.len()) else { return String::new() };
-    let first = nodes.first().copied().unwrap_or_default().escape_debug();
-    let count = if nodes.len() == 1 { "1 node stays".to_owned() } else { format!("{} nodes stay", nodes.len()) };
-    format!(": {count} in float, `{first}` for one, because {reason}")
 }
 
 /// A second layer of quantization would only add its errors to those of the first.

@@ -149,6 +149,24 @@ pub struct Selection {
     pub excluded_subgraphs: Vec<Subgraph>,
 }
 
+impl Selection {
+    /// The settings that exclude nodes.
+    pub fn exclusions(&self) -> Vec<&'static str> {
+        let given = [
+            (self.node_rules.iter().any(|rule| rule.excluded), "exclude"),
+            (!self.excluded_op_types.is_empty(), "exclude-op-types"),
+            (!self.excluded_subgraphs.is_empty(), "exclude-subgraph"),
+        ];
+        given.into_iter().filter(|(is_given, _)| *is_given).map(|(_, setting)| setting).collect()
+    }
+
+    /// The same selection without them.
+    #[must_use]
+    pub fn without_exclusions(self) -> Selection {
+        Selection { excluded_op_types: Vec::new(), node_rules: Vec::new(), excluded_subgraphs: Vec::new(), ..self }
+    }
+}
+
 /// Leaves nodes out by name, or includes them again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRule {

@@ -22,7 +22,11 @@ pub(super) fn check_target(target: &Path, form: &Form, overwrite: bool, look: Lo
 /// The reason that an existing output must not be replaced; `None` if Kvant wrote all of it.
 fn reason_to_keep(target: &Path, form: &Form, look: Look) -> Result<Option<String>, OutputError> {
     if let Form::File(_) = form {
-        return Ok((!gguf::is_gguf(target)).then(|| "it is not a GGUF file".to_owned()));
+        let reason = match gguf::is_gguf(target) {
+            false => Some("it is not a GGUF file"),
+            true => gguf::is_imatrix(target).then_some("it is an importance matrix, not a model"),
+        };
+        return Ok(reason.map(str::to_owned));
     }
     if !target.is_dir() {
         return Ok(Some("it is not a directory".to_owned()));

@@ -51,7 +51,7 @@ pub enum OnnxExportError {
     #[error("an ONNX graph keeps keys, values and queries in float, and here attention is quantized")]
     Attention,
     /// A rule of the model has no graph yet.
-    #[error("the ONNX export has no {what}")]
+    #[error("Kvant cannot write an ONNX graph of a model with {what}")]
     Unsupported {
         /// The rule, and where it stands.
         what: String,
@@ -97,7 +97,7 @@ impl Diagnostic for OnnxExportError {
                     .to_owned(),
             ),
             OnnxExportError::Unsupported { .. } => {
-                Some("convert to another format: `kvant list formats` names them".to_owned())
+                Some("choose another format (`kvant list formats`)".to_owned())
             }
         }
     }

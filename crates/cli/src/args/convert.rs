@@ -37,7 +37,7 @@ pub struct ConvertArgs {
     pub model: PathBuf,
     /// Checkpoint format to write, or float, gguf or onnx
     ///
-    /// `kvant list formats` lists the formats; onnx is a decoder graph.
+    /// `kvant list formats` lists the formats, of which tensors and fake are only for `kvant quantize`; onnx is a decoder graph.
     #[arg(long, hide_possible_values = true, visible_alias = "format", short_alias = 'f', value_name = "TARGET", value_parser = target_parser())]
     pub to: ConvertTo,
     /// Adapters, for --to float.

@@ -35,6 +35,9 @@ pub struct PlanArgs {
     /// Whether files may be replaced.
     #[command(flatten)]
     pub replace: OverwriteArgs,
+    /// Skip output verification (see `kvant verify`)
+    #[arg(long, help_heading = "Run")]
+    pub no_verify: bool,
     /// How much is listed.
     #[command(flatten, next_help_heading = "Run")]
     pub listing: ListingArgs,

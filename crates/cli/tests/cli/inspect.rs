@@ -1,6 +1,7 @@
 //! `kvant inspect`.
 
 use crate::kvant::Place;
+use kvant_container::onnx;
 
 #[test]
 fn inspect_tables() {
@@ -9,6 +10,36 @@ fn inspect_tables() {
     insta::assert_snapshot!("inspect_file", place.show(&["inspect", "nano_llama/model.safetensors", "--all"]));
     place.succeed(&["quantize", "nano_llama", "--scheme", "W4A16", "--max-shard-size", "500kB", "-o", "out"]);
     insta::assert_snapshot!("inspect_quantized", place.show(&["inspect", "out"]));
+}
+
+#[test]
+fn graph_of_an_unknown_maker_names_none() {
+    let place = crate::onnx::place();
+    let mut model = onnx::read(&place.path("float.onnx")).unwrap();
+    for (name, told) in [("", "ONNX graph of 10 nodes, opset "), ("me", "ONNX graph of 10 nodes, made by me, opset ")] {
+        model.producer_name = Some(name.to_owned());
+        model.producer_version = Some(String::new());
+        onnx::write(model.clone(), &place.path("float.onnx"), onnx::ExternalData::Auto).unwrap();
+        let told_of = place.succeed(&["inspect", "float.onnx"]).stdout;
+        assert!(told_of.starts_with(told), "{told_of}");
+    }
+}
+
+/// Names of tensors alone are longer.
+#[test]
+fn lines_fit_a_narrow_terminal() {
+    let place = Place::new();
+    for command in
+        [&["verify", "nano_llama"][..], &["plan", "nano_llama", "-s", "int4:g32"], &["inspect", "nano_llama"]]
+    {
+        for columns in [40, 60] {
+            let output = place.command(command).env("COLUMNS", columns.to_string()).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            let is_name = |line: &&str| line.trim_end().starts_with("model.layers.") && !line.trim_end().contains("  ");
+            let long = text.lines().filter(|line| !is_name(line)).find(|line| line.chars().count() > columns);
+            assert_eq!(long, None, "{command:?} {columns}: {text}");
+        }
+    }
 }
 
 #[test]

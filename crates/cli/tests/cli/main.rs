@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, outside `#[test]` functions.
 
+mod agreement;
 mod algorithms;
 mod calibrate;
 mod convert;

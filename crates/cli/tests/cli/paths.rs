@@ -132,11 +132,34 @@ fn existing_files_are_replaced_only_when_asked() {
     refused(&place, &[&IMATRIX[..], &["-o", "o.gguf", "--save-imatrix", "none/i.gguf"]].concat(), 2, "is missing");
     assert_eq!(fs::read(place.path("kept.gguf")).unwrap(), b"mine");
     assert!(!place.path("o.gguf").exists());
-    refused(&place, &[&line[..], &["--overwrite"]].concat(), 2, "a file that is no GGUF is there");
+    let other_kind = "cannot be replaced: it is not an importance matrix";
+    refused(&place, &[&line[..], &["--overwrite"]].concat(), 1, other_kind);
     assert_eq!(fs::read(place.path("kept.gguf")).unwrap(), b"mine");
-    place.write("kept.gguf", "GGUF");
+    place.write("kept.gguf", "");
     place.succeed(&[&line[..], &["--overwrite"]].concat());
     assert!(fs::read(place.path("kept.gguf")).unwrap().starts_with(b"GGUF"));
+    place.succeed(&[&line[..], &["--overwrite"]].concat());
+}
+
+/// Both are GGUF files.
+#[test]
+fn models_and_importance_matrices_do_not_replace_each_other() {
+    let place = with_text();
+    place.succeed(&[&IMATRIX[..], &["-o", "o.gguf", "--save-imatrix", "i.gguf"]].concat());
+    let both = || ["o.gguf", "i.gguf"].map(|name| fs::read(place.path(name)).unwrap());
+    let before = both();
+    let is_matrix = "cannot be replaced: it is an importance matrix, not a model";
+    let is_model = "cannot be replaced: it is not an importance matrix";
+    let quantize = |out| vec!["quantize", "nano_llama", "-s", "Q4_0", "-o", out];
+    for (line, told) in [
+        ([&IMATRIX[..], &["-o", "new.gguf", "--save-imatrix", "o.gguf"]].concat(), is_model),
+        (quantize("i.gguf"), is_matrix),
+        (vec!["quantize", "nano_llama", "-s", "int4:g32", "-f", "gguf", "-o", "i.gguf"], is_matrix),
+    ] {
+        refused(&place, &[&line[..], &["--overwrite"]].concat(), 1, told);
+    }
+    assert!(both() == before);
+    place.succeed(&[&quantize("o.gguf")[..], &["--overwrite"]].concat());
 }
 
 #[test]
@@ -211,6 +234,7 @@ fn with_graph() -> Place {
 fn graph_reports_replace_no_file_unasked() {
     let place = with_graph();
     place.write("report.json", "mine");
+    place.write("config.json", "{\"model_type\": \"llama\"}");
     place.write("stray.onnx.data", "mine");
     place.write("notes.onnx", "mine");
     let quantize = |more: &[&'static str]| {
@@ -225,15 +249,18 @@ fn graph_reports_replace_no_file_unasked() {
         (&["-o", "dd.onnx", "--report", "calib.npz", "--overwrite"], 2, "is the calibration data"),
         (&["-o", "float.onnx", "--overwrite"], 2, "is the source"),
         (&["-o", "dd.onnx", "--report", "report.json"], 1, "report.json exists already"),
-        (&["-o", "dd.onnx", "--report", "report.json", "--overwrite"], 2, "a file that is no JSON is there"),
+        (&["-o", "dd.onnx", "--report", "report.json", "--overwrite"], 1, "cannot be replaced: it is not a report"),
+        (&["-o", "dd.onnx", "--report", "config.json", "--overwrite"], 1, "cannot be replaced: it is not a report"),
         (&["-o", "notes.onnx", "--overwrite"], 1, "it is not an ONNX graph"),
         (&["-o", "stray.onnx", "--overwrite"], 1, "stray.onnx.data exists, and the graph next to it does not use it"),
     ] {
         refused(&place, &quantize(more), code, told);
     }
     assert!(contents(&place.path("")) == before);
-    place.write("report.json", "{}");
-    place.succeed(&quantize(&["-o", "dd.onnx", "--report", "report.json", "--overwrite"]));
+    place.write("report.json", "");
+    for _ in 0..2 {
+        place.succeed(&quantize(&["-o", "dd.onnx", "--report", "report.json", "--overwrite"]));
+    }
     // Two graphs may share external data: those of the second are not taken away with the first.
     let mut model = onnx::read(&place.path("float.onnx")).unwrap();
     let graph = model.graph.as_mut().unwrap();

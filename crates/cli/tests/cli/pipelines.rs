@@ -16,7 +16,7 @@ fn write_component(dir: &Path, class: &str, hidden: usize) {
 }
 
 /// A pipeline `pipe` with a transformer, a text encoder, a VAE, a scheduler and a tokenizer.
-fn place() -> Place {
+pub fn place() -> Place {
     let place = Place::new();
     let index = json!({
         "_class_name": "FluxPipeline",

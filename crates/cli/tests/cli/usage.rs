@@ -31,7 +31,12 @@ fn non_finite_numbers_are_usage_errors() {
     let search = ["sensitivity", "a.onnx", "--preset", "A8W8", "--data", "c.npz"];
     let eval = ["eval", "model", "--data", "text.txt"];
     let plan = ["plan", "model", "-s", "fp8", "--kv-cache", "fp8"];
-    let lines: [(&[&str], &[&str]); 9] = [
+    let lines: [(&[&str], &[&str]); 14] = [
+        (&plan, &["--num-samples", "-3"]),
+        (&plan, &["--threads", "-3"]),
+        (&plan, &["--percentile", "-3"]),
+        (&["quantize", "model", "-s", "fp8", "-o", "out"], &["--max-kl", "-1"]),
+        (&eval, &["--stride", "-3"]),
         (&search, &["--target-sqnr", "nan"]),
         (&search, &["--target-sqnr", "inf"]),
         (&search, &["--labels", "l", "--max-drop", "-1"]),
@@ -46,6 +51,7 @@ fn non_finite_numbers_are_usage_errors() {
         let run = place.run(&[line, options].concat());
         assert_eq!(run.code, Some(2), "{options:?}: {run:?}");
         assert!(run.stderr.contains(options[options.len() - 2]), "{}", run.stderr);
+        assert!(!run.stderr.contains("unexpected argument"), "{}", run.stderr);
     }
 }
 

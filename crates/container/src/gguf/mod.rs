@@ -58,3 +58,16 @@ pub fn means_gguf(path: &Path) -> bool {
 pub fn is_gguf(path: &Path) -> bool {
     path.is_file() && MappedFile::open(path).is_ok_and(|map| begins_as_gguf(&map))
 }
+
+/// The `general.type` of an importance matrix.
+pub const IMATRIX_TYPE: &str = "imatrix";
+
+/// Returns whether the metadata of a file are those of an importance matrix.
+pub fn describes_imatrix(metadata: &Metadata) -> bool {
+    metadata.get("general.type").and_then(Value::as_str) == Some(IMATRIX_TYPE)
+}
+
+/// Returns whether a path is a GGUF file with an importance matrix in place of a model.
+pub fn is_imatrix(path: &Path) -> bool {
+    is_gguf(path) && GgufFile::open(path).is_ok_and(|file| describes_imatrix(file.metadata()))
+}

@@ -92,7 +92,8 @@ impl ExternalRange {
                 text.parse().map(Some).map_err(|_| problem(tensor, format!("the {key} `{text}` is not a number")))
             }
         };
-        let location = entry("location").ok_or_else(|| problem(tensor, "no location".to_owned()))?.to_owned();
+        let location = entry("location").filter(|location| !location.is_empty());
+        let location = location.ok_or_else(|| problem(tensor, "no location".to_owned()))?.to_owned();
         Ok(Self { location, offset: number("offset")?.unwrap_or(0), length: number("length")? })
     }
 }

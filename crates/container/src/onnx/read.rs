@@ -35,7 +35,10 @@ pub fn external_files(path: &Path) -> Result<BTreeSet<PathBuf>, Error> {
     let mut model = parse(&Bytes::from_owner(MappedFile::open(path)?)).map_err(named)?;
     let mut files = BTreeSet::new();
     let collected = each_tensor(&mut model, &mut |tensor| {
+        // A location that ends in no name is none of a file, and reading the tensor says so.
+        let names_file = |location: &str| Path::new(location).file_name().is_some();
         let locations = tensor.external_data.iter().filter(|entry| entry.key() == "location");
+        let locations = locations.filter(|entry| names_file(entry.value()));
         files.extend(locations.map(|entry| path.with_file_name(entry.value())));
         Ok(())
     });

@@ -8,6 +8,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Bytes for what lies with an output besides its tensors: config.json, manifest and journal, and the last block of each file.
+const MARGIN: u64 = 256 << 10;
+
+/// A journal has a line of about a hundred bytes for each job, and a job writes some megabytes: less than this share of the output.
+const JOURNAL_SHARE: u64 = 4096;
+
+/// Bytes that a report takes at most, but for the largest graphs.
+const REPORT: u64 = 1 << 20;
+
 /// The room that a run needs, on each disk together.
 #[derive(Debug, Default)]
 pub struct Room {
@@ -28,10 +37,22 @@ struct Needed {
 }
 
 impl Room {
-    /// Counts an output of so many bytes. An unfinished one has its room already.
+    /// Counts an output of so many bytes, and what lies with it. An unfinished one has its room already.
     pub fn output(&mut self, paths: &Paths, bytes: u64) {
-        let needed = self.disk(&paths.target);
-        needed.outputs = needed.outputs.saturating_add(bytes.saturating_sub(size(&paths.staging)));
+        let margin = MARGIN.saturating_add(bytes / JOURNAL_SHARE);
+        self.file(&paths.target, bytes.saturating_add(margin).saturating_sub(size(&paths.staging)));
+    }
+
+    /// Counts a report, whose length is known only after the work. Pipes and devices take no room.
+    pub fn report(&mut self, path: &Path) {
+        if path.is_file() || !path.exists() {
+            self.file(path, REPORT);
+        }
+    }
+
+    fn file(&mut self, path: &Path, bytes: u64) {
+        let needed = self.disk(path);
+        needed.outputs = needed.outputs.saturating_add(bytes);
         needed.count += 1;
     }
 
@@ -99,6 +120,25 @@ mod tests {
     use super::*;
     use crate::diagnostic::Diagnostic;
 
+    /// A disk that only the tensors fit on is too small.
+    #[test]
+    fn files_beside_tensors_and_a_report_need_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut room = Room::default();
+        room.output(&Paths::of(&dir.path().join("a")).unwrap(), 700_000);
+        room.report(&dir.path().join("report.json"));
+        room.report(Path::new("/dev/null"));
+        let needed: u64 = room.disks.values().map(|disk| disk.outputs).sum();
+        assert_eq!(needed, 700_000 + 700_000 / JOURNAL_SHARE + MARGIN + REPORT);
+        // An output that an interrupted run has written needs what is missing alone.
+        let paths = Paths::of(&dir.path().join("b")).unwrap();
+        fs::create_dir(&paths.staging).unwrap();
+        fs::write(paths.staging.join("model.safetensors"), vec![0; 600_000]).unwrap();
+        let mut resumed = Room::default();
+        resumed.output(&paths, 600_000);
+        assert_eq!(resumed.disks.values().map(|disk| disk.outputs).sum::<u64>(), MARGIN + 600_000 / JOURNAL_SHARE);
+    }
+
     #[test]
     fn outputs_and_temporary_files_of_one_disk_are_counted_together() {
         let dir = tempfile::tempdir().unwrap();
@@ -112,7 +152,8 @@ mod tests {
         let error = room.check().unwrap_err();
         let OutputError::NoRoom { directory, others, needed, temporary, .. } = &error else { panic!("{error}") };
         assert_eq!((directory.as_path(), *others), (dir.path(), 1));
-        assert_eq!((*needed, *temporary), (free / 10 * 12, free / 10 * 4));
+        let margins = 2 * (MARGIN + free / 10 * 4 / JOURNAL_SHARE);
+        assert_eq!((*needed, *temporary), (free / 10 * 12 + margins, free / 10 * 4));
         let told = error.to_string();
         assert!(error.hint().unwrap().contains("‹num-samples›"));
         let mut of_weights = Room::default();

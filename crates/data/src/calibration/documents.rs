@@ -1,6 +1,7 @@
 //! Files to evaluate on: all of their documents as tokens, where calibration takes samples of them. Which windows they are scored in is
 //! not decided here.
 
+use super::beginning::Beginning;
 use super::document::{Row, Skip};
 use super::encoder::{Encoder, Unusable};
 use super::files::{DataFile, Reading};
@@ -56,16 +57,17 @@ impl Documents {
         reader.finish(column)
     }
 
-    /// Refuses a file whose beginning shows that it gives no tokens, without a tokenizer.
+    /// Refuses a file whose beginning shows that it gives no tokens; with the path of a tokenizer also text that needs it where it is
+    /// missing or damaged.
     ///
     /// # Errors
     ///
     /// Those of [`Documents::load`] that show there.
-    pub fn check(file: &Path, column: Option<&str>) -> Result<(), CalibrationDataError> {
+    pub fn check(file: &Path, column: Option<&str>, tokenizer: Option<&Path>) -> Result<(), CalibrationDataError> {
         let file = file_of(file, column)?;
-        match beginning::unusable(std::slice::from_ref(&file), MOST, column)? {
-            Some(unusable) => Err(nothing(&file, &unusable.reasons, unusable.rows, None, column)),
-            None => Ok(()),
+        match beginning::look(std::slice::from_ref(&file), MOST, column, 1)? {
+            Beginning::Unusable { rows, reasons } => Err(nothing(&file, &reasons, rows, None, column)),
+            Beginning::Usable(needs) => tokenizer.map_or(Ok(()), |tokenizer| needs.check(tokenizer)),
         }
     }
 }
@@ -141,9 +143,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(name);
         std::fs::write(&file, bytes).unwrap();
-        let checked = Documents::check(&file, column);
-        let read = Documents::load(&file, column, Path::new("no tokenizer"), 10);
+        let tokenizer = Path::new("no tokenizer");
+        let read = Documents::load(&file, column, tokenizer, 10);
+        let checked = Documents::check(&file, column, Some(tokenizer));
         assert!(checked.is_ok() || read.is_err(), "{name}");
+        let without_tokenizer = |error: &CalibrationDataError| matches!(error, CalibrationDataError::Tokenizer(_));
+        let of_check = checked.as_ref().is_err_and(without_tokenizer);
+        assert_eq!(of_check, read.as_ref().is_err_and(without_tokenizer), "{name}");
+        assert!(Documents::check(&file, column, None).is_ok() || checked.is_err(), "{name}");
         read
     }
 

@@ -3,7 +3,7 @@
 use super::files::{self, DataFile};
 use super::{CalibrationDataError, beginning};
 use serde::{Serialize, Serializer};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The least that is read of a long text, in bytes.
 const MIN_DOCUMENT: u64 = 256 << 10;
@@ -110,13 +110,13 @@ impl Options {
         samples.div_ceil(10)
     }
 
-    /// Refuses invalid options, missing files, unknown formats, and files whose beginning shows that they
-    /// do not match their extension.
+    /// Refuses invalid options, missing files, unknown formats, files whose beginning shows that they
+    /// do not match their extension, and text where the checkpoint in the directory `model` has no tokenizer for it.
     ///
     /// # Errors
     /// See above: all of them are errors of loading too.
-    pub fn check(&self) -> Result<(), CalibrationDataError> {
-        beginning::check(self)
+    pub fn check(&self, model: &Path) -> Result<(), CalibrationDataError> {
+        beginning::check(self, model)
     }
 
     /// The resolved files of valid options.

@@ -118,10 +118,19 @@ pub fn verify(path: &Path, options: &Options) -> Result<Report, kvant_container:
     }
 }
 
-/// What verification of any output would find that is wrong with its source already: config.json against names and shapes. No
+/// The errors that verification of any output would find in its source already: config.json against names and shapes. No
 /// weight is read, and nothing is said of GGUF files, whose configuration is made of what they hold.
 pub fn inherited(checkpoint: &Checkpoint) -> Vec<Finding> {
-    if checkpoint.gguf().is_some() { Vec::new() } else { check::inherited(&CheckpointView::new(checkpoint)) }
+    inherited_as(checkpoint, Severity::Error)
+}
+
+/// The same of warnings.
+pub fn inherited_warnings(checkpoint: &Checkpoint) -> Vec<Finding> {
+    inherited_as(checkpoint, Severity::Warning)
+}
+
+fn inherited_as(checkpoint: &Checkpoint, severity: Severity) -> Vec<Finding> {
+    if checkpoint.gguf().is_some() { Vec::new() } else { check::inherited(&CheckpointView::new(checkpoint), severity) }
 }
 
 fn report(path: &Path, subject: &CheckpointView<'_>, options: &Options) -> Report {

@@ -38,12 +38,20 @@ pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error>
     }
     quality::preflight(job, &planned.checkpoint)?;
     reporter.notes(planned.note.iter());
-    let outputs = outputs_of(job, &planned);
+    let (outputs, warnings) = (outputs_of(job, &planned), planned.warnings(job));
     let Planned { checkpoint, plan, file, .. } = planned;
     let cost = Cost::of(job, &plan);
     cost.note_shortage(reporter);
     let file = file.filter(|_| job.sinks.formats.len() == 1);
-    Ok(CheckpointPlan { checkpoint, plan, file, outputs, cost, is_graph: job.sinks.formats == [Format::Onnx] })
+    Ok(CheckpointPlan {
+        checkpoint,
+        plan,
+        file,
+        outputs,
+        cost,
+        warnings,
+        is_graph: job.sinks.formats == [Format::Onnx],
+    })
 }
 
 /// Every output, that of which the others are made first. A checkpoint that is removed at the end is none.
@@ -53,10 +61,12 @@ fn outputs_of(job: &Job, planned: &Planned) -> Vec<PlannedOutput> {
         format: OutputFormat::Gguf.name(),
         bytes: file.layout.total_size(),
         bits_per_weight: file.bits_per_weight(),
+        is_estimate: false,
         loaders: file.loaders(),
     });
     let graph = job.sinks.wants_graph().then(|| PlannedOutput {
         format: Format::ONNX,
+        is_estimate: true,
         loaders: vec!["onnxruntime"],
         ..PlannedOutput::of(&planned.plan)
     });
@@ -72,6 +82,8 @@ pub struct PlannedOutput {
     pub bytes: u64,
     /// Average bits per weight of quantized weights.
     pub bits_per_weight: f64,
+    /// Whether `bytes` is an estimate.
+    pub is_estimate: bool,
     /// Its loaders.
     pub loaders: Vec<&'static str>,
 }
@@ -82,6 +94,7 @@ impl PlannedOutput {
             format: plan.format().name(),
             bytes: plan.layout().total_size(),
             bits_per_weight: plan.bits_per_weight(),
+            is_estimate: false,
             loaders: plan.loaders(),
         }
     }
@@ -90,6 +103,7 @@ impl PlannedOutput {
         json!({
             "format": self.format,
             "output_bytes": self.bytes,
+            "is_estimate": self.is_estimate,
             "bits_per_weight": self.bits_per_weight,
             "loaders": self.loaders,
         })
@@ -108,6 +122,8 @@ pub struct CheckpointPlan {
     pub outputs: Vec<PlannedOutput>,
     /// The cost of the run.
     pub cost: Cost,
+    /// What verification of the output will warn of.
+    pub warnings: Vec<String>,
     /// Whether the output is an ONNX graph, for which the checkpoint is intermediate.
     pub is_graph: bool,
 }
@@ -193,6 +209,7 @@ impl CheckpointPlan {
             "loaders": if self.is_graph { vec!["onnxruntime"] } else { plan.loaders() },
             "source_bytes": plan.source_bytes(),
             "output_bytes": plan.layout().total_size(),
+            "is_estimate": self.is_graph,
             "outputs": self.outputs.iter().map(PlannedOutput::to_json).collect::<Vec<_>>(),
             "files": plan.layout().shards().len(),
             "quantized_layers": plan.layers().len(),

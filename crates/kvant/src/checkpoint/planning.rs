@@ -13,6 +13,7 @@ use kvant_checkpoint::plan::{Plan, PlanError};
 use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_formats::format::OutputFormat;
+use kvant_formats::verify::inherited_warnings;
 use kvant_forward::forward::Decoder;
 
 /// Applies the format of the recipe file where it decides the flow: a format other than a checkpoint counts as if the job
@@ -62,6 +63,15 @@ impl Planned {
         kept.into_iter().chain(&self.others).try_for_each(|plan| refuse_unloadable(plan, || way_to_load(job)))
     }
 
+    /// The warnings of verification that the source has already, for a checkpoint that is kept.
+    pub fn warnings(&self, job: &Job) -> Vec<String> {
+        if job.sinks.commit.no_verify || !job.sinks.keeps_checkpoint() {
+            return Vec::new();
+        }
+        let found = inherited_warnings(&self.checkpoint);
+        found.iter().map(|found| format!("{}: {}", found.place, found.reason)).collect()
+    }
+
     /// Refuses calibration data that the run could not use, without reading them, and says where it does not need any.
     ///
     /// # Errors
@@ -70,7 +80,7 @@ impl Planned {
         let (calibrates, measures) = (self.plan.needs_calibration(), quality::measures_on_calibration_data(job));
         if calibrates || measures {
             // The room on disks depends on the length of sequences.
-            calibration::check(&job.data, self.plan.longest())?;
+            calibration::check(&job.data, self.plan.longest(), &job.source.model)?;
         }
         if calibrates || job.data.files.is_empty() {
             return Ok(());
@@ -174,7 +184,9 @@ fn plan_blocks(job: &Job, recipe: GgufRecipe, file: &str, calibrated: bool) -> R
 fn check_graph(checkpoint: &Checkpoint, plan: &Plan) -> Result<(), Error> {
     let layers = plan.layers().iter().map(|layer| (layer.name.as_str(), layer.scheme));
     kvant_checkpoint::onnx::check_schemes(layers, &plan.recipe().attention())?;
-    Ok(kvant_checkpoint::onnx::check(&Decoder::open(checkpoint)?, true)?)
+    let other = || Remedy::UseFormat("choose another ‹format›: only decoders are written as ONNX graphs".to_owned());
+    let decoder = Decoder::open(checkpoint).map_err(|error| Error::not_run(error, other()))?;
+    Ok(kvant_checkpoint::onnx::check(&decoder, true)?)
 }
 
 /// The plan for the first of the formats that are checkpoints, and those for the others.

@@ -136,7 +136,7 @@ fn plan_for(job: &Job, recipe: GgufRecipe) -> Result<(Checkpoint, GgufPlan), Err
     let checkpoint = kvant_formats::rotated::open(checkpoint, recipe.algorithms().rotation)?;
     let plan = GgufPlan::new(&checkpoint, recipe, &file_name(job.sinks.output.as_deref()))?;
     if plan.recipe.needs_importance() {
-        calibration::check(&job.data, Decoder::open(&checkpoint)?.longest())?;
+        calibration::check(&job.data, Decoder::open(&checkpoint)?.longest(), &job.source.model)?;
     }
     Ok((checkpoint, plan))
 }

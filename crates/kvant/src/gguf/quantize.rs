@@ -19,6 +19,7 @@ use kvant_container::Checkpoint;
 use kvant_forward::forward::Decoder;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -110,7 +111,7 @@ impl Measurement<'_> {
         let sums = self.job.limits.pool()?.install(work);
         drop(progress);
         if let Err(lost) = reporter.refuse_lost() {
-            let failure = |cause| Error::system(format!("cannot remove what was measured: {cause}"));
+            let failure = |cause: io::Error| Error::io("cannot remove what was measured", &cause);
             State::remove(self.target).map_err(failure)?;
             return Err(lost);
         }

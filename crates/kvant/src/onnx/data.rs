@@ -85,6 +85,21 @@ pub fn calibration(job: &Job, graph: &GraphProto, reporter: &Reporter<'_>) -> Re
     Ok((samples, source))
 }
 
+/// Refuses calibration data that a run would refuse, without reading their values. The number of samples; none without data.
+///
+/// # Errors
+/// Data that do not fit the graph.
+pub fn check(job: &Job, graph: &GraphProto) -> Result<usize, Error> {
+    match source(&job.data)? {
+        None => Ok(0),
+        Some(GraphData::Text(files)) => {
+            TextSequences::check(job, &files, graph)?;
+            Ok(job.data.num_samples)
+        }
+        Some(samples) => Ok(samples.first(job, graph, job.data.num_samples)?.len()),
+    }
+}
+
 /// The source of the data; `None` without data.
 ///
 /// # Errors

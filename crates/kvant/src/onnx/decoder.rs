@@ -16,7 +16,7 @@ use kvant_checkpoint::finite;
 use kvant_checkpoint::onnx::{Exported, check, export};
 use kvant_container::onnx::{ExternalData, Spill};
 use kvant_container::unfinished::{Claim, Paths, Room};
-use kvant_container::{Checkpoint, directory_of};
+use kvant_container::{Checkpoint, Remedy, directory_of};
 use kvant_forward::forward::Decoder;
 use kvant_onnx::decoder::state_context;
 use serde_json::{Value, json};
@@ -42,7 +42,9 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
         check_output(output, sinks.commit.overwrite)?;
     }
     let checkpoint = job::open(&request.source.model)?;
-    let decoder = Decoder::open(&checkpoint)?;
+    let other =
+        || Remedy::UseFormat("choose another target with ‹to›: only decoders are written as ONNX graphs".to_owned());
+    let decoder = Decoder::open(&checkpoint).map_err(|error| Error::not_run(error, other()))?;
     check(&decoder, weights_only)?;
     if !writes {
         return Ok(GraphConversion { made: None });

@@ -1,9 +1,12 @@
 //! Plans a graph: what would become of every tensor.
 
-use super::outputs::{layout, refuse_repeated};
-use super::{read, recipe};
+use super::outputs::{GraphOutputs, layout, refuse_repeated};
+use super::quantize::{check_room, refuse_unusable_limits};
+use super::{data, read, recipe};
+use crate::delivery::check_runs;
 use crate::error::Error;
-use crate::job::Job;
+use crate::job::{Job, Sinks};
+use kvant_container::unfinished::Claim;
 use kvant_onnx::calibration::sessions;
 use kvant_onnx::cost::Cost;
 use kvant_onnx::count::Counts;
@@ -18,13 +21,32 @@ use std::path::PathBuf;
 /// # Errors
 /// Whatever [`run`](super::quantize::run) would refuse before it reads data.
 pub fn plan(job: &Job) -> Result<GraphPlan, Error> {
+    let outputs = job.sinks.output.is_some().then(|| GraphOutputs::of(job)).transpose()?;
+    if let Some(outputs) = &outputs {
+        check_outputs(outputs, &job.sinks)?;
+    }
     let Resolved { recipe, passes } = recipe::recipe(job)?;
     refuse_repeated(&job.sinks.graph_formats)?;
-    let prepared = prepare(read(&job.source.model)?, recipe, &passes, None)?;
+    refuse_unusable_limits(job)?;
+    let source = read(&job.source.model)?;
+    let prepared = prepare(source.clone(), recipe, &passes, None)?;
     job.sinks.graph_formats.iter().try_for_each(|format| prepared.check_layout(layout(*format)))?;
+    let found = match prepared.needs_data() {
+        true => data::check(job, &prepared.model.graph)?,
+        false => 0,
+    };
+    if let Some(outputs) = &outputs {
+        check_room(job, &source, outputs, &prepared, found)?;
+    }
     let samples = job.data.num_samples;
     let cost = Cost::of(&prepared, sessions(Some(job.limits.threads())).min(samples));
     Ok(GraphPlan { model: job.source.model.clone(), prepared, cost, samples })
+}
+
+/// Refuses outputs that a run would refuse. Names that a killed run had given are taken back by the next run.
+fn check_outputs(outputs: &GraphOutputs, sinks: &Sinks) -> Result<(), Error> {
+    check_runs([outputs.named.as_path()], &sinks.settings, sinks.commit)?;
+    if Claim::is_half_placed(&outputs.named) { Ok(()) } else { outputs.check(sinks) }
 }
 
 /// The plan of quantizing a graph.

@@ -30,6 +30,7 @@ use kvant_onnx::runtime::{RuntimeChoice, found};
 use kvant_onnx::settings::Resolved;
 use rayon::ThreadPool;
 use serde_json::{Value, json};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -46,6 +47,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error
     reporter.started();
     let claim = claim(&outputs.named, &sinks.settings, commit)?;
     let resolved = recipe::recipe(job)?;
+    refuse_unusable_limits(job)?;
     // What is kept counts as that of the files as they were before they were read.
     let plan = fingerprint(job, &resolved);
     let source = read(&job.source.model)?;
@@ -93,7 +95,6 @@ impl Run<'_, '_> {
         let Run { job, reporter, outputs, .. } = *self;
         let sinks = &job.sinks;
         let spill = Spill::new(directory_of(&outputs.named))?.cancelled_by(reporter.cancel().flag().clone());
-        check_measurable(job)?;
         let pool = job.limits.pool()?;
         let source = self.source.clone();
         let prepared = pool.install(|| prepare(source, resolved.recipe, &resolved.passes, Some(&spill)))?;
@@ -102,7 +103,7 @@ impl Run<'_, '_> {
         }
         reporter.notes(prepared.notices());
         let mut samples = samples(job, &prepared, reporter)?;
-        self.check_room(&prepared, samples.as_ref())?;
+        check_room(job, self.source, outputs, &prepared, samples.as_ref().map_or(0, Samples::len))?;
         pool.install(|| prepared.check_weights())?;
         let kept = Observed::kept(&self.kept);
         match (&kept, self.kept.is_empty()) {
@@ -242,23 +243,6 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Refuses a run that the disks have no room for: the graphs, new weights and kept results beside them, and activations in the
-    /// directory of temporary files.
-    fn check_room(&self, prepared: &Prepared, samples: Option<&Samples>) -> Result<(), Error> {
-        let (outputs, runtime) = (self.outputs, self.job.limits.runtime());
-        let cost = DiskCost::of(prepared, samples.map_or(0, Samples::len), runtime.budget, outputs.all.len());
-        let constants = kvant_onnx::count::constants(&self.source.graph, kvant_onnx::count::size);
-        let rest = model_size(&self.job.source.model).saturating_sub(constants);
-        let mut room = Room::default();
-        let claimed = Paths::of(&outputs.named)?;
-        for output in &outputs.all {
-            room.output(&Paths::of(&output.path)?, cost.output.saturating_add(rest));
-        }
-        room.beside(&claimed, cost.beside);
-        room.temporary(&runtime.scratch.unwrap_or_else(std::env::temp_dir), cost.activations);
-        Ok(room.check()?)
-    }
-
     /// The inputs of algorithms, if there are data.
     fn data<'a>(
         &'a self,
@@ -282,10 +266,50 @@ impl Run<'_, '_> {
         let observed = self.job.limits.pool()?.install(|| observation.observed());
         self.reporter.refuse_lost()?;
         let failed =
-            |cause| Error::system(format!("cannot store ranges next to {}: {cause}", self.outputs.named.display()));
+            |cause: io::Error| Error::io(format!("cannot store ranges next to {}", shown(&self.outputs.named)), &cause);
         observed.keep(&engine, &self.kept).map_err(failed)?;
         Ok((observed, Some(engine)))
     }
+}
+
+/// Refuses a run that the disks have no room for: the graphs and the report, new weights and kept results beside them, and activations
+/// of so many samples in the directory of temporary files.
+///
+/// # Errors
+/// Names what needs the room.
+pub(super) fn check_room(
+    job: &Job,
+    source: &ModelProto,
+    outputs: &GraphOutputs,
+    prepared: &Prepared,
+    samples: usize,
+) -> Result<(), Error> {
+    let runtime = job.limits.runtime();
+    let cost = DiskCost::of(prepared, samples, runtime.budget, outputs.all.len());
+    let constants = kvant_onnx::count::constants(&source.graph, kvant_onnx::count::size);
+    let rest = model_size(&job.source.model).saturating_sub(constants);
+    let mut room = Room::default();
+    for output in &outputs.all {
+        room.output(&Paths::of(&output.path)?, cost.output.saturating_add(rest));
+    }
+    if let Some(report) = &job.sinks.report {
+        room.report(report);
+    }
+    room.beside(&Paths::of(&outputs.named)?, cost.beside);
+    room.temporary(&runtime.scratch.unwrap_or_else(std::env::temp_dir), cost.activations);
+    Ok(room.check()?)
+}
+
+/// Refuses limits that a run could not keep: a least SQNR without samples, and a library that is not one of ONNX Runtime.
+///
+/// # Errors
+/// Names the setting, or the library.
+pub(super) fn refuse_unusable_limits(job: &Job) -> Result<(), Error> {
+    check_measurable(job)?;
+    if job.limits.engine.library.is_some() {
+        found(&job.limits.runtime())?;
+    }
+    Ok(())
 }
 
 /// Refuses an SQNR limit that could not be measured.

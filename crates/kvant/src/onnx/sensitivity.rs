@@ -131,5 +131,5 @@ fn write(output: &Path, settings: Settings, outcome: &Outcome) -> Result<(), Err
     let mut mixed = settings;
     mixed.overrides.extend(outcome.overrides.iter().cloned());
     let written = write_file(output, mixed.to_toml().as_bytes());
-    written.map_err(|cause| Error::system(format!("cannot write {}: {cause}", shown(output))))
+    written.map_err(|cause| Error::io(format!("cannot write {}", shown(output)), &cause))
 }

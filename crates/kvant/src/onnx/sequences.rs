@@ -19,6 +19,34 @@ pub struct TextSequences {
     file: PathBuf,
 }
 
+/// What is known of sequences before their files are read.
+struct TextSetup {
+    decoder: DecoderGraph,
+    options: Options,
+    /// The directory of the tokenizer.
+    tokenizer: PathBuf,
+}
+
+impl TextSetup {
+    fn of(job: &Job, files: &[PathBuf], graph: &GraphProto, count: usize) -> Result<TextSetup, Error> {
+        if job.data.preprocess.is_some() {
+            let error = Error::new(ErrorKind::Usage, "‹preprocess› does not apply to text");
+            return Err(error.with_remedies(vec![Remedy::leave_out("preprocess")]));
+        }
+        let decoder = DecoderGraph::of(graph)?;
+        let (model, fixed) = (job.source.model.as_path(), decoder.length());
+        let home = Home::of(&[model], None);
+        // Tokens need no tokenizer: that it is missing is an error where text is read.
+        let tokenizer = home.tokenizer(&[model]).unwrap_or_else(|_| directory_of(model).to_path_buf());
+        check(&job.data, home.longest, &tokenizer)?;
+        let usual = options(&job.data, home.longest);
+        let length = job.data.seq_len.or(fixed).unwrap_or(usual.sequence_length);
+        decoder.check_length(length)?;
+        let options = Options { files: files.to_vec(), samples: count, sequence_length: length, ..usual };
+        Ok(TextSetup { decoder, options, tokenizer })
+    }
+}
+
 impl TextSequences {
     /// Reads the first `count` sequences of the files of a job, and at most `held_out` further ones.
     ///
@@ -31,26 +59,23 @@ impl TextSequences {
         count: usize,
         held_out: usize,
     ) -> Result<TextSequences, Error> {
-        if job.data.preprocess.is_some() {
-            let error = Error::new(ErrorKind::Usage, "‹preprocess› does not apply to text");
-            return Err(error.with_remedies(vec![Remedy::leave_out("preprocess")]));
-        }
-        let decoder = DecoderGraph::of(graph)?;
-        let (model, fixed) = (job.source.model.as_path(), decoder.length());
-        let home = Home::of(&[model], None);
-        check(&job.data, home.longest)?;
-        let usual = options(&job.data, home.longest);
-        let length = job.data.seq_len.or(fixed).unwrap_or(usual.sequence_length);
-        decoder.check_length(length)?;
-        let options = Options { files: files.to_vec(), samples: count, held_out, sequence_length: length, ..usual };
-        // Tokens need no tokenizer: that it is missing is an error where text is read.
-        let tokenizer = home.tokenizer(&[model]).unwrap_or_else(|_| directory_of(model).to_path_buf());
+        let TextSetup { decoder, options, tokenizer } = TextSetup::of(job, files, graph, count)?;
+        let options = Options { held_out, ..options };
+        let model = job.source.model.as_path();
         let vocabulary = decoder.vocabulary().unwrap_or(usize::MAX);
         let data = CalibrationData::load(&options, &tokenizer, vocabulary, |_, _| {})?;
         let longest = data.sequences.iter().map(Vec::len).max().unwrap_or(0);
         refuse_exhausting(&read(model)?, longest)?;
         let file = files.first().cloned().unwrap_or_default();
         Ok(TextSequences { decoder, data, file })
+    }
+
+    /// Refuses data that [`load`](Self::load) would refuse, as far as the beginning of the files shows.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn check(job: &Job, files: &[PathBuf], graph: &GraphProto) -> Result<(), Error> {
+        TextSetup::of(job, files, graph, job.data.num_samples).map(drop)
     }
 
     /// What the user should know about the data.

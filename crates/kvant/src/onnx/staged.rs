@@ -4,11 +4,13 @@
 use super::outputs::GraphOutputs;
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind};
+use crate::text::shown;
 use kvant_container::onnx::{ExternalData, ModelProto, external_data_path, sync_written, write_unless};
 use kvant_container::unfinished::{Claim, Placing};
 use kvant_container::{Durability, behind_links, recorded_name, write_file};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The report until it has its name.
@@ -63,7 +65,7 @@ impl Staged {
     /// # Errors
     /// System errors.
     pub fn add_report(&mut self, text: &str, place: &Path) -> Result<(), Error> {
-        let failed = |e: std::io::Error| Error::system(format!("cannot write {}: {e}", place.display()));
+        let failed = |cause: io::Error| Error::io(format!("cannot write {}", shown(place)), &cause);
         let made = self.directory.join(REPORT);
         write_file(&made, text.as_bytes()).map_err(failed)?;
         // A link stays one.
@@ -93,7 +95,7 @@ impl Staged {
             return self.place(claim, sync);
         }
         let directory = &outputs.named;
-        let failed = |e| Error::system(format!("cannot create {}: {e}", directory.display()));
+        let failed = |cause: io::Error| Error::io(format!("cannot create {}", shown(directory)), &cause);
         fs::create_dir(directory).map_err(failed)?;
         // Nothing of a failed run stays under a final name; what is not empty is somebody else's.
         self.place(claim, sync).inspect_err(|_| _ = fs::remove_dir(directory))

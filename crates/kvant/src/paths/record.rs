@@ -49,7 +49,7 @@ fn is_record(path: &Path) -> bool {
 /// A file that appeared since [`check`], unless it is the same record; system errors.
 pub fn keep(checkpoint: &Path, output: &Path, overwrite: bool) -> Result<(), Error> {
     let (from, to) = (checkpoint.join(IN_CHECKPOINT), beside(output));
-    let failed = |cause| Error::system(format!("cannot write {}: {cause}", shown(&to)));
+    let failed = |cause: io::Error| Error::io(format!("cannot write {}", shown(&to)), &cause);
     let record = match fs::read(&from) {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
         record => record.map_err(failed)?,

@@ -5,16 +5,19 @@
 use super::name::refuse_slash;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Job, SourceKind};
+use crate::json::SCHEMA_PREFIX;
 use crate::text::shown;
 use kvant_checkpoint::engine::paths_beside;
+use kvant_checkpoint::gguf::imatrix;
 use kvant_container::Remedy;
 use kvant_container::gguf::parts_named;
 use kvant_container::onnx::{external_data_path, external_files};
 use kvant_container::positioned::file_id;
 use kvant_container::unfinished::{OutputError, checkpoint_beside};
 use kvant_container::{CheckpointError, behind_links, directory_of, io_hint, model_directory};
+use kvant_quant::recipe::RecipeFile;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, BufReader};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
@@ -89,7 +92,8 @@ pub fn follow(output: Option<PathBuf>) -> Result<Option<PathBuf>, Error> {
     let follow = |path: PathBuf| {
         behind_links(&path).map_err(|cause| {
             let message = format!("{} is a link that leads nowhere: {cause}", shown(&path));
-            Error::new(ErrorKind::Usage, message).with_remedies(vec![Remedy::text("remove it"), Remedy::ChooseOutput])
+            Error::new(ErrorKind::Usage, message)
+                .with_remedies(vec![Remedy::text("move it away"), Remedy::ChooseOutput])
         })
     };
     output.map(follow).transpose()
@@ -202,27 +206,38 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// What is wrong with replacing a file, if that is of another kind. Empty files are nobody's.
+    /// Why a file must not be replaced, if it is of another kind. Empty files are nobody's.
     fn mismatch(self, path: &Path) -> Option<&'static str> {
-        let mut start = Vec::new();
         // Pipes and devices are written, not replaced.
-        if !path.is_file() {
+        let is_nobodys = fs::metadata(path).is_ok_and(|found| !found.is_file() || found.len() == 0);
+        if is_nobodys || !path.exists() {
             return None;
         }
-        fs::File::open(path).ok()?.take(64).read_to_end(&mut start).ok()?;
-        let text = start.trim_ascii_start();
-        let is_of_kind = match self {
-            _ if text.is_empty() => true,
-            FileKind::Report => text.starts_with(b"{"),
-            FileKind::Importance => start.starts_with(b"GGUF"),
-            FileKind::Recipe => text.starts_with(b"#") || text.starts_with(b"[") || text.contains(&b'='),
+        let (is_of_kind, mismatch) = match self {
+            FileKind::Report => (is_report(path), "it is not a report of Kvant"),
+            FileKind::Importance => (imatrix::is_imatrix(path), "it is not an importance matrix"),
+            FileKind::Recipe => (is_recipe(path), "it is not a recipe"),
         };
-        (!is_of_kind).then_some(match self {
-            FileKind::Report => "a file that is no JSON is there, which a report does not replace",
-            FileKind::Importance => "a file that is no GGUF is there, which the importance of inputs does not replace",
-            FileKind::Recipe => "a file that is no recipe is there, which a recipe does not replace",
-        })
+        (!is_of_kind).then_some(mismatch)
     }
+}
+
+/// Returns whether a file is JSON that Kvant has written.
+fn is_report(path: &Path) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Written {
+        schema: String,
+    }
+    let is_ours = |report: Written| report.schema.starts_with(SCHEMA_PREFIX);
+    let file = fs::File::open(path).map(BufReader::new);
+    file.is_ok_and(|file| serde_json::from_reader(file).is_ok_and(is_ours))
+}
+
+/// Returns whether a file is a recipe in TOML, as Kvant writes it, with at least one key.
+fn is_recipe(path: &Path) -> bool {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let has_key = text.lines().any(|line| !line.trim_start().starts_with('#') && line.contains('='));
+    has_key && RecipeFile::from_toml(&shown(path), &text).is_ok()
 }
 
 impl Paths {
@@ -346,12 +361,17 @@ impl Written {
                 return Err(self.unwritable("its directory is missing", hint));
             }
         }
-        let hint = format!("remove it, or choose another path for {}", self.option);
+        let hint = format!("move it away, or choose another path for {}", self.option);
         follow(Some(self.path.clone())).map_err(|error| error.with_hint(Some(hint)))?;
-        refuse_existing(&self.path, overwrite)?;
         match kind.mismatch(&self.path) {
-            Some(problem) => Err(self.unwritable(problem, "remove it, or choose another path")),
-            None => Ok(()),
+            Some(reason) => {
+                let message = format!("{} exists already and cannot be replaced: {reason}", shown(&self.path));
+                Err(Error::new(ErrorKind::Invalid, message).with_remedies(vec![
+                    Remedy::text("move it away"),
+                    Remedy::text(format!("choose another path for {}", self.option)),
+                ]))
+            }
+            None => refuse_existing(&self.path, overwrite),
         }
     }
 
@@ -501,11 +521,24 @@ mod tests {
             fs::write(&path, there).unwrap();
             written(&path).refuse_file(true, kind).map_err(|error| error.to_string())
         };
-        for (kind, same) in
-            [(FileKind::Report, &b"{}"[..]), (FileKind::Importance, b"GGUF\x03"), (FileKind::Recipe, b"version = 2")]
-        {
-            assert_eq!((check(kind, same), check(kind, b"")), (Ok(()), Ok(())));
-            assert!(check(kind, b"precious notes").unwrap_err().contains("does not replace"));
+        // One entry `a`, called once, with one value.
+        let legacy = [1, 1].map(i32::to_le_bytes).concat();
+        let counts = legacy.clone();
+        let legacy = [&legacy[..], b"a", &counts[..], &1f32.to_le_bytes()].concat();
+        for (kind, same) in [
+            (FileKind::Report, &br#"{"seconds": 1, "schema": "kvant.quantize/1"}"#[..]),
+            (FileKind::Importance, &legacy[..]),
+            (FileKind::Recipe, b"version = 2"),
+        ] {
+            assert_eq!((check(kind, same), check(kind, b"")), (Ok(()), Ok(())), "{kind:?}");
+            let others =
+                [&b"precious notes"[..], b"{}", br#"{"schema": "theirs/1"}"#, b"GGUF\x03", b"[package]\nname = 1"];
+            for other in others {
+                assert!(
+                    check(kind, other).is_err_and(|told| told.contains("cannot be replaced: it is not a")),
+                    "{kind:?}"
+                );
+            }
         }
     }
 

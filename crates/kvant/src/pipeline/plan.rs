@@ -259,6 +259,16 @@ impl PipelinePlan {
         self.notices.iter().chain(&self.left_out)
     }
 
+    /// The warnings of components, each with the name of one.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let of_component = |component: &PlannedComponent| {
+            let name = component.component.name.clone();
+            let warnings = component.plan.as_ref().map_or(&[][..], |planned| planned.warnings.as_slice());
+            of_own_files(warnings).map(|warning| format!("{name}: {warning}")).collect::<Vec<_>>()
+        };
+        self.quantized().flat_map(of_component).collect()
+    }
+
     /// The names of the components that are quantized.
     pub(crate) fn quantized(&self) -> impl Iterator<Item = &PlannedComponent> {
         self.components.iter().filter(|component| component.plan.is_ok())
@@ -290,6 +300,11 @@ impl PipelinePlan {
             "notices": self.all_notices().collect::<Vec<_>>(),
         })
     }
+}
+
+/// The warnings that are not of a tokenizer, which is a component of its own.
+pub(super) fn of_own_files<S: AsRef<str>>(warnings: &[S]) -> impl Iterator<Item = &str> {
+    warnings.iter().map(AsRef::as_ref).filter(|warning| !warning.starts_with("tokenizer.json"))
 }
 
 /// A component with what becomes of it.

@@ -1,6 +1,6 @@
 //! Quantizes a pipeline, component by component, and delivers it as one folder.
 
-use super::plan::{self, PipelinePlan, component_json, of_component};
+use super::plan::{self, PipelinePlan, PlannedComponent, component_json, of_component, of_own_files};
 use crate::checkpoint;
 use crate::delivery;
 use crate::error::{Error, ErrorKind};
@@ -47,10 +47,7 @@ pub(crate) fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<PipelineRepo
     if commit.restart {
         Folder::discard(output)?;
     }
-    delivery::check_runs([output], &job.sinks.settings, commit)?;
-    let parts: Vec<(&str, u64)> = names.iter().copied().zip(plan.quantized().map(|part| part.output_bytes())).collect();
-    let copied = plan.copied.iter().map(|(_, bytes)| bytes).sum();
-    Folder::check(&job.source.model, output, &plan.fingerprint, &parts, copied, commit.overwrite)?;
+    check_output(job, &plan)?;
     // Last, since it reads weights.
     if !commit.no_verify {
         plan.refuse_damaged()?;
@@ -76,9 +73,7 @@ pub(crate) fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<PipelineRepo
             let mut events = ComponentEvents { name, reporter };
             let made = checkpoint::quantize::run(&job, &Reporter::new(&mut events, reporter.cancel()))
                 .map_err(|error| of_component(error, name))?;
-            // Tokenizers are components of their own.
-            let warned = made.warnings().into_iter().filter(|warning| !warning.starts_with("tokenizer.json"));
-            warnings.extend(warned.map(|warning| format!("{name}: {warning}")));
+            warnings.extend(of_own_files(&made.warnings()).map(|warning| format!("{name}: {warning}")));
         }
         folder.record(at)?;
     }
@@ -86,6 +81,22 @@ pub(crate) fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<PipelineRepo
     let files: Vec<PathBuf> = plan.copied.iter().map(|(file, _)| file.clone()).collect();
     let output = folder.finish(&names, &plan.pipeline.path, &files, durability)?;
     Ok(Box::new(PipelineReport { plan, output, resumed, warnings, time: begun.elapsed() }))
+}
+
+/// Refuses a folder that cannot be written. Jobs without an output pass.
+///
+/// # Errors
+/// Names what is in the way.
+pub(crate) fn check_output(job: &Job, plan: &PipelinePlan) -> Result<(), Error> {
+    let Some(output) = job.sinks.output.as_deref() else { return Ok(()) };
+    refuse_file_name(output)?;
+    delivery::check_runs([output], &job.sinks.settings, job.sinks.commit)?;
+    let part = |part: &PlannedComponent| (part.component.name.clone(), part.output_bytes());
+    let parts: Vec<(String, u64)> = plan.quantized().map(part).collect();
+    let parts: Vec<(&str, u64)> = parts.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
+    let copied = plan.copied.iter().map(|(_, bytes)| bytes).sum();
+    let overwrite = job.sinks.commit.overwrite;
+    Ok(Folder::check(&job.source.model, output, &plan.fingerprint, &parts, copied, overwrite)?)
 }
 
 /// Passes on what a component's run says, with the component's name.

@@ -15,13 +15,12 @@ pub fn sections(model: &ModelProto, all: bool) -> Vec<Section> {
         .iter()
         .map(|o| format!("{} {}", if o.domain().is_empty() { "ai.onnx" } else { o.domain() }, o.version()))
         .collect();
-    let head = format!(
-        "ONNX graph of {}, made by {} {}, opset {}",
-        number(nodes(graph), "node"),
-        model.producer_name(),
-        model.producer_version(),
-        opsets.join(", ")
-    );
+    let maker = format!("{} {}", model.producer_name(), model.producer_version());
+    let maker = match maker.trim() {
+        "" => String::new(),
+        maker => format!(", made by {maker}"),
+    };
+    let head = format!("ONNX graph of {}{maker}, opset {}", number(nodes(graph), "node"), opsets.join(", "));
     let mut io = Table::new(&["", "name", "type", "axes"].map(|t| (t, Align::Left)));
     values(graph).into_iter().for_each(|row| io.push(row));
     let mut weights = Table::new(&[("type", Align::Left), ("tensors", Align::Right), ("bytes", Align::Right)]);

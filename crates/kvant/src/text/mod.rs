@@ -7,4 +7,4 @@ mod table;
 
 pub use escape::printable;
 pub use kvant_container::{shell_word, shown};
-pub use table::{Align, Table};
+pub use table::{Align, Table, prose};

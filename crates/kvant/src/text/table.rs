@@ -60,7 +60,7 @@ impl Table {
     }
 
     /// The text in lines of at most `width` characters, without a line break at its end. Longer words, such as the names of tensors,
-    /// stay whole. `title` styles the lines with the titles.
+    /// stay whole, and the other columns go below them. `title` styles the lines with the titles.
     pub fn render(&self, width: usize, title: &dyn Fn(&str) -> String) -> String {
         let places = self.places(width);
         let titles: Vec<String> = self.titles.iter().map(|(title, _)| title.clone()).collect();
@@ -101,7 +101,7 @@ impl Table {
             let foldable =
                 || beside.iter().copied().filter(|&column| column > 0 && least(column) >= PROSE && is_text(column));
             let text = foldable().rfind(|&column| is_prose(column)).or_else(|| foldable().next_back());
-            let others = || beside.iter().copied().filter(|&column| column > 0 && least(0) <= width);
+            let others = || beside.iter().copied().filter(|&column| column > 0);
             let short = || others().rfind(|&column| is_text(column)).or_else(|| others().next_back());
             let Some(folded) = text.or_else(short) else { break };
             beside.retain(|&column| column != folded);
@@ -150,6 +150,17 @@ impl Table {
             lines.extend(wrapped.into_iter().map(|line| format!("{INDENT}{line}")));
         }
     }
+}
+
+/// Prose in lines of at most `width` characters, each line of it with its own indentation.
+pub fn prose(text: &str, width: usize) -> String {
+    let paragraph = |line: &str| {
+        let words = line.trim_start();
+        let indent = length(line) - length(words);
+        let lines = wrap(words, width.saturating_sub(indent).max(PROSE)).into_iter();
+        lines.map(|line| format!("{}{line}", " ".repeat(indent))).collect::<Vec<_>>().join("\n")
+    };
+    text.split('\n').map(paragraph).collect::<Vec<_>>().join("\n")
 }
 
 fn length(text: &str) -> usize {
@@ -208,7 +219,7 @@ mod tests {
     fn cells_may_be_of_any_length() {
         let mut table = Table::new(&[("name", Align::Left), ("size", Align::Right)]);
         table.push(["x".repeat(70_000), "1".to_owned()]);
-        assert!(plain(&table, 80).len() > 140_000);
+        assert!(plain(&table, 80).len() > 70_000 && plain(&table, 100_000).len() > 140_000);
     }
 
     #[test]
@@ -240,6 +251,24 @@ mod tests {
         assert_eq!(wrap("e4m3:channel+e4m3:token!dynamic", 24), ["e4m3:channel+", "e4m3:token!dynamic"]);
         assert_eq!(wrap("a + b", 3), ["a +", "b"]);
         assert_eq!(wrap("long_name", 3), ["long_name"]);
+    }
+
+    #[test]
+    fn columns_go_below_a_name_that_is_too_long() {
+        let mut table = Table::new(&[("tensors", Align::Left), ("n", Align::Right), ("becomes", Align::Left)]);
+        table.push(["model.layers.{0..3}.post_attention_layernorm.weight", "4", "kept (norm)"]);
+        table.push(["lm_head.weight", "1", "int4:g32"]);
+        let narrow = plain(&table, 40);
+        let is_name = |line: &&str| line.starts_with("model.layers");
+        assert!(narrow.lines().filter(|line| !is_name(line)).all(|line| line.chars().count() <= 40), "{narrow}");
+        assert!(narrow.contains("lm_head.weight\n    n: 1\n    becomes: int4:g32"), "{narrow}");
+    }
+
+    #[test]
+    fn paragraphs_are_wrapped_with_their_indentation() {
+        let text = "39 tensors, family llama, not quantized: 0 errors\n  of 2 kinds";
+        assert_eq!(prose(text, 200), text);
+        assert_eq!(prose(text, 26), "39 tensors, family llama,\nnot quantized: 0 errors\n  of 2 kinds");
     }
 
     #[test]

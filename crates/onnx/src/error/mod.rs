@@ -113,6 +113,8 @@ pub enum QuantizeError {
     NothingToDo {
         /// The reason that nodes selected by the recipe stay in float, as the rest of the sentence.
         left: String,
+        /// The settings that exclude all that would be quantized.
+        exclusions: Vec<&'static str>,
     },
     /// Nothing in the graph can be converted to another float type.
     #[error("no node of the model computes in float32: nothing would be converted to {to}")]
@@ -198,6 +200,13 @@ impl Diagnostic for QuantizeError {
                     "give the tensor one scale with ‹override› 'NAME=TYPE:tensor'",
                 ),
             ],
+            Self::NotFinite { .. } => vec![
+                Remedy::setting("exclude", "leave the node that reads it in float with ‹exclude›"),
+                Remedy::text("export the model again from sound weights"),
+            ],
+            Self::NothingToDo { exclusions, .. } if !exclusions.is_empty() => {
+                exclusions.iter().map(|setting| less(setting)).collect()
+            }
             error => Remedy::of_hint(error.hint()),
         }
     }
@@ -216,7 +225,8 @@ impl Diagnostic for QuantizeError {
                 return Some(format!("there are {}; `kvant {command} MODEL` shows all", some.join(", ")));
             }
             Self::BeyondFloat16 { .. } => "use a bfloat16 preset (BF16), or leave its node in float with ‹exclude›",
-            Self::NotFinite { .. } => "the model is damaged or its training failed: such a weight has no scale",
+            Self::NothingToDo { exclusions, .. } if !exclusions.is_empty() => return Remedy::hint(&self.remedies()),
+            Self::NotFinite { .. } => return Remedy::hint(&self.remedies()),
             Self::NothingToConvert { .. } => {
                 "the model has this type already, or no floats; `kvant inspect` shows its types"
             }
@@ -241,4 +251,9 @@ impl Diagnostic for QuantizeError {
         };
         Some(hint.to_owned())
     }
+}
+
+/// The way out of excluding everything with a setting.
+fn less(setting: &'static str) -> Remedy {
+    Remedy::setting(setting, format!("exclude less with ‹{setting}›, or leave it out"))
 }

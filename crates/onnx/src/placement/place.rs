@@ -85,9 +85,9 @@ impl<'a> Placer<'a> {
     /// A recurrent layer, whose weights nobody would expect in float.
     fn recurrent(&self, node: &NodeProto) -> Option<Skipped> {
         const RECURRENT: &[(&str, &str)] = &[
-            ("LSTM", "the weights of LSTM layers are not quantized"),
-            ("GRU", "the weights of GRU layers are not quantized"),
-            ("RNN", "the weights of RNN layers are not quantized"),
+            ("LSTM", "LSTM layers are quantized only where ‹op-types› names them"),
+            ("GRU", "GRU layers are quantized only where ‹op-types› names them"),
+            ("RNN", "RNN layers are quantized only where ‹op-types› names them"),
         ];
         let (_, reason) = RECURRENT.iter().find(|(op, _)| is(node, op))?;
         wanted(node, &self.recipe.selection).then(|| Skipped::new(node, reason))

@@ -74,6 +74,18 @@ impl Skipped {
         let name = if node.name().is_empty() { first } else { node.name() };
         Self { node: name.to_owned(), reason }
     }
+
+    /// The reason that nodes selected by a recipe stay in float, as the rest of a sentence: the most frequent one.
+    pub fn most_frequent(skipped: &[Skipped]) -> String {
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        skipped.iter().for_each(|skipped| reasons.entry(skipped.reason).or_default().push(&skipped.node));
+        let Some((reason, nodes)) = reasons.into_iter().max_by_key(|(_, nodes)| nodes.len()) else {
+            return String::new();
+        };
+        let first = nodes.first().copied().unwrap_or_default().escape_debug();
+        let count = if nodes.len() == 1 { "1 node stays".to_owned() } else { format!("{} nodes stay", nodes.len()) };
+        format!(": {count} in float, `{first}` for one, because {reason}")
+    }
 }
 
 /// The result for a graph.

@@ -99,6 +99,9 @@ impl Diagnostic for RuntimeError {
                     "ONNX Runtime may run it: `pip install onnxruntime`, then `‹runtime› ort` (or name its library with ‹runtime-library›)"
                 }
             }),
+            Self::Domain { .. } => {
+                Some("export the model without them; ‹weights-only› quantizes its weights without running it")
+            }
             _ => None,
         };
         hint.map(str::to_owned)

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use kvant_container::onnx::{GraphProto, ModelProto, data_type_bits};
+use kvant_container::onnx::{FunctionProto, GraphProto, ModelProto, NodeProto, data_type_bits};
 
 pub use choice::{RuntimeChoice, RuntimeOptions};
 pub use error::RuntimeError;
@@ -28,13 +28,29 @@ pub use ort_library::look_in_packages;
 pub use session::{Session, Visit};
 
 use crate::data::{Array, Axis, type_of};
-use crate::graph::{Index, domain};
+use crate::graph::{Index, STANDARD_DOMAIN, domain};
 pub(crate) use grouped::Grouped;
 use ort_engine::OrtModel;
 use rten_engine::RtenModel;
 
 /// Domains of operators that exist only as plug-ins, which are never loaded.
 pub(crate) const PLUG_INS: &[&str] = &["com.amd.quark", "com.vai.quantize"];
+
+/// Domains of operators that are built into an engine.
+const BUILT_IN: &[&str] = &[
+    STANDARD_DOMAIN,
+    "ai.onnx",
+    "ai.onnx.ml",
+    "ai.onnx.preview",
+    "ai.onnx.preview.training",
+    "ai.onnx.training",
+    "com.microsoft",
+    "com.microsoft.experimental",
+    "com.microsoft.internal.nhwc",
+    "com.microsoft.nchwc",
+    "com.ms.internal.nhwc",
+    "org.pytorch.aten",
+];
 
 /// Loads a model, to run it for the wanted tensors: outputs, inputs, constants or any tensor between.
 ///
@@ -59,7 +75,7 @@ impl Program {
     /// Checks and writes the model. Errors: those of [`open`].
     pub fn new(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Self, RuntimeError> {
         let graph = &model.graph;
-        refuse_plug_ins(graph)?;
+        refuse_foreign_operators(model)?;
         let (constants, made) = constants(graph, wanted)?;
         let loaded = Loaded::new(model, &made, options)?;
         Ok(Self { loaded, constants: constants.into(), sizes: declared_sizes(graph), budget: options.budget })
@@ -147,11 +163,23 @@ pub fn open_file(path: &Path, library: Option<&Path>) -> Result<String, RuntimeE
     ort_engine::open_file(path, library)
 }
 
-fn refuse_plug_ins(graph: &GraphProto) -> Result<(), RuntimeError> {
-    let foreign = graph.node.iter().find(|node| PLUG_INS.contains(&domain(node)));
+/// Refuses operators that neither engine has, whichever is chosen: those of plug-ins and of other makers, unless the model defines them.
+fn refuse_foreign_operators(model: &ModelProto) -> Result<(), RuntimeError> {
+    let graph = &model.graph;
+    let is_defined = |node: &NodeProto| {
+        let is_it = |function: &FunctionProto| {
+            function.name.as_deref() == node.op_type.as_deref() && function.domain.as_deref() == node.domain.as_deref()
+        };
+        model.functions.iter().any(is_it)
+    };
+    let is_foreign =
+        |node: &NodeProto| PLUG_INS.contains(&domain(node)) || !(BUILT_IN.contains(&domain(node)) || is_defined(node));
+    let foreign = graph.node.iter().find(|node| is_foreign(node));
     let Some(domain_name) = foreign.map(|node| domain(node).to_owned()) else { return Ok(()) };
     let nodes = graph.node.iter().filter(|node| domain(node) == domain_name).take(5);
-    let nodes = nodes.map(|node| format!("{} `{}`", node.op_type(), node.name())).collect();
+    let made = |node: &NodeProto| node.output.first().cloned().unwrap_or_default();
+    let name = |node: &NodeProto| if node.name().is_empty() { made(node) } else { node.name().to_owned() };
+    let nodes = nodes.map(|node| format!("{} `{}`", node.op_type(), name(node))).collect();
     Err(RuntimeError::Domain { domain: domain_name, nodes })
 }
 

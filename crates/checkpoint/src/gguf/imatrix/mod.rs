@@ -15,7 +15,7 @@ mod write;
 pub use collect::collect;
 pub use error::ImatrixError;
 pub use kept::Keep;
-pub use read::read;
+pub use read::{is_imatrix, read};
 pub use sums::{InputSums, Provenance};
 pub use write::write;
 

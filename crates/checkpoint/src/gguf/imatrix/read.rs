@@ -2,7 +2,7 @@
 
 use super::{ImatrixError, Importance, InputSums, Provenance, legacy};
 use kvant_container::MappedFile;
-use kvant_container::gguf::{GgufFile, GgufTensor, TensorType, Value, begins_as_gguf};
+use kvant_container::gguf::{self, GgufFile, GgufTensor, TensorType, Value, begins_as_gguf, describes_imatrix};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -24,14 +24,19 @@ pub fn read(path: &Path) -> Result<Importance, ImatrixError> {
     Ok(Importance::of_sums(&sums, Provenance { file: name, ..provenance }))
 }
 
+/// Returns whether a path is an importance matrix, in either format.
+pub fn is_imatrix(path: &Path) -> bool {
+    let is_legacy = || MappedFile::open(path).is_ok_and(|map| !begins_as_gguf(&map) && legacy::parse(&map).is_ok());
+    gguf::is_imatrix(path) || is_legacy()
+}
+
 fn damaged(path: &Path, reason: impl Into<String>) -> ImatrixError {
     ImatrixError::Damaged { file: path.to_path_buf(), reason: reason.into() }
 }
 
 fn of_gguf(path: &Path) -> Result<(BTreeMap<String, InputSums>, Provenance), ImatrixError> {
     let file = GgufFile::open(path)?;
-    let kind = file.metadata().get("general.type").and_then(Value::as_str);
-    if kind != Some("imatrix") {
+    if !describes_imatrix(file.metadata()) {
         return Err(damaged(path, "it is a GGUF file, but not an importance matrix"));
     }
     let mut sums = BTreeMap::new();

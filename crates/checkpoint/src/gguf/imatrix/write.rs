@@ -3,7 +3,7 @@
 use super::read::{COUNTS, SQUARES};
 use super::{ImatrixError, InputSums, Provenance, legacy};
 use kvant_container::Geometry;
-use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType, Text};
+use kvant_container::gguf::{GgufDeclaration, GgufLayout, IMATRIX_TYPE, Metadata, TensorType, Text};
 use kvant_container::write_file;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub fn write(path: &Path, sums: &BTreeMap<String, InputSums>, provenance: &Prove
 
 fn encode(sums: &BTreeMap<String, InputSums>, provenance: &Provenance) -> Result<Vec<u8>, ImatrixError> {
     let mut metadata = Metadata::new();
-    metadata.set("general.type", "imatrix");
+    metadata.set("general.type", IMATRIX_TYPE);
     metadata
         .set("imatrix.datasets", provenance.datasets.iter().map(|name| Text::from(name.as_str())).collect::<Vec<_>>());
     metadata.set("imatrix.chunk_count", provenance.chunks);

@@ -3,7 +3,7 @@
 use super::{QUANTIZE, place, quantize};
 use crate::kvant::names;
 use kvant_container::onnx::{self, DataType, ExternalData};
-use kvant_onnx::graph::node;
+use kvant_onnx::graph::{add_opset, node, set_attribute};
 
 #[test]
 fn infinite_weights_are_refused_first() {
@@ -19,6 +19,86 @@ fn infinite_weights_are_refused_first() {
     for preset in ["A8W8", "WEIGHTS_INT8"] {
         let run = place.run(&["quantize", "float.onnx", "--preset", preset, "--data", "calib.npz", "-o", "out.onnx"]);
         assert!(run.code == Some(1) && run.stderr.contains("has an infinite value at element 1"), "{run:?}");
+        assert!(run.stderr.contains("leave the node that reads it in float with --exclude"), "{run:?}");
+    }
+}
+
+/// An empty location is the name of no file, and not the folder of the graph.
+#[test]
+fn external_data_without_a_location_are_named() {
+    let place = place();
+    place.succeed(&quantize(&["--external-data", "always"]));
+    let bytes = std::fs::read(place.path("out.onnx")).unwrap();
+    let mut model = onnx::parse(&onnx::Bytes::from_owner(bytes)).unwrap();
+    for tensor in &mut model.graph.as_mut().unwrap().initializer {
+        let entries = tensor.external_data.iter_mut().filter(|entry| entry.key() == "location");
+        entries.for_each(|entry| entry.value = Some(String::new()));
+    }
+    std::fs::write(place.path("float.onnx"), onnx::serialize(&model).unwrap()).unwrap();
+    for command in ["plan", "quantize"] {
+        let run = place.run(&[command, "float.onnx", "--preset", "FP16_MODEL", "-o", "new.onnx"]);
+        assert!(run.code == Some(1) && run.stderr.contains("no location"), "{run:?}");
+    }
+}
+
+/// Neither engine has an operator of another maker, so that neither is recommended.
+#[test]
+fn operators_of_other_makers_are_refused_for_both_engines_alike() {
+    let place = place();
+    let mut model = onnx::read(&place.path("float.onnx")).unwrap();
+    let graph = model.graph.as_mut().unwrap();
+    let relu = graph.node.iter_mut().find(|node| node.op_type() == "Relu").unwrap();
+    relu.domain = Some("my".to_owned());
+    relu.op_type = Some("Foo".to_owned());
+    add_opset(&mut model, "my", 1);
+    onnx::write(model, &place.path("float.onnx"), ExternalData::Auto).unwrap();
+    for runtime in ["rten", "auto"] {
+        let line = ["quantize", "float.onnx", "--preset", "A8W8", "--data", "calib.npz", "-o", "new.onnx"];
+        let run = place.run(&[&line[..], &["--runtime", runtime]].concat());
+        assert!(run.code == Some(1) && run.stderr.contains("no engine runs operators of the domain my"), "{run:?}");
+        assert!(run.stderr.contains("--weights-only") && !run.stderr.contains("--runtime"), "{run:?}");
+    }
+    place.succeed(&["quantize", "float.onnx", "--preset", "A8W8", "--weights-only", "-o", "new.onnx"]);
+}
+
+#[test]
+fn recurrent_layers_are_quantized_where_they_are_named() {
+    let place = place();
+    let mut model = onnx::read(&place.path("float.onnx")).unwrap();
+    let graph = model.graph.as_mut().unwrap();
+    let mut lstm = node("LSTM", "lstm", &["x", "w", "r"], &["y"]);
+    set_attribute(&mut lstm, "hidden_size", 2);
+    let weight = |name: &str, columns: usize| {
+        let bytes: Vec<u8> = (0..8 * columns).flat_map(|at| (at as f32).to_le_bytes()).collect();
+        onnx::tensor(name, DataType::FLOAT, &[1, 8, columns], bytes)
+    };
+    graph.node = vec![lstm];
+    graph.initializer = vec![weight("w", 3), weight("r", 2)];
+    graph.value_info.clear();
+    for (value, name) in [(&mut graph.input[0], "x"), (&mut graph.output[0], "y")] {
+        value.name = Some(name.to_owned());
+        if let Some(onnx::TypeValue::TensorType(tensor)) = &mut value.type_.as_mut().unwrap().value {
+            tensor.shape = Default::default();
+        }
+    }
+    onnx::write(model, &place.path("lstm.onnx"), ExternalData::Auto).unwrap();
+    let line = ["plan", "lstm.onnx", "--preset", "A8W8"];
+    let run = place.run(&line);
+    let told = "because LSTM layers are quantized only where --op-types names them";
+    assert!(run.code == Some(1) && run.stderr.contains(told), "{run:?}");
+    place.succeed(&[&line[..], &["--op-types", "LSTM"]].concat());
+}
+
+#[test]
+fn remedy_for_excluding_everything_is_to_exclude_less() {
+    let place = place();
+    for (options, setting) in [
+        (&["--exclude", "*"][..], "--exclude"),
+        (&["--exclude-op-types", "Conv,Gemm,Add,Clip,Relu,MaxPool,GlobalAveragePool,Flatten"], "--exclude-op-types"),
+    ] {
+        let run = place.run(&[&["plan", "float.onnx", "--preset", "A8W8"], options].concat());
+        assert!(run.code == Some(1) && run.stderr.contains("no node of the model is quantized"), "{run:?}");
+        assert!(run.stderr.contains(&format!("hint: exclude less with {setting}, or leave it out")), "{run:?}");
     }
 }
 

@@ -149,17 +149,33 @@ fn preflight_refuses_what_loading_would_refuse() {
         ("a.npy", b"no array"),
     ] {
         let options = options(name, bytes);
-        let (seen, loaded) = (options.check().unwrap_err(), load(&options).unwrap_err());
+        let (seen, loaded) = (options.check(&model()).unwrap_err(), load(&options).unwrap_err());
         assert_eq!(seen.to_string(), loaded.to_string(), "{name}");
     }
     for (name, bytes) in [("b.txt", &b"A text."[..]), ("b.jsonl", b"{}\n{\"text\": \"a\"}\n"), ("b.json", b"[\"a\"]")] {
-        options(name, bytes).check().unwrap();
+        options(name, bytes).check(&model()).unwrap();
     }
+    // A folder whose first file has too few rows is looked at further, as it is loaded.
+    let folder = Files::new();
+    folder.add("a.json", "[\"a\"]");
+    folder.add("b.json", "{}");
+    let of_folder = |samples| Options::new([folder.0.path()], samples, 16);
+    let (seen, loaded) = (of_folder(4).check(&model()).unwrap_err(), load(&of_folder(4)).unwrap_err());
+    assert_eq!(seen.to_string(), loaded.to_string());
+    of_folder(1).check(&model()).unwrap();
+    load(&of_folder(1)).unwrap();
+    // Text needs a tokenizer, and tokens do not.
+    let bare = files.0.path();
+    for (name, bytes) in [("b.txt", &b"A text."[..]), ("b.jsonl", b"{}\n{\"text\": \"a\"}\n"), ("b.json", b"[\"a\"]")] {
+        let refused = options(name, bytes).check(bare);
+        assert!(matches!(refused, Err(CalibrationDataError::Tokenizer(_))), "{name}: {refused:?}");
+    }
+    options("b.jsonl", b"{\"input_ids\": [1, 2]}\n").check(bare).unwrap();
     // A character that the look at the beginning cuts in two is no fault.
-    options("c.txt", "\u{e4}".repeat(100_000).as_bytes()).check().unwrap();
-    options("d.txt", format!("x{}", "\u{e4}".repeat(100_000)).as_bytes()).check().unwrap();
+    options("c.txt", "\u{e4}".repeat(100_000).as_bytes()).check(&model()).unwrap();
+    options("d.txt", format!("x{}", "\u{e4}".repeat(100_000)).as_bytes()).check(&model()).unwrap();
     let named = Options { column: Some("nope".to_owned()), ..options("b.txt", b"A text.") };
-    assert!(matches!(named.check(), Err(CalibrationDataError::NoFields { .. })));
+    assert!(matches!(named.check(&model()), Err(CalibrationDataError::NoFields { .. })));
     assert!(matches!(load(&named), Err(CalibrationDataError::NoFields { .. })));
 }
 

@@ -181,14 +181,14 @@ const OF_SOURCES: [(&str, Run); 10] = [
     ("tokenizer", tokenizer::run),
 ];
 
-/// The checks that every output of a source would fail.
-pub(super) fn inherited(subject: &CheckpointView<'_>) -> Vec<Finding> {
+/// What every output of a source would have wrong, of one severity.
+pub(super) fn inherited(subject: &CheckpointView<'_>, severity: Severity) -> Vec<Finding> {
     let found = OF_SOURCES.iter().flat_map(|(id, run)| {
         let mut findings = Findings::of(id);
         run(subject, &mut findings);
         findings.into_vec()
     });
-    found.filter(|finding| finding.severity == Severity::Error).collect()
+    found.filter(|finding| finding.severity == severity).collect()
 }
 
 /// The hint for files that contradict themselves.

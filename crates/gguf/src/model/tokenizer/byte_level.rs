@@ -7,6 +7,9 @@ use serde_json::Value;
 /// The most tokens of a vocabulary; numbers beyond are not believed.
 pub(crate) const MAX_TOKENS: usize = 1 << 24;
 
+/// What is wrong with a file without tokens.
+const NO_VOCABULARY: &str = "it has no vocabulary";
+
 /// Returns whether text is mapped to letters for its bytes.
 pub(crate) fn is_byte_level(tokenizer: &Value) -> bool {
     fn has_step(node: &Value) -> bool {
@@ -19,6 +22,9 @@ pub(crate) fn is_byte_level(tokenizer: &Value) -> bool {
 
 /// The vocabulary of a tokenizer.json.
 pub(crate) fn of_json(tokenizer: &Value, family: &str) -> Result<Vocabulary, TokenizerProblem> {
+    if tokenizer.pointer("/model/vocab").is_none() {
+        return Err(TokenizerProblem::Damaged(NO_VOCABULARY.to_owned()));
+    }
     if !is_byte_level(tokenizer) {
         return Err(TokenizerProblem::Model("BPE of characters".to_owned()));
     }
@@ -39,7 +45,7 @@ fn visible(part: &str) -> String {
 pub(crate) fn tokens(tokenizer: &Value, token: impl Fn(&str, usize) -> Token) -> Result<Vec<Token>, TokenizerProblem> {
     let damaged = |what: &str| TokenizerProblem::Damaged(what.to_owned());
     let vocabulary = tokenizer.pointer("/model/vocab").and_then(Value::as_object);
-    let vocabulary = vocabulary.ok_or_else(|| damaged("it has no vocabulary"))?;
+    let vocabulary = vocabulary.ok_or_else(|| damaged(NO_VOCABULARY))?;
     let mut tokens: Vec<Option<Token>> = Vec::with_capacity(vocabulary.len());
     let mut put = |id: usize, token: Token| {
         if id >= MAX_TOKENS {

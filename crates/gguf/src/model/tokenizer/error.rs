@@ -16,7 +16,7 @@ pub enum TokenizerProblem {
     #[error(transparent)]
     Source(#[from] ImportError),
     /// A file is not what it should be (*invalid*).
-    #[error("tokenizer.json: {0}")]
+    #[error("tokenizer.json is damaged: {0}")]
     Damaged(String),
     /// There are more tokens than the embedding has rows (*invalid*).
     #[error("the tokenizer has {tokens} tokens, and the embedding has rows for {rows}")]
@@ -26,6 +26,9 @@ pub enum TokenizerProblem {
         /// Rows.
         rows: usize,
     },
+    /// The embedding has more rows than any vocabulary has tokens (*invalid*).
+    #[error("the embedding has {0} rows, more than any vocabulary has tokens")]
+    Rows(usize),
     /// It is of a kind that llama.cpp has not (*unsupported*).
     #[error("tokenizer.json: a model of type {0} has no counterpart in llama.cpp")]
     Model(String),
@@ -51,6 +54,7 @@ impl Diagnostic for TokenizerProblem {
             TokenizerProblem::Missing => {
                 Some("copy tokenizer.json and tokenizer_config.json of the model into its directory".to_owned())
             }
+            TokenizerProblem::Rows(_) => Some("download the weights again: their header is damaged".to_owned()),
             TokenizerProblem::TooMany { .. } => Some("take the tokenizer that came with the weights".to_owned()),
             TokenizerProblem::Damaged(_) => Some("download it again".to_owned()),
             TokenizerProblem::Model(_) | TokenizerProblem::Split(_) => {

@@ -92,7 +92,7 @@ fn pad(tokens: &mut Vec<Token>, rows: usize) -> Result<(), TokenizerProblem> {
         return Err(TokenizerProblem::TooMany { tokens: tokens.len(), rows });
     }
     if rows > byte_level::MAX_TOKENS {
-        return Err(TokenizerProblem::Damaged(format!("the embedding has {rows} rows")));
+        return Err(TokenizerProblem::Rows(rows));
     }
     let unused = (tokens.len()..rows).map(Token::padding);
     tokens.extend(unused.collect::<Vec<_>>());

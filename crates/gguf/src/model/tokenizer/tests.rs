@@ -54,7 +54,7 @@ fn byte_level_vocabulary_is_padded_to_the_embedding() {
 fn more_tokens_than_embedding_rows_are_refused() {
     let mut tokens = vec![Token::padding(0); 3];
     assert!(matches!(pad(&mut tokens, 2), Err(TokenizerProblem::TooMany { tokens: 3, rows: 2 })));
-    assert!(matches!(pad(&mut tokens, 1 << 40), Err(TokenizerProblem::Damaged(_))));
+    assert!(matches!(pad(&mut tokens, 1 << 40), Err(TokenizerProblem::Rows(_))));
 }
 
 #[test]
