@@ -8,6 +8,7 @@ mod likelihood;
 mod logits;
 mod score;
 mod text;
+mod variants;
 mod windows;
 
 pub use comparison::{Comparison, Mean};
@@ -19,4 +20,5 @@ pub use evaluate::{
 pub use likelihood::{Likelihood, ScoredSequence, likelihoods};
 pub use logits::{LogitsEvaluation, WindowLogits};
 pub use text::read_text;
+pub use variants::{ModelStage, Variants, evaluate_variants};
 pub use windows::{JoinedSequences, Window, windows};
