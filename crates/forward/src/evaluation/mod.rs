@@ -4,6 +4,7 @@ mod comparison;
 mod encoder;
 mod error;
 mod evaluate;
+mod fisher;
 mod likelihood;
 mod logits;
 mod score;
@@ -17,6 +18,7 @@ pub use error::EvaluationError;
 pub use evaluate::{
     DEFAULT_MEMORY, Evaluation, Options, default_window, evaluate, evaluate_documents, evaluate_sequences,
 };
+pub use fisher::{BlockChanges, WeightChange, fisher_divergences, missing_gradient};
 pub use likelihood::{Likelihood, ScoredSequence, likelihoods};
 pub use logits::{LogitsEvaluation, WindowLogits};
 pub use text::read_text;
