@@ -137,9 +137,10 @@ impl CheckpointMix {
         let all = |option: usize| modules.iter().map(|module| self.layer(option, module)).collect::<Option<Vec<_>>>();
         let any: Vec<&PlannedLayer> = (0..options.len()).find_map(all)?;
         let weights = any.iter().map(|layer| (layer.rows * layer.columns) as u64).sum();
+        let source_bytes = any.iter().map(|layer| layer.source_bytes()).sum();
         let choice = |(option, kind): (usize, &MixOption)| {
             let bytes = match (kind, self.plans.get(option).and_then(Option::as_ref)) {
-                (MixOption::Float, _) => any.iter().map(|layer| layer.source_bytes()).sum(),
+                (MixOption::Float, _) => source_bytes,
                 (_, Some(plan)) => all(option)?.iter().map(|layer| layer.output_bytes(plan.plan.layout())).sum(),
                 _ => return None,
             };
@@ -151,6 +152,7 @@ impl CheckpointMix {
             is_tied: false,
             patterns: patterns(&modules, experts),
             weights,
+            source_bytes,
             choices: options.iter().enumerate().filter_map(choice).collect(),
             modules,
         })

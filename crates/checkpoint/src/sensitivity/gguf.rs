@@ -103,14 +103,17 @@ impl<'d> Places<'d> {
 
 fn group(tensor: &PlannedTensor, stored: TensorType, place: TensorPlace, options: &[MixOption]) -> LayerGroup {
     let (columns, weights) = (tensor.columns(), tensor.elements());
+    let bytes_of = |kind: TensorType| {
+        let row = codec::of(kind)?.row_bytes(columns)?;
+        Some(row as u64 * (weights / columns.max(1) as u64))
+    };
     let mut choices: Vec<GroupChoice> = Vec::new();
     for (option, one) in options.iter().enumerate() {
         let kind = match one {
             MixOption::Type(kind) => fitting(*kind, columns),
             _ => stored,
         };
-        let Some(row) = codec::of(kind).and_then(|codec| codec.row_bytes(columns)) else { continue };
-        let bytes = row as u64 * (weights / columns.max(1) as u64);
+        let Some(bytes) = bytes_of(kind) else { continue };
         // An option whose blocks do not fit is that of the type that takes its place.
         if choices.iter().all(|choice| choice.kind != Some(kind)) {
             choices.push(GroupChoice { option, kind: Some(kind), bytes });
@@ -124,6 +127,7 @@ fn group(tensor: &PlannedTensor, stored: TensorType, place: TensorPlace, options
         is_tied: place.is_tied,
         modules: place.modules,
         weights,
+        source_bytes: bytes_of(stored).unwrap_or(0),
         choices,
     }
 }
@@ -137,6 +141,7 @@ fn join(group: &mut LayerGroup, other: LayerGroup) {
         .collect();
     group.name = format!("{}, {}", group.name, other.name);
     group.weights += other.weights;
+    group.source_bytes += other.source_bytes;
     group.patterns.extend(other.patterns);
     for module in other.modules {
         if !group.modules.contains(&module) {

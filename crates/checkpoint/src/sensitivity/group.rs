@@ -21,6 +21,8 @@ pub struct LayerGroup {
     pub patterns: Vec<String>,
     /// Weights.
     pub weights: u64,
+    /// Their bytes in the source.
+    pub source_bytes: u64,
     /// What it may become, in the order of the options.
     pub choices: Vec<GroupChoice>,
 }

@@ -122,6 +122,27 @@ impl<'a> Mixture<'a> {
         self.groups.iter().map(|group| group.weights).sum()
     }
 
+    /// Bytes of all groups in the source.
+    pub fn source_bytes(&self) -> u64 {
+        self.groups.iter().map(|group| group.source_bytes).sum()
+    }
+
+    /// What a choice of a group is called: the scheme, the type that it takes, or `float`.
+    pub fn choice_name(&self, group: usize, choice: usize) -> String {
+        let choice = &self.groups[group].choices[choice];
+        match (&self.options[choice.option], choice.kind) {
+            (MixOption::Float, _) => MixOption::Float.name().to_owned(),
+            (_, Some(kind)) => kind.name().to_owned(),
+            (MixOption::Scheme(_, named), None) => named.scheme.to_string(),
+            (MixOption::Type(kind), None) => kind.name().to_owned(),
+        }
+    }
+
+    /// Whether a choice of a group is float.
+    pub fn is_float(&self, group: usize, choice: usize) -> bool {
+        self.options[self.groups[group].choices[choice].option] == MixOption::Float
+    }
+
     /// Bytes of the groups of a mix.
     pub fn bytes(&self, choices: &[usize]) -> u64 {
         self.groups.iter().zip(choices).map(|(group, choice)| group.choices[*choice].bytes).sum()
@@ -160,11 +181,9 @@ impl<'a> Mixture<'a> {
         let mut overrides = Vec::new();
         for (index, group) in self.groups.iter().enumerate() {
             let choice = chosen(index);
-            let scheme = match (&self.options[choice.option], choice.kind) {
-                (MixOption::Float, _) => "keep".to_owned(),
-                (_, Some(kind)) => kind.name().to_owned(),
-                (MixOption::Scheme(_, named), None) => named.scheme.to_string(),
-                (MixOption::Type(kind), None) => kind.name().to_owned(),
+            let scheme = match self.is_float(index, choices[index]) {
+                true => "keep".to_owned(),
+                false => self.choice_name(index, choices[index]),
             };
             // Types of a mix follow from rules of their own, and the head stays in float unless it is named.
             let is_default = choice.option == default && !self.is_gguf() && !self.is_head(group);

@@ -10,6 +10,7 @@
 
 mod checkpoint;
 mod error;
+mod estimates;
 mod gguf;
 mod group;
 mod mixture;
@@ -18,6 +19,7 @@ mod rounding;
 mod trials;
 
 pub use error::MixError;
+pub use estimates::Estimates;
 pub use group::{GroupChoice, LayerGroup};
 pub use mixture::{MixPlan, MixSettings, Mixture};
 pub use option::{MixKind, MixOption, options};

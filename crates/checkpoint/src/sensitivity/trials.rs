@@ -1,9 +1,7 @@
 //! Mixes to measure: single groups in one of their options, or whole ones.
 
 use super::error::MixError;
-use super::group::LayerGroup;
 use super::mixture::Mixture;
-use super::option::MixOption;
 use kvant_forward::evaluation::{Comparison, ModelStage, Variants, evaluate_variants};
 use kvant_forward::forward::WeightOverrides;
 use kvant_forward::forward::ops::Ops;
@@ -25,11 +23,8 @@ impl Trial {
 
     /// A choice for every group.
     pub fn whole(mixture: &Mixture<'_>, choices: &[usize]) -> Trial {
-        let is_float =
-            |group: &LayerGroup, choice: usize| mixture.options()[group.choices[choice].option] == MixOption::Float;
-        let changed = mixture.groups().iter().enumerate().zip(choices);
-        let changed = changed.filter(|((_, group), choice)| !is_float(group, **choice));
-        Trial { changed: changed.map(|((index, _), choice)| (index, *choice)).collect() }
+        let all = choices.iter().copied().enumerate();
+        Trial { changed: all.filter(|(group, choice)| !mixture.is_float(*group, *choice)).collect() }
     }
 
     /// Whether nothing is quantized.
@@ -43,6 +38,9 @@ impl Trial {
         stages.min().unwrap_or(ModelStage::Head)
     }
 }
+
+/// Takes the index of a trial and its distance from the model.
+type Found<'f> = dyn FnMut(usize, Comparison) -> Result<(), MixError> + Send + 'f;
 
 /// Trials of a mixture.
 pub struct Trials<'m, 'a> {
@@ -66,7 +64,7 @@ impl<'m, 'a> Trials<'m, 'a> {
         ops: &dyn Ops,
         sequences: &[Vec<u32>],
         memory: u64,
-        found: &mut dyn FnMut(usize, Comparison) -> Result<(), MixError>,
+        found: &mut Found<'_>,
         watch: impl FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<(), MixError> {
         let measured: Vec<usize> = (0..self.trials.len()).filter(|index| !self.trials[*index].is_float()).collect();
