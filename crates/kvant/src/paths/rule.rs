@@ -199,6 +199,8 @@ pub enum FileKind {
     Importance,
     /// A recipe in TOML.
     Recipe,
+    /// JSON with what a search has measured, to which later ones add.
+    Sensitivities,
 }
 
 impl FileKind {
@@ -213,7 +215,7 @@ impl FileKind {
         let text = start.trim_ascii_start();
         let is_of_kind = match self {
             _ if text.is_empty() => true,
-            FileKind::Report => text.starts_with(b"{"),
+            FileKind::Report | FileKind::Sensitivities => text.starts_with(b"{"),
             FileKind::Importance => start.starts_with(b"GGUF"),
             FileKind::Recipe => text.starts_with(b"#") || text.starts_with(b"[") || text.contains(&b'='),
         };
@@ -221,6 +223,7 @@ impl FileKind {
             FileKind::Report => "a file that is no JSON is there, which a report does not replace",
             FileKind::Importance => "a file that is no GGUF is there, which the importance of inputs does not replace",
             FileKind::Recipe => "a file that is no recipe is there, which a recipe does not replace",
+            FileKind::Sensitivities => "a file that is no JSON is there, which sensitivities do not replace",
         })
     }
 }
@@ -292,7 +295,7 @@ impl Paths {
             others.collect::<Vec<_>>().iter().try_for_each(|other| written.refuse_overlap(other))?;
             match written.kind {
                 None => written.refuse_unreachable()?,
-                Some(kind) => written.refuse_file(self.overwrite, kind)?,
+                Some(kind) => written.refuse_file(self.overwrite || kind == FileKind::Sensitivities, kind)?,
             }
             written.refuse_long_name()?;
             match self.tries {
