@@ -157,7 +157,7 @@ fn then(args: &SearchArgs) -> Result<Option<Job>, Error> {
     let [command, rest @ ..] = &args.then[..] else { return Ok(None) };
     if command != "quantize" {
         let name = command.to_string_lossy();
-        return Err(usage(&format!("--then {name} is no command that reads a recipe"), "write --then quantize -o OUT"));
+        return Err(usage(&format!("--then takes `quantize`, not `{name}`"), "write --then quantize -o OUT"));
     }
     let recipe = args.output.as_ref().map(|output| ["--recipe".into(), output.as_os_str().to_owned()]);
     let adapters = args.adapters.lora.iter().flat_map(|adapter| ["--lora".into(), adapter.as_os_str().to_owned()]);

@@ -454,7 +454,7 @@ pub use onnx::verify::GraphVerdict;
 pub use pipeline::{PipelinePlan, PipelineReport, PlannedComponent};
 pub use report::Report;
 pub use run::Plan;
-pub use search::{ComparedMix, GroupSensitivity, MeasuredMix, SearchReport};
+pub use search::{ComparedMix, GroupOption, GroupSensitivity, MeasuredMix, SearchReport};
 pub use sensitivity::SensitivityReport;
 pub use settings::{settings, spelled};
 pub use verify::{CheckpointVerdict, PipelineVerdict, VerificationReport};

@@ -144,7 +144,7 @@ impl CheckpointMix {
                 (_, Some(plan)) => all(option)?.iter().map(|layer| layer.output_bytes(plan.plan.layout())).sum(),
                 _ => return None,
             };
-            Some(GroupChoice { option, kind: None, bytes })
+            Some(GroupChoice { option, also: Vec::new(), kind: None, bytes })
         };
         Some(LayerGroup {
             name: if experts { format!("{} (experts)", shared_name(&modules)) } else { shared_name(&modules) },

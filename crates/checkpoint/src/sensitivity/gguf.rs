@@ -115,8 +115,9 @@ fn group(tensor: &PlannedTensor, stored: TensorType, place: TensorPlace, options
         };
         let Some(bytes) = bytes_of(kind) else { continue };
         // An option whose blocks do not fit is that of the type that takes its place.
-        if choices.iter().all(|choice| choice.kind != Some(kind)) {
-            choices.push(GroupChoice { option, kind: Some(kind), bytes });
+        match choices.iter_mut().find(|choice| choice.kind == Some(kind)) {
+            Some(same) => same.also.push(option),
+            None => choices.push(GroupChoice { option, also: Vec::new(), kind: Some(kind), bytes }),
         }
     }
     let name = tensor.name.strip_suffix(".weight").unwrap_or(&tensor.name).to_owned();

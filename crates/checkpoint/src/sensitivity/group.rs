@@ -32,6 +32,8 @@ pub struct LayerGroup {
 pub struct GroupChoice {
     /// The index of the option.
     pub option: usize,
+    /// Further options that are the same for this group, because their blocks do not fit it.
+    pub also: Vec<usize>,
     /// The type of GGUF that it takes, which is another one where the option's blocks do not divide rows.
     pub kind: Option<TensorType>,
     /// Bytes of its weights in the output.
@@ -41,7 +43,8 @@ pub struct GroupChoice {
 impl LayerGroup {
     /// The index of its choice for an option: that of the option, or where it does not fit, the first that is float.
     pub fn choice_of(&self, option: usize, float: usize) -> usize {
-        let of = |option: usize| self.choices.iter().position(|choice| choice.option == option);
+        let is_of = |choice: &GroupChoice, option: usize| choice.option == option || choice.also.contains(&option);
+        let of = |option: usize| self.choices.iter().position(|choice| is_of(choice, option));
         of(option).or_else(|| of(float)).unwrap_or(0)
     }
 }

@@ -16,6 +16,8 @@ mod group;
 mod mixture;
 mod option;
 mod rounding;
+#[cfg(test)]
+mod tests;
 mod trials;
 
 pub use error::MixError;

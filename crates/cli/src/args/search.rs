@@ -67,13 +67,13 @@ pub struct SearchArgs {
     #[arg(long, value_name = "SIZE", group = "target", help_heading = "Search")]
     pub target_size: Option<TargetSize>,
     /// Find the most accurate mix with at most this many bits for each weight that has a choice, on average
-    #[arg(long, value_name = "BITS", group = "target", help_heading = "Search", value_parser = not_negative)]
+    #[arg(long, value_name = "BITS", group = "target", help_heading = "Search", allow_negative_numbers = true, value_parser = not_negative)]
     pub target_bpw: Option<f64>,
     /// Find the smallest mix whose mean KL divergence from the model is at most this, in nats
-    #[arg(long, value_name = "NATS", group = "target", help_heading = "Search", value_parser = not_negative)]
+    #[arg(long, value_name = "NATS", group = "target", help_heading = "Search", allow_negative_numbers = true, value_parser = not_negative)]
     pub max_kl: Option<f64>,
     /// Find the smallest mix that agrees with the model on the likeliest token for at least this share of the tokens, e.g. 0.95
-    #[arg(long, value_name = "SHARE", group = "target", help_heading = "Search", value_parser = share)]
+    #[arg(long, value_name = "SHARE", group = "target", help_heading = "Search", allow_negative_numbers = true, value_parser = share)]
     pub min_top1: Option<f64>,
     /// How groups are measured: measured (a pass for every option of every group) or estimated (by gradients) [default: measured, or estimated beyond 100 passes]
     #[arg(long, value_name = "METHOD", hide_possible_values = true, value_parser = one_of(SearchMethod::ALL.map(|method| (method.name(), method))), help_heading = "Search")]

@@ -27,8 +27,10 @@ pub(super) fn compared(measuring: &mut Measuring<'_, '_, '_>) -> Result<Vec<Comp
         if mixture.options()[option] == MixOption::Float {
             continue;
         }
-        let name = mixture.options()[option].name();
-        mixes.push((name.to_owned(), Some(option), mixture.uniform(option)));
+        let (name, uniform) = (mixture.options()[option].name(), mixture.uniform(option));
+        if mixes.iter().all(|(_, _, other)| *other != uniform) {
+            mixes.push((name.to_owned(), Some(option), uniform));
+        }
         let Some(next) = options.get(at + 1) else { continue };
         let larger = mixture.options()[*next].name();
         let mix = with_larger_ends(mixture, option, *next);

@@ -1,5 +1,5 @@
-//! The file of what was measured, from which a later search of the same model on the same data goes on: after every block an interrupted
-//! one, and one with another target or further options.
+//! The file of measurements, which later searches of the same model on the same data reuse: those that were interrupted, whose
+//! measurements are kept block by block, and those with another target or further options.
 
 use crate::error::{Error, ErrorKind};
 use crate::text::shown;

@@ -14,7 +14,7 @@ mod prediction;
 mod report;
 mod setup;
 
-pub use report::{ComparedMix, GroupSensitivity, MeasuredMix, SearchReport};
+pub use report::{ComparedMix, GroupOption, GroupSensitivity, MeasuredMix, SearchReport};
 
 use crate::calibration::{self, Calibration};
 use crate::cancel::CancelToken;
@@ -164,8 +164,10 @@ impl Search {
             Some(MixTarget::Size(_)) | None => return Ok(()),
         };
         match is_wrong {
-            true => Err(Error::new(ErrorKind::Usage, format!("{setting} is no {}", expected.trim_start_matches("a ")))
-                .with_hint(Some(format!("give {expected}")))),
+            true => {
+                let failure = Error::new(ErrorKind::Usage, format!("{setting} must be {expected}"));
+                Err(failure.with_hint(Some("`kvant search -h` shows examples".to_owned())))
+            }
             false => Ok(()),
         }
     }

@@ -61,10 +61,23 @@ pub struct GroupSensitivity {
     pub block: Option<usize>,
     /// Weights.
     pub weights: u64,
-    /// What it may become, with its bytes and the distance of the model with this group alone in it.
-    pub choices: Vec<(String, u64, MeasuredMix)>,
+    /// What it may become.
+    pub choices: Vec<GroupOption>,
     /// The choice in the mix for the target.
     pub chosen: Option<String>,
+}
+
+/// What a group may become.
+#[derive(Clone, Debug)]
+pub struct GroupOption {
+    /// A scheme, a type of GGUF or `float`.
+    pub name: String,
+    /// The options that it stands for: several where blocks of some do not fit the group.
+    pub options: Vec<String>,
+    /// Bytes of the group's weights.
+    pub bytes: u64,
+    /// The distance of the model with this group alone in it.
+    pub measured: MeasuredMix,
 }
 
 /// A mix beside others.
@@ -105,13 +118,13 @@ impl SearchReport {
 }
 
 fn group_json(group: &GroupSensitivity) -> Value {
-    let choice = |(option, bytes, found): &(String, u64, MeasuredMix)| {
+    let choice = |choice: &GroupOption| {
         json!({
-            "option": option,
-            "bytes": bytes,
-            "kl": found.kl,
-            "kl_error": found.kl_error,
-            "top1_agreement": found.top1_agreement,
+            "option": choice.name,
+            "bytes": choice.bytes,
+            "kl": choice.measured.kl,
+            "kl_error": choice.measured.kl_error,
+            "top1_agreement": choice.measured.top1_agreement,
         })
     };
     json!({
@@ -186,8 +199,16 @@ pub(super) fn report(
 fn groups(mixture: &Mixture<'_>, singles: &Singles, chosen: Option<&ChosenMix>) -> Vec<GroupSensitivity> {
     let of_group = |(index, found): (usize, &Vec<MeasuredMix>)| {
         let group = &mixture.groups()[index];
-        let choice =
-            |(at, found): (usize, &MeasuredMix)| (mixture.choice_name(index, at), group.choices[at].bytes, *found);
+        let choice = |(at, found): (usize, &MeasuredMix)| {
+            let choice = &group.choices[at];
+            let options = std::iter::once(&choice.option).chain(&choice.also);
+            GroupOption {
+                name: mixture.choice_name(index, at),
+                options: options.map(|option| mixture.options()[*option].name().to_owned()).collect(),
+                bytes: choice.bytes,
+                measured: *found,
+            }
+        };
         GroupSensitivity {
             name: group.name.clone(),
             block: if let ModelStage::Block(block) = group.stage { Some(block) } else { None },

@@ -222,10 +222,10 @@ fn refuse_unreachable<'a>(search: &Search, made: SetUp<'a>) -> Result<SetUp<'a>,
             let target = target.bytes(source_bytes(&made));
             let least = mixture.plan(&choices)?.bytes();
             if target < least {
-                let (wanted, found) = (size::bytes(target), size::bytes(least));
+                let wanted = size::bytes(target);
                 let message =
                     format!("no mix of these options is as small as {wanted}: the smallest has {least} bytes");
-                return refused(message, "target-size", format!("give a ‹target-size› of at least {found}"));
+                return refused(message, "target-size", format!("give a ‹target-size› of at least {least}B"));
             }
             Some(Budget::FileBytes(target))
         }

@@ -1,7 +1,7 @@
 //! Searches in words.
 
 use super::Section;
-use crate::search::{ComparedMix, GroupSensitivity, SearchReport};
+use crate::search::{ComparedMix, GroupOption, GroupSensitivity, SearchReport};
 use crate::text::{Align, Table, size};
 use kvant_quant::counts::{number, number_are};
 
@@ -45,28 +45,23 @@ impl SearchReport {
 
 /// The most sensitive groups.
 fn groups(report: &SearchReport) -> Table {
-    // Options whose blocks do not fit a group have other names there.
-    let widest = report.groups.iter().map(|group| group.choices.len()).max().unwrap_or(0);
-    let names = report.options.iter().filter(|name| *name != "float");
-    let columns: Vec<String> = names.take(widest).cloned().collect();
+    let columns: Vec<String> = report.options.iter().filter(|name| *name != "float").cloned().collect();
     let mut head = vec![("group", Align::Left), ("weights", Align::Right)];
     head.extend(columns.iter().map(|name| (name.as_str(), Align::Right)));
     head.push(("chosen", Align::Left));
     let mut table = Table::new(&head);
     let mut all: Vec<&GroupSensitivity> = report.groups.iter().collect();
-    let worst = |group: &GroupSensitivity| group.choices.iter().map(|(_, _, found)| found.kl).fold(0.0, f64::max);
+    let worst = |group: &GroupSensitivity| group.choices.iter().map(|choice| choice.measured.kl).fold(0.0, f64::max);
     all.sort_by(|a, b| worst(b).total_cmp(&worst(a)));
     for group in all.into_iter().take(SHOWN) {
         let kl = |option: &String| {
-            let choices = group.choices.iter().filter(|(name, ..)| name != "float");
-            let same = choices.clone().find(|(name, ..)| name == option);
-            // The types that take the place of others are in the order of the options.
-            let at = columns.iter().position(|column| column == option).and_then(|at| choices.clone().nth(at));
-            match (same, at) {
-                (Some((_, _, found)), _) => format!("{:.6}", found.kl),
-                (None, Some((name, _, found))) if !report.options.contains(name) => format!("{:.6} ({name})", found.kl),
-                _ => String::new(),
-            }
+            let choice = group.choices.iter().find(|choice| choice.options.contains(option));
+            // The type that takes the place of one whose blocks do not fit.
+            let name = |choice: &GroupOption| match report.format != "gguf" || choice.name == *option {
+                true => String::new(),
+                false => format!(" ({})", choice.name),
+            };
+            choice.map_or_else(String::new, |choice| format!("{:.6}{}", choice.measured.kl, name(choice)))
         };
         let cells = [group.name.clone(), group.weights.to_string()];
         let kls = columns.iter().map(kl);

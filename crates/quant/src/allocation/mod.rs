@@ -59,7 +59,7 @@ struct Merged {
 }
 
 impl Front {
-    /// The front of groups. One without choices, or with a loss that is no number, has no selection.
+    /// The front of groups. Without choices, or with losses that are all NaN or infinite, there is no selection.
     pub fn new(groups: &[Vec<Choice>]) -> Front {
         Front::with_most(groups, MOST)
     }
