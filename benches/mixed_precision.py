@@ -14,11 +14,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-CHECKPOINT = ("--options", "int3:g128,int4:g128,int8:channel", "--format", "quark")
+CHECKPOINT = ("--options", "int3:g128,int4:g128,int8:channel")
 KINDS = {
-    "int4:g128": ("int4:g128", ("--format", "quark"), CHECKPOINT, "uniform", "mixed"),
-    "int4:g128, head too": ("int4:g128", ("--format", "quark"), (*CHECKPOINT, "--no-keep-defaults"), "uniform", "mixed"),
-    "Q4_K_M": ("Q4_K_M", (), ("--options", "Q3_K,Q4_K,Q5_K,Q6_K,Q8_0", "--for", "llama.cpp"), "uniform.gguf", "mixed.gguf"),
+    "int4:g128": ("int4:g128", CHECKPOINT, "uniform", "mixed"),
+    "int4:g128, head too": ("int4:g128", (*CHECKPOINT, "--no-keep-defaults"), "uniform", "mixed"),
+    "Q4_K_M": ("Q4_K_M", ("--options", "Q3_K,Q4_K,Q5_K,Q6_K,Q8_0", "--for", "llama.cpp"), "uniform.gguf", "mixed.gguf"),
 }
 
 
@@ -46,7 +46,8 @@ def divergence(a, model, made):
 
 
 def rows(a, model, kind, folder):
-    scheme, layout, options, uniform, mixed = KINDS[kind]
+    scheme, options, uniform, mixed = KINDS[kind]
+    layout = () if kind == "Q4_K_M" else ("--format", a.format)
     folder.mkdir(parents=True, exist_ok=True)
     uniform = folder / uniform
     if not uniform.exists():
@@ -57,8 +58,8 @@ def rows(a, model, kind, folder):
         data = ("--calib", a.calib, "--num-samples", a.samples, "--seq-len", a.seq_len)
         target = ("--target-size", f"{int(size(uniform) * slack)}B", "-o", folder / f"{slack}.toml")
         keep = ("--sensitivities", folder / "mix.sensitivities.json", "--overwrite", "--json", "-q")
-        then = ("--then", "quantize", "-o", made, "--overwrite", "-q")
-        search = (a.kvant, "search", model, *options, *data, *target, *keep, "--method", a.method, *then)
+        then = ("--then", "quantize", "-o", made, "--overwrite")
+        search = (a.kvant, "search", model, *options, *layout, *data, *target, *keep, "--method", a.method, *then)
         chosen = kept(folder / f"{slack}-{a.method}.json", lambda: run(*search))["chosen"]
         yield slack, size(made) / size(uniform), before, divergence(a, model, made), chosen["predicted_kl"], chosen["kl"]
 
@@ -72,6 +73,7 @@ def main():
     parser.add_argument("--kvant", default="target/release/kvant")
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--seq-len", type=int, default=256)
+    parser.add_argument("--format", default="quark")
     parser.add_argument("--method", default="measured")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS))
     a = parser.parse_args()

@@ -1,8 +1,9 @@
 //! From arguments to the requests of the library.
 
 use crate::args::{
-    CalibrationArgs, Command, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, GenerateArgs, OnnxArgs,
-    OverwriteArgs, PlanArgs, QuantizeArgs, RecipeArgs, RunArgs, SamplingArgs, SearchArgs, SensitivityArgs, VerifyArgs,
+    CalibrationArgs, Command, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, GenerateArgs, GlobalArgs,
+    OnnxArgs, OverwriteArgs, PlanArgs, QuantizeArgs, RecipeArgs, RunArgs, SamplingArgs, SearchArgs, SensitivityArgs,
+    VerifyArgs,
 };
 use crate::failure::usage;
 use crate::parse::{parse, usage_error};
@@ -170,6 +171,11 @@ fn then(args: &SearchArgs) -> Result<Option<Job>, Error> {
         error.message = format!("behind --then: {}", error.message);
         error
     })?;
+    let GlobalArgs { json, wide, quiet, verbose, .. } = cli.global;
+    let given = [(json, "--json"), (wide, "--wide"), (quiet, "--quiet"), (verbose, "--verbose")];
+    if let Some((_, option)) = given.into_iter().find(|(given, _)| *given) {
+        return Err(usage(&format!("{option} behind --then applies to nothing"), "write it in front of --then"));
+    }
     match cli.command {
         Command::Quantize(quantize) if quantize.output.dry_run => {
             Err(usage("--dry-run has no meaning behind --then", "leave it out: a search writes a recipe to look at"))

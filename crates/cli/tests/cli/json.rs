@@ -213,7 +213,8 @@ fn quantize_and_convert_json_match_their_schemas() {
     let few = ["--num-samples", "2", "--seq-len", "32"];
     check(&place, "search", &[&search[..], &few].concat());
     let then = ["--target-bpw", "6", "-o", "mix.toml", "--then", "quantize", "-o", "mixed"];
-    check(&place, "search", &[&search[..], &few, &then].concat());
+    let line = [&search[..], &few, &["--json"], &then].concat();
+    fit("search", &place.succeed(&line).json(), &line);
 }
 
 #[test]

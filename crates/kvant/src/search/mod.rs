@@ -57,6 +57,13 @@ impl Search {
         let decoder = Decoder::open(&checkpoint)?;
         calibration::check(&job.data, decoder.longest())?;
         let set_up = setup::set_up(self, &checkpoint, &decoder)?;
+        if let Some(problem) = &set_up.unloadable {
+            match self.then.as_ref().is_some_and(|then| !then.sinks.commit.no_verify) {
+                // It would be refused after the search.
+                true => return Err(problem.clone()),
+                false => reporter.warning(&problem.message),
+            }
+        }
         let (mixture, budget) = (&set_up.mixture, set_up.budget);
         let target = self.output.clone().unwrap_or_else(|| PathBuf::from("recipe.toml"));
         let loaded = Calibration { job, checkpoint: &checkpoint, target: &target }.load(&decoder, 0, reporter)?;

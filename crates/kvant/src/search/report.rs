@@ -15,7 +15,7 @@ use kvant_checkpoint::sensitivity::Mixture;
 use kvant_forward::evaluation::ModelStage;
 use kvant_quant::allocation::Front;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Points of the front that are reported.
 const POINTS: usize = 9;
@@ -96,6 +96,11 @@ pub struct ComparedMix {
 }
 
 impl SearchReport {
+    /// What the job behind the search has written; `None` without one, or if it failed.
+    pub fn outputs(&self) -> Option<Vec<&Path>> {
+        self.quantized.as_ref().and_then(|report| Some(report.as_ref().ok()?.outputs()))
+    }
+
     /// The report as JSON.
     pub fn to_json(&self) -> Value {
         json!({
@@ -112,7 +117,7 @@ impl SearchReport {
             "corrected": self.is_corrected,
             "recipe": self.recipe.as_deref().map(path_json),
             "sensitivities": self.sensitivities.as_deref().map(path_json),
-            "quantized": self.quantized.as_ref().and_then(|report| Some(report.as_ref().ok()?.to_json())),
+            "quantized": self.outputs().map(|outputs| outputs.into_iter().map(path_json).collect::<Vec<_>>()),
         })
     }
 }

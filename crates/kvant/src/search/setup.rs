@@ -3,8 +3,9 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::job::{Format, MixTarget, Search, SearchMethod};
+use crate::loading::refuse_unloadable;
 use crate::text::size;
-use kvant_checkpoint::sensitivity::{Estimates, MixKind, MixOption, MixSettings, Mixture, options};
+use kvant_checkpoint::sensitivity::{Estimates, MixKind, MixOption, MixPlan, MixSettings, Mixture, options};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_formats::format::OutputFormat;
 use kvant_formats::verify::{Loader, loaders};
@@ -29,6 +30,8 @@ pub(super) struct SetUp<'a> {
     pub(super) other_bytes: u64,
     pub(super) format: OutputFormat,
     pub(super) method: SearchMethod,
+    /// Why no known loader takes all options together.
+    pub(super) unloadable: Option<Error>,
 }
 
 /// The target in the units of what is shared out.
@@ -179,7 +182,12 @@ fn mixture<'a>(
     let other_bytes = plan.bytes() - mixture.bytes(&in_turn);
     let format = format.unwrap_or(OutputFormat::Gguf);
     let method = SearchMethod::Measured;
-    Ok(SetUp { loaders: plan.loaders(), mixture, budget: None, other_bytes, format, method })
+    let other = || Remedy::UseFormat("leave ‹format› out: a format that loads is chosen".to_owned());
+    let unloadable = match &plan {
+        MixPlan::Checkpoint(plan) => refuse_unloadable(plan, other).err(),
+        MixPlan::Gguf(_) => None,
+    };
+    Ok(SetUp { loaders: plan.loaders(), mixture, budget: None, other_bytes, format, method, unloadable })
 }
 
 /// The error for a loader that does not take all options together, naming one that it does not take alone.
