@@ -683,6 +683,7 @@ def search(
     target_bpw: float | None = None,
     max_kl: float | None = None,
     min_top1: float | None = None,
+    method: Literal["measured", "estimated"] | None = None,
     eval: StrPath | Sequence[str] | None = None,
     sensitivities: StrPath | None = None,
     weights_only: bool = False,
@@ -712,7 +713,7 @@ def search(
         model: Hugging Face directory, .safetensors or .gguf file.
         data: Calibration data: text, JSON, Parquet, arrays or images.
         calib: The same as data.
-        output: Recipe file (TOML) to write, for --recipe of `kvant quantize`.
+        output: Recipe file (TOML) to write, for `kvant quantize`.
         options: What layers may become, e.g. int4:g128,int8:channel,float, or types of GGUF such as Q4_K,Q6_K
             [default: depends on the loader].
         for_: Consider this loader only.
@@ -722,6 +723,8 @@ def search(
         max_kl: Find the smallest mix whose mean KL divergence from the model is at most this, in nats.
         min_top1: Find the smallest mix that agrees with the model on the likeliest token for at least this share of
             the tokens, e.g. 0.95.
+        method: How groups are measured: measured (a pass for every option of every group) or estimated (by
+            gradients) [default: measured, or estimated beyond 100 passes].
         eval: Data to measure the result on.
         sensitivities: File in which measurements are kept [default: that of the recipe, ending in
             .sensitivities.json].

@@ -250,6 +250,7 @@ class SearchReport(Report):
         format: Format of the recipe: a checkpoint format, or "gguf".
         loaders: Loaders that read all options together.
         options: What layers may become.
+        method: How groups were measured: "measured" or "estimated".
         groups: An object for each group of layers, with its `choices`: each with its bytes and the KL divergence of the
             model with this group alone quantized so.
         front: Mixes that no other is predicted to beat, by rising size.
@@ -264,6 +265,7 @@ class SearchReport(Report):
     format: str | None = None
     loaders: list[str] | None = None
     options: list[str] | None = None
+    method: str | None = None
     groups: list[dict[str, Any]] | None = None
     front: list[dict[str, Any]] | None = None
     compared: list[dict[str, Any]] | None = None
