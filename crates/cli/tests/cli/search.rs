@@ -187,6 +187,13 @@ fn float_is_an_option_and_the_head_is_one_if_asked() {
     let recipe = fs::read_to_string(place.path("mix.toml")).unwrap();
     assert!(recipe.contains("layers = \"lm_head\"") && recipe.contains("scheme = \"keep\""), "{recipe}");
     place.succeed(&["quantize", "nano_llama", "--recipe", "mix.toml", "-o", "mixed", "-q"]);
+    // The smallest mix with hardly any loss is the model itself.
+    let line = ["search", "nano_llama", "--options", "int4:g128,float", "--sensitivities", "kept.json", "-q"];
+    for target in [["--max-kl", "1e-12"], ["--target-size", "100%"]] {
+        let run = place.run(&[&line[..], &FEW, &target].concat());
+        assert!(run.code == Some(1) && run.stderr.contains("nothing to quantize"), "{target:?} {run:?}");
+    }
+    place.succeed(&[&line[..], &FEW, &["--target-size", "60%"]].concat());
 }
 
 #[test]

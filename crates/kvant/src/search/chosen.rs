@@ -6,6 +6,7 @@ use super::measured::{Measuring, Singles};
 use super::prediction::{Loss, Prediction};
 use super::setup::Budget;
 use crate::error::{Error, ErrorKind};
+use kvant_checkpoint::sensitivity::Trial;
 use kvant_container::Remedy;
 use kvant_quant::allocation::{Front, Selection};
 
@@ -35,13 +36,13 @@ pub(super) fn chosen(
     measuring: &mut Measuring<'_, '_, '_>,
     singles: &Singles,
     compared: &[Compared],
-    budget: Option<Budget>,
+    (budget, other_bytes): (Option<Budget>, u64),
 ) -> Result<Option<ChosenMix>, Error> {
     let Some(budget) = budget else { return Ok(None) };
     let prediction = |loss| Prediction::new(measuring.mixture, singles, compared, loss);
     let mut choice = Choosing { kl: prediction(Loss::Kl), compared, measuring };
-    match budget {
-        Budget::FileBytes(bytes) => choice.within_bytes(|choice, front| choice.in_files(front, bytes)),
+    let found = match budget {
+        Budget::FileBytes(bytes) => choice.within_bytes(|choice, front| choice.in_files(front, bytes, other_bytes)),
         Budget::GroupBytes(bytes) => choice.within_bytes(|_, front| Ok(front.within_bytes(bytes))),
         Budget::Kl(limit) => {
             let prediction = choice.kl.clone();
@@ -51,8 +52,19 @@ pub(super) fn chosen(
             let prediction = Prediction::new(choice.measuring.mixture, singles, compared, Loss::Changes);
             choice.within_loss(Loss::Changes, &prediction, (1.0 - share).powi(2))
         }
+    }?;
+    match Trial::whole(choice.measuring.mixture, &found.choices).is_float() {
+        true => Err(only_float()),
+        false => Ok(Some(found)),
     }
-    .map(Some)
+}
+
+/// The error for a target that asks for no quantization.
+fn only_float() -> Error {
+    let message = "for this target the best mix is the model in float: there is nothing to quantize";
+    let looser = Remedy::text("give a smaller size or a larger loss");
+    let remedies = vec![looser, Remedy::setting("options", "add larger ‹options›")];
+    Error::new(ErrorKind::Invalid, message).with_remedies(remedies)
 }
 
 struct Choosing<'c, 's, 'a, 'e> {
@@ -86,12 +98,15 @@ impl Choosing<'_, '_, '_, '_> {
     }
 
     /// The selection whose files are at most this large, headers included.
-    fn in_files(&self, front: &Front, bytes: u64) -> Result<Option<Selection>, Error> {
+    fn in_files(&self, front: &Front, bytes: u64, other_bytes: u64) -> Result<Option<Selection>, Error> {
         let mixture = self.measuring.mixture;
         // Headers are about as long as those of any mix.
-        let mut limit = bytes;
+        let mut limit = bytes.saturating_sub(other_bytes);
         for _ in 0..SIZES {
             let Some(selection) = front.within_bytes(limit).or_else(|| front.smallest()) else { return Ok(None) };
+            if Trial::whole(mixture, &selection.choices).is_float() {
+                return Ok(Some(selection));
+            }
             let found = mixture.plan(&selection.choices)?.bytes();
             if found <= bytes {
                 return Ok(Some(selection));

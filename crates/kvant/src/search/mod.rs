@@ -85,7 +85,7 @@ impl Search {
         };
         let single = measuring.singles()?;
         let compared = compared::compared(&mut measuring)?;
-        let chosen = chosen::chosen(&mut measuring, &single, &compared, budget)?;
+        let chosen = chosen::chosen(&mut measuring, &single, &compared, (budget, set_up.other_bytes))?;
         reporter.refuse_lost()?;
         let recipe = self.write_recipe(mixture, chosen.as_ref())?;
         Ok(report::report(&measuring, &set_up, &single, &compared, chosen, recipe))
