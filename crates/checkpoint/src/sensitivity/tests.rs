@@ -89,7 +89,7 @@ fn recipes_name_what_differs_from_most_weights() {
     let kept = [format!("{q}.q_proj"), format!("{q}.k_proj"), format!("{q}.v_proj")];
     assert_eq!(overrides[0], ("model.layers.0.mlp.down_proj", "int8:channel"));
     assert_eq!(overrides[1..], kept.each_ref().map(|name| (name.as_str(), "keep")));
-    assert_eq!(mixture.plan(&mix).unwrap().loaders(), mixture.plan(&mixture.uniform(0)).unwrap().loaders());
+    assert!(mixture.plan(&mix).unwrap().loaders().contains(&"amd-quark"));
 }
 
 #[test]
