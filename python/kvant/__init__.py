@@ -5,7 +5,8 @@ The functions do what the commands of `kvant` do, with the same options as keywo
 * `quantize` writes a quantized model, `plan` previews that;
 * `convert` converts a quantized model to another format;
 * `evaluate` measures a model, `verify` checks whether it is valid and loads, `inspect` shows its contents;
-* `generate` continues prompts with a language model, `sensitivity` ranks the layers of an ONNX graph.
+* `generate` continues prompts with a language model, `sensitivity` ranks the layers of an ONNX graph,
+  `search` finds a mix of schemes for a language model.
 
 A `LanguageModel` scores and continues texts, which is what evaluation harnesses need; `kvant.lm_eval` connects it to
 lm-evaluation-harness.
@@ -34,7 +35,7 @@ from kvant._errors import (
     UsageError,
 )
 from kvant._family import add_family
-from kvant._files import convert, evaluate, generate, inspect, plan, quantize, sensitivity, verify
+from kvant._files import convert, evaluate, generate, inspect, plan, quantize, search, sensitivity, verify
 from kvant._language_model import GeneratedText, LanguageModel, Likelihood
 from kvant._reports import (
     ConvertReport,
@@ -44,6 +45,7 @@ from kvant._reports import (
     PlanReport,
     QuantizeReport,
     Report,
+    SearchReport,
     SensitivityReport,
     VerifyReport,
 )
@@ -81,6 +83,7 @@ __all__ = [
     "QuantTensor",
     "QuantizeReport",
     "Report",
+    "SearchReport",
     "SensitivityReport",
     "UnsupportedError",
     "UsageError",
@@ -97,6 +100,7 @@ __all__ = [
     "quantize",
     "quantize_tensor",
     "round_tensor",
+    "search",
     "sensitivity",
     "verify",
 ]

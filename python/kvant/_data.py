@@ -31,6 +31,7 @@ _DATA: dict[str, dict[str, str]] = {
     "quantize": {"data": _ROWS, "eval": _DOCUMENT},
     "plan": {"data": _ROWS},
     "sensitivity": {"data": _ROWS, "eval": _ROWS},
+    "search": {"data": _ROWS, "eval": _DOCUMENT},
     "eval": {"data": _DOCUMENT},
 }
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         InspectReport,
         PlanReport,
         QuantizeReport,
+        SearchReport,
         SensitivityReport,
         VerifyReport,
     )
@@ -671,6 +672,90 @@ def sensitivity(
     arguments = locals()
     del arguments["progress"]
     return cast("SensitivityReport", _run.call("sensitivity", arguments, progress))
+
+
+def search(
+    model: StrPath,
+    data: CalibrationData | None = None,
+    *,
+    output: StrPath | None = None,
+    options: Strings | None = None,
+    for_: Literal["amd-quark", "transformers", "diffusers", "vllm", "sglang", "llama.cpp", "onnxruntime"] | None = None,
+    target_size: str | None = None,
+    target_bpw: float | None = None,
+    max_kl: float | None = None,
+    min_top1: float | None = None,
+    method: Literal["measured", "estimated"] | None = None,
+    eval: StrPath | Sequence[str] | None = None,
+    sensitivities: StrPath | None = None,
+    weights_only: bool = False,
+    scales: str | None = None,
+    format: Strings | None = None,
+    no_keep_defaults: bool = False,
+    lora: Paths | None = None,
+    num_samples: int | None = None,
+    seq_len: int | None = None,
+    packing: Literal["document", "sample", "concatenate", "random"] | None = None,
+    column: str | None = None,
+    shuffle: bool = False,
+    seed: int | None = None,
+    precision: Literal["f32", "bf16"] | None = None,
+    max_memory: int | str | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+    calib: CalibrationData | None = None,
+    progress: bool = True,
+) -> SearchReport:
+    """Searches for the mix of schemes, layer by layer, that loses least for its size.
+
+    `data` is as for `quantize`. The recipe that is written to `output` is one for `quantize`. What was measured is
+    kept: an interrupted call resumes, and a call with another target measures only whole mixes.
+
+    Args:
+        model: Hugging Face directory, .safetensors or .gguf file.
+        data: Calibration data: text, JSON, Parquet, arrays or images.
+        calib: The same as data.
+        output: Recipe file (TOML) to write, for `kvant quantize`.
+        options: What layers may become, e.g. int4:g128,int8:channel,float, or types of GGUF such as Q4_K,Q6_K
+            [default: depends on the loader].
+        for_: Consider this loader only.
+        target_size: Find the most accurate mix whose constants are at most this large, e.g. 12MB or 30%.
+        target_bpw: Find the most accurate mix with at most this many bits for each weight that has a choice, on
+            average.
+        max_kl: Find the smallest mix whose mean KL divergence from the model is at most this, in nats.
+        min_top1: Find the smallest mix that agrees with the model on the likeliest token for at least this share of
+            the tokens, e.g. 0.95.
+        method: How groups are measured: measured (a pass for every option of every group) or estimated (by
+            gradients) [default: measured, or estimated beyond 100 passes].
+        eval: Data to measure the result on.
+        sensitivities: File in which measurements are kept [default: that of the recipe, ending in
+            .sensitivities.json].
+        weights_only: Quantize weights only; activations stay in float.
+        scales: How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax].
+        format: Checkpoint format [default: that of the scheme's tool, or one that loads].
+        no_keep_defaults: Also quantize layers that stay in float by default: output heads, routers.
+        lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
+        num_samples: Number of sequences or samples to use [default: 32].
+        seq_len: Tokens per window [default: 512, or the model's longest context if that is shorter].
+        packing: How documents become sequences: document, sample, concatenate or random [default: depends on the
+            file].
+        column: The field or column with the text, conversation or tokens [default: found by its name].
+        shuffle: Use rows in random order.
+        seed: Seed of everything random [default: 0].
+        precision: Precision of activations: f32, or bf16, which computes as a bf16 model does in torch and is
+            faster [default: f32].
+        max_memory: Memory for activations and Hessians, e.g. 500MB [default: 1GB].
+        overwrite: Replace existing files, and directories that contain only Kvant's output.
+        threads: Threads to use; results do not depend on it [default: one per processor].
+        progress: Whether progress is shown: with tqdm if it is installed, otherwise as lines on stderr.
+
+    Raises:
+        KvantError: The request failed. Its `remedy` says what to do.
+        TypeError: A value of a wrong type.
+    """
+    arguments = locals()
+    del arguments["progress"]
+    return cast("SearchReport", _run.call("search", arguments, progress))
 
 
 def generate(

@@ -243,6 +243,38 @@ class SensitivityReport(Report):
 
 
 @dataclass(frozen=True)
+class SearchReport(Report):
+    """The options of groups of layers, which are the rows, and the mix for the target.
+
+    Attributes:
+        format: Format of the recipe: a checkpoint format, or "gguf".
+        loaders: Loaders that read all options together.
+        options: What layers may become.
+        method: How groups were measured: "measured" or "estimated".
+        groups: An object for each group of layers, with its `choices`: each with its bytes and the KL divergence of the
+            model with this group alone quantized so.
+        front: Mixes that no other is predicted to beat, by rising size.
+        compared: Every option everywhere, and with the first and last block one option higher; measured.
+        chosen: The mix for the target, measured; None without a target.
+        recipe: Recipe that was written.
+        sensitivities: File in which measurements are kept.
+    """
+
+    _ROWS: ClassVar[tuple[str, ...]] = ("groups",)
+
+    format: str | None = None
+    loaders: list[str] | None = None
+    options: list[str] | None = None
+    method: str | None = None
+    groups: list[dict[str, Any]] | None = None
+    front: list[dict[str, Any]] | None = None
+    compared: list[dict[str, Any]] | None = None
+    chosen: dict[str, Any] | None = None
+    recipe: str | None = None
+    sensitivities: str | None = None
+
+
+@dataclass(frozen=True)
 class GenerateReport(Report):
     """Continued prompts, which are the rows.
 
@@ -277,6 +309,7 @@ _CLASSES: dict[str, type[Report]] = {
     "verify": VerifyReport,
     "inspect": InspectReport,
     "sensitivity": SensitivityReport,
+    "search": SearchReport,
     "generate": GenerateReport,
 }
 

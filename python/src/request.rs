@@ -76,6 +76,12 @@ pub fn carry_out(request: Request, events: &mut dyn Events, cancel: &CancelToken
             sections.push(Section::Text(report.summary()));
             Ok(Answer { error: report.unwritten, ..answer("sensitivity", outcome, sections) })
         }
+        Request::Search(search) => {
+            let report = search.run(events, cancel)?;
+            let mut sections = report.sections();
+            sections.push(Section::Text(report.summary()));
+            Ok(answer("search", report.to_json(), sections))
+        }
         Request::Generate(generation) => {
             let report = generation.run(events, cancel)?;
             let remarks = report.remarks();

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         InspectReport,
         PlanReport,
         QuantizeReport,
+        SearchReport,
         SensitivityReport,
         VerifyReport,
     )
@@ -122,6 +123,17 @@ FUNCTIONS: list[dict[str, Any]] = [
         "paragraphs": ["`data` and `eval` are as `data` of graphs in `quantize`."],
     },
     {
+        "name": "search",
+        "command": "search",
+        "report": "SearchReport",
+        "positional": ["model", "data"],
+        "summary": "Searches for the mix of schemes, layer by layer, that loses least for its size.",
+        "paragraphs": [
+            "`data` is as for `quantize`. The recipe that is written to `output` is one for `quantize`. What was measured is "
+            "kept: an interrupted call resumes, and a call with another target measures only whole mixes."
+        ],
+    },
+    {
         "name": "generate",
         "command": "generate",
         "report": "GenerateReport",
@@ -140,7 +152,7 @@ def annotation(command: str, row: dict[str, Any]) -> str:
     keyword = row["keyword"]
     if keyword == "data" or (keyword, command) == ("eval", "sensitivity"):
         return "CalibrationData"
-    if (keyword, command) == ("eval", "quantize"):
+    if (keyword, command) in (("eval", "quantize"), ("eval", "search")):
         return "StrPath | Sequence[str]"
     if keyword == "overrides":
         return "Mapping[str, str] | Strings"

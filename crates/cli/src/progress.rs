@@ -126,6 +126,7 @@ pub fn resumed(resumption: Resumption) -> String {
         Resumption::Blocks { .. } => "resuming after the last block".to_owned(),
         Resumption::Layers { done, total } if done < total => format!("resuming at layer {} of {total}", done + 1),
         Resumption::Layers { .. } => "resuming after the last layer".to_owned(),
+        Resumption::Candidates { done, total } => format!("{done} of {total} measurements are known already"),
         Resumption::Statistics => "resuming with the statistics of an interrupted run".to_owned(),
         Resumption::Transforms => "resuming with the transforms that an interrupted run has found".to_owned(),
     }

@@ -1,14 +1,15 @@
 //! From arguments to the requests of the library.
 
 use crate::args::{
-    CalibrationArgs, Command, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, GenerateArgs, OnnxArgs,
-    OverwriteArgs, PlanArgs, QuantizeArgs, RecipeArgs, RunArgs, SamplingArgs, SensitivityArgs, VerifyArgs,
+    CalibrationArgs, Command, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, GenerateArgs, GlobalArgs,
+    OnnxArgs, OverwriteArgs, PlanArgs, QuantizeArgs, RecipeArgs, RunArgs, SamplingArgs, SearchArgs, SensitivityArgs,
+    VerifyArgs,
 };
 use crate::failure::usage;
 use crate::parse::{parse, usage_error};
 use kvant::{
-    Commit, Conversion, Data, Error, Evaluation, Generation, GraphEngine, GraphRecipe, Job, Limits, Prompt,
-    QualityLimits, Recipe, Sampling, Sensitivity, Sinks, Source, Verification,
+    Commit, Conversion, Data, Error, Evaluation, Generation, GraphEngine, GraphRecipe, Job, Limits, MixTarget, Prompt,
+    QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks, Source, Verification,
 };
 use kvant_checkpoint::byte_size::ByteSize;
 use kvant_onnx::sensitivity::Target;
@@ -33,6 +34,8 @@ pub enum Request {
     Inspect(PathBuf),
     /// Rank the layers of a graph.
     Sensitivity(Box<Sensitivity>),
+    /// Search for a mix of schemes.
+    Search(Box<Search>),
     /// Continue prompts.
     Generate(Box<Generation>),
 }
@@ -53,6 +56,7 @@ impl Request {
             Command::Verify(args) => Request::Verify((&args).into()),
             Command::Inspect(args) => Request::Inspect(args.model),
             Command::Sensitivity(args) => Request::Sensitivity(Box::new((*args).try_into()?)),
+            Command::Search(args) => Request::Search(Box::new((*args).try_into()?)),
             Command::Generate(args) => Request::Generate(Box::new((*args).into())),
             other => return Err(usage(&format!("`{}` is no request", other.name()), "use the command line")),
         })
@@ -116,6 +120,68 @@ impl TryFrom<SensitivityArgs> for Sensitivity {
             output: args.output,
             overwrite: args.replace.overwrite,
         })
+    }
+}
+
+impl TryFrom<SearchArgs> for Search {
+    type Error = Error;
+
+    fn try_from(args: SearchArgs) -> Result<Search, Error> {
+        let then = then(&args)?;
+        let source = Source { model: args.model, adapters: args.adapters.lora };
+        let target = args.target_size.map(MixTarget::Size).or(args.target_bpw.map(MixTarget::BitsPerWeight));
+        let limit = args.max_kl.map(MixTarget::MaxKl).or(args.min_top1.map(MixTarget::MinTop1));
+        let memory = args.calibration.max_memory;
+        let mut job = Job { source, data: data(args.calibration, None), ..Job::new("") };
+        job.limits = Limits { threads: args.run.threads, memory, engine: default_engine(), ..Limits::default() };
+        job.recipe.weights_only = args.weights_only;
+        job.recipe.scales = args.scales;
+        job.recipe.no_keep_defaults = args.no_keep_defaults;
+        job.sinks.formats = args.format;
+        job.sinks.commit.overwrite = args.replace.overwrite;
+        Ok(Search {
+            job,
+            options: args.options,
+            loader: args.loader,
+            target: target.or(limit),
+            method: args.method,
+            eval: args.eval,
+            output: args.output,
+            sensitivities: args.sensitivities,
+            then: then.map(Box::new),
+        })
+    }
+}
+
+/// The job of the command behind a search, with the recipe that it writes.
+fn then(args: &SearchArgs) -> Result<Option<Job>, Error> {
+    let [command, rest @ ..] = &args.then[..] else { return Ok(None) };
+    if command != "quantize" {
+        let name = command.to_string_lossy();
+        return Err(usage(&format!("--then takes `quantize`, not `{name}`"), "write --then quantize -o OUT"));
+    }
+    let recipe = args.output.as_ref().map(|output| ["--recipe".into(), output.as_os_str().to_owned()]);
+    let adapters = args.adapters.lora.iter().flat_map(|adapter| ["--lora".into(), adapter.as_os_str().to_owned()]);
+    // Without a recipe the library says what is missing.
+    let recipe = recipe.unwrap_or_else(|| ["--scheme".into(), "keep".into()]);
+    let line = ["quantize".into(), args.model.as_os_str().to_owned()];
+    let line: Vec<OsString> = line.into_iter().chain(recipe).chain(adapters).chain(rest.iter().cloned()).collect();
+    let cli = parse(&line).map_err(|error| {
+        let mut error = usage_error(&error);
+        error.message = format!("behind --then: {}", error.message);
+        error
+    })?;
+    let GlobalArgs { json, wide, quiet, verbose, .. } = cli.global;
+    let given = [(json, "--json"), (wide, "--wide"), (quiet, "--quiet"), (verbose, "--verbose")];
+    if let Some((_, option)) = given.into_iter().find(|(given, _)| *given) {
+        return Err(usage(&format!("{option} behind --then applies to nothing"), "write it in front of --then"));
+    }
+    match cli.command {
+        Command::Quantize(quantize) if quantize.output.dry_run => {
+            Err(usage("--dry-run has no meaning behind --then", "leave it out: a search writes a recipe to look at"))
+        }
+        Command::Quantize(quantize) => Ok(Some((*quantize).into())),
+        other => Err(usage(&format!("`{}` does not read a recipe", other.name()), "write --then quantize -o OUT")),
     }
 }
 
@@ -190,18 +256,7 @@ impl From<&VerifyArgs> for Verification {
 }
 
 fn job(args: RecipeArgs, run: &RunArgs) -> Job {
-    let CalibrationArgs {
-        calib,
-        num_samples,
-        seq_len,
-        packing,
-        column,
-        shuffle,
-        seed,
-        precision,
-        max_memory,
-        propagate,
-    } = args.calibration;
+    let max_memory = args.calibration.max_memory;
     let OnnxArgs { preprocess, report, min_sqnr, external_data, engine, .. } = args.onnx;
     let mut limits = limits(run, max_memory, engine);
     limits.quality.min_sqnr = min_sqnr;
@@ -247,18 +302,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
                 disable_pass: args.onnx.disable_pass,
             },
         },
-        data: Data {
-            files: calib,
-            num_samples,
-            seq_len,
-            packing,
-            column,
-            shuffle,
-            seed,
-            precision,
-            propagate,
-            preprocess,
-        },
+        data: data(args.calibration, preprocess),
         sinks: Sinks {
             output: None,
             formats: args.format,
@@ -271,6 +315,21 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
             settings: args.typed,
         },
         limits,
+    }
+}
+
+fn data(args: CalibrationArgs, preprocess: Option<String>) -> Data {
+    Data {
+        files: args.calib,
+        num_samples: args.num_samples,
+        seq_len: args.seq_len,
+        packing: args.packing,
+        column: args.column,
+        shuffle: args.shuffle,
+        seed: args.seed,
+        precision: args.precision,
+        propagate: args.propagate,
+        preprocess,
     }
 }
 

@@ -111,6 +111,13 @@ pub enum Resumption {
         /// Layers in all.
         total: u64,
     },
+    /// Some of the candidates of a search are measured already.
+    Candidates {
+        /// Candidates that are measured.
+        done: u64,
+        /// Candidates in all.
+        total: u64,
+    },
 }
 
 /// A stage of a run.

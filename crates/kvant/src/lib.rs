@@ -1,7 +1,7 @@
 //! Kvant quantizes deep-learning models: from a checkpoint, a GGUF file or an ONNX graph to a smaller one that loads.
 //!
 //! [`Job`] is the entry point: a source, a recipe, calibration data, sinks and limits. [`Job::plan`] describes the run, and
-//! [`Job::run`] does it. [`Conversion`], [`Evaluation`], [`Verification`], [`Sensitivity`] and [`inspect()`] are the other things that
+//! [`Job::run`] does it. [`Conversion`], [`Evaluation`], [`Verification`], [`Sensitivity`], [`Search`] and [`inspect()`] are the other things that
 //! the `kvant` command does. All of them are owned values that can be sent to another thread; their progress is
 //! reported to an [`Events`], and a [`CancelToken`] stops them.
 //!
@@ -409,6 +409,7 @@ mod quality;
 mod report;
 mod resolve;
 mod run;
+mod search;
 mod sensitivity;
 mod settings;
 pub mod summary;
@@ -434,8 +435,8 @@ pub use gguf::quantize::GgufReport;
 pub use gguf::{GgufConversion, GgufFilePlan};
 pub use inspect::{Inspection, inspect};
 pub use job::{
-    Commit, Conversion, ConvertTo, Data, Format, GraphEngine, GraphRecipe, Job, Limits, Precision, QualityLimits,
-    Recipe, Sensitivity, Sinks, Source, SourceKind, Verification,
+    Commit, Conversion, ConvertTo, Data, Format, GraphEngine, GraphRecipe, Job, Limits, MixTarget, Precision,
+    QualityLimits, Recipe, Search, SearchMethod, Sensitivity, Sinks, Source, SourceKind, Verification,
 };
 pub use kvant_container::Remedy;
 pub use kvant_data::calibration::{ChatTemplate, Rendered};
@@ -453,6 +454,7 @@ pub use onnx::verify::GraphVerdict;
 pub use pipeline::{PipelinePlan, PipelineReport, PlannedComponent};
 pub use report::Report;
 pub use run::Plan;
+pub use search::{ComparedMix, GroupOption, GroupSensitivity, MeasuredMix, SearchReport};
 pub use sensitivity::SensitivityReport;
 pub use settings::{settings, spelled};
 pub use verify::{CheckpointVerdict, PipelineVerdict, VerificationReport};

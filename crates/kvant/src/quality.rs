@@ -237,7 +237,12 @@ fn increase(comparison: &Comparison) -> f64 {
 }
 
 /// A file of text or tokens in windows, as `kvant eval` cuts it; a short text is one window.
-fn windows(job: &Job, decoder: &Decoder<'_>, file: &Path, reporter: &Reporter<'_>) -> Result<Vec<Vec<u32>>, Error> {
+pub(crate) fn windows(
+    job: &Job,
+    decoder: &Decoder<'_>,
+    file: &Path,
+    reporter: &Reporter<'_>,
+) -> Result<Vec<Vec<u32>>, Error> {
     let data::Documents { documents, warnings } =
         data::Documents::load(file, None, &job.source.model, decoder.vocabulary())?;
     warnings.iter().for_each(|warning| reporter.warning(&warning.to_string()));

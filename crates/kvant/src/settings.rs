@@ -42,7 +42,7 @@ pub(crate) fn plain(setting: &str) -> String {
 }
 
 fn is_setting(name: &str) -> bool {
-    !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '-')
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
 /// The first setting that was given, of several with whether they were.

@@ -20,6 +20,7 @@
 pub mod activation;
 mod affine;
 pub mod algorithm;
+pub mod allocation;
 pub mod bias_correction;
 pub mod counts;
 mod dequantize;

@@ -15,6 +15,7 @@ mod plan;
 mod quantize;
 mod recipe;
 mod run;
+mod search;
 mod sensitivity;
 mod typed;
 mod value;
@@ -32,6 +33,7 @@ pub use plan::PlanArgs;
 pub use quantize::QuantizeArgs;
 pub use recipe::RecipeArgs;
 pub use run::{FinishArgs, OverwriteArgs, RunArgs};
+pub use search::SearchArgs;
 pub use sensitivity::SensitivityArgs;
 pub use typed::typed;
 pub use verify::VerifyArgs;
@@ -147,6 +149,8 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Rank the layers of an ONNX graph by sensitivity, and search for a mixed-precision recipe
     Sensitivity(Box<SensitivityArgs>),
+    /// Search for the mix of schemes, layer by layer, that loses least for its size
+    Search(Box<SearchArgs>),
     /// List schemes, formats, algorithms, model families, loaders and more
     List(ListArgs),
     /// Print a completion script for a shell
@@ -180,6 +184,7 @@ impl Command {
             Command::Eval(_) => "eval",
             Command::Generate(_) => "generate",
             Command::Sensitivity(_) => "sensitivity",
+            Command::Search(_) => "search",
             Command::List(_) => "list",
             Command::Completions(_) => "completions",
             Command::OpenGraph(_) => "open-graph",

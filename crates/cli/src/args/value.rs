@@ -28,6 +28,11 @@ pub(super) fn percent(text: &str) -> Result<f64, &'static str> {
     finite(text).filter(|percent| (0.0..=100.0).contains(percent)).ok_or("a number from 0 to 100 is needed")
 }
 
+/// A share of the whole.
+pub(super) fn share(text: &str) -> Result<f64, &'static str> {
+    finite(text).filter(|share| *share > 0.0 && *share < 1.0).ok_or("a number between 0 and 1 is needed")
+}
+
 /// A limit on a measured value.
 pub(super) fn not_negative(text: &str) -> Result<f64, &'static str> {
     finite(text).filter(|limit| *limit >= 0.0).ok_or("a finite number of at least 0 is needed")

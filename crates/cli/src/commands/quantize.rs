@@ -24,7 +24,11 @@ pub fn run(args: QuantizeArgs, printer: &Printer) -> Result<(), Error> {
     report.rejection().map_or(Ok(()), |rejection| Err(rejection.clone()))
 }
 
-fn show(report: &Report, printer: &Printer) -> Result<(), Error> {
+/// Shows what was made.
+///
+/// # Errors
+/// Those of writing to stdout.
+pub(super) fn show(report: &Report, printer: &Printer) -> Result<(), Error> {
     // The object of a graph has its remarks.
     if !(matches!(report, Report::Graph(_)) && printer.is_json()) {
         printer.summary(&printer.sections(&report.losses()));

@@ -34,5 +34,6 @@ mod resume;
 #[cfg(unix)]
 mod resume_graph;
 mod rotation;
+mod search;
 mod usage;
 mod verify;

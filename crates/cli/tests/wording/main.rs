@@ -168,7 +168,8 @@ fn settings_in_messages_are_options_of_the_command_line() {
             .unwrap();
         String::from_utf8(run.stdout).unwrap()
     };
-    let commands = ["quantize", "convert", "plan", "inspect", "verify", "eval", "generate", "sensitivity", "list"];
+    let commands =
+        ["quantize", "convert", "plan", "inspect", "verify", "eval", "generate", "sensitivity", "search", "list"];
     let help: String = commands.iter().map(|command| help(command)).collect();
     let mut count = 0;
     for source in sources(LIBRARIES) {

@@ -19,8 +19,8 @@ pub use kept_results::KeptResults;
 pub use output_error::{Differing, OutputError};
 pub use own::{remove_results, remove_written};
 pub use paths::{
-    Paths, blocks_beside, check_beside, checkpoint_beside, part_beside, paths_beside, rejection_report, remove,
-    statistics_beside,
+    Paths, blocks_beside, check_beside, checkpoint_beside, is_report, part_beside, paths_beside, rejection_report,
+    remove, statistics_beside,
 };
 pub use placing::Placing;
 pub use room::Room;

@@ -167,7 +167,7 @@ pub fn check_beside(paths: &Paths) -> Result<(), OutputError> {
 }
 
 /// Returns whether a file is a report of Kvant's: a JSON object whose `schema` says so.
-fn is_report(path: &Path) -> bool {
+pub fn is_report(path: &Path) -> bool {
     let report: Option<Value> = read_json(path, MAX_REPORT_LEN).ok();
     report.is_some_and(|report| {
         report.get("schema").and_then(Value::as_str).is_some_and(|name| name.starts_with("kvant."))

@@ -355,13 +355,14 @@ pub(super) struct Predicted {
 
 impl Predicted {
     /// These rows of all.
-    fn rows(&self, hidden: &[f32]) -> Vec<f32> {
+    pub(super) fn rows(&self, hidden: &[f32]) -> Vec<f32> {
         let width = hidden.len() / self.all.max(1);
         self.rows.iter().flat_map(|row| &hidden[row * width..(row + 1) * width]).copied().collect()
     }
 }
 
-fn predicted(chunks: &[Chunk], windows: &[Window]) -> Vec<Predicted> {
+/// The rows of chunks that predict something, chunk by chunk.
+pub(super) fn predicted(chunks: &[Chunk], windows: &[Window]) -> Vec<Predicted> {
     let mut windows = windows.iter();
     let of_chunk = |chunk: &Chunk| {
         let mut found = Predicted { rows: Vec::new(), all: chunk.tokens.len(), targets: Vec::new() };

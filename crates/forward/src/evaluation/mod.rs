@@ -4,10 +4,12 @@ mod comparison;
 mod encoder;
 mod error;
 mod evaluate;
+mod fisher;
 mod likelihood;
 mod logits;
 mod score;
 mod text;
+mod variants;
 mod windows;
 
 pub use comparison::{Comparison, Mean};
@@ -16,7 +18,9 @@ pub use error::EvaluationError;
 pub use evaluate::{
     DEFAULT_MEMORY, Evaluation, Options, default_window, evaluate, evaluate_documents, evaluate_sequences,
 };
+pub use fisher::{BlockChanges, WeightChange, fisher_divergences, missing_gradient};
 pub use likelihood::{Likelihood, ScoredSequence, likelihoods};
 pub use logits::{LogitsEvaluation, WindowLogits};
 pub use text::read_text;
+pub use variants::{ModelStage, Variants, evaluate_variants};
 pub use windows::{JoinedSequences, Window, windows};

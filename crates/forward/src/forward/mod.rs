@@ -49,7 +49,7 @@ mod short_convolution;
 mod spans;
 mod step;
 mod stream;
-mod streams;
+pub(crate) mod streams;
 mod tensors;
 mod weighed;
 mod weight_overrides;

@@ -37,6 +37,15 @@ impl<'a> WeightOverrides<'a> {
         self.inputs.insert(module.to_owned(), quantizer);
     }
 
+    /// Adds all replacements of another one, which win.
+    pub fn extend(&mut self, other: &WeightOverrides<'a>) {
+        let entries = other.weights.iter().map(|(module, weight)| (module.clone(), weight.clone()));
+        self.weights.extend(entries);
+        self.biases.extend(other.biases.iter().map(|(module, bias)| (module.clone(), bias.clone())));
+        self.vectors.extend(other.vectors.iter().map(|(vector, values)| (vector.clone(), values.clone())));
+        self.inputs.extend(other.inputs.iter().map(|(module, input)| (module.clone(), input.clone())));
+    }
+
     /// The replacement of a module's weight.
     pub fn weight(&self, module: &str) -> Option<&WeightMatrix<'a>> {
         self.weights.get(module)

@@ -5,7 +5,6 @@
 use super::name::refuse_slash;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Job, SourceKind};
-use crate::json::SCHEMA_PREFIX;
 use crate::text::shown;
 use kvant_checkpoint::engine::paths_beside;
 use kvant_checkpoint::gguf::imatrix;
@@ -13,7 +12,7 @@ use kvant_container::Remedy;
 use kvant_container::gguf::parts_named;
 use kvant_container::onnx::{external_data_path, external_files};
 use kvant_container::positioned::file_id;
-use kvant_container::unfinished::{OutputError, checkpoint_beside};
+use kvant_container::unfinished::{OutputError, checkpoint_beside, is_report};
 use kvant_container::{CheckpointError, behind_links, directory_of, io_hint, model_directory};
 use kvant_quant::recipe::RecipeFile;
 use std::fs::{self, OpenOptions};
@@ -203,6 +202,8 @@ pub enum FileKind {
     Importance,
     /// A recipe in TOML.
     Recipe,
+    /// JSON with what a search has measured, to which later ones add.
+    Sensitivities,
 }
 
 impl FileKind {
@@ -216,21 +217,22 @@ impl FileKind {
         let (is_of_kind, mismatch) = match self {
             FileKind::Report => (is_report(path), "it is not a report of Kvant"),
             FileKind::Importance => (imatrix::is_imatrix(path), "it is not an importance matrix"),
+            FileKind::Sensitivities => (holds_sensitivities(path), "it does not hold sensitivities"),
             FileKind::Recipe => (is_recipe(path), "it is not a recipe"),
         };
         (!is_of_kind).then_some(mismatch)
     }
 }
 
-/// Returns whether a file is JSON that Kvant has written.
-fn is_report(path: &Path) -> bool {
+/// Returns whether a file is the one in which searches keep what they measure.
+fn holds_sensitivities(path: &Path) -> bool {
     #[derive(serde::Deserialize)]
-    struct Written {
-        schema: String,
+    struct Kept {
+        #[serde(rename = "sensitivities")]
+        _sensitivities: serde_json::Map<String, serde_json::Value>,
     }
-    let is_ours = |report: Written| report.schema.starts_with(SCHEMA_PREFIX);
     let file = fs::File::open(path).map(BufReader::new);
-    file.is_ok_and(|file| serde_json::from_reader(file).is_ok_and(is_ours))
+    file.is_ok_and(|file| serde_json::from_reader::<_, Kept>(file).is_ok())
 }
 
 /// Returns whether a file is a recipe in TOML, as Kvant writes it, with at least one key.
@@ -307,7 +309,7 @@ impl Paths {
             others.collect::<Vec<_>>().iter().try_for_each(|other| written.refuse_overlap(other))?;
             match written.kind {
                 None => written.refuse_unreachable()?,
-                Some(kind) => written.refuse_file(self.overwrite, kind)?,
+                Some(kind) => written.refuse_file(self.overwrite || kind == FileKind::Sensitivities, kind)?,
             }
             written.refuse_long_name()?;
             match self.tries {

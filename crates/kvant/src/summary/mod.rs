@@ -17,6 +17,7 @@ mod plan_gguf;
 mod plan_graph;
 mod quantize;
 mod quantize_graph;
+mod search;
 mod sensitivity;
 mod verify;
 

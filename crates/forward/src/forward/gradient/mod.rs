@@ -9,6 +9,7 @@
 mod activation;
 mod attention;
 mod block;
+mod head;
 mod norm;
 mod tape;
 
@@ -19,7 +20,9 @@ use super::options::ForwardOptions;
 use super::runner::Runner;
 use super::tensors::Projection;
 use super::weight_overrides::WeightOverrides;
+pub use head::{missing_in_head, sampled_gradient};
 use kvant_model::family::Activation;
+use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply_add};
 use kvant_numeric::simd::Isa;
 use std::collections::HashMap;
 use tape::Tape;
@@ -87,7 +90,22 @@ impl Recorded<'_, '_> {
 
     /// Adds the gradients of the weights that `gradients` names, for a gradient of the output; returns that of the input.
     pub fn backward(self, output: Vec<f32>, gradients: &mut Weights) -> Vec<f32> {
-        self.tape.backward(self.output, output, self.input, gradients)
+        let mut linear = |layer: &Projection, out: &[f32], x: &[f32]| {
+            let Some(weight) = gradients.get_mut(&layer.module) else { return };
+            let rows = out.len() / layer.rows;
+            let place = MatrixMut::new(weight, layer.rows, layer.columns, layer.columns);
+            let out = Matrix::new(out, rows, layer.rows, layer.rows);
+            let read = Matrix::new(x, rows, layer.columns, layer.columns);
+            multiply_add(place, out.transposed(), read, 1.0, Threads::Pool);
+        };
+        self.tape.backward(self.output, output, self.input, &mut linear)
+    }
+
+    /// Returns the gradient of the input, for a gradient of the output. `linear` sees every linear layer by its module: the gradient of its
+    /// outputs and its inputs, a row for each token that it has read.
+    pub fn backward_through(self, output: Vec<f32>, mut linear: impl FnMut(&str, &[f32], &[f32])) -> Vec<f32> {
+        let mut linear = |layer: &Projection, out: &[f32], x: &[f32]| linear(&layer.module, out, x);
+        self.tape.backward(self.output, output, self.input, &mut linear)
     }
 }
 

@@ -11,7 +11,10 @@ use super::activation::{Form, activation_gradient};
 use super::attention::AttentionStep;
 use super::norm::norm_gradient;
 use kvant_model::family::{Activation, Pairing};
-use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply, multiply_add};
+use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
+
+/// Sees a linear layer on the way back: the gradient of its outputs, and what it has read, a row for each token.
+pub(super) type LinearGradients<'g> = dyn FnMut(&Projection, &[f32], &[f32]) + 'g;
 
 /// A value on a tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,33 +105,41 @@ impl<'r, 'a> Tape<'r, 'a> {
         self.record(Step::Quantize { x }, out)
     }
 
-    /// The gradient of the input, and those of the weights that `gradients` names.
-    pub(super) fn backward(mut self, output: Var, gradient: Vec<f32>, input: Var, weights: &mut Weights) -> Vec<f32> {
+    /// The gradient of the input. `linear` sees every layer with the gradient of its outputs and what it has read.
+    pub(super) fn backward(
+        mut self,
+        output: Var,
+        gradient: Vec<f32>,
+        input: Var,
+        linear: &mut LinearGradients<'_>,
+    ) -> Vec<f32> {
         let mut gradients = Gradients(vec![None; self.values.len()]);
         gradients.0[output.0] = Some(gradient);
         while let Some((step, var)) = self.steps.pop() {
             if let Some(gradient) = gradients.0[var.0].take() {
-                self.step_back(step, gradient, &mut gradients, weights);
+                self.step_back(step, gradient, &mut gradients, linear);
             }
         }
         let length = self.value(input).len();
         gradients.0[input.0].take().unwrap_or_else(|| vec![0.0; length])
     }
 
-    fn step_back(&self, step: Step<'r>, mut out: Vec<f32>, gradients: &mut Gradients, weights: &mut Weights) {
+    fn step_back(
+        &self,
+        step: Step<'r>,
+        mut out: Vec<f32>,
+        gradients: &mut Gradients,
+        linear: &mut LinearGradients<'_>,
+    ) {
         match step {
             Step::Linear { layer, x } => {
+                linear(layer, &out, self.value(x));
                 let rows = out.len() / layer.rows;
                 let out = Matrix::new(&out, rows, layer.rows, layer.rows);
                 let mut input = vec![0.0; rows * layer.columns];
                 let place = MatrixMut::new(&mut input, rows, layer.columns, layer.columns);
                 multiply(place, out, self.weight(layer), 1.0, Threads::Pool);
                 gradients.add(x, input);
-                if let Some(weight) = weights.get_mut(&layer.module) {
-                    let place = MatrixMut::new(weight, layer.rows, layer.columns, layer.columns);
-                    let read = Matrix::new(self.value(x), rows, layer.columns, layer.columns);
-                    multiply_add(place, out.transposed(), read, 1.0, Threads::Pool);
-                }
             }
             Step::Quantize { x } => gradients.add(x, out),
             Step::Norm { norm, width, layout, x } => {
