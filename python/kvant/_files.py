@@ -495,7 +495,8 @@ def evaluate(
 def verify(
     model: StrPath,
     *,
-    for_: Literal["amd-quark", "transformers", "diffusers", "vllm", "sglang", "llama.cpp", "onnxruntime"] | None = None,
+    for_: Literal["amd-quark", "transformers", "diffusers", "vllm", "sglang", "llama.cpp", "onnxruntime", "comfyui"]
+    | None = None,
     tensor_parallel: int | None = None,
     quick: bool = False,
     progress: bool = True,
@@ -680,7 +681,8 @@ def search(
     *,
     output: StrPath | None = None,
     options: Strings | None = None,
-    for_: Literal["amd-quark", "transformers", "diffusers", "vllm", "sglang", "llama.cpp", "onnxruntime"] | None = None,
+    for_: Literal["amd-quark", "transformers", "diffusers", "vllm", "sglang", "llama.cpp", "onnxruntime", "comfyui"]
+    | None = None,
     target_size: str | None = None,
     target_bpw: float | None = None,
     max_kl: float | None = None,

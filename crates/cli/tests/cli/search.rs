@@ -209,8 +209,9 @@ fn searches_that_cannot_succeed_are_refused_before_the_work() {
         (vec!["--data", "none.txt", "--target-bpw", "4.5"], 2, "there is no such file"),
         (vec!["--data", "text.txt", "--target-bpw", "4.5", "-o", "mix.toml"], 1, "mix.toml exists already"),
         (vec!["--data", "text.txt", "--target-bpw", "4.5", "-o", "notes.txt", "--overwrite"], 1, "it is not a recipe"),
+        (vec!["--data", "text.txt", "--target-bpw", "4.5", "--sensitivities", "text.txt"], 2, "--sensitivities"),
         (
-            vec!["--data", "text.txt", "--target-bpw", "4.5", "--sensitivities", "text.txt"],
+            vec!["--data", "text.txt", "--target-bpw", "4.5", "--sensitivities", "notes.txt"],
             1,
             "it does not hold sensitivities",
         ),
