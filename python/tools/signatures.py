@@ -129,8 +129,8 @@ FUNCTIONS: list[dict[str, Any]] = [
         "positional": ["model", "data"],
         "summary": "Searches for the mix of schemes, layer by layer, that loses least for its size.",
         "paragraphs": [
-            "`data` is as for `quantize`. The recipe that is written to `output` is one for `quantize`. What was measured is "
-            "kept: an interrupted call resumes, and a call with another target measures only whole mixes."
+            "`data` is as for `quantize`. The recipe that is written to `output` is one for `quantize`. What was "
+            "measured is kept: an interrupted call resumes, and a call with another target measures only whole mixes."
         ],
     },
     {
