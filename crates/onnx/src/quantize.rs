@@ -3,12 +3,12 @@
 //! [`prepare`] refuses whatever can be refused and touches no data; [`Prepared::transformed`] lets algorithms change floats by what
 //! they compute on data; [`Prepared::observation`] says which tensors need ranges; [`TransformedModel::finish`] writes the quantized graph.
 
+mod notices;
 mod reporting;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Deref;
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, PRODUCER, Spill, data_type};
-use kvant_quant::counts::number;
 use kvant_quant::glob::Glob;
 use rayon::prelude::*;
 
@@ -28,7 +28,7 @@ use crate::placement::{
     Bias, Named, Placement, Skipped, assign_channels, check_channels, check_kernels, place, unmatched,
 };
 use crate::quantization::Range;
-use crate::recipe::{BiasKind, Boundary, FloatType, Layout, NodeRule, Override, Recipe};
+use crate::recipe::{BiasKind, Boundary, FloatType, Layout, NodeRule, Recipe};
 use crate::report::Report;
 use crate::shape::{self, Types};
 use crate::solution::{
@@ -443,89 +443,6 @@ impl Prepared {
             }
         }
         Ok(wide)
-    }
-
-    /// Which activations an override gives a scale for each channel in vain.
-    fn keeps_one_scale(&self, said: &Override) -> Option<String> {
-        let activations = self.placement.activations.iter().filter(|_| said.per_channel == Some(true));
-        let kept =
-            activations.filter(|(name, a)| !said.of_layers && said.tensors.matches(name) && a.channels.is_none());
-        let kept: Vec<&String> = kept.map(|(name, _)| name).collect();
-        let first = kept.first()?.escape_debug();
-        let more =
-            if kept.len() > 1 { format!(" and {} more tensors keep", kept.len() - 1) } else { " keeps".to_owned() };
-        Some(format!(
-            "‹override› {}: `{first}`{more} one scale: an operator that reads or writes it supports only one, or its channels are unknown",
-            said.tensors.pattern().escape_debug()
-        ))
-    }
-
-    /// Notices for the user before the work.
-    pub fn notices(&self) -> Vec<String> {
-        let blocks = |scheme: &crate::recipe::TensorScheme| matches!(scheme.element, Element::Block(_));
-        let products = self.recipe.products.iter().flat_map(|products| [&products.activation, &products.weight]);
-        let plug_in = self.recipe.activation.iter().chain([&self.recipe.weight]).chain(products).any(blocks)
-            || self.recipe.form == crate::recipe::Form::Quark;
-        let mut notices: Vec<String> = self.recipe.notes.iter().chain(&self.unmatched).cloned().collect();
-        let equalizes = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Equalization(_));
-        if self.recipe.algorithms.iter().any(equalizes) && self.equalized.is_empty() {
-            notices.push("no two layers of the model can be equalized".to_owned());
-        }
-        if self.recipe.algorithms.iter().any(|algorithm| matches!(algorithm, Algorithm::Rotate(_))) {
-            notices.extend(self.rotations.notice());
-        }
-        if let [first, more @ ..] = &self.fixed_inputs[..] {
-            let (more, are) = match more.len() {
-                0 => (String::new(), "is"),
-                count => (format!(" and {}", number(count, "more input")), "are"),
-            };
-            let first = first.escape_debug();
-            notices
-                .push(format!("`{first}`{more}, which had a default among the constants, {are} no input any longer"));
-        }
-        notices.extend(self.coarse_weights());
-        notices.extend(self.recipe.overrides.iter().filter_map(|said| self.keeps_one_scale(said)));
-        if self.placement.activations.values().any(|a| a.channels.is_some()) {
-            notices.push(
-                "scales for each channel of an activation are computed in float: no integer kernel takes them"
-                    .to_owned(),
-            );
-        }
-        let is_float8 = |a: &crate::recipe::TensorScheme| a.element.is_float8();
-        if self.recipe.activation.as_ref().is_some_and(is_float8) {
-            notices.push(
-                "onnxruntime opens 8-bit floats only with its graph optimizations switched off (ORT_DISABLE_ALL)"
-                    .to_owned(),
-            );
-        }
-        if plug_in {
-            notices.push(
-                "the model will use operators of com.amd.quark: it runs only where Quark's library is loaded"
-                    .to_owned(),
-            );
-        }
-        if self.recipe.layout == Layout::Float(FloatType::BFloat16) {
-            notices.push(
-                "ONNX Runtime's CPU kernels do not support bfloat16: the model will run on other devices only"
-                    .to_owned(),
-            );
-        }
-        notices
-    }
-
-    /// What is said of weights of few bits with one scale for all of a tensor.
-    fn coarse_weights(&self) -> Option<String> {
-        let weight = &self.recipe.weight;
-        let is_placed = matches!(self.recipe.layout, Layout::Qdq | Layout::QOperator);
-        let is_coarse = matches!(weight.element, Element::Int4 | Element::UInt4) && !weight.per_channel && is_placed;
-        let is_used = self.placement.weights.values().any(|w| w.axis.is_none() && w.scheme.element == weight.element);
-        (is_coarse && is_used).then(|| {
-            let element = weight.element;
-            format!(
-                "`{element}` gives each weight a single scale, which costs accuracy: ‹per-channel› gives each output channel its own, and \
-                 ‹scheme› {element}:g128 each block of a matrix"
-            )
-        })
     }
 
     /// Refuses NaN or infinite weights, which would otherwise be found only after running the data. A value of a product that
