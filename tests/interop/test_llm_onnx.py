@@ -108,7 +108,7 @@ def test_generated_float_graphs_match(name, kvant, logits, tmp_path):  # noqa: F
     directory = forward_models.save(name, tmp_path / name)
     if reason := REASONS.get(name):
         done = kvant("convert", directory, "--to", "onnx", "-o", tmp_path / "model.onnx")
-        assert done.returncode == 1 and "the ONNX export has no" in done.stderr and reason in done.stderr, done.stderr
+        assert done.returncode == 1 and "Kvant cannot write an ONNX graph" in done.stderr and reason in done.stderr, done.stderr
         return
     graph = export(kvant, directory, tmp_path / "model.onnx")
     assert_same(logits, directory, graph, tokens_for(graph, 96), tmp_path)
