@@ -60,7 +60,11 @@ impl<'a> Blockwise<'_, 'a> {
     }
 }
 
-fn nearest(
+/// A weight rounded to nearest, band by band.
+///
+/// # Errors
+/// Values that have no codes.
+pub(crate) fn nearest(
     isa: Isa,
     layer: &PlannedLayer,
     matrix: &WeightMatrix<'_>,

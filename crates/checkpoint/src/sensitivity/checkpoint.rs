@@ -5,7 +5,8 @@ use super::error::MixError;
 use super::group::{GroupChoice, LayerGroup, patterns, projections, shared_name};
 use super::mixture::{MixSettings, Mixture};
 use super::option::MixOption;
-use super::rounding::{LayerRounding, rounded};
+use super::range::range_of;
+use crate::blockwise::nearest;
 use crate::plan::{Plan, PlannedLayer};
 use crate::recipe::{OverrideText, Recipe, Settings};
 use kvant_container::Checkpoint;
@@ -14,6 +15,7 @@ use kvant_forward::evaluation::ModelStage;
 use kvant_forward::forward::{Decoder, WeightOverrides};
 use kvant_model::network::{Linear, Network};
 use kvant_numeric::kernel::Range;
+use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationQuantizer;
 use kvant_quant::rounding::TensorContext;
 use kvant_weights::weight::WeightMatrix;
@@ -34,7 +36,7 @@ struct OptionPlan {
     layers: HashMap<String, usize>,
 }
 
-/// What a group is made of: its key orders groups as the model does.
+/// The layers that form a group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum GroupKey {
     Siblings(usize),
@@ -176,21 +178,15 @@ impl CheckpointMix {
                     let is_shared = layer.shares_scale.is_some() && layer.shares_scale == other_layer.shares_scale;
                     if is_shared || other == module { matrix(other) } else { None }
                 });
-                together.fold(Range::EMPTY, |range, matrix| range.join(super::rounding::range(&matrix)))
+                together.fold(Range::EMPTY, |range, matrix| range.join(range_of(&matrix)))
             });
             let context = TensorContext { arithmetic: layer.source.dtype.arithmetic(), range };
-            let rounding = LayerRounding {
-                scheme: layer.scheme.weight,
-                context,
-                tile_rows: layer.tile_rows(),
-                is_whole: layer.is_searched_whole(),
-            };
             let failed = |reason: String| MixError::Rounding {
                 layer: module.clone(),
                 option: mixture.options()[choice.option].name().to_owned(),
                 reason,
             };
-            let tensor = rounded(&rounding, &weight).map_err(|error| failed(error.to_string()))?;
+            let tensor = nearest(Isa::best(), layer, &weight, context).map_err(|error| failed(error.to_string()))?;
             overrides.set_weight(module, WeightMatrix::quantized(Arc::new(tensor)));
             if let Some(input) = layer.scheme.input {
                 let quantizer = ActivationQuantizer::new(input, None).map_err(|error| failed(error.to_string()))?;

@@ -15,7 +15,7 @@ mod gguf;
 mod group;
 mod mixture;
 mod option;
-mod rounding;
+mod range;
 #[cfg(test)]
 mod tests;
 mod trials;

@@ -54,7 +54,7 @@ impl<'m, 'a> Trials<'m, 'a> {
         Trials { mixture, trials }
     }
 
-    /// Measures all of them on sequences, each a window of its own, in order of the first stage that they change; `found` receives the index of
+    /// Measures all of them on sequences, each evaluated separately, in order of the first stage that they change; `found` receives the index of
     /// each with its distance from the model, and its error ends the run.
     ///
     /// # Errors

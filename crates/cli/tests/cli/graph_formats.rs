@@ -1,7 +1,8 @@
 //! Several graph formats of one run.
 
 use crate::kvant::{Place, names};
-use crate::resume_graph::{TRAINED, place, spawn, wait_for};
+use crate::onnx::place;
+use crate::resume_graph::{TRAINED, spawn, wait_for};
 
 const BOTH: [&str; 4] = ["--graph-format", "qdq", "--graph-format", "qoperator"];
 

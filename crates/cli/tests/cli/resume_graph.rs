@@ -1,20 +1,11 @@
 //! Runs over graphs that are killed or stopped, and resume.
 
 use crate::kvant::{Place, names};
+use crate::onnx::place;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-
-/// A small CNN and its calibration data.
-pub fn place() -> Place {
-    let place = Place::empty();
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
-    for (from, to) in [("tinycnn.float.onnx", "float.onnx"), ("tinycnn.calib.npz", "calib.npz")] {
-        std::fs::copy(data.join(from), place.path(to)).unwrap();
-    }
-    place
-}
 
 /// Everything that is kept: ranges, layers that are trained, biases that are corrected.
 pub const TRAINED: &str = "adaround:num_iterations=6000:early_stop=off,bias-correction";

@@ -98,7 +98,7 @@ impl CheckpointFormat for ComfyUi {
     fn config(&self, _model: &ModelDescription<'_>) -> Result<Value, CannotHold> {
         // Names and classes of a config.json are other libraries'.
         let reason = "ComfyUI takes a file in its original naming without a config.json, and this source has one";
-        Err(CannotHold::new(reason, "copy such a file to a folder of its own and give that, or use another ‹format›"))
+        Err(CannotHold::new(reason, "copy the file to an empty folder and quantize it there, or use another ‹format›"))
     }
 
     fn metadata(&self, layers: &[DescribedLayer<'_>], _others: &[&str]) -> BTreeMap<String, String> {

@@ -31,7 +31,7 @@ const SHOWN_SIZES: [(&str, &str, usize); 5] = [
     ("in_channels", "patch_embedding.weight", 1),
 ];
 
-/// Why diffusers does not load a component of its own, by its config.json; `None` where nothing speaks against it.
+/// Why diffusers does not load one of its components, according to its config.json; `None` if no reason is known.
 pub(crate) fn misfit(component: &PipelineComponent, checkpoint: &Checkpoint) -> Option<String> {
     let config = checkpoint.config().ok().flatten().filter(|_| component.library == LOADER)?;
     let PipelineComponent { name, class, .. } = component;
