@@ -186,25 +186,30 @@ class Calibration:
                 module.training = was_training
 
 
-# Just below the largest block after which glibc raises its thresholds.
-_LARGEST_THRESHOLD = 32 * 1024 * 1024 - 64 * 1024
+# Parameters of mallopt(3), and the values up to which glibc raises them by itself.
+_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD = -3, 32 * 1024 * 1024
+_M_TRIM_THRESHOLD, _LARGEST_TRIM_THRESHOLD = -1, 64 * 1024 * 1024
 
 
 def _keep_freed_memory() -> None:
     """Makes glibc keep freed activations for the next layers: by default it returns large blocks to the system, which
-    clears each page again, for up to a tenth of the time of a forward pass.
-
-    Freeing a block makes it keep others of up to that size (mallopt(3), M_MMAP_THRESHOLD), and at the end of the heap
-    twice as much. Nothing is written into this block, so it takes no memory; other allocators ignore it.
+    clears each page again, for up to a tenth of the time of a forward pass. Other allocators have no such setting.
     """
-    torch.empty(_LARGEST_THRESHOLD, dtype=torch.uint8, device="cpu")
+    mallopt = _of_glibc("mallopt")
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+        mallopt(_M_TRIM_THRESHOLD, _LARGEST_TRIM_THRESHOLD)
 
 
 def _return_freed_memory() -> None:
     """Returns what glibc has kept to the system."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    trim = _of_glibc("malloc_trim")
     if trim is not None:
         trim(0)
+
+
+def _of_glibc(function: str) -> Any:
+    return getattr(ctypes.CDLL(None), function, None) if sys.platform == "linux" else None
 
 
 def _with_own_caches(batch: Any, number: int) -> Any:
