@@ -2,7 +2,7 @@
 
 use kvant::json::versioned;
 use kvant::summary::{Remark, Section};
-use kvant::{CancelToken, Error, Event, Events, Inspection, Plan, inspect};
+use kvant::{CancelToken, Error, Event, Events, Plan, inspect};
 use kvant_cli::Request;
 use serde_json::{Value, json};
 
@@ -63,9 +63,9 @@ pub fn carry_out(request: Request, events: &mut dyn Events, cancel: &CancelToken
         Request::Inspect(model) => {
             let inspection = inspect(&model)?;
             notes(events, &inspection.notices());
-            let report = match inspection {
-                Inspection::Graph(_) => inspection.to_json(),
-                _ => with_tensors(inspection.to_json(), inspection.tensors_json()),
+            let report = match inspection.tensors_json() {
+                None => inspection.to_json(),
+                Some(tensors) => with_tensors(inspection.to_json(), tensors),
             };
             Ok(answer("inspect", report, inspection.sections(false)))
         }

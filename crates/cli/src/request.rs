@@ -268,6 +268,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
             algorithm: args.algorithm,
             exclude: args.exclude,
             overrides: args.overrides,
+            layer_types: args.layer_types,
             components: args.components,
             pack_method: args.pack_method,
             weights_only: args.weights_only,

@@ -27,6 +27,7 @@ pub fn settings(job: &Job, format: Option<OutputFormat>, also: &[OutputFormat]) 
         pack_method: job.recipe.pack_method,
         exclude: job.recipe.exclude.clone(),
         overrides: job.recipe.overrides.clone(),
+        layer_types: job.recipe.layer_types.iter().map(|text| (text.kind, text.scheme.clone())).collect(),
         keep_defaults: job.recipe.no_keep_defaults.then_some(false),
         weights_only: job.recipe.weights_only.then_some(true),
         scales: job.recipe.scales,

@@ -83,7 +83,8 @@ fn passes_on(node: &NodeProto) -> bool {
     is_standard(node) && PASSING.contains(&node.op_type())
 }
 
-fn is_product(node: &NodeProto) -> bool {
+/// Returns whether a node multiplies its input with a weight.
+pub fn is_product(node: &NodeProto) -> bool {
     is_standard(node) && ["Conv", "ConvTranspose", "Gemm", "MatMul"].contains(&node.op_type())
 }
 

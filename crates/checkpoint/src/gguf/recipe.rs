@@ -271,6 +271,7 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
         (settings.max_shard_size.is_some(), "‹max-shard-size›", "it is written as one file"),
         (has_other_scales(settings), "‹scales›", "its types have scales by llama.cpp's rules, or by ‹scales› search"),
         (settings.weights_only.is_some(), "‹weights-only›", "weights are all that is quantized"),
+        (!settings.layer_types.is_empty(), "‹layer-type›", "its mixes say what every tensor becomes"),
         (settings.keep_defaults.is_some(), "‹no-keep-defaults›", "its mixes say what every tensor becomes"),
         (settings.min_kv_scale.is_some(), "‹min-kv-scale›", "llama.cpp quantizes the cache when it runs"),
         (settings.kv_cache_post_rope.is_some(), "‹kv-cache-post-rope›", "llama.cpp quantizes the cache when it runs"),

@@ -78,14 +78,14 @@ impl Recognised<'_> {
         let codes = ExcludedCodes::of(&decisions, import);
         let linears = self.network.linears().iter().map(|linear| decisions.draft_linear(linear, &codes));
         let experts = self.network.experts().iter().map(|experts| decisions.draft_experts(experts, &codes));
-        let layers = Drafts::join(linears.chain(experts))?;
+        let layers = Drafts::join(linears.chain(experts).chain([self.draft_shaped()]))?;
         let of_codes = self.settle_codes(&layers)?;
         let attention = self.attention(&layers.drafts)?;
         let layers = layers.without_misfits()?;
         self.refuse_tied_head(&layers.drafts)?;
         if draft::layers(&layers.drafts).next().is_none() {
             let (reason, hint) = decisions.nothing_left();
-            return Err(PlanError::Nothing { reason, hint });
+            return Err(PlanError::Nothing { reason, hint, kinds: self.kinds() });
         }
         let rest = self.keep_all(&draft::without_place(self, &layers.drafts));
         let of_codes = of_codes.or_else(|| self.note_of_floats());
@@ -177,7 +177,7 @@ impl Decisions<'_, '_> {
     /// The reason that no layer is quantized, and the remedy for it.
     fn nothing_left(&self) -> (&'static str, &'static str) {
         let Recognised { network, recipe, format, .. } = self.source;
-        if network.linears().is_empty() && network.experts().is_empty() {
+        if network.linears().is_empty() && network.experts().is_empty() && self.source.shaped.is_empty() {
             let hint = "look at the tensors with `kvant inspect`: weights of linear layers are matrices of floats";
             return ("no linear layers are found in the checkpoint", hint);
         }

@@ -268,14 +268,14 @@ impl<'a> Declared<'a> {
         metadata.extend(is_described.then(|| (METADATA_KEY.to_owned(), description(self.described()).to_string())));
         metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
         let dropped = self.dropped.into_iter().chain(parts_of_codes(checkpoint, &self.source)).collect();
-        let Recognised { tensors, network, config: model, recipe, format } = self.source;
+        let Recognised { tensors, network, shaped, config: model, recipe, format } = self.source;
         let files = if model.is_component { WeightFiles::Diffusion } else { WeightFiles::Model };
         let max_shard_size = if format.capabilities().one_file { u64::MAX } else { recipe.max_shard_size() };
         let layout = Layout::new(self.declarations, max_shard_size, metadata);
         let layout = layout.map_err(kvant_container::Error::from)?.with_files(files);
         let fingerprint = fingerprint(checkpoint, &recipe, &layout, config.as_ref(), &self.layers);
         let stored: Vec<String> = tensors.iter().map(|tensor| tensor.stored_name()).collect();
-        names::refuse_idle_rules(&network, &recipe, stored.iter().map(String::as_str))?;
+        names::refuse_idle_rules(&network, &shaped, &recipe, stored.iter().map(String::as_str))?;
         let of_plan = names::notices(&network, &recipe, &self.layers, &layout, &outside, checkpoint);
         let of_loaders = names::unknown_loaders(&network, &model, format);
         let notices = float_share.iter().cloned().chain(self.notices).chain(of_plan).chain(of_loaders).collect();

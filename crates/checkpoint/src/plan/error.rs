@@ -224,6 +224,16 @@ pub enum PlanError {
         reason: &'static str,
         /// The remedy.
         hint: &'static str,
+        /// The convolutions and embeddings that there are, counted by kind.
+        kinds: Box<[String]>,
+    },
+    /// There is no layer of a kind that gets a scheme (*invalid*).
+    #[error("the model has no {kind} layer, to which ‹layer-type› gives a scheme")]
+    NoSuchKind {
+        /// The kind.
+        kind: &'static str,
+        /// Those that there are, counted by kind.
+        others: Box<[String]>,
     },
 }
 
@@ -416,6 +426,7 @@ impl Diagnostic for PlanError {
             | PlanError::Uncalibrated
             | PlanError::Parameters { .. }
             | PlanError::TiedHead { .. }
+            | PlanError::NoSuchKind { .. }
             | PlanError::Nothing { .. } => ErrorKind::Invalid,
             PlanError::CannotHold { .. }
             | PlanError::Conversion { .. }
@@ -537,7 +548,15 @@ impl Diagnostic for PlanError {
             PlanError::Logits { layer, .. } => {
                 Some(format!("keep it with ‹exclude› '{layer}', or give it a scheme whose output stays in float with ‹override›"))
             }
-            PlanError::Nothing { hint, .. } => Some((*hint).to_owned()),
+            PlanError::Nothing { hint, kinds, .. } if kinds.is_empty() => Some((*hint).to_owned()),
+            PlanError::Nothing { hint, kinds, .. } => Some(format!(
+                "{hint}; there are also {}, which ‹layer-type› gives a scheme, as in ‹layer-type› conv2d=int8:channel",
+                kinds.join(" and ")
+            )),
+            PlanError::NoSuchKind { others, .. } if others.is_empty() => {
+                Some("leave it out: the model has linear layers only".to_owned())
+            }
+            PlanError::NoSuchKind { others, .. } => Some(format!("leave it out; there are {}", others.join(" and "))),
         }
     }
 }

@@ -24,6 +24,7 @@ mod misfits;
 mod names;
 mod quantization_config;
 mod recognised;
+mod shaped;
 mod source;
 mod tensor;
 

@@ -7,7 +7,7 @@ use kvant_container::{Checkpoint, Layout, shown};
 use kvant_formats::format::{FormatHandle, OutputFormat};
 use kvant_gguf::model::restore::unread_tokenizer;
 use kvant_model::model_config::ModelConfig;
-use kvant_model::network::{Network, Notice, Place, Reason, Slot, expert_module};
+use kvant_model::network::{Network, Notice, Place, Reason, ShapedLayer, Slot, expert_module};
 use kvant_quant::glob::{Glob, nearest_names};
 use kvant_quant::scheme::{EVALUATION_ONLY, TensorScheme};
 use kvant_weights::parts::CannotHold;
@@ -87,10 +87,12 @@ fn modules(network: &Network) -> Vec<String> {
 /// The first such pattern.
 pub(super) fn refuse_idle_rules<'t>(
     network: &Network,
+    shaped: &[ShapedLayer],
     recipe: &Recipe,
     tensors: impl Iterator<Item = &'t str> + Clone,
 ) -> Result<(), PlanError> {
-    let modules = modules(network);
+    let reached = shaped.iter().filter(|layer| recipe.decide_shaped(layer.kind, &layer.module).is_some());
+    let modules: Vec<String> = modules(network).into_iter().chain(reached.map(|layer| layer.module.clone())).collect();
     let of_tensors =
         tensors.flat_map(|tensor| [Some(tensor), tensor.rsplit_once('.').map(|(module, _)| module)]).flatten();
     let kept = |glob: &Glob| of_tensors.clone().chain([head(network)]).any(|name| glob.matches(name));

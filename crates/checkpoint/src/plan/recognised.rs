@@ -8,7 +8,7 @@ use super::source::SourceTensor;
 use crate::recipe::Recipe;
 use kvant_formats::format::{ModuleNames, OutputFormat};
 use kvant_model::model_config::ModelConfig;
-use kvant_model::network::{Network, Notice, TensorMeta, in_memory_module, on_disk_module};
+use kvant_model::network::{Network, Notice, ShapedLayer, TensorMeta, in_memory_module, on_disk_module};
 use kvant_weights::parts::{Fused, LayerSpec, Part};
 use std::collections::BTreeSet;
 
@@ -16,6 +16,8 @@ use std::collections::BTreeSet;
 pub(super) struct Recognised<'a> {
     pub(super) tensors: Vec<SourceTensor<'a>>,
     pub(super) network: Network,
+    /// Convolutions and embeddings.
+    pub(super) shaped: Vec<ShapedLayer>,
     pub(super) config: ModelConfig,
     pub(super) recipe: Recipe,
     pub(super) format: OutputFormat,
@@ -33,8 +35,9 @@ impl<'a> Recognised<'a> {
     ) -> Result<Recognised<'a>, PlanError> {
         let metas: Vec<TensorMeta> = tensors.iter().map(SourceTensor::meta).collect();
         let network = Network::recognise(&config, &metas);
+        let shaped = network.shaped_layers(&metas);
         refuse_quantized(&network, &config)?;
-        Ok(Recognised { format: recipe.format(), tensors, network, config, recipe })
+        Ok(Recognised { format: recipe.format(), tensors, network, shaped, config, recipe })
     }
 }
 

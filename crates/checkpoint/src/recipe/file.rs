@@ -107,6 +107,11 @@ fn of_quark(config: QuarkConfig) -> RecipeFile {
         probabilities: config.attention.probabilities.map(|scheme| scheme.to_string()),
         algorithm: if config.algorithms.is_default() { Vec::new() } else { config.algorithms.spellings() },
         notes: config.notes,
+        layer_types: config
+            .layer_types
+            .into_iter()
+            .map(|(kind, scheme)| (kind.name().to_owned(), text(scheme)))
+            .collect(),
         exclude: config.exclude,
         overrides: overrides.map(|(layers, scheme)| OverrideEntry::of_layers(layers, text(scheme))).collect(),
         ..RecipeFile::default()

@@ -17,10 +17,11 @@ use kvant_formats::algorithm::{Algorithm, Algorithms};
 pub use kvant_quant::recipe::VERSION;
 use kvant_weights::recipe_error::RecipeError;
 use kvant_weights::recipe_error::quoted;
-pub use settings::{OverrideText, PackMethod, Settings};
+pub use settings::{LayerTypeText, OverrideText, PackMethod, Settings};
 
 use crate::byte_size::ByteSize;
 use kvant_formats::format::OutputFormat;
+use kvant_model::network::LayerKind;
 use kvant_numeric::ggml::GroupedType;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::glob::Glob;
@@ -62,6 +63,7 @@ pub struct Recipe {
     asked_format: Option<OutputFormat>,
     also: Vec<OutputFormat>,
     pack_method: PackMethod,
+    layer_types: BTreeMap<LayerKind, SchemeChoice>,
     keep_defaults: bool,
     weights_only: bool,
     algorithms: Algorithms,
@@ -131,7 +133,14 @@ impl Recipe {
         for rule in &mut rules {
             rule.choice = settle(rule.choice)?;
         }
-        let choices = || std::iter::once(default).chain(rules.iter().map(|rule| rule.choice));
+        let mut layer_types = BTreeMap::new();
+        for (kind, choice) in self::layer_types(line, file)? {
+            layer_types.insert(kind, settle(choice)?);
+        }
+        let choices = || {
+            let named = rules.iter().map(|rule| rule.choice).chain(layer_types.values().copied());
+            std::iter::once(default).chain(named)
+        };
         if choices().all(|choice| choice == SchemeChoice::Keep) {
             return Err(RecipeError::invalid(
                 "‹scheme›",
@@ -154,6 +163,7 @@ impl Recipe {
             requantize: line.requantize.or(file.requantize).unwrap_or(false),
             notes: line.notes.iter().chain(&file.notes).cloned().collect(),
             rules,
+            layer_types,
             blocks: None,
         };
         // Files have it whatever the format: what an output says of how it was made is a recipe too.
@@ -178,6 +188,7 @@ impl Recipe {
             asked_format: Some(format),
             also: Vec::new(),
             pack_method: PackMethod::default(),
+            layer_types: BTreeMap::new(),
             keep_defaults: true,
             weights_only: false,
             algorithms: Algorithms::default(),
@@ -255,6 +266,20 @@ impl Recipe {
         }
     }
 
+    /// The scheme of a convolution or embedding; `None` if it stays as it is. Patterns are meant for linear layers: where nothing is said of
+    /// the kind, only rules without wildcards reach it.
+    pub fn decide_shaped(&self, kind: LayerKind, module: &str) -> Option<LayerScheme> {
+        let of_kind = self.layer_types.get(&kind);
+        let is_meant = |rule: &&Rule| of_kind.is_some() || !rule.layers.has_wildcard();
+        let rule = self.rules.iter().rev().filter(is_meant).find(|rule| rule.layers.matches(module));
+        rule.map(|rule| rule.choice).or(of_kind.copied())?.scheme()
+    }
+
+    /// The kinds of layers that get a scheme; linear ones have it as the default.
+    pub fn layer_types(&self) -> impl Iterator<Item = LayerKind> {
+        self.layer_types.keys().copied()
+    }
+
     /// The default for layers without a rule.
     pub fn default_choice(&self) -> SchemeChoice {
         self.default
@@ -318,7 +343,8 @@ impl Recipe {
     }
 
     fn choices(&self) -> impl Iterator<Item = SchemeChoice> + Clone {
-        std::iter::once(self.default).chain(self.rules.iter().map(|rule| rule.choice))
+        let named = self.rules.iter().map(|rule| rule.choice).chain(self.layer_types.values().copied());
+        std::iter::once(self.default).chain(named)
     }
 
     /// The canonical text: recipes that ask for the same have the same, and [`Settings::from_json`] reads it.
@@ -357,6 +383,7 @@ impl Serialize for Recipe {
             exclude: vec![],
             foreign: false,
             overrides,
+            layer_types: self.layer_types.iter().map(|(kind, choice)| (*kind, choice.spelling())).collect(),
             keep_defaults: Some(self.keep_defaults),
             weights_only: Some(self.weights_only),
             // Schemes name it.
@@ -376,16 +403,31 @@ impl Serialize for Recipe {
     }
 }
 
+/// The scheme of linear layers. Where only other kinds of layers get one, they stay as they are.
 fn default_choice(line: &Settings, file: &Settings) -> Result<SchemeChoice, RecipeError> {
-    match (&line.scheme, &file.scheme) {
+    let of_linear = |settings: &'_ Settings| settings.layer_types.get(&LayerKind::Linear).cloned();
+    let has_kinds = !line.layer_types.is_empty() || !file.layer_types.is_empty();
+    if let Some(text) = of_linear(line) {
+        return SchemeChoice::find(LAYER_TYPE, &text);
+    }
+    match (&line.scheme, of_linear(file).as_ref().or(file.scheme.as_ref())) {
         (Some(text), _) => SchemeChoice::find("‹scheme›", text),
         (None, Some(text)) => SchemeChoice::find("scheme", text),
+        (None, None) if has_kinds => Ok(SchemeChoice::Keep),
         (None, None) => Err(RecipeError::invalid(
             "‹scheme›",
             "no scheme is given",
             "give one, e.g. ‹scheme› int4_wo_128; `kvant list schemes` shows all",
         )),
     }
+}
+
+const LAYER_TYPE: &str = "‹layer-type›";
+
+/// The schemes of kinds of layers, linear ones left out; the command line wins.
+fn layer_types(line: &Settings, file: &Settings) -> Result<BTreeMap<LayerKind, SchemeChoice>, RecipeError> {
+    let all = file.layer_types.iter().chain(&line.layer_types).filter(|(kind, _)| **kind != LayerKind::Linear);
+    all.map(|(kind, scheme)| Ok((*kind, SchemeChoice::find(LAYER_TYPE, scheme)?))).collect()
 }
 
 /// The algorithms of the command line, else those of the file.

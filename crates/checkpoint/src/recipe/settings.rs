@@ -7,12 +7,14 @@ use crate::byte_size::ByteSize;
 use kvant_container::shown;
 use kvant_formats::format::OutputFormat;
 use kvant_formats::format::quark::read_algorithms;
+use kvant_model::network::LayerKind;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::observer::{ObserverRef, UnknownObserver};
 use kvant_quant::recipe::{ModelKind, OverrideEntry, RecipeFile};
 use kvant_weights::recipe_error::RecipeError;
 use serde::Serialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The order of 4-bit codes in the words of Quark's layout.
@@ -74,6 +76,28 @@ impl std::str::FromStr for OverrideText {
     }
 }
 
+/// The scheme of a kind of layers, as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerTypeText {
+    /// The kind.
+    pub kind: LayerKind,
+    /// A preset's name, a spelling, or `keep`.
+    pub scheme: String,
+}
+
+impl std::str::FromStr for LayerTypeText {
+    type Err = RecipeError;
+
+    /// Reads the `KIND=SCHEME` of the command line.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = |reason: String| RecipeError::invalid("‹layer-type›", reason, layer_kinds());
+        let parts = text.split_once('=').filter(|(kind, scheme)| !kind.is_empty() && !scheme.is_empty());
+        let (kind, scheme) = parts.ok_or_else(|| wrong(format!("{} is not of the form KIND=SCHEME", quoted(text))))?;
+        let kind = kind.parse().map_err(|_| wrong(format!("unknown kind of layer {}", quoted(kind))))?;
+        Ok(LayerTypeText { kind, scheme: scheme.to_owned() })
+    }
+}
+
 /// A recipe as it is written: the settings of a job, or what a [`RecipeFile`] says of checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Settings {
@@ -96,6 +120,9 @@ pub struct Settings {
     /// Schemes of layers by pattern; the last that matches wins.
     #[serde(rename = "override")]
     pub overrides: Vec<OverrideText>,
+    /// Schemes of kinds of layers. That of linear layers takes the place of `scheme`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub layer_types: BTreeMap<LayerKind, String>,
     /// Whether the layers that the family keeps by default are kept.
     pub keep_defaults: Option<bool>,
     /// Whether inputs stay as they are, whatever schemes say of them.
@@ -239,6 +266,7 @@ impl TryFrom<RecipeFile> for Settings {
             overrides: first.into_iter().map(Ok).chain(overrides).collect::<Result<_, _>>()?,
             exclude: if exclusions_win { file.exclude } else { Vec::new() },
             foreign: file.is_foreign,
+            layer_types: file.layer_types.iter().map(|entry| layer_type(name, entry)).collect::<Result<_, _>>()?,
             keep_defaults: file.keep_defaults,
             weights_only: file.weights_only,
             scales: file.scales.as_ref().map(|text| scales(name, text)).transpose()?,
@@ -254,6 +282,20 @@ impl TryFrom<RecipeFile> for Settings {
             notes: file.notes,
         })
     }
+}
+
+fn layer_type(name: &str, (kind, scheme): (&String, &String)) -> Result<(LayerKind, String), RecipeError> {
+    let unknown = |_| {
+        let reason = format!("unknown kind of layer {}", quoted(kind));
+        RecipeError::invalid(format!("{name}: layer_types"), reason, layer_kinds())
+    };
+    kind.parse().map(|kind| (kind, scheme.clone())).map_err(unknown)
+}
+
+/// The kinds of layers, for messages.
+fn layer_kinds() -> String {
+    let names: Vec<&str> = LayerKind::all().map(LayerKind::name).collect();
+    format!("the kinds are {}", names.join(", "))
 }
 
 /// The observer of a name, which must support weights.

@@ -15,7 +15,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = INSPECT)]
 pub struct InspectArgs {
-    /// Hugging Face directory, .safetensors or .gguf file, or ONNX graph, quantized or not
+    /// Hugging Face directory, diffusers pipeline, .safetensors or .gguf file, or ONNX graph, quantized or not
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
     /// Print a first description of the architecture for --family, made from the names of tensors, instead

@@ -10,7 +10,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use kvant::Format;
 use kvant_checkpoint::engine::Options;
-use kvant_checkpoint::recipe::{OverrideText, PackMethod};
+use kvant_checkpoint::recipe::{LayerTypeText, OverrideText, PackMethod};
 use kvant_onnx::calibration::ObserverRef;
 use std::path::PathBuf;
 
@@ -67,6 +67,12 @@ pub struct RecipeArgs {
     /// the last match wins.
     #[arg(long = "override", value_name = "GLOB=SCHEME", value_parser = glob_and_scheme)]
     pub overrides: Vec<OverrideText>,
+    /// Scheme for a kind of layer, e.g. conv2d=int8:channel
+    ///
+    /// linear, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d or embedding. Convolutions and embeddings stay in
+    /// float otherwise, unless --override gives their full name. Repeatable.
+    #[arg(long = "layer-type", value_name = "KIND=SCHEME", value_parser = layer_type_and_scheme, help_heading = "Checkpoints")]
+    pub layer_types: Vec<LayerTypeText>,
     /// Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep
     ///
     /// `--scheme` applies to all components with at least a tenth of the weights but those that turn latents into images. Without
@@ -117,6 +123,13 @@ fn pack_method_parser() -> impl TypedValueParser<Value = PackMethod> {
 
 fn component_and_scheme(text: &str) -> Result<OverrideText, &'static str> {
     text.parse().map_err(|_| "write NAME=SCHEME, e.g. transformer=e4m3:channel")
+}
+
+fn layer_type_and_scheme(text: &str) -> Result<LayerTypeText, &'static str> {
+    text.parse().map_err(|_| {
+        "write KIND=SCHEME, e.g. conv2d=int8:channel; kinds are linear, conv1d, conv2d, conv3d, conv_transpose1d, \
+         conv_transpose2d, conv_transpose3d and embedding"
+    })
 }
 
 fn glob_and_scheme(text: &str) -> Result<OverrideText, &'static str> {

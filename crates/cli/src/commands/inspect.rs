@@ -26,17 +26,15 @@ pub fn run(args: &InspectArgs, printer: &Printer) -> Result<(), Error> {
         };
     }
     let inspection = inspect(&args.model)?;
-    let is_graph = matches!(inspection, Inspection::Graph(_));
-    match printer.is_json() {
-        false => printer.data(&printer.sections(&inspection.sections(args.listing.all)))?,
-        true if is_graph => printer.json("inspect", &inspection.to_json())?,
-        true => {
-            let tensors = inspection.tensors_json().into_iter();
-            printer.data(&json::object("inspect", &inspection.to_json(), "tensors", tensors))?;
+    match (printer.is_json(), inspection.tensors_json()) {
+        (false, _) => printer.data(&printer.sections(&inspection.sections(args.listing.all)))?,
+        (true, None) => printer.json("inspect", &inspection.to_json())?,
+        (true, Some(tensors)) => {
+            printer.data(&json::object("inspect", &inspection.to_json(), "tensors", tensors.into_iter()))?;
         }
     }
-    // The object of a checkpoint has its notices.
-    if is_graph || !printer.is_json() {
+    // The objects of checkpoints and pipelines have their notices.
+    if matches!(inspection, Inspection::Graph(_)) || !printer.is_json() {
         inspection.notices().iter().for_each(|notice| printer.note(notice));
     }
     Ok(())

@@ -41,6 +41,25 @@ fn by_name<'j>(report: &'j Value, name: &str) -> &'j Value {
 }
 
 #[test]
+fn pipelines_are_inspected() {
+    let place = place();
+    let found = check(&place, "inspect", &["inspect", "pipe"]);
+    let names: Vec<&str> =
+        found["components"].as_array().unwrap().iter().map(|component| component["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["text_encoder", "transformer", "vae"]);
+    assert_eq!(by_name(&found, "transformer")["class"], "FluxTransformer2DModel");
+    let bytes: u64 =
+        ["text_encoder", "transformer", "vae"].iter().map(|n| by_name(&found, n)["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(found["bytes"].as_u64(), Some(bytes));
+    assert_eq!(found["notices"], json!([]));
+    let all = place.run(&["inspect", "pipe", "--all"]);
+    assert!(all.stdout.contains("transformer/model.layers.0.self_attn.q_proj.weight"), "{}", all.stdout);
+    std::fs::remove_dir_all(place.path("pipe/scheduler")).unwrap();
+    let found = check(&place, "inspect", &["inspect", "pipe"]);
+    assert!(found["notices"][0].as_str().unwrap().contains("scheduler"));
+}
+
+#[test]
 fn large_components_are_quantized_and_the_rest_is_copied() {
     let place = place();
     let line = ["pipe", "--scheme", "int8:channel"];

@@ -28,6 +28,8 @@ pub struct Capabilities {
     pub activations: bool,
     /// Whether it can say that biases are quantized.
     pub biases: bool,
+    /// Whether convolutions and embeddings can be codes, of the shape of their weights.
+    pub shaped_layers: bool,
     /// Whether only experts that are one tensor are quantized, and everything else is kept.
     pub fused_experts_only: bool,
     /// Whether the order of 4-bit codes in words can be chosen.
@@ -83,6 +85,7 @@ impl Capabilities {
             act_order: false,
             activations: false,
             biases: false,
+            shaped_layers: false,
             fused_experts_only: false,
             nibble_orders: false,
             offset_codes: false,

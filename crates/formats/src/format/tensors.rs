@@ -39,6 +39,7 @@ impl CheckpointFormat for Tensors {
             needs_config: false,
             is_conversion_target: false,
             activations: true,
+            shaped_layers: true,
             ..Capabilities::of_method(TENSORS_METHOD, &[TENSORS_METHOD])
         }
     }

@@ -85,10 +85,14 @@ impl CheckpointInspection {
         shares
     }
 
-    pub(crate) fn to_json(&self) -> Value {
+    /// Tensors by type, as JSON.
+    pub(crate) fn types_json(&self) -> BTreeMap<String, Value> {
         let share =
-            |share: &TypeShare| json!({"tensors": share.tensors, "elements": share.elements, "bytes": share.bytes});
-        let types: BTreeMap<String, Value> = self.shares().iter().map(|(dtype, s)| (dtype.clone(), share(s))).collect();
+            |share: TypeShare| json!({"tensors": share.tensors, "elements": share.elements, "bytes": share.bytes});
+        self.shares().into_iter().map(|(dtype, of_type)| (dtype, share(of_type))).collect()
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
         let files: Vec<_> = self.checkpoint.shards().iter().map(|shard| shown(shard.path())).collect();
         json!({
             "model": path_json(self.checkpoint.path()),
@@ -99,7 +103,7 @@ impl CheckpointInspection {
             "files": files,
             "metadata": self.checkpoint.metadata(),
             "quantization": self.quantization,
-            "types": types,
+            "types": self.types_json(),
             "notices": self.notices(),
         })
     }

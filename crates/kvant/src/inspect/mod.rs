@@ -3,19 +3,21 @@
 mod checkpoint;
 pub mod gguf;
 pub mod graph;
+mod pipeline;
 mod quantization;
 
 pub(crate) use checkpoint::headers;
 pub use checkpoint::{CheckpointInspection, TypeShare};
+pub use pipeline::PipelineInspection;
 pub use quantization::Quantization;
 
 use crate::error::Error;
 use crate::job::SourceKind;
 use crate::onnx;
 use crate::paths::{MODEL, refuse_missing};
-use kvant_container::Diagnostic;
 use kvant_container::gguf::{GgufFile, means_gguf};
 use kvant_container::onnx::ModelProto;
+use kvant_container::{Diagnostic, Pipeline};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +29,8 @@ pub enum Inspection {
     Gguf(Box<GgufFile>),
     /// An ONNX graph.
     Graph(Box<GraphInspection>),
+    /// A diffusers pipeline.
+    Pipeline(Box<PipelineInspection>),
 }
 
 /// Facts about a graph.
@@ -54,6 +58,9 @@ pub fn inspect(model: &Path) -> Result<Inspection, Error> {
         let inspection = GraphInspection { path: model.to_owned(), model: graph, problem };
         return Ok(Inspection::Graph(Box::new(inspection)));
     }
+    if Pipeline::is_at(model) {
+        return Ok(Inspection::Pipeline(Box::new(PipelineInspection::read(model)?)));
+    }
     match means_gguf(model) {
         true => Ok(Inspection::Gguf(Box::new(GgufFile::open(model)?))),
         false => Ok(Inspection::Checkpoint(Box::new(CheckpointInspection::read(model)?))),
@@ -67,15 +74,16 @@ impl Inspection {
             Inspection::Checkpoint(found) => found.to_json(),
             Inspection::Gguf(file) => gguf::to_json(file),
             Inspection::Graph(found) => graph::to_json(&found.path, &found.model),
+            Inspection::Pipeline(found) => found.to_json(),
         }
     }
 
-    /// Each tensor as JSON; of graphs they are left out.
-    pub fn tensors_json(&self) -> Vec<Value> {
+    /// Each tensor as JSON; `None` of graphs and pipelines, whose object has everything.
+    pub fn tensors_json(&self) -> Option<Vec<Value>> {
         match self {
-            Inspection::Checkpoint(found) => found.tensors_json().collect(),
-            Inspection::Gguf(file) => gguf::tensors_json(file).collect(),
-            Inspection::Graph(_) => Vec::new(),
+            Inspection::Checkpoint(found) => Some(found.tensors_json().collect()),
+            Inspection::Gguf(file) => Some(gguf::tensors_json(file).collect()),
+            Inspection::Graph(_) | Inspection::Pipeline(_) => None,
         }
     }
 }

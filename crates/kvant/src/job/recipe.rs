@@ -1,6 +1,6 @@
 //! The recipe of a quantization.
 
-use kvant_checkpoint::recipe::{OverrideText, PackMethod};
+use kvant_checkpoint::recipe::{LayerTypeText, OverrideText, PackMethod};
 use kvant_onnx::calibration::ObserverRef;
 use kvant_onnx::element::Element;
 use kvant_onnx::recipe::{BiasKind, Boundary, Form, Subgraph};
@@ -21,6 +21,8 @@ pub struct Recipe {
     pub exclude: Vec<String>,
     /// Other schemes for the layers or tensors whose names match.
     pub overrides: Vec<OverrideText>,
+    /// Schemes for kinds of layers, such as convolutions.
+    pub layer_types: Vec<LayerTypeText>,
     /// Other schemes for components of a diffusers pipeline, or `keep`.
     pub components: Vec<OverrideText>,
     /// The order of 4-bit codes in AMD Quark's layout.

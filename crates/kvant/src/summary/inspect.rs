@@ -2,7 +2,7 @@
 
 use super::pattern::{self, Group};
 use super::{Section, inspect_gguf, inspect_graph};
-use crate::inspect::{CheckpointInspection, Inspection, TypeShare};
+use crate::inspect::{CheckpointInspection, Inspection, PipelineInspection, TypeShare};
 use crate::text::counts::number;
 use crate::text::{Align, Table, size};
 
@@ -13,6 +13,7 @@ impl Inspection {
             Inspection::Checkpoint(found) => checkpoint(found, all),
             Inspection::Gguf(file) => inspect_gguf::sections(file, all),
             Inspection::Graph(found) => inspect_graph::sections(&found.model, all),
+            Inspection::Pipeline(found) => pipeline(found, all),
         }
     }
 
@@ -22,20 +23,61 @@ impl Inspection {
             Inspection::Checkpoint(found) => found.notices(),
             Inspection::Gguf(_) => Vec::new(),
             Inspection::Graph(found) => found.problem.iter().cloned().collect(),
+            Inspection::Pipeline(found) => found.notices(),
         }
     }
 }
 
 fn checkpoint(found: &CheckpointInspection, all: bool) -> Vec<Section> {
     let shares = found.shares();
-    let rows = found.checkpoint.tensors().map(|tensor| TensorRow {
+    let types = types(shares.iter().map(|(dtype, share)| (dtype.as_str(), *share)));
+    vec![head(found), Section::Table(types), Section::Table(tensors(tensor_rows(found), all))]
+}
+
+/// A row for each component; `all` lists their tensors too.
+fn pipeline(found: &PipelineInspection, all: bool) -> Vec<Section> {
+    use Align::{Left, Right};
+    let class = found.pipeline.class.as_deref().unwrap_or("a pipeline");
+    let title = format!("{class}, {}, {}", number(found.components.len(), "component"), size::bytes(found.bytes()));
+    let titles = [
+        ("component", Left),
+        ("class", Left),
+        ("types", Left),
+        ("linear layers", Right),
+        ("bytes", Right),
+        ("quantization", Left),
+    ];
+    let mut components = Table::new(&titles);
+    for (component, found) in &found.components {
+        let types: Vec<String> = found.shares().into_keys().collect();
+        let quantization = found.quantization.as_ref().map_or("none", |quantization| &quantization.method);
+        components.push([
+            &component.name,
+            &component.class,
+            &types.join(", "),
+            &linears(found),
+            &size::bytes(found.bytes()),
+            quantization,
+        ]);
+    }
+    let mut sections = vec![Section::Text(title), Section::Table(components)];
+    if all {
+        let rows = found.components.iter().flat_map(|(component, found)| {
+            let name = |tensor: &str| format!("{}/{tensor}", component.name);
+            tensor_rows(found).map(move |row| TensorRow { name: name(&row.name), ..row })
+        });
+        sections.push(Section::Table(tensors(rows, all)));
+    }
+    sections
+}
+
+fn tensor_rows(found: &CheckpointInspection) -> impl Iterator<Item = TensorRow> {
+    found.checkpoint.tensors().map(|tensor| TensorRow {
         name: tensor.name().to_owned(),
         dtype: tensor.dtype().to_string(),
         shape: size::shape(tensor.shape()),
         bytes: tensor.byte_len(),
-    });
-    let types = types(shares.iter().map(|(dtype, share)| (dtype.as_str(), *share)));
-    vec![head(found), Section::Table(types), Section::Table(tensors(rows, all))]
+    })
 }
 
 fn head(found: &CheckpointInspection) -> Section {

@@ -11,6 +11,7 @@ mod module_names;
 mod names;
 mod notice;
 mod residual_stream;
+mod shaped;
 mod siblings;
 mod surroundings;
 mod tables;
@@ -27,6 +28,7 @@ pub use module_names::{expert_module, in_memory_module, on_disk_module};
 pub use names::modality_part;
 pub use notice::Notice;
 pub use residual_stream::{ResidualStream, StreamObstacle};
+pub use shaped::{LayerKind, ShapedLayer, UnknownLayerKind};
 pub use siblings::Siblings;
 pub use tables::is_embedding_name;
 

@@ -86,6 +86,7 @@ pub const KEYS: &[Key] = &[
     checkpoint("also"),
     checkpoint("pack_method"),
     checkpoint("keep_defaults"),
+    checkpoint("layer_types"),
     checkpoint("kv_cache"),
     checkpoint("kv_cache_post_rope"),
     checkpoint("min_kv_scale"),

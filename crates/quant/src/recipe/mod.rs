@@ -14,6 +14,7 @@ pub use keys::{KEYS, Key, ModelKind};
 pub use overrides::OverrideEntry;
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The version of the recipe language that Kvant writes.
 ///
@@ -65,6 +66,9 @@ pub struct RecipeFile {
     pub pack_method: Option<String>,
     /// Whether output heads and routers stay in float.
     pub keep_defaults: Option<bool>,
+    /// Schemes of kinds of layers, such as `conv2d`.
+    #[serde(deserialize_with = "read::layer_types")]
+    pub layer_types: BTreeMap<String, String>,
     /// The scheme of keys and values in the cache.
     pub kv_cache: Option<String>,
     /// Whether keys are quantized after the rotary embedding.

@@ -5,6 +5,7 @@ use super::{OverrideEntry, RecipeFile, RecipeFileError, VERSION};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 impl RecipeFile {
     /// Reads TOML; `name` is the file's, for messages.
@@ -201,6 +202,23 @@ impl Document<'_> {
         let lines = self.text.lines().enumerate();
         lines.filter(move |(_, line)| matches(line.trim_start())).map(|(at, _)| at + 1)
     }
+}
+
+/// Kinds of layers, each with a scheme or a table that has one.
+pub(super) fn layer_types<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    const EXPECTED: &str = "a scheme or a table with `scheme` is needed for each kind of layer";
+    let kinds = match Value::deserialize(deserializer)? {
+        Value::Null => Map::new(),
+        Value::Object(kinds) => kinds,
+        _ => return Err(D::Error::custom("a table of kinds of layers is needed")),
+    };
+    let scheme = |value: Value| match value {
+        Value::String(scheme) => Some(scheme),
+        Value::Object(table) if table.len() == 1 => table.get("scheme")?.as_str().map(str::to_owned),
+        _ => None,
+    };
+    let read = |(kind, value)| Some((kind, scheme(value)?));
+    kinds.into_iter().map(|entry| read(entry).ok_or_else(|| D::Error::custom(EXPECTED))).collect()
 }
 
 /// One algorithm or a list of them, each a text or a table with its name and options, as spellings.

@@ -8,9 +8,15 @@ impl RecipeFile {
     pub fn to_toml(&self) -> String {
         let mut text = format!("version = {VERSION}\n");
         for (name, value) in self.given() {
-            if name != "version" && name != "override" {
+            if !["version", "override", "layer_types"].contains(&name.as_str()) {
                 text.push_str(&format!("{name} = {}\n", toml(&value)));
             }
+        }
+        if !self.layer_types.is_empty() {
+            text.push_str("\n[layer_types]\n");
+        }
+        for (kind, scheme) in &self.layer_types {
+            text.push_str(&format!("{kind} = {}\n", toml(&scheme.as_str().into())));
         }
         for entry in &self.overrides {
             text.push_str("\n[[override]]\n");

@@ -5,11 +5,13 @@ use super::attention::read_attention;
 use super::read::{is_empty, layer_scheme};
 use super::write::WeightFormat;
 use crate::algorithm::Algorithms;
+use kvant_model::network::LayerKind;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::glob::Glob;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme};
 use kvant_weights::recipe_error::{RecipeError, quoted};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// The linear layers described by a `quantization_config` of Quark.
 ///
@@ -19,6 +21,8 @@ use serde_json::{Map, Value};
 pub struct QuarkConfig {
     /// The default scheme of linear layers; `None` leaves them unquantized.
     pub default: Option<LayerScheme>,
+    /// The schemes of other kinds of layers than linear ones; `None` for those that stay as they are.
+    pub layer_types: BTreeMap<LayerKind, Option<LayerScheme>>,
     /// Patterns on full module names and their schemes, `None` for modules that stay as they are.
     pub layers: Vec<(String, Option<LayerScheme>)>,
     /// Patterns on full module names of modules that stay as they are.
@@ -88,6 +92,7 @@ impl QuarkConfig {
         let (algorithms, notes) = read_algorithms(config.get("algo_config").unwrap_or(&Value::Null))?;
         Ok(QuarkConfig {
             default,
+            layer_types: read_layer_types(config)?,
             layers,
             attention,
             exclude: read_exclude(config.get("exclude"))?,
@@ -132,18 +137,36 @@ fn refuse_field(key: &str) -> RecipeError {
 
 /// The configuration of the type `Linear`, else the global one.
 fn read_default(config: &Map<String, Value>) -> Result<Option<LayerScheme>, RecipeError> {
-    for (name, value) in object(config, "layer_type_quant_config")? {
-        let place = format!("layer_type_quant_config.{name}");
-        match name.as_str() {
-            "Linear" => return layer_scheme(&place, value),
-            _ if is_empty(value) => {}
-            _ => return Err(RecipeError::unsupported(place, "only linear layers are quantized", "remove the entry")),
-        }
+    let of_linear = object(config, LAYER_TYPES)?.find(|(class, _)| *class == "Linear");
+    if let Some((_, value)) = of_linear {
+        return layer_scheme(&format!("{LAYER_TYPES}.Linear"), value);
     }
     match config.get("global_quant_config") {
         None | Some(Value::Null) => Ok(None),
         Some(value) => layer_scheme("global_quant_config", value),
     }
+}
+
+const LAYER_TYPES: &str = "layer_type_quant_config";
+
+/// The configurations of other classes than `Linear`.
+fn read_layer_types(config: &Map<String, Value>) -> Result<BTreeMap<LayerKind, Option<LayerScheme>>, RecipeError> {
+    let mut read = BTreeMap::new();
+    for (class, value) in object(config, LAYER_TYPES)?.filter(|(class, _)| *class != "Linear") {
+        let place = format!("{LAYER_TYPES}.{class}");
+        match LayerKind::of_class(class) {
+            Some(kind) => _ = read.insert(kind, layer_scheme(&place, value)?),
+            None if is_empty(value) => {}
+            None => {
+                return Err(RecipeError::unsupported(
+                    place,
+                    "is no kind of layer that is quantized",
+                    "remove the entry",
+                ));
+            }
+        }
+    }
+    Ok(read)
 }
 
 fn read_layers(config: &Map<String, Value>) -> Result<Vec<(String, Option<LayerScheme>)>, RecipeError> {

@@ -45,6 +45,7 @@ impl CheckpointFormat for Quark {
             activations: true,
             biases: true,
             nibble_orders: true,
+            shaped_layers: true,
             integer_weight: true,
             module_names: ModuleNames::InMemory,
             excluded_fields: &["exclude"],

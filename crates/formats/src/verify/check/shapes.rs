@@ -1,7 +1,7 @@
 //! Shapes: what config.json's sizes give for every layer whose size follows from them.
 
 use crate::verify::subject::CheckpointView;
-use kvant_model::family::{Part, Positions, RecurrentMixer, Role};
+use kvant_model::family::{Part, Positions, RecurrentMixer, RecurrentParameter, Role};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{FusedExperts, Linear, Network, Place, TensorMeta};
 use kvant_quant::finding::Findings;
@@ -54,6 +54,33 @@ fn mismatches(config: &ModelConfig, network: &Network, tensors: &[TensorMeta], f
             let (vocabulary, width) = sizes.embedding();
             report_vocabulary(&tensor.name, rows, vocabulary, config.further_tokens, findings);
             report(&tensor.name, (rows, columns), (None, width), findings);
+        }
+    }
+    if let Some(kernel) = sizes.kernel() {
+        convolutions(kernel, network, tensors, findings);
+    }
+}
+
+/// The convolutions of recurrent mixers, `[channels, 1, kernel]`.
+fn convolutions(kernel: usize, network: &Network, tensors: &[TensorMeta], findings: &mut Findings) {
+    const PARAMETERS: [RecurrentParameter; 4] = [
+        RecurrentParameter::Convolution,
+        RecurrentParameter::QueryConvolution,
+        RecurrentParameter::KeyConvolution,
+        RecurrentParameter::ValueConvolution,
+    ];
+    let Some(recurrent) = network.family().and_then(|family| family.recurrent) else { return };
+    let weights: Vec<String> = PARAMETERS
+        .into_iter()
+        .filter_map(|parameter| recurrent.parameter(parameter))
+        .map(|path| format!(".{path}.weight"))
+        .collect();
+    for tensor in tensors.iter().filter(|tensor| weights.iter().any(|weight| tensor.name.ends_with(weight))) {
+        if let &[_, 1, found] = tensor.shape.as_slice()
+            && found != kernel
+        {
+            let reason = format!("is a convolution over {found} tokens; config.json asks for {kernel}");
+            findings.error(&tensor.name, reason, HINT);
         }
     }
 }
@@ -126,6 +153,16 @@ impl Sizes<'_> {
             _ => return None,
         };
         self.config.max_positions?.checked_add(offset)
+    }
+
+    /// Tokens that the convolution of a recurrent mixer sees.
+    fn kernel(&self) -> Option<usize> {
+        match self.recurrent? {
+            RecurrentMixer::GatedDelta { .. } => self.config.delta.map(|delta| delta.kernel),
+            RecurrentMixer::ShortConvolution => self.number("conv_L_cache"),
+            RecurrentMixer::Mamba1 { .. } => self.config.mamba1.map(|mamba| mamba.kernel),
+            RecurrentMixer::Mamba2 { .. } => self.config.mamba.map(|mamba| mamba.kernel),
+        }
     }
 
     fn embedding(&self) -> Expected {
@@ -338,6 +375,17 @@ mod tests {
         for key in ["linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "head_dim"] {
             let delta = support::Checkpoint::read("qwen3_next").with_config(key, json!(10));
             assert!(!found(&delta).is_empty(), "{key}");
+        }
+        let kernels = [
+            ("lfm2", "conv_L_cache"),
+            ("qwen3_next", "linear_conv_kernel_dim"),
+            ("olmo_hybrid", "linear_conv_kernel_dim"),
+            ("mamba", "conv_kernel"),
+            ("falcon_h1", "mamba_d_conv"),
+        ];
+        for (name, key) in kernels {
+            let other = found(&support::Checkpoint::read(name).with_config(key, json!(7)));
+            assert!(other.iter().any(|finding| finding.reason.contains("over")), "{name}");
         }
         let experts = support::Checkpoint::read("gpt_oss").with_config("num_local_experts", json!(3));
         assert!(found(&experts).iter().any(|finding| finding.reason.contains("experts")));

@@ -13,15 +13,18 @@ use crate::solution::values;
 /// Elements per piece of parallel work.
 const PIECE: usize = 1 << 14;
 
-/// A tensor in 16 bits, and how many of its values were limited: attention masks, which work as before, not counted.
+/// A tensor in 16 bits, and how many of its values were limited. Attention masks, which work as before, are not counted; a weight of a
+/// product holds none.
 pub fn narrow(
     source: &TensorProto,
     to: FloatType,
     spill: Option<&Spill>,
+    is_weight: bool,
 ) -> Result<(TensorProto, usize), QuantizeError> {
     let values = values(source)?;
     let pieces = values.par_chunks(PIECE).map(|piece| {
-        let limited = piece.iter().filter(|v| v.abs() < HUGE && v.abs() > largest(to)).count();
+        let is_mask = |v: f32| v.abs() >= HUGE && !(is_weight && v.is_finite());
+        let limited = piece.iter().filter(|v| v.abs() > largest(to) && !is_mask(**v)).count();
         (piece.iter().flat_map(|&v| bits(v, to).to_le_bytes()).collect::<Vec<u8>>(), limited)
     });
     let (bytes, limited): (Vec<Vec<u8>>, Vec<usize>) = pieces.unzip();
@@ -63,11 +66,12 @@ mod tests {
     #[test]
     fn large_values_are_clamped_and_tiny_ones_do_not_vanish() {
         let source = floats("w", &[7], &[1.0, 1e6, -3.4e38, 1e-12, -1e-12, f32::INFINITY, 5.96e-8]);
-        let (made, limited) = narrow(&source, FloatType::Float16, None).unwrap();
+        let (made, limited) = narrow(&source, FloatType::Float16, None, false).unwrap();
         let found: Vec<u16> =
             made.raw_data.unwrap().chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
         assert_eq!(found, [0x3c00, 0x7bff, 0xfbff, 0x0001, 0x8001, 0x7c00, 0x0001]);
         assert_eq!(limited, 1);
+        assert_eq!(narrow(&source, FloatType::Float16, None, true).unwrap().1, 2);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::graph::{
     Edit, Names, STANDARD_DOMAIN, attribute, cast_node, for_each_read, int_attribute, is, opset, set_attribute,
     take_attribute,
 };
+use crate::masks::is_product;
 use crate::pass::{Context, Pass};
 use crate::placement::{Placement, Skipped};
 use crate::recipe::FloatType;
@@ -192,15 +193,17 @@ impl Converter<'_> {
         mut scope: Scope,
     ) -> Result<(), QuantizeError> {
         let floats = |t: &&mut TensorProto| data_type(t) == DataType::FLOAT && !declared.contains(t.name());
+        let products = graph.node.iter().filter(|node| is_product(node));
+        let weights: HashSet<String> = products.flat_map(|node| node.input.iter().cloned()).collect();
         for constant in graph.initializer.iter_mut().filter(floats) {
             let small = element_count(constant).is_ok_and(|n| n <= SMALL);
             self.constants.insert(constant.name().to_owned(), small.then(|| constant.clone()));
-            *constant = self.narrow(constant)?;
+            *constant = self.narrow(constant, weights.contains(constant.name()))?;
         }
         let sparse = graph.sparse_initializer.iter_mut().filter_map(|t| t.values.as_mut());
         for values in sparse.filter(|values| data_type(values) == DataType::FLOAT) {
             self.constants.insert(values.name().to_owned(), None);
-            *values = self.narrow(values)?;
+            *values = self.narrow(values, false)?;
         }
         for node in std::mem::take(&mut graph.node) {
             self.node(node, &mut scope)?;
@@ -213,13 +216,14 @@ impl Converter<'_> {
         Ok(())
     }
 
-    fn narrow(&mut self, source: &TensorProto) -> Result<TensorProto, QuantizeError> {
+    /// Converts a constant; huge values of a weight are not taken for masks.
+    fn narrow(&mut self, source: &TensorProto, is_weight: bool) -> Result<TensorProto, QuantizeError> {
         if self.contents == Contents::Drop {
             let data_type = Some(contents::data_type(self.to) as i32);
             let (name, dims) = (source.name.clone(), source.dims.clone());
             return Ok(TensorProto { name, dims, data_type, ..TensorProto::default() });
         }
-        let (made, limited) = contents::narrow(source, self.to, self.spill)?;
+        let (made, limited) = contents::narrow(source, self.to, self.spill, is_weight)?;
         if limited > 0 {
             self.done.limited.insert(source.name().to_owned(), limited);
         }
@@ -364,7 +368,7 @@ impl Converter<'_> {
         if is(node, "Constant") || is(node, "ConstantOfShape") {
             let value = node.attribute.iter_mut().find(|a| a.name() == "value").and_then(|a| a.t.as_mut());
             if let Some(value) = value.filter(|value| data_type(value) == DataType::FLOAT) {
-                *value = self.narrow(value)?;
+                *value = self.narrow(value, false)?;
             }
         }
         Ok(())

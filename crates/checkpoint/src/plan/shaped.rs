@@ -1,0 +1,132 @@
+//! Convolutions and embeddings: quantized to nearest where the recipe gives their kind, or one of them, a scheme.
+
+use super::activation_points::is_static;
+use super::draft::{Draft, Drafts, KeptDraft, OutputDraft, drafted};
+use super::error::PlanError;
+use super::layer::{LayerDraft, SourceStorage, SourceWeight, values_type};
+use super::names;
+use super::recognised::Recognised;
+use kvant_formats::format::OutputFormat;
+use kvant_model::network::{LayerKind, Place, ShapedLayer};
+use kvant_quant::counts::number;
+use kvant_quant::scheme::{Granularity, LayerScheme};
+use kvant_weights::parts::{CannotHold, Content, Packing, Part};
+use std::collections::BTreeMap;
+
+const PLAIN_FLOATS: &str =
+    "give it int8 or fp8 with a scale for the tensor or each channel, or write floats with ‹format› fake";
+
+impl Recognised<'_> {
+    /// What becomes of convolutions and embeddings. None are there where the recipe says nothing of them.
+    pub(super) fn draft_shaped(&self) -> Result<Drafts, PlanError> {
+        let schemes: Vec<_> =
+            self.shaped.iter().map(|layer| self.recipe.decide_shaped(layer.kind, &layer.module)).collect();
+        self.refuse_absent_kinds()?;
+        if schemes.iter().all(Option::is_none) {
+            return Ok(Drafts::default());
+        }
+        let both = self.shaped.iter().zip(schemes);
+        let draft = |(layer, scheme): (&ShapedLayer, Option<LayerScheme>)| match scheme {
+            Some(scheme) => self.quantize_shaped(layer, self.recipe.fitted(scheme)),
+            // Loaders take the scheme of most layers for that of all that are not excluded.
+            None => {
+                let module = Some(layer.module.clone());
+                let kept = self.copy(layer.weight, names::reason(self.place(layer)));
+                Ok(Drafts::from(vec![Draft::Kept(KeptDraft { module, ..kept })]))
+            }
+        };
+        Drafts::join(both.map(draft))
+    }
+
+    fn place(&self, layer: &ShapedLayer) -> Place {
+        self.network.places()[layer.weight]
+    }
+
+    fn quantize_shaped(&self, layer: &ShapedLayer, scheme: LayerScheme) -> Result<Drafts, PlanError> {
+        let refuse = |reason: String, hint: &str| PlanError::CannotHold {
+            layer: layer.module.clone(),
+            scheme: scheme.to_string(),
+            problem: CannotHold::new(reason, hint.to_owned()),
+        };
+        if is_static(scheme.input) || is_static(scheme.output) {
+            let reason = format!("activations of a {} layer are not calibrated in files", layer.kind);
+            return Err(refuse(
+                reason,
+                "leave static activations out (`!dynamic`, or weights only), or use kvant.torch",
+            ));
+        }
+        if layer.kind.is_transposed() && scheme.weight.granularity() != Some(Granularity::Tensor) {
+            let reason = "the output channels of a transposed convolution are the second axis of its weight".to_owned();
+            return Err(refuse(reason, "give it a scale for the tensor, such as int8:tensor, or use kvant.torch"));
+        }
+        let is_float = self.format == OutputFormat::PlainFloats;
+        if self.place(layer) == Place::Embedding && self.network.is_tied() && !is_float {
+            let reason = "the output head has the same weight, and would read its codes".to_owned();
+            return Err(refuse(reason, "keep it, or write floats with ‹format› fake"));
+        }
+        if !is_float && !self.format.capabilities().shaped_layers {
+            let reason = format!("the format {} holds linear layers", self.format);
+            return Err(refuse(reason, "use ‹format› quark, or write floats with ‹format› fake"));
+        }
+        let tensor = &self.tensors[layer.weight];
+        let source = SourceWeight {
+            tensor: tensor.stored_name(),
+            position: tensor.position,
+            expert: None,
+            is_transposed: false,
+            dtype: self.source_type(layer.weight)?,
+            storage: SourceStorage::Plain,
+        };
+        let draft = LayerDraft {
+            name: self.output_name(&layer.module),
+            module: layer.module.clone(),
+            role: layer.kind.name(),
+            rows: layer.rows,
+            columns: layer.columns,
+            scheme,
+            source,
+            shares_scale: None,
+            is_fused: false,
+        };
+        drafted(layer.weight, draft, |draft| {
+            if is_float {
+                let dtype = values_type(scheme.weight, draft.source.dtype);
+                return Ok((OutputDraft::Values { dtype, shape: tensor.shape().to_vec(), offset: 0 }, Vec::new()));
+            }
+            let parts = with_shape(self.parts(draft, None, false)?, tensor.shape()).ok_or_else(|| {
+                let reason = format!("the format {} stores codes of a {} layer as bytes", self.format, layer.kind);
+                refuse(reason, PLAIN_FLOATS)
+            })?;
+            Ok((OutputDraft::Parts { parts, slice: (0, 1) }, Vec::new()))
+        })
+    }
+
+    /// Refuses kinds of which there is no layer.
+    fn refuse_absent_kinds(&self) -> Result<(), PlanError> {
+        let has = |kind: LayerKind| self.shaped.iter().any(|layer| layer.kind == kind);
+        match self.recipe.layer_types().find(|kind| !has(*kind)) {
+            Some(kind) => Err(PlanError::NoSuchKind { kind: kind.name(), others: self.kinds() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The convolutions and embeddings of the source, in words: `53 conv2d`.
+    pub(super) fn kinds(&self) -> Box<[String]> {
+        let mut counts: BTreeMap<LayerKind, usize> = BTreeMap::new();
+        self.shaped.iter().for_each(|layer| *counts.entry(layer.kind).or_default() += 1);
+        counts.into_iter().map(|(kind, count)| number(count, &format!("{kind} layer"))).collect()
+    }
+}
+
+/// The tensors of a layer whose codes have the shape of its weight; `None` where codes are packed, or have scales for groups.
+fn with_shape(mut parts: Vec<Part>, shape: &[usize]) -> Option<Vec<Part>> {
+    for part in &mut parts {
+        match &part.content {
+            Content::Codes { packing: Packing::Bytes, transposed: false } => part.shape = shape.to_vec(),
+            Content::Codes { .. } => return None,
+            Content::Scales { transposed: true, .. } => return None,
+            _ => {}
+        }
+    }
+    Some(parts)
+}
