@@ -172,10 +172,42 @@ fn name_with_builtin_llama_cpp_tokens_is_changed() {
     }
 }
 
+/// A model whose head is stored, and is the embedding, as config.json says.
+fn tied() -> Place {
+    let place = configured(|config| config["tie_word_embeddings"] = json!(true));
+    let path = place.path("nano_llama/model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let range = |name: &str| {
+        let offsets = &header[name]["data_offsets"];
+        let at = |end: usize| 8 + length + offsets[end].as_u64().unwrap() as usize;
+        at(0)..at(1)
+    };
+    bytes.copy_within(range("model.embed_tokens.weight"), range("lm_head.weight").start);
+    fs::write(path, bytes).unwrap();
+    place
+}
+
+/// Some loaders read such a head, and others take the embedding.
+#[test]
+fn a_head_that_is_another_matrix_than_the_embedding_is_not_taken_for_tied() {
+    let place = configured(|config| config["tie_word_embeddings"] = json!(true));
+    for scheme in ["int4:g32", "Q8_0"] {
+        for command in [&["plan", "nano_llama"][..], &["quantize", "nano_llama", "-o", "out"]] {
+            let refused = place.run(&[command, &["--scheme", scheme]].concat());
+            assert_eq!(refused.code, Some(1), "{refused:?}");
+            assert!(refused.stderr.contains("another matrix than the embedding"), "{}", refused.stderr);
+            assert!(refused.stderr.contains("set tie_word_embeddings to false"), "{}", refused.stderr);
+        }
+    }
+    tied().succeed(&["quantize", "nano_llama", "--scheme", "int4:g32", "-o", "out"]);
+}
+
 /// Loaders take the embedding for a tied head: codes of a head that is stored too would never be read.
 #[test]
 fn a_tied_head_is_not_quantized_and_the_ways_out_can_be_taken() {
-    let place = configured(|config| config["tie_word_embeddings"] = json!(true));
+    let place = tied();
     for format in ["quark", "compressed-tensors", "gptq", "fake"] {
         for asked in [&["--no-keep-defaults"][..], &["--override", "lm_head=int8:channel"]] {
             for command in [&["plan", "nano_llama"][..], &["quantize", "nano_llama", "-o", "out"]] {
@@ -258,9 +290,8 @@ fn disk_space_for_activations_and_all_outputs_is_checked_before_the_work() {
 /// What a hint names leads on: to a plan, or to another way.
 #[test]
 fn hint_where_nothing_is_left_to_quantize_can_be_followed() {
-    let tied = configured(|config| config["tie_word_embeddings"] = json!(true));
     let line = ["plan", "nano_llama", "--scheme", "int4:g32", "-x", "*.layers.*"];
-    let refused = tied.run(&line);
+    let refused = tied().run(&line);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(!refused.stderr.contains("--no-keep-defaults") && refused.stderr.contains("--exclude"), "{refused:?}");
     let untied = Place::new();

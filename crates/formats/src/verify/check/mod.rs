@@ -177,7 +177,7 @@ const OF_SOURCES: [(&str, Run); 10] = [
     ("custom-code", custom_code::run),
     ("names", names::run),
     ("shapes", shapes::run),
-    ("tied", tied::missing),
+    ("tied", tied::run),
     ("tokenizer", tokenizer::run),
 ];
 

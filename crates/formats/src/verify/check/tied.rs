@@ -10,13 +10,12 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let head = head(subject).filter(|_| subject.config.tie_word_embeddings == Some(true));
     if let Some(head) = head.filter(|head| differs(subject, head)) {
         let hint = "set tie_word_embeddings to false, or take the head out of the checkpoint";
-        let reason = "is another matrix than the embedding, and tie_word_embeddings is true: loaders do not read it";
-        findings.warning(&head.module, reason, hint);
+        let reason = "is another matrix than the embedding, and tie_word_embeddings is true: some loaders read it, others do not";
+        findings.error(&head.module, reason, hint);
     }
 }
 
-/// The part of it that names alone decide.
-pub(super) fn missing(subject: &CheckpointView<'_>, findings: &mut Findings) {
+fn missing(subject: &CheckpointView<'_>, findings: &mut Findings) {
     // A head that a rotation separates from the embeddings is in no file of the source.
     let is_made = subject.checkpoint.rewriting().is_some();
     let is_known = subject.network.family().is_some() && subject.json.is_some() && !is_made;
