@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::job::SourceKind;
 use crate::text::shell_word;
 use kvant_checkpoint::plan::Plan;
-use kvant_container::{Remedy, directory_of};
+use kvant_container::{Checkpoint, Remedy, directory_of};
 use kvant_formats::format::OutputFormat;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -51,7 +51,8 @@ fn line(loader: &str, file: &Path) -> Option<String> {
         "Ollama" => Some(format!("echo FROM {} > Modelfile && ollama create NAME", path)),
         "ComfyUI" => {
             let weights = shell_word(&file.join("model.safetensors"));
-            Some(format!("cp {weights} ComfyUI/models/diffusion_models/NAME.safetensors"))
+            let folder = if holds_pipeline(file) { "checkpoints" } else { "diffusion_models" };
+            Some(format!("cp {weights} ComfyUI/models/{folder}/NAME.safetensors"))
         }
         "LM Studio" => Some(format!("lms import {}", path)),
         "amd-quark" => Some(format!("quark.torch.import_model_from_safetensors(model, {})", python(file))),
@@ -60,6 +61,14 @@ fn line(loader: &str, file: &Path) -> Option<String> {
         _ if loader.starts_with("transformers") => transformers(file),
         _ => None,
     }
+}
+
+/// Returns whether a file holds the network that denoises and what turns its latents into pictures.
+fn holds_pipeline(path: &Path) -> bool {
+    let Ok(checkpoint) = Checkpoint::open(path) else { return false };
+    checkpoint
+        .tensors()
+        .any(|tensor| ["first_stage_model.", "vae."].iter().any(|first| tensor.name().starts_with(first)))
 }
 
 /// A GGUF file is named apart from its directory.

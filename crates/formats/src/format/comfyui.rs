@@ -77,6 +77,11 @@ impl CheckpointFormat for ComfyUi {
             let reason = format!("ComfyUI's layout has no experts in one tensor such as `{}`", fused.module);
             return Err(CannotHold::new(reason, "leave them in floats with ‹exclude›"));
         }
+        if is_named_by_diffusers(layer.name) {
+            let reason =
+                "it has its name in diffusers, which ComfyUI changes as it loads, and loses the scale".to_owned();
+            return Err(CannotHold::new(reason, "quantize the file that ComfyUI itself takes, in its original naming"));
+        }
         let kind = Kind::of_layer(layer.scheme)?;
         let codes = Content::Codes { packing: Packing::Bytes, transposed: false };
         let scales = Content::Scales { encoding: ScaleEncoding::F32, transposed: false };
@@ -98,7 +103,8 @@ impl CheckpointFormat for ComfyUi {
     fn config(&self, _model: &ModelDescription<'_>) -> Result<Value, CannotHold> {
         // Names and classes of a config.json are other libraries'.
         let reason = "ComfyUI takes a file in its original naming without a config.json, and this source has one";
-        Err(CannotHold::new(reason, "copy the file to an empty folder and quantize it there, or use another ‹format›"))
+        let hint = "name the one file that ComfyUI takes, in its original naming and without a config.json beside it, or use another ‹format›";
+        Err(CannotHold::new(reason, hint))
     }
 
     fn metadata(&self, layers: &[DescribedLayer<'_>], _others: &[&str]) -> BTreeMap<String, String> {
@@ -120,6 +126,17 @@ impl CheckpointFormat for ComfyUi {
         let layers = layers.iter().map(|(name, stated)| Ok((name.clone(), StatedLayer::read(name, stated)?)));
         Ok(Box::new(Reader { layers: layers.collect::<Result<_, ImportError>>()? }))
     }
+}
+
+/// Returns whether a layer of UNets, FLUX, SD3, AuraFlow, Wan or PixArt has its name in diffusers. Qwen-Image and LTX-Video have the same
+/// names in both.
+fn is_named_by_diffusers(name: &str) -> bool {
+    const FIRST: [&str; 5] =
+        ["down_blocks", "joint_transformer_blocks", "mid_block", "single_transformer_blocks", "up_blocks"];
+    let first = name.split('.').next().unwrap_or_default();
+    FIRST.contains(&first)
+        || first == "transformer_blocks" && (name.contains(".ff_context.") || name.contains(".norm1_context."))
+        || first == "blocks" && name.contains(".attn1.to_")
 }
 
 /// A kind of weights.
