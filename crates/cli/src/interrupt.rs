@@ -40,16 +40,17 @@ fn exit() {
 /// Calls `came` for each signal that is not ignored.
 #[cfg(target_os = "linux")]
 fn on_signal(mut came: impl FnMut() + Send + 'static) {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
     use signal_hook::iterator::Signals;
     let ignored = ignored_signals();
-    let handled = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+    // Where it is handled, a write beyond the largest size of files fails with an error, instead of ending the process without a word.
+    let handled = [SIGINT, SIGTERM, SIGHUP, SIGXFSZ].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
     // Without a handler a signal kills at once: a run still resumes from its journal, and a graph's temporary files have
     // no names.
     let Ok(mut signals) = Signals::new(handled) else { return };
     let handle = signals.handle();
     let watch = move || {
-        for signal in signals.forever() {
+        for signal in signals.forever().filter(|signal| *signal != SIGXFSZ) {
             SIGNAL.store(usize::try_from(signal).unwrap_or(0), Ordering::Relaxed);
             came();
         }

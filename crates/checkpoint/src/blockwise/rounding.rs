@@ -202,6 +202,10 @@ impl<'a> Blockwise<'_, 'a> {
         match rounding.prepare(&inputs) {
             Ok(()) => {}
             Err(HessianError::NotFinite) => return Err(self.not_finite(work.block.index, &readers.module)),
+            // Inputs that are all zero: any codes do.
+            Err(HessianError::NoData) if scarce(hessian.tokens(), hessian.features()).is_none() => {
+                return readers.layers.iter().try_for_each(|layer| self.to_nearest(work, readers, *layer, None));
+            }
             Err(problem) => return self.starved(work, readers, hessian, problem.to_string()),
         }
         // Where there are fewer tokens than inputs, the damping decides as much as the data.

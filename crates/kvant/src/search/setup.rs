@@ -66,9 +66,17 @@ pub(super) fn set_up<'a>(
     };
     let options = options(&names, kind, search.job.recipe.weights_only)?;
     let made = match kind {
-        MixKind::Gguf => mixture(search, (checkpoint, decoder), kind, &options, None)?,
-        MixKind::Checkpoint => in_first_format(search, (checkpoint, decoder), &options, loader, asked)?,
+        MixKind::Gguf => mixture(search, (checkpoint, decoder), kind, &options, None),
+        MixKind::Checkpoint => in_first_format(search, (checkpoint, decoder), &options, loader, asked),
     };
+    // Nobody has asked for the schemes by which a layer is refused.
+    let made = made.map_err(|error| match search.options.is_empty() {
+        true => {
+            let way = format!("choose others than {} with ‹options›, e.g. int4:g32,int8:channel", names.join(", "));
+            error.with_hint(Some(way))
+        }
+        false => error,
+    })?;
     if let Some(loader) = loader.filter(|loader| !reads(loader, &made.loaders)) {
         return Err(refused_by(loader, &made));
     }
