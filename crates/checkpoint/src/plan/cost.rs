@@ -90,6 +90,16 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// An upper bound of the private memory of a run that observes activations and runs no algorithm, in bytes.
+    pub fn observing_memory(&self, size: CalibrationSize, threads: usize) -> u64 {
+        let widest = self.layers.iter().map(|layer| layer.rows.max(layer.columns) as u64).max().unwrap_or(0);
+        let most = (WIDE as u64 / widest.max(1)).min(LONG as u64).max(size.length);
+        let activations = ALIVE * most.min(size.tokens()) * widest * FLOAT;
+        self.peak_memory(threads).saturating_add((BESIDE + activations).max(size.tokenizing))
+    }
+}
+
 /// Files with activations: what a block reads, and what it puts out.
 const FILES: u64 = 2;
 

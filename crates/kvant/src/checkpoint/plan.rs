@@ -178,7 +178,14 @@ impl CheckpointPlan {
 
     /// Bytes of memory that a run takes at most.
     pub fn peak_memory(&self) -> u64 {
-        self.cost.estimate.as_ref().map_or_else(|| self.plan.peak_memory(self.cost.threads), |cost| cost.peak_memory)
+        let Cost { threads, size, estimate, .. } = &self.cost;
+        let of_weights = match estimate {
+            Some(cost) => cost.peak_memory,
+            None if self.plan.needs_calibration() => self.plan.observing_memory(*size, *threads),
+            None => self.plan.peak_memory(*threads),
+        };
+        // A graph is written from memory, in which its constants are there in up to three forms.
+        of_weights.saturating_add(if self.is_graph { 3 * self.plan.layout().total_size() } else { 0 })
     }
 
     /// The plan as JSON, without its tensors.
