@@ -320,7 +320,8 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         num_heads: inner.size(&["num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads"])?,
         heads_by_layer: heads_by_layer(inner)?,
         stated_kv_heads: key_heads(inner)?,
-        stated_head_dim: inner.size(&["head_dim"])?,
+        // transformers writes 0 where no part of a head turns (GLM 5 Next).
+        stated_head_dim: inner.count(&["head_dim"])?.filter(|width| *width > 0),
         stated_value_dim: value_dim(inner)?,
         vocab_size: inner.size(&["vocab_size"])?,
         further_tokens: if inner.is_of("mllama_text_model") { IMAGE_TOKENS } else { 0 },

@@ -87,7 +87,8 @@ impl LatentConfig {
         let sizes = [
             fields.size(&["kv_lora_rank"])?,
             fields.size(&["qk_nope_head_dim"])?,
-            fields.size(&["qk_rope_head_dim"])?,
+            // No part turns in GLM 5 Next.
+            fields.count(&["qk_rope_head_dim"])?,
             fields.size(&["v_head_dim"])?,
         ];
         let [Some(key_value_rank), Some(nope_dim), Some(rope_dim), Some(value_dim)] = sizes else {

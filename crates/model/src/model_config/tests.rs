@@ -224,6 +224,13 @@ fn keys_that_the_class_does_not_read_are_ignored() {
 }
 
 #[test]
+fn a_head_of_width_zero_is_not_stated() {
+    let read =
+        read_json(json!({"model_type": "glm5_next_text", "head_dim": 0, "num_attention_heads": 4, "hidden_size": 64}));
+    assert_eq!(read.stated_head_dim, None);
+}
+
+#[test]
 fn sizes_of_state_space_layers_go_by_the_names_of_their_class() {
     let stated = json!({"model_type": "bamba", "hidden_size": 64, "mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_expand": 2,
         "mamba_n_groups": 2, "mamba_d_state": 6, "mamba_d_conv": 4});
