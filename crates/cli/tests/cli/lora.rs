@@ -27,6 +27,21 @@ fn adapter(place: &Place, name: &str) {
 }
 
 #[test]
+fn merged_weights_have_the_type_that_is_asked_for() {
+    let place = Place::new();
+    adapter(&place, "lora");
+    for (dtype, stored) in [("f32", "F32"), ("f16", "F16")] {
+        place.succeed(&["convert", "nano_llama", "--to", "float", "--lora", "lora", "--dtype", dtype, "-o", dtype]);
+        let types = place.succeed(&["inspect", dtype, "--json"]).json()["types"].clone();
+        assert_eq!(types.as_object().unwrap().keys().collect::<Vec<_>>(), [stored]);
+    }
+    place.succeed(&["quantize", "nano_llama", "--scheme", "int4:g32", "-o", "codes"]);
+    place.succeed(&["convert", "codes", "--to", "float", "--dtype", "f32", "-o", "widened"]);
+    let types = place.succeed(&["inspect", "widened", "--json"]).json()["types"].clone();
+    assert_eq!(types.as_object().unwrap().keys().collect::<Vec<_>>(), ["F32"]);
+}
+
+#[test]
 fn adapter_is_merged_but_is_not_a_model() {
     let place = Place::new();
     adapter(&place, "lora");

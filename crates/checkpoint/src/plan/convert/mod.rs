@@ -78,15 +78,23 @@ impl Plan {
             ConversionTarget::Float(Some(float)) => float,
             _ => float_type(&config),
         };
-        let tensors = SourceTensor::imported(checkpoint, import.tensors().to_vec(), float.dtype());
+        let stated = match conversion.target {
+            ConversionTarget::Float(stated) => stated.map(FloatType::dtype),
+            _ => None,
+        };
+        let mut tensors = SourceTensor::imported(checkpoint, import.tensors().to_vec(), float.dtype());
+        // A type that is asked for is that of all floats.
+        for tensor in tensors.iter_mut().filter(|tensor| tensor.packed().is_some()) {
+            tensor.dtype = stated.unwrap_or(tensor.dtype);
+        }
         // A GGUF file of floats has another layout all the same, and a model with adapters other weights.
         let is_changed = checkpoint.gguf().is_some() || checkpoint.changes_weights();
         let is_converted =
             is_changed && matches!(conversion.target, ConversionTarget::Float(_) | ConversionTarget::Fake);
         let coded = StoredDefaults::of(&tensors);
         let cast = match conversion.target {
-            ConversionTarget::Float(stated) if coded.is_none() && !is_changed && json.is_some() => {
-                let cast = stated.map(FloatType::dtype).filter(|float| holds_other_floats(&tensors, *float));
+            ConversionTarget::Float(_) if coded.is_none() && !is_changed && json.is_some() => {
+                let cast = stated.filter(|float| holds_other_floats(&tensors, *float));
                 Some(cast.ok_or(PlanError::FloatsAlready)?)
             }
             _ => None,
@@ -110,7 +118,8 @@ impl Plan {
             (ConversionTarget::Float(_) | ConversionTarget::Fake, None) => {
                 let is_stated = conversion.target == ConversionTarget::Float(Some(float));
                 let is_rounded = coded.is_some() && !is_stated && float != FloatType::F32;
-                source.widened(is_rounded.then_some(float))
+                let has_choice = matches!(conversion.target, ConversionTarget::Float(_));
+                source.widened(stated, is_rounded.then_some(float), has_choice)
             }
             (ConversionTarget::Codes(_), None) => {
                 let natural = |matrix: &PackedMatrix<'_>| defaults.scheme_of(matrix).or_else(|| matrix.like());
@@ -232,17 +241,18 @@ impl Recognised<'_> {
         }
     }
 
-    /// All values as floats; `rounded` is the type of those that codes lose digits in.
-    fn widened(&self, rounded: Option<FloatType>) -> LayerDrafts {
-        let all: Vec<usize> = (0..self.tensors.len()).collect();
+    /// All values as floats, where one is stated in that type; `rounded` is the type of those that codes lose digits in, and `has_choice` says that another can be asked for.
+    fn widened(&self, stated: Option<Dtype>, rounded: Option<FloatType>, has_choice: bool) -> LayerDrafts {
+        let all = || (0..self.tensors.len()).collect::<Vec<usize>>();
         let rounding = rounded.map(|float| {
             let name = float.config_name();
-            format!("values are rounded to {name}; ‹dtype› f32 keeps all their digits")
+            let way = if has_choice { "; ‹dtype› f32 keeps all their digits" } else { "" };
+            format!("values are rounded to {name}{way}")
         });
         LayerDrafts {
             layers: Vec::new(),
             attention: AttentionDrafts::default(),
-            rest: self.keep_all(&all),
+            rest: stated.map_or_else(|| self.keep_all(&all()), |float| self.cast_all(float)),
             act_order: false,
             notices: self.parted_experts().into_iter().chain(rounding).collect(),
         }
