@@ -26,10 +26,13 @@ MODELS = {
     "convnext": ("ConvNextForImageClassification", dict(hidden_sizes=[32, 64, 96, 128], depths=[1, 1, 2, 1])),
     "deberta": ("DebertaModel", dict(BLOCKS, vocab_size=512, relative_attention=True, pos_att_type=["p2c", "c2p"])),
     "deberta-v2": ("DebertaV2ForSequenceClassification", dict(BLOCKS, vocab_size=512, relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=32, norm_rel_ebd="layer_norm", share_att_key=True)),
+    "deepseek_v4": ("DeepseekV4ForCausalLM", dict(vocab_size=512, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1, head_dim=32, q_lora_rank=32, n_routed_experts=8, moe_intermediate_size=32, num_experts_per_tok=2, layer_types=["heavily_compressed_attention", "compressed_sparse_attention", "compressed_sparse_attention"], mlp_layer_types=["hash_moe", "moe", "moe"], o_groups=2, o_lora_rank=32, index_n_heads=4, index_head_dim=32, index_topk=4, hc_mult=2, partial_rotary_factor=0.5, max_position_embeddings=256)),
     "deit": ("DeiTForImageClassification", IMAGES),
+    "detr": ("DetrForObjectDetection", dict(d_model=64, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128, num_queries=10, use_timm_backbone=False, use_pretrained_backbone=False, backbone=None, backbone_config=dict(model_type="resnet", embedding_size=32, hidden_sizes=[32, 64, 96, 128], depths=[1, 1, 1, 1], out_features=["stage4"]))),
     "diffllama": ("DiffLlamaForCausalLM", LANGUAGE),
     "dinov2": ("Dinov2ForImageClassification", IMAGES),
     "dinov3_vit": ("DINOv3ViTModel", IMAGES),
+    "glm5_next": ("Glm5NextForConditionalGeneration", dict(text_config=dict(LANGUAGE, num_key_value_heads=4, kv_lora_rank=32, q_lora_rank=32, qk_rope_head_dim=0, qk_nope_head_dim=16, v_head_dim=16, moe_intermediate_size=32, num_experts_per_tok=2, linear_head_dim=16, linear_num_heads=4, n_routed_experts=8, layer_types=["linear_attention", "indexed_attention"], mlp_layer_types=["dense", "sparse"], index_topk=4, index_head_dim=32, index_n_heads=4, hc_mult=2, index_kpool=2, pad_token_id=0, eos_token_id=0), vision_config=dict(depth=1, hidden_size=32, num_heads=2, image_size=28, patch_size=14, out_hidden_size=64, intermediate_size=64, projection_intermediate_size=64))),
     "gpt_neo": ("GPTNeoForCausalLM", dict(vocab_size=512, hidden_size=64, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], max_position_embeddings=128)),
     "hubert": ("HubertForCTC", dict(BLOCKS, conv_dim=[32, 32], conv_stride=[5, 2], conv_kernel=[10, 3], num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4, vocab_size=32)),
     "internvl": ("InternVLForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="qwen2"), vision_config=dict(BLOCKS, image_size=[32, 32], patch_size=[8, 8]))),
@@ -39,8 +42,10 @@ MODELS = {
     "m2m_100": ("M2M100ForConditionalGeneration", SEQUENCES),
     "marian": ("MarianMTModel", dict(SEQUENCES, pad_token_id=1, decoder_start_token_id=1)),
     "minimax": ("MiniMaxForCausalLM", dict(LANGUAGE, num_local_experts=4, num_experts_per_tok=2, head_dim=16, layer_types=["full_attention", "linear_attention"])),
+    "minimax_m3_vl_text": ("MiniMaxM3VLForCausalLM", dict(LANGUAGE, head_dim=16)),
     "mistral3": ("Mistral3ForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="mistral"), vision_config=dict(IMAGES, model_type="pixtral", head_dim=16))),
     "paligemma": ("PaliGemmaForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="gemma", head_dim=16), vision_config=dict(IMAGES, model_type="siglip_vision_model"))),
+    "parakeet_ctc": ("ParakeetForCTC", dict(vocab_size=64, encoder_config=dict(BLOCKS, num_mel_bins=16, subsampling_conv_channels=16))),
     "pegasus": ("PegasusForConditionalGeneration", SEQUENCES),
     "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", dict(text_config=LANGUAGE, vision_config=dict(depth=1, hidden_size=32, intermediate_size=64, num_heads=2, out_hidden_size=64))),
     "qwen2_audio": ("Qwen2AudioForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="qwen2"), audio_config=dict(d_model=64, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=128, num_mel_bins=16, max_source_positions=32))),
@@ -58,6 +63,7 @@ MODELS = {
     "wav2vec2": ("Wav2Vec2ForCTC", dict(BLOCKS, conv_dim=[32, 32], conv_stride=[5, 2], conv_kernel=[10, 3], num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4, vocab_size=32)),
     "whisper": ("WhisperForConditionalGeneration", dict(SEQUENCES, num_mel_bins=16, max_source_positions=64, max_target_positions=64, pad_token_id=1, bos_token_id=1, eos_token_id=1, decoder_start_token_id=1)),
     "xlnet": ("XLNetModel", dict(d_model=64, n_layer=2, n_head=4, d_inner=128, vocab_size=512)),
+    "zaya": ("ZayaForCausalLM", dict(LANGUAGE, head_dim=16, moe_intermediate_size=64, num_experts=4, router_hidden_size=32)),
 }  # fmt: skip
 
 

@@ -197,12 +197,21 @@ impl<'a> Declared<'a> {
             expert_schemes: self.expert_schemes(),
             whole_experts: self.source.network.experts().iter().any(|experts| !is_quantized(experts.weight())),
             quantized_routers: self.layers.iter().any(|layer| layer.role == Role::Router.name()),
+            shaped_codes: self.has_shaped_codes(),
             kept_experts: self.source.network.linears().iter().any(|linear| kept(&linear)),
             attention: self.source.recipe.attention(),
             float32: self.kept.iter().any(|kept| self.declarations[kept.tensor].dtype == Dtype::F32),
             listed_siblings: self.has_listed_siblings(&is_quantized),
             bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
         }
+    }
+
+    /// Returns whether convolutions or embeddings are codes.
+    fn has_shaped_codes(&self) -> bool {
+        let shaped = self.source.shaped.iter().map(|layer| self.source.tensors[layer.weight].position);
+        let shaped: BTreeSet<usize> = shaped.collect();
+        let are_codes = |layer: &PlannedLayer| matches!(layer.output, LayerOutput::Parts { .. });
+        self.layers.iter().any(|layer| are_codes(layer) && shaped.contains(&layer.source.position))
     }
 
     /// Returns whether layers that engines fuse must be listed by name.

@@ -34,10 +34,14 @@ pub(super) struct OddLayers {
     notices: Vec<String>,
 }
 
+/// Architectures some of whose blocks are the same layers: transformers ties their floats, but makes codes and scales for each.
+const SHARES_BLOCKS: &[&str] = &["zamba", "zamba2"];
+
 impl OddLayers {
     /// Finds them.
     pub(super) fn of(source: &Recognised<'_>) -> Result<OddLayers, PlanError> {
         source.refuse_experts_that_do_not_load()?;
+        source.refuse_shared_blocks()?;
         let casting = source.casting_layers()?;
         let mut problems: BTreeMap<usize, String> = BTreeMap::new();
         let (mut misfits, mut all) = (0, 0);
@@ -164,6 +168,20 @@ impl Recognised<'_> {
             reasons: modules.into_iter().map(|module| (module, READ_AS_FLOAT)).collect(),
             notices: notice.into_iter().collect(),
         })
+    }
+
+    /// Blocks that are the same layers, of which loaders make copies with random codes and scales.
+    fn refuse_shared_blocks(&self) -> Result<(), PlanError> {
+        let shares = self.config.model_types.iter().any(|name| SHARES_BLOCKS.contains(&name.as_str()));
+        let layer = self.network.linears().iter().find(|linear| linear.module.contains("shared_transf"));
+        let Some(layer) = layer.filter(|_| shares && self.format != OutputFormat::PlainFloats) else { return Ok(()) };
+        let problem = CannotHold {
+            reason: "several blocks of this architecture are the same layers, and transformers makes codes and scales for each, which are \
+                     stored once"
+                .to_owned(),
+            hint: "use ‹format› fake, whose floats are tied as they load".to_owned(),
+        };
+        Err(PlanError::CannotHold { layer: layer.module.clone(), scheme: self.recipe.scheme_name(), problem })
     }
 
     /// Experts in one tensor that transformers looks for one by one where the rest is in compressed-tensors' layout.

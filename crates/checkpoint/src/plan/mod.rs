@@ -263,10 +263,20 @@ impl Plan {
         self.layers.iter().map(|layer| (layer.rows * layer.columns) as u64).sum()
     }
 
-    /// Bits that a quantized weight takes on average, scales and zero points included.
+    /// Bits that a quantized weight takes on average, scales and zero points included; of values as floats, those of any element.
     pub fn bits_per_weight(&self) -> f64 {
+        if self.layers.is_empty() {
+            let declared = self.layout.declarations().iter();
+            let elements: usize = declared.map(|declaration| declaration.shape.iter().product::<usize>()).sum();
+            return self.layout.total_size() as f64 * 8.0 / elements.max(1) as f64;
+        }
         let bytes: u64 = self.layers.iter().map(|layer| layer.output_bytes(&self.layout)).sum();
         bytes as f64 * 8.0 / (self.quantized_parameters().max(1)) as f64
+    }
+
+    /// Returns whether experts that loaders find as one tensor are written one by one.
+    pub fn splits_experts(&self) -> bool {
+        self.traits.fused_experts
     }
 
     /// The loaders known to load the result.

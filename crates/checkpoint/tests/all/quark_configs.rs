@@ -8,6 +8,7 @@ use kvant_container::Diagnostic;
 use kvant_formats::format::quark::{
     AttentionModules, QuarkConfig, WeightFormat, describe_attention, layer_config, quantization_config,
 };
+use kvant_model::network::LayerKind;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{LayerScheme, PRESETS, Preset, Rotary};
 use kvant_weights::recipe_error::RecipeError;
@@ -253,7 +254,7 @@ fn unimplemented_fields_are_unsupported_not_invalid() {
         ("/softmax_quant_spec", json!({"dtype": "int5x"})),
         ("/kv_cache_quant_config", json!({"*k_proj": {"output_tensors": {"dtype": "int5x"}}})),
         ("/quant_mode", json!("fx_graph_mode")),
-        ("/layer_type_quant_config", json!({"Conv2d": {"weight": {"dtype": "int8"}}})),
+        ("/layer_type_quant_config", json!({"BatchNorm2d": {"weight": {"dtype": "int8"}}})),
         ("/something_new", json!(1)),
     ] {
         let error = changed(pointer, value).unwrap_err();
@@ -268,4 +269,20 @@ fn unimplemented_fields_are_unsupported_not_invalid() {
 fn layer_type_linear_is_the_default_scheme() {
     let int8 = json!({"Linear": layer_config(&scheme("int8:channel")).unwrap()});
     assert_eq!(changed("/layer_type_quant_config", int8).unwrap().default, Some(scheme("int8:channel")));
+}
+
+#[test]
+fn other_layer_types_get_their_schemes() {
+    let types = json!({
+        "Conv2d": layer_config(&scheme("int8:channel")).unwrap(),
+        "EmbeddingBag": layer_config(&scheme("e4m3:tensor")).unwrap(),
+        "ConvTranspose1d": null,
+    });
+    let read = changed("/layer_type_quant_config", types).unwrap().layer_types;
+    let expected = [
+        (LayerKind::Conv2d, Some(scheme("int8:channel"))),
+        (LayerKind::ConvTranspose1d, None),
+        (LayerKind::Embedding, Some(scheme("e4m3:tensor"))),
+    ];
+    assert_eq!(read.into_iter().collect::<Vec<_>>(), expected);
 }

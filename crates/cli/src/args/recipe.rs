@@ -24,7 +24,7 @@ pub struct RecipeArgs {
     /// Scheme by name or spelling, e.g. int4:g128
     ///
     /// `kvant list schemes` lists the names. For ONNX graphs a preset (`kvant list presets`).
-    #[arg(short, long, visible_alias = "preset", value_name = "SCHEME", required_unless_present_any = ["recipe", "components"])]
+    #[arg(short, long, visible_alias = "preset", value_name = "SCHEME", required_unless_present_any = ["recipe", "components", "layer_types"])]
     pub scheme: Option<String>,
     /// Recipe file: TOML, AMD Quark's or compressed-tensors' JSON, or llm-compressor's YAML; options take precedence over it
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]

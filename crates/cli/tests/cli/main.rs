@@ -18,6 +18,7 @@ mod help;
 mod inspect;
 mod json;
 mod kvant;
+mod layer_types;
 mod list;
 mod lora;
 mod made_model;

@@ -30,6 +30,17 @@ fn plan_of_gguf_codes_matches_the_file() {
     assert!(shown.stdout.contains("int4:g32, format gguf") && shown.stdout.contains("Q4_0"), "{}", shown.stdout);
 }
 
+/// Floats beside codes are made of them, and `quantize` has no choice of their type.
+#[test]
+fn floats_beside_codes_are_described_as_what_they_are() {
+    let place = Place::new();
+    let run = place.succeed(&[&["quantize"], &CODES[..], &["-f", "quark", "-f", "fake", "-o", "out"]].concat());
+    assert!(!run.stderr.contains("--dtype"), "{}", run.stderr);
+    let report =
+        place.succeed(&[&["quantize"], &CODES[..], &["-f", "quark", "-f", "fake", "-o", "again", "--json"]].concat());
+    assert_eq!(report.json()["outputs"][1]["bits_per_weight"], 16.0, "{}", report.stdout);
+}
+
 /// A text to calibrate on, and one to measure on: pages of the documentation.
 fn texts(place: &Place) {
     let page = |name: &str| {

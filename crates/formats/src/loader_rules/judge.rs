@@ -63,8 +63,8 @@ pub(crate) struct LoaderQuery<'a> {
     pub model: ModelFacts,
     /// The quantized layers.
     pub layers: Vec<(&'a str, LayerFacts)>,
-    /// Convolutions whose weights are codes.
-    pub convolutions: Vec<&'a str>,
+    /// Convolutions and embeddings whose weights are codes.
+    pub shaped: Vec<&'a str>,
     /// Layers whose biases are codes.
     pub biases: Vec<&'a str>,
     /// Those among them with a scale for each value.
@@ -192,7 +192,7 @@ fn refusals(layout: &Layout, case: &LoaderQuery<'_>, reasons: &mut Reasons) {
         }
     }
     let kinds = [
-        (&case.convolutions, &layout.convolutions),
+        (&case.shaped, &layout.shaped),
         (&case.biases, &layout.biases),
         (&case.channel_biases, &layout.channel_biases),
     ];

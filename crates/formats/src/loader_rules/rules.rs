@@ -111,9 +111,9 @@ pub struct Layout {
     /// A layer or a model must be none of these.
     #[serde(default)]
     pub(super) refuse: Vec<Refusal>,
-    /// Why convolutions whose weights are codes are refused.
+    /// Why convolutions and embeddings whose weights are codes are refused.
     #[serde(default)]
-    pub(super) convolutions: Option<String>,
+    pub(super) shaped: Option<String>,
     /// Why biases that are codes are refused.
     #[serde(default)]
     pub(super) biases: Option<String>,

@@ -32,6 +32,8 @@ pub struct ModelTraits {
     pub kept_experts: bool,
     /// Layers that choose experts are quantized.
     pub quantized_routers: bool,
+    /// Convolutions or embeddings are codes.
+    pub shaped_codes: bool,
     /// Some experts stay floats in one tensor for all.
     pub whole_experts: bool,
     /// How the schemes of experts differ.
@@ -64,6 +66,7 @@ const DENSE: ModelTraits = ModelTraits {
     fused_experts: false,
     kept_experts: false,
     quantized_routers: false,
+    shaped_codes: false,
     whole_experts: false,
     expert_schemes: ExpertSchemes::Alike,
     bf16: true,
@@ -133,7 +136,8 @@ pub fn refusals(
     model: ModelTraits,
     layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
 ) -> Vec<LoaderRefusal> {
-    let is_judged = (model.family.is_some() && (model.foreign_class || !model.foreign_names)) || model.component;
+    let is_described = model.family.is_some() && (model.foreign_class || !model.foreign_names);
+    let is_judged = is_described || model.component || model.shaped_codes;
     let Some(method) = method(format, model).filter(|_| is_judged) else { return Vec::new() };
     let refusal = |Opinion { loader, is_known, refusal }: Opinion| {
         let untried = || (!is_known).then(|| "not tried with this architecture".to_owned());
@@ -166,7 +170,11 @@ fn opinions(
         let (name, layout) = loader.of_method(method)?;
         let of_model = loader.model_refusals(&facts).next().map(|(_, reason)| reason.to_owned());
         let of_floats = || file_refusal(layout, &facts).filter(|_| method == FLOAT_METHOD);
-        let refusal = of_model.or_else(of_floats).or_else(|| layers.iter().find_map(|layer| of_layer(layout, layer)));
+        let of_shaped = || layout.shaped.clone().filter(|_| model.shaped_codes);
+        let refusal = of_model
+            .or_else(of_floats)
+            .or_else(of_shaped)
+            .or_else(|| layers.iter().find_map(|layer| of_layer(layout, layer)));
         Some(Opinion { loader: name, is_known: loader.knows(&facts), refusal })
     };
     // Those of components have no opinion on the floats of a model.

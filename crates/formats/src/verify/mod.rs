@@ -30,6 +30,7 @@ use crate::loader_rules::{Attention, LoaderQuery, ModelFacts, Sharding, judge};
 use check::{VALUES, opening};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::means_gguf;
+use kvant_model::network::is_embedding_name;
 use kvant_quant::finding::{Finding, Findings, Severity};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -142,7 +143,7 @@ fn report(path: &Path, subject: &CheckpointView<'_>, options: &Options) -> Repor
         method: subject.method(),
         model: subject.model_facts(),
         layers: subject.layers(),
-        convolutions: subject.survey.convolutions.iter().map(|(module, _)| module.as_str()).collect(),
+        shaped: shaped(subject),
         biases: subject.survey.biases.iter().map(|(module, _)| module.as_str()).collect(),
         channel_biases: channel_biases(subject),
         unnamed_routers: unnamed_routers(subject),
@@ -170,7 +171,7 @@ fn report(path: &Path, subject: &CheckpointView<'_>, options: &Options) -> Repor
 
 /// The finding that no loader which reads the layout takes the model, if it is known what they make of its architecture.
 fn untaken(subject: &CheckpointView<'_>, verdicts: &[LoaderSupport]) -> Option<Finding> {
-    let is_known = subject.network.family().is_some() || subject.model_facts().component;
+    let is_known = subject.network.family().is_some() || subject.model_facts().component || !shaped(subject).is_empty();
     let readers = || loaders().iter().zip(verdicts).filter(|(loader, _)| loader.of_method(subject.method()).is_some());
     if !is_known || readers().next().is_none() || readers().any(|(_, verdict)| verdict.loads != Loads::No) {
         return None;
@@ -186,6 +187,13 @@ fn untaken(subject: &CheckpointView<'_>, verdicts: &[LoaderSupport]) -> Option<F
     findings.into_vec().pop()
 }
 
+/// The convolutions and embeddings whose weights are codes.
+fn shaped<'s>(subject: &'s CheckpointView<'_>) -> Vec<&'s str> {
+    let convolutions = subject.survey.convolutions.iter().map(|(module, _)| module.as_str());
+    let weights = subject.survey.weights.iter().map(|weight| weight.module.as_str());
+    convolutions.chain(weights.filter(|module| is_embedding_name(module))).collect()
+}
+
 /// A checkpoint whose files do not make one.
 fn unopened(path: &Path, finding: Finding, options: &Options) -> Report {
     let (findings, sharding) = (vec![finding], Sharding::default());
@@ -195,7 +203,7 @@ fn unopened(path: &Path, finding: Finding, options: &Options) -> Report {
         method: "float",
         model,
         layers,
-        convolutions: Vec::new(),
+        shaped: Vec::new(),
         biases: Vec::new(),
         channel_biases: Vec::new(),
         unnamed_routers,

@@ -206,8 +206,15 @@ fn plan_for_all(job: &Job, calibrated: bool) -> Result<Planned, Error> {
         let also: Vec<_> = all().filter(|other| other != format).collect();
         plan_for(job, Some(*format), &also, calibrated).map(|(_, plan)| plan)
     };
-    let others = others.iter().map(further).collect::<Result<_, Error>>()?;
+    let others: Vec<Plan> = others.iter().map(further).collect::<Result<_, Error>>()?;
     let (checkpoint, plan) = plan_for(job, Some(*first), &all().skip(1).collect::<Vec<_>>(), calibrated)?;
+    if others.iter().any(|other: &Plan| other.format() == OutputFormat::PlainFloats) && plan.splits_experts() {
+        let message = format!(
+            "‹format› fake is made of what ‹format› {first} has, and that has the experts one by one, as no loader of floats finds them"
+        );
+        let failure = Error::new(ErrorKind::Unsupported, message);
+        return Err(failure.with_hint(Some("write ‹format› fake in a separate run".to_owned())));
+    }
     Ok(Planned { others, ..Planned::of(checkpoint, plan) })
 }
 

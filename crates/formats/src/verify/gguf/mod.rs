@@ -236,7 +236,7 @@ fn judged(
         method: "gguf",
         model,
         layers: Vec::new(),
-        convolutions: Vec::new(),
+        shaped: Vec::new(),
         biases: Vec::new(),
         channel_biases: Vec::new(),
         unnamed_routers: Vec::new(),
