@@ -2,7 +2,7 @@
 
 use crate::kvant::{Place, copy_dir, names};
 use crate::made_model::write_encoder;
-use kvant_container::{Checkpoint, Durability, Layout, TensorDeclaration, Writer};
+use kvant_container::{Checkpoint, Dtype, Durability, Layout, TensorDeclaration, Writer};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -335,4 +335,42 @@ fn a_format_that_loads_is_chosen_where_none_is_named() {
     let refused = place.run(&["quantize", "bert", "-s", "int8:channel", "-f", "quark", "-o", "quark"]);
     let hint = "hint: use --format compressed-tensors, which loads in transformers";
     assert!(refused.code == Some(1) && refused.stderr.contains(hint), "{refused:?}");
+}
+
+/// ComfyUI renames the tensors of such files as it loads them, but not their scales.
+#[test]
+fn names_of_diffusers_are_refused_for_comfyui() {
+    let place = Place::new();
+    let write = |name: &str, tensor: &str| {
+        let declared = vec![TensorDeclaration::new(tensor, Dtype::F32, [32, 32])];
+        let layout = Layout::new(declared, u64::MAX, Default::default()).unwrap();
+        let writer = Writer::create(&place.path(name), layout).unwrap();
+        writer.write_at(0, 0, &[0x3d; 4 * 32 * 32]).unwrap();
+        writer.finish(Durability::Process).unwrap();
+    };
+    write("unet", "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q.weight");
+    write("flux", "double_blocks.0.img_attn.proj.weight");
+    let line = |model: &str| {
+        let file = format!("{model}/model.safetensors");
+        place.run(&["quantize", &file, "--scheme", "e4m3:tensor", "--format", "comfyui", "-o", &format!("{model}-out")])
+    };
+    let refused = line("unet");
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("its name in diffusers"), "{}", refused.stderr);
+    assert_eq!(line("flux").code, Some(0));
+}
+
+/// Where files may not grow, the run says so instead of being ended by a signal.
+#[test]
+#[cfg(unix)]
+fn files_that_may_not_grow_are_an_error() {
+    let place = Place::new();
+    let script = "ulimit -f 1; exec \"$0\" quantize nano_llama --scheme int8:channel -o out";
+    let run = std::process::Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_kvant")])
+        .current_dir(place.path(""))
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    assert!(String::from_utf8_lossy(&run.stderr).contains("File too large"), "{run:?}");
 }

@@ -146,6 +146,25 @@ fn write_mixture(place: &Place) {
     std::fs::write(dir.join("model.safetensors"), file).unwrap();
 }
 
+/// More data would tell no more of inputs that are zero.
+#[test]
+fn layers_that_read_zeros_do_not_lack_data() {
+    let place = place();
+    let path = place.path("nano_llama/model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let offsets = &header["model.layers.1.self_attn.v_proj.weight"]["data_offsets"];
+    let at = |end: usize| 8 + length + offsets[end].as_u64().unwrap() as usize;
+    bytes[at(0)..at(1)].fill(0);
+    std::fs::write(path, bytes).unwrap();
+    let data = ["--calib", "text.txt", "--num-samples", "8", "--seq-len", "64", "-q"];
+    let line = ["quantize", "nano_llama", "-s", "int4:g32", "--algorithm", "gptq", "-o", "out"];
+    let said = place.succeed(&[&line[..], &data].concat()).stderr;
+    assert!(!said.contains("calibration tokens"), "{said}");
+    assert!(place.record("out")["starved"].as_array().unwrap().is_empty());
+}
+
 #[test]
 fn experts_with_few_tokens_are_reported() {
     let place = place();

@@ -194,6 +194,22 @@ mod tests {
     }
 
     #[test]
+    fn what_no_loader_reads_is_refused_whatever_the_architecture() {
+        let shaped = ModelTraits { family: None, shaped_codes: true, ..DENSE };
+        let layers = || [("int8:channel".parse().unwrap(), WHOLE)].into_iter();
+        let found = refusals(OutputFormat::QUARK, shaped, layers());
+        assert!(!found.is_empty() && found.iter().all(|refusal| refusal.reason.contains("convolutions")), "{found:?}");
+        assert!(refusals(OutputFormat::QUARK, ModelTraits { shaped_codes: false, ..shaped }, layers()).is_empty());
+        let torchao = OutputFormat::Checkpoint(crate::format::FormatHandle::TORCHAO);
+        assert!(!found_in(torchao, DENSE).is_empty());
+        assert!(found_in(torchao, ModelTraits { other_modalities: true, ..DENSE }).is_empty());
+    }
+
+    fn found_in(format: OutputFormat, model: ModelTraits) -> Vec<&'static str> {
+        found(format, "int8:channel", model)
+    }
+
+    #[test]
     fn shard_sizes_count_as_for_finished_checkpoints() {
         let fp8 = |extent: ShardShape| {
             let scheme = "e4m3:b128x128+e4m3:g128!dynamic".parse().unwrap();

@@ -171,7 +171,7 @@ fn report(path: &Path, subject: &CheckpointView<'_>, options: &Options) -> Repor
 
 /// The finding that no loader which reads the layout takes the model, if it is known what they make of its architecture.
 fn untaken(subject: &CheckpointView<'_>, verdicts: &[LoaderSupport]) -> Option<Finding> {
-    let is_known = subject.network.family().is_some() || subject.model_facts().component || !shaped(subject).is_empty();
+    let is_known = subject.network.family().is_some() || subject.model_facts().component;
     let readers = || loaders().iter().zip(verdicts).filter(|(loader, _)| loader.of_method(subject.method()).is_some());
     if !is_known || readers().next().is_none() || readers().any(|(_, verdict)| verdict.loads != Loads::No) {
         return None;
