@@ -28,7 +28,7 @@ pub use ort_library::look_in_packages;
 pub use session::{Session, Visit};
 
 use crate::data::{Array, Axis, type_of};
-use crate::graph::{Index, STANDARD_DOMAIN, domain};
+use crate::graph::{Index, STANDARD_DOMAIN, called, domain};
 pub(crate) use grouped::Grouped;
 use ort_engine::OrtModel;
 use rten_engine::RtenModel;
@@ -177,9 +177,7 @@ fn refuse_foreign_operators(model: &ModelProto) -> Result<(), RuntimeError> {
     let foreign = graph.node.iter().find(|node| is_foreign(node));
     let Some(domain_name) = foreign.map(|node| domain(node).to_owned()) else { return Ok(()) };
     let nodes = graph.node.iter().filter(|node| domain(node) == domain_name).take(5);
-    let made = |node: &NodeProto| node.output.first().cloned().unwrap_or_default();
-    let name = |node: &NodeProto| if node.name().is_empty() { made(node) } else { node.name().to_owned() };
-    let nodes = nodes.map(|node| format!("{} `{}`", node.op_type(), name(node))).collect();
+    let nodes = nodes.map(|node| format!("{} `{}`", node.op_type(), called(node))).collect();
     Err(RuntimeError::Domain { domain: domain_name, nodes })
 }
 

@@ -21,7 +21,7 @@ use kvant_container::onnx::{
 use crate::count::{constants, size};
 use crate::error::QuantizeError;
 use crate::graph::{
-    Edit, Names, STANDARD_DOMAIN, attribute, cast_node, for_each_read, int_attribute, is, opset, set_attribute,
+    Edit, Names, STANDARD_DOMAIN, attribute, called, cast_node, for_each_read, int_attribute, is, opset, set_attribute,
     take_attribute,
 };
 use crate::masks::is_product;
@@ -400,8 +400,7 @@ fn cast(input: &str, output: &str, to: DataType) -> NodeProto {
 }
 
 fn label(node: &NodeProto) -> String {
-    let first = node.output.first().map_or("", String::as_str);
-    if node.name().is_empty() { first } else { node.name() }.to_owned()
+    called(node).to_owned()
 }
 
 #[cfg(test)]

@@ -1,0 +1,43 @@
+//! Graphs that most exporters do not write: nodes without names.
+
+use super::place;
+use crate::kvant::Place;
+use kvant_container::onnx::{self, ExternalData, ModelProto};
+
+/// A changed `float.onnx`.
+fn changed(change: impl FnOnce(&mut ModelProto)) -> Place {
+    let place = place();
+    let mut model = onnx::read(&place.path("float.onnx")).unwrap();
+    change(&mut model);
+    onnx::write(model, &place.path("float.onnx"), ExternalData::Auto).unwrap();
+    place
+}
+
+fn quantized_nodes(place: &Place, options: &[&str]) -> u64 {
+    let plan = ["plan", "float.onnx", "--preset", "WEIGHTS_INT8", "--json"];
+    place.succeed(&[&plan[..], options].concat()).json()["quantized_nodes"].as_u64().unwrap()
+}
+
+#[test]
+fn nodes_without_names_are_named_by_their_first_output() {
+    let mut convs = Vec::new();
+    let place = changed(|model| {
+        for node in &mut model.graph.as_mut().unwrap().node {
+            node.name = None;
+            convs.extend((node.op_type() == "Conv").then(|| node.output[0].clone()));
+        }
+    });
+    // Passes would give an output the name of another.
+    let passes = ["--disable-pass", "batch-norm-folding", "--disable-pass", "bias-fusion"];
+    let all = quantized_nodes(&place, &passes);
+    let (first, last) = (convs.first().unwrap().as_str(), convs.last().unwrap().as_str());
+    assert_eq!(quantized_nodes(&place, &[&passes[..], &["-x", first]].concat()), all - 1);
+    assert_eq!(quantized_nodes(&place, &[&passes[..], &["--nodes", first]].concat()), 1);
+    let paths = format!("{first}..{last}");
+    assert!(quantized_nodes(&place, &[&passes[..], &["--exclude-subgraph", &paths]].concat()) < all);
+    let run = place.run(&["plan", "float.onnx", "--preset", "A8W8", "-x", "nothing"]);
+    assert!(run.code == Some(1) && !run.stderr.contains("there are ;"), "{run:?}");
+    let shown = place.succeed(&["inspect", "float.onnx", "--all"]).stdout;
+    let is_row = |line: &str| line.split_whitespace().take(2).eq([first, "Conv"]);
+    assert!(shown.lines().any(is_row), "{shown}");
+}
