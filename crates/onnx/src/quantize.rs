@@ -25,7 +25,8 @@ use crate::kv_cache;
 use crate::npu;
 use crate::pass::{self, Context, upgrade_opset};
 use crate::placement::{
-    Bias, Named, Placement, Skipped, assign_channels, check_channels, check_kernels, place, unmatched,
+    Bias, Named, Placement, Skipped, assign_channels, check_channels, check_kernels, place, refuse_idle_channels,
+    unmatched,
 };
 use crate::quantization::Range;
 use crate::recipe::{BiasKind, Boundary, FloatType, Layout, NodeRule, Recipe};
@@ -138,6 +139,7 @@ pub fn prepare(
     }
     let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph))?;
     let (types, placement) = place_all(&model, &recipe)?;
+    refuse_idle_channels(&recipe, &placement)?;
     Ok(Prepared {
         model,
         recipe,

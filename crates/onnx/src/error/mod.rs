@@ -83,6 +83,12 @@ pub enum QuantizeError {
         /// The reason.
         because: &'static str,
     },
+    /// Activations shall have a scale for each channel, and none of them gets several.
+    #[error(
+        "‹per-channel-activations› has no effect: each activation of the model keeps one scale, since operators that read or write it \
+         support only one, or its channels are unknown"
+    )]
+    IdleChannels,
     /// A tensor has not the channels that its shape says.
     #[error("a calibration sample gave the tensor `{tensor}` another number of channels than its shape says")]
     ChannelCount {
@@ -162,6 +168,7 @@ impl Diagnostic for QuantizeError {
             | Self::NoKernel { .. }
             | Self::UnknownType { .. } => ErrorKind::Unsupported,
             Self::NoIntegerBoundary | Self::ChannelActivations { .. } | Self::ChannelCount { .. } => ErrorKind::Invalid,
+            Self::IdleChannels => ErrorKind::Usage,
             Self::NotFinite { .. }
             | Self::BeyondFloat16 { .. }
             | Self::NoRange { .. }
@@ -192,6 +199,7 @@ impl Diagnostic for QuantizeError {
                 Remedy::leave_out("per-channel-activations"),
                 Remedy::setting("activation", "choose int8 or int16 activations with ‹activation›, and the layout qdq"),
             ],
+            Self::IdleChannels => vec![Remedy::leave_out("per-channel-activations")],
             Self::ChannelCount { .. } => vec![
                 Remedy::leave_out("per-channel-activations"),
                 Remedy::setting_to(
@@ -226,7 +234,7 @@ impl Diagnostic for QuantizeError {
             }
             Self::BeyondFloat16 { .. } => "use a bfloat16 preset (BF16), or leave its node in float with ‹exclude›",
             Self::NothingToDo { exclusions, .. } if !exclusions.is_empty() => return Remedy::hint(&self.remedies()),
-            Self::NotFinite { .. } => return Remedy::hint(&self.remedies()),
+            Self::NotFinite { .. } | Self::IdleChannels => return Remedy::hint(&self.remedies()),
             Self::NothingToConvert { .. } => {
                 "the model has this type already, or no floats; `kvant inspect` shows its types"
             }

@@ -55,6 +55,28 @@ fn options_without_effect_are_refused() {
 }
 
 #[test]
+fn types_of_codes_that_no_tensor_has_are_refused() {
+    let place = place();
+    for (options, told) in [
+        (&["--preset", "MATMUL_NBITS", "--activation", "int8"][..], ["--activation", "--preset MATMUL_NBITS"]),
+        (&["--preset", "FP16_MODEL", "--weight", "int8"], ["--weight", "--preset FP16_MODEL"]),
+        (&["--preset", "A8W8", "--weights-only", "--activation", "int8"], ["--activation", "--weights-only"]),
+        (&["--preset", "FP16_MODEL", "--calibration-method", "mse"], ["--calibration-method", "--preset FP16_MODEL"]),
+    ] {
+        for line in [&["plan", "float.onnx"][..], &["quantize", "float.onnx", "-o", "out.onnx"]] {
+            let run = place.run(&[line, options].concat());
+            assert!(run.code == Some(2) && run.stderr.contains("hint: leave one of them out"), "{run:?}");
+            assert!(told.iter().all(|told| run.stderr.contains(told)), "{run:?}");
+        }
+    }
+    // Its only operators take one scale for each activation, or have no channels.
+    let only = ["--op-types", "Gemm,GlobalAveragePool,MaxPool", "--activation", "uint8", "--per-channel-activations"];
+    let run = place.run(&[&["plan", "float.onnx", "--preset", "U8S8_AAWS"], &only[..]].concat());
+    assert!(run.code == Some(2) && run.stderr.contains("--per-channel-activations has no effect"), "{run:?}");
+    assert!(run.stderr.contains("hint: leave --per-channel-activations out"), "{run:?}");
+}
+
+#[test]
 fn missing_runtime_library_is_a_usage_error() {
     let place = place();
     let mut line = quantize(&["--runtime-library", "none/libonnxruntime.so"]);
