@@ -26,7 +26,7 @@ use kvant_onnx::data::Samples;
 use kvant_onnx::quantize::{Prepared, Solved, prepare};
 use kvant_onnx::recipe::{Layout, Recipe};
 use kvant_onnx::report::Report;
-use kvant_onnx::runtime::{RuntimeChoice, found};
+use kvant_onnx::runtime::{RuntimeChoice, found, refuse_foreign_operators};
 use kvant_onnx::settings::Resolved;
 use rayon::ThreadPool;
 use serde_json::{Value, json};
@@ -101,6 +101,7 @@ impl Run<'_, '_> {
         for output in &outputs.all {
             prepared.check_layout(output.layout(&prepared.recipe))?;
         }
+        refuse_unrunnable(&prepared)?;
         reporter.notes(prepared.notices());
         let mut samples = samples(job, &prepared, reporter)?;
         check_room(job, self.source, outputs, &prepared, samples.as_ref().map_or(0, Samples::len))?;
@@ -308,6 +309,17 @@ pub(super) fn refuse_unusable_limits(job: &Job) -> Result<(), Error> {
     check_measurable(job)?;
     if job.limits.engine.library.is_some() {
         found(&job.limits.runtime())?;
+    }
+    Ok(())
+}
+
+/// Refuses a graph that has to be run over data, with operators that no engine has.
+///
+/// # Errors
+/// Names the operators.
+pub(super) fn refuse_unrunnable(prepared: &Prepared) -> Result<(), Error> {
+    if prepared.needs_data() {
+        refuse_foreign_operators(&prepared.model)?;
     }
     Ok(())
 }

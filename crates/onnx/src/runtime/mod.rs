@@ -164,7 +164,10 @@ pub fn open_file(path: &Path, library: Option<&Path>) -> Result<String, RuntimeE
 }
 
 /// Refuses operators that neither engine has, whichever is chosen: those of plug-ins and of other makers, unless the model defines them.
-fn refuse_foreign_operators(model: &ModelProto) -> Result<(), RuntimeError> {
+///
+/// # Errors
+/// Names the domain and some of its nodes.
+pub fn refuse_foreign_operators(model: &ModelProto) -> Result<(), RuntimeError> {
     let graph = &model.graph;
     let is_defined = |node: &NodeProto| {
         let is_it = |function: &FunctionProto| {

@@ -1,8 +1,9 @@
-//! Graphs that most exporters do not write: nodes without names.
+//! Graphs that most exporters do not write: nodes without names, operators of other makers.
 
 use super::place;
 use crate::kvant::Place;
 use kvant_container::onnx::{self, ExternalData, ModelProto};
+use kvant_onnx::graph::add_opset;
 
 /// A changed `float.onnx`.
 fn changed(change: impl FnOnce(&mut ModelProto)) -> Place {
@@ -40,4 +41,20 @@ fn nodes_without_names_are_named_by_their_first_output() {
     let shown = place.succeed(&["inspect", "float.onnx", "--all"]).stdout;
     let is_row = |line: &str| line.split_whitespace().take(2).eq([first, "Conv"]);
     assert!(shown.lines().any(is_row), "{shown}");
+}
+
+#[test]
+fn operators_of_other_makers_are_refused_by_a_plan_that_needs_data() {
+    let place = changed(|model| {
+        let graph = model.graph.as_mut().unwrap();
+        let relu = graph.node.iter_mut().find(|node| node.op_type() == "Relu").unwrap();
+        (relu.domain, relu.op_type) = (Some("my".to_owned()), Some("Foo".to_owned()));
+        add_opset(model, "my", 1);
+    });
+    let plan = ["plan", "float.onnx", "--preset", "A8W8"];
+    for data in [&[][..], &["--data", "calib.npz"]] {
+        let run = place.run(&[&plan[..], data].concat());
+        assert!(run.code == Some(1) && run.stderr.contains("no engine runs operators of the domain my"), "{run:?}");
+    }
+    place.succeed(&[&plan[..], &["--weights-only"]].concat());
 }
