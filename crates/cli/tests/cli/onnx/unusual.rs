@@ -1,4 +1,4 @@
-//! Graphs that most exporters do not write: nodes without names, operators of other makers.
+//! Graphs that most exporters do not write: nodes without names, operators of other makers, versions that are too new.
 
 use super::place;
 use crate::kvant::Place;
@@ -57,4 +57,13 @@ fn operators_of_other_makers_are_refused_by_a_plan_that_needs_data() {
         assert!(run.code == Some(1) && run.stderr.contains("no engine runs operators of the domain my"), "{run:?}");
     }
     place.succeed(&[&plan[..], &["--weights-only"]].concat());
+    let run = place.succeed(&["quantize", "float.onnx", "--preset", "MATMUL_NBITS", "-o", "out.onnx"]);
+    assert!(run.stderr.contains("ONNX Runtime does not open the result: my:Foo"), "{run:?}");
+}
+
+#[test]
+fn versions_that_are_too_new_are_warned_of() {
+    let place = changed(|model| model.ir_version = Some(99));
+    let run = place.succeed(&["quantize", "float.onnx", "--preset", "MATMUL_NBITS", "-o", "out.onnx"]);
+    assert!(run.stderr.contains("ONNX Runtime does not open the result: ir_version: is 99"), "{run:?}");
 }
