@@ -108,6 +108,14 @@ pub enum QuantizeError {
         /// The tensor.
         tensor: String,
     },
+    /// A node must stay in f32 that reads or makes sequences of tensors, which are not cast.
+    #[error("the node `{node}` must stay in f32, and its tensor `{tensor}` is a sequence")]
+    Sequence {
+        /// The node.
+        node: String,
+        /// The sequence.
+        tensor: String,
+    },
     /// The model is quantized already.
     #[error("the model is quantized already: it has a node {operator}")]
     AlreadyQuantized {
@@ -166,7 +174,8 @@ impl Diagnostic for QuantizeError {
             | Self::AlreadyQuantized { .. }
             | Self::NotInLayout { .. }
             | Self::NoKernel { .. }
-            | Self::UnknownType { .. } => ErrorKind::Unsupported,
+            | Self::UnknownType { .. }
+            | Self::Sequence { .. } => ErrorKind::Unsupported,
             Self::NoIntegerBoundary | Self::ChannelActivations { .. } | Self::ChannelCount { .. } => ErrorKind::Invalid,
             Self::IdleChannels => ErrorKind::Usage,
             Self::NotFinite { .. }
@@ -249,6 +258,9 @@ impl Diagnostic for QuantizeError {
                 "leave ‹per-channel-activations› out, or give the tensor one scale with ‹override› 'NAME=TYPE:tensor'"
             }
             Self::NoIntegerBoundary => "leave the boundary at pairs or float, or choose the layout qdq",
+            Self::Sequence { .. } => {
+                "sequences of tensors are not supported where floats become 16-bit: export the model without them"
+            }
             Self::UnknownType { .. } => {
                 "write the tensor's type to the model's value_info, as onnx.shape_inference does"
             }

@@ -77,6 +77,25 @@ fn types_of_codes_that_no_tensor_has_are_refused() {
 }
 
 #[test]
+fn misspelt_data_are_usage_errors_with_what_there_is() {
+    let place = place();
+    std::fs::create_dir(place.path("images")).unwrap();
+    std::fs::write(place.path("images/a.png"), "no picture").unwrap();
+    let quantize = ["quantize", "float.onnx", "--preset", "A8W8", "-o", "out.onnx"];
+    for (options, told) in [
+        (&["--data", "random:foo"][..], "random, random:normal or random:uniform"),
+        (&["--data", "images", "--preprocess", "foo=1"], "the keys are size, letterbox"),
+        (&["--data", "images", "--preprocess", "interpolation=cubic"], "nearest, bilinear, bicubic or lanczos"),
+    ] {
+        let run = place.run(&[&quantize[..], options].concat());
+        assert!(run.code == Some(2) && run.stderr.contains(told), "{run:?}");
+        assert!(run.stderr.contains("hint: "), "{run:?}");
+    }
+    let run = place.run(&[&quantize[..], &["--data", "images", "--preprocess", "size=8x8"]].concat());
+    assert!(run.code == Some(1) && run.stderr.contains("hint: the picture is damaged"), "{run:?}");
+}
+
+#[test]
 fn missing_runtime_library_is_a_usage_error() {
     let place = place();
     let mut line = quantize(&["--runtime-library", "none/libonnxruntime.so"]);

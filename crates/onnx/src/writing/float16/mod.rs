@@ -296,13 +296,16 @@ impl Converter<'_> {
         Ok(())
     }
 
-    /// Those of the tensors that are floats. Errors: one whose type nothing tells.
+    /// Those of the tensors that are floats. Errors: one that is a sequence, or whose type nothing tells.
     fn known_floats(&self, node: &NodeProto, names: Vec<String>) -> Result<Vec<String>, QuantizeError> {
         let known = |name: &String| {
             let original = self.origin.get(name).unwrap_or(name);
             self.constants.contains_key(name) || self.types.data_type(original).is_some()
         };
         match names.iter().find(|name| !known(name)) {
+            Some(tensor) if operators::is_of_sequences(node) => {
+                Err(QuantizeError::Sequence { node: label(node), tensor: tensor.clone() })
+            }
             Some(tensor) => Err(QuantizeError::UnknownType { node: label(node), tensor: tensor.clone() }),
             None => Ok(names.into_iter().filter(|name| self.is_float(name)).collect()),
         }
