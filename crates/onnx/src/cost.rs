@@ -1,19 +1,19 @@
 //! The output size and cost of a run, from the plan alone: bytes of the output, arithmetic and memory of calibration. Estimates, since
 //! shapes may be open and engines have their own buffers.
 
-use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, TensorProto, data_type_bits, element_count};
+use kvant_container::onnx::{GraphProto, NodeProto, TensorProto, data_type_bits, element_count};
 use serde::Serialize;
 
 use crate::algorithm::Stage;
-use crate::count::{ConstantBytes, constants, size};
+use crate::count::{ConstantBytes, constants, for_each_initializer, for_each_other_constant, size};
 use crate::element::Element;
-use crate::graph::{Index, for_each_node, int_attribute, is, is_standard};
+use crate::graph::{Index, int_attribute, is, is_standard};
 use crate::npu::simulate_hardware;
 use crate::placement::Weight;
 use crate::quantize::Prepared;
 use crate::recipe::Layout;
 use crate::shape::Types;
-use crate::writing::{Blocks, Dialect, Operators, block_placement, float16};
+use crate::writing::{Blocks, Dialect, Operators, block_placement, dynamic, float16, read_without};
 
 /// Bytes of a histogram as it usually is: some thousand counts and edges.
 const HISTOGRAM: u64 = 64 << 10;
@@ -107,7 +107,7 @@ fn output_bytes(prepared: &Prepared) -> u64 {
         }
         // It was found to be convertible during placement.
         Layout::Float(to) => float16::constant_bytes(model, to).unwrap_or_default(),
-        Layout::Dynamic => constants(&model.graph, |tensor| after(prepared, tensor.name(), tensor)),
+        Layout::Dynamic => dynamic::constant_bytes(&model.graph, placement),
         Layout::Qdq | Layout::QOperator if recipe.npu => {
             let mut model = model.clone();
             simulate_hardware(&mut model, &prepared.types, placement);
@@ -129,7 +129,13 @@ fn pair_bytes(prepared: &Prepared, graph: &GraphProto) -> u64 {
     });
     let scales =
         own.map(|(_, a)| parameters(a.channels.map_or(1, |channels| channels.number as u64), bits(a.scheme.element)));
-    scales.sum::<u64>() + constants(graph, |tensor| after(prepared, tensor.name(), tensor))
+    // What is inside of nodes gives a weight as it is.
+    let weights = &prepared.placement.weights;
+    let float = read_without(graph, &mut |node| node.input.retain(|name| !weights.contains_key(name)));
+    let mut bytes = scales.sum::<u64>();
+    for_each_initializer(graph, &mut |tensor| bytes += after(prepared, &float, tensor));
+    for_each_other_constant(graph, &mut |tensor| bytes += size(tensor));
+    bytes
 }
 
 fn bits(element: Element) -> u64 {
@@ -147,9 +153,10 @@ fn scales(weight: &Weight, dims: &[i64]) -> u64 {
     channels.map_or(1, |&channels| channels.max(0) as u64)
 }
 
-/// Bytes of what a constant becomes, its scales and zero points included.
-fn after(prepared: &Prepared, name: &str, tensor: &TensorProto) -> u64 {
+/// Bytes of what a constant becomes, its scales and zero points included. `float` tells which weights are read as they are, too.
+fn after(prepared: &Prepared, float: &Index, tensor: &TensorProto) -> u64 {
     let Prepared { recipe, placement, model, .. } = prepared;
+    let name = tensor.name();
     let count = element_count(tensor).unwrap_or(0) as u64;
     if let Some(bias) = placement.biases.get(name) {
         let dims = Index::new(&model.graph).constant(&model.graph, &bias.weight).map_or(&[][..], |weight| &weight.dims);
@@ -161,21 +168,13 @@ fn after(prepared: &Prepared, name: &str, tensor: &TensorProto) -> u64 {
     }
     let Some(weight) = placement.weights.get(name) else { return size(tensor) };
     let (bits, count_of_scales) = (bits(weight.scheme.element), scales(weight, &tensor.dims));
-    let codes = (count * bits).div_ceil(8);
+    let codes = (count * bits).div_ceil(8) + if float.is_read(name) { size(tensor) } else { 0 };
     match Dialect::of(recipe).operators(weight.scheme.element, true) {
         Ok(Operators::Cast) => codes,
         Ok(Operators::Extended) => size(tensor) + parameters(count_of_scales, bits),
         Ok(Operators::Block(_)) => size(tensor),
-        _ if recipe.layout == Layout::Dynamic && is_convolved(model, name) => codes + 4 * count_of_scales + 1,
         _ => codes + parameters(count_of_scales, bits),
     }
-}
-
-/// Returns whether a constant is the weight of a convolution, whose integer operator takes one zero point.
-fn is_convolved(model: &ModelProto, name: &str) -> bool {
-    let mut found = false;
-    for_each_node(&model.graph, &mut |node| found |= is(node, "Conv") && node.input.get(1).is_some_and(|w| w == name));
-    found
 }
 
 /// Multiplications of a product; `None` for other nodes, and inside where shapes are open.
@@ -207,10 +206,14 @@ fn reduced_by_product(types: &Types, node: &NodeProto) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::node;
+    use crate::calibration::Observed;
+    use crate::graph::{node, set_attribute};
     use crate::preset::Preset;
+    use crate::quantization::Range;
     use crate::quantize::prepare;
-    use crate::test_models::{floats, model, typed};
+    use crate::solution::Ranges;
+    use crate::test_models::{branches, floats, model, typed};
+    use kvant_container::onnx::ModelProto;
 
     fn cost(preset: &str) -> Cost {
         let nodes = vec![node("MatMul", "m", &["x", "w"], &["h"]), node("Relu", "r", &["h"], &["y"])];
@@ -236,5 +239,75 @@ mod tests {
         // Blocks are whole: 64 inputs take the bytes of 128.
         assert_eq!((int4.constants.output_bytes, int4.observed, int4.memory), (2048 + 32 * 4, 0, None));
         assert_eq!(cost("FP16_MODEL").constants.output_bytes, 4096);
+    }
+
+    /// What a plan says of constants, and what the graph has that a run writes of it with all ranges from -1 to 1.
+    fn planned_and_written(float: &ModelProto, preset: &str) -> (ConstantBytes, ConstantBytes) {
+        let mut recipe = Preset::find(preset).unwrap().recipe();
+        recipe.algorithms = recipe.algorithms.without_data();
+        let prepared = prepare(float.clone(), recipe.clone(), &recipe.passes(), None).unwrap();
+        assert!(!prepared.is_estimate());
+        let planned = Cost::of(&prepared, 1).constants;
+        let tensors = prepared.observation().tensors();
+        let whole = tensors.into_iter().map(|name| (name, Range { min: -1.0, max: 1.0 })).collect();
+        let observed = Observed { ranges: Ranges { whole, ..Ranges::default() }, samples: 1, ..Observed::default() };
+        let (_, report) = prepared.transformed(None, None).unwrap().finish_with(&observed, None, None).unwrap();
+        (planned, report.constants)
+    }
+
+    fn assert_exact(nodes: Vec<NodeProto>, outputs: &[&str]) {
+        let weight: Vec<f32> = (0..256).map(|at| (at % 17) as f32 / 16.0 - 0.5).collect();
+        let mut made = model(21, nodes, vec![floats("w", &[16, 16], &weight)], &[], &[]);
+        let graph = made.graph.as_mut().unwrap();
+        graph.input = vec![typed("x", &[2, 16])];
+        graph.output = outputs.iter().map(|name| typed(name, &[if *name == "w" { 16 } else { 2 }, 16])).collect();
+        for preset in ["UINT8_DYNAMIC_QUANT", "MATMUL_NBITS", "A8W8", "A8W4", "XINT8", "FP16_MODEL"] {
+            let (planned, written) = planned_and_written(&made, preset);
+            assert_eq!(planned, written, "{preset}");
+        }
+    }
+
+    #[test]
+    fn weights_that_are_read_in_float_too_are_counted_twice() {
+        assert_exact(vec![node("MatMul", "m", &["x", "w"], &["y"])], &["y", "w"]);
+        let inside = |name: &str| GraphProto {
+            name: Some(name.to_owned()),
+            output: vec![typed(name, &[16, 16])],
+            ..GraphProto::default()
+        };
+        let mut made = vec![
+            node("MatMul", "m", &["x", "w"], &["h"]),
+            node("ReduceMax", "most", &["x"], &["s"]),
+            node("IsNaN", "condition", &["s"], &["c"]),
+            branches("c", "v", inside("w"), inside("w")),
+            node("MatMul", "n", &["h", "v"], &["y"]),
+        ];
+        set_attribute(&mut made[1], "keepdims", 0i64);
+        assert_exact(made, &["y"]);
+    }
+
+    #[test]
+    fn weights_of_several_products_are_counted_as_they_are_stored() {
+        let mut gemm = node("Gemm", "g", &["h", "w"], &["y"]);
+        set_attribute(&mut gemm, "transB", 1i64);
+        assert_exact(vec![node("MatMul", "m", &["x", "w"], &["h"]), gemm], &["y"]);
+        let square = vec![node("MatMul", "s", &["w", "w"], &["v"]), node("MatMul", "m", &["x", "v"], &["y"])];
+        let mut made = model(17, square, vec![floats("w", &[16, 16], &[0.5; 256])], &[], &[]);
+        let graph = made.graph.as_mut().unwrap();
+        (graph.input, graph.output) = (vec![typed("x", &[2, 16])], vec![typed("y", &[2, 16])]);
+        let (planned, written) = planned_and_written(&made, "MATMUL_NBITS");
+        assert_eq!(planned, written);
+    }
+
+    #[test]
+    fn tensors_without_values_are_not_planned() {
+        let product = vec![node("MatMul", "m", &["x", "w"], &["y"])];
+        let mut made = model(17, product, vec![floats("w", &[0, 5], &[])], &[], &[]);
+        let graph = made.graph.as_mut().unwrap();
+        (graph.input, graph.output) = (vec![typed("x", &[4, 0])], vec![typed("y", &[4, 5])]);
+        let recipe = Preset::find("A16W8").unwrap().recipe();
+        let prepared = prepare(made, recipe.clone(), &recipe.passes(), None).unwrap();
+        assert!(!prepared.placement.activations.contains_key("x"), "{:?}", prepared.placement);
+        assert_eq!(prepared.observation().tensors(), ["y"]);
     }
 }

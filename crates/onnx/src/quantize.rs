@@ -25,7 +25,8 @@ use crate::kv_cache;
 use crate::npu;
 use crate::pass::{self, Context, upgrade_opset};
 use crate::placement::{
-    Bias, Named, Placement, Skipped, assign_channels, check_channels, check_kernels, place, unmatched,
+    Bias, Named, Placement, Skipped, assign_channels, check_channels, check_kernels, place, refuse_idle_channels,
+    unmatched,
 };
 use crate::quantization::Range;
 use crate::recipe::{BiasKind, Boundary, FloatType, Layout, NodeRule, Recipe};
@@ -138,6 +139,7 @@ pub fn prepare(
     }
     let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph))?;
     let (types, placement) = place_all(&model, &recipe)?;
+    refuse_idle_channels(&recipe, &placement)?;
     Ok(Prepared {
         model,
         recipe,
@@ -188,6 +190,7 @@ fn place_all(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), 
         _ => Ok(place(graph, recipe, &data_type)),
     };
     let mut placement = model.graph.as_ref().map(placed).transpose()?.unwrap_or_default();
+    leave_out_empty(&mut placement, &model.graph, &types);
     assign_channels(&mut placement, &model.graph, &types);
     check_channels(recipe, &placement)?;
     let idle = match recipe.layout {
@@ -202,6 +205,21 @@ fn place_all(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), 
     check_operators(recipe, &placement)?;
     check_kernels(recipe, &placement, &model.graph)?;
     Ok((types, placement))
+}
+
+/// Takes out activations that never have values: there is no range of them.
+fn leave_out_empty(placement: &mut Placement, graph: &GraphProto, types: &Types) {
+    let is_empty = |name: &&String| types.known_shape(name).is_some_and(|shape| shape.contains(&0));
+    let empty: BTreeSet<String> = placement.activations.keys().filter(is_empty).cloned().collect();
+    placement.remove(&empty);
+    keep_clamps(placement, graph);
+    placement.skipped.extend(empty.into_iter().map(|node| Skipped { node, reason: "it has no values" }));
+}
+
+/// Relu and Clip are kept if their output has no codes after all.
+fn keep_clamps(placement: &mut Placement, graph: &GraphProto) {
+    let Placement { dropped, activations, .. } = placement;
+    dropped.retain(|&i| graph.node[i].output.first().is_some_and(|name| activations.contains_key(name)));
 }
 
 /// The error for a model that a recipe leaves in float, with the settings whose exclusions are the cause.
@@ -405,11 +423,8 @@ impl Prepared {
         place_all(&self.model, &Recipe { layout, ..self.recipe.clone() }).map(drop)
     }
 
-    /// Relu and Clip are kept if their output has no codes after all.
     fn keep_clamps(&mut self) {
-        let Placement { dropped, activations, .. } = &mut self.placement;
-        let nodes = &self.model.graph.node;
-        dropped.retain(|&i| nodes[i].output.first().is_some_and(|name| activations.contains_key(name)));
+        keep_clamps(&mut self.placement, &self.model.graph);
     }
 
     /// Quantized tensors whose ranges come from some of those that were observed.

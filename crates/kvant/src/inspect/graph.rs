@@ -2,9 +2,9 @@
 
 use crate::json::path as path_json;
 use kvant_container::onnx::{GraphProto, ModelProto, data_type, data_type_name};
-use kvant_onnx::count::nodes;
+use kvant_onnx::count::{for_each_constant, nodes, size};
 use kvant_onnx::data::{display_axes, inputs, type_of};
-use kvant_onnx::graph::{bodies, for_each_node};
+use kvant_onnx::graph::for_each_node;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,16 +19,13 @@ pub fn operators(graph: &GraphProto) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Number and bytes of the initializers by element type, those inside of nodes included.
+/// Number and bytes of the constants by element type, those inside of nodes included.
 pub fn types(graph: &GraphProto) -> BTreeMap<String, (usize, u64)> {
     let mut types: BTreeMap<String, (usize, u64)> = BTreeMap::new();
-    let mut graphs = vec![graph];
-    for_each_node(graph, &mut |node| graphs.extend(bodies(node)));
-    for tensor in graphs.into_iter().flat_map(|graph| &graph.initializer) {
-        let bytes = kvant_container::onnx::tensor_bytes(tensor).map_or(0, |bytes| bytes.len() as u64);
+    for_each_constant(graph, &mut |tensor| {
         let entry = types.entry(data_type_name(data_type(tensor))).or_default();
-        *entry = (entry.0 + 1, entry.1 + bytes);
-    }
+        *entry = (entry.0 + 1, entry.1 + size(tensor));
+    });
     types
 }
 

@@ -137,12 +137,13 @@ impl Task<'_> {
         let mut made = self.limits.pool()?.install(|| export(decoder, Some(&spill), self.weights_only))?;
         decoder.longest().into_iter().for_each(|tokens| state_context(&mut made.model, tokens));
         notes(&made, self.weights_only, reporter);
-        let opens = !self.sinks.commit.no_verify && accept(&made.model, self.output)?;
+        let verifies = !self.sinks.commit.no_verify;
+        let opens = verifies && kvant_onnx::verify::runs(&accept(&made.model, self.output)?);
         let nodes = made.model.graph.node.len();
         let mut staged = Staged::begin(claim, [self.output])?;
         let written = staged.write(made.model, self.output, ExternalData::Auto, reporter.cancel())?;
         if opens {
-            opening::accept(&written, &self.limits.engine, reporter.cancel())?;
+            opening::accept(&written, &self.limits.engine, false, reporter.cancel())?;
         }
         reporter.refuse_lost()?;
         check_output(self.output, self.sinks.commit.overwrite)?;

@@ -71,18 +71,18 @@ fn answer(output: &Output) -> Opening {
     }
 }
 
-/// Refuses a graph that was written and that ONNX Runtime does not open.
+/// Refuses a graph that was written and that ONNX Runtime does not open, unless it is known why.
 ///
 /// # Errors
 /// Says why; a user who asks to stop.
-pub fn accept(model: &Path, engine: &GraphEngine, cancel: &CancelToken) -> Result<Opening, Error> {
+pub fn accept(model: &Path, engine: &GraphEngine, is_known: bool, cancel: &CancelToken) -> Result<Opening, Error> {
     let opening = ask(model, engine);
     // Ctrl-C in a terminal ends the process that was asked, too.
     if cancel.is_cancelled() {
         return Err(kvant_container::Error::Cancelled.into());
     }
     match opening {
-        Opening::Refuses { engine, problem, is_crash } => {
+        Opening::Refuses { engine, problem, is_crash } if !is_known => {
             let failure = Error::new(ErrorKind::Invalid, format!("{engine} does not open the result: {problem}"));
             let remedy = Remedy::SkipVerification(if is_crash { AFTER_CRASH } else { "write it anyway" });
             Err(failure.with_remedies(vec![remedy]))

@@ -1,7 +1,7 @@
 //! Plans a graph: what would become of every tensor.
 
 use super::outputs::{GraphOutputs, layout, refuse_repeated};
-use super::quantize::{check_room, refuse_unusable_limits};
+use super::quantize::{check_room, refuse_unrunnable, refuse_unusable_limits};
 use super::{data, read, recipe};
 use crate::delivery::check_runs;
 use crate::error::Error;
@@ -31,6 +31,7 @@ pub fn plan(job: &Job) -> Result<GraphPlan, Error> {
     let source = read(&job.source.model)?;
     let prepared = prepare(source.clone(), recipe, &passes, None)?;
     job.sinks.graph_formats.iter().try_for_each(|format| prepared.check_layout(layout(*format)))?;
+    refuse_unrunnable(&prepared)?;
     let found = match prepared.needs_data() {
         true => data::check(job, &prepared.model.graph)?,
         false => 0,

@@ -8,14 +8,13 @@ use super::outputs::{GraphOutput, GraphOutputs};
 use super::staged::{Staged, made_or_left};
 use super::verify::accept;
 use super::{read, recipe};
-use crate::cancel::CancelToken;
 use crate::delivery::claim;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Resumption, Stage, Unit};
 use crate::job::{Job, SourceKind};
 use crate::json::versioned;
 use crate::paths::{full_path, refuse_existing, refuse_other_file, refuse_stray_data};
-use crate::text::shown;
+use crate::text::{printable, shown};
 use kvant_container::onnx::{ModelProto, Spill, external_files};
 use kvant_container::unfinished::{Claim, KeptResults, Paths, Room, rejection_report};
 use kvant_container::{Remedy, directory_of, write_file};
@@ -26,8 +25,9 @@ use kvant_onnx::data::Samples;
 use kvant_onnx::quantize::{Prepared, Solved, prepare};
 use kvant_onnx::recipe::{Layout, Recipe};
 use kvant_onnx::report::Report;
-use kvant_onnx::runtime::{RuntimeChoice, found};
+use kvant_onnx::runtime::{RuntimeChoice, found, refuse_foreign_operators};
 use kvant_onnx::settings::Resolved;
+use kvant_quant::finding::Finding;
 use rayon::ThreadPool;
 use serde_json::{Value, json};
 use std::io;
@@ -101,6 +101,7 @@ impl Run<'_, '_> {
         for output in &outputs.all {
             prepared.check_layout(output.layout(&prepared.recipe))?;
         }
+        refuse_unrunnable(&prepared)?;
         reporter.notes(prepared.notices());
         let mut samples = samples(job, &prepared, reporter)?;
         check_room(job, self.source, outputs, &prepared, samples.as_ref().map_or(0, Samples::len))?;
@@ -170,12 +171,12 @@ impl Run<'_, '_> {
         let layout = output.layout(recipe);
         let recipe = &Recipe { layout, ..recipe.clone() };
         let (mut quantized, report) = pool.install(|| solved.write(layout, Some(spill)))?;
-        let runs = no_verify || accept(&quantized, &output.path)?;
+        let findings = if no_verify { Vec::new() } else { accept(&quantized, &output.path)? };
         let runtime = job.limits.runtime();
         let channels = Channels { job, source, recipe, float, runtime: &runtime };
         pool.install(|| note_channels(&mut quantized, &channels));
         let made = staged.write(quantized, &output.path, job.sinks.external_data, reporter.cancel())?;
-        let opening = open(job, &made, runs, reporter.cancel())?;
+        let opening = open(job, &made, &findings, reporter)?;
         let quality = {
             let quantized = read(&made)?;
             let elsewhere = !kvant_onnx::verify::runs(&kvant_onnx::verify::verify(&quantized));
@@ -312,6 +313,17 @@ pub(super) fn refuse_unusable_limits(job: &Job) -> Result<(), Error> {
     Ok(())
 }
 
+/// Refuses a graph that has to be run over data, with operators that no engine has.
+///
+/// # Errors
+/// Names the operators.
+pub(super) fn refuse_unrunnable(prepared: &Prepared) -> Result<(), Error> {
+    if prepared.needs_data() {
+        refuse_foreign_operators(&prepared.model)?;
+    }
+    Ok(())
+}
+
 /// Refuses an SQNR limit that could not be measured.
 fn check_measurable(job: &Job) -> Result<(), Error> {
     if job.limits.quality.min_sqnr.is_none() || !job.data.files.is_empty() {
@@ -321,16 +333,26 @@ fn check_measurable(job: &Job) -> Result<(), Error> {
     Err(failure.with_remedies(vec![Remedy::setting("data", "give some with ‹data›")]))
 }
 
-/// Opens the graph in ONNX Runtime, where that should run it: not with `--runtime rten`, nor where it is known that it does not.
+/// Opens the graph in ONNX Runtime, but not with `--runtime rten`. Warns of what keeps it from being opened and that the recipe does
+/// not say.
 ///
 /// # Errors
-/// ONNX Runtime refuses it.
-fn open(job: &Job, made: &Path, runs: bool, cancel: &CancelToken) -> Result<Opening, Error> {
+/// ONNX Runtime refuses it, and no finding says why.
+fn open(job: &Job, made: &Path, findings: &[Finding], reporter: &Reporter<'_>) -> Result<Opening, Error> {
     let engine = &job.limits.engine;
-    if job.sinks.commit.no_verify || !runs || engine.choice == RuntimeChoice::Rten {
+    if job.sinks.commit.no_verify {
         return Ok(Opening::Unknown);
     }
-    opening::accept(made, engine, cancel)
+    let opening = match engine.choice {
+        RuntimeChoice::Rten => Opening::Unknown,
+        _ => opening::accept(made, engine, !kvant_onnx::verify::runs(findings), reporter.cancel())?,
+    };
+    if !matches!(opening, Opening::Opens(_)) {
+        for Finding { place, reason, .. } in kvant_onnx::verify::of_source(findings) {
+            reporter.warning(&format!("ONNX Runtime does not open the result: {}: {reason}", printable(place)));
+        }
+    }
+    Ok(opening)
 }
 
 pub(super) fn no_output() -> Error {

@@ -104,10 +104,11 @@ fn runs(opening: &Opening, findings: &[Finding]) -> bool {
     }
 }
 
-/// Adds failures of ONNX Runtime that no rule explains. Explained ones may run elsewhere, and are reported once.
+/// Adds failures of ONNX Runtime, but for graphs that are known to run elsewhere only, and for those that have an error already.
 fn refusal(opening: &Opening, model: &Path, findings: &mut Vec<Finding>) {
     let Opening::Refuses { engine, problem, .. } = opening else { return };
-    if !kvant_onnx::verify::runs(findings) {
+    let has_error = findings.iter().any(|finding| finding.severity == Severity::Error);
+    if has_error || kvant_onnx::verify::runs_elsewhere(findings) {
         return;
     }
     let (place, reason) = (model.display().to_string(), format!("{engine} does not open it: {problem}"));
@@ -115,14 +116,14 @@ fn refusal(opening: &Opening, model: &Path, findings: &mut Vec<Finding>) {
     findings.insert(0, Finding { check: "opening", severity: Severity::Error, place, reason, hint });
 }
 
-/// Refuses to commit a graph that does not pass. Returns whether ONNX Runtime runs it, if known.
+/// Refuses to commit a graph that does not pass. Returns what was found of it all the same.
 ///
 /// # Errors
 /// The first finding, and the option that skips verification.
-pub fn accept(model: &ModelProto, output: &Path) -> Result<bool, Error> {
+pub fn accept(model: &ModelProto, output: &Path) -> Result<Vec<Finding>, Error> {
     let found = kvant_onnx::verify::verify(model);
     if found.iter().all(|finding| finding.severity != Severity::Error) {
-        return Ok(kvant_onnx::verify::runs(&found));
+        return Ok(found);
     }
     let failure = Error::new(ErrorKind::Invalid, failing(&output.display().to_string(), &found));
     Err(failure.with_remedies(vec![Remedy::SkipVerification("write it anyway")]))
@@ -141,4 +142,33 @@ fn verdicts(runs: bool) -> Vec<Value> {
         })
     };
     loaders().iter().map(verdict).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_open_fails_unless_it_runs_elsewhere() {
+        let opening = || Opening::Refuses { engine: "engine".to_owned(), problem: "no".to_owned(), is_crash: false };
+        let finding = |check: &'static str| Finding {
+            check,
+            severity: Severity::Warning,
+            place: "mine:Op".to_owned(),
+            reason: "is new".to_owned(),
+            hint: None,
+        };
+        for (checks, fails) in [
+            (&[][..], true),
+            (&["versions"], true),
+            (&["versions", "operators"], true),
+            (&["biases"], true),
+            (&["operators"], false),
+            (&["kernels"], false),
+        ] {
+            let mut findings: Vec<Finding> = checks.iter().map(|check| finding(check)).collect();
+            refusal(&opening(), Path::new("m.onnx"), &mut findings);
+            assert_eq!(findings.iter().any(|finding| finding.check == "opening"), fails, "{checks:?}");
+        }
+    }
 }

@@ -14,6 +14,7 @@ use kvant_container::onnx::{external_data_path, external_files};
 use kvant_container::positioned::file_id;
 use kvant_container::unfinished::{OutputError, checkpoint_beside, is_report};
 use kvant_container::{CheckpointError, behind_links, directory_of, io_hint, model_directory};
+use kvant_onnx::data::SampleSource;
 use kvant_quant::recipe::RecipeFile;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufReader};
@@ -48,7 +49,8 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
 /// # Errors
 /// The first that is missing.
 pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Path)>) -> Result<(), Error> {
-    let is_made_up = |path: &Path| path.to_string_lossy().split(':').next() == Some("random");
+    let is_made_up =
+        |path: &Path| matches!(path.to_str().and_then(|text| text.parse().ok()), Some(SampleSource::Random(_)));
     // Inaccessible paths count as existing: their reader reports the reason.
     let is_missing = |path: &Path| path.try_exists().is_ok_and(|exists| !exists);
     let missing = files.into_iter().find(|(_, path)| is_missing(path) && !is_made_up(path));
@@ -59,7 +61,11 @@ pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Pat
         return Err(Error { kind: ErrorKind::Usage, ..missing.into() });
     }
     let failure = Error::new(ErrorKind::Usage, format!("cannot read {}: there is no such file", shown(path)));
-    Err(failure.with_hint(Some(format!("check the path behind {option}"))))
+    let hint = match path.to_string_lossy().starts_with("random:") {
+        true => format!("{option} takes made-up values as random, random:normal or random:uniform"),
+        false => format!("check the path behind {option}"),
+    };
+    Err(failure.with_hint(Some(hint)))
 }
 
 /// The name of the model in place of a setting.

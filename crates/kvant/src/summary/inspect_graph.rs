@@ -5,6 +5,7 @@ use crate::inspect::graph::{operators, types, values};
 use crate::text::{Align, Table, size};
 use kvant_container::onnx::{ModelProto, data_type, data_type_name};
 use kvant_onnx::count::nodes;
+use kvant_onnx::graph::called;
 use kvant_quant::counts::number;
 
 /// The contents of a graph; `all` lists each node and initializer too.
@@ -32,7 +33,7 @@ pub fn sections(model: &ModelProto, all: bool) -> Vec<Section> {
     if all {
         let mut each = Table::new(&["node", "operator", "outputs"].map(|t| (t, Align::Left)));
         for node in &graph.node {
-            each.push([node.name().to_owned(), node.op_type().to_owned(), node.output.join(", ")]);
+            each.push([called(node).to_owned(), node.op_type().to_owned(), node.output.join(", ")]);
         }
         sections.push(Section::Table(each));
         let mut tensors = Table::new(&["initializer", "type", "shape"].map(|t| (t, Align::Left)));

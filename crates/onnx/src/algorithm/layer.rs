@@ -5,6 +5,7 @@ use kvant_quant::reconstruction::ActivationFunction;
 
 use crate::calibration_method::Channels;
 use crate::element::Element;
+use crate::graph::called;
 use crate::quantization::CodeRange;
 use crate::quantization::{Affine, quantize_value};
 use crate::writing::BlockMap;
@@ -101,10 +102,7 @@ pub struct Layer {
 impl Layer {
     /// The name to report: the node's, or that of its output.
     pub fn name(&self) -> &str {
-        match self.node.name() {
-            "" => self.node.output.first().map_or("", String::as_str),
-            name => name,
-        }
+        called(&self.node)
     }
 }
 

@@ -77,6 +77,26 @@ pub enum DataError {
         /// The position in the sample: an index for each axis.
         position: Vec<usize>,
     },
+    /// Images that do not become what an input takes.
+    #[error("the images for input `{input}`: {problem}")]
+    Images {
+        /// The input.
+        input: String,
+        /// The mismatch.
+        problem: String,
+        /// What to declare instead.
+        way_out: &'static str,
+    },
+    /// A picture that cannot be read or prepared.
+    #[error("{}: {problem}", file.display())]
+    Picture {
+        /// The file.
+        file: PathBuf,
+        /// The problem.
+        problem: String,
+        /// What to do about it.
+        way_out: &'static str,
+    },
     /// The model needs data of a kind that cannot be made up.
     #[error("no random data for input `{input}`: {problem}")]
     NoRandom {
@@ -118,7 +138,7 @@ impl Diagnostic for DataError {
         match self {
             Self::Io { .. } => ErrorKind::Io,
             Self::Unsupported { .. } | Self::NotBuilt { .. } | Self::NoRandom { .. } => ErrorKind::Unsupported,
-            Self::IdlePreprocessing { .. } => ErrorKind::Usage,
+            Self::IdlePreprocessing { .. } | Self::Preprocessing(_) => ErrorKind::Usage,
             _ => ErrorKind::Invalid,
         }
     }
@@ -136,6 +156,7 @@ impl Diagnostic for DataError {
             Self::NotFinite { .. } => Some(
                 "fix or omit the sample; where it is an attention mask, write the type's lowest number in place of minus infinity",
             ),
+            Self::Images { way_out, .. } | Self::Picture { way_out, .. } => Some(*way_out),
             Self::NoRandom { .. } => Some("give real data: random values say little about ranges anyway"),
             Self::IdlePreprocessing { .. } => {
                 Some("leave ‹preprocess› out: arrays are given to the model as they are; or name a folder of images")

@@ -36,8 +36,9 @@ impl ImageColumn {
             Some([Axis::Fixed(batch), _, _, _]) => *batch,
             Some([Axis::Open(_), _, _, _]) | None => 1,
             Some(other) => {
-                let problem = format!("images for an input of shape {}", display_axes(other));
-                return Err(DataError::Mismatch { input: input.name.clone(), problem });
+                let problem = format!("it is of shape {}", display_axes(other));
+                let way_out = "give arrays: images are for inputs of four axes";
+                return Err(DataError::Images { input: input.name.clone(), problem, way_out });
             }
         };
         Ok(Self { input: input.clone(), files, steps, batch: batch.max(1) })
@@ -45,6 +46,30 @@ impl ImageColumn {
 
     fn mismatch(&self, problem: String) -> DataError {
         DataError::Mismatch { input: self.input.name.clone(), problem }
+    }
+
+    fn unfit(&self, problem: String, way_out: &'static str) -> DataError {
+        DataError::Images { input: self.input.name.clone(), problem, way_out }
+    }
+
+    /// What to declare so that images of a shape fit.
+    fn way_out(&self, shape: &[usize]) -> &'static str {
+        let axes = self.input.axes.as_deref().unwrap_or_default();
+        let fits = |at: usize, size: usize| axes.get(at).is_none_or(|axis| axis.fits(size));
+        let (last, channels) = (axes.len().saturating_sub(1), self.steps.channels.number());
+        let (own, other, layout) = match self.steps.layout {
+            Layout::Nchw => (1, last, "declare ‹preprocess› layout=nhwc"),
+            Layout::Nhwc => (last, 1, "declare ‹preprocess› layout=nchw"),
+        };
+        match axes.get(own) {
+            _ if shape.len() != axes.len() || fits(own, channels) => "declare size or crop with ‹preprocess›",
+            _ if fits(other, channels) => layout,
+            Some(Axis::Fixed(1)) => "declare ‹preprocess› channels=gray",
+            Some(Axis::Fixed(3)) => "declare ‹preprocess› channels=rgb, or bgr",
+            // Its channels may be in the other place.
+            _ if axes.get(other).is_some_and(|axis| matches!(axis, Axis::Fixed(1 | 3))) => layout,
+            _ => "give arrays: images have one channel or three",
+        }
     }
 }
 
@@ -61,9 +86,8 @@ impl Column for ImageColumn {
         for file in files {
             let (shape, pixels) = prepare(file, &self.steps)?;
             if !one.is_empty() && one != shape {
-                return Err(
-                    self.mismatch(format!("{}: its size differs from the others'; declare one", file.display()))
-                );
+                let problem = format!("{}: its size differs from the others'", file.display());
+                return Err(self.unfit(problem, "declare one size for all with ‹preprocess› size=HEIGHTxWIDTH"));
             }
             one = shape;
             values.extend(pixels);
@@ -72,9 +96,7 @@ impl Column for ImageColumn {
         let fits = |axes: &Vec<Axis>| axes.iter().zip(&shape).all(|(axis, &size)| axis.fits(size));
         if !self.input.axes.as_ref().is_none_or(fits) {
             let axes = self.input.axes.as_deref().map(display_axes).unwrap_or_default();
-            return Err(
-                self.mismatch(format!("images come out as {shape:?}, the model takes {axes}: declare size or crop"))
-            );
+            return Err(self.unfit(format!("they come out as {shape:?}, the model takes {axes}"), self.way_out(&shape)));
         }
         let values = match self.input.data_type {
             DataType::UINT8 if self.steps.keep_values() => Values::U8(values.iter().map(|&v| v as u8).collect()),
@@ -91,7 +113,10 @@ impl Column for ImageColumn {
 /// The shape without batch and the values of one image.
 fn prepare(file: &Path, steps: &Preprocessing) -> Result<(Vec<usize>, Vec<f32>), DataError> {
     let image = decode(file)?;
-    let invalid = |problem| DataError::invalid(file, problem);
+    let invalid = |problem| {
+        let way_out = "declare another size with ‹preprocess›, or take the picture out of the data";
+        DataError::Picture { file: file.to_path_buf(), problem, way_out }
+    };
     let image = resized(image, steps).map_err(invalid)?;
     let image = cropped(image, steps.crop).map_err(invalid)?;
     let image = padded(image, steps.pad, steps.filling()).map_err(invalid)?;
@@ -129,7 +154,10 @@ fn decode(file: &Path) -> Result<RgbImage, DataError> {
     let reader = ImageReader::open(file).and_then(ImageReader::with_guessed_format);
     let mut reader = reader.map_err(|e| DataError::io(file, e))?;
     reader.limits(limits);
-    reader.decode().map(|image| image.to_rgb8()).map_err(|e| DataError::invalid(file, e.to_string()))
+    let way_out = "the picture is damaged: copy it again, or take it out of the data";
+    let damaged =
+        |e: image::ImageError| DataError::Picture { file: file.to_path_buf(), problem: e.to_string(), way_out };
+    reader.decode().map(|image| image.to_rgb8()).map_err(damaged)
 }
 
 /// The image resized as declared, a letterbox padded too.
@@ -211,10 +239,41 @@ fn padded(image: RgbImage, to: Option<(u32, u32)>, fill: [u8; 3]) -> Result<RgbI
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_container::Diagnostic;
     use std::str::FromStr;
 
     fn steps(text: &str) -> Preprocessing {
         Preprocessing::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let axes = [1, 3, 64, 64].map(Axis::Fixed).to_vec();
+        let input = Input { name: "x".to_owned(), data_type: DataType::FLOAT, axes: Some(axes) };
+        for (text, way_out) in [
+            ("size=64x64,layout=nhwc", "layout=nchw"),
+            ("size=32x64,layout=nhwc", "layout=nchw"),
+            ("letterbox=64,channels=gray", "channels=rgb"),
+            ("size=64x32", "size or crop"),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("a.png");
+            gradient(8, 8).save(&file).unwrap();
+            let mut column = ImageColumn::new(&input, vec![file], steps(text)).unwrap();
+            let refused = column.sample(0).unwrap_err();
+            assert!(refused.hint().unwrap().contains(way_out), "{text}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn damaged_pictures_are_called_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.jpg");
+        gradient(64, 64).save(&file).unwrap();
+        let bytes = std::fs::read(&file).unwrap();
+        std::fs::write(&file, &bytes[..200]).unwrap();
+        let refused = decode(&file).map(|image| image.dimensions()).unwrap_err();
+        assert!(refused.hint().unwrap().contains("the picture is damaged"), "{refused:?}");
     }
 
     fn gradient(width: u32, height: u32) -> RgbImage {

@@ -26,6 +26,14 @@ pub enum Channels {
     Gray,
 }
 
+impl Channels {
+    /// How many there are.
+    #[cfg(feature = "images")]
+    pub(super) fn number(self) -> usize {
+        if self == Self::Gray { 1 } else { 3 }
+    }
+}
+
 /// A size to resize to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resize {
@@ -81,6 +89,21 @@ pub struct Preprocessing {
     pub channels: Channels,
 }
 
+/// The keys, with their values in words.
+const KEYS: [(&str, &str); 11] = [
+    ("size", "the shorter side, or HEIGHTxWIDTH, and stands alone: not beside another size or a letterbox"),
+    ("letterbox", "a side, or HEIGHTxWIDTH, and stands alone: not beside a size"),
+    ("interpolation", "nearest, bilinear, bicubic or lanczos"),
+    ("crop", "a side, or HEIGHTxWIDTH"),
+    ("pad", "a side, or HEIGHTxWIDTH"),
+    ("fill", "a level of 0 to 255, or RED:GREEN:BLUE"),
+    ("scale", "a number, or a fraction such as 1/255"),
+    ("mean", "a number, or one for each channel: 0.485:0.456:0.406"),
+    ("std", "a number other than 0, or one for each channel: 0.229:0.224:0.225"),
+    ("layout", "nchw or nhwc"),
+    ("channels", "rgb, bgr or gray"),
+];
+
 /// The grey around a letterbox where no fill is given: that of the YOLO models.
 pub const LETTERBOX_FILL: [u8; 3] = [114; 3];
 
@@ -107,9 +130,9 @@ impl FromStr for Preprocessing {
     fn from_str(text: &str) -> Result<Self, DataError> {
         let mut steps = Self::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let refused = || DataError::Preprocessing(format!("`{part}` is not understood"));
-            let (key, value) = part.split_once('=').ok_or_else(refused)?;
-            steps.set(key.trim(), value.trim()).ok_or_else(refused)?;
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let (key, value) = (key.trim(), value.trim());
+            steps.set(key, value).ok_or_else(|| DataError::Preprocessing(steps.problem(part, key)))?;
         }
         match steps.contradiction() {
             Some(problem) => Err(DataError::Preprocessing(problem)),
@@ -119,6 +142,17 @@ impl FromStr for Preprocessing {
 }
 
 impl Preprocessing {
+    /// Why a part is refused, in words.
+    fn problem(&self, part: &str, key: &str) -> String {
+        match KEYS.iter().find(|(known, _)| *known == key) {
+            Some((_, values)) => format!("`{part}` is not understood: {key} is {values}"),
+            None => {
+                let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+                format!("`{part}` is not understood: the keys are {}", keys.join(", "))
+            }
+        }
+    }
+
     /// Returns whether values stay those of the pixels: whole numbers of 0..=255.
     #[cfg(feature = "images")]
     pub(super) fn keep_values(&self) -> bool {
@@ -261,6 +295,28 @@ mod tests {
         assert_eq!(steps.fill, Some([1, 2, 3]));
         let steps: Preprocessing = "letterbox=384x640".parse().unwrap();
         assert_eq!(steps.resize, Some(Resize::Letterbox(384, 640)));
+    }
+
+    #[test]
+    fn keys_and_values_are_listed_where_others_are_given() {
+        for (text, told) in [
+            (
+                "size=64,interpolation=cubic",
+                "`interpolation=cubic` is not understood: interpolation is nearest, bilinear",
+            ),
+            ("foo=1", "`foo=1` is not understood: the keys are size, letterbox, interpolation, crop, pad"),
+            ("channels=cmyk", "channels is rgb, bgr or gray"),
+            ("size", "size is the shorter side, or HEIGHTxWIDTH"),
+            ("size=256,letterbox=640", "not beside a size"),
+        ] {
+            let refused = text.parse::<Preprocessing>().unwrap_err().to_string();
+            assert!(refused.contains(told), "{refused}");
+        }
+        // Each key that is listed is one: it takes one of these values.
+        for (key, _) in KEYS {
+            let takes = |value: &&str| Preprocessing::default().set(key, value).is_some();
+            assert!(["8", "nearest", "nchw", "rgb"].iter().any(takes), "{key}");
+        }
     }
 
     #[test]

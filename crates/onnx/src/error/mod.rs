@@ -83,6 +83,12 @@ pub enum QuantizeError {
         /// The reason.
         because: &'static str,
     },
+    /// Activations shall have a scale for each channel, and none of them gets several.
+    #[error(
+        "‹per-channel-activations› has no effect: each activation of the model keeps one scale, since operators that read or write it \
+         support only one, or its channels are unknown"
+    )]
+    IdleChannels,
     /// A tensor has not the channels that its shape says.
     #[error("a calibration sample gave the tensor `{tensor}` another number of channels than its shape says")]
     ChannelCount {
@@ -100,6 +106,14 @@ pub enum QuantizeError {
         /// The node.
         node: String,
         /// The tensor.
+        tensor: String,
+    },
+    /// A node must stay in f32 that reads or makes sequences of tensors, which are not cast.
+    #[error("the node `{node}` must stay in f32, and its tensor `{tensor}` is a sequence")]
+    Sequence {
+        /// The node.
+        node: String,
+        /// The sequence.
         tensor: String,
     },
     /// The model is quantized already.
@@ -160,8 +174,10 @@ impl Diagnostic for QuantizeError {
             | Self::AlreadyQuantized { .. }
             | Self::NotInLayout { .. }
             | Self::NoKernel { .. }
-            | Self::UnknownType { .. } => ErrorKind::Unsupported,
+            | Self::UnknownType { .. }
+            | Self::Sequence { .. } => ErrorKind::Unsupported,
             Self::NoIntegerBoundary | Self::ChannelActivations { .. } | Self::ChannelCount { .. } => ErrorKind::Invalid,
+            Self::IdleChannels => ErrorKind::Usage,
             Self::NotFinite { .. }
             | Self::BeyondFloat16 { .. }
             | Self::NoRange { .. }
@@ -192,6 +208,7 @@ impl Diagnostic for QuantizeError {
                 Remedy::leave_out("per-channel-activations"),
                 Remedy::setting("activation", "choose int8 or int16 activations with ‹activation›, and the layout qdq"),
             ],
+            Self::IdleChannels => vec![Remedy::leave_out("per-channel-activations")],
             Self::ChannelCount { .. } => vec![
                 Remedy::leave_out("per-channel-activations"),
                 Remedy::setting_to(
@@ -226,7 +243,7 @@ impl Diagnostic for QuantizeError {
             }
             Self::BeyondFloat16 { .. } => "use a bfloat16 preset (BF16), or leave its node in float with ‹exclude›",
             Self::NothingToDo { exclusions, .. } if !exclusions.is_empty() => return Remedy::hint(&self.remedies()),
-            Self::NotFinite { .. } => return Remedy::hint(&self.remedies()),
+            Self::NotFinite { .. } | Self::IdleChannels => return Remedy::hint(&self.remedies()),
             Self::NothingToConvert { .. } => {
                 "the model has this type already, or no floats; `kvant inspect` shows its types"
             }
@@ -241,6 +258,9 @@ impl Diagnostic for QuantizeError {
                 "leave ‹per-channel-activations› out, or give the tensor one scale with ‹override› 'NAME=TYPE:tensor'"
             }
             Self::NoIntegerBoundary => "leave the boundary at pairs or float, or choose the layout qdq",
+            Self::Sequence { .. } => {
+                "sequences of tensors are not supported where floats become 16-bit: export the model without them"
+            }
             Self::UnknownType { .. } => {
                 "write the tensor's type to the model's value_info, as onnx.shape_inference does"
             }

@@ -10,7 +10,7 @@ use kvant_container::onnx::{
 
 use super::arity::check_arity;
 use super::error::GraphError;
-use super::{STANDARD_DOMAIN, domain, opset, order};
+use super::{STANDARD_DOMAIN, called, domain, opset, order};
 
 /// Oldest version of the standard operators: broadcasting was another before.
 pub const LEAST_OPSET: i64 = 7;
@@ -87,8 +87,7 @@ impl<'m> Checker<'m> {
 
 /// The name of a node, or that of its first output.
 pub(super) fn label(node: &NodeProto) -> String {
-    let output = || node.output.first().cloned().unwrap_or_default();
-    if node.name().is_empty() { output() } else { node.name().to_owned() }
+    called(node).to_owned()
 }
 
 fn check_inputs(node: &NodeProto, visible: &HashSet<&str>) -> Result<(), GraphError> {

@@ -21,6 +21,6 @@ pub use error::GraphError;
 pub use index::Index;
 pub(crate) use index::for_each_read;
 pub use names::{Names, NodeNames};
-pub use node::{bodies, bodies_mut, cast_node, domain, for_each_node, is, is_standard, node, positional_input};
+pub use node::{bodies, bodies_mut, called, cast_node, domain, for_each_node, is, is_standard, node, positional_input};
 pub use opset::{STANDARD_DOMAIN, add_opset, opset};
 pub use sort::{order, sort};

@@ -45,6 +45,12 @@ pub fn positional_input(node: &NodeProto, position: usize) -> Option<&str> {
     node.input.get(position).map(String::as_str).filter(|name| !name.is_empty())
 }
 
+/// What a node is called: its name, or that of its first output where it has none.
+pub fn called(node: &NodeProto) -> &str {
+    let first = || node.output.first().map_or("", String::as_str);
+    Some(node.name()).filter(|name| !name.is_empty()).unwrap_or_else(first)
+}
+
 /// The graphs inside of a node: the branches of If, the bodies of Loop and Scan.
 pub fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))

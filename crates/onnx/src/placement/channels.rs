@@ -69,6 +69,15 @@ pub fn check(recipe: &Recipe, placement: &Placement) -> Result<(), QuantizeError
     }
 }
 
+/// Refuses scales for each channel that no activation gets.
+pub fn refuse_idle(recipe: &Recipe, placement: &Placement) -> Result<(), QuantizeError> {
+    let is_asked = recipe.activation.is_some_and(|a| a.per_channel);
+    match is_asked && placement.activations.values().all(|a| a.channels.is_none()) {
+        true => Err(QuantizeError::IdleChannels),
+        false => Ok(()),
+    }
+}
+
 /// Finds the channels of the activations that shall have a scale for each. Those without a known number of channels, with one value
 /// of each channel in a sample, a given range or values that only move keep one scale. A bias has no scale then: it would be that of its product.
 pub fn assign(placement: &mut Placement, graph: &GraphProto, types: &Types) {

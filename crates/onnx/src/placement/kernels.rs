@@ -7,7 +7,7 @@ use kvant_container::onnx::{GraphProto, NodeProto};
 use super::placed::Placement;
 use crate::element::Element;
 use crate::error::QuantizeError;
-use crate::graph::{Index, is};
+use crate::graph::{Index, called, is};
 use crate::recipe::{Form, Layout, Recipe};
 
 /// Refuses operators whose types have no kernel.
@@ -22,7 +22,7 @@ pub fn check(recipe: &Recipe, placement: &Placement, graph: &GraphProto) -> Resu
     match graph.node.iter().find_map(|node| Some((node, pairs.without_kernel(node)?))) {
         Some((node, (activation, weight))) => Err(QuantizeError::NoKernel {
             operator: node.op_type().to_owned(),
-            node: label(node).to_owned(),
+            node: called(node).to_owned(),
             types: match weight {
                 Some(weight) => format!("{activation} data and {weight} weights"),
                 None => format!("{activation} data"),
@@ -43,11 +43,6 @@ const WIDE_WEIGHTS: &str =
 const NARROW_DATA: &str = "choose weights of 4 bits too (‹weight› int4), or activations of 8 (‹activation› int8); ‹exclude-op-types› Conv leaves convolutions in float";
 const NARROW_CODES: &str =
     "choose activations of 8 or 16 bits (‹activation› int8), or such for its tensors with ‹override› 'NAME=int8'";
-
-fn label(node: &NodeProto) -> &str {
-    let first = node.output.first().map_or("", String::as_str);
-    if node.name().is_empty() { first } else { node.name() }
-}
 
 struct Pairs<'g> {
     graph: &'g GraphProto,

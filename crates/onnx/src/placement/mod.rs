@@ -14,6 +14,7 @@ mod unmatched;
 
 pub(crate) use channels::{
     FLOAT_WITH_INT8, ONE_SCALE, assign as assign_channels, check as check_channels, is_second_operand,
+    refuse_idle as refuse_idle_channels,
 };
 pub(crate) use fusion::{clip_bounds, scalar};
 pub(crate) use kernels::check as check_kernels;

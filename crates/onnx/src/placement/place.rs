@@ -9,7 +9,7 @@ use super::placed::{Activation, Bias, Placement, Skipped, Weight};
 use super::rules::Rule;
 use super::select::{in_subgraphs, is_excluded, rule, wanted};
 use crate::element::Element;
-use crate::graph::{Index, bodies, int_attribute, is, positional_input};
+use crate::graph::{Index, bodies, called, int_attribute, is, positional_input};
 use crate::masks::masked;
 use crate::recipe::{BiasKind, Boundary, Layout, Override, Recipe, TensorScheme};
 
@@ -266,7 +266,7 @@ impl<'a> Placer<'a> {
 
     /// Returns whether a node of such a name reads a tensor.
     fn is_read_by(&self, tensor: &str, nodes: &Glob) -> bool {
-        self.index.consumers(tensor).iter().any(|&position| nodes.matches(self.graph.node[position].name()))
+        self.index.consumers(tensor).iter().any(|&position| nodes.matches(called(&self.graph.node[position])))
     }
 
     fn weight(&mut self, name: &str, axis: Option<usize>) {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kvant_container::onnx::NodeProto;
 
 use crate::element::Element;
+use crate::graph::called;
 use crate::quantization::Range;
 use crate::recipe::TensorScheme;
 
@@ -70,9 +71,7 @@ pub struct Skipped {
 impl Skipped {
     /// A node by its name, or by what it makes.
     pub fn new(node: &NodeProto, reason: &'static str) -> Self {
-        let first = node.output.first().map_or("", String::as_str);
-        let name = if node.name().is_empty() { first } else { node.name() };
-        Self { node: name.to_owned(), reason }
+        Self { node: called(node).to_owned(), reason }
     }
 
     /// The reason that nodes selected by a recipe stay in float, as the rest of a sentence: the most frequent one.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use kvant_container::onnx::{GraphProto, NodeProto};
 
 use super::rules::{Rule, row};
-use crate::graph::{Index, is_standard};
+use crate::graph::{Index, called, is_standard};
 use crate::recipe::{RuleSet, Selection, Subgraph};
 
 /// The rule of a node, or none where it is not quantized.
@@ -56,7 +56,7 @@ pub(super) fn wanted(node: &NodeProto, selection: &Selection) -> bool {
     let op_type = node.op_type();
     let only = selection.op_types.is_empty()
         || selection.op_types.iter().chain(&selection.more_op_types).any(|name| name == op_type);
-    let named = selection.nodes.is_empty() || selection.nodes.iter().any(|glob| glob.matches(node.name()));
+    let named = selection.nodes.is_empty() || selection.nodes.iter().any(|glob| glob.matches(called(node)));
     only && named && !is_excluded(node, selection)
 }
 
@@ -67,7 +67,7 @@ pub fn is_excluded(node: &NodeProto, selection: &Selection) -> bool {
             .node_rules
             .iter()
             .rev()
-            .find(|rule| rule.nodes.matches(node.name()))
+            .find(|rule| rule.nodes.matches(called(node)))
             .is_some_and(|rule| rule.excluded)
 }
 
@@ -78,7 +78,7 @@ pub fn in_subgraphs(graph: &GraphProto, index: &Index, subgraphs: &[Subgraph]) -
 
 fn between(graph: &GraphProto, index: &Index, subgraph: &Subgraph) -> HashSet<usize> {
     let named = |names: &[String]| -> Vec<usize> {
-        let matches = |node: &NodeProto| names.iter().any(|name| name == node.name());
+        let matches = |node: &NodeProto| names.iter().any(|name| name == called(node));
         graph.node.iter().enumerate().filter(|(_, node)| matches(node)).map(|(i, _)| i).collect()
     };
     let after = reach(named(&subgraph.from), |i| {

@@ -6,6 +6,7 @@ use kvant_container::onnx::GraphProto;
 use kvant_quant::glob::{Glob, nearest_names};
 
 use crate::error::QuantizeError;
+use crate::graph::called;
 use crate::recipe::{Override, Recipe};
 
 /// Names in a graph and the graphs inside it.
@@ -29,7 +30,7 @@ impl Named {
         let constants = graph.initializer.iter().map(|tensor| tensor.name());
         self.tensors.extend(ends.chain(constants).map(str::to_owned));
         for node in &graph.node {
-            self.nodes.insert(node.name().to_owned());
+            self.nodes.insert(called(node).to_owned());
             self.operators.insert(node.op_type().to_owned());
             self.tensors.extend(node.output.iter().cloned());
             node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs)).for_each(|inner| self.add(inner));
@@ -137,6 +138,21 @@ mod tests {
     use crate::preset::Preset;
     use crate::recipe::{NodeRule, Subgraph};
     use kvant_container::Diagnostic;
+
+    #[test]
+    fn nodes_without_names_are_named_by_their_first_output() {
+        let unnamed = |op: &str, input: &str, output: &str| node(op, "", &[input], &[output]);
+        let nodes = vec![unnamed("Relu", "x", "first"), unnamed("Sin", "first", "last")];
+        let graph = Named::of(&GraphProto { node: nodes, ..GraphProto::default() });
+        let mut recipe = Preset::find("A8W8").unwrap().recipe();
+        let rule = |nodes: &str| NodeRule { nodes: Glob::new(nodes), excluded: true };
+        recipe.selection.node_rules = vec![rule("f*")];
+        recipe.selection.excluded_subgraphs = vec![Subgraph { from: vec!["first".into()], to: vec!["last".into()] }];
+        assert!(unmatched(&recipe, &graph, &graph).unwrap().is_empty());
+        recipe.selection.node_rules = vec![rule("other")];
+        let refused = unmatched(&recipe, &graph, &graph).unwrap_err();
+        assert_eq!(refused.hint().unwrap(), "there are first, last; `kvant inspect ‹all› MODEL` shows all");
+    }
 
     #[test]
     fn rules_without_effect_are_reported() {

@@ -28,7 +28,7 @@ pub use ort_library::look_in_packages;
 pub use session::{Session, Visit};
 
 use crate::data::{Array, Axis, type_of};
-use crate::graph::{Index, STANDARD_DOMAIN, domain};
+use crate::graph::{Index, STANDARD_DOMAIN, called, domain};
 pub(crate) use grouped::Grouped;
 use ort_engine::OrtModel;
 use rten_engine::RtenModel;
@@ -164,7 +164,10 @@ pub fn open_file(path: &Path, library: Option<&Path>) -> Result<String, RuntimeE
 }
 
 /// Refuses operators that neither engine has, whichever is chosen: those of plug-ins and of other makers, unless the model defines them.
-fn refuse_foreign_operators(model: &ModelProto) -> Result<(), RuntimeError> {
+///
+/// # Errors
+/// Names the domain and some of its nodes.
+pub fn refuse_foreign_operators(model: &ModelProto) -> Result<(), RuntimeError> {
     let graph = &model.graph;
     let is_defined = |node: &NodeProto| {
         let is_it = |function: &FunctionProto| {
@@ -177,9 +180,7 @@ fn refuse_foreign_operators(model: &ModelProto) -> Result<(), RuntimeError> {
     let foreign = graph.node.iter().find(|node| is_foreign(node));
     let Some(domain_name) = foreign.map(|node| domain(node).to_owned()) else { return Ok(()) };
     let nodes = graph.node.iter().filter(|node| domain(node) == domain_name).take(5);
-    let made = |node: &NodeProto| node.output.first().cloned().unwrap_or_default();
-    let name = |node: &NodeProto| if node.name().is_empty() { made(node) } else { node.name().to_owned() };
-    let nodes = nodes.map(|node| format!("{} `{}`", node.op_type(), name(node))).collect();
+    let nodes = nodes.map(|node| format!("{} `{}`", node.op_type(), called(node))).collect();
     Err(RuntimeError::Domain { domain: domain_name, nodes })
 }
 

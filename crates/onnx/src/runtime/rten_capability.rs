@@ -8,7 +8,7 @@ use kvant_container::onnx::{DataType, EnumOrUnknown, GraphProto, ModelProto, Nod
 use super::error::RuntimeError;
 use crate::data::{Values, from_bytes, type_of};
 use crate::graph::{
-    Index, domain, float_attribute, int_attribute, ints_attribute, opset, positional_input, string_attribute,
+    Index, called, domain, float_attribute, int_attribute, ints_attribute, opset, positional_input, string_attribute,
 };
 use crate::shape::{Types, infer};
 
@@ -126,7 +126,7 @@ fn check_graph(graph: &GraphProto, opset: i64, types: &Types, refused: &mut Vec<
         .for_each(|r| refused.push(r));
     for node in &graph.node {
         if let Some(why) = node_problem(&context, node) {
-            refused.push(format!("{} `{}`: {why}", node.op_type(), named(node)));
+            refused.push(format!("{} `{}`: {why}", node.op_type(), called(node)));
         }
         for attribute in &node.attribute {
             let tensors = attribute.t.iter().filter_map(|t| constant(&context, node.output.first()?, t));
@@ -134,11 +134,6 @@ fn check_graph(graph: &GraphProto, opset: i64, types: &Types, refused: &mut Vec<
             attribute.g.iter().chain(&attribute.graphs).for_each(|graph| check_graph(graph, opset, types, refused));
         }
     }
-}
-
-fn named(node: &NodeProto) -> &str {
-    let output = || node.output.first().map(String::as_str).unwrap_or_default();
-    node.name.as_deref().filter(|name| !name.is_empty()).unwrap_or_else(output)
 }
 
 fn node_problem(context: &Context<'_>, node: &NodeProto) -> Option<String> {

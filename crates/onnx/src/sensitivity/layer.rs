@@ -6,7 +6,7 @@ use kvant_container::onnx::{GraphProto, NodeProto, element_count};
 use kvant_quant::glob::Glob;
 
 use super::candidate::Role;
-use crate::graph::{Index, is};
+use crate::graph::{Index, called, is};
 use crate::quantize::Prepared;
 use crate::recipe::{Override, TensorScheme};
 use crate::shape::{Dim, Types};
@@ -58,14 +58,14 @@ pub(super) fn layers(prepared: &Prepared) -> (Vec<Layer>, Vec<Part>) {
         let read = of(&node.input[..node.input.len().min(2)]);
         taken.extend(&read);
         if !read.is_empty() {
-            add(at, name(node), &read);
+            add(at, called(node).to_owned(), &read);
         }
     }
     for (at, node) in nodes() {
         let mine: BTreeSet<usize> = of(&node.input).difference(&taken).copied().collect();
         taken.extend(&mine);
         if !mine.is_empty() {
-            add(at, name(node), &mine);
+            add(at, called(node).to_owned(), &mine);
         }
     }
     // What nobody reads but the caller has the name of the tensor: the node's is that of what it computes on.
@@ -80,16 +80,12 @@ pub(super) fn layers(prepared: &Prepared) -> (Vec<Layer>, Vec<Part>) {
     (layers.into_iter().map(|(_, layer)| layer).collect(), parts)
 }
 
-fn name(node: &NodeProto) -> String {
-    let output = || node.output.first().cloned().unwrap_or_default();
-    Some(node.name()).filter(|name| !name.is_empty()).map_or_else(output, str::to_owned)
-}
-
 /// The tensors that share a scale, but for those that the recipe's overrides speak of.
 fn parts(prepared: &Prepared) -> Vec<Part> {
     let (graph, placement) = (&prepared.model.graph, &prepared.placement);
     let index = Index::new(graph);
-    let reads = |name: &str, nodes: &Glob| index.consumers(name).iter().any(|&at| nodes.matches(graph.node[at].name()));
+    let reads =
+        |name: &str, nodes: &Glob| index.consumers(name).iter().any(|&at| nodes.matches(called(&graph.node[at])));
     let means = |o: &Override, name: &str| if o.of_layers { reads(name, &o.tensors) } else { o.tensors.matches(name) };
     let free = |name: &str| !prepared.recipe.overrides.iter().any(|o| means(o, name));
     let mut parts: BTreeMap<String, Part> = BTreeMap::new();

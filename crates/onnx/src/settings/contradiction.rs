@@ -2,7 +2,7 @@
 //! has no place in a given graph for: that is found when the graph is known.
 
 use super::{PairLayout, Settings, SettingsError};
-use crate::recipe::{Boundary, Form, Recipe};
+use crate::recipe::{Boundary, Form, Layout, Recipe};
 use kvant_quant::observer::ObserverRef;
 
 /// Refuses settings that contradict each other or the preset.
@@ -43,10 +43,46 @@ pub(super) fn refuse(settings: &Settings, recipe: &Recipe) -> Result<(), Setting
         ),
     ];
     idle_percentile(settings, recipe)?;
+    idle_types(settings, recipe)?;
     match rules.into_iter().find(|(holds, ..)| *holds) {
         Some((_, one, other, because)) => Err(SettingsError::Contradiction { one, other, because }),
         None => Ok(()),
     }
+}
+
+/// Refuses what is said of codes that no tensor has.
+fn idle_types(settings: &Settings, recipe: &Recipe) -> Result<(), SettingsError> {
+    let preset = || format!("‹preset› {}", settings.preset.as_deref().unwrap_or_default());
+    let of_weights = [
+        (settings.weight.is_some(), "‹weight›"),
+        (settings.per_channel == Some(true), "‹per-channel›"),
+        (settings.reduce_range == Some(true), "‹reduce-range›"),
+        (settings.weight_method.is_some(), "‹weight-method›"),
+        (settings.bias.is_some(), "‹bias›"),
+    ];
+    let of_activations = [
+        (settings.activation.is_some(), "‹activation›"),
+        (settings.symmetric.is_some(), "‹symmetric›"),
+        (settings.per_channel_activations == Some(true), "‹per-channel-activations›"),
+        (settings.calibration_method.is_some(), "‹calibration-method›"),
+    ];
+    let refused = |one, other, because| Err(SettingsError::Contradiction { one, other, because });
+    let first = |given: &[(bool, &'static str)]| given.iter().find(|(is_given, _)| *is_given).map(|(_, one)| *one);
+    if let (Layout::Float(_), Some(one)) = (recipe.layout, first(&of_activations).or_else(|| first(&of_weights))) {
+        return refused(one, preset(), "all floats of the model become 16-bit ones, and nothing has codes");
+    }
+    if let (None, Some(one)) = (recipe.activation, first(&of_activations)) {
+        let other = if settings.weights_only == Some(true) { "‹weights-only›".to_owned() } else { preset() };
+        return refused(one, other, "activations stay in float");
+    }
+    if recipe.layout == Layout::Dynamic && settings.calibration_method.is_some() {
+        return refused(
+            "‹calibration-method›",
+            preset(),
+            "activations are quantized as they come, by what they are then",
+        );
+    }
+    Ok(())
 }
 
 /// Refuses a percentile that no tensor's range is found by.
@@ -85,7 +121,18 @@ mod tests {
         assert_eq!(refused("A8W8", ends()), None);
         assert_eq!(refused("A16W8", ends()), None);
         assert_eq!(refused("A8W8", Settings { percentile: Some(99.0), ..Settings::default() }), None);
+        let int8 = || Settings { activation: Some(Element::Int8), ..Settings::default() };
+        let mse = || Settings { calibration_method: Some(ObserverRef::MSE), ..Settings::default() };
+        let wide = || Settings { weight: Some(Element::Int8), ..Settings::default() };
+        assert_eq!(refused("MATMUL_NBITS", wide()), None);
+        assert_eq!(refused("A8W8", Settings { weights_only: Some(true), ..wide() }), None);
         let cases = [
+            (refused("MATMUL_NBITS", int8()), "‹activation› and ‹preset› MATMUL_NBITS"),
+            (refused("A8W8", Settings { weights_only: Some(true), ..int8() }), "‹activation› and ‹weights-only›"),
+            (refused("FP16_MODEL", wide()), "‹weight› and ‹preset› FP16_MODEL"),
+            (refused("FP16_MODEL", mse()), "‹calibration-method› and ‹preset› FP16_MODEL"),
+            (refused("WEIGHTS_INT8", mse()), "‹calibration-method› and ‹preset› WEIGHTS_INT8"),
+            (refused("UINT8_DYNAMIC_QUANT", mse()), "‹calibration-method› and ‹preset› UINT8_DYNAMIC_QUANT"),
             (refused("A8W8", Settings { form: Some(Form::Quark), ..operators() }), "‹op-domain› quark"),
             (refused("A8W8", Settings { activation: Some(Element::UInt16), ..operators() }), "uint16 activations"),
             (refused("A8W8", Settings { weight: Some(Element::Int4), ..operators() }), "int4 weights"),

@@ -134,7 +134,7 @@ mod tests {
         assert_eq!((activation.element, activation.symmetric), (Element::UInt16, false));
         assert!(recipe.weight.per_channel && !activation.per_channel && !recipe.drop_activations);
         assert_eq!(recipe.selection.excluded_subgraphs[0].from, ["a", "b"]);
-        let weights_only = Settings { weights_only: Some(true), ..settings.clone() };
+        let weights_only = Settings { weights_only: Some(true), activation: None, ..settings.clone() };
         assert!(weights_only.resolve().unwrap().recipe.activation.is_none());
         let unknown = Settings { preset: Some("A8W9".to_owned()), ..settings };
         assert!(unknown.resolve().unwrap_err().to_string().contains("nearest name is A8W"));

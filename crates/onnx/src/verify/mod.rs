@@ -19,6 +19,7 @@ pub(crate) use types::least_version;
 pub use saturation::{SATURATION_HINT, SATURATION_WAYS, Saturation};
 
 use crate::graph;
+use crate::runtime::PLUG_INS;
 use kvant_container::Diagnostic;
 use kvant_container::Error;
 use kvant_container::onnx::ModelProto;
@@ -105,6 +106,21 @@ const OF_RUNTIME: [&str; 3] = ["operators", "versions", "kernels"];
 /// and kernels that it does not have.
 pub fn runs(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.severity != Severity::Error && !OF_RUNTIME.contains(&finding.check))
+}
+
+/// What keeps ONNX Runtime from opening a graph and comes from its source: a version that is too new, or operators of other makers.
+/// Recipes tell what they add themselves.
+pub fn of_source(findings: &[Finding]) -> impl Iterator<Item = &Finding> {
+    let is_added = |finding: &Finding| PLUG_INS.iter().any(|domain| finding.place.starts_with(domain));
+    let is_operator = move |finding: &Finding| finding.check == "operators" && !is_added(finding);
+    findings.iter().filter(move |finding| finding.check == "versions" || is_operator(finding))
+}
+
+/// Whether it is known what keeps ONNX Runtime from opening a graph that may be fine elsewhere: operators that a library adds, or
+/// kernels that it has on other devices. A version that is too new is too new for all.
+pub fn runs_elsewhere(findings: &[Finding]) -> bool {
+    let has = |check: &str| findings.iter().any(|finding| finding.check == check);
+    (has("operators") || has("kernels")) && !has("versions")
 }
 
 fn structure(model: &ModelProto, findings: &mut Findings) {
@@ -384,11 +400,24 @@ mod tests {
     }
 
     #[test]
+    fn new_versions_run_nowhere() {
+        let mut made = healthy();
+        made.ir_version = Some(99);
+        let found = verify(&made);
+        assert!(!runs_elsewhere(&found) && of_source(&found).count() == 1);
+        let float8 = verify(&sigmoid(DataType::FLOAT8E4M3FN, [1, 1]));
+        assert!(runs_elsewhere(&float8) && of_source(&float8).count() == 0);
+    }
+
+    #[test]
     fn custom_operators_need_a_library() {
         let mut custom = healthy();
         add_opset(&mut custom, "com.amd.quark", 1);
         custom.graph.as_mut().unwrap().node[3].domain = Some("com.amd.quark".to_owned());
         assert_eq!(found(&custom)[0].0, "operators");
         assert!(!runs(&verify(&custom)));
+        assert!(runs_elsewhere(&verify(&custom)) && of_source(&verify(&custom)).count() == 0);
+        custom.graph.as_mut().unwrap().node[3].domain = Some("mine".to_owned());
+        assert!(runs_elsewhere(&verify(&custom)) && of_source(&verify(&custom)).count() == 1);
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvant_container::onnx::{DataType, GraphProto, NodeProto, TensorProto, shape};
+use kvant_container::onnx::{DataType, GraphProto, NodeProto, shape};
 
 use super::matmul_nbits::Blocks;
+use super::remaining::constants_without;
 use crate::block_map::BlockMap;
-use crate::count::size;
 use crate::graph::{Index, for_each_node};
 use crate::placement::{self, Placement, Skipped};
 use crate::recipe::Recipe;
@@ -43,18 +43,14 @@ pub fn place(
 /// and what other nodes read still.
 pub fn constant_bytes(graph: &GraphProto, placement: &Placement, blocks: Blocks) -> u64 {
     let index = Index::new(graph);
-    let (mut stored, mut read) = (BTreeMap::new(), BTreeSet::new());
-    for_each_node(graph, &mut |node| {
-        let taken = blocks_of(node, graph, &index, placement, blocks.block);
-        let reads = node.input.iter().filter(|name| taken.is_none_or(|(weight, _)| weight != *name));
-        read.extend(reads.map(String::as_str));
-        stored.extend(taken.map(|(weight, map)| ((weight, map.transposed), blocks.bytes(map))));
+    let mut stored = BTreeMap::new();
+    let left = constants_without(graph, &mut |node| {
+        let taken = blocks_of(node, graph, &index, placement, blocks.block).map(|(_, map)| map);
+        if let Some(map) = taken {
+            stored.insert((std::mem::take(&mut node.input[1]), map.transposed), blocks.bytes(map));
+        }
     });
-    read.extend(graph.output.iter().map(|output| output.name()));
-    let is_left = |tensor: &&TensorProto| read.contains(tensor.name()) || index.is_input(tensor.name());
-    let mut seen = BTreeSet::new();
-    let left = graph.initializer.iter().filter(is_left).filter(|tensor| seen.insert(tensor.name()));
-    left.map(size).sum::<u64>() + stored.values().sum::<u64>()
+    left + stored.values().sum::<u64>()
 }
 
 /// The weight of a node and its blocks, where the node becomes a MatMulNBits.

@@ -10,8 +10,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, TensorProto, keep, shape, tensor};
 
+use super::remaining::constants_without;
 use crate::calibration_method::weight_codes;
 use crate::constant::Value;
+use crate::count::size;
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{
@@ -103,6 +105,37 @@ fn suit(weight: &mut Weight, node: &NodeProto, rank: usize) {
     weight.scheme.symmetric |= weight.axis.is_some() && is(node, "Conv");
 }
 
+/// The weight of a node that is rewritten.
+fn taken<'p>(graph: &GraphProto, index: &Index, placement: &'p Placement, node: &NodeProto) -> Option<&'p Weight> {
+    let weight = Some(node).filter(|node| product(node)).and_then(|node| placement.weights.get(&node.input[1]));
+    weight.filter(|weight| obstacle(graph, index, node, weight).is_none())
+}
+
+/// Returns whether the weight of a product is read transposed.
+fn is_transposed(node: &NodeProto) -> bool {
+    is(node, "Gemm") && int_attribute(node, "transB") == Some(1)
+}
+
+/// Bytes of the constants of a graph whose placed products are written: codes, scales and zero points of each weight, once for either
+/// order of its codes, a copy of each bias of a convolution, and what other nodes read still.
+pub fn constant_bytes(graph: &GraphProto, placement: &Placement) -> u64 {
+    let index = Index::new(graph);
+    let (mut stored, mut biases) = (BTreeMap::new(), 0);
+    let left = constants_without(graph, &mut |node| {
+        let Some(weight) = taken(graph, &index, placement, node) else { return };
+        let (name, convolution) = (std::mem::take(&mut node.input[1]), is(node, "Conv"));
+        let dims = index.constant_shape(graph, &name).unwrap_or_default();
+        let scales = weight.axis.and_then(|axis| dims.get(axis).copied()).unwrap_or(1);
+        let zero_points = if convolution { 1 } else { scales };
+        let bytes = dims.iter().product::<usize>() + 4 * scales + zero_points;
+        stored.entry((name, is_transposed(node))).or_insert(bytes as u64);
+        if let Some(bias) = node.input.get_mut(2).filter(|_| convolution).map(std::mem::take) {
+            biases += index.constant(graph, &bias).map_or(0, size);
+        }
+    });
+    left + biases + stored.values().sum::<u64>()
+}
+
 /// Rewrites every product with a placed weight.
 pub fn write(
     model: &mut ModelProto,
@@ -161,9 +194,7 @@ impl DynamicWriter<'_> {
     fn nodes(&mut self, nodes: Vec<NodeProto>) -> Result<(), QuantizeError> {
         for mut old in nodes {
             bodies_mut(&mut old).try_for_each(|body| self.body(body))?;
-            let weight =
-                Some(&old).filter(|old| product(old)).and_then(|old| self.placement.weights.get(&old.input[1]));
-            match weight.is_some_and(|weight| obstacle(self.graph, &self.index, &old, weight).is_none()) {
+            match taken(self.graph, &self.index, self.placement, &old).is_some() {
                 true => self.product(&old)?,
                 false => self.made.nodes.push(old),
             }
@@ -223,7 +254,7 @@ impl DynamicWriter<'_> {
     /// The codes of a weight, the sums over its first matrix axis.
     fn weight(&mut self, old: &NodeProto) -> Result<Option<StoredWeight>, QuantizeError> {
         let name = &old.input[1];
-        let transposed = is(old, "Gemm") && int_attribute(old, "transB") == Some(1);
+        let transposed = is_transposed(old);
         let key = (name.clone(), transposed);
         if let Some(stored) = self.made.weights.get(&key) {
             return Ok(Some(stored.clone()));

@@ -11,6 +11,7 @@ mod matmul_nbits;
 mod operators;
 mod pairs;
 mod qoperator;
+mod remaining;
 mod tables;
 mod tensor_names;
 
@@ -21,3 +22,4 @@ pub use matmul_nbits::{Blocks, write_blocks};
 pub use operators::{Dialect, Operators};
 pub use pairs::write_pairs;
 pub use qoperator::fuse;
+pub(crate) use remaining::read_without;

@@ -167,11 +167,15 @@ impl RecipeFile {
     fn given(&self) -> serde_json::Map<String, serde_json::Value> {
         // Serializing plain text, numbers and lists does not fail.
         let all = serde_json::to_value(self).unwrap_or_default();
-        let is_given = |value: &serde_json::Value| !value.is_null() && value.as_array().is_none_or(|l| !l.is_empty());
+        let is_empty = |value: &serde_json::Value| match value {
+            serde_json::Value::Array(list) => list.is_empty(),
+            serde_json::Value::Object(table) => table.is_empty(),
+            value => value.is_null(),
+        };
         let fields = match all {
             serde_json::Value::Object(fields) => fields,
             _ => serde_json::Map::new(),
         };
-        fields.into_iter().filter(|(_, value)| is_given(value)).collect()
+        fields.into_iter().filter(|(_, value)| !is_empty(value)).collect()
     }
 }

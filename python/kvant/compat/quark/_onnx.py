@@ -582,6 +582,9 @@ def _keywords(request: _Request, graph: Graph) -> dict[str, Any]:
     is_vint8 = request.power_of_two and not request.npu and bool(options.get("QuantizeAllOpTypes"))
     _check_options(request, is_vint8)
     scheme, more = _scheme(request, is_vint8)
+    if more.get("weights_only"):
+        # What is said of activations is of no effect then, which Kvant refuses.
+        more = {key: value for key, value in more.items() if key not in _OF_ACTIVATIONS}
     keywords: dict[str, Any] = {
         "scheme": scheme,
         "algorithm": [_algorithm(entry) for entry in request.algorithms],
@@ -601,6 +604,9 @@ def _keywords(request: _Request, graph: Graph) -> dict[str, Any]:
     if any(isinstance(entry, GPTQConfig) and entry.per_channel for entry in request.algorithms):
         keywords["per_channel"] = True
     return keywords
+
+
+_OF_ACTIVATIONS = ("activation", "symmetric", "calibration_method")
 
 
 def _scheme(request: _Request, is_vint8: bool) -> tuple[str, dict[str, Any]]:

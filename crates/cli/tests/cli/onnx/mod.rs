@@ -6,6 +6,7 @@ mod recipes;
 mod refusals;
 mod sensitivity;
 mod signals;
+mod unusual;
 mod writing;
 
 use crate::kvant::Place;

@@ -55,6 +55,47 @@ fn options_without_effect_are_refused() {
 }
 
 #[test]
+fn types_of_codes_that_no_tensor_has_are_refused() {
+    let place = place();
+    for (options, told) in [
+        (&["--preset", "MATMUL_NBITS", "--activation", "int8"][..], ["--activation", "--preset MATMUL_NBITS"]),
+        (&["--preset", "FP16_MODEL", "--weight", "int8"], ["--weight", "--preset FP16_MODEL"]),
+        (&["--preset", "A8W8", "--weights-only", "--activation", "int8"], ["--activation", "--weights-only"]),
+        (&["--preset", "FP16_MODEL", "--calibration-method", "mse"], ["--calibration-method", "--preset FP16_MODEL"]),
+    ] {
+        for line in [&["plan", "float.onnx"][..], &["quantize", "float.onnx", "-o", "out.onnx"]] {
+            let run = place.run(&[line, options].concat());
+            assert!(run.code == Some(2) && run.stderr.contains("hint: leave one of them out"), "{run:?}");
+            assert!(told.iter().all(|told| run.stderr.contains(told)), "{run:?}");
+        }
+    }
+    // Its only operators take one scale for each activation, or have no channels.
+    let only = ["--op-types", "Gemm,GlobalAveragePool,MaxPool", "--activation", "uint8", "--per-channel-activations"];
+    let run = place.run(&[&["plan", "float.onnx", "--preset", "U8S8_AAWS"], &only[..]].concat());
+    assert!(run.code == Some(2) && run.stderr.contains("--per-channel-activations has no effect"), "{run:?}");
+    assert!(run.stderr.contains("hint: leave --per-channel-activations out"), "{run:?}");
+}
+
+#[test]
+fn misspelt_data_are_usage_errors_with_what_there_is() {
+    let place = place();
+    std::fs::create_dir(place.path("images")).unwrap();
+    std::fs::write(place.path("images/a.png"), "no picture").unwrap();
+    let quantize = ["quantize", "float.onnx", "--preset", "A8W8", "-o", "out.onnx"];
+    for (options, told) in [
+        (&["--data", "random:foo"][..], "random, random:normal or random:uniform"),
+        (&["--data", "images", "--preprocess", "foo=1"], "the keys are size, letterbox"),
+        (&["--data", "images", "--preprocess", "interpolation=cubic"], "nearest, bilinear, bicubic or lanczos"),
+    ] {
+        let run = place.run(&[&quantize[..], options].concat());
+        assert!(run.code == Some(2) && run.stderr.contains(told), "{run:?}");
+        assert!(run.stderr.contains("hint: "), "{run:?}");
+    }
+    let run = place.run(&[&quantize[..], &["--data", "images", "--preprocess", "size=8x8"]].concat());
+    assert!(run.code == Some(1) && run.stderr.contains("hint: the picture is damaged"), "{run:?}");
+}
+
+#[test]
 fn missing_runtime_library_is_a_usage_error() {
     let place = place();
     let mut line = quantize(&["--runtime-library", "none/libonnxruntime.so"]);

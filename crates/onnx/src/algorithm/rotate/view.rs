@@ -2,7 +2,7 @@
 
 use kvant_container::onnx::{DataType, GraphProto, NodeProto, data_type};
 
-use crate::graph::{Index, int_attribute, is, positional_input};
+use crate::graph::{Index, called, int_attribute, is, positional_input};
 use crate::shape::Types;
 
 /// A graph that is read.
@@ -96,8 +96,6 @@ impl<'g> View<'g> {
     /// The display name of a node.
     pub fn called(&self, position: usize) -> String {
         let node = self.node(position);
-        let named = Some(node.name()).filter(|name| !name.is_empty());
-        let name = named.or(node.output.first().map(String::as_str)).unwrap_or_default();
-        format!("`{name}` ({})", node.op_type())
+        format!("`{}` ({})", called(node), node.op_type())
     }
 }

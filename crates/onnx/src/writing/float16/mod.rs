@@ -21,7 +21,7 @@ use kvant_container::onnx::{
 use crate::count::{constants, size};
 use crate::error::QuantizeError;
 use crate::graph::{
-    Edit, Names, STANDARD_DOMAIN, attribute, cast_node, for_each_read, int_attribute, is, opset, set_attribute,
+    Edit, Names, STANDARD_DOMAIN, attribute, called, cast_node, for_each_read, int_attribute, is, opset, set_attribute,
     take_attribute,
 };
 use crate::masks::is_product;
@@ -296,13 +296,16 @@ impl Converter<'_> {
         Ok(())
     }
 
-    /// Those of the tensors that are floats. Errors: one whose type nothing tells.
+    /// Those of the tensors that are floats. Errors: one that is a sequence, or whose type nothing tells.
     fn known_floats(&self, node: &NodeProto, names: Vec<String>) -> Result<Vec<String>, QuantizeError> {
         let known = |name: &String| {
             let original = self.origin.get(name).unwrap_or(name);
             self.constants.contains_key(name) || self.types.data_type(original).is_some()
         };
         match names.iter().find(|name| !known(name)) {
+            Some(tensor) if operators::is_of_sequences(node) => {
+                Err(QuantizeError::Sequence { node: label(node), tensor: tensor.clone() })
+            }
             Some(tensor) => Err(QuantizeError::UnknownType { node: label(node), tensor: tensor.clone() }),
             None => Ok(names.into_iter().filter(|name| self.is_float(name)).collect()),
         }
@@ -400,8 +403,7 @@ fn cast(input: &str, output: &str, to: DataType) -> NodeProto {
 }
 
 fn label(node: &NodeProto) -> String {
-    let first = node.output.first().map_or("", String::as_str);
-    if node.name().is_empty() { first } else { node.name() }.to_owned()
+    called(node).to_owned()
 }
 
 #[cfg(test)]

@@ -78,6 +78,11 @@ pub fn always_wide(node: &NodeProto, opset: i64) -> &'static [usize] {
     }
 }
 
+/// Operators that read or make sequences of tensors.
+pub fn is_of_sequences(node: &NodeProto) -> bool {
+    is_standard(node) && node.op_type().contains("Sequence") && node.op_type() != "ReverseSequence"
+}
+
 /// Operators that go on in f32 where all they read is f32 or constant: what stands between a sum of squares and its root.
 pub fn goes_on(node: &NodeProto) -> bool {
     is_standard(node) && matches!(node.op_type(), "Add" | "Clip" | "Max" | "Reciprocal" | "Sqrt")

@@ -179,3 +179,12 @@ fn other_float_dtypes_are_converted_and_the_same_dtype_refused() {
         assert!(matches!(prepared(from, to), Err(QuantizeError::NothingToConvert { .. })), "{to}");
     }
 }
+
+#[test]
+fn sequences_are_refused_by_name() {
+    let nodes = vec![node("Relu", "r", &["x"], &["h"]), node("SplitToSequence", "split", &["h"], &["s"])];
+    let mut made = model(17, nodes, vec![], &[], &["s"]);
+    made.graph.as_mut().unwrap().input = vec![typed("x", &[4, 2])];
+    let refused = write(&mut made, FloatType::Float16, None).unwrap_err();
+    assert!(matches!(&refused, QuantizeError::Sequence { node, .. } if node == "split"), "{refused}");
+}
