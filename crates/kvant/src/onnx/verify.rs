@@ -116,7 +116,7 @@ fn refusal(opening: &Opening, model: &Path, findings: &mut Vec<Finding>) {
     findings.insert(0, Finding { check: "opening", severity: Severity::Error, place, reason, hint });
 }
 
-/// Refuses to commit a graph that does not pass. Returns what was found of it all the same.
+/// Refuses to commit a graph that does not pass. Returns the findings that do not keep it from being written.
 ///
 /// # Errors
 /// The first finding, and the option that skips verification.
