@@ -85,7 +85,7 @@ impl Recognised<'_> {
         self.refuse_tied_head(&layers.drafts)?;
         if draft::layers(&layers.drafts).next().is_none() {
             let (reason, hint) = decisions.nothing_left();
-            return Err(PlanError::Nothing { reason, hint, kinds: self.kinds() });
+            return Err(PlanError::Nothing { reason, hint, kinds: self.convolutions() });
         }
         let rest = self.keep_all(&draft::without_place(self, &layers.drafts));
         let of_codes = of_codes.or_else(|| self.note_of_floats());

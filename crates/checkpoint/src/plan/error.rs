@@ -224,7 +224,7 @@ pub enum PlanError {
         reason: &'static str,
         /// The remedy.
         hint: &'static str,
-        /// The convolutions and embeddings that there are, counted by kind.
+        /// The convolutions that there are, counted by kind.
         kinds: Box<[String]>,
     },
     /// There is no layer of a kind that gets a scheme (*invalid*).
@@ -550,7 +550,7 @@ impl Diagnostic for PlanError {
             }
             PlanError::Nothing { hint, kinds, .. } if kinds.is_empty() => Some((*hint).to_owned()),
             PlanError::Nothing { hint, kinds, .. } => Some(format!(
-                "{hint}; there are also {}, which ‹layer-type› gives a scheme, as in ‹layer-type› conv2d=int8:channel",
+                "{hint}; to quantize the {} too, give their kind a scheme: ‹layer-type› conv2d=int8:channel",
                 kinds.join(" and ")
             )),
             PlanError::NoSuchKind { others, .. } if others.is_empty() => {

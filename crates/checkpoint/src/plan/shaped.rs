@@ -60,7 +60,8 @@ impl Recognised<'_> {
             return Err(refuse(reason, "give it a scale for the tensor, such as int8:tensor, or use kvant.torch"));
         }
         let is_float = self.format == OutputFormat::PlainFloats;
-        if self.place(layer) == Place::Embedding && self.network.is_tied() && !is_float {
+        let states_tied = self.network.family().is_some() || self.config.tie_word_embeddings == Some(true);
+        if self.place(layer) == Place::Embedding && states_tied && self.network.is_tied() && !is_float {
             let reason = "the output head has the same weight, and would read its codes".to_owned();
             return Err(refuse(reason, "keep it, or write floats with ‹format› fake"));
         }
@@ -105,15 +106,21 @@ impl Recognised<'_> {
     fn refuse_absent_kinds(&self) -> Result<(), PlanError> {
         let has = |kind: LayerKind| self.shaped.iter().any(|layer| layer.kind == kind);
         match self.recipe.layer_types().find(|kind| !has(*kind)) {
-            Some(kind) => Err(PlanError::NoSuchKind { kind: kind.name(), others: self.kinds() }),
+            Some(kind) => Err(PlanError::NoSuchKind { kind: kind.name(), others: self.kinds(|_| true) }),
             None => Ok(()),
         }
     }
 
-    /// The convolutions and embeddings of the source, in words: `53 conv2d`.
-    pub(super) fn kinds(&self) -> Box<[String]> {
+    /// The convolutions of the source, in words: `53 conv2d layers`.
+    pub(super) fn convolutions(&self) -> Box<[String]> {
+        self.kinds(|kind| kind != LayerKind::Embedding)
+    }
+
+    /// Convolutions and embeddings, in words.
+    fn kinds(&self, is_meant: impl Fn(LayerKind) -> bool) -> Box<[String]> {
         let mut counts: BTreeMap<LayerKind, usize> = BTreeMap::new();
-        self.shaped.iter().for_each(|layer| *counts.entry(layer.kind).or_default() += 1);
+        let meant = self.shaped.iter().filter(|layer| is_meant(layer.kind));
+        meant.for_each(|layer| *counts.entry(layer.kind).or_default() += 1);
         counts.into_iter().map(|(kind, count)| number(count, &format!("{kind} layer"))).collect()
     }
 }

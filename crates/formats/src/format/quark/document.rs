@@ -152,11 +152,11 @@ const LAYER_TYPES: &str = "layer_type_quant_config";
 /// The configurations of other classes than `Linear`.
 fn read_layer_types(config: &Map<String, Value>) -> Result<BTreeMap<LayerKind, Option<LayerScheme>>, RecipeError> {
     let mut read = BTreeMap::new();
-    for (class, value) in object(config, LAYER_TYPES)?.filter(|(class, _)| *class != "Linear") {
+    let given = object(config, LAYER_TYPES)?.filter(|(class, value)| *class != "Linear" && !is_empty(value));
+    for (class, value) in given {
         let place = format!("{LAYER_TYPES}.{class}");
         match LayerKind::of_class(class) {
             Some(kind) => _ = read.insert(kind, layer_scheme(&place, value)?),
-            None if is_empty(value) => {}
             None => {
                 return Err(RecipeError::unsupported(
                     place,
