@@ -104,6 +104,6 @@ fn kinds_that_cannot_be_as_asked_are_refused_before_the_work() {
     refused(&["--layer-type", "embedding=int4:g8", "-f", "quark", "--no-verify"], 1, &["as bytes", "--format fake"]);
     refused(&["--layer-type", "embedding=int8:channel", "-f", "awq"], 1, &["holds linear layers"]);
     refused(&["--layer-type", "conv2d=int8:channel"], 1, &["no known loader", "raises on codes of convolutions"]);
-    refused(&["--scheme", "Q8_0", "--layer-type", "conv2d=int8:channel"], 1, &["does not apply to GGUF"]);
+    refused(&["--scheme", "Q8_0", "--layer-type", "conv2d=int8:channel"], 2, &["does not apply to GGUF"]);
     assert_eq!(names(&place.path("")), ["nano_llama", "net"]);
 }

@@ -210,7 +210,7 @@ fn plan_for_all(job: &Job, calibrated: bool) -> Result<Planned, Error> {
     let (checkpoint, plan) = plan_for(job, Some(*first), &all().skip(1).collect::<Vec<_>>(), calibrated)?;
     if others.iter().any(|other: &Plan| other.format() == OutputFormat::PlainFloats) && plan.splits_experts() {
         let message = format!(
-            "‹format› fake is made of what ‹format› {first} has, and that has the experts one by one, as no loader of floats finds them"
+            "‹format› fake would be converted from ‹format› {first}, whose experts are separate layers: no loader of floats finds those"
         );
         let failure = Error::new(ErrorKind::Unsupported, message);
         return Err(failure.with_hint(Some("write ‹format› fake in a separate run".to_owned())));
