@@ -37,6 +37,7 @@ def quantize(
     exclude: Strings | None = None,
     algorithm: Strings | None = None,
     overrides: Mapping[str, str] | Strings | None = None,
+    layer_type: Strings | None = None,
     component: Strings | None = None,
     format: Strings | None = None,
     pack_method: Literal["reorder", "order"] | None = None,
@@ -133,6 +134,7 @@ def quantize(
         algorithm: Algorithms, e.g. gptq (`kvant list algorithms`).
         overrides: Scheme for some layers, e.g. '*.down_proj=int8:channel'.
         override: The same as overrides.
+        layer_type: Scheme for a kind of layer, e.g. conv2d=int8:channel.
         component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
         format: Checkpoint format [default: that of the scheme's tool, or one that loads].
         pack_method: Order of 4-bit codes in AMD Quark's format.
@@ -229,6 +231,7 @@ def plan(
     exclude: Strings | None = None,
     algorithm: Strings | None = None,
     overrides: Mapping[str, str] | Strings | None = None,
+    layer_type: Strings | None = None,
     component: Strings | None = None,
     format: Strings | None = None,
     pack_method: Literal["reorder", "order"] | None = None,
@@ -306,6 +309,7 @@ def plan(
         algorithm: Algorithms, e.g. gptq (`kvant list algorithms`).
         overrides: Scheme for some layers, e.g. '*.down_proj=int8:channel'.
         override: The same as overrides.
+        layer_type: Scheme for a kind of layer, e.g. conv2d=int8:channel.
         component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
         format: Checkpoint format [default: that of the scheme's tool, or one that loads].
         pack_method: Order of 4-bit codes in AMD Quark's format.
@@ -529,7 +533,8 @@ def inspect(
     """Shows architecture, tensors, sizes and quantization of a model. Reads headers only.
 
     Args:
-        model: Hugging Face directory, .safetensors or .gguf file, or ONNX graph, quantized or not.
+        model: Hugging Face directory, diffusers pipeline, .safetensors or .gguf file, or ONNX graph, quantized or
+            not.
         progress: Whether progress is shown: with tqdm if it is installed, otherwise as lines on stderr.
 
     Raises:
@@ -552,6 +557,7 @@ def sensitivity(
     exclude: Strings | None = None,
     algorithm: Strings | None = None,
     overrides: Mapping[str, str] | Strings | None = None,
+    layer_type: Strings | None = None,
     component: Strings | None = None,
     data: CalibrationData | None = None,
     num_samples: int | None = None,
@@ -613,6 +619,7 @@ def sensitivity(
         overrides: Type for tensors, e.g. 'logits=uint16', 'fc.weight=int8:channel', 'x=entropy' or '=keep', the
             last match wins.
         override: The same as overrides.
+        layer_type: Scheme for a kind of layer, e.g. conv2d=int8:channel.
         component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
         data: Calibration data: .npz, .npy, .safetensors, a directory of them or of images, or `random`.
         calib: The same as data.
