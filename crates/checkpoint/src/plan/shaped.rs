@@ -3,7 +3,7 @@
 use super::activation_points::is_static;
 use super::draft::{Draft, Drafts, KeptDraft, OutputDraft, drafted};
 use super::error::PlanError;
-use super::layer::{LayerDraft, SourceStorage, SourceWeight, values_type};
+use super::layer::{LayerDraft, PackedUse, SourceStorage, SourceWeight, values_type};
 use super::names;
 use super::recognised::Recognised;
 use kvant_formats::format::OutputFormat;
@@ -76,7 +76,10 @@ impl Recognised<'_> {
             expert: None,
             is_transposed: false,
             dtype: self.source_type(layer.weight)?,
-            storage: SourceStorage::Plain,
+            storage: match tensor.packed() {
+                Some(_) => SourceStorage::Packed { packed_use: PackedUse::Values, bytes: tensor.byte_len() },
+                None => SourceStorage::Plain,
+            },
         };
         let draft = LayerDraft {
             name: self.output_name(&layer.module),
@@ -102,7 +105,7 @@ impl Recognised<'_> {
         })
     }
 
-    /// Refuses kinds of which there is no layer.
+    /// Refuses schemes for kinds of layers that the model lacks.
     fn refuse_absent_kinds(&self) -> Result<(), PlanError> {
         let has = |kind: LayerKind| self.shaped.iter().any(|layer| layer.kind == kind);
         match self.recipe.layer_types().find(|kind| !has(*kind)) {

@@ -160,7 +160,7 @@ fn read_layer_types(config: &Map<String, Value>) -> Result<BTreeMap<LayerKind, O
             None => {
                 return Err(RecipeError::unsupported(
                     place,
-                    "is no kind of layer that is quantized",
+                    "names a type of layers that Kvant does not quantize",
                     "remove the entry",
                 ));
             }
