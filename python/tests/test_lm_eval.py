@@ -166,7 +166,7 @@ def test_models_quantized_in_place_are_evaluated_by_the_model_of_transformers(
     whole = evaluated("kvant", {"pretrained": str(llama)}, tasks)
     perplexities = [made["results"]["local_perplexity"]["word_perplexity,none"] for made in (found, expected, whole)]
     # Codes at the edge of two flip with the order of sums.
-    assert perplexities[0] == pytest.approx(perplexities[1], rel=1e-3)
+    assert perplexities[0] == pytest.approx(perplexities[1], rel=2e-4)
     assert perplexities[0] != pytest.approx(perplexities[2], rel=1e-5)
     different = []
     for task in TASKS:

@@ -153,7 +153,7 @@ fn scales(weight: &Weight, dims: &[i64]) -> u64 {
     channels.map_or(1, |&channels| channels.max(0) as u64)
 }
 
-/// Bytes of what a constant becomes, its scales and zero points included. `float` tells which weights are read as they are, too.
+/// Bytes of a constant in the output, with its scales and zero points. A weight that `float` reads is also stored as it is.
 fn after(prepared: &Prepared, float: &Index, tensor: &TensorProto) -> u64 {
     let Prepared { recipe, placement, model, .. } = prepared;
     let name = tensor.name();

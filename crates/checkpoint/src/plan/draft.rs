@@ -171,6 +171,12 @@ pub(super) fn without_place(source: &Recognised<'_>, drafts: &[Draft]) -> Vec<us
 }
 
 impl Recognised<'_> {
+    /// Floats in the place of a layer's weight.
+    pub(super) fn values(&self, weight: usize, layer: &LayerDraft) -> OutputDraft {
+        let dtype = values_type(layer.scheme.weight, layer.source.dtype);
+        OutputDraft::Values { dtype, shape: self.tensors[weight].shape().to_vec(), offset: 0 }
+    }
+
     /// A layer with tensors of its own.
     pub(super) fn layer(
         &self,
@@ -181,8 +187,7 @@ impl Recognised<'_> {
     ) -> Result<Drafts, PlanError> {
         drafted(weight, layer, |layer| {
             let output = if self.format == OutputFormat::PlainFloats {
-                let dtype = values_type(layer.scheme.weight, layer.source.dtype);
-                OutputDraft::Values { dtype, shape: self.tensors[weight].shape().to_vec(), offset: 0 }
+                self.values(weight, layer)
             } else {
                 OutputDraft::Parts { parts: self.parts(layer, None, act_order)?, slice: (0, 1) }
             };

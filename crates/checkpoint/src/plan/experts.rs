@@ -62,10 +62,11 @@ impl Decisions<'_, '_> {
     ) -> Result<Drafts, PlanError> {
         let source = self.source;
         let view = &source.tensors[weight];
-        let dtype = source.source_type(weight)?;
-        let stored = common_values_type(schemes, dtype);
+        let stored = common_values_type(schemes, source.source_type(weight)?);
+        let is_transposed = experts.orientation == Orientation::InOut && !view.has_codes();
         let draft = |(expert, scheme): (usize, &LayerScheme)| {
             let origin = LayerOrigin::of_expert(experts, expert_module(&experts.module, expert));
+            let storage = expert_storage(view, expert, PackedUse::Values);
             let layer = LayerDraft {
                 name: source.output_name(&origin.module),
                 module: origin.module.clone(),
@@ -73,14 +74,7 @@ impl Decisions<'_, '_> {
                 rows: experts.out_features,
                 columns: experts.in_features,
                 scheme: *scheme,
-                source: SourceWeight {
-                    tensor: view.stored_name(),
-                    position: view.position,
-                    expert: Some(expert),
-                    is_transposed: experts.orientation == Orientation::InOut && !view.has_codes(),
-                    dtype,
-                    storage: expert_storage(view, expert, PackedUse::Values),
-                },
+                source: SourceWeight { expert: Some(expert), ..source.source_weight(weight, is_transposed, storage)? },
                 shares_scale: None,
                 is_fused: matches!(experts.role, Role::Gate | Role::Up),
             };

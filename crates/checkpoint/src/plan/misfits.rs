@@ -1,9 +1,9 @@
 //! Layers that cannot be what the rest becomes: one of them does not refuse a model. They stay in floats, and the plan says why. Schemes
 //! that do not fit a large part of the model are refused, and so are those that were asked for by name.
 
+use super::PlanError;
 use super::layer::{LayerDraft, has_global_scale};
 use super::recognised::Recognised;
-use super::{PlanError, SourceWeight};
 use crate::recipe::RuleMatch;
 use kvant_formats::format::OutputFormat;
 use kvant_model::family::Orientation;
@@ -103,14 +103,8 @@ impl Recognised<'_> {
 
     /// A layer with its scheme.
     pub(super) fn draft(&self, linear: &Linear, scheme: LayerScheme) -> Result<LayerDraft, PlanError> {
-        let source = SourceWeight {
-            tensor: self.tensors[linear.weight].stored_name(),
-            position: self.tensors[linear.weight].position,
-            expert: None,
-            is_transposed: linear.orientation == Orientation::InOut,
-            dtype: self.source_type(linear.weight)?,
-            storage: self.storage(linear)?,
-        };
+        let is_transposed = linear.orientation == Orientation::InOut;
+        let source = self.source_weight(linear.weight, is_transposed, self.storage(linear)?)?;
         let shares = has_global_scale(scheme.weight);
         Ok(LayerDraft {
             name: self.output_name(&linear.module),

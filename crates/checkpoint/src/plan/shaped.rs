@@ -3,7 +3,7 @@
 use super::activation_points::is_static;
 use super::draft::{Draft, Drafts, KeptDraft, OutputDraft, drafted};
 use super::error::PlanError;
-use super::layer::{LayerDraft, PackedUse, SourceStorage, SourceWeight, values_type};
+use super::layer::{LayerDraft, SourceStorage};
 use super::names;
 use super::recognised::Recognised;
 use kvant_formats::format::OutputFormat;
@@ -69,18 +69,7 @@ impl Recognised<'_> {
             let reason = format!("the format {} holds linear layers", self.format);
             return Err(refuse(reason, "use ‹format› quark, or write floats with ‹format› fake"));
         }
-        let tensor = &self.tensors[layer.weight];
-        let source = SourceWeight {
-            tensor: tensor.stored_name(),
-            position: tensor.position,
-            expert: None,
-            is_transposed: false,
-            dtype: self.source_type(layer.weight)?,
-            storage: match tensor.packed() {
-                Some(_) => SourceStorage::Packed { packed_use: PackedUse::Values, bytes: tensor.byte_len() },
-                None => SourceStorage::Plain,
-            },
-        };
+        let storage = self.packed_values(layer.weight).unwrap_or(SourceStorage::Plain);
         let draft = LayerDraft {
             name: self.output_name(&layer.module),
             module: layer.module.clone(),
@@ -88,16 +77,16 @@ impl Recognised<'_> {
             rows: layer.rows,
             columns: layer.columns,
             scheme,
-            source,
+            source: self.source_weight(layer.weight, false, storage)?,
             shares_scale: None,
             is_fused: false,
         };
         drafted(layer.weight, draft, |draft| {
             if is_float {
-                let dtype = values_type(scheme.weight, draft.source.dtype);
-                return Ok((OutputDraft::Values { dtype, shape: tensor.shape().to_vec(), offset: 0 }, Vec::new()));
+                return Ok((self.values(layer.weight, draft), Vec::new()));
             }
-            let parts = with_shape(self.parts(draft, None, false)?, tensor.shape()).ok_or_else(|| {
+            let shape = self.tensors[layer.weight].shape();
+            let parts = with_shape(self.parts(draft, None, false)?, shape).ok_or_else(|| {
                 let reason = format!("the format {} stores codes of a {} layer as bytes", self.format, layer.kind);
                 refuse(reason, PLAIN_FLOATS)
             })?;

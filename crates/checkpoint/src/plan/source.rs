@@ -2,7 +2,7 @@
 //! stand for.
 
 use super::error::PlanError;
-use super::layer::{PackedUse, ScalesOfSource, SourceStorage};
+use super::layer::{PackedUse, ScalesOfSource, SourceStorage, SourceWeight};
 use super::recognised::Recognised;
 use kvant_container::{Checkpoint, Dtype, TensorView};
 use kvant_formats::format::{scale_block, stated_block};
@@ -123,13 +123,33 @@ impl Recognised<'_> {
 
     /// How the weight of a linear layer is stored, of which values are read.
     pub(super) fn storage(&self, linear: &Linear) -> Result<SourceStorage, PlanError> {
-        match self.tensors[linear.weight].packed() {
-            Some(matrices) => {
-                let bytes = matrices.iter().map(|matrix| matrix.stored_bytes()).sum();
-                Ok(SourceStorage::Packed { packed_use: PackedUse::Values, bytes })
-            }
+        match self.packed_values(linear.weight) {
+            Some(packed) => Ok(packed),
             None => Ok(self.scales(linear)?.map_or(SourceStorage::Plain, SourceStorage::Scaled)),
         }
+    }
+
+    /// The storage of a packed tensor of which values are read; `None` for one that is not packed.
+    pub(super) fn packed_values(&self, tensor: usize) -> Option<SourceStorage> {
+        let tensor = Some(&self.tensors[tensor]).filter(|tensor| tensor.packed().is_some())?;
+        Some(SourceStorage::Packed { packed_use: PackedUse::Values, bytes: tensor.byte_len() })
+    }
+
+    /// A tensor as the weight of one layer.
+    pub(super) fn source_weight(
+        &self,
+        tensor: usize,
+        is_transposed: bool,
+        storage: SourceStorage,
+    ) -> Result<SourceWeight, PlanError> {
+        Ok(SourceWeight {
+            tensor: self.tensors[tensor].stored_name(),
+            position: self.tensors[tensor].position,
+            expert: None,
+            is_transposed,
+            dtype: self.source_type(tensor)?,
+            storage,
+        })
     }
 
     /// The scales of a weight that has some.

@@ -17,7 +17,7 @@ use kvant_formats::algorithm::{Algorithm, Algorithms};
 pub use kvant_quant::recipe::VERSION;
 use kvant_weights::recipe_error::RecipeError;
 use kvant_weights::recipe_error::quoted;
-pub use settings::{LayerTypeText, OverrideText, PackMethod, Settings};
+pub use settings::{LayerTypeText, OverrideText, PackMethod, Settings, layer_kinds};
 
 use crate::byte_size::ByteSize;
 use kvant_formats::format::OutputFormat;

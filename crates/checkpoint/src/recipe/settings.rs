@@ -64,16 +64,17 @@ impl std::str::FromStr for OverrideText {
 
     /// Reads the `GLOB=SCHEME` of the command line.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once('=') {
-            Some((layers, scheme)) if !layers.is_empty() && !scheme.is_empty() => {
-                Ok(OverrideText { layers: layers.to_owned(), scheme: scheme.to_owned() })
-            }
-            _ => {
-                let reason = format!("{} is not of the form GLOB=SCHEME", quoted(text));
-                Err(RecipeError::invalid("‹override›", reason, "write it as in ‹override› '*.down_proj=int8:channel'"))
-            }
-        }
+        let (layers, scheme) = named_scheme(text).ok_or_else(|| {
+            let reason = format!("{} is not of the form GLOB=SCHEME", quoted(text));
+            RecipeError::invalid("‹override›", reason, "write it as in ‹override› '*.down_proj=int8:channel'")
+        })?;
+        Ok(OverrideText { layers: layers.to_owned(), scheme: scheme.to_owned() })
     }
+}
+
+/// The two sides of `NAME=SCHEME`; `None` where one of them is missing.
+fn named_scheme(text: &str) -> Option<(&str, &str)> {
+    text.split_once('=').filter(|(name, scheme)| !name.is_empty() && !scheme.is_empty())
 }
 
 /// The scheme of a kind of layers, as it is written.
@@ -91,8 +92,8 @@ impl std::str::FromStr for LayerTypeText {
     /// Reads the `KIND=SCHEME` of the command line.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = |reason: String| RecipeError::invalid("‹layer-type›", reason, layer_kinds());
-        let parts = text.split_once('=').filter(|(kind, scheme)| !kind.is_empty() && !scheme.is_empty());
-        let (kind, scheme) = parts.ok_or_else(|| wrong(format!("{} is not of the form KIND=SCHEME", quoted(text))))?;
+        let not_named = || wrong(format!("{} is not of the form KIND=SCHEME", quoted(text)));
+        let (kind, scheme) = named_scheme(text).ok_or_else(not_named)?;
         let kind = kind.parse().map_err(|_| wrong(format!("unknown kind of layer {}", quoted(kind))))?;
         Ok(LayerTypeText { kind, scheme: scheme.to_owned() })
     }
@@ -293,7 +294,7 @@ fn layer_type(name: &str, (kind, scheme): (&String, &String)) -> Result<(LayerKi
 }
 
 /// The kinds of layers, for messages.
-fn layer_kinds() -> String {
+pub fn layer_kinds() -> String {
     let names: Vec<&str> = LayerKind::all().map(LayerKind::name).collect();
     format!("the kinds are {}", names.join(", "))
 }

@@ -10,7 +10,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use kvant::Format;
 use kvant_checkpoint::engine::Options;
-use kvant_checkpoint::recipe::{LayerTypeText, OverrideText, PackMethod};
+use kvant_checkpoint::recipe::{LayerTypeText, OverrideText, PackMethod, layer_kinds};
 use kvant_onnx::calibration::ObserverRef;
 use std::path::PathBuf;
 
@@ -125,11 +125,8 @@ fn component_and_scheme(text: &str) -> Result<OverrideText, &'static str> {
     text.parse().map_err(|_| "write NAME=SCHEME, e.g. transformer=e4m3:channel")
 }
 
-fn layer_type_and_scheme(text: &str) -> Result<LayerTypeText, &'static str> {
-    text.parse().map_err(|_| {
-        "write KIND=SCHEME, e.g. conv2d=int8:channel; kinds are linear, conv1d, conv2d, conv3d, conv_transpose1d, \
-         conv_transpose2d, conv_transpose3d and embedding"
-    })
+fn layer_type_and_scheme(text: &str) -> Result<LayerTypeText, String> {
+    text.parse().map_err(|_| format!("write KIND=SCHEME, e.g. conv2d=int8:channel; {}", layer_kinds()))
 }
 
 fn glob_and_scheme(text: &str) -> Result<OverrideText, &'static str> {

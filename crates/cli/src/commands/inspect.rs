@@ -26,12 +26,12 @@ pub fn run(args: &InspectArgs, printer: &Printer) -> Result<(), Error> {
         };
     }
     let inspection = inspect(&args.model)?;
-    match (printer.is_json(), inspection.tensors_json()) {
-        (false, _) => printer.data(&printer.sections(&inspection.sections(args.listing.all)))?,
-        (true, None) => printer.json("inspect", &inspection.to_json())?,
-        (true, Some(tensors)) => {
-            printer.data(&json::object("inspect", &inspection.to_json(), "tensors", tensors.into_iter()))?;
-        }
+    if !printer.is_json() {
+        printer.data(&printer.sections(&inspection.sections(args.listing.all)))?;
+    } else if let Some(tensors) = inspection.tensors_json() {
+        printer.data(&json::object("inspect", &inspection.to_json(), "tensors", tensors.into_iter()))?;
+    } else {
+        printer.json("inspect", &inspection.to_json())?;
     }
     // The objects of checkpoints and pipelines have their notices.
     if matches!(inspection, Inspection::Graph(_)) || !printer.is_json() {

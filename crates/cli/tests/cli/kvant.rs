@@ -108,6 +108,14 @@ impl Run {
     }
 }
 
+/// Where the values of a tensor stand in the bytes of a safetensors file.
+pub fn tensor_range(file: &[u8], tensor: &str) -> std::ops::Range<usize> {
+    let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    let offset = |end: usize| 8 + length + header[tensor]["data_offsets"][end].as_u64().unwrap() as usize;
+    offset(0)..offset(1)
+}
+
 pub fn nano_llama() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/nano_llama")
 }

@@ -78,6 +78,26 @@ fn recipe_and_options_mean_the_same_and_floats_are_on_the_grid_of_the_codes() {
     assert_eq!(stored(&place, "by_option", "up.conv_transpose.weight").0, Dtype::F32);
 }
 
+/// A GGUF file's embedding is blocks, whose values are read.
+#[test]
+fn embeddings_that_are_codes_already_are_requantized() {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama", "--scheme", "Q8_0", "-o", "q8.gguf"]);
+    place.succeed(&["convert", "q8.gguf", "--to", "float", "--dtype", "f32", "-o", "float"]);
+    let line = ["quantize", "q8.gguf", "--scheme", "int8:channel", "--layer-type", "embedding=int8:channel"];
+    place.succeed(&[&line[..], &["--requantize", "--format", "fake", "-o", "again"]].concat());
+    let values = |model: &str| {
+        let checkpoint = Checkpoint::open(&place.path(model)).unwrap();
+        let embedding = checkpoint.tensor("model.embed_tokens.weight").unwrap();
+        let bytes = embedding.bytes().chunks_exact(4);
+        bytes.map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect::<Vec<f32>>()
+    };
+    let (source, made) = (values("float"), values("again"));
+    let largest = source.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+    let furthest = source.iter().zip(&made).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+    assert!(source.len() == made.len() && source != made && furthest < largest / 100.0, "{furthest} of {largest}");
+}
+
 #[test]
 fn what_says_nothing_of_their_kind_leaves_them_in_float() {
     let place = net();

@@ -30,7 +30,7 @@ fn plan_of_gguf_codes_matches_the_file() {
     assert!(shown.stdout.contains("int4:g32, format gguf") && shown.stdout.contains("Q4_0"), "{}", shown.stdout);
 }
 
-/// Floats beside codes are made of them, and `quantize` has no choice of their type.
+/// `fake` next to a format with codes is converted from it; `quantize` has no option for the type of its floats.
 #[test]
 fn floats_beside_codes_are_described_as_what_they_are() {
     let place = Place::new();

@@ -2,7 +2,7 @@
 
 use crate::counts::graph_data;
 use crate::json::check;
-use crate::kvant::{Place, copy_dir, names, nano_llama};
+use crate::kvant::{Place, copy_dir, names, nano_llama, tensor_range};
 use crate::made_model::MadeModel;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -122,9 +122,7 @@ fn files_that_are_not_copied_and_damaged_components_are_named() {
 
     let weights = place.path("pipe/vae/diffusion_pytorch_model.safetensors");
     let mut bytes = std::fs::read(&weights).unwrap();
-    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    let start = 8 + length + header["model.norm.weight"]["data_offsets"][0].as_u64().unwrap() as usize;
+    let start = tensor_range(&bytes, "model.norm.weight").start;
     bytes[start..start + 2].copy_from_slice(&0x7fc0_u16.to_le_bytes());
     std::fs::write(weights, bytes).unwrap();
     let refused = place.run(&[&["plan"], &line[..]].concat());

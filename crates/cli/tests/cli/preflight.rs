@@ -1,6 +1,6 @@
 //! Preflight checks: a config.json of another model, a model name that llama.cpp misinterprets.
 
-use crate::kvant::{Place, copy_dir, names};
+use crate::kvant::{Place, copy_dir, names, tensor_range};
 use crate::made_model::write_encoder;
 use kvant_container::{Checkpoint, Dtype, Durability, Layout, TensorDeclaration, Writer};
 use serde_json::{Value, json};
@@ -177,14 +177,8 @@ fn tied() -> Place {
     let place = configured(|config| config["tie_word_embeddings"] = json!(true));
     let path = place.path("nano_llama/model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
-    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    let range = |name: &str| {
-        let offsets = &header[name]["data_offsets"];
-        let at = |end: usize| 8 + length + offsets[end].as_u64().unwrap() as usize;
-        at(0)..at(1)
-    };
-    bytes.copy_within(range("model.embed_tokens.weight"), range("lm_head.weight").start);
+    let (embedding, head) = (tensor_range(&bytes, "model.embed_tokens.weight"), tensor_range(&bytes, "lm_head.weight"));
+    bytes.copy_within(embedding, head.start);
     fs::write(path, bytes).unwrap();
     place
 }

@@ -1,6 +1,6 @@
 //! Reported and required quality: held-out losses, few tokens, limits, non-finite weights.
 
-use crate::kvant::{Place, copy_dir, names};
+use crate::kvant::{Place, copy_dir, names, tensor_range};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -152,11 +152,8 @@ fn layers_that_read_zeros_do_not_lack_data() {
     let place = place();
     let path = place.path("nano_llama/model.safetensors");
     let mut bytes = std::fs::read(&path).unwrap();
-    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    let offsets = &header["model.layers.1.self_attn.v_proj.weight"]["data_offsets"];
-    let at = |end: usize| 8 + length + offsets[end].as_u64().unwrap() as usize;
-    bytes[at(0)..at(1)].fill(0);
+    let values = tensor_range(&bytes, "model.layers.1.self_attn.v_proj.weight");
+    bytes[values].fill(0);
     std::fs::write(path, bytes).unwrap();
     let data = ["--calib", "text.txt", "--num-samples", "8", "--seq-len", "64", "-q"];
     let line = ["quantize", "nano_llama", "-s", "int4:g32", "--algorithm", "gptq", "-o", "out"];

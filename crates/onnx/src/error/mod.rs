@@ -83,7 +83,7 @@ pub enum QuantizeError {
         /// The reason.
         because: &'static str,
     },
-    /// Activations shall have a scale for each channel, and none of them gets several.
+    /// The recipe asks for a scale for each channel of activations, and no activation of the graph can have one.
     #[error(
         "‹per-channel-activations› has no effect: each activation of the model keeps one scale, since operators that read or write it \
          support only one, or its channels are unknown"

@@ -4,7 +4,7 @@
 use kvant_container::onnx::NodeProto;
 
 use super::error::GraphError;
-use super::is_standard;
+use super::{called, is_standard};
 
 /// Operators that need no input, or may leave out the first.
 const WITHOUT_INPUT: [&str; 6] = ["Constant", "Loop", "Optional", "RandomNormal", "RandomUniform", "SequenceEmpty"];
@@ -38,8 +38,9 @@ fn limits(operator: &str) -> (usize, usize) {
 }
 
 /// Checks the numbers of inputs and outputs of a node; the inputs it needs must have names.
-pub(super) fn check_arity(node: &NodeProto, label: impl Fn() -> String) -> Result<(), GraphError> {
+pub(super) fn check_arity(node: &NodeProto) -> Result<(), GraphError> {
     let (inputs, outputs) = if is_standard(node) { limits(node.op_type()) } else { (0, usize::MAX) };
+    let label = || called(node).to_owned();
     let operator = || node.op_type().chars().take(60).collect();
     let given = node.input.iter().take_while(|name| !name.is_empty()).count();
     if given < inputs {

@@ -74,20 +74,15 @@ impl<'m> Checker<'m> {
 
     fn node(&self, node: &NodeProto) -> Result<(), GraphError> {
         if node.op_type().is_empty() {
-            return Err(GraphError::NoOperator(label(node)));
+            return Err(GraphError::NoOperator(called(node).to_owned()));
         }
         let local = || function(self.model, node).is_some();
         if opset(self.model, domain(node)).is_none() && !local() {
             return Err(GraphError::NoOpset(domain(node).to_owned()));
         }
-        check_arity(node, || label(node))?;
+        check_arity(node)?;
         check_inputs(node, &self.visible)
     }
-}
-
-/// The name of a node, or that of its first output.
-pub(super) fn label(node: &NodeProto) -> String {
-    called(node).to_owned()
 }
 
 fn check_inputs(node: &NodeProto, visible: &HashSet<&str>) -> Result<(), GraphError> {
@@ -95,7 +90,7 @@ fn check_inputs(node: &NodeProto, visible: &HashSet<&str>) -> Result<(), GraphEr
         None => Ok(()),
         Some(tensor) => {
             let (operator, tensor) = (node.op_type().escape_debug().take(60).collect(), tensor.clone());
-            Err(GraphError::UnknownInput { node: label(node), operator, tensor })
+            Err(GraphError::UnknownInput { node: called(node).to_owned(), operator, tensor })
         }
     }
 }
@@ -182,7 +177,7 @@ fn check_function(function: &FunctionProto) -> Result<(), GraphError> {
         add(&mut visible, output, "a tensor")?;
     }
     for node in &function.node {
-        check_arity(node, || label(node))?;
+        check_arity(node)?;
         check_inputs(node, &visible)?;
         node.attribute.iter().flat_map(|a| a.t.iter().chain(&a.tensors)).try_for_each(check_tensor)?;
     }

@@ -45,7 +45,7 @@ pub fn positional_input(node: &NodeProto, position: usize) -> Option<&str> {
     node.input.get(position).map(String::as_str).filter(|name| !name.is_empty())
 }
 
-/// What a node is called: its name, or that of its first output where it has none.
+/// The name of a node; without one, that of its first output.
 pub fn called(node: &NodeProto) -> &str {
     let first = || node.output.first().map_or("", String::as_str);
     Some(node.name()).filter(|name| !name.is_empty()).unwrap_or_else(first)

@@ -5,8 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use kvant_container::onnx::GraphProto;
 
 use super::GraphError;
-use super::Index;
-use super::check::label;
+use super::{Index, called};
 
 /// Sorts the nodes of a graph (not those of its subgraphs). Among the nodes that could come next the earliest does, so a
 /// sorted graph stays as it is.
@@ -37,7 +36,7 @@ pub fn order(graph: &GraphProto) -> Result<Vec<usize>, GraphError> {
     }
     let order = release(&mut waits, &followers);
     match waits.iter().position(|&n| n > 0) {
-        Some(stuck) => Err(GraphError::Cycle(label(&graph.node[stuck]))),
+        Some(stuck) => Err(GraphError::Cycle(called(&graph.node[stuck]).to_owned())),
         None => Ok(order),
     }
 }

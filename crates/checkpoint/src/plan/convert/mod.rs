@@ -116,8 +116,7 @@ impl Plan {
         let drafts = match (conversion.target, cast) {
             (_, Some(cast)) => source.cast(cast),
             (ConversionTarget::Float(_) | ConversionTarget::Fake, None) => {
-                let is_stated = conversion.target == ConversionTarget::Float(Some(float));
-                let is_rounded = coded.is_some() && !is_stated && float != FloatType::F32;
+                let is_rounded = coded.is_some() && stated.is_none() && float != FloatType::F32;
                 let has_choice = matches!(conversion.target, ConversionTarget::Float(_));
                 source.widened(stated, is_rounded.then_some(float), has_choice)
             }

@@ -286,7 +286,7 @@ impl Converter<'_> {
             scope.wide.insert(name.clone(), wide);
         }
         if !outputs.is_empty() && !is(&node, "Cast") {
-            self.done.left.push(label(&node));
+            self.done.left.push(called(&node).to_owned());
         }
         let mut alone = GraphProto { node: vec![node], ..GraphProto::default() };
         edit.apply(&mut alone);
@@ -296,7 +296,7 @@ impl Converter<'_> {
         Ok(())
     }
 
-    /// Those of the tensors that are floats. Errors: one that is a sequence, or whose type nothing tells.
+    /// The names of float tensors. Fails on a sequence, and on a tensor of unknown type.
     fn known_floats(&self, node: &NodeProto, names: Vec<String>) -> Result<Vec<String>, QuantizeError> {
         let known = |name: &String| {
             let original = self.origin.get(name).unwrap_or(name);
@@ -304,9 +304,9 @@ impl Converter<'_> {
         };
         match names.iter().find(|name| !known(name)) {
             Some(tensor) if operators::is_of_sequences(node) => {
-                Err(QuantizeError::Sequence { node: label(node), tensor: tensor.clone() })
+                Err(QuantizeError::Sequence { node: called(node).to_owned(), tensor: tensor.clone() })
             }
-            Some(tensor) => Err(QuantizeError::UnknownType { node: label(node), tensor: tensor.clone() }),
+            Some(tensor) => Err(QuantizeError::UnknownType { node: called(node).to_owned(), tensor: tensor.clone() }),
             None => Ok(names.into_iter().filter(|name| self.is_float(name)).collect()),
         }
     }
@@ -400,10 +400,6 @@ fn tensor_attribute(value: TensorProto) -> AttributeProto {
 
 fn cast(input: &str, output: &str, to: DataType) -> NodeProto {
     cast_node(&format!("{output}_Cast"), input, output, to)
-}
-
-fn label(node: &NodeProto) -> String {
-    called(node).to_owned()
 }
 
 #[cfg(test)]
