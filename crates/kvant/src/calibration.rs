@@ -7,7 +7,7 @@ use crate::text::shown;
 use kvant_checkpoint::blockwise::{self, BlockProgress, BlockResults, BlockwiseReport, Settings, Sources, State};
 use kvant_checkpoint::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
 use kvant_checkpoint::engine::{Output, OutputError};
-use kvant_checkpoint::plan::{CalibratedPlan, Plan, PlanOnData};
+use kvant_checkpoint::plan::{CalibratedPlan, CalibrationSize, Plan, PlanOnData};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_data::calibration::{CalibrationData, Options};
 use kvant_forward::forward::Decoder;
@@ -195,6 +195,19 @@ pub fn options(data: &Data, longest: Option<usize>) -> Options {
         packing: data.packing,
         column: data.column.clone(),
         ..Options::new(data.files.iter(), data.num_samples, length)
+    }
+}
+
+/// How much data a job has for such a model, and how much memory it may take.
+pub fn size(job: &Job, longest: Option<usize>) -> CalibrationSize {
+    let options = options(&job.data, longest);
+    CalibrationSize {
+        sequences: options.samples as u64,
+        held_out: Options::tenth(options.samples) as u64,
+        length: options.sequence_length as u64,
+        memory: job.limits.memory.0,
+        tokenizing: options.tokenizer_memory(),
+        precision: job.data.precision.of_pass(),
     }
 }
 

@@ -444,6 +444,7 @@ pub use kvant_data::tokenizer::ModelTokenizer;
 pub use kvant_forward::evaluation::Likelihood;
 pub use kvant_forward::generation::{Finish, Sampling};
 pub use kvant_onnx::runtime::look_in_packages;
+pub use memory::PeakMemory;
 pub use onnx::decoder::{Graph, GraphConversion, MadeGraph};
 pub use onnx::measure::{Measured, Quality, SampleOrigin};
 pub use onnx::opening::{Opening, open as open_graph};

@@ -11,6 +11,15 @@ pub fn available() -> Option<u64> {
     Some(of_machine.min(limit.unwrap_or(u64::MAX)))
 }
 
+/// What a run takes at most.
+#[derive(Clone, Copy, Debug)]
+pub struct PeakMemory {
+    /// Bytes of private memory.
+    pub bytes: u64,
+    /// The threads with which it does.
+    pub threads: usize,
+}
+
 /// A line of `/proc/meminfo`.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()

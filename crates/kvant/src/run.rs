@@ -33,7 +33,7 @@ impl Plan {
     pub fn to_json(&self) -> Value {
         match self {
             Plan::Checkpoint(plan) => plan.to_json(),
-            Plan::Gguf(plan) => gguf::plan::to_json(&plan.plan, &plan.checkpoint, plan.threads),
+            Plan::Gguf(plan) => gguf::plan::to_json(&plan.plan, &plan.checkpoint, plan.memory),
             Plan::Graph(plan) => plan.to_json(),
             Plan::Pipeline(plan) => plan.to_json(),
         }

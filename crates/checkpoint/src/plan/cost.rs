@@ -40,6 +40,17 @@ impl CalibrationSize {
     pub fn tokens(self) -> u64 {
         self.sequences.saturating_mul(self.length)
     }
+
+    /// Activations of a chunk whose widest row has `widest` elements.
+    fn chunk(self, widest: u64) -> u64 {
+        let most = (WIDE as u64 / widest.max(1)).min(LONG as u64).max(self.length);
+        most.min(self.tokens()).saturating_mul(widest)
+    }
+
+    /// Bytes of passing the data through a model whose widest layer has `widest` rows or columns, beside its weights.
+    pub(crate) fn pass_memory(self, widest: u64) -> u64 {
+        (BESIDE + ALIVE * self.chunk(widest) * FLOAT).max(self.tokenizing)
+    }
 }
 
 /// What a calibrated run takes, about. Floating-point operations count a multiplication and an addition as two.
@@ -94,9 +105,7 @@ impl Plan {
     /// An upper bound of the private memory of a run that observes activations and runs no algorithm, in bytes.
     pub fn observing_memory(&self, size: CalibrationSize, threads: usize) -> u64 {
         let widest = self.layers.iter().map(|layer| layer.rows.max(layer.columns) as u64).max().unwrap_or(0);
-        let most = (WIDE as u64 / widest.max(1)).min(LONG as u64).max(size.length);
-        let activations = ALIVE * most.min(size.tokens()) * widest * FLOAT;
-        self.peak_memory(threads).saturating_add((BESIDE + activations).max(size.tokenizing))
+        self.peak_memory(threads).saturating_add(size.pass_memory(widest))
     }
 }
 
@@ -253,8 +262,7 @@ impl Estimate<'_> {
         let codes: u64 = layers().map(|layer| weights(layer.rows, layer.columns)).sum();
         let largest = layers().map(|layer| weights(layer.rows, layer.columns)).max().unwrap_or(0);
         let widest = layers().map(|layer| layer.rows.max(layer.columns) as u64).max().unwrap_or(0);
-        let most = (WIDE as u64 / widest.max(1)).min(LONG as u64).max(self.size.length);
-        let chunk = most.min(self.size.tokens()) * widest;
+        let chunk = self.size.chunk(widest);
         let rounding =
             self.hessian_memory(block) + IN_WORK * largest + ALIVE * chunk * FLOAT + self.search_memory(block);
         codes + rounding.max(self.tuning_memory(block, chunk))

@@ -251,6 +251,8 @@ pub enum AlgorithmProblem {
     Undescribed {
         /// Its name.
         architecture: String,
+        /// Whether a description can be of such a model.
+        can_be_described: bool,
     },
     /// A scheme simulates values (*unsupported*).
     #[error("layer `{layer}` would be `{scheme}`, which has no codes to choose")]
@@ -344,7 +346,10 @@ impl Diagnostic for AlgorithmProblem {
             AlgorithmProblem::CannotRun(problem) if problem.kind() != ErrorKind::Unsupported => {
                 Remedy::of_hint(problem.hint())
             }
-            AlgorithmProblem::Undescribed { .. } => vec![description_wanted(), without],
+            AlgorithmProblem::Undescribed { can_be_described: true, .. } => vec![description_wanted(), without],
+            AlgorithmProblem::Undescribed { .. } => {
+                vec![Remedy::text("calibrate it with `kvant.torch` in Python"), without]
+            }
             AlgorithmProblem::CannotRun(_) => vec![without],
         }
     }

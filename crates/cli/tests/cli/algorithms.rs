@@ -263,8 +263,14 @@ fn memory_stays_within_the_planned_figure() {
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         line.map_or(0, |line| line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024)
     };
-    for algorithm in ["gptq", "awq,gptaq", "smoothquant", "adaround:num_iterations=12"] {
-        let options = ["-s", "uint4_wo_128", "--algorithm", algorithm, "--threads", "2"];
+    for (scheme, algorithm) in [
+        ("uint4_wo_128", "gptq"),
+        ("uint4_wo_128", "awq,gptaq"),
+        ("uint4_wo_128", "smoothquant"),
+        ("uint4_wo_128", "adaround:num_iterations=12"),
+        ("Q4_K_M", "imatrix"),
+    ] {
+        let options = ["-s", scheme, "--algorithm", algorithm, "--threads", "2"];
         let told = place.succeed(&[&["plan", "nano_llama", "--json"], &options[..], &DATA].concat()).json();
         let told = told["peak_memory"].as_u64().unwrap();
         let args = quantize(&[&options[..], &["-o", algorithm]].concat());

@@ -82,6 +82,28 @@ fn verify_refuses_what_is_not_a_model() {
 }
 
 #[test]
+fn importance_matrix_is_no_model() {
+    let place = Place::new();
+    place.write("text.txt", &"The tower stood where the river turns. ".repeat(40));
+    let measure = ["quantize", "nano_llama", "-s", "Q4_0", "-a", "imatrix", "--calib", "text.txt", "--seq-len", "32"];
+    place.succeed(&[&measure[..], &["-o", "out.gguf", "--save-imatrix", "inputs.gguf"]].concat());
+    for line in [
+        &["verify", "inputs.gguf"][..],
+        &["verify", "inputs.gguf", "--for", "llama.cpp"],
+        &["plan", "inputs.gguf", "-s", "Q8_0"],
+        &["convert", "inputs.gguf", "--to", "float", "-o", "floats"],
+    ] {
+        let run = place.run(line);
+        let told = format!("{}{}", run.stdout, run.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            run.code == Some(1) && told.contains("importance matrix") && told.contains("--imatrix"),
+            "{line:?}: {told}"
+        );
+    }
+    place.succeed(&["inspect", "inputs.gguf"]);
+}
+
+#[test]
 fn output_failing_preflight_needs_no_verify() {
     let place = Place::new();
     replace(&place, "nano_llama/config.json", "\"vocab_size\": 2048", "\"vocab_size\": 2000");

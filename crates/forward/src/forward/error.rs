@@ -29,6 +29,8 @@ pub enum ForwardError {
     Undescribed {
         /// Its name.
         architecture: String,
+        /// Whether a description can be of such a model.
+        can_be_described: bool,
     },
     /// The model is a component of a diffusers pipeline.
     #[error("{class} is a component of diffusers pipelines, which do not run in Kvant")]
@@ -145,6 +147,10 @@ impl Diagnostic for ForwardError {
             ForwardError::Unsupported { .. } => {
                 "nothing that runs the model works for it: evaluation, calibration, graphs and algorithms that look at data do \
                  not; `kvant plan` shows whether schemes without calibration fit its layers"
+            }
+            ForwardError::Undescribed { can_be_described: false, .. } => {
+                "descriptions are of models that read tokens in one stack of blocks; `kvant plan` shows whether schemes without \
+                 calibration fit its layers, and `kvant.torch` in Python calibrates it"
             }
             ForwardError::Undescribed { .. } => {
                 "describe it in a file and name that in ‹family›: `kvant inspect MODEL ‹suggest-family›` writes a first description; \

@@ -3,17 +3,16 @@
 use super::fate::{TensorSummary, fates};
 use super::outputs::Outputs;
 use super::planning::{self, Planned};
-use crate::calibration::options;
 use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::{Format, Job};
 use crate::json::path as path_json;
-use crate::{gguf, memory, quality};
+use crate::memory::PeakMemory;
+use crate::{calibration, gguf, memory, quality};
 use kvant_checkpoint::finite;
 use kvant_checkpoint::gguf::GgufPlan;
 use kvant_checkpoint::plan::{CalibrationCost, CalibrationSize, Plan, PlannedLayer};
 use kvant_container::Checkpoint;
-use kvant_data::calibration::Options;
 use kvant_formats::format::OutputFormat;
 use kvant_weights::activation_point::PlannedActivationPoint;
 use serde_json::{Value, json};
@@ -143,15 +142,7 @@ pub struct Cost {
 impl Cost {
     /// The cost of a job with this plan.
     pub(crate) fn of(job: &Job, plan: &Plan) -> Cost {
-        let options = options(&job.data, plan.longest());
-        let size = CalibrationSize {
-            sequences: options.samples as u64,
-            held_out: Options::tenth(options.samples) as u64,
-            length: options.sequence_length as u64,
-            memory: job.limits.memory.0,
-            tokenizing: options.tokenizer_memory(),
-            precision: job.data.precision.of_pass(),
-        };
+        let size = calibration::size(job, plan.longest());
         let threads = job.limits.threads();
         let needs_data = plan.needs_calibration() || !plan.blocks().is_empty();
         let estimate = plan.calibration_cost(size, threads);
@@ -184,8 +175,15 @@ impl CheckpointPlan {
             None if self.plan.needs_calibration() => self.plan.observing_memory(*size, *threads),
             None => self.plan.peak_memory(*threads),
         };
+        let of_file = self.file.as_ref().map_or(0, |file| file.peak_memory(*threads));
         // A graph is written from memory, in which its constants are there in up to three forms.
-        of_weights.saturating_add(if self.is_graph { 3 * self.plan.layout().total_size() } else { 0 })
+        let of_graph = if self.is_graph { 3 * self.plan.layout().total_size() } else { 0 };
+        of_weights.saturating_add(of_graph).max(of_file)
+    }
+
+    /// The same, with the threads.
+    pub(crate) fn memory(&self) -> PeakMemory {
+        PeakMemory { bytes: self.peak_memory(), threads: self.cost.threads }
     }
 
     /// The plan as JSON, without its tensors.
@@ -198,7 +196,7 @@ impl CheckpointPlan {
 
     /// The file, with the recipe and the cost of its codes.
     fn file_json(&self, file: &GgufPlan) -> Value {
-        let mut object = gguf::plan::to_json(file, &self.checkpoint, self.cost.threads);
+        let mut object = gguf::plan::to_json(file, &self.checkpoint, self.memory());
         object["recipe"] = json!(self.plan.recipe());
         object["calibration"] = json!(self.cost.estimate);
         object["notices"] = json!(self.plan.notices().iter().chain(&file.notices).collect::<Vec<_>>());

@@ -6,12 +6,14 @@ use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::Job;
 use crate::json::path as path_json;
+use crate::memory::PeakMemory;
 use crate::paths::{OutputKind, check_name};
-use crate::quality;
+use crate::{calibration, quality};
 use kvant_checkpoint::finite;
 use kvant_checkpoint::gguf::plan::PlannedTensor;
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_container::Checkpoint;
+use kvant_forward::forward::Decoder;
 use serde_json::{Value, json};
 
 /// Plans a job.
@@ -31,7 +33,12 @@ pub fn plan(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Gg
     check_output(&plan, &job.source.model, &job.sinks)?;
     check_room(&plan, &job.sinks)?;
     quality::preflight(job, &checkpoint)?;
-    Ok(GgufFilePlan { checkpoint, plan, threads: job.limits.threads() })
+    let threads = job.limits.threads();
+    let bytes = match plan.recipe.needs_importance() {
+        true => plan.measuring_memory(calibration::size(job, Decoder::open(&checkpoint)?.longest()), threads),
+        false => plan.peak_memory(threads),
+    };
+    Ok(GgufFilePlan { checkpoint, plan, memory: PeakMemory { bytes, threads } })
 }
 
 /// The plan of writing a GGUF file.
@@ -40,12 +47,12 @@ pub struct GgufFilePlan {
     pub checkpoint: Checkpoint,
     /// The file to make.
     pub plan: GgufPlan,
-    /// Threads to work with.
-    pub threads: usize,
+    /// What the run takes.
+    pub memory: PeakMemory,
 }
 
 /// The plan of a file as JSON, without its tensors. Recipe, cost and notices may be those of the codes from which it is written.
-pub fn to_json(plan: &GgufPlan, checkpoint: &Checkpoint, threads: usize) -> Value {
+pub fn to_json(plan: &GgufPlan, checkpoint: &Checkpoint, memory: PeakMemory) -> Value {
     json!({
         "model": path_json(checkpoint.path()),
         "family": plan.family,
@@ -57,8 +64,8 @@ pub fn to_json(plan: &GgufPlan, checkpoint: &Checkpoint, threads: usize) -> Valu
         "output_bytes": plan.layout.total_size(),
         "quantized_layers": plan.quantized(),
         "bits_per_weight": plan.bits_per_weight(),
-        "threads": threads,
-        "peak_memory": plan.peak_memory(threads),
+        "threads": memory.threads,
+        "peak_memory": memory.bytes,
         "metadata": plan.metadata.entries().len(),
         "dropped": plan.dropped.iter().map(|t| json!({"name": t.name, "reason": t.reason})).collect::<Vec<_>>(),
         "calibration": Value::Null,

@@ -18,9 +18,9 @@ impl Plan {
         match self {
             Plan::Graph(plan) => plan_graph::sections(plan),
             Plan::Pipeline(plan) => pipeline::plan_sections(plan),
-            Plan::Gguf(plan) => plan_gguf::sections(&plan.plan, None, plan.threads, all),
+            Plan::Gguf(plan) => plan_gguf::sections(&plan.plan, None, plan.memory, all),
             Plan::Checkpoint(planned) => match &planned.file {
-                Some(file) => plan_gguf::sections(file, Some(planned), planned.cost.threads, all),
+                Some(file) => plan_gguf::sections(file, Some(planned), planned.memory(), all),
                 None => checkpoint(planned, all),
             },
         }

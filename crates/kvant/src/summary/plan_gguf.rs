@@ -3,18 +3,19 @@
 use super::plan::cost_lines;
 use super::{Section, pattern};
 use crate::checkpoint::plan::CheckpointPlan;
+use crate::memory::PeakMemory;
 use crate::text::counts::{self, Line};
 use crate::text::{Align, Table, size};
 use kvant_checkpoint::gguf::GgufPlan;
 use kvant_checkpoint::gguf::plan::PlannedTensor;
 
 /// The plan of a file, and of its codes if the run computes them first.
-pub fn sections(plan: &GgufPlan, codes: Option<&CheckpointPlan>, threads: usize, all: bool) -> Vec<Section> {
+pub fn sections(plan: &GgufPlan, codes: Option<&CheckpointPlan>, memory: PeakMemory, all: bool) -> Vec<Section> {
     let table = if all { table_of_all(plan) } else { table_of_groups(plan) };
     let family = plan.family.unwrap_or("unknown");
     let scheme = codes.map_or_else(|| plan.recipe.ftype().to_string(), |codes| codes.plan.recipe().scheme_name());
     let title = format!("family {family} to {scheme}, format gguf ({})", plan.architecture);
-    vec![Section::Text(title), Section::Table(table), Section::Lines(totals(plan, codes, threads))]
+    vec![Section::Text(title), Section::Table(table), Section::Lines(totals(plan, codes, memory))]
 }
 
 /// Each tensor with its bytes, and the tensors of the source that are left out.
@@ -65,15 +66,13 @@ fn table_of_groups(plan: &GgufPlan) -> Table {
     table
 }
 
-fn totals(plan: &GgufPlan, codes: Option<&CheckpointPlan>, threads: usize) -> Vec<Line> {
+fn totals(plan: &GgufPlan, codes: Option<&CheckpointPlan>, memory: PeakMemory) -> Vec<Line> {
     let (title, tensors) = counts::tensors(plan);
-    let of_codes = codes.map_or(0, CheckpointPlan::peak_memory);
-    let memory = plan.peak_memory(threads).max(of_codes);
     let lines = [
         (title, format!("{tensors}; {} of the source left out", plan.dropped.len())),
         counts::sizes(plan.source_bytes, plan.layout.total_size()),
         counts::bits(plan.bits_per_weight(), "tensors"),
-        ("memory", format!("{} at most with {threads} threads", size::bytes(memory))),
+        ("memory", format!("{} at most with {} threads", size::bytes(memory.bytes), memory.threads)),
         ("loads with", plan.loaders().join(", ")),
     ];
     lines.into_iter().chain(codes.map(cost_lines).unwrap_or_default()).collect()

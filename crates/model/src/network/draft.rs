@@ -34,8 +34,27 @@ struct Module {
 }
 
 impl FamilyDraft {
-    /// The draft for a checkpoint, or `None` if its tensors are not in numbered blocks.
+    /// Whether a description can be of such a model: one that reads tokens and has a single stack of blocks, which pictures, sound and
+    /// encoder-decoders do not have.
+    pub fn is_possible(config: &ModelConfig, tensors: &[TensorMeta]) -> bool {
+        let is_table = |tensor: &TensorMeta| {
+            let module = tensor.name.strip_suffix(".weight").unwrap_or(&tensor.name);
+            let rows = tensor.shape.first().copied();
+            tensor.shape.len() == 2 && is_embedding_name(module) && rows >= config.vocab_size
+        };
+        let is_described = family::of_config(config).is_some();
+        is_described
+            || config.vocab_size.is_some()
+                && !config.flag_or("is_encoder_decoder", false)
+                && tensors.iter().any(is_table)
+    }
+
+    /// The draft for a checkpoint, or `None` if its tensors are not in numbered blocks or no description [is
+    /// possible](FamilyDraft::is_possible).
     pub fn new(config: &ModelConfig, tensors: &[TensorMeta]) -> Option<FamilyDraft> {
+        if !FamilyDraft::is_possible(config, tensors) {
+            return None;
+        }
         let list = list_of_blocks(tensors)?;
         let (trunk, blocks) = list.rsplit_once('.').unwrap_or(("", &list));
         let modules = modules_in(&list, tensors);
@@ -363,7 +382,9 @@ mod tests {
     use serde_json::json;
 
     fn draft(tensors: &[(&str, &[usize])]) -> FamilyDraft {
-        let config = ModelConfig::from_json(&json!({"model_type": "Novel.2", "architectures": ["NovelForCausalLM"]}));
+        let config = ModelConfig::from_json(&json!({
+            "model_type": "Novel.2", "architectures": ["NovelForCausalLM"], "vocab_size": 32,
+        }));
         let metas: Vec<_> = tensors.iter().map(|(name, shape)| TensorMeta::new(*name, *shape, "BF16")).collect();
         FamilyDraft::new(&config.unwrap(), &metas).unwrap()
     }
@@ -426,8 +447,11 @@ mod tests {
 
     #[test]
     fn hostile_names_stay_in_their_comment() {
-        let draft =
-            draft(&[("model.layers.0.self_attn.q_proj.weight", &[8, 8]), ("model.layers.0.x\nname = \"evil\"", &[8])]);
+        let draft = draft(&[
+            ("model.embed_tokens.weight", &[32, 8]),
+            ("model.layers.0.self_attn.q_proj.weight", &[8, 8]),
+            ("model.layers.0.x\nname = \"evil\"", &[8]),
+        ]);
         assert_eq!(draft.text.lines().filter(|line| line.starts_with("name")).count(), 1);
         let nothing = [TensorMeta::new("weight", [3], "F32")];
         assert!(FamilyDraft::new(&ModelConfig::default(), &nothing).is_none());

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use kvant_container::onnx::{FunctionProto, GraphProto, ModelProto, NodeProto, data_type_bits};
+use kvant_container::onnx::{GraphProto, ModelProto, NodeProto, data_type_bits};
 
 pub use choice::{RuntimeChoice, RuntimeOptions};
 pub use error::RuntimeError;
@@ -28,7 +28,7 @@ pub use ort_library::look_in_packages;
 pub use session::{Session, Visit};
 
 use crate::data::{Array, Axis, type_of};
-use crate::graph::{Index, STANDARD_DOMAIN, called, domain};
+use crate::graph::{Index, STANDARD_DOMAIN, called, domain, for_each_node, function};
 pub(crate) use grouped::Grouped;
 use ort_engine::OrtModel;
 use rten_engine::RtenModel;
@@ -168,20 +168,18 @@ pub fn open_file(path: &Path, library: Option<&Path>) -> Result<String, RuntimeE
 /// # Errors
 /// Names the domain and some of its nodes.
 pub fn refuse_foreign_operators(model: &ModelProto) -> Result<(), RuntimeError> {
-    let graph = &model.graph;
-    let is_defined = |node: &NodeProto| {
-        let is_it = |function: &FunctionProto| {
-            function.name.as_deref() == node.op_type.as_deref() && function.domain.as_deref() == node.domain.as_deref()
-        };
-        model.functions.iter().any(is_it)
+    let is_foreign = |node: &NodeProto| {
+        PLUG_INS.contains(&domain(node)) || !(BUILT_IN.contains(&domain(node)) || function(model, node).is_some())
     };
-    let is_foreign =
-        |node: &NodeProto| PLUG_INS.contains(&domain(node)) || !(BUILT_IN.contains(&domain(node)) || is_defined(node));
-    let foreign = graph.node.iter().find(|node| is_foreign(node));
-    let Some(domain_name) = foreign.map(|node| domain(node).to_owned()) else { return Ok(()) };
-    let nodes = graph.node.iter().filter(|node| domain(node) == domain_name).take(5);
-    let nodes = nodes.map(|node| format!("{} `{}`", node.op_type(), called(node))).collect();
-    Err(RuntimeError::Domain { domain: domain_name, nodes })
+    let mut foreign: Vec<&NodeProto> = Vec::new();
+    for_each_node(&model.graph, &mut |node| {
+        if is_foreign(node) && foreign.first().is_none_or(|first| domain(first) == domain(node)) {
+            foreign.push(node);
+        }
+    });
+    let Some(first) = foreign.first() else { return Ok(()) };
+    let nodes = foreign.iter().take(5).map(|node| format!("{} `{}`", node.op_type(), called(node))).collect();
+    Err(RuntimeError::Domain { domain: domain(first).to_owned(), nodes })
 }
 
 /// Bytes of the tensors whose type and shape are declared, open axes taken as 1.

@@ -4,8 +4,8 @@ use kvant_container::Diagnostic;
 use std::ops::ControlFlow;
 
 use kvant_container::onnx::{
-    DataType, DimensionValue, GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, TypeValue,
-    ValueInfoProto, tensor,
+    AttributeProto, DataType, DimensionValue, GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto,
+    TypeProto, TypeValue, ValueInfoProto, tensor,
 };
 
 use super::*;
@@ -188,6 +188,15 @@ fn unknown_tensors_and_custom_operators_are_refused() {
     foreign.graph.as_mut().unwrap().node[1].domain = Some("com.amd.quark".to_owned());
     let error = open(&foreign, &["p".to_owned()], &RuntimeOptions::default()).err().unwrap();
     assert_eq!(error.to_string(), "no engine runs operators of the domain com.amd.quark: Relu `relu`");
+    let mut inside = small();
+    let branch = foreign.graph.clone();
+    let node = &mut inside.graph.as_mut().unwrap().node[1];
+    node.attribute.push(AttributeProto {
+        name: Some("then_branch".to_owned()),
+        g: branch,
+        ..AttributeProto::default()
+    });
+    assert_eq!(refuse_foreign_operators(&inside).unwrap_err().to_string(), error.to_string());
 }
 
 /// A model of one node that reads `x`.

@@ -17,6 +17,7 @@ pub use tensor::{PlannedTensor, Reason};
 
 use super::recipe::GgufRecipe;
 use crate::engine::{CompletePlan, EngineError, Form, OutputPlan, accept, refuse_errors, refuse_foreseen};
+use crate::plan::CalibrationSize;
 use kvant_container::gguf::{GgufLayout, Metadata};
 use kvant_container::{Checkpoint, Geometry};
 use kvant_formats::verify::{self, DeclaredInGguf};
@@ -99,6 +100,16 @@ impl GgufPlan {
         let rotated =
             self.recipe.algorithms().rotation.map_or(0, |_| weights * (RotatedWeights::KEPT + threads) as u64);
         PROGRAM + 8 * self.layout.header().len() as u64 + rotated + largest * threads as u64
+    }
+
+    /// The same where the importance of inputs is measured first, by passing data through the source: of the stream between blocks
+    /// `size.memory` bytes are kept at most, and the rest is in a file.
+    pub fn measuring_memory(&self, size: CalibrationSize, threads: usize) -> u64 {
+        let matrices = self.tensors.iter().filter(|tensor| tensor.block.is_some() && tensor.shape.len() > 1);
+        let widest =
+            matrices.flat_map(|tensor| tensor.shape.iter().rev().take(2)).max().map_or(0, |widest| *widest as u64);
+        let stream = size.tokens().saturating_mul(widest * size_of::<f32>() as u64).min(size.memory);
+        self.peak_memory(threads).saturating_add(size.pass_memory(widest)).saturating_add(stream)
     }
 
     /// The loaders of the file.

@@ -12,7 +12,7 @@ pub use facts::loaders;
 use super::{Options, Reads, Report, ways};
 use crate::loader_rules::Sharding;
 use crate::loader_rules::{LoaderQuery, ModelFacts, judge};
-use kvant_container::gguf::{GgufFile, GgufTensor, Metadata, TensorType, Value};
+use kvant_container::gguf::{GgufFile, GgufTensor, Metadata, TensorType, Value, describes_imatrix};
 use kvant_container::shown;
 use kvant_container::{Diagnostic, Error, ErrorKind};
 use kvant_gguf::model::architecture::ARCHITECTURES;
@@ -153,6 +153,16 @@ impl<'a> GgufView<'a> {
 /// Where there is none, or the system refuses to read it.
 pub(super) fn verify(path: &Path, options: &Options) -> Result<Report, Error> {
     match GgufFile::open(path) {
+        Ok(file) if describes_imatrix(file.metadata()) => {
+            let hint = "`kvant quantize MODEL ‹imatrix› FILE` takes it; `kvant inspect` shows what it holds";
+            Ok(without_model(
+                path,
+                "general.type",
+                "says that the file is an importance matrix, not a model",
+                hint,
+                options,
+            ))
+        }
         Ok(file) => Ok(report(path, &file, options)),
         Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) => {
             Ok(unopened(path, &error, options))
@@ -208,12 +218,17 @@ fn report(path: &Path, file: &GgufFile, options: &Options) -> Report {
 
 /// A file that is none.
 fn unopened(path: &Path, error: &Error, options: &Options) -> Report {
-    let mut findings = Findings::of(FILE);
     let hint = error.hint().unwrap_or_default();
     let (place, told) = (shown(path), error.to_string());
     // Errors of files begin with their names.
-    let reason = told.strip_prefix(&format!("{place}: ")).unwrap_or(&told).to_owned();
-    findings.error(place, reason, &hint);
+    let reason = told.strip_prefix(&format!("{place}: ")).unwrap_or(&told);
+    without_model(path, &place, reason, &hint, options)
+}
+
+/// A file without a model.
+fn without_model(path: &Path, place: &str, reason: &str, hint: &str, options: &Options) -> Report {
+    let mut findings = Findings::of(FILE);
+    findings.error(place, reason, hint);
     let facts = ModelFacts { described: true, ..ModelFacts::default() };
     judged(path, findings.into_vec(), options, (0, 0), facts)
 }

@@ -2,11 +2,12 @@
 
 use super::Sources;
 use crate::forward::error::ForwardError;
+use crate::forward::tensors::Tensors;
 use kvant_model::family::{
     Activation, Family, Positions, Residual, Role, RotaryLayers, Window, attends_to_all, is_feed_forward, is_recurrent,
 };
 use kvant_model::model_config::ModelConfig;
-use kvant_model::network::{Place, Reason};
+use kvant_model::network::{FamilyDraft, Place, Reason};
 
 /// Booleans of config.json that enable unsupported features.
 const REFUSED_FLAGS: &[&str] = &[
@@ -32,12 +33,15 @@ const REFUSED_COUNTS: &[(&str, FamilyTest)] = &[
 /// Keys with a value that change what is computed.
 const REFUSED_VALUES: &[&str] = &["sliding_window_layers"];
 
-pub(super) fn unknown_architecture(config: &ModelConfig) -> ForwardError {
+pub(super) fn unknown_architecture(config: &ModelConfig, tensors: &Tensors<'_>) -> ForwardError {
     let name = config.architectures.first().or(config.model_types.first());
     let name = name.map_or("this architecture", String::as_str);
     match config.is_component {
         true => ForwardError::Component { class: name.to_owned() },
-        false => ForwardError::Undescribed { architecture: name.to_owned() },
+        false => ForwardError::Undescribed {
+            architecture: name.to_owned(),
+            can_be_described: FamilyDraft::is_possible(config, tensors.meta()),
+        },
     }
 }
 

@@ -1,6 +1,6 @@
 //! The metadata of a file, by the keys of its architecture.
 
-use kvant_container::gguf::{GgufFile, Metadata, Value};
+use kvant_container::gguf::{GgufFile, Metadata, Value, describes_imatrix};
 use kvant_weights::import_error::ImportError;
 
 /// The metadata and the names of the tensors of a file.
@@ -21,6 +21,11 @@ impl<'a> Stated<'a> {
         let architecture = file.metadata().get("general.architecture").and_then(Value::as_str);
         match architecture {
             Some(architecture) => Ok(Stated { file, architecture }),
+            None if describes_imatrix(file.metadata()) => Err(ImportError::unsupported(
+                "general.type",
+                "says that the file is an importance matrix, not a model",
+                "name the model; `kvant quantize MODEL ‹imatrix› FILE` takes this file",
+            )),
             None => Err(ImportError::invalid("general.architecture", "is missing: the file holds no model")),
         }
     }
