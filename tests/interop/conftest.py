@@ -149,9 +149,12 @@ def frozen(model_dir):
 
 @pytest.fixture(scope="session")
 def onnx_work(tmp_path_factory):
-    """Where exported ONNX models and the incumbents' results lie: $KVANT_ONNX keeps them from run to run."""
-    kept = os.environ.get("KVANT_ONNX")
-    return pathlib.Path(kept) if kept else tmp_path_factory.mktemp("onnx")
+    """Where exported ONNX models and the incumbents' results lie, of all processes that run tests: $KVANT_ONNX keeps them from run to run."""
+    if kept := os.environ.get("KVANT_ONNX"):
+        return pathlib.Path(kept)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return tmp_path_factory.getbasetemp().parent / "onnx"
+    return tmp_path_factory.mktemp("onnx")
 
 
 @pytest.fixture(scope="session")

@@ -183,10 +183,13 @@ def make(name, directory):
         directory.mkdir(parents=True, exist_ok=True)
         with contextlib.redirect_stdout(sys.stderr):
             built = model.build()
+            # Another process may make the same, and read what is there.
+            partial = directory / f"{name}-{os.getpid()}"
             for kind, count, half in (("calib", model.calibration, 0), ("test", model.test, 1)):
-                np.savez(directory / f"{name}.{kind}.npz", **built.inputs(count, half))
-            export(model, built, partial := directory / f"{name}.partial.onnx")
-        partial.rename(path)
+                np.savez(partial.with_suffix(".npz"), **built.inputs(count, half))
+                partial.with_suffix(".npz").rename(directory / f"{name}.{kind}.npz")
+            export(model, built, partial.with_suffix(".onnx"))
+        partial.with_suffix(".onnx").rename(path)
     return path
 
 

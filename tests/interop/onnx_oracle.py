@@ -12,6 +12,7 @@ import fnmatch
 import functools
 import hashlib
 import math
+import multiprocessing
 import os
 import pathlib
 import re
@@ -250,14 +251,33 @@ def run_alone(tool, preset, model, npz, out, count, timeout=None):
     """One quantization in a process and a directory of its own: what Quark does depends on what the process did before, and it
     writes a table into the working directory. Returns what went wrong, or None. Takes at most `timeout` seconds."""
     with tempfile.TemporaryDirectory() as work:
-        command = [sys.executable, __file__, "--one", tool, preset, model, npz, out, count or 0]
-        done = subprocess.run([str(c) for c in command], cwd=work, capture_output=True, text=True, timeout=timeout)
-    return done.stderr.strip().rsplit("\n", 1)[-1] + "\n\n" + done.stderr[-4000:] if done.returncode else None
+        said = pathlib.Path(work) / "said.txt"
+        process = fork_server().Process(target=run_here, args=(tool, preset, model, npz, out, count, said))
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(f"{tool} {preset}", timeout)
+        told = said.read_text(errors="replace") if said.exists() else ""
+    return told.strip().rsplit("\n", 1)[-1] + "\n\n" + told[-4000:] if process.exitcode else None
 
 
-def run_here(tool, preset, model, npz, out, count):
+@functools.cache
+def fork_server():
+    """Makes processes in which the incumbents are imported already, which takes longer than most quantizations, and nothing has run."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["quark.onnx", "onnxruntime.quantization", "onnx_oracle"])
+    return context
+
+
+def run_here(tool, preset, model, npz, out, count, said):
+    os.chdir(said.parent)
+    with said.open("w") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
     inputs = {i.name for i in onnx.load(model, load_external_data=False).graph.input}
-    feeds = [{k: v for k, v in feed.items() if k in inputs} for feed in samples(npz, count=int(count) or None)]
+    feeds = [{k: v for k, v in feed.items() if k in inputs} for feed in samples(npz, count=count)]
     TOOLS[tool](preset, model, feeds, out)
 
 
@@ -271,7 +291,7 @@ def quantize(tool, preset, model, npz, cache, count=None, timeout=None):
     if failed.exists():
         raise Unable(failed.read_text())
     if not out.exists():
-        partial = pathlib.Path(f"{stem}.partial.onnx")
+        partial = pathlib.Path(f"{stem}.partial-{os.getpid()}.onnx")
         if wrong := run_alone(tool, preset, model, npz, partial, count, timeout):
             failed.write_text(wrong)
             raise Unable(wrong)
@@ -310,4 +330,4 @@ def main():
 
 
 if __name__ == "__main__":
-    run_here(*sys.argv[2:]) if sys.argv[1:2] == ["--one"] else main()
+    main()
