@@ -39,7 +39,7 @@ pub fn add_family(file: &Path) -> Result<&'static Family, Error> {
 /// A first description of a checkpoint's architecture, from its configuration and the names and shapes of its tensors.
 ///
 /// # Errors
-/// Errors of its files, graphs, and models that are not one stack of numbered blocks that reads tokens.
+/// Errors of its files, graphs, and models that do not read tokens in one stack of numbered blocks.
 pub fn suggest_family(model: &Path) -> Result<FamilyDraft, Error> {
     refuse_missing([(MODEL, model)])?;
     if SourceKind::of(model) == SourceKind::Graph {
@@ -50,7 +50,8 @@ pub fn suggest_family(model: &Path) -> Result<FamilyDraft, Error> {
     let (config, tensors) = headers(&job::open_whole(model)?)?;
     FamilyDraft::new(&config.unwrap_or_default(), &tensors).ok_or_else(|| {
         let problem =
-            format!("{} is not one stack of numbered blocks that reads tokens, which a description is about", model.display());
+            format!("no description of {} can be drafted: they are for models that read tokens in one stack of numbered blocks, whose \
+             layers have names that other models have", model.display());
         let hint = "such models are quantized without a description, from weights alone; `kvant.torch` in Python calibrates them";
         Error::new(ErrorKind::Unsupported, problem).with_hint(Some(hint.to_owned()))
     })

@@ -38,7 +38,7 @@ impl Declared<'_> {
             let tensors: Vec<TensorMeta> = tensors.iter().map(SourceTensor::meta).collect();
             return refused(AlgorithmProblem::Undescribed {
                 architecture: super::build::architecture(config),
-                can_be_described: FamilyDraft::is_possible(config, &tensors),
+                can_be_described: FamilyDraft::new(config, &tensors).is_some(),
             });
         }
         let not_for_scheme = || self.not_for_scheme(algorithms, blocks.iter().flat_map(PlannedBlock::layers).collect());

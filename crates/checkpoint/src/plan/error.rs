@@ -251,7 +251,7 @@ pub enum AlgorithmProblem {
     Undescribed {
         /// Its name.
         architecture: String,
-        /// Whether a description can be of such a model.
+        /// Whether a description of it can be drafted.
         can_be_described: bool,
     },
     /// A scheme simulates values (*unsupported*).

@@ -29,7 +29,7 @@ pub enum ForwardError {
     Undescribed {
         /// Its name.
         architecture: String,
-        /// Whether a description can be of such a model.
+        /// Whether a description of it can be drafted.
         can_be_described: bool,
     },
     /// The model is a component of a diffusers pipeline.
@@ -149,7 +149,7 @@ impl Diagnostic for ForwardError {
                  not; `kvant plan` shows whether schemes without calibration fit its layers"
             }
             ForwardError::Undescribed { can_be_described: false, .. } => {
-                "descriptions are of models that read tokens in one stack of blocks; `kvant plan` shows whether schemes without \
+                "descriptions are for models that read tokens in one stack of blocks; `kvant plan` shows whether schemes without \
                  calibration fit its layers, and `kvant.torch` in Python calibrates it"
             }
             ForwardError::Undescribed { .. } => {

@@ -31,7 +31,7 @@ pub fn plan(job: &Job) -> Result<GraphPlan, Error> {
     let source = read(&job.source.model)?;
     let prepared = prepare(source.clone(), recipe, &passes, None)?;
     job.sinks.graph_formats.iter().try_for_each(|format| prepared.check_layout(layout(*format)))?;
-    refuse_unrunnable(&prepared)?;
+    refuse_unrunnable(job, &prepared)?;
     let found = match prepared.needs_data() {
         true => data::check(job, &prepared.model.graph)?,
         false => 0,

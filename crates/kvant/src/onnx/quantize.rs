@@ -27,6 +27,7 @@ use kvant_onnx::recipe::{Layout, Recipe};
 use kvant_onnx::report::Report;
 use kvant_onnx::runtime::{RuntimeChoice, found, refuse_foreign_operators};
 use kvant_onnx::settings::Resolved;
+use kvant_onnx::verify::unknown_operator;
 use kvant_quant::finding::Finding;
 use rayon::ThreadPool;
 use serde_json::{Value, json};
@@ -101,7 +102,7 @@ impl Run<'_, '_> {
         for output in &outputs.all {
             prepared.check_layout(output.layout(&prepared.recipe))?;
         }
-        refuse_unrunnable(&prepared)?;
+        refuse_unrunnable(job, &prepared)?;
         reporter.notes(prepared.notices());
         let mut samples = samples(job, &prepared, reporter)?;
         check_room(job, self.source, outputs, &prepared, samples.as_ref().map_or(0, Samples::len))?;
@@ -313,11 +314,17 @@ pub(super) fn refuse_unusable_limits(job: &Job) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a graph that has to be run over data, with operators that no engine has.
+/// Refuses a graph with an operator that there is not, unless nothing is verified, and one that has to be run over data, with operators that
+/// no engine has.
 ///
 /// # Errors
 /// Names the operators.
-pub(super) fn refuse_unrunnable(prepared: &Prepared) -> Result<(), Error> {
+pub(super) fn refuse_unrunnable(job: &Job, prepared: &Prepared) -> Result<(), Error> {
+    let unknown = unknown_operator(&prepared.model).filter(|_| !job.sinks.commit.no_verify);
+    if let Some(Finding { place, reason, hint, .. }) = unknown {
+        let message = format!("{}: {place}: {reason}", shown(&job.source.model));
+        return Err(Error::new(ErrorKind::Invalid, message).with_hint(hint));
+    }
     if prepared.needs_data() {
         refuse_foreign_operators(&prepared.model)?;
     }

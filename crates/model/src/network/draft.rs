@@ -3,7 +3,7 @@
 
 use super::names::{Names, generalise, parse_index};
 use super::tables::is_embedding_name;
-use super::{Place, Reason, TensorMeta};
+use super::{Network, Place, Reason, TensorMeta};
 use super::{by_name, by_shape};
 use crate::family::{self, Family, Math, NormKind, NormSite, Orientation, Part, QueryKeyNorm, Role, leaf};
 use crate::model_config::ModelConfig;
@@ -34,25 +34,10 @@ struct Module {
 }
 
 impl FamilyDraft {
-    /// Whether a description can be of such a model: one that reads tokens and has a single stack of blocks, which pictures, sound and
-    /// encoder-decoders do not have.
-    pub fn is_possible(config: &ModelConfig, tensors: &[TensorMeta]) -> bool {
-        let is_table = |tensor: &TensorMeta| {
-            let module = tensor.name.strip_suffix(".weight").unwrap_or(&tensor.name);
-            let rows = tensor.shape.first().copied();
-            tensor.shape.len() == 2 && is_embedding_name(module) && rows >= config.vocab_size
-        };
-        let is_described = family::of_config(config).is_some();
-        is_described
-            || config.vocab_size.is_some()
-                && !config.flag_or("is_encoder_decoder", false)
-                && tensors.iter().any(is_table)
-    }
-
-    /// The draft for a checkpoint, or `None` if its tensors are not in numbered blocks or no description [is
-    /// possible](FamilyDraft::is_possible).
+    /// The draft for a checkpoint, or `None` if none is of use: descriptions are for models that read tokens in one stack of numbered
+    /// blocks, unlike encoder-decoders and models of pictures or sound, and blocks whose layers all have unknown names show nothing.
     pub fn new(config: &ModelConfig, tensors: &[TensorMeta]) -> Option<FamilyDraft> {
-        if !FamilyDraft::is_possible(config, tensors) {
+        if config.flag_or("is_encoder_decoder", false) {
             return None;
         }
         let list = list_of_blocks(tensors)?;
@@ -70,8 +55,13 @@ impl FamilyDraft {
         write_linears(&mut text, "attention", &modules, like, Part::Attention);
         write_linears(&mut text, "mlp", &modules, like, Part::Mlp);
         write_norms(&mut text, &modules, like);
-        write_trunk(&mut text, like, trunk, blocks, tensors);
-        let open = open_tensors(&text, config, tensors);
+        write_trunk(&mut text, like, (trunk, blocks), config, tensors);
+        let network = network_of(&text, config, tensors)?;
+        let has_layers = network.linears().iter().any(|linear| linear.block.is_some());
+        if !has_layers || !network.places().contains(&Place::Embedding) {
+            return None;
+        }
+        let open = open_tensors(&network, tensors);
         write_open(&mut text, &open, &modules, like);
         Some(FamilyDraft { text, like: like.name, described, open })
     }
@@ -302,7 +292,13 @@ fn norm_site(module: &Module) -> Option<NormSite> {
 }
 
 /// Where the checkpoint keeps its blocks, embedding, final norm and head, if not where the family does.
-fn write_trunk(text: &mut String, like: &Family, trunk: &str, blocks: &str, tensors: &[TensorMeta]) {
+fn write_trunk(
+    text: &mut String,
+    like: &Family,
+    (trunk, blocks): (&str, &str),
+    config: &ModelConfig,
+    tensors: &[TensorMeta],
+) {
     let mut rows = String::new();
     let path = trunk.strip_suffix(".language_model").or(trunk.strip_prefix("language_model.")).unwrap_or(trunk);
     if path != like.trunk.path && !path.is_empty() {
@@ -316,7 +312,10 @@ fn write_trunk(text: &mut String, like: &Family, trunk: &str, blocks: &str, tens
     let weights: Vec<_> = outside.filter_map(|t| Some((t.name.strip_suffix(".weight")?, t.shape.as_slice()))).collect();
     let local = |name: &str| name.strip_prefix(trunk).map(|rest| rest.trim_start_matches('.').to_owned());
     let tables = weights.iter().filter(|(name, shape)| shape.len() == 2 && is_embedding_name(name));
-    let embedding = tables.max_by_key(|(_, shape)| shape[0]).and_then(|(name, _)| local(name));
+    // Positions have a table too, which may be the longer one.
+    let embedding = tables
+        .max_by_key(|(_, shape)| (Some(shape[0]) == config.vocab_size, shape[0]))
+        .and_then(|(name, _)| local(name));
     if let Some(name) = embedding.filter(|name| name != like.trunk.embedding) {
         write_value(&mut rows, "embedding", &name);
     }
@@ -337,11 +336,15 @@ fn write_trunk(text: &mut String, like: &Family, trunk: &str, blocks: &str, tens
     }
 }
 
-/// The tensors that have no place in the network which the draft describes.
-fn open_tensors(text: &str, config: &ModelConfig, tensors: &[TensorMeta]) -> Vec<String> {
-    let Ok(family) = family::parse(text, "draft".as_ref()) else { return Vec::new() };
-    let network = by_name::recognise(Box::leak(Box::new(family)), config, tensors);
-    let is_open = |at: usize| network.as_ref().is_none_or(|n| n.places()[at] == Place::Other(Reason::Unrecognised));
+/// The network that a draft describes.
+fn network_of(text: &str, config: &ModelConfig, tensors: &[TensorMeta]) -> Option<Network> {
+    let family = family::parse(text, "draft".as_ref()).ok()?;
+    by_name::recognise(Box::leak(Box::new(family)), config, tensors)
+}
+
+/// The tensors that have no place in the network.
+fn open_tensors(network: &Network, tensors: &[TensorMeta]) -> Vec<String> {
+    let is_open = |at: usize| network.places()[at] == Place::Other(Reason::Unrecognised);
     let mut open = BTreeMap::new();
     for (_, tensor) in tensors.iter().enumerate().filter(|(at, _)| is_open(*at)) {
         open.entry(generalise(&tensor.name).0).or_insert_with(|| format!("{:?}", tensor.shape));
@@ -382,11 +385,38 @@ mod tests {
     use serde_json::json;
 
     fn draft(tensors: &[(&str, &[usize])]) -> FamilyDraft {
+        drafted(tensors).unwrap()
+    }
+
+    fn drafted(tensors: &[(&str, &[usize])]) -> Option<FamilyDraft> {
         let config = ModelConfig::from_json(&json!({
             "model_type": "Novel.2", "architectures": ["NovelForCausalLM"], "vocab_size": 32,
         }));
         let metas: Vec<_> = tensors.iter().map(|(name, shape)| TensorMeta::new(*name, *shape, "BF16")).collect();
-        FamilyDraft::new(&config.unwrap(), &metas).unwrap()
+        FamilyDraft::new(&config.unwrap(), &metas)
+    }
+
+    #[test]
+    fn models_of_which_a_draft_would_show_nothing_have_none() {
+        let table: (&str, &[usize]) = ("model.embed_tokens.weight", &[32, 8]);
+        let unknown: (&str, &[usize]) = ("model.layers.0.time_mix.weight", &[8, 8]);
+        assert!(drafted(&[table, ("model.layers.0.self_attn.q_proj.weight", &[8, 8])]).is_some());
+        assert!(drafted(&[table, unknown]).is_none(), "no layer is known");
+        let tower =
+            ["q_proj", "k_proj", "v_proj"].map(|name| format!("vision_model.encoder.layers.0.self_attn.{name}.weight"));
+        let mut tensors: Vec<(&str, &[usize])> = tower.iter().map(|name| (name.as_str(), &[8, 8][..])).collect();
+        tensors.extend([("text_model.embed_tokens.weight", &[32, 8][..]), unknown]);
+        assert!(drafted(&tensors).is_none(), "the blocks read no tokens");
+    }
+
+    #[test]
+    fn the_embedding_is_the_table_of_all_tokens() {
+        let draft = draft(&[
+            ("model.embed_positions.weight", &[90, 8]),
+            ("model.tok_embeddings.weight", &[32, 8]),
+            ("model.layers.0.self_attn.q_proj.weight", &[8, 8]),
+        ]);
+        assert!(draft.text.contains("embedding = \"tok_embeddings\""), "{}", draft.text);
     }
 
     #[test]

@@ -123,6 +123,13 @@ pub fn runs_elsewhere(findings: &[Finding]) -> bool {
     (has("operators") || has("kernels")) && !has("versions")
 }
 
+/// The first node with an operator or attribute that ONNX does not have, which quantizing does not change.
+pub fn unknown_operator(model: &ModelProto) -> Option<Finding> {
+    let mut findings = Findings::of("operators");
+    operators::run(model, &mut findings);
+    findings.into_vec().into_iter().find(|finding| finding.severity == Severity::Error)
+}
+
 fn structure(model: &ModelProto, findings: &mut Findings) {
     if model.graph.output.is_empty() {
         findings.error("graph", "has no output: nothing would be computed", "export the model again");

@@ -44,6 +44,22 @@ fn nodes_without_names_are_named_by_their_first_output() {
 }
 
 #[test]
+fn operators_that_there_are_not_are_refused_by_the_plan() {
+    let place = changed(|model| {
+        let graph = model.graph.as_mut().unwrap();
+        graph.node.iter_mut().find(|node| node.op_type() == "Relu").unwrap().op_type = Some("NoSuchOp".to_owned());
+    });
+    for command in ["plan", "quantize"] {
+        for options in [&["--data", "calib.npz"][..], &["--weights-only"]] {
+            let run = place.run(&[&[command, "float.onnx", "--preset", "A8W8", "-o", "out.onnx"], options].concat());
+            assert!(run.code == Some(1) && run.stderr.contains("`NoSuchOp` is not an ONNX operator"), "{run:?}");
+            assert!(run.stderr.contains("hint: export the model again"), "{run:?}");
+        }
+    }
+    place.succeed(&["plan", "float.onnx", "--preset", "A8W8", "--weights-only", "--no-verify"]);
+}
+
+#[test]
 fn operators_of_other_makers_are_refused_by_a_plan_that_needs_data() {
     let place = changed(|model| {
         let graph = model.graph.as_mut().unwrap();

@@ -40,7 +40,7 @@ pub(super) fn unknown_architecture(config: &ModelConfig, tensors: &Tensors<'_>) 
         true => ForwardError::Component { class: name.to_owned() },
         false => ForwardError::Undescribed {
             architecture: name.to_owned(),
-            can_be_described: FamilyDraft::is_possible(config, tensors.meta()),
+            can_be_described: FamilyDraft::new(config, tensors.meta()).is_some(),
         },
     }
 }
