@@ -55,7 +55,7 @@ impl FamilyDraft {
         write_linears(&mut text, "attention", &modules, like, Part::Attention);
         write_linears(&mut text, "mlp", &modules, like, Part::Mlp);
         write_norms(&mut text, &modules, like);
-        write_trunk(&mut text, like, (trunk, blocks), config, tensors);
+        write_trunk(&mut text, like, trunk, blocks, config, tensors);
         let network = network_of(&text, config, tensors)?;
         let has_layers = network.linears().iter().any(|linear| linear.block.is_some());
         if !has_layers || !network.places().contains(&Place::Embedding) {
@@ -295,7 +295,8 @@ fn norm_site(module: &Module) -> Option<NormSite> {
 fn write_trunk(
     text: &mut String,
     like: &Family,
-    (trunk, blocks): (&str, &str),
+    trunk: &str,
+    blocks: &str,
     config: &ModelConfig,
     tensors: &[TensorMeta],
 ) {
