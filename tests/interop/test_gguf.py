@@ -266,8 +266,8 @@ def test_importance_is_measured_saved_and_lowers_the_error(kvant, tmp_path, writ
     assert error(measured) < error(write(directory, "Q4_0"))
 
 
-# Together of all kinds of blocks: Q2_K has tensors in Q3_K, Q4_K and Q6_K.
-@pytest.mark.parametrize("mix", ("Q2_K", "IQ4_XS", "Q5_1"))
+# Together they have layers of all types that Q4_K_M and Q5_K_M have: those of Q3_K_M are in Q3_K, Q4_K and Q5_K.
+@pytest.mark.parametrize("mix", ("Q2_K", "Q3_K_M", "Q6_K", "IQ4_XS", "Q5_1"))
 def test_codes_chosen_with_error_feedback_read_back_in_gguf_py(mix, wide, write, our_values, tmp_path):
     """The types are those of weighed rounding, the values those that gguf-py finds, and other ones: experts too."""
     text = tmp_path / "text.txt"
