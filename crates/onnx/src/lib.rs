@@ -32,6 +32,7 @@ pub mod evaluation;
 mod fake_quantization;
 pub mod graph;
 pub mod kernel;
+mod known_operators;
 mod kv_cache;
 mod masks;
 pub mod npu;

@@ -25,7 +25,7 @@ use kvant_onnx::data::Samples;
 use kvant_onnx::quantize::{Prepared, Solved, prepare};
 use kvant_onnx::recipe::{Layout, Recipe};
 use kvant_onnx::report::Report;
-use kvant_onnx::runtime::{RuntimeChoice, found, refuse_foreign_operators};
+use kvant_onnx::runtime::{self, RuntimeChoice, found};
 use kvant_onnx::settings::Resolved;
 use kvant_onnx::verify::unknown_operator;
 use kvant_quant::finding::Finding;
@@ -314,8 +314,8 @@ pub(super) fn refuse_unusable_limits(job: &Job) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a graph with an operator that there is not, unless nothing is verified, and one that has to be run over data, with operators that
-/// no engine has.
+/// Refuses a graph with an operator that there is not, unless nothing is verified, and one that has to be run over data and that the engine
+/// does not run.
 ///
 /// # Errors
 /// Names the operators.
@@ -326,7 +326,7 @@ pub(super) fn refuse_unrunnable(job: &Job, prepared: &Prepared) -> Result<(), Er
         return Err(Error::new(ErrorKind::Invalid, message).with_hint(hint));
     }
     if prepared.needs_data() {
-        refuse_foreign_operators(&prepared.model)?;
+        runtime::refuse_unrunnable(&prepared.model, &prepared.observation().tensors(), &job.limits.runtime())?;
     }
     Ok(())
 }

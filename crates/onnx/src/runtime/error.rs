@@ -19,8 +19,13 @@ pub enum RuntimeError {
         problem: String,
     },
     /// The embedded engine does not compute these nodes, or not reliably.
-    #[error("the embedded engine cannot run this model: {}", .0.join("; "))]
-    NotEmbedded(Vec<String>),
+    #[error("the embedded engine cannot run this model: {}", reasons.join("; "))]
+    NotEmbedded {
+        /// A line for each of some nodes.
+        reasons: Vec<String>,
+        /// Whether no release of ONNX Runtime that Kvant knows has one of the operators either.
+        everywhere: bool,
+    },
     /// The engine refused the model.
     #[error("{engine} cannot load the model: {problem}")]
     Load {
@@ -76,7 +81,7 @@ impl Diagnostic for RuntimeError {
         match self {
             Self::NoLibrary(_)
             | Self::Library { .. }
-            | Self::NotEmbedded(_)
+            | Self::NotEmbedded { .. }
             | Self::Domain { .. }
             | Self::Kernel { .. } => ErrorKind::Unsupported,
             Self::File(error) => error.kind(),
@@ -86,7 +91,10 @@ impl Diagnostic for RuntimeError {
 
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::NotEmbedded(_) => Some(
+            Self::NotEmbedded { everywhere: true, .. } => {
+                Some("export the model again, without the operators that no engine has")
+            }
+            Self::NotEmbedded { .. } => Some(
                 "run it with ONNX Runtime: `pip install onnxruntime`, then `‹runtime› ort` (or name its library with ‹runtime-library›)",
             ),
             Self::NoLibrary(_) => Some(

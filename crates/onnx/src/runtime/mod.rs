@@ -163,11 +163,30 @@ pub fn open_file(path: &Path, library: Option<&Path>) -> Result<String, RuntimeE
     ort_engine::open_file(path, library)
 }
 
+/// Refuses a model that the engine of a choice would not run for the wanted tensors, as far as that can be told without loading it.
+///
+/// # Errors
+/// Those of [`refuse_foreign_operators`], an engine that is not found, and nodes that the embedded engine, where it is the one, does not compute.
+pub fn refuse_unrunnable(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<(), RuntimeError> {
+    refuse_foreign_operators(model)?;
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let (_, made) = constants(&model.graph, wanted)?;
+    let embedded = rten_capability::check(&rten_model::needed(model, &made));
+    // Looking for ONNX Runtime takes longer than the check.
+    let is_asked_for = options.choice == RuntimeChoice::Ort;
+    match (is_asked_for || embedded.is_err()) && found(options)?.0 == RuntimeChoice::Ort {
+        true => Ok(()),
+        false => embedded,
+    }
+}
+
 /// Refuses operators that neither engine has, whichever is chosen: those of plug-ins and of other makers, unless the model defines them.
 ///
 /// # Errors
 /// Names the domain and some of its nodes.
-pub fn refuse_foreign_operators(model: &ModelProto) -> Result<(), RuntimeError> {
+fn refuse_foreign_operators(model: &ModelProto) -> Result<(), RuntimeError> {
     let is_foreign = |node: &NodeProto| {
         PLUG_INS.contains(&domain(node)) || !(BUILT_IN.contains(&domain(node)) || function(model, node).is_some())
     };

@@ -10,6 +10,7 @@ use crate::data::{Values, from_bytes, type_of};
 use crate::graph::{
     Index, called, domain, float_attribute, int_attribute, ints_attribute, opset, positional_input, string_attribute,
 };
+use crate::known_operators::is_of_microsoft;
 use crate::shape::{Types, infer};
 
 /// What a check may look at.
@@ -85,19 +86,27 @@ const SOMETIMES: &[(&str, Check)] = &[
     ("Softmax", coerced),
 ];
 
+/// Nodes that are refused.
+#[derive(Default)]
+struct Refused {
+    reasons: Vec<String>,
+    /// Whether one has an operator that ONNX Runtime does not have either.
+    everywhere: bool,
+}
+
 /// Checks a model.
 pub(super) fn check(model: &ModelProto) -> Result<(), RuntimeError> {
-    let mut refused = Vec::new();
+    let mut refused = Refused::default();
     let opset = opset(model, "").unwrap_or(1);
     if let Some(graph) = model.graph.as_ref() {
         check_graph(graph, opset, &infer(model), &mut refused);
     }
     if !model.functions.is_empty() {
-        refused.push("functions of the model's own".to_owned());
+        refused.reasons.push("functions of the model's own".to_owned());
     }
-    match refused.is_empty() {
+    match refused.reasons.is_empty() {
         true => Ok(()),
-        false => Err(RuntimeError::NotEmbedded(shortened(refused))),
+        false => Err(RuntimeError::NotEmbedded { reasons: shortened(refused.reasons), everywhere: refused.everywhere }),
     }
 }
 
@@ -111,26 +120,27 @@ fn shortened(mut refused: Vec<String>) -> Vec<String> {
     refused
 }
 
-fn check_graph(graph: &GraphProto, opset: i64, types: &Types, refused: &mut Vec<String>) {
+fn check_graph(graph: &GraphProto, opset: i64, types: &Types, refused: &mut Refused) {
     let context = Context { graph, index: Index::new(graph), opset, types };
     for input in &graph.input {
         let (data_type, _) = type_of(input);
         if !is_held(data_type) {
-            refused.push(format!("input `{}` of type {data_type:?}", input.name()));
+            refused.reasons.push(format!("input `{}` of type {data_type:?}", input.name()));
         }
     }
     graph
         .initializer
         .iter()
         .filter_map(|tensor| constant(&context, tensor.name(), tensor))
-        .for_each(|r| refused.push(r));
+        .for_each(|r| refused.reasons.push(r));
     for node in &graph.node {
         if let Some(why) = node_problem(&context, node) {
-            refused.push(format!("{} `{}`: {why}", node.op_type(), called(node)));
+            refused.reasons.push(format!("{} `{}`: {why}", node.op_type(), called(node)));
+            refused.everywhere |= domain(node) == "com.microsoft" && !is_of_microsoft(node.op_type());
         }
         for attribute in &node.attribute {
             let tensors = attribute.t.iter().filter_map(|t| constant(&context, node.output.first()?, t));
-            refused.extend(tensors);
+            refused.reasons.extend(tensors);
             attribute.g.iter().chain(&attribute.graphs).for_each(|graph| check_graph(graph, opset, types, refused));
         }
     }

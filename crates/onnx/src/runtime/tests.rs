@@ -215,7 +215,7 @@ fn one(op: &str, shape: &[i64], change: impl Fn(&mut NodeProto)) -> ModelProto {
 #[test]
 fn operators_rten_computes_wrong_are_refused_naming_ort() {
     let refused = |model: ModelProto| match open(&model, &["y".to_owned()], &options(RuntimeChoice::Rten)) {
-        Err(RuntimeError::NotEmbedded(why)) => why.join("; "),
+        Err(RuntimeError::NotEmbedded { reasons, .. }) => reasons.join("; "),
         other => panic!("{:?}", other.err()),
     };
     assert!(refused(one("Resize", &[1, 1, 4, 4], |n| set_attribute(n, "mode", "cubic"))).contains("cubic"));

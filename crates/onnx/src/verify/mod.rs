@@ -4,7 +4,6 @@
 
 mod biases;
 mod kernels;
-mod known_operators;
 mod names;
 mod operators;
 mod pairs;

@@ -1,8 +1,8 @@
 //! Operators and attributes that ONNX Runtime does not know, or has only with a library of custom operators.
 
-use super::known_operators::{Known, is_of_microsoft, standard};
 use super::types::name_of;
 use crate::graph::{STANDARD_DOMAIN, domain, for_each_node, function, is_standard, opset};
+use crate::known_operators::{Known, is_of_microsoft, standard};
 use kvant_container::onnx::{ModelProto, NodeProto};
 use kvant_quant::finding::Findings;
 use std::collections::{BTreeMap, HashSet};

@@ -78,6 +78,37 @@ fn operators_of_other_makers_are_refused_by_a_plan_that_needs_data() {
 }
 
 #[test]
+fn operators_that_the_engine_lacks_are_refused_by_the_plan() {
+    for (operator, hint) in
+        [("Gelu", "run it with ONNX Runtime"), ("NoSuchOp", "without the operators that no engine has")]
+    {
+        let place = changed(|model| {
+            let graph = model.graph.as_mut().unwrap();
+            let relu = graph.node.iter_mut().find(|node| node.op_type() == "Relu").unwrap();
+            (relu.domain, relu.op_type) = (Some("com.microsoft".to_owned()), Some(operator.to_owned()));
+            add_opset(model, "com.microsoft", 1);
+        });
+        for command in ["plan", "quantize"] {
+            let line = [
+                command,
+                "float.onnx",
+                "--preset",
+                "A8W8",
+                "--data",
+                "calib.npz",
+                "--runtime",
+                "rten",
+                "-o",
+                "out.onnx",
+            ];
+            let run = place.run(&line);
+            assert!(run.code == Some(1) && run.stderr.contains("an operator of com.microsoft"), "{run:?}");
+            assert!(run.stderr.contains(hint), "{run:?}");
+        }
+    }
+}
+
+#[test]
 fn versions_that_are_too_new_are_warned_of() {
     let place = changed(|model| model.ir_version = Some(99));
     let run = place.succeed(&["quantize", "float.onnx", "--preset", "MATMUL_NBITS", "-o", "out.onnx"]);

@@ -8,7 +8,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| Table::read(include_str!("onnxr
 
 /// What is known of a standard operator in an opset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known<'t> {
+pub(crate) enum Known<'t> {
     /// There is no operator of the name.
     No,
     /// There is one from this opset on.
@@ -46,7 +46,7 @@ impl Table {
 }
 
 /// The known facts about an operator of the standard domain.
-pub(super) fn standard(operator: &str, opset: i64) -> Known<'static> {
+pub(crate) fn standard(operator: &str, opset: i64) -> Known<'static> {
     let Some(versions) = TABLE.standard.get(operator) else { return Known::No };
     match (versions.iter().rfind(|(since, _)| *since <= opset), versions.first()) {
         (Some((_, attributes)), _) => Known::With(attributes),
@@ -56,7 +56,7 @@ pub(super) fn standard(operator: &str, opset: i64) -> Known<'static> {
 }
 
 /// Returns whether an operator is among those of com.microsoft.
-pub(super) fn is_of_microsoft(operator: &str) -> bool {
+pub(crate) fn is_of_microsoft(operator: &str) -> bool {
     TABLE.of_microsoft.contains(operator)
 }
 
