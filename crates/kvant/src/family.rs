@@ -42,9 +42,15 @@ pub fn add_family(file: &Path) -> Result<&'static Family, Error> {
 /// Errors of its files, graphs, and models that do not read tokens in one stack of numbered blocks.
 pub fn suggest_family(model: &Path) -> Result<FamilyDraft, Error> {
     refuse_missing([(MODEL, model)])?;
-    if SourceKind::of(model) == SourceKind::Graph {
-        let problem = format!("{} is an ONNX graph, and ‹suggest-family› describes checkpoints", shown(model));
-        let hint = "name the Hugging Face checkpoint that the graph was made from";
+    let file = match SourceKind::of(model) {
+        SourceKind::Graph => Some("an ONNX graph"),
+        // Only those of known architectures are read.
+        SourceKind::Gguf => Some("a GGUF file"),
+        SourceKind::Checkpoint | SourceKind::Pipeline => None,
+    };
+    if let Some(file) = file {
+        let problem = format!("{} is {file}, and ‹suggest-family› describes checkpoints", shown(model));
+        let hint = "name the Hugging Face checkpoint that it was made from";
         return Err(Error::new(ErrorKind::Usage, problem).with_hint(Some(hint.to_owned())));
     }
     let (config, tensors) = headers(&job::open_whole(model)?)?;

@@ -59,6 +59,27 @@ fn draft_of_a_description_is_a_description() {
 }
 
 #[test]
+fn descriptions_of_other_architectures_are_named() {
+    let place = renamed();
+    place.write("other.toml", "name = \"my-other\"\nmodel_types = [\"other\"]\n");
+    let plan = ["plan", "nano_llama", "-s", "int4:g32", "--no-verify"];
+    let run = place.succeed(&[&plan[..], &["--family", "other.toml"]].concat());
+    assert!(run.stderr.contains("the description that --family names is of `other`"), "{run:?}");
+    let trunk = "[trunk]\nblocks = \"nowhere\"\n";
+    place.write("novel.toml", &format!("name = \"my-novel\"\nmodel_types = [\"novel\"]\n{trunk}"));
+    let run = place.succeed(&[&plan[..], &["--family", "novel.toml"]].concat());
+    assert!(run.stderr.contains("the description `my-novel` fits config.json, but"), "{run:?}");
+}
+
+#[test]
+fn files_of_other_formats_are_not_described() {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama", "-s", "Q8_0", "-o", "out.gguf"]);
+    let draft = place.run(&["inspect", "out.gguf", "--suggest-family"]);
+    assert!(draft.code == Some(2) && draft.stderr.contains("is a GGUF file"), "{draft:?}");
+}
+
+#[test]
 fn encoder_decoders_get_no_hint_to_descriptions() {
     let place = renamed();
     let config = std::fs::read_to_string(place.path("nano_llama/config.json")).unwrap();
@@ -73,6 +94,8 @@ fn encoder_decoders_get_no_hint_to_descriptions() {
         assert!(run.code == Some(1) && run.stderr.contains("kvant.torch"), "{run:?}");
         assert!(!run.stderr.contains("--suggest-family") && !run.stderr.contains("--family"), "{run:?}");
     }
+    let plan = place.succeed(&["plan", "nano_llama", "-s", "int4:g32"]);
+    assert!(plan.stderr.contains("no description") && !plan.stderr.contains("--family"), "{plan:?}");
 }
 
 #[test]

@@ -140,7 +140,7 @@ impl Diagnostic for ForwardError {
 
     fn hint(&self) -> Option<String> {
         let text = match self {
-            ForwardError::Unsupported { .. } if kvant_model::family::any_registered() => {
+            ForwardError::Unsupported { .. } if !kvant_model::family::registered().is_empty() => {
                 "complete the description in the file that ‹family› names if it is the model's; what else is not computed leaves \
                  schemes without calibration, which `kvant plan` shows"
             }
@@ -157,15 +157,17 @@ impl Diagnostic for ForwardError {
                  without one, `kvant plan` shows whether schemes without calibration fit its layers"
             }
             ForwardError::Component { .. } => {
-                "use int8:channel or e4m3:channel, or with quantized inputs W8A8 or FP8_DYNAMIC; `kvant.torch` in Python calibrates \
-                 components"
+                "quantize it with int8:channel or e4m3:channel, or with quantized inputs W8A8 or FP8_DYNAMIC; diffusers runs it, and \
+                 `kvant.torch` in Python calibrates components"
             }
             ForwardError::Encoder { .. } => {
                 "text generation, perplexity and graphs of decoders need a decoder; `kvant eval MODEL ‹reference›` compares an encoder \
                  with the model that it was made from"
             }
             ForwardError::NoConfig => "put the model's config.json next to its weights",
-            ForwardError::Missing { .. } | ForwardError::Shape { .. } if kvant_model::family::any_registered() => {
+            ForwardError::Missing { .. } | ForwardError::Shape { .. }
+                if !kvant_model::family::registered().is_empty() =>
+            {
                 "the description of the family, config.json and the tensors do not agree: correct the file that ‹family› names if it \
                  is the model's; `kvant inspect ‹all›` lists what is there"
             }

@@ -266,9 +266,9 @@ pub fn all() -> Vec<&'static Family> {
     KNOWN.rows()
 }
 
-/// Returns whether families were registered, so that a model's may be one that is not built in.
-pub fn any_registered() -> bool {
-    KNOWN.rows().len() > FAMILIES.len()
+/// The families that were registered: a model's may be one that is not built in.
+pub fn registered() -> Vec<&'static Family> {
+    all().split_off(FAMILIES.len())
 }
 
 /// The family of that name.

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use super::names::parse_index;
 use super::surroundings::Surroundings;
 use super::tables::is_embedding_name;
-use super::{Linear, LinearId, Network, Notice, Place, Reason, Slot, TensorMeta, links, siblings};
-use crate::family::{Family, Orientation, Part, Role, RowOrder, kept_by_default, leaf};
+use super::{FamilyDraft, Linear, LinearId, Network, Notice, Place, Reason, Slot, TensorMeta, links, siblings};
+use crate::family::{Family, Orientation, Part, Role, RowOrder, kept_by_default, leaf, registered};
 use crate::model_config::ModelConfig;
 use kvant_quant::glob::Glob;
 
@@ -321,10 +321,17 @@ fn notices(
 ) -> Vec<Notice> {
     let name = config.model_types.first().or(config.architectures.first());
     let unknown = match family {
-        Some(family) => Some(Notice::ForeignNames { family: family.name }),
+        Some(Family { name: family, .. }) => {
+            let is_registered = registered().iter().any(|registered| registered.name == *family);
+            Some(Notice::ForeignNames { family, is_registered })
+        }
         // Components of diffusers pipelines are no decoders, which is all that descriptions are of.
         None if config.is_component => None,
-        None => Some(name.map_or(Notice::NoArchitecture, |name| Notice::UnknownArchitecture { name: name.clone() })),
+        None => Some(name.map_or(Notice::NoArchitecture, |name| Notice::UnknownArchitecture {
+            name: name.clone(),
+            can_be_described: FamilyDraft::new(config, tensors).is_some(),
+            described: registered().iter().flat_map(|family| family.model_types).copied().collect(),
+        })),
     };
     let mut notices: Vec<Notice> = unknown.into_iter().collect();
     notices.extend(super::common_notices(tensors, places));

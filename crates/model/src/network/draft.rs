@@ -62,7 +62,7 @@ impl FamilyDraft {
             return None;
         }
         let open = open_tensors(&network, tensors);
-        write_open(&mut text, &open, &modules, like);
+        write_open(&mut text, &open, &network, &modules, like);
         Some(FamilyDraft { text, like: like.name, described, open })
     }
 }
@@ -354,13 +354,29 @@ fn open_tensors(network: &Network, tensors: &[TensorMeta]) -> Vec<String> {
 }
 
 /// What names do not show, as comments.
-fn write_open(text: &mut String, open: &[String], modules: &[Module], like: &'static Family) {
+fn write_open(text: &mut String, open: &[String], network: &Network, modules: &[Module], like: &'static Family) {
     let mut comments = Vec::new();
     if !open.is_empty() {
         comments.push("These tensors have no place yet: name them above, or leave them in float.".to_owned());
         comments.extend(open.iter().map(|tensor| format!("  {tensor}")));
     }
-    let present = |path: &str| modules.iter().any(|module| module.path == path);
+    let fused = network.linears().iter().find(|linear| {
+        linear.role == Role::QueryKeyValue && !like.attention.iter().any(|(role, _)| *role == Role::QueryKeyValue)
+    });
+    if let Some(fused) = fused {
+        comments.push(format!(
+            "Names do not show in which order {} holds queries, keys and values: qkv_rows = \"stacked\" is all queries first (`per-head` \
+             and `per-group` are the others). Any other order has to be split in the checkpoint.",
+            generalise(&fused.module).0
+        ));
+    }
+    // Packed weights have more after the layer's path than `.weight`.
+    let present = |path: &str| {
+        let is_of = |module: &Module| {
+            module.path.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        modules.iter().any(is_of)
+    };
     let listed = like.attention.iter().map(|(_, path)| *path).chain(like.norms.iter().map(|(_, path)| *path));
     let absent: Vec<&str> = listed.filter(|path| !present(path)).collect();
     if !absent.is_empty() {
@@ -408,6 +424,21 @@ mod tests {
         let mut tensors: Vec<(&str, &[usize])> = tower.iter().map(|name| (name.as_str(), &[8, 8][..])).collect();
         tensors.extend([("text_model.embed_tokens.weight", &[32, 8][..]), unknown]);
         assert!(drafted(&tensors).is_none(), "the blocks read no tokens");
+    }
+
+    #[test]
+    fn the_order_of_fused_layers_is_named_as_open() {
+        let table: (&str, &[usize]) = ("model.embed_tokens.weight", &[32, 8]);
+        let draft = draft(&[
+            table,
+            ("model.layers.0.self_attn.qkv_proj.weight", &[24, 8]),
+            ("model.layers.0.self_attn.q_norm.weight", &[8]),
+            ("model.layers.0.self_attn.o_proj.weight", &[8, 8]),
+            ("model.layers.0.mlp.gate_proj.weight", &[8, 8]),
+            ("model.layers.0.mlp.up_proj.weight", &[8, 8]),
+            ("model.layers.0.mlp.down_proj.weight", &[8, 8]),
+        ]);
+        assert!(draft.text.contains("in which order model.layers.{}.self_attn.qkv_proj holds"), "{}", draft.text);
     }
 
     #[test]

@@ -13,11 +13,17 @@ pub enum Notice {
     UnknownArchitecture {
         /// Its name in config.json.
         name: String,
+        /// Whether a description can be drafted: see [`FamilyDraft`](super::FamilyDraft).
+        can_be_described: bool,
+        /// The architectures of which there are descriptions by users.
+        described: Vec<&'static str>,
     },
     /// The family is known, but its names do not occur in the checkpoint.
     ForeignNames {
         /// The family that config.json speaks of.
         family: &'static str,
+        /// Whether a user has described it.
+        is_registered: bool,
     },
     /// config.json names two families.
     Conflict {
@@ -66,16 +72,28 @@ pub enum Notice {
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Notice::UnknownArchitecture { name } => write!(
-                f,
-                "no description of the architecture `{name}`: linear layers are recognised by shape \
-                 and name, and only data-free schemes are possible; ‹family› takes a description"
-            ),
+            Notice::UnknownArchitecture { name, can_be_described, described } => {
+                write!(
+                    f,
+                    "no description of the architecture `{name}`: linear layers are recognised by shape and name, and only data-free \
+                     schemes are possible"
+                )?;
+                match (described.as_slice(), can_be_described) {
+                    ([], true) => f.write_str("; ‹family› takes a description"),
+                    ([], false) => Ok(()),
+                    (described, _) => write!(f, "; the description that ‹family› names is of `{}`", described.join("`, `")),
+                }
+            }
             Notice::NoArchitecture => f.write_str(
                 "config.json is missing or names no architecture: linear layers are recognised by shape and name, and only \
                  data-free schemes are possible",
             ),
-            Notice::ForeignNames { family } => write!(
+            Notice::ForeignNames { family, is_registered: true } => write!(
+                f,
+                "the description `{family}` fits config.json, but the tensors have none of its names: linear layers are recognised by shape \
+                 and name"
+            ),
+            Notice::ForeignNames { family, is_registered: false } => write!(
                 f,
                 "config.json says `{family}`, but the tensors are named otherwise: linear layers are recognised by \
                  shape and name"

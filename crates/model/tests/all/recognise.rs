@@ -494,7 +494,9 @@ fn unknown_architecture_is_recognised_by_shape_and_name() {
             .with_config("architectures", json!(["StrangeForCausalLM"]));
         let network = strange.network();
         assert!(network.family().is_none());
-        assert_eq!(network.notices(), [Notice::UnknownArchitecture { name: "strange".to_owned() }], "{fixture}");
+        let unknown =
+            Notice::UnknownArchitecture { name: "strange".to_owned(), can_be_described: true, described: Vec::new() };
+        assert_eq!(network.notices(), [unknown], "{fixture}");
         let modules = |network: &Network| network.linears().iter().map(|l| l.module.clone()).collect::<Vec<_>>();
         assert_eq!(modules(&network), modules(&known), "{fixture}");
         let groups = |network: &Network| network.siblings().iter().map(|s| s.fused.clone()).collect::<Vec<_>>();
@@ -558,7 +560,7 @@ fn unknown_architecture_with_fused_experts_gives_a_notice() {
 #[test]
 fn known_model_type_with_foreign_names_is_recognised_by_shape() {
     let network = Checkpoint::read("gpt2").with_config("model_type", json!("llama")).network();
-    assert_eq!(network.notices()[0], Notice::ForeignNames { family: "llama" });
+    assert_eq!(network.notices()[0], Notice::ForeignNames { family: "llama", is_registered: false });
     assert_eq!(network.linears().len(), 8);
     assert!(network.family().is_none());
 }

@@ -7,6 +7,7 @@ use crate::import::survey::ProblemKind as About;
 use crate::verify::subject::CheckpointView;
 use kvant_container::Diagnostic;
 use kvant_container::ErrorKind;
+use kvant_model::network::Notice;
 use kvant_quant::finding::{Findings, Severity};
 use std::io::Read;
 
@@ -25,11 +26,12 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     if !is_unnamed(subject) && subject.network.family().is_none() && !subject.config.is_component {
         let name = subject.config.architectures.first().or(subject.config.model_types.first());
         let reason = format!("no description of the architecture `{}`", name.map_or("", String::as_str));
-        findings.warning(
-            "config.json",
-            reason,
-            "names and shapes of its tensors are not checked; ‹family› takes a description",
-        );
+        let is_of_use = |notice: &Notice| matches!(notice, Notice::UnknownArchitecture { can_be_described: true, .. });
+        let hint = match subject.network.notices().iter().any(is_of_use) {
+            true => "names and shapes of its tensors are not checked; ‹family› takes a description",
+            false => "names and shapes of its tensors are not checked",
+        };
+        findings.warning("config.json", reason, hint);
     }
     for problem in subject.survey.problems.iter().filter(|problem| problem.subject == About::Configuration) {
         // What Kvant does not read may load well elsewhere.
