@@ -131,8 +131,7 @@ fn explain(place: &str, text: &str, error: SchemeError) -> RecipeError {
         return RecipeError::invalid(place, error.to_string(), error.hint());
     }
     if text.parse::<Ftype>().is_ok() {
-        let hint =
-            "write only a GGUF file with this ‹scheme›, or use another scheme, e.g. int4_wo_128 (`kvant list schemes`)";
+        let hint = "use another scheme, e.g. int4_wo_128 (`kvant list schemes`), or write nothing but a GGUF file of a language model";
         return RecipeError::invalid(place, format!("{} is a scheme for GGUF files only", quoted(text)), hint);
     }
     let commands = "`kvant list schemes` lists all names and spellings, `kvant list schemes ‹for› vllm` those that a loader reads, \

@@ -197,7 +197,7 @@ fn what_does_not_apply_to_pipelines_is_refused() {
         assert!(run.code == Some(2) && run.stderr.contains("only to diffusers pipelines"), "{run:?}");
     }
     let eval = place.run(&["eval", "pipe", "--data", "pipe/README.md"]);
-    assert!(eval.code == Some(1) && eval.stderr.contains("diffusers pipeline"), "{eval:?}");
+    assert!(eval.code == Some(1) && eval.stderr.contains("diffusers runs the rest"), "{eval:?}");
     let file = place.run(&["quantize", "pipe", "--scheme", "int8:channel", "-o", "out.gguf"]);
     assert!(file.code == Some(2) && file.stderr.contains("a pipeline is a folder"), "{file:?}");
     place.succeed(&["quantize", "pipe", "--scheme", "int8:channel", "-o", "int8"]);

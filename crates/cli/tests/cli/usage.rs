@@ -296,6 +296,15 @@ fn what_is_not_known_is_wrong_usage_for_gguf_files_too() {
 }
 
 #[test]
+fn presets_of_graphs_are_no_schemes_of_checkpoints() {
+    let place = Place::new();
+    for (scheme, told) in [("U8S8_AAWS", "is a preset for ONNX graphs"), ("U8S8_AAWT", "unknown scheme")] {
+        let run = place.run(&["quantize", "nano_llama", "-s", scheme, "-f", "onnx", "-o", "out"]);
+        assert!(run.code == Some(2) && run.stderr.contains(told), "{run:?}");
+    }
+}
+
+#[test]
 fn graphs_are_no_references_of_checkpoints() {
     let place = Place::new();
     place.write("text.txt", "A text to measure on.");

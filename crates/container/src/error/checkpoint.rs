@@ -195,7 +195,8 @@ impl Diagnostic for CheckpointError {
                 "give the directory that holds config.json and the *.safetensors or pytorch_model.bin files"
             }
             Self::Pipeline { .. } => {
-                "name one of its folders; `kvant quantize`, `kvant plan` and `kvant verify` take the whole pipeline"
+                "`kvant inspect`, `kvant plan`, `kvant quantize` and `kvant verify` take the whole pipeline; what runs a model takes the folder of \
+                 one that reads text alone, and diffusers runs the rest"
             }
             Self::DeadLink { .. } => "download the file again: what it was a link to has been removed or moved",
             Self::EmptyIndex => "download the index again; without one, all files of weights in the directory are read",

@@ -10,11 +10,12 @@ use crate::{quality, resolve};
 use kvant_checkpoint::engine::OutputPlan;
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_checkpoint::plan::{Plan, PlanError};
-use kvant_checkpoint::recipe::{Recipe, Settings};
+use kvant_checkpoint::recipe::{NamedScheme, Recipe, Settings};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_formats::format::OutputFormat;
 use kvant_formats::verify::inherited_warnings;
 use kvant_forward::forward::Decoder;
+use kvant_onnx::preset::Preset;
 
 /// Applies the format of the recipe file where it decides the flow: a format other than a checkpoint counts as if the job
 /// itself had named it.
@@ -255,5 +256,14 @@ fn plan_for(
 
 fn recipe(job: &Job, format: Option<OutputFormat>, also: &[OutputFormat]) -> Result<Recipe, Error> {
     let (line, file) = resolve::settings(job, format, also)?;
-    Ok(Recipe::resolve(&line, &file)?)
+    Recipe::resolve(&line, &file).map_err(|error| preset_of_graphs(job).unwrap_or_else(|| error.into()))
+}
+
+/// The reason that a scheme is refused, if it is the name of a preset and nothing else.
+fn preset_of_graphs(job: &Job) -> Option<Error> {
+    let name = job.recipe.scheme.as_deref().filter(|name| NamedScheme::find("", name).is_err())?;
+    Preset::resolve(name).ok()??;
+    let problem = format!("‹scheme›: `{name}` is a preset for ONNX graphs, and the model is a checkpoint");
+    let hint = "use a scheme, e.g. W8A8 (`kvant list schemes`); ‹format› onnx writes a graph with it";
+    Some(Error::new(ErrorKind::Usage, problem).with_hint(Some(hint.to_owned())))
 }
