@@ -7,7 +7,7 @@ const DATA: [&str; 6] = ["--calib", "text.txt", "--num-samples", "6", "--seq-len
 
 fn place() -> Place {
     let place = Place::new();
-    let sentences = (0..120).map(|i| format!("{TEXT}In year {i} a flood took {} houses and the bridge. ", i * 7 % 13));
+    let sentences = (0..48).map(|i| format!("{TEXT}In year {i} a flood took {} houses and the bridge. ", i * 7 % 13));
     place.write("text.txt", &sentences.collect::<String>());
     place
 }

@@ -8,7 +8,7 @@ const TEXT: &str = "The tower stood where the river turns. Nobody had seen who b
 
 fn place() -> Place {
     let place = Place::new();
-    let sentences = (0..120).map(|i| format!("{TEXT}In year {i} a flood took {} houses and the bridge. ", i * 7 % 13));
+    let sentences = (0..48).map(|i| format!("{TEXT}In year {i} a flood took {} houses and the bridge. ", i * 7 % 13));
     place.write("text.txt", &sentences.collect::<String>());
     place
 }

@@ -16,7 +16,7 @@ fn place() -> Place {
             i * 7 % 13
         )
     };
-    place.write("text.txt", &(0..120).map(sentence).collect::<String>());
+    place.write("text.txt", &(0..60).map(sentence).collect::<String>());
     place
 }
 
