@@ -40,6 +40,15 @@ def pytest_configure(config):
         config.get_terminal_writer().fullwidth = 140
 
 
+# What takes minutes: started last, one of them would keep one process busy while the others have nothing to do.
+LONGEST = ("test_onnx_models.py", "test_sglang.py", "test_families.py", "test_hybrids.py", "test_quark_layout.py", "test_onnx_layouts.py",
+           "test_vllm.py", "test_gguf.py")  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
 transformers.utils.logging.disable_progress_bar()
 
 

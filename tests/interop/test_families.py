@@ -18,7 +18,7 @@ NAMES = ("afmoe", "apertus", "bamba", "bitnet", "bloom_heads", "cohere2_moe", "d
 UNREAD = {"gemma4_moe", "granitemoehybrid", "llama4", "mistral4", "qwen3_vl_moe"}
 # Layers of Falcon read the float weight that packed ones do not have.
 UNPACKED = {"falcon_alibi", "falcon_groups"}
-CALIBRATED = ("gptq", "awq", "smoothquant", "gptaq", "qronos", "autosmoothquant,gptq")
+CALIBRATED = ("gptq", "awq:ratios=5", "smoothquant", "gptaq", "qronos", "autosmoothquant:ratios=3,gptq")
 
 
 @pytest.fixture(scope="module")

@@ -98,9 +98,17 @@ def family(module_path):
 @pytest.fixture(scope="module")
 def wide(module_path):
     """A model whose columns are multiples of 256, with experts of the same kind, and a bf16 checkpoint."""
-    out = module_path("wide") / "wide"
-    arguments = dict(models.BASE, hidden_size=256, intermediate_size=512, num_hidden_layers=8, num_local_experts=4,
-                     num_experts_per_tok=2)  # fmt: skip
+    return mixture(module_path("wide") / "wide", intermediate_size=512, num_hidden_layers=8, num_local_experts=4)
+
+
+@pytest.fixture(scope="module")
+def small(module_path):
+    """The same with a sixth of the weights, for algorithms that take long, and layers of two kinds in each mix of types."""
+    return mixture(module_path("small") / "small", intermediate_size=256, num_hidden_layers=4, num_local_experts=2)
+
+
+def mixture(out, **sizes):
+    arguments = dict(models.BASE, hidden_size=256, num_experts_per_tok=2, **sizes)
     models.save("wide", transformers.MixtralConfig(**arguments), "bfloat16", out)
     byte_tokenizer(arguments["vocab_size"]).save(str(out / "tokenizer.json"))
     return out
@@ -268,13 +276,13 @@ def test_importance_is_measured_saved_and_lowers_the_error(kvant, tmp_path, writ
 
 # Together they have layers of all types that Q4_K_M and Q5_K_M have: those of Q3_K_M are in Q3_K, Q4_K and Q5_K.
 @pytest.mark.parametrize("mix", ("Q2_K", "Q3_K_M", "Q6_K", "IQ4_XS", "Q5_1"))
-def test_codes_chosen_with_error_feedback_read_back_in_gguf_py(mix, wide, write, our_values, tmp_path):
+def test_codes_chosen_with_error_feedback_read_back_in_gguf_py(mix, small, write, our_values, tmp_path):
     """The types are those of weighed rounding, the values those that gguf-py finds, and other ones: experts too."""
     text = tmp_path / "text.txt"
     text.write_text("The iterator yields every element of the slice, in order. " * 400)
     data = ("--calib", str(text), "--num-samples", "8", "--seq-len", "64")
-    weighed = gguf.GGUFReader(write(wide, mix, "--algorithm", "imatrix", *data))
-    chosen = write(wide, mix, "--algorithm", "gptq:rounds=1", *data)
+    weighed = gguf.GGUFReader(write(small, mix, "--algorithm", "imatrix", *data))
+    chosen = write(small, mix, "--algorithm", "gptq:rounds=1", *data)
     reader = assert_same_values(chosen, our_values(chosen))
     pairs = list(zip(weighed.tensors, reader.tensors, strict=True))
     assert all((a.name, a.tensor_type) == (b.name, b.tensor_type) for a, b in pairs)

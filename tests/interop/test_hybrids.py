@@ -51,7 +51,7 @@ CASES += [(model, name) for model in STATES for name in ("W4A16", "FP8_kv", "int
 CASES = [case for case in CASES if case not in {("mamba", "W4A16"), ("mamba", "FP8_kv"), ("mamba2", "W4A16"), ("mamba2", "FP8_kv")}]
 CASES += [(model, name) for model in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe_text-fused") for name in MIXTURES]
 CASES += [("qwen3_5_moe-fused-mtp", "fp8_weights")]
-ALGORITHMS = ("gptq", "awq", "smoothquant,gptq", "gptaq", "qronos", "adaround:num_iterations=50", "awq,gptq")
+ALGORITHMS = ("gptq", "awq:ratios=5", "smoothquant,gptq", "gptaq", "qronos", "adaround:num_iterations=20", "awq:ratios=5,gptq")
 
 
 @pytest.fixture(scope="session")

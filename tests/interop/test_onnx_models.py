@@ -14,7 +14,8 @@ import onnx_qdq
 NAMES = ("recurrent", "unet", "yolo", "bert", "decoder", "mobilenet_v2", "minilm", "resnet50")
 MASKED = ("bert", "decoder", "minilm")
 PRESETS = onnx_oracle.PRESETS
-CASES = [(name, preset) for name in NAMES for preset in PRESETS]
+# Of the network that takes longest one preset.
+CASES = [(name, preset) for name in NAMES for preset in PRESETS if name != "resnet50" or preset == "A8W8"]
 SLACK = 0.1  # dB
 STANDARD = {"", "com.microsoft"}
 
@@ -85,9 +86,9 @@ def test_quantized_model_is_valid(quantized, onnx_model, name, preset):
     assert quantized_weights(path) >= float_weights(onnx_model(name)) > 0
 
 
-# Of minilm in A8W8 all outputs are noise, below 5 dB: 8 bits per tensor are too few for it, whoever chooses the scales. Three networks for
+# Of minilm in A8W8 all outputs are noise, below 5 dB: 8 bits per tensor are too few for it, whoever chooses the scales. Two networks for
 # which other tools take longest are compared in two presets.
-SLOW = [(name, "A16W8") for name in ("minilm", "resnet50", "decoder")]
+SLOW = [(name, "A16W8") for name in ("minilm", "decoder")]
 
 
 @pytest.mark.parametrize("name,preset", [case for case in CASES if case not in [("minilm", "A8W8"), *SLOW]])
