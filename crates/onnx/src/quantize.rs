@@ -194,11 +194,13 @@ fn place_all(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), 
     assign_channels(&mut placement, &model.graph, &types);
     check_channels(recipe, &placement)?;
     let idle = match recipe.layout {
-        Layout::Float(_) => placement.nodes == 0 && placement.skipped.is_empty(),
+        Layout::Float(_) => placement.nodes == 0,
         _ => placement.activations.is_empty() && placement.weights.is_empty(),
     };
     match recipe.layout {
-        Layout::Float(to) if idle => return Err(QuantizeError::NothingToConvert { to: to.name() }),
+        Layout::Float(to) if idle && placement.skipped.is_empty() => {
+            return Err(QuantizeError::NothingToConvert { to: to.name() });
+        }
         _ if idle => return Err(nothing_to_do(model, recipe, &placement.skipped)),
         _ => {}
     }

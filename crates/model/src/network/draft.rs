@@ -16,7 +16,7 @@ use std::fmt::{Display, Write};
 /// A description to be completed.
 #[derive(Clone, Debug)]
 pub struct FamilyDraft {
-    /// The TOML text, with a comment for whatever is open. [`family::parse`] reads it.
+    /// The TOML text, with a comment for whatever is open. [`family::parse`] reads it, but for `qkv_rows = "?"` where that is open.
     pub text: String,
     /// The built-in family that it is like.
     pub like: &'static str,
@@ -62,7 +62,8 @@ impl FamilyDraft {
             return None;
         }
         let open = open_tensors(&network, tensors);
-        write_open(&mut text, &open, &network, &modules, like);
+        write_order(&mut text, &network, like);
+        write_open(&mut text, &open, &modules, like);
         Some(FamilyDraft { text, like: like.name, described, open })
     }
 }
@@ -118,10 +119,14 @@ fn nearest(modules: &[Module], evidence: &Evidence<'_>) -> Option<&'static Famil
         let has_experts = |path: &&str| path.contains("experts");
         // Dense networks are like dense families.
         let lacks_experts = names.modules().any(|path| has_experts(&path)) && !present.iter().any(has_experts);
+        // What a family has in every such block.
+        let absent = family.all_parameters().filter(|path| !present.contains(path)).count();
         let (unfounded, stated) = evidence.of_rules(family);
-        (known, fits, !lacks_experts, Reverse(unfounded), Reverse(others), stated, family.name == family::USUAL)
+        let is_usual = family.name == family::USUAL;
+        (known, fits, !lacks_experts, Reverse(absent), Reverse(unfounded), Reverse(others), stated, is_usual)
     };
-    family::all().into_iter().max_by_key(rating)
+    // Of families that are equal in all of this, those that others are derived from come first.
+    family::all().into_iter().rev().max_by_key(rating)
 }
 
 /// What a checkpoint shows of the rules of its architecture, besides the names of its layers.
@@ -353,22 +358,30 @@ fn open_tensors(network: &Network, tensors: &[TensorMeta]) -> Vec<String> {
     open.into_iter().map(|(name, shape)| format!("{} {shape}", name.escape_debug())).collect()
 }
 
+/// The order of the rows of a layer for queries, keys and values, which names do not show, as a value that is none: whoever completes the
+/// draft has to say it, since another order computes something else.
+fn write_order(text: &mut String, network: &Network, like: &Family) {
+    let is_fused = |role| role == Role::QueryKeyValue;
+    if like.attention.iter().any(|(role, _)| is_fused(*role)) {
+        return;
+    }
+    let Some(fused) = network.linears().iter().find(|linear| is_fused(linear.role)) else { return };
+    let order = format!(
+        "# In which order does {} hold queries, keys and values? Names do not show it: stacked (all queries first), per-head or\n\
+         # per-group. A checkpoint with any other order has to be changed.\nqkv_rows = \"?\"\n",
+        generalise(&fused.module).0.escape_debug()
+    );
+    // Before the first table.
+    let place = text.find("model_types").unwrap_or(0);
+    text.insert_str(place, &order);
+}
+
 /// What names do not show, as comments.
-fn write_open(text: &mut String, open: &[String], network: &Network, modules: &[Module], like: &'static Family) {
+fn write_open(text: &mut String, open: &[String], modules: &[Module], like: &'static Family) {
     let mut comments = Vec::new();
     if !open.is_empty() {
         comments.push("These tensors have no place yet: name them above, or leave them in float.".to_owned());
         comments.extend(open.iter().map(|tensor| format!("  {tensor}")));
-    }
-    let fused = network.linears().iter().find(|linear| {
-        linear.role == Role::QueryKeyValue && !like.attention.iter().any(|(role, _)| *role == Role::QueryKeyValue)
-    });
-    if let Some(fused) = fused {
-        comments.push(format!(
-            "Names do not show in which order {} holds queries, keys and values: qkv_rows = \"stacked\" is all queries first (`per-head` \
-             and `per-group` are the others). Any other order has to be split in the checkpoint.",
-            generalise(&fused.module).0
-        ));
     }
     // Packed weights have more after the layer's path than `.weight`.
     let present = |path: &str| {
@@ -387,7 +400,7 @@ fn write_open(text: &mut String, open: &[String], network: &Network, modules: &[
         ));
     }
     comments.push(format!(
-        "The rules of the forward pass ([math]) and the formula of norms (norm_kind) are those of {}. Compare logits with the original.",
+        "The rules of the forward pass ([math], [moe]) and the formula of norms (norm_kind) are those of {}. Compare logits with the original.",
         like.name
     ));
     text.push('\n');
@@ -438,7 +451,33 @@ mod tests {
             ("model.layers.0.mlp.up_proj.weight", &[8, 8]),
             ("model.layers.0.mlp.down_proj.weight", &[8, 8]),
         ]);
-        assert!(draft.text.contains("in which order model.layers.{}.self_attn.qkv_proj holds"), "{}", draft.text);
+        assert!(draft.text.contains("order does model.layers.{}.self_attn.qkv_proj hold"), "{}", draft.text);
+        let read = |text: &str| family::parse(text, "draft".as_ref());
+        assert!(read(&draft.text).unwrap_err().to_string().contains("stacked"), "{}", draft.text);
+        assert!(read(&draft.text.replace("\"?\"", "\"per-head\"")).is_ok(), "{}", draft.text);
+    }
+
+    #[test]
+    fn families_whose_parameters_are_absent_are_not_like_it() {
+        let weight = |name: &&str| format!("model.layers.0.{name}.weight");
+        let expert = |name: &&str| format!("model.layers.0.mlp.experts.0.{name}.weight");
+        let attention =
+            ["q_proj", "k_proj", "v_proj", "o_proj"].map(|name| format!("model.layers.0.self_attn.{name}.weight"));
+        let experts: Vec<String> = ["gate_proj", "up_proj", "down_proj"].iter().map(expert).collect();
+        let matrix = |name: &String| TensorMeta::new(name.as_str(), [8, 8], "BF16");
+        let vector = |name: String, width: usize| TensorMeta::new(name, [width], "BF16");
+        let mut tensors: Vec<TensorMeta> = attention.iter().chain(&experts).map(matrix).collect();
+        tensors.push(TensorMeta::new("model.layers.0.mlp.gate.weight", [4, 8], "BF16"));
+        tensors.push(TensorMeta::new("model.embed_tokens.weight", [32, 8], "BF16"));
+        tensors.extend(["self_attn.q_norm", "self_attn.k_norm"].iter().map(|name| vector(weight(name), 4)));
+        tensors.extend(["input_layernorm", "post_attention_layernorm"].iter().map(|name| vector(weight(name), 8)));
+        // As in transformers' configurations of Qwen3-MoE.
+        let config = ModelConfig::from_json(&json!({
+            "model_type": "novel", "architectures": ["NovelForCausalLM"], "vocab_size": 32, "hidden_size": 8, "head_dim": 4,
+            "num_attention_heads": 2, "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": true,
+            "moe_intermediate_size": 8, "rms_norm_eps": 1e-6, "hidden_act": "silu", "num_hidden_layers": 1,
+        }));
+        assert_eq!(FamilyDraft::new(&config.unwrap(), &tensors).unwrap().like, "qwen3_moe");
     }
 
     #[test]
