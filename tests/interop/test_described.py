@@ -85,8 +85,8 @@ def renamed(name, root):
 # One model of each kind of configuration.
 OF_KIND = {forward_models.MODELS[name][0]: name for name in reversed(forward_models.MODELS)}
 # Names and config.json are those of another architecture, whose rules differ: whoever completes the draft has to state them.
-OTHER_RULES = {"cohere2", "cohere2_moe", "deepseek_v32", "ernie4_5", "falcon_mamba", "gemma", "helium", "ministral3", "mistral",
-               "mistral4", "nanochat", "olmo", "qwen3_moe", "qwen3_vl_moe", "smollm3"}  # fmt: skip
+OTHER_RULES = {"cohere2", "cohere2_moe", "ernie4_5", "gemma", "glm_moe_dsa", "helium", "mamba", "ministral3", "mistral", "mistral4",
+               "nanochat", "olmo", "qwen3_vl_moe", "smollm3"}  # fmt: skip
 
 
 # Blocks of theirs differ in kind, which drafts do not tell.
