@@ -166,7 +166,7 @@ pub fn open_file(path: &Path, library: Option<&Path>) -> Result<String, RuntimeE
 /// Refuses a model that the engine of a choice would not run for the wanted tensors, as far as that can be told without loading it.
 ///
 /// # Errors
-/// Those of [`refuse_foreign_operators`], an engine that is not found, and nodes that the embedded engine, where it is the one, does not compute.
+/// Operators that neither engine has, an engine that is not found, and nodes that the embedded engine, where it is the one, does not compute.
 pub fn refuse_unrunnable(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<(), RuntimeError> {
     refuse_foreign_operators(model)?;
     if wanted.is_empty() {
