@@ -172,13 +172,14 @@ pub fn refuse_unrunnable(model: &ModelProto, wanted: &[String], options: &Runtim
     if wanted.is_empty() {
         return Ok(());
     }
+    if options.choice == RuntimeChoice::Ort {
+        return found(options).map(drop);
+    }
     let (_, made) = constants(&model.graph, wanted)?;
-    let embedded = rten_capability::check(&rten_model::needed(model, &made));
     // Looking for ONNX Runtime takes longer than the check.
-    let is_asked_for = options.choice == RuntimeChoice::Ort;
-    match (is_asked_for || embedded.is_err()) && found(options)?.0 == RuntimeChoice::Ort {
-        true => Ok(()),
-        false => embedded,
+    match rten_capability::check(&rten_model::needed(model, &made)) {
+        Err(_) if found(options)?.0 == RuntimeChoice::Ort => Ok(()),
+        checked => checked,
     }
 }
 

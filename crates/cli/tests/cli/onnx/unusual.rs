@@ -89,19 +89,8 @@ fn operators_that_the_engine_lacks_are_refused_by_the_plan() {
             add_opset(model, "com.microsoft", 1);
         });
         for command in ["plan", "quantize"] {
-            let line = [
-                command,
-                "float.onnx",
-                "--preset",
-                "A8W8",
-                "--data",
-                "calib.npz",
-                "--runtime",
-                "rten",
-                "-o",
-                "out.onnx",
-            ];
-            let run = place.run(&line);
+            let of_graph = [command, "float.onnx", "--preset", "A8W8", "-o", "out.onnx"];
+            let run = place.run(&[&of_graph[..], &["--data", "calib.npz", "--runtime", "rten"]].concat());
             assert!(run.code == Some(1) && run.stderr.contains("an operator of com.microsoft"), "{run:?}");
             assert!(run.stderr.contains(hint), "{run:?}");
         }
