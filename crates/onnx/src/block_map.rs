@@ -44,12 +44,13 @@ impl BlockMap {
     }
 }
 
-/// A Gemm is a product and a sum only without factors and with its data as they are.
-fn fits(old: &NodeProto) -> bool {
-    let one = |name: &str| float_attribute(old, name).is_none_or(|factor| factor == 1.0);
-    match old.op_type() {
-        "MatMul" => true,
-        "Gemm" => one("alpha") && one("beta") && int_attribute(old, "transA").unwrap_or(0) == 0,
-        _ => false,
-    }
+/// Whether a node is a product, and a sum at most.
+fn fits(node: &NodeProto) -> bool {
+    matches!(node.op_type(), "MatMul" | "Gemm") && !changes_data(node)
+}
+
+/// Whether a Gemm has factors or transposes its data, so that it is more than a product and a sum.
+pub fn changes_data(node: &NodeProto) -> bool {
+    let one = |name: &str| float_attribute(node, name).is_none_or(|factor| factor == 1.0);
+    node.op_type() == "Gemm" && !(one("alpha") && one("beta") && int_attribute(node, "transA").unwrap_or(0) == 0)
 }

@@ -106,7 +106,7 @@ fn output_bytes(prepared: &Prepared) -> u64 {
             block_placement::constant_bytes(&model.graph, placement, Blocks::of(recipe, bits, block, accuracy))
         }
         // It was found to be convertible during placement.
-        Layout::Float(to) => float16::constant_bytes(model, to).unwrap_or_default(),
+        Layout::Float(to) => float16::constant_bytes(model, to, &recipe.selection).unwrap_or_default(),
         Layout::Dynamic => dynamic::constant_bytes(&model.graph, placement),
         Layout::Qdq | Layout::QOperator if recipe.npu => {
             let mut model = model.clone();

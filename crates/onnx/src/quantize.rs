@@ -185,7 +185,7 @@ fn place_all(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), 
     let data_type = |name: &str| types.get(name).map(|t| t.data_type);
     let placed = |graph: &GraphProto| match recipe.layout {
         Layout::Dynamic => dynamic::place(graph, recipe, &data_type),
-        Layout::Float(to) => float16::place(model, to),
+        Layout::Float(to) => float16::place(model, to, &recipe.selection),
         Layout::MatMulNBits { block, .. } => Ok(block_placement::place(graph, recipe, block, &data_type)),
         _ => Ok(place(graph, recipe, &data_type)),
     };
@@ -229,7 +229,19 @@ fn nothing_to_do(model: &ModelProto, recipe: &Recipe, skipped: &[Skipped]) -> Qu
     let all = Recipe { selection: recipe.selection.clone().without_exclusions(), ..recipe.clone() };
     let given = Some(recipe.selection.exclusions()).filter(|given| !given.is_empty());
     let exclusions = given.filter(|_| place_all(model, &all).is_ok()).unwrap_or_default();
-    QuantizeError::NothingToDo { left: Skipped::most_frequent(skipped), exclusions }
+    let way_out = match recipe.layout {
+        Layout::Float(_) => {
+            "export the model with a newer opset, or choose a preset that quantizes: `kvant list presets`"
+        }
+        Layout::MatMulNBits { .. } | Layout::Dynamic => {
+            "`kvant inspect` shows the model's operators: this layout is for products of ONNX's own operators with constants; \
+             `kvant list presets` shows presets that quantize others"
+        }
+        Layout::Qdq | Layout::QOperator => {
+            "see `kvant inspect` for its operators and types: float32 is quantized, and ‹op-types› names further operators of ONNX"
+        }
+    };
+    QuantizeError::NothingToDo { left: Skipped::most_frequent(skipped), exclusions, way_out }
 }
 
 /// The type of floats that stays where a model is converted to it.
@@ -474,8 +486,8 @@ impl Prepared {
             let is_product = ["Conv", "ConvTranspose", "Gemm", "MatMul"].iter().any(|op| is(node, op));
             of_products.extend(node.input.iter().skip(1).filter(|_| is_product));
         });
-        // A conversion keeps what it can.
-        of_products.retain(|_| !matches!(self.recipe.layout, Layout::Float(_)));
+        // A conversion keeps infinite values.
+        let is_conversion = matches!(self.recipe.layout, Layout::Float(_));
         let placed = self.placement.weights.keys().chain(self.placement.biases.keys());
         let names: BTreeSet<&String> = placed.chain(of_products.iter().copied()).collect();
         names.par_iter().try_for_each(|name| {
@@ -484,7 +496,7 @@ impl Prepared {
             // Others, such as masks, may be infinite on purpose.
             let is_half = self.placement.weights.get(*name).is_some_and(|w| w.scheme.element == Element::Float16);
             let check: fn(&str, &[f32]) -> Result<(), QuantizeError> =
-                match of_products.contains(name) && values.len() > 1 {
+                match of_products.contains(name) && values.len() > 1 && !is_conversion {
                     true if is_half => refuse_beyond_float16,
                     true => refuse_not_finite,
                     false => refuse_nan,
@@ -621,7 +633,7 @@ impl Solved {
                 let blocks = Blocks::of(recipe, bits, block, accuracy);
                 write_blocks(&mut model, blocks, placement, solution, spill)?;
             }
-            Layout::Float(to) => report.converted(float16::write(&mut model, to, spill)?),
+            Layout::Float(to) => report.converted(float16::write(&mut model, (to, &recipe.selection), spill)?),
             Layout::Dynamic => dynamic::write(&mut model, placement, solution, spill)?,
             Layout::Qdq => write_pairs(&mut model, recipe, placement, solution, spill)?,
             Layout::QOperator => {

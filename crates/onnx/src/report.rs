@@ -82,6 +82,8 @@ pub struct Report {
     pub wide_biases: Vec<String>,
     /// Constants of a model converted to 16 bits that had values beyond the type's range, and how many: they are limited.
     pub limited: Vec<(String, usize)>,
+    /// Constants of a model converted to 16 bits most of whose values are too small for the type, and how many: they become its smallest.
+    pub raised: Vec<(String, usize)>,
     /// Tensors in which the float model computed NaN on the calibration data. Their ranges are those of the other values.
     pub not_numbers: Vec<String>,
     /// Products whose sums can saturate on some processors.
@@ -101,5 +103,6 @@ impl Report {
     /// Takes in what a conversion to another float type did.
     pub fn converted(&mut self, done: Converted) {
         self.limited = done.limited.into_iter().collect();
+        self.raised = done.raised.into_iter().collect();
     }
 }

@@ -36,12 +36,14 @@ pub fn plan(job: &Job) -> Result<GraphPlan, Error> {
         true => data::check(job, &prepared.model.graph)?,
         false => 0,
     };
+    job.limits.pool()?.install(|| prepared.check_weights())?;
     if let Some(outputs) = &outputs {
         check_room(job, &source, outputs, &prepared, found)?;
     }
     let samples = job.data.num_samples;
     let cost = Cost::of(&prepared, sessions(Some(job.limits.threads())).min(samples));
-    Ok(GraphPlan { model: job.source.model.clone(), prepared, cost, samples })
+    let lacks_data = job.data.files.is_empty() && prepared.needs_data();
+    Ok(GraphPlan { model: job.source.model.clone(), prepared, cost, samples, lacks_data })
 }
 
 /// Refuses outputs that a run would refuse. Names that a killed run had given are taken back by the next run.
@@ -60,6 +62,8 @@ pub struct GraphPlan {
     pub cost: Cost,
     /// Calibration samples, if available.
     pub samples: usize,
+    /// Whether the run needs data and none are given.
+    pub lacks_data: bool,
 }
 
 impl GraphPlan {
@@ -103,7 +107,7 @@ impl GraphPlan {
             "quantized_nodes": counts.quantized_nodes,
             "quantized_tensors": counts.quantized_tensors,
             "is_estimate": prepared.is_estimate(),
-            "needs_data": prepared.needs_data(),
+            "needs_data": self.lacks_data,
             "cost": self.cost,
             "passes": passes.collect::<Vec<_>>(),
             "notices": prepared.notices(),

@@ -17,8 +17,9 @@ pub fn sections(plan: &GraphPlan) -> Vec<Section> {
     let passes = if passes.is_empty() { "none".to_owned() } else { passes.join(", ") };
     let left = left_in_float(&prepared.placement.skipped);
     let about = if prepared.is_estimate() { "about " } else { "" };
+    let needs = if plan.lacks_data { "\nneeds: samples of data, add ‹data› FILE" } else { "" };
     let text = format!(
-        "{about}{}, {} to observe on data\nrewrites: {passes}{left}\n{}",
+        "{about}{}, {} to observe on data\nrewrites: {passes}{left}\n{}{needs}",
         Counts::of(prepared),
         prepared.observation().tensors().len(),
         totals(&plan.cost, plan.samples, prepared.is_estimate())

@@ -107,6 +107,8 @@ pub enum QuantizeError {
         node: String,
         /// The tensor.
         tensor: String,
+        /// Whether its operator is ONNX's own, whose types can be inferred.
+        is_standard: bool,
     },
     /// A node must stay in f32 that reads or makes sequences of tensors, which are not cast.
     #[error("the node `{node}` must stay in f32, and its tensor `{tensor}` is a sequence")]
@@ -129,6 +131,8 @@ pub enum QuantizeError {
         left: String,
         /// The settings that exclude all that would be quantized.
         exclusions: Vec<&'static str>,
+        /// The hint where no setting excludes all.
+        way_out: &'static str,
     },
     /// Nothing in the graph can be converted to another float type.
     #[error("no node of the model computes in float32: nothing would be converted to {to}")]
@@ -217,10 +221,7 @@ impl Diagnostic for QuantizeError {
                     "give the tensor one scale with ‹override› 'NAME=TYPE:tensor'",
                 ),
             ],
-            Self::NotFinite { .. } => vec![
-                Remedy::setting("exclude", "leave the node that reads it in float with ‹exclude›"),
-                Remedy::text("export the model again from sound weights"),
-            ],
+            Self::NotFinite { .. } => vec![Remedy::text("export the model again from sound weights")],
             Self::NothingToDo { exclusions, .. } if !exclusions.is_empty() => {
                 exclusions.iter().map(|setting| less(setting)).collect()
             }
@@ -261,13 +262,15 @@ impl Diagnostic for QuantizeError {
             Self::Sequence { .. } => {
                 "sequences of tensors are not supported where floats become 16-bit: export the model without them"
             }
-            Self::UnknownType { .. } => {
+            Self::UnknownType { is_standard: true, .. } => {
                 "write the tensor's type to the model's value_info, as onnx.shape_inference does"
             }
-            Self::AlreadyQuantized { .. } => "give the float model it was made from",
-            Self::NothingToDo { .. } => {
-                "see `kvant inspect` for its operators and types: float32 is quantized, and ‹op-types› names further operators"
+            Self::UnknownType { is_standard: false, .. } => {
+                "add the tensor and its type to the model's value_info (onnx.helper.make_tensor_value_info): shape inference does not \
+                 know operators of other domains"
             }
+            Self::AlreadyQuantized { .. } => "give the float model it was made from",
+            Self::NothingToDo { way_out, .. } => way_out,
         };
         Some(hint.to_owned())
     }

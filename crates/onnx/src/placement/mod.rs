@@ -20,4 +20,5 @@ pub(crate) use fusion::{clip_bounds, scalar};
 pub(crate) use kernels::check as check_kernels;
 pub use place::place;
 pub use placed::{Activation, Bias, Channels, Placement, Skipped, Weight};
+pub use select::{in_subgraphs, is_selected};
 pub use unmatched::{Named, unmatched};

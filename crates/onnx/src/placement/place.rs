@@ -7,7 +7,7 @@ use kvant_quant::glob::Glob;
 
 use super::placed::{Activation, Bias, Placement, Skipped, Weight};
 use super::rules::Rule;
-use super::select::{in_subgraphs, is_excluded, rule, wanted};
+use super::select::{in_subgraphs, is_excluded, is_selected, rule};
 use crate::element::Element;
 use crate::graph::{Index, bodies, called, int_attribute, is, positional_input};
 use crate::masks::masked;
@@ -90,7 +90,9 @@ impl<'a> Placer<'a> {
             ("RNN", "RNN layers are quantized only where ‹op-types› names them"),
         ];
         let (_, reason) = RECURRENT.iter().find(|(op, _)| is(node, op))?;
-        wanted(node, &self.recipe.selection).then(|| Skipped::new(node, reason))
+        let has_form = !matches!(self.recipe.layout, Layout::Dynamic | Layout::MatMulNBits { .. });
+        let reason = if has_form { reason } else { "recurrent layers have no form in this layout" };
+        is_selected(node, &self.recipe.selection).then(|| Skipped::new(node, reason))
     }
 
     /// The reason that a node must stay in float.

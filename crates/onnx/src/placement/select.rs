@@ -10,7 +10,7 @@ use crate::recipe::{RuleSet, Selection, Subgraph};
 
 /// The rule of a node, or none where it is not quantized.
 pub fn rule(node: &NodeProto, rules: RuleSet, selection: &Selection) -> Option<Rule> {
-    if !is_standard(node) || !wanted(node, selection) {
+    if !is_standard(node) || !is_selected(node, selection) {
         return None;
     }
     let op_type = node.op_type();
@@ -52,7 +52,7 @@ fn may_be_forced(op_type: &str) -> bool {
 }
 
 /// Returns whether a recipe's choice of nodes has a node in it.
-pub(super) fn wanted(node: &NodeProto, selection: &Selection) -> bool {
+pub fn is_selected(node: &NodeProto, selection: &Selection) -> bool {
     let op_type = node.op_type();
     let only = selection.op_types.is_empty()
         || selection.op_types.iter().chain(&selection.more_op_types).any(|name| name == op_type);

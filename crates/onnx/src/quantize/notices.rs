@@ -1,11 +1,13 @@
 //! What is said of a prepared model before the work.
 
-use kvant_quant::counts::number;
+use kvant_quant::counts::{number, number_are};
 
 use super::Prepared;
 use crate::algorithm::Algorithm;
 use crate::element::Element;
+use crate::placement::Skipped;
 use crate::recipe::{FloatType, Form, Layout, Override, TensorScheme};
+use crate::writing::float16;
 
 impl Prepared {
     /// Which activations an override gives a scale for each channel in vain.
@@ -67,6 +69,7 @@ impl Prepared {
                     .to_owned(),
             );
         }
+        notices.extend(self.newer_opset());
         if self.recipe.layout == Layout::Float(FloatType::BFloat16) {
             notices.push(
                 "ONNX Runtime's CPU kernels do not support bfloat16: the model will run on other devices only"
@@ -74,6 +77,19 @@ impl Prepared {
             );
         }
         notices
+    }
+
+    /// The opset that would convert nodes that this one leaves in f32.
+    fn newer_opset(&self) -> Option<String> {
+        let Layout::Float(to) = self.recipe.layout else { return None };
+        let is_left = |skipped: &&Skipped| skipped.reason == float16::OF_NEWER_OPSET;
+        let left = self.placement.skipped.iter().filter(is_left).count();
+        let opset = float16::better_opset(&self.model, to).filter(|_| left > 0)?;
+        Some(format!(
+            "{} computed in float32, which ONNX has in {} in newer opsets only: export the model with opset {opset} to convert more",
+            number_are(left, "node"),
+            to.name()
+        ))
     }
 
     /// What is said of weights of few bits with one scale for all of a tensor.
@@ -94,6 +110,7 @@ impl Prepared {
 
 #[cfg(test)]
 mod tests {
+    use crate::error::QuantizeError;
     use crate::graph::node;
     use crate::preset::Preset;
     use crate::quantize::prepare;
@@ -113,5 +130,23 @@ mod tests {
             notices.iter().any(|notice| notice.contains("`int4` gives each weight a single scale"))
         };
         assert!(noted(false) && !noted(true));
+    }
+    #[test]
+    fn opset_that_would_convert_more_is_noted() {
+        let of = |opset: i64, nodes| {
+            let mut made = model(opset, nodes, vec![floats("w", &[4, 4], &[0.5; 16])], &[], &[]);
+            let graph = made.graph.as_mut().unwrap();
+            (graph.input, graph.output) = (vec![typed("x", &[1, 4])], vec![typed("y", &[1, 4])]);
+            let recipe = Preset::find("BF16_MODEL").unwrap().recipe();
+            prepare(made, recipe.clone(), &recipe.passes(), None)
+        };
+        let nodes = || vec![node("MatMul", "m", &["x", "w"], &["h"]), node("Elu", "e", &["h"], &["y"])];
+        let noted = |opset| of(opset, nodes()).unwrap().notices().iter().any(|said| said.contains("with opset 22"));
+        assert!(noted(17) && !noted(22));
+        let refused = of(17, vec![node("Elu", "e", &["x"], &["y"])]).unwrap_err();
+        assert!(
+            matches!(&refused, QuantizeError::NothingToDo { .. }) && refused.to_string().contains("newer opsets"),
+            "{refused}"
+        );
     }
 }

@@ -68,6 +68,7 @@ impl Report {
             adjusted: Vec::new(),
             wide_biases: Vec::new(),
             limited: Vec::new(),
+            raised: Vec::new(),
             not_numbers: Vec::new(),
             saturation: None,
             tensors: activations.chain(weights).chain(biases).collect(),

@@ -79,9 +79,9 @@ const SOMETIMES: &[(&str, Check)] = &[
         same_lower(node).or_else(|| dilated(node)).or(indices)
     }),
     ("Pad", |_, node| positional_input(node, 3).map(|_| "axes")),
-    ("Resize", |_, node| {
+    ("Resize", |context, node| {
         let cubic = string_attribute(node, "mode") == Some("cubic");
-        cubic.then_some("cubic interpolation")
+        cubic.then_some("cubic interpolation").or((context.opset < 11).then_some("a version before opset 11"))
     }),
     ("Softmax", coerced),
 ];

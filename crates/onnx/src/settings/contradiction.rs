@@ -71,6 +71,14 @@ fn idle_types(settings: &Settings, recipe: &Recipe) -> Result<(), SettingsError>
     if let (Layout::Float(_), Some(one)) = (recipe.layout, first(&of_activations).or_else(|| first(&of_weights))) {
         return refused(one, preset(), "all floats of the model become 16-bit ones, and nothing has codes");
     }
+    let of_tensors = recipe.overrides.iter().any(|said| !said.of_layers);
+    if matches!(recipe.layout, Layout::Float(_)) && of_tensors {
+        return refused(
+            "‹override› of a tensor",
+            preset(),
+            "nodes are converted or left out, ‹exclude› NODE, not single tensors",
+        );
+    }
     if let (None, Some(one)) = (recipe.activation, first(&of_activations)) {
         let other = if settings.weights_only == Some(true) { "‹weights-only›".to_owned() } else { preset() };
         return refused(one, other, "activations stay in float");

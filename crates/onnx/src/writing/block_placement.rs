@@ -6,7 +6,7 @@ use kvant_container::onnx::{DataType, GraphProto, NodeProto, shape};
 
 use super::matmul_nbits::Blocks;
 use super::remaining::constants_without;
-use crate::block_map::BlockMap;
+use crate::block_map::{BlockMap, changes_data};
 use crate::graph::{Index, for_each_node};
 use crate::placement::{self, Placement, Skipped};
 use crate::recipe::Recipe;
@@ -28,7 +28,10 @@ pub fn place(
             taken.insert(weight.clone());
         }
         None if node.input.iter().any(|name| placement.weights.contains_key(name)) => {
-            let reason = "MatMulNBits computes products with one constant matrix only";
+            let reason = match changes_data(node) {
+                true => "MatMulNBits has no factors (alpha, beta) and does not transpose its data",
+                false => "MatMulNBits computes products with one constant matrix only",
+            };
             left.push(Skipped::new(node, reason));
         }
         None => {}

@@ -11,14 +11,13 @@ use std::collections::{BTreeMap, HashSet};
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, Spill, TensorProto, keep, shape, tensor};
 
 use super::remaining::constants_without;
+use crate::block_map::changes_data;
 use crate::calibration_method::weight_codes;
 use crate::constant::Value;
 use crate::count::size;
 use crate::element::Element;
 use crate::error::QuantizeError;
-use crate::graph::{
-    Index, Names, bodies_mut, cast_node, float_attribute, for_each_node, int_attribute, is, node, positional_input,
-};
+use crate::graph::{Index, Names, bodies_mut, cast_node, for_each_node, int_attribute, is, node, positional_input};
 use crate::placement::{self, Placement, Skipped, Weight};
 use crate::quantization::{Affine, pack};
 use crate::recipe::{BiasKind, Recipe};
@@ -74,15 +73,12 @@ fn product(node: &NodeProto) -> bool {
 
 /// The reason that a product with a quantized weight must stay in float.
 fn obstacle(graph: &GraphProto, index: &Index, node: &NodeProto, weight: &Weight) -> Option<&'static str> {
-    let one = |name: &str| float_attribute(node, name).is_none_or(|factor| factor == 1.0);
     let rank = rank(graph, index, node);
     let bias = positional_input(node, 2);
     match node.op_type() {
         _ if weight.axis.is_some_and(|axis| axis != channel_axis(node)) => Some("another node needs other channels"),
         _ if rank < 2 || index.constant(graph, &node.input[0]).is_some() => Some("its operands are not matrices"),
-        "Gemm" if !one("alpha") || !one("beta") || int_attribute(node, "transA").unwrap_or(0) != 0 => {
-            Some("it has factors or reads its data transposed")
-        }
+        _ if changes_data(node) => Some("it has factors or reads its data transposed"),
         "Conv" if bias.is_some_and(|name| index.constant(graph, name).is_none()) => Some("its bias is computed"),
         _ => None,
     }

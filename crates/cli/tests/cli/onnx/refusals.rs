@@ -17,10 +17,40 @@ fn infinite_weights_are_refused_first() {
     onnx::set_contents(weight, bytes);
     onnx::write(model, &place.path("float.onnx"), ExternalData::Auto).unwrap();
     for preset in ["A8W8", "WEIGHTS_INT8"] {
+        let plan = place.run(&["plan", "float.onnx", "--preset", preset]);
+        assert!(plan.code == Some(1) && plan.stderr.contains("has an infinite value at element 1"), "{plan:?}");
         let run = place.run(&["quantize", "float.onnx", "--preset", preset, "--data", "calib.npz", "-o", "out.onnx"]);
         assert!(run.code == Some(1) && run.stderr.contains("has an infinite value at element 1"), "{run:?}");
-        assert!(run.stderr.contains("leave the node that reads it in float with --exclude"), "{run:?}");
+        assert!(run.stderr.contains("hint: export the model again from sound weights"), "{run:?}");
     }
+}
+
+#[test]
+fn nan_in_weights_is_refused_first_whatever_becomes_of_them() {
+    let place = place();
+    let mut model = onnx::read(&place.path("float.onnx")).unwrap();
+    let graph = model.graph.as_mut().unwrap();
+    let name = graph.node.iter().find(|node| node.op_type() == "Gemm").unwrap().input[1].clone();
+    let weight = graph.initializer.iter_mut().find(|tensor| tensor.name() == name).unwrap();
+    let mut bytes = onnx::tensor_bytes(weight).unwrap().to_vec();
+    bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    onnx::set_contents(weight, bytes);
+    onnx::write(model, &place.path("float.onnx"), ExternalData::Auto).unwrap();
+    for preset in ["FP16_MODEL", "BF16_MODEL", "MATMUL_NBITS", "INT8_DYNAMIC_QUANT"] {
+        let run = place.run(&["plan", "float.onnx", "--preset", preset]);
+        assert!(run.code == Some(1) && run.stderr.contains("has NaN at element 0"), "{preset}: {run:?}");
+    }
+}
+
+#[test]
+fn conversions_leave_out_what_is_excluded_and_have_no_types_of_tensors() {
+    let place = place();
+    let plan = ["plan", "float.onnx", "--preset", "FP16_MODEL"];
+    let some = place.succeed(&[&plan[..], &["--exclude-op-types", "Conv", "--json"]].concat()).json();
+    let all = place.succeed(&[&plan[..], &["--json"]].concat()).json();
+    assert!(some["quantized_nodes"].as_u64() < all["quantized_nodes"].as_u64());
+    let tensor = place.run(&[&plan[..], &["--override", "input=keep"]].concat());
+    assert!(tensor.code == Some(2), "{tensor:?}");
 }
 
 /// An empty location is the name of no file, and not the folder of the graph.
@@ -100,6 +130,28 @@ fn remedy_for_excluding_everything_is_to_exclude_less() {
         assert!(run.code == Some(1) && run.stderr.contains("no node of the model is quantized"), "{run:?}");
         assert!(run.stderr.contains(&format!("hint: exclude less with {setting}, or leave it out")), "{run:?}");
     }
+}
+
+#[test]
+fn plans_say_that_data_are_needed() {
+    let place = place();
+    let plan = |more: &[&str]| place.succeed(&[&["plan", "float.onnx", "--preset", "A8W8"], more].concat());
+    let told = |more: &[&str]| plan(more).stdout.contains("needs: samples of data, add --data FILE");
+    assert!(told(&[]) && !told(&["--data", "calib.npz"]) && !told(&["--weights-only"]));
+    let needed = |more: &[&str]| plan(&[&["--json"], more].concat()).json()["needs_data"].as_bool().unwrap();
+    assert!(needed(&[]) && !needed(&["--data", "calib.npz"]));
+}
+
+#[test]
+fn products_with_factors_have_a_reason_to_stay_in_float() {
+    let place = place();
+    let mut model = onnx::read(&place.path("float.onnx")).unwrap();
+    let gemm = model.graph.as_mut().unwrap().node.iter_mut().find(|node| node.op_type() == "Gemm").unwrap();
+    set_attribute(gemm, "alpha", 0.5f32);
+    onnx::write(model, &place.path("float.onnx"), ExternalData::Auto).unwrap();
+    let run = place.run(&["plan", "float.onnx", "--preset", "MATMUL_NBITS"]);
+    assert!(run.code == Some(1) && run.stderr.contains("has no factors (alpha, beta)"), "{run:?}");
+    assert!(run.stderr.contains("`kvant list presets` shows presets that quantize others"), "{run:?}");
 }
 
 #[test]

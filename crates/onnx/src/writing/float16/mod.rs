@@ -11,6 +11,8 @@ mod angles;
 mod contents;
 mod operators;
 
+use contents::Narrowed;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use kvant_container::onnx::{
@@ -21,13 +23,13 @@ use kvant_container::onnx::{
 use crate::count::{constants, size};
 use crate::error::QuantizeError;
 use crate::graph::{
-    Edit, Names, STANDARD_DOMAIN, attribute, called, cast_node, for_each_read, int_attribute, is, opset, set_attribute,
-    take_attribute,
+    Edit, Index, Names, STANDARD_DOMAIN, attribute, called, cast_node, for_each_node, for_each_read, int_attribute, is,
+    is_standard, opset, set_attribute, take_attribute,
 };
 use crate::masks::is_product;
 use crate::pass::{Context, Pass};
-use crate::placement::{Placement, Skipped};
-use crate::recipe::FloatType;
+use crate::placement::{Placement, Skipped, in_subgraphs, is_selected};
+use crate::recipe::{FloatType, Selection};
 use crate::shape::{self, Types};
 
 /// The results of a conversion.
@@ -36,19 +38,29 @@ pub struct Converted {
     /// Nodes that compute in 16 bits.
     pub nodes: usize,
     /// Nodes that compute in f32 still.
-    pub left: Vec<String>,
+    pub left: Vec<Skipped>,
     /// Constants with values beyond the type's range, and how many.
     pub limited: BTreeMap<String, usize>,
+    /// Constants most of whose values are too small for the type, and how many are.
+    pub raised: BTreeMap<String, usize>,
 }
 
-/// Constants up to this size are given to nodes in f32 as they were; larger ones are stored in 16 bits and cast.
+/// The reason of nodes that a newer opset would convert.
+pub const OF_NEWER_OPSET: &str = "it computes in f32, between casts: ONNX has it in 16 bits in newer opsets only";
+
+/// Constants up to this size are given to nodes in f32 as they were; larger ones are stored in 16 bits and cast, but for those of nodes
+/// that the selection leaves out.
 const SMALL: usize = 1024;
 
 /// Converts a model.
 ///
 /// Errors: a node that must stay in f32 and whose tensors' types are not known.
-pub fn write(model: &mut ModelProto, to: FloatType, spill: Option<&Spill>) -> Result<Converted, QuantizeError> {
-    let done = convert(model, to, spill, Contents::Narrow)?;
+pub fn write(
+    model: &mut ModelProto,
+    (to, selection): (FloatType, &Selection),
+    spill: Option<&Spill>,
+) -> Result<Converted, QuantizeError> {
+    let done = convert(model, (to, selection), spill, Contents::Narrow)?;
     // Casts that nobody reads, and constants that all read in f32.
     Pass::named("dead-nodes")?.run(model, &Context::default())?;
     Ok(done)
@@ -57,24 +69,31 @@ pub fn write(model: &mut ModelProto, to: FloatType, spill: Option<&Spill>) -> Re
 /// The nodes that a conversion reaches, and those that it leaves in f32. No value is converted for it.
 ///
 /// Errors: those of [`write()`].
-pub fn place(model: &ModelProto, to: FloatType) -> Result<Placement, QuantizeError> {
-    let done = convert(&mut model.clone(), to, None, Contents::Drop)?;
-    let left = done.left.into_iter().map(|node| Skipped { node, reason: "it computes in f32, between casts" });
-    Ok(Placement { nodes: done.nodes, skipped: left.collect(), ..Placement::default() })
+pub fn place(model: &ModelProto, to: FloatType, selection: &Selection) -> Result<Placement, QuantizeError> {
+    let done = convert(&mut model.clone(), (to, selection), None, Contents::Drop)?;
+    Ok(Placement { nodes: done.nodes, skipped: done.left, ..Placement::default() })
 }
 
 /// Bytes of the constants that a conversion writes. No value is converted for it.
 ///
 /// Errors: those of [`write()`].
-pub fn constant_bytes(model: &ModelProto, to: FloatType) -> Result<u64, QuantizeError> {
+pub fn constant_bytes(model: &ModelProto, to: FloatType, selection: &Selection) -> Result<u64, QuantizeError> {
     let mut made = model.clone();
-    convert(&mut made, to, None, Contents::Drop)?;
+    convert(&mut made, (to, selection), None, Contents::Drop)?;
     Pass::named("dead-nodes")?.run(&mut made, &Context::default())?;
     let bytes = |tensor: &TensorProto| {
         let bits = data_type_bits(data_type(tensor)).zip(element_count(tensor).ok());
         bits.map_or_else(|| size(tensor), |(bits, count)| (bits * count as u64).div_ceil(8))
     };
     Ok(constants(&made.graph, bytes))
+}
+
+/// The opset in which all nodes are converted that a newer opset converts; `None` where it would convert no more.
+pub fn better_opset(model: &ModelProto, to: FloatType) -> Option<i64> {
+    let version = opset(model, STANDARD_DOMAIN).unwrap_or(1);
+    let mut best = None;
+    for_each_node(model.graph.as_ref()?, &mut |node| best = best.max(operators::first_opset(node, to)));
+    best.filter(|&best| best > version)
 }
 
 /// The treatment of the contents of constants.
@@ -88,7 +107,7 @@ enum Contents {
 
 fn convert(
     model: &mut ModelProto,
-    to: FloatType,
+    (to, selection): (FloatType, &Selection),
     spill: Option<&Spill>,
     contents: Contents,
 ) -> Result<Converted, QuantizeError> {
@@ -97,6 +116,7 @@ fn convert(
     let Some(graph) = model.graph.as_mut() else { return Ok(Converted::default()) };
     let mut converter = Converter {
         to,
+        left_out: LeftOut::of(graph, selection),
         opset: version,
         spill,
         contents,
@@ -113,8 +133,36 @@ fn convert(
     Ok(converter.done)
 }
 
+/// What a selection leaves in f32.
+#[derive(Default)]
+struct LeftOut {
+    /// First outputs of the nodes.
+    nodes: HashSet<String>,
+    /// The tensors that they read, of which constants are given to them as they were.
+    reads: HashSet<String>,
+}
+
+impl LeftOut {
+    fn of(graph: &GraphProto, selection: &Selection) -> LeftOut {
+        let mut left_out = LeftOut::default();
+        let mut add = |node: &NodeProto| {
+            left_out.nodes.extend(node.output.first().cloned());
+            for_each_read(node, &mut |name| _ = left_out.reads.insert(name.to_owned()));
+        };
+        let excluded = in_subgraphs(graph, &Index::new(graph), &selection.excluded_subgraphs);
+        excluded.into_iter().for_each(|position| add(&graph.node[position]));
+        for_each_node(graph, &mut |node| {
+            if !is_selected(node, selection) {
+                add(node);
+            }
+        });
+        left_out
+    }
+}
+
 struct Converter<'a> {
     to: FloatType,
+    left_out: LeftOut,
     opset: i64,
     spill: Option<&'a Spill>,
     contents: Contents,
@@ -196,7 +244,8 @@ impl Converter<'_> {
         let products = graph.node.iter().filter(|node| is_product(node));
         let weights: HashSet<String> = products.flat_map(|node| node.input.iter().cloned()).collect();
         for constant in graph.initializer.iter_mut().filter(floats) {
-            let small = element_count(constant).is_ok_and(|n| n <= SMALL);
+            let small =
+                element_count(constant).is_ok_and(|n| n <= SMALL) || self.left_out.reads.contains(constant.name());
             self.constants.insert(constant.name().to_owned(), small.then(|| constant.clone()));
             *constant = self.narrow(constant, weights.contains(constant.name()))?;
         }
@@ -223,11 +272,14 @@ impl Converter<'_> {
             let (name, dims) = (source.name.clone(), source.dims.clone());
             return Ok(TensorProto { name, dims, data_type, ..TensorProto::default() });
         }
-        let (made, limited) = contents::narrow(source, self.to, self.spill, is_weight)?;
+        let Narrowed { tensor, limited, raised } = contents::narrow(source, self.to, self.spill, is_weight)?;
         if limited > 0 {
             self.done.limited.insert(source.name().to_owned(), limited);
         }
-        Ok(made)
+        if raised > 0 {
+            self.done.raised.insert(source.name().to_owned(), raised);
+        }
+        Ok(tensor)
     }
 
     fn retype(&self, declared: &mut TypeProto) {
@@ -238,21 +290,28 @@ impl Converter<'_> {
     }
 
     fn node(&mut self, node: NodeProto, scope: &mut Scope) -> Result<(), QuantizeError> {
-        match self.stays(&node, scope) {
-            true => self.wide_node(node, scope),
-            false => self.narrow_node(node, scope),
+        match self.obstacle(&node, scope) {
+            Some(reason) => self.wide_node(node, reason, scope),
+            None => self.narrow_node(node, scope),
         }
     }
 
-    fn stays(&self, node: &NodeProto, scope: &Scope) -> bool {
+    /// The reason that a node stays in f32.
+    fn obstacle(&self, node: &NodeProto, scope: &Scope) -> Option<&'static str> {
         let first = node.output.first().map_or("", String::as_str);
-        let angle = self.angles.contains(self.origin.get(first).map_or(first, String::as_str));
+        let original = self.origin.get(first).map_or(first, String::as_str);
+        let angle = self.angles.contains(original);
         // A model that is 16-bit already is cast for its f32 output: so it stays.
         let end = is(node, "Cast") && self.finals.contains_key(first) && !self.is_float(&node.input[0]);
-        angle
-            || end
-            || !operators::takes(node, self.opset, self.to)
-            || operators::goes_on(node) && self.reads_wide(node, scope)
+        if self.left_out.nodes.contains(original) {
+            return Some("the selection leaves it out");
+        }
+        let first_opset = operators::first_opset(node, self.to);
+        if !angle && !end && first_opset.is_some_and(|first| first > self.opset) {
+            return Some(OF_NEWER_OPSET);
+        }
+        let stays = angle || end || first_opset.is_none() || operators::goes_on(node) && self.reads_wide(node, scope);
+        stays.then_some("it computes in f32, between casts")
     }
 
     /// Returns whether all floats that a node reads are f32 already or constants, and one is no constant.
@@ -269,7 +328,7 @@ impl Converter<'_> {
     }
 
     /// A node as it was, between casts.
-    fn wide_node(&mut self, node: NodeProto, scope: &mut Scope) -> Result<(), QuantizeError> {
+    fn wide_node(&mut self, node: NodeProto, reason: &'static str, scope: &mut Scope) -> Result<(), QuantizeError> {
         let mut edit = Edit::default();
         let mut reads = Vec::new();
         for_each_read(&node, &mut |name| reads.push(name.to_owned()));
@@ -286,7 +345,7 @@ impl Converter<'_> {
             scope.wide.insert(name.clone(), wide);
         }
         if !outputs.is_empty() && !is(&node, "Cast") {
-            self.done.left.push(called(&node).to_owned());
+            self.done.left.push(Skipped::new(&node, reason));
         }
         let mut alone = GraphProto { node: vec![node], ..GraphProto::default() };
         edit.apply(&mut alone);
@@ -306,7 +365,11 @@ impl Converter<'_> {
             Some(tensor) if operators::is_of_sequences(node) => {
                 Err(QuantizeError::Sequence { node: called(node).to_owned(), tensor: tensor.clone() })
             }
-            Some(tensor) => Err(QuantizeError::UnknownType { node: called(node).to_owned(), tensor: tensor.clone() }),
+            Some(tensor) => Err(QuantizeError::UnknownType {
+                node: called(node).to_owned(),
+                tensor: tensor.clone(),
+                is_standard: is_standard(node),
+            }),
             None => Ok(names.into_iter().filter(|name| self.is_float(name)).collect()),
         }
     }

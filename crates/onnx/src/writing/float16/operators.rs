@@ -24,10 +24,17 @@ const fn row(float16: i64, bfloat16: i64, op_types: &'static [&'static str]) -> 
 /// No opset has it.
 const NEVER: i64 = i64::MAX;
 
+impl OperatorRow {
+    fn first_opset(&self, to: FloatType) -> Option<i64> {
+        let first = if to == FloatType::Float16 { self.float16 } else { self.bfloat16 };
+        (first != NEVER).then_some(first)
+    }
+}
+
 #[rustfmt::skip]
 const ROWS: &[OperatorRow] = &[
     row(10, 13, &[
-        "Abs", "Add", "ArgMax", "ArgMin", "Cast", "Ceil", "Clip", "Concat", "Constant", "DepthToSpace", "Div", "Dropout",
+        "Abs", "Add", "ArgMax", "ArgMin", "Cast", "Ceil", "Concat", "Constant", "DepthToSpace", "Div", "Dropout",
         "Erf", "Exp", "Expand", "Flatten", "Floor", "Gather", "Gemm", "Hardmax", "Identity", "IsNaN", "Log", "LogSoftmax",
         "MatMul", "Mod", "Mul", "Neg", "NonZero", "Pad", "Reciprocal", "ReduceMax", "ReduceMin", "Relu", "Reshape", "Resize",
         "Shape", "Sigmoid", "Sign", "Size", "Slice", "Softmax", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum",
@@ -39,7 +46,8 @@ const ROWS: &[OperatorRow] = &[
     row(10, 14, &["BatchNormalization"]),
     row(14, 14, &["Trilu"]),
     row(15, 15, &["CastLike"]),
-    row(10, 16, &["If", "LeakyRelu", "Loop", "PRelu", "Scan", "Where"]),
+    // ONNX Runtime makes a Where of a Clip of bfloat16, whatever the opset.
+    row(10, 16, &["Clip", "If", "LeakyRelu", "Loop", "PRelu", "Scan", "Where"]),
     row(17, 17, &["LayerNormalization"]),
     row(18, 18, &["CenterCropPad", "Col2Im"]),
     row(10, 20, &["ConstantOfShape"]),
@@ -61,12 +69,11 @@ const ROWS: &[OperatorRow] = &[
     row(12, NEVER, &["Einsum"]),
 ];
 
-/// Returns whether a node of a model of this opset may compute in a type.
-pub fn takes(node: &NodeProto, opset: i64, to: FloatType) -> bool {
+/// The opset from which a node may compute in a type; `None` if there is none.
+pub fn first_opset(node: &NodeProto, to: FloatType) -> Option<i64> {
+    let is_sparse = attribute(node, "sparse_value").is_some();
     let row = ROWS.iter().find(|row| row.op_types.contains(&node.op_type()));
-    let from = row.map(|row| if to == FloatType::Float16 { row.float16 } else { row.bfloat16 });
-    let sparse = attribute(node, "sparse_value").is_some();
-    is_standard(node) && !sparse && from.is_some_and(|from| from <= opset)
+    row.filter(|_| is_standard(node) && !is_sparse)?.first_opset(to)
 }
 
 /// Inputs that are f32 whatever the others are: the scales of Resize, and for it what its older versions call so.

@@ -1,8 +1,10 @@
 use kvant_container::onnx::MessageField;
+use kvant_quant::glob::Glob;
 
 use super::*;
 use crate::graph::check;
 use crate::graph::node;
+use crate::recipe::{NodeRule, Subgraph};
 use crate::test_models::{floats, integers, model, typed};
 
 fn converted(
@@ -15,7 +17,7 @@ fn converted(
     let graph = model.graph.as_mut().unwrap();
     graph.input = vec![typed("x", &[1, 2, 2, 2])];
     graph.output = vec![typed("y", &[1, 2, 2, 2])];
-    let done = write(&mut model, to, None).unwrap();
+    let done = write(&mut model, (to, &Selection::default()), None).unwrap();
     assert_eq!(check(&model), Ok(()));
     (model, done)
 }
@@ -26,6 +28,32 @@ fn operators(graph: &GraphProto) -> Vec<&str> {
 
 fn type_of(graph: &GraphProto, name: &str) -> DataType {
     data_type(graph.initializer.iter().find(|t| t.name() == name).unwrap())
+}
+
+#[test]
+fn nodes_that_are_left_out_compute_in_float32_with_their_constants() {
+    let nodes = || {
+        let product = |name: &str, data: &str, made: &str| node("MatMul", name, &[data, "w"], &[made]);
+        vec![product("first", "x", "h"), product("second", "h", "i"), product("third", "i", "y")]
+    };
+    let exclude = |name: &str| Selection {
+        node_rules: vec![NodeRule { nodes: Glob::new(name), excluded: true }],
+        ..Selection::default()
+    };
+    let between = Subgraph { from: vec!["second".to_owned()], to: vec!["second".to_owned()] };
+    let parts = Selection { excluded_subgraphs: vec![between], ..Selection::default() };
+    let named = |name: &str| Selection { nodes: vec![Glob::new(name)], ..Selection::default() };
+    for (selection, narrow) in [(exclude("second"), 2), (parts, 2), (named("t*"), 1), (exclude("*"), 0)] {
+        let large: Vec<f32> = (0..64 * 64).map(|i| 1.0 + i as f32 * 1e-6).collect();
+        let mut made = model(17, nodes(), vec![floats("w", &[64, 64], &large)], &[], &[]);
+        let graph = made.graph.as_mut().unwrap();
+        (graph.input, graph.output) = (vec![typed("x", &[1, 64])], vec![typed("y", &[1, 64])]);
+        let done = write(&mut made, (FloatType::Float16, &selection), None).unwrap();
+        assert_eq!((done.nodes, done.left.len(), check(&made)), (narrow, 3 - narrow, Ok(())), "{selection:?}");
+        let kept = made.graph.initializer.iter().find(|tensor| data_type(tensor) == DataType::FLOAT).unwrap();
+        assert_eq!(crate::solution::values(kept).unwrap(), large);
+        assert_eq!(made.graph.initializer.len(), if narrow == 0 { 1 } else { 2 });
+    }
 }
 
 #[test]
@@ -90,7 +118,7 @@ fn position_angles_stay_float32() {
     ];
     let (model, done) = converted(nodes, vec![floats("frequency", &[1], &[0.01])], 17, FloatType::Float16);
     assert_eq!(operators(&model.graph), ["Cast", "Size", "Cast", "Mul", "Sin", "Cast", "Mul", "Cast"]);
-    assert_eq!(done.left, ["m", "s"]);
+    assert_eq!(done.left.iter().map(|left| &left.node[..]).collect::<Vec<_>>(), ["m", "s"]);
 }
 
 #[test]
@@ -127,7 +155,7 @@ fn already_16_bit_model_is_unchanged() {
     let weight = tensor("w", DataType::FLOAT16, &[1], vec![0, 60]);
     let mut model = model(17, vec![node("Relu", "r", &["w"], &["y"])], vec![weight], &[], &["y"]);
     let before = model.clone();
-    let done = write(&mut model, FloatType::Float16, None).unwrap();
+    let done = write(&mut model, (FloatType::Float16, &Selection::default()), None).unwrap();
     assert_eq!((model, done.nodes), (before, 0));
 }
 
@@ -136,7 +164,7 @@ fn casts_at_graph_ends_are_not_doubled() {
     let nodes = vec![node("Relu", "r", &["x"], &["h"]), node("Relu", "s", &["h"], &["y"])];
     let (mut model, _) = converted(nodes, vec![], 17, FloatType::Float16);
     assert_eq!(operators(&model.graph), ["Cast", "Relu", "Relu", "Cast"]);
-    let done = write(&mut model, FloatType::Float16, None).unwrap();
+    let done = write(&mut model, (FloatType::Float16, &Selection::default()), None).unwrap();
     assert_eq!(operators(&model.graph), ["Cast", "Relu", "Relu", "Cast"]);
     assert_eq!((done.nodes, done.left), (0, vec![]));
 }
@@ -185,6 +213,6 @@ fn sequences_are_refused_by_name() {
     let nodes = vec![node("Relu", "r", &["x"], &["h"]), node("SplitToSequence", "split", &["h"], &["s"])];
     let mut made = model(17, nodes, vec![], &[], &["s"]);
     made.graph.as_mut().unwrap().input = vec![typed("x", &[4, 2])];
-    let refused = write(&mut made, FloatType::Float16, None).unwrap_err();
+    let refused = write(&mut made, (FloatType::Float16, &Selection::default()), None).unwrap_err();
     assert!(matches!(&refused, QuantizeError::Sequence { node, .. } if node == "split"), "{refused}");
 }
