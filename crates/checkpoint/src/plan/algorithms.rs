@@ -2,13 +2,11 @@
 
 use super::declared::Declared;
 use super::error::{AlgorithmProblem, PlanError};
-use super::recognised::Recognised;
-use super::source::SourceTensor;
 use super::{LayerId, PlannedBlock};
 use kvant_container::Checkpoint;
 use kvant_formats::algorithm::Algorithms;
 use kvant_forward::forward::{Decoder, gradient};
-use kvant_model::network::{Consumer, FamilyDraft, SmoothingPair, TensorMeta};
+use kvant_model::network::{Consumer, SmoothingPair};
 use kvant_quant::scheme::TensorScheme;
 use std::collections::HashSet;
 
@@ -34,11 +32,9 @@ impl Declared<'_> {
             return refused(AlgorithmProblem::NoConfig);
         }
         if self.source.network.family().is_none() && !self.source.config.is_component {
-            let Recognised { config, tensors, .. } = &self.source;
-            let tensors: Vec<TensorMeta> = tensors.iter().map(SourceTensor::meta).collect();
             return refused(AlgorithmProblem::Undescribed {
-                architecture: super::build::architecture(config),
-                can_be_described: FamilyDraft::new(config, &tensors).is_some(),
+                architecture: super::build::architecture(&self.source.config),
+                can_be_described: self.source.network.can_be_described(),
             });
         }
         let not_for_scheme = || self.not_for_scheme(algorithms, blocks.iter().flat_map(PlannedBlock::layers).collect());

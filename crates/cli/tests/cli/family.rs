@@ -1,13 +1,14 @@
 //! `--family` and `kvant inspect --suggest-family`: architectures that Kvant has no description of.
 
 use crate::kvant::Place;
+use std::fs;
 
 const TEXT: &str = "The tower stood where the river turns, and nobody asked who had built it. ";
 
 /// The small model under the name of an architecture that has no description.
 fn renamed() -> Place {
     let place = Place::new();
-    let config = std::fs::read_to_string(place.path("nano_llama/config.json")).unwrap();
+    let config = fs::read_to_string(place.path("nano_llama/config.json")).unwrap();
     let config = config.replace("LlamaForCausalLM", "NovelForCausalLM").replace("\"llama\"", "\"novel\"");
     place.write("nano_llama/config.json", &config);
     place.write("text.txt", &TEXT.repeat(60));
@@ -46,6 +47,17 @@ fn descriptions_that_do_not_fit_the_model_are_named_in_hints() {
 }
 
 #[test]
+fn missing_keys_are_named_with_the_key_of_descriptions_that_renames_them() {
+    let place = renamed();
+    let config = fs::read_to_string(place.path("nano_llama/config.json")).unwrap();
+    place.write("nano_llama/config.json", &config.replace("num_attention_heads", "heads_of_novel"));
+    let eval = ["eval", "nano_llama", "--data", "text.txt", "--seq-len", "64", "--family", "novel.toml"];
+    place.write("novel.toml", "name = \"my-novel\"\nmodel_types = [\"novel\"]\n");
+    let run = place.run(&eval);
+    assert!(run.code == Some(1) && run.stderr.contains("`config_like` in the description"), "{run:?}");
+}
+
+#[test]
 fn draft_of_a_description_is_a_description() {
     let place = renamed();
     let draft = place.succeed(&["inspect", "nano_llama", "--suggest-family"]).stdout;
@@ -65,6 +77,10 @@ fn descriptions_of_other_architectures_are_named() {
     let plan = ["plan", "nano_llama", "-s", "int4:g32", "--no-verify"];
     let run = place.succeed(&[&plan[..], &["--family", "other.toml"]].concat());
     assert!(run.stderr.contains("the description that --family names is of `other`"), "{run:?}");
+    let known = Place::new();
+    fs::copy(place.path("other.toml"), known.path("other.toml")).unwrap();
+    let run = known.succeed(&[&plan[..], &["--family", "other.toml"]].concat());
+    assert!(run.stderr.contains("is of `other`: the model's architecture is known"), "{run:?}");
     let trunk = "[trunk]\nblocks = \"nowhere\"\n";
     place.write("novel.toml", &format!("name = \"my-novel\"\nmodel_types = [\"novel\"]\n{trunk}"));
     let run = place.succeed(&[&plan[..], &["--family", "novel.toml"]].concat());
@@ -82,7 +98,7 @@ fn files_of_other_formats_are_not_described() {
 #[test]
 fn encoder_decoders_get_no_hint_to_descriptions() {
     let place = renamed();
-    let config = std::fs::read_to_string(place.path("nano_llama/config.json")).unwrap();
+    let config = fs::read_to_string(place.path("nano_llama/config.json")).unwrap();
     place.write("nano_llama/config.json", &config.replacen('{', r#"{"is_encoder_decoder": true, "#, 1));
     let draft = place.run(&["inspect", "nano_llama", "--suggest-family"]);
     assert!(draft.code == Some(1) && draft.stderr.contains("read tokens"), "{draft:?}");
@@ -152,5 +168,5 @@ fn description_is_not_overwritten() {
     ]);
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(run.stderr.contains("the description"), "{run:?}");
-    assert!(std::fs::read_to_string(place.path("novel.toml")).unwrap().starts_with("name"));
+    assert!(fs::read_to_string(place.path("novel.toml")).unwrap().starts_with("name"));
 }

@@ -51,6 +51,9 @@ pub struct ModelTraits {
 /// The loaders of plain floats.
 const OF_FLOATS: &str = "all loaders of float models";
 
+/// The loaders of plain floats of an architecture that is not known.
+const OF_ARCHITECTURE: &str = "loaders of float models that have its architecture";
+
 /// The loader of a component of a pipeline with plain floats.
 const OF_FLOAT_COMPONENTS: &str = "diffusers AutoModel";
 
@@ -106,6 +109,7 @@ pub fn loaders(
         return match (model.component, model.lacks_model_type) {
             (true, _) => vec![OF_FLOAT_COMPONENTS],
             (false, true) => Vec::new(),
+            (false, false) if model.family.is_none() => vec![OF_ARCHITECTURE],
             (false, false) => vec![OF_FLOATS],
         };
     };

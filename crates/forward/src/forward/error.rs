@@ -183,7 +183,14 @@ impl Diagnostic for ForwardError {
             ForwardError::Activation { cause, .. } => cause.hint(),
             ForwardError::File(error) => return error.hint(),
             ForwardError::Import(error) => return error.hint(),
-            ForwardError::Config(_) => return None,
+            ForwardError::Config(ConfigError::Missing { .. }) if !kvant_model::family::registered().is_empty() => {
+                "add the key to config.json; where the model has it under another name, `config_like` in the description names the \
+                 `model_type` whose keys it has"
+            }
+            ForwardError::Config(ConfigError::Missing { .. }) => {
+                "add the key to config.json, with the value of the original model"
+            }
+            ForwardError::Config(_) => "correct config.json, or take that of the original model",
         };
         Some(text.to_owned())
     }

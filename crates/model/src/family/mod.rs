@@ -271,6 +271,11 @@ pub fn registered() -> Vec<&'static Family> {
     all().split_off(FAMILIES.len())
 }
 
+/// The `model_type`s that registered families describe.
+pub fn described_by_users() -> Vec<&'static str> {
+    registered().iter().flat_map(|family| family.model_types).copied().collect()
+}
+
 /// The family of that name.
 pub fn by_name(name: &str) -> Option<&'static Family> {
     all().into_iter().find(|family| family.name == name)

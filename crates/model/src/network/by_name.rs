@@ -288,6 +288,7 @@ impl<'t> Builder<'t> {
         let unplaced_modules = super::unplaced_modules(self.tensors, &self.places);
         Network {
             family: Some(self.family),
+            can_be_described: true,
             trunk,
             passed_over: self.passed_over(&blocks),
             sharing: blocks.iter().copied().filter(|block| self.family.key_block(config, *block) != *block).collect(),

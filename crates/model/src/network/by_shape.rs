@@ -87,8 +87,11 @@ pub(super) fn recognise(family: Option<&'static Family>, config: &ModelConfig, t
     let siblings = siblings::assign(&mut linears);
     let blocks: BTreeSet<usize> = linears.iter().filter_map(|linear| linear.block).collect();
     let has_head = linears.iter().any(|linear| linear.role == Role::Head);
+    // Components of diffusers pipelines are no decoders, which is all that descriptions are of.
+    let can_be_described = !config.is_component && FamilyDraft::new(config, tensors).is_some();
     Network {
         family: None,
+        can_be_described,
         trunk: String::new(),
         blocks: blocks.into_iter().collect(),
         unclear: BTreeSet::new(),
@@ -97,7 +100,7 @@ pub(super) fn recognise(family: Option<&'static Family>, config: &ModelConfig, t
         facts: links::Facts::default(),
         head_bias: None,
         tied: !has_head || config.tie_word_embeddings == Some(true),
-        notices: notices(family, config, tensors, &places),
+        notices: notices(family, config, can_be_described, tensors, &places),
         unplaced_modules: super::unplaced_modules(tensors, &places),
         linears,
         experts: Vec::new(),
@@ -316,6 +319,7 @@ fn attach_rest(tensors: &[TensorMeta], mut places: Vec<Place>, linears: &mut [Li
 fn notices(
     family: Option<&'static Family>,
     config: &ModelConfig,
+    can_be_described: bool,
     tensors: &[TensorMeta],
     places: &[Place],
 ) -> Vec<Notice> {
@@ -325,12 +329,11 @@ fn notices(
             let is_registered = registered().iter().any(|registered| registered.name == *family);
             Some(Notice::ForeignNames { family, is_registered })
         }
-        // Components of diffusers pipelines are no decoders, which is all that descriptions are of.
         None if config.is_component => None,
         None => Some(name.map_or(Notice::NoArchitecture, |name| Notice::UnknownArchitecture {
             name: name.clone(),
-            can_be_described: FamilyDraft::new(config, tensors).is_some(),
-            described: registered().iter().flat_map(|family| family.model_types).copied().collect(),
+            can_be_described,
+            described: crate::family::described_by_users(),
         })),
     };
     let mut notices: Vec<Notice> = unknown.into_iter().collect();

@@ -159,7 +159,10 @@ impl NormEvidence {
 impl<'c> Evidence<'c> {
     fn of(config: &'c ModelConfig, modules: &[Module], tensors: &[TensorMeta]) -> Evidence<'c> {
         let is_norm = |path: &str| ["norm", "ln"].iter().any(|word| leaf(path).to_lowercase().contains(word));
-        let has_norms = modules.iter().any(|module| module.shape.len() == 1 && is_norm(&module.path));
+        // Whatever its name, a vector as wide as the hidden states is the weight of a norm.
+        let is_wide = |module: &Module| config.hidden_size.is_some_and(|hidden| module.shape == [hidden]);
+        let of_norm = |module: &Module| is_wide(module) || module.shape.len() == 1 && is_norm(&module.path);
+        let has_norms = modules.iter().any(of_norm);
         let has_biases = tensors.iter().any(|tensor| tensor.name.strip_suffix(".bias").is_some_and(is_norm));
         let is_centred = || ["layer_norm_eps", "layer_norm_epsilon"].iter().any(|key| config.states(key));
         let norms = match has_norms {

@@ -263,6 +263,7 @@ pub enum Reason {
 #[derive(Clone, Debug)]
 pub struct Network {
     family: Option<&'static Family>,
+    can_be_described: bool,
     trunk: String,
     blocks: Vec<usize>,
     linears: Vec<Linear>,
@@ -299,12 +300,22 @@ impl Network {
             model_type: model_type.to_owned(),
             architecture: class.to_owned(),
         }));
+        let is_registered = |family: &Family| crate::family::registered().iter().any(|known| known.name == family.name);
+        let described = crate::family::described_by_users();
+        if !described.is_empty() && network.family.is_some_and(|family| !is_registered(family)) {
+            network.notices.push(Notice::IdleDescription { described });
+        }
         network
     }
 
     /// The family, or `None` if linear layers were recognised by shape and name.
     pub fn family(&self) -> Option<&'static Family> {
         self.family
+    }
+
+    /// Returns whether a description of the architecture can be drafted where no family describes it: see [`FamilyDraft`].
+    pub fn can_be_described(&self) -> bool {
+        self.can_be_described
     }
 
     /// Returns whether the tensors have other names than those of the architecture that config.json names.

@@ -13,8 +13,13 @@ pub enum Notice {
     UnknownArchitecture {
         /// Its name in config.json.
         name: String,
-        /// Whether a description can be drafted: see [`FamilyDraft`](super::FamilyDraft).
+        /// [`Network::can_be_described`](super::Network::can_be_described).
         can_be_described: bool,
+        /// The architectures of which there are descriptions by users.
+        described: Vec<&'static str>,
+    },
+    /// The family is known, and a user has described others.
+    IdleDescription {
         /// The architectures of which there are descriptions by users.
         described: Vec<&'static str>,
     },
@@ -84,6 +89,11 @@ impl fmt::Display for Notice {
                     (described, _) => write!(f, "; the description that ‹family› names is of `{}`", described.join("`, `")),
                 }
             }
+            Notice::IdleDescription { described } => write!(
+                f,
+                "the description that ‹family› names is of `{}`: the model's architecture is known and does not use it",
+                described.join("`, `")
+            ),
             Notice::NoArchitecture => f.write_str(
                 "config.json is missing or names no architecture: linear layers are recognised by shape and name, and only \
                  data-free schemes are possible",

@@ -184,7 +184,7 @@ impl Blueprint {
     pub fn new(json: &Value, tensors: &Tensors<'_>) -> Result<Blueprint, ForwardError> {
         let config = ModelConfig::from_json(json)?;
         let network = Network::recognise(&config, tensors.meta());
-        let family = network.family().ok_or_else(|| rules::unknown_architecture(&config, tensors))?;
+        let family = network.family().ok_or_else(|| rules::unknown_architecture(&config, &network))?;
         let sources = Sources { config: &config, json, tensors, network: &network, family };
         rules::check(&sources)?;
         sources.blueprint()

@@ -2,12 +2,11 @@
 
 use super::Sources;
 use crate::forward::error::ForwardError;
-use crate::forward::tensors::Tensors;
 use kvant_model::family::{
     Activation, Family, Positions, Residual, Role, RotaryLayers, Window, attends_to_all, is_feed_forward, is_recurrent,
 };
 use kvant_model::model_config::ModelConfig;
-use kvant_model::network::{FamilyDraft, Place, Reason};
+use kvant_model::network::{Network, Place, Reason};
 
 /// Booleans of config.json that enable unsupported features.
 const REFUSED_FLAGS: &[&str] = &[
@@ -33,15 +32,14 @@ const REFUSED_COUNTS: &[(&str, FamilyTest)] = &[
 /// Keys with a value that change what is computed.
 const REFUSED_VALUES: &[&str] = &["sliding_window_layers"];
 
-pub(super) fn unknown_architecture(config: &ModelConfig, tensors: &Tensors<'_>) -> ForwardError {
+pub(super) fn unknown_architecture(config: &ModelConfig, network: &Network) -> ForwardError {
     let name = config.architectures.first().or(config.model_types.first());
     let name = name.map_or("this architecture", String::as_str);
     match config.is_component {
         true => ForwardError::Component { class: name.to_owned() },
-        false => ForwardError::Undescribed {
-            architecture: name.to_owned(),
-            can_be_described: FamilyDraft::new(config, tensors.meta()).is_some(),
-        },
+        false => {
+            ForwardError::Undescribed { architecture: name.to_owned(), can_be_described: network.can_be_described() }
+        }
     }
 }
 
