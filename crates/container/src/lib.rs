@@ -49,6 +49,7 @@ mod geometry;
 pub mod gguf;
 mod json;
 mod limits;
+mod manifest;
 pub mod mmap;
 mod new_file;
 mod numbered_name;
@@ -74,14 +75,15 @@ pub use self::safetensors::{
     WeightFiles,
 };
 pub use checkpoint::{
-    AdapterSource, Checkpoint, CheckpointError, CustomCode, LeftOutFile, LeftOutReason, MANIFEST_FILE, MissingCode,
-    Pipeline, PipelineComponent,
+    AdapterSource, Checkpoint, CheckpointError, CustomCode, LeftOutFile, LeftOutReason, MissingCode, Pipeline,
+    PipelineComponent,
 };
 pub use diagnostic::{Diagnostic, ErrorKind};
 pub use directory::{MissingFolder, directory_of, model_directory, names_below};
 pub use dtype::{Dtype, SizeError, alignment, byte_len, parse_dtype};
 pub use error::{Error, PytorchError, WriterError, io_hint};
 pub use geometry::{Geometry, OutputFile, Place};
+pub use manifest::{Look, MANIFEST_FILE, Manifest, RecordedFile, files_beside_manifest};
 pub use mmap::{FileChanges, LostFile, MappedFile};
 pub use new_file::{TEMPORARY, behind_links, new_file_for, write_file};
 pub use path_text::{of_record, recorded_name, shell_word, shown};

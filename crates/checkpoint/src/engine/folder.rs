@@ -3,13 +3,13 @@
 //! the parts is up to the caller.
 
 use super::Form;
-use super::manifest::{self, Look};
+use super::manifest;
 use super::output::{copy_anew, give_name, is_placed_as};
 use super::output_check::{check_source, check_target};
 use kvant_container::unfinished::{
     Claim, Entry, Held, Journal, OutputError, Paths, Room, check_beside, part_beside, remove,
 };
-use kvant_container::{Durability, MissingFolder, directory_of, names_below, of_record, recorded_name};
+use kvant_container::{Durability, Look, MissingFolder, directory_of, names_below, of_record, recorded_name};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

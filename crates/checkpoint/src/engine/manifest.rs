@@ -1,53 +1,21 @@
-//! The manifest of a directory written by Kvant: `kvant_manifest.json`, with the size and the hash of every file. It distinguishes
-//! output files from foreign ones when an output is replaced.
+//! The files of an output directory: the manifest distinguishes those that Kvant wrote from foreign ones when an output is replaced.
 
 use kvant_container::unfinished::OutputError;
 use kvant_container::{
-    Durability, MANIFEST_FILE, MissingFolder, TEMPORARY, directory_of, names_below, of_record, positioned,
-    recorded_name, shown, write_file,
+    Durability, Look, MANIFEST_FILE, Manifest, TEMPORARY, directory_of, files_beside_manifest, of_record,
+    recorded_name, shown,
 };
-use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use xxhash_rust::xxh3::xxh3_64;
-
-/// The version of the fields' meaning.
-const VERSION: u32 = 1;
-
-/// Bytes that are hashed at a time: the hash of a file is that of the hashes of such pieces.
-const PIECE: u64 = 4 << 20;
 
 /// The number of names that a message lists before it counts.
 const TOLD: usize = 5;
 
-#[derive(Serialize, Deserialize)]
-struct Manifest {
-    kvant_manifest: u32,
-    files: BTreeMap<String, Recorded>,
-}
-
-#[derive(PartialEq, Serialize, Deserialize)]
-struct Recorded {
-    bytes: u64,
-    /// XXH3 (64 bits) of the little-endian XXH3 of each piece of 4 MiB, in hexadecimal.
-    xxh3_of_4mib: String,
-}
-
-/// The depth of checking a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
-    /// Names and sizes.
-    Names,
-    /// All bytes.
-    Bytes,
-}
-
 /// Writes the manifest of a directory that is complete.
 pub(super) fn write(dir: &Path, durability: Durability) -> Result<(), OutputError> {
-    let names = names(dir).map_err(OutputError::io("read", dir))?;
+    let names = files_beside_manifest(dir).map_err(OutputError::io("read", dir))?;
     write_for(dir, names, durability)
 }
 
@@ -67,31 +35,18 @@ pub fn record_files<'p>(
 /// Returns whether a file is as the manifest beside it says. Reads all of it.
 pub fn is_recorded(file: &Path) -> bool {
     let (dir, name) = (directory_of(file), recorded_name(Path::new(file.file_name().unwrap_or_default())));
-    let recorded = read(dir).and_then(|mut manifest| manifest.files.remove(&name));
-    recorded.is_some_and(|recorded| is_unchanged(file, &recorded, Look::Bytes).unwrap_or(false))
-}
-
-fn read(dir: &Path) -> Option<Manifest> {
-    let stored = fs::read(dir.join(MANIFEST_FILE)).ok()?;
-    serde_json::from_slice(&stored).ok().filter(|manifest: &Manifest| manifest.kvant_manifest == VERSION)
+    let recorded = Manifest::read(dir).and_then(|mut manifest| manifest.files.remove(&name));
+    recorded.is_some_and(|recorded| recorded.is_unchanged(file, Look::Bytes).unwrap_or(false))
 }
 
 fn write_for(dir: &Path, names: Vec<String>, durability: Durability) -> Result<(), OutputError> {
+    let manifest = Manifest::of(dir, names).map_err(OutputError::io("read", dir))?;
     let path = dir.join(MANIFEST_FILE);
-    let failed = |cause| OutputError::Io { action: "write", path: path.clone(), cause };
-    let mut files = BTreeMap::new();
-    for name in names {
-        let file = dir.join(of_record(&name));
-        let recorded = recorded(&file).map_err(OutputError::io("read", &file))?;
-        files.insert(name, recorded);
-    }
-    let text = serde_json::to_string_pretty(&Manifest { kvant_manifest: VERSION, files });
-    let text = text.map_err(io::Error::from).map_err(failed)?;
-    write_file(&path, (text + "\n").as_bytes()).map_err(failed)?;
-    match durability {
+    let sync = || match durability {
         Durability::Process => Ok(()),
-        Durability::Disk => File::open(&path).and_then(|file| file.sync_all()).map_err(failed),
-    }
+        Durability::Disk => File::open(&path).and_then(|file| file.sync_all()),
+    };
+    manifest.write(dir).and_then(|()| sync()).map_err(OutputError::io("write", &path))
 }
 
 /// Refuses to give a directory its name while it holds anything but what the run wrote: that is somebody's, and would later be taken
@@ -101,7 +56,7 @@ pub(super) fn refuse_others(dir: &Path, written: impl IntoIterator<Item = PathBu
     if !dir.is_dir() {
         return Ok(());
     }
-    for name in names(dir).map_err(OutputError::io("read", dir))? {
+    for name in files_beside_manifest(dir).map_err(OutputError::io("read", dir))? {
         let path = dir.join(of_record(&name));
         if name.starts_with(TEMPORARY) {
             fs::remove_file(&path).map_err(OutputError::io("remove", &path))?;
@@ -114,8 +69,8 @@ pub(super) fn refuse_others(dir: &Path, written: impl IntoIterator<Item = PathBu
 
 /// The differences of a directory from what Kvant wrote, in words; `None` if there are none.
 pub(super) fn strangers(dir: &Path, look: Look) -> io::Result<Option<String>> {
-    let found = names(dir)?;
-    let Some(manifest) = read(dir) else {
+    let found = files_beside_manifest(dir)?;
+    let Some(manifest) = Manifest::read(dir) else {
         let folders: BTreeSet<&str> = found.iter().map(|name| name.split('/').next().unwrap_or(name)).collect();
         if !folders.is_empty() && folders.iter().all(|folder| dir.join(folder).join(MANIFEST_FILE).is_file()) {
             let folders: Vec<&str> = folders.into_iter().collect();
@@ -131,7 +86,7 @@ pub(super) fn strangers(dir: &Path, look: Look) -> io::Result<Option<String>> {
     for name in found {
         match manifest.files.get(&name) {
             None => strangers.push((name, false)),
-            Some(recorded) if !is_unchanged(&dir.join(of_record(&name)), recorded, look)? => {
+            Some(recorded) if !recorded.is_unchanged(&dir.join(of_record(&name)), look)? => {
                 strangers.push((name, true))
             }
             Some(_) => {}
@@ -144,7 +99,7 @@ pub(super) fn strangers(dir: &Path, look: Look) -> io::Result<Option<String>> {
 pub(super) fn refuse_changed(dir: &Path) -> Result<(), OutputError> {
     let failed = OutputError::io("read", dir);
     let strangers = strangers(dir, Look::Bytes).map_err(failed)?;
-    let recorded = || read(dir).into_iter().flat_map(|manifest| manifest.files.into_keys());
+    let recorded = || Manifest::read(dir).into_iter().flat_map(|manifest| manifest.files.into_keys());
     let lacking = || recorded().map(|name| of_record(&name)).find(|name| !dir.join(name).exists());
     match strangers.or_else(|| Some(format!("it lacks {}", shown(&lacking()?)))) {
         Some(how) => Err(OutputError::Changed { path: dir.to_owned(), how }),
@@ -162,35 +117,6 @@ fn told(strangers: &[(String, bool)]) -> String {
         0 => names,
         more => format!("{names} and {more} more"),
     }
-}
-
-fn is_unchanged(file: &Path, expected: &Recorded, look: Look) -> io::Result<bool> {
-    // A link is foreign, regardless of its target.
-    let found = file.symlink_metadata()?;
-    if !found.is_file() || found.len() != expected.bytes {
-        return Ok(false);
-    }
-    Ok(look == Look::Names || recorded(file)? == *expected)
-}
-
-fn recorded(path: &Path) -> io::Result<Recorded> {
-    let file = File::open(path)?;
-    let bytes = file.metadata()?.len();
-    let hashes = (0..bytes.div_ceil(PIECE)).into_par_iter().map(|piece| {
-        let start = piece * PIECE;
-        let mut buffer = vec![0; PIECE.min(bytes - start) as usize];
-        positioned::read_exact_at(&file, &mut buffer, start)?;
-        Ok(xxh3_64(&buffer).to_le_bytes())
-    });
-    let hashes = hashes.collect::<io::Result<Vec<_>>>()?;
-    Ok(Recorded { bytes, xxh3_of_4mib: format!("{:016x}", xxh3_64(hashes.as_flattened())) })
-}
-
-/// All files below a directory but the manifest, and folders without any.
-fn names(dir: &Path) -> io::Result<Vec<String>> {
-    let mut names = names_below(dir, MissingFolder::Fail)?;
-    names.retain(|name| name != MANIFEST_FILE);
-    Ok(names)
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! The output directory while it is made: a staging directory beside it, a journal beside that, and one rename at the
 //! end. Nothing appears under the final name before it is whole.
 
-use super::manifest::{self, Look};
+use super::manifest;
 use super::output_check::{check_source, check_target};
 use super::{CompletePlan, EngineError, Form, OutputPlan, Verify};
 use crate::plan::CalibratedPlan;
 use kvant_container::unfinished::{
     Claim, Entry, Held, Journal, Options, OutputError, Paths, Room, Written, check_beside, remove, remove_written,
 };
-use kvant_container::{Checkpoint, Durability, Writer, positioned, python_json, recorded_name};
+use kvant_container::{Checkpoint, Durability, Look, Writer, positioned, python_json, recorded_name};
 use kvant_formats::import::side_files;
 use kvant_quant::finding::Finding;
 use std::collections::BTreeSet;

@@ -1,9 +1,9 @@
 //! Whether an output can be made where it is wanted: what stands under its name. Changes nothing.
 
 use super::Form;
-use super::manifest::{self, Look};
-use kvant_container::gguf;
+use super::manifest;
 use kvant_container::unfinished::OutputError;
+use kvant_container::{Look, gguf};
 use std::fs;
 use std::path::Path;
 

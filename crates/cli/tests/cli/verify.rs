@@ -39,6 +39,42 @@ fn verify_tables() {
 }
 
 #[test]
+fn files_other_than_those_written_are_found() {
+    let place = quantized("W4A16");
+    // A bit of a code, which every other check takes for a code.
+    let weights = fs::read(place.path("out/model.safetensors")).unwrap();
+    let mut flipped = weights.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    fs::write(place.path("out/model.safetensors"), flipped).unwrap();
+    let run = place.run(&["verify", "out"]);
+    assert!(run.code == Some(1) && run.stdout.contains("is not as Kvant wrote it"), "{run:?}");
+    assert_eq!(place.run(&["verify", "out", "--for", "vllm"]).code, Some(1));
+    place.succeed(&["verify", "out", "--quick"]);
+    let manifest = fs::read(place.path("out/kvant_manifest.json")).unwrap();
+    place.write("out/kvant_manifest.json", "{}");
+    let blind = place.succeed(&["verify", "out"]);
+    assert!(blind.stdout.contains("whether files are as Kvant wrote them is not known"), "{blind:?}");
+    fs::write(place.path("out/kvant_manifest.json"), manifest).unwrap();
+    fs::write(place.path("out/model.safetensors"), weights).unwrap();
+    fs::remove_file(place.path("out/generation_config.json")).unwrap();
+    let warned = place.succeed(&["verify", "out"]);
+    assert!(warned.stdout.contains("is not there, and kvant_manifest.json lists it"), "{warned:?}");
+}
+
+/// As the cache of the Hugging Face Hub has them.
+#[cfg(unix)]
+#[test]
+fn linked_files_are_those_written() {
+    let place = quantized("W4A16");
+    fs::create_dir(place.path("snapshot")).unwrap();
+    for entry in fs::read_dir(place.path("out")).unwrap() {
+        let file = entry.unwrap().path();
+        std::os::unix::fs::symlink(&file, place.path("snapshot").join(file.file_name().unwrap())).unwrap();
+    }
+    assert!(!place.succeed(&["verify", "snapshot"]).stdout.contains("manifest"));
+}
+
+#[test]
 fn verify_for_loader_decides_the_exit_code() {
     let place = quantized("int3:channel");
     insta::assert_snapshot!("verify_for", place.show(&["verify", "out", "--for", "vllm"]));

@@ -10,13 +10,11 @@ use super::code;
 use super::modules;
 use super::sources::PICKLE_EXTENSIONS;
 use crate::error::Error;
+use crate::manifest::MANIFEST_FILE;
 use crate::mmap::FileState;
 
 /// The model's description, which a copy rewrites.
 pub(super) const CONFIG_FILE: &str = "config.json";
-
-/// The file that lists the files Kvant wrote into a directory; it applies to that directory only.
-pub const MANIFEST_FILE: &str = "kvant_manifest.json";
 
 /// Weights in formats of other frameworks.
 pub(super) const FOREIGN_EXTENSIONS: &[&str] = &["h5", "msgpack", "gguf", "onnx", "ot"];

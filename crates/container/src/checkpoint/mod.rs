@@ -18,7 +18,7 @@ pub use crate::error::CheckpointError;
 pub use adapter::AdapterSource;
 use adapter::Replaced;
 pub use code::{CustomCode, MissingCode};
-pub use extra::{LeftOutFile, LeftOutReason, MANIFEST_FILE};
+pub use extra::{LeftOutFile, LeftOutReason};
 pub use pipeline::{Pipeline, PipelineComponent};
 use rewriting::Rewriting;
 

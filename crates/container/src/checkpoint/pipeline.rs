@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::MAX_CONFIG_LEN;
-use super::extra::{
-    CONFIG_FILE, FOREIGN_EXTENSIONS, LeftOutFile, LeftOutReason, MANIFEST_FILE, has_extension, is_hidden, list_dir,
-};
+use super::extra::{CONFIG_FILE, FOREIGN_EXTENSIONS, LeftOutFile, LeftOutReason, has_extension, is_hidden, list_dir};
 use super::sources::{PICKLE_EXTENSIONS, PIPELINE_FILE, holds_weights};
 use crate::error::Error;
 use crate::json::read_python_json;
+use crate::manifest::MANIFEST_FILE;
 
 /// More bytes than the largest file of a tokenizer has.
 const MAX_TOKENIZER_LEN: u64 = 256 << 20;

@@ -267,6 +267,7 @@ fn refuse_other_options(paths: &Paths, found: &Found, options: &Options) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnostic::Diagnostic;
 
     fn options(samples: &str) -> Options {
         [("‹num-samples›".to_owned(), samples.to_owned())].into()
@@ -306,9 +307,25 @@ mod tests {
             let (target, stranger) = (dir.path().join("out"), dir.path().join(name));
             if is_dir { fs::create_dir(&stranger) } else { fs::write(&stranger, "mine") }.unwrap();
             let refused = Claim::take(&target, &options("1")).unwrap_err();
-            assert!(matches!(&refused, OutputError::InTheWay(path) if *path == stranger), "{refused}");
+            assert!(matches!(&refused, OutputError::Unrecorded(paths) if *paths == [stranger.clone()]), "{refused}");
             let _ = Claim::discard(&target, true);
             assert!(stranger.exists(), "{name}");
+        }
+    }
+
+    #[test]
+    fn all_files_without_a_readable_journal_are_named_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out");
+        let made = ["out.partial", "out.partial.blocks"].map(|name| dir.path().join(name));
+        made.iter().for_each(|path| fs::create_dir(path).unwrap());
+        let journal = dir.path().join("out.partial.journal");
+        for contents in ["", "damaged"] {
+            fs::write(&journal, contents).unwrap();
+            let refused = Claim::take(&target, &options("1")).unwrap_err();
+            assert!(matches!(&refused, OutputError::Unrecorded(paths) if paths.len() == 3), "{refused}");
+            let remedy = refused.remedies()[0].to_string();
+            assert!(made.iter().chain([&journal]).all(|path| remedy.contains(&*path.to_string_lossy())), "{remedy}");
         }
     }
 

@@ -156,10 +156,14 @@ impl Journal {
         File::open(path).and_then(|file| read(&file)).unwrap_or_default()
     }
 
-    /// Returns whether the file at `path` is not a journal: neither empty nor starting with a journal's first line.
-    pub fn is_foreign(path: &Path) -> bool {
-        let is_empty = path.metadata().is_ok_and(|found| found.is_file() && found.len() == 0);
-        path.exists() && !is_empty && Journal::peek(path).plan.is_none()
+    /// Returns whether the file at `path` starts with a journal's first line.
+    pub fn is_begun(path: &Path) -> bool {
+        Journal::peek(path).plan.is_some()
+    }
+
+    /// Returns whether the file at `path` is empty, as a run leaves it that ends between two calls.
+    pub fn is_empty(path: &Path) -> bool {
+        path.metadata().is_ok_and(|found| found.is_file() && found.len() == 0)
     }
 
     /// Forgets everything and begins the record of a plan.
@@ -366,10 +370,10 @@ mod tests {
     fn foreign_file_is_not_a_journal() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        assert!(!Journal::is_foreign(&path));
+        assert!(!Journal::is_begun(&path) && !Journal::is_empty(&path));
         std::fs::write(&path, "").unwrap();
-        assert!(!Journal::is_foreign(&path), "as a kill between two calls leaves it");
+        assert!(!Journal::is_begun(&path) && Journal::is_empty(&path));
         std::fs::write(&path, "dear diary\n").unwrap();
-        assert!(Journal::is_foreign(&path));
+        assert!(!Journal::is_begun(&path) && !Journal::is_empty(&path));
     }
 }

@@ -57,6 +57,9 @@ pub enum OutputError {
     /// The staging directory is not of Kvant's making (*invalid*).
     #[error("{} exists and is not an unfinished output of Kvant", crate::path_text::shown(.0))]
     InTheWay(PathBuf),
+    /// Paths of an unfinished output exist without a journal that says whose they are (*invalid*). There is at least one.
+    #[error("{}", unrecorded(.0))]
+    Unrecorded(Vec<PathBuf>),
     /// A finished part of an interrupted run was changed after Kvant wrote it (*invalid*).
     #[error("{} is finished work of this run, and was changed since: {how}", crate::path_text::shown(path))]
     Changed {
@@ -112,6 +115,17 @@ pub struct Differing {
     pub now: Option<String>,
 }
 
+fn unrecorded(paths: &[PathBuf]) -> String {
+    let names: Vec<String> = paths.iter().map(|path| shown(path)).collect();
+    match &names[..] {
+        [name] => format!("{name} exists and is not an unfinished output of Kvant"),
+        names => format!(
+            "{} exist and are not an unfinished output of Kvant that can resume: their journal is missing or damaged",
+            names.join(", ")
+        ),
+    }
+}
+
 /// The options that differ, with both values, as a part of a sentence.
 fn told(differing: &[Differing]) -> String {
     let one = |Differing { name, then, now }: &Differing| {
@@ -163,6 +177,7 @@ impl Diagnostic for OutputError {
             | OutputError::OtherOptions { .. }
             | OutputError::OtherRun { .. }
             | OutputError::InTheWay(_)
+            | OutputError::Unrecorded(_)
             | OutputError::Changed { .. } => ErrorKind::Invalid,
             OutputError::Busy { .. } | OutputError::NoRoom { .. } | OutputError::Io { .. } => ErrorKind::Io,
         }
@@ -198,6 +213,11 @@ impl Diagnostic for OutputError {
                 vec![Remedy::text(format!("restore it, or move {} away: the next run makes it again", shown(path)))]
             }
             OutputError::InTheWay(path) => vec![Remedy::text(format!("move {} away", shown(path)))],
+            OutputError::Unrecorded(paths) => {
+                let paths: Vec<String> = paths.iter().map(|path| shown(path)).collect();
+                let these = format!("move {} away", paths.join(", "));
+                vec![Remedy::text(these), Remedy::setting("output", "choose another name with ‹output›")]
+            }
             OutputError::NoRoom { of_data, .. } => {
                 let mut ways =
                     vec![Remedy::text("free some space"), Remedy::text("choose a directory on another disk")];

@@ -3,8 +3,8 @@
 
 use super::output_error::OutputError;
 use super::paths::Paths;
-use crate::checkpoint::MANIFEST_FILE;
 use crate::directory::{MissingFolder, names_below};
+use crate::manifest::MANIFEST_FILE;
 use crate::new_file::TEMPORARY;
 use crate::path_text::of_record;
 use crate::removal::or_gone;

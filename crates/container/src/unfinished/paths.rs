@@ -149,21 +149,20 @@ impl Paths {
     }
 }
 
-/// Refuses foreign files: without a journal they are not ours to remove.
+/// Refuses foreign files: without a journal that can be read they are not ours to remove.
 ///
 /// # Errors
-/// [`OutputError::InTheWay`].
+/// [`OutputError::Unrecorded`].
 pub fn check_beside(paths: &Paths) -> Result<(), OutputError> {
-    if Journal::is_foreign(&paths.journal) {
-        return Err(OutputError::InTheWay(paths.journal.clone()));
+    if Journal::is_begun(&paths.journal) {
+        return Ok(());
     }
-    // Of a rejected graph nothing else is left.
-    let is_stranger = |path: &PathBuf| path.symlink_metadata().is_ok() && !(*path == paths.report && is_report(path));
-    let mut strangers = paths.beside().into_iter().filter(is_stranger);
-    match strangers.next().filter(|_| !paths.journal.exists()) {
-        Some(stranger) => Err(OutputError::InTheWay(stranger)),
-        None => Ok(()),
-    }
+    // Of a rejected graph nothing but its report is left.
+    let is_report = |path: &PathBuf| *path == paths.report && is_report(path);
+    let is_there = |path: &PathBuf| path.symlink_metadata().is_ok() && !is_report(path);
+    let found: Vec<PathBuf> = paths.beside().into_iter().filter(is_there).collect();
+    let is_unbegun = found == [paths.journal.clone()] && Journal::is_empty(&paths.journal);
+    if found.is_empty() || is_unbegun { Ok(()) } else { Err(OutputError::Unrecorded(found)) }
 }
 
 /// Returns whether a file is a report of Kvant's: a JSON object whose `schema` says so.

@@ -14,6 +14,7 @@ mod kv_cache;
 mod layout;
 mod listed;
 mod loader_names;
+mod manifest;
 mod names;
 mod required;
 mod scales;
@@ -119,10 +120,7 @@ pub const CHECKS: &[Check] = &[
         "codes and scales of every quantized layer have the shapes and types of its scheme",
     ),
     structure("tied", tied::run, "the head is there where it is not the embedding, and only there"),
-    Check {
-        stops: false,
-        ..structure("tokenizer", tokenizer::run, "there is a tokenizer, and its tokens fit the embedding")
-    },
+    structure("tokenizer", tokenizer::run, "there is a tokenizer, and its tokens fit the embedding"),
     values("scales", Reads::Scales, scales::run, "scales are finite, positive, and not too small for their type"),
     values("scale-outliers", Reads::Scales, scales::outliers, "no scale is far above all others of its tensor"),
     values(
@@ -134,6 +132,7 @@ pub const CHECKS: &[Check] = &[
     values("groups", Reads::Scales, groups::run, "every input channel belongs to a group that there is"),
     values("floats", Reads::Floats, floats::run, "kept floats are finite"),
     values("codes", Reads::Weights, codes::run, "fp8 codes are numbers"),
+    values("manifest", Reads::Weights, manifest::run, "the files are those that Kvant wrote, byte for byte"),
     values("zero-layers", Reads::Weights, codes::constant, "no layer is all zeros"),
     statement("stated", stated::run, "bits, group sizes and blocks are those that config.json states"),
     statement(
