@@ -188,9 +188,9 @@ pub fn schemes_for(loader: &str) -> Table {
     let names = |name: &&str| {
         known.is_some_and(|known| **name == *known.name || name.starts_with(&format!("{} with", known.name)))
     };
-    let of_diffusion = DIFFUSION_LOADERS.iter().find(|(known, _)| *known == loader);
+    let of_one_format = OF_ONE_FORMAT.iter().find(|(known, _)| *known == loader);
     let takes = |preset: &Preset| {
-        if let Some((_, format)) = of_diffusion {
+        if let Some((_, format)) = of_one_format {
             return preset.scheme().is_ok_and(|scheme| OutputFormat::Checkpoint(*format).holds(scheme));
         }
         let settings = Settings { scheme: Some(preset.name.to_owned()), ..Settings::default() };
@@ -206,9 +206,9 @@ pub fn schemes_for(loader: &str) -> Table {
     table
 }
 
-/// The loaders of diffusion models, which are no language models, and the format of theirs that decides.
-const DIFFUSION_LOADERS: [(&str, FormatHandle); 2] =
-    [(PIPELINE_LOADER, FormatHandle::TORCHAO), ("comfyui", FormatHandle::COMFYUI)];
+/// The loaders whose formats no scheme has by default, and the format that decides.
+const OF_ONE_FORMAT: [(&str, FormatHandle); 3] =
+    [(PIPELINE_LOADER, FormatHandle::TORCHAO), ("comfyui", FormatHandle::COMFYUI), ("mlx-lm", FormatHandle::MLX)];
 
 /// The loader of graphs, whose schemes are presets.
 const GRAPH_LOADER: &str = "onnxruntime";

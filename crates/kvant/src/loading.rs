@@ -55,6 +55,7 @@ fn line(loader: &str, file: &Path) -> Option<String> {
             Some(format!("cp {weights} ComfyUI/models/{folder}/NAME.safetensors"))
         }
         "LM Studio" => Some(format!("lms import {}", path)),
+        "mlx-lm" => Some(format!("mlx_lm.load({})", python(file))),
         "amd-quark" => Some(format!("quark.torch.import_model_from_safetensors(model, {})", python(file))),
         "diffusers" => Some(format!("DiffusionPipeline.from_pretrained({})", python(file))),
         _ if loader.starts_with("diffusers") => Some(format!("diffusers.AutoModel.from_pretrained({})", python(file))),

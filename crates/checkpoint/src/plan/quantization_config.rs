@@ -2,10 +2,10 @@
 
 use crate::recipe::Recipe;
 use kvant_formats::format::quark::AttentionModules;
-use kvant_formats::format::{ModelDescription, OutputFormat, gguf_has_its_own, plain_floats};
+use kvant_formats::format::{ModelDescription, OutputFormat, forget_config, gguf_has_its_own};
 use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::CannotHold;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// What of a model a plan describes in config.json.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,14 @@ pub fn with_quantization(
 ) -> Result<Value, CannotHold> {
     let quantization = quantization_config(format, recipe, described)?;
     forget_quantization(&mut config);
+    let key = format.checkpoint().and_then(|format| format.capabilities().key);
     if let (Some(fields), Some(quantization)) = (config.as_object_mut(), quantization) {
+        if let Some(key) = key {
+            // Loaders that have a key of their own take every other entry for a layer.
+            let mut own = quantization.clone();
+            own.as_object_mut().and_then(|own| own.shift_remove("quant_method"));
+            fields.insert(key.to_owned(), own);
+        }
         fields.insert("quantization_config".to_owned(), quantization);
     }
     Ok(config)
@@ -98,14 +105,9 @@ pub(crate) fn can_say(
 
 /// Removes what a source says of its own quantization, which holds no longer; multimodal models may say it of a part.
 fn forget_quantization(config: &mut Value) {
-    let forget = |fields: &mut Map<String, Value>| {
-        fields.shift_remove("quantization_config");
-        fields.shift_remove("compression_config");
-        fields.shift_remove(plain_floats::FAKE_QUANTIZATION);
-    };
     if let Some(fields) = config.as_object_mut() {
-        forget(fields);
-        fields.values_mut().filter_map(Value::as_object_mut).for_each(forget);
+        forget_config(fields);
+        fields.values_mut().filter_map(Value::as_object_mut).for_each(forget_config);
     }
 }
 

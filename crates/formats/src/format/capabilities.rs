@@ -9,6 +9,8 @@ pub struct Capabilities {
     pub method: &'static str,
     /// The `quant_method`s that it reads.
     pub reads: &'static [&'static str],
+    /// The key of config.json that its loaders read the configuration from, if it is not `quantization_config`; that is written too.
+    pub key: Option<&'static str>,
     /// Files beside config.json in which tools wrote the configuration, which is then that of the first method in `reads`.
     pub side_files: &'static [&'static str],
     /// Whether it is written, or only read.
@@ -76,6 +78,7 @@ impl Capabilities {
         Capabilities {
             method,
             reads,
+            key: None,
             side_files: &[],
             is_written: true,
             needs_config: true,

@@ -3,8 +3,8 @@
 use super::stored::ModuleReader;
 use super::tensors::DescribedLayer;
 use super::{
-    Capabilities, CheckpointFormat, ModelDescription, awq, comfyui, compressed_tensors, fp8, gptq, modelopt, mxfp4,
-    quark, tensors, torchao,
+    Capabilities, CheckpointFormat, ModelDescription, awq, comfyui, compressed_tensors, fp8, gptq, mlx, modelopt,
+    mxfp4, quark, tensors, torchao,
 };
 use kvant_quant::registry::{RegisterError, Registry, Row};
 use kvant_quant::scheme::EVALUATION_ONLY;
@@ -36,6 +36,8 @@ impl FormatHandle {
     pub const FP8: FormatHandle = FormatHandle(&fp8::Fp8);
     /// MXFP4 experts as gpt-oss is published.
     pub const MXFP4: FormatHandle = FormatHandle(&mxfp4::Mxfp4);
+    /// The layout of MLX.
+    pub const MLX: FormatHandle = FormatHandle(&mlx::Mlx);
     /// NVIDIA ModelOpt's layouts, which are read only.
     pub const MODELOPT: FormatHandle = FormatHandle(&modelopt::ModelOpt);
     /// torchao's tensors in safetensors files.
@@ -55,6 +57,7 @@ const BUILT_IN: &[FormatHandle] = &[
     FormatHandle::GPTQ_V2,
     FormatHandle::FP8,
     FormatHandle::MXFP4,
+    FormatHandle::MLX,
     FormatHandle::MODELOPT,
     FormatHandle::TORCHAO,
     FormatHandle::COMFYUI,

@@ -13,6 +13,7 @@ mod fp8;
 mod gptq;
 mod grouped;
 mod handle;
+pub(crate) mod mlx;
 mod modelopt;
 mod module_scheme;
 mod mxfp4;
@@ -39,7 +40,7 @@ use kvant_quant::scheme::{AttentionScheme, LayerScheme, TensorScheme};
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{ActivationSpec, AttentionSpec, CannotHold, LayerSpec, ParameterPart, Part};
 use quark::AttentionModules;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use stored::ModuleReader;
 use tensors::DescribedLayer;
@@ -139,6 +140,16 @@ pub fn forget_metadata(metadata: &mut BTreeMap<String, String>) {
     metadata.remove(tensors::METADATA_KEY);
     comfyui::forget(metadata);
     torchao::forget(metadata);
+}
+
+/// Takes what config.json, or a part of it, says of the quantization of a source out of it: it is not true of what it becomes.
+pub fn forget_config(fields: &mut Map<String, Value>) {
+    for key in ["quantization_config", "compression_config", plain_floats::FAKE_QUANTIZATION] {
+        fields.shift_remove(key);
+    }
+    if fields.get(mlx::KEY).is_some_and(mlx::is_stated) {
+        fields.shift_remove(mlx::KEY);
+    }
 }
 
 fn weights_alone(format: &str) -> CannotHold {

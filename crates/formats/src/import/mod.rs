@@ -14,7 +14,9 @@ use kvant_weights::weight::{ImportedTensor, Stored};
 use crate::format::FormatHandle;
 use crate::format::described_in_files;
 use crate::format::plain_floats;
-use crate::format::stored::{Catalog, ModuleReader, ModuleTensors, ModuleWeight, not_a_matrix, quantization_config};
+use crate::format::stored::{
+    Catalog, ModuleReader, ModuleTensors, ModuleWeight, method_of as stated_method, not_a_matrix, quantization_config,
+};
 use crate::format::tensors::{self, TENSORS_METHOD};
 use kvant_container::{Checkpoint, TensorView};
 use kvant_model::network::{TensorMeta, modality_part};
@@ -172,7 +174,7 @@ fn method_of(checkpoint: &Checkpoint, config: Option<&Value>) -> Result<Box<dyn 
         return reader(method, &described);
     }
     match config.and_then(quantization_config) {
-        Some(stated) => reader(stated.get("quant_method").and_then(Value::as_str).unwrap_or_default(), stated),
+        Some(stated) => reader(stated_method(stated).unwrap_or_default(), stated),
         None => side_method(checkpoint),
     }
 }
@@ -180,7 +182,7 @@ fn method_of(checkpoint: &Checkpoint, config: Option<&Value>) -> Result<Box<dyn 
 /// The description of codes in the files themselves, and the method that reads it: if there is no config.json, or one that refers to it.
 fn described_tensors(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<(&'static str, Value)> {
     let Some(config) = config else { return described_in_files(checkpoint) };
-    let stated = quantization_config(config).and_then(|stated| stated.get("quant_method")?.as_str());
+    let stated = quantization_config(config).and_then(stated_method);
     let described = if stated == Some(TENSORS_METHOD) { tensors::described(checkpoint) } else { None };
     described.map(|described| (TENSORS_METHOD, described))
 }
@@ -201,7 +203,7 @@ pub(crate) fn stated(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<
         return Some((method.to_owned(), described));
     }
     if let Some(stated) = config.and_then(quantization_config) {
-        let name = stated.get("quant_method").and_then(Value::as_str).unwrap_or_default();
+        let name = stated_method(stated).unwrap_or_default();
         return Some((name.to_owned(), stated.clone()));
     }
     side_files().find_map(|(file, _, method)| Some((method.to_owned(), checkpoint.json(file).ok()??)))

@@ -232,7 +232,8 @@ impl<'a> Surveyor<'_, 'a> {
             tile: layout.tile,
             granularity: layout.scheme.and_then(|scheme| scheme.granularity()),
             two_stages: layout.two_stages,
-            zero_points: has(|content| matches!(content, Content::ZeroPoints { .. })) && !layout.zero_points_optional,
+            zero_points: has(|content| matches!(content, Content::ZeroPoints { .. } | Content::Biases { .. }))
+                && !layout.zero_points_optional,
             scales,
             global_scale: has(|content| matches!(content, Content::GlobalScale | Content::GlobalScaleReciprocal)),
             matrices,
@@ -332,6 +333,9 @@ fn with_found_encoding<'a>((content, view): (Content, TensorView<'a>)) -> (Conte
     let content = match content {
         Content::Scales { encoding, transposed } => {
             Content::Scales { encoding: found_encoding(encoding, view).unwrap_or(encoding), transposed }
+        }
+        Content::Biases { encoding } => {
+            Content::Biases { encoding: found_encoding(encoding, view).unwrap_or(encoding) }
         }
         other => other,
     };

@@ -26,6 +26,7 @@ pub fn loss_of_scales(isa: Isa, matrix: &PackedMatrix<'_>, parts: &[Part]) -> Op
         Content::GlobalScaleReciprocal if matrix.divisor().is_none() => matrix.global_scale().and_then(loss_of_divisor),
         _ => None,
     });
+    let losses = losses.chain(loss_of_zeros(isa, matrix, parts));
     losses.max_by(|a, b| a.relative.total_cmp(&b.relative))
 }
 
@@ -53,6 +54,28 @@ fn loss_of_matrix(isa: Isa, matrix: &PackedMatrix<'_>, target: ScaleEncoding) ->
     }
     let name = target.dtype();
     found.map(|(scale, relative)| Loss { reason: format!("the scale {scale:e} is not exact in {name}"), relative })
+}
+
+/// What is lost of the values of zero's codes, which are stored as biases or as integers: biases are rounded.
+fn loss_of_zeros(isa: Isa, matrix: &PackedMatrix<'_>, parts: &[Part]) -> Option<Loss> {
+    let target = parts.iter().find_map(|part| match part.content {
+        Content::Biases { encoding } => Some(encoding),
+        _ => None,
+    });
+    let stored = matrix.biases(isa);
+    if stored.is_none() && target.is_none() || !matrix.is_integer() {
+        return None;
+    }
+    let both = matrix.scales(isa).into_iter().zip(matrix.lowest_to_zero(isa));
+    let exact: Vec<f32> = both.map(|(scale, zero)| 0.0 - scale * f32::from(zero)).collect();
+    let mut made = exact.clone();
+    if let Some(encoding) = target {
+        decode_scales(isa, encoding, &encode(encoding, &exact), &mut made);
+    }
+    let pairs = stored.as_ref().unwrap_or(&exact).iter().zip(&made);
+    let errors = pairs.map(|(stored, made)| (*stored, relative_error(*stored, *made)));
+    let (bias, relative) = errors.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, error)| *error > 0.0)?;
+    Some(Loss { reason: format!("the bias {bias:e}, minus a scale times its zero point, is rounded"), relative })
 }
 
 fn relative_error(scale: f32, back: f32) -> f32 {

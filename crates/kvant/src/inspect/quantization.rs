@@ -4,6 +4,7 @@
 use kvant_checkpoint::recipe::{Recipe, Settings};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_formats::format::described_in_files;
+use kvant_formats::format::stored::{method_of, quantization_config};
 use kvant_quant::counts::number;
 use serde::Serialize;
 use serde_json::Value;
@@ -59,18 +60,11 @@ pub fn find(checkpoint: &Checkpoint, config: Option<&Value>) -> Option<Quantizat
     let of_files = described.as_ref().map(|(method, _)| *method);
     let config = described.as_ref().map(|(_, config)| config).or_else(|| config.and_then(quantization_config));
     let evidence = evidence(checkpoint);
-    let stated = of_files.or_else(|| config?.get("quant_method")?.as_str());
+    let stated = of_files.or_else(|| method_of(config?));
     let usual = DEFAULTS.iter().find(|(sign, _)| evidence.contains_key(sign)).map(|(_, method)| *method);
     let method = stated.or(usual).or(config.map(|_| "unknown"))?.to_owned();
     let details = config.map(|config| details(&method, config)).unwrap_or_default();
     Some(Quantization { method, details, evidence, config: config.cloned() })
-}
-
-/// The configuration of the whole model, or of the language model in it.
-fn quantization_config(config: &Value) -> Option<&Value> {
-    let of = |config: &'_ Value| config.get("quantization_config").is_some_and(Value::is_object);
-    let nested = config.get("text_config");
-    [Some(config), nested].into_iter().flatten().find(|config| of(config))?.get("quantization_config")
 }
 
 fn evidence(checkpoint: &Checkpoint) -> BTreeMap<&'static str, usize> {

@@ -76,6 +76,7 @@ const QUANTIZATION_PARAMETERS: &[&str] = &[
     "prob_output_scale",
     "qweight",
     "qzeros",
+    "biases",
     "scales",
     "g_idx",
     "_weight_qdata",

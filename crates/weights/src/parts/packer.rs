@@ -111,9 +111,7 @@ impl Packer {
         let first = band.rows.start == 0 && band.columns.start == 0;
         let offset = match part.content {
             Content::Codes { packing, transposed } => self.codes(isa, packing, transposed, coded, band),
-            Content::Scales { .. } | Content::ZeroPoints { .. } if tensor.scale_shape() == (1, 1) && !first => {
-                return None;
-            }
+            content if content.is_of_scales() && tensor.scale_shape() == (1, 1) && !first => return None,
             Content::Scales { encoding, transposed } => {
                 let grid = PackGrid::beside(&tensor, band);
                 let scales = grid.stored_values(tensor.scales(), transposed, &mut self.turned.scales);
@@ -126,6 +124,11 @@ impl Packer {
                     less_ones(packing, &mut self.bytes);
                 }
                 offset
+            }
+            Content::Biases { encoding } => {
+                let grid = PackGrid::beside(&tensor, band);
+                encode_onto(isa, encoding, &biases(&tensor), &mut self.bytes);
+                grid.offset(|n| n * encoding.size())
             }
             Content::Blocks => {
                 self.bytes.clear();
@@ -221,8 +224,24 @@ fn stored_once(content: Content, tensor: &Parameters<'_>, whole: &Whole<'_>) -> 
         Content::GlobalScaleReciprocal => whole.divisor.unwrap_or(1.0 / scale).to_le_bytes().to_vec(),
         Content::Groups => groups(tensor, whole),
         Content::Shape => [whole.shape.0 as i64, whole.shape.1 as i64].map(i64::to_le_bytes).concat(),
-        Content::Codes { .. } | Content::Scales { .. } | Content::ZeroPoints { .. } | Content::Blocks => Vec::new(),
+        Content::Codes { .. }
+        | Content::Scales { .. }
+        | Content::ZeroPoints { .. }
+        | Content::Biases { .. }
+        | Content::Blocks => Vec::new(),
     }
+}
+
+/// What is added to unsigned codes times their scales.
+fn biases(tensor: &Parameters<'_>) -> Vec<f32> {
+    let lowest = match tensor.scheme().format() {
+        DType::Int(int) if int.is_signed() => f64::from(1u32 << (int.bits() - 1)),
+        _ => 0.0,
+    };
+    let points = tensor.zero_points().iter().copied().chain(std::iter::repeat(0.0));
+    let both = tensor.scales().iter().zip(points);
+    // Not -0, which a zero of unsigned codes would give.
+    both.map(|(scale, point)| 0.0 - (f64::from(*scale) * (point + lowest)) as f32).collect()
 }
 
 /// The group of every input channel.

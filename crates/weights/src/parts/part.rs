@@ -45,6 +45,11 @@ pub enum Content {
         /// from the next, which a reader that adds to whole words gives back.
         less_one: bool,
     },
+    /// What is added to unsigned codes times their scale, one for each scale: minus the scale times the code of zero (MLX).
+    Biases {
+        /// The type of a bias.
+        encoding: ScaleEncoding,
+    },
     /// Whole blocks of a tensor type of GGUF: codes, scales and minima together.
     Blocks,
     /// The f32 scale of the whole tensor: a multiplier.
@@ -103,6 +108,17 @@ impl ScaleEncoding {
             ScaleEncoding::F32 => 4,
             ScaleEncoding::F16 | ScaleEncoding::Bf16 => 2,
             ScaleEncoding::E4m3 | ScaleEncoding::E5m3 | ScaleEncoding::E8m0 => 1,
+        }
+    }
+
+    /// The most that a value is off by, relative to it: a unit in the last place.
+    pub fn precision(self) -> f32 {
+        match self {
+            ScaleEncoding::F32 => f32::EPSILON,
+            ScaleEncoding::F16 => 1.0 / 1024.0,
+            ScaleEncoding::Bf16 => 1.0 / 128.0,
+            ScaleEncoding::E4m3 | ScaleEncoding::E5m3 => 1.0 / 8.0,
+            ScaleEncoding::E8m0 => 1.0,
         }
     }
 
@@ -212,13 +228,18 @@ impl Packing {
 }
 
 impl Content {
+    /// Whether it has one entry for every scale.
+    pub fn is_of_scales(self) -> bool {
+        matches!(self, Content::Scales { .. } | Content::ZeroPoints { .. } | Content::Biases { .. })
+    }
+
     /// The axis along which bands of the weight are contiguous in this tensor; `None` where it does not matter.
     fn band_axis(self, vector: bool) -> Option<BandAxis> {
         let matrix = |transposed| Some(if transposed { BandAxis::Columns } else { BandAxis::Rows });
         match self {
             // A vector has one entry a row whichever way it is stored.
             Content::Scales { .. } | Content::ZeroPoints { .. } if vector => Some(BandAxis::Rows),
-            Content::Blocks => Some(BandAxis::Rows),
+            Content::Blocks | Content::Biases { .. } => Some(BandAxis::Rows),
             Content::Codes { transposed, .. }
             | Content::Scales { transposed, .. }
             | Content::ZeroPoints { transposed, .. } => matrix(transposed),
@@ -231,8 +252,7 @@ impl Content {
 /// `scale_shape` is the shape of its matrix of scales.
 pub fn band_axis(parts: &[Part], scale_shape: (usize, usize)) -> BandAxis {
     let single = scale_shape == (1, 1);
-    let matters =
-        |part: &&Part| !(single && matches!(part.content, Content::Scales { .. } | Content::ZeroPoints { .. }));
+    let matters = |part: &&Part| !(single && part.content.is_of_scales());
     let mut axes = parts.iter().filter(matters).filter_map(|part| part.content.band_axis(scale_shape.1 == 1));
     let first = axes.next().unwrap_or(BandAxis::Whole);
     if axes.all(|axis| axis == first) { first } else { BandAxis::Whole }

@@ -52,13 +52,19 @@ pub struct StoredScales<'a> {
     pub columns: usize,
 }
 
-/// A matrix of zero points, which are codes themselves.
+/// Where zero lies among the codes, for every scale.
 #[derive(Clone, Copy, Debug)]
-pub struct ZeroPoints<'a> {
-    /// What the codes stand for.
-    pub kind: CodeKind,
-    /// The codes.
-    pub codes: StoredCodes<'a>,
+pub enum ZeroPoints<'a> {
+    /// A matrix of codes.
+    Codes {
+        /// What the codes stand for.
+        kind: CodeKind,
+        /// The codes.
+        codes: StoredCodes<'a>,
+    },
+    /// A matrix of what is added to unsigned codes times their scales: minus the scale times the code of zero, which need not be
+    /// an integer.
+    Biases(StoredScales<'a>),
 }
 
 /// The role of the global scale.
@@ -136,7 +142,7 @@ impl<'a> CodeMatrix<'a> {
         let codes = self.codes.read(isa, band.rows.clone(), band.columns.clone());
         let tiles = self.tiles(band);
         let scales = self.effective_scales(isa, &tiles);
-        let zero_points = self.zero_points.map(|points| points.read(isa, &tiles)).unwrap_or_default();
+        let zero_points = self.zero_points.map(|points| points.read(isa, &tiles, &scales)).unwrap_or_default();
         let lines = out[start..].chunks_mut(band.columns.len()).zip(codes.chunks(band.columns.len()));
         for (row, (out, codes)) in band.rows.clone().zip(lines) {
             let line = (row / self.tile.0 - tiles.rows.start) * tiles.columns.len();
@@ -238,8 +244,25 @@ impl Factor {
 }
 
 impl ZeroPoints<'_> {
-    pub(super) fn read(&self, isa: Isa, tiles: &Band) -> Vec<f32> {
-        let codes = self.codes.read(isa, tiles.rows.clone(), tiles.columns.clone());
-        codes.into_iter().map(|code| self.kind.value(code, 0.0)).collect()
+    /// Some of the zero points, row-major; `scales` are those of the same tiles.
+    pub(super) fn read(&self, isa: Isa, tiles: &Band, scales: &[f32]) -> Vec<f32> {
+        match self {
+            ZeroPoints::Codes { kind, codes } => {
+                let codes = codes.read(isa, tiles.rows.clone(), tiles.columns.clone());
+                codes.into_iter().map(|code| kind.value(code, 0.0)).collect()
+            }
+            ZeroPoints::Biases(biases) => {
+                let zero = |(bias, scale): (f32, &f32)| if *scale == 0.0 { 0.0 } else { -bias / scale };
+                biases.read(isa, tiles).into_iter().zip(scales).map(zero).collect()
+            }
+        }
+    }
+
+    /// The bytes that they take.
+    pub(super) fn stored_bytes(&self) -> usize {
+        match self {
+            ZeroPoints::Codes { codes, .. } => codes.bytes.len(),
+            ZeroPoints::Biases(biases) => biases.bytes.len(),
+        }
     }
 }

@@ -69,11 +69,9 @@ impl CodeMatrix<'_> {
 
     fn coded(&self, isa: Isa) -> CodedMatrix {
         let tiles = self.tiles(&Band { rows: 0..self.rows, columns: 0..self.columns });
-        let scales = CodedScales {
-            scales: self.effective_scales(isa, &tiles),
-            zero_points: self.zero_points.map(|points| points.read(isa, &tiles)).unwrap_or_default(),
-            tile: self.tile,
-        };
+        let scales = self.effective_scales(isa, &tiles);
+        let zero_points = self.zero_points.map(|points| points.read(isa, &tiles, &scales)).unwrap_or_default();
+        let scales = CodedScales { scales, zero_points, tile: self.tile };
         CodedMatrix::new(self.kind, (self.rows, self.columns), scales, |rows, out| {
             out.copy_from_slice(&self.codes.read(isa, rows, 0..self.columns));
         })

@@ -157,6 +157,14 @@ impl<'a> PackedMatrix<'a> {
         of_either!(self, matrix => matrix.is_symmetric(isa), true)
     }
 
+    /// What is added to codes times their scales, for every scale, where that is what is stored.
+    pub fn biases(&self, isa: Isa) -> Option<Vec<f32>> {
+        match self {
+            PackedMatrix::Apart(matrix) => matrix.biases(isa),
+            PackedMatrix::Blocks(_) | PackedMatrix::Merged(_) => None,
+        }
+    }
+
     /// How far the code of zero is from the lowest code, for every scale.
     pub fn lowest_to_zero(&self, isa: Isa) -> Vec<u8> {
         of_either!(self, matrix => matrix.lowest_to_zero(isa), Vec::new())

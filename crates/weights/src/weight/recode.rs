@@ -2,9 +2,9 @@
 //! over. Which scheme stored codes are, and how scales are stored. Not whether another layout holds them: see
 //! `kvant_checkpoint::conversion`.
 
-use super::code_matrix::{CodeMatrix, Factor};
+use super::code_matrix::{CodeMatrix, Factor, ZeroPoints, decode_scales};
 use crate::band::Band;
-use crate::parts::ScaleEncoding;
+use crate::parts::{ScaleEncoding, encode};
 use kvant_numeric::format::{Int, MiniFloat, ScaleRule};
 use kvant_numeric::kernel::CodeKind;
 use kvant_numeric::pack::WordMatrix;
@@ -59,6 +59,7 @@ impl CodeMatrix<'_> {
                 let scheme = FloatScheme { format, granularity, scale, observer: Default::default() };
                 Some(TensorScheme::Float(scheme))
             }
+            CodeKind::Integer { .. } | CodeKind::OffsetInteger { .. } if !self.has_integer_zeros() => None,
             CodeKind::Integer { bits, .. } | CodeKind::OffsetInteger { bits } => {
                 let zero_point = if symmetric { ZeroPoint::Zero } else { ZeroPoint::Integer };
                 let (format, _) = integers(bits)?;
@@ -122,7 +123,7 @@ impl CodeMatrix<'_> {
 
     /// All scales as they are stored, without that of the tensor.
     pub fn scales(&self, isa: Isa) -> Vec<f32> {
-        self.scales.read(isa, &Band { rows: 0..self.scales.rows, columns: 0..self.scales.columns })
+        self.scales.read(isa, &self.all_tiles())
     }
 
     /// Returns whether codes are integers.
@@ -132,16 +133,57 @@ impl CodeMatrix<'_> {
 
     /// Returns whether zero has the middle code for all scales.
     pub fn is_symmetric(&self, isa: Isa) -> bool {
-        let Some(points) = &self.zero_points else {
+        let Some((kind, points)) = self.zero_codes(isa, &self.all_tiles()) else {
             return !matches!(self.kind, CodeKind::Integer { signed: false, .. });
         };
-        let (rows, columns) = (points.codes.rows, points.codes.columns);
-        let zero = match points.kind {
+        let zero = match kind {
             CodeKind::Integer { signed: true, .. } => 0,
             CodeKind::Integer { bits, .. } | CodeKind::OffsetInteger { bits } => middle(bits),
             CodeKind::Float(_) => return true,
         };
-        points.codes.read(isa, 0..rows, 0..columns).iter().all(|point| *point == zero)
+        points.iter().all(|point| *point == zero)
+    }
+
+    /// The codes of zero of some tiles, and what they stand for; `None` where zero is code 0.
+    fn zero_codes(&self, isa: Isa, tiles: &Band) -> Option<(CodeKind, Vec<u8>)> {
+        match self.zero_points? {
+            ZeroPoints::Codes { kind, codes } => {
+                Some((kind, codes.read(isa, tiles.rows.clone(), tiles.columns.clone())))
+            }
+            points @ ZeroPoints::Biases(_) => {
+                let zeros = points.read(isa, tiles, &self.effective_scales(isa, tiles));
+                Some((self.kind, zeros.into_iter().map(|zero| zero.round_ties_even() as u8).collect()))
+            }
+        }
+    }
+
+    /// What is added to codes times their scales, for every scale, where that is what is stored.
+    pub fn biases(&self, isa: Isa) -> Option<Vec<f32>> {
+        match self.zero_points? {
+            ZeroPoints::Biases(biases) => Some(biases.read(isa, &self.all_tiles())),
+            ZeroPoints::Codes { .. } => None,
+        }
+    }
+
+    /// Returns whether zero is a code of every scale, but for the rounding of stored biases.
+    fn has_integer_zeros(&self) -> bool {
+        let (Some(ZeroPoints::Biases(biases)), isa, tiles) = (self.zero_points, Isa::best(), self.all_tiles()) else {
+            return true;
+        };
+        let scales = self.effective_scales(isa, &tiles);
+        let (_, zeros) = self.zero_codes(isa, &tiles).unwrap_or((self.kind, Vec::new()));
+        let expected: Vec<f32> = scales.iter().zip(zeros).map(|(scale, zero)| -(scale * f32::from(zero))).collect();
+        let mut rounded = vec![0.0; expected.len()];
+        decode_scales(isa, biases.encoding, &encode(biases.encoding, &expected), &mut rounded);
+        let stored = biases.read(isa, &tiles);
+        // The scale was rounded after the bias was chosen (MLX), or before (Kvant).
+        let near = |(bias, rounded): (&f32, &f32)| (bias - rounded).abs() <= bias.abs() * biases.encoding.precision();
+        stored.iter().zip(&rounded).all(near)
+    }
+
+    /// All tiles.
+    fn all_tiles(&self) -> Band {
+        Band { rows: 0..self.scales.rows, columns: 0..self.scales.columns }
     }
 
     /// How far the code of zero is from the lowest code, for every scale.
@@ -150,11 +192,8 @@ impl CodeMatrix<'_> {
             CodeKind::Integer { bits, signed: true } => (code ^ middle(bits)) & (middle(bits) | (middle(bits) - 1)),
             _ => code,
         };
-        match &self.zero_points {
-            Some(points) => {
-                let codes = points.codes.read(isa, 0..points.codes.rows, 0..points.codes.columns);
-                codes.into_iter().map(|code| lowest(points.kind, code)).collect()
-            }
+        match self.zero_codes(isa, &self.all_tiles()) {
+            Some((kind, codes)) => codes.into_iter().map(|code| lowest(kind, code)).collect(),
             None => vec![lowest(self.kind, zero_of(self.kind)); self.scales.rows * self.scales.columns],
         }
     }
@@ -183,7 +222,7 @@ impl CodeMatrix<'_> {
 
     /// Bytes of codes, scales and zero points.
     pub fn stored_bytes(&self) -> u64 {
-        let points = self.zero_points.as_ref().map_or(0, |points| points.codes.bytes.len());
+        let points = self.zero_points.as_ref().map_or(0, ZeroPoints::stored_bytes);
         (self.codes.bytes.len() + self.scales.bytes.len() + points) as u64
     }
 
@@ -237,11 +276,8 @@ impl CodeMatrix<'_> {
         if target.zero_point == ZeroPoint::Zero && target.format.is_signed() {
             return Vec::new();
         }
-        let mut points = match &self.zero_points {
-            Some(points) => points.codes.read(isa, tiles.rows.clone(), tiles.columns.clone()),
-            None => vec![zero_of(self.kind); tiles.len()],
-        };
-        let kind = self.zero_points.as_ref().map_or(self.kind, |points| points.kind);
+        let none = || (self.kind, vec![zero_of(self.kind); tiles.len()]);
+        let (kind, mut points) = self.zero_codes(isa, tiles).unwrap_or_else(none);
         shift(kind, target.format, &mut points);
         let value = |point: u8| if target.format.is_signed() { f64::from(point as i8) } else { f64::from(point) };
         points.into_iter().map(value).collect()

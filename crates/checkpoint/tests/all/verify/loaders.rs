@@ -164,6 +164,7 @@ fn float_checkpoints_load_in_engines_only() {
         ("llama.cpp", Loads::No),
         ("onnxruntime", Loads::No),
         ("comfyui", Loads::No),
+        ("mlx-lm", Loads::Yes),
     ];
     assert_eq!(found.collect::<Vec<_>>(), expected);
 }

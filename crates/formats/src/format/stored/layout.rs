@@ -192,7 +192,15 @@ impl WeightLayout {
                 check_dtype(part, view)?;
                 let codes = self.codes(view, self.scale_shape(), packing, transposed)?;
                 let codes = StoredCodes { less_one, ..codes };
-                pieces.zero_points = Some(ZeroPoints { kind: self.kind(Some(packing)), codes });
+                pieces.zero_points = Some(ZeroPoints::Codes { kind: self.kind(Some(packing)), codes });
+            }
+            Content::Biases { encoding } => {
+                let (rows, columns) = self.scale_shape();
+                let encoding = found_encoding(encoding, view)?;
+                let bytes = self.bytes(view, rows * columns * encoding.size())?;
+                let biases = StoredScales { bytes, encoding, transposed: false, rows, columns };
+                pieces.zero_points = Some(ZeroPoints::Biases(biases));
+                pieces.places.push((view, self.part_of(view)));
             }
             Content::GlobalScale if self.two_stages => pieces.factor = Factor::OfValues(scalars::scalar(view)?),
             Content::GlobalScale => pieces.factor = Factor::OfScales(scalars::scalar(view)?),

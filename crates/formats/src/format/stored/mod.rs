@@ -13,6 +13,7 @@ pub(crate) use catalog::{Catalog, not_a_matrix};
 pub(crate) use layout::found_encoding;
 pub use layout::{CodeType, WeightLayout};
 
+use crate::format::mlx;
 use kvant_quant::scheme::TensorScheme;
 use kvant_weights::import_error::ImportError;
 use serde_json::Value;
@@ -109,11 +110,19 @@ impl ModuleWeight {
 }
 
 /// The quantization in a config.json; multimodal models may state it for a part.
-pub(crate) fn quantization_config(config: &Value) -> Option<&Value> {
+pub fn quantization_config(config: &Value) -> Option<&Value> {
+    let part = || config.as_object()?.values().filter(|value| value.is_object()).find_map(stated_in);
+    stated_in(config).or_else(part)
+}
+
+fn stated_in(fields: &Value) -> Option<&Value> {
     let keys = ["quantization_config", "compression_config"];
-    let of =
-        |fields: &'_ Value| keys.iter().find_map(|key| fields.get(*key)).filter(|value| value.is_object()).is_some();
-    let part = config.as_object()?.values().find(|value| value.is_object() && of(value));
-    let fields = if of(config) { Some(config) } else { part };
-    keys.iter().find_map(|key| fields?.get(*key))
+    let of_others = keys.iter().find_map(|key| fields.get(*key)).filter(|value| value.is_object());
+    of_others.or_else(|| fields.get(mlx::KEY).filter(|stated| mlx::is_stated(stated)))
+}
+
+/// The `quant_method` of a configuration; MLX states none.
+pub fn method_of(config: &Value) -> Option<&str> {
+    let stated = config.get("quant_method").and_then(Value::as_str);
+    stated.or_else(|| mlx::is_stated(config).then_some(mlx::METHOD))
 }

@@ -39,6 +39,11 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for (stored, found) in counted(subject) {
         report(&stored, &found, findings);
     }
+    let parts = subject.survey.weights.iter().flat_map(|weight| &weight.parts);
+    let biases = parts.filter(|(content, _)| matches!(content, Content::Biases { .. }));
+    for (_, view) in biases.filter(|(_, view)| matches!(scan::floats(*view), Some(scan::Floats::NotFinite(_)))) {
+        findings.error(view.name(), "some are NaN or infinite", DAMAGED);
+    }
 }
 
 pub(super) fn outliers(subject: &CheckpointView<'_>, findings: &mut Findings) {

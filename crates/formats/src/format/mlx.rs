@@ -1,0 +1,303 @@
+//! The layout of MLX, which mlx-lm loads: unsigned codes of 2 to 8 bits in groups, as streams of 32-bit words, with a scale and a bias for
+//! each group (`code * scale + bias`), and MXFP4 and MXFP8 blocks. config.json has it as `quantization`; layers without scales are floats.
+//! Source: `mlx.core.quantize` and `mlx_lm.utils.load_model` (mlx 0.32).
+
+use super::selector::commonest;
+use super::stored::{CodeType, ModuleReader, ModuleTensors, ModuleWeight, WeightLayout};
+use super::{Capabilities, CheckpointFormat, ModelDescription};
+use kvant_container::{Dtype, TensorView};
+use kvant_numeric::format::MiniFloat;
+use kvant_quant::scheme::{
+    Axis, FloatScale, FloatScheme, Granularity, IntScheme, LayerScheme, TensorScheme, ZeroPoint,
+};
+use kvant_weights::import_error::ImportError;
+use kvant_weights::parts::{CannotHold, Content, LayerSpec, Packing, Part, ScaleEncoding};
+use serde_json::{Map, Value, json};
+
+/// The `quant_method` by which Kvant knows the layout; MLX itself states none.
+pub(crate) const METHOD: &str = "mlx";
+
+/// The key of config.json that MLX reads.
+pub(crate) const KEY: &str = "quantization";
+
+/// The format.
+pub(super) struct Mlx;
+
+impl CheckpointFormat for Mlx {
+    fn name(&self) -> &'static str {
+        METHOD
+    }
+
+    fn about(&self) -> &'static str {
+        "MLX's groups of 2 to 8 bits with scales and biases, MXFP4 and MXFP8, as mlx-lm loads them"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            offset_codes: true,
+            integer_weight: true,
+            found_by_tensors: true,
+            key: Some(KEY),
+            ..Capabilities::of_method(METHOD, &[METHOD])
+        }
+    }
+
+    fn parts(&self, layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
+        parts(layer)
+    }
+
+    fn config(&self, model: &ModelDescription<'_>) -> Result<Value, CannotHold> {
+        config(model.layers)
+    }
+
+    fn reader(&self, _method: &str, config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
+        Ok(Box::new(MlxReader { stated: config.clone() }))
+    }
+}
+
+/// Widths of codes.
+const BITS: [u32; 6] = [2, 3, 4, 5, 6, 8];
+
+/// Sizes of groups.
+const GROUPS: [u32; 3] = [32, 64, 128];
+
+/// Input channels of a block of MXFP4 and MXFP8.
+const BLOCK: u32 = 32;
+
+/// A layer's quantization in MLX's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Mode {
+    name: &'static str,
+    group_size: u32,
+    bits: u32,
+}
+
+impl Mode {
+    fn of(scheme: &LayerScheme) -> Result<Mode, CannotHold> {
+        if scheme.input.is_some() || scheme.output.is_some() {
+            let reason = format!("MLX's layout quantizes only weights, not `{scheme}`");
+            return Err(CannotHold::new(reason, "leave activations out with ‹weights-only›"));
+        }
+        match scheme.weight {
+            TensorScheme::Int(int) => Mode::of_integers(int),
+            TensorScheme::Float(FloatScheme { format, granularity, scale: FloatScale::E8m0(_), .. })
+                if granularity == Granularity::group(BLOCK) && mx_name(format).is_some() =>
+            {
+                let name = mx_name(format).unwrap_or_default();
+                Ok(Mode { name, group_size: BLOCK, bits: format.bits() })
+            }
+            other => {
+                let hint = "use integers in groups (`int4:g64`), mxfp4_weight_only (e2m1:g32:e8m0) or e4m3:g32:e8m0";
+                Err(CannotHold::new(format!("MLX has no `{other}`"), hint))
+            }
+        }
+    }
+
+    fn of_integers(int: IntScheme) -> Result<Mode, CannotHold> {
+        let bits = int.format.bits();
+        let refuse = |hint: &str| Err(CannotHold::new(format!("MLX has no `{}`", TensorScheme::Int(int)), hint));
+        let size = match int.granularity {
+            Granularity::Group { axis: Axis::Columns, size: Some(size) } => size.get(),
+            _ => 0,
+        };
+        match int.zero_point {
+            _ if !BITS.contains(&bits) => refuse("use 2, 3, 4, 5, 6 or 8 bits"),
+            _ if !GROUPS.contains(&size) => refuse("use groups of 32, 64 or 128 input channels (`g64`)"),
+            ZeroPoint::Float => refuse("use integer zero points (`:zp`)"),
+            _ => Ok(Mode { name: "affine", group_size: size, bits }),
+        }
+    }
+
+    fn to_json(self) -> Map<String, Value> {
+        let pairs = [("group_size", json!(self.group_size)), ("bits", json!(self.bits)), ("mode", json!(self.name))];
+        pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+}
+
+/// MLX's name for blocks of these floats with powers of two as scales.
+fn mx_name(format: MiniFloat) -> Option<&'static str> {
+    match format {
+        MiniFloat::E2M1 => Some("mxfp4"),
+        MiniFloat::E4M3 => Some("mxfp8"),
+        _ => None,
+    }
+}
+
+/// `weight` `[out, in * bits / 32]`, `scales` `[out, in / group]`, and of integers `biases` of the same shape.
+fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
+    let mode = Mode::of(&layer.scheme)?;
+    if layer.act_order {
+        let reason = "MLX has no group index, and these channels are not grouped in storage order";
+        return Err(CannotHold::new(reason, "use ‹format› gptq or compressed-tensors"));
+    }
+    let (_, groups) = layer.scale_shape()?;
+    let shape = [layer.rows, groups];
+    let scale_part =
+        |suffix: &str, encoding: ScaleEncoding, content| layer.part(suffix, encoding.dtype(), shape, content);
+    let packing = packing(mode.bits, matches!(layer.scheme.weight, TensorScheme::Int(_)));
+    let words = layer.columns * mode.bits as usize / 32;
+    let codes = Content::Codes { packing, transposed: false };
+    let mut parts = vec![layer.part("weight", Dtype::U32, [layer.rows, words], codes)];
+    let scales = |encoding| Content::Scales { encoding, transposed: false };
+    match layer.scheme.weight {
+        TensorScheme::Int(int) => {
+            let encoding = layer.encoding(int.scale);
+            parts.push(scale_part("scales", encoding, scales(encoding)));
+            parts.push(scale_part("biases", encoding, Content::Biases { encoding }));
+        }
+        _ => parts.push(scale_part("scales", ScaleEncoding::E8m0, scales(ScaleEncoding::E8m0))),
+    }
+    Ok(parts)
+}
+
+/// How codes are packed: dense streams of 32-bit words, which bytes fill as they stand.
+fn packing(bits: u32, are_integers: bool) -> Packing {
+    match (are_integers, bits) {
+        (true, _) => Packing::OffsetWords(bits),
+        (false, 8) => Packing::Bytes,
+        (false, _) => Packing::Bits(bits),
+    }
+}
+
+/// The commonest mode, and that of every layer that deviates from it, by its name.
+fn config(layers: &[(&str, LayerScheme)]) -> Result<Value, CannotHold> {
+    let modes = layers.iter().map(|(name, scheme)| Ok((*name, Mode::of(scheme)?)));
+    let modes = modes.collect::<Result<Vec<_>, CannotHold>>()?;
+    let usual = commonest(&modes).ok_or_else(|| CannotHold::new("MLX has no such codes", "use int4:g64"))?;
+    let mut stated = usual.to_json();
+    let others = modes.iter().filter(|(_, mode)| *mode != usual);
+    stated.extend(others.map(|(name, mode)| ((*name).to_owned(), Value::Object(mode.to_json()))));
+    stated.insert("quant_method".to_owned(), json!(METHOD));
+    Ok(Value::Object(stated))
+}
+
+/// Reads layers that have scales.
+#[derive(Debug)]
+struct MlxReader {
+    /// What config.json states of all layers, and by their names of those that deviate.
+    stated: Value,
+}
+
+impl ModuleReader for MlxReader {
+    fn weights(&self, module: &ModuleTensors<'_, '_>) -> Result<Vec<ModuleWeight>, ImportError> {
+        let (Some(codes), Some(scales)) = (module.tensor("weight"), module.tensor("scales")) else {
+            return Ok(Vec::new());
+        };
+        if codes.dtype() != Dtype::U32 {
+            return Ok(Vec::new());
+        }
+        let (&[ref experts @ .., rows, words], &[.., groups]) = (codes.shape(), scales.shape()) else {
+            return Err(ImportError::invalid(codes.name(), format!("shape {:?} is not that of codes", codes.shape())));
+        };
+        let layout = self.layout(module, (codes, scales), (rows, words, groups))?;
+        let count = experts.iter().product::<usize>();
+        if count == 0 || experts.len() > 1 {
+            return Err(ImportError::invalid(codes.name(), format!("shape {:?} is not that of codes", codes.shape())));
+        }
+        let matrix = |expert: usize| WeightLayout { slice: (expert, count), ..layout.clone() };
+        let shape = experts.iter().copied().chain([layout.rows, layout.columns]).collect();
+        Ok(vec![ModuleWeight { name: module.tensor_name("weight"), shape, matrices: (0..count).map(matrix).collect() }])
+    }
+}
+
+impl MlxReader {
+    /// Bits and size of groups that config.json states of a layer.
+    fn stated(&self, module: &str) -> Option<(u32, u32)> {
+        let stated = self.stated.get(module).filter(|own| own.is_object()).unwrap_or(&self.stated);
+        let number = |key: &str| u32::try_from(stated.get(key)?.as_u64()?).ok();
+        Some((number("bits")?, number("group_size")?))
+            .filter(|(bits, size)| BITS.contains(bits) && GROUPS.contains(size))
+    }
+
+    fn layout(
+        &self,
+        module: &ModuleTensors<'_, '_>,
+        (codes, scales): (TensorView<'_>, TensorView<'_>),
+        (rows, words, groups): (usize, usize, usize),
+    ) -> Result<WeightLayout, ImportError> {
+        let is_mx = scales.dtype() == Dtype::U8;
+        let wrong = || {
+            let reason = format!(
+                "{words} words and {groups} groups for each row are not those of the bits and groups that config.json states"
+            );
+            ImportError::invalid(codes.name(), reason)
+        };
+        // The number of input channels is in neither shape.
+        let fits = |bits: u32, size: u32| words.checked_mul(32) == groups.checked_mul(size as usize * bits as usize);
+        let (bits, size) = self
+            .stated(module.name)
+            .filter(|(bits, size)| fits(*bits, *size))
+            .or_else(|| {
+                let all = BITS.into_iter().flat_map(|bits| GROUPS.into_iter().map(move |size| (bits, size)));
+                let mut fitting = all.filter(|(bits, size)| fits(*bits, *size) && (!is_mx || *size == BLOCK));
+                fitting.next().filter(|_| fitting.next().is_none())
+            })
+            .filter(|_| rows > 0 && groups > 0)
+            .ok_or_else(wrong)?;
+        let columns = groups * size as usize;
+        let part = |view: TensorView<'_>, content| Part {
+            name: view.name().to_owned(),
+            dtype: view.dtype(),
+            shape: view.shape().to_vec(),
+            content,
+        };
+        let element = match (is_mx, bits) {
+            (false, _) => CodeType::Integer { bits, signed: false },
+            (true, 4) => CodeType::Float(MiniFloat::E2M1),
+            (true, 8) => CodeType::Float(MiniFloat::E4M3),
+            (true, _) => return Err(wrong()),
+        };
+        let packing = packing(bits, !is_mx);
+        let encoding = match is_mx {
+            true => ScaleEncoding::E8m0,
+            false => ScaleEncoding::of_float(scales.dtype()).ok_or_else(wrong)?,
+        };
+        let mut parts = vec![
+            part(codes, Content::Codes { packing, transposed: false }),
+            part(scales, Content::Scales { encoding, transposed: false }),
+        ];
+        if !is_mx {
+            parts.push(part(module.need("biases")?, Content::Biases { encoding }));
+        }
+        Ok(WeightLayout::new(element, (rows, columns), (1, size as usize), parts))
+    }
+}
+
+/// Returns whether an object is what MLX states of a model's quantization.
+pub(crate) fn is_stated(config: &Value) -> bool {
+    ["group_size", "bits"].iter().all(|key| config.get(*key).is_some_and(Value::is_u64))
+        && config.get("quant_method").is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scheme(text: &str) -> LayerScheme {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn deviating_layers_are_listed_beside_the_commonest() {
+        let layers =
+            [("m.0.q", scheme("int4:g64")), ("m.0.k", scheme("int4:g64:zp")), ("m.0.down", scheme("e4m3:g32:e8m0"))];
+        let config = config(&layers).unwrap();
+        let usual = json!({"group_size": 64, "bits": 4, "mode": "affine", "quant_method": "mlx",
+            "m.0.down": {"group_size": 32, "bits": 8, "mode": "mxfp8"}});
+        assert_eq!(config, usual);
+    }
+
+    #[test]
+    fn schemes_without_a_mode_are_refused_with_one_that_has() {
+        for (text, hint) in [
+            ("int4:channel", "g64"),
+            ("int7:g64", "bits"),
+            ("int4:g16", "g64"),
+            ("e4m3:channel", "int4:g64"),
+            ("int8:channel+int8:tensor!dynamic", "weights-only"),
+        ] {
+            let refused = Mode::of(&scheme(text)).unwrap_err();
+            assert!(refused.hint.contains(hint), "{text}: {refused:?}");
+        }
+    }
+}
