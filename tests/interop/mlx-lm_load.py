@@ -1,21 +1,40 @@
 """Loads checkpoints with mlx-lm and runs them on MLX's CPU backend: a line of JSON for each, its logits in `CHECKPOINT.npy`.
 
-python mlx_load.py CHECKPOINT...
+python mlx-lm_load.py CHECKPOINT...
 """
 
 import json
+import os
 import pathlib
 import sys
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.utils import load_model
+from mlx_lm.utils import load_config, load_model
 
+# What published configurations have and transformers 5 does not write.
+PUBLISHED = {
+    "apertus": dict(mlp_bias=False, post_norm=False, qk_norm=True),
+    "glm_moe_dsa": dict(topk_method="noaux_tc", scoring_func="sigmoid", moe_layer_freq=1),
+}
 TOKENS = np.random.default_rng(1).integers(0, 512, (1, 48)).astype(np.uint32)
 
 
+def published(config):
+    """The keys of a configuration as published ones have them."""
+    rope = config.get("rope_parameters") or {}
+    keys = dict(PUBLISHED.get(config["model_type"], {}))
+    if "rope_theta" in rope:
+        scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
+        keys |= dict(rope_theta=rope["rope_theta"], rope_scaling=scaling if scaling.get("rope_type") != "default" else None)
+    if "num_local_experts" in config:
+        keys |= dict(num_experts=config["num_local_experts"])
+    return keys
+
+
 def run(checkpoint):
-    model, _ = load_model(pathlib.Path(checkpoint))
+    path = pathlib.Path(checkpoint)
+    model, _ = load_model(path, model_config=published(load_config(path)))
     # 16-bit products of CPUs are summed in another order than Kvant's.
     model.set_dtype(mx.float32)
     logits = model(mx.array(TOKENS))
@@ -23,9 +42,19 @@ def run(checkpoint):
     return dict(ok=True)
 
 
-for checkpoint in sys.argv[1:]:
+def report(checkpoint):
     try:
-        report = run(checkpoint)
+        found = run(checkpoint)
     except Exception as error:  # Whatever mlx-lm raises is its answer.
-        report = dict(ok=False, error=f"{type(error).__name__}: {error}"[:500])
-    print(json.dumps(dict(report, checkpoint=checkpoint)), flush=True)
+        found = dict(ok=False, error=f"{type(error).__name__}: {error}"[:500])
+    print(json.dumps(dict(found, checkpoint=checkpoint)), flush=True)
+
+
+for checkpoint in sys.argv[1:]:
+    # MLX ends the process over some models. What it has imported is shared.
+    if (child := os.fork()) == 0:
+        report(checkpoint)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if status != 0:
+        print(json.dumps(dict(ok=False, error=f"ended with status {status}", checkpoint=checkpoint)), flush=True)

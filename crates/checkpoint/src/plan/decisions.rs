@@ -83,6 +83,7 @@ impl Recognised<'_> {
         let attention = self.attention(&layers.drafts)?;
         let layers = layers.without_misfits()?;
         self.refuse_tied_head(&layers.drafts)?;
+        draft::check_shared(&layers.drafts)?;
         if draft::layers(&layers.drafts).next().is_none() {
             let (reason, hint) = decisions.nothing_left();
             return Err(PlanError::Nothing { reason, hint, kinds: self.convolutions() });

@@ -57,8 +57,8 @@ pub(super) enum StatedAs {
 #[derive(Default)]
 struct Numbering {
     declarations: Vec<TensorDeclaration>,
-    /// The first tensor of the matrices of a weight that share them.
-    shared: BTreeMap<usize, usize>,
+    /// The first tensor of those that several matrices share, by its name.
+    shared: BTreeMap<String, usize>,
     scale_group: BTreeMap<Kin, usize>,
     parameter_tensors: Vec<ParameterTensor>,
     sites: Vec<PlannedActivationPoint>,
@@ -80,22 +80,20 @@ impl Numbering {
 
     /// The first tensor of a layer, which is declared if no other matrix of the weight has declared it.
     fn tensors_of(&mut self, drafted: &DraftedLayer) -> usize {
-        match &drafted.output {
-            OutputDraft::Parts { parts, slice: (_, 1) } => self.declare_all(parts),
-            output => match self.shared.get(&drafted.weight) {
-                Some(first) => *first,
-                None => {
-                    let first = match output {
-                        OutputDraft::Parts { parts, .. } => self.declare_all(parts),
-                        OutputDraft::Values { dtype, shape, .. } => {
-                            self.declare(drafted.layer.source.tensor.clone(), *dtype, shape.clone())
-                        }
-                    };
-                    self.shared.insert(drafted.weight, first);
-                    first
-                }
-            },
+        let name = match &drafted.output {
+            OutputDraft::Parts { parts, slice: (_, 1) } => return self.declare_all(parts),
+            OutputDraft::Parts { parts, .. } => parts.first().map(|part| part.name.clone()).unwrap_or_default(),
+            OutputDraft::Values { .. } => drafted.layer.source.tensor.clone(),
+        };
+        if let Some(first) = self.shared.get(&name) {
+            return *first;
         }
+        let first = match &drafted.output {
+            OutputDraft::Parts { parts, .. } => self.declare_all(parts),
+            OutputDraft::Values { dtype, shape, .. } => self.declare(name.clone(), *dtype, shape.clone()),
+        };
+        self.shared.insert(name, first);
+        first
     }
 
     fn parameters(&mut self, parts: Vec<ParameterPart>) {

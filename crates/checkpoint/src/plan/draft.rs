@@ -9,8 +9,8 @@ use super::{DroppedTensor, KeptTensor, PlannedLayer, TensorAction};
 use kvant_container::Dtype;
 use kvant_formats::format::OutputFormat;
 use kvant_quant::scheme::{LayerScheme, SchemeError};
-use kvant_weights::parts::Part;
-use std::collections::BTreeSet;
+use kvant_weights::parts::{CannotHold, Fused, Part};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What becomes of a tensor of the source.
 pub(super) enum Draft {
@@ -164,6 +164,32 @@ pub(super) fn layers(drafts: &[Draft]) -> impl Iterator<Item = &DraftedLayer> + 
     drafts.iter().filter_map(Draft::layer)
 }
 
+/// Refuses matrices that do not fill the tensors that they share: all experts of a block must be there, and alike.
+pub(super) fn check_shared(drafts: &[Draft]) -> Result<(), PlanError> {
+    let mut shared: BTreeMap<&str, Vec<(&LayerDraft, usize)>> = BTreeMap::new();
+    for drafted in layers(drafts) {
+        if let OutputDraft::Parts { parts, slice: (expert, count) } = &drafted.output
+            && let Some(part) = parts.first().filter(|_| *count != 1)
+        {
+            let sharing = shared.entry(&part.name).or_default();
+            // The place of an expert that config.json does not count is beyond the tensor.
+            let is_counted = expert < count;
+            sharing.push((&drafted.layer, if is_counted { *count } else { 0 }));
+        }
+    }
+    for sharing in shared.into_values() {
+        let (first, _) = sharing[0];
+        let fills = |(layer, count): &(&LayerDraft, usize)| *count == sharing.len() && layer.scheme == first.scheme;
+        if let Some((layer, _)) = sharing.iter().find(|sharing| !fills(sharing)) {
+            let reason = "all experts of a block are one tensor in this format, and not all of them have this scheme";
+            let problem = CannotHold::new(reason, "give all experts of a block one scheme, or leave all in float");
+            let (layer, scheme) = (layer.name.clone(), layer.scheme.to_string());
+            return Err(PlanError::CannotHold { layer, scheme, problem });
+        }
+    }
+    Ok(())
+}
+
 /// The indices of the source's tensors that have no place yet.
 pub(super) fn without_place(source: &Recognised<'_>, drafts: &[Draft]) -> Vec<usize> {
     let taken: BTreeSet<usize> = drafts.iter().map(Draft::tensor).collect();
@@ -189,7 +215,11 @@ impl Recognised<'_> {
             let output = if self.format == OutputFormat::PlainFloats {
                 self.values(weight, layer)
             } else {
-                OutputDraft::Parts { parts: self.parts(layer, None, act_order)?, slice: (0, 1) }
+                let count = self.config.experts.as_ref().map_or(0, |experts| experts.count);
+                let stacked = self.stacked(&layer.name);
+                let fused = stacked.as_ref().map(|stacked| Fused { module: &stacked.module, count });
+                let slice = stacked.as_ref().map_or((0, 1), |stacked| (stacked.expert, count));
+                OutputDraft::Parts { parts: self.parts(layer, fused, act_order)?, slice }
             };
             Ok((output, self.activations(layer, origin)?))
         })

@@ -6,7 +6,7 @@ use super::layer::LayerDraft;
 use super::names;
 use super::source::SourceTensor;
 use crate::recipe::Recipe;
-use kvant_formats::format::{ModuleNames, OutputFormat};
+use kvant_formats::format::{ModuleNames, OutputFormat, StackedExpert};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Notice, ShapedLayer, TensorMeta, in_memory_module, on_disk_module};
 use kvant_weights::parts::{Fused, LayerSpec, Part};
@@ -69,6 +69,11 @@ impl Recognised<'_> {
         let quantized: BTreeSet<&str> = quantized.iter().copied().collect();
         let modules = self.tensors.iter().map(|tensor| tensor.name.rsplit_once('.').map_or("", |(module, _)| module));
         modules.filter(|module| !quantized.contains(module)).collect()
+    }
+
+    /// Where the matrix of an expert goes, if the format has those of all experts of a block in one tensor.
+    pub(super) fn stacked(&self, module: &str) -> Option<StackedExpert> {
+        self.format.checkpoint()?.stacked(self.network.family()?.name, module)
     }
 
     /// The tensors of a layer; `act_order` says that input channels are grouped otherwise than as they stand.

@@ -1,12 +1,12 @@
 //! Reading quantized checkpoints: the inverse of packing, our own exports against simulated ones, and hostile files.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
-use crate::common::{Tensor, quantize, scheme, write};
+use crate::common::{Tensor, plan, quantize, scheme, write};
 use kvant_checkpoint::recipe::Settings;
 use kvant_container::{Checkpoint, Diagnostic, Dtype};
-use kvant_formats::format::OutputFormat;
 use kvant_formats::format::compressed_tensors;
 use kvant_formats::format::quark::{self, WeightFormat};
+use kvant_formats::format::{FormatHandle, OutputFormat};
 use kvant_formats::import;
 use kvant_forward::evaluation::{Options, evaluate};
 use kvant_forward::forward::Decoder;
@@ -304,6 +304,39 @@ fn split_experts_run_like_the_fused_tensor() {
     };
     let fake = logits(OutputFormat::PlainFloats);
     assert_eq!((logits(OutputFormat::QUARK), logits(OutputFormat::COMPRESSED_TENSORS)), (fake.clone(), fake));
+}
+
+/// MLX has the experts of a block in one tensor, which must be whole.
+#[test]
+fn stacked_experts_run_like_separate_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, fused) = fused_experts();
+    let source = dir.path().join("source");
+    let separate = |expert: usize| {
+        let of = |layer: &str, shape: &[usize]| {
+            crate::common::weight(&format!("model.layers.0.mlp.experts.{expert}.{layer}.weight"), Dtype::F32, shape)
+        };
+        [of("gate_proj", &[32, 64]), of("up_proj", &[32, 64]), of("down_proj", &[64, 32])]
+    };
+    let rest = fused.into_iter().filter(|(name, ..)| !name.contains("experts"));
+    let tensors: Vec<Tensor> = rest.chain((0..4).flat_map(separate)).collect();
+    write(&source, &config, &tensors);
+    let logits = |export: OutputFormat| {
+        let target = dir.path().join(export.to_string());
+        quantize(&source, &target, &Settings { format: Some(export), ..scheme("int4:g32") }, 1).unwrap();
+        let checkpoint = Checkpoint::open(&target).unwrap();
+        let decoder = Decoder::open(&checkpoint).unwrap_or_else(|e| panic!("{export}: {e}"));
+        decoder.logits(&Cpu::default(), &[1, 5, 7, 30, 2, 9], 6).unwrap()
+    };
+    let mlx = OutputFormat::Checkpoint(FormatHandle::MLX);
+    assert_eq!(logits(mlx), logits(OutputFormat::PlainFloats));
+    let checkpoint = Checkpoint::open(&dir.path().join("mlx")).unwrap();
+    let stacked = checkpoint.tensor("model.layers.0.mlp.switch_mlp.up_proj.weight").unwrap();
+    assert_eq!((stacked.dtype(), stacked.shape()), (Dtype::U32, &[4, 32, 8][..]));
+    let exclude = vec!["*.experts.2.*".to_owned()];
+    let refused =
+        plan(&source, &Settings { format: Some(mlx), exclude, ..scheme("int4:g32") }).unwrap_err().to_string();
+    assert!(refused.contains("all experts of a block are one tensor"), "{refused}");
 }
 
 /// What is wrong with an int4 checkpoint of which one tensor or config.json was changed.

@@ -3,8 +3,8 @@
 use super::stored::ModuleReader;
 use super::tensors::DescribedLayer;
 use super::{
-    Capabilities, CheckpointFormat, ModelDescription, awq, comfyui, compressed_tensors, fp8, gptq, mlx, modelopt,
-    mxfp4, quark, tensors, torchao,
+    Capabilities, CheckpointFormat, ModelDescription, StackedExpert, awq, comfyui, compressed_tensors, fp8, gptq, mlx,
+    modelopt, mxfp4, quark, tensors, torchao,
 };
 use kvant_quant::registry::{RegisterError, Registry, Row};
 use kvant_quant::scheme::EVALUATION_ONLY;
@@ -141,6 +141,11 @@ impl FormatHandle {
             return Err(CannotHold::new(format!("`{weight}` is {EVALUATION_ONLY}"), "use ‹format› fake"));
         }
         self.0.parts(layer)
+    }
+
+    /// Where the matrix of an expert goes whose loaders want those of all experts of a block in one tensor; `module` is its name.
+    pub fn stacked(self, family: &str, module: &str) -> Option<StackedExpert> {
+        self.0.stacked(family, module)
     }
 
     /// The tensors with the static parameters of a layer's activations; none where scales are dynamic.

@@ -4,15 +4,16 @@
 
 use super::selector::commonest;
 use super::stored::{CodeType, ModuleReader, ModuleTensors, ModuleWeight, WeightLayout};
-use super::{Capabilities, CheckpointFormat, ModelDescription};
+use super::{Capabilities, CheckpointFormat, ModelDescription, StackedExpert};
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::format::MiniFloat;
 use kvant_quant::scheme::{
     Axis, FloatScale, FloatScheme, Granularity, IntScheme, LayerScheme, TensorScheme, ZeroPoint,
 };
 use kvant_weights::import_error::ImportError;
-use kvant_weights::parts::{CannotHold, Content, LayerSpec, Packing, Part, ScaleEncoding};
+use kvant_weights::parts::{CannotHold, Content, Fused, LayerSpec, Packing, Part, ScaleEncoding};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 /// The `quant_method` by which Kvant knows the layout; MLX itself states none.
 pub(crate) const METHOD: &str = "mlx";
@@ -46,6 +47,11 @@ impl CheckpointFormat for Mlx {
         parts(layer)
     }
 
+    fn stacked(&self, family: &str, module: &str) -> Option<StackedExpert> {
+        let (expert, module) = stacked_name(module).filter(|_| STACKED.contains(&family))?;
+        Some(StackedExpert { module, expert })
+    }
+
     fn config(&self, model: &ModelDescription<'_>) -> Result<Value, CannotHold> {
         config(model.layers)
     }
@@ -63,6 +69,30 @@ const GROUPS: [u32; 3] = [32, 64, 128];
 
 /// Input channels of a block of MXFP4 and MXFP8.
 const BLOCK: u32 = 32;
+
+/// Families whose classes in mlx-lm stack experts only while they are floats.
+const STACKED: [&str; 2] = ["ernie4_5_moe", "qwen3_moe"];
+
+/// The module of all experts of a block, in place of `experts.N`.
+const SWITCH: &str = "switch_mlp";
+
+/// The names of layers of experts in Mixtral's checkpoints, and in the module of all experts.
+const OF_MIXTRAL: [(&str, &str); 3] = [("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")];
+
+/// The number of an expert, and its layer's name in the module of all experts; `None` for other layers.
+fn stacked_name(module: &str) -> Option<(usize, String)> {
+    let (block, rest) = module.split_once(".experts.")?;
+    let (expert, layer) = rest.split_once('.')?;
+    let layer = OF_MIXTRAL.iter().find(|(own, _)| *own == layer).map_or(layer, |(_, stacked)| *stacked);
+    Some((expert.parse().ok()?, format!("{block}.{SWITCH}.{layer}")))
+}
+
+/// The name of one expert's layer in the module of all experts.
+fn expert_name(stacked: &str, expert: usize) -> Option<String> {
+    let (block, layer) = stacked.split_once(&format!(".{SWITCH}."))?;
+    let own = OF_MIXTRAL.iter().find(|(_, stacked)| block.ends_with("block_sparse_moe") && *stacked == layer);
+    Some(format!("{block}.experts.{expert}.{}", own.map_or(layer, |(own, _)| *own)))
+}
 
 /// A layer's quantization in MLX's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,13 +161,17 @@ fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
         return Err(CannotHold::new(reason, "use ‹format› gptq or compressed-tensors"));
     }
     let (_, groups) = layer.scale_shape()?;
-    let shape = [layer.rows, groups];
-    let scale_part =
-        |suffix: &str, encoding: ScaleEncoding, content| layer.part(suffix, encoding.dtype(), shape, content);
+    let part = |suffix: &str, dtype, columns: usize, content| match layer.fused {
+        None => layer.part(suffix, dtype, [layer.rows, columns], content),
+        Some(Fused { module, count }) => {
+            Part { name: format!("{module}.{suffix}"), dtype, shape: vec![count, layer.rows, columns], content }
+        }
+    };
+    let scale_part = |suffix: &str, encoding: ScaleEncoding, content| part(suffix, encoding.dtype(), groups, content);
     let packing = packing(mode.bits, matches!(layer.scheme.weight, TensorScheme::Int(_)));
     let words = layer.columns * mode.bits as usize / 32;
     let codes = Content::Codes { packing, transposed: false };
-    let mut parts = vec![layer.part("weight", Dtype::U32, [layer.rows, words], codes)];
+    let mut parts = vec![part("weight", Dtype::U32, words, codes)];
     let scales = |encoding| Content::Scales { encoding, transposed: false };
     match layer.scheme.weight {
         TensorScheme::Int(int) => {
@@ -165,8 +199,19 @@ fn config(layers: &[(&str, LayerScheme)]) -> Result<Value, CannotHold> {
     let modes = modes.collect::<Result<Vec<_>, CannotHold>>()?;
     let usual = commonest(&modes).ok_or_else(|| CannotHold::new("MLX has no such codes", "use int4:g64"))?;
     let mut stated = usual.to_json();
-    let others = modes.iter().filter(|(_, mode)| *mode != usual);
-    stated.extend(others.map(|(name, mode)| ((*name).to_owned(), Value::Object(mode.to_json()))));
+    // One entry for all experts of a block, under the name of the module that holds them in MLX.
+    let mut of_module: BTreeMap<String, (&str, Mode)> = BTreeMap::new();
+    for (name, mode) in &modes {
+        let key = stacked_name(name).map_or_else(|| (*name).to_owned(), |(_, stacked)| stacked);
+        let (first, known) = *of_module.entry(key).or_insert((name, *mode));
+        if known != *mode {
+            let reason =
+                format!("MLX stores the experts of a block alike, and `{first}` and `{name}` have different schemes");
+            return Err(CannotHold::new(reason, "give all experts of a block one scheme"));
+        }
+    }
+    let others = of_module.into_iter().filter(|(_, (_, mode))| *mode != usual);
+    stated.extend(others.map(|(key, (_, mode))| (key, Value::Object(mode.to_json()))));
     stated.insert("quant_method".to_owned(), json!(METHOD));
     Ok(Value::Object(stated))
 }
@@ -186,24 +231,37 @@ impl ModuleReader for MlxReader {
         if codes.dtype() != Dtype::U32 {
             return Ok(Vec::new());
         }
+        let wrong = || {
+            let reason = format!("shape {:?} is not that of codes", codes.shape());
+            ImportError::invalid(codes.name(), reason)
+        };
         let (&[ref experts @ .., rows, words], &[.., groups]) = (codes.shape(), scales.shape()) else {
-            return Err(ImportError::invalid(codes.name(), format!("shape {:?} is not that of codes", codes.shape())));
+            return Err(wrong());
         };
         let layout = self.layout(module, (codes, scales), (rows, words, groups))?;
-        let count = experts.iter().product::<usize>();
-        if count == 0 || experts.len() > 1 {
-            return Err(ImportError::invalid(codes.name(), format!("shape {:?} is not that of codes", codes.shape())));
+        match *experts {
+            [] => Ok(vec![ModuleWeight::of(module, layout)]),
+            [count] => {
+                (0..count).map(|expert| of_expert(module.name, &layout, (expert, count)).ok_or_else(wrong)).collect()
+            }
+            _ => Err(wrong()),
         }
-        let matrix = |expert: usize| WeightLayout { slice: (expert, count), ..layout.clone() };
-        let shape = experts.iter().copied().chain([layout.rows, layout.columns]).collect();
-        Ok(vec![ModuleWeight { name: module.tensor_name("weight"), shape, matrices: (0..count).map(matrix).collect() }])
     }
+}
+
+/// The weight of one expert in the tensors of all.
+fn of_expert(stacked: &str, layout: &WeightLayout, slice: (usize, usize)) -> Option<ModuleWeight> {
+    let name = format!("{}.weight", expert_name(stacked, slice.0)?);
+    let shape = vec![layout.rows, layout.columns];
+    Some(ModuleWeight { name, shape, matrices: vec![WeightLayout { slice, ..layout.clone() }] })
 }
 
 impl MlxReader {
     /// Bits and size of groups that config.json states of a layer.
     fn stated(&self, module: &str) -> Option<(u32, u32)> {
-        let stated = self.stated.get(module).filter(|own| own.is_object()).unwrap_or(&self.stated);
+        let stacked = || stacked_name(module).and_then(|(_, stacked)| self.stated.get(stacked));
+        let own = self.stated.get(module).or_else(stacked).filter(|own| own.is_object());
+        let stated = own.unwrap_or(&self.stated);
         let number = |key: &str| u32::try_from(stated.get(key)?.as_u64()?).ok();
         Some((number("bits")?, number("group_size")?))
             .filter(|(bits, size)| BITS.contains(bits) && GROUPS.contains(size))
@@ -285,6 +343,28 @@ mod tests {
         let usual = json!({"group_size": 64, "bits": 4, "mode": "affine", "quant_method": "mlx",
             "m.0.down": {"group_size": 32, "bits": 8, "mode": "mxfp8"}});
         assert_eq!(config, usual);
+    }
+
+    #[test]
+    fn experts_of_a_block_have_one_entry_and_one_mode() {
+        let layers = |second: &'static str| {
+            ["m.0.mlp.experts.0.up_proj", "m.0.mlp.experts.1.up_proj", "m.0.q", "m.0.k", "m.0.v"]
+                .into_iter()
+                .zip(["int3:g32", second, "int4:g64", "int4:g64", "int4:g64"].map(scheme))
+                .collect::<Vec<_>>()
+        };
+        let stated = config(&layers("int3:g32")).unwrap();
+        assert_eq!(stated["m.0.mlp.switch_mlp.up_proj"], json!({"group_size": 32, "bits": 3, "mode": "affine"}));
+        assert!(config(&layers("int8:g32")).unwrap_err().reason.contains("experts.1.up_proj"));
+        let reader = MlxReader { stated };
+        assert_eq!(reader.stated("m.0.mlp.experts.1.up_proj"), Some((3, 32)));
+        assert_eq!(
+            (reader.stated("m.0.mlp.switch_mlp.up_proj"), reader.stated("m.0.q")),
+            (Some((3, 32)), Some((4, 64)))
+        );
+        let mixtral = "m.0.block_sparse_moe.experts.7.w2";
+        let (expert, stacked) = stacked_name(mixtral).unwrap();
+        assert_eq!(expert_name(&stacked, expert).as_deref(), Some(mixtral));
     }
 
     #[test]

@@ -80,6 +80,12 @@ pub trait CheckpointFormat: Send + Sync {
         Err(weights_alone(self.name()))
     }
 
+    /// Where the matrix of an expert goes whose loaders want those of all experts of a block in one tensor; `module` is its name.
+    fn stacked(&self, family: &str, module: &str) -> Option<StackedExpert> {
+        let _ = (family, module);
+        None
+    }
+
     /// The name of weight scales, if loaders need a certain one. `in_blocks` says that each belongs to a block
     /// of rows and columns.
     fn scale_name(&self, in_blocks: bool) -> Option<&'static str> {
@@ -104,6 +110,15 @@ pub trait CheckpointFormat: Send + Sync {
     /// # Errors
     /// *Invalid* where it contradicts itself, *unsupported* where it describes something that is not read.
     fn reader(&self, method: &str, config: &Value) -> Result<Box<dyn ModuleReader>, ImportError>;
+}
+
+/// The place of an expert in tensors of all experts of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackedExpert {
+    /// The module of the tensors.
+    pub module: String,
+    /// Which of the experts it is.
+    pub expert: usize,
 }
 
 /// A quantized model, as far as configurations describe it.

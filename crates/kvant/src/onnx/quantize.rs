@@ -27,7 +27,7 @@ use kvant_onnx::recipe::{Layout, Recipe};
 use kvant_onnx::report::Report;
 use kvant_onnx::runtime::{self, RuntimeChoice, found};
 use kvant_onnx::settings::Resolved;
-use kvant_onnx::verify::unknown_operator;
+use kvant_onnx::verify::unopenable;
 use kvant_quant::finding::Finding;
 use rayon::ThreadPool;
 use serde_json::{Value, json};
@@ -314,16 +314,17 @@ pub(super) fn refuse_unusable_limits(job: &Job) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a graph with an operator that there is not, unless nothing is verified, and one that has to be run over data and that the engine
+/// Refuses a graph with an operator that there is not or versions that no runtime takes, unless nothing is verified, and one that has to be run over data and that the engine
 /// does not run.
 ///
 /// # Errors
 /// Names the operators.
 pub(super) fn refuse_unrunnable(job: &Job, prepared: &Prepared) -> Result<(), Error> {
-    let unknown = unknown_operator(&prepared.model).filter(|_| !job.sinks.commit.no_verify);
-    if let Some(Finding { place, reason, hint, .. }) = unknown {
+    let found = unopenable(&prepared.model).filter(|_| !job.sinks.commit.no_verify);
+    if let Some(Finding { place, reason, hint, .. }) = found {
         let message = format!("{}: {place}: {reason}", shown(&job.source.model));
-        return Err(Error::new(ErrorKind::Invalid, message).with_hint(hint));
+        let ways = vec![Remedy::text(hint.unwrap_or_default()), Remedy::SkipVerification("write the result anyway")];
+        return Err(Error::new(ErrorKind::Invalid, message).with_remedies(ways));
     }
     if prepared.needs_data() {
         runtime::refuse_unrunnable(&prepared.model, &prepared.observation().tensors(), &job.limits.runtime())?;

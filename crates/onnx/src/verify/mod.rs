@@ -122,11 +122,14 @@ pub fn runs_elsewhere(findings: &[Finding]) -> bool {
     (has("operators") || has("kernels")) && !has("versions")
 }
 
-/// The first node with an operator or attribute that ONNX does not have, which quantizing does not change.
-pub fn unknown_operator(model: &ModelProto) -> Option<Finding> {
-    let mut findings = Findings::of("operators");
-    operators::run(model, &mut findings);
-    findings.into_vec().into_iter().find(|finding| finding.severity == Severity::Error)
+/// What no runtime opens and quantizing does not change: an operator or attribute that ONNX does not have, or versions beyond those of
+/// the newest ONNX Runtime.
+pub fn unopenable(model: &ModelProto) -> Option<Finding> {
+    let (mut unknown, mut newer) = (Findings::of("operators"), Findings::of("versions"));
+    operators::run(model, &mut unknown);
+    versions::run(model, &mut newer);
+    let unknown = unknown.into_vec().into_iter().find(|finding| finding.severity == Severity::Error);
+    unknown.or_else(|| newer.into_vec().into_iter().next())
 }
 
 fn structure(model: &ModelProto, findings: &mut Findings) {

@@ -98,8 +98,11 @@ fn operators_that_the_engine_lacks_are_refused_by_the_plan() {
 }
 
 #[test]
-fn versions_that_are_too_new_are_warned_of() {
+fn versions_that_no_runtime_takes_are_refused() {
     let place = changed(|model| model.ir_version = Some(99));
-    let run = place.succeed(&["quantize", "float.onnx", "--preset", "MATMUL_NBITS", "-o", "out.onnx"]);
-    assert!(run.stderr.contains("ONNX Runtime does not open the result: ir_version: is 99"), "{run:?}");
+    for command in ["plan", "quantize"] {
+        let run = place.run(&[command, "float.onnx", "--preset", "MATMUL_NBITS", "-o", "out.onnx"]);
+        assert!(run.code == Some(1) && run.stderr.contains("ir_version: is 99"), "{run:?}");
+    }
+    place.succeed(&["quantize", "float.onnx", "--preset", "MATMUL_NBITS", "-o", "out.onnx", "--no-verify"]);
 }

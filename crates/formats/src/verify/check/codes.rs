@@ -11,7 +11,9 @@ use rayon::prelude::*;
 pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let weights = subject.survey.weights.iter().filter_map(|weight| Some((weight.float?.special_from()?, weight)));
     let views = weights.flat_map(|(least, weight)| codes(&weight.parts).map(move |view| (least, view)));
-    let views: Vec<(u8, TensorView<'_>)> = views.collect();
+    let mut views: Vec<(u8, TensorView<'_>)> = views.collect();
+    // Experts may share a tensor.
+    views.dedup_by_key(|(_, view)| view.name());
     let found: Vec<_> =
         views.par_iter().map(|(least, view)| (view.name(), scan::codes_of_no_number(*view, *least))).collect();
     for (name, count) in found.into_iter().filter(|(_, count)| *count > 0) {

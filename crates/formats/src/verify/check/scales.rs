@@ -8,6 +8,7 @@ use kvant_container::{Dtype, TensorView};
 use kvant_quant::finding::Findings;
 use kvant_weights::parts::{Content, ScaleEncoding};
 use rayon::prelude::*;
+use std::collections::{BTreeMap, HashSet};
 
 /// Powers of two between the largest scale of a tensor and the median, from which on it is an outlier.
 const FAR: u32 = 10;
@@ -41,7 +42,8 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     }
     let parts = subject.survey.weights.iter().flat_map(|weight| &weight.parts);
     let biases = parts.filter(|(content, _)| matches!(content, Content::Biases { .. }));
-    for (_, view) in biases.filter(|(_, view)| matches!(scan::floats(*view), Some(scan::Floats::NotFinite(_)))) {
+    let biases: BTreeMap<&str, TensorView<'_>> = biases.map(|(_, view)| (view.name(), *view)).collect();
+    for view in biases.into_values().filter(|view| matches!(scan::floats(*view), Some(scan::Floats::NotFinite(_)))) {
         findings.error(view.name(), "some are NaN or infinite", DAMAGED);
     }
 }
@@ -56,7 +58,10 @@ pub(super) fn outliers(subject: &CheckpointView<'_>, findings: &mut Findings) {
 fn counted<'a>(subject: &CheckpointView<'a>) -> Vec<(Stored<'a>, Scales)> {
     let of_others = subject.survey.convolutions.iter().chain(&subject.survey.biases);
     let of_others = of_others.filter_map(|(_, scales)| of_floats(*scales));
-    let all: Vec<Stored<'a>> = of_weights(subject).chain(of_others).chain(of_activations(subject)).collect();
+    // Experts may share a tensor.
+    let mut seen = HashSet::new();
+    let all = of_weights(subject).chain(of_others).chain(of_activations(subject));
+    let all: Vec<Stored<'a>> = all.filter(|stored| seen.insert(stored.view.name())).collect();
     let count = |stored: Stored<'a>| {
         let found = scan::scales(stored.view, stored.encoding);
         (stored, found)

@@ -1,6 +1,7 @@
 //! Bits, group sizes and blocks: as config.json states them. Where the layout of a layer follows from config.json alone
-//! (AMD Quark, compressed-tensors) its shapes tell already; the others' files tell them twice.
+//! (AMD Quark, compressed-tensors, MLX) its shapes tell already; the others' files tell them twice.
 
+use crate::format::mlx;
 use crate::loader_rules::Sharing;
 use crate::verify::subject::CheckpointView;
 use kvant_quant::finding::Findings;
@@ -9,7 +10,7 @@ const HINT: &str = "loaders believe config.json: correct it, or quantize the mod
 
 pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let Some(statement) = &subject.statement else { return };
-    if matches!(statement.method.as_str(), "quark" | "compressed-tensors") {
+    if matches!(statement.method.as_str(), "quark" | "compressed-tensors" | mlx::METHOD) {
         return;
     }
     let (bits, group) = (statement.bits(), statement.group_size());
