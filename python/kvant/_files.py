@@ -499,7 +499,9 @@ def evaluate(
 def verify(
     model: StrPath,
     *,
-    for_: Literal["amd-quark", "transformers", "diffusers", "vllm", "sglang", "llama.cpp", "onnxruntime", "comfyui"]
+    for_: Literal[
+        "amd-quark", "transformers", "diffusers", "vllm", "sglang", "llama.cpp", "onnxruntime", "comfyui", "mlx-lm"
+    ]
     | None = None,
     tensor_parallel: int | None = None,
     quick: bool = False,
@@ -688,7 +690,9 @@ def search(
     *,
     output: StrPath | None = None,
     options: Strings | None = None,
-    for_: Literal["amd-quark", "transformers", "diffusers", "vllm", "sglang", "llama.cpp", "onnxruntime", "comfyui"]
+    for_: Literal[
+        "amd-quark", "transformers", "diffusers", "vllm", "sglang", "llama.cpp", "onnxruntime", "comfyui", "mlx-lm"
+    ]
     | None = None,
     target_size: str | None = None,
     target_bpw: float | None = None,
