@@ -387,7 +387,18 @@ def plan(
 def convert(
     model: StrPath,
     to: Literal[
-        "quark", "compressed-tensors", "awq", "gptq", "gptq_v2", "fp8", "mxfp4", "mlx", "torchao", "float", "onnx", "gguf"
+        "quark",
+        "compressed-tensors",
+        "awq",
+        "gptq",
+        "gptq_v2",
+        "fp8",
+        "mxfp4",
+        "mlx",
+        "torchao",
+        "float",
+        "onnx",
+        "gguf",
     ]
     | None = None,
     *,
@@ -403,7 +414,18 @@ def convert(
     no_verify: bool = False,
     threads: int | None = None,
     format: Literal[
-        "quark", "compressed-tensors", "awq", "gptq", "gptq_v2", "fp8", "mxfp4", "mlx", "torchao", "float", "onnx", "gguf"
+        "quark",
+        "compressed-tensors",
+        "awq",
+        "gptq",
+        "gptq_v2",
+        "fp8",
+        "mxfp4",
+        "mlx",
+        "torchao",
+        "float",
+        "onnx",
+        "gguf",
     ]
     | None = None,
     progress: bool = True,

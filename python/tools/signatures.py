@@ -186,7 +186,10 @@ def optional(name: str, kind: str) -> str:
     first = f"    {name}: {kind}"
     if len(first) > 120:
         opening, values = kind.split("[", 1)
-        first = f"    {name}: {opening}[\n        {values.removesuffix(']')}\n    ]"
+        values = f"        {values.removesuffix(']')}"
+        if len(values) > 120:
+            values = values.replace(", ", ",\n        ") + ","
+        first = f"    {name}: {opening}[\n{values}\n    ]"
     return f"{first}\n    | None = None,"
 
 
