@@ -17,9 +17,9 @@ import test_vllm
 from conftest import HERE, REPO, example
 from test_vllm import OF_KIND, assert_families_are_asked, compared
 
-SCHEMES = [*(f"int{bits}:g{size}" for bits in (2, 3, 4, 5, 6, 8) for size in (32, 64)), "int4:g128:zp", "int3:g32:zp", "int8:g32:zp", "uint4:g64:zp",
+SCHEMES = ["int2:g64", "int3:g64", "int4:g32", "int5:g32", "int6:g64", "int8:g64", "int4:g128:zp", "int3:g32:zp", "int8:g32:zp", "uint4:g64:zp",
            "mxfp4_weight_only", "e4m3:g32:e8m0"]  # fmt: skip
-OPTIONS = [("--override", "*.down_proj=int8:g64"), ("--exclude", "*.layers.1.*"), ("--override", "*.o_proj=e2m1:g32:e8m0")]
+OPTIONS = [("--override", "*.down_proj=int8:g64"), ("--exclude", "*.layers.1.*"), ("--override", "*.o_proj=e2m1:g32:e8m0"), ("--override", "*.v_proj=int6:g64")]
 # Families that are left out, and why. The rules of the loader must not say that it loads them.
 LEFT_OUT_FAMILIES = {
     "keys that mlx-lm wants in config.json have not been found out, or it fails over the small model": {
@@ -42,6 +42,8 @@ CASES = [
     *((name, "int4:g32:zp", "--format", "mlx") for name in FAMILIES),
     # Experts of a block in one tensor, others than the rest.
     *((name, "int4:g32", "--override", "*.experts.*=int3:g32", "--format", "mlx") for name in ("nano_mixtral", "qwen3_moe", "olmoe_heads")),
+    *((name, "int4:g32", *options, "--format", "mlx") for name, down in (("nano_mixtral", "w2"), ("qwen3_moe", "down_proj"))
+      for options in (("--override", f"*.{down}=int8:g32"), ("--exclude", "*.experts.*"), ("--no-keep-defaults",))),
     # Plain floats, beside which those that differ are judged.
     *((name, "int4:g32:zp", "--format", "fake") for name in ("nano_llama", *sorted(DIFFERING))),
 ]

@@ -83,7 +83,6 @@ impl Recognised<'_> {
         let attention = self.attention(&layers.drafts)?;
         let layers = layers.without_misfits()?;
         self.refuse_tied_head(&layers.drafts)?;
-        draft::check_shared(&layers.drafts)?;
         if draft::layers(&layers.drafts).next().is_none() {
             let (reason, hint) = decisions.nothing_left();
             return Err(PlanError::Nothing { reason, hint, kinds: self.convolutions() });
@@ -151,7 +150,8 @@ impl Decisions<'_, '_> {
     /// Layers that loaders fuse into one must have one scheme, or be kept together.
     fn check_siblings(&self) -> Result<(), PlanError> {
         // llama.cpp fuses no tensors of a file, whose mixes have several types.
-        if self.source.format == OutputFormat::PlainFloats || self.source.recipe.makes_blocks() {
+        let fuses_nothing = self.source.recipe.makes_blocks() || self.source.format.capabilities().fuses_nothing;
+        if self.source.format == OutputFormat::PlainFloats || fuses_nothing {
             return Ok(());
         }
         let network = &self.source.network;

@@ -141,10 +141,12 @@ impl Drafts {
         Ok(joined)
     }
 
-    /// Refuses layers whose shapes do not fit their schemes: all of them together.
+    /// Refuses layers whose shapes do not fit their schemes, all of them together, and matrices that do not fill the tensors that they
+    /// share.
     pub(super) fn without_misfits(self) -> Result<Drafts, PlanError> {
         let mut misfits = self.misfits.into_iter();
         let Some(Misfit { layer, scheme, problem }) = misfits.next() else {
+            check_shared(&self.drafts)?;
             return Ok(Drafts { misfits: Vec::new(), ..self });
         };
         let others = misfits.map(|misfit| misfit.layer).collect();
@@ -165,7 +167,7 @@ pub(super) fn layers(drafts: &[Draft]) -> impl Iterator<Item = &DraftedLayer> + 
 }
 
 /// Refuses matrices that do not fill the tensors that they share: all experts of a block must be there, and alike.
-pub(super) fn check_shared(drafts: &[Draft]) -> Result<(), PlanError> {
+fn check_shared(drafts: &[Draft]) -> Result<(), PlanError> {
     let mut shared: BTreeMap<&str, Vec<(&LayerDraft, usize)>> = BTreeMap::new();
     for drafted in layers(drafts) {
         if let OutputDraft::Parts { parts, slice: (expert, count) } = &drafted.output

@@ -48,6 +48,8 @@ pub struct Capabilities {
     pub excluded_names: ExcludedNames,
     /// The fields of the configuration that list these modules.
     pub excluded_fields: &'static [&'static str],
+    /// Whether its loaders fuse no layers, so that the schemes of those that others fuse may differ.
+    pub fuses_nothing: bool,
     /// Whether loaders infer quantized layers from the tensors, not from the configuration.
     pub found_by_tensors: bool,
 }
@@ -97,6 +99,7 @@ impl Capabilities {
             module_names: ModuleNames::OnDisk,
             excluded_names: ExcludedNames::Globs,
             excluded_fields: &[],
+            fuses_nothing: false,
             found_by_tensors: false,
         }
     }

@@ -37,6 +37,7 @@ impl CheckpointFormat for Mlx {
         Capabilities {
             offset_codes: true,
             integer_weight: true,
+            fuses_nothing: true,
             found_by_tensors: true,
             key: Some(KEY),
             ..Capabilities::of_method(METHOD, &[METHOD])
@@ -53,7 +54,7 @@ impl CheckpointFormat for Mlx {
     }
 
     fn config(&self, model: &ModelDescription<'_>) -> Result<Value, CannotHold> {
-        config(model.layers)
+        config(model.layers, model.exclude)
     }
 
     fn reader(&self, _method: &str, config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
@@ -66,6 +67,9 @@ const BITS: [u32; 6] = [2, 3, 4, 5, 6, 8];
 
 /// Sizes of groups.
 const GROUPS: [u32; 3] = [32, 64, 128];
+
+/// Modes that are read and written.
+const MODES: [&str; 3] = ["affine", "mxfp4", "mxfp8"];
 
 /// Input channels of a block of MXFP4 and MXFP8.
 const BLOCK: u32 = 32;
@@ -104,23 +108,25 @@ struct Mode {
 
 impl Mode {
     fn of(scheme: &LayerScheme) -> Result<Mode, CannotHold> {
+        let mode = Mode::of_weight(scheme.weight)?;
         if scheme.input.is_some() || scheme.output.is_some() {
             let reason = format!("MLX's layout quantizes only weights, not `{scheme}`");
             return Err(CannotHold::new(reason, "leave activations out with ‹weights-only›"));
         }
-        match scheme.weight {
-            TensorScheme::Int(int) => Mode::of_integers(int),
-            TensorScheme::Float(FloatScheme { format, granularity, scale: FloatScale::E8m0(_), .. })
-                if granularity == Granularity::group(BLOCK) && mx_name(format).is_some() =>
-            {
-                let name = mx_name(format).unwrap_or_default();
-                Ok(Mode { name, group_size: BLOCK, bits: format.bits() })
+        Ok(mode)
+    }
+
+    fn of_weight(weight: TensorScheme) -> Result<Mode, CannotHold> {
+        let mx = match weight {
+            TensorScheme::Int(int) => return Mode::of_integers(int),
+            TensorScheme::Float(FloatScheme { format, granularity, scale: FloatScale::E8m0(_), .. }) => {
+                mx_name(format).filter(|_| granularity == Granularity::group(BLOCK)).map(|name| (name, format.bits()))
             }
-            other => {
-                let hint = "use integers in groups (`int4:g64`), mxfp4_weight_only (e2m1:g32:e8m0) or e4m3:g32:e8m0";
-                Err(CannotHold::new(format!("MLX has no `{other}`"), hint))
-            }
-        }
+            _ => None,
+        };
+        let hint = "use integers in groups (`int4:g64`), mxfp4_weight_only (e2m1:g32:e8m0) or e4m3:g32:e8m0";
+        let (name, bits) = mx.ok_or_else(|| CannotHold::new(format!("MLX has no `{weight}`"), hint))?;
+        Ok(Mode { name, group_size: BLOCK, bits })
     }
 
     fn of_integers(int: IntScheme) -> Result<Mode, CannotHold> {
@@ -194,7 +200,7 @@ fn packing(bits: u32, are_integers: bool) -> Packing {
 }
 
 /// The commonest mode, and that of every layer that deviates from it, by its name.
-fn config(layers: &[(&str, LayerScheme)]) -> Result<Value, CannotHold> {
+fn config(layers: &[(&str, LayerScheme)], exclude: &[&str]) -> Result<Value, CannotHold> {
     let modes = layers.iter().map(|(name, scheme)| Ok((*name, Mode::of(scheme)?)));
     let modes = modes.collect::<Result<Vec<_>, CannotHold>>()?;
     let usual = commonest(&modes).ok_or_else(|| CannotHold::new("MLX has no such codes", "use int4:g64"))?;
@@ -209,6 +215,12 @@ fn config(layers: &[(&str, LayerScheme)]) -> Result<Value, CannotHold> {
                 format!("MLX stores the experts of a block alike, and `{first}` and `{name}` have different schemes");
             return Err(CannotHold::new(reason, "give all experts of a block one scheme"));
         }
+    }
+    let is_stacked = |name: &&&str| stacked_name(name).is_some_and(|(_, stacked)| of_module.contains_key(&stacked));
+    if let Some(kept) = exclude.iter().find(is_stacked) {
+        let reason =
+            format!("MLX stores the experts of a block alike, and `{kept}` stays in float beside quantized ones");
+        return Err(CannotHold::new(reason, "quantize all experts of a block, or none"));
     }
     let others = of_module.into_iter().filter(|(_, (_, mode))| *mode != usual);
     stated.extend(others.map(|(key, (_, mode))| (key, Value::Object(mode.to_json()))));
@@ -257,11 +269,21 @@ fn of_expert(stacked: &str, layout: &WeightLayout, slice: (usize, usize)) -> Opt
 }
 
 impl MlxReader {
-    /// Bits and size of groups that config.json states of a layer.
-    fn stated(&self, module: &str) -> Option<(u32, u32)> {
+    /// What config.json states of a layer.
+    fn of_layer(&self, module: &str) -> &Value {
         let stacked = || stacked_name(module).and_then(|(_, stacked)| self.stated.get(stacked));
         let own = self.stated.get(module).or_else(stacked).filter(|own| own.is_object());
-        let stated = own.unwrap_or(&self.stated);
+        own.unwrap_or(&self.stated)
+    }
+
+    /// The mode that it states.
+    fn mode(&self, module: &str) -> Option<&str> {
+        self.of_layer(module).get("mode")?.as_str()
+    }
+
+    /// Bits and size of groups that it states.
+    fn stated(&self, module: &str) -> Option<(u32, u32)> {
+        let stated = self.of_layer(module);
         let number = |key: &str| u32::try_from(stated.get(key)?.as_u64()?).ok();
         Some((number("bits")?, number("group_size")?))
             .filter(|(bits, size)| BITS.contains(bits) && GROUPS.contains(size))
@@ -274,6 +296,11 @@ impl MlxReader {
         (rows, words, groups): (usize, usize, usize),
     ) -> Result<WeightLayout, ImportError> {
         let is_mx = scales.dtype() == Dtype::U8;
+        if let Some(mode) = self.mode(module.name).filter(|mode| !MODES.contains(mode)) {
+            let reason = format!("the mode {} of MLX is not read", kvant_weights::recipe_error::quoted(mode));
+            let hint = "convert the model from its float checkpoint instead";
+            return Err(ImportError::unsupported("quantization.mode", reason, hint));
+        }
         let wrong = || {
             let reason = format!(
                 "{words} words and {groups} groups for each row are not those of the bits and groups that config.json states"
@@ -339,7 +366,7 @@ mod tests {
     fn deviating_layers_are_listed_beside_the_commonest() {
         let layers =
             [("m.0.q", scheme("int4:g64")), ("m.0.k", scheme("int4:g64:zp")), ("m.0.down", scheme("e4m3:g32:e8m0"))];
-        let config = config(&layers).unwrap();
+        let config = config(&layers, &[]).unwrap();
         let usual = json!({"group_size": 64, "bits": 4, "mode": "affine", "quant_method": "mlx",
             "m.0.down": {"group_size": 32, "bits": 8, "mode": "mxfp8"}});
         assert_eq!(config, usual);
@@ -353,9 +380,11 @@ mod tests {
                 .zip(["int3:g32", second, "int4:g64", "int4:g64", "int4:g64"].map(scheme))
                 .collect::<Vec<_>>()
         };
-        let stated = config(&layers("int3:g32")).unwrap();
+        let stated = config(&layers("int3:g32"), &["m.1.mlp.experts.0.up_proj"]).unwrap();
         assert_eq!(stated["m.0.mlp.switch_mlp.up_proj"], json!({"group_size": 32, "bits": 3, "mode": "affine"}));
-        assert!(config(&layers("int8:g32")).unwrap_err().reason.contains("experts.1.up_proj"));
+        assert!(config(&layers("int8:g32"), &[]).unwrap_err().reason.contains("experts.1.up_proj"));
+        let kept = config(&layers("int3:g32"), &["m.0.mlp.experts.2.up_proj"]).unwrap_err();
+        assert!(kept.reason.contains("experts.2.up_proj"));
         let reader = MlxReader { stated };
         assert_eq!(reader.stated("m.0.mlp.experts.1.up_proj"), Some((3, 32)));
         assert_eq!(
@@ -374,7 +403,8 @@ mod tests {
             ("int7:g64", "bits"),
             ("int4:g16", "g64"),
             ("e4m3:channel", "int4:g64"),
-            ("int8:channel+int8:tensor!dynamic", "weights-only"),
+            ("int8:channel+int8:tensor!dynamic", "g64"),
+            ("int8:g64+int8:tensor!dynamic", "weights-only"),
         ] {
             let refused = Mode::of(&scheme(text)).unwrap_err();
             assert!(refused.hint.contains(hint), "{text}: {refused:?}");

@@ -68,7 +68,8 @@ pub trait CheckpointFormat: Send + Sync {
     /// [`CannotHold`] where the format has no place for the scheme.
     fn activation_parts(&self, spec: &ActivationSpec<'_>) -> Result<Vec<ParameterPart>, CannotHold> {
         let _ = spec;
-        Err(weights_alone(self.name()))
+        let hint = "leave activations out with ‹weights-only›, or use ‹format› quark or compressed-tensors";
+        Err(CannotHold::new(format!("{} quantizes only weights", self.name()), hint))
     }
 
     /// The tensors with the static parameters of a block's attention.
@@ -77,7 +78,11 @@ pub trait CheckpointFormat: Send + Sync {
     /// [`CannotHold`] where the format has no place for the scheme.
     fn attention_parts(&self, spec: &AttentionSpec) -> Result<Vec<ParameterPart>, CannotHold> {
         let _ = spec;
-        Err(weights_alone(self.name()))
+        let reason = format!("{} quantizes only weights, not attention or its cache", self.name());
+        Err(CannotHold::new(
+            reason,
+            "leave ‹kv-cache› and ‹attention› out, or use ‹format› quark or compressed-tensors",
+        ))
     }
 
     /// Where the matrix of an expert goes whose loaders want those of all experts of a block in one tensor; `module` is its name.
@@ -165,11 +170,4 @@ pub fn forget_config(fields: &mut Map<String, Value>) {
     if fields.get(mlx::KEY).is_some_and(mlx::is_stated) {
         fields.shift_remove(mlx::KEY);
     }
-}
-
-fn weights_alone(format: &str) -> CannotHold {
-    CannotHold::new(
-        format!("{format} quantizes only weights"),
-        "leave activations out with ‹weights-only›, or use ‹format› quark or compressed-tensors",
-    )
 }

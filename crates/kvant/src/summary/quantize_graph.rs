@@ -76,11 +76,15 @@ fn note_tensors(report: &Report, remarks: &mut Remarks) {
         ));
     }
     if let [(first, count), more @ ..] = &report.raised[..] {
-        let others = if more.is_empty() { String::new() } else { format!(", and so for {} more", more.len()) };
+        let others = if more.is_empty() {
+            String::new()
+        } else {
+            format!(", as in {}", counts::number(more.len(), "more constant"))
+        };
         remarks.warning(format!(
-            "{} of `{first}` too small for the 16-bit type and become its smallest{others}: use BF16_MODEL, or leave their nodes in float32 \
-             with ‹exclude›",
-            kvant_quant::counts::number_are(count, "value"),
+            "`{first}` has {} too small for the 16-bit type, which become its smallest{others}: use BF16_MODEL, or leave their nodes in \
+             float32 with ‹exclude›",
+            counts::number(count, "value"),
         ));
     }
     if let [first, ..] = &report.not_numbers[..] {

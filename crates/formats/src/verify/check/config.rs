@@ -1,8 +1,8 @@
 //! config.json: there, readable, of an architecture that is known.
 
 use super::{DAMAGED, stated_sizes, stated_values};
-use crate::format::comfyui;
 use crate::format::tensors::TENSORS_METHOD;
+use crate::format::{comfyui, mlx};
 use crate::import::survey::ProblemKind as About;
 use crate::verify::subject::CheckpointView;
 use kvant_container::Diagnostic;
@@ -52,6 +52,15 @@ fn no_object(subject: &CheckpointView<'_>, findings: &mut Findings) {
 /// A quantization of the source that Kvant cannot read: nothing can be made of such a source, even if loaders can use it.
 pub(super) fn quantization(subject: &CheckpointView<'_>, findings: &mut Findings) {
     no_object(subject, findings);
+    let is_of_mlx = subject.method() == mlx::METHOD;
+    if is_of_mlx && !subject.json.as_ref().is_some_and(|json| json.get(mlx::KEY).is_some_and(mlx::is_stated)) {
+        let hint = "copy it from `quantization_config`";
+        findings.error(
+            "config.json",
+            "has no `quantization` with bits and group_size, which is what mlx-lm reads",
+            hint,
+        );
+    }
     for problem in subject.survey.problems.iter().filter(|problem| problem.subject == About::Configuration) {
         let hint = "use the model that this one was quantized from";
         findings.error("config.json", of_the_file(&problem.error.to_string()), hint);

@@ -1,5 +1,6 @@
 //! Layers that engines make one of: quantized alike, and with the scales that one layer has.
 
+use crate::format::FormatHandle;
 use crate::format::stored::scalars::floats;
 use crate::import::survey::StoredWeight;
 use crate::loader_rules::{Scale, Sharing};
@@ -9,6 +10,9 @@ use kvant_quant::finding::Findings;
 use kvant_weights::parts::Content;
 
 pub(super) fn schemes(subject: &CheckpointView<'_>, findings: &mut Findings) {
+    if is_unfused(subject) {
+        return;
+    }
     for group in subject.network.siblings() {
         let members = members(subject, group);
         let is_excused = |member: &&Linear| subject.is_unread(&member.module) || is_blocks(subject, member);
@@ -38,7 +42,15 @@ fn members<'s>(subject: &'s CheckpointView<'_>, group: &Siblings) -> Vec<&'s Lin
     group.members.iter().map(|id| subject.network.linear(*id)).collect()
 }
 
+/// Returns whether loaders of the format fuse no layers.
+fn is_unfused(subject: &CheckpointView<'_>) -> bool {
+    FormatHandle::reading(subject.method()).is_some_and(|format| format.capabilities().fuses_nothing)
+}
+
 pub(super) fn scales(subject: &CheckpointView<'_>, findings: &mut Findings) {
+    if is_unfused(subject) {
+        return;
+    }
     for group in subject.network.siblings() {
         let members = members(subject, group);
         let weights: Vec<_> = members.iter().filter_map(|member| subject.weight(&member.module)).collect();

@@ -12,8 +12,9 @@ use std::collections::HashSet;
 
 pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let Some(statement) = subject.statement.as_ref().filter(|_| !subject.survey.weights.is_empty()) else { return };
-    // It has no list: loaders know layers by their tensors.
-    if FormatHandle::reading(&statement.method) == Some(FormatHandle::TORCHAO) {
+    // They have no list: loaders know layers by their tensors.
+    let format = FormatHandle::reading(&statement.method);
+    if [FormatHandle::TORCHAO, FormatHandle::MLX].map(Some).contains(&format) {
         return;
     }
     for linear in subject.float_linears().filter(|linear| statement.quantizes(&linear.module)) {

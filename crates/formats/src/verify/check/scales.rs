@@ -1,6 +1,7 @@
 //! Scales of weights, inputs, outputs and the cache.
 
 use super::DAMAGED;
+use crate::format::stored::scalars::floats;
 use crate::import::survey::StoredWeight;
 use crate::verify::scan::{self, Scales};
 use crate::verify::subject::CheckpointView;
@@ -8,7 +9,7 @@ use kvant_container::{Dtype, TensorView};
 use kvant_quant::finding::Findings;
 use kvant_weights::parts::{Content, ScaleEncoding};
 use rayon::prelude::*;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 /// Powers of two between the largest scale of a tensor and the median, from which on it is an outlier.
 const FAR: u32 = 10;
@@ -40,11 +41,31 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     for (stored, found) in counted(subject) {
         report(&stored, &found, findings);
     }
-    let parts = subject.survey.weights.iter().flat_map(|weight| &weight.parts);
-    let biases = parts.filter(|(content, _)| matches!(content, Content::Biases { .. }));
-    let biases: BTreeMap<&str, TensorView<'_>> = biases.map(|(_, view)| (view.name(), *view)).collect();
-    for view in biases.into_values().filter(|view| matches!(scan::floats(*view), Some(scan::Floats::NotFinite(_)))) {
-        findings.error(view.name(), "some are NaN or infinite", DAMAGED);
+    // Experts may share a tensor.
+    let mut seen = HashSet::new();
+    for weight in &subject.survey.weights {
+        let view = part(weight, |content| matches!(content, Content::Biases { .. }));
+        if let Some(view) = view.filter(|view| seen.insert(view.name())) {
+            biases(weight, view, findings);
+        }
+    }
+}
+
+/// A tensor of a weight.
+fn part<'a>(weight: &StoredWeight<'a>, is_wanted: impl Fn(&Content) -> bool) -> Option<TensorView<'a>> {
+    weight.parts.iter().find(|(content, _)| is_wanted(content)).map(|(_, view)| *view)
+}
+
+/// What is added to codes times their scales: numbers, and none where the scale is 0, since no zero point stands for that.
+fn biases(weight: &StoredWeight<'_>, view: TensorView<'_>, findings: &mut Findings) {
+    let Ok(biases) = floats(view) else {
+        return findings.error(view.name(), "some are NaN or infinite", DAMAGED);
+    };
+    let scales = part(weight, |content| matches!(content, Content::Scales { .. }));
+    // Those that are no numbers are reported already.
+    let scales = scales.and_then(|view| floats(view).ok()).unwrap_or_default();
+    if scales.iter().zip(&biases).any(|(scale, bias)| *scale == 0.0 && *bias != 0.0) {
+        findings.error(view.name(), "biases of groups whose scale is 0 are not 0", DAMAGED);
     }
 }
 

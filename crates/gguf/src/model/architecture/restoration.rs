@@ -161,12 +161,13 @@ fn has_experts(stated: &Stated<'_>) -> bool {
     stated.size("expert_count").is_some_and(|count| count > 0)
 }
 
-/// The blocks without experts.
+/// The blocks without experts; all others have some.
 fn qwen_moe(stated: &Stated<'_>, config: &mut Map<String, Value>) {
     let blocks = stated.size("block_count").unwrap_or(0).min(stated.file.len());
     let dense: Vec<usize> =
         (0..blocks).filter(|block| !stated.has(&format!("blk.{block}.ffn_gate_inp.weight"))).collect();
     config.insert("mlp_only_layers".to_owned(), json!(dense));
+    config.insert("decoder_sparse_step".to_owned(), json!(1));
 }
 
 /// The size whose root scales attention: the size of heads, except in the largest model, which has `blocks` blocks: the width
