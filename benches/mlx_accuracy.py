@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """KL divergence of checkpoints for MLX: Kvant beside mlx-lm's own `convert` and `gptq`.
 
-    PYTHONPATH=FOLDER-WITH-MLX python3 benches/mlx.py --calib TEXT --data TEXT MODEL... [--kvant target/release/kvant]
+    PYTHONPATH=FOLDER-WITH-MLX python3 benches/mlx_accuracy.py --calib TEXT --data TEXT MODEL... [--kvant target/release/kvant]
 
-All quantize the linear layers and the output head, in groups of 64 with zero points, and GPTQ sees the same tokens; embeddings stay in the
-model's type, but for mlx-lm's GPTQ, which has none but 8 bits for them. All are evaluated by `kvant eval`, whose logits tests/interop
-compares with MLX's. Prints a Markdown table: mean KL divergence from the float model in nats, and in brackets the seconds that it took.
+All quantize the linear layers of blocks in groups of 64 with zero points, and the head to 8 bits; GPTQ sees the same tokens. Embeddings have
+8 bits in mlx-lm and stay as they are in Kvant. All are evaluated by `kvant eval`, whose logits tests/interop compares with MLX's. Prints a Markdown table: mean KL divergence from the float model in nats, and in brackets the seconds that it took.
 """
 import argparse
 import json
@@ -15,6 +14,7 @@ import time
 from pathlib import Path
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx_lm import convert
 from mlx_lm.quant.gptq import gptq_quantize
 from mlx_lm.utils import load, save
@@ -23,13 +23,23 @@ BITS = (4, 3, 2)
 SAMPLES, LENGTH = 128, 256
 
 
+EIGHT = dict(bits=8, group_size=64)
+
+
+class Head(nn.Linear):
+    """A layer that mlx-lm's GPTQ leaves to its fallback, as it does embeddings."""
+
+
 def by_convert(model, out, bits, _):
-    convert(str(model), str(out), quantize=True, q_bits=bits, q_group_size=64, quant_predicate=lambda path, module: "embed" not in path)
+    convert(str(model), str(out), quantize=True, q_bits=bits, q_group_size=64,
+            quant_predicate=lambda path, module: EIGHT if "embed" in path or "lm_head" in path else True)  # fmt: skip
 
 
 def by_their_gptq(model, out, bits, calib):
     mx.random.seed(0)
     loaded, tokenizer, config = load(str(model), return_config=True)
+    if "lm_head" in loaded:
+        loaded.lm_head.__class__ = Head
     tokens = mx.array(tokenizer.encode(Path(calib).read_text()))[: SAMPLES * LENGTH].reshape(SAMPLES, LENGTH)
     loaded, config["quantization"] = gptq_quantize(loaded, tokens, bits, 64, 8, 64)
     save(out, str(model), loaded, tokenizer, config)
@@ -39,7 +49,7 @@ def by_kvant(*options):
     def run(model, out, bits, calib):
         data = ["--calib", calib, "--num-samples", SAMPLES, "--seq-len", LENGTH] if "-a" in options else []
         scheme = f"int{bits}:g64:zp"
-        command = [KVANT, "quantize", model, "-s", scheme, "--override", f"lm_head={scheme}", *options, *data, "-f", "mlx", "-q", "-o", out]
+        command = [KVANT, "quantize", model, "-s", scheme, "--override", "lm_head=int8:g64:zp", *options, *data, "-f", "mlx", "-q", "-o", out]
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
 
     return run
