@@ -633,7 +633,7 @@ impl Solved {
                 let blocks = Blocks::of(recipe, bits, block, accuracy);
                 write_blocks(&mut model, blocks, placement, solution, spill)?;
             }
-            Layout::Float(to) => report.converted(float16::write(&mut model, (to, &recipe.selection), spill)?),
+            Layout::Float(to) => report.converted(float16::write(&mut model, to, &recipe.selection, spill)?),
             Layout::Dynamic => dynamic::write(&mut model, placement, solution, spill)?,
             Layout::Qdq => write_pairs(&mut model, recipe, placement, solution, spill)?,
             Layout::QOperator => {

@@ -17,7 +17,7 @@ mod row_map;
 
 pub use crate::band::{Band, BandAxis, bands};
 pub use blocks::{BlockMatrix, BlockPiece, BlockTensor};
-pub use code_matrix::{CodeMatrix, Factor, StoredScales, ZeroPoints, decode_scales};
+pub use code_matrix::{CodeMatrix, Factor, StoredScales, ZeroPoints, decode_scales, rounded_scales};
 pub use codes::StoredCodes;
 pub use folding::{ClippingThresholds, WeightTransform};
 pub use imported::{ImportedTensor, Stored};

@@ -289,19 +289,22 @@ fn fused_experts() -> (Value, Vec<Tensor>) {
     (config, tensors)
 }
 
+/// The logits of the model `source` of a folder, quantized into it in a format.
+fn quantized_logits(dir: &Path, export: OutputFormat) -> Vec<f32> {
+    let target = dir.join(export.to_string());
+    quantize(&dir.join("source"), &target, &Settings { format: Some(export), ..scheme("int4:g32") }, 1).unwrap();
+    let checkpoint = Checkpoint::open(&target).unwrap();
+    let decoder = Decoder::open(&checkpoint).unwrap_or_else(|e| panic!("{export}: {e}"));
+    decoder.logits(&Cpu::default(), &[1, 5, 7, 30, 2, 9], 6).unwrap()
+}
+
 #[test]
 fn split_experts_run_like_the_fused_tensor() {
     let dir = tempfile::tempdir().unwrap();
     let (config, tensors) = fused_experts();
     let source = dir.path().join("source");
     write(&source, &config, &tensors);
-    let logits = |export: OutputFormat| {
-        let target = dir.path().join(export.to_string());
-        quantize(&source, &target, &Settings { format: Some(export), ..scheme("int4:g32") }, 1).unwrap();
-        let checkpoint = Checkpoint::open(&target).unwrap();
-        let decoder = Decoder::open(&checkpoint).unwrap_or_else(|e| panic!("{export}: {e}"));
-        decoder.logits(&Cpu::default(), &[1, 5, 7, 30, 2, 9], 6).unwrap()
-    };
+    let logits = |export| quantized_logits(dir.path(), export);
     let fake = logits(OutputFormat::PlainFloats);
     assert_eq!((logits(OutputFormat::QUARK), logits(OutputFormat::COMPRESSED_TENSORS)), (fake.clone(), fake));
 }
@@ -321,13 +324,7 @@ fn stacked_experts_run_like_separate_ones() {
     let rest = fused.into_iter().filter(|(name, ..)| !name.contains("experts"));
     let tensors: Vec<Tensor> = rest.chain((0..4).flat_map(separate)).collect();
     write(&source, &config, &tensors);
-    let logits = |export: OutputFormat| {
-        let target = dir.path().join(export.to_string());
-        quantize(&source, &target, &Settings { format: Some(export), ..scheme("int4:g32") }, 1).unwrap();
-        let checkpoint = Checkpoint::open(&target).unwrap();
-        let decoder = Decoder::open(&checkpoint).unwrap_or_else(|e| panic!("{export}: {e}"));
-        decoder.logits(&Cpu::default(), &[1, 5, 7, 30, 2, 9], 6).unwrap()
-    };
+    let logits = |export| quantized_logits(dir.path(), export);
     let mlx = OutputFormat::Checkpoint(FormatHandle::MLX);
     assert_eq!(logits(mlx), logits(OutputFormat::PlainFloats));
     let checkpoint = Checkpoint::open(&dir.path().join("mlx")).unwrap();

@@ -3,8 +3,8 @@
 use kvant_numeric::format::MiniFloat;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::StaticParameters;
-use kvant_weights::parts::{Content, ParameterContent, ParameterPart, Part, ScaleEncoding, encode};
-use kvant_weights::weight::{PackedMatrix, decode_scales};
+use kvant_weights::parts::{Content, ParameterContent, ParameterPart, Part, ScaleEncoding};
+use kvant_weights::weight::{PackedMatrix, rounded_scales};
 
 /// The loss of re-encoding scales.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,8 +48,7 @@ fn loss_of_matrix(isa: Isa, matrix: &PackedMatrix<'_>, target: ScaleEncoding) ->
     };
     let mut found = None;
     for chunk in scales.chunks(CHUNK) {
-        let mut back = vec![0.0; chunk.len()];
-        decode_scales(isa, target, &encode(target, chunk), &mut back);
+        let back = rounded_scales(isa, target, chunk);
         found = chunk.iter().zip(back).fold(found, |found, (scale, back)| worst(found, *scale, back));
     }
     let name = target.dtype();
@@ -68,10 +67,7 @@ fn loss_of_zeros(isa: Isa, matrix: &PackedMatrix<'_>, parts: &[Part]) -> Option<
     }
     let both = matrix.scales(isa).into_iter().zip(matrix.lowest_to_zero(isa));
     let exact: Vec<f32> = both.map(|(scale, zero)| 0.0 - scale * f32::from(zero)).collect();
-    let mut made = exact.clone();
-    if let Some(encoding) = target {
-        decode_scales(isa, encoding, &encode(encoding, &exact), &mut made);
-    }
+    let made = target.map_or_else(|| exact.clone(), |encoding| rounded_scales(isa, encoding, &exact));
     let pairs = stored.as_ref().unwrap_or(&exact).iter().zip(&made);
     let errors = pairs.map(|(stored, made)| (*stored, relative_error(*stored, *made)));
     let (bias, relative) = errors.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, error)| *error > 0.0)?;
@@ -111,11 +107,7 @@ fn block_scales_differ(one: impl Fn(f32) -> f32, other: impl Fn(f32) -> f32) -> 
 /// The loss of activation parameters in a tensor; `None` if nothing is lost.
 pub fn loss_of_parameter(part: &ParameterPart, parameters: &StaticParameters) -> Option<Loss> {
     let back = |scale: f32| match part.content {
-        ParameterContent::Scales(encoding) => {
-            let mut back = [0.0];
-            decode_scales(Isa::best(), encoding, &encode(encoding, &[scale]), &mut back);
-            back[0]
-        }
+        ParameterContent::Scales(encoding) => rounded_scales(Isa::best(), encoding, &[scale])[0],
         ParameterContent::Reciprocals => 1.0 / (1.0 / scale),
         ParameterContent::ZeroPoints => scale,
     };

@@ -271,6 +271,11 @@ pub fn registered() -> Vec<&'static Family> {
     all().split_off(FAMILIES.len())
 }
 
+/// Returns whether the family of a name was registered, and is not built in.
+pub fn is_registered(name: &str) -> bool {
+    registered().iter().any(|family| family.name == name)
+}
+
 /// The `model_type`s that registered families describe.
 pub fn described_by_users() -> Vec<&'static str> {
     registered().iter().flat_map(|family| family.model_types).copied().collect()

@@ -8,7 +8,7 @@ use super::names::parse_index;
 use super::surroundings::Surroundings;
 use super::tables::is_embedding_name;
 use super::{FamilyDraft, Linear, LinearId, Network, Notice, Place, Reason, Slot, TensorMeta, links, siblings};
-use crate::family::{Family, Orientation, Part, Role, RowOrder, kept_by_default, leaf, registered};
+use crate::family::{Family, Orientation, Part, Role, RowOrder, is_registered, kept_by_default, leaf};
 use crate::model_config::ModelConfig;
 use kvant_quant::glob::Glob;
 
@@ -326,8 +326,7 @@ fn notices(
     let name = config.model_types.first().or(config.architectures.first());
     let unknown = match family {
         Some(Family { name: family, .. }) => {
-            let is_registered = registered().iter().any(|registered| registered.name == *family);
-            Some(Notice::ForeignNames { family, is_registered })
+            Some(Notice::ForeignNames { family, is_registered: is_registered(family) })
         }
         None if config.is_component => None,
         None => Some(name.map_or(Notice::NoArchitecture, |name| Notice::UnknownArchitecture {

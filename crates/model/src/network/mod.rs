@@ -18,7 +18,7 @@ mod tables;
 
 use std::collections::BTreeSet;
 
-use crate::family::{Family, NormKind, NormSite, Orientation, Part, Role, RowOrder};
+use crate::family::{Family, NormKind, NormSite, Orientation, Part, Role, RowOrder, is_registered};
 use crate::model_config::ModelConfig;
 
 pub use draft::FamilyDraft;
@@ -300,9 +300,8 @@ impl Network {
             model_type: model_type.to_owned(),
             architecture: class.to_owned(),
         }));
-        let is_registered = |family: &Family| crate::family::registered().iter().any(|known| known.name == family.name);
         let described = crate::family::described_by_users();
-        if !described.is_empty() && network.family.is_some_and(|family| !is_registered(family)) {
+        if !described.is_empty() && network.family.is_some_and(|family| !is_registered(family.name)) {
             network.notices.push(Notice::IdleDescription { described });
         }
         network

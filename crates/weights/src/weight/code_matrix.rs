@@ -3,7 +3,7 @@
 
 use super::codes::StoredCodes;
 use crate::band::Band;
-use crate::parts::{Packing, ScaleEncoding};
+use crate::parts::{Packing, ScaleEncoding, encode};
 use kvant_container::TensorView;
 use kvant_numeric::format::{MiniFloat, e8m0_decode};
 use kvant_numeric::kernel::{CodeKind, FloatDType, RowScales, dequantize_gathered, dequantize_row, widen};
@@ -234,6 +234,13 @@ pub fn decode_scales(isa: Isa, encoding: ScaleEncoding, bytes: &[u8], scales: &m
         ScaleEncoding::Bf16 => widen(isa, FloatDType::Bf16, bytes, scales),
         ScaleEncoding::E4m3 => widen(isa, FloatDType::E4m3, bytes, scales),
     }
+}
+
+/// Numbers as a type of scales holds them.
+pub fn rounded_scales(isa: Isa, encoding: ScaleEncoding, values: &[f32]) -> Vec<f32> {
+    let mut rounded = vec![0.0; values.len()];
+    decode_scales(isa, encoding, &encode(encoding, values), &mut rounded);
+    rounded
 }
 
 impl Factor {

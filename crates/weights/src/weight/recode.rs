@@ -2,9 +2,9 @@
 //! over. Which scheme stored codes are, and how scales are stored. Not whether another layout holds them: see
 //! `kvant_checkpoint::conversion`.
 
-use super::code_matrix::{CodeMatrix, Factor, ZeroPoints, decode_scales};
+use super::code_matrix::{CodeMatrix, Factor, ZeroPoints, rounded_scales};
 use crate::band::Band;
-use crate::parts::{ScaleEncoding, encode};
+use crate::parts::ScaleEncoding;
 use kvant_numeric::format::{Int, MiniFloat, ScaleRule};
 use kvant_numeric::kernel::CodeKind;
 use kvant_numeric::pack::WordMatrix;
@@ -173,8 +173,7 @@ impl CodeMatrix<'_> {
         let scales = self.effective_scales(isa, &tiles);
         let (_, zeros) = self.zero_codes(isa, &tiles).unwrap_or((self.kind, Vec::new()));
         let expected: Vec<f32> = scales.iter().zip(zeros).map(|(scale, zero)| -(scale * f32::from(zero))).collect();
-        let mut rounded = vec![0.0; expected.len()];
-        decode_scales(isa, biases.encoding, &encode(biases.encoding, &expected), &mut rounded);
+        let rounded = rounded_scales(isa, biases.encoding, &expected);
         let stored = biases.read(isa, &tiles);
         // The scale was rounded after the bias was chosen (MLX), or before (Kvant).
         let near = |(bias, rounded): (&f32, &f32)| (bias - rounded).abs() <= bias.abs() * biases.encoding.precision();

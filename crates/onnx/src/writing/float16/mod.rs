@@ -57,10 +57,11 @@ const SMALL: usize = 1024;
 /// Errors: a node that must stay in f32 and whose tensors' types are not known.
 pub fn write(
     model: &mut ModelProto,
-    (to, selection): (FloatType, &Selection),
+    to: FloatType,
+    selection: &Selection,
     spill: Option<&Spill>,
 ) -> Result<Converted, QuantizeError> {
-    let done = convert(model, (to, selection), spill, Contents::Narrow)?;
+    let done = convert(model, to, selection, spill, Contents::Narrow)?;
     // Casts that nobody reads, and constants that all read in f32.
     Pass::named("dead-nodes")?.run(model, &Context::default())?;
     Ok(done)
@@ -70,7 +71,7 @@ pub fn write(
 ///
 /// Errors: those of [`write()`].
 pub fn place(model: &ModelProto, to: FloatType, selection: &Selection) -> Result<Placement, QuantizeError> {
-    let done = convert(&mut model.clone(), (to, selection), None, Contents::Drop)?;
+    let done = convert(&mut model.clone(), to, selection, None, Contents::Drop)?;
     Ok(Placement { nodes: done.nodes, skipped: done.left, ..Placement::default() })
 }
 
@@ -79,7 +80,7 @@ pub fn place(model: &ModelProto, to: FloatType, selection: &Selection) -> Result
 /// Errors: those of [`write()`].
 pub fn constant_bytes(model: &ModelProto, to: FloatType, selection: &Selection) -> Result<u64, QuantizeError> {
     let mut made = model.clone();
-    convert(&mut made, (to, selection), None, Contents::Drop)?;
+    convert(&mut made, to, selection, None, Contents::Drop)?;
     Pass::named("dead-nodes")?.run(&mut made, &Context::default())?;
     let bytes = |tensor: &TensorProto| {
         let bits = data_type_bits(data_type(tensor)).zip(element_count(tensor).ok());
@@ -107,7 +108,8 @@ enum Contents {
 
 fn convert(
     model: &mut ModelProto,
-    (to, selection): (FloatType, &Selection),
+    to: FloatType,
+    selection: &Selection,
     spill: Option<&Spill>,
     contents: Contents,
 ) -> Result<Converted, QuantizeError> {

@@ -17,7 +17,7 @@ fn converted(
     let graph = model.graph.as_mut().unwrap();
     graph.input = vec![typed("x", &[1, 2, 2, 2])];
     graph.output = vec![typed("y", &[1, 2, 2, 2])];
-    let done = write(&mut model, (to, &Selection::default()), None).unwrap();
+    let done = write(&mut model, to, &Selection::default(), None).unwrap();
     assert_eq!(check(&model), Ok(()));
     (model, done)
 }
@@ -48,7 +48,7 @@ fn nodes_that_are_left_out_compute_in_float32_with_their_constants() {
         let mut made = model(17, nodes(), vec![floats("w", &[64, 64], &large)], &[], &[]);
         let graph = made.graph.as_mut().unwrap();
         (graph.input, graph.output) = (vec![typed("x", &[1, 64])], vec![typed("y", &[1, 64])]);
-        let done = write(&mut made, (FloatType::Float16, &selection), None).unwrap();
+        let done = write(&mut made, FloatType::Float16, &selection, None).unwrap();
         assert_eq!((done.nodes, done.left.len(), check(&made)), (narrow, 3 - narrow, Ok(())), "{selection:?}");
         let kept = made.graph.initializer.iter().find(|tensor| data_type(tensor) == DataType::FLOAT).unwrap();
         assert_eq!(crate::solution::values(kept).unwrap(), large);
@@ -155,7 +155,7 @@ fn already_16_bit_model_is_unchanged() {
     let weight = tensor("w", DataType::FLOAT16, &[1], vec![0, 60]);
     let mut model = model(17, vec![node("Relu", "r", &["w"], &["y"])], vec![weight], &[], &["y"]);
     let before = model.clone();
-    let done = write(&mut model, (FloatType::Float16, &Selection::default()), None).unwrap();
+    let done = write(&mut model, FloatType::Float16, &Selection::default(), None).unwrap();
     assert_eq!((model, done.nodes), (before, 0));
 }
 
@@ -164,7 +164,7 @@ fn casts_at_graph_ends_are_not_doubled() {
     let nodes = vec![node("Relu", "r", &["x"], &["h"]), node("Relu", "s", &["h"], &["y"])];
     let (mut model, _) = converted(nodes, vec![], 17, FloatType::Float16);
     assert_eq!(operators(&model.graph), ["Cast", "Relu", "Relu", "Cast"]);
-    let done = write(&mut model, (FloatType::Float16, &Selection::default()), None).unwrap();
+    let done = write(&mut model, FloatType::Float16, &Selection::default(), None).unwrap();
     assert_eq!(operators(&model.graph), ["Cast", "Relu", "Relu", "Cast"]);
     assert_eq!((done.nodes, done.left), (0, vec![]));
 }
@@ -213,6 +213,6 @@ fn sequences_are_refused_by_name() {
     let nodes = vec![node("Relu", "r", &["x"], &["h"]), node("SplitToSequence", "split", &["h"], &["s"])];
     let mut made = model(17, nodes, vec![], &[], &["s"]);
     made.graph.as_mut().unwrap().input = vec![typed("x", &[4, 2])];
-    let refused = write(&mut made, (FloatType::Float16, &Selection::default()), None).unwrap_err();
+    let refused = write(&mut made, FloatType::Float16, &Selection::default(), None).unwrap_err();
     assert!(matches!(&refused, QuantizeError::Sequence { node, .. } if node == "split"), "{refused}");
 }
