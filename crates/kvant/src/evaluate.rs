@@ -8,7 +8,7 @@ use crate::job::{self, Limits, Precision, Source, SourceKind};
 use crate::onnx::data::{is_text, of_path};
 use crate::onnx::refuse_idle_library;
 use crate::onnx::text::{TextRequest, TextResult, evaluate as text_of_graph};
-use crate::paths::{MODEL, refuse_directory, refuse_missing};
+use crate::paths::{MODEL, data_file, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::text::shown;
 use kvant_container::onnx::{ModelProto, read};
@@ -124,7 +124,7 @@ impl Evaluation {
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {
         let named = [
             (MODEL, Some(self.source.model.as_path())),
-            ("‹data›", Some(self.data.as_path())),
+            ("‹data›", data_file(self.source.kind(), &self.data)),
             ("‹reference›", self.reference.as_deref()),
             ("‹tokenizer›", self.tokenizer.as_deref()),
         ];

@@ -44,7 +44,8 @@ impl Plan {
         match self {
             Plan::Checkpoint(plan) => plan.warnings.clone(),
             Plan::Pipeline(plan) => plan.warnings(),
-            Plan::Gguf(_) | Plan::Graph(_) => Vec::new(),
+            Plan::Gguf(plan) => plan.plan.departures.clone(),
+            Plan::Graph(_) => Vec::new(),
         }
     }
 

@@ -42,7 +42,8 @@ fn check_paths(analysis: &Sensitivity) -> Result<(), Error> {
     paths.reads_job(&analysis.job);
     paths.reads("the test data", analysis.test.as_deref());
     paths.writes_file("‹output›", analysis.output.as_deref(), FileKind::Recipe);
-    let test = analysis.test.iter().map(|path| ("‹eval›", path.as_path()));
+    let test = analysis.test.as_deref().and_then(|path| paths::data_file(SourceKind::Graph, path));
+    let test = test.map(|path| ("‹eval›", path));
     paths::refuse_missing(paths::named(&analysis.job).chain(test))?;
     paths.check()
 }

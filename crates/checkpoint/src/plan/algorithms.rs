@@ -38,15 +38,17 @@ impl Declared<'_> {
             });
         }
         let not_for_scheme = || self.not_for_scheme(algorithms, blocks.iter().flat_map(PlannedBlock::layers).collect());
-        let problem = self.without_codes(blocks).or_else(not_for_scheme);
-        let problem = problem.or_else(|| self.without_links(algorithms, blocks));
-        if let Some(problem) = problem.or_else(|| self.without_biases(algorithms, blocks)) {
+        if let Some(problem) = self.without_codes(blocks).or_else(not_for_scheme) {
             return refused(problem);
         }
-        match Decoder::open_any(checkpoint) {
-            Err(problem) => refused(AlgorithmProblem::CannotRun(Box::new(problem))),
-            Ok(decoder) => self.without_gradients(algorithms, blocks, &decoder).map_or(Ok(()), refused),
-        }
+        // Before what another algorithm would solve: none runs on a model without a forward pass.
+        let decoder = match Decoder::open_any(checkpoint) {
+            Err(problem) => return refused(AlgorithmProblem::CannotRun(Box::new(problem))),
+            Ok(decoder) => decoder,
+        };
+        let problem = self.without_links(algorithms, blocks).or_else(|| self.without_biases(algorithms, blocks));
+        let problem = problem.or_else(|| self.without_gradients(algorithms, blocks, &decoder));
+        problem.map_or(Ok(()), refused)
     }
 
     /// Tuning follows the gradients of the blocks that have quantized layers.

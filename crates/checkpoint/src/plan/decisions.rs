@@ -81,7 +81,7 @@ impl Recognised<'_> {
         let layers = Drafts::join(linears.chain(experts).chain([self.draft_shaped()]))?;
         let of_codes = self.settle_codes(&layers)?;
         let attention = self.attention(&layers.drafts)?;
-        let layers = layers.without_misfits()?;
+        let layers = layers.without_misfits(self)?;
         self.refuse_tied_head(&layers.drafts)?;
         if draft::layers(&layers.drafts).next().is_none() {
             let (reason, hint) = decisions.nothing_left();

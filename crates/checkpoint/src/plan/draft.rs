@@ -8,7 +8,7 @@ use super::recognised::Recognised;
 use super::{DroppedTensor, KeptTensor, PlannedLayer, TensorAction};
 use kvant_container::Dtype;
 use kvant_formats::format::OutputFormat;
-use kvant_quant::scheme::{LayerScheme, SchemeError};
+use kvant_quant::scheme::{Granularity, LayerScheme, SchemeError, TensorScheme};
 use kvant_weights::parts::{CannotHold, Fused, Part};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,8 +38,7 @@ pub(super) enum OutputDraft {
 
 /// A layer whose shape does not fit its scheme.
 pub(super) struct Misfit {
-    layer: String,
-    scheme: LayerScheme,
+    layer: LayerDraft,
     problem: SchemeError,
 }
 
@@ -143,15 +142,17 @@ impl Drafts {
 
     /// Refuses layers whose shapes do not fit their schemes, all of them together, and matrices that do not fill the tensors that they
     /// share.
-    pub(super) fn without_misfits(self) -> Result<Drafts, PlanError> {
+    pub(super) fn without_misfits(self, source: &Recognised<'_>) -> Result<Drafts, PlanError> {
+        let alternatives = source.alternatives(&self.misfits).into();
         let mut misfits = self.misfits.into_iter();
-        let Some(Misfit { layer, scheme, problem }) = misfits.next() else {
+        let Some(Misfit { layer, problem }) = misfits.next() else {
             check_shared(&self.drafts)?;
             return Ok(Drafts { misfits: Vec::new(), ..self });
         };
-        let others = misfits.map(|misfit| misfit.layer).collect();
+        let others = misfits.map(|misfit| misfit.layer.name).collect();
         let fitting = layers(&self.drafts).map(|drafted| drafted.layer.name.clone()).collect();
-        Err(PlanError::Shape { layer, scheme: scheme.to_string().into(), problem, others, fitting })
+        let scheme = layer.scheme.to_string().into();
+        Err(PlanError::Shape { layer: layer.name, scheme, problem: problem.into(), others, fitting, alternatives })
     }
 }
 
@@ -199,6 +200,31 @@ pub(super) fn without_place(source: &Recognised<'_>, drafts: &[Draft]) -> Vec<us
 }
 
 impl Recognised<'_> {
+    /// Schemes that fit all of these layers, and that the format holds: smaller groups, and a scale for each channel.
+    fn alternatives(&self, misfits: &[Misfit]) -> Vec<String> {
+        let weights = misfits.iter().map(|misfit| misfit.layer.scheme.weight);
+        let group = weights.clone().find_map(|weight| match (weight, weight.granularity()) {
+            (TensorScheme::Int(_), Some(Granularity::Group { size: Some(size), .. })) => Some((weight, size.get())),
+            _ => None,
+        });
+        let with = |granularity: String| {
+            let (weight, size) = group?;
+            Some(weight.to_string().replacen(&format!(":g{size}"), &format!(":{granularity}"), 1))
+        };
+        let smaller = [64, 32].into_iter().filter(|size| group.is_some_and(|(_, own)| *size < own));
+        let of_integers = smaller.map(|size| format!("g{size}")).chain(["channel".to_owned()]).filter_map(with);
+        let is_held = |spelled: &String| {
+            let holds = |misfit: &Misfit, weight: TensorScheme| {
+                let layer =
+                    LayerDraft { scheme: LayerScheme { weight, ..misfit.layer.scheme }, ..misfit.layer.clone() };
+                weight.check_shape(layer.rows, layer.columns).is_ok()
+                    && (self.format == OutputFormat::PlainFloats || self.parts(&layer, None, false).is_ok())
+            };
+            spelled.parse().is_ok_and(|weight| misfits.iter().all(|misfit| holds(misfit, weight)))
+        };
+        of_integers.chain(["e4m3:channel".to_owned()]).filter(is_held).collect()
+    }
+
     /// Floats in the place of a layer's weight.
     pub(super) fn values(&self, weight: usize, layer: &LayerDraft) -> OutputDraft {
         let dtype = values_type(layer.scheme.weight, layer.source.dtype);
@@ -235,8 +261,7 @@ pub(super) fn drafted(
     output: impl FnOnce(&LayerDraft) -> Result<(OutputDraft, Vec<ActivationDraft>), PlanError>,
 ) -> Result<Drafts, PlanError> {
     if let Err(problem) = layer.scheme.weight.check_shape(layer.rows, layer.columns) {
-        let misfit = Misfit { layer: layer.name, scheme: layer.scheme, problem };
-        return Ok(Drafts { misfits: vec![misfit], ..Drafts::default() });
+        return Ok(Drafts { misfits: vec![Misfit { layer, problem }], ..Drafts::default() });
     }
     let (output, activations) = output(&layer)?;
     Ok(Drafts::from(vec![Draft::Layer(Box::new(DraftedLayer { weight, layer, output, activations }))]))

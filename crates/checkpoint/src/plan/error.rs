@@ -86,11 +86,13 @@ pub enum PlanError {
         /// Its scheme.
         scheme: Box<str>,
         /// The mismatch.
-        problem: SchemeError,
+        problem: Box<SchemeError>,
         /// The other layers that do not fit their schemes.
         others: Box<[String]>,
         /// The layers that do. Without any nothing would be quantized.
         fitting: Box<[String]>,
+        /// Schemes that fit all of those that do not.
+        alternatives: Box<[String]>,
     },
     /// The format has no place for the layer (*unsupported*).
     #[error("layer `{layer}` cannot be stored as `{scheme}`: {problem}")]
@@ -380,16 +382,24 @@ fn more_text(others: usize) -> String {
 }
 
 /// The remedy where no layer fits its scheme.
-const OTHER_SCHEME: &str = "no layer fits: choose another ‹scheme›, with a scale for each channel, which fits any layer, as in int4:channel and e4m3:channel";
+fn other_scheme(alternatives: &[String]) -> String {
+    match alternatives {
+        [] => "no layer fits: choose another ‹scheme› or ‹format›".to_owned(),
+        all => format!("no layer fits: choose another ‹scheme›, e.g. {}", all.join(", ")),
+    }
+}
 
 /// The remedy, with options to copy that keep all layers that do not fit.
-fn shape_hint(layer: &str, problem: &SchemeError, others: &[String], fitting: &[String]) -> String {
+fn shape_hint(layer: &str, alternatives: &[String], others: &[String], fitting: &[String]) -> String {
+    let keep = match alternatives {
+        [] => "keep such layers with ‹exclude›".to_owned(),
+        all => {
+            format!("give such layers another scheme with ‹override› ({}), or keep them with ‹exclude›", all.join(", "))
+        }
+    };
     let option = |name: &str| format!("‹exclude› '{}'", pattern_without(name, fitting));
     let options: BTreeSet<String> = others.iter().map(String::as_str).chain([layer]).map(option).collect();
-    match others.len() {
-        0 => problem.hint().to_owned(),
-        _ => format!("{}: {}", problem.hint(), options.into_iter().collect::<Vec<_>>().join(" ")),
-    }
+    format!("{keep}: {}", options.into_iter().collect::<Vec<_>>().join(" "))
 }
 
 /// The shortest pattern of the end of a name that matches none of the others.
@@ -484,8 +494,8 @@ impl Diagnostic for PlanError {
                 Remedy::command("convert", "changes the layout"),
                 Remedy::Requantize,
             ],
-            PlanError::Shape { fitting, .. } if fitting.is_empty() => {
-                vec![Remedy::UseScheme(OTHER_SCHEME.to_owned())]
+            PlanError::Shape { fitting, alternatives, .. } if fitting.is_empty() => {
+                vec![Remedy::UseScheme(other_scheme(alternatives))]
             }
             PlanError::Shape { layer, others, .. } => {
                 let layers = std::iter::once(layer).chain(others.iter());
@@ -521,8 +531,10 @@ impl Diagnostic for PlanError {
             PlanError::Algorithm { problem, .. } => Remedy::hint(&problem.remedies()),
             PlanError::Uncalibrated => Some("give a text to calibrate with".to_owned()),
             PlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
-            PlanError::Shape { fitting, .. } if fitting.is_empty() => Some(OTHER_SCHEME.to_owned()),
-            PlanError::Shape { layer, problem, others, fitting, .. } => Some(shape_hint(layer, problem, others, fitting)),
+            PlanError::Shape { fitting, alternatives, .. } if fitting.is_empty() => Some(other_scheme(alternatives)),
+            PlanError::Shape { layer, alternatives, others, fitting, .. } => {
+                Some(shape_hint(layer, alternatives, others, fitting))
+            }
             PlanError::CannotHold { problem, .. } => Some(problem.hint.clone()),
             PlanError::Calibration { .. } => Remedy::hint(&self.remedies()),
             PlanError::Activation { problem, .. } => Some(problem.hint().to_owned()),
@@ -576,8 +588,7 @@ mod tests {
         let fitting = names(&["encoder.0.output.dense", "head"]);
         let (first, others) =
             ("encoder.0.attention.output.dense", names(&["encoder.0.key", "pooler.dense", "lm.head"]));
-        let problem = SchemeError::GroupDoesNotDivide { length: 64, size: 128, axis: "input" };
-        let hint = shape_hint(first, &problem, &others, &fitting);
+        let hint = shape_hint(first, &["int4:g32".to_owned()], &others, &fitting);
         // `pooler.dense` has no longer end that is not its whole name.
         let options =
             ["*.attention.output.dense", "*.head", "*.key", "pooler.dense"].map(|p| format!("‹exclude› '{p}'"));

@@ -20,6 +20,7 @@ use kvant_weights::parts::{LayerSpec, Packer};
 use kvant_weights::weight::Stored;
 use kvant_weights::weight::{Band, WeightMatrix};
 use serde_json::{Value, json};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -375,4 +376,27 @@ fn hostile_checkpoints_are_refused_naming_the_tensor() {
     assert!(unsaid.contains("m.0.up"), "{unsaid}");
     let foreign = refusal(|_, config| config["quantization_config"]["quant_method"] = json!("other"));
     assert!(foreign.contains("`other`"), "{foreign}");
+}
+
+/// mlx-lm would not load these.
+#[test]
+fn mlx_layers_are_those_that_config_states() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = exported_model(dir.path(), "int4:g64", OutputFormat::Checkpoint(FormatHandle::MLX)).unwrap();
+    let file = made.join("config.json");
+    let original: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let layer = "model.layers.1.mlp.up_proj";
+    for (entry, told) in [
+        (json!({"bits": 8, "group_size": 64}), "not those of the bits and groups"),
+        (json!({"bits": 4, "group_size": 32}), "not those of the bits and groups"),
+        (json!({"bits": 4, "group_size": 32, "mode": "mxfp4"}), "states the mode mxfp4"),
+        (json!(false), "not quantized"),
+    ] {
+        let mut config = original.clone();
+        config["quantization"][layer] = entry;
+        fs::write(&file, config.to_string()).unwrap();
+        let checkpoint = Checkpoint::open(&made).unwrap();
+        let error = import::open(&checkpoint).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains(layer) && error.contains(told), "{error}");
+    }
 }

@@ -212,14 +212,23 @@ fn correcting_biases_is_refused_where_no_quantized_layer_has_one() {
 }
 
 #[test]
-fn transform_without_smoothing_pairs_is_refused() {
+fn transform_is_refused_where_tensors_are_not_understood() {
     let dir = tempfile::tempdir().unwrap();
-    // A tensor that is not understood may read what the norms put out.
+    // It may read what the norms put out. No algorithm runs on such a model.
     let mut tensors = llama(Dtype::BF16);
     tensors.push(weight("model.layers.0.self_attn.q_proj.lora_A.weight", Dtype::BF16, &[4, 64]));
     write(dir.path(), &llama_config(), &tensors);
     let recipe = Recipe::resolve(&with("int4:g32", "awq"), &Settings::default()).unwrap().with_calibration(true);
     let error = Plan::new(&Checkpoint::open(dir.path()).unwrap(), recipe).unwrap_err();
+    assert!(matches!(&error, PlanError::Algorithm { problem: AlgorithmProblem::CannotRun(_), .. }), "{error}");
+}
+
+#[test]
+fn transform_without_smoothing_pairs_is_refused() {
+    // Only the head is quantized, which no block has.
+    let exclude = vec!["model.*".to_owned()];
+    let settings = Settings { exclude, keep_defaults: Some(false), ..with("int4:g32", "awq") };
+    let error = plan_of(&llama_config(), &settings, true).map(|plan| plan.layers().len()).unwrap_err();
     assert!(error.to_string().starts_with("awq: `awq` finds no pair of layers"), "{error}");
 }
 

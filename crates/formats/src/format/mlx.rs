@@ -68,8 +68,11 @@ const BITS: [u32; 6] = [2, 3, 4, 5, 6, 8];
 /// Sizes of groups.
 const GROUPS: [u32; 3] = [32, 64, 128];
 
+/// The mode of integers with scales and biases.
+const AFFINE: &str = "affine";
+
 /// Modes that are read and written.
-const MODES: [&str; 3] = ["affine", "mxfp4", "mxfp8"];
+const MODES: [&str; 3] = [AFFINE, "mxfp4", "mxfp8"];
 
 /// Input channels of a block of MXFP4 and MXFP8.
 const BLOCK: u32 = 32;
@@ -140,7 +143,7 @@ impl Mode {
             _ if !BITS.contains(&bits) => refuse("use 2, 3, 4, 5, 6 or 8 bits"),
             _ if !GROUPS.contains(&size) => refuse("use groups of 32, 64 or 128 input channels (`g64`)"),
             ZeroPoint::Float => refuse("use integer zero points (`:zp`)"),
-            _ => Ok(Mode { name: "affine", group_size: size, bits }),
+            _ => Ok(Mode { name: AFFINE, group_size: size, bits }),
         }
     }
 
@@ -272,13 +275,13 @@ impl MlxReader {
     /// What config.json states of a layer.
     fn of_layer(&self, module: &str) -> &Value {
         let stacked = || stacked_name(module).and_then(|(_, stacked)| self.stated.get(stacked));
-        let own = self.stated.get(module).or_else(stacked).filter(|own| own.is_object());
-        own.unwrap_or(&self.stated)
+        let own = self.stated.get(module).or_else(stacked);
+        own.filter(|own| own.is_object() || **own == Value::Bool(false)).unwrap_or(&self.stated)
     }
 
-    /// The mode that it states.
-    fn mode(&self, module: &str) -> Option<&str> {
-        self.of_layer(module).get("mode")?.as_str()
+    /// The mode that it states. MLX takes an absent one for affine.
+    fn mode(&self, module: &str) -> &str {
+        self.of_layer(module).get("mode").and_then(Value::as_str).unwrap_or(AFFINE)
     }
 
     /// Bits and size of groups that it states.
@@ -289,36 +292,48 @@ impl MlxReader {
             .filter(|(bits, size)| BITS.contains(bits) && GROUPS.contains(size))
     }
 
+    /// Refuses a layer with scales that config.json states to be float, to have a mode that is not read, or that of other scales:
+    /// mlx-lm does not load it.
+    fn check_mode(&self, scales: TensorView<'_>, module: &str) -> Result<(), ImportError> {
+        let mode = self.mode(module);
+        if !MODES.contains(&mode) {
+            let reason = format!("the mode {} of MLX is not read", kvant_weights::recipe_error::quoted(mode));
+            let hint = "convert the model from its float checkpoint instead";
+            return Err(ImportError::unsupported("quantization.mode", reason, hint));
+        }
+        let are_exponents = scales.dtype() == Dtype::U8;
+        let reason = match (mode == AFFINE, are_exponents) {
+            _ if self.of_layer(module).is_boolean() => "config.json states that its layer is not quantized".to_owned(),
+            (true, true) | (false, false) => {
+                format!("config.json states the mode {mode}, whose scales are not of type {}", scales.dtype())
+            }
+            _ => return Ok(()),
+        };
+        Err(ImportError::invalid(scales.name(), reason))
+    }
+
     fn layout(
         &self,
         module: &ModuleTensors<'_, '_>,
         (codes, scales): (TensorView<'_>, TensorView<'_>),
         (rows, words, groups): (usize, usize, usize),
     ) -> Result<WeightLayout, ImportError> {
+        self.check_mode(scales, module.name)?;
         let is_mx = scales.dtype() == Dtype::U8;
-        if let Some(mode) = self.mode(module.name).filter(|mode| !MODES.contains(mode)) {
-            let reason = format!("the mode {} of MLX is not read", kvant_weights::recipe_error::quoted(mode));
-            let hint = "convert the model from its float checkpoint instead";
-            return Err(ImportError::unsupported("quantization.mode", reason, hint));
-        }
         let wrong = || {
             let reason = format!(
                 "{words} words and {groups} groups for each row are not those of the bits and groups that config.json states"
             );
             ImportError::invalid(codes.name(), reason)
         };
-        // The number of input channels is in neither shape.
+        // The number of input channels is in neither shape. What is not stated has to be the one pair that fits.
         let fits = |bits: u32, size: u32| words.checked_mul(32) == groups.checked_mul(size as usize * bits as usize);
-        let (bits, size) = self
-            .stated(module.name)
-            .filter(|(bits, size)| fits(*bits, *size))
-            .or_else(|| {
-                let all = BITS.into_iter().flat_map(|bits| GROUPS.into_iter().map(move |size| (bits, size)));
-                let mut fitting = all.filter(|(bits, size)| fits(*bits, *size) && (!is_mx || *size == BLOCK));
-                fitting.next().filter(|_| fitting.next().is_none())
-            })
-            .filter(|_| rows > 0 && groups > 0)
-            .ok_or_else(wrong)?;
+        let stated = self.stated(module.name);
+        let all = BITS.into_iter().flat_map(|bits| GROUPS.into_iter().map(move |size| (bits, size)));
+        let of_config = all.filter(|pair| stated.is_none_or(|stated| stated == *pair));
+        let mut fitting = of_config.filter(|(bits, size)| fits(*bits, *size) && (!is_mx || *size == BLOCK));
+        let (bits, size) =
+            fitting.next().filter(|_| fitting.next().is_none()).filter(|_| rows > 0 && groups > 0).ok_or_else(wrong)?;
         let columns = groups * size as usize;
         let part = |view: TensorView<'_>, content| Part {
             name: view.name().to_owned(),
@@ -328,8 +343,8 @@ impl MlxReader {
         };
         let element = match (is_mx, bits) {
             (false, _) => CodeType::Integer { bits, signed: false },
-            (true, 4) => CodeType::Float(MiniFloat::E2M1),
-            (true, 8) => CodeType::Float(MiniFloat::E4M3),
+            (true, 4) if self.mode(module.name) == "mxfp4" => CodeType::Float(MiniFloat::E2M1),
+            (true, 8) if self.mode(module.name) == "mxfp8" => CodeType::Float(MiniFloat::E4M3),
             (true, _) => return Err(wrong()),
         };
         let packing = packing(bits, !is_mx);
@@ -346,6 +361,16 @@ impl MlxReader {
         }
         Ok(WeightLayout::new(element, (rows, columns), (1, size as usize), parts))
     }
+}
+
+/// Returns whether a config.json describes the model twice, as mlx-lm writes it, and not alike.
+pub(crate) fn contradicts_itself(config: &Value) -> bool {
+    let [own, other] = [KEY, "quantization_config"].map(|key| config.get(key).and_then(Value::as_object));
+    let stated = |(key, _): &(&String, &Value)| *key != "quant_method";
+    let entries = |object: &Map<String, Value>| -> BTreeMap<String, Value> {
+        object.iter().filter(stated).map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    own.zip(other).is_some_and(|(own, other)| entries(own) != entries(other))
 }
 
 /// Returns whether an object is what MLX states of a model's quantization.

@@ -304,7 +304,7 @@ impl<'a> Outputs<'a> {
             Some(recipe) => GgufPlan::of_blocks(&checkpoint, model, recipe, &name)?,
             None => GgufPlan::convert_of(&checkpoint, model, Accepted::Rounding, &name)?,
         };
-        reporter.notes(&plan.notices);
+        gguf::tell(&plan, reporter);
         let commit = self.job.sinks.commit;
         let claim = claim(output, &self.job.sinks.settings, commit)?;
         let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: made, commit };

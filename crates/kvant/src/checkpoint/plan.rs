@@ -37,7 +37,8 @@ pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error>
     }
     quality::preflight(job, &planned.checkpoint)?;
     reporter.notes(planned.note.iter());
-    let (outputs, warnings) = (outputs_of(job, &planned), planned.warnings(job));
+    let (outputs, mut warnings) = (outputs_of(job, &planned), planned.warnings(job));
+    warnings.extend(planned.file.iter().flat_map(|file| file.departures.clone()));
     let Planned { checkpoint, plan, file, .. } = planned;
     let cost = Cost::of(job, &plan);
     cost.note_shortage(reporter);
@@ -199,7 +200,7 @@ impl CheckpointPlan {
         let mut object = gguf::plan::to_json(file, &self.checkpoint, self.memory());
         object["recipe"] = json!(self.plan.recipe());
         object["calibration"] = json!(self.cost.estimate);
-        object["notices"] = json!(self.plan.notices().iter().chain(&file.notices).collect::<Vec<_>>());
+        object["notices"] = json!(self.plan.notices().iter().chain(file.remarks()).collect::<Vec<_>>());
         object
     }
 

@@ -1,6 +1,6 @@
 //! Converts the codes of a quantized checkpoint to a file for llama.cpp.
 
-use super::{file_name, open, work};
+use super::{file_name, open, tell, work};
 use crate::delivery::{Delivery, check_output, claim, preflight, refuse_measured_change};
 use crate::error::Error;
 use crate::events::Reporter;
@@ -30,7 +30,7 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     let plan = GgufPlan::convert(&checkpoint, accepted, &file_name(sinks.output.as_deref()))?;
     preflight(&plan, &checkpoint, sinks.commit)?;
     check_output(&plan, &request.source.model, sinks)?;
-    reporter.notes(&plan.notices);
+    tell(&plan, reporter);
     let planned = GgufConversion {
         output: None,
         intended: sinks.output.clone(),
@@ -106,7 +106,7 @@ impl GgufConversion {
             "jobs": self.done.jobs,
             "resumed_jobs": self.done.resumed,
             "loading": loading::json(&self.plan.loaders(), self.place()),
-            "notices": self.plan.notices,
+            "notices": self.plan.remarks().collect::<Vec<_>>(),
         })
     }
 }

@@ -69,7 +69,7 @@ pub fn to_json(plan: &GgufPlan, checkpoint: &Checkpoint, memory: PeakMemory) -> 
         "metadata": plan.metadata.entries().len(),
         "dropped": plan.dropped.iter().map(|t| json!({"name": t.name, "reason": t.reason})).collect::<Vec<_>>(),
         "calibration": Value::Null,
-        "notices": plan.notices,
+        "notices": plan.remarks().collect::<Vec<_>>(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Quantizes a model to a GGUF file: plans, checks, measures the importance of inputs where that is asked, and works.
 
-use super::{check_data, check_room, file_name, plan_for};
+use super::{check_data, check_room, file_name, plan_for, tell};
 use crate::calibration::{Calibration, clear_away};
 use crate::delivery::{Delivery, check_output, claim, preflight};
 use crate::error::Error;
@@ -56,7 +56,7 @@ pub fn run(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Box
         }
         false => (plan, None),
     };
-    reporter.notes(&plan.notices);
+    tell(&plan, reporter);
     let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: &job.source.model, commit };
     // The imatrix gets its name with the file, so that an interrupted run finds neither.
     let judge = |made: &Path| {
@@ -162,7 +162,7 @@ impl GgufReport {
             "jobs": self.done.jobs,
             "resumed_jobs": self.done.resumed,
             "loading": loading::json(&self.plan.loaders(), &self.output),
-            "notices": self.plan.notices,
+            "notices": self.plan.remarks().collect::<Vec<_>>(),
             "evaluation": self.measured,
         })
     }

@@ -7,7 +7,7 @@ mod rule;
 pub use name::{OutputKind, check_name, full_path, tell_of_name};
 pub(crate) use rule::protect;
 pub use rule::{
-    FileKind, MODEL, Paths, check_job, follow, named, refuse_existing, refuse_missing, refuse_other_file,
+    FileKind, MODEL, Paths, check_job, data_file, follow, named, refuse_existing, refuse_missing, refuse_other_file,
     refuse_stray_data,
 };
 

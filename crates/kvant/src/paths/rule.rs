@@ -34,7 +34,8 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
     paths.writes_model(job.sinks.output.as_deref());
     paths.writes_file("‹report›", job.sinks.report.as_deref(), FileKind::Report);
     paths.writes_file("‹save-imatrix›", job.sinks.save_imatrix.as_deref(), FileKind::Importance);
-    refuse_missing(named(job).chain(evaluated.map(|path| ("‹eval›", path))))?;
+    let evaluated_file = evaluated.and_then(|path| data_file(job.source.kind(), path));
+    refuse_missing(named(job).chain(evaluated_file.map(|path| ("‹eval›", path))))?;
     for (setting, file) in [("‹imatrix›", &job.recipe.imatrix), ("‹recipe›", &job.recipe.file)] {
         if let Some(file) = file.as_ref().filter(|file| file.is_dir()) {
             let failure = Error::new(ErrorKind::Usage, format!("{setting} {} is a directory", shown(file)));
@@ -44,16 +45,14 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
     paths.check()
 }
 
-/// Refuses data, recipes and other files that were named and are not there. What graphs are calibrated on may be no file: `random`.
+/// Refuses data, recipes and other files that were named and are not there.
 ///
 /// # Errors
 /// The first that is missing.
 pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Path)>) -> Result<(), Error> {
-    let is_made_up =
-        |path: &Path| matches!(path.to_str().and_then(|text| text.parse().ok()), Some(SampleSource::Random(_)));
     // Inaccessible paths count as existing: their reader reports the reason.
     let is_missing = |path: &Path| path.try_exists().is_ok_and(|exists| !exists);
-    let missing = files.into_iter().find(|(_, path)| is_missing(path) && !is_made_up(path));
+    let missing = files.into_iter().find(|(_, path)| is_missing(path));
     let Some((option, path)) = missing else { return Ok(()) };
     if option == MODEL {
         let path = path.to_owned();
@@ -61,11 +60,21 @@ pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Pat
         return Err(Error { kind: ErrorKind::Usage, ..missing.into() });
     }
     let failure = Error::new(ErrorKind::Usage, format!("cannot read {}: there is no such file", shown(path)));
-    let hint = match path.to_string_lossy().starts_with("random:") {
-        true => format!("{option} takes made-up values as random, random:normal or random:uniform"),
-        false => format!("check the path behind {option}"),
+    let hint = match path.to_string_lossy().split(':').next() {
+        Some("random") if is_made_up(path) => format!("made-up values are for ONNX graphs; {option} takes a file here"),
+        Some("random") => format!("{option} takes made-up values as random, random:normal or random:uniform"),
+        _ => format!("check the path behind {option}"),
     };
     Err(failure.with_hint(Some(hint)))
+}
+
+/// The file of the data of a model of a kind. Graphs take made-up samples too, which have none.
+pub fn data_file(kind: SourceKind, path: &Path) -> Option<&Path> {
+    Some(path).filter(|path| kind != SourceKind::Graph || !is_made_up(path))
+}
+
+fn is_made_up(data: &Path) -> bool {
+    matches!(data.to_str().and_then(|text| text.parse().ok()), Some(SampleSource::Random(_)))
 }
 
 /// The name of the model in place of a setting.
@@ -73,9 +82,10 @@ pub const MODEL: &str = "the model";
 
 /// The files that a job reads, with the settings that name them.
 pub fn named(job: &Job) -> impl Iterator<Item = (&'static str, &Path)> {
-    let setting = if job.source.kind() == SourceKind::Graph { "‹data›" } else { "‹calib›" };
+    let kind = job.source.kind();
+    let setting = if kind == SourceKind::Graph { "‹data›" } else { "‹calib›" };
     let model = std::iter::once((MODEL, job.source.model.as_path()));
-    let data = job.data.files.iter().map(move |path| (setting, path.as_path()));
+    let data = job.data.files.iter().filter_map(move |path| Some((setting, data_file(kind, path)?)));
     let recipes = job.recipe.file.iter().map(|path| ("‹recipe›", path.as_path()));
     let adapters = job.source.adapters.iter().map(|path| ("‹lora›", path.as_path()));
     let importance = job.recipe.imatrix.iter().map(|path| ("‹imatrix›", path.as_path()));

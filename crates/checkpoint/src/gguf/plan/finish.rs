@@ -56,9 +56,9 @@ impl Planner<'_> {
         notices.extend(tokenizer::rename(&mut metadata));
         notices.extend(self.notices(&recipe)?);
         notices.extend(kvant_formats::lora::notices(checkpoint));
-        notices.extend(windows_notice(&facts, &metadata).into_iter().chain(scale_notice(&facts)));
-        notices.extend(pattern_notice(&facts).into_iter().chain(caps_notice(&facts)));
-        notices.extend(routing_notice(&facts).into_iter().chain(activation_notice(&facts)));
+        let of_graph = [other_pattern, other_caps, other_scale, other_routing, other_activation].into_iter();
+        let departures =
+            other_windows(&facts, &metadata).into_iter().chain(of_graph.filter_map(|find| find(&facts))).collect();
         if let Some(importance) = recipe.importance() {
             importance.describe(&mut metadata);
         }
@@ -81,6 +81,7 @@ impl Planner<'_> {
             tensors: planned,
             layout,
             notices,
+            departures,
         })
     }
 
@@ -214,7 +215,7 @@ pub(super) fn check_importance(recipe: &GgufRecipe, tensors: &[PlannedTensor]) -
 const WINDOWS_IGNORED: [&str; 2] = ["phi3", "phimoe"];
 
 /// Sliding windows that the graph of the architecture does not compute.
-fn windows_notice(facts: &Facts<'_>, metadata: &Metadata) -> Option<String> {
+fn other_windows(facts: &Facts<'_>, metadata: &Metadata) -> Option<String> {
     let config = facts.config;
     let window = config.sliding_window.filter(|_| config.flag_or("use_sliding_window", true))?;
     let is_stated = metadata.get(&facts.key("attention.sliding_window")).is_some();
@@ -232,7 +233,7 @@ fn windows_notice(facts: &Facts<'_>, metadata: &Metadata) -> Option<String> {
 const PERIODS: [(&str, usize); 4] = [("gemma2", 2), ("gemma3", 6), ("cohere2", 4), ("gpt-oss", 2)];
 
 /// Layers with sliding windows that are others than those of the graph of the architecture.
-fn pattern_notice(facts: &Facts<'_>) -> Option<String> {
+fn other_pattern(facts: &Facts<'_>) -> Option<String> {
     let (name, period) = PERIODS.iter().find(|(name, _)| *name == facts.architecture.name)?;
     let config = facts.config;
     let window = config.sliding_window?;
@@ -248,8 +249,8 @@ fn pattern_notice(facts: &Facts<'_>) -> Option<String> {
     })
 }
 
-/// Notes the caps that llama.cpp applies to Gemma 2 where config.json states none.
-fn caps_notice(facts: &Facts<'_>) -> Option<String> {
+/// The caps that llama.cpp applies to Gemma 2 where config.json states none.
+fn other_caps(facts: &Facts<'_>) -> Option<String> {
     let config = facts.config;
     let has_both = config.attention_softcap.is_some() && config.logit_softcap.is_some();
     (facts.architecture.name == "gemma2" && !has_both).then(|| {
@@ -259,7 +260,7 @@ fn caps_notice(facts: &Facts<'_>) -> Option<String> {
 }
 
 /// A scale of attention that is none of those which llama.cpp derives from the sizes (Gemma 2 and 3).
-fn scale_notice(facts: &Facts<'_>) -> Option<String> {
+fn other_scale(facts: &Facts<'_>) -> Option<String> {
     let AttentionScale::InverseRootOf(key) = facts.family.math.attention_scale else { return None };
     let stated = facts.config.number(key).ok()??;
     let (width, per_head) = (facts.head_dim().ok()?, facts.config.hidden_size? / facts.heads().ok()?.max(1));
@@ -272,7 +273,7 @@ fn scale_notice(facts: &Facts<'_>) -> Option<String> {
 const NORMALISES: [(&str, bool); 3] = [("qwen3moe", true), ("qwen2moe", false), ("olmoe", false)];
 
 /// Weights of experts that the graph of the architecture computes otherwise.
-fn routing_notice(facts: &Facts<'_>) -> Option<String> {
+fn other_routing(facts: &Facts<'_>) -> Option<String> {
     let (name, divides) = NORMALISES.iter().find(|(name, _)| *name == facts.architecture.name)?;
     let stated = facts.config.experts.as_ref()?.normalise.unwrap_or(false);
     (stated != *divides).then(|| {
@@ -287,7 +288,7 @@ fn routing_notice(facts: &Facts<'_>) -> Option<String> {
 const SILU: [&str; 9] = ["llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "olmo2", "olmoe", "phi3", "stablelm"];
 
 /// An activation function that the graph of the architecture does not have.
-fn activation_notice(facts: &Facts<'_>) -> Option<String> {
+fn other_activation(facts: &Facts<'_>) -> Option<String> {
     let stated = facts.config.activation.as_deref().filter(|name| !matches!(*name, "silu" | "swish"))?;
     let name = SILU.iter().find(|name| **name == facts.architecture.name)?;
     Some(format!("llama.cpp's graph of `{name}` computes SiLU, and the model `{stated}`: results differ"))
@@ -374,14 +375,14 @@ mod tests {
     fn weights_of_experts_that_graphs_compute_otherwise_are_noted() {
         let routed = |family: &str, normalised: Option<bool>| {
             let config = json!({"model_type": family, "num_experts": 4, "norm_topk_prob": normalised});
-            noted(family, &config, routing_notice)
+            noted(family, &config, other_routing)
         };
         assert!(routed("qwen3_moe", Some(true)).is_none() && routed("olmoe", None).is_none());
         let told = routed("qwen3_moe", Some(false)).unwrap();
         assert!(told.contains("`norm_topk_prob`, which is false") && told.contains("as if it were true"), "{told}");
         assert!(routed("qwen2_moe", Some(true)).unwrap().contains("as if it were false"));
         let dense = json!({"model_type": "qwen3", "norm_topk_prob": false});
-        assert!(noted("qwen3", &dense, routing_notice).is_none());
+        assert!(noted("qwen3", &dense, other_routing).is_none());
     }
 
     #[test]
@@ -391,7 +392,7 @@ mod tests {
             let config = json!({
                 "model_type": "gemma2", "layer_types": types, "sliding_window": window, "max_position_embeddings": 128,
             });
-            noted("gemma2", &config, pattern_notice)
+            noted("gemma2", &config, other_pattern)
         };
         assert!(gemma([sliding, full, sliding, full], 16).is_none());
         assert!(gemma([full, sliding, full, sliding], 16).unwrap().contains("more than 16 tokens"));
@@ -401,13 +402,13 @@ mod tests {
     #[test]
     fn missing_bounds_of_gemma_2_are_noted() {
         let capped = json!({"model_type": "gemma2", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0});
-        assert!(noted("gemma2", &capped, caps_notice).is_none());
+        assert!(noted("gemma2", &capped, other_caps).is_none());
         assert!(
-            noted("gemma2", &json!({"model_type": "gemma2"}), caps_notice).is_none(),
+            noted("gemma2", &json!({"model_type": "gemma2"}), other_caps).is_none(),
             "its class has the same bounds"
         );
         let none = json!({"model_type": "gemma2", "attn_logit_softcapping": null});
-        assert!(noted("gemma2", &none, caps_notice).is_some());
+        assert!(noted("gemma2", &none, other_caps).is_some());
     }
 
     #[test]

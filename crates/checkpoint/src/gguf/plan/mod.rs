@@ -47,6 +47,8 @@ pub struct GgufPlan {
     pub layout: GgufLayout,
     /// Notices for the user.
     pub notices: Vec<String>,
+    /// What llama.cpp's graph computes otherwise than the model: warnings for the user.
+    pub departures: Vec<String>,
     /// Bytes of all tensors of the source.
     pub source_bytes: u64,
     /// Identifies source, recipe and layout: a journal of another plan is not continued.
@@ -54,6 +56,11 @@ pub struct GgufPlan {
 }
 
 impl GgufPlan {
+    /// The departures and the notices.
+    pub fn remarks(&self) -> impl Iterator<Item = &String> {
+        self.departures.iter().chain(&self.notices)
+    }
+
     /// The tensors in the order of the source, so that reading is sequential: their indices.
     pub fn jobs(&self) -> Vec<usize> {
         let first = |tensor: &PlannedTensor| match &tensor.content {

@@ -255,6 +255,7 @@ impl<'a> GgufTensors<'a> {
             tensors,
             layout,
             notices: Vec::new(),
+            departures: Vec::new(),
         })
     }
 }

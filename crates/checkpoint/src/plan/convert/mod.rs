@@ -296,7 +296,7 @@ impl Recognised<'_> {
             None => self.keep_linear(linear, "not quantized in the source").map(Drafts::from),
         });
         let of_experts = self.network.experts().iter().map(|experts| self.convert_experts(task, experts));
-        Drafts::join(of_linears.chain(of_experts))?.without_misfits()
+        Drafts::join(of_linears.chain(of_experts))?.without_misfits(self)
     }
 
     fn refusal(&self, tensor: &str, reason: impl Into<String>, hint: &str) -> PlanError {

@@ -118,7 +118,10 @@ pub fn quantization_config(config: &Value) -> Option<&Value> {
 fn stated_in(fields: &Value) -> Option<&Value> {
     let keys = ["quantization_config", "compression_config"];
     let of_others = keys.iter().find_map(|key| fields.get(*key)).filter(|value| value.is_object());
-    of_others.or_else(|| fields.get(mlx::KEY).filter(|stated| mlx::is_stated(stated)))
+    let of_mlx = fields.get(mlx::KEY).filter(|stated| mlx::is_stated(stated));
+    // mlx-lm looks at its own key first.
+    let is_other = |config: &&Value| method_of(config).is_some_and(|method| method != mlx::METHOD);
+    of_others.filter(is_other).or(of_mlx).or(of_others)
 }
 
 /// The `quant_method` of a configuration; MLX states none.

@@ -60,6 +60,9 @@ pub(super) fn quantization(subject: &CheckpointView<'_>, findings: &mut Findings
             "has no `quantization` with bits and group_size, which is what mlx-lm reads",
             hint,
         );
+    } else if is_of_mlx && subject.json.as_ref().is_some_and(mlx::contradicts_itself) {
+        let reason = "its `quantization` and `quantization_config` differ: mlx-lm reads the former";
+        findings.warning("config.json", reason, "make them equal");
     }
     for problem in subject.survey.problems.iter().filter(|problem| problem.subject == About::Configuration) {
         let hint = "use the model that this one was quantized from";
