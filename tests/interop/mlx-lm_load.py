@@ -12,18 +12,19 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.utils import load_config, load_model
 
-# What published configurations have and transformers 5 does not write.
-PUBLISHED = {
-    "apertus": dict(mlp_bias=False, post_norm=False, qk_norm=True),
-    "glm_moe_dsa": dict(topk_method="noaux_tc", scoring_func="sigmoid", moe_layer_freq=1),
-}
+# What published configurations have and neither transformers 5 nor Kvant writes.
+PUBLISHED = {"glm_moe_dsa": dict(topk_method="noaux_tc", scoring_func="sigmoid", moe_layer_freq=1)}
 TOKENS = np.random.default_rng(1).integers(0, 512, (1, 48)).astype(np.uint32)
 
 
 def published(config):
-    """The keys of a configuration as published ones have them."""
+    """The keys of a configuration as published ones have them. Kvant writes those that depend on the model beside codes."""
     rope = config.get("rope_parameters") or {}
     keys = dict(PUBLISHED.get(config["model_type"], {}))
+    if "quantization" in config:
+        return keys
+    if config["model_type"] == "apertus":
+        keys |= dict(mlp_bias=False, post_norm=False, qk_norm=True)
     if "rope_theta" in rope:
         scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
         keys |= dict(rope_theta=rope["rope_theta"], rope_scaling=scaling if scaling.get("rope_type") != "default" else None)

@@ -7,7 +7,7 @@ use super::error::PlanError;
 use super::recognised::Recognised;
 use kvant_formats::format::OutputFormat;
 use kvant_model::family::{Part, Role};
-use kvant_model::network::{Linear, LinearId};
+use kvant_model::network::{Linear, LinearId, Place, Reason};
 use kvant_quant::scheme::{ActivationScheme, AttentionScheme, MinScale, Rotary};
 use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::parts::{AttentionSpec, CannotHold, Owner, ParameterPart};
@@ -94,7 +94,8 @@ impl Recognised<'_> {
         Ok(())
     }
 
-    /// Quark names what the cache stores by the ends of names, which other layers must not share: those of delta nets do.
+    /// Quark names what the cache stores by the ends of names, which other layers must not share: those of delta nets and of towers for
+    /// pictures and sound do.
     fn check_cache_names(&self, scheme: &AttentionScheme) -> Result<(), PlanError> {
         if self.format != OutputFormat::QUARK || scheme.key_value.is_none() {
             return Ok(());
@@ -104,13 +105,18 @@ impl Recognised<'_> {
             self.network.blocks().iter().flat_map(|block| self.network.kv_owners(*block)).collect();
         let owners: BTreeSet<&str> = owners.iter().map(|id| self.network.linear(*id).module.as_str()).collect();
         let leaves: BTreeSet<String> = owners.iter().map(|module| leaf(module)).collect();
-        let others = self.network.linears().iter().filter(|linear| linear.part == Part::Recurrent);
-        match others.map(|linear| linear.module.as_str()).find(|module| leaves.contains(&leaf(module))) {
+        let recurrent = self.network.linears().iter().filter(|linear| linear.part == Part::Recurrent);
+        let tensors = self.tensors.iter().zip(self.network.places());
+        let of_towers = tensors.filter(|(_, place)| **place == Place::Other(Reason::Modality));
+        let of_towers =
+            of_towers.filter_map(|(tensor, _)| tensor.stored_name().strip_suffix(".weight").map(str::to_owned));
+        let mut others = recurrent.map(|linear| linear.module.clone()).chain(of_towers);
+        match others.find(|module| leaves.contains(&leaf(module))) {
             None => Ok(()),
             Some(other) => {
                 let reason = format!(
                     "in Quark's layout every layer named `{}` would count as one whose output the cache stores, and `{other}` is none",
-                    leaf(other)
+                    leaf(&other)
                 );
                 Err(PlanError::Attention { reason })
             }

@@ -285,7 +285,22 @@ impl<'a> Declared<'a> {
         names::refuse_idle_rules(&network, &shaped, &recipe, stored.iter().map(String::as_str))?;
         let of_plan = names::notices(&network, &recipe, &self.layers, &layout, &outside, checkpoint);
         let of_loaders = names::unknown_loaders(&network, &model, format);
-        let notices = float_share.iter().cloned().chain(self.notices).chain(of_plan).chain(of_loaders).collect();
+        let departures = format.checkpoint().map_or(Ok(Vec::new()), |format| format.departures(&model, &network));
+        let departures = departures.map_err(|problem| {
+            let (layer, scheme) = self
+                .layers
+                .first()
+                .map_or_else(Default::default, |layer| (layer.name.clone(), layer.scheme.to_string()));
+            PlanError::CannotHold { layer, scheme, problem }
+        })?;
+        let notices = float_share
+            .iter()
+            .cloned()
+            .chain(self.notices)
+            .chain(of_plan)
+            .chain(of_loaders)
+            .chain(departures)
+            .collect();
         Ok(Plan {
             traits,
             notices,

@@ -44,6 +44,9 @@ pub fn with_quantization(
             fields.insert(key.to_owned(), own);
         }
         fields.insert("quantization_config".to_owned(), quantization);
+        if let Some(format) = format.checkpoint() {
+            format.complete(fields);
+        }
     }
     Ok(config)
 }

@@ -6,11 +6,13 @@ use super::{
     Capabilities, CheckpointFormat, ModelDescription, StackedExpert, awq, comfyui, compressed_tensors, fp8, gptq, mlx,
     modelopt, mxfp4, quark, tensors, torchao,
 };
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::Network;
 use kvant_quant::registry::{RegisterError, Registry, Row};
 use kvant_quant::scheme::EVALUATION_ONLY;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{ActivationSpec, AttentionSpec, CannotHold, LayerSpec, ParameterPart, Part};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -162,6 +164,19 @@ impl FormatHandle {
     /// [`CannotHold`] where the format has no place for the scheme.
     pub fn attention_parts(self, spec: &AttentionSpec) -> Result<Vec<ParameterPart>, CannotHold> {
         self.0.attention_parts(spec)
+    }
+
+    /// Adds to a model's config.json what loaders of the format read and other tools do not write.
+    pub fn complete(self, config: &mut Map<String, Value>) {
+        self.0.complete(config);
+    }
+
+    /// What loaders of the format compute otherwise than the model: notices for the user.
+    ///
+    /// # Errors
+    /// [`CannotHold`] where no loader of the format has a class for such a model.
+    pub fn departures(self, config: &ModelConfig, network: &Network) -> Result<Vec<String>, CannotHold> {
+        self.0.departures(config, network)
     }
 
     /// The name of weight scales, if loaders need a certain one.

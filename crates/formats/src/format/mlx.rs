@@ -6,6 +6,9 @@ use super::selector::commonest;
 use super::stored::{CodeType, ModuleReader, ModuleTensors, ModuleWeight, WeightLayout};
 use super::{Capabilities, CheckpointFormat, ModelDescription, StackedExpert};
 use kvant_container::{Dtype, TensorView};
+use kvant_model::family::Role;
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::Network;
 use kvant_numeric::format::MiniFloat;
 use kvant_quant::scheme::{
     Axis, FloatScale, FloatScheme, Granularity, IntScheme, LayerScheme, TensorScheme, ZeroPoint,
@@ -55,6 +58,17 @@ impl CheckpointFormat for Mlx {
 
     fn config(&self, model: &ModelDescription<'_>) -> Result<Value, CannotHold> {
         config(model.layers, model.exclude)
+    }
+
+    fn complete(&self, config: &mut Map<String, Value>) {
+        complete(config);
+        if let Some(text) = config.get_mut("text_config").and_then(Value::as_object_mut) {
+            complete(text);
+        }
+    }
+
+    fn departures(&self, config: &ModelConfig, network: &Network) -> Result<Vec<String>, CannotHold> {
+        departures(config, network)
     }
 
     fn reader(&self, _method: &str, config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
@@ -229,6 +243,116 @@ fn config(layers: &[(&str, LayerScheme)], exclude: &[&str]) -> Result<Value, Can
     stated.extend(others.map(|(key, (_, mode))| (key, Value::Object(mode.to_json()))));
     stated.insert("quant_method".to_owned(), json!(METHOD));
     Ok(Value::Object(stated))
+}
+
+/// Model types whose classes in mlx-lm compute sliding windows. That of Llama and Mistral does where `layer_types` names such layers.
+const WITH_WINDOWS: [&str; 13] = [
+    "afmoe",
+    "cohere2",
+    "exaone4",
+    "exaone_moe",
+    "gemma3",
+    "gemma3_text",
+    "gemma3n",
+    "gemma4",
+    "gpt_oss",
+    "ministral3",
+    "mimo_v2_flash",
+    "olmo3",
+    "laguna",
+];
+
+/// Model types whose classes have SiLU, whatever config.json says.
+const SILU: [&str; 12] = [
+    "cohere", "cohere2", "granite", "llama", "mistral", "mixtral", "olmo2", "olmoe", "phi3", "qwen2", "qwen3",
+    "stablelm",
+];
+
+/// What mlx-lm computes otherwise.
+fn departures(config: &ModelConfig, network: &Network) -> Result<Vec<String>, CannotHold> {
+    let Some(name) = config.model_types.first().map(String::as_str) else { return Ok(Vec::new()) };
+    let routed = |block: usize| {
+        let mut routers = network.linears().iter().filter(|linear| linear.role == Role::Router);
+        routers.any(|router| router.block == Some(block))
+    };
+    if name == "qwen2_moe" && network.blocks().iter().any(|block| !routed(*block)) {
+        let reason = "mlx-lm's class of qwen2_moe has experts in every block, and this model has blocks without";
+        return Err(CannotHold::new(reason, "use another ‹format›"));
+    }
+    let layers_have_windows = matches!(name, "llama" | "mistral") && !config.layer_types.is_empty();
+    let window = config.sliding_window.filter(|_| config.flag_or("use_sliding_window", true));
+    let window = window.filter(|window| config.max_positions.is_none_or(|longest| *window < longest));
+    let window = window.filter(|_| !WITH_WINDOWS.contains(&name) && !layers_have_windows).map(|window| {
+        format!(
+            "mlx-lm's class of {name} has no sliding windows: texts of more than {window} tokens are computed otherwise"
+        )
+    });
+    let activation = config.activation.as_deref().filter(|stated| !matches!(*stated, "silu" | "swish"));
+    let activation = activation
+        .filter(|_| SILU.contains(&name))
+        .map(|stated| format!("mlx-lm's class of {name} computes SiLU, and the model `{stated}`: results differ"));
+    let clip = config.clip_qkv.map(|clip| {
+        format!(
+            "mlx-lm's class of {name} may not clip queries, keys and values at {clip} (`clip_qkv`): compare the results"
+        )
+    });
+    Ok([window, activation, clip].into_iter().flatten().collect())
+}
+
+/// Keys of config.json as mlx-lm reads them, and as transformers 5 writes them instead.
+const OLD_NAMES: [(&str, &str); 4] = [
+    ("num_experts", "num_local_experts"),
+    ("rotary_emb_base", "rope_theta"),
+    ("rotary_pct", "partial_rotary_factor"),
+    ("norm_eps", "layer_norm_eps"),
+];
+
+/// Keys that classes of mlx-lm want, and transformers leaves out where they have no effect.
+const WANTED: [(&str, &str, Value); 3] = [
+    ("apertus", "mlp_bias", Value::Bool(false)),
+    ("apertus", "post_norm", Value::Bool(false)),
+    ("apertus", "qk_norm", Value::Bool(true)),
+];
+
+/// Adds the keys of config.json that mlx-lm reads and transformers 5 writes otherwise: `rope_theta`, `rope_scaling` and
+/// `partial_rotary_factor` beside `rope_parameters`, and older names. Without them it takes defaults, which compute something else.
+fn complete(config: &mut Map<String, Value>) {
+    let of_layers = |kind: &str| {
+        let rope = config.get("rope_parameters")?;
+        Some(rope.get(kind).unwrap_or(rope).as_object()?.clone())
+    };
+    let (full, sliding) = (of_layers("full_attention"), of_layers("sliding_attention"));
+    let mut added: Vec<(&str, Value)> = Vec::new();
+    if let Some(mut rope) = full {
+        let theta = rope.shift_remove("rope_theta");
+        added.extend(theta.map(|theta| ("rope_theta", theta)));
+        added.extend(rope.get("partial_rotary_factor").map(|share| ("partial_rotary_factor", share.clone())));
+        let kind = rope.get("rope_type").or(rope.get("type")).cloned().unwrap_or(json!("default"));
+        let is_deepseek = config.get("model_type").is_some_and(|kind| kind == "deepseek_v2");
+        let scaling = match (kind == json!("default"), is_deepseek) {
+            (false, _) => Value::Object(rope.into_iter().chain([("type".to_owned(), kind)]).collect()),
+            // Its class wants a scaling: one by 1 is none.
+            (true, true) => json!({"type": "yarn", "factor": 1.0}),
+            (true, false) => Value::Null,
+        };
+        added.push(("rope_scaling", scaling));
+    }
+    let is_apart = config.get("rope_parameters").is_some_and(|rope| rope.get("sliding_attention").is_some());
+    let local = sliding.filter(|_| is_apart).and_then(|mut rope| rope.shift_remove("rope_theta"));
+    added.extend(local.map(|theta| ("rope_local_base_freq", theta)));
+    for (key, value) in added {
+        config.entry(key).or_insert(value);
+    }
+    for (old, new) in OLD_NAMES {
+        if let Some(value) = config.get(new).cloned() {
+            config.entry(old).or_insert(value);
+        }
+    }
+    for (model_type, key, value) in WANTED {
+        if config.get("model_type").is_some_and(|stated| stated == model_type) {
+            config.entry(key).or_insert(value);
+        }
+    }
 }
 
 /// Reads layers that have scales.
@@ -419,6 +543,26 @@ mod tests {
         let mixtral = "m.0.block_sparse_moe.experts.7.w2";
         let (expert, stacked) = stacked_name(mixtral).unwrap();
         assert_eq!(expert_name(&stacked, expert).as_deref(), Some(mixtral));
+    }
+
+    #[test]
+    fn keys_that_mlx_reads_stand_beside_those_of_transformers() {
+        let completed = |mut config: Value| {
+            complete(config.as_object_mut().unwrap());
+            config
+        };
+        let plain = json!({"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5});
+        let found = completed(json!({"rope_parameters": plain, "num_local_experts": 4}));
+        assert_eq!((&found["rope_theta"], &found["partial_rotary_factor"]), (&json!(5e5), &json!(0.5)));
+        assert_eq!((&found["rope_scaling"], &found["num_experts"]), (&Value::Null, &json!(4)));
+        let layers = json!({"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}});
+        let found = completed(json!({"rope_parameters": layers}));
+        assert_eq!((&found["rope_theta"], &found["rope_local_base_freq"]), (&json!(1e6), &json!(1e4)));
+        assert_eq!(found["rope_scaling"], json!({"rope_type": "linear", "factor": 8.0, "type": "linear"}));
+        let own = json!({"rope_theta": 3.0, "rope_parameters": {"rope_theta": 4.0}});
+        assert_eq!(completed(own)["rope_theta"], json!(3.0));
+        assert_eq!(completed(json!({"model_type": "llama"})), json!({"model_type": "llama"}));
     }
 
     #[test]

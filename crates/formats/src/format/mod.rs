@@ -35,6 +35,8 @@ pub use pattern::Pattern;
 
 use crate::algorithm::Algorithms;
 use kvant_container::Checkpoint;
+use kvant_model::model_config::ModelConfig;
+use kvant_model::network::Network;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, TensorScheme};
 use kvant_weights::import_error::ImportError;
@@ -89,6 +91,20 @@ pub trait CheckpointFormat: Send + Sync {
     fn stacked(&self, family: &str, module: &str) -> Option<StackedExpert> {
         let _ = (family, module);
         None
+    }
+
+    /// Adds to a model's config.json what loaders of the format read and other tools do not write.
+    fn complete(&self, config: &mut Map<String, Value>) {
+        let _ = config;
+    }
+
+    /// What loaders of the format compute otherwise than the model: notices for the user.
+    ///
+    /// # Errors
+    /// [`CannotHold`] where no loader of the format has a class for such a model.
+    fn departures(&self, config: &ModelConfig, network: &Network) -> Result<Vec<String>, CannotHold> {
+        let _ = (config, network);
+        Ok(Vec::new())
     }
 
     /// The name of weight scales, if loaders need a certain one. `in_blocks` says that each belongs to a block

@@ -113,6 +113,7 @@ impl<'a> Builder<'a> {
         let mut builder = Builder { tensors, network, config, family, architecture, drafts, dropped, taken };
         builder.check_experts()?;
         builder.add_all()?;
+        builder.check_expected()?;
         Ok(builder)
     }
 
@@ -274,7 +275,8 @@ mod tests {
             ("minimax_m2", "minimax-m2"),
             ("deepseek_v3", "deepseek2"),
         ] {
-            assert!(refusal(&Checkpoint::read(fixture)).is_none(), "{fixture}");
+            let whole = refusal(&Checkpoint::read(fixture)).map(|refused| refused.to_string());
+            assert!(whole.is_none_or(|told| !told.contains("has no experts")), "{fixture}");
             let is_of_experts = |name: &str| ["mlp.", "block_sparse_moe."].iter().any(|part| name.contains(part));
             let dense = Checkpoint::read(fixture)
                 .renamed(|name| (!name.contains("layers.1.") || !is_of_experts(name)).then(|| name.to_owned()));
@@ -298,5 +300,42 @@ mod tests {
             let refused = refusal(&dense).unwrap();
             assert!(refused.to_string().contains("states no experts"), "{fixture}: {refused}");
         }
+    }
+
+    /// As llama.cpp's own loader said of such files.
+    #[test]
+    fn models_that_loaders_of_the_architecture_do_not_find_whole_are_refused() {
+        let with = |fixture: &str, name: &str, shape: &[usize]| {
+            let mut checkpoint = Checkpoint::read(fixture);
+            let like = checkpoint.tensors[0].clone();
+            checkpoint.tensors.push(TensorMeta { name: name.to_owned(), shape: shape.to_vec(), ..like });
+            refusal(&checkpoint).map(|refused| refused.to_string()).unwrap_or_default()
+        };
+        let output = "model.layers.0.self_attn.o_proj.bias";
+        let width = |fixture: &str| Checkpoint::read(fixture).config["hidden_size"].as_u64().unwrap() as usize;
+        for fixture in ["qwen3", "olmo2", "qwen2_moe", "gemma2"] {
+            let told = with(fixture, output, &[width(fixture)]);
+            assert!(told.contains(output) && told.contains("has no place"), "{fixture}: {told}");
+        }
+        assert_eq!(with("llama", output, &[width("llama")]), "");
+        let without = |fixture: &str, end: &str| {
+            let less = Checkpoint::read(fixture).renamed(|name| (!name.ends_with(end)).then(|| name.to_owned()));
+            refusal(&less).map(|refused| refused.to_string()).unwrap_or_default()
+        };
+        for (fixture, end, stem) in [
+            ("starcoder2", "o_proj.bias", "attn_output.bias"),
+            ("gpt_neox", "attention.dense.bias", "attn_output.bias"),
+            ("phimoe", "lm_head.bias", "output.bias"),
+        ] {
+            let told = without(fixture, end);
+            assert!(told.contains(stem), "{fixture}: {told}");
+        }
+        assert!(refusal(&Checkpoint::read("olmoe")).unwrap().to_string().contains("as many heads of keys"));
+        let wider = Checkpoint::read("nemotron").with_config("head_dim", json!(2));
+        assert!(refusal(&wider).unwrap().to_string().contains("queries as wide as hidden states"));
+        let lite = Checkpoint::read("deepseek_v3").renamed(|name| Some(name.replace("q_a_proj", "q_proj")));
+        let lite = lite
+            .renamed(|name| (!name.contains("q_a_layernorm") && !name.contains("q_b_proj")).then(|| name.to_owned()));
+        assert!(refusal(&lite).is_some());
     }
 }

@@ -98,6 +98,16 @@ pub enum GgufPlanError {
         /// What is missing.
         reason: String,
     },
+    /// The architecture's graph has other sizes or layers than the model (*unsupported*).
+    #[error("the model cannot be written as GGUF: llama.cpp's graph of {architecture} {expects}, and {found}")]
+    Expects {
+        /// `general.architecture`.
+        architecture: &'static str,
+        /// What the graph has.
+        expects: &'static str,
+        /// What the model has.
+        found: String,
+    },
     /// The architecture has no place for a tensor (*unsupported*).
     #[error("tensor `{tensor}` has no place in a file of the architecture {architecture}")]
     NoPlace {
@@ -181,6 +191,7 @@ impl Diagnostic for GgufPlanError {
             | GgufPlanError::Undecoded { .. }
             | GgufPlanError::Conversion { .. }
             | GgufPlanError::Form { .. }
+            | GgufPlanError::Expects { .. }
             | GgufPlanError::NoPlace { .. }
             | GgufPlanError::SourceType { .. }
             | GgufPlanError::Scaling(_)
@@ -204,6 +215,7 @@ impl Diagnostic for GgufPlanError {
             GgufPlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
             GgufPlanError::Family { .. }
             | GgufPlanError::Form { .. }
+            | GgufPlanError::Expects { .. }
             | GgufPlanError::NoPlace { .. }
             | GgufPlanError::Scaling(_) => Some(other.to_owned()),
             GgufPlanError::AlreadyQuantized { .. } => {

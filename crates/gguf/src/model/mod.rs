@@ -6,6 +6,7 @@ pub mod codec;
 mod content;
 mod drafts;
 mod error;
+mod expected;
 mod layers;
 pub mod metadata;
 pub mod names;

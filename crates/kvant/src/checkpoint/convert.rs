@@ -38,14 +38,22 @@ pub fn run(
         return Err(error.with_hint(Some(hint.to_owned())));
     }
     let checkpoint = request.source.open()?;
-    let plan = Plan::convert(&checkpoint, &conversion(request, target)?)?;
-    preflight(&plan, &checkpoint, sinks.commit)?;
-    if !sinks.commit.no_verify {
-        refuse_unloadable(&plan, || match target {
+    let conversion = conversion(request, target)?;
+    let refuse_unloadable = |plan: &Plan| match sinks.commit.no_verify {
+        true => Ok(()),
+        false => refuse_unloadable(plan, || match target {
             ConversionTarget::Float(_) => Remedy::text("take the model that it was quantized from"),
             _ => Remedy::UseFormat("choose another target with ‹to›, e.g. float".to_owned()),
-        })?;
-    }
+        }),
+    };
+    let plan = Plan::convert(&checkpoint, &conversion).map_err(|error| {
+        // To accept a loss would be idle where no loader takes the result.
+        let accepted = (!conversion.requantize).then_some(Conversion { requantize: true, ..conversion });
+        let accepted = accepted.and_then(|conversion| Plan::convert(&checkpoint, &conversion).ok());
+        accepted.and_then(|plan| refuse_unloadable(&plan).err()).unwrap_or_else(|| error.into())
+    })?;
+    preflight(&plan, &checkpoint, sinks.commit)?;
+    refuse_unloadable(&plan)?;
     check_output(&plan, &request.source.model, sinks)?;
     reporter.notes(plan.notices());
     let planned = CheckpointConversion {

@@ -72,7 +72,12 @@ pub(super) fn set_up<'a>(
     // Nobody has asked for the schemes by which a layer is refused.
     let made = made.map_err(|error| match search.options.is_empty() {
         true => {
-            let way = format!("choose others than {} with ‹options›, e.g. int4:g32,int8:channel", names.join(", "));
+            let way = match kind {
+                MixKind::Checkpoint => {
+                    format!("choose others than {} with ‹options›, e.g. int4:g32,int8:channel", names.join(", "))
+                }
+                MixKind::Gguf => "search among schemes of checkpoints: leave out ‹for› and ‹format›".to_owned(),
+            };
             error.with_hint(Some(way))
         }
         false => error,
@@ -204,9 +209,16 @@ fn refused_by(loader: &Loader, made: &SetUp<'_>) -> Error {
         let plan = made.mixture.plan(&made.mixture.uniform(option));
         plan.is_ok_and(|plan| reads(loader, &plan.loaders()))
     };
-    let all = made.mixture.options().iter().enumerate();
-    let culprit = all.filter(|(_, option)| **option != MixOption::Float).find(|(index, _)| !takes(*index));
-    let (message, hint) = match culprit {
+    let all = made.mixture.options().iter().enumerate().filter(|(_, option)| **option != MixOption::Float);
+    let (taken, refused): (Vec<_>, Vec<_>) = all.partition(|(index, _)| takes(*index));
+    let (message, hint) = match refused.first() {
+        Some(_) if taken.is_empty() => (
+            format!("‹for› {}: {} reads this model in none of these options", loader.id, loader.name),
+            format!(
+                "leave out ‹for›, or name another loader: `kvant plan` of one option says which read it, e.g. ‹scheme› {}",
+                refused[0].1.name()
+            ),
+        ),
         Some((_, option)) => (
             format!("‹for› {}: {} does not read ‹options› {} of this model", loader.id, loader.name, option.name()),
             format!("leave it out; `kvant list schemes ‹for› {}` lists those that it reads", loader.id),

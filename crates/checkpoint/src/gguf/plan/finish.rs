@@ -56,7 +56,17 @@ impl Planner<'_> {
         notices.extend(tokenizer::rename(&mut metadata));
         notices.extend(self.notices(&recipe)?);
         notices.extend(kvant_formats::lora::notices(checkpoint));
-        let of_graph = [other_pattern, other_caps, other_scale, other_routing, other_activation].into_iter();
+        let of_graph = [
+            other_pattern,
+            other_caps,
+            other_scale,
+            other_routing,
+            other_choice,
+            other_activation,
+            other_clipping,
+            other_direction,
+        ]
+        .into_iter();
         let departures =
             other_windows(&facts, &metadata).into_iter().chain(of_graph.filter_map(|find| find(&facts))).collect();
         if let Some(importance) = recipe.importance() {
@@ -284,14 +294,68 @@ fn other_routing(facts: &Facts<'_>) -> Option<String> {
     })
 }
 
-/// Architectures whose graphs have SiLU as the activation function of every model.
-const SILU: [&str; 9] = ["llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "olmo2", "olmoe", "phi3", "stablelm"];
+/// The activation functions of graphs whose architectures have one for every model: their name, and those of config.json.
+const ACTIVATIONS: [(&[&str], &str, &[&str]); 3] = [
+    (
+        &[
+            "llama",
+            "qwen2",
+            "qwen3",
+            "qwen2moe",
+            "qwen3moe",
+            "olmo2",
+            "olmoe",
+            "phi3",
+            "phimoe",
+            "stablelm",
+            "smollm3",
+            "command-r",
+            "cohere2",
+        ],
+        "SiLU",
+        &["silu", "swish"],
+    ),
+    (
+        &["gpt2", "gptneox", "phi2", "starcoder2", "gemma", "gemma2", "gemma3"],
+        "GELU",
+        &["gelu", "gelu_new", "gelu_fast", "gelu_python", "gelu_pytorch_tanh", "gelu_accurate"],
+    ),
+    (&["nemotron"], "squared ReLU", &["relu2"]),
+];
 
 /// An activation function that the graph of the architecture does not have.
 fn other_activation(facts: &Facts<'_>) -> Option<String> {
-    let stated = facts.config.activation.as_deref().filter(|name| !matches!(*name, "silu" | "swish"))?;
-    let name = SILU.iter().find(|name| **name == facts.architecture.name)?;
-    Some(format!("llama.cpp's graph of `{name}` computes SiLU, and the model `{stated}`: results differ"))
+    let name = facts.architecture.name;
+    let (_, computed, names) = ACTIVATIONS.iter().find(|(names, ..)| names.contains(&name))?;
+    let stated = facts.config.activation.as_deref().filter(|stated| !names.contains(stated))?;
+    Some(format!("llama.cpp's graph of `{name}` computes {computed}, and the model `{stated}`: results differ"))
+}
+
+/// The choice of experts by Phi-3.5-MoE: each of two in turn, with a softmax over those near it.
+fn other_choice(facts: &Facts<'_>) -> Option<String> {
+    (facts.architecture.name == "phimoe").then(|| {
+        "llama.cpp's graph of `phimoe` weighs experts by one softmax, and the model by one for each of the two: results differ".to_owned()
+    })
+}
+
+/// A clipping of queries, keys and values that the graph does not have.
+fn other_clipping(facts: &Facts<'_>) -> Option<String> {
+    let name = facts.architecture.name;
+    let stated = facts.config.clip_qkv.filter(|_| name != "olmo")?;
+    Some(format!(
+        "llama.cpp's graph of `{name}` does not clip queries, keys and values at {stated} (`clip_qkv`): results differ"
+    ))
+}
+
+/// Attention to what follows, in a graph that looks back only.
+fn other_direction(facts: &Facts<'_>) -> Option<String> {
+    let config = facts.config;
+    let stated = config.flag_or("use_bidirectional_attention", false)
+        || config.text("use_bidirectional_attention") == Some("all");
+    stated.then(|| {
+        let name = facts.architecture.name;
+        format!("llama.cpp's graph of `{name}` looks back only, and the model ahead too (`use_bidirectional_attention`): results differ")
+    })
 }
 
 /// The losses of a conversion, of all requantized tensors and of all with rounded scales.

@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 fn model(dir: &Path) -> PathBuf {
     let config = json!({
         "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "hidden_size": 64, "intermediate_size": 96,
-        "first_k_dense_replace": 1, "kv_lora_rank": 32, "q_lora_rank": null, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32,
+        "first_k_dense_replace": 1, "kv_lora_rank": 32, "q_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32,
         "v_head_dim": 64, "max_position_embeddings": 64, "moe_intermediate_size": 32, "n_group": 1, "n_routed_experts": 4,
         "n_shared_experts": 2, "norm_topk_prob": false, "num_attention_heads": 2, "num_experts_per_tok": 2,
         "num_hidden_layers": 1, "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
@@ -27,7 +27,9 @@ fn model(dir: &Path) -> PathBuf {
     let tensors: Vec<Tensor> = vec![
         weight("model.embed_tokens.weight", Dtype::BF16, &[32, 64]),
         block("input_layernorm", &[64]),
-        block("self_attn.q_proj", &[128, 64]),
+        block("self_attn.q_a_proj", &[64, 64]),
+        block("self_attn.q_a_layernorm", &[64]),
+        block("self_attn.q_b_proj", &[128, 64]),
         block("self_attn.kv_a_proj_with_mqa", &[64, 64]),
         block("self_attn.kv_a_layernorm", &[32]),
         block("self_attn.kv_b_proj", &[192, 32]),

@@ -18,11 +18,21 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
 fn missing(subject: &CheckpointView<'_>, findings: &mut Findings) {
     // A head that a rotation separates from the embeddings is in no file of the source.
     let is_made = subject.checkpoint.rewriting().is_some();
-    let is_known = subject.network.family().is_some() && subject.json.is_some() && !is_made;
+    let is_known =
+        subject.network.family().is_some() && subject.json.is_some() && !is_made && !is_without_head(subject);
     if is_known && subject.config.tie_word_embeddings == Some(false) && head(subject).is_none() {
         let hint = "set tie_word_embeddings to true if the head is the embedding, else download the missing shard";
         findings.error("lm_head.weight", "is missing, and tie_word_embeddings is false", hint);
     }
+}
+
+/// Ends of the names of classes that have no head for tokens.
+const HEADLESS: [&str; 5] =
+    ["Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice"];
+
+fn is_without_head(subject: &CheckpointView<'_>) -> bool {
+    let class = subject.config.architectures.first();
+    class.is_some_and(|class| HEADLESS.iter().any(|end| class.ends_with(end)) && !class.ends_with("LMHeadModel"))
 }
 
 /// The head of a model whose family and configuration are known.
