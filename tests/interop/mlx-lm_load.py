@@ -25,6 +25,9 @@ def published(config):
         return keys
     if config["model_type"] == "apertus":
         keys |= dict(mlp_bias=False, post_norm=False, qk_norm=True)
+    if "sliding_attention" in rope:
+        keys |= dict(rope_local_base_freq=rope["sliding_attention"]["rope_theta"])
+        rope = rope["full_attention"]
     if "rope_theta" in rope:
         scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
         keys |= dict(rope_theta=rope["rope_theta"], rope_scaling=scaling if scaling.get("rope_type") != "default" else None)
