@@ -10,6 +10,7 @@ use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Notice, Place, Reason, ShapedLayer, Slot, expert_module};
 use kvant_quant::glob::{Glob, nearest_names};
 use kvant_quant::scheme::{EVALUATION_ONLY, TensorScheme};
+use kvant_quant::tuning::NAME;
 use kvant_weights::parts::CannotHold;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -159,6 +160,12 @@ pub(super) fn notices(
         notices.push(format!(
             "`{first}`{more}, outside of the blocks, {are} rounded to nearest: {} works on blocks",
             recipe.algorithms()
+        ));
+    }
+    let rounding = recipe.algorithms().rounding.name();
+    if recipe.algorithms().tuning.is_some() && rounding != "rtn" {
+        notices.push(format!(
+            "{NAME} loses less after rounding to nearest than after {rounding}: leave {rounding} out, and search scales with ‹scales› search"
         ));
     }
     let weights: BTreeSet<String> = layers
