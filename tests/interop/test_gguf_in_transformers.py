@@ -58,6 +58,10 @@ MODELS = {
 }
 
 
+# llama.cpp, whose format it is, does not load such files.
+REFUSED = {"qwen2_narrow", "qwen3_bias", "gemma3_bias"}
+
+
 def distinct(model):
     """Biases, norms and attention that matter, so that a missing term is seen."""
     with torch.no_grad():
@@ -91,6 +95,10 @@ def test_transformers_is_listed_where_its_logits_match(kvant, tmp_path, name):
     model.save_pretrained(source)
     byte_tokenizer(BASE["vocab_size"]).save(str(source / "tokenizer.json"))
     made = kvant("quantize", source, "--scheme", "F32", "--format", "gguf", "-o", out)
+    if name in REFUSED:
+        reasons = ("llama.cpp's graph", "has no place in a file of the architecture")
+        assert made.returncode == 1 and any(reason in made.stderr for reason in reasons), made.stderr
+        return
     assert made.returncode == 0, made.stderr
     found = distance(model, tmp_path, out.name)
     right = found is not None and found < 1e-5
