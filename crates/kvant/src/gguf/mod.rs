@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// The name of a file that is planned and not written.
 const UNNAMED: &str = "model.gguf";
 
-/// Tells the user what a plan found: departures as warnings.
+/// Reports the notices of a plan as notes, and its departures as warnings.
 pub(crate) fn tell(plan: &GgufPlan, reporter: &Reporter<'_>) {
     reporter.notes(&plan.notices);
     plan.departures.iter().for_each(|departure| reporter.warning(departure));
