@@ -6,6 +6,8 @@ of Kvant's own forward pass; and what mlx-lm writes, read by Kvant.
 
 import json
 import os
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -82,6 +84,16 @@ def test_mlx_loads_what_kvant_lists_and_computes_the_same(case, answers, tmp_pat
 
 def test_every_family_is_asked_or_left_out_with_a_reason(kvant):
     assert_families_are_asked(kvant, "mlx-lm", CASES, UNASKED)
+
+
+def test_every_class_of_mlx_lm_is_known(answers):
+    """`MODEL_TYPES` of crates/formats/src/format/mlx.rs: others are refused."""
+    source = (REPO / "crates/formats/src/format/mlx.rs").read_text().split("const MODEL_TYPES", 1)[1].split("];", 1)[0]
+    known = set(re.findall(r'"([^"]+)"', source))
+    folder = pathlib.Path(os.environ["KVANT_MLX"]) / "mlx_lm"
+    classes = {path.stem for path in (folder / "models").glob("*.py") if re.search(r"class Model\b|import .*\bModel\b", path.read_text())}
+    mapped = re.findall(r'"([^"]+)": "[^"]+"', (folder / "utils.py").read_text().split("MODEL_REMAPPING = {", 1)[1].split("}", 1)[0])
+    assert known == classes - {"__init__"} | set(mapped)
 
 
 # Embeddings and the head are codes too.

@@ -35,3 +35,15 @@ def test_transformers_loads_multimodal_checkpoints(kvant, tmp_path, make, scheme
         expected, found = (each(input_ids=tokens).logits.float() for each in (model, loaded))
     assert (found - expected).norm() < most * expected.norm()
     assert torch.equal(loaded.get_output_embeddings().weight, model.get_output_embeddings().weight)
+
+
+# Layers of the tower are named as those of the language model, by whose names Quark knows what its cache stores; and no loader takes quantized
+# queries beside a tower.
+@pytest.mark.parametrize("option, reason", [("--kv-cache", "would count as one whose output the cache stores"), ("--attention", "no known loader")])
+def test_attention_of_multimodal_models_is_refused_before_the_work(kvant, tmp_path, option, reason):
+    torch.manual_seed(0)
+    llava().to(torch.bfloat16).save_pretrained(tmp_path / "source")
+    for command in (("plan",), ("quantize", "-o", tmp_path / "out")):
+        done = kvant(command[0], tmp_path / "source", "--scheme", "fp8", "--format", "quark", option, "fp8", *command[1:])
+        assert done.returncode == 1 and reason in done.stderr, done.stderr
+    assert not (tmp_path / "out").exists()

@@ -20,7 +20,7 @@ use crate::calibration::{Observation, Observed, Settings, Watched};
 use crate::count::{self, Counts, constants, size};
 use crate::element::Element;
 use crate::error::QuantizeError;
-use crate::graph::{Index, NodeNames, STANDARD_DOMAIN, check, for_each_node, is, opset};
+use crate::graph::{GraphError, Index, NodeNames, STANDARD_DOMAIN, check, for_each_node, is, opset};
 use crate::kv_cache;
 use crate::npu;
 use crate::pass::{self, Context, upgrade_opset};
@@ -118,6 +118,7 @@ pub fn prepare(
     spill: Option<&Spill>,
 ) -> Result<Prepared, QuantizeError> {
     check(&model)?;
+    refuse_contradictions(&model)?;
     refuse_quantized(&model)?;
     let (source, nodes) = (Named::of(&model.graph), NodeNames::of(&model.graph));
     lift_constants(&mut model);
@@ -152,6 +153,12 @@ pub fn prepare(
         unmatched,
         fixed_inputs,
     })
+}
+
+/// Refuses shapes by which no runtime computes the model.
+fn refuse_contradictions(model: &ModelProto) -> Result<(), GraphError> {
+    shape::contradiction(model)
+        .map_or(Ok(()), |(node, mismatch)| Err(GraphError::Shapes { node, mismatch: mismatch.to_string() }))
 }
 
 /// The first version of files in which initializers need not be inputs: those that are there are defaults, which a caller may

@@ -1,7 +1,7 @@
 //! Names of modules and tensors in the output, and wording for the plan.
 
 use super::error::others;
-use super::{LayerId, PlanError, PlannedLayer};
+use super::{LayerId, PlanError, PlannedLayer, SourceStorage, SourceWeight};
 use crate::recipe::Recipe;
 use kvant_container::{Checkpoint, Layout, shown};
 use kvant_formats::format::{FormatHandle, OutputFormat};
@@ -206,6 +206,7 @@ pub(super) fn notices(
     for rule in recipe.idle_rules(modules.iter().map(String::as_str)) {
         notices.push(format!("`{}` names no linear layer, nothing changes", rule.layers));
     }
+    notices.extend(cast_weights(layers));
     notices.extend(unread_tokenizer(checkpoint));
     notices.extend(kvant_formats::lora::notices(checkpoint));
     notices.extend(kvant_formats::rotation::notices(checkpoint, network));
@@ -214,6 +215,17 @@ pub(super) fn notices(
         notices.push(format!("{} is not carried along: {}", shown(&file.name), file.reason));
     }
     notices
+}
+
+/// That weights in eight bits without scales are floats, and have lost something already.
+fn cast_weights(layers: &[PlannedLayer]) -> Option<String> {
+    let is_cast = |source: &SourceWeight| source.storage == SourceStorage::Plain && source.dtype.size() == 1;
+    let cast: Vec<&PlannedLayer> = layers.iter().filter(|layer| is_cast(&layer.source)).collect();
+    let tensor = &cast.first()?.source.tensor;
+    let (more, are) = (others(cast.len(), "weight"), if cast.len() > 1 { "are" } else { "is" });
+    Some(format!(
+        "`{tensor}`{more} {are} fp8 without scales in the source: they are taken as floats, and what rounding to them lost stays lost"
+    ))
 }
 
 /// That code goes along which nobody has looked at.

@@ -2,6 +2,7 @@
 
 use crate::kvant::{Place, copy_dir, names, tensor_range};
 use crate::made_model::write_encoder;
+use crate::verify::replace;
 use kvant_container::{Checkpoint, Dtype, Durability, Layout, TensorDeclaration, Writer};
 use serde_json::{Value, json};
 use std::fs;
@@ -314,6 +315,21 @@ fn results_that_no_loader_takes_are_refused_unless_unverified() {
     let verified = place.run(&["verify", "out"]);
     assert!(verified.code == Some(1) && verified.stderr.contains("no known loader takes it"), "{verified:?}");
     place.succeed(&[&["plan", "nano_llama", "--format", "fake"], &scheme[..]].concat());
+}
+
+#[test]
+fn model_types_that_mlx_lm_has_no_class_for_are_refused() {
+    let place = Place::new();
+    replace(&place, "nano_llama/config.json", "\"llama\"", "\"strange\"");
+    replace(&place, "nano_llama/config.json", "LlamaForCausalLM", "StrangeForCausalLM");
+    for line in [&["plan", "nano_llama"][..], &["quantize", "nano_llama", "-o", "out"]] {
+        let refused = place.run(&[line, &["-s", "int4:g64", "-f", "mlx"]].concat());
+        assert!(
+            refused.code == Some(1) && refused.stderr.contains("no class for the model type `strange`"),
+            "{refused:?}"
+        );
+    }
+    place.succeed(&["plan", "nano_llama", "-s", "int4:g64", "-f", "compressed-tensors"]);
 }
 
 #[test]

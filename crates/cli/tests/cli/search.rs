@@ -274,6 +274,10 @@ fn searches_that_cannot_succeed_are_refused_before_the_work() {
         "vllm",
     ]);
     assert!(run.code == Some(1) && run.stderr.contains("vLLM does not read --options int8:tensor"), "{run:?}");
+    let none = ["search", "nano_llama", "--options", "int8:tensor", "--data", "text.txt", "--for", "vllm"];
+    let run = place.run(&none);
+    assert!(run.code == Some(1) && run.stderr.contains("vLLM reads this model in none of these options"), "{run:?}");
+    assert!(run.stderr.contains("hint: leave out --for"), "{run:?}");
     let run = place.run(&["search", "nano_llama", "--options", "float", "--data", "text.txt"]);
     assert!(run.code == Some(2) && run.stderr.contains("nothing is given"), "{run:?}");
     assert_eq!(fs::read_to_string(place.path("mix.toml")).unwrap(), "version = 2\n");

@@ -61,6 +61,40 @@ fn files_other_than_those_written_are_found() {
     assert!(warned.stdout.contains("is not there, and kvant_manifest.json lists it"), "{warned:?}");
 }
 
+/// A key that is left over from the model's codes, beside its floats.
+#[test]
+fn quantization_that_is_stated_and_not_there_is_an_error() {
+    let place = Place::new();
+    let config = fs::read_to_string(place.path("nano_llama/config.json")).unwrap();
+    for stated in [
+        r#"{"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": true}"#,
+        r#"{"quant_method": "fp8", "activation_scheme": "dynamic"}"#,
+    ] {
+        place.write(
+            "nano_llama/config.json",
+            &config.replacen('{', &format!("{{\"quantization_config\": {stated},"), 1),
+        );
+        let run = place.run(&["verify", "nano_llama"]);
+        assert!(run.code == Some(1) && run.stdout.contains("no layer has codes"), "{run:?}");
+        assert_eq!(place.run(&["verify", "nano_llama", "--for", "vllm"]).code, Some(1));
+        // What is made of the floats does not have the key.
+        place.succeed(&["quantize", "nano_llama", "-s", "int4:g64", "-o", "out", "--overwrite"]);
+        place.succeed(&["verify", "out"]);
+    }
+}
+
+#[test]
+fn statements_of_mlx_that_differ_are_told() {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama", "-s", "int4:g64", "-f", "mlx", "-o", "out"]);
+    let config = fs::read_to_string(place.path("out/config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["quantization_config"]["group_size"] = 128.into();
+    place.write("out/config.json", &config.to_string());
+    let run = place.run(&["verify", "out"]);
+    assert!(run.stdout.contains("`quantization` and `quantization_config` differ"), "{run:?}");
+}
+
 /// As the cache of the Hugging Face Hub has them.
 #[cfg(unix)]
 #[test]

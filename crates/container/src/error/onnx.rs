@@ -77,9 +77,7 @@ impl Diagnostic for OnnxError {
             Self::NotAModel => Some("name the file of an ONNX graph, or export the model again"),
             Self::Gguf => Some("give it a name that ends in .gguf"),
             Self::CutShort(_) => Some("copy or download the file again, all of it"),
-            Self::OutsideDirectory { .. } => {
-                Some("put the data file beside the model, or get the model from elsewhere")
-            }
+            Self::OutsideDirectory { .. } => Some("put the data file itself, not a link to it, beside the model"),
             Self::NoExternalFile { .. } => Some("the data file belongs beside the model: copy or download it as well"),
             Self::ExternalName => Some("choose a name in UTF-8, or write no external data"),
             Self::TooLargeForOneFile(_) => Some("write its tensors to a file beside it: external data"),

@@ -6,7 +6,6 @@ use super::selector::commonest;
 use super::stored::{CodeType, ModuleReader, ModuleTensors, ModuleWeight, WeightLayout};
 use super::{Capabilities, CheckpointFormat, ModelDescription, StackedExpert};
 use kvant_container::{Dtype, TensorView};
-use kvant_model::family::Role;
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::Network;
 use kvant_numeric::format::MiniFloat;
@@ -62,7 +61,14 @@ impl CheckpointFormat for Mlx {
 
     fn complete(&self, config: &mut Map<String, Value>) {
         complete(config);
+        let is_tied = config.get("tie_word_embeddings").cloned();
         if let Some(text) = config.get_mut("text_config").and_then(Value::as_object_mut) {
+            // Classes of text models take an absent key for a tied head.
+            text.extend(
+                is_tied
+                    .filter(|_| !text.contains_key("tie_word_embeddings"))
+                    .map(|tied| ("tie_word_embeddings".to_owned(), tied)),
+            );
             complete(text);
         }
     }
@@ -276,14 +282,37 @@ const OTHERWISE: [(&str, &str); 4] = [
     ("jamba", "computes something else"),
 ];
 
-/// What mlx-lm computes otherwise.
+/// Model types whose classes mlx-lm 0.32 has, with those that it maps to others (`MODEL_REMAPPING`).
+#[rustfmt::skip]
+const MODEL_TYPES: [&str; 138] = [
+    "afm7", "afmoe", "apertus", "baichuan_m1", "bailing_hybrid", "bailing_moe", "bailing_moe_linear",
+    "bailing_moe_v3", "bitnet", "cohere", "cohere2", "dbrx", "deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32",
+    "deepseek_v41", "deepseek_v41_text", "dots1", "ernie4_5", "ernie4_5_moe", "exaone", "exaone4", "exaone_moe",
+    "falcon_h1", "falcon_mamba", "gear", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma4",
+    "gemma4_text", "gemma4_unified", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt2", "gpt_bigcode",
+    "gpt_neox", "gpt_oss", "gptj", "granite", "granitemoe", "granitemoehybrid", "helium", "hunyuan",
+    "hunyuan_v1_dense", "internlm2", "internlm3", "iquestcoder", "iquestloopcoder", "jamba", "joyai_llm_flash",
+    "kimi_k2", "kimi_k25", "kimi_k3", "kimi_linear", "kimi_vl", "Klear", "laguna", "lfm2", "lfm2-vl", "lfm2_moe",
+    "lille-130m", "llama", "llama4", "llama4_text", "llava", "longcat_flash", "longcat_flash_ngram", "mamba",
+    "mamba2", "mellum", "mimo", "mimo_v2_flash", "minicpm", "minicpm3", "minimax", "minimax_m2", "minimax_m3_vl",
+    "ministral3", "mistral", "mistral3", "mistral4", "mixtral", "muse_glimmer", "muse_spark", "nanbeige", "nanochat",
+    "nemotron", "nemotron-nas", "nemotron_h", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "openelm", "phi",
+    "phi-msft", "phi3", "phi3small", "phimoe", "phixtral", "pixtral", "plamo", "plamo2", "plamo3",
+    "prism_hadamard_qwen35", "qwen", "qwen2", "qwen2_5_vl", "qwen2_moe", "qwen2_vl", "qwen3", "qwen3_5",
+    "qwen3_5_moe", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe", "recurrent_gemma", "rwkv7", "seed_oss",
+    "smollm3", "solar_open", "spark2_5", "stablelm", "starcoder2", "step3p5", "talkie", "telechat3", "xverse",
+    "youtu_llm",
+];
+
+/// What mlx-lm computes otherwise. Errors: a model that it has no class for.
 fn departures(config: &ModelConfig, network: &Network) -> Result<Vec<String>, CannotHold> {
     let Some(name) = config.model_types.first().map(String::as_str) else { return Ok(Vec::new()) };
-    let routed = |block: usize| {
-        let mut routers = network.linears().iter().filter(|linear| linear.role == Role::Router);
-        routers.any(|router| router.block == Some(block))
-    };
-    if name == "qwen2_moe" && network.blocks().iter().any(|block| !routed(*block)) {
+    if !MODEL_TYPES.contains(&name) {
+        let reason = format!("mlx-lm has no class for the model type `{name}`");
+        return Err(CannotHold::new(reason, "use another ‹format›"));
+    }
+    let routed = network.routed_blocks();
+    if name == "qwen2_moe" && network.blocks().iter().any(|block| !routed.contains(block)) {
         let reason = "mlx-lm's class of qwen2_moe has experts in every block, and this model has blocks without";
         return Err(CannotHold::new(reason, "use another ‹format›"));
     }

@@ -165,8 +165,13 @@ fn opinions(
     layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
 ) -> Vec<Opinion> {
     let facts = ModelFacts::of_traits(model);
-    let layers: Vec<(LayerFacts, ShardShape)> =
-        layers.map(|(scheme, extent)| (LayerFacts::of_scheme(scheme).stored_in(format), extent)).collect();
+    // Quantized queries are stored as outputs of their layers.
+    let has_outputs = model.attention.query.is_some();
+    let facts_of = |scheme: LayerScheme| {
+        let layer = LayerFacts::of_scheme(scheme).stored_in(format);
+        LayerFacts { output: layer.output || has_outputs, ..layer }
+    };
+    let layers: Vec<(LayerFacts, ShardShape)> = layers.map(|(scheme, extent)| (facts_of(scheme), extent)).collect();
     let of_layer = |layout, (layer, extent): &(LayerFacts, ShardShape)| {
         refusal(layout, layer, &facts).or_else(|| size_refusal(layout, layer, *extent))
     };
@@ -250,6 +255,12 @@ mod tests {
         assert_eq!(int8, ["amd-quark", "transformers with amd-quark"]);
         let output = found(OutputFormat::QUARK, "e4m3:tensor+e4m3:tensor!static+e4m3:tensor!static", DENSE);
         assert_eq!(output, ["amd-quark", "transformers with amd-quark"]);
+        let query = Some("e4m3:tensor!static".parse().unwrap());
+        let queries = ModelTraits { attention: AttentionScheme { query, ..AttentionScheme::default() }, ..DENSE };
+        assert_eq!(found(OutputFormat::QUARK, "e4m3:tensor+e4m3:tensor!static", queries), output);
+        let with_tower = ModelTraits { other_modalities: true, ..queries };
+        let layers = [("e4m3:tensor+e4m3:tensor!static".parse().unwrap(), WHOLE)].into_iter();
+        assert!(refusals(OutputFormat::QUARK, with_tower, layers).iter().any(|refused| refused.loader == "vLLM"));
     }
 
     #[test]

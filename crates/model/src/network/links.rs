@@ -2,7 +2,7 @@
 //! a scale per channel may be moved, and which layers own the KV cache. Derived, so that no algorithm lists layers
 //! per family. Applies nothing.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use super::{ExpertsId, Linear, LinearId, Network, NormId};
@@ -281,6 +281,11 @@ impl Network {
         }
         let owners = self.linears_of(block).filter(|(_, linear)| owns_kv(linear.role));
         owners.map(|(id, _)| id).collect()
+    }
+
+    /// The blocks that choose experts.
+    pub fn routed_blocks(&self) -> BTreeSet<usize> {
+        self.linears().iter().filter(|linear| linear.role == Role::Router).filter_map(|linear| linear.block).collect()
     }
 
     /// Returns whether a block attends to the keys and values of another one.

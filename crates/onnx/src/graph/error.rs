@@ -75,6 +75,14 @@ pub enum GraphError {
     /// A graph gives a tensor that nothing makes.
     #[error("the graph gives the tensor {}, which nothing makes", Quoted(.0))]
     UnknownOutput(String),
+    /// A node whose inputs have shapes that do not go together.
+    #[error("node {} cannot be computed: {mismatch}", Quoted(.node))]
+    Shapes {
+        /// The node, by its name or its first output.
+        node: String,
+        /// The dimensions that contradict each other.
+        mismatch: String,
+    },
     /// A tensor whose data do not fit its type and shape.
     #[error("tensor {}: {problem}", Quoted(.tensor))]
     Tensor {

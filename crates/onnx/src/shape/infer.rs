@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, TensorProto};
 
 use super::contents::{Element, contents};
+use super::mismatch::{Mismatch, mismatch};
 use super::node::Known;
 use super::rules::rule;
 use super::{Dim, Types, ValueType};
 use crate::constant::{Call, Value, evaluate};
-use crate::graph::{self, STANDARD_DOMAIN, order, positional_input};
+use crate::graph::{self, STANDARD_DOMAIN, called, order, positional_input};
 
 /// Constants of more elements than this are not looked into: they are weights, not shapes.
 const MOST_ELEMENTS: usize = 4096;
@@ -18,10 +19,17 @@ const DEEPEST: usize = 32;
 
 /// Types of all tensors, as far as they follow from inputs, initializers, declared types and operators.
 pub fn infer(model: &ModelProto) -> Types {
-    let opset = graph::opset(model, STANDARD_DOMAIN).unwrap_or(1);
-    let mut walk = Walk { opset, types: Types::default(), partial: HashMap::new() };
+    let mut walk = Walk::of(model, true);
     walk.graph(&model.graph, DEEPEST);
     walk.types
+}
+
+/// The first node of the outermost graph whose inputs have shapes that do not go together, by what follows from inputs and initializers:
+/// shapes that files declare of other tensors may be left over from earlier versions, and runtimes pass over them.
+pub(crate) fn contradiction(model: &ModelProto) -> Option<(String, Mismatch)> {
+    let mut walk = Walk::of(model, false);
+    walk.graph(&model.graph, DEEPEST);
+    walk.contradiction
 }
 
 /// Operators whose outputs are all of the type of the first input.
@@ -36,13 +44,23 @@ fn types_alone(known: &Known<'_>) -> Vec<ValueType> {
 
 struct Walk {
     opset: i64,
+    /// Types that the file declares of intermediate tensors and outputs count.
+    trusts_declared: bool,
     types: Types,
     partial: HashMap<String, Vec<Element>>,
+    contradiction: Option<(String, Mismatch)>,
 }
 
 impl Walk {
+    fn of(model: &ModelProto, trusts_declared: bool) -> Walk {
+        let opset = graph::opset(model, STANDARD_DOMAIN).unwrap_or(1);
+        Walk { opset, trusts_declared, types: Types::default(), partial: HashMap::new(), contradiction: None }
+    }
+
     fn graph(&mut self, graph: &GraphProto, depth: usize) {
-        for value in graph.value_info.iter().chain(&graph.output).chain(&graph.input) {
+        let others = graph.value_info.iter().chain(&graph.output).filter(|_| self.trusts_declared);
+        let inputs = graph.input.iter().filter(|_| self.trusts_declared || depth == DEEPEST);
+        for value in others.chain(inputs) {
             if let Some(declared) = ValueType::declared(value) {
                 self.types.add(value.name(), declared);
             }
@@ -74,10 +92,15 @@ impl Walk {
             return;
         }
         let known = self.known(node);
+        let is_asked = depth == DEEPEST && self.contradiction.is_none();
+        let found = is_asked.then(|| mismatch(&known)).flatten();
         let types = rule(node).and_then(|rule| rule(&known)).unwrap_or_else(|| types_alone(&known));
         let contents = contents(&known).filter(|elements| elements.len() <= MOST_ELEMENTS);
         for (name, new) in node.output.iter().zip(types).filter(|(name, _)| !name.is_empty()) {
             self.types.add(name, new);
+        }
+        if let Some(found) = found {
+            self.contradiction = Some((called(node).to_owned(), found));
         }
         if let (Some(elements), Some(name)) = (contents, node.output.first()) {
             self.holds(name, elements);

@@ -6,10 +6,12 @@
 mod contents;
 mod dim;
 mod infer;
+mod mismatch;
 mod node;
 mod rules;
 mod types;
 
 pub use dim::Dim;
+pub(crate) use infer::contradiction;
 pub use infer::infer;
 pub use types::{Types, ValueType};

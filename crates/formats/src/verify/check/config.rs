@@ -19,6 +19,7 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
         return missing(subject, findings);
     }
     no_object(subject, findings);
+    stated_for_mlx(subject, findings);
     unnamed(subject, findings);
     stated_sizes::run(subject, findings);
     stated_values::run(subject, findings);
@@ -52,6 +53,15 @@ fn no_object(subject: &CheckpointView<'_>, findings: &mut Findings) {
 /// A quantization of the source that Kvant cannot read: nothing can be made of such a source, even if loaders can use it.
 pub(super) fn quantization(subject: &CheckpointView<'_>, findings: &mut Findings) {
     no_object(subject, findings);
+    stated_for_mlx(subject, findings);
+    for problem in subject.survey.problems.iter().filter(|problem| problem.subject == About::Configuration) {
+        let hint = "use the model that this one was quantized from";
+        findings.error("config.json", of_the_file(&problem.error.to_string()), hint);
+    }
+}
+
+/// What mlx-lm reads of the quantization, which is stated twice.
+fn stated_for_mlx(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let is_of_mlx = subject.method() == mlx::METHOD;
     if is_of_mlx && !subject.json.as_ref().is_some_and(|json| json.get(mlx::KEY).is_some_and(mlx::is_stated)) {
         let hint = "copy it from `quantization_config`";
@@ -63,10 +73,6 @@ pub(super) fn quantization(subject: &CheckpointView<'_>, findings: &mut Findings
     } else if is_of_mlx && subject.json.as_ref().is_some_and(mlx::contradicts_itself) {
         let reason = "its `quantization` and `quantization_config` differ: mlx-lm reads the former";
         findings.warning("config.json", reason, "make them equal");
-    }
-    for problem in subject.survey.problems.iter().filter(|problem| problem.subject == About::Configuration) {
-        let hint = "use the model that this one was quantized from";
-        findings.error("config.json", of_the_file(&problem.error.to_string()), hint);
     }
 }
 

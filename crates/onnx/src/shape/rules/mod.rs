@@ -46,6 +46,11 @@ pub(super) fn rule(node: &NodeProto) -> Option<Rule> {
     rows.find(|(name, _)| *name == node.op_type()).map(|(_, rule)| *rule)
 }
 
+/// Returns whether the inputs of a standard operator broadcast to the shape of its output.
+pub(super) fn broadcasts(node: &NodeProto) -> bool {
+    broadcasting::ROWS.iter().any(|(name, _)| *name == node.op_type())
+}
+
 /// One output of a type and shape.
 fn one(data_type: DataType, shape: Vec<Dim>) -> Option<Vec<ValueType>> {
     Some(vec![ValueType::new(data_type, shape)])

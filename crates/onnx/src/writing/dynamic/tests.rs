@@ -46,11 +46,11 @@ fn products_of_one_activation_share_its_codes() {
 fn gemm_is_transposed_and_its_bias_added() {
     let mut gemm = node("Gemm", "g", &["x", "w", "b"], &["y"]);
     set_attribute(&mut gemm, "transB", 1i64);
-    let weight = floats("w", &[2, 3], &[0.0, 1.0, 2.55, 0.5, 0.25, 0.0]);
-    let made = quantized(vec![gemm], vec![weight, floats("b", &[2], &[1.0, 2.0])], |_| {});
+    let weight = floats("w", &[3, 2], &[0.0, 1.0, 2.55, 0.5, 0.25, 0.0]);
+    let made = quantized(vec![gemm], vec![weight, floats("b", &[3], &[1.0, 2.0, 3.0])], |_| {});
     assert_eq!(operators(&made), ["DynamicQuantizeLinear", "MatMulInteger", "Cast", "Mul", "Mul", "Add"]);
-    assert_eq!(find(&made, "w_quantized").dims, [3, 2]);
-    assert_eq!(find(&made, "w_quantized").raw_data.as_deref(), Some(&[0, 50, 100, 25, 255, 0][..]));
+    assert_eq!(find(&made, "w_quantized").dims, [2, 3]);
+    assert_eq!(find(&made, "w_quantized").raw_data.as_deref(), Some(&[0, 255, 25, 100, 50, 0][..]));
 }
 
 #[test]
