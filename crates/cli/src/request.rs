@@ -272,6 +272,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
             components: args.components,
             pack_method: args.pack_method,
             weights_only: args.weights_only,
+            quality: args.quality,
             scales: args.scales,
             kv_cache: args.kv_cache,
             kv_cache_post_rope: args.kv_cache_post_rope,

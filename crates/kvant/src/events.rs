@@ -213,7 +213,7 @@ impl<'e> Reporter<'e> {
 
     /// The progress of a stage, which ends when it is dropped.
     pub fn stage(&self, stage: Stage, unit: Unit) -> Progress<'_, 'e> {
-        Progress { reporter: self, stage, unit, is_started: Mutex::new(false) }
+        Progress { reporter: self, stage, unit, is_a_rest: false, is_started: Mutex::new(false) }
     }
 }
 
@@ -222,10 +222,18 @@ pub(crate) struct Progress<'r, 'e> {
     reporter: &'r Reporter<'e>,
     stage: Stage,
     unit: Unit,
+    /// Whether most of the run is done already, and where that resumed was said.
+    is_a_rest: bool,
     is_started: Mutex<bool>,
 }
 
 impl Progress<'_, '_> {
+    /// The same for what is left after a stage that said where it resumed.
+    pub fn of_rest(mut self, is_a_rest: bool) -> Self {
+        self.is_a_rest = is_a_rest;
+        self
+    }
+
     /// A function that takes how many units are done, and how many there are.
     pub fn watch(&self) -> impl FnMut(u64, u64) + Send {
         let mut watch = self.watch_places();
@@ -278,7 +286,7 @@ impl Progress<'_, '_> {
 
 impl engine::Progress for Progress<'_, '_> {
     fn begin(&self, total_bytes: u64, done_bytes: u64) {
-        if done_bytes > 0 {
+        if done_bytes > 0 && !self.is_a_rest {
             self.reporter.resumed(Resumption::Bytes { done: done_bytes, total: total_bytes });
         }
         self.start(total_bytes, done_bytes);

@@ -406,6 +406,7 @@ mod onnx;
 mod paths;
 mod pipeline;
 mod quality;
+mod quality_level;
 mod report;
 mod resolve;
 mod run;

@@ -10,7 +10,7 @@ use crate::job::{Format, Job, SourceKind};
 use crate::onnx::{self, GraphPlan};
 use crate::pipeline::{self, PipelinePlan};
 use crate::report::Report;
-use crate::{paths, quality};
+use crate::{paths, quality, quality_level};
 use kvant_container::unfinished::blocks_beside;
 use kvant_formats::format::OutputFormat;
 use serde_json::Value;
@@ -76,7 +76,11 @@ impl Job {
     }
 
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<Report, Error> {
-        let job = self.prepared(true)?;
+        let mut job = self.prepared(true)?;
+        if let Some(note) = quality_level::settle(&mut job)? {
+            reporter.note(&note);
+            quality_level::refuse_without_data(&job)?;
+        }
         quality::check(&job)?;
         if job.source.kind() == SourceKind::Graph {
             return onnx::quantize::run(&job, reporter).map(Report::Graph);
@@ -98,7 +102,8 @@ impl Job {
     /// See above.
     pub fn plan(&self, events: &mut dyn Events) -> Result<Plan, Error> {
         let reporter = Reporter::new(events, &CancelToken::new());
-        let job = self.prepared(false)?;
+        let mut job = self.prepared(false)?;
+        quality_level::settle(&mut job)?.iter().for_each(|note| reporter.note(note));
         let plan = planned(&job, &reporter)?;
         plan.warnings().iter().for_each(|warning| reporter.warning(warning));
         Ok(plan)

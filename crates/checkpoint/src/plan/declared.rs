@@ -19,7 +19,7 @@ use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView, 
 use kvant_formats::format::forget_metadata;
 use kvant_formats::format::plain_floats::FakeQuantization;
 use kvant_formats::format::tensors::{DescribedLayer, METADATA_KEY, description};
-use kvant_formats::loader_rules::{ExpertSchemes, ModelTraits, finds_whole_experts};
+use kvant_formats::loader_rules::{ExpertSchemes, ModelTraits, finds_whole_experts, has_bare_towers};
 use kvant_formats::transcode::FloatType;
 use kvant_model::family::{self, Role};
 use kvant_model::network::{Linear, Place, Reason};
@@ -200,6 +200,9 @@ impl<'a> Declared<'a> {
             attention: self.source.recipe.attention(),
             float32: self.kept.iter().any(|kept| self.declarations[kept.tensor].dtype == Dtype::F32),
             listed_siblings: self.has_listed_siblings(&is_quantized),
+            dense_blocks: self.source.network.has_dense_blocks(),
+            mixed_windows: self.source.config.has_mixed_windows(),
+            bare_towers: has_bare_towers(self.source.tensors.iter().map(|tensor| tensor.name.as_str())),
             bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
         }
     }

@@ -6,6 +6,7 @@ mod choice;
 mod file;
 mod format;
 mod llm_compressor;
+mod quality_level;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use kvant_formats::algorithm::{Algorithm, Algorithms};
 pub use kvant_quant::recipe::VERSION;
 use kvant_weights::recipe_error::RecipeError;
 use kvant_weights::recipe_error::quoted;
+pub use quality_level::{QUALITY_LEVELS, QualityChoice, QualityLevel};
 pub use settings::{LayerTypeText, OverrideText, PackMethod, Settings, layer_kinds};
 
 use crate::byte_size::ByteSize;

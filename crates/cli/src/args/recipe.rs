@@ -10,7 +10,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use kvant::Format;
 use kvant_checkpoint::engine::Options;
-use kvant_checkpoint::recipe::{LayerTypeText, OverrideText, PackMethod, layer_kinds};
+use kvant_checkpoint::recipe::{LayerTypeText, OverrideText, PackMethod, QUALITY_LEVELS, QualityLevel, layer_kinds};
 use kvant_onnx::calibration::ObserverRef;
 use std::path::PathBuf;
 
@@ -32,6 +32,11 @@ pub struct RecipeArgs {
     /// Quantize weights only; activations stay in float
     #[arg(long)]
     pub weights_only: bool,
+    /// How much time the result is worth: chooses scales and algorithms for the scheme and the model
+    ///
+    /// `kvant plan` shows the choice. All but fast need calibration data where something calibrated pays off.
+    #[arg(long, value_name = "LEVEL", value_parser = quality_level_parser(), help_heading = "Checkpoints")]
+    pub quality: Option<QualityLevel>,
     /// How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax]
     ///
     /// `search` tries scales for the least squared error, weighed by the inputs where a calibrated rounding sees them. Schemes that
@@ -113,6 +118,11 @@ pub struct RecipeArgs {
     /// The options by name.
     #[arg(skip)]
     pub typed: Options,
+}
+
+fn quality_level_parser() -> impl TypedValueParser<Value = QualityLevel> {
+    let values = QUALITY_LEVELS.map(|(_, name, about)| PossibleValue::new(name).help(about));
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<QualityLevel>())
 }
 
 fn pack_method_parser() -> impl TypedValueParser<Value = PackMethod> {

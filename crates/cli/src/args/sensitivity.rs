@@ -82,6 +82,7 @@ pub struct SensitivityArgs {
 const OF_OTHERS: &[&str] = &[
     "format",
     "pack_method",
+    "quality",
     "kv_cache",
     "kv_cache_post_rope",
     "min_kv_scale",

@@ -1,6 +1,7 @@
 //! `kvant quantize --algorithm`: the output of calibrated algorithms for any number of threads, memory limit and interruption.
 
 use crate::kvant::{Place, contents, names};
+use crate::made_model::write_unknown_experts;
 
 const TEXT: &str = "The tower stood where the river turns. Nobody had seen who built it, and nobody asked any more. ";
 const DATA: [&str; 6] = ["--calib", "text.txt", "--num-samples", "6", "--seq-len", "64"];
@@ -316,4 +317,50 @@ fn killed_blockwise_run_resumes_with_identical_output() {
         }
     }
     assert!(resumed > 0, "no run was killed between blocks");
+}
+
+#[test]
+fn quality_levels_choose_scales_and_algorithms() {
+    let place = Place::new();
+    place.write("text.txt", &"The tower stood where the river turns. ".repeat(400));
+    let base = ["quantize", "nano_llama", "-s", "int4:g64"];
+    let data = ["--calib", "text.txt", "--num-samples", "8", "--seq-len", "64"];
+    let fast = place.succeed(&[&base[..], &["--quality", "fast", "-o", "fast"]].concat());
+    assert!(fast.stderr.contains("--quality fast is rounding to nearest with searched scales"), "{fast:?}");
+    place.succeed(&[&base[..], &["--scales", "search", "-o", "spelled"]].concat());
+    let weights = |name: &str| std::fs::read(place.path(name).join("model.safetensors")).unwrap();
+    assert_eq!(weights("fast"), weights("spelled"));
+    let planned = place.succeed(&["plan", "nano_llama", "-s", "int4:g64", "--quality", "balanced"]);
+    assert!(planned.stdout.contains("qronos:rounds=4") && planned.stdout.contains("calibration data"), "{planned:?}");
+    let blind = place.run(&[&base[..], &["--quality", "balanced", "-o", "out"]].concat());
+    assert!(blind.code == Some(2) && blind.stderr.contains("--quality fast, which needs none"), "{blind:?}");
+    let balanced = place.succeed(&[&base[..], &data, &["--quality", "balanced", "-o", "balanced"]].concat());
+    assert!(balanced.stderr.contains("--quality balanced is qronos:rounds=4 with searched scales"), "{balanced:?}");
+    let spelled = ["--algorithm", "qronos:rounds=4", "--scales", "search", "-o", "qronos"];
+    place.succeed(&[&base[..], &data, &spelled].concat());
+    assert_eq!(weights("balanced"), weights("qronos"));
+    let file = ["quantize", "nano_llama", "-s", "Q4_0", "--quality", "balanced", "-o", "out.gguf"];
+    assert!(place.succeed(&[&file[..], &data].concat()).stderr.contains("is qronos:rounds=4\n"));
+}
+
+#[test]
+fn quality_levels_that_do_not_run_on_a_model_become_lower_ones() {
+    let place = Place::new();
+    write_unknown_experts(&place.path("strange"));
+    let told = place.succeed(&["quantize", "strange", "-s", "int4:g64", "--quality", "best", "-o", "out"]);
+    assert!(told.stderr.contains("--quality best is that of fast for this model, rounding to nearest"), "{told:?}");
+    for (given, reason) in
+        [(&["--algorithm", "gptq"][..], "--algorithm is given too"), (&["--scales", "search"], "--scales is given too")]
+    {
+        let line = ["quantize", "nano_llama", "-s", "int4:g64", "--quality", "best", "-o", "no"];
+        let refused = place.run(&[&line[..], given].concat());
+        assert!(refused.code == Some(2) && refused.stderr.contains(reason), "{refused:?}");
+    }
+    place.write("recipe.toml", "version = 2\nscheme = \"int4:g64\"\nalgorithm = [\"gptq\"]\n");
+    let refused = place.run(&["plan", "nano_llama", "-r", "recipe.toml", "--quality", "fast"]);
+    assert!(
+        refused.code == Some(2) && refused.stderr.contains("`algorithm` of the recipe is given too"),
+        "{refused:?}"
+    );
+    assert_eq!(place.run(&["plan", "nano_llama", "-s", "int4", "--quality", "good"]).code, Some(2));
 }

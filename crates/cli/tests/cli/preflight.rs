@@ -276,7 +276,7 @@ fn disk_space_for_activations_and_all_outputs_is_checked_before_the_work() {
             from.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
         };
         // All that is written beside the temporary files.
-        number(" needs ") - number("disk space, ")
+        number(" needs up to ") - number("disk space, ")
     };
     let one = needed(&["-f", "awq"]);
     assert!(one > 0 && needed(&["-f", "awq", "-f", "gguf"]) > one + one / 2, "{one}");

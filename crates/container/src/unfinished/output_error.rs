@@ -70,7 +70,7 @@ pub enum OutputError {
     },
     /// The disk has no room.
     #[error(
-        "{}{} needs {needed} bytes of disk space{}, and {available} are free in {}",
+        "{}{} needs up to {needed} bytes of disk space{}, and {available} are free in {}",
         crate::path_text::shown(path),
         beside(*others),
         of_these(*temporary),

@@ -108,6 +108,8 @@ pub enum Warning {
     Scarce {
         /// Their number.
         tokens: usize,
+        /// Whether the data hold no more of them than were asked for.
+        are_all: bool,
     },
     /// Nearly all tokens are the same.
     Monotonous {
@@ -150,10 +152,12 @@ impl fmt::Display for Warning {
                     number(documents, "document"),
                 )
             }
-            Warning::Scarce { tokens } => write!(
+            Warning::Scarce { tokens, are_all } => write!(
                 f,
-                "the calibration data contains only {} in all; results are unreliable with fewer than {FEW_TOKENS}",
+                "{} {} in all; results are unreliable with fewer than {FEW_TOKENS}{}",
+                if *are_all { "the calibration data contains only" } else { "calibration uses only" },
                 number(tokens, "token"),
+                if *are_all { "" } else { ": ask for more or longer samples" },
             ),
             Warning::Monotonous { different } => write!(
                 f,
@@ -181,7 +185,7 @@ impl Provenance {
             _ => Some(Warning::Short { documents, tokens, length }),
         };
         let scarce = documents == 0 && tokens < FEW_TOKENS;
-        let scarce = scarce.then_some(Warning::Scarce { tokens });
+        let scarce = scarce.then_some(Warning::Scarce { tokens, are_all: found < asked });
         let different = self.different_tokens;
         let monotonous =
             (different < FEW_DIFFERENT && 16 * different < tokens).then_some(Warning::Monotonous { different });

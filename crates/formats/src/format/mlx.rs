@@ -61,15 +61,12 @@ impl CheckpointFormat for Mlx {
 
     fn complete(&self, config: &mut Map<String, Value>) {
         complete(config);
-        let is_tied = config.get("tie_word_embeddings").cloned();
-        if let Some(text) = config.get_mut("text_config").and_then(Value::as_object_mut) {
-            // Classes of text models take an absent key for a tied head.
-            text.extend(
-                is_tied
-                    .filter(|_| !text.contains_key("tie_word_embeddings"))
-                    .map(|tied| ("tie_word_embeddings".to_owned(), tied)),
-            );
-            complete(text);
+        if let Some(Value::Object(mut text)) = config.get("text_config").cloned() {
+            // Classes of models with several parts look for each of these in one of the two places, and take a default where it is absent.
+            share(config, &mut text, "tie_word_embeddings");
+            share(&text, config, "vocab_size");
+            complete(&mut text);
+            config.insert("text_config".to_owned(), Value::Object(text));
         }
     }
 
@@ -307,7 +304,8 @@ const MODEL_TYPES: [&str; 138] = [
 /// What mlx-lm computes otherwise. Errors: a model that it has no class for.
 fn departures(config: &ModelConfig, network: &Network) -> Result<Vec<String>, CannotHold> {
     let Some(name) = config.model_types.first().map(String::as_str) else { return Ok(Vec::new()) };
-    if !MODEL_TYPES.contains(&name) {
+    // What is known of described families is among the rules of loaders.
+    if network.family().is_none() && !MODEL_TYPES.contains(&name) {
         let reason = format!("mlx-lm has no class for the model type `{name}`");
         return Err(CannotHold::new(reason, "use another ‹format›"));
     }
@@ -391,6 +389,13 @@ fn complete(config: &mut Map<String, Value>) {
         if config.get("model_type").is_some_and(|stated| stated == model_type) {
             config.entry(key).or_insert(value);
         }
+    }
+}
+
+/// Adds a key that stands in one object to another that lacks it.
+fn share(from: &Map<String, Value>, to: &mut Map<String, Value>, key: &str) {
+    if let Some(value) = from.get(key).filter(|_| !to.contains_key(key)) {
+        to.insert(key.to_owned(), value.clone());
     }
 }
 
@@ -602,6 +607,17 @@ mod tests {
         let own = json!({"rope_theta": 3.0, "rope_parameters": {"rope_theta": 4.0}});
         assert_eq!(completed(own)["rope_theta"], json!(3.0));
         assert_eq!(completed(json!({"model_type": "llama"})), json!({"model_type": "llama"}));
+    }
+
+    #[test]
+    fn models_of_several_parts_have_keys_where_mlx_looks_for_them() {
+        let mut config = json!({"tie_word_embeddings": false, "text_config": {"vocab_size": 512, "rope_parameters": {"rope_theta": 1e6}}});
+        Mlx.complete(config.as_object_mut().unwrap());
+        assert_eq!(
+            (&config["vocab_size"], &config["text_config"]["tie_word_embeddings"]),
+            (&json!(512), &json!(false))
+        );
+        assert_eq!(config["text_config"]["rope_theta"], json!(1e6));
     }
 
     #[test]

@@ -121,6 +121,8 @@ pub(crate) struct ModelFacts {
     pub experts: bool,
     pub fused_experts: bool,
     pub kept_experts: bool,
+    /// Whether some blocks of a mixture have no experts.
+    pub dense_blocks: bool,
     /// Whether layers that choose experts are quantized.
     pub quantized_routers: bool,
     /// Whether experts are floats in one tensor for all.
@@ -133,6 +135,10 @@ pub(crate) struct ModelFacts {
     pub float32: bool,
     /// Whether layers that engines fuse must be listed by name: some are floats, or there are several schemes.
     pub listed_siblings: bool,
+    /// Whether some layers have windows of attention and others have not.
+    pub mixed_windows: bool,
+    /// Whether a tower for pictures is stored without the name of the model inside of it.
+    pub bare_towers: bool,
     pub attention: Attention,
     /// Whether the softmax is quantized.
     pub probabilities: bool,
@@ -260,6 +266,13 @@ impl fmt::Display for LayerFacts {
     }
 }
 
+/// Returns whether a tower for pictures is stored as transformers 5 saves it, `vision_tower.encoder...`, and not under the published name
+/// `vision_tower.vision_model.encoder...`.
+pub fn has_bare_towers<'t>(mut tensors: impl Iterator<Item = &'t str>) -> bool {
+    let inside = |tensor: &'t str| tensor.split_once("vision_tower.").map(|(_, inside)| inside);
+    tensors.any(|tensor| inside(tensor).is_some_and(|inside| !inside.starts_with("vision_model.")))
+}
+
 impl ModelFacts {
     /// The facts of a model to write.
     pub fn of_traits(traits: ModelTraits) -> ModelFacts {
@@ -275,6 +288,7 @@ impl ModelFacts {
             experts: traits.experts,
             fused_experts: traits.fused_experts,
             kept_experts: traits.kept_experts,
+            dense_blocks: traits.dense_blocks,
             quantized_routers: traits.quantized_routers,
             whole_experts: traits.whole_experts,
             expert_schemes: traits.expert_schemes,
@@ -282,6 +296,8 @@ impl ModelFacts {
             bf16: traits.bf16,
             float32: traits.float32,
             listed_siblings: traits.listed_siblings,
+            mixed_windows: traits.mixed_windows,
+            bare_towers: traits.bare_towers,
             attention: Attention::of([key_value, attention.query, attention.probabilities].into_iter().flatten()),
             probabilities: attention.probabilities.is_some(),
             ..ModelFacts::default()

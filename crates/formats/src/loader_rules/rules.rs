@@ -203,6 +203,7 @@ pub(super) struct Condition {
     experts: Option<bool>,
     fused_experts: Option<bool>,
     kept_experts: Option<bool>,
+    dense_blocks: Option<bool>,
     quantized_routers: Option<bool>,
     whole_experts: Option<bool>,
     mixed_experts: Option<bool>,
@@ -215,6 +216,8 @@ pub(super) struct Condition {
     bf16: Option<bool>,
     float32: Option<bool>,
     listed_siblings: Option<bool>,
+    mixed_windows: Option<bool>,
+    bare_towers: Option<bool>,
     probabilities: Option<bool>,
     architecture: Vec<String>,
     scaled_rope: Option<bool>,
@@ -291,6 +294,7 @@ impl Condition {
             && is(self.experts, model.experts)
             && is(self.fused_experts, model.fused_experts)
             && is(self.kept_experts, model.kept_experts)
+            && is(self.dense_blocks, model.dense_blocks)
             && is(self.quantized_routers, model.quantized_routers)
             && is(self.whole_experts, model.whole_experts)
             && is(self.mixed_experts, model.expert_schemes == ExpertSchemes::Mixed)
@@ -303,6 +307,8 @@ impl Condition {
             && is(self.bf16, model.bf16)
             && is(self.float32, model.float32)
             && is(self.listed_siblings, model.listed_siblings)
+            && is(self.mixed_windows, model.mixed_windows)
+            && is(self.bare_towers, model.bare_towers)
             && is(self.probabilities, model.probabilities)
     }
 }

@@ -30,6 +30,8 @@ pub struct ModelTraits {
     pub fused_experts: bool,
     /// Some experts are kept.
     pub kept_experts: bool,
+    /// Some blocks of a mixture have no experts.
+    pub dense_blocks: bool,
     /// Layers that choose experts are quantized.
     pub quantized_routers: bool,
     /// Convolutions or embeddings are codes.
@@ -44,6 +46,10 @@ pub struct ModelTraits {
     pub float32: bool,
     /// Layers that engines fuse must be listed by name: some are kept, or there are several schemes.
     pub listed_siblings: bool,
+    /// Some layers have windows of attention, and others have not.
+    pub mixed_windows: bool,
+    /// A tower for pictures is stored without the name of the model inside of it.
+    pub bare_towers: bool,
     /// The quantization of attention.
     pub attention: AttentionScheme,
 }
@@ -68,6 +74,7 @@ const DENSE: ModelTraits = ModelTraits {
     experts: false,
     fused_experts: false,
     kept_experts: false,
+    dense_blocks: false,
     quantized_routers: false,
     shaped_codes: false,
     whole_experts: false,
@@ -75,6 +82,8 @@ const DENSE: ModelTraits = ModelTraits {
     bf16: true,
     float32: false,
     listed_siblings: false,
+    mixed_windows: false,
+    bare_towers: false,
     attention: AttentionScheme { rotary: Rotary::Before, key_value: None, query: None, probabilities: None },
 };
 
@@ -264,6 +273,14 @@ mod tests {
     }
 
     #[test]
+    fn towers_without_the_name_of_their_model_are_told_from_published_ones() {
+        let is_bare = |tensor: &str| crate::loader_rules::has_bare_towers([tensor].into_iter());
+        assert!(is_bare("model.vision_tower.embeddings.patch_embedding.weight"));
+        assert!(!is_bare("vision_tower.vision_model.embeddings.patch_embedding.weight"));
+        assert!(!is_bare("model.layers.0.mlp.up_proj.weight"));
+    }
+
+    #[test]
     fn silently_wrong_loaders_are_not_listed() {
         let quark = |text, model| found(OutputFormat::QUARK, text, model);
         assert!(!quark("e2m1:g16:e4m3:f32", DENSE).contains(&"transformers with amd-quark"));
@@ -295,6 +312,16 @@ mod tests {
         assert_eq!(packed("e4m3:channel+e4m3:channel!dynamic", latent), ["vLLM"]);
         let whole = ModelTraits { whole_experts: true, ..EXPERTS };
         assert_eq!(packed("int4:g128", whole), ["transformers with compressed-tensors"]);
+        let windows = ModelTraits { mixed_windows: true, ..of_family("qwen2") };
+        assert_eq!(packed("int4:g128", windows), ["transformers with compressed-tensors", "SGLang"]);
+        let tower = ModelTraits { bare_towers: true, other_modalities: true, ..of_family("gemma3") };
+        assert!(!packed("int4:g128", tower).contains(&"vLLM"));
+        assert!(packed("int4:g128", ModelTraits { bare_towers: false, ..tower }).contains(&"vLLM"));
+        for (family, format) in
+            [("bloom", OutputFormat::GPTQ), ("glm4", OutputFormat::GPTQ), ("bloom", OutputFormat::AWQ)]
+        {
+            assert!(!found(format, "uint4:g128", of_family(family)).contains(&"vLLM"), "{family} in {format}");
+        }
         let listed = ModelTraits { listed_siblings: true, ..DENSE };
         assert_eq!(packed("int4:g128", listed), ["transformers with compressed-tensors", "vLLM"]);
         let biased = ModelTraits { family: Some("opt"), float32: true, bf16: false, ..DENSE };

@@ -5,7 +5,7 @@ use crate::import::survey::{StoredWeight, Survey, survey};
 use crate::import::{StoredActivations, StoredAttention};
 use crate::loader_rules::Sharding;
 use crate::loader_rules::{
-    Attention, ExpertSchemes, LayerFacts, ModelFacts, Scale, Sharing, finds_whole_experts, sharing_of,
+    Attention, ExpertSchemes, LayerFacts, ModelFacts, Scale, Sharing, finds_whole_experts, has_bare_towers, sharing_of,
 };
 use kvant_container::Checkpoint;
 use kvant_model::family::{self, Role};
@@ -151,6 +151,9 @@ impl<'a> CheckpointView<'a> {
             bf16: !floats().any(|dtype| is_float(&dtype)),
             float32: floats().any(|dtype| dtype == "F32"),
             listed_siblings: self.has_listed_siblings(),
+            dense_blocks: self.network.has_dense_blocks(),
+            mixed_windows: self.config.has_mixed_windows(),
+            bare_towers: has_bare_towers(self.survey.tensors.iter().map(|tensor| tensor.name.as_str())),
             attention: Attention::of(self.attention_schemes()),
             probabilities: self.survey.attention.iter().any(|(_, found)| found.probabilities.is_some()),
             ..ModelFacts::default()

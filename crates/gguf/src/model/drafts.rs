@@ -34,6 +34,9 @@ fn architecture(
 ) -> Result<(&'static Family, &'static Architecture), GgufPlanError> {
     let found = network.family().and_then(|family| Some((family, Architecture::of(family)?)));
     found.ok_or_else(|| {
+        if network.linears().is_empty() && network.experts().is_empty() {
+            return GgufPlanError::NoLayers;
+        }
         let name = config.architectures.first().or(config.model_types.first());
         GgufPlanError::Family {
             architecture: name.cloned().unwrap_or_else(|| "an unknown architecture".to_owned()),
@@ -198,8 +201,11 @@ impl<'a> Builder<'a> {
     }
 
     pub(crate) fn no_place(&self, tensor: usize) -> GgufPlanError {
-        let tensor = self.tensors[tensor].name.clone();
-        GgufPlanError::NoPlace { tensor, architecture: self.architecture.name }
+        let TensorMeta { name, dtype, .. } = &self.tensors[tensor];
+        match self.tensors[tensor].is_float() {
+            true => GgufPlanError::NoPlace { tensor: name.clone(), architecture: self.architecture.name },
+            false => GgufPlanError::SourceType { tensor: name.clone(), dtype: dtype.clone() },
+        }
     }
 
     /// A tensor that is F32 in all files.

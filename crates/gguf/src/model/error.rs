@@ -28,6 +28,9 @@ pub enum GgufPlanError {
         /// Whether a file was named, and not the directory of a model.
         of_file: bool,
     },
+    /// There is nothing to quantize (*invalid*).
+    #[error("no linear layers are found in the checkpoint")]
+    NoLayers,
     /// The family cannot be written (*unsupported*).
     #[error("{architecture} cannot be written as GGUF; these families can: {families}")]
     Family {
@@ -212,6 +215,7 @@ impl Diagnostic for GgufPlanError {
             GgufPlanError::NoConfig { of_file: false } => {
                 Some("put the model's config.json next to its weights".to_owned())
             }
+            GgufPlanError::NoLayers => Some("`kvant inspect` lists the tensors".to_owned()),
             GgufPlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
             GgufPlanError::Family { .. }
             | GgufPlanError::Form { .. }

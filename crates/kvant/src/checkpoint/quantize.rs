@@ -153,7 +153,7 @@ impl Run<'_, '_> {
             counts::number(plan.layers().len(), "layer"),
             counts::number(plan.jobs().len(), "unit")
         ));
-        let progress = self.reporter.stage(Stage::Writing, Unit::Bytes);
+        let progress = self.reporter.stage(Stage::Writing, Unit::Bytes).of_rest(blocks.is_some());
         let run = engine::run(&plan, self.checkpoint, &output, threads, self.reporter.cancel().flag(), &progress);
         drop(progress);
         let gone = run.as_ref().is_err_and(EngineError::is_final);

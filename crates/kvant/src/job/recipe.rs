@@ -1,6 +1,6 @@
 //! The recipe of a quantization.
 
-use kvant_checkpoint::recipe::{LayerTypeText, OverrideText, PackMethod};
+use kvant_checkpoint::recipe::{LayerTypeText, OverrideText, PackMethod, QualityLevel};
 use kvant_onnx::calibration::ObserverRef;
 use kvant_onnx::element::Element;
 use kvant_onnx::recipe::{BiasKind, Boundary, Form, Subgraph};
@@ -13,6 +13,8 @@ pub struct Recipe {
     pub scheme: Option<String>,
     /// A recipe file: Kvant's TOML, a `quantization_config` of AMD Quark or compressed-tensors, or a recipe of llm-compressor.
     pub file: Option<PathBuf>,
+    /// How much time the result is worth, in place of scales and algorithms.
+    pub quality: Option<QualityLevel>,
     /// Algorithms with their options, e.g. `awq`, `gptq:damping=0.05`.
     pub algorithm: Vec<String>,
     /// The observer that finds the scales of weights, where schemes name none.

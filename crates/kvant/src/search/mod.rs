@@ -27,6 +27,7 @@ use crate::quality;
 use crate::text::shown;
 use kept::KeptFile;
 use kvant_checkpoint::sensitivity::Mixture;
+use kvant_container::unfinished::Room;
 use kvant_container::{Remedy, write_file};
 use kvant_forward::forward::Decoder;
 use measured::Measuring;
@@ -119,7 +120,10 @@ impl Search {
             return Err(failure.with_remedies(vec![Remedy::GiveCalibrationData]));
         }
         self.check_output()?;
-        self.check_target()
+        self.check_target()?;
+        let mut room = Room::default();
+        self.output.iter().chain(&kept).for_each(|file| room.report(file));
+        Ok(room.check()?)
     }
 
     /// Refuses models that are no decoders of checkpoints or GGUF files.

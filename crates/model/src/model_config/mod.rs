@@ -207,6 +207,22 @@ impl ModelConfig {
         }
     }
 
+    /// Returns whether some layers have windows of attention and others have not: as `layer_types` lists them, or as Qwen 2 states it,
+    /// the layers from `max_window_layers` on if `use_sliding_window`.
+    pub fn has_mixed_windows(&self) -> bool {
+        let layers = self.num_layers.unwrap_or(0);
+        let from =
+            self.text.get("max_window_layers").and_then(Value::as_u64).and_then(|from| usize::try_from(from).ok());
+        let is_window = |kind: &&String| kind.as_str() == "sliding_attention";
+        match (self.layer_types.iter().filter(is_window).count(), from) {
+            (_, Some(from)) if from == layers => false,
+            (0, Some(from)) if self.layer_types.is_empty() => {
+                self.flag_or("use_sliding_window", false) && (1..layers).contains(&from)
+            }
+            (windows, _) => windows > 0 && windows < self.layer_types.len(),
+        }
+    }
+
     /// A boolean that few families have, or `default` where it is absent or no boolean.
     pub fn flag_or(&self, key: &str, default: bool) -> bool {
         self.text.get(key).and_then(Value::as_bool).unwrap_or(default)

@@ -302,3 +302,21 @@ fn networks_of_gemma_4_that_share_keys_may_be_twice_as_wide() {
     narrow["use_double_wide_mlp"] = json!(false);
     assert_eq!(read_json(narrow).intermediate_sizes, [10]);
 }
+
+#[test]
+fn windows_in_some_layers_are_told_from_windows_in_all() {
+    let mixes = |value: Value| read_json(value).has_mixed_windows();
+    let qwen = |used: bool, from: usize| {
+        let layers = json!({"model_type": "qwen2", "num_hidden_layers": 4, "sliding_window": 8});
+        let mut value = layers;
+        value["use_sliding_window"] = used.into();
+        value["max_window_layers"] = from.into();
+        value
+    };
+    assert!(mixes(qwen(true, 2)));
+    assert!(!mixes(qwen(false, 2)) && !mixes(qwen(true, 4)) && !mixes(qwen(true, 0)));
+    let listed = |kinds: [&str; 2]| json!({"model_type": "gemma3_text", "num_hidden_layers": 2, "layer_types": kinds});
+    assert!(mixes(listed(["sliding_attention", "full_attention"])));
+    assert!(!mixes(listed(["sliding_attention", "sliding_attention"])));
+    assert!(!mixes(listed(["full_attention", "full_attention"])));
+}

@@ -288,6 +288,12 @@ impl Network {
         self.linears().iter().filter(|linear| linear.role == Role::Router).filter_map(|linear| linear.block).collect()
     }
 
+    /// Returns whether this is a mixture of experts and some blocks have none.
+    pub fn has_dense_blocks(&self) -> bool {
+        let routed = self.routed_blocks();
+        !routed.is_empty() && self.blocks().iter().any(|block| !routed.contains(block))
+    }
+
     /// Returns whether a block attends to the keys and values of another one.
     pub fn shares_keys(&self, block: usize) -> bool {
         self.sharing.contains(&block)

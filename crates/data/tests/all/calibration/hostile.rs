@@ -43,7 +43,7 @@ fn only_the_beginning_of_a_long_text_is_read() {
     let data = load(&options).unwrap();
     // The samples are the first ones however much is read.
     assert!(!data.provenance.files[0].cut);
-    assert_eq!(data.provenance.warnings(), [Warning::Scarce { tokens: 64 }]);
+    assert_eq!(data.provenance.warnings(), [Warning::Scarce { tokens: 64, are_all: false }]);
     let short = load(&Options::new([files.add("a.txt", &text[..4000])], 4, 16)).unwrap();
     assert_eq!(data.sequences, short.sequences);
     let drawn = load(&Options { shuffle: true, ..options }).unwrap();

@@ -119,7 +119,7 @@ fn few_tokens_give_a_warning() {
         data.provenance.warnings().iter().any(|warning| warning.to_string().contains("tokens in all"))
     };
     assert!(warned(10) && !warned(512));
-    let one = Warning::Scarce { tokens: 1 }.to_string();
+    let one = Warning::Scarce { tokens: 1, are_all: true }.to_string();
     assert!(one.contains("only 1 token in all"), "{one}");
 }
 
@@ -296,5 +296,5 @@ fn provenance_lists_files_rows_and_hashes() {
     assert_eq!((&json["files"][0], json["files"].as_array().unwrap().len()), (&first, 2));
     assert_eq!((json["samples"].as_u64(), json["files"][1]["rows_read"].as_u64()), (Some(3), Some(1)));
     let tokens = data.sequences.iter().map(Vec::len).sum();
-    assert_eq!(data.provenance.warnings(), [Warning::Scarce { tokens }]);
+    assert_eq!(data.provenance.warnings(), [Warning::Scarce { tokens, are_all: false }]);
 }

@@ -2,6 +2,7 @@
 //! for is judged by [`super::super::verify`].
 
 use crate::verify::subject::CheckpointView;
+use kvant_quant::counts::number;
 use kvant_quant::finding::Findings;
 
 /// Numbers of devices that are looked at unasked.
@@ -16,7 +17,7 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
         let Some((place, reason)) = problems.next() else { continue };
         let more = match problems.count() {
             0 => String::new(),
-            more => format!(", and {more} more layers"),
+            more => format!(", and {}", number(more, "more problem")),
         };
         findings.note(place, format!("over {ways} devices: {reason}{more}"), "");
     }
