@@ -46,12 +46,13 @@ def main():
     parser.add_argument("--data", required=True)
     parser.add_argument("--kvant", default="target/release/kvant")
     parser.add_argument("--samples", type=int, default=32)
+    parser.add_argument("--schemes", nargs="+", default=list(SCHEMES), choices=list(SCHEMES))
     parser.add_argument("--levels", nargs="+", default=["fast", "balanced", "best"])
     options = parser.parse_args()
     print(f"| scheme | model | RTN | GPTQ | {' | '.join(options.levels)} |\n|---|---|{'---|' * (2 + len(options.levels))}")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        for label, scheme in SCHEMES.items():
+        for label, scheme in ((label, SCHEMES[label]) for label in options.schemes):
             for model in options.models:
                 rtn, _ = measured(options, model, scheme, [], out)
                 gptq, base = measured(options, model, scheme, ["--algorithm", "gptq"], out)

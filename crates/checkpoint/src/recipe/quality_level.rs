@@ -25,7 +25,7 @@ pub const QUALITY_LEVELS: [(QualityLevel, &str, &str); 3] = [
     (
         QualityLevel::Best,
         "best",
-        "The least loss, in about a hundred times the time of GPTQ for integers of at most four bits",
+        "The least loss, in about a hundred times the time of GPTQ for integers of at most three bits",
     ),
 ];
 
@@ -77,8 +77,8 @@ const REFINED: &str = "qronos:rounds=4";
 /// Weights of more bits lose hardly anything however they are rounded.
 const MOST_BITS: u32 = 6;
 
-/// Integers of at most so many bits lose less where they are tuned than where Qronos chooses their codes.
-const TUNED_BITS: u32 = 4;
+/// Integers of at most so many bits lose less where they are tuned than where Qronos chooses their codes; those of four bits lose as much.
+const TUNED_BITS: u32 = 3;
 
 /// Bits of a code, in schemes with codes that algorithms choose.
 fn bits(weight: TensorScheme) -> Option<u32> {
@@ -163,7 +163,8 @@ mod tests {
         let (refined, searched_refined) = ("qronos:rounds=4", "qronos:rounds=4 with searched scales");
         let tuned = "autoround with searched scales";
         for (scheme, expected) in [
-            ("int4:g128", [searched, searched_refined, tuned]),
+            ("int4:g128", [searched, searched_refined, searched_refined]),
+            ("int3:g128", [searched, searched_refined, tuned]),
             ("int2:g64:zp", [searched, searched_refined, tuned]),
             ("int6:g64", [searched, searched_refined, searched_refined]),
             ("int2:g64+int8:token!dynamic", [searched, searched_refined, searched_refined]),
