@@ -125,7 +125,7 @@ def quantize(
         recipe: Recipe file: TOML, AMD Quark's or compressed-tensors' JSON, or llm-compressor's YAML; options take
             precedence over it.
         weights_only: Quantize weights only; activations stay in float.
-        quality: How much time the result is worth: chooses scales and algorithms for the scheme and the model.
+        quality: Choose scales and algorithms for the scheme and the model, trading time for accuracy.
         scales: How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax].
         kv_cache: Quantize the KV cache: fp8, int8 or a spelling such as int8:tensor; needs calibration data.
         kv_cache_post_rope: Quantize keys and values after the rotary embedding, as they are cached, instead of
@@ -302,7 +302,7 @@ def plan(
         recipe: Recipe file: TOML, AMD Quark's or compressed-tensors' JSON, or llm-compressor's YAML; options take
             precedence over it.
         weights_only: Quantize weights only; activations stay in float.
-        quality: How much time the result is worth: chooses scales and algorithms for the scheme and the model.
+        quality: Choose scales and algorithms for the scheme and the model, trading time for accuracy.
         scales: How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax].
         kv_cache: Quantize the KV cache: fp8, int8 or a spelling such as int8:tensor; needs calibration data.
         kv_cache_post_rope: Quantize keys and values after the rotary embedding, as they are cached, instead of

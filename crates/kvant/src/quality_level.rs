@@ -2,14 +2,14 @@
 
 use crate::checkpoint::planning::outline;
 use crate::error::{Error, ErrorKind};
-use crate::job::{Job, SourceKind};
-use crate::resolve;
+use crate::job::{Data, Job, SourceKind};
 use crate::settings::first_given;
+use crate::{gguf, quality, resolve};
 use kvant_checkpoint::gguf::GgufRecipe;
 use kvant_checkpoint::recipe::{QualityChoice, QualityLevel, Recipe, Settings};
 use kvant_container::Remedy;
-use kvant_formats::format::OutputFormat;
 use kvant_model::model_config::ModelConfig;
+use kvant_quant::scheme::LayerScheme;
 
 /// Replaces the level of a job by what it stands for, and returns what is to be said of it. Where the algorithms of a level do not run on
 /// the model, the next lower one is taken.
@@ -24,28 +24,34 @@ pub fn settle(job: &mut Job) -> Result<Option<String>, Error> {
     }
     let (line, file) = resolve::settings(job, job.sinks.checkpoints().first().copied(), &[])?;
     refuse_beside(job, asked, &file)?;
-    let mut obstacle = None;
-    let mut level = asked;
-    loop {
-        let Some(choice) = choice(job, level, (&line, &file)) else { return Ok(None) };
-        let candidate = with_choice(job, &choice);
-        let refusal = match level.lower() {
-            Some(_) => outline(&of_format(&candidate, (&line, &file)), UNNAMED).err(),
-            None => None,
-        };
-        match (refusal.filter(|refusal| refusal.kind == ErrorKind::Unsupported), level.lower()) {
-            (Some(refusal), Some(lower)) => {
-                obstacle.get_or_insert(refusal.message);
-                level = lower;
-            }
-            _ => {
-                *job = candidate;
-                return Ok(Some(match obstacle {
-                    None => format!("‹quality› {asked} is {choice}"),
-                    Some(reason) => format!("‹quality› {asked} is that of {level} for this model, {choice}: {reason}"),
-                }));
-            }
+    let Some(first) = choice(job, asked, (&line, &file)) else { return Ok(None) };
+    let mut taken = (asked, first.clone(), with_choice(job, &first));
+    let problem = refusal(&taken.2).filter(|refusal| refusal.kind == ErrorKind::Unsupported);
+    let Some(problem) = problem else {
+        *job = taken.2;
+        return Ok(Some(format!("‹quality› {asked} is {first}")));
+    };
+    while let Some(lower) = taken.0.lower() {
+        let Some(choice) = choice(job, lower, (&line, &file)) else { break };
+        taken = (lower, choice.clone(), with_choice(job, &choice));
+        if refusal(&taken.2).is_none() {
+            *job = taken.2;
+            let fallback = format!("‹quality› {asked} falls back to {lower} for this model, {choice}");
+            return Ok(Some(format!("{fallback}: {}", problem.message)));
         }
+    }
+    // No level is the cause: the plan says what is.
+    *job = taken.2;
+    Ok(None)
+}
+
+/// The reason that a job is refused before weights are read, if so.
+fn refusal(job: &Job) -> Option<Error> {
+    match gguf::recipe(job) {
+        Err(error) => Some(error),
+        Ok(Some(recipe)) if !recipe.has_algorithms() => gguf::plan_for(job, recipe).err(),
+        Ok(Some(_)) => outline(&job.of_gguf(), gguf::UNNAMED).err(),
+        Ok(None) => outline(job, gguf::UNNAMED).err(),
     }
 }
 
@@ -61,14 +67,14 @@ pub fn refuse_without_data(job: &Job) -> Result<(), Error> {
         ErrorKind::Usage,
         format!("{} needs calibration data, and none is given", job.recipe.algorithm.join(",")),
     );
-    Err(failure.with_remedies(vec![
-        Remedy::GiveCalibrationData,
-        Remedy::setting("quality", "take ‹quality› fast, which needs none"),
-    ]))
+    let (line, file) = resolve::settings(job, None, &[])?;
+    let has_static_scales = Recipe::resolve(&line, &file).is_ok_and(|recipe| {
+        recipe.schemes().any(LayerScheme::needs_calibration) || recipe.attention().needs_calibration()
+    });
+    let without = Remedy::setting("quality", "use ‹quality› fast, which needs none");
+    let ways = [Some(Remedy::GiveCalibrationData), (!has_static_scales).then_some(without)];
+    Err(failure.with_remedies(ways.into_iter().flatten().collect()))
 }
-
-/// The name of a file that is planned and not written.
-const UNNAMED: &str = "model.gguf";
 
 /// Refuses to choose what was chosen already.
 fn refuse_beside(job: &Job, level: QualityLevel, file: &Settings) -> Result<(), Error> {
@@ -102,14 +108,10 @@ fn with_choice(job: &Job, choice: &QualityChoice) -> Job {
     let mut job = job.clone();
     job.recipe.scales = choice.scales;
     job.recipe.algorithm = choice.algorithms.iter().map(|name| (*name).to_owned()).collect();
-    job
-}
-
-/// The job with the format that the name of its scheme asks for.
-fn of_format(job: &Job, (line, file): (&Settings, &Settings)) -> Job {
-    let mut job = job.clone();
-    if matches!(GgufRecipe::of(line, file), Ok(Some(_))) {
-        job.sinks.formats = vec![crate::job::Format::Model(OutputFormat::Gguf)];
+    // Data have no use for a file that is rounded to nearest, unless it is measured on them.
+    let is_file = gguf::recipe(&Job { data: Data::default(), ..job.clone() }).is_ok_and(|recipe| recipe.is_some());
+    if is_file && choice.algorithms.is_empty() && !quality::measures_on_calibration_data(&job) {
+        job.data.files.clear();
     }
     job
 }

@@ -110,7 +110,7 @@ impl Job {
     }
 
     /// The job with the format that the name of its scheme asks for.
-    fn of_gguf(&self) -> Job {
+    pub(crate) fn of_gguf(&self) -> Job {
         let mut job = self.clone();
         job.sinks.formats = vec![Format::Model(OutputFormat::Gguf)];
         job

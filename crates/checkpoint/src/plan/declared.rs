@@ -202,6 +202,7 @@ impl<'a> Declared<'a> {
             listed_siblings: self.has_listed_siblings(&is_quantized),
             dense_blocks: self.source.network.has_dense_blocks(),
             mixed_windows: self.source.config.has_mixed_windows(),
+            mlp_bias: self.source.config.flag_or("mlp_bias", false),
             bare_towers: has_bare_towers(self.source.tensors.iter().map(|tensor| tensor.name.as_str())),
             bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
         }

@@ -32,9 +32,10 @@ pub struct RecipeArgs {
     /// Quantize weights only; activations stay in float
     #[arg(long)]
     pub weights_only: bool,
-    /// How much time the result is worth: chooses scales and algorithms for the scheme and the model
+    /// Choose scales and algorithms for the scheme and the model, trading time for accuracy
     ///
-    /// `kvant plan` shows the choice. All but fast need calibration data where something calibrated pays off.
+    /// `kvant plan` shows the choice. All levels but fast need calibration data where calibrated algorithms pay off. Not a key of recipes,
+    /// which name scales and algorithms.
     #[arg(long, value_name = "LEVEL", value_parser = quality_level_parser(), help_heading = "Checkpoints")]
     pub quality: Option<QualityLevel>,
     /// How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax]

@@ -1,7 +1,7 @@
 //! `kvant quantize --algorithm`: the output of calibrated algorithms for any number of threads, memory limit and interruption.
 
 use crate::kvant::{Place, contents, names};
-use crate::made_model::write_unknown_experts;
+use crate::made_model::{write_encoder, write_unknown_experts};
 
 const TEXT: &str = "The tower stood where the river turns. Nobody had seen who built it, and nobody asked any more. ";
 const DATA: [&str; 6] = ["--calib", "text.txt", "--num-samples", "6", "--seq-len", "64"];
@@ -333,7 +333,7 @@ fn quality_levels_choose_scales_and_algorithms() {
     let planned = place.succeed(&["plan", "nano_llama", "-s", "int4:g64", "--quality", "balanced"]);
     assert!(planned.stdout.contains("qronos:rounds=4") && planned.stdout.contains("calibration data"), "{planned:?}");
     let blind = place.run(&[&base[..], &["--quality", "balanced", "-o", "out"]].concat());
-    assert!(blind.code == Some(2) && blind.stderr.contains("--quality fast, which needs none"), "{blind:?}");
+    assert!(blind.code == Some(2) && blind.stderr.contains("use --quality fast, which needs none"), "{blind:?}");
     let balanced = place.succeed(&[&base[..], &data, &["--quality", "balanced", "-o", "balanced"]].concat());
     assert!(balanced.stderr.contains("--quality balanced is qronos:rounds=4 with searched scales"), "{balanced:?}");
     let spelled = ["--algorithm", "qronos:rounds=4", "--scales", "search", "-o", "qronos"];
@@ -348,7 +348,7 @@ fn quality_levels_that_do_not_run_on_a_model_become_lower_ones() {
     let place = Place::new();
     write_unknown_experts(&place.path("strange"));
     let told = place.succeed(&["quantize", "strange", "-s", "int4:g64", "--quality", "best", "-o", "out"]);
-    assert!(told.stderr.contains("--quality best is that of fast for this model, rounding to nearest"), "{told:?}");
+    assert!(told.stderr.contains("--quality best falls back to fast for this model, rounding to nearest"), "{told:?}");
     for (given, reason) in
         [(&["--algorithm", "gptq"][..], "--algorithm is given too"), (&["--scales", "search"], "--scales is given too")]
     {
@@ -363,4 +363,17 @@ fn quality_levels_that_do_not_run_on_a_model_become_lower_ones() {
         "{refused:?}"
     );
     assert_eq!(place.run(&["plan", "nano_llama", "-s", "int4", "--quality", "good"]).code, Some(2));
+    // No level is the cause.
+    write_encoder(&place.path("bert"));
+    let refused = place.run(&["plan", "bert", "-s", "Q4_0", "--quality", "balanced"]);
+    assert!(refused.code == Some(1) && !refused.stderr.contains("falls back"), "{refused:?}");
+    assert!(refused.stderr.contains("BertModel cannot be written as GGUF"), "{refused:?}");
+    // Static scales need data at every level; a file that is rounded to nearest has no use for them.
+    let blind =
+        ["quantize", "nano_llama", "-s", "int8:channel+int8:tensor!static", "--quality", "balanced", "-o", "no"];
+    let blind = place.run(&blind);
+    assert!(blind.code == Some(2) && !blind.stderr.contains("--quality fast"), "{blind:?}");
+    place.write("text.txt", &"The tower stood where the river turns. ".repeat(40));
+    let file = ["quantize", "nano_llama", "-s", "Q8_0", "--quality", "best", "--calib", "text.txt", "-o", "q8.gguf"];
+    assert!(place.succeed(&file).stderr.contains("--quality best is rounding to nearest"));
 }

@@ -139,6 +139,8 @@ pub(crate) struct ModelFacts {
     pub mixed_windows: bool,
     /// Whether a tower for pictures is stored without the name of the model inside of it.
     pub bare_towers: bool,
+    /// Whether layers of the feed-forward network have biases (`mlp_bias`).
+    pub mlp_bias: bool,
     pub attention: Attention,
     /// Whether the softmax is quantized.
     pub probabilities: bool,
@@ -298,6 +300,7 @@ impl ModelFacts {
             listed_siblings: traits.listed_siblings,
             mixed_windows: traits.mixed_windows,
             bare_towers: traits.bare_towers,
+            mlp_bias: traits.mlp_bias,
             attention: Attention::of([key_value, attention.query, attention.probabilities].into_iter().flatten()),
             probabilities: attention.probabilities.is_some(),
             ..ModelFacts::default()

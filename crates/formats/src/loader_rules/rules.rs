@@ -218,6 +218,7 @@ pub(super) struct Condition {
     listed_siblings: Option<bool>,
     mixed_windows: Option<bool>,
     bare_towers: Option<bool>,
+    mlp_bias: Option<bool>,
     probabilities: Option<bool>,
     architecture: Vec<String>,
     scaled_rope: Option<bool>,
@@ -309,6 +310,7 @@ impl Condition {
             && is(self.listed_siblings, model.listed_siblings)
             && is(self.mixed_windows, model.mixed_windows)
             && is(self.bare_towers, model.bare_towers)
+            && is(self.mlp_bias, model.mlp_bias)
             && is(self.probabilities, model.probabilities)
     }
 }

@@ -50,6 +50,8 @@ pub struct ModelTraits {
     pub mixed_windows: bool,
     /// A tower for pictures is stored without the name of the model inside of it.
     pub bare_towers: bool,
+    /// Layers of the feed-forward network have biases (`mlp_bias`).
+    pub mlp_bias: bool,
     /// The quantization of attention.
     pub attention: AttentionScheme,
 }
@@ -84,6 +86,7 @@ const DENSE: ModelTraits = ModelTraits {
     listed_siblings: false,
     mixed_windows: false,
     bare_towers: false,
+    mlp_bias: false,
     attention: AttentionScheme { rotary: Rotary::Before, key_value: None, query: None, probabilities: None },
 };
 
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn towers_without_the_name_of_their_model_are_told_from_published_ones() {
+    fn towers_without_the_name_of_their_model_are_distinguished_from_published_ones() {
         let is_bare = |tensor: &str| crate::loader_rules::has_bare_towers([tensor].into_iter());
         assert!(is_bare("model.vision_tower.embeddings.patch_embedding.weight"));
         assert!(!is_bare("vision_tower.vision_model.embeddings.patch_embedding.weight"));
@@ -314,8 +317,12 @@ mod tests {
         assert_eq!(packed("int4:g128", whole), ["transformers with compressed-tensors"]);
         let windows = ModelTraits { mixed_windows: true, ..of_family("qwen2") };
         assert_eq!(packed("int4:g128", windows), ["transformers with compressed-tensors", "SGLang"]);
+        let dense = ModelTraits { dense_blocks: true, experts: true, ..of_family("qwen3_moe") };
+        assert!(!packed("int4:g128", dense).contains(&"SGLang") && packed("int4:g128", dense).contains(&"vLLM"));
+        let biased = ModelTraits { mlp_bias: true, ..DENSE };
+        assert!(!packed("int4:g128", biased).contains(&"SGLang"));
         let tower = ModelTraits { bare_towers: true, other_modalities: true, ..of_family("gemma3") };
-        assert!(!packed("int4:g128", tower).contains(&"vLLM"));
+        assert!(["vLLM", "SGLang"].iter().all(|loader| !packed("int4:g128", tower).contains(loader)));
         assert!(packed("int4:g128", ModelTraits { bare_towers: false, ..tower }).contains(&"vLLM"));
         for (family, format) in
             [("bloom", OutputFormat::GPTQ), ("glm4", OutputFormat::GPTQ), ("bloom", OutputFormat::AWQ)]

@@ -153,6 +153,7 @@ impl<'a> CheckpointView<'a> {
             listed_siblings: self.has_listed_siblings(),
             dense_blocks: self.network.has_dense_blocks(),
             mixed_windows: self.config.has_mixed_windows(),
+            mlp_bias: self.config.flag_or("mlp_bias", false),
             bare_towers: has_bare_towers(self.survey.tensors.iter().map(|tensor| tensor.name.as_str())),
             attention: Attention::of(self.attention_schemes()),
             probabilities: self.survey.attention.iter().any(|(_, found)| found.probabilities.is_some()),

@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The name of a file that is planned and not written.
-const UNNAMED: &str = "model.gguf";
+pub(crate) const UNNAMED: &str = "model.gguf";
 
 /// Reports the notices of a plan as notes, and its departures as warnings.
 pub(crate) fn tell(plan: &GgufPlan, reporter: &Reporter<'_>) {
@@ -136,7 +136,7 @@ fn open(path: &Path) -> Result<Checkpoint, Error> {
 ///
 /// # Errors
 /// Whatever can be refused before weights are read.
-fn plan_for(job: &Job, recipe: GgufRecipe) -> Result<(Checkpoint, GgufPlan), Error> {
+pub(crate) fn plan_for(job: &Job, recipe: GgufRecipe) -> Result<(Checkpoint, GgufPlan), Error> {
     job.source.refuse_adapters_of_gguf()?;
     let checkpoint = kvant_formats::adapter::open(open(&job.source.model)?, &job.source.adapters)?;
     let checkpoint = kvant_formats::rotated::open(checkpoint, recipe.algorithms().rotation)?;

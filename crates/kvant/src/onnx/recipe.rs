@@ -44,6 +44,7 @@ fn refuse_foreign(job: &Job) -> Result<(), Error> {
         (!job.sinks.formats.is_empty(), "‹format›"),
         (!job.source.adapters.is_empty(), "‹lora›"),
         (job.recipe.pack_method.is_some(), "‹pack-method›"),
+        (job.recipe.quality.is_some(), "‹quality›"),
         (!job.recipe.layer_types.is_empty(), "‹layer-type›"),
         (job.recipe.kv_cache.is_some(), "‹kv-cache›"),
         (job.recipe.attention.is_some(), "‹attention›"),

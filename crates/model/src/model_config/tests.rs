@@ -304,7 +304,7 @@ fn networks_of_gemma_4_that_share_keys_may_be_twice_as_wide() {
 }
 
 #[test]
-fn windows_in_some_layers_are_told_from_windows_in_all() {
+fn windows_in_some_layers_are_distinguished_from_windows_in_all() {
     let mixes = |value: Value| read_json(value).has_mixed_windows();
     let qwen = |used: bool, from: usize| {
         let layers = json!({"model_type": "qwen2", "num_hidden_layers": 4, "sliding_window": 8});

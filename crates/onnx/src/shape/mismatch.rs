@@ -16,7 +16,7 @@ pub(crate) struct Mismatch {
 impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let [(first, a), (second, b)] = [&self.first, &self.second];
-        write!(f, "a dimension of `{first}` is {a}, and that of `{second}` it meets is {b}")
+        write!(f, "a dimension of `{first}` ({a}) does not match that of `{second}` ({b})")
     }
 }
 
@@ -27,9 +27,15 @@ pub(super) fn mismatch(node: &Known<'_>) -> Option<Mismatch> {
         ("", "QLinearMatMul") => product(node, 3),
         ("", "Gemm") => {
             let axis = |attribute: &str, plain: i64| if node.int(attribute, 0) != 0 { 1 - plain } else { plain };
-            unequal(node, (0, node.dim(0, axis("transA", 1))), (1, node.dim(1, axis("transB", 0))), 1)
+            let inner = unequal(node, (0, node.dim(0, axis("transA", 1))), (1, node.dim(1, axis("transB", 0))), 1);
+            inner.or_else(|| unequal(node, (1, node.dim(1, axis("transB", 1))), (2, wide(node.dim(2, -1))), 1))
         }
-        ("", "Conv" | "ConvInteger") => channels(node, (1, 1)),
+        ("", "Conv") => channels(node, (1, 1)).or_else(|| unequal(node, (1, node.dim(1, 0)), (2, node.dim(2, 0)), 1)),
+        ("", "ConvInteger") => channels(node, (1, 1)),
+        ("", "BatchNormalization") => {
+            (1..5).find_map(|input| unequal(node, (0, node.dim(0, 1)), (input, node.dim(input, 0)), 1))
+        }
+        ("", "PRelu") => broadcast(node),
         ("", "QLinearConv") => channels(node, (3, 1)),
         ("", "ConvTranspose") => unequal(node, (0, node.dim(0, 1)), (1, node.dim(1, 0)), 1),
         ("", _) if node.opset >= 7 && broadcasts(node.node) => broadcast(node),
@@ -47,6 +53,11 @@ fn product(node: &Known<'_>, right: usize) -> Option<Mismatch> {
 fn channels(node: &Known<'_>, (weight, axis): (usize, i64)) -> Option<Mismatch> {
     let groups = usize::try_from(node.int("group", 1)).ok()?;
     unequal(node, (0, node.dim(0, 1)), (weight, node.dim(weight, axis)), groups)
+}
+
+/// A dimension that is not broadcast.
+fn wide(dim: Option<Dim>) -> Option<Dim> {
+    dim.filter(|dim| *dim != Dim::Known(1))
 }
 
 /// Dimensions that are known and differ, the second one multiplied.
@@ -92,7 +103,7 @@ mod tests {
         let weights =
             |rows: usize| vec![floats("a", &[2, 31], &[0.; 62]), floats("b", &[rows, 2], &vec![0.; rows * 2])];
         let text = found(product(), weights(32)).unwrap();
-        assert_eq!(text, "m: a dimension of `a` is 31, and that of `b` it meets is 32");
+        assert_eq!(text, "m: a dimension of `a` (31) does not match that of `b` (32)");
         assert_eq!(found(product(), weights(31)), None);
         let mut gemm = node("Gemm", "g", &["a", "b"], &["y"]);
         set_attribute(&mut gemm, "transB", 1i64);
@@ -109,7 +120,22 @@ mod tests {
             found(vec![conv], vec![floats("a", &[1, 4, 3, 3], &[0.; 36]), floats("b", &[4, 2, 1, 1], &[0.; 8])])
         };
         assert_eq!(convolution(2), None);
-        assert!(convolution(1).is_some_and(|text| text.contains("`a` is 4") && text.contains("is 2")));
+        assert!(convolution(1).is_some_and(|text| text.contains("`a` (4)") && text.contains("(2)")));
+    }
+
+    #[test]
+    fn vectors_of_another_length_are_found() {
+        let with = |operator: &str, weight: &[usize], vector: usize| {
+            let nodes = vec![node(operator, "n", &["a", "b", "c"], &["y"])];
+            let sized = |name: &str, shape: &[usize]| floats(name, shape, &vec![0.; shape.iter().product()]);
+            let first: &[usize] = if operator == "Gemm" { &[2, 3] } else { &[1, 3, 4, 4] };
+            found(nodes, vec![sized("a", first), sized("b", weight), sized("c", &[vector])])
+        };
+        assert!(with("Conv", &[8, 3, 1, 1], 7).is_some() && with("Conv", &[8, 3, 1, 1], 8).is_none());
+        assert!(with("Gemm", &[3, 8], 7).is_some());
+        assert!(with("Gemm", &[3, 8], 8).is_none() && with("Gemm", &[3, 8], 1).is_none());
+        assert!(with("BatchNormalization", &[4], 3).is_some() && with("BatchNormalization", &[3], 3).is_none());
+        assert!(with("PRelu", &[7, 1, 1], 7).is_some() && with("PRelu", &[3, 1, 1], 1).is_none());
     }
 
     #[test]

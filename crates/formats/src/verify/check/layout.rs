@@ -11,8 +11,15 @@ use kvant_container::ErrorKind;
 use kvant_quant::finding::{Findings, Severity};
 use kvant_weights::import_error::ImportError;
 
-/// Formats whose loaders find quantized layers by their tensors, whatever is stated.
-const FOUND_BY_TENSORS: [FormatHandle; 3] = [FormatHandle::COMFYUI, FormatHandle::MLX, FormatHandle::TORCHAO];
+/// Formats whose loaders look for codes wherever config.json states them. Others find codes by their tensors, or take floats too.
+const TAKEN_AT_THEIR_WORD: [FormatHandle; 6] = [
+    FormatHandle::AWQ,
+    FormatHandle::COMPRESSED_TENSORS,
+    FormatHandle::FP8,
+    FormatHandle::GPTQ,
+    FormatHandle::GPTQ_V2,
+    FormatHandle::QUARK,
+];
 
 pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     if let Some(statement) = subject.statement.as_ref().filter(|statement| is_unmet(subject, statement)) {
@@ -40,7 +47,7 @@ fn is_unmet(subject: &CheckpointView<'_>, statement: &QuantConfig) -> bool {
     let survey = &subject.survey;
     let has_codes = !survey.weights.is_empty() || !survey.convolutions.is_empty() || !survey.biases.is_empty();
     let has_scales = !survey.parameters.is_empty() || !survey.attention.is_empty();
-    let reader = FormatHandle::reading(&statement.method).filter(|format| !FOUND_BY_TENSORS.contains(format));
+    let reader = FormatHandle::reading(&statement.method).filter(|format| TAKEN_AT_THEIR_WORD.contains(format));
     if has_codes || has_scales || !survey.problems.is_empty() || reader.is_none() {
         return false;
     }
