@@ -6,6 +6,7 @@ text, tokenized as a whole; a shorter tail is dropped; all tokens of a window bu
 import gc
 import json
 import math
+import subprocess
 import sys
 import time
 import traceback
@@ -48,6 +49,13 @@ def score(logarithms, rows, reference=None):
             divergence += (expected.exp() * (expected - logs)).sum(1).double().sum().item()
     found = {"perplexity": math.exp(lost / scored)}
     return found if reference is None else found | {"kl": divergence / scored}
+
+
+def kvant_divergence(kvant, result, model, text):
+    """The mean KL divergence of a result of Kvant from its model, as `kvant eval` measures it in windows of 256 tokens."""
+    run = [kvant, "eval", result, "--reference", model, "--data", text, "--seq-len", "256", "--json"]
+    done = subprocess.run([str(word) for word in run], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)["kl_mean"]
 
 
 def reason(error):

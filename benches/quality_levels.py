@@ -8,12 +8,13 @@ nats and, in parentheses, the time as a multiple of GPTQ's in the same run.
 """
 
 import argparse
-import json
 import shutil
 import subprocess
 import tempfile
 import time
 from pathlib import Path
+
+from held_out import kvant_divergence
 
 SCHEMES = {
     "int4 g128": "int4:g128",
@@ -34,9 +35,7 @@ def measured(options, model, scheme, choice, out):
     start = time.perf_counter()
     subprocess.run([str(word) for word in run], check=True, capture_output=True)
     seconds = time.perf_counter() - start
-    run = [options.kvant, "eval", out, "--reference", model, "--data", options.data, "--seq-len", "256", "--json"]
-    done = subprocess.run([str(word) for word in run], check=True, capture_output=True, text=True)
-    return json.loads(done.stdout)["kl_mean"], seconds
+    return kvant_divergence(options.kvant, out, model, options.data), seconds
 
 
 def main():

@@ -9,13 +9,13 @@ from the float model in nats, all on the same windows. Prints a Markdown table f
 """
 
 import argparse
-import json
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 import torch
+from held_out import kvant_divergence
 from safetensors.torch import load_file, save_file
 
 SCHEMES = {
@@ -57,9 +57,7 @@ def divergence(kvant, model, scheme, algorithm, options, work):
     done = subprocess.run([str(word) for word in run], capture_output=True, text=True)
     if done.returncode:
         return None
-    run = [kvant, "eval", out, "--reference", model, "--data", options.data, "--seq-len", "256", "--json"]
-    done = subprocess.run([str(word) for word in run], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)["kl_mean"]
+    return kvant_divergence(kvant, out, model, options.data)
 
 
 def main():

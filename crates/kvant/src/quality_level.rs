@@ -2,12 +2,13 @@
 
 use crate::checkpoint::planning::outline;
 use crate::error::{Error, ErrorKind};
-use crate::job::{Data, Job, SourceKind};
+use crate::job::{Job, SourceKind};
 use crate::settings::first_given;
 use crate::{gguf, quality, resolve};
 use kvant_checkpoint::gguf::GgufRecipe;
 use kvant_checkpoint::recipe::{QualityChoice, QualityLevel, Recipe, Settings};
 use kvant_container::Remedy;
+use kvant_gguf::ftype::Ftype;
 use kvant_model::model_config::ModelConfig;
 use kvant_quant::scheme::LayerScheme;
 
@@ -24,24 +25,26 @@ pub fn settle(job: &mut Job) -> Result<Option<String>, Error> {
     }
     let (line, file) = resolve::settings(job, job.sinks.checkpoints().first().copied(), &[])?;
     refuse_beside(job, asked, &file)?;
-    let Some(first) = choice(job, asked, (&line, &file)) else { return Ok(None) };
-    let mut taken = (asked, first.clone(), with_choice(job, &first));
-    let problem = refusal(&taken.2).filter(|refusal| refusal.kind == ErrorKind::Unsupported);
+    // What cannot be read is for the plan to say.
+    let Some(subject) = Subject::of(job, &line, &file) else { return Ok(None) };
+    let choice = subject.choice(asked);
+    let mut candidate = subject.with_choice(job, &choice);
+    let problem = refusal(&candidate).filter(|refusal| refusal.kind == ErrorKind::Unsupported);
     let Some(problem) = problem else {
-        *job = taken.2;
-        return Ok(Some(format!("‹quality› {asked} is {first}")));
+        *job = candidate;
+        return Ok(Some(format!("‹quality› {asked} is {choice}")));
     };
-    while let Some(lower) = taken.0.lower() {
-        let Some(choice) = choice(job, lower, (&line, &file)) else { break };
-        taken = (lower, choice.clone(), with_choice(job, &choice));
-        if refusal(&taken.2).is_none() {
-            *job = taken.2;
-            let fallback = format!("‹quality› {asked} falls back to {lower} for this model, {choice}");
+    for level in std::iter::successors(asked.lower(), |level| level.lower()) {
+        let choice = subject.choice(level);
+        candidate = subject.with_choice(job, &choice);
+        if refusal(&candidate).is_none() {
+            *job = candidate;
+            let fallback = format!("‹quality› {asked} falls back to {level} for this model, {choice}");
             return Ok(Some(format!("{fallback}: {}", problem.message)));
         }
     }
     // No level is the cause: the plan says what is.
-    *job = taken.2;
+    *job = candidate;
     Ok(None)
 }
 
@@ -94,24 +97,41 @@ fn refuse_beside(job: &Job, level: QualityLevel, file: &Settings) -> Result<(), 
     Err(failure.with_remedies(vec![Remedy::text("leave one of them out")]))
 }
 
-/// What a level stands for with the schemes of a job; `None` where these cannot be read, which the plan says.
-fn choice(job: &Job, level: QualityLevel, (line, file): (&Settings, &Settings)) -> Option<QualityChoice> {
-    if let Some(recipe) = GgufRecipe::of(line, file).ok()? {
-        return Some(level.choose_for_file(recipe.ftype()));
-    }
-    let schemes: Vec<_> = Recipe::resolve(line, file).ok()?.schemes().collect();
-    let config = job.source.open().ok()?.config().ok()?.and_then(|json| ModelConfig::from_json(&json).ok());
-    Some(level.choose(&schemes, config.is_some_and(|config| config.experts.is_some())))
+/// What a level chooses for.
+enum Subject {
+    /// A GGUF file.
+    File(Ftype),
+    /// Layers of these schemes.
+    Layers { schemes: Vec<LayerScheme>, has_experts: bool },
 }
 
-fn with_choice(job: &Job, choice: &QualityChoice) -> Job {
-    let mut job = job.clone();
-    job.recipe.scales = choice.scales;
-    job.recipe.algorithm = choice.algorithms.iter().map(|name| (*name).to_owned()).collect();
-    // Data have no use for a file that is rounded to nearest, unless it is measured on them.
-    let is_file = gguf::recipe(&Job { data: Data::default(), ..job.clone() }).is_ok_and(|recipe| recipe.is_some());
-    if is_file && choice.algorithms.is_empty() && !quality::measures_on_calibration_data(&job) {
-        job.data.files.clear();
+impl Subject {
+    /// That of a job; `None` where its schemes or its source cannot be read.
+    fn of(job: &Job, line: &Settings, file: &Settings) -> Option<Subject> {
+        if let Some(recipe) = GgufRecipe::of(line, file).ok()? {
+            return Some(Subject::File(recipe.ftype()));
+        }
+        let schemes = Recipe::resolve(line, file).ok()?.schemes().collect();
+        let config = job.source.open().ok()?.config().ok()?.and_then(|json| ModelConfig::from_json(&json).ok());
+        Some(Subject::Layers { schemes, has_experts: config.is_some_and(|config| config.experts.is_some()) })
     }
-    job
+
+    fn choice(&self, level: QualityLevel) -> QualityChoice {
+        match self {
+            Subject::File(ftype) => level.choose_for_file(*ftype),
+            Subject::Layers { schemes, has_experts } => level.choose(schemes, *has_experts),
+        }
+    }
+
+    fn with_choice(&self, job: &Job, choice: &QualityChoice) -> Job {
+        let mut job = job.clone();
+        job.recipe.scales = choice.scales;
+        job.recipe.algorithm = choice.algorithms.iter().map(|name| (*name).to_owned()).collect();
+        // Data have no use for a file that is rounded to nearest, unless it is measured on them.
+        let is_file = matches!(self, Subject::File(_));
+        if is_file && choice.algorithms.is_empty() && !quality::measures_on_calibration_data(&job) {
+            job.data.files.clear();
+        }
+        job
+    }
 }

@@ -77,14 +77,14 @@ fn quantization_that_is_stated_and_not_there_is_an_error() {
         let run = place.run(&["verify", "nano_llama"]);
         assert!(run.code == Some(1) && run.stdout.contains("no layer has codes"), "{run:?}");
         assert_eq!(place.run(&["verify", "nano_llama", "--for", "vllm"]).code, Some(1));
-        // What is made of the floats does not have the key.
+        // The output is quantized from the floats, and has a key of its own.
         place.succeed(&["quantize", "nano_llama", "-s", "int4:g64", "-o", "out", "--overwrite"]);
         place.succeed(&["verify", "out"]);
     }
 }
 
 #[test]
-fn statements_of_mlx_that_differ_are_told() {
+fn statements_of_mlx_that_differ_cause_a_warning() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama", "-s", "int4:g64", "-f", "mlx", "-o", "out"]);
     let config = fs::read_to_string(place.path("out/config.json")).unwrap();

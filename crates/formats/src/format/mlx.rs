@@ -392,7 +392,7 @@ fn complete(config: &mut Map<String, Value>) {
     }
 }
 
-/// Adds a key that stands in one object to another that lacks it.
+/// Copies a key to an object that lacks it.
 fn share(from: &Map<String, Value>, to: &mut Map<String, Value>, key: &str) {
     if let Some(value) = from.get(key).filter(|_| !to.contains_key(key)) {
         to.insert(key.to_owned(), value.clone());

@@ -27,17 +27,17 @@ pub(super) fn mismatch(node: &Known<'_>) -> Option<Mismatch> {
         ("", "QLinearMatMul") => product(node, 3),
         ("", "Gemm") => {
             let axis = |attribute: &str, plain: i64| if node.int(attribute, 0) != 0 { 1 - plain } else { plain };
-            let inner = unequal(node, (0, node.dim(0, axis("transA", 1))), (1, node.dim(1, axis("transB", 0))), 1);
-            inner.or_else(|| unequal(node, (1, node.dim(1, axis("transB", 1))), (2, wide(node.dim(2, -1))), 1))
+            let inner = unequal(node, (0, node.dim(0, axis("transA", 1))), (1, node.dim(1, axis("transB", 0))));
+            inner.or_else(|| unequal(node, (1, node.dim(1, axis("transB", 1))), (2, wide(node.dim(2, -1)))))
         }
-        ("", "Conv") => channels(node, (1, 1)).or_else(|| unequal(node, (1, node.dim(1, 0)), (2, node.dim(2, 0)), 1)),
-        ("", "ConvInteger") => channels(node, (1, 1)),
+        ("", "Conv") => channels(node, 1).or_else(|| unequal(node, (1, node.dim(1, 0)), (2, node.dim(2, 0)))),
+        ("", "ConvInteger") => channels(node, 1),
         ("", "BatchNormalization") => {
-            (1..5).find_map(|input| unequal(node, (0, node.dim(0, 1)), (input, node.dim(input, 0)), 1))
+            (1..5).find_map(|input| unequal(node, (0, node.dim(0, 1)), (input, node.dim(input, 0))))
         }
         ("", "PRelu") => broadcast(node),
-        ("", "QLinearConv") => channels(node, (3, 1)),
-        ("", "ConvTranspose") => unequal(node, (0, node.dim(0, 1)), (1, node.dim(1, 0)), 1),
+        ("", "QLinearConv") => channels(node, 3),
+        ("", "ConvTranspose") => unequal(node, (0, node.dim(0, 1)), (1, node.dim(1, 0))),
         ("", _) if node.opset >= 7 && broadcasts(node.node) => broadcast(node),
         _ => None,
     }
@@ -46,13 +46,14 @@ pub(super) fn mismatch(node: &Known<'_>) -> Option<Mismatch> {
 /// Columns of the left input beside rows of the right one.
 fn product(node: &Known<'_>, right: usize) -> Option<Mismatch> {
     let rows = if node.rank(right)? == 1 { -1 } else { -2 };
-    unequal(node, (0, node.dim(0, -1)), (right, node.dim(right, rows)), 1)
+    unequal(node, (0, node.dim(0, -1)), (right, node.dim(right, rows)))
 }
 
 /// Channels of the data beside those of the weight in all groups.
-fn channels(node: &Known<'_>, (weight, axis): (usize, i64)) -> Option<Mismatch> {
+fn channels(node: &Known<'_>, weight: usize) -> Option<Mismatch> {
     let groups = usize::try_from(node.int("group", 1)).ok()?;
-    unequal(node, (0, node.dim(0, 1)), (weight, node.dim(weight, axis)), groups)
+    let in_groups = node.dim(weight, 1).map(|dim| dim.map(|n| n.checked_mul(groups)));
+    unequal(node, (0, node.dim(0, 1)), (weight, in_groups))
 }
 
 /// A dimension that is not broadcast.
@@ -60,14 +61,9 @@ fn wide(dim: Option<Dim>) -> Option<Dim> {
     dim.filter(|dim| *dim != Dim::Known(1))
 }
 
-/// Dimensions that are known and differ, the second one multiplied.
-fn unequal(
-    node: &Known<'_>,
-    (first, a): (usize, Option<Dim>),
-    (second, b): (usize, Option<Dim>),
-    times: usize,
-) -> Option<Mismatch> {
-    let (a, b) = (a?.known()?, b?.known()?.checked_mul(times)?);
+/// Dimensions that are known and differ.
+fn unequal(node: &Known<'_>, (first, a): (usize, Option<Dim>), (second, b): (usize, Option<Dim>)) -> Option<Mismatch> {
+    let (a, b) = (a?.known()?, b?.known()?);
     let named = |position: usize, dim: usize| Some((node.node.input.get(position)?.clone(), dim));
     (a != b).then(|| Some(Mismatch { first: named(first, a)?, second: named(second, b)? })).flatten()
 }
@@ -81,7 +77,7 @@ fn broadcast(node: &Known<'_>) -> Option<Mismatch> {
         let sized: Vec<(usize, usize)> = sized.collect();
         let (first, dim) = *sized.first()?;
         let (other, differing) = *sized.iter().find(|(_, n)| *n != dim)?;
-        unequal(node, (first, Some(Dim::Known(dim))), (other, Some(Dim::Known(differing))), 1)
+        unequal(node, (first, Some(Dim::Known(dim))), (other, Some(Dim::Known(differing))))
     })
 }
 
