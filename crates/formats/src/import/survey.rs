@@ -27,6 +27,8 @@ pub(crate) struct Survey<'a> {
     pub weights: Vec<StoredWeight<'a>>,
     /// The convolutions whose weights are codes, with their scales.
     pub convolutions: Vec<(String, TensorView<'a>)>,
+    /// The modules whose weights are floats of their codes. All tensors of these are also in `plain`.
+    pub rounded: Vec<String>,
     /// The biases that are codes, by module, with their scales.
     pub biases: Vec<(String, TensorView<'a>)>,
     /// The tensors that are stored as they are.
@@ -142,6 +144,10 @@ impl<'a> Surveyor<'_, 'a> {
             }
             if let (Some(scheme), Some(codes)) = (method.convolution(&module), module.tensor("weight")) {
                 self.convolution(&module, scheme, codes);
+                continue;
+            }
+            if method.rounded(&module).is_some() {
+                self.survey.rounded.push(name.to_owned());
                 continue;
             }
             match method.weights(&module) {

@@ -94,6 +94,17 @@ fn floats_beside_the_parameters_of_a_quantizer_are_a_quantized_layer() {
 }
 
 #[test]
+fn layers_that_are_all_floats_of_their_codes_meet_what_the_configuration_states() {
+    // As `torch.nn.Sequential` names an embedding, which is like a linear layer but for its type.
+    let tensors =
+        [floats("0._weight_scale", &[], &[0.5]), floats("0.weight", &[2, 3], &[0.5, -1.0, 0.0, 0.5, 0.5, 1.0])];
+    with(&tensors, |path| {
+        let report = verify(path, &Options::default()).unwrap();
+        assert!(report.passes(), "{:?}", report.findings);
+    });
+}
+
+#[test]
 fn quantized_biases_are_valid_and_refused_by_loaders_that_read_floats() {
     with(&network(), |path| {
         let report = verify(path, &Options::default()).unwrap();

@@ -46,9 +46,10 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
 fn is_unmet(subject: &CheckpointView<'_>, statement: &QuantConfig) -> bool {
     let survey = &subject.survey;
     let has_codes = !survey.weights.is_empty() || !survey.convolutions.is_empty() || !survey.biases.is_empty();
+    let has_rounded = !survey.rounded.is_empty();
     let has_scales = !survey.parameters.is_empty() || !survey.attention.is_empty();
     let reader = FormatHandle::reading(&statement.method).filter(|format| TAKEN_AT_THEIR_WORD.contains(format));
-    if has_codes || has_scales || !survey.problems.is_empty() || reader.is_none() {
+    if has_codes || has_rounded || has_scales || !survey.problems.is_empty() || reader.is_none() {
         return false;
     }
     let mut floats = subject.float_linears().filter(|linear| !linear.role.is_kept_by_default());
