@@ -203,6 +203,8 @@ impl<'a> Declared<'a> {
             dense_blocks: self.source.network.has_dense_blocks(),
             mixed_windows: self.source.config.has_mixed_windows(),
             mlp_bias: self.source.config.flag_or("mlp_bias", false),
+            grouped_heads: self.source.config.has_grouped_heads(),
+            stated_keys: self.source.config.stated_keys().clone(),
             bare_towers: has_bare_towers(self.source.tensors.iter().map(|tensor| tensor.name.as_str())),
             bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
         }

@@ -165,8 +165,8 @@ impl Plan {
     }
 
     /// Known problems of loaders.
-    pub fn traits(&self) -> ModelTraits {
-        self.traits
+    pub fn traits(&self) -> &ModelTraits {
+        &self.traits
     }
 
     /// Notices for the user.
@@ -281,12 +281,12 @@ impl Plan {
 
     /// The loaders known to load the result.
     pub fn loaders(&self) -> Vec<&'static str> {
-        loaders_of(self.format, self.traits, self.shapes())
+        loaders_of(self.format, &self.traits, self.shapes())
     }
 
     /// The refusals of all loaders of the format, if none of them takes the result.
     pub fn loader_refusals(&self) -> Vec<LoaderRefusal> {
-        refusals_of(self.format, self.traits, self.shapes())
+        refusals_of(self.format, &self.traits, self.shapes())
     }
 
     /// The distinct schemes and sizes of layers, in the order of the first of each.

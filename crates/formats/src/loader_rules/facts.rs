@@ -141,6 +141,10 @@ pub(crate) struct ModelFacts {
     pub bare_towers: bool,
     /// Whether layers of the feed-forward network have biases (`mlp_bias`).
     pub mlp_bias: bool,
+    /// Whether several query heads share a key/value head.
+    pub grouped_heads: bool,
+    /// The keys that config.json has.
+    pub stated_keys: BTreeSet<String>,
     pub attention: Attention,
     /// Whether the softmax is quantized.
     pub probabilities: bool,
@@ -277,7 +281,7 @@ pub fn has_bare_towers<'t>(mut tensors: impl Iterator<Item = &'t str>) -> bool {
 
 impl ModelFacts {
     /// The facts of a model to write.
-    pub fn of_traits(traits: ModelTraits) -> ModelFacts {
+    pub fn of_traits(traits: &ModelTraits) -> ModelFacts {
         let attention = traits.attention;
         let key_value = attention.key_value.map(|cache| cache.scheme);
         ModelFacts {
@@ -301,6 +305,8 @@ impl ModelFacts {
             mixed_windows: traits.mixed_windows,
             bare_towers: traits.bare_towers,
             mlp_bias: traits.mlp_bias,
+            grouped_heads: traits.grouped_heads,
+            stated_keys: traits.stated_keys.clone(),
             attention: Attention::of([key_value, attention.query, attention.probabilities].into_iter().flatten()),
             probabilities: attention.probabilities.is_some(),
             ..ModelFacts::default()

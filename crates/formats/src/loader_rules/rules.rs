@@ -219,6 +219,8 @@ pub(super) struct Condition {
     mixed_windows: Option<bool>,
     bare_towers: Option<bool>,
     mlp_bias: Option<bool>,
+    grouped_heads: Option<bool>,
+    lacks: Vec<String>,
     probabilities: Option<bool>,
     architecture: Vec<String>,
     scaled_rope: Option<bool>,
@@ -311,6 +313,8 @@ impl Condition {
             && is(self.mixed_windows, model.mixed_windows)
             && is(self.bare_towers, model.bare_towers)
             && is(self.mlp_bias, model.mlp_bias)
+            && is(self.grouped_heads, model.grouped_heads)
+            && (self.lacks.is_empty() || self.lacks.iter().any(|key| !model.stated_keys.contains(key)))
             && is(self.probabilities, model.probabilities)
     }
 }

@@ -7,9 +7,10 @@ use super::{
 };
 use crate::format::OutputFormat;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
+use std::collections::BTreeSet;
 
 /// Properties of a model that affect loaders for every scheme.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelTraits {
     /// The name of the architecture's built-in description; of those without one it is not known which modules loaders take for linear
     /// layers, whatever a file describes.
@@ -52,6 +53,10 @@ pub struct ModelTraits {
     pub bare_towers: bool,
     /// Layers of the feed-forward network have biases (`mlp_bias`).
     pub mlp_bias: bool,
+    /// Several query heads share a key/value head.
+    pub grouped_heads: bool,
+    /// The keys that config.json has.
+    pub stated_keys: BTreeSet<String>,
     /// The quantization of attention.
     pub attention: AttentionScheme,
 }
@@ -87,6 +92,8 @@ const DENSE: ModelTraits = ModelTraits {
     mixed_windows: false,
     bare_towers: false,
     mlp_bias: false,
+    grouped_heads: false,
+    stated_keys: BTreeSet::new(),
     attention: AttentionScheme { rotary: Rotary::Before, key_value: None, query: None, probabilities: None },
 };
 
@@ -106,7 +113,7 @@ impl OutputFormat {
 
     /// What loads a dense language model in bf16 whose layers have this scheme, and sizes that fit.
     pub fn loaders_of(self, scheme: LayerScheme) -> Vec<&'static str> {
-        loaders(self, DENSE, [(scheme, WHOLE)].into_iter())
+        loaders(self, &DENSE, [(scheme, WHOLE)].into_iter())
     }
 }
 
@@ -114,7 +121,7 @@ impl OutputFormat {
 /// but that plain floats load as before.
 pub fn loaders(
     format: OutputFormat,
-    model: ModelTraits,
+    model: &ModelTraits,
     layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
 ) -> Vec<&'static str> {
     let Some(method) = method(format, model) else {
@@ -131,7 +138,7 @@ pub fn loaders(
 
 /// The name of a format in the rules. Plain floats are judged by them only where experts were split: elsewhere they load wherever the
 /// source does.
-fn method(format: OutputFormat, model: ModelTraits) -> Option<&'static str> {
+fn method(format: OutputFormat, model: &ModelTraits) -> Option<&'static str> {
     format.method().or(model.fused_experts.then_some(FLOAT_METHOD))
 }
 
@@ -149,7 +156,7 @@ pub struct LoaderRefusal {
 /// config.json contradicts itself too.
 pub fn refusals(
     format: OutputFormat,
-    model: ModelTraits,
+    model: &ModelTraits,
     layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
 ) -> Vec<LoaderRefusal> {
     let is_described = model.family.is_some() && (model.foreign_class || !model.foreign_names);
@@ -173,7 +180,7 @@ struct Opinion {
 fn opinions(
     format: OutputFormat,
     method: &'static str,
-    model: ModelTraits,
+    model: &ModelTraits,
     layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
 ) -> Vec<Opinion> {
     let facts = ModelFacts::of_traits(model);
@@ -208,19 +215,21 @@ mod tests {
     use super::*;
     use kvant_quant::scheme::{KvCacheScheme, MinScale};
 
-    const EXPERTS: ModelTraits = ModelTraits { experts: true, ..DENSE };
+    fn mixture() -> ModelTraits {
+        ModelTraits { experts: true, ..DENSE }
+    }
 
     fn found(format: OutputFormat, text: &str, model: ModelTraits) -> Vec<&'static str> {
-        loaders(format, model, [(text.parse().unwrap(), WHOLE)].into_iter())
+        loaders(format, &model, [(text.parse().unwrap(), WHOLE)].into_iter())
     }
 
     #[test]
     fn what_no_loader_reads_is_refused_whatever_the_architecture() {
         let shaped = ModelTraits { family: None, shaped_codes: true, ..DENSE };
         let layers = || [("int8:channel".parse().unwrap(), WHOLE)].into_iter();
-        let found = refusals(OutputFormat::QUARK, shaped, layers());
+        let found = refusals(OutputFormat::QUARK, &shaped, layers());
         assert!(!found.is_empty() && found.iter().all(|refusal| refusal.reason.contains("convolutions")), "{found:?}");
-        assert!(refusals(OutputFormat::QUARK, ModelTraits { shaped_codes: false, ..shaped }, layers()).is_empty());
+        assert!(refusals(OutputFormat::QUARK, &ModelTraits { shaped_codes: false, ..shaped }, layers()).is_empty());
         let torchao = OutputFormat::Checkpoint(crate::format::FormatHandle::TORCHAO);
         assert!(!found_in(torchao, DENSE).is_empty());
         assert!(found_in(torchao, ModelTraits { other_modalities: true, ..DENSE }).is_empty());
@@ -234,7 +243,7 @@ mod tests {
     fn shard_sizes_count_as_for_finished_checkpoints() {
         let fp8 = |extent: ShardShape| {
             let scheme = "e4m3:b128x128+e4m3:g128!dynamic".parse().unwrap();
-            loaders(OutputFormat::COMPRESSED_TENSORS, DENSE, [(scheme, extent)].into_iter())
+            loaders(OutputFormat::COMPRESSED_TENSORS, &DENSE, [(scheme, extent)].into_iter())
         };
         assert_eq!(fp8(WHOLE), ["transformers with compressed-tensors", "vLLM", "SGLang"]);
         assert_eq!(fp8(ShardShape { rows: 32, ..WHOLE }), ["transformers with compressed-tensors"]);
@@ -251,7 +260,7 @@ mod tests {
                 kvant_quant::scheme::Dialect::CompressedTensors => OutputFormat::COMPRESSED_TENSORS,
             };
             let nobody = preset.name.starts_with("amdfp4_global");
-            assert_eq!(loaders(format, DENSE, [(scheme, WHOLE)].into_iter()).is_empty(), nobody, "{}", preset.name);
+            assert_eq!(loaders(format, &DENSE, [(scheme, WHOLE)].into_iter()).is_empty(), nobody, "{}", preset.name);
         }
     }
 
@@ -269,10 +278,10 @@ mod tests {
         assert_eq!(output, ["amd-quark", "transformers with amd-quark"]);
         let query = Some("e4m3:tensor!static".parse().unwrap());
         let queries = ModelTraits { attention: AttentionScheme { query, ..AttentionScheme::default() }, ..DENSE };
-        assert_eq!(found(OutputFormat::QUARK, "e4m3:tensor+e4m3:tensor!static", queries), output);
+        assert_eq!(found(OutputFormat::QUARK, "e4m3:tensor+e4m3:tensor!static", queries.clone()), output);
         let with_tower = ModelTraits { other_modalities: true, ..queries };
         let layers = [("e4m3:tensor+e4m3:tensor!static".parse().unwrap(), WHOLE)].into_iter();
-        assert!(refusals(OutputFormat::QUARK, with_tower, layers).iter().any(|refused| refused.loader == "vLLM"));
+        assert!(refusals(OutputFormat::QUARK, &with_tower, layers).iter().any(|refused| refused.loader == "vLLM"));
     }
 
     #[test]
@@ -287,15 +296,15 @@ mod tests {
     fn silently_wrong_loaders_are_not_listed() {
         let quark = |text, model| found(OutputFormat::QUARK, text, model);
         assert!(!quark("e2m1:g16:e4m3:f32", DENSE).contains(&"transformers with amd-quark"));
-        assert!(!quark("int4:g128", EXPERTS).contains(&"transformers with amd-quark"));
+        assert!(!quark("int4:g128", mixture()).contains(&"transformers with amd-quark"));
         assert!(quark("int4:g128", DENSE).contains(&"transformers with amd-quark"));
         assert!(!quark("int3:channel", DENSE).contains(&"amd-quark"));
         assert!(quark("int4:g128", ModelTraits { family: None, ..DENSE }).is_empty());
         let packed = |text, model| found(OutputFormat::COMPRESSED_TENSORS, text, model);
-        assert_eq!(packed("e2m1:g16:e4m3:f32", EXPERTS), ["vLLM", "SGLang"]);
+        assert_eq!(packed("e2m1:g16:e4m3:f32", mixture()), ["vLLM", "SGLang"]);
         assert_eq!(packed("e2m1:g32:e8m0", ModelTraits { bf16: false, ..DENSE }), ["vLLM"]);
-        assert_eq!(packed("int4:g128", ModelTraits { kept_experts: true, ..EXPERTS }), ["vLLM", "SGLang"]);
-        let differing = |expert_schemes| ModelTraits { expert_schemes, ..EXPERTS };
+        assert_eq!(packed("int4:g128", ModelTraits { kept_experts: true, ..mixture() }), ["vLLM", "SGLang"]);
+        let differing = |expert_schemes| ModelTraits { expert_schemes, ..mixture() };
         assert!(packed("int4:g128", differing(ExpertSchemes::Mixed)).is_empty());
         assert_eq!(packed("int4:g128", differing(ExpertSchemes::ByBlock)), ["vLLM", "SGLang"]);
         assert_eq!(found(OutputFormat::GPTQ, "int4:g128", differing(ExpertSchemes::ByBlock)), ["vLLM"]);
@@ -307,23 +316,31 @@ mod tests {
         );
         // Nobody tried.
         assert!(!packed("int4:g128", of_family("afmoe")).contains(&"vLLM"));
-        let fused = ModelTraits { family: Some("gpt_oss"), fused_experts: true, ..EXPERTS };
-        assert!(packed("int4:g128", fused).is_empty());
-        assert_eq!(quark("e2m1:g32:e8m0", fused), ["amd-quark"]);
+        let fused = ModelTraits { family: Some("gpt_oss"), fused_experts: true, ..mixture() };
+        assert!(packed("int4:g128", fused.clone()).is_empty());
+        assert_eq!(quark("e2m1:g32:e8m0", fused.clone()), ["amd-quark"]);
         // Its class finds experts one by one too.
         let latent = ModelTraits { family: Some("mistral4"), ..fused };
         assert_eq!(packed("e4m3:channel+e4m3:channel!dynamic", latent), ["vLLM"]);
-        let whole = ModelTraits { whole_experts: true, ..EXPERTS };
+        let whole = ModelTraits { whole_experts: true, ..mixture() };
         assert_eq!(packed("int4:g128", whole), ["transformers with compressed-tensors"]);
         let windows = ModelTraits { mixed_windows: true, ..of_family("qwen2") };
         assert_eq!(packed("int4:g128", windows), ["transformers with compressed-tensors", "SGLang"]);
         let dense = ModelTraits { dense_blocks: true, experts: true, ..of_family("qwen3_moe") };
-        assert!(!packed("int4:g128", dense).contains(&"SGLang") && packed("int4:g128", dense).contains(&"vLLM"));
+        assert!(
+            !packed("int4:g128", dense.clone()).contains(&"SGLang") && packed("int4:g128", dense).contains(&"vLLM")
+        );
         let biased = ModelTraits { mlp_bias: true, ..DENSE };
         assert!(!packed("int4:g128", biased).contains(&"SGLang"));
         let tower = ModelTraits { bare_towers: true, other_modalities: true, ..of_family("gemma3") };
-        assert!(["vLLM", "SGLang"].iter().all(|loader| !packed("int4:g128", tower).contains(loader)));
+        assert!(["vLLM", "SGLang"].iter().all(|loader| !packed("int4:g128", tower.clone()).contains(loader)));
         assert!(packed("int4:g128", ModelTraits { bare_towers: false, ..tower }).contains(&"vLLM"));
+        let states = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect();
+        let stating = |keys| ModelTraits { stated_keys: states(keys), ..of_family("deepseek_v2") };
+        assert!(!packed("int4:g128", stating(&["moe_layer_freq"])).contains(&"SGLang"));
+        assert!(packed("int4:g128", stating(&["moe_layer_freq", "scoring_func"])).contains(&"SGLang"));
+        let grouped = ModelTraits { grouped_heads: true, ..of_family("phi") };
+        assert!(!packed("int4:g128", grouped).contains(&"SGLang"));
         for (family, format) in
             [("bloom", OutputFormat::GPTQ), ("glm4", OutputFormat::GPTQ), ("bloom", OutputFormat::AWQ)]
         {
@@ -333,14 +350,14 @@ mod tests {
         assert_eq!(packed("int4:g128", listed), ["transformers with compressed-tensors", "vLLM"]);
         let biased = ModelTraits { family: Some("opt"), float32: true, bf16: false, ..DENSE };
         assert_eq!(packed("int4:g128", biased), ["transformers with compressed-tensors", "vLLM"]);
-        let mixtral = ModelTraits { family: Some("mixtral"), ..EXPERTS };
+        let mixtral = ModelTraits { family: Some("mixtral"), ..mixture() };
         assert!(
-            quark("e2m1:g32:e8m0", EXPERTS).contains(&"vLLM") && !quark("e2m1:g32:e8m0", mixtral).contains(&"vLLM")
+            quark("e2m1:g32:e8m0", mixture()).contains(&"vLLM") && !quark("e2m1:g32:e8m0", mixtral).contains(&"vLLM")
         );
         assert_eq!(packed("int4:g32+e4m3:channel!dynamic", DENSE), ["transformers with compressed-tensors"]);
         assert_eq!(packed("e2m3:g32:e8m0", DENSE), ["transformers with compressed-tensors"]);
         assert_eq!(found(OutputFormat::GPTQ, "int4:g128", DENSE), ["transformers with gptqmodel", "vLLM", "SGLang"]);
         assert!(!found(OutputFormat::FP8, "e4m3:tensor", DENSE).contains(&"transformers"));
-        assert_eq!(found(OutputFormat::PlainFloats, "mx9", ModelTraits { family: None, ..EXPERTS }).len(), 1);
+        assert_eq!(found(OutputFormat::PlainFloats, "mx9", ModelTraits { family: None, ..mixture() }).len(), 1);
     }
 }

@@ -154,6 +154,8 @@ impl<'a> CheckpointView<'a> {
             dense_blocks: self.network.has_dense_blocks(),
             mixed_windows: self.config.has_mixed_windows(),
             mlp_bias: self.config.flag_or("mlp_bias", false),
+            grouped_heads: self.config.has_grouped_heads(),
+            stated_keys: self.config.stated_keys().clone(),
             bare_towers: has_bare_towers(self.survey.tensors.iter().map(|tensor| tensor.name.as_str())),
             attention: Attention::of(self.attention_schemes()),
             probabilities: self.survey.attention.iter().any(|(_, found)| found.probabilities.is_some()),

@@ -15,6 +15,7 @@ mod unread;
 
 use kvant_container::python_json;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 
 use fields::{Fields, Section};
 pub(crate) use likeness::read_like;
@@ -154,6 +155,8 @@ pub struct ModelConfig {
     pub quantization: Option<Value>,
     /// The language model's object with the whole model's keys beneath it, for keys that few families have.
     text: Map<String, Value>,
+    /// The keys of both that config.json itself has, not the class by default.
+    stated_keys: BTreeSet<String>,
 }
 
 impl ModelConfig {
@@ -168,11 +171,23 @@ impl ModelConfig {
         };
         let Section { path, map: inner } = language_model(outer)?;
         let class = inner.get("model_type").or(outer.get("model_type")).and_then(Value::as_str).unwrap_or_default();
+        let stated_keys = inner.keys().chain(outer.keys()).cloned().collect();
         let inner = &class_defaults::completed(inner, outer, &likeness::rules_of(class));
         let whole = || Section { path: String::new(), map: outer };
         let nested = || Section { path: path.clone(), map: inner };
         let (inside_out, outside_in) = ([nested(), whole()], [whole(), nested()]);
-        read(Fields::new(&inside_out), Fields::new(&outside_in), merged(outer, inner))
+        let config = read(Fields::new(&inside_out), Fields::new(&outside_in), merged(outer, inner))?;
+        Ok(ModelConfig { stated_keys, ..config })
+    }
+
+    /// The keys that config.json has, of the language model and of the whole model.
+    pub fn stated_keys(&self) -> &BTreeSet<String> {
+        &self.stated_keys
+    }
+
+    /// Returns whether several query heads share a key/value head.
+    pub fn has_grouped_heads(&self) -> bool {
+        self.num_kv_heads() != self.num_heads
     }
 
     /// Number of key/value heads: as stated, otherwise as many as query heads.
@@ -319,7 +334,7 @@ fn merged(outer: &Map<String, Value>, inner: &Map<String, Value>) -> Map<String,
     text
 }
 
-/// Fills the view: sizes from `inner`, which looks into the language model first, the rest from `outer`, which looks
+/// Fills the view, but for the stated keys: sizes from `inner`, which looks into the language model first, the rest from `outer`, which looks
 /// into the whole model first.
 fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) -> Result<ModelConfig, ConfigError> {
     let model_types = model_types(inner, outer)?;
@@ -360,6 +375,7 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         model_types,
         quantization: outer.find(&["quantization_config"]).map(|(_, value)| value.clone()),
         text,
+        stated_keys: BTreeSet::new(),
     })
 }
 

@@ -4,23 +4,39 @@ use super::Dim;
 use super::node::Known;
 use super::rules::broadcasts;
 
-/// Two dimensions that would have to be equal.
+/// What contradicts what.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mismatch {
-    /// The first input and its dimension.
-    first: (String, usize),
-    /// The other one.
-    second: (String, usize),
+pub(crate) enum Mismatch {
+    /// Dimensions of two inputs, with their names, that would have to be equal.
+    Dimensions { first: (String, usize), second: (String, usize) },
+    /// Dimensions of two inputs that would have to be as many.
+    Ranks { first: (String, usize), second: (String, usize) },
+    /// Output channels of a weight that groups do not divide.
+    Groups { weight: String, channels: usize, groups: usize },
+    /// Elements of an input that do not fill a shape.
+    Elements { input: String, elements: usize, shape: Vec<i64> },
 }
 
 impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [(first, a), (second, b)] = [&self.first, &self.second];
-        write!(f, "a dimension of `{first}` ({a}) does not match that of `{second}` ({b})")
+        match self {
+            Mismatch::Dimensions { first: (first, a), second: (second, b) } => {
+                write!(f, "a dimension of `{first}` ({a}) does not match that of `{second}` ({b})")
+            }
+            Mismatch::Ranks { first: (first, a), second: (second, b) } => {
+                write!(f, "`{first}` has {a} dimensions, and `{second}` has {b}")
+            }
+            Mismatch::Groups { weight, channels, groups } => {
+                write!(f, "{groups} groups do not divide the {channels} output channels of `{weight}`")
+            }
+            Mismatch::Elements { input, elements, shape } => {
+                write!(f, "`{input}` has {elements} elements, which do not fill the shape {shape:?}")
+            }
+        }
     }
 }
 
-/// The first two dimensions of a node's inputs that contradict each other. Opsets before 7 broadcast otherwise and are not looked at.
+/// The first contradiction among the inputs of a node. Opsets before 7 broadcast otherwise and are not looked at.
 pub(super) fn mismatch(node: &Known<'_>) -> Option<Mismatch> {
     match (crate::graph::domain(node.node), node.node.op_type()) {
         ("", "MatMul" | "MatMulInteger") => product(node, 1),
@@ -30,13 +46,18 @@ pub(super) fn mismatch(node: &Known<'_>) -> Option<Mismatch> {
             let inner = unequal(node, (0, node.dim(0, axis("transA", 1))), (1, node.dim(1, axis("transB", 0))));
             inner.or_else(|| unequal(node, (1, node.dim(1, axis("transB", 1))), (2, wide(node.dim(2, -1)))))
         }
-        ("", "Conv") => channels(node, 1).or_else(|| unequal(node, (1, node.dim(1, 0)), (2, node.dim(2, 0)))),
-        ("", "ConvInteger") => channels(node, 1),
+        ("", "Conv") => channels(node, 1)
+            .or_else(|| unequal(node, (1, node.dim(1, 0)), (2, node.dim(2, 0))))
+            .or_else(|| undivided(node, 1)),
+        ("", "ConvInteger") => channels(node, 1).or_else(|| undivided(node, 1)),
         ("", "BatchNormalization") => {
             (1..5).find_map(|input| unequal(node, (0, node.dim(0, 1)), (input, node.dim(input, 0))))
         }
         ("", "PRelu") => broadcast(node),
-        ("", "QLinearConv") => channels(node, 3),
+        ("", "LayerNormalization") => (1..3).find_map(|vector| at_the_end(node, vector)),
+        ("", "Concat") => joined(node),
+        ("", "Reshape") => refilled(node),
+        ("", "QLinearConv") => channels(node, 3).or_else(|| undivided(node, 3)),
         ("", "ConvTranspose") => unequal(node, (0, node.dim(0, 1)), (1, node.dim(1, 0))),
         ("", _) if node.opset >= 7 && broadcasts(node.node) => broadcast(node),
         _ => None,
@@ -45,8 +66,65 @@ pub(super) fn mismatch(node: &Known<'_>) -> Option<Mismatch> {
 
 /// Columns of the left input beside rows of the right one.
 fn product(node: &Known<'_>, right: usize) -> Option<Mismatch> {
-    let rows = if node.rank(right)? == 1 { -1 } else { -2 };
-    unequal(node, (0, node.dim(0, -1)), (right, node.dim(right, rows)))
+    let ranks = (node.rank(0)?, node.rank(right)?);
+    let rows = if ranks.1 == 1 { -1 } else { -2 };
+    let outer = 3..=ranks.0.min(ranks.1) as i64;
+    unequal(node, (0, node.dim(0, -1)), (right, node.dim(right, rows))).or_else(|| {
+        outer
+            .map(|place| [0, right].map(|input| (input, wide(node.dim(input, -place)))))
+            .find_map(|[a, b]| unequal(node, a, b))
+    })
+}
+
+/// Output channels that belong to no group.
+fn undivided(node: &Known<'_>, weight: usize) -> Option<Mismatch> {
+    let groups = usize::try_from(node.int("group", 1)).ok().filter(|groups| *groups > 0)?;
+    let channels = node.dim(weight, 0)?.known().filter(|channels| !channels.is_multiple_of(groups))?;
+    Some(Mismatch::Groups { weight: node.node.input.get(weight)?.clone(), channels, groups })
+}
+
+/// The last dimensions of the data beside those of a vector that is broadcast to them.
+fn at_the_end(node: &Known<'_>, vector: usize) -> Option<Mismatch> {
+    let places = 1..=node.rank(vector)?.min(node.rank(0)?) as i64;
+    places
+        .map(|place| (node.dim(0, -place), wide(node.dim(vector, -place))))
+        .find_map(|(a, b)| unequal(node, (0, a), (vector, b)))
+}
+
+/// Dimensions of what is joined along another axis.
+fn joined(node: &Known<'_>) -> Option<Mismatch> {
+    let rank = node.rank(0)?;
+    let along = super::node::axis(node.int("axis", 1), rank)?;
+    (1..node.node.input.len()).find_map(|other| match node.rank(other)? {
+        same if same == rank => (0..rank)
+            .filter(|axis| *axis != along)
+            .find_map(|axis| unequal(node, (0, node.dim(0, axis as i64)), (other, node.dim(other, axis as i64)))),
+        fewer => {
+            let named = |position: usize, rank: usize| Some((node.node.input.get(position)?.clone(), rank));
+            Some(Mismatch::Ranks { first: named(0, rank)?, second: named(other, fewer)? })
+        }
+    })
+}
+
+/// Elements of the data beside the shape that they are to take.
+fn refilled(node: &Known<'_>) -> Option<Mismatch> {
+    let product = |sizes: &[usize]| sizes.iter().try_fold(1usize, |all, size| all.checked_mul(*size));
+    let shape = node.shape(0)?.iter().map(Dim::known).collect::<Option<Vec<usize>>>()?;
+    let elements = product(&shape)?;
+    let wanted = node.integers(1)?;
+    let size_at = |(axis, size): (usize, &i64)| match size {
+        0 if node.int("allowzero", 0) == 0 => shape.get(axis).copied(),
+        size => usize::try_from(*size).ok(),
+    };
+    let stated = wanted.iter().enumerate().filter(|(_, size)| **size != -1);
+    let stated = product(&stated.map(size_at).collect::<Option<Vec<usize>>>()?)?;
+    let fills = match wanted.contains(&-1) {
+        true => stated == 0 || elements.is_multiple_of(stated),
+        false => elements == stated,
+    };
+    (!fills)
+        .then(|| Some(Mismatch::Elements { input: node.node.input.first()?.clone(), elements, shape: wanted }))
+        .flatten()
 }
 
 /// Channels of the data beside those of the weight in all groups.
@@ -65,7 +143,7 @@ fn wide(dim: Option<Dim>) -> Option<Dim> {
 fn unequal(node: &Known<'_>, (first, a): (usize, Option<Dim>), (second, b): (usize, Option<Dim>)) -> Option<Mismatch> {
     let (a, b) = (a?.known()?, b?.known()?);
     let named = |position: usize, dim: usize| Some((node.node.input.get(position)?.clone(), dim));
-    (a != b).then(|| Some(Mismatch { first: named(first, a)?, second: named(second, b)? })).flatten()
+    (a != b).then(|| Some(Mismatch::Dimensions { first: named(first, a)?, second: named(second, b)? })).flatten()
 }
 
 /// Dimensions of inputs at one place, counted from the end, of which neither is 1.
@@ -85,7 +163,7 @@ fn broadcast(node: &Known<'_>) -> Option<Mismatch> {
 mod tests {
     use crate::graph::{node, set_attribute};
     use crate::shape::contradiction;
-    use crate::test_models::{floats, model};
+    use crate::test_models::{floats, integers, model};
     use kvant_container::onnx::{NodeProto, TensorProto};
 
     fn found(nodes: Vec<NodeProto>, weights: Vec<TensorProto>) -> Option<String> {
@@ -132,6 +210,62 @@ mod tests {
         assert!(with("Gemm", &[3, 8], 8).is_none() && with("Gemm", &[3, 8], 1).is_none());
         assert!(with("BatchNormalization", &[4], 3).is_some() && with("BatchNormalization", &[3], 3).is_none());
         assert!(with("PRelu", &[7, 1, 1], 7).is_some() && with("PRelu", &[3, 1, 1], 1).is_none());
+    }
+
+    fn sized(name: &str, shape: &[usize]) -> TensorProto {
+        floats(name, shape, &vec![0.; shape.iter().product()])
+    }
+
+    #[test]
+    fn outer_dimensions_of_products_are_broadcast() {
+        let product = |a: &[usize], b: &[usize]| {
+            found(vec![node("MatMul", "m", &["a", "b"], &["y"])], vec![sized("a", a), sized("b", b)])
+        };
+        assert!(product(&[2, 3, 4], &[5, 4, 6]).is_some_and(|text| text.contains("`a` (2)")));
+        assert_eq!(product(&[2, 3, 4], &[2, 4, 6]), None);
+        assert_eq!(product(&[1, 3, 4], &[5, 4, 6]), None);
+        assert_eq!(product(&[5, 3, 4], &[4, 6]), None);
+    }
+
+    #[test]
+    fn groups_that_do_not_divide_output_channels_are_found() {
+        let convolution = |outputs: usize| {
+            let mut conv = node("Conv", "c", &["a", "b"], &["y"]);
+            set_attribute(&mut conv, "group", 2i64);
+            found(vec![conv], vec![sized("a", &[1, 4, 3, 3]), sized("b", &[outputs, 2, 1, 1])])
+        };
+        assert_eq!(convolution(6), None);
+        assert!(convolution(5).is_some_and(|text| text.contains("2 groups do not divide the 5 output channels")));
+    }
+
+    #[test]
+    fn weights_of_norms_and_parts_of_a_whole_are_compared() {
+        let with = |operator: &str, a: &[usize], b: &[usize]| {
+            let mut made = node(operator, "n", &["a", "b"], &["y"]);
+            set_attribute(&mut made, "axis", -1i64);
+            found(vec![made], vec![sized("a", a), sized("b", b)])
+        };
+        assert_eq!(with("LayerNormalization", &[2, 3, 8], &[8]), None);
+        assert!(with("LayerNormalization", &[2, 3, 8], &[7]).is_some());
+        assert_eq!(with("Concat", &[2, 3, 8], &[2, 3, 5]), None);
+        assert!(with("Concat", &[2, 3, 8], &[2, 4, 8]).is_some());
+        assert!(with("Concat", &[2, 3, 8], &[6, 8]).is_some_and(|text| text.contains("has 3 dimensions")));
+    }
+
+    #[test]
+    fn elements_that_do_not_fill_a_shape_are_found() {
+        let reshape = |shape: &[i64]| {
+            let target = integers("b", shape);
+            found(vec![node("Reshape", "r", &["a", "b"], &["y"])], vec![sized("a", &[2, 3, 4]), target])
+        };
+        for fits in [&[24][..], &[0, 12], &[-1, 8], &[0, -1]] {
+            assert_eq!(reshape(fits), None, "{fits:?}");
+        }
+        assert!(reshape(&[6, 0, 0]).is_some());
+        assert!(
+            reshape(&[-1, 7]).is_some_and(|text| text.contains("24 elements, which do not fill the shape [-1, 7]"))
+        );
+        assert!(reshape(&[25]).is_some());
     }
 
     #[test]
