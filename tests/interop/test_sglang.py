@@ -69,6 +69,18 @@ def test_sglang_loads_what_kvant_lists(case, answers):
     assert sglang["ok"] == (kvant["loads"] == "yes" or case in set(test_vllm.EXPERTS) & set(test_vllm.UNSAID)), (sglang, kvant)
 
 
+# Models as transformers 5 saves them, of classes that want the keys and sizes in CHANGES.
+AS_SAVED = [(name, "FP8_DYNAMIC") for name in ("deepseek_v2", "deepseek_v3", "gemma2", "hunyuan", "phi", "qwen3_5", "qwen3_next")]
+
+
+def test_models_without_the_keys_that_sglang_reads_are_refused(kvant, tmp_path):
+    python = os.environ.get("KVANT_SGLANG") or pytest.skip("$KVANT_SGLANG does not name the Python of an environment with SGLang")
+    answers = compared("sglang", python, AS_SAVED, {}, kvant, tmp_path)
+    assert len(answers) == len(AS_SAVED)
+    for case, (sglang, kvant) in answers.items():
+        assert not sglang["ok"] and kvant["loads"] == "no", (case, sglang, kvant)
+
+
 def test_every_family_is_asked_or_left_out_with_a_reason(kvant):
     assert_families_are_asked(kvant, "sglang", CASES, UNASKED)
 
