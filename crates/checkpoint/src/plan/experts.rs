@@ -76,7 +76,7 @@ impl Decisions<'_, '_> {
                 scheme: *scheme,
                 source: SourceWeight { expert: Some(expert), ..source.source_weight(weight, is_transposed, storage)? },
                 shares_scale: None,
-                is_fused: matches!(experts.role, Role::Gate | Role::Up),
+                fused_rows: matches!(experts.role, Role::Gate | Role::Up).then_some(experts.out_features),
             };
             if source.format == OutputFormat::PlainFloats {
                 source.fused_values(weight, layer, stored)

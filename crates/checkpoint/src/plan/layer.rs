@@ -92,14 +92,14 @@ pub(super) struct LayerDraft {
     pub(super) scheme: LayerScheme,
     pub(super) source: SourceWeight,
     pub(super) shares_scale: Option<usize>,
-    pub(super) is_fused: bool,
+    pub(super) fused_rows: Option<usize>,
 }
 
 impl LayerDraft {
     /// The layer with the tensors that it becomes.
     pub(super) fn with_output(self, output: LayerOutput) -> PlannedLayer {
-        let LayerDraft { name, module, role, rows, columns, scheme, source, shares_scale, is_fused } = self;
-        PlannedLayer { name, module, role, rows, columns, scheme, source, shares_scale, is_fused, output }
+        let LayerDraft { name, module, role, rows, columns, scheme, source, shares_scale, fused_rows } = self;
+        PlannedLayer { name, module, role, rows, columns, scheme, source, shares_scale, fused_rows, output }
     }
 }
 
@@ -122,8 +122,8 @@ pub struct PlannedLayer {
     pub source: SourceWeight,
     /// Layers with the same number share the scale of the tensor.
     pub shares_scale: Option<usize>,
-    /// Whether engines make one layer of it and others.
-    pub is_fused: bool,
+    /// The output channels of a part of the layer that engines make of it and others, or that it is; `None` of a layer alone.
+    pub fused_rows: Option<usize>,
     /// What it becomes.
     pub output: LayerOutput,
 }

@@ -6,6 +6,7 @@ use super::layer::{LayerDraft, has_global_scale};
 use super::recognised::Recognised;
 use crate::recipe::RuleMatch;
 use kvant_formats::format::OutputFormat;
+use kvant_formats::loader_rules::fused_rows;
 use kvant_model::family::Orientation;
 use kvant_model::network::{Linear, Notice};
 use kvant_quant::counts::number;
@@ -115,7 +116,7 @@ impl Recognised<'_> {
             scheme,
             source,
             shares_scale: linear.siblings.filter(|_| shares).map(|group| group.index()),
-            is_fused: linear.siblings.is_some(),
+            fused_rows: fused_rows(linear, &self.config),
         })
     }
 

@@ -292,8 +292,8 @@ impl Plan {
     /// The distinct schemes and sizes of layers, in the order of the first of each.
     fn shapes(&self) -> impl Iterator<Item = (LayerScheme, ShardShape)> {
         let shape = |layer: &PlannedLayer| {
-            let PlannedLayer { rows, columns, is_fused, .. } = *layer;
-            (layer.scheme, ShardShape { rows, columns, is_fused, is_cut: false })
+            let PlannedLayer { rows, columns, fused_rows, .. } = *layer;
+            (layer.scheme, ShardShape { rows, columns, fused_rows, is_cut: false })
         };
         let mut seen = HashSet::new();
         self.layers.iter().map(shape).filter(move |shape| seen.insert(*shape))

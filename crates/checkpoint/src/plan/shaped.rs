@@ -79,7 +79,7 @@ impl Recognised<'_> {
             scheme,
             source: self.source_weight(layer.weight, false, storage)?,
             shares_scale: None,
-            is_fused: false,
+            fused_rows: None,
         };
         drafted(layer.weight, draft, |draft| {
             if is_float {

@@ -99,8 +99,8 @@ pub struct ShardShape {
     pub rows: usize,
     /// Input channels.
     pub columns: usize,
-    /// Whether engines fuse it with its siblings.
-    pub is_fused: bool,
+    /// The output channels of a part, where engines fuse it with its siblings or it is stored so.
+    pub fused_rows: Option<usize>,
     /// Whether it is a part of the layer.
     pub is_cut: bool,
 }
@@ -244,13 +244,15 @@ fn pairs<'c, 'a>(limits: &'c [Limit], case: &'c LoaderQuery<'a>) -> impl Iterato
 fn extent(case: &LoaderQuery<'_>, layer: &str, ways: usize) -> Option<ShardShape> {
     let layer = case.sharding.layer(layer)?;
     let (rows, columns) = layer.shard(ways)?;
-    Some(ShardShape { rows, columns, is_fused: layer.is_fused, is_cut: ways > 1 })
+    let fused_rows = layer.fused_rows.map(|part| if rows < layer.rows { part / ways } else { part });
+    Some(ShardShape { rows, columns, fused_rows, is_cut: ways > 1 })
 }
 
 /// The size of a layer or a part of it that does not fit, in words.
 fn outside(limit: &Limit, facts: &LayerFacts, extent: ShardShape) -> Option<String> {
-    let ShardShape { rows, columns, is_fused, is_cut } = extent;
-    let block = facts.block.filter(|_| is_cut || is_fused);
+    let ShardShape { rows, columns, fused_rows, is_cut } = extent;
+    let block = facts.block.filter(|_| is_cut || fused_rows.is_some());
+    let rows = fused_rows.filter(|_| block.is_some()).unwrap_or(rows);
     let out_block = block.filter(|_| limit.out_block).map(|(rows, _)| rows);
     let in_block = block.filter(|_| limit.in_block && is_cut).map(|(_, columns)| columns);
     let in_group = facts.input_group.filter(|_| limit.in_group);

@@ -12,5 +12,6 @@ pub use facts::{ExpertSchemes, LayerFacts, finds_whole_experts, has_bare_towers}
 pub(crate) use judge::{FLOAT_METHOD, LoaderQuery, file_refusal, judge, refusal, size_refusal};
 pub use judge::{LoaderSupport, Loads, Reason, ShardShape};
 pub(crate) use parallel::Sharding;
+pub use parallel::fused_rows;
 pub use rules::{Loader, loaders};
 pub use written::{LoaderRefusal, ModelTraits, loaders as loaders_of, refusals as refusals_of};

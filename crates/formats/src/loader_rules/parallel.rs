@@ -24,11 +24,11 @@ pub(crate) struct Sharding {
 #[derive(Debug)]
 pub(crate) struct Sharded {
     pub module: String,
-    rows: usize,
+    pub rows: usize,
     columns: usize,
     cut: Cut,
-    /// Whether engines fuse it with its siblings.
-    pub is_fused: bool,
+    /// See [`fused_rows`].
+    pub fused_rows: Option<usize>,
     /// Rows and columns that must stay together, and why.
     units: Vec<Unit>,
 }
@@ -99,13 +99,33 @@ impl Cut {
     }
 }
 
+/// The output channels of a part of a layer that engines fuse, or that is stored so (Phi-3): blocks of weights must not straddle parts.
+/// Queries, keys and values are parts of different sizes, of which this is the largest common divisor. `None` of a layer alone.
+pub fn fused_rows(linear: &Linear, config: &ModelConfig) -> Option<usize> {
+    let parts = || {
+        let (keys, width) = (config.num_kv_heads()?, config.head_dim()?);
+        let values = keys.checked_mul(config.value_dim()?)?;
+        Some([config.num_heads?.checked_mul(width)?, keys.checked_mul(width)?, values])
+    };
+    match linear.role {
+        Role::QueryKeyValue => parts().map(|parts| parts.into_iter().fold(0, gcd)),
+        Role::GateUp => Some(linear.out_features / 2),
+        _ => linear.siblings.map(|_| linear.out_features),
+    }
+}
+
+/// The greatest common divisor; of 0 and a number the number.
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 impl Sharding {
     /// The sharding of a checkpoint.
     pub fn new(config: &ModelConfig, network: &Network, weights: &[StoredWeight<'_>]) -> Sharding {
         let stored: HashMap<&str, &StoredWeight<'_>> = weights.iter().map(|weight| (&*weight.module, weight)).collect();
         let known = network.linears().iter().filter(|linear| linear.out_features > 0 && linear.in_features > 0);
         let layers: Vec<Sharded> =
-            known.map(|linear| Sharded::new(linear, stored.get(linear.module.as_str()).copied())).collect();
+            known.map(|linear| Sharded::new(linear, config, stored.get(linear.module.as_str()).copied())).collect();
         let by_module = layers.iter().enumerate().map(|(at, layer)| (layer.module.clone(), at)).collect();
         let is_latent = config.latent.is_some();
         Sharding {
@@ -145,13 +165,13 @@ impl Sharding {
 }
 
 impl Sharded {
-    fn new(linear: &Linear, stored: Option<&StoredWeight<'_>>) -> Sharded {
+    fn new(linear: &Linear, config: &ModelConfig, stored: Option<&StoredWeight<'_>>) -> Sharded {
         Sharded {
             module: linear.module.clone(),
             rows: linear.out_features,
             columns: linear.in_features,
             cut: Cut::of(linear.role),
-            is_fused: linear.siblings.is_some(),
+            fused_rows: fused_rows(linear, config),
             units: stored.map(units).unwrap_or_default(),
         }
     }
@@ -241,7 +261,7 @@ mod tests {
     use kvant_numeric::pack::NibbleOrder;
 
     fn layer(cut: Cut, units: Vec<Unit>) -> Sharded {
-        Sharded { module: "m".to_owned(), rows: 96, columns: 384, cut, is_fused: false, units }
+        Sharded { module: "m".to_owned(), rows: 96, columns: 384, cut, fused_rows: None, units }
     }
 
     #[test]

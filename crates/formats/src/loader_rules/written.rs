@@ -98,7 +98,7 @@ const DENSE: ModelTraits = ModelTraits {
 };
 
 /// A layer of sizes that fit.
-const WHOLE: ShardShape = ShardShape { rows: 256, columns: 256, is_fused: true, is_cut: false };
+const WHOLE: ShardShape = ShardShape { rows: 256, columns: 256, fused_rows: Some(256), is_cut: false };
 
 impl OutputFormat {
     /// What loads it, schemes permitting: `Plan::loaders` of `kvant_checkpoint::plan` tells which takes a given plan.
@@ -246,9 +246,15 @@ mod tests {
             loaders(OutputFormat::COMPRESSED_TENSORS, &DENSE, [(scheme, extent)].into_iter())
         };
         assert_eq!(fp8(WHOLE), ["transformers with compressed-tensors", "vLLM", "SGLang"]);
-        assert_eq!(fp8(ShardShape { rows: 32, ..WHOLE }), ["transformers with compressed-tensors"]);
-        assert_eq!(fp8(ShardShape { rows: 32, is_fused: false, ..WHOLE }), fp8(WHOLE));
-        assert!(fp8(ShardShape { columns: 200, is_fused: false, ..WHOLE }).is_empty());
+        assert_eq!(
+            fp8(ShardShape { rows: 32, fused_rows: Some(32), ..WHOLE }),
+            ["transformers with compressed-tensors"]
+        );
+        // Stored with its siblings, as Phi-3 has them.
+        let narrow = ShardShape { rows: 1024, fused_rows: Some(64), ..WHOLE };
+        assert_eq!(fp8(narrow), ["transformers with compressed-tensors"]);
+        assert_eq!(fp8(ShardShape { rows: 32, fused_rows: None, ..WHOLE }), fp8(WHOLE));
+        assert!(fp8(ShardShape { columns: 200, fused_rows: None, ..WHOLE }).is_empty());
     }
 
     #[test]

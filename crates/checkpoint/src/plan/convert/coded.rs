@@ -26,7 +26,7 @@ pub(super) struct CodedLayer {
     pub(super) dtype: FloatDType,
     /// Bytes of codes and scales.
     pub(super) bytes: u64,
-    pub(super) is_fused: bool,
+    pub(super) fused_rows: Option<usize>,
 }
 
 impl CodedLayer {
@@ -53,7 +53,7 @@ impl CodedLayer {
                 storage: SourceStorage::Packed { packed_use, bytes: self.bytes },
             },
             shares_scale: None,
-            is_fused: self.is_fused,
+            fused_rows: self.fused_rows,
         }
     }
 }

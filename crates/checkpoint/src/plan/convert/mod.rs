@@ -28,6 +28,7 @@ use crate::recipe::Recipe;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_formats::format::OutputFormat;
 use kvant_formats::import::{self, Import, StoredActivation};
+use kvant_formats::loader_rules::fused_rows;
 use kvant_formats::transcode::{Conversion, ConversionTarget, FloatType, loss_of_parameter};
 use kvant_model::family::{ExpertStorage, Orientation, Role};
 use kvant_model::model_config::ModelConfig;
@@ -341,7 +342,7 @@ impl Recognised<'_> {
             expert: None,
             dtype: self.source_type(linear.weight)?,
             bytes: matrix.stored_bytes(),
-            is_fused: linear.siblings.is_some(),
+            fused_rows: fused_rows(linear, &self.config),
         };
         Ok((layer, matrix))
     }
@@ -381,7 +382,7 @@ impl Recognised<'_> {
                 expert: Some(expert),
                 dtype,
                 bytes: matrix.stored_bytes(),
-                is_fused: matches!(experts.role, Role::Gate | Role::Up),
+                fused_rows: matches!(experts.role, Role::Gate | Role::Up).then_some(matrix.rows()),
             };
             let fit = self.fit(task, matrix, &layer, fused)?;
             let layer = layer.draft(fit.scheme, fit.packed_use);
