@@ -91,8 +91,10 @@ pub struct Quality {
 pub enum Measured {
     /// The result.
     Done(Box<Quality>),
-    /// The reason that there is no result.
+    /// The reason that nothing was measured.
     Not(String),
+    /// Why the measurement failed: nobody knows whether the graph computes anything.
+    Failed(String),
 }
 
 /// Measures a graph. A failed measurement is reported and is not an error, because the graph exists.
@@ -104,7 +106,7 @@ pub fn measure(subject: &Subject<'_>, reporter: &Reporter<'_>) -> Result<Measure
     match quality(subject, &source, reporter) {
         Ok(quality) => Ok(Measured::Done(Box::new(quality))),
         Err(failure) if failure.kind == ErrorKind::Interrupted => Err(failure),
-        Err(failure) => Ok(Measured::Not(failure.message)),
+        Err(failure) => Ok(Measured::Failed(failure.message)),
     }
 }
 
@@ -307,7 +309,7 @@ impl Measured {
     pub fn object(&self) -> Value {
         match self {
             Self::Done(quality) => json!(quality),
-            Self::Not(reason) => json!({ "not_measured": reason }),
+            Self::Not(reason) | Self::Failed(reason) => json!({ "not_measured": reason }),
         }
     }
 

@@ -224,7 +224,7 @@ impl Run<'_, '_> {
                 let above = (!quality.suggestions.is_empty()).then(|| Remedy::text("try one of the options above"));
                 above.into_iter().chain([lower]).collect()
             }
-            Measured::Not(_) => {
+            Measured::Not(_) | Measured::Failed(_) => {
                 let embedded = found(&self.job.limits.runtime()).is_ok_and(|(engine, _)| engine == RuntimeChoice::Rten);
                 let other = embedded.then(|| Remedy::setting_to("runtime", "ort", "measure it with ‹runtime› ort"));
                 let effect = "to write it without that";

@@ -138,6 +138,7 @@ fn note_graph(made: &GraphReport, graph: &QuantizedGraph, remarks: &mut Remarks)
     match &graph.quality {
         Measured::Done(quality) => note_quality(quality, remarks),
         Measured::Not(reason) => remarks.note(format!("the quality of the result was not measured: {reason}")),
+        Measured::Failed(reason) => remarks.warning(format!("the quality of the result was not measured: {reason}")),
     }
 }
 

@@ -47,7 +47,8 @@ impl OrtModel {
     /// A session of its own.
     pub fn open(&self) -> Result<OrtEngine, RuntimeError> {
         let name = format!("onnxruntime {}", self.runtime.version);
-        let refused = |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: e.to_string() };
+        let refused =
+            |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: e.to_string().trim_end().to_owned() };
         let builder = OrtSession::builder(&self.runtime.environment).map_err(refused)?;
         let mut builder = configured(builder, self.optimize, self.packed, self.threads).map_err(refused)?;
         let session = match &*self.file {
@@ -63,7 +64,8 @@ impl OrtModel {
 pub(super) fn open_file(path: &Path, library: Option<&Path>) -> Result<String, RuntimeError> {
     let runtime = load(library, Some(1))?;
     let name = format!("onnxruntime {}", runtime.version);
-    let refused = |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: e.to_string() };
+    let refused =
+        |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: e.to_string().trim_end().to_owned() };
     let builder = OrtSession::builder(&runtime.environment).map_err(refused)?;
     let mut builder = configured(builder, true, true, None).map_err(refused)?;
     builder.commit_from_file(path).map_err(refused)?;
@@ -80,7 +82,7 @@ pub(super) struct OrtEngine {
 
 impl OrtEngine {
     fn failed(&self, problem: impl std::fmt::Display) -> RuntimeError {
-        RuntimeError::Run { engine: self.name.clone(), problem: problem.to_string() }
+        RuntimeError::Run { engine: self.name.clone(), problem: problem.to_string().trim_end().to_owned() }
     }
 }
 

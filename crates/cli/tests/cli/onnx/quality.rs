@@ -103,7 +103,8 @@ fn result_that_is_not_measured_does_not_reach_min_sqnr() {
         serde_json::from_slice(&std::fs::read(place.path("out.onnx.partial.report.json")).unwrap()).unwrap();
     assert_eq!(report["schema"], "kvant.quantize/1");
     // The next run that writes removes it.
-    place.succeed(&[&line[..], &["-o", "out.onnx"]].concat());
+    let written = place.succeed(&[&line[..], &["--quiet", "-o", "out.onnx"]].concat());
+    assert!(written.stderr.contains("warning: the quality of the result was not measured"), "{written:?}");
     assert_eq!(names(&place.path("")), ["float.onnx", "out.onnx"]);
 }
 
