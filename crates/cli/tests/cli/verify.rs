@@ -61,6 +61,16 @@ fn files_other_than_those_written_are_found() {
     assert!(warned.stdout.contains("is not there, and kvant_manifest.json lists it"), "{warned:?}");
 }
 
+#[test]
+fn layers_of_zeros_in_the_source_are_shown_by_quantize() {
+    let place = Place::new();
+    let zeros = vec![0; 384 * 128 * 2];
+    overwrite(&place, "nano_llama/model.safetensors", "model.layers.1.mlp.up_proj.weight", &zeros);
+    let run = place.succeed(&["quantize", "nano_llama", "--scheme", "int4:g64", "--quiet", "-o", "out"]);
+    let named = "warning: model.layers.1.mlp.up_proj.weight: all codes are the same";
+    assert!(run.stderr.contains(named), "{run:?}");
+}
+
 /// A key that is left over from the model's codes, beside its floats.
 #[test]
 fn quantization_that_is_stated_and_not_there_is_an_error() {

@@ -133,7 +133,8 @@ pub const CHECKS: &[Check] = &[
     values("floats", Reads::Floats, floats::run, "kept floats are finite"),
     values("codes", Reads::Weights, codes::run, "fp8 codes are numbers"),
     values("manifest", Reads::Weights, manifest::run, "the files are those that Kvant wrote, byte for byte"),
-    values("zero-layers", Reads::Weights, codes::constant, "no layer is all zeros"),
+    // Of a layer that is not, the first values show it.
+    values("zero-layers", Reads::Floats, codes::constant, "no layer is all zeros"),
     statement("stated", stated::run, "bits, group sizes and blocks are those that config.json states"),
     statement(
         "listed",
