@@ -12,6 +12,7 @@ use kvant::{
     QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks, Source, Verification,
 };
 use kvant_checkpoint::byte_size::ByteSize;
+use kvant_data::calibration::SharedFile;
 use kvant_onnx::sensitivity::Target;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -321,8 +322,10 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
 }
 
 fn data(args: CalibrationArgs, preprocess: Option<String>) -> Data {
+    let files: Vec<SharedFile> = args.calib.iter().flat_map(|text| SharedFile::list(text.as_os_str())).collect();
     Data {
-        files: args.calib,
+        shares: files.iter().filter_map(|file| file.share).collect(),
+        files: files.into_iter().map(|file| file.path).collect(),
         num_samples: args.num_samples,
         seq_len: args.seq_len,
         packing: args.packing,

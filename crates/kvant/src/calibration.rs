@@ -194,6 +194,7 @@ pub fn options(data: &Data, longest: Option<usize>) -> Options {
         shuffle: data.shuffle,
         packing: data.packing,
         column: data.column.clone(),
+        shares: data.shares.clone(),
         ..Options::new(data.files.iter(), data.num_samples, length)
     }
 }

@@ -168,3 +168,38 @@ fn impossible_evaluations_are_refused() {
         assert!(run.code != Some(0) && run.stderr.contains(words), "{options:?}: {run:?}");
     }
 }
+
+#[test]
+fn files_give_their_shares_of_the_samples() {
+    let place = place();
+    place.write("other.txt", &"A different book is about ships, and about what they carried over the sea. ".repeat(40));
+    let run = |data: &[&str], out: &str| {
+        let line = ["quantize", "nano_llama", "-s", "int8", "--num-samples", "8", "--seq-len", "32", "-o", out];
+        place.run(&[&line, data].concat())
+    };
+    for (data, out) in [
+        (&["--calib", "text.txt:0.75,other.txt:0.25"][..], "list"),
+        (&["--calib", "text.txt:3", "--calib", "other.txt:1"], "apart"),
+    ] {
+        assert_eq!(run(data, out).code, Some(0), "{data:?}");
+        let files = place.record(out)["data"]["files"].clone();
+        let found = [0, 1].map(|file| (files[file]["name"].clone(), files[file]["share"].as_f64()));
+        assert_eq!(found, [("text.txt".into(), Some(0.75)), ("other.txt".into(), Some(0.25))]);
+        assert_eq!(place.record(out)["data"]["samples"], 8);
+    }
+    let weights = |out: &str| std::fs::read(place.path(out).join("model.safetensors")).unwrap();
+    assert_eq!(weights("list"), weights("apart"));
+    // Without shares the second file is not read: the first has enough.
+    assert_eq!(run(&["--calib", "text.txt", "--calib", "other.txt"], "plain").code, Some(0));
+    assert_eq!(place.record("plain")["data"]["files"].as_array().map(Vec::len), Some(1));
+    for (data, problem) in [
+        (&["--calib", "text.txt:1", "--calib", "other.txt"][..], "some files of calibration data have shares"),
+        (&["--calib", "text.txt:1,other.txt:0"], "is not above 0"),
+    ] {
+        let refused = run(data, "none");
+        assert!(refused.code == Some(2) && refused.stderr.contains(problem), "{refused:?}");
+    }
+    let small = run(&["--calib", "text.txt:1,other.txt:0.01"], "none");
+    assert!(small.code == Some(1) && small.stderr.contains("other.txt: its share of 1.0 %"), "{small:?}");
+    assert!(run(&["--calib", "text.txt:0.5,missing.txt:0.5"], "none").stderr.contains("missing.txt"));
+}

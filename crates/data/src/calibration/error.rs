@@ -15,6 +15,22 @@ pub enum CalibrationDataError {
         /// The problem.
         what: &'static str,
     },
+    /// Shares that say nothing.
+    #[error("{what}")]
+    Shares {
+        /// The problem.
+        what: &'static str,
+    },
+    /// A file has so small a share that none of the samples is of it.
+    #[error("{}: its share of {:.1} % is no whole sample of {samples}", kvant_container::shown(file), share * 100.0)]
+    SmallShare {
+        /// The file.
+        file: PathBuf,
+        /// The share.
+        share: f64,
+        /// Samples of all files.
+        samples: usize,
+    },
     /// A file cannot be read.
     #[error("cannot read {}: {cause}", kvant_container::shown(file))]
     Read {
@@ -166,7 +182,7 @@ impl Diagnostic for CalibrationDataError {
             Self::UnknownFormat { .. } | Self::Unsupported { .. } | Self::NotBuilt { .. } | Self::TooLarge { .. } => {
                 ErrorKind::Unsupported
             }
-            Self::NoFields { .. } => ErrorKind::Usage,
+            Self::NoFields { .. } | Self::Shares { .. } => ErrorKind::Usage,
             _ => ErrorKind::Invalid,
         }
     }
@@ -184,6 +200,8 @@ impl Diagnostic for CalibrationDataError {
             Self::NoFields { .. } => {
                 "leave ‹column› out: it applies only to files of rows, such as .jsonl and .parquet"
             }
+            Self::Shares { .. } => "give every file a share, as in a.jsonl:0.6,b.txt:0.4, or none",
+            Self::SmallShare { .. } => "give it a larger share, or take more samples with ‹num-samples›",
             Self::NotText { .. } => "give text files in UTF-8",
             Self::TooLarge { .. } => "give a part of it",
             Self::OutOfVocabulary { .. } => "the tokens were made with the tokenizer of another model",

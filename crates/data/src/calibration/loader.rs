@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// See [`CalibrationData::load`].
+/// Loads data without shares, or one part of a mixture.
 pub(super) fn load(
     options: &Options,
     model: &Path,
@@ -48,7 +48,7 @@ struct Loader<'a> {
 impl Loader<'_> {
     /// Reads a file; of a text more than at first where its beginning has too few tokens.
     fn read(&mut self, file: &DataFile) -> Result<(), CalibrationDataError> {
-        let (record, (first, most)) = (record_of(file)?, self.options.document_bytes());
+        let (record, (first, most)) = (record_of(file, self.options)?, self.options.document_bytes());
         self.read_up_to(file, record.clone(), first)?;
         let is_short = |loader: &Self| !loader.selection.is_full() && loader.files.last().is_some_and(|file| file.cut);
         if first < most && is_short(self) {
@@ -189,10 +189,11 @@ impl Loader<'_> {
 }
 
 /// The record of an unread file.
-fn record_of(file: &DataFile) -> Result<FileProvenance, CalibrationDataError> {
+fn record_of(file: &DataFile, options: &Options) -> Result<FileProvenance, CalibrationDataError> {
     let (xxh3_128, bytes) = stream::hash(&file.path)?;
     Ok(FileProvenance {
         name: file.name(),
+        share: options.shares.first().copied(),
         bytes,
         xxh3_128,
         format: file.format_name(),

@@ -18,6 +18,7 @@ mod error;
 mod fields;
 mod files;
 mod loader;
+mod mixture;
 mod options;
 mod provenance;
 mod selection;
@@ -28,6 +29,7 @@ pub use chat_template::{ChatTemplate, Rendered};
 pub use document::Skip;
 pub use documents::{Documents, TokenDocument};
 pub use error::CalibrationDataError;
+pub use mixture::SharedFile;
 pub use options::{Options, Packing};
 pub use provenance::{FileProvenance, HeldOut, Provenance, Warning};
 
@@ -59,6 +61,6 @@ impl CalibrationData {
         vocabulary: usize,
         watch: impl FnMut(usize, usize),
     ) -> Result<CalibrationData, CalibrationDataError> {
-        loader::load(options, model, vocabulary, watch)
+        mixture::load(options, model, vocabulary, watch)
     }
 }

@@ -55,6 +55,9 @@ impl Serialize for Packing {
 pub struct Options {
     /// Files, and directories whose files are taken in the order of their names.
     pub files: Vec<PathBuf>,
+    /// The share of each file or directory in the samples, in proportion; without shares, the next file is read where those before it
+    /// have too few.
+    pub shares: Vec<f64>,
     /// The requested number of sequences; at least 1.
     pub samples: usize,
     /// The number of further sequences to hold out, if available: for measuring results.
@@ -78,8 +81,18 @@ impl Options {
     /// The first `samples` sequences of at most `sequence_length` tokens of the given files.
     pub fn new(files: impl IntoIterator<Item = impl Into<PathBuf>>, samples: usize, sequence_length: usize) -> Options {
         let files = files.into_iter().map(Into::into).collect();
-        let (held_out, seed, shuffle, packing, column, max_bytes) = (0, 0, false, None, None, 64 << 30);
-        Options { files, samples, held_out, sequence_length, seed, shuffle, packing, column, max_bytes }
+        Options {
+            files,
+            shares: Vec::new(),
+            samples,
+            held_out: 0,
+            sequence_length,
+            seed: 0,
+            shuffle: false,
+            packing: None,
+            column: None,
+            max_bytes: 64 << 30,
+        }
     }
 
     /// The most memory, about, that tokenizing the files takes at a time: that of the longest text, if its tokens are not far longer
@@ -116,7 +129,7 @@ impl Options {
     /// # Errors
     /// See above: all of them are errors of loading too.
     pub fn check(&self, model: &Path) -> Result<(), CalibrationDataError> {
-        beginning::check(self, model)
+        self.parts()?.iter().try_for_each(|part| beginning::check(part, model))
     }
 
     /// The resolved files of valid options.

@@ -67,6 +67,9 @@ impl HeldOut {
 pub struct FileProvenance {
     /// Its name, without directories.
     pub name: String,
+    /// Its share of the samples, where files have shares.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
     /// Its length in bytes, as it lies on disk.
     pub bytes: u64,
     /// The XXH3 hash, 128 bits in hexadecimal digits, of all these bytes, however many of its rows were read.

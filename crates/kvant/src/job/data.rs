@@ -10,6 +10,8 @@ use std::path::PathBuf;
 pub struct Data {
     /// Text, JSON, Parquet or tokens; for graphs that are no decoders one file or directory of arrays or images, or `random`.
     pub files: Vec<PathBuf>,
+    /// The share of each file in the samples of a language model; empty without shares.
+    pub shares: Vec<f64>,
     /// Sequences or samples to take.
     pub num_samples: usize,
     /// Tokens of the longest sequence; `None` is 512, or as many as the model takes if these are fewer.
@@ -34,6 +36,7 @@ impl Default for Data {
     fn default() -> Data {
         Data {
             files: Vec::new(),
+            shares: Vec::new(),
             num_samples: 128,
             seq_len: None,
             packing: None,

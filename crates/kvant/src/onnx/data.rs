@@ -108,6 +108,11 @@ pub fn source(data: &Data) -> Result<Option<GraphData>, Error> {
     if !data.files.is_empty() && data.files.iter().all(|file| is_text(file)) {
         return Ok(Some(GraphData::Text(data.files.clone())));
     }
+    if !data.shares.is_empty() {
+        let message = "shares of calibration data are for text and tokens, and the data of this graph are samples";
+        return Err(Error::new(ErrorKind::Usage, message)
+            .with_remedies(vec![Remedy::text("give one file or directory without a share")]));
+    }
     Ok(one_source(&data.files)?.map(|path| GraphData::Samples(of_path(path))))
 }
 

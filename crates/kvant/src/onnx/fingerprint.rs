@@ -1,7 +1,7 @@
 //! Everything that determines the results of a graph's expensive stages: a run that differs in any of it does not resume from another's.
 
 use super::text::Home;
-use crate::job::Job;
+use crate::job::{Data, Job};
 use kvant_container::onnx::external_files;
 use kvant_container::unfinished::state_of;
 use kvant_onnx::settings::Resolved;
@@ -25,7 +25,8 @@ pub fn fingerprint(job: &Job, resolved: &Resolved) -> String {
     // Of text, the sequences.
     let tokenizer = Home::of(&[&job.source.model], None).tokenizer(&[&job.source.model]).ok();
     let tokenizer = tokenizer.and_then(|directory| state_of(&directory.join("tokenizer.json")).ok());
-    let sequences = format!("{:?} {:?} {:?} {} {tokenizer:?}\n", data.seq_len, data.packing, data.column, data.shuffle);
+    let Data { seq_len, packing, column, shuffle, shares, .. } = data;
+    let sequences = format!("{seq_len:?} {packing:?} {column:?} {shuffle} {shares:?} {tokenizer:?}\n");
     text.push_str(&sequences);
     let external = external_files(&job.source.model).unwrap_or_default();
     let files = std::iter::once(job.source.model.as_path()).chain(external.iter().map(|file| file.as_path()));

@@ -1,0 +1,177 @@
+//! Mixtures: each file gives its share of the samples, and the samples of all files take turns.
+
+use super::{CalibrationData, CalibrationDataError, HeldOut, Options, loader};
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// A file, with its share of the samples where one is given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedFile {
+    /// The file or directory.
+    pub path: PathBuf,
+    /// Its weight beside those of the other files.
+    pub share: Option<f64>,
+}
+
+impl SharedFile {
+    /// The files that a text names: `a.jsonl:0.6,b.txt:0.4` is two with shares, anything else one path. A path that exists is that path,
+    /// whatever characters it has.
+    pub fn list(text: &OsStr) -> Vec<SharedFile> {
+        let shared = |part: &str| {
+            let (path, share) = part.rsplit_once(':')?;
+            let share = share.trim().parse().ok().filter(|share: &f64| share.is_finite())?;
+            Some(SharedFile { path: PathBuf::from(path.trim()), share: Some(share) })
+        };
+        let parts = || text.to_str()?.split(',').map(shared).collect::<Option<Vec<_>>>();
+        let whole = || vec![SharedFile { path: PathBuf::from(text), share: None }];
+        if Path::new(text).exists() { whole() } else { parts().unwrap_or_else(whole) }
+    }
+}
+
+impl Options {
+    /// The options of each file alone, with its part of the samples; these options where no shares are given.
+    ///
+    /// # Errors
+    /// Shares that are not one positive number for each file, and files of which no sample would be taken.
+    pub(super) fn parts(&self) -> Result<Vec<Options>, CalibrationDataError> {
+        if self.shares.is_empty() {
+            return Ok(vec![self.clone()]);
+        }
+        if self.shares.len() != self.files.len() {
+            return Err(CalibrationDataError::Shares {
+                what: "some files of calibration data have shares, and others have none",
+            });
+        }
+        let total: f64 = self.shares.iter().sum();
+        if !(total.is_finite() && self.shares.iter().all(|share| *share > 0.0)) {
+            return Err(CalibrationDataError::Shares { what: "a share of the calibration data is not above 0" });
+        }
+        let shares: Vec<f64> = self.shares.iter().map(|share| share / total).collect();
+        let (samples, held_out) = (portions(self.samples, &shares), portions(self.held_out, &shares));
+        let parts = self.files.iter().zip(&shares).zip(samples.into_iter().zip(held_out));
+        let part = |((file, share), (samples, held_out)): ((&PathBuf, &f64), (usize, usize))| {
+            if samples == 0 {
+                return Err(CalibrationDataError::SmallShare {
+                    file: file.clone(),
+                    share: *share,
+                    samples: self.samples,
+                });
+            }
+            Ok(Options { files: vec![file.clone()], shares: vec![*share], samples, held_out, ..self.clone() })
+        };
+        parts.map(part).collect()
+    }
+}
+
+/// A number in portions: each its share rounded down, and the largest remainders one more.
+fn portions(number: usize, shares: &[f64]) -> Vec<usize> {
+    let exact: Vec<f64> = shares.iter().map(|share| share * number as f64).collect();
+    let mut portions: Vec<usize> = exact.iter().map(|exact| exact.floor() as usize).collect();
+    let mut order: Vec<usize> = (0..shares.len()).collect();
+    order.sort_by(|a, b| exact[*b].fract().total_cmp(&exact[*a].fract()).then(a.cmp(b)));
+    let left = number.saturating_sub(portions.iter().sum());
+    order.into_iter().cycle().take(left).for_each(|part| portions[part] += 1);
+    portions
+}
+
+/// Loads each part of a mixture, and joins what they give.
+pub(super) fn load(
+    options: &Options,
+    model: &Path,
+    vocabulary: usize,
+    mut watch: impl FnMut(usize, usize),
+) -> Result<CalibrationData, CalibrationDataError> {
+    let mut loaded = Vec::new();
+    let mut before = 0;
+    for part in options.parts()? {
+        let data = loader::load(&part, model, vocabulary, |done, _| watch(before + done, options.samples))?;
+        before += data.sequences.len();
+        loaded.push(data);
+    }
+    joined(loaded, options.samples)
+}
+
+/// The data of all parts.
+fn joined(parts: Vec<CalibrationData>, samples_asked: usize) -> Result<CalibrationData, CalibrationDataError> {
+    let (mut sequences, mut held_out, mut records) = (Vec::new(), Vec::new(), Vec::new());
+    for CalibrationData { sequences: own, held_out: own_held_out, provenance } in parts {
+        sequences.push(own);
+        held_out.push(own_held_out);
+        records.push(provenance);
+    }
+    let (sequences, held_out) = (in_turns(sequences), in_turns(held_out));
+    let mut all = records.into_iter();
+    let mut provenance =
+        all.next().ok_or(CalibrationDataError::Options { what: "no file of calibration data is named" })?;
+    for other in all {
+        provenance.files.extend(other.files);
+        provenance.short_documents += other.short_documents;
+        provenance.chat_template = provenance.chat_template.or(other.chat_template);
+        provenance.conversations_without_template += other.conversations_without_template;
+    }
+    provenance.samples = sequences.len();
+    provenance.samples_asked = samples_asked;
+    provenance.tokens = sequences.iter().map(Vec::len).sum();
+    provenance.different_tokens = sequences.iter().flatten().collect::<HashSet<_>>().len();
+    provenance.held_out = HeldOut::of(&held_out);
+    Ok(CalibrationData { sequences, held_out, provenance })
+}
+
+/// The sequences of all parts, those of each spread evenly: what takes the first ones takes some of every part.
+fn in_turns(parts: Vec<Vec<Vec<u32>>>) -> Vec<Vec<u32>> {
+    let placed = parts.into_iter().flat_map(|part| {
+        let count = part.len() as f64;
+        part.into_iter().enumerate().map(move |(at, sequence)| ((at as f64 + 0.5) / count, sequence))
+    });
+    let mut placed: Vec<(f64, Vec<u32>)> = placed.collect();
+    placed.sort_by(|a, b| a.0.total_cmp(&b.0));
+    placed.into_iter().map(|(_, sequence)| sequence).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_files_with_shares_are_distinguished_from_paths() {
+        let list = |text: &str| SharedFile::list(OsStr::new(text));
+        let file = |path: &str, share| SharedFile { path: path.into(), share };
+        assert_eq!(list("a.jsonl:0.6,b.txt:0.4"), [file("a.jsonl", Some(0.6)), file("b.txt", Some(0.4))]);
+        assert_eq!(list("C:/a.txt:2"), [file("C:/a.txt", Some(2.0))]);
+        for path in ["a.txt", "C:/a.txt", "a,b.txt", "a.jsonl:0.6,b.txt", "a.txt:x"] {
+            assert_eq!(list(path), [file(path, None)]);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let odd = folder.path().join("a.txt:1");
+        std::fs::write(&odd, "text").unwrap();
+        assert_eq!(SharedFile::list(odd.as_os_str()), [SharedFile { path: odd, share: None }]);
+    }
+
+    #[test]
+    fn portions_add_up() {
+        assert_eq!(portions(10, &[0.6, 0.4]), [6, 4]);
+        assert_eq!(portions(128, &[1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0]), [43, 43, 42]);
+        assert_eq!(portions(1, &[0.4, 0.6]), [0, 1]);
+        assert_eq!(portions(0, &[0.5, 0.5]), [0, 0]);
+    }
+
+    #[test]
+    fn shares_are_one_positive_number_for_each_file() {
+        let of = |shares: &[f64], samples| {
+            Options { shares: shares.to_vec(), ..Options::new(["a.txt", "b.txt"], samples, 8) }.parts()
+        };
+        let parts = of(&[3.0, 1.0], 8).unwrap();
+        assert_eq!(parts.iter().map(|part| (part.samples, part.files.len())).collect::<Vec<_>>(), [(6, 1), (2, 1)]);
+        assert!(of(&[1.0], 8).is_err() && of(&[1.0, 0.0], 8).is_err() && of(&[1.0, -1.0], 8).is_err());
+        let error = of(&[1.0, 0.01], 8).unwrap_err().to_string();
+        assert_eq!(error, "b.txt: its share of 1.0 % is no whole sample of 8");
+    }
+
+    #[test]
+    fn sequences_of_parts_take_turns() {
+        let part = |first: u32, count: u32| (first..first + count).map(|token| vec![token]).collect::<Vec<_>>();
+        assert_eq!(in_turns(vec![part(0, 4), part(10, 2)]).concat(), [0, 10, 1, 2, 11, 3]);
+        assert_eq!(in_turns(vec![part(0, 2), Vec::new()]).concat(), [0, 1]);
+    }
+}
