@@ -29,6 +29,10 @@ CHANGES = {
 }
 BLOCKS = ("e4m3:b32x32+e4m3:g32!dynamic",)
 MORE = [
+    # Layers in floats, which classes look for under other names, or under none.
+    *((name, scheme, "-x", "*.0.*attn*") for name in ("llama_bias", "phi", "opt", "gemma", "qwen3_5") for scheme in ("ptpc_fp8", "FP8_DYNAMIC")),
+    *((name, "e4m3:tensor+e4m3:tensor!dynamic", "--format", "fp8", "-x", "*.0.*attn*") for name in ("gemma2", "opt", "phi3", "qwen3")),
+    *((name, "int4:g32", "--format", "gptq", "-x", "*.0.*attn*") for name in ("nano_mixtral", "phi", "phi3")),
     *(("nano_mixtral", scheme) for scheme in ("W4A16_ASYM", "W8A16", "FP8", "NVFP4", "mxfp4_weight_only")),
     *(("nano_mixtral", scheme, "--format", "compressed-tensors") for scheme in ("e4m3:channel", "e4m3:tensor", *BLOCKS)),
     ("nano_mixtral", "e4m3:tensor+e4m3:tensor!dynamic", "--format", "fp8"),

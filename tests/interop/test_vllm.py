@@ -39,6 +39,8 @@ MIXED = [("nano_llama", "int4:g32", "--override", f"*.{layer}=int8:channel", "--
          for layer in ("down_proj", "q_proj") for layout in ("quark", "compressed-tensors", "gptq")]  # fmt: skip
 EXCLUDED = [("nano_llama", "int4:g32", "--exclude", pattern, "--format", layout)
             for pattern in ("*.layers.1.*", "*.mlp.*") for layout in ("quark", "compressed-tensors", "awq", "gptq")]  # fmt: skip
+# Classes that do not say which layers they fuse.
+EXCLUDED += [(name, scheme, "-x", "*.0.*attn*") for name in ("falcon_h1", "gptj", "stablelm") for scheme in ("ptpc_fp8", "FP8_DYNAMIC")]
 # One of each layout and kind of kernel.
 FEW = [("int4:g32", "--format", "quark"), ("ptpc_fp8",), ("mxfp4",), ("int4:g32", "--format", "compressed-tensors"), ("W8A8",), ("FP8_DYNAMIC",),
        ("NVFP4A16",), ("MXFP4A16",), ("int4:g32", "--format", "awq"), ("int4:g32", "--format", "gptq")]  # fmt: skip

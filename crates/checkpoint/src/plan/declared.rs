@@ -202,9 +202,14 @@ impl<'a> Declared<'a> {
             listed_siblings: self.has_listed_siblings(&is_quantized),
             dense_blocks: self.source.network.has_dense_blocks(),
             mixed_windows: self.source.config.has_mixed_windows(),
-            mlp_bias: self.source.config.flag_or("mlp_bias", false),
+            kept_layers: self
+                .source
+                .network
+                .linears()
+                .iter()
+                .any(|l| !is_quantized(l.weight) && !l.role.is_kept_by_default()),
             grouped_heads: self.source.config.has_grouped_heads(),
-            stated_keys: self.source.config.stated_keys().clone(),
+            stated: self.source.config.stated().clone(),
             bare_towers: has_bare_towers(self.source.tensors.iter().map(|tensor| tensor.name.as_str())),
             bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
         }

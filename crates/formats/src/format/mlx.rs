@@ -301,6 +301,9 @@ const MODEL_TYPES: [&str; 138] = [
     "youtu_llm",
 ];
 
+/// The layers without a window among `layer_types`.
+const FULL: &str = "full_attention";
+
 /// What mlx-lm computes otherwise. Errors: a model that it has no class for.
 fn departures(config: &ModelConfig, network: &Network) -> Result<Vec<String>, CannotHold> {
     let Some(name) = config.model_types.first().map(String::as_str) else { return Ok(Vec::new()) };
@@ -312,6 +315,16 @@ fn departures(config: &ModelConfig, network: &Network) -> Result<Vec<String>, Ca
     let routed = network.routed_blocks();
     if name == "qwen2_moe" && network.blocks().iter().any(|block| !routed.contains(block)) {
         let reason = "mlx-lm's class of qwen2_moe has experts in every block, and this model has blocks without";
+        return Err(CannotHold::new(reason, "use another ‹format›"));
+    }
+    let types = &config.layer_types;
+    if matches!(name, "afmoe" | "cohere2" | "gemma3" | "gemma3_text")
+        && !types.is_empty()
+        && !types.iter().any(|kind| kind == FULL)
+    {
+        let reason = format!(
+            "mlx-lm's class of {name} looks for a layer without a window, and all layers of this model have one"
+        );
         return Err(CannotHold::new(reason, "use another ‹format›"));
     }
     let layers_have_windows = matches!(name, "llama" | "mistral") && !config.layer_types.is_empty();
@@ -618,6 +631,16 @@ mod tests {
             (&json!(512), &json!(false))
         );
         assert_eq!(config["text_config"]["rope_theta"], json!(1e6));
+    }
+
+    #[test]
+    fn models_whose_layers_all_have_windows_are_refused_where_mlx_lm_looks_for_one_without() {
+        let found = |types: [&str; 2]| {
+            let config = json!({"model_type": "cohere2", "num_hidden_layers": 2, "layer_types": types});
+            let config = ModelConfig::from_json(&config).unwrap();
+            departures(&config, &Network::recognise(&config, &[])).is_err()
+        };
+        assert!(found(["sliding_attention"; 2]) && !found(["sliding_attention", "full_attention"]));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use kvant_quant::scheme::{
     ActivationScheme, Axis, FloatScale, Granularity, LayerScheme, TensorScheme, Timing, ZeroPoint,
 };
 use serde::Deserialize;
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -139,12 +140,12 @@ pub(crate) struct ModelFacts {
     pub mixed_windows: bool,
     /// Whether a tower for pictures is stored without the name of the model inside of it.
     pub bare_towers: bool,
-    /// Whether layers of the feed-forward network have biases (`mlp_bias`).
-    pub mlp_bias: bool,
+    /// Whether layers stay floats that are quantized by default.
+    pub kept_layers: bool,
     /// Whether several query heads share a key/value head.
     pub grouped_heads: bool,
-    /// The keys that config.json has.
-    pub stated_keys: BTreeSet<String>,
+    /// What config.json states, by key.
+    pub stated: BTreeMap<String, Value>,
     pub attention: Attention,
     /// Whether the softmax is quantized.
     pub probabilities: bool,
@@ -304,9 +305,9 @@ impl ModelFacts {
             listed_siblings: traits.listed_siblings,
             mixed_windows: traits.mixed_windows,
             bare_towers: traits.bare_towers,
-            mlp_bias: traits.mlp_bias,
+            kept_layers: traits.kept_layers,
             grouped_heads: traits.grouped_heads,
-            stated_keys: traits.stated_keys.clone(),
+            stated: traits.stated.clone(),
             attention: Attention::of([key_value, attention.query, attention.probabilities].into_iter().flatten()),
             probabilities: attention.probabilities.is_some(),
             ..ModelFacts::default()

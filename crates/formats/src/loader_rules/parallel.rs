@@ -110,6 +110,11 @@ pub fn fused_rows(linear: &Linear, config: &ModelConfig) -> Option<usize> {
     match linear.role {
         Role::QueryKeyValue => parts().map(|parts| parts.into_iter().fold(0, gcd)),
         Role::GateUp => Some(linear.out_features / 2),
+        // Its queries and keys are one part each, and its values.
+        Role::RecurrentInput => config.delta.as_ref().and_then(|delta| {
+            let values = delta.value_heads.checked_mul(delta.value_dim)?;
+            Some(gcd(delta.key_heads.checked_mul(delta.key_dim)?, values))
+        }),
         _ => linear.siblings.map(|_| linear.out_features),
     }
 }

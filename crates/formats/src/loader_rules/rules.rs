@@ -2,6 +2,7 @@
 
 use super::facts::{Attention, ExpertSchemes, GgufFacts, LayerFacts, ModelFacts, Scale, Sharing, When};
 use serde::Deserialize;
+use serde_json::Value;
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
@@ -218,9 +219,11 @@ pub(super) struct Condition {
     listed_siblings: Option<bool>,
     mixed_windows: Option<bool>,
     bare_towers: Option<bool>,
-    mlp_bias: Option<bool>,
+    kept_layers: Option<bool>,
     grouped_heads: Option<bool>,
     lacks: Vec<String>,
+    sets: Vec<String>,
+    numbers: Vec<String>,
     probabilities: Option<bool>,
     architecture: Vec<String>,
     scaled_rope: Option<bool>,
@@ -312,9 +315,11 @@ impl Condition {
             && is(self.listed_siblings, model.listed_siblings)
             && is(self.mixed_windows, model.mixed_windows)
             && is(self.bare_towers, model.bare_towers)
-            && is(self.mlp_bias, model.mlp_bias)
+            && is(self.kept_layers, model.kept_layers)
             && is(self.grouped_heads, model.grouped_heads)
-            && (self.lacks.is_empty() || self.lacks.iter().any(|key| !model.stated_keys.contains(key)))
+            && (self.lacks.is_empty() || self.lacks.iter().any(|key| !model.stated.contains_key(key)))
+            && self.sets.iter().all(|key| model.stated.get(key) == Some(&Value::Bool(true)))
+            && self.numbers.iter().all(|key| model.stated.get(key).is_some_and(Value::is_number))
             && is(self.probabilities, model.probabilities)
     }
 }

@@ -7,7 +7,8 @@ use super::{
 };
 use crate::format::OutputFormat;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
-use std::collections::BTreeSet;
+use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// Properties of a model that affect loaders for every scheme.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,12 +52,12 @@ pub struct ModelTraits {
     pub mixed_windows: bool,
     /// A tower for pictures is stored without the name of the model inside of it.
     pub bare_towers: bool,
-    /// Layers of the feed-forward network have biases (`mlp_bias`).
-    pub mlp_bias: bool,
+    /// Layers stay floats that are quantized by default.
+    pub kept_layers: bool,
     /// Several query heads share a key/value head.
     pub grouped_heads: bool,
-    /// The keys that config.json has.
-    pub stated_keys: BTreeSet<String>,
+    /// What config.json states, by key.
+    pub stated: BTreeMap<String, Value>,
     /// The quantization of attention.
     pub attention: AttentionScheme,
 }
@@ -91,9 +92,9 @@ const DENSE: ModelTraits = ModelTraits {
     listed_siblings: false,
     mixed_windows: false,
     bare_towers: false,
-    mlp_bias: false,
+    kept_layers: false,
     grouped_heads: false,
-    stated_keys: BTreeSet::new(),
+    stated: BTreeMap::new(),
     attention: AttentionScheme { rotary: Rotary::Before, key_value: None, query: None, probabilities: None },
 };
 
@@ -336,15 +337,29 @@ mod tests {
         assert!(
             !packed("int4:g128", dense.clone()).contains(&"SGLang") && packed("int4:g128", dense).contains(&"vLLM")
         );
-        let biased = ModelTraits { mlp_bias: true, ..DENSE };
-        assert!(!packed("int4:g128", biased).contains(&"SGLang"));
         let tower = ModelTraits { bare_towers: true, other_modalities: true, ..of_family("gemma3") };
         assert!(["vLLM", "SGLang"].iter().all(|loader| !packed("int4:g128", tower.clone()).contains(loader)));
         assert!(packed("int4:g128", ModelTraits { bare_towers: false, ..tower }).contains(&"vLLM"));
-        let states = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect();
-        let stating = |keys| ModelTraits { stated_keys: states(keys), ..of_family("deepseek_v2") };
-        assert!(!packed("int4:g128", stating(&["moe_layer_freq"])).contains(&"SGLang"));
-        assert!(packed("int4:g128", stating(&["moe_layer_freq", "scoring_func"])).contains(&"SGLang"));
+        let states =
+            |keys: &[(&str, Value)]| keys.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        let stating = |family, keys: &[_]| ModelTraits { stated: states(keys), ..of_family(family) };
+        assert!(!packed("int4:g128", stating("deepseek_v2", &[("moe_layer_freq", 1.into())])).contains(&"SGLang"));
+        assert!(
+            packed(
+                "int4:g128",
+                stating("deepseek_v2", &[("moe_layer_freq", 1.into()), ("scoring_func", "softmax".into())])
+            )
+            .contains(&"SGLang")
+        );
+        assert!(!packed("int4:g128", stating("llama", &[("mlp_bias", true.into())])).contains(&"SGLang"));
+        assert!(packed("int4:g128", stating("llama", &[("mlp_bias", false.into())])).contains(&"SGLang"));
+        let pattern = |value: Value| packed("int4:g128", stating("exaone4", &[("sliding_window_pattern", value)]));
+        assert!(!pattern(4.into()).contains(&"SGLang") && pattern("LLLG".into()).contains(&"SGLang"));
+        assert!(!packed("int4:g128", stating("stablelm", &[("qk_layernorm", true.into())])).contains(&"vLLM"));
+        let kept = ModelTraits { kept_layers: true, ..of_family("opt") };
+        assert!(!packed("e4m3:channel+e4m3:channel!dynamic", kept).contains(&"SGLang"));
+        let siblings = ModelTraits { listed_siblings: true, ..of_family("gptj") };
+        assert!(!packed("e4m3:channel+e4m3:channel!dynamic", siblings).contains(&"vLLM"));
         let grouped = ModelTraits { grouped_heads: true, ..of_family("phi") };
         assert!(!packed("int4:g128", grouped).contains(&"SGLang"));
         for (family, format) in

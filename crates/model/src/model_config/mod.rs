@@ -15,7 +15,7 @@ mod unread;
 
 use kvant_container::python_json;
 use serde_json::{Map, Value};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use fields::{Fields, Section};
 pub(crate) use likeness::read_like;
@@ -155,8 +155,8 @@ pub struct ModelConfig {
     pub quantization: Option<Value>,
     /// The language model's object with the whole model's keys beneath it, for keys that few families have.
     text: Map<String, Value>,
-    /// The keys of both that config.json itself has, not the class by default.
-    stated_keys: BTreeSet<String>,
+    /// What config.json itself states of both, without what the class takes for absent keys.
+    stated: BTreeMap<String, Value>,
 }
 
 impl ModelConfig {
@@ -171,18 +171,18 @@ impl ModelConfig {
         };
         let Section { path, map: inner } = language_model(outer)?;
         let class = inner.get("model_type").or(outer.get("model_type")).and_then(Value::as_str).unwrap_or_default();
-        let stated_keys = inner.keys().chain(outer.keys()).cloned().collect();
+        let stated = outer.iter().chain(inner).map(|(key, value)| (key.clone(), value.clone())).collect();
         let inner = &class_defaults::completed(inner, outer, &likeness::rules_of(class));
         let whole = || Section { path: String::new(), map: outer };
         let nested = || Section { path: path.clone(), map: inner };
         let (inside_out, outside_in) = ([nested(), whole()], [whole(), nested()]);
         let config = read(Fields::new(&inside_out), Fields::new(&outside_in), merged(outer, inner))?;
-        Ok(ModelConfig { stated_keys, ..config })
+        Ok(ModelConfig { stated, ..config })
     }
 
-    /// The keys that config.json has, of the language model and of the whole model.
-    pub fn stated_keys(&self) -> &BTreeSet<String> {
-        &self.stated_keys
+    /// What config.json states of the language model and of the whole model, by key; without what the class takes for absent keys.
+    pub fn stated(&self) -> &BTreeMap<String, Value> {
+        &self.stated
     }
 
     /// Returns whether several query heads share a key/value head.
@@ -334,7 +334,7 @@ fn merged(outer: &Map<String, Value>, inner: &Map<String, Value>) -> Map<String,
     text
 }
 
-/// Fills the view, but for the stated keys: sizes from `inner`, which looks into the language model first, the rest from `outer`, which looks
+/// Fills the view, but for what is stated: sizes from `inner`, which looks into the language model first, the rest from `outer`, which looks
 /// into the whole model first.
 fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) -> Result<ModelConfig, ConfigError> {
     let model_types = model_types(inner, outer)?;
@@ -375,7 +375,7 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         model_types,
         quantization: outer.find(&["quantization_config"]).map(|(_, value)| value.clone()),
         text,
-        stated_keys: BTreeSet::new(),
+        stated: BTreeMap::new(),
     })
 }
 

@@ -112,19 +112,23 @@ fn refilled(node: &Known<'_>) -> Option<Mismatch> {
     let shape = node.shape(0)?.iter().map(Dim::known).collect::<Option<Vec<usize>>>()?;
     let elements = product(&shape)?;
     let wanted = node.integers(1)?;
+    let copies = node.int("allowzero", 0) == 0;
     let size_at = |(axis, size): (usize, &i64)| match size {
-        0 if node.int("allowzero", 0) == 0 => shape.get(axis).copied(),
+        0 if copies => shape.get(axis).copied(),
         size => usize::try_from(*size).ok(),
     };
+    let unfilled =
+        || Some(Mismatch::Elements { input: node.node.input.first()?.clone(), elements, shape: wanted.clone() });
+    if copies && wanted.iter().skip(shape.len()).any(|size| *size == 0) {
+        return unfilled();
+    }
     let stated = wanted.iter().enumerate().filter(|(_, size)| **size != -1);
     let stated = product(&stated.map(size_at).collect::<Option<Vec<usize>>>()?)?;
     let fills = match wanted.contains(&-1) {
         true => stated == 0 || elements.is_multiple_of(stated),
         false => elements == stated,
     };
-    (!fills)
-        .then(|| Some(Mismatch::Elements { input: node.node.input.first()?.clone(), elements, shape: wanted }))
-        .flatten()
+    if fills { None } else { unfilled() }
 }
 
 /// Channels of the data beside those of the weight in all groups.
@@ -262,6 +266,7 @@ mod tests {
             assert_eq!(reshape(fits), None, "{fits:?}");
         }
         assert!(reshape(&[6, 0, 0]).is_some());
+        assert!(reshape(&[2, 12, 1, 0]).is_some(), "no dimension to copy");
         assert!(
             reshape(&[-1, 7]).is_some_and(|text| text.contains("24 elements, which do not fill the shape [-1, 7]"))
         );
