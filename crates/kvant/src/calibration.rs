@@ -3,6 +3,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Resumption, Stage, Unit};
 use crate::job::{Data, Job};
+use crate::self_samples::SelfSamples;
 use crate::text::shown;
 use kvant_checkpoint::blockwise::{self, BlockProgress, BlockResults, BlockwiseReport, Settings, Sources, State};
 use kvant_checkpoint::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
@@ -13,7 +14,7 @@ use kvant_data::calibration::{CalibrationData, Options};
 use kvant_forward::forward::Decoder;
 use serde_json::{Value, json};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// The tokens of a sequence unless said otherwise, where the model can take them.
@@ -58,7 +59,7 @@ impl Calibration<'_> {
     /// # Errors
     /// Errors of the data or the tokenizer.
     pub fn load(&self, decoder: &Decoder<'_>, held_out: usize, reporter: &Reporter<'_>) -> Result<Loaded, Error> {
-        let data = self.data(decoder, held_out)?;
+        let data = self.data(decoder, held_out, reporter)?;
         data.provenance.warnings().iter().for_each(|warning| reporter.warning(&warning.to_string()));
         let provenance = serde_json::to_value(&data.provenance).map_err(|e| Error::internal(e.to_string()))?;
         Ok(Loaded { data, provenance })
@@ -159,9 +160,14 @@ impl Calibration<'_> {
         Ok(plan.calibrated(parameters, Some(record))?)
     }
 
-    fn data(&self, decoder: &Decoder<'_>, held_out: usize) -> Result<CalibrationData, Error> {
-        let options = Options { held_out, ..options(&self.job.data, decoder.longest()) };
+    fn data(&self, decoder: &Decoder<'_>, held_out: usize, reporter: &Reporter<'_>) -> Result<CalibrationData, Error> {
+        let mut options = Options { held_out, ..options(&self.job.data, decoder.longest()) };
         check_length(&options, decoder.longest())?;
+        for at in (0..options.files.len()).filter(|at| Data::is_self(&self.job.data.files[*at])) {
+            let (job, checkpoint, target) = (self.job, self.checkpoint, self.target);
+            let (count, length) = (options.sequences_of(at)?, options.sequence_length);
+            options.files[at] = SelfSamples { job, checkpoint, target, count, length }.write(reporter)?;
+        }
         Ok(CalibrationData::load(&options, &self.job.source.model, decoder.vocabulary(), |_, _| {})?)
     }
 
@@ -221,7 +227,17 @@ pub fn check(data: &Data, longest: Option<usize>, model: &Path) -> Result<(), Er
         return Ok(());
     }
     let options = options(data, longest);
-    options.check(model)?;
+    let files: Vec<PathBuf> = data.files.iter().filter(|file| !Data::is_self(file)).cloned().collect();
+    if files.is_empty() {
+        return check_length(&options, longest);
+    }
+    if files.len() < data.files.len() {
+        // The samples of each file are those of the whole mixture.
+        (0..data.files.len()).try_for_each(|at| options.sequences_of(at).map(drop))?;
+        Options { files, shares: Vec::new(), ..options.clone() }.check(model)?;
+    } else {
+        options.check(model)?;
+    }
     check_length(&options, longest)
 }
 

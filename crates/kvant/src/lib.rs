@@ -411,6 +411,7 @@ mod report;
 mod resolve;
 mod run;
 mod search;
+mod self_samples;
 mod sensitivity;
 mod settings;
 pub mod summary;

@@ -203,3 +203,61 @@ fn files_give_their_shares_of_the_samples() {
     assert!(small.code == Some(1) && small.stderr.contains("other.txt: its share of 1.0 %"), "{small:?}");
     assert!(run(&["--calib", "text.txt:0.5,missing.txt:0.5"], "none").stderr.contains("missing.txt"));
 }
+
+#[cfg(unix)]
+#[test]
+fn the_model_writes_calibration_data_itself() {
+    let place = place();
+    let quantize = |data: &str, seed: &str, out: &str| {
+        let line = [
+            "quantize",
+            "nano_llama",
+            "-s",
+            "int4:g32",
+            "--algorithm",
+            "gptq",
+            "--num-samples",
+            "4",
+            "--seq-len",
+            "32",
+        ];
+        [&line[..], &["--calib", data, "--seed", seed, "-o", out]]
+            .concat()
+            .iter()
+            .map(|word| (*word).to_owned())
+            .collect()
+    };
+    let run = |data: &str, seed: &str, out: &str| {
+        let line: Vec<String> = quantize(data, seed, out);
+        place.run(&line.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    for (data, seed, out) in [("self", "0", "out"), ("self", "1", "other"), ("self:0.5,text.txt:0.5", "0", "mixed")] {
+        let done = run(data, seed, out);
+        assert_eq!(done.code, Some(0), "{done:?}");
+    }
+    let (own, other) = (place.record("out")["data"].clone(), place.record("other")["data"].clone());
+    assert_eq!(
+        (&own["files"][0]["name"], &own["samples"], &own["tokens"]),
+        (&"self.jsonl".into(), &4.into(), &128.into())
+    );
+    assert_ne!(own["files"][0]["xxh3_128"], other["files"][0]["xxh3_128"]);
+    let rows = |file: usize| place.record("mixed")["data"]["files"][file]["rows_used"].as_u64();
+    assert_eq!((rows(0), rows(1)), (Some(3), Some(1)), "two samples and the held-out one, and a text");
+    // What the model wrote outlives the run that it was written for.
+    let whole = contents(&place.path("out"));
+    std::fs::remove_dir_all(place.path("out")).unwrap();
+    let line: Vec<String> = quantize("self", "0", "out");
+    let kvant = place.command(&line.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "ulimit -f 300; exec \"$0\" \"$@\""]).arg(kvant.get_program()).args(kvant.get_args());
+    assert!(!shell.current_dir(place.path("")).output().unwrap().status.success());
+    let samples = place.path("out.partial.blocks/self.jsonl");
+    let text = std::fs::read_to_string(&samples).unwrap();
+    assert_eq!(text.lines().count(), 5);
+    // As if it had been cut off in a row.
+    std::fs::write(&samples, &text[..text.len() - 9]).unwrap();
+    let again = run("self", "0", "out");
+    assert_eq!(again.code, Some(0), "{again:?}");
+    assert_eq!(contents(&place.path("out")), whole);
+    assert_eq!(names(&place.path("")), ["mixed", "nano_llama", "other", "out", "text.txt"]);
+}

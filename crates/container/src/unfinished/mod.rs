@@ -17,7 +17,7 @@ pub use given::state_of;
 pub use journal::{Entry, Found, Given, Input, Journal, Options, Written};
 pub use kept_results::KeptResults;
 pub use output_error::{Differing, OutputError};
-pub use own::{remove_results, remove_written};
+pub use own::{remove_results, remove_results_but_samples, remove_written};
 pub use paths::{
     Paths, blocks_beside, check_beside, checkpoint_beside, is_report, part_beside, paths_beside, rejection_report,
     remove, statistics_beside,

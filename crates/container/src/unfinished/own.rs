@@ -47,13 +47,28 @@ pub fn remove_written(dir: &Path, written: &BTreeSet<String>) -> Result<(), Outp
     remove_empty(dir).map_err(OutputError::io("remove", dir))
 }
 
-/// Removes the results of a calibrated run so far from their directory, and the directory if nothing else is in it.
+/// Begins the names of samples that the model has written, and of what they depend on.
+const SAMPLES: &str = "self.";
+
+/// Removes the results of a calibrated run so far and its samples from their directory, and the directory if nothing else is in it.
 ///
 /// # Errors
 /// System errors.
 pub fn remove_results(dir: &Path) -> io::Result<()> {
-    let mut results = names(dir)?.into_iter().map(|name| dir.join(of_record(&name))).filter(|path| is_result(path));
-    results.try_for_each(|path| or_gone(fs::remove_file(path)))?;
+    remove_results_if(dir, |_| true)
+}
+
+/// The same, but keeps the samples that the model has written.
+///
+/// # Errors
+/// System errors.
+pub fn remove_results_but_samples(dir: &Path) -> io::Result<()> {
+    remove_results_if(dir, |name| !name.starts_with(SAMPLES))
+}
+
+fn remove_results_if(dir: &Path, removes: impl Fn(&str) -> bool) -> io::Result<()> {
+    let found = names(dir)?.into_iter().filter(|name| removes(name)).map(|name| dir.join(of_record(&name)));
+    found.filter(|path| is_result(path)).try_for_each(|path| or_gone(fs::remove_file(path)))?;
     remove_empty(dir)
 }
 
@@ -71,7 +86,7 @@ fn is_temporary(name: &str) -> bool {
 /// Returns whether a file is a result of a calibrated run: by its name, or by its first bytes.
 fn is_result(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let is_named = ["state.", "streams.", TEMPORARY].iter().any(|own| name.starts_with(own));
+    let is_named = ["state.", "streams.", SAMPLES, TEMPORARY].iter().any(|own| name.starts_with(own));
     path.symlink_metadata().is_ok_and(|found| found.is_file())
         && (is_named || name.ends_with(".unfinished") || begins_as_result(path))
 }

@@ -64,6 +64,18 @@ impl Options {
     }
 }
 
+impl Options {
+    /// The most sequences that are taken of one of the files, those that are held out included.
+    ///
+    /// # Errors
+    /// Shares that are not one positive number for each file, and files of which no sample would be taken.
+    pub fn sequences_of(&self, file: usize) -> Result<usize, CalibrationDataError> {
+        let parts = self.parts()?;
+        let part = if self.shares.is_empty() { parts.first() } else { parts.get(file) };
+        Ok(part.map_or(0, |part| part.samples.saturating_add(part.held_out)))
+    }
+}
+
 /// A number in portions: each its share rounded down, and the largest remainders one more.
 fn portions(number: usize, shares: &[f64]) -> Vec<usize> {
     let exact: Vec<f64> = shares.iter().map(|share| share * number as f64).collect();

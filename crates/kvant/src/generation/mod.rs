@@ -22,6 +22,7 @@ use kvant_forward::generation::{GenerationOptions, Sampling};
 use report::{GeneratedPrompt, GenerationReport};
 use serde_json::json;
 use std::path::{Path, PathBuf};
+pub(crate) use stop::begin_token;
 use text::{Prompts, Texts, Watcher, continued};
 
 /// New tokens unless said otherwise.

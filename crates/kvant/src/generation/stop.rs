@@ -20,7 +20,7 @@ pub(super) fn tokens(checkpoint: &Checkpoint, tokenizer: &ModelTokenizer) -> Res
 }
 
 /// The token that begins texts: the tokenizer's, or that of config.json where the tokenizer states none.
-pub(super) fn begin_token(checkpoint: &Checkpoint, tokenizer: &ModelTokenizer) -> Result<Option<u32>, Error> {
+pub(crate) fn begin_token(checkpoint: &Checkpoint, tokenizer: &ModelTokenizer) -> Result<Option<u32>, Error> {
     if let Some(token) = named(checkpoint, tokenizer, "bos_token")? {
         return Ok(Some(token));
     }

@@ -3,12 +3,12 @@
 use kvant_checkpoint::blockwise::Propagate;
 use kvant_data::calibration::Packing;
 use kvant_forward::forward::cpu::{self, Cpu};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Calibration data, and how they run through the model.
 #[derive(Clone, Debug)]
 pub struct Data {
-    /// Text, JSON, Parquet or tokens; for graphs that are no decoders one file or directory of arrays or images, or `random`.
+    /// Text, JSON, Parquet or tokens, or [`Data::SELF`]; for graphs that are no decoders one file or directory of arrays or images, or `random`.
     pub files: Vec<PathBuf>,
     /// The share of each file in the samples of a language model; empty without shares.
     pub shares: Vec<f64>,
@@ -30,6 +30,16 @@ pub struct Data {
     pub propagate: Propagate,
     /// The preprocessing of images for a graph.
     pub preprocess: Option<String>,
+}
+
+impl Data {
+    /// In place of a file: samples that a language model writes itself.
+    pub const SELF: &str = "self";
+
+    /// Returns whether a path stands for samples that the model writes. A file of that name is a file.
+    pub(crate) fn is_self(path: &Path) -> bool {
+        path.as_os_str() == Data::SELF && !path.exists()
+    }
 }
 
 impl Default for Data {

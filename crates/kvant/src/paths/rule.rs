@@ -4,7 +4,7 @@
 
 use super::name::refuse_slash;
 use crate::error::{Error, ErrorKind};
-use crate::job::{Job, SourceKind};
+use crate::job::{Data, Job, SourceKind};
 use crate::text::shown;
 use kvant_checkpoint::engine::paths_beside;
 use kvant_checkpoint::gguf::imatrix;
@@ -70,7 +70,8 @@ pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Pat
 
 /// The file of the data of a model of a kind. Graphs take made-up samples too, which have none.
 pub fn data_file(kind: SourceKind, path: &Path) -> Option<&Path> {
-    Some(path).filter(|path| kind != SourceKind::Graph || !is_made_up(path))
+    let has_file = if kind == SourceKind::Graph { !is_made_up(path) } else { !Data::is_self(path) };
+    Some(path).filter(|_| has_file)
 }
 
 fn is_made_up(data: &Path) -> bool {

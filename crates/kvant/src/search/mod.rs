@@ -89,6 +89,7 @@ impl Search {
         let chosen = chosen::chosen(&mut measuring, &single, &compared, (budget, set_up.other_bytes))?;
         reporter.refuse_lost()?;
         let recipe = self.write_recipe(mixture, chosen.as_ref())?;
+        calibration::clear_away(&target)?;
         Ok(report::report(&measuring, &set_up, &single, &compared, chosen, recipe))
     }
 
