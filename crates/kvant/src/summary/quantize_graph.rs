@@ -65,8 +65,9 @@ fn note_tensors(report: &Report, remarks: &mut Remarks) {
     }
     if !report.limited.is_empty() {
         let values: usize = report.limited.iter().map(|(_, count)| count).sum();
-        remarks.note(format!(
-            "{} of {} beyond the 16-bit type's range and limited to it; ‹verbose› names them",
+        remarks.warning(format!(
+            "{} of {} beyond the 16-bit type's range and limited to it; ‹verbose› names them: use BF16_MODEL, or leave their nodes in \
+             float32 with ‹exclude›",
             counts::number(values, "value"),
             if values == 1 {
                 "1 constant is".to_owned()

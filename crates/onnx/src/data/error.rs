@@ -114,6 +114,9 @@ pub enum DataError {
         /// The kind of the data.
         data: String,
     },
+    /// The graph computes constants alone.
+    #[error("the graph has no inputs: there is nothing to calibrate on or to measure")]
+    NoInputs,
     /// No sample at all.
     #[error("the data has no samples")]
     Empty,
@@ -161,6 +164,7 @@ impl Diagnostic for DataError {
             Self::IdlePreprocessing { .. } => {
                 Some("leave ‹preprocess› out: arrays are given to the model as they are; or name a folder of images")
             }
+            Self::NoInputs => Some("leave ‹data› out, with a preset that needs none"),
             Self::Empty => Some("name data with one sample at least"),
             Self::Invalid { file, .. } if file.is_dir() => Some("name the folder that the samples are in"),
             Self::Invalid { .. } => {

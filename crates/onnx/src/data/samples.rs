@@ -26,7 +26,8 @@ impl Samples {
         limit: Option<usize>,
         random: bool,
     ) -> Result<Self, DataError> {
-        let count = columns.first().map_or(0, |(_, column)| column.len());
+        let Some((_, first)) = columns.first() else { return Err(DataError::NoInputs) };
+        let count = first.len();
         if let Some((input, other)) = columns.iter().find(|(_, column)| column.len() != count) {
             let first = columns.first().map(|(input, _)| input.name.as_str()).unwrap_or_default();
             let problem = format!("{}, where `{first}` has {count}", number(other.len(), "sample"));

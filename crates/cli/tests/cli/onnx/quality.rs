@@ -235,3 +235,14 @@ fn scaled_channels_are_not_reported_as_damaged() {
     assert_eq!((none, scaled), (0, 2), "h and p");
     assert!(equalized > plain - 6.0, "{equalized} dB, {plain} without equalization");
 }
+
+#[test]
+fn constants_beyond_the_range_of_float16_are_a_warning() {
+    let place = Place::empty();
+    let mut model = uneven();
+    let large: Vec<u8> = [1e6f32, 1.0, 2.0, 3.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+    model.graph.as_mut().unwrap().initializer[0] = onnx::tensor("v", DataType::FLOAT, &[2, 2, 1, 1], large);
+    onnx::write(model, &place.path("float.onnx"), ExternalData::Never).unwrap();
+    let run = place.succeed(&["quantize", "float.onnx", "--preset", "FP16_MODEL", "--quiet", "-o", "half.onnx"]);
+    assert!(run.stderr.contains("warning: 1 value of 1 constant is beyond the 16-bit type's range"), "{run:?}");
+}
