@@ -194,3 +194,13 @@ def test_interrupted_run_does_not_resume_with_other_data(
     with pytest.raises(kvant.KvantError, match="data") as caught:
         quantized(llama, many[::-1], tmp_path / "out", **GPTQ)
     assert "restart=True" in caught.value.remedy
+
+
+def test_model_writes_its_own_data_and_files_have_shares(llama: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The tower stood where the river turns. " * 200)
+    quantized(llama, "self", tmp_path / "own")
+    quantized(llama, f"self:0.5,{text}:0.5", tmp_path / "mixed")
+    record = json.loads((tmp_path / "mixed" / "calibration.json").read_text())["data"]
+    assert [(file["name"], file["share"]) for file in record["files"]] == [("self.jsonl", 0.5), ("text.txt", 0.5)]
+    assert not list(tmp_path.glob("*.partial*"))
