@@ -97,9 +97,12 @@ def test_pools_the_kernel_refuses_run_in_a_default_session(kvant, place):
 def test_what_onnxruntime_cannot_open_fails_verification_and_is_not_written(kvant, place):
     """No rule of Kvant's knows it: onnxruntime is asked."""
     model, out = place / "mismatch.onnx", place / "mismatch.q.onnx"
-    types = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [2, 3]), ("out", [2, 5]))]
-    weight = numpy_helper.from_array(np.linspace(-1, 1, 20, dtype="f").reshape(4, 5), "w")
-    graph = helper.make_graph([NODE("MatMul", ["x", "w"], ["out"], name="product")], "net", types[:1], types[1:], [weight])
+    types = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [2, 3]), ("out", [5]))]
+    weight = numpy_helper.from_array(np.linspace(-1, 1, 15, dtype="f").reshape(3, 5), "w")
+    # The first dimension is 2.
+    axes = numpy_helper.from_array(np.array([0], dtype=np.int64), "axes")
+    nodes = [NODE("MatMul", ["x", "w"], ["h"], name="product"), NODE("Squeeze", ["h", "axes"], ["out"], name="squeezed")]
+    graph = helper.make_graph(nodes, "net", types[:1], types[1:], [weight, axes])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
     verified = kvant("verify", model, "--json")
     [finding] = json.loads(verified.stdout)["findings"]

@@ -284,6 +284,21 @@ mod tests {
         assert!(sum(&[5, 2]).is_some());
     }
 
+    #[test]
+    fn attention_over_packed_queries_keys_and_values_is_as_wide_as_the_queries() {
+        let graph = |name: &str| {
+            let mut attention = node("GroupQueryAttention", "a", &[name, "", "", "past", "past"], &["h"]);
+            attention.domain = Some("com.microsoft".to_owned());
+            set_attribute(&mut attention, "num_heads", 4i64);
+            set_attribute(&mut attention, "kv_num_heads", 2i64);
+            found(
+                vec![attention, node("MatMul", "m", &["h", "b"], &["y"])],
+                vec![sized(name, &[1, 3, 128]), sized("b", &[64, 8])],
+            )
+        };
+        assert_eq!(graph("packed"), None);
+    }
+
     /// Exporters leave shapes of intermediate tensors behind that a change of the inputs made wrong; runtimes compute such models.
     #[test]
     fn declared_shapes_of_intermediate_tensors_do_not_count() {

@@ -28,12 +28,12 @@ pub(super) const ROWS: &[Row] = &[
     ("FusedMatMul", |n| shaped(n, fused_matmul(n))),
     ("Gelu", same),
     ("GroupNorm", same),
-    ("GroupQueryAttention", same),
+    ("GroupQueryAttention", grouped_attention),
     ("LayerNormalization", same),
     ("MXQuantizeDequantize", same),
     ("MatMulIntegerToFloat", |n| typed(n.data_type(2), matmul(n, 0, 1))),
     ("MatMulNBits", |n| shaped(n, matmul_n_bits(n))),
-    ("MultiHeadAttention", same),
+    ("MultiHeadAttention", multi_head_attention),
     ("QGemm", |n| typed(if n.has(8) { n.data_type(8) } else { DataType::FLOAT }, qgemm(n))),
     ("QLinearAdd", |n| shaped(n, pair(n))),
     ("QLinearAveragePool", |n| shaped(n, pool_shape(n))),
@@ -67,6 +67,27 @@ fn attention(node: &Known<'_>) -> Option<Vec<ValueType>> {
         _ => node.dim(1, 1).unwrap_or_default().map(|n| n.checked_div(3)),
     };
     Some(vec![ValueType::new(node.data_type(0), vec![batch.clone(), steps.clone(), hidden])])
+}
+
+/// The queries' hidden size: of what is given, or of what holds keys and values too where these are not given apart.
+fn grouped_attention(node: &Known<'_>) -> Option<Vec<ValueType>> {
+    if node.has(1) {
+        return same(node);
+    }
+    let [batch, steps, width] = node.shape(0)? else { return None };
+    let [heads, keys] = ["num_heads", "kv_num_heads"].map(|name| usize::try_from(node.int(name, 0)).unwrap_or(0));
+    let all = keys.checked_mul(2)?.checked_add(heads)?;
+    let hidden = width.clone().map(|n| n.checked_div(all)?.checked_mul(heads));
+    Some(vec![ValueType::new(node.data_type(0), vec![batch.clone(), steps.clone(), hidden])])
+}
+
+/// The values' hidden size where they are given apart, with all heads in one dimension.
+fn multi_head_attention(node: &Known<'_>) -> Option<Vec<ValueType>> {
+    let shape = match (node.shape(0), node.shape(2)) {
+        (Some([batch, steps, _]), Some([_, _, hidden])) => vec![batch.clone(), steps.clone(), hidden.clone()],
+        _ => return Some(vec![ValueType::any(node.data_type(0))]),
+    };
+    Some(vec![ValueType::new(node.data_type(0), shape)])
 }
 
 fn halved(node: &Known<'_>) -> Option<Vec<Dim>> {
