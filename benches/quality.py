@@ -84,7 +84,7 @@ def kvant(options, model, scheme, candidate, known):
 
 
 def auto_round(options, work):
-    """Yields what AutoRound's worker finds for pairs of a model and a scheme; one that dies is started anew behind the pair that killed it."""
+    """Yields the result of AutoRound's worker for each model and scheme. If the worker dies, a new one continues with the next pair."""
     packages = {"PYTHONPATH": options.auto_round} if Path(options.auto_round).is_dir() else {}
     # Torch's kernels for tile registers die of an illegal instruction on some virtual machines.
     fixed = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(options.threads), "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}

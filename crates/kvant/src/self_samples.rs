@@ -7,7 +7,7 @@ use crate::generation::begin_token;
 use crate::job::Job;
 use crate::text::shown;
 use kvant_container::Checkpoint;
-use kvant_container::unfinished::{blocks_beside, state_of};
+use kvant_container::unfinished::{samples_beside, state_of};
 use kvant_data::calibration::{ChatTemplate, Rendered};
 use kvant_data::tokenizer::ModelTokenizer;
 use kvant_forward::forward::Decoder;
@@ -44,11 +44,11 @@ impl SelfSamples<'_> {
     pub fn write(&self, reporter: &Reporter<'_>) -> Result<PathBuf, Error> {
         let decoder = Decoder::open(self.checkpoint)?;
         let opening = self.opening(&decoder)?;
-        let directory = blocks_beside(self.target);
-        let (path, key_path) = (directory.join("self.jsonl"), directory.join("self.key"));
+        let path = samples_beside(self.target);
+        let key_path = path.with_extension("key");
         let failure = |cause: io::Error| Error::io(format!("cannot write {}", shown(&path)), &cause);
         let key = self.key(&opening);
-        fs::create_dir_all(&directory).map_err(failure)?;
+        path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failure)?;
         if fs::read_to_string(&key_path).ok().as_ref() != Some(&key) {
             File::create(&path).map_err(failure)?;
             fs::write(&key_path, &key).map_err(failure)?;

@@ -182,6 +182,7 @@ impl<'a> Declared<'a> {
         let quantized: BTreeSet<usize> = self.layers.iter().map(|layer| layer.source.position).collect();
         let is_quantized = |tensor: usize| quantized.contains(&self.source.tensors[tensor].position);
         let kept = |linear: &&Linear| expert(linear) && !is_quantized(linear.weight);
+        let stays_float = |linear: &Linear| !is_quantized(linear.weight) && !linear.role.is_kept_by_default();
         let fused = !self.source.network.experts().is_empty();
         ModelTraits {
             family: family::built_in(&self.source.config).map(|family| family.name),
@@ -202,12 +203,7 @@ impl<'a> Declared<'a> {
             listed_siblings: self.has_listed_siblings(&is_quantized),
             dense_blocks: self.source.network.has_dense_blocks(),
             mixed_windows: self.source.config.has_mixed_windows(),
-            kept_layers: self
-                .source
-                .network
-                .linears()
-                .iter()
-                .any(|l| !is_quantized(l.weight) && !l.role.is_kept_by_default()),
+            kept_layers: self.source.network.linears().iter().any(stays_float),
             grouped_heads: self.source.config.has_grouped_heads(),
             stated: self.source.config.stated().clone(),
             bare_towers: has_bare_towers(self.source.tensors.iter().map(|tensor| tensor.name.as_str())),

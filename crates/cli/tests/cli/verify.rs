@@ -87,7 +87,7 @@ fn quantization_that_is_stated_and_not_there_is_an_error() {
         let run = place.run(&["verify", "nano_llama"]);
         assert!(run.code == Some(1) && run.stdout.contains("no layer has codes"), "{run:?}");
         assert_eq!(place.run(&["verify", "nano_llama", "--for", "vllm"]).code, Some(1));
-        // The output is quantized from the floats, and has a key of its own.
+        // The output is quantized from the floats, and its `quantization_config` describes it.
         place.succeed(&["quantize", "nano_llama", "-s", "int4:g64", "-o", "out", "--overwrite"]);
         place.succeed(&["verify", "out"]);
     }

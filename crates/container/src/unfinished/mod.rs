@@ -20,7 +20,7 @@ pub use output_error::{Differing, OutputError};
 pub use own::{remove_results, remove_results_but_samples, remove_written};
 pub use paths::{
     Paths, blocks_beside, check_beside, checkpoint_beside, is_report, part_beside, paths_beside, rejection_report,
-    remove, statistics_beside,
+    remove, samples_beside, statistics_beside,
 };
 pub use placing::Placing;
 pub use room::Room;

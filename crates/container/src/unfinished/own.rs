@@ -2,7 +2,7 @@
 //! treated as part of it.
 
 use super::output_error::OutputError;
-use super::paths::Paths;
+use super::paths::{Paths, SAMPLES};
 use crate::directory::{MissingFolder, names_below};
 use crate::manifest::MANIFEST_FILE;
 use crate::new_file::TEMPORARY;
@@ -46,9 +46,6 @@ pub fn remove_written(dir: &Path, written: &BTreeSet<String>) -> Result<(), Outp
     }
     remove_empty(dir).map_err(OutputError::io("remove", dir))
 }
-
-/// Begins the names of samples that the model has written, and of what they depend on.
-const SAMPLES: &str = "self.";
 
 /// Removes the results of a calibrated run so far and its samples from their directory, and the directory if nothing else is in it.
 ///

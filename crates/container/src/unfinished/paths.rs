@@ -30,6 +30,14 @@ pub fn blocks_beside(target: &Path) -> PathBuf {
     target.with_file_name(name)
 }
 
+/// Begins the names of samples that the model has written, and of what they depend on.
+pub(super) const SAMPLES: &str = "self.";
+
+/// The file of samples that the model writes for the output `target`, among the results of a block-wise run.
+pub fn samples_beside(target: &Path) -> PathBuf {
+    blocks_beside(target).join(format!("{SAMPLES}jsonl"))
+}
+
 /// The file in which a calibrated run of the output `target` keeps its statistics.
 pub fn statistics_beside(target: &Path) -> PathBuf {
     let mut name = target.file_name().unwrap_or_default().to_owned();

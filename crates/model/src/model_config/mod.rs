@@ -171,13 +171,12 @@ impl ModelConfig {
         };
         let Section { path, map: inner } = language_model(outer)?;
         let class = inner.get("model_type").or(outer.get("model_type")).and_then(Value::as_str).unwrap_or_default();
-        let stated = outer.iter().chain(inner).map(|(key, value)| (key.clone(), value.clone())).collect();
+        let stated = merged(outer, inner).into_iter().collect();
         let inner = &class_defaults::completed(inner, outer, &likeness::rules_of(class));
         let whole = || Section { path: String::new(), map: outer };
         let nested = || Section { path: path.clone(), map: inner };
         let (inside_out, outside_in) = ([nested(), whole()], [whole(), nested()]);
-        let config = read(Fields::new(&inside_out), Fields::new(&outside_in), merged(outer, inner))?;
-        Ok(ModelConfig { stated, ..config })
+        read(Fields::new(&inside_out), Fields::new(&outside_in), merged(outer, inner), stated)
     }
 
     /// What config.json states of the language model and of the whole model, by key; without what the class takes for absent keys.
@@ -334,9 +333,14 @@ fn merged(outer: &Map<String, Value>, inner: &Map<String, Value>) -> Map<String,
     text
 }
 
-/// Fills the view, but for what is stated: sizes from `inner`, which looks into the language model first, the rest from `outer`, which looks
+/// Fills the view: sizes from `inner`, which looks into the language model first, the rest from `outer`, which looks
 /// into the whole model first.
-fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) -> Result<ModelConfig, ConfigError> {
+fn read(
+    inner: Fields<'_, '_>,
+    outer: Fields<'_, '_>,
+    text: Map<String, Value>,
+    stated: BTreeMap<String, Value>,
+) -> Result<ModelConfig, ConfigError> {
     let model_types = model_types(inner, outer)?;
     let rules = model_types.last().map(|name| likeness::rules_of(name));
     let inner = inner.read_by(rules.as_deref());
@@ -375,7 +379,7 @@ fn read(inner: Fields<'_, '_>, outer: Fields<'_, '_>, text: Map<String, Value>) 
         model_types,
         quantization: outer.find(&["quantization_config"]).map(|(_, value)| value.clone()),
         text,
-        stated: BTreeMap::new(),
+        stated,
     })
 }
 

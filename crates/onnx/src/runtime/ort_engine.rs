@@ -47,8 +47,7 @@ impl OrtModel {
     /// A session of its own.
     pub fn open(&self) -> Result<OrtEngine, RuntimeError> {
         let name = format!("onnxruntime {}", self.runtime.version);
-        let refused =
-            |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: e.to_string().trim_end().to_owned() };
+        let refused = |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: message(e) };
         let builder = OrtSession::builder(&self.runtime.environment).map_err(refused)?;
         let mut builder = configured(builder, self.optimize, self.packed, self.threads).map_err(refused)?;
         let session = match &*self.file {
@@ -64,12 +63,16 @@ impl OrtModel {
 pub(super) fn open_file(path: &Path, library: Option<&Path>) -> Result<String, RuntimeError> {
     let runtime = load(library, Some(1))?;
     let name = format!("onnxruntime {}", runtime.version);
-    let refused =
-        |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: e.to_string().trim_end().to_owned() };
+    let refused = |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: message(e) };
     let builder = OrtSession::builder(&runtime.environment).map_err(refused)?;
     let mut builder = configured(builder, true, true, None).map_err(refused)?;
     builder.commit_from_file(path).map_err(refused)?;
     Ok(name)
+}
+
+/// A message of the library without its last line breaks.
+fn message(problem: impl std::fmt::Display) -> String {
+    problem.to_string().trim_end().to_owned()
 }
 
 /// A model loaded by ONNX Runtime.
@@ -82,7 +85,7 @@ pub(super) struct OrtEngine {
 
 impl OrtEngine {
     fn failed(&self, problem: impl std::fmt::Display) -> RuntimeError {
-        RuntimeError::Run { engine: self.name.clone(), problem: problem.to_string().trim_end().to_owned() }
+        RuntimeError::Run { engine: self.name.clone(), problem: message(problem) }
     }
 }
 

@@ -99,10 +99,7 @@ fn joined(node: &Known<'_>) -> Option<Mismatch> {
         same if same == rank => (0..rank)
             .filter(|axis| *axis != along)
             .find_map(|axis| unequal(node, (0, node.dim(0, axis as i64)), (other, node.dim(other, axis as i64)))),
-        fewer => {
-            let named = |position: usize, rank: usize| Some((node.node.input.get(position)?.clone(), rank));
-            Some(Mismatch::Ranks { first: named(0, rank)?, second: named(other, fewer)? })
-        }
+        fewer => Some(Mismatch::Ranks { first: named(node, 0, rank)?, second: named(node, other, fewer)? }),
     })
 }
 
@@ -143,11 +140,17 @@ fn wide(dim: Option<Dim>) -> Option<Dim> {
     dim.filter(|dim| *dim != Dim::Known(1))
 }
 
+/// The name of an input, with a number of it.
+fn named(node: &Known<'_>, position: usize, number: usize) -> Option<(String, usize)> {
+    Some((node.node.input.get(position)?.clone(), number))
+}
+
 /// Dimensions that are known and differ.
 fn unequal(node: &Known<'_>, (first, a): (usize, Option<Dim>), (second, b): (usize, Option<Dim>)) -> Option<Mismatch> {
     let (a, b) = (a?.known()?, b?.known()?);
-    let named = |position: usize, dim: usize| Some((node.node.input.get(position)?.clone(), dim));
-    (a != b).then(|| Some(Mismatch::Dimensions { first: named(first, a)?, second: named(second, b)? })).flatten()
+    (a != b)
+        .then(|| Some(Mismatch::Dimensions { first: named(node, first, a)?, second: named(node, second, b)? }))
+        .flatten()
 }
 
 /// Dimensions of inputs at one place, counted from the end, of which neither is 1.
