@@ -41,6 +41,7 @@ EXCLUDED = [("nano_llama", "int4:g32", "--exclude", pattern, "--format", layout)
             for pattern in ("*.layers.1.*", "*.mlp.*") for layout in ("quark", "compressed-tensors", "awq", "gptq")]  # fmt: skip
 # Classes that do not say which layers they fuse.
 EXCLUDED += [(name, scheme, "-x", "*.0.*attn*") for name in ("falcon_h1", "gptj", "stablelm") for scheme in ("ptpc_fp8", "FP8_DYNAMIC")]
+SECOND = [("falcon_h1", "int4:g32", "--format", "compressed-tensors", "--override", "*.1.*=int8:channel")]
 # One of each layout and kind of kernel.
 FEW = [("int4:g32", "--format", "quark"), ("ptpc_fp8",), ("mxfp4",), ("int4:g32", "--format", "compressed-tensors"), ("W8A8",), ("FP8_DYNAMIC",),
        ("NVFP4A16",), ("MXFP4A16",), ("int4:g32", "--format", "awq"), ("int4:g32", "--format", "gptq")]  # fmt: skip
@@ -88,7 +89,7 @@ EXPERTS = [("qwen3_moe_whole", scheme, option, rule.format(other=other), "--form
                                          ("awq", "int4:g32", "int8:g32"), ("gptq", "int4:g32", "int8:g32"),
                                          ("fp8", "e4m3:b32x32+e4m3:g32!dynamic", "e4m3:tensor+e4m3:tensor!dynamic"))
            for option, rule in EXPERT_RULES]  # fmt: skip
-CASES = [tuple(case) for case in dict.fromkeys([*NAMED, *OTHER_LAYOUTS, *CACHES, *MIXED, *EXCLUDED, *TRAINED, *FAMILIES, *EXPERTS])]
+CASES = [tuple(case) for case in dict.fromkeys([*NAMED, *OTHER_LAYOUTS, *CACHES, *MIXED, *EXCLUDED, *SECOND, *TRAINED, *FAMILIES, *EXPERTS])]
 
 
 def source(name, root, changes):

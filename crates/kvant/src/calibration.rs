@@ -10,7 +10,7 @@ use kvant_checkpoint::calibration::{Resolved, Statistics, StatisticsFile, observ
 use kvant_checkpoint::engine::{Output, OutputError};
 use kvant_checkpoint::plan::{CalibratedPlan, CalibrationSize, Plan, PlanOnData};
 use kvant_container::{Checkpoint, Remedy};
-use kvant_data::calibration::{CalibrationData, Options};
+use kvant_data::calibration::{CalibrationData, CalibrationDataError, Options};
 use kvant_forward::forward::Decoder;
 use serde_json::{Value, json};
 use std::io;
@@ -163,6 +163,9 @@ impl Calibration<'_> {
     fn data(&self, decoder: &Decoder<'_>, held_out: usize, reporter: &Reporter<'_>) -> Result<CalibrationData, Error> {
         let mut options = Options { held_out, ..options(&self.job.data, decoder.longest()) };
         check_length(&options, decoder.longest())?;
+        if options.files.iter().any(|file| file.as_os_str() == Data::SELF && file.exists()) {
+            reporter.note("self is a file here and is read; rename it to let the model write its own samples");
+        }
         for at in (0..options.files.len()).filter(|at| Data::is_self(&self.job.data.files[*at])) {
             let (job, checkpoint, target) = (self.job, self.checkpoint, self.target);
             let (count, length) = (options.sequences_of(at)?, options.sequence_length);
@@ -218,6 +221,18 @@ pub fn size(job: &Job, longest: Option<usize>) -> CalibrationSize {
     }
 }
 
+/// Refuses data that are missing or too long for the model of a checkpoint, without reading them, and samples of a model that cannot
+/// write any.
+///
+/// # Errors
+/// Those of loading them.
+pub fn check_for(checkpoint: &Checkpoint, job: &Job, longest: Option<usize>) -> Result<(), Error> {
+    if job.data.files.iter().any(|file| Data::is_self(file)) {
+        Decoder::open(checkpoint)?;
+    }
+    check(&job.data, longest, &job.source.model)
+}
+
 /// Refuses data that are missing or too long for the model, without reading them; `model` has the tokenizer.
 ///
 /// # Errors
@@ -228,15 +243,19 @@ pub fn check(data: &Data, longest: Option<usize>, model: &Path) -> Result<(), Er
     }
     let options = options(data, longest);
     let files: Vec<PathBuf> = data.files.iter().filter(|file| !Data::is_self(file)).cloned().collect();
-    if files.is_empty() {
-        return check_length(&options, longest);
-    }
-    if files.len() < data.files.len() {
+    if files.len() == data.files.len() {
+        options.check(model)?;
+    } else {
         // The samples of each file are those of the whole mixture.
         (0..data.files.len()).try_for_each(|at| options.sequences_of(at).map(drop))?;
-        Options { files, shares: Vec::new(), ..options.clone() }.check(model)?;
-    } else {
-        options.check(model)?;
+        match (&data.column, files.is_empty()) {
+            (_, false) => Options { files, shares: Vec::new(), ..options.clone() }.check(model)?,
+            (Some(column), true) => {
+                let (file, column) = (Data::SELF.into(), column.clone());
+                return Err(CalibrationDataError::NoFields { file, column }.into());
+            }
+            (None, true) => {}
+        }
     }
     check_length(&options, longest)
 }

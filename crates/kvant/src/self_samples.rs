@@ -62,6 +62,8 @@ impl SelfSamples<'_> {
         let bytes: usize = written[..kept].iter().map(|line| line.len() + 1).sum();
         file.set_len(bytes as u64).map_err(failure)?;
         io::Seek::seek(&mut file, io::SeekFrom::End(0)).map_err(failure)?;
+        // A mixture may have its text in a field that is named; then these rows have theirs there too.
+        let field = self.job.data.column.as_deref().unwrap_or("input_ids");
         let progress = reporter.stage(Stage::Generation, Unit::Tokens);
         let mut watch = progress.watch_cancelled();
         let (mut done, all) = ((kept * self.length) as u64, (self.count * self.length) as u64);
@@ -79,7 +81,7 @@ impl SelfSamples<'_> {
                 self.job.limits.pool()?.install(work).map_err(|error: GenerationError| Error::from(error))?;
             let rows = prompts.into_iter().zip(continued).map(|(prompt, more)| {
                 let row: Vec<u32> = prompt.into_iter().chain(more.tokens).collect();
-                format!("{}\n", json!({ "input_ids": row }))
+                format!("{}\n", json!({ field: row }))
             });
             file.write_all(rows.collect::<String>().as_bytes()).map_err(failure)?;
         }
@@ -125,7 +127,8 @@ impl SelfSamples<'_> {
         let model = state_of(&self.job.source.model).unwrap_or_default();
         let adapters = self.job.source.adapters.iter().map(|adapter| state_of(adapter).unwrap_or_default());
         let (precision, adapters) = (data.precision.name(), adapters.collect::<Vec<_>>());
-        format!("1 {} {} {precision} {:?} {model} {adapters:?}", self.length, data.seed, opening.tokens)
+        let (length, seed, field) = (self.length, data.seed, data.column.as_deref().unwrap_or_default());
+        format!("2 {length} {seed} {precision} {:?} {model} {adapters:?} {field}", opening.tokens)
     }
 }
 

@@ -194,7 +194,7 @@ fn files_give_their_shares_of_the_samples() {
     assert_eq!(place.record("plain")["data"]["files"].as_array().map(Vec::len), Some(1));
     for (data, problem) in [
         (&["--calib", "text.txt:1", "--calib", "other.txt"][..], "some files of calibration data have shares"),
-        (&["--calib", "text.txt:1,other.txt:0"], "is not above 0"),
+        (&["--calib", "text.txt:1,other.txt:0"], "is not a number above 0"),
     ] {
         let refused = run(data, "none");
         assert!(refused.code == Some(2) && refused.stderr.contains(problem), "{refused:?}");
@@ -243,6 +243,29 @@ fn the_model_writes_calibration_data_itself() {
     assert_ne!(own["files"][0]["xxh3_128"], other["files"][0]["xxh3_128"]);
     let rows = |file: usize| place.record("mixed")["data"]["files"][file]["rows_used"].as_u64();
     assert_eq!((rows(0), rows(1)), (Some(3), Some(1)), "two samples and the held-out one, and a text");
+    for (data, message) in [
+        ("self:0.5,text.txt", "some files of calibration data have shares, and others have none"),
+        ("self:0.5,self:0.5", "self is named twice"),
+        ("self:nan,text.txt:1", "a share of the calibration data is not a number above 0"),
+    ] {
+        let refused = run(data, "0", "refused");
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains(message), "{refused:?}");
+    }
+    let refused = place.run(&[
+        "plan",
+        "nano_llama",
+        "-s",
+        "int4:g32",
+        "--algorithm",
+        "gptq",
+        "--calib",
+        "self",
+        "--column",
+        "text",
+    ]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("self has no fields, but `text` is required"), "{refused:?}");
     // What the model wrote outlives the run that it was written for.
     let whole = contents(&place.path("out"));
     std::fs::remove_dir_all(place.path("out")).unwrap();

@@ -21,6 +21,12 @@ pub enum CalibrationDataError {
         /// The problem.
         what: &'static str,
     },
+    /// A file is named more than once.
+    #[error("{} is named twice", kvant_container::shown(file))]
+    Twice {
+        /// The file.
+        file: PathBuf,
+    },
     /// A file has so small a share that none of the samples is of it.
     #[error("{}: its share of {:.1} % is no whole sample of {samples}", kvant_container::shown(file), share * 100.0)]
     SmallShare {
@@ -182,7 +188,7 @@ impl Diagnostic for CalibrationDataError {
             Self::UnknownFormat { .. } | Self::Unsupported { .. } | Self::NotBuilt { .. } | Self::TooLarge { .. } => {
                 ErrorKind::Unsupported
             }
-            Self::NoFields { .. } | Self::Shares { .. } => ErrorKind::Usage,
+            Self::NoFields { .. } | Self::Shares { .. } | Self::Twice { .. } => ErrorKind::Usage,
             _ => ErrorKind::Invalid,
         }
     }
@@ -201,6 +207,7 @@ impl Diagnostic for CalibrationDataError {
                 "leave ‹column› out: it applies only to files of rows, such as .jsonl and .parquet"
             }
             Self::Shares { .. } => "give every file a share, as in a.jsonl:0.6,b.txt:0.4, or none",
+            Self::Twice { .. } => "name each file of calibration data once, with its whole share",
             Self::SmallShare { .. } => "give it a larger share, or take more samples with ‹num-samples›",
             Self::NotText { .. } => "give text files in UTF-8",
             Self::TooLarge { .. } => "give a part of it",

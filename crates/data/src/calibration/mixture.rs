@@ -15,17 +15,19 @@ pub struct SharedFile {
 }
 
 impl SharedFile {
-    /// The files that a text names: `a.jsonl:0.6,b.txt:0.4` is two with shares, anything else one path. A path that exists is that path,
-    /// whatever characters it has.
+    /// The files that a text names: `a.jsonl:0.6,b.txt:0.4` is two with shares, a text without shares one path. A path that exists is
+    /// that path, whatever characters it has. Files without a share among others are listed too, and shares may be any number:
+    /// [`Options::sequences_of`] refuses what is no mixture.
     pub fn list(text: &OsStr) -> Vec<SharedFile> {
-        let shared = |part: &str| {
-            let (path, share) = part.rsplit_once(':')?;
-            let share = share.trim().parse().ok().filter(|share: &f64| share.is_finite())?;
-            Some(SharedFile { path: PathBuf::from(path.trim()), share: Some(share) })
-        };
-        let parts = || text.to_str()?.split(',').map(shared).collect::<Option<Vec<_>>>();
         let whole = || vec![SharedFile { path: PathBuf::from(text), share: None }];
-        if Path::new(text).exists() { whole() } else { parts().unwrap_or_else(whole) }
+        let Some(parts) = text.to_str().filter(|_| !Path::new(text).exists()) else { return whole() };
+        let of = |part: &str| {
+            let shared = part.rsplit_once(':').and_then(|(path, share)| Some((path, share.trim().parse().ok()?)));
+            let (path, share) = shared.map_or((part, None), |(path, share)| (path, Some(share)));
+            SharedFile { path: PathBuf::from(path.trim()), share }
+        };
+        let parts: Vec<SharedFile> = parts.split(',').filter(|part| !part.trim().is_empty()).map(of).collect();
+        if parts.iter().any(|part| part.share.is_some()) { parts } else { whole() }
     }
 }
 
@@ -33,8 +35,11 @@ impl Options {
     /// The options of each file alone, with its part of the samples; these options where no shares are given.
     ///
     /// # Errors
-    /// Shares that are not one positive number for each file, and files of which no sample would be taken.
+    /// Files that are named twice, shares that are not one positive number for each file, and files of which no sample would be taken.
     pub(super) fn parts(&self) -> Result<Vec<Options>, CalibrationDataError> {
+        if let Some((_, again)) = self.files.iter().enumerate().find(|(at, file)| self.files[..*at].contains(file)) {
+            return Err(CalibrationDataError::Twice { file: again.clone() });
+        }
         if self.shares.is_empty() {
             return Ok(vec![self.clone()]);
         }
@@ -43,11 +48,15 @@ impl Options {
                 what: "some files of calibration data have shares, and others have none",
             });
         }
-        let total: f64 = self.shares.iter().sum();
-        if !(total.is_finite() && self.shares.iter().all(|share| *share > 0.0)) {
-            return Err(CalibrationDataError::Shares { what: "a share of the calibration data is not above 0" });
+        if !self.shares.iter().all(|share| share.is_finite() && *share > 0.0) {
+            return Err(CalibrationDataError::Shares {
+                what: "a share of the calibration data is not a number above 0",
+            });
         }
-        let shares: Vec<f64> = self.shares.iter().map(|share| share / total).collect();
+        // The sum of shares may be infinite; that of their ratios to the largest is not.
+        let largest = self.shares.iter().copied().fold(0.0, f64::max);
+        let total: f64 = self.shares.iter().map(|share| share / largest).sum();
+        let shares: Vec<f64> = self.shares.iter().map(|share| share / largest / total).collect();
         let (samples, held_out) = (portions(self.samples, &shares), portions(self.held_out, &shares));
         let parts = self.files.iter().zip(&shares).zip(samples.into_iter().zip(held_out));
         let part = |((file, share), (samples, held_out)): ((&PathBuf, &f64), (usize, usize))| {
@@ -151,9 +160,12 @@ mod tests {
         let file = |path: &str, share| SharedFile { path: path.into(), share };
         assert_eq!(list("a.jsonl:0.6,b.txt:0.4"), [file("a.jsonl", Some(0.6)), file("b.txt", Some(0.4))]);
         assert_eq!(list("C:/a.txt:2"), [file("C:/a.txt", Some(2.0))]);
-        for path in ["a.txt", "C:/a.txt", "a,b.txt", "a.jsonl:0.6,b.txt", "a.txt:x"] {
+        for path in ["a.txt", "C:/a.txt", "a,b.txt", "a.txt:x"] {
             assert_eq!(list(path), [file(path, None)]);
         }
+        assert_eq!(list("a.jsonl:0.6,b.txt"), [file("a.jsonl", Some(0.6)), file("b.txt", None)]);
+        assert_eq!(list("a.jsonl:1,b.txt:2,"), list("a.jsonl:1, b.txt:2"));
+        assert!(list("a.txt:nan,b.txt:1")[0].share.is_some_and(f64::is_nan));
         let folder = tempfile::tempdir().unwrap();
         let odd = folder.path().join("a.txt:1");
         std::fs::write(&odd, "text").unwrap();
@@ -175,7 +187,13 @@ mod tests {
         };
         let parts = of(&[3.0, 1.0], 8).unwrap();
         assert_eq!(parts.iter().map(|part| (part.samples, part.files.len())).collect::<Vec<_>>(), [(6, 1), (2, 1)]);
-        assert!(of(&[1.0], 8).is_err() && of(&[1.0, 0.0], 8).is_err() && of(&[1.0, -1.0], 8).is_err());
+        let samples = |shares: &[f64]| of(shares, 8).unwrap().iter().map(|part| part.samples).collect::<Vec<_>>();
+        assert_eq!(samples(&[1e308, 1e308]), [4, 4]);
+        for shares in [&[1.0][..], &[1.0, 0.0], &[1.0, -1.0], &[1.0, f64::NAN], &[1.0, f64::INFINITY]] {
+            assert!(of(shares, 8).is_err(), "{shares:?}");
+        }
+        let twice = Options { shares: vec![1.0, 1.0], ..Options::new(["a.txt", "a.txt"], 8, 8) }.parts().unwrap_err();
+        assert_eq!(twice.to_string(), "a.txt is named twice");
         let error = of(&[1.0, 0.01], 8).unwrap_err().to_string();
         assert_eq!(error, "b.txt: its share of 1.0 % is no whole sample of 8");
     }

@@ -144,6 +144,10 @@ pub(crate) struct ModelFacts {
     pub kept_layers: bool,
     /// Whether several query heads share a key/value head.
     pub grouped_heads: bool,
+    /// Whether quantized layers have several schemes.
+    pub several_schemes: bool,
+    /// Whether their codes are of several kinds, which compressed-tensors names as formats of their own.
+    pub several_kinds: bool,
     /// What config.json states, by key.
     pub stated: BTreeMap<String, Value>,
     pub attention: Attention,
@@ -312,6 +316,22 @@ impl ModelFacts {
             probabilities: attention.probabilities.is_some(),
             ..ModelFacts::default()
         }
+    }
+
+    /// With what its quantized layers have in common.
+    pub fn with_layers<'l>(self, layers: impl Iterator<Item = &'l LayerFacts> + Clone) -> ModelFacts {
+        let differ = |kind: &dyn Fn(&'l LayerFacts) -> (&'l str, bool)| {
+            let mut kinds = layers.clone().map(kind);
+            kinds.next().is_some_and(|first| kinds.any(|other| other != first))
+        };
+        let is_integer = |layer: &LayerFacts| layer.element.trim_start_matches('u').starts_with("int");
+        let several_kinds = differ(&|layer| match is_integer(layer) {
+            true => ("integers", layer.input.is_some()),
+            false => (&layer.element, layer.scale == Scale::PowerOfTwo),
+        });
+        let mut others = layers.clone().skip(1);
+        let several_schemes = layers.clone().next().is_some_and(|first| others.any(|other| other != first));
+        ModelFacts { several_schemes, several_kinds, ..self }
     }
 }
 

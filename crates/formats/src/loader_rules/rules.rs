@@ -221,6 +221,8 @@ pub(super) struct Condition {
     bare_towers: Option<bool>,
     kept_layers: Option<bool>,
     grouped_heads: Option<bool>,
+    several_schemes: Option<bool>,
+    several_kinds: Option<bool>,
     lacks: Vec<String>,
     sets: Vec<String>,
     numbers: Vec<String>,
@@ -317,6 +319,8 @@ impl Condition {
             && is(self.bare_towers, model.bare_towers)
             && is(self.kept_layers, model.kept_layers)
             && is(self.grouped_heads, model.grouped_heads)
+            && is(self.several_schemes, model.several_schemes)
+            && is(self.several_kinds, model.several_kinds)
             && (self.lacks.is_empty() || self.lacks.iter().any(|key| !model.stated.contains_key(key)))
             && self.sets.iter().all(|key| model.stated.get(key) == Some(&Value::Bool(true)))
             && self.numbers.iter().all(|key| model.stated.get(key).is_some_and(Value::is_number))

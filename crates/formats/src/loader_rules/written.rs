@@ -184,7 +184,6 @@ fn opinions(
     model: &ModelTraits,
     layers: impl Iterator<Item = (LayerScheme, ShardShape)>,
 ) -> Vec<Opinion> {
-    let facts = ModelFacts::of_traits(model);
     // Quantized queries are stored as outputs of their layers.
     let has_outputs = model.attention.query.is_some();
     let facts_of = |scheme: LayerScheme| {
@@ -192,6 +191,7 @@ fn opinions(
         LayerFacts { output: layer.output || has_outputs, ..layer }
     };
     let layers: Vec<(LayerFacts, ShardShape)> = layers.map(|(scheme, extent)| (facts_of(scheme), extent)).collect();
+    let facts = ModelFacts::of_traits(model).with_layers(layers.iter().map(|(layer, _)| layer));
     let of_layer = |layout, (layer, extent): &(LayerFacts, ShardShape)| {
         refusal(layout, layer, &facts).or_else(|| size_refusal(layout, layer, *extent))
     };
@@ -238,6 +238,26 @@ mod tests {
 
     fn found_in(format: OutputFormat, model: ModelTraits) -> Vec<&'static str> {
         found(format, "int8:channel", model)
+    }
+
+    #[test]
+    fn several_schemes_count_where_loaders_find_one() {
+        let fp8 = "e4m3:channel+e4m3:channel!dynamic";
+        let loads = |loader: &str, format, model: &ModelTraits, schemes: [&str; 2]| {
+            let layers = schemes.into_iter().map(|scheme| (scheme.parse().unwrap(), WHOLE));
+            loaders(format, model, layers).contains(&loader)
+        };
+        let of = |family| ModelTraits { family: Some(family), ..DENSE };
+        for (loader, format, model, second) in [
+            ("vLLM", OutputFormat::GPTQ, of("nemotron_h"), "int8:g128"),
+            ("vLLM", OutputFormat::COMPRESSED_TENSORS, of("falcon_h1"), "int8:channel"),
+            ("SGLang", OutputFormat::GPTQ, of("gpt_neox"), "int8:g128"),
+            ("SGLang", OutputFormat::COMPRESSED_TENSORS, mixture(), fp8),
+        ] {
+            assert!(loads(loader, format, &model, ["int4:g128", "int4:g128"]), "{loader} {model:?}");
+            assert!(!loads(loader, format, &model, ["int4:g128", second]), "{loader} {model:?}");
+        }
+        assert!(loads("SGLang", OutputFormat::COMPRESSED_TENSORS, &mixture(), ["int4:g128", "int8:channel"]));
     }
 
     #[test]

@@ -139,10 +139,11 @@ fn report(path: &Path, subject: &CheckpointView<'_>, options: &Options) -> Repor
     let found = checks.flat_map(|check| check.findings(subject)).chain(asked_ways(subject, options));
     let mut findings = without_repetitions(found.collect());
     findings.sort_by_key(|finding| finding.severity);
+    let layers = subject.layers();
     let case = LoaderQuery {
         method: subject.method(),
-        model: subject.model_facts(),
-        layers: subject.layers(),
+        model: subject.model_facts().with_layers(layers.iter().map(|(_, layer)| layer)),
+        layers,
         shaped: shaped(subject),
         biases: subject.survey.biases.iter().map(|(module, _)| module.as_str()).collect(),
         channel_biases: channel_biases(subject),

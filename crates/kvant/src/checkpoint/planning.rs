@@ -81,7 +81,7 @@ impl Planned {
         let (calibrates, measures) = (self.plan.needs_calibration(), quality::measures_on_calibration_data(job));
         if calibrates || measures {
             // The room on disks depends on the length of sequences.
-            calibration::check(&job.data, self.plan.longest(), &job.source.model)?;
+            calibration::check_for(&self.checkpoint, job, self.plan.longest())?;
         }
         if calibrates || job.data.files.is_empty() {
             return Ok(());

@@ -142,7 +142,7 @@ pub(crate) fn plan_for(job: &Job, recipe: GgufRecipe) -> Result<(Checkpoint, Ggu
     let checkpoint = kvant_formats::rotated::open(checkpoint, recipe.algorithms().rotation)?;
     let plan = GgufPlan::new(&checkpoint, recipe, &file_name(job.sinks.output.as_deref()))?;
     if plan.recipe.needs_importance() {
-        calibration::check(&job.data, Decoder::open(&checkpoint)?.longest(), &job.source.model)?;
+        calibration::check_for(&checkpoint, job, Decoder::open(&checkpoint)?.longest())?;
     }
     Ok((checkpoint, plan))
 }

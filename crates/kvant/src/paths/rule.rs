@@ -62,6 +62,9 @@ pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Pat
     let failure = Error::new(ErrorKind::Usage, format!("cannot read {}: there is no such file", shown(path)));
     let hint = match path.to_string_lossy().split(':').next() {
         Some("random") if is_made_up(path) => format!("made-up values are for ONNX graphs; {option} takes a file here"),
+        _ if path.as_os_str() == Data::SELF => {
+            "samples that the model writes itself are calibration data of checkpoints only".to_owned()
+        }
         Some("random") => format!("{option} takes made-up values as random, random:normal or random:uniform"),
         _ => format!("check the path behind {option}"),
     };

@@ -56,7 +56,7 @@ impl Search {
         let job = &self.job;
         let checkpoint = job.source.open()?;
         let decoder = Decoder::open(&checkpoint)?;
-        calibration::check(&job.data, decoder.longest(), &job.source.model)?;
+        calibration::check_for(&checkpoint, job, decoder.longest())?;
         let set_up = setup::set_up(self, &checkpoint, &decoder)?;
         if let Some(problem) = &set_up.unloadable {
             match self.then.as_ref().is_some_and(|then| !then.sinks.commit.no_verify) {
