@@ -208,7 +208,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     }
 
     /// Whether the rounding compares what layers read with the float model.
-    fn sees_mismatch(&self) -> bool {
+    pub(super) fn sees_mismatch(&self) -> bool {
         self.needs() >= Needs::InputMismatch
     }
 

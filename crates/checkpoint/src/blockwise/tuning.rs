@@ -11,8 +11,9 @@ use super::work::Work;
 use crate::plan::LayerId;
 use kvant_forward::forward::cpu::Cpu;
 use kvant_forward::forward::gradient::{BlockGradient, Weights};
-use kvant_forward::forward::{ForwardOptions, Runner};
+use kvant_forward::forward::{ForwardOptions, Runner, WeightOverrides};
 use kvant_quant::QuantTensor;
+use kvant_quant::activation::ActivationQuantizer;
 use kvant_quant::random::SplitMix64;
 use kvant_quant::rounding::LatentWeight;
 use kvant_quant::tuning::AutoRound;
@@ -51,7 +52,14 @@ impl<'a> Blockwise<'_, 'a> {
         let Some(settings) = self.tuning() else { return Ok(()) };
         let mut rounded = std::mem::take(&mut work.rounded_layers);
         if !rounded.is_empty() {
-            self.learn(work, settings, &mut rounded)?;
+            let overlay = self.on_quantized_inputs(work, &rounded);
+            self.learn(work, &overlay, settings, &mut rounded)?;
+            // What partial runs have left is of the codes before.
+            work.reached = None;
+            // Roundings that correct errors before them correct those of weights alone: there are too many others.
+            if !self.sees_mismatch() {
+                work.rounded = overlay;
+            }
         }
         for RoundedLayer { readers, index, tensor, report } in rounded {
             self.write(work, &readers, index, tensor, report)?;
@@ -59,17 +67,31 @@ impl<'a> Blockwise<'_, 'a> {
         Ok(())
     }
 
+    /// The block with inputs as the deployed model rounds them, where that takes no calibrated scale.
+    fn on_quantized_inputs(&self, work: &Work<'_, '_, 'a>, layers: &[RoundedLayer]) -> WeightOverrides<'a> {
+        let mut overlay = work.rounded.clone();
+        for layer in layers {
+            let planned = self.plan.layer(layer.index);
+            let input = planned.scheme.input.filter(|input| !input.needs_calibration());
+            if let Some(quantizer) = input.and_then(|input| ActivationQuantizer::new(input, None).ok()) {
+                overlay.set_input(&planned.module, quantizer);
+            }
+        }
+        overlay
+    }
+
     /// Replaces the tensors of layers by learned ones, if the block's outputs are nearer to the float model's then.
     fn learn(
         &self,
         work: &Work<'_, '_, 'a>,
+        overlay: &WeightOverrides<'a>,
         settings: AutoRound,
         rounded: &mut [RoundedLayer],
     ) -> Result<(), BlockwiseError> {
         let cpu = Cpu::default();
         let runner = Runner::new(self.decoder, &cpu);
         let gradient = BlockGradient::new(&runner, work.block.index)?;
-        let mut weights = gradient.weights(&work.rounded);
+        let mut weights = gradient.weights(overlay);
         let mut layers = Vec::new();
         for layer in rounded.iter() {
             let planned = self.plan.layer(layer.index);
@@ -79,7 +101,7 @@ impl<'a> Blockwise<'_, 'a> {
             let latent = latent.map_err(|problem| self.engine.rounding_error(planned, &matrix, problem))?;
             layers.push(LearnedLayer { module: planned.module.clone(), latent });
         }
-        let block = TunedBlock { gradient, targets: self.targets(work, &runner)?, work };
+        let block = TunedBlock { gradient, overlay, targets: self.targets(work, &runner)?, work };
         let before = self.distance(&block, &weights)?;
         self.follow(&block, settings, &mut layers, &mut weights)?;
         if self.distance(&block, &weights)? >= before {
@@ -160,7 +182,7 @@ impl<'a> Blockwise<'_, 'a> {
     ) -> Result<kvant_forward::forward::gradient::Recorded<'f, 'a>, BlockwiseError> {
         self.engine.check_cancelled()?;
         let x = self.read(block.work.input, 0, chunk)?;
-        let options = ForwardOptions { overlay: Some(&block.work.rounded), ..ForwardOptions::default() };
+        let options = ForwardOptions { overlay: Some(block.overlay), ..ForwardOptions::default() };
         Ok(block.gradient.forward(options, weights, &x, self.chunks[chunk].length))
     }
 
@@ -191,6 +213,7 @@ fn importance(target: &[f32]) -> f64 {
 /// A block being tuned.
 struct TunedBlock<'t, 'w, 'n, 'a> {
     gradient: BlockGradient<'t, 'a>,
+    overlay: &'t WeightOverrides<'a>,
     /// What it should give.
     targets: StreamFile,
     work: &'t Work<'w, 'n, 'a>,
