@@ -1,5 +1,6 @@
 """Models with other modalities: the language model is quantized, and transformers loads all else, the head too, as it was."""
 
+import onnxruntime
 import pytest
 import torch
 import transformers
@@ -35,6 +36,22 @@ def test_transformers_loads_multimodal_checkpoints(kvant, tmp_path, make, scheme
         expected, found = (each(input_ids=tokens).logits.float() for each in (model, loaded))
     assert (found - expected).norm() < most * expected.norm()
     assert torch.equal(loaded.get_output_embeddings().weight, model.get_output_embeddings().weight)
+
+
+def test_the_language_model_becomes_a_graph_whatever_loaders_make_of_its_codes(kvant, tmp_path):
+    """No loader takes them between whole checkpoint and graph: quark's layout, models for images and integers of groups."""
+    torch.manual_seed(0)
+    model = llava().eval()
+    model.save_pretrained(tmp_path / "source")
+    out = tmp_path / "out" / "model.onnx"
+    done = kvant("quantize", tmp_path / "source", "--scheme", "int8:g32", "--format", "onnx", "-o", out)
+    assert done.returncode == 0 and sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"], done.stderr
+    tokens = torch.arange(5, 37)[None]
+    feeds = {"input_ids": tokens.numpy(), "attention_mask": torch.ones_like(tokens).numpy()}
+    [found, *_] = onnxruntime.InferenceSession(out).run(None, feeds)
+    with torch.no_grad():
+        expected = model(input_ids=tokens).logits
+    assert (torch.from_numpy(found) - expected).norm() < 0.05 * expected.norm()
 
 
 # Layers of the tower are named as those of the language model, by whose names Quark knows what its cache stores; and no loader takes quantized

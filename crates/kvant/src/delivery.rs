@@ -54,7 +54,7 @@ impl<P: CompletePlan> Delivery<'_, P> {
             }
             Start::Working(output) => {
                 let done = work(&output);
-                settle_if(*output, done, (self.plan, self.checkpoint), self.commit, gate)
+                settle_if(*output, done, (self.plan, self.checkpoint), Settling::of(self.commit), gate)
             }
         }
     }
@@ -114,6 +114,21 @@ pub fn refuse_measured_change(checkpoint: &Checkpoint, output: &Path) -> Result<
         .with_hint(Some("the output is complete and of the earlier source; its errors are not known".to_owned())))
 }
 
+/// How an output is committed.
+#[derive(Clone, Copy)]
+pub struct Settling {
+    pub durability: Durability,
+    pub acceptance: Verify,
+}
+
+impl Settling {
+    /// As the user wants outputs.
+    pub fn of(commit: Commit) -> Settling {
+        let durability = if commit.sync { Durability::Disk } else { Durability::Process };
+        Settling { durability, acceptance: acceptance(commit) }
+    }
+}
+
 /// Commits an output if `gate` accepts it, or removes unusable work.
 ///
 /// # Errors
@@ -122,7 +137,7 @@ pub fn settle_if(
     output: Output,
     work: Result<Done, EngineError>,
     (plan, checkpoint): (&dyn CompletePlan, &Checkpoint),
-    commit: Commit,
+    settling: Settling,
     gate: impl FnOnce(&Path) -> Result<(), Error>,
 ) -> Result<(Committed, Done), Error> {
     let done = match work {
@@ -134,7 +149,7 @@ pub fn settle_if(
             return Err(error.into());
         }
     };
-    let durability = if commit.sync { Durability::Disk } else { Durability::Process };
+    let Settling { durability, acceptance } = settling;
     let gate = |made: &Path| {
         gate(made)?;
         match (checkpoint.lost_file(), checkpoint.changed_file()) {
@@ -143,7 +158,7 @@ pub fn settle_if(
             (None, None) => Ok(()),
         }
     };
-    Ok((output.place_if(plan, checkpoint, durability, acceptance(commit), gate)?, done))
+    Ok((output.place_if(plan, checkpoint, durability, acceptance, gate)?, done))
 }
 
 /// Whether outputs are verified before they get their names.

@@ -11,6 +11,8 @@ use std::path::Path;
 pub enum Verify {
     /// It is verified, and keeps its preliminary name where it does not pass.
     Run,
+    /// It is verified as codes that something else is made of: that no loader takes them is no error.
+    Codes,
     /// It gets its name as it is.
     Skip,
 }
@@ -23,6 +25,7 @@ impl Verify {
     pub(super) fn of(self, plan: &dyn CompletePlan, output: &Path) -> Result<Vec<Finding>, EngineError> {
         match self {
             Verify::Run => plan.accept(output),
+            Verify::Codes => accept_by(output, Options { needs_loader: false, ..Options::default() }),
             Verify::Skip => Ok(Vec::new()),
         }
     }
@@ -33,7 +36,11 @@ impl Verify {
 /// # Errors
 /// [`EngineError::VerificationFailed`] where a check finds an error.
 pub(crate) fn accept(output: &Path) -> Result<Vec<Finding>, EngineError> {
-    let report = verify(output, &Options { reads: Reads::Floats, ..Options::default() })?;
+    accept_by(output, Options::default())
+}
+
+fn accept_by(output: &Path, options: Options) -> Result<Vec<Finding>, EngineError> {
+    let report = verify(output, &Options { reads: Reads::Floats, ..options })?;
     refuse_errors(output, &report.findings)?;
     Ok(report.findings.into_iter().filter(|finding| finding.severity == Severity::Warning).collect())
 }

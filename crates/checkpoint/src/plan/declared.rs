@@ -186,6 +186,8 @@ impl<'a> Declared<'a> {
         let fused = !self.source.network.experts().is_empty();
         ModelTraits {
             family: family::built_in(&self.source.config).map(|family| family.name),
+            wrapper: family::wrapper(&self.source.config).map(str::to_owned),
+            untied_section: self.source.config.is_untied_by_section,
             lacks_model_type: has_config && self.source.config.model_types.is_empty(),
             foreign_class: family::conflict(&self.source.config).is_some(),
             foreign_names: self.source.network.has_foreign_names(),

@@ -568,7 +568,7 @@ fn output_failing_verification_gets_no_name() {
         assert_eq!(done.resumed, if run > 0 { done.jobs } else { 0 });
         let placed = output.place(&plan, &checkpoint, Durability::Process, acceptance);
         match acceptance {
-            Verify::Run => {
+            Verify::Run | Verify::Codes => {
                 assert!(matches!(placed, Err(EngineError::VerificationFailed { .. })), "{placed:?}");
                 assert!(!target.exists() && target.with_file_name("target.partial").is_dir());
             }

@@ -64,6 +64,10 @@ impl CheckpointFormat for Mlx {
         if let Some(Value::Object(mut text)) = config.get("text_config").cloned() {
             // Classes of models with several parts look for each of these in one of the two places, and take a default where it is absent.
             share(config, &mut text, "tie_word_embeddings");
+            // That of the whole model decides, and the classes read that of the language model.
+            if let Some(tied) = config.get("tie_word_embeddings") {
+                text.insert("tie_word_embeddings".to_owned(), tied.clone());
+            }
             share(&text, config, "vocab_size");
             complete(&mut text);
             config.insert("text_config".to_owned(), Value::Object(text));

@@ -111,6 +111,10 @@ pub(crate) struct ModelFacts {
     pub described: bool,
     /// The name of its built-in description.
     pub family: Option<&'static str>,
+    /// The `model_type` of a model around the language model, if that is of another family.
+    pub wrapper: Option<String>,
+    /// Whether config.json ties the head of the whole model, and not that of the language model in it.
+    pub untied_section: bool,
     /// Whether config.json has no `model_type`.
     pub lacks_model_type: bool,
     /// Whether `architectures` of config.json names a class of another model than `model_type`.
@@ -292,6 +296,8 @@ impl ModelFacts {
         ModelFacts {
             described: traits.family.is_some(),
             family: traits.family,
+            wrapper: traits.wrapper.clone(),
+            untied_section: traits.untied_section,
             lacks_model_type: traits.lacks_model_type,
             foreign_class: traits.foreign_class,
             foreign_names: traits.foreign_names,

@@ -43,6 +43,9 @@ pub struct Loader {
     /// Families that it was not tried with, or could not be: whether it loads them is not known.
     #[serde(default)]
     untried: Vec<String>,
+    /// The models around a language model of another family, such as `llava`, that it was tried with; empty where others are known too.
+    #[serde(default, rename = "tried-wrappers")]
+    tried_wrappers: Vec<String>,
     /// Whether it loads components of diffusers pipelines, of any architecture.
     #[serde(default)]
     components: bool,
@@ -62,7 +65,9 @@ impl Loader {
 
     /// Returns whether it is known which models of this architecture it loads.
     pub(crate) fn knows(&self, model: &ModelFacts) -> bool {
-        let is_untried = self.untried.iter().any(|family| Some(family.as_str()) == model.family);
+        let is_untried = self.untried.iter().any(|family| Some(family.as_str()) == model.family)
+            || !self.tried_wrappers.is_empty()
+                && model.wrapper.as_ref().is_some_and(|wrapper| !self.tried_wrappers.contains(wrapper));
         if self.any_model {
             return true;
         }
@@ -201,6 +206,9 @@ pub(super) struct Condition {
     act_order: Option<bool>,
     attention: Vec<Attention>,
     family: Vec<String>,
+    wrapper: Vec<String>,
+    wrapper_other_than: Vec<String>,
+    untied_section: Option<bool>,
     experts: Option<bool>,
     fused_experts: Option<bool>,
     kept_experts: Option<bool>,
@@ -294,6 +302,10 @@ impl Condition {
         let (architecture, family) = (model.architecture.map(str::to_owned), model.family.map(str::to_owned));
         one_of(&self.attention, Some(&model.attention))
             && one_of(&self.family, family.as_ref())
+            && one_of(&self.wrapper, model.wrapper.as_ref())
+            && (self.wrapper_other_than.is_empty()
+                || model.wrapper.as_ref().is_some_and(|wrapper| !self.wrapper_other_than.contains(wrapper)))
+            && is(self.untied_section, model.untied_section)
             && one_of(&self.architecture, architecture.as_ref())
             && (self.has.is_empty() || self.has.iter().any(|tensor| model.file.tensors.contains(tensor)))
             && self.states.as_ref().is_none_or(|stated| stated.holds(&model.file))

@@ -18,6 +18,10 @@ pub struct ModelTraits {
     pub family: Option<&'static str>,
     /// config.json has no `model_type`, by which loaders find the class of a model.
     pub lacks_model_type: bool,
+    /// The `model_type` of a model around the language model, if that is of another family.
+    pub wrapper: Option<String>,
+    /// config.json ties the head of the whole model, and not that of the language model in it.
+    pub untied_section: bool,
     /// `architectures` of config.json names a class of another model than `model_type`.
     pub foreign_class: bool,
     /// Its tensors have other names than those of the architecture that config.json names.
@@ -75,6 +79,8 @@ const OF_FLOAT_COMPONENTS: &str = "diffusers AutoModel";
 const DENSE: ModelTraits = ModelTraits {
     family: Some("llama"),
     lacks_model_type: false,
+    wrapper: None,
+    untied_section: false,
     foreign_class: false,
     foreign_names: false,
     component: false,
@@ -258,6 +264,32 @@ mod tests {
             assert!(!loads(loader, format, &model, ["int4:g128", second]), "{loader} {model:?}");
         }
         assert!(loads("SGLang", OutputFormat::COMPRESSED_TENSORS, &mixture(), ["int4:g128", "int8:channel"]));
+    }
+
+    #[test]
+    fn models_around_a_language_model_count() {
+        let within = |wrapper: &str| ModelTraits { wrapper: Some(wrapper.into()), other_modalities: true, ..DENSE };
+        let packed = |model| found(OutputFormat::COMPRESSED_TENSORS, "int4:g128", model);
+        assert!(packed(within("mistral3")).contains(&"SGLang"));
+        assert!(!packed(within("internvl")).contains(&"SGLang") && packed(within("internvl")).contains(&"vLLM"));
+        assert!(!packed(within("never_tried")).contains(&"SGLang"));
+        assert!(!packed(ModelTraits { untied_section: true, ..within("mistral3") }).contains(&"SGLang"));
+        let mlx = OutputFormat::Checkpoint(crate::format::FormatHandle::MLX);
+        assert_eq!(found(mlx, "int4:g64", within("llava")), ["mlx-lm"]);
+        assert!(found(mlx, "int4:g64", within("internvl")).is_empty());
+    }
+
+    #[test]
+    fn caches_count_where_transformers_reads_no_scales_of_them() {
+        let fp8 = KvCacheScheme { scheme: "e4m3:tensor!static".parse().unwrap(), min_scale: MinScale::default() };
+        let cached = |family| {
+            let attention = AttentionScheme { key_value: Some(fp8), ..DENSE.attention };
+            let model = ModelTraits { family: Some(family), attention, ..DENSE };
+            found(OutputFormat::COMPRESSED_TENSORS, "e4m3:tensor+e4m3:tensor!static", model)
+        };
+        let transformers = "transformers with compressed-tensors";
+        assert!(cached("llama").contains(&transformers));
+        assert!(!cached("opt").contains(&transformers) && !cached("gpt_neox").contains(&transformers));
     }
 
     #[test]

@@ -41,6 +41,8 @@ use subject::CheckpointView;
 pub struct Options {
     /// What is read at most.
     pub reads: Reads,
+    /// Whether it is an error that no known loader takes it.
+    pub needs_loader: bool,
     /// The loader that decides alone, by its name in the table.
     pub loader: Option<&'static str>,
     /// A number of devices that the model must be shared out over.
@@ -49,7 +51,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { reads: Reads::Weights, loader: None, tensor_parallel: None }
+        Options { reads: Reads::Weights, needs_loader: true, loader: None, tensor_parallel: None }
     }
 }
 
@@ -153,7 +155,7 @@ fn report(path: &Path, subject: &CheckpointView<'_>, options: &Options) -> Repor
         ways: ways(options),
     };
     let verdicts = judge(&case);
-    if findings.iter().all(|finding| finding.severity != Severity::Error) {
+    if options.needs_loader && findings.iter().all(|finding| finding.severity != Severity::Error) {
         findings.splice(0..0, untaken(subject, &verdicts));
     }
     Report {

@@ -133,6 +133,8 @@ impl<'a> CheckpointView<'a> {
         ModelFacts {
             described: family.is_some(),
             family: family.map(|family| family.name),
+            wrapper: family::wrapper(&self.config).map(str::to_owned),
+            untied_section: self.config.is_untied_by_section,
             lacks_model_type: self.json.is_some() && self.config.model_types.is_empty(),
             foreign_class: family::conflict(&self.config).is_some(),
             foreign_names: self.network.has_foreign_names(),

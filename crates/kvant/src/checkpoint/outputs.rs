@@ -5,7 +5,7 @@
 use super::convert::{self, Further};
 use super::plan::Cost;
 use super::planning::Planned;
-use crate::delivery::{Delivery, check_runs, claim};
+use crate::delivery::{Delivery, Settling, check_runs, claim};
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
 use crate::gguf;
@@ -14,7 +14,7 @@ use crate::onnx::decoder::{Graph, Task};
 use crate::onnx::quantize::check_output;
 use crate::paths::{OutputKind, check_name, full_path, record, tell_of_name};
 use crate::text::shown;
-use kvant_checkpoint::engine::{self, Claim, Committed, OutputError, OutputPlan, is_recorded, record_files};
+use kvant_checkpoint::engine::{self, Claim, Committed, OutputError, OutputPlan, Verify, is_recorded, record_files};
 use kvant_checkpoint::gguf::{Accepted, GgufPlan};
 use kvant_checkpoint::plan::{CalibratedPlan, Plan};
 use kvant_checkpoint::recipe::MAX_SHARD_SIZE;
@@ -113,6 +113,15 @@ impl<'a> Outputs<'a> {
     /// Returns whether the checkpoint is intermediate.
     fn is_passing(&self) -> bool {
         (self.file.is_some() || self.graph.is_some()) && self.job.sinks.checkpoints().is_empty()
+    }
+
+    /// How the checkpoint is committed. Loaders never see an intermediate one.
+    pub fn settling(&self) -> Settling {
+        let settling = Settling::of(self.job.sinks.commit);
+        match self.is_passing() && settling.acceptance == Verify::Run {
+            true => Settling { acceptance: Verify::Codes, ..settling },
+            false => settling,
+        }
     }
 
     /// Every output, starting with the checkpoint that all others are converted from.

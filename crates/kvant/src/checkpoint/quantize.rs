@@ -129,7 +129,7 @@ impl Run<'_, '_> {
     }
 
     fn finished(&self, plan: CalibratedPlan, output: Committed) -> Result<QuantizeWork, Error> {
-        let output = output.verify(&plan, delivery::acceptance(self.job.sinks.commit))?;
+        let output = output.verify(&plan, self.outputs.settling().acceptance)?;
         let output = output.keep_if(&plan.form(), |made| self.judge(made))?;
         clear_away(self.target)?;
         let jobs = plan.jobs().len();
@@ -158,7 +158,7 @@ impl Run<'_, '_> {
         drop(progress);
         let gone = run.as_ref().is_err_and(EngineError::is_final);
         let judge = |made: &Path| self.judge(made);
-        let settled = delivery::settle_if(output, run, (&plan, self.checkpoint), self.job.sinks.commit, judge);
+        let settled = delivery::settle_if(output, run, (&plan, self.checkpoint), self.outputs.settling(), judge);
         if gone || settled.is_ok() {
             clear_away(self.target)?;
         }

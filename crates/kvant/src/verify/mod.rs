@@ -49,6 +49,7 @@ impl Verification {
         }
         let loader = self.loader.as_deref().and_then(|id| loaders().iter().find(|loader| loader.id == id));
         let options = Options {
+            needs_loader: true,
             reads: if self.quick { Reads::Headers } else { Reads::Weights },
             loader: loader.map(|loader| loader.id.as_str()),
             tensor_parallel: self.tensor_parallel.map(usize::from),

@@ -303,6 +303,14 @@ pub fn built_in(config: &ModelConfig) -> Option<&'static Family> {
     config.model_types.iter().find_map(|name| FAMILIES.iter().find(|family| means(family, name)))
 }
 
+/// The `model_type` of a model around a language model of a built-in family, such as `llava` around Llama; `None` where the family is
+/// that of the whole model.
+pub fn wrapper(config: &ModelConfig) -> Option<&str> {
+    let outer = config.model_types.first().filter(|_| config.model_types.len() > 1)?;
+    let is_own = built_in(config).is_some_and(|family| family.model_types.contains(&outer.as_str()));
+    (!is_own).then_some(outer.as_str())
+}
+
 /// A `model_type` and one of `architectures` that name different families. Families without their own architectures share those
 /// of another.
 pub fn conflict(config: &ModelConfig) -> Option<(&str, &str)> {

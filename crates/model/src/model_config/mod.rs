@@ -122,6 +122,8 @@ pub struct ModelConfig {
     pub max_positions: Option<usize>,
     /// Whether the head shares the embedding's weight; if the key is absent, the default of the class applies.
     pub tie_word_embeddings: Option<bool>,
+    /// Whether the head is tied in the whole model, and the section of the language model says that it is not.
+    pub is_untied_by_section: bool,
     /// The type of the weights, e.g. `bfloat16`, without a `torch.` in front.
     pub dtype: Option<String>,
     /// The `eps` of the norms.
@@ -362,6 +364,8 @@ fn read(
         further_tokens: if inner.is_of("mllama_text_model") { IMAGE_TOKENS } else { 0 },
         max_positions: inner.size(&["max_position_embeddings", "n_positions", "max_seq_len"])?,
         tie_word_embeddings: outer.flag(&["tie_word_embeddings"])?,
+        is_untied_by_section: outer.flag(&["tie_word_embeddings"])? == Some(true)
+            && inner.flag(&["tie_word_embeddings"])? == Some(false),
         dtype: dtype(outer)?,
         norm_eps: inner.positive(&["rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"])?,
         activation: inner.text(activation_keys(inner))?,

@@ -401,7 +401,7 @@ pub(super) fn is_buffer(tensor: &TensorMeta) -> bool {
         )
 }
 
-/// The part of a name that marks another modality than text: a vision tower, a projector, what speaks.
+/// The part of a name that marks another modality than text: a vision tower, a projector (the connector of Idefics 3), what speaks.
 pub fn modality_part(name: &str) -> Option<&str> {
     name.split('.').find(|part| is_modality(part))
 }
@@ -410,6 +410,7 @@ fn is_modality(part: &str) -> bool {
     let words = ["vision", "visual", "image", "audio", "speech", "projector"];
     part == "vit"
         || part == "talker"
+        || part == "connector"
         || part.ends_with("2wav")
         || part.starts_with("mm_")
         || words.iter().any(|word| part.contains(word))
@@ -438,6 +439,14 @@ mod tests {
         assert_eq!(parse_index("99999999999999999999"), None);
         assert_eq!(parse_index(""), None);
         assert_eq!(parse_index("-1"), None);
+    }
+
+    #[test]
+    fn parts_of_other_modalities_are_known_by_name() {
+        let part = |name| modality_part(name);
+        assert_eq!(part("model.connector.modality_projection.proj"), Some("connector"));
+        assert_eq!(part("model.multi_modal_projector.linear_1"), Some("multi_modal_projector"));
+        assert_eq!(part("model.layers.0.self_attn.q_proj"), None);
     }
 
     #[test]
