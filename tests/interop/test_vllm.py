@@ -35,6 +35,8 @@ OTHER_LAYOUTS = [("nano_llama", scheme, "--format", layout) for layout, schemes 
 }.items() for scheme in schemes]  # fmt: skip
 CACHES = [("nano_llama", scheme, "--kv-cache", cache, "--format", layout)
           for scheme in ("fp8", "int4:g32") for cache in ("fp8", "int8") for layout in ("quark", "compressed-tensors")]  # fmt: skip
+# Classes differ in whether they read scales of a cache.
+CACHES += [(name, "FP8", "--kv-cache", "fp8", "--format", "compressed-tensors") for name in ("gptj", "olmo2", "phi", "qwen2_moe", "starcoder2")]
 MIXED = [("nano_llama", "int4:g32", "--override", f"*.{layer}=int8:channel", "--format", layout)
          for layer in ("down_proj", "q_proj") for layout in ("quark", "compressed-tensors", "gptq")]  # fmt: skip
 EXCLUDED = [("nano_llama", "int4:g32", "--exclude", pattern, "--format", layout)

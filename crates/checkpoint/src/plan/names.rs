@@ -163,10 +163,12 @@ pub(super) fn notices(
         ));
     }
     let rounding = recipe.algorithms().rounding.name();
-    if recipe.algorithms().tuning.is_some() && rounding != "rtn" {
-        notices.push(format!(
-            "{NAME} loses less after rounding to nearest than after {rounding}: leave {rounding} out, and search scales with ‹scales› search"
-        ));
+    let reads_few_bits = |layer: &PlannedLayer| {
+        let input = layer.scheme.input.filter(|input| !input.needs_calibration());
+        input.is_some_and(|input| input.scheme.format().bits() <= 4)
+    };
+    if recipe.algorithms().tuning.is_some() && rounding != "rtn" && layers.iter().any(reads_few_bits) {
+        notices.push(format!("with inputs of 4 bits {NAME} loses less after rounding to nearest than after {rounding}: leave {rounding} out"));
     }
     let weights: BTreeSet<String> = layers
         .iter()

@@ -2,6 +2,7 @@
 //! (docs/benchmarks/algorithms.md, "Quality levels").
 
 use kvant_gguf::ftype::Ftype;
+use kvant_numeric::format::MiniFloat;
 use kvant_quant::observer::ObserverRef;
 use kvant_quant::scheme::{FloatScale, FloatScheme, LayerScheme, TensorScheme};
 use std::fmt;
@@ -48,16 +49,13 @@ impl QualityLevel {
             .iter()
             .filter_map(|scheme| scheme.input)
             .any(|input| input.needs_calibration() && matches!(input.scheme, TensorScheme::Int(_)));
-        let is_tuned = self == QualityLevel::Best && schemes.iter().all(gains_by_tuning);
+        let tuned = if self == QualityLevel::Best { tuned(schemes) } else { None };
         let mut algorithms = Vec::new();
         if self > QualityLevel::Fast {
             let smoothing = if self == QualityLevel::Best && !has_experts { "autosmoothquant" } else { "smoothquant" };
             algorithms.extend(has_static_integers.then_some(smoothing));
-            algorithms.extend(match (is_tuned, is_narrow) {
-                (true, _) => Some("autoround"),
-                (false, true) => Some(REFINED),
-                (false, false) => None,
-            });
+            let refined = if is_narrow { &[REFINED][..] } else { &[] };
+            algorithms.extend(tuned.unwrap_or(refined));
         }
         QualityChoice { scales: is_searched.then_some(ObserverRef::SEARCH), algorithms }
     }
@@ -77,7 +75,7 @@ const REFINED: &str = "qronos:rounds=4";
 /// Weights of more bits lose hardly anything however they are rounded.
 const MOST_BITS: u32 = 6;
 
-/// Integers of at most so many bits lose less where they are tuned than where Qronos chooses their codes; those of four bits lose as much.
+/// Integers of at most so many bits lose less where they are tuned after Qronos has chosen their codes.
 const TUNED_BITS: u32 = 3;
 
 /// Bits of a code, in schemes with codes that algorithms choose.
@@ -99,10 +97,25 @@ fn gains_by_search(weight: TensorScheme) -> bool {
     }
 }
 
-/// Returns whether tuning was seen to lose less than Qronos: for integers, beside inputs in float.
-fn gains_by_tuning(scheme: &LayerScheme) -> bool {
-    let is_small = matches!(scheme.weight, TensorScheme::Int(int) if int.format.bits() <= TUNED_BITS);
-    scheme.input.is_none() && is_small
+/// The algorithms that end in tuning, where they were seen to lose less than without: for integers beside inputs in float, and for
+/// MXFP4 beside inputs in MXFP4.
+fn tuned(schemes: &[LayerScheme]) -> Option<&'static [&'static str]> {
+    let is_small = |scheme: &LayerScheme| {
+        scheme.input.is_none() && matches!(scheme.weight, TensorScheme::Int(int) if int.format.bits() <= TUNED_BITS)
+    };
+    let is_mxfp4 = |scheme: TensorScheme| {
+        matches!(scheme, TensorScheme::Float(FloatScheme { format: MiniFloat::E2M1, scale: FloatScale::E8m0(_), .. }))
+    };
+    let is_mxfp4 = |scheme: &LayerScheme| {
+        let input = scheme.input.filter(|input| !input.needs_calibration());
+        is_mxfp4(scheme.weight) && input.is_some_and(|input| is_mxfp4(input.scheme))
+    };
+    match schemes {
+        [] => None,
+        _ if schemes.iter().all(is_small) => Some(&[REFINED, "autoround"]),
+        _ if schemes.iter().all(is_mxfp4) => Some(&["awq", "autoround"]),
+        _ => None,
+    }
 }
 
 fn may_be_searched(weight: TensorScheme) -> bool {
@@ -161,7 +174,7 @@ mod tests {
     fn levels_choose_by_scheme() {
         let (rtn, searched) = ("rounding to nearest", "rounding to nearest with searched scales");
         let (refined, searched_refined) = ("qronos:rounds=4", "qronos:rounds=4 with searched scales");
-        let tuned = "autoround with searched scales";
+        let tuned = "qronos:rounds=4,autoround with searched scales";
         for (scheme, expected) in [
             ("int4:g128", [searched, searched_refined, searched_refined]),
             ("int3:g128", [searched, searched_refined, tuned]),
@@ -169,6 +182,7 @@ mod tests {
             ("int6:g64", [searched, searched_refined, searched_refined]),
             ("int2:g64+int8:token!dynamic", [searched, searched_refined, searched_refined]),
             ("e2m1:g32:e8m0", [rtn, refined, refined]),
+            ("e2m1:g32:e8m0+e2m1:g32:e8m0!dynamic", [rtn, refined, "awq,autoround"]),
             ("e2m1:g16:e4m3:f32", [searched, searched_refined, searched_refined]),
             ("int8:channel", [rtn, rtn, rtn]),
             ("e4m3:channel+e4m3:token!dynamic", [rtn, rtn, rtn]),

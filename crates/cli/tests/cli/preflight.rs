@@ -382,5 +382,6 @@ fn files_that_may_not_grow_are_an_error() {
         .output()
         .unwrap();
     assert_eq!(run.status.code(), Some(1), "{run:?}");
-    assert!(String::from_utf8_lossy(&run.stderr).contains("File too large"), "{run:?}");
+    let message = String::from_utf8_lossy(&run.stderr);
+    assert!(message.contains("File too large") && message.contains("ulimit -f"), "{run:?}");
 }

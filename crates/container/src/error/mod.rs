@@ -35,6 +35,9 @@ pub fn io_hint(cause: &io::Error) -> Option<&'static str> {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             Some("free some space, or choose an output on another disk")
         }
+        io::ErrorKind::FileTooLarge => {
+            Some("raise the limit on the size of files (ulimit -f), or write smaller shards with ‹max-shard-size›")
+        }
         io::ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose a path on another one"),
         io::ErrorKind::InvalidFilename => Some("choose a shorter name"),
         _ if cause.raw_os_error() == Some(24) => {

@@ -95,11 +95,13 @@ pub enum CalibrationDataError {
         /// The feature that has the reader.
         feature: &'static str,
     },
-    /// A table has no column that is known to hold text.
-    #[error("{} has no known column of text; its columns: {columns}", kvant_container::shown(file))]
+    /// A table has no column that is known to hold text, or not the requested one.
+    #[error("{} has no {}; its columns: {columns}", kvant_container::shown(file), column_of_text(wanted.as_deref()))]
     NoColumn {
         /// The file.
         file: PathBuf,
+        /// The requested column.
+        wanted: Option<String>,
         /// The names of its columns.
         columns: String,
     },
@@ -163,6 +165,10 @@ pub enum CalibrationDataError {
         /// The requested field.
         column: Option<String>,
     },
+}
+
+fn column_of_text(wanted: Option<&str>) -> String {
+    wanted.map_or("known column of text".to_owned(), |wanted| format!("column `{wanted}`"))
 }
 
 fn reason(why: &str) -> String {

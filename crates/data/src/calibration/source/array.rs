@@ -28,7 +28,10 @@ pub(in super::super) fn read(
         parse(header).ok_or_else(|| damaged("the header is not understood"))?;
     let integer = integer(&descr).ok_or_else(|| {
         let pickles = if descr.contains('O') { "; Python objects are never read" } else { "" };
-        CalibrationDataError::unsupported(&file.path, format!("elements of type {descr:?} are not tokens{pickles}"))
+        CalibrationDataError::unsupported(
+            &file.path,
+            format!("elements of type {descr:?} are not tokens: save an array of integers{pickles}"),
+        )
     })?;
     let size = shape.iter().try_fold(integer.width, |size, &length| size.checked_mul(length));
     if size != Some(bytes.len()) {

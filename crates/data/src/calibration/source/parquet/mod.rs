@@ -82,7 +82,8 @@ fn columns(file: &DataFile, metadata: &ParquetMetaData, column: Option<&str>) ->
         all.get_fields().iter().filter(|field| fields::is_relevant(field.name(), column)).cloned().collect();
     if relevant.is_empty() {
         let names: Vec<&str> = all.get_fields().iter().map(|field| field.name()).collect();
-        return Err(CalibrationDataError::NoColumn { file: file.path.clone(), columns: names.join(", ") });
+        let (file, wanted) = (file.path.clone(), column.map(str::to_owned));
+        return Err(CalibrationDataError::NoColumn { file, wanted, columns: names.join(", ") });
     }
     guarded(file, || Type::group_type_builder(all.name()).with_fields(relevant).build())
 }
