@@ -1,9 +1,9 @@
 """Models with other modalities: the language model is quantized, and transformers loads all else, the head too, as it was."""
 
-import onnxruntime
 import pytest
 import torch
 import transformers
+from test_llm_onnx import run
 
 TEXT = dict(vocab_size=512, hidden_size=256, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             max_position_embeddings=512)  # fmt: skip
@@ -47,8 +47,7 @@ def test_the_language_model_becomes_a_graph_whatever_loaders_make_of_its_codes(k
     done = kvant("quantize", tmp_path / "source", "--scheme", "int8:g32", "--format", "onnx", "-o", out)
     assert done.returncode == 0 and sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"], done.stderr
     tokens = torch.arange(5, 37)[None]
-    feeds = {"input_ids": tokens.numpy(), "attention_mask": torch.ones_like(tokens).numpy()}
-    [found, *_] = onnxruntime.InferenceSession(out).run(None, feeds)
+    found, _ = run(out, tokens.numpy())
     with torch.no_grad():
         expected = model(input_ids=tokens).logits
     assert (torch.from_numpy(found) - expected).norm() < 0.05 * expected.norm()
