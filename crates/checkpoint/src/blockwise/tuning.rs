@@ -54,9 +54,9 @@ impl<'a> Blockwise<'_, 'a> {
         if !rounded.is_empty() {
             let overlay = self.on_quantized_inputs(work, &rounded);
             self.learn(work, &overlay, settings, &mut rounded)?;
-            // What partial runs have left is of the codes before.
+            // Partial runs used the codes from before learning: their results are stale.
             work.reached = None;
-            // Roundings that correct errors before them correct those of weights alone: there are too many others.
+            // Roundings that compare with the float model should correct errors of weights only, not of rounded inputs.
             if !self.sees_mismatch() {
                 work.rounded = overlay;
             }

@@ -11,7 +11,7 @@ use std::path::Path;
 pub enum Verify {
     /// It is verified, and keeps its preliminary name where it does not pass.
     Run,
-    /// It is verified as codes that something else is made of: that no loader takes them is no error.
+    /// Like `Run`, but no loader has to support it: an intermediate checkpoint.
     Codes,
     /// It gets its name as it is.
     Skip,

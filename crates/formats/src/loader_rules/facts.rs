@@ -326,19 +326,19 @@ impl ModelFacts {
 
     /// With what its quantized layers have in common.
     pub fn with_layers<'l>(self, layers: impl Iterator<Item = &'l LayerFacts> + Clone) -> ModelFacts {
-        let differ = |kind: &dyn Fn(&'l LayerFacts) -> (&'l str, bool)| {
-            let mut kinds = layers.clone().map(kind);
-            kinds.next().is_some_and(|first| kinds.any(|other| other != first))
-        };
         let is_integer = |layer: &LayerFacts| layer.element.trim_start_matches('u').starts_with("int");
-        let several_kinds = differ(&|layer| match is_integer(layer) {
+        let kind = |layer: &'l LayerFacts| match is_integer(layer) {
             true => ("integers", layer.input.is_some()),
-            false => (&layer.element, layer.scale == Scale::PowerOfTwo),
-        });
-        let mut others = layers.clone().skip(1);
-        let several_schemes = layers.clone().next().is_some_and(|first| others.any(|other| other != first));
+            false => (layer.element.as_str(), layer.scale == Scale::PowerOfTwo),
+        };
+        let (several_schemes, several_kinds) = (differ(layers.clone()), differ(layers.map(kind)));
         ModelFacts { several_schemes, several_kinds, ..self }
     }
+}
+
+/// Returns whether the values are not all equal.
+fn differ<T: PartialEq>(mut values: impl Iterator<Item = T>) -> bool {
+    values.next().is_some_and(|first| values.any(|other| other != first))
 }
 
 fn scale(scheme: TensorScheme) -> Scale {
