@@ -182,6 +182,7 @@ impl<'a> Declared<'a> {
         let quantized: BTreeSet<usize> = self.layers.iter().map(|layer| layer.source.position).collect();
         let is_quantized = |tensor: usize| quantized.contains(&self.source.tensors[tensor].position);
         let kept = |linear: &&Linear| expert(linear) && !is_quantized(linear.weight);
+        let kept_shared = |linear: &Linear| linear.is_shared_expert() && !is_quantized(linear.weight);
         let stays_float = |linear: &Linear| !is_quantized(linear.weight) && !linear.role.is_kept_by_default();
         let fused = !self.source.network.experts().is_empty();
         ModelTraits {
@@ -200,6 +201,7 @@ impl<'a> Declared<'a> {
             quantized_routers: self.layers.iter().any(|layer| layer.role == Role::Router.name()),
             shaped_codes: self.has_shaped_codes(),
             kept_experts: self.source.network.linears().iter().any(|linear| kept(&linear)),
+            kept_shared_experts: self.source.network.linears().iter().any(kept_shared),
             attention: self.source.recipe.attention(),
             float32: self.kept.iter().any(|kept| self.declarations[kept.tensor].dtype == Dtype::F32),
             listed_siblings: self.has_listed_siblings(&is_quantized),
@@ -207,6 +209,7 @@ impl<'a> Declared<'a> {
             mixed_windows: self.source.config.has_mixed_windows(),
             kept_layers: self.source.network.linears().iter().any(stays_float),
             grouped_heads: self.source.config.has_grouped_heads(),
+            mlp_ratio: self.source.config.mlp_ratio(),
             stated: self.source.config.stated().clone(),
             bare_towers: has_bare_towers(self.source.tensors.iter().map(|tensor| tensor.name.as_str())),
             bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),

@@ -553,7 +553,7 @@ impl Diagnostic for PlanError {
                 )
             }
             PlanError::SourceScales { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
-            PlanError::SourceType { .. } => Some("weights may be F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),
+            PlanError::SourceType { .. } => Some("store the weights as F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),
             PlanError::TiedHead { layer } => Some(format!(
                 "keep it with ‹exclude› '{layer}'; or set tie_word_embeddings to false in config.json of the source, whose head is stored \
                  apart, and quantize it"

@@ -36,7 +36,7 @@ impl<'a> Recognised<'a> {
         let metas: Vec<TensorMeta> = tensors.iter().map(SourceTensor::meta).collect();
         let network = Network::recognise(&config, &metas);
         let shaped = network.shaped_layers(&metas);
-        refuse_quantized(&network, &config)?;
+        refuse_quantized(&network, &config, &metas)?;
         Ok(Recognised { format: recipe.format(), tensors, network, shaped, config, recipe })
     }
 }
@@ -102,11 +102,17 @@ impl Recognised<'_> {
     }
 }
 
-fn refuse_quantized(network: &Network, config: &ModelConfig) -> Result<(), PlanError> {
+fn refuse_quantized(network: &Network, config: &ModelConfig, metas: &[TensorMeta]) -> Result<(), PlanError> {
     let found = network.notices().iter().find_map(|notice| match notice {
         Notice::AlreadyQuantized { tensors, first } => Some((*tensors, first.clone())),
         _ => None,
     });
+    let Some((tensors, first)) = found else { return Ok(()) };
     let method = config.quantization.as_ref().and_then(|q| q.get("quant_method")?.as_str().map(str::to_owned));
-    found.map_or(Ok(()), |(tensors, first)| Err(PlanError::AlreadyQuantized { tensors, first, method }))
+    // No layout has codes this wide in a weight.
+    let weight = metas.iter().find(|meta| meta.name == first && meta.name.ends_with(".weight"));
+    match weight.filter(|meta| method.is_none() && ["I16", "I32", "I64"].contains(&meta.dtype.as_str())) {
+        Some(meta) => Err(PlanError::SourceType { dtype: meta.dtype.clone(), tensor: first }),
+        None => Err(PlanError::AlreadyQuantized { tensors, first, method }),
+    }
 }

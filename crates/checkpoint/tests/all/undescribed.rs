@@ -312,6 +312,17 @@ fn integer_tables_are_copied() {
 }
 
 #[test]
+fn weights_of_wide_integers_are_no_codes() {
+    let config = crate::common::llama_config();
+    let mut tensors = crate::common::llama(Dtype::F32);
+    let up = tensors.iter_mut().find(|(name, ..)| name.ends_with("0.mlp.up_proj.weight")).unwrap();
+    up.1 = Dtype::I32;
+    let model = with_tensors(&config, &tensors);
+    let error = plan(&model.source, &scheme("int4:g32")).unwrap_err();
+    assert!(matches!(&error, PlanError::SourceType { dtype, .. } if dtype == "I32"), "{error}");
+}
+
+#[test]
 fn model_type_and_class_of_different_families_give_a_notice() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = crate::common::llama_config();

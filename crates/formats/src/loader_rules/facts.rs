@@ -126,6 +126,8 @@ pub(crate) struct ModelFacts {
     pub experts: bool,
     pub fused_experts: bool,
     pub kept_experts: bool,
+    /// Whether experts that see every token stay floats.
+    pub kept_shared_experts: bool,
     /// Whether some blocks of a mixture have no experts.
     pub dense_blocks: bool,
     /// Whether layers that choose experts are quantized.
@@ -148,6 +150,8 @@ pub(crate) struct ModelFacts {
     pub kept_layers: bool,
     /// Whether several query heads share a key/value head.
     pub grouped_heads: bool,
+    /// Width of the feed-forward network as a multiple of the hidden size, if it is one in every block.
+    pub mlp_ratio: Option<usize>,
     /// Whether quantized layers have several schemes.
     pub several_schemes: bool,
     /// Whether their codes are of several kinds, which compressed-tensors names as formats of their own.
@@ -305,6 +309,7 @@ impl ModelFacts {
             experts: traits.experts,
             fused_experts: traits.fused_experts,
             kept_experts: traits.kept_experts,
+            kept_shared_experts: traits.kept_shared_experts,
             dense_blocks: traits.dense_blocks,
             quantized_routers: traits.quantized_routers,
             whole_experts: traits.whole_experts,
@@ -317,6 +322,7 @@ impl ModelFacts {
             bare_towers: traits.bare_towers,
             kept_layers: traits.kept_layers,
             grouped_heads: traits.grouped_heads,
+            mlp_ratio: traits.mlp_ratio,
             stated: traits.stated.clone(),
             attention: Attention::of([key_value, attention.query, attention.probabilities].into_iter().flatten()),
             probabilities: attention.probabilities.is_some(),

@@ -212,6 +212,7 @@ pub(super) struct Condition {
     experts: Option<bool>,
     fused_experts: Option<bool>,
     kept_experts: Option<bool>,
+    kept_shared_experts: Option<bool>,
     dense_blocks: Option<bool>,
     quantized_routers: Option<bool>,
     whole_experts: Option<bool>,
@@ -229,6 +230,7 @@ pub(super) struct Condition {
     bare_towers: Option<bool>,
     kept_layers: Option<bool>,
     grouped_heads: Option<bool>,
+    mlp_ratio_other_than: Option<usize>,
     several_schemes: Option<bool>,
     several_kinds: Option<bool>,
     lacks: Vec<String>,
@@ -291,7 +293,7 @@ impl Condition {
             && self.timing.is_empty()
             && self.scale_name.is_empty();
         let flags = [self.zero_points, self.has_input, self.output, self.act_order];
-        let kept = [self.kept_experts, self.whole_experts, self.quantized_routers];
+        let kept = [self.kept_experts, self.kept_shared_experts, self.whole_experts, self.quantized_routers];
         let experts = [self.experts, self.fused_experts, self.mixed_experts, self.experts_by_block];
         let part = if experts.iter().chain(&kept).any(|holds| *holds == Some(true)) { "experts" } else { "model" };
         (lists && flags.iter().all(Option::is_none)).then_some(part)
@@ -314,6 +316,7 @@ impl Condition {
             && is(self.experts, model.experts)
             && is(self.fused_experts, model.fused_experts)
             && is(self.kept_experts, model.kept_experts)
+            && is(self.kept_shared_experts, model.kept_shared_experts)
             && is(self.dense_blocks, model.dense_blocks)
             && is(self.quantized_routers, model.quantized_routers)
             && is(self.whole_experts, model.whole_experts)
@@ -331,6 +334,7 @@ impl Condition {
             && is(self.bare_towers, model.bare_towers)
             && is(self.kept_layers, model.kept_layers)
             && is(self.grouped_heads, model.grouped_heads)
+            && self.mlp_ratio_other_than.is_none_or(|ratio| model.mlp_ratio != Some(ratio))
             && is(self.several_schemes, model.several_schemes)
             && is(self.several_kinds, model.several_kinds)
             && (self.lacks.is_empty() || self.lacks.iter().any(|key| !model.stated.contains_key(key)))

@@ -36,6 +36,8 @@ pub struct ModelTraits {
     pub fused_experts: bool,
     /// Some experts are kept.
     pub kept_experts: bool,
+    /// Experts that see every token stay floats.
+    pub kept_shared_experts: bool,
     /// Some blocks of a mixture have no experts.
     pub dense_blocks: bool,
     /// Layers that choose experts are quantized.
@@ -60,6 +62,8 @@ pub struct ModelTraits {
     pub kept_layers: bool,
     /// Several query heads share a key/value head.
     pub grouped_heads: bool,
+    /// Width of the feed-forward network as a multiple of the hidden size, if it is one in every block.
+    pub mlp_ratio: Option<usize>,
     /// What config.json states, by key.
     pub stated: BTreeMap<String, Value>,
     /// The quantization of attention.
@@ -88,6 +92,7 @@ const DENSE: ModelTraits = ModelTraits {
     experts: false,
     fused_experts: false,
     kept_experts: false,
+    kept_shared_experts: false,
     dense_blocks: false,
     quantized_routers: false,
     shaped_codes: false,
@@ -100,6 +105,7 @@ const DENSE: ModelTraits = ModelTraits {
     bare_towers: false,
     kept_layers: false,
     grouped_heads: false,
+    mlp_ratio: None,
     stated: BTreeMap::new(),
     attention: AttentionScheme { rotary: Rotary::Before, key_value: None, query: None, probabilities: None },
 };
@@ -412,8 +418,14 @@ mod tests {
         assert!(!packed("e4m3:channel+e4m3:channel!dynamic", kept).contains(&"SGLang"));
         let siblings = ModelTraits { listed_siblings: true, ..of_family("gptj") };
         assert!(!packed("e4m3:channel+e4m3:channel!dynamic", siblings).contains(&"vLLM"));
-        let grouped = ModelTraits { grouped_heads: true, ..of_family("phi") };
-        assert!(!packed("int4:g128", grouped).contains(&"SGLang"));
+        let phi = ModelTraits { mlp_ratio: Some(4), ..of_family("phi") };
+        assert!(packed("int4:g128", phi.clone()).contains(&"SGLang"));
+        assert!(!packed("int4:g128", ModelTraits { mlp_ratio: Some(2), ..phi.clone() }).contains(&"SGLang"));
+        assert!(!packed("int4:g128", ModelTraits { grouped_heads: true, ..phi }).contains(&"SGLang"));
+        let shared = ModelTraits { experts: true, ..of_family("glm4_moe_lite") };
+        let fp8 = "e4m3:channel+e4m3:channel!dynamic";
+        assert!(quark(fp8, shared.clone()).contains(&"SGLang"));
+        assert!(!quark(fp8, ModelTraits { kept_shared_experts: true, ..shared }).contains(&"SGLang"));
         for (family, format) in
             [("bloom", OutputFormat::GPTQ), ("glm4", OutputFormat::GPTQ), ("bloom", OutputFormat::AWQ)]
         {

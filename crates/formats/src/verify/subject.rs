@@ -147,6 +147,7 @@ impl<'a> CheckpointView<'a> {
                 .iter()
                 .any(|linear| linear.role == Role::Router && self.weight(&linear.module).is_some()),
             kept_experts: experts().any(|expert| self.weight(&expert.module).is_none()),
+            kept_shared_experts: self.float_linears().any(|linear| linear.is_shared_expert()),
             whole_experts: self.network.experts().iter().any(|experts| self.weight(&experts.module).is_none()),
             expert_schemes: self.expert_schemes(),
             other_modalities: self.network.places().contains(&Place::Other(Reason::Modality)),
@@ -157,6 +158,7 @@ impl<'a> CheckpointView<'a> {
             mixed_windows: self.config.has_mixed_windows(),
             kept_layers: self.float_linears().any(|linear| !linear.role.is_kept_by_default()),
             grouped_heads: self.config.has_grouped_heads(),
+            mlp_ratio: self.config.mlp_ratio(),
             stated: self.config.stated().clone(),
             bare_towers: has_bare_towers(self.survey.tensors.iter().map(|tensor| tensor.name.as_str())),
             attention: Attention::of(self.attention_schemes()),

@@ -248,7 +248,7 @@ impl Diagnostic for GgufPlanError {
             }
             GgufPlanError::NotQuantized => Some("quantize it with `kvant quantize`".to_owned()),
             GgufPlanError::Shape { .. } => Some("the checkpoint is damaged, or of another convention".to_owned()),
-            GgufPlanError::SourceType { .. } => Some("weights may be F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),
+            GgufPlanError::SourceType { .. } => Some("store the weights as F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned()),
             GgufPlanError::Type { .. } => Some("`kvant list schemes` lists the supported ones".to_owned()),
             GgufPlanError::Columns { .. } => {
                 Some("ask for a type with smaller blocks, such as Q8_0, or F16".to_owned())

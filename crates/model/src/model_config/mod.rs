@@ -191,6 +191,13 @@ impl ModelConfig {
         self.num_kv_heads() != self.num_heads
     }
 
+    /// Width of the feed-forward network as a multiple of the hidden size, if it is one, and the same in every block.
+    pub fn mlp_ratio(&self) -> Option<usize> {
+        let (hidden, [first, others @ ..]) = (self.hidden_size?, &*self.intermediate_sizes) else { return None };
+        let divides = hidden > 0 && first.is_multiple_of(hidden) && others.iter().all(|other| other == first);
+        divides.then(|| first / hidden)
+    }
+
     /// Number of key/value heads: as stated, otherwise as many as query heads.
     pub fn num_kv_heads(&self) -> Option<usize> {
         self.stated_kv_heads.or(self.num_heads)

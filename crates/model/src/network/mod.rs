@@ -122,6 +122,13 @@ pub struct Linear {
     pub kept: bool,
 }
 
+impl Linear {
+    /// Returns whether it belongs to an expert that sees every token.
+    pub fn is_shared_expert(&self) -> bool {
+        self.part == Part::SharedExperts
+    }
+}
+
 /// One 3-D tensor with a matrix per expert.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FusedExperts {
