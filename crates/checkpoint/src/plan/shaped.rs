@@ -67,7 +67,10 @@ impl Recognised<'_> {
         }
         if !is_float && !self.format.capabilities().shaped_layers {
             let reason = format!("the format {} holds linear layers", self.format);
-            return Err(refuse(reason, "use ‹format› quark, or write floats with ‹format› fake"));
+            return Err(refuse(
+                reason,
+                "write floats with ‹format› fake; ‹format› quark has codes of such layers, but no known loader takes them",
+            ));
         }
         let storage = self.packed_values(layer.weight).unwrap_or(SourceStorage::Plain);
         let draft = LayerDraft {

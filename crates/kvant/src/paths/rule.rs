@@ -402,11 +402,23 @@ impl Written {
         let is_file = is_graph(&self.path) || SourceKind::named(&self.path) == Some(SourceKind::Gguf);
         if is_file {
             refuse_slash(&self.path)?;
+            self.refuse_name_of_part()?;
         }
         let found = existing_directory(&self.path);
         match found.is_dir() {
             true => Ok(()),
             false => Err(self.unwritable(&format!("{} is not a directory", shown(&found)), "choose another path")),
+        }
+    }
+
+    /// Refuses the name of one of several files: a model is written as one, and readers look for the others.
+    fn refuse_name_of_part(&self) -> Result<(), Error> {
+        match parts_named(&self.path).len() {
+            0 | 1 => Ok(()),
+            count => {
+                let hint = "choose a name without the numbers: a model is written as one file";
+                Err(self.unwritable(&format!("it is named like one of {count} parts"), hint))
+            }
         }
     }
 
@@ -592,6 +604,15 @@ mod tests {
             assert!(failure.kind == ErrorKind::Usage && failure.message.contains(reason), "{}", failure.message);
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn names_of_parts_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |name: &str| written(&folder.path().join(name)).refuse_unreachable();
+        assert!(check("m.gguf").is_ok() && check("m-00001-of-00001.gguf").is_ok() && check("m-00001-of-00002").is_ok());
+        let failure = check("m-00001-of-00002.gguf").unwrap_err();
+        assert!(failure.kind == ErrorKind::Usage && failure.message.contains("one of 2 parts"), "{}", failure.message);
     }
 
     /// Not even its owner, with all permissions, makes files there.

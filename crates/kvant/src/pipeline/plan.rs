@@ -128,7 +128,14 @@ fn plan_component(
         Err(error) if error.kind == ErrorKind::Unsupported => {
             job.sinks.formats = vec![Format::Model(OutputFormat::PlainFloats)];
             // What is wrong with torchao's layout is not what the user asked about.
-            checkpoint_plan::plan(&job, reporter).map(|plan| (job, plan))
+            let plan = checkpoint_plan::plan(&job, reporter)?;
+            let name = &component.name;
+            reporter.note(&format!(
+                "{name}: its values are rounded and stay floats, so it does not get smaller: torchao's layout, which diffusers loads, \
+                 does not hold all of its layers in their schemes ({})",
+                error.message
+            ));
+            Ok((job, plan))
         }
         Err(error) => Err(error),
     }
