@@ -83,12 +83,8 @@ def rows(kvant, module_path):
 
 
 def weights(directory):
-    """The weights of a model that transformers loads whole, dequantized; nothing where it raises an error."""
-    try:
-        model, report = undescribed_models.load(directory)
-    except AttributeError as error:
-        assert "no attribute" in str(error) and "weight" in str(error), error
-        return None
+    """The weights of a model that transformers loads whole, dequantized."""
+    model, report = undescribed_models.load(directory)
     assert not report["missing_keys"] and not report["unexpected_keys"], (directory, report)
     for module in model.modules():
         if hasattr(module, "quantization_scheme"):
@@ -104,10 +100,11 @@ def loaded(kvant, module_path):
         model = undescribed_models.save(name, root / name)
         for layout in ("compressed-tensors", "fake"):
             done = kvant("quantize", model, "--scheme", scheme, "--format", layout, "--overwrite", "-o", root / layout)
+            # Classes that read float weights as they are made.
+            if layout == "compressed-tensors" and done.returncode == 1 and "raises where codes are packed" in done.stderr:
+                return ""
             assert done.returncode == 0, done.stderr
         meant, found = weights(root / "fake"), weights(root / "compressed-tensors")
-        if found is None:
-            return ""
         assert meant.keys() <= found.keys(), name
         # The fake export is rounded to bf16.
         wrong = [key for key, weight in meant.items() if not torch.allclose(found[key], weight, rtol=1e-2, atol=1e-6)]

@@ -89,6 +89,9 @@ impl Diagnostic for BlockwiseError {
             BlockwiseError::Unfinished { .. } => {
                 Some("layers that share a scale must be in one block: ‹exclude› them".to_owned())
             }
+            BlockwiseError::Streams { cause, .. } if cause.kind() == io::ErrorKind::FileTooLarge => {
+                Some("raise the limit on the size of files (ulimit -f), or calibrate with less data".to_owned())
+            }
             BlockwiseError::Streams { .. } => {
                 Some("they are stored next to the output: free some space there, or calibrate with less data".to_owned())
             }

@@ -17,7 +17,7 @@ pub use manifest::{is_recorded, record_files};
 pub use output::{Committed, Output, Start};
 pub use output_plan::{CompletePlan, Form, OutputPlan};
 pub(crate) use turns::take_turns;
-pub use verify::Verify;
+pub use verify::{Verify, refuse_inherited};
 pub(crate) use verify::{accept, refuse_errors, refuse_foreseen};
 
 use crate::plan::{CalibratedPlan, Job, KeptTensor, ParameterTensor, Plan, TensorAction};

@@ -2,10 +2,9 @@
 
 use super::EngineError;
 use super::output::{files_beside, write_files};
-use super::verify::{accept, refuse_foreseen};
+use super::verify::{accept, refuse_inherited};
 use crate::plan::{CalibratedPlan, Plan, PlanOnData};
 use kvant_container::{Checkpoint, Geometry};
-use kvant_formats::verify;
 use kvant_quant::finding::Finding;
 use std::path::{Path, PathBuf};
 
@@ -36,7 +35,7 @@ pub trait OutputPlan {
     /// # Errors
     /// [`EngineError::PreflightFailed`] with the first error.
     fn preflight(&self, checkpoint: &Checkpoint) -> Result<(), EngineError> {
-        refuse_foreseen(&verify::inherited(checkpoint))
+        refuse_inherited(checkpoint)
     }
 }
 

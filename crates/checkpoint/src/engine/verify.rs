@@ -2,7 +2,8 @@
 //! are those of [`kvant_formats::verify`].
 
 use super::{CompletePlan, EngineError};
-use kvant_formats::verify::{Options, Reads, verify};
+use kvant_container::Checkpoint;
+use kvant_formats::verify::{Options, Reads, inherited, verify};
 use kvant_quant::finding::{Finding, Severity};
 use std::path::Path;
 
@@ -60,6 +61,14 @@ pub(crate) fn refuse_errors(output: &Path, findings: &[Finding]) -> Result<(), E
             errors: errors.len(),
         }),
     }
+}
+
+/// Refuses a source whose outputs would not pass verification, whatever becomes of its weights.
+///
+/// # Errors
+/// [`EngineError::PreflightFailed`] with the first of the errors.
+pub fn refuse_inherited(source: &Checkpoint) -> Result<(), EngineError> {
+    refuse_foreseen(&inherited(source))
 }
 
 /// Refuses outputs that would not pass verification.

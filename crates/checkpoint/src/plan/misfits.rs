@@ -26,6 +26,29 @@ const TOLERATED_PART: usize = 4;
 const CASTS_TO_WO: &[&str] =
     &["kosmos-2.5", "longt5", "mt5", "pix2struct", "pop2piano", "switch_transformers", "t5", "udop", "umt5"];
 
+/// Architectures whose classes in transformers read float weights by their names as they are made, of layers that are quantized too: they
+/// raise where a layer has packed codes in the place of its weight.
+const READ_FLOATS: &[&str] = &[
+    "dinov2",
+    "dinov3_vit",
+    "longt5",
+    "mt5",
+    "pop2piano",
+    "recurrent_gemma",
+    "rwkv",
+    "siglip",
+    "siglip2",
+    "siglip2_text_model",
+    "siglip2_vision_model",
+    "siglip_text_model",
+    "siglip_vision_model",
+    "switch_transformers",
+    "t5",
+    "udop",
+    "umt5",
+    "wav2vec2",
+];
+
 /// Architectures whose experts transformers takes apart before it loads compressed-tensors.
 const UNFUSES_EXPERTS: &[&str] = &["llama4", "llama4_text"];
 
@@ -44,6 +67,7 @@ impl OddLayers {
         source.refuse_experts_that_do_not_load()?;
         source.refuse_shared_blocks()?;
         let casting = source.casting_layers()?;
+        source.refuse_packed_weights_that_are_read(&casting)?;
         let mut problems: BTreeMap<usize, String> = BTreeMap::new();
         let (mut misfits, mut all) = (0, 0);
         for (index, linear) in source.network.linears().iter().enumerate() {
@@ -150,15 +174,14 @@ impl Recognised<'_> {
                     reason:
                         "transformers casts activations to the type of this weight, which Quark's layout makes integers"
                             .to_owned(),
-                    hint: "leave it in floats, or use ‹format› compressed-tensors".to_owned(),
+                    hint: "leave it in floats".to_owned(),
                 };
                 return Err(PlanError::CannotHold { layer: module.clone(), scheme: scheme.to_string(), problem });
             }
         }
-        let notice = (!modules.is_empty()).then(|| format!(
-            "{} in floats: transformers casts activations to the type of this weight; ‹format› compressed-tensors quantizes it",
-            stays(&modules)
-        ));
+        let notice = (!modules.is_empty()).then(|| {
+            format!("{} in floats: transformers casts activations to the type of this weight", stays(&modules))
+        });
         Ok(OddLayers {
             reasons: modules.into_iter().map(|module| (module, READ_AS_FLOAT)).collect(),
             notices: notice.into_iter().collect(),
@@ -177,6 +200,31 @@ impl Recognised<'_> {
             hint: "use ‹format› fake, whose floats are tied as they load".to_owned(),
         };
         Err(PlanError::CannotHold { layer: layer.module.clone(), scheme: self.recipe.scheme_name(), problem })
+    }
+
+    /// Layers without a tensor `weight`, in architectures whose classes look for it.
+    fn refuse_packed_weights_that_are_read(&self, odd: &OddLayers) -> Result<(), PlanError> {
+        let reads = self.config.model_types.first().is_some_and(|name| READ_FLOATS.contains(&name.as_str()));
+        if !reads || self.format == OutputFormat::PlainFloats {
+            return Ok(());
+        }
+        for linear in self.network.linears() {
+            let Ok(scheme) = self.decide(odd, &linear.module, linear.kept) else { continue };
+            // What does not fit is a problem of its own.
+            let Ok(parts) = self.parts(&self.draft(linear, scheme)?, None, false) else { continue };
+            if !parts.iter().any(|part| part.name.ends_with(".weight")) {
+                let reason = "transformers reads the float weights of this architecture as it makes the model, and raises where codes are \
+                              packed under another name";
+                let hint = "use a scheme of fp8, e.g. FP8_DYNAMIC, or write floats with ‹format› fake";
+                let problem = CannotHold { reason: reason.to_owned(), hint: hint.to_owned() };
+                return Err(PlanError::CannotHold {
+                    layer: linear.module.clone(),
+                    scheme: scheme.to_string(),
+                    problem,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Experts in one tensor that transformers looks for one by one where the rest is in compressed-tensors' layout.

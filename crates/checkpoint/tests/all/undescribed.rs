@@ -224,7 +224,10 @@ fn weights_that_a_loader_reads_as_float_stay_float() {
     let (wi, wo) = ("encoder.block.0.layer.1.DenseReluDense.wi", "encoder.block.0.layer.1.DenseReluDense.wo");
     let model = model(&config, &[("shared", &[32, 64]), (wi, &[128, 64]), (wo, &[64, 128])]);
     assert_eq!(model.quantized(&settings("int4:g32", OutputFormat::QUARK)), [wi]);
-    assert_eq!(model.quantized(&settings("int4:g32", OutputFormat::COMPRESSED_TENSORS)), [wi, wo]);
+    let fp8 = "e4m3:channel+e4m3:channel!dynamic";
+    assert_eq!(model.quantized(&settings(fp8, OutputFormat::COMPRESSED_TENSORS)), [wi, wo]);
+    let error = plan(&model.source, &settings("int4:g32", OutputFormat::COMPRESSED_TENSORS)).unwrap_err();
+    assert!(matches!(error, PlanError::CannotHold { .. }) && error.to_string().contains("packed"), "{error}");
     let asked =
         Settings { overrides: vec!["*.wo=int8:channel".parse().unwrap()], ..settings("int4:g32", OutputFormat::QUARK) };
     let error = plan(&model.source, &asked).unwrap_err();

@@ -38,9 +38,10 @@ fn config_of_another_model_is_refused_with_both_numbers() {
         let plan = ["plan", "nano_llama", "--scheme", "int4_wo_128"];
         let quantize = ["quantize", "nano_llama", "--scheme", "int4_wo_128", "-o", "out"];
         let file = ["quantize", "nano_llama", "--scheme", "Q8_0", "-o", "out.gguf"];
-        let lines: [&[&str]; 3] = [&plan, &quantize, &file];
+        let graph = ["convert", "nano_llama", "--to", "onnx", "-o", "out.onnx"];
+        let lines: [&[&str]; 4] = [&plan, &quantize, &graph, &file];
         // Requirements of GGUF files are refused with other messages.
-        for line in if key == "architectures" { &lines[..2] } else { &lines[..] } {
+        for line in if key == "architectures" { &lines[..3] } else { &lines[..] } {
             let refused = place.run(line);
             assert_eq!(refused.code, Some(1), "{line:?}: {refused:?}");
             let told = |part: &&str| refused.stderr.contains(*part);

@@ -397,6 +397,12 @@ fn complete(config: &mut Map<String, Value>) {
     for (key, value) in added {
         config.entry(key).or_insert(value);
     }
+    // The older of the two names of the kind.
+    if let Some(Value::Object(scaling)) = config.get_mut("rope_scaling")
+        && let Some(kind) = scaling.get("rope_type").cloned()
+    {
+        scaling.entry("type").or_insert(kind);
+    }
     for (old, new) in OLD_NAMES {
         if let Some(value) = config.get(new).cloned() {
             config.entry(old).or_insert(value);
@@ -624,6 +630,9 @@ mod tests {
         let own = json!({"rope_theta": 3.0, "rope_parameters": {"rope_theta": 4.0}});
         assert_eq!(completed(own)["rope_theta"], json!(3.0));
         assert_eq!(completed(json!({"model_type": "llama"})), json!({"model_type": "llama"}));
+        let scaling =
+            completed(json!({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0]}}))["rope_scaling"].clone();
+        assert_eq!(scaling["type"], json!("longrope"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::job::Conversion;
 use crate::job::{self, Limits, Sinks};
 use crate::paths::full_path;
 use crate::text::counts;
+use kvant_checkpoint::engine::refuse_inherited;
 use kvant_checkpoint::finite;
 use kvant_checkpoint::onnx::{Exported, check, export};
 use kvant_container::onnx::{ExternalData, Spill};
@@ -42,6 +43,9 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
         check_output(output, sinks.commit.overwrite)?;
     }
     let checkpoint = job::open(&request.source.model)?;
+    if !sinks.commit.no_verify {
+        refuse_inherited(&checkpoint)?;
+    }
     let other =
         || Remedy::UseFormat("choose another target with ‹to›: only decoders are written as ONNX graphs".to_owned());
     let decoder = Decoder::open(&checkpoint).map_err(|error| Error::not_run(error, other()))?;

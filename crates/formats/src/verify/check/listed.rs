@@ -7,6 +7,7 @@ use crate::verify::statement::{Listed, QuantConfig};
 use crate::verify::subject::CheckpointView;
 use kvant_model::family::Role;
 use kvant_model::network::Linear;
+use kvant_quant::counts::number;
 use kvant_quant::finding::{Findings, Severity};
 use std::collections::HashSet;
 
@@ -25,9 +26,15 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
         findings.error(&weight.module, reason, "take it off the list in config.json");
     }
     let modules = modules(subject);
-    for listed in statement.listed.iter().filter(|listed| !exists(listed, &modules)) {
-        findings.note(&listed.text, "is listed in config.json, and no module has such a name", "");
-    }
+    let mut absent = statement.listed.iter().filter(|listed| !exists(listed, &modules));
+    let Some(first) = absent.next() else { return };
+    let reason = match absent.count() {
+        0 => "is listed in config.json, and no module has such a name".to_owned(),
+        others => {
+            format!("and {} are listed in config.json, and no module has such a name", number(others, "more name"))
+        }
+    };
+    findings.note(&first.text, reason, "");
 }
 
 /// A layer in floats that config.json does not list.
