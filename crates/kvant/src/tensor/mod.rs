@@ -47,10 +47,16 @@ pub use stored::StoredModel;
 use crate::error::{Error, ErrorKind};
 use kvant_quant::activation::ActivationError;
 use kvant_quant::rounding::RoundingError;
+use kvant_quant::scheme::SchemeError;
 
 /// What rounding says of a tensor that has no name.
 fn of_rounding(error: RoundingError) -> Error {
     let (kind, hint) = match &error {
+        RoundingError::Scheme(SchemeError::GroupDoesNotDivide { .. }) => {
+            let hint =
+                "use groups of a size that divides it, or a scale for each channel as in int4:channel and e4m3:channel";
+            (ErrorKind::Invalid, hint)
+        }
         RoundingError::Scheme(problem) => (ErrorKind::Invalid, problem.hint()),
         RoundingError::NoCodes(_) => (ErrorKind::Unsupported, "fake-quantize it, which needs no codes"),
         RoundingError::NotFinite => (ErrorKind::Invalid, "replace such values first: no code represents them"),

@@ -134,8 +134,10 @@ impl Rounding for Hqq {
     fn round(&self, problem: &mut LayerProblem<'_>) -> Result<RoundedLayer, LayerError> {
         problem.check_cancelled()?;
         let plain = nearest(problem)?;
-        let (Grid::Scheme { scheme: TensorScheme::Int(int), .. }, None) = (problem.grid, self.refuses(&plain.scheme()))
-        else {
+        if let Some(reason) = self.refuses(&plain.scheme()) {
+            return Err(LayerError::Other(reason.to_owned()));
+        }
+        let Grid::Scheme { scheme: TensorScheme::Int(int), .. } = problem.grid else {
             return Err(LayerError::Other("its zero points are given".to_owned()));
         };
         let groups = Groups::of(&plain);

@@ -91,7 +91,7 @@ impl<'a> LayerSpec<'a> {
             (false, ..) => Err(refuse("use groups along the input channels (g128), or `channel`")),
             (_, ZeroPoint::Float, _) => Err(refuse("use integer zero points (`:zp`)")),
             (_, _, ScaleEncoding::F16) => Ok(int),
-            _ => Err(refuse("its scales are in binary16: use `:f16`, or leave the type out")),
+            _ => Err(refuse("its scales are in binary16: add `:f16` to the scheme")),
         }
     }
 
