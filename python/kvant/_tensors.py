@@ -31,7 +31,38 @@ _DTYPES = {
 }
 
 # The types of packed tensors in numpy. bfloat16 and eight-bit floats, which numpy lacks, come as bits.
-_PACKED = {"F32": "<f4", "F16": "<f2", "I8": "i1", "U8": "u1", "I32": "<i4", "I64": "<i8", "BF16": "<u2"}
+_PACKED = {
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I8": "i1",
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "u1",
+    "U32": "<u4",
+    "F8_E4M3": "u1",
+    "F8_E5M2": "u1",
+    "F8_E8M0": "u1",
+}
+
+# Other types of packed tensors in torch.
+_TORCH_PACKED = {
+    "I8": "int8",
+    "I32": "int32",
+    "I64": "int64",
+    "U8": "uint8",
+    "U32": "uint32",
+    "F8_E8M0": "float8_e8m0fnu",
+}
+
+# Formats of `kvant list formats` that have no tensors for one layer: what they have, and what to do.
+_WHOLE_MODELS = {
+    "fake": (
+        "holds floats, the values of the codes, and has no tensors of its own",
+        "dequantize() gives these values; kvant.quantize and kvant.torch.export write models in this format",
+    ),
+    "onnx": ("is that of whole graphs", "use kvant.quantize(model, scheme, format='onnx', output='out.onnx')"),
+}
 
 
 class QuantTensor:
@@ -126,7 +157,7 @@ class QuantTensor:
         """The tensors of a checkpoint that it becomes, by their names.
 
         Args:
-            format: A checkpoint format (`kvant list formats`), or `gguf` for GGUF types.
+            format: A checkpoint format (`kvant list formats`; not `fake` and `onnx`), or `gguf` for GGUF types.
             name: The name of the layer, with which the names of the tensors begin.
 
         Types that numpy does not have come as bits: bfloat16 as uint16, eight-bit floats as uint8. Tensors of torch
@@ -136,6 +167,7 @@ class QuantTensor:
             UnsupportedError: The format has no place for the scheme, or its scales need another type: then quantize
                 with `format`.
         """
+        _check_format(format)
         packed = self._made.packed(format, name)
         return {name: self._origin.stored(data, dtype, shape) for name, dtype, shape, data in packed}
 
@@ -253,13 +285,15 @@ def quantize_tensor(
         scheme: A name or spelling of `kvant list schemes`; of a layer's scheme the part for weights. GGUF types too.
         scale: The scales, if they are known; otherwise they follow from the weight.
         zero_point: The zero points that belong to them.
-        format: The checkpoint format that the tensor will be packed in: scales get the type that it stores.
+        format: The checkpoint format that the tensor will be packed in, as for `QuantTensor.packed`: scales get the
+            type that it stores.
 
     Raises:
         UsageError: An unknown scheme or format, scales of a wrong number.
         InvalidError: NaN or infinite values, or groups that do not divide the input channels.
         UnsupportedError: A type of numbers that is not read, or scales beyond the type that stores them.
     """
+    _check_format(format)
     given = _weight(array)
     made = _kvant.quantize_tensor(given.data, scheme, format, _known(scale, zero_point))
     return QuantTensor(made, given.origin)
@@ -316,6 +350,7 @@ def round_tensor(
         UsageError: An unknown scheme, algorithm, option or format.
         InvalidError: As `quantize_tensor`; sums that are missing, of another size or not finite.
     """
+    _check_format(format)
     given = _weight(weight)
     sums = hessian if hessian is None or isinstance(hessian, Hessian) else Hessian.from_matrix(hessian)
     made, loss = _kvant.round_tensor(given.data, scheme, algorithm, None if sums is None else sums._made, format)
@@ -344,6 +379,13 @@ def gptq(
     """
     algorithm = ":".join(["gptq", *(f"{name}={value}" for name, value in options.items())])
     return round_tensor(weight, scheme, algorithm, hessian, format=format)
+
+
+def _check_format(format: str | None) -> None:
+    """Refuses formats that have no tensors for one layer."""
+    if format in _WHOLE_MODELS:
+        reason, remedy = _WHOLE_MODELS[format]
+        raise UnsupportedError(f"the format {format} {reason}", kind="unsupported", remedy=remedy)
 
 
 class _Origin:
@@ -380,10 +422,10 @@ class _Origin:
     def stored(self, data: numpy.typing.NDArray[numpy.uint8], dtype: str, shape: Sequence[int]) -> Array:
         """A tensor of a checkpoint."""
         if self.torch is None:
-            return data.view(_PACKED.get(dtype, "u1")).reshape(shape)
+            return data.view(_PACKED[dtype]).reshape(shape)
         name = next((name for name, known in _DTYPES.items() if known == dtype), None)
-        others = {"I8": "int8", "U8": "uint8", "I32": "int32", "I64": "int64", "F8_E8M0": "float8_e8m0fnu"}
-        kind = getattr(self.torch, name or others.get(dtype, "uint8"), self.torch.uint8)
+        # Older versions of torch lack block scales, which are bytes.
+        kind = getattr(self.torch, name or _TORCH_PACKED[dtype], self.torch.uint8)
         return self.torch.from_numpy(data).view(kind).reshape(tuple(shape))
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,7 +160,19 @@ class KvantQuantizer(HfQuantizer):  # type: ignore[misc]
         return model
 
     def is_serializable(self, *args: Any, **kwargs: Any) -> bool:
-        """The model has no codes that could be saved."""
+        """False: the model has no codes that could be saved. A warning names other ways."""
+        if self.quantization_config.scheme is None:
+            ways = "kvant.torch.export(model, directory, 'fake') writes its values, and the checkpoint has its codes"
+        else:
+            ways = (
+                "kvant.quantize writes the quantized checkpoint of a float one; or load the model without a "
+                "quantization_config, and use kvant.torch.quantize_ and kvant.torch.export"
+            )
+        warnings.warn(
+            f"save_pretrained does not save this model: Kvant quantized it at loading, and it has no codes. {ways}",
+            kvant.KvantWarning,
+            stacklevel=3,
+        )
         return False
 
     @property

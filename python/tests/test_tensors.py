@@ -23,15 +23,15 @@ def signal_to_noise(array: numpy.ndarray, restored: numpy.ndarray) -> float:
     return 10 * float(numpy.log10(numpy.square(array, dtype=numpy.float64).sum() / noise))
 
 
-def listed_schemes() -> list[str]:
-    run = [sys.executable, "-m", "kvant", "list", "schemes", "--json"]
-    rows = json.loads(subprocess.run(run, capture_output=True, text=True, check=True).stdout)
-    rows = rows if isinstance(rows, list) else next(value for value in rows.values() if isinstance(value, list))
+def listed(topic: str) -> list[str]:
+    """The names that `kvant list` shows."""
+    run = [sys.executable, "-m", "kvant", "list", topic, "--json"]
+    rows = json.loads(subprocess.run(run, capture_output=True, text=True, check=True).stdout)["rows"]
     return [row["name"] for row in rows]
 
 
 def test_every_listed_scheme_quantizes() -> None:
-    for scheme in listed_schemes():
+    for scheme in listed("schemes"):
         quantized = kvant.quantize_tensor(WEIGHT, scheme)
         restored = quantized.dequantize()
         assert restored.dtype == numpy.float32 and restored.shape == WEIGHT.shape, scheme
@@ -83,18 +83,101 @@ def test_half_precision_stays_half_precision() -> None:
     assert double.dequantize().dtype == numpy.float64
 
 
-def test_packed_tensors_are_those_of_a_checkpoint(llama: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+# One scheme for each way to pack codes, scales and zero points.
+PACKED = (
+    *("int4:g32", "uint4:g32:zp", "int2:g64", "int3:g32", "W5A16", "uint8:g64:zp", "int8:tensor", "W8A8"),
+    *("FP8_BLOCK", "FP8_DYNAMIC", "mxfp4", "MXFP4A16", "mxfp6_e3m2", "MXFP8", "MXFP8A16", "NVFP4A16"),
+)
+
+
+def packed(weight: Any, scheme: str, format: str, name: str) -> dict[str, Any]:
+    """The tensors of a weight in a format; none if that has no place for the scheme."""
+    try:
+        return kvant.quantize_tensor(weight, scheme, format=format).packed(format, name)
+    except kvant.UnsupportedError as error:
+        assert error.remedy
+        return {}
+
+
+@pytest.mark.parametrize("format", [name for name in listed("formats") if name not in ("fake", "onnx")])
+def test_packed_tensors_are_those_of_a_checkpoint(format: str, llama: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
     safetensors = pytest.importorskip("safetensors.torch")
-    layer = "model.layers.0.self_attn.q_proj"
-    source = safetensors.load_file(llama / "model.safetensors")[f"{layer}.weight"]
-    for scheme, format in [("uint4:g32:zp", "awq"), ("int4:g32", "gptq"), ("W8A8", "compressed-tensors")]:
-        output = tmp_path / format
-        kvant.quantize(llama, scheme, format=format, output=output, progress=False)
+    if format == "gguf":
+        pytest.skip("its blocks are compared with those of a file below")
+    # A layer with a scale over block scales that it shares with none.
+    source, layer = llama, "model.layers.0.mlp.down_proj"
+    if format == "comfyui":
+        source, layer = tmp_path / "flux.safetensors", "double_blocks.0.img_attn.qkv"
+        shapes = {"img_in": (128, 64), layer: (384, 128), "single_blocks.0.linear1": (896, 128)}
+        tensors = {f"{name}.weight": torch.randn(shape).bfloat16() for name, shape in shapes.items()}
+        safetensors.save_file(tensors, source)
+        weight = tensors[f"{layer}.weight"]
+    else:
+        weight = safetensors.load_file(llama / "model.safetensors")[f"{layer}.weight"]
+    held = 0
+    for scheme in PACKED:
+        ours = packed(weight, scheme, format, layer)
+        if not ours:
+            continue
+        held += 1
+        output = tmp_path / scheme.replace(":", "-")
+        kvant.quantize(source, scheme, format=format, output=output, progress=False)
         written = safetensors.load_file(output / "model.safetensors")
-        packed = kvant.quantize_tensor(source, scheme, format=format).packed(format, layer)
-        for name, tensor in packed.items():
-            assert tensor.shape == written[name].shape and (tensor == written[name]).all(), name
+        assert ours.keys() == {name for name in written if name.startswith(f"{layer}.")}
+        for name, tensor in ours.items():
+            expected = written[name]
+            assert (tensor.dtype, tensor.shape) == (expected.dtype, expected.shape), (scheme, name)
+            same = torch.equal(tensor.reshape(-1).view(torch.uint8), expected.reshape(-1).view(torch.uint8))
+            assert same, (scheme, name)
+    assert held or format == "mxfp4", "gpt-oss's layout alone has no place for a layer that is one matrix"
+
+
+def test_packed_blocks_are_those_of_a_gguf_file(llama: Path, tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    safetensors = pytest.importorskip("safetensors.torch")
+    weight = safetensors.load_file(llama / "model.safetensors")["model.layers.0.mlp.down_proj.weight"]
+    for scheme in ("Q4_0", "Q5_1", "Q8_0", "IQ4_NL"):
+        kvant.quantize(llama, scheme, output=tmp_path / f"{scheme}.gguf", progress=False)
+        tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / f"{scheme}.gguf").tensors}
+        expected = tensors["blk.0.ffn_down.weight"]
+        if expected.tensor_type.name == scheme:
+            ours = kvant.quantize_tensor(weight, scheme).packed("gguf", "blk.0.ffn_down")["blk.0.ffn_down.weight"]
+            assert ours.shape == expected.data.shape and (ours.numpy() == expected.data).all(), scheme
+
+
+def test_packed_tensors_are_alike_in_numpy_and_torch() -> None:
+    torch = pytest.importorskip("torch")
+    weight = torch.from_numpy(WEIGHT)
+    for format in listed("formats"):
+        for scheme in (*PACKED, "Q8_0"):
+            ours = packed(WEIGHT, scheme, format, "a.b")
+            theirs = packed(weight, scheme, format, "a.b")
+            assert ours.keys() == theirs.keys() and all(name.startswith("a.b.") for name in ours)
+            for name, array in ours.items():
+                tensor = theirs[name]
+                assert array.shape == tensor.shape and array.itemsize == tensor.element_size(), (format, scheme, name)
+                assert array.tobytes() == tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def test_formats_of_whole_models_are_refused_with_another_way(llama: Path, tmp_path: Path) -> None:
+    quantized = kvant.quantize_tensor(WEIGHT, "int8:channel")
+    with pytest.raises(kvant.UnsupportedError, match="holds floats") as raised:
+        quantized.packed("fake")
+    assert "dequantize()" in raised.value.remedy
+    for wrong in (
+        lambda: quantized.packed("onnx"),
+        lambda: kvant.quantize_tensor(WEIGHT, "int8:channel", format="fake"),
+        lambda: kvant.round_tensor(WEIGHT, "int8:channel", "hqq", format="fake"),
+    ):
+        with pytest.raises(kvant.UnsupportedError, match="the format (fake|onnx)"):
+            wrong()
+    safetensors = pytest.importorskip("safetensors.torch")
+    layer = "model.layers.0.mlp.down_proj.weight"
+    weight = safetensors.load_file(llama / "model.safetensors")[layer]
+    kvant.quantize(llama, "int8:channel", format="fake", output=tmp_path / "fake", progress=False)
+    written = safetensors.load_file(tmp_path / "fake/model.safetensors")[layer]
+    assert (kvant.quantize_tensor(weight, "int8:channel").dequantize() == written).all()
 
 
 def test_given_scales_are_used() -> None:

@@ -29,6 +29,8 @@ def test_weights_are_those_of_a_quantized_checkpoint(scheme: str, llama: Path, t
     for name, value in found.state_dict().items():
         assert torch.equal(value, expected[name]), name
     assert found.is_quantized and found.config.quantization_config.scheme == scheme
+    with pytest.raises(ValueError, match="not serializable"), pytest.warns(kvant.KvantWarning, match="kvant.quantize"):
+        found.save_pretrained(tmp_path / "again")
 
 
 def test_modules_are_excluded_and_overridden(llama: Path) -> None:
@@ -83,7 +85,7 @@ def test_checkpoints_are_restored(
     assert same_outputs(found, expected, **TOKENS)
     schemes = {name: module.scheme_text for name, module in kt.quantized_modules(expected)}
     assert {name: module.scheme_text for name, module in kt.quantized_modules(found)} == schemes
-    with pytest.raises(ValueError, match="not serializable"):
+    with pytest.raises(ValueError, match="not serializable"), pytest.warns(kvant.KvantWarning, match="torch.export"):
         found.save_pretrained(tmp_path / "again")
 
 
@@ -97,6 +99,15 @@ def test_activations_are_restored_where_floats_would_load(llama: Path, tmp_path:
     assert not same_outputs(found, plain, **TOKENS)
     base = transformers.AutoModel.from_pretrained(tmp_path / "out", quantization_config=KvantConfig())
     assert same_outputs(base, found.model, **TOKENS)
+
+
+def test_restored_models_are_exported_to_floats(llama: Path, tmp_path: Path) -> None:
+    kvant.quantize(llama, "int4:g32+int8:channel!dynamic", output=tmp_path / "out", progress=False)
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    found = load(tmp_path / "out", config=reload_config(tmp_path / "out"))
+    again = kt.export(found, tmp_path / "again", "fake")
+    assert same_outputs(load(again, config=reload_config(again)), found, **TOKENS)
+    assert torch.equal(load(again).model.layers[0].mlp.up_proj.weight, found.model.layers[0].mlp.up_proj.weight)
 
 
 def test_checkpoints_that_only_kvant_reads_load_by_themselves(llama: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Quantize PyTorch models in place.
 
 * `quantize_` turns layers of any model into quantized ones: weights, inputs, outputs; static, dynamic or weight-only.
-* `freeze` rounds their weights for good, `save` and `load` keep a quantized model, `export` writes a checkpoint.
+* `freeze` rounds their weights for good, `save` and `load` keep a quantized model, `export` writes a checkpoint,
+  `export_onnx` an ONNX graph.
 * `fake_quantize` is the operator underneath: `torch.ops.kvant.fake_quantize`, for torch.compile, torch.export and
   training (straight-through).
 
@@ -32,6 +33,7 @@ from kvant.torch._modules import (
     TensorQuantizer,
     quantized_modules,
 )
+from kvant.torch._onnx import export_onnx
 from kvant.torch._ops import fake_quantize
 from kvant.torch._quantize import freeze, quantize_
 
@@ -48,6 +50,7 @@ __all__ = [
     "QuantizedModule",
     "TensorQuantizer",
     "export",
+    "export_onnx",
     "fake_quantize",
     "freeze",
     "load",

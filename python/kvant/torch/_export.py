@@ -35,6 +35,12 @@ from kvant.torch._schemes import TensorScheme, layer_scheme
 
 _METADATA = "kvant"
 
+# Formats of `kvant list formats` that `export` does not write, and other ways.
+_FILES = {
+    "gguf": "quantize the float checkpoint, as in kvant.quantize(model, 'Q4_K_M', output='out.gguf')",
+    "onnx": "use kvant.torch.export_onnx(model, inputs, 'out.onnx')",
+}
+
 
 def export(model: nn.Module, output: StrPath, format: str = "quark") -> Path:
     """Writes a quantized model as a checkpoint: model.safetensors and config.json.
@@ -51,9 +57,15 @@ def export(model: nn.Module, output: StrPath, format: str = "quark") -> Path:
 
     Raises:
         UsageError: The directory exists, or the model is not quantized or a layer itself.
-        UnsupportedError: The format has no place for a layer's type or scheme, or the model was loaded frozen: its
-            codes are not kept.
+        UnsupportedError: The format has no place for a layer's type or scheme, or is none of checkpoints; or the model
+            was loaded frozen: its codes are not kept.
     """
+    if format in _FILES:
+        raise UnsupportedError(
+            f"{format} is a format of files, and models in place are exported to checkpoints",
+            kind="unsupported",
+            remedy=_FILES[format],
+        )
     directory = Path(output)
     _layers_to_write(model, directory)
     modules = {module: names for module, names in names_of(model).items() if isinstance(module, QuantizedModule)}
@@ -143,6 +155,8 @@ def _config(model: nn.Module) -> dict[str, Any]:
     own = getattr(model, "config", None)
     if own is not None and hasattr(own, "to_dict"):
         config = dict(own.to_dict())
+        # What was loaded: what is written is described anew.
+        config.pop("quantization_config", None)
         config.setdefault("architectures", [type(model).__name__])
         if not config["architectures"]:
             config["architectures"] = [type(model).__name__]
@@ -194,6 +208,13 @@ def _check_place(module: Any, format: str) -> None:
         )
     quantizer = module.weight_quantizer
     scheme = quantizer.scheme
+    if scheme.kind == "other":
+        raise UnsupportedError(
+            f"{format} has no place for {scheme.spelling}, whose values have no codes of their own",
+            kind="unsupported",
+            remedy='export to the format fake, kvant.torch.export(model, directory, "fake"), which holds every scheme '
+            "as floats on the grid of its values",
+        )
     if module.chosen is None and not quantizer.enabled and quantizer.scale is None:
         raise UnsupportedError(
             "it was loaded frozen, and its codes are not kept",

@@ -144,7 +144,7 @@ def graph_recipe(name: str) -> GraphRecipe:
     """
     if ":" in name:
         return _spelled(name)
-    upper = name.strip().upper().replace("-", "_").removesuffix("_QCONFIG")
+    upper = _in_capitals(name)
     found = PRESETS.get(_ALIASES.get(upper, upper))
     if found is not None:
         return found
@@ -160,6 +160,15 @@ def graph_recipe(name: str) -> GraphRecipe:
             )
             raise UnsupportedError(message, kind="unsupported", remedy=remedy)
     raise usage_error(f"there is no preset {name}", f"use one of {', '.join(PRESETS)}")
+
+
+def is_preset(name: str) -> bool:
+    """Whether `graph_recipe` has a preset of this name."""
+    return _in_capitals(name) in PRESETS.keys() | _ALIASES.keys()
+
+
+def _in_capitals(name: str) -> str:
+    return name.strip().upper().replace("-", "_").removesuffix("_QCONFIG")
 
 
 def _spelled(text: str) -> GraphRecipe:

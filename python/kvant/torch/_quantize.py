@@ -14,6 +14,7 @@ import kvant
 from kvant._errors import UnsupportedError, usage_error
 from kvant.torch._algorithms import LayerRecipe, Wanted
 from kvant.torch._calibration import calibrate
+from kvant.torch._graph_presets import is_preset
 from kvant.torch._layouts import is_lookup, layout_of
 from kvant.torch._modules import TensorQuantizer, become, leave_fast_path, quantized_class, quantized_modules
 from kvant.torch._offload import find_offloaded, remove_unused, slot_of
@@ -82,7 +83,7 @@ def quantize_(
     head = output_embeddings() if keep_head and callable(output_embeddings) else None
     selected = select(model, Selection(scheme, exclude, overrides or {}, layer_types or {}, head))
     chosen = {name: recipe.with_defaults(algorithm, bias) for name, recipe in selected.items()}
-    schemes = {name: layer_scheme(recipe.scheme) for name, recipe in chosen.items()}
+    schemes = {name: _scheme_of(recipe.scheme) for name, recipe in chosen.items()}
     _check_biases(model, chosen)
     if steps not in ("learned", "fixed"):
         raise usage_error(f"steps={steps!r} is unknown", 'give "learned" or "fixed"')
@@ -181,6 +182,20 @@ def _freeze_offloaded(module: Any) -> None:
     if bias is not None and module.bias_quantizer.enabled:
         bias.write(nearest_bias(module).dequantize().reshape(module.bias.shape).to(module.bias.dtype))
         module.bias_quantizer.enabled = False
+
+
+def _scheme_of(text: str) -> LayerScheme:
+    """The scheme of a layer. Presets of graphs, which have none, are refused with what is to be used."""
+    try:
+        return layer_scheme(text)
+    except kvant.UsageError as error:
+        if not is_preset(text):
+            raise
+        raise usage_error(
+            f"{text} is a preset of graphs, and layers in place have schemes",
+            "give a scheme, such as int8:tensor+int8:tensor!static; the preset is that of "
+            f'kvant.torch.pt2e.KvantQuantizer("{text}") for programs of torch.export, and of kvant.quantize for ONNX',
+        ) from error
 
 
 def _check_biases(model: nn.Module, chosen: Mapping[str, LayerRecipe]) -> None:

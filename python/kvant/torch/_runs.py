@@ -165,25 +165,34 @@ class Calibration:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """No gradients, evaluation mode, no caches of keys and values."""
-        modes = {module: module.training for module in self.model.modules()}
-        configs: list[Any] = [getattr(module, "config", None) for module in self.model.modules()]
+        """As `evaluating` for the model."""
         if self.batches:
             _keep_freed_memory()
-        cached = [config for config in configs if getattr(config, "use_cache", False) is True]
-        self.model.eval()
-        for config in cached:
-            config.use_cache = False
         try:
-            with torch.no_grad():
+            with evaluating(self.model):
                 yield
         finally:
             if self.batches:
                 _return_freed_memory()
-            for config in cached:
-                config.use_cache = True
-            for module, was_training in modes.items():
-                module.training = was_training
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """No gradients, evaluation mode, no caches of keys and values."""
+    modes = {module: module.training for module in model.modules()}
+    configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+    cached = [config for config in configs if getattr(config, "use_cache", False) is True]
+    model.eval()
+    for config in cached:
+        config.use_cache = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for config in cached:
+            config.use_cache = True
+        for module, was_training in modes.items():
+            module.training = was_training
 
 
 # Parameters of mallopt(3), and the values up to which glibc raises them by itself.

@@ -30,7 +30,6 @@ def test_first_example_of_the_documentation(llama: Path, tmp_path: Path) -> None
         num_hidden_layers=2,
         num_attention_heads=4,
     )
-    config._attn_implementation = "eager"
     model = transformers.OPTForCausalLM(config).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(llama)
     before = model.model.decoder.layers[0].fc1.weight.detach().clone()
@@ -69,7 +68,6 @@ def test_first_example_of_the_documentation(llama: Path, tmp_path: Path) -> None
 
     from kvant.compat.quark.torch.export.api import export_onnx
 
-    model.config.use_cache = False
     input_args = next(iter(calib_dataloader))
     path = export_onnx(freezed_model, str(tmp_path), input_args)
 

@@ -320,6 +320,22 @@ def test_biases_without_a_place_are_refused(tmp_path: Path) -> None:
     assert model[0].bias_quantizer is None
 
 
+@pytest.mark.parametrize(
+    ("scheme", "format", "text", "remedy"),
+    [
+        ("mx6", "quark", "layer 0: quark has no place for mx6", '"fake"'),
+        ("bfp16", "compressed-tensors", "no place for bfp16", '"fake"'),
+        ("int8:channel", "gguf", "gguf is a format of files", "kvant.quantize"),
+        ("int8:channel", "onnx", "onnx is a format of files", "export_onnx"),
+    ],
+)
+def test_formats_without_a_place_name_another(scheme: str, format: str, text: str, remedy: str, tmp_path: Path) -> None:
+    model = kt.quantize_(nn.Sequential(nn.Linear(32, 8)), scheme)
+    with pytest.raises(kvant.UnsupportedError, match=text) as raised:
+        kt.export(model, tmp_path / "out", format)
+    assert remedy in raised.value.remedy and "GGUF types" not in str(raised.value)
+
+
 def test_layers_alone_have_no_name_in_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(kvant.UsageError, match="layer itself"):
         kt.export(kt.quantize_(nn.Linear(8, 8), "int8:channel"), tmp_path / "out")

@@ -89,6 +89,7 @@ def test_schemes_by_name_type_and_pattern(network: Network) -> None:
     ("arguments", "error", "text"),
     [
         ({"scheme": "int9"}, kvant.UsageError, "int9"),
+        ({"scheme": "A8W8"}, kvant.UsageError, r"preset of graphs[\s\S]*int8:tensor!static[\s\S]*pt2e.KvantQuantizer"),
         ({"scheme": "int8:channel", "exclude": ["*.hed"]}, kvant.UsageError, "hed"),
         ({"scheme": "fp8"}, kvant.UsageError, "calibration data"),
         ({"scheme": "fp8", "data": []}, kvant.UsageError, "no batches"),

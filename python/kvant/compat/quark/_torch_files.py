@@ -21,6 +21,7 @@ from kvant._types import StrPath
 from kvant.compat._shared import unsupported
 from kvant.compat.quark._configuration import QConfig
 from kvant.compat.quark._types import QuantizationMode
+from kvant.torch._onnx import check_activations, write_graph
 
 # Files beside the weights that say how texts become tokens and pictures become inputs.
 _BESIDE = (
@@ -132,8 +133,10 @@ def export_onnx(
 ) -> Path:
     """Writes `quark_model.onnx`, with QuantizeLinear and DequantizeLinear for static activations.
 
+    As in Quark, transformers models run without caches of keys and values.
+
     Args:
-        model: A quantized model.
+        model: A quantized model, which is frozen.
         output_dir: The directory.
         input_args: The inputs, a tuple or by name.
         opset_version: The least version of operators; 17 if it is None.
@@ -156,116 +159,19 @@ def export_onnx(
         )
     if operator_export_type is not torch.onnx.OperatorExportTypes.ONNX:
         raise unsupported(f"operator_export_type {operator_export_type}", "leave it out: operators are those of ONNX")
-    for name, module in kt.quantized_modules(model):
-        for quantizer in (module.input_quantizer, module.output_quantizer):
-            if quantizer is not None and not quantizer.is_exportable:
-                raise unsupported(
-                    f"activations in {quantizer.scheme.timed} (layer {name}) in ONNX graphs",
-                    "use static int8 with one scale for the tensor, or quantize the float graph with kvant.quantize",
-                )
+    check_activations(model)
     directory = Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    kt.freeze(model)
-    if isinstance(input_args, dict):
-        names, arguments = list(input_args), tuple(input_args.values())
-    else:
-        names, arguments = [], input_args if isinstance(input_args, tuple) else (input_args,)
-    path, partial = directory / "quark_model.onnx", directory / "quark_model.partial.onnx"
+    path = directory / "quark_model.onnx"
     options = {
-        "input_names": input_names or names or None,
+        "input_names": input_names,
         "output_names": output_names or None,
         "opset_version": 17 if opset_version is None else opset_version,
         "verbose": verbose,
         "do_constant_folding": do_constant_folding,
     }
-    call, problems = _Call(model, names).eval(), []
-    for export in (_export_traced,) if dynamo else (_export_traced, _export_scripted):
-        try:
-            with torch.no_grad():
-                export(call, arguments, partial, dynamic_axes, options)
-                problem = _difference(call, arguments, partial)
-        except Exception as error:  # The exporters of torch raise what they like.
-            problem = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if problem is None:
-            os.replace(partial, path)
-            return path
-        problems.append(problem)
-        partial.unlink(missing_ok=True)
-    raise unsupported(
-        f"torch's exporters make no ONNX graph of this model: {'; '.join(problems)}",
-        "quantize the checkpoint with kvant.quantize(model, scheme, format='onnx', output='out.onnx')",
-    )
-
-
-def _export_traced(call: nn.Module, arguments: Any, path: Path, dynamic_axes: Any, options: dict[str, Any]) -> None:
-    """Exports through torch.export, which follows the code of recent models."""
-    if dynamic_axes is not None:
-        raise ValueError("dynamic_axes are those of the scripted exporter")
-    with _exportable(call):
-        program = torch.export.export(call, arguments, strict=False)
-    options = {**options, "opset_version": max(options["opset_version"], 18)}
-    torch.onnx.export(program, (), str(path), dynamo=True, external_data=False, **options)
-
-
-def _export_scripted(call: nn.Module, arguments: Any, path: Path, dynamic_axes: Any, options: dict[str, Any]) -> None:
-    """Exports through TorchScript."""
-    with _exportable(call):
-        torch.onnx.export(call, arguments, str(path), dynamo=False, dynamic_axes=dynamic_axes, **options)
-
-
-@contextlib.contextmanager
-def _exportable(call: nn.Module) -> Iterator[None]:
-    """Quantizers compute with torch's own operator, which exporters know."""
-    quantizers = [
-        module for module in call.modules() if isinstance(module, kt.TensorQuantizer) and module.is_exportable
-    ]
-    for quantizer in quantizers:
-        zero = 0 if quantizer.zero_point is None else int(quantizer.zero_point)
-        quantizer.exported = float(quantizer.current_scale), zero
-    try:
-        yield
-    finally:
-        for quantizer in quantizers:
-            quantizer.exported = None
-
-
-def _difference(call: nn.Module, arguments: Any, path: Path) -> str | None:
-    """What is wrong with a graph; None if it gives the model's outputs, and where onnxruntime is not installed."""
-    try:
-        import onnxruntime
-    except ImportError:
-        return None
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [given.name for given in session.get_inputs()]
-    made = session.run(None, {name: value.numpy() for name, value in zip(names, arguments, strict=True)})[0]
-    expected = _first(call(*arguments)).float()
-    distance = (torch.from_numpy(made).float() - expected).abs().max()
-    # A code more or less is no mistake of the exporter.
-    if distance <= 0.02 * expected.abs().max():
-        return None
-    return f"the graph's outputs differ from the model's by {float(distance):.3g}"
-
-
-def _first(made: Any) -> torch.Tensor:
-    """The first output of a model."""
-    if isinstance(made, torch.Tensor):
-        return made
-    return _first(made[0] if isinstance(made, tuple | list) else next(iter(made.values())))
-
-
-class _Call(nn.Module):
-    """A model with the inputs that it is given, and none for its other parameters."""
-
-    def __init__(self, model: nn.Module, names: list[str]) -> None:
-        super().__init__()
-        self.model = model
-        self.names = names
-
-    def forward(self, *arguments: Any) -> Any:
-        """Runs the model."""
-        if self.names:
-            return self.model(**dict(zip(self.names, arguments, strict=True)))
-        return self.model(*arguments)
+    write_graph(kt.freeze(model), input_args, path, options, dynamic_axes=dynamic_axes, may_script=not dynamo)
+    return path
 
 
 def export_gguf(model: nn.Module, output_dir: StrPath, model_type: str, tokenizer_path: StrPath) -> None:
