@@ -7,7 +7,7 @@
 
 use cpu_time::ProcessTime;
 use kvant_numeric::ComputeDType;
-use kvant_numeric::kernel::{Elements, FloatDType, Range};
+use kvant_numeric::kernel::{Elements, FloatDType, Range, element_ranges};
 use kvant_numeric::pack::{NibbleOrder, Word, pack_bits, pack_rows_transposed, packed_len};
 use kvant_numeric::simd::Isa;
 use kvant_quant::rounding::{Rtn, Scratch, TensorContext, Weights};
@@ -63,6 +63,11 @@ fn main() {
                 let scheme = text.parse().unwrap();
                 run(format!("{text} {}", isa.name()), &mut |out| quantize(&source, scheme, isa, out));
             }
+            let name = format!("int8:tensor, range found, {}", isa.name());
+            run(name, &mut |out| {
+                black_box(range(&source, isa));
+                quantize(&source, "int8:tensor".parse().unwrap(), isa, out);
+            });
             let name = format!("int4:g128 transposed {}", isa.name());
             run(name, &mut |out| quantize_transposed(&source, isa, out));
         }
@@ -109,6 +114,16 @@ impl Times {
 fn copy(source: &[u8], out: &mut [u8]) {
     out.par_chunks_mut(1 << 20).zip(source.par_chunks(1 << 20)).for_each(|(to, from)| to.copy_from_slice(from));
     black_box(out);
+}
+
+/// The range of all values, which a scale for the tensor takes first.
+fn range(source: &[u8], isa: Isa) -> Range {
+    let of_band = |bytes: &[u8]| {
+        let mut found = [Range::EMPTY];
+        element_ranges(isa, Elements::stored(FloatDType::Bf16, bytes).unwrap(), bytes.len() / 2, &mut found);
+        found[0]
+    };
+    source.par_chunks(BAND * COLUMNS * 2).map(of_band).reduce(|| Range::EMPTY, Range::join)
 }
 
 fn rtn(scheme: TensorScheme, isa: Isa) -> Rtn {

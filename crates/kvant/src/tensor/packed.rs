@@ -78,7 +78,7 @@ pub(super) fn find(format: &str) -> Result<FormatHandle, Error> {
     format.parse().map_err(|_| {
         let known: Vec<&str> = FormatHandle::written().map(FormatHandle::name).collect();
         let error = Error::new(ErrorKind::Usage, format!("unknown checkpoint format `{format}`"));
-        error.with_hint(Some(format!("known formats: {}, gguf", known.join(", "))))
+        error.with_hint(Some(format!("known formats: {}", known.join(", "))))
     })
 }
 
