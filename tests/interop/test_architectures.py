@@ -48,7 +48,7 @@ def sources(root):
     """The directories of the models of each architecture."""
     found = {}
     for module in (forward_models, encoder_models):
-        for name in module.MODELS:
+        for name in (*module.MODELS, *getattr(module, "FOR_LLAMA_CPP", ())):
             directory = module.save(name, root / name)
             config = json.loads((directory / "config.json").read_text())
             # GGUF files hold one.
