@@ -283,6 +283,8 @@ FOR_LLAMA_CPP = {
     "granitemoehybrid_rotary": ("granitemoehybrid", dict(GRANITE4_TWICE, num_local_experts=0, position_embedding_type="rope")),
     "jamba_twice": ("jamba", {**JAMBA, "mamba_expand": 2}),
     "lfm2_moe_biased": ("lfm2_moe", dict(CONVOLUTIONS, **EXPERTS, num_dense_layers=1)),
+    "llama4_published": ("llama4_text", dict(LLAMA4, num_experts_per_tok=1)),
+    "llama4_interval": ("llama4_text", {**LLAMA4, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2}),
     "mamba2_one_group": ("mamba2", {**MAMBA_ONLY, "n_groups": 1}),
     "mimo_v2_flash_plain": ("mimo_v2_flash", dict(BASE, **ROUTED, head_dim=24, v_head_dim=16, n_routed_experts=8, n_group=4, topk_group=2, sliding_window=20,
                                                   layer_types=["full_attention"] + ["sliding_attention"] * 3)),

@@ -28,7 +28,7 @@ TRAINED = ("nano_llama", "nano_qwen3", "nano_mixtral", "nano_gemma2")
 WITHOUT = {"opt", "opt_post_norm", "gptj", "gptj_tied", "glm", "hunyuan", "llama_dynamic", "phi_norms"}
 WITHOUT |= {"cwm", "flex_olmo", "glm4_moe_routed", "qwen2_moe_routed", "helium", "opt_plain_norms", "solar_open"}
 WITHOUT |= {"deepseek_v32", "gemma3n", "gemma3n_lanes", "glm_moe_dsa", "apertus", "bitnet", "cohere2_moe", "cohere2_moe_rms", "exaone_moe",
-            "gemma4", "gemma4_layer_inputs", "gemma4_moe", "gemma4_shared", "hy_v3", "llama4", "llama4_dense", "mistral4"}  # fmt: skip
+            "gemma4", "gemma4_layer_inputs", "gemma4_moe", "gemma4_shared", "hy_v3"}  # fmt: skip
 # The rotary embeddings of Bamba turn half of each head, and rows of halves have no order for graphs that turn neighbours.
 WITHOUT |= {"axk1", "bamba", "bamba_bias", "gpt_bigcode", "gpt_bigcode_heads", "laguna", "laguna_elements", "ministral", "ministral_mixed", "mllama", "mllama_text", "nanochat", "nanochat_capped",
             "persimmon", "persimmon_plain", "xglm", "xglm_unscaled"}  # fmt: skip
@@ -41,7 +41,7 @@ OTHERWISE |= {"mistral", "qwen2", "mixtral", "starcoder2", "gemma2", "gemma3"}
 # than 64 blocks. Beside each stands one of the published form.
 # Other forms than its graphs have, which FOR_LLAMA_CPP has beside them, are refused likewise.
 UNLOADABLE = {"phimoe", "qwen3_moe", "olmoe", "deepseek_v2_lite", "cohere_norms"}
-UNLOADABLE |= {"dots1", "ernie4_5_bias", "ernie4_5_moe", "exaone4", "falcon_alibi", "falcon_groups", "mimo_v2_flash", "mpt", "qwen3_vl_moe"}
+UNLOADABLE |= {"dots1", "ernie4_5_bias", "ernie4_5_moe", "exaone4", "falcon_alibi", "falcon_groups", "llama4", "llama4_dense", "mimo_v2_flash", "mpt", "qwen3_vl_moe"}
 UNLOADABLE |= {name for name in forward_models.HYBRIDS - WITHOUT if name not in ("falcon_h1_gated", "lfm2", "lfm2_indices")}
 # gpt-oss's configuration says `truncate: false`, and llama.cpp rounds the bounds of YaRN's ramp all the same.
 ROUNDED = {"gpt_oss"}

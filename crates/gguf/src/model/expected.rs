@@ -38,6 +38,7 @@ const BIASES: &[Biases] = &[
         ..USUAL
     },
     Biases { architectures: &["ernie4_5"], optional: &["attn_output"], ..USUAL },
+    Biases { architectures: &["mistral4"], has_queries: false, ..USUAL },
     Biases { architectures: &["deepseek2", "mimo2"], optional: &["exp_probs_b"], has_queries: false, ..USUAL },
     Biases { architectures: &["glm4moe", "dots1", "ernie4_5-moe"], optional: &["exp_probs_b"], ..USUAL },
     Biases { architectures: &["minimax-m2", "afmoe", "lfm2moe"], required: &["exp_probs_b"], ..USUAL },
@@ -169,6 +170,9 @@ const AFMOE_PERIOD: usize = 4;
 /// The number of blocks with which EXAONE 4 has sliding windows, and no rotary embeddings in other layers.
 const EXAONE4_BLOCKS: usize = 64;
 
+/// The number of experts of the Llama 4 that has no norms of queries and keys.
+const LLAMA4_WITHOUT_NORMS: usize = 128;
+
 /// The number of blocks from which Command R has norms of queries and keys.
 const BLOCKS_WITH_NORMS: usize = 64;
 
@@ -247,6 +251,7 @@ impl Builder<'_> {
             "mimo2" | "lfm2moe" | "qwen3next" if facts.is_unnormalised() => {
                 Err(self.expects("divides the weights of experts by their sum", "`norm_topk_prob` is false".to_owned()))
             }
+            "llama4" => self.check_llama4(),
             "mpt" => match config.attention_number("softmax_scale")? {
                 Some(scale)
                     if config.head_dim().is_none_or(|width| (scale * scale * width as f64 - 1.0).abs() > 1e-6) =>
@@ -261,6 +266,44 @@ impl Builder<'_> {
 
     fn expects(&self, expects: &'static str, found: String) -> GgufPlanError {
         GgufPlanError::Expects { architecture: self.architecture.name, expects, found }
+    }
+
+    /// Llama 4 as it is published: chunks and growth of queries of 8192 positions, norms of queries and keys but in Maverick.
+    fn check_llama4(&self) -> Result<(), GgufPlanError> {
+        const LENGTH: f64 = 8192.0;
+        let config = self.config;
+        let is = |key: &str, usual: f64| Ok::<_, GgufPlanError>(config.number(key)?.unwrap_or(usual) == usual);
+        if !is("attention_chunk_size", LENGTH)? || !is("floor_scale", LENGTH)? || !is("attn_scale", 0.1)? {
+            let found = "`attention_chunk_size`, `floor_scale` or `attn_scale` says otherwise".to_owned();
+            return Err(
+                self.expects("has chunks of 8192 positions, and queries that grow by tenths behind each", found)
+            );
+        }
+        if !config.flag_or("attn_temperature_tuning", true) {
+            return Err(self.expects("has queries that grow", "`attn_temperature_tuning` is false".to_owned()));
+        }
+        let turns = (0..self.network.blocks().len()).all(|block| {
+            config.item("no_rope_layers", block).is_none_or(|turns| (turns != 0) == ((block + 1) % 4 != 0))
+        });
+        if !turns {
+            let found = "`no_rope_layers` says otherwise".to_owned();
+            return Err(self.expects("has rotary embeddings in all but every fourth layer", found));
+        }
+        let count = config.experts.as_ref().map_or(0, |experts| experts.count);
+        if config.flag_or("use_qk_norm", true) == (count == LLAMA4_WITHOUT_NORMS) {
+            let found = format!("`use_qk_norm` of this model of {count} experts says otherwise");
+            return Err(self.expects("has norms of queries and keys unless there are 128 experts", found));
+        }
+        let step = config.number("interleave_moe_layer_step")?.unwrap_or(1.0).max(1.0) as usize;
+        let routed = self.network.routed_blocks();
+        match (0..self.network.blocks().len()).find(|block| routed.contains(block) != (block + 1).is_multiple_of(step))
+        {
+            Some(block) => {
+                let found = format!("block {block} of this model is another");
+                Err(self.expects("has experts at the interval of `interleave_moe_layer_step`", found))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Refuses recurrent mixers of other sizes than those of the graph of the architecture.

@@ -52,7 +52,7 @@ fn yarn(facts: &Facts<'_>, rope: &RopeParameters, factor: f64, metadata: &mut Me
     metadata.set(facts.key("rope.scaling.original_context_length"), count(original));
     // llama.cpp multiplies by the usual factor of YaRN, and by this.
     let of_strength = |strength: f64| 0.1 * strength * factor.ln() + 1.0;
-    let strengths = rope.mscale.zip(rope.mscale_all_dim).filter(|_| facts.architecture.name != "deepseek2");
+    let strengths = rope.mscale.zip(rope.mscale_all_dim).filter(|_| facts.config.latent.is_none());
     let of_strengths = strengths.map(|(one, all)| of_strength(one) / of_strength(all));
     let stated = rope.attention_factor.or(of_strengths);
     metadata.set_some(facts.key("rope.scaling.attn_factor"), stated.map(|stated| (stated / of_strength(1.0)) as f32));

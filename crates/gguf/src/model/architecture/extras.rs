@@ -386,6 +386,23 @@ pub(crate) fn mimo2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     expert_width(facts, metadata, facts.config.experts.as_ref().and_then(|experts| experts.intermediate_size))
 }
 
+/// Blocks with experts come at intervals. Windows are chunks, which the graph has of one length.
+pub(crate) fn llama4(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let width = facts.config.intermediate_sizes.first().copied();
+    metadata.set(facts.key("feed_forward_length"), count(facts.config.dense_intermediate_size.or(width).unwrap_or(0)));
+    metadata.set(facts.key("interleave_moe_layer_step"), facts.size("interleave_moe_layer_step")?.unwrap_or(1));
+    expert_width(facts, metadata, width)
+}
+
+pub(crate) fn mistral4(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    deepseek2(facts, metadata)?;
+    mistral3(facts, metadata)?;
+    if let Some(original) = facts.config.rope.main.original_max_positions {
+        metadata.set(facts.key("attention.temperature_length"), count(original));
+    }
+    Ok(())
+}
+
 /// Queries grow with their position beyond the original context.
 pub(crate) fn mistral3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let rope = &facts.config.rope.main;
@@ -399,7 +416,7 @@ pub(crate) fn mistral3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
 
 /// Multi-head latent attention becomes attention with one key/value head: `[c_kv; k_rope]`.
 pub(crate) fn deepseek2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
-    let softmax = facts.family.name == "deepseek_v2";
+    let softmax = ["deepseek_v2", "mistral4"].contains(&facts.family.name);
     routed(facts, metadata, if softmax { SOFTMAX } else { SIGMOID })?;
     let latent = facts.need(facts.config.latent.as_ref(), "kv_lora_rank")?;
     for (key, value) in [

@@ -255,6 +255,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..QWEN2
     },
     Architecture { scaled: &[Part::Mlp], restoration: Some(&restoration::LLAMA), ..LLAMA },
+    Architecture { family: "llama4", name: "llama4", has_any_experts: true, extras: extras::llama4, ..LLAMA },
     Architecture {
         family: "mamba2",
         name: "mamba2",
@@ -281,6 +282,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
     Architecture { family: "mistral", scaled: &[Part::Mlp], ..LLAMA },
+    Architecture { family: "mistral4", name: "mistral4", has_dense_prefix: true, extras: extras::mistral4, ..LLAMA },
     Architecture { family: "mixtral", scaled: &[Part::Experts], restoration: Some(&restoration::MIXTRAL), ..LLAMA },
     Architecture { family: "mpt", name: "mpt", extras: extras::mpt, restoration: Some(&restoration::MPT), ..QWEN2 },
     Architecture {
