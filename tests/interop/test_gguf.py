@@ -32,7 +32,7 @@ WITHOUT |= {"deepseek_v32", "gemma3n", "gemma3n_lanes", "glm_moe_dsa", "apertus"
 # The rotary embeddings of Bamba turn half of each head, and rows of halves have no order for graphs that turn neighbours.
 WITHOUT |= {"axk1", "bamba", "bamba_bias", "gpt_bigcode", "gpt_bigcode_heads", "laguna", "laguna_elements", "ministral", "ministral_mixed", "mllama", "mllama_text", "nanochat", "nanochat_capped",
             "persimmon", "persimmon_plain", "xglm", "xglm_unscaled"}  # fmt: skip
-WITHOUT |= {name for name in forward_models.HYBRIDS if name.split("_")[0] in ("olmo", "mamba") or name in ("falcon_mamba", "lfm2_vl")}
+WITHOUT |= {name for name in forward_models.HYBRIDS if name.split("_")[0] in ("olmo", "mamba") or name == "falcon_mamba"}
 OTHERWISE = {"phimoe_biases", "phi3", "phi3_longrope", "deepseek_v2"}
 # No sliding windows in its graph (a notice says so), or a scale of attention that it derives from sizes instead of reading it.
 OTHERWISE |= {"mistral", "qwen2", "mixtral", "starcoder2", "gemma2", "gemma3"}
@@ -42,7 +42,7 @@ OTHERWISE |= {"mistral", "qwen2", "mixtral", "starcoder2", "gemma2", "gemma3"}
 # Other forms than its graphs have, which FOR_LLAMA_CPP has beside them, are refused likewise.
 UNLOADABLE = {"phimoe", "qwen3_moe", "olmoe", "deepseek_v2_lite", "cohere_norms"}
 UNLOADABLE |= {"dots1", "ernie4_5_bias", "ernie4_5_moe", "exaone4", "falcon_alibi", "falcon_groups", "llama4", "llama4_dense", "mimo_v2_flash", "mpt", "qwen3_vl_moe"}
-UNLOADABLE |= {name for name in forward_models.HYBRIDS - WITHOUT if name not in ("falcon_h1_gated", "lfm2", "lfm2_indices")}
+UNLOADABLE |= {name for name in forward_models.HYBRIDS - WITHOUT if name not in ("falcon_h1_gated", "lfm2", "lfm2_indices", "lfm2_vl")}
 # gpt-oss's configuration says `truncate: false`, and llama.cpp rounds the bounds of YaRN's ramp all the same.
 ROUNDED = {"gpt_oss"}
 FAMILIES = [name for name in (*forward_models.MODELS, *forward_models.FOR_LLAMA_CPP) if name not in WITHOUT]

@@ -85,3 +85,24 @@ impl TensorSlice {
         if self.transposed { self.rows.count() } else { self.size.1 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_of_elements_are_taken_back() {
+        for (change, expected) in [
+            (Change::None, 0.5),
+            (Change::Added(1.0), 1.5),
+            (Change::Scaled(4.0), 2.0),
+            (Change::NegatedExponential, -1.648_721_3),
+        ] {
+            let mut values = [0.5f32];
+            change.apply(&mut values);
+            assert!((values[0] - expected).abs() < 1e-6, "{change:?}: {values:?}");
+            change.undo(&mut values);
+            assert!((values[0] - 0.5).abs() < 1e-6, "{change:?}: {values:?}");
+        }
+    }
+}

@@ -322,6 +322,46 @@ mod tests {
         }
     }
 
+    /// The tensors of the file that a fixture becomes, with their shapes.
+    fn shapes(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<usize>> {
+        let config = ModelConfig::from_json(&checkpoint.config).unwrap();
+        let drafts = drafts(&config, &checkpoint.tensors).unwrap_or_else(|refused| panic!("{refused}"));
+        drafts.into_iter().map(|draft| (draft.name, draft.shape)).collect()
+    }
+
+    #[test]
+    fn recurrent_mixers_become_the_tensors_of_llama_cpps_graphs() {
+        let convolution = shapes(&Checkpoint::read("lfm2"));
+        assert_eq!(convolution["blk.0.shortconv.conv.weight"], [64, 3]);
+        assert_eq!(convolution["token_embd_norm.weight"], [64]);
+        assert!(!convolution.contains_key("blk.0.attn_q.weight") && convolution.contains_key("blk.1.attn_q.weight"));
+        let state = shapes(&Checkpoint::read("falcon_h1").with_config("mamba_norm_before_gate", json!(false)));
+        assert_eq!((&state["blk.0.ssm_a"], &state["blk.0.ssm_in.weight"]), (&vec![4, 1], &vec![220, 64]));
+        assert!(state.contains_key("blk.0.ffn_norm") && !state.contains_key("blk.0.ffn_norm.weight"));
+    }
+
+    #[test]
+    fn forms_that_graphs_do_not_compute_are_refused_with_the_reason() {
+        for (fixture, key, value, reason) in [
+            ("falcon_h1", "mamba_norm_before_gate", json!(true), "behind their gate"),
+            ("lfm2_moe", "routed_scaling_factor", json!(1.5), "weights of experts by 1"),
+            ("mimo_v2_flash", "routed_scaling_factor", json!(2.0), "weights of experts by 1"),
+            ("afmoe", "mup_enabled", json!(false), "root of their width"),
+            ("exaone4", "sliding_window", json!(8), "models of 64 blocks"),
+            ("falcon_alibi", "alibi", json!(true), "architecture falcon"),
+            ("llama4_text", "attention_chunk_size", json!(32), "chunks of 8192"),
+            (
+                "arcee",
+                "rope_parameters",
+                json!({"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+                "whole heads",
+            ),
+        ] {
+            let told = refusal(&Checkpoint::read(fixture).with_config(key, value)).map(|told| told.to_string());
+            assert!(told.as_ref().is_some_and(|told| told.contains(reason)), "{fixture}: {told:?}");
+        }
+    }
+
     /// As llama.cpp's own loader said of such files.
     #[test]
     fn models_that_loaders_of_the_architecture_do_not_find_whole_are_refused() {

@@ -387,13 +387,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::QWEN3_NEXT),
         ..QWEN2
     },
-    Architecture {
-        family: "qwen3_vl_moe",
-        name: "qwen3vlmoe",
-        extras: extras::qwen3_vl_moe,
-        restoration: Some(&restoration::QWEN3_MOE),
-        ..QWEN2
-    },
+    Architecture { family: "qwen3_vl_moe", name: "qwen3vlmoe", extras: extras::qwen3_vl_moe, ..QWEN2 },
     Architecture {
         family: "seed_oss",
         name: "seed_oss",
@@ -483,12 +477,27 @@ mod tests {
             let family = by_name(name).unwrap();
             Architecture::of(family).unwrap().interleaves(family)
         };
-        for name in ["llama", "mistral", "mixtral", "granite", "smollm3", "olmo"] {
+        for name in ["llama", "mistral", "mixtral", "granite", "smollm3", "olmo", "arcee", "granitemoehybrid"] {
             assert!(interleaved(name), "{name}");
         }
         for name in ["qwen2", "gemma2", "phi3", "gpt2", "cohere", "glm4", "deepseek_v2", "olmo2", "gpt_neox"] {
             assert!(!interleaved(name), "{name}");
         }
         assert!(Architecture::of(by_name("opt").unwrap()).is_none());
+    }
+
+    #[test]
+    fn architectures_of_one_family_are_told_apart_by_the_model() {
+        let named = |family: &str, config: serde_json::Value| {
+            let config = ModelConfig::from_json(&config).unwrap();
+            Architecture::of_model(by_name(family).unwrap(), &config).unwrap().name
+        };
+        let of_blocks =
+            |kind: &str| serde_json::json!({"model_type": "nemotron_h", "layers_block_type": ["mamba", kind]});
+        assert_eq!(named("nemotron_h", of_blocks("moe")), "nemotron_h_moe");
+        assert_eq!(named("nemotron_h", of_blocks("mlp")), "nemotron_h");
+        assert_eq!(named("qwen3", serde_json::json!({"model_type": "qwen3"})), "qwen3");
+        let images = serde_json::json!({"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3_vl_text"}});
+        assert_eq!(named("qwen3", images), "qwen3vl");
     }
 }
