@@ -42,13 +42,7 @@ const BIASES: &[Biases] = &[
     Biases { architectures: &["deepseek2", "mimo2"], optional: &["exp_probs_b"], has_queries: false, ..USUAL },
     Biases { architectures: &["glm4moe", "dots1", "ernie4_5-moe"], optional: &["exp_probs_b"], ..USUAL },
     Biases { architectures: &["minimax-m2", "afmoe", "lfm2moe"], required: &["exp_probs_b"], ..USUAL },
-    Biases {
-        architectures: &["mamba2"],
-        required: &["ssm_conv1d"],
-        optional: &["ssm_dt"],
-        has_queries: false,
-        ..USUAL
-    },
+    Biases { architectures: &["mamba2"], required: &["ssm_conv1d"], optional: &["ssm_dt"], has_queries: false },
     Biases { architectures: &["jamba"], required: &["ssm_conv1d", "ssm_dt"], ..USUAL },
     Biases {
         architectures: &["falcon-h1", "granitehybrid"],
@@ -87,7 +81,6 @@ const BIASES: &[Biases] = &[
         required: &["attn_norm", "output_norm"],
         optional: &["attn_norm_2"],
         has_queries: false,
-        ..USUAL
     },
     Biases {
         architectures: &["mpt"],
