@@ -32,6 +32,9 @@ DELTA_EXPERTS = dict(DELTA, **EXPERTS, shared_expert_intermediate_size=96)
 # Heads, groups and states of state-space layers, none a power of two.
 MAMBA2 = dict(mamba_n_heads=6, mamba_n_groups=3, mamba_d_state=12, mamba_d_conv=4, mamba_expand=3)
 GRANITE4 = dict(BASE, **MAMBA2, shared_intermediate_size=96, layer_types=["mamba", "attention", "mamba", "mamba"])
+# What llama.cpp's graphs of some hybrids want: twice as many channels as hidden states, in one group.
+MAMBA2_TWICE = dict(mamba_n_heads=8, mamba_n_groups=1, mamba_d_state=12, mamba_d_conv=4, mamba_expand=2)
+GRANITE4_TWICE = dict(BASE, **MAMBA2_TWICE, shared_intermediate_size=96, layer_types=["mamba", "attention", "mamba", "mamba"])
 MAMBA_ONLY = dict(vocab_size=512, hidden_size=96, num_hidden_layers=3, num_heads=6, head_dim=48, expand=3, n_groups=3, state_size=12,
                   bos_token_id=0, eos_token_id=0, pad_token_id=0)  # fmt: skip
 # A rank and channels that are no powers of two.
@@ -83,6 +86,7 @@ PERSIMMON = {key: value for key, value in BASE.items() if key != "num_key_value_
 XGLM = dict(d_model=128, ffn_dim=192, num_layers=3, attention_heads=4, vocab_size=512, max_position_embeddings=256, bos_token_id=0, eos_token_id=0)
 MPT = dict(d_model=192, n_layers=3, vocab_size=512, max_seq_len=128)
 VISION = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=128, deepstack_visual_indexes=[0])
+SECTIONS = rope("default", mrope_section=[8, 8, 8])
 GEMMA3_ROPE = dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
                    sliding_attention=dict(rope_type="default", rope_theta=10000.0))  # fmt: skip
 LONG_ROPE = rope("longrope", original_max_position_embeddings=64, partial_rotary_factor=1.0,
@@ -264,7 +268,38 @@ MODELS = {
                                    tie_word_embeddings=False)),
 }  # fmt: skip
 
-# Models with recurrent mixers, for which there are no GGUF files and no graphs.
+# Models of forms that llama.cpp's graphs compute, of architectures of which those above have a form that they do not: key heads as many as
+# query heads, no biases, heads of one width, states in one group, blocks of one kind.
+FOR_LLAMA_CPP = {
+    "dots1_heads": ("dots1", dict(BASE, num_key_value_heads=4, moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=2,
+                                  first_k_dense_replace=1, routed_scaling_factor=2.5, norm_topk_prob=True)),
+    "ernie4_5_moe_plain": ("ernie4_5_moe", dict(NARROW, moe_intermediate_size=64, moe_num_experts=8, moe_k=3, moe_num_shared_experts=2)),
+    "exaone4_deep": ("exaone4", dict(BASE, num_hidden_layers=64, sliding_window=20, sliding_window_pattern="LLLG",
+                                      layer_types=(["sliding_attention"] * 3 + ["full_attention"]) * 16)),
+    "falcon_groups_plain": ("falcon", dict(FALCON, num_kv_heads=2, new_decoder_architecture=True)),
+    "falcon_h1_factors": ("falcon_h1", {**FALCON_H1, **FALCON_H1_FACTORS}),
+    "falcon_h1_tied": ("falcon_h1", {**FALCON_H1, **FALCON_H1_FACTORS, "tie_word_embeddings": True}),
+    "granitemoehybrid_one_group": ("granitemoehybrid", dict(GRANITE4_TWICE, **LOCAL_EXPERTS, **MULTIPLIERS)),
+    "granitemoehybrid_rotary": ("granitemoehybrid", dict(GRANITE4_TWICE, num_local_experts=0, position_embedding_type="rope")),
+    "jamba_twice": ("jamba", {**JAMBA, "mamba_expand": 2}),
+    "lfm2_moe_biased": ("lfm2_moe", dict(CONVOLUTIONS, **EXPERTS, num_dense_layers=1)),
+    "llama4_published": ("llama4_text", dict(LLAMA4, num_experts_per_tok=1)),
+    "llama4_interval": ("llama4_text", {**LLAMA4, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2}),
+    "mamba2_one_group": ("mamba2", {**MAMBA_ONLY, "n_groups": 1}),
+    "mimo_v2_flash_plain": ("mimo_v2_flash", dict(BASE, **ROUTED, head_dim=24, v_head_dim=16, n_routed_experts=8, n_group=4, topk_group=2, sliding_window=20,
+                                                  layer_types=["full_attention"] + ["sliding_attention"] * 3)),
+    "mpt_clipped": ("mpt", dict(MPT, n_heads=4, attn_config=dict(clip_qkv=1.5))),
+    "nemotron_h_experts": ("nemotron_h", {**NEMOTRON_H, "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "linear_attention"],
+                                          "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5}),
+    "nemotron_h_plain": ("nemotron_h", {**NEMOTRON_H, "layers_block_type": ["mamba", "mlp", "attention", "mamba"], "mlp_bias": True}),
+    "qwen3_5_even": ("qwen3_5_text", dict(DELTA, linear_value_head_dim=20)),
+    "qwen3_5_moe_even": ("qwen3_5_moe_text", dict(DELTA_EXPERTS, linear_value_head_dim=20)),
+    "qwen3_next_even": ("qwen3_next", dict(DELTA_EXPERTS, norm_topk_prob=True, linear_value_head_dim=20)),
+    "qwen3_vl": ("qwen3_vl", dict(text_config=dict(WIDE, **SECTIONS), vision_config=VISION)),
+    "qwen3_vl_moe_whole": ("qwen3_vl_moe", dict(text_config=dict(WIDE, **EXPERTS, **SECTIONS), vision_config=VISION)),
+}  # fmt: skip
+
+# Models with recurrent mixers, for which there are no graphs.
 RECURRENT = ("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "lfm2_vl", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 HYBRIDS = {name for name, (kind, _) in MODELS.items() if kind in RECURRENT}
 
@@ -302,7 +337,7 @@ def save(name, out, **changes):
     if (out / "config.json").exists():
         return out
     # transformers writes into the dictionaries it is given, which models share.
-    kind, arguments = copy.deepcopy(MODELS[name])
+    kind, arguments = copy.deepcopy(MODELS.get(name) or FOR_LLAMA_CPP[name])
     config = transformers.AutoConfig.for_model(kind, **{**arguments, **changes})
     model = model_class(config)._from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(sum(map(ord, name)))

@@ -47,14 +47,19 @@ ALGORITHMS = ("awq", "smoothquant", "autoround", "rotate")
 def sources(root):
     """The directories of the models of each architecture."""
     found = {}
-    for module in (forward_models, encoder_models):
-        for name in module.MODELS:
-            directory = module.save(name, root / name)
-            config = json.loads((directory / "config.json").read_text())
-            # GGUF files hold one.
-            byte_tokenizer(config.get("text_config", config)["vocab_size"]).save(str(directory / "tokenizer.json"))
-            found.setdefault(config["model_type"], []).append(directory)
+    for module, names in ((forward_models, forward_models.MODELS), (encoder_models, encoder_models.MODELS)):
+        saved(module, names, root, found)
     return dict(sorted(found.items()))
+
+
+def saved(module, names, root, found):
+    for name in names:
+        directory = module.save(name, root / name)
+        config = json.loads((directory / "config.json").read_text())
+        # GGUF files hold one.
+        byte_tokenizer(config.get("text_config", config)["vocab_size"]).save(str(directory / "tokenizer.json"))
+        found.setdefault(config["model_type"], []).append(directory)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +77,15 @@ def rows(kvant, module_path):
 
     def row(kind, variants):
         says = lambda *options: "yes" if any(plan(directory, *options) for directory in variants) else ""  # noqa: E731
+        is_written = any(plan(directory, "--scheme", "Q8_0") for directory in [*variants, *of_llama_cpp.get(kind, [])])
         # Some of the small models have other widths than multiples of a group.
         int4 = ("--scheme", "int4:channel" if kind in ODD else "int4:g32")
         runs = lambda algorithm: says(*int4, "--format", "fake", "--algorithm", algorithm)  # noqa: E731
         algorithms = ", ".join(name for name in ALGORITHMS if runs(name))
         return (f"`{kind}`", runs("gptq"), algorithms, loaders(variants[0], *int4), loaders(variants[0], "--scheme", "FP8_DYNAMIC"),
-                says("--scheme", "Q8_0"))  # fmt: skip
+                "yes" if is_written else "")  # fmt: skip
 
+    of_llama_cpp = saved(forward_models, forward_models.FOR_LLAMA_CPP, module_path("of_llama_cpp"), {})
     return [row(kind, variants) for kind, variants in sources(module_path("architectures")).items()]
 
 

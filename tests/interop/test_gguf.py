@@ -26,24 +26,26 @@ TRAINED = ("nano_llama", "nano_qwen3", "nano_mixtral", "nano_gemma2")
 # What llama.cpp has no graph for, or computes in another way than transformers: SparseMixer, softmax before a choice by groups,
 # frequencies that depend on the length, norms of whole heads, an architecture that it lacks. Kvant has no layout for the last line.
 WITHOUT = {"opt", "opt_post_norm", "gptj", "gptj_tied", "glm", "hunyuan", "llama_dynamic", "phi_norms"}
-WITHOUT |= {"arcee", "cwm", "dots1", "ernie4_5", "ernie4_5_bias", "exaone4", "exaone4_full", "flex_olmo", "glm4_moe_lite", "glm4_moe_routed", "qwen2_moe_routed", "helium",
-            "opt_plain_norms", "seed_oss", "solar_open"}  # fmt: skip
-WITHOUT |= {"afmoe", "deepseek_v32", "gemma3n", "gemma3n_lanes", "glm_moe_dsa", "apertus", "bitnet", "bloom", "bloom_heads", "cohere2_moe", "cohere2_moe_rms", "ernie4_5_moe", "exaone_moe", "falcon", "falcon_alibi",
-            "falcon_groups", "falcon_one_norm", "gemma4", "gemma4_layer_inputs", "gemma4_moe", "gemma4_shared", "hunyuan_alpha", "hunyuan_moe", "hy_v3", "llama4", "llama4_dense", "mimo_v2_flash",
-            "ministral3", "mistral4", "mpt", "mpt_heads", "qwen3_vl_moe"}  # fmt: skip
-WITHOUT |= {"axk1", "gpt_bigcode", "gpt_bigcode_heads", "kimi_k25", "laguna", "laguna_elements", "ministral", "ministral_mixed", "mllama", "mllama_text", "nanochat", "nanochat_capped",
+WITHOUT |= {"cwm", "flex_olmo", "glm4_moe_routed", "qwen2_moe_routed", "helium", "opt_plain_norms", "solar_open"}
+WITHOUT |= {"deepseek_v32", "gemma3n", "gemma3n_lanes", "glm_moe_dsa", "apertus", "bitnet", "cohere2_moe", "cohere2_moe_rms", "exaone_moe",
+            "gemma4", "gemma4_layer_inputs", "gemma4_moe", "gemma4_shared", "hy_v3"}  # fmt: skip
+# The rotary embeddings of Bamba turn half of each head, and rows of halves have no order for graphs that turn neighbours.
+WITHOUT |= {"axk1", "bamba", "bamba_bias", "gpt_bigcode", "gpt_bigcode_heads", "laguna", "laguna_elements", "ministral", "ministral_mixed", "mllama", "mllama_text", "nanochat", "nanochat_capped",
             "persimmon", "persimmon_plain", "xglm", "xglm_unscaled"}  # fmt: skip
-WITHOUT |= forward_models.HYBRIDS
+WITHOUT |= {name for name in forward_models.HYBRIDS if name.split("_")[0] in ("olmo", "mamba") or name == "falcon_mamba"}
 OTHERWISE = {"phimoe_biases", "phi3", "phi3_longrope", "deepseek_v2"}
 # No sliding windows in its graph (a notice says so), or a scale of attention that it derives from sizes instead of reading it.
 OTHERWISE |= {"mistral", "qwen2", "mixtral", "starcoder2", "gemma2", "gemma3"}
 # Small models of a form that no published one has, which its loader does not load and Kvant refuses: a Phi-MoE without biases, blocks without experts among those
 # with, fewer heads of keys in OLMoE, a lite DeepSeek of other than 26 or 27 blocks, norms of queries and keys in a Command R of fewer
 # than 64 blocks. Beside each stands one of the published form.
+# Other forms than its graphs have, which FOR_LLAMA_CPP has beside them, are refused likewise.
 UNLOADABLE = {"phimoe", "qwen3_moe", "olmoe", "deepseek_v2_lite", "cohere_norms"}
+UNLOADABLE |= {"dots1", "ernie4_5_bias", "ernie4_5_moe", "exaone4", "falcon_alibi", "falcon_groups", "llama4", "llama4_dense", "mimo_v2_flash", "mpt", "qwen3_vl_moe"}
+UNLOADABLE |= {name for name in forward_models.HYBRIDS - WITHOUT if name not in ("falcon_h1_gated", "lfm2", "lfm2_indices", "lfm2_vl")}
 # gpt-oss's configuration says `truncate: false`, and llama.cpp rounds the bounds of YaRN's ramp all the same.
 ROUNDED = {"gpt_oss"}
-FAMILIES = [name for name in forward_models.MODELS if name not in WITHOUT]
+FAMILIES = [name for name in (*forward_models.MODELS, *forward_models.FOR_LLAMA_CPP) if name not in WITHOUT]
 TEXTS = ("Returns the number of bytes.", "  let x = 'it''s';\n\n\tfn main() {}\r\n", "Ünïcödé 数字 १२३ 🚀", "a  b   c    1234567 3.14", "")
 
 
@@ -87,7 +89,8 @@ def family(module_path):
     def make(name):
         # In models of that name llama.cpp looks for tokens that these tokenizers lack, and `kvant verify` refuses them.
         directory = forward_models.save(name, root / name.replace("phi3", "phi_3"))
-        size = json.loads((directory / "config.json").read_text())["vocab_size"]
+        config = json.loads((directory / "config.json").read_text())
+        size = config.get("text_config", config)["vocab_size"]
         byte_tokenizer(size).save(str(directory / "tokenizer.json"))
         (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
         return directory
@@ -309,7 +312,9 @@ def llama_logits(llama, path, tokens):
 
 
 def reference_logits(directory, tokens):
-    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    # The automatic class for causal models does not know language models beside a part for images.
+    kind = forward_models.model_class(transformers.AutoConfig.from_pretrained(directory))
+    model = kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
         return model(torch.tensor([list(map(int, tokens))])).logits[0].numpy()
 
@@ -318,7 +323,7 @@ def reference_logits(directory, tokens):
 def test_llama_cpp_logits_match_transformers(name, kvant, llama, family, write, tmp_path):
     if name in UNLOADABLE:
         done = kvant("quantize", family(name), "--scheme", "F32", "-o", tmp_path / "out.gguf")
-        assert done.returncode == 1 and "cannot be written as GGUF" in done.stderr, done.stderr
+        assert done.returncode == 1 and ("cannot be written as GGUF" in done.stderr or "has no place in a file" in done.stderr), done.stderr
         return
     directory = family(name)
     tokens = np.random.default_rng(3).integers(0, 500, 48)

@@ -71,7 +71,8 @@ fn difference(
     for (slab, factor) in slabs.iter().zip(scales) {
         let (matrix, rows) = (tensors.matrix(slab)?, RowMap::all(slab.out_rows()));
         let width = slab.out_columns();
-        let piece = BlockPiece { tensor: made.into(), kind, width, first, rows, transposed: false, factor: *factor };
+        let (tensor, factor) = (made.into(), *factor);
+        let piece = BlockPiece { tensor, kind, width, first, rows, transposed: false, columns: None, factor };
         let after = BlockMatrix::new(slab.out_rows(), width, vec![piece])?;
         first += slab.out_rows();
         for band in PlannedTensor::bands(slab) {

@@ -122,6 +122,7 @@ fn matrices(tensor: GgufTensor<'_>) -> Option<Vec<Arc<PackedMatrix<'_>>>> {
         first: matrix * rows,
         rows: RowMap::all(*rows),
         transposed: false,
+        columns: None,
         factor: 1.0,
     };
     let matrix = |piece| Some(Arc::new(PackedMatrix::Blocks(BlockMatrix::new(*rows, *width, vec![piece])?)));
@@ -141,9 +142,12 @@ pub(super) fn read(isa: Isa, matrix: &WeightMatrix<'_>, slab: &TensorSlice, band
         transpose(out, slab.rows.count(), slab.size.1, &mut turned);
         *out = turned;
     }
-    if slab.offset != 0.0 {
-        out.iter_mut().for_each(|value| *value += slab.offset);
+    if let Some(columns) = slab.columns {
+        let width = slab.size.1.max(1);
+        let ordered = out.chunks(width).flat_map(|row| (0..row.len()).map(|column| row[columns.source(column)]));
+        *out = ordered.collect();
     }
+    slab.change.apply(out);
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The tensors of a model's GGUF file, without their types: each with its source rows.
 
-use super::content::{Content, TensorSlice};
+use super::content::{Change, Content, TensorSlice};
+use super::metadata::dense_prefix;
 use super::{GgufPlanError, names, rope};
 use crate::ftype::Category;
 use crate::model::architecture::Architecture;
@@ -32,7 +33,7 @@ fn architecture(
     network: &Network,
     config: &ModelConfig,
 ) -> Result<(&'static Family, &'static Architecture), GgufPlanError> {
-    let found = network.family().and_then(|family| Some((family, Architecture::of(family)?)));
+    let found = network.family().and_then(|family| Some((family, Architecture::of_model(family, config)?)));
     found.ok_or_else(|| {
         if network.linears().is_empty() && network.experts().is_empty() {
             return GgufPlanError::NoLayers;
@@ -64,6 +65,11 @@ pub struct Draft {
 }
 
 impl Draft {
+    /// How many matrices it has, each of equally many slabs.
+    pub fn matrices(&self) -> usize {
+        self.shape.iter().rev().skip(2).product()
+    }
+
     /// The scales that the graph multiplies its products with, one a matrix.
     pub fn scales(&self, scales: Vec<f32>) -> Draft {
         Draft {
@@ -135,7 +141,16 @@ impl<'a> Builder<'a> {
             return Err(self.shape_error(tensor, reason));
         }
         self.taken.insert(tensor);
-        Ok(TensorSlice { tensor, matrix, size, is_transposed: false, rows, transposed: false, offset: 0.0 })
+        Ok(TensorSlice {
+            tensor,
+            matrix,
+            size,
+            is_transposed: false,
+            rows,
+            transposed: false,
+            columns: None,
+            change: Change::None,
+        })
     }
 
     pub(crate) fn shape_error(&self, tensor: usize, reason: impl Into<String>) -> GgufPlanError {
@@ -171,12 +186,14 @@ impl<'a> Builder<'a> {
         let Some(moe) = &self.family.moe else { return Ok(()) };
         let form = |reason: String| Err(GgufPlanError::Form { architecture: self.architecture.name, reason });
         let is_mixture = self.config.experts.is_some();
-        if !is_mixture && self.architecture.name != "llama" {
+        if !is_mixture && self.architecture.name != "llama" && !self.architecture.has_any_experts {
             return form("config.json states no experts".to_owned());
         }
         let routed = self.network.routed_blocks();
-        let dense = if self.architecture.has_dense_prefix { self.dense_prefix() } else { 0 };
-        let blocks = 0..if is_mixture { self.network.blocks().len() } else { 0 };
+        let dense = if self.architecture.has_dense_prefix { dense_prefix(self.config) } else { 0 };
+        // Those that ask which blocks have experts take any.
+        let all = is_mixture && !self.architecture.has_any_experts;
+        let blocks = 0..if all { self.network.blocks().len() } else { 0 };
         if let Some(block) = blocks.into_iter().find(|block| routed.contains(block) == (*block < dense)) {
             return form(match block < dense {
                 true => format!("the dense layers of block {block} are missing"),
@@ -193,11 +210,6 @@ impl<'a> Builder<'a> {
             Some(block) => form(format!("the shared experts of block {block} are missing or of width 0")),
             None => Ok(()),
         }
-    }
-
-    /// The first blocks that config.json says have no experts.
-    fn dense_prefix(&self) -> usize {
-        self.config.experts.as_ref().map_or(0, |experts| experts.dense_prefix)
     }
 
     pub(crate) fn no_place(&self, tensor: usize) -> GgufPlanError {
@@ -307,6 +319,46 @@ mod tests {
             let dense = Checkpoint::read(fixture).with_config(key, json!(0));
             let refused = refusal(&dense).unwrap();
             assert!(refused.to_string().contains("states no experts"), "{fixture}: {refused}");
+        }
+    }
+
+    /// The tensors of the file that a fixture becomes, with their shapes.
+    fn shapes(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<usize>> {
+        let config = ModelConfig::from_json(&checkpoint.config).unwrap();
+        let drafts = drafts(&config, &checkpoint.tensors).unwrap_or_else(|refused| panic!("{refused}"));
+        drafts.into_iter().map(|draft| (draft.name, draft.shape)).collect()
+    }
+
+    #[test]
+    fn recurrent_mixers_become_the_tensors_of_llama_cpps_graphs() {
+        let convolution = shapes(&Checkpoint::read("lfm2"));
+        assert_eq!(convolution["blk.0.shortconv.conv.weight"], [64, 3]);
+        assert_eq!(convolution["token_embd_norm.weight"], [64]);
+        assert!(!convolution.contains_key("blk.0.attn_q.weight") && convolution.contains_key("blk.1.attn_q.weight"));
+        let state = shapes(&Checkpoint::read("falcon_h1").with_config("mamba_norm_before_gate", json!(false)));
+        assert_eq!((&state["blk.0.ssm_a"], &state["blk.0.ssm_in.weight"]), (&vec![4, 1], &vec![220, 64]));
+        assert!(state.contains_key("blk.0.ffn_norm") && !state.contains_key("blk.0.ffn_norm.weight"));
+    }
+
+    #[test]
+    fn forms_that_graphs_do_not_compute_are_refused_with_the_reason() {
+        for (fixture, key, value, reason) in [
+            ("falcon_h1", "mamba_norm_before_gate", json!(true), "behind their gate"),
+            ("lfm2_moe", "routed_scaling_factor", json!(1.5), "weights of experts by 1"),
+            ("mimo_v2_flash", "routed_scaling_factor", json!(2.0), "weights of experts by 1"),
+            ("afmoe", "mup_enabled", json!(false), "root of their width"),
+            ("exaone4", "sliding_window", json!(8), "models of 64 blocks"),
+            ("falcon_alibi", "alibi", json!(true), "architecture falcon"),
+            ("llama4_text", "attention_chunk_size", json!(32), "chunks of 8192"),
+            (
+                "arcee",
+                "rope_parameters",
+                json!({"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+                "whole heads",
+            ),
+        ] {
+            let told = refusal(&Checkpoint::read(fixture).with_config(key, value)).map(|told| told.to_string());
+            assert!(told.as_ref().is_some_and(|told| told.contains(reason)), "{fixture}: {told:?}");
         }
     }
 

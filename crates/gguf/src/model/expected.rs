@@ -6,6 +6,9 @@
 use super::content::Content;
 use super::drafts::{Builder, Draft};
 use super::error::GgufPlanError;
+use super::metadata::Facts;
+use kvant_model::family::{Mamba2Norm, Positions, RecurrentBlocks, RecurrentMixer, Residual};
+use kvant_model::model_config::MambaConfig;
 use std::collections::BTreeSet;
 
 /// The biases of an architecture, by the stems of their names.
@@ -19,6 +22,9 @@ struct Biases {
     has_queries: bool,
 }
 
+/// What corrects the choice of experts.
+const CORRECTION: &str = "exp_probs_b";
+
 /// The projections whose biases most loaders read where there are any.
 const QUERIES: [&str; 4] = ["attn_q", "attn_k", "attn_v", "attn_qkv"];
 
@@ -27,13 +33,60 @@ const USUAL: Biases = Biases { architectures: &[], required: &[], optional: &[],
 /// Architectures with others than optional biases of queries, keys and values.
 const BIASES: &[Biases] = &[
     Biases {
-        architectures: &["llama", "granite", "granitemoe"],
+        architectures: &["llama", "granite", "granitemoe", "mistral3"],
         optional: &["attn_output", "ffn_gate", "ffn_up", "ffn_down"],
         ..USUAL
     },
-    Biases { architectures: &["deepseek2"], optional: &["exp_probs_b"], has_queries: false, ..USUAL },
-    Biases { architectures: &["glm4moe"], optional: &["exp_probs_b"], ..USUAL },
-    Biases { architectures: &["minimax-m2"], required: &["exp_probs_b"], ..USUAL },
+    Biases { architectures: &["ernie4_5"], optional: &["attn_output"], ..USUAL },
+    Biases { architectures: &["mistral4"], has_queries: false, ..USUAL },
+    Biases { architectures: &["deepseek2", "mimo2"], optional: &["exp_probs_b"], has_queries: false, ..USUAL },
+    Biases { architectures: &["glm4moe", "dots1", "ernie4_5-moe"], optional: &["exp_probs_b"], ..USUAL },
+    Biases { architectures: &["minimax-m2", "afmoe", "lfm2moe"], required: &["exp_probs_b"], ..USUAL },
+    Biases { architectures: &["mamba2"], required: &["ssm_conv1d"], optional: &["ssm_dt"], has_queries: false },
+    Biases { architectures: &["jamba"], required: &["ssm_conv1d", "ssm_dt"], ..USUAL },
+    Biases {
+        architectures: &["falcon-h1", "granitehybrid"],
+        optional: &["attn_output", "ffn_gate", "ffn_up", "ffn_down", "ssm_conv1d", "ssm_dt"],
+        ..USUAL
+    },
+    Biases {
+        architectures: &["nemotron_h"],
+        optional: &["attn_output", "ffn_up", "ffn_down", "ssm_conv1d", "ssm_dt"],
+        ..USUAL
+    },
+    Biases {
+        architectures: &["nemotron_h_moe"],
+        required: &["exp_probs_b"],
+        optional: &["attn_output", "ssm_conv1d", "ssm_dt"],
+        ..USUAL
+    },
+    Biases { architectures: &["qwen3next", "qwen35", "qwen35moe"], optional: &["ssm_dt"], ..USUAL },
+    Biases {
+        architectures: &["bloom"],
+        required: &[
+            "token_embd_norm",
+            "attn_norm",
+            "attn_qkv",
+            "attn_output",
+            "ffn_norm",
+            "ffn_up",
+            "ffn_down",
+            "output_norm",
+        ],
+        has_queries: false,
+        ..USUAL
+    },
+    Biases {
+        architectures: &["falcon"],
+        required: &["attn_norm", "output_norm"],
+        optional: &["attn_norm_2"],
+        has_queries: false,
+    },
+    Biases {
+        architectures: &["mpt"],
+        optional: &["attn_norm", "attn_output", "ffn_norm", "ffn_up", "ffn_down", "output_norm"],
+        ..USUAL
+    },
     Biases {
         architectures: &["gpt2", "gptneox"],
         required: &["attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down", "output_norm"],
@@ -74,9 +127,16 @@ const BIASES: &[Biases] = &[
 const WITHOUT_HEAD: [&str; 4] = ["command-r", "cohere2", "gemma", "gemma2"];
 
 /// Architectures whose queries are as wide as the hidden states.
-const SQUARE: [&str; 13] = [
+const SQUARE: [&str; 20] = [
+    "bloom",
     "command-r",
     "cohere2",
+    "exaone4",
+    "falcon",
+    "jamba",
+    "lfm2",
+    "lfm2moe",
+    "mpt",
     "nemotron",
     "olmo",
     "olmo2",
@@ -89,6 +149,22 @@ const SQUARE: [&str; 13] = [
     "stablelm",
     "starcoder2",
 ];
+
+/// Architectures whose graphs turn whole heads, and end the program otherwise.
+const WHOLE: [&str; 8] =
+    ["arcee", "dots1", "ernie4_5", "ernie4_5-moe", "hunyuan-dense", "hunyuan-moe", "mistral3", "seed_oss"];
+
+/// Architectures whose state-space layers have twice as many channels as hidden states.
+const TWICE: [&str; 2] = ["granitehybrid", "jamba"];
+
+/// The layers of which AFMoE's graph turns all but the last.
+const AFMOE_PERIOD: usize = 4;
+
+/// The number of blocks with which EXAONE 4 has sliding windows, and no rotary embeddings in other layers.
+const EXAONE4_BLOCKS: usize = 64;
+
+/// The number of experts of the Llama 4 that has no norms of queries and keys.
+const LLAMA4_WITHOUT_NORMS: usize = 128;
 
 /// The number of blocks from which Command R has norms of queries and keys.
 const BLOCKS_WITH_NORMS: usize = 64;
@@ -121,11 +197,159 @@ impl Builder<'_> {
     pub(super) fn check_expected(&self) -> Result<(), GgufPlanError> {
         self.check_biases()?;
         self.check_widths()?;
-        self.check_kind_of_attention()
+        self.check_kind_of_attention()?;
+        self.check_rules()
+    }
+
+    /// Refuses what the graph of the architecture computes in one way whatever the metadata say, and the model in another.
+    fn check_rules(&self) -> Result<(), GgufPlanError> {
+        let config = self.config;
+        let blocks = self.network.blocks().len();
+        let facts = Facts { config, family: self.family, architecture: self.architecture, blocks, vocabulary: 0 };
+        let scale = config.experts.as_ref().and_then(|experts| experts.scale);
+        self.check_mixers(&facts)?;
+        match self.architecture.name {
+            "afmoe" => {
+                let usual = |(block, slides): (usize, bool)| slides != (block + 1).is_multiple_of(AFMOE_PERIOD);
+                if config.sliding_window.is_none() || !facts.slides().into_iter().enumerate().all(usual) {
+                    let found = "`layer_types` or `sliding_window` says otherwise".to_owned();
+                    return Err(self.expects("has sliding windows in all but every fourth layer", found));
+                }
+                match config.flag_or("mup_enabled", false) {
+                    true => Ok(()),
+                    false => {
+                        let found = "`mup_enabled` is not true".to_owned();
+                        Err(self.expects("multiplies embeddings by the root of their width", found))
+                    }
+                }
+            }
+            "exaone4" if config.sliding_window.is_some() != (blocks == EXAONE4_BLOCKS) => Err(self.expects(
+                "has sliding windows in models of 64 blocks, and none in others",
+                format!(
+                    "this model has {blocks} blocks and {}",
+                    if config.sliding_window.is_some() { "has them" } else { "lacks them" }
+                ),
+            )),
+            "falcon" if self.family.math.residual.resolve(config) != Residual::Parallel => {
+                let found = "this model's stand one behind the other".to_owned();
+                Err(self.expects("has attention and feed-forward network side by side", found))
+            }
+            "falcon" if matches!(self.family.math.positions.resolve(config), Positions::Alibi(_)) => {
+                Err(self.expects("has rotary embeddings", "this model has biases on scores (`alibi`)".to_owned()))
+            }
+            "mimo2" | "lfm2moe" if scale.is_some_and(|scale| scale != 1.0) => {
+                let found = "`routed_scaling_factor` is another number".to_owned();
+                Err(self.expects("multiplies the weights of experts by 1", found))
+            }
+            "mimo2" | "lfm2moe" | "qwen3next" if facts.is_unnormalised() => {
+                Err(self.expects("divides the weights of experts by their sum", "`norm_topk_prob` is false".to_owned()))
+            }
+            "llama4" => self.check_llama4(),
+            "mpt" => match config.attention_number("softmax_scale")? {
+                Some(scale)
+                    if config.head_dim().is_none_or(|width| (scale * scale * width as f64 - 1.0).abs() > 1e-6) =>
+                {
+                    Err(self.expects("scales attention by the size of heads", format!("`softmax_scale` is {scale}")))
+                }
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
     }
 
     fn expects(&self, expects: &'static str, found: String) -> GgufPlanError {
         GgufPlanError::Expects { architecture: self.architecture.name, expects, found }
+    }
+
+    /// Llama 4 as it is published: chunks and growth of queries of 8192 positions, norms of queries and keys but in Maverick.
+    fn check_llama4(&self) -> Result<(), GgufPlanError> {
+        const LENGTH: f64 = 8192.0;
+        let config = self.config;
+        let is = |key: &str, usual: f64| Ok::<_, GgufPlanError>(config.number(key)?.unwrap_or(usual) == usual);
+        if !is("attention_chunk_size", LENGTH)? || !is("floor_scale", LENGTH)? || !is("attn_scale", 0.1)? {
+            let found = "`attention_chunk_size`, `floor_scale` or `attn_scale` says otherwise".to_owned();
+            return Err(
+                self.expects("has chunks of 8192 positions, and queries that grow by tenths behind each", found)
+            );
+        }
+        if !config.flag_or("attn_temperature_tuning", true) {
+            return Err(self.expects("has queries that grow", "`attn_temperature_tuning` is false".to_owned()));
+        }
+        let turns = (0..self.network.blocks().len()).all(|block| {
+            config.item("no_rope_layers", block).is_none_or(|turns| (turns != 0) == ((block + 1) % 4 != 0))
+        });
+        if !turns {
+            let found = "`no_rope_layers` says otherwise".to_owned();
+            return Err(self.expects("has rotary embeddings in all but every fourth layer", found));
+        }
+        let count = config.experts.as_ref().map_or(0, |experts| experts.count);
+        if config.flag_or("use_qk_norm", true) == (count == LLAMA4_WITHOUT_NORMS) {
+            let found = format!("`use_qk_norm` of this model of {count} experts says otherwise");
+            return Err(self.expects("has norms of queries and keys unless there are 128 experts", found));
+        }
+        let step = config.number("interleave_moe_layer_step")?.unwrap_or(1.0).max(1.0) as usize;
+        let routed = self.network.routed_blocks();
+        match (0..self.network.blocks().len()).find(|block| routed.contains(block) != (block + 1).is_multiple_of(step))
+        {
+            Some(block) => {
+                let found = format!("block {block} of this model is another");
+                Err(self.expects("has experts at the interval of `interleave_moe_layer_step`", found))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses recurrent mixers of other sizes than those of the graph of the architecture.
+    fn check_mixers(&self, facts: &Facts<'_>) -> Result<(), GgufPlanError> {
+        let config = self.config;
+        let hidden = config.hidden_size.unwrap_or(0);
+        let inner = config.mamba.as_ref().and_then(|mamba| mamba.inner());
+        let inner = inner.or(config.mamba1.as_ref().map(|mamba| mamba.inner));
+        if let Some(inner) =
+            inner.filter(|inner| TWICE.contains(&self.architecture.name) && hidden.checked_mul(2) != Some(*inner))
+        {
+            let found = format!("this model has {inner} channels, and hidden states of {hidden}");
+            return Err(self.expects("has twice as many channels of state-space layers as hidden states", found));
+        }
+        let Some(recurrent) = self.family.recurrent else { return Ok(()) };
+        let usual = |mamba: &MambaConfig| mamba.least_step <= 0.0 && mamba.largest_step.is_infinite();
+        match (recurrent.mixer, &config.mamba, config.delta) {
+            (RecurrentMixer::Mamba2 { norm: Mamba2Norm::AllHeads }, Some(mamba), _) if mamba.groups != 1 => {
+                let found = format!("this model norms all {} of them at once", mamba.groups);
+                Err(self.expects("norms each group of heads of a state-space layer", found))
+            }
+            (RecurrentMixer::Mamba2 { norm: Mamba2Norm::PerGroupIfAny }, Some(_), _)
+                if config.flag_or("mamba_rms_norm", false) && config.flag_or("mamba_norm_before_gate", true) =>
+            {
+                let found = "this model norms before the gate (`mamba_norm_before_gate`)".to_owned();
+                Err(self.expects("norms what state-space layers give behind their gate", found))
+            }
+            // The least step of Nemotron-H is next to nothing: see the notices of plans.
+            (RecurrentMixer::Mamba2 { .. }, Some(mamba), _) if self.family.name != "nemotron_h" && !usual(mamba) => {
+                Err(self.expects(
+                    "has no bounds on the steps of state-space layers",
+                    "this model has (`time_step_limit`)".to_owned(),
+                ))
+            }
+            (RecurrentMixer::GatedDelta { .. }, _, Some(delta)) if delta.key_dim != delta.value_dim => {
+                let found = format!("this model has keys of {} and values of {}", delta.key_dim, delta.value_dim);
+                Err(self.expects("has heads of equal widths in gated delta nets", found))
+            }
+            _ if self.architecture.name == "nemotron_h_moe" && config.layer_types.iter().any(|kind| kind == "mlp") => {
+                let found = "this model has dense ones beside them".to_owned();
+                Err(self.expects("has experts in every feed-forward block", found))
+            }
+            _ if self
+                .family
+                .recurrent
+                .is_some_and(|recurrent| recurrent.blocks != RecurrentBlocks::BesideAttention)
+                && !self.family.attention.is_empty()
+                && (0..facts.blocks).all(|block| !facts.is_recurrent(block)) =>
+            {
+                Err(self.expects("has recurrent mixers", "this model has attention in every block".to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_biases(&self) -> Result<(), GgufPlanError> {
@@ -147,6 +371,18 @@ impl Builder<'_> {
             let bias = draft.name.trim_end_matches("weight").to_owned() + "bias";
             biases.required.contains(&parts(draft).0) && !names.contains(bias.as_str())
         });
+        // The correction of a router has no weight of its own.
+        let needs_correction = biases.required.contains(&CORRECTION);
+        let routers = self.drafts.iter().filter(|draft| needs_correction && parts(draft) == ("ffn_gate_inp", "weight"));
+        let uncorrected =
+            |draft: &&Draft| !names.contains(draft.name.replace("ffn_gate_inp.weight", "exp_probs_b.bias").as_str());
+        if missing.is_none()
+            && let Some(router) = routers.clone().find(uncorrected)
+        {
+            let block = router.block.unwrap_or(0);
+            let reason = format!("there are no biases `{CORRECTION}.bias` in block {block}");
+            return Err(GgufPlanError::Form { architecture: self.architecture.name, reason });
+        }
         match missing {
             Some(draft) => {
                 let reason = format!("there are no biases `{}.bias`", parts(draft).0);
@@ -165,8 +401,15 @@ impl Builder<'_> {
             let found = format!("this model has {heads} heads of {width}, and hidden states of {hidden}");
             return Err(self.expects("has queries as wide as hidden states", found));
         }
+        if let Positions::Rotary { partial, .. } = self.family.math.positions {
+            let dims = config.head_dim().map(|width| (config.rope.main.turning_components(width, partial), width));
+            if let Some((turning, width)) = dims.filter(|(turning, width)| WHOLE.contains(&name) && turning != width) {
+                let found = format!("this model turns {turning} of {width} components");
+                return Err(self.expects("turns whole heads", found));
+            }
+        }
         match config.num_kv_heads() {
-            Some(keys) if name == "olmoe" && keys != heads => {
+            Some(keys) if ["dots1", "olmoe"].contains(&name) && keys != heads => {
                 let found = format!("this model has {keys} and {heads}");
                 Err(self.expects("has as many heads of keys as of queries", found))
             }

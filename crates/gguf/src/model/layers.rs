@@ -2,7 +2,7 @@
 //! that hold two projections taken apart where loaders want them apart.
 
 use super::drafts::{Builder, Draft, Grouped};
-use super::{Content, GgufPlanError, TensorSlice};
+use super::{Change, Content, GgufPlanError, TensorSlice};
 use crate::ftype::Category;
 use crate::model::names;
 use kvant_model::family::{NormSite, Orientation, Part, Role, RowOrder};
@@ -23,6 +23,7 @@ impl Builder<'_> {
                     self.drop_tensor(linear.weight, "the head is the embedding");
                 }
                 (None, Role::KeyValueUp) => self.add_latent(linear)?,
+                (None, _) if linear.part == Part::Recurrent => self.add_recurrent(linear)?,
                 (None, _) => self.add_linear(linear)?,
             }
         }
@@ -32,28 +33,71 @@ impl Builder<'_> {
     fn add_linear(&mut self, linear: &Linear) -> Result<(), GgufPlanError> {
         for (role, rows) in self.projections(linear)? {
             let size = (linear.out_features, linear.in_features);
-            let slab = self.slab(linear.weight, (0, 1), size, rows)?;
-            let slab = TensorSlice { is_transposed: linear.orientation == Orientation::InOut, ..slab };
-            let stem = names::of_role(role, linear.part).ok_or_else(|| self.no_place(linear.weight))?;
+            let parts = self.parts(linear, rows)?;
+            let is_transposed = linear.orientation == Orientation::InOut;
+            let mut slabs = self.slabs(linear.weight, size, &parts)?;
+            slabs.iter_mut().for_each(|slab| slab.is_transposed = is_transposed);
+            let slabs = self.scaled(linear, slabs)?;
+            let stem = names::of_role(role, self.part(linear)).ok_or_else(|| self.no_place(linear.weight))?;
             // The gate on the shared expert is one row, and a vector in the file.
             let shape = if role == Role::SharedGate { vec![size.1] } else { vec![rows.count(), size.1] };
             let name = names::in_block(linear.block, &format!("{stem}.weight"));
             self.drafts.push(Draft {
                 name,
                 shape,
-                content: Content::Slabs(vec![slab]),
+                content: Content::Slabs(slabs),
                 block: linear.block,
                 category: Category::of(role, linear.part),
                 modules: vec![linear.module.clone()],
                 fixed: matches!(role, Role::Router | Role::SharedGate),
             });
             if let Some(bias) = linear.bias {
-                let slab = self.slab(bias, (0, 1), (size.0, 1), rows)?;
+                let slabs = self.slabs(bias, (size.0, 1), &parts)?;
                 let name = names::in_block(linear.block, &format!("{stem}.bias"));
-                self.add_small(name, linear.block, vec![rows.count()], vec![slab]);
+                self.add_small(name, linear.block, vec![rows.count()], slabs);
             }
         }
         Ok(())
+    }
+
+    /// The part that a layer belongs to in the file: the shared network of Granite 4 is the only one where there are no experts.
+    fn part(&self, linear: &Linear) -> Part {
+        match linear.part {
+            Part::SharedExperts if self.config.experts.is_none() => Part::Mlp,
+            part => part,
+        }
+    }
+
+    /// Several runs of rows of a matrix.
+    pub(super) fn slabs(
+        &mut self,
+        tensor: usize,
+        size: (usize, usize),
+        parts: &[RowMap],
+    ) -> Result<Vec<TensorSlice>, GgufPlanError> {
+        parts.iter().map(|rows| self.slab(tensor, (0, 1), size, *rows)).collect()
+    }
+
+    /// The runs of rows that one projection is put together from. Where queries, keys and values alternate by key head, as many
+    /// queries as share it first, these are all queries, all keys and all values.
+    fn parts(&self, linear: &Linear, rows: RowMap) -> Result<Vec<RowMap>, GgufPlanError> {
+        if linear.role != Role::QueryKeyValue || linear.rows != RowOrder::PerGroup {
+            return Ok(vec![rows]);
+        }
+        let heads = self.config.num_heads.zip(self.config.num_kv_heads());
+        let sizes =
+            heads.filter(|(queries, keys)| *keys > 0 && queries.is_multiple_of(*keys)).and_then(|(queries, keys)| {
+                let all = queries.checked_add(keys.checked_mul(2)?)?;
+                linear.out_features.is_multiple_of(all).then(|| (keys, queries / keys, linear.out_features / all))
+            });
+        let (groups, shared, width) =
+            sizes.ok_or_else(|| self.shape_error(linear.weight, "its rows are not a multiple of the head size"))?;
+        let first = |group: usize| group * (shared + 2) * width;
+        let runs = [(0, shared), (shared, 1), (shared + 1, 1)].into_iter();
+        let of_all = runs.flat_map(|(start, heads)| {
+            (0..groups).map(move |group| RowMap::Run { first: first(group) + start * width, count: heads * width })
+        });
+        Ok(of_all.collect())
     }
 
     /// The projections of a layer as loaders want them.
@@ -201,20 +245,48 @@ impl Builder<'_> {
         sites.into_iter().try_for_each(|((block, site), norms)| self.add_norm(block, site, &norms))
     }
 
+    /// The stem of a norm's name. Of the two norms that parallel branches of Falcon may have, the one that all of its models have is that
+    /// of the feed-forward network.
+    fn norm_stem(&self, site: NormSite) -> &'static str {
+        let has_two = || self.network.norms().iter().any(|norm| norm.site == NormSite::FeedForwardInput);
+        match site {
+            NormSite::AttentionInput if self.architecture.name == "falcon" && has_two() => "attn_norm_2",
+            site => self.architecture.norm(site).unwrap_or_else(|| names::of_norm(site)),
+        }
+    }
+
     fn add_norm(&mut self, block: Option<usize>, site: NormSite, norms: &[&Norm]) -> Result<(), GgufPlanError> {
         if self.architecture.lacks.contains(&site) {
             return Err(self.no_place(norms[0].weight));
         }
-        let stem = self.architecture.norm(site).unwrap_or_else(|| names::of_norm(site));
+        let stem = self.norm_stem(site);
         let mut ordered = norms.to_vec();
         ordered.sort_by_key(|norm| norm.head);
         let weights: Vec<usize> = ordered.iter().map(|norm| norm.weight).collect();
-        let offset = self.family.norm_kind.offset();
-        self.add_vectors(names::in_block(block, &format!("{stem}.weight")), block, &weights, offset)?;
+        let offset = match (site, self.family.recurrent) {
+            (NormSite::RecurrentOutput, Some(recurrent)) => recurrent.norm_kind.offset(),
+            _ => self.family.norm_kind.offset(),
+        };
+        let change = if offset == 0.0 { Change::None } else { Change::Added(offset) };
+        let ending = names::norm_ending(self.architecture.name, stem);
+        self.add_vectors(names::in_block(block, &format!("{stem}{ending}")), block, &weights, change)?;
+        self.group_norm(site);
         let biases: Vec<usize> = ordered.iter().filter_map(|norm| norm.bias).collect();
         match biases.is_empty() {
             true => Ok(()),
-            false => self.add_vectors(names::in_block(block, &format!("{stem}.bias")), block, &biases, 0.0),
+            false => self.add_vectors(names::in_block(block, &format!("{stem}.bias")), block, &biases, Change::None),
+        }
+    }
+
+    /// Gives the norm of a Mamba 2 mixer, the last tensor, a row for each group.
+    fn group_norm(&mut self, site: NormSite) {
+        let groups = self.config.mamba.as_ref().map(|mamba| mamba.groups).filter(|_| site == NormSite::RecurrentOutput);
+        let last = self.drafts.last_mut().filter(|draft| draft.shape.len() == 1);
+        if let (Some(groups), Some(draft)) = (groups, last) {
+            let length = draft.shape[0];
+            if groups > 0 && length.is_multiple_of(groups) {
+                draft.shape = vec![groups, length / groups];
+            }
         }
     }
 
@@ -224,13 +296,13 @@ impl Builder<'_> {
         name: String,
         block: Option<usize>,
         tensors: &[usize],
-        offset: f32,
+        change: Change,
     ) -> Result<(), GgufPlanError> {
         let shape = self.tensors[tensors[0]].shape.clone();
         let length: usize = shape.iter().product();
         let mut slabs = Vec::with_capacity(tensors.len());
         for tensor in tensors {
-            slabs.push(TensorSlice { offset, ..self.slab(*tensor, (0, 1), (length, 1), RowMap::all(length))? });
+            slabs.push(TensorSlice { change, ..self.slab(*tensor, (0, 1), (length, 1), RowMap::all(length))? });
         }
         let shape = if tensors.len() > 1 { vec![tensors.len(), length] } else { shape };
         self.add_small(name, block, shape, slabs);

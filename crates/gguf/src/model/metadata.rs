@@ -6,7 +6,7 @@
 use super::architecture::Architecture;
 use super::rope;
 use kvant_container::gguf::{Metadata, Value};
-use kvant_model::family::{Family, NormKind, Positions};
+use kvant_model::family::{Family, NormKind, Positions, Window, is_feed_forward};
 use kvant_model::model_config::{ConfigError, ModelConfig};
 
 /// The version of the block formats (`GGML_QNT_VERSION`).
@@ -60,7 +60,9 @@ impl Facts<'_> {
 
     /// Components of a head that turn; `None` where positions are learned.
     pub(crate) fn rope_dim(&self) -> Result<Option<usize>, ConfigError> {
-        let Positions::Rotary { partial, .. } = self.family.math.positions else { return Ok(None) };
+        let Positions::Rotary { partial, .. } = self.family.math.positions.resolve(self.config) else {
+            return Ok(None);
+        };
         if let Some(latent) = &self.config.latent {
             return Ok(Some(latent.rope_dim));
         }
@@ -76,11 +78,52 @@ impl Facts<'_> {
         }
     }
 
+    /// Returns whether the weights of the chosen experts are not divided by their sum.
+    pub(crate) fn is_unnormalised(&self) -> bool {
+        let usual = self.family.moe.is_some_and(|moe| moe.rule.normalises_by_default());
+        self.config.experts.as_ref().is_some_and(|experts| !experts.normalise.unwrap_or(usual))
+    }
+
+    /// Returns whether a block has a recurrent mixer.
+    pub(crate) fn is_recurrent(&self, block: usize) -> bool {
+        self.family.recurrent.is_some_and(|recurrent| recurrent.is_in_block(self.config, block))
+    }
+
+    /// Returns whether a block has nothing but a feed-forward network.
+    pub(crate) fn is_feed_forward(&self, block: usize) -> bool {
+        self.config.layer_types.get(block).is_some_and(|kind| is_feed_forward(kind))
+    }
+
     /// The layers with a sliding window, where config.json lists them.
     pub(crate) fn sliding_layers(&self) -> Option<Vec<bool>> {
         let types = &self.config.layer_types;
         (!types.is_empty()).then(|| types.iter().map(|kind| kind == "sliding_attention").collect())
     }
+
+    /// Which layers have a sliding window, as config.json lists them, or as is usual in the family.
+    pub(crate) fn slides(&self) -> Vec<bool> {
+        let usual = |block: usize| match self.family.math.window {
+            Window::Every => true,
+            Window::Alternating { period } => {
+                let stated = self.config.size("sliding_window_pattern").filter(|period| *period > 0);
+                !(block + 1).is_multiple_of(stated.unwrap_or(period))
+            }
+            Window::FirstAndEvery { period } => block > 0 && !(block + 1).is_multiple_of(period),
+            Window::FirstFull { period } => !block.is_multiple_of(period),
+            Window::Full | Window::Chunks | Window::AllButEveryNth | Window::FromLayer => false,
+        };
+        self.sliding_layers().unwrap_or_else(|| (0..self.blocks).map(usual).collect())
+    }
+}
+
+/// The first blocks that config.json says have no experts.
+pub(crate) fn dense_prefix(config: &ModelConfig) -> usize {
+    let stated =
+        config.experts.as_ref().map(|experts| experts.dense_prefix).filter(|_| config.states("first_k_dense_replace"));
+    let listed =
+        || (0..).take_while(|block| config.item("mlp_layer_types", *block).is_some_and(|kind| kind == "dense")).count();
+    let counted = stated.or(config.size("num_dense_layers")).or(config.size("moe_layer_start_index"));
+    counted.unwrap_or_else(listed)
 }
 
 /// Sizes are stored in 32 bits; config.json's are checked to be below.
@@ -110,9 +153,19 @@ pub fn of_model(facts: &Facts<'_>, name: &str, file_type: u32) -> Result<Metadat
 fn sizes(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(), ConfigError> {
     let config = facts.config;
     metadata.set(facts.key("block_count"), count(facts.blocks));
-    metadata.set(facts.key("context_length"), count(facts.need(config.max_positions, "max_position_embeddings")?));
-    metadata.set(facts.key("embedding_length"), count(facts.need(config.hidden_size, "hidden_size")?));
-    metadata.set_some(facts.key("feed_forward_length"), feed_forward(config));
+    let hidden = facts.need(config.hidden_size, "hidden_size")?;
+    // These have no longest context, and llama.cpp's converter takes this.
+    let usual = match facts.architecture.name {
+        "bloom" => Some(hidden),
+        "mamba2" => Some(1 << 20),
+        _ => None,
+    };
+    let context = facts.need(config.max_positions.or(usual), "max_position_embeddings")?;
+    metadata.set(facts.key("context_length"), count(context));
+    metadata.set(facts.key("embedding_length"), count(hidden));
+    let has_network = !facts.family.mlp.is_empty() || facts.family.moe.is_some();
+    let width = if has_network { feed_forward(config) } else { Some(count(0)) };
+    metadata.set_some(facts.key("feed_forward_length"), width);
     metadata.set(facts.key("vocab_size"), count(facts.vocabulary));
     Ok(())
 }
@@ -129,6 +182,10 @@ fn feed_forward(config: &ModelConfig) -> Option<Value> {
 
 fn attention(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(), ConfigError> {
     let config = facts.config;
+    if facts.family.attention.is_empty() {
+        metadata.set(facts.key("attention.head_count"), count(0));
+        return epsilons(facts, metadata);
+    }
     metadata.set(facts.key("attention.head_count"), count(facts.heads()?));
     metadata.set_some(facts.key("attention.head_count_kv"), config.num_kv_heads().map(count));
     metadata.set_some(facts.key("attention.key_length"), config.stated_head_dim.map(count));
@@ -147,13 +204,17 @@ fn epsilons(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(), ConfigErro
     if rms.is_none() && plain.is_none() && facts.family.norm_kind != NormKind::LayerNormPlain {
         let subtracts = facts.family.norm_kind.subtracts_mean();
         let (key, name) = if subtracts { (PLAIN, "layer_norm_eps") } else { (RMS, "rms_norm_eps") };
-        metadata.set(facts.key(key), facts.need(facts.config.norm_eps, name)? as f32);
+        // MPT has no key for it.
+        let usual = (facts.family.name == "mpt").then_some(1e-5);
+        metadata.set(facts.key(key), facts.need(facts.config.norm_eps.or(usual), name)? as f32);
     }
     Ok(())
 }
 
 fn experts(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(), ConfigError> {
-    let Some(experts) = facts.config.experts.as_ref().filter(|_| facts.family.moe.is_some()) else { return Ok(()) };
+    // Some classes have experts in config.json that no block of the model has.
+    let is_mixture = facts.family.moe.is_some() && facts.architecture.name != "nemotron_h";
+    let Some(experts) = facts.config.experts.as_ref().filter(|_| is_mixture) else { return Ok(()) };
     metadata.set(facts.key("expert_count"), count(experts.count));
     metadata.set(facts.key("expert_used_count"), count(facts.need(experts.per_token, "num_experts_per_tok")?));
     metadata.set_some(facts.key("expert_group_count"), experts.groups.map(count));

@@ -11,12 +11,13 @@ mod layers;
 pub mod metadata;
 pub mod names;
 mod outside;
+mod recurrent;
 pub mod restore;
 pub mod rope;
 pub mod tokenizer;
 pub mod values;
 
-pub use content::{Content, TensorSlice};
+pub use content::{Change, Content, TensorSlice};
 pub(crate) use drafts::drafts;
 pub use drafts::{Builder, Draft, drafts_of};
 pub use error::GgufPlanError;

@@ -2,7 +2,7 @@
 //!
 //! Source: `TENSOR_NAMES` of gguf-py's `constants.py`.
 
-use kvant_model::family::{NormSite, Part, Role};
+use kvant_model::family::{NormSite, Part, RecurrentMixer, Role};
 
 /// The stem of a linear layer's tensors inside a block: `attn_q` of `blk.3.attn_q.weight`. `None` where there is no name
 /// for the role.
@@ -35,7 +35,7 @@ pub(crate) fn of_role(role: Role, part: Part) -> Option<String> {
         Role::LayerInputGate => "inp_gate",
         Role::LayerInputOutput => "proj",
         Role::KeyValueUp | Role::ProjectIn | Role::ProjectOut | Role::Readout | Role::Unknown => return None,
-        // No architecture with recurrent mixers is written.
+        // See `super::recurrent`.
         Role::RecurrentInput | Role::RecurrentGate | Role::RecurrentInputGate => return None,
         Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates => return None,
         Role::RecurrentChoice | Role::RecurrentStep => return None,
@@ -84,10 +84,35 @@ pub(crate) fn of_norm(site: NormSite) -> &'static str {
 /// The name of a small tensor of a block that belongs to no layer, by the last part of its name in the source.
 pub(crate) fn of_parameter(leaf: &str) -> Option<&'static str> {
     match leaf {
-        "sinks" => Some("attn_sinks.weight"),
-        "e_score_correction_bias" => Some("exp_probs_b.bias"),
+        "sinks" | "attention_sink_bias" => Some("attn_sinks.weight"),
+        "e_score_correction_bias" | "expert_bias" => Some("exp_probs_b.bias"),
         _ => None,
     }
+}
+
+/// The stems of the tensors that a layer of a recurrent mixer becomes.
+pub(crate) fn recurrent_stems(mixer: RecurrentMixer, role: Role) -> &'static [&'static str] {
+    let is_delta = matches!(mixer, RecurrentMixer::GatedDelta { .. });
+    match (mixer, role) {
+        (RecurrentMixer::ShortConvolution, Role::RecurrentInput) => &["shortconv.in_proj"],
+        (RecurrentMixer::ShortConvolution, Role::Output) => &["shortconv.out_proj"],
+        (_, Role::Output) => &["ssm_out"],
+        (_, Role::RecurrentInputGate) if is_delta => &["attn_qkv", "attn_gate"],
+        (_, Role::RecurrentInputGate) => &["ssm_in"],
+        (_, Role::RecurrentInput) => &["attn_qkv"],
+        (_, Role::RecurrentGate) => &["attn_gate"],
+        (_, Role::RecurrentRates) => &["ssm_ba"],
+        (_, Role::RecurrentDecay) => &["ssm_alpha"],
+        (_, Role::RecurrentStrength) => &["ssm_beta"],
+        (_, Role::RecurrentChoice) => &["ssm_x"],
+        (_, Role::RecurrentStep) => &["ssm_dt"],
+        _ => &[],
+    }
+}
+
+/// The names of norms that have no ending in the file, though they are weights.
+pub(crate) fn norm_ending(architecture: &str, stem: &str) -> &'static str {
+    if (architecture, stem) == ("falcon-h1", "ffn_norm") { "" } else { ".weight" }
 }
 
 /// The name of the scales that products with a tensor's matrices are multiplied with: one a matrix.

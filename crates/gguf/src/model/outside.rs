@@ -1,6 +1,7 @@
 //! Tensors other than linear layers and norms: embedding, positions, small parameters, and omitted ones.
 
 use super::drafts::{Builder, Draft};
+use super::recurrent::with;
 use super::{Content, GgufPlanError};
 use crate::ftype::Category;
 use crate::model::names;
@@ -21,18 +22,29 @@ impl Builder<'_> {
         let slab = self.slab(position, (0, 1), size, RowMap::all(size.0))?;
         let name = &self.tensors[position].name;
         let module = name.strip_suffix(".weight").unwrap_or(name).to_owned();
-        let draft = |name: &str, category| Draft {
+        // Factors on embeddings and on logits, which graphs do not have (Falcon-H1).
+        let factors = self.family.math.branch_multipliers;
+        let number = |key: &str| match factors {
+            true => Ok::<_, GgufPlanError>(self.config.number(key)?.unwrap_or(1.0)),
+            false => Ok(1.0),
+        };
+        let (entering, leaving) = (number("embedding_multiplier")?, number("lm_head_multiplier")?);
+        let draft = |name: &str, category, factor| Draft {
             name: name.to_owned(),
             shape: vec![size.0, size.1],
-            content: Content::Slabs(vec![slab]),
+            content: Content::Slabs(vec![with(slab, factor)]),
             block: None,
             category,
             modules: vec![module.clone()],
             fixed: false,
         };
-        self.drafts.push(draft("token_embd.weight", Category::Embedding));
-        if self.network.is_tied() && self.architecture.needs_head {
-            self.drafts.push(draft("output.weight", Category::Head));
+        let (embedding, head) = (
+            draft("token_embd.weight", Category::Embedding, entering),
+            draft("output.weight", Category::Head, leaving),
+        );
+        self.drafts.push(embedding);
+        if self.network.is_tied() && (self.architecture.needs_head || entering != leaving) {
+            self.drafts.push(head);
         }
         match self.network.tied_head_bias() {
             // The graphs that take the embedding for a head that is missing have no bias there.
@@ -72,10 +84,15 @@ impl Builder<'_> {
     }
 
     fn add_parameter(&mut self, tensor: usize) -> Result<(), GgufPlanError> {
+        if self.add_recurrent_parameter(tensor)?.is_some() {
+            return Ok(());
+        }
         let TensorMeta { name, shape, .. } = &self.tensors[tensor];
         let block = name.split('.').find_map(|part| part.parse().ok());
         let stem = names::of_parameter(name.rsplit('.').next().unwrap_or(name));
-        let (Some(stem), &[length]) = (stem, shape.as_slice()) else { return Err(self.no_place(tensor)) };
+        let (Some(stem), &[length] | &[1, length]) = (stem, shape.as_slice()) else {
+            return Err(self.no_place(tensor));
+        };
         let slab = self.slab(tensor, (0, 1), (length, 1), RowMap::all(length))?;
         self.add_small(names::in_block(block, stem), block, vec![length], vec![slab]);
         Ok(())

@@ -19,7 +19,7 @@ pub(crate) fn describe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(),
     let Some(dim) = facts.rope_dim()? else { return Ok(()) };
     let rope = &facts.config.rope;
     metadata.set(facts.key("rope.dimension_count"), count(dim));
-    metadata.set_some(facts.key("rope.freq_base"), rope.main.theta.map(|theta| theta as f32));
+    metadata.set_some(facts.key("rope.freq_base"), base(facts, dim).map(|theta| theta as f32));
     let sliding = rope.sliding.as_ref().and_then(|sliding| sliding.theta);
     metadata.set_some(facts.key("rope.freq_base_swa"), sliding.map(|theta| theta as f32));
     match (rope.main.kind.as_deref(), rope.main.factor) {
@@ -34,6 +34,16 @@ pub(crate) fn describe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(),
     Ok(())
 }
 
+/// The base of the angles, stretched where config.json says so whatever the length of a text (Hunyuan).
+fn base(facts: &Facts<'_>, dim: usize) -> Option<f64> {
+    let rope = &facts.config.rope.main;
+    let stretch = rope.alpha.filter(|alpha| facts.family.math.rotary_alpha && *alpha != 0.0 && dim > 2);
+    match stretch.filter(|_| rope.kind.as_deref() == Some("dynamic")) {
+        Some(alpha) => Some(rope.theta.unwrap_or(DEFAULT_BASE) * alpha.powf(dim as f64 / (dim as f64 - 2.0))),
+        None => rope.theta,
+    }
+}
+
 fn yarn(facts: &Facts<'_>, rope: &RopeParameters, factor: f64, metadata: &mut Metadata) -> Result<(), ConfigError> {
     let original =
         facts.need(rope.original_max_positions.or(facts.config.max_positions), "original_max_position_embeddings")?;
@@ -42,7 +52,7 @@ fn yarn(facts: &Facts<'_>, rope: &RopeParameters, factor: f64, metadata: &mut Me
     metadata.set(facts.key("rope.scaling.original_context_length"), count(original));
     // llama.cpp multiplies by the usual factor of YaRN, and by this.
     let of_strength = |strength: f64| 0.1 * strength * factor.ln() + 1.0;
-    let strengths = rope.mscale.zip(rope.mscale_all_dim).filter(|_| facts.architecture.name != "deepseek2");
+    let strengths = rope.mscale.zip(rope.mscale_all_dim).filter(|_| facts.config.latent.is_none());
     let of_strengths = strengths.map(|(one, all)| of_strength(one) / of_strength(all));
     let stated = rope.attention_factor.or(of_strengths);
     metadata.set_some(facts.key("rope.scaling.attn_factor"), stated.map(|stated| (stated / of_strength(1.0)) as f32));
@@ -60,6 +70,7 @@ pub(crate) fn unknown_scaling<'r>(rope: &'r RopeParameters, architecture: &str) 
     let is_known = match kind {
         "default" | "llama3" => true,
         "linear" | "yarn" => rope.factor.is_some(),
+        "dynamic" => architecture.starts_with("hunyuan") && rope.alpha.is_some_and(|alpha| alpha != 0.0),
         "longrope" | "su" => {
             let (long, short) = (rope.long_factor.len(), rope.short_factor.len());
             architecture.starts_with("phi") && long > 0 && long == short

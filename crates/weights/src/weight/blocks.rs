@@ -69,6 +69,8 @@ pub struct BlockPiece<'a> {
     pub rows: RowMap,
     /// Whether a row of the piece is a column of the matrix, and `rows` the columns of the piece.
     pub transposed: bool,
+    /// Which column of the matrix each column of the piece is, where their order is another.
+    pub columns: Option<RowMap>,
     /// The scale of the tensor, which multiplies its values.
     pub factor: f32,
 }
@@ -134,7 +136,7 @@ impl<'a> BlockMatrix<'a> {
     /// The type of its blocks, where all are of one and rows are rows of tensors, under no scale.
     pub fn kind(&self) -> Option<GgmlType> {
         let kind = self.pieces.first()?.kind;
-        let same = |piece: &BlockPiece<'_>| piece.kind == kind && !piece.transposed && piece.factor == 1.0;
+        let same = |piece: &BlockPiece<'_>| piece.kind == kind && piece.is_by_rows() && piece.factor == 1.0;
         self.pieces.iter().all(same).then_some(kind)
     }
 
@@ -142,7 +144,7 @@ impl<'a> BlockMatrix<'a> {
     pub fn coded(&self) -> Option<Coded> {
         let kind = self.pieces.first()?.kind;
         let factor = self.tensor_factor()?;
-        let same = self.pieces.iter().all(|piece| piece.kind == kind && !piece.transposed);
+        let same = self.pieces.iter().all(|piece| piece.kind == kind && piece.is_by_rows());
         let is_plain = |coded: &Coded| factor == 1.0 || *coded == Coded::Nvfp4;
         Coded::ALL.iter().copied().find(|coded| coded.kind() == kind).filter(|coded| same && is_plain(coded))
     }
@@ -169,7 +171,16 @@ impl<'a> BlockMatrix<'a> {
             let Some((index, at)) = self.find(row) else { continue };
             let piece = &self.pieces[index];
             match piece.transposed {
-                false => piece.read_row(isa, at, band.columns.clone(), out),
+                false => match piece.columns {
+                    None => piece.read_row(isa, at, band.columns.clone(), out),
+                    Some(columns) => {
+                        let mut row = vec![0.0; self.columns];
+                        piece.read_row(isa, at, 0..self.columns, &mut row);
+                        let taken =
+                            band.columns.clone().map(|column| columns.position(column).map_or(0.0, |at| row[at]));
+                        out.iter_mut().zip(taken).for_each(|(out, value)| *out = value);
+                    }
+                },
                 true => {
                     let columns = turned[index].get_or_insert_with(|| piece.read_rows(isa, band.columns.clone()));
                     let column = columns.iter().skip(at).step_by(piece.width.max(1));
@@ -181,7 +192,7 @@ impl<'a> BlockMatrix<'a> {
 
     /// Returns whether its rows are rows of tensors.
     pub(super) fn is_by_rows(&self) -> bool {
-        self.pieces.iter().all(|piece| !piece.transposed)
+        self.pieces.iter().all(BlockPiece::is_by_rows)
     }
 
     /// The piece that a row is in, and which of its rows it is.
@@ -207,6 +218,11 @@ impl<'a> BlockMatrix<'a> {
 }
 
 impl<'a> BlockPiece<'a> {
+    /// Returns whether its rows are rows of the matrix, column by column.
+    fn is_by_rows(&self) -> bool {
+        !self.transposed && self.columns.is_none()
+    }
+
     /// Bytes of a row.
     fn row_length(&self) -> usize {
         self.kind.row_bytes(self.width).unwrap_or(0)

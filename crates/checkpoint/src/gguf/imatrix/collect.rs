@@ -84,8 +84,8 @@ impl Summer {
 
     fn add(&mut self, tensor: &PlannedTensor) {
         let Content::Slabs(slabs) = &tensor.content else { return };
-        // Transposed slices have another input than their module.
-        if slabs.iter().any(|slab| slab.transposed) {
+        // Transposed slices have another input than their module, or the same in another order.
+        if slabs.iter().any(|slab| slab.transposed || slab.columns.is_some()) {
             return;
         }
         let matrices = if tensor.shape.len() > 2 { tensor.shape[0] } else { 1 };

@@ -93,6 +93,8 @@ impl Planner<'_> {
         let mut added = Vec::new();
         for (draft, slabs) in self.model.drafts.iter().filter_map(drafts_of) {
             let matrices: Vec<&PackedMatrix<'_>> = slabs.iter().filter_map(|slab| packed(tensors, slab)).collect();
+            let each = slabs.len() / draft.matrices().max(1);
+            let matrices: Vec<&PackedMatrix<'_>> = matrices.into_iter().step_by(each.max(1)).collect();
             let scales = fits.get(&draft.name).and_then(|fit| tensor_scales(&matrices, fit));
             added.extend(scales.map(|scales| draft.scales(scales)));
         }
@@ -109,7 +111,7 @@ impl Planner<'_> {
         for matrix in matrices {
             matrix.refuse_broken_scales(Isa::best(), matrix.tensor_name().unwrap_or(&draft.name))?;
         }
-        let whole = slabs.len() == matrices.len() && slabs.iter().all(|slab| !slab.transposed);
+        let whole = slabs.len() == matrices.len() && slabs.iter().all(TensorSlice::is_by_rows);
         let tensor = || slabs.first().map_or(draft.name.clone(), |slab| self.model.tensors[slab.tensor].name.clone());
         let refused = |reason: String| GgufPlanError::Conversion { tensor: tensor(), reason };
         match whole {
@@ -122,7 +124,7 @@ impl Planner<'_> {
             }
             false => {
                 let columns = draft.shape.last().copied().unwrap_or(1);
-                let reason = "it is transposed in the file, or a part of it has no codes";
+                let reason = "it is changed in the file, or a part of it has no codes";
                 anew(matrices, columns, accepted, reason.to_owned()).map_err(refused)
             }
         }

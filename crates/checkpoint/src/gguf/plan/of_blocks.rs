@@ -9,7 +9,7 @@ use crate::gguf::carried::{Carried, Fit};
 use crate::gguf::recipe::GgufRecipe;
 use kvant_container::Checkpoint;
 use kvant_gguf::model::codec;
-use kvant_gguf::model::{Builder, Content, drafts_of};
+use kvant_gguf::model::{Builder, Content, TensorSlice, drafts_of};
 use kvant_model::network::{Network, expert_module};
 use kvant_numeric::ggml::GroupedType;
 use kvant_weights::weight::{ImportedTensor, PackedMatrix};
@@ -68,7 +68,8 @@ impl Planner<'_> {
     fn fits_of_blocks(&self, tensors: &[ImportedTensor<'_>]) -> Fits {
         let mut fits = Fits::new();
         for (draft, slabs) in self.model.drafts.iter().filter(|draft| !draft.fixed).filter_map(drafts_of) {
-            let kinds = slabs.iter().map(|slab| packed(tensors, slab).and_then(blocks_of).filter(|_| !slab.transposed));
+            let kinds =
+                slabs.iter().map(|slab| packed(tensors, slab).and_then(blocks_of).filter(|_| slab.is_by_rows()));
             let mut kinds: Vec<Option<GroupedType>> = kinds.collect();
             kinds.dedup();
             if let [Some(blocks)] = kinds[..] {
@@ -90,7 +91,7 @@ fn blocks_of(matrix: &PackedMatrix<'_>) -> Option<GroupedType> {
 
 fn is_by_rows(tensor: &PlannedTensor) -> bool {
     match &tensor.content {
-        Content::Slabs(slabs) => slabs.iter().all(|slab| !slab.transposed && slab.offset == 0.0),
+        Content::Slabs(slabs) => slabs.iter().all(TensorSlice::is_by_rows),
         Content::Taken(_) => true,
         Content::Values(_) => false,
     }

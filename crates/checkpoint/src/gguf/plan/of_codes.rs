@@ -84,7 +84,7 @@ impl Planner<'_> {
             carried.is_some_and(Carried::has_tensor_scale)
         };
         let scaled = self.model.drafts.iter().filter(|draft| is_scaled(draft)).filter_map(drafts_of);
-        let scales = scaled.map(|(draft, slabs)| draft.scales(vec![1.0; slabs.len()]));
+        let scales = scaled.map(|(draft, _)| draft.scales(vec![1.0; draft.matrices()]));
         let scales: Vec<Draft> = scales.collect();
         self.model.drafts.extend(scales);
     }
@@ -104,8 +104,8 @@ impl Planner<'_> {
         if coded.len() < slabs.len() {
             return refused(first, "others that become the same tensor are kept as they are");
         }
-        if slabs.iter().any(|slab| slab.transposed) {
-            return refused(first, "it is transposed in the file");
+        if slabs.iter().any(|slab| !slab.is_by_rows()) {
+            return refused(first, "it is transposed in the file, or has other columns or values there");
         }
         let scheme = first.scheme.weight;
         if let Some(other) = coded.iter().find(|layer| layer.scheme.weight != scheme) {

@@ -12,7 +12,7 @@ use kvant_container::gguf::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgufFile, GgufLayo
 use kvant_gguf::ftype::{Category, FTYPES, Ftype, Model, is_70b};
 use kvant_gguf::model::metadata::QUANTIZATION_VERSION;
 use kvant_gguf::model::restore::{self, Stated};
-use kvant_gguf::model::{codec, names};
+use kvant_gguf::model::{Change, codec, names};
 use std::collections::HashMap;
 
 /// Parts of the names of matrices that graphs read in the type that they have (`tensor_allows_quantization` of llama.cpp's
@@ -280,7 +280,8 @@ fn slabs(tensor: usize, shape: &[usize]) -> Vec<TensorSlice> {
         is_transposed: false,
         rows: RowMap::all(*rows),
         transposed: false,
-        offset: 0.0,
+        columns: None,
+        change: Change::None,
     };
     (0..matrices.iter().product()).map(slab).collect()
 }

@@ -132,6 +132,7 @@ impl WeightLayout {
             first: 0,
             rows: RowMap::all(self.rows),
             transposed: false,
+            columns: None,
             factor: 1.0,
         };
         let misfit = || ImportError::invalid(view.name(), format!("is not {} rows of blocks", self.rows));

@@ -15,6 +15,10 @@ const NEEDED: [&[&str]; 5] = [
     &["attention.head_count"],
 ];
 
+/// Architectures without attention and feed-forward networks, and the keys whose sizes are 0 in them.
+const NONE: [&str; 2] = ["mamba", "mamba2"];
+const ABSENT: [&str; 2] = ["feed_forward_length", "attention.head_count"];
+
 /// Keys of which one must be there.
 const EPSILONS: [&str; 3] =
     ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", "attention.group_norm_epsilon"];
@@ -28,6 +32,8 @@ pub(super) fn run(subject: &GgufView<'_>, findings: &mut Findings) {
         let values: Vec<&Value> = keys.iter().filter_map(|name| subject.value(&key(name))).collect();
         match values.first() {
             None => findings.error(key(keys[0]), "is missing", HINT),
+            // There is nothing but state-space layers.
+            Some(_) if NONE.contains(&subject.architecture) && ABSENT.contains(&keys[0]) => {}
             Some(value) if !is_size(value) => findings.error(key(keys[0]), "is not a size", HINT),
             Some(_) => {}
         }

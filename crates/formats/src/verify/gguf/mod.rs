@@ -12,7 +12,7 @@ pub use facts::loaders;
 use super::{Options, Reads, Report, ways};
 use crate::loader_rules::Sharding;
 use crate::loader_rules::{LoaderQuery, ModelFacts, judge};
-use kvant_container::gguf::{GgufFile, GgufTensor, Metadata, TensorType, Value, describes_imatrix};
+use kvant_container::gguf::{Array, GgufFile, GgufTensor, Metadata, TensorType, Value, describes_imatrix};
 use kvant_container::shown;
 use kvant_container::{Diagnostic, Error, ErrorKind};
 use kvant_gguf::model::architecture::ARCHITECTURES;
@@ -138,6 +138,16 @@ impl<'a> GgufView<'a> {
     /// A value of the metadata.
     fn value(&self, key: &str) -> Option<&Value> {
         self.metadata.get(key)
+    }
+
+    /// A number that the metadata give for a block, where they list one for each, or for all of them.
+    fn number_of(&self, key: &str, block: Option<usize>) -> Option<usize> {
+        match self.value(&format!("{}.{key}", self.architecture))?.as_array() {
+            Some(Array::U32(numbers)) => numbers.get(block?).and_then(|number| usize::try_from(*number).ok()),
+            Some(Array::I32(numbers)) => numbers.get(block?).and_then(|number| usize::try_from(*number).ok()),
+            Some(_) => None,
+            None => self.number(key),
+        }
     }
 
     /// A number that the metadata give for the architecture.

@@ -7,19 +7,33 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const HINT: &str = "convert the model again";
 
+/// Architectures whose blocks have a token mixer or a feed-forward network, not both.
+const SINGLE: [&str; 4] = ["mamba", "mamba2", "nemotron_h", "nemotron_h_moe"];
+
+/// Architectures whose queries stand beside a gate for each, in one matrix.
+const GATED: [&str; 3] = ["qwen3next", "qwen35", "qwen35moe"];
+
 /// Tensors of a block, of which one of each row must be there.
 const NEEDED: [&[&str]; 3] = [
-    &["attn_q.weight", "attn_qkv.weight", "attn_q_a.weight", "attn_q_b.weight", "ssm_in.weight"],
-    &["attn_output.weight", "ssm_out.weight"],
+    &[
+        "attn_q.weight",
+        "attn_qkv.weight",
+        "attn_q_a.weight",
+        "attn_q_b.weight",
+        "ssm_in.weight",
+        "shortconv.in_proj.weight",
+    ],
+    &["attn_output.weight", "ssm_out.weight", "shortconv.out_proj.weight"],
     &["ffn_down.weight", "ffn_down_exps.weight"],
 ];
 
 pub(super) fn run(subject: &GgufView<'_>, findings: &mut Findings) {
     // The norms of the first OLMo have no weights.
-    let needed: &[&str] = if subject.architecture == "olmo" {
-        &["token_embd.weight"]
-    } else {
-        &["token_embd.weight", "output_norm.weight"]
+    let needed: &[&str] = match subject.architecture {
+        "olmo" => &["token_embd.weight"],
+        // llama.cpp looks for its last norm under this name.
+        "lfm2" | "lfm2moe" => &["token_embd.weight", "token_embd_norm.weight"],
+        _ => &["token_embd.weight", "output_norm.weight"],
     };
     for name in needed {
         if subject.tensor(name).is_none() {
@@ -50,7 +64,9 @@ fn blocks(subject: &GgufView<'_>, findings: &mut Findings) {
         findings.error(format!("blk.{last}"), reason, HINT);
     }
     for (block, parts) in &blocks {
-        for row in NEEDED.iter().filter(|row| !row.iter().any(|part| parts.contains(part))) {
+        let missing = NEEDED.iter().filter(|row| !row.iter().any(|part| parts.contains(part)));
+        let is_single = SINGLE.contains(&subject.architecture) && missing.clone().count() < NEEDED.len();
+        for row in missing.filter(|_| !is_single) {
             findings.error(format!("blk.{block}.{}", row[0]), "is missing, and so are its alternatives", HINT);
         }
     }
@@ -67,14 +83,15 @@ fn shapes(subject: &GgufView<'_>, findings: &mut Findings) {
     let hidden = subject.number("embedding_length");
     let heads = subject.number("attention.head_count");
     let width = subject.number("attention.key_length").or_else(|| Some(hidden? / heads.filter(|heads| *heads > 0)?));
-    let shared = subject.number("attention.head_count_kv").or(heads);
-    let wide = subject.number("feed_forward_length");
+    let states_shared = subject.value(&format!("{}.attention.head_count_kv", subject.architecture)).is_some();
     let times = |count: Option<usize>, size: Option<usize>| count?.checked_mul(size?);
-    let (queries, keys) = (times(heads, width), times(shared, width));
+    let queries = times(heads, width).filter(|_| !GATED.contains(&subject.architecture));
     // Latent attention has other sizes.
     let is_plain = subject.number("attention.kv_lora_rank").is_none();
     for tensor in &subject.tensors {
-        let part = place(tensor.name).map_or(tensor.name, |(_, part)| part);
+        let (block, part) = place(tensor.name).map_or((None, tensor.name), |(block, part)| (Some(block), part));
+        let shared = if states_shared { subject.number_of("attention.head_count_kv", block) } else { heads };
+        let (keys, wide) = (times(shared, width), subject.number_of("feed_forward_length", block));
         let expected = match part {
             "token_embd.weight" | "output.weight" => (None, hidden),
             "attn_q.weight" if is_plain => (queries, hidden),

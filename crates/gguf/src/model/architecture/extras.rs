@@ -1,6 +1,6 @@
 //! Metadata that only some architectures have.
 
-use crate::model::metadata::{Facts, count};
+use crate::model::metadata::{Facts, count, dense_prefix};
 use crate::model::rope;
 use kvant_container::gguf::Metadata;
 use kvant_model::model_config::ConfigError;
@@ -106,6 +106,13 @@ pub(crate) fn minimax_m2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     expert_width(facts, metadata, facts.config.intermediate_sizes.first().copied())
 }
 
+/// The slopes of biases on scores are those of all published models.
+pub(crate) fn mpt(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    metadata.set_some(facts.key("attention.clamp_kqv"), facts.config.clip_qkv.map(|clip| clip as f32));
+    metadata.set(facts.key("attention.max_alibi_bias"), 8f32);
+    Ok(())
+}
+
 pub(crate) fn nemotron(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let eps = facts.need(facts.config.norm_eps, "norm_eps")?;
     metadata.set(facts.key("attention.layer_norm_epsilon"), eps as f32);
@@ -134,6 +141,168 @@ pub(crate) fn phi(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
+/// Sizes of Mamba 2 mixers.
+fn mamba2_sizes(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let mamba = facts.need(facts.config.mamba.as_ref(), "mamba_n_heads")?;
+    for (key, value) in [
+        ("ssm.conv_kernel", mamba.kernel),
+        ("ssm.inner_size", facts.need(mamba.inner(), "mamba_d_head")?),
+        ("ssm.state_size", mamba.state),
+        ("ssm.time_step_rank", mamba.heads),
+        ("ssm.group_count", mamba.groups),
+    ] {
+        metadata.set(facts.key(key), count(value));
+    }
+    Ok(())
+}
+
+/// Heads of keys of each block, none in those without attention.
+fn heads_by_block(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let keys = facts.need(facts.config.num_kv_heads(), "num_key_value_heads")?;
+    let of_block = |block: usize| {
+        let attends = !facts.is_recurrent(block) && !facts.is_feed_forward(block);
+        u32::try_from(if attends { keys } else { 0 }).unwrap_or(u32::MAX)
+    };
+    metadata.set(facts.key("attention.head_count_kv"), (0..facts.blocks).map(of_block).collect::<Vec<u32>>());
+    Ok(())
+}
+
+/// The small number under the root of norms under the name of RMS norms, whatever config.json calls it.
+fn rms_epsilon(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let eps = facts.need(facts.config.norm_eps, "rms_norm_eps")?;
+    metadata.set(facts.key("attention.layer_norm_rms_epsilon"), eps as f32);
+    Ok(())
+}
+
+pub(crate) fn mamba2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    mamba2_sizes(facts, metadata)?;
+    rms_epsilon(facts, metadata)
+}
+
+pub(crate) fn falcon_h1(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    mamba2_sizes(facts, metadata)
+}
+
+/// Rotary embeddings are on or off in the whole model.
+pub(crate) fn granite_hybrid(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    granite(facts, metadata)?;
+    if facts.config.experts.is_none() {
+        metadata.set_some(facts.key("feed_forward_length"), facts.size("shared_intermediate_size")?);
+    }
+    mamba2_sizes(facts, metadata)?;
+    heads_by_block(facts, metadata)?;
+    metadata.set(facts.key("rope.scaling.finetuned"), facts.rope_dim()?.is_some());
+    Ok(())
+}
+
+pub(crate) fn jamba(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let mamba = facts.need(facts.config.mamba1.as_ref(), "mamba_d_state")?;
+    for (key, value) in [
+        ("ssm.conv_kernel", mamba.kernel),
+        ("ssm.inner_size", mamba.inner),
+        ("ssm.state_size", mamba.state),
+        ("ssm.time_step_rank", mamba.rank),
+    ] {
+        metadata.set(facts.key(key), count(value));
+    }
+    heads_by_block(facts, metadata)
+}
+
+pub(crate) fn lfm2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let kernel = facts.need(facts.size("conv_L_cache")?, "conv_L_cache")?;
+    metadata.set(facts.key("shortconv.l_cache"), kernel);
+    heads_by_block(facts, metadata)
+}
+
+pub(crate) fn lfm2_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    lfm2(facts, metadata)?;
+    metadata.set(facts.key("leading_dense_block_count"), count(dense_prefix(facts.config)));
+    metadata.set(facts.key("expert_gating_func"), SIGMOID);
+    expert_width(facts, metadata, facts.config.experts.as_ref().and_then(|experts| experts.intermediate_size))
+}
+
+/// Blocks have one branch each: the widths say which have a feed-forward network, or experts.
+pub(crate) fn nemotron_h(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    mamba2_sizes(facts, metadata)?;
+    heads_by_block(facts, metadata)?;
+    let experts = facts.config.experts.as_ref().filter(|_| facts.architecture.name == "nemotron_h_moe");
+    let width = match experts {
+        Some(experts) => experts.intermediate_size,
+        None => facts.config.intermediate_sizes.first().copied(),
+    };
+    let width = u32::try_from(width.unwrap_or(0)).unwrap_or(u32::MAX);
+    let of_block = |block: usize| if facts.is_feed_forward(block) { width } else { 0 };
+    metadata.set(facts.key("feed_forward_length"), (0..facts.blocks).map(of_block).collect::<Vec<u32>>());
+    let eps = facts.need(facts.config.norm_eps, "layer_norm_epsilon")?;
+    metadata.set(facts.key("attention.layer_norm_epsilon"), eps as f32);
+    if let Some(experts) = experts {
+        routed(facts, metadata, SIGMOID)?;
+        metadata.set(facts.key("expert_shared_count"), count(experts.shared_count.unwrap_or(1)));
+        let shared = experts.shared_intermediate_size.map(count);
+        metadata.set_some(facts.key("expert_shared_feed_forward_length"), shared);
+    }
+    Ok(())
+}
+
+/// How many components of a head turn by each of three positions, which are the same in texts; the last is that of none.
+fn sections(facts: &Facts<'_>, metadata: &mut Metadata, usual: [u32; 3]) {
+    let stated = ["rope_parameters", "rope_scaling"].iter().find_map(|key| {
+        facts.config.stated().get(*key)?.get("mrope_section")?.as_array().map(|sizes| {
+            sizes.iter().map(|size| size.as_u64().and_then(|size| u32::try_from(size).ok()).unwrap_or(0)).collect()
+        })
+    });
+    let mut sizes: Vec<u32> = stated.unwrap_or_else(|| usual.to_vec());
+    sizes.resize(4, 0);
+    metadata.set(facts.key("rope.dimension_sections"), sizes);
+}
+
+pub(crate) fn qwen3_vl(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    sections(facts, metadata, [24, 20, 20]);
+    // Layers of the part for images whose outputs are added to the first layers of this one.
+    let vision = facts.config.stated().get("vision_config").and_then(|vision| vision.get("deepstack_visual_indexes"));
+    let layers = vision.and_then(|layers| layers.as_array()).map_or(0, Vec::len);
+    metadata.set(facts.key("n_deepstack_layers"), count(layers));
+    Ok(())
+}
+
+pub(crate) fn qwen3_vl_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    qwen3_vl(facts, metadata)?;
+    qwen_moe(facts, metadata)
+}
+
+/// Gated delta nets in the words of state-space layers.
+fn delta_sizes(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let delta = facts.need(facts.config.delta.as_ref(), "linear_num_key_heads")?;
+    for (key, value) in [
+        ("ssm.conv_kernel", delta.kernel),
+        ("ssm.state_size", delta.key_dim),
+        ("ssm.group_count", delta.key_heads),
+        ("ssm.time_step_rank", delta.value_heads),
+        ("ssm.inner_size", facts.need(delta.values(), "linear_value_head_dim")?),
+    ] {
+        metadata.set(facts.key(key), count(value));
+    }
+    let recurrent: Vec<bool> = (0..facts.blocks).map(|block| facts.is_recurrent(block)).collect();
+    metadata.set(facts.key("attention.recurrent_layers"), recurrent);
+    metadata.set(facts.key("full_attention_interval"), facts.size("full_attention_interval")?.unwrap_or(4));
+    Ok(())
+}
+
+pub(crate) fn qwen3_next(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    qwen_moe(facts, metadata)?;
+    delta_sizes(facts, metadata)
+}
+
+pub(crate) fn qwen3_5(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    sections(facts, metadata, [11, 11, 10]);
+    delta_sizes(facts, metadata)
+}
+
+pub(crate) fn qwen3_5_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    qwen3_5(facts, metadata)?;
+    qwen_moe(facts, metadata)
+}
+
 /// A window of zero distinguishes Phi-4 from Phi-3.
 pub(crate) fn phi3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let config = facts.config;
@@ -151,22 +320,104 @@ pub(crate) fn phi3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
 /// Shared settings of mixtures of experts after DeepSeek.
 fn routed(facts: &Facts<'_>, metadata: &mut Metadata, gating: u32) -> Result {
     let Some(experts) = &facts.config.experts else { return Ok(()) };
-    metadata.set(facts.key("leading_dense_block_count"), count(experts.dense_prefix));
+    let normalises = facts.family.moe.is_some_and(|moe| moe.rule.normalises_by_default());
+    metadata.set(facts.key("leading_dense_block_count"), count(dense_prefix(facts.config)));
     metadata.set(facts.key("expert_shared_count"), count(experts.shared_count.unwrap_or(0)));
     metadata.set_some(facts.key("expert_weights_scale"), experts.scale.map(|scale| scale as f32));
-    metadata.set(facts.key("expert_weights_norm"), experts.normalise.unwrap_or(false));
+    metadata.set(facts.key("expert_weights_norm"), experts.normalise.unwrap_or(normalises));
     metadata.set(facts.key("expert_gating_func"), gating);
     expert_width(facts, metadata, experts.intermediate_size)
 }
 
-pub(crate) fn glm4_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+pub(crate) fn sigmoid_routed(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     routed(facts, metadata, SIGMOID)
+}
+
+pub(crate) fn afmoe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    sigmoid_routed(facts, metadata)?;
+    window(facts, metadata)
+}
+
+pub(crate) fn bloom(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    metadata.set_some(facts.key("context_length"), facts.size("seq_length")?);
+    Ok(())
+}
+
+pub(crate) fn ernie4_5_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let Some(experts) = &facts.config.experts else { return Ok(()) };
+    metadata.set(facts.key("interleave_moe_layer_step"), facts.size("moe_layer_interval")?.unwrap_or(1));
+    metadata.set(facts.key("leading_dense_block_count"), count(dense_prefix(facts.config)));
+    let shared = experts.shared_count.unwrap_or(0);
+    metadata.set(facts.key("expert_shared_count"), count(shared));
+    let width = experts.intermediate_size.and_then(|width| width.checked_mul(shared));
+    metadata.set_some(facts.key("expert_shared_feed_forward_length"), width.map(count));
+    expert_width(facts, metadata, experts.intermediate_size)
+}
+
+/// Models without windows state none.
+pub(crate) fn exaone4(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    if facts.config.sliding_window.is_some() {
+        window(facts, metadata)?;
+        metadata.set(facts.key("attention.sliding_window_pattern"), facts.slides());
+    }
+    Ok(())
+}
+
+pub(crate) fn hunyuan_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let width = facts.config.intermediate_sizes.first().copied();
+    metadata.set_some(facts.key("expert_shared_feed_forward_length"), width.map(count));
+    expert_width(facts, metadata, width)
+}
+
+/// Layers with windows have twice the key heads. The graph multiplies what attention gives by the factor on values.
+pub(crate) fn mimo2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    window(facts, metadata)?;
+    let slides = facts.slides();
+    let keys = facts.need(facts.config.num_kv_heads(), "num_key_value_heads")?;
+    let heads: Vec<u32> =
+        slides.iter().map(|slides| u32::try_from(if *slides { 2 * keys } else { keys }).unwrap_or(u32::MAX)).collect();
+    metadata.set(facts.key("attention.head_count_kv"), heads);
+    metadata.set(facts.key("attention.sliding_window_pattern"), slides);
+    metadata.set_some(facts.key("attention.value_length"), facts.config.value_dim().map(count));
+    if let Some((key, usual)) = facts.family.math.value_scale {
+        let absent = if facts.config.states(key) { 1.0 } else { usual as f32 };
+        metadata.set(facts.key("attention.value_scale"), facts.float(key)?.unwrap_or(absent));
+    }
+    expert_width(facts, metadata, facts.config.experts.as_ref().and_then(|experts| experts.intermediate_size))
+}
+
+/// Blocks with experts come at intervals. Windows are chunks, which the graph has of one length.
+pub(crate) fn llama4(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let width = facts.config.intermediate_sizes.first().copied();
+    metadata.set(facts.key("feed_forward_length"), count(facts.config.dense_intermediate_size.or(width).unwrap_or(0)));
+    metadata.set(facts.key("interleave_moe_layer_step"), facts.size("interleave_moe_layer_step")?.unwrap_or(1));
+    expert_width(facts, metadata, width)
+}
+
+pub(crate) fn mistral4(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    deepseek2(facts, metadata)?;
+    mistral3(facts, metadata)?;
+    if let Some(original) = facts.config.rope.main.original_max_positions {
+        metadata.set(facts.key("attention.temperature_length"), count(original));
+    }
+    Ok(())
+}
+
+/// Queries grow with their position beyond the original context.
+pub(crate) fn mistral3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let rope = &facts.config.rope.main;
+    if let Some(growth) = rope.query_beta {
+        let original = facts.need(rope.original_max_positions, "original_max_position_embeddings")?;
+        metadata.set(facts.key("rope.scaling.original_context_length"), count(original));
+        metadata.set(facts.key("attention.temperature_scale"), growth as f32);
+    }
+    Ok(())
 }
 
 /// Multi-head latent attention becomes attention with one key/value head: `[c_kv; k_rope]`.
 pub(crate) fn deepseek2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
-    let sigmoid = facts.family.name == "deepseek_v3";
-    routed(facts, metadata, if sigmoid { SIGMOID } else { SOFTMAX })?;
+    let softmax = ["deepseek_v2", "mistral4"].contains(&facts.family.name);
+    routed(facts, metadata, if softmax { SOFTMAX } else { SIGMOID })?;
     let latent = facts.need(facts.config.latent.as_ref(), "kv_lora_rank")?;
     for (key, value) in [
         ("attention.head_count_kv", 1),

@@ -12,7 +12,7 @@ use super::metadata::Facts;
 use super::names;
 use kvant_container::gguf::Metadata;
 use kvant_model::family::{Family, NormSite, Pairing, Part, Positions};
-use kvant_model::model_config::ConfigError;
+use kvant_model::model_config::{ConfigError, ModelConfig};
 
 /// Adds what only this architecture has to the metadata.
 type Extras = fn(&Facts<'_>, &mut Metadata) -> Result<(), ConfigError>;
@@ -36,6 +36,10 @@ pub struct Architecture {
     pub scaled: &'static [Part],
     /// Whether the first blocks of its graph may have no experts, in number as the metadata says.
     pub has_dense_prefix: bool,
+    /// Whether any block of its graph may have experts or not.
+    pub has_any_experts: bool,
+    /// Whether the row is that of a model, where a family has several.
+    pub(crate) is_of: fn(&ModelConfig) -> bool,
     pub(crate) extras: Extras,
     /// The restoration of its files; `None` if unsupported.
     pub restoration: Option<&'static Restoration>,
@@ -50,6 +54,8 @@ const LLAMA: Architecture = Architecture {
     lacks: &[],
     scaled: &[],
     has_dense_prefix: false,
+    has_any_experts: false,
+    is_of: |_| true,
     extras: extras::none,
     restoration: None,
 };
@@ -61,6 +67,22 @@ const QWEN2: Architecture = Architecture { family: "qwen2", name: "qwen2", pairi
 
 /// Every family that can be written, sorted by name.
 pub static ARCHITECTURES: &[Architecture] = &[
+    Architecture {
+        family: "afmoe",
+        name: "afmoe",
+        has_dense_prefix: true,
+        extras: extras::afmoe,
+        restoration: Some(&restoration::AFMOE),
+        ..QWEN2
+    },
+    Architecture { family: "arcee", name: "arcee", restoration: PLAIN, ..LLAMA },
+    Architecture {
+        family: "bloom",
+        name: "bloom",
+        extras: extras::bloom,
+        restoration: Some(&restoration::BLOOM),
+        ..QWEN2
+    },
     Architecture {
         family: "cohere",
         name: "command-r",
@@ -92,6 +114,45 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::DEEPSEEK_V3),
         ..LLAMA
     },
+    Architecture {
+        family: "dots1",
+        name: "dots1",
+        needs_head: true,
+        has_dense_prefix: true,
+        extras: extras::sigmoid_routed,
+        restoration: Some(&restoration::ROUTED),
+        ..QWEN2
+    },
+    Architecture { family: "ernie4_5", name: "ernie4_5", restoration: PLAIN, ..LLAMA },
+    Architecture {
+        family: "ernie4_5_moe",
+        name: "ernie4_5-moe",
+        has_dense_prefix: true,
+        extras: extras::ernie4_5_moe,
+        restoration: Some(&restoration::ERNIE4_5_MOE),
+        ..LLAMA
+    },
+    Architecture {
+        family: "exaone4",
+        name: "exaone4",
+        extras: extras::exaone4,
+        restoration: Some(&restoration::EXAONE4),
+        ..QWEN2
+    },
+    Architecture {
+        family: "falcon",
+        name: "falcon",
+        norms: &[(NormSite::FeedForwardInput, "attn_norm")],
+        restoration: Some(&restoration::FALCON),
+        ..QWEN2
+    },
+    Architecture {
+        family: "falcon_h1",
+        name: "falcon-h1",
+        extras: extras::falcon_h1,
+        restoration: Some(&restoration::FALCON_H1),
+        ..QWEN2
+    },
     Architecture { family: "gemma", name: "gemma", extras: extras::gemma, restoration: PLAIN, ..QWEN2 },
     Architecture {
         family: "gemma2",
@@ -113,9 +174,17 @@ pub static ARCHITECTURES: &[Architecture] = &[
         name: "glm4moe",
         has_dense_prefix: true,
         norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
-        extras: extras::glm4_moe,
+        extras: extras::sigmoid_routed,
         restoration: Some(&restoration::GLM4_MOE),
         ..QWEN2
+    },
+    // Read back as DeepSeek V3, which computes the same.
+    Architecture {
+        family: "glm4_moe_lite",
+        name: "deepseek2",
+        has_dense_prefix: true,
+        extras: extras::deepseek2,
+        ..LLAMA
     },
     Architecture { family: "gpt2", name: "gpt2", extras: extras::gpt2, restoration: Some(&restoration::GPT2), ..QWEN2 },
     Architecture {
@@ -149,16 +218,94 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::GRANITE),
         ..LLAMA
     },
+    Architecture {
+        family: "granitemoehybrid",
+        name: "granitehybrid",
+        has_any_experts: true,
+        extras: extras::granite_hybrid,
+        restoration: Some(&restoration::GRANITE_HYBRID),
+        ..LLAMA
+    },
+    Architecture { family: "hunyuan_v1_dense", name: "hunyuan-dense", restoration: PLAIN, ..QWEN2 },
+    Architecture {
+        family: "hunyuan_v1_moe",
+        name: "hunyuan-moe",
+        extras: extras::hunyuan_moe,
+        restoration: Some(&restoration::HUNYUAN_MOE),
+        ..QWEN2
+    },
+    Architecture { family: "jamba", name: "jamba", has_any_experts: true, extras: extras::jamba, ..QWEN2 },
+    Architecture { family: "kimi_k2", name: "deepseek2", has_dense_prefix: true, extras: extras::deepseek2, ..LLAMA },
+    Architecture { family: "kimi_k25", name: "deepseek2", has_dense_prefix: true, extras: extras::deepseek2, ..LLAMA },
+    Architecture {
+        family: "lfm2",
+        name: "lfm2",
+        norms: &[(NormSite::Final, "token_embd_norm")],
+        extras: extras::lfm2,
+        restoration: Some(&restoration::LFM2),
+        ..QWEN2
+    },
+    Architecture {
+        family: "lfm2_moe",
+        name: "lfm2moe",
+        has_dense_prefix: true,
+        norms: &[(NormSite::Final, "token_embd_norm")],
+        extras: extras::lfm2_moe,
+        restoration: Some(&restoration::LFM2_MOE),
+        ..QWEN2
+    },
     Architecture { scaled: &[Part::Mlp], restoration: Some(&restoration::LLAMA), ..LLAMA },
+    Architecture { family: "llama4", name: "llama4", has_any_experts: true, extras: extras::llama4, ..LLAMA },
+    Architecture {
+        family: "mamba2",
+        name: "mamba2",
+        extras: extras::mamba2,
+        restoration: Some(&restoration::MAMBA_2),
+        ..QWEN2
+    },
+    Architecture {
+        family: "mimo_v2_flash",
+        name: "mimo2",
+        needs_head: true,
+        has_dense_prefix: true,
+        extras: extras::mimo2,
+        restoration: Some(&restoration::MIMO2),
+        ..QWEN2
+    },
     Architecture { family: "minimax_m2", name: "minimax-m2", needs_head: true, extras: extras::minimax_m2, ..QWEN2 },
+    Architecture {
+        family: "ministral3",
+        name: "mistral3",
+        scaled: &[Part::Mlp],
+        extras: extras::mistral3,
+        restoration: Some(&restoration::MISTRAL3),
+        ..LLAMA
+    },
     Architecture { family: "mistral", scaled: &[Part::Mlp], ..LLAMA },
+    Architecture { family: "mistral4", name: "mistral4", has_dense_prefix: true, extras: extras::mistral4, ..LLAMA },
     Architecture { family: "mixtral", scaled: &[Part::Experts], restoration: Some(&restoration::MIXTRAL), ..LLAMA },
+    Architecture { family: "mpt", name: "mpt", extras: extras::mpt, restoration: Some(&restoration::MPT), ..QWEN2 },
     Architecture {
         family: "nemotron",
         name: "nemotron",
         needs_head: true,
         extras: extras::nemotron,
         restoration: Some(&restoration::NEMOTRON),
+        ..QWEN2
+    },
+    Architecture {
+        family: "nemotron_h",
+        name: "nemotron_h",
+        has_any_experts: true,
+        is_of: |config| config.layer_types.iter().all(|kind| kind != "moe"),
+        extras: extras::nemotron_h,
+        ..QWEN2
+    },
+    Architecture {
+        family: "nemotron_h",
+        name: "nemotron_h_moe",
+        has_any_experts: true,
+        extras: extras::nemotron_h,
         ..QWEN2
     },
     Architecture { family: "olmo", name: "olmo", extras: extras::olmo, restoration: Some(&restoration::OLMO), ..LLAMA },
@@ -199,13 +346,53 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::QWEN2_MOE),
         ..QWEN2
     },
+    Architecture {
+        family: "qwen3",
+        name: "qwen3vl",
+        is_of: |config| config.model_types.iter().any(|kind| kind.starts_with("qwen3_vl")),
+        extras: extras::qwen3_vl,
+        restoration: PLAIN,
+        ..QWEN2
+    },
     Architecture { family: "qwen3", name: "qwen3", scaled: &[Part::Mlp], restoration: PLAIN, ..QWEN2 },
+    Architecture {
+        family: "qwen3_5",
+        name: "qwen35",
+        norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
+        extras: extras::qwen3_5,
+        restoration: Some(&restoration::QWEN3_5),
+        ..QWEN2
+    },
+    Architecture {
+        family: "qwen3_5_moe",
+        name: "qwen35moe",
+        norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
+        extras: extras::qwen3_5_moe,
+        restoration: Some(&restoration::QWEN3_5_MOE),
+        ..QWEN2
+    },
     Architecture {
         family: "qwen3_moe",
         name: "qwen3moe",
         scaled: &[Part::Experts],
         extras: extras::qwen_moe,
         restoration: Some(&restoration::QWEN3_MOE),
+        ..QWEN2
+    },
+    Architecture {
+        family: "qwen3_next",
+        name: "qwen3next",
+        norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
+        extras: extras::qwen3_next,
+        restoration: Some(&restoration::QWEN3_NEXT),
+        ..QWEN2
+    },
+    Architecture { family: "qwen3_vl_moe", name: "qwen3vlmoe", extras: extras::qwen3_vl_moe, ..QWEN2 },
+    Architecture {
+        family: "seed_oss",
+        name: "seed_oss",
+        norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
+        restoration: PLAIN,
         ..QWEN2
     },
     Architecture { family: "smollm3", name: "smollm3", restoration: PLAIN, ..LLAMA },
@@ -221,26 +408,35 @@ pub static ARCHITECTURES: &[Architecture] = &[
 ];
 
 impl Architecture {
-    /// The architecture of a family; `None` if llama.cpp lacks it, or it is not described here.
+    /// The architecture of a family, the first where it has several; `None` if llama.cpp lacks it, or it is not described here.
     pub fn of(family: &Family) -> Option<&'static Architecture> {
         ARCHITECTURES.iter().find(|row| row.family == family.name)
     }
 
+    /// The architecture of a model of a family.
+    pub fn of_model(family: &Family, config: &ModelConfig) -> Option<&'static Architecture> {
+        ARCHITECTURES.iter().find(|row| row.family == family.name && (row.is_of)(config))
+    }
+
     /// The names of all families that can be written.
     pub fn families() -> Vec<&'static str> {
-        ARCHITECTURES.iter().map(|row| row.family).collect()
+        let mut families: Vec<&'static str> = ARCHITECTURES.iter().map(|row| row.family).collect();
+        families.dedup();
+        families
     }
 
     /// Returns whether rows of queries and keys must be interleaved: the source rotates halves of a head, and the graph
     /// neighbours.
     pub fn interleaves(&self, family: &Family) -> bool {
         let stored = match family.math.positions {
+            // Over halves, if over any.
+            Positions::AlibiIf(..) | Positions::RotaryIfNamed(_) => Pairing::Halves,
             Positions::Rotary { pairing, .. } => pairing,
             Positions::Learned { .. } | Positions::LearnedBehindPadding { .. } | Positions::RotaryOrLearned => {
                 return false;
             }
-            Positions::Alibi(_) | Positions::AlibiIf(..) => return false,
-            Positions::RotaryIfNamed(_) | Positions::RotaryIfTheta | Positions::Sinusoidal { .. } | Positions::None => {
+            Positions::Alibi(_) => return false,
+            Positions::RotaryIfTheta | Positions::Sinusoidal { .. } | Positions::None => {
                 return false;
             }
         };
@@ -271,7 +467,7 @@ mod tests {
 
     #[test]
     fn architecture_rows_are_sorted_known_families() {
-        assert!(ARCHITECTURES.windows(2).all(|pair| pair[0].family < pair[1].family));
+        assert!(ARCHITECTURES.windows(2).all(|pair| pair[0].family <= pair[1].family));
         assert!(ARCHITECTURES.iter().all(|row| by_name(row.family).is_some()));
     }
 
@@ -281,12 +477,27 @@ mod tests {
             let family = by_name(name).unwrap();
             Architecture::of(family).unwrap().interleaves(family)
         };
-        for name in ["llama", "mistral", "mixtral", "granite", "smollm3", "olmo"] {
+        for name in ["llama", "mistral", "mixtral", "granite", "smollm3", "olmo", "arcee", "granitemoehybrid"] {
             assert!(interleaved(name), "{name}");
         }
         for name in ["qwen2", "gemma2", "phi3", "gpt2", "cohere", "glm4", "deepseek_v2", "olmo2", "gpt_neox"] {
             assert!(!interleaved(name), "{name}");
         }
         assert!(Architecture::of(by_name("opt").unwrap()).is_none());
+    }
+
+    #[test]
+    fn architectures_of_one_family_are_told_apart_by_the_model() {
+        let named = |family: &str, config: serde_json::Value| {
+            let config = ModelConfig::from_json(&config).unwrap();
+            Architecture::of_model(by_name(family).unwrap(), &config).unwrap().name
+        };
+        let of_blocks =
+            |kind: &str| serde_json::json!({"model_type": "nemotron_h", "layers_block_type": ["mamba", kind]});
+        assert_eq!(named("nemotron_h", of_blocks("moe")), "nemotron_h_moe");
+        assert_eq!(named("nemotron_h", of_blocks("mlp")), "nemotron_h");
+        assert_eq!(named("qwen3", serde_json::json!({"model_type": "qwen3"})), "qwen3");
+        let images = serde_json::json!({"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3_vl_text"}});
+        assert_eq!(named("qwen3", images), "qwen3vl");
     }
 }

@@ -8,6 +8,7 @@ use kvant_model::family::{Family, by_name};
 use kvant_model::network::TensorMeta;
 use kvant_weights::import_error::ImportError;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 
 /// Pairs of keys: that of a file, behind the architecture's name, and that of config.json; empty for none.
 pub type Words = &'static [(&'static str, &'static str)];
@@ -90,9 +91,9 @@ pub(crate) fn architecture(
     let read = named.filter_map(|row| Some((by_name(row.family)?, row, row.restoration?)));
     let mut fitting = read.filter(|(.., restoration)| (restoration.is_of)(stated));
     fitting.next().ok_or_else(|| {
-        let mut known: Vec<&str> =
-            ARCHITECTURES.iter().filter(|row| row.restoration.is_some()).map(|r| r.name).collect();
-        known.dedup();
+        let read = ARCHITECTURES.iter().filter(|row| row.restoration.is_some());
+        let known: BTreeSet<&str> = read.map(|row| row.name).collect();
+        let known: Vec<&str> = known.into_iter().collect();
         let reason = format!(
             "models of the architecture {} are not read",
             kvant_weights::recipe_error::quoted(stated.architecture)

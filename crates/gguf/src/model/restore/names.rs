@@ -2,9 +2,11 @@
 //! of the file. Not the positions of their values.
 
 use crate::model::architecture::Architecture;
-use crate::model::names::{in_block, of_norm, of_parameter, of_role};
+use crate::model::names::{in_block, norm_ending, of_norm, of_parameter, of_role, recurrent_stems};
 use kvant_container::gguf::GgufFile;
-use kvant_model::family::{ExpertLayout, ExpertStorage, Family, NormSite, Orientation, Part, Role};
+use kvant_model::family::{
+    ExpertLayout, ExpertStorage, Family, NormSite, Orientation, Part, RecurrentMixer, RecurrentParameter, Role,
+};
 use kvant_model::network::TensorMeta;
 use std::collections::HashMap;
 
@@ -75,8 +77,12 @@ impl Expectation<'_> {
         let trunk = family.trunk;
         let path = |name: &str| format!("{}.{}.{block}.{name}", trunk.path, trunk.blocks);
         for (site, name) in family.norms {
-            self.norm(Some(block), *site, &path(name));
+            match self.architecture.name {
+                "falcon" => self.norm_of_falcon(block, name, &path(name)),
+                _ => self.norm(Some(block), *site, &path(name)),
+            }
         }
+        self.recurrent(block);
         let attention = family.attention.iter().map(|layer| (Part::Attention, layer));
         for (part, (role, name)) in attention.chain(family.mlp.iter().map(|layer| (Part::Mlp, layer))) {
             self.linear(block, *role, part, &path(name));
@@ -90,8 +96,12 @@ impl Expectation<'_> {
                     known.push(*role);
                 }
             }
+            let is_mixture = self.shape(Some(block), "ffn_gate_inp.weight").is_some();
             for (role, name) in moe.shared {
-                self.linear(block, *role, Part::SharedExperts, &path(name));
+                match self.architecture.name {
+                    "granitehybrid" if !is_mixture => self.linear(block, *role, Part::Mlp, &path(name)),
+                    _ => self.linear(block, *role, Part::SharedExperts, &path(name)),
+                }
             }
             if let Some(layout) = moe.experts.first() {
                 self.experts(block, layout);
@@ -99,8 +109,71 @@ impl Expectation<'_> {
         }
         for name in family.parameters {
             let leaf = name.rsplit('.').next().unwrap_or(name);
-            if let Some(stored) = of_parameter(leaf) {
-                self.add_same(Some(block), stored, path(name));
+            let Some(stored) = of_parameter(leaf) else { continue };
+            match self.shape(Some(block), stored) {
+                // A row in ERNIE 4.5.
+                Some(shape) if name.contains("moe_statics") => self.add(path(name), [vec![1], shape].concat()),
+                Some(shape) => self.add(path(name), shape),
+                None => {}
+            }
+        }
+    }
+
+    /// A norm of Falcon: of two before parallel branches, that of the feed-forward network has the name of the only one.
+    fn norm_of_falcon(&mut self, block: usize, name: &str, path: &str) {
+        let has_two = self.shape(Some(block), "attn_norm_2.weight").is_some();
+        let stem = match (name, has_two) {
+            ("input_layernorm", false) | ("ln_mlp", true) => "attn_norm",
+            ("ln_attn", true) => "attn_norm_2",
+            _ => return,
+        };
+        for leaf in ["weight", "bias"] {
+            self.add_same(Some(block), &format!("{stem}.{leaf}"), format!("{path}.{leaf}"));
+        }
+    }
+
+    /// A recurrent mixer, where the block has one.
+    fn recurrent(&mut self, block: usize) {
+        let Some(recurrent) = self.family.recurrent else { return };
+        let trunk = self.family.trunk;
+        let path = |name: &str| format!("{}.{}.{block}.{name}", trunk.path, trunk.blocks);
+        let at = Some(block);
+        for (role, name) in recurrent.linears {
+            let stems = recurrent_stems(recurrent.mixer, *role);
+            let shapes: Vec<Vec<usize>> =
+                stems.iter().filter_map(|stem| self.shape(at, &format!("{stem}.weight"))).collect();
+            let rows = shapes.iter().try_fold(0usize, |sum, shape| sum.checked_add(*shape.first()?));
+            if let (Some(rows), Some([_, columns])) = (rows, shapes.first().map(Vec::as_slice)) {
+                self.add(format!("{}.weight", path(name)), vec![rows, *columns]);
+                let bias = stems.first().and_then(|stem| self.shape(at, &format!("{stem}.bias")));
+                bias.into_iter().for_each(|shape| self.add(format!("{}.bias", path(name)), shape));
+            }
+        }
+        for (parameter, name) in recurrent.parameters {
+            let (stem, leaf) = match parameter {
+                RecurrentParameter::Convolution => ("conv.weight", ".weight"),
+                RecurrentParameter::DecayLog => ("ssm_a", ""),
+                RecurrentParameter::StepBias => ("ssm_dt.bias", ""),
+                RecurrentParameter::Skip => ("ssm_d", ""),
+                _ => continue,
+            };
+            match parameter {
+                RecurrentParameter::Convolution => {
+                    let stem = match recurrent.mixer {
+                        RecurrentMixer::ShortConvolution => "shortconv.conv",
+                        _ => "ssm_conv1d",
+                    };
+                    if let Some([channels, kernel]) = self.shape(at, &format!("{stem}.weight")).as_deref() {
+                        self.add(format!("{}{leaf}", path(name)), vec![*channels, 1, *kernel]);
+                    }
+                    self.add_same(at, &format!("{stem}.bias"), format!("{}.bias", path(name)));
+                }
+                // One number for each head.
+                _ => match self.shape(at, stem).as_deref() {
+                    Some([heads, 1]) => self.add(format!("{}{leaf}", path(name)), vec![*heads]),
+                    Some(shape) => self.add(format!("{}{leaf}", path(name)), shape.to_vec()),
+                    None => {}
+                },
             }
         }
     }
@@ -109,11 +182,17 @@ impl Expectation<'_> {
     fn norm(&mut self, block: Option<usize>, site: NormSite, path: &str) {
         let stem = self.architecture.norm(site).unwrap_or_else(|| of_norm(site));
         for leaf in ["weight", "bias"] {
-            match (self.shape(block, &format!("{stem}.{leaf}")), path.contains("{}")) {
+            let ending = if leaf == "weight" { norm_ending(self.architecture.name, stem) } else { ".bias" };
+            match (self.shape(block, &format!("{stem}{ending}")), path.contains("{}")) {
                 (Some(shape), true) if shape.len() == 2 && shape[0] <= MOST => {
                     for head in 0..shape[0] {
                         self.add(format!("{}.{leaf}", path.replace("{}", &head.to_string())), vec![shape[1]]);
                     }
+                }
+                // A row for each group in the file.
+                (Some(shape), _) if site == NormSite::RecurrentOutput => {
+                    let length = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
+                    length.into_iter().for_each(|length| self.add(format!("{path}.{leaf}"), vec![length]));
                 }
                 (Some(shape), _) => self.add(format!("{path}.{leaf}"), shape),
                 (None, _) => {}
@@ -144,7 +223,7 @@ impl Expectation<'_> {
         };
         match role {
             Role::KeyValueUp => self.latent_size(block),
-            Role::GateUp if part != Part::Mlp => {
+            Role::GateUp if part != Part::Mlp || self.architecture.name == "granitehybrid" => {
                 let ((gate, columns), (up, _)) = (matrix(Role::Gate)?, matrix(Role::Up)?);
                 Some((gate.checked_add(up)?, columns))
             }

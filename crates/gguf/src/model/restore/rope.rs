@@ -113,6 +113,10 @@ fn yarn(stated: &Stated<'_>, factor: f64) -> Result<Value, ImportError> {
             scaling.insert(name.to_owned(), json!(number));
         }
     }
+    // What it is multiplied by is YaRN's usual factor.
+    if let Some(attention) = stated.number("rope.scaling.attn_factor") {
+        scaling.insert("attention_factor".to_owned(), json!(attention * (0.1 * factor.ln() + 1.0)));
+    }
     Ok(Value::Object(scaling))
 }
 

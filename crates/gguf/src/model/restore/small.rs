@@ -27,5 +27,6 @@ fn values(found: &Found<'_>) -> Vec<u8> {
         let band = Band { rows: 0..matrix.rows(), columns: 0..matrix.columns() };
         matrix.read(Isa::best(), &band, &mut values);
     }
-    values.iter().flat_map(|value| (value - found.offset).to_le_bytes()).collect()
+    found.change.undo(&mut values);
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }

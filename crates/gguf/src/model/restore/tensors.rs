@@ -3,7 +3,7 @@
 use super::config::{Restored, restore};
 use crate::model::architecture::Architecture;
 use crate::model::values::values;
-use crate::model::{Content, Draft, TensorSlice, drafts};
+use crate::model::{Change, Content, Draft, TensorSlice, drafts};
 use crate::model::{codec, names};
 use kvant_container::Checkpoint;
 use kvant_container::Diagnostic;
@@ -22,8 +22,8 @@ pub(crate) struct Found<'a> {
     pub meta: TensorMeta,
     /// One, or one an expert.
     pub matrices: Vec<BlockMatrix<'a>>,
-    /// The offset subtracted from every value.
-    pub offset: f32,
+    /// What has become of every value.
+    pub change: Change,
     /// Whether files hold it as F32 always, so that it is small.
     pub small: bool,
 }
@@ -60,7 +60,7 @@ pub(crate) fn find<'a>(file: &'a GgufFile, restored: &Restored) -> Result<Vec<Fo
             let reason = format!("shape {:?} is not {:?}", tensor.shape(), draft.shape);
             return Err(ImportError::invalid(tensor.name(), reason));
         }
-        let factors = factors(file, &draft.name, slabs.len())?;
+        let factors = factors(file, &draft.name, draft.matrices())?;
         add(&mut places, tensor, slabs, &factors, draft.fixed)?;
     }
     refuse_others(file, &drafts, restored.architecture)?;
@@ -73,7 +73,7 @@ struct Places<'a> {
     /// Rows and columns of a matrix.
     size: (usize, usize),
     pieces: Vec<(usize, BlockPiece<'a>)>,
-    offset: f32,
+    change: Option<Change>,
     small: bool,
 }
 
@@ -89,7 +89,7 @@ impl<'a> Places<'a> {
         Ok(Found {
             meta: meta.clone(),
             matrices: matrices.ok_or_else(missing)?,
-            offset: self.offset,
+            change: self.change.unwrap_or(Change::None),
             small: self.small,
         })
     }
@@ -118,9 +118,10 @@ fn add<'a>(
         ImportError::unsupported(tensor.name(), format!("values of {} are not decoded here", tensor.kind()), hint)
     })?;
     let mut first = 0;
-    for (slab, factor) in slabs.iter().zip(factors) {
+    let each = (slabs.len() / factors.len().max(1)).max(1);
+    for (slab, factor) in slabs.iter().zip(factors.iter().flat_map(|factor| std::iter::repeat_n(factor, each))) {
         let place = &mut places[slab.tensor];
-        (place.size, place.offset, place.small) = (slab.size, slab.offset, small);
+        (place.size, place.change, place.small) = (slab.size, Some(slab.change), small);
         let piece = BlockPiece {
             tensor: tensor.into(),
             kind,
@@ -128,6 +129,7 @@ fn add<'a>(
             first,
             rows: slab.rows,
             transposed: slab.transposed,
+            columns: slab.columns,
             factor: *factor,
         };
         place.pieces.push((slab.matrix, piece));
