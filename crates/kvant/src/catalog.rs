@@ -8,6 +8,7 @@ use kvant_formats::format::{FormatHandle, OutputFormat};
 use kvant_formats::verify::{CHECKS, Check, GGUF_CHECKS, GgufCheck, Loader, Reads};
 use kvant_gguf::ftype::IMATRIX;
 use kvant_gguf::ftype::{FTYPES, FtypeRow};
+use kvant_gguf::model::architecture::Architecture;
 use kvant_model::family;
 use kvant_numeric::format::{DTYPES, DTypeRow};
 use kvant_onnx::algorithm::{Stage, algorithms as graph_algorithms};
@@ -253,10 +254,11 @@ fn formats() -> Table {
 }
 
 fn families() -> Table {
-    let columns = vec![text("name"), text("model_types"), text("about")];
-    let rows = family::all()
-        .into_iter()
-        .map(|family| vec![json!(family.name), json!(family.model_types), json!(family.summary)]);
+    let columns = vec![text("name"), text("model_types"), text("gguf"), text("about")];
+    let rows = family::all().into_iter().map(|family| {
+        let has_gguf = Architecture::is_known(family.name);
+        vec![json!(family.name), json!(family.model_types), json!(has_gguf), json!(family.summary)]
+    });
     Table { columns, rows: rows.collect() }
 }
 

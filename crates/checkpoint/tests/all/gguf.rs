@@ -300,7 +300,7 @@ fn impossible_gguf_requests_are_refused_first() {
     let tensors = llama(Dtype::BF16);
     let unknown = json!({"model_type": "unheard_of", "architectures": ["UnheardOf"], "hidden_size": 64});
     let error = refused(&unknown, &tensors);
-    assert!(matches!(&error, GgufPlanError::Family { families, .. } if families.contains("llama, ")), "{error}");
+    assert!(matches!(error, GgufPlanError::Family { .. }), "{error}");
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     let error = refused(&change("rope_scaling", json!({"type": "dynamic", "factor": 2.0})), &tensors);
     assert!(matches!(error, GgufPlanError::Scaling(_)), "{error}");

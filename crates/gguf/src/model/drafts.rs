@@ -39,10 +39,7 @@ fn architecture(
             return GgufPlanError::NoLayers;
         }
         let name = config.architectures.first().or(config.model_types.first());
-        GgufPlanError::Family {
-            architecture: name.cloned().unwrap_or_else(|| "an unknown architecture".to_owned()),
-            families: Architecture::families().join(", "),
-        }
+        GgufPlanError::Family { architecture: name.cloned().unwrap_or_else(|| "an unknown architecture".to_owned()) }
     })
 }
 

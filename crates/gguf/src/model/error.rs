@@ -32,12 +32,10 @@ pub enum GgufPlanError {
     #[error("no linear layers are found in the checkpoint")]
     NoLayers,
     /// The family cannot be written (*unsupported*).
-    #[error("{architecture} cannot be written as GGUF; these families can: {families}")]
+    #[error("{architecture} cannot be written as GGUF")]
     Family {
         /// The architecture as config.json calls it.
         architecture: String,
-        /// The supported ones.
-        families: String,
     },
     /// The source is quantized already (*unsupported*).
     #[error("the source is quantized already ({method}); `{tensor}` is the first tensor that is")]
@@ -217,8 +215,8 @@ impl Diagnostic for GgufPlanError {
             }
             GgufPlanError::NoLayers => Some("`kvant inspect` lists the tensors".to_owned()),
             GgufPlanError::Config(_) => Some("config.json must be the one that came with the model".to_owned()),
-            GgufPlanError::Family { .. }
-            | GgufPlanError::Form { .. }
+            GgufPlanError::Family { .. } => Some(format!("{other}; `kvant list families` shows which can")),
+            GgufPlanError::Form { .. }
             | GgufPlanError::Expects { .. }
             | GgufPlanError::NoPlace { .. }
             | GgufPlanError::Scaling(_) => Some(other.to_owned()),

@@ -418,11 +418,9 @@ impl Architecture {
         ARCHITECTURES.iter().find(|row| row.family == family.name && (row.is_of)(config))
     }
 
-    /// The names of all families that can be written.
-    pub fn families() -> Vec<&'static str> {
-        let mut families: Vec<&'static str> = ARCHITECTURES.iter().map(|row| row.family).collect();
-        families.dedup();
-        families
+    /// Returns whether files of a family can be written.
+    pub fn is_known(family: &str) -> bool {
+        ARCHITECTURES.iter().any(|row| row.family == family)
     }
 
     /// Returns whether rows of queries and keys must be interleaved: the source rotates halves of a head, and the graph
