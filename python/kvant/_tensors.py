@@ -58,7 +58,7 @@ _TORCH_PACKED = {
 # Formats of `kvant list formats` that have no tensors for one layer: what they have, and what to do.
 _WHOLE_MODELS = {
     "fake": (
-        "holds floats, the values of the codes, and has no tensors of its own",
+        "holds floats, which are the values of the codes, and no codes",
         "dequantize() gives these values; kvant.quantize and kvant.torch.export write models in this format",
     ),
     "onnx": ("is that of whole graphs", "use kvant.quantize(model, scheme, format='onnx', output='out.onnx')"),

@@ -155,7 +155,7 @@ def _config(model: nn.Module) -> dict[str, Any]:
     own = getattr(model, "config", None)
     if own is not None and hasattr(own, "to_dict"):
         config = dict(own.to_dict())
-        # What was loaded: what is written is described anew.
+        # The key describes the loaded checkpoint, not this one.
         config.pop("quantization_config", None)
         config.setdefault("architectures", [type(model).__name__])
         if not config["architectures"]:

@@ -210,7 +210,7 @@ impl Recognised<'_> {
         }
         for linear in self.network.linears() {
             let Ok(scheme) = self.decide(odd, &linear.module, linear.kept) else { continue };
-            // What does not fit is a problem of its own.
+            // Schemes that do not fit the layer are reported elsewhere.
             let Ok(parts) = self.parts(&self.draft(linear, scheme)?, None, false) else { continue };
             if !parts.iter().any(|part| part.name.ends_with(".weight")) {
                 let reason = "transformers reads the float weights of this architecture as it makes the model, and raises where codes are \

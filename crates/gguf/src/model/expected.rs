@@ -371,7 +371,7 @@ impl Builder<'_> {
             let bias = draft.name.trim_end_matches("weight").to_owned() + "bias";
             biases.required.contains(&parts(draft).0) && !names.contains(bias.as_str())
         });
-        // The correction of a router has no weight of its own.
+        // The correction of a router is a bias without a weight.
         let needs_correction = biases.required.contains(&CORRECTION);
         let routers = self.drafts.iter().filter(|draft| needs_correction && parts(draft) == ("ffn_gate_inp", "weight"));
         let uncorrected =

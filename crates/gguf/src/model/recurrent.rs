@@ -42,7 +42,7 @@ impl Heads {
         std::iter::once(RowMap::Run { first: 0, count: keys }).chain(self.values(keys, self.delta.value_dim)).collect()
     }
 
-    /// Rows of queries, keys and values, and those of gates, where each key head has all of its own: `[q; k; v ..; z ..]`.
+    /// Rows of queries, keys and values, and of gates, stored together for each key head: `[q; k; v ..; z ..]`.
     fn unfolded(&self) -> [Vec<RowMap>; 2] {
         let DeltaConfig { key_heads, key_dim, value_dim, .. } = self.delta;
         let values = self.shared * value_dim;
