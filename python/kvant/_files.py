@@ -39,6 +39,7 @@ def quantize(
     algorithm: Strings | None = None,
     overrides: Mapping[str, str] | Strings | None = None,
     layer_type: Strings | None = None,
+    towers: str | None = None,
     component: Strings | None = None,
     format: Strings | None = None,
     pack_method: Literal["reorder", "order"] | None = None,
@@ -137,6 +138,7 @@ def quantize(
         overrides: Scheme for some layers, e.g. '*.down_proj=int8:channel'.
         override: The same as overrides.
         layer_type: Scheme for a kind of layer, e.g. conv2d=int8:channel.
+        towers: Scheme for the linear layers of towers for images or sound.
         component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
         format: Checkpoint format [default: that of the scheme's tool, or one that loads].
         pack_method: Order of 4-bit codes in AMD Quark's format.
@@ -235,6 +237,7 @@ def plan(
     algorithm: Strings | None = None,
     overrides: Mapping[str, str] | Strings | None = None,
     layer_type: Strings | None = None,
+    towers: str | None = None,
     component: Strings | None = None,
     format: Strings | None = None,
     pack_method: Literal["reorder", "order"] | None = None,
@@ -314,6 +317,7 @@ def plan(
         overrides: Scheme for some layers, e.g. '*.down_proj=int8:channel'.
         override: The same as overrides.
         layer_type: Scheme for a kind of layer, e.g. conv2d=int8:channel.
+        towers: Scheme for the linear layers of towers for images or sound.
         component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
         format: Checkpoint format [default: that of the scheme's tool, or one that loads].
         pack_method: Order of 4-bit codes in AMD Quark's format.
@@ -586,6 +590,7 @@ def sensitivity(
     algorithm: Strings | None = None,
     overrides: Mapping[str, str] | Strings | None = None,
     layer_type: Strings | None = None,
+    towers: str | None = None,
     component: Strings | None = None,
     data: CalibrationData | None = None,
     num_samples: int | None = None,
@@ -648,6 +653,7 @@ def sensitivity(
             last match wins.
         override: The same as overrides.
         layer_type: Scheme for a kind of layer, e.g. conv2d=int8:channel.
+        towers: Scheme for the linear layers of towers for images or sound.
         component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
         data: Calibration data: .npz, .npy, .safetensors, a directory of them or of images, or `random`.
         calib: The same as data.

@@ -3,6 +3,8 @@
 import pytest
 import torch
 import transformers
+
+import undescribed_models
 from test_llm_onnx import run
 
 TEXT = dict(vocab_size=512, hidden_size=256, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -63,3 +65,67 @@ def test_attention_of_multimodal_models_is_refused_before_the_work(kvant, tmp_pa
         done = kvant(command[0], tmp_path / "source", "--scheme", "fp8", "--format", "quark", option, "fp8", *command[1:])
         assert done.returncode == 1 and reason in done.stderr, done.stderr
     assert not (tmp_path / "out").exists()
+
+
+# Models around a language model, whose towers have linear layers.
+TOWERS = ("blip-2", "internvl", "mistral3", "paligemma", "qwen2_5_vl", "qwen2_audio", "qwen3_vl", "voxtral", "llava", "gemma3")
+
+
+def of_towers(name, directory):
+    """The directory of a model, in bf16."""
+    if name in ("llava", "gemma3"):
+        torch.manual_seed(0)
+        {"llava": llava, "gemma3": gemma3}[name]().to(torch.bfloat16).save_pretrained(directory)
+        return directory
+    return undescribed_models.save(name, directory)
+
+
+def layer_outputs(directory):
+    """What the linear layers beside the language model give for random inputs, once the model has loaded."""
+    config = transformers.AutoConfig.from_pretrained(directory)
+    has_codes = hasattr(config, "quantization_config") and config.quantization_config.get("quant_method") == "compressed-tensors"
+    dequantized = dict(quantization_config=transformers.CompressedTensorsConfig(dequantize=True)) if has_codes else {}
+    model, report = getattr(transformers, config.architectures[0]).from_pretrained(
+        directory, dtype=torch.bfloat16, output_loading_info=True, **dequantized)  # fmt: skip
+    missing = {name for name in report["missing_keys"] if not name.endswith("lm_head.weight")}
+    assert not missing and not report["unexpected_keys"], report
+    generator, found = torch.Generator().manual_seed(1), {}
+    for name, layer in model.eval().named_modules():
+        if isinstance(layer, torch.nn.Linear) and not any(part in name for part in ("language_model", "lm_head", "qformer")):
+            inputs = torch.randn(8, layer.in_features, generator=generator).to(torch.bfloat16)
+            with torch.no_grad():
+                found[name] = layer(inputs).float().flatten()
+    return found
+
+
+# A second scheme is listed by names, which these have others of in memory.
+ONE_SCHEME = ("qwen2_audio", "voxtral")
+
+
+@pytest.mark.parametrize("name", ONE_SCHEME)
+def test_two_schemes_are_refused_where_names_in_memory_differ(kvant, tmp_path, name):
+    source = of_towers(name, tmp_path / "source")
+    done = kvant("quantize", source, "--scheme", "FP8_DYNAMIC", "--towers", "W8A8", "--format", "compressed-tensors", "-o", tmp_path / "out")
+    assert done.returncode == 1 and "other names in memory" in done.stderr, done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("towers", ["FP8_DYNAMIC", "W8A8"])
+@pytest.mark.parametrize("name", TOWERS)
+def test_quantized_towers_load_with_the_weights_of_fake_quantization(kvant, tmp_path, name, towers):
+    source = of_towers(name, tmp_path / "source")
+    outputs = []
+    scheme = towers if name in ONE_SCHEME else "FP8_DYNAMIC"
+    for layout in ("compressed-tensors", "fake"):
+        out = tmp_path / layout
+        done = kvant("quantize", source, "--scheme", scheme, "--towers", towers, "--format", layout, "-o", out)
+        assert done.returncode == 0, done.stderr
+        outputs.append(layer_outputs(out))
+    ours, fake = outputs
+    assert ours.keys() == fake.keys() and len(ours) >= 4
+    # Inputs are quantized in one of them only.
+    worst = min(torch.nn.functional.cosine_similarity(ours[name], fake[name], dim=0) for name in ours)
+    assert worst > 0.999
+    plain = layer_outputs(source)
+    changed = sum(not torch.equal(plain[name], fake[name]) for name in fake)
+    assert changed >= len(fake) // 2, "the towers are quantized"

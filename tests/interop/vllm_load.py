@@ -42,8 +42,20 @@ class Operators:
         if "support" in name:
             return lambda *_, **__: True
         if Operators.is_complete and not name.startswith("__"):
-            return lambda *_, **__: None
+            return Operator()
         raise AttributeError(name)
+
+
+class Operator:
+    """A compiled operator, which computes nothing, and its overloads (`operator.default`)."""
+
+    def __call__(self, *_, **__):
+        return None
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Operator()
 
 
 class NamedGpu(Platform):

@@ -12,7 +12,9 @@ use kvant::{
     QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks, Source, Verification,
 };
 use kvant_checkpoint::byte_size::ByteSize;
+use kvant_checkpoint::recipe::LayerTypeText;
 use kvant_data::calibration::SharedFile;
+use kvant_model::network::LayerKind;
 use kvant_onnx::sensitivity::Target;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -256,6 +258,10 @@ impl From<&VerifyArgs> for Verification {
     }
 }
 
+fn of_towers(scheme: String) -> LayerTypeText {
+    LayerTypeText { kind: LayerKind::Tower, scheme }
+}
+
 fn job(args: RecipeArgs, run: &RunArgs) -> Job {
     let max_memory = args.calibration.max_memory;
     let OnnxArgs { preprocess, report, min_sqnr, external_data, engine, .. } = args.onnx;
@@ -269,7 +275,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
             algorithm: args.algorithm,
             exclude: args.exclude,
             overrides: args.overrides,
-            layer_types: args.layer_types,
+            layer_types: args.layer_types.into_iter().chain(args.towers.map(of_towers)).collect(),
             components: args.components,
             pack_method: args.pack_method,
             weights_only: args.weights_only,

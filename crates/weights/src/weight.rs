@@ -22,7 +22,7 @@ pub use codes::StoredCodes;
 pub use folding::{ClippingThresholds, WeightTransform};
 pub use imported::{ImportedTensor, Stored};
 pub use in_memory::FastForm;
-pub use merged::{LowRank, MergedBase, MergedMatrix};
+pub use merged::{LowRank, MergedBase, MergedMatrix, StoredBytes};
 pub use not_finite::{first_not_finite, place};
 pub use packed::PackedMatrix;
 pub use recode::{RecodedParameters, integers};
@@ -55,9 +55,8 @@ pub struct WeightMatrix<'a> {
 /// The storage of the elements.
 #[derive(Clone, Debug)]
 enum Storage<'a> {
-    /// Floats. Where they are input-major, element `(row, column)` stands at `column * rows + row` (GPT-2's Conv1D, fused
-    /// experts).
-    Plain { bytes: &'a [u8], source: FloatDType, is_transposed: bool },
+    /// Floats.
+    Plain { bytes: &'a [u8], source: FloatDType, order: Order },
     /// Codes and scales, from a row of the whole matrix on.
     Packed { matrix: Arc<PackedMatrix<'a>>, first_row: usize },
     /// Floats in memory, row by row, from an element on.
@@ -72,6 +71,15 @@ enum Storage<'a> {
     Rotated { matrix: Arc<RotatedMatrix<'a>>, first_row: usize },
 }
 
+/// The order of stored floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// Row by row.
+    Rows,
+    /// Input-major: element `(row, column)` stands at `column * stride + row` (GPT-2's Conv1D, fused experts, and some rows of these).
+    Columns { stride: usize },
+}
+
 impl<'a> WeightMatrix<'a> {
     /// A matrix of floats: `rows * columns` elements in `bytes`, by columns where it is `is_transposed`.
     pub fn plain(
@@ -80,7 +88,8 @@ impl<'a> WeightMatrix<'a> {
         (rows, columns): (usize, usize),
         is_transposed: bool,
     ) -> WeightMatrix<'a> {
-        WeightMatrix { rows, columns, storage: Storage::Plain { bytes, source, is_transposed } }
+        let order = if is_transposed { Order::Columns { stride: rows } } else { Order::Rows };
+        WeightMatrix { rows, columns, storage: Storage::Plain { bytes, source, order } }
     }
 
     /// A quantized matrix.
@@ -128,17 +137,16 @@ impl<'a> WeightMatrix<'a> {
         WeightMatrix { rows, columns, storage: Storage::Rotated { matrix, first_row: 0 } }
     }
 
-    /// Some rows; all rows of a matrix stored by columns, whose rows are not contiguous.
+    /// Some rows.
     pub fn slice_rows(&self, rows: ops::Range<usize>) -> WeightMatrix<'a> {
         let storage = match &self.storage {
-            Storage::Plain { is_transposed: true, .. } => return self.clone(),
-            Storage::Plain { bytes, source, is_transposed } => {
+            Storage::Plain { bytes, source, order } => {
                 let row = self.columns * source.size();
-                Storage::Plain {
-                    bytes: &bytes[rows.start * row..rows.end * row],
-                    source: *source,
-                    is_transposed: *is_transposed,
-                }
+                let bytes = match order {
+                    Order::Rows => &bytes[rows.start * row..rows.end * row],
+                    Order::Columns { .. } => &bytes[(rows.start * source.size()).min(bytes.len())..],
+                };
+                Storage::Plain { bytes, source: *source, order: *order }
             }
             Storage::Packed { matrix, first_row } => {
                 Storage::Packed { matrix: Arc::clone(matrix), first_row: first_row + rows.start }
@@ -166,7 +174,7 @@ impl<'a> WeightMatrix<'a> {
     /// The elements as they are stored, where those are the values, row by row.
     pub fn elements(&self) -> Option<Elements<'_>> {
         match &self.storage {
-            Storage::Plain { bytes, source, is_transposed: false } => Elements::stored(*source, bytes),
+            Storage::Plain { bytes, source, order: Order::Rows } => Elements::stored(*source, bytes),
             Storage::Values { values, first } => Some(Elements::Values(&values[*first..][..self.rows * self.columns])),
             _ => None,
         }
@@ -196,12 +204,12 @@ impl<'a> WeightMatrix<'a> {
             columns: band.columns.clone(),
         };
         match &self.storage {
-            Storage::Plain { bytes, source, is_transposed } => {
+            Storage::Plain { bytes, source, order } => {
                 out.resize(start + band.len(), 0.0);
                 let out = &mut out[start..];
-                match is_transposed {
-                    true => self.read_transposed(isa, bytes, *source, band, out),
-                    false => self.read_rows(isa, bytes, *source, band, out),
+                match order {
+                    Order::Rows => self.read_rows(isa, bytes, *source, band, out),
+                    Order::Columns { stride } => read_transposed(isa, bytes, *source, *stride, band, out),
                 }
             }
             Storage::Packed { matrix, first_row } => matrix.read(isa, &below(*first_row), out),
@@ -248,16 +256,17 @@ impl<'a> WeightMatrix<'a> {
             widen(isa, source, &bytes[start..start + out.len() * size], out);
         }
     }
+}
 
-    fn read_transposed(&self, isa: Isa, bytes: &[u8], source: FloatDType, band: &Band, out: &mut [f32]) {
-        let size = source.size();
-        let mut by_columns = vec![0.0; out.len()];
-        for (column, line) in band.columns.clone().zip(by_columns.chunks_mut(band.rows.len().max(1))) {
-            let start = (column * self.rows + band.rows.start) * size;
-            widen(isa, source, &bytes[start..start + line.len() * size], line);
-        }
-        transpose(&by_columns, band.columns.len(), band.rows.len(), out);
+/// The elements of a band of floats stored by columns, `stride` elements apart.
+fn read_transposed(isa: Isa, bytes: &[u8], source: FloatDType, stride: usize, band: &Band, out: &mut [f32]) {
+    let size = source.size();
+    let mut by_columns = vec![0.0; out.len()];
+    for (column, line) in band.columns.clone().zip(by_columns.chunks_mut(band.rows.len().max(1))) {
+        let start = (column * stride + band.rows.start) * size;
+        widen(isa, source, &bytes[start..start + line.len() * size], line);
     }
+    transpose(&by_columns, band.columns.len(), band.rows.len(), out);
 }
 
 /// The elements of a band of codes in memory.
@@ -305,6 +314,12 @@ mod tests {
         let mut out = vec![];
         matrix(&plain, false).slice_rows(1..3).read(Isa::best(), &Band { rows: 1..2, columns: 3..5 }, &mut out);
         assert_eq!(out, [13.0, 14.0]);
+        let turned = bytes((0..15).map(|i| (i % 3 * 5 + i / 3) as f32));
+        assert_eq!(read(&matrix(&turned, true), Band { rows: 1..3, columns: 3..5 }), [8.0, 9.0, 13.0, 14.0]);
+        assert_eq!(
+            matrix(&turned, true).slice_rows(1..3).slice_rows(1..2).all_values(Isa::best()),
+            [10.0, 11.0, 12.0, 13.0, 14.0]
+        );
     }
 
     /// The band and some rows of it, read as a separate matrix.

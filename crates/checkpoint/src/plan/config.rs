@@ -88,6 +88,10 @@ impl Declared<'_> {
         let others = self.source.tensors.iter().zip(self.source.network.places());
         let others = others.filter(|(_, place)| **place == Place::Other(Reason::Modality));
         let parts = others.filter_map(|(tensor, _)| modality_part(tensor.name()));
+        // Where layers of a tower are quantized, the others are listed one by one.
+        let quantized: BTreeSet<&str> =
+            self.quantized_modules().into_iter().flat_map(|module| module.split('.')).collect();
+        let parts = parts.filter(|part| !quantized.contains(part));
         let names = self.source.format.capabilities().excluded_names;
         let pattern = |part: &str| match names {
             ExcludedNames::Expressions => format!("re:.*{part}\\..*"),

@@ -22,7 +22,7 @@ use kvant_formats::format::tensors::{DescribedLayer, METADATA_KEY, description};
 use kvant_formats::loader_rules::{ExpertSchemes, ModelTraits, finds_whole_experts, has_bare_towers};
 use kvant_formats::transcode::FloatType;
 use kvant_model::family::{self, Role};
-use kvant_model::network::{Linear, Place, Reason};
+use kvant_model::network::{LayerKind, Linear, Place, Reason};
 use kvant_weights::parts::{ParameterPart, Part};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -200,6 +200,8 @@ impl<'a> Declared<'a> {
             whole_experts: self.source.network.experts().iter().any(|experts| !is_quantized(experts.weight())),
             quantized_routers: self.layers.iter().any(|layer| layer.role == Role::Router.name()),
             shaped_codes: self.has_shaped_codes(),
+            quantized_towers: self.has_codes_of(|kind| kind == LayerKind::Tower),
+            packed_towers: self.has_packed_towers(),
             kept_experts: self.source.network.linears().iter().any(|linear| kept(&linear)),
             kept_shared_experts: self.source.network.linears().iter().any(kept_shared),
             attention: self.source.recipe.attention(),
@@ -218,10 +220,24 @@ impl<'a> Declared<'a> {
 
     /// Returns whether convolutions or embeddings are codes.
     fn has_shaped_codes(&self) -> bool {
-        let shaped = self.source.shaped.iter().map(|layer| self.source.tensors[layer.weight].position);
-        let shaped: BTreeSet<usize> = shaped.collect();
+        self.has_codes_of(|kind| kind != LayerKind::Tower)
+    }
+
+    /// Returns whether layers of some kinds are codes.
+    fn has_codes_of(&self, is_meant: impl Fn(LayerKind) -> bool) -> bool {
+        let meant = self.source.shaped.iter().filter(|layer| is_meant(layer.kind));
+        let meant: BTreeSet<usize> = meant.map(|layer| self.source.tensors[layer.weight].position).collect();
         let are_codes = |layer: &PlannedLayer| matches!(layer.output, LayerOutput::Parts { .. });
-        self.layers.iter().any(|layer| are_codes(layer) && shaped.contains(&layer.source.position))
+        self.layers.iter().any(|layer| are_codes(layer) && meant.contains(&layer.source.position))
+    }
+
+    /// Returns whether layers of towers are codes under another name than that of the weight.
+    fn has_packed_towers(&self) -> bool {
+        let is_packed = |layer: &PlannedLayer| match &layer.output {
+            LayerOutput::Parts { parts, .. } => !parts.iter().any(|part| part.name.ends_with(".weight")),
+            _ => false,
+        };
+        self.layers.iter().any(|layer| layer.role == LayerKind::Tower.name() && is_packed(layer))
     }
 
     /// Returns whether layers that engines fuse must be listed by name.

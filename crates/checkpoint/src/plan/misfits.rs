@@ -15,7 +15,7 @@ use kvant_weights::parts::CannotHold;
 use std::collections::BTreeMap;
 
 /// The plan's reason for keeping them, for its table.
-const DOES_NOT_FIT: &str = "does not fit the scheme";
+pub(super) const DOES_NOT_FIT: &str = "does not fit the scheme";
 const READ_AS_FLOAT: &str = "read as a float";
 
 /// Of the weights that are to be quantized, one part in so many may be left in floats because a scheme does not fit.

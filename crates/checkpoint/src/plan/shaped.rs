@@ -1,9 +1,10 @@
-//! Convolutions and embeddings: quantized to nearest where the recipe gives their kind, or one of them, a scheme.
+//! Convolutions, embeddings and layers of towers: quantized to nearest where the recipe gives their kind, or one of them, a scheme.
 
 use super::activation_points::is_static;
 use super::draft::{Draft, Drafts, KeptDraft, OutputDraft, drafted};
 use super::error::PlanError;
 use super::layer::{LayerDraft, SourceStorage};
+use super::misfits::DOES_NOT_FIT;
 use super::names;
 use super::recognised::Recognised;
 use kvant_formats::format::OutputFormat;
@@ -55,6 +56,12 @@ impl Recognised<'_> {
                 "leave static activations out (`!dynamic`, or weights only), or use kvant.torch",
             ));
         }
+        if let Some(problem) = self.misfit_of_tower(layer, scheme) {
+            let module = Some(layer.module.clone());
+            let kept = Draft::Kept(KeptDraft { module, ..self.copy(layer.weight, DOES_NOT_FIT) });
+            let notices = vec![format!("`{}` stays in floats: {problem}", layer.module)];
+            return Ok(Drafts { notices, ..Drafts::from(vec![kept]) });
+        }
         if layer.kind.is_transposed() && scheme.weight.granularity() != Some(Granularity::Tensor) {
             let reason = "the output channels of a transposed convolution are the second axis of its weight".to_owned();
             return Err(refuse(reason, "give it a scale for the tensor, such as int8:tensor, or use kvant.torch"));
@@ -65,7 +72,7 @@ impl Recognised<'_> {
             let reason = "the output head has the same weight, and would read its codes".to_owned();
             return Err(refuse(reason, "keep it, or write floats with ‹format› fake"));
         }
-        if !is_float && !self.format.capabilities().shaped_layers {
+        if !is_float && layer.kind != LayerKind::Tower && !self.format.capabilities().shaped_layers {
             let reason = format!("the format {} holds linear layers", self.format);
             return Err(refuse(
                 reason,
@@ -88,6 +95,9 @@ impl Recognised<'_> {
             if is_float {
                 return Ok((self.values(layer.weight, draft), Vec::new()));
             }
+            if layer.kind == LayerKind::Tower {
+                return Ok((OutputDraft::Parts { parts: self.parts(draft, None, false)?, slice: (0, 1) }, Vec::new()));
+            }
             let shape = self.tensors[layer.weight].shape();
             let parts = with_shape(self.parts(draft, None, false)?, shape).ok_or_else(|| {
                 let reason = format!("the format {} stores codes of a {} layer as bytes", self.format, layer.kind);
@@ -95,6 +105,14 @@ impl Recognised<'_> {
             })?;
             Ok((OutputDraft::Parts { parts, slice: (0, 1) }, Vec::new()))
         })
+    }
+
+    /// Why a layer of a tower cannot have the scheme that towers are given, and stays: their sizes follow other rules than those of language
+    /// models.
+    fn misfit_of_tower(&self, layer: &ShapedLayer, scheme: LayerScheme) -> Option<String> {
+        let of_kind = layer.kind == LayerKind::Tower && self.recipe.layer_types().any(|kind| kind == LayerKind::Tower);
+        let misfit = scheme.weight.check_shape(layer.rows, layer.columns).err()?;
+        of_kind.then(|| misfit.to_string())
     }
 
     /// Refuses schemes for kinds of layers that the model lacks.
@@ -108,7 +126,7 @@ impl Recognised<'_> {
 
     /// The convolutions of the source, in words: `53 conv2d layers`.
     pub(super) fn convolutions(&self) -> Box<[String]> {
-        self.kinds(|kind| kind != LayerKind::Embedding)
+        self.kinds(|kind| !matches!(kind, LayerKind::Embedding | LayerKind::Tower))
     }
 
     /// Convolutions and embeddings, in words.

@@ -10,7 +10,7 @@ use kvant_model::network::{Linear, TensorMeta};
 use kvant_numeric::kernel::FloatDType;
 use kvant_weights::float_dtype::float_dtype;
 use kvant_weights::weight::{ImportedTensor, PackedMatrix, Stored};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// A tensor of the source.
@@ -46,6 +46,7 @@ impl<'a> SourceTensor<'a> {
     ) -> Vec<SourceTensor<'a>> {
         let positions: HashMap<&str, usize> =
             checkpoint.tensors().enumerate().map(|(position, view)| (view.name(), position)).collect();
+        let mut taken = HashSet::new();
         let tensor = |(index, ImportedTensor { meta, stored }): (usize, ImportedTensor<'a>)| {
             let (dtype, part) = match &stored {
                 Stored::Plain(view) => (view.dtype(), Some(view.name())),
@@ -54,8 +55,9 @@ impl<'a> SourceTensor<'a> {
                     matrices.first().and_then(|matrix| matrix.tensor_name()),
                 ),
             };
-            // What lies in a GGUF file stands behind what was made of it.
-            let position = part.and_then(|part| positions.get(part).copied()).unwrap_or(positions.len() + index);
+            // What lies in a GGUF file stands behind what was made of it, and further matrices of a tensor behind all tensors.
+            let own = part.and_then(|part| positions.get(part).copied()).filter(|position| taken.insert(*position));
+            let position = own.unwrap_or(positions.len() + index);
             SourceTensor { name: meta.name, shape: meta.shape, dtype, position, stored }
         };
         tensors.into_iter().enumerate().map(tensor).collect()

@@ -24,7 +24,7 @@ pub struct RecipeArgs {
     /// Scheme by name or spelling, e.g. int4:g128
     ///
     /// `kvant list schemes` lists the names. For ONNX graphs a preset (`kvant list presets`).
-    #[arg(short, long, visible_alias = "preset", value_name = "SCHEME", required_unless_present_any = ["recipe", "components", "layer_types"])]
+    #[arg(short, long, visible_alias = "preset", value_name = "SCHEME", required_unless_present_any = ["recipe", "components", "layer_types", "towers"])]
     pub scheme: Option<String>,
     /// Recipe file: TOML, AMD Quark's or compressed-tensors' JSON, or llm-compressor's YAML; options take precedence over it
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -75,10 +75,15 @@ pub struct RecipeArgs {
     pub overrides: Vec<OverrideText>,
     /// Scheme for a kind of layer, e.g. conv2d=int8:channel
     ///
-    /// linear, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d or embedding. Convolutions and embeddings stay in
+    /// linear, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d, embedding or tower. All but linear stay in
     /// float otherwise, unless --override gives their full name. Repeatable.
     #[arg(long = "layer-type", value_name = "KIND=SCHEME", value_parser = layer_type_and_scheme, help_heading = "Checkpoints")]
     pub layer_types: Vec<LayerTypeText>,
+    /// Scheme for the linear layers of towers for images or sound, e.g. FP8_DYNAMIC; they stay in float otherwise
+    ///
+    /// The same as --layer-type tower=SCHEME.
+    #[arg(long, value_name = "SCHEME", help_heading = "Checkpoints")]
+    pub towers: Option<String>,
     /// Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep
     ///
     /// `--scheme` applies to all components with at least a tenth of the weights but those that turn latents into images. Without

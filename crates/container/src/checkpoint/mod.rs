@@ -50,6 +50,7 @@ pub struct Checkpoint {
     adapters: Vec<AdapterSource>,
     replaced: Option<Replaced>,
     rewriting: Option<Rewriting>,
+    regroups: bool,
 }
 
 /// A GGUF file behind a checkpoint, and the tensors and files derived from it.
@@ -92,6 +93,7 @@ impl Checkpoint {
             adapters: Vec::new(),
             replaced: None,
             rewriting: None,
+            regroups: false,
         })
     }
 
@@ -130,6 +132,7 @@ impl Checkpoint {
             adapters,
             replaced: None,
             rewriting: None,
+            regroups: false,
         })
     }
 

@@ -24,9 +24,22 @@ impl Checkpoint {
         Checkpoint { rewriting: Some(Rewriting { spelling, config, replaced }), ..self }
     }
 
-    /// Returns whether weights differ from those of the files: adapters are merged into them, or a change is made to them.
+    /// The checkpoint whose tensors of several matrices are seen as these by whoever reads weights, where their bytes cannot be divided
+    /// ([`Checkpoint::divided`]).
+    #[must_use]
+    pub fn with_regrouped_matrices(self) -> Checkpoint {
+        Checkpoint { regroups: true, ..self }
+    }
+
+    /// Returns whether tensors of several matrices are seen as these.
+    pub fn regroups_matrices(&self) -> bool {
+        self.regroups
+    }
+
+    /// Returns whether weights are not read as they are in the files: adapters are merged into them, a change is made to them, or
+    /// matrices are regrouped.
     pub fn changes_weights(&self) -> bool {
-        !self.adapters.is_empty() || self.rewriting.is_some()
+        !self.adapters.is_empty() || self.rewriting.is_some() || self.regroups
     }
 
     /// The spelling of the change that is to be made to weights.

@@ -1,6 +1,7 @@
 //! Everything that a quantized model is written as: a checkpoint of some format, plain floats, or a GGUF file.
 
 use super::{Capabilities, FormatHandle, UnknownFormat};
+use crate::experts::ExpertsForm;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::scheme::{LayerScheme, ScaleType};
 use kvant_weights::parts::{ActivationSpec, AttentionSpec, CannotHold, LayerSpec, ParameterPart, Part};
@@ -102,6 +103,14 @@ impl OutputFormat {
     /// Returns whether weights are described in the metadata of their files, which no runtime reads.
     pub fn describes_in_metadata(self) -> bool {
         self.checkpoint().is_some_and(|format| !format.capabilities().needs_config)
+    }
+
+    /// The form in which it holds the experts of a model whose checkpoint has them in one tensor.
+    pub fn experts_form(self) -> ExpertsForm {
+        match self {
+            OutputFormat::Checkpoint(format) if !format.capabilities().fused_experts_only => ExpertsForm::Separate,
+            _ => ExpertsForm::OfClass,
+        }
     }
 
     /// The scheme used when this one is requested: see [`Capabilities::fitted`].

@@ -162,6 +162,9 @@ pub fn open_with_convolutions(checkpoint: &Checkpoint) -> Result<Import<'_>, Imp
     if !checkpoint.adapters().is_empty() {
         crate::lora::merge(checkpoint, &mut import.tensors)?;
     }
+    if checkpoint.regroups_matrices() {
+        crate::experts::regroup(config.as_ref(), &mut import.tensors)?;
+    }
     if let Some(rotate) = checkpoint.rewriting() {
         crate::rotation::apply(checkpoint, rotate, &mut import.tensors)?;
     }

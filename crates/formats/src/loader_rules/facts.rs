@@ -137,6 +137,10 @@ pub(crate) struct ModelFacts {
     /// Whether experts of one block have different schemes, floats among them.
     pub expert_schemes: ExpertSchemes,
     pub other_modalities: bool,
+    /// Whether layers of towers for images or sound are quantized.
+    pub quantized_towers: bool,
+    /// Whether their codes have another name than the weight.
+    pub packed_towers: bool,
     pub bf16: bool,
     /// Whether some floats have 32 bits.
     pub float32: bool,
@@ -308,6 +312,8 @@ impl ModelFacts {
             component: traits.component,
             experts: traits.experts,
             fused_experts: traits.fused_experts,
+            quantized_towers: traits.quantized_towers,
+            packed_towers: traits.packed_towers,
             kept_experts: traits.kept_experts,
             kept_shared_experts: traits.kept_shared_experts,
             dense_blocks: traits.dense_blocks,

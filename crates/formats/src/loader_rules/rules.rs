@@ -206,6 +206,7 @@ pub(super) struct Condition {
     act_order: Option<bool>,
     attention: Vec<Attention>,
     family: Vec<String>,
+    family_other_than: Vec<String>,
     wrapper: Vec<String>,
     wrapper_other_than: Vec<String>,
     untied_section: Option<bool>,
@@ -223,6 +224,8 @@ pub(super) struct Condition {
     foreign_names: Option<bool>,
     component: Option<bool>,
     other_modalities: Option<bool>,
+    quantized_towers: Option<bool>,
+    packed_towers: Option<bool>,
     bf16: Option<bool>,
     float32: Option<bool>,
     listed_siblings: Option<bool>,
@@ -304,6 +307,8 @@ impl Condition {
         let (architecture, family) = (model.architecture.map(str::to_owned), model.family.map(str::to_owned));
         one_of(&self.attention, Some(&model.attention))
             && one_of(&self.family, family.as_ref())
+            && (self.family_other_than.is_empty()
+                || family.as_ref().is_some_and(|family| !self.family_other_than.contains(family)))
             && one_of(&self.wrapper, model.wrapper.as_ref())
             && (self.wrapper_other_than.is_empty()
                 || model.wrapper.as_ref().is_some_and(|wrapper| !self.wrapper_other_than.contains(wrapper)))
@@ -327,6 +332,8 @@ impl Condition {
             && is(self.foreign_names, model.foreign_names)
             && is(self.component, model.component)
             && is(self.other_modalities, model.other_modalities)
+            && is(self.quantized_towers, model.quantized_towers)
+            && is(self.packed_towers, model.packed_towers)
             && is(self.bf16, model.bf16)
             && is(self.float32, model.float32)
             && is(self.listed_siblings, model.listed_siblings)

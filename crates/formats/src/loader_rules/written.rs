@@ -44,6 +44,10 @@ pub struct ModelTraits {
     pub quantized_routers: bool,
     /// Convolutions or embeddings are codes.
     pub shaped_codes: bool,
+    /// Whether layers of towers for images or sound are codes.
+    pub quantized_towers: bool,
+    /// Whether their codes have another name than the weight.
+    pub packed_towers: bool,
     /// Some experts stay floats in one tensor for all.
     pub whole_experts: bool,
     /// How the schemes of experts differ.
@@ -96,6 +100,8 @@ const DENSE: ModelTraits = ModelTraits {
     dense_blocks: false,
     quantized_routers: false,
     shaped_codes: false,
+    quantized_towers: false,
+    packed_towers: false,
     whole_experts: false,
     expert_schemes: ExpertSchemes::Alike,
     bf16: true,
@@ -380,7 +386,7 @@ mod tests {
             ["transformers with compressed-tensors"]
         );
         // Nobody tried.
-        assert!(!packed("int4:g128", of_family("afmoe")).contains(&"vLLM"));
+        assert!(!packed("int4:g128", of_family("axk1")).contains(&"vLLM"));
         let fused = ModelTraits { family: Some("gpt_oss"), fused_experts: true, ..mixture() };
         assert!(packed("int4:g128", fused.clone()).is_empty());
         assert_eq!(quark("e2m1:g32:e8m0", fused.clone()), ["amd-quark"]);

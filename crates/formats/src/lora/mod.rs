@@ -13,7 +13,7 @@ use kvant_model::network::{Network, TensorMeta};
 use kvant_numeric::kernel::{FloatDType, widen};
 use kvant_numeric::simd::Isa;
 use kvant_weights::import_error::ImportError;
-use kvant_weights::weight::{ImportedTensor, LowRank, MergedBase, MergedMatrix, PackedMatrix, Stored};
+use kvant_weights::weight::{ImportedTensor, LowRank, MergedBase, MergedMatrix, PackedMatrix, Stored, StoredBytes};
 use kvant_weights::weight::{WeightMatrix, first_not_finite, place};
 use resolve::{Change, Factors, Resolved, resolve};
 use std::collections::BTreeMap;
@@ -162,7 +162,8 @@ fn base_of<'a>(tensor: &ImportedTensor<'a>, is_transposed: bool) -> Result<Merge
         Stored::Plain(view) => {
             let matrix = matrix_of(*view, shape_of(&tensor.meta.shape, is_transposed), is_transposed)?;
             let (dtype, bytes) = (view.dtype(), view.byte_len());
-            Ok(MergedBase { matrix, view: Some(*view), name: Some(view.name()), is_float: true, dtype, bytes })
+            let stored = Some(StoredBytes::whole(*view));
+            Ok(MergedBase { matrix, stored, name: Some(view.name()), is_float: true, dtype, bytes })
         }
         Stored::Packed(matrices) => {
             let [matrix] = matrices.as_slice() else {
@@ -175,7 +176,7 @@ fn base_of<'a>(tensor: &ImportedTensor<'a>, is_transposed: bool) -> Result<Merge
             };
             Ok(MergedBase {
                 matrix: WeightMatrix::packed(Arc::clone(matrix)),
-                view: None,
+                stored: None,
                 name: matrix.tensor_name(),
                 is_float: matrix.is_float(),
                 dtype: Dtype::F32,

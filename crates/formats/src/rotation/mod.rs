@@ -24,7 +24,8 @@ use kvant_quant::rotation::Rotate;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{ScaleEncoding, encode};
 use kvant_weights::weight::{
-    ImportedTensor, MergedBase, MergedMatrix, PackedMatrix, RotatedWeights, Stored, WeightMatrix, WeightRotation,
+    ImportedTensor, MergedBase, MergedMatrix, PackedMatrix, RotatedWeights, Stored, StoredBytes, WeightMatrix,
+    WeightRotation,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -276,7 +277,7 @@ impl Rotated<'_> {
         let bytes = view.bytes().chunks_exact(rows * columns * source.size());
         let base = |bytes: &'a [u8]| MergedBase {
             matrix: WeightMatrix::plain(bytes, source, (rows, columns), is_transposed),
-            view: Some(view).filter(|_| self.place.count == 1),
+            stored: Some(StoredBytes::whole(view)).filter(|_| self.place.count == 1),
             name: Some(view.name()),
             is_float: true,
             dtype: view.dtype(),
@@ -295,7 +296,7 @@ impl Rotated<'_> {
         let dtype = dtype.ok_or_else(|| ImportError::unsupported(&tensor.meta.name, "is quantized already", HINT))?;
         Ok(MergedBase {
             matrix: WeightMatrix::packed(Arc::clone(matrix)),
-            view: None,
+            stored: None,
             name: matrix.tensor_name(),
             is_float: true,
             dtype,

@@ -10,7 +10,7 @@ use crate::loader_rules::{
 use kvant_container::Checkpoint;
 use kvant_model::family::{self, Role};
 use kvant_model::model_config::ModelConfig;
-use kvant_model::network::{Linear, Network, Place, Reason};
+use kvant_model::network::{Linear, Network, Place, Reason, modality_part};
 use kvant_weights::parts::ScaleEncoding;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -123,6 +123,13 @@ impl<'a> CheckpointView<'a> {
         (weight.tile == block).then_some((Sharing::Block, None, Some(block)))
     }
 
+    /// The quantized layers of towers beside the language model.
+    fn tower_weights(&self) -> impl Iterator<Item = &str> {
+        let has_towers = self.network.places().contains(&Place::Other(Reason::Modality));
+        let modules = self.survey.weights.iter().map(|weight| weight.module.as_str());
+        modules.filter(move |module| has_towers && modality_part(module).is_some())
+    }
+
     /// The model's properties that cause problems in loaders.
     pub fn model_facts(&self) -> ModelFacts {
         let experts = || self.network.linears().iter().filter(|linear| linear.expert.is_some());
@@ -151,6 +158,10 @@ impl<'a> CheckpointView<'a> {
             whole_experts: self.network.experts().iter().any(|experts| self.weight(&experts.module).is_none()),
             expert_schemes: self.expert_schemes(),
             other_modalities: self.network.places().contains(&Place::Other(Reason::Modality)),
+            quantized_towers: self.tower_weights().next().is_some(),
+            packed_towers: self
+                .tower_weights()
+                .any(|module| self.checkpoint.tensor(&format!("{module}.weight")).is_none()),
             bf16: !floats().any(|dtype| is_float(&dtype)),
             float32: floats().any(|dtype| dtype == "F32"),
             listed_siblings: self.has_listed_siblings(),

@@ -501,7 +501,6 @@ impl<'a> Run<'_, 'a> {
     pub(super) fn slice_of_linear(&self, layer: &Projection, x: &[f32], range: Range<usize>) -> Vec<f32> {
         let bias = self.bias(layer).map(|bias| bias[range.clone()].to_vec());
         let mut out = Vec::new();
-        // Of a weight stored by inputs, which no such layer is, all rows would come.
         self.ops.linear(x, &self.weight(layer).slice_rows(range), bias.as_deref(), &mut out);
         self.release(layer);
         out

@@ -164,7 +164,7 @@ fn way_to_load(job: &Job) -> Remedy {
 
 /// The plan of a file whose codes algorithms choose, and of the checkpoint that holds its blocks before.
 fn plan_blocks(job: &Job, recipe: GgufRecipe, file: &str, calibrated: bool) -> Result<Planned, Error> {
-    let checkpoint = job.source.open_rotated(recipe.algorithms().rotation)?;
+    let checkpoint = job.source.open_for(OutputFormat::Gguf, recipe.algorithms().rotation)?;
     let mut file = GgufPlan::new(&checkpoint, recipe, file)?;
     let types = file.types_of_modules();
     if types.is_empty() {
@@ -242,7 +242,7 @@ fn plan_for(
 ) -> Result<(Checkpoint, Plan), Error> {
     resolve::refuse_graph_settings(job)?;
     let recipe = recipe(job, format, also)?.with_calibration(calibrated);
-    let checkpoint = job.source.open_rotated(recipe.algorithms().rotation)?;
+    let checkpoint = job.source.open_for(recipe.format(), recipe.algorithms().rotation)?;
     let plan = Plan::new(&checkpoint, recipe).map_err(|error| match error {
         // The intermediate checkpoint of a file or a graph is nothing that the user has asked for.
         PlanError::ExcludedCodes { layers, reason, .. } if !job.sinks.keeps_checkpoint() => {

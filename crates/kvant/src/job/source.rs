@@ -2,6 +2,8 @@
 
 use crate::error::{Error, ErrorKind};
 use kvant_container::{Checkpoint, Pipeline};
+use kvant_formats::experts::{self, ExpertsForm};
+use kvant_formats::format::OutputFormat;
 use kvant_quant::rotation::Rotate;
 use std::path::{Path, PathBuf};
 
@@ -40,9 +42,13 @@ impl Source {
 
     /// Opens the model as a checkpoint, with its adapters.
     pub(crate) fn open(&self) -> Result<Checkpoint, Error> {
+        self.open_with(ExpertsForm::OfClass)
+    }
+
+    fn open_with(&self, form: ExpertsForm) -> Result<Checkpoint, Error> {
         self.refuse_adapters_of_gguf()?;
         match self.adapters.is_empty() {
-            true => open(&self.model),
+            true => Ok(experts::divided(open_whole(&self.model)?, form)?),
             // Adapters name the modules of the checkpoint.
             false => Ok(kvant_formats::adapter::open(open_whole(&self.model)?, &self.adapters)?),
         }
@@ -50,9 +56,9 @@ impl Source {
 }
 
 impl Source {
-    /// Opens the model as a checkpoint, rotated if asked.
-    pub(crate) fn open_rotated(&self, rotation: Option<Rotate>) -> Result<Checkpoint, Error> {
-        Ok(kvant_formats::rotated::open(self.open()?, rotation)?)
+    /// Opens the model as a checkpoint, rotated if asked, with experts in the form that a format holds.
+    pub(crate) fn open_for(&self, format: OutputFormat, rotation: Option<Rotate>) -> Result<Checkpoint, Error> {
+        Ok(kvant_formats::rotated::open(self.open_with(format.experts_form())?, rotation)?)
     }
 
     /// Refuses adapters beside a GGUF file.
@@ -91,7 +97,7 @@ impl SourceKind {
 
 /// Opens a checkpoint of safetensors, or a GGUF file as one. Experts have a matrix each where their family has that layout.
 pub(crate) fn open(model: &Path) -> Result<Checkpoint, Error> {
-    Ok(kvant_formats::experts::divided(open_whole(model)?)?)
+    Ok(experts::divided(open_whole(model)?, ExpertsForm::OfClass)?)
 }
 
 /// The same with all tensors as they are in the files.

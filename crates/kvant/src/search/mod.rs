@@ -54,7 +54,7 @@ impl Search {
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<SearchReport, Error> {
         self.check()?;
         let job = &self.job;
-        let checkpoint = job.source.open()?;
+        let checkpoint = job.source.open_for(setup::format_of_source(self)?, None)?;
         let decoder = Decoder::open(&checkpoint)?;
         calibration::check_for(&checkpoint, job, decoder.longest())?;
         let set_up = setup::set_up(self, &checkpoint, &decoder)?;

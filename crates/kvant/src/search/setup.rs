@@ -47,6 +47,19 @@ pub(super) enum Budget {
     Top1(f64),
 }
 
+/// The format whose form of experts the source is read in: all checkpoint formats of mixes share one.
+pub(super) fn format_of_source(search: &Search) -> Result<OutputFormat, Error> {
+    let asked = asked_format(search)?;
+    Ok(match kind(search, asked_loader(search), asked) {
+        MixKind::Gguf => OutputFormat::Gguf,
+        MixKind::Checkpoint => asked.unwrap_or(OutputFormat::QUARK),
+    })
+}
+
+fn asked_loader(search: &Search) -> Option<&'static Loader> {
+    search.loader.as_deref().and_then(|id| loaders().iter().find(|loader| loader.id == id))
+}
+
 /// Finds the format and the groups.
 ///
 /// # Errors
@@ -56,7 +69,7 @@ pub(super) fn set_up<'a>(
     checkpoint: &'a Checkpoint,
     decoder: &'a Decoder<'a>,
 ) -> Result<SetUp<'a>, Error> {
-    let loader = search.loader.as_deref().and_then(|id| loaders().iter().find(|loader| loader.id == id));
+    let loader = asked_loader(search);
     let asked = asked_format(search)?;
     let kind = kind(search, loader, asked);
     let names = match (search.options.is_empty(), kind) {

@@ -2,13 +2,13 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
-use super::common::{FUSED_EXPERTS, GATED_MLP, MODEL_TRUNK};
+use super::common::{EXPERTS, FUSED_EXPERTS, GATED_MLP, MODEL_TRUNK};
 use super::description::{ExpertLayout, Family, Moe, Trunk};
 use super::gemma3;
 use super::math::{AttentionScale, Math, Routing};
 use super::role::NormKind;
 use super::role::NormSite::{DenseOutput, Final, LayerInputOutput, LayerInputs, RoutedInput, RoutedOutput};
-use super::role::Role::{self, Down, GateUp, LayerInputGate, Router};
+use super::role::Role::{self, Down, Gate, GateUp, LayerInputGate, Router, Up};
 
 /// The description.
 pub const FAMILY: Family = Family {
@@ -31,10 +31,13 @@ pub const FAMILY: Family = Family {
     ],
     moe: Some(Moe {
         routing: &[(Router, "router.proj")],
-        experts: &[ExpertLayout {
-            linears: &[(GateUp, "experts.gate_up_proj"), (Down, "experts.down_proj")],
-            ..FUSED_EXPERTS
-        }],
+        experts: &[
+            ExpertLayout { linears: &[(GateUp, "experts.gate_up_proj"), (Down, "experts.down_proj")], ..FUSED_EXPERTS },
+            ExpertLayout {
+                linears: &[(Gate, "experts.{}.gate_proj"), (Up, "experts.{}.up_proj"), (Down, "experts.{}.down_proj")],
+                ..EXPERTS
+            },
+        ],
         shared: &[],
         rule: Routing::SoftmaxThenTop,
     }),

@@ -2,7 +2,7 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
-use super::common::{FUSED_EXPERTS, MODEL_TRUNK, PRE_NORMS, SELF_ATTENTION};
+use super::common::{EXPERTS, FUSED_EXPERTS, MODEL_TRUNK, PRE_NORMS, SELF_ATTENTION};
 use super::description::{ExpertLayout, Family, Moe};
 use super::llama;
 use super::math::{Math, Pairing, Positions, QueryKeyNorm, QueryScale, RotaryLayers, Routing, Window};
@@ -20,11 +20,21 @@ pub const FAMILY: Family = Family {
     mlp: &[(Gate, "feed_forward.gate_proj"), (Up, "feed_forward.up_proj"), (Down, "feed_forward.down_proj")],
     moe: Some(Moe {
         routing: &[(Router, "feed_forward.router")],
-        experts: &[ExpertLayout {
-            orientation: Orientation::InOut,
-            linears: &[(GateUp, "feed_forward.experts.gate_up_proj"), (Down, "feed_forward.experts.down_proj")],
-            ..FUSED_EXPERTS
-        }],
+        experts: &[
+            ExpertLayout {
+                orientation: Orientation::InOut,
+                linears: &[(GateUp, "feed_forward.experts.gate_up_proj"), (Down, "feed_forward.experts.down_proj")],
+                ..FUSED_EXPERTS
+            },
+            ExpertLayout {
+                linears: &[
+                    (Gate, "feed_forward.experts.{}.gate_proj"),
+                    (Up, "feed_forward.experts.{}.up_proj"),
+                    (Down, "feed_forward.experts.{}.down_proj"),
+                ],
+                ..EXPERTS
+            },
+        ],
         shared: &[
             (Gate, "feed_forward.shared_expert.gate_proj"),
             (Up, "feed_forward.shared_expert.up_proj"),

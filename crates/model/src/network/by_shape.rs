@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::names::parse_index;
+use super::stacked_experts;
 use super::surroundings::Surroundings;
 use super::tables::is_embedding_name;
 use super::{FamilyDraft, Linear, LinearId, Network, Notice, Place, Reason, Slot, TensorMeta, links, siblings};
@@ -81,11 +82,13 @@ pub(super) fn recognise(family: Option<&'static Family>, config: &ModelConfig, t
     let numbered = tensors.iter().enumerate();
     let place = |(at, tensor)| place_weight(at, tensor, config, &surroundings, &mut linears);
     let places = numbered.map(place).collect();
-    let places = attach_rest(tensors, places, &mut linears);
+    let mut places = attach_rest(tensors, places, &mut linears);
+    let experts = stacked_experts::find(tensors, config.hidden_size, &mut places);
     orient(tensors, &mut linears);
     keep(&mut linears, config);
     let siblings = siblings::assign(&mut linears);
-    let blocks: BTreeSet<usize> = linears.iter().filter_map(|linear| linear.block).collect();
+    let blocks = linears.iter().filter_map(|linear| linear.block).chain(experts.iter().map(|experts| experts.block));
+    let blocks: BTreeSet<usize> = blocks.collect();
     let has_head = linears.iter().any(|linear| linear.role == Role::Head);
     // Components of diffusers pipelines are no decoders, which is all that descriptions are of.
     let can_be_described = !config.is_component && FamilyDraft::new(config, tensors).is_some();
@@ -103,7 +106,7 @@ pub(super) fn recognise(family: Option<&'static Family>, config: &ModelConfig, t
         notices: notices(family, config, can_be_described, tensors, &places),
         unplaced_modules: super::unplaced_modules(tensors, &places),
         linears,
-        experts: Vec::new(),
+        experts,
         norms: Vec::new(),
         siblings,
         places,
@@ -292,7 +295,7 @@ pub(super) fn part(module: &str, role: Role) -> Part {
 }
 
 /// The first number in a dotted name whose left neighbour satisfies `is_list`.
-fn index_after(module: &str, is_list: impl Fn(&str) -> bool) -> Option<usize> {
+pub(super) fn index_after(module: &str, is_list: impl Fn(&str) -> bool) -> Option<usize> {
     let parts: Vec<&str> = module.split('.').collect();
     let mut pairs = parts.windows(2);
     pairs.find_map(|pair| parse_index(pair[1]).filter(|_| is_list(pair[0])))
@@ -337,8 +340,17 @@ fn notices(
     };
     let mut notices: Vec<Notice> = unknown.into_iter().collect();
     notices.extend(super::common_notices(tensors, places));
+    notices.extend(stacked_experts_notice(tensors, places));
     notices.extend(unknown_experts(tensors, places));
     notices
+}
+
+/// That experts in one tensor are kept, and how they are quantized.
+fn stacked_experts_notice(tensors: &[TensorMeta], places: &[Place]) -> Option<Notice> {
+    let is_weight = |place: &&Place| matches!(place, Place::Experts(_, Slot::Weight));
+    let first = places.iter().position(|place| is_weight(&place))?;
+    let first = tensors[first].name.clone();
+    Some(Notice::KeptExperts { tensors: places.iter().filter(is_weight).count(), first })
 }
 
 fn unknown_experts(tensors: &[TensorMeta], places: &[Place]) -> Option<Notice> {

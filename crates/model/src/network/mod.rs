@@ -13,6 +13,7 @@ mod notice;
 mod residual_stream;
 mod shaped;
 mod siblings;
+mod stacked_experts;
 mod surroundings;
 mod tables;
 

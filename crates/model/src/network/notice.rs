@@ -1,7 +1,7 @@
 //! Notices of recognition to the user. Notices are not errors: the model can be quantized, with the limits they
 //! state.
 
-use kvant_quant::counts::number;
+use kvant_quant::counts::{number, number_are};
 use std::fmt;
 
 /// Something about a checkpoint that the user should know.
@@ -65,7 +65,14 @@ pub enum Notice {
         /// The first of them.
         first: String,
     },
-    /// Expert tensors with three dimensions in an architecture without a description.
+    /// All experts of a block in one tensor, in an architecture without a description.
+    KeptExperts {
+        /// Number of tensors.
+        tensors: usize,
+        /// The first of them.
+        first: String,
+    },
+    /// Expert tensors with three dimensions whose layout is not known.
     UnknownExperts {
         /// Number of tensors.
         tensors: usize,
@@ -129,6 +136,12 @@ impl fmt::Display for Notice {
                 f,
                 "{} not part of the family's description: kept unchanged, starting with `{first}`",
                 number(*tensors, "tensor")
+            ),
+            Notice::KeptExperts { tensors, first } => write!(
+                f,
+                "{} kept in float that have all experts of a block, starting with `{first}`: where a class of transformers has one tensor, \
+                 it finds no experts one by one; ‹override› '*.experts.*=SCHEME' makes a layer of each expert",
+                number_are(*tensors, "tensor")
             ),
             Notice::UnknownExperts { tensors, first } => write!(
                 f,

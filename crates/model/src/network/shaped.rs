@@ -1,6 +1,8 @@
-//! Layers besides linear ones: convolutions and embeddings. They are quantized only where a recipe asks for their kind, or for one of
-//! them by name.
+//! Layers besides the linear ones of a model: convolutions, embeddings, and linear layers of towers for images or sound. They are quantized
+//! only where a recipe asks for their kind, or for one of them by name.
 
+use super::names::modality_part;
+use super::tables::is_embedding_name;
 use super::{Network, Place, Reason, TensorMeta};
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -25,10 +27,18 @@ pub enum LayerKind {
     ConvTranspose3d,
     /// A table of rows that are looked up, `[rows, width]`. Bags of embeddings have the same.
     Embedding,
+    /// `[out, in]`, in a tower for images or sound beside a language model, or in what projects its output.
+    Tower,
 }
 
-/// The name of each kind, and that of its class in torch.
-const NAMES: [(LayerKind, &str, &str); 8] = [
+/// Fewer inputs or outputs than these make a layer of a tower too small to be worth a scale.
+const FEW: usize = 8;
+
+/// Parts of names of what speaks, which is no tower: a model of its own.
+const SPEAKING: [&str; 3] = ["talker", "speech", "2wav"];
+
+/// The name of each kind, and that of its class in torch; layers of towers have no class of their own.
+const NAMES: [(LayerKind, &str, &str); 9] = [
     (LayerKind::Linear, "linear", "Linear"),
     (LayerKind::Conv1d, "conv1d", "Conv1d"),
     (LayerKind::Conv2d, "conv2d", "Conv2d"),
@@ -37,6 +47,7 @@ const NAMES: [(LayerKind, &str, &str); 8] = [
     (LayerKind::ConvTranspose2d, "conv_transpose2d", "ConvTranspose2d"),
     (LayerKind::ConvTranspose3d, "conv_transpose3d", "ConvTranspose3d"),
     (LayerKind::Embedding, "embedding", "Embedding"),
+    (LayerKind::Tower, "tower", ""),
 ];
 
 impl LayerKind {
@@ -55,7 +66,7 @@ impl LayerKind {
         if class == "EmbeddingBag" {
             return Some(LayerKind::Embedding);
         }
-        NAMES.iter().find(|(_, _, known)| *known == class).map(|(kind, _, _)| *kind)
+        NAMES.iter().find(|(_, _, known)| *known == class && !class.is_empty()).map(|(kind, _, _)| *kind)
     }
 
     /// Returns whether the output channels are the second axis of the weight.
@@ -102,7 +113,7 @@ impl Serialize for LayerKind {
     }
 }
 
-/// A convolution or an embedding. Its weight counts as a matrix of as many rows as its first axis is long.
+/// A convolution, an embedding or a layer of a tower. Its weight counts as a matrix of as many rows as its first axis is long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShapedLayer {
     /// Full module name: the weight's name without `.weight`.
@@ -118,8 +129,8 @@ pub struct ShapedLayer {
 }
 
 impl Network {
-    /// The convolutions and embeddings among the tensors that the network was recognised from. Recurrent mixers' convolutions, norms and
-    /// stacks of experts are none.
+    /// The convolutions, embeddings and layers of towers among the tensors that the network was recognised from. Recurrent mixers'
+    /// convolutions, norms and stacks of experts are none.
     pub fn shaped_layers(&self, tensors: &[TensorMeta]) -> Vec<ShapedLayer> {
         let both = tensors.iter().zip(&self.places).enumerate();
         both.filter_map(|(at, (tensor, place))| layer(at, tensor, *place, tensors)).collect()
@@ -131,6 +142,9 @@ fn layer(at: usize, tensor: &TensorMeta, place: Place, tensors: &[TensorMeta]) -
     let (rows, rest) = tensor.shape.split_first()?;
     let kind = match (place, rest.len()) {
         (Place::Embedding | Place::Positions | Place::TokenTypes | Place::LayerInputs, 1) => LayerKind::Embedding,
+        (Place::Other(Reason::Modality), 1) => {
+            Some(LayerKind::Tower).filter(|_| is_of_tower(module, *rows, rest[0], tensors))?
+        }
         (Place::Other(Reason::NotLinear | Reason::Unrecognised | Reason::Modality), 2..=4) => {
             let is_layer = !module.split('.').any(|part| part == "experts" || part.contains("norm"));
             LayerKind::convolution(rest.len() - 1, is_transposed(module, tensor, tensors)).filter(|_| is_layer)?
@@ -139,6 +153,18 @@ fn layer(at: usize, tensor: &TensorMeta, place: Place, tensors: &[TensorMeta]) -
     };
     let columns = rest.iter().product();
     Some(ShapedLayer { module: module.to_owned(), kind, weight: at, rows: *rows, columns })
+}
+
+/// Returns whether a matrix beside the language model is the weight of a linear layer of a tower. The output projection of torch's
+/// `MultiheadAttention`, which has a parameter `in_proj_weight` beside it, is none: its weight is read as a float.
+fn is_of_tower(module: &str, rows: usize, columns: usize, tensors: &[TensorMeta]) -> bool {
+    let fused_input = module.strip_suffix("out_proj").map(|above| format!("{above}in_proj_weight"));
+    if fused_input.is_some_and(|name| tensors.iter().any(|tensor| tensor.name == name)) {
+        return false;
+    }
+    let speaks = |part: &str| SPEAKING.iter().any(|word| part.contains(word));
+    let is_table = is_embedding_name(module) || module.split('.').any(|part| part.contains("norm"));
+    rows.min(columns) >= FEW && !is_table && !modality_part(module).is_some_and(speaks)
 }
 
 /// Transposed convolutions show by a bias of as many values as the second axis is long, and otherwise by their names.
@@ -185,6 +211,24 @@ mod tests {
             ("patch", LayerKind::Conv3d),
         ];
         assert_eq!(kinds(tensors), expected.map(|(name, kind)| (name.to_owned(), kind)));
+    }
+
+    #[test]
+    fn linear_layers_of_towers_are_found_beside_a_language_model() {
+        let tensors: &[(&str, &[usize])] = &[
+            ("visual.patch_embed.proj.weight", &[16, 3, 2, 4, 4]),
+            ("visual.pos_embed.weight", &[64, 16]),
+            ("visual.blocks.0.attn.qkv.weight", &[48, 16]),
+            ("visual.blocks.0.norm1.weight", &[16]),
+            ("visual.merger.mlp.0.weight", &[64, 64]),
+            ("visual.head.attention.in_proj_weight", &[48, 16]),
+            ("visual.head.attention.out_proj.weight", &[16, 16]),
+            ("talker.model.layers.0.mlp.up_proj.weight", &[16, 16]),
+            ("model.embed_tokens.weight", &[100, 16]),
+            ("model.layers.0.self_attn.q_proj.weight", &[16, 16]),
+        ];
+        let towers = kinds(tensors).into_iter().filter(|(_, kind)| *kind == LayerKind::Tower).map(|(name, _)| name);
+        assert_eq!(towers.collect::<Vec<_>>(), ["visual.blocks.0.attn.qkv", "visual.merger.mlp.0"]);
     }
 
     #[test]

@@ -548,13 +548,43 @@ fn unknown_architecture_keeps_known_modules() {
 }
 
 #[test]
-fn unknown_architecture_with_fused_experts_gives_a_notice() {
+fn fused_experts_of_an_unknown_architecture_are_found_by_shape_and_kept() {
     let network = Checkpoint::read("gpt_oss")
         .with_config("model_type", json!("strange"))
         .with_config("architectures", json!([]))
         .network();
     let first = "model.layers.0.mlp.experts.down_proj".to_owned();
-    assert!(network.notices().contains(&Notice::UnknownExperts { tensors: 4, first }), "{:?}", network.notices());
+    assert!(network.notices().contains(&Notice::KeptExperts { tensors: 4, first }), "{:?}", network.notices());
+    let experts = network.experts();
+    assert!(experts.iter().all(|experts| experts.kept && experts.orientation == Orientation::InOut));
+    assert!(experts.iter().all(|experts| experts.bias.is_some()));
+}
+
+/// Layers of experts in an unknown architecture with a hidden size of 64: shapes of gate_up_proj and down_proj.
+fn orientations_found(gate_up: [usize; 3], down: [usize; 3]) -> Vec<Orientation> {
+    let network = Checkpoint::read("llama")
+        .with_config("model_type", json!("strange"))
+        .with_config("architectures", json!([]))
+        .with("model.layers.0.mlp.experts.gate_up_proj", &gate_up, "BF16")
+        .with("model.layers.0.mlp.experts.down_proj", &down, "BF16")
+        .network();
+    network.experts().iter().map(|experts| experts.orientation).collect()
+}
+
+#[test]
+fn experts_are_found_where_their_projections_fit_each_other_in_one_orientation() {
+    assert_eq!(orientations_found([4, 48, 64], [4, 64, 24]), [Orientation::OutIn; 2]);
+    assert_eq!(orientations_found([4, 64, 48], [4, 24, 64]), [Orientation::InOut; 2]);
+    // 32 hidden values, whose gate and up have the width of the model.
+    assert_eq!(orientations_found([4, 64, 64], [4, 64, 32]), [Orientation::OutIn; 2]);
+    assert_eq!(orientations_found([4, 64, 64], [4, 32, 64]), [Orientation::InOut; 2]);
+    assert_eq!(
+        orientations_found([4, 48, 64], [4, 64, 48]),
+        [],
+        "the hidden values of gate and up are not those of down"
+    );
+    assert_eq!(orientations_found([4, 48, 64], [5, 64, 24]), [], "other numbers of experts");
+    assert_eq!(orientations_found([4, 48, 96], [4, 96, 24]), [], "another width");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Matrices that are read over and over, as a decoder's are for every token: brought into memory once, in the form in which products
 //! read them fastest. Values stay the same, bit for bit.
 
-use super::{CodeMatrix, PackedMatrix, Storage, WeightMatrix};
+use super::{CodeMatrix, Order, PackedMatrix, Storage, WeightMatrix};
 use crate::band::Band;
 use kvant_numeric::linalg::{CodedMatrix, CodedScales};
 use kvant_numeric::simd::Isa;
@@ -23,7 +23,7 @@ impl<'a> WeightMatrix<'a> {
     pub fn fast_form(&self) -> FastForm {
         let values = FastForm::Values((self.rows * self.columns) as u64 * 4);
         match &self.storage {
-            Storage::Plain { is_transposed: false, .. } | Storage::Values { .. } | Storage::Coded { .. } => {
+            Storage::Plain { order: Order::Rows, .. } | Storage::Values { .. } | Storage::Coded { .. } => {
                 FastForm::Stored
             }
             Storage::Packed { matrix, first_row: 0 } => match &**matrix {

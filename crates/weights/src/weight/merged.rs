@@ -7,13 +7,13 @@ use kvant_container::{Dtype, TensorView};
 use kvant_numeric::ComputeDType;
 use kvant_numeric::ggml::GgmlType;
 use kvant_numeric::simd::{Isa, Loop, dispatch};
+use std::ops::Range;
 
 /// A matrix of `rows` output and `columns` input channels.
 #[derive(Clone, Debug)]
 pub struct MergedMatrix<'a> {
     base: WeightMatrix<'a>,
-    /// The tensor that the base is stored in, where that is floats.
-    view: Option<TensorView<'a>>,
+    stored: Option<StoredBytes<'a>>,
     /// The name of the tensor that it stands for in the file.
     name: Option<&'a str>,
     /// Whether the base is floats.
@@ -39,8 +39,8 @@ pub struct LowRank<'a> {
 pub struct MergedBase<'a> {
     /// Its values.
     pub matrix: WeightMatrix<'a>,
-    /// Its tensor, where it is floats.
-    pub view: Option<TensorView<'a>>,
+    /// Its bytes, where it is floats that no other matrix reads.
+    pub stored: Option<StoredBytes<'a>>,
     /// The name of the tensor that holds it, or its codes.
     pub name: Option<&'a str>,
     /// Whether it is floats.
@@ -51,11 +51,27 @@ pub struct MergedBase<'a> {
     pub bytes: u64,
 }
 
+/// The bytes of a matrix in a tensor of floats.
+#[derive(Clone, Debug)]
+pub struct StoredBytes<'a> {
+    /// The tensor.
+    pub view: TensorView<'a>,
+    /// Which of its bytes.
+    pub range: Range<usize>,
+}
+
+impl<'a> StoredBytes<'a> {
+    /// All bytes of a tensor.
+    pub fn whole(view: TensorView<'a>) -> StoredBytes<'a> {
+        StoredBytes { view, range: 0..view.bytes().len() }
+    }
+}
+
 impl<'a> MergedMatrix<'a> {
     /// A base to which nothing is added yet. Its values are rounded to its type.
     pub fn new(base: MergedBase<'a>) -> MergedMatrix<'a> {
-        let MergedBase { matrix, view, name, is_float, dtype, bytes } = base;
-        MergedMatrix { base: matrix, view, name, is_float, dtype, bytes, products: Vec::new() }
+        let MergedBase { matrix, stored, name, is_float, dtype, bytes } = base;
+        MergedMatrix { base: matrix, stored, name, is_float, dtype, bytes, products: Vec::new() }
     }
 
     /// Adds a product, whose shape is that of the base.
@@ -119,8 +135,8 @@ impl<'a> MergedMatrix<'a> {
 
     /// Gives the pages of its bytes back to the system.
     pub fn release(&self) {
-        if let Some(view) = &self.view {
-            view.release();
+        if let Some(StoredBytes { view, range }) = &self.stored {
+            view.release_part(range.clone());
         }
     }
 }
