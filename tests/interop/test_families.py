@@ -14,8 +14,8 @@ from conftest import example, quantize_anyway
 NAMES = ("afmoe", "apertus", "bamba", "bitnet", "bloom_heads", "cohere2_moe", "deepseek_v32", "ernie4_5_moe", "exaone_moe", "falcon_alibi", "falcon_groups", "falcon_h1", "gemma3n", "gemma4", "gemma4_layer_inputs", "gemma4_moe", "gemma4_shared",
          "granitemoehybrid", "granitemoehybrid_dense", "hunyuan_moe", "hy_v3", "jamba", "lfm2_bias", "lfm2_moe", "llama4", "mimo_v2_flash", "ministral3", "mistral4", "mpt",
          "nemotron_h", "nemotron_h_dense", "olmo_hybrid", "qwen3_vl_moe")  # fmt: skip
-# In these all experts of a block are one tensor, and loaders do not find them one by one.
-UNREAD = {"gemma4_moe", "granitemoehybrid", "llama4", "mistral4", "qwen3_vl_moe"}
+# In these all experts of a block are one tensor in transformers, which does not find them one by one; vLLM does (test_vllm.py).
+UNREAD = {"gemma4_moe", "granitemoehybrid", "mistral4", "qwen3_vl_moe"}
 # Layers of Falcon read the float weight that packed ones do not have.
 UNPACKED = {"falcon_alibi", "falcon_groups"}
 CALIBRATED = ("gptq", "awq:ratios=5", "smoothquant", "gptaq", "qronos", "autosmoothquant:ratios=3,gptq")
@@ -73,6 +73,13 @@ def own_logits():
 def test_integers_load_with_the_weights_of_fake_quantization(name, made):
     ours, fake = (logits(made(name, "int4:g32", "--format", layout)) for layout in ("compressed-tensors", "fake"))
     assert closeness(ours, fake) > 0.999
+
+
+@pytest.mark.parametrize("name", ["gemma4_moe", "granitemoehybrid", "llama4", "qwen3_vl_moe"])
+def test_experts_one_by_one_are_those_of_one_tensor(name, made, own_logits, tmp_path):
+    """Of Llama 4 and Qwen3-VL-MoE, gate and up alternate in every row of the tensor."""
+    ours, fake = (own_logits(made(name, "int4:g32", "--format", layout), tmp_path) for layout in ("compressed-tensors", "fake"))
+    assert closeness(ours, fake) > 0.999999
 
 
 # What is rounded the other way changes which keys the indexer of DeepSeek V3.2 chooses.

@@ -98,16 +98,8 @@ def layer_outputs(directory):
     return found
 
 
-# A second scheme is listed by names, which these have others of in memory.
+# transformers saves these under other names than published models have: of these Kvant names no loader, and a second scheme is listed by names.
 ONE_SCHEME = ("qwen2_audio", "voxtral")
-
-
-@pytest.mark.parametrize("name", ONE_SCHEME)
-def test_two_schemes_are_refused_where_names_in_memory_differ(kvant, tmp_path, name):
-    source = of_towers(name, tmp_path / "source")
-    done = kvant("quantize", source, "--scheme", "FP8_DYNAMIC", "--towers", "W8A8", "--format", "compressed-tensors", "-o", tmp_path / "out")
-    assert done.returncode == 1 and "other names in memory" in done.stderr, done.stderr
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("towers", ["FP8_DYNAMIC", "W8A8"])
