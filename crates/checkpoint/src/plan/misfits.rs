@@ -26,9 +26,10 @@ const TOLERATED_PART: usize = 4;
 const CASTS_TO_WO: &[&str] =
     &["kosmos-2.5", "longt5", "mt5", "pix2struct", "pop2piano", "switch_transformers", "t5", "udop", "umt5"];
 
-/// Architectures whose classes in transformers read float weights by their names as they are made, of layers that are quantized too: they
-/// raise where a layer has packed codes in the place of its weight.
+/// Architectures whose classes in transformers read float weights by their names as they are made or loaded, of layers that are quantized
+/// too: they raise where a layer has packed codes in the place of its weight.
 const READ_FLOATS: &[&str] = &[
+    "bailing_hybrid",
     "dinov2",
     "dinov3_vit",
     "longt5",
