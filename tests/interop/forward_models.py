@@ -29,6 +29,10 @@ MULTIPLIERS = dict(attention_multiplier=0.1, embedding_multiplier=12.0, logits_s
 DELTA = dict(WIDE, linear_num_key_heads=3, linear_num_value_heads=6, linear_key_head_dim=20, linear_value_head_dim=12, linear_conv_kernel_dim=4,
              layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"])  # fmt: skip
 DELTA_EXPERTS = dict(DELTA, **EXPERTS, shared_expert_intermediate_size=96)
+# Delta nets with a decay for each channel beside latent attention; heads of both differ.
+KIMI_LINEAR = dict(BASE, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=24, num_key_value_heads=4, moe_intermediate_size=64,
+                   num_local_experts=8, num_experts_per_tok=2, n_shared_experts=2, routed_scaling_factor=1.7, linear_head_dim=20, linear_num_heads=3,
+                   layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"])  # fmt: skip
 # Heads, groups and states of state-space layers, none a power of two.
 MAMBA2 = dict(mamba_n_heads=6, mamba_n_groups=3, mamba_d_state=12, mamba_d_conv=4, mamba_expand=3)
 GRANITE4 = dict(BASE, **MAMBA2, shared_intermediate_size=96, layer_types=["mamba", "attention", "mamba", "mamba"])
@@ -250,6 +254,9 @@ MODELS = {
     "gpt_bigcode_heads": ("gpt_bigcode", dict(GPT, n_embd=144, n_head=6, n_inner=200, multi_query=False, tie_word_embeddings=False)),
     "kimi_k25": ("kimi_k25", dict(text_config=dict(DEEPSEEK, **GROUPS, model_type="deepseek_v3", norm_topk_prob=True), vision_config=KIMI_VISION,
                                   tie_word_embeddings=False)),
+    "kimi_linear": ("kimi_linear", KIMI_LINEAR),
+    "kimi_linear_groups": ("kimi_linear", {**KIMI_LINEAR, "num_hidden_layers": 6, "layer_types": None, "q_lora_rank": 48, "n_group": 4, "topk_group": 2,
+                                           "norm_topk_prob": False, "linear_conv_kernel_dim": 3, "mlp_layer_types": ["sparse"] * 5 + ["dense"]}),
     "laguna": ("laguna", dict(LAGUNA, moe_routed_scaling_factor=1.7, moe_router_logit_softcapping=2.0)),
     "laguna_elements": ("laguna", dict(LAGUNA, gating="per-element", num_attention_heads_per_layer=None, attention_bias=True,
                                        mlp_layer_types=["sparse", "dense", "sparse", "sparse"], tie_word_embeddings=True)),
@@ -299,8 +306,17 @@ FOR_LLAMA_CPP = {
     "qwen3_vl_moe_whole": ("qwen3_vl_moe", dict(text_config=dict(WIDE, **EXPERTS, **SECTIONS), vision_config=VISION)),
 }  # fmt: skip
 
+
+
+def known(models):
+    """Those of models whose architecture the installed version of transformers has."""
+    return {name: row for name, row in models.items() if row[0] in transformers.CONFIG_MAPPING}
+
+
+MODELS = known(MODELS)
+
 # Models with recurrent mixers, for which there are no graphs.
-RECURRENT = ("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "lfm2_vl", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+RECURRENT = ("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm2_vl", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 HYBRIDS = {name for name, (kind, _) in MODELS.items() if kind in RECURRENT}
 
 

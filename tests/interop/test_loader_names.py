@@ -143,6 +143,6 @@ def test_plan_and_verify_list_transformers_where_it_loads(name, scheme, kvant, t
         loads = not report["missing_keys"] and not report["unexpected_keys"]
         with torch.no_grad():
             model.eval()(torch.arange(1, 9)[None])
-    except AttributeError:
+    except (AttributeError, RuntimeError):
         loads = False
     assert planned == verified == loads

@@ -146,6 +146,7 @@ pub struct Convolution<'a> {
 
 /// The gated delta rule on sequences. For each value head, with the state `S`, `q` and `k` divided by their lengths, `a` of
 /// [`DeltaRule::decays`] and `beta` of [`DeltaRule::strengths`]: `d = beta (v - a S^T k)`, `S := a S + k d^T`, `o = S^T q / sqrt(width of k)`.
+/// Where each channel of keys has a decay of its own, `a S` is the state with each of its rows scaled by that of its channel.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaRule<'a> {
     /// Queries.
@@ -154,8 +155,12 @@ pub struct DeltaRule<'a> {
     pub keys: Heads<'a>,
     /// Values; each key head serves equally many of their heads.
     pub values: Heads<'a>,
-    /// The factor on the state, one for each row and value head.
+    /// The factor on the state, one for each row and value head, and channel of keys where these have their own.
     pub decays: &'a [f32],
+    /// Whether each channel of keys has its own.
+    pub by_channel: bool,
+    /// Whether queries and keys are divided by their lengths in the precision of activations; in `f32` otherwise.
+    pub rounds_lengths: bool,
     /// How strongly rows are written, likewise.
     pub strengths: &'a [f32],
     /// Rows of each sequence.
@@ -202,12 +207,14 @@ pub struct SelectiveScan<'a> {
     pub lengths: &'a [usize],
 }
 
-/// The norm of rows at a gate: `h = x silu(g)`, and for each of equal parts `h / sqrt(mean(h^2) + eps) * w`. Where the gate comes last, it
+/// The norm of rows at a gate: `h = x f(g)`, and for each of equal parts `h / sqrt(mean(h^2) + eps) * w`. Where the gate comes last, it
 /// multiplies what the norm of `x` gives; without a weight there is no norm.
 #[derive(Clone, Copy, Debug)]
 pub struct GatedNorm<'a> {
     /// The gates, one head as wide as the row.
     pub gates: Heads<'a>,
+    /// `f`.
+    pub function: Gate,
     /// The weight, as long as a row; empty if there is no norm.
     pub weight: &'a [f32],
     /// The small number under the root.

@@ -62,6 +62,7 @@ mod hy_v3;
 mod jamba;
 mod kimi_k2;
 mod kimi_k25;
+mod kimi_linear;
 mod laguna;
 mod lfm2;
 mod lfm2_moe;
@@ -188,6 +189,7 @@ pub static FAMILIES: &[Family] = &[
     jamba::FAMILY,
     kimi_k2::FAMILY,
     kimi_k25::FAMILY,
+    kimi_linear::FAMILY,
     laguna::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,

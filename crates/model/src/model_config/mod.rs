@@ -369,7 +369,7 @@ fn read(
         stated_value_dim: value_dim(inner)?,
         vocab_size: inner.size(&["vocab_size"])?,
         further_tokens: if inner.is_of("mllama_text_model") { IMAGE_TOKENS } else { 0 },
-        max_positions: inner.size(&["max_position_embeddings", "n_positions", "max_seq_len"])?,
+        max_positions: inner.size(position_keys(inner))?,
         tie_word_embeddings: outer.flag(&["tie_word_embeddings"])?,
         is_untied_by_section: outer.flag(&["tie_word_embeddings"])? == Some(true)
             && inner.flag(&["tie_word_embeddings"])? == Some(false),
@@ -397,6 +397,14 @@ fn read(
 /// The keys of the width of the residual stream.
 fn hidden_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
     if inner.is_of("distilbert") { &["dim"] } else { &["hidden_size", "n_embd", "d_model"] }
+}
+
+/// The keys of the longest context.
+fn position_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
+    match inner.is_of("kimi_linear") {
+        true => &["model_max_length", "max_position_embeddings"],
+        false => &["max_position_embeddings", "n_positions", "max_seq_len"],
+    }
 }
 
 /// The keys of the activation.

@@ -41,6 +41,7 @@ impl ExpertsConfig {
             count,
             per_token: fields.size(&[
                 "num_experts_per_tok",
+                "num_experts_per_token",
                 "moe_k",
                 "moe_topk",
                 "experts_per_token",
@@ -53,14 +54,14 @@ impl ExpertsConfig {
                 "shared_intermediate_size",
                 "moe_shared_expert_intermediate_size",
             ])?,
-            normalise: fields.flag(&["norm_topk_prob"])?,
+            normalise: fields.flag(&["norm_topk_prob", "moe_renormalize"])?,
             scale: fields.number(&[
                 "routed_scaling_factor",
                 "route_scale",
                 "router_scaling_factor",
                 "moe_routed_scaling_factor",
             ])?,
-            groups: fields.size(&["n_group"])?,
+            groups: fields.size(&["n_group", "num_expert_group"])?,
             groups_per_token: fields.size(&["topk_group"])?,
             dense_prefix: fields.count(&["first_k_dense_replace"])?.unwrap_or(0),
         }))

@@ -40,6 +40,7 @@ const COUNTED_SHARED: &[&str] = &[
     "glm_moe_dsa",
     "hy_v3",
     "kimi_k2",
+    "kimi_linear",
     "mistral4",
     "solar_open",
 ];

@@ -24,6 +24,10 @@ pub enum Input {
     Convolved,
     /// Mamba: the latent of the steps after its norm.
     StepLatent,
+    /// Delta nets with a decay for each channel: the latent of the steps of decays.
+    DecayLatent,
+    /// The same: the latent of the gates on the output.
+    GateLatent,
     /// What the first of two narrow layers beside attention gives.
     LowRankLatent,
     /// The heads' outputs, side by side.
@@ -396,7 +400,7 @@ impl Network {
         };
         match self.facts.recurrent? {
             // The gate between them multiplies channel by channel; all heads share the norm.
-            RecurrentMixer::GatedDelta { .. } => {
+            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => {
                 let DeltaConfig { value_heads, value_dim, .. } = self.facts.delta?;
                 let through = PairPath::Heads { head_dim: value_dim, repeat: value_heads };
                 let agrees = value_heads.checked_mul(value_dim) == Some(layer.in_features);
@@ -496,6 +500,9 @@ fn input_of(part: Part, role: Role, expert: Option<usize>) -> Option<Input> {
         Role::RecurrentInput | Role::RecurrentGate | Role::RecurrentInputGate => Some(Input::Recurrent),
         Role::RecurrentQuery | Role::RecurrentKey | Role::RecurrentValue => Some(Input::Recurrent),
         Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates => Some(Input::Recurrent),
+        Role::RecurrentDecayDown | Role::RecurrentGateDown => Some(Input::Recurrent),
+        Role::RecurrentDecayUp => Some(Input::DecayLatent),
+        Role::RecurrentGateUp => Some(Input::GateLatent),
         Role::RecurrentChoice => Some(Input::Convolved),
         Role::RecurrentStep => Some(Input::StepLatent),
         Role::Output if part == Part::Recurrent => Some(Input::RecurrentHeads),

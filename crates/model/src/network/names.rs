@@ -93,6 +93,8 @@ pub(super) struct Names {
     family: &'static Family,
     /// By path inside a block, indices of experts replaced by `{}`.
     block: HashMap<Cow<'static, str>, Entry>,
+    /// Those of attention whose paths layers of a recurrent mixer have in other blocks (Kimi Linear).
+    attention: HashMap<&'static str, Entry>,
     /// By path inside the trunk.
     trunk: HashMap<Cow<'static, str>, Entry>,
     /// By path inside the module of layers that predict further tokens, outside of their blocks.
@@ -106,6 +108,7 @@ impl Names {
         Names {
             family,
             block: block_entries(family),
+            attention: attention_entries(family),
             trunk: trunk_entries(family),
             extra: extra_entries(family),
             readouts: readout_entries(family),
@@ -126,6 +129,12 @@ impl Names {
         let of_decoder = self.block_tensor(trunk, name).or_else(|| self.trunk_tensor(trunk, name));
         let of_head = || self.head_tensor(name).or_else(|| self.readout_tensor(trunk, name));
         of_decoder.or_else(of_head).or_else(|| self.extra_tensor(name))
+    }
+
+    /// What a tensor is in a block without the recurrent mixer of the family: layers of attention may have the names of that mixer's.
+    pub(super) fn without_recurrence(&self, trunk: &str, named: Named) -> Named {
+        let entry = self.split_block(trunk, &named.module).and_then(|(_, path)| self.attention.get(path).copied());
+        Named { entry: entry.unwrap_or(named.entry), ..named }
     }
 
     /// Whether blocks have a tensor of this name, numbers of experts and heads as `{}`.
@@ -246,6 +255,18 @@ fn block_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
         entries.extend(expert_entries(moe.experts).map(|(path, entry)| (path.into(), entry)));
     }
     entries
+}
+
+/// The layers of attention whose paths are those of layers of the recurrent mixer, too.
+fn attention_entries(family: &'static Family) -> HashMap<&'static str, Entry> {
+    let entry = |role: Role| Entry::Linear {
+        part: Part::Attention,
+        role,
+        orientation: family.orientation,
+        rows: family.qkv_rows,
+    };
+    let recurs = |path: &str| family.recurrent.is_some_and(|mixer| mixer.linears.iter().any(|(_, of)| *of == path));
+    family.attention.iter().filter(|(_, path)| recurs(path)).map(|&(role, path)| (path, entry(role))).collect()
 }
 
 /// Gate and up of a dense network stand one after the other, whatever the order of q, k and v.

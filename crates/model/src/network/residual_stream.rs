@@ -178,7 +178,12 @@ impl Network {
                     | Input::Hidden
                     | Input::SharedHidden
                     | Input::RoutedHidden(_) => stream.writers.push(consumer),
-                    Input::QueryLatent | Input::KeyValueLatent | Input::Convolved | Input::StepLatent => {}
+                    Input::QueryLatent
+                    | Input::KeyValueLatent
+                    | Input::Convolved
+                    | Input::StepLatent
+                    | Input::DecayLatent
+                    | Input::GateLatent => {}
                     Input::LowRankLatent | Input::LayerInput | Input::LayerInputHidden => {
                         return Err(StreamObstacle::Layer(self.consumer_module(consumer).to_owned()));
                     }

@@ -77,6 +77,7 @@ const EXPECTED: &[Row] = &[
     ("hy_v3",               "hy_v3",             28,  2,  8, 0,  9, false),
     ("jamba",              "jamba",            25,  4,  6, 0,  8, false),
     ("kimi_k25",           "kimi_k25",         30, 18,  8, 0,  9, false),
+    ("kimi_linear",        "kimi_linear",       33,  7,  6, 0,  7, false),
     ("laguna",             "laguna",           30,  4,  8, 0,  9, false),
     ("lfm2",               "lfm2",             12,  2,  3, 0,  7, true),
     ("lfm2_moe",           "lfm2_moe",         22,  3,  6, 0,  7, true),

@@ -154,6 +154,11 @@ CHECKPOINTS = {
         dict(BASE, mamba_d_state=6, mamba_dt_rank=5, num_experts=4, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
     ),
     "kimi_k25": ("kimi_k25", dict(text_config=dict(DEEPSEEK, model_type="deepseek_v3"), vision_config=KIMI_VISION, tie_word_embeddings=False)),
+    "kimi_linear": (
+        "kimi_linear",
+        dict(BASE, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, num_key_value_heads=4, moe_intermediate_size=32,
+             num_local_experts=4, num_experts_per_tok=2, linear_head_dim=12, linear_num_heads=2, layer_types=["linear_attention", "full_attention"]),
+    ),
     "laguna": ("laguna", dict(BASE, **EXPERTS, head_dim=16, shared_expert_intermediate_size=48, sliding_window=16, num_attention_heads_per_layer=[4, 2],
                               layer_types=["full_attention", "sliding_attention"])),  # fmt: skip
     "lfm2": ("lfm2", dict(BASE, layer_types=["conv", "full_attention"], block_multiple_of=16)),
@@ -232,7 +237,7 @@ CHECKPOINTS = {
 # Published with all experts of a block in two tensors; transformers saves one a projection and expert.
 FUSED = {"qwen3_5_moe"}
 
-NOISE = re.compile(r"dropout|drop$|init|_token|use_cache|transformers_version|output_|summary_|pdrop|is_decoder|chunk_size_f|pretraining|vision_config|audio_config")
+NOISE = re.compile(r"dropout|drop$|init|(?<!per)_token|use_cache|transformers_version|output_|summary_|pdrop|is_decoder|chunk_size_f|pretraining|vision_config|audio_config")
 
 
 def main() -> None:

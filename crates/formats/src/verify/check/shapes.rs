@@ -158,7 +158,9 @@ impl Sizes<'_> {
     /// Tokens that the convolution of a recurrent mixer sees.
     fn kernel(&self) -> Option<usize> {
         match self.recurrent? {
-            RecurrentMixer::GatedDelta { .. } => self.config.delta.map(|delta| delta.kernel),
+            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => {
+                self.config.delta.map(|delta| delta.kernel)
+            }
             RecurrentMixer::ShortConvolution => self.number("conv_L_cache"),
             RecurrentMixer::Mamba1 { .. } => self.config.mamba1.map(|mamba| mamba.kernel),
             RecurrentMixer::Mamba2 { .. } => self.config.mamba.map(|mamba| mamba.kernel),
@@ -271,7 +273,7 @@ impl Sizes<'_> {
     fn recurrent(&self, role: Role) -> Expected {
         let hidden = self.hidden();
         match (self.recurrent, role) {
-            (Some(RecurrentMixer::GatedDelta { .. }), _) => self.delta(role),
+            (Some(RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta), _) => self.delta(role),
             (Some(RecurrentMixer::ShortConvolution), Role::RecurrentInput) => {
                 (hidden.and_then(|hidden| hidden.checked_mul(3)), hidden)
             }
@@ -313,6 +315,9 @@ impl Sizes<'_> {
                 (delta.channels().zip(values).and_then(|(channels, values)| channels.checked_add(values)), hidden)
             }
             Role::RecurrentDecay | Role::RecurrentStrength => (Some(delta.value_heads), hidden),
+            Role::RecurrentDecayDown | Role::RecurrentGateDown => (Some(delta.value_dim), hidden),
+            Role::RecurrentDecayUp => (delta.keys(), Some(delta.value_dim)),
+            Role::RecurrentGateUp => (values, Some(delta.value_dim)),
             Role::RecurrentRates => (delta.value_heads.checked_mul(2), hidden),
             Role::Output => (hidden, values),
             _ => (None, None),

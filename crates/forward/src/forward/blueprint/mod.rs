@@ -31,7 +31,7 @@ use serde_json::Value;
 pub use attention::{AttentionLayer, HeadGates, HeadNorms, LatentProjections, Projections, QueryLatent};
 pub use encoder::{EncoderParts, HiddenRows, PositionTable, ReadoutLayer, ReadoutLayers};
 pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, RoutedBranch, XieluLayer};
-pub use gated_delta::{DeltaInputs, GatedDeltaLayer};
+pub use gated_delta::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer};
 pub use indexer::IndexerLayer;
 pub use lanes::{LaneMixer, Lanes, LowRank};
 pub use layer_input::{LayerInput, LayerInputs};

@@ -12,7 +12,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 66] = [
+pub const FAMILIES: [&str; 67] = [
     "afmoe",
     "apertus",
     "axk1",
@@ -49,6 +49,7 @@ pub const FAMILIES: [&str; 66] = [
     "granitemoehybrid",
     "granitemoehybrid_dense",
     "jamba",
+    "kimi_linear",
     "laguna",
     "lfm2",
     "lfm2_moe",
