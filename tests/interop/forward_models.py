@@ -56,6 +56,12 @@ FALCON_H1_FACTORS = dict(embedding_multiplier=5.6, lm_head_multiplier=0.4, key_m
 CONVOLUTIONS = dict(BASE, layer_types=["conv", "full_attention", "conv", "conv"], block_multiple_of=32)
 
 
+# Two blocks in each of two layers, and experts that compute nothing.
+LONGCAT = dict(vocab_size=512, hidden_size=128, ffn_hidden_size=192, num_layers=2, num_attention_heads=4, max_position_embeddings=256, kv_lora_rank=32,
+               q_lora_rank=48, qk_nope_head_dim=32, qk_rope_head_dim=16, head_dim=16, v_head_dim=24, expert_ffn_hidden_size=64, moe_topk=4,
+               n_routed_experts=5, zero_expert_num=3, routed_scaling_factor=1.7, bos_token_id=0, eos_token_id=0, pad_token_id=0)  # fmt: skip
+
+
 def rope(kind, **parameters):
     return dict(rope_parameters=dict(rope_type=kind, rope_theta=10000.0, **parameters))
 
@@ -226,6 +232,8 @@ MODELS = {
     "glm4": ("glm4", NARROW),
     "hunyuan": ("hunyuan_v1_dense", NARROW),
     "hunyuan_alpha": ("hunyuan_v1_dense", dict(NARROW, **rope("dynamic", factor=1.0, alpha=50.0))),
+    "longcat": ("longcat_flash", LONGCAT),
+    "longcat_yarn": ("longcat_flash", {**LONGCAT, "zero_expert_num": 0, "num_layers": 1, "attention_bias": True, **deepseek_yarn(0.707)}),
     "mamba": ("mamba", MAMBA1),
     "mamba_bias": ("mamba", dict(MAMBA1, use_bias=True, use_conv_bias=False, tie_word_embeddings=False)),
     "mamba2": ("mamba2", MAMBA_ONLY),

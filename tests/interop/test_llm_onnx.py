@@ -30,6 +30,7 @@ REFUSED = {
     "attention to keys that an indexer chooses": ("deepseek_v32", "glm_moe_dsa"),
     "state-space layers": ("bamba", "bamba_bias", "falcon_h1", "falcon_h1_gated", "falcon_h1_plain", "granitemoehybrid", "granitemoehybrid_dense",
                            "mamba2", "mamba2_bias", "nemotron_h", "nemotron_h_dense"),
+    "experts that join the stream behind a later block": ("longcat", "longcat_yarn"),
     "SparseMixer": ("phimoe", "phimoe_biases"),
     "groups of experts": ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "exaone_moe", "kimi_k25"),
     "gates on the outputs of heads": ("afmoe", "laguna", "laguna_elements"),

@@ -123,7 +123,7 @@ def test_encoders_in_quark_layout_match_their_weights(name, arguments, floats, k
 
 
 # One of each family, and of these both schemes: what splits or merges experts, and what reads weights otherwise than a linear layer does.
-BOTH = {"falcon", "gemma4_moe", "gpt_oss", "mamba2", "mistral4", "mixtral", "qwen3_moe_whole", "qwen3_vl_moe"} & set(forward_models.MODELS)
+BOTH = {"falcon", "gemma4_moe", "gpt_oss", "longcat", "mamba2", "mistral4", "mixtral", "qwen3_moe_whole", "qwen3_vl_moe"} & set(forward_models.MODELS)
 SUPPORT = [(name, "int4:g32") for name in sorted({*OF_KIND.values(), *BOTH})] + [(name, "FP8_DYNAMIC") for name in sorted(BOTH)]
 
 

@@ -38,7 +38,6 @@ MODELS = {
     "internvl": ("InternVLForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="qwen2"), vision_config=dict(BLOCKS, image_size=[32, 32], patch_size=[8, 8]))),
     "jetmoe": ("JetMoeForCausalLM", dict(vocab_size=512, hidden_size=64, num_hidden_layers=2, num_key_value_heads=2, kv_channels=16, intermediate_size=64, num_local_experts=4, num_experts_per_tok=2)),
     "llava": ("LlavaForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="llama"), vision_config=dict(IMAGES, model_type="clip_vision_model"))),
-    "longcat_flash": ("LongcatFlashForCausalLM", dict(vocab_size=512, hidden_size=64, ffn_hidden_size=128, num_layers=2, num_hidden_layers=4, num_attention_heads=4, kv_lora_rank=32, q_lora_rank=48, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, expert_ffn_hidden_size=64, moe_topk=2, n_routed_experts=4, zero_expert_num=2)),
     "m2m_100": ("M2M100ForConditionalGeneration", SEQUENCES),
     "marian": ("MarianMTModel", dict(SEQUENCES, pad_token_id=1, decoder_start_token_id=1)),
     "minimax": ("MiniMaxForCausalLM", dict(LANGUAGE, num_local_experts=4, num_experts_per_tok=2, head_dim=16, layer_types=["full_attention", "linear_attention"])),

@@ -325,6 +325,8 @@ impl Run<'_, '_> {
         let (mut queries, index) = self.latent_queries(layer, &latent.query, queries, index)?;
         let (mut compressed, mut turning) = split(&down, sizes.key_value_rank, rope);
         self.norm(&latent.norm, &mut compressed, sizes.key_value_rank);
+        self.scale(latent.factors[0], &mut queries);
+        self.scale(latent.factors[1], &mut compressed);
         self.enter(StopAt::KeyValueLatent, &[&latent.up], &compressed, spans)?;
         let up = self.linear(&latent.up, &compressed);
         let all = HeadLayout::packed(latent.heads, width);

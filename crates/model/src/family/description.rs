@@ -229,6 +229,28 @@ impl Family {
         }
     }
 
+    /// The blocks that a layer of the checkpoint is.
+    pub fn blocks_in_layer(&self) -> usize {
+        if self.math.shortcut_experts { 2 } else { 1 }
+    }
+
+    /// The path inside the list of layers of what block `block` has under a path of the description: the number of the layer in front, and
+    /// that of the block in its layer where the path has a place for it.
+    ///
+    /// ```
+    /// let family = kvant_model::family::by_name("longcat_flash").unwrap();
+    /// assert_eq!(family.path_in_layers(3, "mlps.{}.up_proj"), "1.mlps.1.up_proj");
+    /// let family = kvant_model::family::by_name("llama").unwrap();
+    /// assert_eq!(family.path_in_layers(3, "mlp.up_proj"), "3.mlp.up_proj");
+    /// ```
+    pub fn path_in_layers(&self, block: usize, path: &str) -> String {
+        let parts = self.blocks_in_layer();
+        match parts {
+            1 => format!("{block}.{path}"),
+            parts => format!("{}.{}", block / parts, path.replacen("{}", &(block % parts).to_string(), 1)),
+        }
+    }
+
     /// The block whose keys and values a block attends to: its own, or those of the last block of its type that makes some.
     pub fn key_block(&self, config: &ModelConfig, block: usize) -> usize {
         let first = self.first_sharing(config).filter(|first| block >= *first);

@@ -76,6 +76,13 @@ pub struct Math {
     /// Whether the norm on the output of the feed-forward network is in blocks with experts only (A.X K1).
     #[serde(default)]
     pub only_experts_have_output_norm: bool,
+    /// Whether a layer of the checkpoint is two blocks, each with attention and a dense network, whose number `{}` stands for in their
+    /// paths, and experts that read what the first network reads and join the stream behind the second (LongCat Flash, arXiv 2509.01322).
+    #[serde(default)]
+    pub shortcut_experts: bool,
+    /// Whether queries and the latent of keys and values are multiplied by the root of the hidden size over the width of their latents.
+    #[serde(default)]
+    pub scales_latents: bool,
 }
 
 impl Math {
@@ -108,6 +115,8 @@ impl Math {
         averages_shared_experts: false,
         head_gate: HeadGate::OwnLayer,
         only_experts_have_output_norm: false,
+        shortcut_experts: false,
+        scales_latents: false,
     };
 
     /// Returns whether the blocks of a model have norms of queries and keys, if those of its family do.
@@ -495,6 +504,8 @@ pub enum Routing {
     /// `p = softmax(z)`; choice by `p` plus a learned correction; weights `p`, divided by their sum, which counts as `moe_norm_min` if it
     /// is less (ERNIE 4.5).
     SoftmaxCorrected,
+    /// `p = softmax(z)`; choice by `p` plus a learned correction; weights `p`, times `routed_scaling_factor` (LongCat Flash).
+    SoftmaxCorrectedScaled,
     /// `p = softmax(z)`, limited to the groups with the largest sum of their two best; weights `p`, divided by their sum if
     /// `norm_topk_prob`, times `routed_scaling_factor` (Mistral 4).
     SoftmaxTwoBest,
@@ -517,6 +528,7 @@ impl std::fmt::Display for Routing {
             Routing::SigmoidTop => "the corrected sigmoid of each expert",
             Routing::SigmoidTopIfNormalised => "the corrected sigmoid of each expert, scaled",
             Routing::SoftmaxCorrected => "the corrected softmax of all experts",
+            Routing::SoftmaxCorrectedScaled => "the corrected softmax of all experts, scaled",
             Routing::SoftmaxTwoBest => "the softmax of all experts and the two best of each group",
             Routing::TopThenSigmoid => "the sigmoid of the chosen experts",
             Routing::TopThenStated => "the function that config.json states",

@@ -68,6 +68,7 @@ mod lfm2;
 mod lfm2_moe;
 mod llama;
 mod llama4;
+mod longcat_flash;
 mod mamba;
 mod mamba2;
 mod mimo_v2_flash;
@@ -195,6 +196,7 @@ pub static FAMILIES: &[Family] = &[
     lfm2_moe::FAMILY,
     llama::FAMILY,
     llama4::FAMILY,
+    longcat_flash::FAMILY,
     mamba::FAMILY,
     mamba2::FAMILY,
     mimo_v2_flash::FAMILY,

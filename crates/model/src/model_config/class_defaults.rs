@@ -37,6 +37,9 @@ const DEFAULTS: &[ClassDefault] = &[
     row("routed_scaling_factor", "2.5", &["axk1", "deepseek_v3", "deepseek_v32", "exaone_moe", "glm_moe_dsa"]),
     ClassDefault { unless: &["moe_renormalize"], ..row("norm_topk_prob", "true", &["kimi_linear"]) },
     row("routed_scaling_factor", "2.446", &["kimi_linear"]),
+    row("routed_scaling_factor", "6.0", &["longcat_flash"]),
+    row("zero_expert_num", "256", &["longcat_flash"]),
+    row("moe_topk", "12", &["longcat_flash"]),
     row("routed_scaling_factor", "1.8", &["glm4_moe_lite"]),
     row("router_scaling_factor", "2.826", &["hy_v3"]),
     row("num_shared_experts", "0", &["cohere2_moe"]),
@@ -68,6 +71,7 @@ const DEFAULTS: &[ClassDefault] = &[
             "hy_v3",
             "kimi_linear",
             "llama4_text",
+            "longcat_flash",
             "mimo_v2_flash",
             "ministral3",
             "mixtral",
@@ -132,6 +136,7 @@ const DEFAULTS: &[ClassDefault] = &[
     ),
     theta("2000000.0", &["smollm3"]),
     theta("5000000.0", &["minimax_m2"]),
+    theta("10000000.0", &["longcat_flash"]),
     theta("11158840.0", &["hy_v3"]),
 ];
 

@@ -423,8 +423,13 @@ fn sliding_window(inner: Fields<'_, '_>) -> Result<Option<usize>, ConfigError> {
     }
 }
 
-/// The number of blocks; Nemotron-H has as many as it lists types of.
+/// The number of blocks; Nemotron-H has as many as it lists types of, LongCat Flash two in each of its layers.
 fn num_layers(inner: Fields<'_, '_>, listed: usize) -> Result<Option<usize>, ConfigError> {
+    if inner.is_of("longcat_flash")
+        && let Some(layers) = inner.size(&["num_layers"])?
+    {
+        return Ok(layers.checked_mul(2));
+    }
     match inner.is_of("nemotron_h") && listed > 0 {
         true => Ok(Some(listed)),
         false => inner.size(&["num_hidden_layers", "n_layer", "num_layers", "n_layers"]),

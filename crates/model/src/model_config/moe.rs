@@ -8,6 +8,8 @@ use super::fields::Fields;
 pub struct ExpertsConfig {
     /// Routed experts per block.
     pub count: usize,
+    /// Experts beside them that give what they read, and have no weights.
+    pub identities: usize,
     /// Experts that a token is sent to.
     pub per_token: Option<usize>,
     /// Width of one routed expert, where it differs from the dense network's.
@@ -29,6 +31,11 @@ pub struct ExpertsConfig {
 }
 
 impl ExpertsConfig {
+    /// Rows of the router.
+    pub fn scored(&self) -> Option<usize> {
+        self.count.checked_add(self.identities)
+    }
+
     /// Returns whether experts that all tokens pass are ruled out. Classes still create their layers, of no width.
     pub fn excludes_shared(&self) -> bool {
         self.shared_count == Some(0) || self.shared_intermediate_size == Some(0)
@@ -39,6 +46,7 @@ impl ExpertsConfig {
         let Some(count) = count.filter(|count| *count > 0) else { return Ok(None) };
         Ok(Some(ExpertsConfig {
             count,
+            identities: identities(fields)?,
             per_token: fields.size(&[
                 "num_experts_per_tok",
                 "num_experts_per_token",
@@ -47,7 +55,7 @@ impl ExpertsConfig {
                 "experts_per_token",
                 "top_k_experts",
             ])?,
-            intermediate_size: fields.size(&["moe_intermediate_size"])?,
+            intermediate_size: fields.size(&["moe_intermediate_size", "expert_ffn_hidden_size"])?,
             shared_count: fields.count(&["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"])?,
             shared_intermediate_size: fields.count(&[
                 "shared_expert_intermediate_size",
@@ -65,6 +73,14 @@ impl ExpertsConfig {
             groups_per_token: fields.size(&["topk_group"])?,
             dense_prefix: fields.count(&["first_k_dense_replace"])?.unwrap_or(0),
         }))
+    }
+}
+
+/// Other classes do not read it.
+fn identities(fields: Fields<'_, '_>) -> Result<usize, ConfigError> {
+    match fields.is_of("longcat_flash") {
+        true => Ok(fields.count(&["zero_expert_num"])?.unwrap_or(0)),
+        false => Ok(0),
     }
 }
 

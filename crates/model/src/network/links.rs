@@ -137,6 +137,8 @@ pub(super) struct Facts {
     heads_by_layer: Vec<usize>,
     recurrent: Option<RecurrentMixer>,
     delta: Option<DeltaConfig>,
+    /// Whether some experts give what they read.
+    has_identities: bool,
 }
 
 /// Sizes of attention.
@@ -159,6 +161,7 @@ impl Facts {
             heads_by_layer: config.heads_by_layer.clone(),
             recurrent: family.recurrent.map(|recurrent| recurrent.mixer),
             delta: config.delta,
+            has_identities: config.experts.as_ref().is_some_and(|experts| experts.identities > 0),
         }
     }
 }
@@ -348,6 +351,7 @@ impl Network {
         let reads = |input: Input| match site {
             // The norm's output joins the stream itself.
             NormSite::AttentionInput if self.has_norm(block, NormSite::LowRankOutput) => false,
+            NormSite::FeedForwardInput if self.has_identities(block) => false,
             NormSite::AttentionInput if single => mixes(input) || feeds(input),
             NormSite::AttentionInput => mixes(input) || shared && matches!(input, Input::Routed(_)),
             NormSite::QueryLatent => input == Input::QueryLatent,
@@ -361,6 +365,11 @@ impl Network {
         };
         let stages = self.stages(block).into_iter().filter(|stage| reads(stage.input));
         stages.flat_map(Subset::into_consumers).collect()
+    }
+
+    /// Returns whether some experts of a block give what they read.
+    pub(super) fn has_identities(&self, block: usize) -> bool {
+        self.facts.has_identities && self.linears_of(block).any(|(_, linear)| linear.role == Role::Router)
     }
 
     /// Returns whether a block has a norm at a site.

@@ -152,11 +152,26 @@ impl Names {
         self.split_block(trunk, name).map(|(index, _)| index)
     }
 
+    /// The index of a block, and the path behind that of its layer. What both blocks of a layer have in common belongs to the first.
     fn split_block<'n>(&self, trunk: &str, name: &'n str) -> Option<(usize, &'n str)> {
         let rest = strip_path(trunk, name)?;
         let rest = strip_path(self.family.trunk.blocks, rest)?;
         let (index, rest) = rest.split_once('.')?;
-        Some((parse_index(index)?, rest))
+        let layer = parse_index(index)?;
+        let part = match self.family.blocks_in_layer() {
+            1 => 0,
+            parts => self.block_in_layer(rest).filter(|part| *part < parts).unwrap_or(0),
+        };
+        Some((layer * self.family.blocks_in_layer() + part, rest))
+    }
+
+    /// The number that a path inside a layer has of the block in it; experts have numbers of their own.
+    fn block_in_layer(&self, path: &str) -> Option<usize> {
+        let (pattern, index) = generalise(path);
+        match look_up(&self.block, &pattern)?.0 {
+            Entry::Linear { part: Part::Experts, .. } => None,
+            _ => index,
+        }
     }
 
     fn block_tensor(&self, trunk: &str, name: &str) -> Option<Named> {
@@ -170,7 +185,7 @@ impl Names {
             suffix,
             block: Some(block),
             expert: index.filter(|_| in_experts),
-            head: index.filter(|_| matches!(entry, Entry::Norm(_))),
+            head: index.filter(|_| matches!(entry, Entry::Norm(_)) && self.family.blocks_in_layer() == 1),
         })
     }
 

@@ -84,6 +84,7 @@ const EXPECTED: &[Row] = &[
     ("llama",             "llama",            15,  1,  4, 0,  5, false),
     ("llama4_text",         "llama4",            16,  2,  4, 2,  5, false),
     ("llama_bias",        "llama",            14,  0,  4, 0,  5, true),
+    ("longcat_flash",      "longcat_flash",     34,  2, 10, 0,  9, false),
     ("mamba",              "mamba",             8,  4,  0, 0,  3, true),
     ("mamba2",             "mamba2",            5,  1,  0, 0,  5, false),
     ("mimo_v2_flash",       "mimo_v2_flash",     25,  2,  7, 0,  5, false),

@@ -170,6 +170,11 @@ CHECKPOINTS = {
         dict(BASE, head_dim=16, num_local_experts=4, intermediate_size_mlp=80, interleave_moe_layer_step=2, attention_chunk_size=16,
              no_rope_layers=[1, 0], floor_scale=4),
     ),
+    "longcat_flash": (
+        "longcat_flash",
+        dict(MLA, hidden_size=64, ffn_hidden_size=96, num_layers=1, num_attention_heads=4, head_dim=8, vocab_size=160, max_position_embeddings=64,
+             expert_ffn_hidden_size=32, moe_topk=2, n_routed_experts=4, zero_expert_num=2, bos_token_id=1, eos_token_id=2),
+    ),
     "mamba": ("mamba", MAMBA1),
     "mamba2": ("mamba2", dict(vocab_size=160, hidden_size=64, num_hidden_layers=2, num_heads=4, head_dim=32, n_groups=2, state_size=6)),
     "mimo_v2_flash": (

@@ -219,7 +219,7 @@ impl Expected<'_> {
     fn parameters_of(&self, block: usize, names: &HashSet<&str>) -> Vec<Missing> {
         let blocks = path_of_blocks(self.network);
         let is_routed = self.roles_of(block).iter().any(|(part, _)| *part == Part::Experts);
-        let full = |path: &str| format!("{blocks}.{block}.{path}");
+        let full = |path: &str| format!("{blocks}.{}", self.family.path_in_layers(block, path));
         let has = |name: &str| {
             let mut alike = self.family.parameters.iter().filter(|path| leaf(path) == name);
             alike.any(|path| names.contains(full(path).as_str()))
@@ -284,14 +284,16 @@ impl Expected<'_> {
         // Of several names for one norm, a block has one.
         let has_other = |site: NormSite, path: &str| {
             let mut norms = self.network.norms().iter();
-            !path.contains("{}") && norms.any(|norm| norm.block == Some(block) && norm.site == site)
+            let of_heads = path.contains("{}") && self.family.blocks_in_layer() == 1;
+            !of_heads && norms.any(|norm| norm.block == Some(block) && norm.site == site)
         };
         let required = self.family.norms.iter();
         let required =
             required.filter(|(site, path)| self.requires_norm(*site, block, &roles) && !has_other(*site, path));
         let blocks = path_of_blocks(self.network);
         let reason = format!("is missing: every block of {} has it", self.family.name);
-        let paths = required.flat_map(|(site, path)| self.modules_of(*site, &format!("{blocks}.{block}.{path}")));
+        let full = |path: &str| format!("{blocks}.{}", self.family.path_in_layers(block, path));
+        let paths = required.flat_map(|(site, path)| self.modules_of(*site, &full(path)));
         let found: HashSet<&str> = self.network.norms().iter().map(|norm| norm.module.as_str()).collect();
         paths.filter(|path| !found.contains(path.as_str())).map(|path| self.tensor(&path, &reason)).collect()
     }

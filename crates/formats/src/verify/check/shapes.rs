@@ -203,7 +203,7 @@ impl Sizes<'_> {
             Role::Gate | Role::Up => (wide, hidden),
             Role::GateUp => (wide.and_then(|wide| wide.checked_mul(2)), hidden),
             Role::Down => (hidden, wide),
-            Role::Router => (self.config.experts.as_ref().map(|experts| experts.count), hidden),
+            Role::Router => (self.config.experts.as_ref().and_then(|experts| experts.scored()), hidden),
             Role::Head => self.embedding(),
             Role::LayerInputs => {
                 let both = self.config.num_layers.zip(self.layer_input());

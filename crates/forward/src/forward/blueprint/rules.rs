@@ -18,6 +18,7 @@ const REFUSED_FLAGS: &[&str] = &[
     "is_folding_model",
     "apply_residual_connection_post_layernorm",
     "moe_apply_router_weight_on_input",
+    "router_bias",
 ];
 
 /// What is asked of a family.
@@ -75,10 +76,12 @@ fn check_flags(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let stated = |key: &str| config.number(key).is_ok_and(|count| count.is_some_and(|count| count != 0.0));
     let mut counts = REFUSED_COUNTS.iter().filter(|(_, computes)| !computes(sources.family));
     let count = counts.find(|(key, _)| stated(key)).map(|(key, _)| key);
+    // Experts of LongCat Flash that compute nothing give what they read.
+    let zero = config.text("zero_expert_type").filter(|kind| *kind != "identity").map(|_| &"zero_expert_type");
     let both_ways = config.text("use_bidirectional_attention").filter(|tokens| *tokens == "all");
     let both_ways = both_ways.map(|_| &"use_bidirectional_attention");
     let masked = (sources.family.encoder.is_some() && config.flag_or("is_decoder", false)).then_some(&"is_decoder");
-    match flag.or(masked).or(value).or(clip).or(count).or(both_ways).or(unscaled).or(halves) {
+    match flag.or(masked).or(value).or(clip).or(count).or(zero).or(both_ways).or(unscaled).or(halves) {
         Some(key) => Err(ForwardError::unsupported(format!("`{key}` of config.json"))),
         None => Ok(()),
     }

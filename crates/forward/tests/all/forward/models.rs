@@ -12,7 +12,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 67] = [
+pub const FAMILIES: [&str; 68] = [
     "afmoe",
     "apertus",
     "axk1",
@@ -54,6 +54,7 @@ pub const FAMILIES: [&str; 67] = [
     "lfm2",
     "lfm2_moe",
     "llama4_text",
+    "longcat_flash",
     "mamba",
     "mamba2",
     "mimo_v2_flash",
@@ -207,10 +208,7 @@ fn attention_norms(layer: &AttentionLayer) -> Vec<&NormLayer> {
 }
 
 fn parameters(block: &Block) -> Vec<&Vector> {
-    let correction = match &block.feed_forward {
-        FeedForward::Mixture(mixture) => mixture.correction.as_ref(),
-        FeedForward::Dense(_) | FeedForward::Absent => None,
-    };
+    let correction = block.mixture().and_then(|mixture| mixture.correction.as_ref());
     let learned = match &block.feed_forward {
         FeedForward::Mixture(_) | FeedForward::Absent => None,
         FeedForward::Dense(mlp) => mlp.xielu.as_ref(),
