@@ -92,6 +92,12 @@ LAGUNA = dict(NARROW, **EXPERTS, shared_expert_intermediate_size=96, sliding_win
               rope_parameters=dict(full_attention=dict(rope_type="yarn", rope_theta=5e5, partial_rotary_factor=0.5, factor=8.0,
                                                        original_max_position_embeddings=32),
                                    sliding_attention=dict(rope_type="default", rope_theta=1e4)))  # fmt: skip
+# Fewer blocks of keys than tokens have, chosen by heads of another width than those of attention.
+MINIMAX_M3 = dict(NARROW, intermediate_size=64, dense_intermediate_size=160, shared_intermediate_size=96, num_local_experts=8, num_experts_per_tok=3,
+                  routed_scaling_factor=1.7, index_n_heads=2, index_head_dim=24, index_block_size=8, index_topk_blocks=3,
+                  layer_types=["full_attention"] + ["minimax_m3_sparse"] * 3, mlp_layer_types=["dense"] + ["sparse"] * 3,
+                  **rope("default", partial_rotary_factor=0.5))  # fmt: skip
+MINIMAX_VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
 PERSIMMON = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
 XGLM = dict(d_model=128, ffn_dim=192, num_layers=3, attention_heads=4, vocab_size=512, max_position_embeddings=256, bos_token_id=0, eos_token_id=0)
 MPT = dict(d_model=192, n_layers=3, vocab_size=512, max_seq_len=128)
@@ -274,6 +280,10 @@ MODELS = {
     "mllama": ("mllama", dict(text_config=dict(BASE, cross_attention_layers=[1, 2]), vision_config=MLLAMA_VISION)),
     "mllama_text": ("mllama_text_model", {**BASE, "num_hidden_layers": 5, "cross_attention_layers": [3],
                                           **rope("llama3", factor=8.0, original_max_position_embeddings=64, low_freq_factor=1.0, high_freq_factor=4.0)}),
+    "minimax_m3": ("minimax_m3_vl_text", MINIMAX_M3),
+    "minimax_m3_local": ("minimax_m3_vl_text", {**MINIMAX_M3, "index_n_heads": 4, "index_head_dim": 40, "index_block_size": 7, "index_topk_blocks": 4,
+                                                "index_local_blocks": 2, "rope_parameters": dict(rope_type="default", rope_theta=10000.0)}),
+    "minimax_m3_vl": ("minimax_m3_vl", dict(text_config=MINIMAX_M3, vision_config=MINIMAX_VISION, projector_hidden_size=64)),
     "nanochat": ("nanochat", BASE),
     "nanochat_capped": ("nanochat", dict(BASE, final_logit_softcapping=3.0, attention_bias=True, tie_word_embeddings=True)),
     "persimmon": ("persimmon", PERSIMMON),

@@ -27,7 +27,7 @@ REFUSED = {
                                             "qwen3_5_moe", "kimi_linear", "kimi_linear_groups"),
     "short convolutions": ("lfm2", "lfm2_bias", "lfm2_indices", "lfm2_moe", "lfm2_moe_plain", "lfm2_vl"),
     "selective state-space layers": ("falcon_mamba", "jamba", "jamba_dense", "mamba", "mamba_bias"),
-    "attention to keys that an indexer chooses": ("deepseek_v32", "glm_moe_dsa"),
+    "attention to keys that an indexer chooses": ("deepseek_v32", "glm_moe_dsa", "minimax_m3", "minimax_m3_local", "minimax_m3_vl"),
     "state-space layers": ("bamba", "bamba_bias", "falcon_h1", "falcon_h1_gated", "falcon_h1_plain", "granitemoehybrid", "granitemoehybrid_dense",
                            "mamba2", "mamba2_bias", "nemotron_h", "nemotron_h_dense"),
     "experts that join the stream behind a later block": ("longcat", "longcat_yarn"),

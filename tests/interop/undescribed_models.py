@@ -41,7 +41,6 @@ MODELS = {
     "m2m_100": ("M2M100ForConditionalGeneration", SEQUENCES),
     "marian": ("MarianMTModel", dict(SEQUENCES, pad_token_id=1, decoder_start_token_id=1)),
     "minimax": ("MiniMaxForCausalLM", dict(LANGUAGE, num_local_experts=4, num_experts_per_tok=2, head_dim=16, layer_types=["full_attention", "linear_attention"])),
-    "minimax_m3_vl_text": ("MiniMaxM3VLForCausalLM", dict(LANGUAGE, head_dim=16)),
     "mistral3": ("Mistral3ForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="mistral"), vision_config=dict(IMAGES, model_type="pixtral", head_dim=16))),
     "paligemma": ("PaliGemmaForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="gemma", head_dim=16), vision_config=dict(IMAGES, model_type="siglip_vision_model"))),
     "parakeet_ctc": ("ParakeetForCTC", dict(vocab_size=64, encoder_config=dict(BLOCKS, num_mel_bins=16, subsampling_conv_channels=16))),

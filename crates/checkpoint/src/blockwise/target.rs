@@ -108,6 +108,6 @@ fn is_of_mixer(role: Role) -> bool {
     let attends = matches!(role, Query | Key | Value | QueryKeyValue | QueryDown | KeyValueDown | HeadGate);
     let recurs = matches!(role, RecurrentInput | RecurrentGate | RecurrentInputGate) || role.is_rate();
     let narrows = matches!(role, RecurrentDecayDown | RecurrentGateDown);
-    let chooses = matches!(role, Role::IndexKey | Role::IndexWeights);
+    let chooses = matches!(role, Role::IndexQuery | Role::IndexKey | Role::IndexWeights);
     attends || chooses || recurs || narrows || matches!(role, RecurrentQuery | RecurrentKey | RecurrentValue)
 }

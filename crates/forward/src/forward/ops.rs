@@ -23,17 +23,47 @@ pub struct NormWeights {
     pub eps: f32,
 }
 
-/// What an indexer chooses keys by: for each query the keys with the largest `sum_h w_h relu(q_h k)`.
+/// What an indexer chooses keys by.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyIndex<'a> {
     /// `q`, a row for each query.
     pub queries: Heads<'a>,
     /// `k`, one head, a row for each key.
     pub keys: Heads<'a>,
-    /// `w`, one for each query and head.
-    pub weights: &'a [f32],
-    /// Keys of each query at most.
-    pub most: usize,
+    /// The choice.
+    pub rule: IndexRule<'a>,
+}
+
+/// How an indexer chooses keys.
+#[derive(Clone, Copy, Debug)]
+pub enum IndexRule<'a> {
+    /// For each query the keys with the largest `sum_h w_h relu(q_h k)`, which all heads of attention see.
+    Keys {
+        /// `w`, one for each query and head.
+        weights: &'a [f32],
+        /// Keys of each query at most.
+        most: usize,
+    },
+    /// For each query and each head of the indexer the blocks of keys with the largest `q_h k` of one of their keys that the query sees. As
+    /// many heads of attention share a choice as there are for each head of the indexer.
+    Blocks {
+        /// Keys of a block.
+        size: usize,
+        /// Blocks of each query at most.
+        most: usize,
+        /// Of these, how many up to its own are always among them.
+        local: usize,
+    },
+}
+
+impl KeyIndex<'_> {
+    /// Choices of each query.
+    pub fn choices(&self) -> usize {
+        match self.rule {
+            IndexRule::Keys { .. } => 1,
+            IndexRule::Blocks { .. } => self.queries.layout.count,
+        }
+    }
 }
 
 /// Attention of several sequences of the same length.

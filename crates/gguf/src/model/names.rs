@@ -61,6 +61,7 @@ pub(crate) fn of_norm(site: NormSite) -> &'static str {
         NormSite::Key => "attn_k_norm",
         NormSite::QueryLatent => "attn_q_a_norm",
         NormSite::KeyValueLatent => "attn_kv_a_norm",
+        NormSite::IndexQuery => "indexer.q_norm",
         NormSite::IndexKey => "indexer.k_norm",
         NormSite::Heads => "attn_sub_norm",
         NormSite::RecurrentOutput => "ssm_norm",

@@ -4,7 +4,7 @@
 
 use super::encoder::Encoder;
 use super::leaked::leaked;
-use super::math::{Math, Residual, Routing};
+use super::math::{Indexer, Math, Residual, Routing};
 use super::recurrent::{Recurrent, RecurrentBlocks, RecurrentParameter, is_feed_forward};
 use super::role::{NormKind, NormSite, Orientation, Role, RowOrder};
 use crate::model_config::ModelConfig;
@@ -53,7 +53,7 @@ pub struct Family {
     /// The norms of a block.
     #[serde(deserialize_with = "leaked")]
     pub norms: Norms,
-    /// The formula of all norms of the family, but of those that [`Recurrent`] describes, and of [`NormSite::IndexKey`], which is a LayerNorm.
+    /// The formula of all norms of the family, but of those that [`Recurrent`] describes, and of [`NormSite::IndexKey`] of [`Indexer::Keys`], which is a LayerNorm.
     pub norm_kind: NormKind,
     /// How the 2-D weights are stored.
     pub orientation: Orientation,
@@ -312,7 +312,7 @@ impl Family {
     pub fn norm_kind_at(&self, config: &ModelConfig, site: NormSite) -> NormKind {
         match (site, &self.recurrent) {
             (NormSite::RecurrentOutput, Some(recurrent)) => recurrent.norm_kind,
-            (NormSite::IndexKey, _) => NormKind::LayerNorm,
+            (NormSite::IndexKey, _) if matches!(self.math.indexer, Some(Indexer::Keys(_))) => NormKind::LayerNorm,
             _ => self.norm_kind_of(config),
         }
     }

@@ -59,10 +59,9 @@ pub struct Math {
     /// Whether the first block has no norm before attention, as that of the embeddings stands there (ModernBERT).
     #[serde(default)]
     pub first_norm_is_absent: bool,
-    /// What turns together in the heads of the indexer, where one chooses the `index_topk` keys that a token attends to: those with the largest
-    /// `sum_h w_h relu(q_h k)` (DeepSeek V3.2).
+    /// What chooses the keys that a token attends to, in blocks that have such an indexer.
     #[serde(default)]
-    pub indexer: Option<Pairing>,
+    pub indexer: Option<Indexer>,
     /// Whether norms are RMS norms where config.json states `rms_norm_eps`, whatever the family's formula.
     pub rms_norm_if_stated: bool,
     /// Whether queries, keys and values are clipped to `clip_qkv` of config.json.
@@ -479,6 +478,18 @@ impl HeadGate {
             HeadGate::WithQueries => 2,
         }
     }
+}
+
+/// How an indexer chooses the keys that a token attends to, and what turns together in its heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Indexer {
+    /// The `index_topk` keys with the largest `sum_h w_h relu(q_h k)`, for all heads (DeepSeek V3.2). Queries come from the query latent.
+    Keys(Pairing),
+    /// For each head `h` of the indexer the `index_topk_blocks` blocks of `index_block_size` keys with the largest `q_h k`, of which as many
+    /// heads of attention see as there are for each; those that the token and `index_local_blocks - 1` blocks before it are in come first
+    /// (MiniMax M3). Queries come from the hidden state, and are normalised as keys are.
+    Blocks(Pairing),
 }
 
 /// How a mixture of experts chooses `k = num_experts_per_tok` experts from the router's logits `z`, and weighs them.

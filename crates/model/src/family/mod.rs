@@ -73,6 +73,8 @@ mod mamba;
 mod mamba2;
 mod mimo_v2_flash;
 mod minimax_m2;
+mod minimax_m3;
+mod minimax_m3_text;
 mod ministral;
 mod ministral3;
 mod mistral;
@@ -120,8 +122,8 @@ pub use description::{
 pub use encoder::{Encoder, Readout, ReadoutRows, ReadoutStep};
 pub use file::{FamilyFileError, USUAL, name_error, parse};
 pub use math::{
-    Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, HeadGate, LogitScale, Math, Pairing, Positions,
-    QueryKeyNorm, QueryScale, Residual, RotaryLayers, Routing, Window,
+    Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, HeadGate, Indexer, LogitScale, Math, Pairing,
+    Positions, QueryKeyNorm, QueryScale, Residual, RotaryLayers, Routing, Window,
 };
 pub use recurrent::{
     Mamba1Norms, Mamba2Norm, Recurrent, RecurrentBlocks, RecurrentMixer, RecurrentParameter, attends_to_all,
@@ -201,6 +203,8 @@ pub static FAMILIES: &[Family] = &[
     mamba2::FAMILY,
     mimo_v2_flash::FAMILY,
     minimax_m2::FAMILY,
+    minimax_m3::FAMILY,
+    minimax_m3_text::FAMILY,
     ministral::FAMILY,
     ministral3::FAMILY,
     mistral::FAMILY,

@@ -27,7 +27,7 @@ pub enum Role {
     KeyValueDown,
     /// MLA: keys and values from the key/value latent; per head `[k_nope; v]`.
     KeyValueUp,
-    /// Sparse attention: what chooses keys, its queries from the query latent.
+    /// Sparse attention: what chooses keys, its queries, from the query latent where there is one.
     IndexQuery,
     /// Sparse attention: the keys of what chooses keys.
     IndexKey,
@@ -305,6 +305,8 @@ pub enum NormSite {
     QueryLatent,
     /// On the key/value latent of MLA.
     KeyValueLatent,
+    /// On the queries of what chooses keys (sparse attention).
+    IndexQuery,
     /// On the keys of what chooses keys (sparse attention).
     IndexKey,
     /// On the heads' outputs, before the output projection (BitNet).

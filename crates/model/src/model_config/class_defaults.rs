@@ -39,6 +39,8 @@ const DEFAULTS: &[ClassDefault] = &[
     row("routed_scaling_factor", "2.446", &["kimi_linear"]),
     row("routed_scaling_factor", "6.0", &["longcat_flash"]),
     row("zero_expert_num", "256", &["longcat_flash"]),
+    row("routed_scaling_factor", "2.0", &["minimax_m3_vl", "minimax_m3_vl_text"]),
+    row("num_experts_per_tok", "4", &["minimax_m3_vl", "minimax_m3_vl_text"]),
     row("moe_topk", "12", &["longcat_flash"]),
     row("routed_scaling_factor", "1.8", &["glm4_moe_lite"]),
     row("router_scaling_factor", "2.826", &["hy_v3"]),
@@ -135,7 +137,7 @@ const DEFAULTS: &[ClassDefault] = &[
         ],
     ),
     theta("2000000.0", &["smollm3"]),
-    theta("5000000.0", &["minimax_m2"]),
+    theta("5000000.0", &["minimax_m2", "minimax_m3_vl", "minimax_m3_vl_text"]),
     theta("10000000.0", &["longcat_flash"]),
     theta("11158840.0", &["hy_v3"]),
 ];

@@ -1,6 +1,7 @@
 //! The parts of config.json that only models with recurrent token mixers have.
 
 use super::ConfigError;
+use super::block_index;
 use super::fields::Fields;
 use serde_json::Value;
 
@@ -251,6 +252,9 @@ pub(super) fn layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigE
     let listed = fields.texts(&["layer_types", "layers_block_type"])?;
     if listed.is_empty() && fields.is_of("kimi_linear") {
         return kimi_layer_types(fields);
+    }
+    if listed.is_empty() && block_index::is_minimax_m3(fields) {
+        return block_index::layer_types(fields);
     }
     let Some((key, pattern)) = fields.find(&["hybrid_override_pattern"]).filter(|_| listed.is_empty()) else {
         return Ok(listed);

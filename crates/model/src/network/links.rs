@@ -234,6 +234,9 @@ impl Network {
         let holds = |test: fn(&Network, usize) -> bool| linear.block.is_some_and(|block| test(self, block));
         Some(match input {
             Input::FeedForward if holds(Network::shares_norm) => Input::Attention,
+            Input::QueryLatent if linear.role == Role::IndexQuery && !holds(Network::has_query_latent) => {
+                Input::Attention
+            }
             Input::FeedForward if linear.role == Role::Router && holds(Network::has_experts_beside) => Input::Router,
             input => input,
         })
@@ -319,6 +322,11 @@ impl Network {
     /// Returns whether one norm feeds attention and the feed-forward network.
     fn shares_norm(&self, block: usize) -> bool {
         self.facts.residual == Some(Residual::Parallel) && !self.has_norm(block, NormSite::FeedForwardInput)
+    }
+
+    /// Returns whether the queries of a block come from a latent.
+    fn has_query_latent(&self, block: usize) -> bool {
+        self.linears_of(block).any(|(_, linear)| linear.role == Role::QueryUp)
     }
 
     /// Returns whether routed experts of a block stand beside a dense network, with a norm of their own.

@@ -437,7 +437,8 @@ pub(super) fn is_buffer(tensor: &TensorMeta) -> bool {
         )
 }
 
-/// The part of a name that marks another modality than text: a vision tower, a projector (the connector of Idefics 3), what speaks.
+/// The part of a name that marks another modality than text: a vision tower, a projector (the connector of Idefics 3, what merges patches in
+/// MiniMax M3), what speaks.
 pub fn modality_part(name: &str) -> Option<&str> {
     name.split('.').find(|part| is_modality(part))
 }
@@ -445,6 +446,7 @@ pub fn modality_part(name: &str) -> Option<&str> {
 fn is_modality(part: &str) -> bool {
     let words = ["vision", "visual", "image", "audio", "speech", "projector"];
     part == "vit"
+        || part == "patch_merge_mlp"
         || part == "talker"
         || part == "connector"
         || part.ends_with("2wav")

@@ -89,6 +89,8 @@ const EXPECTED: &[Row] = &[
     ("mamba2",             "mamba2",            5,  1,  0, 0,  5, false),
     ("mimo_v2_flash",       "mimo_v2_flash",     25,  2,  7, 0,  5, false),
     ("minimax_m2",        "minimax_m2",       35, 11, 10, 0,  9, false),
+    ("minimax_m3",         "minimax_m3",        30, 12,  8, 0, 11, false),
+    ("minimax_m3_text",    "minimax_m3_text",      16, 12,  2, 2, 11, false),
     ("ministral",          "ministral",        15,  1,  4, 0,  5, false),
     ("ministral3",          "ministral3",        15,  1,  4, 0,  5, false),
     ("mistral",           "mistral",          15,  1,  4, 0,  5, false),

@@ -53,6 +53,12 @@ MAMBA = dict(mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=6, mamba_d_conv=4,
 MAMBA1 = dict(vocab_size=160, hidden_size=64, num_hidden_layers=2, state_size=6, time_step_rank=5)
 DELTA_EXPERTS = dict(DELTA, **ROUTED, num_experts=4, shared_expert_intermediate_size=48)
 
+MINIMAX_M3 = dict(
+    BASE, head_dim=16, intermediate_size=32, dense_intermediate_size=96, shared_intermediate_size=48, num_local_experts=4, num_experts_per_tok=2,
+    layer_types=["full_attention", "minimax_m3_sparse"], mlp_layer_types=["dense", "sparse"], index_n_heads=2, index_head_dim=16,
+    index_block_size=2, index_topk_blocks=2,
+)  # fmt: skip
+
 ENCODER = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
 ENCODERS = ("bert", "distilbert", "electra", "esm", "modernbert", "mpnet", "roberta")
 
@@ -183,6 +189,8 @@ CHECKPOINTS = {
              layer_types=["full_attention", "sliding_attention"]),
     ),
     "minimax_m2": ("minimax_m2", dict(BASE, head_dim=16, num_local_experts=4)),
+    "minimax_m3": ("minimax_m3_vl", dict(text_config=MINIMAX_M3, vision_config=VISION, projector_hidden_size=32)),
+    "minimax_m3_text": ("minimax_m3_vl_text", MINIMAX_M3),
     "ministral": ("ministral", dict(BASE, head_dim=16, sliding_window=16)),
     "ministral3": ("ministral3", dict(BASE, head_dim=16)),
     "mistral": ("mistral", WIDE),

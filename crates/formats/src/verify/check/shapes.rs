@@ -209,6 +209,11 @@ impl Sizes<'_> {
                 let both = self.config.num_layers.zip(self.layer_input());
                 (both.and_then(|(layers, width)| layers.checked_mul(width)), hidden)
             }
+            Role::IndexQuery => {
+                let index = self.config.block_index;
+                (index.and_then(|index| index.heads.checked_mul(index.width)), hidden)
+            }
+            Role::IndexKey => (self.config.block_index.map(|index| index.width), hidden),
             Role::LaneInput | Role::LaneOutput => (hidden, hidden),
             Role::LaneRouter => (self.lanes(), hidden),
             Role::LanePrediction => (self.lanes().and_then(|lanes| lanes.checked_mul(lanes)), self.lanes()),

@@ -528,7 +528,7 @@ impl<'a> Sources<'_, 'a> {
         both.enumerate().map(rule).collect()
     }
 
-    fn rotary_dim(&self, rope: &RopeParameters, partial: f32, sliding: bool) -> Result<usize, ForwardError> {
+    pub(super) fn rotary_dim(&self, rope: &RopeParameters, partial: f32, sliding: bool) -> Result<usize, ForwardError> {
         if let Some(latent) = &self.config.latent {
             return Ok(latent.rope_dim);
         }

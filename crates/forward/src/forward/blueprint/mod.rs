@@ -32,7 +32,7 @@ pub use attention::{AttentionLayer, HeadGates, HeadNorms, LatentProjections, Pro
 pub use encoder::{EncoderParts, HiddenRows, PositionTable, ReadoutLayer, ReadoutLayers};
 pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, RoutedBranch, XieluLayer};
 pub use gated_delta::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer};
-pub use indexer::IndexerLayer;
+pub use indexer::{IndexChoice, IndexerLayer};
 pub use lanes::{LaneMixer, Lanes, LowRank};
 pub use layer_input::{LayerInput, LayerInputs};
 pub use mamba1::Mamba1Layer;
