@@ -29,6 +29,10 @@ MULTIPLIERS = dict(attention_multiplier=0.1, embedding_multiplier=12.0, logits_s
 DELTA = dict(WIDE, linear_num_key_heads=3, linear_num_value_heads=6, linear_key_head_dim=20, linear_value_head_dim=12, linear_conv_kernel_dim=4,
              layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"])  # fmt: skip
 DELTA_EXPERTS = dict(DELTA, **EXPERTS, shared_expert_intermediate_size=96)
+# Delta nets with a decay for each channel beside latent attention; heads of both differ.
+KIMI_LINEAR = dict(BASE, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=24, num_key_value_heads=4, moe_intermediate_size=64,
+                   num_local_experts=8, num_experts_per_tok=2, n_shared_experts=2, routed_scaling_factor=1.7, linear_head_dim=20, linear_num_heads=3,
+                   layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"])  # fmt: skip
 # Heads, groups and states of state-space layers, none a power of two.
 MAMBA2 = dict(mamba_n_heads=6, mamba_n_groups=3, mamba_d_state=12, mamba_d_conv=4, mamba_expand=3)
 GRANITE4 = dict(BASE, **MAMBA2, shared_intermediate_size=96, layer_types=["mamba", "attention", "mamba", "mamba"])
@@ -50,6 +54,12 @@ FALCON_H1_FACTORS = dict(embedding_multiplier=5.6, lm_head_multiplier=0.4, key_m
                          attention_out_multiplier=0.7, ssm_out_multiplier=1.4, mlp_multipliers=[0.9, 0.6],
                          ssm_multipliers=[0.7, 1.2, 0.9, 1.1, 0.8])  # fmt: skip
 CONVOLUTIONS = dict(BASE, layer_types=["conv", "full_attention", "conv", "conv"], block_multiple_of=32)
+
+
+# Two blocks in each of two layers, and experts that compute nothing.
+LONGCAT = dict(vocab_size=512, hidden_size=128, ffn_hidden_size=192, num_layers=2, num_attention_heads=4, max_position_embeddings=256, kv_lora_rank=32,
+               q_lora_rank=48, qk_nope_head_dim=32, qk_rope_head_dim=16, head_dim=16, v_head_dim=24, expert_ffn_hidden_size=64, moe_topk=4,
+               n_routed_experts=5, zero_expert_num=3, routed_scaling_factor=1.7, bos_token_id=0, eos_token_id=0, pad_token_id=0)  # fmt: skip
 
 
 def rope(kind, **parameters):
@@ -82,6 +92,12 @@ LAGUNA = dict(NARROW, **EXPERTS, shared_expert_intermediate_size=96, sliding_win
               rope_parameters=dict(full_attention=dict(rope_type="yarn", rope_theta=5e5, partial_rotary_factor=0.5, factor=8.0,
                                                        original_max_position_embeddings=32),
                                    sliding_attention=dict(rope_type="default", rope_theta=1e4)))  # fmt: skip
+# Fewer blocks of keys than tokens have, chosen by heads of another width than those of attention.
+MINIMAX_M3 = dict(NARROW, intermediate_size=64, dense_intermediate_size=160, shared_intermediate_size=96, num_local_experts=8, num_experts_per_tok=3,
+                  routed_scaling_factor=1.7, index_n_heads=2, index_head_dim=24, index_block_size=8, index_topk_blocks=3,
+                  layer_types=["full_attention"] + ["minimax_m3_sparse"] * 3, mlp_layer_types=["dense"] + ["sparse"] * 3,
+                  **rope("default", partial_rotary_factor=0.5))  # fmt: skip
+MINIMAX_VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
 PERSIMMON = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
 XGLM = dict(d_model=128, ffn_dim=192, num_layers=3, attention_heads=4, vocab_size=512, max_position_embeddings=256, bos_token_id=0, eos_token_id=0)
 MPT = dict(d_model=192, n_layers=3, vocab_size=512, max_seq_len=128)
@@ -222,6 +238,8 @@ MODELS = {
     "glm4": ("glm4", NARROW),
     "hunyuan": ("hunyuan_v1_dense", NARROW),
     "hunyuan_alpha": ("hunyuan_v1_dense", dict(NARROW, **rope("dynamic", factor=1.0, alpha=50.0))),
+    "longcat": ("longcat_flash", LONGCAT),
+    "longcat_yarn": ("longcat_flash", {**LONGCAT, "zero_expert_num": 0, "num_layers": 1, "attention_bias": True, **deepseek_yarn(0.707)}),
     "mamba": ("mamba", MAMBA1),
     "mamba_bias": ("mamba", dict(MAMBA1, use_bias=True, use_conv_bias=False, tie_word_embeddings=False)),
     "mamba2": ("mamba2", MAMBA_ONLY),
@@ -250,6 +268,9 @@ MODELS = {
     "gpt_bigcode_heads": ("gpt_bigcode", dict(GPT, n_embd=144, n_head=6, n_inner=200, multi_query=False, tie_word_embeddings=False)),
     "kimi_k25": ("kimi_k25", dict(text_config=dict(DEEPSEEK, **GROUPS, model_type="deepseek_v3", norm_topk_prob=True), vision_config=KIMI_VISION,
                                   tie_word_embeddings=False)),
+    "kimi_linear": ("kimi_linear", KIMI_LINEAR),
+    "kimi_linear_groups": ("kimi_linear", {**KIMI_LINEAR, "num_hidden_layers": 6, "layer_types": None, "q_lora_rank": 48, "n_group": 4, "topk_group": 2,
+                                           "norm_topk_prob": False, "linear_conv_kernel_dim": 3, "mlp_layer_types": ["sparse"] * 5 + ["dense"]}),
     "laguna": ("laguna", dict(LAGUNA, moe_routed_scaling_factor=1.7, moe_router_logit_softcapping=2.0)),
     "laguna_elements": ("laguna", dict(LAGUNA, gating="per-element", num_attention_heads_per_layer=None, attention_bias=True,
                                        mlp_layer_types=["sparse", "dense", "sparse", "sparse"], tie_word_embeddings=True)),
@@ -259,6 +280,10 @@ MODELS = {
     "mllama": ("mllama", dict(text_config=dict(BASE, cross_attention_layers=[1, 2]), vision_config=MLLAMA_VISION)),
     "mllama_text": ("mllama_text_model", {**BASE, "num_hidden_layers": 5, "cross_attention_layers": [3],
                                           **rope("llama3", factor=8.0, original_max_position_embeddings=64, low_freq_factor=1.0, high_freq_factor=4.0)}),
+    "minimax_m3": ("minimax_m3_vl_text", MINIMAX_M3),
+    "minimax_m3_local": ("minimax_m3_vl_text", {**MINIMAX_M3, "index_n_heads": 4, "index_head_dim": 40, "index_block_size": 7, "index_topk_blocks": 4,
+                                                "index_local_blocks": 2, "rope_parameters": dict(rope_type="default", rope_theta=10000.0)}),
+    "minimax_m3_vl": ("minimax_m3_vl", dict(text_config=MINIMAX_M3, vision_config=MINIMAX_VISION, projector_hidden_size=64)),
     "nanochat": ("nanochat", BASE),
     "nanochat_capped": ("nanochat", dict(BASE, final_logit_softcapping=3.0, attention_bias=True, tie_word_embeddings=True)),
     "persimmon": ("persimmon", PERSIMMON),
@@ -299,8 +324,17 @@ FOR_LLAMA_CPP = {
     "qwen3_vl_moe_whole": ("qwen3_vl_moe", dict(text_config=dict(WIDE, **EXPERTS, **SECTIONS), vision_config=VISION)),
 }  # fmt: skip
 
+
+
+def known(models):
+    """Those of models whose architecture the installed version of transformers has."""
+    return {name: row for name, row in models.items() if row[0] in transformers.CONFIG_MAPPING}
+
+
+MODELS = known(MODELS)
+
 # Models with recurrent mixers, for which there are no graphs.
-RECURRENT = ("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "lfm2_vl", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+RECURRENT = ("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm2_vl", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 HYBRIDS = {name for name, (kind, _) in MODELS.items() if kind in RECURRENT}
 
 

@@ -9,7 +9,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import models
-from forward_models import scaled
+from forward_models import known, scaled
 
 TEXT = dict(vocab_size=2048, hidden_size=128, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
             head_dim=32, max_position_embeddings=512, bos_token_id=0, eos_token_id=0, pad_token_id=0, linear_num_key_heads=2,
@@ -39,9 +39,13 @@ MODELS = {
     "nemotron_h": ("nemotron_h", dict(PLAIN, head_dim=32, mamba_num_heads=8, mamba_head_dim=32, n_groups=2, ssm_state_size=16,
                                       layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"])),
     "olmo_hybrid": ("olmo_hybrid", TEXT),
+    "kimi_linear": ("kimi_linear", dict(FOUR, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32, num_key_value_heads=4,
+                                        num_local_experts=4, num_experts_per_tok=2, moe_intermediate_size=128, linear_head_dim=32, linear_num_heads=4,
+                                        layer_types=TEXT["layer_types"])),
     "qwen3_5": ("qwen3_5", dict(text_config=TEXT, vision_config=VISION)),
     "qwen3_5_moe": ("qwen3_5_moe", dict(text_config=dict(TEXT, **EXPERTS), vision_config=VISION)),
 }  # fmt: skip
+MODELS = known(MODELS)
 
 
 def auto_class(directory):

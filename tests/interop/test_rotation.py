@@ -13,7 +13,8 @@ REFUSED = {**dict.fromkeys(("afmoe", "axk1", "bloom", "exaone4", "flex_olmo", "g
                             "olmo_hybrid", "nano_gemma2"), NORM),
            **dict.fromkeys(("ernie4_5_moe", "gptj_tied", "phi_tied"), HEAD),
            "opt_post_norm": "norms stand on the residual stream", "xglm": "positions are computed", "mllama_text_model": "beside the residual stream",
-           **dict.fromkeys(("kimi_k25", "lfm2_vl", "mllama", "qwen3_vl_moe"), "for images or sound")}  # fmt: skip
+           "longcat": "add to the residual stream what a norm gives",
+           **dict.fromkeys(("kimi_k25", "lfm2_vl", "minimax_m3_vl", "mllama", "qwen3_vl_moe"), "for images or sound")}  # fmt: skip
 # Weights of trained models are rounded to bfloat16 as they are stored, by which a few tokens of a mixture go to other experts. Where biases of attention are, scores that differ in the last bits of
 # f32 may be rounded apart.
 TOLERANCES = {"falcon_alibi": 5e-4, **dict.fromkeys(TRAINED, 3e-2), "nano_mixtral": 0.5}

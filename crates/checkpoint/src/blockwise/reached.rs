@@ -69,6 +69,8 @@ impl PartialForward {
             StopAt::LowRankLatent
             | StopAt::Convolved
             | StopAt::StepLatent
+            | StopAt::DecayLatent
+            | StopAt::GateLatent
             | StopAt::LayerInput
             | StopAt::LayerInputHidden => None,
         }

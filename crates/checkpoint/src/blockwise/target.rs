@@ -102,11 +102,12 @@ fn branches(network: &Network, link: &SmoothingPair) -> Inspected {
 /// Returns whether layers of this role are the first of attention or of a recurrent mixer.
 fn is_of_mixer(role: Role) -> bool {
     use Role::{
-        HeadGate, Key, KeyValueDown, Query, QueryDown, QueryKeyValue, RecurrentGate, RecurrentInput,
-        RecurrentInputGate, RecurrentKey, RecurrentQuery, RecurrentValue, Value,
+        HeadGate, Key, KeyValueDown, Query, QueryDown, QueryKeyValue, RecurrentDecayDown, RecurrentGate,
+        RecurrentGateDown, RecurrentInput, RecurrentInputGate, RecurrentKey, RecurrentQuery, RecurrentValue, Value,
     };
     let attends = matches!(role, Query | Key | Value | QueryKeyValue | QueryDown | KeyValueDown | HeadGate);
     let recurs = matches!(role, RecurrentInput | RecurrentGate | RecurrentInputGate) || role.is_rate();
-    let chooses = matches!(role, Role::IndexKey | Role::IndexWeights);
-    attends || chooses || recurs || matches!(role, RecurrentQuery | RecurrentKey | RecurrentValue)
+    let narrows = matches!(role, RecurrentDecayDown | RecurrentGateDown);
+    let chooses = matches!(role, Role::IndexQuery | Role::IndexKey | Role::IndexWeights);
+    attends || chooses || recurs || narrows || matches!(role, RecurrentQuery | RecurrentKey | RecurrentValue)
 }

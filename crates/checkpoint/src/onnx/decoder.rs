@@ -284,6 +284,7 @@ fn rule_without_nodes(block: &Block) -> Option<&'static str> {
         (block.low_rank.is_some(), "narrow layers beside attention"),
         (block.layer_input.is_some(), "inputs of single layers"),
         (block.routed.is_some(), "experts beside a dense network"),
+        (block.shortcut.is_some() || block.joins_shortcut, "experts that join the stream behind a later block"),
     ];
     let mut rules =
         rules_of_mixer(&block.mixer).into_iter().chain(of_block).chain(rules_of_network(&block.feed_forward));

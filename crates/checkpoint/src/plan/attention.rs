@@ -94,8 +94,8 @@ impl Recognised<'_> {
         Ok(())
     }
 
-    /// Quark names what the cache stores by the ends of names, which other layers must not share: those of delta nets and of towers for
-    /// pictures and sound do.
+    /// Quark names what the cache stores by the ends of names, which other layers must not share: those of delta nets, of indexers and of towers
+    /// for pictures and sound do.
     fn check_cache_names(&self, scheme: &AttentionScheme) -> Result<(), PlanError> {
         if self.format != OutputFormat::QUARK || scheme.key_value.is_none() {
             return Ok(());
@@ -105,7 +105,8 @@ impl Recognised<'_> {
             self.network.blocks().iter().flat_map(|block| self.network.kv_owners(*block)).collect();
         let owners: BTreeSet<&str> = owners.iter().map(|id| self.network.linear(*id).module.as_str()).collect();
         let leaves: BTreeSet<String> = owners.iter().map(|module| leaf(module)).collect();
-        let recurrent = self.network.linears().iter().filter(|linear| linear.part == Part::Recurrent);
+        let is_other = |linear: &&Linear| linear.part == Part::Recurrent || linear.role == Role::IndexKey;
+        let recurrent = self.network.linears().iter().filter(is_other);
         let tensors = self.tensors.iter().zip(self.network.places());
         let of_towers = tensors.filter(|(_, place)| **place == Place::Other(Reason::Modality));
         let of_towers =

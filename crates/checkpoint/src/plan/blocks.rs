@@ -225,6 +225,8 @@ fn depth(input: Input) -> StopAt {
         Input::KeyValueLatent => StopAt::KeyValueLatent,
         Input::Convolved => StopAt::Convolved,
         Input::StepLatent => StopAt::StepLatent,
+        Input::DecayLatent => StopAt::DecayLatent,
+        Input::GateLatent => StopAt::GateLatent,
         Input::LowRankLatent => StopAt::LowRankLatent,
         Input::Heads | Input::RecurrentHeads => StopAt::Heads,
         Input::FeedForward | Input::Router | Input::Routed(_) => StopAt::FeedForward,

@@ -69,6 +69,8 @@ impl Cut {
             | Role::RecurrentGate
             | Role::RecurrentInputGate
             | Role::RecurrentDecay
+            | Role::RecurrentDecayUp
+            | Role::RecurrentGateUp
             | Role::RecurrentStrength
             | Role::RecurrentRates
             | Role::RecurrentStep
@@ -76,6 +78,8 @@ impl Cut {
             Role::Output | Role::Down | Role::RecurrentChoice => Cut::Columns,
             Role::QueryDown
             | Role::KeyValueDown
+            | Role::RecurrentDecayDown
+            | Role::RecurrentGateDown
             | Role::Router
             | Role::SharedGate
             | Role::IndexQuery

@@ -1,13 +1,13 @@
 //! Attention of one block: project, normalise, turn, attend, project back.
 
 use super::blueprint::{
-    AttentionLayer, HeadBiases, HeadGates, HeadNorms, IndexerLayer, LatentProjections, NormLayer, Projections,
-    QueryLatent, ScoreBiases,
+    AttentionLayer, HeadBiases, HeadGates, HeadNorms, IndexChoice, IndexerLayer, LatentProjections, NormLayer,
+    Projections, QueryLatent, ScoreBiases,
 };
 use super::heads::{HeadLayout, Heads};
 use super::hook::{ActivationPoint, Rows};
 use super::indexer::IndexRows;
-use super::ops::{Attention, Gate, KeyIndex};
+use super::ops::{Attention, Gate, IndexRule, KeyIndex};
 use super::options::{Flow, StopAt};
 use super::quantizers::quantize_heads;
 use super::run::Run;
@@ -64,8 +64,12 @@ impl Run<'_, '_> {
                 layout: HeadLayout::packed(indexer.heads, indexer.width),
             },
             keys: Heads { data: &rows.keys, row_width: indexer.width, layout: HeadLayout::row(indexer.width) },
-            weights: &rows.weights,
-            most: indexer.most,
+            rule: match &indexer.choice {
+                IndexChoice::Keys { most, .. } => IndexRule::Keys { weights: &rows.weights, most: *most },
+                IndexChoice::Blocks(sizes) => {
+                    IndexRule::Blocks { size: sizes.size, most: sizes.most, local: sizes.local }
+                }
+            },
         });
         let sinks = self.vector(layer.sinks.as_ref());
         let positions = self.step.map_or(self.length, Step::longest);
@@ -180,14 +184,18 @@ impl Run<'_, '_> {
         let spans = self.spans();
         let mut projected = match &layer.projections {
             Projections::Separate { layers, heads } => {
-                let entered: Vec<&Projection> = layers.iter().chain(layer.gate_layer()).collect();
+                let index = layer.indexer.iter().flat_map(IndexerLayer::layers);
+                let entered: Vec<&Projection> = layers.iter().chain(layer.gate_layer()).chain(index).collect();
                 self.enter(StopAt::AttentionInput, &entered, x, spans)?;
                 let buffers = layers.iter().map(|layer| Buffer { data: self.linear(layer, x), width: layer.rows });
                 Projected {
                     buffers: buffers.collect(),
                     heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])],
                     own: 3,
-                    index: None,
+                    index: layer.indexer.as_ref().map(|indexer| {
+                        let rows = self.index_inputs(indexer, x);
+                        self.index_rows(layer, indexer, x, rows)
+                    }),
                 }
             }
             Projections::Fused { layer: fused, heads, grouped } => {
@@ -316,7 +324,7 @@ impl Run<'_, '_> {
         let (nope, rope, wide) = (sizes.nope_dim, sizes.rope_dim, sizes.value_dim);
         let width = nope + rope;
         let spans = self.spans();
-        let index = layer.indexer.iter().flat_map(|indexer| [&indexer.key, &indexer.weights]);
+        let index = layer.indexer.iter().flat_map(IndexerLayer::beside_latents);
         let entered: Vec<&Projection> =
             [latent.query.first(), &latent.down].into_iter().chain(index).chain(layer.gate_layer()).collect();
         self.enter(StopAt::AttentionInput, &entered, x, spans)?;
@@ -325,6 +333,8 @@ impl Run<'_, '_> {
         let (mut queries, index) = self.latent_queries(layer, &latent.query, queries, index)?;
         let (mut compressed, mut turning) = split(&down, sizes.key_value_rank, rope);
         self.norm(&latent.norm, &mut compressed, sizes.key_value_rank);
+        self.scale(latent.factors[0], &mut queries);
+        self.scale(latent.factors[1], &mut compressed);
         self.enter(StopAt::KeyValueLatent, &[&latent.up], &compressed, spans)?;
         let up = self.linear(&latent.up, &compressed);
         let all = HeadLayout::packed(latent.heads, width);
@@ -365,10 +375,14 @@ impl Run<'_, '_> {
     fn index_inputs(&self, indexer: &IndexerLayer, x: &[f32]) -> IndexRows {
         let mut keys = self.linear(&indexer.key, x);
         self.norm(&indexer.norm, &mut keys, indexer.width);
-        IndexRows { queries: Vec::new(), keys, weights: self.linear(&indexer.weights, x) }
+        let weights = match &indexer.choice {
+            IndexChoice::Keys { weights, .. } => self.linear(weights, x),
+            IndexChoice::Blocks(_) => Vec::new(),
+        };
+        IndexRows { queries: Vec::new(), keys, weights }
     }
 
-    /// The same with queries from their latents, and turned.
+    /// The same with queries from their latents, or from the same rows, and turned.
     fn index_rows(
         &self,
         layer: &AttentionLayer,
@@ -378,6 +392,10 @@ impl Run<'_, '_> {
     ) -> IndexRows {
         let IndexRows { mut keys, weights, .. } = index;
         let mut queries = self.linear(&indexer.query, latents);
+        if let Some(norm) = &indexer.query_norm {
+            let heads = HeadLayout::packed(indexer.heads, indexer.width);
+            self.normalise_heads(norm, &mut queries, indexer.query.rows, heads);
+        }
         let turning = |count| HeadLayout::packed(count, indexer.width).part(0, indexer.turning);
         if let Some((rotary, _)) = layer.rotary {
             let angles = &self.angles[rotary];

@@ -113,12 +113,17 @@ impl Run<'_, '_> {
         let parts: Vec<Flow<Vec<f32>>> = parts.collect();
         let mut out = self.shared(mixture, x)?.unwrap_or_else(|| vec![0.0; x.len()]);
         // One expert after the other, so that every row is summed in the same order.
+        let mut add = |row: usize, weight: f32, values: &[f32]| {
+            let out = &mut out[row * width..(row + 1) * width];
+            out.iter_mut().zip(values).for_each(|(out, value)| *out += weight * value);
+        };
         for (share, part) in shares.iter().zip(parts) {
             for ((row, weight), values) in share.iter().zip(part?.chunks_exact(width)) {
-                let out = &mut out[row * width..(row + 1) * width];
-                let weight = if mixture.weighs_inputs { 1.0 } else { *weight };
-                out.iter_mut().zip(values).for_each(|(out, value)| *out += weight * value);
+                add(*row, if mixture.weighs_inputs { 1.0 } else { *weight }, values);
             }
+        }
+        for (row, weight) in shares.iter().skip(mixture.experts.len()).flatten() {
+            add(*row, *weight, &x[row * width..(row + 1) * width]);
         }
         if mixture.sum_scale != 1.0 {
             out.iter_mut().for_each(|value| *value *= mixture.sum_scale);
@@ -151,7 +156,8 @@ impl Run<'_, '_> {
             least_sum: mixture.least_sum,
             jitter: mixture.jitter,
         };
-        let (experts, scales) = (mixture.experts.len(), self.vector(mixture.expert_scales.as_ref()));
+        let experts = mixture.experts.len() + mixture.identities;
+        let scales = self.vector(mixture.expert_scales.as_ref());
         let scaled = |(expert, weight): Choice| (expert, weight * scales.get(expert).copied().unwrap_or(1.0));
         let choose = |logits: &[f32]| -> Vec<Choice> { rule.choose(logits).into_iter().map(scaled).collect() };
         let choices: Vec<Vec<Choice>> = logits.par_chunks_exact(experts).map(choose).collect();

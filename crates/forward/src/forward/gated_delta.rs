@@ -1,12 +1,13 @@
 //! The gated delta net of one block: project, convolve, update the state token by token, normalise, gate, project back.
 
-use super::blueprint::{DeltaInputs, GatedDeltaLayer};
+use super::blueprint::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer};
 use super::heads::{HeadLayout, Heads};
-use super::ops::{DeltaRule, Gate, Hidden};
+use super::ops::{DeltaRule, Gate, GatedNorm, Hidden};
 use super::options::{Flow, StopAt};
 use super::recurrent::softplus;
 use super::recurrent_state::RecurrentState;
 use super::run::Run;
+use super::tensors::Projection;
 use kvant_model::model_config::DeltaConfig;
 use kvant_numeric::linalg::{exp, sigmoid};
 use std::ops::ControlFlow;
@@ -26,25 +27,21 @@ struct DeltaRows {
 impl Run<'_, '_> {
     /// The branch of a gated delta net on normed rows `x`, up to its output projection.
     pub(super) fn gated_delta_heads(&self, block: usize, layer: &GatedDeltaLayer, x: &[f32]) -> Flow<Vec<f32>> {
-        let layers = layer.inputs.layers();
+        let layers = layer.inputs.first();
         self.enter(StopAt::AttentionInput, &layers, x, self.spans())?;
-        let rows = self.delta_rows(layer, x);
+        let rows = self.delta_rows(layer, x)?;
         let count = x.len() / layers[0].columns;
         ControlFlow::Continue(
             self.with_states(block, count, |lengths, states| self.delta(layer, rows, lengths, states)),
         )
     }
 
-    fn delta_rows(&self, layer: &GatedDeltaLayer, x: &[f32]) -> DeltaRows {
-        match &layer.inputs {
+    fn delta_rows(&self, layer: &GatedDeltaLayer, x: &[f32]) -> Flow<DeltaRows> {
+        ControlFlow::Continue(match &layer.inputs {
             DeltaInputs::Single(layers) => {
-                let [queries, keys, values, gates, strengths, steps] =
-                    layers.each_ref().map(|layer| self.linear(layer, x));
-                let width = |layer: usize| layers[layer].rows;
-                let rows = queries.chunks_exact(width(0)).zip(keys.chunks_exact(width(1)));
-                let rows = rows.zip(values.chunks_exact(width(2)));
-                let mixed = rows.flat_map(|((query, key), value)| query.iter().chain(key).chain(value));
-                DeltaRows { mixed: mixed.copied().collect(), gates, strengths, steps }
+                let [query, key, value, gates, strengths, steps] = &**layers;
+                let [gates, strengths, steps] = [gates, strengths, steps].map(|layer| self.linear(layer, x));
+                DeltaRows { mixed: self.side_by_side([query, key, value], x), gates, strengths, steps }
             }
             DeltaInputs::Separate(layers) => {
                 let [mixed, gates, strengths, steps] = layers.each_ref().map(|layer| self.linear(layer, x));
@@ -56,7 +53,37 @@ impl Run<'_, '_> {
                 [both, all].into_iter().for_each(|buffer| self.buffers.give(buffer));
                 rows
             }
+            DeltaInputs::ByChannel(layers) => self.channel_delta_rows(layers, x)?,
+        })
+    }
+
+    /// The rows of a net whose channels have a decay each.
+    fn channel_delta_rows(&self, layers: &ChannelDeltaInputs, x: &[f32]) -> Flow<DeltaRows> {
+        let [decay, gate] = [&layers.decay, &layers.gate];
+        let mixed = self.side_by_side(layers.mixed.each_ref(), x);
+        let [strengths, decays, gates] = [&layers.strength, &decay[0], &gate[0]].map(|layer| self.linear(layer, x));
+        self.enter(StopAt::DecayLatent, &[&decay[1]], &decays, self.spans())?;
+        let steps = self.linear(&decay[1], &decays);
+        self.enter(StopAt::GateLatent, &[&gate[1]], &gates, self.spans())?;
+        let behind = self.linear(&gate[1], &gates);
+        [decays, gates].into_iter().for_each(|buffer| self.buffers.give(buffer));
+        ControlFlow::Continue(DeltaRows { mixed, gates: behind, strengths, steps })
+    }
+
+    /// What layers give for rows `x`, side by side.
+    fn side_by_side<const N: usize>(&self, layers: [&Projection; N], x: &[f32]) -> Vec<f32> {
+        let width: usize = layers.iter().map(|layer| layer.rows).sum();
+        let mut all = vec![0.0; x.len() / layers[0].columns.max(1) * width];
+        let mut start = 0;
+        for layer in layers {
+            let rows = self.linear(layer, x);
+            for (to, from) in all.chunks_exact_mut(width).zip(rows.chunks_exact(layer.rows)) {
+                to[start..start + layer.rows].copy_from_slice(from);
+            }
+            start += layer.rows;
+            self.buffers.give(rows);
         }
+        all
     }
 
     /// The gated outputs of all value heads, side by side.
@@ -70,6 +97,7 @@ impl Run<'_, '_> {
         let DeltaConfig { key_heads, value_heads, key_dim, value_dim, .. } = layer.sizes;
         let DeltaRows { mixed, gates, strengths, steps } = rows;
         let (keys, values) = (key_heads * key_dim, value_heads * value_dim);
+        let by_channel = layer.inputs.by_channel();
         let convolved = self.convolved(&layer.convolution, &mixed, lengths, states);
         let mut activated = mixed;
         self.ops.activate(layer.activation, Hidden::Plain(&convolved), &mut activated);
@@ -83,16 +111,38 @@ impl Run<'_, '_> {
             keys: view(keys, key_heads, key_dim),
             values: view(2 * keys, value_heads, value_dim),
             decays: &self.decays(layer, &steps),
+            by_channel,
+            rounds_lengths: !by_channel,
             strengths: &self.strengths(layer, &strengths),
             lengths,
         };
         let mut heads = self.buffers.take(gates.len());
         self.ops.delta_rule(&rule, states, &mut heads);
-        let packed = HeadLayout::packed(value_heads, value_dim);
-        self.ops.normalise(&self.norm_weights(&layer.norm), &mut heads, values, packed);
-        self.ops.gate(Gate::Silu, &Heads { data: &gates, row_width: values, layout: packed }, &mut heads);
+        self.norm_and_gate(layer, &gates, &mut heads);
         [convolved, activated, gates, strengths, steps].into_iter().for_each(|buffer| self.buffers.give(buffer));
         heads
+    }
+
+    /// Normalises each head's output and multiplies it by its gates.
+    fn norm_and_gate(&self, layer: &GatedDeltaLayer, gates: &[f32], heads: &mut [f32]) {
+        let DeltaConfig { value_heads, value_dim, .. } = layer.sizes;
+        let values = value_heads * value_dim;
+        let (norm, packed) = (self.norm_weights(&layer.norm), HeadLayout::packed(value_heads, value_dim));
+        if !layer.inputs.by_channel() {
+            self.ops.normalise(&norm, heads, values, packed);
+            self.ops.gate(Gate::Silu, &Heads { data: gates, row_width: values, layout: packed }, heads);
+            return;
+        }
+        // Heads share the norm, and nothing is rounded between it and the gate.
+        let norm = GatedNorm {
+            gates: Heads { data: gates, row_width: values, layout: HeadLayout::row(values) },
+            function: Gate::Sigmoid,
+            weight: &norm.weight.repeat(value_heads),
+            eps: norm.eps,
+            parts: value_heads,
+            gate_last: true,
+        };
+        self.ops.gated_norm(&norm, heads);
     }
 
     /// How strongly each value head writes, a row per token.
@@ -101,13 +151,14 @@ impl Run<'_, '_> {
         rows.iter().map(|b| precision.round(layer.strength * precision.round(sigmoid(*b)))).collect()
     }
 
-    /// The factor `exp(g)` on the state of each value head, a row per token.
+    /// The factor `exp(g)` on the state of each value head, or on that of each channel of its key, a row per token.
     fn decays(&self, layer: &GatedDeltaLayer, steps: &[f32]) -> Vec<f32> {
         let precision = self.ops.precision();
         let rounded = |values: Vec<f32>| values.into_iter().map(|value| precision.round(value)).collect::<Vec<f32>>();
         let rates: Vec<f32> = rounded(self.vector(Some(&layer.decay_log))).into_iter().map(exp).collect();
         let biases = rounded(self.vector(Some(&layer.step_bias)));
-        let heads = rates.iter().zip(&biases).cycle();
+        let shared = biases.len() / rates.len().max(1);
+        let heads = rates.iter().flat_map(|rate| std::iter::repeat_n(rate, shared)).zip(&biases).cycle();
         steps.iter().zip(heads).map(|(step, (rate, bias))| exp(-rate * softplus(step + bias))).collect()
     }
 }

@@ -3,7 +3,7 @@
 
 use super::blueprint::Mamba1Layer;
 use super::heads::{HeadLayout, Heads};
-use super::ops::{GatedNorm, Hidden, SelectiveScan};
+use super::ops::{Gate, GatedNorm, Hidden, SelectiveScan};
 use super::options::{Flow, StopAt};
 use super::recurrent::softplus;
 use super::recurrent_state::RecurrentState;
@@ -77,7 +77,8 @@ impl Run<'_, '_> {
         };
         let mut out = self.buffers.take(steps.len());
         self.ops.selective_scan(&scan, states, &mut out);
-        let gate = GatedNorm { gates: part(inner), weight: &[], eps: 0.0, parts: 1, gate_last: false };
+        let gate =
+            GatedNorm { gates: part(inner), function: Gate::Silu, weight: &[], eps: 0.0, parts: 1, gate_last: false };
         self.ops.gated_norm(&gate, &mut out);
         [activated, chosen, steps].into_iter().for_each(|buffer| self.buffers.give(buffer));
         ControlFlow::Continue(out)

@@ -2,7 +2,7 @@
 
 use super::blueprint::Mamba2Layer;
 use super::heads::{HeadLayout, Heads};
-use super::ops::{GatedNorm, Hidden, StateSpace};
+use super::ops::{Gate, GatedNorm, Hidden, StateSpace};
 use super::options::{Flow, StopAt};
 use super::recurrent::softplus;
 use super::recurrent_state::RecurrentState;
@@ -66,6 +66,7 @@ impl Run<'_, '_> {
         let weight: Vec<f32> = weights.flat_map(|weight| self.rounded(weight)).collect();
         let norm = GatedNorm {
             gates: part(0, inner),
+            function: Gate::Silu,
             weight: &weight,
             eps: layer.norm.as_ref().map_or(0.0, |norm| norm.eps),
             parts: layer.norm_parts,

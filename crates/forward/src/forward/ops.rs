@@ -23,17 +23,47 @@ pub struct NormWeights {
     pub eps: f32,
 }
 
-/// What an indexer chooses keys by: for each query the keys with the largest `sum_h w_h relu(q_h k)`.
+/// What an indexer chooses keys by.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyIndex<'a> {
     /// `q`, a row for each query.
     pub queries: Heads<'a>,
     /// `k`, one head, a row for each key.
     pub keys: Heads<'a>,
-    /// `w`, one for each query and head.
-    pub weights: &'a [f32],
-    /// Keys of each query at most.
-    pub most: usize,
+    /// The choice.
+    pub rule: IndexRule<'a>,
+}
+
+/// How an indexer chooses keys.
+#[derive(Clone, Copy, Debug)]
+pub enum IndexRule<'a> {
+    /// For each query the keys with the largest `sum_h w_h relu(q_h k)`, which all heads of attention see.
+    Keys {
+        /// `w`, one for each query and head.
+        weights: &'a [f32],
+        /// Keys of each query at most.
+        most: usize,
+    },
+    /// For each query and each head of the indexer the blocks of keys with the largest `q_h k` of one of their keys that the query sees. As
+    /// many heads of attention share a choice as there are for each head of the indexer.
+    Blocks {
+        /// Keys of a block.
+        size: usize,
+        /// Blocks of each query at most.
+        most: usize,
+        /// Of these, how many up to its own are always among them.
+        local: usize,
+    },
+}
+
+impl KeyIndex<'_> {
+    /// Choices of each query.
+    pub fn choices(&self) -> usize {
+        match self.rule {
+            IndexRule::Keys { .. } => 1,
+            IndexRule::Blocks { .. } => self.queries.layout.count,
+        }
+    }
 }
 
 /// Attention of several sequences of the same length.
@@ -146,6 +176,7 @@ pub struct Convolution<'a> {
 
 /// The gated delta rule on sequences. For each value head, with the state `S`, `q` and `k` divided by their lengths, `a` of
 /// [`DeltaRule::decays`] and `beta` of [`DeltaRule::strengths`]: `d = beta (v - a S^T k)`, `S := a S + k d^T`, `o = S^T q / sqrt(width of k)`.
+/// Where each channel of keys has a decay of its own, `a S` is the state with each of its rows scaled by that of its channel.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaRule<'a> {
     /// Queries.
@@ -154,8 +185,12 @@ pub struct DeltaRule<'a> {
     pub keys: Heads<'a>,
     /// Values; each key head serves equally many of their heads.
     pub values: Heads<'a>,
-    /// The factor on the state, one for each row and value head.
+    /// The factor on the state, one for each row and value head, and channel of keys where these have their own.
     pub decays: &'a [f32],
+    /// Whether each channel of keys has its own.
+    pub by_channel: bool,
+    /// Whether queries and keys are divided by their lengths in the precision of activations; in `f32` otherwise.
+    pub rounds_lengths: bool,
     /// How strongly rows are written, likewise.
     pub strengths: &'a [f32],
     /// Rows of each sequence.
@@ -202,12 +237,14 @@ pub struct SelectiveScan<'a> {
     pub lengths: &'a [usize],
 }
 
-/// The norm of rows at a gate: `h = x silu(g)`, and for each of equal parts `h / sqrt(mean(h^2) + eps) * w`. Where the gate comes last, it
+/// The norm of rows at a gate: `h = x f(g)`, and for each of equal parts `h / sqrt(mean(h^2) + eps) * w`. Where the gate comes last, it
 /// multiplies what the norm of `x` gives; without a weight there is no norm.
 #[derive(Clone, Copy, Debug)]
 pub struct GatedNorm<'a> {
     /// The gates, one head as wide as the row.
     pub gates: Heads<'a>,
+    /// `f`.
+    pub function: Gate,
     /// The weight, as long as a row; empty if there is no norm.
     pub weight: &'a [f32],
     /// The small number under the root.

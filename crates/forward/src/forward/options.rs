@@ -52,6 +52,10 @@ pub enum StopAt {
     Convolved,
     /// Mamba: the latent of the steps after its norm.
     StepLatent,
+    /// Delta nets with a decay for each channel: the latent of the steps of decays.
+    DecayLatent,
+    /// The same: the latent of the gates on the output.
+    GateLatent,
     /// What the first of two narrow layers beside attention gives.
     LowRankLatent,
     /// The heads' outputs, side by side.

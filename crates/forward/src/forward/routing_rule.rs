@@ -65,6 +65,10 @@ impl RoutingRule<'_> {
                 let sum: f32 = chosen.iter().map(|(_, weight)| weight).sum();
                 chosen.into_iter().map(|(expert, weight)| (expert, weight / sum.max(self.least_sum))).collect()
             }
+            Routing::SoftmaxCorrectedScaled => {
+                let scores = softmax(logits);
+                self.scaled(self.weighted(&scores, self.best(&self.corrected(&scores))))
+            }
             Routing::SoftmaxTwoBest => {
                 let scores = softmax(logits);
                 let chosen = self.best(&self.in_best_groups(&scores, 0.0, two_best));
@@ -213,6 +217,9 @@ mod tests {
         let chosen = corrected.choose(&logits);
         assert_eq!(experts(&chosen), [2, 0]);
         assert!((chosen[0].1 - scores[2] / (scores[2] + scores[0])).abs() < 1e-6);
+        let open = RoutingRule { rule: Routing::SoftmaxCorrectedScaled, scale: 3.0, ..corrected }.choose(&logits);
+        assert_eq!(experts(&open), [2, 0]);
+        assert!((open[0].1 - 3.0 * scores[2]).abs() < 1e-6);
         let limited = RoutingRule { least_sum: 2.0, ..corrected }.choose(&logits);
         assert!((limited[0].1 - scores[2] / 2.0).abs() < 1e-6);
         // The second group has the best sum of two.

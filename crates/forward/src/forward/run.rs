@@ -2,7 +2,7 @@
 
 use super::Decoder;
 use super::blueprint::{
-    Block, Blueprint, EncoderParts, FeedForward, NormLayer, PositionTable, RoutedBranch, TokenMixer,
+    Block, Blueprint, EncoderParts, FeedForward, Mixture, NormLayer, PositionTable, RoutedBranch, TokenMixer,
 };
 use super::buffers::Buffers;
 use super::error::ForwardError;
@@ -14,7 +14,7 @@ use super::quantizers::quantize;
 use super::rope::Angles;
 use super::spans::Spans;
 use super::step::Step;
-use super::stream::SharedKeyRows;
+use super::stream::{SharedKeyRows, ShortcutRows};
 use super::tensors::{Projection, Tensors, Vector};
 use kvant_model::family::Residual;
 use kvant_numeric::linalg::tanh;
@@ -26,7 +26,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::f32::consts::FRAC_1_SQRT_2;
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// A decoder over sequences of one length.
 #[derive(Clone)]
@@ -43,6 +43,8 @@ pub(super) struct Run<'r, 'a> {
     pub(super) step: Option<&'r Step>,
     /// The keys and values that the block attends to and others too.
     pub(super) shared_keys: Option<&'r SharedKeyRows>,
+    /// What experts add to the stream behind a later block.
+    pub(super) shortcut: Option<&'r ShortcutRows>,
     /// Whether weights stay mapped after their use, because they are needed again soon.
     pub(super) keeps_weights: bool,
 }
@@ -329,12 +331,38 @@ impl<'a> Run<'_, 'a> {
             return if self.with.until.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         }
         let branch = self.feed_forward_branch(index, block, || self.normed(block.feed_forward_input.as_ref(), x));
-        let branch = match &block.routed {
-            None => branch?,
-            Some(routed) => self.with_routed(index, routed, branch, x)?,
+        let branch = match (&block.routed, &block.shortcut) {
+            (Some(routed), _) => self.with_routed(index, routed, branch, x)?,
+            (None, Some(mixture)) => {
+                // Where the run ends, it ends in both: each is seen.
+                let flow = self.run_shortcut(index, mixture, &self.normed(block.feed_forward_input.as_ref(), x));
+                let branch = branch?;
+                flow?;
+                branch
+            }
+            (None, None) => branch?,
         };
         self.join(block, x, branch, block.feed_forward_output.as_ref());
+        if block.joins_shortcut {
+            self.join_shortcut(x);
+        }
         ControlFlow::Continue(())
+    }
+
+    /// The experts of normed rows `x`, whose output is kept for a later block.
+    fn run_shortcut(&self, index: usize, mixture: &Mixture, x: &[f32]) -> Flow<()> {
+        let out = self.mixture(index, mixture, x, x)?;
+        if let Some(rows) = self.shortcut {
+            *rows.lock().unwrap_or_else(PoisonError::into_inner) = out;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Adds to the stream what experts of the block before have given.
+    fn join_shortcut(&self, x: &mut [f32]) {
+        if let Some(rows) = self.shortcut {
+            self.ops.join(x, &rows.lock().unwrap_or_else(PoisonError::into_inner), 1.0);
+        }
     }
 
     /// Multiplies the stream behind a block by its factor.

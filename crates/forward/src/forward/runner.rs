@@ -2,7 +2,7 @@
 //! [`super::Pass`]'s.
 
 use super::Decoder;
-use super::blueprint::ReadoutLayers;
+use super::blueprint::{Block, ReadoutLayers};
 use super::buffers::Buffers;
 use super::error::ForwardError;
 use super::ops::Ops;
@@ -58,10 +58,17 @@ impl<'r, 'a> Runner<'r, 'a> {
         whole(self.run(ForwardOptions { from: None, until: None, ..v }, length).mix(block, mixer, normed))
     }
 
-    /// The feed-forward branch of a block, dense or a mixture, on what its first layers read, to its end.
+    /// The feed-forward branch of a block, dense or a mixture, on what its first layers read, to its end; with what experts add to the
+    /// stream behind a later block.
     pub fn feed_forward(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, normed: &[f32]) -> Vec<f32> {
-        let network = &self.decoder.blueprint.blocks[block].feed_forward;
-        whole(self.run(ForwardOptions { from: None, until: None, ..v }, length).feed_forward(block, network, normed))
+        let Block { feed_forward, shortcut, .. } = &self.decoder.blueprint.blocks[block];
+        let run = self.run(ForwardOptions { from: None, until: None, ..v }, length);
+        let mut out = whole(run.feed_forward(block, feed_forward, normed));
+        if let Some(mixture) = shortcut {
+            let beside = whole(run.mixture(block, mixture, normed, normed));
+            self.ops.join(&mut out, &beside, 1.0);
+        }
+        out
     }
 
     /// A linear layer on rows, which are one sequence to quantizers of whole tensors.
@@ -135,6 +142,7 @@ impl<'r, 'a> Runner<'r, 'a> {
             buffers: &self.buffers,
             step: None,
             shared_keys: None,
+            shortcut: None,
             keeps_weights: false,
         }
     }

@@ -208,7 +208,18 @@ impl<'s, 'a> Session<'s, 'a> {
     fn run<'r>(&'r self, ops: &'r dyn Ops, length: usize) -> Run<'r, 'a> {
         let with = ForwardOptions { overlay: Some(&self.overrides), ..ForwardOptions::default() };
         let (decoder, buffers, angles) = (self.decoder, &self.buffers, Arc::default());
-        Run { decoder, ops, with, length, angles, buffers, step: None, shared_keys: None, keeps_weights: true }
+        Run {
+            decoder,
+            ops,
+            with,
+            length,
+            angles,
+            buffers,
+            step: None,
+            shared_keys: None,
+            shortcut: None,
+            keeps_weights: true,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! [`super::run`], nor which rows to run, which is [`super::session`]'s.
 
 use super::heads::{HeadLayout, Heads};
-use super::ops::{Attention, KeyIndex};
+use super::ops::{Attention, IndexRule, KeyIndex};
 use super::recurrent_state::RecurrentState;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -141,8 +141,12 @@ fn part_of_index<'a>(index: &KeyIndex<'a>, rows: Range<usize>) -> KeyIndex<'a> {
     KeyIndex {
         queries: part(&index.queries, rows.clone()),
         keys: part(&index.keys, rows.clone()),
-        weights: &index.weights[rows.start * heads..rows.end * heads],
-        most: index.most,
+        rule: match index.rule {
+            IndexRule::Keys { weights, most } => {
+                IndexRule::Keys { weights: &weights[rows.start * heads..rows.end * heads], most }
+            }
+            blocks @ IndexRule::Blocks { .. } => blocks,
+        },
     }
 }
 

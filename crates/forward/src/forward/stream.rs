@@ -9,6 +9,9 @@ use std::sync::{Mutex, PoisonError};
 /// The keys, then the values, that several blocks attend to, a row per token: written by the block that makes them.
 pub(super) type SharedKeyRows = Mutex<Vec<f32>>;
 
+/// What experts give of the tokens of a run, a row per token: written by their block, and read by that behind which it joins the stream.
+pub(super) type ShortcutRows = Mutex<Vec<f32>>;
+
 impl Run<'_, '_> {
     /// Block `index`, on rows `x` of the stream.
     pub(super) fn block(&self, index: usize, x: &mut [f32]) -> Flow<()> {
@@ -21,7 +24,13 @@ impl Run<'_, '_> {
         let keys = block.mixer.attention().and_then(|layer| layout.keys_of(layer.key_block));
         let rows = keys.clone().map_or_else(Vec::new, |place| layout.gather(x, place));
         let shared = SharedKeyRows::new(rows);
-        let run = Run { shared_keys: keys.is_some().then_some(&shared), ..self.clone() };
+        let crosses = block.shortcut.is_some() || block.joins_shortcut;
+        let shortcut = ShortcutRows::new(if crosses { layout.gather(x, layout.shortcut()) } else { Vec::new() });
+        let run = Run {
+            shared_keys: keys.is_some().then_some(&shared),
+            shortcut: crosses.then_some(&shortcut),
+            ..self.clone()
+        };
         let flow = match (&block.lane_mixer, &self.blueprint().lanes) {
             (Some(mixer), Some(lanes)) => run.block_of_lanes(index, block, (mixer, lanes), x),
             _ => {
@@ -33,6 +42,10 @@ impl Run<'_, '_> {
             }
         };
         drop(run);
+        if block.shortcut.is_some() {
+            let rows = shortcut.into_inner().unwrap_or_else(PoisonError::into_inner);
+            layout.scatter(&rows, layout.shortcut(), x);
+        }
         if let Some(place) = keys {
             layout.scatter(&shared.into_inner().unwrap_or_else(PoisonError::into_inner), place, x);
         }

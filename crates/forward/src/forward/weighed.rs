@@ -46,7 +46,7 @@ struct AttentionTask<'a> {
     precision: Precision,
     attention: &'a Attention<'a>,
     weights: &'a (dyn Fn(&mut [f32], usize) + Sync),
-    /// Which keys of its sequence each query row attends to, where an indexer chooses.
+    /// Which keys of its sequence each query row attends to, for each choice, where an indexer chooses.
     chosen: Option<&'a [bool]>,
     first: usize,
     /// The row of the sequence's first key.
@@ -84,7 +84,7 @@ impl AttentionTask<'_> {
         let (seen, after) = rest.split_at_mut(range.len());
         before.fill(0.0);
         after.fill(0.0);
-        let chosen = self.chosen_of(row);
+        let chosen = self.chosen_of(head, row);
         for (score, _) in seen.iter_mut().zip(chosen).filter(|(_, chosen)| !**chosen) {
             *score = UNSEEN;
         }
@@ -93,11 +93,13 @@ impl AttentionTask<'_> {
         seen.iter_mut().for_each(|weight| *weight = self.precision.round(*weight));
     }
 
-    /// Which of the keys that it sees the query at `row` attends to; empty for all.
-    fn chosen_of(&self, row: usize) -> &[bool] {
-        let Some(chosen) = self.chosen else { return &[] };
+    /// Which of the keys that it sees a head of the query at `row` attends to; empty for all.
+    fn chosen_of(&self, head: usize, row: usize) -> &[bool] {
+        let (Some(chosen), Some(index)) = (self.chosen, &self.attention.index) else { return &[] };
         let all = self.attention.past + self.attention.length;
-        let start = (self.first + row - self.attention.past) * all;
+        let choices = index.choices();
+        let choice = head / (self.attention.queries.layout.count / choices).max(1);
+        let start = ((self.first + row - self.attention.past) * choices + choice) * all;
         let seen = self.attention.seen(row);
         &chosen[start + seen.start..start + seen.end]
     }

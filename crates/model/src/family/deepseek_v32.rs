@@ -3,7 +3,7 @@
 //! Data only; the fields are explained in [`super::description`].
 
 use super::description::Family;
-use super::math::{Math, Pairing};
+use super::math::{Indexer, Math, Pairing};
 use super::role::NormSite::{AttentionInput, FeedForwardInput, IndexKey, KeyValueLatent, QueryLatent};
 use super::role::Role::{self, IndexQuery, IndexWeights};
 use super::{deepseek_v2, deepseek_v3};
@@ -31,7 +31,7 @@ pub const FAMILY: Family = Family {
         (IndexKey, "self_attn.indexer.k_norm"),
         (FeedForwardInput, "post_attention_layernorm"),
     ],
-    math: Math { indexer: Some(Pairing::Halves), ..deepseek_v3::FAMILY.math },
+    math: Math { indexer: Some(Indexer::Keys(Pairing::Halves)), ..deepseek_v3::FAMILY.math },
     keep: &["lm_head", "*mlp.gate", "model.layers.61.*", "*self_attn*"],
     ..deepseek_v3::FAMILY
 };

@@ -4,7 +4,7 @@
 
 use super::encoder::Encoder;
 use super::leaked::leaked;
-use super::math::{Math, Residual, Routing};
+use super::math::{Indexer, Math, Residual, Routing};
 use super::recurrent::{Recurrent, RecurrentBlocks, RecurrentParameter, is_feed_forward};
 use super::role::{NormKind, NormSite, Orientation, Role, RowOrder};
 use crate::model_config::ModelConfig;
@@ -53,7 +53,7 @@ pub struct Family {
     /// The norms of a block.
     #[serde(deserialize_with = "leaked")]
     pub norms: Norms,
-    /// The formula of all norms of the family, but of those that [`Recurrent`] describes, and of [`NormSite::IndexKey`], which is a LayerNorm.
+    /// The formula of all norms of the family, but of those that [`Recurrent`] describes, and of [`NormSite::IndexKey`] of [`Indexer::Keys`], which is a LayerNorm.
     pub norm_kind: NormKind,
     /// How the 2-D weights are stored.
     pub orientation: Orientation,
@@ -229,6 +229,28 @@ impl Family {
         }
     }
 
+    /// The blocks that a layer of the checkpoint is.
+    pub fn blocks_in_layer(&self) -> usize {
+        if self.math.shortcut_experts { 2 } else { 1 }
+    }
+
+    /// The path inside the list of layers of what block `block` has under a path of the description: the number of the layer in front, and
+    /// that of the block in its layer where the path has a place for it.
+    ///
+    /// ```
+    /// let family = kvant_model::family::by_name("longcat_flash").unwrap();
+    /// assert_eq!(family.path_in_layers(3, "mlps.{}.up_proj"), "1.mlps.1.up_proj");
+    /// let family = kvant_model::family::by_name("llama").unwrap();
+    /// assert_eq!(family.path_in_layers(3, "mlp.up_proj"), "3.mlp.up_proj");
+    /// ```
+    pub fn path_in_layers(&self, block: usize, path: &str) -> String {
+        let parts = self.blocks_in_layer();
+        match parts {
+            1 => format!("{block}.{path}"),
+            parts => format!("{}.{}", block / parts, path.replacen("{}", &(block % parts).to_string(), 1)),
+        }
+    }
+
     /// The block whose keys and values a block attends to: its own, or those of the last block of its type that makes some.
     pub fn key_block(&self, config: &ModelConfig, block: usize) -> usize {
         let first = self.first_sharing(config).filter(|first| block >= *first);
@@ -290,7 +312,7 @@ impl Family {
     pub fn norm_kind_at(&self, config: &ModelConfig, site: NormSite) -> NormKind {
         match (site, &self.recurrent) {
             (NormSite::RecurrentOutput, Some(recurrent)) => recurrent.norm_kind,
-            (NormSite::IndexKey, _) => NormKind::LayerNorm,
+            (NormSite::IndexKey, _) if matches!(self.math.indexer, Some(Indexer::Keys(_))) => NormKind::LayerNorm,
             _ => self.norm_kind_of(config),
         }
     }

@@ -1,6 +1,7 @@
 //! Descriptions in TOML files: a family that Kvant does not know, by the ways in which it differs from one that it knows.
 
 use super::description::{ExpertStorage, Family, Linears};
+use super::recurrent::RecurrentBlocks;
 use super::role::{NormSite, Role};
 use super::{all, by_name};
 use kvant_container::{Diagnostic, ErrorKind};
@@ -246,8 +247,14 @@ pub(super) fn check(family: &Family) -> Result<(), Flaw> {
         }
     }
     let mut roles = BTreeMap::new();
+    let beside = family.recurrent.is_some_and(|mixer| mixer.blocks == RecurrentBlocks::BesideAttention);
+    // Where blocks have one mixer, those of attention may have the names of the other's layers.
+    let of_mixers = |path: &str| {
+        let has = |linears: Linears| linears.iter().any(|(_, listed)| *listed == path);
+        !beside && has(family.attention) && has(recurrent)
+    };
     for (role, path) in family.linears() {
-        if roles.insert(path, role).is_some_and(|other| other != role) {
+        if roles.insert(path, role).is_some_and(|other| other != role) && !of_mixers(path) {
             return flaw(field_of(family, path), &format!("`{path}` has two roles"));
         }
     }

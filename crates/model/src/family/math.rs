@@ -59,10 +59,9 @@ pub struct Math {
     /// Whether the first block has no norm before attention, as that of the embeddings stands there (ModernBERT).
     #[serde(default)]
     pub first_norm_is_absent: bool,
-    /// What turns together in the heads of the indexer, where one chooses the `index_topk` keys that a token attends to: those with the largest
-    /// `sum_h w_h relu(q_h k)` (DeepSeek V3.2).
+    /// What chooses the keys that a token attends to, in blocks that have such an indexer.
     #[serde(default)]
-    pub indexer: Option<Pairing>,
+    pub indexer: Option<Indexer>,
     /// Whether norms are RMS norms where config.json states `rms_norm_eps`, whatever the family's formula.
     pub rms_norm_if_stated: bool,
     /// Whether queries, keys and values are clipped to `clip_qkv` of config.json.
@@ -76,6 +75,13 @@ pub struct Math {
     /// Whether the norm on the output of the feed-forward network is in blocks with experts only (A.X K1).
     #[serde(default)]
     pub only_experts_have_output_norm: bool,
+    /// Whether a layer of the checkpoint is two blocks, each with attention and a dense network, whose number `{}` stands for in their
+    /// paths, and experts that read what the first network reads and join the stream behind the second (LongCat Flash, arXiv 2509.01322).
+    #[serde(default)]
+    pub shortcut_experts: bool,
+    /// Whether queries and the latent of keys and values are multiplied by the root of the hidden size over the width of their latents.
+    #[serde(default)]
+    pub scales_latents: bool,
 }
 
 impl Math {
@@ -108,6 +114,8 @@ impl Math {
         averages_shared_experts: false,
         head_gate: HeadGate::OwnLayer,
         only_experts_have_output_norm: false,
+        shortcut_experts: false,
+        scales_latents: false,
     };
 
     /// Returns whether the blocks of a model have norms of queries and keys, if those of its family do.
@@ -472,6 +480,18 @@ impl HeadGate {
     }
 }
 
+/// How an indexer chooses the keys that a token attends to, and what turns together in its heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Indexer {
+    /// The `index_topk` keys with the largest `sum_h w_h relu(q_h k)`, for all heads (DeepSeek V3.2). Queries come from the query latent.
+    Keys(Pairing),
+    /// For each head `h` of the indexer the `index_topk_blocks` blocks of `index_block_size` keys with the largest `q_h k`, of which as many
+    /// heads of attention see as there are for each; those that the token and `index_local_blocks - 1` blocks before it are in come first
+    /// (MiniMax M3). Queries come from the hidden state, and are normalised as keys are.
+    Blocks(Pairing),
+}
+
 /// How a mixture of experts chooses `k = num_experts_per_tok` experts from the router's logits `z`, and weighs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -495,6 +515,8 @@ pub enum Routing {
     /// `p = softmax(z)`; choice by `p` plus a learned correction; weights `p`, divided by their sum, which counts as `moe_norm_min` if it
     /// is less (ERNIE 4.5).
     SoftmaxCorrected,
+    /// `p = softmax(z)`; choice by `p` plus a learned correction; weights `p`, times `routed_scaling_factor` (LongCat Flash).
+    SoftmaxCorrectedScaled,
     /// `p = softmax(z)`, limited to the groups with the largest sum of their two best; weights `p`, divided by their sum if
     /// `norm_topk_prob`, times `routed_scaling_factor` (Mistral 4).
     SoftmaxTwoBest,
@@ -517,6 +539,7 @@ impl std::fmt::Display for Routing {
             Routing::SigmoidTop => "the corrected sigmoid of each expert",
             Routing::SigmoidTopIfNormalised => "the corrected sigmoid of each expert, scaled",
             Routing::SoftmaxCorrected => "the corrected softmax of all experts",
+            Routing::SoftmaxCorrectedScaled => "the corrected softmax of all experts, scaled",
             Routing::SoftmaxTwoBest => "the softmax of all experts and the two best of each group",
             Routing::TopThenSigmoid => "the sigmoid of the chosen experts",
             Routing::TopThenStated => "the function that config.json states",

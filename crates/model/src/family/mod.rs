@@ -62,15 +62,19 @@ mod hy_v3;
 mod jamba;
 mod kimi_k2;
 mod kimi_k25;
+mod kimi_linear;
 mod laguna;
 mod lfm2;
 mod lfm2_moe;
 mod llama;
 mod llama4;
+mod longcat_flash;
 mod mamba;
 mod mamba2;
 mod mimo_v2_flash;
 mod minimax_m2;
+mod minimax_m3;
+mod minimax_m3_text;
 mod ministral;
 mod ministral3;
 mod mistral;
@@ -118,8 +122,8 @@ pub use description::{
 pub use encoder::{Encoder, Readout, ReadoutRows, ReadoutStep};
 pub use file::{FamilyFileError, USUAL, name_error, parse};
 pub use math::{
-    Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, HeadGate, LogitScale, Math, Pairing, Positions,
-    QueryKeyNorm, QueryScale, Residual, RotaryLayers, Routing, Window,
+    Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, HeadGate, Indexer, LogitScale, Math, Pairing,
+    Positions, QueryKeyNorm, QueryScale, Residual, RotaryLayers, Routing, Window,
 };
 pub use recurrent::{
     Mamba1Norms, Mamba2Norm, Recurrent, RecurrentBlocks, RecurrentMixer, RecurrentParameter, attends_to_all,
@@ -188,15 +192,19 @@ pub static FAMILIES: &[Family] = &[
     jamba::FAMILY,
     kimi_k2::FAMILY,
     kimi_k25::FAMILY,
+    kimi_linear::FAMILY,
     laguna::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
     llama::FAMILY,
     llama4::FAMILY,
+    longcat_flash::FAMILY,
     mamba::FAMILY,
     mamba2::FAMILY,
     mimo_v2_flash::FAMILY,
     minimax_m2::FAMILY,
+    minimax_m3::FAMILY,
+    minimax_m3_text::FAMILY,
     ministral::FAMILY,
     ministral3::FAMILY,
     mistral::FAMILY,

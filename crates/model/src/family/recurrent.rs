@@ -55,6 +55,8 @@ pub enum RecurrentBlocks {
         #[serde(deserialize_with = "leaked")]
         offset: (Text, usize),
     },
+    /// None but those that config.json lists, in whatever form it does (Kimi Linear).
+    Listed,
     /// All of them.
     Every,
     /// All of them, which have attention as well: both mixers read the same norm, and their outputs are added (Falcon-H1).
@@ -77,6 +79,10 @@ pub enum RecurrentMixer {
         #[serde(default)]
         eps: Option<f64>,
     },
+    /// Kimi delta attention (arXiv 2510.26692): [`RecurrentMixer::GatedDelta`] with a decay for each channel of keys, so that `exp(g)` scales
+    /// the rows of the state, where `g = -exp(A_log) softplus(f + dt_bias)`. Steps `f` and gates `z` come through latents. There are as many
+    /// heads of keys as of values, and the output layer reads `norm(o) * sigmoid(z)`.
+    ChannelDelta,
     /// Short convolution with two gates (LFM2). The first layer gives `b`, `c` and `x`, each as wide as the hidden state, and the output
     /// layer reads `c * conv(b * x)`, a causal depthwise convolution without activation.
     ShortConvolution,
@@ -136,7 +142,7 @@ pub enum RecurrentParameter {
     ValueConvolution,
     /// `A_log`: the logarithm of the rate of decay of each head; of Mamba, of each element of the state of each channel.
     DecayLog,
-    /// `dt_bias`: what is added to the step of each head.
+    /// `dt_bias`: what is added to the step of each head, or channel.
     StepBias,
     /// `D`: the factor on what passes the state of each head, or channel, by.
     Skip,
@@ -169,6 +175,7 @@ impl Recurrent {
                 };
                 block % read(period).max(1) != read(offset)
             }
+            RecurrentBlocks::Listed => false,
             RecurrentBlocks::Every | RecurrentBlocks::BesideAttention => true,
         }
     }
@@ -176,7 +183,7 @@ impl Recurrent {
     /// Returns whether a norm belongs to it.
     pub fn has_norm(&self, config: &ModelConfig) -> bool {
         match self.mixer {
-            RecurrentMixer::GatedDelta { .. } => true,
+            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => true,
             RecurrentMixer::ShortConvolution | RecurrentMixer::Mamba1 { .. } => false,
             RecurrentMixer::Mamba2 { norm: Mamba2Norm::PerGroupIfAny } => config.flag_or("mamba_rms_norm", false),
             RecurrentMixer::Mamba2 { .. } => true,

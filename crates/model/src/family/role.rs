@@ -27,7 +27,7 @@ pub enum Role {
     KeyValueDown,
     /// MLA: keys and values from the key/value latent; per head `[k_nope; v]`.
     KeyValueUp,
-    /// Sparse attention: what chooses keys, its queries from the query latent.
+    /// Sparse attention: what chooses keys, its queries, from the query latent where there is one.
     IndexQuery,
     /// Sparse attention: the keys of what chooses keys.
     IndexKey,
@@ -52,6 +52,14 @@ pub enum Role {
     RecurrentInputGate,
     /// Gated delta net: the step `a` of each head's decay.
     RecurrentDecay,
+    /// Delta net with a decay for each channel: the latent of the steps of its decays.
+    RecurrentDecayDown,
+    /// The same: the steps from their latent, one for each channel of each key.
+    RecurrentDecayUp,
+    /// The same: the latent of the gates on the output.
+    RecurrentGateDown,
+    /// The same: the gates on the output from their latent.
+    RecurrentGateUp,
     /// Gated delta net: the strength `b` with which each head writes.
     RecurrentStrength,
     /// [`Role::RecurrentStrength`] and [`Role::RecurrentDecay`] in one matrix.
@@ -107,7 +115,7 @@ pub enum Role {
 
 impl Role {
     /// Every role, in the order of the declaration.
-    pub const ALL: [Role; 45] = [
+    pub const ALL: [Role; 49] = [
         Role::Query,
         Role::Key,
         Role::Value,
@@ -128,6 +136,10 @@ impl Role {
         Role::RecurrentGate,
         Role::RecurrentInputGate,
         Role::RecurrentDecay,
+        Role::RecurrentDecayDown,
+        Role::RecurrentDecayUp,
+        Role::RecurrentGateDown,
+        Role::RecurrentGateUp,
         Role::RecurrentStrength,
         Role::RecurrentRates,
         Role::RecurrentChoice,
@@ -178,6 +190,10 @@ impl Role {
             Role::RecurrentGate => "recurrent-gate",
             Role::RecurrentInputGate => "recurrent-input-gate",
             Role::RecurrentDecay => "recurrent-decay",
+            Role::RecurrentDecayDown => "recurrent-decay-down",
+            Role::RecurrentDecayUp => "recurrent-decay-up",
+            Role::RecurrentGateDown => "recurrent-gate-down",
+            Role::RecurrentGateUp => "recurrent-gate-up",
             Role::RecurrentStrength => "recurrent-strength",
             Role::RecurrentRates => "recurrent-rates",
             Role::RecurrentChoice => "recurrent-choice",
@@ -289,6 +305,8 @@ pub enum NormSite {
     QueryLatent,
     /// On the key/value latent of MLA.
     KeyValueLatent,
+    /// On the queries of what chooses keys (sparse attention).
+    IndexQuery,
     /// On the keys of what chooses keys (sparse attention).
     IndexKey,
     /// On the heads' outputs, before the output projection (BitNet).

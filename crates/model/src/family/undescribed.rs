@@ -40,17 +40,6 @@ const KEPT: &[(&str, &[&str])] = &[
             "*self_attn.*_conv1d*",
         ],
     ),
-    (
-        "minimax_m3_vl",
-        &[
-            "*lm_head",
-            "*vision_tower*",
-            "*multi_modal_projector*",
-            "*patch_merge_mlp*",
-            "*block_sparse_moe.gate",
-            "*self_attn*",
-        ],
-    ),
     ("muse_glimmer", &["*vision_tower*", "*vision_adapter*", "*vision_projection*", "lm_head"]),
     ("qwen", &["lm_head"]),
     (
@@ -84,7 +73,7 @@ const KEPT: &[(&str, &[&str])] = &[
 ];
 
 /// The modules to keep by default in an architecture without a description, if any are known. The language model of a multimodal
-/// architecture (`minimax_m3_vl_text`) keeps the same layers alone as inside it.
+/// architecture (`kimi_k3_text`) keeps the same layers alone as inside it.
 pub fn kept_by_default(model_type: &str) -> Option<&'static [&'static str]> {
     let row = |name: &str| KEPT.iter().find(|(row, _)| *row == name).map(|(_, globs)| *globs);
     row(model_type).or_else(|| row(model_type.strip_suffix("_text")?))
@@ -97,9 +86,7 @@ mod tests {
 
     #[test]
     fn text_only_variant_keeps_the_same_modules() {
-        for (alone, whole) in [("kimi_k3_text", "kimi_k3"), ("minimax_m3_vl_text", "minimax_m3_vl")] {
-            assert!(kept_by_default(alone).is_some_and(|kept| Some(kept) == kept_by_default(whole)), "{alone}");
-        }
+        assert!(kept_by_default("kimi_k3_text").is_some_and(|kept| Some(kept) == kept_by_default("kimi_k3")));
         assert!(kept_by_default("unheard_of_text").is_none());
     }
 

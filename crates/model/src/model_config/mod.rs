@@ -3,6 +3,7 @@
 //! of the wrong type is an error that names its key. Keys that the class of the model does not read count as absent. Rules
 //! that hold for a whole family are not here but in [`crate::family`].
 
+mod block_index;
 mod class_defaults;
 mod fields;
 mod likeness;
@@ -17,6 +18,7 @@ use kvant_container::python_json;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
+pub use block_index::BlockIndexConfig;
 use fields::{Fields, Section};
 pub(crate) use likeness::read_like;
 pub use moe::{ExpertsConfig, LatentConfig};
@@ -147,6 +149,8 @@ pub struct ModelConfig {
     pub experts: Option<ExpertsConfig>,
     /// Multi-head latent attention.
     pub latent: Option<LatentConfig>,
+    /// The indexer that chooses blocks of keys, where there is one.
+    pub block_index: Option<BlockIndexConfig>,
     /// Gated delta nets.
     pub delta: Option<DeltaConfig>,
     /// Mamba mixers.
@@ -359,7 +363,7 @@ fn read(
         is_component: outer.text(&["_class_name"])?.is_some(),
         hidden_size: inner.size(hidden_keys(inner))?,
         intermediate_sizes: intermediate_sizes(inner)?,
-        dense_intermediate_size: inner.size(&["intermediate_size_mlp", "prefix_dense_intermediate_size"])?,
+        dense_intermediate_size: inner.size(dense_width_keys(inner))?,
         num_layers: num_layers(inner, layer_types.len())?,
         num_heads: inner.size(&["num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads"])?,
         heads_by_layer: heads_by_layer(inner)?,
@@ -369,7 +373,7 @@ fn read(
         stated_value_dim: value_dim(inner)?,
         vocab_size: inner.size(&["vocab_size"])?,
         further_tokens: if inner.is_of("mllama_text_model") { IMAGE_TOKENS } else { 0 },
-        max_positions: inner.size(&["max_position_embeddings", "n_positions", "max_seq_len"])?,
+        max_positions: inner.size(position_keys(inner))?,
         tie_word_embeddings: outer.flag(&["tie_word_embeddings"])?,
         is_untied_by_section: outer.flag(&["tie_word_embeddings"])? == Some(true)
             && inner.flag(&["tie_word_embeddings"])? == Some(false),
@@ -384,6 +388,7 @@ fn read(
         clip_qkv: clip_qkv(inner)?,
         experts: ExpertsConfig::read(inner)?,
         latent: LatentConfig::read(inner)?,
+        block_index: BlockIndexConfig::read(inner)?,
         delta: DeltaConfig::read(inner)?,
         mamba1: Mamba1Config::read(inner)?,
         mamba: MambaConfig::read(inner)?,
@@ -397,6 +402,22 @@ fn read(
 /// The keys of the width of the residual stream.
 fn hidden_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
     if inner.is_of("distilbert") { &["dim"] } else { &["hidden_size", "n_embd", "d_model"] }
+}
+
+/// The keys of the width of dense networks beside those of experts.
+fn dense_width_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
+    match block_index::is_minimax_m3(inner) {
+        true => &["dense_intermediate_size"],
+        false => &["intermediate_size_mlp", "prefix_dense_intermediate_size"],
+    }
+}
+
+/// The keys of the longest context.
+fn position_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
+    match inner.is_of("kimi_linear") {
+        true => &["model_max_length", "max_position_embeddings"],
+        false => &["max_position_embeddings", "n_positions", "max_seq_len"],
+    }
 }
 
 /// The keys of the activation.
@@ -415,8 +436,13 @@ fn sliding_window(inner: Fields<'_, '_>) -> Result<Option<usize>, ConfigError> {
     }
 }
 
-/// The number of blocks; Nemotron-H has as many as it lists types of.
+/// The number of blocks; Nemotron-H has as many as it lists types of, LongCat Flash two in each of its layers.
 fn num_layers(inner: Fields<'_, '_>, listed: usize) -> Result<Option<usize>, ConfigError> {
+    if inner.is_of("longcat_flash")
+        && let Some(layers) = inner.size(&["num_layers"])?
+    {
+        return Ok(layers.checked_mul(2));
+    }
     match inner.is_of("nemotron_h") && listed > 0 {
         true => Ok(Some(listed)),
         false => inner.size(&["num_hidden_layers", "n_layer", "num_layers", "n_layers"]),

@@ -8,6 +8,8 @@ use super::fields::Fields;
 pub struct ExpertsConfig {
     /// Routed experts per block.
     pub count: usize,
+    /// Experts beside them that give what they read, and have no weights.
+    pub identities: usize,
     /// Experts that a token is sent to.
     pub per_token: Option<usize>,
     /// Width of one routed expert, where it differs from the dense network's.
@@ -29,6 +31,11 @@ pub struct ExpertsConfig {
 }
 
 impl ExpertsConfig {
+    /// Rows of the router.
+    pub fn scored(&self) -> Option<usize> {
+        self.count.checked_add(self.identities)
+    }
+
     /// Returns whether experts that all tokens pass are ruled out. Classes still create their layers, of no width.
     pub fn excludes_shared(&self) -> bool {
         self.shared_count == Some(0) || self.shared_intermediate_size == Some(0)
@@ -39,31 +46,41 @@ impl ExpertsConfig {
         let Some(count) = count.filter(|count| *count > 0) else { return Ok(None) };
         Ok(Some(ExpertsConfig {
             count,
+            identities: identities(fields)?,
             per_token: fields.size(&[
                 "num_experts_per_tok",
+                "num_experts_per_token",
                 "moe_k",
                 "moe_topk",
                 "experts_per_token",
                 "top_k_experts",
             ])?,
-            intermediate_size: fields.size(&["moe_intermediate_size"])?,
+            intermediate_size: fields.size(&["moe_intermediate_size", "expert_ffn_hidden_size"])?,
             shared_count: fields.count(&["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"])?,
             shared_intermediate_size: fields.count(&[
                 "shared_expert_intermediate_size",
                 "shared_intermediate_size",
                 "moe_shared_expert_intermediate_size",
             ])?,
-            normalise: fields.flag(&["norm_topk_prob"])?,
+            normalise: fields.flag(&["norm_topk_prob", "moe_renormalize"])?,
             scale: fields.number(&[
                 "routed_scaling_factor",
                 "route_scale",
                 "router_scaling_factor",
                 "moe_routed_scaling_factor",
             ])?,
-            groups: fields.size(&["n_group"])?,
+            groups: fields.size(&["n_group", "num_expert_group"])?,
             groups_per_token: fields.size(&["topk_group"])?,
             dense_prefix: fields.count(&["first_k_dense_replace"])?.unwrap_or(0),
         }))
+    }
+}
+
+/// Other classes do not read it.
+fn identities(fields: Fields<'_, '_>) -> Result<usize, ConfigError> {
+    match fields.is_of("longcat_flash") {
+        true => Ok(fields.count(&["zero_expert_num"])?.unwrap_or(0)),
+        false => Ok(0),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The parts of config.json that only models with recurrent token mixers have.
 
 use super::ConfigError;
+use super::block_index;
 use super::fields::Fields;
 use serde_json::Value;
 
@@ -23,6 +24,9 @@ impl DeltaConfig {
     pub(super) fn read(fields: Fields<'_, '_>) -> Result<Option<DeltaConfig>, ConfigError> {
         if fields.is_of("olmo_hybrid") {
             return DeltaConfig::of_olmo_hybrid(fields);
+        }
+        if fields.is_of("kimi_linear") {
+            return DeltaConfig::of_kimi_linear(fields).map(Some);
         }
         let sizes = [
             fields.size(&["linear_num_key_heads"])?,
@@ -52,6 +56,23 @@ impl DeltaConfig {
         }))
     }
 
+    /// Heads of Kimi Linear, whose queries, keys and values are alike. What published checkpoints state in a section of its own counts
+    /// before other keys.
+    fn of_kimi_linear(fields: Fields<'_, '_>) -> Result<DeltaConfig, ConfigError> {
+        let section = fields.object(&[KIMI_SECTION])?;
+        let size = |key: &str, inner: &str, default: usize| -> Result<usize, ConfigError> {
+            let stated = match &section {
+                Some(section) => Fields::new(std::slice::from_ref(section)).size(&[inner])?,
+                None => None,
+            };
+            Ok(stated.or(fields.size(&[key])?).unwrap_or(default))
+        };
+        let heads = size("linear_num_heads", "num_heads", 32)?;
+        let width = size("linear_head_dim", "head_dim", 128)?;
+        let kernel = size("linear_conv_kernel_dim", "short_conv_kernel_size", 4)?;
+        Ok(DeltaConfig { key_heads: heads, value_heads: heads, key_dim: width, value_dim: width, kernel })
+    }
+
     /// Rows of all queries, or of all keys; `None` beyond what can be counted.
     pub fn keys(&self) -> Option<usize> {
         self.key_heads.checked_mul(self.key_dim)
@@ -67,6 +88,9 @@ impl DeltaConfig {
         self.keys()?.checked_mul(2)?.checked_add(self.values()?)
     }
 }
+
+/// The section of config.json in which published checkpoints of Kimi Linear describe their delta nets.
+const KIMI_SECTION: &str = "linear_attn_config";
 
 /// The least step of Nemotron-H, where config.json states none.
 const NEMOTRON_STEP: f64 = 0.001;
@@ -223,9 +247,15 @@ pub(super) fn adjusted_width(fields: Fields<'_, '_>) -> Result<Option<usize>, Co
     Ok(((factor * width as f64) as usize).div_ceil(multiple).checked_mul(multiple))
 }
 
-/// What blocks have: as listed, or as spelled by the letters of Nemotron-H.
+/// What blocks have: as listed, as numbered by Kimi Linear, or as spelled by the letters of Nemotron-H.
 pub(super) fn layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigError> {
     let listed = fields.texts(&["layer_types", "layers_block_type"])?;
+    if listed.is_empty() && fields.is_of("kimi_linear") {
+        return kimi_layer_types(fields);
+    }
+    if listed.is_empty() && block_index::is_minimax_m3(fields) {
+        return block_index::layer_types(fields);
+    }
     let Some((key, pattern)) = fields.find(&["hybrid_override_pattern"]).filter(|_| listed.is_empty()) else {
         return Ok(listed);
     };
@@ -238,4 +268,27 @@ pub(super) fn layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigE
     };
     let names: Option<Vec<String>> = pattern.as_str().and_then(|letters| letters.chars().map(name).collect());
     names.ok_or_else(|| ConfigError::invalid(key, "a string of the letters M, *, - and E", pattern))
+}
+
+/// The blocks of Kimi Linear: those with attention and those with delta nets, each numbered from 1 on; without both lists every fourth
+/// has attention, beginning with the fifth.
+fn kimi_layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigError> {
+    const KINDS: [(&str, &str); 2] = [("full_attn_layers", "full_attention"), ("kda_layers", "linear_attention")];
+    let Some(layers) = fields.size(&["num_hidden_layers"])? else { return Ok(Vec::new()) };
+    let section = fields.object(&[KIMI_SECTION])?;
+    let list = |key: &str| section.as_ref().and_then(|section| section.map.get(key)?.as_array());
+    let (Some(attends), Some(recurs)) = (list(KINDS[0].0), list(KINDS[1].0)) else {
+        let kind = |block: usize| if block > 0 && block.is_multiple_of(4) { KINDS[0].1 } else { KINDS[1].1 };
+        return Ok((0..layers).map(|block| kind(block).to_owned()).collect());
+    };
+    let has = |numbers: &[Value], block: usize| numbers.iter().any(|number| number.as_u64() == Some(block as u64 + 1));
+    let kind = |block: usize| match (has(attends, block), has(recurs, block)) {
+        (true, false) => Some(KINDS[0].1.to_owned()),
+        (false, true) => Some(KINDS[1].1.to_owned()),
+        _ => None,
+    };
+    let kinds: Option<Vec<String>> = (0..layers).map(kind).collect();
+    let key = format!("{KIMI_SECTION}.{}", KINDS[0].0);
+    let expected = "a list that, with `kda_layers`, has the number of each block once";
+    kinds.ok_or_else(|| ConfigError::invalid(key, expected, &Value::from(attends.to_vec())))
 }

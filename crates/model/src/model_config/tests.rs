@@ -320,3 +320,44 @@ fn windows_in_some_layers_are_distinguished_from_windows_in_all() {
     assert!(!mixes(listed(["sliding_attention", "sliding_attention"])));
     assert!(!mixes(listed(["full_attention", "full_attention"])));
 }
+
+#[test]
+fn blocks_of_kimi_linear_are_numbered_from_one() {
+    let stated = json!({"model_type": "kimi_linear", "num_hidden_layers": 3, "model_max_length": 99, "num_experts": 4, "num_experts_per_token": 2,
+        "linear_attn_config": {"full_attn_layers": [3], "kda_layers": [1, 2], "head_dim": 16, "num_heads": 2, "short_conv_kernel_size": 3}});
+    let config = ModelConfig::from_json(&stated).unwrap();
+    assert_eq!(config.layer_types, ["linear_attention", "linear_attention", "full_attention"]);
+    let delta = DeltaConfig { key_heads: 2, value_heads: 2, key_dim: 16, value_dim: 16, kernel: 3 };
+    assert_eq!((config.delta, config.max_positions), (Some(delta), Some(99)));
+    assert_eq!(config.experts.unwrap().per_token, Some(2));
+    let mut incomplete = stated.clone();
+    incomplete["linear_attn_config"]["kda_layers"] = json!([1]);
+    let error = ModelConfig::from_json(&incomplete).unwrap_err().to_string();
+    assert!(error.contains("linear_attn_config.full_attn_layers"), "{error}");
+    let silent = json!({"model_type": "kimi_linear", "num_hidden_layers": 6});
+    let types = ModelConfig::from_json(&silent).unwrap().layer_types;
+    assert_eq!(types.iter().position(|kind| kind == "full_attention"), Some(4));
+}
+
+#[test]
+fn layers_of_longcat_flash_are_two_blocks() {
+    let stated = json!({"model_type": "longcat_flash", "num_layers": 3, "n_routed_experts": 4, "moe_topk": 2});
+    let config = ModelConfig::from_json(&stated).unwrap();
+    assert_eq!((config.num_layers, config.experts.unwrap().scored()), (Some(6), Some(260)));
+}
+
+#[test]
+fn indexer_of_minimax_m3_is_read_from_either_form() {
+    let section = json!({"model_type": "minimax_m3_vl_text", "num_hidden_layers": 2,
+        "sparse_attention_config": {"sparse_attention_freq": [0, 1], "sparse_num_index_heads": 2, "sparse_topk_blocks": 3}});
+    let config = ModelConfig::from_json(&section).unwrap();
+    assert_eq!(config.layer_types, ["full_attention", "minimax_m3_sparse"]);
+    let index = BlockIndexConfig { heads: 2, width: 128, size: 128, most: 3, local: 1 };
+    assert_eq!(config.block_index, Some(index));
+    let flat = json!({"model_type": "minimax_m3_vl_text", "index_block_size": 7});
+    assert_eq!(ModelConfig::from_json(&flat).unwrap().block_index.map(|index| index.size), Some(7));
+    assert_eq!(
+        ModelConfig::from_json(&json!({"model_type": "minimax_m2", "index_block_size": 7})).unwrap().block_index,
+        None
+    );
+}

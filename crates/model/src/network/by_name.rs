@@ -74,8 +74,16 @@ impl<'t> Builder<'t> {
                 true => Err(Reason::ExtraLayer),
                 false => names.understand(trunk, &tensor.name).ok_or_else(|| self.surroundings.reason(tensor)),
             };
-            self.named.push(named);
+            self.named.push(named.map(|named| match self.recurs(&named) {
+                true => named,
+                false => names.without_recurrence(trunk, named),
+            }));
         }
+    }
+
+    /// Returns whether the block of a tensor has a recurrent mixer.
+    fn recurs(&self, named: &Named) -> bool {
+        named.block.is_none_or(|block| self.family.branches(self.config, block).recurrent)
     }
 
     /// Turns weights into layers.

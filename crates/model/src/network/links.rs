@@ -24,6 +24,10 @@ pub enum Input {
     Convolved,
     /// Mamba: the latent of the steps after its norm.
     StepLatent,
+    /// Delta nets with a decay for each channel: the latent of the steps of decays.
+    DecayLatent,
+    /// The same: the latent of the gates on the output.
+    GateLatent,
     /// What the first of two narrow layers beside attention gives.
     LowRankLatent,
     /// The heads' outputs, side by side.
@@ -133,6 +137,8 @@ pub(super) struct Facts {
     heads_by_layer: Vec<usize>,
     recurrent: Option<RecurrentMixer>,
     delta: Option<DeltaConfig>,
+    /// Whether some experts give what they read.
+    has_identities: bool,
 }
 
 /// Sizes of attention.
@@ -155,6 +161,7 @@ impl Facts {
             heads_by_layer: config.heads_by_layer.clone(),
             recurrent: family.recurrent.map(|recurrent| recurrent.mixer),
             delta: config.delta,
+            has_identities: config.experts.as_ref().is_some_and(|experts| experts.identities > 0),
         }
     }
 }
@@ -227,6 +234,9 @@ impl Network {
         let holds = |test: fn(&Network, usize) -> bool| linear.block.is_some_and(|block| test(self, block));
         Some(match input {
             Input::FeedForward if holds(Network::shares_norm) => Input::Attention,
+            Input::QueryLatent if linear.role == Role::IndexQuery && !holds(Network::has_query_latent) => {
+                Input::Attention
+            }
             Input::FeedForward if linear.role == Role::Router && holds(Network::has_experts_beside) => Input::Router,
             input => input,
         })
@@ -314,6 +324,11 @@ impl Network {
         self.facts.residual == Some(Residual::Parallel) && !self.has_norm(block, NormSite::FeedForwardInput)
     }
 
+    /// Returns whether the queries of a block come from a latent.
+    fn has_query_latent(&self, block: usize) -> bool {
+        self.linears_of(block).any(|(_, linear)| linear.role == Role::QueryUp)
+    }
+
     /// Returns whether routed experts of a block stand beside a dense network, with a norm of their own.
     fn has_experts_beside(&self, block: usize) -> bool {
         self.has_norm(block, NormSite::RoutedInput)
@@ -344,6 +359,7 @@ impl Network {
         let reads = |input: Input| match site {
             // The norm's output joins the stream itself.
             NormSite::AttentionInput if self.has_norm(block, NormSite::LowRankOutput) => false,
+            NormSite::FeedForwardInput if self.has_identities(block) => false,
             NormSite::AttentionInput if single => mixes(input) || feeds(input),
             NormSite::AttentionInput => mixes(input) || shared && matches!(input, Input::Routed(_)),
             NormSite::QueryLatent => input == Input::QueryLatent,
@@ -357,6 +373,11 @@ impl Network {
         };
         let stages = self.stages(block).into_iter().filter(|stage| reads(stage.input));
         stages.flat_map(Subset::into_consumers).collect()
+    }
+
+    /// Returns whether some experts of a block give what they read.
+    pub(super) fn has_identities(&self, block: usize) -> bool {
+        self.facts.has_identities && self.linears_of(block).any(|(_, linear)| linear.role == Role::Router)
     }
 
     /// Returns whether a block has a norm at a site.
@@ -396,7 +417,7 @@ impl Network {
         };
         match self.facts.recurrent? {
             // The gate between them multiplies channel by channel; all heads share the norm.
-            RecurrentMixer::GatedDelta { .. } => {
+            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => {
                 let DeltaConfig { value_heads, value_dim, .. } = self.facts.delta?;
                 let through = PairPath::Heads { head_dim: value_dim, repeat: value_heads };
                 let agrees = value_heads.checked_mul(value_dim) == Some(layer.in_features);
@@ -496,6 +517,9 @@ fn input_of(part: Part, role: Role, expert: Option<usize>) -> Option<Input> {
         Role::RecurrentInput | Role::RecurrentGate | Role::RecurrentInputGate => Some(Input::Recurrent),
         Role::RecurrentQuery | Role::RecurrentKey | Role::RecurrentValue => Some(Input::Recurrent),
         Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates => Some(Input::Recurrent),
+        Role::RecurrentDecayDown | Role::RecurrentGateDown => Some(Input::Recurrent),
+        Role::RecurrentDecayUp => Some(Input::DecayLatent),
+        Role::RecurrentGateUp => Some(Input::GateLatent),
         Role::RecurrentChoice => Some(Input::Convolved),
         Role::RecurrentStep => Some(Input::StepLatent),
         Role::Output if part == Part::Recurrent => Some(Input::RecurrentHeads),

@@ -93,6 +93,8 @@ pub(super) struct Names {
     family: &'static Family,
     /// By path inside a block, indices of experts replaced by `{}`.
     block: HashMap<Cow<'static, str>, Entry>,
+    /// Those of attention whose paths layers of a recurrent mixer have in other blocks (Kimi Linear).
+    attention: HashMap<&'static str, Entry>,
     /// By path inside the trunk.
     trunk: HashMap<Cow<'static, str>, Entry>,
     /// By path inside the module of layers that predict further tokens, outside of their blocks.
@@ -106,6 +108,7 @@ impl Names {
         Names {
             family,
             block: block_entries(family),
+            attention: attention_entries(family),
             trunk: trunk_entries(family),
             extra: extra_entries(family),
             readouts: readout_entries(family),
@@ -128,6 +131,12 @@ impl Names {
         of_decoder.or_else(of_head).or_else(|| self.extra_tensor(name))
     }
 
+    /// What a tensor is in a block without the recurrent mixer of the family: layers of attention may have the names of that mixer's.
+    pub(super) fn without_recurrence(&self, trunk: &str, named: Named) -> Named {
+        let entry = self.split_block(trunk, &named.module).and_then(|(_, path)| self.attention.get(path).copied());
+        Named { entry: entry.unwrap_or(named.entry), ..named }
+    }
+
     /// Whether blocks have a tensor of this name, numbers of experts and heads as `{}`.
     pub(super) fn have(&self, pattern: &str) -> bool {
         look_up(&self.block, pattern).is_some()
@@ -143,11 +152,26 @@ impl Names {
         self.split_block(trunk, name).map(|(index, _)| index)
     }
 
+    /// The index of a block, and the path behind that of its layer. What both blocks of a layer have in common belongs to the first.
     fn split_block<'n>(&self, trunk: &str, name: &'n str) -> Option<(usize, &'n str)> {
         let rest = strip_path(trunk, name)?;
         let rest = strip_path(self.family.trunk.blocks, rest)?;
         let (index, rest) = rest.split_once('.')?;
-        Some((parse_index(index)?, rest))
+        let layer = parse_index(index)?;
+        let part = match self.family.blocks_in_layer() {
+            1 => 0,
+            parts => self.block_in_layer(rest).filter(|part| *part < parts).unwrap_or(0),
+        };
+        Some((layer * self.family.blocks_in_layer() + part, rest))
+    }
+
+    /// The number that a path inside a layer has of the block in it; experts have numbers of their own.
+    fn block_in_layer(&self, path: &str) -> Option<usize> {
+        let (pattern, index) = generalise(path);
+        match look_up(&self.block, &pattern)?.0 {
+            Entry::Linear { part: Part::Experts, .. } => None,
+            _ => index,
+        }
     }
 
     fn block_tensor(&self, trunk: &str, name: &str) -> Option<Named> {
@@ -161,7 +185,7 @@ impl Names {
             suffix,
             block: Some(block),
             expert: index.filter(|_| in_experts),
-            head: index.filter(|_| matches!(entry, Entry::Norm(_))),
+            head: index.filter(|_| matches!(entry, Entry::Norm(_)) && self.family.blocks_in_layer() == 1),
         })
     }
 
@@ -246,6 +270,18 @@ fn block_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
         entries.extend(expert_entries(moe.experts).map(|(path, entry)| (path.into(), entry)));
     }
     entries
+}
+
+/// The layers of attention whose paths are those of layers of the recurrent mixer, too.
+fn attention_entries(family: &'static Family) -> HashMap<&'static str, Entry> {
+    let entry = |role: Role| Entry::Linear {
+        part: Part::Attention,
+        role,
+        orientation: family.orientation,
+        rows: family.qkv_rows,
+    };
+    let recurs = |path: &str| family.recurrent.is_some_and(|mixer| mixer.linears.iter().any(|(_, of)| *of == path));
+    family.attention.iter().filter(|(_, path)| recurs(path)).map(|&(role, path)| (path, entry(role))).collect()
 }
 
 /// Gate and up of a dense network stand one after the other, whatever the order of q, k and v.
@@ -401,7 +437,8 @@ pub(super) fn is_buffer(tensor: &TensorMeta) -> bool {
         )
 }
 
-/// The part of a name that marks another modality than text: a vision tower, a projector (the connector of Idefics 3), what speaks.
+/// The part of a name that marks another modality than text: a vision tower, a projector (the connector of Idefics 3, what merges patches in
+/// MiniMax M3), what speaks.
 pub fn modality_part(name: &str) -> Option<&str> {
     name.split('.').find(|part| is_modality(part))
 }
@@ -409,6 +446,7 @@ pub fn modality_part(name: &str) -> Option<&str> {
 fn is_modality(part: &str) -> bool {
     let words = ["vision", "visual", "image", "audio", "speech", "projector"];
     part == "vit"
+        || part == "patch_merge_mlp"
         || part == "talker"
         || part == "connector"
         || part.ends_with("2wav")

@@ -33,6 +33,8 @@ pub enum StreamObstacle {
     Norm(String),
     /// Norms stand on the stream itself.
     PostNorm,
+    /// Experts add to the stream what they read, which a norm has scaled.
+    Identities,
     /// Positions are added to the stream as numbers that no tensor holds.
     Positions,
     /// A layer neither reads the stream through a norm nor writes to it, as far as is known.
@@ -54,6 +56,9 @@ impl fmt::Display for StreamObstacle {
                 write!(f, "`{module}` normalises what is added to the residual stream, which no rotation passes")
             }
             StreamObstacle::PostNorm => f.write_str("its norms stand on the residual stream itself"),
+            StreamObstacle::Identities => f.write_str(
+                "some of its experts add to the residual stream what a norm gives, which no rotation passes",
+            ),
             StreamObstacle::Positions => {
                 f.write_str("its positions are computed, not read from a table that could be rotated")
             }
@@ -157,6 +162,9 @@ impl Network {
     }
 
     fn add_block(&self, block: usize, stream: &mut ResidualStream) -> Result<(), StreamObstacle> {
+        if self.has_identities(block) {
+            return Err(StreamObstacle::Identities);
+        }
         let norms =
             self.norms.iter().enumerate().filter(|(_, norm)| norm.block == Some(block) && is_of_stream(norm.site));
         let norms: Vec<(NormId, Vec<Consumer>)> =
@@ -178,7 +186,12 @@ impl Network {
                     | Input::Hidden
                     | Input::SharedHidden
                     | Input::RoutedHidden(_) => stream.writers.push(consumer),
-                    Input::QueryLatent | Input::KeyValueLatent | Input::Convolved | Input::StepLatent => {}
+                    Input::QueryLatent
+                    | Input::KeyValueLatent
+                    | Input::Convolved
+                    | Input::StepLatent
+                    | Input::DecayLatent
+                    | Input::GateLatent => {}
                     Input::LowRankLatent | Input::LayerInput | Input::LayerInputHidden => {
                         return Err(StreamObstacle::Layer(self.consumer_module(consumer).to_owned()));
                     }

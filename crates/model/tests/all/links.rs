@@ -426,3 +426,40 @@ fn computed_positions_are_not_rotated() {
     assert!(refused.to_string().contains("positions are computed"), "{refused}");
     assert!(Checkpoint::read("nanochat").network().residual_stream().is_ok());
 }
+
+#[test]
+fn layers_of_kimi_linear_are_those_of_the_mixer_of_their_block() {
+    let expected = [
+        "input_layernorm -> self_attn.b_proj self_attn.f_a_proj self_attn.g_a_proj self_attn.k_proj self_attn.q_proj self_attn.v_proj",
+        "self_attn.o_norm -> self_attn.o_proj",
+        "post_attention_layernorm -> block_sparse_moe.gate_proj block_sparse_moe.up_proj",
+        "block_sparse_moe.up_proj -> block_sparse_moe.down_proj",
+    ];
+    assert_links("kimi_linear", 0, &expected);
+    let network = Checkpoint::read("kimi_linear").network();
+    assert_eq!(
+        links_of(&network, 1)[..3],
+        [
+            "input_layernorm -> self_attn.kv_a_proj_with_mqa self_attn.q_proj",
+            "self_attn.kv_a_layernorm -> self_attn.kv_b_proj",
+            "self_attn.kv_b_proj -> self_attn.o_proj",
+        ]
+    );
+    let roles = |block: usize| {
+        let mut queries = network.linears().iter().filter(|linear| linear.module.ends_with("self_attn.q_proj"));
+        queries.find(|linear| linear.block == Some(block)).map(|linear| linear.role)
+    };
+    assert_eq!([roles(0), roles(1)], [Some(Role::RecurrentQuery), Some(Role::Query)]);
+}
+
+#[test]
+fn norm_before_experts_that_give_what_they_read_is_no_source() {
+    let sources = |checkpoint: Checkpoint, block: usize| -> Vec<String> {
+        let network = checkpoint.network();
+        network.links(block).iter().map(|link| source_name(&network, link).to_owned()).collect()
+    };
+    let read = || Checkpoint::read("longcat_flash");
+    let [first, second] = [0, 1].map(|part| format!("model.layers.0.post_attention_layernorm.{part}"));
+    assert!(!sources(read(), 0).contains(&first) && sources(read(), 1).contains(&second));
+    assert!(sources(read().with_config("zero_expert_num", json!(0)), 0).contains(&first));
+}

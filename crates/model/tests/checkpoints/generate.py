@@ -53,6 +53,12 @@ MAMBA = dict(mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=6, mamba_d_conv=4,
 MAMBA1 = dict(vocab_size=160, hidden_size=64, num_hidden_layers=2, state_size=6, time_step_rank=5)
 DELTA_EXPERTS = dict(DELTA, **ROUTED, num_experts=4, shared_expert_intermediate_size=48)
 
+MINIMAX_M3 = dict(
+    BASE, head_dim=16, intermediate_size=32, dense_intermediate_size=96, shared_intermediate_size=48, num_local_experts=4, num_experts_per_tok=2,
+    layer_types=["full_attention", "minimax_m3_sparse"], mlp_layer_types=["dense", "sparse"], index_n_heads=2, index_head_dim=16,
+    index_block_size=2, index_topk_blocks=2,
+)  # fmt: skip
+
 ENCODER = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
 ENCODERS = ("bert", "distilbert", "electra", "esm", "modernbert", "mpnet", "roberta")
 
@@ -154,6 +160,11 @@ CHECKPOINTS = {
         dict(BASE, mamba_d_state=6, mamba_dt_rank=5, num_experts=4, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
     ),
     "kimi_k25": ("kimi_k25", dict(text_config=dict(DEEPSEEK, model_type="deepseek_v3"), vision_config=KIMI_VISION, tie_word_embeddings=False)),
+    "kimi_linear": (
+        "kimi_linear",
+        dict(BASE, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, num_key_value_heads=4, moe_intermediate_size=32,
+             num_local_experts=4, num_experts_per_tok=2, linear_head_dim=12, linear_num_heads=2, layer_types=["linear_attention", "full_attention"]),
+    ),
     "laguna": ("laguna", dict(BASE, **EXPERTS, head_dim=16, shared_expert_intermediate_size=48, sliding_window=16, num_attention_heads_per_layer=[4, 2],
                               layer_types=["full_attention", "sliding_attention"])),  # fmt: skip
     "lfm2": ("lfm2", dict(BASE, layer_types=["conv", "full_attention"], block_multiple_of=16)),
@@ -165,6 +176,11 @@ CHECKPOINTS = {
         dict(BASE, head_dim=16, num_local_experts=4, intermediate_size_mlp=80, interleave_moe_layer_step=2, attention_chunk_size=16,
              no_rope_layers=[1, 0], floor_scale=4),
     ),
+    "longcat_flash": (
+        "longcat_flash",
+        dict(MLA, hidden_size=64, ffn_hidden_size=96, num_layers=1, num_attention_heads=4, head_dim=8, vocab_size=160, max_position_embeddings=64,
+             expert_ffn_hidden_size=32, moe_topk=2, n_routed_experts=4, zero_expert_num=2, bos_token_id=1, eos_token_id=2),
+    ),
     "mamba": ("mamba", MAMBA1),
     "mamba2": ("mamba2", dict(vocab_size=160, hidden_size=64, num_hidden_layers=2, num_heads=4, head_dim=32, n_groups=2, state_size=6)),
     "mimo_v2_flash": (
@@ -173,6 +189,8 @@ CHECKPOINTS = {
              layer_types=["full_attention", "sliding_attention"]),
     ),
     "minimax_m2": ("minimax_m2", dict(BASE, head_dim=16, num_local_experts=4)),
+    "minimax_m3": ("minimax_m3_vl", dict(text_config=MINIMAX_M3, vision_config=VISION, projector_hidden_size=32)),
+    "minimax_m3_text": ("minimax_m3_vl_text", MINIMAX_M3),
     "ministral": ("ministral", dict(BASE, head_dim=16, sliding_window=16)),
     "ministral3": ("ministral3", dict(BASE, head_dim=16)),
     "mistral": ("mistral", WIDE),
@@ -232,7 +250,7 @@ CHECKPOINTS = {
 # Published with all experts of a block in two tensors; transformers saves one a projection and expert.
 FUSED = {"qwen3_5_moe"}
 
-NOISE = re.compile(r"dropout|drop$|init|_token|use_cache|transformers_version|output_|summary_|pdrop|is_decoder|chunk_size_f|pretraining|vision_config|audio_config")
+NOISE = re.compile(r"dropout|drop$|init|(?<!per)_token|use_cache|transformers_version|output_|summary_|pdrop|is_decoder|chunk_size_f|pretraining|vision_config|audio_config")
 
 
 def main() -> None:

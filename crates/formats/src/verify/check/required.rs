@@ -1,7 +1,9 @@
 //! The tensors that the forward pass of a family reads, whatever the blocks of a checkpoint agree on: a model without them loads
 //! with random numbers in their place, or not at all.
 
-use kvant_model::family::{Family, NormSite, Part, Positions, Recurrent, RecurrentParameter, Residual, Role, leaf};
+use kvant_model::family::{
+    Family, Indexer, NormSite, Part, Positions, Recurrent, RecurrentParameter, Residual, Role, leaf,
+};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Place, TensorMeta};
 use std::collections::{BTreeMap, HashSet};
@@ -219,7 +221,7 @@ impl Expected<'_> {
     fn parameters_of(&self, block: usize, names: &HashSet<&str>) -> Vec<Missing> {
         let blocks = path_of_blocks(self.network);
         let is_routed = self.roles_of(block).iter().any(|(part, _)| *part == Part::Experts);
-        let full = |path: &str| format!("{blocks}.{block}.{path}");
+        let full = |path: &str| format!("{blocks}.{}", self.family.path_in_layers(block, path));
         let has = |name: &str| {
             let mut alike = self.family.parameters.iter().filter(|path| leaf(path) == name);
             alike.any(|path| names.contains(full(path).as_str()))
@@ -284,14 +286,16 @@ impl Expected<'_> {
         // Of several names for one norm, a block has one.
         let has_other = |site: NormSite, path: &str| {
             let mut norms = self.network.norms().iter();
-            !path.contains("{}") && norms.any(|norm| norm.block == Some(block) && norm.site == site)
+            let of_heads = path.contains("{}") && self.family.blocks_in_layer() == 1;
+            !of_heads && norms.any(|norm| norm.block == Some(block) && norm.site == site)
         };
         let required = self.family.norms.iter();
         let required =
             required.filter(|(site, path)| self.requires_norm(*site, block, &roles) && !has_other(*site, path));
         let blocks = path_of_blocks(self.network);
         let reason = format!("is missing: every block of {} has it", self.family.name);
-        let paths = required.flat_map(|(site, path)| self.modules_of(*site, &format!("{blocks}.{block}.{path}")));
+        let full = |path: &str| format!("{blocks}.{}", self.family.path_in_layers(block, path));
+        let paths = required.flat_map(|(site, path)| self.modules_of(*site, &full(path)));
         let found: HashSet<&str> = self.network.norms().iter().map(|norm| norm.module.as_str()).collect();
         paths.filter(|path| !found.contains(path.as_str())).map(|path| self.tensor(&path, &reason)).collect()
     }
@@ -331,7 +335,7 @@ impl Expected<'_> {
             NormSite::LayerInputOutput => self.has_layer_inputs(),
             NormSite::RecurrentOutput => self.recurrent(block).is_some_and(|mixer| mixer.has_norm(self.config)),
             NormSite::QueryLatent => has(Role::QueryUp),
-            NormSite::IndexKey => has(Role::IndexKey),
+            NormSite::IndexQuery | NormSite::IndexKey => has(Role::IndexKey),
             NormSite::KeyValueLatent => has(Role::KeyValueUp),
             _ => true,
         }
@@ -371,7 +375,7 @@ impl Expected<'_> {
         let branches = self.family.branches(self.config, block);
         let mut missing = self.recurrent(block).map_or_else(Vec::new, |mixer| lacking_recurrent(&mixer, &roles));
         if branches.attention {
-            missing.extend(self.attention(&roles, self.makes_keys(block)));
+            missing.extend(self.attention(block, &roles));
         }
         if branches.feed_forward {
             missing.extend(self.feed_forward(&roles));
@@ -387,10 +391,13 @@ impl Expected<'_> {
         missing.into_iter().map(describe).collect()
     }
 
-    fn attention(&self, roles: &HashSet<(Part, Role)>, makes_keys: bool) -> Vec<String> {
+    fn attention(&self, block: usize, roles: &HashSet<(Part, Role)>) -> Vec<String> {
+        let makes_keys = self.makes_keys(block);
+        let is_sparse = self.config.layer_types.get(block).is_some_and(|kind| kind == "minimax_m3_sparse");
         use Role::{Key, KeyValueDown, KeyValueUp, Output, Query, QueryDown, QueryKeyValue, QueryUp, Value};
         let has = |any: &[Role]| roles.iter().any(|(part, role)| *part == Part::Attention && any.contains(role));
-        let indexes = self.family.math.indexer.is_some();
+        let weighs = self.family.math.indexer.is_some_and(|indexer| matches!(indexer, Indexer::Keys(_)));
+        let indexes = weighs || is_sparse;
         let needed: [(&str, bool, &[Role]); 9] = [
             ("queries", true, &[Query, QueryKeyValue, QueryUp]),
             ("keys", makes_keys, &[Key, QueryKeyValue, KeyValueUp]),
@@ -400,7 +407,7 @@ impl Expected<'_> {
             ("the output of attention", true, &[Output]),
             ("the queries of the indexer", indexes, &[Role::IndexQuery]),
             ("the keys of the indexer", indexes, &[Role::IndexKey]),
-            ("the weights of the indexer", indexes, &[Role::IndexWeights]),
+            ("the weights of the indexer", weighs, &[Role::IndexWeights]),
         ];
         let missing = needed.into_iter().filter(|(_, needed, any)| *needed && !has(any));
         missing.map(|(name, ..)| name.to_owned()).collect()

@@ -158,7 +158,9 @@ impl Sizes<'_> {
     /// Tokens that the convolution of a recurrent mixer sees.
     fn kernel(&self) -> Option<usize> {
         match self.recurrent? {
-            RecurrentMixer::GatedDelta { .. } => self.config.delta.map(|delta| delta.kernel),
+            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => {
+                self.config.delta.map(|delta| delta.kernel)
+            }
             RecurrentMixer::ShortConvolution => self.number("conv_L_cache"),
             RecurrentMixer::Mamba1 { .. } => self.config.mamba1.map(|mamba| mamba.kernel),
             RecurrentMixer::Mamba2 { .. } => self.config.mamba.map(|mamba| mamba.kernel),
@@ -201,12 +203,17 @@ impl Sizes<'_> {
             Role::Gate | Role::Up => (wide, hidden),
             Role::GateUp => (wide.and_then(|wide| wide.checked_mul(2)), hidden),
             Role::Down => (hidden, wide),
-            Role::Router => (self.config.experts.as_ref().map(|experts| experts.count), hidden),
+            Role::Router => (self.config.experts.as_ref().and_then(|experts| experts.scored()), hidden),
             Role::Head => self.embedding(),
             Role::LayerInputs => {
                 let both = self.config.num_layers.zip(self.layer_input());
                 (both.and_then(|(layers, width)| layers.checked_mul(width)), hidden)
             }
+            Role::IndexQuery => {
+                let index = self.config.block_index;
+                (index.and_then(|index| index.heads.checked_mul(index.width)), hidden)
+            }
+            Role::IndexKey => (self.config.block_index.map(|index| index.width), hidden),
             Role::LaneInput | Role::LaneOutput => (hidden, hidden),
             Role::LaneRouter => (self.lanes(), hidden),
             Role::LanePrediction => (self.lanes().and_then(|lanes| lanes.checked_mul(lanes)), self.lanes()),
@@ -271,7 +278,7 @@ impl Sizes<'_> {
     fn recurrent(&self, role: Role) -> Expected {
         let hidden = self.hidden();
         match (self.recurrent, role) {
-            (Some(RecurrentMixer::GatedDelta { .. }), _) => self.delta(role),
+            (Some(RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta), _) => self.delta(role),
             (Some(RecurrentMixer::ShortConvolution), Role::RecurrentInput) => {
                 (hidden.and_then(|hidden| hidden.checked_mul(3)), hidden)
             }
@@ -313,6 +320,9 @@ impl Sizes<'_> {
                 (delta.channels().zip(values).and_then(|(channels, values)| channels.checked_add(values)), hidden)
             }
             Role::RecurrentDecay | Role::RecurrentStrength => (Some(delta.value_heads), hidden),
+            Role::RecurrentDecayDown | Role::RecurrentGateDown => (Some(delta.value_dim), hidden),
+            Role::RecurrentDecayUp => (delta.keys(), Some(delta.value_dim)),
+            Role::RecurrentGateUp => (values, Some(delta.value_dim)),
             Role::RecurrentRates => (delta.value_heads.checked_mul(2), hidden),
             Role::Output => (hidden, values),
             _ => (None, None),

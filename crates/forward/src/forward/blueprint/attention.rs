@@ -150,6 +150,8 @@ pub struct LatentProjections {
     pub up: Projection,
     /// Number of heads.
     pub heads: usize,
+    /// The factors on queries, and on the latent of keys and values behind its norm.
+    pub factors: [f32; 2],
     /// The sizes.
     pub sizes: LatentConfig,
 }
@@ -451,6 +453,12 @@ impl<'a> Sources<'_, 'a> {
             norm: norm(NormSite::KeyValueLatent, "key/value")?,
             up: parts.sized(Role::KeyValueUp, heads * (latent.nope_dim + latent.value_dim), rank)?,
             heads,
+            factors: match self.family.math.scales_latents {
+                true => {
+                    [latent.query_rank.unwrap_or(hidden), rank].map(|rank| (hidden as f64 / rank as f64).sqrt() as f32)
+                }
+                false => [1.0; 2],
+            },
             sizes: latent.clone(),
         })))
     }
@@ -520,7 +528,7 @@ impl<'a> Sources<'_, 'a> {
         both.enumerate().map(rule).collect()
     }
 
-    fn rotary_dim(&self, rope: &RopeParameters, partial: f32, sliding: bool) -> Result<usize, ForwardError> {
+    pub(super) fn rotary_dim(&self, rope: &RopeParameters, partial: f32, sliding: bool) -> Result<usize, ForwardError> {
         if let Some(latent) = &self.config.latent {
             return Ok(latent.rope_dim);
         }
@@ -560,7 +568,8 @@ impl<'a> Sources<'_, 'a> {
         end: &str,
         length: Option<usize>,
     ) -> Result<Option<Vector>, ForwardError> {
-        let place = [self.network.trunk(), self.family.trunk.blocks, &block.to_string(), ""];
+        let layer = self.family.path_in_layers(block, "");
+        let place = [self.network.trunk(), self.family.trunk.blocks, &layer];
         let prefix = place.join(".").trim_start_matches('.').to_owned();
         let mut both = self.tensors.meta().iter().zip(self.network.places());
         let found = both.position(|(tensor, place)| {

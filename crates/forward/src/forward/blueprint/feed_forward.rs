@@ -7,6 +7,7 @@ use crate::forward::tensors::{Projection, Vector};
 use kvant_model::family::{Activation, NormSite, Orientation, Part, Role, Routing, RowOrder};
 use kvant_model::model_config::ExpertsConfig;
 use kvant_model::network::{ExpertsStorage, FusedExperts};
+use std::ops::Range;
 
 /// A feed-forward network.
 #[derive(Clone, Debug)]
@@ -89,6 +90,10 @@ pub struct Mixture {
     pub weighs_inputs: bool,
     /// The experts.
     pub experts: Vec<Mlp>,
+    /// Experts behind them that give what they read.
+    pub identities: usize,
+    /// Layers of these that the checkpoint has and nothing reads.
+    pub unread: Vec<Projection>,
     /// The network that all tokens pass.
     pub shared: Option<Mlp>,
     /// The gate on it.
@@ -133,7 +138,7 @@ impl Mixture {
     pub fn layers(&self) -> Vec<&Projection> {
         let networks = self.experts.iter().chain(&self.shared);
         let around = std::iter::once(&self.router).chain(&self.shared_gate);
-        around.chain(networks.flat_map(Mlp::layers)).collect()
+        around.chain(networks.flat_map(Mlp::layers)).chain(&self.unread).collect()
     }
 }
 
@@ -142,7 +147,7 @@ impl<'a> Sources<'_, 'a> {
         if !self.family.branches(self.config, index).feed_forward {
             return Ok(FeedForward::Absent);
         }
-        match parts.linear(Role::Router)?.filter(|_| !self.has_experts_beside()) {
+        match parts.linear(Role::Router)?.filter(|_| !self.has_experts_beside() && !self.family.math.shortcut_experts) {
             Some(router) => Ok(FeedForward::Mixture(Box::new(self.mixture(parts, index, router)?))),
             None => {
                 // Families with a network beside the experts have it alone where there are none.
@@ -186,6 +191,12 @@ impl<'a> Sources<'_, 'a> {
             output: norm(NormSite::RoutedOutput)?,
             dense_output: norm(NormSite::DenseOutput)?,
         }))
+    }
+
+    /// The experts that read what the feed-forward network of a block reads, and join the stream behind the next block.
+    pub(super) fn shortcut(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<Option<Mixture>, ForwardError> {
+        let router = parts.linear(Role::Router)?.filter(|_| self.family.math.shortcut_experts);
+        router.map(|router| self.mixture(parts, index, router)).transpose()
     }
 
     /// The cutoff of a block's gates: that which leaves out a share of values with a normal distribution (Gemma 3n).
@@ -239,17 +250,18 @@ impl<'a> Sources<'_, 'a> {
         let moe = self.family.moe.ok_or_else(|| ForwardError::unsupported("experts in this family"))?;
         let config = self.need(self.config.experts.as_ref(), "num_experts")?;
         let per_token = self.need(config.per_token, "num_experts_per_tok")?;
-        if per_token > config.count {
-            let allowed = format!("number of experts per token up to {}, but {per_token}", config.count);
+        let scored = config.scored().ok_or_else(|| ForwardError::unsupported("experts beyond all numbers"))?;
+        if per_token > scored {
+            let allowed = format!("number of experts per token up to {scored}, but {per_token}");
             return Err(ForwardError::missing("config.json", allowed));
         }
-        if router.rows != config.count || router.columns != self.hidden()? {
-            return Err(ForwardError::missing(parts.place(), format!("router of {} experts", config.count)));
+        if router.rows != scored || router.columns != self.hidden()? {
+            return Err(ForwardError::missing(parts.place(), format!("router of {scored} experts")));
         }
         let has_shared = !config.excludes_shared();
         let rule = moe.rule.resolve(self.config);
         let rule = rule.ok_or_else(|| ForwardError::unsupported("`expert_selection_fn` of config.json"))?;
-        let correction = match self.parameter(index, "e_score_correction_bias", config.count)? {
+        let correction = match self.parameter(index, "e_score_correction_bias", scored)? {
             None => self.parameter(index, "expert_bias", config.count)?,
             found => found,
         };
@@ -267,6 +279,8 @@ impl<'a> Sources<'_, 'a> {
             correction,
             weighs_inputs: self.family.math.weighs_expert_inputs,
             experts: self.experts(parts, index, config.count)?,
+            identities: config.identities,
+            unread: unread_experts(parts, config.count..scored)?,
             shared: if has_shared { self.mlp(parts, Part::SharedExperts, None)? } else { None },
             shared_gate: if has_shared { parts.linear(Role::SharedGate)? } else { None },
             sum_scale: if has_shared { self.sum_scale()? } else { 1.0 },
@@ -325,6 +339,17 @@ impl<'a> Sources<'_, 'a> {
         let size = (all.out_features, all.in_features);
         self.tensors.slice(&all.module, (weight, all.bias), which, size, all.orientation == Orientation::InOut)
     }
+}
+
+/// The layers of experts that give what they read, which classes create nevertheless.
+fn unread_experts(parts: &Parts<'_, '_, '_>, experts: Range<usize>) -> Result<Vec<Projection>, ForwardError> {
+    let mut unread = Vec::new();
+    for expert in experts {
+        for role in [Role::Gate, Role::Up, Role::Down] {
+            unread.extend(parts.linear_of(Part::Experts, role, Some(expert))?);
+        }
+    }
+    Ok(unread)
 }
 
 impl FirstLayers {

@@ -8,7 +8,7 @@ use crate::forward::tensors::{Projection, Vector};
 use kvant_model::family::{Activation, NormSite, Part, Recurrent, RecurrentMixer, RecurrentParameter, Role};
 use kvant_model::model_config::DeltaConfig;
 
-/// A gated delta net; see [`kvant_model::family::RecurrentMixer::GatedDelta`].
+/// A gated delta net; see [`kvant_model::family::RecurrentMixer::GatedDelta`] and [`kvant_model::family::RecurrentMixer::ChannelDelta`].
 #[derive(Clone, Debug)]
 pub struct GatedDeltaLayer {
     /// The layers that read the hidden state.
@@ -17,7 +17,7 @@ pub struct GatedDeltaLayer {
     pub convolution: ConvolutionLayer,
     /// `A_log`, one for each value head.
     pub decay_log: Vector,
-    /// `dt_bias`, one for each value head.
+    /// `dt_bias`, one for each value head, or each channel of keys.
     pub step_bias: Vector,
     /// The factor on how strongly heads write.
     pub strength: f32,
@@ -42,16 +42,48 @@ pub enum DeltaInputs {
     /// Two layers, whose rows are those of one key head after the other: a query, a key, and the values and then the gates of its value
     /// heads; and the strengths, then the steps of these.
     ByKeyHead(Box<[Projection; 2]>),
+    /// Layers of a net whose channels have a decay each.
+    ByChannel(Box<ChannelDeltaInputs>),
+}
+
+/// The layers of a net whose channels have a decay each.
+#[derive(Clone, Debug)]
+pub struct ChannelDeltaInputs {
+    /// Queries, keys and values.
+    pub mixed: [Projection; 3],
+    /// How strongly each head writes.
+    pub strength: Projection,
+    /// The latent of the steps of decays, and the steps from it.
+    pub decay: [Projection; 2],
+    /// The latent of the gates on the output, and the gates from it.
+    pub gate: [Projection; 2],
 }
 
 impl DeltaInputs {
-    /// All of them.
-    pub fn layers(&self) -> Vec<&Projection> {
+    /// Those that read the hidden state.
+    pub fn first(&self) -> Vec<&Projection> {
         match self {
             DeltaInputs::Single(layers) => layers.iter().collect(),
             DeltaInputs::Separate(layers) => layers.iter().collect(),
             DeltaInputs::ByKeyHead(layers) => layers.iter().collect(),
+            DeltaInputs::ByChannel(layers) => {
+                layers.mixed.iter().chain([&layers.strength, &layers.decay[0], &layers.gate[0]]).collect()
+            }
         }
+    }
+
+    /// All of them.
+    pub fn layers(&self) -> Vec<&Projection> {
+        let behind_latents = match self {
+            DeltaInputs::ByChannel(layers) => vec![&layers.decay[1], &layers.gate[1]],
+            DeltaInputs::Single(_) | DeltaInputs::Separate(_) | DeltaInputs::ByKeyHead(_) => Vec::new(),
+        };
+        self.first().into_iter().chain(behind_latents).collect()
+    }
+
+    /// Returns whether each channel of keys has a decay of its own.
+    pub fn by_channel(&self) -> bool {
+        matches!(self, DeltaInputs::ByChannel(_))
     }
 }
 
@@ -98,12 +130,14 @@ impl<'a> Sources<'_, 'a> {
             RecurrentMixer::GatedDelta { doubled_if, eps } => (doubled_if, eps),
             _ => (None, None),
         };
+        let inputs = self.delta_inputs(parts, recurrent, &sizes, (channels, values))?;
+        let steps = if inputs.by_channel() { sizes.keys().ok_or_else(too_large)? } else { sizes.value_heads };
         let doubles = doubled.is_some_and(|(key, default)| self.config.flag_or(key, default));
         Ok(GatedDeltaLayer {
-            inputs: self.delta_inputs(parts, &sizes, (channels, values))?,
+            inputs,
             convolution: self.convolution(parts, (index, recurrent), (channels, sizes.kernel))?,
             decay_log: parameter(RecurrentParameter::DecayLog, sizes.value_heads)?,
-            step_bias: parameter(RecurrentParameter::StepBias, sizes.value_heads)?,
+            step_bias: parameter(RecurrentParameter::StepBias, steps)?,
             strength: if doubles { 2.0 } else { 1.0 },
             activation: self.activation(),
             norm: NormLayer { eps: eps.map_or(norm.eps, |eps| eps as f32), ..norm },
@@ -115,10 +149,14 @@ impl<'a> Sources<'_, 'a> {
     fn delta_inputs(
         &self,
         parts: &Parts<'_, '_, 'a>,
+        recurrent: &Recurrent,
         sizes: &DeltaConfig,
         (channels, values): (usize, usize),
     ) -> Result<DeltaInputs, ForwardError> {
         let (hidden, heads) = (self.hidden()?, sizes.value_heads);
+        if recurrent.mixer == RecurrentMixer::ChannelDelta {
+            return self.channel_delta_inputs(parts, sizes, (channels, values));
+        }
         if parts.find(|linear| linear.role == Role::RecurrentInputGate).is_some() {
             return Ok(DeltaInputs::ByKeyHead(Box::new([
                 parts.sized(Role::RecurrentInputGate, channels + values, hidden)?,
@@ -142,5 +180,35 @@ impl<'a> Sources<'_, 'a> {
             parts.sized(Role::RecurrentStrength, heads, hidden)?,
             parts.sized(Role::RecurrentDecay, heads, hidden)?,
         ])))
+    }
+
+    /// The layers of a net whose channels have a decay each; latents are as wide as a value.
+    fn channel_delta_inputs(
+        &self,
+        parts: &Parts<'_, '_, 'a>,
+        sizes: &DeltaConfig,
+        (channels, values): (usize, usize),
+    ) -> Result<DeltaInputs, ForwardError> {
+        let (hidden, keys, latent) = (self.hidden()?, (channels - values) / 2, sizes.value_dim);
+        if sizes.key_heads != sizes.value_heads {
+            let heads = format!("{} value heads on {} key heads", sizes.value_heads, sizes.key_heads);
+            return Err(ForwardError::unsupported(format!("decays of channels in {heads}")));
+        }
+        Ok(DeltaInputs::ByChannel(Box::new(ChannelDeltaInputs {
+            mixed: [
+                parts.sized(Role::RecurrentQuery, keys, hidden)?,
+                parts.sized(Role::RecurrentKey, keys, hidden)?,
+                parts.sized(Role::RecurrentValue, values, hidden)?,
+            ],
+            strength: parts.sized(Role::RecurrentStrength, sizes.value_heads, hidden)?,
+            decay: [
+                parts.sized(Role::RecurrentDecayDown, latent, hidden)?,
+                parts.sized(Role::RecurrentDecayUp, keys, latent)?,
+            ],
+            gate: [
+                parts.sized(Role::RecurrentGateDown, latent, hidden)?,
+                parts.sized(Role::RecurrentGateUp, values, latent)?,
+            ],
+        })))
     }
 }

@@ -108,7 +108,7 @@ impl<'a> Sources<'_, 'a> {
             None if !branches.attention => TokenMixer::Absent,
             None => TokenMixer::Attention(Box::new(self.attention(parts, index)?)),
             Some(recurrent) => match recurrent.mixer {
-                RecurrentMixer::GatedDelta { .. } => {
+                RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => {
                     TokenMixer::GatedDelta(Box::new(self.gated_delta(parts, index, &recurrent)?))
                 }
                 RecurrentMixer::ShortConvolution => {

@@ -31,8 +31,8 @@ use serde_json::Value;
 pub use attention::{AttentionLayer, HeadGates, HeadNorms, LatentProjections, Projections, QueryLatent};
 pub use encoder::{EncoderParts, HiddenRows, PositionTable, ReadoutLayer, ReadoutLayers};
 pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, RoutedBranch, XieluLayer};
-pub use gated_delta::{DeltaInputs, GatedDeltaLayer};
-pub use indexer::IndexerLayer;
+pub use gated_delta::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer};
+pub use indexer::{IndexChoice, IndexerLayer};
 pub use lanes::{LaneMixer, Lanes, LowRank};
 pub use layer_input::{LayerInput, LayerInputs};
 pub use mamba1::Mamba1Layer;
@@ -119,6 +119,10 @@ pub struct Block {
     pub feed_forward: FeedForward,
     /// Experts beside it.
     pub routed: Option<Box<RoutedBranch>>,
+    /// Experts that read what it reads, and whose output joins the stream behind the next block.
+    pub shortcut: Option<Box<Mixture>>,
+    /// Whether the output of the experts of the block before joins the stream behind this one.
+    pub joins_shortcut: bool,
     /// The norm of the feed-forward network's output.
     pub feed_forward_output: Option<NormLayer>,
     /// What the block does with several residual streams.
@@ -136,7 +140,8 @@ impl Block {
         let input = self.layer_input.iter().flat_map(|layer| [&layer.gate, &layer.output]);
         let lanes = self.lane_mixer.iter().flat_map(LaneMixer::layers);
         let narrow = self.low_rank.iter().flat_map(|layer| [&layer.down, &layer.up]);
-        let beside = routed.chain(input).chain(lanes).chain(narrow);
+        let beyond = self.shortcut.iter().flat_map(|mixture| mixture.layers());
+        let beside = routed.chain(input).chain(lanes).chain(narrow).chain(beyond);
         [self.mixer.layers(), self.feed_forward.layers()].concat().into_iter().chain(beside).collect()
     }
 
@@ -144,7 +149,9 @@ impl Block {
     pub fn mixture(&self) -> Option<&Mixture> {
         match &self.feed_forward {
             FeedForward::Mixture(mixture) => Some(mixture),
-            FeedForward::Dense(_) | FeedForward::Absent => self.routed.as_ref().map(|routed| &routed.mixture),
+            FeedForward::Dense(_) | FeedForward::Absent => {
+                self.routed.as_ref().map(|routed| &routed.mixture).or(self.shortcut.as_deref())
+            }
         }
     }
 
@@ -160,7 +167,9 @@ impl Block {
     pub fn resumed_layer(&self, depth: StopAt) -> Option<&Projection> {
         match (depth, &self.feed_forward) {
             (StopAt::Heads, _) => self.mixer.output(),
-            (StopAt::Hidden, FeedForward::Dense(mlp)) if self.routed.is_none() => Some(&mlp.down),
+            (StopAt::Hidden, FeedForward::Dense(mlp)) if self.routed.is_none() && self.shortcut.is_none() => {
+                Some(&mlp.down)
+            }
             _ => None,
         }
     }
@@ -240,6 +249,8 @@ impl<'a> Sources<'_, 'a> {
             feed_forward_input: self.feed_forward_norm(&parts, index)?,
             feed_forward: self.feed_forward(&parts, index)?,
             routed: self.routed(&parts, index)?.map(Box::new),
+            shortcut: self.shortcut(&parts, index)?.map(Box::new),
+            joins_shortcut: self.family.math.shortcut_experts && !index.is_multiple_of(2),
             feed_forward_output: self.norm_at(&parts, NormSite::FeedForwardOutput, index)?,
             lane_mixer: lanes.map(|lanes| self.lane_mixer(&parts, index, lanes)).transpose()?,
             layer_input: inputs.map(|inputs| self.layer_input(&parts, inputs.width)).transpose()?,

@@ -4,7 +4,7 @@ use super::encoder::is_at;
 use super::{NormLayer, Sources};
 use crate::forward::error::ForwardError;
 use crate::forward::tensors::Projection;
-use kvant_model::family::{NormSite, Part, QueryKeyNorm, Role};
+use kvant_model::family::{Indexer, NormSite, Part, QueryKeyNorm, Role};
 use kvant_model::network::{Linear, Norm};
 
 /// A block, or the trunk.
@@ -199,7 +199,9 @@ impl<'p, 's, 'a> Parts<'p, 's, 'a> {
         let weight = tensors.vector(norm.weight, None)?;
         let bias = norm.bias.map(|bias| tensors.vector(bias, Some(weight.length))).transpose()?;
         // The norms of latents do not take the model's eps.
-        let latent = matches!(norm.site, NormSite::QueryLatent | NormSite::KeyValueLatent | NormSite::IndexKey);
+        let of_blocks = matches!(self.sources.family.math.indexer, Some(Indexer::Blocks(_)));
+        let latent = matches!(norm.site, NormSite::QueryLatent | NormSite::KeyValueLatent)
+            || norm.site == NormSite::IndexKey && !of_blocks;
         let eps = if latent { 1e-6 } else { self.sources.eps() };
         Ok(NormLayer { kind: norm.kind, weight: vec![weight], bias: bias.into_iter().collect(), eps })
     }

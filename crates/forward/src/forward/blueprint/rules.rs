@@ -1,9 +1,11 @@
 //! Rules that some checkpoints have and the forward pass does not compute: refused by name.
 
 use super::Sources;
+use super::indexer::BLOCK_SPARSE;
 use crate::forward::error::ForwardError;
 use kvant_model::family::{
-    Activation, Family, Positions, Residual, Role, RotaryLayers, Window, attends_to_all, is_feed_forward, is_recurrent,
+    Activation, Family, Indexer, Positions, Residual, Role, RotaryLayers, Window, attends_to_all, is_feed_forward,
+    is_recurrent,
 };
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Place, Reason};
@@ -18,6 +20,7 @@ const REFUSED_FLAGS: &[&str] = &[
     "is_folding_model",
     "apply_residual_connection_post_layernorm",
     "moe_apply_router_weight_on_input",
+    "router_bias",
 ];
 
 /// What is asked of a family.
@@ -55,11 +58,22 @@ pub(super) fn check(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
             let name = sources.config.activation.as_deref().unwrap_or("");
             Err(ForwardError::unsupported(format!("the activation `{name}`")))
         }
+        Activation::ClampedSwiglu => check_limits(sources),
         Activation::Xielu if !sources.family.parameters.iter().any(|path| path.ends_with("alpha_p")) => {
             Err(ForwardError::unsupported(format!("xIELU in {}", sources.family.name)))
         }
         _ => Ok(()),
     }
+}
+
+/// The numbers of the clamped SwiGLU are those of gpt-oss.
+fn check_limits(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
+    for (key, computed) in [("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)] {
+        if let Some(other) = sources.config.number(key)?.filter(|stated| *stated != computed) {
+            return Err(ForwardError::unsupported(format!("`{key}` {other} of config.json")));
+        }
+    }
+    Ok(())
 }
 
 fn check_flags(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
@@ -75,10 +89,12 @@ fn check_flags(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let stated = |key: &str| config.number(key).is_ok_and(|count| count.is_some_and(|count| count != 0.0));
     let mut counts = REFUSED_COUNTS.iter().filter(|(_, computes)| !computes(sources.family));
     let count = counts.find(|(key, _)| stated(key)).map(|(key, _)| key);
+    // Experts of LongCat Flash that compute nothing give what they read.
+    let zero = config.text("zero_expert_type").filter(|kind| *kind != "identity").map(|_| &"zero_expert_type");
     let both_ways = config.text("use_bidirectional_attention").filter(|tokens| *tokens == "all");
     let both_ways = both_ways.map(|_| &"use_bidirectional_attention");
     let masked = (sources.family.encoder.is_some() && config.flag_or("is_decoder", false)).then_some(&"is_decoder");
-    match flag.or(masked).or(value).or(clip).or(count).or(both_ways).or(unscaled).or(halves) {
+    match flag.or(masked).or(value).or(clip).or(count).or(zero).or(both_ways).or(unscaled).or(halves) {
         Some(key) => Err(ForwardError::unsupported(format!("`{key}` of config.json"))),
         None => Ok(()),
     }
@@ -120,7 +136,8 @@ fn check_layer_types(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let unknown = |kind: &&String| match kind.as_str() {
         "sliding_attention" => false,
         "chunked_attention" => !chunks,
-        "deepseek_sparse_attention" => sources.family.math.indexer.is_none(),
+        "deepseek_sparse_attention" => !matches!(sources.family.math.indexer, Some(Indexer::Keys(_))),
+        BLOCK_SPARSE => !matches!(sources.family.math.indexer, Some(Indexer::Blocks(_))),
         kind if is_recurrent(kind) => !recurs,
         kind if is_feed_forward(kind) => sources.family.math.residual != Residual::Single,
         kind => !attends_to_all(kind),

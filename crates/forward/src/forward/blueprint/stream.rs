@@ -15,6 +15,8 @@ pub struct StreamLayout {
     inputs: Range<usize>,
     /// Width of one of them.
     input: usize,
+    /// The output of experts that joins the residual stream behind a later block.
+    shortcut: Range<usize>,
     /// Keys and values that other blocks attend to.
     shared: Vec<SharedKeys>,
     /// Width of all parts.
@@ -40,7 +42,10 @@ impl StreamLayout {
         let lanes = lanes.map_or(1, |lanes| lanes.count);
         let residual = lanes * hidden;
         let inputs_width = inputs.map_or(0, |inputs| inputs.projection.rows);
-        let mut width = residual + inputs_width;
+        let shortcut = residual + inputs_width;
+        let has_shortcut = blocks.iter().any(|block| block.shortcut.is_some());
+        let mut width = if has_shortcut { shortcut + hidden } else { shortcut };
+        let shortcut = shortcut..width;
         let mut shared: Vec<SharedKeys> = Vec::new();
         let attentions =
             || blocks.iter().enumerate().filter_map(|(index, block)| Some((index, block.mixer.attention()?)));
@@ -56,6 +61,7 @@ impl StreamLayout {
             lanes,
             inputs: residual..residual + inputs_width,
             input: inputs.map_or(0, |inputs| inputs.width),
+            shortcut,
             shared,
             width,
         }
@@ -90,6 +96,11 @@ impl StreamLayout {
     pub fn input_of(&self, block: usize) -> Range<usize> {
         let start = self.inputs.start + block * self.input;
         start..start + self.input
+    }
+
+    /// The place of what experts add to the stream behind a later block.
+    pub fn shortcut(&self) -> Range<usize> {
+        self.shortcut.clone()
     }
 
     /// The place of the keys and values of a block, where others attend to them.

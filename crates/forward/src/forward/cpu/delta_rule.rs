@@ -33,12 +33,23 @@ impl Loop for DeltaHead<'_> {
         let (wide, heads) = (rule.values.layout.width, rule.values.layout.count);
         let (key_dim, key_head) = (rule.keys.layout.width, head / (heads / rule.keys.layout.count));
         let scale = 1.0 / (key_dim as f32).sqrt();
+        let lengths = if rule.rounds_lengths { precision } else { Precision::F32 };
         let (mut query, mut key, mut delta) = (vec![0.0; key_dim], vec![0.0; key_dim], vec![0.0; wide]);
         for (row, out) in (first..).zip(out.chunks_exact_mut(wide)) {
-            unit(precision, &rule.queries.from(row, key_head)[..key_dim], &mut query);
-            unit(precision, &rule.keys.from(row, key_head)[..key_dim], &mut key);
+            unit(lengths, &rule.queries.from(row, key_head)[..key_dim], &mut query);
+            unit(lengths, &rule.keys.from(row, key_head)[..key_dim], &mut key);
             query.iter_mut().for_each(|q| *q *= scale);
-            let (decay, strength) = (rule.decays[row * heads + head], rule.strengths[row * heads + head]);
+            let at = row * heads + head;
+            let strength = rule.strengths[at];
+            let decay = match rule.by_channel {
+                true => {
+                    let decays = &rule.decays[at * key_dim..(at + 1) * key_dim];
+                    let lines = state.chunks_exact_mut(wide).zip(decays);
+                    lines.for_each(|(line, decay)| line.iter_mut().for_each(|s| *s *= decay));
+                    1.0
+                }
+                false => rule.decays[at],
+            };
             // What the state has stored for this key.
             delta.fill(0.0);
             for (line, k) in state.chunks_exact(wide).zip(&key) {
@@ -91,6 +102,8 @@ mod tests {
             keys: view(keys, 12, HeadLayout { start: 6, ..part }),
             values: view(values, 8, HeadLayout::packed(4, 2)),
             decays: rates,
+            by_channel: false,
+            rounds_lengths: true,
             strengths: &rates.iter().map(|x| 1.0 - x).collect::<Vec<f32>>(),
             lengths,
         };
@@ -105,6 +118,53 @@ mod tests {
     }
 
     #[test]
+    fn channels_with_equal_decays_have_the_state_of_their_head() {
+        let decays = [0.5f32, 0.75, 0.9, 0.25];
+        let run = |by_channel: bool| {
+            let repeat = if by_channel { 3 } else { 1 };
+            let decays: Vec<f32> = decays.iter().flat_map(|decay| std::iter::repeat_n(*decay, repeat)).collect();
+            let (keys, values) = (numbers(12, 1), numbers(8, 2));
+            let heads = |data, width, layout| Heads { data, row_width: width, layout };
+            let rule = DeltaRule {
+                queries: heads(&keys, 6, HeadLayout::packed(2, 3)),
+                keys: heads(&keys, 6, HeadLayout::packed(2, 3)),
+                values: heads(&values, 4, HeadLayout::packed(2, 2)),
+                decays: &decays,
+                by_channel,
+                rounds_lengths: true,
+                strengths: &[0.3, 0.6, 0.9, 0.7],
+                lengths: &[2],
+            };
+            let (mut states, mut out) = ([RecurrentState::default()], Vec::new());
+            Cpu::default().delta_rule(&rule, &mut states, &mut out);
+            out
+        };
+        let both = [run(false), run(true)];
+        assert!(both[0].iter().zip(&both[1]).all(|(a, b)| (a - b).abs() < 1e-6), "{both:?}");
+    }
+
+    #[test]
+    fn channels_forget_by_their_own_decay() {
+        // The key's first channel is kept and its second forgotten: what was written under the first remains.
+        let heads = |data, width| Heads { data, row_width: width, layout: HeadLayout::row(width) };
+        let rule = DeltaRule {
+            queries: heads(&[1.0, 0.0, 0.0, 1.0], 2),
+            keys: heads(&[1.0, 0.0, 1.0, 0.0], 2),
+            values: heads(&[3.0, 9.0], 1),
+            decays: &[1.0, 0.0, 1.0, 0.0],
+            by_channel: true,
+            rounds_lengths: true,
+            strengths: &[0.0, 0.0],
+            lengths: &[2],
+        };
+        let mut states = [RecurrentState { tail: Vec::new(), memory: vec![2.0, 5.0] }];
+        let mut out = Vec::new();
+        Cpu::default().delta_rule(&rule, &mut states, &mut out);
+        assert_eq!(states[0].memory, [2.0, 0.0]);
+        assert!((out[0] - 2.0 / 2f32.sqrt()).abs() < 1e-5 && out[1] == 0.0, "{out:?}");
+    }
+
+    #[test]
     fn state_returns_what_was_written_under_a_key() {
         // With full strength and no decay, a query equal to the key reads its value, whatever was there before.
         let (key, value) = ([3.0, 0.0, 4.0], [2.0, -1.0]);
@@ -114,6 +174,8 @@ mod tests {
             keys: heads(&key, 3),
             values: heads(&value, 2),
             decays: &[1.0],
+            by_channel: false,
+            rounds_lengths: true,
             strengths: &[1.0],
             lengths: &[1],
         };

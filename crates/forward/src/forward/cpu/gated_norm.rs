@@ -2,7 +2,7 @@
 
 use super::gate::Gated;
 use super::{Cpu, for_rows};
-use crate::forward::ops::{Gate, GatedNorm};
+use crate::forward::ops::GatedNorm;
 use kvant_numeric::linalg::{Precision, rms_norm};
 use kvant_numeric::simd::dispatch;
 
@@ -13,14 +13,14 @@ pub(super) fn gated_norm(cpu: Cpu, norm: &GatedNorm<'_>, data: &mut [f32]) {
     for_rows(data, width, |index, row| {
         let gates = &norm.gates.from(index, 0)[..width];
         if !norm.gate_last {
-            dispatch(isa, Gated { precision: Precision::F32, gate: Gate::Silu, gates, values: row });
+            dispatch(isa, Gated { precision: Precision::F32, gate: norm.function, gates, values: row });
         }
         let part = (width / norm.parts.max(1)).max(1);
         for (values, weight) in row.chunks_mut(part).zip(norm.weight.chunks(part)) {
             rms_norm(isa, values, weight, 0.0, norm.eps, Precision::F32);
         }
         if norm.gate_last {
-            dispatch(isa, Gated { precision: Precision::F32, gate: Gate::Silu, gates, values: row });
+            dispatch(isa, Gated { precision: Precision::F32, gate: norm.function, gates, values: row });
         }
         row.iter_mut().for_each(|value| *value = precision.round(*value));
     });
@@ -29,7 +29,7 @@ pub(super) fn gated_norm(cpu: Cpu, norm: &GatedNorm<'_>, data: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::forward::ops::Ops;
+    use crate::forward::ops::{Gate, Ops};
     use crate::forward::{HeadLayout, Heads};
 
     #[test]
@@ -39,7 +39,7 @@ mod tests {
         let heads = Heads { data: &gates, row_width: 6, layout: HeadLayout { start: 1, ..HeadLayout::row(4) } };
         let apply = |weight: &[f32], parts, gate_last| {
             let mut data = [2.0, 3.0, 0.1, 0.1];
-            let norm = GatedNorm { gates: heads, weight, eps: 0.0, parts, gate_last };
+            let norm = GatedNorm { gates: heads, function: Gate::Silu, weight, eps: 0.0, parts, gate_last };
             Cpu::default().gated_norm(&norm, &mut data);
             data
         };

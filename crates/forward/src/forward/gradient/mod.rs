@@ -119,6 +119,7 @@ pub fn missing_step(decoder: &Decoder<'_>, block: usize) -> Option<&'static str>
         TokenMixer::Attention(layer) => match layer.projections {
             Projections::Latent(_) => Some("latent attention"),
             Projections::Queries { .. } => Some("keys of another block"),
+            _ if layer.indexer.is_some() => Some("attention to keys that an indexer chooses"),
             _ => None,
         },
         TokenMixer::Absent => None,

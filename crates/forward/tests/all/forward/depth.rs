@@ -12,12 +12,14 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 
-const DEPTHS: [StopAt; 11] = [
+const DEPTHS: [StopAt; 13] = [
     StopAt::AttentionInput,
     StopAt::QueryLatent,
     StopAt::KeyValueLatent,
     StopAt::Convolved,
     StopAt::StepLatent,
+    StopAt::DecayLatent,
+    StopAt::GateLatent,
     StopAt::LowRankLatent,
     StopAt::Heads,
     StopAt::FeedForward,
@@ -63,6 +65,8 @@ fn depth_of(input: Input) -> StopAt {
         Input::KeyValueLatent => StopAt::KeyValueLatent,
         Input::Convolved => StopAt::Convolved,
         Input::StepLatent => StopAt::StepLatent,
+        Input::DecayLatent => StopAt::DecayLatent,
+        Input::GateLatent => StopAt::GateLatent,
         Input::LowRankLatent => StopAt::LowRankLatent,
         Input::Heads | Input::RecurrentHeads => StopAt::Heads,
         Input::FeedForward | Input::Router | Input::Routed(_) => StopAt::FeedForward,

@@ -12,7 +12,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 66] = [
+pub const FAMILIES: [&str; 69] = [
     "afmoe",
     "apertus",
     "axk1",
@@ -49,13 +49,16 @@ pub const FAMILIES: [&str; 66] = [
     "granitemoehybrid",
     "granitemoehybrid_dense",
     "jamba",
+    "kimi_linear",
     "laguna",
     "lfm2",
     "lfm2_moe",
     "llama4_text",
+    "longcat_flash",
     "mamba",
     "mamba2",
     "mimo_v2_flash",
+    "minimax_m3_text",
     "mistral4",
     "mixtral",
     "mllama",
@@ -197,7 +200,7 @@ fn attention_norms(layer: &AttentionLayer) -> Vec<&NormLayer> {
     let mut norms: Vec<&NormLayer> =
         layer.head_norms.iter().flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key)).collect();
     norms.extend(&layer.heads_norm);
-    norms.extend(layer.indexer.iter().map(|indexer| &indexer.norm));
+    norms.extend(layer.indexer.iter().flat_map(|indexer| std::iter::once(&indexer.norm).chain(&indexer.query_norm)));
     if let Projections::Latent(latent) = &layer.projections {
         norms.push(&latent.norm);
         norms.extend(if let QueryLatent::Latent(_, norm, _) = &latent.query { Some(norm) } else { None });
@@ -206,10 +209,7 @@ fn attention_norms(layer: &AttentionLayer) -> Vec<&NormLayer> {
 }
 
 fn parameters(block: &Block) -> Vec<&Vector> {
-    let correction = match &block.feed_forward {
-        FeedForward::Mixture(mixture) => mixture.correction.as_ref(),
-        FeedForward::Dense(_) | FeedForward::Absent => None,
-    };
+    let correction = block.mixture().and_then(|mixture| mixture.correction.as_ref());
     let learned = match &block.feed_forward {
         FeedForward::Mixture(_) | FeedForward::Absent => None,
         FeedForward::Dense(mlp) => mlp.xielu.as_ref(),
