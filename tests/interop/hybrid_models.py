@@ -42,6 +42,15 @@ MODELS = {
     "kimi_linear": ("kimi_linear", dict(FOUR, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32, num_key_value_heads=4,
                                         num_local_experts=4, num_experts_per_tok=2, moe_intermediate_size=128, linear_head_dim=32, linear_num_heads=4,
                                         layer_types=TEXT["layer_types"])),
+    # No hybrids, but what they keep of a sequence is more than keys and values: experts cross blocks, and an indexer has keys of its own.
+    "longcat_flash": ("longcat_flash", dict(vocab_size=2048, hidden_size=128, ffn_hidden_size=128, num_layers=2, num_attention_heads=4, head_dim=16,
+                                            max_position_embeddings=512, kv_lora_rank=32, q_lora_rank=48, qk_nope_head_dim=32, qk_rope_head_dim=16,
+                                            v_head_dim=32, expert_ffn_hidden_size=128, moe_topk=2, n_routed_experts=4, zero_expert_num=2,
+                                            bos_token_id=0, eos_token_id=0, pad_token_id=0)),
+    "minimax_m3_text": ("minimax_m3_vl_text", dict(FOUR, head_dim=32, dense_intermediate_size=128, shared_intermediate_size=128, num_local_experts=4,
+                                                   num_experts_per_tok=2, layer_types=["full_attention"] + ["minimax_m3_sparse"] * 3,
+                                                   mlp_layer_types=["dense"] + ["sparse"] * 3, index_n_heads=2, index_head_dim=32,
+                                                   index_block_size=4, index_topk_blocks=2)),
     "qwen3_5": ("qwen3_5", dict(text_config=TEXT, vision_config=VISION)),
     "qwen3_5_moe": ("qwen3_5_moe", dict(text_config=dict(TEXT, **EXPERTS), vision_config=VISION)),
 }  # fmt: skip

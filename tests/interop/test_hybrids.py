@@ -186,7 +186,7 @@ def test_layers_that_predict_further_tokens_are_quantized_on_request(kvant, hybr
     assert done.returncode != 0 and "is not run" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "olmo_hybrid", *STATES, *NEWER])
+@pytest.mark.parametrize("name", ["qwen3_next", "olmo_hybrid", "longcat_flash", "minimax_m3_text", *STATES, *NEWER])
 def test_greedy_continuation_equals_generate_of_transformers(name, kvant, hybrid):
     directory = hybrid(name)
     model, tokenizer = load(directory), transformers.AutoTokenizer.from_pretrained(directory)

@@ -53,7 +53,7 @@ OF_KIND = {forward_models.MODELS[name][0]: name for name in reversed(forward_mod
 # Families that are left out, and why. The rules of the loader must not say that it loads them.
 NEW = {"axk1", "kimi_linear", "laguna", "longcat_flash", "minimax_m3", "minimax_m3_text", "xglm"}
 # Models of such families under other names.
-OTHER_NAMES = {"lfm2_vl", "longcat", "minimax_m3", "minimax_m3_vl", "mllama_text"}
+OTHER_NAMES = {"lfm2_vl", "longcat", "minimax_m3_vl", "mllama_text"}
 ENCODERS = {"bert", "distilbert", "electra", "esm", "modernbert", "mpnet", "roberta"}
 NO_MODEL = {"kimi_k2", "minimax_m2", "qwen3_omni_moe"}
 LEFT_OUT_FAMILIES = {

@@ -136,7 +136,10 @@ fn check_layer_types(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let unknown = |kind: &&String| match kind.as_str() {
         "sliding_attention" => false,
         "chunked_attention" => !chunks,
-        "deepseek_sparse_attention" => !matches!(sources.family.math.indexer, Some(Indexer::Keys(_))),
+        // transformers 5.23 has the second name.
+        "deepseek_sparse_attention" | "indexed_attention" => {
+            !matches!(sources.family.math.indexer, Some(Indexer::Keys(_)))
+        }
         BLOCK_SPARSE => !matches!(sources.family.math.indexer, Some(Indexer::Blocks(_))),
         kind if is_recurrent(kind) => !recurs,
         kind if is_feed_forward(kind) => sources.family.math.residual != Residual::Single,
