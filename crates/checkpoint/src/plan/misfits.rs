@@ -30,6 +30,7 @@ const CASTS_TO_WO: &[&str] =
 /// raise where a layer has packed codes in the place of its weight.
 const READ_FLOATS: &[&str] = &[
     "dinov2",
+    "dinov2_with_registers",
     "dinov3_vit",
     "longt5",
     "mt5",

@@ -1,7 +1,7 @@
 //! Layers besides linear ones: convolutions and embeddings. They are quantized only where a recipe asks for their kind, or for one of
 //! them by name.
 
-use super::{Network, Place, Reason, TensorMeta};
+use super::{Network, Place, Reason, Slot, TensorMeta};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -131,6 +131,7 @@ fn layer(at: usize, tensor: &TensorMeta, place: Place, tensors: &[TensorMeta]) -
     let (rows, rest) = tensor.shape.split_first()?;
     let kind = match (place, rest.len()) {
         (Place::Embedding | Place::Positions | Place::TokenTypes | Place::LayerInputs, 1) => LayerKind::Embedding,
+        (Place::Patches(Slot::Weight), 3) => LayerKind::convolution(2, false)?,
         (Place::Other(Reason::NotLinear | Reason::Unrecognised | Reason::Modality), 2..=4) => {
             let is_layer = !module.split('.').any(|part| part == "experts" || part.contains("norm"));
             LayerKind::convolution(rest.len() - 1, is_transposed(module, tensor, tensors)).filter(|_| is_layer)?
