@@ -244,5 +244,5 @@ def test_models_that_are_not_computed_are_refused_by_name(name, kvant, tmp_path)
         return
     assert "CLIPVisionModelWithProjection" in done.stderr, done.stderr
     done = kvant("quantize", tmp_path / "model", "-s", "int8:channel", "-f", "fake", "-o", out, "--json")
-    # Both towers: six layers in each of two or three blocks.
-    assert done.returncode == 0 and json.loads(done.stdout)["quantized_layers"] >= 6 * (2 + 3), done.stderr
+    # The layers of the tower for text.
+    assert done.returncode == 0 and json.loads(done.stdout)["quantized_layers"] >= 6 * 2, done.stderr

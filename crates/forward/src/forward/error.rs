@@ -210,7 +210,7 @@ impl Diagnostic for ForwardError {
             ForwardError::TwoTowers { .. } => {
                 "save each tower as a checkpoint of its own, as CLIPVisionModelWithProjection.from_pretrained(MODEL).save_pretrained(OUT) \
                  and CLIPTextModelWithProjection do, or SiglipVisionModel and SiglipTextModel, and calibrate each on its own data; \
-                 schemes without calibration, which `kvant plan` shows, fit both towers at once"
+                 without calibration, the tower for text is quantized in the whole model and that for images is kept"
             }
             ForwardError::Import(error) => return error.hint(),
             ForwardError::Config(ConfigError::Missing { .. }) if !kvant_model::family::registered().is_empty() => {
