@@ -496,7 +496,7 @@ def evaluate(
 
     Args:
         model: Hugging Face directory, GGUF file or ONNX graph.
-        data: Data to measure the model on: text, JSON, Parquet or tokens; arrays or images for ONNX graphs.
+        data: Data to measure the model on: text, JSON, Parquet or tokens; arrays or images for models of images and ONNX graphs.
         lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
         column: The field or column with the text, conversation or tokens [default: found by its name].
         reference: The original model, to compare with.

@@ -20,7 +20,7 @@ TEXT = """# Architectures
 
 What plans say of small models of each described architecture (`model_type` in config.json). The page is written by
 `tests/interop/test_architectures.py`; other interop tests show that it is true: outputs equal those of transformers in f32
-(`test_forward.py`, `test_encoders.py`), what is written loads with the same weights in transformers, vLLM and SGLang, and GGUF files in
+(`test_forward.py`, `test_encoders.py`, `test_image_encoders.py`), what is written loads with the same weights in transformers, vLLM and SGLang, and GGUF files in
 llama.cpp.
 
 * **Calibration**: algorithms with calibration data, static activations and `kvant eval`.
@@ -47,7 +47,8 @@ ALGORITHMS = ("awq", "smoothquant", "autoround", "rotate")
 def sources(root):
     """The directories of the models of each architecture."""
     found = {}
-    for module, names in ((forward_models, forward_models.MODELS), (encoder_models, encoder_models.MODELS)):
+    of_encoders = encoder_models.MODELS | encoder_models.IMAGE_MODELS
+    for module, names in ((forward_models, forward_models.MODELS), (encoder_models, of_encoders)):
         saved(module, names, root, found)
     return dict(sorted(found.items()))
 
@@ -57,7 +58,8 @@ def saved(module, names, root, found):
         directory = module.save(name, root / name)
         config = json.loads((directory / "config.json").read_text())
         # GGUF files hold one.
-        byte_tokenizer(config.get("text_config", config)["vocab_size"]).save(str(directory / "tokenizer.json"))
+        if vocabulary := config.get("text_config", config).get("vocab_size"):
+            byte_tokenizer(vocabulary).save(str(directory / "tokenizer.json"))
         found.setdefault(config["model_type"], []).append(directory)
     return found
 

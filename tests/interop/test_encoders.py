@@ -74,7 +74,8 @@ PACKED = ("gptq", "awq", "qronos")
 # The class of ModernBERT reads the float weights of its layers, which packed ones do not have.
 QUANTIZED = [(name, recipe) for name in ("bert_mlm", "modernbert_mlm") for recipe in RECIPES
              if (name, recipe) not in {("modernbert_mlm", packed) for packed in PACKED}]  # fmt: skip
-QUANTIZED += [(name, recipe) for name in ("roberta_classes", "distilbert_mlm", "mpnet", "electra", "esm") for recipe in ("static", "gptq")]
+QUANTIZED += [(name, recipe) for name in ("roberta_classes", "distilbert_mlm", "mpnet", "electra", "esm", "clip_text_projection", "siglip_text", "deberta", "deberta_classes") for recipe in ("static", "gptq")
+              if (name, recipe) != ("siglip_text", "gptq")]
 
 
 def token_file(model, path, count=24, length=48):

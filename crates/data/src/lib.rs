@@ -1,7 +1,9 @@
 //! Data to calibrate with and to evaluate on.
 //!
 //! * [`calibration`]: from files of text, conversations or tokens to sequences of tokens,
+//! * [`images`]: images and arrays for models of images, prepared as the checkpoint says,
 //! * [`tokenizer`]: the checkpoint's own tokenizer.
 
 pub mod calibration;
+pub mod images;
 pub mod tokenizer;

@@ -4,34 +4,44 @@
 //! logits MODEL LENGTH TOKENS OUT [THREADS]
 //! ```
 //!
+//! Of a model of images, `TOKENS` is a file of images or of arrays, in place of tokens.
+//!
 //! Of an encoder it writes the last hidden states, then all that its readouts give, one after the other.
 //!
 //! `TOKENS` holds sequences of `LENGTH` little-endian `u32`; `OUT` receives the logits of every token as `f32`. `KVANT_ROTATE` spells a
 //! rotation of the model (`rotate:seed=3`).
 
 use kvant_container::Checkpoint;
+use kvant_data::images::{ImageOptions, Images};
 use kvant_formats::algorithm::Algorithms;
 use kvant_forward::forward::Decoder;
 use kvant_forward::forward::cpu::Cpu;
 use std::error::Error;
 use std::path::Path;
+use std::sync::Arc;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [model, length, tokens, out, rest @ ..] = arguments.as_slice() else {
+    let [model, length, file, out, rest @ ..] = arguments.as_slice() else {
         return Err("usage: logits MODEL LENGTH TOKENS OUT [THREADS]".into());
     };
     let threads = rest.first().map_or(Ok(0), |threads| threads.parse())?;
-    let bytes = std::fs::read(tokens)?;
-    let tokens: Vec<u32> =
+    let bytes = std::fs::read(file)?;
+    let mut tokens: Vec<u32> =
         bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
     let mut checkpoint = Checkpoint::open(Path::new(model))?;
     if let Some(rotate) = std::env::var("KVANT_ROTATE").ok().map(|text| text.parse::<Algorithms>()).transpose()? {
         let rotation = rotate.rotation.ok_or("KVANT_ROTATE is no rotation")?;
         checkpoint = kvant_formats::rotated::open(checkpoint, Some(rotation))?;
     }
-    let decoder = Decoder::open_any(&checkpoint)?;
-    let length = length.parse()?;
+    let mut decoder = Decoder::open_any(&checkpoint)?;
+    let mut length = length.parse()?;
+    if let Some(shape) = decoder.image_shape() {
+        let images = Images::open(Path::new(file), Path::new(model), shape, ImageOptions::default())?;
+        let sequences = decoder.give_images(Arc::new(images))?;
+        length = sequences.first().map_or(1, Vec::len);
+        tokens = sequences.concat();
+    }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
     let logits = match decoder.is_encoder() {
         true => {

@@ -2,15 +2,17 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Resumption, Stage, Unit};
+use crate::images;
 use crate::job::{Data, Job};
 use crate::self_samples::SelfSamples;
-use crate::text::shown;
+use crate::text::{counts, shown};
 use kvant_checkpoint::blockwise::{self, BlockProgress, BlockResults, BlockwiseReport, Settings, Sources, State};
 use kvant_checkpoint::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
 use kvant_checkpoint::engine::{Output, OutputError};
 use kvant_checkpoint::plan::{CalibratedPlan, CalibrationSize, Plan, PlanOnData};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_data::calibration::{CalibrationData, CalibrationDataError, Options};
+use kvant_data::images::ImageOptions;
 use kvant_forward::forward::Decoder;
 use serde_json::{Value, json};
 use std::io;
@@ -30,21 +32,22 @@ pub struct Calibration<'a> {
     pub target: &'a Path,
 }
 
-/// Calibration data and their description for the report.
+/// Calibration data and their description for the report. Of images, sequences are the tokens of each.
 pub struct Loaded {
-    data: CalibrationData,
+    sequences: Vec<Vec<u32>>,
+    held_out: Vec<Vec<u32>>,
     provenance: Value,
 }
 
 impl Loaded {
     /// The sequences.
     pub fn sequences(&self) -> &[Vec<u32>] {
-        &self.data.sequences
+        &self.sequences
     }
 
     /// The sequences that are held out.
     pub fn held_out(&self) -> &[Vec<u32>] {
-        &self.data.held_out
+        &self.held_out
     }
 
     /// Everything besides the plan that the output depends on.
@@ -54,6 +57,22 @@ impl Loaded {
 }
 
 impl Calibration<'_> {
+    /// Reads text, or the images that a model of images reads, which it is given.
+    ///
+    /// # Errors
+    /// Errors of the data or the tokenizer.
+    pub fn load_any(
+        &self,
+        decoder: &mut Decoder<'_>,
+        held_out: usize,
+        reporter: &Reporter<'_>,
+    ) -> Result<Loaded, Error> {
+        match decoder.image_shape() {
+            Some(shape) => self.load_images(decoder, shape, held_out, reporter),
+            None => self.load(decoder, held_out, reporter),
+        }
+    }
+
     /// Reads the data, and further sequences, if available, to hold out.
     ///
     /// # Errors
@@ -62,7 +81,31 @@ impl Calibration<'_> {
         let data = self.data(decoder, held_out, reporter)?;
         data.provenance.warnings().iter().for_each(|warning| reporter.warning(&warning.to_string()));
         let provenance = serde_json::to_value(&data.provenance).map_err(|e| Error::internal(e.to_string()))?;
-        Ok(Loaded { data, provenance })
+        let CalibrationData { sequences, held_out, .. } = data;
+        Ok(Loaded { sequences, held_out, provenance })
+    }
+
+    /// Images: the first ones, or some in random order, and those behind them to hold out.
+    fn load_images(
+        &self,
+        decoder: &mut Decoder<'_>,
+        shape: [usize; 3],
+        held_out: usize,
+        reporter: &Reporter<'_>,
+    ) -> Result<Loaded, Error> {
+        let data = &self.job.data;
+        let path = images::calibration_path(data)?;
+        let options = image_options(data, held_out);
+        let images = images::open(path, &[&self.job.source.model], shape, options)?;
+        let provenance = images.provenance(path, ImageOptions { samples: Some(data.num_samples), ..options })?;
+        let provenance = serde_json::to_value(&provenance).map_err(|e| Error::internal(e.to_string()))?;
+        let mut sequences = decoder.give_images(images)?;
+        let held_out = sequences.split_off(data.num_samples.min(sequences.len()));
+        if sequences.len() < data.num_samples {
+            let (found, asked) = (counts::number(sequences.len(), "image"), data.num_samples);
+            reporter.warning(&format!("the calibration data has {found}, but {asked} were requested"));
+        }
+        Ok(Loaded { sequences, held_out, provenance })
     }
 
     /// The plan for these data; a run with other data does not resume its output.
@@ -116,7 +159,7 @@ impl Calibration<'_> {
             watch.lock().unwrap_or_else(PoisonError::into_inner)(&place, at.tokens, at.all_tokens);
         };
         let (checkpoint, ops) = (self.checkpoint, self.job.data.precision.ops());
-        let CalibrationData { sequences, held_out, .. } = &loaded.data;
+        let (sequences, held_out) = (loaded.sequences(), loaded.held_out());
         let sources = Sources { plan, checkpoint, decoder, ops: &ops, sequences, held_out, output };
         let key = loaded.key(self.job.data.precision.name());
         let (memory, propagate) = (self.job.limits.memory.0, self.job.data.propagate);
@@ -132,8 +175,8 @@ impl Calibration<'_> {
     /// # Errors
     /// Whatever is wrong with the data, the tokenizer or the model; before anything is written.
     pub fn complete(&self, plan: Plan, reporter: &Reporter<'_>) -> Result<CalibratedPlan, Error> {
-        let decoder = Decoder::open_any(self.checkpoint)?;
-        let Loaded { data, provenance } = self.load(&decoder, 0, reporter)?;
+        let mut decoder = Decoder::open_any(self.checkpoint)?;
+        let Loaded { sequences, provenance, .. } = self.load_any(&mut decoder, 0, reporter)?;
         let precision = self.job.data.precision.name();
         let file = StatisticsFile::beside(self.target, format!("{} {precision} {provenance}", plan.fingerprint()));
         let kept = file.read();
@@ -146,7 +189,7 @@ impl Calibration<'_> {
                 if file.is_of_another() {
                     return Err(OutputError::other_run(self.target).into());
                 }
-                &self.observe(&plan, &decoder, &data, reporter)?
+                &self.observe(&plan, &decoder, &sequences, reporter)?
             }
         };
         let Resolved { parameters, report } = resolve(&plan, statistics)?;
@@ -178,7 +221,7 @@ impl Calibration<'_> {
         &self,
         plan: &Plan,
         decoder: &Decoder<'_>,
-        data: &CalibrationData,
+        sequences: &[Vec<u32>],
         reporter: &Reporter<'_>,
     ) -> Result<Statistics, Error> {
         let progress = reporter.stage(Stage::Calibration, Unit::Tokens);
@@ -190,9 +233,15 @@ impl Calibration<'_> {
         let none = Statistics::new(plan)?;
         let memory = self.job.limits.memory.0;
         let ops = self.job.data.precision.ops();
-        let work = || observe(decoder, &ops, &data.sequences, none, memory, reporter.cancel().flag(), watch);
+        let work = || observe(decoder, &ops, sequences, none, memory, reporter.cancel().flag(), watch);
         Ok(self.job.limits.pool()?.install(work)?)
     }
+}
+
+/// Which images are taken, with those that are held out.
+fn image_options(data: &Data, held_out: usize) -> ImageOptions {
+    let samples = Some(data.num_samples.saturating_add(held_out));
+    ImageOptions { samples, shuffle: data.shuffle, seed: data.seed }
 }
 
 /// The options for data of a model with a context of `longest` tokens, if known.
@@ -230,7 +279,14 @@ pub fn check_for(checkpoint: &Checkpoint, job: &Job, longest: Option<usize>) -> 
     if job.data.files.iter().any(|file| Data::is_self(file)) {
         Decoder::open(checkpoint)?;
     }
-    check(&job.data, longest, &job.source.model)
+    let shape = if job.data.files.is_empty() { None } else { images::shape(checkpoint) };
+    match shape {
+        Some(shape) => {
+            let path = images::calibration_path(&job.data)?;
+            images::open(path, &[&job.source.model], shape, image_options(&job.data, 0)).map(drop)
+        }
+        None => check(&job.data, longest, &job.source.model),
+    }
 }
 
 /// Refuses data that are missing or too long for the model, without reading them; `model` has the tokenizer.

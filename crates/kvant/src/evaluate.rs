@@ -4,6 +4,7 @@ use crate::cancel::CancelToken;
 use crate::ending::concluded_reading;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter, Stage, Unit};
+use crate::images;
 use crate::job::{self, Limits, Precision, Source, SourceKind};
 use crate::onnx::data::{is_text, of_path};
 use crate::onnx::refuse_idle_library;
@@ -11,9 +12,11 @@ use crate::onnx::text::{TextRequest, TextResult, evaluate as text_of_graph};
 use crate::paths::{MODEL, data_file, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::text::shown;
+use kvant_container::Checkpoint;
 use kvant_container::onnx::{ModelProto, read};
 use kvant_container::{Remedy, model_directory};
-use kvant_data::calibration::Documents;
+use kvant_data::calibration::{Documents, TokenDocument};
+use kvant_data::images::ImageOptions;
 use kvant_forward::evaluation::{
     Comparison, EncoderEvaluation, Evaluation as TextEvaluation, Options, Pooling, ReadoutComparison, default_window,
     evaluate_documents, evaluate_encoder,
@@ -27,13 +30,15 @@ use kvant_onnx::runtime::RuntimeChoice;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// An evaluation of a model.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
     /// A float or quantized checkpoint, a GGUF file, or a quantized graph.
     pub source: Source,
-    /// A file in a format of calibration data, or of text with another name; for graphs that are no decoders arrays, images, or `random`.
+    /// A file in a format of calibration data, or of text with another name; for models of images a file or folder of images or arrays; for
+    /// graphs that are no decoders arrays, images, or `random`.
     pub data: PathBuf,
     /// The field of a row that holds its text, conversation or tokens; found by its name by default.
     pub column: Option<String>,
@@ -49,7 +54,7 @@ pub struct Evaluation {
     pub precision: Precision,
     /// The array of a graph's data with the class of each sample.
     pub labels: Option<String>,
-    /// Samples of a graph's data to take; `None` is all.
+    /// Samples of a graph's data, or images, to take; `None` is all.
     pub num_samples: Option<usize>,
     /// The preprocessing of images for a graph.
     pub preprocess: Option<String>,
@@ -75,12 +80,14 @@ pub struct TextReport {
     pub run: TextRun,
 }
 
-/// An encoder beside its reference, on texts.
+/// An encoder beside its reference, on texts or images.
 pub struct EncoderReport {
     /// How far it is from its reference.
     pub found: EncoderEvaluation,
     /// The activations that are quantized, in words.
     pub activations: Vec<String>,
+    /// Whether it was run on images.
+    pub reads_images: bool,
 }
 
 /// How a language model was run on a text.
@@ -140,12 +147,15 @@ impl Evaluation {
     }
 
     fn checkpoint(&self, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {
-        self.refuse_graph_settings()?;
-        refuse_directory("‹data›", &self.data)?;
         if let Some(graph) = self.reference.as_deref().filter(|path| SourceKind::of(path) == SourceKind::Graph) {
             return Err(reference_is_graph(graph));
         }
         let checkpoint = self.source.open()?;
+        if images::shape(&checkpoint).is_some() {
+            return self.images(&checkpoint, reporter);
+        }
+        self.refuse_graph_settings()?;
+        refuse_directory("‹data›", &self.data)?;
         let decoder = Decoder::open_any(&checkpoint)?;
         let original = self.reference.as_deref().map(job::open).transpose()?;
         let reference = original.as_ref().map(Decoder::open_any).transpose()?;
@@ -174,23 +184,67 @@ impl Evaluation {
             let both = (&decoder, reference);
             let work = || evaluate_encoder(both, &ops, &data.documents, pooling, options, watch);
             let found = self.limits.pool()?.install(work)?;
-            return Ok(EvaluationReport::Encoder(Box::new(EncoderReport { found, activations })));
+            let report = EncoderReport { found, activations, reads_images: false };
+            return Ok(EvaluationReport::Encoder(Box::new(report)));
         }
         let work = || evaluate_documents(&decoder, reference.as_ref(), &ops, &data.documents, options, watch);
         let found = self.limits.pool()?.install(work)?;
         Ok(EvaluationReport::Text(Box::new(TextReport { found, run: TextRun::Forward { activations } })))
     }
 
+    /// A model of images, on images.
+    fn images(&self, checkpoint: &Checkpoint, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {
+        self.refuse_settings_of_graphs_alone()?;
+        images::refuse_text_settings(&[
+            (self.tokenizer.is_some(), "‹tokenizer›"),
+            (self.seq_len.is_some(), "‹seq-len›"),
+            (self.stride.is_some(), "‹stride›"),
+            (self.column.is_some(), "‹column›"),
+        ])?;
+        let mut model = Decoder::open_any(checkpoint)?;
+        let original = self.reference.as_deref().map(job::open).transpose()?;
+        let reference = original.as_ref().map(Decoder::open_any).transpose()?;
+        refuse_other_kind(&model, reference.as_ref())?;
+        let (Some(shape), Some(mut reference)) = (model.image_shape(), reference) else {
+            return Err(Error::internal("a model of images without a shape or a reference".to_owned()));
+        };
+        let models = [Some(self.source.model.as_path()), self.reference.as_deref()];
+        let models: Vec<&Path> = models.into_iter().flatten().collect();
+        let options = ImageOptions { samples: self.num_samples, ..ImageOptions::default() };
+        let images = images::open(&self.data, &models, shape, options)?;
+        let sequences = model.give_images(Arc::clone(&images))?;
+        reference.give_images(images)?;
+        let window = sequences.first().map_or(0, Vec::len);
+        let documents: Vec<TokenDocument> =
+            sequences.into_iter().map(|tokens| TokenDocument { tokens, is_row: true }).collect();
+        reporter.started();
+        let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
+        let watch = progress.watch_cancelled();
+        let (ops, both) = (self.precision.ops(), (&model, &reference));
+        let options = Options { window, stride: None, memory: self.limits.memory.0 };
+        let work = || evaluate_encoder(both, &ops, &documents, Pooling::Mean, options, watch);
+        let found = self.limits.pool()?.install(work)?;
+        let activations = model.quantized_activations();
+        Ok(EvaluationReport::Encoder(Box::new(EncoderReport { found, activations, reads_images: true })))
+    }
+
     /// Refuses what only graphs have, so that no setting is silently without effect.
     fn refuse_graph_settings(&self) -> Result<(), Error> {
+        let given = [(self.num_samples.is_some(), "‹num-samples›")];
+        let hint = "leave it out: all windows of the text are evaluated";
+        refuse_given(&given, "applies only to ONNX graphs and models of images", hint)?;
+        self.refuse_settings_of_graphs_alone()
+    }
+
+    /// Refuses what no checkpoint has.
+    fn refuse_settings_of_graphs_alone(&self) -> Result<(), Error> {
         let given = [
-            (self.num_samples.is_some(), "‹num-samples›"),
             (self.labels.is_some(), "‹labels›"),
             (self.preprocess.is_some(), "‹preprocess›"),
             (self.limits.engine.choice != RuntimeChoice::Auto, "‹runtime›"),
             (self.limits.engine.library.is_some(), "‹runtime-library›"),
         ];
-        refuse_given(&given, "applies only to ONNX graphs", "leave it out: all windows of the text are evaluated")
+        refuse_given(&given, "applies only to ONNX graphs", "leave it out")
     }
 
     /// Refuses what only text has.

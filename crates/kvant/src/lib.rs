@@ -397,6 +397,7 @@ mod family;
 mod findings;
 mod generation;
 mod gguf;
+mod images;
 pub mod inspect;
 mod job;
 pub mod json;

@@ -413,7 +413,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
             let (x, length) = (self.read(&state.current, 0, index)?, self.chunks[index].length);
             let hidden = self.runner.hidden(with, length, &x);
             for readout in self.decoder.readouts() {
-                self.runner.readout_rows(with, length, readout, &hidden);
+                self.runner.readout_rows(with, &self.chunks[index], readout, &hidden);
             }
             self.runner.give(x);
         }

@@ -6,6 +6,7 @@ use super::{LayerId, PlannedBlock};
 use kvant_container::Checkpoint;
 use kvant_formats::algorithm::Algorithms;
 use kvant_forward::forward::{Decoder, gradient};
+use kvant_model::family::has_two_towers;
 use kvant_model::network::{Consumer, SmoothingPair};
 use kvant_quant::scheme::TensorScheme;
 use std::collections::HashSet;
@@ -31,7 +32,9 @@ impl Declared<'_> {
         if self.source.network.family().is_none() && checkpoint.config()?.is_none() {
             return refused(AlgorithmProblem::NoConfig);
         }
-        if self.source.network.family().is_none() && !self.source.config.is_component {
+        // What has two towers is refused by the forward pass, which says what to do.
+        let says_more = self.source.config.is_component || has_two_towers(&self.source.config);
+        if self.source.network.family().is_none() && !says_more {
             return refused(AlgorithmProblem::Undescribed {
                 architecture: super::build::architecture(&self.source.config),
                 can_be_described: self.source.network.can_be_described(),

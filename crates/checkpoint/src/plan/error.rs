@@ -352,6 +352,9 @@ impl Diagnostic for AlgorithmProblem {
             AlgorithmProblem::Undescribed { .. } => {
                 vec![Remedy::text("calibrate it with `kvant.torch` in Python"), without]
             }
+            AlgorithmProblem::CannotRun(problem) if matches!(**problem, ForwardError::TwoTowers { .. }) => {
+                Remedy::of_hint(problem.hint()).into_iter().chain([without]).collect()
+            }
             AlgorithmProblem::CannotRun(_) => vec![without],
         }
     }

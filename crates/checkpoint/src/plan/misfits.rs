@@ -31,6 +31,7 @@ const CASTS_TO_WO: &[&str] =
 const READ_FLOATS: &[&str] = &[
     "bailing_hybrid",
     "dinov2",
+    "dinov2_with_registers",
     "dinov3_vit",
     "longt5",
     "mt5",

@@ -62,6 +62,7 @@ pub(super) fn reason(place: Place) -> &'static str {
         Place::Positions | Place::RelativePositions => "positions",
         Place::TokenTypes => "token types",
         Place::LayerInputs => "inputs of layers",
+        Place::Patches(_) => "patches of images",
         Place::HeadBias => "bias",
         Place::Parameter => "parameter",
         Place::Other(Reason::Buffer) => "buffer",

@@ -5,6 +5,7 @@
 use crate::common::Tensor;
 use kvant_checkpoint::folding::{ScaleFusion, ScaleFusionError};
 use kvant_container::{Checkpoint, Dtype};
+use kvant_data::images::{ImageOptions, Images};
 use kvant_formats::import;
 use kvant_forward::forward::cpu::Cpu;
 use kvant_forward::forward::{Decoder, ForwardOptions, Runner, Tensors, WeightOverrides};
@@ -14,6 +15,7 @@ use kvant_numeric::simd::Isa;
 use kvant_weights::weight::{Band, ClippingThresholds, WeightMatrix};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use tempfile::TempDir;
 
 const LENGTH: usize = 12;
@@ -73,12 +75,29 @@ fn tokens() -> Vec<u32> {
     (0..3 * LENGTH as u32).map(|at| at * at * 7 % 151).collect()
 }
 
+/// What a model is run on, and the tokens of a sequence; a model of images is given some.
+fn sequences(decoder: &mut Decoder<'_>) -> (Vec<u32>, usize) {
+    let Some(shape) = decoder.image_shape() else { return (tokens(), LENGTH) };
+    let header =
+        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (2, {}, {}, {}), }}", shape[0], shape[1], shape[2]);
+    let mut bytes = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat();
+    let mut noise = Noise(5);
+    bytes.extend((0..2 * shape.iter().product::<usize>()).flat_map(|_| noise.next().to_le_bytes()));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pixels.npy");
+    std::fs::write(&file, bytes).unwrap();
+    let images = Images::open(&file, dir.path(), shape, ImageOptions::default()).unwrap();
+    let sequences = decoder.give_images(Arc::new(images)).unwrap();
+    (sequences.concat(), sequences[0].len())
+}
+
 /// Logits of a decoder, last hidden states of an encoder.
 fn logits(dir: &Path) -> Vec<f32> {
     let checkpoint = Checkpoint::open(dir).unwrap();
-    let decoder = Decoder::open_any(&checkpoint).unwrap_or_else(|error| panic!("{error}"));
+    let mut decoder = Decoder::open_any(&checkpoint).unwrap_or_else(|error| panic!("{error}"));
     if decoder.is_encoder() {
-        return decoder.encode(&Cpu::default(), &tokens(), LENGTH).unwrap().0;
+        let (tokens, length) = sequences(&mut decoder);
+        return decoder.encode(&Cpu::default(), &tokens, length).unwrap().0;
     }
     decoder.logits(&Cpu::default(), &tokens(), LENGTH).unwrap()
 }
@@ -86,7 +105,8 @@ fn logits(dir: &Path) -> Vec<f32> {
 /// The logits of a checkpoint with random scales moved through all its links, as foldings.
 fn logits_of_overlay(dir: &Path) -> Vec<f32> {
     let checkpoint = Checkpoint::open(dir).unwrap();
-    let decoder = Decoder::open_any(&checkpoint).unwrap();
+    let mut decoder = Decoder::open_any(&checkpoint).unwrap();
+    let (read, length) = sequences(&mut decoder);
     let (cpu, mut overlay) = (Cpu::default(), WeightOverrides::default());
     let tensors = decoder.tensors();
     let config = ModelConfig::from_json(&checkpoint.config().unwrap().unwrap()).unwrap();
@@ -99,9 +119,9 @@ fn logits_of_overlay(dir: &Path) -> Vec<f32> {
     }
     let (runner, v) =
         (Runner::new(&decoder, &cpu), ForwardOptions { overlay: Some(&overlay), ..ForwardOptions::default() });
-    let mut x = runner.embed(v, &tokens(), LENGTH).unwrap();
-    network.blocks().iter().for_each(|block| assert!(runner.block(v, *block, LENGTH, &mut x).is_continue()));
-    let hidden = runner.hidden(v, LENGTH, &x);
+    let mut x = runner.embed(v, &read, length).unwrap();
+    network.blocks().iter().for_each(|block| assert!(runner.block(v, *block, length, &mut x).is_continue()));
+    let hidden = runner.hidden(v, length, &x);
     if decoder.is_encoder() { hidden } else { runner.logits(v, &hidden, 0..decoder.vocabulary()) }
 }
 

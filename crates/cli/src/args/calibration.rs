@@ -20,6 +20,7 @@ pub struct CalibrationArgs {
     ///
     /// Repeatable. For language models .txt, .json, .jsonl, .parquet, .npy or .safetensors, also .gz and .zst, or a directory of them; with
     /// shares of the samples as in chat.jsonl:0.6,prose.txt:0.4; or `self`, sequences that the model writes. For
+    /// models of images pictures or arrays, or a directory of them. For
     /// ONNX graphs .npz, .npy, .safetensors, a directory of them or of images, or `random`; text and JSON for graphs of decoders.
     #[arg(long, visible_alias = "data", value_name = "FILE", value_hint = ValueHint::AnyPath, group = TEXT)]
     pub calib: Vec<PathBuf>,

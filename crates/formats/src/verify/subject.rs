@@ -34,6 +34,12 @@ pub(crate) struct CheckpointView<'a> {
 }
 
 impl<'a> CheckpointView<'a> {
+    /// Returns whether it is a model of a family that reads images in place of tokens.
+    pub fn reads_images(&self) -> bool {
+        let encoder = self.network.family().and_then(|family| family.encoder);
+        encoder.is_some_and(|encoder| encoder.images.is_some())
+    }
+
     pub fn new(checkpoint: &'a Checkpoint) -> CheckpointView<'a> {
         let (json, error) = match checkpoint.config() {
             Ok(json) => (json, None),

@@ -90,7 +90,12 @@ impl Run<'_, '_> {
             index,
         };
         let mut heads = match self.step {
-            None => self.attend(block, &attention),
+            None => match &layer.distances {
+                None => self.attend(block, &attention),
+                Some(distances) => {
+                    self.attend_with_distances(layer, distances, &attention, |attention| self.attend(block, attention))
+                }
+            },
             Some(step) => {
                 step.attend((layer.key_block, projected.own > 1), &attention, |attention| self.attend(block, attention))
             }

@@ -1,6 +1,7 @@
 //! Failures of opening or running a checkpoint.
 
 use kvant_container::{Diagnostic, ErrorKind};
+use kvant_data::images::ImageDataError;
 use kvant_model::model_config::ConfigError;
 use kvant_quant::activation::ActivationError;
 use kvant_quant::counts::number;
@@ -35,6 +36,12 @@ pub enum ForwardError {
     /// The model is a component of a diffusers pipeline.
     #[error("{class} is a component of diffusers pipelines, which do not run in Kvant")]
     Component {
+        /// Its class.
+        class: String,
+    },
+    /// The model has a tower for text and one for images, which read different data.
+    #[error("{class} has a tower for text and one for images, and no data are of both")]
+    TwoTowers {
         /// Its class.
         class: String,
     },
@@ -106,6 +113,18 @@ pub enum ForwardError {
         /// The reason.
         cause: ActivationError,
     },
+    /// An image cannot be read.
+    #[error(transparent)]
+    Image(#[from] ImageDataError),
+    /// A model of images has been given none.
+    #[error("the model reads images, and has been given none")]
+    NoImages,
+    /// There are more patches than numbers for them.
+    #[error("{images} images have too many patches")]
+    TooManyImages {
+        /// The images.
+        images: usize,
+    },
     /// Activations cannot be kept in a temporary file.
     #[error("cannot keep activations in a temporary file: {0}")]
     Spill(#[source] std::io::Error),
@@ -129,8 +148,11 @@ impl Diagnostic for ForwardError {
             ForwardError::Unsupported { .. }
             | ForwardError::Undescribed { .. }
             | ForwardError::Component { .. }
+            | ForwardError::TwoTowers { .. }
             | ForwardError::Encoder { .. } => ErrorKind::Unsupported,
             ForwardError::File(error) => error.kind(),
+            ForwardError::Image(error) => error.kind(),
+            ForwardError::NoImages => ErrorKind::Usage,
             ForwardError::Spill(_) => ErrorKind::Io,
             ForwardError::Activation { cause, .. } if cause.is_unsupported() => ErrorKind::Unsupported,
             ForwardError::Import(error) => error.kind(),
@@ -182,6 +204,14 @@ impl Diagnostic for ForwardError {
             }
             ForwardError::Activation { cause, .. } => cause.hint(),
             ForwardError::File(error) => return error.hint(),
+            ForwardError::Image(error) => return error.hint(),
+            ForwardError::NoImages => "give images, or arrays of `pixel_values`",
+            ForwardError::TooManyImages { .. } => "take fewer images, e.g. with ‹num-samples›",
+            ForwardError::TwoTowers { .. } => {
+                "save each tower as a checkpoint of its own, as CLIPVisionModelWithProjection.from_pretrained(MODEL).save_pretrained(OUT) \
+                 and CLIPTextModelWithProjection do, or SiglipVisionModel and SiglipTextModel, and calibrate each on its own data; \
+                 without calibration, the tower for text is quantized in the whole model and that for images is kept"
+            }
             ForwardError::Import(error) => return error.hint(),
             ForwardError::Config(ConfigError::Missing { .. }) if !kvant_model::family::registered().is_empty() => {
                 "add the key to config.json; where the model has it under another name, `config_like` in the description names the \

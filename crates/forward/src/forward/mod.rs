@@ -20,12 +20,14 @@ mod attention;
 pub mod blueprint;
 mod buffers;
 pub mod cpu;
+mod distances;
 mod error;
 mod feed_forward;
 mod gated_delta;
 pub mod gradient;
 mod heads;
 mod hook;
+mod images;
 mod indexer;
 mod lanes;
 mod layer_input;
@@ -73,11 +75,13 @@ pub use weight_overrides::WeightOverrides;
 
 use blueprint::{Blueprint, ReadoutLayers};
 use kvant_container::Checkpoint;
+use kvant_data::images::Images;
 use kvant_formats::import;
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::Network;
 use kvant_weights::weight::WeightMatrix;
 use ops::Ops;
+use std::sync::Arc;
 
 /// A decoder that can be run, or where it was opened by [`Decoder::open_any`], an encoder.
 #[derive(Clone, Debug)]
@@ -87,6 +91,7 @@ pub struct Decoder<'a> {
     blueprint: Blueprint,
     quantizers: Quantizers,
     quantizes_cache: bool,
+    images: Option<Arc<Images>>,
 }
 
 impl<'a> Decoder<'a> {
@@ -116,7 +121,31 @@ impl<'a> Decoder<'a> {
         let network = Network::recognise(&ModelConfig::from_json(&config)?, tensors.meta());
         let blueprint = Blueprint::new(&config, &tensors)?;
         let quantizers = Quantizers::of(&import, &blueprint)?;
-        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache: import.quantizes_cache() })
+        let quantizes_cache = import.quantizes_cache();
+        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache, images: None })
+    }
+
+    /// Channels, height and width of the images that a model of images reads.
+    pub fn image_shape(&self) -> Option<[usize; 3]> {
+        self.blueprint.images.as_ref().map(|images| images.shape)
+    }
+
+    /// Gives a model of images those that its tokens are of, and returns the tokens of each.
+    ///
+    /// # Errors
+    ///
+    /// Models of text, images of another shape, and more patches than there are numbers for.
+    pub fn give_images(&mut self, images: Arc<Images>) -> Result<Vec<Vec<u32>>, ForwardError> {
+        let layers = self.blueprint.images.as_ref();
+        let layers = layers.ok_or_else(|| ForwardError::unsupported("images in a model of text"))?;
+        if images.shape() != layers.shape {
+            let (found, read) = (images.shape(), layers.shape);
+            return Err(ForwardError::unsupported(format!("images of {found:?} in a model that reads {read:?}")));
+        }
+        let too_many = || ForwardError::TooManyImages { images: images.len() };
+        let sequences = (0..images.len()).map(|image| layers.sequence(image).ok_or_else(too_many)).collect();
+        self.images = Some(images);
+        sequences
     }
 
     /// The tensors of the model.

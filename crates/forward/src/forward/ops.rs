@@ -107,6 +107,7 @@ impl Attention<'_> {
         match self.bias {
             ScoreBias::OfKeys(all) => ScoreBias::OfKeys(&all[part(all)]),
             ScoreBias::OfDistances(all) => ScoreBias::OfDistances(&all[part(all)]),
+            ScoreBias::OfPairs { biases, keys } => ScoreBias::OfPairs { biases: &biases[part(biases)], keys },
         }
     }
 

@@ -105,7 +105,7 @@ impl<'p, 'a> Pass<'p, 'a> {
 
     /// What the last layer of an encoder's readout reads of [`Pass::hidden`] of a chunk; if it ends in another step, its result.
     pub fn readout_rows(&self, chunk: usize, readout: &ReadoutLayers, hidden: &[f32]) -> Vec<f32> {
-        self.runner.readout_rows(self.with, self.chunks[chunk].length, readout, hidden)
+        self.runner.readout_rows(self.with, &self.chunks[chunk], readout, hidden)
     }
 
     /// The elements `range` of what a readout gives, for rows of [`Pass::readout_rows`].

@@ -40,6 +40,13 @@ enum Scaling {
         /// Stretches the base of sequences up to the longest (Hunyuan).
         alpha: f64,
     },
+    /// By the place of a patch in its image: see `Positions::RotaryOfPatches`.
+    Patches {
+        /// Positions before the first patch, which do not turn.
+        before: usize,
+        /// Patches along the height and along the width.
+        grid: [usize; 2],
+    },
     /// The first angles of a head turn, the others stay (Gemma 4).
     Proportional {
         angles: usize,
@@ -84,6 +91,20 @@ impl Rotary {
         Ok(Rotary { dim, theta: parameters.theta.unwrap_or(10_000.0), scaling })
     }
 
+    /// The rule for patches of images, behind `before` positions that do not turn, for heads with `dim` components.
+    ///
+    /// # Errors
+    ///
+    /// Heads that have no angle for each of two directions.
+    pub fn of_patches(theta: f64, dim: usize, before: usize, grid: [usize; 2]) -> Result<Rotary, ForwardError> {
+        match dim > 0 && dim.is_multiple_of(4) {
+            true => Ok(Rotary { dim, theta, scaling: Scaling::Patches { before, grid } }),
+            false => {
+                Err(ForwardError::unsupported(format!("rotary embeddings of patches in heads of {dim} components")))
+            }
+        }
+    }
+
     /// The angles of sequences of `length` tokens.
     pub fn angles(&self, length: usize) -> Angles {
         let mut angles = self.no_angles();
@@ -93,6 +114,14 @@ impl Rotary {
 
     /// Appends the angles of some tokens of a sequence of `length` tokens.
     pub(super) fn extend(&self, angles: &mut Angles, positions: Range<usize>, length: usize) {
+        if let Scaling::Patches { before, grid } = self.scaling {
+            angles.length += positions.len();
+            for angle in positions.flat_map(|position| self.angles_of_patch(position, before, grid)) {
+                angles.cos.push(angle.cos() as f32);
+                angles.sin.push(angle.sin() as f32);
+            }
+            return;
+        }
         let (frequencies, factor) = self.frequencies(length);
         let angle = |position: usize, frequency: f32| f64::from(position as f32 * frequency);
         angles.length += positions.len();
@@ -101,6 +130,19 @@ impl Rotary {
             angles.cos.push(a.cos() as f32 * factor);
             angles.sin.push(a.sin() as f32 * factor);
         }
+    }
+
+    /// The angles of a position in an image, in the order of operations that the models were trained with.
+    fn angles_of_patch(&self, position: usize, before: usize, [rows, columns]: [usize; 2]) -> Vec<f64> {
+        let Some(patch) = position.checked_sub(before) else { return vec![0.0; self.dim / 2] };
+        let middle = |at: usize, count: usize| 2.0 * ((at as f32 + 0.5) / count as f32) - 1.0;
+        let places = [middle(patch / columns.max(1), rows), middle(patch % columns.max(1), columns)];
+        let frequency = |at: usize| 1.0 / (self.theta.powf(f64::from(4.0 / self.dim as f32 * at as f32)) as f32);
+        let of_place = |place: f32| {
+            let turn = 2.0 * std::f32::consts::PI * place;
+            (0..self.dim / 4).map(move |at| f64::from(turn * frequency(at)))
+        };
+        places.into_iter().flat_map(of_place).collect()
     }
 
     /// Angles of no tokens, to be extended.
@@ -117,7 +159,7 @@ impl Rotary {
     /// every length.
     pub fn constant_frequencies(&self) -> Option<(Vec<f32>, f32)> {
         match self.scaling {
-            Scaling::Dynamic { .. } | Scaling::LongRope { .. } => None,
+            Scaling::Dynamic { .. } | Scaling::LongRope { .. } | Scaling::Patches { .. } => None,
             _ => Some(self.frequencies(1)),
         }
     }
@@ -126,7 +168,8 @@ impl Rotary {
     fn frequencies(&self, length: usize) -> (Vec<f32>, f32) {
         let plain = || self.powers(self.theta).into_iter().map(|p| 1.0 / p);
         match &self.scaling {
-            Scaling::None => (plain().collect(), 1.0),
+            // Those of patches follow from their places.
+            Scaling::None | Scaling::Patches { .. } => (plain().collect(), 1.0),
             Scaling::Proportional { angles, factor } => {
                 let turning =
                     plain().enumerate().map(|(pair, f)| if pair < *angles { f / *factor as f32 } else { 0.0 });

@@ -2,7 +2,8 @@
 
 use super::Decoder;
 use super::blueprint::{
-    Block, Blueprint, EncoderParts, FeedForward, Mixture, NormLayer, PositionTable, RoutedBranch, TokenMixer,
+    BehindBranch, Block, Blueprint, EncoderParts, FeedForward, Mixture, NormLayer, PositionTable, RoutedBranch,
+    TokenMixer,
 };
 use super::buffers::Buffers;
 use super::error::ForwardError;
@@ -176,6 +177,9 @@ impl<'a> Run<'_, 'a> {
 
     /// The stream before the first block: embeddings of tokens, positions included, and what blocks read besides.
     pub(super) fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>, ForwardError> {
+        if let Some(images) = &self.blueprint().images {
+            return self.embed_images(images, tokens);
+        }
         let table = &self.blueprint().embedding;
         let vocabulary = table.rows.min(self.blueprint().head.rows);
         let mut x = Vec::with_capacity(tokens.len() * table.columns);
@@ -321,7 +325,7 @@ impl<'a> Run<'_, 'a> {
         let branch = self.mixer_branch(index, block, || self.normed(block.attention_input.as_ref(), x));
         let (beside, branch) = (beside?, branch?);
         if let Some(branch) = branch {
-            self.join(block, x, branch, block.attention_output.as_ref());
+            self.join(block, x, branch, block.after_attention());
         }
         if let Some(added) = beside {
             self.ops.join(x, &added, 1.0);
@@ -342,7 +346,7 @@ impl<'a> Run<'_, 'a> {
             }
             (None, None) => branch?,
         };
-        self.join(block, x, branch, block.feed_forward_output.as_ref());
+        self.join(block, x, branch, block.after_feed_forward());
         if block.joins_shortcut {
             self.join_shortcut(x);
         }
@@ -439,8 +443,8 @@ impl<'a> Run<'_, 'a> {
         }
         let attention = self.mix(index, &block.mixer, &normed)?;
         let feed_forward = self.feed_forward(index, &block.feed_forward, second.as_ref().unwrap_or(&normed))?;
-        self.join(block, x, attention, block.attention_output.as_ref());
-        self.join(block, x, feed_forward, block.feed_forward_output.as_ref());
+        self.join(block, x, attention, block.after_attention());
+        self.join(block, x, feed_forward, block.after_feed_forward());
         ControlFlow::Continue(())
     }
 
@@ -468,11 +472,11 @@ impl<'a> Run<'_, 'a> {
 
     fn post_norm(&self, index: usize, block: &Block, x: &mut [f32]) -> Flow<()> {
         if let Some(branch) = self.mixer_branch(index, block, || x.to_vec())? {
-            self.join(block, x, branch, None);
+            self.join(block, x, branch, (None, None));
             x.copy_from_slice(&self.normed(block.attention_input.as_ref(), x));
         }
         let branch = self.feed_forward_branch(index, block, || x.to_vec())?;
-        self.join(block, x, branch, None);
+        self.join(block, x, branch, (None, None));
         x.copy_from_slice(&self.normed(block.feed_forward_input.as_ref(), x));
         ControlFlow::Continue(())
     }
@@ -485,10 +489,16 @@ impl<'a> Run<'_, 'a> {
         }
     }
 
-    /// `x += scale * norm(branch)`.
-    fn join(&self, block: &Block, x: &mut [f32], mut branch: Vec<f32>, norm: Option<&NormLayer>) {
+    /// `x += scale * (scales * norm(branch))`, each where the block has it.
+    fn join(&self, block: &Block, x: &mut [f32], mut branch: Vec<f32>, (norm, scales): BehindBranch<'_>) {
         if let Some(norm) = norm {
             self.norm(norm, &mut branch, self.decoder.hidden());
+        }
+        if let Some(scales) = scales {
+            let (precision, scales) = (self.ops.precision(), self.vector(Some(scales)));
+            for row in branch.chunks_exact_mut(scales.len().max(1)) {
+                row.iter_mut().zip(&scales).for_each(|(value, scale)| *value = precision.round(*value * scale));
+            }
         }
         self.ops.join(x, &branch, block.branch_scale);
         self.buffers.give(branch);

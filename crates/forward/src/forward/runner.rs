@@ -7,6 +7,7 @@ use super::buffers::Buffers;
 use super::error::ForwardError;
 use super::ops::Ops;
 use super::options::{Flow, ForwardOptions};
+use super::pass::Chunk;
 use super::rope::Angles;
 use super::run::Run;
 use super::spans::Spans;
@@ -81,15 +82,15 @@ impl<'r, 'a> Runner<'r, 'a> {
         self.run(v, length).finish(x)
     }
 
-    /// What the last layer of an encoder's readout reads of [`Runner::hidden`]; if it ends in another step, its result.
+    /// What the last layer of an encoder's readout reads of [`Runner::hidden`] of a chunk; if it ends in another step, its result.
     pub fn readout_rows(
         &self,
         v: ForwardOptions<'_, 'a>,
-        length: usize,
+        chunk: &Chunk,
         readout: &ReadoutLayers,
         hidden: &[f32],
     ) -> Vec<f32> {
-        self.run(v, length).readout_rows(readout, hidden)
+        self.run(v, chunk.length).readout_rows(readout, &chunk.tokens, hidden)
     }
 
     /// The elements `range` of what a readout gives, for rows of [`Runner::readout_rows`].

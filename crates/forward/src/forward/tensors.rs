@@ -107,6 +107,19 @@ impl<'a> Tensors<'a> {
         self.matrix_at(tensor, 0, 1, (rows, columns), false)
     }
 
+    /// A whole tensor of any number of axes as rows of `width` elements.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tensors::projection`].
+    pub fn rows_of_width(&self, tensor: usize, width: usize) -> Result<Projection, ForwardError> {
+        let elements = self.meta[tensor].shape.iter().product::<usize>();
+        if width == 0 || !elements.is_multiple_of(width) {
+            return Err(self.shape_error(tensor, &format!("rows of {width} elements")));
+        }
+        self.matrix_at(tensor, 0, 1, (elements / width, width), false)
+    }
+
     /// Matrix `index` of the `count` in a tensor that is called `module`, with row `index` of `bias`.
     ///
     /// # Errors

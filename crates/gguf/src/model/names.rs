@@ -79,6 +79,7 @@ pub(crate) fn of_norm(site: NormSite) -> &'static str {
         NormSite::LowRankOutput => "laurel_post_norm",
         NormSite::LayerInputs => "per_layer_proj_norm",
         NormSite::LayerInputOutput => "post_norm",
+        NormSite::Distances => "distances_norm",
         NormSite::Readout => "readout_norm",
         NormSite::Final => "output_norm",
     }

@@ -102,9 +102,9 @@ impl Run<'_, '_> {
 
     /// Runs the recipe's algorithms block by block, then the remaining work.
     fn block_by_block(&self, plan: Plan, claim: Claim) -> Result<QuantizeWork, Error> {
-        let decoder = Decoder::open_any(self.checkpoint)?;
+        let mut decoder = Decoder::open_any(self.checkpoint)?;
         let held_out = Options::tenth(self.job.data.num_samples);
-        let loaded = self.calibration.load(&decoder, held_out, self.reporter)?;
+        let loaded = self.calibration.load_any(&mut decoder, held_out, self.reporter)?;
         let plan = self.calibration.plan_for(plan, &loaded);
         let output = match self.begin(&plan, claim)? {
             Start::Working(output) => output,

@@ -73,8 +73,10 @@ fn quantized_activations(activations: &[String]) -> Option<Section> {
 }
 
 fn encoder(report: &EncoderReport) -> Vec<Section> {
-    let EncoderReport { found, activations } = report;
-    let titles = ["embedding cosine", "least", "hidden SQNR dB", "texts", "tokens", "seq len", "seconds", "tokens/s"];
+    let EncoderReport { found, activations, reads_images } = report;
+    let of = if *reads_images { "an image" } else { "a text" };
+    let samples = if *reads_images { "images" } else { "texts" };
+    let titles = ["embedding cosine", "least", "hidden SQNR dB", samples, "tokens", "seq len", "seconds", "tokens/s"];
     let mut summary = Table::new(&titles.map(|title| (title, Align::Right)));
     summary.push([
         format!("{:.6}", found.mean_cosine),
@@ -93,10 +95,10 @@ fn encoder(report: &EncoderReport) -> Vec<Section> {
         readouts.push([readout.name.to_owned(), format!("{:.2}", readout.decibels), share]);
     }
     let pooling = match found.pooling {
-        Pooling::Mean => "the embedding of a text is the mean of its last hidden states",
-        Pooling::First => "the embedding of a text is the last hidden state of its first token",
+        Pooling::Mean => format!("the embedding of {of} is the mean of its last hidden states"),
+        Pooling::First => format!("the embedding of {of} is the last hidden state of its first token"),
     };
-    let mut sections = vec![Section::Table(summary), Section::Text(pooling.to_owned())];
+    let mut sections = vec![Section::Table(summary), Section::Text(pooling)];
     sections.extend(quantized_activations(activations));
     sections.extend((!found.readouts.is_empty()).then_some(Section::Table(readouts)));
     sections.push(Section::Table(blocks(&found.blocks)));

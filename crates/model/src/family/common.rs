@@ -49,6 +49,34 @@ pub const BERT_ATTENTION: Linears = &[
 /// A plain feed-forward network, as in BERT.
 pub const BERT_MLP: Linears = &[(Up, "intermediate.dense"), (Down, "output.dense")];
 
+/// Separate projections, as in ViT.
+pub const VIT_ATTENTION: Linears = &[
+    (Query, "attention.attention.query"),
+    (Key, "attention.attention.key"),
+    (Value, "attention.attention.value"),
+    (Output, "attention.output.dense"),
+];
+
+/// A norm before each branch, as in ViT.
+pub const VIT_NORMS: Norms = &[(AttentionInput, "layernorm_before"), (FeedForwardInput, "layernorm_after")];
+
+/// Separate projections, as in CLIP.
+pub const CLIP_ATTENTION: Linears = &[
+    (Query, "self_attn.q_proj"),
+    (Key, "self_attn.k_proj"),
+    (Value, "self_attn.v_proj"),
+    (Output, "self_attn.out_proj"),
+];
+
+/// A plain feed-forward network, as in CLIP.
+pub const CLIP_MLP: Linears = &[(Up, "mlp.fc1"), (Down, "mlp.fc2")];
+
+/// A norm before each branch, as in CLIP.
+pub const CLIP_NORMS: Norms = &[(AttentionInput, "layer_norm1"), (FeedForwardInput, "layer_norm2")];
+
+/// A norm before each branch, as in DINOv2.
+pub const DINO_NORMS: Norms = &[(AttentionInput, "norm1"), (FeedForwardInput, "norm2")];
+
 /// A norm behind each branch, as in BERT.
 pub const BERT_NORMS: Norms = &[(AttentionInput, "attention.output.LayerNorm"), (FeedForwardInput, "output.LayerNorm")];
 

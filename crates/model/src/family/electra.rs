@@ -84,7 +84,10 @@ pub const FAMILY: Family = Family {
     encoder: Some(Encoder {
         token_types: Some("embeddings.token_type_embeddings"),
         relative_positions: None,
+        distance_embeddings: None,
         drops_tokens: false,
+        images: None,
+        is_causal: false,
         readouts: READOUTS,
         unread: &[],
     }),

@@ -3,6 +3,7 @@
 use super::description::Text;
 use super::leaked::leaked;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// The parts and rules of encoders. Where a family has them, tokens see later ones too.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,6 +16,10 @@ pub struct Encoder {
     /// distances, a column for each head.
     #[serde(deserialize_with = "leaked", default)]
     pub relative_positions: Option<Text>,
+    /// The table in the trunk with an embedding of each bucket of distances, to which queries and keys attend as to keys and queries
+    /// (DeBERTa, arXiv 2006.03654).
+    #[serde(deserialize_with = "leaked", default)]
+    pub distance_embeddings: Option<Text>,
     /// Whether embeddings of the token `mask_token_id` are 0 and the others are scaled, where `token_dropout` of config.json is true
     /// (ESM).
     #[serde(default)]
@@ -22,9 +27,44 @@ pub struct Encoder {
     /// What is read out of the last hidden states.
     #[serde(deserialize_with = "leaked", default)]
     pub readouts: &'static [Readout],
+    /// What models of images read in place of tokens.
+    #[serde(default)]
+    pub images: Option<ImageTokens>,
+    /// Whether attention is causal although the model is an encoder (CLIP's text model).
+    #[serde(default)]
+    pub is_causal: bool,
     /// Linear layers in the trunk or beside it that no readout has: they read something else than hidden states, and are not run.
     #[serde(deserialize_with = "leaked", default)]
     pub unread: &'static [Text],
+}
+
+/// What models of images read in place of tokens: an image of `image_size` is cut into patches of `patch_size`, row by row. The layer that
+/// the trunk has as its embedding, a convolution whose steps are as long as its kernel, makes one row of the stream of each; learned rows
+/// stand before them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageTokens {
+    /// The rows before those of the patches, in their order. The table of positions, where there is one, has first the positions of
+    /// those that have one, then those of the patches.
+    #[serde(deserialize_with = "leaked", default)]
+    pub learned: &'static [LearnedToken],
+    /// Whether images must be square, as positions of others are interpolated.
+    #[serde(default)]
+    pub must_be_square: bool,
+    /// Tensors of the trunk that only training reads, such as what stands for hidden patches.
+    #[serde(deserialize_with = "leaked", default)]
+    pub unread: &'static [Text],
+}
+
+/// Learned rows of the stream: one for all images, as that of a class, or several, as registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LearnedToken {
+    /// The tensor in the trunk.
+    #[serde(deserialize_with = "leaked")]
+    pub path: Text,
+    /// Whether the table of positions has rows for them.
+    pub has_positions: bool,
 }
 
 /// An output computed from the last hidden states. It exists where a checkpoint has its layers.
@@ -52,6 +92,16 @@ pub enum ReadoutRows {
     All,
     /// That of the first token.
     First,
+    /// That of the first token, then the mean of those of the patches of an image, side by side (DINOv2).
+    FirstAndMeanOfPatches,
+    /// What a learned query gives that attends to all of them: the attention of torch's `MultiheadAttention` in the module of this path, whose
+    /// parameters are `probe`, `attention.in_proj_weight`, `attention.in_proj_bias` and the layer `attention.out_proj` (SigLIP).
+    Attended(#[serde(deserialize_with = "leaked")] Text),
+    /// That of the last token (SigLIP's text model).
+    Last,
+    /// That of the first token that is `eos_token_id`; where this is 2, as in configurations that state it wrongly, of the first of those with
+    /// the largest number (CLIP's text model).
+    EndOfText,
     /// That of the first token, or the mean of all if this key of config.json is `mean` (ModernBERT).
     FirstUnlessMean(#[serde(deserialize_with = "leaked")] Text),
 }
@@ -74,8 +124,12 @@ pub enum ReadoutStep {
     Relu,
     /// The hyperbolic tangent.
     Tanh,
+    /// The same, or the activation that this key of config.json names.
+    TanhUnlessNamed(#[serde(deserialize_with = "leaked")] Text),
     /// The output head, whose weight may be the embedding.
     Head,
+    /// What these steps make of it is added to it.
+    Added(#[serde(deserialize_with = "leaked")] &'static [ReadoutStep]),
 }
 
 impl Readout {
@@ -125,25 +179,62 @@ impl Readout {
         Readout { name: "logits", class: None, rows: ReadoutRows::All, steps: &[ReadoutStep::Linear("qa_outputs")] };
 }
 
+impl ImageTokens {
+    /// Returns whether a tensor of the trunk is one of learned rows, or read in training only.
+    pub fn has(&self, path: &str) -> bool {
+        self.learned.iter().any(|token| token.path == path) || self.unread.contains(&path)
+    }
+}
+
+/// The parameters of [`ReadoutRows::Attended`] beside its layer.
+pub const ATTENDED: [&str; 3] = ["probe", "attention.in_proj_weight", "attention.in_proj_bias"];
+
+/// The layer of [`ReadoutRows::Attended`].
+pub const ATTENDED_OUTPUT: &str = "attention.out_proj";
+
 impl Encoder {
     /// The layers of all readouts and those that are not run.
-    pub fn linears(&self) -> impl Iterator<Item = Text> {
-        let of_step = |step: &ReadoutStep| match step {
-            ReadoutStep::Linear(path) => Some(*path),
+    pub fn linears(&self) -> impl Iterator<Item = Cow<'static, str>> {
+        let attended = self.attended().map(|path| Cow::from(format!("{path}.{ATTENDED_OUTPUT}")));
+        let of_steps = self.steps().into_iter().filter_map(|step| match step {
+            ReadoutStep::Linear(path) => Some(Cow::from(path)),
             _ => None,
-        };
-        self.steps().filter_map(of_step).chain(self.unread.iter().copied())
+        });
+        of_steps.chain(self.unread.iter().map(|path| Cow::from(*path))).chain(attended)
     }
 
     /// The norms of all readouts.
     pub fn norms(&self) -> impl Iterator<Item = Text> {
-        self.steps().filter_map(|step| match step {
-            ReadoutStep::Norm(path) => Some(*path),
+        self.steps().into_iter().filter_map(|step| match step {
+            ReadoutStep::Norm(path) => Some(path),
             _ => None,
         })
     }
 
-    fn steps(&self) -> impl Iterator<Item = &'static ReadoutStep> {
-        self.readouts.iter().flat_map(|readout| readout.steps)
+    /// The parameters of all readouts that belong to no layer and no norm.
+    pub fn readout_parameters(&self) -> impl Iterator<Item = String> {
+        self.attended().flat_map(|path| ATTENDED.map(|name| format!("{path}.{name}")))
+    }
+
+    fn attended(&self) -> impl Iterator<Item = Text> {
+        self.readouts.iter().filter_map(|readout| match readout.rows {
+            ReadoutRows::Attended(path) => Some(path),
+            _ => None,
+        })
+    }
+
+    /// The steps of all readouts, those inside of others too.
+    fn steps(&self) -> Vec<ReadoutStep> {
+        fn collect(steps: &[ReadoutStep], all: &mut Vec<ReadoutStep>) {
+            for step in steps {
+                all.push(*step);
+                if let ReadoutStep::Added(inner) = step {
+                    collect(inner, all);
+                }
+            }
+        }
+        let mut all = Vec::new();
+        self.readouts.iter().for_each(|readout| collect(readout.steps, &mut all));
+        all
     }
 }

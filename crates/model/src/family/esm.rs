@@ -42,7 +42,10 @@ pub const FAMILY: Family = Family {
     encoder: Some(Encoder {
         token_types: None,
         relative_positions: None,
+        distance_embeddings: None,
         drops_tokens: true,
+        images: None,
+        is_causal: false,
         readouts: READOUTS,
         unread: &["contact_head.regression"],
     }),

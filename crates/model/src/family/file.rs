@@ -219,7 +219,8 @@ pub(super) fn check(family: &Family) -> Result<(), Flaw> {
         "model_types",
         "`model_types` is empty: no config.json would mean this family",
     )?;
-    need(!family.trunk.heads.is_empty(), "trunk.heads", "`trunk.heads` names no output head")?;
+    let predicts = !family.trunk.heads.is_empty() || family.encoder.is_some();
+    need(predicts, "trunk.heads", "`trunk.heads` names no output head")?;
     let sites = |site| family.trunk.norms.iter().any(|(listed, _)| *listed == site);
     let ends_in_norm = sites(NormSite::Final) || family.encoder.is_some();
     need(ends_in_norm, "trunk.norms", "`trunk.norms` has no `final` norm")?;

@@ -1,7 +1,7 @@
 //! Reads what descriptions hold, which is compiled into the program for built-in families and lives as long for families from files.
 
 use super::description::ExpertLayout;
-use super::encoder::{Readout, ReadoutStep};
+use super::encoder::{LearnedToken, Readout, ReadoutStep};
 use super::recurrent::RecurrentParameter;
 use super::role::{NormSite, Role};
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
@@ -58,7 +58,7 @@ macro_rules! plain {
     };
 }
 
-plain!(bool, usize, f64, Role, NormSite, ExpertLayout, RecurrentParameter, Readout, ReadoutStep);
+plain!(bool, usize, f64, Role, NormSite, ExpertLayout, LearnedToken, RecurrentParameter, Readout, ReadoutStep);
 
 /// For `#[serde(deserialize_with)]`: fields of a description, whose types serde can only borrow.
 pub(super) fn leaked<'de, D: Deserializer<'de>, T: Leaked>(deserializer: D) -> Result<T, D::Error> {

@@ -72,6 +72,13 @@ pub struct Math {
     pub averages_shared_experts: bool,
     /// Where the gates on the outputs of attention's heads come from.
     pub head_gate: HeadGate,
+    /// The boolean of config.json that says that feed-forward networks are gated, where those of other models of the family are not.
+    #[serde(deserialize_with = "leaked", default)]
+    pub gated_if: Option<Text>,
+    /// Parameters of a block that multiply what attention and what the feed-forward network give, channel by channel, before it joins the
+    /// stream (LayerScale, arXiv 2103.17239): the ends of their names.
+    #[serde(deserialize_with = "leaked", default)]
+    pub layer_scales: Option<(Text, Text)>,
     /// Whether the norm on the output of the feed-forward network is in blocks with experts only (A.X K1).
     #[serde(default)]
     pub only_experts_have_output_norm: bool,
@@ -113,6 +120,8 @@ impl Math {
         weighs_expert_inputs: false,
         averages_shared_experts: false,
         head_gate: HeadGate::OwnLayer,
+        gated_if: None,
+        layer_scales: None,
         only_experts_have_output_norm: false,
         shortcut_experts: false,
         scales_latents: false,
@@ -186,14 +195,22 @@ pub enum ActivationRule {
     Config(Activation),
     /// This one, regardless of config.json.
     Fixed(Activation),
+    /// SiLU if this boolean of config.json is true, else the one that config.json names, else this one (DINOv2).
+    SiluIf(#[serde(deserialize_with = "leaked")] Text, Activation),
 }
 
 impl ActivationRule {
     /// The activation of a checkpoint.
     pub fn resolve(self, config: &ModelConfig) -> Activation {
         match (self, &config.activation) {
-            (ActivationRule::Config(_), Some(name)) => Activation::from_config_name(name),
-            (ActivationRule::Config(activation) | ActivationRule::Fixed(activation), _) => activation,
+            (ActivationRule::SiluIf(key, _), _) if config.flag_or(key, false) => Activation::Silu,
+            (ActivationRule::Config(_) | ActivationRule::SiluIf(..), Some(name)) => Activation::from_config_name(name),
+            (
+                ActivationRule::Config(activation)
+                | ActivationRule::Fixed(activation)
+                | ActivationRule::SiluIf(_, activation),
+                _,
+            ) => activation,
         }
     }
 }
@@ -256,6 +273,8 @@ pub enum Positions {
         /// Rows before that of the first position.
         offset: usize,
     },
+    /// The same if this boolean of config.json is true, else none; the second value is the default (DeBERTa).
+    LearnedIf(#[serde(deserialize_with = "leaked")] Text, bool),
     /// The same, read behind the row of the padding token `pad_token_id`: a token at position `p` among those that are no padding has row
     /// `p + 1` behind it (RoBERTa). The padding token of MPNet is always 1.
     LearnedBehindPadding {
@@ -282,6 +301,10 @@ pub enum Positions {
     RotaryIfNamed(#[serde(deserialize_with = "leaked")] Text),
     /// Rotary over halves of whole heads if config.json states a base, else none (OLMo Hybrid).
     RotaryIfTheta,
+    /// Rotary over halves of whole heads, by the place of a patch in its image; learned rows do not turn (DINOv3). Of `d` components, the
+    /// first `d/4` angles are `2 pi y` times the frequencies `theta^(-4i/d)`, the next `d/4` the same with `x`; `y` and `x` are those of the
+    /// patch's middle, from -1 to 1 along the height and the width.
+    RotaryOfPatches,
     /// None: the order of tokens enters through recurrent mixers and the causal mask.
     None,
 }
@@ -302,10 +325,12 @@ impl Positions {
     /// Rotary over halves of whole heads in every layer, as in LLaMA.
     pub const ROTARY: Positions = Positions::rotary(Pairing::Halves, 1.0);
 
-    /// The positions of a checkpoint: none of [`Positions::RotaryOrLearned`], [`Positions::AlibiIf`], [`Positions::RotaryIfNamed`] and [`Positions::RotaryIfTheta`].
+    /// The positions of a checkpoint: none of [`Positions::LearnedIf`], [`Positions::RotaryOrLearned`], [`Positions::AlibiIf`], [`Positions::RotaryIfNamed`] and [`Positions::RotaryIfTheta`].
     pub fn resolve(self, config: &ModelConfig) -> Positions {
         match self {
             Positions::AlibiIf(key, alibi) if config.flag_or(key, false) => Positions::Alibi(alibi),
+            Positions::LearnedIf(key, default) if config.flag_or(key, default) => Positions::Learned { offset: 0 },
+            Positions::LearnedIf(..) => Positions::None,
             Positions::RotaryIfNamed(key) if config.text(key) != Some("rope") => Positions::None,
             Positions::RotaryOrLearned if config.text("position_embedding_type") != Some("rotary") => {
                 Positions::LearnedBehindPadding { padding: 1, is_fixed: false }

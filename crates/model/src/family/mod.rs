@@ -17,14 +17,21 @@ mod bamba;
 mod bert;
 mod bitnet;
 mod bloom;
+mod clip_text;
+mod clip_vision;
 mod cohere;
 mod cohere2;
 mod cohere2_moe;
 mod common;
 mod cwm;
+mod deberta_v2;
 mod deepseek_v2;
 mod deepseek_v3;
 mod deepseek_v32;
+mod deit;
+mod dinov2;
+mod dinov2_with_registers;
+mod dinov3_vit;
 mod distilbert;
 mod dots1;
 mod electra;
@@ -108,10 +115,13 @@ mod qwen3_omni_moe;
 mod qwen3_vl_moe;
 mod roberta;
 mod seed_oss;
+mod siglip_text;
+mod siglip_vision;
 mod smollm3;
 mod solar_open;
 mod stablelm;
 mod starcoder2;
+mod vit;
 mod xglm;
 
 mod undescribed;
@@ -119,7 +129,7 @@ mod undescribed;
 pub use description::{
     Branches, CrossAttention, ExpertLayout, ExpertStorage, Extra, Family, Linears, Moe, Norms, Text, Trunk,
 };
-pub use encoder::{Encoder, Readout, ReadoutRows, ReadoutStep};
+pub use encoder::{ATTENDED, ATTENDED_OUTPUT, Encoder, ImageTokens, LearnedToken, Readout, ReadoutRows, ReadoutStep};
 pub use file::{FamilyFileError, USUAL, name_error, parse};
 pub use math::{
     Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, HeadGate, Indexer, LogitScale, Math, Pairing,
@@ -148,13 +158,20 @@ pub static FAMILIES: &[Family] = &[
     bert::FAMILY,
     bitnet::FAMILY,
     bloom::FAMILY,
+    clip_text::FAMILY,
+    clip_vision::FAMILY,
     cohere::FAMILY,
     cohere2::FAMILY,
     cohere2_moe::FAMILY,
     cwm::FAMILY,
+    deberta_v2::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
     deepseek_v32::FAMILY,
+    deit::FAMILY,
+    dinov2::FAMILY,
+    dinov2_with_registers::FAMILY,
+    dinov3_vit::FAMILY,
     distilbert::FAMILY,
     dots1::FAMILY,
     electra::FAMILY,
@@ -238,10 +255,13 @@ pub static FAMILIES: &[Family] = &[
     qwen3_vl_moe::FAMILY,
     roberta::FAMILY,
     seed_oss::FAMILY,
+    siglip_text::FAMILY,
+    siglip_vision::FAMILY,
     smollm3::FAMILY,
     solar_open::FAMILY,
     stablelm::FAMILY,
     starcoder2::FAMILY,
+    vit::FAMILY,
     xglm::FAMILY,
 ];
 
@@ -297,11 +317,23 @@ pub fn by_name(name: &str) -> Option<&'static Family> {
 /// The family of a checkpoint: by `model_type`, of the whole model before that of a nested language model, else by
 /// `architectures`.
 pub fn of_config(config: &ModelConfig) -> Option<&'static Family> {
-    let by_type = config.model_types.iter().find_map(|name| having(name, |family| family.model_types));
+    let by_type = config.model_types.iter().enumerate().find_map(|(at, name)| {
+        let family = having(name, |family| family.model_types)?;
+        // What is around an encoder is another model, of which it is a tower.
+        (at == 0 || family.encoder.is_none()).then_some(family)
+    });
     by_type.or_else(|| {
         let mut names = config.architectures.iter();
         names.find_map(|name| having(name, |family| family.architectures))
     })
+}
+
+/// Models of a tower for text and one for images, whose towers have descriptions.
+const TWO_TOWERS: &[&str] = &["clip", "siglip"];
+
+/// Returns whether a model has a tower for text and one for images, each of which is a family where it is a checkpoint of its own.
+pub fn has_two_towers(config: &ModelConfig) -> bool {
+    config.model_types.first().is_some_and(|name| TWO_TOWERS.contains(&name.as_str()))
 }
 
 /// The built-in family that a `model_type` of the checkpoint means, whatever was registered: what loaders know it as, which find the

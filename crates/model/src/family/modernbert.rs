@@ -82,7 +82,10 @@ pub const FAMILY: Family = Family {
     encoder: Some(Encoder {
         token_types: None,
         relative_positions: None,
+        distance_embeddings: None,
         drops_tokens: false,
+        images: None,
+        is_causal: false,
         readouts: READOUTS,
         unread: &[],
     }),

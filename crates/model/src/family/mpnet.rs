@@ -52,7 +52,10 @@ pub const FAMILY: Family = Family {
     encoder: Some(Encoder {
         token_types: None,
         relative_positions: Some("encoder.relative_attention_bias"),
+        distance_embeddings: None,
         drops_tokens: false,
+        images: None,
+        is_causal: false,
         readouts: READOUTS,
         unread: &[],
     }),

@@ -343,6 +343,8 @@ pub enum NormSite {
     LayerInputOutput,
     /// After the last block.
     Final,
+    /// Encoders: on the embeddings of distances.
+    Distances,
     /// Encoders: in what is read out of the last hidden states.
     Readout,
 }

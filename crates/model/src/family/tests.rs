@@ -32,6 +32,9 @@ fn model_type_wins_over_class_name() {
     assert_eq!(of(json!({"model_type": "new", "architectures": ["LlamaForCausalLM"]})), Some("llama"));
     assert_eq!(of(json!({"model_type": "llava", "text_config": {"model_type": "mistral"}})), Some("mistral"));
     assert_eq!(of(json!({"model_type": "rwkv"})), None);
+    // A tower is no whole model.
+    assert_eq!(of(json!({"model_type": "clip_text_model"})), Some("clip_text"));
+    assert_eq!(of(json!({"model_type": "clip", "text_config": {"model_type": "clip_text_model"}})), None);
     assert_eq!(of(json!({})), None);
 }
 

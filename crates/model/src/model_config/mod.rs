@@ -294,6 +294,17 @@ impl ModelConfig {
         usize::try_from(self.text.get(key)?.as_u64()?).ok()
     }
 
+    /// A height and a width: a list of both, or one number for both.
+    pub fn height_and_width(&self, key: &str) -> Option<[usize; 2]> {
+        let size = |value: &Value| usize::try_from(value.as_u64()?).ok().filter(|size| *size <= i32::MAX as usize);
+        let stated = self.text.get(key)?;
+        match stated.as_array().map(Vec::as_slice) {
+            Some([height, width]) => Some([size(height)?, size(width)?]),
+            Some(_) => None,
+            None => size(stated).map(|size| [size, size]),
+        }
+    }
+
     /// The number of entries of a list.
     pub fn entries(&self, key: &str) -> Option<usize> {
         self.text.get(key)?.as_array().map(Vec::len)

@@ -6,8 +6,27 @@
 const MULTI_HEAD: &[&str] = &["bloom", "gpt2", "gpt_neox", "gptj", "mpt", "opt", "persimmon", "xglm"];
 
 /// Encoders, whose attention is likewise.
-const ENCODERS: &[&str] =
-    &["bert", "camembert", "distilbert", "electra", "esm", "modernbert", "mpnet", "roberta", "xlm-roberta"];
+const ENCODERS: &[&str] = &[
+    "bert",
+    "camembert",
+    "clip_text_model",
+    "clip_vision_model",
+    "deberta-v2",
+    "deit",
+    "dinov2",
+    "dinov2_with_registers",
+    "dinov3_vit",
+    "distilbert",
+    "electra",
+    "esm",
+    "modernbert",
+    "mpnet",
+    "roberta",
+    "siglip_text_model",
+    "siglip_vision_model",
+    "vit",
+    "xlm-roberta",
+];
 
 /// Mixtures of experts whose experts have the width `intermediate_size`.
 const ONE_WIDTH: &[&str] = &[
@@ -57,6 +76,7 @@ const UNREAD: &[(&str, &[&str])] = &[
     ("num_key_value_heads", ENCODERS),
     ("num_kv_heads", ENCODERS),
     ("head_dim", ENCODERS),
+    ("intermediate_size", &["dinov2", "dinov2_with_registers"]),
     ("sliding_window", ENCODERS),
     // Not gpt_neox, persimmon and stablelm: their rotary embedding reads it.
     ("head_dim", &["bloom", "falcon", "gpt2", "gpt_bigcode", "gptj", "mpt", "opt", "xglm"]),

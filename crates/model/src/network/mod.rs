@@ -244,7 +244,9 @@ pub enum Place {
     RelativePositions,
     /// The table with an input of every block for each token.
     LayerInputs,
-    /// A small tensor that the family names: attention sinks, the correction bias of a router.
+    /// Part of the layer that makes rows of the patches of images.
+    Patches(Slot),
+    /// A small tensor that the family names: attention sinks, the correction bias of a router, the row of a class.
     Parameter,
     /// Copied through untouched.
     Other(Reason),

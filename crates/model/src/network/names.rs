@@ -10,14 +10,25 @@ use crate::family::{ExpertStorage, Family, NormSite, Orientation, Part, Role, Ro
 /// The kind of a module.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Entry {
-    Linear { part: Part, role: Role, orientation: Orientation, rows: RowOrder },
-    FusedExperts { role: Role, orientation: Orientation, rows: RowOrder },
+    Linear {
+        part: Part,
+        role: Role,
+        orientation: Orientation,
+        rows: RowOrder,
+    },
+    FusedExperts {
+        role: Role,
+        orientation: Orientation,
+        rows: RowOrder,
+    },
     Norm(NormSite),
     Embedding,
     Positions,
     TokenTypes,
     RelativePositions,
     LayerInputs,
+    /// The layer that makes rows of the patches of images.
+    Patches,
     Parameter,
 }
 
@@ -329,12 +340,17 @@ fn trunk_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
         rows: RowOrder::Stacked,
     };
     let mut entries = HashMap::new();
-    entries.insert(trunk.embedding.into(), Entry::Embedding);
+    let images = family.encoder.and_then(|encoder| encoder.images);
+    entries.insert(trunk.embedding.into(), if images.is_some() { Entry::Patches } else { Entry::Embedding });
+    let learned = images.iter().flat_map(|images| images.learned).map(|token| token.path);
+    let unread = images.iter().flat_map(|images| images.unread).copied();
+    entries.extend(learned.chain(unread).map(|path| (path.into(), Entry::Parameter)));
     entries.extend(trunk.positions.map(|path| (path.into(), Entry::Positions)));
     let encoder = family.encoder.as_ref();
     let table = |path: Option<&'static str>, entry: Entry| path.map(|path| (path.into(), entry));
     entries.extend(table(encoder.and_then(|encoder| encoder.token_types), Entry::TokenTypes));
     entries.extend(table(encoder.and_then(|encoder| encoder.relative_positions), Entry::RelativePositions));
+    entries.extend(table(encoder.and_then(|encoder| encoder.distance_embeddings), Entry::RelativePositions));
     entries.extend(trunk.layer_inputs.map(|path| (path.into(), Entry::LayerInputs)));
     entries.extend(trunk.norms.iter().map(|&(site, path)| (path.into(), Entry::Norm(site))));
     entries.extend(trunk.linears.iter().map(|&(role, path)| (path.into(), linear(role))));
@@ -349,9 +365,11 @@ fn readout_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry>
         rows: RowOrder::Stacked,
     };
     let encoder = || family.encoder.iter();
-    let linears = encoder().flat_map(|encoder| encoder.linears()).map(|path| (path.into(), linear));
+    let linears = encoder().flat_map(|encoder| encoder.linears()).map(|path| (path, linear));
     let norms = encoder().flat_map(|encoder| encoder.norms());
-    linears.chain(norms.map(|path| (path.into(), Entry::Norm(NormSite::Readout)))).collect()
+    let norms = norms.map(|path| (path.into(), Entry::Norm(NormSite::Readout)));
+    let parameters = encoder().flat_map(|encoder| encoder.readout_parameters());
+    linears.chain(norms).chain(parameters.map(|path| (path.into(), Entry::Parameter))).collect()
 }
 
 fn extra_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {

@@ -3,7 +3,7 @@
 
 use super::names::modality_part;
 use super::tables::is_embedding_name;
-use super::{Network, Place, Reason, TensorMeta};
+use super::{Network, Place, Reason, Slot, TensorMeta};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -145,6 +145,7 @@ fn layer(at: usize, tensor: &TensorMeta, place: Place, tensors: &[TensorMeta]) -
         (Place::Other(Reason::Modality), 1) => {
             Some(LayerKind::Tower).filter(|_| is_of_tower(module, *rows, rest[0], tensors))?
         }
+        (Place::Patches(Slot::Weight), 3) => LayerKind::convolution(2, false)?,
         (Place::Other(Reason::NotLinear | Reason::Unrecognised | Reason::Modality), 2..=4) => {
             let is_layer = !module.split('.').any(|part| part == "experts" || part.contains("norm"));
             LayerKind::convolution(rest.len() - 1, is_transposed(module, tensor, tensors)).filter(|_| is_layer)?

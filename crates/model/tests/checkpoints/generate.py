@@ -60,7 +60,21 @@ MINIMAX_M3 = dict(
 )  # fmt: skip
 
 ENCODER = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
-ENCODERS = ("bert", "distilbert", "electra", "esm", "modernbert", "mpnet", "roberta")
+ENCODERS = ("bert", "deberta-v2", "distilbert", "electra", "esm", "modernbert", "mpnet", "roberta")
+
+IMAGES = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, image_size=16, patch_size=4, num_labels=3)
+# The classes of models that none of the automatic classes of language models has.
+CLASSES = {
+    "clip_text_model": "CLIPTextModelWithProjection",
+    "clip_vision_model": "CLIPVisionModelWithProjection",
+    "deit": "DeiTForImageClassification",
+    "dinov2": "Dinov2ForImageClassification",
+    "dinov2_with_registers": "Dinov2WithRegistersForImageClassification",
+    "dinov3_vit": "DINOv3ViTModel",
+    "siglip_text_model": "SiglipTextModel",
+    "siglip_vision_model": "SiglipVisionModel",
+    "vit": "ViTForImageClassification",
+}
 
 # File name -> (model_type, arguments of its config class).
 CHECKPOINTS = {
@@ -72,6 +86,8 @@ CHECKPOINTS = {
     "bitnet": ("bitnet", BASE),
     "bloom": ("bloom", dict(hidden_size=64, n_layer=2, n_head=4, vocab_size=160)),
     "arcee": ("arcee", BASE),
+    "clip_text": ("clip_text_model", dict(ENCODER, projection_dim=32)),
+    "clip_vision": ("clip_vision_model", dict(IMAGES, projection_dim=32)),
     "cohere": ("cohere", dict(BASE, use_qk_norm=True)),
     "cohere2": ("cohere2", BASE),
     "cohere2_moe": (
@@ -86,6 +102,14 @@ CHECKPOINTS = {
     "dots1": ("dots1", dict(BASE, **ROUTED, n_routed_experts=4, n_shared_experts=2, first_k_dense_replace=1)),
     "ernie4_5": ("ernie4_5", dict(BASE, use_bias=True)),
     "ernie4_5_moe": ("ernie4_5_moe", dict(BASE, moe_intermediate_size=32, moe_num_experts=4, moe_k=2, use_bias=True)),
+    "deberta_v2": (
+        "deberta-v2",
+        dict(ENCODER, relative_attention=True, share_att_key=True, pos_att_type=["p2c", "c2p"], position_buckets=8, norm_rel_ebd="layer_norm"),
+    ),
+    "deit": ("deit", IMAGES),
+    "dinov2": ("dinov2", dict(IMAGES, mlp_ratio=2)),
+    "dinov2_with_registers": ("dinov2_with_registers", dict(IMAGES, mlp_ratio=2, num_register_tokens=3)),
+    "dinov3_vit": ("dinov3_vit", dict(IMAGES, num_register_tokens=3)),
     "distilbert": ("distilbert", dict(vocab_size=160, dim=64, hidden_dim=96, n_layers=2, n_heads=4, max_position_embeddings=64)),
     "electra": ("electra", dict(ENCODER, embedding_size=32)),
     "esm": ("esm", dict(ENCODER, pad_token_id=1, mask_token_id=32, position_embedding_type="rotary", token_dropout=True)),
@@ -239,11 +263,14 @@ CHECKPOINTS = {
         dict(text_config=dict(WIDE, **EXPERTS), vision_config=dict(QWEN_VISION, deepstack_visual_indexes=[0])),
     ),
     "seed_oss": ("seed_oss", dict(BASE, head_dim=32)),
+    "siglip_text": ("siglip_text_model", dict(ENCODER, projection_size=32)),
+    "siglip_vision": ("siglip_vision_model", IMAGES),
     "smollm3": ("smollm3", BASE),
     "solar_open": ("solar_open", dict(BASE, **ROUTED, head_dim=16, n_routed_experts=4, n_shared_experts=1)),
     "stablelm": ("stablelm", dict(BASE, qk_layernorm=True)),
     "stablelm_parallel": ("stablelm", dict(BASE, use_parallel_residual=True)),
     "starcoder2": ("starcoder2", BASE),
+    "vit": ("vit", IMAGES),
     "xglm": ("xglm", XGLM),
 }  # fmt: skip
 
@@ -280,6 +307,8 @@ def save(model_type: str, arguments: dict) -> tuple[dict, dict]:
 
 def model_class(config):
     """The class with a language model's head, also of models that the automatic classes do not know."""
+    if config.model_type in CLASSES:
+        return getattr(transformers, CLASSES[config.model_type])
     if config.model_type in ENCODERS:
         return transformers.MODEL_FOR_MASKED_LM_MAPPING[type(config)]
     if config.model_type == "mllama":

@@ -5,10 +5,10 @@
 
 use std::path::PathBuf;
 
-use super::array::Array;
+use kvant_samples::{Array, Stored};
+
 use super::error::DataError;
 use super::inputs::{Axis, Input, display_axes};
-use super::stored::Stored;
 
 /// The values of one input for every sample.
 pub(crate) trait Column: Send {
@@ -55,7 +55,7 @@ impl Column for ArrayColumn {
         for part in &mut self.parts {
             if rest < part.samples {
                 let places: usize = part.shape.iter().product();
-                return part.stored.read(rest * places, part.shape.clone());
+                return Ok(part.stored.read(rest * places, part.shape.clone())?);
             }
             rest -= part.samples;
         }

@@ -3,42 +3,14 @@
 use std::path::PathBuf;
 
 use kvant_container::{Diagnostic, ErrorKind};
+use kvant_samples::SampleError;
 
 /// A problem of data, found before a model runs on them.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// The system could not read a file or list a directory.
-    #[error("cannot read {}: {cause}", file.display())]
-    Io {
-        /// The file or directory.
-        file: PathBuf,
-        /// The system's answer.
-        cause: String,
-    },
-    /// A file that is not of the format its name or first bytes say.
-    #[error("{}: {problem}", file.display())]
-    Invalid {
-        /// The file, with the entry in it if there is one.
-        file: PathBuf,
-        /// The problem.
-        problem: String,
-    },
-    /// A file that may be fine but is not handled.
-    #[error("{}: {problem}", file.display())]
-    Unsupported {
-        /// The file, with the entry in it if there is one.
-        file: PathBuf,
-        /// The unsupported feature.
-        problem: String,
-    },
-    /// A file whose reader was left out of the build.
-    #[error("{}: not supported: built without the `{feature}` feature", file.display())]
-    NotBuilt {
-        /// The file.
-        file: PathBuf,
-        /// The feature that has the reader.
-        feature: &'static str,
-    },
+    /// A file that cannot be read, or is not what it should be.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
     /// The source holds nothing for an input of the model.
     #[error("the data has no array for the model's input `{input}`; it has {}", list(found))]
     MissingInput {
@@ -87,16 +59,6 @@ pub enum DataError {
         /// What to declare instead.
         way_out: &'static str,
     },
-    /// A picture that cannot be read or prepared.
-    #[error("{}: {problem}", file.display())]
-    Picture {
-        /// The file.
-        file: PathBuf,
-        /// The problem.
-        problem: String,
-        /// What to do about it.
-        way_out: &'static str,
-    },
     /// The model needs data of a kind that cannot be made up.
     #[error("no random data for input `{input}`: {problem}")]
     NoRandom {
@@ -122,25 +84,11 @@ pub enum DataError {
     Empty,
 }
 
-impl DataError {
-    pub(super) fn io(file: impl Into<PathBuf>, cause: impl std::fmt::Display) -> Self {
-        Self::Io { file: file.into(), cause: cause.to_string() }
-    }
-
-    pub(super) fn invalid(file: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
-        Self::Invalid { file: file.into(), problem: problem.into() }
-    }
-
-    pub(super) fn unsupported(file: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
-        Self::Unsupported { file: file.into(), problem: problem.into() }
-    }
-}
-
 impl Diagnostic for DataError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Io { .. } => ErrorKind::Io,
-            Self::Unsupported { .. } | Self::NotBuilt { .. } | Self::NoRandom { .. } => ErrorKind::Unsupported,
+            Self::Sample(error) => error.kind(),
+            Self::NoRandom { .. } => ErrorKind::Unsupported,
             Self::IdlePreprocessing { .. } | Self::Preprocessing(_) => ErrorKind::Usage,
             _ => ErrorKind::Invalid,
         }
@@ -148,9 +96,7 @@ impl Diagnostic for DataError {
 
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::NotBuilt { .. } => {
-                Some("build Kvant with `--features images`, or give the prepared samples in an .npz file")
-            }
+            Self::Sample(error) => return error.hint(),
             Self::MissingInput { .. } => Some("name the arrays of an .npz file as the model's inputs are named"),
             Self::MissingLabels { .. } => Some("name the array with the class of each sample with ‹labels›"),
             Self::Mismatch { .. } => Some(
@@ -159,24 +105,16 @@ impl Diagnostic for DataError {
             Self::NotFinite { .. } => Some(
                 "fix or omit the sample; where it is an attention mask, write the type's lowest number in place of minus infinity",
             ),
-            Self::Images { way_out, .. } | Self::Picture { way_out, .. } => Some(*way_out),
+            Self::Images { way_out, .. } => Some(*way_out),
             Self::NoRandom { .. } => Some("give real data: random values say little about ranges anyway"),
             Self::IdlePreprocessing { .. } => {
                 Some("leave ‹preprocess› out: arrays are given to the model as they are; or name a folder of images")
             }
             Self::NoInputs => Some("leave ‹data› out, with a preset that needs none"),
             Self::Empty => Some("name data with one sample at least"),
-            Self::Invalid { file, .. } if file.is_dir() => Some("name the folder that the samples are in"),
-            Self::Invalid { .. } => {
-                Some("copy the file again if it was cut short, or write it again, e.g. with numpy.savez")
-            }
-            Self::Unsupported { .. } => Some(
-                "give an .npz, .npy or .safetensors file of plain numbers, e.g. numpy.savez('data.npz', x=x.astype('float32')), a folder of such files, or images where the model has one input",
-            ),
             Self::Preprocessing(_) => {
                 Some("for example size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225,layout=nchw")
             }
-            _ => None,
         };
         hint.map(str::to_owned)
     }

@@ -3,18 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use image::imageops::{self, FilterType};
-use image::{DynamicImage, ImageReader, Limits, Rgb, RgbImage};
+use image::{DynamicImage, Rgb, RgbImage};
 use kvant_container::onnx::DataType;
+use kvant_samples::{Array, MOST_MEMORY, Picture, SampleError, Values};
 
-use super::array::{Array, Values};
 use super::column::Column;
 use super::error::DataError;
 use super::inputs::{Axis, Input, display_axes};
 use super::preprocessing::{Channels, Interpolation, Layout, Preprocessing, Resize};
-
-/// The longest side and the memory of a decoded image.
-const LONGEST_SIDE: u32 = 1 << 15;
-const MOST_MEMORY: u64 = 1 << 30;
 
 /// The images of a folder, one after the other.
 #[derive(Debug)]
@@ -115,7 +111,7 @@ fn prepare(file: &Path, steps: &Preprocessing) -> Result<(Vec<usize>, Vec<f32>),
     let image = decode(file)?;
     let invalid = |problem| {
         let way_out = "declare another size with ‹preprocess›, or take the picture out of the data";
-        DataError::Picture { file: file.to_path_buf(), problem, way_out }
+        SampleError::Picture { file: file.to_path_buf(), problem, way_out }
     };
     let image = resized(image, steps).map_err(invalid)?;
     let image = cropped(image, steps.crop).map_err(invalid)?;
@@ -147,17 +143,10 @@ fn prepare(file: &Path, steps: &Preprocessing) -> Result<(Vec<usize>, Vec<f32>),
 }
 
 fn decode(file: &Path) -> Result<RgbImage, DataError> {
-    let mut limits = Limits::default();
-    limits.max_image_width = Some(LONGEST_SIDE);
-    limits.max_image_height = Some(LONGEST_SIDE);
-    limits.max_alloc = Some(MOST_MEMORY);
-    let reader = ImageReader::open(file).and_then(ImageReader::with_guessed_format);
-    let mut reader = reader.map_err(|e| DataError::io(file, e))?;
-    reader.limits(limits);
-    let way_out = "the picture is damaged: copy it again, or take it out of the data";
-    let damaged =
-        |e: image::ImageError| DataError::Picture { file: file.to_path_buf(), problem: e.to_string(), way_out };
-    reader.decode().map(|image| image.to_rgb8()).map_err(damaged)
+    let Picture { width, height, pixels } = kvant_samples::decode(file)?;
+    // A decoded picture has three bytes for each of its pixels.
+    RgbImage::from_raw(width as u32, height as u32, pixels)
+        .ok_or_else(|| SampleError::invalid(file, "a picture of no size").into())
 }
 
 /// The image resized as declared, a letterbox padded too.
@@ -378,7 +367,7 @@ mod tests {
 
     #[test]
     fn oversized_resizing_is_refused() {
-        let line = || RgbImage::new(1, LONGEST_SIDE);
+        let line = || RgbImage::new(1, 1 << 15);
         assert!(resized(line(), &steps("size=256")).unwrap_err().contains("becomes too large at 8388608x256"));
         assert!(
             resized(

@@ -3,9 +3,7 @@
 //! [`inputs`] says what a model takes, [`SampleSource::open`] finds and checks it, [`Samples::sample`] lends one sample. Memory does
 //! not grow with the number of samples: files are mapped, or read a sample at a time. Nothing here runs a model.
 
-mod array;
 mod column;
-mod element;
 mod error;
 #[cfg(feature = "images")]
 mod images;
@@ -13,24 +11,17 @@ mod images;
 #[path = "no_images.rs"]
 mod images;
 mod inputs;
-mod npy;
-mod npz;
-mod order;
 mod preprocessing;
 mod random;
 mod samples;
 mod source;
-mod stored;
 
-pub use array::{Array, Values};
-
-pub(crate) use array::each_type;
-pub use element::Element;
+pub use kvant_samples::{Array, Element, Values};
 
 pub(crate) use column::Column;
-pub(crate) use element::from_bytes;
 pub use error::DataError;
 pub use inputs::{Axis, Input, display_axes, inputs, type_of};
+pub(crate) use kvant_samples::{each_type, from_bytes};
 pub use preprocessing::{Channels, Interpolation, Layout, Preprocessing, Resize};
 pub use random::Distribution;
 pub use samples::{Sample, Samples};

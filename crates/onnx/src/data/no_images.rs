@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use kvant_samples::SampleError;
+
 use super::column::Column;
 use super::error::DataError;
 use super::inputs::Input;
@@ -9,5 +11,5 @@ use super::preprocessing::Preprocessing;
 
 /// Refuses the files.
 pub(super) fn column(_input: &Input, files: Vec<PathBuf>, _steps: Preprocessing) -> Result<Box<dyn Column>, DataError> {
-    Err(DataError::NotBuilt { file: files.into_iter().next().unwrap_or_default(), feature: "images" })
+    Err(SampleError::NotBuilt { file: files.into_iter().next().unwrap_or_default(), feature: "images" }.into())
 }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use kvant_container::onnx::DataType;
+use kvant_samples::Array;
 
-use super::array::Array;
 use super::column::Column;
 use super::error::DataError;
 use super::inputs::{Axis, Input};

@@ -1,9 +1,9 @@
 //! The samples a model is run on: for each, one array per input, lent one sample at a time.
 
 use kvant_quant::counts::number;
+use kvant_samples::Array;
 use std::collections::BTreeMap;
 
-use super::array::Array;
 use super::column::Column;
 use super::error::DataError;
 use super::inputs::Input;

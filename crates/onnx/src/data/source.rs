@@ -7,20 +7,16 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use kvant_container::onnx::DataType;
+use kvant_samples::{Array, SampleError, Stored, arrays, files, is_image};
 
-use super::array::Array;
 use super::column::{ArrayColumn, Column};
 use super::error::DataError;
 use super::images;
 use super::inputs::Input;
-use super::npz;
 use super::preprocessing::Preprocessing;
 use super::random::{Distribution, RandomColumn};
 use super::samples::Samples;
-use super::stored::{Stored, map};
 
-/// Folders in folders are looked through to this depth.
-const DEEPEST: usize = 8;
 /// The default number of random samples.
 const RANDOM_SAMPLES: usize = 16;
 
@@ -82,7 +78,7 @@ impl SampleSource {
             let place = stored.place.clone();
             let count = stored.shape.iter().product();
             let values = stored.read(0, vec![count])?.cast(DataType::INT64);
-            let values = values.ok_or_else(|| DataError::invalid(place, "labels that are not integers"))?;
+            let values = values.ok_or_else(|| SampleError::invalid(place, "labels that are not integers"))?;
             labels.extend(integers(&values));
         }
         if labels.is_empty() { Err(missing(names)) } else { Ok(labels) }
@@ -151,82 +147,17 @@ fn of_one_name(arrays: &[Stored]) -> bool {
     files || names(arrays).len() == 1
 }
 
-/// Returns whether the name is that of an image.
-fn is_image(path: &Path) -> bool {
-    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
-    ["jpg", "jpeg", "png"].iter().any(|known| known.eq_ignore_ascii_case(extension))
-}
-
 fn names(arrays: &[Stored]) -> Vec<String> {
     arrays.iter().map(|stored| stored.name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn of_images(path: &Path, inputs: &[Input], files: Vec<PathBuf>, options: &DataOptions) -> Result<Columns, DataError> {
     let [input] = inputs else {
-        return Err(DataError::unsupported(path, format!("images for a model of {}", number(inputs.len(), "input"))));
+        let problem = format!("images for a model of {}", number(inputs.len(), "input"));
+        return Err(SampleError::unsupported(path, problem).into());
     };
     let steps = options.preprocessing.clone();
     let steps =
         steps.ok_or_else(|| DataError::Preprocessing("images need declared steps to the model's input".into()))?;
     Ok(vec![(input.clone(), images::column(input, files, steps)?)])
-}
-
-/// The arrays of files, in order.
-fn arrays(files: &[PathBuf]) -> Result<Vec<Stored>, DataError> {
-    let mut arrays = Vec::new();
-    for file in files {
-        match extension(file).as_str() {
-            "npz" => arrays.extend(npz::open(file)?),
-            "npy" => {
-                let name = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-                arrays.push(Stored::npy(file.clone(), name, map(file)?)?);
-            }
-            "safetensors" => arrays.extend(Stored::safetensors(file)?),
-            _ => {
-                let problem = "not a file of arrays: its name ends in none of .npz, .npy and .safetensors";
-                return Err(DataError::unsupported(file, problem));
-            }
-        }
-    }
-    arrays.sort_by_key(|stored| number_behind(&stored.name));
-    Ok(arrays)
-}
-
-/// `x_10` comes after `x_9`.
-fn number_behind(name: &str) -> u64 {
-    name.rsplit_once('_').and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
-}
-
-fn extension(path: &Path) -> String {
-    path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase()).unwrap_or_default()
-}
-
-/// The files of data: the path itself, or those in and below a folder, by name.
-fn files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let about = std::fs::metadata(path).map_err(|e| DataError::io(path, e))?;
-    if !about.is_dir() {
-        return Ok(vec![path.to_path_buf()]);
-    }
-    let mut found = Vec::new();
-    walk(path, DEEPEST, &mut found)?;
-    match found.is_empty() {
-        true => Err(DataError::invalid(path, "a folder without .npy, .npz, .safetensors, .jpg or .png files")),
-        false => Ok(found),
-    }
-}
-
-fn walk(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), DataError> {
-    let entries = std::fs::read_dir(folder).and_then(|entries| entries.map(|e| e.map(|e| e.path())).collect());
-    let mut entries: Vec<PathBuf> = entries.map_err(|e| DataError::io(folder, e))?;
-    entries.sort();
-    for entry in entries {
-        if entry.is_dir() {
-            if depth > 0 {
-                walk(&entry, depth - 1, found)?;
-            }
-        } else if is_image(&entry) || ["npy", "npz", "safetensors"].contains(&extension(&entry).as_str()) {
-            found.push(entry);
-        }
-    }
-    Ok(())
 }

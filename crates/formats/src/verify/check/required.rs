@@ -2,10 +2,10 @@
 //! with random numbers in their place, or not at all.
 
 use kvant_model::family::{
-    Family, Indexer, NormSite, Part, Positions, Recurrent, RecurrentParameter, Residual, Role, leaf,
+    Family, ImageTokens, Indexer, NormSite, Part, Positions, Recurrent, RecurrentParameter, Residual, Role, leaf,
 };
 use kvant_model::model_config::ModelConfig;
-use kvant_model::network::{Network, Place, TensorMeta};
+use kvant_model::network::{Network, Place, Slot, TensorMeta};
 use std::collections::{BTreeMap, HashSet};
 
 /// A tensor, or a layer of a block, that is not there.
@@ -24,6 +24,9 @@ pub(super) fn missing(network: &Network, config: &ModelConfig, tensors: &[Tensor
     let expected = Expected { family, network, config };
     let mut missing = expected.outside_blocks();
     let names: HashSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    if let Some(images) = family.encoder.and_then(|encoder| encoder.images) {
+        missing.extend(expected.of_images(images, &names));
+    }
     for block in network.blocks() {
         missing.extend(expected.norms_of(*block));
         missing.extend(expected.layers_of(*block));
@@ -65,6 +68,9 @@ const OUTPUT: &[Role] = &[Role::Output];
 const HEAD: &[Role] = &[Role::Head];
 const EXPERTS: &[Role] = &[Role::Router, Role::GateUp, Role::Down];
 
+/// Families like ViT.
+const VISION: &[&str] = &["deit", "dinov2", "dinov2_with_registers", "vit"];
+
 const BIASES: &[BiasRule] = &[
     BiasRule { families: &["opt"], roles: ALL, norms: true, flag: Some(("enable_bias", true)) },
     BiasRule { families: &["gpt2", "gpt_bigcode", "persimmon", "phi", "xglm"], roles: ALL, norms: true, flag: None },
@@ -78,11 +84,29 @@ const BIASES: &[BiasRule] = &[
     BiasRule { families: &["gpt_neox"], roles: ATTENTION, norms: false, flag: Some(("attention_bias", true)) },
     BiasRule { families: &["starcoder2"], roles: ALL, norms: false, flag: Some(("use_bias", true)) },
     BiasRule {
-        families: &["bert", "bloom", "distilbert", "electra", "esm", "mpnet", "roberta"],
+        families: &[
+            "bert",
+            "bloom",
+            "clip_text",
+            "clip_vision",
+            "deberta_v2",
+            "distilbert",
+            "electra",
+            "esm",
+            "mpnet",
+            "roberta",
+            "siglip_text",
+            "siglip_vision",
+        ],
         roles: ALL,
         norms: true,
         flag: None,
     },
+    BiasRule { families: VISION, roles: INPUTS, norms: true, flag: Some(("qkv_bias", true)) },
+    BiasRule { families: VISION, roles: OUTPUT, norms: false, flag: None },
+    BiasRule { families: VISION, roles: FEED_FORWARD, norms: false, flag: None },
+    BiasRule { families: &["dinov3_vit"], roles: OUTPUT, norms: true, flag: Some(("proj_bias", true)) },
+    BiasRule { families: &["dinov3_vit"], roles: FEED_FORWARD, norms: false, flag: Some(("mlp_bias", true)) },
     BiasRule { families: &["falcon"], roles: ALL, norms: false, flag: Some(("bias", false)) },
     BiasRule { families: &["falcon"], roles: &[], norms: true, flag: None },
     BiasRule {
@@ -163,7 +187,16 @@ impl Expected<'_> {
         }
         if let Some(encoder) = self.family.encoder {
             let tables = [
-                (encoder.token_types, Place::TokenTypes, "is missing: it is the table of token types"),
+                (
+                    encoder.token_types.filter(|_| self.config.size("type_vocab_size") != Some(0)),
+                    Place::TokenTypes,
+                    "is missing: it is the table of token types",
+                ),
+                (
+                    encoder.distance_embeddings,
+                    Place::RelativePositions,
+                    "is missing: it is the table of embeddings of distances",
+                ),
                 (
                     encoder.relative_positions,
                     Place::RelativePositions,
@@ -179,6 +212,18 @@ impl Expected<'_> {
         }
         missing.extend(self.projections());
         missing
+    }
+
+    /// What rows of the stream are made of in models of images, of the tensors of these names.
+    fn of_images(&self, images: ImageTokens, names: &HashSet<&str>) -> Vec<Missing> {
+        let has_patches = self.network.places().contains(&Place::Patches(Slot::Weight));
+        let projection = in_trunk(self.network, self.family.trunk.embedding);
+        let projection = (!has_patches).then(|| self.tensor(&projection, "is missing: it reads the patches of images"));
+        let learned = images.learned.iter().map(|token| in_trunk(self.network, token.path));
+        let absent = learned.filter(|name| !names.contains(name.as_str()));
+        let reason = "is missing: it has the learned rows before those of patches";
+        let absent = absent.map(|subject| Missing { subject, reason: reason.to_owned() });
+        projection.into_iter().chain(absent).collect()
     }
 
     /// What the inputs of blocks are made of.
@@ -460,7 +505,8 @@ impl Expected<'_> {
     }
 
     fn is_gated(&self) -> bool {
-        self.family.linears().any(|(role, _)| matches!(role, Role::Gate | Role::GateUp))
+        let lists_gate = || self.family.linears().any(|(role, _)| matches!(role, Role::Gate | Role::GateUp));
+        self.family.math.gated_if.map_or_else(lists_gate, |key| self.config.flag_or(key, false))
     }
 
     /// Biases that the family's classes create.

@@ -26,8 +26,12 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
         ("num_attention_heads", config.num_heads),
         ("vocab_size", config.vocab_size),
     ];
-    // Models of Mamba 1 mixers alone have no heads.
-    let is_needed = |key: &str| key != "num_attention_heads" || config.mamba1.is_none();
+    // Models of Mamba 1 mixers alone have no heads, and models of images no vocabulary.
+    let is_needed = |key: &str| match key {
+        "num_attention_heads" => config.mamba1.is_none(),
+        "vocab_size" => !subject.reads_images(),
+        _ => true,
+    };
     for (key, _) in sizes.iter().filter(|(key, size)| size.is_none() && is_needed(key)) {
         let reason = "is missing: transformers takes the default of the class instead, which is of another model";
         findings.error(format!("config.json: {key}"), reason, HINT);

@@ -1,5 +1,7 @@
 //! The attention of one block: how queries, keys and values are projected, where their heads stand, what turns.
 
+use super::distances::DistanceEmbeddings;
+use super::images::ImageLayers;
 use super::indexer::IndexerLayer;
 use super::parts::Parts;
 use super::positions::{QueryGrowth, ScoreBiases};
@@ -38,6 +40,8 @@ pub struct AttentionLayer {
     pub sinks: Option<Vector>,
     /// Biases on scores.
     pub biases: Option<ScoreBiases>,
+    /// What queries and keys attend to beside each other.
+    pub distances: Option<DistanceEmbeddings>,
     /// The largest magnitude of queries, keys and values, where they are clipped.
     pub clip: Option<f32>,
     /// What chooses the keys that a token attends to.
@@ -256,7 +260,9 @@ impl<'a> Sources<'_, 'a> {
             }
         };
         let window = self.config.sliding_window.filter(|_| sliding);
-        let scale = self.attention_scale()?;
+        let (scale, distances) = (self.attention_scale()?, self.distance_embeddings()?);
+        // Each kind of scores counts as one more product.
+        let scale = distances.as_ref().map_or(scale, |distances| scale / (distances.kinds() as f32).sqrt());
         let gates = self.gates(parts, &projections, [heads, value_dim])?;
         Ok(AttentionLayer {
             projections,
@@ -269,6 +275,7 @@ impl<'a> Sources<'_, 'a> {
             chunk: rules::chunk(self, index)?,
             sinks: self.sinks(index, sliding, heads)?,
             biases: self.score_biases(heads, scale)?,
+            distances,
             clip: self.config.clip_qkv.map(|clip| clip as f32),
             indexer: self.indexer(parts, index)?,
             key_block,
@@ -517,7 +524,12 @@ impl<'a> Sources<'_, 'a> {
     }
 
     /// The rotary embeddings: that of ordinary layers, then that of sliding ones if it differs.
-    pub(super) fn rotaries(&self) -> Result<Vec<Rotary>, ForwardError> {
+    pub(super) fn rotaries(&self, images: Option<&ImageLayers>) -> Result<Vec<Rotary>, ForwardError> {
+        if let (Positions::RotaryOfPatches, Some(images)) = (self.positions_rule(), images) {
+            let rope = &self.config.rope.main;
+            let theta = self.need(rope.theta, "rope_theta")?;
+            return Ok(vec![Rotary::of_patches(theta, self.head_dim()?, images.learned_rows(), images.grid())?]);
+        }
         let Positions::Rotary { partial, .. } = self.positions_rule() else { return Ok(Vec::new()) };
         let both = std::iter::once(&self.config.rope.main).chain(self.config.rope.sliding.as_ref());
         let rule = |(at, parameters): (usize, &RopeParameters)| {
@@ -551,6 +563,9 @@ impl<'a> Sources<'_, 'a> {
     }
 
     fn rotary(&self, index: usize, sliding: bool) -> Result<Option<(usize, Pairing)>, ForwardError> {
+        if self.positions_rule() == Positions::RotaryOfPatches {
+            return Ok(Some((0, Pairing::Halves)));
+        }
         let Positions::Rotary { pairing, layers, .. } = self.positions_rule() else { return Ok(None) };
         let at = usize::from(sliding && self.config.rope.sliding.is_some());
         Ok(rules::is_rotary(self, layers, index)?.then_some((at, pairing)))

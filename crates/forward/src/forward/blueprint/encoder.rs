@@ -3,8 +3,11 @@
 use super::parts::Parts;
 use super::{NormLayer, Sources};
 use crate::forward::error::ForwardError;
-use crate::forward::tensors::Projection;
-use kvant_model::family::{Activation, Encoder, Positions, Readout, ReadoutRows, ReadoutStep, Role};
+use crate::forward::heads::HeadLayout;
+use crate::forward::tensors::{Projection, Vector};
+use kvant_model::family::{
+    ATTENDED, ATTENDED_OUTPUT, Activation, Encoder, Positions, Readout, ReadoutRows, ReadoutStep, Role,
+};
 use kvant_model::network::Place;
 
 /// The parts of an encoder.
@@ -25,6 +28,8 @@ pub struct ReadoutLayers {
     pub name: &'static str,
     /// The hidden states that it reads.
     pub rows: HiddenRows,
+    /// What reads them, where a query does.
+    pub pool: Option<AttentionPool>,
     /// What becomes of them. If the last step is a linear layer, its outputs can be computed one part after the other.
     pub steps: Vec<ReadoutLayer>,
     /// Elements of a row that it gives.
@@ -40,6 +45,29 @@ pub enum HiddenRows {
     First,
     /// The mean of all.
     Mean,
+    /// That of the first token, then the mean of those of the patches of an image, side by side.
+    FirstAndMeanOfPatches,
+    /// What a learned query gives that attends to all: see [`AttentionPool`].
+    Attended,
+    /// That of the last token.
+    Last,
+    /// That of the first token with this number.
+    FirstOf(u32),
+    /// That of the first token with the largest number.
+    FirstOfLargest,
+}
+
+/// A learned query that attends to all hidden states.
+#[derive(Clone, Debug)]
+pub struct AttentionPool {
+    /// The query before its projection.
+    pub probe: Vector,
+    /// The projections of queries, keys and values, one after the other.
+    pub inputs: [Projection; 3],
+    /// The heads.
+    pub heads: HeadLayout,
+    /// The output projection.
+    pub output: Projection,
 }
 
 /// A step of a readout.
@@ -53,15 +81,25 @@ pub enum ReadoutLayer {
     Activation(Activation),
     /// The hyperbolic tangent.
     Tanh,
+    /// What these steps make of it is added to it.
+    Added(Vec<ReadoutLayer>),
 }
 
 impl ReadoutLayers {
     /// All its linear layers.
     pub fn layers(&self) -> impl Iterator<Item = &Projection> {
-        self.steps.iter().filter_map(|step| match step {
-            ReadoutLayer::Linear(layer) => Some(layer),
-            _ => None,
-        })
+        fn collect<'l>(steps: &'l [ReadoutLayer], layers: &mut Vec<&'l Projection>) {
+            for step in steps {
+                match step {
+                    ReadoutLayer::Linear(layer) => layers.push(layer),
+                    ReadoutLayer::Added(steps) => collect(steps, layers),
+                    ReadoutLayer::Norm(_) | ReadoutLayer::Activation(_) | ReadoutLayer::Tanh => {}
+                }
+            }
+        }
+        let mut layers: Vec<&Projection> = self.pool.iter().map(|pool| &pool.output).collect();
+        collect(&self.steps, &mut layers);
+        layers.into_iter()
     }
 
     /// The steps before the last linear layer, and that layer, if no step follows it.
@@ -118,7 +156,11 @@ impl<'a> Sources<'_, 'a> {
         head: &Projection,
     ) -> Result<Option<EncoderParts>, ForwardError> {
         let Some(encoder) = self.family.encoder else { return Ok(None) };
-        let token_types = encoder.token_types.map(|path| self.table(Place::TokenTypes, &format!("table `{path}`")));
+        let has_types = self.config.size("type_vocab_size") != Some(0);
+        let token_types = encoder
+            .token_types
+            .filter(|_| has_types)
+            .map(|path| self.table(Place::TokenTypes, &format!("table `{path}`")));
         let readouts = encoder.readouts.iter().filter(|readout| self.is_of_class(readout));
         let readouts = readouts.map(|readout| self.readout(trunk, readout, head)).collect::<Result<Vec<_>, _>>()?;
         let readouts: Vec<ReadoutLayers> = readouts.into_iter().flatten().collect();
@@ -155,31 +197,100 @@ impl<'a> Sources<'_, 'a> {
         readout: &Readout,
         head: &Projection,
     ) -> Result<Option<ReadoutLayers>, ForwardError> {
-        let mut width = self.hidden()?;
-        let mut steps = Vec::new();
-        for step in readout.steps {
-            let Some(layer) = self.readout_layer(trunk, *step, head)? else { return Ok(None) };
+        let (rows, mut width) = (self.hidden_rows(readout.rows)?, self.hidden()?);
+        if rows == HiddenRows::FirstAndMeanOfPatches {
+            width *= 2;
+        }
+        let pool = match readout.rows {
+            ReadoutRows::Attended(path) => {
+                let Some(pool) = self.attention_pool(trunk, path)? else { return Ok(None) };
+                Some(pool)
+            }
+            _ => None,
+        };
+        let Some(steps) = self.readout_steps(trunk, readout.steps, head, &mut width)? else { return Ok(None) };
+        Ok(Some(ReadoutLayers { name: readout.name, rows, pool, steps, width }))
+    }
+
+    /// Steps on rows of `width` elements, which then is the width of what they give; `None` where the checkpoint does not have their layers.
+    fn readout_steps(
+        &self,
+        trunk: &Parts<'_, '_, 'a>,
+        steps: &[ReadoutStep],
+        head: &Projection,
+        width: &mut usize,
+    ) -> Result<Option<Vec<ReadoutLayer>>, ForwardError> {
+        let mut layers = Vec::new();
+        for step in steps {
+            let layer = match step {
+                ReadoutStep::Added(inner) => {
+                    let mut inner_width = *width;
+                    let inner = self.readout_steps(trunk, inner, head, &mut inner_width)?;
+                    if inner.is_some() && inner_width != *width {
+                        return Err(ForwardError::unsupported(format!("rows of {inner_width} on those of {width}")));
+                    }
+                    inner.map(ReadoutLayer::Added)
+                }
+                step => self.readout_layer(trunk, *step, head)?,
+            };
+            let Some(layer) = layer else { return Ok(None) };
             if let ReadoutLayer::Linear(layer) = &layer {
-                if layer.columns != width {
+                if layer.columns != *width {
                     return Err(ForwardError::unsupported(format!(
                         "{}, which reads {} elements of rows of {width}",
                         layer.module, layer.columns
                     )));
                 }
-                width = layer.rows;
+                *width = layer.rows;
             }
-            steps.push(layer);
+            layers.push(layer);
         }
-        let rows = match readout.rows {
+        Ok(Some(layers))
+    }
+
+    fn hidden_rows(&self, rows: ReadoutRows) -> Result<HiddenRows, ForwardError> {
+        Ok(match rows {
             ReadoutRows::All => HiddenRows::All,
             ReadoutRows::First => HiddenRows::First,
+            ReadoutRows::FirstAndMeanOfPatches => HiddenRows::FirstAndMeanOfPatches,
+            ReadoutRows::Attended(_) => HiddenRows::Attended,
+            ReadoutRows::Last => HiddenRows::Last,
+            ReadoutRows::EndOfText => match self.need(self.config.size("eos_token_id"), "eos_token_id")? {
+                2 => HiddenRows::FirstOfLargest,
+                token => HiddenRows::FirstOf(token as u32),
+            },
             ReadoutRows::FirstUnlessMean(key) => match self.config.text(key) {
                 Some("mean") => HiddenRows::Mean,
                 None | Some("cls") => HiddenRows::First,
                 Some(other) => return Err(ForwardError::unsupported(format!("`{key}` {other}"))),
             },
+        })
+    }
+
+    /// The learned query in the module of this path, if the checkpoint has it.
+    fn attention_pool(&self, trunk: &Parts<'_, '_, 'a>, path: &str) -> Result<Option<AttentionPool>, ForwardError> {
+        let Some(output) = trunk.readout(&format!("{path}.{ATTENDED_OUTPUT}"))? else { return Ok(None) };
+        let hidden = self.hidden()?;
+        let count = self.need(self.config.num_heads, "num_attention_heads")?;
+        let [probe, weight, bias] = ATTENDED.map(|name| {
+            let path = format!("{path}.{name}");
+            let found = self.tensors.meta().iter().position(|tensor| is_at(&tensor.name, &path));
+            found.ok_or_else(|| ForwardError::missing("the model", format!("tensor `{path}`")))
+        });
+        let (probe, weight, bias) = (probe?, weight?, bias?);
+        if !hidden.is_multiple_of(count) || (output.rows, output.columns) != (hidden, hidden) {
+            return Err(ForwardError::unsupported(format!("{count} heads in {}", output.module)));
+        }
+        let input = |index| {
+            let module = &self.tensors.meta()[weight].name;
+            self.tensors.slice(module, (weight, Some(bias)), (index, 3), (hidden, hidden), false)
         };
-        Ok(Some(ReadoutLayers { name: readout.name, rows, steps, width }))
+        Ok(Some(AttentionPool {
+            probe: self.tensors.vector(probe, Some(hidden))?,
+            inputs: [input(0)?, input(1)?, input(2)?],
+            heads: HeadLayout::packed(count, hidden / count),
+            output,
+        }))
     }
 
     /// A step of a readout; `None` where the checkpoint does not have its layer.
@@ -199,7 +310,13 @@ impl<'a> Sources<'_, 'a> {
             ReadoutStep::Linear(path) => Ok(trunk.readout(path)?.map(ReadoutLayer::Linear)),
             ReadoutStep::Norm(path) => Ok(trunk.readout_norm(path)?.map(ReadoutLayer::Norm)),
             ReadoutStep::Head => Ok(Some(ReadoutLayer::Linear(head.clone()))),
+            // Made of its own steps.
+            ReadoutStep::Added(_) => Ok(None),
             ReadoutStep::Tanh => Ok(Some(ReadoutLayer::Tanh)),
+            ReadoutStep::TanhUnlessNamed(key) => match self.config.text(key) {
+                None | Some("tanh") => Ok(Some(ReadoutLayer::Tanh)),
+                Some(name) => known(Activation::from_config_name(name)),
+            },
             ReadoutStep::Gelu => known(Activation::Gelu),
             ReadoutStep::Relu => known(Activation::Relu),
             ReadoutStep::Activation => known(self.activation()),

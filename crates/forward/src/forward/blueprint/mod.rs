@@ -3,9 +3,11 @@
 //! Computes nothing.
 
 mod attention;
+mod distances;
 mod encoder;
 mod feed_forward;
 mod gated_delta;
+mod images;
 mod indexer;
 mod lanes;
 mod layer_input;
@@ -23,15 +25,17 @@ use super::error::ForwardError;
 use super::options::StopAt;
 use super::rope::Rotary;
 use super::tensors::{Projection, Tensors, Vector};
-use kvant_model::family::{EmbeddingScale, Family, LogitScale, NormKind, NormSite, Residual, Role};
+use kvant_model::family::{EmbeddingScale, Family, LogitScale, NormKind, NormSite, Positions, Residual, Role};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Notice};
 use serde_json::Value;
 
 pub use attention::{AttentionLayer, HeadGates, HeadNorms, LatentProjections, Projections, QueryLatent};
-pub use encoder::{EncoderParts, HiddenRows, PositionTable, ReadoutLayer, ReadoutLayers};
+pub use distances::DistanceEmbeddings;
+pub use encoder::{AttentionPool, EncoderParts, HiddenRows, PositionTable, ReadoutLayer, ReadoutLayers};
 pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, RoutedBranch, XieluLayer};
 pub use gated_delta::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer};
+pub use images::{ImageLayers, LearnedRows};
 pub use indexer::{IndexChoice, IndexerLayer};
 pub use lanes::{LaneMixer, Lanes, LowRank};
 pub use layer_input::{LayerInput, LayerInputs};
@@ -47,8 +51,10 @@ pub use stream::{SharedKeys, StreamLayout};
 /// Everything that a forward pass uses.
 #[derive(Clone, Debug)]
 pub struct Blueprint {
-    /// The token embedding.
+    /// The token embedding; of models of images the layer that makes a row of each patch.
     pub embedding: Projection,
+    /// What models of images have in place of a table of tokens.
+    pub images: Option<ImageLayers>,
     /// The factor on it.
     pub embedding_scale: f32,
     /// The table of learned positions.
@@ -113,6 +119,8 @@ pub struct Block {
     pub low_rank: Option<LowRank>,
     /// The norm of the mixer's output.
     pub attention_output: Option<NormLayer>,
+    /// What multiplies that, channel by channel.
+    pub attention_scales: Option<Vector>,
     /// The norm before the feed-forward network; behind it where the block is post-norm.
     pub feed_forward_input: Option<NormLayer>,
     /// The feed-forward network.
@@ -125,6 +133,8 @@ pub struct Block {
     pub joins_shortcut: bool,
     /// The norm of the feed-forward network's output.
     pub feed_forward_output: Option<NormLayer>,
+    /// What multiplies that, channel by channel.
+    pub feed_forward_scales: Option<Vector>,
     /// What the block does with several residual streams.
     pub lane_mixer: Option<LaneMixer>,
     /// What the block does with an input of its own.
@@ -133,7 +143,20 @@ pub struct Block {
     pub scalar: Option<Vector>,
 }
 
+/// What a branch passes before it joins the stream: a norm, and factors of its channels.
+pub type BehindBranch<'b> = (Option<&'b NormLayer>, Option<&'b Vector>);
+
 impl Block {
+    /// What the token mixer's branch passes before it joins the stream.
+    pub fn after_attention(&self) -> BehindBranch<'_> {
+        (self.attention_output.as_ref(), self.attention_scales.as_ref())
+    }
+
+    /// What the feed-forward network's branch passes before it joins the stream.
+    pub fn after_feed_forward(&self) -> BehindBranch<'_> {
+        (self.feed_forward_output.as_ref(), self.feed_forward_scales.as_ref())
+    }
+
     /// All its linear layers.
     pub fn layers(&self) -> Vec<&Projection> {
         let routed = self.routed.iter().flat_map(|routed| routed.mixture.layers());
@@ -204,7 +227,11 @@ impl<'a> Sources<'_, 'a> {
     fn blueprint(&self) -> Result<Blueprint, ForwardError> {
         let trunk = Parts::trunk(self);
         let embedding = self.embedding()?;
-        let (head, positions) = (self.head(&embedding)?, self.position_table()?);
+        let images = self.images()?;
+        // Those of images are a part of theirs.
+        let positions = if images.is_some() { None } else { self.position_table()? };
+        let rotaries = self.rotaries(images.as_ref())?;
+        let head = self.head(&embedding)?;
         let (lanes, layer_inputs) = (self.lanes(&trunk)?, self.layer_inputs(&trunk)?);
         let blocks =
             (0..self.network.blocks().len()).map(|block| self.block(block, layer_inputs.as_ref(), lanes.as_ref()));
@@ -213,7 +240,11 @@ impl<'a> Sources<'_, 'a> {
         let no_final_norm = residual == Residual::PostNorm || self.config.flag_or("_remove_final_layer_norm", false);
         Ok(Blueprint {
             embedding_scale: self.embedding_scale()?,
-            longest: self.longest(positions.as_ref()),
+            longest: match &images {
+                Some(images) => Some(images.tokens()),
+                None => self.longest(positions.as_ref()),
+            },
+            images,
             positions,
             sinusoids: self.sinusoids()?,
             encoder: self.encoder(&trunk, &head)?,
@@ -232,7 +263,7 @@ impl<'a> Sources<'_, 'a> {
             embedding,
             logit_scale: self.logit_scale()?,
             logit_cap: self.config.logit_softcap.map(|cap| cap as f32),
-            rotaries: self.rotaries()?,
+            rotaries,
         })
     }
 
@@ -246,16 +277,29 @@ impl<'a> Sources<'_, 'a> {
             mixer: self.mixer(&parts, index)?,
             low_rank: self.low_rank(&parts)?,
             attention_output: self.norm_at(&parts, NormSite::AttentionOutput, index)?,
+            attention_scales: self.layer_scale(index, |(attention, _)| attention)?,
             feed_forward_input: self.feed_forward_norm(&parts, index)?,
             feed_forward: self.feed_forward(&parts, index)?,
             routed: self.routed(&parts, index)?.map(Box::new),
             shortcut: self.shortcut(&parts, index)?.map(Box::new),
             joins_shortcut: self.family.math.shortcut_experts && !index.is_multiple_of(2),
             feed_forward_output: self.norm_at(&parts, NormSite::FeedForwardOutput, index)?,
+            feed_forward_scales: self.layer_scale(index, |(_, feed_forward)| feed_forward)?,
             lane_mixer: lanes.map(|lanes| self.lane_mixer(&parts, index, lanes)).transpose()?,
             layer_input: inputs.map(|inputs| self.layer_input(&parts, inputs.width)).transpose()?,
             scalar: self.parameter(index, "layer_scalar", 1)?,
         })
+    }
+
+    /// What multiplies one of a block's branches, channel by channel, where the family has that.
+    fn layer_scale(
+        &self,
+        index: usize,
+        which: fn((&'static str, &'static str)) -> &'static str,
+    ) -> Result<Option<Vector>, ForwardError> {
+        let Some(end) = self.family.math.layer_scales.map(which) else { return Ok(None) };
+        let scale = self.parameter(index, end, self.hidden()?)?;
+        scale.map(Some).ok_or_else(|| ForwardError::missing(format!("block {index}"), format!("scale `{end}`")))
     }
 
     /// The norm of a block at a site, if blocks with its mixer have one there.
@@ -283,6 +327,9 @@ impl<'a> Sources<'_, 'a> {
     }
 
     fn embedding(&self) -> Result<Projection, ForwardError> {
+        if self.family.encoder.is_some_and(|encoder| encoder.images.is_some()) {
+            return self.patch_projection();
+        }
         let at = self.network.places().iter().position(|place| *place == kvant_model::network::Place::Embedding);
         self.tensors.table(at.ok_or_else(|| ForwardError::missing("the model", "token embedding"))?)
     }

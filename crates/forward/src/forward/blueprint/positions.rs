@@ -191,6 +191,9 @@ impl Sources<'_, '_> {
 
     /// The table of biases for distances, where the model has one.
     fn relative_positions(&self, heads: usize) -> Result<Option<Projection>, ForwardError> {
+        if self.family.encoder.is_some_and(|encoder| encoder.distance_embeddings.is_some()) {
+            return Ok(None);
+        }
         let Some(at) = self.network.places().iter().position(|place| *place == Place::RelativePositions) else {
             return match self.family.encoder.and_then(|encoder| encoder.relative_positions) {
                 None => Ok(None),
@@ -207,7 +210,7 @@ impl Sources<'_, '_> {
 
     /// How many later positions a token sees, in a block with this window.
     pub(super) fn ahead(&self, window: Option<usize>) -> usize {
-        match (self.family.encoder, window) {
+        match (self.family.encoder.filter(|encoder| !encoder.is_causal), window) {
             (None, _) => 0,
             (Some(_), None) => usize::MAX,
             (Some(_), Some(window)) => window - 1,

@@ -4,8 +4,8 @@ use super::Sources;
 use super::indexer::BLOCK_SPARSE;
 use crate::forward::error::ForwardError;
 use kvant_model::family::{
-    Activation, Family, Indexer, Positions, Residual, Role, RotaryLayers, Window, attends_to_all, is_feed_forward,
-    is_recurrent,
+    Activation, Family, Indexer, Positions, Residual, Role, RotaryLayers, Window, attends_to_all, has_two_towers,
+    is_feed_forward, is_recurrent,
 };
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Place, Reason};
@@ -39,6 +39,7 @@ pub(super) fn unknown_architecture(config: &ModelConfig, network: &Network) -> F
     let name = config.architectures.first().or(config.model_types.first());
     let name = name.map_or("this architecture", String::as_str);
     match config.is_component {
+        _ if has_two_towers(config) => ForwardError::TwoTowers { class: name.to_owned() },
         true => ForwardError::Component { class: name.to_owned() },
         false => {
             ForwardError::Undescribed { architecture: name.to_owned(), can_be_described: network.can_be_described() }

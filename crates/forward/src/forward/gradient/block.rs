@@ -1,7 +1,7 @@
 //! A block on the tape: the steps of [`Run::block`](super::super::run::Run::block), with nothing quantized but what layers read.
 
 use super::super::blueprint::{
-    AttentionLayer, Block, FeedForward, FirstLayers, HeadGates, HeadNorms, Mixture, Mlp, NormLayer,
+    AttentionLayer, BehindBranch, Block, FeedForward, FirstLayers, HeadGates, HeadNorms, Mixture, Mlp, NormLayer,
 };
 use super::super::blueprint::{Projections, TokenMixer};
 use super::super::heads::HeadLayout;
@@ -32,14 +32,14 @@ impl<'r> Tape<'r, '_> {
         if !matches!(block.mixer, TokenMixer::Absent) {
             let normed = self.normed(block.attention_input.as_ref(), x);
             let branch = self.mix(&block.mixer, normed);
-            x = self.join(block, x, branch, block.attention_output.as_ref());
+            x = self.join(block, x, branch, block.after_attention());
         }
         if matches!(block.feed_forward, FeedForward::Absent) {
             return x;
         }
         let normed = self.normed(block.feed_forward_input.as_ref(), x);
         let branch = self.feed_forward(index, &block.feed_forward, normed);
-        x = self.join(block, x, branch, block.feed_forward_output.as_ref());
+        x = self.join(block, x, branch, block.after_feed_forward());
         match self.run.vector(block.scalar.as_ref()).first() {
             Some(scalar) => self.scale(x, *scalar),
             None => x,
@@ -54,21 +54,25 @@ impl<'r> Tape<'r, '_> {
         };
         let attention = self.mix(&block.mixer, normed);
         let feed_forward = self.feed_forward(index, &block.feed_forward, second);
-        let x = self.join(block, x, attention, block.attention_output.as_ref());
-        self.join(block, x, feed_forward, block.feed_forward_output.as_ref())
+        let x = self.join(block, x, attention, block.after_attention());
+        self.join(block, x, feed_forward, block.after_feed_forward())
     }
 
     fn post_norm(&mut self, index: usize, block: &'r Block, x: Var) -> Var {
         let branch = self.mix(&block.mixer, x);
-        let x = self.join(block, x, branch, None);
+        let x = self.join(block, x, branch, (None, None));
         let x = self.normed(block.attention_input.as_ref(), x);
         let branch = self.feed_forward(index, &block.feed_forward, x);
-        let x = self.join(block, x, branch, None);
+        let x = self.join(block, x, branch, (None, None));
         self.normed(block.feed_forward_input.as_ref(), x)
     }
 
-    fn join(&mut self, block: &Block, x: Var, branch: Var, norm: Option<&NormLayer>) -> Var {
-        let branch = self.normed(norm, branch);
+    fn join(&mut self, block: &Block, x: Var, branch: Var, (norm, scales): BehindBranch<'_>) -> Var {
+        let mut branch = self.normed(norm, branch);
+        if let Some(scales) = scales {
+            let (scales, count) = (self.run.vector(Some(scales)), self.value(branch).len());
+            branch = self.multiply(branch, scales.into_iter().cycle().take(count).collect());
+        }
         let mut out = self.value(x).to_vec();
         self.run.ops.join(&mut out, self.value(branch), block.branch_scale);
         self.record(Step::Join { x, branch, scale: block.branch_scale }, out)

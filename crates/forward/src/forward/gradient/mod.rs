@@ -116,6 +116,7 @@ pub fn missing_step(decoder: &Decoder<'_>, block: usize) -> Option<&'static str>
         return Some("blocks that read or make more than one stream");
     }
     let of_mixer = match &block.mixer {
+        TokenMixer::Attention(layer) if layer.distances.is_some() => Some("scores of distances"),
         TokenMixer::Attention(layer) => match layer.projections {
             Projections::Latent(_) => Some("latent attention"),
             Projections::Queries { .. } => Some("keys of another block"),

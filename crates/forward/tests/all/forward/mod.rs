@@ -5,6 +5,7 @@
 mod depth;
 mod generation;
 mod heads;
+mod images;
 mod models;
 mod overlay;
 mod routing;
@@ -144,6 +145,33 @@ fn encoders_see_both_ways_and_are_no_decoders() {
     let width = models::LENGTH * encoder.hidden();
     assert_ne!(hidden[..encoder.hidden()], changed[..encoder.hidden()], "the first token sees the last");
     assert_eq!(hidden[width..], changed[width..], "other sequences do not");
+}
+
+#[test]
+fn embeddings_of_distances_tell_the_order_of_tokens() {
+    let mut fixture = support::Checkpoint::read("deberta_v2");
+    // Nothing else does.
+    fixture.config["position_biased_input"] = false.into();
+    let dir = models::write_fixture(&fixture, Dtype::F32, "");
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let encoder = Decoder::open_any(&checkpoint).unwrap();
+    let run = |tokens: &[u32]| encoder.encode(&Cpu::default(), tokens, tokens.len()).unwrap().0;
+    let (width, forwards, backwards) = (encoder.hidden(), run(&[5, 9, 77, 31]), run(&[31, 77, 9, 5]));
+    assert_ne!(forwards[..width], backwards[3 * width..], "the same token among the same others");
+    // A sequence has the same hidden states among others.
+    let both = encoder.encode(&Cpu::default(), &[5, 9, 77, 31, 8, 1, 2, 3], 4).unwrap().0;
+    let apart = both.iter().zip(&forwards).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart < 1e-4, "{apart}");
+    let without = |key: &str| {
+        let mut fixture = support::Checkpoint::read("deberta_v2");
+        fixture.config[key] = false.into();
+        let dir = models::write_fixture(&fixture, Dtype::F32, "");
+        Decoder::open_any(&Checkpoint::open(dir.path()).unwrap()).err().unwrap()
+    };
+    for key in ["relative_attention", "share_att_key"] {
+        let error = without(key);
+        assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains(key), "{error}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 69] = [
+pub const FAMILIES: [&str; 71] = [
     "afmoe",
     "apertus",
     "axk1",
@@ -20,6 +20,7 @@ pub const FAMILIES: [&str; 69] = [
     "bert",
     "bitnet",
     "bloom",
+    "clip_text",
     "cohere",
     "cohere2_moe",
     "deepseek_v2",
@@ -79,6 +80,7 @@ pub const FAMILIES: [&str; 69] = [
     "qwen3_5_moe",
     "qwen3_next",
     "roberta",
+    "siglip_text",
     "stablelm",
     "stablelm_parallel",
     "xglm",
@@ -140,6 +142,7 @@ pub fn overlay_of(decoder: &Decoder<'_>) -> WeightOverrides<'static> {
 fn projections(blueprint: &Blueprint) -> Vec<&Projection> {
     let positions = blueprint.positions.as_ref().map(|positions| &positions.table);
     let attentions = blueprint.blocks.iter().filter_map(|block| block.mixer.attention());
+    let embeddings = attentions.clone().filter_map(|layer| layer.distances.as_ref()).map(|distances| &distances.table);
     let distances = attentions.filter_map(|layer| match &layer.biases {
         Some(ScoreBiases::Distances(distances)) => Some(&distances.table),
         _ => None,
@@ -148,7 +151,11 @@ fn projections(blueprint: &Blueprint) -> Vec<&Projection> {
     let readouts = encoder.clone().flat_map(|encoder| &encoder.readouts).flat_map(ReadoutLayers::layers);
     let around = [&blueprint.embedding, &blueprint.head].into_iter().chain(positions);
     let around = around.chain(&blueprint.project_in).chain(&blueprint.project_out);
-    let around = around.chain(distances).chain(readouts).chain(encoder.flat_map(|encoder| &encoder.token_types));
+    let around = around
+        .chain(distances)
+        .chain(embeddings)
+        .chain(readouts)
+        .chain(encoder.flat_map(|encoder| &encoder.token_types));
     let lanes = blueprint.lanes.iter().flat_map(|lanes| lanes.inputs.iter().chain(&lanes.outputs));
     let around =
         around.chain(lanes).chain(blueprint.layer_inputs.iter().flat_map(|inputs| [&inputs.table, &inputs.projection]));

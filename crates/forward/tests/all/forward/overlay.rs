@@ -5,7 +5,7 @@ use super::{Golden, model};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_forward::forward::cpu::{Cpu, Precision};
 use kvant_forward::forward::{
-    ActivationHook, ActivationPoint, Decoder, ForwardOptions, Projection, Rows, Runner, WeightOverrides,
+    ActivationHook, ActivationPoint, Chunk, Decoder, ForwardOptions, Projection, Rows, Runner, WeightOverrides,
 };
 use kvant_numeric::ComputeDType;
 use kvant_numeric::simd::Isa;
@@ -32,8 +32,9 @@ fn logits(
         assert_eq!(runner.block(v, block, length, &mut x), ControlFlow::Continue(()));
     }
     let hidden = runner.hidden(v, length, &x);
+    let chunk = Chunk { tokens: tokens.to_vec(), length };
     let of_readouts = decoder.readouts().iter().flat_map(|readout| {
-        let rows = runner.readout_rows(v, length, readout, &hidden);
+        let rows = runner.readout_rows(v, &chunk, readout, &hidden);
         runner.readout_values(v, readout, &rows, 0..readout.width)
     });
     match decoder.is_encoder() {

@@ -434,7 +434,11 @@ impl Architecture {
                 return false;
             }
             Positions::Alibi(_) => return false,
-            Positions::RotaryIfTheta | Positions::Sinusoidal { .. } | Positions::None => {
+            Positions::RotaryIfTheta
+            | Positions::LearnedIf(..)
+            | Positions::RotaryOfPatches
+            | Positions::Sinusoidal { .. }
+            | Positions::None => {
                 return false;
             }
         };

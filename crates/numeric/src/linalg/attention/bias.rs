@@ -8,6 +8,13 @@ pub enum ScoreBias<'a> {
     /// A number for each distance of a key from its query, from the farthest key before it to the farthest behind it: of an odd count the
     /// middle one is that of the query's own position.
     OfDistances(&'a [f32]),
+    /// A number for each query and key of one sequence.
+    OfPairs {
+        /// The numbers, query after query.
+        biases: &'a [f32],
+        /// The keys.
+        keys: usize,
+    },
 }
 
 impl<'a> ScoreBias<'a> {
@@ -22,6 +29,10 @@ impl<'a> ScoreBias<'a> {
             ScoreBias::OfDistances(biases) => {
                 // Queries beyond the last one are as far as the farthest: their scores are not used.
                 biases.get((biases.len() / 2 + key).saturating_sub(query)..).unwrap_or(&[])
+            }
+            ScoreBias::OfPairs { biases, keys } => {
+                let start = query.saturating_mul(keys);
+                biases.get(start.saturating_add(key)..start.saturating_add(keys)).unwrap_or(&[])
             }
         }
     }
@@ -40,5 +51,8 @@ mod tests {
         assert_eq!(bias.of_query(1, 2), [1.0, 2.0]);
         assert_eq!(ScoreBias::OfKeys(&biases).of_query(1, 3), [1.0, 2.0]);
         assert!(ScoreBias::NONE.of_query(1, 3).is_empty());
+        let pairs = ScoreBias::OfPairs { biases: &biases[..4], keys: 2 };
+        assert_eq!((pairs.of_query(1, 0), pairs.of_query(0, 1)), (&[0.0, 1.0][..], &[-1.0][..]));
+        assert!(pairs.of_query(2, 0).is_empty() && pairs.of_query(0, 3).is_empty());
     }
 }

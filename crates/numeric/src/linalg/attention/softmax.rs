@@ -137,7 +137,7 @@ impl AttentionRule<'_> {
                     }
                 }
             }
-            ScoreBias::OfDistances(_) => {
+            ScoreBias::OfDistances(_) | ScoreBias::OfPairs { .. } => {
                 for lane in 0..SIDE {
                     for (row, bias) in rows.iter_mut().zip(self.bias.of_query(query + lane, first)) {
                         row[lane] = (f32::from_bits(row[lane]) + bias * LOG2_E).to_bits();

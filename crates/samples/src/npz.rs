@@ -8,31 +8,31 @@ use flate2::read::DeflateDecoder;
 use kvant_container::onnx::Bytes;
 use kvant_container::{ZipEntry, ZipError, zip_entries};
 
-use super::error::DataError;
-use super::stored::{Stored, entry, map};
+use crate::error::SampleError;
+use crate::stored::{Stored, entry, map};
 
 /// All arrays of an archive. Stored ones are mapped, deflated ones are inflated as they are read.
-pub(super) fn open(path: &Path) -> Result<Vec<Stored>, DataError> {
+pub(crate) fn open(path: &Path) -> Result<Vec<Stored>, SampleError> {
     let bytes = map(path)?;
     let entries = zip_entries(&bytes).map_err(|problem| match problem {
-        ZipError::NoDirectory => DataError::invalid(path, "not an .npz file, or truncated"),
-        other => DataError::invalid(path, other.to_string()),
+        ZipError::NoDirectory => SampleError::invalid(path, "not an .npz file, or truncated"),
+        other => SampleError::invalid(path, other.to_string()),
     })?;
     entries.into_iter().map(|entry| array(path, &bytes, entry)).collect()
 }
 
-fn array(path: &Path, bytes: &Bytes, found: ZipEntry) -> Result<Stored, DataError> {
+fn array(path: &Path, bytes: &Bytes, found: ZipEntry) -> Result<Stored, SampleError> {
     let place = entry(path, &found.name);
     let Some(name) = found.name.strip_suffix(".npy") else {
-        return Err(DataError::unsupported(place, "an entry that is not an .npy file"));
+        return Err(SampleError::unsupported(place, "an entry that is not an .npy file"));
     };
     let name = name.to_owned();
     if found.encrypted {
-        return Err(DataError::unsupported(place, "an encrypted entry"));
+        return Err(SampleError::unsupported(place, "an encrypted entry"));
     }
-    let range = found.contents(bytes).ok_or_else(|| DataError::invalid(&place, "contents beyond the file"))?;
+    let range = found.contents(bytes).ok_or_else(|| SampleError::invalid(&place, "contents beyond the file"))?;
     let contents = bytes.slice(range);
-    let damaged = || DataError::invalid(&place, "its checksum is not that of its contents: the file is damaged");
+    let damaged = || SampleError::invalid(&place, "its checksum is not that of its contents: the file is damaged");
     match found.method {
         0 if checksum(&mut &contents[..]).ok() != Some(found.checksum) => Err(damaged()),
         0 => Stored::npy(place, name, contents),
@@ -42,10 +42,10 @@ fn array(path: &Path, bytes: &Bytes, found: ZipEntry) -> Result<Stored, DataErro
             match checksum(&mut DeflateDecoder::new(&contents[..]).take(found.size)) {
                 Ok(sum) if sum == found.checksum => Ok(made),
                 Ok(_) => Err(damaged()),
-                Err(cause) => Err(DataError::invalid(&place, format!("broken compressed data: {cause}"))),
+                Err(cause) => Err(SampleError::invalid(&place, format!("broken compressed data: {cause}"))),
             }
         }
-        other => Err(DataError::unsupported(place, format!("compression method {other}"))),
+        other => Err(SampleError::unsupported(place, format!("compression method {other}"))),
     }
 }
 

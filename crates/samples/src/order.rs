@@ -2,7 +2,7 @@
 
 /// `count` elements from the `start`-th in row-major order of an array whose bytes are column-major; `None` beyond its end. The
 /// element at `(i0, i1, ...)` is number `i0 + n0 (i1 + n1 (...))` of the bytes.
-pub(super) fn row_major(bytes: &[u8], size: usize, shape: &[usize], start: usize, count: usize) -> Option<Vec<u8>> {
+pub(crate) fn row_major(bytes: &[u8], size: usize, shape: &[usize], start: usize, count: usize) -> Option<Vec<u8>> {
     let mut index = unraveled(start, shape);
     let mut gathered = Vec::with_capacity(count.checked_mul(size)?.min(bytes.len()));
     for _ in 0..count {

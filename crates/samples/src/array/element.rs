@@ -6,7 +6,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 use kvant_container::onnx::DataType;
 
-use super::array::Values;
+use super::Values;
 
 /// A type arrays can be of.
 pub trait Element: Copy + Send + Sync + 'static {
@@ -137,7 +137,7 @@ impl Element for bool {
 }
 
 /// Values as another type; `None` where it cannot hold one of them, or is no type of arrays.
-pub(super) fn cast<T: Element>(values: &[T], to: DataType) -> Option<Values<'static>> {
+pub(crate) fn cast<T: Element>(values: &[T], to: DataType) -> Option<Values<'static>> {
     Some(match to {
         DataType::FLOAT => Values::F32(converted(values)?),
         DataType::DOUBLE => Values::F64(converted(values)?),
@@ -166,7 +166,7 @@ fn converted<T: Element, U: Element>(values: &[T]) -> Option<Cow<'static, [U]>> 
 
 /// Little-endian bytes as values of a type: lent where the bytes are aligned, else copied. `None` for types that arrays do
 /// not have, or where the bytes are no whole number of values.
-pub(crate) fn from_bytes(data_type: DataType, bytes: &[u8]) -> Option<Values<'_>> {
+pub fn from_bytes(data_type: DataType, bytes: &[u8]) -> Option<Values<'_>> {
     Some(match data_type {
         DataType::FLOAT => Values::F32(plain(bytes)?),
         DataType::DOUBLE => Values::F64(plain(bytes)?),

@@ -1,11 +1,15 @@
 //! Arrays that go into models and come out of them: a shape and its values, owned or lent. No arithmetic.
 
+mod element;
+
+pub use element::{Element, from_bytes};
+
 use std::borrow::Cow;
 
 use half::{bf16, f16};
 use kvant_container::onnx::DataType;
 
-use super::element::{Element, cast};
+use element::cast;
 
 /// Values of one type, in row-major order; lent where they lie in a mapped file or in an engine's memory.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,26 +31,26 @@ pub enum Values<'a> {
 }
 
 /// Does the same with the values of whichever type.
+#[macro_export]
 macro_rules! each_type {
     ($values:expr, $name:ident => $body:expr) => {
         match $values {
-            $crate::data::Values::F32($name) => $body,
-            $crate::data::Values::F64($name) => $body,
-            $crate::data::Values::F16($name) => $body,
-            $crate::data::Values::Bf16($name) => $body,
-            $crate::data::Values::I64($name) => $body,
-            $crate::data::Values::I32($name) => $body,
-            $crate::data::Values::I16($name) => $body,
-            $crate::data::Values::I8($name) => $body,
-            $crate::data::Values::U64($name) => $body,
-            $crate::data::Values::U32($name) => $body,
-            $crate::data::Values::U16($name) => $body,
-            $crate::data::Values::U8($name) => $body,
-            $crate::data::Values::Bool($name) => $body,
+            $crate::Values::F32($name) => $body,
+            $crate::Values::F64($name) => $body,
+            $crate::Values::F16($name) => $body,
+            $crate::Values::Bf16($name) => $body,
+            $crate::Values::I64($name) => $body,
+            $crate::Values::I32($name) => $body,
+            $crate::Values::I16($name) => $body,
+            $crate::Values::I8($name) => $body,
+            $crate::Values::U64($name) => $body,
+            $crate::Values::U32($name) => $body,
+            $crate::Values::U16($name) => $body,
+            $crate::Values::U8($name) => $body,
+            $crate::Values::Bool($name) => $body,
         }
     };
 }
-pub(crate) use each_type;
 
 /// An array: a shape and as many values as its elements.
 #[derive(Debug, Clone, PartialEq)]
@@ -101,7 +105,7 @@ impl<'a> Array<'a> {
     }
 
     /// Returns whether the values are floats.
-    pub(super) fn is_float(&self) -> bool {
+    pub fn is_float(&self) -> bool {
         matches!(self.data_type(), DataType::FLOAT | DataType::DOUBLE | DataType::FLOAT16 | DataType::BFLOAT16)
     }
 
@@ -148,8 +152,7 @@ impl<'a> Array<'a> {
 
     /// The same array, owned.
     pub fn into_owned(self) -> Array<'static> {
-        let values = each_type!(self.values, v => Element::values(Cow::Owned(v.into_owned())));
-        Array { shape: self.shape, values }
+        Array { shape: self.shape, values: self.values.into_owned() }
     }
 
     /// The same values in another shape of as many places; `None` if it has more or less.
@@ -169,6 +172,11 @@ impl<'a> Array<'a> {
 }
 
 impl Values<'_> {
+    /// The same values, owned.
+    pub fn into_owned(self) -> Values<'static> {
+        each_type!(self, v => Element::values(Cow::Owned(v.into_owned())))
+    }
+
     /// The element type.
     pub fn data_type(&self) -> DataType {
         fn of<T: Element>(_: &[T]) -> DataType {

@@ -11,7 +11,7 @@ const LONGEST_HEADER: usize = 1 << 16;
 
 /// The parsed header.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct NpyHeader {
+pub(crate) struct NpyHeader {
     /// Bytes before the values.
     pub len: usize,
     pub data_type: DataType,
@@ -24,7 +24,7 @@ pub(super) struct NpyHeader {
 
 /// The reason that a header was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum NpyProblem {
+pub(crate) enum NpyProblem {
     Invalid(String),
     Unsupported(String),
 }

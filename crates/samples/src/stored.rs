@@ -1,6 +1,5 @@
 //! Arrays in files: the position of their values and reading a run of them. Not their meaning to a model.
 
-use std::borrow::Cow;
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,11 +8,10 @@ use flate2::read::DeflateDecoder;
 use kvant_container::onnx::{Bytes, DataType};
 use kvant_container::{Dtype, MappedFile, TensorFile};
 
-use super::array::{Array, Values, each_type};
-use super::element::{Element, from_bytes};
-use super::error::DataError;
-use super::npy::{NpyHeader, NpyProblem};
-use super::order::row_major;
+use crate::array::{Array, Values, from_bytes};
+use crate::error::SampleError;
+use crate::npy::{NpyHeader, NpyProblem};
+use crate::order::row_major;
 
 /// Deflate makes at most 1032 bytes of one; a file that claims more is a bomb or broken.
 const MOST_INFLATED: u64 = 1032;
@@ -23,12 +21,14 @@ const MOST_SCATTERED: usize = 1 << 28;
 
 /// An array in a file.
 #[derive(Debug)]
-pub(super) struct Stored {
+pub struct Stored {
     /// The file, with the entry in it where there is one, for messages.
     pub place: PathBuf,
     /// The array's name: that of its entry, or of its file.
     pub name: String,
+    /// The type of its elements.
     pub data_type: DataType,
+    /// The sizes of its axes.
     pub shape: Vec<usize>,
     content: Content,
 }
@@ -52,15 +52,15 @@ struct ArrayReader {
 
 impl Stored {
     /// A `.npy` file of the given (mapped) bytes.
-    pub fn npy(place: PathBuf, name: String, bytes: Bytes) -> Result<Self, DataError> {
+    pub fn npy(place: PathBuf, name: String, bytes: Bytes) -> Result<Self, SampleError> {
         let named = |problem| npy_problem(&place, problem);
         let needed = NpyHeader::needed(&bytes[..bytes.len().min(12)]).map_err(named)?;
-        let header = bytes.get(..needed).ok_or_else(|| DataError::invalid(&place, "the file ends in its header"))?;
+        let header = bytes.get(..needed).ok_or_else(|| SampleError::invalid(&place, "the file ends in its header"))?;
         let header = NpyHeader::parse(header).map_err(named)?;
         let end = header.len.checked_add(header.size).filter(|&end| end <= bytes.len());
         let Some(end) = end else {
             let what = format!("{} bytes of values, where its shape needs {}", bytes.len() - header.len, header.size);
-            return Err(DataError::invalid(&place, what));
+            return Err(SampleError::invalid(&place, what));
         };
         let bytes = bytes.slice(header.len..end);
         let content = if header.column_major { Content::ColumnMajor(bytes) } else { Content::Plain(bytes) };
@@ -68,15 +68,15 @@ impl Stored {
     }
 
     /// A deflated `.npy` file that claims to be of `inflated` bytes.
-    pub fn deflated_npy(place: PathBuf, name: String, compressed: Bytes, inflated: u64) -> Result<Self, DataError> {
+    pub fn deflated_npy(place: PathBuf, name: String, compressed: Bytes, inflated: u64) -> Result<Self, SampleError> {
         let named = |problem| npy_problem(&place, problem);
         if inflated / MOST_INFLATED > compressed.len() as u64 {
             let what = format!("{} bytes cannot be {inflated} bytes compressed", compressed.len());
-            return Err(DataError::invalid(&place, what));
+            return Err(SampleError::invalid(&place, what));
         }
         let mut inflate = DeflateDecoder::new(Cursor::new(compressed.clone()));
         let mut start = vec![0; 12];
-        let broken = |cause: std::io::Error| DataError::invalid(&place, format!("broken compressed data: {cause}"));
+        let broken = |cause: std::io::Error| SampleError::invalid(&place, format!("broken compressed data: {cause}"));
         inflate.read_exact(&mut start).map_err(broken)?;
         let needed = NpyHeader::needed(&start).map_err(named)?;
         start.resize(needed.max(12), 0);
@@ -85,12 +85,12 @@ impl Stored {
         let needed = header.len.saturating_add(header.size);
         if inflated != needed as u64 {
             let what = format!("{inflated} bytes, where its shape needs {needed}");
-            return Err(DataError::invalid(&place, what));
+            return Err(SampleError::invalid(&place, what));
         }
         let content = match header.column_major {
             true if header.size > MOST_SCATTERED => {
                 let what = "a compressed array in column-major order of more than 256 MiB; save numpy.ascontiguousarray(array)";
-                return Err(DataError::unsupported(&place, what));
+                return Err(SampleError::unsupported(&place, what));
             }
             true => {
                 let mut bytes = vec![0; header.size];
@@ -103,13 +103,13 @@ impl Stored {
     }
 
     /// All tensors of a safetensors file, mapped.
-    pub fn safetensors(path: &Path) -> Result<Vec<Self>, DataError> {
-        let file = TensorFile::open(path).map_err(|e| DataError::invalid(path, e.to_string()))?;
+    pub fn safetensors(path: &Path) -> Result<Vec<Self>, SampleError> {
+        let file = TensorFile::open(path).map_err(|e| SampleError::invalid(path, e.to_string()))?;
         let file = Arc::new(file);
         (0..file.len()).filter_map(|index| Self::of_safetensors(&file, index).transpose()).collect()
     }
 
-    fn of_safetensors(file: &Arc<TensorFile>, index: usize) -> Result<Option<Self>, DataError> {
+    fn of_safetensors(file: &Arc<TensorFile>, index: usize) -> Result<Option<Self>, SampleError> {
         let Some(view) = file.get(index) else { return Ok(None) };
         let place = entry(file.path(), view.name());
         let data_type = match view.dtype() {
@@ -126,7 +126,7 @@ impl Stored {
             Dtype::U16 => DataType::UINT16,
             Dtype::U8 => DataType::UINT8,
             Dtype::BOOL => DataType::BOOL,
-            other => return Err(DataError::unsupported(place, format!("elements of type {other:?}"))),
+            other => return Err(SampleError::unsupported(place, format!("elements of type {other:?}"))),
         };
         let (name, shape) = (view.name().to_owned(), view.shape().to_vec());
         let content = Content::Plain(Bytes::from_owner(Tensor { file: file.clone(), index }));
@@ -134,8 +134,8 @@ impl Stored {
     }
 
     /// Values `start..start + shape's places`, in that shape. Reading on is cheap; of compressed arrays reading back is not.
-    pub fn read(&mut self, start: usize, shape: Vec<usize>) -> Result<Array<'_>, DataError> {
-        let beyond = || DataError::invalid(&self.place, "values beyond the end");
+    pub fn read(&mut self, start: usize, shape: Vec<usize>) -> Result<Array<'_>, SampleError> {
+        let beyond = || SampleError::invalid(&self.place, "values beyond the end");
         let size = size_of_element(self.data_type);
         let count = shape.iter().try_fold(size, |n, &d| n.checked_mul(d)).ok_or_else(beyond)?;
         let start = start.checked_mul(size).ok_or_else(beyond)?;
@@ -143,27 +143,22 @@ impl Stored {
         let values = match &mut self.content {
             Content::Plain(bytes) => {
                 let bytes = start.checked_add(count).and_then(|end| bytes.get(start..end));
-                from_bytes(self.data_type, bytes.ok_or_else(|| DataError::invalid(place, "values beyond the end"))?)
+                from_bytes(self.data_type, bytes.ok_or_else(|| SampleError::invalid(place, "values beyond the end"))?)
             }
             Content::ColumnMajor(bytes) => {
                 let gathered = row_major(bytes, size, &self.shape, start / size, count / size);
-                let bytes = gathered.ok_or_else(|| DataError::invalid(place, "values beyond the end"))?;
-                from_bytes(self.data_type, &bytes).map(owned)
+                let bytes = gathered.ok_or_else(|| SampleError::invalid(place, "values beyond the end"))?;
+                from_bytes(self.data_type, &bytes).map(Values::into_owned)
             }
             Content::Deflated { compressed, reader } => {
                 let bytes = inflated(compressed, reader, start, count);
-                let bytes = bytes.map_err(|e| DataError::invalid(place, format!("broken compressed data: {e}")))?;
-                from_bytes(self.data_type, &bytes).map(owned)
+                let bytes = bytes.map_err(|e| SampleError::invalid(place, format!("broken compressed data: {e}")))?;
+                from_bytes(self.data_type, &bytes).map(Values::into_owned)
             }
         };
         let array = values.and_then(|values| Array::new(shape, values));
-        array.ok_or_else(|| DataError::invalid(place, "values that do not fill the shape"))
+        array.ok_or_else(|| SampleError::invalid(place, "values that do not fill the shape"))
     }
-}
-
-/// Values that no longer borrow from their source.
-fn owned(values: Values<'_>) -> Values<'static> {
-    each_type!(values, v => Element::values(Cow::Owned(v.into_owned())))
 }
 
 /// A tensor of a mapped safetensors file, which lives as long as this.
@@ -226,18 +221,18 @@ fn size_of_element(data_type: DataType) -> usize {
 }
 
 /// The bytes of a file, mapped.
-pub(super) fn map(path: &Path) -> Result<Bytes, DataError> {
-    MappedFile::open(path).map(Bytes::from_owner).map_err(|e| DataError::io(path, e))
+pub(crate) fn map(path: &Path) -> Result<Bytes, SampleError> {
+    MappedFile::open(path).map(Bytes::from_owner).map_err(|e| SampleError::io(path, e))
 }
 
 /// A place in a file, for messages.
-pub(super) fn entry(file: &Path, name: &str) -> PathBuf {
+pub(crate) fn entry(file: &Path, name: &str) -> PathBuf {
     PathBuf::from(format!("{}[{}]", file.display(), name.escape_debug()))
 }
 
-fn npy_problem(place: &Path, problem: NpyProblem) -> DataError {
+fn npy_problem(place: &Path, problem: NpyProblem) -> SampleError {
     match problem {
-        NpyProblem::Invalid(problem) => DataError::invalid(place, problem),
-        NpyProblem::Unsupported(problem) => DataError::unsupported(place, problem),
+        NpyProblem::Invalid(problem) => SampleError::invalid(place, problem),
+        NpyProblem::Unsupported(problem) => SampleError::unsupported(place, problem),
     }
 }

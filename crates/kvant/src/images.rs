@@ -1,0 +1,65 @@
+//! Images for checkpoints of models of images: which of a job's settings apply to them, and how they are opened.
+
+use crate::error::{Error, ErrorKind};
+use crate::job::Data;
+use crate::settings::first_given;
+use kvant_container::{Checkpoint, Remedy};
+use kvant_data::images::{ImageOptions, ImageProcessor, Images};
+use kvant_forward::forward::Decoder;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Channels, height and width of the images that the model of a checkpoint reads; `None` for models of text, and for those that do not run.
+pub fn shape(checkpoint: &Checkpoint) -> Option<[usize; 3]> {
+    Decoder::open_any(checkpoint).ok()?.image_shape()
+}
+
+/// The path of calibration data, for a model that reads images.
+///
+/// # Errors
+/// No data, several paths, and settings that only text has.
+pub fn calibration_path(data: &Data) -> Result<&Path, Error> {
+    refuse_text_settings(&[
+        (data.seq_len.is_some(), "‹seq-len›"),
+        (data.packing.is_some(), "‹packing›"),
+        (data.column.is_some(), "‹column›"),
+        (!data.shares.is_empty(), "a share of calibration data"),
+    ])?;
+    match &data.files[..] {
+        [path] if !Data::is_self(path) => Ok(path),
+        [] => Err(Error::new(ErrorKind::Usage, "no images are given").with_remedies(vec![give_images()])),
+        [_] => {
+            let message = "the model reads images, and writes none itself";
+            Err(Error::new(ErrorKind::Usage, message).with_remedies(vec![give_images()]))
+        }
+        _ => {
+            let error = Error::new(ErrorKind::Usage, "a model of images is calibrated on one file or directory");
+            Err(error.with_hint(Some("put the files into one directory and give that".to_owned())))
+        }
+    }
+}
+
+fn give_images() -> Remedy {
+    Remedy::setting("calib", "give a folder of images, or arrays of `pixel_values`, with ‹calib›")
+}
+
+/// Refuses the first setting that is given and only text has.
+///
+/// # Errors
+/// A setting that is given.
+pub fn refuse_text_settings(given: &[(bool, &'static str)]) -> Result<(), Error> {
+    first_given(given).map_or(Ok(()), |setting| {
+        let message = format!("{setting} applies only to text, and the model reads images");
+        Err(Error::new(ErrorKind::Usage, message).with_hint(Some("leave it out".to_owned())))
+    })
+}
+
+/// The images of a path, prepared as the first of these checkpoints says that states how.
+///
+/// # Errors
+/// Data that are no images, or do not fit the model.
+pub fn open(path: &Path, models: &[&Path], shape: [usize; 3], options: ImageOptions) -> Result<Arc<Images>, Error> {
+    let states = |model: &&&Path| ImageProcessor::of_model(model).is_ok();
+    let model = models.iter().find(states).or(models.first()).copied().map_or_else(PathBuf::new, Path::to_path_buf);
+    Ok(Arc::new(Images::open(path, &model, shape, options)?))
+}

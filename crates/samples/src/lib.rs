@@ -1,0 +1,26 @@
+//! Samples in files for Kvant: arrays that numpy or safetensors wrote, and decoded images. What a sample means to a model, and how images
+//! become its inputs, is not decided here.
+//!
+//! [`files`] finds the files of a path, [`arrays`] opens those of arrays, whose values are mapped and read as far as they are wanted, and
+//! [`decode`] reads a picture. Files are hostile: shapes, sizes and checksums are checked before use, pickles are refused.
+
+mod array;
+mod error;
+mod files;
+mod npy;
+mod npz;
+mod order;
+#[cfg(feature = "images")]
+mod picture;
+#[cfg(not(feature = "images"))]
+#[path = "no_pictures.rs"]
+mod picture;
+mod resample;
+mod stored;
+
+pub use array::{Array, Element, Values, from_bytes};
+pub use error::SampleError;
+pub use files::{arrays, files, is_image};
+pub use picture::{MOST_MEMORY, Picture, decode};
+pub use resample::{Filter, resample, resample_floats};
+pub use stored::Stored;
