@@ -1,10 +1,12 @@
 """Families whose blocks compute something that others do not: every kind of algorithm runs on them, and what is written loads with the weights
 and the activations that were meant."""
 
+import json
 import subprocess
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import transformers
 
@@ -122,3 +124,29 @@ def test_smoothing_keeps_the_function(name, made, own_logits, tmp_path):
     smoothed = own_logits(made(name, "int8:g32", "--algorithm", "smoothquant", "--format", "fake", calib=True), tmp_path)
     plain = own_logits(made(name, "int8:g32", "--format", "fake"), tmp_path)
     assert np.square(smoothed - source).mean() < 4 * np.square(plain - source).mean()
+
+
+@pytest.mark.parametrize("name, path", [("llama4", "self_attn.o_proj"), ("granitemoehybrid", "shared_mlp.output_linear")])
+def test_adapters_are_merged_beside_experts_one_by_one(name, path, kvant, made, tmp_path):
+    """The same bytes as of the model into which the adapter was merged before."""
+    source, generator = forward_models.save(name, made.tokens.parent / name), torch.Generator().manual_seed(5)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    weights, tensors = safetensors.torch.load_file(source / "model.safetensors"), {}
+    for module in (f"model.layers.{block}.{path}" for block in (0, 1)):
+        rows, columns = weights[f"{module}.weight"].shape
+        tensors[f"base_model.model.{module}.lora_A.weight"] = torch.randn(4, columns, generator=generator) * 0.05
+        tensors[f"base_model.model.{module}.lora_B.weight"] = torch.randn(rows, 4, generator=generator) * 0.05
+    safetensors.torch.save_file(tensors, adapter / "adapter_model.safetensors")
+    (adapter / "adapter_config.json").write_text(json.dumps(dict(peft_type="LORA", r=4, lora_alpha=8, target_modules=[path.split(".")[-1]], bias="none")))
+    done = kvant("convert", source, "--lora", adapter, "--to", "float", "-o", tmp_path / "merged")
+    assert done.returncode == 0, done.stderr
+    files = []
+    for number, model in enumerate(((source, "--lora", adapter), (tmp_path / "merged",))):
+        out = tmp_path / f"out-{number}"
+        done = kvant("quantize", *model, "--scheme", "int4:g32", "--format", "compressed-tensors", "--no-verify", "-o", out)
+        assert done.returncode == 0, done.stderr
+        files.append((out / "model.safetensors").read_bytes())
+    assert files[0] == files[1]
+    written = safetensors.torch.load_file(tmp_path / "out-0" / "model.safetensors")
+    assert any(".experts.0.gate_proj." in name for name in written)

@@ -1,5 +1,7 @@
 """Models with other modalities: the language model is quantized, and transformers loads all else, the head too, as it was."""
 
+import json
+
 import pytest
 import torch
 import transformers
@@ -121,3 +123,24 @@ def test_quantized_towers_load_with_the_weights_of_fake_quantization(kvant, tmp_
     plain = layer_outputs(source)
     changed = sum(not torch.equal(plain[name], fake[name]) for name in fake)
     assert changed >= len(fake) // 2, "the towers are quantized"
+
+
+@pytest.mark.parametrize("options, reason", [(["--towers", "int4:g7"], "not a multiple of the group size 7"),
+                                             (["--towers", "fp8"], "are not calibrated in files"),
+                                             (["--towers", "W8A8", "--format", "gguf"], "does not apply")])  # fmt: skip
+def test_schemes_that_no_tower_has_are_refused(kvant, tmp_path, options, reason):
+    source = of_towers("llava", tmp_path / "source")
+    done = kvant("quantize", source, "--scheme", "FP8_DYNAMIC" if "gguf" not in options else "Q8_0", *options, "-o", tmp_path / "out.gguf")
+    assert done.returncode in (1, 2) and reason in done.stderr, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def test_towers_with_several_schemes_are_not_said_to_load_in_vllm(kvant, tmp_path):
+    """It fuses gate and up."""
+    source = of_towers("qwen2_5_vl", tmp_path / "source")
+    for excluded, loads in (([], "yes"), (["-x", "*visual.blocks.0.mlp.up_proj"], "no")):
+        out = tmp_path / loads
+        done = kvant("quantize", source, "--scheme", "FP8_DYNAMIC", "--towers", "FP8_DYNAMIC", *excluded, "-o", out)
+        assert done.returncode == 0 and "nothing changes" not in done.stderr, done.stderr
+        verdicts = json.loads(kvant("verify", out, "--json").stdout)["loaders"]
+        assert next(verdict["loads"] for verdict in verdicts if verdict["id"] == "vllm") == loads

@@ -43,6 +43,9 @@ EXCLUDED = [("nano_llama", "int4:g32", "--exclude", pattern, "--format", layout)
             for pattern in ("*.layers.1.*", "*.mlp.*") for layout in ("quark", "compressed-tensors", "awq", "gptq")]  # fmt: skip
 # Classes that do not say which layers they fuse.
 EXCLUDED += [(name, scheme, "-x", "*.0.*attn*") for name in ("falcon_h1", "gptj", "stablelm") for scheme in ("ptpc_fp8", "FP8_DYNAMIC")]
+# Mixers that vLLM looks for under other names, and experts in floats.
+EXCLUDED += [("granitemoehybrid", "int4:g32", "--format", layout, "-x", pattern)
+             for layout in ("quark", "compressed-tensors", "awq") for pattern in ("*.mamba.in_proj", "*.layers.1.block_sparse_moe.*")]  # fmt: skip
 SECOND = [("falcon_h1", "int4:g32", "--format", "compressed-tensors", "--override", "*.1.*=int8:channel")]
 # One of each layout and kind of kernel.
 FEW = [("int4:g32", "--format", "quark"), ("ptpc_fp8",), ("mxfp4",), ("int4:g32", "--format", "compressed-tensors"), ("W8A8",), ("FP8_DYNAMIC",),
@@ -85,7 +88,8 @@ CHANGES |= {"afmoe": dict(score_func="sigmoid", n_group=1, topk_group=1, route_n
             "hy_v3": dict(first_k_dense_replace=1, expert_hidden_dim=64, route_norm=True, qk_norm=True),
             "qwen3_vl_moe": dict(text_config=dict(forward_models.MODELS["qwen3_vl_moe"][1]["text_config"], norm_topk_prob=True))}  # fmt: skip
 # What loads although Kvant does not say so: it has no rule that tells these from what does not.
-UNSAID = [("gpt_oss", "ptpc_fp8"), ("mistral4", "e4m3:b32x32+e4m3:g32!dynamic", "--format", "fp8"),
+UNSAID = [("gpt_oss", "ptpc_fp8"),
+          *(case for case in EXCLUDED if case[0] == "granitemoehybrid" and "moe" in case[-1]), ("mistral4", "e4m3:b32x32+e4m3:g32!dynamic", "--format", "fp8"),
           # Not in a process that has loaded no other model of the class.
           ("qwen2_moe", "int4:g32", "--format", "gptq"), ("qwen3_moe", "int4:g32", "--format", "gptq"),
           ("qwen3_moe_whole", "ptpc_fp8", "--override", "*.experts.*.down_proj=e4m3:tensor+e4m3:tensor!dynamic", "--format", "quark"),

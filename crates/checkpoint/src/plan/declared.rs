@@ -23,6 +23,7 @@ use kvant_formats::loader_rules::{ExpertSchemes, ModelTraits, finds_whole_expert
 use kvant_formats::transcode::FloatType;
 use kvant_model::family::{self, Role};
 use kvant_model::network::{LayerKind, Linear, Place, Reason};
+use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::{ParameterPart, Part};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -202,6 +203,7 @@ impl<'a> Declared<'a> {
             shaped_codes: self.has_shaped_codes(),
             quantized_towers: self.has_codes_of(|kind| kind == LayerKind::Tower),
             packed_towers: self.has_packed_towers(),
+            uneven_towers: self.has_uneven_towers(),
             kept_experts: self.source.network.linears().iter().any(|linear| kept(&linear)),
             kept_shared_experts: self.source.network.linears().iter().any(kept_shared),
             attention: self.source.recipe.attention(),
@@ -229,6 +231,16 @@ impl<'a> Declared<'a> {
         let meant: BTreeSet<usize> = meant.map(|layer| self.source.tensors[layer.weight].position).collect();
         let are_codes = |layer: &PlannedLayer| matches!(layer.output, LayerOutput::Parts { .. });
         self.layers.iter().any(|layer| are_codes(layer) && meant.contains(&layer.source.position))
+    }
+
+    /// Returns whether layers of towers have several schemes, or some of them are floats.
+    fn has_uneven_towers(&self) -> bool {
+        let schemes: BTreeMap<usize, LayerScheme> =
+            self.layers.iter().map(|layer| (layer.source.position, layer.scheme)).collect();
+        let towers = self.source.shaped.iter().filter(|layer| layer.kind == LayerKind::Tower);
+        let mut found = towers.map(|layer| schemes.get(&self.source.tensors[layer.weight].position));
+        let first = found.next();
+        found.any(|other| Some(other) != first)
     }
 
     /// Returns whether layers of towers are codes under another name than that of the weight.

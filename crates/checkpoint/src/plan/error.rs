@@ -230,7 +230,7 @@ pub enum PlanError {
         kinds: Box<[String]>,
     },
     /// There is no layer of a kind that gets a scheme (*invalid*).
-    #[error("the model has no {kind} layer, to which ‹layer-type› gives a scheme")]
+    #[error("the model has no {kind} layer, to which a scheme is given")]
     NoSuchKind {
         /// The kind.
         kind: &'static str,
@@ -576,7 +576,7 @@ impl Diagnostic for PlanError {
             PlanError::NoSuchKind { others, .. } if others.is_empty() => {
                 Some("leave it out: the model has linear layers only".to_owned())
             }
-            PlanError::NoSuchKind { others, .. } => Some(format!("leave it out; there are {}", others.join(" and "))),
+            PlanError::NoSuchKind { others, .. } => Some(format!("leave it out; the model has {}", others.join(" and "))),
         }
     }
 }

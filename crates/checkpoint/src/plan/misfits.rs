@@ -253,7 +253,7 @@ impl Recognised<'_> {
 }
 
 /// The first of some layers, and how many more there are.
-fn stays(modules: &[String]) -> String {
+pub(super) fn stays(modules: &[String]) -> String {
     let first = modules.first().map_or("", String::as_str);
     match modules.len() {
         1 => format!("`{first}` stays"),

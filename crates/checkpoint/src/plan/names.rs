@@ -93,7 +93,10 @@ pub(super) fn refuse_idle_rules<'t>(
     recipe: &Recipe,
     tensors: impl Iterator<Item = &'t str> + Clone,
 ) -> Result<(), PlanError> {
-    let reached = shaped.iter().filter(|layer| recipe.decide_shaped(layer.kind, &layer.module).is_some());
+    // Rules also keep layers of a kind that is quantized.
+    let reached = shaped.iter().filter(|layer| {
+        recipe.layer_types().any(|kind| kind == layer.kind) || recipe.decide_shaped(layer.kind, &layer.module).is_some()
+    });
     let modules: Vec<String> = modules(network).into_iter().chain(reached.map(|layer| layer.module.clone())).collect();
     let of_tensors =
         tensors.flat_map(|tensor| [Some(tensor), tensor.rsplit_once('.').map(|(module, _)| module)]).flatten();
@@ -154,7 +157,10 @@ pub(super) fn notices(
     outside: &[LayerId],
     checkpoint: &Checkpoint,
 ) -> Vec<String> {
-    let of_network = network.notices().iter().map(Notice::to_string);
+    // Experts that are kept by default may be quantized all the same.
+    let has_experts = layers.iter().any(|layer| layer.source.expert.is_some());
+    let holds = |notice: &&Notice| !(has_experts && matches!(notice, Notice::KeptExperts { .. }));
+    let of_network = network.notices().iter().filter(holds).map(Notice::to_string);
     let mut notices: Vec<String> = recipe.notes().iter().cloned().chain(of_network).collect();
     if let Some(first) = outside.first().map(|index| &layers[index.index()].name) {
         let (more, are) = (others(outside.len(), "layer"), if outside.len() > 1 { "are" } else { "is" });
@@ -206,7 +212,14 @@ pub(super) fn notices(
         );
     }
     let modules = modules(network);
+    let keeps_other_kinds = |glob: &Glob| {
+        let mut tensors = checkpoint.tensors().filter_map(|tensor| tensor.name().strip_suffix(".weight"));
+        recipe.layer_types().next().is_some() && tensors.any(|module| glob.matches(module))
+    };
     for rule in recipe.idle_rules(modules.iter().map(String::as_str)) {
+        if keeps_other_kinds(&rule.layers) {
+            continue;
+        }
         notices.push(format!("`{}` names no linear layer, nothing changes", rule.layers));
     }
     notices.extend(cast_weights(layers));

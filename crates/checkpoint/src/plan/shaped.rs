@@ -4,7 +4,7 @@ use super::activation_points::is_static;
 use super::draft::{Draft, Drafts, KeptDraft, OutputDraft, drafted};
 use super::error::PlanError;
 use super::layer::{LayerDraft, SourceStorage};
-use super::misfits::DOES_NOT_FIT;
+use super::misfits::{DOES_NOT_FIT, stays};
 use super::names;
 use super::recognised::Recognised;
 use kvant_formats::format::OutputFormat;
@@ -27,6 +27,7 @@ impl Recognised<'_> {
             return Ok(Drafts::default());
         }
         let both = self.shaped.iter().zip(schemes);
+        let notices = self.misfits_of_towers(both.clone())?;
         let draft = |(layer, scheme): (&ShapedLayer, Option<LayerScheme>)| match scheme {
             Some(scheme) => self.quantize_shaped(layer, self.recipe.fitted(scheme)),
             // Loaders take the scheme of most layers for that of all that are not excluded.
@@ -36,7 +37,39 @@ impl Recognised<'_> {
                 Ok(Drafts::from(vec![Draft::Kept(KeptDraft { module, ..kept })]))
             }
         };
-        Drafts::join(both.map(draft))
+        let drafts = Drafts::join(both.map(draft))?;
+        Ok(Drafts { notices: drafts.notices.into_iter().chain(notices).collect(), ..drafts })
+    }
+
+    /// Notes which layers of towers stay because their schemes do not fit.
+    ///
+    /// # Errors
+    /// Where that is all of them.
+    fn misfits_of_towers<'l>(
+        &self,
+        layers: impl Iterator<Item = (&'l ShapedLayer, Option<LayerScheme>)>,
+    ) -> Result<Vec<String>, PlanError> {
+        let towers: Vec<_> = layers.filter(|(layer, _)| layer.kind == LayerKind::Tower).collect();
+        let mut misfits: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (layer, scheme) in &towers {
+            if let Some(problem) = scheme.and_then(|scheme| self.misfit_of_tower(layer, self.recipe.fitted(scheme))) {
+                misfits.entry(problem).or_default().push(layer.module.clone());
+            }
+        }
+        let asked = towers.iter().filter(|(_, scheme)| scheme.is_some()).count();
+        if let Some(((layer, scheme), problem)) =
+            towers.iter().find(|(_, scheme)| scheme.is_some()).zip(misfits.keys().next())
+            && misfits.values().map(Vec::len).sum::<usize>() == asked
+        {
+            let hint = "give towers a scheme that fits, e.g. FP8_DYNAMIC or int8:channel".to_owned();
+            return Err(PlanError::CannotHold {
+                layer: layer.module.clone(),
+                scheme: scheme.map(|scheme| scheme.to_string()).unwrap_or_default(),
+                problem: CannotHold::new(problem.clone(), hint),
+            });
+        }
+        let note = |(problem, modules): (String, Vec<String>)| format!("{} in floats: {problem}", stays(&modules));
+        Ok(misfits.into_iter().map(note).collect())
     }
 
     fn place(&self, layer: &ShapedLayer) -> Place {
@@ -56,11 +89,10 @@ impl Recognised<'_> {
                 "leave static activations out (`!dynamic`, or weights only), or use kvant.torch",
             ));
         }
-        if let Some(problem) = self.misfit_of_tower(layer, scheme) {
+        if self.misfit_of_tower(layer, scheme).is_some() {
             let module = Some(layer.module.clone());
             let kept = Draft::Kept(KeptDraft { module, ..self.copy(layer.weight, DOES_NOT_FIT) });
-            let notices = vec![format!("`{}` stays in floats: {problem}", layer.module)];
-            return Ok(Drafts { notices, ..Drafts::from(vec![kept]) });
+            return Ok(Drafts::from(vec![kept]));
         }
         if layer.kind.is_transposed() && scheme.weight.granularity() != Some(Granularity::Tensor) {
             let reason = "the output channels of a transposed convolution are the second axis of its weight".to_owned();

@@ -141,6 +141,8 @@ pub(crate) struct ModelFacts {
     pub quantized_towers: bool,
     /// Whether their codes have another name than the weight.
     pub packed_towers: bool,
+    /// Whether layers of towers have several schemes, or some of them are floats.
+    pub uneven_towers: bool,
     pub bf16: bool,
     /// Whether some floats have 32 bits.
     pub float32: bool,
@@ -314,6 +316,7 @@ impl ModelFacts {
             fused_experts: traits.fused_experts,
             quantized_towers: traits.quantized_towers,
             packed_towers: traits.packed_towers,
+            uneven_towers: traits.uneven_towers,
             kept_experts: traits.kept_experts,
             kept_shared_experts: traits.kept_shared_experts,
             dense_blocks: traits.dense_blocks,

@@ -226,6 +226,7 @@ pub(super) struct Condition {
     other_modalities: Option<bool>,
     quantized_towers: Option<bool>,
     packed_towers: Option<bool>,
+    uneven_towers: Option<bool>,
     bf16: Option<bool>,
     float32: Option<bool>,
     listed_siblings: Option<bool>,
@@ -334,6 +335,7 @@ impl Condition {
             && is(self.other_modalities, model.other_modalities)
             && is(self.quantized_towers, model.quantized_towers)
             && is(self.packed_towers, model.packed_towers)
+            && is(self.uneven_towers, model.uneven_towers)
             && is(self.bf16, model.bf16)
             && is(self.float32, model.float32)
             && is(self.listed_siblings, model.listed_siblings)

@@ -48,6 +48,8 @@ pub struct ModelTraits {
     pub quantized_towers: bool,
     /// Whether their codes have another name than the weight.
     pub packed_towers: bool,
+    /// Whether layers of towers have several schemes, or some of them are floats.
+    pub uneven_towers: bool,
     /// Some experts stay floats in one tensor for all.
     pub whole_experts: bool,
     /// How the schemes of experts differ.
@@ -102,6 +104,7 @@ const DENSE: ModelTraits = ModelTraits {
     shaped_codes: false,
     quantized_towers: false,
     packed_towers: false,
+    uneven_towers: false,
     whole_experts: false,
     expert_schemes: ExpertSchemes::Alike,
     bf16: true,

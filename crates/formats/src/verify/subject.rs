@@ -10,7 +10,7 @@ use crate::loader_rules::{
 use kvant_container::Checkpoint;
 use kvant_model::family::{self, Role};
 use kvant_model::model_config::ModelConfig;
-use kvant_model::network::{Linear, Network, Place, Reason, modality_part};
+use kvant_model::network::{LayerKind, Linear, Network, Place, Reason, modality_part};
 use kvant_weights::parts::ScaleEncoding;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -136,6 +136,15 @@ impl<'a> CheckpointView<'a> {
         modules.filter(move |module| has_towers && modality_part(module).is_some())
     }
 
+    /// Returns whether layers of towers are quantized in several ways, or some of them are floats.
+    fn has_uneven_towers(&self) -> bool {
+        let layers = self.network.shaped_layers(&self.survey.tensors);
+        let towers = layers.iter().filter(|layer| layer.kind == LayerKind::Tower);
+        let mut facts = towers.map(|layer| self.weight(&layer.module).map(|weight| self.facts(weight)));
+        let first = facts.next();
+        facts.any(|other| Some(other) != first)
+    }
+
     /// The model's properties that cause problems in loaders.
     pub fn model_facts(&self) -> ModelFacts {
         let experts = || self.network.linears().iter().filter(|linear| linear.expert.is_some());
@@ -165,6 +174,7 @@ impl<'a> CheckpointView<'a> {
             expert_schemes: self.expert_schemes(),
             other_modalities: self.network.places().contains(&Place::Other(Reason::Modality)),
             quantized_towers: self.tower_weights().next().is_some(),
+            uneven_towers: self.has_uneven_towers(),
             packed_towers: self
                 .tower_weights()
                 .any(|module| self.checkpoint.tensor(&format!("{module}.weight")).is_none()),

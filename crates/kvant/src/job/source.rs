@@ -49,8 +49,11 @@ impl Source {
         self.refuse_adapters_of_gguf()?;
         match self.adapters.is_empty() {
             true => Ok(experts::divided(open_whole(&self.model)?, form)?),
-            // Adapters name the modules of the checkpoint.
-            false => Ok(kvant_formats::adapter::open(open_whole(&self.model)?, &self.adapters)?),
+            // Adapters name the modules of the checkpoint; experts are seen one by one once they are merged.
+            false => {
+                let checkpoint = kvant_formats::adapter::open(open_whole(&self.model)?, &self.adapters)?;
+                Ok(if form == ExpertsForm::Separate { checkpoint.with_regrouped_matrices() } else { checkpoint })
+            }
         }
     }
 }
