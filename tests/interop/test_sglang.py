@@ -59,9 +59,11 @@ LEFT_OUT_FAMILIES = {
     "nobody has tried": test_vllm.NEW | {"gpt_bigcode", "kimi_k25", "ministral", "mllama", "nanochat", "persimmon"},
     "encoders are loaded as embedding models, which sglang_load.py does not make": test_vllm.ENCODERS,
 }  # fmt: skip
-UNASKED = set().union(*LEFT_OUT_FAMILIES.values()) | {"gemma4_layer_inputs", "gemma4_moe"}
+UNASKED = set().union(*LEFT_OUT_FAMILIES.values())
+# Further models of such families.
+OTHERS = {"gemma4_layer_inputs", "gemma4_moe"} | test_vllm.OTHER_NAMES
 CASES = [case for case in dict.fromkeys([*test_vllm.CASES, *MORE])
-         if case[0] != "nano_gemma2" and case[0] not in test_vllm.OTHER_NAMES and not {case[0], MODELS.get(case[0], case)[0]} & UNASKED and case not in LEFT_OUT]  # fmt: skip
+         if case[0] != "nano_gemma2" and case[0] not in OTHERS and not {case[0], MODELS.get(case[0], case)[0]} & UNASKED and case not in LEFT_OUT]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

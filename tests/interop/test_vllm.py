@@ -57,7 +57,8 @@ OF_KIND = {forward_models.MODELS[name][0]: name for name in reversed(forward_mod
 NEW = {"axk1", "kimi_linear", "laguna", "longcat_flash", "minimax_m3", "minimax_m3_text", "xglm"}
 # Models of such families under other names.
 OTHER_NAMES = {"lfm2_vl", "longcat", "minimax_m3_vl", "mllama_text"}
-ENCODERS = {"bert", "distilbert", "electra", "esm", "modernbert", "mpnet", "roberta"}
+ENCODERS = {"bert", "clip_text", "clip_vision", "deberta_v2", "deit", "dinov2", "dinov2_with_registers", "dinov3_vit", "distilbert", "electra", "esm", "modernbert", "mpnet",
+            "roberta", "siglip_text", "siglip_vision", "vit"}  # fmt: skip
 NO_MODEL = {"kimi_k2", "minimax_m2", "qwen3_omni_moe"}
 LEFT_OUT_FAMILIES = {
     "vLLM reads keys of config.json that published models have and transformers does not write": {"mimo_v2_flash"},
