@@ -138,7 +138,8 @@ def quantize(
         overrides: Scheme for some layers, e.g. '*.down_proj=int8:channel'.
         override: The same as overrides.
         layer_type: Scheme for a kind of layer, e.g. conv2d=int8:channel.
-        towers: Scheme for the linear layers of towers for images or sound.
+        towers: Scheme for the linear layers of towers for images or sound, e.g. FP8_DYNAMIC; they stay in float
+            otherwise.
         component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
         format: Checkpoint format [default: that of the scheme's tool, or one that loads].
         pack_method: Order of 4-bit codes in AMD Quark's format.
@@ -317,7 +318,8 @@ def plan(
         overrides: Scheme for some layers, e.g. '*.down_proj=int8:channel'.
         override: The same as overrides.
         layer_type: Scheme for a kind of layer, e.g. conv2d=int8:channel.
-        towers: Scheme for the linear layers of towers for images or sound.
+        towers: Scheme for the linear layers of towers for images or sound, e.g. FP8_DYNAMIC; they stay in float
+            otherwise.
         component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
         format: Checkpoint format [default: that of the scheme's tool, or one that loads].
         pack_method: Order of 4-bit codes in AMD Quark's format.
@@ -496,7 +498,8 @@ def evaluate(
 
     Args:
         model: Hugging Face directory, GGUF file or ONNX graph.
-        data: Data to measure the model on: text, JSON, Parquet or tokens; arrays or images for models of images and ONNX graphs.
+        data: Data to measure the model on: text, JSON, Parquet or tokens; arrays or images for models of images and
+            ONNX graphs.
         lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
         column: The field or column with the text, conversation or tokens [default: found by its name].
         reference: The original model, to compare with.
@@ -653,7 +656,8 @@ def sensitivity(
             last match wins.
         override: The same as overrides.
         layer_type: Scheme for a kind of layer, e.g. conv2d=int8:channel.
-        towers: Scheme for the linear layers of towers for images or sound.
+        towers: Scheme for the linear layers of towers for images or sound, e.g. FP8_DYNAMIC; they stay in float
+            otherwise.
         component: Scheme for a component of a diffusers pipeline, e.g. transformer=e4m3:channel, or =keep.
         data: Calibration data: .npz, .npy, .safetensors, a directory of them or of images, or `random`.
         calib: The same as data.
