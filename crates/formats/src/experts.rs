@@ -124,10 +124,14 @@ impl Layouts {
         Some(Stacked { count, orientation, roles, size, before })
     }
 
-    /// The name of a projection of an expert.
-    fn name(&self, stacked: &Stacked, role: Role, expert: usize) -> Option<String> {
-        let (_, path) = self.separate.linears.iter().find(|(listed, _)| *listed == role)?;
-        Some(format!("{}{}.weight", stacked.before, path.replace("{}", &expert.to_string())))
+    /// The names of the matrices in a tensor, expert by expert.
+    fn names(&self, stacked: &Stacked) -> Option<Vec<String>> {
+        let path_of =
+            |role: &Role| self.separate.linears.iter().find(|(listed, _)| listed == role).map(|(_, path)| *path);
+        let paths: Vec<&str> = stacked.roles.iter().map(path_of).collect::<Option<_>>()?;
+        // A count that the data bound: none of the dimensions is 0.
+        let of_expert = |expert: usize| paths.iter().map(move |path| path.replace("{}", &expert.to_string()));
+        Some((0..stacked.count).flat_map(of_expert).map(|path| format!("{}{path}.weight", stacked.before)).collect())
     }
 
     /// The matrices in a tensor, where each is a run of its bytes.
@@ -136,14 +140,9 @@ impl Layouts {
         if stacked.orientation == Orientation::InOut {
             return None;
         }
-        let shape = vec![stacked.size.0, stacked.size.1];
-        let part = |expert, role| Some(TensorPart { name: self.name(&stacked, role, expert)?, shape: shape.clone() });
-        // A count that the data bound: none of the dimensions is 0.
-        let experts = 0..stacked.count;
-        experts
-            .flat_map(|expert| stacked.roles.iter().map(move |role| (expert, *role)))
-            .map(|(e, r)| part(e, r))
-            .collect()
+        let (rows, columns) = stacked.size;
+        let names = self.names(&stacked)?.into_iter();
+        Some(names.map(|name| TensorPart { name, shape: vec![rows, columns] }).collect())
     }
 
     /// The matrices in a tensor, whichever bytes they are.
@@ -155,12 +154,13 @@ impl Layouts {
         let outputs = rows * stacked.roles.len();
         let length = outputs * columns * source.size();
         let is_transposed = stacked.orientation == Orientation::InOut;
-        let mut matrices = Vec::with_capacity(stacked.count * stacked.roles.len());
+        let mut names = self.names(&stacked)?.into_iter();
+        let mut matrices = Vec::with_capacity(names.len());
         for expert in 0..stacked.count {
             let range = expert * length..(expert + 1) * length;
             let of_expert =
                 WeightMatrix::plain(view.bytes().get(range.clone())?, source, (outputs, columns), is_transposed);
-            for (at, role) in stacked.roles.iter().enumerate() {
+            for (at, name) in names.by_ref().take(stacked.roles.len()).enumerate() {
                 let base = MergedBase {
                     matrix: of_expert.slice_rows(at * rows..(at + 1) * rows),
                     stored: Some(StoredBytes { view, range: range.clone() }),
@@ -169,8 +169,7 @@ impl Layouts {
                     dtype: view.dtype(),
                     bytes: (rows * columns * source.size()) as u64,
                 };
-                let meta =
-                    TensorMeta::new(self.name(&stacked, *role, expert)?, [rows, columns], view.dtype().to_string());
+                let meta = TensorMeta::new(name, [rows, columns], view.dtype().to_string());
                 let matrix = Arc::new(PackedMatrix::Merged(MergedMatrix::new(base)));
                 matrices.push(ImportedTensor { meta, stored: Stored::Packed(vec![matrix]) });
             }

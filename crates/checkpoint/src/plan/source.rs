@@ -55,7 +55,7 @@ impl<'a> SourceTensor<'a> {
                     matrices.first().and_then(|matrix| matrix.tensor_name()),
                 ),
             };
-            // What lies in a GGUF file stands behind what was made of it, and further matrices of a tensor behind all tensors.
+            // Tensors in a GGUF file come after those derived from it, and further matrices of a tensor after all tensors.
             let own = part.and_then(|part| positions.get(part).copied()).filter(|position| taken.insert(*position));
             let position = own.unwrap_or(positions.len() + index);
             SourceTensor { name: meta.name, shape: meta.shape, dtype, position, stored }

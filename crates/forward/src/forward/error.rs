@@ -208,7 +208,7 @@ impl Diagnostic for ForwardError {
             ForwardError::NoImages => "give images, or arrays of `pixel_values`",
             ForwardError::TooManyImages { .. } => "take fewer images, e.g. with ‹num-samples›",
             ForwardError::TwoTowers { .. } => {
-                "save each tower as a checkpoint of its own, as CLIPVisionModelWithProjection.from_pretrained(MODEL).save_pretrained(OUT) \
+                "save each tower as a separate checkpoint, as CLIPVisionModelWithProjection.from_pretrained(MODEL).save_pretrained(OUT) \
                  and CLIPTextModelWithProjection do, or SiglipVisionModel and SiglipTextModel, and calibrate each on its own data; \
                  without calibration, the tower for text is quantized in the whole model and that for images is kept"
             }

@@ -177,7 +177,7 @@ pub struct Convolution<'a> {
 
 /// The gated delta rule on sequences. For each value head, with the state `S`, `q` and `k` divided by their lengths, `a` of
 /// [`DeltaRule::decays`] and `beta` of [`DeltaRule::strengths`]: `d = beta (v - a S^T k)`, `S := a S + k d^T`, `o = S^T q / sqrt(width of k)`.
-/// Where each channel of keys has a decay of its own, `a S` is the state with each of its rows scaled by that of its channel.
+/// Where each channel of keys has a separate decay, `a S` is the state with each row scaled by the decay of its channel.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaRule<'a> {
     /// Queries.

@@ -47,16 +47,7 @@ pub const FAMILY: Family = Family {
     parameters: &[],
     extra: None,
     cross_attention: None,
-    encoder: Some(Encoder {
-        token_types: None,
-        relative_positions: None,
-        distance_embeddings: None,
-        drops_tokens: false,
-        images: None,
-        is_causal: true,
-        readouts: READOUTS,
-        unread: &[],
-    }),
+    encoder: Some(Encoder { is_causal: true, readouts: READOUTS, ..Encoder::PLAIN }),
     math: Math {
         activation: ActivationRule::Config(Activation::QuickGelu),
         positions: Positions::Learned { offset: 0 },

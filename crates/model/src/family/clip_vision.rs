@@ -53,18 +53,13 @@ pub const FAMILY: Family = Family {
     extra: None,
     cross_attention: None,
     encoder: Some(Encoder {
-        token_types: None,
-        relative_positions: None,
-        distance_embeddings: None,
-        drops_tokens: false,
         images: Some(ImageTokens {
             learned: &[LearnedToken { path: "embeddings.class_embedding", has_positions: true }],
             must_be_square: true,
             unread: &[],
         }),
-        is_causal: false,
         readouts: READOUTS,
-        unread: &[],
+        ..Encoder::PLAIN
     }),
     math: Math {
         activation: ActivationRule::Config(Activation::QuickGelu),

@@ -77,13 +77,9 @@ pub const FAMILY: Family = Family {
     cross_attention: None,
     encoder: Some(Encoder {
         token_types: Some("embeddings.token_type_embeddings"),
-        relative_positions: None,
         distance_embeddings: Some("encoder.rel_embeddings"),
-        drops_tokens: false,
-        images: None,
-        is_causal: false,
         readouts: READOUTS,
-        unread: &[],
+        ..Encoder::PLAIN
     }),
     math: Math {
         activation: ActivationRule::Config(Activation::Gelu),

@@ -2,23 +2,9 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
-use super::common::{BERT_MLP, VIT_ATTENTION, VIT_NORMS};
 use super::description::{Family, Trunk};
-use super::encoder::{Encoder, ImageTokens, LearnedToken, Readout, ReadoutRows, ReadoutStep};
-use super::math::{Activation, ActivationRule, Math, Positions};
-use super::role::NormSite::Final;
-use super::role::{NormKind, Orientation, RowOrder};
-
-/// What is read out of the last hidden states.
-const READOUTS: &[Readout] = &[
-    Readout {
-        name: "pooled",
-        class: None,
-        rows: ReadoutRows::First,
-        steps: &[ReadoutStep::Linear("pooler.dense"), ReadoutStep::TanhUnlessNamed("pooler_act")],
-    },
-    Readout { name: "logits", class: None, rows: ReadoutRows::First, steps: &[ReadoutStep::Linear("classifier")] },
-];
+use super::encoder::{Encoder, ImageTokens, LearnedToken};
+use super::vit;
 
 /// The description.
 pub const FAMILY: Family = Family {
@@ -26,32 +12,8 @@ pub const FAMILY: Family = Family {
     summary: "DeiT: ViT with a second token, for what a teacher says",
     model_types: &["deit"],
     architectures: &["DeiTModel", "DeiTForImageClassification"],
-    trunk: Trunk {
-        path: "deit",
-        embedding: "embeddings.patch_embeddings.projection",
-        positions: Some("embeddings.position_embeddings"),
-        layer_inputs: None,
-        blocks: "encoder.layer",
-        norms: &[(Final, "layernorm")],
-        linears: &[],
-        heads: &[],
-    },
-    attention: VIT_ATTENTION,
-    recurrent: None,
-    mlp: BERT_MLP,
-    moe: None,
-    norms: VIT_NORMS,
-    norm_kind: NormKind::LayerNorm,
-    orientation: Orientation::OutIn,
-    qkv_rows: RowOrder::Stacked,
-    parameters: &[],
-    extra: None,
-    cross_attention: None,
+    trunk: Trunk { path: "deit", ..vit::FAMILY.trunk },
     encoder: Some(Encoder {
-        token_types: None,
-        relative_positions: None,
-        distance_embeddings: None,
-        drops_tokens: false,
         images: Some(ImageTokens {
             learned: &[
                 LearnedToken { path: "embeddings.cls_token", has_positions: true },
@@ -60,16 +22,8 @@ pub const FAMILY: Family = Family {
             must_be_square: false,
             unread: &["embeddings.mask_token"],
         }),
-        is_causal: false,
-        readouts: READOUTS,
-        unread: &[],
+        readouts: vit::READOUTS,
+        ..Encoder::PLAIN
     }),
-    math: Math {
-        activation: ActivationRule::Config(Activation::Gelu),
-        positions: Positions::Learned { offset: 0 },
-        ..Math::LLAMA
-    },
-    keep: &[],
-    config_like: None,
-    in_memory: &[],
+    ..vit::FAMILY
 };

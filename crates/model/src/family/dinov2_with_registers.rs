@@ -2,21 +2,9 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
-use super::common::{DINO_NORMS, VIT_ATTENTION};
 use super::description::{Family, Trunk};
-use super::encoder::{Encoder, ImageTokens, LearnedToken, Readout, ReadoutRows, ReadoutStep};
-use super::math::{Activation, ActivationRule, Math, Positions};
-use super::role::NormSite::Final;
-use super::role::Role::{Down, GateUp, Up};
-use super::role::{NormKind, Orientation, RowOrder};
-
-/// What is read out of the last hidden states.
-const READOUTS: &[Readout] = &[Readout {
-    name: "logits",
-    class: None,
-    rows: ReadoutRows::FirstAndMeanOfPatches,
-    steps: &[ReadoutStep::Linear("classifier")],
-}];
+use super::dinov2;
+use super::encoder::{Encoder, ImageTokens, LearnedToken};
 
 /// The description.
 pub const FAMILY: Family = Family {
@@ -24,32 +12,8 @@ pub const FAMILY: Family = Family {
     summary: "DINOv2 with further learned rows, which have no positions",
     model_types: &["dinov2_with_registers"],
     architectures: &["Dinov2WithRegistersModel", "Dinov2WithRegistersForImageClassification"],
-    trunk: Trunk {
-        path: "dinov2_with_registers",
-        embedding: "embeddings.patch_embeddings.projection",
-        positions: Some("embeddings.position_embeddings"),
-        layer_inputs: None,
-        blocks: "encoder.layer",
-        norms: &[(Final, "layernorm")],
-        linears: &[],
-        heads: &[],
-    },
-    attention: VIT_ATTENTION,
-    recurrent: None,
-    mlp: &[(GateUp, "mlp.weights_in"), (Up, "mlp.fc1"), (Down, "mlp.fc2"), (Down, "mlp.weights_out")],
-    moe: None,
-    norms: DINO_NORMS,
-    norm_kind: NormKind::LayerNorm,
-    orientation: Orientation::OutIn,
-    qkv_rows: RowOrder::Stacked,
-    parameters: &["layer_scale1.lambda1", "layer_scale2.lambda1"],
-    extra: None,
-    cross_attention: None,
+    trunk: Trunk { path: "dinov2_with_registers", ..dinov2::FAMILY.trunk },
     encoder: Some(Encoder {
-        token_types: None,
-        relative_positions: None,
-        distance_embeddings: None,
-        drops_tokens: false,
         images: Some(ImageTokens {
             learned: &[
                 LearnedToken { path: "embeddings.cls_token", has_positions: true },
@@ -58,18 +22,8 @@ pub const FAMILY: Family = Family {
             must_be_square: true,
             unread: &["embeddings.mask_token"],
         }),
-        is_causal: false,
-        readouts: READOUTS,
-        unread: &[],
+        readouts: dinov2::READOUTS,
+        ..Encoder::PLAIN
     }),
-    math: Math {
-        activation: ActivationRule::SiluIf("use_swiglu_ffn", Activation::Gelu),
-        positions: Positions::Learned { offset: 0 },
-        gated_if: Some("use_swiglu_ffn"),
-        layer_scales: Some(("layer_scale1.lambda1", "layer_scale2.lambda1")),
-        ..Math::LLAMA
-    },
-    keep: &[],
-    config_like: None,
-    in_memory: &[],
+    ..dinov2::FAMILY
 };

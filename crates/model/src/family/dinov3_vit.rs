@@ -46,10 +46,6 @@ pub const FAMILY: Family = Family {
     extra: None,
     cross_attention: None,
     encoder: Some(Encoder {
-        token_types: None,
-        relative_positions: None,
-        distance_embeddings: None,
-        drops_tokens: false,
         images: Some(ImageTokens {
             learned: &[
                 LearnedToken { path: "embeddings.cls_token", has_positions: false },
@@ -58,9 +54,8 @@ pub const FAMILY: Family = Family {
             must_be_square: false,
             unread: &["embeddings.mask_token"],
         }),
-        is_causal: false,
         readouts: READOUTS,
-        unread: &[],
+        ..Encoder::PLAIN
     }),
     math: Math {
         activation: ActivationRule::Config(Activation::Gelu),

@@ -193,6 +193,18 @@ pub const ATTENDED: [&str; 3] = ["probe", "attention.in_proj_weight", "attention
 pub const ATTENDED_OUTPUT: &str = "attention.out_proj";
 
 impl Encoder {
+    /// Neither tables nor rules besides those of all encoders, and nothing that is read out.
+    pub(super) const PLAIN: Encoder = Encoder {
+        token_types: None,
+        relative_positions: None,
+        distance_embeddings: None,
+        drops_tokens: false,
+        readouts: &[],
+        images: None,
+        is_causal: false,
+        unread: &[],
+    };
+
     /// The layers of all readouts and those that are not run.
     pub fn linears(&self) -> impl Iterator<Item = Cow<'static, str>> {
         let attended = self.attended().map(|path| Cow::from(format!("{path}.{ATTENDED_OUTPUT}")));

@@ -40,14 +40,10 @@ pub const FAMILY: Family = Family {
     extra: None,
     cross_attention: None,
     encoder: Some(Encoder {
-        token_types: None,
-        relative_positions: None,
-        distance_embeddings: None,
         drops_tokens: true,
-        images: None,
-        is_causal: false,
         readouts: READOUTS,
         unread: &["contact_head.regression"],
+        ..Encoder::PLAIN
     }),
     math: Math {
         activation: ActivationRule::Fixed(Activation::Gelu),

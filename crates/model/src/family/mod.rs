@@ -331,7 +331,7 @@ pub fn of_config(config: &ModelConfig) -> Option<&'static Family> {
 /// Models of a tower for text and one for images, whose towers have descriptions.
 const TWO_TOWERS: &[&str] = &["clip", "siglip"];
 
-/// Returns whether a model has a tower for text and one for images, each of which is a family where it is a checkpoint of its own.
+/// Returns whether a model has a tower for text and one for images. As a separate checkpoint, each tower belongs to a family.
 pub fn has_two_towers(config: &ModelConfig) -> bool {
     config.model_types.first().is_some_and(|name| TWO_TOWERS.contains(&name.as_str()))
 }

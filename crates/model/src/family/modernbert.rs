@@ -79,16 +79,7 @@ pub const FAMILY: Family = Family {
     parameters: &[],
     extra: None,
     cross_attention: None,
-    encoder: Some(Encoder {
-        token_types: None,
-        relative_positions: None,
-        distance_embeddings: None,
-        drops_tokens: false,
-        images: None,
-        is_causal: false,
-        readouts: READOUTS,
-        unread: &[],
-    }),
+    encoder: Some(Encoder { readouts: READOUTS, ..Encoder::PLAIN }),
     math: Math {
         activation: ActivationRule::Config(Activation::Gelu),
         window: Window::AllButEveryNth,

@@ -50,14 +50,9 @@ pub const FAMILY: Family = Family {
     extra: None,
     cross_attention: None,
     encoder: Some(Encoder {
-        token_types: None,
         relative_positions: Some("encoder.relative_attention_bias"),
-        distance_embeddings: None,
-        drops_tokens: false,
-        images: None,
-        is_causal: false,
         readouts: READOUTS,
-        unread: &[],
+        ..Encoder::PLAIN
     }),
     math: Math {
         activation: ActivationRule::Config(Activation::Gelu),

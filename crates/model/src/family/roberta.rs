@@ -66,13 +66,8 @@ pub const FAMILY: Family = Family {
     cross_attention: None,
     encoder: Some(Encoder {
         token_types: Some("embeddings.token_type_embeddings"),
-        relative_positions: None,
-        distance_embeddings: None,
-        drops_tokens: false,
-        images: None,
-        is_causal: false,
         readouts: READOUTS,
-        unread: &[],
+        ..Encoder::PLAIN
     }),
     math: Math {
         activation: ActivationRule::Config(Activation::Gelu),

@@ -2,12 +2,11 @@
 //!
 //! Data only; the fields are explained in [`super::description`].
 
-use super::common::{CLIP_ATTENTION, CLIP_MLP, CLIP_NORMS};
+use super::clip_vision;
 use super::description::{Family, Trunk};
 use super::encoder::{Encoder, ImageTokens, Readout, ReadoutRows, ReadoutStep};
-use super::math::{Activation, ActivationRule, Math, Positions};
+use super::math::{Activation, ActivationRule, Math};
 use super::role::NormSite::Final;
-use super::role::{NormKind, Orientation, RowOrder};
 
 /// What is read out of the last hidden states.
 const READOUTS: &[Readout] = &[Readout {
@@ -28,43 +27,12 @@ pub const FAMILY: Family = Family {
     summary: "SigLIP, images: ViT without the token of a class, pooled by attention",
     model_types: &["siglip_vision_model"],
     architectures: &["SiglipVisionModel"],
-    trunk: Trunk {
-        path: "vision_model",
-        embedding: "embeddings.patch_embedding",
-        positions: Some("embeddings.position_embedding"),
-        layer_inputs: None,
-        blocks: "encoder.layers",
-        norms: &[(Final, "post_layernorm")],
-        linears: &[],
-        heads: &[],
-    },
-    attention: CLIP_ATTENTION,
-    recurrent: None,
-    mlp: CLIP_MLP,
-    moe: None,
-    norms: CLIP_NORMS,
-    norm_kind: NormKind::LayerNorm,
-    orientation: Orientation::OutIn,
-    qkv_rows: RowOrder::Stacked,
-    parameters: &[],
-    extra: None,
-    cross_attention: None,
+    trunk: Trunk { norms: &[(Final, "post_layernorm")], ..clip_vision::FAMILY.trunk },
     encoder: Some(Encoder {
-        token_types: None,
-        relative_positions: None,
-        distance_embeddings: None,
-        drops_tokens: false,
         images: Some(ImageTokens { learned: &[], must_be_square: true, unread: &[] }),
-        is_causal: false,
         readouts: READOUTS,
-        unread: &[],
+        ..Encoder::PLAIN
     }),
-    math: Math {
-        activation: ActivationRule::Config(Activation::GeluTanh),
-        positions: Positions::Learned { offset: 0 },
-        ..Math::LLAMA
-    },
-    keep: &[],
-    config_like: None,
-    in_memory: &[],
+    math: Math { activation: ActivationRule::Config(Activation::GeluTanh), ..clip_vision::FAMILY.math },
+    ..clip_vision::FAMILY
 };

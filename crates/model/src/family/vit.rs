@@ -10,7 +10,7 @@ use super::role::NormSite::Final;
 use super::role::{NormKind, Orientation, RowOrder};
 
 /// What is read out of the last hidden states.
-const READOUTS: &[Readout] = &[
+pub(super) const READOUTS: &[Readout] = &[
     Readout {
         name: "pooled",
         class: None,
@@ -48,18 +48,13 @@ pub const FAMILY: Family = Family {
     extra: None,
     cross_attention: None,
     encoder: Some(Encoder {
-        token_types: None,
-        relative_positions: None,
-        distance_embeddings: None,
-        drops_tokens: false,
         images: Some(ImageTokens {
             learned: &[LearnedToken { path: "embeddings.cls_token", has_positions: true }],
             must_be_square: false,
             unread: &["embeddings.mask_token"],
         }),
-        is_causal: false,
         readouts: READOUTS,
-        unread: &[],
+        ..Encoder::PLAIN
     }),
     math: Math {
         activation: ActivationRule::Config(Activation::Gelu),

@@ -56,8 +56,8 @@ impl DeltaConfig {
         }))
     }
 
-    /// Heads of Kimi Linear, whose queries, keys and values are alike. What published checkpoints state in a section of its own counts
-    /// before other keys.
+    /// The heads of Kimi Linear, alike for queries, keys and values. The section of published checkpoints takes precedence over the keys that
+    /// transformers writes.
     fn of_kimi_linear(fields: Fields<'_, '_>) -> Result<DeltaConfig, ConfigError> {
         let section = fields.object(&[KIMI_SECTION])?;
         let size = |key: &str, inner: &str, default: usize| -> Result<usize, ConfigError> {

@@ -34,7 +34,7 @@ pub enum LayerKind {
 /// Fewer inputs or outputs than these make a layer of a tower too small to be worth a scale.
 const FEW: usize = 8;
 
-/// Parts of names of what speaks, which is no tower: a model of its own.
+/// Parts of the names of speech generators, which are separate models, not towers.
 const SPEAKING: [&str; 3] = ["talker", "speech", "2wav"];
 
 /// The name of each kind, and that of its class in torch; layers of towers have no class of their own.

@@ -214,7 +214,7 @@ impl Expected<'_> {
         missing
     }
 
-    /// What rows of the stream are made of in models of images, of the tensors of these names.
+    /// The tensors, by name, from which models of images make the rows of the stream.
     fn of_images(&self, images: ImageTokens, names: &HashSet<&str>) -> Vec<Missing> {
         let has_patches = self.network.places().contains(&Place::Patches(Slot::Weight));
         let projection = in_trunk(self.network, self.family.trunk.embedding);

@@ -19,7 +19,7 @@ pub struct DistanceEmbeddings {
     pub norm: Option<NormLayer>,
     /// Buckets on either side.
     pub span: usize,
-    /// Buckets and the farthest distance with one of its own, where far distances share buckets.
+    /// The number of buckets and the largest distance with a separate bucket, where far distances share buckets.
     pub buckets: Option<(usize, usize)>,
     /// Whether queries attend to embeddings (`c2p`).
     pub of_queries: bool,

@@ -310,7 +310,7 @@ impl<'a> Sources<'_, 'a> {
             ReadoutStep::Linear(path) => Ok(trunk.readout(path)?.map(ReadoutLayer::Linear)),
             ReadoutStep::Norm(path) => Ok(trunk.readout_norm(path)?.map(ReadoutLayer::Norm)),
             ReadoutStep::Head => Ok(Some(ReadoutLayer::Linear(head.clone()))),
-            // Made of its own steps.
+            // Converted step by step in `readout_steps`.
             ReadoutStep::Added(_) => Ok(None),
             ReadoutStep::Tanh => Ok(Some(ReadoutLayer::Tanh)),
             ReadoutStep::TanhUnlessNamed(key) => match self.config.text(key) {

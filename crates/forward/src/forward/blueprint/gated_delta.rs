@@ -81,7 +81,7 @@ impl DeltaInputs {
         self.first().into_iter().chain(behind_latents).collect()
     }
 
-    /// Returns whether each channel of keys has a decay of its own.
+    /// Returns whether each channel of keys has a separate decay.
     pub fn by_channel(&self) -> bool {
         matches!(self, DeltaInputs::ByChannel(_))
     }
