@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import forward_models
 from conftest import REPO, quantize_anyway
 
-pytest.importorskip("gguf")
+gguf = pytest.importorskip("gguf")
 
 from test_gguf import (  # noqa: E402, F401 (fixtures)
     OTHERWISE, TEXTS, TRAINED, UNLOADABLE, WITHOUT, dequantized, family, llama, llama_logits, perplexity, reference_logits, tensor_of, trained, write)  # fmt: skip
@@ -88,6 +88,21 @@ def test_gguf_is_compared_with_its_source(write, evaluated):  # noqa: F811
     same = evaluated(write(directory, "BF16"), "--reference", directory)
     # Some processors sum products of stored and of decoded weights in another order.
     assert same["kl_mean"] < 1e-6 and abs(same["perplexity"] / same["reference_perplexity"] - 1) < 1e-5
+
+
+def test_llama_cpp_reads_a_model_in_several_files(write, kvant, llama, text, tmp_path):  # noqa: F811
+    """The same logits as of one file; gguf-py reads what each part says of itself."""
+    directory = trained("nano_llama")
+    whole = write(directory, "Q8_0")
+    done = kvant("convert", whole, "--to", "gguf", "--max-shard-size", "200KB", "-o", tmp_path / "parts")
+    assert done.returncode == 0, done.stderr
+    parts = sorted((tmp_path / "parts").glob("*.gguf"))
+    readers = [gguf.GGUFReader(part) for part in parts]
+    stated = [[reader.fields[f"split.{key}"].contents() for key in ("no", "count", "tensors.count")] for reader in readers]
+    tensors = sum(len(reader.tensors) for reader in readers)
+    assert len(parts) > 2 and stated == [[number, len(parts), tensors] for number in range(len(parts))]
+    window = windows(directory, text)[0]
+    assert np.array_equal(llama_logits(llama, parts[0], window), llama_logits(llama, whole, window))
 
 
 def test_another_tokenizer_can_be_given(write, evaluated, family, kvant, text):  # noqa: F811

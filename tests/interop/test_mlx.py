@@ -37,6 +37,8 @@ UNASKED = set().union(*LEFT_OUT_FAMILIES.values())
 CHANGES = dict(test_vllm.CHANGES, ernie4_5_moe=dict(use_bias=False, tie_word_embeddings=True))
 # mlx-lm computes something else with floats too: it has no windows, turns other components, or leaves biases of routers out.
 DIFFERING = {"dots1", "ernie4_5_moe", "gemma2", "glm", "jamba", "mistral", "mixtral", "phi3", "starcoder2"}
+# mlx-lm loads codes of these and computes with others, to which it rounds the codes of a layer.
+REQUANTIZED = {"mistral4"}
 FAMILIES = [name for kind, name in sorted(OF_KIND.items()) if not {kind, name} & UNASKED and name not in test_vllm.OTHER_NAMES]
 CASES = [
     *(("nano_llama", scheme, "--format", "mlx") for scheme in SCHEMES),
@@ -70,7 +72,10 @@ def own_logits(checkpoint, folder):
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_mlx_loads_what_kvant_lists_and_computes_the_same(case, answers, tmp_path):
     mlx, ours = answers.get(case) or pytest.skip("Kvant refuses to write it, or the model is not at hand")
-    assert mlx["ok"] == (ours["loads"] == "yes"), (mlx, ours)
+    assert mlx["ok"] == (ours["loads"] == "yes" or case[0] in REQUANTIZED), (mlx, ours)
+    if case[0] in REQUANTIZED:
+        assert ours["loads"] == "no" and np.abs(np.load(mlx["checkpoint"] + ".npy") - own_logits(mlx["checkpoint"], tmp_path)).max() > 0.1
+        return
     if not mlx["ok"]:
         return
     found, tolerance = np.load(mlx["checkpoint"] + ".npy"), 1e-3

@@ -90,9 +90,10 @@ CHANGES |= {"afmoe": dict(score_func="sigmoid", n_group=1, topk_group=1, route_n
             "qwen3_vl_moe": dict(text_config=dict(forward_models.MODELS["qwen3_vl_moe"][1]["text_config"], norm_topk_prob=True))}  # fmt: skip
 # What loads although Kvant does not say so: it has no rule that tells these from what does not.
 UNSAID = [("gpt_oss", "ptpc_fp8"),
-          *(case for case in EXCLUDED if case[0] == "granitemoehybrid" and "moe" in case[-1]), ("mistral4", "e4m3:b32x32+e4m3:g32!dynamic", "--format", "fp8"),
+          *(case for case in EXCLUDED if case[0] == "granitemoehybrid" and "moe" in case[-1]),
+          ("mistral4", "e4m3:b32x32+e4m3:g32!dynamic", "--format", "fp8"),
           # Not in a process that has loaded no other model of the class.
-          ("qwen2_moe", "int4:g32", "--format", "gptq"), ("qwen3_moe", "int4:g32", "--format", "gptq"),
+          ("qwen3_vl_moe", "int4:g32", "--format", "gptq"), ("qwen2_moe", "int4:g32", "--format", "gptq"), ("qwen3_moe", "int4:g32", "--format", "gptq"),
           ("qwen3_moe_whole", "ptpc_fp8", "--override", "*.experts.*.down_proj=e4m3:tensor+e4m3:tensor!dynamic", "--format", "quark"),
           ("qwen3_moe_whole", "FP8_DYNAMIC", "--override", "*.experts.1.*=int8:channel+int8:channel!dynamic", "--format", "compressed-tensors")]
 # Experts of one block that differ, and blocks that do; of one layout also the layers of each expert.

@@ -58,7 +58,7 @@ impl MixPlan {
     pub fn bytes(&self) -> u64 {
         match self {
             MixPlan::Checkpoint(plan) => plan.layout().disk_size(),
-            MixPlan::Gguf(plan) => plan.layout.file_len(),
+            MixPlan::Gguf(plan) => plan.layout.disk_size(),
         }
     }
 

@@ -124,6 +124,31 @@ fn non_finite_blocks_of_a_gguf_source_are_refused_unless_verification_is_skipped
 }
 
 #[test]
+fn gguf_files_are_split_into_several_and_read_back() {
+    let place = Place::new();
+    place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(50));
+    place.succeed(&["quantize", "nano_llama", "-s", "Q8_0", "-o", "whole.gguf"]);
+    let split = ["convert", "whole.gguf", "--to", "gguf", "--max-shard-size", "200KB", "-o", "split"];
+    let first = place.succeed(&split).stdout;
+    let files = names(&place.path("split"));
+    let (parts, others): (Vec<&String>, Vec<&String>) = files.iter().partition(|name| name.ends_with(".gguf"));
+    assert!(parts.len() > 2 && others == ["kvant_manifest.json"], "{files:?}");
+    assert!(first.trim_end().ends_with(&format!("split-00001-of-{:05}.gguf", parts.len())), "{first}");
+    let sizes = parts.iter().map(|name| fs::metadata(place.path("split").join(name)).unwrap().len());
+    assert!(sizes.skip(1).all(|size| size < 210_000), "{files:?}");
+    place.succeed(&["verify", first.trim_end()]);
+    let compare = ["eval", first.trim_end(), "--reference", "whole.gguf", "--data", "text.txt", "--seq-len", "64", "--json"];
+    let found: serde_json::Value = serde_json::from_str(&place.succeed(&compare).stdout).unwrap();
+    assert_eq!(found["kl_mean"].as_f64(), Some(0.0), "{found}");
+    place.succeed(&["convert", first.trim_end(), "--to", "gguf", "-o", "again.gguf"]);
+    assert!(fs::read(place.path("again.gguf")).unwrap() == fs::read(place.path("whole.gguf")).unwrap());
+    let existing = place.run(&split);
+    assert!(existing.code != Some(0) && existing.stderr.contains("split"), "{existing:?}");
+    let named = place.run(&["convert", "whole.gguf", "--to", "gguf", "--max-shard-size", "200KB", "-o", "out.gguf"]);
+    assert!(named.code == Some(2) && named.stderr.contains("choose a name without .gguf"), "{named:?}");
+}
+
+#[test]
 fn floats_are_converted_to_another_type_of_floats() {
     let place = Place::new();
     let refused = place.run(&["convert", "nano_llama", "--to", "float", "-o", "out"]);

@@ -32,6 +32,14 @@ pub enum GgufLayoutError {
     /// All tensors together do not fit 64 bits.
     #[error("the size of all tensors together overflows 64 bits")]
     TotalOverflow,
+    /// The format counts parts in 16 bits and tensors in 31.
+    #[error("{tensors} tensors in {parts} files are more than a model in several files can have")]
+    TooManyParts {
+        /// The number of files.
+        parts: usize,
+        /// The number of tensors.
+        tensors: usize,
+    },
     /// The metadata state another alignment than the one that is written.
     #[error("files are written with an alignment of {DEFAULT_ALIGNMENT} only")]
     Alignment,

@@ -1,8 +1,10 @@
-//! The position of every declared tensor of a file, before any byte of a tensor exists.
+//! The position of every declared tensor of a file, or of a model in several, before any byte of a tensor exists.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use super::encode::header;
+use super::parts::PartOf;
 use super::{Metadata, TensorType};
 use crate::error::GgufLayoutError;
 use crate::geometry::{Geometry, OutputFile, Place};
@@ -19,14 +21,12 @@ pub struct GgufDeclaration {
     pub shape: Vec<usize>,
 }
 
-/// The complete geometry of a file to be written. Equal inputs give equal bytes.
+/// The complete geometry of a file to be written, or of a model in several files. Equal inputs give equal bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GgufLayout {
-    file_name: String,
+    files: Vec<OutputFile>,
     declarations: Vec<GgufDeclaration>,
-    header: Vec<u8>,
     places: Vec<Place>,
-    file_len: u64,
 }
 
 impl GgufLayout {
@@ -42,25 +42,59 @@ impl GgufLayout {
         metadata: &Metadata,
         declarations: Vec<GgufDeclaration>,
     ) -> Result<GgufLayout, GgufLayoutError> {
-        if metadata.stated_alignment().is_some_and(|stated| stated.as_u64() != Some(DEFAULT_ALIGNMENT)) {
-            return Err(GgufLayoutError::Alignment);
+        let lens = checked_lens(metadata, &declarations)?;
+        let mut layout = GgufLayout { files: Vec::new(), declarations, places: Vec::new() };
+        layout.add_file(file_name.into(), metadata, &lens)?;
+        Ok(layout)
+    }
+
+    /// The same in as many files as it takes for none to have more than `max_size` bytes of tensors, unless a single tensor is larger:
+    /// `STEM-00001-of-00003.gguf` and so on, the first of which has the metadata. What fits one file is `STEM.gguf`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::new`], and more parts than the format counts.
+    pub fn in_parts(
+        stem: &str,
+        metadata: &Metadata,
+        declarations: Vec<GgufDeclaration>,
+        max_size: u64,
+    ) -> Result<GgufLayout, GgufLayoutError> {
+        let lens = checked_lens(metadata, &declarations)?;
+        let groups = fill_files(&lens, max_size);
+        let (count, tensors) = (groups.len(), declarations.len());
+        let mut layout = GgufLayout { files: Vec::new(), declarations, places: Vec::new() };
+        if count == 1 {
+            layout.add_file(format!("{stem}.gguf"), metadata, &lens)?;
+            return Ok(layout);
         }
-        refuse_bad_names(&declarations)?;
-        let lens = declarations.iter().map(byte_len).collect::<Result<Vec<_>, _>>()?;
+        for (number, group) in groups.into_iter().enumerate() {
+            let part = PartOf::new(number, count, tensors)?;
+            let metadata = part.describe(if number == 0 { metadata.clone() } else { Metadata::default() });
+            layout.add_file(part.file_name(stem), &metadata, &lens[group])?;
+        }
+        Ok(layout)
+    }
+
+    /// Adds a file with the next tensors, of these lengths.
+    fn add_file(&mut self, name: String, metadata: &Metadata, lens: &[u64]) -> Result<(), GgufLayoutError> {
         let mut offsets = Vec::with_capacity(lens.len());
         let mut end = 0u64;
-        for len in &lens {
+        for len in lens {
             offsets.push(end);
             let next = end.checked_add(*len).and_then(|end| end.checked_next_multiple_of(DEFAULT_ALIGNMENT));
             end = next.ok_or(GgufLayoutError::TotalOverflow)?;
         }
-        let mut header = header(metadata, &declarations, &offsets);
+        let first = self.places.len();
+        let mut header = header(metadata, &self.declarations[first..first + lens.len()], &offsets);
         header.resize(header.len().next_multiple_of(DEFAULT_ALIGNMENT as usize), 0);
         let start = header.len() as u64;
-        let file_len = start.checked_add(end).ok_or(GgufLayoutError::TotalOverflow)?;
-        let place = |(offset, len): (&u64, &u64)| Place { shard: 0, offset: start + offset, len: *len };
-        let places = offsets.iter().zip(&lens).map(place).collect();
-        Ok(GgufLayout { file_name: file_name.into(), declarations, header, places, file_len })
+        let len = start.checked_add(end).ok_or(GgufLayoutError::TotalOverflow)?;
+        let shard = self.files.len();
+        let place = |(offset, len): (&u64, &u64)| Place { shard, offset: start + offset, len: *len };
+        self.places.extend(offsets.iter().zip(lens).map(place));
+        self.files.push(OutputFile { name, header, len });
+        Ok(())
     }
 
     /// The declared tensors, in their order; a tensor's position is its index everywhere else.
@@ -73,19 +107,19 @@ impl GgufLayout {
         &self.places
     }
 
-    /// The bytes in front of the tensors.
-    pub fn header(&self) -> &[u8] {
-        &self.header
+    /// The files, the first of which has the metadata. There is always one.
+    pub fn files(&self) -> &[OutputFile] {
+        &self.files
     }
 
-    /// The file's name.
+    /// The name of the first file, by which the model is opened.
     pub fn file_name(&self) -> &str {
-        &self.file_name
+        &self.files[0].name
     }
 
-    /// The length of the whole file in bytes.
-    pub fn file_len(&self) -> u64 {
-        self.file_len
+    /// The length of all files in bytes.
+    pub fn disk_size(&self) -> u64 {
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.len))
     }
 
     /// The bytes of all tensors together.
@@ -96,10 +130,32 @@ impl GgufLayout {
 
 impl From<GgufLayout> for Geometry {
     fn from(layout: GgufLayout) -> Geometry {
-        let file = OutputFile { name: layout.file_name, header: layout.header, len: layout.file_len };
         let names = layout.declarations.into_iter().map(|declaration| declaration.name).collect();
-        Geometry { files: vec![file], names, places: layout.places, index: None }
+        Geometry { files: layout.files, names, places: layout.places, index: None }
     }
+}
+
+/// The lengths of the tensors, once it is sure that they can be written.
+fn checked_lens(metadata: &Metadata, declarations: &[GgufDeclaration]) -> Result<Vec<u64>, GgufLayoutError> {
+    if metadata.stated_alignment().is_some_and(|stated| stated.as_u64() != Some(DEFAULT_ALIGNMENT)) {
+        return Err(GgufLayoutError::Alignment);
+    }
+    refuse_bad_names(declarations)?;
+    declarations.iter().map(byte_len).collect()
+}
+
+/// The tensors of each file, in their order.
+fn fill_files(lens: &[u64], max_size: u64) -> Vec<Range<usize>> {
+    let (mut files, mut start, mut filled) = (Vec::new(), 0, 0u64);
+    for (tensor, &len) in lens.iter().enumerate() {
+        if filled > 0 && filled.saturating_add(len) > max_size {
+            files.push(start..tensor);
+            (start, filled) = (tensor, 0);
+        }
+        filled = filled.saturating_add(len);
+    }
+    files.push(start..lens.len());
+    files
 }
 
 fn refuse_bad_names(declarations: &[GgufDeclaration]) -> Result<(), GgufLayoutError> {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Metadata, Value};
-use crate::error::GgufError;
+use crate::error::{GgufError, GgufLayoutError};
 use crate::numbered_name::NumberedName;
 
 /// The number of the part, counted from 0 (`u16`).
@@ -30,6 +30,26 @@ pub(super) struct PartOf {
 }
 
 impl PartOf {
+    /// One of so many parts, which have so many tensors together.
+    pub fn new(number: usize, count: usize, tensors: usize) -> Result<PartOf, GgufLayoutError> {
+        let counted = u16::try_from(count).is_ok() && i32::try_from(tensors).is_ok();
+        let part = PartOf { number: number as u64, count: count as u64, tensors: Some(tensors as u64) };
+        if counted { Ok(part) } else { Err(GgufLayoutError::TooManyParts { parts: count, tensors }) }
+    }
+
+    /// Adds what a file says of the parts that it is one of. The numbers were checked to fit.
+    pub fn describe(self, mut metadata: Metadata) -> Metadata {
+        metadata.set(NUMBER, self.number as u16);
+        metadata.set(COUNT, self.count as u16);
+        metadata.set(TENSORS, self.tensors.unwrap_or(0) as i32);
+        metadata
+    }
+
+    /// The name of its file.
+    pub fn file_name(self, stem: &str) -> String {
+        NumberedName { prefix: stem, count: self.count, number: 0 }.with_number(self.number + 1, EXTENSION)
+    }
+
     /// That of some metadata; `None` for whole models.
     pub fn of(metadata: &Metadata) -> Option<PartOf> {
         let number = |key| metadata.get(key).and_then(Value::as_u64);

@@ -56,8 +56,8 @@ fn layout(declarations: Vec<GgufDeclaration>) -> Result<GgufLayout, GgufLayoutEr
 /// The bytes of a file whose tensors are zeros.
 fn file_of(declarations: Vec<GgufDeclaration>) -> Vec<u8> {
     let layout = layout(declarations).unwrap();
-    let mut bytes = layout.header().to_vec();
-    bytes.resize(layout.file_len() as usize, 0);
+    let mut bytes = layout.files()[0].header.clone();
+    bytes.resize(layout.disk_size() as usize, 0);
     bytes
 }
 
@@ -88,7 +88,7 @@ fn gguf_round_trip() {
     let file = GgufFile::open(&dir.path().join("model.gguf")).unwrap();
     assert_eq!((file.version(), file.alignment(), file.len(), file.is_empty()), (3, 32, 4, false));
     assert_eq!(file.metadata(), &metadata());
-    assert_eq!(file.maps()[0].len() as u64, layout.file_len());
+    assert_eq!(file.maps()[0].len() as u64, layout.disk_size());
     for (tensor, view) in file.tensors().enumerate() {
         let declaration = &layout.declarations()[tensor];
         assert_eq!(
@@ -106,8 +106,8 @@ fn gguf_round_trip() {
 fn geometry_matches_the_layout() {
     let layout = layout(vec![declared("a", TensorType::F32, &[3])]).unwrap();
     let geometry = Geometry::from(layout.clone());
-    assert_eq!((geometry.disk_size(), &geometry.places[..]), (layout.file_len(), layout.places()));
-    assert_eq!(geometry.files[0].header, layout.header());
+    assert_eq!((geometry.disk_size(), &geometry.places[..]), (layout.disk_size(), layout.places()));
+    assert_eq!(geometry.files[0].header, layout.files()[0].header);
 }
 
 #[test]
@@ -266,8 +266,8 @@ fn parts(dir: &std::path::Path, names: [&str; 2]) -> [std::path::PathBuf; 2] {
         metadata.set("split.count", 2u16);
         metadata.set("split.tensors.count", 2i32);
         let layout = GgufLayout::new("m.gguf", &metadata, vec![declared(tensor, TensorType::F32, &[2])]).unwrap();
-        let mut bytes = layout.header().to_vec();
-        bytes.resize(layout.file_len() as usize, 0);
+        let mut bytes = layout.files()[0].header.clone();
+        bytes.resize(layout.disk_size() as usize, 0);
         let start = layout.places()[0].offset as usize;
         bytes[start..start + 8].fill(number as u8 + 1);
         bytes
@@ -307,4 +307,31 @@ fn wrong_parts_are_refused_by_name() {
     assert_eq!(problem(&first), GgufError::OtherPart { stated: "part 1 of 2".into() });
     std::fs::remove_file(&second).unwrap();
     assert_eq!(GgufFile::open(&first).unwrap_err().kind(), ErrorKind::Io);
+}
+
+#[test]
+fn models_in_parts_round_trip() {
+    let dir = tempfile::tempdir().unwrap();
+    let declarations: Vec<GgufDeclaration> =
+        [3, 8, 1, 40, 2].iter().zip('a'..).map(|(len, name)| declared(&name.to_string(), TensorType::F32, &[*len])).collect();
+    let layout = GgufLayout::in_parts("m", &metadata(), declarations.clone(), 48).unwrap();
+    let names: Vec<&str> = layout.files().iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf"]);
+    let shards: Vec<usize> = layout.places().iter().map(|place| place.shard).collect();
+    assert_eq!(shards, [0, 0, 0, 1, 2], "a tensor that is larger than a file has one of its own");
+    let writer = Writer::create(dir.path(), layout.clone()).unwrap();
+    for (tensor, place) in layout.places().iter().enumerate() {
+        writer.write_at(tensor, 0, &vec![tensor as u8 + 1; place.len as usize]).unwrap();
+    }
+    writer.finish(Durability::Process).unwrap();
+    let file = GgufFile::open(&dir.path().join(names[2])).unwrap();
+    assert_eq!((file.len(), file.maps().len(), file.metadata()), (5, 3, &metadata()));
+    for (tensor, view) in file.tensors().enumerate() {
+        assert!(view.name() == declarations[tensor].name && view.bytes().iter().all(|byte| *byte == tensor as u8 + 1));
+    }
+    let whole = GgufLayout::in_parts("m", &metadata(), declarations.clone(), 1000).unwrap();
+    assert_eq!(whole, GgufLayout::new("m.gguf", &metadata(), declarations).unwrap());
+    let many = (0..=u16::MAX as usize + 1).map(|number| declared(&number.to_string(), TensorType::F32, &[1])).collect();
+    let refused = GgufLayout::in_parts("m", &metadata(), many, 1).unwrap_err();
+    assert_eq!(refused, GgufLayoutError::TooManyParts { parts: 65537, tensors: 65537 });
 }

@@ -180,6 +180,8 @@ pub(crate) struct ModelFacts {
 pub(crate) struct GgufFacts {
     /// Whether its name ends in `.gguf`.
     pub is_named: bool,
+    /// Whether it is one of several files of a model, by its name.
+    pub is_part: bool,
     /// The numbers of its architecture, named without it, and the [derived ones](GgufFacts::DERIVED).
     pub numbers: BTreeMap<String, f64>,
     /// The names of its tensors, without the number of their block.

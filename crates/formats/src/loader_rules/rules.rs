@@ -244,6 +244,7 @@ pub(super) struct Condition {
     architecture: Vec<String>,
     scaled_rope: Option<bool>,
     gguf_name: Option<bool>,
+    gguf_parts: Option<bool>,
     has: Vec<String>,
     states: Option<Stated>,
 }
@@ -319,6 +320,7 @@ impl Condition {
             && self.states.as_ref().is_none_or(|stated| stated.holds(&model.file))
             && is(self.scaled_rope, model.scaled_rope)
             && is(self.gguf_name, model.file.is_named)
+            && is(self.gguf_parts, model.file.is_part)
             && is(self.experts, model.experts)
             && is(self.fused_experts, model.fused_experts)
             && is(self.kept_experts, model.kept_experts)

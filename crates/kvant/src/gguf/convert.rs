@@ -2,12 +2,13 @@
 
 use super::{file_name, open, tell, work};
 use crate::delivery::{Delivery, check_output, claim, preflight, refuse_measured_change};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
 use crate::job::Conversion;
 use crate::json::path as path_json;
 use crate::loading;
 use crate::paths::{OutputKind, check_name, tell_of_name};
+use crate::text::shown;
 use kvant_checkpoint::conversion::LayerError;
 use kvant_checkpoint::engine::Done;
 use kvant_checkpoint::gguf::{Accepted, GgufPlan, measure};
@@ -21,13 +22,19 @@ use std::time::{Duration, Instant};
 /// Codes that no type holds, before anything is written; then errors of the system or the weights.
 pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Result<GgufConversion, Error> {
     let (sinks, limits) = (&request.sinks, &request.limits);
-    request.refuse_for_one_file()?;
+    request.refuse_of_checkpoints()?;
     request.refuse_weights_only()?;
-    sinks.output.as_deref().map_or(Ok(()), |output| check_name(output, OutputKind::Gguf, "‹to›"))?;
+    let max_size = sinks.max_shard_size.map(|size| size.0);
+    sinks.output.as_deref().map_or(Ok(()), |output| check_output_name(output, max_size))?;
     let begun = Instant::now();
     let checkpoint = open(&request.source.model)?;
     let accepted = Accepted::requantizing(request.requantize);
-    let plan = GgufPlan::convert(&checkpoint, accepted, &file_name(sinks.output.as_deref()))?;
+    let name = file_name(sinks.output.as_deref());
+    let plan = GgufPlan::convert(&checkpoint, accepted, &name)?;
+    let plan = match max_size {
+        Some(max_size) => plan.in_parts(name.strip_suffix(".gguf").unwrap_or(&name), max_size)?,
+        None => plan,
+    };
     preflight(&plan, &checkpoint, sinks.commit)?;
     check_output(&plan, &request.source.model, sinks)?;
     tell(&plan, reporter);
@@ -40,13 +47,15 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
         plan,
     };
     let Some(target) = sinks.output.as_deref().filter(|_| writes) else { return Ok(planned) };
-    tell_of_name(target, reporter);
+    if max_size.is_none() {
+        tell_of_name(target, reporter);
+    }
     reporter.started();
     let claim = claim(target, &sinks.settings, sinks.commit)?;
     let (plan, source) = (&planned.plan, request.source.model.as_path());
     let delivery = Delivery { plan, checkpoint: &checkpoint, source, commit: sinks.commit };
     let (output, done) = work(&delivery, claim, limits, reporter)?;
-    let output = output.commit()?;
+    let output = plan.model_in(&output.commit()?);
     let errors = match request.requantize {
         true => {
             let errors = limits.pool()?.install(|| measure(plan, &checkpoint, &output))?;
@@ -58,11 +67,25 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     Ok(GgufConversion { output: Some(output), done, errors, time: Some(begun.elapsed()), ..planned })
 }
 
+/// Refuses a name of another kind: files of a limited size are in a directory.
+fn check_output_name(output: &Path, max_size: Option<u64>) -> Result<(), Error> {
+    let is_file_name = output.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
+    match max_size {
+        None => check_name(output, OutputKind::Gguf, "‹to›"),
+        Some(_) if is_file_name => {
+            let message = format!("‹max-shard-size› writes a directory of files, and {} is named as a file", shown(output));
+            let hint = "choose a name without .gguf, which the names of the files begin with";
+            Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned())))
+        }
+        Some(_) => check_name(output, OutputKind::Directory, "‹to›"),
+    }
+}
+
 /// The result of converting to a GGUF file, real or planned.
 pub struct GgufConversion {
     /// The plan.
     pub plan: GgufPlan,
-    /// The file; `None` where nothing was written.
+    /// The file, of several the first; `None` where nothing was written.
     pub output: Option<PathBuf>,
     /// The requested path.
     pub intended: Option<PathBuf>,

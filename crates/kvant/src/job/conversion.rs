@@ -68,17 +68,17 @@ impl Conversion {
         Err(error.with_hint(Some("leave it out: other formats keep what the source says of activations".to_owned())))
     }
 
-    /// Refuses settings that mean nothing where the output is one file.
-    pub(crate) fn refuse_for_one_file(&self) -> Result<(), Error> {
+    /// Refuses settings that mean nothing where the output is a graph or a GGUF file.
+    pub(crate) fn refuse_of_checkpoints(&self) -> Result<(), Error> {
         let given = [
             (self.dtype.is_some(), "‹dtype›", "‹to› float"),
             (!self.source.adapters.is_empty(), "‹lora›", "‹to› float"),
-            (self.sinks.max_shard_size.is_some(), "‹max-shard-size›", "checkpoints"),
+            (self.to == ConvertTo::Onnx && self.sinks.max_shard_size.is_some(), "‹max-shard-size›", "other targets"),
         ];
         let Some((_, setting, meant)) = given.into_iter().find(|(given, ..)| *given) else { return Ok(()) };
         let error = Error::new(ErrorKind::Usage, format!("{setting} applies only to {meant}"));
         Err(error.with_hint(Some(
-            "leave it out: a graph or a GGUF file is written as one, in the types of the source".to_owned(),
+            "leave it out: a graph or a GGUF file is written in the types of the source, and a graph as one file".to_owned(),
         )))
     }
 }

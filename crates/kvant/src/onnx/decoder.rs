@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// Models without a graph, before anything is written; then errors of the system or the weights.
 pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Result<GraphConversion, Error> {
     let (sinks, limits, weights_only) = (&request.sinks, &request.limits, request.weights_only);
-    request.refuse_for_one_file()?;
+    request.refuse_of_checkpoints()?;
     if request.requantize {
         let error = Error::new(ErrorKind::Usage, "‹requantize› does not apply to ‹to› onnx");
         return Err(error.with_hint(Some("leave it out: codes and values are taken over as they are".to_owned())));

@@ -65,6 +65,6 @@ fn damaged_imatrix_files_are_refused() {
     let mut metadata = Metadata::new();
     metadata.set("general.type", "model");
     let layout = kvant_container::gguf::GgufLayout::new("x", &metadata, vec![]).unwrap();
-    std::fs::write(&path, layout.header()).unwrap();
+    std::fs::write(&path, &layout.files()[0].header).unwrap();
     assert!(read(&path).unwrap_err().to_string().contains("not an importance matrix"));
 }

@@ -90,6 +90,7 @@ impl Planner<'_> {
             metadata,
             tensors: planned,
             layout,
+            in_parts: false,
             notices,
             departures,
         })
@@ -414,7 +415,7 @@ pub(super) fn fingerprint(
     let mut bytes = source_text(checkpoint, &recipe.canonical()).into_bytes();
     let carried = tensors.iter().filter_map(|tensor| Some((&tensor.name, tensor.carried?)));
     carried.for_each(|(name, carried)| bytes.extend(format!("{name} {}\n", carried.scheme()).into_bytes()));
-    bytes.extend_from_slice(layout.header());
+    layout.files().iter().for_each(|file| bytes.extend_from_slice(&file.header));
     if let Some(importance) = recipe.importance() {
         bytes.extend_from_slice(&importance.hash().to_le_bytes());
     }

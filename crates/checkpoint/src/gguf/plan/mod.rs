@@ -24,7 +24,8 @@ use kvant_formats::verify::{self, DeclaredInGguf};
 use kvant_model::network::DroppedTensor;
 use kvant_quant::finding::Finding;
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// A plan: everything that a run needs besides the weights.
 #[derive(Debug)]
@@ -45,6 +46,8 @@ pub struct GgufPlan {
     pub dropped: Vec<DroppedTensor>,
     /// Names, types, shapes and places of the tensors.
     pub layout: GgufLayout,
+    /// Whether the output is a directory of files.
+    pub in_parts: bool,
     /// Notices for the user.
     pub notices: Vec<String>,
     /// What llama.cpp's graph computes otherwise than the model: warnings for the user.
@@ -56,6 +59,25 @@ pub struct GgufPlan {
 }
 
 impl GgufPlan {
+    /// The same as a directory of files with at most `max_size` bytes of tensors each, unless a single tensor is larger; their names begin
+    /// with `stem`.
+    ///
+    /// # Errors
+    /// More files than the format counts.
+    pub fn in_parts(self, stem: &str, max_size: u64) -> Result<GgufPlan, GgufPlanError> {
+        let declarations = self.layout.declarations().to_vec();
+        let layout = GgufLayout::in_parts(stem, &self.metadata, declarations, max_size);
+        let layout = layout.map_err(kvant_container::Error::from)?;
+        let names: Vec<&str> = layout.files().iter().map(|file| file.name.as_str()).collect();
+        let fingerprint = format!("{:032x}", xxh3_128(format!("{} {names:?}", self.fingerprint).as_bytes()));
+        Ok(GgufPlan { layout, fingerprint, in_parts: true, ..self })
+    }
+
+    /// The file by which an output of this plan is opened: of several the first.
+    pub fn model_in(&self, output: &Path) -> PathBuf {
+        if self.in_parts { output.join(self.layout.file_name()) } else { output.to_owned() }
+    }
+
     /// The departures and the notices.
     pub fn remarks(&self) -> impl Iterator<Item = &String> {
         self.departures.iter().chain(&self.notices)
@@ -106,7 +128,8 @@ impl GgufPlan {
         let weights = self.tensors.iter().map(|tensor| tensor.elements() * size_of::<f32>() as u64).max().unwrap_or(0);
         let rotated =
             self.recipe.algorithms().rotation.map_or(0, |_| weights * (RotatedWeights::KEPT + threads) as u64);
-        PROGRAM + 8 * self.layout.header().len() as u64 + rotated + largest * threads as u64
+        let headers: usize = self.layout.files().iter().map(|file| file.header.len()).sum();
+        PROGRAM + 8 * headers as u64 + rotated + largest * threads as u64
     }
 
     /// The same where the importance of inputs is measured first, by passing data through the source: of the stream between blocks
@@ -136,7 +159,10 @@ impl OutputPlan for GgufPlan {
     }
 
     fn form(&self) -> Form {
-        Form::File(self.layout.file_name().to_owned())
+        match self.in_parts {
+            true => Form::Directory,
+            false => Form::File(self.layout.file_name().to_owned()),
+        }
     }
 
     fn preflight(&self, checkpoint: &Checkpoint) -> Result<(), EngineError> {
@@ -150,6 +176,7 @@ impl OutputPlan for GgufPlan {
 
 impl CompletePlan for GgufPlan {
     fn accept(&self, output: &Path) -> Result<Vec<Finding>, EngineError> {
+        let output = &self.model_in(output);
         let warnings = accept(output)?;
         // Other tensors were finite when they were quantized.
         let is_taken =

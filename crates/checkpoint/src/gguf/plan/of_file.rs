@@ -254,6 +254,7 @@ impl<'a> GgufTensors<'a> {
             metadata,
             tensors,
             layout,
+            in_parts: false,
             notices: Vec::new(),
             departures: Vec::new(),
         })

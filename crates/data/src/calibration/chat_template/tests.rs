@@ -116,7 +116,7 @@ fn gguf_template_is_read_from_metadata() {
     metadata.set("tokenizer.ggml.bos_token_id", 0u32);
     let write = |metadata: &Metadata| {
         let layout = GgufLayout::new("model.gguf", metadata, Vec::new()).unwrap();
-        std::fs::write(&path, layout.header()).unwrap();
+        std::fs::write(&path, &layout.files()[0].header).unwrap();
     };
     write(&metadata);
     assert!(ChatTemplate::open(&path).unwrap().is_none());

@@ -1,9 +1,10 @@
 //! What of a GGUF file makes loaders stumble that read GGUF, and which are left. The rules are in the table of loaders.
 
 use crate::loader_rules::{GgufFacts, ModelFacts, file_refusal, loaders as known_loaders};
-use kvant_container::gguf::{Metadata, Value};
+use kvant_container::gguf::{Metadata, Value, parts_named};
 use kvant_gguf::model::architecture::ARCHITECTURES;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 /// The facts of a file with such a name, metadata and tensors.
 pub(super) fn facts<'t>(name: &str, metadata: &Metadata, tensors: impl IntoIterator<Item = &'t str>) -> ModelFacts {
@@ -18,7 +19,12 @@ pub(super) fn facts<'t>(name: &str, metadata: &Metadata, tensors: impl IntoItera
         experts: numbers.get("expert_count").is_some_and(|count| *count > 0.0),
         architecture,
         scaled_rope: factors || scaling.is_some_and(|kind| kind != "none"),
-        file: GgufFacts { is_named: name.to_ascii_lowercase().ends_with(".gguf"), numbers, tensors },
+        file: GgufFacts {
+            is_named: name.to_ascii_lowercase().ends_with(".gguf"),
+            is_part: parts_named(Path::new(name)).len() > 1,
+            numbers,
+            tensors,
+        },
         ..ModelFacts::default()
     }
 }
@@ -69,6 +75,7 @@ mod tests {
         metadata.set("general.architecture", "llama");
         let found = |name: &str| loaders(name, &metadata, []);
         assert!(found("M.GGUF").contains(&"transformers"));
+        assert_eq!(found("m-00002-of-00003.gguf"), ["llama.cpp"]);
         assert!(!found("model.bin").contains(&"transformers") && found("model.bin").contains(&"llama.cpp"));
     }
 
