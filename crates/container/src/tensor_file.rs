@@ -78,6 +78,17 @@ impl TensorFile {
         Self { entries: self.entries.into_iter().flat_map(divide).collect(), ..self }
     }
 
+    /// The same file with a tensor that has a second name, under which it stands behind itself; unchanged if there is no such tensor.
+    #[must_use]
+    pub fn with_second_name(mut self, tensor: &str, name: &str) -> Self {
+        if let Some(place) = self.entries.iter().position(|entry| entry.name() == tensor) {
+            let whole = TensorPart { name: name.to_owned(), shape: self.entries[place].shape().to_vec() };
+            let second = self.entries[place].cut(vec![whole]).unwrap_or_default();
+            self.entries.splice(place + 1..place + 1, second);
+        }
+        self
+    }
+
     /// The path it was opened with.
     pub fn path(&self) -> &Path {
         self.map.path()

@@ -17,5 +17,6 @@ pub mod loader_rules;
 pub mod lora;
 pub mod rotated;
 pub mod rotation;
+pub mod separate_head;
 pub mod transcode;
 pub mod verify;

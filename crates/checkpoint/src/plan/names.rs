@@ -205,6 +205,13 @@ pub(super) fn notices(
                 .to_owned(),
         );
     }
+    if let Some(head) = checkpoint.separated_head() {
+        let values: usize = checkpoint.tensor(head).map_or(0, |tensor| tensor.shape().iter().product());
+        notices.push(format!(
+            "the head gets a separate weight, `{head}`, which the recipe names, and the embeddings that it shared stay as they are \
+             ({values} more values)"
+        ));
+    }
     if !recipe.keep_defaults() && network.family().is_some() && network.head().is_none() && network.is_tied() {
         notices.push(
             "the output head is the embedding, which stays in float: ‹no-keep-defaults› does not quantize it"

@@ -360,6 +360,12 @@ impl Recipe {
         self.rules.iter().filter(|rule| !modules.clone().any(|module| rule.layers.matches(module))).collect()
     }
 
+    /// Returns whether a rule gives a scheme to this module, and names none of the others: it is meant alone.
+    pub fn asks_for<'a>(&self, module: &str, others: impl Iterator<Item = &'a str> + Clone) -> bool {
+        let idle = self.idle_rules(others).into_iter();
+        idle.filter(|rule| rule.choice.scheme().is_some()).any(|rule| rule.layers.matches(module))
+    }
+
     /// Every scheme that is asked for, the default's first.
     pub fn schemes(&self) -> impl Iterator<Item = LayerScheme> {
         self.choices().filter_map(SchemeChoice::scheme)

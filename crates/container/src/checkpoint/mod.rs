@@ -51,6 +51,16 @@ pub struct Checkpoint {
     replaced: Option<Replaced>,
     rewriting: Option<Rewriting>,
     regroups: bool,
+    separated: Option<SeparatedHead>,
+}
+
+/// A head that the files share with the embeddings, seen as a tensor of its own.
+#[derive(Debug)]
+struct SeparatedHead {
+    /// The name of its weight.
+    weight: String,
+    /// config.json of the model whose head is separate.
+    config: serde_json::Value,
 }
 
 /// A GGUF file behind a checkpoint, and the tensors and files derived from it.
@@ -94,7 +104,31 @@ impl Checkpoint {
             replaced: None,
             rewriting: None,
             regroups: false,
+            separated: None,
         })
+    }
+
+    /// The same checkpoint with a separate head, `weight`, whose values are those of the tensor `embeddings`; `config` is that of the model
+    /// with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Checkpoint`] if a tensor has that name already.
+    pub fn with_separate_head(
+        self,
+        embeddings: &str,
+        weight: &str,
+        config: serde_json::Value,
+    ) -> Result<Checkpoint, Error> {
+        let shards: Vec<_> = self.shards.into_iter().map(|shard| shard.with_second_name(embeddings, weight)).collect();
+        let positions = unique_positions(&self.path, &shards)?;
+        let separated = Some(SeparatedHead { weight: weight.to_owned(), config });
+        Ok(Checkpoint { shards, positions, separated, ..self })
+    }
+
+    /// The name of the weight of a head that the files share with the embeddings, and that is seen as a tensor of its own.
+    pub fn separated_head(&self) -> Option<&str> {
+        self.separated.as_ref().map(|head| head.weight.as_str())
     }
 
     /// The same checkpoint with tensors seen as their parts, see [`TensorFile::divided`].
@@ -133,6 +167,7 @@ impl Checkpoint {
             replaced: None,
             rewriting: None,
             regroups: false,
+            separated: None,
         })
     }
 
@@ -223,7 +258,7 @@ impl Checkpoint {
     ///
     /// [`Error::TooLarge`] beyond 64 MiB, [`Error::Json`], [`Error::Io`].
     pub fn config(&self) -> Result<Option<serde_json::Value>, Error> {
-        match self.changed_config() {
+        match self.changed_config().or_else(|| Some(&self.separated.as_ref()?.config)) {
             Some(config) => Ok(Some(config.clone())),
             None => self.json(extra::CONFIG_FILE),
         }

@@ -10,6 +10,7 @@
 
 mod changes;
 
+use crate::separate_head::untie;
 use crate::algorithm::Algorithms;
 use crate::lora::source_of;
 use changes::{Changes, Refusal};
@@ -302,16 +303,6 @@ impl Rotated<'_> {
             dtype,
             bytes: matrix.stored_bytes(),
         })
-    }
-}
-
-/// States that the head does not share the embeddings, wherever config.json says that it does.
-fn untie(config: &mut Value) {
-    const KEY: &str = "tie_word_embeddings";
-    let Some(whole) = config.as_object_mut() else { return };
-    whole.insert(KEY.to_owned(), Value::Bool(false));
-    for part in whole.values_mut().filter_map(Value::as_object_mut).filter(|part| part.contains_key(KEY)) {
-        part.insert(KEY.to_owned(), Value::Bool(false));
     }
 }
 

@@ -14,6 +14,7 @@ use kvant_checkpoint::recipe::{NamedScheme, Recipe, Settings};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_formats::format::OutputFormat;
 use kvant_formats::verify::inherited_warnings;
+use kvant_formats::{rotated, separate_head};
 use kvant_forward::forward::Decoder;
 use kvant_onnx::preset::Preset;
 
@@ -242,7 +243,10 @@ fn plan_for(
 ) -> Result<(Checkpoint, Plan), Error> {
     resolve::refuse_graph_settings(job)?;
     let recipe = recipe(job, format, also)?.with_calibration(calibrated);
-    let checkpoint = job.source.open_for(recipe.format(), recipe.algorithms().rotation)?;
+    let checkpoint = separate_head::open(job.source.open_in(recipe.format())?, |head| {
+        recipe.asks_for(head.module, head.network.linears().iter().map(|linear| linear.module.as_str()))
+    })?;
+    let checkpoint = rotated::open(checkpoint, recipe.algorithms().rotation)?;
     let plan = Plan::new(&checkpoint, recipe).map_err(|error| match error {
         // The intermediate checkpoint of a file or a graph is nothing that the user has asked for.
         PlanError::ExcludedCodes { layers, reason, .. } if !job.sinks.keeps_checkpoint() => {

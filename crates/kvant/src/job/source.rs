@@ -61,7 +61,12 @@ impl Source {
 impl Source {
     /// Opens the model as a checkpoint, rotated if asked, with experts in the form that a format holds.
     pub(crate) fn open_for(&self, format: OutputFormat, rotation: Option<Rotate>) -> Result<Checkpoint, Error> {
-        Ok(kvant_formats::rotated::open(self.open_with(format.experts_form())?, rotation)?)
+        Ok(kvant_formats::rotated::open(self.open_in(format)?, rotation)?)
+    }
+
+    /// The same without a rotation.
+    pub(crate) fn open_in(&self, format: OutputFormat) -> Result<Checkpoint, Error> {
+        self.open_with(format.experts_form())
     }
 
     /// Refuses adapters beside a GGUF file.
