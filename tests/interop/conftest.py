@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import time
 
 # torch's bf16 products end in an illegal instruction where the processor names AMX and the system does not grant it;
 # kvant asks before it uses AMX. oneDNN reads this when torch is loaded.
@@ -43,6 +44,12 @@ def pytest_configure(config):
 # What takes minutes: started last, one of them would keep one process busy while the others have nothing to do.
 LONGEST = ("test_onnx_models.py", "test_sglang.py", "test_families.py", "test_hybrids.py", "test_quark_layout.py", "test_onnx_layouts.py",
            "test_vllm.py", "test_gguf.py")  # fmt: skip
+
+
+def pytest_runtest_setup():
+    # CI ends a run that takes too long without a word of what it has found.
+    if time.time() > float(os.environ.get("KVANT_TESTS_END", "inf")):
+        pytest.skip("the time for tests is over")
 
 
 def pytest_collection_modifyitems(items):

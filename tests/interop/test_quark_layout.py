@@ -11,8 +11,11 @@ from loading import load_with_transformers
 from models import GENERATED, MIXTURES, SHARED
 from schemes import DATA_FREE, REPRESENTATIVE, REPRESENTATIVE_STATIC, STATIC, TWO_STAGE
 
-CASES = [(m, s) for m in SHARED for s in DATA_FREE] + [(m, s) for m in GENERATED for s in REPRESENTATIVE]
-WEIGHTS_ONLY = [(m, s) for m in SHARED for s in STATIC] + [(m, s) for m in GENERATED for s in REPRESENTATIVE_STATIC]
+# All schemes of one model, those of each layout of others, and of generated models one of each kind of packing.
+FIRST, OTHERS = SHARED[0], SHARED[1:]
+PACKINGS = ("int4_wo_32", "uint4_wo_128", "ptpc_fp8", "mxfp4", "mxfp6_e2m3", "int4_fp8")
+CASES = [(FIRST, s) for s in DATA_FREE] + [(m, s) for m in OTHERS for s in REPRESENTATIVE] + [(m, s) for m in GENERATED for s in PACKINGS]
+WEIGHTS_ONLY = [(FIRST, s) for s in STATIC] + [(m, s) for m in OTHERS for s in REPRESENTATIVE_STATIC] + [(m, s) for m in GENERATED for s in ("fp8", "nvfp4")]
 ACTIVATION_STATE = ("input_scale", "input_zero_point", "input_scale_2")
 
 

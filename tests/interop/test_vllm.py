@@ -105,7 +105,11 @@ EXPERTS = [("qwen3_moe_whole", scheme, option, rule.format(other=other), "--form
                                          ("awq", "int4:g32", "int8:g32"), ("gptq", "int4:g32", "int8:g32"),
                                          ("fp8", "e4m3:b32x32+e4m3:g32!dynamic", "e4m3:tensor+e4m3:tensor!dynamic"))
            for option, rule in EXPERT_RULES]  # fmt: skip
-CASES = [tuple(case) for case in dict.fromkeys([*NAMED, *OTHER_LAYOUTS, *CACHES, *MIXED, *EXCLUDED, *SECOND, *TRAINED, *FAMILIES, *EXPERTS])]
+# Heads, also those that share the embeddings.
+HEADS = [(name, "int4:g32", "--override", "lm_head=int8:g32", "--format", "compressed-tensors")
+         for name in ("afmoe", "cohere", "exaone_moe", "gemma3", "llama_tied", "mamba2", "nano_gemma2", "nano_opt", "nano_qwen3", "phi_tied", "phimoe", "qwen3_next",
+                      "starcoder2")]  # fmt: skip
+CASES = [tuple(case) for case in dict.fromkeys([*NAMED, *HEADS, *OTHER_LAYOUTS, *CACHES, *MIXED, *EXCLUDED, *SECOND, *TRAINED, *FAMILIES, *EXPERTS])]
 
 
 def source(name, root, changes):

@@ -268,7 +268,11 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
             "llama.cpp computes it in float",
         ),
         (settings.pack_method.is_some(), "‹pack-method›", "the layout of blocks is fixed"),
-        (settings.max_shard_size.is_some(), "‹max-shard-size›", "it is written as one file, which `kvant convert FILE --to gguf --max-shard-size SIZE` splits"),
+        (
+            settings.max_shard_size.is_some(),
+            "‹max-shard-size›",
+            "it is written as one file, which `kvant convert FILE --to gguf --max-shard-size SIZE` splits",
+        ),
         (has_other_scales(settings), "‹scales›", "its types have scales by llama.cpp's rules, or by ‹scales› search"),
         (settings.weights_only.is_some(), "‹weights-only›", "weights are all that is quantized"),
         (!settings.layer_types.is_empty(), "‹layer-type›", "its mixes say what every tensor becomes"),

@@ -190,6 +190,12 @@ impl<'a> Declared<'a> {
             family: family::built_in(&self.source.config).map(|family| family.name),
             wrapper: family::wrapper(&self.source.config).map(str::to_owned),
             untied_section: self.source.config.is_untied_by_section,
+            separate_head: !self.source.network.is_tied(),
+            quantized_head: self
+                .source
+                .network
+                .head()
+                .is_some_and(|head| is_quantized(self.source.network.linear(head).weight)),
             lacks_model_type: has_config && self.source.config.model_types.is_empty(),
             foreign_class: family::conflict(&self.source.config).is_some(),
             foreign_names: self.source.network.has_foreign_names(),

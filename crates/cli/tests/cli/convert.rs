@@ -137,7 +137,8 @@ fn gguf_files_are_split_into_several_and_read_back() {
     let sizes = parts.iter().map(|name| fs::metadata(place.path("split").join(name)).unwrap().len());
     assert!(sizes.skip(1).all(|size| size < 210_000), "{files:?}");
     place.succeed(&["verify", first.trim_end()]);
-    let compare = ["eval", first.trim_end(), "--reference", "whole.gguf", "--data", "text.txt", "--seq-len", "64", "--json"];
+    let compare =
+        ["eval", first.trim_end(), "--reference", "whole.gguf", "--data", "text.txt", "--seq-len", "64", "--json"];
     let found: serde_json::Value = serde_json::from_str(&place.succeed(&compare).stdout).unwrap();
     assert_eq!(found["kl_mean"].as_f64(), Some(0.0), "{found}");
     place.succeed(&["convert", first.trim_end(), "--to", "gguf", "-o", "again.gguf"]);

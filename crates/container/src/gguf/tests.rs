@@ -312,8 +312,11 @@ fn wrong_parts_are_refused_by_name() {
 #[test]
 fn models_in_parts_round_trip() {
     let dir = tempfile::tempdir().unwrap();
-    let declarations: Vec<GgufDeclaration> =
-        [3, 8, 1, 40, 2].iter().zip('a'..).map(|(len, name)| declared(&name.to_string(), TensorType::F32, &[*len])).collect();
+    let declarations: Vec<GgufDeclaration> = [3, 8, 1, 40, 2]
+        .iter()
+        .zip('a'..)
+        .map(|(len, name)| declared(&name.to_string(), TensorType::F32, &[*len]))
+        .collect();
     let layout = GgufLayout::in_parts("m", &metadata(), declarations.clone(), 48).unwrap();
     let names: Vec<&str> = layout.files().iter().map(|file| file.name.as_str()).collect();
     assert_eq!(names, ["m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf"]);

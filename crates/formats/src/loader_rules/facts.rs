@@ -115,6 +115,10 @@ pub(crate) struct ModelFacts {
     pub wrapper: Option<String>,
     /// Whether config.json ties the head of the whole model, and not that of the language model in it.
     pub untied_section: bool,
+    /// Whether the head is another tensor than the embeddings.
+    pub separate_head: bool,
+    /// Whether the head is quantized.
+    pub quantized_head: bool,
     /// Whether config.json has no `model_type`.
     pub lacks_model_type: bool,
     /// Whether `architectures` of config.json names a class of another model than `model_type`.
@@ -310,6 +314,8 @@ impl ModelFacts {
             family: traits.family,
             wrapper: traits.wrapper.clone(),
             untied_section: traits.untied_section,
+            separate_head: traits.separate_head,
+            quantized_head: traits.quantized_head,
             lacks_model_type: traits.lacks_model_type,
             foreign_class: traits.foreign_class,
             foreign_names: traits.foreign_names,

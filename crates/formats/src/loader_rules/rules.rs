@@ -210,6 +210,8 @@ pub(super) struct Condition {
     wrapper: Vec<String>,
     wrapper_other_than: Vec<String>,
     untied_section: Option<bool>,
+    separate_head: Option<bool>,
+    quantized_head: Option<bool>,
     experts: Option<bool>,
     fused_experts: Option<bool>,
     kept_experts: Option<bool>,
@@ -315,6 +317,8 @@ impl Condition {
             && (self.wrapper_other_than.is_empty()
                 || model.wrapper.as_ref().is_some_and(|wrapper| !self.wrapper_other_than.contains(wrapper)))
             && is(self.untied_section, model.untied_section)
+            && is(self.separate_head, model.separate_head)
+            && is(self.quantized_head, model.quantized_head)
             && one_of(&self.architecture, architecture.as_ref())
             && (self.has.is_empty() || self.has.iter().any(|tensor| model.file.tensors.contains(tensor)))
             && self.states.as_ref().is_none_or(|stated| stated.holds(&model.file))

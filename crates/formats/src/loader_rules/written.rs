@@ -22,6 +22,10 @@ pub struct ModelTraits {
     pub wrapper: Option<String>,
     /// config.json ties the head of the whole model, and not that of the language model in it.
     pub untied_section: bool,
+    /// The head is another tensor than the embeddings.
+    pub separate_head: bool,
+    /// The head is quantized.
+    pub quantized_head: bool,
     /// `architectures` of config.json names a class of another model than `model_type`.
     pub foreign_class: bool,
     /// Its tensors have other names than those of the architecture that config.json names.
@@ -91,6 +95,8 @@ const DENSE: ModelTraits = ModelTraits {
     lacks_model_type: false,
     wrapper: None,
     untied_section: false,
+    separate_head: false,
+    quantized_head: false,
     foreign_class: false,
     foreign_names: false,
     component: false,

@@ -10,9 +10,9 @@
 
 mod changes;
 
-use crate::separate_head::untie;
 use crate::algorithm::Algorithms;
 use crate::lora::source_of;
+use crate::separate_head::untie;
 use changes::{Changes, Refusal};
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorFile, TensorView};
 use kvant_model::family::Orientation;

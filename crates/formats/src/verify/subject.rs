@@ -157,6 +157,11 @@ impl<'a> CheckpointView<'a> {
             family: family.map(|family| family.name),
             wrapper: family::wrapper(&self.config).map(str::to_owned),
             untied_section: self.config.is_untied_by_section,
+            separate_head: !self.network.is_tied(),
+            quantized_head: self
+                .network
+                .head()
+                .is_some_and(|head| self.weight(&self.network.linear(head).module).is_some()),
             lacks_model_type: self.json.is_some() && self.config.model_types.is_empty(),
             foreign_class: family::conflict(&self.config).is_some(),
             foreign_names: self.network.has_foreign_names(),

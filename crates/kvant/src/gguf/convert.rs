@@ -73,7 +73,8 @@ fn check_output_name(output: &Path, max_size: Option<u64>) -> Result<(), Error> 
     match max_size {
         None => check_name(output, OutputKind::Gguf, "‹to›"),
         Some(_) if is_file_name => {
-            let message = format!("‹max-shard-size› writes a directory of files, and {} is named as a file", shown(output));
+            let message =
+                format!("‹max-shard-size› writes a directory of files, and {} is named as a file", shown(output));
             let hint = "choose a name without .gguf, which the names of the files begin with";
             Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned())))
         }

@@ -78,7 +78,8 @@ impl Conversion {
         let Some((_, setting, meant)) = given.into_iter().find(|(given, ..)| *given) else { return Ok(()) };
         let error = Error::new(ErrorKind::Usage, format!("{setting} applies only to {meant}"));
         Err(error.with_hint(Some(
-            "leave it out: a graph or a GGUF file is written in the types of the source, and a graph as one file".to_owned(),
+            "leave it out: a graph or a GGUF file is written in the types of the source, and a graph as one file"
+                .to_owned(),
         )))
     }
 }
