@@ -98,6 +98,11 @@ MINIMAX_M3 = dict(NARROW, intermediate_size=64, dense_intermediate_size=160, sha
                   layer_types=["full_attention"] + ["minimax_m3_sparse"] * 3, mlp_layer_types=["dense"] + ["sparse"] * 3,
                   **rope("default", partial_rotary_factor=0.5))  # fmt: skip
 MINIMAX_VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
+# Blocks of attention that are no longer than a part of a sequence, and residuals of norms with factors.
+MINIMAX = dict(NARROW, **LOCAL_EXPERTS, block_size=32, full_attn_alpha_factor=1.3, full_attn_beta_factor=0.8, linear_attn_alpha_factor=1.2,
+               linear_attn_beta_factor=0.7, mlp_alpha_factor=0.9, mlp_beta_factor=1.1,
+               layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"])  # fmt: skip
+DBRX = dict(d_model=128, n_heads=4, n_layers=3, vocab_size=512, max_seq_len=256, bos_token_id=0, eos_token_id=0, pad_token_id=0)
 PERSIMMON = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
 XGLM = dict(d_model=128, ffn_dim=192, num_layers=3, attention_heads=4, vocab_size=512, max_position_embeddings=256, bos_token_id=0, eos_token_id=0)
 MPT = dict(d_model=192, n_layers=3, vocab_size=512, max_seq_len=128)
@@ -280,6 +285,14 @@ MODELS = {
     "mllama": ("mllama", dict(text_config=dict(BASE, cross_attention_layers=[1, 2]), vision_config=MLLAMA_VISION)),
     "mllama_text": ("mllama_text_model", {**BASE, "num_hidden_layers": 5, "cross_attention_layers": [3],
                                           **rope("llama3", factor=8.0, original_max_position_embeddings=64, low_freq_factor=1.0, high_freq_factor=4.0)}),
+    "dbrx": ("dbrx", dict(DBRX, attn_config=dict(kv_n_heads=2, clip_qkv=1.5, rope_theta=10000.0),
+                          ffn_config=dict(ffn_hidden_size=64, moe_num_experts=8, moe_top_k=3))),
+    "dbrx_norm": ("dbrx", dict(DBRX, attn_config=dict(kv_n_heads=1, clip_qkv=8.0, rope_theta=50000.0), rope_parameters=dict(rope_type="default", rope_theta=50000.0),
+                               ffn_config=dict(ffn_hidden_size=128, moe_num_experts=6, moe_top_k=2, moe_normalize_expert_weights=2.0))),
+    "dbrx_sums": ("dbrx", dict(DBRX, attn_config=dict(kv_n_heads=4, clip_qkv=8.0, rope_theta=10000.0),
+                               ffn_config=dict(ffn_hidden_size=96, moe_num_experts=5, moe_top_k=2, moe_normalize_expert_weights=None))),
+    "minimax": ("minimax", MINIMAX),
+    "minimax_window": ("minimax", dict(BASE, num_local_experts=4, num_experts_per_tok=2, sliding_window=20)),
     "minimax_m3": ("minimax_m3_vl_text", MINIMAX_M3),
     "minimax_m3_local": ("minimax_m3_vl_text", {**MINIMAX_M3, "index_n_heads": 4, "index_head_dim": 40, "index_block_size": 7, "index_topk_blocks": 4,
                                                 "index_local_blocks": 2, "rope_parameters": dict(rope_type="default", rope_theta=10000.0)}),
@@ -334,7 +347,7 @@ def known(models):
 MODELS = known(MODELS)
 
 # Models with recurrent mixers, for which there are no graphs.
-RECURRENT = ("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm2_vl", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+RECURRENT = ("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm2_vl", "mamba", "mamba2", "minimax", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 HYBRIDS = {name for name, (kind, _) in MODELS.items() if kind in RECURRENT}
 
 

@@ -39,6 +39,8 @@ MODELS = {
     "nemotron_h": ("nemotron_h", dict(PLAIN, head_dim=32, mamba_num_heads=8, mamba_head_dim=32, n_groups=2, ssm_state_size=16,
                                       layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"])),
     "olmo_hybrid": ("olmo_hybrid", TEXT),
+    "minimax": ("minimax", dict(FOUR, head_dim=32, num_local_experts=4, num_experts_per_tok=2, block_size=16, linear_attn_alpha_factor=1.2,
+                                mlp_beta_factor=0.8, layer_types=TEXT["layer_types"])),
     "kimi_linear": ("kimi_linear", dict(FOUR, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32, num_key_value_heads=4,
                                         num_local_experts=4, num_experts_per_tok=2, moe_intermediate_size=128, linear_head_dim=32, linear_num_heads=4,
                                         layer_types=TEXT["layer_types"])),

@@ -268,6 +268,7 @@ impl Writer<'_, '_> {
 fn recurrent_rule(mixer: &TokenMixer) -> &'static str {
     match mixer {
         TokenMixer::Attention(_) => "attention",
+        TokenMixer::Lightning(_) => "linear attention (lightning attention)",
         TokenMixer::GatedDelta(_) => "linear attention (gated delta nets)",
         TokenMixer::ShortConvolution(_) => "short convolutions",
         TokenMixer::Mamba1(_) => "selective state-space layers (Mamba)",
@@ -279,6 +280,7 @@ fn recurrent_rule(mixer: &TokenMixer) -> &'static str {
 /// What a block computes and no nodes are made for.
 fn rule_without_nodes(block: &Block) -> Option<&'static str> {
     let of_block = [
+        (block.residual == Residual::OfNorm, "residuals of norms"),
         (block.scalar.is_some(), "scaled blocks"),
         (block.lane_mixer.is_some(), "several residual streams"),
         (block.low_rank.is_some(), "narrow layers beside attention"),

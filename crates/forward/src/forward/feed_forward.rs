@@ -154,6 +154,7 @@ impl Run<'_, '_> {
             groups: mixture.groups,
             correction: &correction,
             least_sum: mixture.least_sum,
+            norm_order: mixture.norm_order,
             jitter: mixture.jitter,
         };
         let experts = mixture.experts.len() + mixture.identities;

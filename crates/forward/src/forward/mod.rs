@@ -31,6 +31,7 @@ mod images;
 mod indexer;
 mod lanes;
 mod layer_input;
+mod lightning;
 mod mamba1;
 mod mamba2;
 mod mixer;

@@ -18,6 +18,8 @@ pub struct RoutingRule<'a> {
     pub groups: (usize, usize),
     /// The correction of scores for the choice; empty if there is none.
     pub correction: &'a [f32],
+    /// The order of the norm by which weights are divided, where the rule divides by one.
+    pub norm_order: Option<f32>,
     /// SparseMixer's threshold.
     pub jitter: f32,
     /// The least sum by which weights are divided.
@@ -32,6 +34,7 @@ impl RoutingRule<'_> {
     pub fn choose(&self, logits: &[f32]) -> Vec<Choice> {
         match self.rule {
             Routing::SoftmaxThenTop => divided(self.best(&softmax(logits))),
+            Routing::SoftmaxThenTopByNorm => self.divided_by_norm(self.best(&softmax(logits))),
             Routing::SoftmaxThenTopIfNormalised => match self.normalise {
                 true => divided(self.best(&softmax(logits))),
                 false => self.best(&softmax(logits)),
@@ -88,6 +91,16 @@ impl RoutingRule<'_> {
         let limited = self.in_best_groups(&self.corrected(&scores), f32::NEG_INFINITY, two_best);
         let chosen = self.weighted(&scores, self.best(&limited));
         self.scaled(if self.normalise { divided(chosen) } else { chosen })
+    }
+
+    /// The choices, with weights divided by their norm, if by any.
+    fn divided_by_norm(&self, mut chosen: Vec<Choice>) -> Vec<Choice> {
+        if let Some(order) = self.norm_order {
+            let sum: f32 = chosen.iter().map(|(_, weight)| weight.powf(order)).sum();
+            let norm = sum.powf(1.0 / order);
+            chosen.iter_mut().for_each(|(_, weight)| *weight /= norm);
+        }
+        chosen
     }
 
     fn best(&self, scores: &[f32]) -> Vec<Choice> {
@@ -179,9 +192,23 @@ mod tests {
             scale: 1.0,
             groups: (1, 1),
             correction: &[],
+            norm_order: None,
             jitter: 0.01,
             least_sum: 1e-12,
         }
+    }
+
+    #[test]
+    fn weights_are_divided_by_their_norm() {
+        let logits = [3f32.ln(), 4f32.ln(), 0.0];
+        let of = |norm_order| RoutingRule { norm_order, ..rule(Routing::SoftmaxThenTopByNorm) }.choose(&logits);
+        let close = |chosen: Vec<Choice>, expected: [f32; 2]| {
+            let weights = chosen.iter().map(|(_, weight)| *weight).zip(expected);
+            assert!(experts(&chosen) == [1, 0] && weights.into_iter().all(|(a, b)| (a - b).abs() < 1e-6), "{chosen:?}");
+        };
+        close(of(None), [0.5, 0.375]);
+        close(of(Some(1.0)), [4.0 / 7.0, 3.0 / 7.0]);
+        close(of(Some(2.0)), [0.8, 0.6]);
     }
 
     fn experts(chosen: &[Choice]) -> Vec<usize> {

@@ -315,6 +315,7 @@ impl<'a> Run<'_, 'a> {
         match block.residual {
             Residual::Parallel => self.parallel(index, block, x),
             Residual::PostNorm => self.post_norm(index, block, x),
+            Residual::OfNorm => self.of_norm(index, block, x),
             _ => self.sequential(index, block, x),
         }
     }
@@ -479,6 +480,27 @@ impl<'a> Run<'_, 'a> {
         self.join(block, x, branch, (None, None));
         x.copy_from_slice(&self.normed(block.feed_forward_input.as_ref(), x));
         ControlFlow::Continue(())
+    }
+
+    fn of_norm(&self, index: usize, block: &Block, x: &mut [f32]) -> Flow<()> {
+        // Where the run ends in the mixer, the stream is as it was.
+        let read = self.normed(block.attention_input.as_ref(), x);
+        if let Some(branch) = self.mixer_branch(index, block, || self.buffers.copy(&read))? {
+            self.share(block.shares[0], (read, branch), x);
+        }
+        let read = self.normed(block.feed_forward_input.as_ref(), x);
+        let branch = self.feed_forward_branch(index, block, || self.buffers.copy(&read))?;
+        self.share(block.shares[1], (read, branch), x);
+        ControlFlow::Continue(())
+    }
+
+    /// `x = a residual + b branch`.
+    fn share(&self, [a, b]: [f32; 2], (mut residual, mut branch): (Vec<f32>, Vec<f32>), x: &mut [f32]) {
+        self.scale(a, &mut residual);
+        self.scale(b, &mut branch);
+        self.ops.join(&mut residual, &branch, 1.0);
+        x.copy_from_slice(&residual);
+        [residual, branch].into_iter().for_each(|buffer| self.buffers.give(buffer));
     }
 
     /// Multiplies `data` by a factor, unless that is 1.

@@ -198,6 +198,8 @@ pub enum ExpertStorage {
     Separate,
     /// A 3-D tensor `[experts, ..]`.
     Fused,
+    /// A 2-D tensor with the matrices of all experts one below the other (DBRX).
+    Stacked,
 }
 
 /// What a block of a model has.

@@ -225,6 +225,11 @@ pub enum Residual {
     Parallel,
     /// `x = norm(x + attention(x)); x = norm(x + mlp(x))`.
     PostNorm,
+    /// `x = norm(x); x = a x + b attention(x); x = norm(x); x = a' x + b' mlp(x)`: the residuals are what the norms give. The factors are
+    /// `full_attn_alpha_factor` and `full_attn_beta_factor` of config.json, or in blocks with a recurrent mixer `linear_attn_alpha_factor`
+    /// and `linear_attn_beta_factor`, then `mlp_alpha_factor` and `mlp_beta_factor`. Each is 1 where absent (MiniMax-Text-01, arXiv
+    /// 2501.08313).
+    OfNorm,
     /// `x += branch(norm(x))`: a block has one branch, a token mixer or a feed-forward network (Nemotron-H).
     Single,
     /// Parallel if this boolean of config.json is true, otherwise sequential; the second value is the default.
@@ -236,7 +241,8 @@ pub enum Residual {
 }
 
 impl Residual {
-    /// The wiring of a checkpoint: [`Residual::Sequential`], [`Residual::Parallel`], [`Residual::PostNorm`] or [`Residual::Single`].
+    /// The wiring of a checkpoint: [`Residual::Sequential`], [`Residual::Parallel`], [`Residual::PostNorm`], [`Residual::OfNorm`] or
+    /// [`Residual::Single`].
     pub fn resolve(self, config: &ModelConfig) -> Residual {
         match self {
             Residual::ParallelIf(key, default) if config.flag_or(key, default) => Residual::Parallel,
@@ -523,6 +529,9 @@ pub enum Indexer {
 pub enum Routing {
     /// `p = softmax(z)`, the k largest, divided by their sum (Mixtral).
     SoftmaxThenTop,
+    /// As [`Routing::SoftmaxThenTop`], divided by their `p`-norm with `p` the `moe_normalize_expert_weights` of config.json, by none if that
+    /// is null (DBRX).
+    SoftmaxThenTopByNorm,
     /// As [`Routing::SoftmaxThenTop`], divided only if `norm_topk_prob` (Qwen, OLMoE).
     SoftmaxThenTopIfNormalised,
     /// The k largest of `z`, softmax over them (gpt-oss, Granite).
@@ -557,6 +566,7 @@ impl std::fmt::Display for Routing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Routing::SoftmaxThenTop => "the softmax of all experts, always normalised",
+            Routing::SoftmaxThenTopByNorm => "the softmax of all experts, divided by a norm",
             Routing::SoftmaxThenTopIfNormalised => "the softmax of all experts",
             Routing::TopThenSoftmax => "the softmax of the chosen experts",
             Routing::SoftmaxGroups => "the softmax of all experts and the best of each group",

@@ -24,6 +24,7 @@ mod cohere2;
 mod cohere2_moe;
 mod common;
 mod cwm;
+mod dbrx;
 mod deberta_v2;
 mod deepseek_v2;
 mod deepseek_v3;
@@ -79,6 +80,7 @@ mod longcat_flash;
 mod mamba;
 mod mamba2;
 mod mimo_v2_flash;
+mod minimax;
 mod minimax_m2;
 mod minimax_m3;
 mod minimax_m3_text;
@@ -164,6 +166,7 @@ pub static FAMILIES: &[Family] = &[
     cohere2::FAMILY,
     cohere2_moe::FAMILY,
     cwm::FAMILY,
+    dbrx::FAMILY,
     deberta_v2::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
@@ -219,6 +222,7 @@ pub static FAMILIES: &[Family] = &[
     mamba::FAMILY,
     mamba2::FAMILY,
     mimo_v2_flash::FAMILY,
+    minimax::FAMILY,
     minimax_m2::FAMILY,
     minimax_m3::FAMILY,
     minimax_m3_text::FAMILY,

@@ -37,7 +37,8 @@ pub enum Role {
     HeadGate,
     /// The output projection of attention, or of a recurrent mixer.
     Output,
-    /// Recurrent mixers: what passes the convolution; of a gated delta net queries, keys and values, of a short convolution its gates too.
+    /// Recurrent mixers: what passes the convolution; of a gated delta net queries, keys and values, of a short convolution its gates too;
+    /// of lightning attention queries, keys and values, which pass none.
     RecurrentInput,
     /// Gated delta net: queries, where [`Role::RecurrentInput`] is three matrices.
     RecurrentQuery,
@@ -280,7 +281,7 @@ pub enum Orientation {
 pub enum RowOrder {
     /// One after the other: all of q, then all of k, then all of v; all of gate, then all of up.
     Stacked,
-    /// Per head `[q; k; v]`, heads one after the other (GPT-NeoX). In the recurrent mixers of Qwen3-Next, per key head `[q; k; v; z]` with
+    /// Per head `[q; k; v]`, heads one after the other (GPT-NeoX, lightning attention). In the recurrent mixers of Qwen3-Next, per key head `[q; k; v; z]` with
     /// the values and gates of all value heads that read it.
     PerHead,
     /// Per key head the queries that share it, its key, its value: `[q ..; k; v]` (Falcon).

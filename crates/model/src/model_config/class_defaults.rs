@@ -75,6 +75,7 @@ const DEFAULTS: &[ClassDefault] = &[
             "llama4_text",
             "longcat_flash",
             "mimo_v2_flash",
+            "minimax",
             "ministral3",
             "mixtral",
             "mllama_text_model",
@@ -146,6 +147,7 @@ const DEFAULTS: &[ClassDefault] = &[
         &[
             "lfm2",
             "lfm2_moe",
+            "minimax",
             "mixtral",
             "phimoe",
             "qwen2_5_vl_text",

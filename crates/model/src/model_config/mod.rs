@@ -5,6 +5,7 @@
 
 mod block_index;
 mod class_defaults;
+mod dbrx;
 mod fields;
 mod likeness;
 mod moe;
@@ -181,7 +182,8 @@ impl ModelConfig {
         let inner = &class_defaults::completed(inner, outer, &likeness::rules_of(class));
         let whole = || Section { path: String::new(), map: outer };
         let nested = || Section { path: path.clone(), map: inner };
-        let (inside_out, outside_in) = ([nested(), whole()], [whole(), nested()]);
+        let (mut inside_out, outside_in) = (vec![nested(), whole()], [whole(), nested()]);
+        inside_out.extend(dbrx::sections(Fields::new(&outside_in))?);
         read(Fields::new(&inside_out), Fields::new(&outside_in), merged(outer, inner), stated)
     }
 
@@ -390,7 +392,7 @@ fn read(
             && inner.flag(&["tie_word_embeddings"])? == Some(false),
         dtype: dtype(outer)?,
         norm_eps: inner.positive(&["rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"])?,
-        activation: inner.text(activation_keys(inner))?,
+        activation: activation(inner)?,
         rope: RopeConfig::read(inner)?,
         sliding_window: sliding_window(inner)?,
         layer_types,
@@ -431,6 +433,11 @@ fn position_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
     }
 }
 
+/// The activation; DBRX has its name in an object.
+fn activation(inner: Fields<'_, '_>) -> Result<Option<String>, ConfigError> {
+    if inner.is_of("dbrx") { dbrx::activation(inner) } else { inner.text(activation_keys(inner)) }
+}
+
 /// The keys of the activation.
 fn activation_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
     match inner.is_of("distilbert") {
@@ -468,6 +475,9 @@ fn intermediate_sizes(inner: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> 
     if inner.is_of("distilbert") {
         return inner.sizes(&["hidden_dim"]);
     }
+    if inner.is_of("dbrx") {
+        return dbrx::width(inner).map(|width| vec![width]);
+    }
     let stated = inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"])?;
     if !inner.is_of("gemma4_text") || inner.flag(&["use_double_wide_mlp"])? != Some(true) {
         return Ok(stated);
@@ -492,6 +502,9 @@ fn heads_by_layer(inner: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> {
 
 /// The key of Falcon's configuration, whose older models share one key head unless they say otherwise, as all of GPT-BigCode do.
 fn key_heads(inner: Fields<'_, '_>) -> Result<Option<usize>, ConfigError> {
+    if inner.is_of("dbrx") {
+        return dbrx::key_heads(inner).map(Some);
+    }
     let stated = inner.size(&["num_key_value_heads", "num_kv_heads"])?;
     if inner.is_of("gpt_bigcode") {
         return Ok(inner.flag(&["multi_query"])?.unwrap_or(true).then_some(1));

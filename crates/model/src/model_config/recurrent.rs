@@ -250,6 +250,9 @@ pub(super) fn adjusted_width(fields: Fields<'_, '_>) -> Result<Option<usize>, Co
 /// What blocks have: as listed, as numbered by Kimi Linear, or as spelled by the letters of Nemotron-H.
 pub(super) fn layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigError> {
     let listed = fields.texts(&["layer_types", "layers_block_type"])?;
+    if fields.is_of("minimax") {
+        return minimax_layer_types(fields, listed);
+    }
     if listed.is_empty() && fields.is_of("kimi_linear") {
         return kimi_layer_types(fields);
     }
@@ -268,6 +271,16 @@ pub(super) fn layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigE
     };
     let names: Option<Vec<String>> = pattern.as_str().and_then(|letters| letters.chars().map(name).collect());
     names.ok_or_else(|| ConfigError::invalid(key, "a string of the letters M, *, - and E", pattern))
+}
+
+/// The blocks of MiniMax-Text-01: every second has lightning attention, beginning with the second, unless config.json lists them. Where
+/// it states a window, all that attend have it.
+fn minimax_layer_types(fields: Fields<'_, '_>, listed: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    let layers = fields.size(&["num_hidden_layers"])?.filter(|_| listed.is_empty()).unwrap_or(0);
+    let usual = (0..layers).map(|block| if block % 2 == 0 { "full_attention" } else { "linear_attention" }.to_owned());
+    let attends = if fields.size(&["sliding_window"])?.is_some() { "sliding_attention" } else { "full_attention" };
+    let kinds = listed.into_iter().chain(usual);
+    Ok(kinds.map(|kind| if kind == "full_attention" { attends.to_owned() } else { kind }).collect())
 }
 
 /// The blocks of Kimi Linear: those with attention and those with delta nets, each numbered from 1 on; without both lists every fourth

@@ -270,9 +270,9 @@ impl Network {
         let Some(residual) = self.facts.residual.filter(|_| !is_left) else {
             return Vec::new();
         };
-        // Behind a post-norm the residual stream itself reads the norm's output, so the norm cannot be scaled alone.
+        // Behind a post-norm, or where residuals are what norms give, the residual stream itself reads the norm's output, so the norm cannot be scaled alone.
         let mut links = match residual {
-            Residual::PostNorm => Vec::new(),
+            Residual::PostNorm | Residual::OfNorm => Vec::new(),
             _ => self.norm_links(block),
         };
         links.extend(self.heads_link(block));
@@ -425,7 +425,7 @@ impl Network {
             }
             // What the convolution gives also chooses what is written.
             RecurrentMixer::Mamba1 { .. } => None,
-            RecurrentMixer::Mamba2 { .. } => Some(SmoothingPair { from: norm()?, into, through: PairPath::Norm }),
+            RecurrentMixer::Mamba2 { .. } | RecurrentMixer::Lightning { .. } => Some(SmoothingPair { from: norm()?, into, through: PairPath::Norm }),
             // The second of three parts multiplies what the convolution gives.
             RecurrentMixer::ShortConvolution => {
                 let (linear, inputs) = recurrent(Role::RecurrentInput)?;

@@ -310,7 +310,7 @@ fn expert_entries(layouts: &'static [crate::family::ExpertLayout]) -> impl Itera
         let (orientation, rows) = (layout.orientation, layout.gate_up_rows);
         let entry = move |role: Role| match layout.storage {
             ExpertStorage::Separate => Entry::Linear { part: Part::Experts, role, orientation, rows },
-            ExpertStorage::Fused => Entry::FusedExperts { role, orientation, rows },
+            ExpertStorage::Fused | ExpertStorage::Stacked => Entry::FusedExperts { role, orientation, rows },
         };
         layout.linears.iter().map(move |&(role, path)| (path, entry(role)))
     })
@@ -318,7 +318,7 @@ fn expert_entries(layouts: &'static [crate::family::ExpertLayout]) -> impl Itera
 
 /// Quantized checkpoints hold one module an expert where floats are in one tensor.
 fn split_entries(layouts: &'static [crate::family::ExpertLayout]) -> impl Iterator<Item = (Cow<'static, str>, Entry)> {
-    let fused = layouts.iter().filter(|layout| layout.storage == ExpertStorage::Fused);
+    let fused = layouts.iter().filter(|layout| layout.storage != ExpertStorage::Separate);
     fused.flat_map(|layout| {
         layout.linears.iter().filter_map(move |&(role, path)| {
             let (parent, leaf) = path.rsplit_once('.')?;

@@ -77,7 +77,7 @@ impl Network {
     /// [`StreamObstacle`] where it cannot be rotated.
     pub fn residual_stream(&self) -> Result<ResidualStream, StreamObstacle> {
         let residual = self.facts.residual.filter(|_| self.family.is_some()).ok_or(StreamObstacle::Undescribed)?;
-        if residual == Residual::PostNorm {
+        if matches!(residual, Residual::PostNorm | Residual::OfNorm) {
             return Err(StreamObstacle::PostNorm);
         }
         if self.family.is_some_and(|family| matches!(family.math.positions, Positions::Sinusoidal { .. })) {

@@ -285,7 +285,7 @@ impl Expected<'_> {
         let reason = format!("is missing: every such block of {} has it", self.family.name);
         let mixer = self.recurrent(block);
         let recurrent = mixer.map_or(&[][..], |recurrent| recurrent.parameters);
-        let recurrent = recurrent.iter().map(|(_, path)| full(path));
+        let recurrent = recurrent.iter().filter(|(parameter, _)| !parameter.is_optional()).map(|(_, path)| full(path));
         let bias = mixer.filter(|recurrent| recurrent.has_convolution_bias(self.config));
         let bias = bias.and_then(|recurrent| recurrent.parameter(RecurrentParameter::Convolution));
         let recurrent = recurrent.chain(bias.map(|path| full(&format!("{path}.bias"))));

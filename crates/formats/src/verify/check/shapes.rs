@@ -161,6 +161,7 @@ impl Sizes<'_> {
             RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => {
                 self.config.delta.map(|delta| delta.kernel)
             }
+            RecurrentMixer::Lightning { .. } => None,
             RecurrentMixer::ShortConvolution => self.number("conv_L_cache"),
             RecurrentMixer::Mamba1 { .. } => self.config.mamba1.map(|mamba| mamba.kernel),
             RecurrentMixer::Mamba2 { .. } => self.config.mamba.map(|mamba| mamba.kernel),
@@ -279,6 +280,11 @@ impl Sizes<'_> {
         let hidden = self.hidden();
         match (self.recurrent, role) {
             (Some(RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta), _) => self.delta(role),
+            (Some(RecurrentMixer::Lightning { .. }), Role::RecurrentInput) => {
+                (self.queries().and_then(|rows| rows.checked_mul(3)), hidden)
+            }
+            (Some(RecurrentMixer::Lightning { .. }), Role::RecurrentGate) => (self.queries(), hidden),
+            (Some(RecurrentMixer::Lightning { .. }), Role::Output) => (hidden, self.queries()),
             (Some(RecurrentMixer::ShortConvolution), Role::RecurrentInput) => {
                 (hidden.and_then(|hidden| hidden.checked_mul(3)), hidden)
             }

@@ -82,6 +82,8 @@ pub struct Mixture {
     pub groups: (usize, usize),
     /// The least sum by which weights are divided.
     pub least_sum: f32,
+    /// The order of the norm by which weights are divided, where the rule divides by one.
+    pub norm_order: Option<f32>,
     /// The threshold of [`Routing::SparseMixer`].
     pub jitter: f32,
     /// The correction of scores for the choice.
@@ -274,6 +276,7 @@ impl<'a> Sources<'_, 'a> {
             normalise: config.normalise.unwrap_or(moe.rule.normalises_by_default()),
             scale: config.scale.unwrap_or(1.0) as f32,
             groups: if greedy { (1, 1) } else { groups(config)? },
+            norm_order: config.norm_order.map(|order| order as f32),
             jitter: self.config.number("router_jitter_noise")?.unwrap_or(0.01) as f32,
             least_sum: self.config.number("moe_norm_min")?.unwrap_or(1e-12) as f32,
             correction,
@@ -317,8 +320,12 @@ impl<'a> Sources<'_, 'a> {
     fn fused_expert(&self, all: &[&FusedExperts], which: (usize, usize), place: &str) -> Result<Mlp, ForwardError> {
         let find = |role: Role| all.iter().find(|experts| experts.role == role);
         let missing = || ForwardError::missing(place, "tensor with all experts");
-        let (first, down) = (find(Role::GateUp).ok_or_else(missing)?, find(Role::Down).ok_or_else(missing)?);
-        let first_layers = FirstLayers::Fused(self.matrix_of(first, which)?, first.rows);
+        let down = find(Role::Down).ok_or_else(missing)?;
+        let first_layers = match (find(Role::GateUp), find(Role::Gate).zip(find(Role::Up))) {
+            (Some(both), None) => FirstLayers::Fused(self.matrix_of(both, which)?, both.rows),
+            (None, Some((gate, up))) => FirstLayers::Gated(self.matrix_of(gate, which)?, self.matrix_of(up, which)?),
+            _ => return Err(missing()),
+        };
         let (activation, down) = (self.activation(), self.matrix_of(down, which)?);
         let mlp = Mlp {
             first: first_layers,

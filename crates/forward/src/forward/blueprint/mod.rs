@@ -11,6 +11,7 @@ mod images;
 mod indexer;
 mod lanes;
 mod layer_input;
+mod lightning;
 mod mamba1;
 mod mamba2;
 mod mixer;
@@ -39,6 +40,7 @@ pub use images::{ImageLayers, LearnedRows};
 pub use indexer::{IndexChoice, IndexerLayer};
 pub use lanes::{LaneMixer, Lanes, LowRank};
 pub use layer_input::{LayerInput, LayerInputs};
+pub use lightning::{DecayRates, LightningLayer};
 pub use mamba1::Mamba1Layer;
 pub use mamba2::Mamba2Layer;
 pub use mixer::{ParallelMixers, TokenMixer};
@@ -107,10 +109,13 @@ pub struct NormLayer {
 /// A decoder block.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// How the branches join: [`Residual::Sequential`], [`Residual::Parallel`], [`Residual::PostNorm`] or [`Residual::Single`].
+    /// How the branches join: [`Residual::Sequential`], [`Residual::Parallel`], [`Residual::PostNorm`], [`Residual::OfNorm`] or
+    /// [`Residual::Single`].
     pub residual: Residual,
     /// The factor on each branch.
     pub branch_scale: f32,
+    /// Of [`Residual::OfNorm`], the factors on the residual and on the branch of the token mixer, then of the feed-forward network.
+    pub shares: [[f32; 2]; 2],
     /// The norm before the token mixer; behind it where the block is post-norm.
     pub attention_input: Option<NormLayer>,
     /// Attention, or what the block has in its place.
@@ -273,6 +278,7 @@ impl<'a> Sources<'_, 'a> {
         Ok(Block {
             residual: self.family.math.residual.resolve(self.config),
             branch_scale: multiplier.map_or(Ok(1.0), |key| self.number(key))?,
+            shares: self.shares(index)?,
             attention_input: self.norm_at(&parts, NormSite::AttentionInput, index)?,
             mixer: self.mixer(&parts, index)?,
             low_rank: self.low_rank(&parts)?,
@@ -289,6 +295,19 @@ impl<'a> Sources<'_, 'a> {
             layer_input: inputs.map(|inputs| self.layer_input(&parts, inputs.width)).transpose()?,
             scalar: self.parameter(index, "layer_scalar", 1)?,
         })
+    }
+
+    /// See [`Block::shares`].
+    fn shares(&self, index: usize) -> Result<[[f32; 2]; 2], ForwardError> {
+        if self.family.math.residual != Residual::OfNorm {
+            return Ok([[1.0; 2]; 2]);
+        }
+        let factor = |key: &str| Ok::<f32, ForwardError>(self.config.number(key)?.unwrap_or(1.0) as f32);
+        let mixer = match self.family.branches(self.config, index).recurrent {
+            true => [factor("linear_attn_alpha_factor")?, factor("linear_attn_beta_factor")?],
+            false => [factor("full_attn_alpha_factor")?, factor("full_attn_beta_factor")?],
+        };
+        Ok([mixer, [factor("mlp_alpha_factor")?, factor("mlp_beta_factor")?]])
     }
 
     /// What multiplies one of a block's branches, channel by channel, where the family has that.

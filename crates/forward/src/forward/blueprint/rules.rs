@@ -94,8 +94,12 @@ fn check_flags(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let zero = config.text("zero_expert_type").filter(|kind| *kind != "identity").map(|_| &"zero_expert_type");
     let both_ways = config.text("use_bidirectional_attention").filter(|tokens| *tokens == "all");
     let both_ways = both_ways.map(|_| &"use_bidirectional_attention");
+    // transformers 5 may save another base beside that of DBRX's attention.
+    let turns = matches!(sources.positions_rule(), Positions::Rotary { .. }) && config.states("attn_config");
+    let base = if turns { config.attention_number("rope_theta")? } else { None };
+    let bases = base.filter(|base| Some(*base) != config.rope.main.theta).map(|_| &"attn_config.rope_theta");
     let masked = (sources.family.encoder.is_some() && config.flag_or("is_decoder", false)).then_some(&"is_decoder");
-    match flag.or(masked).or(value).or(clip).or(count).or(zero).or(both_ways).or(unscaled).or(halves) {
+    match flag.or(masked).or(bases).or(value).or(clip).or(count).or(zero).or(both_ways).or(unscaled).or(halves) {
         Some(key) => Err(ForwardError::unsupported(format!("`{key}` of config.json"))),
         None => Ok(()),
     }

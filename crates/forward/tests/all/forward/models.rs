@@ -12,7 +12,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 71] = [
+pub const FAMILIES: [&str; 73] = [
     "afmoe",
     "apertus",
     "axk1",
@@ -23,6 +23,7 @@ pub const FAMILIES: [&str; 71] = [
     "clip_text",
     "cohere",
     "cohere2_moe",
+    "dbrx",
     "deepseek_v2",
     "deepseek_v2_lite",
     "deepseek_v3",
@@ -59,6 +60,7 @@ pub const FAMILIES: [&str; 71] = [
     "mamba",
     "mamba2",
     "mimo_v2_flash",
+    "minimax",
     "minimax_m3_text",
     "mistral4",
     "mixtral",
@@ -196,6 +198,7 @@ fn mixer_norms(mixer: &TokenMixer) -> Vec<&NormLayer> {
     match mixer {
         TokenMixer::Attention(layer) => attention_norms(layer),
         TokenMixer::GatedDelta(layer) => vec![&layer.norm],
+        TokenMixer::Lightning(layer) => vec![&layer.norm],
         TokenMixer::ShortConvolution(_) | TokenMixer::Absent => Vec::new(),
         TokenMixer::Mamba1(layer) => layer.norms.iter().flatten().collect(),
         TokenMixer::Mamba2(layer) => layer.norm.iter().collect(),
@@ -227,6 +230,7 @@ fn parameters(block: &Block) -> Vec<&Vector> {
         TokenMixer::GatedDelta(layer) => {
             layer.convolution.vectors().chain([&layer.decay_log, &layer.step_bias]).collect()
         }
+        TokenMixer::Lightning(layer) => layer.vectors().collect(),
         TokenMixer::ShortConvolution(layer) => layer.convolution.vectors().collect(),
         TokenMixer::Mamba1(layer) => layer.vectors().collect(),
         TokenMixer::Mamba2(layer) => layer.vectors().collect(),
