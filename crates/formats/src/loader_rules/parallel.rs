@@ -57,6 +57,7 @@ impl Cut {
             Role::Query
             | Role::QueryKeyValue
             | Role::QueryUp
+            | Role::OutputDown
             | Role::KeyValueUp
             | Role::HeadGate
             | Role::Gate
@@ -84,7 +85,11 @@ impl Cut {
             | Role::SharedGate
             | Role::IndexQuery
             | Role::IndexKey
+            | Role::IndexGate
             | Role::IndexWeights
+            | Role::KeyValue
+            | Role::CompressedKey
+            | Role::CompressedGate
             | Role::LaneInput
             | Role::LaneOutput
             | Role::LaneRouter

@@ -19,14 +19,17 @@
 mod attention;
 pub mod blueprint;
 mod buffers;
+mod compressed;
 pub mod cpu;
 mod distances;
 mod error;
 mod feed_forward;
+mod further;
 mod gated_delta;
 pub mod gradient;
 mod heads;
 mod hook;
+mod hyper;
 mod images;
 mod indexer;
 mod lanes;

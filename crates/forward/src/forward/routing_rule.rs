@@ -1,6 +1,7 @@
 //! The choice of experts for one token, by the rule of each family. Scores come from the router; nothing here touches
 //! activations.
 
+use super::recurrent::softplus;
 use kvant_model::family::Routing;
 
 /// The parameters of a rule besides the scores.
@@ -77,6 +78,10 @@ impl RoutingRule<'_> {
                 let chosen = self.best(&self.in_best_groups(&scores, 0.0, two_best));
                 self.scaled(if self.normalise { divided(chosen) } else { chosen })
             }
+            Routing::RootSoftplusTop => {
+                let scores: Vec<f32> = logits.iter().map(|z| root_softplus(*z)).collect();
+                self.scaled(divided(self.weighted(&scores, self.best(&self.corrected(&scores)))))
+            }
             // Which of the two it is has been looked up.
             Routing::TopThenSigmoid | Routing::TopThenStated => {
                 let chosen = self.best(logits).into_iter().map(|(expert, z)| (expert, sigmoid(z))).collect();
@@ -84,6 +89,12 @@ impl RoutingRule<'_> {
             }
             Routing::SparseMixer => self.sparse_mixer(logits),
         }
+    }
+
+    /// The experts that a token chooses by itself, weighed by their scores.
+    pub fn weigh(&self, logits: &[f32], experts: &[usize]) -> Vec<Choice> {
+        let score = |expert: usize| logits.get(expert).copied().map_or(0.0, root_softplus);
+        self.scaled(divided(experts.iter().map(|expert| (*expert, score(*expert))).collect()))
     }
 
     fn sigmoid_groups(&self, logits: &[f32]) -> Vec<Choice> {
@@ -174,6 +185,11 @@ fn softmax(scores: &[f32]) -> Vec<f32> {
     let powers: Vec<f32> = scores.iter().map(|z| (z - largest).exp()).collect();
     let sum: f32 = powers.iter().sum();
     powers.into_iter().map(|p| p / sum).collect()
+}
+
+/// `sqrt(ln(1 + exp(z)))`.
+fn root_softplus(z: f32) -> f32 {
+    softplus(z).sqrt()
 }
 
 fn sigmoid(z: f32) -> f32 {

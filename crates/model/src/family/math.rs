@@ -62,6 +62,17 @@ pub struct Math {
     /// What chooses the keys that a token attends to, in blocks that have such an indexer.
     #[serde(default)]
     pub indexer: Option<Indexer>,
+    /// Whether a block has one key head, whose keys are values, and a token attends to those of a window and to entries made of the tokens
+    /// before, all of them or those with the largest scores, as the type of the block says (DeepSeek V4). Queries come from a latent and are
+    /// normalised, the last components of queries, keys and entries turn, those of outputs turn back, and outputs of groups of heads have a
+    /// latent each. Rotary embeddings of blocks with entries are others than those of blocks without.
+    #[serde(default)]
+    pub compressed_keys: bool,
+    /// Whether there are `hc_mult` residual streams `h_i`, all of them the embeddings at first. Each branch reads `x = sum_i (s_i + e) h_i` and
+    /// gives `y`, with which `h_k := 2 s'_k y + sum_j M_jk h_j`. `s` and `s'` are sigmoids and `M` is doubly stochastic, all of what learned
+    /// factors of the streams of the token give; so is the sum that the last norm reads (hyper-connections, arXiv 2409.19606).
+    #[serde(default)]
+    pub hyper_connections: bool,
     /// Whether norms are RMS norms where config.json states `rms_norm_eps`, whatever the family's formula.
     pub rms_norm_if_stated: bool,
     /// Whether queries, keys and values are clipped to `clip_qkv` of config.json.
@@ -115,6 +126,8 @@ impl Math {
         norms_by_mixer: false,
         first_norm_is_absent: false,
         indexer: None,
+        compressed_keys: false,
+        hyper_connections: false,
         rms_norm_if_stated: false,
         clips: false,
         weighs_expert_inputs: false,
@@ -157,6 +170,8 @@ pub enum Activation {
     Xielu,
     /// gpt-oss: `g = min(g, 7)`, `u = clamp(u, -7, 7)`, `h = (u + 1) * g * sigmoid(1.702 g)`.
     ClampedSwiglu,
+    /// DeepSeek V4: `g = min(g, 10)`, `u = clamp(u, -10, 10)`, `h = g sigmoid(g) u`.
+    LimitedSilu,
     /// A function that is not known here.
     Unknown,
 }
@@ -183,7 +198,7 @@ impl Activation {
 
     /// Returns whether a gated network with this activation is linear in its up projection.
     pub fn is_linear_in_up(self) -> bool {
-        self != Activation::ClampedSwiglu
+        !matches!(self, Activation::ClampedSwiglu | Activation::LimitedSilu)
     }
 }
 
@@ -554,6 +569,9 @@ pub enum Routing {
     /// `p = softmax(z)`, limited to the groups with the largest sum of their two best; weights `p`, divided by their sum if
     /// `norm_topk_prob`, times `routed_scaling_factor` (Mistral 4).
     SoftmaxTwoBest,
+    /// `p = sqrt(ln(1 + exp(z)))`; choice by `p` plus a learned correction, in some blocks by a table with experts for each token; weights `p`,
+    /// divided by their sum, times `routed_scaling_factor` (DeepSeek V4).
+    RootSoftplusTop,
     /// The k largest of `z`, sigmoid of them, divided by their sum if `norm_topk_prob` (Llama 4).
     TopThenSigmoid,
     /// [`Routing::TopThenSoftmax`] or [`Routing::TopThenSigmoid`], as `expert_selection_fn` of config.json says (Cohere 2 MoE).
@@ -576,6 +594,7 @@ impl std::fmt::Display for Routing {
             Routing::SoftmaxCorrected => "the corrected softmax of all experts",
             Routing::SoftmaxCorrectedScaled => "the corrected softmax of all experts, scaled",
             Routing::SoftmaxTwoBest => "the softmax of all experts and the two best of each group",
+            Routing::RootSoftplusTop => "the corrected root of the softplus of each expert",
             Routing::TopThenSigmoid => "the sigmoid of the chosen experts",
             Routing::TopThenStated => "the function that config.json states",
             Routing::SparseMixer => "SparseMixer",

@@ -29,6 +29,7 @@ mod deberta_v2;
 mod deepseek_v2;
 mod deepseek_v3;
 mod deepseek_v32;
+mod deepseek_v4;
 mod deit;
 mod dinov2;
 mod dinov2_with_registers;
@@ -171,6 +172,7 @@ pub static FAMILIES: &[Family] = &[
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
     deepseek_v32::FAMILY,
+    deepseek_v4::FAMILY,
     deit::FAMILY,
     dinov2::FAMILY,
     dinov2_with_registers::FAMILY,

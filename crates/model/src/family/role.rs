@@ -19,6 +19,12 @@ pub enum Role {
     Value,
     /// Queries, keys and values in one matrix; [`RowOrder`] says how the rows are laid out.
     QueryKeyValue,
+    /// Keys in one matrix, which are values as well.
+    KeyValue,
+    /// Entries of tokens beside their keys: what they are sums of.
+    CompressedKey,
+    /// The same: the scores of its terms.
+    CompressedGate,
     /// MLA: the query latent `c_q = W x`.
     QueryDown,
     /// MLA: queries from the query latent.
@@ -31,10 +37,14 @@ pub enum Role {
     IndexQuery,
     /// Sparse attention: the keys of what chooses keys.
     IndexKey,
+    /// Sparse attention to entries: the scores of the terms of their keys.
+    IndexGate,
     /// Sparse attention: the weight of each head of what chooses keys.
     IndexWeights,
     /// The gate `g = W x` of attention: its sigmoid multiplies the heads' outputs.
     HeadGate,
+    /// The latents of groups of heads, from their outputs: one matrix with rows for each group.
+    OutputDown,
     /// The output projection of attention, or of a recurrent mixer.
     Output,
     /// Recurrent mixers: what passes the convolution; of a gated delta net queries, keys and values, of a short convolution its gates too;
@@ -116,19 +126,24 @@ pub enum Role {
 
 impl Role {
     /// Every role, in the order of the declaration.
-    pub const ALL: [Role; 49] = [
+    pub const ALL: [Role; 54] = [
         Role::Query,
         Role::Key,
         Role::Value,
         Role::QueryKeyValue,
+        Role::KeyValue,
+        Role::CompressedKey,
+        Role::CompressedGate,
         Role::QueryDown,
         Role::QueryUp,
         Role::KeyValueDown,
         Role::KeyValueUp,
         Role::IndexQuery,
         Role::IndexKey,
+        Role::IndexGate,
         Role::IndexWeights,
         Role::HeadGate,
+        Role::OutputDown,
         Role::Output,
         Role::RecurrentInput,
         Role::RecurrentQuery,
@@ -175,14 +190,19 @@ impl Role {
             Role::Key => "key",
             Role::Value => "value",
             Role::QueryKeyValue => "query-key-value",
+            Role::KeyValue => "key-value",
+            Role::CompressedKey => "compressed-key",
+            Role::CompressedGate => "compressed-gate",
             Role::QueryDown => "query-down",
             Role::QueryUp => "query-up",
             Role::KeyValueDown => "key-value-down",
             Role::KeyValueUp => "key-value-up",
             Role::IndexQuery => "index-query",
             Role::IndexKey => "index-key",
+            Role::IndexGate => "index-gate",
             Role::IndexWeights => "index-weights",
             Role::HeadGate => "head-gate",
+            Role::OutputDown => "output-down",
             Role::Output => "output",
             Role::RecurrentInput => "recurrent-input",
             Role::RecurrentQuery => "recurrent-query",
@@ -306,6 +326,8 @@ pub enum NormSite {
     QueryLatent,
     /// On the key/value latent of MLA.
     KeyValueLatent,
+    /// On entries of tokens beside their keys.
+    CompressedKey,
     /// On the queries of what chooses keys (sparse attention).
     IndexQuery,
     /// On the keys of what chooses keys (sparse attention).

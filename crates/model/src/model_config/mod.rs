@@ -6,6 +6,7 @@
 mod block_index;
 mod class_defaults;
 mod dbrx;
+mod deepseek_v4;
 mod fields;
 mod likeness;
 mod moe;
@@ -20,6 +21,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 pub use block_index::BlockIndexConfig;
+pub use deepseek_v4::{CompressedConfig, HEAVY_ENTRIES, SPARSE_ENTRIES};
 use fields::{Fields, Section};
 pub(crate) use likeness::read_like;
 pub use moe::{ExpertsConfig, LatentConfig};
@@ -152,6 +154,8 @@ pub struct ModelConfig {
     pub latent: Option<LatentConfig>,
     /// The indexer that chooses blocks of keys, where there is one.
     pub block_index: Option<BlockIndexConfig>,
+    /// Attention to entries of tokens, and several residual streams.
+    pub compressed: Option<CompressedConfig>,
     /// Gated delta nets.
     pub delta: Option<DeltaConfig>,
     /// Mamba mixers.
@@ -402,6 +406,7 @@ fn read(
         experts: ExpertsConfig::read(inner)?,
         latent: LatentConfig::read(inner)?,
         block_index: BlockIndexConfig::read(inner)?,
+        compressed: CompressedConfig::read(inner)?,
         delta: DeltaConfig::read(inner)?,
         mamba1: Mamba1Config::read(inner)?,
         mamba: MambaConfig::read(inner)?,

@@ -2,6 +2,7 @@
 
 use super::ConfigError;
 use super::block_index;
+use super::deepseek_v4;
 use super::fields::Fields;
 use serde_json::Value;
 
@@ -250,6 +251,9 @@ pub(super) fn adjusted_width(fields: Fields<'_, '_>) -> Result<Option<usize>, Co
 /// What blocks have: as listed, as numbered by Kimi Linear, or as spelled by the letters of Nemotron-H.
 pub(super) fn layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigError> {
     let listed = fields.texts(&["layer_types", "layers_block_type"])?;
+    if fields.is_of("deepseek_v4") {
+        return deepseek_v4::layer_types(fields, listed);
+    }
     if fields.is_of("minimax") {
         return minimax_layer_types(fields, listed);
     }

@@ -37,6 +37,7 @@ const EXPECTED: &[Row] = &[
     ("deepseek_v2_lite",  "deepseek_v2",      28, 10,  6, 0,  7, false),
     ("deepseek_v3",       "deepseek_v3",      30, 12,  8, 0,  9, false),
     ("deepseek_v32",      "deepseek_v32",     36, 18,  8, 0, 11, false),
+    ("deepseek_v4",        "deepseek_v4",      51, 21, 10, 0, 12, false),
     ("deit",               "deit",            13,  1,  2, 0,  5, true),
     ("dinov2",             "dinov2",          13,  1,  2, 0,  5, true),
     ("dinov2_with_registers","dinov2_with_registers", 13,  1,  2, 0,  5, true),

@@ -2,7 +2,7 @@
 
 use crate::verify::subject::CheckpointView;
 use kvant_model::family::{Part, Positions, RecurrentMixer, RecurrentParameter, Role};
-use kvant_model::model_config::ModelConfig;
+use kvant_model::model_config::{CompressedConfig, ModelConfig};
 use kvant_model::network::{FusedExperts, Linear, Network, Place, TensorMeta};
 use kvant_quant::finding::Findings;
 
@@ -193,6 +193,9 @@ impl Sizes<'_> {
         if self.config.latent.is_some() && !self.is_without_latents(role) {
             return self.latent(role);
         }
+        if let Some(sizes) = self.config.compressed.as_ref().filter(|_| !self.is_without_latents(role)) {
+            return self.compressed(role, sizes);
+        }
         match role {
             Role::Query => (self.queries().and_then(|rows| rows.checked_mul(self.query_parts)), hidden),
             Role::Key | Role::Value => (self.keys(), hidden),
@@ -252,6 +255,23 @@ impl Sizes<'_> {
 
     fn is_without_latents(&self, role: Role) -> bool {
         matches!(role, Role::Gate | Role::Up | Role::GateUp | Role::Down | Role::Router | Role::Head)
+    }
+
+    /// Attention to entries of tokens.
+    fn compressed(&self, role: Role, sizes: &CompressedConfig) -> Expected {
+        let (hidden, rank) = (self.hidden(), Some(sizes.query_rank));
+        let latents = sizes.output_groups.checked_mul(sizes.output_rank);
+        match role {
+            Role::QueryDown => (rank, hidden),
+            Role::QueryUp => (self.queries(), rank),
+            Role::KeyValue => (self.config.head_dim(), hidden),
+            Role::CompressedKey | Role::CompressedGate | Role::IndexKey | Role::IndexGate => (None, hidden),
+            Role::IndexQuery => (sizes.index_heads.checked_mul(sizes.index_width), rank),
+            Role::IndexWeights => (Some(sizes.index_heads), hidden),
+            Role::OutputDown => (latents, self.queries().and_then(|rows| rows.checked_div(sizes.output_groups))),
+            Role::Output => (hidden, latents),
+            _ => (None, None),
+        }
     }
 
     /// Multi-head latent attention.

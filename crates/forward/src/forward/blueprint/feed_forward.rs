@@ -3,7 +3,7 @@
 use super::parts::Parts;
 use super::{NormLayer, Sources};
 use crate::forward::error::ForwardError;
-use crate::forward::tensors::{Projection, Vector};
+use crate::forward::tensors::{IntegerTable, Projection, Vector};
 use kvant_model::family::{Activation, NormSite, Orientation, Part, Role, Routing, RowOrder};
 use kvant_model::model_config::ExpertsConfig;
 use kvant_model::network::{ExpertsStorage, FusedExperts};
@@ -88,6 +88,8 @@ pub struct Mixture {
     pub jitter: f32,
     /// The correction of scores for the choice.
     pub correction: Option<Vector>,
+    /// A table with the experts of each token, where tokens choose by themselves.
+    pub table: Option<IntegerTable>,
     /// Whether the weight of an expert multiplies its input; its output otherwise.
     pub weighs_inputs: bool,
     /// The experts.
@@ -267,6 +269,10 @@ impl<'a> Sources<'_, 'a> {
             None => self.parameter(index, "expert_bias", config.count)?,
             found => found,
         };
+        let correction = match correction {
+            None => self.parameter(index, "gate.bias", scored)?,
+            found => found,
+        };
         let greedy = self.json.get("topk_method").and_then(serde_json::Value::as_str) == Some("greedy");
         Ok(Mixture {
             router,
@@ -280,6 +286,7 @@ impl<'a> Sources<'_, 'a> {
             jitter: self.config.number("router_jitter_noise")?.unwrap_or(0.01) as f32,
             least_sum: self.config.number("moe_norm_min")?.unwrap_or(1e-12) as f32,
             correction,
+            table: self.expert_table(parts, index, [per_token, config.count])?,
             weighs_inputs: self.family.math.weighs_expert_inputs,
             experts: self.experts(parts, index, config.count)?,
             identities: config.identities,
@@ -289,6 +296,27 @@ impl<'a> Sources<'_, 'a> {
             sum_scale: if has_shared { self.sum_scale()? } else { 1.0 },
             expert_scales: self.parameter(index, "per_expert_scale", config.count)?,
         })
+    }
+
+    /// The table with the experts of each token, in a block whose experts tokens choose by themselves.
+    fn expert_table(
+        &self,
+        parts: &Parts<'_, '_, 'a>,
+        index: usize,
+        [per_token, experts]: [usize; 2],
+    ) -> Result<Option<IntegerTable>, ForwardError> {
+        if !self.config.compressed.as_ref().is_some_and(|sizes| sizes.hashes(index)) {
+            return Ok(None);
+        }
+        let found = self.parameter_at(index, "tid2eid");
+        let found =
+            found.ok_or_else(|| ForwardError::missing(parts.place(), "table with the experts of each token"))?;
+        let vocabulary = self.need(self.config.vocab_size, "vocab_size")?;
+        // The stream hands the numbers of tokens on as floats.
+        if vocabulary > 1 << 24 {
+            return Err(ForwardError::unsupported(format!("experts that {vocabulary} tokens choose")));
+        }
+        self.tensors.integers(found, (vocabulary, per_token), experts).map(Some)
     }
 
     /// 0 is none.

@@ -85,11 +85,7 @@ impl<'a> Sources<'_, 'a> {
         })
     }
 
-    fn decay_rates(
-        &self,
-        (index, recurrent): (usize, &Recurrent),
-        heads: usize,
-    ) -> Result<DecayRates, ForwardError> {
+    fn decay_rates(&self, (index, recurrent): (usize, &Recurrent), heads: usize) -> Result<DecayRates, ForwardError> {
         let path = recurrent.parameter(RecurrentParameter::DecayRate);
         let stored = path.map(|path| self.parameter(index, path, heads)).transpose()?.flatten();
         Ok(match stored {

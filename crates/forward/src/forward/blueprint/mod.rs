@@ -3,10 +3,12 @@
 //! Computes nothing.
 
 mod attention;
+mod compressed;
 mod distances;
 mod encoder;
 mod feed_forward;
 mod gated_delta;
+mod hyper;
 mod images;
 mod indexer;
 mod lanes;
@@ -32,10 +34,12 @@ use kvant_model::network::{Network, Notice};
 use serde_json::Value;
 
 pub use attention::{AttentionLayer, HeadGates, HeadNorms, LatentProjections, Projections, QueryLatent};
+pub use compressed::{CompressorLayer, EntryIndex, EntryLayers, SharedProjections};
 pub use distances::DistanceEmbeddings;
 pub use encoder::{AttentionPool, EncoderParts, HiddenRows, PositionTable, ReadoutLayer, ReadoutLayers};
 pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, RoutedBranch, XieluLayer};
 pub use gated_delta::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer};
+pub use hyper::{HyperMixture, HyperStreams};
 pub use images::{ImageLayers, LearnedRows};
 pub use indexer::{IndexChoice, IndexerLayer};
 pub use lanes::{LaneMixer, Lanes, LowRank};
@@ -71,6 +75,8 @@ pub struct Blueprint {
     pub project_in: Option<Projection>,
     /// The residual streams, where there are several.
     pub lanes: Option<Lanes>,
+    /// The same, where blocks mix all of them.
+    pub hyper: Option<HyperStreams>,
     /// The inputs that blocks have of their own.
     pub layer_inputs: Option<LayerInputs>,
     /// What a row of the stream between blocks holds.
@@ -142,6 +148,8 @@ pub struct Block {
     pub feed_forward_scales: Option<Vector>,
     /// What the block does with several residual streams.
     pub lane_mixer: Option<LaneMixer>,
+    /// How attention and feed-forward network read and write several residual streams.
+    pub hyper: Option<[HyperMixture; 2]>,
     /// What the block does with an input of its own.
     pub layer_input: Option<LayerInput>,
     /// The factor on the stream behind the block.
@@ -188,7 +196,7 @@ impl Block {
         let feeds = !matches!(self.feed_forward, FeedForward::Absent);
         let reached = depth == StopAt::FeedForward && feeds || self.resumed_layer(depth).is_some();
         // What attention was joined to is none of several streams.
-        self.residual != Residual::Parallel && self.lane_mixer.is_none() && reached
+        self.residual != Residual::Parallel && self.lane_mixer.is_none() && self.hyper.is_none() && reached
     }
 
     /// The layer whose inputs are needed by a run that continues from this depth.
@@ -238,6 +246,7 @@ impl<'a> Sources<'_, 'a> {
         let rotaries = self.rotaries(images.as_ref())?;
         let head = self.head(&embedding)?;
         let (lanes, layer_inputs) = (self.lanes(&trunk)?, self.layer_inputs(&trunk)?);
+        let hyper = self.hyper_streams()?;
         let blocks =
             (0..self.network.blocks().len()).map(|block| self.block(block, layer_inputs.as_ref(), lanes.as_ref()));
         let blocks = blocks.collect::<Result<Vec<Block>, ForwardError>>()?;
@@ -255,8 +264,14 @@ impl<'a> Sources<'_, 'a> {
             encoder: self.encoder(&trunk, &head)?,
             embedding_norm: trunk.norm(NormSite::Embedding)?,
             project_in: trunk.linear(Role::ProjectIn)?,
-            stream: StreamLayout::new(self.hidden()?, lanes.as_ref(), layer_inputs.as_ref(), &blocks),
+            stream: StreamLayout::new(
+                self.hidden()?,
+                lanes.as_ref().map(|lanes| lanes.count).or(hyper.as_ref().map(|streams| streams.count)),
+                layer_inputs.as_ref(),
+                &blocks,
+            ),
             lanes,
+            hyper,
             layer_inputs,
             blocks,
             final_norm: match no_final_norm {
@@ -292,6 +307,7 @@ impl<'a> Sources<'_, 'a> {
             feed_forward_output: self.norm_at(&parts, NormSite::FeedForwardOutput, index)?,
             feed_forward_scales: self.layer_scale(index, |(_, feed_forward)| feed_forward)?,
             lane_mixer: lanes.map(|lanes| self.lane_mixer(&parts, index, lanes)).transpose()?,
+            hyper: self.hyper_mixtures(index)?,
             layer_input: inputs.map(|inputs| self.layer_input(&parts, inputs.width)).transpose()?,
             scalar: self.parameter(index, "layer_scalar", 1)?,
         })

@@ -122,6 +122,7 @@ pub fn missing_step(decoder: &Decoder<'_>, block: usize) -> Option<&'static str>
         TokenMixer::Attention(layer) if layer.distances.is_some() => Some("scores of distances"),
         TokenMixer::Attention(layer) => match layer.projections {
             Projections::Latent(_) => Some("latent attention"),
+            Projections::Shared(_) => Some("keys that are values"),
             Projections::Queries { .. } => Some("keys of another block"),
             _ if layer.indexer.is_some() => Some("attention to keys that an indexer chooses"),
             _ => None,

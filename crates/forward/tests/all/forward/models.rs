@@ -12,7 +12,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 73] = [
+pub const FAMILIES: [&str; 74] = [
     "afmoe",
     "apertus",
     "axk1",
@@ -28,6 +28,7 @@ pub const FAMILIES: [&str; 73] = [
     "deepseek_v2_lite",
     "deepseek_v3",
     "deepseek_v32",
+    "deepseek_v4",
     "distilbert",
     "electra",
     "ernie4_5_moe",
@@ -211,6 +212,10 @@ fn attention_norms(layer: &AttentionLayer) -> Vec<&NormLayer> {
         layer.head_norms.iter().flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key)).collect();
     norms.extend(&layer.heads_norm);
     norms.extend(layer.indexer.iter().flat_map(|indexer| std::iter::once(&indexer.norm).chain(&indexer.query_norm)));
+    if let Projections::Shared(shared) = &layer.projections {
+        norms.extend([&shared.latent_norm, &shared.key_norm]);
+        norms.extend(shared.compressor.iter().flat_map(|layer| layer.norms()));
+    }
     if let Projections::Latent(latent) = &layer.projections {
         norms.push(&latent.norm);
         norms.extend(if let QueryLatent::Latent(_, norm, _) = &latent.query { Some(norm) } else { None });
@@ -226,7 +231,9 @@ fn parameters(block: &Block) -> Vec<&Vector> {
     };
     let learned = learned.into_iter().flat_map(|xielu| [&xielu.alpha_p, &xielu.alpha_n, &xielu.beta, &xielu.eps]);
     let of_mixer = match &block.mixer {
-        TokenMixer::Attention(layer) => layer.sinks.iter().collect(),
+        TokenMixer::Attention(layer) => {
+            layer.sinks.iter().chain(layer.compressor().into_iter().flat_map(|layer| layer.vectors())).collect()
+        }
         TokenMixer::GatedDelta(layer) => {
             layer.convolution.vectors().chain([&layer.decay_log, &layer.step_bias]).collect()
         }
@@ -239,5 +246,6 @@ fn parameters(block: &Block) -> Vec<&Vector> {
     };
     let scales = block.routed.iter().flat_map(|routed| &routed.mixture.expert_scales);
     let scales = scales.chain(block.lane_mixer.iter().flat_map(|mixer| &mixer.output_scale));
-    of_mixer.into_iter().chain(scales).chain(correction).chain(learned).chain(&block.scalar).collect()
+    let hyper = block.hyper.iter().flatten().flat_map(|mixture| mixture.vectors());
+    of_mixer.into_iter().chain(hyper).chain(scales).chain(correction).chain(learned).chain(&block.scalar).collect()
 }
