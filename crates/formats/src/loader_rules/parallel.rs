@@ -70,6 +70,7 @@ impl Cut {
             | Role::RecurrentGate
             | Role::RecurrentInputGate
             | Role::RecurrentDecay
+            | Role::RecurrentSteps
             | Role::RecurrentDecayUp
             | Role::RecurrentGateUp
             | Role::RecurrentStrength

@@ -39,7 +39,7 @@ pub(crate) fn of_role(role: Role, part: Part) -> Option<String> {
         Role::RecurrentInput | Role::RecurrentGate | Role::RecurrentInputGate => return None,
         Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates => return None,
         Role::RecurrentChoice | Role::RecurrentStep => return None,
-        Role::RecurrentDecayDown | Role::RecurrentDecayUp => return None,
+        Role::RecurrentSteps | Role::RecurrentDecayDown | Role::RecurrentDecayUp => return None,
         Role::RecurrentGateDown | Role::RecurrentGateUp => return None,
         Role::IndexQuery | Role::IndexKey | Role::IndexGate | Role::IndexWeights => return None,
         Role::KeyValue | Role::CompressedKey | Role::CompressedGate | Role::OutputDown => return None,

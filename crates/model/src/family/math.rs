@@ -511,6 +511,8 @@ pub enum HeadGate {
     OwnLayer,
     /// From the query projection: per head the query, then as many gates (Qwen3-Next).
     WithQueries,
+    /// From a layer of their own, one gate for each head (Ling 3).
+    OfHeads,
     /// From a layer of their own, with the softplus of a gate in place of its sigmoid: one gate for each head if `gating` of config.json is
     /// absent, true or `per-head`, else one for each component (Laguna).
     Softplus,
@@ -520,7 +522,7 @@ impl HeadGate {
     /// How many times the rows of a query the query projection has.
     pub fn query_parts(self) -> usize {
         match self {
-            HeadGate::OwnLayer | HeadGate::Softplus => 1,
+            HeadGate::OwnLayer | HeadGate::OfHeads | HeadGate::Softplus => 1,
             HeadGate::WithQueries => 2,
         }
     }

@@ -13,6 +13,7 @@ mod afmoe;
 mod apertus;
 mod arcee;
 mod axk1;
+mod bailing_hybrid;
 mod bamba;
 mod bert;
 mod bitnet;
@@ -157,6 +158,7 @@ pub static FAMILIES: &[Family] = &[
     apertus::FAMILY,
     arcee::FAMILY,
     axk1::FAMILY,
+    bailing_hybrid::FAMILY,
     bamba::FAMILY,
     bert::FAMILY,
     bitnet::FAMILY,

@@ -63,6 +63,8 @@ pub enum Role {
     RecurrentInputGate,
     /// Gated delta net: the step `a` of each head's decay.
     RecurrentDecay,
+    /// Delta net with a decay for each channel: the steps of its decays, where they have no latent.
+    RecurrentSteps,
     /// Delta net with a decay for each channel: the latent of the steps of its decays.
     RecurrentDecayDown,
     /// The same: the steps from their latent, one for each channel of each key.
@@ -126,7 +128,7 @@ pub enum Role {
 
 impl Role {
     /// Every role, in the order of the declaration.
-    pub const ALL: [Role; 54] = [
+    pub const ALL: [Role; 55] = [
         Role::Query,
         Role::Key,
         Role::Value,
@@ -152,6 +154,7 @@ impl Role {
         Role::RecurrentGate,
         Role::RecurrentInputGate,
         Role::RecurrentDecay,
+        Role::RecurrentSteps,
         Role::RecurrentDecayDown,
         Role::RecurrentDecayUp,
         Role::RecurrentGateDown,
@@ -211,6 +214,7 @@ impl Role {
             Role::RecurrentGate => "recurrent-gate",
             Role::RecurrentInputGate => "recurrent-input-gate",
             Role::RecurrentDecay => "recurrent-decay",
+            Role::RecurrentSteps => "recurrent-steps",
             Role::RecurrentDecayDown => "recurrent-decay-down",
             Role::RecurrentDecayUp => "recurrent-decay-up",
             Role::RecurrentGateDown => "recurrent-gate-down",

@@ -34,7 +34,11 @@ const fn theta(value: &'static str, types: &'static [&'static str]) -> ClassDefa
 const DEFAULTS: &[ClassDefault] = &[
     row("norm_topk_prob", "true", &["qwen3_next", "qwen3_omni_moe_text"]),
     row("norm_topk_prob", "false", &["dots1"]),
-    row("routed_scaling_factor", "2.5", &["axk1", "deepseek_v3", "deepseek_v32", "exaone_moe", "glm_moe_dsa"]),
+    row(
+        "routed_scaling_factor",
+        "2.5",
+        &["axk1", "bailing_hybrid", "deepseek_v3", "deepseek_v32", "exaone_moe", "glm_moe_dsa"],
+    ),
     ClassDefault { unless: &["moe_renormalize"], ..row("norm_topk_prob", "true", &["kimi_linear"]) },
     row("routed_scaling_factor", "2.446", &["kimi_linear"]),
     row("routed_scaling_factor", "6.0", &["longcat_flash"]),
@@ -46,8 +50,11 @@ const DEFAULTS: &[ClassDefault] = &[
     row("router_scaling_factor", "2.826", &["hy_v3"]),
     row("num_shared_experts", "0", &["cohere2_moe"]),
     row("n_group", "8", &["axk1", "deepseek_v3", "deepseek_v32"]),
-    row("topk_group", "4", &["axk1", "deepseek_v3", "deepseek_v32"]),
+    ClassDefault { unless: &["num_expert_group"], ..row("n_group", "8", &["bailing_hybrid"]) },
+    ClassDefault { unless: &["num_experts_per_token"], ..row("num_experts_per_tok", "8", &["bailing_hybrid"]) },
+    row("topk_group", "4", &["axk1", "bailing_hybrid", "deepseek_v3", "deepseek_v32"]),
     row("first_k_dense_replace", "1", &["axk1"]),
+    row("first_k_dense_replace", "2", &["bailing_hybrid"]),
     row("scale_embedding", "true", &["xglm"]),
     epsilon(
         "rms_norm_eps",
@@ -157,6 +164,7 @@ const DEFAULTS: &[ClassDefault] = &[
         ],
     ),
     theta("2000000.0", &["smollm3"]),
+    theta("6000000.0", &["bailing_hybrid"]),
     theta("5000000.0", &["minimax_m2", "minimax_m3_vl", "minimax_m3_vl_text"]),
     theta("10000000.0", &["longcat_flash"]),
     theta("11158840.0", &["hy_v3"]),

@@ -432,7 +432,7 @@ fn dense_width_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
 
 /// The keys of the longest context.
 fn position_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
-    match inner.is_of("kimi_linear") {
+    match inner.is_of("kimi_linear") || inner.is_of("bailing_hybrid") {
         true => &["model_max_length", "max_position_embeddings"],
         false => &["max_position_embeddings", "n_positions", "max_seq_len"],
     }

@@ -51,6 +51,7 @@ const ONE_WIDTH: &[&str] = &[
 const COUNTED_SHARED: &[&str] = &[
     "afmoe",
     "axk1",
+    "bailing_hybrid",
     "deepseek_v2",
     "deepseek_v3",
     "deepseek_v32",

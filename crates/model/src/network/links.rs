@@ -427,7 +427,7 @@ impl Network {
         };
         match self.facts.recurrent? {
             // The gate between them multiplies channel by channel; all heads share the norm.
-            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => {
+            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta { .. } => {
                 let DeltaConfig { value_heads, value_dim, .. } = self.facts.delta?;
                 let through = PairPath::Heads { head_dim: value_dim, repeat: value_heads };
                 let agrees = value_heads.checked_mul(value_dim) == Some(layer.in_features);
@@ -532,7 +532,7 @@ fn input_of(part: Part, role: Role, expert: Option<usize>) -> Option<Input> {
         Role::RecurrentInput | Role::RecurrentGate | Role::RecurrentInputGate => Some(Input::Recurrent),
         Role::RecurrentQuery | Role::RecurrentKey | Role::RecurrentValue => Some(Input::Recurrent),
         Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates => Some(Input::Recurrent),
-        Role::RecurrentDecayDown | Role::RecurrentGateDown => Some(Input::Recurrent),
+        Role::RecurrentSteps | Role::RecurrentDecayDown | Role::RecurrentGateDown => Some(Input::Recurrent),
         Role::RecurrentDecayUp => Some(Input::DecayLatent),
         Role::RecurrentGateUp => Some(Input::GateLatent),
         Role::RecurrentChoice => Some(Input::Convolved),

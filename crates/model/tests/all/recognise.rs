@@ -21,6 +21,7 @@ const EXPECTED: &[Row] = &[
     ("apertus",             "apertus",           13,  1,  2, 0,  9, false),
     ("arcee",              "arcee",            13,  1,  2, 0,  5, false),
     ("axk1",               "axk1",             30,  2,  8, 0, 10, false),
+    ("bailing_hybrid",     "bailing_hybrid",   32,  6,  7, 0,  7, false),
     ("bamba",              "bamba",            13,  1,  3, 0,  6, false),
     ("bert",               "bert",              13,  1,  2, 0,  6, true),
     ("bitnet",              "bitnet",            15,  1,  4, 0,  9, false),

@@ -81,6 +81,11 @@ CHECKPOINTS = {
     "afmoe": ("afmoe", dict(BASE, **EXPERTS, head_dim=16, num_dense_layers=1, num_shared_experts=1, sliding_window=16, route_scale=1.5)),
     "apertus": ("apertus", BASE),
     "axk1": ("axk1", DEEPSEEK),
+    "bailing_hybrid": (
+        "bailing_hybrid",
+        dict(BASE, num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, head_dim=12, num_local_experts=4,
+             num_experts_per_tok=2, n_group=1, topk_group=1, moe_intermediate_size=32, first_k_dense_replace=1, layer_group_size=2),
+    ),
     "bamba": ("bamba", dict(BASE, **MAMBA, attn_layer_indices=[1])),
     "bert": ("bert", ENCODER),
     "bitnet": ("bitnet", BASE),

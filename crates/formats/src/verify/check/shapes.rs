@@ -158,7 +158,7 @@ impl Sizes<'_> {
     /// Tokens that the convolution of a recurrent mixer sees.
     fn kernel(&self) -> Option<usize> {
         match self.recurrent? {
-            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => {
+            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta { .. } => {
                 self.config.delta.map(|delta| delta.kernel)
             }
             RecurrentMixer::Lightning { .. } => None,
@@ -299,7 +299,7 @@ impl Sizes<'_> {
     fn recurrent(&self, role: Role) -> Expected {
         let hidden = self.hidden();
         match (self.recurrent, role) {
-            (Some(RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta), _) => self.delta(role),
+            (Some(RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta { .. }), _) => self.delta(role),
             (Some(RecurrentMixer::Lightning { .. }), Role::RecurrentInput) => {
                 (self.queries().and_then(|rows| rows.checked_mul(3)), hidden)
             }
@@ -339,7 +339,7 @@ impl Sizes<'_> {
         let (hidden, values) = (self.hidden(), delta.values());
         match role {
             Role::RecurrentInput => (delta.channels(), hidden),
-            Role::RecurrentQuery | Role::RecurrentKey => (delta.keys(), hidden),
+            Role::RecurrentQuery | Role::RecurrentKey | Role::RecurrentSteps => (delta.keys(), hidden),
             Role::RecurrentValue => (values, hidden),
             Role::RecurrentGate => (values, hidden),
             Role::RecurrentInputGate => {

@@ -325,6 +325,10 @@ impl<'a> Sources<'_, 'a> {
                 Ok(Some(HeadGates::Layer { layer, function: Gate::Sigmoid, shared: 1 }))
             }
             (HeadGate::OwnLayer, _) => Ok(None),
+            (HeadGate::OfHeads, _) => {
+                let layer = parts.sized(Role::HeadGate, heads, self.hidden()?)?;
+                Ok(Some(HeadGates::Layer { layer, function: Gate::Sigmoid, shared: width }))
+            }
             (HeadGate::Softplus, _) => {
                 let shared = if self.gates_are_of_heads()? { width } else { 1 };
                 let layer = parts.sized(Role::HeadGate, heads * width / shared, self.hidden()?)?;

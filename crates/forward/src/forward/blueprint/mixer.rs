@@ -115,7 +115,7 @@ impl<'a> Sources<'_, 'a> {
             None if !branches.attention => TokenMixer::Absent,
             None => TokenMixer::Attention(Box::new(self.attention(parts, index)?)),
             Some(recurrent) => match recurrent.mixer {
-                RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => {
+                RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta { .. } => {
                     TokenMixer::GatedDelta(Box::new(self.gated_delta(parts, index, &recurrent)?))
                 }
                 RecurrentMixer::Lightning { eps } => {

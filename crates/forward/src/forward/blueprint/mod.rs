@@ -38,7 +38,7 @@ pub use compressed::{CompressorLayer, EntryIndex, EntryLayers, SharedProjections
 pub use distances::DistanceEmbeddings;
 pub use encoder::{AttentionPool, EncoderParts, HiddenRows, PositionTable, ReadoutLayer, ReadoutLayers};
 pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, RoutedBranch, XieluLayer};
-pub use gated_delta::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer};
+pub use gated_delta::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer, LatentOrNot};
 pub use hyper::{HyperMixture, HyperStreams};
 pub use images::{ImageLayers, LearnedRows};
 pub use indexer::{IndexChoice, IndexerLayer};

@@ -12,10 +12,11 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 74] = [
+pub const FAMILIES: [&str; 75] = [
     "afmoe",
     "apertus",
     "axk1",
+    "bailing_hybrid",
     "bamba",
     "bert",
     "bitnet",
