@@ -290,9 +290,16 @@ MODELS = {
     "kimi_linear": ("kimi_linear", KIMI_LINEAR),
     "kimi_linear_groups": ("kimi_linear", {**KIMI_LINEAR, "num_hidden_layers": 6, "layer_types": None, "q_lora_rank": 48, "n_group": 4, "topk_group": 2,
                                            "norm_topk_prob": False, "linear_conv_kernel_dim": 3, "mlp_layer_types": ["sparse"] * 5 + ["dense"]}),
+    "kolibri1": ("kolibri1", {**{key: value for key, value in NARROW.items() if key != "intermediate_size"}, **EXPERTS, "shared_expert_intermediate_size": 96,
+                              "sliding_window": 20, "layer_types": ["sliding_attention"] * 2 + ["full_attention", "sliding_attention"]}),
+    "kolibri1_weighed": ("kolibri1", {**{key: value for key, value in NARROW.items() if key != "intermediate_size"}, **EXPERTS, "num_hidden_layers": 6,
+                                      "shared_expert_intermediate_size": 32, "sliding_window": 30, "norm_topk_prob": True}),
     "laguna": ("laguna", dict(LAGUNA, moe_routed_scaling_factor=1.7, moe_router_logit_softcapping=2.0)),
     "laguna_elements": ("laguna", dict(LAGUNA, gating="per-element", num_attention_heads_per_layer=None, attention_bias=True,
                                        mlp_layer_types=["sparse", "dense", "sparse", "sparse"], tie_word_embeddings=True)),
+    "lfm3": ("lfm3", dict(NARROW, num_hidden_layers=6, sliding_window=20)),
+    "lfm3_plain": ("lfm3", dict(NARROW, sliding_window=20, layer_types=["sliding_attention", "conv", "full_attention", "conv"], use_sandwich_norm=False,
+                                use_attention_gate=False, conv_bias=True, conv_L_cache=4, tie_word_embeddings=False)),
     "lfm2_vl": ("lfm2_vl", dict(text_config=dict(CONVOLUTIONS, model_type="lfm2", block_auto_adjust_ff_dim=False), vision_config=SIGLIP)),
     "ministral": ("ministral", dict(WIDE, sliding_window=20)),
     "ministral_mixed": ("ministral", dict(WIDE, sliding_window=20, layer_types=["full_attention", "sliding_attention"] * 2)),
@@ -364,7 +371,7 @@ def known(models):
 MODELS = known(MODELS)
 
 # Models with recurrent mixers, for which there are no graphs.
-RECURRENT = ("bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm2_vl", "mamba", "mamba2", "minimax", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+RECURRENT = ("bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm2_vl", "lfm3", "mamba", "mamba2", "minimax", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 HYBRIDS = {name for name, (kind, _) in MODELS.items() if kind in RECURRENT}
 
 

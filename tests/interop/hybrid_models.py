@@ -33,6 +33,7 @@ MODELS = {
                                                   layer_types=["linear_attention", "full_attention"] * 2)),
     "jamba": ("jamba", dict(FOUR, mamba_d_state=8, num_experts=1, attn_layer_period=3, attn_layer_offset=1, use_mamba_kernels=False)),
     "lfm2": ("lfm2", dict(FOUR, layer_types=["conv", "full_attention", "conv", "conv"], block_multiple_of=32)),
+    "lfm3": ("lfm3", dict(FOUR, head_dim=32, sliding_window=8, layer_types=["conv", "full_attention", "sliding_attention", "conv"])),
     "mamba": ("mamba", dict(vocab_size=2048, hidden_size=128, num_hidden_layers=3, state_size=8, bos_token_id=0, eos_token_id=0, pad_token_id=0)),
     "mamba2": ("mamba2", dict(vocab_size=2048, hidden_size=128, num_hidden_layers=3, num_heads=8, head_dim=32, n_groups=2, state_size=16,
                               bos_token_id=0, eos_token_id=0, pad_token_id=0)),

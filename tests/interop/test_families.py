@@ -14,7 +14,7 @@ import forward_models
 from conftest import example, quantize_anyway
 
 NAMES = ("afmoe", "apertus", "bailing_hybrid", "bamba", "bitnet", "bloom_heads", "cohere2_moe", "dbrx", "deepseek_v32", "deepseek_v4", "ernie4_5_moe", "exaone_moe", "falcon_alibi", "falcon_groups", "falcon_h1", "gemma3n", "gemma4", "gemma4_layer_inputs", "gemma4_moe", "gemma4_shared",
-         "granitemoehybrid", "granitemoehybrid_dense", "hunyuan_moe", "hy_v3", "jamba", "kimi_linear", "lfm2_bias", "lfm2_moe", "llama4", "longcat", "mimo_v2_flash", "minimax", "minimax_m3", "ministral3", "mistral4", "mpt",
+         "granitemoehybrid", "granitemoehybrid_dense", "hunyuan_moe", "hy_v3", "jamba", "kimi_linear", "kolibri1", "lfm2_bias", "lfm2_moe", "lfm3", "llama4", "longcat", "mimo_v2_flash", "minimax", "minimax_m3", "ministral3", "mistral4", "mpt",
          "nemotron_h", "nemotron_h_dense", "olmo_hybrid", "qwen3_vl_moe")  # fmt: skip
 NAMES = tuple(name for name in NAMES if name in forward_models.MODELS)
 # In these all experts of a block are one tensor in transformers, which does not find them one by one; vLLM does (test_vllm.py).

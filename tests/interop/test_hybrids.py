@@ -27,7 +27,7 @@ def all_layers(model):
     if model in STATES:
         # The class of Mamba reads the float weight of dt_proj.
         return ["--no-keep-defaults", "--exclude", "lm_head", *(["--exclude", "*dt_proj"] if model == "mamba" else [])]
-    if model in ("bailing_hybrid", "deepseek_v4", "kimi_linear", "minimax"):
+    if model in ("bailing_hybrid", "deepseek_v4", "kimi_linear", "lfm3", "minimax"):
         return []
     if "qwen3_next" in model:
         kept = [*SMALL, "*in_proj_ba"]
@@ -54,7 +54,7 @@ CASES = [case for case in CASES if case not in {("mamba", "W4A16"), ("mamba", "F
 CASES += [(model, name) for model in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe_text-fused") for name in MIXTURES]
 CASES += [("qwen3_5_moe-fused-mtp", "fp8_weights")]
 # Of architectures that the installed version of transformers may lack.
-NEWER = tuple(name for name in ("bailing_hybrid", "kimi_linear") if name in hybrid_models.MODELS)
+NEWER = tuple(name for name in ("bailing_hybrid", "kimi_linear", "lfm3") if name in hybrid_models.MODELS)
 ALGORITHMS = ("gptq", "awq:ratios=5", "smoothquant,gptq", "gptaq", "qronos", "adaround:num_iterations=20", "awq:ratios=5,gptq")
 
 

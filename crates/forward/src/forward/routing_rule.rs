@@ -82,6 +82,11 @@ impl RoutingRule<'_> {
                 let scores: Vec<f32> = logits.iter().map(|z| root_softplus(*z)).collect();
                 self.scaled(divided(self.weighted(&scores, self.best(&self.corrected(&scores)))))
             }
+            Routing::TopCorrectedThenSigmoid => {
+                let scores: Vec<f32> = logits.iter().map(|z| sigmoid(*z)).collect();
+                let chosen = self.weighted(&scores, self.best(&self.corrected(logits)));
+                if self.normalise { divided(chosen) } else { chosen }
+            }
             // Which of the two it is has been looked up.
             Routing::TopThenSigmoid | Routing::TopThenStated => {
                 let chosen = self.best(logits).into_iter().map(|(expert, z)| (expert, sigmoid(z))).collect();

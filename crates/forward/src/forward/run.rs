@@ -267,8 +267,10 @@ impl<'a> Run<'_, 'a> {
             (None, Some(streams)) => vec![x; streams.count],
             (None, None) => vec![x],
         };
-        let numbers: Vec<f32> = tokens.iter().map(|token| *token as f32).collect();
-        layout.scatter(&numbers, layout.token(), &mut rows);
+        if !layout.token().is_empty() {
+            let numbers: Vec<f32> = tokens.iter().map(|token| *token as f32).collect();
+            layout.scatter(&numbers, layout.token(), &mut rows);
+        }
         for (lane, stream) in streams.iter().enumerate() {
             layout.scatter(stream, layout.lane(lane), &mut rows);
         }

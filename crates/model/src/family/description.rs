@@ -289,6 +289,10 @@ impl Family {
         if site == NormSite::FeedForwardOutput && self.math.only_experts_have_output_norm && dense {
             return false;
         }
+        let is_behind = matches!(site, NormSite::AttentionOutput | NormSite::FeedForwardOutput);
+        if is_behind && self.math.output_norms_if.is_some_and(|key| !config.flag_or(key, true)) {
+            return false;
+        }
         let recurrent = self.branches(config, block).recurrent;
         match site {
             NormSite::AttentionInput if block == 0 && self.math.first_norm_is_absent => false,

@@ -83,6 +83,12 @@ pub struct Math {
     pub averages_shared_experts: bool,
     /// Where the gates on the outputs of attention's heads come from.
     pub head_gate: HeadGate,
+    /// The boolean of config.json that says whether there are such gates, where they are optional; true where absent.
+    #[serde(deserialize_with = "leaked", default)]
+    pub head_gate_if: Option<Text>,
+    /// The boolean of config.json that says whether there are norms behind branches, likewise.
+    #[serde(deserialize_with = "leaked", default)]
+    pub output_norms_if: Option<Text>,
     /// The boolean of config.json that says that feed-forward networks are gated, where those of other models of the family are not.
     #[serde(deserialize_with = "leaked", default)]
     pub gated_if: Option<Text>,
@@ -133,6 +139,8 @@ impl Math {
         weighs_expert_inputs: false,
         averages_shared_experts: false,
         head_gate: HeadGate::OwnLayer,
+        head_gate_if: None,
+        output_norms_if: None,
         gated_if: None,
         layer_scales: None,
         only_experts_have_output_norm: false,
@@ -574,6 +582,8 @@ pub enum Routing {
     /// `p = sqrt(ln(1 + exp(z)))`; choice by `p` plus a learned correction, in some blocks by a table with experts for each token; weights `p`,
     /// divided by their sum, times `routed_scaling_factor` (DeepSeek V4).
     RootSoftplusTop,
+    /// Choice by `z` plus a learned correction; weights the sigmoid of `z`, divided by their sum if `norm_topk_prob` (Kolibri 1).
+    TopCorrectedThenSigmoid,
     /// The k largest of `z`, sigmoid of them, divided by their sum if `norm_topk_prob` (Llama 4).
     TopThenSigmoid,
     /// [`Routing::TopThenSoftmax`] or [`Routing::TopThenSigmoid`], as `expert_selection_fn` of config.json says (Cohere 2 MoE).
@@ -597,6 +607,7 @@ impl std::fmt::Display for Routing {
             Routing::SoftmaxCorrectedScaled => "the corrected softmax of all experts, scaled",
             Routing::SoftmaxTwoBest => "the softmax of all experts and the two best of each group",
             Routing::RootSoftplusTop => "the corrected root of the softplus of each expert",
+            Routing::TopCorrectedThenSigmoid => "the sigmoid of the experts with the largest corrected scores",
             Routing::TopThenSigmoid => "the sigmoid of the chosen experts",
             Routing::TopThenStated => "the function that config.json states",
             Routing::SparseMixer => "SparseMixer",

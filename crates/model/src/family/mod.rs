@@ -73,9 +73,11 @@ mod jamba;
 mod kimi_k2;
 mod kimi_k25;
 mod kimi_linear;
+mod kolibri1;
 mod laguna;
 mod lfm2;
 mod lfm2_moe;
+mod lfm3;
 mod llama;
 mod llama4;
 mod longcat_flash;
@@ -217,9 +219,11 @@ pub static FAMILIES: &[Family] = &[
     kimi_k2::FAMILY,
     kimi_k25::FAMILY,
     kimi_linear::FAMILY,
+    kolibri1::FAMILY,
     laguna::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
+    lfm3::FAMILY,
     llama::FAMILY,
     llama4::FAMILY,
     longcat_flash::FAMILY,

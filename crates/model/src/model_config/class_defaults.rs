@@ -42,6 +42,10 @@ const DEFAULTS: &[ClassDefault] = &[
     ClassDefault { unless: &["moe_renormalize"], ..row("norm_topk_prob", "true", &["kimi_linear"]) },
     row("routed_scaling_factor", "2.446", &["kimi_linear"]),
     row("routed_scaling_factor", "6.0", &["longcat_flash"]),
+    row("num_experts_per_tok", "6", &["kolibri1"]),
+    row("sliding_window", "513", &["kolibri1"]),
+    row("conv_L_cache", "7", &["lfm3"]),
+    row("sliding_window", "256", &["lfm3"]),
     row("zero_expert_num", "256", &["longcat_flash"]),
     row("routed_scaling_factor", "2.0", &["minimax_m3_vl", "minimax_m3_vl_text"]),
     row("num_experts_per_tok", "4", &["minimax_m3_vl", "minimax_m3_vl_text"]),
@@ -126,12 +130,20 @@ const DEFAULTS: &[ClassDefault] = &[
         unless: &["rope_theta", "rope_scaling"],
         ..row("rope_parameters", r#"{"rope_theta": 10000.0, "rope_type": "default"}"#, &["olmo_hybrid"])
     },
+    ClassDefault {
+        unless: &["rope_theta", "rope_scaling"],
+        ..row(
+            "rope_parameters",
+            r#"{"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}, "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.5}}"#,
+            &["lfm3"],
+        )
+    },
     row("local_attention", "128", &["modernbert"]),
     theta("160000.0", &["modernbert"]),
     ClassDefault { unless: &["rope_parameters"], ..row("local_rope_theta", "10000.0", &["modernbert"]) },
     epsilon("rms_norm_eps", "1.5625e-7", &["glm", "glm4"]),
     epsilon("rms_norm_eps", "1e-8", &["helium"]),
-    epsilon("norm_eps", "1e-5", &["lfm2", "lfm2_moe"]),
+    epsilon("norm_eps", "1e-5", &["lfm2", "lfm2_moe", "lfm3"]),
     epsilon("layer_norm_epsilon", "1e-5", &["falcon_mamba", "mamba", "mamba2", "nemotron_h"]),
     theta("100000.0", &["helium"]),
     theta(

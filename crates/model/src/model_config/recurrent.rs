@@ -269,6 +269,9 @@ pub(super) fn layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigE
     if fields.is_of("minimax") {
         return minimax_layer_types(fields, listed);
     }
+    if listed.is_empty() && fields.is_of("lfm3") {
+        return lfm3_layer_types(fields);
+    }
     if listed.is_empty() && fields.is_of("bailing_hybrid") {
         return bailing_layer_types(fields);
     }
@@ -290,6 +293,17 @@ pub(super) fn layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigE
     };
     let names: Option<Vec<String>> = pattern.as_str().and_then(|letters| letters.chars().map(name).collect());
     names.ok_or_else(|| ConfigError::invalid(key, "a string of the letters M, *, - and E", pattern))
+}
+
+/// The blocks of LFM3: of four, the third attends to all tokens, and the first to a window, but for that of all.
+fn lfm3_layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigError> {
+    let layers = fields.size(&["num_hidden_layers"])?.unwrap_or(0);
+    let kind = |block: usize| match block % 4 {
+        2 => "full_attention",
+        0 if block > 0 => "sliding_attention",
+        _ => "conv",
+    };
+    Ok((0..layers).map(|block| kind(block).to_owned()).collect())
 }
 
 /// The blocks of Ling 3: the last of each group has attention.

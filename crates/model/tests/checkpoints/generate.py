@@ -207,10 +207,16 @@ CHECKPOINTS = {
         dict(BASE, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, num_key_value_heads=4, moe_intermediate_size=32,
              num_local_experts=4, num_experts_per_tok=2, linear_head_dim=12, linear_num_heads=2, layer_types=["linear_attention", "full_attention"]),
     ),
+    "kolibri1": (
+        "kolibri1",
+        {**{key: value for key, value in WIDE.items() if key != "intermediate_size"}, **EXPERTS, "shared_expert_intermediate_size": 48, "sliding_window": 16,
+         "layer_types": ["sliding_attention", "full_attention"]},
+    ),
     "laguna": ("laguna", dict(BASE, **EXPERTS, head_dim=16, shared_expert_intermediate_size=48, sliding_window=16, num_attention_heads_per_layer=[4, 2],
                               layer_types=["full_attention", "sliding_attention"])),  # fmt: skip
     "lfm2": ("lfm2", dict(BASE, layer_types=["conv", "full_attention"], block_multiple_of=16)),
     "lfm2_moe": ("lfm2_moe", dict(BASE, **EXPERTS, layer_types=["conv", "full_attention"], num_dense_layers=1)),
+    "lfm3": ("lfm3", dict(BASE, head_dim=16, sliding_window=16, layer_types=["conv", "full_attention"], conv_L_cache=4)),
     "llama": ("llama", BASE),
     "llama_bias": ("llama", dict(BASE, attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
     "llama4_text": (

@@ -325,6 +325,11 @@ impl<'a> Sources<'_, 'a> {
                 Ok(Some(HeadGates::Layer { layer, function: Gate::Sigmoid, shared: 1 }))
             }
             (HeadGate::OwnLayer, _) => Ok(None),
+            (HeadGate::OfHeads, _)
+                if self.family.math.head_gate_if.is_some_and(|key| !self.config.flag_or(key, true)) =>
+            {
+                Ok(None)
+            }
             (HeadGate::OfHeads, _) => {
                 let layer = parts.sized(Role::HeadGate, heads, self.hidden()?)?;
                 Ok(Some(HeadGates::Layer { layer, function: Gate::Sigmoid, shared: width }))

@@ -12,7 +12,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 75] = [
+pub const FAMILIES: [&str; 77] = [
     "afmoe",
     "apertus",
     "axk1",
@@ -54,9 +54,11 @@ pub const FAMILIES: [&str; 75] = [
     "granitemoehybrid_dense",
     "jamba",
     "kimi_linear",
+    "kolibri1",
     "laguna",
     "lfm2",
     "lfm2_moe",
+    "lfm3",
     "llama4_text",
     "longcat_flash",
     "mamba",
@@ -103,6 +105,12 @@ pub fn write(family: &str, dtype: Dtype, salt: &str) -> tempfile::TempDir {
 /// The same of a fixture.
 pub fn write_fixture(fixture: &support::Checkpoint, dtype: Dtype, salt: &str) -> tempfile::TempDir {
     let tensors = fixture.tensors.iter().map(|tensor| {
+        if tensor.dtype == "I64" {
+            // Tables with two of four experts for each token.
+            let numbers = (0..tensor.shape.iter().product::<usize>()).map(|at| ((at / 2 + at % 2) % 4) as i64);
+            let bytes = numbers.flat_map(i64::to_le_bytes).collect();
+            return (tensor.name.clone(), Dtype::I64, tensor.shape.clone(), bytes);
+        }
         let (_, dtype, shape, bytes) = common::weight(&format!("{salt}{}", tensor.name), dtype, &tensor.shape);
         (tensor.name.clone(), dtype, shape, bytes)
     });
@@ -176,7 +184,8 @@ fn vectors(blueprint: &Blueprint) -> Vec<&Vector> {
         _ => None,
     }));
     let of_norms = norms.flat_map(|norm| norm.weight.iter().chain(&norm.bias));
-    of_norms.chain(blueprint.blocks.iter().flat_map(parameters)).collect()
+    let hyper = blueprint.hyper.iter().flat_map(|streams| streams.last.vectors());
+    of_norms.chain(hyper).chain(blueprint.blocks.iter().flat_map(parameters)).collect()
 }
 
 fn norms(block: &Block) -> Vec<&NormLayer> {
