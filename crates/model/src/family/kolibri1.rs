@@ -36,7 +36,7 @@ pub const FAMILY: Family = Family {
         rule: Routing::TopCorrectedThenSigmoid,
     }),
     norms: NORMS,
-    parameters: &["moe.router.expert_bias", "mlp.gate.e_score_correction_bias"],
+    parameters: &["moe.router.expert_bias"],
     math: Math {
         positions: Positions::Rotary { pairing: Pairing::Halves, partial: 1.0, layers: RotaryLayers::SlidingIfAny },
         window: Window::Alternating { period: 5 },
