@@ -33,6 +33,10 @@ DELTA_EXPERTS = dict(DELTA, **EXPERTS, shared_expert_intermediate_size=96)
 KIMI_LINEAR = dict(BASE, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=24, num_key_value_heads=4, moe_intermediate_size=64,
                    num_local_experts=8, num_experts_per_tok=2, n_shared_experts=2, routed_scaling_factor=1.7, linear_head_dim=20, linear_num_heads=3,
                    layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"])  # fmt: skip
+# The same with bounded decays, and with gates on the heads of latent attention.
+BAILING = dict(BASE, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=24, num_key_value_heads=4, head_dim=20, moe_intermediate_size=64,
+               num_local_experts=8, num_experts_per_tok=2, n_shared_experts=2, n_group=4, topk_group=2, first_k_dense_replace=1, layer_group_size=3,
+               short_conv_kernel_size=3, layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"])  # fmt: skip
 # Heads, groups and states of state-space layers, none a power of two.
 MAMBA2 = dict(mamba_n_heads=6, mamba_n_groups=3, mamba_d_state=12, mamba_d_conv=4, mamba_expand=3)
 GRANITE4 = dict(BASE, **MAMBA2, shared_intermediate_size=96, layer_types=["mamba", "attention", "mamba", "mamba"])
@@ -98,6 +102,18 @@ MINIMAX_M3 = dict(NARROW, intermediate_size=64, dense_intermediate_size=160, sha
                   layer_types=["full_attention"] + ["minimax_m3_sparse"] * 3, mlp_layer_types=["dense"] + ["sparse"] * 3,
                   **rope("default", partial_rotary_factor=0.5))  # fmt: skip
 MINIMAX_VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
+# Blocks of attention that are no longer than a part of a sequence, and residuals of norms with factors.
+MINIMAX = dict(NARROW, **LOCAL_EXPERTS, block_size=32, full_attn_alpha_factor=1.3, full_attn_beta_factor=0.8, linear_attn_alpha_factor=1.2,
+               linear_attn_beta_factor=0.7, mlp_alpha_factor=0.9, mlp_beta_factor=1.1,
+               layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"])  # fmt: skip
+# Blocks of all kinds: windows alone, few entries that all see, many of which an indexer chooses; experts that tokens and that a router choose.
+DEEPSEEK_V4 = dict(vocab_size=512, hidden_size=128, num_hidden_layers=5, num_attention_heads=4, head_dim=64, q_lora_rank=48, n_routed_experts=8,
+                   num_experts_per_tok=3, moe_intermediate_size=64, o_groups=2, o_lora_rank=24, index_n_heads=11, index_head_dim=24, index_topk=5,
+                   sliding_window=20, hc_mult=3, max_position_embeddings=256, partial_rotary_factor=0.25, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+                   layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention", "compressed_sparse_attention",
+                                "sliding_attention"], compress_rates=dict(compressed_sparse_attention=4, heavily_compressed_attention=16),
+                   mlp_layer_types=["hash_moe"] * 2 + ["moe"] * 3)  # fmt: skip
+DBRX = dict(d_model=128, n_heads=4, n_layers=3, vocab_size=512, max_seq_len=256, bos_token_id=0, eos_token_id=0, pad_token_id=0)
 PERSIMMON = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
 XGLM = dict(d_model=128, ffn_dim=192, num_layers=3, attention_heads=4, vocab_size=512, max_position_embeddings=256, bos_token_id=0, eos_token_id=0)
 MPT = dict(d_model=192, n_layers=3, vocab_size=512, max_seq_len=128)
@@ -268,18 +284,39 @@ MODELS = {
     "gpt_bigcode_heads": ("gpt_bigcode", dict(GPT, n_embd=144, n_head=6, n_inner=200, multi_query=False, tie_word_embeddings=False)),
     "kimi_k25": ("kimi_k25", dict(text_config=dict(DEEPSEEK, **GROUPS, model_type="deepseek_v3", norm_topk_prob=True), vision_config=KIMI_VISION,
                                   tie_word_embeddings=False)),
+    "bailing_hybrid": ("bailing_hybrid", BAILING),
+    "bailing_hybrid_plain": ("bailing_hybrid", {**BAILING, "layer_types": None, "kda_safe_gate": False, "first_k_dense_replace": 2, "n_group": 1, "topk_group": 1,
+                                                "moe_renormalize": False, **deepseek_yarn(0.707)}),
     "kimi_linear": ("kimi_linear", KIMI_LINEAR),
     "kimi_linear_groups": ("kimi_linear", {**KIMI_LINEAR, "num_hidden_layers": 6, "layer_types": None, "q_lora_rank": 48, "n_group": 4, "topk_group": 2,
                                            "norm_topk_prob": False, "linear_conv_kernel_dim": 3, "mlp_layer_types": ["sparse"] * 5 + ["dense"]}),
+    "kolibri1": ("kolibri1", {**{key: value for key, value in NARROW.items() if key != "intermediate_size"}, **EXPERTS, "shared_expert_intermediate_size": 96,
+                              "sliding_window": 20, "layer_types": ["sliding_attention"] * 2 + ["full_attention", "sliding_attention"]}),
+    "kolibri1_weighed": ("kolibri1", {**{key: value for key, value in NARROW.items() if key != "intermediate_size"}, **EXPERTS, "num_hidden_layers": 6,
+                                      "shared_expert_intermediate_size": 32, "sliding_window": 30, "norm_topk_prob": True}),
     "laguna": ("laguna", dict(LAGUNA, moe_routed_scaling_factor=1.7, moe_router_logit_softcapping=2.0)),
     "laguna_elements": ("laguna", dict(LAGUNA, gating="per-element", num_attention_heads_per_layer=None, attention_bias=True,
                                        mlp_layer_types=["sparse", "dense", "sparse", "sparse"], tie_word_embeddings=True)),
+    "lfm3": ("lfm3", dict(NARROW, num_hidden_layers=6, sliding_window=20)),
+    "lfm3_plain": ("lfm3", dict(NARROW, sliding_window=20, layer_types=["sliding_attention", "conv", "full_attention", "conv"], use_sandwich_norm=False,
+                                use_attention_gate=False, conv_bias=True, conv_L_cache=4, tie_word_embeddings=False)),
     "lfm2_vl": ("lfm2_vl", dict(text_config=dict(CONVOLUTIONS, model_type="lfm2", block_auto_adjust_ff_dim=False), vision_config=SIGLIP)),
     "ministral": ("ministral", dict(WIDE, sliding_window=20)),
     "ministral_mixed": ("ministral", dict(WIDE, sliding_window=20, layer_types=["full_attention", "sliding_attention"] * 2)),
     "mllama": ("mllama", dict(text_config=dict(BASE, cross_attention_layers=[1, 2]), vision_config=MLLAMA_VISION)),
     "mllama_text": ("mllama_text_model", {**BASE, "num_hidden_layers": 5, "cross_attention_layers": [3],
                                           **rope("llama3", factor=8.0, original_max_position_embeddings=64, low_freq_factor=1.0, high_freq_factor=4.0)}),
+    "dbrx": ("dbrx", dict(DBRX, attn_config=dict(kv_n_heads=2, clip_qkv=1.5, rope_theta=10000.0),
+                          ffn_config=dict(ffn_hidden_size=64, moe_num_experts=8, moe_top_k=3))),
+    "dbrx_norm": ("dbrx", dict(DBRX, attn_config=dict(kv_n_heads=1, clip_qkv=8.0, rope_theta=50000.0), rope_parameters=dict(rope_type="default", rope_theta=50000.0),
+                               ffn_config=dict(ffn_hidden_size=128, moe_num_experts=6, moe_top_k=2, moe_normalize_expert_weights=2.0))),
+    "dbrx_sums": ("dbrx", dict(DBRX, attn_config=dict(kv_n_heads=4, clip_qkv=8.0, rope_theta=10000.0),
+                               ffn_config=dict(ffn_hidden_size=96, moe_num_experts=5, moe_top_k=2, moe_normalize_expert_weights=None))),
+    "deepseek_v4": ("deepseek_v4", DEEPSEEK_V4),
+    "deepseek_v4_yarn": ("deepseek_v4", {**DEEPSEEK_V4, "hc_mult": 4, "hc_sinkhorn_iters": 3, "o_groups": 4, "num_hash_layers": 0, "layer_types": None, "mlp_layer_types": None,
+                                         "rope_parameters": dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=32)}),
+    "minimax": ("minimax", MINIMAX),
+    "minimax_window": ("minimax", dict(BASE, num_local_experts=4, num_experts_per_tok=2, sliding_window=20)),
     "minimax_m3": ("minimax_m3_vl_text", MINIMAX_M3),
     "minimax_m3_local": ("minimax_m3_vl_text", {**MINIMAX_M3, "index_n_heads": 4, "index_head_dim": 40, "index_block_size": 7, "index_topk_blocks": 4,
                                                 "index_local_blocks": 2, "rope_parameters": dict(rope_type="default", rope_theta=10000.0)}),
@@ -334,7 +371,7 @@ def known(models):
 MODELS = known(MODELS)
 
 # Models with recurrent mixers, for which there are no graphs.
-RECURRENT = ("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm2_vl", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+RECURRENT = ("bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm2_vl", "lfm3", "mamba", "mamba2", "minimax", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 HYBRIDS = {name for name, (kind, _) in MODELS.items() if kind in RECURRENT}
 
 
@@ -377,6 +414,10 @@ def save(name, out, **changes):
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
     buffers = [(n, b) for n, b in model.named_buffers() if n.endswith(("correction_bias", "expert_bias", "act_fn.beta", "act_fn.eps", "layer_scalar"))]
     with torch.no_grad():
+        for n, table in model.named_buffers():
+            if n.endswith("tid2eid"):
+                experts = config.n_routed_experts
+                table.copy_(torch.rand(len(table), experts, generator=generator).argsort(-1)[:, : table.shape[-1]])
         for n, p in [*model.named_parameters(), *buffers]:
             change = scaled(n, p.shape, generator)
             # Norms stay near the identity.

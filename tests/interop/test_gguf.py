@@ -32,6 +32,8 @@ WITHOUT |= {"deepseek_v32", "gemma3n", "gemma3n_lanes", "glm_moe_dsa", "apertus"
 # The rotary embeddings of Bamba turn half of each head, and rows of halves have no order for graphs that turn neighbours.
 WITHOUT |= {"axk1", "bamba", "bamba_bias", "gpt_bigcode", "gpt_bigcode_heads", "laguna", "laguna_elements", "ministral", "ministral_mixed", "mllama", "mllama_text", "nanochat", "nanochat_capped",
             "persimmon", "persimmon_plain", "xglm", "xglm_unscaled"}  # fmt: skip
+WITHOUT |= {"kolibri1", "kolibri1_weighed", "lfm3", "lfm3_plain"}
+WITHOUT |= {"bailing_hybrid", "bailing_hybrid_plain", "dbrx", "dbrx_norm", "dbrx_sums", "deepseek_v4", "deepseek_v4_yarn", "minimax", "minimax_window"}
 WITHOUT |= {"kimi_linear", "kimi_linear_groups", "longcat", "longcat_yarn", "minimax_m3", "minimax_m3_local", "minimax_m3_vl"}
 WITHOUT |= {name for name in forward_models.HYBRIDS if name.split("_")[0] in ("olmo", "mamba") or name == "falcon_mamba"}
 OTHERWISE = {"phimoe_biases", "phi3", "phi3_longrope", "deepseek_v2"}

@@ -27,7 +27,7 @@ def all_layers(model):
     if model in STATES:
         # The class of Mamba reads the float weight of dt_proj.
         return ["--no-keep-defaults", "--exclude", "lm_head", *(["--exclude", "*dt_proj"] if model == "mamba" else [])]
-    if model == "kimi_linear":
+    if model in ("bailing_hybrid", "deepseek_v4", "kimi_linear", "lfm3", "minimax"):
         return []
     if "qwen3_next" in model:
         kept = [*SMALL, "*in_proj_ba"]
@@ -54,7 +54,7 @@ CASES = [case for case in CASES if case not in {("mamba", "W4A16"), ("mamba", "F
 CASES += [(model, name) for model in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe_text-fused") for name in MIXTURES]
 CASES += [("qwen3_5_moe-fused-mtp", "fp8_weights")]
 # Of architectures that the installed version of transformers may lack.
-NEWER = tuple(name for name in ("kimi_linear",) if name in hybrid_models.MODELS)
+NEWER = tuple(name for name in ("bailing_hybrid", "kimi_linear", "lfm3") if name in hybrid_models.MODELS)
 ALGORITHMS = ("gptq", "awq:ratios=5", "smoothquant,gptq", "gptaq", "qronos", "adaround:num_iterations=20", "awq:ratios=5,gptq")
 
 
@@ -129,7 +129,7 @@ def test_logits_of_quantized_checkpoints_match_transformers(model, name, made, h
         assert first < 1e-4
 
 
-@pytest.mark.parametrize("model", ["qwen3_5_text", "qwen3_next", "qwen3_5_moe_text-fused", "olmo_hybrid", *STATES, *NEWER])
+@pytest.mark.parametrize("model", ["qwen3_5_text", "qwen3_next", "qwen3_5_moe_text-fused", "olmo_hybrid", "minimax", "deepseek_v4", *STATES, *NEWER])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_algorithms_keep_the_model_and_fold_what_they_move(model, algorithm, made, hybrid):
     directory = made(model, algorithm.replace(",", "-"), ["-s", "int8:channel", "-a", algorithm, "-f", "fake", *all_layers(model)])
@@ -186,7 +186,7 @@ def test_layers_that_predict_further_tokens_are_quantized_on_request(kvant, hybr
     assert done.returncode != 0 and "is not run" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "olmo_hybrid", "longcat_flash", "minimax_m3_text", *STATES, *NEWER])
+@pytest.mark.parametrize("name", ["qwen3_next", "olmo_hybrid", "longcat_flash", "minimax", "minimax_m3_text", "deepseek_v4", *STATES, *NEWER])
 def test_greedy_continuation_equals_generate_of_transformers(name, kvant, hybrid):
     directory = hybrid(name)
     model, tokenizer = load(directory), transformers.AutoTokenizer.from_pretrained(directory)

@@ -24,8 +24,11 @@ SCHEMES = {
 REFUSED = {
     "angles depend on the length of the text": ("llama_dynamic", "phi3_longrope", "hunyuan_moe", "hunyuan_alpha"),
     "linear attention (gated delta nets)": ("qwen3_next", "qwen3_next_one_head", "qwen3_next_interval", "qwen3_5", "qwen3_5_bias", "qwen3_5_heads", "olmo_hybrid", "olmo_hybrid_rotary",
-                                            "qwen3_5_moe", "kimi_linear", "kimi_linear_groups"),
-    "short convolutions": ("lfm2", "lfm2_bias", "lfm2_indices", "lfm2_moe", "lfm2_moe_plain", "lfm2_vl"),
+                                            "qwen3_5_moe", "kimi_linear", "kimi_linear_groups", "bailing_hybrid", "bailing_hybrid_plain"),
+    "residuals of norms": ("minimax", "minimax_window"),
+    "keys that are values, beside entries of tokens": ("deepseek_v4", "deepseek_v4_yarn"),
+    "short convolutions": ("lfm2", "lfm2_bias", "lfm2_indices", "lfm2_moe", "lfm2_moe_plain", "lfm2_vl", "lfm3", "lfm3_plain"),
+    "routing by the sigmoid of the experts with the largest corrected scores": ("kolibri1", "kolibri1_weighed"),
     "selective state-space layers": ("falcon_mamba", "jamba", "jamba_dense", "mamba", "mamba_bias"),
     "attention to keys that an indexer chooses": ("deepseek_v32", "glm_moe_dsa", "minimax_m3", "minimax_m3_local", "minimax_m3_vl"),
     "state-space layers": ("bamba", "bamba_bias", "falcon_h1", "falcon_h1_gated", "falcon_h1_plain", "granitemoehybrid", "granitemoehybrid_dense",

@@ -9,10 +9,11 @@ from test_forward import TRAINED, logits, trained  # noqa: F401
 
 # What is said of the residual streams that cannot be rotated, by the type of model or by its name here.
 NORM, HEAD = "normalises what is added to the residual stream", "is the bias of a head that shares the embeddings"
-REFUSED = {**dict.fromkeys(("afmoe", "axk1", "bloom", "exaone4", "flex_olmo", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "glm4", "olmo2", "olmo3",
+REFUSED = {**dict.fromkeys(("afmoe", "axk1", "kolibri1", "bloom", "exaone4", "flex_olmo", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "glm4", "olmo2", "olmo3",
                             "olmo_hybrid", "nano_gemma2"), NORM),
            **dict.fromkeys(("ernie4_5_moe", "gptj_tied", "phi_tied"), HEAD),
-           "opt_post_norm": "norms stand on the residual stream", "xglm": "positions are computed", "mllama_text_model": "beside the residual stream",
+           "lfm3": NORM, "opt_post_norm": "norms stand on the residual stream", "minimax": "norms stand on the residual stream",
+           "deepseek_v4": "several residual streams", "xglm": "positions are computed", "mllama_text_model": "beside the residual stream",
            "longcat": "add to the residual stream what a norm gives",
            **dict.fromkeys(("kimi_k25", "lfm2_vl", "minimax_m3_vl", "mllama", "qwen3_vl_moe"), "for images or sound")}  # fmt: skip
 # Weights of trained models are rounded to bfloat16 as they are stored, by which a few tokens of a mixture go to other experts. Where biases of attention are, scores that differ in the last bits of

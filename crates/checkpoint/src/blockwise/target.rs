@@ -107,7 +107,13 @@ fn is_of_mixer(role: Role) -> bool {
     };
     let attends = matches!(role, Query | Key | Value | QueryKeyValue | QueryDown | KeyValueDown | HeadGate);
     let recurs = matches!(role, RecurrentInput | RecurrentGate | RecurrentInputGate) || role.is_rate();
-    let narrows = matches!(role, RecurrentDecayDown | RecurrentGateDown);
-    let chooses = matches!(role, Role::IndexQuery | Role::IndexKey | Role::IndexWeights);
-    attends || chooses || recurs || narrows || matches!(role, RecurrentQuery | RecurrentKey | RecurrentValue)
+    let narrows = matches!(role, RecurrentDecayDown | RecurrentGateDown | Role::RecurrentSteps);
+    let chooses = matches!(role, Role::IndexQuery | Role::IndexKey | Role::IndexGate | Role::IndexWeights);
+    let compresses = matches!(role, Role::KeyValue | Role::CompressedKey | Role::CompressedGate);
+    attends
+        || chooses
+        || compresses
+        || recurs
+        || narrows
+        || matches!(role, RecurrentQuery | RecurrentKey | RecurrentValue)
 }

@@ -16,7 +16,7 @@ pub(super) fn plain(builder: &mut Builder, activation: Activation, x: &Value) ->
             let x = builder.relu(x);
             builder.binary("Mul", &x, &x)
         }
-        Activation::ClampedSwiglu | Activation::Xielu | Activation::Unknown => {
+        Activation::ClampedSwiglu | Activation::LimitedSilu | Activation::Xielu | Activation::Unknown => {
             return Err(OnnxExportError::unsupported(format!("activation {activation:?} without a gate")));
         }
     })

@@ -53,7 +53,9 @@ impl Writer<'_, '_> {
             Projections::Queries { .. } => {
                 return Err(OnnxExportError::unsupported("keys and values that blocks share"));
             }
-            Projections::KeysAsValues { .. } => return Err(OnnxExportError::unsupported("keys that are values")),
+            Projections::KeysAsValues { .. } | Projections::Shared(_) => {
+                return Err(OnnxExportError::unsupported("keys that are values"));
+            }
             Projections::Latent(latent) => return self.latent(layer, latent, x),
         };
         let norms = layer.head_norms.as_ref();

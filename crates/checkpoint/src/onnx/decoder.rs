@@ -268,6 +268,7 @@ impl Writer<'_, '_> {
 fn recurrent_rule(mixer: &TokenMixer) -> &'static str {
     match mixer {
         TokenMixer::Attention(_) => "attention",
+        TokenMixer::Lightning(_) => "linear attention (lightning attention)",
         TokenMixer::GatedDelta(_) => "linear attention (gated delta nets)",
         TokenMixer::ShortConvolution(_) => "short convolutions",
         TokenMixer::Mamba1(_) => "selective state-space layers (Mamba)",
@@ -279,8 +280,9 @@ fn recurrent_rule(mixer: &TokenMixer) -> &'static str {
 /// What a block computes and no nodes are made for.
 fn rule_without_nodes(block: &Block) -> Option<&'static str> {
     let of_block = [
+        (block.residual == Residual::OfNorm, "residuals of norms"),
         (block.scalar.is_some(), "scaled blocks"),
-        (block.lane_mixer.is_some(), "several residual streams"),
+        (block.lane_mixer.is_some() || block.hyper.is_some(), "several residual streams"),
         (block.low_rank.is_some(), "narrow layers beside attention"),
         (block.layer_input.is_some(), "inputs of single layers"),
         (block.routed.is_some(), "experts beside a dense network"),
@@ -299,6 +301,7 @@ fn rules_of_mixer(mixer: &TokenMixer) -> Vec<(bool, &'static str)> {
     let plain = |norms: &HeadNorms| norms.rule == QueryKeyNorm::PlainAfterRotary;
     vec![
         (matches!(attention.projections, Projections::Queries { .. }), "keys and values that blocks share"),
+        (matches!(attention.projections, Projections::Shared(_)), "keys that are values, beside entries of tokens"),
         (attention.indexer.is_some(), "attention to keys that an indexer chooses"),
         (attention.biases.is_some(), "linear biases on the scores of attention"),
         (attention.chunk.is_some(), "attention in chunks"),

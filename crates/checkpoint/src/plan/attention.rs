@@ -112,12 +112,12 @@ impl Recognised<'_> {
         let of_towers =
             of_towers.filter_map(|(tensor, _)| tensor.stored_name().strip_suffix(".weight").map(str::to_owned));
         let mut others = recurrent.map(|linear| linear.module.clone()).chain(of_towers);
-        match others.find(|module| leaves.contains(&leaf(module))) {
+        let alike = |module: &str| leaves.iter().find(|own| leaf(module).ends_with(own.as_str())).cloned();
+        match others.find_map(|module| Some((alike(&module)?, module))) {
             None => Ok(()),
-            Some(other) => {
+            Some((own, other)) => {
                 let reason = format!(
-                    "in Quark's layout every layer named `{}` would count as one whose output the cache stores, and `{other}` is none",
-                    leaf(&other)
+                    "in Quark's layout every layer whose name ends in `{own}` would count as one whose output the cache stores, and `{other}` is none"
                 );
                 Err(PlanError::Attention { reason })
             }

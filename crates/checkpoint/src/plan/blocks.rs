@@ -152,7 +152,8 @@ impl Declared<'_> {
         let has = |wanted: &StopAt| {
             stages.iter().any(|stage| depth(stage.input) == *wanted) && !(both && *wanted == StopAt::Heads)
         };
-        let lanes = self.source.network.linears().iter().any(|linear| linear.role == Role::LaneRouter);
+        let lanes = self.source.network.linears().iter().any(|linear| linear.role == Role::LaneRouter)
+            || self.source.network.family().is_some_and(|family| family.math.hyper_connections);
         let resumed: &[StopAt] = match (residual, mixture) {
             _ if lanes => &[],
             (Some(Residual::Parallel), _) => &[],

@@ -410,7 +410,7 @@ fn size_of(group: usize) -> Option<usize> {
 /// description begins with the layout that they find.
 pub fn finds_whole_experts(network: &Network) -> bool {
     let moe = network.family().and_then(|family| family.moe);
-    moe.and_then(|moe| moe.experts.first()).is_some_and(|layout| layout.storage == ExpertStorage::Fused)
+    moe.and_then(|moe| moe.experts.first()).is_some_and(|layout| layout.storage != ExpertStorage::Separate)
 }
 
 /// How the schemes of experts differ.

@@ -57,6 +57,7 @@ impl Cut {
             Role::Query
             | Role::QueryKeyValue
             | Role::QueryUp
+            | Role::OutputDown
             | Role::KeyValueUp
             | Role::HeadGate
             | Role::Gate
@@ -69,6 +70,7 @@ impl Cut {
             | Role::RecurrentGate
             | Role::RecurrentInputGate
             | Role::RecurrentDecay
+            | Role::RecurrentSteps
             | Role::RecurrentDecayUp
             | Role::RecurrentGateUp
             | Role::RecurrentStrength
@@ -84,7 +86,11 @@ impl Cut {
             | Role::SharedGate
             | Role::IndexQuery
             | Role::IndexKey
+            | Role::IndexGate
             | Role::IndexWeights
+            | Role::KeyValue
+            | Role::CompressedKey
+            | Role::CompressedGate
             | Role::LaneInput
             | Role::LaneOutput
             | Role::LaneRouter

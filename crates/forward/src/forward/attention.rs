@@ -2,8 +2,9 @@
 
 use super::blueprint::{
     AttentionLayer, HeadBiases, HeadGates, HeadNorms, IndexChoice, IndexerLayer, LatentProjections, NormLayer,
-    Projections, QueryLatent, ScoreBiases,
+    Projections, QueryLatent, ScoreBiases, SharedProjections,
 };
+use super::compressed::EntryRows;
 use super::heads::{HeadLayout, Heads};
 use super::hook::{ActivationPoint, Rows};
 use super::indexer::IndexRows;
@@ -35,6 +36,8 @@ struct Projected {
     own: usize,
     /// What the block's indexer makes.
     index: Option<IndexRows>,
+    /// The entries of the tokens of each sequence.
+    entries: Option<EntryRows>,
 }
 
 impl Projected {
@@ -47,7 +50,7 @@ impl Projected {
 impl Run<'_, '_> {
     /// What the heads of attention give for normed rows `x`, side by side.
     pub(super) fn attention_heads(&self, block: usize, layer: &AttentionLayer, x: &[f32]) -> Flow<Vec<f32>> {
-        let mut projected = self.projected(layer, x)?;
+        let mut projected = self.projected(block, layer, x)?;
         let own_gates = layer.gates.as_ref().and_then(|gates| self.gates_of_layer(gates, x));
         let sites = [ActivationPoint::Query(block), ActivationPoint::Key(block), ActivationPoint::Value(block)];
         sites
@@ -88,6 +91,7 @@ impl Run<'_, '_> {
             sinks: &sinks,
             bias: biases.as_score_bias(),
             index,
+            further: layer.compressor().zip(projected.entries.as_ref()).map(|(layer, rows)| rows.further(layer)),
         };
         let mut heads = match self.step {
             None => match &layer.distances {
@@ -100,6 +104,9 @@ impl Run<'_, '_> {
                 step.attend((layer.key_block, projected.own > 1), &attention, |attention| self.attend(block, attention))
             }
         };
+        if let (Projections::Shared(shared), Some(rotary)) = (&layer.projections, layer.rotary) {
+            heads = self.grouped_outputs(rotary, shared, heads);
+        }
         if let Some(norm) = &layer.heads_norm {
             self.norm(norm, &mut heads, layer.output.columns);
         }
@@ -148,7 +155,8 @@ impl Run<'_, '_> {
         let quantizer = self.decoder.quantizers.attention(block).and_then(|all| all.probabilities.as_ref());
         let site = ActivationPoint::Probabilities(block);
         let tap = self.with.tap.filter(|tap| tap.wants(site));
-        if quantizer.is_none() && tap.is_none() && attention.index.is_none() {
+        let is_plain = attention.index.is_none() && attention.further.is_none();
+        if quantizer.is_none() && tap.is_none() && is_plain {
             let mut heads = Vec::new();
             self.ops.attend(attention, &mut heads);
             return heads;
@@ -185,7 +193,7 @@ impl Run<'_, '_> {
         }
     }
 
-    fn projected(&self, layer: &AttentionLayer, x: &[f32]) -> Flow<Projected> {
+    fn projected(&self, block: usize, layer: &AttentionLayer, x: &[f32]) -> Flow<Projected> {
         let spans = self.spans();
         let mut projected = match &layer.projections {
             Projections::Separate { layers, heads } => {
@@ -201,6 +209,7 @@ impl Run<'_, '_> {
                         let rows = self.index_inputs(indexer, x);
                         self.index_rows(layer, indexer, x, rows)
                     }),
+                    entries: None,
                 }
             }
             Projections::Fused { layer: fused, heads, grouped } => {
@@ -209,7 +218,13 @@ impl Run<'_, '_> {
                 let data = self.linear(fused, x);
                 let data = if *grouped { stacked(&data, fused.rows, heads) } else { data };
                 let buffer = Buffer { data, width: fused.rows };
-                Projected { buffers: vec![buffer], heads: heads.map(|heads| (0, heads)), own: 3, index: None }
+                Projected {
+                    buffers: vec![buffer],
+                    heads: heads.map(|heads| (0, heads)),
+                    own: 3,
+                    index: None,
+                    entries: None,
+                }
             }
             Projections::KeysAsValues { layers, heads } => {
                 let entered: Vec<&Projection> = layers.iter().chain(layer.gate_layer()).collect();
@@ -218,7 +233,13 @@ impl Run<'_, '_> {
                 let mut buffers =
                     [queries, keys].map(|layer| Buffer { data: self.linear(layer, x), width: layer.rows }).to_vec();
                 buffers.push(Buffer { data: self.buffers.copy(&buffers[1].data), width: keys.rows });
-                Projected { buffers, heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])], own: 3, index: None }
+                Projected {
+                    buffers,
+                    heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])],
+                    own: 3,
+                    index: None,
+                    entries: None,
+                }
             }
             Projections::Queries { layer: queries, heads, unread } => {
                 let entered: Vec<&Projection> =
@@ -230,9 +251,16 @@ impl Run<'_, '_> {
                 let data = self.linear(queries, x);
                 let shared = self.shared_keys(data.len() / queries.rows.max(1), heads);
                 let buffers = vec![Buffer { data, width: queries.rows }, shared];
-                Projected { buffers, heads: [(0, heads[0]), (1, heads[1]), (1, heads[2])], own: 1, index: None }
+                Projected {
+                    buffers,
+                    heads: [(0, heads[0]), (1, heads[1]), (1, heads[2])],
+                    own: 1,
+                    index: None,
+                    entries: None,
+                }
             }
             Projections::Latent(latent) => return self.latent(layer, latent, x),
+            Projections::Shared(shared) => return self.shared_projections(block, (layer, shared), x),
         };
         if let Some(clip) = layer.clip {
             let values = projected.buffers.iter_mut().flat_map(|buffer| &mut buffer.data);
@@ -353,9 +381,45 @@ impl Run<'_, '_> {
         let buffers =
             [(queries, latent.heads * width), (keys, latent.heads * width), (up, latent.heads * (nope + wide))];
         let buffers = buffers.map(|(data, width)| Buffer { data, width }).into();
-        let mut projected = Projected { buffers, heads: [(0, all), (1, all), (2, values)], own: 3, index };
+        let mut projected =
+            Projected { buffers, heads: [(0, all), (1, all), (2, values)], own: 3, index, entries: None };
         self.grow_queries(layer, &mut projected);
         ControlFlow::Continue(projected)
+    }
+
+    /// Queries, keys that are values, and entries.
+    fn shared_projections(
+        &self,
+        block: usize,
+        (layer, shared): (&AttentionLayer, &SharedProjections),
+        x: &[f32],
+    ) -> Flow<Projected> {
+        let [down, up] = &shared.query;
+        self.enter(StopAt::AttentionInput, &shared.first(), x, self.spans())?;
+        let [mut latents, mut keys] = [down, &shared.key].map(|layer| self.linear(layer, x));
+        self.norm(&shared.latent_norm, &mut latents, down.rows);
+        let chooses = layer.compressor().and_then(|compressor| compressor.index.as_ref());
+        let entered: Vec<&Projection> = std::iter::once(up).chain(chooses.map(|index| &index.query)).collect();
+        self.enter(StopAt::QueryLatent, &entered, &latents, self.spans())?;
+        let entries = layer.compressor().map(|compressor| self.entry_rows(block, (layer, compressor), (x, &latents)));
+        let mut queries = self.linear(up, &latents);
+        let (heads, key) = (HeadLayout::packed(shared.heads, shared.width), HeadLayout::row(shared.width));
+        self.normalise_heads(&shared.query_norm, &mut queries, up.rows, heads);
+        self.norm(&shared.key_norm, &mut keys, shared.width);
+        if let Some((rotary, pairing)) = layer.rotary {
+            let turning = |heads: HeadLayout| heads.part(shared.width - shared.turning, shared.turning);
+            self.ops.rotate(&self.angles[rotary], pairing, &mut queries, up.rows, turning(heads));
+            self.ops.rotate(&self.angles[rotary], pairing, &mut keys, shared.width, turning(key));
+        }
+        self.buffers.give(latents);
+        let buffers = [(queries, up.rows), (keys, shared.width)].map(|(data, width)| Buffer { data, width });
+        ControlFlow::Continue(Projected {
+            buffers: buffers.into(),
+            heads: [(0, heads), (1, key), (1, key)],
+            own: 3,
+            index: None,
+            entries,
+        })
     }
 
     /// Queries, from what the first of their layers gave, and `index` with what the indexer makes of their latent.

@@ -154,9 +154,15 @@ impl Run<'_, '_> {
             groups: mixture.groups,
             correction: &correction,
             least_sum: mixture.least_sum,
+            norm_order: mixture.norm_order,
             jitter: mixture.jitter,
         };
         let experts = mixture.experts.len() + mixture.identities;
+        if let (Some(table), Some(tokens)) = (&mixture.table, self.tokens) {
+            let listed = tokens.iter().map(|token| self.decoder.tensors.integer_row(table, *token));
+            let both = logits.chunks_exact(experts).zip(listed);
+            return shares_of(both.map(|(logits, experts)| rule.weigh(logits, &experts)), experts);
+        }
         let scales = self.vector(mixture.expert_scales.as_ref());
         let scaled = |(expert, weight): Choice| (expert, weight * scales.get(expert).copied().unwrap_or(1.0));
         let choose = |logits: &[f32]| -> Vec<Choice> { rule.choose(logits).into_iter().map(scaled).collect() };

@@ -1,6 +1,6 @@
 //! The gated delta net of one block: project, convolve, update the state token by token, normalise, gate, project back.
 
-use super::blueprint::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer};
+use super::blueprint::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer, LatentOrNot};
 use super::heads::{HeadLayout, Heads};
 use super::ops::{DeltaRule, Gate, GatedNorm, Hidden};
 use super::options::{Flow, StopAt};
@@ -59,15 +59,21 @@ impl Run<'_, '_> {
 
     /// The rows of a net whose channels have a decay each.
     fn channel_delta_rows(&self, layers: &ChannelDeltaInputs, x: &[f32]) -> Flow<DeltaRows> {
-        let [decay, gate] = [&layers.decay, &layers.gate];
         let mixed = self.side_by_side(layers.mixed.each_ref(), x);
-        let [strengths, decays, gates] = [&layers.strength, &decay[0], &gate[0]].map(|layer| self.linear(layer, x));
-        self.enter(StopAt::DecayLatent, &[&decay[1]], &decays, self.spans())?;
-        let steps = self.linear(&decay[1], &decays);
-        self.enter(StopAt::GateLatent, &[&gate[1]], &gates, self.spans())?;
-        let behind = self.linear(&gate[1], &gates);
-        [decays, gates].into_iter().for_each(|buffer| self.buffers.give(buffer));
-        ControlFlow::Continue(DeltaRows { mixed, gates: behind, strengths, steps })
+        let first = [&layers.strength, &layers.decay.first, &layers.gate.first];
+        let [strengths, decays, gates] = first.map(|layer| self.linear(layer, x));
+        let steps = self.behind_latent(StopAt::DecayLatent, &layers.decay, decays)?;
+        let gates = self.behind_latent(StopAt::GateLatent, &layers.gate, gates)?;
+        ControlFlow::Continue(DeltaRows { mixed, gates, strengths, steps })
+    }
+
+    /// What the second of two layers gives for what the first gave, where there is a second.
+    fn behind_latent(&self, depth: StopAt, layers: &LatentOrNot, first: Vec<f32>) -> Flow<Vec<f32>> {
+        let Some(second) = &layers.second else { return ControlFlow::Continue(first) };
+        self.enter(depth, &[second], &first, self.spans())?;
+        let out = self.linear(second, &first);
+        self.buffers.give(first);
+        ControlFlow::Continue(out)
     }
 
     /// What layers give for rows `x`, side by side.
@@ -159,7 +165,11 @@ impl Run<'_, '_> {
         let biases = rounded(self.vector(Some(&layer.step_bias)));
         let shared = biases.len() / rates.len().max(1);
         let heads = rates.iter().flat_map(|rate| std::iter::repeat_n(rate, shared)).zip(&biases).cycle();
-        steps.iter().zip(heads).map(|(step, (rate, bias))| exp(-rate * softplus(step + bias))).collect()
+        let decay = |step: f32, rate: f32, bias: f32| match layer.bound {
+            None => exp(-rate * softplus(step + bias)),
+            Some(bound) => exp(precision.round(bound * sigmoid(rate * (step + bias)))),
+        };
+        steps.iter().zip(heads).map(|(step, (rate, bias))| decay(*step, *rate, *bias)).collect()
     }
 }
 

@@ -120,6 +120,7 @@ mod tests {
             sinks: &[],
             bias: ScoreBias::NONE,
             index: None,
+            further: None,
         };
         let found = chosen(&attention, &index);
         // Scores of the last tokens: 2, 0.5 and 1; 3, 1 and 2.
@@ -151,6 +152,7 @@ mod tests {
             sinks: &[],
             bias: ScoreBias::NONE,
             index: None,
+            further: None,
         };
         let found = chosen(&attention, &index);
         // The last token: of the first two blocks the first head takes that with 3, the second that with -5.

@@ -11,6 +11,7 @@ impl Run<'_, '_> {
         let heads = match mixer {
             TokenMixer::Attention(layer) => self.attention_heads(block, layer, x)?,
             TokenMixer::GatedDelta(layer) => self.gated_delta_heads(block, layer, x)?,
+            TokenMixer::Lightning(layer) => self.lightning_heads(block, layer, x)?,
             TokenMixer::ShortConvolution(layer) => self.short_convolution_heads(block, layer, x)?,
             TokenMixer::Mamba1(layer) => self.mamba1_heads(block, layer, x)?,
             TokenMixer::Mamba2(layer) => self.mamba2_heads(block, layer, x)?,

@@ -66,6 +66,33 @@ impl KeyIndex<'_> {
     }
 }
 
+/// Keys beside those of tokens, which are values as well: entries, each made of the tokens of a window. A query sees those whose windows end
+/// with its token or before.
+#[derive(Clone, Copy, Debug)]
+pub struct FurtherKeys<'a> {
+    /// The entries of each sequence, one after the other; a row begins with the key.
+    pub entries: &'a [Vec<f32>],
+    /// Elements of a row.
+    pub row_width: usize,
+    /// Tokens of a window.
+    pub rate: usize,
+    /// What chooses among them; `None` where queries attend to all that they see.
+    pub choice: Option<EntryChoice<'a>>,
+}
+
+/// The choice of the entries with the largest `sum_h w_h relu(q_h k)`.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryChoice<'a> {
+    /// `q`, a row for each query.
+    pub queries: Heads<'a>,
+    /// `w`, one for each query and head.
+    pub weights: &'a [f32],
+    /// Where `k` begins in the row of an entry.
+    pub start: usize,
+    /// Entries of each query at most.
+    pub most: usize,
+}
+
 /// Attention of several sequences of the same length.
 #[derive(Clone, Debug)]
 pub struct Attention<'a> {
@@ -95,6 +122,8 @@ pub struct Attention<'a> {
     pub bias: ScoreBias<'a>,
     /// What chooses the keys that queries attend to; `None` where that are all that they see.
     pub index: Option<KeyIndex<'a>>,
+    /// Keys beside those of tokens.
+    pub further: Option<FurtherKeys<'a>>,
 }
 
 impl Attention<'_> {

@@ -87,6 +87,7 @@ impl Run<'_, '_> {
             sinks: &[],
             bias: ScoreBias::OfKeys(&[]),
             index: None,
+            further: None,
         };
         let mut out = Vec::new();
         self.ops.attend(&attention, &mut out);

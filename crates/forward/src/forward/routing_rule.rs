@@ -1,6 +1,7 @@
 //! The choice of experts for one token, by the rule of each family. Scores come from the router; nothing here touches
 //! activations.
 
+use super::recurrent::softplus;
 use kvant_model::family::Routing;
 
 /// The parameters of a rule besides the scores.
@@ -18,6 +19,8 @@ pub struct RoutingRule<'a> {
     pub groups: (usize, usize),
     /// The correction of scores for the choice; empty if there is none.
     pub correction: &'a [f32],
+    /// The order of the norm by which weights are divided, where the rule divides by one.
+    pub norm_order: Option<f32>,
     /// SparseMixer's threshold.
     pub jitter: f32,
     /// The least sum by which weights are divided.
@@ -32,6 +35,7 @@ impl RoutingRule<'_> {
     pub fn choose(&self, logits: &[f32]) -> Vec<Choice> {
         match self.rule {
             Routing::SoftmaxThenTop => divided(self.best(&softmax(logits))),
+            Routing::SoftmaxThenTopByNorm => self.divided_by_norm(self.best(&softmax(logits))),
             Routing::SoftmaxThenTopIfNormalised => match self.normalise {
                 true => divided(self.best(&softmax(logits))),
                 false => self.best(&softmax(logits)),
@@ -74,6 +78,15 @@ impl RoutingRule<'_> {
                 let chosen = self.best(&self.in_best_groups(&scores, 0.0, two_best));
                 self.scaled(if self.normalise { divided(chosen) } else { chosen })
             }
+            Routing::RootSoftplusTop => {
+                let scores: Vec<f32> = logits.iter().map(|z| root_softplus(*z)).collect();
+                self.scaled(divided(self.weighted(&scores, self.best(&self.corrected(&scores)))))
+            }
+            Routing::TopCorrectedThenSigmoid => {
+                let scores: Vec<f32> = logits.iter().map(|z| sigmoid(*z)).collect();
+                let chosen = self.weighted(&scores, self.best(&self.corrected(logits)));
+                if self.normalise { divided(chosen) } else { chosen }
+            }
             // Which of the two it is has been looked up.
             Routing::TopThenSigmoid | Routing::TopThenStated => {
                 let chosen = self.best(logits).into_iter().map(|(expert, z)| (expert, sigmoid(z))).collect();
@@ -83,11 +96,27 @@ impl RoutingRule<'_> {
         }
     }
 
+    /// The experts that a token chooses by itself, weighed by their scores.
+    pub fn weigh(&self, logits: &[f32], experts: &[usize]) -> Vec<Choice> {
+        let score = |expert: usize| logits.get(expert).copied().map_or(0.0, root_softplus);
+        self.scaled(divided(experts.iter().map(|expert| (*expert, score(*expert))).collect()))
+    }
+
     fn sigmoid_groups(&self, logits: &[f32]) -> Vec<Choice> {
         let scores: Vec<f32> = logits.iter().map(|z| sigmoid(*z)).collect();
         let limited = self.in_best_groups(&self.corrected(&scores), f32::NEG_INFINITY, two_best);
         let chosen = self.weighted(&scores, self.best(&limited));
         self.scaled(if self.normalise { divided(chosen) } else { chosen })
+    }
+
+    /// The choices, with weights divided by their norm, if by any.
+    fn divided_by_norm(&self, mut chosen: Vec<Choice>) -> Vec<Choice> {
+        if let Some(order) = self.norm_order {
+            let sum: f32 = chosen.iter().map(|(_, weight)| weight.powf(order)).sum();
+            let norm = sum.powf(1.0 / order);
+            chosen.iter_mut().for_each(|(_, weight)| *weight /= norm);
+        }
+        chosen
     }
 
     fn best(&self, scores: &[f32]) -> Vec<Choice> {
@@ -163,6 +192,11 @@ fn softmax(scores: &[f32]) -> Vec<f32> {
     powers.into_iter().map(|p| p / sum).collect()
 }
 
+/// `sqrt(ln(1 + exp(z)))`.
+fn root_softplus(z: f32) -> f32 {
+    softplus(z).sqrt()
+}
+
 fn sigmoid(z: f32) -> f32 {
     1.0 / (1.0 + (-z).exp())
 }
@@ -179,9 +213,23 @@ mod tests {
             scale: 1.0,
             groups: (1, 1),
             correction: &[],
+            norm_order: None,
             jitter: 0.01,
             least_sum: 1e-12,
         }
+    }
+
+    #[test]
+    fn weights_are_divided_by_their_norm() {
+        let logits = [3f32.ln(), 4f32.ln(), 0.0];
+        let of = |norm_order| RoutingRule { norm_order, ..rule(Routing::SoftmaxThenTopByNorm) }.choose(&logits);
+        let close = |chosen: Vec<Choice>, expected: [f32; 2]| {
+            let weights = chosen.iter().map(|(_, weight)| *weight).zip(expected);
+            assert!(experts(&chosen) == [1, 0] && weights.into_iter().all(|(a, b)| (a - b).abs() < 1e-6), "{chosen:?}");
+        };
+        close(of(None), [0.5, 0.375]);
+        close(of(Some(1.0)), [4.0 / 7.0, 3.0 / 7.0]);
+        close(of(Some(2.0)), [0.8, 0.6]);
     }
 
     fn experts(chosen: &[Choice]) -> Vec<usize> {

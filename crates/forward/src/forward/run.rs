@@ -44,6 +44,8 @@ pub(super) struct Run<'r, 'a> {
     pub(super) step: Option<&'r Step>,
     /// The keys and values that the block attends to and others too.
     pub(super) shared_keys: Option<&'r SharedKeyRows>,
+    /// The numbers of the tokens of rows, where a block chooses experts by them.
+    pub(super) tokens: Option<&'r [usize]>,
     /// What experts add to the stream behind a later block.
     pub(super) shortcut: Option<&'r ShortcutRows>,
     /// Whether weights stay mapped after their use, because they are needed again soon.
@@ -123,6 +125,22 @@ impl<'a> Run<'_, 'a> {
         }
     }
 
+    /// The outputs `range` of a layer for rows `x` of whole sequences that are only theirs.
+    pub(super) fn part_of_linear(&self, layer: &Projection, x: &[f32], range: Range<usize>) -> Vec<f32> {
+        let spans = self.spans();
+        self.show(ActivationPoint::Input(&layer.module), x, layer.columns, spans);
+        let x = match self.input_quantizer(layer) {
+            Some(input) => Cow::Owned(self.quantized(input, x.to_vec(), layer.columns, spans)),
+            None => Cow::Borrowed(x),
+        };
+        let width = range.len();
+        let out = self.slice_of_linear(layer, &x, range);
+        match self.output_quantizer(layer) {
+            Some(output) => self.quantized(output, out, width, spans),
+            None => out,
+        }
+    }
+
     /// Whether the run ends before these layers, which read rows `x` at a depth. Where it ends just there, the rows are
     /// shown.
     pub(super) fn enter(&self, depth: StopAt, layers: &[&Projection], x: &[f32], spans: Spans<'_>) -> Flow<()> {
@@ -167,7 +185,7 @@ impl<'a> Run<'_, 'a> {
         self.ops.normalise(&self.norm_weights(norm), data, width, HeadLayout::row(width));
     }
 
-    fn normed(&self, norm: Option<&NormLayer>, x: &[f32]) -> Vec<f32> {
+    pub(super) fn normed(&self, norm: Option<&NormLayer>, x: &[f32]) -> Vec<f32> {
         let mut out = self.buffers.copy(x);
         if let Some(norm) = norm {
             self.norm(norm, &mut out, self.decoder.hidden());
@@ -244,10 +262,15 @@ impl<'a> Run<'_, 'a> {
         if let Some(inputs) = &self.blueprint().layer_inputs {
             layout.scatter(&self.layer_inputs(inputs, tokens, &x), layout.inputs(), &mut rows);
         }
-        let streams = match &self.blueprint().lanes {
-            Some(lanes) => self.lanes_of(lanes, x),
-            None => vec![x],
+        let streams = match (&self.blueprint().lanes, &self.blueprint().hyper) {
+            (Some(lanes), _) => self.lanes_of(lanes, x),
+            (None, Some(streams)) => vec![x; streams.count],
+            (None, None) => vec![x],
         };
+        if !layout.token().is_empty() {
+            let numbers: Vec<f32> = tokens.iter().map(|token| *token as f32).collect();
+            layout.scatter(&numbers, layout.token(), &mut rows);
+        }
         for (lane, stream) in streams.iter().enumerate() {
             layout.scatter(stream, layout.lane(lane), &mut rows);
         }
@@ -315,6 +338,7 @@ impl<'a> Run<'_, 'a> {
         match block.residual {
             Residual::Parallel => self.parallel(index, block, x),
             Residual::PostNorm => self.post_norm(index, block, x),
+            Residual::OfNorm => self.of_norm(index, block, x),
             _ => self.sequential(index, block, x),
         }
     }
@@ -481,6 +505,27 @@ impl<'a> Run<'_, 'a> {
         ControlFlow::Continue(())
     }
 
+    fn of_norm(&self, index: usize, block: &Block, x: &mut [f32]) -> Flow<()> {
+        // Where the run ends in the mixer, the stream is as it was.
+        let read = self.normed(block.attention_input.as_ref(), x);
+        if let Some(branch) = self.mixer_branch(index, block, || self.buffers.copy(&read))? {
+            self.share(block.shares[0], (read, branch), x);
+        }
+        let read = self.normed(block.feed_forward_input.as_ref(), x);
+        let branch = self.feed_forward_branch(index, block, || self.buffers.copy(&read))?;
+        self.share(block.shares[1], (read, branch), x);
+        ControlFlow::Continue(())
+    }
+
+    /// `x = a residual + b branch`.
+    fn share(&self, [a, b]: [f32; 2], (mut residual, mut branch): (Vec<f32>, Vec<f32>), x: &mut [f32]) {
+        self.scale(a, &mut residual);
+        self.scale(b, &mut branch);
+        self.ops.join(&mut residual, &branch, 1.0);
+        x.copy_from_slice(&residual);
+        [residual, branch].into_iter().for_each(|buffer| self.buffers.give(buffer));
+    }
+
     /// Multiplies `data` by a factor, unless that is 1.
     pub(super) fn scale(&self, factor: f32, data: &mut [f32]) {
         if factor != 1.0 {
@@ -507,7 +552,12 @@ impl<'a> Run<'_, 'a> {
     /// The input of the head: the stream after the last norm; of an encoder its last hidden states.
     pub(super) fn finish(&self, x: &[f32]) -> Vec<f32> {
         let layout = &self.blueprint().stream;
+        let streams = self.blueprint().hyper.as_ref();
         let residual = match &self.blueprint().lanes {
+            _ if streams.is_some() => {
+                let all = layout.gather(x, layout.all_lanes());
+                Cow::Owned(streams.map_or_else(Vec::new, |streams| self.streams_joined(streams, &all)))
+            }
             Some(lanes) => Cow::Owned(self.lanes_merged(lanes, &layout.gather_lanes(x))),
             None if layout.is_plain() => Cow::Borrowed(x),
             None => Cow::Owned(layout.gather(x, layout.lane(0))),

@@ -143,6 +143,7 @@ impl<'r, 'a> Runner<'r, 'a> {
             buffers: &self.buffers,
             step: None,
             shared_keys: None,
+            tokens: None,
             shortcut: None,
             keeps_weights: false,
         }

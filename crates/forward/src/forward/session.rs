@@ -217,6 +217,7 @@ impl<'s, 'a> Session<'s, 'a> {
             buffers,
             step: None,
             shared_keys: None,
+            tokens: None,
             shortcut: None,
             keeps_weights: true,
         }

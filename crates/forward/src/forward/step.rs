@@ -2,7 +2,7 @@
 //! [`super::run`], nor which rows to run, which is [`super::session`]'s.
 
 use super::heads::{HeadLayout, Heads};
-use super::ops::{Attention, IndexRule, KeyIndex};
+use super::ops::{Attention, EntryChoice, FurtherKeys, IndexRule, KeyIndex};
 use super::recurrent_state::RecurrentState;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -30,6 +30,9 @@ impl SequenceCache {
         SequenceCache { blocks: vec![BlockCache::default(); blocks] }
     }
 }
+
+/// The rows of a sequence, their positions, and what is kept of it.
+type PartOfStep<'c> = ((Range<usize>, &'c Range<usize>), &'c mut SequenceCache);
 
 /// Rows of some sequences that follow the tokens in their caches.
 pub(super) struct Step {
@@ -95,7 +98,7 @@ impl Step {
                 start - length..start
             })
             .collect();
-        let of_sequence = |((rows, positions), cache): ((Range<usize>, &Range<usize>), &mut SequenceCache)| {
+        let of_sequence = |(at, ((rows, positions), cache)): (usize, PartOfStep<'_>)| {
             let BlockCache { keys, values, index, .. } = &mut cache.blocks[block];
             let of_rows = attention.index.map(|all| part_of_index(&all, rows.clone()));
             let [queries, new_keys, new_values] =
@@ -111,11 +114,12 @@ impl Step {
                 values: packed(values, new_values.layout),
                 length: rows.len(),
                 past: positions.start,
+                further: attention.further.map(|all| part_of_entries(&all, at, rows.clone())),
                 index: of_rows.map(|new| KeyIndex { keys: packed(index, new.keys.layout), ..new }),
                 ..attention.clone()
             })
         };
-        let rows = parts.into_par_iter().zip(&self.positions).zip(caches.par_iter_mut()).map(of_sequence);
+        let rows = parts.into_par_iter().zip(&self.positions).zip(caches.par_iter_mut()).enumerate().map(of_sequence);
         rows.collect::<Vec<Vec<f32>>>().concat()
     }
 
@@ -133,6 +137,16 @@ impl Step {
 /// Some rows.
 fn part<'a>(heads: &Heads<'a>, rows: Range<usize>) -> Heads<'a> {
     Heads { data: &heads.data[rows.start * heads.row_width..rows.end * heads.row_width], ..*heads }
+}
+
+/// The entries of the sequence `at`, and the rows that choose among them.
+fn part_of_entries<'a>(all: &FurtherKeys<'a>, at: usize, rows: Range<usize>) -> FurtherKeys<'a> {
+    let choice = all.choice.map(|choice| {
+        let heads = choice.queries.layout.count;
+        let weights = &choice.weights[rows.start * heads..rows.end * heads];
+        EntryChoice { queries: part(&choice.queries, rows), weights, ..choice }
+    });
+    FurtherKeys { entries: &all.entries[at..at + 1], choice, ..*all }
 }
 
 /// What chooses keys for some rows.

@@ -31,7 +31,10 @@ impl Run<'_, '_> {
             shortcut: crosses.then_some(&shortcut),
             ..self.clone()
         };
+        let tokens = layout.gather_tokens(x);
+        let run = Run { tokens: (!tokens.is_empty()).then_some(&tokens[..]), ..run };
         let flow = match (&block.lane_mixer, &self.blueprint().lanes) {
+            _ if block.hyper.is_some() => run.block_of_hyper_streams(index, block, x),
             (Some(mixer), Some(lanes)) => run.block_of_lanes(index, block, (mixer, lanes), x),
             _ => {
                 let mut residual = layout.gather(x, layout.lane(0));
@@ -76,6 +79,24 @@ impl Run<'_, '_> {
         for (lane, stream) in streams.iter().enumerate() {
             layout.scatter(stream, layout.lane(lane), rows);
         }
+        ControlFlow::Continue(())
+    }
+
+    /// A block whose branches mix all residual streams. Where the run ends in it, the streams are as they were.
+    fn block_of_hyper_streams(&self, index: usize, block: &Block, rows: &mut [f32]) -> Flow<()> {
+        let (layout, streams) = (&self.blueprint().stream, &self.blueprint().hyper);
+        let (Some(streams), Some([of_mixer, of_network])) = (streams, &block.hyper) else {
+            return ControlFlow::Continue(());
+        };
+        let mut all = layout.gather(rows, layout.all_lanes());
+        let (x, factors) = self.read_streams(streams, of_mixer, &all);
+        let branch = self.mix(index, &block.mixer, &self.normed(block.attention_input.as_ref(), &x))?;
+        self.write_streams(&branch, &factors, &mut all);
+        let (x, factors) = self.read_streams(streams, of_network, &all);
+        let branch =
+            self.feed_forward(index, &block.feed_forward, &self.normed(block.feed_forward_input.as_ref(), &x))?;
+        self.write_streams(&branch, &factors, &mut all);
+        layout.scatter(&all, layout.all_lanes(), rows);
         ControlFlow::Continue(())
     }
 

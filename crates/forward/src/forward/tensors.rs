@@ -60,6 +60,15 @@ impl Vector {
     }
 }
 
+/// A table of small numbers, a row for each token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IntegerTable {
+    tensor: usize,
+    columns: usize,
+    /// Bytes of a number.
+    size: usize,
+}
+
 /// The tensors of a checkpoint, in its order.
 #[derive(Clone, Debug)]
 pub struct Tensors<'a> {
@@ -191,6 +200,51 @@ impl<'a> Tensors<'a> {
             return Err(self.shape_error(tensor, &format!("{} elements", length.unwrap_or(0))));
         }
         Ok(Vector { tensor, bytes: 0..bytes, source, length: found })
+    }
+
+    /// A tensor of integers as a table `[rows, columns]` of numbers below `bound`.
+    ///
+    /// # Errors
+    ///
+    /// Another shape or type, and larger numbers.
+    pub fn integers(
+        &self,
+        tensor: usize,
+        (rows, columns): (usize, usize),
+        bound: usize,
+    ) -> Result<IntegerTable, ForwardError> {
+        let meta = &self.meta[tensor];
+        let size = match meta.dtype.as_str() {
+            "I64" => 8,
+            "I32" => 4,
+            other => return Err(ForwardError::unsupported(format!("{}, which is {other}", meta.name))),
+        };
+        let table = IntegerTable { tensor, columns, size };
+        let bytes = rows.checked_mul(columns).and_then(|count| count.checked_mul(size));
+        let fits = matches!(&self.stored[tensor], Stored::Plain(view) if Some(view.bytes().len()) == bytes);
+        if meta.shape != [rows, columns] || !fits {
+            return Err(self.shape_error(tensor, &format!("{rows} rows of {columns} integers")));
+        }
+        let mut all = (0..rows).flat_map(|row| self.integer_row(&table, row));
+        match all.find(|number| *number >= bound) {
+            Some(number) => Err(ForwardError::unsupported(format!(
+                "{}, which holds a number other than those below {bound}: {number}",
+                meta.name
+            ))),
+            None => Ok(table),
+        }
+    }
+
+    /// A row of a table of integers; none beyond its end. Negative numbers are larger than all others.
+    pub fn integer_row(&self, table: &IntegerTable, row: usize) -> Vec<usize> {
+        let Stored::Plain(view) = &self.stored[table.tensor] else { return Vec::new() };
+        let width = table.columns * table.size;
+        let Some(bytes) = view.bytes().get(row * width..(row + 1) * width) else { return Vec::new() };
+        let number = |bytes: &[u8]| {
+            let wide = bytes.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
+            usize::try_from(wide).unwrap_or(usize::MAX)
+        };
+        bytes.chunks_exact(table.size).map(number).collect()
     }
 
     /// An error about the shape of a tensor.

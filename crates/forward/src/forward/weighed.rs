@@ -1,6 +1,7 @@
 //! Attention with observable or quantized probabilities: they exist, block of rows by block of rows, where fused
 //! attention never has them. Slower, and used only if a quantizer or a hook requires it.
 
+use super::further;
 use super::indexer::chosen;
 use super::ops::Attention;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Precision, Threads, multiply, softmax};
@@ -12,7 +13,7 @@ use std::ops::Range;
 const BLOCK: usize = 64;
 
 /// The score of keys that are not chosen: their weight is 0.
-const UNSEEN: f32 = -1e30;
+pub(super) const UNSEEN: f32 = -1e30;
 
 /// [`Ops::attend`](super::ops::Ops::attend) with `weights` called on the weights of some rows of one head: rows of as many
 /// elements as the keys that any of them sees, zero where a row does not see. Threads call it in any order.
@@ -21,6 +22,9 @@ pub(super) fn attend(
     attention: &Attention<'_>,
     weights: &(dyn Fn(&mut [f32], usize) + Sync),
 ) -> Vec<f32> {
+    if let Some(keys) = &attention.further {
+        return further::attend((isa, precision), (attention, keys), weights);
+    }
     let width = attention.queries.layout.count * attention.values.layout.width;
     let tokens = attention.queries.data.len() / attention.queries.row_width;
     let mut out = vec![0.0; tokens * width];
@@ -144,6 +148,7 @@ mod tests {
                 sinks: &[],
                 bias,
                 index: None,
+                further: None,
             };
             let mut fused = Vec::new();
             Cpu::default().attend(&attention, &mut fused);

@@ -39,9 +39,10 @@ pub(crate) fn of_role(role: Role, part: Part) -> Option<String> {
         Role::RecurrentInput | Role::RecurrentGate | Role::RecurrentInputGate => return None,
         Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates => return None,
         Role::RecurrentChoice | Role::RecurrentStep => return None,
-        Role::RecurrentDecayDown | Role::RecurrentDecayUp => return None,
+        Role::RecurrentSteps | Role::RecurrentDecayDown | Role::RecurrentDecayUp => return None,
         Role::RecurrentGateDown | Role::RecurrentGateUp => return None,
-        Role::IndexQuery | Role::IndexKey | Role::IndexWeights => return None,
+        Role::IndexQuery | Role::IndexKey | Role::IndexGate | Role::IndexWeights => return None,
+        Role::KeyValue | Role::CompressedKey | Role::CompressedGate | Role::OutputDown => return None,
         Role::RecurrentQuery | Role::RecurrentKey | Role::RecurrentValue => return None,
     };
     let suffix = match part {
@@ -61,6 +62,7 @@ pub(crate) fn of_norm(site: NormSite) -> &'static str {
         NormSite::Key => "attn_k_norm",
         NormSite::QueryLatent => "attn_q_a_norm",
         NormSite::KeyValueLatent => "attn_kv_a_norm",
+        NormSite::CompressedKey => "attn_compressor_norm",
         NormSite::IndexQuery => "indexer.q_norm",
         NormSite::IndexKey => "indexer.k_norm",
         NormSite::Heads => "attn_sub_norm",

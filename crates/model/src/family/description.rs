@@ -7,7 +7,7 @@ use super::leaked::leaked;
 use super::math::{Indexer, Math, Residual, Routing};
 use super::recurrent::{Recurrent, RecurrentBlocks, RecurrentParameter, is_feed_forward};
 use super::role::{NormKind, NormSite, Orientation, Role, RowOrder};
-use crate::model_config::ModelConfig;
+use crate::model_config::{ModelConfig, SPARSE_ENTRIES};
 use serde::{Deserialize, Serialize};
 
 /// A text of a description: compiled in, or read from a file and kept for as long as the program runs.
@@ -97,6 +97,9 @@ pub struct Trunk {
     /// Token embedding.
     #[serde(deserialize_with = "leaked")]
     pub embedding: Text,
+    /// Another name of it.
+    #[serde(deserialize_with = "leaked", default)]
+    pub other_embedding: Option<Text>,
     /// Learned positions.
     #[serde(deserialize_with = "leaked", default)]
     pub positions: Option<Text>,
@@ -112,6 +115,9 @@ pub struct Trunk {
     /// Linear layers outside the blocks, besides the head.
     #[serde(deserialize_with = "leaked")]
     pub linears: Linears,
+    /// Small tensors outside the blocks that belong to no linear layer and no norm. They may have several names.
+    #[serde(deserialize_with = "leaked", default)]
+    pub parameters: &'static [Text],
     /// Names of the output head, the usual one first.
     #[serde(deserialize_with = "leaked")]
     pub heads: &'static [Text],
@@ -198,6 +204,8 @@ pub enum ExpertStorage {
     Separate,
     /// A 3-D tensor `[experts, ..]`.
     Fused,
+    /// A 2-D tensor with the matrices of all experts one below the other (DBRX).
+    Stacked,
 }
 
 /// What a block of a model has.
@@ -281,11 +289,29 @@ impl Family {
         if site == NormSite::FeedForwardOutput && self.math.only_experts_have_output_norm && dense {
             return false;
         }
+        let is_behind = matches!(site, NormSite::AttentionOutput | NormSite::FeedForwardOutput);
+        if is_behind && self.math.output_norms_if.is_some_and(|key| !config.flag_or(key, true)) {
+            return false;
+        }
         let recurrent = self.branches(config, block).recurrent;
         match site {
             NormSite::AttentionInput if block == 0 && self.math.first_norm_is_absent => false,
             NormSite::AttentionInput | NormSite::FeedForwardInput => recurrent || !self.math.norms_by_mixer,
             NormSite::AttentionOutput | NormSite::FeedForwardOutput => !recurrent || !self.math.norms_by_mixer,
+            _ => true,
+        }
+    }
+
+    /// Returns whether a block has the small tensor of a path, as far as the type of the block decides that: those of entries of tokens, of
+    /// what chooses among them, and of experts that tokens choose by themselves.
+    pub fn has_parameter_at(&self, config: &ModelConfig, path: &str, block: usize) -> bool {
+        let Some(sizes) = config.compressed.as_ref().filter(|_| self.math.compressed_keys) else { return true };
+        let kind = config.layer_types.get(block).map_or("", String::as_str);
+        match leaf(path) {
+            "ape" if path.contains("indexer") => kind == SPARSE_ENTRIES,
+            "ape" => sizes.rate(kind).is_some(),
+            "tid2eid" => sizes.hashes(block),
+            "bias" => !sizes.hashes(block),
             _ => true,
         }
     }

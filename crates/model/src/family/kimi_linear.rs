@@ -31,7 +31,7 @@ pub const FAMILY: Family = Family {
     model_types: &["kimi_linear"],
     architectures: &["KimiLinearForCausalLM", "KimiLinearModel"],
     recurrent: Some(Recurrent {
-        mixer: RecurrentMixer::ChannelDelta,
+        mixer: RecurrentMixer::ChannelDelta { is_bounded: false },
         linears: &[
             (RecurrentQuery, "self_attn.q_proj"),
             (RecurrentKey, "self_attn.k_proj"),

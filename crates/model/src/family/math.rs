@@ -62,6 +62,17 @@ pub struct Math {
     /// What chooses the keys that a token attends to, in blocks that have such an indexer.
     #[serde(default)]
     pub indexer: Option<Indexer>,
+    /// Whether a block has one key head, whose keys are values, and a token attends to those of a window and to entries made of the tokens
+    /// before, all of them or those with the largest scores, as the type of the block says (DeepSeek V4). Queries come from a latent and are
+    /// normalised, the last components of queries, keys and entries turn, those of outputs turn back, and outputs of groups of heads have a
+    /// latent each. Rotary embeddings of blocks with entries are others than those of blocks without.
+    #[serde(default)]
+    pub compressed_keys: bool,
+    /// Whether there are `hc_mult` residual streams `h_i`, all of them the embeddings at first. Each branch reads `x = sum_i (s_i + e) h_i` and
+    /// gives `y`, with which `h_k := 2 s'_k y + sum_j M_jk h_j`. `s` and `s'` are sigmoids and `M` is doubly stochastic, all of what learned
+    /// factors of the streams of the token give; so is the sum that the last norm reads (hyper-connections, arXiv 2409.19606).
+    #[serde(default)]
+    pub hyper_connections: bool,
     /// Whether norms are RMS norms where config.json states `rms_norm_eps`, whatever the family's formula.
     pub rms_norm_if_stated: bool,
     /// Whether queries, keys and values are clipped to `clip_qkv` of config.json.
@@ -72,6 +83,12 @@ pub struct Math {
     pub averages_shared_experts: bool,
     /// Where the gates on the outputs of attention's heads come from.
     pub head_gate: HeadGate,
+    /// The boolean of config.json that says whether there are such gates, where they are optional; true where absent.
+    #[serde(deserialize_with = "leaked", default)]
+    pub head_gate_if: Option<Text>,
+    /// The boolean of config.json that says whether there are norms behind branches, likewise.
+    #[serde(deserialize_with = "leaked", default)]
+    pub output_norms_if: Option<Text>,
     /// The boolean of config.json that says that feed-forward networks are gated, where those of other models of the family are not.
     #[serde(deserialize_with = "leaked", default)]
     pub gated_if: Option<Text>,
@@ -115,11 +132,15 @@ impl Math {
         norms_by_mixer: false,
         first_norm_is_absent: false,
         indexer: None,
+        compressed_keys: false,
+        hyper_connections: false,
         rms_norm_if_stated: false,
         clips: false,
         weighs_expert_inputs: false,
         averages_shared_experts: false,
         head_gate: HeadGate::OwnLayer,
+        head_gate_if: None,
+        output_norms_if: None,
         gated_if: None,
         layer_scales: None,
         only_experts_have_output_norm: false,
@@ -157,6 +178,8 @@ pub enum Activation {
     Xielu,
     /// gpt-oss: `g = min(g, 7)`, `u = clamp(u, -7, 7)`, `h = (u + 1) * g * sigmoid(1.702 g)`.
     ClampedSwiglu,
+    /// DeepSeek V4: `g = min(g, 10)`, `u = clamp(u, -10, 10)`, `h = g sigmoid(g) u`.
+    LimitedSilu,
     /// A function that is not known here.
     Unknown,
 }
@@ -183,7 +206,7 @@ impl Activation {
 
     /// Returns whether a gated network with this activation is linear in its up projection.
     pub fn is_linear_in_up(self) -> bool {
-        self != Activation::ClampedSwiglu
+        !matches!(self, Activation::ClampedSwiglu | Activation::LimitedSilu)
     }
 }
 
@@ -225,6 +248,11 @@ pub enum Residual {
     Parallel,
     /// `x = norm(x + attention(x)); x = norm(x + mlp(x))`.
     PostNorm,
+    /// `x = norm(x); x = a x + b attention(x); x = norm(x); x = a' x + b' mlp(x)`: the residuals are what the norms give. The factors are
+    /// `full_attn_alpha_factor` and `full_attn_beta_factor` of config.json, or in blocks with a recurrent mixer `linear_attn_alpha_factor`
+    /// and `linear_attn_beta_factor`, then `mlp_alpha_factor` and `mlp_beta_factor`. Each is 1 where absent (MiniMax-Text-01, arXiv
+    /// 2501.08313).
+    OfNorm,
     /// `x += branch(norm(x))`: a block has one branch, a token mixer or a feed-forward network (Nemotron-H).
     Single,
     /// Parallel if this boolean of config.json is true, otherwise sequential; the second value is the default.
@@ -236,7 +264,8 @@ pub enum Residual {
 }
 
 impl Residual {
-    /// The wiring of a checkpoint: [`Residual::Sequential`], [`Residual::Parallel`], [`Residual::PostNorm`] or [`Residual::Single`].
+    /// The wiring of a checkpoint: [`Residual::Sequential`], [`Residual::Parallel`], [`Residual::PostNorm`], [`Residual::OfNorm`] or
+    /// [`Residual::Single`].
     pub fn resolve(self, config: &ModelConfig) -> Residual {
         match self {
             Residual::ParallelIf(key, default) if config.flag_or(key, default) => Residual::Parallel,
@@ -490,6 +519,8 @@ pub enum HeadGate {
     OwnLayer,
     /// From the query projection: per head the query, then as many gates (Qwen3-Next).
     WithQueries,
+    /// From a layer of their own, one gate for each head (Ling 3).
+    OfHeads,
     /// From a layer of their own, with the softplus of a gate in place of its sigmoid: one gate for each head if `gating` of config.json is
     /// absent, true or `per-head`, else one for each component (Laguna).
     Softplus,
@@ -499,7 +530,7 @@ impl HeadGate {
     /// How many times the rows of a query the query projection has.
     pub fn query_parts(self) -> usize {
         match self {
-            HeadGate::OwnLayer | HeadGate::Softplus => 1,
+            HeadGate::OwnLayer | HeadGate::OfHeads | HeadGate::Softplus => 1,
             HeadGate::WithQueries => 2,
         }
     }
@@ -523,6 +554,9 @@ pub enum Indexer {
 pub enum Routing {
     /// `p = softmax(z)`, the k largest, divided by their sum (Mixtral).
     SoftmaxThenTop,
+    /// As [`Routing::SoftmaxThenTop`], divided by their `p`-norm with `p` the `moe_normalize_expert_weights` of config.json, by none if that
+    /// is null (DBRX).
+    SoftmaxThenTopByNorm,
     /// As [`Routing::SoftmaxThenTop`], divided only if `norm_topk_prob` (Qwen, OLMoE).
     SoftmaxThenTopIfNormalised,
     /// The k largest of `z`, softmax over them (gpt-oss, Granite).
@@ -545,6 +579,11 @@ pub enum Routing {
     /// `p = softmax(z)`, limited to the groups with the largest sum of their two best; weights `p`, divided by their sum if
     /// `norm_topk_prob`, times `routed_scaling_factor` (Mistral 4).
     SoftmaxTwoBest,
+    /// `p = sqrt(ln(1 + exp(z)))`; choice by `p` plus a learned correction, in some blocks by a table with experts for each token; weights `p`,
+    /// divided by their sum, times `routed_scaling_factor` (DeepSeek V4).
+    RootSoftplusTop,
+    /// Choice by `z` plus a learned correction; weights the sigmoid of `z`, divided by their sum if `norm_topk_prob` (Kolibri 1).
+    TopCorrectedThenSigmoid,
     /// The k largest of `z`, sigmoid of them, divided by their sum if `norm_topk_prob` (Llama 4).
     TopThenSigmoid,
     /// [`Routing::TopThenSoftmax`] or [`Routing::TopThenSigmoid`], as `expert_selection_fn` of config.json says (Cohere 2 MoE).
@@ -557,6 +596,7 @@ impl std::fmt::Display for Routing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Routing::SoftmaxThenTop => "the softmax of all experts, always normalised",
+            Routing::SoftmaxThenTopByNorm => "the softmax of all experts, divided by a norm",
             Routing::SoftmaxThenTopIfNormalised => "the softmax of all experts",
             Routing::TopThenSoftmax => "the softmax of the chosen experts",
             Routing::SoftmaxGroups => "the softmax of all experts and the best of each group",
@@ -566,6 +606,8 @@ impl std::fmt::Display for Routing {
             Routing::SoftmaxCorrected => "the corrected softmax of all experts",
             Routing::SoftmaxCorrectedScaled => "the corrected softmax of all experts, scaled",
             Routing::SoftmaxTwoBest => "the softmax of all experts and the two best of each group",
+            Routing::RootSoftplusTop => "the corrected root of the softplus of each expert",
+            Routing::TopCorrectedThenSigmoid => "the sigmoid of the experts with the largest corrected scores",
             Routing::TopThenSigmoid => "the sigmoid of the chosen experts",
             Routing::TopThenStated => "the function that config.json states",
             Routing::SparseMixer => "SparseMixer",

@@ -13,6 +13,7 @@ mod afmoe;
 mod apertus;
 mod arcee;
 mod axk1;
+mod bailing_hybrid;
 mod bamba;
 mod bert;
 mod bitnet;
@@ -24,10 +25,12 @@ mod cohere2;
 mod cohere2_moe;
 mod common;
 mod cwm;
+mod dbrx;
 mod deberta_v2;
 mod deepseek_v2;
 mod deepseek_v3;
 mod deepseek_v32;
+mod deepseek_v4;
 mod deit;
 mod dinov2;
 mod dinov2_with_registers;
@@ -70,15 +73,18 @@ mod jamba;
 mod kimi_k2;
 mod kimi_k25;
 mod kimi_linear;
+mod kolibri1;
 mod laguna;
 mod lfm2;
 mod lfm2_moe;
+mod lfm3;
 mod llama;
 mod llama4;
 mod longcat_flash;
 mod mamba;
 mod mamba2;
 mod mimo_v2_flash;
+mod minimax;
 mod minimax_m2;
 mod minimax_m3;
 mod minimax_m3_text;
@@ -154,6 +160,7 @@ pub static FAMILIES: &[Family] = &[
     apertus::FAMILY,
     arcee::FAMILY,
     axk1::FAMILY,
+    bailing_hybrid::FAMILY,
     bamba::FAMILY,
     bert::FAMILY,
     bitnet::FAMILY,
@@ -164,10 +171,12 @@ pub static FAMILIES: &[Family] = &[
     cohere2::FAMILY,
     cohere2_moe::FAMILY,
     cwm::FAMILY,
+    dbrx::FAMILY,
     deberta_v2::FAMILY,
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
     deepseek_v32::FAMILY,
+    deepseek_v4::FAMILY,
     deit::FAMILY,
     dinov2::FAMILY,
     dinov2_with_registers::FAMILY,
@@ -210,15 +219,18 @@ pub static FAMILIES: &[Family] = &[
     kimi_k2::FAMILY,
     kimi_k25::FAMILY,
     kimi_linear::FAMILY,
+    kolibri1::FAMILY,
     laguna::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
+    lfm3::FAMILY,
     llama::FAMILY,
     llama4::FAMILY,
     longcat_flash::FAMILY,
     mamba::FAMILY,
     mamba2::FAMILY,
     mimo_v2_flash::FAMILY,
+    minimax::FAMILY,
     minimax_m2::FAMILY,
     minimax_m3::FAMILY,
     minimax_m3_text::FAMILY,

@@ -81,8 +81,20 @@ pub enum RecurrentMixer {
     },
     /// Kimi delta attention (arXiv 2510.26692): [`RecurrentMixer::GatedDelta`] with a decay for each channel of keys, so that `exp(g)` scales
     /// the rows of the state, where `g = -exp(A_log) softplus(f + dt_bias)`. Steps `f` and gates `z` come through latents. There are as many
-    /// heads of keys as of values, and the output layer reads `norm(o) * sigmoid(z)`.
-    ChannelDelta,
+    /// heads of keys as of values, and the output layer reads `norm(o) * sigmoid(z)`. Where decays are bounded, `g = l sigmoid(exp(A_log) (f +
+    /// dt_bias))`, and neither `f` nor `z` has a latent.
+    ChannelDelta {
+        /// Whether decays are bounded by `l`, the `kda_lower_bound` of config.json, unless its `kda_safe_gate` is false.
+        is_bounded: bool,
+    },
+    /// Lightning attention (arXiv 2405.17381): linear attention with a fixed decay for each head. The first layer gives for each head a query,
+    /// a key and a value, which pass the model's activation. With a state `S` for each head, `S := exp(-r) S + k v^T` and `o = S^T q`. Of `n`
+    /// heads in `l` blocks, head `h`, counted from 1, of block `i`, counted from 0, has `r = 2^(-8 h / n) (1 - i / (l - 1 + 1e-5) + 1e-5)`
+    /// unless the checkpoint holds its rates. The output layer reads `norm(o) sigmoid(g)`, where the norm is over all heads.
+    Lightning {
+        /// The small number under the root of the norm.
+        eps: f64,
+    },
     /// Short convolution with two gates (LFM2). The first layer gives `b`, `c` and `x`, each as wide as the hidden state, and the output
     /// layer reads `c * conv(b * x)`, a causal depthwise convolution without activation.
     ShortConvolution,
@@ -142,10 +154,21 @@ pub enum RecurrentParameter {
     ValueConvolution,
     /// `A_log`: the logarithm of the rate of decay of each head; of Mamba, of each element of the state of each channel.
     DecayLog,
+    /// The rate of decay of each head, which follows from its number where the checkpoint does not hold it.
+    DecayRate,
+    /// Powers of the decay, which follow from [`RecurrentParameter::DecayRate`] and are not read.
+    DecayPowers,
     /// `dt_bias`: what is added to the step of each head, or channel.
     StepBias,
     /// `D`: the factor on what passes the state of each head, or channel, by.
     Skip,
+}
+
+impl RecurrentParameter {
+    /// Returns whether checkpoints may do without the tensor.
+    pub fn is_optional(self) -> bool {
+        matches!(self, RecurrentParameter::DecayRate | RecurrentParameter::DecayPowers)
+    }
 }
 
 impl Recurrent {
@@ -183,7 +206,9 @@ impl Recurrent {
     /// Returns whether a norm belongs to it.
     pub fn has_norm(&self, config: &ModelConfig) -> bool {
         match self.mixer {
-            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => true,
+            RecurrentMixer::GatedDelta { .. }
+            | RecurrentMixer::ChannelDelta { .. }
+            | RecurrentMixer::Lightning { .. } => true,
             RecurrentMixer::ShortConvolution | RecurrentMixer::Mamba1 { .. } => false,
             RecurrentMixer::Mamba2 { norm: Mamba2Norm::PerGroupIfAny } => config.flag_or("mamba_rms_norm", false),
             RecurrentMixer::Mamba2 { .. } => true,

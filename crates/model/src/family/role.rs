@@ -19,6 +19,12 @@ pub enum Role {
     Value,
     /// Queries, keys and values in one matrix; [`RowOrder`] says how the rows are laid out.
     QueryKeyValue,
+    /// Keys in one matrix, which are values as well.
+    KeyValue,
+    /// Entries of tokens beside their keys: what they are sums of.
+    CompressedKey,
+    /// The same: the scores of its terms.
+    CompressedGate,
     /// MLA: the query latent `c_q = W x`.
     QueryDown,
     /// MLA: queries from the query latent.
@@ -31,13 +37,18 @@ pub enum Role {
     IndexQuery,
     /// Sparse attention: the keys of what chooses keys.
     IndexKey,
+    /// Sparse attention to entries: the scores of the terms of their keys.
+    IndexGate,
     /// Sparse attention: the weight of each head of what chooses keys.
     IndexWeights,
     /// The gate `g = W x` of attention: its sigmoid multiplies the heads' outputs.
     HeadGate,
+    /// The latents of groups of heads, from their outputs: one matrix with rows for each group.
+    OutputDown,
     /// The output projection of attention, or of a recurrent mixer.
     Output,
-    /// Recurrent mixers: what passes the convolution; of a gated delta net queries, keys and values, of a short convolution its gates too.
+    /// Recurrent mixers: what passes the convolution; of a gated delta net queries, keys and values, of a short convolution its gates too;
+    /// of lightning attention queries, keys and values, which pass none.
     RecurrentInput,
     /// Gated delta net: queries, where [`Role::RecurrentInput`] is three matrices.
     RecurrentQuery,
@@ -52,6 +63,8 @@ pub enum Role {
     RecurrentInputGate,
     /// Gated delta net: the step `a` of each head's decay.
     RecurrentDecay,
+    /// Delta net with a decay for each channel: the steps of its decays, where they have no latent.
+    RecurrentSteps,
     /// Delta net with a decay for each channel: the latent of the steps of its decays.
     RecurrentDecayDown,
     /// The same: the steps from their latent, one for each channel of each key.
@@ -115,19 +128,24 @@ pub enum Role {
 
 impl Role {
     /// Every role, in the order of the declaration.
-    pub const ALL: [Role; 49] = [
+    pub const ALL: [Role; 55] = [
         Role::Query,
         Role::Key,
         Role::Value,
         Role::QueryKeyValue,
+        Role::KeyValue,
+        Role::CompressedKey,
+        Role::CompressedGate,
         Role::QueryDown,
         Role::QueryUp,
         Role::KeyValueDown,
         Role::KeyValueUp,
         Role::IndexQuery,
         Role::IndexKey,
+        Role::IndexGate,
         Role::IndexWeights,
         Role::HeadGate,
+        Role::OutputDown,
         Role::Output,
         Role::RecurrentInput,
         Role::RecurrentQuery,
@@ -136,6 +154,7 @@ impl Role {
         Role::RecurrentGate,
         Role::RecurrentInputGate,
         Role::RecurrentDecay,
+        Role::RecurrentSteps,
         Role::RecurrentDecayDown,
         Role::RecurrentDecayUp,
         Role::RecurrentGateDown,
@@ -174,14 +193,19 @@ impl Role {
             Role::Key => "key",
             Role::Value => "value",
             Role::QueryKeyValue => "query-key-value",
+            Role::KeyValue => "key-value",
+            Role::CompressedKey => "compressed-key",
+            Role::CompressedGate => "compressed-gate",
             Role::QueryDown => "query-down",
             Role::QueryUp => "query-up",
             Role::KeyValueDown => "key-value-down",
             Role::KeyValueUp => "key-value-up",
             Role::IndexQuery => "index-query",
             Role::IndexKey => "index-key",
+            Role::IndexGate => "index-gate",
             Role::IndexWeights => "index-weights",
             Role::HeadGate => "head-gate",
+            Role::OutputDown => "output-down",
             Role::Output => "output",
             Role::RecurrentInput => "recurrent-input",
             Role::RecurrentQuery => "recurrent-query",
@@ -190,6 +214,7 @@ impl Role {
             Role::RecurrentGate => "recurrent-gate",
             Role::RecurrentInputGate => "recurrent-input-gate",
             Role::RecurrentDecay => "recurrent-decay",
+            Role::RecurrentSteps => "recurrent-steps",
             Role::RecurrentDecayDown => "recurrent-decay-down",
             Role::RecurrentDecayUp => "recurrent-decay-up",
             Role::RecurrentGateDown => "recurrent-gate-down",
@@ -280,7 +305,7 @@ pub enum Orientation {
 pub enum RowOrder {
     /// One after the other: all of q, then all of k, then all of v; all of gate, then all of up.
     Stacked,
-    /// Per head `[q; k; v]`, heads one after the other (GPT-NeoX). In the recurrent mixers of Qwen3-Next, per key head `[q; k; v; z]` with
+    /// Per head `[q; k; v]`, heads one after the other (GPT-NeoX, lightning attention). In the recurrent mixers of Qwen3-Next, per key head `[q; k; v; z]` with
     /// the values and gates of all value heads that read it.
     PerHead,
     /// Per key head the queries that share it, its key, its value: `[q ..; k; v]` (Falcon).
@@ -305,6 +330,8 @@ pub enum NormSite {
     QueryLatent,
     /// On the key/value latent of MLA.
     KeyValueLatent,
+    /// On entries of tokens beside their keys.
+    CompressedKey,
     /// On the queries of what chooses keys (sparse attention).
     IndexQuery,
     /// On the keys of what chooses keys (sparse attention).

@@ -5,9 +5,7 @@
 /// Model type, and globs on full module names.
 const KEPT: &[(&str, &[&str])] = &[
     ("chatglm", &["transformer.output_layer"]),
-    ("dbrx", &["lm_head", "*router.layer"]),
     ("deepseek", &["lm_head", "*.gate"]),
-    ("deepseek_v4", &["*attn*", "embed", "head", "*ffn.gate*", "hc_*", "mtp.*"]),
     ("deepseek_vl_v2", &["lm_head", "model.sam_model*", "model.vision_model*", "model.projector*"]),
     ("gemma4_unified", &["*embed_vision*", "*vision_embedder*", "*embed_audio*", "*lm_head"]),
     (

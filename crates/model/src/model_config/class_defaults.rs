@@ -34,10 +34,18 @@ const fn theta(value: &'static str, types: &'static [&'static str]) -> ClassDefa
 const DEFAULTS: &[ClassDefault] = &[
     row("norm_topk_prob", "true", &["qwen3_next", "qwen3_omni_moe_text"]),
     row("norm_topk_prob", "false", &["dots1"]),
-    row("routed_scaling_factor", "2.5", &["axk1", "deepseek_v3", "deepseek_v32", "exaone_moe", "glm_moe_dsa"]),
+    row(
+        "routed_scaling_factor",
+        "2.5",
+        &["axk1", "bailing_hybrid", "deepseek_v3", "deepseek_v32", "exaone_moe", "glm_moe_dsa"],
+    ),
     ClassDefault { unless: &["moe_renormalize"], ..row("norm_topk_prob", "true", &["kimi_linear"]) },
     row("routed_scaling_factor", "2.446", &["kimi_linear"]),
     row("routed_scaling_factor", "6.0", &["longcat_flash"]),
+    row("num_experts_per_tok", "6", &["kolibri1"]),
+    row("sliding_window", "513", &["kolibri1"]),
+    row("conv_L_cache", "7", &["lfm3"]),
+    row("sliding_window", "256", &["lfm3"]),
     row("zero_expert_num", "256", &["longcat_flash"]),
     row("routed_scaling_factor", "2.0", &["minimax_m3_vl", "minimax_m3_vl_text"]),
     row("num_experts_per_tok", "4", &["minimax_m3_vl", "minimax_m3_vl_text"]),
@@ -46,8 +54,11 @@ const DEFAULTS: &[ClassDefault] = &[
     row("router_scaling_factor", "2.826", &["hy_v3"]),
     row("num_shared_experts", "0", &["cohere2_moe"]),
     row("n_group", "8", &["axk1", "deepseek_v3", "deepseek_v32"]),
-    row("topk_group", "4", &["axk1", "deepseek_v3", "deepseek_v32"]),
+    ClassDefault { unless: &["num_expert_group"], ..row("n_group", "8", &["bailing_hybrid"]) },
+    ClassDefault { unless: &["num_experts_per_token"], ..row("num_experts_per_tok", "8", &["bailing_hybrid"]) },
+    row("topk_group", "4", &["axk1", "bailing_hybrid", "deepseek_v3", "deepseek_v32"]),
     row("first_k_dense_replace", "1", &["axk1"]),
+    row("first_k_dense_replace", "2", &["bailing_hybrid"]),
     row("scale_embedding", "true", &["xglm"]),
     epsilon(
         "rms_norm_eps",
@@ -75,6 +86,7 @@ const DEFAULTS: &[ClassDefault] = &[
             "llama4_text",
             "longcat_flash",
             "mimo_v2_flash",
+            "minimax",
             "ministral3",
             "mixtral",
             "mllama_text_model",
@@ -118,12 +130,20 @@ const DEFAULTS: &[ClassDefault] = &[
         unless: &["rope_theta", "rope_scaling"],
         ..row("rope_parameters", r#"{"rope_theta": 10000.0, "rope_type": "default"}"#, &["olmo_hybrid"])
     },
+    ClassDefault {
+        unless: &["rope_theta", "rope_scaling"],
+        ..row(
+            "rope_parameters",
+            r#"{"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}, "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.5}}"#,
+            &["lfm3"],
+        )
+    },
     row("local_attention", "128", &["modernbert"]),
     theta("160000.0", &["modernbert"]),
     ClassDefault { unless: &["rope_parameters"], ..row("local_rope_theta", "10000.0", &["modernbert"]) },
     epsilon("rms_norm_eps", "1.5625e-7", &["glm", "glm4"]),
     epsilon("rms_norm_eps", "1e-8", &["helium"]),
-    epsilon("norm_eps", "1e-5", &["lfm2", "lfm2_moe"]),
+    epsilon("norm_eps", "1e-5", &["lfm2", "lfm2_moe", "lfm3"]),
     epsilon("layer_norm_epsilon", "1e-5", &["falcon_mamba", "mamba", "mamba2", "nemotron_h"]),
     theta("100000.0", &["helium"]),
     theta(
@@ -146,6 +166,7 @@ const DEFAULTS: &[ClassDefault] = &[
         &[
             "lfm2",
             "lfm2_moe",
+            "minimax",
             "mixtral",
             "phimoe",
             "qwen2_5_vl_text",
@@ -155,6 +176,7 @@ const DEFAULTS: &[ClassDefault] = &[
         ],
     ),
     theta("2000000.0", &["smollm3"]),
+    theta("6000000.0", &["bailing_hybrid"]),
     theta("5000000.0", &["minimax_m2", "minimax_m3_vl", "minimax_m3_vl_text"]),
     theta("10000000.0", &["longcat_flash"]),
     theta("11158840.0", &["hy_v3"]),

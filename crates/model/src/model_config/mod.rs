@@ -5,6 +5,8 @@
 
 mod block_index;
 mod class_defaults;
+mod dbrx;
+mod deepseek_v4;
 mod fields;
 mod likeness;
 mod moe;
@@ -19,6 +21,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 pub use block_index::BlockIndexConfig;
+pub use deepseek_v4::{CompressedConfig, HEAVY_ENTRIES, SPARSE_ENTRIES};
 use fields::{Fields, Section};
 pub(crate) use likeness::read_like;
 pub use moe::{ExpertsConfig, LatentConfig};
@@ -151,6 +154,8 @@ pub struct ModelConfig {
     pub latent: Option<LatentConfig>,
     /// The indexer that chooses blocks of keys, where there is one.
     pub block_index: Option<BlockIndexConfig>,
+    /// Attention to entries of tokens, and several residual streams.
+    pub compressed: Option<CompressedConfig>,
     /// Gated delta nets.
     pub delta: Option<DeltaConfig>,
     /// Mamba mixers.
@@ -181,7 +186,8 @@ impl ModelConfig {
         let inner = &class_defaults::completed(inner, outer, &likeness::rules_of(class));
         let whole = || Section { path: String::new(), map: outer };
         let nested = || Section { path: path.clone(), map: inner };
-        let (inside_out, outside_in) = ([nested(), whole()], [whole(), nested()]);
+        let (mut inside_out, outside_in) = (vec![nested(), whole()], [whole(), nested()]);
+        inside_out.extend(dbrx::sections(Fields::new(&outside_in))?);
         read(Fields::new(&inside_out), Fields::new(&outside_in), merged(outer, inner), stated)
     }
 
@@ -390,7 +396,7 @@ fn read(
             && inner.flag(&["tie_word_embeddings"])? == Some(false),
         dtype: dtype(outer)?,
         norm_eps: inner.positive(&["rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"])?,
-        activation: inner.text(activation_keys(inner))?,
+        activation: activation(inner)?,
         rope: RopeConfig::read(inner)?,
         sliding_window: sliding_window(inner)?,
         layer_types,
@@ -400,6 +406,7 @@ fn read(
         experts: ExpertsConfig::read(inner)?,
         latent: LatentConfig::read(inner)?,
         block_index: BlockIndexConfig::read(inner)?,
+        compressed: CompressedConfig::read(inner)?,
         delta: DeltaConfig::read(inner)?,
         mamba1: Mamba1Config::read(inner)?,
         mamba: MambaConfig::read(inner)?,
@@ -425,10 +432,15 @@ fn dense_width_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
 
 /// The keys of the longest context.
 fn position_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
-    match inner.is_of("kimi_linear") {
+    match inner.is_of("kimi_linear") || inner.is_of("bailing_hybrid") {
         true => &["model_max_length", "max_position_embeddings"],
         false => &["max_position_embeddings", "n_positions", "max_seq_len"],
     }
+}
+
+/// The activation; DBRX has its name in an object.
+fn activation(inner: Fields<'_, '_>) -> Result<Option<String>, ConfigError> {
+    if inner.is_of("dbrx") { dbrx::activation(inner) } else { inner.text(activation_keys(inner)) }
 }
 
 /// The keys of the activation.
@@ -468,6 +480,9 @@ fn intermediate_sizes(inner: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> 
     if inner.is_of("distilbert") {
         return inner.sizes(&["hidden_dim"]);
     }
+    if inner.is_of("dbrx") {
+        return dbrx::width(inner).map(|width| vec![width]);
+    }
     let stated = inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"])?;
     if !inner.is_of("gemma4_text") || inner.flag(&["use_double_wide_mlp"])? != Some(true) {
         return Ok(stated);
@@ -492,6 +507,9 @@ fn heads_by_layer(inner: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> {
 
 /// The key of Falcon's configuration, whose older models share one key head unless they say otherwise, as all of GPT-BigCode do.
 fn key_heads(inner: Fields<'_, '_>) -> Result<Option<usize>, ConfigError> {
+    if inner.is_of("dbrx") {
+        return dbrx::key_heads(inner).map(Some);
+    }
     let stated = inner.size(&["num_key_value_heads", "num_kv_heads"])?;
     if inner.is_of("gpt_bigcode") {
         return Ok(inner.flag(&["multi_query"])?.unwrap_or(true).then_some(1));

@@ -18,6 +18,8 @@ pub struct ExpertsConfig {
     pub shared_count: Option<usize>,
     /// Width of the shared network, where it is stated; 0 where there is none.
     pub shared_intermediate_size: Option<usize>,
+    /// The order of the norm by which the weights of the chosen experts are divided (DBRX).
+    pub norm_order: Option<f64>,
     /// Whether the weights of the chosen experts are divided by their sum.
     pub normalise: Option<bool>,
     /// Factor on the weights of the chosen experts.
@@ -43,18 +45,12 @@ impl ExpertsConfig {
 
     pub(super) fn read(fields: Fields<'_, '_>) -> Result<Option<ExpertsConfig>, ConfigError> {
         let count = fields.count(&["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"])?;
+        let count = count.or(fields.is_of("dbrx").then_some(4));
         let Some(count) = count.filter(|count| *count > 0) else { return Ok(None) };
         Ok(Some(ExpertsConfig {
             count,
             identities: identities(fields)?,
-            per_token: fields.size(&[
-                "num_experts_per_tok",
-                "num_experts_per_token",
-                "moe_k",
-                "moe_topk",
-                "experts_per_token",
-                "top_k_experts",
-            ])?,
+            per_token: per_token(fields)?,
             intermediate_size: fields.size(&["moe_intermediate_size", "expert_ffn_hidden_size"])?,
             shared_count: fields.count(&["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"])?,
             shared_intermediate_size: fields.count(&[
@@ -62,6 +58,7 @@ impl ExpertsConfig {
                 "shared_intermediate_size",
                 "moe_shared_expert_intermediate_size",
             ])?,
+            norm_order: norm_order(fields)?,
             normalise: fields.flag(&["norm_topk_prob", "moe_renormalize"])?,
             scale: fields.number(&[
                 "routed_scaling_factor",
@@ -73,6 +70,30 @@ impl ExpertsConfig {
             groups_per_token: fields.size(&["topk_group"])?,
             dense_prefix: fields.count(&["first_k_dense_replace"])?.unwrap_or(0),
         }))
+    }
+}
+
+/// Experts that a token is sent to.
+fn per_token(fields: Fields<'_, '_>) -> Result<Option<usize>, ConfigError> {
+    if fields.is_of("dbrx") {
+        return Ok(fields.size(&["moe_top_k"])?.or(Some(1)));
+    }
+    fields.size(&[
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "moe_k",
+        "moe_topk",
+        "experts_per_token",
+        "top_k_experts",
+    ])
+}
+
+/// Null is none.
+fn norm_order(fields: Fields<'_, '_>) -> Result<Option<f64>, ConfigError> {
+    const KEY: &str = "moe_normalize_expert_weights";
+    match fields.is_of("dbrx") && !fields.states_null(KEY) {
+        true => Ok(fields.positive(&[KEY])?.or(Some(1.0))),
+        false => Ok(None),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::ConfigError;
 use super::block_index;
+use super::deepseek_v4;
 use super::fields::Fields;
 use serde_json::Value;
 
@@ -24,6 +25,9 @@ impl DeltaConfig {
     pub(super) fn read(fields: Fields<'_, '_>) -> Result<Option<DeltaConfig>, ConfigError> {
         if fields.is_of("olmo_hybrid") {
             return DeltaConfig::of_olmo_hybrid(fields);
+        }
+        if fields.is_of("bailing_hybrid") {
+            return DeltaConfig::of_bailing(fields);
         }
         if fields.is_of("kimi_linear") {
             return DeltaConfig::of_kimi_linear(fields).map(Some);
@@ -54,6 +58,15 @@ impl DeltaConfig {
             value_dim: fields.size(&["linear_value_head_dim"])?.unwrap_or(key_dim.saturating_mul(2)),
             kernel: fields.size(&["linear_conv_kernel_dim"])?.unwrap_or(4),
         }))
+    }
+
+    /// The heads of Ling 3, as many as those of attention. What transformers saves counts before the keys of published checkpoints, as it saves
+    /// another `head_dim`.
+    fn of_bailing(fields: Fields<'_, '_>) -> Result<Option<DeltaConfig>, ConfigError> {
+        let Some(heads) = fields.size(&["linear_num_heads", "num_attention_heads"])? else { return Ok(None) };
+        let width = fields.size(&["linear_head_dim", "head_dim"])?.unwrap_or(128);
+        let kernel = fields.size(&["linear_conv_kernel_dim", "short_conv_kernel_size"])?.unwrap_or(4);
+        Ok(Some(DeltaConfig { key_heads: heads, value_heads: heads, key_dim: width, value_dim: width, kernel }))
     }
 
     /// The heads of Kimi Linear, alike for queries, keys and values. The section of published checkpoints takes precedence over the keys that
@@ -250,6 +263,18 @@ pub(super) fn adjusted_width(fields: Fields<'_, '_>) -> Result<Option<usize>, Co
 /// What blocks have: as listed, as numbered by Kimi Linear, or as spelled by the letters of Nemotron-H.
 pub(super) fn layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigError> {
     let listed = fields.texts(&["layer_types", "layers_block_type"])?;
+    if fields.is_of("deepseek_v4") {
+        return deepseek_v4::layer_types(fields, listed);
+    }
+    if fields.is_of("minimax") {
+        return minimax_layer_types(fields, listed);
+    }
+    if listed.is_empty() && fields.is_of("lfm3") {
+        return lfm3_layer_types(fields);
+    }
+    if listed.is_empty() && fields.is_of("bailing_hybrid") {
+        return bailing_layer_types(fields);
+    }
     if listed.is_empty() && fields.is_of("kimi_linear") {
         return kimi_layer_types(fields);
     }
@@ -268,6 +293,35 @@ pub(super) fn layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigE
     };
     let names: Option<Vec<String>> = pattern.as_str().and_then(|letters| letters.chars().map(name).collect());
     names.ok_or_else(|| ConfigError::invalid(key, "a string of the letters M, *, - and E", pattern))
+}
+
+/// The blocks of LFM3: of four, the third attends to all tokens, and the first to a window, but for that of all.
+fn lfm3_layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigError> {
+    let layers = fields.size(&["num_hidden_layers"])?.unwrap_or(0);
+    let kind = |block: usize| match block % 4 {
+        2 => "full_attention",
+        0 if block > 0 => "sliding_attention",
+        _ => "conv",
+    };
+    Ok((0..layers).map(|block| kind(block).to_owned()).collect())
+}
+
+/// The blocks of Ling 3: the last of each group has attention.
+fn bailing_layer_types(fields: Fields<'_, '_>) -> Result<Vec<String>, ConfigError> {
+    let group = fields.size(&["layer_group_size"])?.unwrap_or(6);
+    let layers = fields.size(&["num_hidden_layers"])?.unwrap_or(0);
+    let kind = |block: usize| if (block + 1).is_multiple_of(group) { "full_attention" } else { "linear_attention" };
+    Ok((0..layers).map(|block| kind(block).to_owned()).collect())
+}
+
+/// The blocks of MiniMax-Text-01: every second has lightning attention, beginning with the second, unless config.json lists them. Where
+/// it states a window, all that attend have it.
+fn minimax_layer_types(fields: Fields<'_, '_>, listed: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    let layers = fields.size(&["num_hidden_layers"])?.filter(|_| listed.is_empty()).unwrap_or(0);
+    let usual = (0..layers).map(|block| if block % 2 == 0 { "full_attention" } else { "linear_attention" }.to_owned());
+    let attends = if fields.size(&["sliding_window"])?.is_some() { "sliding_attention" } else { "full_attention" };
+    let kinds = listed.into_iter().chain(usual);
+    Ok(kinds.map(|kind| if kind == "full_attention" { attends.to_owned() } else { kind }).collect())
 }
 
 /// The blocks of Kimi Linear: those with attention and those with delta nets, each numbered from 1 on; without both lists every fourth

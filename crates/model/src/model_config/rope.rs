@@ -2,6 +2,7 @@
 //! of transformers 5, which may hold one set per kind of layer. Reads only; the angles are computed elsewhere.
 
 use super::ConfigError;
+use super::deepseek_v4;
 use super::fields::{Fields, Section};
 
 /// The parameters of the rotary embeddings of a model.
@@ -64,6 +65,10 @@ const CONTAINERS: &[&str] = &["rope_parameters", "rope_scaling"];
 
 impl RopeConfig {
     pub(super) fn read(fields: Fields<'_, '_>) -> Result<RopeConfig, ConfigError> {
+        if fields.is_of("deepseek_v4") {
+            let [main, window] = deepseek_v4::rotary(fields)?;
+            return Ok(RopeConfig { main, sliding: Some(window) });
+        }
         let mut main = RopeParameters::read(fields)?;
         let mut sliding = local_base(fields, &main)?;
         if let Some(section) = fields.object(CONTAINERS)? {
@@ -117,7 +122,7 @@ impl RopeParameters {
     }
 
     /// These parameters, replaced by those that `section` states.
-    fn overlaid(self, section: Section<'_>) -> Result<RopeParameters, ConfigError> {
+    pub(super) fn overlaid(self, section: Section<'_>) -> Result<RopeParameters, ConfigError> {
         let fields = Fields::new(std::slice::from_ref(&section));
         let number = |key: &str| fields.number(&[key]);
         Ok(RopeParameters {

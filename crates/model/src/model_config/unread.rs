@@ -38,6 +38,7 @@ const ONE_WIDTH: &[&str] = &[
     "hunyuan_v1_moe",
     "jamba",
     "llama4_text",
+    "minimax",
     "minimax_m2",
     "minimax_m3_vl",
     "minimax_m3_vl_text",
@@ -50,6 +51,7 @@ const ONE_WIDTH: &[&str] = &[
 const COUNTED_SHARED: &[&str] = &[
     "afmoe",
     "axk1",
+    "bailing_hybrid",
     "deepseek_v2",
     "deepseek_v3",
     "deepseek_v32",

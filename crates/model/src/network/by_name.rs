@@ -208,12 +208,25 @@ impl<'t> Builder<'t> {
                 let (out, inner) = oriented(orientation, first, second);
                 Some((ExpertsStorage::Float { weight: at }, orientation, [experts, out, inner]))
             }
+            // The matrices of all experts one below the other.
+            (Suffix::Slot(_), &[rows, columns]) if tensor.is_float() && self.stacks_experts() => {
+                let experts = self.config.experts.as_ref()?.count;
+                let of_each = rows.checked_div(experts).filter(|of_each| of_each * experts == rows)?;
+                let (out, inner) = oriented(orientation, of_each, columns);
+                Some((ExpertsStorage::Float { weight: at }, orientation, [experts, out, inner]))
+            }
             (Suffix::Blocks, &[experts, out, groups, 16]) if tensor.dtype == "U8" => {
                 let storage = ExpertsStorage::Mxfp4 { blocks: at, scales: None };
                 Some((storage, Orientation::OutIn, [experts, out, groups.checked_mul(32)?]))
             }
             _ => None,
         }
+    }
+
+    /// Returns whether a family has the matrices of all experts one below the other.
+    fn stacks_experts(&self) -> bool {
+        let mut layouts = self.family.moe.iter().flat_map(|moe| moe.experts);
+        layouts.any(|layout| layout.storage == ExpertStorage::Stacked)
     }
 
     /// The orientation of matrices that the family has in both. Those whose inputs and outputs are as many are `[out, in]`, as

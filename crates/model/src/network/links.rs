@@ -139,6 +139,8 @@ pub(super) struct Facts {
     delta: Option<DeltaConfig>,
     /// Whether some experts give what they read.
     has_identities: bool,
+    /// The blocks whose experts tokens choose by themselves, so that rows of their inputs alone do not tell what they give.
+    hashed: Vec<bool>,
 }
 
 /// Sizes of attention.
@@ -161,8 +163,16 @@ impl Facts {
             heads_by_layer: config.heads_by_layer.clone(),
             recurrent: family.recurrent.map(|recurrent| recurrent.mixer),
             delta: config.delta,
+            hashed: config.compressed.as_ref().map_or_else(Vec::new, |sizes| sizes.hashed.clone()),
             has_identities: config.experts.as_ref().is_some_and(|experts| experts.identities > 0),
         }
+    }
+}
+
+impl Facts {
+    /// Returns whether tokens choose the experts of a block by themselves.
+    fn hashes(&self, block: usize) -> bool {
+        self.hashed.get(block).copied().unwrap_or(false)
     }
 }
 
@@ -270,9 +280,9 @@ impl Network {
         let Some(residual) = self.facts.residual.filter(|_| !is_left) else {
             return Vec::new();
         };
-        // Behind a post-norm the residual stream itself reads the norm's output, so the norm cannot be scaled alone.
+        // Behind a post-norm, or where residuals are what norms give, the residual stream itself reads the norm's output, so the norm cannot be scaled alone.
         let mut links = match residual {
-            Residual::PostNorm => Vec::new(),
+            Residual::PostNorm | Residual::OfNorm => Vec::new(),
             _ => self.norm_links(block),
         };
         links.extend(self.heads_link(block));
@@ -359,7 +369,7 @@ impl Network {
         let reads = |input: Input| match site {
             // The norm's output joins the stream itself.
             NormSite::AttentionInput if self.has_norm(block, NormSite::LowRankOutput) => false,
-            NormSite::FeedForwardInput if self.has_identities(block) => false,
+            NormSite::FeedForwardInput if self.has_identities(block) || self.facts.hashes(block) => false,
             NormSite::AttentionInput if single => mixes(input) || feeds(input),
             NormSite::AttentionInput => mixes(input) || shared && matches!(input, Input::Routed(_)),
             NormSite::QueryLatent => input == Input::QueryLatent,
@@ -417,7 +427,7 @@ impl Network {
         };
         match self.facts.recurrent? {
             // The gate between them multiplies channel by channel; all heads share the norm.
-            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => {
+            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta { .. } => {
                 let DeltaConfig { value_heads, value_dim, .. } = self.facts.delta?;
                 let through = PairPath::Heads { head_dim: value_dim, repeat: value_heads };
                 let agrees = value_heads.checked_mul(value_dim) == Some(layer.in_features);
@@ -425,7 +435,9 @@ impl Network {
             }
             // What the convolution gives also chooses what is written.
             RecurrentMixer::Mamba1 { .. } => None,
-            RecurrentMixer::Mamba2 { .. } => Some(SmoothingPair { from: norm()?, into, through: PairPath::Norm }),
+            RecurrentMixer::Mamba2 { .. } | RecurrentMixer::Lightning { .. } => {
+                Some(SmoothingPair { from: norm()?, into, through: PairPath::Norm })
+            }
             // The second of three parts multiplies what the convolution gives.
             RecurrentMixer::ShortConvolution => {
                 let (linear, inputs) = recurrent(Role::RecurrentInput)?;
@@ -514,10 +526,13 @@ fn input_of(part: Part, role: Role, expert: Option<usize>) -> Option<Input> {
     match role {
         Role::Query | Role::Key | Role::Value | Role::QueryKeyValue | Role::HeadGate => Some(Input::Attention),
         Role::QueryDown | Role::KeyValueDown => Some(Input::Attention),
+        Role::KeyValue | Role::CompressedKey | Role::CompressedGate | Role::IndexGate => Some(Input::Attention),
+        // Each of its parts reads other heads.
+        Role::OutputDown => None,
         Role::RecurrentInput | Role::RecurrentGate | Role::RecurrentInputGate => Some(Input::Recurrent),
         Role::RecurrentQuery | Role::RecurrentKey | Role::RecurrentValue => Some(Input::Recurrent),
         Role::RecurrentDecay | Role::RecurrentStrength | Role::RecurrentRates => Some(Input::Recurrent),
-        Role::RecurrentDecayDown | Role::RecurrentGateDown => Some(Input::Recurrent),
+        Role::RecurrentSteps | Role::RecurrentDecayDown | Role::RecurrentGateDown => Some(Input::Recurrent),
         Role::RecurrentDecayUp => Some(Input::DecayLatent),
         Role::RecurrentGateUp => Some(Input::GateLatent),
         Role::RecurrentChoice => Some(Input::Convolved),

@@ -310,7 +310,7 @@ fn expert_entries(layouts: &'static [crate::family::ExpertLayout]) -> impl Itera
         let (orientation, rows) = (layout.orientation, layout.gate_up_rows);
         let entry = move |role: Role| match layout.storage {
             ExpertStorage::Separate => Entry::Linear { part: Part::Experts, role, orientation, rows },
-            ExpertStorage::Fused => Entry::FusedExperts { role, orientation, rows },
+            ExpertStorage::Fused | ExpertStorage::Stacked => Entry::FusedExperts { role, orientation, rows },
         };
         layout.linears.iter().map(move |&(role, path)| (path, entry(role)))
     })
@@ -318,7 +318,7 @@ fn expert_entries(layouts: &'static [crate::family::ExpertLayout]) -> impl Itera
 
 /// Quantized checkpoints hold one module an expert where floats are in one tensor.
 fn split_entries(layouts: &'static [crate::family::ExpertLayout]) -> impl Iterator<Item = (Cow<'static, str>, Entry)> {
-    let fused = layouts.iter().filter(|layout| layout.storage == ExpertStorage::Fused);
+    let fused = layouts.iter().filter(|layout| layout.storage != ExpertStorage::Separate);
     fused.flat_map(|layout| {
         layout.linears.iter().filter_map(move |&(role, path)| {
             let (parent, leaf) = path.rsplit_once('.')?;
@@ -348,6 +348,8 @@ fn trunk_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
     entries.extend(trunk.positions.map(|path| (path.into(), Entry::Positions)));
     let encoder = family.encoder.as_ref();
     let table = |path: Option<&'static str>, entry: Entry| path.map(|path| (path.into(), entry));
+    entries.extend(table(trunk.other_embedding, Entry::Embedding));
+    entries.extend(trunk.parameters.iter().map(|path| ((*path).into(), Entry::Parameter)));
     entries.extend(table(encoder.and_then(|encoder| encoder.token_types), Entry::TokenTypes));
     entries.extend(table(encoder.and_then(|encoder| encoder.relative_positions), Entry::RelativePositions));
     entries.extend(table(encoder.and_then(|encoder| encoder.distance_embeddings), Entry::RelativePositions));
@@ -389,6 +391,10 @@ fn look_up(entries: &HashMap<Cow<'static, str>, Entry>, name: &str) -> Option<(E
         let entry = entries.get(name.strip_suffix(text)?)?;
         Some((*entry, *suffix, text.len()))
     };
+    // A parameter may be called like the bias of a layer.
+    if let Some(Entry::Parameter) = entries.get(name) {
+        return Some((Entry::Parameter, Suffix::Slot(Slot::Weight), 0));
+    }
     let of_norm = || NORM_SUFFIXES.iter().find_map(found).filter(|(entry, ..)| matches!(entry, Entry::Norm(_)));
     SUFFIXES.iter().find_map(found).or_else(of_norm)
 }

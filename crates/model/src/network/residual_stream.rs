@@ -35,6 +35,8 @@ pub enum StreamObstacle {
     PostNorm,
     /// Experts add to the stream what they read, which a norm has scaled.
     Identities,
+    /// There are several streams, which learned factors mix.
+    Streams,
     /// Positions are added to the stream as numbers that no tensor holds.
     Positions,
     /// A layer neither reads the stream through a norm nor writes to it, as far as is known.
@@ -59,6 +61,7 @@ impl fmt::Display for StreamObstacle {
             StreamObstacle::Identities => f.write_str(
                 "some of its experts add to the residual stream what a norm gives, which no rotation passes",
             ),
+            StreamObstacle::Streams => f.write_str("it has several residual streams, which are mixed token by token"),
             StreamObstacle::Positions => {
                 f.write_str("its positions are computed, not read from a table that could be rotated")
             }
@@ -77,8 +80,11 @@ impl Network {
     /// [`StreamObstacle`] where it cannot be rotated.
     pub fn residual_stream(&self) -> Result<ResidualStream, StreamObstacle> {
         let residual = self.facts.residual.filter(|_| self.family.is_some()).ok_or(StreamObstacle::Undescribed)?;
-        if residual == Residual::PostNorm {
+        if matches!(residual, Residual::PostNorm | Residual::OfNorm) {
             return Err(StreamObstacle::PostNorm);
+        }
+        if self.family.is_some_and(|family| family.math.hyper_connections) {
+            return Err(StreamObstacle::Streams);
         }
         if self.family.is_some_and(|family| matches!(family.math.positions, Positions::Sinusoidal { .. })) {
             return Err(StreamObstacle::Positions);

@@ -262,7 +262,7 @@ impl Recognised<'_> {
     fn parted_experts(&self) -> Option<String> {
         let first = self.network.family().and_then(|family| family.moe?.experts.first());
         let is_parted = self.network.linears().iter().any(|linear| linear.expert.is_some());
-        (is_parted && first.is_some_and(|layout| layout.storage == ExpertStorage::Fused)).then(|| {
+        (is_parted && first.is_some_and(|layout| layout.storage != ExpertStorage::Separate)).then(|| {
             "experts stay apart, as codes had them, and transformers looks for one tensor of all: Kvant reads them, \
              transformers initializes them at random"
                 .to_owned()

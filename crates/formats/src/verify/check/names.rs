@@ -4,6 +4,7 @@ use super::required::{self, Missing, path_of_blocks};
 use crate::import::survey::ProblemKind as About;
 use crate::verify::subject::CheckpointView;
 use kvant_model::family::{Branches, NormSite};
+use kvant_model::model_config::SPARSE_ENTRIES;
 use kvant_model::network::{Place, Reason, TensorMeta};
 use kvant_quant::finding::Findings;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -81,6 +82,10 @@ struct BlockKind {
     branches: Option<Branches>,
     /// Whether it has a norm before its mixer, as far as its place and its mixer decide that.
     has_first_norm: bool,
+    /// Whether an indexer chooses among the entries of tokens that it attends to, where it attends to some.
+    chooses_entries: Option<bool>,
+    /// Whether tokens choose its experts by themselves.
+    hashes: bool,
 }
 
 /// A tensor that some blocks of a kind have must be in all of them, and without a description one that most have; the tensors that are
@@ -92,7 +97,11 @@ fn blocks(subject: &CheckpointView<'_>, findings: &mut Findings) -> HashSet<Stri
     let by_attention = family.is_some_and(|family| family.math.full_heads || family.math.sliding_has_more);
     for (block, parts) in parts_of_blocks(subject) {
         let layer_type = subject.config.layer_types.get(block).filter(|_| by_attention);
+        let sizes = subject.config.compressed.as_ref();
+        let own_type = subject.config.layer_types.get(block).map_or("", String::as_str);
         let kind = BlockKind {
+            chooses_entries: sizes.and_then(|sizes| sizes.rate(own_type)).map(|_| own_type == SPARSE_ENTRIES),
+            hashes: sizes.is_some_and(|sizes| sizes.hashes(block)),
             sparse: parts.iter().any(|part| part.contains("expert")),
             sliding: layer_type.is_some_and(|kind| kind == "sliding_attention"),
             shares_keys: family.is_some_and(|family| family.key_block(&subject.config, block) != block),

@@ -4,7 +4,7 @@
 use kvant_model::family::{
     Family, ImageTokens, Indexer, NormSite, Part, Positions, Recurrent, RecurrentParameter, Residual, Role, leaf,
 };
-use kvant_model::model_config::ModelConfig;
+use kvant_model::model_config::{ModelConfig, SPARSE_ENTRIES};
 use kvant_model::network::{Network, Place, Slot, TensorMeta};
 use std::collections::{BTreeMap, HashSet};
 
@@ -276,6 +276,7 @@ impl Expected<'_> {
             .parameters
             .iter()
             .filter(|path| is_routed || !(leaf(path).ends_with("_bias") || path.starts_with("router.")))
+            .filter(|path| self.family.has_parameter_at(self.config, path, block))
             .filter(|path| leaf(path) != "expert_bias" || self.config.flag_or("use_expert_bias", true));
         let is_sliding = self.config.layer_types.get(block).is_some_and(|kind| kind == "sliding_attention");
         let no_sinks = self.family.math.sliding_has_more && !is_sliding;
@@ -285,7 +286,7 @@ impl Expected<'_> {
         let reason = format!("is missing: every such block of {} has it", self.family.name);
         let mixer = self.recurrent(block);
         let recurrent = mixer.map_or(&[][..], |recurrent| recurrent.parameters);
-        let recurrent = recurrent.iter().map(|(_, path)| full(path));
+        let recurrent = recurrent.iter().filter(|(parameter, _)| !parameter.is_optional()).map(|(_, path)| full(path));
         let bias = mixer.filter(|recurrent| recurrent.has_convolution_bias(self.config));
         let bias = bias.and_then(|recurrent| recurrent.parameter(RecurrentParameter::Convolution));
         let recurrent = recurrent.chain(bias.map(|path| full(&format!("{path}.bias"))));
@@ -381,7 +382,8 @@ impl Expected<'_> {
             NormSite::RecurrentOutput => self.recurrent(block).is_some_and(|mixer| mixer.has_norm(self.config)),
             NormSite::QueryLatent => has(Role::QueryUp),
             NormSite::IndexQuery | NormSite::IndexKey => has(Role::IndexKey),
-            NormSite::KeyValueLatent => has(Role::KeyValueUp),
+            NormSite::CompressedKey => has(Role::CompressedKey),
+            NormSite::KeyValueLatent => has(Role::KeyValueUp) || has(Role::KeyValue),
             _ => true,
         }
     }
@@ -439,17 +441,24 @@ impl Expected<'_> {
     fn attention(&self, block: usize, roles: &HashSet<(Part, Role)>) -> Vec<String> {
         let makes_keys = self.makes_keys(block);
         let is_sparse = self.config.layer_types.get(block).is_some_and(|kind| kind == "minimax_m3_sparse");
-        use Role::{Key, KeyValueDown, KeyValueUp, Output, Query, QueryDown, QueryKeyValue, QueryUp, Value};
+        use Role::{Key, KeyValue, KeyValueDown, KeyValueUp, Output, Query, QueryDown, QueryKeyValue, QueryUp, Value};
         let has = |any: &[Role]| roles.iter().any(|(part, role)| *part == Part::Attention && any.contains(role));
         let weighs = self.family.math.indexer.is_some_and(|indexer| matches!(indexer, Indexer::Keys(_)));
+        let kind = self.config.layer_types.get(block).map_or("", String::as_str);
+        let compresses = self.config.compressed.as_ref().is_some_and(|sizes| sizes.rate(kind).is_some());
+        let weighs = weighs || kind == SPARSE_ENTRIES;
         let indexes = weighs || is_sparse;
-        let needed: [(&str, bool, &[Role]); 9] = [
+        let needed: [(&str, bool, &[Role]); 13] = [
             ("queries", true, &[Query, QueryKeyValue, QueryUp]),
-            ("keys", makes_keys, &[Key, QueryKeyValue, KeyValueUp]),
-            ("values", makes_keys && !self.shares_values(), &[Value, QueryKeyValue, KeyValueUp]),
+            ("keys", makes_keys, &[Key, QueryKeyValue, KeyValueUp, KeyValue]),
+            ("values", makes_keys && !self.shares_values(), &[Value, QueryKeyValue, KeyValueUp, KeyValue]),
             ("the latent of queries", has(&[QueryUp]), &[QueryDown]),
             ("the latent of keys and values", has(&[KeyValueUp]), &[KeyValueDown]),
             ("the output of attention", true, &[Output]),
+            ("the latents of the outputs of attention", self.family.math.compressed_keys, &[Role::OutputDown]),
+            ("entries of tokens", compresses, &[Role::CompressedKey]),
+            ("the scores of entries of tokens", compresses, &[Role::CompressedGate]),
+            ("the scores of keys of the indexer", kind == SPARSE_ENTRIES, &[Role::IndexGate]),
             ("the queries of the indexer", indexes, &[Role::IndexQuery]),
             ("the keys of the indexer", indexes, &[Role::IndexKey]),
             ("the weights of the indexer", weighs, &[Role::IndexWeights]),

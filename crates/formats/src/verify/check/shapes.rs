@@ -2,7 +2,7 @@
 
 use crate::verify::subject::CheckpointView;
 use kvant_model::family::{Part, Positions, RecurrentMixer, RecurrentParameter, Role};
-use kvant_model::model_config::ModelConfig;
+use kvant_model::model_config::{CompressedConfig, ModelConfig};
 use kvant_model::network::{FusedExperts, Linear, Network, Place, TensorMeta};
 use kvant_quant::finding::Findings;
 
@@ -158,9 +158,10 @@ impl Sizes<'_> {
     /// Tokens that the convolution of a recurrent mixer sees.
     fn kernel(&self) -> Option<usize> {
         match self.recurrent? {
-            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => {
+            RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta { .. } => {
                 self.config.delta.map(|delta| delta.kernel)
             }
+            RecurrentMixer::Lightning { .. } => None,
             RecurrentMixer::ShortConvolution => self.number("conv_L_cache"),
             RecurrentMixer::Mamba1 { .. } => self.config.mamba1.map(|mamba| mamba.kernel),
             RecurrentMixer::Mamba2 { .. } => self.config.mamba.map(|mamba| mamba.kernel),
@@ -191,6 +192,9 @@ impl Sizes<'_> {
         let hidden = self.hidden();
         if self.config.latent.is_some() && !self.is_without_latents(role) {
             return self.latent(role);
+        }
+        if let Some(sizes) = self.config.compressed.as_ref().filter(|_| !self.is_without_latents(role)) {
+            return self.compressed(role, sizes);
         }
         match role {
             Role::Query => (self.queries().and_then(|rows| rows.checked_mul(self.query_parts)), hidden),
@@ -253,6 +257,23 @@ impl Sizes<'_> {
         matches!(role, Role::Gate | Role::Up | Role::GateUp | Role::Down | Role::Router | Role::Head)
     }
 
+    /// Attention to entries of tokens.
+    fn compressed(&self, role: Role, sizes: &CompressedConfig) -> Expected {
+        let (hidden, rank) = (self.hidden(), Some(sizes.query_rank));
+        let latents = sizes.output_groups.checked_mul(sizes.output_rank);
+        match role {
+            Role::QueryDown => (rank, hidden),
+            Role::QueryUp => (self.queries(), rank),
+            Role::KeyValue => (self.config.head_dim(), hidden),
+            Role::CompressedKey | Role::CompressedGate | Role::IndexKey | Role::IndexGate => (None, hidden),
+            Role::IndexQuery => (sizes.index_heads.checked_mul(sizes.index_width), rank),
+            Role::IndexWeights => (Some(sizes.index_heads), hidden),
+            Role::OutputDown => (latents, self.queries().and_then(|rows| rows.checked_div(sizes.output_groups))),
+            Role::Output => (hidden, latents),
+            _ => (None, None),
+        }
+    }
+
     /// Multi-head latent attention.
     fn latent(&self, role: Role) -> Expected {
         let Some(latent) = &self.config.latent else { return (None, None) };
@@ -278,7 +299,12 @@ impl Sizes<'_> {
     fn recurrent(&self, role: Role) -> Expected {
         let hidden = self.hidden();
         match (self.recurrent, role) {
-            (Some(RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta), _) => self.delta(role),
+            (Some(RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta { .. }), _) => self.delta(role),
+            (Some(RecurrentMixer::Lightning { .. }), Role::RecurrentInput) => {
+                (self.queries().and_then(|rows| rows.checked_mul(3)), hidden)
+            }
+            (Some(RecurrentMixer::Lightning { .. }), Role::RecurrentGate) => (self.queries(), hidden),
+            (Some(RecurrentMixer::Lightning { .. }), Role::Output) => (hidden, self.queries()),
             (Some(RecurrentMixer::ShortConvolution), Role::RecurrentInput) => {
                 (hidden.and_then(|hidden| hidden.checked_mul(3)), hidden)
             }
@@ -313,7 +339,7 @@ impl Sizes<'_> {
         let (hidden, values) = (self.hidden(), delta.values());
         match role {
             Role::RecurrentInput => (delta.channels(), hidden),
-            Role::RecurrentQuery | Role::RecurrentKey => (delta.keys(), hidden),
+            Role::RecurrentQuery | Role::RecurrentKey | Role::RecurrentSteps => (delta.keys(), hidden),
             Role::RecurrentValue => (values, hidden),
             Role::RecurrentGate => (values, hidden),
             Role::RecurrentInputGate => {

@@ -1,5 +1,6 @@
 //! The attention of one block: how queries, keys and values are projected, where their heads stand, what turns.
 
+use super::compressed::{CompressorLayer, SharedProjections};
 use super::distances::DistanceEmbeddings;
 use super::images::ImageLayers;
 use super::indexer::IndexerLayer;
@@ -139,6 +140,8 @@ pub enum Projections {
     },
     /// Through latents (arXiv 2405.04434).
     Latent(Box<LatentProjections>),
+    /// Queries from a latent, and keys that are values, beside entries of tokens.
+    Shared(Box<SharedProjections>),
 }
 
 /// The projections of multi-head latent attention.
@@ -190,6 +193,7 @@ impl AttentionLayer {
                 let turned = latent.sizes.nope_dim + latent.sizes.rope_dim;
                 [turned, turned, latent.sizes.value_dim].map(|width| width * latent.heads)
             }
+            Projections::Shared(shared) => [shared.heads * shared.width, shared.width, shared.width],
         }
     }
 
@@ -203,8 +207,17 @@ impl AttentionLayer {
     pub fn cache_elements(&self, tokens: usize) -> usize {
         match &self.projections {
             Projections::Queries { .. } => 0,
+            Projections::Shared(shared) => shared.cache_elements(tokens),
             _ => (self.key_value_elements() + self.indexer.as_ref().map_or(0, |indexer| indexer.width))
                 .saturating_mul(tokens),
+        }
+    }
+
+    /// What makes entries of tokens, where it attends to some.
+    pub fn compressor(&self) -> Option<&CompressorLayer> {
+        match &self.projections {
+            Projections::Shared(shared) => shared.compressor.as_deref(),
+            _ => None,
         }
     }
 
@@ -230,6 +243,7 @@ impl AttentionLayer {
                 };
                 queries.into_iter().chain([&latent.down, &latent.up]).collect()
             }
+            Projections::Shared(shared) => shared.layers(),
         };
         layers.extend(self.indexer.iter().flat_map(IndexerLayer::layers));
         layers.extend(self.gate_layer());
@@ -240,6 +254,9 @@ impl AttentionLayer {
 
 impl<'a> Sources<'_, 'a> {
     pub(super) fn attention(&self, parts: &Parts<'_, '_, 'a>, index: usize) -> Result<AttentionLayer, ForwardError> {
+        if self.family.math.compressed_keys {
+            return self.compressed_attention(parts, index);
+        }
         let heads = self.need(self.config.heads_of_layer(index), "num_attention_heads")?;
         let sliding = rules::is_sliding(self, index)?;
         let key_block = self.family.key_block(self.config, index);
@@ -308,6 +325,15 @@ impl<'a> Sources<'_, 'a> {
                 Ok(Some(HeadGates::Layer { layer, function: Gate::Sigmoid, shared: 1 }))
             }
             (HeadGate::OwnLayer, _) => Ok(None),
+            (HeadGate::OfHeads, _)
+                if self.family.math.head_gate_if.is_some_and(|key| !self.config.flag_or(key, true)) =>
+            {
+                Ok(None)
+            }
+            (HeadGate::OfHeads, _) => {
+                let layer = parts.sized(Role::HeadGate, heads, self.hidden()?)?;
+                Ok(Some(HeadGates::Layer { layer, function: Gate::Sigmoid, shared: width }))
+            }
             (HeadGate::Softplus, _) => {
                 let shared = if self.gates_are_of_heads()? { width } else { 1 };
                 let layer = parts.sized(Role::HeadGate, heads * width / shared, self.hidden()?)?;
@@ -495,7 +521,7 @@ impl<'a> Sources<'_, 'a> {
     }
 
     /// An RMS norm without weights.
-    fn plain_rms(&self) -> NormLayer {
+    pub(super) fn plain_rms(&self) -> NormLayer {
         NormLayer { kind: NormKind::Rms, weight: Vec::new(), bias: Vec::new(), eps: self.eps() }
     }
 
@@ -562,7 +588,7 @@ impl<'a> Sources<'_, 'a> {
         }
     }
 
-    fn rotary(&self, index: usize, sliding: bool) -> Result<Option<(usize, Pairing)>, ForwardError> {
+    pub(super) fn rotary(&self, index: usize, sliding: bool) -> Result<Option<(usize, Pairing)>, ForwardError> {
         if self.positions_rule() == Positions::RotaryOfPatches {
             return Ok(Some((0, Pairing::Halves)));
         }
@@ -576,6 +602,12 @@ impl<'a> Sources<'_, 'a> {
         self.sized_parameter(block, end, Some(length))
     }
 
+    /// A small tensor outside the blocks that the family names, by the end of its name.
+    pub(super) fn trunk_parameter(&self, end: &str) -> Option<usize> {
+        let mut both = self.tensors.meta().iter().zip(self.network.places());
+        both.position(|(tensor, place)| *place == Place::Parameter && tensor.name.ends_with(end))
+    }
+
     /// The same, of any length where none is given.
     pub(super) fn sized_parameter(
         &self,
@@ -583,14 +615,19 @@ impl<'a> Sources<'_, 'a> {
         end: &str,
         length: Option<usize>,
     ) -> Result<Option<Vector>, ForwardError> {
+        let found = self.parameter_at(block, end);
+        found.map(|tensor| self.tensors.vector(tensor, length)).transpose()
+    }
+
+    /// The position of a small tensor of a block.
+    pub(super) fn parameter_at(&self, block: usize, end: &str) -> Option<usize> {
         let layer = self.family.path_in_layers(block, "");
         let place = [self.network.trunk(), self.family.trunk.blocks, &layer];
         let prefix = place.join(".").trim_start_matches('.').to_owned();
         let mut both = self.tensors.meta().iter().zip(self.network.places());
-        let found = both.position(|(tensor, place)| {
+        both.position(|(tensor, place)| {
             *place == Place::Parameter && tensor.name.starts_with(&prefix) && tensor.name.ends_with(end)
-        });
-        found.map(|tensor| self.tensors.vector(tensor, length)).transpose()
+        })
     }
 }
 

@@ -301,7 +301,7 @@ impl<'a> Sources<'_, 'a> {
         head: &Projection,
     ) -> Result<Option<ReadoutLayer>, ForwardError> {
         let known = |activation| match activation {
-            Activation::Unknown | Activation::Xielu | Activation::ClampedSwiglu => {
+            Activation::Unknown | Activation::Xielu | Activation::ClampedSwiglu | Activation::LimitedSilu => {
                 Err(ForwardError::unsupported("the activation behind the last hidden states"))
             }
             known => Ok(Some(ReadoutLayer::Activation(known))),

@@ -3,7 +3,7 @@
 use super::parts::Parts;
 use super::{NormLayer, Sources};
 use crate::forward::error::ForwardError;
-use crate::forward::tensors::{Projection, Vector};
+use crate::forward::tensors::{IntegerTable, Projection, Vector};
 use kvant_model::family::{Activation, NormSite, Orientation, Part, Role, Routing, RowOrder};
 use kvant_model::model_config::ExpertsConfig;
 use kvant_model::network::{ExpertsStorage, FusedExperts};
@@ -82,10 +82,14 @@ pub struct Mixture {
     pub groups: (usize, usize),
     /// The least sum by which weights are divided.
     pub least_sum: f32,
+    /// The order of the norm by which weights are divided, where the rule divides by one.
+    pub norm_order: Option<f32>,
     /// The threshold of [`Routing::SparseMixer`].
     pub jitter: f32,
     /// The correction of scores for the choice.
     pub correction: Option<Vector>,
+    /// A table with the experts of each token, where tokens choose by themselves.
+    pub table: Option<IntegerTable>,
     /// Whether the weight of an expert multiplies its input; its output otherwise.
     pub weighs_inputs: bool,
     /// The experts.
@@ -265,6 +269,10 @@ impl<'a> Sources<'_, 'a> {
             None => self.parameter(index, "expert_bias", config.count)?,
             found => found,
         };
+        let correction = match correction {
+            None => self.parameter(index, "gate.bias", scored)?,
+            found => found,
+        };
         let greedy = self.json.get("topk_method").and_then(serde_json::Value::as_str) == Some("greedy");
         Ok(Mixture {
             router,
@@ -274,9 +282,11 @@ impl<'a> Sources<'_, 'a> {
             normalise: config.normalise.unwrap_or(moe.rule.normalises_by_default()),
             scale: config.scale.unwrap_or(1.0) as f32,
             groups: if greedy { (1, 1) } else { groups(config)? },
+            norm_order: config.norm_order.map(|order| order as f32),
             jitter: self.config.number("router_jitter_noise")?.unwrap_or(0.01) as f32,
             least_sum: self.config.number("moe_norm_min")?.unwrap_or(1e-12) as f32,
             correction,
+            table: self.expert_table(parts, index, [per_token, config.count])?,
             weighs_inputs: self.family.math.weighs_expert_inputs,
             experts: self.experts(parts, index, config.count)?,
             identities: config.identities,
@@ -286,6 +296,27 @@ impl<'a> Sources<'_, 'a> {
             sum_scale: if has_shared { self.sum_scale()? } else { 1.0 },
             expert_scales: self.parameter(index, "per_expert_scale", config.count)?,
         })
+    }
+
+    /// The table with the experts of each token, in a block whose experts tokens choose by themselves.
+    fn expert_table(
+        &self,
+        parts: &Parts<'_, '_, 'a>,
+        index: usize,
+        [per_token, experts]: [usize; 2],
+    ) -> Result<Option<IntegerTable>, ForwardError> {
+        if !self.config.compressed.as_ref().is_some_and(|sizes| sizes.hashes(index)) {
+            return Ok(None);
+        }
+        let found = self.parameter_at(index, "tid2eid");
+        let found =
+            found.ok_or_else(|| ForwardError::missing(parts.place(), "table with the experts of each token"))?;
+        let vocabulary = self.need(self.config.vocab_size, "vocab_size")?;
+        // The stream hands the numbers of tokens on as floats.
+        if vocabulary > 1 << 24 {
+            return Err(ForwardError::unsupported(format!("experts that {vocabulary} tokens choose")));
+        }
+        self.tensors.integers(found, (vocabulary, per_token), experts).map(Some)
     }
 
     /// 0 is none.
@@ -317,8 +348,12 @@ impl<'a> Sources<'_, 'a> {
     fn fused_expert(&self, all: &[&FusedExperts], which: (usize, usize), place: &str) -> Result<Mlp, ForwardError> {
         let find = |role: Role| all.iter().find(|experts| experts.role == role);
         let missing = || ForwardError::missing(place, "tensor with all experts");
-        let (first, down) = (find(Role::GateUp).ok_or_else(missing)?, find(Role::Down).ok_or_else(missing)?);
-        let first_layers = FirstLayers::Fused(self.matrix_of(first, which)?, first.rows);
+        let down = find(Role::Down).ok_or_else(missing)?;
+        let first_layers = match (find(Role::GateUp), find(Role::Gate).zip(find(Role::Up))) {
+            (Some(both), None) => FirstLayers::Fused(self.matrix_of(both, which)?, both.rows),
+            (None, Some((gate, up))) => FirstLayers::Gated(self.matrix_of(gate, which)?, self.matrix_of(up, which)?),
+            _ => return Err(missing()),
+        };
         let (activation, down) = (self.activation(), self.matrix_of(down, which)?);
         let mlp = Mlp {
             first: first_layers,

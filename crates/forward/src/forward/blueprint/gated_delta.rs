@@ -19,6 +19,8 @@ pub struct GatedDeltaLayer {
     pub decay_log: Vector,
     /// `dt_bias`, one for each value head, or each channel of keys.
     pub step_bias: Vector,
+    /// The least `g` of the decays `exp(g)`, where they are bounded.
+    pub bound: Option<f32>,
     /// The factor on how strongly heads write.
     pub strength: f32,
     /// The activation behind the convolution.
@@ -53,10 +55,19 @@ pub struct ChannelDeltaInputs {
     pub mixed: [Projection; 3],
     /// How strongly each head writes.
     pub strength: Projection,
-    /// The latent of the steps of decays, and the steps from it.
-    pub decay: [Projection; 2],
-    /// The latent of the gates on the output, and the gates from it.
-    pub gate: [Projection; 2],
+    /// The steps of decays.
+    pub decay: LatentOrNot,
+    /// The gates on the output.
+    pub gate: LatentOrNot,
+}
+
+/// A layer, or two with a latent between them.
+#[derive(Clone, Debug)]
+pub struct LatentOrNot {
+    /// The layer that reads the hidden state.
+    pub first: Projection,
+    /// That which reads the latent.
+    pub second: Option<Projection>,
 }
 
 impl DeltaInputs {
@@ -67,7 +78,7 @@ impl DeltaInputs {
             DeltaInputs::Separate(layers) => layers.iter().collect(),
             DeltaInputs::ByKeyHead(layers) => layers.iter().collect(),
             DeltaInputs::ByChannel(layers) => {
-                layers.mixed.iter().chain([&layers.strength, &layers.decay[0], &layers.gate[0]]).collect()
+                layers.mixed.iter().chain([&layers.strength, &layers.decay.first, &layers.gate.first]).collect()
             }
         }
     }
@@ -75,7 +86,7 @@ impl DeltaInputs {
     /// All of them.
     pub fn layers(&self) -> Vec<&Projection> {
         let behind_latents = match self {
-            DeltaInputs::ByChannel(layers) => vec![&layers.decay[1], &layers.gate[1]],
+            DeltaInputs::ByChannel(layers) => layers.decay.second.iter().chain(&layers.gate.second).collect(),
             DeltaInputs::Single(_) | DeltaInputs::Separate(_) | DeltaInputs::ByKeyHead(_) => Vec::new(),
         };
         self.first().into_iter().chain(behind_latents).collect()
@@ -138,12 +149,23 @@ impl<'a> Sources<'_, 'a> {
             convolution: self.convolution(parts, (index, recurrent), (channels, sizes.kernel))?,
             decay_log: parameter(RecurrentParameter::DecayLog, sizes.value_heads)?,
             step_bias: parameter(RecurrentParameter::StepBias, steps)?,
+            bound: self.decay_bound(recurrent)?,
             strength: if doubles { 2.0 } else { 1.0 },
             activation: self.activation(),
             norm: NormLayer { eps: eps.map_or(norm.eps, |eps| eps as f32), ..norm },
             sizes,
             output: parts.output(Part::Recurrent, self.hidden()?, values)?,
         })
+    }
+
+    /// The least `g` of the decays of a net.
+    fn decay_bound(&self, recurrent: &Recurrent) -> Result<Option<f32>, ForwardError> {
+        match recurrent.mixer {
+            RecurrentMixer::ChannelDelta { is_bounded: true } if self.config.flag_or("kda_safe_gate", true) => {
+                Ok(Some(self.config.number("kda_lower_bound")?.unwrap_or(-5.0) as f32))
+            }
+            _ => Ok(None),
+        }
     }
 
     fn delta_inputs(
@@ -154,7 +176,7 @@ impl<'a> Sources<'_, 'a> {
         (channels, values): (usize, usize),
     ) -> Result<DeltaInputs, ForwardError> {
         let (hidden, heads) = (self.hidden()?, sizes.value_heads);
-        if recurrent.mixer == RecurrentMixer::ChannelDelta {
+        if matches!(recurrent.mixer, RecurrentMixer::ChannelDelta { .. }) {
             return self.channel_delta_inputs(parts, sizes, (channels, values));
         }
         if parts.find(|linear| linear.role == Role::RecurrentInputGate).is_some() {
@@ -182,7 +204,7 @@ impl<'a> Sources<'_, 'a> {
         ])))
     }
 
-    /// The layers of a net whose channels have a decay each; latents are as wide as a value.
+    /// The layers of a net whose channels have a decay each; latents, where there are some, are as wide as a value.
     fn channel_delta_inputs(
         &self,
         parts: &Parts<'_, '_, 'a>,
@@ -201,14 +223,20 @@ impl<'a> Sources<'_, 'a> {
                 parts.sized(Role::RecurrentValue, values, hidden)?,
             ],
             strength: parts.sized(Role::RecurrentStrength, sizes.value_heads, hidden)?,
-            decay: [
-                parts.sized(Role::RecurrentDecayDown, latent, hidden)?,
-                parts.sized(Role::RecurrentDecayUp, keys, latent)?,
-            ],
-            gate: [
-                parts.sized(Role::RecurrentGateDown, latent, hidden)?,
-                parts.sized(Role::RecurrentGateUp, values, latent)?,
-            ],
+            decay: match parts.find(|linear| linear.role == Role::RecurrentSteps) {
+                Some(_) => LatentOrNot { first: parts.sized(Role::RecurrentSteps, keys, hidden)?, second: None },
+                None => LatentOrNot {
+                    first: parts.sized(Role::RecurrentDecayDown, latent, hidden)?,
+                    second: Some(parts.sized(Role::RecurrentDecayUp, keys, latent)?),
+                },
+            },
+            gate: match parts.find(|linear| linear.role == Role::RecurrentGate) {
+                Some(_) => LatentOrNot { first: parts.sized(Role::RecurrentGate, values, hidden)?, second: None },
+                None => LatentOrNot {
+                    first: parts.sized(Role::RecurrentGateDown, latent, hidden)?,
+                    second: Some(parts.sized(Role::RecurrentGateUp, values, latent)?),
+                },
+            },
         })))
     }
 }

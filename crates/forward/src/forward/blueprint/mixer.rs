@@ -3,6 +3,7 @@
 use super::Sources;
 use super::attention::AttentionLayer;
 use super::gated_delta::GatedDeltaLayer;
+use super::lightning::LightningLayer;
 use super::mamba1::Mamba1Layer;
 use super::mamba2::Mamba2Layer;
 use super::parts::Parts;
@@ -31,6 +32,8 @@ pub enum TokenMixer {
     Attention(Box<AttentionLayer>),
     /// A gated delta net.
     GatedDelta(Box<GatedDeltaLayer>),
+    /// Lightning attention.
+    Lightning(Box<LightningLayer>),
     /// A short convolution.
     ShortConvolution(Box<ShortConvolutionLayer>),
     /// A Mamba mixer.
@@ -50,6 +53,7 @@ impl TokenMixer {
             TokenMixer::Attention(layer) => Some(layer),
             TokenMixer::Both(both) => Some(&both.attention),
             TokenMixer::GatedDelta(_)
+            | TokenMixer::Lightning(_)
             | TokenMixer::ShortConvolution(_)
             | TokenMixer::Mamba1(_)
             | TokenMixer::Mamba2(_)
@@ -62,6 +66,7 @@ impl TokenMixer {
         match self {
             TokenMixer::Attention(layer) => layer.layers(),
             TokenMixer::GatedDelta(layer) => layer.layers(),
+            TokenMixer::Lightning(layer) => layer.layers(),
             TokenMixer::ShortConvolution(layer) => vec![&layer.input, &layer.output],
             TokenMixer::Mamba1(layer) => layer.layers(),
             TokenMixer::Mamba2(layer) => vec![&layer.input, &layer.output],
@@ -78,6 +83,7 @@ impl TokenMixer {
         match self {
             TokenMixer::Attention(layer) => layer.cache_elements(tokens),
             TokenMixer::GatedDelta(layer) => layer.state_elements(),
+            TokenMixer::Lightning(layer) => layer.state_elements(),
             TokenMixer::ShortConvolution(layer) => layer.convolution.state_elements(),
             TokenMixer::Mamba1(layer) => layer.state_elements(),
             TokenMixer::Mamba2(layer) => layer.state_elements(),
@@ -93,6 +99,7 @@ impl TokenMixer {
         match self {
             TokenMixer::Attention(layer) => Some(&layer.output),
             TokenMixer::GatedDelta(layer) => Some(&layer.output),
+            TokenMixer::Lightning(layer) => Some(&layer.output),
             TokenMixer::ShortConvolution(layer) => Some(&layer.output),
             TokenMixer::Mamba1(layer) => Some(&layer.output),
             TokenMixer::Mamba2(layer) => Some(&layer.output),
@@ -108,8 +115,11 @@ impl<'a> Sources<'_, 'a> {
             None if !branches.attention => TokenMixer::Absent,
             None => TokenMixer::Attention(Box::new(self.attention(parts, index)?)),
             Some(recurrent) => match recurrent.mixer {
-                RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta => {
+                RecurrentMixer::GatedDelta { .. } | RecurrentMixer::ChannelDelta { .. } => {
                     TokenMixer::GatedDelta(Box::new(self.gated_delta(parts, index, &recurrent)?))
+                }
+                RecurrentMixer::Lightning { eps } => {
+                    TokenMixer::Lightning(Box::new(self.lightning(parts, (index, &recurrent), eps)?))
                 }
                 RecurrentMixer::ShortConvolution => {
                     TokenMixer::ShortConvolution(Box::new(self.short_convolution(parts, index, &recurrent)?))

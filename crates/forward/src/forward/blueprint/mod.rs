@@ -3,14 +3,17 @@
 //! Computes nothing.
 
 mod attention;
+mod compressed;
 mod distances;
 mod encoder;
 mod feed_forward;
 mod gated_delta;
+mod hyper;
 mod images;
 mod indexer;
 mod lanes;
 mod layer_input;
+mod lightning;
 mod mamba1;
 mod mamba2;
 mod mixer;
@@ -31,14 +34,17 @@ use kvant_model::network::{Network, Notice};
 use serde_json::Value;
 
 pub use attention::{AttentionLayer, HeadGates, HeadNorms, LatentProjections, Projections, QueryLatent};
+pub use compressed::{CompressorLayer, EntryIndex, EntryLayers, SharedProjections};
 pub use distances::DistanceEmbeddings;
 pub use encoder::{AttentionPool, EncoderParts, HiddenRows, PositionTable, ReadoutLayer, ReadoutLayers};
 pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, RoutedBranch, XieluLayer};
-pub use gated_delta::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer};
+pub use gated_delta::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer, LatentOrNot};
+pub use hyper::{HyperMixture, HyperStreams};
 pub use images::{ImageLayers, LearnedRows};
 pub use indexer::{IndexChoice, IndexerLayer};
 pub use lanes::{LaneMixer, Lanes, LowRank};
 pub use layer_input::{LayerInput, LayerInputs};
+pub use lightning::{DecayRates, LightningLayer};
 pub use mamba1::Mamba1Layer;
 pub use mamba2::Mamba2Layer;
 pub use mixer::{ParallelMixers, TokenMixer};
@@ -69,6 +75,8 @@ pub struct Blueprint {
     pub project_in: Option<Projection>,
     /// The residual streams, where there are several.
     pub lanes: Option<Lanes>,
+    /// The same, where blocks mix all of them.
+    pub hyper: Option<HyperStreams>,
     /// The inputs that blocks have of their own.
     pub layer_inputs: Option<LayerInputs>,
     /// What a row of the stream between blocks holds.
@@ -107,10 +115,13 @@ pub struct NormLayer {
 /// A decoder block.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// How the branches join: [`Residual::Sequential`], [`Residual::Parallel`], [`Residual::PostNorm`] or [`Residual::Single`].
+    /// How the branches join: [`Residual::Sequential`], [`Residual::Parallel`], [`Residual::PostNorm`], [`Residual::OfNorm`] or
+    /// [`Residual::Single`].
     pub residual: Residual,
     /// The factor on each branch.
     pub branch_scale: f32,
+    /// Of [`Residual::OfNorm`], the factors on the residual and on the branch of the token mixer, then of the feed-forward network.
+    pub shares: [[f32; 2]; 2],
     /// The norm before the token mixer; behind it where the block is post-norm.
     pub attention_input: Option<NormLayer>,
     /// Attention, or what the block has in its place.
@@ -137,6 +148,8 @@ pub struct Block {
     pub feed_forward_scales: Option<Vector>,
     /// What the block does with several residual streams.
     pub lane_mixer: Option<LaneMixer>,
+    /// How attention and feed-forward network read and write several residual streams.
+    pub hyper: Option<[HyperMixture; 2]>,
     /// What the block does with an input of its own.
     pub layer_input: Option<LayerInput>,
     /// The factor on the stream behind the block.
@@ -183,7 +196,7 @@ impl Block {
         let feeds = !matches!(self.feed_forward, FeedForward::Absent);
         let reached = depth == StopAt::FeedForward && feeds || self.resumed_layer(depth).is_some();
         // What attention was joined to is none of several streams.
-        self.residual != Residual::Parallel && self.lane_mixer.is_none() && reached
+        self.residual != Residual::Parallel && self.lane_mixer.is_none() && self.hyper.is_none() && reached
     }
 
     /// The layer whose inputs are needed by a run that continues from this depth.
@@ -233,6 +246,7 @@ impl<'a> Sources<'_, 'a> {
         let rotaries = self.rotaries(images.as_ref())?;
         let head = self.head(&embedding)?;
         let (lanes, layer_inputs) = (self.lanes(&trunk)?, self.layer_inputs(&trunk)?);
+        let hyper = self.hyper_streams()?;
         let blocks =
             (0..self.network.blocks().len()).map(|block| self.block(block, layer_inputs.as_ref(), lanes.as_ref()));
         let blocks = blocks.collect::<Result<Vec<Block>, ForwardError>>()?;
@@ -250,8 +264,14 @@ impl<'a> Sources<'_, 'a> {
             encoder: self.encoder(&trunk, &head)?,
             embedding_norm: trunk.norm(NormSite::Embedding)?,
             project_in: trunk.linear(Role::ProjectIn)?,
-            stream: StreamLayout::new(self.hidden()?, lanes.as_ref(), layer_inputs.as_ref(), &blocks),
+            stream: StreamLayout::new(
+                self.hidden()?,
+                lanes.as_ref().map(|lanes| lanes.count).or(hyper.as_ref().map(|streams| streams.count)),
+                layer_inputs.as_ref(),
+                &blocks,
+            ),
             lanes,
+            hyper,
             layer_inputs,
             blocks,
             final_norm: match no_final_norm {
@@ -273,6 +293,7 @@ impl<'a> Sources<'_, 'a> {
         Ok(Block {
             residual: self.family.math.residual.resolve(self.config),
             branch_scale: multiplier.map_or(Ok(1.0), |key| self.number(key))?,
+            shares: self.shares(index)?,
             attention_input: self.norm_at(&parts, NormSite::AttentionInput, index)?,
             mixer: self.mixer(&parts, index)?,
             low_rank: self.low_rank(&parts)?,
@@ -286,9 +307,23 @@ impl<'a> Sources<'_, 'a> {
             feed_forward_output: self.norm_at(&parts, NormSite::FeedForwardOutput, index)?,
             feed_forward_scales: self.layer_scale(index, |(_, feed_forward)| feed_forward)?,
             lane_mixer: lanes.map(|lanes| self.lane_mixer(&parts, index, lanes)).transpose()?,
+            hyper: self.hyper_mixtures(index)?,
             layer_input: inputs.map(|inputs| self.layer_input(&parts, inputs.width)).transpose()?,
             scalar: self.parameter(index, "layer_scalar", 1)?,
         })
+    }
+
+    /// See [`Block::shares`].
+    fn shares(&self, index: usize) -> Result<[[f32; 2]; 2], ForwardError> {
+        if self.family.math.residual != Residual::OfNorm {
+            return Ok([[1.0; 2]; 2]);
+        }
+        let factor = |key: &str| Ok::<f32, ForwardError>(self.config.number(key)?.unwrap_or(1.0) as f32);
+        let mixer = match self.family.branches(self.config, index).recurrent {
+            true => [factor("linear_attn_alpha_factor")?, factor("linear_attn_beta_factor")?],
+            false => [factor("full_attn_alpha_factor")?, factor("full_attn_beta_factor")?],
+        };
+        Ok([mixer, [factor("mlp_alpha_factor")?, factor("mlp_beta_factor")?]])
     }
 
     /// What multiplies one of a block's branches, channel by channel, where the family has that.

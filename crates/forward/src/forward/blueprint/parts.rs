@@ -200,8 +200,9 @@ impl<'p, 's, 'a> Parts<'p, 's, 'a> {
         let bias = norm.bias.map(|bias| tensors.vector(bias, Some(weight.length))).transpose()?;
         // The norms of latents do not take the model's eps.
         let of_blocks = matches!(self.sources.family.math.indexer, Some(Indexer::Blocks(_)));
-        let latent = matches!(norm.site, NormSite::QueryLatent | NormSite::KeyValueLatent)
+        let own = matches!(norm.site, NormSite::QueryLatent | NormSite::KeyValueLatent)
             || norm.site == NormSite::IndexKey && !of_blocks;
+        let latent = own && !self.sources.family.math.compressed_keys;
         let eps = if latent { 1e-6 } else { self.sources.eps() };
         Ok(NormLayer { kind: norm.kind, weight: vec![weight], bias: bias.into_iter().collect(), eps })
     }

@@ -7,7 +7,7 @@ use kvant_model::family::{
     Activation, Family, Indexer, Positions, Residual, Role, RotaryLayers, Window, attends_to_all, has_two_towers,
     is_feed_forward, is_recurrent,
 };
-use kvant_model::model_config::ModelConfig;
+use kvant_model::model_config::{HEAVY_ENTRIES, ModelConfig, SPARSE_ENTRIES};
 use kvant_model::network::{Network, Place, Reason};
 
 /// Booleans of config.json that enable unsupported features.
@@ -59,7 +59,8 @@ pub(super) fn check(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
             let name = sources.config.activation.as_deref().unwrap_or("");
             Err(ForwardError::unsupported(format!("the activation `{name}`")))
         }
-        Activation::ClampedSwiglu => check_limits(sources),
+        Activation::ClampedSwiglu => check_limits(sources, &[("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)]),
+        Activation::LimitedSilu => check_limits(sources, &[("swiglu_limit", 10.0)]),
         Activation::Xielu if !sources.family.parameters.iter().any(|path| path.ends_with("alpha_p")) => {
             Err(ForwardError::unsupported(format!("xIELU in {}", sources.family.name)))
         }
@@ -67,10 +68,10 @@ pub(super) fn check(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     }
 }
 
-/// The numbers of the clamped SwiGLU are those of gpt-oss.
-fn check_limits(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
-    for (key, computed) in [("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)] {
-        if let Some(other) = sources.config.number(key)?.filter(|stated| *stated != computed) {
+/// The numbers of the clamped SwiGLU are those of gpt-oss, or of DeepSeek V4.
+fn check_limits(sources: &Sources<'_, '_>, limits: &[(&str, f64)]) -> Result<(), ForwardError> {
+    for (key, computed) in limits {
+        if let Some(other) = sources.config.number(key)?.filter(|stated| stated != computed) {
             return Err(ForwardError::unsupported(format!("`{key}` {other} of config.json")));
         }
     }
@@ -94,8 +95,26 @@ fn check_flags(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let zero = config.text("zero_expert_type").filter(|kind| *kind != "identity").map(|_| &"zero_expert_type");
     let both_ways = config.text("use_bidirectional_attention").filter(|tokens| *tokens == "all");
     let both_ways = both_ways.map(|_| &"use_bidirectional_attention");
+    // transformers 5 may save another base beside that of DBRX's attention.
+    let turns = matches!(sources.positions_rule(), Positions::Rotary { .. }) && config.states("attn_config");
+    let base = if turns { config.attention_number("rope_theta")? } else { None };
+    let bases = base.filter(|base| Some(*base) != config.rope.main.theta).map(|_| &"attn_config.rope_theta");
+    // Only the scores of DeepSeek V4 are roots.
+    let scores = config.text("scoring_func").filter(|name| *name != "sqrtsoftplus");
+    let scores = scores.filter(|_| sources.family.math.compressed_keys).map(|_| &"scoring_func");
     let masked = (sources.family.encoder.is_some() && config.flag_or("is_decoder", false)).then_some(&"is_decoder");
-    match flag.or(masked).or(value).or(clip).or(count).or(zero).or(both_ways).or(unscaled).or(halves) {
+    match flag
+        .or(masked)
+        .or(bases)
+        .or(scores)
+        .or(value)
+        .or(clip)
+        .or(count)
+        .or(zero)
+        .or(both_ways)
+        .or(unscaled)
+        .or(halves)
+    {
         Some(key) => Err(ForwardError::unsupported(format!("`{key}` of config.json"))),
         None => Ok(()),
     }
@@ -141,6 +160,7 @@ fn check_layer_types(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
         "deepseek_sparse_attention" | "indexed_attention" => {
             !matches!(sources.family.math.indexer, Some(Indexer::Keys(_)))
         }
+        SPARSE_ENTRIES | HEAVY_ENTRIES => !sources.family.math.compressed_keys,
         BLOCK_SPARSE => !matches!(sources.family.math.indexer, Some(Indexer::Blocks(_))),
         kind if is_recurrent(kind) => !recurs,
         kind if is_feed_forward(kind) => sources.family.math.residual != Residual::Single,

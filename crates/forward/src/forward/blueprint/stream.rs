@@ -1,7 +1,7 @@
 //! What a row of the stream between blocks holds besides the residual stream: what later blocks read of the same token. So that every
 //! pass, wherever it keeps the stream, hands it on.
 
-use super::{Block, Lanes, LayerInputs};
+use super::{Block, LayerInputs};
 use std::ops::Range;
 
 /// The parts of a row of the stream.
@@ -17,6 +17,8 @@ pub struct StreamLayout {
     input: usize,
     /// The output of experts that joins the residual stream behind a later block.
     shortcut: Range<usize>,
+    /// The number of the token, where blocks choose experts by it.
+    token: Range<usize>,
     /// Keys and values that other blocks attend to.
     shared: Vec<SharedKeys>,
     /// Width of all parts.
@@ -35,17 +37,20 @@ pub struct SharedKeys {
 impl StreamLayout {
     pub(super) fn new(
         hidden: usize,
-        lanes: Option<&Lanes>,
+        lanes: Option<usize>,
         inputs: Option<&LayerInputs>,
         blocks: &[Block],
     ) -> StreamLayout {
-        let lanes = lanes.map_or(1, |lanes| lanes.count);
+        let lanes = lanes.unwrap_or(1);
         let residual = lanes * hidden;
         let inputs_width = inputs.map_or(0, |inputs| inputs.projection.rows);
         let shortcut = residual + inputs_width;
         let has_shortcut = blocks.iter().any(|block| block.shortcut.is_some());
         let mut width = if has_shortcut { shortcut + hidden } else { shortcut };
         let shortcut = shortcut..width;
+        let hashes = blocks.iter().filter_map(Block::mixture).any(|mixture| mixture.table.is_some());
+        width += usize::from(hashes);
+        let token = shortcut.end..width;
         let mut shared: Vec<SharedKeys> = Vec::new();
         let attentions =
             || blocks.iter().enumerate().filter_map(|(index, block)| Some((index, block.mixer.attention()?)));
@@ -62,6 +67,7 @@ impl StreamLayout {
             inputs: residual..residual + inputs_width,
             input: inputs.map_or(0, |inputs| inputs.width),
             shortcut,
+            token,
             shared,
             width,
         }
@@ -103,9 +109,24 @@ impl StreamLayout {
         self.shortcut.clone()
     }
 
+    /// The place of the number of the token; empty where no block needs it.
+    pub fn token(&self) -> Range<usize> {
+        self.token.clone()
+    }
+
+    /// The place of all residual streams.
+    pub fn all_lanes(&self) -> Range<usize> {
+        0..self.lanes * self.hidden
+    }
+
     /// The place of the keys and values of a block, where others attend to them.
     pub fn keys_of(&self, block: usize) -> Option<Range<usize>> {
         self.shared.iter().find(|shared| shared.block == block).map(|shared| shared.place.clone())
+    }
+
+    /// The numbers of the tokens of some rows, where rows have them.
+    pub fn gather_tokens(&self, rows: &[f32]) -> Vec<usize> {
+        self.gather(rows, self.token()).into_iter().map(|token| token as usize).collect()
     }
 
     /// A part of every row.

@@ -102,7 +102,9 @@ impl Loop for Plain<'_> {
             Activation::Relu => each(x, out, |x| x.max(0.0)),
             Activation::ReluSquared => each(x, out, |x| round(x.max(0.0) * x.max(0.0))),
             // Refused when the model was opened, or computed elsewhere.
-            Activation::ClampedSwiglu | Activation::Xielu | Activation::Unknown => out.fill(f32::NAN),
+            Activation::ClampedSwiglu | Activation::LimitedSilu | Activation::Xielu | Activation::Unknown => {
+                out.fill(f32::NAN);
+            }
         }
     }
 }
@@ -131,6 +133,12 @@ impl Loop for Gated<'_> {
         if activation == Activation::ClampedSwiglu {
             for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
                 *out = clamped_swiglu(precision, *gate, *up);
+            }
+            return;
+        }
+        if activation == Activation::LimitedSilu {
+            for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+                *out = precision.round(precision.round(silu(gate.min(10.0))) * up.clamp(-10.0, 10.0));
             }
             return;
         }
@@ -195,7 +203,7 @@ mod tests {
         let up: Vec<f32> = (0..24).map(|i| 9.0 - i as f32 * 0.8).collect();
         let halves: Vec<f32> = gate.chunks(8).zip(up.chunks(8)).flat_map(|(g, u)| [g, u].concat()).collect();
         let alternating: Vec<f32> = gate.iter().zip(&up).flat_map(|(g, u)| [*g, *u]).collect();
-        for activation in [Activation::Silu, Activation::Gelu, Activation::ClampedSwiglu] {
+        for activation in [Activation::Silu, Activation::Gelu, Activation::ClampedSwiglu, Activation::LimitedSilu] {
             for precision in [Precision::F32, Precision::Bf16] {
                 let (best, baseline) =
                     (Cpu::with_precision(precision), Cpu { isa: Isa::BASELINE, ..Cpu::with_precision(precision) });

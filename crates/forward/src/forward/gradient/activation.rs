@@ -64,6 +64,11 @@ fn gated(activation: Activation, gate: f32, up: f32, gradient: f32) -> (f32, f32
         let of_up = if up.abs() < 7.0 { gradient * value } else { 0.0 };
         return (of_gate, of_up);
     }
+    if activation == Activation::LimitedSilu {
+        let (value, slope) = function(Activation::Silu, gate.min(10.0));
+        let of_gate = if gate < 10.0 { gradient * up.clamp(-10.0, 10.0) * slope } else { 0.0 };
+        return (of_gate, if up.abs() < 10.0 { gradient * value } else { 0.0 });
+    }
     let (value, slope) = function(activation, gate);
     (gradient * up * slope, gradient * value)
 }
@@ -96,6 +101,8 @@ fn function(activation: Activation, x: f32) -> (f32, f32) {
         Activation::Relu => (x.max(0.0), if x > 0.0 { 1.0 } else { 0.0 }),
         Activation::ReluSquared => (x.max(0.0) * x.max(0.0), 2.0 * x.max(0.0)),
         // Refused before.
-        Activation::ClampedSwiglu | Activation::Xielu | Activation::Unknown => (f32::NAN, f32::NAN),
+        Activation::ClampedSwiglu | Activation::LimitedSilu | Activation::Xielu | Activation::Unknown => {
+            (f32::NAN, f32::NAN)
+        }
     }
 }

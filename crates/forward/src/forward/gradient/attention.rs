@@ -47,6 +47,7 @@ impl AttentionStep {
             sinks: &self.sinks,
             bias: self.biases.as_score_bias(),
             index: None,
+            further: None,
         }
     }
 

@@ -183,7 +183,9 @@ impl<'r> Tape<'r, '_> {
                 [(q, queries.rows, heads[0]), (k, keys.rows, heads[1]), (k, keys.rows, heads[2])]
             }
             // Refused before.
-            Projections::Latent(_) | Projections::Queries { .. } => [(x, 1, HeadLayout::row(1)); 3],
+            Projections::Latent(_) | Projections::Shared(_) | Projections::Queries { .. } => {
+                [(x, 1, HeadLayout::row(1)); 3]
+            }
         };
         if let Some(limit) = layer.clip {
             all.iter_mut().for_each(|part| part.0 = self.clip(part.0, limit));

@@ -21,7 +21,7 @@ use super::runner::Runner;
 use super::tensors::Projection;
 use super::weight_overrides::WeightOverrides;
 pub use head::{missing_in_head, sampled_gradient};
-use kvant_model::family::Activation;
+use kvant_model::family::{Activation, Residual};
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply_add};
 use kvant_numeric::simd::Isa;
 use std::collections::HashMap;
@@ -115,15 +115,20 @@ pub fn missing_step(decoder: &Decoder<'_>, block: usize) -> Option<&'static str>
     if !blueprint.stream.is_plain() || block.routed.is_some() || block.low_rank.is_some() {
         return Some("blocks that read or make more than one stream");
     }
+    if block.residual == Residual::OfNorm {
+        return Some("residuals of norms");
+    }
     let of_mixer = match &block.mixer {
         TokenMixer::Attention(layer) if layer.distances.is_some() => Some("scores of distances"),
         TokenMixer::Attention(layer) => match layer.projections {
             Projections::Latent(_) => Some("latent attention"),
+            Projections::Shared(_) => Some("keys that are values"),
             Projections::Queries { .. } => Some("keys of another block"),
             _ if layer.indexer.is_some() => Some("attention to keys that an indexer chooses"),
             _ => None,
         },
         TokenMixer::Absent => None,
+        TokenMixer::Lightning(_) => Some("lightning attention"),
         TokenMixer::GatedDelta(_) => Some("gated delta rules"),
         TokenMixer::ShortConvolution(_) => Some("short convolutions"),
         TokenMixer::Mamba1(_) | TokenMixer::Mamba2(_) | TokenMixer::Both(_) => Some("state-space layers"),

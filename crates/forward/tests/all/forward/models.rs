@@ -12,10 +12,11 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 71] = [
+pub const FAMILIES: [&str; 77] = [
     "afmoe",
     "apertus",
     "axk1",
+    "bailing_hybrid",
     "bamba",
     "bert",
     "bitnet",
@@ -23,10 +24,12 @@ pub const FAMILIES: [&str; 71] = [
     "clip_text",
     "cohere",
     "cohere2_moe",
+    "dbrx",
     "deepseek_v2",
     "deepseek_v2_lite",
     "deepseek_v3",
     "deepseek_v32",
+    "deepseek_v4",
     "distilbert",
     "electra",
     "ernie4_5_moe",
@@ -51,14 +54,17 @@ pub const FAMILIES: [&str; 71] = [
     "granitemoehybrid_dense",
     "jamba",
     "kimi_linear",
+    "kolibri1",
     "laguna",
     "lfm2",
     "lfm2_moe",
+    "lfm3",
     "llama4_text",
     "longcat_flash",
     "mamba",
     "mamba2",
     "mimo_v2_flash",
+    "minimax",
     "minimax_m3_text",
     "mistral4",
     "mixtral",
@@ -99,6 +105,12 @@ pub fn write(family: &str, dtype: Dtype, salt: &str) -> tempfile::TempDir {
 /// The same of a fixture.
 pub fn write_fixture(fixture: &support::Checkpoint, dtype: Dtype, salt: &str) -> tempfile::TempDir {
     let tensors = fixture.tensors.iter().map(|tensor| {
+        if tensor.dtype == "I64" {
+            // Tables with two of four experts for each token.
+            let numbers = (0..tensor.shape.iter().product::<usize>()).map(|at| ((at / 2 + at % 2) % 4) as i64);
+            let bytes = numbers.flat_map(i64::to_le_bytes).collect();
+            return (tensor.name.clone(), Dtype::I64, tensor.shape.clone(), bytes);
+        }
         let (_, dtype, shape, bytes) = common::weight(&format!("{salt}{}", tensor.name), dtype, &tensor.shape);
         (tensor.name.clone(), dtype, shape, bytes)
     });
@@ -172,7 +184,8 @@ fn vectors(blueprint: &Blueprint) -> Vec<&Vector> {
         _ => None,
     }));
     let of_norms = norms.flat_map(|norm| norm.weight.iter().chain(&norm.bias));
-    of_norms.chain(blueprint.blocks.iter().flat_map(parameters)).collect()
+    let hyper = blueprint.hyper.iter().flat_map(|streams| streams.last.vectors());
+    of_norms.chain(hyper).chain(blueprint.blocks.iter().flat_map(parameters)).collect()
 }
 
 fn norms(block: &Block) -> Vec<&NormLayer> {
@@ -196,6 +209,7 @@ fn mixer_norms(mixer: &TokenMixer) -> Vec<&NormLayer> {
     match mixer {
         TokenMixer::Attention(layer) => attention_norms(layer),
         TokenMixer::GatedDelta(layer) => vec![&layer.norm],
+        TokenMixer::Lightning(layer) => vec![&layer.norm],
         TokenMixer::ShortConvolution(_) | TokenMixer::Absent => Vec::new(),
         TokenMixer::Mamba1(layer) => layer.norms.iter().flatten().collect(),
         TokenMixer::Mamba2(layer) => layer.norm.iter().collect(),
@@ -208,6 +222,10 @@ fn attention_norms(layer: &AttentionLayer) -> Vec<&NormLayer> {
         layer.head_norms.iter().flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key)).collect();
     norms.extend(&layer.heads_norm);
     norms.extend(layer.indexer.iter().flat_map(|indexer| std::iter::once(&indexer.norm).chain(&indexer.query_norm)));
+    if let Projections::Shared(shared) = &layer.projections {
+        norms.extend([&shared.latent_norm, &shared.key_norm]);
+        norms.extend(shared.compressor.iter().flat_map(|layer| layer.norms()));
+    }
     if let Projections::Latent(latent) = &layer.projections {
         norms.push(&latent.norm);
         norms.extend(if let QueryLatent::Latent(_, norm, _) = &latent.query { Some(norm) } else { None });
@@ -223,10 +241,13 @@ fn parameters(block: &Block) -> Vec<&Vector> {
     };
     let learned = learned.into_iter().flat_map(|xielu| [&xielu.alpha_p, &xielu.alpha_n, &xielu.beta, &xielu.eps]);
     let of_mixer = match &block.mixer {
-        TokenMixer::Attention(layer) => layer.sinks.iter().collect(),
+        TokenMixer::Attention(layer) => {
+            layer.sinks.iter().chain(layer.compressor().into_iter().flat_map(|layer| layer.vectors())).collect()
+        }
         TokenMixer::GatedDelta(layer) => {
             layer.convolution.vectors().chain([&layer.decay_log, &layer.step_bias]).collect()
         }
+        TokenMixer::Lightning(layer) => layer.vectors().collect(),
         TokenMixer::ShortConvolution(layer) => layer.convolution.vectors().collect(),
         TokenMixer::Mamba1(layer) => layer.vectors().collect(),
         TokenMixer::Mamba2(layer) => layer.vectors().collect(),
@@ -235,5 +256,6 @@ fn parameters(block: &Block) -> Vec<&Vector> {
     };
     let scales = block.routed.iter().flat_map(|routed| &routed.mixture.expert_scales);
     let scales = scales.chain(block.lane_mixer.iter().flat_map(|mixer| &mixer.output_scale));
-    of_mixer.into_iter().chain(scales).chain(correction).chain(learned).chain(&block.scalar).collect()
+    let hyper = block.hyper.iter().flatten().flat_map(|mixture| mixture.vectors());
+    of_mixer.into_iter().chain(hyper).chain(scales).chain(correction).chain(learned).chain(&block.scalar).collect()
 }

@@ -249,6 +249,13 @@ impl Expectation<'_> {
                         self.add(format!("{}.weight", path.replace("{}", &expert.to_string())), vec![rows, columns]);
                     }
                 }
+                ExpertStorage::Stacked => {
+                    let [first, second] = match layout.orientation {
+                        Orientation::OutIn => [rows, columns],
+                        Orientation::InOut => [columns, rows],
+                    };
+                    self.add(path, vec![experts.saturating_mul(first), second]);
+                }
                 ExpertStorage::Fused => {
                     let shape = match layout.orientation {
                         Orientation::OutIn => vec![experts, rows, columns],
