@@ -140,6 +140,7 @@ mod tests {
                 cap,
                 window,
                 ahead,
+                ends: &[],
                 chunk,
                 sinks: &[],
                 bias,
