@@ -140,6 +140,16 @@ impl ModelTokenizer {
         self.tokenizer.token_to_id(text)
     }
 
+    /// The text of a token by itself, special or not.
+    pub fn text_of(&self, token: u32) -> Option<String> {
+        self.tokenizer.id_to_token(token)
+    }
+
+    /// Its file.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
     /// A stream of the text behind the tokens `before`.
     pub fn stream(&self, before: &[u32]) -> TextStream<'_> {
         TextStream {

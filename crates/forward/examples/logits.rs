@@ -6,17 +6,22 @@
 //!
 //! Of a model of images, `TOKENS` is a file of images or of arrays, in place of tokens.
 //!
+//! Of a model of text and images, `TOKENS` may be a file of conversations (`.jsonl`), in place of tokens: `OUT` receives the logits of all
+//! rows, and `OUT.tokens` the number of tokens of each and the tokens, in which rows of images have the numbers behind the vocabulary.
+//!
 //! Of an encoder it writes the last hidden states, then all that its readouts give, one after the other.
 //!
 //! `TOKENS` holds sequences of `LENGTH` little-endian `u32`; `OUT` receives the logits of every token as `f32`. `KVANT_ROTATE` spells a
 //! rotation of the model (`rotate:seed=3`).
 
 use kvant_container::Checkpoint;
+use kvant_data::calibration::Documents;
 use kvant_data::images::{ImageOptions, Images};
 use kvant_formats::algorithm::Algorithms;
 use kvant_forward::forward::Decoder;
 use kvant_forward::forward::cpu::Cpu;
 use std::error::Error;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,6 +40,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         checkpoint = kvant_formats::rotated::open(checkpoint, Some(rotation))?;
     }
     let mut decoder = Decoder::open_any(&checkpoint)?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+    if file.ends_with(".jsonl") {
+        let logits = pool.install(|| of_conversations(&mut decoder, &checkpoint, Path::new(model), [file, out]));
+        let logits = logits.map_err(|error| error.to_string())?;
+        std::fs::write(out, logits.iter().flat_map(|z| z.to_le_bytes()).collect::<Vec<u8>>())?;
+        return Ok(());
+    }
     let mut length = length.parse()?;
     if let Some(shape) = decoder.image_shape() {
         let images = Images::open(Path::new(file), Path::new(model), shape, ImageOptions::default())?;
@@ -42,7 +54,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         length = sequences.first().map_or(1, Vec::len);
         tokens = sequences.concat();
     }
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
     let logits = match decoder.is_encoder() {
         true => {
             let (hidden, readouts) = pool.install(|| decoder.encode(&Cpu::default(), &tokens, length))?;
@@ -52,4 +63,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     std::fs::write(out, logits.iter().flat_map(|z| z.to_le_bytes()).collect::<Vec<u8>>())?;
     Ok(())
+}
+
+/// The logits of all conversations of a file, whose tokens are written.
+fn of_conversations<'a>(
+    decoder: &mut Decoder<'a>,
+    checkpoint: &'a Checkpoint,
+    model: &Path,
+    [file, out]: [&String; 2],
+) -> Result<Vec<f32>, Box<dyn Error + Send + Sync>> {
+    let images = decoder.text_images(checkpoint, model);
+    let data = Documents::load_with_images(Path::new(file), None, model, decoder.vocabulary(), images)?;
+    let sequences = || data.documents.iter().map(|document| document.tokens.as_slice());
+    let images = Arc::new(data.images.clone());
+    decoder.give_text_images(checkpoint, &images, sequences(), &Cpu::default(), u64::MAX, |_, _| {
+        ControlFlow::Continue(())
+    })?;
+    let (mut logits, mut words) = (Vec::new(), Vec::new());
+    for tokens in sequences() {
+        logits.extend(decoder.logits(&Cpu::default(), tokens, tokens.len())?);
+        words.push(tokens.len() as u32);
+        words.extend_from_slice(tokens);
+    }
+    std::fs::write(format!("{out}.tokens"), words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())?;
+    Ok(logits)
 }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Resumption, Stage, Unit};
-use crate::images;
+use crate::images::{self, TowerRun};
 use crate::job::{Data, Job};
 use crate::self_samples::SelfSamples;
 use crate::text::{counts, shown};
@@ -12,12 +12,12 @@ use kvant_checkpoint::engine::{Output, OutputError};
 use kvant_checkpoint::plan::{CalibratedPlan, CalibrationSize, Plan, PlanOnData};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_data::calibration::{CalibrationData, CalibrationDataError, Options};
-use kvant_data::images::ImageOptions;
+use kvant_data::images::{ImageOptions, ImagesUnread, TextImages};
 use kvant_forward::forward::Decoder;
 use serde_json::{Value, json};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The tokens of a sequence unless said otherwise, where the model can take them.
 const SEQUENCE: usize = 512;
@@ -36,6 +36,7 @@ pub struct Calibration<'a> {
 pub struct Loaded {
     sequences: Vec<Vec<u32>>,
     held_out: Vec<Vec<u32>>,
+    images: Arc<TextImages>,
     provenance: Value,
 }
 
@@ -50,20 +51,25 @@ impl Loaded {
         &self.held_out
     }
 
+    /// The images in sequences of text.
+    pub fn images(&self) -> &Arc<TextImages> {
+        &self.images
+    }
+
     /// Everything besides the plan that the output depends on.
     pub fn key(&self, precision: &str) -> String {
         format!("{precision} {}", self.provenance)
     }
 }
 
-impl Calibration<'_> {
+impl<'a> Calibration<'a> {
     /// Reads text, or the images that a model of images reads, which it is given.
     ///
     /// # Errors
     /// Errors of the data or the tokenizer.
     pub fn load_any(
         &self,
-        decoder: &mut Decoder<'_>,
+        decoder: &mut Decoder<'a>,
         held_out: usize,
         reporter: &Reporter<'_>,
     ) -> Result<Loaded, Error> {
@@ -73,22 +79,55 @@ impl Calibration<'_> {
         }
     }
 
-    /// Reads the data, and further sequences, if available, to hold out.
+    /// Reads the data, and further sequences, if available, to hold out, and gives the decoder the images in them.
+    ///
+    /// # Errors
+    /// Errors of the data, the tokenizer or the tower for images.
+    pub fn load(&self, decoder: &mut Decoder<'a>, held_out: usize, reporter: &Reporter<'_>) -> Result<Loaded, Error> {
+        let loaded = self.read(decoder, held_out, reporter)?;
+        let sequences = loaded.sequences.iter().chain(&loaded.held_out).map(Vec::as_slice);
+        let (precision, limits) = (self.job.data.precision, &self.job.limits);
+        let how = TowerRun { stage: Stage::Calibration, precision, limits, reporter };
+        images::give(decoder, self.checkpoint, &loaded.images, sequences, &how)?;
+        Ok(loaded)
+    }
+
+    /// Reads the data alone.
     ///
     /// # Errors
     /// Errors of the data or the tokenizer.
-    pub fn load(&self, decoder: &Decoder<'_>, held_out: usize, reporter: &Reporter<'_>) -> Result<Loaded, Error> {
-        let data = self.data(decoder, held_out, reporter)?;
+    pub fn read(&self, decoder: &Decoder<'_>, held_out: usize, reporter: &Reporter<'_>) -> Result<Loaded, Error> {
+        self.read_with(decoder, held_out, decoder.text_images(self.checkpoint, &self.job.source.model), reporter)
+    }
+
+    /// Reads the data alone, and refuses images in them.
+    ///
+    /// # Errors
+    /// Errors of the data or the tokenizer.
+    pub fn read_text(&self, decoder: &Decoder<'_>, held_out: usize, reporter: &Reporter<'_>) -> Result<Loaded, Error> {
+        let why =
+            ImagesUnread { reason: "a search for a mix measures text alone".to_owned(), ..ImagesUnread::of_text() };
+        self.read_with(decoder, held_out, TextImages::unread(why), reporter)
+    }
+
+    fn read_with(
+        &self,
+        decoder: &Decoder<'_>,
+        held_out: usize,
+        images: TextImages,
+        reporter: &Reporter<'_>,
+    ) -> Result<Loaded, Error> {
+        let data = self.data(decoder, held_out, images, reporter)?;
         data.provenance.warnings().iter().for_each(|warning| reporter.warning(&warning.to_string()));
         let provenance = serde_json::to_value(&data.provenance).map_err(|e| Error::internal(e.to_string()))?;
-        let CalibrationData { sequences, held_out, .. } = data;
-        Ok(Loaded { sequences, held_out, provenance })
+        let CalibrationData { sequences, held_out, images, .. } = data;
+        Ok(Loaded { sequences, held_out, images: Arc::new(images), provenance })
     }
 
     /// Images: the first ones, or some in random order, and those behind them to hold out.
     fn load_images(
         &self,
-        decoder: &mut Decoder<'_>,
+        decoder: &mut Decoder<'a>,
         shape: [usize; 3],
         held_out: usize,
         reporter: &Reporter<'_>,
@@ -105,7 +144,8 @@ impl Calibration<'_> {
             let (found, asked) = (counts::number(sequences.len(), "image"), data.num_samples);
             reporter.warning(&format!("the calibration data has {found}, but {asked} were requested"));
         }
-        Ok(Loaded { sequences, held_out, provenance })
+        let images = Arc::new(TextImages::unread(ImagesUnread::of_text()));
+        Ok(Loaded { sequences, held_out, images, provenance })
     }
 
     /// The plan for these data; a run with other data does not resume its output.
@@ -203,7 +243,13 @@ impl Calibration<'_> {
         Ok(plan.calibrated(parameters, Some(record))?)
     }
 
-    fn data(&self, decoder: &Decoder<'_>, held_out: usize, reporter: &Reporter<'_>) -> Result<CalibrationData, Error> {
+    fn data(
+        &self,
+        decoder: &Decoder<'_>,
+        held_out: usize,
+        images: TextImages,
+        reporter: &Reporter<'_>,
+    ) -> Result<CalibrationData, Error> {
         let mut options = Options { held_out, ..options(&self.job.data, decoder.longest()) };
         check_length(&options, decoder.longest())?;
         if options.files.iter().any(|file| file.as_os_str() == Data::SELF && file.exists()) {
@@ -214,7 +260,8 @@ impl Calibration<'_> {
             let (count, length) = (options.sequences_of(at)?, options.sequence_length);
             options.files[at] = SelfSamples { job, checkpoint, target, count, length }.write(reporter)?;
         }
-        Ok(CalibrationData::load(&options, &self.job.source.model, decoder.vocabulary(), |_, _| {})?)
+        let (model, vocabulary) = (&self.job.source.model, decoder.vocabulary());
+        Ok(CalibrationData::load_with_images(&options, model, vocabulary, images, |_, _| {})?)
     }
 
     fn observe(
@@ -285,27 +332,35 @@ pub fn check_for(checkpoint: &Checkpoint, job: &Job, longest: Option<usize>) -> 
             let path = images::calibration_path(&job.data)?;
             images::open(path, &[&job.source.model], shape, image_options(&job.data, 0)).map(drop)
         }
-        None => check(&job.data, longest, &job.source.model),
+        None => {
+            let images =
+                Decoder::open_any(checkpoint).map(|decoder| decoder.text_images(checkpoint, &job.source.model));
+            let unread = images.as_ref().ok().and_then(|images| images.format().err());
+            check(&job.data, longest, &job.source.model, unread)
+        }
     }
 }
 
-/// Refuses data that are missing or too long for the model, without reading them; `model` has the tokenizer.
+/// Refuses data that are missing or too long for the model, without reading them; `model` has the tokenizer, and `unread` says why images in
+/// conversations are refused, where they are.
 ///
 /// # Errors
 /// Those of loading them.
-pub fn check(data: &Data, longest: Option<usize>, model: &Path) -> Result<(), Error> {
+pub fn check(data: &Data, longest: Option<usize>, model: &Path, unread: Option<&ImagesUnread>) -> Result<(), Error> {
     if data.files.is_empty() {
         return Ok(());
     }
     let options = options(data, longest);
     let files: Vec<PathBuf> = data.files.iter().filter(|file| !Data::is_self(file)).cloned().collect();
     if files.len() == data.files.len() {
-        options.check(model)?;
+        check_options(&options, model, unread)?;
     } else {
         // The samples of each file are those of the whole mixture.
         (0..data.files.len()).try_for_each(|at| options.sequences_of(at).map(drop))?;
         match (&data.column, files.is_empty()) {
-            (_, false) => Options { files, shares: Vec::new(), ..options.clone() }.check(model)?,
+            (_, false) => {
+                check_options(&Options { files, shares: Vec::new(), ..options.clone() }, model, unread)?;
+            }
             (Some(column), true) => {
                 let (file, column) = (Data::SELF.into(), column.clone());
                 return Err(CalibrationDataError::NoFields { file, column }.into());
@@ -314,6 +369,13 @@ pub fn check(data: &Data, longest: Option<usize>, model: &Path) -> Result<(), Er
         }
     }
     check_length(&options, longest)
+}
+
+fn check_options(options: &Options, model: &Path, unread: Option<&ImagesUnread>) -> Result<(), Error> {
+    Ok(match unread {
+        None => options.check(model)?,
+        Some(why) => options.check_without_images(model, why)?,
+    })
 }
 
 fn check_length(options: &Options, longest: Option<usize>) -> Result<(), Error> {

@@ -4,7 +4,7 @@ use crate::cancel::CancelToken;
 use crate::ending::concluded_reading;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter, Stage, Unit};
-use crate::images;
+use crate::images::{self, TowerRun};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
 use crate::onnx::data::{is_text, of_path};
 use crate::onnx::refuse_idle_library;
@@ -16,7 +16,7 @@ use kvant_container::Checkpoint;
 use kvant_container::onnx::{ModelProto, read};
 use kvant_container::{Remedy, model_directory};
 use kvant_data::calibration::{Documents, TokenDocument};
-use kvant_data::images::ImageOptions;
+use kvant_data::images::{ImageOptions, ImageProcessor};
 use kvant_forward::evaluation::{
     Comparison, EncoderEvaluation, Evaluation as TextEvaluation, Options, Pooling, ReadoutComparison, default_window,
     evaluate_documents, evaluate_encoder,
@@ -156,12 +156,14 @@ impl Evaluation {
         }
         self.refuse_graph_settings()?;
         refuse_directory("‹data›", &self.data)?;
-        let decoder = Decoder::open_any(&checkpoint)?;
+        let mut decoder = Decoder::open_any(&checkpoint)?;
         let original = self.reference.as_deref().map(job::open).transpose()?;
-        let reference = original.as_ref().map(Decoder::open_any).transpose()?;
+        let mut reference = original.as_ref().map(Decoder::open_any).transpose()?;
         refuse_other_kind(&decoder, reference.as_ref())?;
         let tokenizer = self.tokenizer.as_deref().unwrap_or(&self.source.model);
-        let data = Documents::load(&self.data, self.column.as_deref(), tokenizer, decoder.vocabulary())?;
+        let images = decoder.text_images(&checkpoint, self.with_preprocessing());
+        let data =
+            Documents::load_with_images(&self.data, self.column.as_deref(), tokenizer, decoder.vocabulary(), images)?;
         data.warnings.iter().for_each(|warning| reporter.warning(&warning.to_string()));
         let options = Options {
             window: self.seq_len.unwrap_or_else(|| default_window(decoder.longest())),
@@ -175,10 +177,13 @@ impl Evaluation {
             ));
         }
         reporter.started();
+        let activations = decoder.quantized_activations();
+        if !data.images.is_empty() {
+            self.give_images((&mut decoder, &checkpoint), (&mut reference, original.as_ref()), &data, reporter)?;
+        }
         let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
         let watch = progress.watch_cancelled();
         let ops = self.precision.ops();
-        let activations = decoder.quantized_activations();
         if let Some(reference) = reference.as_ref().filter(|_| decoder.is_encoder()) {
             let pooling = pooling(&self.source.model, self.reference.as_deref())?;
             let both = (&decoder, reference);
@@ -190,6 +195,34 @@ impl Evaluation {
         let work = || evaluate_documents(&decoder, reference.as_ref(), &ops, &data.documents, options, watch);
         let found = self.limits.pool()?.install(work)?;
         Ok(EvaluationReport::Text(Box::new(TextReport { found, run: TextRun::Forward { activations } })))
+    }
+
+    /// Gives both models the images in the data.
+    fn give_images<'a>(
+        &self,
+        (decoder, checkpoint): (&mut Decoder<'a>, &'a Checkpoint),
+        (reference, original): (&mut Option<Decoder<'a>>, Option<&'a Checkpoint>),
+        data: &Documents,
+        reporter: &Reporter<'_>,
+    ) -> Result<(), Error> {
+        let given = [(self.stride.is_some(), "‹stride›")];
+        refuse_given(&given, "does not apply to images in texts", "leave it out: each row is a window")?;
+        let images = Arc::new(data.images.clone());
+        let sequences = || data.documents.iter().map(|document| document.tokens.as_slice());
+        let (precision, limits) = (self.precision, &self.limits);
+        let how = TowerRun { stage: Stage::Evaluation, precision, limits, reporter };
+        images::give(decoder, checkpoint, &images, sequences(), &how)?;
+        match (reference, original) {
+            (Some(reference), Some(original)) => images::give(reference, original, &images, sequences(), &how),
+            _ => Ok(()),
+        }
+    }
+
+    /// The first of the models that states how images are prepared.
+    fn with_preprocessing(&self) -> &Path {
+        let models = [Some(self.source.model.as_path()), self.reference.as_deref()].into_iter().flatten();
+        let mut stating = models.filter(|model| ImageProcessor::of_model(model).is_ok());
+        stating.next().unwrap_or(&self.source.model)
     }
 
     /// A model of images, on images.
@@ -216,7 +249,7 @@ impl Evaluation {
         reference.give_images(images)?;
         let window = sequences.first().map_or(0, Vec::len);
         let documents: Vec<TokenDocument> =
-            sequences.into_iter().map(|tokens| TokenDocument { tokens, is_row: true }).collect();
+            sequences.into_iter().map(|tokens| TokenDocument { tokens, is_row: true, has_images: false }).collect();
         reporter.started();
         let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
         let watch = progress.watch_cancelled();

@@ -1,10 +1,11 @@
 //! Images for checkpoints of models of images: which of a job's settings apply to them, and how they are opened.
 
 use crate::error::{Error, ErrorKind};
-use crate::job::Data;
+use crate::events::{Reporter, Stage, Unit};
+use crate::job::{Data, Limits, Precision};
 use crate::settings::first_given;
 use kvant_container::{Checkpoint, Remedy};
-use kvant_data::images::{ImageOptions, ImageProcessor, Images};
+use kvant_data::images::{ImageOptions, ImageProcessor, Images, TextImages};
 use kvant_forward::forward::Decoder;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,6 +53,39 @@ pub fn refuse_text_settings(given: &[(bool, &'static str)]) -> Result<(), Error>
         let message = format!("{setting} applies only to text, and the model reads images");
         Err(Error::new(ErrorKind::Usage, message).with_hint(Some("leave it out".to_owned())))
     })
+}
+
+/// Gives a decoder the images of some sequences, as a part of a stage of the work.
+///
+/// # Errors
+/// Images that cannot be read, towers that do not run, a cancelled run.
+pub fn give<'a, 's>(
+    decoder: &mut Decoder<'a>,
+    checkpoint: &'a Checkpoint,
+    images: &Arc<TextImages>,
+    sequences: impl Iterator<Item = &'s [u32]> + Send,
+    how: &TowerRun<'_, '_>,
+) -> Result<(), Error> {
+    if images.is_empty() {
+        return Ok(());
+    }
+    let progress = how.reporter.stage(how.stage, Unit::Samples);
+    let watch = progress.watch_cancelled();
+    let (ops, memory) = (how.precision.ops(), how.limits.memory.0);
+    let work = || decoder.give_text_images(checkpoint, images, sequences, &ops, memory, watch);
+    Ok(how.limits.pool()?.install(work)?)
+}
+
+/// How a tower for images runs.
+pub struct TowerRun<'r, 'e> {
+    /// The stage of the work that it is a part of.
+    pub stage: Stage,
+    /// The precision of activations.
+    pub precision: Precision,
+    /// Threads and memory.
+    pub limits: &'r Limits,
+    /// Receives its progress.
+    pub reporter: &'r Reporter<'e>,
 }
 
 /// The images of a path, prepared as the first of these checkpoints says that states how.

@@ -4,18 +4,21 @@
 use crate::calibration::Calibration;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
+use crate::images::{self, TowerRun};
 use crate::job::{self, Job, SourceKind};
 use crate::paths::refuse_directory;
 use crate::text::shown;
 use kvant_checkpoint::engine::rejection_report;
 use kvant_container::{Checkpoint, Remedy, write_file};
 use kvant_data::calibration as data;
+use kvant_data::images::{ImagesUnread, TextImages};
 use kvant_forward::evaluation::{Comparison, Evaluation, JoinedSequences, default_window, evaluate_sequences};
 use kvant_forward::forward::Decoder;
 use kvant_quant::counts::number;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Below this number of tokens, a measurement is reported as uncertain.
 const FEW_TOKENS: usize = 1024;
@@ -26,6 +29,7 @@ pub struct Gate<'a> {
     target: &'a Path,
     source: &'a Checkpoint,
     sequences: Vec<Vec<u32>>,
+    images: Arc<TextImages>,
     /// The source of the sequences.
     data: String,
     /// Whether the result has a scheme of GGUF files alone.
@@ -96,12 +100,15 @@ impl<'a> Gate<'a> {
             return Ok(None);
         }
         let decoder = decoder(job, source)?;
-        let (sequences, data) = match &job.limits.quality.eval {
-            Some(text) => (windows(job, &decoder, text, reporter)?, shown(text)),
+        let (Windows { sequences, images }, data) = match &job.limits.quality.eval {
+            Some(text) => {
+                let images = decoder.text_images(source, &job.source.model);
+                (windows(job, &decoder, text, images, reporter)?, shown(text))
+            }
             None => (held_out(job, source, &decoder, target, calibrates, reporter)?, "held-out sequences".to_owned()),
         };
         let (has_gguf_scheme, measured) = (false, RefCell::new(None));
-        Ok(Some(Gate { job, target, source, sequences, data, has_gguf_scheme, measured }))
+        Ok(Some(Gate { job, target, source, sequences, images, data, has_gguf_scheme, measured }))
     }
 
     /// The same for a result with a scheme of GGUF files alone, for which other ways lead to less loss.
@@ -149,8 +156,13 @@ impl<'a> Gate<'a> {
         let checkpoint = job::open(made)?;
         // A rotated model is compared with the one that was rotated.
         let original = self.source.rewriting().map(|_| self.job.source.open()).transpose()?;
-        let (decoder, reference) =
-            (Decoder::open(&checkpoint)?, Decoder::open(original.as_ref().unwrap_or(self.source))?);
+        let source = original.as_ref().unwrap_or(self.source);
+        let (mut decoder, mut reference) = (Decoder::open(&checkpoint)?, Decoder::open(source)?);
+        let sequences = || self.sequences.iter().map(Vec::as_slice);
+        let (precision, limits) = (self.job.data.precision, &self.job.limits);
+        let how = TowerRun { stage: Stage::Evaluation, precision, limits, reporter };
+        images::give(&mut decoder, &checkpoint, &self.images, sequences(), &how)?;
+        images::give(&mut reference, source, &self.images, sequences(), &how)?;
         let (ops, memory) = (self.job.data.precision.ops(), self.job.limits.memory.0);
         let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
         let watch = progress.watch_cancelled();
@@ -236,21 +248,42 @@ fn increase(comparison: &Comparison) -> f64 {
     100.0 * (comparison.perplexity_ratio.value - 1.0)
 }
 
+/// Sequences to measure on, with the images in them.
+struct Windows {
+    sequences: Vec<Vec<u32>>,
+    images: Arc<TextImages>,
+}
+
 /// A file of text or tokens in windows, as `kvant eval` cuts it; a short text is one window.
-pub(crate) fn windows(
+///
+/// # Errors
+/// Those of the file and the tokenizer; images.
+pub(crate) fn text_windows(
     job: &Job,
     decoder: &Decoder<'_>,
     file: &Path,
     reporter: &Reporter<'_>,
 ) -> Result<Vec<Vec<u32>>, Error> {
-    let data::Documents { documents, warnings } =
-        data::Documents::load(file, None, &job.source.model, decoder.vocabulary())?;
+    let why = ImagesUnread { reason: "a search for a mix measures text alone".to_owned(), ..ImagesUnread::of_text() };
+    Ok(windows(job, decoder, file, TextImages::unread(why), reporter)?.sequences)
+}
+
+fn windows(
+    job: &Job,
+    decoder: &Decoder<'_>,
+    file: &Path,
+    images: TextImages,
+    reporter: &Reporter<'_>,
+) -> Result<Windows, Error> {
+    let data::Documents { documents, images, warnings } =
+        data::Documents::load_with_images(file, None, &job.source.model, decoder.vocabulary(), images)?;
     warnings.iter().for_each(|warning| reporter.warning(&warning.to_string()));
     let longest = job.data.seq_len.unwrap_or_else(|| default_window(decoder.longest()));
     let documents = documents.into_iter().map(|document| data::TokenDocument { is_row: true, ..document });
     let documents: Vec<data::TokenDocument> = documents.collect();
     let JoinedSequences { tokens, windows } = JoinedSequences::of_documents(&documents, longest, None)?;
-    Ok(windows.into_iter().map(|window| tokens[window.tokens].to_vec()).collect())
+    let sequences = windows.into_iter().map(|window| tokens[window.tokens].to_vec()).collect();
+    Ok(Windows { sequences, images: Arc::new(images) })
 }
 
 /// The held-out part of the calibration data.
@@ -261,12 +294,12 @@ fn held_out(
     target: &Path,
     calibrates: bool,
     reporter: &Reporter<'_>,
-) -> Result<Vec<Vec<u32>>, Error> {
+) -> Result<Windows, Error> {
     let calibration = Calibration { job, checkpoint: source, target };
-    let loaded = calibration.load(decoder, data::Options::tenth(job.data.num_samples), reporter)?;
+    let loaded = calibration.read(decoder, data::Options::tenth(job.data.num_samples), reporter)?;
     let sequences = if calibrates { loaded.held_out() } else { loaded.sequences() };
     if sequences.iter().any(|sequence| sequence.len() > 1) {
-        return Ok(sequences.to_vec());
+        return Ok(Windows { sequences: sequences.to_vec(), images: Arc::clone(loaded.images()) });
     }
     let option = job.limits.quality.given().unwrap_or_default();
     let message =

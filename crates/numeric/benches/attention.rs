@@ -42,6 +42,7 @@ fn attend(rows: &[f32], length: usize, width: usize, precision: Precision) {
         cap: None,
         window: None,
         ahead: 0,
+        ends: &[],
         chunk: None,
         sink: None,
         bias: ScoreBias::NONE,

@@ -1,6 +1,6 @@
 //! Input statistics of a block for transforms: magnitudes per channel over all data, and a sample of the rows.
 
-use kvant_forward::forward::{ActivationHook, ActivationPoint, Rows};
+use kvant_forward::forward::{ActivationHook, ActivationPoint, ImageSpan, Rows, Spans};
 use kvant_quant::transform::ChannelStatistic;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,6 +14,15 @@ pub(super) enum Keep {
     Sequences(usize),
 }
 
+/// A sequence that is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KeptSequence {
+    /// Its rows.
+    pub(super) length: usize,
+    /// The images in it.
+    pub(super) images: Vec<ImageSpan>,
+}
+
 /// The kept inputs of one module.
 #[derive(Clone, Debug)]
 pub(super) struct Inputs {
@@ -23,14 +32,14 @@ pub(super) struct Inputs {
     seen: usize,
     /// The rows that are kept.
     pub(super) rows: Vec<f32>,
-    /// How many of them are of one sequence, where sequences are kept.
-    pub(super) lengths: Vec<usize>,
+    /// The sequences that they are of, where sequences are kept.
+    pub(super) sequences: Vec<KeptSequence>,
 }
 
 impl Inputs {
     pub(super) fn new(columns: usize, keep: Keep) -> Inputs {
-        let (rows, lengths) = (Vec::new(), Vec::new());
-        Inputs { statistic: ChannelStatistic::new(columns), columns, keep, seen: 0, rows, lengths }
+        let (rows, sequences) = (Vec::new(), Vec::new());
+        Inputs { statistic: ChannelStatistic::new(columns), columns, keep, seen: 0, rows, sequences }
     }
 
     /// Divides the kept rows per channel; the statistic remains that of the original inputs.
@@ -44,7 +53,10 @@ impl Inputs {
         self.statistic.update(rows.data);
         match self.keep {
             Keep::Rows(step) => self.add_rows(rows.data, step),
-            Keep::Sequences(step) => rows.sequences().for_each(|sequence| self.add_sequence(sequence, step)),
+            Keep::Sequences(step) => {
+                let images = if let Spans::One(images) = rows.spans { images } else { &[] };
+                rows.sequences().for_each(|sequence| self.add_sequence(sequence, images, step));
+            }
         }
     }
 
@@ -57,10 +69,11 @@ impl Inputs {
         self.seen += count;
     }
 
-    fn add_sequence(&mut self, rows: &[f32], step: usize) {
+    fn add_sequence(&mut self, rows: &[f32], images: &[ImageSpan], step: usize) {
         if self.seen.is_multiple_of(step) {
             self.rows.extend_from_slice(rows);
-            self.lengths.push(rows.len() / self.columns.max(1));
+            let length = rows.len() / self.columns.max(1);
+            self.sequences.push(KeptSequence { length, images: images.to_vec() });
         }
         self.seen += 1;
     }
@@ -99,7 +112,6 @@ impl ActivationHook for InputsTap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_forward::forward::Spans;
 
     fn kept(keep: Keep, parts: &[usize], spans: Spans<'_>) -> (Vec<f32>, Vec<usize>, u64) {
         let rows: Vec<f32> = (0..40).map(|i| (i / 2) as f32).collect();
@@ -109,7 +121,8 @@ mod tests {
             inputs.add(Rows { data: first, columns: 2, spans });
             rest = others;
         }
-        (inputs.rows.iter().step_by(2).copied().collect(), inputs.lengths, inputs.statistic.tokens())
+        let lengths = inputs.sequences.iter().map(|sequence| sequence.length).collect();
+        (inputs.rows.iter().step_by(2).copied().collect(), lengths, inputs.statistic.tokens())
     }
 
     #[test]

@@ -169,7 +169,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let watcher = ObserverHook::new(Statistics::new(self.plan).unwrap_or_default());
         for (index, chunk) in self.chunks.iter().enumerate() {
             let options = ForwardOptions { tap: self.tap(&watcher, index), ..ForwardOptions::default() };
-            let x = self.runner.embed(options, &chunk.tokens, chunk.length)?;
+            let x = self.runner.embed(options, &chunk.tokens, chunk)?;
             for lane in 0..self.streams() {
                 state.current.write(lane, index, &x).map_err(BlockwiseError::streams("write"))?;
             }
@@ -369,10 +369,10 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         mut x: Vec<f32>,
     ) -> Result<Vec<f32>, BlockwiseError> {
         self.engine.check_cancelled()?;
-        let Chunk { tokens, length } = &self.chunks[chunk];
+        let chunk = &self.chunks[chunk];
         // If the run ends early, the hook has seen its inputs.
-        let _ = self.runner.block(variation, work.block.index, *length, &mut x);
-        self.meter.advance(tokens.len() as u64);
+        let _ = self.runner.block(variation, work.block.index, chunk, &mut x);
+        self.meter.advance(chunk.tokens.len() as u64);
         Ok(x)
     }
 
@@ -410,8 +410,8 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let watcher = ObserverHook::new(state.found.statistics.clone());
         let with = ForwardOptions { tap: Some(&watcher), ..ForwardOptions::default() };
         for index in self.calibration() {
-            let (x, length) = (self.read(&state.current, 0, index)?, self.chunks[index].length);
-            let hidden = self.runner.hidden(with, length, &x);
+            let x = self.read(&state.current, 0, index)?;
+            let hidden = self.runner.hidden(with, &self.chunks[index], &x);
             for readout in self.decoder.readouts() {
                 self.runner.readout_rows(with, &self.chunks[index], readout, &hidden);
             }

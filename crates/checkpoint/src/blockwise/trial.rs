@@ -2,14 +2,14 @@
 //! nothing.
 
 use super::error::BlockwiseError;
-use super::inputs::{Inputs, Keep};
+use super::inputs::{Inputs, Keep, KeptSequence};
 use super::run::Blockwise;
 use super::target::{Inspected, ResolvedPair};
 use super::work::Work;
 use crate::engine::EngineError;
 use crate::plan::LayerId;
 use crate::plan::PlannedLayer;
-use kvant_forward::forward::{ForwardOptions, WeightOverrides};
+use kvant_forward::forward::{ForwardOptions, SequenceLayout, WeightOverrides};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::{ActivationQuantizer, ActivationStatistic, StaticParameters};
 use kvant_quant::transform::Measure;
@@ -117,10 +117,10 @@ impl<'a> PairTrial<'_, '_, 'a> {
             Inspected::Branches { attention, feed_forward } => {
                 let mut outputs = Vec::new();
                 for (_, inputs) in self.sites() {
-                    for (length, rows) in together(inputs) {
+                    for (layout, rows) in together(inputs) {
                         self.on_divided(rows, scales, |rows| {
-                            outputs.extend(attention.then(|| self.mix(overlay, length, rows)));
-                            outputs.extend(feed_forward.then(|| self.feed_forward(overlay, length, rows)));
+                            outputs.extend(attention.then(|| self.mix(overlay, layout, rows)));
+                            outputs.extend(feed_forward.then(|| self.feed_forward(overlay, layout, rows)));
                         });
                     }
                 }
@@ -149,12 +149,12 @@ impl<'a> PairTrial<'_, '_, 'a> {
         layer.map(|layer| self.blockwise.runner.linear(Self::variation(overlay), layer, rows)).unwrap_or_default()
     }
 
-    fn mix(&self, overlay: &WeightOverrides<'a>, length: usize, rows: &[f32]) -> Vec<f32> {
-        self.blockwise.runner.mix(Self::variation(overlay), self.work.block.index, length, rows)
+    fn mix(&self, overlay: &WeightOverrides<'a>, layout: SequenceLayout<'_>, rows: &[f32]) -> Vec<f32> {
+        self.blockwise.runner.mix(Self::variation(overlay), self.work.block.index, layout, rows)
     }
 
-    fn feed_forward(&self, overlay: &WeightOverrides<'a>, length: usize, rows: &[f32]) -> Vec<f32> {
-        self.blockwise.runner.feed_forward(Self::variation(overlay), self.work.block.index, length, rows)
+    fn feed_forward(&self, overlay: &WeightOverrides<'a>, layout: SequenceLayout<'_>, rows: &[f32]) -> Vec<f32> {
+        self.blockwise.runner.feed_forward(Self::variation(overlay), self.work.block.index, layout, rows)
     }
 }
 
@@ -163,18 +163,19 @@ fn divide(rows: &mut [f32], scales: &[f32]) {
         .for_each(|row| row.iter_mut().zip(scales).for_each(|(x, scale)| *x /= scale));
 }
 
-/// Sequences of one length that pass together, with their rows; rows that belong to none as one sequence.
-fn together(inputs: &Inputs) -> Vec<(usize, &[f32])> {
+/// Sequences that pass together, with their rows: those of one length, and one with images alone; rows that belong to none as one sequence.
+fn together(inputs: &Inputs) -> Vec<(SequenceLayout<'_>, &[f32])> {
     if let Keep::Rows(_) = inputs.keep {
-        return vec![(inputs.rows.len() / inputs.columns.max(1), &inputs.rows)];
+        return vec![((inputs.rows.len() / inputs.columns.max(1)).into(), &inputs.rows)];
     }
-    let (mut parts, mut start, mut at): (Vec<(usize, &[f32])>, usize, usize) = (Vec::new(), 0, 0);
-    for (index, length) in inputs.lengths.iter().enumerate() {
+    let (mut parts, mut start, mut at): (Vec<(SequenceLayout<'_>, &[f32])>, usize, usize) = (Vec::new(), 0, 0);
+    for (index, KeptSequence { length, images }) in inputs.sequences.iter().enumerate() {
         at += length * inputs.columns;
-        let next = inputs.lengths.get(index + 1);
+        let next = inputs.sequences.get(index + 1);
         let full = (at - start) / inputs.columns.max(1) + length > TOGETHER;
-        if next != Some(length) || full {
-            parts.push((*length, &inputs.rows[start..at]));
+        let joins = |next: &KeptSequence| images.is_empty() && next.images.is_empty() && next.length == *length;
+        if full || !next.is_some_and(joins) {
+            parts.push((SequenceLayout { length: *length, images }, &inputs.rows[start..at]));
             start = at;
         }
     }

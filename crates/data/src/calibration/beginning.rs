@@ -3,7 +3,8 @@
 
 use super::document::{Document, Row};
 use super::files::{DataFile, Reading};
-use super::{CalibrationDataError, ChatTemplate, Options, Packing, Skip, loader};
+use super::{CalibrationDataError, ChatTemplate, Options, Packing, Skip, conversation, loader};
+use crate::images::ImagesUnread;
 use crate::tokenizer::ModelTokenizer;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -16,11 +17,16 @@ const ROWS: u64 = 1000;
 /// Files that are read as a whole are not looked into where they are larger.
 const WHOLE: u64 = 16 << 20;
 
-/// Refuses data that loading would refuse, as far as their beginning shows. `model` has the tokenizer.
-pub(super) fn check(options: &Options, model: &Path) -> Result<(), CalibrationDataError> {
+/// Refuses data that loading would refuse, as far as their beginning shows. `model` has the tokenizer; `unread` says why images in
+/// conversations are refused, where they are.
+pub(super) fn check(
+    options: &Options,
+    model: &Path,
+    unread: Option<&ImagesUnread>,
+) -> Result<(), CalibrationDataError> {
     let files = options.resolve()?;
     let names = || files.iter().map(DataFile::name).collect::<Vec<_>>();
-    match look(&files, options.max_bytes, options.column.as_deref(), rows_needed(options))? {
+    match look(&files, options.max_bytes, options.column.as_deref(), rows_needed(options), unread)? {
         Beginning::Unusable { rows, reasons } => Err(loader::no_sample(options, &names(), rows, &reasons, None)),
         Beginning::Usable(needs) => needs.check(model),
     }
@@ -85,6 +91,7 @@ pub(super) fn look(
     max_bytes: u64,
     column: Option<&str>,
     needed: u64,
+    unread: Option<&ImagesUnread>,
 ) -> Result<Beginning, CalibrationDataError> {
     let (mut rows, mut reasons, mut needs, mut usable) = (0, BTreeMap::new(), Needs::Nothing, 0);
     for file in files {
@@ -95,6 +102,10 @@ pub(super) fn look(
         let (before, mut is_enough) = (rows, false);
         (file.format.read)(file, &reading, &mut |row| {
             rows += 1;
+            if let Some(why) = unread.filter(|_| has_images(&row)) {
+                let (file, row) = (file.path.clone(), rows - before);
+                return Err(CalibrationDataError::ImagesUnread { file, row, why: why.clone() });
+            }
             let (skip, found, is_whole) = match &row {
                 Row::Skipped(skip) => (Some(*skip), Needs::Nothing, false),
                 Row::Whole { document, cut } => (skip_of(document).filter(|_| !cut), Needs::of(document), true),
@@ -119,6 +130,11 @@ pub(super) fn look(
         0 => Ok(Beginning::Unusable { rows, reasons }),
         _ => Ok(Beginning::Usable(needs)),
     }
+}
+
+/// Returns whether a row is a conversation with images.
+fn has_images(row: &Row) -> bool {
+    matches!(row, Row::Record(Document::Conversation(messages)) if conversation::images(messages).next().is_some())
 }
 
 /// The reason that a document gives no tokens with any tokenizer.

@@ -1,4 +1,5 @@
-//! Messages of several conventions brought to one: objects with `role` and `content`, the content a text. No rendering.
+//! Messages of several conventions brought to one: objects with `role` and `content`, the content a text, or a list of texts and images.
+//! No rendering.
 
 use super::document::{Document, Skip};
 use serde_json::{Map, Value, json};
@@ -37,7 +38,8 @@ fn normal(message: &Value) -> Option<Value> {
     let role = fields.get("role").or(fields.get("from"))?.as_str()?;
     let role = ROLES.iter().find(|(theirs, _)| *theirs == role).map_or(role, |(_, ours)| ours);
     let content = fields.get("content").or(fields.get("value")).unwrap_or(&Value::Null);
-    let mut normal = Map::from_iter([("role".to_owned(), role.into()), ("content".to_owned(), text(content)?)]);
+    let mut normal =
+        Map::from_iter([("role".to_owned(), role.into()), ("content".to_owned(), self::content(content)?)]);
     let known = ["role", "from", "content", "value"];
     // Parquet files give every message the fields of all, with nulls.
     let others = fields.iter().filter(|(name, value)| !known.contains(&name.as_str()) && !value.is_null());
@@ -45,24 +47,84 @@ fn normal(message: &Value) -> Option<Value> {
     (normal.len() > 2 || !normal["content"].is_null()).then_some(Value::Object(normal))
 }
 
-/// A content as one text: parts of type `text` are joined by line ends. Nothing said at all is null.
-fn text(content: &Value) -> Option<Value> {
+/// A content as one text: parts of type `text` are joined by line ends. Where some are images, it is a list of parts: texts, and images with
+/// the path that they name, or null. Nothing said at all is null.
+fn content(content: &Value) -> Option<Value> {
     match content {
         Value::String(_) | Value::Null => Some(content.clone()),
         Value::Array(parts) => {
-            let parts: Vec<&str> = parts.iter().map(part).collect::<Option<_>>()?;
-            Some(parts.join("\n").into())
+            let parts: Vec<Part> = parts.iter().map(part).collect::<Option<_>>()?;
+            match parts.iter().map(Part::text).collect::<Option<Vec<&str>>>() {
+                Some(texts) => Some(texts.join("\n").into()),
+                None => Some(parts.into_iter().map(Part::into_value).collect()),
+            }
         }
         _ => None,
     }
 }
 
-fn part(part: &Value) -> Option<&str> {
-    if let Value::String(text) = part {
-        return Some(text);
+/// A part of a content.
+enum Part<'p> {
+    Text(&'p str),
+    /// An image, with the path or address that names it; null where it has none.
+    Image(Value),
+}
+
+impl<'p> Part<'p> {
+    fn text(&self) -> Option<&'p str> {
+        if let Part::Text(text) = self { Some(text) } else { None }
     }
-    let is_text = part.get("type").is_none_or(|kind| kind == "text");
-    part.get("text")?.as_str().filter(|_| is_text)
+
+    fn into_value(self) -> Value {
+        match self {
+            Part::Text(text) => json!({"type": "text", "text": text}),
+            Part::Image(path) => json!({"type": IMAGE, IMAGE: path}),
+        }
+    }
+}
+
+/// The type of parts that are images, and their key with the path.
+const IMAGE: &str = "image";
+
+/// The paths or addresses of the images in messages, in their order: null where an image has none.
+pub(super) fn images(messages: &[Value]) -> impl Iterator<Item = &Value> {
+    let parts = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
+    parts.filter(|part| part["type"] == IMAGE).map(|part| &part[IMAGE])
+}
+
+/// Messages as chat templates take them where some have images: each content is a list of parts, those of images without a path.
+pub(super) fn in_parts(messages: &[Value]) -> Vec<Value> {
+    let of_message = |message: &Value| {
+        let mut message = message.clone();
+        match &mut message["content"] {
+            Value::Array(parts) => parts.iter_mut().filter(|part| part["type"] == IMAGE).for_each(|part| {
+                *part = json!({"type": IMAGE});
+            }),
+            text @ Value::String(_) => *text = json!([{"type": "text", "text": text.take()}]),
+            _ => {}
+        }
+        message
+    };
+    messages.iter().map(of_message).collect()
+}
+
+fn part(part: &Value) -> Option<Part<'_>> {
+    if let Value::String(text) = part {
+        return Some(Part::Text(text));
+    }
+    match part.get("type").map(|kind| kind.as_str()) {
+        Some(Some(kind @ ("image" | "image_url"))) => {
+            // Parquet files give every part the fields of all, with nulls.
+            let stated = |key: &str| part.get(key).filter(|value| !value.is_null());
+            let named = [kind, "image", "image_url", "path", "url"].into_iter().find_map(stated);
+            // The address in an object, as OpenAI's interface has it.
+            let inner = |named: &Value| named.get("url").or(named.get("path")).cloned();
+            let path = named.map_or(Value::Null, |named| inner(named).unwrap_or_else(|| named.clone()));
+            Some(Part::Image(if path.is_string() { path } else { Value::Null }))
+        }
+        None | Some(Some("text")) => part.get("text")?.as_str().map(Part::Text),
+        Some(_) => None,
+    }
 }
 
 #[cfg(test)]
@@ -86,8 +148,31 @@ mod tests {
         let parts =
             json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}, "c"]}]);
         assert_eq!(read_all(parts), Ok(Document::Conversation(vec![message("user", "a\nb\nc")])));
-        let image = json!([{"role": "user", "content": [{"type": "image", "text": "a"}]}]);
-        assert_eq!(read_all(image), Err(Skip::NotAConversation));
+        let sound = json!([{"role": "user", "content": [{"type": "audio", "text": "a"}]}]);
+        assert_eq!(read_all(sound), Err(Skip::NotAConversation));
+    }
+
+    #[test]
+    fn images_stay_parts_with_the_path_that_they_name() {
+        let of = |part: Value| {
+            let messages = json!([{"role": "user", "content": [part, "a"]}, {"role": "assistant", "content": "b"}]);
+            let Ok(Document::Conversation(messages)) = read_all(messages) else { panic!() };
+            (images(&messages).cloned().collect::<Vec<Value>>(), in_parts(&messages))
+        };
+        for part in [
+            json!({"type": "image", "image": "x.png"}),
+            json!({"type": "image", "path": "x.png"}),
+            json!({"type": "image_url", "image_url": {"url": "x.png"}}),
+            json!({"type": "image_url", "image_url": "x.png"}),
+        ] {
+            let (named, rendered) = of(part);
+            assert_eq!(named, [json!("x.png")]);
+            assert_eq!(rendered[0]["content"], json!([{"type": "image"}, {"type": "text", "text": "a"}]));
+            assert_eq!(rendered[1]["content"], json!([{"type": "text", "text": "b"}]));
+        }
+        assert_eq!(of(json!({"type": "image", "image": null, "path": "x.png", "text": null})).0, [json!("x.png")]);
+        assert_eq!(of(json!({"type": "image"})).0, [Value::Null]);
+        assert_eq!(of(json!({"type": "image", "image": {"bytes": [1]}})).0, [Value::Null]);
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub enum Skip {
     NotAConversation,
     /// The chat template refuses the conversation.
     Refused,
+    /// The rendered conversation names other images than its messages have.
+    OtherImages,
     /// It has no token.
     Empty,
     /// A document does not fill a window.
@@ -85,6 +87,9 @@ impl Skip {
                 "conversations are lists of messages with `role` and `content`; text needs no roles"
             }
             Skip::Refused => "give what the model's chat template takes, or text instead of conversations",
+            Skip::OtherImages => {
+                "texts must not contain what stands for an image, and the chat template must render each image"
+            }
             Skip::Empty => "give files that hold text",
             Skip::TooShort => {
                 "give longer text, shorter sequences with ‹seq-len›, or join rows with ‹packing› concatenate"
@@ -101,8 +106,9 @@ impl fmt::Display for Skip {
             Skip::TooLarge => "too large",
             Skip::NoFields => "without text and fields",
             Skip::NoText => "without a known field of text",
-            Skip::NotAConversation => "not a conversation of text",
+            Skip::NotAConversation => "not a conversation of text and images",
             Skip::Refused => "refused by the chat template",
+            Skip::OtherImages => "whose text names other images than it has",
             Skip::Empty => "empty",
             Skip::TooShort => "shorter than a window",
         })

@@ -3,9 +3,10 @@
 
 use super::beginning::Beginning;
 use super::document::{Row, Skip};
-use super::encoder::{Encoder, Unusable};
+use super::encoder::{DocumentPlace, Encoder, Unusable};
 use super::files::{DataFile, Reading};
 use super::{CalibrationDataError, Packing, Warning, beginning, loader};
+use crate::images::{ImagesUnread, TextImages};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -20,13 +21,17 @@ pub struct TokenDocument {
     pub tokens: Vec<u32>,
     /// Whether it is one of the rows of a file, and not all of it.
     pub is_row: bool,
+    /// Whether it has images, which must not be cut.
+    pub has_images: bool,
 }
 
 /// All documents of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Documents {
     /// The documents, in the order of the file; at least one.
     pub documents: Vec<TokenDocument>,
+    /// The images in them, whose rows are the tokens behind the vocabulary.
+    pub images: TextImages,
     /// What a user should know of rows that were left out, or joined without a chat template.
     pub warnings: Vec<Warning>,
 }
@@ -44,10 +49,26 @@ impl Documents {
         tokenizer: &Path,
         vocabulary: usize,
     ) -> Result<Documents, CalibrationDataError> {
+        let images = TextImages::unread(ImagesUnread::of_text());
+        Documents::load_with_images(file, column, tokenizer, vocabulary, images)
+    }
+
+    /// The same for a model that reads images in texts, which are added to `images`; or with the reason that it does not.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`CalibrationData::load_with_images`](super::CalibrationData::load_with_images).
+    pub fn load_with_images(
+        file: &Path,
+        column: Option<&str>,
+        tokenizer: &Path,
+        vocabulary: usize,
+        images: TextImages,
+    ) -> Result<Documents, CalibrationDataError> {
         let file = &file_of(file, column)?;
         let mut reader = Reader {
             file,
-            encoder: Encoder::new(tokenizer, vocabulary, usize::MAX),
+            encoder: Encoder::new(tokenizer, vocabulary, usize::MAX, images),
             documents: Vec::new(),
             rows: 0,
             skipped: BTreeMap::new(),
@@ -65,7 +86,7 @@ impl Documents {
     /// Those of [`Documents::load`] that show there.
     pub fn check(file: &Path, column: Option<&str>, tokenizer: Option<&Path>) -> Result<(), CalibrationDataError> {
         let file = file_of(file, column)?;
-        match beginning::look(std::slice::from_ref(&file), MOST, column, 1)? {
+        match beginning::look(std::slice::from_ref(&file), MOST, column, 1, None)? {
             Beginning::Unusable { rows, reasons } => Err(nothing(&file, &reasons, rows, None, column)),
             Beginning::Usable(needs) => tokenizer.map_or(Ok(()), |tokenizer| needs.check(tokenizer)),
         }
@@ -98,8 +119,12 @@ impl Reader<'_> {
             Row::Record(document) => (Ok(document), true),
             Row::Skipped(skip) => (Err(Unusable::Skip(skip)), true),
         };
-        match document.and_then(|document| self.encoder.encode(document, Packing::Document)) {
-            Ok(tokens) => self.documents.push(TokenDocument { tokens, is_row }),
+        let place = DocumentPlace { file: &self.file.path, row: self.rows };
+        match document.and_then(|document| self.encoder.encode(document, Packing::Document, place)) {
+            Ok(tokens) => {
+                let has_images = tokens.iter().any(|token| self.encoder.images.has(*token));
+                self.documents.push(TokenDocument { tokens, is_row, has_images });
+            }
             Err(Unusable::Skip(skip)) => *self.skipped.entry(skip).or_default() += 1,
             Err(Unusable::Error(error)) => return Err(error),
             Err(Unusable::Unknown(token)) => {
@@ -118,7 +143,8 @@ impl Reader<'_> {
         let left_out = self.skipped.into_iter();
         let left_out = left_out.map(|(why, rows)| Warning::Skipped { file: self.file.name(), rows, why });
         let joined = (conversations > 0).then_some(Warning::NoTemplate { conversations });
-        Ok(Documents { documents: self.documents, warnings: left_out.chain(joined).collect() })
+        let images = self.encoder.images;
+        Ok(Documents { documents: self.documents, images, warnings: left_out.chain(joined).collect() })
     }
 }
 
@@ -166,7 +192,7 @@ mod tests {
         assert_eq!(named.documents[0].tokens, [7, 8]);
         let header = b"\x93NUMPY\x01\x00\x37\x00{'descr': '<u2', 'fortran_order': False, 'shape': (3,)}";
         let array = read("a.npy", &[&header[..], &[1, 0, 2, 0, 3, 0]].concat(), None).unwrap();
-        assert_eq!(array.documents, [TokenDocument { tokens: vec![1, 2, 3], is_row: false }]);
+        assert_eq!(array.documents, [TokenDocument { tokens: vec![1, 2, 3], is_row: false, has_images: false }]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Reasons that calibration data cannot be read.
 
-use super::Skip;
+use super::{Packing, Skip};
+use crate::images::{ImageDataError, ImagesUnread};
 use crate::tokenizer::TokenizerError;
 use kvant_container::{Diagnostic, ErrorKind};
 use std::io;
@@ -141,6 +142,71 @@ pub enum CalibrationDataError {
         /// The size of the vocabulary.
         vocabulary: usize,
     },
+    /// A row has an image, and the model's images are not read.
+    #[error("{}, row {row}: it has an image: {}", kvant_container::shown(file), why.reason)]
+    ImagesUnread {
+        /// The file.
+        file: PathBuf,
+        /// The row, counted from 1.
+        row: u64,
+        /// The reason.
+        why: ImagesUnread,
+    },
+    /// An image is named by an address.
+    #[error(
+        "{}, row {row}: `{address}` is an address, and images are read from files only",
+        kvant_container::shown(file)
+    )]
+    ImageAddress {
+        /// The file.
+        file: PathBuf,
+        /// The row, counted from 1.
+        row: u64,
+        /// The address, shortened.
+        address: String,
+    },
+    /// A part of a message is an image and names no file.
+    #[error("{}, row {row}: an image names no file", kvant_container::shown(file))]
+    ImageWithoutFile {
+        /// The file.
+        file: PathBuf,
+        /// The row, counted from 1.
+        row: u64,
+    },
+    /// A conversation with images, and a model without a chat template.
+    #[error(
+        "{}, row {row}: the model has no chat template, which says where images stand",
+        kvant_container::shown(file)
+    )]
+    ImagesWithoutTemplate {
+        /// The file.
+        file: PathBuf,
+        /// The row, counted from 1.
+        row: u64,
+    },
+    /// An image of a row cannot be used.
+    #[error("{}, row {row}: {cause}", kvant_container::shown(file))]
+    Image {
+        /// The file.
+        file: PathBuf,
+        /// The row, counted from 1.
+        row: u64,
+        /// The reason.
+        cause: ImageDataError,
+    },
+    /// The images of all rows cannot be used.
+    #[error(transparent)]
+    Images(#[from] ImageDataError),
+    /// A packing that cuts images.
+    #[error("{}, row {row}: it has an image, which the packing `{}` cuts", kvant_container::shown(file), packing.name())]
+    ImagesCut {
+        /// The file.
+        file: PathBuf,
+        /// The row, counted from 1.
+        row: u64,
+        /// The packing.
+        packing: Packing,
+    },
     /// Nothing of all that was read can be used.
     #[error("the calibration data gives no sample of {length} tokens{}", reason(why))]
     NoSample {
@@ -194,7 +260,12 @@ impl Diagnostic for CalibrationDataError {
             Self::UnknownFormat { .. } | Self::Unsupported { .. } | Self::NotBuilt { .. } | Self::TooLarge { .. } => {
                 ErrorKind::Unsupported
             }
-            Self::NoFields { .. } | Self::Shares { .. } | Self::Twice { .. } => ErrorKind::Usage,
+            Self::NoFields { .. } | Self::Shares { .. } | Self::Twice { .. } | Self::ImagesCut { .. } => {
+                ErrorKind::Usage
+            }
+            Self::ImagesUnread { why, .. } => why.kind,
+            Self::Image { cause, .. } | Self::Images(cause) => cause.kind(),
+            Self::ImageAddress { .. } => ErrorKind::Unsupported,
             _ => ErrorKind::Invalid,
         }
     }
@@ -226,6 +297,21 @@ impl Diagnostic for CalibrationDataError {
             }
             Self::NoDocument { most, .. } => most.map_or("give a file that holds text or tokens", Skip::hint),
             Self::NoSample { most, .. } => most.map_or("give more or longer text, or shorter sequences", Skip::hint),
+            Self::ImagesUnread { why, .. } => {
+                let alone = "calibrate and evaluate on text alone: give rows without images";
+                return Some(why.hint.as_ref().map_or(alone.to_owned(), |hint| format!("{hint}; or {alone}")));
+            }
+            Self::ImageAddress { .. } => {
+                "download the image, and give its path, relative to the folder of the data, as in {\"type\": \"image\", \"image\": \"a.png\"}"
+            }
+            Self::ImageWithoutFile { .. } => {
+                "give the path of each image, relative to the folder of the data, as in {\"type\": \"image\", \"image\": \"a.png\"}"
+            }
+            Self::ImagesWithoutTemplate { .. } => {
+                "copy chat_template.jinja or chat_template.json of the model into its directory"
+            }
+            Self::Image { cause, .. } | Self::Images(cause) => return cause.hint(),
+            Self::ImagesCut { .. } => "leave ‹packing› out: each row is a sequence of its own then",
             Self::Read { cause, .. } => return kvant_container::io_hint(cause).map(str::to_owned),
             Self::Options { .. } | Self::Template { .. } | Self::Unsupported { .. } => return None,
         };

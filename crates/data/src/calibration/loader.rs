@@ -1,10 +1,11 @@
 //! The flow from files to sequences: rows are counted, encoded where they are wanted, and selected.
 
 use super::document::{Document, Row, Skip};
-use super::encoder::{Encoder, Unusable};
+use super::encoder::{DocumentPlace, Encoder, Unusable};
 use super::files::{DataFile, Reading};
 use super::selection::{RowOrigin, Selection};
 use super::{CalibrationData, CalibrationDataError, FileProvenance, HeldOut, Options, Packing, Provenance, stream};
+use crate::images::TextImages;
 use kvant_quant::counts::number;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
@@ -15,12 +16,13 @@ pub(super) fn load(
     options: &Options,
     model: &Path,
     vocabulary: usize,
+    images: TextImages,
     mut watch: impl FnMut(usize, usize),
 ) -> Result<CalibrationData, CalibrationDataError> {
     let files = options.resolve()?;
     let mut loader = Loader {
         options,
-        encoder: Encoder::new(model, vocabulary, options.sequence_length),
+        encoder: Encoder::new(model, vocabulary, options.sequence_length, images),
         selection: Selection::new(options),
         short: Vec::new(),
         files: Vec::new(),
@@ -93,7 +95,8 @@ impl Loader<'_> {
         let packing = options.packing.unwrap_or(natural);
         record.packing = Some(packing);
         let origin = RowOrigin { file: index, row: at, window: 0 };
-        match self.take(document, packing, origin) {
+        let place = DocumentPlace { file: &file.path, row: at + 1 };
+        match self.take(document, packing, origin, place) {
             Ok(()) => Ok(self.flow()),
             Err(Unusable::Skip(skip)) => Ok(self.skip(skip)),
             Err(Unusable::Error(error)) => Err(error),
@@ -105,12 +108,22 @@ impl Loader<'_> {
     }
 
     /// Encodes a document, if it is wanted, and offers its tokens to the selection.
-    fn take(&mut self, document: Document, packing: Packing, origin: RowOrigin) -> Result<(), Unusable> {
+    fn take(
+        &mut self,
+        document: Document,
+        packing: Packing,
+        origin: RowOrigin,
+        place: DocumentPlace<'_>,
+    ) -> Result<(), Unusable> {
         // Which of a document's windows are wanted is known only when it is encoded.
         if packing != Packing::Document && !self.selection.wants(origin) {
             return Ok(());
         }
-        let tokens = self.encoder.encode(document, packing)?;
+        let tokens = self.encoder.encode(document, packing, place)?;
+        if packing != Packing::Sample && tokens.iter().any(|token| self.encoder.images.has(*token)) {
+            let DocumentPlace { file, row } = place;
+            return Err(CalibrationDataError::ImagesCut { file: file.to_path_buf(), row, packing }.into());
+        }
         if packing != Packing::Document {
             self.selection.put(origin, tokens);
             return Ok(());
@@ -170,7 +183,10 @@ impl Loader<'_> {
             let names: Vec<String> = self.files.iter().map(|file| file.name.clone()).collect();
             return Err(no_sample(self.options, &names, rows, &reasons(&self.files), self.encoder.refusal));
         }
+        let images = self.encoder.images.clone();
+        let all = sequences.iter().chain(&held_out).map(Vec::as_slice);
         let provenance = Provenance {
+            images: images.provenance(all)?,
             files: self.files,
             samples: sequences.len(),
             samples_asked: self.options.samples,
@@ -184,7 +200,7 @@ impl Loader<'_> {
             chat_template: self.encoder.template_hash(),
             conversations_without_template: self.encoder.untemplated,
         };
-        Ok(CalibrationData { sequences, held_out, provenance })
+        Ok(CalibrationData { sequences, held_out, images, provenance })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Mixtures: each file gives its share of the samples, and the samples of all files take turns.
 
 use super::{CalibrationData, CalibrationDataError, HeldOut, Options, loader};
+use crate::images::TextImages;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -101,22 +102,28 @@ pub(super) fn load(
     options: &Options,
     model: &Path,
     vocabulary: usize,
+    mut images: TextImages,
     mut watch: impl FnMut(usize, usize),
 ) -> Result<CalibrationData, CalibrationDataError> {
     let mut loaded = Vec::new();
     let mut before = 0;
     for part in options.parts()? {
-        let data = loader::load(&part, model, vocabulary, |done, _| watch(before + done, options.samples))?;
+        let data = loader::load(&part, model, vocabulary, images, |done, _| watch(before + done, options.samples))?;
         before += data.sequences.len();
+        images = data.images.clone();
         loaded.push(data);
     }
-    joined(loaded, options.samples)
+    joined(loaded, options.samples, images)
 }
 
 /// The data of all parts.
-fn joined(parts: Vec<CalibrationData>, samples_asked: usize) -> Result<CalibrationData, CalibrationDataError> {
+fn joined(
+    parts: Vec<CalibrationData>,
+    samples_asked: usize,
+    images: TextImages,
+) -> Result<CalibrationData, CalibrationDataError> {
     let (mut sequences, mut held_out, mut records) = (Vec::new(), Vec::new(), Vec::new());
-    for CalibrationData { sequences: own, held_out: own_held_out, provenance } in parts {
+    for CalibrationData { sequences: own, held_out: own_held_out, provenance, .. } in parts {
         sequences.push(own);
         held_out.push(own_held_out);
         records.push(provenance);
@@ -136,7 +143,8 @@ fn joined(parts: Vec<CalibrationData>, samples_asked: usize) -> Result<Calibrati
     provenance.tokens = sequences.iter().map(Vec::len).sum();
     provenance.different_tokens = sequences.iter().flatten().collect::<HashSet<_>>().len();
     provenance.held_out = HeldOut::of(&held_out);
-    Ok(CalibrationData { sequences, held_out, provenance })
+    provenance.images = images.provenance(sequences.iter().chain(&held_out).map(Vec::as_slice))?;
+    Ok(CalibrationData { sequences, held_out, images, provenance })
 }
 
 /// The sequences of all parts, those of each spread evenly: what takes the first ones takes some of every part.

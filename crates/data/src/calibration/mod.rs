@@ -33,15 +33,18 @@ pub use mixture::SharedFile;
 pub use options::{Options, Packing};
 pub use provenance::{FileProvenance, HeldOut, Provenance, Warning};
 
+use crate::images::{ImagesUnread, TextImages};
 use std::path::Path;
 
 /// Sequences of tokens to run through a model.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct CalibrationData {
     /// The sequences, none of them empty.
     pub sequences: Vec<Vec<u32>>,
     /// Held-out sequences, which are not among the first: at most as many as requested, none if the data have no more.
     pub held_out: Vec<Vec<u32>>,
+    /// The images in them, whose rows are the tokens behind the vocabulary.
+    pub images: TextImages,
     /// Where they come from.
     pub provenance: Provenance,
 }
@@ -61,6 +64,27 @@ impl CalibrationData {
         vocabulary: usize,
         watch: impl FnMut(usize, usize),
     ) -> Result<CalibrationData, CalibrationDataError> {
-        mixture::load(options, model, vocabulary, watch)
+        CalibrationData::load_with_images(
+            options,
+            model,
+            vocabulary,
+            TextImages::unread(ImagesUnread::of_text()),
+            watch,
+        )
+    }
+
+    /// The same for a model that reads images in texts, which are added to `images`; or with the reason that it does not.
+    ///
+    /// # Errors
+    ///
+    /// As [`CalibrationData::load`]; images that are not read, that are addresses, or that the packing cuts.
+    pub fn load_with_images(
+        options: &Options,
+        model: &Path,
+        vocabulary: usize,
+        images: TextImages,
+        watch: impl FnMut(usize, usize),
+    ) -> Result<CalibrationData, CalibrationDataError> {
+        mixture::load(options, model, vocabulary, images, watch)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::files::{self, DataFile};
 use super::{CalibrationDataError, beginning};
+use crate::images::ImagesUnread;
 use serde::{Serialize, Serializer};
 use std::path::{Path, PathBuf};
 
@@ -129,7 +130,15 @@ impl Options {
     /// # Errors
     /// See above: all of them are errors of loading too.
     pub fn check(&self, model: &Path) -> Result<(), CalibrationDataError> {
-        self.parts()?.iter().try_for_each(|part| beginning::check(part, model))
+        self.parts()?.iter().try_for_each(|part| beginning::check(part, model, None))
+    }
+
+    /// The same for a model that does not read images in texts, for a reason.
+    ///
+    /// # Errors
+    /// As [`Options::check`]; conversations with images.
+    pub fn check_without_images(&self, model: &Path, why: &ImagesUnread) -> Result<(), CalibrationDataError> {
+        self.parts()?.iter().try_for_each(|part| beginning::check(part, model, Some(why)))
     }
 
     /// The resolved files of valid options.

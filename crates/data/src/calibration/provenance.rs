@@ -2,6 +2,7 @@
 //! See [`Provenance::warnings`].
 
 use super::{Packing, Skip};
+use crate::images::TextImageProvenance;
 use kvant_quant::counts::{number, number_are};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -30,6 +31,9 @@ pub struct Provenance {
     /// Held-out sequences, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out: Option<HeldOut>,
+    /// The images in sequences, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images: Option<TextImageProvenance>,
     /// Sequences that are shorter than a window, where no document fills one.
     #[serde(skip_serializing_if = "is_zero")]
     pub short_documents: usize,

@@ -70,6 +70,30 @@ pub enum ImageDataError {
         /// The value.
         value: f32,
     },
+    /// The processor makes another number of rows of an image than the tower.
+    #[error("{} says that an image has {found} rows, and the tower of the model makes {expected}", shown(file))]
+    ProcessorRows {
+        /// The file.
+        file: PathBuf,
+        /// The number of the processor.
+        found: usize,
+        /// That of the tower.
+        expected: usize,
+    },
+    /// A token that stands for images is not in the tokenizer.
+    #[error("{} has no token {token}, which config.json names for images", shown(file))]
+    NoToken {
+        /// The tokenizer.
+        file: PathBuf,
+        /// The token.
+        token: u32,
+    },
+    /// There are more images than numbers for their rows.
+    #[error("{images} images have too many rows")]
+    TooManyInText {
+        /// The images.
+        images: usize,
+    },
     /// There is no such image.
     #[error("there is no image {index} among {count}")]
     NoImage {
@@ -106,6 +130,9 @@ impl Diagnostic for ImageDataError {
                 "the axes are images, channels, height and width; prepare images with the image processor of this model"
             }
             ImageDataError::NotFinite { .. } => "fix or leave out the image",
+            ImageDataError::ProcessorRows { .. } => "take processor_config.json and config.json of the same model",
+            ImageDataError::NoToken { .. } => "take the tokenizer of the model",
+            ImageDataError::TooManyInText { .. } => "take fewer images",
             ImageDataError::NoImage { .. } => return None,
         };
         Some(text.to_owned())

@@ -2,10 +2,12 @@
 //! that are prepared already. One image is read at a time; what a model makes of its pixels is not decided here.
 
 mod error;
+mod in_text;
 mod processor;
 mod processor_config;
 
 pub use error::ImageDataError;
+pub use in_text::{ImageMarks, ImagesUnread, TextImageFormat, TextImageProvenance, TextImages};
 pub use processor::ImageProcessor;
 
 use kvant_quant::random::SplitMix64;

@@ -62,6 +62,26 @@ const CLASSES: &[ClassDefaults] = &[
         rescales_first: false,
     },
     ClassDefaults {
+        class: "Llava",
+        filter: Filter::Bicubic,
+        size: ResizeTo::Shorter { side: 224 },
+        is_square: false,
+        crop: Some([224, 224]),
+        mean: CLIP[0],
+        std: CLIP[1],
+        rescales_first: false,
+    },
+    ClassDefaults {
+        class: "Gemma3",
+        filter: Filter::Bilinear,
+        size: ResizeTo::Size { height: 224, width: 224 },
+        is_square: true,
+        crop: None,
+        mean: HALVES,
+        std: HALVES,
+        rescales_first: false,
+    },
+    ClassDefaults {
         class: "Bit",
         filter: Filter::Bicubic,
         size: ResizeTo::Shorter { side: 224 },
@@ -136,7 +156,9 @@ fn read(file: &Path) -> Result<Map<String, Value>, ImageDataError> {
 impl Keys<'_> {
     fn processor(&self) -> Result<ImageProcessor, ImageDataError> {
         let class = self.class()?;
-        if let Some(key) = ["do_pad", "do_convert_grayscale"].into_iter().find(|key| self.is(key, false)) {
+        if let Some(key) =
+            ["do_pad", "do_convert_grayscale", "do_pan_and_scan"].into_iter().find(|key| self.is(key, false))
+        {
             return Err(self.unsupported(format!("`{key}`")));
         }
         let resize = match self.is("do_resize", true) {

@@ -38,6 +38,9 @@ pub enum EvaluationError {
         /// The window.
         window: usize,
     },
+    /// Sequences hold images and no text behind them that could be predicted.
+    #[error("the data hold images and no text that could be predicted")]
+    NoText,
     /// A window without predictions.
     #[error("a window of {window} predicts nothing")]
     Window {
@@ -119,6 +122,7 @@ impl Diagnostic for EvaluationError {
             EvaluationError::Forward(error) => return error.hint(),
             EvaluationError::NotText { .. } => "give a text file in UTF-8",
             EvaluationError::TooShort { .. } => "give a longer text, or shorter windows with ‹seq-len›",
+            EvaluationError::NoText => "give conversations with text behind the images",
             EvaluationError::Window { .. } => "‹seq-len› is at least 2",
             EvaluationError::Stride { .. } => "‹stride› is at least 1 and at most ‹seq-len›",
             EvaluationError::Reference { .. } => "‹reference› is the model that this one was made from",

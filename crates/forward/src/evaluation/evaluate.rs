@@ -142,16 +142,23 @@ fn evaluate_windows(
     let chunks = chunks(decoder, sequences);
     let passed = tokens_of(&chunks);
     let mut step = watched(decoder, passed, watch);
-    let (scores, comparison) = match reference {
-        None => (alone(decoder, ops, &chunks, windows, options.memory, &mut step)?, None),
+    let predicted = predicted(&chunks, windows, decoder.vocabulary());
+    if predicted.iter().all(|predicted| predicted.targets.is_empty()) {
+        return Err(EvaluationError::NoText);
+    }
+    let (scores, comparison): (Vec<f64>, _) = match reference {
+        None => {
+            let scores = scores(decoder, ops, &chunks, &predicted, options.memory, &mut step)?;
+            (scores.iter().map(Score::log_likelihood).collect(), None)
+        }
         Some(reference) => {
-            let mut beside = Beside { chunks: &chunks, windows, step: &mut step };
+            let mut beside = Beside { chunks: &chunks, predicted: &predicted, step: &mut step };
             let (scores, comparison) = beside.run((decoder, reference), ops, options.memory / 2)?;
             (scores, Some(comparison))
         }
     };
     Ok(Evaluation {
-        perplexity: perplexity(decoder, &scores, windows)?,
+        perplexity: perplexity(decoder, &scores, &predicted)?,
         tokens: scores.len(),
         windows: windows.len(),
         window: options.window,
@@ -203,43 +210,27 @@ pub(super) fn not_a_number(decoder: &Decoder<'_>, at: usize, token: usize) -> Ev
 }
 
 /// `exp` of the mean, of finite numbers that `decoder` gives.
-fn perplexity(decoder: &Decoder<'_>, log_likelihoods: &[f64], windows: &[Window]) -> Result<f64, EvaluationError> {
-    perplexity_or(log_likelihoods, windows, |at, token| not_a_number(decoder, at, token))
+fn perplexity(decoder: &Decoder<'_>, log_likelihoods: &[f64], predicted: &[Predicted]) -> Result<f64, EvaluationError> {
+    let place = |index| scored_place(predicted, index);
+    perplexity_or(log_likelihoods, place, |at, token| not_a_number(decoder, at, token))
 }
 
-/// `exp(-mean)` of the log-likelihoods of all scored tokens of `windows`. The error is that for the first one that is NaN, in a window and
-/// at a token of it.
+/// `exp(-mean)` of the log-likelihoods of all scored tokens, the place of each of which is a window and a token of it. The error is that
+/// for the first one that is NaN.
 pub(super) fn perplexity_or(
     log_likelihoods: &[f64],
-    windows: &[Window],
+    place: impl Fn(usize) -> (usize, usize),
     error: impl Fn(usize, usize) -> EvaluationError,
 ) -> Result<f64, EvaluationError> {
-    if let Some(mut index) = log_likelihoods.iter().position(|score| score.is_nan()) {
-        for (at, window) in windows.iter().enumerate() {
-            if index < window.scored {
-                return Err(error(at, window.tokens.len() - window.scored + index));
-            }
-            index -= window.scored;
-        }
+    if let Some(index) = log_likelihoods.iter().position(|score| score.is_nan()) {
+        let (at, token) = place(index);
+        return Err(error(at, token));
     }
     Ok((-log_likelihoods.iter().sum::<f64>() / log_likelihoods.len() as f64).exp())
 }
 
 /// Called when a chunk has passed a block or the head.
 pub(super) type ScoreStep<'s> = &'s mut dyn FnMut(&Chunk) -> Result<(), EvaluationError>;
-
-/// Logarithms of the likelihoods of all scored tokens.
-fn alone(
-    decoder: &Decoder<'_>,
-    ops: &dyn Ops,
-    chunks: &[Chunk],
-    windows: &[Window],
-    memory: u64,
-    step: ScoreStep<'_>,
-) -> Result<Vec<f64>, EvaluationError> {
-    let scores = scores(decoder, ops, chunks, &predicted(chunks, windows), memory, step)?;
-    Ok(scores.iter().map(Score::log_likelihood).collect())
-}
 
 /// The scores of all predicted tokens, chunk by chunk.
 pub(super) fn scores(
@@ -275,7 +266,7 @@ pub(super) fn scores(
 /// Two models on the same chunks.
 struct Beside<'b> {
     chunks: &'b [Chunk],
-    windows: &'b [Window],
+    predicted: &'b [Predicted],
     step: ScoreStep<'b>,
 }
 
@@ -292,7 +283,7 @@ impl Beside<'_> {
         let pairs = self.head(&mut model_pass, &mut reference_pass, model.vocabulary())?;
         let scores: Vec<f64> = pairs.iter().map(|pair| pair.model.log_likelihood()).collect();
         let of_reference: Vec<f64> = pairs.iter().map(|pair| pair.reference.log_likelihood()).collect();
-        let perplexity = perplexity(reference, &of_reference, self.windows)?;
+        let perplexity = perplexity(reference, &of_reference, self.predicted)?;
         Ok((scores, Comparison::new(perplexity, &pairs, &errors)))
     }
 
@@ -321,7 +312,7 @@ impl Beside<'_> {
         vocabulary: usize,
     ) -> Result<Vec<ScorePair>, EvaluationError> {
         let mut all = Vec::new();
-        for (index, predicted) in predicted(self.chunks, self.windows).into_iter().enumerate() {
+        for (index, predicted) in self.predicted.iter().enumerate() {
             let model_rows = predicted.rows(&model.hidden(index)?);
             let reference_rows = predicted.rows(&reference.hidden(index)?);
             let mut pairs = vec![ScorePair::default(); predicted.targets.len()];
@@ -345,12 +336,14 @@ pub(super) fn pieces(vocabulary: usize, rows: usize) -> impl Iterator<Item = (us
     (0..vocabulary).step_by(piece).map(move |start| (start, piece.min(vocabulary - start)))
 }
 
-/// The rows of a chunk that predict something, and what follows them.
+/// The rows of a chunk that predict something, and what follows them: tokens of text, as rows of images are not predicted.
 pub(super) struct Predicted {
     pub(super) rows: Vec<usize>,
     /// Rows of the chunk.
     pub(super) all: usize,
     pub(super) targets: Vec<u32>,
+    /// The window of each target, and its token there.
+    pub(super) places: Vec<(usize, usize)>,
 }
 
 impl Predicted {
@@ -361,20 +354,40 @@ impl Predicted {
     }
 }
 
-/// The rows of chunks that predict something, chunk by chunk.
-pub(super) fn predicted(chunks: &[Chunk], windows: &[Window]) -> Vec<Predicted> {
-    let mut windows = windows.iter();
+/// The rows of chunks that predict something, chunk by chunk. Tokens beyond the vocabulary are rows of images.
+pub(super) fn predicted(chunks: &[Chunk], windows: &[Window], vocabulary: usize) -> Vec<Predicted> {
+    let mut windows = windows.iter().enumerate();
     let of_chunk = |chunk: &Chunk| {
-        let mut found = Predicted { rows: Vec::new(), all: chunk.tokens.len(), targets: Vec::new() };
+        let (rows, targets, places) = (Vec::new(), Vec::new(), Vec::new());
+        let mut found = Predicted { rows, all: chunk.tokens.len(), targets, places };
         let sequences = chunk.tokens.len() / chunk.length.max(1);
-        for (sequence, window) in windows.by_ref().take(sequences).enumerate() {
-            let end = (sequence + 1) * chunk.length;
-            // The row before a token predicts it.
-            let targets = end - window.scored..end;
-            found.rows.extend(targets.clone().map(|target| target - 1));
-            found.targets.extend(&chunk.tokens[targets]);
+        for (sequence, (at, window)) in windows.by_ref().take(sequences).enumerate() {
+            let (start, end) = (sequence * chunk.length, (sequence + 1) * chunk.length);
+            let is_text = |target: &usize| (chunk.tokens[*target] as usize) < vocabulary;
+            for target in (end - window.scored..end).filter(is_text) {
+                // The row before a token predicts it.
+                found.rows.push(target - 1);
+                found.targets.push(chunk.tokens[target]);
+                found.places.push((at, target - start));
+            }
         }
         found
     };
     chunks.iter().map(of_chunk).collect()
+}
+
+/// The window of a scored token, and its place there.
+pub(super) fn scored_place(predicted: &[Predicted], index: usize) -> (usize, usize) {
+    predicted.iter().flat_map(|predicted| &predicted.places).nth(index).copied().unwrap_or_default()
+}
+
+/// The same where all tokens at the ends of windows are scored.
+pub(super) fn place_in_windows(windows: &[Window], mut index: usize) -> (usize, usize) {
+    for (at, window) in windows.iter().enumerate() {
+        if index < window.scored {
+            return (at, window.tokens.len() - window.scored + index);
+        }
+        index -= window.scored;
+    }
+    (windows.len(), 0)
 }

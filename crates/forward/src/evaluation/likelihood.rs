@@ -79,7 +79,8 @@ fn add(likelihood: &mut Likelihood, score: &Score, target: u32) -> Option<()> {
 fn predicted<'t>(chunks: &[Chunk], sequences: impl Iterator<Item = ScoredSequence<'t>>) -> Vec<Predicted> {
     let mut sequences = sequences;
     let of_chunk = |chunk: &Chunk| {
-        let mut found = Predicted { rows: Vec::new(), all: chunk.tokens.len(), targets: Vec::new() };
+        let (rows, targets, places) = (Vec::new(), Vec::new(), Vec::new());
+        let mut found = Predicted { rows, all: chunk.tokens.len(), targets, places };
         let count = chunk.tokens.len() / chunk.length.max(1);
         for (index, sequence) in sequences.by_ref().take(count).enumerate() {
             let end = (index + 1) * chunk.length;

@@ -3,7 +3,7 @@
 
 use super::EvaluationError;
 use super::comparison::Comparison;
-use super::evaluate::{Evaluation, perplexity_or, pieces};
+use super::evaluate::{Evaluation, perplexity_or, pieces, place_in_windows};
 use super::score::{Score, ScorePair};
 use super::windows::Window;
 use kvant_numeric::simd::Isa;
@@ -76,16 +76,17 @@ impl<'t> LogitsEvaluation<'t> {
     pub fn finish(self) -> Result<Evaluation, EvaluationError> {
         let windows = &self.windows[..self.done];
         let not_a_number = |at, token| EvaluationError::NotANumberElsewhere { at, token };
+        let place = |index| place_in_windows(windows, index);
         let comparison = match self.pairs.is_empty() {
             true => None,
             false => {
                 let of_reference: Vec<f64> = self.pairs.iter().map(|pair| pair.reference.log_likelihood()).collect();
-                let perplexity = perplexity_or(&of_reference, windows, not_a_number)?;
+                let perplexity = perplexity_or(&of_reference, place, not_a_number)?;
                 Some(Comparison::new(perplexity, &self.pairs, &[]))
             }
         };
         Ok(Evaluation {
-            perplexity: perplexity_or(&self.scores, windows, not_a_number)?,
+            perplexity: perplexity_or(&self.scores, place, not_a_number)?,
             tokens: self.scores.len(),
             windows: windows.len(),
             window: windows.iter().map(|window| window.tokens.len()).max().unwrap_or(0),

@@ -6,9 +6,9 @@
 
 use super::EvaluationError;
 use super::comparison::Comparison;
-use super::evaluate::{Predicted, not_a_number, perplexity_or, pieces, predicted, tokens_of};
+use super::evaluate::{Predicted, not_a_number, perplexity_or, pieces, predicted, scored_place, tokens_of};
 use super::score::ScorePair;
-use super::windows::{JoinedSequences, Window};
+use super::windows::JoinedSequences;
 use crate::forward::ops::Ops;
 use crate::forward::streams::Streams;
 use crate::forward::{Chunk, Decoder, ForwardOptions, Runner, WeightOverrides, chunks};
@@ -71,8 +71,7 @@ pub fn evaluate_variants<'a, V: Variants<'a>>(
     let mut run = VariantRun {
         decoder,
         runner: Runner::new(decoder, ops),
-        predicted: predicted(&chunks, &windows),
-        windows: &windows,
+        predicted: predicted(&chunks, &windows, decoder.vocabulary()),
         memory,
         step: &mut |chunk: &Chunk| {
             done += chunk.tokens.len() as u64;
@@ -130,7 +129,6 @@ struct VariantRun<'r, 'a> {
     decoder: &'r Decoder<'a>,
     runner: Runner<'r, 'a>,
     chunks: &'r [Chunk],
-    windows: &'r [Window],
     predicted: Vec<Predicted>,
     memory: u64,
     step: &'r mut dyn FnMut(&Chunk) -> Result<(), EvaluationError>,
@@ -147,7 +145,7 @@ impl<'a> VariantRun<'_, 'a> {
     fn embedded(&self) -> Result<Streams, EvaluationError> {
         let mut streams = self.streams(1, 4)?;
         for (index, chunk) in self.chunks.iter().enumerate() {
-            streams.put(index, self.runner.embed(ForwardOptions::default(), &chunk.tokens, chunk.length)?)?;
+            streams.put(index, self.runner.embed(ForwardOptions::default(), &chunk.tokens, chunk)?)?;
         }
         Ok(streams)
     }
@@ -157,7 +155,7 @@ impl<'a> VariantRun<'_, 'a> {
         for (index, chunk) in self.chunks.iter().enumerate() {
             let mut x = streams.take(index)?;
             // Without an explicit end, a run continues to that of the block.
-            let _ = self.runner.block(ForwardOptions::default(), block, chunk.length, &mut x);
+            let _ = self.runner.block(ForwardOptions::default(), block, chunk, &mut x);
             streams.put(index, x)?;
             (self.step)(chunk)?;
         }
@@ -188,7 +186,7 @@ impl<'a> VariantRun<'_, 'a> {
                 let options = ForwardOptions { overlay: weights.as_ref(), ..ForwardOptions::default() };
                 for (index, chunk) in self.chunks.iter().enumerate() {
                     let mut x = lanes.take(lane * self.chunks.len() + index).map_err(EvaluationError::from)?;
-                    let _ = self.runner.block(options, block, chunk.length, &mut x);
+                    let _ = self.runner.block(options, block, chunk, &mut x);
                     lanes.put(lane * self.chunks.len() + index, x).map_err(EvaluationError::from)?;
                     (self.step)(chunk)?;
                 }
@@ -220,9 +218,7 @@ impl<'a> VariantRun<'_, 'a> {
             for (lane, weights) in weights.iter().enumerate() {
                 let options = ForwardOptions { overlay: weights.as_ref(), ..ForwardOptions::default() };
                 let own = match weights {
-                    Some(_) => {
-                        self.runner.embed(options, &chunk.tokens, chunk.length).map_err(EvaluationError::from)?
-                    }
+                    Some(_) => self.runner.embed(options, &chunk.tokens, chunk).map_err(EvaluationError::from)?,
                     None => x.clone(),
                 };
                 lanes.put(lane * self.chunks.len() + index, own).map_err(EvaluationError::from)?;
@@ -245,12 +241,12 @@ impl<'a> VariantRun<'_, 'a> {
         let vocabulary = self.decoder.vocabulary();
         for (index, (chunk, predicted)) in self.chunks.iter().zip(&self.predicted).enumerate() {
             let x = reference.take(index).map_err(EvaluationError::from)?;
-            let model_rows = predicted.rows(&self.runner.hidden(ForwardOptions::default(), chunk.length, &x));
+            let model_rows = predicted.rows(&self.runner.hidden(ForwardOptions::default(), chunk, &x));
             reference.put(index, x).map_err(EvaluationError::from)?;
             let mut rows = Vec::with_capacity(starting.len());
             for lane in 0..starting.len() {
                 let x = lanes.take(lane * self.chunks.len() + index).map_err(EvaluationError::from)?;
-                rows.push(predicted.rows(&self.runner.hidden(options(lane), chunk.length, &x)));
+                rows.push(predicted.rows(&self.runner.hidden(options(lane), chunk, &x)));
             }
             let first = all.first().map_or(0, Vec::len);
             all.iter_mut().for_each(|pairs| pairs.resize(first + predicted.targets.len(), ScorePair::default()));
@@ -271,7 +267,7 @@ impl<'a> VariantRun<'_, 'a> {
     fn comparison(&self, pairs: &[ScorePair]) -> Result<Comparison, EvaluationError> {
         let of_model: Vec<f64> = pairs.iter().map(|pair| pair.reference.log_likelihood()).collect();
         let error = |at, token| not_a_number(self.decoder, at, token);
-        Ok(Comparison::new(perplexity_or(&of_model, self.windows, error)?, pairs, &[]))
+        Ok(Comparison::new(perplexity_or(&of_model, |index| scored_place(&self.predicted, index), error)?, pairs, &[]))
     }
 }
 

@@ -41,7 +41,8 @@ impl JoinedSequences {
         }
     }
 
-    /// Joins documents, each in [`windows`] of its own. A row that does not fill one is a shorter window; rows of one token, which predict
+    /// Joins documents, each in [`windows`] of its own. A row that does not fill one is a shorter window, one with images a window however
+    /// long it is; rows of one token, which predict
     /// nothing, are left out.
     ///
     /// # Errors
@@ -56,12 +57,14 @@ impl JoinedSequences {
         let (mut tokens, mut joined) = (Vec::new(), Vec::new());
         for document in documents.iter().filter(|document| !document.is_row || document.tokens.len() > 1) {
             let longest = if document.is_row { document.tokens.len() } else { usize::MAX };
-            let (length, start) = (length.min(longest), tokens.len());
+            // Images are not cut.
+            let wanted = if document.has_images { longest } else { length };
+            let (length, start) = (wanted.min(longest), tokens.len());
             let moved = |window: Window| {
                 let Window { tokens, scored } = window;
                 Window { tokens: start + tokens.start..start + tokens.end, scored }
             };
-            let stride = stride.map(|stride| stride.min(length));
+            let stride = stride.filter(|_| !document.has_images).map(|stride| stride.min(length));
             joined.extend(windows(document.tokens.len(), length, stride)?.into_iter().map(moved));
             tokens.extend_from_slice(&document.tokens);
         }
@@ -130,7 +133,7 @@ mod tests {
 
     #[test]
     fn rows_have_windows_of_their_own() {
-        let row = |length: usize| TokenDocument { tokens: vec![1; length], is_row: true };
+        let row = |length: usize| TokenDocument { tokens: vec![1; length], is_row: true, has_images: false };
         let found = JoinedSequences::of_documents(&[row(3), row(1), row(9)], 4, None).unwrap();
         let expected = [(0..3, 2), (3..7, 3), (7..11, 3)];
         assert_eq!(found.windows, expected.map(|(tokens, scored)| Window { tokens, scored }));

@@ -8,6 +8,7 @@ use super::compressed::EntryRows;
 use super::heads::{HeadLayout, Heads};
 use super::hook::{ActivationPoint, Rows};
 use super::indexer::IndexRows;
+use super::layout::ImageSpan;
 use super::ops::{Attention, Gate, IndexRule, KeyIndex};
 use super::options::{Flow, StopAt};
 use super::quantizers::quantize_heads;
@@ -74,7 +75,7 @@ impl Run<'_, '_> {
                 }
             },
         });
-        let sinks = self.vector(layer.sinks.as_ref());
+        let (sinks, ends) = (self.vector(layer.sinks.as_ref()), self.ends());
         let positions = self.step.map_or(self.length, Step::longest);
         let biases = self.head_biases(layer, positions);
         let attention = Attention {
@@ -87,6 +88,7 @@ impl Run<'_, '_> {
             cap: layer.cap,
             window: layer.window,
             ahead: layer.ahead,
+            ends: &ends,
             chunk: layer.chunk,
             sinks: &sinks,
             bias: biases.as_score_bias(),
@@ -125,6 +127,18 @@ impl Run<'_, '_> {
         let projected = projected.buffers.into_iter().map(|buffer| buffer.data);
         projected.chain(own_gates).for_each(|buffer| self.buffers.give(buffer));
         ControlFlow::Continue(heads)
+    }
+
+    /// Where what each token sees ends, in models whose tokens of an image see all of it; empty where that is behind the token.
+    pub(super) fn ends(&self) -> Vec<usize> {
+        if self.images.is_empty() || !self.decoder.sees_images_whole() {
+            return Vec::new();
+        }
+        let mut ends: Vec<usize> = (1..=self.length).collect();
+        for ImageSpan { rows, .. } in self.images {
+            ends[rows.clone()].fill(rows.end);
+        }
+        ends
     }
 
     /// Gates of a layer of their own for rows `x`, one for each component.

@@ -125,6 +125,9 @@ pub enum ForwardError {
         /// The images.
         images: usize,
     },
+    /// It was asked to stop.
+    #[error("stopped")]
+    Cancelled,
     /// Activations cannot be kept in a temporary file.
     #[error("cannot keep activations in a temporary file: {0}")]
     Spill(#[source] std::io::Error),
@@ -153,6 +156,7 @@ impl Diagnostic for ForwardError {
             ForwardError::File(error) => error.kind(),
             ForwardError::Image(error) => error.kind(),
             ForwardError::NoImages => ErrorKind::Usage,
+            ForwardError::Cancelled => ErrorKind::Cancelled,
             ForwardError::Spill(_) => ErrorKind::Io,
             ForwardError::Activation { cause, .. } if cause.is_unsupported() => ErrorKind::Unsupported,
             ForwardError::Import(error) => error.kind(),
@@ -213,6 +217,7 @@ impl Diagnostic for ForwardError {
                  without calibration, the tower for text is quantized in the whole model and that for images is kept"
             }
             ForwardError::Import(error) => return error.hint(),
+            ForwardError::Cancelled => return None,
             ForwardError::Config(ConfigError::Missing { .. }) if !kvant_model::family::registered().is_empty() => {
                 "add the key to config.json; where the model has it under another name, `config_like` in the description names the \
                  `model_type` whose keys it has"

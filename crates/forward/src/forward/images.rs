@@ -1,7 +1,9 @@
-//! The stream before the first block of a model of images: learned rows and those of patches, positions included.
+//! The stream before the first block of a model of images: learned rows and those of patches, positions included; and the rows of images in
+//! the stream of a model of text.
 
 use super::blueprint::ImageLayers;
 use super::error::ForwardError;
+use super::layout::ImageSpan;
 use super::run::Run;
 use super::spans::Spans;
 
@@ -28,6 +30,17 @@ impl Run<'_, '_> {
             self.norm(norm, &mut x, width);
         }
         Ok(x)
+    }
+
+    /// Puts the rows of the images of a text in their places.
+    pub(super) fn place_images(&self, x: &mut [f32]) -> Result<(), ForwardError> {
+        let width = self.decoder.hidden();
+        for ImageSpan { rows, image } in self.images {
+            let source = self.decoder.image_rows.as_ref().ok_or(ForwardError::NoImages)?;
+            let place = &mut x[rows.start * width..rows.end * width];
+            place.copy_from_slice(&source.rows(*image)?);
+        }
+        Ok(())
     }
 
     fn learned_rows(&self, layers: &ImageLayers) -> Vec<f32> {

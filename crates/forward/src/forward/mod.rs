@@ -34,6 +34,7 @@ mod images;
 mod indexer;
 mod lanes;
 mod layer_input;
+mod layout;
 mod lightning;
 mod mamba1;
 mod mamba2;
@@ -57,12 +58,14 @@ mod step;
 mod stream;
 pub(crate) mod streams;
 mod tensors;
+mod vision;
 mod weighed;
 mod weight_overrides;
 
 pub use error::ForwardError;
 pub use heads::{HeadLayout, Heads};
 pub use hook::{ActivationHook, ActivationPoint, Rows};
+pub use layout::{ImageSpan, SequenceLayout};
 pub use options::{ForwardOptions, StartFrom, StopAt};
 pub use pass::LONG;
 pub use pass::{Chunk, Pass, WIDE, chunks};
@@ -75,17 +78,20 @@ pub use runner::Runner;
 pub use session::{Session, SessionOps};
 pub use spans::Spans;
 pub use tensors::{Projection, Tensors, Vector};
+pub use vision::VisionTower;
 pub use weight_overrides::WeightOverrides;
 
 use blueprint::{Blueprint, ReadoutLayers};
 use kvant_container::Checkpoint;
 use kvant_data::images::Images;
-use kvant_formats::import;
+use kvant_formats::import::{self, Import};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::Network;
 use kvant_weights::weight::WeightMatrix;
 use ops::Ops;
+use serde_json::Value;
 use std::sync::Arc;
+use vision::ImageRows;
 
 /// A decoder that can be run, or where it was opened by [`Decoder::open_any`], an encoder.
 #[derive(Clone, Debug)]
@@ -96,6 +102,8 @@ pub struct Decoder<'a> {
     quantizers: Quantizers,
     quantizes_cache: bool,
     images: Option<Arc<Images>>,
+    /// The rows of images in texts.
+    image_rows: Option<ImageRows>,
 }
 
 impl<'a> Decoder<'a> {
@@ -126,7 +134,31 @@ impl<'a> Decoder<'a> {
         let blueprint = Blueprint::new(&config, &tensors)?;
         let quantizers = Quantizers::of(&import, &blueprint)?;
         let quantizes_cache = import.quantizes_cache();
-        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache, images: None })
+        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache, images: None, image_rows: None })
+    }
+
+    /// The tower of a model of text and images, whose names in the checkpoint stand behind `prefix`.
+    fn of_tower(
+        config: &Value,
+        tensors: Tensors<'a>,
+        import: &Import<'_>,
+        prefix: &str,
+    ) -> Result<Decoder<'a>, ForwardError> {
+        let network = Network::recognise(&ModelConfig::from_json(config)?, tensors.meta());
+        let blueprint = Blueprint::new(config, &tensors)?;
+        let quantizers = Quantizers::of_tower(import, &blueprint, prefix)?;
+        let (images, image_rows) = (None, None);
+        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache: false, images, image_rows })
+    }
+
+    /// The images in a sequence of text.
+    fn images_in(&self, sequence: &[u32]) -> Vec<ImageSpan> {
+        self.image_rows.as_ref().map_or_else(Vec::new, |rows| rows.spans(sequence))
+    }
+
+    /// Whether tokens of images in texts see all of their image.
+    fn sees_images_whole(&self) -> bool {
+        self.image_rows.as_ref().is_some_and(ImageRows::sees_whole)
     }
 
     /// Channels, height and width of the images that a model of images reads.

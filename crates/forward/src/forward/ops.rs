@@ -114,6 +114,9 @@ pub struct Attention<'a> {
     pub window: Option<usize>,
     /// How many later positions a token sees: none where attention is causal.
     pub ahead: usize,
+    /// The position behind the last one that each token sees, in place of `ahead`, where tokens of an image see all of it: there is one
+    /// sequence then. Empty otherwise.
+    pub ends: &'a [usize],
     /// Positions of a chunk: a token sees its own chunk, from its first position on; `None` where there are no chunks.
     pub chunk: Option<usize>,
     /// A further score per query head; empty if there are none.
@@ -148,7 +151,8 @@ impl Attention<'_> {
 
     /// The positions that the one at `position` sees.
     pub fn seen(&self, position: usize) -> Range<usize> {
-        let end = (position + 1).saturating_add(self.ahead).min(self.past + self.length);
+        let end = self.ends.get(position).copied().unwrap_or((position + 1).saturating_add(self.ahead));
+        let end = end.min(self.past + self.length);
         self.seen_from(position)..end
     }
 }

@@ -5,6 +5,7 @@ use super::Decoder;
 use super::blueprint::ReadoutLayers;
 use super::error::ForwardError;
 use super::hook::ActivationHook;
+use super::layout::ImageSpan;
 use super::ops::Ops;
 use super::options::ForwardOptions;
 use super::runner::Runner;
@@ -24,6 +25,8 @@ pub struct Chunk {
     pub tokens: Vec<u32>,
     /// Tokens of a sequence.
     pub length: usize,
+    /// The images in the sequence: one that has some is alone in its chunk.
+    pub images: Vec<ImageSpan>,
 }
 
 /// A pass that has come to some block.
@@ -52,7 +55,7 @@ impl<'p, 'a> Pass<'p, 'a> {
         let with = ForwardOptions { tap, ..ForwardOptions::default() };
         let mut pass = Pass { runner: Runner::new(decoder, ops), with, chunks, streams };
         for (index, chunk) in chunks.iter().enumerate() {
-            let x = pass.runner.embed(with, &chunk.tokens, chunk.length)?;
+            let x = pass.runner.embed(with, &chunk.tokens, chunk)?;
             pass.streams.put(index, x)?;
         }
         Ok(pass)
@@ -66,7 +69,7 @@ impl<'p, 'a> Pass<'p, 'a> {
     pub fn block(&mut self, block: usize, chunk: usize, mut watch: impl FnMut(&[f32])) -> Result<(), ForwardError> {
         let mut x = self.streams.take(chunk)?;
         // Without an explicit end, a run continues to that of the block.
-        let _ = self.runner.block(self.with, block, self.chunks[chunk].length, &mut x);
+        let _ = self.runner.block(self.with, block, &self.chunks[chunk], &mut x);
         watch(&x);
         self.streams.put(chunk, x)
     }
@@ -100,7 +103,7 @@ impl<'p, 'a> Pass<'p, 'a> {
     /// Those of the temporary file.
     pub fn hidden(&mut self, chunk: usize) -> Result<Vec<f32>, ForwardError> {
         let x = self.streams.take(chunk)?;
-        Ok(self.runner.hidden(self.with, self.chunks[chunk].length, &x))
+        Ok(self.runner.hidden(self.with, &self.chunks[chunk], &x))
     }
 
     /// What the last layer of an encoder's readout reads of [`Pass::hidden`] of a chunk; if it ends in another step, its result.
@@ -119,16 +122,19 @@ impl<'p, 'a> Pass<'p, 'a> {
     }
 }
 
-/// Sequences in chunks: neighbours of one length together, as many as `decoder` takes at a time.
+/// Sequences in chunks: neighbours of one length together, as many as `decoder` takes at a time, those with images alone.
 pub fn chunks<'t>(decoder: &Decoder<'_>, sequences: impl IntoIterator<Item = &'t [u32]>) -> Vec<Chunk> {
     let most = (WIDE / decoder.widest().max(1)).min(LONG);
     let mut chunks: Vec<Chunk> = Vec::new();
     for sequence in sequences {
-        match chunks.last_mut() {
-            Some(chunk) if chunk.length == sequence.len() && chunk.tokens.len() + sequence.len() <= most => {
-                chunk.tokens.extend_from_slice(sequence);
-            }
-            _ => chunks.push(Chunk { tokens: sequence.to_vec(), length: sequence.len() }),
+        let images = decoder.images_in(sequence);
+        let joins = |chunk: &Chunk| {
+            let is_text = images.is_empty() && chunk.images.is_empty();
+            is_text && chunk.length == sequence.len() && chunk.tokens.len() + sequence.len() <= most
+        };
+        match chunks.last_mut().filter(|chunk| joins(chunk)) {
+            Some(chunk) => chunk.tokens.extend_from_slice(sequence),
+            None => chunks.push(Chunk { tokens: sequence.to_vec(), length: sequence.len(), images }),
         }
     }
     chunks

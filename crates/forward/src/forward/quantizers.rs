@@ -4,6 +4,7 @@ use super::blueprint::{Block, Blueprint, ReadoutLayers};
 use super::error::ForwardError;
 use super::heads::{HeadLayout, Heads};
 use super::spans::Spans;
+use super::tensors::Projection;
 use kvant_formats::import::{Import, StoredActivation};
 use kvant_numeric::ComputeDType;
 use kvant_numeric::simd::Isa;
@@ -54,16 +55,7 @@ impl Quantizers {
     ///
     /// Schemes that activations cannot be quantized with, parameters that do not fit them.
     pub fn of(import: &Import<'_>, blueprint: &Blueprint) -> Result<Quantizers, ForwardError> {
-        let mut quantizers = Quantizers::default();
-        let inner = blueprint.blocks.iter().flat_map(Block::layers);
-        let readouts = blueprint.encoder.iter().flat_map(|encoder| &encoder.readouts).flat_map(ReadoutLayers::layers);
-        let outer = blueprint.project_in.iter().chain(&blueprint.project_out).chain([&blueprint.head]).chain(readouts);
-        for layer in inner.chain(outer) {
-            let Some(stored) = import.activations(&layer.module) else { continue };
-            let input = quantizer(&layer.module, "input", stored.input.as_ref(), layer.columns)?;
-            let output = quantizer(&layer.module, "output", stored.output.as_ref(), layer.rows)?;
-            quantizers.layers.insert(layer.module.clone(), LayerQuantizers { input, output });
-        }
+        let mut quantizers = Quantizers::of_layers(import, layers_of(blueprint))?;
         for (block, layer) in blueprint.blocks.iter().enumerate() {
             let Some(stored) = import.attention(block) else { continue };
             let Some(attention) = layer.mixer.attention() else { continue };
@@ -80,6 +72,48 @@ impl Quantizers {
             quantizers.blocks.insert(block, attention);
         }
         Ok(quantizers)
+    }
+
+    /// Those of some layers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Quantizers::of`].
+    pub fn of_layers<'p>(
+        import: &Import<'_>,
+        layers: impl IntoIterator<Item = &'p Projection>,
+    ) -> Result<Quantizers, ForwardError> {
+        Quantizers::of_modules(import, layers, "")
+    }
+
+    /// Those of the layers of a tower, whose names stand behind `prefix` in the checkpoint.
+    pub(super) fn of_tower(
+        import: &Import<'_>,
+        blueprint: &Blueprint,
+        prefix: &str,
+    ) -> Result<Quantizers, ForwardError> {
+        Quantizers::of_modules(import, layers_of(blueprint), prefix)
+    }
+
+    fn of_modules<'p>(
+        import: &Import<'_>,
+        layers: impl IntoIterator<Item = &'p Projection>,
+        prefix: &str,
+    ) -> Result<Quantizers, ForwardError> {
+        let mut quantizers = Quantizers::default();
+        for layer in layers {
+            let module = format!("{prefix}{}", layer.module);
+            let Some(stored) = import.activations(&module) else { continue };
+            let input = quantizer(&module, "input", stored.input.as_ref(), layer.columns)?;
+            let output = quantizer(&module, "output", stored.output.as_ref(), layer.rows)?;
+            quantizers.layers.insert(layer.module.clone(), LayerQuantizers { input, output });
+        }
+        Ok(quantizers)
+    }
+
+    /// Adds those of other layers.
+    pub(super) fn extend(&mut self, others: Quantizers) {
+        self.layers.extend(others.layers);
     }
 
     /// The quantizers of the layer of this name.
@@ -121,6 +155,14 @@ impl Quantizers {
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty() && self.blocks.is_empty()
     }
+}
+
+/// All linear layers of a model.
+fn layers_of(blueprint: &Blueprint) -> Vec<&Projection> {
+    let inner = blueprint.blocks.iter().flat_map(Block::layers);
+    let readouts = blueprint.encoder.iter().flat_map(|encoder| &encoder.readouts).flat_map(ReadoutLayers::layers);
+    let outer = blueprint.project_in.iter().chain(&blueprint.project_out).chain([&blueprint.head]).chain(readouts);
+    inner.chain(outer).collect()
 }
 
 /// The quantizer of a place that has `features` elements a row.

@@ -83,6 +83,7 @@ impl Run<'_, '_> {
             cap: None,
             window: None,
             ahead: 0,
+            ends: &[],
             chunk: None,
             sinks: &[],
             bias: ScoreBias::OfKeys(&[]),

@@ -9,6 +9,7 @@ use super::buffers::Buffers;
 use super::error::ForwardError;
 use super::heads::HeadLayout;
 use super::hook::{ActivationPoint, Rows};
+use super::layout::ImageSpan;
 use super::ops::{NormWeights, Ops};
 use super::options::{Flow, ForwardOptions, StartFrom, StopAt};
 use super::quantizers::quantize;
@@ -37,6 +38,8 @@ pub(super) struct Run<'r, 'a> {
     pub(super) with: ForwardOptions<'r, 'a>,
     /// Tokens of a sequence.
     pub(super) length: usize,
+    /// The images in the sequence, which is the only one where there are some.
+    pub(super) images: &'r [ImageSpan],
     /// Those of the blueprint's rotary embeddings.
     pub(super) angles: Arc<Vec<Angles>>,
     pub(super) buffers: &'r Buffers,
@@ -70,7 +73,11 @@ impl<'a> Run<'_, 'a> {
 
     /// Which rows are of one sequence.
     pub(super) fn spans(&self) -> Spans<'_> {
-        self.step.map_or(Spans::Even(self.length), |step| Spans::Listed(step.lengths()))
+        match self.step {
+            Some(step) => Spans::Listed(step.lengths()),
+            None if self.images.is_empty() => Spans::Even(self.length),
+            None => Spans::One(self.images),
+        }
     }
 
     /// The sequence of a row.
@@ -201,7 +208,11 @@ impl<'a> Run<'_, 'a> {
         let table = &self.blueprint().embedding;
         let vocabulary = table.rows.min(self.blueprint().head.rows);
         let mut x = Vec::with_capacity(tokens.len() * table.columns);
-        for token in tokens {
+        for (at, token) in tokens.iter().enumerate() {
+            if self.images.iter().any(|image| image.rows.contains(&at)) {
+                x.resize(x.len() + table.columns, 0.0);
+                continue;
+            }
             let row = usize::try_from(*token).ok().filter(|row| *row < vocabulary);
             let row = row.ok_or(ForwardError::Token { token: *token, vocabulary })?;
             self.read_row(table, row, &mut x);
@@ -209,6 +220,7 @@ impl<'a> Run<'_, 'a> {
         let (precision, scale) = (self.ops.precision(), self.blueprint().embedding_scale);
         let scale = precision.round(scale);
         x.iter_mut().for_each(|x| *x = precision.round(precision.round(*x) * scale));
+        self.place_images(&mut x)?;
         let (project, encoder) = (self.blueprint().project_in.as_ref(), self.blueprint().encoder.as_ref());
         if let Some(layer) = project.filter(|_| encoder.is_none()) {
             x = self.linear(layer, &x);

@@ -5,6 +5,7 @@ use super::Decoder;
 use super::blueprint::{Block, ReadoutLayers};
 use super::buffers::Buffers;
 use super::error::ForwardError;
+use super::layout::SequenceLayout;
 use super::ops::Ops;
 use super::options::{Flow, ForwardOptions};
 use super::pass::Chunk;
@@ -19,7 +20,8 @@ use std::sync::Arc;
 
 /// Runs parts of a decoder. For one thread, which computes on all of the current rayon pool.
 ///
-/// Activations are rows, one per token, of sequences of `length` tokens one after the other.
+/// Activations are rows, one per token, of sequences of one length one after the other, or of one sequence with images: see
+/// [`SequenceLayout`].
 pub struct Runner<'r, 'a> {
     decoder: &'r Decoder<'a>,
     ops: &'r dyn Ops,
@@ -43,27 +45,50 @@ impl<'r, 'a> Runner<'r, 'a> {
     /// # Errors
     ///
     /// Tokens outside the vocabulary, sequences longer than learned positions.
-    pub fn embed(&self, v: ForwardOptions<'_, 'a>, tokens: &[u32], length: usize) -> Result<Vec<f32>, ForwardError> {
-        self.run(v, length).embed(tokens)
+    pub fn embed<'l>(
+        &self,
+        v: ForwardOptions<'_, 'a>,
+        tokens: &[u32],
+        layout: impl Into<SequenceLayout<'l>>,
+    ) -> Result<Vec<f32>, ForwardError> {
+        self.run(v, layout.into()).embed(tokens)
     }
 
     /// Leads the stream `x` through a block; [`ControlFlow::Break`] where the variation ended it, when `x` is what another
     /// run can resume with: see [`StartFrom`](super::StartFrom).
-    pub fn block(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, x: &mut [f32]) -> ControlFlow<()> {
-        self.run(v, length).block(block, x)
+    pub fn block<'l>(
+        &self,
+        v: ForwardOptions<'_, 'a>,
+        block: usize,
+        layout: impl Into<SequenceLayout<'l>>,
+        x: &mut [f32],
+    ) -> ControlFlow<()> {
+        self.run(v, layout.into()).block(block, x)
     }
 
     /// The branch of a block's token mixer on what its first layers read, to its end.
-    pub fn mix(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, normed: &[f32]) -> Vec<f32> {
+    pub fn mix<'l>(
+        &self,
+        v: ForwardOptions<'_, 'a>,
+        block: usize,
+        layout: impl Into<SequenceLayout<'l>>,
+        normed: &[f32],
+    ) -> Vec<f32> {
         let mixer = &self.decoder.blueprint.blocks[block].mixer;
-        whole(self.run(ForwardOptions { from: None, until: None, ..v }, length).mix(block, mixer, normed))
+        whole(self.run(ForwardOptions { from: None, until: None, ..v }, layout.into()).mix(block, mixer, normed))
     }
 
     /// The feed-forward branch of a block, dense or a mixture, on what its first layers read, to its end; with what experts add to the
     /// stream behind a later block.
-    pub fn feed_forward(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, normed: &[f32]) -> Vec<f32> {
+    pub fn feed_forward<'l>(
+        &self,
+        v: ForwardOptions<'_, 'a>,
+        block: usize,
+        layout: impl Into<SequenceLayout<'l>>,
+        normed: &[f32],
+    ) -> Vec<f32> {
         let Block { feed_forward, shortcut, .. } = &self.decoder.blueprint.blocks[block];
-        let run = self.run(ForwardOptions { from: None, until: None, ..v }, length);
+        let run = self.run(ForwardOptions { from: None, until: None, ..v }, layout.into());
         let mut out = whole(run.feed_forward(block, feed_forward, normed));
         if let Some(mixture) = shortcut {
             let beside = whole(run.mixture(block, mixture, normed, normed));
@@ -74,12 +99,12 @@ impl<'r, 'a> Runner<'r, 'a> {
 
     /// A linear layer on rows, which are one sequence to quantizers of whole tensors.
     pub fn linear(&self, v: ForwardOptions<'_, 'a>, layer: &Projection, x: &[f32]) -> Vec<f32> {
-        self.run(v, 1).linear_of(layer, x, Spans::Even(x.len() / layer.columns.max(1)))
+        self.run(v, 1.into()).linear_of(layer, x, Spans::Even(x.len() / layer.columns.max(1)))
     }
 
     /// The input of the head: the stream `x` after the last norm.
-    pub fn hidden(&self, v: ForwardOptions<'_, 'a>, length: usize, x: &[f32]) -> Vec<f32> {
-        self.run(v, length).finish(x)
+    pub fn hidden<'l>(&self, v: ForwardOptions<'_, 'a>, layout: impl Into<SequenceLayout<'l>>, x: &[f32]) -> Vec<f32> {
+        self.run(v, layout.into()).finish(x)
     }
 
     /// What the last layer of an encoder's readout reads of [`Runner::hidden`] of a chunk; if it ends in another step, its result.
@@ -90,7 +115,7 @@ impl<'r, 'a> Runner<'r, 'a> {
         readout: &ReadoutLayers,
         hidden: &[f32],
     ) -> Vec<f32> {
-        self.run(v, chunk.length).readout_rows(readout, &chunk.tokens, hidden)
+        self.run(v, chunk.into()).readout_rows(readout, &chunk.tokens, hidden)
     }
 
     /// The elements `range` of what a readout gives, for rows of [`Runner::readout_rows`].
@@ -101,12 +126,12 @@ impl<'r, 'a> Runner<'r, 'a> {
         rows: &[f32],
         range: Range<usize>,
     ) -> Vec<f32> {
-        self.run(v, 1).readout_values(readout, rows, range)
+        self.run(v, 1.into()).readout_values(readout, rows, range)
     }
 
     /// Some logits of rows of [`Runner::hidden`]: those of the tokens `range`.
     pub fn logits(&self, v: ForwardOptions<'_, 'a>, hidden: &[f32], range: Range<usize>) -> Vec<f32> {
-        self.run(v, 1).logits(hidden, range)
+        self.run(v, 1.into()).logits(hidden, range)
     }
 
     /// A buffer for so many numbers, of those that earlier runs have used where one is large enough. It holds anything.
@@ -129,9 +154,9 @@ impl<'r, 'a> Runner<'r, 'a> {
         self.buffers.clear();
     }
 
-    /// A run over sequences of `length` tokens.
-    pub(super) fn run<'v>(&'v self, with: ForwardOptions<'v, 'a>, length: usize) -> Run<'v, 'a> {
-        let length = length.max(1);
+    /// A run over such sequences.
+    pub(super) fn run<'v>(&'v self, with: ForwardOptions<'v, 'a>, layout: SequenceLayout<'v>) -> Run<'v, 'a> {
+        let length = layout.length.max(1);
         let mut all = self.angles.borrow_mut();
         let angles = all.entry(length).or_insert_with(|| Arc::new(self.decoder.angles(length)));
         Run {
@@ -139,6 +164,7 @@ impl<'r, 'a> Runner<'r, 'a> {
             ops: self.ops,
             with,
             length,
+            images: layout.images,
             angles: angles.clone(),
             buffers: &self.buffers,
             step: None,

@@ -213,6 +213,7 @@ impl<'s, 'a> Session<'s, 'a> {
             ops,
             with,
             length,
+            images: &[],
             angles,
             buffers,
             step: None,

@@ -1,6 +1,8 @@
 //! The rows of a buffer that belong to one sequence: per-tensor parameters are found per sequence, as if each had passed
 //! the model alone.
 
+use super::layout::ImageSpan;
+
 /// Rows of sequences, one sequence after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spans<'a> {
@@ -8,6 +10,8 @@ pub enum Spans<'a> {
     Even(usize),
     /// The number of rows of each sequence that has any.
     Listed(&'a [usize]),
+    /// One sequence, in which these images stand.
+    One(&'a [ImageSpan]),
 }
 
 impl<'a> Spans<'a> {
@@ -16,6 +20,7 @@ impl<'a> Spans<'a> {
         match self {
             Spans::Even(length) => Box::new(std::iter::repeat_n(length.max(1), rows / length.max(1))),
             Spans::Listed(lengths) => Box::new(lengths.iter().copied()),
+            Spans::One(_) => Box::new((rows > 0).then_some(rows).into_iter()),
         }
     }
 }

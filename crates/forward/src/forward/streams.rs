@@ -61,6 +61,21 @@ impl Streams {
         }
     }
 
+    /// A copy of a buffer.
+    ///
+    /// # Errors
+    ///
+    /// System errors.
+    pub fn copy(&self, index: usize) -> Result<Vec<f32>, ForwardError> {
+        match (&self.places[index], &self.file) {
+            (StreamPlace::File(start, elements), Some(file)) => {
+                read(file, Precision::F32, *start, *elements, Vec::new()).map_err(ForwardError::Spill)
+            }
+            (StreamPlace::Memory(data), _) => Ok(data.clone()),
+            (StreamPlace::File(..), None) => Ok(Vec::new()),
+        }
+    }
+
     /// Takes a buffer out, to be put back.
     ///
     /// # Errors

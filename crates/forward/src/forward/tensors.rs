@@ -116,6 +116,18 @@ impl<'a> Tensors<'a> {
         self.matrix_at(tensor, 0, 1, (rows, columns), false)
     }
 
+    /// A whole tensor `[columns, rows]`, as layers store it whose weight is the matrix that their inputs are multiplied by.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tensors::projection`].
+    pub fn input_major(&self, tensor: usize, [rows, columns]: [usize; 2]) -> Result<Projection, ForwardError> {
+        match self.meta[tensor].shape == [columns, rows] {
+            true => self.matrix_at(tensor, 0, 1, (rows, columns), true),
+            false => Err(self.shape_error(tensor, &format!("{columns} inputs and {rows} outputs"))),
+        }
+    }
+
     /// A whole tensor of any number of axes as rows of `width` elements.
     ///
     /// # Errors

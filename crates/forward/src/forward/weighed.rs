@@ -144,6 +144,7 @@ mod tests {
                 cap,
                 window,
                 ahead,
+                ends: &[],
                 chunk,
                 sinks: &[],
                 bias,

@@ -96,9 +96,9 @@ impl Measurement<'_> {
     /// The plan with the importance of inputs, measured on the data, and that importance.
     fn run(&self, plan: GgufPlan, reporter: &Reporter<'_>) -> Result<(GgufPlan, MeasuredImportance), Error> {
         let data = &self.job.data;
-        let decoder = Decoder::open(self.checkpoint)?;
+        let mut decoder = Decoder::open(self.checkpoint)?;
         let calibration = Calibration { job: self.job, checkpoint: self.checkpoint, target: self.target };
-        let loaded = calibration.load(&decoder, 0, reporter)?;
+        let loaded = calibration.load(&mut decoder, 0, reporter)?;
         let sequences = loaded.sequences();
         let progress = reporter.stage(Stage::Calibration, Unit::Tokens);
         let (watch, ops, memory) = (progress.watch(), data.precision.ops(), self.job.limits.memory.0);

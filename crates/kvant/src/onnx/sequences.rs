@@ -8,6 +8,7 @@ use kvant_container::Remedy;
 use kvant_container::directory_of;
 use kvant_container::onnx::{GraphProto, read};
 use kvant_data::calibration::{CalibrationData, Options};
+use kvant_data::images::ImagesUnread;
 use kvant_onnx::data::Samples;
 use kvant_onnx::decoder::DecoderGraph;
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ impl TextSetup {
         let home = Home::of(&[model], None);
         // Tokens need no tokenizer: that it is missing is an error where text is read.
         let tokenizer = home.tokenizer(&[model]).unwrap_or_else(|_| directory_of(model).to_path_buf());
-        check(&job.data, home.longest, &tokenizer)?;
+        check(&job.data, home.longest, &tokenizer, Some(&ImagesUnread::of_text()))?;
         let usual = options(&job.data, home.longest);
         let length = job.data.seq_len.or(fixed).unwrap_or(usual.sequence_length);
         decoder.check_length(length)?;

@@ -67,9 +67,9 @@ impl Search {
         }
         let (mixture, budget) = (&set_up.mixture, set_up.budget);
         let target = self.output.clone().unwrap_or_else(|| PathBuf::from("recipe.toml"));
-        let loaded = Calibration { job, checkpoint: &checkpoint, target: &target }.load(&decoder, 0, reporter)?;
+        let loaded = Calibration { job, checkpoint: &checkpoint, target: &target }.read_text(&decoder, 0, reporter)?;
         let windows = match &self.eval {
-            Some(text) => Some(quality::windows(job, &decoder, text, reporter)?),
+            Some(text) => Some(quality::text_windows(job, &decoder, text, reporter)?),
             None => None,
         };
         let key = mixture.key(&loaded.key(job.data.precision.name()));

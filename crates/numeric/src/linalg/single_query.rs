@@ -114,6 +114,7 @@ mod tests {
                 cap,
                 window: None,
                 ahead: 0,
+                ends: &[],
                 chunk: None,
                 sink,
                 bias: ScoreBias::OfKeys(biases),

@@ -62,6 +62,11 @@ impl ChatTemplate {
         format!("{:032x}", xxh3_128(self.source.as_bytes()))
     }
 
+    /// The special token of this name, such as `bos_token`.
+    pub(super) fn special_token(&self, name: &str) -> Option<&str> {
+        self.special_tokens.iter().find(|(known, _)| known == name).map(|(_, token)| token.as_str())
+    }
+
     /// Its text.
     pub fn source(&self) -> &str {
         &self.source

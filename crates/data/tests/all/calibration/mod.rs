@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests stand outside of tests.
 
 mod hostile;
+mod images;
 mod packing;
 #[cfg(feature = "parquet")]
 mod parquet;

@@ -344,7 +344,7 @@ impl<'a> Sources<'_, 'a> {
 }
 
 /// Returns whether a module has this path, alone or in another module.
-pub(super) fn is_at(module: &str, path: &str) -> bool {
+pub(in crate::forward) fn is_at(module: &str, path: &str) -> bool {
     module.strip_suffix(path).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 

@@ -36,6 +36,7 @@ use serde_json::Value;
 pub use attention::{AttentionLayer, HeadGates, HeadNorms, LatentProjections, Projections, QueryLatent};
 pub use compressed::{CompressorLayer, EntryIndex, EntryLayers, SharedProjections};
 pub use distances::DistanceEmbeddings;
+pub(super) use encoder::is_at;
 pub use encoder::{AttentionPool, EncoderParts, HiddenRows, PositionTable, ReadoutLayer, ReadoutLayers};
 pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, RoutedBranch, XieluLayer};
 pub use gated_delta::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer, LatentOrNot};

@@ -49,6 +49,7 @@ fn single_queries(cpu: Cpu, attention: &Attention<'_>, out: &mut [f32]) {
             cap: *cap,
             window: None,
             ahead: 0,
+            ends: &[],
             chunk: None,
             sink: sinks.get(head).copied(),
             bias: ScoreBias::OfKeys(attention.bias_of(head).of_query(*past, past + 1 - seen)),
@@ -113,7 +114,7 @@ impl<'a> AttentionTask<'a> {
         out: &mut [f32],
         buffers: &mut AttentionBuffers,
     ) {
-        let Attention { queries, values, scale, cap, window, ahead, chunk, sinks, .. } = self.attention;
+        let Attention { queries, values, scale, cap, window, ahead, ends, chunk, sinks, .. } = self.attention;
         let (wide, position) = (values.layout.width, self.start + from);
         let rows = out.len() / wide;
         let rule = AttentionRule {
@@ -121,6 +122,7 @@ impl<'a> AttentionTask<'a> {
             cap: *cap,
             window: *window,
             ahead: *ahead,
+            ends,
             chunk: *chunk,
             sink: sinks.get(head).copied(),
             bias: self.attention.bias_of(head),

@@ -131,6 +131,7 @@ impl<'r> Tape<'r, '_> {
             cap: layer.cap,
             window: layer.window,
             ahead: layer.ahead,
+            ends: self.run.ends(),
             chunk: layer.chunk,
             sinks: self.run.vector(layer.sinks.as_ref()),
             biases: self.run.head_biases(layer, length),

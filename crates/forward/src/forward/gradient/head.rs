@@ -29,7 +29,7 @@ pub fn missing_in_head(decoder: &Decoder<'_>) -> Option<&'static str> {
 /// `predicted` rows: `softmax - label` back through the head, its norm and its projection, with the sign of the loss. Rows are those of
 /// sequences of `length` tokens; `seed` decides the labels.
 pub fn sampled_gradient(runner: &Runner<'_, '_>, length: usize, x: &[f32], predicted: &[usize], seed: u64) -> Vec<f32> {
-    let run = runner.run(Default::default(), length);
+    let run = runner.run(Default::default(), length.into());
     let (decoder, blueprint) = (runner.decoder(), run.blueprint());
     let (hidden, head) = (run.finish(x), &blueprint.head);
     let width = head.columns;

@@ -16,6 +16,7 @@ mod tape;
 use super::Decoder;
 use super::blueprint::{FeedForward, Mlp, Projections, TokenMixer};
 use super::error::ForwardError;
+use super::layout::SequenceLayout;
 use super::options::ForwardOptions;
 use super::runner::Runner;
 use super::tensors::Projection;
@@ -66,16 +67,16 @@ impl<'r, 'a> BlockGradient<'r, 'a> {
         layers.into_iter().map(|layer| (layer.module.clone(), weight(layer).all_values(Isa::best()))).collect()
     }
 
-    /// Runs the block on rows `x` of sequences of `length` tokens, with these weights of all its linear layers. Of the options, those of
+    /// Runs the block on rows `x` of sequences, with these weights of all its linear layers. Of the options, those of
     /// biases, vectors, inputs and routing apply.
     pub fn forward<'f>(
         &'f self,
         options: ForwardOptions<'f, 'a>,
         weights: &'f Weights,
         x: &[f32],
-        length: usize,
+        layout: impl Into<SequenceLayout<'f>>,
     ) -> Recorded<'f, 'a> {
-        let mut tape = Tape::new(self.runner.run(options, length), weights);
+        let mut tape = Tape::new(self.runner.run(options, layout.into()), weights);
         let input = tape.put(x.to_vec());
         let output = tape.block(self.index, input);
         Recorded { tape, input, output }

@@ -10,6 +10,7 @@ mod models;
 mod overlay;
 mod routing;
 mod session;
+mod text_images;
 
 use crate::support;
 use kvant_container::{Checkpoint, Diagnostic, Dtype, ErrorKind};

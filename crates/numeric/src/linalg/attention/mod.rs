@@ -41,6 +41,9 @@ pub struct AttentionRule<'a> {
     pub window: Option<usize>,
     /// How many positions behind its own a query sees: none where attention is causal.
     pub ahead: usize,
+    /// The position behind the last one that the query at each position sees, which never decreases, in place of `ahead`; empty where
+    /// that counts.
+    pub ends: &'a [usize],
     /// Positions of a chunk: a query sees its own chunk, from its first position on; `None` where there are no chunks.
     pub chunk: Option<usize>,
     /// A further score, which takes its share and has no value.
@@ -154,8 +157,8 @@ impl AttentionTask<'_> {
         sums.clear();
         sums.resize(out.columns.div_ceil(BAND), [[Tile::ZERO; 2]; 2]);
         let mut softmax = Softmax::new(self.isa, self.rule, self.precision);
-        let AttentionRule { window, ahead, chunk, .. } = self.rule;
-        let seen = Seen { first: self.first, keys: self.keys, window, ahead, chunk };
+        let AttentionRule { window, ahead, ends, chunk, .. } = self.rule;
+        let seen = Seen { first: self.first, keys: self.keys, window, ahead, ends, chunk };
         let bands = seen.bands(self.queries.rows);
         for start in bands.clone().step_by(BANDS) {
             let bands = start..(start + BANDS).min(bands.end);

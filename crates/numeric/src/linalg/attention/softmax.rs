@@ -39,7 +39,7 @@ impl<'a> Softmax<'a> {
 
     /// Turns scores of bands from `band` on into weights, and corrects `sums` where weights are relative to a larger score
     /// than before.
-    pub(super) fn weigh(&mut self, seen: Seen, band: usize, scores: &mut [Square], sums: &mut [Square]) {
+    pub(super) fn weigh(&mut self, seen: Seen<'_>, band: usize, scores: &mut [Square], sums: &mut [Square]) {
         let largest = dispatch(self.isa, Scale { rule: self.rule, seen, band, scores: &mut *scores });
         self.raise(largest, sums);
         let (base, sum) = (&self.base, &mut self.sum);
@@ -77,7 +77,7 @@ impl<'a> Softmax<'a> {
 /// Applies scale and soft-cap, and finds the largest score that each query sees.
 struct Scale<'a> {
     rule: AttentionRule<'a>,
-    seen: Seen,
+    seen: Seen<'a>,
     band: usize,
     scores: &'a mut [Square],
 }
@@ -151,7 +151,7 @@ impl AttentionRule<'_> {
 /// Makes the scores of keys from position `first` on that queries from the `from`-th on do not see so small that their
 /// weights are nothing.
 #[inline(always)]
-fn hide(Tile(rows): &mut Tile, seen: Seen, from: usize, first: usize) {
+fn hide(Tile(rows): &mut Tile, seen: Seen<'_>, from: usize, first: usize) {
     for (line, row) in rows.iter_mut().enumerate() {
         let seen = seen.lanes(from, first + line);
         for (score, seen) in row.iter_mut().zip(seen) {

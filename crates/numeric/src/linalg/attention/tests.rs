@@ -2,11 +2,34 @@
 
 use super::*;
 
-const PLAIN: AttentionRule<'_> =
-    AttentionRule { scale: 0.2, cap: None, window: None, ahead: 0, chunk: None, sink: None, bias: ScoreBias::NONE };
+const PLAIN: AttentionRule<'_> = AttentionRule {
+    scale: 0.2,
+    cap: None,
+    window: None,
+    ahead: 0,
+    ends: &[],
+    chunk: None,
+    sink: None,
+    bias: ScoreBias::NONE,
+};
 
 /// All of a sequence.
 const BOTH_WAYS: AttentionRule<'_> = AttentionRule { ahead: usize::MAX, ..PLAIN };
+
+/// Causal but for two runs of positions, each of which sees all of itself.
+const WITH_IMAGES: [usize; 200] = {
+    let mut ends = [0; 200];
+    let mut position = 0;
+    while position < 200 {
+        ends[position] = match position {
+            5..50 => 50,
+            100..177 => 177,
+            _ => position + 1,
+        };
+        position += 1;
+    }
+    ends
+};
 
 /// Biases of 149 distances that grow by a quarter.
 const SLOPE_OF_149: [f32; 149] = {
@@ -86,7 +109,8 @@ impl Case {
             let q = row(&self.queries, width, query);
             let window = self.rule.window.map_or(0, |window| (query + 1).saturating_sub(window));
             let start = self.rule.chunk.map_or(window, |chunk| window.max(query / chunk * chunk));
-            let end = (query + 1).saturating_add(self.rule.ahead).min(self.length);
+            let end = self.rule.ends.get(query).copied();
+            let end = end.unwrap_or((query + 1).saturating_add(self.rule.ahead)).min(self.length);
             let score = |key: usize| {
                 let dot: f64 = q.iter().zip(row(&self.keys, width, key)).map(|(a, b)| a * b).sum();
                 let scaled = dot * f64::from(self.rule.scale);
@@ -129,6 +153,8 @@ fn cases() -> Vec<Case> {
         Case::new(200, (32, 16), AttentionRule { window: Some(40), ahead: 39, ..PLAIN }),
         Case::new(75, (32, 32), AttentionRule { bias: ScoreBias::OfDistances(&SLOPE_OF_149), ..BOTH_WAYS }),
         Case::new(60, (32, 32), AttentionRule { bias: ScoreBias::OfDistances(&SLOPE_OF_149), ..PLAIN }),
+        Case::new(200, (32, 16), AttentionRule { ends: &WITH_IMAGES, ..PLAIN }),
+        Case::new(200, (24, 24), AttentionRule { ends: &WITH_IMAGES, window: Some(30), ..PLAIN }),
     ]
 }
 

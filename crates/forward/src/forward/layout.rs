@@ -1,0 +1,35 @@
+//! How rows are divided into sequences, and where images stand in them.
+
+use super::pass::Chunk;
+use std::ops::Range;
+
+/// An image in a sequence of tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ImageSpan {
+    /// Its rows in the sequence.
+    pub rows: Range<usize>,
+    /// Its number among the images that the decoder was given.
+    pub image: usize,
+}
+
+/// The sequences that rows are of: they all have the same length, and there is only one where it has images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SequenceLayout<'l> {
+    /// Tokens of a sequence.
+    pub length: usize,
+    /// The images in the sequence, in their order.
+    pub images: &'l [ImageSpan],
+}
+
+impl From<usize> for SequenceLayout<'_> {
+    /// Sequences of text of this length.
+    fn from(length: usize) -> Self {
+        SequenceLayout { length, images: &[] }
+    }
+}
+
+impl<'l> From<&'l Chunk> for SequenceLayout<'l> {
+    fn from(chunk: &'l Chunk) -> Self {
+        SequenceLayout { length: chunk.length, images: &chunk.images }
+    }
+}
