@@ -13,9 +13,9 @@ use std::path::Path;
 const IMAGE: u32 = VOCABULARY as u32;
 /// Rows of an image.
 const ROWS: usize = 3;
-/// Renders contents that are lists, as templates of models for images do.
-const TEMPLATE: &str = "{% for m in messages %}{% for p in m['content'] %}{% if p['type'] == 'image' %}<image>{% else %}{{ p['text'] }}\
-    {% endif %}{% endfor %}{% endfor %}";
+/// Renders contents that are texts or lists, as templates of models for images do.
+const TEMPLATE: &str = "{% for m in messages %}{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for p in m['content'] %}\
+    {% if p['type'] == 'image' %}<image>{% else %}{{ p['text'] }}{% endif %}{% endfor %}{% endif %}{% endfor %}";
 
 /// The tokenizer of the small model with a token for images, in a directory with all that conversations with images need.
 fn with_images(files: &Files, template: Option<&str>) -> TextImages {

@@ -97,11 +97,13 @@ impl TowerRun<'_, '_> {
         let mut passed = 0;
         let mut gathered = self.room(&chunks, layers.map_or(1, <[usize]>::len))?;
         for done in 0..=last {
-            for chunk in 0..if done > 0 { chunks.len() } else { 0 } {
-                pass.block(done - 1, chunk, |_| {})?;
-                passed += chunks[chunk].tokens.len() / chunks[chunk].length;
-                if watch((passed / last) as u64, sequences.len() as u64).is_break() {
-                    return Err(ForwardError::Cancelled);
+            if done > 0 {
+                for (index, chunk) in chunks.iter().enumerate() {
+                    pass.block(done - 1, index, |_| {})?;
+                    passed += chunk.tokens.len() / chunk.length;
+                    if watch((passed / last) as u64, sequences.len() as u64).is_break() {
+                        return Err(ForwardError::Cancelled);
+                    }
                 }
             }
             let wanted = layers.into_iter().flatten().enumerate().filter(|(_, layer)| **layer == done);
