@@ -51,8 +51,10 @@ impl Projected {
 impl Run<'_, '_> {
     /// What the heads of attention give for normed rows `x`, side by side.
     pub(super) fn attention_heads(&self, block: usize, layer: &AttentionLayer, x: &[f32]) -> Flow<Vec<f32>> {
+        // A run that ends where the inputs are shows them with the others, one that ends at a latent has shown them before.
+        let gates = layer.gates.as_ref().filter(|_| self.with.until != Some(StopAt::AttentionInput));
+        let own_gates = gates.and_then(|gates| self.gates_of_layer(gates, x));
         let mut projected = self.projected(block, layer, x)?;
-        let own_gates = layer.gates.as_ref().and_then(|gates| self.gates_of_layer(gates, x));
         let sites = [ActivationPoint::Query(block), ActivationPoint::Key(block), ActivationPoint::Value(block)];
         sites
             .into_iter()

@@ -1,6 +1,6 @@
 //! Descriptions in TOML files: a family that Kvant does not know, by the ways in which it differs from one that it knows.
 
-use super::description::{ExpertStorage, Family, Linears};
+use super::description::{ExpertLayout, ExpertStorage, Family, Linears};
 use super::recurrent::RecurrentBlocks;
 use super::role::{NormSite, Role};
 use super::{all, by_name};
@@ -235,7 +235,11 @@ pub(super) fn check(family: &Family) -> Result<(), Flaw> {
     need(has_cache, "attention", "`attention` has no layer that makes keys and values")?;
     let has_down = |linears: Linears| linears.iter().any(|(role, _)| *role == Role::Down);
     let experts = family.moe.iter().flat_map(|moe| moe.experts);
-    let experts_have_down = family.moe.is_some() && experts.clone().all(|layout| has_down(layout.linears));
+    let some_have_down = experts.clone().any(|layout| has_down(layout.linears));
+    // Layouts of stacked experts are parts of one, others are spellings of the same.
+    let is_whole =
+        |layout: &ExpertLayout| has_down(layout.linears) || layout.storage == ExpertStorage::Stacked && some_have_down;
+    let experts_have_down = family.moe.is_some() && experts.clone().all(is_whole);
     // State-space layers alone need no network behind them.
     let feeds = family.attention.is_empty() || has_down(family.mlp) || experts_have_down;
     need(feeds, "mlp", "neither `mlp` nor the experts of `moe` have a `down` layer")?;

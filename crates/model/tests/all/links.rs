@@ -235,8 +235,10 @@ fn every_layer_of_a_block_is_in_one_subset() {
             assert!(stages.is_sorted_by(|a, b| a.input < b.input), "{name}");
             let mut staged: Vec<LinearId> = stages.iter().flat_map(|stage| stage.linears.clone()).collect();
             staged.sort();
-            // What mixes several streams is kept, and reads them twice.
-            let mixes = |role| matches!(role, Role::LaneRouter | Role::LanePrediction | Role::LaneCorrection);
+            // What mixes several streams is kept, and reads them twice. Outputs in groups read other inputs by group.
+            let mixes = |role| {
+                matches!(role, Role::LaneRouter | Role::LanePrediction | Role::LaneCorrection | Role::OutputDown)
+            };
             let in_block = network.linears().iter().filter(|linear| linear.block == Some(block) && !mixes(linear.role));
             let in_block = in_block.count();
             assert_eq!(staged.len(), in_block, "{name}");
