@@ -169,7 +169,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let watcher = ObserverHook::new(Statistics::new(self.plan).unwrap_or_default());
         for (index, chunk) in self.chunks.iter().enumerate() {
             let options = ForwardOptions { tap: self.tap(&watcher, index), ..ForwardOptions::default() };
-            let x = self.runner.embed(options, &chunk.tokens, chunk.length)?;
+            let x = self.runner.embed(options, &chunk.tokens, chunk.lengths())?;
             for lane in 0..self.streams() {
                 state.current.write(lane, index, &x).map_err(BlockwiseError::streams("write"))?;
             }
@@ -215,6 +215,12 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     /// Of files with rows of so many columns.
     fn shape(&self, columns: usize) -> StreamShape {
         self.shape_of(columns, self.streams())
+    }
+
+    /// Of files with a number for each row that a block changes.
+    fn shape_of_rows(&self, block: usize) -> StreamShape {
+        let sizes = self.chunks.iter().map(|chunk| chunk.rows_of(self.decoder.stacks(), block)).collect();
+        StreamShape { sizes, streams: self.streams(), precision: self.precision() }
     }
 
     /// The same for so many streams.
@@ -369,9 +375,9 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         mut x: Vec<f32>,
     ) -> Result<Vec<f32>, BlockwiseError> {
         self.engine.check_cancelled()?;
-        let Chunk { tokens, length } = &self.chunks[chunk];
+        let (tokens, length) = (&self.chunks[chunk].tokens, self.chunks[chunk].lengths());
         // If the run ends early, the hook has seen its inputs.
-        let _ = self.runner.block(variation, work.block.index, *length, &mut x);
+        let _ = self.runner.block(variation, work.block.index, length, &mut x);
         self.meter.advance(tokens.len() as u64);
         Ok(x)
     }
@@ -384,7 +390,8 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     ) -> Result<Option<PartialForward>, BlockwiseError> {
         let block = (&self.decoder.blueprint().blocks[work.block.index], self.decoder.width());
         let dir = work.input.path().parent().unwrap_or(work.input.path());
-        PartialForward::begin(dir, block, depth, work.reached.as_ref(), &self.shape(1))
+        let rows = self.shape_of_rows(work.block.index);
+        PartialForward::begin(dir, block, depth, work.reached.as_ref(), [&self.shape(1), &rows])
     }
 
     /// Writes norms, biases and layers that are kept, where transforms have changed them. The jobs that did it.
@@ -410,7 +417,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let watcher = ObserverHook::new(state.found.statistics.clone());
         let with = ForwardOptions { tap: Some(&watcher), ..ForwardOptions::default() };
         for index in self.calibration() {
-            let (x, length) = (self.read(&state.current, 0, index)?, self.chunks[index].length);
+            let (x, length) = (self.read(&state.current, 0, index)?, self.chunks[index].lengths());
             let hidden = self.runner.hidden(with, length, &x);
             for readout in self.decoder.readouts() {
                 self.runner.readout_rows(with, &self.chunks[index], readout, &hidden);

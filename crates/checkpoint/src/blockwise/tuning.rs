@@ -129,7 +129,7 @@ impl<'a> Blockwise<'_, 'a> {
             self.engine.check_cancelled()?;
             let mut x = self.read(work.input, 1, index)?;
             // Without an explicit end, a run continues to that of the block.
-            let _ = runner.block(options, work.block.index, chunk.length, &mut x);
+            let _ = runner.block(options, work.block.index, chunk.lengths(), &mut x);
             targets.write(0, index, &x).map_err(BlockwiseError::streams("write"))?;
             self.meter.advance(chunk.tokens.len() as u64);
         }
@@ -183,7 +183,7 @@ impl<'a> Blockwise<'_, 'a> {
         self.engine.check_cancelled()?;
         let x = self.read(block.work.input, 0, chunk)?;
         let options = ForwardOptions { overlay: Some(block.overlay), ..ForwardOptions::default() };
-        Ok(block.gradient.forward(options, weights, &x, self.chunks[chunk].length))
+        Ok(block.gradient.forward(options, weights, &x, self.chunks[chunk].lengths()))
     }
 
     /// The distance of the block's outputs from those of the float model, as a share of each token's square: on held-out data, where there are any.

@@ -53,6 +53,7 @@ impl Writer<'_, '_> {
             Projections::Queries { .. } => {
                 return Err(OnnxExportError::unsupported("keys and values that blocks share"));
             }
+            Projections::OfEncoder { .. } => return Err(OnnxExportError::unsupported("attention to an encoder")),
             Projections::KeysAsValues { .. } => return Err(OnnxExportError::unsupported("keys that are values")),
             Projections::Latent(latent) => return self.latent(layer, latent, x),
         };

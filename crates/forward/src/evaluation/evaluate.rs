@@ -5,6 +5,7 @@ use super::EvaluationError;
 use super::comparison::{BlockErrors, Comparison};
 use super::score::{Score, ScorePair};
 use super::windows::{JoinedSequences, Window, windows};
+use crate::forward::blueprint::Stacks;
 use crate::forward::ops::Ops;
 use crate::forward::{Chunk, Decoder, Pass, chunks};
 use kvant_data::calibration::TokenDocument;
@@ -103,7 +104,12 @@ pub fn evaluate_documents(
     options: Options,
     watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Evaluation, EvaluationError> {
-    let JoinedSequences { tokens, windows } = JoinedSequences::of_documents(documents, options.window, options.stride)?;
+    let joined = JoinedSequences::of_documents(documents, options.window, options.stride)?;
+    let JoinedSequences { tokens, windows } = match decoder.stacks() {
+        None => joined,
+        Some(_) if options.stride.is_some() => return Err(EvaluationError::StrideOfPairs),
+        Some(_) => joined.of_encoder_decoder(decoder)?,
+    };
     evaluate_windows((decoder, reference), ops, &tokens, &windows, options, watch)
 }
 
@@ -145,7 +151,8 @@ fn evaluate_windows(
     let (scores, comparison) = match reference {
         None => (alone(decoder, ops, &chunks, windows, options.memory, &mut step)?, None),
         Some(reference) => {
-            let mut beside = Beside { chunks: &chunks, windows, step: &mut step };
+            let mut beside =
+                Beside { chunks: &chunks, windows, stacks: decoder.stacks(), hidden: decoder.width(), step: &mut step };
             let (scores, comparison) = beside.run((decoder, reference), ops, options.memory / 2)?;
             (scores, Some(comparison))
         }
@@ -276,6 +283,9 @@ pub(super) fn scores(
 struct Beside<'b> {
     chunks: &'b [Chunk],
     windows: &'b [Window],
+    /// The stacks of the models, where they are encoder-decoders, and the width of their streams.
+    stacks: Option<&'b Stacks>,
+    hidden: usize,
     step: ScoreStep<'b>,
 }
 
@@ -305,9 +315,10 @@ impl Beside<'_> {
         let mut errors = vec![BlockErrors::default(); blocks];
         for (block, errors) in errors.iter_mut().enumerate() {
             for (index, chunk) in self.chunks.iter().enumerate() {
+                let changed = |x: &'_ [f32]| chunk.lengths().changed(self.stacks, block, self.hidden, x).into_owned();
                 let mut expected = Vec::new();
-                reference.block(block, index, |x| expected.extend_from_slice(x))?;
-                model.block(block, index, |x| errors.add(x, &expected))?;
+                reference.block(block, index, |x| expected = changed(x))?;
+                model.block(block, index, |x| errors.add(&changed(x), &expected))?;
                 (self.step)(chunk)?;
             }
         }
@@ -348,7 +359,7 @@ pub(super) fn pieces(vocabulary: usize, rows: usize) -> impl Iterator<Item = (us
 /// The rows of a chunk that predict something, and what follows them.
 pub(super) struct Predicted {
     pub(super) rows: Vec<usize>,
-    /// Rows of the chunk.
+    /// Rows that the head reads.
     pub(super) all: usize,
     pub(super) targets: Vec<u32>,
 }
@@ -365,14 +376,15 @@ impl Predicted {
 pub(super) fn predicted(chunks: &[Chunk], windows: &[Window]) -> Vec<Predicted> {
     let mut windows = windows.iter();
     let of_chunk = |chunk: &Chunk| {
-        let mut found = Predicted { rows: Vec::new(), all: chunk.tokens.len(), targets: Vec::new() };
-        let sequences = chunk.tokens.len() / chunk.length.max(1);
-        for (sequence, window) in windows.by_ref().take(sequences).enumerate() {
-            let end = (sequence + 1) * chunk.length;
+        // What an encoder reads has no rows behind the last block.
+        let length = chunk.length - chunk.source;
+        let all = chunk.sequences() * length;
+        let mut found = Predicted { rows: Vec::new(), all, targets: Vec::new() };
+        for (sequence, window) in windows.by_ref().take(chunk.sequences()).enumerate() {
+            let (end, last) = ((sequence + 1) * chunk.length, (sequence + 1) * length);
             // The row before a token predicts it.
-            let targets = end - window.scored..end;
-            found.rows.extend(targets.clone().map(|target| target - 1));
-            found.targets.extend(&chunk.tokens[targets]);
+            found.rows.extend(last - window.scored - 1..last - 1);
+            found.targets.extend(&chunk.tokens[end - window.scored..end]);
         }
         found
     };

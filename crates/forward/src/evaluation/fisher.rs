@@ -100,7 +100,7 @@ pub fn fisher_divergences<C: BlockChanges>(
                 kept.take(stage * chunks.len() + index).map_err(EvaluationError::from)
             };
             let (x, out) = (take(&mut kept, block)?, take(&mut kept, block + 1)?);
-            let recorded = gradient.forward(ForwardOptions::default(), &weights, &x, chunk.length);
+            let recorded = gradient.forward(ForwardOptions::default(), &weights, &x, chunk.lengths());
             let back = recorded.backward_through(out, |module, out, x| {
                 for (change, sum) in changes.iter().zip(&mut sums) {
                     let own = change.iter().filter(|change| change.module == module);
@@ -143,14 +143,14 @@ fn inputs(
     let sizes = (0..=blocks).flat_map(|_| chunks).map(|chunk| chunk.tokens.len() * decoder.width());
     let mut kept = Streams::new(&sizes.collect::<Vec<_>>(), memory)?;
     for (index, chunk) in chunks.iter().enumerate() {
-        kept.put(index, runner.embed(options, &chunk.tokens, chunk.length)?)?;
+        kept.put(index, runner.embed(options, &chunk.tokens, chunk.lengths())?)?;
     }
     for block in 0..blocks {
         for (index, chunk) in chunks.iter().enumerate() {
             let x = kept.take(block * chunks.len() + index)?;
             let mut next = x.clone();
             kept.put(block * chunks.len() + index, x)?;
-            let _ = runner.block(options, block, chunk.length, &mut next);
+            let _ = runner.block(options, block, chunk.lengths(), &mut next);
             kept.put((block + 1) * chunks.len() + index, next)?;
             step(chunk)?;
         }

@@ -147,7 +147,7 @@ impl<'a> VariantRun<'_, 'a> {
     fn embedded(&self) -> Result<Streams, EvaluationError> {
         let mut streams = self.streams(1, 4)?;
         for (index, chunk) in self.chunks.iter().enumerate() {
-            streams.put(index, self.runner.embed(ForwardOptions::default(), &chunk.tokens, chunk.length)?)?;
+            streams.put(index, self.runner.embed(ForwardOptions::default(), &chunk.tokens, chunk.lengths())?)?;
         }
         Ok(streams)
     }
@@ -157,7 +157,7 @@ impl<'a> VariantRun<'_, 'a> {
         for (index, chunk) in self.chunks.iter().enumerate() {
             let mut x = streams.take(index)?;
             // Without an explicit end, a run continues to that of the block.
-            let _ = self.runner.block(ForwardOptions::default(), block, chunk.length, &mut x);
+            let _ = self.runner.block(ForwardOptions::default(), block, chunk.lengths(), &mut x);
             streams.put(index, x)?;
             (self.step)(chunk)?;
         }
@@ -188,7 +188,7 @@ impl<'a> VariantRun<'_, 'a> {
                 let options = ForwardOptions { overlay: weights.as_ref(), ..ForwardOptions::default() };
                 for (index, chunk) in self.chunks.iter().enumerate() {
                     let mut x = lanes.take(lane * self.chunks.len() + index).map_err(EvaluationError::from)?;
-                    let _ = self.runner.block(options, block, chunk.length, &mut x);
+                    let _ = self.runner.block(options, block, chunk.lengths(), &mut x);
                     lanes.put(lane * self.chunks.len() + index, x).map_err(EvaluationError::from)?;
                     (self.step)(chunk)?;
                 }
@@ -221,7 +221,7 @@ impl<'a> VariantRun<'_, 'a> {
                 let options = ForwardOptions { overlay: weights.as_ref(), ..ForwardOptions::default() };
                 let own = match weights {
                     Some(_) => {
-                        self.runner.embed(options, &chunk.tokens, chunk.length).map_err(EvaluationError::from)?
+                        self.runner.embed(options, &chunk.tokens, chunk.lengths()).map_err(EvaluationError::from)?
                     }
                     None => x.clone(),
                 };
@@ -245,12 +245,12 @@ impl<'a> VariantRun<'_, 'a> {
         let vocabulary = self.decoder.vocabulary();
         for (index, (chunk, predicted)) in self.chunks.iter().zip(&self.predicted).enumerate() {
             let x = reference.take(index).map_err(EvaluationError::from)?;
-            let model_rows = predicted.rows(&self.runner.hidden(ForwardOptions::default(), chunk.length, &x));
+            let model_rows = predicted.rows(&self.runner.hidden(ForwardOptions::default(), chunk.lengths(), &x));
             reference.put(index, x).map_err(EvaluationError::from)?;
             let mut rows = Vec::with_capacity(starting.len());
             for lane in 0..starting.len() {
                 let x = lanes.take(lane * self.chunks.len() + index).map_err(EvaluationError::from)?;
-                rows.push(predicted.rows(&self.runner.hidden(options(lane), chunk.length, &x)));
+                rows.push(predicted.rows(&self.runner.hidden(options(lane), chunk.lengths(), &x)));
             }
             let first = all.first().map_or(0, Vec::len);
             all.iter_mut().for_each(|pairs| pairs.resize(first + predicted.targets.len(), ScorePair::default()));

@@ -2,12 +2,13 @@
 //! sequences. Not what a block computes, which is in [`super::Runner`].
 
 use super::Decoder;
-use super::blueprint::ReadoutLayers;
+use super::blueprint::{ReadoutLayers, Stacks};
 use super::error::ForwardError;
 use super::hook::ActivationHook;
 use super::ops::Ops;
 use super::options::ForwardOptions;
 use super::runner::Runner;
+use super::sequence::SequenceLength;
 use super::streams::Streams;
 use std::ops::Range;
 
@@ -24,6 +25,28 @@ pub struct Chunk {
     pub tokens: Vec<u32>,
     /// Tokens of a sequence.
     pub length: usize,
+    /// Those at its start that the encoder of an encoder-decoder reads.
+    pub source: usize,
+}
+
+impl Chunk {
+    /// The length of its sequences.
+    pub fn lengths(&self) -> SequenceLength {
+        SequenceLength { all: self.length, source: self.source }
+    }
+
+    /// Sequences.
+    pub fn sequences(&self) -> usize {
+        self.tokens.len() / self.length.max(1)
+    }
+
+    /// Rows that a block changes.
+    pub fn rows_of(&self, stacks: Option<&Stacks>, block: usize) -> usize {
+        match stacks {
+            None => self.tokens.len(),
+            Some(stacks) => self.sequences() * self.lengths().rows_of(stacks, block).len(),
+        }
+    }
 }
 
 /// A pass that has come to some block.
@@ -52,7 +75,7 @@ impl<'p, 'a> Pass<'p, 'a> {
         let with = ForwardOptions { tap, ..ForwardOptions::default() };
         let mut pass = Pass { runner: Runner::new(decoder, ops), with, chunks, streams };
         for (index, chunk) in chunks.iter().enumerate() {
-            let x = pass.runner.embed(with, &chunk.tokens, chunk.length)?;
+            let x = pass.runner.embed(with, &chunk.tokens, chunk.lengths())?;
             pass.streams.put(index, x)?;
         }
         Ok(pass)
@@ -66,7 +89,7 @@ impl<'p, 'a> Pass<'p, 'a> {
     pub fn block(&mut self, block: usize, chunk: usize, mut watch: impl FnMut(&[f32])) -> Result<(), ForwardError> {
         let mut x = self.streams.take(chunk)?;
         // Without an explicit end, a run continues to that of the block.
-        let _ = self.runner.block(self.with, block, self.chunks[chunk].length, &mut x);
+        let _ = self.runner.block(self.with, block, self.chunks[chunk].lengths(), &mut x);
         watch(&x);
         self.streams.put(chunk, x)
     }
@@ -92,7 +115,7 @@ impl<'p, 'a> Pass<'p, 'a> {
         self.streams.put(chunk, x)
     }
 
-    /// The input of the head for one chunk, a row per token: the stream after the last norm; of an encoder its last hidden states. The
+    /// The input of the head for one chunk, a row per token, of an encoder-decoder per token of its decoder: the stream after the last norm; of an encoder its last hidden states. The
     /// chunk ends here.
     ///
     /// # Errors
@@ -100,7 +123,7 @@ impl<'p, 'a> Pass<'p, 'a> {
     /// Those of the temporary file.
     pub fn hidden(&mut self, chunk: usize) -> Result<Vec<f32>, ForwardError> {
         let x = self.streams.take(chunk)?;
-        Ok(self.runner.hidden(self.with, self.chunks[chunk].length, &x))
+        Ok(self.runner.hidden(self.with, self.chunks[chunk].lengths(), &x))
     }
 
     /// What the last layer of an encoder's readout reads of [`Pass::hidden`] of a chunk; if it ends in another step, its result.
@@ -124,11 +147,12 @@ pub fn chunks<'t>(decoder: &Decoder<'_>, sequences: impl IntoIterator<Item = &'t
     let most = (WIDE / decoder.widest().max(1)).min(LONG);
     let mut chunks: Vec<Chunk> = Vec::new();
     for sequence in sequences {
+        let length = SequenceLength::of(sequence);
         match chunks.last_mut() {
-            Some(chunk) if chunk.length == sequence.len() && chunk.tokens.len() + sequence.len() <= most => {
+            Some(chunk) if chunk.lengths() == length && chunk.tokens.len() + sequence.len() <= most => {
                 chunk.tokens.extend_from_slice(sequence);
             }
-            _ => chunks.push(Chunk { tokens: sequence.to_vec(), length: sequence.len() }),
+            _ => chunks.push(Chunk { tokens: sequence.to_vec(), length: length.all, source: length.source }),
         }
     }
     chunks

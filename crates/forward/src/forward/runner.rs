@@ -10,6 +10,7 @@ use super::options::{Flow, ForwardOptions};
 use super::pass::Chunk;
 use super::rope::Angles;
 use super::run::Run;
+use super::sequence::SequenceLength;
 use super::spans::Spans;
 use super::tensors::Projection;
 use std::cell::RefCell;
@@ -43,13 +44,24 @@ impl<'r, 'a> Runner<'r, 'a> {
     /// # Errors
     ///
     /// Tokens outside the vocabulary, sequences longer than learned positions.
-    pub fn embed(&self, v: ForwardOptions<'_, 'a>, tokens: &[u32], length: usize) -> Result<Vec<f32>, ForwardError> {
+    pub fn embed(
+        &self,
+        v: ForwardOptions<'_, 'a>,
+        tokens: &[u32],
+        length: impl Into<SequenceLength>,
+    ) -> Result<Vec<f32>, ForwardError> {
         self.run(v, length).embed(tokens)
     }
 
     /// Leads the stream `x` through a block; [`ControlFlow::Break`] where the variation ended it, when `x` is what another
     /// run can resume with: see [`StartFrom`](super::StartFrom).
-    pub fn block(&self, v: ForwardOptions<'_, 'a>, block: usize, length: usize, x: &mut [f32]) -> ControlFlow<()> {
+    pub fn block(
+        &self,
+        v: ForwardOptions<'_, 'a>,
+        block: usize,
+        length: impl Into<SequenceLength>,
+        x: &mut [f32],
+    ) -> ControlFlow<()> {
         self.run(v, length).block(block, x)
     }
 
@@ -78,7 +90,7 @@ impl<'r, 'a> Runner<'r, 'a> {
     }
 
     /// The input of the head: the stream `x` after the last norm.
-    pub fn hidden(&self, v: ForwardOptions<'_, 'a>, length: usize, x: &[f32]) -> Vec<f32> {
+    pub fn hidden(&self, v: ForwardOptions<'_, 'a>, length: impl Into<SequenceLength>, x: &[f32]) -> Vec<f32> {
         self.run(v, length).finish(x)
     }
 
@@ -130,8 +142,9 @@ impl<'r, 'a> Runner<'r, 'a> {
     }
 
     /// A run over sequences of `length` tokens.
-    pub(super) fn run<'v>(&'v self, with: ForwardOptions<'v, 'a>, length: usize) -> Run<'v, 'a> {
-        let length = length.max(1);
+    pub(super) fn run<'v>(&'v self, with: ForwardOptions<'v, 'a>, length: impl Into<SequenceLength>) -> Run<'v, 'a> {
+        let SequenceLength { all, source } = length.into();
+        let length = all.max(1);
         let mut all = self.angles.borrow_mut();
         let angles = all.entry(length).or_insert_with(|| Arc::new(self.decoder.angles(length)));
         Run {
@@ -139,6 +152,8 @@ impl<'r, 'a> Runner<'r, 'a> {
             ops: self.ops,
             with,
             length,
+            source,
+            memory: None,
             angles: angles.clone(),
             buffers: &self.buffers,
             step: None,

@@ -216,6 +216,8 @@ impl<'s, 'a> Session<'s, 'a> {
             angles,
             buffers,
             step: None,
+            source: 0,
+            memory: None,
             shared_keys: None,
             shortcut: None,
             keeps_weights: true,

@@ -12,7 +12,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 71] = [
+pub const FAMILIES: [&str; 73] = [
     "afmoe",
     "apertus",
     "axk1",
@@ -83,6 +83,8 @@ pub const FAMILIES: [&str; 71] = [
     "siglip_text",
     "stablelm",
     "stablelm_parallel",
+    "t5_encoder",
+    "umt5_encoder",
     "xglm",
 ];
 

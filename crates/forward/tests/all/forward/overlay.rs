@@ -32,7 +32,7 @@ fn logits(
         assert_eq!(runner.block(v, block, length, &mut x), ControlFlow::Continue(()));
     }
     let hidden = runner.hidden(v, length, &x);
-    let chunk = Chunk { tokens: tokens.to_vec(), length };
+    let chunk = Chunk { tokens: tokens.to_vec(), length, source: 0 };
     let of_readouts = decoder.readouts().iter().flat_map(|readout| {
         let rows = runner.readout_rows(v, &chunk, readout, &hidden);
         runner.readout_values(v, readout, &rows, 0..readout.width)
