@@ -11,6 +11,14 @@ use serde::{Deserialize, Serialize};
 /// Blocks of a layer of a decoder.
 pub(crate) const BLOCKS_IN_LAYER: usize = 2;
 
+/// More blocks than an encoder has, for a config.json that does not state how many there are.
+const UNSTATED: usize = 1 << 20;
+
+/// Blocks of the encoder of an encoder-decoder.
+pub(crate) fn encoder_blocks(config: &ModelConfig) -> usize {
+    config.num_layers.unwrap_or(UNSTATED)
+}
+
 /// The decoder of an encoder-decoder. Paths are relative to the trunk, or to a layer of the decoder. Its tokens have the table of the
 /// encoder's, if that reads tokens, and the embedding of the trunk otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,7 +80,7 @@ impl Family {
     /// Which block of an encoder-decoder one is; `None` for other models.
     pub fn stack_block(&self, config: &ModelConfig, block: usize) -> Option<StackBlock> {
         self.decoder_stack()?;
-        Some(match block.checked_sub(config.num_layers.unwrap_or(0)) {
+        Some(match block.checked_sub(encoder_blocks(config)) {
             None => StackBlock::Encoder,
             Some(behind) if behind.is_multiple_of(BLOCKS_IN_LAYER) => StackBlock::SelfAttention,
             Some(_) => StackBlock::CrossAttention,
@@ -81,7 +89,7 @@ impl Family {
 
     /// The path in the trunk of what block `block` has under a path of the description.
     pub fn path_in_trunk(&self, config: &ModelConfig, block: usize, path: &str) -> String {
-        let stack = self.decoder_stack().zip(block.checked_sub(config.num_layers.unwrap_or(0)));
+        let stack = self.decoder_stack().zip(block.checked_sub(encoder_blocks(config)));
         match stack {
             Some((decoder, behind)) => format!("{}.{}.{path}", decoder.blocks, behind / BLOCKS_IN_LAYER),
             None => format!("{}.{}", self.trunk.blocks, self.path_in_layers(block, path)),

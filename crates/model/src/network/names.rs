@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::{Slot, TensorMeta};
-use crate::family::decoder_stack::{BLOCKS_IN_LAYER, in_part};
+use crate::family::decoder_stack::{BLOCKS_IN_LAYER, encoder_blocks, in_part};
 use crate::family::{ExpertStorage, Family, NormSite, Orientation, Part, Role, RowOrder, StackBlock, Trunk};
 use crate::model_config::ModelConfig;
 
@@ -129,7 +129,7 @@ impl Names {
             block: block_entries(family),
             decoder: parts.map(|part| decoder_entries(family, part)),
             encoder_blocks: match family.decoder_stack() {
-                Some(_) => config.num_layers.unwrap_or(0),
+                Some(_) => encoder_blocks(config),
                 None => usize::MAX,
             },
             attention: attention_entries(family),
