@@ -18,6 +18,8 @@ IMAGES = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_att
 DINO = dict(IMAGES, mlp_ratio=2, layerscale_value=0.5)
 CLIP_TEXT = dict(BASE, max_position_embeddings=100)
 
+T5 = dict(vocab_size=512, d_model=128, d_ff=192, d_kv=24, num_layers=3, num_heads=4, relative_attention_num_buckets=16, relative_attention_max_distance=40)
+
 DEBERTA = dict(BASE, relative_attention=True, share_att_key=True, pos_att_type=["p2c", "c2p"], position_buckets=16, norm_rel_ebd="layer_norm",
                position_biased_input=False, max_relative_positions=-1)  # fmt: skip
 
@@ -57,6 +59,11 @@ MODELS = {
     "deberta_mlm": ("DebertaV2Config", "DebertaV2ForMaskedLM", dict(DEBERTA, pos_att_type=["c2p"], position_biased_input=True, type_vocab_size=2, norm_rel_ebd="none")),
     "deberta_classes": ("DebertaV2Config", "DebertaV2ForSequenceClassification", dict(DEBERTA, num_labels=3, pos_att_type="p2c", position_buckets=-1, max_relative_positions=40)),
     "deberta_answers": ("DebertaV2Config", "DebertaV2ForQuestionAnswering", dict(DEBERTA, num_labels=2)),
+    "t5_encoder": ("T5Config", "T5EncoderModel", T5),
+    "t5_encoder_gated": ("T5Config", "T5EncoderModel", dict(T5, feed_forward_proj="gated-gelu", relative_attention_num_buckets=32, relative_attention_max_distance=128)),
+    "t5_token_classes": ("T5Config", "T5ForTokenClassification", dict(T5, num_labels=5)),
+    "mt5_encoder": ("MT5Config", "MT5EncoderModel", dict(T5, feed_forward_proj="gated-silu")),
+    "umt5_encoder": ("UMT5Config", "UMT5EncoderModel", T5),
     "modernbert_token_classes": ("ModernBertConfig", "ModernBertForTokenClassification", dict(MODERN, num_labels=3)),
 }  # fmt: skip
 
@@ -94,6 +101,12 @@ OUTPUTS = {
 }
 
 
+def scaled_for(config, name, shape, generator):
+    """The same as scaled; T5 divides scores by nothing, but trains queries that are as much smaller."""
+    change = scaled(name, shape, generator)
+    return change * 2 * config.d_kv**-0.5 if hasattr(config, "d_kv") and name.endswith(".q.weight") else change
+
+
 def save(name, out):
     """The directory of a model, made on first use."""
     out = pathlib.Path(out)
@@ -105,7 +118,7 @@ def save(name, out):
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
     with torch.no_grad():
         for n, p in model.named_parameters():
-            change = scaled(n, p.shape, generator)
+            change = scaled_for(config, n, p.shape, generator)
             if p.dim() == 4:
                 # The kernel of a convolution over patches sums over channels and rows too.
                 change *= (p.shape[1] * p.shape[2]) ** -0.5

@@ -74,6 +74,9 @@ PACKED = ("gptq", "awq", "qronos")
 # The class of ModernBERT reads the float weights of its layers, which packed ones do not have.
 QUANTIZED = [(name, recipe) for name in ("bert_mlm", "modernbert_mlm") for recipe in RECIPES
              if (name, recipe) not in {("modernbert_mlm", packed) for packed in PACKED}]  # fmt: skip
+# Those of T5 read them too.
+QUANTIZED += [("t5_encoder", recipe) for recipe in RECIPES if recipe not in PACKED]
+QUANTIZED += [("umt5_encoder", recipe) for recipe in ("static_fp8", "dynamic", "smoothquant")]
 QUANTIZED += [(name, recipe) for name in ("roberta_classes", "distilbert_mlm", "mpnet", "electra", "esm", "clip_text_projection", "siglip_text", "deberta", "deberta_classes") for recipe in ("static", "gptq")
               if (name, recipe) != ("siglip_text", "gptq")]
 
@@ -93,7 +96,7 @@ def test_quantized_checkpoints_compute_in_transformers_what_kvant_evaluates(name
     options = [*RECIPES[recipe], "-f", "compressed-tensors", "--num-samples", "16", "--seq-len", "48"]
     done = kvant("quantize", source, *options, "--calib", file, "-o", out)
     assert done.returncode == 0, done.stderr
-    loaded, report = type(model).from_pretrained(out, dtype="auto", output_loading_info=True)
+    loaded, report = type(model).from_pretrained(out, dtype="auto", attn_implementation="eager", output_loading_info=True)
     assert not report["missing_keys"] and not report["mismatched_keys"], report
     hidden, readouts = encoder_models.outputs(loaded.eval(), torch.tensor(tokens))
     found, float_found = encode(out, tokens, tmp_path), encode(source, tokens, tmp_path)

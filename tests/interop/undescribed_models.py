@@ -16,7 +16,6 @@ SEQUENCES = dict(d_model=64, encoder_layers=2, decoder_layers=2, encoder_attenti
 # name, which is not always the model_type -> (class, arguments of its configuration)
 MODELS = {
     "albert": ("AlbertModel", dict(BLOCKS, vocab_size=512, embedding_size=32)),
-    "bart": ("BartForConditionalGeneration", SEQUENCES),
     "beit": ("BeitForImageClassification", IMAGES),
     "biogpt": ("BioGptForCausalLM", dict(BLOCKS, vocab_size=512, max_position_embeddings=128)),
     "blenderbot": ("BlenderbotForConditionalGeneration", SEQUENCES),
@@ -34,11 +33,9 @@ MODELS = {
     "jetmoe": ("JetMoeForCausalLM", dict(vocab_size=512, hidden_size=64, num_hidden_layers=2, num_key_value_heads=2, kv_channels=16, intermediate_size=64, num_local_experts=4, num_experts_per_tok=2)),
     "llava": ("LlavaForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="llama"), vision_config=dict(IMAGES, model_type="clip_vision_model"))),
     "m2m_100": ("M2M100ForConditionalGeneration", SEQUENCES),
-    "marian": ("MarianMTModel", dict(SEQUENCES, pad_token_id=1, decoder_start_token_id=1)),
     "mistral3": ("Mistral3ForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="mistral"), vision_config=dict(IMAGES, model_type="pixtral", head_dim=16))),
     "paligemma": ("PaliGemmaForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="gemma", head_dim=16), vision_config=dict(IMAGES, model_type="siglip_vision_model"))),
     "parakeet_ctc": ("ParakeetForCTC", dict(vocab_size=64, encoder_config=dict(BLOCKS, num_mel_bins=16, subsampling_conv_channels=16))),
-    "pegasus": ("PegasusForConditionalGeneration", SEQUENCES),
     "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", dict(text_config=LANGUAGE, vision_config=dict(depth=1, hidden_size=32, intermediate_size=64, num_heads=2, out_hidden_size=64))),
     "qwen2_audio": ("Qwen2AudioForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="qwen2"), audio_config=dict(d_model=64, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=128, num_mel_bins=16, max_source_positions=32))),
     "qwen3_vl": ("Qwen3VLForConditionalGeneration", dict(text_config=dict(LANGUAGE, head_dim=16), vision_config=dict(depth=1, hidden_size=32, intermediate_size=64, num_heads=2, out_hidden_size=64, deepstack_visual_indexes=[0]))),
@@ -48,7 +45,6 @@ MODELS = {
     "siglip": ("SiglipModel", dict(text_config=dict(BLOCKS, vocab_size=512, max_position_embeddings=64), vision_config=IMAGES)),
     "siglip2": ("Siglip2Model", dict(text_config=dict(BLOCKS, vocab_size=512, max_position_embeddings=64), vision_config=dict(BLOCKS, num_patches=16, patch_size=8))),
     "swin": ("SwinForImageClassification", dict(embed_dim=32, depths=[1, 1], num_heads=[2, 4], image_size=32, patch_size=2, window_size=4)),
-    "t5": ("T5ForConditionalGeneration", dict(d_model=64, d_ff=128, d_kv=16, num_layers=2, num_heads=4, vocab_size=512)),
     "timesfm": ("TimesFmModelForPrediction", dict(BLOCKS, head_dim=16)),
     "voxtral": ("VoxtralForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="llama"), audio_config=dict(BLOCKS, num_hidden_layers=1, num_mel_bins=16, max_source_positions=32))),
     "wav2vec2": ("Wav2Vec2ForCTC", dict(BLOCKS, conv_dim=[32, 32], conv_stride=[5, 2], conv_kernel=[10, 3], num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4, vocab_size=32)),

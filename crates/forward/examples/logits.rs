@@ -9,6 +9,9 @@
 //! Of a model of text and images, `TOKENS` may be a file of conversations (`.jsonl`), in place of tokens: `OUT` receives the logits of all
 //! rows, and `OUT.tokens` the number of tokens of each and the tokens, in which rows of images have the numbers behind the vocabulary.
 //!
+//! Of an encoder-decoder, the encoder reads each sequence, and the decoder predicts the same: its logits are written, one row more than there are
+//! tokens.
+//!
 //! Of an encoder it writes the last hidden states, then all that its readouts give, one after the other.
 //!
 //! `TOKENS` holds sequences of `LENGTH` little-endian `u32`; `OUT` receives the logits of every token as `f32`. `KVANT_ROTATE` spells a
@@ -53,6 +56,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let sequences = decoder.give_images(Arc::new(images))?;
         length = sequences.first().map_or(1, Vec::len);
         tokens = sequences.concat();
+    }
+    if decoder.stacks().is_some() {
+        let texts = tokens.chunks_exact(length).map(<[u32]>::to_vec).collect();
+        tokens = decoder.sequences_of(texts)?.concat();
+        length = 2 * length + 1;
     }
     let logits = match decoder.is_encoder() {
         true => {

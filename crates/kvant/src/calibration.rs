@@ -121,6 +121,7 @@ impl<'a> Calibration<'a> {
         data.provenance.warnings().iter().for_each(|warning| reporter.warning(&warning.to_string()));
         let provenance = serde_json::to_value(&data.provenance).map_err(|e| Error::internal(e.to_string()))?;
         let CalibrationData { sequences, held_out, images, .. } = data;
+        let (sequences, held_out) = (decoder.sequences_of(sequences)?, decoder.sequences_of(held_out)?);
         Ok(Loaded { sequences, held_out, images: Arc::new(images), provenance })
     }
 

@@ -22,28 +22,27 @@ pub(super) struct PartialForward {
 }
 
 impl PartialForward {
-    /// Files for the results of runs up to `depth` that continue from `before`, for chunks of `tokens`; `None` if
-    /// no run can continue from there.
+    /// Files for the results of runs up to `depth` that continue from `before`, for chunks of so many tokens, of which a block changes so many
+    /// rows; `None` if no run can continue from there.
     pub(super) fn begin(
         dir: &Path,
         (block, width): (&Block, usize),
         depth: StopAt,
         before: Option<&PartialForward>,
-        tokens: &StreamShape,
+        [tokens, changed]: [&StreamShape; 2],
     ) -> Result<Option<PartialForward>, BlockwiseError> {
         if !block.resumes_at(depth) || before.is_some_and(|before| before.depth >= depth) {
             return Ok(None);
         }
-        let file = |columns: usize| {
-            let sizes = tokens.sizes.iter().map(|tokens| tokens * columns).collect();
-            StreamFile::temporary(dir, StreamShape { sizes, ..*tokens })
-                .map_err(BlockwiseError::streams("make room for"))
+        let file = |rows: &StreamShape, columns: usize| {
+            let sizes = rows.sizes.iter().map(|rows| rows * columns).collect();
+            StreamFile::temporary(dir, StreamShape { sizes, ..*rows }).map_err(BlockwiseError::streams("make room for"))
         };
         let same = before.and_then(|before| before.stream.clone());
         let is_new = same.is_none() && depth >= StopAt::FeedForward;
-        let stream = if is_new { Some(Arc::new(file(width)?)) } else { same };
+        let stream = if is_new { Some(Arc::new(file(tokens, width)?)) } else { same };
         let inputs = match block.resumed_layer(depth) {
-            Some(layer) => Some((layer.module.clone(), file(layer.columns)?)),
+            Some(layer) => Some((layer.module.clone(), file(changed, layer.columns)?)),
             None => None,
         };
         Ok(Some(PartialForward { depth, stream, is_new, inputs }))

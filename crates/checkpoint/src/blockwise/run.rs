@@ -217,6 +217,12 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         self.shape_of(columns, self.streams())
     }
 
+    /// Of files with a number for each row that a block changes.
+    fn shape_of_rows(&self, block: usize) -> StreamShape {
+        let sizes = self.chunks.iter().map(|chunk| chunk.rows_of(self.decoder.stacks(), block)).collect();
+        StreamShape { sizes, streams: self.streams(), precision: self.precision() }
+    }
+
     /// The same for so many streams.
     pub(super) fn shape_of(&self, columns: usize, streams: usize) -> StreamShape {
         let sizes = self.chunks.iter().map(|chunk| chunk.tokens.len() * columns).collect();
@@ -384,7 +390,8 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     ) -> Result<Option<PartialForward>, BlockwiseError> {
         let block = (&self.decoder.blueprint().blocks[work.block.index], self.decoder.width());
         let dir = work.input.path().parent().unwrap_or(work.input.path());
-        PartialForward::begin(dir, block, depth, work.reached.as_ref(), &self.shape(1))
+        let rows = self.shape_of_rows(work.block.index);
+        PartialForward::begin(dir, block, depth, work.reached.as_ref(), [&self.shape(1), &rows])
     }
 
     /// Writes norms, biases and layers that are kept, where transforms have changed them. The jobs that did it.

@@ -64,11 +64,11 @@ fn modules_of(network: &Network, consumer: Consumer) -> Vec<String> {
     }
 }
 
-/// Returns whether what reads a norm is no branch that can run alone: experts beside a dense network, and queries that meet another
-/// block's keys.
+/// Returns whether what reads a norm is no branch that can run alone: experts beside a dense network, and queries that meet keys of another
+/// block or of an encoder.
 fn is_read_alone(network: &Network, norm: NormId) -> bool {
     let norm = network.norm(norm);
-    let shares = || norm.block.is_some_and(|block| network.shares_keys(block));
+    let shares = || norm.block.is_some_and(|block| network.shares_keys(block) || network.attends_to_encoder(block));
     norm.site == NormSite::RoutedInput || norm.site == NormSite::AttentionInput && shares()
 }
 

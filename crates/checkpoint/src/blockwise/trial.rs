@@ -175,7 +175,7 @@ fn together(inputs: &Inputs) -> Vec<(SequenceLayout<'_>, &[f32])> {
         let full = (at - start) / inputs.columns.max(1) + length > TOGETHER;
         let joins = |next: &KeptSequence| images.is_empty() && next.images.is_empty() && next.length == *length;
         if full || !next.is_some_and(joins) {
-            parts.push((SequenceLayout { length: *length, images }, &inputs.rows[start..at]));
+            parts.push((SequenceLayout { images, ..(*length).into() }, &inputs.rows[start..at]));
             start = at;
         }
     }

@@ -53,6 +53,7 @@ impl Writer<'_, '_> {
             Projections::Queries { .. } => {
                 return Err(OnnxExportError::unsupported("keys and values that blocks share"));
             }
+            Projections::OfEncoder { .. } => return Err(OnnxExportError::unsupported("attention to an encoder")),
             Projections::KeysAsValues { .. } | Projections::Shared(_) => {
                 return Err(OnnxExportError::unsupported("keys that are values"));
             }

@@ -221,7 +221,7 @@ impl Declared<'_> {
 /// Where in a block an activation is known.
 fn depth(input: Input) -> StopAt {
     match input {
-        Input::Attention | Input::Recurrent => StopAt::AttentionInput,
+        Input::Attention | Input::Recurrent | Input::EncoderStates => StopAt::AttentionInput,
         Input::QueryLatent => StopAt::QueryLatent,
         Input::KeyValueLatent => StopAt::KeyValueLatent,
         Input::Convolved => StopAt::Convolved,

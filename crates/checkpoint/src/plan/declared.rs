@@ -354,6 +354,7 @@ impl<'a> Declared<'a> {
             family: network.family().map(|family| family.name),
             architecture: architecture(&model),
             longest: model.max_positions,
+            reads_pairs: network.family().is_some_and(|family| family.decoder_stack().is_some()),
             format,
             layers: self.layers,
             blocks,

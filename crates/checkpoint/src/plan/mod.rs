@@ -70,6 +70,7 @@ pub struct Plan {
     layout: Layout,
     config: Option<Value>,
     longest: Option<usize>,
+    reads_pairs: bool,
     traits: ModelTraits,
     notices: Vec<String>,
     float_share: Option<String>,
@@ -162,6 +163,11 @@ impl Plan {
     /// The longest context that config.json states, in tokens.
     pub fn longest(&self) -> Option<usize> {
         self.longest
+    }
+
+    /// Returns whether both stacks of an encoder-decoder read each sequence.
+    pub fn reads_pairs(&self) -> bool {
+        self.reads_pairs
     }
 
     /// Known problems of loaders.

@@ -60,6 +60,7 @@ pub(super) fn reason(place: Place) -> &'static str {
         Place::Norm(..) => "norm",
         Place::Embedding => "embedding",
         Place::Positions | Place::RelativePositions => "positions",
+        Place::DecoderPositions => "positions of the decoder",
         Place::TokenTypes => "token types",
         Place::LayerInputs => "inputs of layers",
         Place::Patches(_) => "patches of images",

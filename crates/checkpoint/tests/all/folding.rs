@@ -8,7 +8,7 @@ use kvant_container::{Checkpoint, Dtype};
 use kvant_data::images::{ImageOptions, Images};
 use kvant_formats::import;
 use kvant_forward::forward::cpu::Cpu;
-use kvant_forward::forward::{Decoder, ForwardOptions, Runner, Tensors, WeightOverrides};
+use kvant_forward::forward::{Decoder, ForwardOptions, Runner, SequenceLength, Tensors, WeightOverrides};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{FusedExperts, Network, SmoothingPair};
 use kvant_numeric::simd::Isa;
@@ -76,8 +76,12 @@ fn tokens() -> Vec<u32> {
 }
 
 /// What a model is run on, and the tokens of a sequence; a model of images is given some.
-fn sequences(decoder: &mut Decoder<'_>) -> (Vec<u32>, usize) {
-    let Some(shape) = decoder.image_shape() else { return (tokens(), LENGTH) };
+fn sequences(decoder: &mut Decoder<'_>) -> (Vec<u32>, SequenceLength) {
+    let Some(shape) = decoder.image_shape() else {
+        let texts = tokens().chunks(LENGTH).map(<[u32]>::to_vec).collect();
+        let sequences = decoder.sequences_of(texts).unwrap();
+        return (sequences.concat(), SequenceLength::of(&sequences[0]));
+    };
     let header =
         format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (2, {}, {}, {}), }}", shape[0], shape[1], shape[2]);
     let mut bytes = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat();
@@ -88,18 +92,18 @@ fn sequences(decoder: &mut Decoder<'_>) -> (Vec<u32>, usize) {
     std::fs::write(&file, bytes).unwrap();
     let images = Images::open(&file, dir.path(), shape, ImageOptions::default()).unwrap();
     let sequences = decoder.give_images(Arc::new(images)).unwrap();
-    (sequences.concat(), sequences[0].len())
+    (sequences.concat(), sequences[0].len().into())
 }
 
 /// Logits of a decoder, last hidden states of an encoder.
 fn logits(dir: &Path) -> Vec<f32> {
     let checkpoint = Checkpoint::open(dir).unwrap();
     let mut decoder = Decoder::open_any(&checkpoint).unwrap_or_else(|error| panic!("{error}"));
-    if decoder.is_encoder() {
-        let (tokens, length) = sequences(&mut decoder);
-        return decoder.encode(&Cpu::default(), &tokens, length).unwrap().0;
+    let (tokens, length) = sequences(&mut decoder);
+    match decoder.is_encoder() {
+        true => decoder.encode(&Cpu::default(), &tokens, length.all).unwrap().0,
+        false => decoder.logits(&Cpu::default(), &tokens, length.all).unwrap(),
     }
-    decoder.logits(&Cpu::default(), &tokens(), LENGTH).unwrap()
 }
 
 /// The logits of a checkpoint with random scales moved through all its links, as foldings.

@@ -55,6 +55,9 @@ pub enum EvaluationError {
         /// The window.
         window: usize,
     },
+    /// Windows that overlap, of a model that reads a text and predicts another.
+    #[error("windows of an encoder-decoder do not overlap")]
+    StrideOfPairs,
     /// The reference is another model.
     #[error("the {what} of the model is {model}, that of the reference {reference}")]
     Reference {
@@ -112,7 +115,9 @@ impl Diagnostic for EvaluationError {
             EvaluationError::Forward(error) => error.kind(),
             EvaluationError::Read { .. } => ErrorKind::Io,
             EvaluationError::Cancelled => ErrorKind::Cancelled,
-            EvaluationError::Window { .. } | EvaluationError::Stride { .. } => ErrorKind::Usage,
+            EvaluationError::Window { .. } | EvaluationError::Stride { .. } | EvaluationError::StrideOfPairs => {
+                ErrorKind::Usage
+            }
             _ => ErrorKind::Invalid,
         }
     }
@@ -125,6 +130,7 @@ impl Diagnostic for EvaluationError {
             EvaluationError::NoText => "give conversations with text behind the images",
             EvaluationError::Window { .. } => "‹seq-len› is at least 2",
             EvaluationError::Stride { .. } => "‹stride› is at least 1 and at most ‹seq-len›",
+            EvaluationError::StrideOfPairs => "leave ‹stride› out",
             EvaluationError::Reference { .. } => "‹reference› is the model that this one was made from",
             EvaluationError::NotANumber { .. } | EvaluationError::NoEmbedding { .. } => {
                 "download the checkpoint again, or make it again from the original model"

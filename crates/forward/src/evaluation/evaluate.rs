@@ -5,6 +5,7 @@ use super::EvaluationError;
 use super::comparison::{BlockErrors, Comparison};
 use super::score::{Score, ScorePair};
 use super::windows::{JoinedSequences, Window, windows};
+use crate::forward::blueprint::Stacks;
 use crate::forward::ops::Ops;
 use crate::forward::{Chunk, Decoder, Pass, chunks};
 use kvant_data::calibration::TokenDocument;
@@ -103,7 +104,12 @@ pub fn evaluate_documents(
     options: Options,
     watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Evaluation, EvaluationError> {
-    let JoinedSequences { tokens, windows } = JoinedSequences::of_documents(documents, options.window, options.stride)?;
+    let joined = JoinedSequences::of_documents(documents, options.window, options.stride)?;
+    let JoinedSequences { tokens, windows } = match decoder.stacks() {
+        None => joined,
+        Some(_) if options.stride.is_some() => return Err(EvaluationError::StrideOfPairs),
+        Some(_) => joined.of_encoder_decoder(decoder)?,
+    };
     evaluate_windows((decoder, reference), ops, &tokens, &windows, options, watch)
 }
 
@@ -152,7 +158,13 @@ fn evaluate_windows(
             (scores.iter().map(Score::log_likelihood).collect(), None)
         }
         Some(reference) => {
-            let mut beside = Beside { chunks: &chunks, predicted: &predicted, step: &mut step };
+            let mut beside = Beside {
+                chunks: &chunks,
+                predicted: &predicted,
+                stacks: decoder.stacks(),
+                hidden: decoder.width(),
+                step: &mut step,
+            };
             let (scores, comparison) = beside.run((decoder, reference), ops, options.memory / 2)?;
             (scores, Some(comparison))
         }
@@ -267,6 +279,9 @@ pub(super) fn scores(
 struct Beside<'b> {
     chunks: &'b [Chunk],
     predicted: &'b [Predicted],
+    /// The stacks of the models, where they are encoder-decoders, and the width of their streams.
+    stacks: Option<&'b Stacks>,
+    hidden: usize,
     step: ScoreStep<'b>,
 }
 
@@ -296,9 +311,10 @@ impl Beside<'_> {
         let mut errors = vec![BlockErrors::default(); blocks];
         for (block, errors) in errors.iter_mut().enumerate() {
             for (index, chunk) in self.chunks.iter().enumerate() {
+                let changed = |x: &'_ [f32]| chunk.lengths().changed(self.stacks, block, self.hidden, x).into_owned();
                 let mut expected = Vec::new();
-                reference.block(block, index, |x| expected.extend_from_slice(x))?;
-                model.block(block, index, |x| errors.add(x, &expected))?;
+                reference.block(block, index, |x| expected = changed(x))?;
+                model.block(block, index, |x| errors.add(&changed(x), &expected))?;
                 (self.step)(chunk)?;
             }
         }
@@ -339,7 +355,7 @@ pub(super) fn pieces(vocabulary: usize, rows: usize) -> impl Iterator<Item = (us
 /// The rows of a chunk that predict something, and what follows them: tokens of text, as rows of images are not predicted.
 pub(super) struct Predicted {
     pub(super) rows: Vec<usize>,
-    /// Rows of the chunk.
+    /// Rows that the head reads.
     pub(super) all: usize,
     pub(super) targets: Vec<u32>,
     /// The window of each target, and its token there.
@@ -358,15 +374,16 @@ impl Predicted {
 pub(super) fn predicted(chunks: &[Chunk], windows: &[Window], vocabulary: usize) -> Vec<Predicted> {
     let mut windows = windows.iter().enumerate();
     let of_chunk = |chunk: &Chunk| {
+        // What an encoder reads has no rows behind the last block.
+        let length = chunk.length - chunk.source;
         let (rows, targets, places) = (Vec::new(), Vec::new(), Vec::new());
-        let mut found = Predicted { rows, all: chunk.tokens.len(), targets, places };
-        let sequences = chunk.tokens.len() / chunk.length.max(1);
-        for (sequence, (at, window)) in windows.by_ref().take(sequences).enumerate() {
+        let mut found = Predicted { rows, all: chunk.sequences() * length, targets, places };
+        for (sequence, (at, window)) in windows.by_ref().take(chunk.sequences()).enumerate() {
             let (start, end) = (sequence * chunk.length, (sequence + 1) * chunk.length);
             let is_text = |target: &usize| (chunk.tokens[*target] as usize) < vocabulary;
             for target in (end - window.scored..end).filter(is_text) {
                 // The row before a token predicts it.
-                found.rows.push(target - 1);
+                found.rows.push(sequence * length + target - start - chunk.source - 1);
                 found.targets.push(chunk.tokens[target]);
                 found.places.push((at, target - start));
             }

@@ -1,6 +1,7 @@
 //! The windows of a text, and the scored tokens in them.
 
 use super::EvaluationError;
+use crate::forward::Decoder;
 use kvant_data::calibration::TokenDocument;
 use std::ops::Range;
 
@@ -72,6 +73,24 @@ impl JoinedSequences {
             true => Err(EvaluationError::TooShort { tokens: documents.len(), window: 2 }),
             false => Ok(JoinedSequences { tokens, windows: joined }),
         }
+    }
+
+    /// The same windows as an encoder-decoder reads them: see [`Decoder::sequences_of`]. All their tokens are scored, since that with which
+    /// the decoder begins precedes the first.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Decoder::sequences_of`].
+    pub fn of_encoder_decoder(self, decoder: &Decoder<'_>) -> Result<JoinedSequences, EvaluationError> {
+        let texts = self.windows.iter().map(|window| self.tokens[window.tokens.clone()].to_vec()).collect::<Vec<_>>();
+        let scored: Vec<usize> = texts.iter().map(Vec::len).collect();
+        let (mut tokens, mut windows) = (Vec::new(), Vec::new());
+        for (sequence, scored) in decoder.sequences_of(texts)?.into_iter().zip(scored) {
+            let start = tokens.len();
+            tokens.extend(sequence);
+            windows.push(Window { tokens: start..tokens.len(), scored });
+        }
+        Ok(JoinedSequences { tokens, windows })
     }
 }
 

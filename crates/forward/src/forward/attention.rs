@@ -86,6 +86,7 @@ impl Run<'_, '_> {
             values: projected.view(2),
             length: self.length,
             past: 0,
+            foreign: layer.attends_to_encoder().then(|| self.memory.map_or(0, |(_, length)| length)),
             scale: layer.scale,
             cap: layer.cap,
             window: layer.window,
@@ -275,6 +276,7 @@ impl Run<'_, '_> {
                     entries: None,
                 }
             }
+            Projections::OfEncoder { layers, heads } => self.of_encoder(layers, heads, x)?,
             Projections::Latent(latent) => return self.latent(layer, latent, x),
             Projections::Shared(shared) => return self.shared_projections(block, (layer, shared), x),
         };
@@ -300,6 +302,26 @@ impl Run<'_, '_> {
         self.norm_heads(layer.head_norms.as_ref().filter(is_after), &mut projected);
         self.grow_queries(layer, &mut projected);
         ControlFlow::Continue(projected)
+    }
+
+    /// Queries of rows `x`, keys and values of what an encoder gives.
+    fn of_encoder(&self, layers: &[Projection; 3], heads: &[HeadLayout; 3], x: &[f32]) -> Flow<Projected> {
+        let [queries, keys, values] = layers;
+        let (memory, length) = self.memory.unwrap_or_default();
+        let spans = Spans::Even(length.max(1));
+        // Where the run ends before all of them, all that they read is known.
+        let of_memory = self.enter(StopAt::AttentionInput, &[keys, values], memory, spans);
+        self.enter(StopAt::AttentionInput, &[queries], x, self.spans())?;
+        of_memory?;
+        let of = |layer: &Projection| Buffer { data: self.linear_of(layer, memory, spans), width: layer.rows };
+        let queries = Buffer { data: self.linear(queries, x), width: queries.rows };
+        let buffers = vec![queries, of(keys), of(values)];
+        ControlFlow::Continue(Projected {
+            buffers,
+            heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])],
+            own: 3,
+            index: None,
+        })
     }
 
     /// Hands keys and values that the block makes on to others that attend to them.

@@ -51,6 +51,12 @@ pub enum ForwardError {
         /// The family.
         family: &'static str,
     },
+    /// The model reads a text and predicts another.
+    #[error("{family} is a family of encoder-decoders, which read one text and predict another")]
+    EncoderDecoder {
+        /// The family.
+        family: &'static str,
+    },
     /// Nothing says which model the tensors are.
     #[error("the checkpoint has no config.json, which describes the model to run")]
     NoConfig,
@@ -152,7 +158,8 @@ impl Diagnostic for ForwardError {
             | ForwardError::Undescribed { .. }
             | ForwardError::Component { .. }
             | ForwardError::TwoTowers { .. }
-            | ForwardError::Encoder { .. } => ErrorKind::Unsupported,
+            | ForwardError::Encoder { .. }
+            | ForwardError::EncoderDecoder { .. } => ErrorKind::Unsupported,
             ForwardError::File(error) => error.kind(),
             ForwardError::Image(error) => error.kind(),
             ForwardError::NoImages => ErrorKind::Usage,
@@ -189,6 +196,10 @@ impl Diagnostic for ForwardError {
             ForwardError::Encoder { .. } => {
                 "text generation, perplexity and graphs of decoders need a decoder; `kvant eval MODEL ‹reference›` compares an encoder \
                  with the model that it was made from"
+            }
+            ForwardError::EncoderDecoder { .. } => {
+                "text generation, graphs, searches and limits of quality are for models of one stack of blocks; `kvant eval` measures how \
+                 an encoder-decoder predicts a text, and calibrated algorithms run on it"
             }
             ForwardError::NoConfig => "put the model's config.json next to its weights",
             ForwardError::Missing { .. } | ForwardError::Shape { .. }

@@ -1,6 +1,7 @@
 //! How rows are divided into sequences, and where images stand in them.
 
 use super::pass::Chunk;
+use super::sequence::SequenceLength;
 use std::ops::Range;
 
 /// An image in a sequence of tokens.
@@ -17,6 +18,8 @@ pub struct ImageSpan {
 pub struct SequenceLayout<'l> {
     /// Tokens of a sequence.
     pub length: usize,
+    /// Those at its start that the encoder of an encoder-decoder reads.
+    pub source: usize,
     /// The images in the sequence, in their order.
     pub images: &'l [ImageSpan],
 }
@@ -24,12 +27,26 @@ pub struct SequenceLayout<'l> {
 impl From<usize> for SequenceLayout<'_> {
     /// Sequences of text of this length.
     fn from(length: usize) -> Self {
-        SequenceLayout { length, images: &[] }
+        SequenceLayout { length, source: 0, images: &[] }
+    }
+}
+
+impl From<SequenceLength> for SequenceLayout<'_> {
+    /// Sequences of text of these lengths.
+    fn from(length: SequenceLength) -> Self {
+        SequenceLayout { length: length.all, source: length.source, images: &[] }
+    }
+}
+
+impl SequenceLayout<'_> {
+    /// The length of the sequences.
+    pub fn lengths(self) -> SequenceLength {
+        SequenceLength { all: self.length, source: self.source }
     }
 }
 
 impl<'l> From<&'l Chunk> for SequenceLayout<'l> {
     fn from(chunk: &'l Chunk) -> Self {
-        SequenceLayout { length: chunk.length, images: &chunk.images }
+        SequenceLayout { length: chunk.length, source: chunk.source, images: &chunk.images }
     }
 }

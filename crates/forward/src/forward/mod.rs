@@ -51,9 +51,11 @@ mod routing;
 mod routing_rule;
 mod run;
 mod runner;
+mod sequence;
 mod session;
 mod short_convolution;
 mod spans;
+mod stacks;
 mod step;
 mod stream;
 pub(crate) mod streams;
@@ -75,13 +77,14 @@ pub use recurrent_state::RecurrentState;
 pub use rope::{Angles, Rotary};
 pub use routing::Routing;
 pub use runner::Runner;
+pub use sequence::SequenceLength;
 pub use session::{Session, SessionOps};
 pub use spans::Spans;
 pub use tensors::{Projection, Tensors, Vector};
 pub use vision::VisionTower;
 pub use weight_overrides::WeightOverrides;
 
-use blueprint::{Blueprint, ReadoutLayers};
+use blueprint::{Blueprint, ReadoutLayers, Stacks};
 use kvant_container::Checkpoint;
 use kvant_data::images::Images;
 use kvant_formats::import::{self, Import};
@@ -89,6 +92,7 @@ use kvant_model::model_config::ModelConfig;
 use kvant_model::network::Network;
 use kvant_weights::weight::WeightMatrix;
 use ops::Ops;
+use sequence::marked;
 use serde_json::Value;
 use std::sync::Arc;
 use vision::ImageRows;
@@ -111,13 +115,16 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     ///
-    /// [`ForwardError::Unsupported`] for unsupported rules; [`ForwardError::Encoder`] for encoders, which predict no next token; errors for
-    /// anything missing or inconsistent.
+    /// [`ForwardError::Unsupported`] for unsupported rules; [`ForwardError::Encoder`] for encoders, which predict no next token, and
+    /// [`ForwardError::EncoderDecoder`] for models that read one text and predict another; errors for anything missing or inconsistent.
     pub fn open(checkpoint: &'a Checkpoint) -> Result<Decoder<'a>, ForwardError> {
         let decoder = Decoder::open_any(checkpoint)?;
-        match decoder.network.family().filter(|family| family.encoder.is_some()) {
-            None => Ok(decoder),
-            Some(family) => Err(ForwardError::Encoder { family: family.name }),
+        match decoder.network.family() {
+            Some(family) if family.decoder_stack().is_some() => {
+                Err(ForwardError::EncoderDecoder { family: family.name })
+            }
+            Some(family) if family.is_encoder() => Err(ForwardError::Encoder { family: family.name }),
+            _ => Ok(decoder),
         }
     }
 
@@ -184,6 +191,32 @@ impl<'a> Decoder<'a> {
         sequences
     }
 
+    /// The sequences in which an encoder-decoder reads texts: the encoder reads the text, and the decoder predicts it from the token that it
+    /// begins with on. Of other models they are the texts.
+    ///
+    /// # Errors
+    ///
+    /// [`ForwardError::Missing`] where config.json does not state the token that decoders begin with.
+    pub fn sequences_of(&self, texts: Vec<Vec<u32>>) -> Result<Vec<Vec<u32>>, ForwardError> {
+        match &self.blueprint.stacks {
+            None => Ok(texts),
+            Some(_) => texts.into_iter().map(|text| self.sequence_of_pair(&text, &text)).collect(),
+        }
+    }
+
+    /// The sequence of an encoder-decoder whose encoder reads `source`, and whose decoder predicts `target`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Decoder::sequences_of`]; models of one stack of blocks.
+    pub fn sequence_of_pair(&self, source: &[u32], target: &[u32]) -> Result<Vec<u32>, ForwardError> {
+        let stacks = self.blueprint.stacks.as_ref();
+        let stacks = stacks.ok_or_else(|| ForwardError::unsupported("pairs of texts in a model of one stack"))?;
+        let key = "`decoder_start_token_id`, the token that decoders begin with";
+        let start = stacks.start.ok_or_else(|| ForwardError::missing("config.json", key))?;
+        Ok(source.iter().map(|token| marked(*token)).chain([start]).chain(target.iter().copied()).collect())
+    }
+
     /// The tensors of the model.
     pub fn network(&self) -> &Network {
         &self.network
@@ -232,6 +265,11 @@ impl<'a> Decoder<'a> {
     /// Returns whether it is an encoder.
     pub fn is_encoder(&self) -> bool {
         self.blueprint.encoder.is_some()
+    }
+
+    /// The stacks of an encoder-decoder.
+    pub fn stacks(&self) -> Option<&Stacks> {
+        self.blueprint.stacks.as_ref()
     }
 
     /// What an encoder makes of its last hidden states.

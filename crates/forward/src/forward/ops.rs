@@ -106,6 +106,8 @@ pub struct Attention<'a> {
     pub length: usize,
     /// Tokens of a sequence before its first query: it has as many more keys than queries.
     pub past: usize,
+    /// Keys of a sequence where they are not of its tokens, but of what an encoder gives: every query sees all.
+    pub foreign: Option<usize>,
     /// The factor on `q k^T`.
     pub scale: f32,
     /// `c` of the soft-cap `c tanh(s / c)` on scores.
@@ -143,6 +145,11 @@ impl Attention<'_> {
         }
     }
 
+    /// Keys of a sequence.
+    pub fn key_count(&self) -> usize {
+        self.foreign.unwrap_or(self.past + self.length)
+    }
+
     /// The first position that the one at `position` sees.
     pub fn seen_from(&self, position: usize) -> usize {
         let window = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
@@ -151,6 +158,9 @@ impl Attention<'_> {
 
     /// The positions that the one at `position` sees.
     pub fn seen(&self, position: usize) -> Range<usize> {
+        if let Some(count) = self.foreign {
+            return 0..count;
+        }
         let end = self.ends.get(position).copied().unwrap_or((position + 1).saturating_add(self.ahead));
         let end = end.min(self.past + self.length);
         self.seen_from(position)..end

@@ -2,13 +2,14 @@
 //! sequences. Not what a block computes, which is in [`super::Runner`].
 
 use super::Decoder;
-use super::blueprint::ReadoutLayers;
+use super::blueprint::{ReadoutLayers, Stacks};
 use super::error::ForwardError;
 use super::hook::ActivationHook;
 use super::layout::ImageSpan;
 use super::ops::Ops;
 use super::options::ForwardOptions;
 use super::runner::Runner;
+use super::sequence::SequenceLength;
 use super::streams::Streams;
 use std::ops::Range;
 
@@ -25,8 +26,30 @@ pub struct Chunk {
     pub tokens: Vec<u32>,
     /// Tokens of a sequence.
     pub length: usize,
+    /// Those at its start that the encoder of an encoder-decoder reads.
+    pub source: usize,
     /// The images in the sequence: one that has some is alone in its chunk.
     pub images: Vec<ImageSpan>,
+}
+
+impl Chunk {
+    /// The length of its sequences.
+    pub fn lengths(&self) -> SequenceLength {
+        SequenceLength { all: self.length, source: self.source }
+    }
+
+    /// Sequences.
+    pub fn sequences(&self) -> usize {
+        self.tokens.len() / self.length.max(1)
+    }
+
+    /// Rows that a block changes.
+    pub fn rows_of(&self, stacks: Option<&Stacks>, block: usize) -> usize {
+        match stacks {
+            None => self.tokens.len(),
+            Some(stacks) => self.sequences() * self.lengths().rows_of(stacks, block).len(),
+        }
+    }
 }
 
 /// A pass that has come to some block.
@@ -95,7 +118,7 @@ impl<'p, 'a> Pass<'p, 'a> {
         self.streams.put(chunk, x)
     }
 
-    /// The input of the head for one chunk, a row per token: the stream after the last norm; of an encoder its last hidden states. The
+    /// The input of the head for one chunk, a row per token, of an encoder-decoder per token of its decoder: the stream after the last norm; of an encoder its last hidden states. The
     /// chunk ends here.
     ///
     /// # Errors
@@ -127,14 +150,17 @@ pub fn chunks<'t>(decoder: &Decoder<'_>, sequences: impl IntoIterator<Item = &'t
     let most = (WIDE / decoder.widest().max(1)).min(LONG);
     let mut chunks: Vec<Chunk> = Vec::new();
     for sequence in sequences {
-        let images = decoder.images_in(sequence);
+        let (length, images) = (SequenceLength::of(sequence), decoder.images_in(sequence));
         let joins = |chunk: &Chunk| {
             let is_text = images.is_empty() && chunk.images.is_empty();
-            is_text && chunk.length == sequence.len() && chunk.tokens.len() + sequence.len() <= most
+            is_text && chunk.lengths() == length && chunk.tokens.len() + sequence.len() <= most
         };
         match chunks.last_mut().filter(|chunk| joins(chunk)) {
             Some(chunk) => chunk.tokens.extend_from_slice(sequence),
-            None => chunks.push(Chunk { tokens: sequence.to_vec(), length: sequence.len(), images }),
+            None => {
+                let SequenceLength { all, source } = length;
+                chunks.push(Chunk { tokens: sequence.to_vec(), length: all, source, images });
+            }
         }
     }
     chunks

@@ -79,6 +79,7 @@ impl Run<'_, '_> {
             values: heads(&values),
             length: 1,
             past: self.length - 1,
+            foreign: None,
             scale: 1.0 / (pool.heads.width as f32).sqrt(),
             cap: None,
             window: None,

@@ -3,7 +3,7 @@
 use super::Decoder;
 use super::blueprint::{
     BehindBranch, Block, Blueprint, EncoderParts, FeedForward, Mixture, NormLayer, PositionTable, RoutedBranch,
-    TokenMixer,
+    Sinusoids, Stacks, TokenMixer,
 };
 use super::buffers::Buffers;
 use super::error::ForwardError;
@@ -40,6 +40,10 @@ pub(super) struct Run<'r, 'a> {
     pub(super) length: usize,
     /// The images in the sequence, which is the only one where there are some.
     pub(super) images: &'r [ImageSpan],
+    /// Those at its start that the encoder of an encoder-decoder reads, where rows are those of both stacks.
+    pub(super) source: usize,
+    /// What the encoder gives, a row for each of so many tokens of every sequence, in blocks of the decoder.
+    pub(super) memory: Option<(&'r [f32], usize)>,
     /// Those of the blueprint's rotary embeddings.
     pub(super) angles: Arc<Vec<Angles>>,
     pub(super) buffers: &'r Buffers,
@@ -53,6 +57,36 @@ pub(super) struct Run<'r, 'a> {
     pub(super) shortcut: Option<&'r ShortcutRows>,
     /// Whether weights stay mapped after their use, because they are needed again soon.
     pub(super) keeps_weights: bool,
+}
+
+/// What makes rows of tokens before the blocks of a stack.
+pub(super) struct Front<'f> {
+    embedding: &'f Projection,
+    positions: Option<&'f PositionTable>,
+    sinusoids: Option<&'f Sinusoids>,
+    norm: Option<&'f NormLayer>,
+}
+
+impl<'f> Front<'f> {
+    /// That of a model's blocks, of an encoder-decoder those of its decoder.
+    pub(super) fn of_blocks(blueprint: &'f Blueprint) -> Front<'f> {
+        Front {
+            embedding: &blueprint.embedding,
+            positions: blueprint.positions.as_ref(),
+            sinusoids: blueprint.sinusoids.as_ref(),
+            norm: blueprint.embedding_norm.as_ref(),
+        }
+    }
+
+    /// That of the encoder of an encoder-decoder.
+    pub(super) fn of_encoder(stacks: &'f Stacks) -> Front<'f> {
+        Front {
+            embedding: &stacks.embedding,
+            positions: stacks.positions.as_ref(),
+            sinusoids: stacks.sinusoids.as_ref(),
+            norm: stacks.embedding_norm.as_ref(),
+        }
+    }
 }
 
 impl<'a> Run<'_, 'a> {
@@ -192,6 +226,13 @@ impl<'a> Run<'_, 'a> {
         self.ops.normalise(&self.norm_weights(norm), data, width, HeadLayout::row(width));
     }
 
+    /// Normalises rows of the stream, where there is a norm.
+    pub(super) fn norm_if_any(&self, norm: Option<&NormLayer>, x: &mut [f32]) {
+        if let Some(norm) = norm {
+            self.norm(norm, x, self.decoder.hidden());
+        }
+    }
+
     pub(super) fn normed(&self, norm: Option<&NormLayer>, x: &[f32]) -> Vec<f32> {
         let mut out = self.buffers.copy(x);
         if let Some(norm) = norm {
@@ -205,7 +246,15 @@ impl<'a> Run<'_, 'a> {
         if let Some(images) = &self.blueprint().images {
             return self.embed_images(images, tokens);
         }
-        let table = &self.blueprint().embedding;
+        match &self.blueprint().stacks {
+            Some(stacks) => self.embed_stacks(stacks, tokens),
+            None => self.embed_tokens(Front::of_blocks(self.blueprint()), tokens),
+        }
+    }
+
+    /// The same of the tokens of one stack.
+    pub(super) fn embed_tokens(&self, front: Front<'_>, tokens: &[u32]) -> Result<Vec<f32>, ForwardError> {
+        let table = front.embedding;
         let vocabulary = table.rows.min(self.blueprint().head.rows);
         let mut x = Vec::with_capacity(tokens.len() * table.columns);
         for (at, token) in tokens.iter().enumerate() {
@@ -229,9 +278,9 @@ impl<'a> Run<'_, 'a> {
             self.drop_tokens(encoder, tokens, &mut x);
             self.add_token_types(encoder, &mut x);
         }
-        self.add_positions(tokens, &mut x)?;
-        self.add_sinusoids(tokens.len(), &mut x);
-        if let Some(norm) = &self.blueprint().embedding_norm {
+        self.add_positions(front.positions, tokens, &mut x)?;
+        self.add_sinusoids(front.sinusoids, tokens.len(), &mut x);
+        if let Some(norm) = front.norm {
             let width = x.len() / tokens.len().max(1);
             self.norm(norm, &mut x, width);
         }
@@ -295,8 +344,13 @@ impl<'a> Run<'_, 'a> {
         self.weight(table).read(Isa::best(), &band, out);
     }
 
-    fn add_positions(&self, tokens: &[u32], x: &mut [f32]) -> Result<(), ForwardError> {
-        let Some(positions) = &self.blueprint().positions else { return Ok(()) };
+    fn add_positions(
+        &self,
+        positions: Option<&PositionTable>,
+        tokens: &[u32],
+        x: &mut [f32],
+    ) -> Result<(), ForwardError> {
+        let Some(positions) = positions else { return Ok(()) };
         let (PositionTable { table, offset, padding }, longest) = (positions, positions.longest());
         if let Some(step) = self.step {
             let length = step.longest();
@@ -332,8 +386,8 @@ impl<'a> Run<'_, 'a> {
     }
 
     /// Adds positions that are computed to the embeddings of `count` tokens.
-    fn add_sinusoids(&self, count: usize, x: &mut [f32]) {
-        let Some(sinusoids) = &self.blueprint().sinusoids else { return };
+    fn add_sinusoids(&self, sinusoids: Option<&Sinusoids>, count: usize, x: &mut [f32]) {
+        let Some(sinusoids) = sinusoids else { return };
         let positions: Box<dyn Iterator<Item = usize>> = match self.step {
             Some(step) => Box::new(step.positions()),
             None => Box::new((0..self.length).cycle()),
@@ -368,7 +422,7 @@ impl<'a> Run<'_, 'a> {
             self.scale(self.ops.precision().round(FRAC_1_SQRT_2), x);
         }
         if let FeedForward::Absent = block.feed_forward {
-            return if self.with.until.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            return self.without_network();
         }
         let branch = self.feed_forward_branch(index, block, || self.normed(block.feed_forward_input.as_ref(), x));
         let branch = match (&block.routed, &block.shortcut) {
@@ -387,6 +441,11 @@ impl<'a> Run<'_, 'a> {
             self.join_shortcut(x);
         }
         ControlFlow::Continue(())
+    }
+
+    /// The end of a block without a feed-forward network, which is before every end that was asked for.
+    fn without_network(&self) -> Flow<()> {
+        if self.with.until.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// The experts of normed rows `x`, whose output is kept for a later block.
@@ -511,6 +570,9 @@ impl<'a> Run<'_, 'a> {
             self.join(block, x, branch, (None, None));
             x.copy_from_slice(&self.normed(block.attention_input.as_ref(), x));
         }
+        if let FeedForward::Absent = block.feed_forward {
+            return self.without_network();
+        }
         let branch = self.feed_forward_branch(index, block, || x.to_vec())?;
         self.join(block, x, branch, (None, None));
         x.copy_from_slice(&self.normed(block.feed_forward_input.as_ref(), x));
@@ -563,6 +625,14 @@ impl<'a> Run<'_, 'a> {
 
     /// The input of the head: the stream after the last norm; of an encoder its last hidden states.
     pub(super) fn finish(&self, x: &[f32]) -> Vec<f32> {
+        match self.blueprint().stacks {
+            Some(_) => self.finish_stacks(x),
+            None => self.finish_rows(x),
+        }
+    }
+
+    /// The same for rows of the last blocks.
+    pub(super) fn finish_rows(&self, x: &[f32]) -> Vec<f32> {
         let layout = &self.blueprint().stream;
         let streams = self.blueprint().hyper.as_ref();
         let residual = match &self.blueprint().lanes {
@@ -582,6 +652,7 @@ impl<'a> Run<'_, 'a> {
         if self.blueprint().encoder.is_some() {
             return x;
         }
+        self.scale(self.blueprint().head_scale, &mut x);
         let (head, spans) = (&self.blueprint().head, self.spans());
         self.show(ActivationPoint::Input(&head.module), &x, head.columns, spans);
         match self.input_quantizer(head) {

@@ -165,6 +165,8 @@ impl<'r, 'a> Runner<'r, 'a> {
             with,
             length,
             images: layout.images,
+            source: layout.source,
+            memory: None,
             angles: angles.clone(),
             buffers: &self.buffers,
             step: None,

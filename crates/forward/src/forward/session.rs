@@ -217,6 +217,8 @@ impl<'s, 'a> Session<'s, 'a> {
             angles,
             buffers,
             step: None,
+            source: 0,
+            memory: None,
             shared_keys: None,
             tokens: None,
             shortcut: None,

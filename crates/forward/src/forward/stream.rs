@@ -15,6 +15,14 @@ pub(super) type ShortcutRows = Mutex<Vec<f32>>;
 impl Run<'_, '_> {
     /// Block `index`, on rows `x` of the stream.
     pub(super) fn block(&self, index: usize, x: &mut [f32]) -> Flow<()> {
+        match &self.blueprint().stacks {
+            Some(stacks) => self.block_of_stacks(stacks, index, x),
+            None => self.block_of_stack(index, x),
+        }
+    }
+
+    /// The same on rows of the block's own stack.
+    pub(super) fn block_of_stack(&self, index: usize, x: &mut [f32]) -> Flow<()> {
         let (block, layout) = (&self.blueprint().blocks[index], &self.blueprint().stream);
         if layout.is_plain() {
             self.branches(index, block, x)?;

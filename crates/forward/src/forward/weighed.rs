@@ -34,7 +34,7 @@ pub(super) fn attend(
             let start = block * BLOCK;
             let rows = start..start + out.len() / width;
             let first = sequence * attention.length;
-            let first_key = sequence * (attention.past + attention.length);
+            let first_key = sequence * attention.key_count();
             let chosen = chosen.as_deref();
             let task = AttentionTask { isa, precision, attention, weights, chosen, first, first_key, rows };
             (0..attention.queries.layout.count).for_each(|head| task.head(head, scores, out));
@@ -140,6 +140,7 @@ mod tests {
                 values: heads(&v, 2, 8),
                 length: 100,
                 past: 0,
+                foreign: None,
                 scale: 0.35,
                 cap,
                 window,

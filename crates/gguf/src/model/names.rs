@@ -82,6 +82,9 @@ pub(crate) fn of_norm(site: NormSite) -> &'static str {
         NormSite::LayerInputs => "per_layer_proj_norm",
         NormSite::LayerInputOutput => "post_norm",
         NormSite::Distances => "distances_norm",
+        NormSite::CrossAttentionInput => "cross_attn_norm",
+        NormSite::SourceEmbedding => "enc.token_embd_norm",
+        NormSite::SourceFinal => "enc.output_norm",
         NormSite::Readout => "readout_norm",
         NormSite::Final => "output_norm",
     }

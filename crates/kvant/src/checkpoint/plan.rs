@@ -143,7 +143,11 @@ pub struct Cost {
 impl Cost {
     /// The cost of a job with this plan.
     pub(crate) fn of(job: &Job, plan: &Plan) -> Cost {
-        let size = calibration::size(job, plan.longest());
+        let mut size = calibration::size(job, plan.longest());
+        if plan.reads_pairs() {
+            // The decoder's tokens, and that with which it begins.
+            size.length = size.length.saturating_mul(2).saturating_add(1);
+        }
         let threads = job.limits.threads();
         let needs_data = plan.needs_calibration() || !plan.blocks().is_empty();
         let estimate = plan.calibration_cost(size, threads);

@@ -2,6 +2,7 @@
 //! pass follows. Everything else (pairs for smoothing, order of rounding, fused siblings, owners of the KV cache) is
 //! derived from it by [`crate::network`].
 
+use super::decoder_stack::StackBlock;
 use super::encoder::Encoder;
 use super::leaked::leaked;
 use super::math::{Indexer, Math, Residual, Routing};
@@ -222,6 +223,9 @@ pub struct Branches {
 impl Family {
     /// What a block has: a token mixer and a feed-forward network, one of them, or nothing where text alone passes it over.
     pub fn branches(&self, config: &ModelConfig, block: usize) -> Branches {
+        if let Some(part) = self.stack_block(config, block) {
+            return Branches { attention: true, recurrent: false, feed_forward: part != StackBlock::SelfAttention };
+        }
         if self.cross_attention.is_some_and(|cross| cross.is_in_block(config, block)) {
             return Branches { attention: false, recurrent: false, feed_forward: false };
         }
@@ -285,6 +289,9 @@ impl Family {
 
     /// Returns whether a block has the norm that the family has at a site, as far as its place, its mixer and its experts decide that.
     pub fn has_norm_at(&self, config: &ModelConfig, site: NormSite, block: usize) -> bool {
+        if let Some(part) = self.stack_block(config, block) {
+            return part != StackBlock::SelfAttention || site == NormSite::AttentionInput;
+        }
         let dense = config.experts.as_ref().is_none_or(|experts| block < experts.dense_prefix);
         if site == NormSite::FeedForwardOutput && self.math.only_experts_have_output_norm && dense {
             return false;
@@ -331,6 +338,9 @@ impl Family {
         let recurrent = self.recurrent.iter().flat_map(|recurrent| recurrent.linears);
         let dense = self.attention.iter().chain(recurrent).chain(self.mlp).chain(self.trunk.linears);
         let cross = self.cross_attention.into_iter().flat_map(|cross| cross.linears);
+        let stack = self.decoder_stack().into_iter();
+        let stack = stack.flat_map(|stack| [stack.attention, stack.cross_attention, stack.mlp]);
+        let dense = dense.chain(stack.flatten());
         dense.chain(moe).copied().chain(cross.map(|path| (Role::Unknown, *path)))
     }
 

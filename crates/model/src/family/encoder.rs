@@ -1,5 +1,6 @@
 //! What encoders have and decoders do not: tokens that see both ways, and what is read out of the last hidden states. Data only.
 
+use super::decoder_stack::DecoderStack;
 use super::description::Text;
 use super::leaked::leaked;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,15 @@ pub struct Encoder {
     /// distances, a column for each head.
     #[serde(deserialize_with = "leaked", default)]
     pub relative_positions: Option<Text>,
+    /// The tables in blocks with such biases (T5).
+    #[serde(default)]
+    pub block_distances: Option<BlockDistances>,
+    /// Whether the family is that of its classes only, since its values of `model_type` are those of encoder-decoders.
+    #[serde(default)]
+    pub is_of_its_classes: bool,
+    /// Further names of the embedding of tokens in the trunk, under which checkpoints may have it again.
+    #[serde(deserialize_with = "leaked", default)]
+    pub embedding_copies: &'static [Text],
     /// The table in the trunk with an embedding of each bucket of distances, to which queries and keys attend as to keys and queries
     /// (DeBERTa, arXiv 2006.03654).
     #[serde(deserialize_with = "leaked", default)]
@@ -33,9 +43,25 @@ pub struct Encoder {
     /// Whether attention is causal although the model is an encoder (CLIP's text model).
     #[serde(default)]
     pub is_causal: bool,
+    /// The decoder that attends to the last hidden states, of an encoder-decoder.
+    #[serde(default)]
+    pub decoder: Option<DecoderStack>,
     /// Linear layers in the trunk or beside it that no readout has: they read something else than hidden states, and are not run.
     #[serde(deserialize_with = "leaked", default)]
     pub unread: &'static [Text],
+}
+
+/// Tables of blocks with biases on scores that depend on the distance between two tokens: a row for each of
+/// `relative_attention_num_buckets` buckets, of which the last is for distances from `relative_attention_max_distance` on, a column for each
+/// head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BlockDistances {
+    /// The table in a block.
+    #[serde(deserialize_with = "leaked")]
+    pub path: Text,
+    /// Whether every block has one; otherwise all blocks add the biases of the first.
+    pub is_in_every_block: bool,
 }
 
 /// What models of images read in place of tokens: an image of `image_size` is cut into patches of `patch_size`, row by row. The layer that
@@ -197,11 +223,15 @@ impl Encoder {
     pub(super) const PLAIN: Encoder = Encoder {
         token_types: None,
         relative_positions: None,
+        block_distances: None,
+        is_of_its_classes: false,
+        embedding_copies: &[],
         distance_embeddings: None,
         drops_tokens: false,
         readouts: &[],
         images: None,
         is_causal: false,
+        decoder: None,
         unread: &[],
     };
 

@@ -223,6 +223,13 @@ pub(super) fn check(family: &Family) -> Result<(), Flaw> {
     need(predicts, "trunk.heads", "`trunk.heads` names no output head")?;
     let sites = |site| family.trunk.norms.iter().any(|(listed, _)| *listed == site);
     let ends_in_norm = sites(NormSite::Final) || family.encoder.is_some();
+    if let Some(decoder) = family.decoder_stack() {
+        let ends = |linears: Linears| linears.last().is_some_and(|(role, _)| *role == Role::Output);
+        let has_down = decoder.mlp.iter().any(|(role, _)| *role == Role::Down);
+        let is_whole = ends(decoder.attention) && ends(decoder.cross_attention) && has_down;
+        let whole = "`encoder.decoder` needs both kinds of attention, each with its `output` last, and a `down` layer";
+        need(is_whole, "encoder.decoder", whole)?;
+    }
     need(ends_in_norm, "trunk.norms", "`trunk.norms` has no `final` norm")?;
     let ends_in_output = |mixer: Linears| mixer.last().is_none_or(|(role, _)| *role == Role::Output);
     let recurrent = family.recurrent.map_or(&[][..], |recurrent| recurrent.linears);

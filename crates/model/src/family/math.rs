@@ -89,7 +89,8 @@ pub struct Math {
     /// The boolean of config.json that says whether there are norms behind branches, likewise.
     #[serde(deserialize_with = "leaked", default)]
     pub output_norms_if: Option<Text>,
-    /// The boolean of config.json that says that feed-forward networks are gated, where those of other models of the family are not.
+    /// The key of config.json that says that feed-forward networks are gated, where those of other models of the family are not: a boolean, or
+    /// a text that begins with `gated-` (T5).
     #[serde(deserialize_with = "leaked", default)]
     pub gated_if: Option<Text>,
     /// Parameters of a block that multiply what attention and what the feed-forward network give, channel by channel, before it joins the
@@ -147,6 +148,12 @@ impl Math {
         shortcut_experts: false,
         scales_latents: false,
     };
+
+    /// Returns whether the feed-forward networks of a model are gated; `None` where those of all models of its family are alike.
+    pub fn is_gated(&self, config: &ModelConfig) -> Option<bool> {
+        let key = self.gated_if?;
+        Some(config.flag_or(key, false) || config.text(key).is_some_and(|text| text.starts_with("gated-")))
+    }
 
     /// Returns whether the blocks of a model have norms of queries and keys, if those of its family do.
     pub fn has_query_key_norms(&self, config: &ModelConfig) -> bool {
@@ -320,6 +327,8 @@ pub enum Positions {
         /// The padding token if config.json is silent.
         padding: usize,
     },
+    /// Sines, then cosines, of the position at as many frequencies, `10000^(-2i / d)` of `d` components: no tensor (Marian).
+    SinusoidalOfWidth,
     /// Rotary over halves of whole heads if `position_embedding_type` of config.json is `rotary`, else learned behind padding (ESM).
     RotaryOrLearned,
     /// Biases on scores.
@@ -494,6 +503,10 @@ pub enum LogitScale {
     Multiplier(#[serde(deserialize_with = "leaked")] Text),
     /// Divided by this key of config.json (Granite).
     Divisor(#[serde(deserialize_with = "leaked")] Text),
+    /// Divided by the root of the hidden size, before the output head (umT5).
+    InverseRootHidden,
+    /// The same if this boolean of config.json is true, or where it is absent this one, or where both are (T5).
+    InverseRootHiddenIf(#[serde(deserialize_with = "leaked")] Text, #[serde(deserialize_with = "leaked")] Text),
 }
 
 /// How the norms of queries and keys work.

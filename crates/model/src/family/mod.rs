@@ -1,6 +1,7 @@
 //! Model families: one declarative description per file, all listed in [`FAMILIES`]. Descriptions are data; nothing
 //! here reads a tensor, and no algorithm keeps its own list of layers.
 
+pub mod decoder_stack;
 pub mod description;
 pub mod encoder;
 mod file;
@@ -15,6 +16,7 @@ mod arcee;
 mod axk1;
 mod bailing_hybrid;
 mod bamba;
+mod bart;
 mod bert;
 mod bitnet;
 mod bloom;
@@ -83,6 +85,8 @@ mod llama4;
 mod longcat_flash;
 mod mamba;
 mod mamba2;
+mod marian;
+mod mbart;
 mod mimo_v2_flash;
 mod minimax;
 mod minimax_m2;
@@ -97,6 +101,7 @@ mod mllama;
 mod modernbert;
 mod mpnet;
 mod mpt;
+mod mt5;
 mod nanochat;
 mod nemotron;
 mod nemotron_h;
@@ -106,6 +111,7 @@ mod olmo3;
 mod olmo_hybrid;
 mod olmoe;
 mod opt;
+mod pegasus;
 mod persimmon;
 mod phi;
 mod phi3;
@@ -127,15 +133,22 @@ mod smollm3;
 mod solar_open;
 mod stablelm;
 mod starcoder2;
+mod t5;
+mod t5_encoder;
+mod umt5;
+mod umt5_encoder;
 mod vit;
 mod xglm;
 
 mod undescribed;
 
+pub use decoder_stack::{DecoderStack, StackBlock};
 pub use description::{
     Branches, CrossAttention, ExpertLayout, ExpertStorage, Extra, Family, Linears, Moe, Norms, Text, Trunk,
 };
-pub use encoder::{ATTENDED, ATTENDED_OUTPUT, Encoder, ImageTokens, LearnedToken, Readout, ReadoutRows, ReadoutStep};
+pub use encoder::{
+    ATTENDED, ATTENDED_OUTPUT, BlockDistances, Encoder, ImageTokens, LearnedToken, Readout, ReadoutRows, ReadoutStep,
+};
 pub use file::{FamilyFileError, USUAL, name_error, parse};
 pub use math::{
     Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, HeadGate, Indexer, LogitScale, Math, Pairing,
@@ -162,6 +175,7 @@ pub static FAMILIES: &[Family] = &[
     axk1::FAMILY,
     bailing_hybrid::FAMILY,
     bamba::FAMILY,
+    bart::FAMILY,
     bert::FAMILY,
     bitnet::FAMILY,
     bloom::FAMILY,
@@ -229,6 +243,8 @@ pub static FAMILIES: &[Family] = &[
     longcat_flash::FAMILY,
     mamba::FAMILY,
     mamba2::FAMILY,
+    marian::FAMILY,
+    mbart::FAMILY,
     mimo_v2_flash::FAMILY,
     minimax::FAMILY,
     minimax_m2::FAMILY,
@@ -243,6 +259,7 @@ pub static FAMILIES: &[Family] = &[
     modernbert::FAMILY,
     mpnet::FAMILY,
     mpt::FAMILY,
+    mt5::FAMILY,
     nanochat::FAMILY,
     nemotron::FAMILY,
     nemotron_h::FAMILY,
@@ -252,6 +269,7 @@ pub static FAMILIES: &[Family] = &[
     olmo_hybrid::FAMILY,
     olmoe::FAMILY,
     opt::FAMILY,
+    pegasus::FAMILY,
     persimmon::FAMILY,
     phi::FAMILY,
     phi3::FAMILY,
@@ -273,6 +291,10 @@ pub static FAMILIES: &[Family] = &[
     solar_open::FAMILY,
     stablelm::FAMILY,
     starcoder2::FAMILY,
+    t5::FAMILY,
+    t5_encoder::FAMILY,
+    umt5::FAMILY,
+    umt5_encoder::FAMILY,
     vit::FAMILY,
     xglm::FAMILY,
 ];
@@ -330,7 +352,7 @@ pub fn by_name(name: &str) -> Option<&'static Family> {
 /// `architectures`.
 pub fn of_config(config: &ModelConfig) -> Option<&'static Family> {
     let by_type = config.model_types.iter().enumerate().find_map(|(at, name)| {
-        let family = having(name, |family| family.model_types)?;
+        let family = of_type(name, &config.architectures)?;
         // What is around an encoder is another model, of which it is a tower.
         (at == 0 || family.encoder.is_none()).then_some(family)
     });
@@ -351,8 +373,7 @@ pub fn has_two_towers(config: &ModelConfig) -> bool {
 /// The built-in family that a `model_type` of the checkpoint means, whatever was registered: what loaders know it as, which find the
 /// class of a model by its `model_type`, and know no descriptions of others.
 pub fn built_in(config: &ModelConfig) -> Option<&'static Family> {
-    let means = |family: &&Family, name: &String| family.model_types.contains(&name.as_str());
-    config.model_types.iter().find_map(|name| FAMILIES.iter().find(|family| means(family, name)))
+    config.model_types.iter().find_map(|name| chosen(FAMILIES.iter(), name, &config.architectures))
 }
 
 /// The `model_type` of a model around a language model of a built-in family, such as `llava` around Llama; `None` where the family is
@@ -367,11 +388,29 @@ pub fn wrapper(config: &ModelConfig) -> Option<&str> {
 /// of another.
 pub fn conflict(config: &ModelConfig) -> Option<(&str, &str)> {
     let mut types = config.model_types.iter();
-    let (model_type, family) = types.find_map(|name| Some((name, having(name, |family| family.model_types)?)))?;
+    let (model_type, family) = types.find_map(|name| Some((name, of_type(name, &config.architectures)?)))?;
     let mut classes = config.architectures.iter();
     let (class, other) = classes.find_map(|name| Some((name, having(name, |family| family.architectures)?)))?;
     let agree = family.architectures.is_empty() || family.architectures.contains(&class.as_str());
     (!agree && family.name != other.name).then_some((model_type, class))
+}
+
+/// The family of a `model_type`: where several have it, that which has the class.
+fn of_type(name: &str, classes: &[String]) -> Option<&'static Family> {
+    let (registered, built_in) = (registered(), FAMILIES.iter());
+    chosen(registered.into_iter().rev(), name, classes).or_else(|| chosen(built_in, name, classes))
+}
+
+/// The first of some families that have a `model_type` and the class, or else the `model_type` of any class.
+fn chosen(
+    families: impl Iterator<Item = &'static Family> + Clone,
+    name: &str,
+    classes: &[String],
+) -> Option<&'static Family> {
+    let mut of_type = families.filter(|family| family.model_types.contains(&name));
+    let has_class = |family: &&Family| classes.iter().any(|class| family.architectures.contains(&class.as_str()));
+    let is_of_any = |family: &&Family| !family.encoder.is_some_and(|encoder| encoder.is_of_its_classes);
+    of_type.clone().find(has_class).or_else(|| of_type.find(is_of_any))
 }
 
 fn having(name: &str, list: fn(&Family) -> &'static [&'static str]) -> Option<&'static Family> {

@@ -275,6 +275,8 @@ pub enum Part {
     Attention,
     /// A recurrent mixer in place of attention.
     Recurrent,
+    /// Attention to what an encoder gives.
+    CrossAttention,
     /// A dense feed-forward network.
     Mlp,
     /// One of the routed experts.
@@ -322,6 +324,8 @@ pub enum NormSite {
     Embedding,
     /// Before attention. In a parallel block without a second norm it feeds the feed-forward network too.
     AttentionInput,
+    /// Before attention to what an encoder gives. In a network that is [`NormSite::AttentionInput`] of a block of its own.
+    CrossAttentionInput,
     /// On the queries, before (rarely after) the rotary embedding.
     Query,
     /// On the keys, before (rarely after) the rotary embedding.
@@ -370,6 +374,10 @@ pub enum NormSite {
     LayerInputOutput,
     /// After the last block.
     Final,
+    /// Encoder-decoders: on the embeddings of what the encoder reads.
+    SourceEmbedding,
+    /// Encoder-decoders: after the last block of the encoder.
+    SourceFinal,
     /// Encoders: on the embeddings of distances.
     Distances,
     /// Encoders: in what is read out of the last hidden states.

@@ -8,7 +8,9 @@ use std::collections::HashSet;
 fn family_table_is_sorted_with_unique_names() {
     let names: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
     assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
-    let types: Vec<_> = FAMILIES.iter().flat_map(|family| family.model_types).collect();
+    // Encoders of encoder-decoders share theirs with these.
+    let whole = FAMILIES.iter().filter(|family| !family.encoder.is_some_and(|encoder| encoder.is_of_its_classes));
+    let types: Vec<_> = whole.flat_map(|family| family.model_types).collect();
     assert_eq!(types.iter().collect::<HashSet<_>>().len(), types.len(), "a model_type means two families");
     let classes: Vec<_> = FAMILIES.iter().flat_map(|family| family.architectures).collect();
     assert_eq!(classes.iter().collect::<HashSet<_>>().len(), classes.len(), "a class means two families");
@@ -32,6 +34,10 @@ fn model_type_wins_over_class_name() {
     assert_eq!(of(json!({"model_type": "new", "architectures": ["LlamaForCausalLM"]})), Some("llama"));
     assert_eq!(of(json!({"model_type": "llava", "text_config": {"model_type": "mistral"}})), Some("mistral"));
     assert_eq!(of(json!({"model_type": "rwkv"})), None);
+    // An encoder is no encoder-decoder.
+    assert_eq!(of(json!({"model_type": "t5", "architectures": ["T5EncoderModel"]})), Some("t5_encoder"));
+    assert_eq!(of(json!({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]})), Some("t5"));
+    assert_eq!(of(json!({"model_type": "umt5"})), Some("umt5"));
     // A tower is no whole model.
     assert_eq!(of(json!({"model_type": "clip_text_model"})), Some("clip_text"));
     assert_eq!(of(json!({"model_type": "clip", "text_config": {"model_type": "clip_text_model"}})), None);

@@ -107,8 +107,10 @@ pub struct ModelConfig {
     pub intermediate_sizes: Vec<usize>,
     /// Width of the dense feed-forward networks beside those of experts, where it is another.
     pub dense_intermediate_size: Option<usize>,
-    /// Number of decoder blocks.
+    /// Number of blocks; of an encoder-decoder those of the encoder.
     pub num_layers: Option<usize>,
+    /// Number of layers of the decoder of an encoder-decoder.
+    pub decoder_layers: Option<usize>,
     /// Number of query heads.
     pub num_heads: Option<usize>,
     /// Number of query heads of each layer, where layers differ (Laguna).
@@ -382,16 +384,17 @@ fn read(
         intermediate_sizes: intermediate_sizes(inner)?,
         dense_intermediate_size: inner.size(dense_width_keys(inner))?,
         num_layers: num_layers(inner, layer_types.len())?,
-        num_heads: inner.size(&["num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads"])?,
+        decoder_layers: decoder_layers(inner)?,
+        num_heads: inner.size(head_keys(inner))?,
         heads_by_layer: heads_by_layer(inner)?,
         stated_kv_heads: key_heads(inner)?,
         // transformers writes 0 where no part of a head turns (GLM 5 Next).
-        stated_head_dim: inner.count(&["head_dim"])?.filter(|width| *width > 0),
+        stated_head_dim: inner.count(head_width_keys(inner))?.filter(|width| *width > 0),
         stated_value_dim: value_dim(inner)?,
         vocab_size: inner.size(&["vocab_size"])?,
         further_tokens: if inner.is_of("mllama_text_model") { IMAGE_TOKENS } else { 0 },
         max_positions: inner.size(position_keys(inner))?,
-        tie_word_embeddings: outer.flag(&["tie_word_embeddings"])?,
+        tie_word_embeddings: if is_t5(inner) { None } else { outer.flag(&["tie_word_embeddings"])? },
         is_untied_by_section: outer.flag(&["tie_word_embeddings"])? == Some(true)
             && inner.flag(&["tie_word_embeddings"])? == Some(false),
         dtype: dtype(outer)?,
@@ -422,6 +425,14 @@ fn hidden_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
     if inner.is_of("distilbert") { &["dim"] } else { &["hidden_size", "n_embd", "d_model"] }
 }
 
+/// The keys of the number of query heads.
+fn head_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
+    match is_like_bart(inner) {
+        true => &["encoder_attention_heads"],
+        false => &["num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads"],
+    }
+}
+
 /// The keys of the width of dense networks beside those of experts.
 fn dense_width_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
     match block_index::is_minimax_m3(inner) {
@@ -438,15 +449,39 @@ fn position_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
     }
 }
 
-/// The activation; DBRX has its name in an object.
+/// Returns whether the class is one of T5's, which have names of their own for most keys.
+fn is_t5(inner: Fields<'_, '_>) -> bool {
+    ["t5", "mt5", "umt5"].iter().any(|name| inner.is_of(name))
+}
+
+/// Returns whether the class is of an encoder-decoder with the keys of BART.
+fn is_like_bart(inner: Fields<'_, '_>) -> bool {
+    ["bart", "marian", "mbart", "pegasus", "whisper"].iter().any(|name| inner.is_of(name))
+}
+
+/// The keys of the width of a head.
+fn head_width_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
+    if is_t5(inner) { &["d_kv"] } else { &["head_dim"] }
+}
+
+/// The activation; DBRX has its name in an object. Of T5 what follows `gated-`, and GELU in the first networks with gates is that by the tangent.
 fn activation(inner: Fields<'_, '_>) -> Result<Option<String>, ConfigError> {
-    if inner.is_of("dbrx") { dbrx::activation(inner) } else { inner.text(activation_keys(inner)) }
+    if inner.is_of("dbrx") {
+        return dbrx::activation(inner);
+    }
+    let stated = inner.text(activation_keys(inner))?;
+    Ok(stated.map(|name| match name.strip_prefix("gated-").filter(|_| is_t5(inner)) {
+        Some("gelu") => "gelu_new".to_owned(),
+        Some(name) => name.to_owned(),
+        None => name,
+    }))
 }
 
 /// The keys of the activation.
 fn activation_keys(inner: Fields<'_, '_>) -> &'static [&'static str] {
     match inner.is_of("distilbert") {
         true => &["activation"],
+        false if is_t5(inner) => &["feed_forward_proj"],
         false => &["hidden_activation", "hidden_act", "mlp_hidden_act", "activation_function"],
     }
 }
@@ -466,9 +501,21 @@ fn num_layers(inner: Fields<'_, '_>, listed: usize) -> Result<Option<usize>, Con
     {
         return Ok(layers.checked_mul(2));
     }
+    if is_like_bart(inner) {
+        return inner.size(&["encoder_layers"]);
+    }
     match inner.is_of("nemotron_h") && listed > 0 {
         true => Ok(Some(listed)),
         false => inner.size(&["num_hidden_layers", "n_layer", "num_layers", "n_layers"]),
+    }
+}
+
+/// The number of layers of the decoder of an encoder-decoder; as many as the encoder's where T5 does not say.
+fn decoder_layers(inner: Fields<'_, '_>) -> Result<Option<usize>, ConfigError> {
+    match (is_t5(inner), is_like_bart(inner)) {
+        (true, _) => inner.size(&["num_decoder_layers", "num_layers"]),
+        (_, true) => inner.size(&["decoder_layers"]),
+        _ => Ok(None),
     }
 }
 
@@ -483,6 +530,12 @@ fn intermediate_sizes(inner: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> 
     if inner.is_of("dbrx") {
         return dbrx::width(inner).map(|width| vec![width]);
     }
+    if is_t5(inner) {
+        return inner.sizes(&["d_ff"]);
+    }
+    if is_like_bart(inner) {
+        return widths_of_stacks(inner);
+    }
     let stated = inner.sizes(&["intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"])?;
     if !inner.is_of("gemma4_text") || inner.flag(&["use_double_wide_mlp"])? != Some(true) {
         return Ok(stated);
@@ -495,6 +548,19 @@ fn intermediate_sizes(inner: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> 
         }
         _ => Ok(stated),
     }
+}
+
+/// Widths of the networks of an encoder-decoder, of all blocks where those of the decoder have another width.
+fn widths_of_stacks(inner: Fields<'_, '_>) -> Result<Vec<usize>, ConfigError> {
+    let [encoder, decoder] = ["encoder_ffn_dim", "decoder_ffn_dim"].map(|key| inner.size(&[key]));
+    let (encoder, decoder) = (encoder?, decoder?);
+    let layers = inner.size(&["encoder_layers"])?.zip(inner.size(&["decoder_layers"])?);
+    Ok(match (encoder, decoder, layers) {
+        (Some(encoder), Some(decoder), Some((first, last))) if encoder != decoder => {
+            [vec![encoder; first], vec![decoder; last.saturating_mul(2)]].concat()
+        }
+        (encoder, ..) => encoder.into_iter().collect(),
+    })
 }
 
 /// Other classes do not read it.

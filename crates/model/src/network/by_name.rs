@@ -18,7 +18,7 @@ const MOST_WITHOUT_DATA: usize = 1 << 24;
 
 /// The network, or `None` if no tensor is named as the family names its blocks.
 pub(super) fn recognise(family: &'static Family, config: &ModelConfig, tensors: &[TensorMeta]) -> Option<Network> {
-    let names = Names::new(family);
+    let names = Names::new(family, config);
     let trunk = names.find_trunk(tensors)?;
     let mut builder = Builder::new(family, config, tensors);
     builder.understand(&names, &trunk);
@@ -53,7 +53,7 @@ impl<'t> Builder<'t> {
             config,
             tensors,
             keep: family.keep.iter().map(|pattern| Glob::new(pattern)).collect(),
-            layers: config.num_layers.unwrap_or(usize::MAX),
+            layers: family.blocks_of(config).unwrap_or(usize::MAX),
             surroundings: Surroundings::of(config, tensors),
             named: Vec::with_capacity(tensors.len()),
             places: vec![Place::Other(Reason::Unrecognised); tensors.len()],
@@ -105,6 +105,7 @@ impl<'t> Builder<'t> {
         let place = match (named.entry, named.suffix) {
             (Entry::Embedding, Suffix::Slot(Slot::Weight)) => return Place::Embedding,
             (Entry::Positions, Suffix::Slot(Slot::Weight)) => return Place::Positions,
+            (Entry::DecoderPositions, Suffix::Slot(Slot::Weight)) => return Place::DecoderPositions,
             (Entry::TokenTypes, Suffix::Slot(Slot::Weight)) => return Place::TokenTypes,
             (Entry::RelativePositions, Suffix::Slot(Slot::Weight)) => return Place::RelativePositions,
             (Entry::LayerInputs, Suffix::Slot(Slot::Weight)) => return Place::LayerInputs,
@@ -353,7 +354,7 @@ impl<'t> Builder<'t> {
 
     fn notices(&self, config: &ModelConfig, found: usize, has_head: bool) -> Vec<Notice> {
         let mut notices = super::common_notices(self.tensors, &self.places);
-        let stated = config.num_layers.filter(|stated| *stated != found);
+        let stated = self.family.blocks_of(config).filter(|stated| *stated != found);
         notices.extend(stated.map(|stated| Notice::BlockCount { found, stated }));
         if !has_head && config.tie_word_embeddings == Some(false) {
             notices.push(Notice::NoHead);

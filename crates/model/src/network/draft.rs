@@ -110,7 +110,7 @@ fn modules_in(list: &str, tensors: &[TensorMeta]) -> Vec<Module> {
 fn nearest(modules: &[Module], evidence: &Evidence<'_>) -> Option<&'static Family> {
     let present: BTreeSet<&str> = modules.iter().map(|module| module.path.as_str()).collect();
     let rating = |family: &&'static Family| {
-        let names = Names::new(family);
+        let names = Names::new(family, &ModelConfig::default());
         let known = present.iter().filter(|path| names.have(path)).count();
         let others = names.modules().filter(|path| !present.contains(path)).count();
         let fits = norms_fit(family, modules, evidence.config)
@@ -242,7 +242,7 @@ const MORE_LEAVES: &[(Role, &[&str])] = &[
 fn write_linears(text: &mut String, key: &str, modules: &[Module], like: &'static Family, part: Part) {
     let (base, last) = if part == Part::Attention { (like.attention, Role::Output) } else { (like.mlp, Role::Down) };
     let known = |path: &str| base.iter().find(|(_, listed)| *listed == path).map(|(role, _)| *role);
-    let names = Names::new(like);
+    let names = Names::new(like, &ModelConfig::default());
     let role_of = |leaf: &str| {
         let more = || MORE_LEAVES.iter().find(|(_, leaves)| leaves.contains(&leaf)).map(|(role, _)| *role);
         by_shape::role_of_leaf(leaf).or_else(more)

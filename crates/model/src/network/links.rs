@@ -20,6 +20,8 @@ pub enum Input {
     QueryLatent,
     /// MLA's key/value latent after its norm.
     KeyValueLatent,
+    /// What an encoder gives, which keys and values of a decoder are made of.
+    EncoderStates,
     /// Mamba: what the convolution gives.
     Convolved,
     /// Mamba: the latent of the steps after its norm.
@@ -319,6 +321,11 @@ impl Network {
         self.sharing.contains(&block)
     }
 
+    /// Returns whether a block attends to what an encoder gives.
+    pub fn attends_to_encoder(&self, block: usize) -> bool {
+        self.linears_of(block).any(|(_, linear)| linear.part == Part::CrossAttention)
+    }
+
     fn linears_of(&self, block: usize) -> impl Iterator<Item = (LinearId, &Linear)> {
         let all = self.linears.iter().enumerate().map(|(at, linear)| (LinearId(at), linear));
         all.filter(move |(_, linear)| linear.block == Some(block))
@@ -401,7 +408,8 @@ impl Network {
         let heads = Heads { query: self.facts.heads_by_layer.get(block).copied().unwrap_or(heads.query), ..heads };
         let find = |wanted: fn(Role) -> bool| self.linears_of(block).find(|(_, linear)| wanted(linear.role));
         let (linear, values) = find(|role| matches!(role, Role::Value | Role::QueryKeyValue | Role::KeyValueUp))?;
-        let mut outputs = self.linears_of(block).filter(|(_, linear)| linear.part == Part::Attention);
+        let is_attention = |linear: &Linear| matches!(linear.part, Part::Attention | Part::CrossAttention);
+        let mut outputs = self.linears_of(block).filter(|(_, linear)| is_attention(linear));
         let (output, layer) = outputs.find(|(_, linear)| linear.role == Role::Output)?;
         let rows = heads.value_rows(values)?;
         let (head_dim, repeat) = (heads.value_dim, heads.repeat(rows.len())?);
@@ -524,6 +532,7 @@ impl Subset {
 /// The input of a layer of this role inside a block.
 fn input_of(part: Part, role: Role, expert: Option<usize>) -> Option<Input> {
     match role {
+        Role::Key | Role::Value if part == Part::CrossAttention => Some(Input::EncoderStates),
         Role::Query | Role::Key | Role::Value | Role::QueryKeyValue | Role::HeadGate => Some(Input::Attention),
         Role::QueryDown | Role::KeyValueDown => Some(Input::Attention),
         Role::KeyValue | Role::CompressedKey | Role::CompressedGate | Role::IndexGate => Some(Input::Attention),

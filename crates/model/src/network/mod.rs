@@ -238,6 +238,8 @@ pub enum Place {
     HeadBias,
     /// Learned positions.
     Positions,
+    /// Learned positions of the decoder of an encoder-decoder.
+    DecoderPositions,
     /// The table of token types.
     TokenTypes,
     /// The table of biases for distances between tokens.

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::{Slot, TensorMeta};
-use crate::family::{ExpertStorage, Family, NormSite, Orientation, Part, Role, RowOrder, Trunk};
+use crate::family::decoder_stack::{BLOCKS_IN_LAYER, encoder_blocks, in_part};
+use crate::family::{ExpertStorage, Family, NormSite, Orientation, Part, Role, RowOrder, StackBlock, Trunk};
+use crate::model_config::ModelConfig;
 
 /// The kind of a module.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +26,7 @@ pub(super) enum Entry {
     Norm(NormSite),
     Embedding,
     Positions,
+    DecoderPositions,
     TokenTypes,
     RelativePositions,
     LayerInputs,
@@ -104,6 +107,10 @@ pub(super) struct Names {
     family: &'static Family,
     /// By path inside a block, indices of experts replaced by `{}`.
     block: HashMap<Cow<'static, str>, Entry>,
+    /// By path inside a layer of a decoder that attends to an encoder: those of its two blocks.
+    decoder: [HashMap<Cow<'static, str>, Entry>; BLOCKS_IN_LAYER],
+    /// Blocks of the encoder before that.
+    encoder_blocks: usize,
     /// Those of attention whose paths layers of a recurrent mixer have in other blocks (Kimi Linear).
     attention: HashMap<&'static str, Entry>,
     /// By path inside the trunk.
@@ -115,10 +122,16 @@ pub(super) struct Names {
 }
 
 impl Names {
-    pub(super) fn new(family: &'static Family) -> Names {
+    pub(super) fn new(family: &'static Family, config: &ModelConfig) -> Names {
+        let parts = [StackBlock::SelfAttention, StackBlock::CrossAttention];
         Names {
             family,
             block: block_entries(family),
+            decoder: parts.map(|part| decoder_entries(family, part)),
+            encoder_blocks: match family.decoder_stack() {
+                Some(_) => encoder_blocks(config),
+                None => usize::MAX,
+            },
             attention: attention_entries(family),
             trunk: trunk_entries(family),
             extra: extra_entries(family),
@@ -166,14 +179,37 @@ impl Names {
     /// The index of a block, and the path behind that of its layer. What both blocks of a layer have in common belongs to the first.
     fn split_block<'n>(&self, trunk: &str, name: &'n str) -> Option<(usize, &'n str)> {
         let rest = strip_path(trunk, name)?;
+        if let Some(found) = self.split_layer_of_decoder(rest) {
+            return Some(found);
+        }
         let rest = strip_path(self.family.trunk.blocks, rest)?;
         let (index, rest) = rest.split_once('.')?;
         let layer = parse_index(index)?;
+        if layer >= self.encoder_blocks {
+            // Behind all blocks that there are.
+            return Some((usize::MAX, rest));
+        }
         let part = match self.family.blocks_in_layer() {
             1 => 0,
             parts => self.block_in_layer(rest).filter(|part| *part < parts).unwrap_or(0),
         };
         Some((layer * self.family.blocks_in_layer() + part, rest))
+    }
+
+    /// The same in the decoder of an encoder-decoder. What is not known belongs to the first block of its layer.
+    fn split_layer_of_decoder<'n>(&self, name: &'n str) -> Option<(usize, &'n str)> {
+        let (index, rest) = strip_path(self.family.decoder_stack()?.blocks, name)?.split_once('.')?;
+        let part = self.decoder.iter().position(|entries| look_up(entries, rest).is_some()).unwrap_or(0);
+        let layers = parse_index(index)?.checked_mul(BLOCKS_IN_LAYER)?;
+        Some((self.encoder_blocks.checked_add(layers)?.checked_add(part)?, rest))
+    }
+
+    /// The table of a block.
+    fn entries_of(&self, block: usize) -> &HashMap<Cow<'static, str>, Entry> {
+        match block.checked_sub(self.encoder_blocks) {
+            Some(behind) if self.encoder_blocks < usize::MAX => &self.decoder[behind % BLOCKS_IN_LAYER],
+            _ => &self.block,
+        }
     }
 
     /// The number that a path inside a layer has of the block in it; experts have numbers of their own.
@@ -188,7 +224,11 @@ impl Names {
     fn block_tensor(&self, trunk: &str, name: &str) -> Option<Named> {
         let (block, rest) = self.split_block(trunk, name)?;
         let (pattern, index) = generalise(rest);
-        let (entry, suffix, cut) = look_up(&self.block, &pattern)?;
+        // Numbers that are a part of a name come before those of experts and heads.
+        let entries = self.entries_of(block);
+        let exact = look_up(entries, rest);
+        let index = if exact.is_some() { None } else { index };
+        let (entry, suffix, cut) = exact.or_else(|| look_up(entries, &pattern))?;
         let in_experts = matches!(entry, Entry::Linear { part: Part::Experts, .. });
         Some(Named {
             module: name[..name.len() - cut].to_owned(),
@@ -260,6 +300,8 @@ fn block_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
     entries.extend(family.mlp.iter().map(|&(role, path)| (path.into(), stacked(linear(Part::Mlp, role)))));
     entries.extend(family.norms.iter().map(|&(site, path)| (path.into(), Entry::Norm(site))));
     entries.extend(family.all_parameters().map(|path| (path.into(), Entry::Parameter)));
+    let distances = family.encoder.and_then(|encoder| encoder.block_distances);
+    entries.extend(distances.map(|distances| (distances.path.into(), Entry::RelativePositions)));
     if let Some(recurrent) = family.recurrent {
         let linear = |role: Role| Entry::Linear {
             part: Part::Recurrent,
@@ -280,6 +322,26 @@ fn block_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
         entries.extend(split_entries(moe.experts));
         entries.extend(expert_entries(moe.experts).map(|(path, entry)| (path.into(), entry)));
     }
+    entries
+}
+
+/// What a layer of a decoder has in one of its two blocks.
+fn decoder_entries(family: &'static Family, part: StackBlock) -> HashMap<Cow<'static, str>, Entry> {
+    let Some(decoder) = family.decoder_stack() else { return HashMap::new() };
+    let linear =
+        |part: Part, role: Role| Entry::Linear { part, role, orientation: family.orientation, rows: RowOrder::Stacked };
+    let (of_mixer, mlp) = match part {
+        StackBlock::CrossAttention => (Part::CrossAttention, decoder.mlp),
+        StackBlock::Encoder | StackBlock::SelfAttention => (Part::Attention, &[][..]),
+    };
+    let mut entries: HashMap<Cow<'static, str>, Entry> = HashMap::new();
+    entries.extend(decoder.mixer(part).iter().map(|&(role, path)| (path.into(), linear(of_mixer, role))));
+    entries.extend(mlp.iter().map(|&(role, path)| (path.into(), linear(Part::Mlp, role))));
+    let norms = decoder.norms.iter().filter_map(|(site, path)| Some((in_part(*site, part)?, *path)));
+    entries.extend(norms.map(|(site, path)| (path.into(), Entry::Norm(site))));
+    let distances = family.encoder.and_then(|encoder| encoder.block_distances);
+    let distances = distances.filter(|_| part == StackBlock::SelfAttention);
+    entries.extend(distances.map(|distances| (distances.path.into(), Entry::RelativePositions)));
     entries
 }
 
@@ -342,6 +404,8 @@ fn trunk_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
     let mut entries = HashMap::new();
     let images = family.encoder.and_then(|encoder| encoder.images);
     entries.insert(trunk.embedding.into(), if images.is_some() { Entry::Patches } else { Entry::Embedding });
+    let copies = family.encoder.iter().flat_map(|encoder| encoder.embedding_copies);
+    entries.extend(copies.map(|path| ((*path).into(), Entry::Embedding)));
     let learned = images.iter().flat_map(|images| images.learned).map(|token| token.path);
     let unread = images.iter().flat_map(|images| images.unread).copied();
     entries.extend(learned.chain(unread).map(|path| (path.into(), Entry::Parameter)));
@@ -353,6 +417,10 @@ fn trunk_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
     entries.extend(table(encoder.and_then(|encoder| encoder.token_types), Entry::TokenTypes));
     entries.extend(table(encoder.and_then(|encoder| encoder.relative_positions), Entry::RelativePositions));
     entries.extend(table(encoder.and_then(|encoder| encoder.distance_embeddings), Entry::RelativePositions));
+    if let Some(decoder) = family.decoder_stack() {
+        entries.extend(decoder.positions.map(|path| (path.into(), Entry::DecoderPositions)));
+        entries.extend(decoder.trunk_norms.iter().map(|&(site, path)| (path.into(), Entry::Norm(site))));
+    }
     entries.extend(trunk.layer_inputs.map(|path| (path.into(), Entry::LayerInputs)));
     entries.extend(trunk.norms.iter().map(|&(site, path)| (path.into(), Entry::Norm(site))));
     entries.extend(trunk.linears.iter().map(|&(role, path)| (path.into(), linear(role))));
@@ -490,7 +558,7 @@ mod tests {
     use crate::family::by_name;
 
     fn named(family: &str, trunk: &str, name: &str) -> Option<Named> {
-        Names::new(by_name(family).unwrap()).understand(trunk, name)
+        Names::new(by_name(family).unwrap(), &ModelConfig::default()).understand(trunk, name)
     }
 
     #[test]

@@ -86,7 +86,8 @@ impl Network {
         if self.family.is_some_and(|family| family.math.hyper_connections) {
             return Err(StreamObstacle::Streams);
         }
-        if self.family.is_some_and(|family| matches!(family.math.positions, Positions::Sinusoidal { .. })) {
+        let is_computed = |positions| matches!(positions, Positions::Sinusoidal { .. } | Positions::SinusoidalOfWidth);
+        if self.family.is_some_and(|family| is_computed(family.math.positions)) {
             return Err(StreamObstacle::Positions);
         }
         self.check_norms()?;
@@ -199,7 +200,8 @@ impl Network {
                     | Input::StepLatent
                     | Input::DecayLatent
                     | Input::GateLatent => {}
-                    Input::LowRankLatent | Input::LayerInput | Input::LayerInputHidden => {
+                    // Of two streams, each may be rotated only as the other is.
+                    Input::EncoderStates | Input::LowRankLatent | Input::LayerInput | Input::LayerInputHidden => {
                         return Err(StreamObstacle::Layer(self.consumer_module(consumer).to_owned()));
                     }
                 }

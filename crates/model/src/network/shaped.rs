@@ -141,7 +141,9 @@ fn layer(at: usize, tensor: &TensorMeta, place: Place, tensors: &[TensorMeta]) -
     let module = tensor.name.strip_suffix(".weight").filter(|_| tensor.is_float())?;
     let (rows, rest) = tensor.shape.split_first()?;
     let kind = match (place, rest.len()) {
-        (Place::Embedding | Place::Positions | Place::TokenTypes | Place::LayerInputs, 1) => LayerKind::Embedding,
+        (Place::Embedding | Place::Positions | Place::DecoderPositions | Place::TokenTypes | Place::LayerInputs, 1) => {
+            LayerKind::Embedding
+        }
         (Place::Other(Reason::Modality), 1) => {
             Some(LayerKind::Tower).filter(|_| is_of_tower(module, *rows, rest[0], tensors))?
         }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::{Linear, LinearId, SiblingsId};
-use crate::family::Role;
+use crate::family::{Part, Role};
 
 /// Roles that engines fuse, and the name of the fused module.
 const FUSED: &[(&str, &[Role])] = &[
@@ -40,7 +40,9 @@ pub(super) fn assign(linears: &mut [Linear]) -> Vec<Siblings> {
 fn candidates(linears: &[Linear]) -> Vec<Siblings> {
     let mut index: HashMap<String, usize> = HashMap::new();
     let mut groups: Vec<Siblings> = Vec::new();
-    for (at, linear) in linears.iter().enumerate() {
+    // Queries of attention to an encoder read something else than its keys and values.
+    let alike = linears.iter().enumerate().filter(|(_, linear)| linear.part != Part::CrossAttention);
+    for (at, linear) in alike {
         let Some((fused, _)) = FUSED.iter().find(|(_, roles)| roles.contains(&linear.role)) else {
             continue;
         };

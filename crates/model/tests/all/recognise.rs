@@ -23,6 +23,7 @@ const EXPECTED: &[Row] = &[
     ("axk1",               "axk1",             30,  2,  8, 0, 10, false),
     ("bailing_hybrid",     "bailing_hybrid",   32,  6,  6, 0,  7, false),
     ("bamba",              "bamba",            13,  1,  3, 0,  6, false),
+    ("bart",               "bart",              16,  0,  2, 0,  7, true),
     ("bert",               "bert",              13,  1,  2, 0,  6, true),
     ("bitnet",              "bitnet",            15,  1,  4, 0,  9, false),
     ("bloom",               "bloom",              8,  0,  0, 0,  6, true),
@@ -99,6 +100,8 @@ const EXPECTED: &[Row] = &[
     ("longcat_flash",      "longcat_flash",     34,  2, 10, 0,  9, false),
     ("mamba",              "mamba",             8,  4,  0, 0,  3, true),
     ("mamba2",             "mamba2",            5,  1,  0, 0,  5, false),
+    ("marian",             "marian",            16,  0,  2, 0,  5, true),
+    ("mbart",              "mbart",             16,  0,  2, 0,  9, true),
     ("mimo_v2_flash",       "mimo_v2_flash",     25,  2,  7, 0,  5, false),
     ("minimax",            "minimax",         34,  3, 10, 0,  6, false),
     ("minimax_m2",        "minimax_m2",       35, 11, 10, 0,  9, false),
@@ -114,6 +117,7 @@ const EXPECTED: &[Row] = &[
     ("modernbert",         "modernbert",         9,  1,  0, 0,  6, true),
     ("mpnet",              "mpnet",             13,  1,  2, 0,  6, true),
     ("mpt",                 "mpt",                8,  0,  0, 0,  5, true),
+    ("mt5",                "mt5",               18,  0,  4, 0,  7, true),
     ("nanochat",           "nanochat",         13,  1,  2, 0,  0, false),
     ("nemotron",          "nemotron",         13,  1,  2, 0,  5, false),
     ("nemotron_h",         "nemotron_h",       20,  2,  1, 0,  6, false),
@@ -124,6 +128,7 @@ const EXPECTED: &[Row] = &[
     ("olmoe",             "olmoe",            35,  3, 10, 0,  9, false),
     ("opt",               "opt",              12,  0,  2, 0,  5, true),
     ("opt_350m",          "opt",              14,  0,  2, 0,  4, true),
+    ("pegasus",            "pegasus",           16,  0,  2, 0,  7, true),
     ("persimmon",          "persimmon",         9,  1,  0, 0,  9, false),
     ("phi",               "phi",              13,  1,  2, 0,  7, false),
     ("phi3",              "phi3",              9,  1,  0, 0,  5, false),
@@ -149,6 +154,10 @@ const EXPECTED: &[Row] = &[
     ("stablelm",          "stablelm",         15,  1,  4, 0, 17, false),
     ("stablelm_parallel", "stablelm",         15,  1,  4, 0,  3, false),
     ("starcoder2",        "starcoder2",       12,  0,  2, 0,  5, true),
+    ("t5",                 "t5",                16,  0,  2, 0,  7, true),
+    ("t5_encoder",         "t5_encoder",        12,  0,  2, 0,  5, true),
+    ("umt5",               "umt5",              18,  0,  4, 0,  7, true),
+    ("umt5_encoder",       "umt5_encoder",      14,  0,  4, 0,  5, true),
     ("vit",                "vit",             13,  1,  2, 0,  5, true),
     ("xglm",               "xglm",             12,  0,  2, 0,  5, true),
 ];
@@ -178,8 +187,14 @@ fn layer_counts_match_the_architecture() {
         assert_eq!(network.experts().len(), experts, "{fixture}: fused experts");
         assert_eq!(network.norms().len(), norms, "{fixture}: norms");
         assert_eq!(network.is_tied(), tied, "{fixture}: tied");
-        // Of a block of one branch there are four kinds, and of blocks that share keys two of each type.
-        let blocks = if ["nemotron_h", "gemma3n_text", "gemma4_layer_inputs"].contains(&fixture) { 4 } else { 2 };
+        // Of a block of one branch there are four kinds, and of blocks that share keys two of each type. A layer of a decoder that attends to
+        // an encoder is two.
+        let is_pair = network.family().is_some_and(|family| family.decoder_stack().is_some());
+        let blocks = match fixture {
+            "nemotron_h" | "gemma3n_text" | "gemma4_layer_inputs" => 4,
+            _ if is_pair => 3,
+            _ => 2,
+        };
         assert_eq!(network.blocks(), (0..blocks).collect::<Vec<_>>(), "{fixture}: blocks");
     }
 }

@@ -74,7 +74,23 @@ CLASSES = {
     "siglip_text_model": "SiglipTextModel",
     "siglip_vision_model": "SiglipVisionModel",
     "vit": "ViTForImageClassification",
+    # Of one model_type, there may be several.
+    "t5_encoder": "T5EncoderModel",
+    "umt5_encoder": "UMT5EncoderModel",
+    "bart": "BartForConditionalGeneration",
+    "marian": "MarianMTModel",
+    "mbart": "MBartForConditionalGeneration",
+    "mt5": "MT5ForConditionalGeneration",
+    "pegasus": "PegasusForConditionalGeneration",
+    "t5": "T5ForConditionalGeneration",
+    "umt5": "UMT5ForConditionalGeneration",
 }
+
+BART = dict(d_model=64, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=96,
+            decoder_ffn_dim=80, vocab_size=160, max_position_embeddings=64, decoder_start_token_id=2)  # fmt: skip
+
+T5 = dict(d_model=64, d_ff=96, d_kv=12, num_layers=2, num_heads=4, vocab_size=160)
+T5_PAIR = dict(T5, num_layers=1, num_decoder_layers=1, decoder_start_token_id=0)
 
 # File name -> (model_type, arguments of its config class).
 CHECKPOINTS = {
@@ -295,6 +311,15 @@ CHECKPOINTS = {
     "stablelm": ("stablelm", dict(BASE, qk_layernorm=True)),
     "stablelm_parallel": ("stablelm", dict(BASE, use_parallel_residual=True)),
     "starcoder2": ("starcoder2", BASE),
+    "bart": ("bart", BART),
+    "marian": ("marian", dict(BART, pad_token_id=1)),
+    "mbart": ("mbart", BART),
+    "mt5": ("mt5", T5_PAIR),
+    "pegasus": ("pegasus", BART),
+    "t5": ("t5", T5_PAIR),
+    "umt5": ("umt5", T5_PAIR),
+    "t5_encoder": ("t5", T5),
+    "umt5_encoder": ("umt5", T5),
     "vit": ("vit", IMAGES),
     "xglm": ("xglm", XGLM),
 }  # fmt: skip
@@ -302,23 +327,23 @@ CHECKPOINTS = {
 # Published with all experts of a block in two tensors; transformers saves one a projection and expert.
 FUSED = {"qwen3_5_moe"}
 
-NOISE = re.compile(r"dropout|drop$|init|(?<!per)_token|use_cache|transformers_version|output_|summary_|pdrop|is_decoder|chunk_size_f|pretraining|vision_config|audio_config")
+NOISE = re.compile(r"dropout|drop$|init|(?<!per)(?<!start)_token|use_cache|transformers_version|output_|summary_|pdrop|is_decoder|chunk_size_f|pretraining|vision_config|audio_config")
 
 
 def main() -> None:
     torch.manual_seed(0)
     for name, (model_type, arguments) in CHECKPOINTS.items():
         if len(sys.argv) < 2 or name in sys.argv[1:]:
-            config, header = save(model_type, arguments)
+            config, header = save(name, model_type, arguments)
             header = with_fused_experts(header) if name in FUSED else header
             lines = [f"config {json.dumps(relevant(config))}", *sorted(compress(header))]
             (Path(__file__).parent / f"{name}.txt").write_text("\n".join(lines) + "\n")
 
 
-def save(model_type: str, arguments: dict) -> tuple[dict, dict]:
+def save(name: str, model_type: str, arguments: dict) -> tuple[dict, dict]:
     """config.json and the header of model.safetensors of a random model."""
     config = transformers.AutoConfig.for_model(model_type, **arguments)
-    model = model_class(config)._from_config(config, dtype=torch.bfloat16)
+    model = model_class(name, config)._from_config(config, dtype=torch.bfloat16)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         with open(f"{folder}/model.safetensors", "rb") as file:
@@ -330,10 +355,10 @@ def save(model_type: str, arguments: dict) -> tuple[dict, dict]:
         return json.loads(Path(folder, "config.json").read_text()), header
 
 
-def model_class(config):
+def model_class(name, config):
     """The class with a language model's head, also of models that the automatic classes do not know."""
-    if config.model_type in CLASSES:
-        return getattr(transformers, CLASSES[config.model_type])
+    if listed := CLASSES.get(name) or CLASSES.get(config.model_type):
+        return getattr(transformers, listed)
     if config.model_type in ENCODERS:
         return transformers.MODEL_FOR_MASKED_LM_MAPPING[type(config)]
     if config.model_type == "mllama":

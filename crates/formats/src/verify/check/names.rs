@@ -31,9 +31,14 @@ fn trunk(subject: &CheckpointView<'_>, findings: &mut Findings) {
         findings.error("token embedding", "is missing", REMAKE);
     }
     let there: BTreeSet<usize> = network.blocks().iter().copied().collect();
-    let stated = subject.config.num_layers.unwrap_or(0);
+    let blocks = network.family().and_then(|family| family.blocks_of(&subject.config));
+    let stated = blocks.unwrap_or(0);
     if let Some((first, _)) = missing(&there, stated) {
-        let reason = format!("is missing: num_hidden_layers of config.json is {stated}, and {} are there", there.len());
+        let states = match network.family().and_then(|family| family.decoder_stack()) {
+            None => format!("num_hidden_layers of config.json is {stated}"),
+            Some(_) => format!("config.json states {stated} blocks of both stacks"),
+        };
+        let reason = format!("is missing: {states}, and {} are there", there.len());
         findings.error(format!("block {first}"), reason, REMAKE);
     }
     past_the_end(subject, findings);
@@ -160,7 +165,9 @@ fn parts_of_blocks(subject: &CheckpointView<'_>) -> BTreeMap<usize, Parts> {
     for (tensor, place) in subject.survey.tensors.iter().zip(subject.network.places()) {
         let inside = tensor.name.strip_prefix(&prefix).and_then(|rest| rest.split_once('.'));
         let Some((block, part)) = inside.and_then(|(block, part)| Some((block.parse().ok()?, part))) else { continue };
-        if !matches!(place, Place::Other(_)) || is_integer_weight(tensor, *place) {
+        // Which blocks have tables of biases is known of each family.
+        let is_table = *place == Place::RelativePositions;
+        if !is_table && !matches!(place, Place::Other(_)) || is_integer_weight(tensor, *place) {
             blocks.entry(block).or_default().insert(without_numbers(part));
         }
     }

@@ -2,7 +2,8 @@
 //! with random numbers in their place, or not at all.
 
 use kvant_model::family::{
-    Family, ImageTokens, Indexer, NormSite, Part, Positions, Recurrent, RecurrentParameter, Residual, Role, leaf,
+    Family, ImageTokens, Indexer, NormSite, Part, Positions, Recurrent, RecurrentParameter, Residual, Role, StackBlock,
+    leaf,
 };
 use kvant_model::model_config::{ModelConfig, SPARSE_ENTRIES};
 use kvant_model::network::{Network, Place, Slot, TensorMeta};
@@ -85,6 +86,7 @@ const BIASES: &[BiasRule] = &[
     BiasRule { families: &["starcoder2"], roles: ALL, norms: false, flag: Some(("use_bias", true)) },
     BiasRule {
         families: &[
+            "bart",
             "bert",
             "bloom",
             "clip_text",
@@ -93,7 +95,10 @@ const BIASES: &[BiasRule] = &[
             "distilbert",
             "electra",
             "esm",
+            "marian",
+            "mbart",
             "mpnet",
+            "pegasus",
             "roberta",
             "siglip_text",
             "siglip_vision",
@@ -173,10 +178,17 @@ impl Expected<'_> {
     /// The final norm and the table of positions.
     fn outside_blocks(&self) -> Vec<Missing> {
         let mut missing = Vec::new();
-        let listed =
-            self.family.trunk.norms.iter().filter(|(site, _)| *site == NormSite::Final && self.has_final_norm());
+        let decoder = self.family.decoder_stack();
+        let norms = self.family.trunk.norms.iter().chain(decoder.iter().flat_map(|decoder| decoder.trunk_norms));
+        // Encoder-decoders have all norms around their stacks.
+        let is_needed = |site: NormSite| site == NormSite::Final && self.has_final_norm() || decoder.is_some();
+        let listed = norms.filter(|(site, _)| is_needed(*site));
         for (_, path) in listed.filter(|(site, _)| !self.has_outside(*site)) {
-            missing.push(self.tensor(&in_trunk(self.network, path), "is missing: it is the norm after the last block"));
+            let reason = match decoder {
+                None => "is missing: it is the norm after the last block",
+                Some(_) => "is missing: it is a norm before or behind a stack of blocks",
+            };
+            missing.push(self.tensor(&in_trunk(self.network, path), reason));
         }
         let positions = self.family.math.positions.resolve(self.config);
         let learned = matches!(positions, Positions::Learned { .. } | Positions::LearnedBehindPadding { .. });
@@ -184,6 +196,12 @@ impl Expected<'_> {
             && !self.network.places().contains(&Place::Positions)
         {
             missing.push(self.tensor(&in_trunk(self.network, path), "is missing: it is the table of positions"));
+        }
+        if let (true, Some(path)) = (learned, decoder.and_then(|decoder| decoder.positions))
+            && !self.network.places().contains(&Place::DecoderPositions)
+        {
+            let reason = "is missing: it is the table of positions of the decoder";
+            missing.push(self.tensor(&in_trunk(self.network, path), reason));
         }
         if let Some(encoder) = self.family.encoder {
             let tables = [
@@ -264,9 +282,12 @@ impl Expected<'_> {
     /// Small tensors that a block lacks. Of names with one last part, families have one or another; the corrections of a router go
     /// with routed experts.
     fn parameters_of(&self, block: usize, names: &HashSet<&str>) -> Vec<Missing> {
-        let blocks = path_of_blocks(self.network);
         let is_routed = self.roles_of(block).iter().any(|(part, _)| *part == Part::Experts);
-        let full = |path: &str| format!("{blocks}.{}", self.family.path_in_layers(block, path));
+        let full = |path: &str| self.path_in(block, path);
+        let distances = self.family.encoder.and_then(|encoder| encoder.block_distances);
+        let distances = distances.filter(|table| self.has_distances(block, table.is_in_every_block));
+        let distances = distances.map(|table| format!("{}.weight", full(table.path)));
+        let distances = distances.filter(|name| !names.contains(name.as_str()));
         let has = |name: &str| {
             let mut alike = self.family.parameters.iter().filter(|path| leaf(path) == name);
             alike.any(|path| names.contains(full(path).as_str()))
@@ -292,8 +313,22 @@ impl Expected<'_> {
         let recurrent = recurrent.chain(bias.map(|path| full(&format!("{path}.bias"))));
         let recurrent =
             recurrent.filter(|path| !names.contains(&**path) && !names.contains(&*format!("{path}.weight")));
-        let subjects = lacking.values().map(|path| full(path)).chain(recurrent);
+        let subjects = lacking.values().map(|path| full(path)).chain(recurrent).chain(distances);
         subjects.map(|subject| Missing { subject, reason: reason.clone() }).collect()
+    }
+
+    /// The full path of what a block has under a path of the description.
+    fn path_in(&self, block: usize, path: &str) -> String {
+        in_trunk(self.network, &self.family.path_in_trunk(self.config, block, path))
+    }
+
+    /// Returns whether a block has a table of biases for distances: the first of each stack, or all with self-attention.
+    fn has_distances(&self, block: usize, in_all: bool) -> bool {
+        match self.family.stack_block(self.config, block) {
+            Some(StackBlock::CrossAttention) => false,
+            Some(StackBlock::SelfAttention) => in_all || Some(block) == self.config.num_layers,
+            Some(StackBlock::Encoder) | None => in_all || block == 0,
+        }
     }
 
     /// The recurrent mixer of a block that has one in place of attention.
@@ -335,12 +370,12 @@ impl Expected<'_> {
             let of_heads = path.contains("{}") && self.family.blocks_in_layer() == 1;
             !of_heads && norms.any(|norm| norm.block == Some(block) && norm.site == site)
         };
-        let required = self.family.norms.iter();
+        let norms = self.family.norms_of_block(self.config, block);
+        let required = norms.iter();
         let required =
             required.filter(|(site, path)| self.requires_norm(*site, block, &roles) && !has_other(*site, path));
-        let blocks = path_of_blocks(self.network);
         let reason = format!("is missing: every block of {} has it", self.family.name);
-        let full = |path: &str| format!("{blocks}.{}", self.family.path_in_layers(block, path));
+        let full = |path: &str| self.path_in(block, path);
         let paths = required.flat_map(|(site, path)| self.modules_of(*site, &full(path)));
         let found: HashSet<&str> = self.network.norms().iter().map(|norm| norm.module.as_str()).collect();
         paths.filter(|path| !found.contains(path.as_str())).map(|path| self.tensor(&path, &reason)).collect()
@@ -442,7 +477,8 @@ impl Expected<'_> {
         let makes_keys = self.makes_keys(block);
         let is_sparse = self.config.layer_types.get(block).is_some_and(|kind| kind == "minimax_m3_sparse");
         use Role::{Key, KeyValue, KeyValueDown, KeyValueUp, Output, Query, QueryDown, QueryKeyValue, QueryUp, Value};
-        let has = |any: &[Role]| roles.iter().any(|(part, role)| *part == Part::Attention && any.contains(role));
+        let is_attention = |part: Part| matches!(part, Part::Attention | Part::CrossAttention);
+        let has = |any: &[Role]| roles.iter().any(|(part, role)| is_attention(*part) && any.contains(role));
         let weighs = self.family.math.indexer.is_some_and(|indexer| matches!(indexer, Indexer::Keys(_)));
         let kind = self.config.layer_types.get(block).map_or("", String::as_str);
         let compresses = self.config.compressed.as_ref().is_some_and(|sizes| sizes.rate(kind).is_some());
@@ -515,7 +551,7 @@ impl Expected<'_> {
 
     fn is_gated(&self) -> bool {
         let lists_gate = || self.family.linears().any(|(role, _)| matches!(role, Role::Gate | Role::GateUp));
-        self.family.math.gated_if.map_or_else(lists_gate, |key| self.config.flag_or(key, false))
+        self.family.math.is_gated(self.config).unwrap_or_else(lists_gate)
     }
 
     /// Biases that the family's classes create.
@@ -649,6 +685,18 @@ mod tests {
             ("qwen3_next", "linear_attn.norm", "layers.0.linear_attn.norm.weight: is missing"),
             ("qwen3_next", "q_norm", "layers.1.self_attn.q_norm.weight: is missing"),
             ("qwen3_next", "self_attn.k_proj", "block 1: there is no weight for keys"),
+            (
+                "t5_encoder",
+                "relative_attention_bias",
+                "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+            ),
+            ("umt5_encoder", "block.1.layer.0.SelfAttention.rel", "encoder.block.1.layer.0.SelfAttention.relative"),
+            ("t5", "decoder.block.0.layer.0.SelfAttention.rel", "decoder.block.0.layer.0.SelfAttention.relative"),
+            ("t5", "EncDecAttention.k", "block 2: there is no weight for keys"),
+            ("t5", "encoder.final_layer_norm", "encoder.final_layer_norm.weight: is missing"),
+            ("bart", "encoder_attn_layer_norm", "model.decoder.layers.0.encoder_attn_layer_norm.weight: is missing"),
+            ("bart", "decoder.embed_positions", "model.decoder.embed_positions.weight: is missing"),
+            ("bart", "encoder_attn.q_proj.bias", "model.decoder.layers.0.encoder_attn.q_proj.bias: is missing"),
             ("glm", "q_proj.bias", "layers.0.self_attn.q_proj.bias: is missing"),
         ] {
             let missing = without(fixture, &[part]);

@@ -13,7 +13,7 @@ use crate::forward::ops::Gate;
 use crate::forward::rope::{Rotary, attention_scale_of_yarn};
 use crate::forward::tensors::{Projection, Vector};
 use kvant_model::family::{
-    AttentionScale, HeadGate, NormKind, NormSite, Pairing, Part, Positions, QueryKeyNorm, Role, RowOrder,
+    AttentionScale, HeadGate, NormKind, NormSite, Pairing, Part, Positions, QueryKeyNorm, Role, RowOrder, StackBlock,
 };
 use kvant_model::model_config::{LatentConfig, RopeParameters};
 use kvant_model::network::Place;
@@ -138,6 +138,13 @@ pub enum Projections {
         /// Layers of keys and values that the checkpoint has and nothing reads; engines fuse them with the queries.
         unread: Vec<Projection>,
     },
+    /// Three layers, of which keys and values read what an encoder gives.
+    OfEncoder {
+        /// Queries, keys and values.
+        layers: Box<[Projection; 3]>,
+        /// Their heads.
+        heads: [HeadLayout; 3],
+    },
     /// Through latents (arXiv 2405.04434).
     Latent(Box<LatentProjections>),
     /// Queries from a latent, and keys that are values, beside entries of tokens.
@@ -186,6 +193,7 @@ impl AttentionLayer {
     pub fn head_widths(&self) -> [usize; 3] {
         match &self.projections {
             Projections::Separate { heads, .. }
+            | Projections::OfEncoder { heads, .. }
             | Projections::Fused { heads, .. }
             | Projections::Queries { heads, .. }
             | Projections::KeysAsValues { heads, .. } => heads.map(|h| h.width * h.count),
@@ -195,6 +203,11 @@ impl AttentionLayer {
             }
             Projections::Shared(shared) => [shared.heads * shared.width, shared.width, shared.width],
         }
+    }
+
+    /// Returns whether keys and values are those of what an encoder gives.
+    pub fn attends_to_encoder(&self) -> bool {
+        matches!(self.projections, Projections::OfEncoder { .. })
     }
 
     /// Elements of the keys and values of a token.
@@ -232,7 +245,7 @@ impl AttentionLayer {
     /// All its linear layers.
     pub fn layers(&self) -> Vec<&Projection> {
         let mut layers = match &self.projections {
-            Projections::Separate { layers, .. } => layers.iter().collect(),
+            Projections::Separate { layers, .. } | Projections::OfEncoder { layers, .. } => layers.iter().collect(),
             Projections::KeysAsValues { layers, .. } => layers.iter().collect(),
             Projections::Fused { layer, .. } => vec![layer],
             Projections::Queries { layer, unread, .. } => std::iter::once(layer).chain(unread).collect(),
@@ -259,6 +272,8 @@ impl<'a> Sources<'_, 'a> {
         }
         let heads = self.need(self.config.heads_of_layer(index), "num_attention_heads")?;
         let sliding = rules::is_sliding(self, index)?;
+        let part = self.family.stack_block(self.config, index);
+        let is_cross = part == Some(StackBlock::CrossAttention);
         let key_block = self.family.key_block(self.config, index);
         let key_heads = self.key_heads(index, sliding)?;
         let width = self.head_width(index, sliding)?;
@@ -271,6 +286,7 @@ impl<'a> Sources<'_, 'a> {
                 let (width, value_width) = (width?, value_width?);
                 let (counts, widths) = ([heads, key_heads], [width, value_width]);
                 match key_block == index {
+                    true if is_cross => (self.of_encoder(parts, counts, widths)?, value_width),
                     true => (self.projections(parts, counts, widths)?, value_width),
                     false => (self.queries(parts, counts, widths)?, value_width),
                 }
@@ -288,10 +304,10 @@ impl<'a> Sources<'_, 'a> {
             scale,
             cap: self.config.attention_softcap.map(|cap| cap as f32),
             window: if sliding { Some(self.need(window, "sliding_window")?) } else { None },
-            ahead: self.ahead(window),
+            ahead: self.ahead(window, part),
             chunk: rules::chunk(self, index)?,
             sinks: self.sinks(index, sliding, heads)?,
-            biases: self.score_biases(heads, scale)?,
+            biases: if is_cross { None } else { self.score_biases(index, heads, scale)? },
             distances,
             clip: self.config.clip_qkv.map(|clip| clip as f32),
             indexer: self.indexer(parts, index)?,
@@ -302,7 +318,11 @@ impl<'a> Sources<'_, 'a> {
             growth: self.query_growth(index)?,
             gates,
             heads_norm: parts.listed_norm(NormSite::Heads)?,
-            output: parts.output(Part::Attention, self.hidden()?, heads * value_dim)?,
+            output: parts.output(
+                if is_cross { Part::CrossAttention } else { Part::Attention },
+                self.hidden()?,
+                heads * value_dim,
+            )?,
         })
     }
 
@@ -439,6 +459,24 @@ impl<'a> Sources<'_, 'a> {
         let packed = |which: usize, width| HeadLayout::packed(counts[which], width);
         let heads = [HeadLayout { step: query_step, ..packed(0, width) }, packed(1, width), packed(2, value_width)];
         Ok(Projections::Separate { layers: Box::new(layers), heads })
+    }
+
+    /// Those of a block that attends to what an encoder gives.
+    fn of_encoder(
+        &self,
+        parts: &Parts<'_, '_, 'a>,
+        [heads, key_heads]: [usize; 2],
+        [width, value_width]: [usize; 2],
+    ) -> Result<Projections, ForwardError> {
+        let hidden = self.hidden()?;
+        let layers = [
+            parts.sized(Role::Query, heads * width, hidden)?,
+            parts.sized(Role::Key, key_heads * width, hidden)?,
+            parts.sized(Role::Value, key_heads * value_width, hidden)?,
+        ];
+        let packed = HeadLayout::packed;
+        let heads = [packed(heads, width), packed(key_heads, width), packed(key_heads, value_width)];
+        Ok(Projections::OfEncoder { layers: Box::new(layers), heads })
     }
 
     /// The projection of queries of a block that attends to another one's keys.
@@ -608,6 +646,12 @@ impl<'a> Sources<'_, 'a> {
         both.position(|(tensor, place)| *place == Place::Parameter && tensor.name.ends_with(end))
     }
 
+    /// What the names of all tensors of a block begin with.
+    pub(super) fn prefix_of_block(&self, block: usize) -> String {
+        let path = self.family.path_in_trunk(self.config, block, "");
+        format!("{}.{path}", self.network.trunk()).trim_start_matches('.').to_owned()
+    }
+
     /// The same, of any length where none is given.
     pub(super) fn sized_parameter(
         &self,
@@ -621,9 +665,7 @@ impl<'a> Sources<'_, 'a> {
 
     /// The position of a small tensor of a block.
     pub(super) fn parameter_at(&self, block: usize, end: &str) -> Option<usize> {
-        let layer = self.family.path_in_layers(block, "");
-        let place = [self.network.trunk(), self.family.trunk.blocks, &layer];
-        let prefix = place.join(".").trim_start_matches('.').to_owned();
+        let prefix = self.prefix_of_block(block);
         let mut both = self.tensors.meta().iter().zip(self.network.places());
         both.position(|(tensor, place)| {
             *place == Place::Parameter && tensor.name.starts_with(&prefix) && tensor.name.ends_with(end)

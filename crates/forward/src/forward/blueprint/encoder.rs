@@ -131,6 +131,12 @@ impl PositionTable {
 
 impl<'a> Sources<'_, 'a> {
     pub(super) fn position_table(&self) -> Result<Option<PositionTable>, ForwardError> {
+        let of_decoder = self.family.decoder_stack().is_some();
+        self.position_table_at(if of_decoder { Place::DecoderPositions } else { Place::Positions })
+    }
+
+    /// The table of positions in this place.
+    pub(super) fn position_table_at(&self, place: Place) -> Result<Option<PositionTable>, ForwardError> {
         let (offset, padding) = match self.positions_rule() {
             Positions::Learned { offset } => (offset, None),
             Positions::LearnedBehindPadding { padding, is_fixed } => {
@@ -140,7 +146,7 @@ impl<'a> Sources<'_, 'a> {
             }
             _ => return Ok(None),
         };
-        let table = self.table(Place::Positions, "table of positions")?;
+        let table = self.table(place, "table of positions")?;
         Ok(Some(PositionTable { table, offset, padding }))
     }
 
@@ -155,7 +161,7 @@ impl<'a> Sources<'_, 'a> {
         trunk: &Parts<'_, '_, 'a>,
         head: &Projection,
     ) -> Result<Option<EncoderParts>, ForwardError> {
-        let Some(encoder) = self.family.encoder else { return Ok(None) };
+        let Some(encoder) = self.family.encoder.filter(|encoder| encoder.decoder.is_none()) else { return Ok(None) };
         let has_types = self.config.size("type_vocab_size") != Some(0);
         let token_types = encoder
             .token_types

@@ -22,6 +22,7 @@ mod positions;
 mod recurrent;
 mod rules;
 mod short_convolution;
+mod stacks;
 mod stream;
 
 use super::error::ForwardError;
@@ -50,9 +51,10 @@ pub use mamba1::Mamba1Layer;
 pub use mamba2::Mamba2Layer;
 pub use mixer::{ParallelMixers, TokenMixer};
 use parts::Parts;
-pub use positions::{DistanceBiases, HeadBiases, QueryGrowth, ScoreBiases, Sinusoids, SlopeBiases};
+pub use positions::{DistanceBiases, DistanceBuckets, HeadBiases, QueryGrowth, ScoreBiases, Sinusoids, SlopeBiases};
 pub use recurrent::ConvolutionLayer;
 pub use short_convolution::ShortConvolutionLayer;
+pub use stacks::Stacks;
 pub use stream::{SharedKeys, StreamLayout};
 
 /// Everything that a forward pass uses.
@@ -68,6 +70,8 @@ pub struct Blueprint {
     pub positions: Option<PositionTable>,
     /// Positions that are computed.
     pub sinusoids: Option<Sinusoids>,
+    /// The stacks of an encoder-decoder.
+    pub stacks: Option<Stacks>,
     /// What an encoder has.
     pub encoder: Option<EncoderParts>,
     /// The norm of the embeddings.
@@ -90,6 +94,8 @@ pub struct Blueprint {
     pub project_out: Option<Projection>,
     /// The output head. An encoder that predicts no tokens has its embedding here.
     pub head: Projection,
+    /// The factor on what the head reads.
+    pub head_scale: f32,
     /// The factor on the logits.
     pub logit_scale: f32,
     /// `c` of the soft-cap `c tanh(z / c)` on logits.
@@ -260,6 +266,7 @@ impl<'a> Sources<'_, 'a> {
                 None => self.longest(positions.as_ref()),
             },
             images,
+            stacks: self.stacks(&trunk, &embedding)?,
             positions,
             sinusoids: self.sinusoids()?,
             encoder: self.encoder(&trunk, &head)?,
@@ -282,6 +289,7 @@ impl<'a> Sources<'_, 'a> {
             project_out: trunk.linear(Role::ProjectOut)?,
             head,
             embedding,
+            head_scale: self.head_scale()?,
             logit_scale: self.logit_scale()?,
             logit_cap: self.config.logit_softcap.map(|cap| cap as f32),
             rotaries,
@@ -373,7 +381,7 @@ impl<'a> Sources<'_, 'a> {
     fn head(&self, embedding: &Projection) -> Result<Projection, ForwardError> {
         match self.network.head().filter(|_| !self.network.is_tied()) {
             Some(head) => self.tensors.projection(self.network.linear(head)),
-            None if self.family.encoder.is_none() && self.network.notices().contains(&Notice::NoHead) => Err(
+            None if !self.family.is_encoder() && self.network.notices().contains(&Notice::NoHead) => Err(
                 ForwardError::missing("the model", "output head, which config.json says is not tied to the embedding"),
             ),
             None => {
@@ -386,7 +394,10 @@ impl<'a> Sources<'_, 'a> {
 
     /// The longest context that config.json states, or that learned positions allow.
     fn longest(&self, positions: Option<&PositionTable>) -> Option<usize> {
-        let learned = positions.filter(|_| self.family.encoder.is_some()).map(PositionTable::longest);
+        // A decoder reads one token more than the text: that which it begins with.
+        let further = usize::from(self.family.decoder_stack().is_some());
+        let learned = positions.filter(|_| self.family.encoder.is_some());
+        let learned = learned.map(|positions| positions.longest().saturating_sub(further));
         self.config.max_positions.into_iter().chain(learned).min()
     }
 
@@ -404,10 +415,19 @@ impl<'a> Sources<'_, 'a> {
 
     fn logit_scale(&self) -> Result<f32, ForwardError> {
         match self.family.math.logit_scale {
-            LogitScale::One => Ok(1.0),
+            LogitScale::One | LogitScale::InverseRootHidden | LogitScale::InverseRootHiddenIf(..) => Ok(1.0),
             LogitScale::Multiplier(key) => self.number(key),
             LogitScale::Divisor(key) => Ok(1.0 / self.number(key)?),
         }
+    }
+
+    fn head_scale(&self) -> Result<f32, ForwardError> {
+        let is_scaled = match self.family.math.logit_scale {
+            LogitScale::InverseRootHidden => true,
+            LogitScale::InverseRootHiddenIf(key, other) => self.config.flag_or(key, self.config.flag_or(other, true)),
+            LogitScale::One | LogitScale::Multiplier(_) | LogitScale::Divisor(_) => false,
+        };
+        Ok(if is_scaled { 1.0 / (self.hidden()? as f32).sqrt() } else { 1.0 })
     }
 
     fn hidden(&self) -> Result<usize, ForwardError> {

@@ -80,7 +80,10 @@ fn check_limits(sources: &Sources<'_, '_>, limits: &[(&str, f64)]) -> Result<(),
 
 fn check_flags(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let config = sources.config;
-    let flag = REFUSED_FLAGS.iter().find(|key| config.flag_or(key, false));
+    // config.json of an encoder may be that of the encoder-decoder that it is from.
+    let is_part = sources.family.encoder.is_some_and(|encoder| encoder.is_of_its_classes || encoder.decoder.is_some());
+    let is_refused = |key: &&&str| config.flag_or(key, false) && !(is_part && **key == "is_encoder_decoder");
+    let flag = REFUSED_FLAGS.iter().find(is_refused);
     let value = REFUSED_VALUES.iter().find(|key| config.number(key) != Ok(None));
     let clip = config.clip_qkv.filter(|_| !sources.family.math.clips).map(|_| &"clip_qkv");
     // GPT-2 scales attention unless disabled.
@@ -138,7 +141,7 @@ fn check_tensors(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
 
 fn check_blocks(sources: &Sources<'_, '_>) -> Result<(), ForwardError> {
     let blocks = sources.network.blocks();
-    let stated = sources.config.num_layers.unwrap_or(blocks.len());
+    let stated = sources.family.blocks_of(sources.config).unwrap_or(blocks.len());
     // They ascend: the first that is not where its number says follows a gap.
     let missing = (0..stated).find(|index| blocks.get(*index) != Some(index));
     match missing {

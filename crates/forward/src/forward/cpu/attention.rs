@@ -62,7 +62,7 @@ fn single_queries(cpu: Cpu, attention: &Attention<'_>, out: &mut [f32]) {
 fn keys_values<'a>(cpu: Cpu, attention: &Attention<'a>, sequences: usize) -> Vec<KeysValues<'a>> {
     let heads = attention.keys.layout.count;
     let of_head = |index: usize| {
-        let length = attention.past + attention.length;
+        let length = attention.key_count();
         let first = index / heads * length;
         let [keys, values] = [&attention.keys, &attention.values].map(|part| view(part, first, length, index % heads));
         KeysValues::new(keys, values, cpu.precision)

@@ -12,6 +12,8 @@ pub(super) struct AttentionStep {
     /// Queries, keys and values: the value, elements of its rows, the heads in them.
     pub(super) heads: [(Var, usize, HeadLayout); 3],
     pub(super) length: usize,
+    /// Keys of a sequence, where they are of what an encoder gives.
+    pub(super) foreign: Option<usize>,
     pub(super) scale: f32,
     pub(super) cap: Option<f32>,
     pub(super) window: Option<usize>,
@@ -40,6 +42,7 @@ impl AttentionStep {
             values,
             length: self.length,
             past: 0,
+            foreign: self.foreign,
             scale: self.scale,
             cap: self.cap,
             window: self.window,
@@ -58,14 +61,16 @@ impl AttentionStep {
         let attention = self.attention(value);
         let Attention { queries, keys, values, length, .. } = attention.clone();
         let rows = queries.data.len() / queries.row_width;
+        let keys_length = attention.key_count();
         let key_heads = keys.layout.count;
         let shared = queries.layout.count / key_heads;
         let tasks = 0..rows / length * key_heads;
         let parts: Vec<Part> = tasks
             .into_par_iter()
             .map(|task| {
-                Task { attention: &attention, first: task / key_heads * length, key_head: task % key_heads }
-                    .run(gradient)
+                let (sequence, key_head) = (task / key_heads, task % key_heads);
+                let (first, first_key) = (sequence * length, sequence * keys_length);
+                Task { attention: &attention, first, first_key, key_head }.run(gradient)
             })
             .collect();
         let mut out = [&queries, &keys, &values].map(|heads| vec![0.0; heads.data.len()]);
@@ -74,8 +79,9 @@ impl AttentionStep {
             for (index, own) in part.queries.iter().enumerate() {
                 spread(own, &queries, first, key_head * shared + index, &mut out[0]);
             }
-            spread(&part.keys, &keys, first, key_head, &mut out[1]);
-            spread(&part.values, &values, first, key_head, &mut out[2]);
+            let first_key = task / key_heads * keys_length;
+            spread(&part.keys, &keys, first_key, key_head, &mut out[1]);
+            spread(&part.values, &values, first_key, key_head, &mut out[2]);
         }
         out
     }
@@ -93,13 +99,15 @@ fn spread(rows: &[f32], heads: &Heads<'_>, first: usize, head: usize, out: &mut 
 /// A key head of a sequence.
 struct Task<'t, 'v> {
     attention: &'t Attention<'v>,
+    /// The rows of the sequence's first query and key.
     first: usize,
+    first_key: usize,
     key_head: usize,
 }
 
 impl Task<'_, '_> {
-    fn view<'h>(&self, heads: &Heads<'h>, head: usize) -> Matrix<'h> {
-        Matrix::new(heads.from(self.first, head), self.attention.length, heads.layout.width, heads.row_width)
+    fn view<'h>(&self, heads: &Heads<'h>, (first, rows): (usize, usize), head: usize) -> Matrix<'h> {
+        Matrix::new(heads.from(first, head), rows, heads.layout.width, heads.row_width)
     }
 
     fn run(&self, gradient: &[f32]) -> Part {
@@ -107,21 +115,23 @@ impl Task<'_, '_> {
         let (width, wide) = (queries.layout.width, values.layout.width);
         let shared = queries.layout.count / keys.layout.count;
         let row_width = queries.layout.count * wide;
-        let (k, v) = (self.view(keys, self.key_head), self.view(values, self.key_head));
-        let mut part = Part { queries: Vec::new(), keys: vec![0.0; length * width], values: vec![0.0; length * wide] };
-        let (mut weights, mut slopes) = (vec![0.0; length * length], vec![0.0; length * length]);
+        let count = self.attention.key_count();
+        let of_keys = (self.first_key, count);
+        let (k, v) = (self.view(keys, of_keys, self.key_head), self.view(values, of_keys, self.key_head));
+        let mut part = Part { queries: Vec::new(), keys: vec![0.0; count * width], values: vec![0.0; count * wide] };
+        let (mut weights, mut slopes) = (vec![0.0; length * count], vec![0.0; length * count]);
         for head in self.key_head * shared..(self.key_head + 1) * shared {
-            let q = self.view(queries, head);
+            let q = self.view(queries, (self.first, *length), head);
             let out = Matrix::new(&gradient[self.first * row_width + head * wide..], *length, wide, row_width);
-            let place = MatrixMut::new(&mut weights, *length, *length, *length);
+            let place = MatrixMut::new(&mut weights, *length, count, count);
             multiply(place, q, k.transposed(), *scale, Threads::One);
-            let place = MatrixMut::new(&mut slopes, *length, *length, *length);
+            let place = MatrixMut::new(&mut slopes, *length, count, count);
             multiply(place, out, v.transposed(), 1.0, Threads::One);
             self.soften(head, &mut weights, &mut slopes);
-            let [weights, slopes] = [&weights, &slopes].map(|data| Matrix::new(data, *length, *length, *length));
-            let place = MatrixMut::new(&mut part.values, *length, wide, wide);
+            let [weights, slopes] = [&weights, &slopes].map(|data| Matrix::new(data, *length, count, count));
+            let place = MatrixMut::new(&mut part.values, count, wide, wide);
             multiply_add(place, weights.transposed(), out, 1.0, Threads::One);
-            let place = MatrixMut::new(&mut part.keys, *length, width, width);
+            let place = MatrixMut::new(&mut part.keys, count, width, width);
             multiply_add(place, slopes.transposed(), q, *scale, Threads::One);
             let mut own = vec![0.0; length * width];
             multiply(MatrixMut::new(&mut own, *length, width, width), slopes, k, *scale, Threads::One);
@@ -132,7 +142,7 @@ impl Task<'_, '_> {
 
     /// Turns scores into weights, and the gradients of weights into those of scores.
     fn soften(&self, head: usize, weights: &mut [f32], slopes: &mut [f32]) {
-        let length = self.attention.length;
+        let length = self.attention.key_count();
         let bias = self.attention.bias_of(head);
         let sink = self.attention.sinks.get(head).copied();
         let rows = weights.chunks_exact_mut(length).zip(slopes.chunks_exact_mut(length)).enumerate();

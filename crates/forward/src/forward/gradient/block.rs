@@ -62,6 +62,9 @@ impl<'r> Tape<'r, '_> {
         let branch = self.mix(&block.mixer, x);
         let x = self.join(block, x, branch, (None, None));
         let x = self.normed(block.attention_input.as_ref(), x);
+        if matches!(block.feed_forward, FeedForward::Absent) {
+            return x;
+        }
         let branch = self.feed_forward(index, &block.feed_forward, x);
         let x = self.join(block, x, branch, (None, None));
         self.normed(block.feed_forward_input.as_ref(), x)
@@ -78,7 +81,7 @@ impl<'r> Tape<'r, '_> {
         self.record(Step::Join { x, branch, scale: block.branch_scale }, out)
     }
 
-    fn normed(&mut self, norm: Option<&NormLayer>, x: Var) -> Var {
+    pub(super) fn normed(&mut self, norm: Option<&NormLayer>, x: Var) -> Var {
         let width = self.run.decoder.hidden();
         norm.map_or(x, |norm| self.norm(norm, (x, width, HeadLayout::row(width))))
     }
@@ -127,6 +130,7 @@ impl<'r> Tape<'r, '_> {
         let step = AttentionStep {
             heads,
             length,
+            foreign: layer.attends_to_encoder().then(|| self.memory_or(x).1),
             scale: layer.scale,
             cap: layer.cap,
             window: layer.window,
@@ -170,6 +174,12 @@ impl<'r> Tape<'r, '_> {
         let mut all: [InRows; 3] = match &layer.projections {
             Projections::Separate { layers, heads } => {
                 std::array::from_fn(|which| (self.linear(&layers[which], x), layers[which].rows, heads[which]))
+            }
+            Projections::OfEncoder { layers, heads } => {
+                let [queries, keys, values] = &**layers;
+                let memory = self.memory_or(x).0;
+                let (q, k, v) = (self.linear(queries, x), self.linear(keys, memory), self.linear(values, memory));
+                [(q, queries.rows, heads[0]), (k, keys.rows, heads[1]), (v, values.rows, heads[2])]
             }
             Projections::Fused { layer: fused, heads, grouped } => {
                 let mut rows = self.linear(fused, x);

@@ -19,6 +19,7 @@ pub fn missing_in_head(decoder: &Decoder<'_>) -> Option<&'static str> {
     let is_plain = blueprint.stream.is_plain() && blueprint.lanes.is_none();
     match () {
         () if blueprint.encoder.is_some() => Some("encoders"),
+        () if blueprint.stacks.is_some() => Some("encoder-decoders"),
         () if !is_plain => Some("several streams"),
         () if decoder.quantizers().layer(&blueprint.head.module).is_some() => Some("a head with quantized inputs"),
         () => None,

@@ -19,6 +19,7 @@ use super::error::ForwardError;
 use super::layout::SequenceLayout;
 use super::options::ForwardOptions;
 use super::runner::Runner;
+use super::sequence::SequenceLength;
 use super::tensors::Projection;
 use super::weight_overrides::WeightOverrides;
 pub use head::{missing_in_head, sampled_gradient};
@@ -26,6 +27,7 @@ use kvant_model::family::{Activation, Residual};
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply_add};
 use kvant_numeric::simd::Isa;
 use std::collections::HashMap;
+use std::ops::Range;
 use tape::Tape;
 
 /// Values for weights, by the names of modules: row-major, `[outputs, inputs]`.
@@ -42,6 +44,17 @@ pub struct Recorded<'r, 'a> {
     tape: Tape<'r, 'a>,
     input: tape::Var,
     output: tape::Var,
+    /// All rows of an encoder-decoder, of which the block has changed some.
+    whole: Option<Whole>,
+}
+
+/// Rows of both stacks of an encoder-decoder behind a block of one of them.
+struct Whole {
+    rows: Vec<f32>,
+    length: SequenceLength,
+    /// The rows of each sequence that the block changes.
+    own: Range<usize>,
+    width: usize,
 }
 
 impl<'r, 'a> BlockGradient<'r, 'a> {
@@ -76,21 +89,54 @@ impl<'r, 'a> BlockGradient<'r, 'a> {
         x: &[f32],
         layout: impl Into<SequenceLayout<'f>>,
     ) -> Recorded<'f, 'a> {
-        let mut tape = Tape::new(self.runner.run(options, layout.into()), weights);
-        let input = tape.put(x.to_vec());
-        let output = tape.block(self.index, input);
-        Recorded { tape, input, output }
+        let layout = layout.into();
+        let length = layout.lengths();
+        let run = self.runner.run(options, layout);
+        let decoder = self.runner.decoder();
+        let Some(stacks) = decoder.stacks() else {
+            let mut tape = Tape::new(run, weights);
+            let input = tape.put(x.to_vec());
+            let output = tape.block(self.index, input);
+            return Recorded { tape, input, output, whole: None };
+        };
+        let (own, width) = (length.rows_of(stacks, self.index), decoder.hidden());
+        let mut tape = Tape::new(run.on_stack(&own), weights);
+        let input = tape.put(length.gather(x, &own, width));
+        if self.index >= stacks.encoder_blocks {
+            let memory = tape.put(length.gather(x, &(0..length.source), width));
+            tape.set_memory(memory, length.source);
+        }
+        let mut output = tape.block(self.index, input);
+        if self.index + 1 == stacks.encoder_blocks {
+            output = tape.normed(stacks.final_norm.as_ref(), output);
+        }
+        let mut rows = x.to_vec();
+        length.scatter(tape.value(output), &own, width, &mut rows);
+        Recorded { tape, input, output, whole: Some(Whole { rows, length, own, width }) }
     }
 }
 
 impl Recorded<'_, '_> {
     /// The output of the block.
     pub fn output(&self) -> &[f32] {
-        self.tape.value(self.output)
+        match &self.whole {
+            None => self.tape.value(self.output),
+            Some(whole) => &whole.rows,
+        }
     }
 
-    /// Adds the gradients of the weights that `gradients` names, for a gradient of the output; returns that of the input.
+    /// The gradient of what the block gives, of that of all rows.
+    fn own(&self, output: Vec<f32>) -> Vec<f32> {
+        match &self.whole {
+            None => output,
+            Some(Whole { length, own, width, .. }) => length.gather(&output, own, *width),
+        }
+    }
+
+    /// Adds the gradients of the weights that `gradients` names, for a gradient of the output; returns that of the input, of an
+    /// encoder-decoder of the rows that the block changes.
     pub fn backward(self, output: Vec<f32>, gradients: &mut Weights) -> Vec<f32> {
+        let output = self.own(output);
         let mut linear = |layer: &Projection, out: &[f32], x: &[f32]| {
             let Some(weight) = gradients.get_mut(&layer.module) else { return };
             let rows = out.len() / layer.rows;
@@ -105,6 +151,7 @@ impl Recorded<'_, '_> {
     /// Returns the gradient of the input, for a gradient of the output. `linear` sees every linear layer by its module: the gradient of its
     /// outputs and its inputs, a row for each token that it has read.
     pub fn backward_through(self, output: Vec<f32>, mut linear: impl FnMut(&str, &[f32], &[f32])) -> Vec<f32> {
+        let output = self.own(output);
         let mut linear = |layer: &Projection, out: &[f32], x: &[f32]| linear(&layer.module, out, x);
         self.tape.backward(self.output, output, self.input, &mut linear)
     }

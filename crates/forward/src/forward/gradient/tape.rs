@@ -26,6 +26,8 @@ pub(super) struct Tape<'r, 'a> {
     weights: &'r Weights,
     values: Vec<Vec<f32>>,
     steps: Vec<(Step<'r>, Var)>,
+    /// What an encoder gives, and rows of a sequence of it.
+    memory: Option<(Var, usize)>,
 }
 
 /// What gave a value.
@@ -58,7 +60,17 @@ pub(super) enum Step<'r> {
 
 impl<'r, 'a> Tape<'r, 'a> {
     pub(super) fn new(run: Run<'r, 'a>, weights: &'r Weights) -> Tape<'r, 'a> {
-        Tape { run, weights, values: Vec::new(), steps: Vec::new() }
+        Tape { run, weights, values: Vec::new(), steps: Vec::new(), memory: None }
+    }
+
+    /// What an encoder gives, for blocks that attend to it.
+    pub(super) fn set_memory(&mut self, memory: Var, length: usize) {
+        self.memory = Some((memory, length));
+    }
+
+    /// The same, or the block's own rows where there is none.
+    pub(super) fn memory_or(&self, x: Var) -> (Var, usize) {
+        self.memory.unwrap_or((x, self.run.length))
     }
 
     /// A value that no step gave.

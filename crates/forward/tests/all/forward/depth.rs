@@ -60,7 +60,7 @@ fn seen(runner: &Runner<'_, '_>, block: usize, until: Option<StopAt>, x: &[f32])
 
 fn depth_of(input: Input) -> StopAt {
     match input {
-        Input::Attention | Input::Recurrent => StopAt::AttentionInput,
+        Input::Attention | Input::Recurrent | Input::EncoderStates => StopAt::AttentionInput,
         Input::QueryLatent => StopAt::QueryLatent,
         Input::KeyValueLatent => StopAt::KeyValueLatent,
         Input::Convolved => StopAt::Convolved,

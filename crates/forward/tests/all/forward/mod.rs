@@ -8,6 +8,7 @@ mod heads;
 mod images;
 mod models;
 mod overlay;
+mod pairs;
 mod routing;
 mod session;
 mod text_images;

@@ -12,7 +12,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 77] = [
+pub const FAMILIES: [&str; 79] = [
     "afmoe",
     "apertus",
     "axk1",
@@ -89,6 +89,8 @@ pub const FAMILIES: [&str; 77] = [
     "siglip_text",
     "stablelm",
     "stablelm_parallel",
+    "t5_encoder",
+    "umt5_encoder",
     "xglm",
 ];
 

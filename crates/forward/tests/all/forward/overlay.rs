@@ -32,7 +32,7 @@ fn logits(
         assert_eq!(runner.block(v, block, length, &mut x), ControlFlow::Continue(()));
     }
     let hidden = runner.hidden(v, length, &x);
-    let chunk = Chunk { tokens: tokens.to_vec(), length, images: Vec::new() };
+    let chunk = Chunk { tokens: tokens.to_vec(), length, source: 0, images: Vec::new() };
     let of_readouts = decoder.readouts().iter().flat_map(|readout| {
         let rows = runner.readout_rows(v, &chunk, readout, &hidden);
         runner.readout_values(v, readout, &rows, 0..readout.width)

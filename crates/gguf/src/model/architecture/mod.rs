@@ -438,6 +438,7 @@ impl Architecture {
             | Positions::LearnedIf(..)
             | Positions::RotaryOfPatches
             | Positions::Sinusoidal { .. }
+            | Positions::SinusoidalOfWidth
             | Positions::None => {
                 return false;
             }
