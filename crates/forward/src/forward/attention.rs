@@ -321,6 +321,7 @@ impl Run<'_, '_> {
             heads: [(0, heads[0]), (1, heads[1]), (2, heads[2])],
             own: 3,
             index: None,
+            entries: None,
         })
     }
 

@@ -158,6 +158,8 @@ mod tests {
             scale: 1.0,
             cap: None,
             window: Some(2),
+            foreign: None,
+            ends: &[],
             ahead: 0,
             chunk: None,
             sinks: &[],

@@ -55,6 +55,8 @@ pub const FAMILY: Family = Family {
         blocks: "encoder.layers",
         norms: &[(SourceEmbedding, "encoder.layernorm_embedding")],
         linears: &[],
+        other_embedding: None,
+        parameters: &[],
         heads: &["lm_head", "final_logits"],
     },
     attention: ATTENTION,

@@ -27,6 +27,8 @@ pub const FAMILY: Family = Family {
         blocks: "encoder.block",
         norms: &[(Final, "encoder.final_layer_norm")],
         linears: &[],
+        other_embedding: None,
+        parameters: &[],
         heads: &[],
     },
     attention: &[

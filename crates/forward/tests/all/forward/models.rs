@@ -12,7 +12,7 @@ use kvant_weights::weight::{Band, WeightMatrix};
 use std::sync::Arc;
 
 /// Families that differ in what a block computes.
-pub const FAMILIES: [&str; 79] = [
+pub const FAMILIES: [&str; 77] = [
     "afmoe",
     "apertus",
     "axk1",
@@ -89,8 +89,6 @@ pub const FAMILIES: [&str; 79] = [
     "siglip_text",
     "stablelm",
     "stablelm_parallel",
-    "t5_encoder",
-    "umt5_encoder",
     "xglm",
 ];
 

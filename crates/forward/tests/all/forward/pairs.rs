@@ -76,7 +76,7 @@ fn encoder_decoders_continue_no_text() {
 #[test]
 fn every_token_of_a_text_is_scored() {
     with_pair("bart", |decoder, _| {
-        let documents = [TokenDocument { tokens: vec![5, 9, 77, 31, 8, 1], is_row: false }];
+        let documents = [TokenDocument { tokens: vec![5, 9, 77, 31, 8, 1], is_row: false, has_images: false }];
         let go = |_, _| ControlFlow::Continue(());
         let options = Options::windows_of(3);
         let found = evaluate_documents(decoder, Some(decoder), &Cpu::default(), &documents, options, go).unwrap();
